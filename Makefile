@@ -1,0 +1,46 @@
+# make demo      one HTCJob through a real API server and a real HTCondor pool, for you to watch
+# make test      everything, on real servers
+# make lint      formatting, clippy, shell scripts, bans and licences
+# make generate  crd/ and statecharts/ from the code
+#
+# All of them set up what they need. What is downloaded or built goes into a folder outside this checkout
+# (HTC_TESTBED_CACHE, else /var/cache/htc-operator for root and ~/.cache/htc-operator for others).
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint generate setup prerequisites cargo-deny
+
+CACHE = $(or $(HTC_TESTBED_CACHE),$(if $(filter 0,$(shell id -u)),/var/cache,$(or $(XDG_CACHE_HOME),$(HOME)/.cache))/htc-operator)
+DENY = $(CACHE)/cargo-deny-0.20.2
+# The tests on real servers mostly wait: more of them than cores can run side by side.
+export RUST_TEST_THREADS ?= 4
+SHELL_SCRIPTS = .ci/run tests/testbed/prerequisites.sh src/condor/payload/job.sh
+
+help: ## this list
+	@sed -n 's/^# \(make .*\)/\1/p' $(MAKEFILE_LIST)
+
+demo: setup ## one HTCJob, from kubectl apply to kubectl delete
+	cargo build --locked --bin htc-operator
+	cargo run --locked --quiet -p testbed -- demo target/debug/htc-operator
+
+test: setup ## all tests
+	cargo test --locked --workspace --no-fail-fast
+
+lint: prerequisites cargo-deny ## what CI refuses before it tests
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	shellcheck $(SHELL_SCRIPTS)
+	$(DENY)/bin/cargo-deny --log-level error check bans licenses sources
+
+generate: prerequisites ## crd/ and statecharts/
+	cargo build --locked --quiet --bin htc-operator
+	cargo run --locked --quiet -- crd > crd/.new && mv crd/.new crd/htcjobs.htc.cern.ch.yaml
+	cargo run --locked --quiet -- statechart statecharts
+
+setup: prerequisites ## real servers, into the cache
+	cargo run --locked --quiet -p testbed -- setup
+
+prerequisites:
+	@sh tests/testbed/prerequisites.sh
+
+cargo-deny:
+	@test -x $(DENY)/bin/cargo-deny || { echo "building cargo-deny (about 5 minutes, once)"; cargo install --quiet --locked cargo-deny --version 0.20.2 --root $(DENY); }

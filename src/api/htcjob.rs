@@ -1,0 +1,215 @@
+//! The types.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::{CustomResource, KubeSchema};
+use serde::{Deserialize, Serialize};
+
+use super::{Condition, Phase};
+
+/// The largest number of jobs one `HTCJob` may have.
+pub const MAX_QUEUE: i64 = 100_000;
+
+// A rule that cannot be evaluated forbids every update, also that of the finalizers: so each asks `has` first, even for
+// what is required. An object that lacks it, stored under other rules, can then still be deleted.
+/// What is to run on the HTCondor pool, and how many times.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[kube(
+    group = "htc.cern.ch",
+    version = "v1alpha1",
+    kind = "HTCJob",
+    plural = "htcjobs",
+    shortname = "htcj",
+    category = "all",
+    namespaced,
+    status = "HTCJobStatus",
+    derive = "PartialEq",
+    derive = "Default",
+    doc = "An HTCJob runs a script in a container on an HTCondor pool, once or many times. Deleting it removes its jobs from HTCondor.",
+    printcolumn(
+        name = "Phase",
+        type_ = "string",
+        json_path = ".status.phase",
+        description = "Pending, Submitted, Running, Completed or Terminating"
+    ),
+    printcolumn(
+        name = "Jobs",
+        type_ = "integer",
+        json_path = ".status.total",
+        description = "number of jobs asked for"
+    ),
+    printcolumn(
+        name = "Active",
+        type_ = "integer",
+        json_path = ".status.active",
+        description = "jobs in HTCondor that have not ended"
+    ),
+    printcolumn(
+        name = "Succeeded",
+        type_ = "integer",
+        json_path = ".status.succeeded",
+        description = "jobs that exited with 0"
+    ),
+    printcolumn(
+        name = "Failed",
+        type_ = "integer",
+        json_path = ".status.failed",
+        description = "jobs that ended in any other way"
+    ),
+    printcolumn(
+        name = "Cluster",
+        type_ = "string",
+        json_path = ".status.clusterid",
+        description = "HTCondor's cluster id"
+    ),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[x_kube(
+    validation = Rule::new("has(self.script) == has(oldSelf.script) && (!has(self.script) || self.script == oldSelf.script) && has(self.queue) == has(oldSelf.queue) && (!has(self.queue) || self.queue == oldSelf.queue) && has(self.htcopts) == has(oldSelf.htcopts) && (!has(self.htcopts) || self.htcopts == oldSelf.htcopts) && has(self.name) == has(oldSelf.name) && (!has(self.name) || self.name == oldSelf.name)")
+        .message("the spec cannot be changed once the HTCJob exists (only suspend can): delete the HTCJob and create it again"),
+    validation = Rule::new("!has(self.queue) || (self.queue >= 1 && self.queue <= 100000)")
+        .message("queue is the number of jobs: write a number from 1 to 100000, or leave it out for one job").field_path(".queue"),
+    validation = Rule::new("!has(self.queue) || !has(self.script) || !has(self.script.queue) || self.queue == self.script.queue")
+        .message("spec.queue and spec.script.queue differ: write the number of jobs once, as spec.queue").field_path(".queue")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct HTCJobSpec {
+    /// Kept so that objects written for the first htc-operator still apply; metadata.name is the name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub name: Option<String>,
+
+    /// What each job runs.
+    pub script: Script,
+
+    /// Number of jobs, 1 to 100000; one if left out.
+    /// Each gets its number, from 0, as the script's argument and as HTCPROCID.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<i64>,
+
+    /// Further HTCondor submit commands, one `key = value` a line, for example `+JobFlavour = "espresso"`.
+    /// The commands that may stand here are listed in docs/htcopts.md; `$` macros and line continuation may not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 8192))]
+    pub htcopts: Option<String>,
+
+    /// While true, no job is submitted and jobs that HTCondor has are held; false lets them go on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub suspend: bool,
+}
+
+/// What each job runs: `COMMAND script INDEX` in a container of the image.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[x_kube(
+    validation = Rule::new("!has(self.image) || self.image.trim() != ''")
+        .message("image is empty: write the container image, for example `centos` or `/cvmfs/unpacked.cern.ch/registry.hub.docker.com/library/python:3.12`").field_path(".image"),
+    validation = Rule::new("!has(self.command) || self.command.trim() != ''")
+        .message("command is empty: write the program that runs the script, for example `bash`").field_path(".command"),
+    validation = Rule::new("!has(self.source) || self.source.trim() != ''")
+        .message("source is empty: write the script that the command is to run").field_path(".source"),
+    validation = Rule::new("!has(self.source) || bytes(self.source).size() <= 262144")
+        .message("source is larger than 256 KiB: put large files where the nodes can read them (/cvmfs, /eos) and let the script fetch them").field_path(".source"),
+    validation = Rule::new("!has(self.queue) || (self.queue >= 1 && self.queue <= 100000)")
+        .message("queue is the number of jobs: write a number from 1 to 100000, or leave it out for one job").field_path(".queue")
+)]
+pub struct Script {
+    /// Container image: a name in a registry, or a name that the site maps to an unpacked folder.
+    /// Also the absolute path of an unpacked folder on the nodes.
+    #[schemars(length(max = 1024))]
+    pub image: String,
+    /// The program in the image that runs the script, with options if it needs any: `bash`, `Rscript`, `bash -e`.
+    #[schemars(length(max = 1024))]
+    pub command: String,
+    /// Contents of the script, at most 256 KiB; from about 200 KiB `kubectl apply` needs `--server-side`.
+    /// Its first argument is the number of the job, from 0.
+    // No more than in the rule: `kubectl apply` copies the object into an annotation, and once that is too long the
+    // API server tries no rule any more but names this limit.
+    #[schemars(length(max = 262_144))]
+    pub source: String,
+    /// The same as spec.queue, where the first htc-operator's README has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<i64>,
+}
+
+impl HTCJobSpec {
+    /// The number of jobs asked for; 1 if the spec does not say.
+    #[must_use]
+    pub fn jobs(&self) -> i64 {
+        self.queue.or(self.script.queue).unwrap_or(1)
+    }
+}
+
+/// What the operator says about the HTCJob.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[x_kube(
+    validation = Rule::new("!has(oldSelf.phase) || oldSelf.phase == 'Pending' || (has(self.phase) && (self.phase == oldSelf.phase || self.phase == 'Terminating' || (self.phase == 'Completed' && oldSelf.phase != 'Terminating') || (self.phase == 'Running' && oldSelf.phase == 'Submitted')))")
+        .message("the phase of an HTCJob never goes back").field_path(".phase"),
+    validation = Rule::new("!has(oldSelf.clusterid) || oldSelf.clusterid == '' || (has(self.clusterid) && self.clusterid == oldSelf.clusterid) || (has(self.attempt) && (!has(oldSelf.attempt) || self.attempt > oldSelf.attempt))")
+        .message("clusterid changes only with a new attempt").field_path(".clusterid")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct HTCJobStatus {
+    /// Pending, Submitted, Running, Completed or Terminating.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<Phase>,
+    /// The generation of the spec that the operator has acted on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Name of the schedd that has the jobs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub schedd: Option<String>,
+    /// How many times jobs of this HTCJob have been handed to HTCondor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<i64>,
+    /// HTCondor's cluster id; the first one if the jobs are in several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub clusterid: Option<String>,
+    /// Ids of the first 100 jobs in HTCondor.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 100), inner(length(max = 32)))]
+    pub jobid: Vec<String>,
+    /// Ids of all jobs in HTCondor as ranges, e.g. `884426.0-999`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32768))]
+    pub jobs: Option<String>,
+    /// Number that the first htc-operator gave to an HTCJob; read for the upgrade.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uniqid: Option<i64>,
+    /// Ids as the first htc-operator wrote them; read for the upgrade.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 100_000), inner(length(max = 32)))]
+    pub jobids: Vec<String>,
+    /// Number of jobs asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total: Option<i64>,
+    /// Jobs in HTCondor that have not ended.
+    #[serde(default)]
+    pub active: i64,
+    /// Jobs that exited with 0.
+    #[serde(default)]
+    pub succeeded: i64,
+    /// Jobs that ended in any other way.
+    #[serde(default)]
+    pub failed: i64,
+    /// Of the active jobs: waiting for a machine.
+    #[serde(default)]
+    pub idle: i64,
+    /// Of the active jobs: running.
+    #[serde(default)]
+    pub running: i64,
+    /// Of the active jobs: on hold.
+    #[serde(default)]
+    pub held: i64,
+    /// When HTCondor accepted the first job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<Time>,
+    /// When every job had an outcome.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completion_time: Option<Time>,
+    /// What holds now, for people and for `kubectl wait`.
+    #[serde(default)]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    #[schemars(length(max = 16))]
+    pub conditions: Vec<Condition>,
+}

@@ -1,0 +1,29 @@
+//! The `HTCJob` as users write and read it: types, conditions, CRD generation.
+
+mod condition;
+mod crd;
+#[allow(clippy::duplicated_attributes, reason = "kube's printer columns repeat their keys")]
+#[allow(unreachable_pub, reason = "kube's derive makes items that lint takes for unreachable")]
+mod htcjob;
+mod payload_failure;
+mod phase;
+
+pub use condition::{Condition, ConditionStatus, ConditionType};
+pub use crd::{crd, crd_yaml};
+pub use htcjob::{HTCJob, HTCJobSpec, HTCJobStatus, MAX_QUEUE, Script};
+pub use payload_failure::PayloadFailure;
+pub use phase::Phase;
+
+/// API group of the `HTCJob`.
+pub const GROUP: &str = "htc.cern.ch";
+/// Held by every `HTCJob` that this operator has seen, until HTCondor is proved to have none of its jobs.
+pub const FINALIZER: &str = "htc.cern.ch/condor-jobs";
+/// The finalizer of the Go operator of 2020; recognised and released by the same rule.
+pub const OLD_FINALIZER: &str = "finalizer.htc.cern.ch";
+/// Annotation, written in the patch that attaches the finalizer: id of the ledger that may submit this object.
+pub const CLAIM: &str = "htc.cern.ch/ledger";
+/// Annotation: `"true"` releases a deleted object although its jobs may be left in HTCondor.
+pub const ABANDON: &str = "htc.cern.ch/abandon";
+/// Annotation: `"true"` lets an object be submitted again although HTCondor's history no longer reaches back far enough
+/// to prove that the earlier attempt never was accepted.
+pub const SUBMIT_AGAIN: &str = "htc.cern.ch/submit-again";

@@ -1,0 +1,98 @@
+//! `htc-operator check`: can the cluster, the schedd and the database be used? One line each.
+
+use std::collections::BTreeSet;
+
+use kube::api::{Api, ListParams};
+use kube::{Client, ResourceExt};
+
+use crate::clock::Clock;
+use crate::condor::query::Ads;
+use crate::config::Config;
+use crate::controller::{self, API_LIMIT, Observed};
+use crate::ledger::{Ledger, LedgerError};
+use crate::machine::Uid;
+use crate::machine::ids::{JobId, id_ranges};
+use crate::operator;
+
+/// One line of the report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// What was looked at.
+    pub what: &'static str,
+    /// What was found, or what is wrong and what to do about it.
+    pub found: Result<String, String>,
+}
+
+/// Looks at everything that the operator needs.
+pub async fn check(config: &Config) -> Vec<Line> {
+    let clock = Clock::default();
+    let client = operator::client().await.map_err(|error| error.to_string());
+    let cluster = match &client {
+        Ok(client) => controller::served(client).await.map(|()| "serves HTCJobs".to_owned()),
+        Err(message) => Err(message.clone()),
+    };
+    let operator = match &client {
+        Ok(client) => operator::operator_id(client, config).await.map_err(|error| error.to_string()),
+        Err(message) => Err(message.clone()),
+    };
+    let schedd = operator::schedd(config, operator.clone().unwrap_or_default(), clock, BTreeSet::new());
+    let mut lines = vec![
+        Line { what: "cluster", found: cluster },
+        Line { what: "schedd", found: ask_schedd(&schedd).await },
+        Line { what: "database", found: open(config) },
+    ];
+    if let (Ok(client), Ok(_)) = (&client, &operator) {
+        lines.push(Line { what: "orphans", found: orphans(client, &schedd).await });
+    }
+    lines
+}
+
+async fn ask_schedd(schedd: &crate::condor::Schedd) -> Result<String, String> {
+    let ask = async {
+        let reading = schedd.reading().await?;
+        let identity = schedd.identity().await?;
+        let skew = reading.date.0 - reading.at.0 / 1000;
+        Ok(format!(
+            "{} answers; we are {identity}; its queue was born at {}, its clock differs by {skew} s",
+            schedd.name, reading.birthdate
+        ))
+    };
+    ask.await.map_err(|unknown: crate::machine::facts::Unknown| unknown.message)
+}
+
+fn open(config: &Config) -> Result<String, String> {
+    let path = config.ledger();
+    match Ledger::open(&path) {
+        Ok(ledger) => Ok(format!("{} can be written; ledger {}", path.display(), ledger.id())),
+        Err(LedgerError::Locked { .. }) => Ok(format!("{} is in use by a running operator", path.display())),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Jobs of this operator whose HTCJob is gone. They are named, and never removed.
+async fn orphans(client: &Client, schedd: &crate::condor::Schedd) -> Result<String, String> {
+    let api: Api<Observed> = Api::all(client.clone());
+    let ads = schedd.queue().await.map_err(|unknown| unknown.message)?;
+    // The objects are listed after the jobs: a job whose object was made before it is then no orphan.
+    let list = tokio::time::timeout(API_LIMIT, api.list(&ListParams::default())).await;
+    let list = list.map_err(|_| "the API server did not answer".to_owned())?.map_err(|error| error.to_string())?;
+    let objects: BTreeSet<Uid> = list.iter().filter_map(ResourceExt::uid).map(|uid| Uid::from(uid.as_str())).collect();
+    let stray = |ads: &Ads| -> BTreeSet<JobId> {
+        ads.iter().filter(|(uid, _)| !objects.contains(*uid)).flat_map(|(_, ads)| ads.iter().map(|ad| ad.id)).collect()
+    };
+    let mut left: Vec<JobId> = stray(&ads).into_iter().collect();
+    if !left.is_empty() {
+        // Jobs that went between the two answers, and their object with them, are none either.
+        let still = stray(&schedd.queue().await.map_err(|unknown| unknown.message)?);
+        left.retain(|id| still.contains(id));
+    }
+    if left.is_empty() {
+        Ok("none: every job of this operator in HTCondor belongs to an HTCJob".to_owned())
+    } else {
+        Err(format!(
+            "{} jobs in HTCondor belong to no HTCJob: {}; remove them with condor_rm if nobody needs them",
+            left.len(),
+            id_ranges(&left, 4096)
+        ))
+    }
+}

@@ -1,0 +1,199 @@
+//! One submit description for many jobs, pure.
+//!
+//! Everything that differs between jobs with the same options stands in the job's row or in the files of its sandbox, so
+//! that jobs of many HTCJobs share one `condor_submit -spool -terse -`. The order is: the site's defaults, the user's
+//! options, and then what the operator decides, which nothing before it can change.
+
+use std::collections::HashSet;
+use std::fmt::Write as _;
+
+use super::htcopts::HtcOpts;
+use super::payload::{JOB_SH, PAYLOAD_CONF, SCRIPT_SH};
+
+/// One job, which becomes one row and one proc.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Job<'a> {
+    /// `metadata.uid` of its HTCJob, which becomes `HTCJobUID`.
+    pub uid: &'a str,
+    /// Which attempt of that HTCJob this is, from 1: `HTCJobAttempt`.
+    pub attempt: u32,
+    /// Which job of that HTCJob this is, from 0: `HTCJobIndex`, the script's first argument and `HTCPROCID`.
+    pub index: u32,
+    /// `namespace/name`, which becomes `JobBatchName`.
+    pub batch_name: &'a str,
+    /// Absolute folder with the files of [`super::payload::sandbox_files`].
+    pub sandbox: &'a str,
+    /// Absolute existing folder where `condor_transfer_data` writes what comes back.
+    pub output: &'a str,
+}
+
+/// What all jobs of one description share.
+#[derive(Debug, Clone, Copy)]
+pub struct Common<'a> {
+    /// Which operator this is, over all clusters: `HTCOperator`.
+    pub operator: &'a str,
+    /// Unix seconds of the schedd's clock, margin included: a job whose files came later does not run (`HTCNotAfter`).
+    pub not_after: i64,
+    /// The site's options, which `options` override.
+    pub site_defaults: &'a HtcOpts,
+    /// The user's options.
+    pub options: &'a HtcOpts,
+}
+
+/// A value that cannot be written into a submit description. It never comes from a user's text, which is parsed before:
+/// it means a wrong setting (a data folder with a blank in its path) or a defect.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DescriptionError {
+    /// There is no job to describe.
+    #[error("a submit description needs at least one job")]
+    NoJobs,
+    /// A value with other characters than its kind may have.
+    #[error("{what} {value:?} cannot be written into a submit description: use letters, digits and `{allowed}` only")]
+    Characters {
+        /// What the value is.
+        what: &'static str,
+        /// The value.
+        value: String,
+        /// Which further characters it may have.
+        allowed: &'static str,
+    },
+    /// A path that is not absolute, or has `.` or `..` in it.
+    #[error("{what} {value:?} must be an absolute path without `.` and `..`")]
+    Path {
+        /// What the path is.
+        what: &'static str,
+        /// The path.
+        value: String,
+    },
+    /// A deadline before 1970.
+    #[error("the deadline {0} is not a time in seconds since 1970")]
+    Deadline(i64),
+    /// Two rows for one index, or two jobs that would write into one folder.
+    #[error("{what} {value:?} stands in two rows")]
+    Twice {
+        /// What is there twice.
+        what: &'static str,
+        /// Its value.
+        value: String,
+    },
+}
+
+const ID_CHARACTERS: &str = "-._";
+const NAME_CHARACTERS: &str = "-._/:@";
+const PATH_CHARACTERS: &str = "-._/:@+=~";
+
+/// Renders the standard input of `condor_submit -spool -terse -`.
+///
+/// # Errors
+/// A value that has no safe spelling; nothing is rendered then.
+pub fn submit_description(common: &Common, jobs: &[Job]) -> Result<String, DescriptionError> {
+    characters("the operator's name", common.operator, NAME_CHARACTERS)?;
+    if common.not_after < 0 {
+        return Err(DescriptionError::Deadline(common.not_after));
+    }
+    let rows = rows(jobs)?;
+    let (options, operator, not_after) =
+        (common.site_defaults.render_overridden_by(common.options), common.operator, common.not_after);
+    Ok(format!(
+        r#"{options}universe = vanilla
+executable = $(htc_sandbox)/{JOB_SH}
+transfer_executable = true
+arguments = $(htc_index)
+getenv = false
+should_transfer_files = YES
+when_to_transfer_output = ON_EXIT
+transfer_input_files = $(htc_sandbox)/{SCRIPT_SH},$(htc_sandbox)/{PAYLOAD_CONF}
+initialdir = $(htc_output)
+output = out
+error = err
+notification = never
+batch_name = $(htc_batch)
+MY.HTCJobUID = "$(htc_uid)"
+MY.HTCJobAttempt = $(htc_attempt)
+MY.HTCJobIndex = $(htc_index)
+MY.HTCOperator = "{operator}"
+MY.HTCNotAfter = {not_after}
+queue htc_uid,htc_attempt,htc_index,htc_batch,htc_sandbox,htc_output from (
+{rows})
+"#
+    ))
+}
+
+fn rows(jobs: &[Job]) -> Result<String, DescriptionError> {
+    if jobs.is_empty() {
+        return Err(DescriptionError::NoJobs);
+    }
+    let (mut ids, mut outputs, mut text) = (HashSet::new(), HashSet::new(), String::new());
+    for job in jobs {
+        let Job { uid, attempt, index, batch_name, sandbox, output } = *job;
+        characters("the uid", uid, ID_CHARACTERS)?;
+        characters("the batch name", batch_name, NAME_CHARACTERS)?;
+        path("the sandbox", sandbox)?;
+        path("the output folder", output)?;
+        if !ids.insert((uid, index)) {
+            return Err(DescriptionError::Twice { what: "the job", value: format!("{uid} {index}") });
+        }
+        if !outputs.insert(output) {
+            return Err(DescriptionError::Twice { what: "the output folder", value: output.to_owned() });
+        }
+        let _ = writeln!(text, "{uid},{attempt},{index},{batch_name},{sandbox},{output}");
+    }
+    Ok(text)
+}
+
+fn characters(what: &'static str, value: &str, allowed: &'static str) -> Result<(), DescriptionError> {
+    let fits = value.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '/')
+        && value.chars().all(|c| c.is_ascii_alphanumeric() || allowed.contains(c));
+    if fits { Ok(()) } else { Err(DescriptionError::Characters { what, value: value.to_owned(), allowed }) }
+}
+
+fn path(what: &'static str, value: &str) -> Result<(), DescriptionError> {
+    let absolute =
+        value.strip_prefix('/').is_some_and(|rest| rest.split('/').all(|part| !matches!(part, "" | "." | "..")));
+    if !absolute {
+        return Err(DescriptionError::Path { what, value: value.to_owned() });
+    }
+    characters(what, value, PATH_CHARACTERS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_operators_lines_come_last() {
+        let options = HtcOpts::parse("rank = Memory\nnotification = never").unwrap();
+        let common = Common { operator: "o/n/x", not_after: 7, site_defaults: &HtcOpts::default(), options: &options };
+        let job = Job { uid: "u-1", attempt: 3, index: 4, batch_name: "ns/n", sandbox: "/s/1", output: "/o/1/4" };
+        let text = submit_description(&common, &[job, Job { index: 5, output: "/o/1/5", ..job }]).unwrap();
+        assert!(text.starts_with("rank = Memory\nnotification = never\nuniverse = vanilla\n"));
+        assert!(text.ends_with(" from (\nu-1,3,4,ns/n,/s/1,/o/1/4\nu-1,3,5,ns/n,/s/1,/o/1/5\n)\n"), "{text}");
+    }
+
+    #[test]
+    fn what_would_not_survive_a_row_is_an_error() {
+        let none = HtcOpts::default();
+        let common = Common { operator: "o", not_after: 7, site_defaults: &none, options: &none };
+        let job = Job { uid: "u", attempt: 1, index: 0, batch_name: "n/x", sandbox: "/s", output: "/o" };
+        assert_eq!(submit_description(&common, &[]), Err(DescriptionError::NoJobs));
+        assert!(submit_description(&Common { not_after: -1, ..common }, &[job]).is_err());
+        assert!(submit_description(&Common { operator: "a\"b", ..common }, &[job]).is_err());
+        assert!(submit_description(&common, &[job, job]).is_err(), "one index twice");
+        assert!(submit_description(&common, &[job, Job { index: 1, ..job }]).is_err(), "one folder twice");
+        for text in ["", "a,b", "a b", "a\nb", "a\"b", "$(x)", "a)", "ä", "(", "#a"] {
+            let path = format!("/{text}");
+            let bad = [
+                Job { uid: text, ..job },
+                Job { batch_name: text, ..job },
+                Job { sandbox: &path, ..job },
+                Job { output: &path, ..job },
+            ];
+            for job in bad {
+                assert!(submit_description(&common, &[job]).is_err(), "{job:?}");
+            }
+        }
+        for path in ["s", "/a/../b", "/a/./b", "//a", "/a/", "~/a"] {
+            assert!(submit_description(&common, &[Job { sandbox: path, ..job }]).is_err(), "{path}");
+        }
+    }
+}

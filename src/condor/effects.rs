@@ -1,0 +1,112 @@
+//! Remove, hold, release, fetch, tidy: each names the objects in its constraint, none goes by numbers alone.
+
+use super::schedd::{Schedd, quoted};
+use super::tools::{Call, Output, ToolError};
+use crate::machine::facts::{Hold, Unknown};
+use crate::machine::judge::REMOVED_BY_US;
+use crate::machine::{Indices, JobId, Uid};
+
+/// What the tools say, each in its own words, when nothing matched; with nothing else on standard error it is no failure.
+const NO_MATCH: &[&str] =
+    &["Couldn't find/", "There are no jobs in the queue", "Failed to set attribute", "Queue transaction failed"];
+
+impl Schedd {
+    /// `condor_rm` of all jobs of these objects.
+    pub async fn remove(&self, uids: &[Uid]) -> Result<(), Unknown> {
+        let constraint = self.jobs_of(uids).await?;
+        self.act("condor_rm", &["-reason", REMOVED_BY_US, "-constraint", &constraint]).await
+    }
+
+    /// `condor_rm` of those jobs of these objects whose files have not arrived.
+    pub async fn remove_staging(&self, uids: &[Uid]) -> Result<(), Unknown> {
+        let staging = "StageInFinish =?= undefined && JobStatus == 5 && HoldReasonCode == 16";
+        let constraint = format!("{} && {staging}", self.jobs_of(uids).await?);
+        self.act("condor_rm", &["-reason", REMOVED_BY_US, "-constraint", &constraint]).await
+    }
+
+    /// `condor_rm` of these jobs of one object.
+    pub async fn remove_jobs(&self, uid: &Uid, ids: &[JobId]) -> Result<(), Unknown> {
+        let list: Vec<String> = ids.iter().map(|id| format!("\"{id}\"")).collect();
+        let which = format!("member(strcat(ClusterId, \".\", ProcId), {{{}}})", list.join(","));
+        let constraint = format!("{} && {which}", self.jobs_of([uid]).await?);
+        self.act("condor_rm", &["-reason", REMOVED_BY_US, "-constraint", &constraint]).await
+    }
+
+    /// `condor_hold` of the idle and running jobs of these objects, with the subcode that says that it was us.
+    pub async fn hold(&self, uids: &[Uid]) -> Result<(), Unknown> {
+        let constraint = format!("{} && member(JobStatus, {{1,2,7}})", self.jobs_of(uids).await?);
+        let subcode = Hold::SUSPENDED.to_string();
+        let arguments = ["-reason", "spec.suspend is true", "-subcode", &subcode, "-constraint", &constraint];
+        self.act("condor_hold", &arguments).await
+    }
+
+    /// `condor_release` of the jobs of these objects that [`Self::hold`] holds.
+    pub async fn release(&self, uids: &[Uid]) -> Result<(), Unknown> {
+        let held = format!(
+            "JobStatus == 5 && HoldReasonCode == {} && HoldReasonSubCode == {}",
+            Hold::BY_USER,
+            Hold::SUSPENDED
+        );
+        let constraint = format!("{} && {held}", self.jobs_of(uids).await?);
+        self.act("condor_release", &["-reason", "spec.suspend is false", "-constraint", &constraint]).await
+    }
+
+    /// `condor_transfer_data` of these ended jobs into their output folders, and of no others: 25.14 lets what was fetched
+    /// leave the queue.
+    pub async fn fetch(&self, jobs: &[(&Uid, &Indices)]) -> Result<(), Unknown> {
+        const TOOL: &str = "condor_transfer_data";
+        // A late job has the same index, and would write over the output of the one that counts.
+        let in_time = "(StageInFinish > HTCNotAfter) =!= true";
+        let constraint = format!("{} && JobStatus == 4 && {in_time}", self.jobs_by_index(jobs).await?);
+        let arguments = vec!["-name", self.name.as_str(), "-constraint", &constraint];
+        let call =
+            Call { tool: TOOL, arguments, input: Vec::new(), limit: self.tools.transfer_limit, outlives_us: false };
+        self.answer(TOOL, self.tools.call(call).await).map(drop)
+    }
+
+    /// Lets these ended jobs leave the queue; they stay in history as completed.
+    pub async fn tidy(&self, jobs: &[(&Uid, &Indices)]) -> Result<(), Unknown> {
+        const TOOL: &str = "condor_qedit";
+        let constraint = format!("{} && JobStatus == 4", self.jobs_by_index(jobs).await?);
+        let arguments = ["-name", self.name.as_str(), "-constraint", &constraint, "LeaveJobInQueue", "False"];
+        let result = self.tools.run(TOOL, &arguments).await;
+        self.no_match_is_fine(TOOL, result)
+    }
+
+    /// ClassAd expression for these jobs; at most 50 objects and 2,000 jobs stay far from the limits of 400 alternatives and
+    /// 128 KiB.
+    async fn jobs_by_index(&self, jobs: &[(&Uid, &Indices)]) -> Result<String, Unknown> {
+        let each: Vec<String> = jobs
+            .iter()
+            .map(|(uid, indices)| {
+                let list: Vec<String> = indices.iter().map(|index| index.to_string()).collect();
+                format!("(HTCJobUID =?= {} && member(HTCJobIndex, {{{}}}))", quoted(uid.as_str()), list.join(","))
+            })
+            .collect();
+        Ok(format!("{} && ({})", self.ours().await?, each.join(" || ")))
+    }
+
+    async fn act(&self, tool: &'static str, arguments: &[&str]) -> Result<(), Unknown> {
+        let mut all = vec!["-name", self.name.as_str()];
+        all.extend(arguments);
+        let result = self.tools.run(tool, &all).await;
+        self.no_match_is_fine(tool, result)
+    }
+
+    /// The exit status proves nothing: 1 may mean that no job matched. An unreachable schedd gives the same line, but never
+    /// that line alone.
+    fn no_match_is_fine(&self, tool: &'static str, result: Result<Output, ToolError>) -> Result<(), Unknown> {
+        match result {
+            Ok(output) if output.status != Some(0) => {
+                let mut lines = output.stderr.lines().map(str::trim).filter(|line| !line.is_empty()).peekable();
+                let said = lines.peek().is_some();
+                if said && lines.all(|line| NO_MATCH.iter().any(|words| line.contains(words))) {
+                    Ok(())
+                } else {
+                    Err(self.trouble(tool, &output))
+                }
+            }
+            result => self.answer(tool, result).map(drop),
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! The submit commands that `htcopts` may contain, and what to write instead of the best known of the others.
+
+use super::attributes;
+
+/// What a command's value has to look like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Any `ClassAd` expression.
+    Expression,
+    /// A whole number between the two bounds.
+    Integer(i64, i64),
+    /// A number, with or without a decimal point.
+    Decimal,
+    /// `true` or `false`.
+    Boolean,
+    /// A number with an optional unit (K, M, G, T, each with an optional B), or an expression.
+    Quantity,
+    /// A number with an optional unit.
+    Size,
+    /// A group or user name: letters, digits and `_ . @ -`.
+    Name,
+    /// Names of limits, separated by commas, each with an optional `:count`.
+    Limits,
+    /// The word `never`.
+    Never,
+}
+
+/// One allowed submit command.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Command {
+    /// HTCondor's name of it.
+    pub(super) name: &'static str,
+    pub(super) kind: Kind,
+    /// Whether a job with it may be held, removed or run again after its payload ended.
+    pub(super) may_rerun: bool,
+}
+
+const fn plain(name: &'static str, kind: Kind) -> Command {
+    Command { name, kind, may_rerun: false }
+}
+
+const fn rerun(name: &'static str, kind: Kind) -> Command {
+    Command { name, kind, may_rerun: true }
+}
+
+const SECONDS_OR_EXPRESSION: Kind = Kind::Expression;
+const INT: i64 = i32::MAX as i64;
+
+/// The allow-list. `docs/htcopts.md` has the same table, and a test compares them.
+pub(super) const COMMANDS: [Command; 36] = [
+    plain("accounting_group", Kind::Name),
+    plain("accounting_group_user", Kind::Name),
+    rerun("allowed_execute_duration", SECONDS_OR_EXPRESSION),
+    rerun("allowed_job_duration", SECONDS_OR_EXPRESSION),
+    plain("concurrency_limits", Kind::Limits),
+    plain("gpus_maximum_capability", Kind::Decimal),
+    plain("gpus_minimum_capability", Kind::Decimal),
+    plain("gpus_minimum_memory", Kind::Size),
+    plain("gpus_minimum_runtime", Kind::Decimal),
+    plain("job_max_vacate_time", SECONDS_OR_EXPRESSION),
+    plain("keep_claim_idle", SECONDS_OR_EXPRESSION),
+    plain("max_job_retirement_time", SECONDS_OR_EXPRESSION),
+    rerun("max_retries", Kind::Integer(0, 1_000)),
+    plain("nice_user", Kind::Boolean),
+    plain("notification", Kind::Never),
+    rerun("on_exit_hold", Kind::Expression),
+    rerun("on_exit_hold_reason", Kind::Expression),
+    rerun("on_exit_hold_subcode", Kind::Expression),
+    rerun("on_exit_remove", Kind::Expression),
+    rerun("periodic_hold", Kind::Expression),
+    rerun("periodic_hold_reason", Kind::Expression),
+    rerun("periodic_hold_subcode", Kind::Expression),
+    rerun("periodic_release", Kind::Expression),
+    rerun("periodic_remove", Kind::Expression),
+    rerun("periodic_vacate", Kind::Expression),
+    plain("priority", Kind::Integer(-INT, INT)),
+    plain("rank", Kind::Expression),
+    plain("request_cpus", Kind::Expression),
+    plain("request_disk", Kind::Quantity),
+    plain("request_gpus", Kind::Expression),
+    plain("request_memory", Kind::Quantity),
+    plain("require_gpus", Kind::Expression),
+    plain("requirements", Kind::Expression),
+    rerun("retry_until", Kind::Expression),
+    rerun("success_exit_code", Kind::Integer(0, 255)),
+    plain("want_graceful_removal", Kind::Expression),
+];
+
+/// Refused commands by their first letters, with what to write instead. The first that fits is taken.
+const INSTEAD: [(&str, &str); 44] = [
+    ("executable", "the operator sets it itself; the program goes into spec.script.source"),
+    ("arguments", "the operator sets it itself; the script gets the job's index as its first argument"),
+    ("transfer_", "the operator sets what is transferred; fetch further input in the script"),
+    ("should_transfer", "the operator sets it itself"),
+    ("when_to_transfer", "the operator sets it itself"),
+    ("preserve_relative", "the operator sets what is transferred"),
+    ("encrypt_", "the operator sets what is transferred"),
+    ("dont_encrypt", "the operator sets what is transferred"),
+    ("output", "the operator sets it itself; standard output becomes the file `out`"),
+    ("stdout", "the operator sets it itself; standard output becomes the file `out`"),
+    ("error", "the operator sets it itself; standard error becomes the file `err`"),
+    ("stderr", "the operator sets it itself; standard error becomes the file `err`"),
+    ("stream_", "the operator fetches out and err when the job has ended"),
+    ("input", "there is no standard input; put the data into the script, or fetch it there"),
+    ("stdin", "there is no standard input; put the data into the script, or fetch it there"),
+    ("log", "the operator follows the job itself; see its status and Events"),
+    ("initial", "the operator sets the folders itself"),
+    ("remote_", "the operator sets the folders itself"),
+    ("job_iwd", "the operator sets the folders itself"),
+    ("queue", "the number of jobs is spec.queue"),
+    ("env", "set variables in the script"),
+    ("getenv", "set variables in the script"),
+    ("get_env", "set variables in the script"),
+    ("universe", "the operator runs every job as a container; the image is spec.script.image"),
+    ("docker_", "the image is spec.script.image"),
+    ("container_", "the image is spec.script.image"),
+    ("batch_", "the operator sets it itself, to namespace/name"),
+    ("x509", "credentials cannot be given here; ask the operator's administrator"),
+    ("use_", "credentials cannot be given here; ask the operator's administrator"),
+    ("scitoken", "credentials cannot be given here; ask the operator's administrator"),
+    ("send_credential", "credentials cannot be given here; ask the operator's administrator"),
+    ("delegate_", "credentials cannot be given here; ask the operator's administrator"),
+    ("leave_in_queue", "the operator sets it itself"),
+    ("hold", "write spec.suspend: true"),
+    ("max_materialize", "jobs of the operator are never materialized late"),
+    ("max_idle", "jobs of the operator are never materialized late"),
+    ("materialize_", "jobs of the operator are never materialized late"),
+    ("prio", "write `priority`"),
+    ("request_cpu", "write `request_cpus`"),
+    ("request_gpu", "write `request_gpus`"),
+    ("request_mem", "write `request_memory`"),
+    ("retry_request_", "older HTCondor does not know it; write `request_memory` as an expression"),
+    ("notify_user", "the operator sends no mail; see status and Events"),
+    ("cron_", "a job runs once; use a Kubernetes CronJob that creates HTCJobs"),
+];
+
+/// The allowed command of that name, in lower case.
+pub(super) fn find(key: &str) -> Option<&'static Command> {
+    COMMANDS.iter().find(|command| command.name == key)
+}
+
+/// True for `request_<name>` of a resource that the site defined. HTCondor writes it as the attribute `Request<name>`:
+/// that may be none of its own (`request_edchroot` would set `RequestedChroot`).
+pub(super) fn is_custom_resource(key: &str) -> bool {
+    let own = |name: &str| {
+        ["cpu", "gpu", "mem", "disk", "ed", "id", "result", "virtual"].iter().any(|first| name.starts_with(first))
+    };
+    key.strip_prefix("request_").is_some_and(|name| attributes::is_name(name) && !own(name))
+}
+
+/// What to write instead of a command that is not allowed.
+pub(super) fn instead(key: &str) -> &'static str {
+    INSTEAD
+        .iter()
+        .find(|(first, _)| key.starts_with(first))
+        .map_or("it is not in the list of allowed submit commands (docs/htcopts.md)", |(_, instead)| instead)
+}
+
+impl Kind {
+    /// What the error message asks for; nothing where expressions are allowed, which have messages of their own.
+    pub(super) fn wanted(self) -> Option<&'static str> {
+        match self {
+            Self::Expression | Self::Quantity => None,
+            Self::Integer(0, 255) => Some("a whole number from 0 to 255"),
+            Self::Integer(0, _) => Some("a whole number from 0 to 1000"),
+            Self::Integer(..) => Some("a whole number"),
+            Self::Decimal => Some("a number such as 8 or 8.6"),
+            Self::Boolean => Some("true or false"),
+            Self::Size => Some("a number with a unit, such as 4000M or 4G"),
+            Self::Name => Some("a name of letters, digits, `_`, `.`, `@` and `-`, without quotes"),
+            Self::Limits => Some("names separated by commas, each with an optional count, such as `db,licence:2`"),
+            Self::Never => Some("`never`: the operator sends no mail"),
+        }
+    }
+
+    /// Whether the value needs no look as an expression.
+    pub(super) fn fits(self, value: &str) -> bool {
+        match self {
+            Self::Expression => false,
+            Self::Integer(least, most) => {
+                is_number(value.strip_prefix('-').unwrap_or(value), false)
+                    && value.parse::<i64>().is_ok_and(|number| (least..=most).contains(&number))
+            }
+            Self::Decimal => is_number(value, true),
+            Self::Boolean => ["true", "false"].iter().any(|word| value.eq_ignore_ascii_case(word)),
+            Self::Quantity | Self::Size => {
+                let number = value.trim_end_matches(['b', 'B']);
+                let number = if value.len() - number.len() > 1 { value } else { number };
+                let number = number.strip_suffix(['K', 'k', 'M', 'm', 'G', 'g', 'T', 't']).unwrap_or(number);
+                is_number(number.trim_end_matches(' '), true)
+            }
+            Self::Name => is_word(value, "_.@-"),
+            Self::Limits => value.split(',').all(|limit| {
+                let (name, count) = limit.trim_matches(' ').split_once(':').unwrap_or((limit.trim_matches(' '), "1"));
+                is_limit(name) && is_number(count, false)
+            }),
+            Self::Never => value.eq_ignore_ascii_case("never"),
+        }
+    }
+}
+
+/// An attribute name, or two joined by a dot (`licence.matlab`), as HTCondor demands of limits.
+fn is_limit(text: &str) -> bool {
+    let name = |part: &str| attributes::is_name(part);
+    text.split_once('.').map_or(name(text), |(family, member)| name(family) && name(member))
+}
+
+fn is_word(text: &str, further: &str) -> bool {
+    (1..=128).contains(&text.len())
+        && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || further.contains(c))
+}
+
+/// Digits without a leading zero, with a decimal point and further digits where `decimal` allows it.
+fn is_number(text: &str, decimal: bool) -> bool {
+    let digits = |text: &str| (1..=15).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
+    let whole = |text: &str| digits(text) && (text == "0" || !text.starts_with('0'));
+    match text.split_once('.') {
+        Some((before, after)) => decimal && whole(before) && digits(after),
+        None => whole(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = include_str!("../../../docs/htcopts.md");
+
+    #[test]
+    fn the_page_has_the_same_commands() {
+        let table = PAGE.split("## Submit commands").nth(1).and_then(|rest| rest.split("\n\n").nth(1)).unwrap();
+        let documented: Vec<_> = table.lines().skip(2).map(|row| row.split('`').nth(1).unwrap()).collect();
+        let allowed: Vec<_> = COMMANDS.iter().map(|command| command.name).collect();
+        assert_eq!(documented, allowed);
+        assert!(allowed.is_sorted());
+    }
+
+    #[test]
+    fn values_are_told_apart_by_kind() {
+        let cases = [
+            (Kind::Integer(0, 255), "0 255 7", "256 -1 007 1.5 x 1e3 0x1"),
+            (Kind::Integer(-INT, INT), "-5 0 20", "- --1 99999999999"),
+            (Kind::Decimal, "8 8.6 0.5", "8. .5 1.2.3 -1 x"),
+            (Kind::Boolean, "true False", "1 yes \"true\""),
+            (Kind::Size, "4 4G 4GB 1.5Gb 2000M 3T 100B", "G 4X 4BB -1G 4GG 1e3M 04G"),
+            (Kind::Name, "group_u_X.y a-b a@b", "\"a\" .a a,b ä a$"),
+            (Kind::Limits, "db db,licence:2 a.b:10", "db, db:-1 1k a.b.c db:x"),
+            (Kind::Never, "never Never", "always error"),
+        ];
+        for (kind, good, bad) in cases {
+            good.split(' ').for_each(|value| assert!(kind.fits(value), "{kind:?} {value}"));
+            bad.split(' ').for_each(|value| assert!(!kind.fits(value), "{kind:?} {value}"));
+        }
+        assert!(Kind::Size.fits("4 GB"));
+    }
+
+    #[test]
+    fn a_custom_resource_is_none_of_htcondors_attributes() {
+        for key in ["request_licences", "request_fpga2"] {
+            assert!(is_custom_resource(key), "{key}");
+        }
+        for key in
+            ["request_", "request_1x", "request_edchroot", "request_id", "request_cpu", "request_x.y", "requestx"]
+        {
+            assert!(!is_custom_resource(key), "{key}");
+        }
+    }
+}

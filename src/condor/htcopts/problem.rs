@@ -1,0 +1,104 @@
+//! What can be wrong with `htcopts`, in words for the user who wrote them.
+
+use super::expression::ExpressionProblem;
+use super::{MAX_BYTES, MAX_LINES, MAX_VALUE_BYTES};
+
+/// Why `htcopts` were refused, and on which line.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("htcopts line {line}: {problem}")]
+pub struct HtcOptsError {
+    /// Line number, from 1.
+    pub line: usize,
+    /// What is wrong and what to write instead.
+    pub problem: HtcOptsProblem,
+}
+
+/// What can be wrong with a line of `htcopts`. User text in it is escaped and shortened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr)]
+pub enum HtcOptsProblem {
+    /// The whole text exceeds [`MAX_BYTES`].
+    #[error("the text is longer than {MAX_BYTES} bytes; move what is long into the script")]
+    TextTooLong,
+    /// More than [`MAX_LINES`] lines.
+    #[error("there are more than {MAX_LINES} lines; leave some out")]
+    TooManyLines,
+    /// A control character other than a line feed or a tab.
+    #[error("there is a control character (U+{0:04X}); write plain text with Unix line ends")]
+    ControlCharacter(u32),
+    /// The line does not have the form `key = value`.
+    #[error("write one `key = value` per line; `{0}` is not one")]
+    NotAnAssignment(String),
+    /// `include`, `if`, `queue`, `use` … as a statement.
+    #[error("`{0}` is not allowed: only `key = value` lines are")]
+    Statement(String),
+    /// `key @=end` … `@end`.
+    #[error("`@=` is not allowed: write the value on one line, `key = value`")]
+    HereDocument,
+    /// `\` anywhere: at the end it continues the line, in a string its meaning differs between parsers.
+    #[error(
+        "a backslash is not allowed: write each value on one line, and `[.]` instead of an escaped dot in a regular expression"
+    )]
+    Backslash,
+    /// `$` anywhere: macros, `$ENV()`, `$$()`, `$RANDOM_CHOICE()`.
+    #[error(
+        "`$` is not allowed: macros are not expanded here; write the value itself (for the end of a regular expression nothing is needed in `stringListMember` or `==`)"
+    )]
+    Dollar,
+    /// A key without a value.
+    #[error("`{0}` has no value; give it one or leave the line out")]
+    NoValue(String),
+    /// The value exceeds [`MAX_VALUE_BYTES`].
+    #[error("the value of `{0}` is longer than {MAX_VALUE_BYTES} bytes")]
+    ValueTooLong(String),
+    /// A submit command that is not in the allow-list.
+    #[error("`{key}` is not allowed: {instead}")]
+    NotAllowed {
+        /// The key as written.
+        key: String,
+        /// Why, and what to write instead.
+        instead: &'static str,
+    },
+    /// `+X` or `MY.X` where X is not a plain attribute name of at most 64 characters.
+    #[error(
+        "`{0}` is no attribute name: write `+Name = value`, where Name begins with a letter and has letters, digits and `_` only"
+    )]
+    NotAnAttributeName(String),
+    /// `+X` where X is an attribute that HTCondor or the operator uses.
+    #[error("`+{name}` is not allowed: {instead}")]
+    ReservedAttribute {
+        /// The attribute's name as written.
+        name: String,
+        /// Why, and what to write instead.
+        instead: &'static str,
+    },
+    /// Two lines that set the same thing. HTCondor would silently take the last one.
+    #[error("`{key}` cannot stand beside `{other}` on line {line}: both set the same thing; leave one out")]
+    Twice {
+        /// The later key.
+        key: String,
+        /// The earlier key.
+        other: String,
+        /// The earlier line.
+        line: usize,
+    },
+    /// The value does not fit the command.
+    #[error("`{key}` wants {wanted}; `{value}` is not one")]
+    WrongValue {
+        /// The key.
+        key: String,
+        /// What the command wants.
+        wanted: &'static str,
+        /// The value, shortened.
+        value: String,
+    },
+    /// The value is no `ClassAd` expression of the accepted kind.
+    #[error(
+        "`{key}` wants a ClassAd expression (a string in double quotes, a number, or for example `TARGET.Memory > 2000`): {problem}"
+    )]
+    NotAnExpression {
+        /// The key.
+        key: String,
+        /// What is wrong with it.
+        problem: ExpressionProblem,
+    },
+}

@@ -1,0 +1,13 @@
+//! HTCondor, through its own command-line tools.
+
+pub mod description;
+pub mod effects;
+pub mod htcopts;
+pub mod payload;
+pub mod query;
+pub mod schedd;
+pub mod submit;
+pub mod tools;
+
+pub use schedd::Schedd;
+pub use tools::{Output, ToolError, Tools};

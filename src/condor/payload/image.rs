@@ -1,0 +1,192 @@
+//! `spec.script.image`: a name in a registry, or a folder that every node sees.
+
+use super::ImageMap;
+
+/// Longest text accepted, in bytes.
+const MAX_BYTES: usize = 512;
+
+/// Where a container's files come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Image {
+    /// An absolute path on the node: an unpacked image, or a file in Apptainer's format.
+    Folder(String),
+    /// A reference as docker writes it, without a scheme: `[registry/]name[:tag][@digest]`.
+    Registry(String),
+}
+
+/// Why an image was refused, and what to write instead.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr)]
+pub enum ImageError {
+    /// There is no text.
+    #[error("the image is empty; write a name such as `python:3.12` or the path of an unpacked image")]
+    Empty,
+    /// The text is too long.
+    #[error("the image is longer than {MAX_BYTES} bytes")]
+    TooLong,
+    /// `oras://`, `library://`, `http://` …
+    #[error(
+        "the image has a scheme other than `docker://`; write a name such as `registry.example.org/team/image:tag`, without a scheme"
+    )]
+    Scheme,
+    /// A path with characters or parts that are not allowed.
+    #[error(
+        "the image's path {0:?} is not allowed; write an absolute path of letters, digits and `-._/:@+=`, without `.` and `..`"
+    )]
+    Path(String),
+    /// Neither a path nor a registry reference.
+    #[error(
+        "{0:?} is no image; write `[registry/]name[:tag]` in lower case, for example `gitlab-registry.cern.ch/team/image:1.0`, or an absolute path"
+    )]
+    Reference(String),
+}
+
+impl Image {
+    /// Finds out what a user's text means. Names in `map` become the folders that the site keeps for them.
+    ///
+    /// # Errors
+    /// A text that is neither a name of the site's, nor an absolute path, nor a reference to a registry.
+    pub fn resolve(text: &str, map: &ImageMap) -> Result<Self, ImageError> {
+        if text.len() > MAX_BYTES {
+            return Err(ImageError::TooLong);
+        }
+        if text.is_empty() {
+            return Err(ImageError::Empty);
+        }
+        let name = text.strip_prefix("docker://").unwrap_or(text);
+        match map.get(text).or_else(|| map.get(name)) {
+            Some(folder) => Self::folder(folder),
+            None if text.starts_with('/') => Self::folder(text),
+            None if name.contains("://") => Err(ImageError::Scheme),
+            None if is_reference(name) => Ok(Self::Registry(name.to_owned())),
+            None => Err(ImageError::Reference(text.to_owned())),
+        }
+    }
+
+    /// What Apptainer is given.
+    #[must_use]
+    pub fn argument(&self) -> String {
+        match self {
+            Self::Folder(path) => path.clone(),
+            Self::Registry(reference) => format!("docker://{reference}"),
+        }
+    }
+
+    fn folder(path: &str) -> Result<Self, ImageError> {
+        let plain = path.chars().all(|c| c.is_ascii_alphanumeric() || "-._/:@+=".contains(c));
+        let whole = path
+            .strip_suffix('/')
+            .unwrap_or(path)
+            .strip_prefix('/')
+            .is_some_and(|rest| rest.split('/').all(|part| !matches!(part, "" | "." | "..")));
+        if plain && whole { Ok(Self::Folder(path.to_owned())) } else { Err(ImageError::Path(path.to_owned())) }
+    }
+}
+
+/// The grammar of `distribution/reference`, which docker and Apptainer share.
+fn is_reference(text: &str) -> bool {
+    let (text, digest) = text.split_once('@').map_or((text, None), |(text, digest)| (text, Some(digest)));
+    let (path, last) = text.rsplit_once('/').map_or((None, text), |(path, last)| (Some(path), last));
+    let (last, tag) = last.split_once(':').map_or((last, None), |(last, tag)| (last, Some(tag)));
+    let mut parts = path.into_iter().flat_map(|path| path.split('/')).peekable();
+    let is_domain_first = parts
+        .peek()
+        .is_some_and(|first| *first == "localhost" || first.contains(['.', ':']) || first.contains(char::is_uppercase));
+    if is_domain_first && !parts.next().is_some_and(is_domain) {
+        return false;
+    }
+    parts.all(is_component) && is_component(last) && tag.is_none_or(is_tag) && digest.is_none_or(is_digest)
+}
+
+fn is_domain(text: &str) -> bool {
+    let (host, port) = text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port)));
+    let label = |label: &str| {
+        label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+            && label.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && label.ends_with(|c: char| c.is_ascii_alphanumeric())
+    };
+    host.split('.').all(label) && port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0))
+}
+
+/// Lower-case letters and digits, joined by one dot, one or two underscores, or any number of hyphens.
+fn is_component(text: &str) -> bool {
+    let word = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let joins = || text.split(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit()).filter(|join| !join.is_empty());
+    text.bytes().next().is_some_and(word)
+        && text.bytes().next_back().is_some_and(word)
+        && joins().all(|join| matches!(join, "." | "_" | "__") || join.bytes().all(|b| b == b'-'))
+}
+
+fn is_tag(text: &str) -> bool {
+    (1..=128).contains(&text.len())
+        && !text.starts_with(['.', '-'])
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'))
+}
+
+fn is_digest(text: &str) -> bool {
+    text.strip_prefix("sha256:")
+        .is_some_and(|hex| hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_paths_and_the_sites_folders_are_told_apart() {
+        let map = ImageMap::from([
+            ("centos".to_owned(), "/cvmfs/images/centos:7".to_owned()),
+            ("bad".to_owned(), "/a b".to_owned()),
+        ]);
+        let folder = |path: &str| Ok(Image::Folder(path.to_owned()));
+        assert_eq!(Image::resolve("centos", &map), folder("/cvmfs/images/centos:7"));
+        assert_eq!(Image::resolve("docker://centos", &map), folder("/cvmfs/images/centos:7"));
+        assert_eq!(Image::resolve("/cvmfs/x/y:latest/", &map), folder("/cvmfs/x/y:latest/"));
+        assert!(matches!(Image::resolve("bad", &map), Err(ImageError::Path(_))));
+        for name in [
+            "python",
+            "python:3.12-slim",
+            "gitlab-registry.cern.ch/clange/cc7-cms:latest",
+            "r-base",
+            "localhost:5000/a/b_c__d--e.f:V1",
+            "Example.org/a@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+        ] {
+            assert_eq!(Image::resolve(name, &map), Ok(Image::Registry(name.to_owned())));
+            assert_eq!(Image::resolve(&format!("docker://{name}"), &map), Ok(Image::Registry(name.to_owned())));
+        }
+        for text in [
+            "",
+            " ",
+            "a b",
+            "Python",
+            "a//b",
+            "/a/../b",
+            "//a",
+            "/",
+            "/a//b",
+            "/a b",
+            "/a$b",
+            "/a,b",
+            "a:",
+            "a:b:c",
+            "a@b",
+            "a@sha256:12",
+            "-a",
+            "a-",
+            ".a",
+            "a..b",
+            "a___b",
+            "oras://a/b",
+            "http://a/b",
+            "docker://docker://a",
+            "a.b:0/c",
+            "a.b:99999/c",
+            "-a.b/c",
+            "a\n",
+            "$(X)",
+            "ä",
+            "a;b",
+        ] {
+            assert!(Image::resolve(text, &map).is_err(), "{text:?}");
+        }
+    }
+}

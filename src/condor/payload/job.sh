@@ -1,0 +1,170 @@
+#!/bin/sh
+# Runs one job of an HTCJob on a worker node. HTCondor starts it in the job's scratch directory with the job's index as
+# its only argument; script.sh and payload.conf lie beside it. The payload's exit code is its own, except:
+#   240  the job's ad cannot be read, so it is unknown whether this job may still run
+#   241  its files reached HTCondor too late; another job runs in its place
+#   242  the node has no apptainer and no singularity
+#   243  the image cannot be had, or no container can be started from it
+#   244  the command is not in the image
+#   245  the files of the job are not what they should be
+# Each of these comes with a line "htc-operator: ..." on standard error.
+set -u
+
+# fail CODE SENTENCE
+fail() {
+    echo "htc-operator: $2" >&2
+    exit "$1"
+}
+
+# attribute NAME: prints the number that the job's own ad has for NAME, nothing if there is none.
+attribute() {
+    while IFS= read -r line || [ -n "$line" ]; do
+        case $line in
+            "$1 = "*) value=${line#"$1 = "} ;;
+            *) continue ;;
+        esac
+        case $value in
+            *[!0-9]* | '') ;;
+            *) echo "$value" ;;
+        esac
+        return
+    done <"$_CONDOR_JOB_AD"
+}
+
+# The second lock: a submission that outlived its deadline must not run, because another one may have taken its place.
+check_deadline() {
+    if [ ! -r "${_CONDOR_JOB_AD:-}" ]; then
+        fail 240 "the job does not run: its ad (_CONDOR_JOB_AD) cannot be read"
+    fi
+    not_after=$(attribute HTCNotAfter)
+    staged=$(attribute StageInFinish)
+    if [ -z "$not_after" ] || [ -z "$staged" ]; then
+        fail 240 "the job does not run: its ad lacks HTCNotAfter or StageInFinish"
+    fi
+    if [ "$staged" -gt "$not_after" ]; then
+        fail 241 "the job does not run: its files came at $staged, later than $not_after"
+    fi
+}
+
+find_runtime() {
+    for runtime in apptainer singularity; do
+        if command -v "$runtime" >/dev/null 2>&1; then
+            return
+        fi
+    done
+    fail 242 "neither apptainer nor singularity is in PATH on $(uname -n)"
+}
+
+# Whatever the runtime keeps stays in the scratch directory, and goes before HTCondor looks for output.
+prepare_cache() {
+    cache=$PWD/.htc_cache
+    mkdir -p "$cache/tmp" || fail 245 "cannot write into the scratch directory $PWD"
+    export APPTAINER_CACHEDIR="$cache" SINGULARITY_CACHEDIR="$cache"
+    export APPTAINER_TMPDIR="$cache/tmp" SINGULARITY_TMPDIR="$cache/tmp"
+    trap remove_cache EXIT
+}
+
+# shellcheck disable=SC2317 # called by trap
+remove_cache() {
+    chmod -R u+rwX "$cache" 2>/dev/null
+    rm -rf "$cache"
+}
+
+# The variables a payload may rely on, by each of the ways that a site's configuration may leave open.
+export_environment() {
+    export HTCPROCID="$index" JOB_NAME="$name"
+    case $runtime in
+        apptainer) export APPTAINERENV_HTCPROCID="$index" APPTAINERENV_JOB_NAME="$name" ;;
+        *) export SINGULARITYENV_HTCPROCID="$index" SINGULARITYENV_JOB_NAME="$name" ;;
+    esac
+}
+
+# in_container COMMAND...: becomes the container runtime.
+# shellcheck disable=SC2317 # called by run
+in_container() {
+    exec "$runtime" --quiet exec --contain --ipc --pid --pwd /htc_run --bind "$binds" "$image" "$@"
+}
+
+# Runs a function in the background so that signals reach it, and waits for it, however often a signal interrupts that.
+run() {
+    interrupted=
+    "$@" &
+    child=$!
+    trap 'interrupted=1; kill -TERM "$child" 2>/dev/null' TERM INT HUP
+    wait "$child"
+    code=$?
+    while [ -n "$interrupted" ]; do
+        interrupted=
+        wait "$child"
+        again=$?
+        # 127: an earlier wait has had its status already.
+        [ "$again" -eq 127 ] || code=$again
+    done
+    trap - TERM INT HUP
+}
+
+# The runtime ends with 255 when it fails itself. Only then is it asked once more, to learn what was wrong.
+explain_255() {
+    # The expansions below belong to the shell in the container.
+    # shellcheck disable=SC2016
+    lookup='case $1 in */*) [ -x "$1" ]; exit ;; esac
+            IFS=:; for dir in $PATH; do [ -f "$dir/$1" ] && [ -x "$dir/$1" ] && exit 0; done; exit 1'
+    mkdir -p "$cache"
+    run in_container /bin/sh -c "$lookup" sh "$1" >/dev/null 2>"$cache/probe"
+    case $code in
+        0) code=255 ;;
+        1) fail 244 "the command $1 is not in the image $image" ;;
+        255)
+            if grep -q '/bin/sh' "$cache/probe"; then
+                echo "htc-operator: the image $image has no /bin/sh, so it is not known whether 255 is the payload's own" >&2
+                code=255
+            else
+                tail -n 5 "$cache/probe" >&2
+                fail 243 "the image $image cannot be had on $(uname -n), or no container can be started from it"
+            fi
+            ;;
+        *) code=255 ;;
+    esac
+}
+
+# All of it is read before any of it runs: the payload may write to its own copy of this file.
+main() {
+    index=${1:-}
+    case $index in
+        '' | *[!0-9]*) fail 245 "the job's index is missing from its arguments" ;;
+    esac
+    check_deadline
+
+    # payload.conf has one "key value" per line and ends with the line "end"; binds are used where the node has them.
+    name='' image='' version='' complete=''
+    binds=$PWD:/htc_run
+    set --
+    if [ ! -r payload.conf ] || [ ! -r script.sh ]; then
+        fail 245 "payload.conf or script.sh is missing from the scratch directory"
+    fi
+    while IFS= read -r line; do
+        value=${line#* }
+        case $line in
+            'version '*) version=$value ;;
+            'name '*) name=$value ;;
+            'image '*) image=$value ;;
+            'command '*) set -- "$@" "$value" ;;
+            'bind '*) if [ -e "$value" ]; then binds=$binds,$value; fi ;;
+            end) complete=1 ;;
+        esac
+    done <payload.conf
+    if [ "$version" != 1 ] || [ -z "$complete" ] || [ -z "$image" ] || [ $# -eq 0 ]; then
+        fail 245 "payload.conf is not complete, or of another version than job.sh"
+    fi
+
+    find_runtime
+    prepare_cache
+    export_environment
+    run in_container "$@" /htc_run/script.sh "$index"
+    if [ "$code" -eq 255 ]; then
+        explain_255 "$1"
+    fi
+    exit "$code"
+}
+
+main "$@"

@@ -1,0 +1,140 @@
+//! What runs on the worker node: the files of a job's sandbox and the meaning of their exit codes.
+//!
+//! `job.sh` is the same for all jobs. `payload.conf` tells it what to run, one `key value` per line; every value has been
+//! parsed here, so that the shell never reads anything it could take for its own language. Further keys may be added in
+//! version 1: `job.sh` skips what it does not know.
+
+use std::collections::BTreeMap;
+
+mod command;
+mod image;
+
+pub use crate::api::PayloadFailure;
+pub use command::{Command, CommandError};
+pub use image::{Image, ImageError};
+
+/// File name of the program that HTCondor starts.
+pub const JOB_SH: &str = "job.sh";
+/// File name of the user's script, in the sandbox and in the container's `/htc_run`.
+pub const SCRIPT_SH: &str = "script.sh";
+/// File name of what `job.sh` reads.
+pub const PAYLOAD_CONF: &str = "payload.conf";
+
+const JOB_SH_SOURCE: &str = include_str!("job.sh");
+const PAYLOAD_CONF_VERSION: u32 = 1;
+
+/// What one HTCJob runs. Its jobs differ in their index only, which is an argument: their sandboxes are the same.
+#[derive(Debug, Clone, Copy)]
+pub struct Payload<'a> {
+    /// `metadata.name`, which becomes `JOB_NAME`.
+    pub name: &'a str,
+    /// Where the container's files come from.
+    pub image: &'a Image,
+    /// What runs the script.
+    pub command: &'a Command,
+    /// The script.
+    pub source: &'a str,
+    /// Absolute paths that are bound into the container where the node has them.
+    pub binds: &'a [String],
+}
+
+/// One file of a job's sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SandboxFile {
+    /// File name, without a folder.
+    pub name: &'static str,
+    /// Unix permissions.
+    pub mode: u32,
+    /// What is in it.
+    pub contents: Vec<u8>,
+}
+
+/// A value that `payload.conf` cannot carry. Users' texts are parsed before: it means a wrong setting or a defect.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PayloadError {
+    /// `metadata.name` is no Kubernetes name.
+    #[error("{0:?} is no Kubernetes name")]
+    Name(String),
+    /// A bind that is not an absolute path, or has a character with a meaning for Apptainer.
+    #[error("the bind {0:?} must be an absolute path of letters, digits and `-._/` only")]
+    Bind(String),
+}
+
+/// Renders the files that belong into the job's sandbox folder.
+///
+/// # Errors
+/// A name or a bind that could not be told apart from the lines around it.
+pub fn sandbox_files(payload: &Payload) -> Result<Vec<SandboxFile>, PayloadError> {
+    let file = |name, mode, contents: &str| SandboxFile { name, mode, contents: contents.as_bytes().to_vec() };
+    Ok(vec![
+        file(JOB_SH, 0o755, JOB_SH_SOURCE),
+        file(SCRIPT_SH, 0o755, payload.source),
+        file(PAYLOAD_CONF, 0o644, &payload_conf(payload)?),
+    ])
+}
+
+fn payload_conf(payload: &Payload) -> Result<String, PayloadError> {
+    let Payload { name, image, command, source: _, binds } = *payload;
+    let plain = |text: &str, further: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || further.contains(c));
+    if !(1..=253).contains(&name.len()) || !plain(name, "-.") {
+        return Err(PayloadError::Name(name.to_owned()));
+    }
+    if let Some(bind) = binds.iter().find(|bind| !bind.starts_with('/') || !plain(bind, "-._/")) {
+        return Err(PayloadError::Bind(bind.clone()));
+    }
+    let version = PAYLOAD_CONF_VERSION.to_string();
+    let lines = [("version", version.as_str()), ("name", name)].into_iter();
+    let image = image.argument();
+    let lines = lines.chain([("image", image.as_str())]);
+    let lines = lines.chain(binds.iter().map(|bind| ("bind", bind.as_str())));
+    let lines = lines.chain(command.words().map(|word| ("command", word)));
+    let text = lines.fold(String::new(), |text, (key, value)| text + key + " " + value + "\n");
+    Ok(text + "end\n")
+}
+
+/// Names of images that a site keeps as unpacked folders, and the folders.
+pub type ImageMap = BTreeMap<String, String>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use strum::IntoEnumIterator as _;
+
+    #[test]
+    fn job_sh_and_rust_agree_about_exit_codes() {
+        let header: Vec<i32> = JOB_SH_SOURCE
+            .lines()
+            .filter_map(|line| line.strip_prefix("#   ")?.split(' ').next()?.parse().ok())
+            .collect();
+        let mut used: Vec<i32> =
+            JOB_SH_SOURCE.split("fail ").filter_map(|rest| rest.split(' ').next()?.parse().ok()).collect();
+        used.sort_unstable();
+        used.dedup();
+        let known: Vec<i32> = PayloadFailure::iter().map(PayloadFailure::exit_code).collect();
+        assert_eq!((&header, &used), (&known, &known));
+        for failure in PayloadFailure::iter() {
+            assert_eq!(PayloadFailure::from_exit_code(failure.exit_code()), Some(failure));
+            assert!(!failure.sentence().is_empty());
+        }
+        assert!([0, 1, 239, 246, 255].iter().all(|code| PayloadFailure::from_exit_code(*code).is_none()));
+    }
+
+    #[test]
+    fn payload_conf_has_one_value_per_line() {
+        let (image, command) = (Image::Registry("python:3".to_owned()), Command::parse("python -u").unwrap());
+        let binds = ["/cvmfs".to_owned(), "/eos".to_owned()];
+        let payload = Payload { name: "my-job", image: &image, command: &command, source: "print(1)", binds: &binds };
+        let files = sandbox_files(&payload).unwrap();
+        let names: Vec<_> = files.iter().map(|file| (file.name, file.mode)).collect();
+        assert_eq!(names, [("job.sh", 0o755), ("script.sh", 0o755), ("payload.conf", 0o644)]);
+        assert_eq!(files[1].contents, b"print(1)");
+        let text = "version 1\nname my-job\nimage docker://python:3\nbind /cvmfs\nbind /eos\ncommand python\ncommand -u\nend\n";
+        assert_eq!(files[2].contents, text.as_bytes());
+        for name in ["", "a b", "a\nend", "a$b"] {
+            assert!(sandbox_files(&Payload { name, ..payload }).is_err(), "{name:?}");
+        }
+        for bind in ["cvmfs", "/a:b", "/a,b", "/a\nend"] {
+            assert!(sandbox_files(&Payload { binds: &[bind.to_owned()], ..payload }).is_err(), "{bind:?}");
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! `condor_submit`.
+
+use std::time::Duration;
+
+use super::schedd::Schedd;
+use super::tools::Call;
+
+/// How a submitter ended. Its exit status decides nothing: it may have failed with every job queued, and succeeded with
+/// jobs that are removed a second later.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Submitted {
+    /// No process of it is left.
+    pub dead: bool,
+    /// Its exit status, if it had one.
+    pub status: Option<i32>,
+    /// What it said, if it failed.
+    pub message: Option<String>,
+}
+
+/// Most characters kept of what a failing condor_submit says.
+const WORDS: usize = 1000;
+
+impl Schedd {
+    /// Submits `description`; `limit` is the longest life of the submitter.
+    pub async fn submit(&self, description: String, limit: Duration) -> Submitted {
+        const TOOL: &str = "condor_submit";
+        let arguments = vec!["-spool", "-terse", "-name", self.name.as_str(), "-"];
+        let call = Call { tool: TOOL, arguments, input: description.into_bytes(), limit, outlives_us: true };
+        match self.tools.call(call).await {
+            Ok(output) => {
+                let failed = output.status != Some(0);
+                let words: String =
+                    output.stderr.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(WORDS).collect();
+                Submitted { dead: output.dead, status: output.status, message: failed.then_some(words) }
+            }
+            Err(error) => Submitted { dead: error.dead(), status: None, message: Some(error.to_string()) },
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! Runs one tool: cleared environment, time limit, output cap, and the whole process group killed when it is over.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::{Child, Command};
+
+/// How HTCondor's tools are started.
+#[derive(Clone, Debug)]
+pub struct Tools {
+    /// Their whole environment: `PATH`, `CONDOR_CONFIG` and what the operator's own environment has of the variables
+    /// that they need.
+    pub environment: Vec<(String, String)>,
+    /// Time limit of one call, unless the call has its own.
+    pub limit: Duration,
+    /// Time limit of one question to history, which reads all of it.
+    pub history_limit: Duration,
+    /// Time limit of one transfer of output.
+    pub transfer_limit: Duration,
+}
+
+/// Variables that the tools inherit from the operator.
+const INHERITED: &[&str] = &["CONDOR_CONFIG", "HOME", "KRB5CCNAME", "KRB5_CONFIG", "TMPDIR", "TZ"];
+/// Most bytes kept of what a tool says on standard error.
+const STDERR_CAP: usize = 64 * 1024;
+/// Most bytes of an answer: 100,000 job ads have about 60 MB.
+const STDOUT_CAP: usize = 512 * 1024 * 1024;
+/// How much later than the limit of `timeout` the operator itself gives up.
+const GRACE: Duration = Duration::from_secs(2);
+/// How long a killed process group may take to be gone.
+const BURIAL: Duration = Duration::from_secs(5);
+
+/// One call of a tool.
+#[derive(Clone, Debug)]
+pub struct Call<'a> {
+    /// The tool, e.g. `condor_q`.
+    pub tool: &'static str,
+    /// Its arguments.
+    pub arguments: Vec<&'a str>,
+    /// What it reads from standard input.
+    pub input: Vec<u8>,
+    /// When it is killed.
+    pub limit: Duration,
+    /// It goes on when the operator dies, until its limit. All others die with it: two transfers of one job's output spoil
+    /// each other.
+    pub outlives_us: bool,
+}
+
+/// What a tool said.
+#[derive(Clone, Debug)]
+pub struct Output {
+    /// Its exit status; none if it was killed by a signal.
+    pub status: Option<i32>,
+    /// Standard output, whole.
+    pub stdout: Vec<u8>,
+    /// The first part of standard error, trimmed.
+    pub stderr: String,
+    /// Its whole process group was seen to be gone.
+    pub dead: bool,
+}
+
+/// Why a tool gave no answer.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ToolError {
+    /// It is not there, or cannot be started.
+    #[error("cannot start {tool}: {message}; check that HTCondor's tools are in the operator's PATH")]
+    NotStarted {
+        /// The tool.
+        tool: &'static str,
+        /// The system's words.
+        message: String,
+    },
+    /// It was killed after its time limit.
+    #[error("{tool} did not end within {} s and was killed; the schedd may be hung or unreachable", .limit.as_secs())]
+    TimedOut {
+        /// The tool.
+        tool: &'static str,
+        /// Its limit.
+        limit: Duration,
+        /// Its whole process group was seen to be gone.
+        dead: bool,
+    },
+    /// It said more than can be an answer.
+    #[error("{tool} said more than {STDOUT_CAP} bytes and was killed")]
+    TooMuch {
+        /// The tool.
+        tool: &'static str,
+        /// Its whole process group was seen to be gone.
+        dead: bool,
+    },
+    /// Reading from it failed.
+    #[error("cannot read the answer of {tool}: {message}")]
+    Unreadable {
+        /// The tool.
+        tool: &'static str,
+        /// The system's words.
+        message: String,
+        /// Its whole process group was seen to be gone.
+        dead: bool,
+    },
+}
+
+impl ToolError {
+    /// Whether no process of the call is left.
+    #[must_use]
+    pub const fn dead(&self) -> bool {
+        match self {
+            Self::NotStarted { .. } => true,
+            Self::TimedOut { dead, .. } | Self::TooMuch { dead, .. } | Self::Unreadable { dead, .. } => *dead,
+        }
+    }
+}
+
+/// Kills the process group of a call that is dropped half way.
+struct Group(Option<Pid>);
+
+impl Group {
+    fn kill(&self) {
+        if let Some(pid) = self.0 {
+            let _ = kill_process_group(pid, Signal::KILL);
+        }
+    }
+
+    /// Whether every process of the group is gone, after a short wait.
+    async fn is_gone(&self) -> bool {
+        let Some(pid) = self.0 else { return true };
+        let deadline = tokio::time::Instant::now() + BURIAL;
+        while test_kill_process_group(pid).is_ok() {
+            if tokio::time::Instant::now() > deadline {
+                return false;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        true
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Tools {
+    /// Tools found in `bin` (if given) and then in the operator's own `PATH`.
+    #[must_use]
+    pub fn new(bin: Option<&PathBuf>, limit: Duration, history_limit: Duration, transfer_limit: Duration) -> Self {
+        let own = std::env::var("PATH").unwrap_or_else(|_| "/usr/local/bin:/usr/bin:/bin".to_owned());
+        let path = bin.map_or(own.clone(), |bin| format!("{}:{own}", bin.display()));
+        let mut environment = vec![("PATH".to_owned(), path), ("LC_ALL".to_owned(), "C.UTF-8".to_owned())];
+        environment.extend(
+            INHERITED.iter().filter_map(|name| std::env::var(name).ok().map(|value| ((*name).to_owned(), value))),
+        );
+        Self { environment, limit, history_limit, transfer_limit }
+    }
+
+    /// Runs `tool` with `arguments`, nothing to read, and the usual limit.
+    pub async fn run(&self, tool: &'static str, arguments: &[&str]) -> Result<Output, ToolError> {
+        self.call(Call {
+            tool,
+            arguments: arguments.to_vec(),
+            input: Vec::new(),
+            limit: self.limit,
+            outlives_us: false,
+        })
+        .await
+    }
+
+    /// Runs one call to its end. It stands under coreutils' `timeout`, so that it ends in time even when the operator has
+    /// died.
+    pub async fn call(&self, call: Call<'_>) -> Result<Output, ToolError> {
+        let Call { tool, arguments, input, limit, outlives_us } = call;
+        // Neither `timeout` nor its child is told when its parent dies, unless it asks for it.
+        let dies_with_parent: &[&str] = if outlives_us { &[] } else { &["setpriv", "--pdeathsig", "KILL"] };
+        let limited = ["timeout", "-s", "KILL", &format!("{:.3}", limit.as_secs_f64())];
+        let words: Vec<&str> = [dies_with_parent, &limited, dies_with_parent, &[tool]].concat();
+        let mut child = Command::new(words[0])
+            .args(&words[1..])
+            .args(&arguments)
+            .env_clear()
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .map_err(|error| ToolError::NotStarted { tool, message: error.to_string() })?;
+        let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
+        let mut group = Group(pid);
+        let result = tokio::time::timeout(limit + GRACE, converse(&mut child, input)).await;
+        let whole = matches!(result, Ok(Ok(_)));
+        if !whole {
+            group.kill();
+            let _ = child.wait().await;
+        }
+        let dead = group.is_gone().await;
+        group.kill();
+        group.0 = None;
+        match result {
+            Err(_) => Err(ToolError::TimedOut { tool, limit, dead }),
+            Ok(Err(Trouble::TooMuch)) => Err(ToolError::TooMuch { tool, dead }),
+            Ok(Err(Trouble::Io(error))) => Err(ToolError::Unreadable { tool, message: error.to_string(), dead }),
+            // `timeout -s KILL` ends by its own signal, or with 137, when it had to kill.
+            Ok(Ok(output)) if matches!(output.status, None | Some(137)) => {
+                Err(ToolError::TimedOut { tool, limit, dead })
+            }
+            Ok(Ok(output)) if matches!(output.status, Some(126 | 127)) => {
+                Err(ToolError::NotStarted { tool, message: output.stderr })
+            }
+            Ok(Ok(output)) => Ok(Output { dead, ..output }),
+        }
+    }
+}
+
+enum Trouble {
+    TooMuch,
+    Io(std::io::Error),
+}
+
+impl From<std::io::Error> for Trouble {
+    fn from(error: std::io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+async fn converse(child: &mut Child, input: Vec<u8>) -> Result<Output, Trouble> {
+    let stdin = child.stdin.take();
+    let stdout = child.stdout.take();
+    let stderr = child.stderr.take();
+    let feed = async move {
+        if let Some(mut stdin) = stdin {
+            // A tool that ends before it has read everything says why in other ways.
+            let _ = stdin.write_all(&input).await;
+        }
+        Ok(())
+    };
+    let (said, complained, ()) =
+        tokio::try_join!(read(stdout, STDOUT_CAP, true), read(stderr, STDERR_CAP, false), feed)?;
+    let status = child.wait().await?;
+    Ok(Output {
+        status: status.code(),
+        stdout: said,
+        stderr: String::from_utf8_lossy(&complained).trim().to_owned(),
+        dead: false,
+    })
+}
+
+/// Reads to the end and keeps at most `cap` bytes; more is an error if `strict`.
+async fn read(from: Option<impl AsyncRead + Unpin>, cap: usize, strict: bool) -> Result<Vec<u8>, Trouble> {
+    let mut kept = Vec::new();
+    let Some(mut from) = from else { return Ok(kept) };
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let count = from.read(&mut buffer).await?;
+        if count == 0 {
+            return Ok(kept);
+        }
+        let room = cap - kept.len();
+        if count > room && strict {
+            return Err(Trouble::TooMuch);
+        }
+        kept.extend_from_slice(&buffer[..count.min(room)]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tools() -> Tools {
+        Tools::new(None, Duration::from_secs(20), Duration::from_secs(20), Duration::from_secs(20))
+    }
+
+    fn call<'a>(tool: &'static str, arguments: &[&'a str], limit: Duration) -> Call<'a> {
+        Call { tool, arguments: arguments.to_vec(), input: Vec::new(), limit, outlives_us: false }
+    }
+
+    #[tokio::test]
+    async fn a_tool_sees_only_its_own_environment_and_input() {
+        let tools = Tools { environment: vec![("PATH".into(), "/usr/bin:/bin".into())], ..tools() };
+        let said = tools
+            .call(Call {
+                input: b"in".to_vec(),
+                ..call(
+                    "sh",
+                    &["-c", "cat; env | cut -d= -f1 | sort | tr '\\n' ' '; echo oops >&2; exit 3"],
+                    tools.limit,
+                )
+            })
+            .await
+            .unwrap();
+        assert_eq!(said.status, Some(3));
+        assert_eq!(said.stderr, "oops");
+        let text = String::from_utf8(said.stdout).unwrap();
+        assert!(text.starts_with("in"), "{text}");
+        assert!(!text.contains("HOME"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn the_whole_group_is_dead_after_the_limit() {
+        let script = "sleep 1000 & echo $!; exec sleep 1000";
+        let error = tools().call(call("sh", &["-c", script], Duration::from_millis(300))).await.unwrap_err();
+        assert!(matches!(error, ToolError::TimedOut { dead: true, .. }), "{error:?}");
+    }
+
+    #[tokio::test]
+    async fn what_is_dropped_half_way_is_killed() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("pid");
+        let script = format!("echo $$ > {}; exec sleep 1000", file.display());
+        let tools = tools();
+        let arguments = ["-c", script.as_str()];
+        let running = tools.run("sh", &arguments);
+        assert!(tokio::time::timeout(Duration::from_millis(500), running).await.is_err());
+        let pid: i32 = std::fs::read_to_string(file).unwrap().trim().parse().unwrap();
+        let pid = Pid::from_raw(pid).unwrap();
+        let deadline = std::time::Instant::now() + Duration::from_secs(10);
+        while rustix::process::test_kill_process(pid).is_ok() && std::time::Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+        assert!(state.is_empty() || state.contains(") Z "), "still there: {state}");
+    }
+
+    #[tokio::test]
+    async fn a_missing_tool_says_so() {
+        let error = tools().run("condor_no_such_tool", &[]).await.unwrap_err();
+        assert!(matches!(error, ToolError::NotStarted { .. }), "{error:?}");
+    }
+}

@@ -1,0 +1,231 @@
+//! Every setting of the operator: flags, environment variables, defaults and units.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::machine::Settings;
+
+/// How the operator is set up. Times are written like `20s`, `500ms`, `10m`.
+#[derive(Args, Clone, Debug)]
+pub struct Config {
+    /// Folder for the ledger (`sqlite/htcjobs.db`), the jobs' files (`sandbox`) and their output (`htc_out`).
+    #[arg(long, env = "HTC_DATA_DIR", default_value = "/data")]
+    pub data_dir: PathBuf,
+
+    /// Name of the schedd that jobs are submitted to, as its collector knows it.
+    #[arg(long, env = "HTC_SCHEDD")]
+    pub schedd: String,
+
+    /// Folder of HTCondor's tools; without it they are looked for in PATH. Their configuration is `CONDOR_CONFIG`'s.
+    #[arg(long, env = "HTC_CONDOR_BIN")]
+    pub condor_bin: Option<PathBuf>,
+
+    /// Namespace the operator runs in; part of what tells its jobs from those of other operators.
+    #[arg(long, env = "HTC_OPERATOR_NAMESPACE", default_value = "htc-operator")]
+    pub operator_namespace: String,
+
+    /// Name of this operator; part of what tells its jobs from those of other operators.
+    #[arg(long, env = "HTC_OPERATOR_NAME", default_value = "htc-operator")]
+    pub operator_name: String,
+
+    /// Watch this namespace only.
+    #[arg(long, env = "HTC_WATCH_NAMESPACE")]
+    pub watch_namespace: Option<String>,
+
+    /// `NAME=FOLDER`: an image name that stands for an unpacked folder on the nodes. May be repeated; in the variable,
+    /// separated by commas.
+    #[arg(long = "image", env = "HTC_IMAGES", value_delimiter = ',', value_parser = parse_image)]
+    pub images: Vec<(String, String)>,
+
+    /// Folders that are bound into the payload's container where a node has them.
+    #[arg(long = "bind", env = "HTC_BINDS", value_delimiter = ',', default_values_t = ["/cvmfs", "/afs", "/eos"].map(str::to_owned))]
+    pub binds: Vec<String>,
+
+    /// Submit commands for every job, one `key = value` a line; an HTCJob's htcopts override them.
+    #[arg(long, env = "HTC_SITE_DEFAULTS", default_value = "")]
+    pub site_defaults: String,
+
+    /// How often HTCondor is asked about jobs while something is active.
+    #[arg(long, env = "HTC_TRACKER_INTERVAL", default_value = "20s", value_parser = parse_duration)]
+    pub tracker_interval: Duration,
+
+    /// Pause between two questions while something is about to change.
+    #[arg(long, env = "HTC_SOON", default_value = "1s", value_parser = parse_duration)]
+    pub soon: Duration,
+
+    /// Time limit of one call of an HTCondor tool, submissions apart.
+    #[arg(long, env = "HTC_TOOL_LIMIT", default_value = "60s", value_parser = parse_duration)]
+    pub tool_limit: Duration,
+
+    /// Time limit of one question to HTCondor's history, which reads all of it.
+    #[arg(long, env = "HTC_HISTORY_LIMIT", default_value = "5m", value_parser = parse_duration)]
+    pub history_limit: Duration,
+
+    /// Time limit of one transfer of output.
+    #[arg(long, env = "HTC_TRANSFER_LIMIT", default_value = "1h", value_parser = parse_duration)]
+    pub transfer_limit: Duration,
+
+    /// Time limit of a submission without files; each megabyte adds a second.
+    #[arg(long, env = "HTC_SUBMIT_LIMIT", default_value = "60s", value_parser = parse_duration)]
+    pub submit_limit: Duration,
+
+    /// Longest time limit of a submission.
+    #[arg(long, env = "HTC_SUBMIT_LIMIT_MAX", default_value = "600s", value_parser = parse_duration)]
+    pub submit_limit_max: Duration,
+
+    /// Files of a job that reach HTCondor later than this after the submission's time limit do not count.
+    #[arg(long, env = "HTC_LATE_MARGIN", default_value = "30s", value_parser = parse_duration)]
+    pub late_margin: Duration,
+
+    /// A submission that was not seen to end counts as dead this long after its time limit.
+    #[arg(long, env = "HTC_DEAD_MARGIN", default_value = "60s", value_parser = parse_duration)]
+    pub dead_margin: Duration,
+
+    /// How long a job whose submission is over may stay in staging.
+    #[arg(long, env = "HTC_STAGING_LIMIT", default_value = "120s", value_parser = parse_duration)]
+    pub staging_limit: Duration,
+
+    /// How long a newer JobQueueBirthdate must be seen before the schedd's queue counts as lost.
+    #[arg(long, env = "HTC_BIRTHDATE_STEADY", default_value = "300s", value_parser = parse_duration)]
+    pub birthdate_steady: Duration,
+
+    /// How long `Complete` and `Failed` wait for the output.
+    #[arg(long, env = "HTC_OUTPUT_WAIT", default_value = "600s", value_parser = parse_duration)]
+    pub output_wait: Duration,
+
+    /// Least time between two fetches of output while other jobs of the HTCJob still run.
+    #[arg(long, env = "HTC_FETCH_EVERY", default_value = "60s", value_parser = parse_duration)]
+    pub fetch_every: Duration,
+
+    /// First pause after something that HTCondor refused; it doubles.
+    #[arg(long, env = "HTC_PAUSE_FIRST", default_value = "5s", value_parser = parse_duration)]
+    pub pause_first: Duration,
+
+    /// Longest pause.
+    #[arg(long, env = "HTC_PAUSE_MAX", default_value = "600s", value_parser = parse_duration)]
+    pub pause_max: Duration,
+
+    /// Most HTCJobs in one call of a tool.
+    #[arg(long, env = "HTC_BATCH_OBJECTS", default_value_t = 50)]
+    pub batch_objects: usize,
+
+    /// Most jobs in one submission.
+    #[arg(long, env = "HTC_BATCH_JOBS", default_value_t = 2000)]
+    pub batch_jobs: usize,
+
+    /// Most HTCJobs that are worked on at once.
+    #[arg(long, env = "HTC_CONCURRENCY", default_value_t = 32)]
+    pub concurrency: u16,
+}
+
+impl Config {
+    /// Refuses settings that cannot work, in words that say what to write.
+    pub fn validate(&self) -> Result<(), String> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+@".contains(c);
+        let data = self.data_dir.to_str().unwrap_or_default();
+        if !data.starts_with('/') || !data.chars().all(plain) {
+            return Err(format!(
+                "--data-dir {}: write an absolute path of letters, digits and /._-+@",
+                self.data_dir.display()
+            ));
+        }
+        if self.batch_objects == 0 || self.batch_jobs == 0 || self.concurrency == 0 {
+            return Err("--batch-objects, --batch-jobs and --concurrency must be at least 1".to_owned());
+        }
+        if self.batch_objects > 300 || self.batch_jobs > 10_000 {
+            return Err(
+                "--batch-objects may be 300 at most and --batch-jobs 10000: HTCondor's expressions have limits"
+                    .to_owned(),
+            );
+        }
+        if self.dead_margin < self.late_margin {
+            return Err("--dead-margin must not be shorter than --late-margin".to_owned());
+        }
+        if self.submit_limit > self.submit_limit_max {
+            return Err("--submit-limit must not be longer than --submit-limit-max".to_owned());
+        }
+        Ok(())
+    }
+
+    /// The ledger's file.
+    #[must_use]
+    pub fn ledger(&self) -> PathBuf {
+        self.data_dir.join("sqlite/htcjobs.db")
+    }
+
+    /// Image names and their folders.
+    #[must_use]
+    pub fn image_map(&self) -> BTreeMap<String, String> {
+        self.images.iter().cloned().collect()
+    }
+
+    /// What the state machine goes by.
+    #[must_use]
+    pub fn settings(&self) -> Settings {
+        Settings {
+            staging: self.staging_limit,
+            dead_margin: self.dead_margin,
+            late_margin: self.late_margin,
+            output_wait: self.output_wait,
+            birthdate_steady: self.birthdate_steady,
+            submit_max: self.submit_limit_max,
+            pause_first: self.pause_first,
+            pause_max: self.pause_max,
+            fetch_every: self.fetch_every,
+            eager: Settings::default().eager,
+            soon: self.soon,
+            jobs_per_attempt: self.batch_jobs,
+        }
+    }
+}
+
+fn parse_image(text: &str) -> Result<(String, String), String> {
+    text.split_once('=')
+        .filter(|(name, folder)| !name.is_empty() && folder.starts_with('/'))
+        .map(|(name, folder)| (name.to_owned(), folder.to_owned()))
+        .ok_or_else(|| "write NAME=/absolute/folder".to_owned())
+}
+
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let milliseconds = match unit {
+        "ms" => 1,
+        "s" | "" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err("write a whole number with ms, s, m or h".to_owned()),
+    };
+    number
+        .parse::<u64>()
+        .ok()
+        .and_then(|number| number.checked_mul(milliseconds))
+        .map(Duration::from_millis)
+        .ok_or_else(|| "write a whole number with ms, s, m or h".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_units() {
+        assert_eq!(parse_duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(parse_duration("20s"), Ok(Duration::from_secs(20)));
+        assert_eq!(parse_duration("2m"), Ok(Duration::from_secs(120)));
+        for bad in ["", "s", "1.5s", "-1s", "1d", "99999999999999999999s"] {
+            assert!(parse_duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn images_are_pairs_of_name_and_folder() {
+        assert_eq!(parse_image("centos=/images/c"), Ok(("centos".to_owned(), "/images/c".to_owned())));
+        for bad in ["centos", "=/x", "centos=relative"] {
+            assert!(parse_image(bad).is_err(), "{bad}");
+        }
+    }
+}

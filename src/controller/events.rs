@@ -1,0 +1,126 @@
+//! The journal as Events: one for each row, under a name that makes a second one impossible.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use jiff::Timestamp as Moment;
+use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::Client;
+use kube::api::{Api, PostParams};
+use tokio::sync::Notify;
+
+use super::{API_LIMIT, MANAGER};
+use crate::clock::Clock;
+use crate::fence::Fence;
+use crate::ledger::{Journaled, Ledger};
+use crate::machine::Uid;
+use crate::retry::Pauses;
+
+/// Rows told in one go.
+const BATCH: usize = 200;
+/// Requests under way at once.
+const PARALLEL: usize = 8;
+/// The API server refuses longer messages.
+const MESSAGE: usize = 1024;
+
+/// Tells the journal's rows to Kubernetes, apart from the reconciles. Rows that were not told before a crash are told
+/// after it.
+#[derive(Clone, Debug, Default)]
+pub struct Publisher(Arc<Notify>);
+
+impl Publisher {
+    /// The journal has new rows.
+    pub fn news(&self) {
+        self.0.notify_one();
+    }
+
+    /// Runs until it is dropped.
+    pub async fn run(&self, client: Client, ledger: Ledger, clock: Clock, fence: Fence) {
+        let mut pauses = Pauses::new(Duration::from_millis(500), Duration::from_secs(60));
+        loop {
+            match tell(&client, &ledger, clock, &fence).await {
+                Ok(0) => {
+                    pauses.reset();
+                    self.0.notified().await;
+                }
+                Ok(_) => pauses.reset(),
+                Err(message) => {
+                    tracing::warn!(%message, "Events cannot be written; they will be");
+                    tokio::time::sleep(pauses.pause()).await;
+                }
+            }
+        }
+    }
+}
+
+/// Tells what has not been told; how many rows there were.
+async fn tell(client: &Client, ledger: &Ledger, clock: Clock, fence: &Fence) -> Result<usize, String> {
+    let rows = ledger.untold(BATCH).await.map_err(|error| error.to_string())?;
+    let count = rows.len();
+    if count == 0 {
+        return Ok(0);
+    }
+    fence.check().map_err(|error| error.to_string())?;
+    let results: Vec<Result<(Uid, i64), String>> =
+        futures::stream::iter(rows.into_iter().map(|row| create(client, row))).buffered(PARALLEL).collect().await;
+    let told: Vec<(Uid, i64)> = results.iter().filter_map(|result| result.as_ref().ok().cloned()).collect();
+    ledger.told(told, clock.now()).await.map_err(|error| error.to_string())?;
+    results.into_iter().find_map(Result::err).map_or(Ok(count), Err)
+}
+
+async fn create(client: &Client, row: Journaled) -> Result<(Uid, i64), String> {
+    let api: Api<Event> = Api::namespaced(client.clone(), &row.name.namespace);
+    let event = event(&row);
+    match tokio::time::timeout(API_LIMIT, api.create(&PostParams::default(), &event)).await {
+        Ok(Ok(_)) => {}
+        // Told before; or it can never be told: the namespace is on its way out, or the Event is refused.
+        Ok(Err(kube::Error::Api(status))) if status.code == 409 => {}
+        Ok(Err(kube::Error::Api(status))) if matches!(status.code, 400 | 403 | 404 | 422) => {
+            tracing::warn!(uid = %row.uid, seq = row.seq, message = %status.message, "an Event was refused");
+        }
+        Ok(Err(error)) => return Err(error.to_string()),
+        Err(_) => return Err(format!("the API server did not answer within {} s", API_LIMIT.as_secs())),
+    }
+    Ok((row.uid, row.seq))
+}
+
+fn event(row: &Journaled) -> Event {
+    let short = row.uid.as_str().get(..8).unwrap_or_default();
+    let stem: String = row.name.name.chars().take(200).collect();
+    let time = Moment::from_millisecond(row.time.0)
+        .ok()
+        .map(|moment| Time(Moment::from_second(moment.as_second()).unwrap_or(moment)));
+    let mut message = row.detail.clone();
+    if message.len() > MESSAGE {
+        let end =
+            message.char_indices().map(|(at, _)| at).take_while(|at| *at <= MESSAGE - "…".len()).last().unwrap_or(0);
+        message.truncate(end);
+        message.push('…');
+    }
+    Event {
+        metadata: ObjectMeta {
+            name: Some(format!("{stem}.{short}.{:04}", row.seq)),
+            namespace: Some(row.name.namespace.clone()),
+            ..ObjectMeta::default()
+        },
+        involved_object: ObjectReference {
+            api_version: Some("htc.cern.ch/v1alpha1".to_owned()),
+            kind: Some("HTCJob".to_owned()),
+            name: Some(row.name.name.clone()),
+            namespace: Some(row.name.namespace.clone()),
+            uid: Some(row.uid.to_string()),
+            ..ObjectReference::default()
+        },
+        reason: Some(row.reason.clone()),
+        message: Some(message),
+        type_: Some(if row.warning { "Warning" } else { "Normal" }.to_owned()),
+        first_timestamp: time.clone(),
+        last_timestamp: time,
+        count: Some(1),
+        source: Some(EventSource { component: Some(MANAGER.to_owned()), host: None }),
+        reporting_component: Some(MANAGER.to_owned()),
+        ..Event::default()
+    }
+}

@@ -1,0 +1,90 @@
+//! The facts about one object.
+
+use std::sync::{Arc, PoisonError};
+
+use kube::{Resource as _, ResourceExt as _};
+
+use super::{Context, Observed, ReconcileError};
+use crate::api::{ABANDON, CLAIM, FINALIZER, HTCJob, OLD_FINALIZER, SUBMIT_AGAIN};
+use crate::ledger::ObjectName;
+use crate::machine::facts::{Claim, Facts, Object, Past, Published, Spec};
+use crate::machine::{SchedDate, Uid};
+use crate::workers::Plan;
+
+/// The facts, and what the workers will need.
+pub(super) struct Gathered {
+    pub(super) facts: Facts,
+    pub(super) name: ObjectName,
+    pub(super) plan: Option<Arc<Plan>>,
+}
+
+/// Gathers all that is known. The request in flight is looked up before the ledger is read: one that ends in between is
+/// then still seen, never missed.
+pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathered, ReconcileError> {
+    let uid = Uid::from(object.uid().ok_or(ReconcileError::Nameless("uid"))?.as_str());
+    let namespace = object.namespace().ok_or(ReconcileError::Nameless("namespace"))?;
+    let name = ObjectName { namespace, name: object.name_any() };
+    let in_flight = context.workers.in_flight(&uid);
+    let evidence = context.tracker.evidence(&uid);
+    let record = context.ledger.load(&uid).await?;
+    let claim = claim(object, context);
+    let plan = plan(object, context);
+    let spec = plan.as_ref().map_err(Clone::clone).map(|(plan, suspend)| Spec { queue: plan.queue, suspend: *suspend });
+    let annotated = |key: &str| object.annotations().get(key).is_some_and(|value| value == "true");
+    let facts = Facts {
+        object: Object {
+            uid: uid.clone(),
+            deleting: object.meta().deletion_timestamp.is_some(),
+            finalizer: object.finalizers().iter().any(|finalizer| finalizer == FINALIZER || finalizer == OLD_FINALIZER),
+            claim,
+            spec,
+            output: context.planner.output(&name, &uid).display().to_string(),
+            published: object.0.as_ref().map(published).unwrap_or_default(),
+            created: SchedDate(object.creation_timestamp().map_or(0, |time| time.0.as_second())),
+            abandon: annotated(ABANDON),
+            submit_again: annotated(SUBMIT_AGAIN),
+        },
+        past: past(context, &uid, claim),
+        record,
+        in_flight,
+        evidence,
+    };
+    Ok(Gathered { facts, name, plan: plan.ok().map(|(plan, _)| plan) })
+}
+
+fn claim(object: &Observed, context: &Context) -> Claim {
+    match object.annotations().get(CLAIM) {
+        None => Claim::None,
+        Some(id) if id == context.ledger.id() => Claim::Ours,
+        Some(_) => Claim::Other,
+    }
+}
+
+/// An object that carries our finalizer but not our ledger's claim may have been submitted by somebody whose submitter
+/// still lives: it waits for the longest life of one, from when it was first seen so.
+fn past(context: &Context, uid: &Uid, claim: Claim) -> Past {
+    let mut strangers = context.strangers.lock().unwrap_or_else(PoisonError::into_inner);
+    if claim == Claim::Ours {
+        strangers.remove(uid);
+        return Past::Continuous;
+    }
+    let now = context.clock.now();
+    let seen = *strangers.entry(uid.clone()).or_insert(now);
+    let settles = seen.plus(context.settings.submit_max + context.settings.dead_margin);
+    Past::Unknown { settled: (settles <= now).then_some(settles) }
+}
+
+fn plan(object: &Observed, context: &Context) -> Result<(Arc<Plan>, bool), String> {
+    let job = object.0.as_ref().map_err(|invalid| format!("the HTCJob cannot be read: {}", invalid.error))?;
+    context.planner.plan(&job.spec).map(|plan| (Arc::new(plan), job.spec.suspend)).map_err(|error| error.to_string())
+}
+
+fn published(job: &HTCJob) -> Published {
+    job.status.as_ref().map_or_else(Published::default, |status| Published {
+        phase: status.phase,
+        attempt: status.attempt.and_then(|attempt| u32::try_from(attempt).ok()).unwrap_or_default(),
+        has_ids: !status.jobid.is_empty()
+            || !status.jobids.is_empty()
+            || status.clusterid.as_ref().is_some_and(|id| !id.is_empty()),
+    })
+}

@@ -1,0 +1,153 @@
+//! Watches `HTCJob`s; for each: gather the facts, decide, commit, hand the request over, publish.
+
+mod events;
+mod gather;
+mod publish;
+mod reconcile;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use kube::api::{Api, ListParams};
+use kube::core::DeserializeGuard;
+use kube::runtime::reflector::{self, ObjectRef};
+use kube::runtime::{Controller, WatchStreamExt as _, controller, watcher};
+use kube::{Client, ResourceExt as _};
+use tokio::sync::mpsc;
+
+use crate::api::HTCJob;
+use crate::clock::Clock;
+use crate::fence::Fence;
+use crate::ledger::Ledger;
+use crate::machine::{Settings, Timestamp, Uid};
+use crate::retry::Pauses;
+use crate::tracker::Tracker;
+use crate::workers::{Planner, Workers};
+
+pub use events::Publisher;
+
+/// An `HTCJob` as it is watched: one that cannot be decoded does not end the watch, and can still be deleted.
+pub type Observed = DeserializeGuard<HTCJob>;
+
+/// The field manager of all that the operator writes.
+pub const MANAGER: &str = "htc-operator";
+/// Time limit of one request to the API server.
+pub const API_LIMIT: Duration = Duration::from_secs(15);
+
+/// What every reconcile needs.
+pub struct Context {
+    /// The API server.
+    pub client: Client,
+    /// The journal.
+    pub ledger: Ledger,
+    /// HTCondor's answers.
+    pub tracker: Arc<Tracker>,
+    /// The effects.
+    pub workers: Workers,
+    /// Specs into plans.
+    pub planner: Planner,
+    /// Times and sizes.
+    pub settings: Settings,
+    /// Name of the schedd.
+    pub schedd: crate::machine::ScheddName,
+    /// Whether it may act.
+    pub fence: Fence,
+    /// The clock.
+    pub clock: Clock,
+    /// Told whenever the journal has news.
+    pub publisher: Publisher,
+    /// What was last written to each status, until the watch shows it.
+    pub(crate) written: Mutex<HashMap<Uid, crate::api::HTCJobStatus>>,
+    /// Pauses of objects whose reconcile fails.
+    pub(crate) failing: Mutex<HashMap<Uid, Pauses>>,
+    /// When an object was first seen under another ledger's claim.
+    pub(crate) strangers: Mutex<HashMap<Uid, Timestamp>>,
+}
+
+/// Why a reconcile failed; it is tried again with growing pauses.
+#[derive(Debug, thiserror::Error)]
+pub enum ReconcileError {
+    /// The ledger.
+    #[error(transparent)]
+    Ledger(#[from] crate::ledger::LedgerError),
+    /// The API server.
+    #[error("cannot {what} of HTCJob {object}: {source}")]
+    Api {
+        /// What was being written.
+        what: &'static str,
+        /// `namespace/name`
+        object: String,
+        /// The API server's words.
+        source: Box<kube::Error>,
+    },
+    /// The API server did not answer.
+    #[error("cannot {what} of HTCJob {object}: the API server did not answer within {} s", API_LIMIT.as_secs())]
+    ApiSilent {
+        /// What was being written.
+        what: &'static str,
+        /// `namespace/name`
+        object: String,
+    },
+    /// The object has no uid or namespace.
+    #[error("the API server sent an HTCJob without {0}")]
+    Nameless(&'static str),
+}
+
+/// Runs until `stop` resolves and the reconciles under way are done.
+pub async fn run(
+    context: Arc<Context>,
+    namespace: Option<&str>,
+    concurrency: u16,
+    wakes: mpsc::Receiver<ObjectRef<Observed>>,
+    stop: impl Future<Output = ()> + Send + Sync + 'static,
+) {
+    let client = context.client.clone();
+    let api: Api<Observed> =
+        namespace.map_or_else(|| Api::all(client.clone()), |name| Api::namespaced(client.clone(), name));
+    let (reader, writer) = reflector::store();
+    let watch = watcher(api, watcher::Config::default())
+        .default_backoff()
+        .modify(|object| {
+            object.managed_fields_mut().clear();
+            object.annotations_mut().remove("kubectl.kubernetes.io/last-applied-configuration");
+        })
+        .reflect(writer)
+        .inspect(|event| {
+            if let Err(error) = event {
+                tracing::warn!(%error, "the watch of HTCJobs broke; it is begun again (is the CRD installed?)");
+            }
+        })
+        .touched_objects();
+    context.tracker.forget_what_leaves(reader.clone());
+    let wakes =
+        futures::stream::unfold(
+            wakes,
+            |mut receiver| async move { receiver.recv().await.map(|object| (object, receiver)) },
+        );
+    Controller::for_stream(watch, reader)
+        .with_config(controller::Config::default().concurrency(concurrency))
+        .reconcile_on(wakes)
+        .graceful_shutdown_on(stop)
+        .run(reconcile::reconcile, reconcile::on_error, context)
+        .for_each(|result| async move {
+            if let Err(controller::Error::ReconcilerFailed(error, object)) = result {
+                tracing::warn!(%error, %object, "a reconcile failed; it is tried again");
+            }
+        })
+        .await;
+}
+
+/// Whether the API server serves `HTCJob`s, in words if not.
+pub async fn served(client: &Client) -> Result<(), String> {
+    let api: Api<Observed> = Api::all(client.clone());
+    match tokio::time::timeout(API_LIMIT, api.list(&ListParams::default().limit(1))).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(kube::Error::Api(status))) if status.code == 404 => {
+            Err("the API server does not know HTCJobs: run `kubectl apply -f crd/`".to_owned())
+        }
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("the API server did not answer within {} s", API_LIMIT.as_secs())),
+    }
+}

@@ -1,0 +1,119 @@
+//! The record as the object's status.
+
+use jiff::Timestamp as Moment;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::{Api, Patch, PatchParams};
+use serde_json::json;
+
+use super::{API_LIMIT, Context, MANAGER, Observed, ReconcileError};
+use crate::api::{Condition, HTCJobStatus};
+use crate::ledger::ObjectName;
+use crate::machine::facts::{Facts, Record};
+use crate::machine::ids::{JobId, id_ranges};
+use crate::machine::status::Counts;
+use crate::machine::{ScheddName, Timestamp, Uid};
+
+/// Ids listed one by one.
+const IDS: usize = 100;
+/// Most bytes of ids as ranges.
+const RANGES: usize = 32 * 1024;
+
+/// The status that says what `record` has. It never says less than the object's status does: that is presence, and a
+/// ledger that was lost must not hide it.
+pub(super) fn status(
+    record: &Record,
+    facts: &Facts,
+    old: Option<&HTCJobStatus>,
+    schedd: &ScheddName,
+    generation: Option<i64>,
+) -> HTCJobStatus {
+    let counts = Counts::of(record);
+    let mut ids: Vec<JobId> = record.jobs.values().map(|job| job.id).collect();
+    let cluster = record.jobs.values().next().map(|job| job.id.cluster.to_string());
+    ids.sort_unstable();
+    let known = record.known.as_ref();
+    let published = &facts.object.published;
+    let phase = known.map(|known| known.phase).max(published.phase);
+    let attempt = record.highest.0.max(published.attempt);
+    let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+    let time = |at: Timestamp| Moment::from_second(at.0.div_euclid(1000)).ok().map(Time);
+    HTCJobStatus {
+        phase,
+        observed_generation: generation,
+        schedd: (attempt > 0).then(|| schedd.to_string()),
+        attempt: (attempt > 0).then(|| i64::from(attempt)),
+        // What was said first stays said: the CRD lets it change only with the attempt, which is published at the intent.
+        clusterid: old.and_then(|old| old.clusterid.clone()).filter(|id| !id.is_empty()).or(cluster),
+        jobid: if ids.is_empty() {
+            old.map(|old| old.jobid.clone()).unwrap_or_default()
+        } else {
+            ids.iter().take(IDS).map(JobId::to_string).collect()
+        },
+        jobs: (!ids.is_empty()).then(|| id_ranges(&ids, RANGES)).or_else(|| old.and_then(|old| old.jobs.clone())),
+        uniqid: old.and_then(|old| old.uniqid),
+        jobids: old.map(|old| old.jobids.clone()).unwrap_or_default(),
+        total: facts.object.spec.as_ref().ok().map(|spec| i64::from(spec.queue)),
+        active: number(counts.active),
+        succeeded: number(counts.succeeded),
+        failed: number(counts.failed),
+        idle: number(counts.idle),
+        running: number(counts.running),
+        held: number(counts.held),
+        start_time: known.and_then(|known| known.started).and_then(time),
+        completion_time: known.and_then(|known| known.completed).and_then(time),
+        conditions: known
+            .map(|known| known.conditions.as_slice())
+            .unwrap_or_default()
+            .iter()
+            .filter_map(|condition| {
+                Some(Condition {
+                    type_: condition.kind.to_string(),
+                    status: condition.status,
+                    reason: condition.reason.clone(),
+                    message: condition.message.chars().take(4000).collect(),
+                    last_transition_time: time(condition.since)?,
+                    observed_generation: generation,
+                })
+            })
+            .collect(),
+    }
+}
+
+/// Writes the status, unless it is what the object has or what was written last.
+pub(super) async fn publish(
+    context: &Context,
+    object: &Observed,
+    name: &ObjectName,
+    uid: &Uid,
+    status: HTCJobStatus,
+) -> Result<(), ReconcileError> {
+    let shown = object.0.as_ref().ok().and_then(|job| job.status.as_ref());
+    {
+        let mut written = context.written.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if shown == Some(&status) {
+            written.remove(uid);
+            return Ok(());
+        }
+        if written.get(uid) == Some(&status) {
+            return Ok(());
+        }
+    }
+    if context.fence.check().is_err() {
+        return Ok(());
+    }
+    let api: Api<Observed> = Api::namespaced(context.client.clone(), &name.namespace);
+    let patch = Patch::Apply(json!({
+        "apiVersion": "htc.cern.ch/v1alpha1",
+        "kind": "HTCJob",
+        // With the uid, an object of the same name that was made since is not touched.
+        "metadata": { "name": name.name, "uid": uid.as_str() },
+        "status": status,
+    }));
+    let parameters = PatchParams::apply(MANAGER).force();
+    let request = api.patch_status(&name.name, &parameters, &patch);
+    if !super::reconcile::ask("write the status", name, tokio::time::timeout(API_LIMIT, request).await)? {
+        return Ok(());
+    }
+    context.written.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(uid.clone(), status);
+    Ok(())
+}

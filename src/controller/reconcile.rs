@@ -1,0 +1,192 @@
+//! One pass over one object.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use kube::api::{Api, Patch, PatchParams};
+use kube::runtime::controller::Action as Requeue;
+use kube::runtime::reflector::ObjectRef;
+use kube::{Resource as _, ResourceExt as _};
+use serde_json::json;
+
+use super::gather::{Gathered, gather};
+use super::publish::{publish, status};
+use super::{API_LIMIT, Context, Observed, ReconcileError};
+use crate::api::{CLAIM, FINALIZER, OLD_FINALIZER};
+use crate::ledger::ObjectName;
+use crate::ledger::Save;
+use crate::machine::decide::{Action, Decision, Look, decide};
+use crate::machine::facts::Known;
+use crate::machine::rules::Rules;
+use crate::machine::transitions::{Transition, Trigger};
+use crate::machine::{Request, Uid, Work};
+use crate::retry::Pauses;
+use crate::workers::Job;
+
+/// First and longest pause after a failed reconcile.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
+/// Pause when a worker's queue is full.
+const BUSY: Duration = Duration::from_secs(1);
+
+pub(super) async fn reconcile(object: Arc<Observed>, context: Arc<Context>) -> Result<Requeue, ReconcileError> {
+    if context.fence.check().is_err() {
+        return Ok(Requeue::await_change());
+    }
+    let gathered = gather(&object, &context).await?;
+    let decision = decide(&gathered.facts, context.clock.now(), &context.settings, &Rules::ALL);
+    let uid = gathered.facts.object.uid.clone();
+    commit(&context, &gathered, &decision).await?;
+    let reference = ObjectRef::from_obj(object.as_ref());
+    context.tracker.watch(&uid, &reference, decision.look.clone());
+    let mut again = decision.again;
+    match decision.action {
+        Action::Hand(Request { work: Work::AttachFinalizer, .. }) => {
+            attach(&context, &object, &gathered.name).await?;
+            return Ok(requeue(again));
+        }
+        Action::Hand(Request { work: Work::ReleaseFinalizer(_), .. }) => {
+            release(&context, &object, &gathered.name).await?;
+            forget(&context, &uid, &reference);
+            return Ok(Requeue::await_change());
+        }
+        Action::Hand(request) => {
+            let job = Job { request, name: gathered.name.clone(), object: reference, plan: gathered.plan.clone() };
+            if !context.workers.hand_over(job) {
+                again = Some(again.map_or(BUSY, |again| again.min(BUSY)));
+            }
+        }
+        Action::Cancel(key) => context.workers.cancel(&key),
+        Action::Nothing => {}
+    }
+    if let Some(record) = decision.after.as_ref().filter(|_| gathered.facts.object.finalizer) {
+        let old = object.0.as_ref().ok().and_then(|job| job.status.as_ref());
+        let status = status(record, &gathered.facts, old, &context.schedd, object.meta().generation);
+        publish(&context, &object, &gathered.name, &uid, status).await?;
+    }
+    context.failing.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
+    Ok(requeue(again))
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "the shape that the controller asks for")]
+pub(super) fn on_error(object: Arc<Observed>, _error: &ReconcileError, context: Arc<Context>) -> Requeue {
+    let uid = Uid::from(object.uid().unwrap_or_default().as_str());
+    let mut failing = context.failing.lock().unwrap_or_else(PoisonError::into_inner);
+    Requeue::requeue(failing.entry(uid).or_insert_with(|| Pauses::new(PAUSES.0, PAUSES.1)).pause())
+}
+
+fn requeue(again: Option<Duration>) -> Requeue {
+    again.map_or_else(Requeue::await_change, Requeue::requeue)
+}
+
+/// Writes the decision into the ledger, in one transaction; nothing is handed over or published before.
+async fn commit(context: &Context, gathered: &Gathered, decision: &Decision) -> Result<(), ReconcileError> {
+    let Some(after) = &decision.after else { return Ok(()) };
+    let before = gathered.facts.record.known.as_ref();
+    let Some(known) = after.known.clone() else { return Ok(()) };
+    let nothing_new = decision.transitions.is_empty() && decision.changed.is_empty() && before == Some(&known);
+    if nothing_new {
+        return Ok(());
+    }
+    let uid = gathered.facts.object.uid.clone();
+    let jobs =
+        decision.changed.iter().filter_map(|index| after.jobs.get(index).map(|job| (*index, job.clone()))).collect();
+    log(&gathered.name, &uid, &decision.transitions, before);
+    let told = !decision.transitions.is_empty();
+    let save = Save {
+        sandbox: context.planner.sandbox(&uid).display().to_string(),
+        uid,
+        name: gathered.name.clone(),
+        known,
+        jobs,
+        schedd: context.schedd.clone(),
+        transitions: decision.transitions.clone(),
+        now: context.clock.now(),
+    };
+    context.ledger.save(save).await?;
+    if told {
+        context.publisher.news();
+    }
+    Ok(())
+}
+
+/// One line for each transition.
+fn log(name: &ObjectName, uid: &Uid, transitions: &[Transition], before: Option<&Known>) {
+    for transition in transitions {
+        let phase = |phase: Option<crate::api::Phase>| phase.map_or("-", <&str>::from);
+        let (from, to) = (phase(transition.from), phase(transition.to));
+        let jobs =
+            format!("{} active, {} succeeded, {} failed", transition.active, transition.succeeded, transition.failed);
+        let reason = &transition.reason;
+        let ObjectName { namespace, name } = name;
+        let quiet = transition.trigger == Trigger::ConditionChanged && before.is_none();
+        if transition.warning && !quiet {
+            tracing::warn!(%namespace, %name, %uid, from, to, reason, jobs, "{}", transition.detail);
+        } else {
+            tracing::info!(%namespace, %name, %uid, from, to, reason, jobs, "{}", transition.detail);
+        }
+    }
+}
+
+/// Attaches the finalizer and the claim in one patch, only if the object is still the one that was seen.
+async fn attach(context: &Context, object: &Observed, name: &ObjectName) -> Result<(), ReconcileError> {
+    let mut finalizers = object.finalizers().to_vec();
+    if !finalizers.iter().any(|finalizer| finalizer == FINALIZER) {
+        finalizers.push(FINALIZER.to_owned());
+    }
+    let metadata = json!({ "finalizers": finalizers, "annotations": { CLAIM: context.ledger.id() } });
+    patch_metadata(context, object, name, "attach the finalizer", metadata).await
+}
+
+/// Takes our finalizers away, only if the object is still the one that was seen. One that is gone already is fine.
+async fn release(context: &Context, object: &Observed, name: &ObjectName) -> Result<(), ReconcileError> {
+    let finalizers: Vec<&String> =
+        object.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER && *finalizer != OLD_FINALIZER).collect();
+    patch_metadata(context, object, name, "release the finalizer", json!({ "finalizers": finalizers })).await
+}
+
+/// A merge patch that carries uid and resourceVersion: the API server refuses it when anything has changed since.
+async fn patch_metadata(
+    context: &Context,
+    object: &Observed,
+    name: &ObjectName,
+    what: &'static str,
+    mut metadata: serde_json::Value,
+) -> Result<(), ReconcileError> {
+    metadata["uid"] = json!(object.uid());
+    metadata["resourceVersion"] = json!(object.resource_version());
+    if context.fence.check().is_err() {
+        return Ok(());
+    }
+    let api: Api<Observed> = Api::namespaced(context.client.clone(), &name.namespace);
+    let patch = Patch::Merge(json!({ "metadata": metadata }));
+    let parameters = PatchParams::default();
+    let request = api.patch(&name.name, &parameters, &patch);
+    ask(what, name, tokio::time::timeout(API_LIMIT, request).await).map(drop)
+}
+
+/// Whether a request to the API server was carried out. An object that is gone, or not the one that was seen, needs nothing more:
+/// the watch shows what there is.
+pub(super) fn ask<T>(
+    what: &'static str,
+    name: &ObjectName,
+    result: Result<Result<T, kube::Error>, tokio::time::error::Elapsed>,
+) -> Result<bool, ReconcileError> {
+    let object = || format!("{}/{}", name.namespace, name.name);
+    match result {
+        Ok(Ok(_)) => Ok(true),
+        Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
+            tracing::debug!(what, object = object(), message = %status.message, "the object has changed meanwhile");
+            Ok(false)
+        }
+        Ok(Err(source)) => Err(ReconcileError::Api { what, object: object(), source: Box::new(source) }),
+        Err(_) => Err(ReconcileError::ApiSilent { what, object: object() }),
+    }
+}
+
+/// The object is gone, or will be in a moment.
+fn forget(context: &Context, uid: &Uid, reference: &ObjectRef<Observed>) {
+    context.tracker.watch(uid, reference, Look::Nothing);
+    context.written.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+    context.failing.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+    context.strangers.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+}

@@ -1,0 +1,234 @@
+//! Rows into a [`Record`].
+
+use std::collections::BTreeSet;
+use std::str::FromStr;
+
+use rusqlite::{Connection, Row, params};
+
+use super::{Ledger, LedgerError};
+use crate::machine::facts::{
+    Condition, Failure, Hold, Job, JobState, Known, LastRequest, Loss, Outcome, Record, Submission, Witness,
+};
+use crate::machine::ids::{Attempt, Birthdate, Index, SchedDate, ScheddName, Timestamp, Uid};
+use crate::machine::indices::Indices;
+
+impl Ledger {
+    /// All that is known about one object; empty if nothing is.
+    pub async fn load(&self, uid: &Uid) -> Result<Record, LedgerError> {
+        let uid = uid.clone();
+        self.run(move |connection| load(connection, &uid)).await
+    }
+
+    /// Every name under which jobs were submitted.
+    pub async fn identities(&self) -> Result<BTreeSet<String>, LedgerError> {
+        self.run(move |connection| {
+            let sql = || LedgerError::sql("read the identities");
+            let mut statement = connection.prepare("select distinct identity from submissions").map_err(sql())?;
+            let rows = statement.query_map([], |row| row.get(0)).map_err(sql())?;
+            rows.collect::<Result<_, _>>().map_err(sql())
+        })
+        .await
+    }
+}
+
+fn parse<T: FromStr>(what: &Uid, text: &str) -> Result<T, LedgerError> {
+    text.parse().map_err(|_| LedgerError::row(what, &format!("`{text}` is not known to this version")))
+}
+
+fn load(connection: &Connection, uid: &Uid) -> Result<Record, LedgerError> {
+    let jobs = jobs(connection, uid)?;
+    let mut record = Record { known: known(connection, uid)?, jobs, ..Record::default() };
+    let accepted = record.jobs.values().map(|job| job.attempt).max().unwrap_or_default();
+    let mut attempted: Vec<Index> = Vec::new();
+    for (submission, state, witness) in submissions(connection, uid)? {
+        record.highest = record.highest.max(submission.attempt);
+        if state == "notRun" {
+            continue;
+        }
+        record.refused += u32::from(submission.attempt > accepted);
+        attempted.extend(submission.indices.iter());
+        let witness = if witness.is_empty() { Witness::Empty } else { Witness::Newest(witness) };
+        record.witnesses.insert(submission.attempt, witness);
+        if state == "open" {
+            record.attempts.push(submission);
+        }
+    }
+    record.attempted = attempted.into_iter().collect();
+    record.requests = requests(connection, uid)?.into_iter().collect();
+    Ok(record)
+}
+
+fn known(connection: &Connection, uid: &Uid) -> Result<Option<Known>, LedgerError> {
+    let mut statement = connection
+        .prepare_cached(
+            "select phase, isNew and epoch = (select value from ledger where key = 'epoch'), startedAt, completedAt, released, conditions
+             from objects where uid = ?1",
+        )
+        .map_err(LedgerError::sql("read an object"))?;
+    let mut rows = statement.query([uid.as_str()]).map_err(LedgerError::sql("read an object"))?;
+    let Some(row) = rows.next().map_err(LedgerError::sql("read an object"))? else {
+        return Ok(None);
+    };
+    let read = || -> Result<_, rusqlite::Error> {
+        let phase: String = row.get(0)?;
+        let conditions: String = row.get(5)?;
+        let known = Known {
+            phase: crate::api::Phase::Pending,
+            new: row.get(1)?,
+            started: row.get::<_, Option<i64>>(2)?.map(Timestamp),
+            completed: row.get::<_, Option<i64>>(3)?.map(Timestamp),
+            released: row.get(4)?,
+            conditions: Vec::new(),
+        };
+        Ok((phase, conditions, known))
+    };
+    let (phase, conditions, known) = read().map_err(LedgerError::sql("read an object"))?;
+    let stored: Vec<StoredCondition> =
+        serde_json::from_str(&conditions).map_err(|error| LedgerError::row(uid, &error))?;
+    let conditions = stored.into_iter().map(Condition::from).collect();
+    Ok(Some(Known { phase: parse(uid, &phase)?, conditions, ..known }))
+}
+
+/// A condition as it stands in `objects.conditions`.
+#[derive(serde::Serialize, serde::Deserialize)]
+pub(super) struct StoredCondition {
+    kind: crate::api::ConditionType,
+    status: crate::api::ConditionStatus,
+    reason: String,
+    message: String,
+    since: i64,
+}
+
+impl From<StoredCondition> for Condition {
+    fn from(stored: StoredCondition) -> Self {
+        let StoredCondition { kind, status, reason, message, since } = stored;
+        Self { kind, status, reason, message, since: Timestamp(since) }
+    }
+}
+
+impl From<&Condition> for StoredCondition {
+    fn from(condition: &Condition) -> Self {
+        Self {
+            kind: condition.kind,
+            status: condition.status,
+            reason: condition.reason.clone(),
+            message: condition.message.clone(),
+            since: condition.since.0,
+        }
+    }
+}
+
+fn submissions(connection: &Connection, uid: &Uid) -> Result<Vec<(Submission, String, String)>, LedgerError> {
+    let sql = || LedgerError::sql("read submissions");
+    let mut statement = connection
+        .prepare_cached(
+            "select attempt, indices, schedd, birthdate, intentAt, intentDate, notAfter, deadSince, message, state, witness
+             from submissions where uid = ?1 order by attempt",
+        )
+        .map_err(sql())?;
+    let rows = statement
+        .query_map([uid.as_str()], |row| {
+            let indices: String = row.get(1)?;
+            let submission = Submission {
+                attempt: Attempt(row.get(0)?),
+                indices: Indices::default(),
+                schedd: ScheddName::from(row.get::<_, String>(2)?.as_str()),
+                birthdate: Birthdate(row.get(3)?),
+                intent_at: Timestamp(row.get(4)?),
+                intent_date: SchedDate(row.get(5)?),
+                not_after: Timestamp(row.get(6)?),
+                dead_since: row.get::<_, Option<i64>>(7)?.map(Timestamp),
+                refusal: row.get(8)?,
+            };
+            Ok((submission, indices, row.get::<_, String>(9)?, row.get::<_, String>(10)?))
+        })
+        .map_err(sql())?;
+    rows.map(|row| {
+        let (submission, indices, state, witness) = row.map_err(sql())?;
+        Ok((Submission { indices: parse(uid, &indices)?, ..submission }, state, witness))
+    })
+    .collect()
+}
+
+fn requests(connection: &Connection, uid: &Uid) -> Result<Vec<(crate::machine::Kind, LastRequest)>, LedgerError> {
+    let sql = || LedgerError::sql("read requests");
+    let mut statement = connection
+        .prepare_cached("select kind, attempt, step, startedAt, finishedAt, failure, failures, failureReason from requests where uid = ?1")
+        .map_err(sql())?;
+    let rows = statement
+        .query_map([uid.as_str()], |row| {
+            let message: Option<String> = row.get(5)?;
+            let reason: Option<String> = row.get(7)?;
+            let failure = message.map(|message| Failure { reason: reason.unwrap_or_default(), message });
+            let last = LastRequest {
+                attempt: Attempt(row.get(1)?),
+                step: row.get(2)?,
+                started: Timestamp(row.get(3)?),
+                finished: row.get::<_, Option<i64>>(4)?.map(Timestamp),
+                failure,
+                failures: row.get(6)?,
+            };
+            Ok((row.get::<_, String>(0)?, last))
+        })
+        .map_err(sql())?;
+    rows.map(|row| {
+        let (kind, last) = row.map_err(sql())?;
+        Ok((parse(uid, &kind)?, last))
+    })
+    .collect()
+}
+
+fn jobs(connection: &Connection, uid: &Uid) -> Result<std::collections::BTreeMap<Index, Job>, LedgerError> {
+    let sql = || LedgerError::sql("read jobs");
+    let mut statement = connection
+        .prepare_cached(
+            "select idx, jobId, attempt, birthdate, recordedAt, stagedIn, started, jobStatus, exitCode, exitSignal, outcome,
+                    holdCode, holdSubcode, holdReason, gone, status
+             from htcjobs where uid = ?1",
+        )
+        .map_err(sql())?;
+    let mut rows = statement.query(params![uid.as_str()]).map_err(sql())?;
+    let mut jobs = std::collections::BTreeMap::new();
+    while let Some(row) = rows.next().map_err(sql())? {
+        let id: String = row.get(1).map_err(sql())?;
+        let state = state(row, uid)?;
+        let read = || -> Result<_, rusqlite::Error> {
+            Ok((
+                Index(row.get(0)?),
+                Attempt(row.get(2)?),
+                Birthdate(row.get(3)?),
+                Timestamp(row.get(4)?),
+                SchedDate(row.get(5)?),
+                row.get::<_, bool>(6)?,
+                row.get::<_, bool>(14)?,
+                row.get::<_, i64>(15)? >= 10,
+            ))
+        };
+        let (index, attempt, birthdate, recorded, staged_in, started, gone, fetched) = read().map_err(sql())?;
+        let job = Job { id: parse(uid, &id)?, attempt, birthdate, recorded, staged_in, started, state, fetched, gone };
+        jobs.insert(index, job);
+    }
+    Ok(jobs)
+}
+
+fn state(row: &Row<'_>, uid: &Uid) -> Result<JobState, LedgerError> {
+    let sql = || LedgerError::sql("read jobs");
+    let outcome: Option<String> = row.get(10).map_err(sql())?;
+    let number = |column: usize| row.get::<_, Option<i32>>(column).map(Option::unwrap_or_default).map_err(sql());
+    Ok(match outcome.as_deref() {
+        Some("Succeeded") => JobState::Ended(Outcome::Succeeded),
+        Some("Failed") => JobState::Ended(Outcome::Failed(number(8)?)),
+        Some("Killed") => JobState::Ended(Outcome::Killed(number(9)?)),
+        Some("Removed") => JobState::Ended(Outcome::Removed),
+        Some(loss) => JobState::Ended(Outcome::Lost(parse::<Loss>(uid, loss)?)),
+        None => match number(7)? {
+            2 => JobState::Running,
+            5 => JobState::Held(Hold {
+                code: row.get(11).map_err(sql())?,
+                subcode: row.get(12).map_err(sql())?,
+                reason: row.get(13).map_err(sql())?,
+            }),
+            _ => JobState::Idle,
+        },
+    })
+}

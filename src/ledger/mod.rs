@@ -1,0 +1,19 @@
+//! The SQLite journal: what was intended, what HTCondor accepted, how it ended, and every transition.
+//!
+//! One thread owns the file. What waits goes into one transaction (group commit, `synchronous=FULL`), so that an answer
+//! means that it survives a loss of power.
+
+mod actor;
+mod error;
+mod journal;
+mod load;
+mod schema;
+mod store;
+#[cfg(test)]
+mod tests;
+
+pub use actor::Ledger;
+pub use error::LedgerError;
+pub use journal::Journaled;
+pub(crate) use store::Save;
+pub use store::{Intent, Noted, ObjectName, RequestResult, SubmitResult};

@@ -1,0 +1,83 @@
+//! The schema. The original's table keeps its name and columns; all else is added beside them and nothing is ever dropped.
+
+use rusqlite::Connection;
+
+use super::LedgerError;
+
+/// `PRAGMA user_version` of this schema.
+pub(super) const VERSION: i64 = 1;
+
+/// The table of the Go operator, as it makes it.
+const ORIGINAL: &str = "create table if not exists htcjobs
+    (htcjobName varchar, jobId char(10), status integer, tempDir varchar, uniqid integer)";
+
+/// Columns added to `htcjobs`. `status`: 1 active, 4 succeeded, 7 failed; +10 once the output is fetched. Rows of the Go
+/// operator have no uid.
+const JOB_COLUMNS: &[(&str, &str)] = &[
+    ("uniqid", "integer"),
+    ("namespace", "text"),
+    ("uid", "text"),
+    ("idx", "integer"),
+    ("attempt", "integer"),
+    ("schedd", "text"),
+    ("birthdate", "integer"),
+    ("recordedAt", "integer"),
+    ("stagedIn", "integer"),
+    ("started", "integer"),
+    ("jobStatus", "integer"),
+    ("exitCode", "integer"),
+    ("exitSignal", "integer"),
+    ("outcome", "text"),
+    ("holdCode", "integer"),
+    ("holdSubcode", "integer"),
+    ("holdReason", "text"),
+    ("gone", "integer"),
+];
+
+/// `submissions.witness`: GlobalJobId of history's newest ad before the intent, empty if history was.
+/// Times are unix milliseconds on the operator's clock, dates unix seconds on the schedd's.
+const TABLES: &str = "
+create unique index if not exists htcjobs_uid on htcjobs(uid, idx) where uid is not null;
+create table if not exists objects(
+    uid text primary key, namespace text not null, name text not null, phase text not null, isNew integer not null,
+    epoch integer not null, startedAt integer, completedAt integer, released integer not null, conditions text not null,
+    knownAt integer not null
+) without rowid;
+create table if not exists submissions(
+    uid text not null, attempt integer not null, indices text not null, schedd text not null, birthdate integer not null,
+    intentAt integer not null, intentDate integer not null, notAfter integer not null, deadSince integer,
+    witness text not null, identity text not null, exitStatus integer, message text, state text not null,
+    primary key(uid, attempt)
+) without rowid;
+create table if not exists requests(
+    uid text not null, kind text not null, attempt integer not null, step integer not null, startedAt integer not null,
+    finishedAt integer, failureReason text, failure text, failures integer not null,
+    primary key(uid, kind)
+) without rowid;
+create table if not exists transitions(
+    uid text not null, seq integer not null, time integer not null, \"from\" text, \"to\" text, trigger text not null,
+    active integer not null, succeeded integer not null, failed integer not null, detail text not null,
+    reason text not null, warning integer not null, eventAt integer,
+    primary key(uid, seq)
+) without rowid;
+create index if not exists transitions_untold on transitions(uid, seq) where eventAt is null;
+create table if not exists ledger(key text primary key, value text not null) without rowid;
+";
+
+/// Brings the file to [`VERSION`]; a file of the Go operator loses no row.
+pub(super) fn migrate(connection: &Connection) -> Result<(), LedgerError> {
+    let sql = LedgerError::sql("bring its schema up to date");
+    (|| {
+        connection.execute_batch(ORIGINAL)?;
+        let mut statement = connection.prepare("select name from pragma_table_info('htcjobs')")?;
+        let have: Vec<String> = statement.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+        for (column, kind) in JOB_COLUMNS {
+            if !have.iter().any(|name| name.eq_ignore_ascii_case(column)) {
+                connection.execute_batch(&format!("alter table htcjobs add column {column} {kind}"))?;
+            }
+        }
+        connection.execute_batch(TABLES)?;
+        connection.pragma_update(None, "user_version", VERSION)
+    })()
+    .map_err(sql)
+}

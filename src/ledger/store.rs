@@ -1,0 +1,317 @@
+//! What the controller and the workers write.
+
+use rusqlite::{Connection, params};
+
+use super::load::StoredCondition;
+use super::{Ledger, LedgerError};
+use crate::machine::facts::{Failure, Job, JobState, Known, Outcome, Submission, Witness};
+use crate::machine::ids::{Attempt, Index, ScheddName, Timestamp, Uid};
+use crate::machine::indices::Indices;
+use crate::machine::request::RequestKey;
+use crate::machine::transitions::Transition;
+
+/// What names an object for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectName {
+    /// `metadata.namespace`
+    pub namespace: String,
+    /// `metadata.name`
+    pub name: String,
+}
+
+/// A decision, to be written in one transaction.
+pub(crate) struct Save {
+    pub(crate) uid: Uid,
+    pub(crate) name: ObjectName,
+    pub(crate) known: Known,
+    pub(crate) jobs: Vec<(Index, Job)>,
+    pub(crate) schedd: ScheddName,
+    /// The folder the jobs were submitted from (`tempDir`).
+    pub(crate) sandbox: String,
+    pub(crate) transitions: Vec<Transition>,
+    pub(crate) now: Timestamp,
+}
+
+/// That a request is taken up; for a submission, also what is to be submitted.
+#[derive(Clone, Debug)]
+pub struct Intent {
+    /// The request.
+    pub key: RequestKey,
+    /// When.
+    pub at: Timestamp,
+    /// For a submission.
+    pub submission: Option<Noted>,
+    /// Attempts up to this one are proved to have come to nothing and are superseded.
+    pub supersedes: Option<Attempt>,
+}
+
+/// A submission, and what was noted before it.
+#[derive(Clone, Debug)]
+pub struct Noted {
+    /// What is to be submitted.
+    pub submission: Submission,
+    /// What history had before.
+    pub witness: Witness,
+    /// Who we are to the schedd: `User` of the jobs.
+    pub identity: String,
+}
+
+/// How a request ended.
+#[derive(Clone, Debug)]
+pub struct RequestResult {
+    /// The request.
+    pub key: RequestKey,
+    /// When its tool had ended.
+    pub at: Timestamp,
+    /// What went wrong.
+    pub failure: Option<Failure>,
+    /// Jobs whose output was fetched.
+    pub fetched: Indices,
+}
+
+/// How a submitter ended.
+#[derive(Clone, Debug)]
+pub struct SubmitResult {
+    /// The request.
+    pub key: RequestKey,
+    /// When it ended, or was given up.
+    pub at: Timestamp,
+    /// When its whole process group was seen to be dead; none if that was not seen.
+    pub dead_since: Option<Timestamp>,
+    /// Its exit status, if it had one. It decides nothing.
+    pub exit_status: Option<i32>,
+    /// What it said, if it failed.
+    pub message: Option<String>,
+    /// The fence was refused after the intent: the tool never ran.
+    pub not_run: bool,
+}
+
+impl Ledger {
+    /// Writes a decision: the object's row, the jobs that changed, the transitions.
+    pub(crate) async fn save(&self, save: Save) -> Result<(), LedgerError> {
+        self.run(move |connection| write(connection, &save)).await
+    }
+
+    /// Makes the intents of a batch durable.
+    pub async fn intend(&self, intents: Vec<Intent>) -> Result<(), LedgerError> {
+        self.run(move |connection| intents.iter().try_for_each(|intent| intend(connection, intent))).await
+    }
+
+    /// Writes how requests ended.
+    pub async fn resolve(&self, results: Vec<RequestResult>) -> Result<(), LedgerError> {
+        self.run(move |connection| results.iter().try_for_each(|result| resolve(connection, result))).await
+    }
+
+    /// Writes how submitters ended.
+    pub async fn resolve_submits(&self, results: Vec<SubmitResult>) -> Result<(), LedgerError> {
+        self.run(move |connection| results.iter().try_for_each(|result| resolve_submit(connection, result))).await
+    }
+}
+
+fn write(connection: &Connection, save: &Save) -> Result<(), LedgerError> {
+    let stored: Vec<StoredCondition> = save.known.conditions.iter().map(StoredCondition::from).collect();
+    let conditions = serde_json::to_string(&stored).map_err(|error| LedgerError::row(&save.uid, &error))?;
+    connection
+        .prepare_cached(
+            "insert into objects(uid, namespace, name, phase, isNew, epoch, startedAt, completedAt, released, conditions, knownAt)
+             values (?1, ?2, ?3, ?4, ?5, (select value from ledger where key = 'epoch'), ?6, ?7, ?8, ?9, ?10)
+             on conflict(uid) do update set phase = excluded.phase, startedAt = excluded.startedAt,
+                completedAt = excluded.completedAt, released = excluded.released, conditions = excluded.conditions",
+        )
+        .and_then(|mut statement| {
+            statement.execute(params![
+                save.uid.as_str(),
+                save.name.namespace,
+                save.name.name,
+                <&str>::from(save.known.phase),
+                save.known.new,
+                save.known.started.map(|at| at.0),
+                save.known.completed.map(|at| at.0),
+                save.known.released,
+                conditions,
+                save.now.0,
+            ])
+        })
+        .map_err(LedgerError::sql("write an object"))?;
+    for (index, job) in &save.jobs {
+        write_job(connection, save, *index, job).map_err(LedgerError::sql("write a job"))?;
+    }
+    super::journal::append(connection, &save.uid, &save.transitions, save.now)
+}
+
+/// The original's code: 1 active, 4 succeeded, 7 failed; +10 once the output is fetched.
+fn code(job: &Job) -> i64 {
+    let base = match job.outcome() {
+        None => 1,
+        Some(Outcome::Succeeded) => 4,
+        Some(Outcome::Failed(_) | Outcome::Killed(_) | Outcome::Removed | Outcome::Lost(_)) => 7,
+    };
+    if job.fetched { base + 10 } else { base }
+}
+
+fn write_job(connection: &Connection, save: &Save, index: Index, job: &Job) -> rusqlite::Result<usize> {
+    let (outcome, exit_code, exit_signal): (Option<&str>, Option<i32>, Option<i32>) = match job.outcome() {
+        None => (None, None, None),
+        Some(Outcome::Succeeded) => (Some("Succeeded"), Some(0), None),
+        Some(Outcome::Failed(code)) => (Some("Failed"), Some(*code), None),
+        Some(Outcome::Killed(signal)) => (Some("Killed"), None, Some(*signal)),
+        Some(Outcome::Removed) => (Some("Removed"), None, None),
+        Some(Outcome::Lost(loss)) => (Some((*loss).into()), None, None),
+    };
+    let (job_status, hold) = match &job.state {
+        JobState::Idle => (1, None),
+        JobState::Running => (2, None),
+        JobState::Held(hold) => (5, Some(hold)),
+        JobState::Ended(Outcome::Removed | Outcome::Lost(_)) => (3, None),
+        JobState::Ended(Outcome::Succeeded | Outcome::Failed(_) | Outcome::Killed(_)) => (4, None),
+    };
+    connection
+        .prepare_cached(
+            "insert into htcjobs(htcjobName, jobId, status, tempDir, namespace, uid, idx, attempt, schedd, birthdate, recordedAt,
+                stagedIn, started, jobStatus, exitCode, exitSignal, outcome, holdCode, holdSubcode, holdReason, gone)
+             values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)
+             on conflict(uid, idx) where uid is not null do update set
+                jobId = excluded.jobId, attempt = excluded.attempt, schedd = excluded.schedd, birthdate = excluded.birthdate,
+                recordedAt = excluded.recordedAt, stagedIn = excluded.stagedIn, started = excluded.started,
+                jobStatus = excluded.jobStatus, exitCode = excluded.exitCode, exitSignal = excluded.exitSignal,
+                outcome = excluded.outcome, holdCode = excluded.holdCode, holdSubcode = excluded.holdSubcode,
+                holdReason = excluded.holdReason, gone = excluded.gone,
+                status = excluded.status % 10 + 10 * (excluded.status >= 10 or htcjobs.status >= 10)",
+        )?
+        .execute(params![
+            save.name.name,
+            job.id.to_string(),
+            code(job),
+            save.sandbox,
+            save.name.namespace,
+            save.uid.as_str(),
+            index.0,
+            job.attempt.0,
+            save.schedd.as_str(),
+            job.birthdate.0,
+            job.recorded.0,
+            job.staged_in.0,
+            job.started,
+            job_status,
+            exit_code,
+            exit_signal,
+            outcome,
+            hold.map(|hold| hold.code),
+            hold.map(|hold| hold.subcode),
+            hold.map(|hold| hold.reason.as_str()),
+            job.gone,
+        ])
+}
+
+fn intend(connection: &Connection, intent: &Intent) -> Result<(), LedgerError> {
+    let sql = || LedgerError::sql("write an intent");
+    let key = &intent.key;
+    connection
+        .prepare_cached(
+            "insert into requests(uid, kind, attempt, step, startedAt, failures) values (?1, ?2, ?3, ?4, ?5, 0)
+             on conflict(uid, kind) do update set attempt = excluded.attempt, step = excluded.step,
+                startedAt = excluded.startedAt, finishedAt = null, failure = null, failureReason = null",
+        )
+        .and_then(|mut statement| {
+            statement.execute(params![key.uid.as_str(), <&str>::from(key.kind), key.attempt.0, key.step, intent.at.0])
+        })
+        .map_err(sql())?;
+    if let Some(attempt) = intent.supersedes {
+        connection
+            .prepare_cached(
+                "update submissions set state = 'superseded' where uid = ?1 and attempt <= ?2 and state = 'open'",
+            )
+            .and_then(|mut statement| statement.execute(params![key.uid.as_str(), attempt.0]))
+            .map_err(sql())?;
+    }
+    if let Some(Noted { submission, witness, identity }) = &intent.submission {
+        let witness = match witness {
+            Witness::Empty => "",
+            Witness::Newest(id) => id,
+        };
+        connection
+            .prepare_cached(
+                "insert into submissions(uid, attempt, indices, schedd, birthdate, intentAt, intentDate, notAfter, witness, identity, state)
+                 values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 'open')",
+            )
+            .and_then(|mut statement| {
+                statement.execute(params![
+                    key.uid.as_str(),
+                    submission.attempt.0,
+                    submission.indices.to_string(),
+                    submission.schedd.as_str(),
+                    submission.birthdate.0,
+                    submission.intent_at.0,
+                    submission.intent_date.0,
+                    submission.not_after.0,
+                    witness,
+                    identity,
+                ])
+            })
+            .map_err(sql())?;
+    }
+    Ok(())
+}
+
+fn resolve(connection: &Connection, result: &RequestResult) -> Result<(), LedgerError> {
+    let sql = || LedgerError::sql("write a result");
+    let key = &result.key;
+    // A request that never got as far as an intent has no row yet.
+    connection
+        .prepare_cached(
+            "insert into requests(uid, kind, attempt, step, startedAt, finishedAt, failure, failureReason, failures)
+             values (?1, ?2, ?3, ?4, ?5, ?5, ?6, ?7, ?6 is not null)
+             on conflict(uid, kind) do update set attempt = excluded.attempt, step = excluded.step,
+                finishedAt = excluded.finishedAt, failure = excluded.failure, failureReason = excluded.failureReason,
+                failures = case when excluded.failure is null then 0 else requests.failures + 1 end",
+        )
+        .and_then(|mut statement| {
+            statement.execute(params![
+                key.uid.as_str(),
+                <&str>::from(key.kind),
+                key.attempt.0,
+                key.step,
+                result.at.0,
+                result.failure.as_ref().map(|failure| failure.message.as_str()),
+                result.failure.as_ref().map(|failure| failure.reason.as_str()),
+            ])
+        })
+        .map_err(sql())?;
+    let mut fetched = connection
+        .prepare_cached("update htcjobs set status = status + 10 where uid = ?1 and idx = ?2 and status < 10")
+        .map_err(sql())?;
+    for index in result.fetched.iter() {
+        fetched.execute(params![key.uid.as_str(), index.0]).map_err(sql())?;
+    }
+    Ok(())
+}
+
+fn resolve_submit(connection: &Connection, result: &SubmitResult) -> Result<(), LedgerError> {
+    let key = &result.key;
+    let state = if result.not_run { "notRun" } else { "open" };
+    connection
+        .prepare_cached(
+            "update submissions set deadSince = ?3, exitStatus = ?4, message = ?5, state = ?6
+             where uid = ?1 and attempt = ?2 and state = 'open'",
+        )
+        .and_then(|mut statement| {
+            statement.execute(params![
+                key.uid.as_str(),
+                key.attempt.0,
+                result.dead_since.map(|at| at.0),
+                result.exit_status,
+                result.message,
+                state,
+            ])
+        })
+        .map_err(LedgerError::sql("write a submission's result"))?;
+    let request = RequestResult {
+        key: key.clone(),
+        at: result.at,
+        failure: result
+            .not_run
+            .then(|| Failure { reason: "Stopped".to_owned(), message: result.message.clone().unwrap_or_default() }),
+        fetched: Indices::default(),
+    };
+    resolve(connection, &request)
+}

@@ -1,0 +1,310 @@
+use std::path::Path;
+
+use rusqlite::Connection;
+
+use super::*;
+use crate::api::{ConditionStatus, ConditionType, Phase};
+use crate::machine::facts::{Condition, Failure, Hold, Job, JobState, Known, Loss, Outcome, Submission, Witness};
+use crate::machine::transitions::{Transition, Trigger};
+use crate::machine::{
+    Attempt, Birthdate, ClusterId, Index, Indices, JobId, Kind, RequestKey, SchedDate, ScheddName, Timestamp, Uid,
+};
+
+fn uid() -> Uid {
+    Uid::from("0b5ea2a4-3b8c-4a51-9d1f-6f1a3a5f0001")
+}
+
+fn name() -> ObjectName {
+    ObjectName { namespace: "physics".to_owned(), name: "zero".to_owned() }
+}
+
+fn known(phase: Phase) -> Known {
+    let condition = Condition {
+        kind: ConditionType::Held,
+        status: ConditionStatus::True,
+        reason: "JobsHeld".to_owned(),
+        message: "it \"is\" held".to_owned(),
+        since: Timestamp(17),
+    };
+    Known {
+        phase,
+        new: true,
+        started: Some(Timestamp(5)),
+        completed: None,
+        released: false,
+        conditions: vec![condition],
+    }
+}
+
+fn job(proc: u32, state: JobState) -> Job {
+    Job {
+        id: JobId { cluster: ClusterId(12), proc },
+        attempt: Attempt(1),
+        birthdate: Birthdate(1000),
+        recorded: Timestamp(6),
+        staged_in: SchedDate(2000),
+        started: true,
+        state,
+        fetched: false,
+        gone: false,
+    }
+}
+
+fn save(known: Known, jobs: Vec<(Index, Job)>, transitions: Vec<Transition>) -> Save {
+    Save {
+        uid: uid(),
+        name: name(),
+        known,
+        jobs,
+        schedd: ScheddName::from("schedd@test"),
+        sandbox: "/data/sandbox/x".to_owned(),
+        transitions,
+        now: Timestamp(100),
+    }
+}
+
+fn key(kind: Kind, attempt: u32) -> RequestKey {
+    RequestKey { uid: uid(), kind, attempt: Attempt(attempt), step: attempt }
+}
+
+fn submission(attempt: u32, indices: &str) -> Noted {
+    let submission = Submission {
+        attempt: Attempt(attempt),
+        indices: indices.parse().unwrap(),
+        schedd: ScheddName::from("schedd@test"),
+        birthdate: Birthdate(1000),
+        intent_at: Timestamp(50),
+        intent_date: SchedDate(60),
+        not_after: Timestamp(70),
+        dead_since: None,
+        refusal: None,
+    };
+    Noted { submission, witness: Witness::Newest("s#1.0#5".to_owned()), identity: "operator@test".to_owned() }
+}
+
+fn intent(attempt: u32, indices: &str, supersedes: Option<u32>) -> Intent {
+    Intent {
+        key: key(Kind::Submit, attempt),
+        at: Timestamp(50),
+        submission: Some(submission(attempt, indices)),
+        supersedes: supersedes.map(Attempt),
+    }
+}
+
+fn original(path: &Path) {
+    let file = Connection::open(path).unwrap();
+    file.execute_batch(
+        "create table htcjobs(htcjobName varchar, jobId char(10), status integer, tempDir varchar, uniqid integer);
+         insert into htcjobs values ('zero', '884426.0', 24, '/tmp/a', 5577006791947779410), ('many', '884427.1', 1, '/tmp/b', 7);",
+    )
+    .unwrap();
+}
+
+#[tokio::test]
+async fn a_record_comes_back_as_it_was_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sqlite/htcjobs.db");
+    let hold = Hold { code: 1, subcode: 42, reason: "why not".to_owned() };
+    let states = [
+        JobState::Idle,
+        JobState::Running,
+        JobState::Held(hold),
+        JobState::Ended(Outcome::Succeeded),
+        JobState::Ended(Outcome::Failed(7)),
+        JobState::Ended(Outcome::Killed(9)),
+        JobState::Ended(Outcome::Removed),
+        JobState::Ended(Outcome::Lost(Loss::QueueReset)),
+    ];
+    let jobs: Vec<(Index, Job)> =
+        states.into_iter().zip(0..).map(|(state, proc)| (Index(proc), job(proc, state))).collect();
+    let ledger = Ledger::open(&path).unwrap();
+    assert!(ledger.is_fresh());
+    ledger.save(save(known(Phase::Running), jobs.clone(), Vec::new())).await.unwrap();
+    ledger.intend(vec![intent(1, "0-7", None)]).await.unwrap();
+    let id = ledger.id().to_owned();
+    drop(ledger);
+    let ledger = reopened(&path).await;
+    assert_eq!((ledger.id(), ledger.is_fresh()), (id.as_str(), false));
+    let record = ledger.load(&uid()).await.unwrap();
+    assert_eq!(record.known, Some(known(Phase::Running)));
+    assert_eq!(record.jobs.into_iter().collect::<Vec<_>>(), jobs);
+    assert_eq!(record.attempts, [submission(1, "0-7").submission]);
+    assert_eq!(record.witnesses[&Attempt(1)], Witness::Newest("s#1.0#5".to_owned()));
+    assert_eq!(ledger.identities().await.unwrap().into_iter().collect::<Vec<_>>(), ["operator@test"]);
+}
+
+/// The thread lets go of the file a moment after the last handle.
+async fn reopened(path: &Path) -> Ledger {
+    for _ in 0..1000 {
+        match Ledger::open(path) {
+            Ok(ledger) => return ledger,
+            Err(LedgerError::Locked { .. }) => tokio::time::sleep(std::time::Duration::from_millis(5)).await,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    panic!("the file stays locked");
+}
+
+#[tokio::test]
+async fn a_file_of_the_first_operator_loses_no_row_and_can_be_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("htcjobs.db");
+    original(&path);
+    let ledger = Ledger::open(&path).unwrap();
+    assert!(ledger.is_fresh());
+    ledger.save(save(known(Phase::Submitted), vec![(Index(0), job(0, JobState::Idle))], Vec::new())).await.unwrap();
+    drop(ledger);
+    drop(reopened(&path).await);
+    let file = loop {
+        let file = Connection::open(&path).unwrap();
+        if file.execute_batch("begin immediate; commit").is_ok() {
+            break file;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    };
+    let mut rows =
+        file.prepare("select htcjobName, jobId, status, tempDir, uniqid from htcjobs order by rowid").unwrap();
+    let rows: Vec<(String, String, i64, String, Option<i64>)> = rows
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?)))
+        .unwrap()
+        .collect::<Result<_, _>>()
+        .unwrap();
+    assert_eq!(rows[0], ("zero".into(), "884426.0".into(), 24, "/tmp/a".into(), Some(5_577_006_791_947_779_410)));
+    assert_eq!(rows[1], ("many".into(), "884427.1".into(), 1, "/tmp/b".into(), Some(7)));
+    assert_eq!(rows[2], ("zero".into(), "12.0".into(), 1, "/data/sandbox/x".into(), None));
+}
+
+#[test]
+fn a_second_process_is_told_that_the_file_is_held() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("htcjobs.db");
+    let _first = Ledger::open(&path).unwrap();
+    let error = Ledger::open(&path).unwrap_err();
+    assert!(matches!(error, LedgerError::Locked { .. }), "{error}");
+    assert!(error.to_string().contains("held by another process"), "{error}");
+}
+
+#[test]
+fn a_file_of_a_later_version_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("htcjobs.db");
+    Connection::open(&path).unwrap().pragma_update(None, "user_version", 99).unwrap();
+    assert!(matches!(Ledger::open(&path), Err(LedgerError::TooNew { found: 99, .. })));
+}
+
+#[test]
+fn what_is_no_database_is_refused_with_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("htcjobs.db");
+    std::fs::write(&path, "this is no database, and long enough to be seen as none ".repeat(40)).unwrap();
+    let error = Ledger::open(&path).unwrap_err();
+    assert!(matches!(error, LedgerError::Open { .. }) && error.to_string().contains("htcjobs.db"), "{error}");
+}
+
+#[tokio::test]
+async fn fetched_output_is_not_forgotten_by_an_older_view() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::open(&folder.path().join("htcjobs.db")).unwrap();
+    let ended = job(0, JobState::Ended(Outcome::Succeeded));
+    ledger.save(save(known(Phase::Completed), vec![(Index(0), ended.clone())], Vec::new())).await.unwrap();
+    let result =
+        RequestResult { key: key(Kind::Fetch, 1), at: Timestamp(9), failure: None, fetched: Indices::first(1) };
+    ledger.resolve(vec![result]).await.unwrap();
+    ledger
+        .save(save(known(Phase::Completed), vec![(Index(0), Job { gone: true, ..ended })], Vec::new()))
+        .await
+        .unwrap();
+    let record = ledger.load(&uid()).await.unwrap();
+    assert!(record.jobs[&Index(0)].fetched && record.jobs[&Index(0)].gone);
+}
+
+#[tokio::test]
+async fn attempts_are_counted_superseded_and_closed() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::open(&folder.path().join("htcjobs.db")).unwrap();
+    let ended = |attempt: u32, not_run: bool| SubmitResult {
+        key: key(Kind::Submit, attempt),
+        at: Timestamp(80),
+        dead_since: Some(Timestamp(80)),
+        exit_status: Some(1),
+        message: Some("ERROR: no".to_owned()),
+        not_run,
+    };
+    ledger.intend(vec![intent(1, "0-2", None)]).await.unwrap();
+    ledger.resolve_submits(vec![ended(1, false)]).await.unwrap();
+    let record = ledger.load(&uid()).await.unwrap();
+    assert_eq!((record.refused, record.highest, record.attempts.len()), (1, Attempt(1), 1));
+    assert_eq!(record.attempts[0].dead_since, Some(Timestamp(80)));
+    assert_eq!(record.attempts[0].refusal.as_deref(), Some("ERROR: no"));
+    ledger.intend(vec![intent(2, "0-2", Some(1))]).await.unwrap();
+    let record = ledger.load(&uid()).await.unwrap();
+    assert_eq!(record.attempts.iter().map(|attempt| attempt.attempt).collect::<Vec<_>>(), [Attempt(2)]);
+    assert_eq!((record.refused, record.attempted.to_string().as_str()), (2, "0-2"));
+    ledger.resolve_submits(vec![ended(2, true)]).await.unwrap();
+    let record = ledger.load(&uid()).await.unwrap();
+    assert_eq!((record.refused, record.highest, record.attempts.len()), (1, Attempt(2), 0));
+    assert_eq!(record.requests[&Kind::Submit].failures, 1);
+}
+
+#[tokio::test]
+async fn failures_in_a_row_are_counted_until_one_goes_well() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::open(&folder.path().join("htcjobs.db")).unwrap();
+    let result = |step: u32, failed: bool| RequestResult {
+        key: RequestKey { step, ..key(Kind::Remove, 1) },
+        at: Timestamp(i64::from(step)),
+        failure: failed.then(|| Failure { reason: "ScheddUnreachable".to_owned(), message: "down".to_owned() }),
+        fetched: Indices::default(),
+    };
+    for (step, failed, failures) in [(1, true, 1), (2, true, 2), (3, false, 0), (4, true, 1)] {
+        let again = Intent { key: result(step, failed).key, at: Timestamp(1), submission: None, supersedes: None };
+        ledger.intend(vec![again]).await.unwrap();
+        ledger.resolve(vec![result(step, failed)]).await.unwrap();
+        let last = ledger.load(&uid()).await.unwrap().requests[&Kind::Remove].clone();
+        assert_eq!((last.step, last.failures, last.failure.is_some()), (step, failures, failed));
+    }
+}
+
+#[tokio::test]
+async fn the_journal_is_told_once_and_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::open(&folder.path().join("htcjobs.db")).unwrap();
+    let transition = |to: Phase, reason: &str| Transition {
+        from: None,
+        to: Some(to),
+        trigger: Trigger::Guarded,
+        reason: reason.to_owned(),
+        detail: "d".to_owned(),
+        warning: false,
+        active: 1,
+        succeeded: 0,
+        failed: 0,
+    };
+    let two = vec![transition(Phase::Pending, "A"), transition(Phase::Submitted, "B")];
+    ledger.save(save(known(Phase::Submitted), Vec::new(), two)).await.unwrap();
+    ledger.save(save(known(Phase::Running), Vec::new(), vec![transition(Phase::Running, "C")])).await.unwrap();
+    let rows = ledger.untold(10).await.unwrap();
+    assert_eq!(
+        rows.iter().map(|row| (row.seq, row.reason.as_str())).collect::<Vec<_>>(),
+        [(1, "A"), (2, "B"), (3, "C")]
+    );
+    ledger.told(vec![(uid(), 1), (uid(), 3)], Timestamp(1)).await.unwrap();
+    assert_eq!(ledger.untold(10).await.unwrap().iter().map(|row| row.seq).collect::<Vec<_>>(), [2]);
+}
+
+#[tokio::test]
+async fn one_bad_task_does_not_spoil_the_transaction_of_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::open(&folder.path().join("htcjobs.db")).unwrap();
+    ledger.intend(vec![intent(1, "0", None)]).await.unwrap();
+    // The same attempt again breaks the primary key; all three are sent before the first answer is awaited.
+    let (bad, good, worse) = tokio::join!(
+        ledger.intend(vec![intent(2, "0", None), intent(1, "0", None)]),
+        ledger.save(save(known(Phase::Pending), Vec::new(), Vec::new())),
+        ledger.intend(vec![intent(1, "0", None)]),
+    );
+    assert!(matches!(bad, Err(LedgerError::Sql { .. })) && good.is_ok() && worse.is_err());
+    let record = ledger.load(&uid()).await.unwrap();
+    assert!(record.known.is_some());
+    assert_eq!(record.highest, Attempt(1), "half of a failed task must not stay");
+}

@@ -1,0 +1,29 @@
+//! htc-operator: runs Kubernetes `HTCJob`s on an HTCondor pool, exactly once, and leaves nothing behind.
+//!
+//! The rooms, in the order in which they build on one another:
+//!
+//! - [`api`]: the `HTCJob` as users write and read it.
+//! - [`machine`]: the state machine; what is known goes in, what to do comes out, and nothing else happens there.
+//! - [`ledger`]: the SQLite journal; what stands there has been decided, what does not has not happened.
+//! - [`condor`]: HTCondor through its own tools, and the only place where processes are started.
+//! - [`workers`]: carry out what was decided, in batches, in the machine's order.
+//! - [`tracker`]: asks HTCondor about all jobs at once.
+//! - [`controller`]: watches, gathers, decides, commits, hands over, publishes; the only place that writes to Kubernetes.
+//! - [`operator`] puts them together; [`check`] looks whether they could work.
+//!
+//! Beside them: [`config`], [`clock`], [`fence`] (may this operator act?), [`retry`] (growing pauses), [`telemetry`].
+
+pub mod api;
+pub mod check;
+pub mod clock;
+pub mod condor;
+pub mod config;
+pub mod controller;
+pub mod fence;
+pub mod ledger;
+pub mod machine;
+pub mod operator;
+pub mod retry;
+pub mod telemetry;
+pub mod tracker;
+pub mod workers;

@@ -1,0 +1,463 @@
+//! The decision: facts in; the new record, at most one request, and when to look again out.
+
+mod absorb;
+mod live;
+mod terminate;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::facts::{Answer, Condition, Facts, InFlight, Known, Past, Reach, Record, Why, Witness};
+use super::ids::{Attempt, Index, Timestamp};
+use super::indices::Indices;
+use super::judge::{Doubt, Sightings};
+use super::phase::Phase;
+use super::request::{Kind, Request, RequestKey, Work};
+use super::rules::{Rules, Settings};
+use super::status::{Conditions, Counts};
+use super::transitions::{Transition, Trigger, find};
+use crate::api::{ConditionStatus, ConditionType};
+
+/// What is to be done about one object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// The record as it is to be after this decision; none where the object is not ours yet (or no longer).
+    pub after: Option<Record>,
+    /// The jobs whose rows differ from before.
+    pub changed: BTreeSet<Index>,
+    /// What is to be journaled, in the same transaction.
+    pub transitions: Vec<Transition>,
+    /// The effect to hand over, once the record is committed.
+    pub action: Action,
+    /// What HTCondor is to be asked.
+    pub look: Look,
+    /// Look at the object again after this time even if nothing happens.
+    pub again: Option<Duration>,
+}
+
+/// Reasons of `Submitted` False that the next try may do away with.
+const FAILED_TRIES: &[&str] =
+    &["SubmitRefused", "ScheddUnreachable", "CredentialsRefused", "CannotWriteFiles", "Incomplete"];
+
+/// At most one request.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// Nothing to do, or nothing that may be done now.
+    Nothing,
+    /// Carry this out.
+    Hand(Request),
+    /// Drop this request unless its worker has taken it up.
+    Cancel(RequestKey),
+}
+
+/// What HTCondor is to be asked about an object, and what wakes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Look {
+    /// Nothing: it is at rest.
+    #[default]
+    Nothing,
+    /// Ask at the usual interval; wake the object when its ads change.
+    Changes,
+    /// Ask, and wake the object after each answer.
+    Every {
+        /// Ask history, too, and whether it reaches back this far.
+        history: Option<Reach>,
+        /// Ask soon instead of at the usual interval.
+        soon: bool,
+    },
+}
+
+impl Look {
+    fn more(&mut self, other: Self) {
+        *self = match (std::mem::take(self), other) {
+            (Self::Every { history: a, soon: s }, Self::Every { history: b, soon: t }) => {
+                Self::Every { history: a.or(b), soon: s || t }
+            }
+            (every @ Self::Every { .. }, _) | (_, every @ Self::Every { .. }) => every,
+            (Self::Changes, _) | (_, Self::Changes) => Self::Changes,
+            (Self::Nothing, Self::Nothing) => Self::Nothing,
+        };
+    }
+}
+
+/// Decides what is to be done about one object. Total: there is an answer for all facts.
+#[must_use]
+pub fn decide(facts: &Facts, now: Timestamp, settings: &Settings, rules: &Rules) -> Decision {
+    let Some(mut run) = Run::begin(facts, now, settings, rules) else {
+        return not_ours_yet(facts);
+    };
+    let sightings = Sightings::new(&facts.evidence, rules);
+    run.absorb(&sightings);
+    run.advance();
+    if facts.object.deleting {
+        run.terminate();
+    } else {
+        run.live(&sightings);
+    }
+    run.finish()
+}
+
+/// No row, and no finalizer that would ask for one: attach it, unless the object is on its way out.
+fn not_ours_yet(facts: &Facts) -> Decision {
+    let uid = facts.object.uid.clone();
+    let attach = Request {
+        key: RequestKey { uid, kind: Kind::AttachFinalizer, attempt: Attempt(0), step: 1 },
+        work: Work::AttachFinalizer,
+        alone: false,
+    };
+    let action = if facts.object.deleting { Action::Nothing } else { Action::Hand(attach) };
+    Decision {
+        after: None,
+        changed: BTreeSet::new(),
+        transitions: Vec::new(),
+        action,
+        look: Look::Nothing,
+        again: None,
+    }
+}
+
+/// One decision in the making.
+struct Run<'a> {
+    facts: &'a Facts,
+    now: Timestamp,
+    settings: &'a Settings,
+    rules: &'a Rules,
+    record: Record,
+    known: Known,
+    conditions: Conditions,
+    changed: BTreeSet<Index>,
+    /// Jobs recorded by this decision.
+    new_jobs: usize,
+    ran_again: usize,
+    /// Why some recorded job's fate is not known.
+    doubt: Option<Doubt>,
+    transitions: Vec<Transition>,
+    action: Action,
+    look: Look,
+    again: Option<Duration>,
+}
+
+impl<'a> Run<'a> {
+    fn begin(facts: &'a Facts, now: Timestamp, settings: &'a Settings, rules: &'a Rules) -> Option<Self> {
+        let mut record = facts.record.clone();
+        let row = record.known.take();
+        let guarded = row.is_none();
+        let known = match row {
+            Some(known) => known,
+            None if !facts.object.finalizer => return None,
+            None => Known {
+                phase: Phase::Pending,
+                new: facts.object.claim == super::facts::Claim::Ours
+                    && facts.past == Past::Continuous
+                    && !facts.object.published.shows_jobs(),
+                started: None,
+                completed: None,
+                released: false,
+                conditions: Vec::new(),
+            },
+        };
+        let conditions = Conditions::new(known.conditions.clone());
+        record.known = Some(known.clone());
+        let mut run = Self {
+            facts,
+            now,
+            settings,
+            rules,
+            record,
+            known,
+            conditions,
+            changed: BTreeSet::new(),
+            new_jobs: 0,
+            ran_again: 0,
+            doubt: None,
+            transitions: Vec::new(),
+            action: Action::Nothing,
+            look: Look::Nothing,
+            again: None,
+        };
+        if guarded {
+            run.tell(
+                None,
+                Trigger::Guarded,
+                Some(Phase::Pending),
+                "the finalizer is attached; no job is left behind from here on".to_owned(),
+                false,
+            );
+        }
+        Some(run)
+    }
+
+    fn finish(mut self) -> Decision {
+        let phase = self.known.phase;
+        let (conditions, changed) = std::mem::take(&mut self.conditions).finish();
+        for condition in changed.into_iter().filter(worth_an_event) {
+            let warning = match condition.kind {
+                ConditionType::Held => condition.status == ConditionStatus::True,
+                ConditionType::Suspended | ConditionType::Complete | ConditionType::Failed => false,
+                ConditionType::Submitted
+                | ConditionType::Tracked
+                | ConditionType::OutputFetched
+                | ConditionType::JobsRemoved => condition.status != ConditionStatus::True,
+            };
+            let counts = Counts::of(&self.record);
+            self.transitions.push(Transition {
+                from: Some(phase),
+                to: Some(phase),
+                trigger: Trigger::ConditionChanged,
+                reason: condition.reason,
+                detail: condition.message,
+                warning,
+                active: counts.active,
+                succeeded: counts.succeeded,
+                failed: counts.failed,
+            });
+        }
+        self.known.conditions = conditions;
+        self.record.known = Some(self.known);
+        Decision {
+            after: Some(self.record),
+            changed: self.changed,
+            transitions: self.transitions,
+            action: self.action,
+            look: self.look,
+            again: self.again,
+        }
+    }
+
+    /// Journals a change that the table allows.
+    fn tell(&mut self, from: Option<Phase>, trigger: Trigger, to: Option<Phase>, detail: String, warning: bool) {
+        let counts = Counts::of(&self.record);
+        debug_assert!(find(from, trigger, to).is_some(), "{from:?} --{trigger}--> {to:?} is not in the table");
+        let reason =
+            find(from, trigger, to).and_then(|row| row.reason).map_or_else(|| trigger.to_string(), str::to_owned);
+        self.transitions.push(Transition {
+            from,
+            to,
+            trigger,
+            reason,
+            detail,
+            warning,
+            active: counts.active,
+            succeeded: counts.succeeded,
+            failed: counts.failed,
+        });
+    }
+
+    /// Moves to another phase.
+    fn go(&mut self, trigger: Trigger, to: Phase, detail: String, warning: bool) {
+        self.tell(Some(self.known.phase), trigger, Some(to), detail, warning);
+        self.known.phase = to;
+    }
+
+    /// What a try failed by stays said while the next one is under way: one Event, not one for each try.
+    fn say(&mut self, kind: ConditionType, status: ConditionStatus, reason: &str, message: &str) {
+        let trying = kind == ConditionType::Submitted && matches!(reason, "Submitting" | "Asking");
+        let failed =
+            |told: &Condition| told.status == ConditionStatus::False && FAILED_TRIES.contains(&told.reason.as_str());
+        if trying && self.conditions.get(kind).is_some_and(failed) {
+            return;
+        }
+        self.conditions.set(kind, status, reason, message, self.now);
+    }
+
+    /// Whether nothing is queued or running, so that a request may be made.
+    fn free(&self) -> bool {
+        self.facts.in_flight.is_none() || !self.rules.one_request
+    }
+
+    fn in_flight(&self, kind: Kind) -> Option<&InFlight> {
+        self.facts.in_flight.as_ref().filter(|request| request.key.kind == kind)
+    }
+
+    /// Hands over a request, unless one stands already.
+    fn ask(&mut self, kind: Kind, work: Work) {
+        if !self.free() || self.action != Action::Nothing {
+            return;
+        }
+        let attempt = match kind {
+            Kind::Submit => Attempt(self.highest().0.saturating_add(1)),
+            Kind::AttachFinalizer
+            | Kind::Remove
+            | Kind::Hold
+            | Kind::Release
+            | Kind::Fetch
+            | Kind::Tidy
+            | Kind::ReleaseFinalizer => self.record.highest,
+        };
+        let last = self.record.requests.get(&kind);
+        let alone = last.is_some_and(|last| last.failures > 0);
+        let step = last.map_or(0, |last| last.step) + 1;
+        let key = RequestKey { uid: self.facts.object.uid.clone(), kind, attempt, step };
+        self.action = Action::Hand(Request { key, work, alone });
+    }
+
+    /// The highest attempt that the ledger, the status or an ad knows.
+    fn highest(&self) -> Attempt {
+        let evidence = &self.facts.evidence;
+        let queue = match &evidence.queue {
+            Answer::Known(queue) => queue.ads.as_ref(),
+            Answer::Unknown(_) => &[],
+        };
+        let history = match &evidence.history {
+            Answer::Known(history) => history.ads.as_ref(),
+            Answer::Unknown(_) => &[],
+        };
+        let seen = queue.iter().chain(history).map(|ad| ad.attempt);
+        seen.chain([self.record.highest, Attempt(self.facts.object.published.attempt)]).max().unwrap_or_default()
+    }
+
+    /// Like [`Self::ask`], but after failures of this kind only when their pause is over.
+    fn ask_after_pause(&mut self, kind: Kind, work: Work) {
+        let wait = self.record.requests.get(&kind).map_or(Duration::ZERO, |last| {
+            let until = last.latest().plus(self.settings.pause(last.failures));
+            until.since(self.now)
+        });
+        if wait.is_zero() {
+            self.ask(kind, work);
+        } else {
+            self.look_again(wait);
+        }
+    }
+
+    fn look_again(&mut self, wait: Duration) {
+        let wait = wait.max(Duration::from_millis(1));
+        self.again = Some(self.again.map_or(wait, |other| other.min(wait)));
+    }
+
+    /// Ask HTCondor again: soon after `event`, then at the usual interval.
+    fn watch_closely(&mut self, event: Timestamp) {
+        let soon = self.now.since(event) < self.settings.eager;
+        self.look.more(Look::Every { history: None, soon });
+    }
+
+    /// How far back history must reach to say what became of what is missing.
+    fn reach(&self) -> Reach {
+        let open = self.record.attempts.iter().map(|attempt| attempt.attempt);
+        let live = self.record.jobs.values().filter(|job| job.outcome().is_none()).map(|job| job.attempt);
+        let attempts: BTreeSet<Attempt> = open.chain(live).collect();
+        let witnesses = attempts
+            .iter()
+            .filter_map(|attempt| match self.record.witnesses.get(attempt) {
+                Some(Witness::Newest(id)) => Some(id.clone()),
+                Some(Witness::Empty) | None => None,
+            })
+            .collect();
+        let unwitnessed = attempts.is_empty()
+            || attempts.iter().any(|attempt| !self.record.witnesses.contains_key(attempt))
+            || self.intents_may_be_unknown();
+        Reach { witnesses, date: unwitnessed.then_some(self.facts.object.created) }
+    }
+
+    /// Whether jobs are missing that another ledger may have had an intent of.
+    fn intents_may_be_unknown(&self) -> bool {
+        let new = self.known.new && self.facts.past == Past::Continuous;
+        let accounted_for = |index: Index| {
+            self.record.jobs.contains_key(&index)
+                || self.record.attempts.iter().any(|attempt| attempt.indices.contains(index))
+                || (new && !self.record.attempted.contains(index))
+        };
+        let queue = self.facts.object.spec.as_ref().map_or(0, |spec| spec.queue);
+        Indices::first(queue).iter().any(|index| !accounted_for(index))
+    }
+
+    /// What to do, and to say, about a doubt: the condition's reason and message.
+    fn dispel(&mut self, doubt: &Doubt, since: Timestamp) -> (&'static str, String) {
+        let history = Some(self.reach());
+        match doubt {
+            Doubt::NotAskedSince => {
+                self.watch_closely(since);
+                ("Asking", "HTCondor is being asked about the jobs".to_owned())
+            }
+            Doubt::HistoryNotAsked => {
+                self.look.more(Look::Every { history, soon: true });
+                ("Asking", "HTCondor's history is being asked about the jobs".to_owned())
+            }
+            Doubt::Unanswered(unknown) if unknown.why == Why::NotAsked => {
+                self.look.more(Look::Every { history: None, soon: true });
+                ("Asking", "HTCondor is being asked about the jobs".to_owned())
+            }
+            Doubt::Unanswered(unknown) => {
+                self.look.more(Look::Every { history: None, soon: false });
+                (unknown.why.into(), unknown.message.clone())
+            }
+            Doubt::SubmitterMayLive(until) => {
+                // Its jobs may be accepted meanwhile; and the proof needs an answer from after that time.
+                if *until > self.now {
+                    self.look.more(Look::Every { history: None, soon: false });
+                    self.look_again(until.since(self.now));
+                } else {
+                    self.watch_closely(*until);
+                }
+                (
+                    "SubmitterMayLive",
+                    "a condor_submit of this HTCJob may still be running; its time limit is waited for".to_owned(),
+                )
+            }
+            Doubt::PastUnknown => {
+                self.look.more(Look::Every { history, soon: false });
+                ("PastUnknown", "this HTCJob was handled by an operator with another ledger; jobs that it may have submitted are waited for and looked for before anything is submitted".to_owned())
+            }
+            Doubt::Present(ids) => {
+                self.watch_closely(since);
+                ("JobsPresent", format!("HTCondor still has {}", super::ids::id_ranges(ids, 512)))
+            }
+            Doubt::HistoryTooShort => {
+                self.look.more(Look::Every { history, soon: false });
+                (
+                    "HistoryTooShort",
+                    format!(
+                        "HTCondor's history does not reach back far enough to say what became of the jobs; annotate the HTCJob with {}=true if you know that they never ran",
+                        crate::api::SUBMIT_AGAIN
+                    ),
+                )
+            }
+            Doubt::BirthdateChanged => {
+                self.look.more(Look::Every { history, soon: false });
+                ("AnotherSchedd", "the schedd's JobQueueBirthdate is not the one that the jobs were submitted to: its queue was lost, or another schedd answers to its name".to_owned())
+            }
+            Doubt::PublishedJobs => {
+                self.look.more(Look::Every { history, soon: false });
+                ("Lost", "the status shows jobs that are neither in HTCondor's queue nor in its history; they are not submitted again".to_owned())
+            }
+        }
+    }
+
+    /// Says whether what is shown can be trusted: only while something is shown that HTCondor can change.
+    fn say_tracked(&mut self) {
+        match (&self.facts.evidence.queue, self.doubt.take()) {
+            (Answer::Unknown(unknown), _) if unknown.why != Why::NotAsked => {
+                self.say(ConditionType::Tracked, ConditionStatus::False, unknown.why.into(), &unknown.message);
+            }
+            (Answer::Known(_), Some(doubt)) => {
+                let since = self.now;
+                let (reason, message) = self.dispel(&doubt, since);
+                if reason != "Asking" {
+                    self.say(ConditionType::Tracked, ConditionStatus::False, reason, &message);
+                }
+            }
+            (Answer::Known(_), None) => {
+                if self.conditions.get(ConditionType::Tracked).is_some_and(|told| told.status == ConditionStatus::False)
+                {
+                    self.say(ConditionType::Tracked, ConditionStatus::True, "Tracking", "HTCondor answers again");
+                }
+            }
+            (Answer::Unknown(_), _) => {}
+        }
+    }
+}
+
+/// Whether a change of this condition is an Event of its own; the others come with a transition of the phase, or are
+/// everyday progress.
+fn worth_an_event(condition: &Condition) -> bool {
+    match condition.kind {
+        ConditionType::Submitted | ConditionType::JobsRemoved => {
+            condition.status == ConditionStatus::False
+                && !matches!(
+                    condition.reason.as_str(),
+                    "Submitting" | "Suspended" | "Asking" | "Removing" | "JobsPresent" | "Staging" | "Waiting"
+                )
+        }
+        ConditionType::Tracked | ConditionType::Held | ConditionType::Suspended | ConditionType::OutputFetched => true,
+        ConditionType::Complete | ConditionType::Failed => false,
+    }
+}

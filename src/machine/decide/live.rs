@@ -1,0 +1,345 @@
+//! Objects that are not being deleted: submit, hold and release, fetch, tidy.
+
+use std::time::Duration;
+
+use super::{Look, Run};
+use crate::api::{ConditionStatus, ConditionType};
+use crate::machine::decide::Action;
+use crate::machine::facts::{Answer, Claim, Job, JobState, JobStatus, LastRequest, Past, Spec};
+use crate::machine::ids::{Index, JobId, Timestamp};
+use crate::machine::indices::Indices;
+use crate::machine::judge::{self, Acceptance, Doubt, Place, Sightings};
+use crate::machine::phase::Phase;
+use crate::machine::request::{Kind, Scope, SubmitPermit, Work};
+use crate::machine::status::{Counts, ending, held_by_others, jobs};
+
+use ConditionStatus::{False, True};
+
+impl Run<'_> {
+    pub(super) fn live(&mut self, sightings: &Sightings<'_>) {
+        if !self.facts.object.finalizer {
+            // Taken away by hand, or the view is older than our own patch: nothing happens without it.
+            self.ask(Kind::AttachFinalizer, Work::AttachFinalizer);
+            return;
+        }
+        match &self.facts.object.spec {
+            Ok(spec) => self.pursue(spec, sightings),
+            // Jobs from when the spec could still be understood are followed all the same.
+            Err(message) => self.say(ConditionType::Submitted, False, "InvalidSpec", message),
+        }
+        self.say_held();
+        self.output();
+        if self.record.jobs.values().any(|job| !job.gone) {
+            self.look.more(Look::Changes);
+            self.say_tracked();
+        }
+        if self.known.phase == Phase::Completed {
+            self.say_how_it_ended();
+        }
+    }
+
+    /// What the spec asks for.
+    fn pursue(&mut self, spec: &Spec, sightings: &Sightings<'_>) {
+        self.claim_anew();
+        self.suspend(spec);
+        self.remove_extra(sightings);
+        let asked_for = Indices::first(spec.queue);
+        let recorded: Indices = self.record.jobs.keys().copied().collect();
+        let missing = asked_for.without(&recorded);
+        if missing.is_empty() {
+            let message = format!("HTCondor has accepted {}", jobs(self.record.jobs.len()));
+            self.say(ConditionType::Submitted, True, "Accepted", &message);
+        } else if spec.suspend && self.record.attempts.is_empty() {
+            self.say(ConditionType::Submitted, False, "Suspended", "spec.suspend is true: nothing is submitted");
+        } else {
+            self.submit(spec, &missing, sightings);
+        }
+    }
+
+    /// An object that another ledger has claimed, once its jobs are known: with the claim its past counts as known, so the
+    /// look must be younger than the wait for an earlier operator's submitter.
+    fn claim_anew(&mut self) {
+        if self.facts.object.claim == Claim::Ours {
+            return;
+        }
+        let looked = match (&self.facts.evidence.queue, self.facts.past) {
+            (Answer::Known(queue), past @ Past::Unknown { .. }) => judge::past_settled(past, queue, self.rules).is_ok(),
+            (Answer::Known(_), Past::Continuous) | (Answer::Unknown(_), _) => false,
+        };
+        if looked {
+            self.ask(Kind::AttachFinalizer, Work::AttachFinalizer);
+        } else {
+            self.look.more(Look::Every { history: Some(self.reach()), soon: false });
+        }
+    }
+
+    /// `spec.suspend` is level-triggered: each look holds what is idle or running, or releases what we hold.
+    fn suspend(&mut self, spec: &Spec) {
+        if self.known.phase == Phase::Completed {
+            return;
+        }
+        self.look_behind_holds();
+        let states = || self.record.jobs.values().map(|job| &job.state);
+        let loose = states().filter(|state| matches!(state, JobState::Idle | JobState::Running)).count();
+        let ours = states().filter(|state| matches!(state, JobState::Held(hold) if hold.is_ours())).count();
+        if spec.suspend {
+            if let Some(request) = self.in_flight(Kind::Submit).filter(|request| !request.running) {
+                self.action = Action::Cancel(request.key.clone());
+            }
+            let message = match (loose, ours) {
+                (0, 0) => "spec.suspend is true: nothing is submitted".to_owned(),
+                (0, held) => format!("spec.suspend is true: {} held", jobs(held)),
+                (loose, _) => format!("spec.suspend is true: {} being held", jobs(loose)),
+            };
+            self.say(ConditionType::Suspended, True, "Suspended", &message);
+            if loose > 0 {
+                self.ask_settled(Kind::Hold, Work::Hold);
+            }
+        } else {
+            self.conditions.clear(ConditionType::Suspended, "Resumed", "spec.suspend is false", self.now);
+            if ours > 0 {
+                self.ask_settled(Kind::Release, Work::Release);
+            }
+        }
+    }
+
+    /// An answer from before the last hold or release shows what is no longer so: when `spec.suspend` has changed meanwhile,
+    /// nothing else would ask again before the usual interval.
+    fn look_behind_holds(&mut self) {
+        let facts = self.facts;
+        let requests = [Kind::Hold, Kind::Release].into_iter().filter_map(|kind| self.record.requests.get(&kind));
+        let last = requests.map(LastRequest::latest).max();
+        if let (Some(last), Answer::Known(queue)) = (last, &facts.evidence.queue)
+            && queue.asked_at <= last
+        {
+            self.watch_closely(last);
+        }
+    }
+
+    /// Asks for a hold or release, but only on an answer that is younger than the last one of its kind.
+    fn ask_settled(&mut self, kind: Kind, work: Work) {
+        let last = self.record.requests.get(&kind).map(LastRequest::latest);
+        let fresh = match (&self.facts.evidence.queue, last) {
+            (Answer::Known(queue), Some(last)) => queue.asked_at > last,
+            (Answer::Known(_), None) => true,
+            (Answer::Unknown(_), _) => false,
+        };
+        if fresh {
+            self.ask_after_pause(kind, work);
+        } else {
+            self.watch_closely(last.unwrap_or(self.now));
+        }
+    }
+
+    /// Late jobs and duplicates never count and are not kept.
+    fn remove_extra(&mut self, sightings: &Sightings<'_>) {
+        let kept = |index: Index| self.record.jobs.get(&index).map(|job| job.id);
+        let extra: Vec<JobId> = sightings
+            .iter()
+            .filter(|(index, sighting)| {
+                let surplus = sighting.acceptance == Acceptance::Accepted && kept(*index) != Some(sighting.ad.id);
+                sighting.place == Place::Queue
+                    && sighting.ad.status != JobStatus::Removed
+                    && (surplus || sighting.acceptance == Acceptance::Late)
+            })
+            .map(|(_, sighting)| sighting.ad.id)
+            .collect();
+        if !extra.is_empty() {
+            self.look.more(Look::Every { history: None, soon: false });
+            self.ask_settled(Kind::Remove, Work::Remove(Scope::Extra(extra)));
+        }
+    }
+
+    /// Judges what was tried and submits what is missing.
+    fn submit(&mut self, spec: &Spec, missing: &Indices, sightings: &Sightings<'_>) {
+        if self.in_flight(Kind::Submit).is_some() {
+            self.say(ConditionType::Submitted, False, "Submitting", "the jobs are being handed to HTCondor");
+            return;
+        }
+        let facts = self.facts;
+        let fresh = missing.without(&self.record.attempted);
+        let again = |indices: &Indices| {
+            judge::prove_never_accepted(
+                &facts.object,
+                &self.record,
+                facts.past,
+                indices,
+                &facts.evidence,
+                sightings,
+                self.settings,
+                self.rules,
+            )
+            .map(SubmitPermit::Again)
+        };
+        let candidates = if fresh.is_empty() { missing } else { &fresh };
+        let indices = candidates.take(self.settings.jobs_per_attempt);
+        let permit = if fresh.is_empty() {
+            again(&indices)
+        } else {
+            judge::never_attempted(&facts.object, &self.record, facts.past, &indices, self.rules)
+                .map(SubmitPermit::First)
+                .or_else(|_| again(&indices))
+        };
+        if !self.record.attempts.is_empty() || !matches!(permit, Ok(SubmitPermit::First(_))) {
+            // Jobs of what was tried may still be accepted. And the answer is kept for as long as it is gone by: thrown
+            // away, it would be asked for again at each pass, and each pass would say something else.
+            self.look.more(Look::Changes);
+        }
+        match permit {
+            Ok(permit) if !spec.suspend && facts.object.claim == Claim::Ours => {
+                self.submit_after_pause(indices, permit);
+            }
+            Ok(_) => self.say(ConditionType::Submitted, False, "Waiting", "nothing is submitted now"),
+            Err(doubt) => self.wait_for_attempt(&doubt, sightings),
+        }
+    }
+
+    fn submit_after_pause(&mut self, indices: Indices, permit: SubmitPermit) {
+        let after_refusal =
+            self.record.attempts.last().map(|last| last.intent_at.plus(self.settings.pause(self.record.refused)));
+        let last = self.record.requests.get(&Kind::Submit);
+        let after_failure = last.map(|last| last.latest().plus(self.settings.pause(last.failures)));
+        let wait =
+            after_refusal.into_iter().chain(after_failure).max().map_or(Duration::ZERO, |until| until.since(self.now));
+        let refusal = self.record.attempts.iter().rev().find_map(|attempt| attempt.refusal.clone());
+        match (last.and_then(|last| last.failure.clone()), refusal) {
+            (Some(failure), _) => self.say(ConditionType::Submitted, False, &failure.reason, &failure.message),
+            (None, Some(refusal)) => self.say(ConditionType::Submitted, False, "SubmitRefused", &refusal),
+            (None, None) => {
+                self.say(ConditionType::Submitted, False, "Submitting", "the jobs are being handed to HTCondor");
+            }
+        }
+        if wait.is_zero() {
+            self.ask(Kind::Submit, Work::Submit(indices, permit));
+        } else {
+            self.look_again(wait);
+        }
+    }
+
+    fn wait_for_attempt(&mut self, doubt: &Doubt, sightings: &Sightings<'_>) {
+        let staging = sightings
+            .iter()
+            .filter(|(_, sighting)| sighting.place == Place::Queue && sighting.acceptance == Acceptance::Staging)
+            .count();
+        let dead = self.record.attempts.iter().map(|attempt| judge::dead_at(attempt, self.settings)).max();
+        // Jobs of an attempt that this ledger lacks: their submitter is dead since the wait for it was over.
+        let settled = match self.facts.past {
+            Past::Unknown { settled } => settled,
+            Past::Continuous => {
+                self.conditions.get(ConditionType::Submitted).filter(|told| told.status == False).map(|told| told.since)
+            }
+        };
+        let since = self.record.attempts.iter().map(|attempt| attempt.dead_since.unwrap_or(attempt.intent_at)).max();
+        let (mut reason, mut message) = self.dispel(doubt, since.unwrap_or(self.now));
+        if staging > 0 && matches!(doubt, Doubt::Present(_)) {
+            (reason, message) = ("Staging", format!("HTCondor is taking in the files of {}", jobs(staging)));
+            let patience = dead.or(settled).unwrap_or(self.now).plus(self.settings.staging);
+            if patience <= self.now {
+                self.ask_settled(Kind::Remove, Work::Remove(Scope::Staging));
+            } else {
+                self.look_again(patience.since(self.now));
+            }
+        }
+        self.say(ConditionType::Submitted, False, reason, &message);
+    }
+
+    fn say_held(&mut self) {
+        if let Some((held, id, reason)) = held_by_others(&self.record) {
+            let message = format!("{held} of {} held; {id}: {reason}", jobs(self.record.jobs.len()));
+            self.say(ConditionType::Held, True, "JobsHeld", &message);
+        } else {
+            self.conditions.clear(ConditionType::Held, "NotHeld", "no job is held by HTCondor", self.now);
+        }
+    }
+
+    /// Fetches output and lets jobs leave the queue.
+    fn output(&mut self) {
+        if self.in_flight(Kind::Fetch).is_some() {
+            return;
+        }
+        let completed = self.known.phase == Phase::Completed;
+        let waiting: Indices =
+            self.record.jobs.iter().filter(|(_, job)| job.has_output()).map(|(index, _)| *index).collect();
+        let last = self.record.requests.get(&Kind::Fetch);
+        let failure = last.and_then(|last| last.failure.clone());
+        let since = last.map(LastRequest::latest).or(self.known.started).unwrap_or(Timestamp(0));
+        if waiting.is_empty() {
+            self.say_output(completed);
+            self.tidy();
+            return;
+        }
+        if let Some(failure) = &failure {
+            self.say(ConditionType::OutputFetched, False, &failure.reason, &failure.message);
+        }
+        let due = since.plus(self.settings.fetch_every);
+        if completed || due <= self.now {
+            self.ask_after_pause(Kind::Fetch, Work::Fetch(waiting.take(self.settings.jobs_per_attempt)));
+        } else {
+            self.look_again(due.since(self.now));
+        }
+        self.tidy();
+    }
+
+    fn say_output(&mut self, completed: bool) {
+        if !completed {
+            return;
+        }
+        let with_output = self.record.jobs.values().filter(|job| job.left_output()).count();
+        let lost = self.record.jobs.values().filter(|job| job.gone && !job.fetched && job.left_output()).count();
+        let folder = &self.facts.object.output;
+        if with_output == 0 {
+            self.say(ConditionType::OutputFetched, True, "NothingToFetch", "no job has left output");
+        } else if lost > 0 {
+            let message =
+                format!("the output of {} was lost: they left HTCondor's queue before it was fetched", jobs(lost));
+            self.say(ConditionType::OutputFetched, False, "OutputLost", &message);
+        } else {
+            let message = format!("the output of {} is in {folder}", jobs(with_output));
+            self.say(ConditionType::OutputFetched, True, "Fetched", &message);
+        }
+    }
+
+    /// Jobs whose output is here, or that have none, need not stay in the queue.
+    fn tidy(&mut self) {
+        let lingering = |(_, job): &(&Index, &Job)| job.fetched && !job.gone;
+        let lingering: Indices = self.record.jobs.iter().filter(lingering).map(|(index, _)| *index).collect();
+        let lingering = lingering.take(self.settings.jobs_per_attempt);
+        let ended = |kind| self.record.requests.get(&kind).map(LastRequest::latest);
+        let (fetched, tidied) = (ended(Kind::Fetch), ended(Kind::Tidy));
+        // The schedd lets them go when it next looks at its queue (PERIODIC_EXPR_INTERVAL, 60 s).
+        let due = tidied.filter(|tidied| fetched.is_none_or(|fetched| fetched <= *tidied));
+        let wait = due.map_or(Duration::ZERO, |tidied| tidied.plus(self.settings.fetch_every).since(self.now));
+        if !lingering.is_empty() && wait.is_zero() {
+            self.ask_settled(Kind::Tidy, Work::Tidy(lingering));
+        } else if !lingering.is_empty() {
+            self.watch_closely(tidied.unwrap_or(self.now));
+            self.look_again(wait);
+        } else if self.known.phase == Phase::Completed && self.record.jobs.values().any(|job| !job.gone) {
+            let since = self.known.completed.unwrap_or(self.now);
+            self.watch_closely(since);
+        }
+    }
+
+    fn say_how_it_ended(&mut self) {
+        let completed = self.known.completed.unwrap_or(self.now);
+        let patience = completed.plus(self.settings.output_wait);
+        if self.conditions.get(ConditionType::OutputFetched).is_none() && self.now < patience {
+            self.look_again(patience.since(self.now));
+            return;
+        }
+        let counts = Counts::of(&self.record);
+        let message = ending(&self.record, &counts);
+        if counts.failed == 0 {
+            self.say(ConditionType::Complete, True, "AllSucceeded", &message);
+        } else {
+            let reason = if counts.removed == self.record.jobs.len() {
+                "Removed"
+            } else if counts.lost > 0 {
+                "Lost"
+            } else {
+                "JobsFailed"
+            };
+            self.say(ConditionType::Failed, True, reason, &message);
+        }
+    }
+}

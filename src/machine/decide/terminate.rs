@@ -1,0 +1,140 @@
+//! Objects that are being deleted: remove, prove, release.
+
+use super::{Action, Look, Run};
+use crate::api::{ConditionStatus, ConditionType};
+use crate::machine::facts::{Answer, JobStatus};
+use crate::machine::ids::{JobId, Timestamp, id_ranges};
+use crate::machine::judge::{self, Doubt, ProvenGone};
+use crate::machine::phase::Phase;
+use crate::machine::request::{Kind, ReleasePermit, Scope, Work};
+use crate::machine::status::jobs;
+use crate::machine::transitions::Trigger;
+
+use ConditionStatus::{False, True};
+
+impl Run<'_> {
+    pub(super) fn terminate(&mut self) {
+        if self.known.phase != Phase::Terminating {
+            let detail = match self.record.jobs.len() {
+                0 => "the HTCJob is being deleted".to_owned(),
+                count => format!("the HTCJob is being deleted; removing {} from HTCondor: {}", jobs(count), self.ids()),
+            };
+            self.go(Trigger::Deleted, Phase::Terminating, detail, false);
+        }
+        self.cancel_what_waits();
+        if self.facts.object.abandon {
+            let ids: Vec<JobId> = self.record.jobs.values().filter(|job| !job.gone).map(|job| job.id).collect();
+            let detail =
+                format!("abandoned by annotation; these jobs may be left in HTCondor: {}", id_ranges(&ids, 512));
+            self.release(ReleasePermit::Abandoned(ids), detail, true);
+            return;
+        }
+        if self.facts.in_flight.is_none()
+            && let Some(proof) = judge::never_submitted(&self.facts.object, &self.record, self.facts.past)
+        {
+            self.release(ReleasePermit::NeverSubmitted(proof), "nothing was ever submitted".to_owned(), false);
+            return;
+        }
+        if self.conditions.get(ConditionType::JobsRemoved).is_none() {
+            self.say(ConditionType::JobsRemoved, False, "Removing", "the jobs are being removed from HTCondor");
+        }
+        if self.in_flight(Kind::Submit).is_some() {
+            return;
+        }
+        // What was proved gone once needs no second removal.
+        let began = match self.conditions.get(ConditionType::JobsRemoved) {
+            Some(_) if self.known.released => Timestamp(0),
+            Some(told) => told.since,
+            None => self.now,
+        };
+        let dead = self.record.attempts.iter().map(|attempt| judge::dead_at(attempt, self.settings)).max();
+        if let Some(dead) = dead.filter(|dead| *dead > self.now) {
+            let (reason, message) = self.dispel(&Doubt::SubmitterMayLive(dead), self.now);
+            self.say(ConditionType::JobsRemoved, False, reason, &message);
+            return;
+        }
+        self.remove_then_prove(began.max(dead.unwrap_or(began)));
+    }
+
+    fn cancel_what_waits(&mut self) {
+        let waiting = self.facts.in_flight.as_ref().filter(|request| !request.running);
+        if let Some(request) = waiting
+            && !matches!(request.key.kind, Kind::Remove | Kind::ReleaseFinalizer)
+        {
+            self.action = Action::Cancel(request.key.clone());
+        }
+    }
+
+    fn remove_then_prove(&mut self, after: Timestamp) {
+        let last = self.record.requests.get(&Kind::Remove);
+        let failure = last.and_then(|last| last.failure.clone());
+        let removed = last.and_then(|last| last.finished).filter(|finished| *finished >= after && failure.is_none());
+        let Some(removed) = removed else {
+            if let Some(failure) = failure {
+                self.say(ConditionType::JobsRemoved, False, &failure.reason, &failure.message);
+            }
+            self.ask_after_pause(Kind::Remove, Work::Remove(Scope::All));
+            return;
+        };
+        let facts = self.facts;
+        match judge::prove_gone(&facts.object, &self.record, facts.past, &facts.evidence, self.settings, self.rules) {
+            Ok(proof) => self.release_proved(proof),
+            Err(doubt) => {
+                self.remove_again(&doubt, removed);
+                let (reason, message) = self.dispel(&doubt, removed);
+                let stuck = reason == "JobsPresent" && self.now.since(removed) > self.settings.eager;
+                if stuck {
+                    let message = format!(
+                        "{message}; if their nodes are gone for good, `condor_rm -forcex` makes HTCondor forget them"
+                    );
+                    self.say(ConditionType::JobsRemoved, False, "NotRemovedYet", &message);
+                } else if reason != "Asking" {
+                    self.say(ConditionType::JobsRemoved, False, reason, &message);
+                }
+            }
+        }
+    }
+
+    /// Jobs that an answer younger than the removal shows and that are not being removed: once more, with pauses.
+    fn remove_again(&mut self, doubt: &Doubt, removed: Timestamp) {
+        let facts = self.facts;
+        let Answer::Known(queue) = &facts.evidence.queue else {
+            return;
+        };
+        let untouched = queue.ads.iter().any(|ad| ad.status != JobStatus::Removed);
+        if matches!(doubt, Doubt::Present(_)) && untouched && queue.asked_at > removed {
+            let step = self.record.requests.get(&Kind::Remove).map_or(0, |last| last.step);
+            let due = removed.plus(self.settings.pause(step));
+            if due <= self.now {
+                self.ask(Kind::Remove, Work::Remove(Scope::All));
+            } else {
+                self.look_again(due.since(self.now));
+            }
+        }
+    }
+
+    fn release_proved(&mut self, proof: ProvenGone) {
+        let detail = match self.record.jobs.len() {
+            0 => "HTCondor has no job of this HTCJob".to_owned(),
+            _ => format!("HTCondor has none of its jobs left: {}", self.ids()),
+        };
+        self.release(ReleasePermit::Gone(proof), detail, false);
+    }
+
+    fn release(&mut self, permit: ReleasePermit, detail: String, warning: bool) {
+        if !self.free() {
+            return;
+        }
+        if !self.known.released {
+            self.known.released = true;
+            if self.conditions.get(ConditionType::JobsRemoved).is_some() {
+                self.say(ConditionType::JobsRemoved, True, "Removed", &detail);
+            }
+            self.tell(Some(Phase::Terminating), Trigger::Gone, None, detail, warning);
+        }
+        self.look = Look::Nothing;
+        if self.facts.object.finalizer {
+            self.ask(Kind::ReleaseFinalizer, Work::ReleaseFinalizer(permit));
+        }
+    }
+}

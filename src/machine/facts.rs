@@ -1,0 +1,516 @@
+//! What is known about one `HTCJob`: the object, the ledger's record, the request in flight, HTCondor's answers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use strum::{Display, EnumString, IntoStaticStr};
+
+use super::ids::{Attempt, Birthdate, Index, JobId, SchedDate, ScheddName, Timestamp, Uid};
+use super::indices::Indices;
+use super::phase::Phase;
+use super::request::{Kind, RequestKey};
+use crate::api::{ConditionStatus, ConditionType};
+
+/// Everything that one decision is made from.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// The object, as the API server last showed it (possibly stale).
+    pub object: Object,
+    /// What the ledger says of it.
+    pub record: Record,
+    /// Whether the ledger can be trusted to know all that happened before.
+    pub past: Past,
+    /// The request that is queued or running for this object. Read *before* `record`: a request that has just ended
+    /// is then either still here or already in the record.
+    pub in_flight: Option<InFlight>,
+    /// HTCondor's dated answers.
+    pub evidence: Evidence,
+}
+
+/// The `HTCJob`.
+#[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is one fact of its own")]
+pub struct Object {
+    /// `metadata.uid`
+    pub uid: Uid,
+    /// `deletionTimestamp` is set.
+    pub deleting: bool,
+    /// One of our finalizers stands.
+    pub finalizer: bool,
+    /// Whose ledger may submit it.
+    pub claim: Claim,
+    /// The spec, or why it cannot be run, in words for the user.
+    pub spec: Result<Spec, String>,
+    /// Where its output goes, for messages.
+    pub output: String,
+    /// What its status says.
+    pub published: Published,
+    /// `creationTimestamp`, on Kubernetes' clock; history must reach back to it where no intent is known.
+    pub created: SchedDate,
+    /// Annotation [`ABANDON`](crate::api::ABANDON).
+    pub abandon: bool,
+    /// Annotation [`SUBMIT_AGAIN`](crate::api::SUBMIT_AGAIN).
+    pub submit_again: bool,
+}
+
+/// Which ledger claimed an object, in the patch that attached the finalizer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Claim {
+    /// None: no operator of this kind has touched it.
+    None,
+    /// This operator's ledger.
+    Ours,
+    /// Another ledger: a lost one, or another operator's.
+    Other,
+}
+
+/// As much of the spec as decisions need.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Spec {
+    /// Number of jobs asked for.
+    pub queue: u32,
+    /// `spec.suspend`
+    pub suspend: bool,
+}
+
+/// What the object's status says. It proves presence, never absence.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Published {
+    /// `status.phase`
+    pub phase: Option<Phase>,
+    /// `status.attempt`
+    pub attempt: u32,
+    /// Some job id stands in the status.
+    pub has_ids: bool,
+}
+
+impl Published {
+    /// Whether the status shows that HTCondor once had jobs of this object.
+    #[must_use]
+    pub fn shows_jobs(&self) -> bool {
+        self.has_ids
+            || self.phase.is_some_and(|phase| matches!(phase, Phase::Submitted | Phase::Running | Phase::Completed))
+    }
+}
+
+/// Whether the ledger's past is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Past {
+    /// This ledger has seen everything since it was made.
+    Continuous,
+    /// A new, lost or old ledger: objects that already carry our finalizer are doubtful. `settled` once the longest
+    /// life of an earlier operator's submitter has passed, so that asking HTCondor is worth something.
+    Unknown {
+        /// The wait is over, and it ended at this time.
+        settled: Option<Timestamp>,
+    },
+}
+
+/// What the ledger has about one object; empty if it has nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Record {
+    /// The object's own row.
+    pub known: Option<Known>,
+    /// Its submissions that are not superseded, oldest first.
+    pub attempts: Vec<Submission>,
+    /// The highest attempt ever, superseded or not.
+    pub highest: Attempt,
+    /// For each attempt, what was seen in history before its intent.
+    pub witnesses: BTreeMap<Attempt, Witness>,
+    /// Indices that were ever part of an attempt.
+    pub attempted: Indices,
+    /// Attempts in a row of which HTCondor accepted nothing.
+    pub refused: u32,
+    /// Its accepted jobs.
+    pub jobs: BTreeMap<Index, Job>,
+    /// The last request of each kind.
+    pub requests: BTreeMap<Kind, LastRequest>,
+}
+
+/// The ledger's row of one object.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Known {
+    /// Where it stands.
+    pub phase: Phase,
+    /// The object was new when its row was written: no earlier operator can have submitted it.
+    pub new: bool,
+    /// First acceptance.
+    pub started: Option<Timestamp>,
+    /// All jobs had an outcome.
+    pub completed: Option<Timestamp>,
+    /// Absence was proved and journaled; the finalizer may be gone already.
+    pub released: bool,
+    /// What was last said in conditions.
+    pub conditions: Vec<Condition>,
+}
+
+/// One condition, as the ledger keeps it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Condition {
+    /// Which.
+    pub kind: ConditionType,
+    /// Whether it holds.
+    pub status: ConditionStatus,
+    /// Why, one word.
+    pub reason: String,
+    /// Why, for people.
+    pub message: String,
+    /// When `status` last changed.
+    pub since: Timestamp,
+}
+
+/// One submission: an intent, and what is known of its submitter.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Submission {
+    /// Its number.
+    pub attempt: Attempt,
+    /// The jobs it was to submit.
+    pub indices: Indices,
+    /// The schedd it went to.
+    pub schedd: ScheddName,
+    /// That schedd's birthdate, read before the intent.
+    pub birthdate: Birthdate,
+    /// When the intent was made.
+    pub intent_at: Timestamp,
+    /// The same on the schedd's clock.
+    pub intent_date: SchedDate,
+    /// When `timeout` kills the submitter, whoever still lives.
+    pub not_after: Timestamp,
+    /// When the submitter was seen to be dead, with its whole process group.
+    pub dead_since: Option<Timestamp>,
+    /// What condor_submit said, if it said that it failed.
+    pub refusal: Option<String>,
+}
+
+/// What was seen in history before an intent. History drops its oldest ads first and lists them in the order in which they
+/// left the queue: while the witness is still there, so is everything that left after it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Witness {
+    /// History was empty.
+    Empty,
+    /// `GlobalJobId` of the newest ad.
+    Newest(String),
+}
+
+/// How far back history must reach to prove something.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Reach {
+    /// Ads that must still be there.
+    pub witnesses: BTreeSet<String>,
+    /// Where no witness is known: the date before which something must have left the queue that is still in history.
+    pub date: Option<SchedDate>,
+}
+
+/// One accepted job.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Job {
+    /// Its id in HTCondor.
+    pub id: JobId,
+    /// The attempt that submitted it.
+    pub attempt: Attempt,
+    /// Birthdate of the queue in which it was seen.
+    pub birthdate: Birthdate,
+    /// When it was recorded.
+    pub recorded: Timestamp,
+    /// `StageInFinish`
+    pub staged_in: SchedDate,
+    /// It has started at least once.
+    pub started: bool,
+    /// How it is doing.
+    pub state: JobState,
+    /// Its output lies in the output folder.
+    pub fetched: bool,
+    /// It has ended and was proved to have left the queue.
+    pub gone: bool,
+}
+
+impl Job {
+    /// Its outcome, if it has one.
+    #[must_use]
+    pub const fn outcome(&self) -> Option<&Outcome> {
+        match &self.state {
+            JobState::Ended(outcome) => Some(outcome),
+            JobState::Idle | JobState::Running | JobState::Held(_) => None,
+        }
+    }
+
+    /// Whether HTCondor has output of it that is not fetched.
+    #[must_use]
+    pub fn has_output(&self) -> bool {
+        !self.fetched && !self.gone && self.left_output()
+    }
+
+    /// Whether it ended in a way that leaves output.
+    #[must_use]
+    pub fn left_output(&self) -> bool {
+        self.outcome().is_some_and(Outcome::left_output)
+    }
+}
+
+/// How one accepted job is doing.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum JobState {
+    /// Waits for a machine.
+    Idle,
+    /// Runs, or its output is being transferred.
+    Running,
+    /// On hold.
+    Held(Hold),
+    /// Over.
+    Ended(Outcome),
+}
+
+/// Why a job is held.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Hold {
+    /// `HoldReasonCode`
+    pub code: i64,
+    /// `HoldReasonSubCode`
+    pub subcode: i64,
+    /// `HoldReason`
+    pub reason: String,
+}
+
+impl Hold {
+    /// `HoldReasonCode` of a hold by a person or a tool.
+    pub const BY_USER: i64 = 1;
+    /// `HoldReasonCode` of a job whose files are being spooled.
+    pub const SPOOLING: i64 = 16;
+    /// `HoldReasonSubCode` of the holds that this operator makes for `spec.suspend`.
+    pub const SUSPENDED: i64 = 8_472;
+
+    /// Whether this hold is the operator's own, for `spec.suspend`.
+    #[must_use]
+    pub const fn is_ours(&self) -> bool {
+        self.code == Self::BY_USER && self.subcode == Self::SUSPENDED
+    }
+}
+
+/// How a job ended.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// Exit code 0.
+    Succeeded,
+    /// Another exit code.
+    Failed(i32),
+    /// Killed by this signal.
+    Killed(i32),
+    /// Removed by somebody with HTCondor's own tools, or by a policy.
+    Removed,
+    /// HTCondor no longer knows it, and its history does not say how it ended.
+    Lost(Loss),
+}
+
+impl Outcome {
+    /// Whether a job that ended so leaves output in HTCondor.
+    #[must_use]
+    pub const fn left_output(&self) -> bool {
+        match self {
+            Self::Succeeded | Self::Failed(_) | Self::Killed(_) => true,
+            Self::Removed | Self::Lost(_) => false,
+        }
+    }
+}
+
+/// How a job got lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Display, EnumString, IntoStaticStr)]
+pub enum Loss {
+    /// Neither in the queue nor in history.
+    Vanished,
+    /// The schedd lost its queue.
+    QueueReset,
+}
+
+/// The last request of one kind.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct LastRequest {
+    /// The attempt it belonged to.
+    pub attempt: Attempt,
+    /// How many of this kind there were, this one included.
+    pub step: u32,
+    /// When it was taken up.
+    pub started: Timestamp,
+    /// When its tool had ended; none if that was not seen.
+    pub finished: Option<Timestamp>,
+    /// What went wrong.
+    pub failure: Option<Failure>,
+    /// Failures in a row, this one included.
+    pub failures: u32,
+}
+
+impl LastRequest {
+    /// When it ended, or began if its end was not seen.
+    #[must_use]
+    pub fn latest(&self) -> Timestamp {
+        self.finished.unwrap_or(self.started)
+    }
+}
+
+/// Why a request came to nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Failure {
+    /// One word, for a condition.
+    pub reason: String,
+    /// In words for the admin.
+    pub message: String,
+}
+
+impl From<Unknown> for Failure {
+    fn from(unknown: Unknown) -> Self {
+        Self { reason: unknown.why.to_string(), message: unknown.message }
+    }
+}
+
+/// A request that has been handed over and not yet resolved.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct InFlight {
+    /// Which.
+    pub key: RequestKey,
+    /// Whether its worker has taken it up; before that it can be cancelled.
+    pub running: bool,
+}
+
+/// An answer of HTCondor's. *Unknown is not absent.*
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Answer<T> {
+    /// It answered, completely.
+    Known(T),
+    /// It did not.
+    Unknown(Unknown),
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Unknown {
+    /// The kind of trouble.
+    pub why: Why,
+    /// In words for an admin; empty when nobody asked yet.
+    pub message: String,
+}
+
+/// Kinds of trouble in asking HTCondor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Display, IntoStaticStr)]
+pub enum Why {
+    /// Nobody has asked since the operator started or since the object was of interest.
+    NotAsked,
+    /// The schedd or its collector cannot be reached, or did not answer in time.
+    ScheddUnreachable,
+    /// HTCondor refused the operator's credentials.
+    CredentialsRefused,
+    /// The answer was cut short or cannot be read.
+    Incomplete,
+    /// More than half of the live jobs vanished at once; it is asked again before that is believed.
+    SuddenDrop,
+    /// Another schedd answers to the name.
+    AnotherSchedd,
+}
+
+/// What HTCondor said of one object's jobs.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Evidence {
+    /// `condor_q`
+    pub queue: Answer<Queue>,
+    /// `condor_history`, asked after `queue` was first seen without a job that was expected there.
+    pub history: Answer<History>,
+}
+
+impl Evidence {
+    /// Nobody has asked.
+    #[must_use]
+    pub const fn none() -> Self {
+        const NOT_ASKED: Unknown = Unknown { why: Why::NotAsked, message: String::new() };
+        Self { queue: Answer::Unknown(NOT_ASKED), history: Answer::Unknown(NOT_ASKED) }
+    }
+}
+
+/// A complete answer of `condor_q -allusers` by `HTCOperator`, cut down to one object.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Queue {
+    /// When the question was put.
+    pub asked_at: Timestamp,
+    /// The schedd's birthdate, the same before and after the question.
+    pub birthdate: Birthdate,
+    /// Since when that birthdate has been seen without a break.
+    pub steady_since: Timestamp,
+    /// The ads, by id.
+    pub ads: Arc<[Ad]>,
+}
+
+/// A complete answer of `condor_history`, cut down to one object.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct History {
+    /// When the question was put; always after an answer of the queue.
+    pub asked_at: Timestamp,
+    /// How far back it was found to reach.
+    pub reaches: Reach,
+    /// The ads.
+    pub ads: Arc<[Ad]>,
+}
+
+/// One job ad, from the queue or from history.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Ad {
+    /// `ClusterId`, `ProcId`
+    pub id: JobId,
+    /// `HTCJobAttempt`
+    pub attempt: Attempt,
+    /// `HTCJobIndex`
+    pub index: Index,
+    /// `HTCNotAfter`
+    pub not_after: Option<SchedDate>,
+    /// `JobStatus`
+    pub status: JobStatus,
+    /// `HoldReasonCode` and its companions.
+    pub hold: Hold,
+    /// `StageInFinish`
+    pub staged_in: Option<SchedDate>,
+    /// `StageOutFinish`
+    pub staged_out: Option<SchedDate>,
+    /// `ExitCode` or `ExitSignal`
+    pub exit: Option<Exit>,
+    /// `CompletionDate` > 0
+    pub completed: bool,
+    /// It has started at least once.
+    pub started: bool,
+    /// `RemoveReason`
+    pub remove_reason: String,
+}
+
+/// HTCondor's `JobStatus`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "HTCondor's own words")]
+pub enum JobStatus {
+    Idle,
+    Running,
+    Removed,
+    Completed,
+    Held,
+    TransferringOutput,
+    Suspended,
+}
+
+impl JobStatus {
+    /// From the number in the ad.
+    #[must_use]
+    pub const fn from_code(code: i64) -> Option<Self> {
+        match code {
+            1 => Some(Self::Idle),
+            2 => Some(Self::Running),
+            3 => Some(Self::Removed),
+            4 => Some(Self::Completed),
+            5 => Some(Self::Held),
+            6 => Some(Self::TransferringOutput),
+            7 => Some(Self::Suspended),
+            _ => None,
+        }
+    }
+}
+
+/// How the job's process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Exit {
+    /// `ExitCode`
+    Code(i32),
+    /// `ExitSignal`
+    Signal(i32),
+}

@@ -1,0 +1,186 @@
+//! Names and numbers that must not be mixed up.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub $inner);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+macro_rules! name {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(std::sync::Arc<str>);
+
+        impl $name {
+            /// The text itself.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl From<&str> for $name {
+            fn from(text: &str) -> Self {
+                Self(text.into())
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+name! {
+    /// Kubernetes' uid of one `HTCJob`: two objects of the same name, one after the other, differ in it.
+    Uid
+}
+name! {
+    /// Name of a schedd as its collector knows it, e.g. `schedd@test`.
+    ScheddName
+}
+number! {
+    /// Which submission of an `HTCJob` this is, from 1.
+    Attempt(u32)
+}
+number! {
+    /// Number of a job within its `HTCJob`, from 0; the script's argument.
+    Index(u32)
+}
+number! {
+    /// `ClusterId`, HTCondor's number of one `condor_submit`.
+    ClusterId(u64)
+}
+number! {
+    /// `JobQueueBirthdate` of a schedd (unix seconds): it changes when the job queue is lost, after which ids start again.
+    Birthdate(i64)
+}
+number! {
+    /// A moment on the schedd's clock, unix seconds, as job ads have it. Never compared with [`Timestamp`].
+    SchedDate(i64)
+}
+number! {
+    /// A moment on the operator's own clock, unix milliseconds. Within one run of the operator it never goes back.
+    Timestamp(i64)
+}
+
+impl Timestamp {
+    /// This moment plus `duration`, saturating.
+    #[must_use]
+    pub fn plus(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)))
+    }
+
+    /// Time from `earlier` to this moment; zero if it is the other way round.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
+    }
+}
+
+/// HTCondor's `cluster.proc`. Unique only together with the schedd and its [`Birthdate`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobId {
+    /// `ClusterId`
+    pub cluster: ClusterId,
+    /// `ProcId`
+    pub proc: u32,
+}
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.cluster, self.proc)
+    }
+}
+
+/// The text is not of the form `cluster.proc`.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not an HTCondor job id (cluster.proc)")]
+pub struct NotAJobId(String);
+
+impl FromStr for JobId {
+    type Err = NotAJobId;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.split_once('.')
+            .and_then(|(cluster, proc)| {
+                Some(Self { cluster: ClusterId(cluster.parse().ok()?), proc: proc.parse().ok()? })
+            })
+            .ok_or_else(|| NotAJobId(text.to_owned()))
+    }
+}
+
+/// Job ids as ranges of procs within clusters, e.g. `884426.0-999,884427.3`; `ids` must be sorted.
+/// Stops with `,…` before it grows past `limit` bytes.
+#[must_use]
+pub fn id_ranges(ids: &[JobId], limit: usize) -> String {
+    use fmt::Write as _;
+    let mut text = String::new();
+    let mut rest = ids;
+    while let [first, ..] = rest {
+        let run = rest
+            .windows(2)
+            .take_while(|pair| pair[0].cluster == pair[1].cluster && pair[0].proc.checked_add(1) == Some(pair[1].proc))
+            .count();
+        let mut piece = String::new();
+        if !text.is_empty() {
+            piece.push(',');
+        }
+        let _ = write!(piece, "{first}");
+        if run > 0 {
+            let _ = write!(piece, "-{}", rest[run].proc);
+        }
+        if text.len() + piece.len() + ",…".len() > limit {
+            text.push_str(",…");
+            return text;
+        }
+        text.push_str(&piece);
+        rest = &rest[run + 1..];
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ids(list: &[(u64, u32)]) -> Vec<JobId> {
+        list.iter().map(|&(cluster, proc)| JobId { cluster: ClusterId(cluster), proc }).collect()
+    }
+
+    #[test]
+    fn ranges_join_within_one_cluster() {
+        assert_eq!(id_ranges(&ids(&[(7, 0), (7, 1), (7, 2), (7, 5), (8, 6)]), 1000), "7.0-2,7.5,8.6");
+        assert_eq!(id_ranges(&[], 1000), "");
+    }
+
+    #[test]
+    fn ranges_stop_at_the_limit() {
+        let text = id_ranges(&ids(&[(1, 0), (2, 0), (3, 0), (4, 0)]), 12);
+        assert_eq!(text, "1.0,2.0,…");
+        assert!(text.len() <= 12);
+    }
+
+    #[test]
+    fn ids_are_read_strictly() {
+        assert_eq!("12.3".parse(), Ok(ids(&[(12, 3)])[0]));
+        for bad in ["12", "12.", ".3", "12.3.4", "a.b", "-1.0"] {
+            assert!(bad.parse::<JobId>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Sets of job numbers, kept as ranges: an `HTCJob` may have 100,000 jobs and nearly always they go together.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+use super::ids::Index;
+
+/// A set of [`Index`], as sorted, separate ranges; written `0-4,7`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Indices(Vec<(u32, u32)>);
+
+impl Indices {
+    /// The numbers `0..count`.
+    #[must_use]
+    pub fn first(count: u32) -> Self {
+        count.checked_sub(1).map_or_else(Self::default, |last| Self(vec![(0, last)]))
+    }
+
+    /// How many numbers are in the set.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.iter().map(|&(first, last)| (last - first) as usize + 1).sum()
+    }
+
+    /// Whether the set has no number.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether `index` is in the set.
+    #[must_use]
+    pub fn contains(&self, index: Index) -> bool {
+        let after = self.0.partition_point(|&(first, _)| first <= index.0);
+        after.checked_sub(1).is_some_and(|range| self.0[range].1 >= index.0)
+    }
+
+    /// The numbers, smallest first.
+    pub fn iter(&self) -> impl Iterator<Item = Index> + '_ {
+        self.0.iter().flat_map(|&(first, last)| RangeInclusive::new(first, last)).map(Index)
+    }
+
+    /// The numbers of this set that are not in `other`.
+    #[must_use]
+    pub fn without(&self, other: &Self) -> Self {
+        self.iter().filter(|index| !other.contains(*index)).collect()
+    }
+
+    /// The smallest `count` numbers.
+    #[must_use]
+    pub fn take(&self, count: usize) -> Self {
+        self.iter().take(count).collect()
+    }
+}
+
+/// Adds numbers in any order; duplicates count once.
+impl FromIterator<Index> for Indices {
+    fn from_iter<I: IntoIterator<Item = Index>>(numbers: I) -> Self {
+        let mut all: Vec<u32> = numbers.into_iter().map(|index| index.0).collect();
+        all.sort_unstable();
+        all.dedup();
+        let mut ranges: Vec<(u32, u32)> = Vec::new();
+        for number in all {
+            match ranges.last_mut() {
+                Some((_, last)) if last.checked_add(1) == Some(number) => *last = number,
+                _ => ranges.push((number, number)),
+            }
+        }
+        Self(ranges)
+    }
+}
+
+impl fmt::Display for Indices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (nth, (first, last)) in self.0.iter().enumerate() {
+            let comma = if nth > 0 { "," } else { "" };
+            if first == last {
+                write!(f, "{comma}{first}")?;
+            } else {
+                write!(f, "{comma}{first}-{last}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The text is no list of ranges such as `0-4,7`.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no list of ranges such as 0-4,7")]
+pub struct NotIndices(String);
+
+impl FromStr for Indices {
+    type Err = NotIndices;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut ranges: Vec<(u32, u32)> = Vec::new();
+        for piece in text.split(',').filter(|piece| !piece.is_empty()) {
+            let (first, last) = piece.split_once('-').unwrap_or((piece, piece));
+            let range = first.parse().ok().zip(last.parse().ok());
+            let after = ranges.last().map(|&(_, last)| last);
+            match range {
+                Some((first, last)) if first <= last && after.is_none_or(|after: u32| after < first) => {
+                    ranges.push((first, last));
+                }
+                _ => return Err(NotIndices(text.to_owned())),
+            }
+        }
+        Ok(Self(ranges))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn behaves_as_a_set(numbers in proptest::collection::vec(0_u32..40, 0..40), others in proptest::collection::vec(0_u32..40, 0..40)) {
+            let set: Indices = numbers.iter().copied().map(Index).collect();
+            let other: Indices = others.iter().copied().map(Index).collect();
+            let model: BTreeSet<u32> = numbers.iter().copied().collect();
+            let rest: BTreeSet<u32> = model.difference(&others.iter().copied().collect()).copied().collect();
+            prop_assert_eq!(set.iter().map(|index| index.0).collect::<Vec<_>>(), model.iter().copied().collect::<Vec<_>>());
+            prop_assert_eq!(set.len(), model.len());
+            prop_assert_eq!(set.without(&other).iter().map(|index| index.0).collect::<Vec<_>>(), rest.into_iter().collect::<Vec<_>>());
+            prop_assert_eq!(set.to_string().parse::<Indices>(), Ok(set.clone()));
+            for number in 0..41 {
+                prop_assert_eq!(set.contains(Index(number)), model.contains(&number));
+            }
+        }
+    }
+
+    #[test]
+    fn text_is_read_strictly() {
+        assert_eq!("0-4,7".parse::<Indices>().map(|set| set.len()), Ok(6));
+        for bad in ["4-0", "a", "1,1", "3,1", "1-2-3"] {
+            assert!(bad.parse::<Indices>().is_err(), "{bad}");
+        }
+    }
+}

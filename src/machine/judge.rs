@@ -1,0 +1,459 @@
+//! From dated evidence to verdicts and proofs.
+//!
+//! The types [`ProvenGone`], [`ProvenNeverAccepted`], [`NeverAttempted`] and [`NeverSubmitted`] can be made only here.
+//! `decide` cannot submit or release a finalizer without one of them.
+
+use std::collections::BTreeMap;
+
+use super::facts::{
+    Ad, Answer, Evidence, Exit, History, Job, JobStatus, Loss, Object, Outcome, Past, Queue, Record, Submission,
+    Unknown, Witness,
+};
+use super::ids::{Attempt, Birthdate, Index, JobId, SchedDate, Timestamp, Uid};
+use super::indices::Indices;
+use super::rules::{Rules, Settings};
+
+/// HTCondor had no job of this object when it was asked, and none can appear any more.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ProvenGone {
+    uid: Uid,
+    asked_at: Timestamp,
+}
+
+impl ProvenGone {
+    /// The object.
+    #[must_use]
+    pub const fn uid(&self) -> &Uid {
+        &self.uid
+    }
+
+    /// When HTCondor was asked.
+    #[must_use]
+    pub const fn asked_at(&self) -> Timestamp {
+        self.asked_at
+    }
+}
+
+/// No attempt so far has made HTCondor accept any of these jobs, and none will.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ProvenNeverAccepted {
+    uid: Uid,
+    attempt: Attempt,
+    indices: Indices,
+}
+
+impl ProvenNeverAccepted {
+    /// Up to this attempt all are settled for good: none of their jobs is missing but those that were judged.
+    #[must_use]
+    pub const fn attempt(&self) -> Attempt {
+        self.attempt
+    }
+
+    /// The object.
+    #[must_use]
+    pub const fn uid(&self) -> &Uid {
+        &self.uid
+    }
+
+    /// The jobs.
+    #[must_use]
+    pub const fn indices(&self) -> &Indices {
+        &self.indices
+    }
+}
+
+/// These jobs never were part of an attempt, in a ledger that knows its past.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct NeverAttempted {
+    indices: Indices,
+}
+
+impl NeverAttempted {
+    /// The jobs.
+    #[must_use]
+    pub const fn indices(&self) -> &Indices {
+        &self.indices
+    }
+}
+
+/// Nothing was ever submitted for the object, in a ledger that knows its past.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct NeverSubmitted(());
+
+/// Why something is not proved (yet).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Doubt {
+    /// HTCondor has to be asked (again) first.
+    NotAskedSince,
+    /// History has to be asked first.
+    HistoryNotAsked,
+    /// HTCondor did not answer.
+    Unanswered(Unknown),
+    /// A submitter may still be alive, until this time at most.
+    SubmitterMayLive(Timestamp),
+    /// The past of the ledger is unknown, and the wait for an earlier operator's submitter is not over.
+    PastUnknown,
+    /// These jobs are in HTCondor.
+    Present(Vec<JobId>),
+    /// History does not reach back to the intent.
+    HistoryTooShort,
+    /// The birthdate is not that of the intent, and not (yet) plainly that of a lost queue.
+    BirthdateChanged,
+    /// The status shows jobs: it is not a new object.
+    PublishedJobs,
+}
+
+/// What one ad says of the acceptance of its job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Acceptance {
+    /// HTCondor has its files: it counts.
+    Accepted,
+    /// Removed before it was accepted, by somebody else than us and the schedd: an outcome.
+    RemovedByOthers,
+    /// Its files are on their way, or never will be.
+    Staging,
+    /// Its files came too late; it does not run its payload and does not count.
+    Late,
+    /// Removed before it was accepted, by the schedd or by us; it never was a job.
+    Stillborn,
+}
+
+/// `RemoveReason` of jobs whose files never arrived, as the schedd writes it (23.9 and 25.14).
+const STAGING_FAILED: &str = "Staging of job files failed";
+
+/// The reason that the operator gives to `condor_rm`; the schedd adds ` (by user …)`.
+pub const REMOVED_BY_US: &str = "removed by htc-operator";
+
+/// What `ad` says.
+#[must_use]
+pub fn acceptance(ad: &Ad, rules: &Rules) -> Acceptance {
+    match (ad.staged_in, ad.not_after) {
+        (Some(finish), Some(limit)) if finish > limit && rules.late_is_no_job => Acceptance::Late,
+        (Some(_), _) => Acceptance::Accepted,
+        (None, _) if ad.started => Acceptance::Accepted,
+        (None, _) => match ad.status {
+            JobStatus::Removed if removed_by_us(ad) || ad.remove_reason.contains(STAGING_FAILED) => {
+                Acceptance::Stillborn
+            }
+            JobStatus::Removed => Acceptance::RemovedByOthers,
+            JobStatus::Held | JobStatus::Idle if rules.staged_is_accepted => Acceptance::Staging,
+            JobStatus::Held
+            | JobStatus::Idle
+            | JobStatus::Running
+            | JobStatus::Completed
+            | JobStatus::TransferringOutput
+            | JobStatus::Suspended => Acceptance::Accepted,
+        },
+    }
+}
+
+fn removed_by_us(ad: &Ad) -> bool {
+    ad.status == JobStatus::Removed && ad.remove_reason.starts_with(REMOVED_BY_US)
+}
+
+/// The outcome that `ad` shows, if its job is over.
+#[must_use]
+pub fn outcome(ad: &Ad) -> Option<Outcome> {
+    let by_exit = match ad.exit {
+        Some(Exit::Code(0)) => Outcome::Succeeded,
+        Some(Exit::Code(code)) => Outcome::Failed(code),
+        Some(Exit::Signal(signal)) => Outcome::Killed(signal),
+        None => Outcome::Removed,
+    };
+    match ad.status {
+        JobStatus::Completed => Some(by_exit),
+        // condor_rm of a job that had ended keeps its end; one removed between two tries keeps a stale ExitCode but no
+        // CompletionDate.
+        JobStatus::Removed if ad.completed => Some(by_exit),
+        JobStatus::Removed => Some(Outcome::Removed),
+        JobStatus::Idle
+        | JobStatus::Running
+        | JobStatus::Held
+        | JobStatus::TransferringOutput
+        | JobStatus::Suspended => None,
+    }
+}
+
+/// Where an ad was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In the queue.
+    Queue,
+    /// In history.
+    History,
+}
+
+/// One ad and where it was seen.
+#[derive(Clone, Copy, Debug)]
+pub struct Sighting<'a> {
+    /// The ad.
+    pub ad: &'a Ad,
+    /// Where.
+    pub place: Place,
+    /// What it says of acceptance.
+    pub acceptance: Acceptance,
+}
+
+/// All ads of one object, by index. A job that is in both answers counts as in history: history was asked later, and no
+/// job comes back from it. The same id in two attempts is two jobs: ids begin anew when a schedd has lost its queue.
+#[derive(Debug, Default)]
+pub struct Sightings<'a> {
+    by_index: BTreeMap<Index, Vec<Sighting<'a>>>,
+}
+
+impl<'a> Sightings<'a> {
+    /// Sorts the ads of `evidence`.
+    #[must_use]
+    pub fn new(evidence: &'a Evidence, rules: &Rules) -> Self {
+        let mut by_index: BTreeMap<Index, Vec<Sighting<'a>>> = BTreeMap::new();
+        let mut add = |ads: &'a [Ad], place| {
+            for ad in ads {
+                let seen = by_index.entry(ad.index).or_default();
+                if !seen.iter().any(|other| other.ad.id == ad.id && other.ad.attempt == ad.attempt) {
+                    seen.push(Sighting { ad, place, acceptance: acceptance(ad, rules) });
+                }
+            }
+        };
+        if let Answer::Known(History { ads, .. }) = &evidence.history {
+            add(ads, Place::History);
+        }
+        if let Answer::Known(Queue { ads, .. }) = &evidence.queue {
+            add(ads, Place::Queue);
+        }
+        for seen in by_index.values_mut() {
+            seen.sort_by_key(|sighting| (sighting.acceptance, removed_by_us(sighting.ad), sighting.ad.id));
+        }
+        Self { by_index }
+    }
+
+    /// The ads of `index`: those that count first (of these, what we removed as surplus comes last), then by id.
+    #[must_use]
+    pub fn of(&self, index: Index) -> &[Sighting<'a>] {
+        self.by_index.get(&index).map_or(&[], Vec::as_slice)
+    }
+
+    /// All ads.
+    pub fn iter(&self) -> impl Iterator<Item = (Index, &Sighting<'a>)> {
+        self.by_index.iter().flat_map(|(index, seen)| seen.iter().map(move |sighting| (*index, sighting)))
+    }
+}
+
+/// Whether a birthdate seen now is as good as `recorded`: the same, or plainly that of a queue begun anew.
+#[must_use]
+pub fn birthdate_agrees(queue: &Queue, recorded: Birthdate, settings: &Settings, rules: &Rules) -> bool {
+    !rules.same_birthdate || queue.birthdate == recorded || queue_was_reset(queue, recorded, settings)
+}
+
+/// Whether the schedd has lost the queue that was born at `recorded`: a newer birthdate, seen steadily.
+#[must_use]
+pub fn queue_was_reset(queue: &Queue, recorded: Birthdate, settings: &Settings) -> bool {
+    queue.birthdate > recorded && queue.asked_at.since(queue.steady_since) >= settings.birthdate_steady
+}
+
+/// When the submitter of `attempt` is dead for certain.
+#[must_use]
+pub fn dead_at(attempt: &Submission, settings: &Settings) -> Timestamp {
+    attempt.dead_since.unwrap_or_else(|| attempt.not_after.plus(settings.dead_margin))
+}
+
+/// The queue's answer, if it was asked after every submitter was dead.
+fn asked_after_death<'a>(
+    evidence: &'a Evidence,
+    attempts: &[&Submission],
+    settings: &Settings,
+    rules: &Rules,
+) -> Result<&'a Queue, Doubt> {
+    let queue = match &evidence.queue {
+        Answer::Known(queue) => queue,
+        Answer::Unknown(unknown) => return Err(Doubt::Unanswered(unknown.clone())),
+    };
+    for attempt in attempts {
+        let dead = dead_at(attempt, settings);
+        if rules.ask_after_death && queue.asked_at <= dead {
+            let known_dead = attempt.dead_since.is_some();
+            return Err(if known_dead { Doubt::NotAskedSince } else { Doubt::SubmitterMayLive(dead) });
+        }
+        if !birthdate_agrees(queue, attempt.birthdate, settings, rules) {
+            return Err(Doubt::BirthdateChanged);
+        }
+    }
+    Ok(queue)
+}
+
+pub(super) fn past_settled(past: Past, queue: &Queue, rules: &Rules) -> Result<(), Doubt> {
+    match past {
+        Past::Continuous => Ok(()),
+        Past::Unknown { .. } if !rules.doubt_unknown_past => Ok(()),
+        Past::Unknown { settled: Some(settled) } if queue.asked_at > settled => Ok(()),
+        Past::Unknown { settled: Some(_) } => Err(Doubt::NotAskedSince),
+        Past::Unknown { settled: None } => Err(Doubt::PastUnknown),
+    }
+}
+
+/// Proves that HTCondor has no job of the object left and that none can appear.
+pub fn prove_gone(
+    object: &Object,
+    record: &Record,
+    past: Past,
+    evidence: &Evidence,
+    settings: &Settings,
+    rules: &Rules,
+) -> Result<ProvenGone, Doubt> {
+    let attempts: Vec<&Submission> = record.attempts.iter().collect();
+    let queue = asked_after_death(evidence, &attempts, settings, rules)?;
+    past_settled(past, queue, rules)?;
+    if !rules.prove_gone {
+        return Ok(ProvenGone { uid: object.uid.clone(), asked_at: queue.asked_at });
+    }
+    let last_change = record
+        .jobs
+        .values()
+        .map(|job| job.recorded)
+        .chain(record.requests.values().map(super::facts::LastRequest::latest))
+        .max();
+    if rules.ask_after_death && last_change.is_some_and(|change| queue.asked_at <= change) {
+        return Err(Doubt::NotAskedSince);
+    }
+    if record.jobs.values().any(|job| !job.gone && !birthdate_agrees(queue, job.birthdate, settings, rules)) {
+        return Err(Doubt::BirthdateChanged);
+    }
+    if !queue.ads.is_empty() {
+        return Err(Doubt::Present(queue.ads.iter().map(|ad| ad.id).collect()));
+    }
+    Ok(ProvenGone { uid: object.uid.clone(), asked_at: queue.asked_at })
+}
+
+/// Proves that no attempt so far has made HTCondor accept any of `indices`.
+#[allow(clippy::too_many_arguments, reason = "each is a different kind of evidence")]
+pub fn prove_never_accepted(
+    object: &Object,
+    record: &Record,
+    past: Past,
+    indices: &Indices,
+    evidence: &Evidence,
+    sightings: &Sightings<'_>,
+    settings: &Settings,
+    rules: &Rules,
+) -> Result<ProvenNeverAccepted, Doubt> {
+    let attempts: Vec<&Submission> =
+        record.attempts.iter().filter(|attempt| attempt.indices.iter().any(|index| indices.contains(index))).collect();
+    let queue = asked_after_death(evidence, &attempts, settings, rules)?;
+    past_settled(past, queue, rules)?;
+    let left: Vec<JobId> = indices
+        .iter()
+        .flat_map(|index| sightings.of(index))
+        .filter(|sighting| sighting.place == Place::Queue || counts(sighting.acceptance))
+        .map(|sighting| sighting.ad.id)
+        .collect();
+    if !left.is_empty() {
+        return Err(Doubt::Present(left));
+    }
+    let history = match &evidence.history {
+        Answer::Known(history) if history.asked_at > queue.asked_at || !rules.ask_after_death => history,
+        Answer::Known(_) => return Err(Doubt::HistoryNotAsked),
+        Answer::Unknown(unknown) if unknown.message.is_empty() => return Err(Doubt::HistoryNotAsked),
+        Answer::Unknown(unknown) => return Err(Doubt::Unanswered(unknown.clone())),
+    };
+    let intent_known = |index: Index| attempts.iter().any(|attempt| attempt.indices.contains(index));
+    let all_known = indices.iter().all(intent_known);
+    if object.published.shows_jobs() && !all_known {
+        return Err(Doubt::PublishedJobs);
+    }
+    let far_enough = (all_known || reaches_to(history, None, object.created))
+        && attempts
+            .iter()
+            .all(|attempt| reaches_to(history, record.witnesses.get(&attempt.attempt), attempt.intent_date));
+    if rules.history_reaches_back && !far_enough && !object.submit_again {
+        return Err(Doubt::HistoryTooShort);
+    }
+    Ok(ProvenNeverAccepted { uid: object.uid.clone(), attempt: settled(record, indices), indices: indices.clone() })
+}
+
+/// The latest attempt up to which no job is missing but `indices`.
+fn settled(record: &Record, indices: &Indices) -> Attempt {
+    let missing_too = |index: Index| !indices.contains(index) && !record.jobs.contains_key(&index);
+    let unsettled = record.attempts.iter().find(|attempt| attempt.indices.iter().any(missing_too));
+    unsettled.map_or(record.highest, |attempt| Attempt(attempt.attempt.0.saturating_sub(1)))
+}
+
+/// Whether history still has all that left the queue since `witness` was seen, or since `date` where there is none.
+fn reaches_to(history: &History, witness: Option<&Witness>, date: SchedDate) -> bool {
+    match witness {
+        Some(Witness::Empty) => true,
+        Some(Witness::Newest(id)) => history.reaches.witnesses.contains(id),
+        None => history.reaches.date.is_some_and(|reached| reached <= date),
+    }
+}
+
+/// Whether an ad of this kind is a job of its object.
+#[must_use]
+pub const fn counts(acceptance: Acceptance) -> bool {
+    match acceptance {
+        Acceptance::Accepted | Acceptance::RemovedByOthers => true,
+        Acceptance::Staging | Acceptance::Late | Acceptance::Stillborn => false,
+    }
+}
+
+/// Shows that `indices` never were part of an attempt; no evidence from HTCondor is needed for a new object.
+pub fn never_attempted(
+    object: &Object,
+    record: &Record,
+    past: Past,
+    indices: &Indices,
+    rules: &Rules,
+) -> Result<NeverAttempted, Doubt> {
+    let new = record.known.as_ref().is_some_and(|known| known.new);
+    if rules.doubt_unknown_past && !(new && past == Past::Continuous) {
+        return Err(Doubt::PastUnknown);
+    }
+    if object.published.attempt > record.highest.0 || (object.published.shows_jobs() && record.highest == Attempt(0)) {
+        return Err(Doubt::PublishedJobs);
+    }
+    if indices.iter().any(|index| record.attempted.contains(index)) {
+        return Err(Doubt::NotAskedSince);
+    }
+    Ok(NeverAttempted { indices: indices.clone() })
+}
+
+/// Shows that nothing was ever submitted for the object.
+#[must_use]
+pub fn never_submitted(object: &Object, record: &Record, past: Past) -> Option<NeverSubmitted> {
+    let new = record.known.as_ref().is_none_or(|known| known.new);
+    let untouched = record.highest == Attempt(0)
+        && record.jobs.is_empty()
+        && object.published.attempt == 0
+        && !object.published.shows_jobs();
+    (new && untouched && past == Past::Continuous).then_some(NeverSubmitted(()))
+}
+
+/// Whether a job that was accepted is in neither place: its history was asked after the queue and reaches back far
+/// enough, or its queue was lost.
+pub fn is_lost(job: &Job, record: &Record, evidence: &Evidence, settings: &Settings) -> Result<Loss, Doubt> {
+    let queue = match &evidence.queue {
+        Answer::Known(queue) => queue,
+        Answer::Unknown(unknown) => return Err(Doubt::Unanswered(unknown.clone())),
+    };
+    let reset = queue_was_reset(queue, job.birthdate, settings);
+    if queue.birthdate != job.birthdate && !reset {
+        return Err(Doubt::BirthdateChanged);
+    }
+    if queue.asked_at <= job.recorded {
+        return Err(Doubt::NotAskedSince);
+    }
+    let history = match &evidence.history {
+        Answer::Known(history) if history.asked_at > queue.asked_at => history,
+        Answer::Known(_) => return Err(Doubt::HistoryNotAsked),
+        Answer::Unknown(unknown) if unknown.message.is_empty() => return Err(Doubt::HistoryNotAsked),
+        Answer::Unknown(unknown) => return Err(Doubt::Unanswered(unknown.clone())),
+    };
+    if history.ads.iter().any(|ad| ad.id == job.id && ad.attempt == job.attempt) {
+        return Err(Doubt::Present(vec![job.id]));
+    }
+    if reset {
+        Ok(Loss::QueueReset)
+    } else if reaches_to(history, record.witnesses.get(&job.attempt), job.staged_in) {
+        Ok(Loss::Vanished)
+    } else {
+        Err(Doubt::HistoryTooShort)
+    }
+}

@@ -1,0 +1,104 @@
+//! Requests: the effects that `decide` can ask for, at most one at a time for each object.
+
+use strum::{Display, EnumIter, EnumString, IntoStaticStr};
+
+use super::ids::{Attempt, JobId, Uid};
+use super::indices::Indices;
+use super::judge::{NeverAttempted, NeverSubmitted, ProvenGone, ProvenNeverAccepted};
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Display, EnumIter, EnumString, IntoStaticStr)]
+pub enum Kind {
+    /// Attach the finalizer and the claim.
+    AttachFinalizer,
+    /// `condor_submit`
+    Submit,
+    /// `condor_rm`
+    Remove,
+    /// `condor_hold`
+    Hold,
+    /// `condor_release`
+    Release,
+    /// `condor_transfer_data`
+    Fetch,
+    /// `condor_qedit … LeaveJobInQueue False`
+    Tidy,
+    /// Release the finalizer.
+    ReleaseFinalizer,
+}
+
+/// Names one request for good.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RequestKey {
+    /// The object.
+    pub uid: Uid,
+    /// What it does.
+    pub kind: Kind,
+    /// The attempt it belongs to; for a submission, the one it makes.
+    pub attempt: Attempt,
+    /// Which of its kind, from 1.
+    pub step: u32,
+}
+
+/// One effect to be carried out.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Request {
+    /// Its name.
+    pub key: RequestKey,
+    /// The work itself.
+    pub work: Work,
+    /// It has failed before and goes alone, so that it spoils nobody else's.
+    pub alone: bool,
+}
+
+/// What is to be done, with the proof that it may be.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Work {
+    /// Attach the finalizer and the claim.
+    AttachFinalizer,
+    /// Submit these jobs.
+    Submit(Indices, SubmitPermit),
+    /// Remove jobs of this object.
+    Remove(Scope),
+    /// Hold the jobs that are idle or running.
+    Hold,
+    /// Release the jobs that the operator holds.
+    Release,
+    /// Bring back the output of these ended jobs.
+    Fetch(Indices),
+    /// Let these ended jobs, whose output is here, leave the queue.
+    Tidy(Indices),
+    /// Let the object go.
+    ReleaseFinalizer(ReleasePermit),
+}
+
+/// Why jobs may be submitted.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum SubmitPermit {
+    /// They never were part of an attempt.
+    First(NeverAttempted),
+    /// The earlier attempts are proved to have come to nothing.
+    Again(ProvenNeverAccepted),
+}
+
+/// Why an object may go.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ReleasePermit {
+    /// HTCondor is proved to have none of its jobs.
+    Gone(ProvenGone),
+    /// Nothing was ever submitted.
+    NeverSubmitted(NeverSubmitted),
+    /// An admin said so; these jobs may be left.
+    Abandoned(Vec<JobId>),
+}
+
+/// Which jobs of the object to remove.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Scope {
+    /// All.
+    All,
+    /// Those still in staging, and only as long as they are.
+    Staging,
+    /// Jobs that never counted: late ones and duplicates.
+    Extra(Vec<JobId>),
+}

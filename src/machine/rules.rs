@@ -1,0 +1,118 @@
+//! Times that the machine waits, and the rules that the model checker can switch off one by one.
+
+use std::time::Duration;
+
+/// Times and sizes that `judge` and `decide` go by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// How long after its submitter's death a job may stay in staging before it is removed.
+    pub staging: Duration,
+    /// How long after `not_after` a submitter that was not seen to die counts as dead.
+    pub dead_margin: Duration,
+    /// `HTCNotAfter` lies this much after the submitter's own limit.
+    pub late_margin: Duration,
+    /// How long `Complete` and `Failed` wait for the output.
+    pub output_wait: Duration,
+    /// How long a newer birthdate must be seen before the queue counts as lost.
+    pub birthdate_steady: Duration,
+    /// Longest life of a submitter (`T_max`).
+    pub submit_max: Duration,
+    /// First pause after something that HTCondor refused; it doubles with each further one.
+    pub pause_first: Duration,
+    /// Longest pause.
+    pub pause_max: Duration,
+    /// Least time between two fetches of output while jobs are still running.
+    pub fetch_every: Duration,
+    /// How long after an effect HTCondor is asked every `soon`; after that, at the tracker's interval.
+    pub eager: Duration,
+    /// Pause before the next look when something is about to change (staging, removal).
+    pub soon: Duration,
+    /// Most jobs handed to HTCondor in one attempt.
+    pub jobs_per_attempt: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            staging: Duration::from_secs(120),
+            dead_margin: Duration::from_secs(60),
+            late_margin: Duration::from_secs(30),
+            output_wait: Duration::from_secs(600),
+            birthdate_steady: Duration::from_secs(300),
+            submit_max: Duration::from_secs(600),
+            pause_first: Duration::from_secs(5),
+            pause_max: Duration::from_secs(600),
+            fetch_every: Duration::from_secs(60),
+            eager: Duration::from_secs(15),
+            soon: Duration::from_secs(1),
+            jobs_per_attempt: 2000,
+        }
+    }
+}
+
+impl Settings {
+    /// Pause after `failures` failures in a row: none for 0, then `pause_first`, doubling up to `pause_max`.
+    #[must_use]
+    pub fn pause(&self, failures: u32) -> Duration {
+        match failures {
+            0 => Duration::ZERO,
+            n => self.pause_first.saturating_mul(1_u32.checked_shl(n - 1).unwrap_or(u32::MAX)).min(self.pause_max),
+        }
+    }
+}
+
+/// The rules that keep the promises. All are on in production; the model checker takes one out at a time and must then
+/// find a run that breaks a promise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "each is one switch of its own")]
+pub struct Rules {
+    /// An answer counts only if its question was asked after the submitter's death and the job's last change.
+    pub ask_after_death: bool,
+    /// History must reach back before the intent.
+    pub history_reaches_back: bool,
+    /// The birthdate must be that of the intent.
+    pub same_birthdate: bool,
+    /// A job whose files arrived after `HTCNotAfter` is no job.
+    pub late_is_no_job: bool,
+    /// A job counts only once the schedd has its files.
+    pub staged_is_accepted: bool,
+    /// While a request is queued or running no other is made.
+    pub one_request: bool,
+    /// The finalizer goes only with a proof.
+    pub prove_gone: bool,
+    /// The intents of a batch are durable before the tool runs.
+    pub intent_first: bool,
+    /// The fence is checked again after the intents are durable.
+    pub fence_after_intent: bool,
+    /// An object that had our finalizer before this ledger knew it is judged before it is submitted.
+    pub doubt_unknown_past: bool,
+}
+
+impl Rules {
+    /// Every rule in force.
+    pub const ALL: Self = Self {
+        ask_after_death: true,
+        history_reaches_back: true,
+        same_birthdate: true,
+        late_is_no_job: true,
+        staged_is_accepted: true,
+        one_request: true,
+        prove_gone: true,
+        intent_first: true,
+        fence_after_intent: true,
+        doubt_unknown_past: true,
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_longest() {
+        let settings = Settings::default();
+        let pauses: Vec<u64> = (0..10).map(|failures| settings.pause(failures).as_secs()).collect();
+        assert_eq!(pauses, [0, 5, 10, 20, 40, 80, 160, 320, 600, 600]);
+        assert_eq!(settings.pause(u32::MAX), settings.pause_max);
+    }
+}

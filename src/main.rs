@@ -1,0 +1,91 @@
+//! Flags to a command, and its result to an exit code.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is what talks to the terminal")]
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use htc_operator::config::Config;
+use htc_operator::telemetry::{self, LogFormat};
+use htc_operator::{api, check, machine, operator};
+
+#[derive(Parser)]
+#[command(version, about = "Runs Kubernetes HTCJobs on an HTCondor pool, exactly once, and leaves nothing behind")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// How log lines look.
+    #[arg(long, env = "HTC_LOG_FORMAT", default_value = "text", global = true)]
+    log_format: LogFormat,
+    /// Which log lines there are: `warn`, `info`, `htc_operator=debug`, …
+    #[arg(long, env = "HTC_LOG", default_value = "info,kube_runtime=warn", global = true)]
+    log: String,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the operator until SIGTERM.
+    Run(Box<Config>),
+    /// Print the CustomResourceDefinition.
+    Crd,
+    /// Write the statecharts into a folder.
+    Statechart {
+        /// The folder; without it the Mermaid diagram is printed.
+        folder: Option<PathBuf>,
+    },
+    /// Say whether the cluster, the schedd and the database can be used.
+    Check(Box<Config>),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    if let Err(error) = telemetry::start(cli.log_format, &cli.log) {
+        eprintln!("htc-operator: --log: {error}");
+        return ExitCode::from(2);
+    }
+    let result = match cli.command {
+        Command::Run(config) => {
+            block_on(operator::run(*config)).and_then(|result| result.map_err(|error| error.to_string()))
+        }
+        Command::Crd => api::crd_yaml().map(|yaml| print!("{yaml}")).map_err(|error| error.to_string()),
+        Command::Statechart { folder: None } => {
+            print!("{}", machine::chart::mermaid());
+            Ok(())
+        }
+        Command::Statechart { folder: Some(folder) } => write_charts(&folder)
+            .map_err(|error| format!("cannot write the statecharts into {}: {error}", folder.display())),
+        Command::Check(config) => block_on(check::check(&config)).and_then(|lines| report(&lines)),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("htc-operator: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn block_on<T>(work: impl Future<Output = T>) -> Result<T, String> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
+    let result = runtime.block_on(work);
+    // A write to a slow volume must not hold up the end.
+    runtime.shutdown_timeout(std::time::Duration::from_millis(500));
+    Ok(result)
+}
+
+fn write_charts(folder: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    machine::chart::files().iter().try_for_each(|file| std::fs::write(folder.join(file.name), &file.contents))
+}
+
+fn report(lines: &[check::Line]) -> Result<(), String> {
+    for check::Line { what, found } in lines {
+        match found {
+            Ok(found) => println!("ok    {what}: {found}"),
+            Err(wrong) => println!("WRONG {what}: {wrong}"),
+        }
+    }
+    let wrong = lines.iter().filter(|line| line.found.is_err()).count();
+    if wrong == 0 { Ok(()) } else { Err(format!("{wrong} of {} cannot be used", lines.len())) }
+}

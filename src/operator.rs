@@ -1,0 +1,191 @@
+//! Puts the rooms together and runs them.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::Client;
+use kube::api::Api;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+
+use crate::clock::Clock;
+use crate::condor::htcopts::{HtcOpts, HtcOptsError};
+use crate::condor::{Schedd, Tools};
+use crate::config::Config;
+use crate::controller::{self, API_LIMIT, Context, Publisher};
+use crate::fence::Fence;
+use crate::ledger::{Ledger, LedgerError};
+use crate::machine::ScheddName;
+use crate::tracker::Tracker;
+use crate::workers::{Limits, Planner, Registry, Shared, Workers};
+
+/// How long the batches under way may take to end once the operator is told to stop.
+const DRAIN: Duration = Duration::from_secs(4);
+/// Most objects that wait to be woken.
+const WAKES: usize = 4096;
+
+/// Why the operator cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration of the Kubernetes client.
+    #[error("cannot find out how to reach the API server: {0}; set KUBECONFIG, or run in a cluster")]
+    Kubeconfig(Box<dyn std::error::Error + Send + Sync>),
+    /// The API server.
+    #[error("cannot ask the API server who it is (namespace kube-system): {0}")]
+    Cluster(String),
+    /// The ledger.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    /// The site's defaults.
+    #[error("--site-defaults: {0}")]
+    SiteDefaults(#[from] HtcOptsError),
+    /// A setting.
+    #[error("{0}")]
+    Setting(String),
+    /// Something that runs for as long as the operator does ended.
+    #[error("the {0} ended unasked (see the log above); the operator stops, to be started again")]
+    Failed(&'static str),
+    /// A signal handler.
+    #[error("cannot listen for signals: {0}")]
+    Signals(#[from] std::io::Error),
+}
+
+/// A client with time limits; the operator has its own pauses, so the client does not try again by itself.
+pub async fn client() -> Result<Client, StartError> {
+    let mut config = kube::Config::infer().await.map_err(|error| StartError::Kubeconfig(error.into()))?;
+    config.default_retry = false;
+    config.connect_timeout = Some(Duration::from_secs(5));
+    // Watches are quiet for up to 290 s; other requests have their own limit.
+    config.read_timeout = Some(Duration::from_secs(300));
+    config.write_timeout = Some(Duration::from_secs(15));
+    Client::try_from(config).map_err(|error| StartError::Kubeconfig(error.into()))
+}
+
+/// The value of `HTCOperator`: the cluster (by the uid of kube-system) and this operator's namespace and name.
+pub async fn operator_id(client: &Client, config: &Config) -> Result<String, StartError> {
+    let api: Api<Namespace> = Api::all(client.clone());
+    let answer = tokio::time::timeout(API_LIMIT, api.get("kube-system")).await;
+    let namespace = answer
+        .map_err(|_| StartError::Cluster(format!("no answer within {} s", API_LIMIT.as_secs())))?
+        .map_err(|error| StartError::Cluster(error.to_string()))?;
+    let uid = namespace.metadata.uid.ok_or_else(|| StartError::Cluster("it has no uid".to_owned()))?;
+    Ok(format!("{uid}/{}/{}", config.operator_namespace, config.operator_name))
+}
+
+/// The schedd that `config` names.
+#[must_use]
+pub fn schedd(config: &Config, operator: String, clock: Clock, identities: BTreeSet<String>) -> Schedd {
+    let tools = Tools::new(config.condor_bin.as_ref(), config.tool_limit, config.history_limit, config.transfer_limit);
+    Schedd::new(ScheddName::from(config.schedd.as_str()), operator, tools, clock, identities)
+}
+
+/// Runs the operator until SIGTERM or SIGINT.
+pub async fn run(config: Config) -> Result<(), StartError> {
+    let clock = Clock::default();
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    config.validate().map_err(StartError::Setting)?;
+    let site_defaults = HtcOpts::parse(&config.site_defaults)?;
+    let ledger = Ledger::open(&config.ledger())?;
+    let client = client().await?;
+    let operator = tokio::select! {
+        operator = who_are_we(&client, &config) => operator?,
+        _ = terminate.recv() => return Ok(()),
+        _ = interrupt.recv() => return Ok(()),
+    };
+    tracing::info!(%operator, schedd = %config.schedd, ledger = ledger.id(), data = %config.data_dir.display(), "htc-operator runs");
+    let schedd = Arc::new(schedd(&config, operator, clock, ledger.identities().await?));
+    let fence = Fence::default();
+    let planner = Planner {
+        data: config.data_dir.clone(),
+        images: config.image_map(),
+        binds: config.binds.iter().filter(|bind| !bind.is_empty()).cloned().collect(),
+        site_defaults,
+    };
+    let (wake, wakes) = mpsc::channel(WAKES);
+    let tracker = Arc::new(Tracker::new(Arc::clone(&schedd), wake.clone(), config.tracker_interval, config.soon));
+    let shared = Shared {
+        schedd: Arc::clone(&schedd),
+        ledger: ledger.clone(),
+        fence: fence.clone(),
+        clock,
+        registry: Registry::default(),
+        wake,
+        planner: planner.clone(),
+        settings: config.settings(),
+        limits: Limits { objects: config.batch_objects, jobs: config.batch_jobs, submit: config.submit_limit },
+    };
+    let (workers, mut lanes) = Workers::start(Arc::new(shared));
+    let publisher = Publisher::default();
+    let context = Arc::new(Context {
+        client: client.clone(),
+        ledger: ledger.clone(),
+        tracker: Arc::clone(&tracker),
+        workers,
+        planner,
+        settings: config.settings(),
+        schedd: schedd.name.clone(),
+        fence: fence.clone(),
+        clock,
+        publisher: publisher.clone(),
+        written: Mutex::new(HashMap::new()),
+        failing: Mutex::new(HashMap::new()),
+        strangers: Mutex::new(HashMap::new()),
+    });
+    let (stop, mut stopped) = watch::channel(false);
+    let until_stopped = async move {
+        let _ = stopped.wait_for(|stopped| *stopped).await;
+    };
+    let mut looks = tokio::spawn(async move { tracker.run().await });
+    let mut told = tokio::spawn({
+        let (client, ledger, fence) = (client, ledger.clone(), fence.clone());
+        async move { publisher.run(client, ledger, clock, fence).await }
+    });
+    let namespace = config.watch_namespace.clone();
+    let concurrency = config.concurrency;
+    let mut reconciles =
+        tokio::spawn(
+            async move { controller::run(context, namespace.as_deref(), concurrency, wakes, until_stopped).await },
+        );
+    // Each of these runs for as long as the operator does: one that ends has failed, and the operator would be deaf.
+    let failed = tokio::select! {
+        _ = terminate.recv() => None,
+        _ = interrupt.recv() => None,
+        _ = &mut looks => Some("tracker"),
+        _ = &mut told => Some("publisher of Events"),
+        _ = &mut reconciles => Some("controller"),
+        _ = lanes.join_next() => Some("workers"),
+    };
+    if let Some(part) = failed {
+        fence.close();
+        return Err(StartError::Failed(part));
+    }
+    tracing::info!("told to stop: nothing new is begun, what runs is given {} s", DRAIN.as_secs());
+    fence.close();
+    let _ = stop.send(true);
+    let drained = tokio::time::timeout(DRAIN, async {
+        // The lanes end when the context, which holds their senders, is dropped with the controller.
+        let _ = reconciles.await;
+        while lanes.join_next().await.is_some() {}
+    });
+    if drained.await.is_err() {
+        tracing::warn!("stopped with work under way; it is judged by what HTCondor has when the operator runs again");
+    }
+    looks.abort();
+    told.abort();
+    Ok(())
+}
+
+/// Asks until the API server answers.
+async fn who_are_we(client: &Client, config: &Config) -> Result<String, StartError> {
+    let mut pauses = crate::retry::Pauses::new(Duration::from_millis(500), Duration::from_secs(30));
+    loop {
+        match operator_id(client, config).await {
+            Ok(operator) => return Ok(operator),
+            Err(error) => tracing::warn!(%error, "waiting for the API server"),
+        }
+        tokio::time::sleep(pauses.pause()).await;
+    }
+}

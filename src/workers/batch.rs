@@ -1,0 +1,206 @@
+//! One batch after another, each in the machine's order.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+
+use super::{Job, Shared, simple, submit};
+use crate::ledger::RequestResult;
+use crate::machine::facts::Failure;
+use crate::machine::indices::Indices;
+use crate::machine::request::{Scope, SubmitPermit, Work};
+use crate::machine::rules::Rules;
+use crate::machine::worker::{self, Step};
+
+/// Serves one lane: whatever waits goes together, nobody waits for company.
+pub(super) async fn serve(shared: Arc<Shared>, mut receiver: mpsc::Receiver<Job>) {
+    let mut waiting: VecDeque<Job> = VecDeque::new();
+    loop {
+        if waiting.is_empty() {
+            match receiver.recv().await {
+                Some(job) => waiting.push_back(job),
+                None => return,
+            }
+        }
+        while let Ok(job) = receiver.try_recv() {
+            waiting.push_back(job);
+        }
+        let jobs = take(&shared, &mut waiting);
+        carry_out(Batch { shared: Arc::clone(&shared), jobs }).await;
+    }
+}
+
+/// Takes the first that waits, and what can go along with it.
+fn take(shared: &Shared, waiting: &mut VecDeque<Job>) -> Vec<Job> {
+    let mut taken: Vec<Job> = Vec::new();
+    let mut rest = VecDeque::new();
+    let mut jobs = 0;
+    for job in waiting.drain(..) {
+        let size = match &job.request.work {
+            Work::Submit(indices, _) | Work::Fetch(indices) | Work::Tidy(indices) => indices.len(),
+            _ => 0,
+        };
+        let fits = taken.len() < shared.limits.objects && (taken.is_empty() || jobs + size <= shared.limits.jobs);
+        if fits && taken.first().is_none_or(|first| together(first, &job)) {
+            jobs += size;
+            taken.push(job);
+        } else {
+            rest.push_back(job);
+        }
+    }
+    *waiting = rest;
+    taken
+}
+
+/// Whether two requests can share one call of the tool. What has failed before goes alone, so that it spoils nobody
+/// else's.
+fn together(first: &Job, other: &Job) -> bool {
+    let alone = |job: &Job| {
+        let again = matches!(&job.request.work, Work::Submit(_, SubmitPermit::Again(_)));
+        again || job.request.alone || matches!(&job.request.work, Work::Remove(Scope::Extra(_)))
+    };
+    if alone(first) || alone(other) {
+        return false;
+    }
+    match (&first.request.work, &other.request.work) {
+        (Work::Submit(..), Work::Submit(..)) => {
+            let options = |job: &Job| job.plan.as_ref().map(|plan| plan.options.clone());
+            options(first) == options(other)
+        }
+        (Work::Remove(a), Work::Remove(b)) => a == b,
+        (Work::Hold, Work::Hold)
+        | (Work::Release, Work::Release)
+        | (Work::Fetch(_), Work::Fetch(_))
+        | (Work::Tidy(_), Work::Tidy(_)) => true,
+        _ => false,
+    }
+}
+
+/// A batch under way. Whatever happens to it, its requests are resolved and its objects woken.
+pub(super) struct Batch {
+    pub(super) shared: Arc<Shared>,
+    pub(super) jobs: Vec<Job>,
+}
+
+impl Batch {
+    /// Ends some of the requests without running the tool, and says why.
+    pub(super) async fn give_up(&mut self, which: impl Fn(&Job) -> Option<Failure>) -> bool {
+        let at = self.shared.clock.now();
+        let (failed, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.jobs)
+            .into_iter()
+            .map(|job| (which(&job), job))
+            .partition(|(why, _)| why.is_some());
+        self.jobs = rest.into_iter().map(|(_, job)| job).collect();
+        let results: Vec<RequestResult> = failed
+            .iter()
+            .map(|(why, job)| RequestResult {
+                key: job.request.key.clone(),
+                at,
+                failure: why.clone(),
+                fetched: Indices::default(),
+            })
+            .collect();
+        if let Err(error) = self.shared.ledger.resolve(results).await {
+            tracing::warn!(%error, "the results of {} requests are not in the ledger", failed.len());
+            tokio::time::sleep(super::LEDGER_PAUSE).await;
+        }
+        for (_, job) in failed {
+            self.resolve(&job).await;
+        }
+        !self.jobs.is_empty()
+    }
+
+    async fn resolve(&self, job: &Job) {
+        self.shared.registry.resolve(&job.request.key.uid);
+        // The receiver goes only when the operator ends.
+        let _ = self.shared.wake.send(job.object.clone()).await;
+    }
+
+    fn drop_cancelled(&mut self) -> Vec<Job> {
+        let shared = Arc::clone(&self.shared);
+        let (taken, cancelled) =
+            std::mem::take(&mut self.jobs).into_iter().partition(|job| shared.registry.take_up(&job.request.key));
+        self.jobs = taken;
+        cancelled
+    }
+}
+
+/// The guard: a worker that panics or is stopped half way leaves no request standing.
+impl Drop for Batch {
+    fn drop(&mut self) {
+        for job in &self.jobs {
+            self.shared.registry.resolve(&job.request.key.uid);
+            let _ = self.shared.wake.try_send(job.object.clone());
+        }
+    }
+}
+
+async fn carry_out(mut batch: Batch) {
+    let mut effect = match batch.jobs.first().map(|job| &job.request.work) {
+        Some(Work::Submit(..)) => Effect::Submit(submit::Submission::default()),
+        _ => Effect::Simple(simple::Simple::default()),
+    };
+    let mut step = Some(worker::first());
+    while let Some(current) = step {
+        let went_well = match current {
+            Step::CheckFence => {
+                for job in batch.drop_cancelled() {
+                    batch.resolve(&job).await;
+                }
+                !batch.jobs.is_empty() && batch.shared.fence.check().is_ok()
+            }
+            Step::CommitIntents => effect.intend(&mut batch).await,
+            Step::CheckFenceAgain => batch.shared.fence.check().is_ok(),
+            Step::RunTool => {
+                effect.run(&batch).await;
+                true
+            }
+            Step::CommitResults => effect.commit(&batch).await,
+            Step::CommitNotRun => effect.not_run(&batch).await,
+            Step::Wake => {
+                for job in std::mem::take(&mut batch.jobs) {
+                    batch.resolve(&job).await;
+                }
+                true
+            }
+        };
+        step = worker::next(current, went_well, &Rules::ALL);
+    }
+}
+
+/// The two shapes of effects.
+enum Effect {
+    Submit(submit::Submission),
+    Simple(simple::Simple),
+}
+
+impl Effect {
+    async fn intend(&mut self, batch: &mut Batch) -> bool {
+        match self {
+            Self::Submit(submission) => submission.intend(batch).await,
+            Self::Simple(_) => simple::intend(batch).await,
+        }
+    }
+
+    async fn run(&mut self, batch: &Batch) {
+        match self {
+            Self::Submit(submission) => submission.run(batch).await,
+            Self::Simple(simple) => simple.run(batch).await,
+        }
+    }
+
+    async fn commit(&mut self, batch: &Batch) -> bool {
+        match self {
+            Self::Submit(submission) => submission.commit(batch, false).await,
+            Self::Simple(simple) => simple.commit(batch).await,
+        }
+    }
+
+    async fn not_run(&mut self, batch: &Batch) -> bool {
+        match self {
+            Self::Submit(submission) => submission.commit(batch, true).await,
+            Self::Simple(simple) => simple.not_run(batch).await,
+        }
+    }
+}

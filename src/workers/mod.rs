@@ -1,0 +1,140 @@
+//! One worker per kind of effect: takes a batch, checks the fence, commits the intents, runs the tool, commits the results,
+//! wakes the objects. The order is [`crate::machine::worker`]'s.
+
+mod batch;
+mod plan;
+mod registry;
+mod simple;
+mod submit;
+
+use std::sync::Arc;
+
+use kube::runtime::reflector::ObjectRef;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use crate::clock::Clock;
+use crate::condor::Schedd;
+use crate::controller::Observed;
+use crate::fence::Fence;
+use crate::ledger::{Ledger, ObjectName};
+use crate::machine::{Kind, Request, RequestKey, Settings, Uid};
+
+pub use plan::{Plan, PlanError, Planner};
+pub use registry::Registry;
+
+/// Wakes an object for another reconcile.
+pub type Wake = mpsc::Sender<ObjectRef<Observed>>;
+
+/// How long a worker rests when the ledger cannot store its intents.
+const LEDGER_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// Most requests that wait for one worker.
+const QUEUE: usize = 20_000;
+
+/// One request on its way, with what its worker needs to know about the object.
+#[derive(Debug)]
+pub struct Job {
+    /// What is to be done.
+    pub request: Request,
+    /// The object's name.
+    pub name: ObjectName,
+    /// How it wakes.
+    pub object: ObjectRef<Observed>,
+    /// For a submission: what the jobs are to run.
+    pub plan: Option<Arc<Plan>>,
+}
+
+/// What all workers share.
+#[derive(Debug)]
+pub struct Shared {
+    /// The schedd they work on.
+    pub schedd: Arc<Schedd>,
+    /// The journal.
+    pub ledger: Ledger,
+    /// Whether they may act.
+    pub fence: Fence,
+    /// The clock.
+    pub clock: Clock,
+    /// Requests under way.
+    pub registry: Registry,
+    /// How objects are woken.
+    pub wake: Wake,
+    /// Where sandboxes and output lie, and what the site adds.
+    pub planner: Planner,
+    /// Times and sizes.
+    pub settings: Settings,
+    /// Limits of batches and submissions.
+    pub limits: Limits,
+}
+
+/// Limits of batches and submissions.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Most HTCJobs in one call.
+    pub objects: usize,
+    /// Most jobs in one submission.
+    pub jobs: usize,
+    /// Life of a submitter without files.
+    pub submit: std::time::Duration,
+}
+
+/// The workers of one schedd.
+#[derive(Debug)]
+pub struct Workers {
+    shared: Arc<Shared>,
+    submit: mpsc::Sender<Job>,
+    remove: mpsc::Sender<Job>,
+    hold: mpsc::Sender<Job>,
+    fetch: mpsc::Sender<Job>,
+    tidy: mpsc::Sender<Job>,
+}
+
+impl Workers {
+    /// Starts them; they end when this is dropped and their batches are done.
+    #[must_use]
+    pub fn start(shared: Arc<Shared>) -> (Self, JoinSet<()>) {
+        let mut tasks = JoinSet::new();
+        let mut lane = || {
+            let (sender, receiver) = mpsc::channel(QUEUE);
+            tasks.spawn(batch::serve(Arc::clone(&shared), receiver));
+            sender
+        };
+        let (submit, remove, hold, fetch, tidy) = (lane(), lane(), lane(), lane(), lane());
+        (Self { shared, submit, remove, hold, fetch, tidy }, tasks)
+    }
+
+    /// Takes a request in; false if its queue is full or another request of the object stands.
+    #[must_use]
+    pub fn hand_over(&self, job: Job) -> bool {
+        let lane = match job.request.key.kind {
+            Kind::Submit => &self.submit,
+            Kind::Remove => &self.remove,
+            Kind::Hold | Kind::Release => &self.hold,
+            Kind::Fetch => &self.fetch,
+            Kind::Tidy => &self.tidy,
+            // The controller carries these out itself.
+            Kind::AttachFinalizer | Kind::ReleaseFinalizer => return false,
+        };
+        let key = job.request.key.clone();
+        if !self.shared.registry.enter(&key) {
+            return false;
+        }
+        let taken = lane.try_send(job).is_ok();
+        if !taken {
+            self.shared.registry.resolve(&key.uid);
+        }
+        taken
+    }
+
+    /// Drops a request whose worker has not taken it up.
+    pub fn cancel(&self, key: &RequestKey) {
+        self.shared.registry.cancel(key);
+    }
+
+    /// The request that stands for an object.
+    #[must_use]
+    pub fn in_flight(&self, uid: &Uid) -> Option<crate::machine::facts::InFlight> {
+        self.shared.registry.get(uid)
+    }
+}

@@ -1,0 +1,178 @@
+//! Removal, hold and release, fetching and tidying: one call of one tool for the whole batch.
+
+use super::batch::Batch;
+use super::{Job, Planner};
+use crate::ledger::{Intent, RequestResult};
+use crate::machine::facts::{Failure, Unknown};
+use crate::machine::request::{Scope, Work};
+use crate::machine::{Indices, Timestamp, Uid};
+
+/// One call under way.
+#[derive(Default)]
+pub(super) struct Simple {
+    ended: Option<(Result<(), Unknown>, Timestamp)>,
+}
+
+/// Makes the intents durable; for a fetch, makes the folders first.
+pub(super) async fn intend(batch: &mut Batch) -> bool {
+    if matches!(batch.jobs.first().map(|job| &job.request.work), Some(Work::Fetch(_))) && !make_folders(batch).await {
+        return false;
+    }
+    let at = batch.shared.clock.now();
+    let intents = batch
+        .jobs
+        .iter()
+        .map(|job| Intent { key: job.request.key.clone(), at, submission: None, supersedes: None })
+        .collect();
+    match batch.shared.ledger.intend(intents).await {
+        Ok(()) => true,
+        Err(error) => {
+            tracing::error!(%error, "nothing is done in HTCondor: the intents are not durable");
+            tokio::time::sleep(super::LEDGER_PAUSE).await;
+            false
+        }
+    }
+}
+
+fn fetch_failed(message: String) -> Failure {
+    Failure { reason: "FetchFailed".to_owned(), message }
+}
+
+/// One unwritable folder would stop the whole call: folders are made and tried before.
+async fn make_folders(batch: &mut Batch) -> bool {
+    let planner = batch.shared.planner.clone();
+    let work: Vec<_> =
+        batch.jobs.iter().map(|job| (job.name.clone(), job.request.key.uid.clone(), to_fetch(job))).collect();
+    let tried = tokio::task::spawn_blocking(move || {
+        work.iter()
+            .filter_map(|(name, uid, indices)| {
+                try_folders(&planner, name, uid, indices).err().map(|why| (uid.clone(), why))
+            })
+            .collect::<std::collections::HashMap<_, _>>()
+    })
+    .await;
+    match tried {
+        Ok(failures) => batch.give_up(|job| failures.get(&job.request.key.uid).cloned().map(fetch_failed)).await,
+        Err(error) => batch.give_up(|_| Some(fetch_failed(error.to_string()))).await,
+    }
+}
+
+fn try_folders(
+    planner: &Planner,
+    name: &crate::ledger::ObjectName,
+    uid: &Uid,
+    indices: &Indices,
+) -> Result<(), String> {
+    planner.make_output(name, uid, indices)?;
+    for index in indices.iter() {
+        let probe = planner.job_output(name, uid, index).join(".htc_probe");
+        std::fs::write(&probe, b"").and_then(|()| std::fs::remove_file(&probe)).map_err(|error| {
+            format!("cannot write into the output folder {}: {error}", probe.parent().unwrap_or(&probe).display())
+        })?;
+    }
+    Ok(())
+}
+
+fn to_fetch(job: &Job) -> Indices {
+    match &job.request.work {
+        Work::Fetch(indices) => indices.clone(),
+        _ => Indices::default(),
+    }
+}
+
+/// The jobs that a fetch or a tidying names.
+fn listed(batch: &Batch) -> Vec<(&Uid, &Indices)> {
+    batch
+        .jobs
+        .iter()
+        .filter_map(|job| match &job.request.work {
+            Work::Fetch(indices) | Work::Tidy(indices) => Some((&job.request.key.uid, indices)),
+            _ => None,
+        })
+        .collect()
+}
+
+impl Simple {
+    pub(super) async fn run(&mut self, batch: &Batch) {
+        let schedd = &batch.shared.schedd;
+        let uids: Vec<Uid> = batch.jobs.iter().map(|job| job.request.key.uid.clone()).collect();
+        let result = match batch.jobs.first().map(|job| (&job.request.work, &job.request.key.uid)) {
+            Some((Work::Remove(Scope::All), _)) => schedd.remove(&uids).await,
+            Some((Work::Remove(Scope::Staging), _)) => schedd.remove_staging(&uids).await,
+            Some((Work::Remove(Scope::Extra(ids)), uid)) => schedd.remove_jobs(uid, ids).await,
+            Some((Work::Hold, _)) => schedd.hold(&uids).await,
+            Some((Work::Release, _)) => schedd.release(&uids).await,
+            Some((Work::Fetch(_), _)) => schedd.fetch(&listed(batch)).await,
+            Some((Work::Tidy(_), _)) => schedd.tidy(&listed(batch)).await,
+            Some((Work::Submit(..) | Work::AttachFinalizer | Work::ReleaseFinalizer(_), _)) | None => Ok(()),
+        };
+        self.ended = Some((result, batch.shared.clock.now()));
+    }
+
+    pub(super) async fn commit(&mut self, batch: &Batch) -> bool {
+        let Some((result, at)) = self.ended.take() else {
+            return false;
+        };
+        let failure = result.err().map(Failure::from);
+        if let Some(Failure { message, .. }) = &failure {
+            let kind = batch.jobs.first().map(|job| job.request.key.kind.to_string());
+            tracing::warn!(objects = batch.jobs.len(), kind, %message, "an HTCondor tool failed");
+        }
+        let results = batch.jobs.iter().map(|job| self.result(batch, job, at, failure.as_ref())).collect();
+        store(batch, results).await
+    }
+
+    #[allow(clippy::unused_self, reason = "one of a family")]
+    fn result(&self, batch: &Batch, job: &Job, at: Timestamp, failure: Option<&Failure>) -> RequestResult {
+        let key = job.request.key.clone();
+        let asked = to_fetch(job);
+        // condor_transfer_data ends with 0 even when there was nothing to fetch: the evidence is the files.
+        let fetched: Indices = if failure.is_none() {
+            asked
+                .iter()
+                .filter(|index| batch.shared.planner.job_output(&job.name, &key.uid, *index).join("out").exists())
+                .collect()
+        } else {
+            Indices::default()
+        };
+        let missing = asked.len() - fetched.len();
+        let failure = failure.cloned().or_else(|| {
+            let message = || {
+                format!(
+                    "condor_transfer_data brought no output of {missing} jobs: they are not in the queue, or not ended"
+                )
+            };
+            (missing > 0).then(|| fetch_failed(message()))
+        });
+        RequestResult { key, at, failure, fetched }
+    }
+
+    pub(super) async fn not_run(&self, batch: &Batch) -> bool {
+        let at = batch.shared.clock.now();
+        let results = batch
+            .jobs
+            .iter()
+            .map(|job| RequestResult {
+                key: job.request.key.clone(),
+                at,
+                failure: Some(Failure {
+                    reason: "Stopped".to_owned(),
+                    message: "the operator was stopped before it began".to_owned(),
+                }),
+                fetched: Indices::default(),
+            })
+            .collect();
+        store(batch, results).await
+    }
+}
+
+async fn store(batch: &Batch, results: Vec<RequestResult>) -> bool {
+    match batch.shared.ledger.resolve(results).await {
+        Ok(()) => true,
+        Err(error) => {
+            tracing::error!(%error, "the end of a call of HTCondor's tools is not in the ledger; it will be repeated");
+            tokio::time::sleep(super::LEDGER_PAUSE).await;
+            false
+        }
+    }
+}

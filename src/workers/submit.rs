@@ -1,0 +1,241 @@
+//! Submissions: many HTCJobs in one `condor_submit`.
+
+use std::time::Duration;
+
+use super::batch::Batch;
+use super::{Job, Plan};
+use crate::condor::description::{self, Common, submit_description};
+use crate::condor::htcopts::HtcOpts;
+use crate::condor::schedd::Reading;
+use crate::condor::submit::Submitted;
+use crate::ledger::{Intent, Noted, SubmitResult};
+use crate::machine::facts::{Failure, Submission as Intended, Unknown, Witness};
+use crate::machine::request::{SubmitPermit, Work};
+use crate::machine::{Indices, SchedDate, Timestamp};
+
+/// One submission under way.
+#[derive(Default)]
+pub(super) struct Submission {
+    /// When the submitter is killed.
+    not_after: Timestamp,
+    /// `HTCNotAfter`
+    late_after: SchedDate,
+    ended: Option<(Submitted, Timestamp)>,
+}
+
+/// Bytes that a submission is taken to send in a second.
+const BYTES_PER_SECOND: usize = 1_000_000;
+
+fn indices(job: &Job) -> &Indices {
+    static NONE: std::sync::LazyLock<Indices> = std::sync::LazyLock::new(Indices::default);
+    match &job.request.work {
+        Work::Submit(indices, _) => indices,
+        _ => &NONE,
+    }
+}
+
+fn seconds(duration: Duration) -> i64 {
+    i64::try_from(duration.as_secs()).unwrap_or(i64::MAX)
+}
+
+async fn ask(batch: &Batch) -> Result<(Reading, Witness, String), Unknown> {
+    let schedd = &batch.shared.schedd;
+    // Asked before each submission: credentials may have changed, and jobs of a name that is not known are not found.
+    let identity = schedd.identity().await?;
+    let (witness, reading) = tokio::try_join!(schedd.newest_in_history(), schedd.reading())?;
+    Ok((reading, witness, identity))
+}
+
+impl Submission {
+    /// Asks the schedd for its time, writes the sandboxes, and makes the intents durable.
+    pub(super) async fn intend(&mut self, batch: &mut Batch) -> bool {
+        let (reading, witness, identity) = match ask(batch).await {
+            Ok(answer) => answer,
+            Err(unknown) => {
+                batch.give_up(|_| Some(unknown.clone().into())).await;
+                return false;
+            }
+        };
+        if !prepare(batch).await {
+            return false;
+        }
+        let shared = &batch.shared;
+        let bytes: usize = batch
+            .jobs
+            .iter()
+            .filter_map(|job| job.plan.as_ref().map(|plan| plan.source.len() * indices(job).len()))
+            .sum();
+        let transfer = Duration::from_secs((bytes / BYTES_PER_SECOND) as u64);
+        let limit = (shared.limits.submit + transfer).min(shared.settings.submit_max);
+        let now = shared.clock.now();
+        self.not_after = now.plus(limit);
+        self.late_after =
+            SchedDate(reading.date.0 + seconds(now.since(reading.at) + limit + shared.settings.late_margin) + 1);
+        let intents =
+            batch.jobs.iter().map(|job| self.intent(job, &reading, (&witness, &identity), now, batch)).collect();
+        match shared.ledger.intend(intents).await {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::error!(%error, "nothing is submitted: the intents are not durable");
+                tokio::time::sleep(super::LEDGER_PAUSE).await;
+                false
+            }
+        }
+    }
+
+    fn intent(
+        &self,
+        job: &Job,
+        reading: &Reading,
+        (witness, identity): (&Witness, &str),
+        now: Timestamp,
+        batch: &Batch,
+    ) -> Intent {
+        let supersedes = match &job.request.work {
+            Work::Submit(_, SubmitPermit::Again(proof)) => Some(proof.attempt()),
+            _ => None,
+        };
+        let submission = Intended {
+            attempt: job.request.key.attempt,
+            indices: indices(job).clone(),
+            schedd: batch.shared.schedd.name.clone(),
+            birthdate: reading.birthdate,
+            intent_at: now,
+            intent_date: reading.date,
+            not_after: self.not_after,
+            dead_since: None,
+            refusal: None,
+        };
+        Intent {
+            key: job.request.key.clone(),
+            at: now,
+            submission: Some(Noted { submission, witness: witness.clone(), identity: identity.to_owned() }),
+            supersedes,
+        }
+    }
+
+    /// Runs `condor_submit` to its end, or to its time limit.
+    pub(super) async fn run(&mut self, batch: &Batch) {
+        let shared = &batch.shared;
+        let submitted = match self.describe(batch) {
+            Ok(text) => {
+                let limit = self.not_after.since(shared.clock.now());
+                if limit.is_zero() {
+                    Submitted {
+                        dead: true,
+                        status: None,
+                        message: Some("the time for this submission had passed before it began".to_owned()),
+                    }
+                } else {
+                    shared.schedd.submit(text, limit).await
+                }
+            }
+            Err(error) => Submitted { dead: true, status: None, message: Some(error.to_string()) },
+        };
+        if let Some(message) = &submitted.message {
+            tracing::warn!(objects = batch.jobs.len(), status = submitted.status, %message, "condor_submit failed; its jobs are judged by what HTCondor has");
+        }
+        self.ended = Some((submitted, shared.clock.now()));
+    }
+
+    fn describe(&self, batch: &Batch) -> Result<String, description::DescriptionError> {
+        let planner = &batch.shared.planner;
+        let mut places = Vec::new();
+        for job in &batch.jobs {
+            let uid = &job.request.key.uid;
+            let sandbox = planner.sandbox(uid).display().to_string();
+            let batch_name = format!("{}/{}", job.name.namespace, job.name.name);
+            for index in indices(job).iter() {
+                let output = planner.job_output(&job.name, uid, index).display().to_string();
+                places.push((uid, job.request.key.attempt, index, batch_name.clone(), sandbox.clone(), output));
+            }
+        }
+        let rows: Vec<description::Job<'_>> = places
+            .iter()
+            .map(|(uid, attempt, index, batch_name, sandbox, output)| description::Job {
+                uid: uid.as_str(),
+                attempt: attempt.0,
+                index: index.0,
+                batch_name,
+                sandbox,
+                output,
+            })
+            .collect();
+        let none = HtcOpts::default();
+        let options = batch.jobs.first().and_then(|job| job.plan.as_deref()).map_or(&none, |plan: &Plan| &plan.options);
+        let common = Common {
+            operator: &batch.shared.schedd.operator,
+            not_after: self.late_after.0,
+            site_defaults: &planner.site_defaults,
+            options,
+        };
+        submit_description(&common, &rows)
+    }
+
+    /// Writes how the submitter ended, or that it never ran.
+    pub(super) async fn commit(&mut self, batch: &Batch, not_run: bool) -> bool {
+        let now = batch.shared.clock.now();
+        let refused = || {
+            (
+                Submitted {
+                    dead: true,
+                    status: None,
+                    message: Some("the operator was stopped before the submission began".to_owned()),
+                },
+                now,
+            )
+        };
+        let (submitted, at) = self.ended.take().unwrap_or_else(refused);
+        let results = batch
+            .jobs
+            .iter()
+            .map(|job| SubmitResult {
+                key: job.request.key.clone(),
+                at,
+                dead_since: submitted.dead.then_some(at),
+                exit_status: submitted.status,
+                message: submitted.message.clone(),
+                not_run,
+            })
+            .collect();
+        match batch.shared.ledger.resolve_submits(results).await {
+            Ok(()) => true,
+            Err(error) => {
+                // The intents stand, and are judged by HTCondor's answers once their time has passed.
+                tracing::error!(%error, "the end of a submission is not in the ledger");
+                tokio::time::sleep(super::LEDGER_PAUSE).await;
+                false
+            }
+        }
+    }
+}
+
+fn files_failed(message: String) -> Failure {
+    Failure { reason: "CannotWriteFiles".to_owned(), message }
+}
+
+/// Writes the files; an HTCJob whose files cannot be written fails alone.
+async fn prepare(batch: &mut Batch) -> bool {
+    let planner = batch.shared.planner.clone();
+    let work: Vec<_> = batch
+        .jobs
+        .iter()
+        .map(|job| (job.name.clone(), job.request.key.uid.clone(), job.plan.clone(), indices(job).clone()))
+        .collect();
+    let written = tokio::task::spawn_blocking(move || {
+        work.iter()
+            .filter_map(|(name, uid, plan, indices)| {
+                let result = match plan {
+                    Some(plan) => planner.prepare(name, uid, plan, indices),
+                    None => Err("the spec cannot be read any more".to_owned()),
+                };
+                result.err().map(|why| (uid.clone(), why))
+            })
+            .collect::<std::collections::HashMap<_, _>>()
+    })
+    .await;
+    match written {
+        Ok(failures) => batch.give_up(|job| failures.get(&job.request.key.uid).cloned().map(files_failed)).await,
+        Err(error) => batch.give_up(|_| Some(files_failed(error.to_string()))).await,
+    }
+}

@@ -1,0 +1,91 @@
+//! Counts jobs by their ads, in the queue and in history: what HTCondor itself says was submitted and ran.
+
+use std::collections::BTreeMap;
+
+use super::Bed;
+
+/// One job of an `HTCJob`, as its ad has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// `ClusterId.ProcId`
+    pub id: String,
+    pub index: u32,
+    pub attempt: u32,
+    /// `JobStatus`
+    pub status: u32,
+    /// HTCondor has its files, and had them in time: it counts.
+    pub accepted: bool,
+    /// Its files came too late: it may start, but runs no payload.
+    pub late: bool,
+    /// `NumJobStarts`
+    pub starts: u32,
+}
+
+const ATTRIBUTES: &[&str] = &[
+    "ClusterId",
+    "ProcId",
+    "HTCJobIndex",
+    "HTCJobAttempt",
+    "JobStatus",
+    "StageInFinish",
+    "HTCNotAfter",
+    "NumJobStarts",
+    "JobStartDate",
+];
+
+impl Bed {
+    /// All jobs that HTCondor has or had of one `HTCJob`, by id. The queue is asked first, so that a job that leaves it
+    /// meanwhile is seen.
+    pub fn jobs_of(&self, uid: &str) -> Vec<Seen> {
+        let constraint = format!("HTCJobUID == \"{uid}\"");
+        let mut rows = self.queue(&constraint, ATTRIBUTES);
+        rows.extend(self.history(&constraint, ATTRIBUTES));
+        let seen: BTreeMap<String, Seen> =
+            rows.iter().map(|row| seen(row)).map(|seen| (seen.id.clone(), seen)).collect();
+        seen.into_values().collect()
+    }
+
+    /// Each index of the `HTCJob` has exactly one job that counts, and that job has started; no other ever started,
+    /// unless it came late. Gives the jobs that count.
+    pub fn assert_once(&self, uid: &str, what: &str, jobs: u32) -> Vec<Seen> {
+        let all = self.jobs_of(uid);
+        let counting: Vec<Seen> = all.iter().filter(|job| job.accepted).cloned().collect();
+        let mut indices: Vec<u32> = counting.iter().map(|job| job.index).collect();
+        indices.sort_unstable();
+        assert_eq!(indices, (0..jobs).collect::<Vec<_>>(), "{what}: one job for each index, but: {all:#?}");
+        assert!(counting.iter().all(|job| job.starts > 0), "{what}: a job never started: {all:#?}");
+        assert!(
+            all.iter().all(|job| job.accepted || job.late || job.starts == 0),
+            "{what}: a job that does not count has started: {all:#?}"
+        );
+        counting
+    }
+
+    /// No index of the `HTCJob` has more than one job that counts; none is in the queue.
+    pub fn assert_removed(&self, uid: &str, what: &str) {
+        let left = self.queue(&format!("HTCJobUID == \"{uid}\""), &["ClusterId", "JobStatus"]);
+        assert!(left.is_empty(), "{what}: left in the queue: {left:?}");
+        let all = self.jobs_of(uid);
+        let mut indices: Vec<u32> = all.iter().filter(|job| job.accepted).map(|job| job.index).collect();
+        let count = indices.len();
+        indices.sort_unstable();
+        indices.dedup();
+        assert_eq!(indices.len(), count, "{what}: an index was accepted twice: {all:#?}");
+    }
+}
+
+fn seen(row: &[String]) -> Seen {
+    let number = |column: usize| row[column].parse::<u64>().ok();
+    let small = |column: usize| number(column).map(|number| u32::try_from(number).unwrap());
+    let (staged, limit) = (number(5), number(6));
+    let late = matches!((staged, limit), (Some(staged), Some(limit)) if staged > limit);
+    Seen {
+        id: format!("{}.{}", row[0], row[1]),
+        index: small(2).unwrap(),
+        attempt: small(3).unwrap(),
+        status: small(4).unwrap(),
+        accepted: staged.is_some() && !late,
+        late,
+        starts: small(7).unwrap_or(0).max(u32::from(number(8).is_some())),
+    }
+}

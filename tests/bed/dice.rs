@@ -1,0 +1,29 @@
+//! Random numbers that can be had again: the seed is printed, and `HTC_TEST_SEED` sets it.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn new(what: &str) -> Self {
+        let seed = std::env::var("HTC_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+            now.as_secs() ^ u64::from(now.subsec_nanos())
+        });
+        println!("{what}: HTC_TEST_SEED={seed}");
+        Self(seed)
+    }
+
+    /// A number below `limit` (`SplitMix64`).
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % limit
+    }
+
+    pub fn milliseconds(&mut self, from: u64, to: u64) -> Duration {
+        Duration::from_millis(from + self.below(to - from))
+    }
+}

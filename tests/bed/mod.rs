@@ -1,0 +1,451 @@
+//! A real API server, a real HTCondor pool and the operator between them, for one test or for several.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::format_collect,
+    reason = "shared by several test programs, none of which uses all of it; only functions with #[test] count as tests to clippy"
+)]
+
+pub mod census;
+pub mod dice;
+pub mod gates;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
+
+use serde_json::Value;
+use testbed::{Account, Assets, Client, Kube, Owned, Pool, PoolOptions, Scratch, Spec, Version, wait_for};
+
+/// How long anything may take that normally takes seconds: machines are noisy.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Times of the operator in tests: short, so that what waits is seen to end.
+const SHORT: &[&str] = &[
+    "--tracker-interval=2s",
+    "--soon=500ms",
+    "--tool-limit=20s",
+    "--submit-limit=10s",
+    "--submit-limit-max=20s",
+    "--late-margin=5s",
+    "--dead-margin=5s",
+    "--staging-limit=5s",
+    "--pause-first=1s",
+    "--pause-max=10s",
+    "--fetch-every=2s",
+];
+
+/// One set of servers.
+pub struct Bed {
+    pub kube: Kube,
+    pub pool: Pool,
+    /// HTCondor as the operator's own identity.
+    pub condor: Client,
+    pub assets: Assets,
+    scratch: Scratch,
+    /// The operator's data folder.
+    pub data: PathBuf,
+    kubeconfig: PathBuf,
+    operator: Mutex<Option<Owned>>,
+    arguments: Vec<String>,
+    runs: AtomicU32,
+    namespaces: AtomicU32,
+}
+
+impl Bed {
+    /// Servers without the operator; `arguments` are added to its command line when it is started.
+    pub fn new(version: Version, options: &PoolOptions, arguments: &[&str]) -> Self {
+        let assets = Assets::locate().unwrap();
+        // Both start at the same time: a test bed is ready in about 3 s.
+        let (kube, pool) = std::thread::scope(|scope| {
+            let kube = scope.spawn(|| Kube::start(&assets).unwrap());
+            let pool = Pool::start(&assets, version, options).unwrap();
+            (kube.join().unwrap(), pool)
+        });
+        kube.apply_crd(&htc_operator::api::crd_yaml().unwrap(), "htcjobs.htc.cern.ch").unwrap();
+        let scratch = Scratch::new().unwrap();
+        let data = scratch.dir("data").unwrap();
+        let kubeconfig = scratch.path().join("kubeconfig");
+        let account = Account::unprivileged();
+        account.write(&kubeconfig, std::fs::read(kube.kubeconfig()).unwrap(), 0o600).unwrap();
+        let condor = pool.client("operator").unwrap();
+        Self {
+            kube,
+            pool,
+            condor,
+            assets,
+            scratch,
+            data,
+            kubeconfig,
+            operator: Mutex::new(None),
+            arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
+            runs: AtomicU32::new(0),
+            namespaces: AtomicU32::new(0),
+        }
+    }
+
+    /// Servers with the operator running.
+    pub fn start(version: Version) -> Self {
+        let bed = Self::new(version, &PoolOptions::default(), &[]);
+        bed.start_operator();
+        bed
+    }
+
+    /// The servers that all tests of this program share, which do no harm to them: one set for each version.
+    pub fn shared(version: Version) -> &'static Self {
+        static TRIXIE: OnceLock<Bed> = OnceLock::new();
+        static SID: OnceLock<Bed> = OnceLock::new();
+        match version {
+            Version::Trixie => TRIXIE.get_or_init(|| Self::start(version)),
+            Version::Sid => SID.get_or_init(|| Self::start(version)),
+        }
+    }
+
+    /// Starts the operator, unprivileged.
+    pub fn start_operator(&self) {
+        let run = self.runs.fetch_add(1, Ordering::Relaxed);
+        let log = self.scratch.path().join(format!("operator-{run}.log"));
+        let spec = self.operator_spec("run", &log).args(SHORT).args(&self.arguments);
+        *self.operator.lock().unwrap() = Some(Owned::spawn(&spec).unwrap());
+    }
+
+    /// The operator's program with one command and the settings that all its commands have.
+    pub fn operator_spec(&self, command: &str, log: &std::path::Path) -> Spec {
+        let program = self.scratch.share(env!("CARGO_BIN_EXE_htc-operator").as_ref()).unwrap();
+        Spec::new(program, log)
+            .args([command, "--schedd", self.pool.schedd_name(), "--log", "info,kube_runtime=warn,htc_operator=debug"])
+            .args(["--data-dir".as_ref(), self.data.as_os_str()])
+            .arg("--image")
+            .arg(format!("centos={}", self.assets.image().display()))
+            .env("KUBECONFIG", &self.kubeconfig)
+            .env("CONDOR_CONFIG", self.condor.config())
+            .env("HOME", self.condor.home())
+            .env("PATH", format!("{}:/usr/bin:/bin", self.condor.bin_dir().display()))
+            .env("RUST_BACKTRACE", "1")
+    }
+
+    /// What the operator of this run has logged so far.
+    pub fn log(&self) -> String {
+        self.operator.lock().unwrap().as_ref().map(Owned::log_text).unwrap_or_default()
+    }
+
+    /// The process id of the operator that runs.
+    pub fn operator_pid(&self) -> u32 {
+        self.operator.lock().unwrap().as_ref().expect("the operator runs").pid()
+    }
+
+    /// What the operator has logged in all its runs.
+    pub fn logs(&self) -> String {
+        let runs = 0..self.runs.load(Ordering::Relaxed);
+        let read = |run| std::fs::read(self.scratch.path().join(format!("operator-{run}.log"))).unwrap_or_default();
+        runs.map(|run| format!("--- run {run}\n{}", String::from_utf8_lossy(&read(run)))).collect()
+    }
+
+    /// Ends the operator with SIGKILL.
+    pub fn kill_operator(&self) {
+        if let Some(operator) = self.operator.lock().unwrap().take() {
+            operator.kill9().unwrap();
+            operator.wait(PATIENCE).unwrap();
+        }
+    }
+
+    /// Ends the operator with SIGTERM; how long that took.
+    pub fn stop_operator(&self) -> Duration {
+        let operator = self.operator.lock().unwrap().take().expect("the operator runs");
+        let began = std::time::Instant::now();
+        operator.terminate().unwrap();
+        let status = operator.wait(PATIENCE).unwrap();
+        assert!(status.success(), "the operator ended with {status}:\n{}", operator.log_text());
+        began.elapsed()
+    }
+
+    /// A namespace of its own for one test.
+    pub fn namespace(&self) -> Namespace<'_> {
+        let name = format!("test-{}", self.namespaces.fetch_add(1, Ordering::Relaxed));
+        self.kube.kubectl_ok(&["create", "namespace", &name]).unwrap();
+        Namespace { bed: self, name }
+    }
+
+    /// Attributes of jobs in the queue, of everybody: one row a job, one column an attribute; as `condor_q -af` prints it.
+    pub fn queue(&self, constraint: &str, attributes: &[&str]) -> Vec<Vec<String>> {
+        let mut arguments = vec!["-allusers", "-constraint", constraint, "-af"];
+        arguments.extend(attributes);
+        table(&self.pool.tool("condor_q", &arguments).unwrap())
+    }
+
+    /// The same of jobs in history.
+    pub fn history(&self, constraint: &str, attributes: &[&str]) -> Vec<Vec<String>> {
+        let mut arguments = vec!["-constraint", constraint, "-af"];
+        arguments.extend(attributes);
+        table(&self.pool.tool("condor_history", &arguments).unwrap())
+    }
+
+    /// Scratch directories of the running jobs of one object, by the ad that lies in each.
+    pub fn scratch_directories(&self, uid: &str) -> Vec<PathBuf> {
+        let wanted = format!("HTCJobUID = \"{uid}\"");
+        let is_its = |ad: &PathBuf| std::fs::read_to_string(ad).is_ok_and(|text| text.contains(&wanted));
+        let ads = files_below(&self.pool.spool_dir().with_file_name("execute"), &|name| name == ".job.ad");
+        ads.into_iter().filter(is_its).map(|ad| ad.parent().unwrap().to_owned()).collect()
+    }
+
+    /// Puts a file `go` beside each payload of one object that runs now: a sign that tests give to their payloads.
+    pub fn open_gate(&self, uid: &str) {
+        for folder in self.scratch_directories(uid) {
+            // The job may end in this moment.
+            let _ = std::fs::write(folder.join("go"), "");
+        }
+    }
+
+    /// SIGKILL to the process that HTCondor has started for the only job of an object, once its payload has made `file`.
+    pub fn kill_job(&self, uid: &str, file: &str) {
+        let called = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let found = wait_for("the job's process", PATIENCE, || {
+            let folder = self.scratch_directories(uid).into_iter().find(|folder| folder.join(file).exists())?;
+            let pids = testbed::processes::that_name(&folder);
+            pids.into_iter().find(|pid| ["condor_exec.exe", "job.sh"].contains(&called(pid).trim()))
+        });
+        let pid = rustix::process::Pid::from_raw(found.unwrap().try_into().unwrap()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    }
+
+    /// Folders in the schedd's spool folder that belong to one job, such as `1.0`.
+    pub fn spooled(&self, id: &str) -> Vec<PathBuf> {
+        let (cluster, proc) = id.split_once('.').unwrap();
+        let prefix = format!("cluster{cluster}.proc{proc}.");
+        files_below(&self.pool.spool_dir(), &|name| name.starts_with(&prefix))
+    }
+
+    /// Waits until the schedd's spool folder has nothing of these jobs.
+    pub fn wait_spool_free(&self, ids: &[String]) {
+        for id in ids {
+            wait_for(&format!("the spool folder to have nothing of job {id}"), PATIENCE, || {
+                let found = self.spooled(id);
+                if found.is_empty() { Ok(()) } else { Err(format!("{found:?}")) }
+            })
+            .unwrap();
+        }
+    }
+
+    /// Waits until a query of the ledger gives these rows. The operator has the file for itself: a copy is asked.
+    pub fn wait_ledger(&self, query: &str, rows: &[&[&str]]) {
+        let file = self.data.join("sqlite/htcjobs.db");
+        wait_for(&format!("{rows:?} from the ledger: {query}"), PATIENCE, || {
+            let copy = Scratch::new().unwrap();
+            for end in ["", "-wal"] {
+                let name = |folder: &std::path::Path| folder.join(format!("htcjobs.db{end}"));
+                let _ = std::fs::copy(name(file.parent().unwrap()), name(copy.path()));
+            }
+            let found = rows_of(&copy.path().join("htcjobs.db"), query).map_err(|error| error.to_string())?;
+            if found == rows { Ok(()) } else { Err(format!("{found:?}")) }
+        })
+        .unwrap();
+    }
+}
+
+/// Files and folders below `folder` whose names are `wanted`.
+fn files_below(folder: &std::path::Path, wanted: &dyn Fn(&str) -> bool) -> Vec<PathBuf> {
+    // What is there now may be gone in the next moment.
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .flat_map(|entry| {
+            let own = wanted(&entry.file_name().to_string_lossy()).then(|| entry.path());
+            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            own.into_iter().chain(if is_folder { files_below(&entry.path(), wanted) } else { Vec::new() })
+        })
+        .collect()
+}
+
+fn rows_of(file: &std::path::Path, query: &str) -> rusqlite::Result<Vec<Vec<String>>> {
+    use rusqlite::types::ValueRef;
+    let connection = rusqlite::Connection::open(file)?;
+    let mut statement = connection.prepare(query)?;
+    let columns = statement.column_count();
+    let rows = statement.query_map([], |row| {
+        let text = |column| {
+            Ok(match row.get_ref(column)? {
+                ValueRef::Integer(number) => number.to_string(),
+                ValueRef::Text(text) => String::from_utf8_lossy(text).into_owned(),
+                other => format!("{other:?}"),
+            })
+        };
+        (0..columns).map(text).collect()
+    })?;
+    rows.collect()
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- the operator's log\n{}", self.logs());
+        }
+    }
+}
+
+fn table(text: &str) -> Vec<Vec<String>> {
+    text.lines().map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
+}
+
+/// The `HTCJob`s of one test.
+pub struct Namespace<'a> {
+    pub bed: &'a Bed,
+    pub name: String,
+}
+
+/// An `HTCJob` to be created: image `centos` and command `bash`, unless its spec says otherwise.
+pub fn htcjob(name: &str, source: &str) -> Value {
+    serde_json::json!({
+        "apiVersion": "htc.cern.ch/v1alpha1",
+        "kind": "HTCJob",
+        "metadata": { "name": name },
+        "spec": { "name": name, "script": { "image": "centos", "command": "bash", "source": source } },
+    })
+}
+
+impl Namespace<'_> {
+    pub fn kubectl(&self, arguments: &[&str]) -> String {
+        self.try_kubectl(arguments).unwrap()
+    }
+
+    pub fn try_kubectl(&self, arguments: &[&str]) -> testbed::Result<String> {
+        let mut all = vec!["-n", self.name.as_str()];
+        all.extend(arguments);
+        self.bed.kube.kubectl_ok(&all)
+    }
+
+    /// Creates an object; its uid.
+    pub fn create(&self, object: &Value) -> String {
+        let mut object = object.clone();
+        object["metadata"]["namespace"] = self.name.clone().into();
+        self.bed.kube.apply_stdin(&object.to_string()).unwrap();
+        let name = object["metadata"]["name"].as_str().unwrap();
+        self.uid(name)
+    }
+
+    /// Creates objects at once, as far as kubectl can.
+    pub fn create_all(&self, objects: &[Value]) {
+        let items: Vec<Value> = objects
+            .iter()
+            .cloned()
+            .map(|mut object| {
+                object["metadata"]["namespace"] = self.name.clone().into();
+                object
+            })
+            .collect();
+        let list = serde_json::json!({ "apiVersion": "v1", "kind": "List", "items": items });
+        self.bed.kube.apply_stdin(&list.to_string()).unwrap();
+    }
+
+    pub fn uid(&self, name: &str) -> String {
+        self.get(name)["metadata"]["uid"].as_str().unwrap().to_owned()
+    }
+
+    pub fn get(&self, name: &str) -> Value {
+        serde_json::from_str(&self.kubectl(&["get", "htcjob", name, "-o", "json"])).unwrap()
+    }
+
+    pub fn all(&self) -> Vec<Value> {
+        let list: Value = serde_json::from_str(&self.kubectl(&["get", "htcjobs", "-o", "json"])).unwrap();
+        list["items"].as_array().unwrap().clone()
+    }
+
+    /// Waits until the object is as `wanted` says; the object.
+    pub fn wait(&self, name: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let mut last = Value::Null;
+        let result = wait_for(&format!("HTCJob {name}: {what}"), PATIENCE, || {
+            last = self.get(name);
+            wanted(&last).then(|| last.clone())
+        });
+        result.unwrap_or_else(|error| {
+            panic!(
+                "{error}\nits last state: {last:#}\nits events:\n{}\nthe operator's log:\n{}",
+                self.events_text(name),
+                self.bed.log()
+            )
+        })
+    }
+
+    pub fn wait_phase(&self, name: &str, phase: &str) -> Value {
+        self.wait(name, &format!("phase {phase}"), |object| object["status"]["phase"] == phase)
+    }
+
+    /// Waits for Complete or Failed; the object.
+    pub fn wait_ended(&self, name: &str) -> Value {
+        self.wait(name, "Complete or Failed", |object| is_true(object, "Complete") || is_true(object, "Failed"))
+    }
+
+    /// Deletes an object and waits until it is gone.
+    pub fn delete(&self, name: &str) {
+        self.kubectl(&["delete", "htcjob", name, "--wait=false"]);
+        self.wait_gone(name);
+    }
+
+    pub fn wait_gone(&self, name: &str) {
+        let gone = wait_for(&format!("HTCJob {name} to be gone"), PATIENCE, || {
+            self.try_kubectl(&["get", "htcjob", name, "--ignore-not-found", "-o", "name"])
+                .is_ok_and(|text| text.trim().is_empty())
+        });
+        gone.unwrap_or_else(|error| panic!("{error}\n{:#}\nthe operator's log:\n{}", self.get(name), self.bed.log()));
+    }
+
+    /// Reason and message of the object's Events, oldest first.
+    pub fn events(&self, name: &str) -> Vec<(String, String)> {
+        let list: Value = serde_json::from_str(&self.kubectl(&["get", "events", "-o", "json"])).unwrap();
+        let mut events: Vec<(i64, String, String)> = list["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|event| event["involvedObject"]["name"] == name)
+            .map(|event| {
+                let seq = event["metadata"]["name"].as_str().unwrap().rsplit('.').next().unwrap().parse().unwrap();
+                (seq, event["reason"].as_str().unwrap().to_owned(), event["message"].as_str().unwrap().to_owned())
+            })
+            .collect();
+        events.sort();
+        events.into_iter().map(|(_, reason, message)| (reason, message)).collect()
+    }
+
+    /// Waits until the object's Events have `reason`; all reasons.
+    pub fn wait_event(&self, name: &str, reason: &str) -> Vec<String> {
+        let found = wait_for(&format!("an Event {reason} of HTCJob {name}"), PATIENCE, || {
+            let reasons: Vec<String> = self.events(name).into_iter().map(|(reason, _)| reason).collect();
+            reasons.iter().any(|other| other == reason).then_some(reasons)
+        });
+        found.unwrap_or_else(|error| {
+            panic!("{error}\n{}\nthe operator's log:\n{}", self.events_text(name), self.bed.log())
+        })
+    }
+
+    fn events_text(&self, name: &str) -> String {
+        self.events(name).iter().map(|(reason, message)| format!("  {reason}: {message}\n")).collect()
+    }
+
+    /// The folder of one job's output.
+    pub fn output(&self, name: &str, index: u32) -> PathBuf {
+        self.bed.data.join("htc_out").join(&self.name).join(name).join("latest").join(index.to_string())
+    }
+
+    /// Waits until HTCondor's queue and spool have nothing of this object.
+    pub fn wait_nothing_left(&self, uid: &str) {
+        let constraint = format!("HTCJobUID == \"{uid}\"");
+        wait_for("HTCondor's queue to have nothing of the HTCJob", PATIENCE, || {
+            self.bed.queue(&constraint, &["ClusterId", "JobStatus"]).is_empty()
+        })
+        .unwrap();
+    }
+}
+
+/// Whether a condition of an object is True.
+pub fn is_true(object: &Value, kind: &str) -> bool {
+    condition(object, kind).is_some_and(|condition| condition["status"] == "True")
+}
+
+/// A condition of an object.
+pub fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
+    object["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind)
+}

@@ -1,0 +1,102 @@
+//! From `kubectl apply` to the output: what users see when all goes well, when their script fails, and when somebody
+//! holds or removes their jobs.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "clippy counts only functions with #[test] as tests, not what they share"
+)]
+
+mod bed;
+
+#[path = "lifecycle/by_hand.rs"]
+mod by_hand;
+#[path = "lifecycle/names.rs"]
+mod names;
+#[path = "lifecycle/outcomes.rs"]
+mod outcomes;
+#[path = "lifecycle/story.rs"]
+mod story;
+#[path = "lifecycle/suspend.rs"]
+mod suspend;
+
+use bed::{Bed, Namespace, condition, is_true};
+use serde_json::Value;
+use testbed::wait_for;
+
+/// A payload that runs until [`Bed::open_gate`].
+const UNTIL_LET_GO: &str = "until [ -e go ]; do sleep 0.2; done";
+
+impl Namespace<'_> {
+    /// Reasons of the object's Events once they end with `last`, without waiting for more.
+    fn story(&self, name: &str, last: &str) -> Vec<String> {
+        let reasons = || self.events(name).into_iter().map(|(reason, _)| reason).collect::<Vec<_>>();
+        wait_for(&format!("the Events of HTCJob {name} to end with {last}"), bed::PATIENCE, || {
+            let reasons = reasons();
+            if reasons.last().is_some_and(|reason| reason == last) { Ok(reasons) } else { Err(format!("{reasons:?}")) }
+        })
+        .unwrap_or_else(|error| panic!("{error}\n{:#}\nthe operator's log:\n{}", self.get(name), self.bed.log()))
+    }
+
+    /// The message of the Event with this reason, which there must be exactly once.
+    fn told(&self, name: &str, reason: &str) -> String {
+        self.wait_event(name, reason);
+        let mut messages: Vec<String> =
+            self.events(name).into_iter().filter(|(other, _)| other == reason).map(|(_, message)| message).collect();
+        assert_eq!(messages.len(), 1, "Events {reason} of {name}: {messages:?}");
+        messages.remove(0)
+    }
+
+    /// Waits until that many of its jobs run; the object.
+    fn wait_running(&self, name: &str, jobs: u32) -> Value {
+        self.wait(name, &format!("{jobs} running"), |object| object["status"]["running"] == jobs)
+    }
+
+    /// Opens the gate of its jobs, whenever they come to it, until it has ended; the object.
+    fn let_go(&self, name: &str) -> Value {
+        let uid = self.uid(name);
+        self.wait(name, "Complete or Failed, with the gate open", |object| {
+            self.bed.open_gate(&uid);
+            is_true(object, "Complete") || is_true(object, "Failed")
+        })
+    }
+
+    fn suspend(&self, name: &str, suspend: bool) {
+        let patch = serde_json::json!({ "spec": { "suspend": suspend } }).to_string();
+        self.kubectl(&["patch", "htcjob", name, "--type=merge", "-p", &patch]);
+    }
+}
+
+/// Its jobs' ids in HTCondor, by index.
+fn ids(object: &Value) -> Vec<String> {
+    object["status"]["jobid"].as_array().unwrap().iter().map(|id| id.as_str().unwrap().to_owned()).collect()
+}
+
+/// Active, succeeded, failed.
+fn counts(object: &Value) -> [i64; 3] {
+    ["active", "succeeded", "failed"].map(|count| object["status"][count].as_i64().unwrap())
+}
+
+/// Status, reason and message of a condition; empty if there is none.
+fn told_in(object: &Value, kind: &str) -> [String; 3] {
+    ["status", "reason", "message"]
+        .map(|part| condition(object, kind).map_or("", |condition| condition[part].as_str().unwrap()).to_owned())
+}
+
+/// What the `HTCJob`'s job wrote into a file of its output folder.
+fn read(here: &Namespace<'_>, name: &str, index: u32, file: &str) -> String {
+    let path = here.output(name, index).join(file);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// A constraint for all jobs of one object.
+fn of(uid: &str) -> String {
+    format!("HTCJobUID == \"{uid}\"")
+}
+
+/// An attribute that is one word, of the only job in history that the constraint has.
+fn in_history(bed: &Bed, constraint: &str, attributes: &[&str]) -> Vec<String> {
+    let mut rows = bed.history(constraint, attributes);
+    assert_eq!(rows.len(), 1, "{constraint}: {rows:?}");
+    rows.remove(0)
+}

@@ -1,0 +1,48 @@
+//! Whatever fails - the operator, the schedd, a submitter, the API server, the disk - and whenever it does: each job runs
+//! exactly once, nothing is left behind, and the HTCJob says what is wrong.
+
+#![allow(
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "clippy counts only functions with #[test] as tests, not what they share"
+)]
+
+mod bed;
+#[path = "outages/data_folder.rs"]
+mod data_folder;
+#[path = "outages/kubernetes.rs"]
+mod kubernetes;
+#[path = "outages/operator.rs"]
+mod operator;
+#[path = "outages/schedd.rs"]
+mod schedd;
+#[path = "outages/site.rs"]
+mod site;
+#[path = "outages/submitter.rs"]
+mod submitter;
+
+macro_rules! on_both_versions {
+    ($($room:ident::$scenario:ident),* $(,)?) => {
+        mod trixie { $(#[test] fn $scenario() { crate::$room::$scenario(testbed::Version::Trixie); })* }
+        mod sid { $(#[test] fn $scenario() { crate::$room::$scenario(testbed::Version::Sid); })* }
+    };
+}
+
+on_both_versions!(
+    operator::stopped_at_any_point_it_goes_on,
+    operator::killed_at_any_point_it_goes_on,
+    operator::killed_at_random_every_job_runs_once,
+    schedd::down_at_the_start_and_going_down,
+    schedd::hanging_while_it_is_submitted_to,
+    schedd::refusing_the_credentials,
+    schedd::refusing_the_jobs,
+    schedd::killed_while_it_takes_in_the_files,
+    submitter::killed_by_somebody_else,
+    submitter::outliving_the_operator,
+    submitter::landing_late,
+    kubernetes::api_server_killed_while_there_is_news,
+    data_folder::read_only_or_held_by_another,
+);

@@ -1,0 +1,150 @@
+//! A bed with gates before HTCondor's tools, and a folder into which each payload notes that it ran.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use serde_json::Value;
+use testbed::{PoolOptions, Scratch, Version, wait_for};
+
+use crate::bed::gates::Gates;
+use crate::bed::{Bed, Namespace, PATIENCE, condition, htcjob};
+
+pub struct Site {
+    // Fields drop in this order: the servers before their folders.
+    pub bed: Bed,
+    pub gates: Gates,
+    /// Bound into each payload's container.
+    runs: PathBuf,
+    _scratch: Scratch,
+}
+
+impl Site {
+    /// Servers without the operator.
+    pub fn new(version: Version) -> Self {
+        let scratch = Scratch::new().unwrap();
+        let runs = scratch.dir("runs").unwrap();
+        let gates = Gates::new(version);
+        let bind = format!("--bind={}", runs.display());
+        let bed = Bed::new(version, &PoolOptions::default(), &[&gates.argument(), &bind]);
+        // A schedd that finds its jobs' nodes gone with it begins the jobs again after this time: 40 minutes otherwise.
+        let mut config = fs::OpenOptions::new().append(true).open(bed.condor.config()).unwrap();
+        writeln!(config, "JOB_DEFAULT_LEASE_DURATION = 20").unwrap();
+        Self { bed, gates, runs, _scratch: scratch }
+    }
+
+    /// Servers with the operator running.
+    pub fn start(version: Version) -> Self {
+        let site = Self::new(version);
+        site.bed.start_operator();
+        site
+    }
+
+    /// An `HTCJob` that notes that it ran, and then runs `script`.
+    pub fn noted(&self, name: &str, queue: u32, script: &str) -> Value {
+        let runs = self.runs.display();
+        let mut object = htcjob(name, &format!("echo $JOB_NAME.$HTCPROCID >>{runs}/ran\n{script}\n"));
+        object["spec"]["queue"] = queue.into();
+        object
+    }
+
+    /// One that notes that it ran, and then runs until [`Self::finish`].
+    pub fn lasting(&self, name: &str, queue: u32) -> Value {
+        let runs = self.runs.display();
+        self.noted(name, queue, &format!("while [ ! -e {runs}/finish-$JOB_NAME ]; do sleep 0.1; done; echo finished"))
+    }
+
+    pub fn finish(&self, name: &str) {
+        fs::write(self.runs.join(format!("finish-{name}")), "").unwrap();
+    }
+
+    /// How often a payload ran.
+    pub fn runs(&self, name: &str, index: u32) -> usize {
+        let wanted = format!("{name}.{index}");
+        fs::read_to_string(self.runs.join("ran")).unwrap_or_default().lines().filter(|line| *line == wanted).count()
+    }
+
+    /// The `HTCJob` has succeeded with the output of each job here, by the ads each job ran once and by its own word
+    /// each payload did.
+    pub fn assert_complete_once(&self, here: &Namespace<'_>, name: &str, jobs: u32) -> Value {
+        let ended = here.wait_ended(name);
+        assert!(crate::bed::is_true(&ended, "Complete"), "{ended:#}\n{}", self.bed.logs());
+        assert_eq!(ended["status"]["phase"], "Completed");
+        for (count, expected) in [("succeeded", jobs), ("failed", 0), ("active", 0)] {
+            assert_eq!(ended["status"][count], expected, "{ended:#}");
+        }
+        let uid = ended["metadata"]["uid"].as_str().unwrap();
+        here.wait_nothing_left(uid);
+        let seen = self.bed.assert_once(uid, name, jobs);
+        let mut ids: Vec<&str> = seen.iter().map(|job| job.id.as_str()).collect();
+        let mut told: Vec<&str> =
+            ended["status"]["jobid"].as_array().unwrap().iter().map(|id| id.as_str().unwrap()).collect();
+        ids.sort_unstable();
+        told.sort_unstable();
+        assert_eq!(told, ids, "the status names the jobs that ran");
+        for job in &seen {
+            assert_eq!(self.runs(name, job.index), 1, "{name}.{}: {seen:#?}\n{}", job.index, self.bed.logs());
+            assert!(here.output(name, job.index).join("out").exists());
+        }
+        ended
+    }
+
+    /// Every row of the journal is an Event, once, and no Event is anything else. Ends the operator and starts it again.
+    pub fn assert_journal_told(&self, here: &Namespace<'_>) {
+        self.bed.stop_operator();
+        let rows = journal(&self.bed, &here.name);
+        self.bed.start_operator();
+        wait_for("every row of the journal to be an Event", PATIENCE, || {
+            let told = events(here);
+            rows.iter().find(|row| !told.contains(row)).map_or(Ok(()), |row| Err(format!("{row:?} is not told")))
+        })
+        .unwrap();
+        let mut told = events(here);
+        told.retain(|event| !rows.contains(event));
+        assert!(told.is_empty(), "Events that are not in the journal: {told:?}");
+    }
+}
+
+/// Name and reason of the Event that each row of the journal should be.
+fn journal(bed: &Bed, namespace: &str) -> Vec<(String, String)> {
+    let ledger = rusqlite::Connection::open(bed.data.join("sqlite/htcjobs.db")).unwrap();
+    let mut statement = ledger
+        .prepare(
+            "select o.name || '.' || substr(t.uid, 1, 8) || '.' || printf('%04d', t.seq), t.reason, t.seq,
+                row_number() over (partition by t.uid order by t.seq)
+             from transitions t join objects o using (uid) where o.namespace = ?1 order by t.uid, t.seq",
+        )
+        .unwrap();
+    let rows: Vec<(String, String, i64, i64)> = statement
+        .query_map([namespace], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))
+        .unwrap()
+        .map(Result::unwrap)
+        .collect();
+    assert!(rows.iter().all(|(_, _, seq, number)| seq == number), "the journal has gaps: {rows:?}");
+    rows.into_iter().map(|(name, reason, ..)| (name, reason)).collect()
+}
+
+fn events(here: &Namespace<'_>) -> Vec<(String, String)> {
+    let list: Value = serde_json::from_str(&here.kubectl(&["get", "events", "-o", "json"])).unwrap();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let of = |event: &Value| (text(&event["metadata"]["name"]), text(&event["reason"]));
+    list["items"].as_array().unwrap().iter().map(of).collect()
+}
+
+/// Whether a condition of the object has this status and this reason.
+pub fn says(object: &Value, kind: &str, status: &str, reason: &str) -> bool {
+    condition(object, kind).is_some_and(|condition| condition["status"] == status && condition["reason"] == reason)
+}
+
+impl Namespace<'_> {
+    /// Waits until a condition has this status and this reason; its message.
+    pub fn wait_says(&self, name: &str, kind: &str, status: &str, reason: &str) -> String {
+        let object = self.wait(name, &format!("{kind} {status} {reason}"), |object| says(object, kind, status, reason));
+        condition(&object, kind).unwrap()["message"].as_str().unwrap().to_owned()
+    }
+
+    /// How many Events the object has with this reason.
+    pub fn count_events(&self, name: &str, reason: &str) -> usize {
+        self.events(name).iter().filter(|(other, _)| other == reason).count()
+    }
+}

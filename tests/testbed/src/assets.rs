@@ -1,0 +1,149 @@
+//! Where everything lies that the servers are started from, and how it gets there.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use crate::account::Account;
+use crate::cache::{Cache, Recipe};
+use crate::error::Result;
+use crate::kubernetes::{GoTool, Kubernetes, PROGRAMS};
+use crate::packages::{Arch, Suite};
+use crate::pool::Version;
+use crate::recipes::{Condor, Etcd, Go, Image, JOB_BIN};
+
+/// Debian's release with HTCondor 23.9, etcd 3.5 and the payload's programs.
+const STABLE: &str = "trixie";
+/// Debian's moving suite, with the latest HTCondor, Apptainer and Go.
+const LATEST: &str = "sid";
+
+/// The paths of everything in the cache.
+#[derive(Debug, Clone)]
+pub struct Assets {
+    cache: PathBuf,
+    kube_apiserver: PathBuf,
+    kubectl: PathBuf,
+    etcd: PathBuf,
+    trixie: PathBuf,
+    sid: PathBuf,
+    image: PathBuf,
+}
+
+impl Assets {
+    /// Finds what [`Assets::setup`] made; an error names what is missing and how to get it.
+    pub fn locate() -> Result<Self> {
+        let cache = Cache::locate()?;
+        Self::assemble(&cache, &|recipe, _| cache.require(recipe))
+    }
+
+    /// Makes what is not in the cache yet. With `refresh` everything from Debian is made again.
+    pub fn setup(refresh: bool) -> Result<Self> {
+        let cache = Cache::locate()?;
+        Self::assemble(&cache, &|recipe, from_debian| cache.ensure(recipe, refresh && from_debian))
+    }
+
+    /// `get` gives an artefact's folder; its second argument is true for what comes from Debian.
+    fn assemble(cache: &Cache, get: &dyn Fn(&dyn Recipe, bool) -> Result<PathBuf>) -> Result<Self> {
+        let arch = Arch::current()?;
+        let (stable, latest) = (Suite::new(STABLE), Suite::new(LATEST));
+        let trixie = get(&Condor { version: Version::Trixie, suite: &stable, arch }, true)?;
+        let sid = get(&Condor { version: Version::Sid, suite: &latest, arch }, true)?;
+        let image = get(&Image { suite: &stable, arch }, true)?;
+        let etcd = match provided("etcd") {
+            Some(path) => path,
+            None => get(&Etcd { suite: &stable, arch }, true)?.join("usr/bin/etcd"),
+        };
+        let [kube_apiserver, kubectl] = match PROGRAMS.map(provided) {
+            [Some(kube_apiserver), Some(kubectl)] => [kube_apiserver, kubectl],
+            some => {
+                let mut kubernetes = Kubernetes { go: None, arch: arch.debian };
+                if cache.find(&kubernetes).is_none() {
+                    kubernetes.go = match GoTool::in_path() {
+                        Some(go) => Some(go),
+                        // A `locate` shall complain about Kubernetes, not about Go.
+                        None => get(&Go { suite: &latest, arch }, true).ok().map(|home| {
+                            let root = Go::root(&home);
+                            GoTool { program: root.join("bin/go"), root: Some(root) }
+                        }),
+                    };
+                }
+                let bin = get(&kubernetes, false)?.join("bin");
+                let mut built = PROGRAMS.map(|program| bin.join(program)).into_iter();
+                some.map(|path| {
+                    let built = built.next().unwrap_or_default();
+                    path.unwrap_or(built)
+                })
+            }
+        };
+        Ok(Self {
+            cache: cache.root().to_owned(),
+            kube_apiserver,
+            kubectl,
+            etcd,
+            trixie,
+            sid,
+            image: Image::root(&image),
+        })
+    }
+
+    /// The cache's folder.
+    #[must_use]
+    pub fn cache(&self) -> &Path {
+        &self.cache
+    }
+
+    /// The API server.
+    #[must_use]
+    pub fn kube_apiserver(&self) -> &Path {
+        &self.kube_apiserver
+    }
+
+    /// kubectl of the API server's version.
+    #[must_use]
+    pub fn kubectl(&self) -> &Path {
+        &self.kubectl
+    }
+
+    /// etcd.
+    #[must_use]
+    pub fn etcd(&self) -> &Path {
+        &self.etcd
+    }
+
+    /// The root folder of an HTCondor; its `RELEASE_DIR` is `usr` below.
+    #[must_use]
+    pub fn condor(&self, version: Version) -> &Path {
+        match version {
+            Version::Trixie => &self.trixie,
+            Version::Sid => &self.sid,
+        }
+    }
+
+    /// The folder of that HTCondor's tools.
+    #[must_use]
+    pub fn condor_bin(&self, version: Version) -> PathBuf {
+        self.condor(version).join("usr/bin")
+    }
+
+    /// The folder with `apptainer` and what it calls, for the front of a job's PATH.
+    #[must_use]
+    pub fn job_bin(&self) -> PathBuf {
+        self.sid.join(JOB_BIN)
+    }
+
+    /// The payload's image, an unpacked root folder called `centos` with busybox and bash, readable by everyone.
+    #[must_use]
+    pub fn image(&self) -> &Path {
+        &self.image
+    }
+
+    /// An error when the account that servers run as cannot enter the cache.
+    pub fn must_be_reachable(&self) -> Result<()> {
+        Account::unprivileged().must_reach(&self.cache.join("x"))
+    }
+}
+
+/// A program in `KUBEBUILDER_ASSETS`, envtest's folder of kube-apiserver, etcd and kubectl.
+fn provided(program: &str) -> Option<PathBuf> {
+    let path = Path::new(&env::var_os("KUBEBUILDER_ASSETS")?).join(program);
+    path.is_file().then_some(path)
+}

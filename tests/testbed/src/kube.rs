@@ -1,0 +1,245 @@
+//! A Kubernetes control plane: etcd and kube-apiserver as plain processes on loopback.
+//!
+//! That is enough for CRDs, CEL, RBAC, Secrets, Leases, Events, finalizers and server-side apply. Without a
+//! controller-manager nothing collects the objects of a deleted owner, and a deleted namespace stays Terminating.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::account::Account;
+use crate::assets::Assets;
+use crate::certs::Authority;
+use crate::error::{Error, Result};
+use crate::owned::{Owned, Spec};
+use crate::ports::Port;
+use crate::scratch::Scratch;
+use crate::tool::{Finished, run, run_ok};
+use crate::wait::wait_for;
+
+/// About 3 s on a quiet machine.
+const READY: Duration = Duration::from_mins(2);
+/// For one kubectl.
+const KUBECTL: Duration = Duration::from_mins(1);
+/// For SIGTERM; the API server lingers for open watches.
+const STOP: Duration = Duration::from_secs(15);
+/// Other ports are tried when something else took one in the moment between choice and use.
+const ATTEMPTS: u32 = 3;
+
+/// A running control plane; ends with this value. Any number may run side by side.
+pub struct Kube {
+    // Fields drop in this order: the servers before their folder.
+    apiserver: Mutex<Option<Owned>>,
+    etcd: Owned,
+    authority: Authority,
+    kubeconfig: PathBuf,
+    kubectl: PathBuf,
+    server: PathBuf,
+    ports: [Port; 3],
+    scratch: Scratch,
+}
+
+impl fmt::Debug for Kube {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Kube({})", self.scratch.path().display())
+    }
+}
+
+impl Kube {
+    /// Starts a control plane with empty storage; returns when it is ready.
+    pub fn start(assets: &Assets) -> Result<Self> {
+        let mut attempt = 1;
+        loop {
+            match Self::try_start(assets) {
+                Err(Error::Tool { output, .. }) if attempt < ATTEMPTS && output.contains("address already in use") => {
+                    attempt += 1;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn try_start(assets: &Assets) -> Result<Self> {
+        assets.must_be_reachable()?;
+        let scratch = Scratch::new()?;
+        let ports = [Port::reserve()?, Port::reserve()?, Port::reserve()?];
+        let authority = Authority::new(&scratch.dir("certs")?)?;
+        let kubeconfig = scratch.path().join("kubeconfig");
+        authority.kubeconfig(&kubeconfig, "testbed-admin", Some("system:masters"), ports[0].number)?;
+        scratch.dir("home")?;
+        Account::unprivileged().make_dir(&scratch.path().join("etcd"), 0o700)?;
+        let (client, peer) = (url(&ports[1]), url(&ports[2]));
+        let etcd = Spec::new(assets.etcd(), scratch.path().join("etcd.log"))
+            .args(["--name=testbed", "--unsafe-no-fsync", "--log-level=warn"])
+            .arg(format!("--data-dir={}", scratch.path().join("etcd").display()))
+            .arg(format!("--listen-client-urls={client}"))
+            .arg(format!("--advertise-client-urls={client}"))
+            .arg(format!("--listen-peer-urls={peer}"))
+            .arg(format!("--initial-advertise-peer-urls={peer}"))
+            .arg(format!("--initial-cluster=testbed={peer}"));
+        let kube = Self {
+            apiserver: Mutex::new(None),
+            etcd: Owned::spawn(&etcd)?,
+            authority,
+            kubeconfig,
+            kubectl: assets.kubectl().to_owned(),
+            server: assets.kube_apiserver().to_owned(),
+            ports,
+            scratch,
+        };
+        kube.start_apiserver()?;
+        Ok(kube)
+    }
+
+    /// Starts the API server, on the same port and storage as before; returns when it is ready.
+    pub fn start_apiserver(&self) -> Result<()> {
+        let certs = &self.authority;
+        let issuer = "https://kubernetes.default.svc.cluster.local";
+        let spec = Spec::new(&self.server, self.scratch.path().join("kube-apiserver.log"))
+            .current_dir(self.scratch.path().join("home"))
+            .env("HOME", self.scratch.path().join("home"))
+            .arg(format!("--etcd-servers={}", url(&self.ports[1])))
+            .arg("--bind-address=127.0.0.1")
+            .arg(format!("--secure-port={}", self.ports[0].number))
+            // An address for documentation: without one it asks for a default route, and nothing here uses it.
+            .args(["--advertise-address=192.0.2.1", "--endpoint-reconciler-type=none"])
+            .args([
+                "--service-cluster-ip-range=10.96.0.0/16",
+                "--authorization-mode=Node,RBAC",
+                "--allow-privileged=true",
+            ])
+            .arg(format!("--client-ca-file={}", certs.ca().display()))
+            .arg(format!("--tls-cert-file={}", certs.server_certificate().display()))
+            .arg(format!("--tls-private-key-file={}", certs.server_key().display()))
+            .arg(format!("--service-account-issuer={issuer}"))
+            .arg(format!("--api-audiences={issuer}"))
+            .arg(format!("--service-account-key-file={}", certs.service_account_public_key().display()))
+            .arg(format!("--service-account-signing-key-file={}", certs.service_account_key().display()));
+        *self.apiserver() = Some(Owned::spawn(&spec)?);
+        let dead = std::cell::Cell::new(None);
+        let ready = wait_for("the API server and the namespace default", READY, || {
+            if let Err(error) = self.must_run() {
+                dead.set(Some(error));
+                return Ok(());
+            }
+            self.look()
+        });
+        dead.take().map_or(ready, Err)
+    }
+
+    fn must_run(&self) -> Result<()> {
+        self.etcd.must_run()?;
+        self.apiserver().as_ref().map_or(Ok(()), Owned::must_run)
+    }
+
+    /// `Err` says what is missing.
+    fn look(&self) -> std::result::Result<(), String> {
+        for args in [["get", "--raw=/readyz"].as_slice(), &["get", "namespaces", "default", "kube-system"]] {
+            let command = &mut self.kubectl(args);
+            let done = run("asking the API server", command, "", Duration::from_secs(10)).map_err(|e| e.to_string())?;
+            if !done.status.success() {
+                return Err(done.stderr);
+            }
+        }
+        Ok(())
+    }
+
+    /// True when the API server answers and says that it is ready.
+    #[must_use]
+    pub fn ready(&self) -> bool {
+        self.look().is_ok()
+    }
+
+    /// Stops the API server with SIGTERM, or after 15 s with SIGKILL; etcd stays.
+    pub fn stop_apiserver(&self) -> Result<()> {
+        if let Some(server) = self.apiserver().take() {
+            server.terminate()?;
+            server.wait_timeout(STOP)?;
+        }
+        Ok(())
+    }
+
+    /// Kills the API server with SIGKILL; etcd stays.
+    pub fn kill_apiserver(&self) -> Result<()> {
+        self.apiserver().take().map_or(Ok(()), |server| server.kill9())
+    }
+
+    /// SIGSTOP to the API server: connections are accepted and nothing is answered.
+    pub fn pause_apiserver(&self) -> Result<()> {
+        self.apiserver().as_ref().map_or(Ok(()), Owned::pause)
+    }
+
+    /// SIGCONT to the API server.
+    pub fn resume_apiserver(&self) -> Result<()> {
+        self.apiserver().as_ref().map_or(Ok(()), Owned::resume)
+    }
+
+    /// The kubeconfig of a cluster admin (mode 0600, owned by the unprivileged account).
+    #[must_use]
+    pub fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
+    /// Makes a kubeconfig for `user`, a member of `group` besides system:authenticated, with the rights that RBAC gives
+    /// them. A service account is called `system:serviceaccount:NAMESPACE:NAME`.
+    pub fn kubeconfig_for(&self, user: &str, group: Option<&str>) -> Result<PathBuf> {
+        let name: String = user.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+        let path = self.scratch.path().join(format!("kubeconfig-{name}"));
+        self.authority.kubeconfig(&path, user, group, self.ports[0].number)?;
+        Ok(path)
+    }
+
+    /// The run folder, for a test's own files.
+    #[must_use]
+    pub fn scratch(&self) -> &Scratch {
+        &self.scratch
+    }
+
+    /// `kubectl` as cluster admin, with these arguments.
+    #[must_use]
+    pub fn kubectl(&self, args: &[&str]) -> Command {
+        let mut kubectl = Command::new(&self.kubectl);
+        kubectl
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .env("HOME", self.scratch.path().join("home"))
+            .env("KUBECONFIG", &self.kubeconfig)
+            .args(args);
+        kubectl
+    }
+
+    /// Runs kubectl, which must succeed within a minute; gives its standard output.
+    pub fn kubectl_ok(&self, args: &[&str]) -> Result<String> {
+        run_ok("asking the test bed's API server", &mut self.kubectl(args), "", KUBECTL)
+    }
+
+    /// Runs kubectl to its end, however it ends, within a minute.
+    pub fn kubectl_any(&self, args: &[&str]) -> Result<Finished> {
+        run("asking the test bed's API server", &mut self.kubectl(args), "", KUBECTL)
+    }
+
+    /// `kubectl apply -f -`; gives its standard output.
+    pub fn apply_stdin(&self, yaml: &str) -> Result<String> {
+        run_ok("applying objects", &mut self.kubectl(&["apply", "-f", "-"]), yaml, KUBECTL)
+    }
+
+    /// Applies a CRD and waits until its objects can be asked for, some time after it says Established.
+    /// `resource` is its full name, as in `htcjobs.htc.cern.ch`.
+    pub fn apply_crd(&self, yaml: &str, resource: &str) -> Result<()> {
+        self.apply_stdin(yaml)?;
+        self.kubectl_ok(&["wait", "--for=condition=Established", "--timeout=50s", &format!("crd/{resource}")])?;
+        wait_for(&format!("objects of the new kind {resource}"), KUBECTL, || {
+            self.kubectl_ok(&["get", resource, "--all-namespaces"]).map(drop)
+        })
+    }
+
+    fn apiserver(&self) -> MutexGuard<'_, Option<Owned>> {
+        self.apiserver.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn url(port: &Port) -> String {
+    format!("http://127.0.0.1:{}", port.number)
+}

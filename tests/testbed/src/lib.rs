@@ -1,0 +1,49 @@
+//! Starts real servers for tests and the demo: a Kubernetes control plane and HTCondor pools.
+//!
+//! `testbed setup` fills a cache outside the checkout, once. After that tests use this library, which blocks, needs no
+//! async runtime and never leaves a process behind, however a test ends:
+//!
+//! ```no_run
+//! # fn main() -> testbed::Result<()> {
+//! use testbed::{Assets, Kube, Pool, PoolOptions, Version};
+//! let assets = Assets::locate()?;
+//! let kube = Kube::start(&assets)?;
+//! let pool = Pool::start(&assets, Version::Trixie, &PoolOptions::default())?;
+//! let operator = pool.client("operator")?;
+//! println!("{}{}", kube.kubectl_ok(&["get", "namespaces"])?, operator.ok("condor_q", &[])?);
+//! # Ok(()) }
+//! ```
+//!
+//! The rooms: [`cache`] keeps artefacts; `packages`, `recipes` and `kubernetes` make them; [`Assets`] says where they
+//! are; [`Owned`] runs a process bound to this one; [`Kube`] and [`Pool`] are the servers; [`wait_for`] is how tests wait.
+
+mod account;
+mod assets;
+pub mod cache;
+mod certs;
+mod client;
+mod demo;
+mod error;
+mod kube;
+mod kubernetes;
+mod owned;
+mod packages;
+mod pool;
+mod ports;
+pub mod processes;
+mod progress;
+mod recipes;
+mod scratch;
+pub mod tool;
+mod wait;
+
+pub use account::Account;
+pub use assets::Assets;
+pub use client::Client;
+pub use demo::demo;
+pub use error::{Error, Result};
+pub use kube::Kube;
+pub use owned::{Owned, Spec};
+pub use pool::{Pool, PoolOptions, Version};
+pub use scratch::Scratch;
+pub use wait::{Look, wait_for};

@@ -1,0 +1,134 @@
+//! `testbed`: fills the cache, and starts servers to play with.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool")]
+
+use std::fmt::Display;
+use std::io::{Read, Write, stdin, stdout};
+use std::process::ExitCode;
+use std::sync::mpsc;
+use std::thread;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use testbed::{Assets, Kube, Pool, PoolOptions, Result, Version};
+
+/// Real Kubernetes and real HTCondor for tests and the demo.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make what is missing in the cache (`HTC_TESTBED_CACHE`): about 5 minutes the first time, nothing afterwards.
+    Setup {
+        /// Make everything that comes from Debian again; sid moves.
+        #[arg(long)]
+        refresh: bool,
+    },
+    /// Show one HTCJob from kubectl apply to kubectl delete.
+    Demo {
+        /// The operator's program.
+        program: std::path::PathBuf,
+    },
+    /// Print the paths of what setup made, for a shell's eval.
+    Env,
+    /// Start servers, print their environment for a shell, and run until stdin ends or Ctrl-C.
+    Up {
+        /// An HTCondor pool; may be given twice, and the environment is the first one's.
+        #[arg(long, value_enum, default_values_t = [PoolChoice::Trixie])]
+        pool: Vec<PoolChoice>,
+        /// No Kubernetes.
+        #[arg(long)]
+        no_kube: bool,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum PoolChoice {
+    Trixie,
+    Sid,
+    None,
+}
+
+impl PoolChoice {
+    fn version(self) -> Option<Version> {
+        match self {
+            Self::Trixie => Some(Version::Trixie),
+            Self::Sid => Some(Version::Sid),
+            Self::None => None,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Setup { refresh } => Assets::setup(refresh).map(drop),
+        Command::Demo { program } => testbed::demo(&program, std::path::Path::new("."), &stop_signal()),
+        Command::Env => Assets::locate().map(|assets| env(&assets)),
+        Command::Up { pool, no_kube } => up(&pool, no_kube),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("testbed: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn env(assets: &Assets) {
+    export("HTC_TESTBED_CACHE", assets.cache().display());
+    export("KUBE_APISERVER", assets.kube_apiserver().display());
+    export("KUBECTL", assets.kubectl().display());
+    export("ETCD", assets.etcd().display());
+    export("CONDOR_TRIXIE", assets.condor(Version::Trixie).display());
+    export("CONDOR_SID", assets.condor(Version::Sid).display());
+    export("APPTAINER", assets.job_bin().join("apptainer").display());
+    export("IMAGE", assets.image().display());
+}
+
+/// One line for a shell. Whoever reads them may stop reading.
+fn export(name: &str, value: impl Display) {
+    let _ = writeln!(stdout(), "export {name}={value}");
+}
+
+fn up(pools: &[PoolChoice], no_kube: bool) -> Result<()> {
+    let stop = stop_signal();
+    let assets = Assets::locate()?;
+    let kube = if no_kube { None } else { Some(Kube::start(&assets)?) };
+    let pools = pools
+        .iter()
+        .filter_map(|choice| choice.version())
+        .map(|version| Pool::start(&assets, version, &PoolOptions::default()))
+        .collect::<Result<Vec<_>>>()?;
+    let mut path = Vec::new();
+    if let Some(kube) = &kube {
+        export("KUBECONFIG", kube.kubeconfig().display());
+        path.extend(assets.kubectl().parent().map(|dir| dir.display().to_string()));
+    }
+    if let Some(pool) = pools.first() {
+        let client = pool.client_for_caller("operator")?;
+        export("CONDOR_CONFIG", client.config().display());
+        path.push(client.bin_dir().display().to_string());
+    }
+    path.push("$PATH".to_owned());
+    export("PATH", path.join(":"));
+    eprintln!("ready; stop with Ctrl-C or the end of stdin");
+    let _ = stop.recv();
+    Ok(())
+}
+
+/// Receives one message at the end of stdin, at Ctrl-C, SIGTERM or SIGHUP.
+fn stop_signal() -> mpsc::Receiver<()> {
+    let (sender, stop) = mpsc::channel();
+    let at_signal = sender.clone();
+    if let Err(error) = ctrlc::set_handler(move || _ = at_signal.send(())) {
+        eprintln!("Ctrl-C will not stop it in order: {error}");
+    }
+    thread::spawn(move || {
+        let _ = std::io::copy(&mut stdin().lock().by_ref(), &mut std::io::sink());
+        sender.send(())
+    });
+    stop
+}

@@ -1,0 +1,120 @@
+//! Runs one program to its end, with a time limit.
+
+use std::fmt::Write as _;
+use std::io::{self, Read, Write as _};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+
+/// How long output may stay open after the program's end, by a child it left behind.
+const AFTER_THE_END: Duration = Duration::from_secs(5);
+
+/// What a program printed and how it ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// Exit status.
+    pub status: ExitStatus,
+    /// Standard output, undecodable bytes replaced.
+    pub stdout: String,
+    /// Standard error, undecodable bytes replaced.
+    pub stderr: String,
+}
+
+/// Runs `command` with `input` on its stdin; after `limit` it is killed. Any exit status is fine.
+pub fn run(doing: &str, command: &mut Command, input: &str, limit: Duration) -> Result<Finished> {
+    let line = command_line(command);
+    let failed = |outcome: String, output: &str| Error::Tool {
+        doing: doing.to_owned(),
+        command: line.clone(),
+        outcome,
+        output: tail(output),
+    };
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(|e| {
+            failed(format!("could not be started ({e}); tests/testbed/prerequisites.sh names what is missing"), "")
+        })?;
+    let stdin = child.stdin.take();
+    let input = input.to_owned();
+    thread::spawn(move || {
+        // A program that does not read its input closes the pipe; its exit status tells.
+        stdin.map(|mut pipe| pipe.write_all(input.as_bytes()))
+    });
+    let stdout = collect(child.stdout.take());
+    let stderr = collect(child.stderr.take());
+    let ended = wait_timeout(limit, || child.try_wait());
+    if !matches!(ended, Ok(Some(_))) {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    let stdout = stdout.recv_timeout(AFTER_THE_END).unwrap_or_default();
+    let stderr = stderr.recv_timeout(AFTER_THE_END).unwrap_or_default();
+    match ended {
+        Ok(Some(status)) => Ok(Finished { status, stdout, stderr }),
+        Ok(None) => Err(failed(format!("was killed after its time limit of {limit:?}"), &(stdout + &stderr))),
+        Err(e) => Err(failed(format!("could not be waited for ({e})"), &stderr)),
+    }
+}
+
+/// Like [`run`], but an exit status other than 0 is an error; gives standard output.
+pub fn run_ok(doing: &str, command: &mut Command, input: &str, limit: Duration) -> Result<String> {
+    let done = run(doing, command, input, limit)?;
+    if done.status.success() {
+        return Ok(done.stdout);
+    }
+    Err(Error::Tool {
+        doing: doing.to_owned(),
+        command: command_line(command),
+        outcome: format!("failed ({})", done.status),
+        output: tail(&(done.stdout + &done.stderr)),
+    })
+}
+
+/// Asks `try_wait` until it gives the exit status, at most for `limit`; `None` when the program still runs.
+pub(crate) fn wait_timeout(
+    limit: Duration,
+    mut try_wait: impl FnMut() -> io::Result<Option<ExitStatus>>,
+) -> io::Result<Option<ExitStatus>> {
+    let start = Instant::now();
+    let mut pause = Duration::from_millis(1);
+    loop {
+        if let Some(status) = try_wait()? {
+            return Ok(Some(status));
+        }
+        let left = limit.saturating_sub(start.elapsed());
+        if left.is_zero() {
+            return Ok(None);
+        }
+        thread::sleep(pause.min(left));
+        pause = (pause * 2).min(Duration::from_millis(50));
+    }
+}
+
+fn collect(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut pipe) = pipe {
+            let _ = pipe.read_to_end(&mut bytes);
+        }
+        let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
+    });
+    receiver
+}
+
+fn command_line(command: &Command) -> String {
+    let mut line = command.get_program().to_string_lossy().into_owned();
+    for arg in command.get_args() {
+        let _ = write!(line, " {}", arg.to_string_lossy());
+    }
+    line
+}
+
+/// The last 30 lines, as an error message shows them.
+pub(crate) fn tail(output: &str) -> String {
+    let lines: Vec<&str> = output.lines().collect();
+    let from = lines.len().saturating_sub(30);
+    lines[from..].iter().fold(String::new(), |text, line| text + "\n  | " + line)
+}
