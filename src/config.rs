@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use crate::lease;
 use crate::machine::Settings;
 
 /// How the operator is set up. Times are written like `20s`, `500ms`, `10m`.
@@ -30,6 +31,23 @@ pub struct Config {
     /// Name of this operator; part of what tells its jobs from those of other operators.
     #[arg(long, env = "HTC_OPERATOR_NAME", default_value = "htc-operator")]
     pub operator_name: String,
+
+    /// Name of this process among those that want to lead. One that is started again under the same name leads again at
+    /// once, so it must be the name of something that runs once at a time, such as a pod; by default it is new each time.
+    #[arg(long, env = "HTC_IDENTITY")]
+    pub identity: Option<String>,
+
+    /// How long others leave the Lease of a leader alone that does not renew it. Whole seconds.
+    #[arg(long, env = "HTC_LEASE_DURATION", default_value = "15s", value_parser = parse_duration)]
+    pub lease_duration: Duration,
+
+    /// How long a leader acts after its last renewal of the Lease.
+    #[arg(long, env = "HTC_LEASE_RENEW_DEADLINE", default_value = "10s", value_parser = parse_duration)]
+    pub lease_renew_deadline: Duration,
+
+    /// Pause between two tries to take or renew the Lease.
+    #[arg(long, env = "HTC_LEASE_RETRY", default_value = "2s", value_parser = parse_duration)]
+    pub lease_retry: Duration,
 
     /// Watch this namespace only.
     #[arg(long, env = "HTC_WATCH_NAMESPACE")]
@@ -144,6 +162,15 @@ impl Config {
         if self.dead_margin < self.late_margin {
             return Err("--dead-margin must not be shorter than --late-margin".to_owned());
         }
+        if self.lease_renew_deadline >= self.lease_duration || self.lease_retry >= self.lease_renew_deadline {
+            return Err(
+                "--lease-retry must be shorter than --lease-renew-deadline, and that shorter than --lease-duration"
+                    .to_owned(),
+            );
+        }
+        if self.lease_duration.subsec_nanos() != 0 || self.lease_duration.is_zero() {
+            return Err("--lease-duration must be whole seconds".to_owned());
+        }
         if self.submit_limit > self.submit_limit_max {
             return Err("--submit-limit must not be longer than --submit-limit-max".to_owned());
         }
@@ -160,6 +187,25 @@ impl Config {
     #[must_use]
     pub fn image_map(&self) -> BTreeMap<String, String> {
         self.images.iter().cloned().collect()
+    }
+
+    /// Name of this process among those that want to lead.
+    #[must_use]
+    pub fn identity(&self) -> String {
+        self.identity.clone().unwrap_or_else(|| {
+            let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+            format!("{host}_{}_{}", std::process::id(), jiff::Timestamp::now().as_millisecond())
+        })
+    }
+
+    /// client-go's times of leader election.
+    #[must_use]
+    pub const fn lease_times(&self) -> lease::Times {
+        lease::Times {
+            duration: self.lease_duration,
+            renew_deadline: self.lease_renew_deadline,
+            retry: self.lease_retry,
+        }
     }
 
     /// What the state machine goes by.

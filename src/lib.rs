@@ -11,7 +11,7 @@
 //! - [`controller`]: watches, gathers, decides, commits, hands over, publishes; the only place that writes to Kubernetes.
 //! - [`operator`] puts them together; [`check`] looks whether they could work.
 //!
-//! Beside them: [`config`], [`clock`], [`fence`] (may this operator act?), [`retry`] (growing pauses), [`telemetry`].
+//! Beside them: [`config`], [`clock`], [`fence`] (may this operator act?), [`lease`] (does it lead?), [`retry`] (growing pauses), [`telemetry`].
 
 pub mod api;
 pub mod check;
@@ -20,6 +20,7 @@ pub mod condor;
 pub mod config;
 pub mod controller;
 pub mod fence;
+pub mod lease;
 pub mod ledger;
 pub mod machine;
 pub mod operator;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Client;
 use kube::api::Api;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
 use crate::clock::Clock;
@@ -16,13 +16,17 @@ use crate::condor::{Schedd, Tools};
 use crate::config::Config;
 use crate::controller::{self, API_LIMIT, Context, Publisher};
 use crate::fence::Fence;
+use crate::lease::{self, Candidate, Leader, Place};
 use crate::ledger::{Ledger, LedgerError};
 use crate::machine::ScheddName;
+use crate::retry::Pauses;
 use crate::tracker::Tracker;
 use crate::workers::{Limits, Planner, Registry, Shared, Workers};
 
 /// How long the batches under way may take to end once the operator is told to stop.
 const DRAIN: Duration = Duration::from_secs(4);
+/// How long the release of the Lease may take.
+const RELEASE: Duration = Duration::from_millis(500);
 /// Most objects that wait to be woken.
 const WAKES: usize = 4096;
 
@@ -47,6 +51,9 @@ pub enum StartError {
     /// Something that runs for as long as the operator does ended.
     #[error("the {0} ended unasked (see the log above); the operator stops, to be started again")]
     Failed(&'static str),
+    /// Another operator leads.
+    #[error(transparent)]
+    Lost(#[from] lease::Lost),
     /// A signal handler.
     #[error("cannot listen for signals: {0}")]
     Signals(#[from] std::io::Error),
@@ -81,29 +88,93 @@ pub fn schedd(config: &Config, operator: String, clock: Clock, identities: BTree
     Schedd::new(ScheddName::from(config.schedd.as_str()), operator, tools, clock, identities)
 }
 
+/// SIGTERM and SIGINT.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn listen() -> Result<Self, StartError> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    /// Resolves when the operator is told to stop.
+    async fn stop(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// An operator that may act: it holds the ledger's file and the Lease.
+struct Ready {
+    client: Client,
+    operator: String,
+    ledger: Ledger,
+    fence: Fence,
+    leader: Leader,
+}
+
 /// Runs the operator until SIGTERM or SIGINT.
 pub async fn run(config: Config) -> Result<(), StartError> {
     let clock = Clock::default();
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut signals = Signals::listen()?;
     config.validate().map_err(StartError::Setting)?;
     let site_defaults = HtcOpts::parse(&config.site_defaults)?;
-    let ledger = Ledger::open(&config.ledger())?;
-    let client = client().await?;
-    let operator = tokio::select! {
-        operator = who_are_we(&client, &config) => operator?,
-        _ = terminate.recv() => return Ok(()),
-        _ = interrupt.recv() => return Ok(()),
+    let ready = tokio::select! {
+        ready = get_ready(&config, clock) => ready?,
+        () = signals.stop() => return Ok(()),
     };
-    tracing::info!(%operator, schedd = %config.schedd, ledger = ledger.id(), data = %config.data_dir.display(), "htc-operator runs");
-    let schedd = Arc::new(schedd(&config, operator, clock, ledger.identities().await?));
-    let fence = Fence::default();
     let planner = Planner {
         data: config.data_dir.clone(),
         images: config.image_map(),
         binds: config.binds.iter().filter(|bind| !bind.is_empty()).cloned().collect(),
         site_defaults,
     };
+    serve(&config, clock, planner, ready, signals).await
+}
+
+/// Waits for the ledger's file, the API server and the Lease, in this order.
+async fn get_ready(config: &Config, clock: Clock) -> Result<Ready, StartError> {
+    let mut ledger = open_ledger(config).await?;
+    let client = client().await?;
+    let operator = who_are_we(&client, config).await?;
+    let fence = Fence::new(clock);
+    let place = Place { namespace: config.operator_namespace.clone(), name: config.operator_name.clone() };
+    let candidate = Candidate::new(client.clone(), place, config.identity(), config.lease_times(), clock);
+    let leader = candidate.lead(&mut ledger, &fence).await?;
+    Ok(Ready { client, operator, ledger, fence, leader })
+}
+
+/// Opens the ledger, as soon as no other process holds it.
+async fn open_ledger(config: &Config) -> Result<Ledger, StartError> {
+    let mut pauses = Pauses::new(Duration::from_millis(500), Duration::from_secs(5));
+    let mut told = false;
+    loop {
+        match Ledger::open(&config.ledger()) {
+            Err(error @ LedgerError::Locked { .. }) if !told => {
+                tracing::info!(reason = %error, "standing by");
+                told = true;
+            }
+            Err(LedgerError::Locked { .. }) => {}
+            opened => return Ok(opened?),
+        }
+        tokio::time::sleep(pauses.pause()).await;
+    }
+}
+
+async fn serve(
+    config: &Config,
+    clock: Clock,
+    planner: Planner,
+    ready: Ready,
+    mut signals: Signals,
+) -> Result<(), StartError> {
+    let Ready { client, operator, ledger, fence, mut leader } = ready;
+    tracing::info!(%operator, schedd = %config.schedd, ledger = ledger.id(), data = %config.data_dir.display(), "htc-operator runs");
+    let schedd = Arc::new(schedd(config, operator, clock, ledger.identities().await?));
     let (wake, wakes) = mpsc::channel(WAKES);
     let tracker = Arc::new(Tracker::new(Arc::clone(&schedd), wake.clone(), config.tracker_interval, config.soon));
     let shared = Shared {
@@ -140,7 +211,7 @@ pub async fn run(config: Config) -> Result<(), StartError> {
     };
     let mut looks = tokio::spawn(async move { tracker.run().await });
     let mut told = tokio::spawn({
-        let (client, ledger, fence) = (client, ledger.clone(), fence.clone());
+        let (ledger, fence) = (ledger.clone(), fence.clone());
         async move { publisher.run(client, ledger, clock, fence).await }
     });
     let namespace = config.watch_namespace.clone();
@@ -151,36 +222,43 @@ pub async fn run(config: Config) -> Result<(), StartError> {
         );
     // Each of these runs for as long as the operator does: one that ends has failed, and the operator would be deaf.
     let failed = tokio::select! {
-        _ = terminate.recv() => None,
-        _ = interrupt.recv() => None,
-        _ = &mut looks => Some("tracker"),
-        _ = &mut told => Some("publisher of Events"),
-        _ = &mut reconciles => Some("controller"),
-        _ = lanes.join_next() => Some("workers"),
+        () = signals.stop() => None,
+        lost = leader.keep(&ledger, &fence) => Some(lost.into()),
+        _ = &mut looks => Some(StartError::Failed("tracker")),
+        _ = &mut told => Some(StartError::Failed("publisher of Events")),
+        _ = &mut reconciles => Some(StartError::Failed("controller")),
+        _ = lanes.join_next() => Some(StartError::Failed("workers")),
     };
-    if let Some(part) = failed {
-        fence.close();
-        return Err(StartError::Failed(part));
+    fence.close();
+    if let Some(error) = failed {
+        return Err(error);
     }
     tracing::info!("told to stop: nothing new is begun, what runs is given {} s", DRAIN.as_secs());
-    fence.close();
     let _ = stop.send(true);
     let drained = tokio::time::timeout(DRAIN, async {
         // The lanes end when the context, which holds their senders, is dropped with the controller.
         let _ = reconciles.await;
         while lanes.join_next().await.is_some() {}
     });
-    if drained.await.is_err() {
-        tracing::warn!("stopped with work under way; it is judged by what HTCondor has when the operator runs again");
-    }
+    let drained = drained.await.is_ok();
     looks.abort();
     told.abort();
+    if drained {
+        // A slow API server or volume must not hold up the end; the Lease then expires by itself.
+        let _ = tokio::time::timeout(RELEASE, async {
+            leader.release(&ledger).await;
+            ledger.close().await;
+        })
+        .await;
+    } else {
+        tracing::warn!("stopped with work under way; it is judged by what HTCondor has when the operator runs again");
+    }
     Ok(())
 }
 
 /// Asks until the API server answers.
 async fn who_are_we(client: &Client, config: &Config) -> Result<String, StartError> {
-    let mut pauses = crate::retry::Pauses::new(Duration::from_millis(500), Duration::from_secs(30));
+    let mut pauses = Pauses::new(Duration::from_millis(500), Duration::from_secs(30));
     loop {
         match operator_id(client, config).await {
             Ok(operator) => return Ok(operator),

@@ -15,6 +15,8 @@ mod bed;
 mod data_folder;
 #[path = "outages/kubernetes.rs"]
 mod kubernetes;
+#[path = "outages/leader.rs"]
+mod leader;
 #[path = "outages/operator.rs"]
 mod operator;
 #[path = "outages/schedd.rs"]
@@ -44,5 +46,9 @@ on_both_versions!(
     submitter::outliving_the_operator,
     submitter::landing_late,
     kubernetes::api_server_killed_while_there_is_news,
-    data_folder::read_only_or_held_by_another,
+    data_folder::read_only,
+    leader::one_ledger_for_two,
+    leader::a_ledger_each,
+    leader::a_lease_that_cannot_be_renewed,
+    leader::an_old_copy_of_the_ledger,
 );

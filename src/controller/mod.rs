@@ -90,6 +90,9 @@ pub enum ReconcileError {
         /// `namespace/name`
         object: String,
     },
+    /// This operator may not act now.
+    #[error(transparent)]
+    Refused(#[from] crate::fence::Refused),
     /// The object has no uid or namespace.
     #[error("the API server sent an HTCJob without {0}")]
     Nameless(&'static str),

@@ -98,9 +98,7 @@ pub(super) async fn publish(
             return Ok(());
         }
     }
-    if context.fence.check().is_err() {
-        return Ok(());
-    }
+    context.fence.check()?;
     let api: Api<Observed> = Api::namespaced(context.client.clone(), &name.namespace);
     let patch = Patch::Apply(json!({
         "apiVersion": "htc.cern.ch/v1alpha1",

@@ -13,6 +13,7 @@ use super::gather::{Gathered, gather};
 use super::publish::{publish, status};
 use super::{API_LIMIT, Context, Observed, ReconcileError};
 use crate::api::{CLAIM, FINALIZER, OLD_FINALIZER};
+use crate::fence::Refused;
 use crate::ledger::ObjectName;
 use crate::ledger::Save;
 use crate::machine::decide::{Action, Decision, Look, decide};
@@ -25,12 +26,16 @@ use crate::workers::Job;
 
 /// First and longest pause after a failed reconcile.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
+/// Pause while the Lease is not renewed.
+const NOT_LEADING: Duration = Duration::from_secs(2);
 /// Pause when a worker's queue is full.
 const BUSY: Duration = Duration::from_secs(1);
 
 pub(super) async fn reconcile(object: Arc<Observed>, context: Arc<Context>) -> Result<Requeue, ReconcileError> {
-    if context.fence.check().is_err() {
-        return Ok(Requeue::await_change());
+    match context.fence.check() {
+        Ok(()) => {}
+        Err(Refused::Stopping) => return Ok(Requeue::await_change()),
+        Err(Refused::NotLeading) => return Ok(Requeue::requeue(NOT_LEADING)),
     }
     let gathered = gather(&object, &context).await?;
     let decision = decide(&gathered.facts, context.clock.now(), &context.settings, &Rules::ALL);
@@ -154,9 +159,7 @@ async fn patch_metadata(
 ) -> Result<(), ReconcileError> {
     metadata["uid"] = json!(object.uid());
     metadata["resourceVersion"] = json!(object.resource_version());
-    if context.fence.check().is_err() {
-        return Ok(());
-    }
+    context.fence.check()?;
     let api: Api<Observed> = Api::namespaced(context.client.clone(), &name.namespace);
     let patch = Patch::Merge(json!({ "metadata": metadata }));
     let parameters = PatchParams::default();

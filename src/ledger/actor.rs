@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 use rusqlite::{Connection, ErrorCode, TransactionBehavior};
@@ -19,12 +20,19 @@ type Task = Box<dyn FnOnce(Option<&Connection>) -> Answer + Send>;
 /// Sends the task's own result once the transaction's fate is known.
 type Answer = Box<dyn FnOnce(Result<(), String>) + Send>;
 
+enum Message {
+    Task(Task),
+    /// Close the file, and say so.
+    Close(oneshot::Sender<()>),
+}
+
 /// The ledger: a handle to the thread that owns the file. Clones share it; the file is closed with the last of them.
 #[derive(Clone)]
 pub struct Ledger {
-    sender: SyncSender<Task>,
+    sender: SyncSender<Message>,
     id: Arc<str>,
     fresh: bool,
+    sequence: Arc<AtomicI64>,
 }
 
 impl std::fmt::Debug for Ledger {
@@ -40,12 +48,14 @@ impl Ledger {
         let fresh = !has_ledger_id(&connection)?;
         schema::migrate(&connection)?;
         let id = ledger_id(&connection)?;
+        let sequence = Arc::new(AtomicI64::new(stored_sequence(&connection)?));
         let (sender, receiver) = sync_channel(QUEUE);
+        let counter = Arc::clone(&sequence);
         std::thread::Builder::new()
             .name("ledger".to_owned())
-            .spawn(move || serve(connection, &receiver))
+            .spawn(move || serve(connection, &receiver, &counter))
             .map_err(|source| LedgerError::Open { path: path.to_owned(), source: source.into() })?;
-        Ok(Self { sender, id: id.into(), fresh })
+        Ok(Self { sender, id: id.into(), fresh, sequence })
     }
 
     /// Names this ledger for good; the claim that stands in the objects' annotation.
@@ -60,13 +70,38 @@ impl Ledger {
         self.fresh
     }
 
+    /// How many transactions have changed the file since it was made. A copy that is put back has a lower number than the
+    /// Lease does.
+    #[must_use]
+    pub fn sequence(&self) -> i64 {
+        self.sequence.load(Ordering::SeqCst)
+    }
+
+    /// Takes a new id: this file does not know all that happened. Every object that carries the old one is then treated as
+    /// another ledger's, and no row of before counts as that of a new object.
+    pub async fn begin_anew(&mut self) -> Result<(), LedgerError> {
+        let id = self
+            .run(|connection| {
+                connection
+                    .execute_batch(
+                        "update ledger set value = lower(hex(randomblob(8))) where key = 'id';
+                         update ledger set value = value + 1 where key = 'epoch'",
+                    )
+                    .and_then(|()| read_id(connection))
+                    .map_err(LedgerError::sql("take a new id"))
+            })
+            .await?;
+        self.id = id.into();
+        Ok(())
+    }
+
     /// Runs `statements` in the next transaction; they are durable when this returns `Ok`.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         statements: impl FnOnce(&Connection) -> Result<T, LedgerError> + Send + 'static,
     ) -> Result<T, LedgerError> {
         let (sender, receiver) = oneshot::channel();
-        let mut task: Task = Box::new(move |connection| {
+        let task: Task = Box::new(move |connection| {
             let result = connection.map(|connection| within_savepoint(connection, statements));
             Box::new(move |committed| {
                 let _ = sender.send(match (committed, result) {
@@ -76,17 +111,30 @@ impl Ledger {
                 });
             })
         });
+        self.send(Message::Task(task)).await?;
+        receiver.await.map_err(|_| LedgerError::Stopped)?
+    }
+
+    async fn send(&self, mut message: Message) -> Result<(), LedgerError> {
         loop {
-            match self.sender.try_send(task) {
-                Ok(()) => break,
+            match self.sender.try_send(message) {
+                Ok(()) => return Ok(()),
                 Err(TrySendError::Disconnected(_)) => return Err(LedgerError::Stopped),
                 Err(TrySendError::Full(back)) => {
-                    task = back;
+                    message = back;
                     tokio::time::sleep(std::time::Duration::from_millis(1)).await;
                 }
             }
         }
-        receiver.await.map_err(|_| LedgerError::Stopped)?
+    }
+
+    /// Closes the file, whoever else has a handle: what stands in the write-ahead log goes into the file itself, and another
+    /// process may open it.
+    pub async fn close(&self) {
+        let (sender, closed) = oneshot::channel();
+        if self.send(Message::Close(sender)).await.is_ok() {
+            let _ = closed.await;
+        }
     }
 }
 
@@ -103,21 +151,50 @@ fn within_savepoint<T>(
     result
 }
 
-fn serve(mut connection: Connection, receiver: &Receiver<Task>) {
+fn serve(mut connection: Connection, receiver: &Receiver<Message>, sequence: &AtomicI64) {
     while let Ok(first) = receiver.recv() {
-        let tasks = std::iter::once(first).chain(receiver.try_iter().take(BATCH - 1));
-        let (answers, committed): (Vec<Answer>, _) =
-            match connection.transaction_with_behavior(TransactionBehavior::Immediate) {
-                Ok(transaction) => (tasks.map(|task| task(Some(&transaction))).collect(), transaction.commit()),
-                Err(error) => (tasks.map(|task| task(None)).collect(), Err(error)),
-            };
-        let committed = committed.map_err(|error| error.to_string());
-        if let Err(words) = &committed {
-            tracing::error!(error = %words, "the ledger could not commit");
+        let mut tasks: Vec<Task> = Vec::new();
+        for message in std::iter::once(first).chain(receiver.try_iter().take(BATCH - 1)) {
+            match message {
+                Message::Task(task) => tasks.push(task),
+                Message::Close(closed) => {
+                    carry_out(&mut connection, tasks, sequence);
+                    if let Err((_, error)) = connection.close() {
+                        tracing::warn!(%error, "the ledger could not be closed");
+                    }
+                    let _ = closed.send(());
+                    return;
+                }
+            }
         }
-        for answer in answers {
-            answer(committed.clone());
-        }
+        carry_out(&mut connection, tasks, sequence);
+    }
+}
+
+/// One transaction for all of them.
+fn carry_out(connection: &mut Connection, tasks: Vec<Task>, sequence: &AtomicI64) {
+    let (answers, committed): (Vec<Answer>, _) =
+        match connection.transaction_with_behavior(TransactionBehavior::Immediate) {
+            Ok(transaction) => {
+                let before = transaction.total_changes();
+                let answers = tasks.into_iter().map(|task| task(Some(&transaction))).collect();
+                let changed = transaction.total_changes() != before;
+                let next = sequence.load(Ordering::SeqCst) + i64::from(changed);
+                let stored = if changed { store_sequence(&transaction, next) } else { Ok(()) };
+                let committed = stored.and_then(|()| transaction.commit());
+                if committed.is_ok() {
+                    sequence.store(next, Ordering::SeqCst);
+                }
+                (answers, committed)
+            }
+            Err(error) => (tasks.into_iter().map(|task| task(None)).collect(), Err(error)),
+        };
+    let committed = committed.map_err(|error| error.to_string());
+    if let Err(words) = &committed {
+        tracing::error!(error = %words, "the ledger could not commit");
+    }
+    for answer in answers {
+        answer(committed.clone());
     }
 }
 
@@ -155,10 +232,28 @@ fn ledger_id(connection: &Connection) -> Result<String, LedgerError> {
     let sql = LedgerError::sql("read its id");
     (|| {
         connection.execute(
-            "insert or ignore into ledger(key, value) values ('id', lower(hex(randomblob(8)))), ('epoch', '1')",
+            "insert or ignore into ledger(key, value)
+             values ('id', lower(hex(randomblob(8)))), ('epoch', '1'), ('sequence', '0')",
             [],
         )?;
-        connection.query_row("select value from ledger where key = 'id'", [], |row| row.get(0))
+        read_id(connection)
     })()
     .map_err(sql)
+}
+
+fn read_id(connection: &Connection) -> rusqlite::Result<String> {
+    connection.query_row("select value from ledger where key = 'id'", [], |row| row.get(0))
+}
+
+fn stored_sequence(connection: &Connection) -> Result<i64, LedgerError> {
+    connection
+        .query_row("select cast(value as integer) from ledger where key = 'sequence'", [], |row| row.get(0))
+        .map_err(LedgerError::sql("read its sequence number"))
+}
+
+fn store_sequence(connection: &Connection, sequence: i64) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached("update ledger set value = ?1 where key = 'sequence'")?
+        .execute([sequence.to_string()])
+        .map(drop)
 }

@@ -122,8 +122,8 @@ async fn a_record_comes_back_as_it_was_written() {
     ledger.save(save(known(Phase::Running), jobs.clone(), Vec::new())).await.unwrap();
     ledger.intend(vec![intent(1, "0-7", None)]).await.unwrap();
     let id = ledger.id().to_owned();
-    drop(ledger);
-    let ledger = reopened(&path).await;
+    ledger.close().await;
+    let ledger = Ledger::open(&path).unwrap();
     assert_eq!((ledger.id(), ledger.is_fresh()), (id.as_str(), false));
     let record = ledger.load(&uid()).await.unwrap();
     assert_eq!(record.known, Some(known(Phase::Running)));
@@ -131,18 +131,6 @@ async fn a_record_comes_back_as_it_was_written() {
     assert_eq!(record.attempts, [submission(1, "0-7").submission]);
     assert_eq!(record.witnesses[&Attempt(1)], Witness::Newest("s#1.0#5".to_owned()));
     assert_eq!(ledger.identities().await.unwrap().into_iter().collect::<Vec<_>>(), ["operator@test"]);
-}
-
-/// The thread lets go of the file a moment after the last handle.
-async fn reopened(path: &Path) -> Ledger {
-    for _ in 0..1000 {
-        match Ledger::open(path) {
-            Ok(ledger) => return ledger,
-            Err(LedgerError::Locked { .. }) => tokio::time::sleep(std::time::Duration::from_millis(5)).await,
-            Err(error) => panic!("{error}"),
-        }
-    }
-    panic!("the file stays locked");
 }
 
 #[tokio::test]
@@ -153,15 +141,8 @@ async fn a_file_of_the_first_operator_loses_no_row_and_can_be_used() {
     let ledger = Ledger::open(&path).unwrap();
     assert!(ledger.is_fresh());
     ledger.save(save(known(Phase::Submitted), vec![(Index(0), job(0, JobState::Idle))], Vec::new())).await.unwrap();
-    drop(ledger);
-    drop(reopened(&path).await);
-    let file = loop {
-        let file = Connection::open(&path).unwrap();
-        if file.execute_batch("begin immediate; commit").is_ok() {
-            break file;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    };
+    ledger.close().await;
+    let file = Connection::open(&path).unwrap();
     let mut rows =
         file.prepare("select htcjobName, jobId, status, tempDir, uniqid from htcjobs order by rowid").unwrap();
     let rows: Vec<(String, String, i64, String, Option<i64>)> = rows
@@ -307,4 +288,25 @@ async fn one_bad_task_does_not_spoil_the_transaction_of_the_others() {
     let record = ledger.load(&uid()).await.unwrap();
     assert!(record.known.is_some());
     assert_eq!(record.highest, Attempt(1), "half of a failed task must not stay");
+}
+
+#[tokio::test]
+async fn a_ledger_that_begins_anew_takes_no_object_for_new() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("htcjobs.db");
+    let mut ledger = Ledger::open(&path).unwrap();
+    assert_eq!(ledger.sequence(), 0);
+    ledger.save(save(known(Phase::Submitted), Vec::new(), Vec::new())).await.unwrap();
+    let (id, sequence) = (ledger.id().to_owned(), ledger.sequence());
+    assert_eq!(sequence, 1);
+    ledger.load(&uid()).await.unwrap();
+    assert_eq!(ledger.sequence(), sequence, "only what changes something counts");
+    ledger.begin_anew().await.unwrap();
+    assert_ne!(ledger.id(), id);
+    assert!(!ledger.load(&uid()).await.unwrap().known.unwrap().new);
+    let id = ledger.id().to_owned();
+    ledger.close().await;
+    assert!(matches!(ledger.load(&uid()).await, Err(LedgerError::Stopped)));
+    let ledger = Ledger::open(&path).unwrap();
+    assert_eq!((ledger.id(), ledger.sequence()), (id.as_str(), sequence + 1));
 }

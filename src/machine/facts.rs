@@ -228,10 +228,7 @@ impl Job {
     /// Its outcome, if it has one.
     #[must_use]
     pub const fn outcome(&self) -> Option<&Outcome> {
-        match &self.state {
-            JobState::Ended(outcome) => Some(outcome),
-            JobState::Idle | JobState::Running | JobState::Held(_) => None,
-        }
+        self.state.outcome()
     }
 
     /// Whether HTCondor has output of it that is not fetched.
@@ -243,7 +240,7 @@ impl Job {
     /// Whether it ended in a way that leaves output.
     #[must_use]
     pub fn left_output(&self) -> bool {
-        self.outcome().is_some_and(Outcome::left_output)
+        self.state.left_output()
     }
 }
 
@@ -258,6 +255,23 @@ pub enum JobState {
     Held(Hold),
     /// Over.
     Ended(Outcome),
+}
+
+impl JobState {
+    /// The outcome, if there is one.
+    #[must_use]
+    pub const fn outcome(&self) -> Option<&Outcome> {
+        match self {
+            Self::Ended(outcome) => Some(outcome),
+            Self::Idle | Self::Running | Self::Held(_) => None,
+        }
+    }
+
+    /// Whether it is an end that leaves output.
+    #[must_use]
+    pub fn left_output(&self) -> bool {
+        self.outcome().is_some_and(Outcome::left_output)
+    }
 }
 
 /// Why a job is held.

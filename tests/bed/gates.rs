@@ -8,7 +8,8 @@ use testbed::{Account, Assets, Scratch, Version, wait_for};
 
 use super::PATIENCE;
 
-const TOOLS: &[&str] = &["condor_submit", "condor_history", "condor_rm", "condor_ping", "condor_q"];
+const TOOLS: &[&str] =
+    &["condor_submit", "condor_history", "condor_rm", "condor_ping", "condor_q", "condor_transfer_data"];
 
 pub struct Gates {
     scratch: Scratch,

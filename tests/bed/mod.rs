@@ -15,7 +15,7 @@ pub mod census;
 pub mod dice;
 pub mod gates;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
@@ -69,6 +69,7 @@ impl Bed {
             (kube.join().unwrap(), pool)
         });
         kube.apply_crd(&htc_operator::api::crd_yaml().unwrap(), "htcjobs.htc.cern.ch").unwrap();
+        kube.kubectl_ok(&["create", "namespace", "htc-operator"]).unwrap();
         let scratch = Scratch::new().unwrap();
         let data = scratch.dir("data").unwrap();
         let kubeconfig = scratch.path().join("kubeconfig");
@@ -111,16 +112,28 @@ impl Bed {
     pub fn start_operator(&self) {
         let run = self.runs.fetch_add(1, Ordering::Relaxed);
         let log = self.scratch.path().join(format!("operator-{run}.log"));
-        let spec = self.operator_spec("run", &log).args(SHORT).args(&self.arguments);
+        // Like a container that is started again in its pod.
+        let spec = self.operator_spec("run", &log).args(SHORT).arg("--identity=bed").args(&self.arguments);
         *self.operator.lock().unwrap() = Some(Owned::spawn(&spec).unwrap());
     }
 
+    /// Another operator for the same cluster and schedd, with a ledger in `data`.
+    pub fn start_another(&self, identity: &str, data: &Path, arguments: &[&str]) -> Owned {
+        let log = self.scratch.path().join(format!("operator-{identity}.log"));
+        let identity = format!("--identity={identity}");
+        Owned::spawn(&self.spec_in(data, "run", &log).args(SHORT).arg(identity).args(arguments)).unwrap()
+    }
+
     /// The operator's program with one command and the settings that all its commands have.
-    pub fn operator_spec(&self, command: &str, log: &std::path::Path) -> Spec {
+    pub fn operator_spec(&self, command: &str, log: &Path) -> Spec {
+        self.spec_in(&self.data, command, log)
+    }
+
+    fn spec_in(&self, data: &Path, command: &str, log: &Path) -> Spec {
         let program = self.scratch.share(env!("CARGO_BIN_EXE_htc-operator").as_ref()).unwrap();
         Spec::new(program, log)
             .args([command, "--schedd", self.pool.schedd_name(), "--log", "info,kube_runtime=warn,htc_operator=debug"])
-            .args(["--data-dir".as_ref(), self.data.as_os_str()])
+            .args(["--data-dir".as_ref(), data.as_os_str()])
             .arg("--image")
             .arg(format!("centos={}", self.assets.image().display()))
             .env("KUBECONFIG", &self.kubeconfig)
@@ -163,6 +176,11 @@ impl Bed {
         let status = operator.wait(PATIENCE).unwrap();
         assert!(status.success(), "the operator ended with {status}:\n{}", operator.log_text());
         began.elapsed()
+    }
+
+    /// Waits until the operator has ended by itself.
+    pub fn wait_operator(&self) -> std::process::ExitStatus {
+        self.operator.lock().unwrap().as_ref().expect("the operator runs").wait(PATIENCE).unwrap()
     }
 
     /// A namespace of its own for one test.
@@ -238,7 +256,7 @@ impl Bed {
         wait_for(&format!("{rows:?} from the ledger: {query}"), PATIENCE, || {
             let copy = Scratch::new().unwrap();
             for end in ["", "-wal"] {
-                let name = |folder: &std::path::Path| folder.join(format!("htcjobs.db{end}"));
+                let name = |folder: &Path| folder.join(format!("htcjobs.db{end}"));
                 let _ = std::fs::copy(name(file.parent().unwrap()), name(copy.path()));
             }
             let found = rows_of(&copy.path().join("htcjobs.db"), query).map_err(|error| error.to_string())?;
@@ -249,7 +267,7 @@ impl Bed {
 }
 
 /// Files and folders below `folder` whose names are `wanted`.
-fn files_below(folder: &std::path::Path, wanted: &dyn Fn(&str) -> bool) -> Vec<PathBuf> {
+fn files_below(folder: &Path, wanted: &dyn Fn(&str) -> bool) -> Vec<PathBuf> {
     // What is there now may be gone in the next moment.
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries
@@ -261,7 +279,7 @@ fn files_below(folder: &std::path::Path, wanted: &dyn Fn(&str) -> bool) -> Vec<P
         .collect()
 }
 
-fn rows_of(file: &std::path::Path, query: &str) -> rusqlite::Result<Vec<Vec<String>>> {
+fn rows_of(file: &Path, query: &str) -> rusqlite::Result<Vec<Vec<String>>> {
     use rusqlite::types::ValueRef;
     let connection = rusqlite::Connection::open(file)?;
     let mut statement = connection.prepare(query)?;

@@ -22,11 +22,18 @@ pub struct Site {
 impl Site {
     /// Servers without the operator.
     pub fn new(version: Version) -> Self {
+        Self::with(version, &[])
+    }
+
+    /// Servers without the operator; `arguments` are added to its command line when it is started.
+    pub fn with(version: Version, arguments: &[&str]) -> Self {
         let scratch = Scratch::new().unwrap();
         let runs = scratch.dir("runs").unwrap();
         let gates = Gates::new(version);
+        let gate = gates.argument();
         let bind = format!("--bind={}", runs.display());
-        let bed = Bed::new(version, &PoolOptions::default(), &[&gates.argument(), &bind]);
+        let bed =
+            Bed::new(version, &PoolOptions::default(), &[&[gate.as_str(), bind.as_str()][..], arguments].concat());
         // A schedd that finds its jobs' nodes gone with it begins the jobs again after this time: 40 minutes otherwise.
         let mut config = fs::OpenOptions::new().append(true).open(bed.condor.config()).unwrap();
         writeln!(config, "JOB_DEFAULT_LEASE_DURATION = 20").unwrap();
@@ -38,6 +45,11 @@ impl Site {
         let site = Self::new(version);
         site.bed.start_operator();
         site
+    }
+
+    /// What binds the folder into the payloads of another operator.
+    pub fn bind(&self) -> String {
+        format!("--bind={}", self.runs.display())
     }
 
     /// An `HTCJob` that notes that it ran, and then runs `script`.

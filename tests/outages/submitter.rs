@@ -73,12 +73,12 @@ fn children(pid: u32) -> Vec<u32> {
 }
 
 /// The process may be gone already.
-fn signal(pid: u32, signal: Signal) {
+pub fn signal(pid: u32, signal: Signal) {
     let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
     let _ = kill_process(pid, signal);
 }
 
-fn parent(pid: i32) -> u32 {
+pub fn parent(pid: i32) -> u32 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     stat.rsplit_once(')').unwrap().1.split_whitespace().nth(1).unwrap().parse().unwrap()
 }

@@ -105,7 +105,8 @@ impl Run<'_> {
             recorded: self.now,
             staged_in: ad.staged_in.unwrap_or(SchedDate(0)),
             started: ad.started,
-            fetched: false,
+            // By an operator whose ledger is lost.
+            fetched: over && ad.staged_out.is_some() && state.left_output(),
             gone: over && !state_is_open(&state),
             state,
         }

@@ -38,6 +38,7 @@ pub fn demo(program: &Path, checkout: &Path, stop: &Receiver<()>) -> Result<()> 
         Demo { kube, pool, condor, scratch, data, checkout: checkout.canonicalize().doing("finding", checkout)? };
     demo.kubectl(&["apply", "-f", "crd/"])?;
     demo.kube.kubectl_ok(&["wait", "--for=condition=Established", "crd/htcjobs.htc.cern.ch", "--timeout=60s"])?;
+    demo.kubectl(&["create", "namespace", "htc-operator"])?;
     let operator = demo.start_operator(program, &assets)?;
     say(&format!("the operator runs (its log: {})", operator.log().display()));
     let result = demo.show();

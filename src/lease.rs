@@ -1,0 +1,413 @@
+//! Which operator leads: a Lease in the cluster, by the rules of client-go's leader election.
+//!
+//! No two clocks are compared: a Lease counts as expired once its record has not changed for its duration *as measured by
+//! who looks*, and its holder acts only until `renew_deadline` after the begin of its last good renewal, which is earlier.
+//! Beside it stands the lock on the ledger's file; both are needed. The Lease also carries the ledger's id and sequence
+//! number, so that a ledger that was lost, swapped or put back from an old copy is noticed.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp as Moment;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::Client;
+use kube::api::{Api, PostParams};
+
+use crate::clock::Clock;
+use crate::fence::Fence;
+use crate::ledger::{Ledger, LedgerError};
+use crate::machine::Timestamp;
+use crate::retry::Pauses;
+
+/// Annotation of the Lease: id of the ledger that leads, or led last.
+pub const LEDGER: &str = "htc.cern.ch/ledger";
+/// Annotation of the Lease: that ledger's sequence number at the last renewal.
+pub const SEQUENCE: &str = "htc.cern.ch/ledger-sequence";
+
+/// client-go's three times.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// How long others leave an unchanged Lease alone.
+    pub duration: Duration,
+    /// How long after the begin of a good renewal its holder acts; shorter than `duration`.
+    pub renew_deadline: Duration,
+    /// Pause between two tries.
+    pub retry: Duration,
+}
+
+/// Where the Lease is.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Its namespace: the operator's.
+    pub namespace: String,
+    /// Its name: the operator's.
+    pub name: String,
+}
+
+/// Another operator leads.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{holder} has taken over the Lease; this operator stops, and waits for its turn when it is started again (one operator is enough)"
+)]
+pub struct Lost {
+    /// Its identity; empty if it has released the Lease already.
+    pub holder: String,
+}
+
+/// How well the ledger's file fits what the Lease says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Past {
+    /// It led last, and has all that it had then; or it is new and knows that it knows nothing.
+    Known,
+    /// Another file led last.
+    AnotherLedger,
+    /// It led last, but has had more transactions than it has now.
+    OldCopy,
+    /// There is no Lease, but the file has a past.
+    NoLease,
+}
+
+/// What stands in the way of leading.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Obstacle {
+    /// Somebody else holds the Lease.
+    Held(String),
+    /// The API server did not do as it was asked.
+    Api(String),
+}
+
+/// One candidate.
+pub struct Candidate {
+    api: Api<Lease>,
+    place: Place,
+    identity: String,
+    times: Times,
+    clock: Clock,
+    /// The record that was seen last, and when it was first seen like this.
+    seen: Option<(LeaseSpec, Timestamp)>,
+}
+
+/// The leader, as long as it renews.
+pub struct Leader {
+    candidate: Candidate,
+    /// As it was last written.
+    lease: Lease,
+    holder: Holder,
+}
+
+/// What a holder writes into the Lease. The time tells it from another process of the same name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Holder {
+    identity: String,
+    duration: Duration,
+    acquired: Option<MicroTime>,
+}
+
+impl Candidate {
+    /// Nobody yet.
+    #[must_use]
+    pub fn new(client: Client, place: Place, identity: String, times: Times, clock: Clock) -> Self {
+        Self { api: Api::namespaced(client, &place.namespace), place, identity, times, clock, seen: None }
+    }
+
+    /// Waits until this operator leads, and opens the fence. A ledger that does not know all that its Lease knows takes a
+    /// new id before that.
+    pub async fn lead(mut self, ledger: &mut Ledger, fence: &Fence) -> Result<Leader, LedgerError> {
+        let mut pauses = Pauses::new(self.times.retry, self.times.duration.max(self.times.retry));
+        let mut told = None;
+        loop {
+            let pause = match self.try_to_lead(ledger, fence).await? {
+                Ok((lease, holder)) => {
+                    tracing::info!(identity = %self.identity, lease = %self.name(), ledger = ledger.id(), "this operator leads");
+                    return Ok(Leader { candidate: self, lease, holder });
+                }
+                Err(obstacle) => {
+                    if told.as_ref() != Some(&obstacle) {
+                        self.tell(&obstacle);
+                    }
+                    let pause = match &obstacle {
+                        Obstacle::Held(_) => {
+                            pauses.reset();
+                            self.times.retry
+                        }
+                        Obstacle::Api(_) => pauses.pause(),
+                    };
+                    told = Some(obstacle);
+                    pause
+                }
+            };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    fn tell(&self, obstacle: &Obstacle) {
+        match obstacle {
+            Obstacle::Held(holder) => {
+                tracing::info!(lease = %self.name(), %holder, "standing by: another operator leads");
+            }
+            Obstacle::Api(message) => tracing::warn!(lease = %self.name(), %message, "cannot take the Lease yet"),
+        }
+    }
+
+    fn name(&self) -> String {
+        format!("{}/{}", self.place.namespace, self.place.name)
+    }
+
+    async fn try_to_lead(
+        &mut self,
+        ledger: &mut Ledger,
+        fence: &Fence,
+    ) -> Result<Result<(Lease, Holder), Obstacle>, LedgerError> {
+        let began = self.clock.now();
+        let found = match self.get().await {
+            Ok(found) => found,
+            Err(message) => return Ok(Err(Obstacle::Api(message))),
+        };
+        if let Some(lease) = &found {
+            let spec = lease.spec.clone().unwrap_or_default();
+            if let Some(holder) = self.held_by_another(spec) {
+                return Ok(Err(Obstacle::Held(holder)));
+            }
+        }
+        let past = past(found.as_ref(), ledger);
+        if past != Past::Known {
+            tracing::warn!(
+                ?past,
+                ledger = ledger.id(),
+                "this ledger does not know all that happened: it takes a new id, and every HTCJob that was handled before is judged by what HTCondor has"
+            );
+            ledger.begin_anew().await?;
+        }
+        let holder = Holder { identity: self.identity.clone(), duration: self.times.duration, acquired: Some(now()) };
+        let written = self.write(found.unwrap_or_default(), ledger, &holder).await;
+        Ok(match written {
+            Ok(lease) => {
+                fence.extend(began.plus(self.times.renew_deadline));
+                Ok((lease, holder))
+            }
+            Err(message) => Err(Obstacle::Api(message)),
+        })
+    }
+
+    /// Who holds the Lease, if it is somebody else and has not expired by our own clock.
+    fn held_by_another(&mut self, spec: LeaseSpec) -> Option<String> {
+        let now = self.clock.now();
+        let since = match &self.seen {
+            Some((seen, since)) if *seen == spec => *since,
+            _ => now,
+        };
+        let holder = spec.holder_identity.clone().unwrap_or_default();
+        let seconds = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or_default();
+        let duration = Duration::from_secs(seconds);
+        self.seen = Some((spec, since));
+        (!holder.is_empty() && holder != self.identity && now.since(since) < duration).then_some(holder)
+    }
+
+    async fn get(&self) -> Result<Option<Lease>, String> {
+        self.limited(self.api.get_opt(&self.place.name)).await
+    }
+
+    /// Writes the Lease, only if it is still the one that was read.
+    async fn write(&self, found: Lease, ledger: &Ledger, holder: &Holder) -> Result<Lease, String> {
+        let before = found.spec.unwrap_or_default();
+        let new = found.metadata.resource_version.is_none();
+        let taken_over = !new && before.acquire_time != holder.acquired;
+        let mut annotations = found.metadata.annotations.unwrap_or_default();
+        annotations.insert(LEDGER.to_owned(), ledger.id().to_owned());
+        annotations.insert(SEQUENCE.to_owned(), ledger.sequence().to_string());
+        let lease = Lease {
+            metadata: ObjectMeta {
+                name: Some(self.place.name.clone()),
+                annotations: Some(annotations),
+                managed_fields: None,
+                ..found.metadata
+            },
+            spec: Some(LeaseSpec {
+                holder_identity: Some(holder.identity.clone()),
+                lease_duration_seconds: Some(i32::try_from(holder.duration.as_secs()).unwrap_or(i32::MAX)),
+                acquire_time: holder.acquired.clone(),
+                renew_time: Some(now()),
+                lease_transitions: Some(before.lease_transitions.unwrap_or(0) + i32::from(taken_over)),
+                ..before
+            }),
+        };
+        let parameters =
+            PostParams { field_manager: Some(crate::controller::MANAGER.to_owned()), ..PostParams::default() };
+        if new {
+            self.limited(self.api.create(&parameters, &lease)).await
+        } else {
+            self.limited(self.api.replace(&self.place.name, &parameters, &lease)).await
+        }
+    }
+
+    /// One try must leave time for others before the deadline.
+    async fn limited<T>(&self, request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, String> {
+        match tokio::time::timeout(self.times.renew_deadline / 3, request).await {
+            Ok(Ok(done)) => Ok(done),
+            Ok(Err(kube::Error::Api(status))) if status.code == 404 => Err(format!(
+                "{}; create the operator's namespace, or name another one with --operator-namespace",
+                status.message
+            )),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err("the API server did not answer in time".to_owned()),
+        }
+    }
+}
+
+impl Leader {
+    /// Renews until another operator leads. While the API server is away the fence closes; it opens again if nobody else
+    /// has led meanwhile.
+    pub async fn keep(&mut self, ledger: &Ledger, fence: &Fence) -> Lost {
+        let mut failing = false;
+        loop {
+            tokio::time::sleep(self.candidate.times.retry).await;
+            match self.renew(ledger, fence).await {
+                Ok(()) => {
+                    if failing {
+                        tracing::info!("the Lease is renewed again");
+                    }
+                    failing = false;
+                }
+                Err(Obstacle::Held(holder)) => return Lost { holder },
+                Err(Obstacle::Api(message)) => {
+                    if !failing {
+                        let patience = self.candidate.times.renew_deadline;
+                        tracing::warn!(%message, "the Lease could not be renewed; after {patience:?} without it nothing is begun");
+                    }
+                    failing = true;
+                }
+            }
+        }
+    }
+
+    async fn renew(&mut self, ledger: &Ledger, fence: &Fence) -> Result<(), Obstacle> {
+        let began = self.candidate.clock.now();
+        self.lease = self.rewrite(ledger, &self.holder).await?;
+        fence.extend(began.plus(self.candidate.times.renew_deadline));
+        Ok(())
+    }
+
+    async fn rewrite(&self, ledger: &Ledger, holder: &Holder) -> Result<Lease, Obstacle> {
+        if let Ok(lease) = self.candidate.write(self.lease.clone(), ledger, holder).await {
+            return Ok(lease);
+        }
+        // It has changed since, perhaps by a renewal of ours whose answer was lost.
+        let found = self.candidate.get().await.map_err(Obstacle::Api)?.unwrap_or_default();
+        self.still_ours(&found)?;
+        self.candidate.write(found, ledger, holder).await.map_err(Obstacle::Api)
+    }
+
+    fn still_ours(&self, found: &Lease) -> Result<(), Obstacle> {
+        let spec = found.spec.clone().unwrap_or_default();
+        let deleted = found.metadata.resource_version.is_none();
+        let holder = spec.holder_identity.unwrap_or_default();
+        let ours = holder == self.holder.identity && spec.acquire_time == self.holder.acquired;
+        if ours || deleted { Ok(()) } else { Err(Obstacle::Held(holder)) }
+    }
+
+    /// Lets the next operator lead at once. Only when nothing that this one began is under way any more.
+    pub async fn release(self, ledger: &Ledger) {
+        let nobody = Holder {
+            identity: String::new(),
+            duration: Duration::from_secs(1),
+            acquired: self.holder.acquired.clone(),
+        };
+        if let Err(obstacle) = self.rewrite(ledger, &nobody).await {
+            tracing::info!(?obstacle, "the Lease is not released; it expires by itself");
+        }
+    }
+}
+
+/// What the Lease says of the ledger's past.
+fn past(lease: Option<&Lease>, ledger: &Ledger) -> Past {
+    let none = BTreeMap::new();
+    let annotations = lease.and_then(|lease| lease.metadata.annotations.as_ref()).unwrap_or(&none);
+    let sequence = annotations.get(SEQUENCE).and_then(|text| text.parse::<i64>().ok());
+    match annotations.get(LEDGER) {
+        _ if ledger.is_fresh() => Past::Known,
+        None => Past::NoLease,
+        Some(id) if id != ledger.id() => Past::AnotherLedger,
+        Some(_) if sequence.is_none_or(|sequence| sequence > ledger.sequence()) => Past::OldCopy,
+        Some(_) => Past::Known,
+    }
+}
+
+/// As precise as a Lease keeps it.
+fn now() -> MicroTime {
+    let now = Moment::now();
+    MicroTime(Moment::from_microsecond(now.as_microsecond()).unwrap_or(now))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn candidate() -> Candidate {
+        let times = Times {
+            duration: Duration::from_secs(15),
+            renew_deadline: Duration::from_secs(10),
+            retry: Duration::from_secs(2),
+        };
+        let place = Place { namespace: "ns".to_owned(), name: "lease".to_owned() };
+        let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+        let client = Client::try_from(config).unwrap();
+        Candidate::new(client, place, "us".to_owned(), times, Clock::default())
+    }
+
+    fn record(holder: &str, seconds: i32, renewed: i64) -> LeaseSpec {
+        LeaseSpec {
+            holder_identity: Some(holder.to_owned()),
+            lease_duration_seconds: Some(seconds),
+            renew_time: Some(MicroTime(Moment::from_second(renewed).unwrap())),
+            ..LeaseSpec::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_record_expires_only_after_it_was_watched_for_its_duration() {
+        let mut candidate = candidate();
+        // However old its times are: they are another clock's.
+        assert_eq!(candidate.held_by_another(record("them", 60, 0)), Some("them".to_owned()));
+        let long_ago = Timestamp(candidate.clock.now().0 - 61_000);
+        candidate.seen = Some((record("them", 60, 0), long_ago));
+        assert_eq!(candidate.held_by_another(record("them", 60, 0)), None, "unchanged for its duration");
+        candidate.seen = Some((record("them", 60, 0), long_ago));
+        assert_eq!(candidate.held_by_another(record("them", 60, 1)), Some("them".to_owned()), "renewed meanwhile");
+        assert_eq!(candidate.held_by_another(record("", 60, 2)), None, "released");
+        assert_eq!(candidate.held_by_another(record("us", 60, 3)), None, "an earlier life of ours");
+    }
+
+    fn lease(ledger: &str, sequence: Option<i64>) -> Lease {
+        let mut annotations = BTreeMap::from([(LEDGER.to_owned(), ledger.to_owned())]);
+        annotations.extend(sequence.map(|sequence| (SEQUENCE.to_owned(), sequence.to_string())));
+        Lease { metadata: ObjectMeta { annotations: Some(annotations), ..ObjectMeta::default() }, spec: None }
+    }
+
+    fn open(folder: &Path) -> Ledger {
+        Ledger::open(&folder.join("ledger.db")).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_ledger_is_trusted_only_if_it_has_all_that_its_lease_says() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut ledger = open(folder.path());
+        assert_eq!(past(None, &ledger), Past::Known, "it has just been made");
+        assert_eq!(past(Some(&lease("other", Some(7))), &ledger), Past::Known, "it knows that it knows nothing");
+        ledger.begin_anew().await.unwrap();
+        ledger.close().await;
+
+        let ledger = open(folder.path());
+        let (id, sequence) = (ledger.id().to_owned(), ledger.sequence());
+        assert!(sequence > 0);
+        assert_eq!(past(None, &ledger), Past::NoLease);
+        assert_eq!(past(Some(&Lease::default()), &ledger), Past::NoLease);
+        assert_eq!(past(Some(&lease("other", Some(0))), &ledger), Past::AnotherLedger);
+        assert_eq!(past(Some(&lease(&id, None)), &ledger), Past::OldCopy);
+        assert_eq!(past(Some(&lease(&id, Some(sequence + 1))), &ledger), Past::OldCopy);
+        assert_eq!(past(Some(&lease(&id, Some(sequence))), &ledger), Past::Known);
+        assert_eq!(past(Some(&lease(&id, Some(sequence - 1))), &ledger), Past::Known);
+    }
+}
