@@ -8,6 +8,7 @@ use rusqlite::{Connection, ErrorCode, TransactionBehavior};
 use tokio::sync::oneshot;
 
 use super::{LedgerError, schema};
+use crate::failpoint::{self, Point};
 
 /// Most statements that wait for the thread.
 const QUEUE: usize = 4096;
@@ -38,8 +39,11 @@ impl Ledger {
     pub fn open(path: &Path) -> Result<Self, LedgerError> {
         let connection = open(path)?;
         let fresh = !has_ledger_id(&connection)?;
+        failpoint::at(Point::BeforeLedgerMade);
         schema::migrate(&connection)?;
+        failpoint::at(Point::LedgerWithoutId);
         let id = ledger_id(&connection)?;
+        failpoint::at(Point::AfterLedgerMade);
         let (sender, receiver) = sync_channel(QUEUE);
         std::thread::Builder::new()
             .name("ledger".to_owned())
