@@ -15,17 +15,17 @@ use super::{Bed, PATIENCE, SHORT};
 const SHORTER: &[&str] = &["--submit-limit=4s", "--submit-limit-max=8s", "--late-margin=2s", "--dead-margin=2s"];
 
 impl Bed {
-    /// Starts the operator; with `place`, e.g. `after-condor-rm` or `before-decision-saved:3`, so that it dies there.
+    /// Starts the operator; with `place`, e.g. `after-condor-rm` or `before-decision-saved:3`, so that it dies there. The
+    /// bed's own arguments take the place of the usual ones.
     pub fn start_mortal_operator(&self, place: Option<&str>) {
-        assert!(
-            cfg!(feature = "fail-points"),
-            "the operator has no fail points: use cargo test --features fail-points"
-        );
+        let built = place.is_none() || cfg!(feature = "fail-points");
+        assert!(built, "the operator has no fail points: use cargo test --features fail-points");
         let name = |argument: &str| argument.split('=').next().unwrap().to_owned();
-        let usual = SHORT.iter().filter(|usual| !SHORTER.iter().any(|shorter| name(shorter) == name(usual)));
+        let own: Vec<&str> = SHORTER.iter().copied().chain(self.arguments.iter().map(String::as_str)).collect();
+        let usual = SHORT.iter().copied().filter(|usual| own.iter().all(|own| name(own) != name(usual)));
         let run = self.runs.fetch_add(1, Ordering::Relaxed);
         let log = self.scratch.path().join(format!("operator-{run}.log"));
-        let mut spec = self.operator_spec("run", &log).args(usual).args(SHORTER).args(&self.arguments);
+        let mut spec = self.operator_spec("run", &log).args(usual).args(&own);
         if let Some(place) = place {
             spec = spec.env("HTC_KILL_AT", place);
         }
