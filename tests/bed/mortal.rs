@@ -56,12 +56,17 @@ impl Bed {
                 wait_for(&format!("the operator to die at {place}"), PATIENCE, || met.try_recv().ok()).unwrap();
             }
             drop(end);
-            keeper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            let left = keeper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            if left > 0 {
+                self.kill_operator();
+                self.start_mortal_operator(None);
+            }
         });
     }
 
-    /// Says when the operator was started, and each time that it has died as it was told to.
-    fn keep(&self, places: &[String], over: &AtomicBool, say: &std::sync::mpsc::Sender<()>) {
+    /// Says when the operator was started, and each time that it has died as it was told to. Gives how many places it was
+    /// not seen to come to.
+    fn keep(&self, places: &[String], over: &AtomicBool, say: &std::sync::mpsc::Sender<()>) -> usize {
         let mut places: VecDeque<&str> = places.iter().map(String::as_str).collect();
         self.start_mortal_operator(places.front().copied());
         say.send(()).unwrap();
@@ -76,6 +81,7 @@ impl Bed {
             }
             thread::sleep(Duration::from_millis(10));
         }
+        places.len()
     }
 }
 
