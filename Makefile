@@ -23,11 +23,12 @@ demo: setup ## one HTCJob, from kubectl apply to kubectl delete
 	cargo run --locked --quiet -p testbed -- demo target/debug/htc-operator
 
 test: setup ## all tests
-	cargo test --locked --workspace --no-fail-fast
+	cargo test --locked --workspace --features fail-points --no-fail-fast
 
 lint: prerequisites cargo-deny ## what CI refuses before it tests
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo clippy --locked --workspace --all-targets --all-features -- -D warnings
 	shellcheck $(SHELL_SCRIPTS)
 	$(DENY)/bin/cargo-deny --log-level error check bans licenses sources
 

@@ -15,6 +15,7 @@ use kube::Client;
 use kube::api::{Api, PostParams};
 
 use crate::clock::Clock;
+use crate::failpoint::{Point, around};
 use crate::fence::Fence;
 use crate::ledger::{Ledger, LedgerError};
 use crate::machine::Timestamp;
@@ -180,7 +181,8 @@ impl Candidate {
             ledger.begin_anew().await?;
         }
         let holder = Holder { identity: self.identity.clone(), duration: self.times.duration, acquired: Some(now()) };
-        let written = self.write(found.unwrap_or_default(), ledger, &holder).await;
+        let written = self.write(found.unwrap_or_default(), ledger, &holder);
+        let written = around(Point::BeforeLeaseTaken, written, Point::AfterLeaseTaken).await;
         Ok(match written {
             Ok(lease) => {
                 fence.extend(began.plus(self.times.renew_deadline));
@@ -283,7 +285,8 @@ impl Leader {
 
     async fn renew(&mut self, ledger: &Ledger, fence: &Fence) -> Result<(), Obstacle> {
         let began = self.candidate.clock.now();
-        self.lease = self.rewrite(ledger, &self.holder).await?;
+        let renewed = self.rewrite(ledger, &self.holder);
+        self.lease = around(Point::BeforeLeaseRenewed, renewed, Point::AfterLeaseRenewed).await?;
         fence.extend(began.plus(self.candidate.times.renew_deadline));
         Ok(())
     }
@@ -313,7 +316,8 @@ impl Leader {
             duration: Duration::from_secs(1),
             acquired: self.holder.acquired.clone(),
         };
-        if let Err(obstacle) = self.rewrite(ledger, &nobody).await {
+        let released = self.rewrite(ledger, &nobody);
+        if let Err(obstacle) = around(Point::BeforeLeaseReleased, released, Point::AfterLeaseReleased).await {
             tracing::info!(?obstacle, "the Lease is not released; it expires by itself");
         }
     }

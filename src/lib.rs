@@ -11,7 +11,8 @@
 //! - [`controller`]: watches, gathers, decides, commits, hands over, publishes; the only place that writes to Kubernetes.
 //! - [`operator`] puts them together; [`check`] looks whether they could work.
 //!
-//! Beside them: [`config`], [`clock`], [`fence`] (may this operator act?), [`lease`] (does it lead?), [`retry`] (growing pauses), [`telemetry`].
+//! Beside them: [`config`], [`clock`], [`fence`] (may this operator act?), [`lease`] (does it lead?), [`retry`] (growing
+//! pauses), [`telemetry`], and for tests [`failpoint`].
 
 pub mod api;
 pub mod check;
@@ -19,6 +20,7 @@ pub mod clock;
 pub mod condor;
 pub mod config;
 pub mod controller;
+pub mod failpoint;
 pub mod fence;
 pub mod lease;
 pub mod ledger;

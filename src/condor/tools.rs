@@ -8,6 +8,8 @@ use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 
+use crate::failpoint::{self, Point};
+
 /// How HTCondor's tools are started.
 #[derive(Clone, Debug)]
 pub struct Tools {
@@ -177,6 +179,7 @@ impl Tools {
         let dies_with_parent: &[&str] = if outlives_us { &[] } else { &["setpriv", "--pdeathsig", "KILL"] };
         let limited = ["timeout", "-s", "KILL", &format!("{:.3}", limit.as_secs_f64())];
         let words: Vec<&str> = [dies_with_parent, &limited, dies_with_parent, &[tool]].concat();
+        failpoint::before_tool(tool);
         let mut child = Command::new(words[0])
             .args(&words[1..])
             .args(&arguments)
@@ -191,7 +194,10 @@ impl Tools {
             .map_err(|error| ToolError::NotStarted { tool, message: error.to_string() })?;
         let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
         let mut group = Group(pid);
-        let result = tokio::time::timeout(limit + GRACE, converse(&mut child, input)).await;
+        if outlives_us {
+            failpoint::at(Point::CondorSubmitStarted);
+        }
+        let result = tokio::time::timeout(limit + GRACE, converse(&mut child, input, outlives_us)).await;
         let whole = matches!(result, Ok(Ok(_)));
         if !whole {
             group.kill();
@@ -200,6 +206,7 @@ impl Tools {
         let dead = group.is_gone().await;
         group.kill();
         group.0 = None;
+        failpoint::after_tool(tool);
         match result {
             Err(_) => Err(ToolError::TimedOut { tool, limit, dead }),
             Ok(Err(Trouble::TooMuch)) => Err(ToolError::TooMuch { tool, dead }),
@@ -227,7 +234,7 @@ impl From<std::io::Error> for Trouble {
     }
 }
 
-async fn converse(child: &mut Child, input: Vec<u8>) -> Result<Output, Trouble> {
+async fn converse(child: &mut Child, input: Vec<u8>, outlives_us: bool) -> Result<Output, Trouble> {
     let stdin = child.stdin.take();
     let stdout = child.stdout.take();
     let stderr = child.stderr.take();
@@ -235,6 +242,9 @@ async fn converse(child: &mut Child, input: Vec<u8>) -> Result<Output, Trouble> 
         if let Some(mut stdin) = stdin {
             // A tool that ends before it has read everything says why in other ways.
             let _ = stdin.write_all(&input).await;
+        }
+        if outlives_us {
+            failpoint::at(Point::CondorSubmitFed);
         }
         Ok(())
     };

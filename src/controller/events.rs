@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 
 use super::{API_LIMIT, MANAGER};
 use crate::clock::Clock;
+use crate::failpoint::{Point, around};
 use crate::fence::Fence;
 use crate::ledger::{Journaled, Ledger};
 use crate::machine::Uid;
@@ -73,7 +74,9 @@ async fn tell(client: &Client, ledger: &Ledger, clock: Clock, fence: &Fence) -> 
 async fn create(client: &Client, row: Journaled) -> Result<(Uid, i64), String> {
     let api: Api<Event> = Api::namespaced(client.clone(), &row.name.namespace);
     let event = event(&row);
-    match tokio::time::timeout(API_LIMIT, api.create(&PostParams::default(), &event)).await {
+    let parameters = PostParams::default();
+    let request = tokio::time::timeout(API_LIMIT, api.create(&parameters, &event));
+    match around(Point::BeforeEventWritten, request, Point::AfterEventWritten).await {
         Ok(Ok(_)) => {}
         // Told before; or it can never be told: the namespace is on its way out, or the Event is refused.
         Ok(Err(kube::Error::Api(status))) if status.code == 409 => {}

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::{API_LIMIT, Context, MANAGER, Observed, ReconcileError};
 use crate::api::{Condition, HTCJobStatus};
+use crate::failpoint::{Point, around};
 use crate::ledger::ObjectName;
 use crate::machine::facts::{Facts, Record};
 use crate::machine::ids::{JobId, id_ranges};
@@ -108,8 +109,9 @@ pub(super) async fn publish(
         "status": status,
     }));
     let parameters = PatchParams::apply(MANAGER).force();
-    let request = api.patch_status(&name.name, &parameters, &patch);
-    if !super::reconcile::ask("write the status", name, tokio::time::timeout(API_LIMIT, request).await)? {
+    let request = tokio::time::timeout(API_LIMIT, api.patch_status(&name.name, &parameters, &patch));
+    let answer = around(Point::BeforeStatusWritten, request, Point::AfterStatusWritten).await;
+    if !super::reconcile::ask("write the status", name, answer)? {
         return Ok(());
     }
     context.written.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(uid.clone(), status);

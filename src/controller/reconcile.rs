@@ -13,6 +13,7 @@ use super::gather::{Gathered, gather};
 use super::publish::{publish, status};
 use super::{API_LIMIT, Context, Observed, ReconcileError};
 use crate::api::{CLAIM, FINALIZER, OLD_FINALIZER};
+use crate::failpoint::{Point, around};
 use crate::fence::Refused;
 use crate::ledger::ObjectName;
 use crate::ledger::Save;
@@ -139,14 +140,16 @@ async fn attach(context: &Context, object: &Observed, name: &ObjectName) -> Resu
         finalizers.push(FINALIZER.to_owned());
     }
     let metadata = json!({ "finalizers": finalizers, "annotations": { CLAIM: context.ledger.id() } });
-    patch_metadata(context, object, name, "attach the finalizer", metadata).await
+    let patched = patch_metadata(context, object, name, "attach the finalizer", metadata);
+    around(Point::BeforeFinalizerAttached, patched, Point::AfterFinalizerAttached).await
 }
 
 /// Takes our finalizers away, only if the object is still the one that was seen. One that is gone already is fine.
 async fn release(context: &Context, object: &Observed, name: &ObjectName) -> Result<(), ReconcileError> {
     let finalizers: Vec<&String> =
         object.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER && *finalizer != OLD_FINALIZER).collect();
-    patch_metadata(context, object, name, "release the finalizer", json!({ "finalizers": finalizers })).await
+    let patched = patch_metadata(context, object, name, "release the finalizer", json!({ "finalizers": finalizers }));
+    around(Point::BeforeFinalizerReleased, patched, Point::AfterFinalizerReleased).await
 }
 
 /// A merge patch that carries uid and resourceVersion: the API server refuses it when anything has changed since.

@@ -9,6 +9,7 @@ use rusqlite::{Connection, ErrorCode, TransactionBehavior};
 use tokio::sync::oneshot;
 
 use super::{LedgerError, schema};
+use crate::failpoint::{self, Point, around};
 
 /// Most statements that wait for the thread.
 const QUEUE: usize = 4096;
@@ -46,8 +47,11 @@ impl Ledger {
     pub fn open(path: &Path) -> Result<Self, LedgerError> {
         let connection = open(path)?;
         let fresh = !has_ledger_id(&connection)?;
+        failpoint::at(Point::BeforeLedgerMade);
         schema::migrate(&connection)?;
+        failpoint::at(Point::LedgerWithoutId);
         let id = ledger_id(&connection)?;
+        failpoint::at(Point::AfterLedgerMade);
         let sequence = Arc::new(AtomicI64::new(stored_sequence(&connection)?));
         let (sender, receiver) = sync_channel(QUEUE);
         let counter = Arc::clone(&sequence);
@@ -80,17 +84,16 @@ impl Ledger {
     /// Takes a new id: this file does not know all that happened. Every object that carries the old one is then treated as
     /// another ledger's, and no row of before counts as that of a new object.
     pub async fn begin_anew(&mut self) -> Result<(), LedgerError> {
-        let id = self
-            .run(|connection| {
-                connection
-                    .execute_batch(
-                        "update ledger set value = lower(hex(randomblob(8))) where key = 'id';
-                         update ledger set value = value + 1 where key = 'epoch'",
-                    )
-                    .and_then(|()| read_id(connection))
-                    .map_err(LedgerError::sql("take a new id"))
-            })
-            .await?;
+        let renamed = self.run(|connection| {
+            connection
+                .execute_batch(
+                    "update ledger set value = lower(hex(randomblob(8))) where key = 'id';
+                     update ledger set value = value + 1 where key = 'epoch'",
+                )
+                .and_then(|()| read_id(connection))
+                .map_err(LedgerError::sql("take a new id"))
+        });
+        let id = around(Point::BeforeLedgerAnew, renamed, Point::AfterLedgerAnew).await?;
         self.id = id.into();
         Ok(())
     }

@@ -3,6 +3,7 @@
 use rusqlite::{Connection, params};
 
 use super::{Ledger, LedgerError, ObjectName};
+use crate::failpoint::{Point, around};
 use crate::machine::ids::{Timestamp, Uid};
 use crate::machine::transitions::Transition;
 
@@ -94,14 +95,14 @@ impl Ledger {
 
     /// Marks rows of the journal as told.
     pub async fn told(&self, rows: Vec<(Uid, i64)>, at: Timestamp) -> Result<(), LedgerError> {
-        self.run(move |connection| {
+        let marked = self.run(move |connection| {
             let sql = || LedgerError::sql("mark the journal");
             let mut statement = connection
                 .prepare_cached("update transitions set eventAt = ?3 where uid = ?1 and seq = ?2")
                 .map_err(sql())?;
             rows.iter()
                 .try_for_each(|(uid, seq)| statement.execute(params![uid.as_str(), seq, at.0]).map(drop).map_err(sql()))
-        })
-        .await
+        });
+        around(Point::BeforeEventsMarked, marked, Point::AfterEventsMarked).await
     }
 }

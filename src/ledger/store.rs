@@ -4,6 +4,7 @@ use rusqlite::{Connection, params};
 
 use super::load::StoredCondition;
 use super::{Ledger, LedgerError};
+use crate::failpoint::{Point, around};
 use crate::machine::facts::{Failure, Job, JobState, Known, Outcome, Submission, Witness};
 use crate::machine::ids::{Attempt, Index, ScheddName, Timestamp, Uid};
 use crate::machine::indices::Indices;
@@ -89,22 +90,32 @@ pub struct SubmitResult {
 impl Ledger {
     /// Writes a decision: the object's row, the jobs that changed, the transitions.
     pub(crate) async fn save(&self, save: Save) -> Result<(), LedgerError> {
-        self.run(move |connection| write(connection, &save)).await
+        let saved = self.run(move |connection| write(connection, &save));
+        around(Point::BeforeDecisionSaved, saved, Point::AfterDecisionSaved).await
     }
 
     /// Makes the intents of a batch durable.
     pub async fn intend(&self, intents: Vec<Intent>) -> Result<(), LedgerError> {
-        self.run(move |connection| intents.iter().try_for_each(|intent| intend(connection, intent))).await
+        let (before, after) = if intents.iter().any(|intent| intent.submission.is_some()) {
+            (Point::BeforeSubmitIntents, Point::AfterSubmitIntents)
+        } else {
+            (Point::BeforeOtherIntents, Point::AfterOtherIntents)
+        };
+        let written = self.run(move |connection| intents.iter().try_for_each(|intent| intend(connection, intent)));
+        around(before, written, after).await
     }
 
     /// Writes how requests ended.
     pub async fn resolve(&self, results: Vec<RequestResult>) -> Result<(), LedgerError> {
-        self.run(move |connection| results.iter().try_for_each(|result| resolve(connection, result))).await
+        let written = self.run(move |connection| results.iter().try_for_each(|result| resolve(connection, result)));
+        around(Point::BeforeOtherResults, written, Point::AfterOtherResults).await
     }
 
     /// Writes how submitters ended.
     pub async fn resolve_submits(&self, results: Vec<SubmitResult>) -> Result<(), LedgerError> {
-        self.run(move |connection| results.iter().try_for_each(|result| resolve_submit(connection, result))).await
+        let written =
+            self.run(move |connection| results.iter().try_for_each(|result| resolve_submit(connection, result)));
+        around(Point::BeforeSubmitResults, written, Point::AfterSubmitResults).await
     }
 }
 

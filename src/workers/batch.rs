@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 use super::{Job, Shared, simple, submit};
+use crate::failpoint::{Point, around};
 use crate::ledger::RequestResult;
 use crate::machine::facts::Failure;
 use crate::machine::indices::Indices;
@@ -157,7 +158,7 @@ async fn carry_out(mut batch: Batch) {
                 true
             }
             Step::CommitResults => effect.commit(&batch).await,
-            Step::CommitNotRun => effect.not_run(&batch).await,
+            Step::CommitNotRun => around(Point::BeforeNotRun, effect.not_run(&batch), Point::AfterNotRun).await,
             Step::Wake => {
                 for job in std::mem::take(&mut batch.jobs) {
                     batch.resolve(&job).await;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::api::{HTCJobSpec, MAX_QUEUE};
 use crate::condor::htcopts::HtcOpts;
 use crate::condor::payload::{Command, Image, ImageMap, Payload, sandbox_files};
+use crate::failpoint::{self, Point};
 use crate::ledger::ObjectName;
 use crate::machine::indices::Indices;
 use crate::machine::{Index, Uid};
@@ -109,6 +110,7 @@ impl Planner {
             let path = path.display().to_string();
             move |error: std::io::Error| format!("cannot write {path}: {error}; check the operator's data volume")
         };
+        failpoint::at(Point::BeforeSandboxWritten);
         make_folder(&sandbox).map_err(failed(&sandbox))?;
         for file in files {
             let path = sandbox.join(file.name);
@@ -116,6 +118,7 @@ impl Planner {
                 write_whole(&path, file.mode, &file.contents).map_err(failed(&path))?;
             }
         }
+        failpoint::at(Point::AfterSandboxWritten);
         self.make_output(name, uid, indices)
     }
 
@@ -125,17 +128,21 @@ impl Planner {
             let path = path.display().to_string();
             move |error: std::io::Error| format!("cannot make {path}: {error}; check the operator's data volume")
         };
+        failpoint::at(Point::BeforeOutputFolders);
         for index in indices.iter() {
             let folder = self.job_output(name, uid, index);
             make_folder(&folder).map_err(failed(&folder))?;
         }
         let link = self.named(name).join("latest");
         if fs::read_link(&link).is_ok_and(|target| target == Path::new(short(uid))) {
+            failpoint::at(Point::AfterOutputFolders);
             return Ok(());
         }
         let new = self.named(name).join(format!(".latest-{}", short(uid)));
         let _ = fs::remove_file(&new);
-        symlink(short(uid), &new).and_then(|()| fs::rename(&new, &link)).map_err(failed(&link))
+        symlink(short(uid), &new).and_then(|()| fs::rename(&new, &link)).map_err(failed(&link))?;
+        failpoint::at(Point::AfterOutputFolders);
+        Ok(())
     }
 }
 

@@ -14,6 +14,7 @@
 pub mod census;
 pub mod dice;
 pub mod gates;
+pub mod mortal;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};

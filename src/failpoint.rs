@@ -1,0 +1,173 @@
+//! Named points before and after every durable write and every external effect. A test ends the operator at one of them,
+//! which is as bad as a power failure there. Only the cargo feature `fail-points` compiles them in, and it is for tests.
+
+use strum::{EnumIter, EnumString, IntoStaticStr};
+
+/// A place where the operator can die. Where it says `Before…` nothing of it has happened yet; where it says `After…` all of
+/// it has, but nobody has been told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EnumIter, EnumString, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
+#[allow(missing_docs, reason = "the names say it, and the tests list them")]
+pub enum Point {
+    // The ledger: its file when it is first made, then every kind of transaction.
+    BeforeLedgerMade,
+    /// The tables are there, the ledger's id is not.
+    LedgerWithoutId,
+    AfterLedgerMade,
+    BeforeDecisionSaved,
+    AfterDecisionSaved,
+    BeforeSubmitIntents,
+    AfterSubmitIntents,
+    BeforeOtherIntents,
+    AfterOtherIntents,
+    BeforeSubmitResults,
+    AfterSubmitResults,
+    BeforeOtherResults,
+    AfterOtherResults,
+    BeforeNotRun,
+    AfterNotRun,
+    BeforeEventsMarked,
+    AfterEventsMarked,
+    BeforeLedgerAnew,
+    AfterLedgerAnew,
+    // The data folder.
+    BeforeSandboxWritten,
+    AfterSandboxWritten,
+    BeforeOutputFolders,
+    AfterOutputFolders,
+    // HTCondor's tools: before they are started, and when they have ended.
+    BeforeCondorSubmit,
+    /// It runs, and has read nothing yet.
+    CondorSubmitStarted,
+    /// It has been given all that it needs, and goes on without the operator.
+    CondorSubmitFed,
+    AfterCondorSubmit,
+    BeforeCondorRm,
+    AfterCondorRm,
+    BeforeCondorHold,
+    AfterCondorHold,
+    BeforeCondorRelease,
+    AfterCondorRelease,
+    BeforeCondorTransferData,
+    AfterCondorTransferData,
+    BeforeCondorQedit,
+    AfterCondorQedit,
+    // Kubernetes.
+    BeforeLeaseTaken,
+    AfterLeaseTaken,
+    BeforeLeaseRenewed,
+    AfterLeaseRenewed,
+    BeforeLeaseReleased,
+    AfterLeaseReleased,
+    BeforeFinalizerAttached,
+    AfterFinalizerAttached,
+    BeforeFinalizerReleased,
+    AfterFinalizerReleased,
+    BeforeStatusWritten,
+    AfterStatusWritten,
+    BeforeEventWritten,
+    AfterEventWritten,
+}
+
+/// The points before and after each of HTCondor's tools that changes something.
+#[cfg(feature = "fail-points")]
+const TOOLS: &[(&str, Point, Point)] = &[
+    ("condor_submit", Point::BeforeCondorSubmit, Point::AfterCondorSubmit),
+    ("condor_rm", Point::BeforeCondorRm, Point::AfterCondorRm),
+    ("condor_hold", Point::BeforeCondorHold, Point::AfterCondorHold),
+    ("condor_release", Point::BeforeCondorRelease, Point::AfterCondorRelease),
+    ("condor_transfer_data", Point::BeforeCondorTransferData, Point::AfterCondorTransferData),
+    ("condor_qedit", Point::BeforeCondorQedit, Point::AfterCondorQedit),
+];
+
+/// Work that has a point before and a point after it.
+pub(crate) async fn around<T>(before: Point, work: impl Future<Output = T>, after: Point) -> T {
+    at(before);
+    let result = work.await;
+    at(after);
+    result
+}
+
+#[cfg(not(feature = "fail-points"))]
+mod without {
+    use super::Point;
+
+    /// Nothing: the operator was not built for such tests.
+    #[inline]
+    pub(crate) const fn at(_point: Point) {}
+
+    /// Nothing, either.
+    #[inline]
+    pub(crate) const fn before_tool(_tool: &str) {}
+
+    /// Nothing, either.
+    #[inline]
+    pub(crate) const fn after_tool(_tool: &str) {}
+}
+#[cfg(not(feature = "fail-points"))]
+pub(crate) use without::{after_tool, at, before_tool};
+
+#[cfg(feature = "fail-points")]
+mod with {
+    use std::sync::LazyLock;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use rustix::process::{Signal, getpid, kill_process};
+
+    use super::{Point, TOOLS};
+
+    /// Where, and at which passage, counted from 1.
+    static KILL_AT: LazyLock<Option<(Point, u32)>> = LazyLock::new(|| {
+        let text = std::env::var("HTC_KILL_AT").ok()?;
+        let parsed = parse(&text);
+        if parsed.is_none() {
+            tracing::error!("HTC_KILL_AT={text} names no point: write `name` or `name:n`, with n from 1");
+        }
+        parsed
+    });
+
+    static PASSED: AtomicU32 = AtomicU32::new(0);
+
+    pub(super) fn parse(text: &str) -> Option<(Point, u32)> {
+        let (name, passage) = text.split_once(':').unwrap_or((text, "1"));
+        Some((name.parse().ok()?, passage.parse().ok().filter(|passage| *passage > 0)?))
+    }
+
+    /// Ends this process with SIGKILL, if the environment variable `HTC_KILL_AT` names this point and this passage.
+    pub(crate) fn at(point: Point) {
+        let Some((wanted, passage)) = *KILL_AT else { return };
+        if wanted != point || PASSED.fetch_add(1, Ordering::SeqCst) + 1 < passage {
+            return;
+        }
+        tracing::warn!("killed at {}:{passage}", <&str>::from(point));
+        let _ = kill_process(getpid(), Signal::KILL);
+        // Not one step further while the signal is on its way.
+        loop {
+            std::thread::park();
+        }
+    }
+
+    pub(crate) fn before_tool(tool: &str) {
+        TOOLS.iter().filter(|(name, ..)| *name == tool).for_each(|(_, before, _)| at(*before));
+    }
+
+    pub(crate) fn after_tool(tool: &str) {
+        TOOLS.iter().filter(|(name, ..)| *name == tool).for_each(|(.., after)| at(*after));
+    }
+}
+#[cfg(feature = "fail-points")]
+pub(crate) use with::{after_tool, at, before_tool};
+
+#[cfg(all(test, feature = "fail-points"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_point_is_named_with_its_passage() {
+        assert_eq!(with::parse("after-condor-rm"), Some((Point::AfterCondorRm, 1)));
+        assert_eq!(with::parse("before-decision-saved:3"), Some((Point::BeforeDecisionSaved, 3)));
+        for wrong in ["", "after-condor-q", "after-condor-rm:0", "after-condor-rm:x"] {
+            assert_eq!(with::parse(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! An operator that dies at named points ([`htc_operator::failpoint`]) and is started again each time.
+
+use std::collections::VecDeque;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use testbed::{Owned, wait_for};
+
+use super::{Bed, PATIENCE, SHORT};
+
+/// The times that a dead submitter is waited for, shorter than usual: many are.
+const SHORTER: &[&str] = &["--submit-limit=4s", "--submit-limit-max=8s", "--late-margin=2s", "--dead-margin=2s"];
+
+impl Bed {
+    /// Starts the operator; with `place`, e.g. `after-condor-rm` or `before-decision-saved:3`, so that it dies there. The
+    /// bed's own arguments take the place of the usual ones.
+    pub fn start_mortal_operator(&self, place: Option<&str>) {
+        let built = place.is_none() || cfg!(feature = "fail-points");
+        assert!(built, "the operator has no fail points: use cargo test --features fail-points");
+        let name = |argument: &str| argument.split('=').next().unwrap().to_owned();
+        let own: Vec<&str> = SHORTER.iter().copied().chain(self.arguments.iter().map(String::as_str)).collect();
+        let usual = SHORT.iter().copied().filter(|usual| own.iter().all(|own| name(own) != name(usual)));
+        let run = self.runs.fetch_add(1, Ordering::Relaxed);
+        let log = self.scratch.path().join(format!("operator-{run}.log"));
+        let mut spec = self.operator_spec("run", &log).args(usual).arg("--identity=bed").args(&own);
+        if let Some(place) = place {
+            spec = spec.env("HTC_KILL_AT", place);
+        }
+        *self.operator.lock().unwrap() = Some(Owned::spawn(&spec).unwrap());
+    }
+
+    /// How the operator ended, and its log, if it has.
+    fn ended(&self) -> Option<(ExitStatus, String)> {
+        let operator = self.operator.lock().unwrap();
+        let operator = operator.as_ref()?;
+        let status = operator.wait_timeout(Duration::ZERO).unwrap()?;
+        Some((status, operator.log_text()))
+    }
+
+    /// Runs `story` with an operator that dies at each of `places`, one after another, and in the end is started without.
+    /// A story that does not come to the first `certain` of them fails.
+    pub fn dying_at(&self, places: &[String], certain: usize, story: impl FnOnce()) {
+        self.kill_operator();
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let (started, met) = std::sync::mpsc::channel();
+            let over = &over;
+            let keeper = scope.spawn(move || self.keep(places, over, &started));
+            met.recv().unwrap();
+            let end = Ends(over);
+            story();
+            for place in &places[..certain] {
+                wait_for(&format!("the operator to die at {place}"), PATIENCE, || met.try_recv().ok()).unwrap();
+            }
+            drop(end);
+            let left = keeper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            if left > 0 {
+                self.kill_operator();
+                self.start_mortal_operator(None);
+            }
+        });
+    }
+
+    /// Says when the operator was started, and each time that it has died as it was told to. Gives how many places it was
+    /// not seen to come to.
+    fn keep(&self, places: &[String], over: &AtomicBool, say: &std::sync::mpsc::Sender<()>) -> usize {
+        let mut places: VecDeque<&str> = places.iter().map(String::as_str).collect();
+        self.start_mortal_operator(places.front().copied());
+        say.send(()).unwrap();
+        while !over.load(Ordering::SeqCst) {
+            if let Some((status, log)) = self.ended() {
+                let place = places.pop_front();
+                let sign = place.map(|place| format!("killed at {place}"));
+                let as_told = status.signal() == Some(9) && sign.is_some_and(|sign| log.contains(&sign));
+                assert!(as_told, "the operator should have died at {place:?}, but ended with {status}:\n{log}");
+                self.start_mortal_operator(places.front().copied());
+                let _ = say.send(());
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        places.len()
+    }
+}
+
+/// Ends the keeper with the story, even if that fails.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}

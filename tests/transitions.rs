@@ -1,0 +1,156 @@
+//! Every transition of the table is made on real servers, and no other: the ledger's journal is compared with it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "clippy counts only functions with #[test] as tests, not what they share"
+)]
+
+mod bed;
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use bed::{Bed, Namespace, condition, htcjob, is_true};
+use htc_operator::api::Phase;
+use htc_operator::machine::transitions::TRANSITIONS;
+use rstest::rstest;
+use serde_json::Value;
+use testbed::Version::{self, Sid, Trixie};
+use testbed::{PoolOptions, wait_for};
+
+/// A payload that runs until [`Bed::open_gate`].
+const UNTIL_LET_GO: &str = "until [ -e go ]; do sleep 0.2; done";
+
+#[rstest]
+fn each_is_made(#[values(Trixie, Sid)] version: Version) {
+    // One job in each condor_submit: each attempt after the first is a resubmission. Output is fetched only at the end.
+    let bed = Bed::new(version, &PoolOptions::default(), &["--batch-jobs=1", "--fetch-every=600s"]);
+    bed.start_mortal_operator(None);
+    let here = bed.namespace();
+    bed.pool.set_start(false).unwrap();
+    while_nothing_starts(&here);
+    ended_without_having_started(&here);
+    while_jobs_run(&here);
+    runs_again(&here);
+    assert_all_seen(&bed);
+}
+
+fn object(name: &str, source: &str, queue: u32, options: &str) -> Value {
+    let mut object = htcjob(name, source);
+    object["spec"]["queue"] = queue.into();
+    object["spec"]["htcopts"] = options.into();
+    object
+}
+
+fn ids(object: &Value) -> Vec<String> {
+    object["status"]["jobid"].as_array().unwrap().iter().map(|id| id.as_str().unwrap().to_owned()).collect()
+}
+
+fn let_go(here: &Namespace<'_>, name: &str) -> Value {
+    let uid = here.uid(name);
+    here.wait(name, "its end, with the gate open", |object| {
+        here.bed.open_gate(&uid);
+        is_true(object, "Complete") || is_true(object, "Failed")
+    })
+}
+
+fn accepted(here: &Namespace<'_>, name: &str, jobs: u32) -> Value {
+    here.wait(name, "all jobs accepted", |object| object["status"]["active"] == jobs && is_true(object, "Submitted"))
+}
+
+fn while_nothing_starts(here: &Namespace<'_>) {
+    here.create(&object("invalid", "true", 1, "executable = /bin/sh"));
+    here.wait_event("invalid", "InvalidSpec");
+    here.delete("invalid");
+
+    here.create(&object("idle", "true", 2, ""));
+    here.create(&object("removed", "true", 1, ""));
+    let idle = accepted(here, "idle", 2);
+    here.bed.condor.ok("condor_hold", &[&ids(&idle)[0]]).unwrap();
+    here.wait_event("idle", "JobsHeld");
+    here.delete("idle");
+
+    let removed = accepted(here, "removed", 1);
+    here.bed.condor.ok("condor_rm", &[&ids(&removed)[0]]).unwrap();
+    here.wait_ended("removed");
+    here.delete("removed");
+}
+
+/// HTCondor notes when a job starts. The operator does not rely on it: somebody takes the note away before it looks.
+fn ended_without_having_started(here: &Namespace<'_>) {
+    let bed = here.bed;
+    let uid = here.create(&object("unseen", "true", 1, ""));
+    let id = ids(&accepted(here, "unseen", 1)).remove(0);
+    bed.kill_operator();
+    bed.pool.set_start(true).unwrap();
+    let is = format!("HTCJobUID == \"{uid}\"");
+    wait_for("the job to complete", bed::PATIENCE, || bed.queue(&is, &["JobStatus"]) == [["4"]]).unwrap();
+    bed.pool.tool("condor_qedit", &[&id, "JobStartDate", "undefined"]).unwrap();
+    bed.start_mortal_operator(None);
+    here.wait_ended("unseen");
+    here.wait_event("unseen", "Fetched");
+    here.delete("unseen");
+}
+
+fn while_jobs_run(here: &Namespace<'_>) {
+    for (name, jobs, source) in [("grows", 6, UNTIL_LET_GO), ("doomed", 1, UNTIL_LET_GO), ("fails", 1, "exit 1")] {
+        here.create(&object(name, source, jobs, ""));
+    }
+    here.wait_phase("doomed", "Running");
+    here.delete("doomed");
+    assert!(is_true(&here.wait_ended("fails"), "Failed"));
+    let all = here.wait("grows", "all jobs run", |object| object["status"]["running"] == 6);
+    let id = ids(&all).remove(0);
+    here.bed.condor.ok("condor_hold", &[&id]).unwrap();
+    here.wait_event("grows", "JobsHeld");
+    here.bed.condor.ok("condor_release", &[&id]).unwrap();
+    assert!(is_true(&let_go(here, "grows"), "Complete"));
+    for name in ["fails", "grows"] {
+        here.delete(name);
+    }
+}
+
+/// A schedd that loses the last minute of its queue, as after a power failure, runs a job again that had ended.
+fn runs_again(here: &Namespace<'_>) {
+    let bed = here.bed;
+    bed.pool.set_start(false).unwrap();
+    here.create(&object("again", "true", 2, "requirements = MY.HTCJobIndex == 0"));
+    here.create(&object("stuck", "true", 1, "requirements = false"));
+    accepted(here, "again", 2);
+    accepted(here, "stuck", 1);
+    let log = bed.pool.spool_dir().join("job_queue.log");
+    let before = fs::read(&log).unwrap();
+    bed.pool.set_start(true).unwrap();
+    here.wait("again", "one job ended", |object| object["status"]["succeeded"] == 1);
+    bed.pool.stop().unwrap();
+
+    // Meanwhile one cannot be removed.
+    here.kubectl(&["delete", "htcjob", "stuck", "--wait=false"]);
+    here.wait("stuck", "JobsRemoved ScheddUnreachable", |object| {
+        condition(object, "JobsRemoved").is_some_and(|condition| condition["reason"] == "ScheddUnreachable")
+    });
+
+    fs::write(&log, before).unwrap();
+    bed.pool.start_again().unwrap();
+    here.wait_gone("stuck");
+    here.wait_event("again", "RanAgain");
+    let ran = here.wait("again", "it ended again", |object| object["status"]["succeeded"] == 1);
+    assert_eq!(ran["status"]["phase"], "Running");
+    here.delete("again");
+}
+
+fn assert_all_seen(bed: &Bed) {
+    type Row = (Option<String>, String, Option<String>);
+    bed.stop_operator();
+    let ledger = rusqlite::Connection::open(bed.data.join("sqlite/htcjobs.db")).unwrap();
+    let mut statement = ledger.prepare("select distinct \"from\", trigger, \"to\" from transitions").unwrap();
+    let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).unwrap();
+    let seen: BTreeSet<Row> = rows.map(Result::unwrap).collect();
+    let phase = |phase: Option<Phase>| phase.map(|phase| <&str>::from(phase).to_owned());
+    let table: BTreeSet<Row> =
+        TRANSITIONS.iter().map(|row| (phase(row.from), row.trigger.to_string(), phase(row.to))).collect();
+    let not_seen: Vec<&Row> = table.difference(&seen).collect();
+    let not_in_it: Vec<&Row> = seen.difference(&table).collect();
+    assert!(not_seen.is_empty() && not_in_it.is_empty(), "not seen: {not_seen:?}; not in the table: {not_in_it:?}");
+}
