@@ -62,6 +62,8 @@ impl Bed {
                 self.start_mortal_operator(None);
             }
         });
+        // Before that, it dies of SIGTERM.
+        wait_for("the operator to run", PATIENCE, || self.log().contains("htc-operator runs")).unwrap();
     }
 
     /// Says when the operator was started, and each time that it has died as it was told to. Gives how many places it was
