@@ -14,6 +14,7 @@
 pub mod census;
 pub mod dice;
 pub mod gates;
+pub mod signals;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
