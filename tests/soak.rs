@@ -10,6 +10,7 @@
     clippy::expect_used,
     clippy::panic,
     clippy::print_stdout,
+    clippy::missing_panics_doc,
     reason = "clippy counts only functions with #[test] as tests, not what they share"
 )]
 
@@ -89,10 +90,10 @@ impl Soak {
         let plans = Plan::round(dice);
         let (mut at_kills, before) = (dice.fork(), self.killed.load(Ordering::Relaxed));
         let before_ended = self.ended.load(Ordering::Relaxed);
-        // Creation keeps step with the kills, and is over some kills before their end.
+        // Creation keeps step with the kills, and is over when six of ten are done.
         let turn = || {
             let kill = self.killed.load(Ordering::Relaxed) - before;
-            1 + kill * ROUND * 10 / (kills * 8).max(1)
+            1 + kill * ROUND * 10 / (kills * 6).max(1)
         };
         let (lives, (tally, mut violations)) = thread::scope(|scope| {
             let killer = scope.spawn(|| killer::kill(self, &mut at_kills, kills));
@@ -120,7 +121,9 @@ impl Soak {
         let (mut last, mut since) = (Vec::new(), Instant::now());
         loop {
             let objects = here.all();
-            lives.iter_mut().for_each(|life| life.look(&objects));
+            for life in &mut lives {
+                life.look(&objects);
+            }
             let found = self.collect(here, &lives, former);
             let violations = check(&found);
             if violations.is_empty() {

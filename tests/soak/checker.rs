@@ -96,6 +96,14 @@ impl Collected {
         ads
     }
 
+    /// The job that something in the spool folder is of, such as `cluster7.proc0.subproc0`.
+    pub fn ad_of_spooled(&self, name: &str) -> Option<&Ad> {
+        let mut parts = name.split('.');
+        let cluster = parts.next()?.strip_prefix("cluster")?;
+        let id = format!("{cluster}.{}", parts.next()?.strip_prefix("proc")?);
+        self.queue.iter().chain(&self.history).find(|ad| ad.id == id)
+    }
+
     pub fn object(&self, uid: &str) -> Option<&Value> {
         self.objects.iter().find(|object| object["metadata"]["uid"] == uid)
     }
@@ -154,8 +162,10 @@ impl Check<'_> {
         for ad in &self.found.queue {
             violations.push(Violation::new(Rule::LeftInQueue, &ad.uid, format!("{ad:?}")));
         }
-        if !self.found.spool.is_empty() {
-            violations.push(Violation::new(Rule::LeftInSpool, "", format!("{:?}", self.found.spool)));
+        for name in &self.found.spool {
+            let ad = self.found.ad_of_spooled(name);
+            let uid = ad.map_or("", |ad| &ad.uid);
+            violations.push(Violation::new(Rule::LeftInSpool, uid, format!("{name}, of {ad:?}")));
         }
         self.violations.extend(violations);
     }
@@ -167,8 +177,8 @@ impl Check<'_> {
             self.require(enough, Rule::OneJobEach, life, || format!("job {index}: {counting:#?}"));
             // condor_rm of a job that has ended makes its JobStatus 3.
             let over = |ad: &Ad| ad.status == 4 || (ad.status == 3 && life.plan.is_deleted());
-            let ended = |ad: &&&Ad| over(ad) && ad.exit_code == Some(i64::from(*code));
-            if life.plan.runs_to_its_end() && !counting.iter().all(|ad| ended(&ad)) {
+            let ended = |ad: &&Ad| over(ad) && ad.exit_code == Some(i64::from(*code));
+            if life.plan.runs_to_its_end() && !counting.iter().all(|ad| ended(ad)) {
                 self.say(Rule::ExitCode, life, format!("job {index} should have exited with {code}: {counting:#?}"));
             }
         }
@@ -207,7 +217,7 @@ impl Check<'_> {
     fn status(&mut self, life: &Life, object: &Value, ads: &[&Ad]) {
         let status = &object["status"];
         let jobs = life.plan.codes.len();
-        let succeeded = life.plan.codes.iter().filter(|code| **code == 0).count();
+        let succeeded = jobs - life.plan.codes.iter().filter(|code| **code != 0).count();
         let expected =
             [("total", jobs), ("active", 0), ("running", 0), ("held", 0), ("idle", 0), ("succeeded", succeeded)];
         let right = expected.iter().chain(&[("failed", jobs - succeeded)]).all(|(name, count)| status[name] == *count);
@@ -294,12 +304,10 @@ impl Check<'_> {
             let number = |name: &str| status[name].as_i64().unwrap_or(0);
             [i64::try_from(rank(status)).unwrap_or(0), number("attempt"), number("succeeded"), number("failed")]
         };
-        let back = life.seen.windows(2).find(|two| {
-            let (before, after) = (counts(&two[0]), counts(&two[1]));
-            before.iter().zip(after).any(|(before, after)| *before > after)
-        });
-        if let Some(two) = back {
-            self.say(Rule::WentBack, life, format!("from {:#} to {:#}", two[0], two[1]));
+        for (before, after) in life.seen.iter().zip(life.seen.iter().skip(1)) {
+            if counts(before).iter().zip(counts(after)).any(|(before, after)| *before > after) {
+                self.say(Rule::WentBack, life, format!("from {before:#} to {after:#}"));
+            }
         }
     }
 }

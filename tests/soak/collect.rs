@@ -116,7 +116,7 @@ impl Soak {
         let mut outputs = BTreeMap::new();
         for life in lives {
             for index in (0..).take(life.plan.codes.len()) {
-                outputs.insert((life.uid.clone(), index), self.output(here, life, index));
+                outputs.insert((life.uid.clone(), index), output(here, life, index));
             }
         }
         let ours = |uid: &String| !former.contains(uid);
@@ -143,12 +143,12 @@ impl Soak {
         let list: Vec<Value> = if text.trim().is_empty() { Vec::new() } else { serde_json::from_str(&text).unwrap() };
         list.iter().map(Ad::read).collect()
     }
+}
 
-    fn output(&self, here: &Namespace<'_>, life: &Life, index: u32) -> Output {
-        let folder = here.output(&life.plan.name, index);
-        let read = |file: &str| fs::read_to_string(folder.join(file)).ok();
-        Output { out: read("out"), result: read("result") }
-    }
+fn output(here: &Namespace<'_>, life: &Life, index: u32) -> Output {
+    let folder = here.output(&life.plan.name, index);
+    let read = |file: &str| fs::read_to_string(folder.join(file)).ok();
+    Output { out: read("out"), result: read("result") }
 }
 
 fn names_below(folder: &Path, names: &mut Vec<String>) {

@@ -199,7 +199,7 @@ const FORGERIES: &[Forgery] = &[
         "an Event twice",
         |found| {
             found.events =
-                [events(LEFT, &["Pending", "Submitted", "Submitted", "Failed"]), found.events.split_off(5)].concat()
+                [events(LEFT, &["Pending", "Submitted", "Submitted", "Failed"]), found.events.split_off(5)].concat();
         },
         &[Rule::Events],
     ),

@@ -72,7 +72,7 @@ pub fn kill(soak: &Soak, dice: &mut Dice, kills: usize) -> (Tally, Vec<Violation
     let (mut tally, mut violations) = (Tally::default(), Vec::new());
     let mut asleep = Asleep::default();
     for _ in 0..kills {
-        soak.submitter.set_pause(*dice.one_of(&[0, 0, 3, 10]));
+        soak.submitter.set_pause(*dice.one_of(&[0, 0, 5, 30]));
         soak.bed.start_operator();
         let calls = soak.submitter.calls().len();
         let after = life(dice);
@@ -118,7 +118,7 @@ fn life(dice: &mut Dice) -> Duration {
     match dice.below(10) {
         0 | 1 => dice.milliseconds(0, 400),
         2..=7 => dice.milliseconds(400, 3000),
-        _ => dice.milliseconds(3000, 6000),
+        _ => dice.milliseconds(3000, 8000),
     }
 }
 
