@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use strum::EnumIter;
 
-use crate::collect::{Ad, Collected, Record};
+use crate::collect::{Ad, Collected, Record, spooled};
 use crate::driver::{Life, rank};
 
 /// What must hold.
@@ -19,7 +19,7 @@ pub enum Rule {
     UnknownRun,
     /// No job is left in the queue.
     LeftInQueue,
-    /// Nothing of a job is left in the schedd's spool folder.
+    /// Nothing of a job that counted, or came late, is left in the schedd's spool folder.
     LeftInSpool,
     /// Each index has exactly one job that counts; where the `HTCJob` was deleted, at most one.
     OneJobEach,
@@ -96,14 +96,6 @@ impl Collected {
         ads
     }
 
-    /// The job that something in the spool folder is of, such as `cluster7.proc0.subproc0`.
-    pub fn ad_of_spooled(&self, name: &str) -> Option<&Ad> {
-        let mut parts = name.split('.');
-        let cluster = parts.next()?.strip_prefix("cluster")?;
-        let id = format!("{cluster}.{}", parts.next()?.strip_prefix("proc")?);
-        self.queue.iter().chain(&self.history).find(|ad| ad.id == id)
-    }
-
     pub fn object(&self, uid: &str) -> Option<&Value> {
         self.objects.iter().find(|object| object["metadata"]["uid"] == uid)
     }
@@ -163,7 +155,11 @@ impl Check<'_> {
             violations.push(Violation::new(Rule::LeftInQueue, &ad.uid, format!("{ad:?}")));
         }
         for name in &self.found.spool {
-            let ad = self.found.ad_of_spooled(name);
+            let ad = spooled(&self.found.queue, name).or_else(|| spooled(&self.found.history, name));
+            // Of a job that is removed while its files come in, the schedd may leave what came; condor_preen sweeps it.
+            if ad.is_some_and(|ad| ad.staged.is_none()) {
+                continue;
+            }
             let uid = ad.map_or("", |ad| &ad.uid);
             violations.push(Violation::new(Rule::LeftInSpool, uid, format!("{name}, of {ad:?}")));
         }

@@ -124,15 +124,18 @@ impl Soak {
         let events: Value = serde_json::from_str(&here.kubectl(&["get", "events", "-o", "json"])).unwrap();
         let mut spool = Vec::new();
         names_below(&self.bed.pool.spool_dir(), &mut spool);
+        spool.retain(|name| name.starts_with("cluster"));
+        // What jobs of former rounds left there has been judged with them.
+        let swept = |name: &String| spooled(&history, name).is_some_and(|ad| ad.staged.is_none() && !ours(&ad.uid));
         Collected {
             lives: lives.to_vec(),
             objects: here.all(),
             events: events["items"].as_array().unwrap().clone(),
             queue,
+            spool: spool.into_iter().filter(|name| !swept(name)).collect(),
             history: history.into_iter().filter(|ad| ours(&ad.uid)).collect(),
             records: records.lines().map(Record::read).filter(|record| ours(&record.uid)).collect(),
             outputs,
-            spool: spool.into_iter().filter(|name| name.starts_with("cluster")).collect(),
         }
     }
 
@@ -143,6 +146,14 @@ impl Soak {
         let list: Vec<Value> = if text.trim().is_empty() { Vec::new() } else { serde_json::from_str(&text).unwrap() };
         list.iter().map(Ad::read).collect()
     }
+}
+
+/// The job that something in the spool folder is of, such as `cluster7.proc0.subproc0`.
+pub fn spooled<'a>(ads: &'a [Ad], name: &str) -> Option<&'a Ad> {
+    let mut parts = name.split('.');
+    let cluster = parts.next()?.strip_prefix("cluster")?;
+    let id = format!("{cluster}.{}", parts.next()?.strip_prefix("proc")?);
+    ads.iter().find(|ad| ad.id == id)
 }
 
 fn output(here: &Namespace<'_>, life: &Life, index: u32) -> Output {

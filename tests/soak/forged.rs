@@ -119,6 +119,15 @@ const FORGERIES: &[Forgery] = &[
     ("a job of an index that is not there", |found| found.history.push(ad(LEFT, "9.0", 2, 0)), &[Rule::UnknownJob]),
     ("a run that nobody knows", |found| found.records.extend(run("uid-stranger", "9.0", 0, "x")), &[Rule::UnknownRun]),
     ("a job that stays", |found| found.queue.push(found.history[0].clone()), &[Rule::LeftInQueue]),
+    (
+        "files of a job that never was accepted",
+        |found| {
+            found.history.push(Ad { staged: None, status: 3, ..ad(DELETED, "9.0", 0, 0) });
+            found.spool.push("cluster9.proc0.subproc0.tmp".to_owned());
+        },
+        &[],
+    ),
+    ("files of nobody's job", |found| found.spool.push("cluster9.proc0.subproc0".to_owned()), &[Rule::LeftInSpool]),
     ("files that stay", |found| found.spool.push("cluster1.proc0.subproc0".to_owned()), &[Rule::LeftInSpool]),
     (
         "a second job that counts, and ran",

@@ -29,6 +29,7 @@ pub struct Summary {
     late: usize,
     never_accepted: usize,
     begun_again: usize,
+    litter: usize,
 }
 
 impl Summary {
@@ -47,6 +48,7 @@ impl Summary {
             late: 0,
             never_accepted: 0,
             begun_again: 0,
+            litter: 0,
         }
     }
 
@@ -54,6 +56,7 @@ impl Summary {
     pub fn add(&mut self, found: &Collected) {
         self.objects += found.lives.len();
         self.deleted += found.lives.iter().filter(|life| life.plan.is_deleted()).count();
+        self.litter += found.spool.len();
         self.runs += found.records.iter().filter(|record| !record.end).count();
         for life in &found.lives {
             let ads = found.ads_of(&life.uid);
@@ -70,7 +73,8 @@ impl Summary {
         let took = self.began.elapsed();
         println!(
             "{}, {}: {} of {} wanted; {} HTCJobs ended, {} of them deleted; {} jobs, {} runs; {} HTCJobs submitted more \
-             than once, {} late jobs, {} jobs never accepted, {} jobs begun again after a hold; {} violations",
+             than once, {} late jobs, {} jobs never accepted (of which {} files stay in the spool folder), {} jobs \
+             begun again after a hold; {} violations",
             self.version,
             duration(took),
             self.tally,
@@ -82,6 +86,7 @@ impl Summary {
             self.resubmitted,
             self.late,
             self.never_accepted,
+            self.litter,
             self.begun_again,
             self.violations
         );
