@@ -1,5 +1,6 @@
 # make demo      one HTCJob through a real API server and a real HTCondor pool, for you to watch
 # make test      everything, on real servers
+# make soak      KILLS=500 random kills of the operator (VERSION=sid: one version only; HTC_TEST_SEED=…: as before)
 # make lint      formatting, clippy, shell scripts, bans and licences
 # make generate  crd/ and statecharts/ from the code
 #
@@ -7,7 +8,7 @@
 # (HTC_TESTBED_CACHE, else /var/cache/htc-operator for root and ~/.cache/htc-operator for others).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint generate setup prerequisites cargo-deny
+.PHONY: help demo test soak lint generate setup prerequisites cargo-deny
 
 CACHE = $(or $(HTC_TESTBED_CACHE),$(if $(filter 0,$(shell id -u)),/var/cache,$(or $(XDG_CACHE_HOME),$(HOME)/.cache))/htc-operator)
 DENY = $(CACHE)/cargo-deny-0.20.2
@@ -24,6 +25,9 @@ demo: setup ## one HTCJob, from kubectl apply to kubectl delete
 
 test: setup ## all tests
 	cargo test --locked --workspace --features fail-points --no-fail-fast
+
+soak: setup ## random kills, and everything checked afterwards
+	HTC_SOAK_KILLS=$(or $(KILLS),60) cargo test --locked --test soak -- --nocapture --test-threads=2 $(VERSION)
 
 lint: prerequisites cargo-deny ## what CI refuses before it tests
 	cargo fmt --all --check

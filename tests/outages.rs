@@ -36,7 +36,6 @@ macro_rules! on_both_versions {
 on_both_versions!(
     operator::stopped_at_any_point_it_goes_on,
     operator::killed_at_any_point_it_goes_on,
-    operator::killed_at_random_every_job_runs_once,
     schedd::down_at_the_start_and_going_down,
     schedd::hanging_while_it_is_submitted_to,
     schedd::refusing_the_credentials,

@@ -78,6 +78,11 @@ pub enum DescriptionError {
     },
 }
 
+/// As condor_submit sets it with `-spool`, but for jobs whose files came too late: they have no output that anybody waits
+/// for, and when their HTCJob is gone nobody is left to remove them.
+const LEAVE_IN_QUEUE: &str = "JobStatus == 4 && (StageInFinish ?: 0) <= HTCNotAfter && \
+                              ((CompletionDate ?: 0) == 0 || time() - CompletionDate < 864000)";
+
 const ID_CHARACTERS: &str = "-._";
 const NAME_CHARACTERS: &str = "-._/:@";
 const PATH_CHARACTERS: &str = "-._/:@+=~";
@@ -107,6 +112,7 @@ initialdir = $(htc_output)
 output = out
 error = err
 notification = never
+leave_in_queue = {LEAVE_IN_QUEUE}
 batch_name = $(htc_batch)
 MY.HTCJobUID = "$(htc_uid)"
 MY.HTCJobAttempt = $(htc_attempt)

@@ -23,6 +23,16 @@ impl Dice {
         (z ^ (z >> 31)) % limit
     }
 
+    /// Further dice, for what is thrown at the same time by somebody else.
+    pub fn fork(&mut self) -> Self {
+        Self(self.below(u64::MAX))
+    }
+
+    /// One of them.
+    pub fn one_of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
+        &all[usize::try_from(self.below(all.len() as u64)).unwrap()]
+    }
+
     pub fn milliseconds(&mut self, from: u64, to: u64) -> Duration {
         Duration::from_millis(from + self.below(to - from))
     }

@@ -15,6 +15,7 @@ pub mod census;
 pub mod dice;
 pub mod gates;
 pub mod mortal;
+pub mod signals;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};

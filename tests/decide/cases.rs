@@ -5,14 +5,14 @@ use std::time::Duration;
 use htc_operator::api::{ConditionStatus, ConditionType};
 use htc_operator::machine::decide::{Action, Decision, Look};
 use htc_operator::machine::facts::{
-    Ad, Claim, Evidence, Exit, Facts, Failure, Hold, JobState, LastRequest, Loss, Outcome, Past, Published, Reach,
-    Spec, Why,
+    Ad, Claim, Condition, Evidence, Exit, Facts, Failure, Hold, JobState, LastRequest, Loss, Outcome, Past, Published,
+    Reach, Spec, Why,
 };
 use htc_operator::machine::judge::REMOVED_BY_US;
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::request::{ReleasePermit, Scope, SubmitPermit};
 use htc_operator::machine::transitions::Trigger;
-use htc_operator::machine::{Attempt, Birthdate, Index, Indices, Kind, Rules, Work};
+use htc_operator::machine::{Attempt, Birthdate, Index, Indices, Kind, Rules, Timestamp, Work};
 use rstest::rstest;
 
 use crate::machine::{
@@ -755,8 +755,29 @@ fn only_own_holds_are_released() {
 #[test]
 fn suspend_does_nothing_to_what_is_completed() {
     let facts = accepted(Phase::Completed, &[(ended_job("5.0", Outcome::Succeeded), ad(0, "5.0"))]);
-    let decision = decide(&suspend(facts, true));
+    let decision = decide(&suspend(facts.clone(), true));
     assert_eq!(condition(&decision, ConditionType::Suspended), "nothing");
+
+    // Its jobs ended while they were about to be held.
+    let told = told_suspended();
+    for still in [true, false] {
+        let mut facts = suspend(facts.clone(), still);
+        facts.record.known.as_mut().unwrap().conditions = vec![told.clone()];
+        let decision = decide(&facts);
+        assert_eq!(condition(&decision, ConditionType::Suspended), "False JobsEnded");
+        facts.record = decision.after.unwrap();
+        assert!(decide(&facts).transitions.iter().all(|row| row.reason != "JobsEnded"), "it is told once");
+    }
+}
+
+fn told_suspended() -> Condition {
+    Condition {
+        kind: ConditionType::Suspended,
+        status: ConditionStatus::True,
+        reason: "Suspended".to_owned(),
+        message: "spec.suspend is true: 1 job being held".to_owned(),
+        since: Timestamp(0),
+    }
 }
 
 // --- output ---------------------------------------------------------------------------------------------------------

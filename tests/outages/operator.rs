@@ -1,13 +1,10 @@
 //! The operator is stopped and killed.
 
-use std::thread;
 use std::time::Duration;
 
-use serde_json::{Value, json};
 use testbed::{Version, wait_for};
 
-use crate::bed::dice::Dice;
-use crate::bed::{Namespace, PATIENCE};
+use crate::bed::PATIENCE;
 use crate::site::Site;
 
 /// How long SIGTERM may take.
@@ -112,110 +109,4 @@ fn goes_on(version: Version, end: End) {
 fn is_alive(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     !stat.is_empty() && !stat.contains(") Z ")
-}
-
-/// `HTCJob`s of the random run.
-const OBJECTS: u64 = 12;
-const KILLS: usize = 15;
-
-/// What happens to one of them.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
-    Left,
-    Suspended,
-    Deleted,
-}
-
-fn fate(number: u64) -> Fate {
-    match number % 4 {
-        1 => Fate::Suspended,
-        3 => Fate::Deleted,
-        _ => Fate::Left,
-    }
-}
-
-fn jobs(number: u64) -> u32 {
-    u32::try_from(number % 3).unwrap() + 1
-}
-
-pub fn killed_at_random_every_job_runs_once(version: Version) {
-    let site = Site::new(version);
-    let here = site.bed.namespace();
-    let mut dice = Dice::new(&format!("killed at random, {version}"));
-    let mut pauses = Dice::new("what users do meanwhile");
-    let uids = thread::scope(|scope| {
-        let users = scope.spawn(|| use_it(&site, &here, &mut pauses));
-        for _ in 0..KILLS {
-            site.bed.start_operator();
-            thread::sleep(dice.milliseconds(50, 1500));
-            site.bed.kill_operator();
-        }
-        users.join().unwrap()
-    });
-    site.bed.start_operator();
-    for (number, uid) in (0..).zip(&uids) {
-        let name = format!("r{number}");
-        if fate(number) == Fate::Deleted {
-            here.wait_gone(&name);
-            site.bed.assert_removed(uid, &name);
-        } else {
-            assert_ended(&site, &here, &name, uid, number);
-        }
-    }
-    let left = site.bed.queue("true", &["HTCJobUID", "ClusterId", "JobStatus"]);
-    assert!(left.is_empty(), "left in the queue: {left:?}, known: {uids:?}");
-    let attempts: Vec<u64> = here.all().iter().filter_map(|object| object["status"]["attempt"].as_u64()).collect();
-    println!("{version}: attempts {attempts:?}, {} condor_submit", site.gates.calls("condor_submit"));
-    site.assert_journal_told(&here);
-}
-
-/// What people do while the operator comes and goes: create, suspend, resume, delete.
-fn use_it(site: &Site, here: &Namespace<'_>, dice: &mut Dice) -> Vec<String> {
-    let suspend = |number: u64, value: bool| {
-        let patch = json!({ "spec": { "suspend": value } }).to_string();
-        here.kubectl(&["patch", "htcjob", &format!("r{number}"), "--type=merge", "-p", &patch]);
-    };
-    let mut uids = Vec::new();
-    for number in 0..OBJECTS {
-        uids.push(here.create(&site.noted(&format!("r{number}"), jobs(number), "sleep 0.5")));
-        thread::sleep(dice.milliseconds(0, 800));
-        // Those of two rounds ago, so that their fate meets them anywhere.
-        if let Some(older) = number.checked_sub(2) {
-            match fate(older) {
-                Fate::Left => {}
-                Fate::Suspended => suspend(older, true),
-                Fate::Deleted => drop(here.kubectl(&["delete", "htcjob", &format!("r{older}"), "--wait=false"])),
-            }
-        }
-        if let Some(oldest) = number.checked_sub(4).filter(|oldest| fate(*oldest) == Fate::Suspended) {
-            suspend(oldest, false);
-        }
-    }
-    for number in OBJECTS - 4..OBJECTS {
-        match fate(number) {
-            Fate::Suspended => suspend(number, false),
-            Fate::Deleted if number >= OBJECTS - 2 => {
-                drop(here.kubectl(&["delete", "htcjob", &format!("r{number}"), "--wait=false"]));
-            }
-            Fate::Left | Fate::Deleted => {}
-        }
-    }
-    uids
-}
-
-/// A job that was suspended while it ran is begun again by HTCondor: one job all the same.
-fn assert_ended(site: &Site, here: &Namespace<'_>, name: &str, uid: &str, number: u64) {
-    let jobs = jobs(number);
-    if fate(number) == Fate::Left {
-        site.assert_complete_once(here, name, jobs);
-        return;
-    }
-    let ended: Value = here.wait_ended(name);
-    assert_eq!(ended["status"]["succeeded"], jobs, "{ended:#}\n{}", site.bed.logs());
-    assert_eq!(ended["status"]["failed"], 0, "{ended:#}");
-    here.wait_nothing_left(uid);
-    for job in site.bed.assert_once(uid, name, jobs) {
-        let runs = u32::try_from(site.runs(name, job.index)).unwrap();
-        assert!((1..=job.starts).contains(&runs), "{name}.{} ran {runs} times: {job:?}", job.index);
-    }
 }

@@ -134,14 +134,13 @@ pub fn landing_late(version: Version) {
     // Nobody is there to remove them when they land: the lock is in the jobs themselves.
     site.bed.kill_operator();
     signal(submitter.unsigned_abs(), Signal::CONT);
-    wait_for("the late jobs to land and to refuse to run", PATIENCE, || {
-        let rows = site.bed.queue(&first, &["JobStatus", "ExitCode"]);
+    wait_for("the late jobs to land, to refuse to run and to go", PATIENCE, || {
+        let rows = site.bed.history(&first, &["JobStatus", "ExitCode"]);
         rows.iter().filter(|row| **row == ["4", "241"]).count() == 2
     })
     .unwrap();
     assert!(site.bed.jobs_of(&uid).iter().all(|job| job.late == (job.attempt == 1)));
     site.bed.start_operator();
-    wait_for("the late jobs to be removed", PATIENCE, || site.bed.queue(&first, &["ClusterId"]).is_empty()).unwrap();
     let still = here.get("late");
     assert_eq!(still["status"]["running"], 2, "{still:#}");
     assert_eq!(still["status"]["jobid"], running["status"]["jobid"]);

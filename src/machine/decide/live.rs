@@ -76,6 +76,11 @@ impl Run<'_> {
     /// `spec.suspend` is level-triggered: each look holds what is idle or running, or releases what we hold.
     fn suspend(&mut self, spec: &Spec) {
         if self.known.phase == Phase::Completed {
+            // What was still to be held, or to be let go, has ended before it came to that.
+            if self.conditions.is_true(ConditionType::Suspended) {
+                let message = "every job has ended: none is suspended";
+                self.say(ConditionType::Suspended, False, "JobsEnded", message);
+            }
             return;
         }
         self.look_behind_holds();

@@ -1,0 +1,29 @@
+//! Signals to the operator that leave it in the bed's hands.
+
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use super::{Bed, PATIENCE};
+
+impl Bed {
+    /// SIGSTOP to the operator: it hangs until [`Bed::kill_operator`].
+    pub fn pause_operator(&self) {
+        if let Some(operator) = self.operator.lock().unwrap().as_ref() {
+            operator.pause().unwrap();
+        }
+    }
+
+    /// SIGTERM to the operator, which may not have come to handling it yet; how it ended.
+    pub fn terminate_operator(&self) -> ExitStatus {
+        let operator = self.operator.lock().unwrap().take().expect("the operator was started");
+        operator.terminate().unwrap();
+        operator.wait(PATIENCE).unwrap()
+    }
+
+    /// How the operator ended if it did so by itself, and what it said.
+    pub fn operator_ended(&self) -> Option<(ExitStatus, String)> {
+        let operator = self.operator.lock().unwrap();
+        let operator = operator.as_ref()?;
+        Some((operator.wait_timeout(Duration::ZERO).unwrap()?, operator.log_text()))
+    }
+}

@@ -1,0 +1,178 @@
+//! The soak: `HTCJob`s are created, completed, suspended, resumed, held by hand and deleted while the operator is killed at
+//! random, again and again. Afterwards everything that can be seen is compared with what was asked for.
+//!
+//! `make test` kills 60 times with each version of HTCondor, `make soak KILLS=500` as often as one likes. What happens to
+//! an `HTCJob` is a [`plan::Plan`]; [`driver`] does it, [`killer`] kills, [`collect`] looks, [`checker`] judges.
+
+#![allow(
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::missing_panics_doc,
+    reason = "clippy counts only functions with #[test] as tests, not what they share"
+)]
+
+mod bed;
+#[path = "soak/checker.rs"]
+mod checker;
+#[path = "soak/collect.rs"]
+mod collect;
+#[path = "soak/driver.rs"]
+mod driver;
+#[path = "soak/forged.rs"]
+mod forged;
+#[path = "soak/killer.rs"]
+mod killer;
+#[path = "soak/plan.rs"]
+mod plan;
+#[path = "soak/report.rs"]
+mod report;
+#[path = "soak/submitter.rs"]
+mod submitter;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bed::dice::Dice;
+use bed::{Bed, Namespace, PATIENCE};
+use checker::check;
+use collect::Collected;
+use driver::{Life, drive};
+use plan::{Plan, ROUND};
+use report::Summary;
+use submitter::Submitter;
+use testbed::{PoolOptions, Scratch, Version, wait_for};
+
+/// Kills, if `HTC_SOAK_KILLS` does not say.
+const KILLS: usize = 60;
+
+/// The servers of one soak.
+pub struct Soak {
+    // Fields drop in this order: the servers before their folders.
+    bed: Bed,
+    submitter: Submitter,
+    /// The file in which payloads note that they run; its folder is bound into their containers.
+    records: PathBuf,
+    _scratch: Scratch,
+    /// Kills so far.
+    killed: AtomicUsize,
+    /// `HTCJob`s that were seen to have ended, or to be deleted.
+    ended: AtomicUsize,
+    began: Instant,
+}
+
+impl Soak {
+    fn new(version: Version) -> Self {
+        let scratch = Scratch::new().unwrap();
+        let runs = scratch.dir("runs").unwrap();
+        let submitter = Submitter::new(version);
+        let bind = format!("--bind={}", runs.display());
+        let bed = Bed::new(version, &PoolOptions::default(), &[&submitter.argument(), &bind]);
+        Self {
+            bed,
+            submitter,
+            records: runs.join("records"),
+            _scratch: scratch,
+            killed: AtomicUsize::new(0),
+            ended: AtomicUsize::new(0),
+            began: Instant::now(),
+        }
+    }
+
+    /// One round: as many `HTCJob`s as there are plans, `kills` times the end of the operator, and then rest. What is wrong
+    /// after it, and the uids of its `HTCJob`s.
+    fn round(&self, kills: usize, dice: &mut Dice, former: &[String], summary: &mut Summary) -> Vec<String> {
+        let here = self.bed.namespace();
+        let plans = Plan::round(dice);
+        let (mut at_kills, before) = (dice.fork(), self.killed.load(Ordering::Relaxed));
+        let before_ended = self.ended.load(Ordering::Relaxed);
+        // Creation keeps step with the kills, and is over when six of ten are done.
+        let turn = || {
+            let kill = self.killed.load(Ordering::Relaxed) - before;
+            1 + kill * ROUND * 10 / (kills * 6).max(1)
+        };
+        let (lives, (tally, mut violations)) = thread::scope(|scope| {
+            let killer = scope.spawn(|| killer::kill(self, &mut at_kills, kills));
+            let lives = drive(self, &here, plans, &turn);
+            (lives, killer.join().unwrap())
+        });
+        summary.tally.add(tally);
+        self.ended.store(before_ended + ROUND, Ordering::Relaxed);
+        let found = self.settle(&here, lives, former);
+        violations.extend(check(&found));
+        summary.add(&found);
+        if !violations.is_empty() {
+            self.tell(&found, &violations);
+        }
+        summary.violations += violations.len();
+        if violations.is_empty() {
+            here.kubectl(&["delete", "htcjobs", "--all", "--wait=false"]);
+            wait_for("all HTCJobs to be gone", PATIENCE, || here.all().is_empty()).unwrap();
+        }
+        found.lives.into_iter().map(|life| life.uid).collect()
+    }
+
+    /// Waits until nothing is wrong, or nothing changes any more that could mend it.
+    fn settle(&self, here: &Namespace<'_>, mut lives: Vec<Life>, former: &[String]) -> Collected {
+        let (mut last, mut since) = (Vec::new(), Instant::now());
+        loop {
+            let objects = here.all();
+            for life in &mut lives {
+                life.look(&objects);
+            }
+            let found = self.collect(here, &lives, former);
+            let violations = check(&found);
+            if violations.is_empty() {
+                return found;
+            }
+            if violations != last {
+                (last, since) = (violations, Instant::now());
+            }
+            if since.elapsed() > STILL {
+                return found;
+            }
+            thread::sleep(Duration::from_millis(500));
+        }
+    }
+}
+
+/// What is wrong for this long stays wrong: longer than any of the operator's pauses and time limits in tests.
+const STILL: Duration = Duration::from_secs(60);
+
+fn soak(version: Version) {
+    let kills = std::env::var("HTC_SOAK_KILLS").map_or(KILLS, |kills| kills.parse().unwrap());
+    let mut dice = Dice::new(&format!("soak, {version}"));
+    let mut summary = Summary::new(version, kills);
+    let soak = Soak::new(version);
+    let rounds = kills.div_ceil(KILLS);
+    let mut former = Vec::new();
+    for round in 0..rounds {
+        let killed = soak.killed.load(Ordering::Relaxed);
+        former.extend(soak.round((kills - killed).div_ceil(rounds - round), &mut dice, &former, &mut summary));
+        summary.print();
+        if summary.violations > 0 {
+            break;
+        }
+    }
+    // Its logs go with it: what matters has been printed.
+    drop(soak);
+    assert_eq!(summary.violations, 0, "{version}: violations, see above");
+}
+
+mod trixie {
+    #[test]
+    fn killed_at_random_every_job_runs_once() {
+        super::soak(testbed::Version::Trixie);
+    }
+}
+
+mod sid {
+    #[test]
+    fn killed_at_random_every_job_runs_once() {
+        super::soak(testbed::Version::Sid);
+    }
+}

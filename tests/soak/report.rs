@@ -1,0 +1,152 @@
+//! What a soak tells: how far it is, what it has seen, and all there is to know about a violation.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use testbed::Version;
+
+use crate::Soak;
+use crate::checker::Violation;
+use crate::collect::Collected;
+use crate::killer::Tally;
+
+/// Lines of the operator's log about one `HTCJob`.
+const LOG_LINES: usize = 300;
+
+/// Figures of one soak.
+pub struct Summary {
+    version: Version,
+    wanted: usize,
+    began: Instant,
+    pub tally: Tally,
+    pub violations: usize,
+    objects: usize,
+    deleted: usize,
+    jobs: usize,
+    runs: usize,
+    resubmitted: usize,
+    late: usize,
+    never_accepted: usize,
+    begun_again: usize,
+    litter: usize,
+}
+
+impl Summary {
+    pub fn new(version: Version, wanted: usize) -> Self {
+        Self {
+            version,
+            wanted,
+            began: Instant::now(),
+            tally: Tally::default(),
+            violations: 0,
+            objects: 0,
+            deleted: 0,
+            jobs: 0,
+            runs: 0,
+            resubmitted: 0,
+            late: 0,
+            never_accepted: 0,
+            begun_again: 0,
+            litter: 0,
+        }
+    }
+
+    /// Counts one round.
+    pub fn add(&mut self, found: &Collected) {
+        self.objects += found.lives.len();
+        self.deleted += found.lives.iter().filter(|life| life.plan.is_deleted()).count();
+        self.litter += found.spool.len();
+        self.runs += found.records.iter().filter(|record| !record.end).count();
+        for life in &found.lives {
+            let ads = found.ads_of(&life.uid);
+            let attempts = life.seen.last().and_then(|status| status["attempt"].as_i64()).unwrap_or(0);
+            self.resubmitted += usize::from(attempts > 1);
+            self.jobs += ads.iter().filter(|ad| ad.counts()).count();
+            self.late += ads.iter().filter(|ad| ad.is_late()).count();
+            self.never_accepted += ads.iter().filter(|ad| ad.staged.is_none()).count();
+            self.begun_again += ads.iter().filter(|ad| ad.counts() && ad.starts > 1).count();
+        }
+    }
+
+    pub fn print(&self) {
+        let took = self.began.elapsed();
+        println!(
+            "{}, {}: {} of {} wanted; {} HTCJobs ended, {} of them deleted; {} jobs, {} runs; {} HTCJobs submitted more \
+             than once, {} late jobs, {} jobs never accepted (of which {} files stay in the spool folder), {} jobs \
+             begun again after a hold; {} violations",
+            self.version,
+            duration(took),
+            self.tally,
+            self.wanted,
+            self.objects,
+            self.deleted,
+            self.jobs,
+            self.runs,
+            self.resubmitted,
+            self.late,
+            self.never_accepted,
+            self.litter,
+            self.begun_again,
+            self.violations
+        );
+    }
+}
+
+fn duration(time: Duration) -> String {
+    format!("{} min {:02} s", time.as_secs() / 60, time.as_secs() % 60)
+}
+
+impl Soak {
+    /// Prints how far the soak is.
+    pub fn progress(&self, killed: usize) {
+        let (took, ended) = (duration(self.began.elapsed()), self.ended.load(Ordering::Relaxed));
+        println!("{}, {took}: {killed} kills, {ended} HTCJobs ended or deleted", self.bed.pool.version());
+    }
+
+    /// Prints the violations with all that is known about their `HTCJob`s. Ends the operator.
+    pub fn tell(&self, found: &Collected, violations: &[Violation]) {
+        self.bed.kill_operator();
+        for violation in violations {
+            println!("VIOLATION {:?} of {:?}: {}", violation.rule, violation.uid, violation.detail);
+        }
+        let logs = self.bed.logs();
+        let uids: BTreeSet<&str> = violations.iter().map(|violation| violation.uid.as_str()).collect();
+        for uid in uids.into_iter().filter(|uid| !uid.is_empty()) {
+            println!("=== {uid}");
+            for life in found.lives.iter().filter(|life| life.uid == uid) {
+                println!("{:?}", life.plan);
+            }
+            if let Some(object) = found.object(uid) {
+                println!("{:#}\n{:#}", object["metadata"], object["status"]);
+            }
+            found.ads_of(uid).iter().for_each(|ad| println!("{ad:?}"));
+            found.records_of(uid).iter().for_each(|record| println!("{record:?}"));
+            found.events_of(uid).iter().for_each(|event| println!("{event:?}"));
+            self.journal(uid).iter().for_each(|row| println!("{row}"));
+            let lines: Vec<&str> =
+                logs.lines().filter(|line| line.contains(uid) || line.starts_with("--- run")).collect();
+            lines[lines.len().saturating_sub(LOG_LINES)..].iter().for_each(|line| println!("{line}"));
+        }
+    }
+
+    /// What the operator's own journal and intents have of one `HTCJob`: for people, nothing is judged by it.
+    fn journal(&self, uid: &str) -> Vec<String> {
+        let columns =
+            "seq || ' ' || time || ' ' || ifnull(\"from\", '') || ' ' || trigger || ' ' || reason || ': ' || detail";
+        let attempts = "'attempt ' || attempt || ' of ' || indices || ' at ' || intentAt || ' until ' || notAfter || ' dead ' \
+                        || ifnull(deadSince, '?') || ' ' || state";
+        let ask = |query: String| -> rusqlite::Result<Vec<String>> {
+            let ledger = rusqlite::Connection::open(self.bed.data.join("sqlite/htcjobs.db"))?;
+            let mut statement = ledger.prepare(&query)?;
+            statement.query_map([uid], |row| row.get(0))?.collect()
+        };
+        [
+            format!("select {columns} from transitions where uid = ?1 order by seq"),
+            format!("select {attempts} from submissions where uid = ?1"),
+        ]
+        .into_iter()
+        .flat_map(|query| ask(query).unwrap_or_else(|error| vec![error.to_string()]))
+        .collect()
+    }
+}
