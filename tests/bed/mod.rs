@@ -11,6 +11,7 @@
     reason = "shared by several test programs, none of which uses all of it; only functions with #[test] count as tests to clippy"
 )]
 
+pub mod api;
 pub mod census;
 pub mod dice;
 pub mod gates;
@@ -46,6 +47,7 @@ const SHORT: &[&str] = &[
 /// One set of servers.
 pub struct Bed {
     pub kube: Kube,
+    reader: api::Reader,
     pub pool: Pool,
     /// HTCondor as the operator's own identity.
     pub condor: Client,
@@ -79,6 +81,7 @@ impl Bed {
         account.write(&kubeconfig, std::fs::read(kube.kubeconfig()).unwrap(), 0o600).unwrap();
         let condor = pool.client("operator").unwrap();
         Self {
+            reader: api::Reader::new(kube.kubeconfig()),
             kube,
             pool,
             condor,
@@ -366,12 +369,19 @@ impl Namespace<'_> {
     }
 
     pub fn get(&self, name: &str) -> Value {
-        serde_json::from_str(&self.kubectl(&["get", "htcjob", name, "-o", "json"])).unwrap()
+        self.find(name).unwrap_or_else(|| panic!("there is no HTCJob {name}"))
+    }
+
+    fn find(&self, name: &str) -> Option<Value> {
+        self.bed.reader.object(&self.htcjobs(), name)
+    }
+
+    fn htcjobs(&self) -> String {
+        format!("/apis/htc.cern.ch/v1alpha1/namespaces/{}/htcjobs", self.name)
     }
 
     pub fn all(&self) -> Vec<Value> {
-        let list: Value = serde_json::from_str(&self.kubectl(&["get", "htcjobs", "-o", "json"])).unwrap();
-        list["items"].as_array().unwrap().clone()
+        self.bed.reader.objects(&self.htcjobs())
     }
 
     /// Waits until the object is as `wanted` says; the object.
@@ -406,19 +416,14 @@ impl Namespace<'_> {
     }
 
     pub fn wait_gone(&self, name: &str) {
-        let gone = wait_for(&format!("HTCJob {name} to be gone"), PATIENCE, || {
-            self.try_kubectl(&["get", "htcjob", name, "--ignore-not-found", "-o", "name"])
-                .is_ok_and(|text| text.trim().is_empty())
-        });
+        let gone = wait_for(&format!("HTCJob {name} to be gone"), PATIENCE, || self.find(name).is_none());
         gone.unwrap_or_else(|error| panic!("{error}\n{:#}\nthe operator's log:\n{}", self.get(name), self.bed.log()));
     }
 
     /// Reason and message of the object's Events, oldest first.
     pub fn events(&self, name: &str) -> Vec<(String, String)> {
-        let list: Value = serde_json::from_str(&self.kubectl(&["get", "events", "-o", "json"])).unwrap();
-        let mut events: Vec<(i64, String, String)> = list["items"]
-            .as_array()
-            .unwrap()
+        let list = self.bed.reader.objects(&format!("/api/v1/namespaces/{}/events", self.name));
+        let mut events: Vec<(i64, String, String)> = list
             .iter()
             .filter(|event| event["involvedObject"]["name"] == name)
             .map(|event| {
