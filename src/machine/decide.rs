@@ -144,10 +144,10 @@ impl<'a> Run<'a> {
         let guarded = row.is_none();
         let known = match row {
             Some(known) => known,
-            None if !facts.object.finalizer => return None,
+            None if !facts.object.finalizer && rules.finalizer_first => return None,
             None => Known {
                 phase: Phase::Pending,
-                new: facts.object.claim == super::facts::Claim::Ours
+                new: (facts.object.claim == super::facts::Claim::Ours || !rules.finalizer_first)
                     && facts.past == Past::Continuous
                     && !facts.object.published.shows_jobs(),
                 started: None,

@@ -132,7 +132,9 @@ pub fn acceptance(ad: &Ad, rules: &Rules) -> Acceptance {
         (Some(_), _) => Acceptance::Accepted,
         (None, _) if ad.started => Acceptance::Accepted,
         (None, _) => match ad.status {
-            JobStatus::Removed if removed_by_us(ad) || ad.remove_reason.contains(STAGING_FAILED) => {
+            JobStatus::Removed
+                if rules.stillborn_is_no_job && (removed_by_us(ad) || ad.remove_reason.contains(STAGING_FAILED)) =>
+            {
                 Acceptance::Stillborn
             }
             JobStatus::Removed => Acceptance::RemovedByOthers,
@@ -356,7 +358,7 @@ pub fn prove_never_accepted(
     };
     let intent_known = |index: Index| attempts.iter().any(|attempt| attempt.indices.contains(index));
     let all_known = indices.iter().all(intent_known);
-    if object.published.shows_jobs() && !all_known {
+    if rules.status_is_presence && object.published.shows_jobs() && !all_known {
         return Err(Doubt::PublishedJobs);
     }
     let far_enough = (all_known || reaches_to(history, None, object.created))
@@ -406,7 +408,9 @@ pub fn never_attempted(
     if rules.doubt_unknown_past && !(new && past == Past::Continuous) {
         return Err(Doubt::PastUnknown);
     }
-    if object.published.attempt > record.highest.0 || (object.published.shows_jobs() && record.highest == Attempt(0)) {
+    let shows_more =
+        object.published.attempt > record.highest.0 || (object.published.shows_jobs() && record.highest == Attempt(0));
+    if rules.status_is_presence && shows_more {
         return Err(Doubt::PublishedJobs);
     }
     if indices.iter().any(|index| record.attempted.contains(index)) {
