@@ -415,6 +415,16 @@ impl<'a> Run<'a> {
                 self.look.more(Look::Every { history, soon: false });
                 ("AnotherSchedd", "the schedd's JobQueueBirthdate is not the one that the jobs were submitted to: its queue was lost, or another schedd answers to its name".to_owned())
             }
+            Doubt::QueueLost => {
+                self.look.more(Look::Every { history, soon: false });
+                (
+                    "QueueLost",
+                    format!(
+                        "the schedd has lost its queue since the jobs were handed to it, so nobody knows whether they ran; annotate the HTCJob with {}=true if you know that they never did",
+                        crate::api::SUBMIT_AGAIN
+                    ),
+                )
+            }
             Doubt::PublishedJobs => {
                 self.look.more(Look::Every { history, soon: false });
                 ("Lost", "the status shows jobs that are neither in HTCondor's queue nor in its history; they are not submitted again".to_owned())

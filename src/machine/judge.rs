@@ -99,6 +99,8 @@ pub enum Doubt {
     HistoryTooShort,
     /// The birthdate is not that of the intent, and not (yet) plainly that of a lost queue.
     BirthdateChanged,
+    /// The schedd has lost its queue since the intent: the jobs may have been in it, and have run.
+    QueueLost,
     /// The status shows jobs: it is not a new object.
     PublishedJobs,
 }
@@ -367,6 +369,12 @@ pub fn prove_never_accepted(
             .all(|attempt| reaches_to(history, record.witnesses.get(&attempt.attempt), attempt.intent_date));
     if rules.history_reaches_back && !far_enough && !object.submit_again {
         return Err(Doubt::HistoryTooShort);
+    }
+    // Where no intent is known, it may have been made at any time since the object was.
+    let queue_lost = attempts.iter().any(|attempt| attempt.birthdate != queue.birthdate)
+        || (!all_known && queue.birthdate.0 > object.created.0);
+    if rules.lost_queue_is_doubt && rules.same_birthdate && queue_lost && !object.submit_again {
+        return Err(Doubt::QueueLost);
     }
     Ok(ProvenNeverAccepted { uid: object.uid.clone(), attempt: settled(record, indices), indices: indices.clone() })
 }

@@ -98,6 +98,8 @@ pub struct Rules {
     pub wait_for_submitter: bool,
     /// Jobs that do not count are removed.
     pub remove_extra: bool,
+    /// What was submitted to a queue that is lost is not submitted again.
+    pub lost_queue_is_doubt: bool,
 }
 
 impl Rules {
@@ -119,6 +121,7 @@ impl Rules {
         stillborn_is_no_job: true,
         wait_for_submitter: true,
         remove_extra: true,
+        lost_queue_is_doubt: true,
     };
 }
 
