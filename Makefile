@@ -1,5 +1,6 @@
 # make demo      one HTCJob through a real API server and a real HTCondor pool, for you to watch
 # make test      everything, on real servers
+# make model     the model checker on `decide`, `judge` and the workers' order, with larger bounds than in make test
 # make lint      formatting, clippy, shell scripts, bans and licences
 # make generate  crd/ and statecharts/ from the code
 #
@@ -7,7 +8,7 @@
 # (HTC_TESTBED_CACHE, else /var/cache/htc-operator for root and ~/.cache/htc-operator for others).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint generate setup prerequisites cargo-deny
+.PHONY: help demo test model lint generate setup prerequisites cargo-deny
 
 CACHE = $(or $(HTC_TESTBED_CACHE),$(if $(filter 0,$(shell id -u)),/var/cache,$(or $(XDG_CACHE_HOME),$(HOME)/.cache))/htc-operator)
 DENY = $(CACHE)/cargo-deny-0.20.2
@@ -24,6 +25,9 @@ demo: setup ## one HTCJob, from kubectl apply to kubectl delete
 
 test: setup ## all tests
 	cargo test --locked --workspace --no-fail-fast
+
+model: ## how things can go wrong, explored far (half an hour)
+	HTC_MODEL=full cargo test --locked --release --test model -- --nocapture --test-threads=1
 
 lint: prerequisites cargo-deny ## what CI refuses before it tests
 	cargo fmt --all --check

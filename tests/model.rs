@@ -30,87 +30,70 @@ mod workers;
 #[path = "model/world.rs"]
 mod world;
 
-use htc_operator::machine::Rules;
+#[path = "model/rules.rs"]
+mod rules;
+#[path = "model/scenes.rs"]
+mod scenes;
+
+use std::time::{Duration, Instant};
+
 use stateright::{Checker as _, HasDiscoveries, Model as _};
-use steps::{Model, Scene, Trouble};
+use steps::Model;
+
+/// Most steps that are looked at; an exploration that ends here says so.
+const MOST_STEPS: usize = 12_000_000;
+/// How often a long exploration says how far it is.
+const PROGRESS: Duration = Duration::from_secs(10);
+
+/// Whether the larger bounds are explored.
+fn full() -> bool {
+    std::env::var("HTC_MODEL").is_ok_and(|bounds| bounds == "full")
+}
 
 /// What an exploration has found.
 struct Found {
     states: usize,
+    /// Nothing within the bounds was left out.
+    complete: bool,
     depth: usize,
     seconds: f64,
     /// Each broken promise, with the shortest story of how it comes to that.
     stories: Vec<(&'static str, Vec<String>)>,
 }
 
-fn explore(model: Model, finish: HasDiscoveries) -> Found {
-    let begun = std::time::Instant::now();
-    let checker = model.checker().finish_when(finish).spawn_bfs().join();
-    let model = checker.model();
-    let stories = checker.discoveries().into_iter().map(|(property, path)| {
-        let world = path.last_state().clone();
-        let mut actions = path.into_actions();
-        if let Err(rest) = model.ends_well(&world) {
-            actions.extend(rest);
+/// Explores everything, or up to the first broken promise.
+fn explore(model: Model) -> Found {
+    let begun = Instant::now();
+    let name = model.scene.name;
+    let checker = model.checker().finish_when(HasDiscoveries::AnyFailures).target_state_count(MOST_STEPS).spawn_bfs();
+    let mut told = begun;
+    while full() && !checker.is_done() {
+        std::thread::sleep(Duration::from_millis(100));
+        if told.elapsed() > PROGRESS {
+            told = Instant::now();
+            eprintln!("{name}: {} states so far, {} deep", checker.unique_state_count(), checker.max_depth());
         }
-        (property, model.story(&actions))
-    });
+    }
+    let checker = checker.join();
+    let model = checker.model();
+    let mut stories: Vec<(&'static str, Vec<String>)> = checker
+        .discoveries()
+        .into_iter()
+        .map(|(promise, path)| {
+            let world = path.last_state().clone();
+            let mut actions = path.into_actions();
+            if let Err(rest) = model.ends_well(&world) {
+                actions.extend(rest);
+            }
+            (promise, model.story(&actions))
+        })
+        .collect();
+    stories.sort_by_key(|(_, story)| story.len());
     Found {
-        stories: stories.collect(),
+        stories,
+        complete: checker.state_count() < MOST_STEPS,
         states: checker.unique_state_count(),
         depth: checker.max_depth(),
         seconds: begun.elapsed().as_secs_f64(),
-    }
-}
-
-fn hold(scene: Scene) {
-    let name = scene.name;
-    let found = explore(Model::new(scene, Rules::ALL), HasDiscoveries::All);
-    eprintln!("{name}: {} states, depth {}, {:.1} s", found.states, found.depth, found.seconds);
-    for (property, story) in found.stories {
-        eprintln!("  NOT SO: {property}\n{}", story.join("\n"));
-    }
-}
-
-const ALL_TROUBLES: &[Trouble] = &[
-    Trouble::Crash,
-    Trouble::SlowSubmitter,
-    Trouble::SlowStaging,
-    Trouble::DyingSubmitter,
-    Trouble::StagingFails,
-    Trouble::LimitPasses,
-    Trouble::RemovedByHand,
-    Trouble::LingeringRemoval,
-    Trouble::FailingTool,
-    Trouble::LostAnswer,
-    Trouble::Silence,
-    Trouble::SlowLook,
-    Trouble::OtherSchedd,
-    Trouble::SlowReconcile,
-    Trouble::StaleCache,
-    Trouble::LostWrite,
-    Trouble::Rotation,
-    Trouble::Reset,
-    Trouble::LostLedger,
-    Trouble::OldLedger,
-    Trouble::Suspend,
-];
-
-#[test]
-fn a0() {
-    hold(Scene::new("one object, undisturbed", &[1], 0, &[]));
-}
-#[test]
-fn a1() {
-    hold(Scene::new("one object, two jobs, undisturbed", &[2], 0, &[]));
-}
-#[test]
-fn a2() {
-    hold(Scene::new("two objects, undisturbed", &[1, 1], 0, &[]));
-}
-#[test]
-fn b_each() {
-    for kind in ALL_TROUBLES {
-        hold(Scene::new(format!("{kind:?}").leak(), &[1], 1, std::slice::from_ref(kind)));
     }
 }

@@ -21,13 +21,7 @@ impl Model {
                     self.reconcile(world, *op, reading, *writes, tell);
                 }
             }
-            Action::ReconcileAll(op) => {
-                for object in 0..u8::try_from(world.objects.len()).unwrap() {
-                    if let Some(reading) = self.read(world, *op, object) {
-                        self.reconcile(world, *op, reading, crate::operator::Writes::Done, tell);
-                    }
-                }
-            }
+            Action::ReconcileAll(op) => self.reconcile_all(world, *op, tell),
             Action::BeginReconcile(op, object) => {
                 world.troubles -= 1;
                 world.operators[*op].memory.reading = self.read(world, *op, *object);
@@ -50,6 +44,9 @@ impl Model {
                 }
                 if let Some(look) = self.ask_queue(world, *op, *voice, tell) {
                     self.finish_look(world, *op, look, *voice);
+                }
+                if self.scene.in_step {
+                    self.reconcile_all(world, *op, tell);
                 }
             }
             Action::BeginLook(op) => {
@@ -91,6 +88,14 @@ impl Model {
                 self.upheaval(world, action);
             }
             _ => self.condor(world, action),
+        }
+    }
+
+    fn reconcile_all(&self, world: &mut World, op: usize, tell: &mut Teller) {
+        for object in 0..u8::try_from(world.objects.len()).unwrap() {
+            if let Some(reading) = self.read(world, op, object) {
+                self.reconcile(world, op, reading, crate::operator::Writes::Done, tell);
+            }
         }
     }
 
@@ -180,8 +185,8 @@ impl Model {
                 world.remove(|job| job.ad.id == id, "via condor_rm (by user somebody)", false);
             }
             Action::Rotate => {
+                world.schedd.rotate(world.troubles);
                 world.troubles -= 1;
-                world.schedd.history.remove(0);
             }
             Action::Reset => {
                 world.troubles -= 1;

@@ -11,6 +11,8 @@ use crate::world::{Broken, FAR, Slot, World, by_us};
 /// `HTCNotAfter` of every ad: dates matter only in that one lies before or after this.
 const NOT_AFTER: SchedDate = SchedDate(5);
 const TOO_LATE: SchedDate = SchedDate(6);
+/// Somebody else's job that left the queue before all this.
+const BEFORE: &str = "before";
 
 /// One schedd.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -50,7 +52,7 @@ pub enum Files {
 pub struct Former {
     /// `GlobalJobId`
     pub id: String,
-    /// None for somebody else's job from before all this.
+    /// None for somebody else's job.
     pub job: Option<(u8, Ad)>,
 }
 
@@ -69,7 +71,7 @@ pub struct Submitter {
 
 impl Schedd {
     pub fn new(foreign: bool) -> Self {
-        let before = Former { id: "before".to_owned(), job: None };
+        let before = Former { id: BEFORE.to_owned(), job: None };
         Self {
             birthdate: Birthdate(1),
             next_cluster: 1,
@@ -103,7 +105,15 @@ impl Schedd {
 
     /// Whether something is there that left the queue before all objects were made.
     pub fn reaches_the_beginning(&self) -> bool {
-        self.history.iter().any(|former| former.job.is_none())
+        self.history.iter().any(|former| former.id == BEFORE)
+    }
+
+    /// History drops its oldest job; of those that left last, it always has some.
+    pub fn rotate(&mut self, nth: u8) {
+        self.history.remove(0);
+        if self.history.is_empty() {
+            self.history.push(Former { id: format!("other {nth}"), job: None });
+        }
     }
 
     fn leave(&mut self, place: usize) {

@@ -5,9 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use htc_operator::machine::decide::{Action as Deed, Look, decide};
 use htc_operator::machine::facts::{
     Answer, Claim, Evidence, Facts, History, InFlight, JobStatus, Object, Past, Queue, Reach, Spec, Unknown, Why,
-    Witness,
 };
-use htc_operator::machine::{Birthdate, JobId, Kind, Request, SchedDate, Work};
+use htc_operator::machine::{Birthdate, JobId, Kind, Request, SchedDate, Timestamp, Work};
 
 use crate::steps::Model;
 use crate::story::Teller;
@@ -49,7 +48,8 @@ impl Model {
         let operator = &world.operators[op];
         let place = usize::from(object);
         let view = operator.memory.cache[place].clone()?;
-        let in_flight = operator.memory.registry[place].as_ref().map(|entry| entry.request.clone());
+        let entry = operator.memory.registry[place].as_ref().filter(|_| !self.broken.forgets_in_flight);
+        let in_flight = entry.map(|entry| entry.request.clone());
         let watched = operator.memory.watched[place].as_ref();
         let evidence = watched.map_or_else(Evidence::none, |watched| watched.evidence.clone());
         let rows = self.broken.record_before_in_flight.then(|| operator.ledger.rows[place].clone());
@@ -142,7 +142,7 @@ impl Model {
             Some(id) if id == world.operators[op].ledger.id => Claim::Ours,
             Some(_) => Claim::Other,
         };
-        let past = past(world, op, object, claim);
+        let past = past(world, op, object, claim, !self.broken.no_wait_for_strangers);
         let spec = Spec { queue: self.queues[usize::from(object)], suspend: view.suspend };
         let object = Object {
             uid: uid(object),
@@ -240,7 +240,9 @@ impl Model {
         for (object, watched) in memory.watched.iter_mut().enumerate() {
             let Some(watched) = watched else { continue };
             let PendingLook { asked_at: queue_asked, birthdate, ads, wanted } = &look;
-            let queue = Queue { asked_at: *queue_asked, birthdate: *birthdate, steady_since, ads: ads[object].clone() };
+            let queue_asked = if self.broken.dates_answers_late { asked_at } else { *queue_asked };
+            let asked_at = Timestamp(asked_at.0 + 1);
+            let queue = Queue { asked_at: queue_asked, birthdate: *birthdate, steady_since, ads: ads[object].clone() };
             watched.evidence.queue = Answer::Known(queue);
             let number = u8::try_from(object).unwrap();
             let Some(wanted) = wanted.get(&number) else { continue };
@@ -257,7 +259,7 @@ impl Model {
 }
 
 /// As `controller::gather` does.
-fn past(world: &mut World, op: usize, object: u8, claim: Claim) -> Past {
+fn past(world: &mut World, op: usize, object: u8, claim: Claim, waits: bool) -> Past {
     let place = usize::from(object);
     if claim == Claim::Ours {
         world.operators[op].memory.strangers[place] = None;
@@ -266,7 +268,7 @@ fn past(world: &mut World, op: usize, object: u8, claim: Claim) -> Past {
     let settles = match world.operators[op].memory.strangers[place] {
         Some(settles) => settles,
         None => {
-            let settles = world.limit();
+            let settles = if waits { world.limit() } else { world.tick() };
             world.operators[op].memory.strangers[place] = Some(settles);
             settles
         }
@@ -289,7 +291,9 @@ impl Memory {
 
     fn hand_over(&mut self, place: usize, mut request: Request, one_each: bool) {
         request.key.step = 1;
-        if self.registry[place].is_none() || !one_each {
+        // Without the registry they would pile up for ever.
+        let waiting: usize = self.lanes.values().map(Vec::len).sum();
+        if self.registry[place].is_none() || (!one_each && waiting < 2) {
             let request_in_flight = InFlight { key: request.key.clone(), running: false };
             self.registry[place] = Some(Entry { request: request_in_flight, cancelled: false });
             self.lanes.entry(lane(&request)).or_default().push(request);
@@ -325,9 +329,4 @@ pub fn asked(request: &Request) -> String {
         Work::AttachFinalizer => format!("attach the finalizer of {object}"),
         Work::ReleaseFinalizer(_) => format!("release the finalizer of {object}"),
     }
-}
-
-/// The witness of an intent that is made now.
-pub fn witness(world: &World) -> Witness {
-    world.schedd.newest()
 }

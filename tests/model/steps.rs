@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use htc_operator::machine::facts::{Answer, JobStatus};
+use htc_operator::machine::facts::JobStatus;
 use htc_operator::machine::{Birthdate, ClusterId, Rules, Settings, Timestamp};
 use stateright::Property;
 
@@ -126,7 +126,7 @@ pub struct Scene {
     pub slow_tools: bool,
     /// Fetched jobs leave the queue by themselves, as with HTCondor 25.14.
     pub leaves_when_fetched: bool,
-    /// Objects are reconciled one right after the other.
+    /// Objects are reconciled one right after the other, and after each look; quick tools take one step.
     pub in_step: bool,
     /// History has a job of somebody else from before.
     pub old_history: bool,
@@ -162,12 +162,18 @@ impl Scene {
 pub struct Sabotage {
     /// The ledger is read before the registry.
     pub record_before_in_flight: bool,
+    /// What is in flight is no fact.
+    pub forgets_in_flight: bool,
     /// The registry lets a second request of an object in.
     pub registry_lets_all_in: bool,
     /// Two submissions may have the same attempt.
     pub attempts_have_no_key: bool,
     /// A look is believed whatever vanished.
     pub believes_sudden_drop: bool,
+    /// An answer is dated when it comes, not when it was asked for.
+    pub dates_answers_late: bool,
+    /// An earlier operator's submitter is not waited for.
+    pub no_wait_for_strangers: bool,
 }
 
 /// A scene, with rules that may be broken.
@@ -182,6 +188,10 @@ pub struct Model {
     pub crd_rules: bool,
     /// Worlds that are known to come to a good end.
     pub good: Mutex<HashSet<u64>>,
+    /// Promises that were found broken: only the first story of each is the shortest.
+    pub told: Mutex<HashSet<&'static str>>,
+    /// Whether it is looked at how everything ends.
+    pub watches_the_end: bool,
 }
 
 impl Model {
@@ -201,8 +211,8 @@ impl Model {
             jobs_per_attempt: 100,
         };
         let queues = scene.queues;
-        let (broken, good) = (Sabotage::default(), Mutex::default());
-        Self { scene, queues, rules, settings, broken, crd_rules: true, good }
+        let (broken, good, told) = (Sabotage::default(), Mutex::default(), Mutex::default());
+        Self { scene, queues, rules, settings, broken, crd_rules: true, good, told, watches_the_end: true }
     }
 
     pub fn beginning(&self) -> World {
@@ -396,11 +406,17 @@ impl Model {
             Trouble::LostAnswer => actions.extend(simple().map(|lane| Action::Work(op, *lane, Luck::AnswerLost))),
             Trouble::Silence if looks => actions.push(Action::Look(op, Voice::Nobody)),
             Trouble::SlowLook if looks => actions.push(Action::BeginLook(op)),
-            Trouble::BlindLook if looks && memory.calm() => actions.push(Action::Look(op, Voice::Blind)),
+            Trouble::BlindLook if looks && Self::all_recorded(world, op) => {
+                actions.push(Action::Look(op, Voice::Blind))
+            }
             Trouble::OtherSchedd if looks => {
                 let now = world.schedd.birthdate.0;
                 actions.push(Action::Look(op, Voice::Other(Birthdate(now - 1))));
-                actions.push(Action::Look(op, Voice::Other(Birthdate(now + 10))));
+                // Not for long enough to pass for a lost queue.
+                let newer = Birthdate(now + 10);
+                if memory.before.birthdate.is_none_or(|(seen, _)| seen != newer) {
+                    actions.push(Action::Look(op, Voice::Other(newer)));
+                }
             }
             Trouble::SlowReconcile if memory.reading.is_none() => {
                 actions.extend(seen().map(|object| Action::BeginReconcile(op, object)));
@@ -413,21 +429,29 @@ impl Model {
         }
     }
 
+    /// Nothing is being judged: a look that shows nothing can only make jobs vanish.
+    fn all_recorded(world: &World, op: usize) -> bool {
+        (0..).zip(&world.objects).all(|(object, slot)| match slot {
+            Slot::There(job) => {
+                let rows = &world.operators[op].ledger.rows[object];
+                !job.deleting
+                    && world
+                        .schedd
+                        .queue
+                        .iter()
+                        .all(|job| usize::from(job.object) != object || rows.jobs.contains_key(&job.ad.index))
+                    && !rows.jobs.is_empty()
+            }
+            Slot::NotYet | Slot::Gone => true,
+        })
+    }
+
     /// The world after `action`.
     pub fn apply(&self, world: &World, action: &Action, tell: &mut Teller) -> World {
         let mut next = world.clone();
         self.change(&mut next, action, tell);
         next.settle();
         next
-    }
-}
-
-impl Memory {
-    fn calm(&self) -> bool {
-        use htc_operator::machine::decide::Look;
-        self.watched.iter().flatten().all(|watched| watched.look == Look::Changes)
-            && self.before.live.iter().next().is_some()
-            && self.watched.iter().flatten().all(|watched| matches!(watched.evidence.queue, Answer::Known(_)))
     }
 }
 

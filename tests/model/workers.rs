@@ -83,7 +83,8 @@ impl Model {
         match step {
             Step::CommitIntents => two && lane == Lane::Submit,
             Step::CheckFenceAgain => two || lane == Lane::Submit,
-            Step::RunTool => two && lane == Lane::Submit || lane != Lane::Submit,
+            Step::RunTool if lane == Lane::Submit => two,
+            Step::RunTool => !self.scene.in_step,
             Step::CommitResults => lane != Lane::Submit && self.scene.slow_tools,
             Step::CheckFence | Step::CommitNotRun | Step::Wake => false,
         }
@@ -164,7 +165,9 @@ impl Model {
         };
         let rows = &world.operators[op].ledger.rows;
         if submits && batch.requests.iter().any(|request| exists(&rows[object(request)], request)) {
-            return self.broken.attempts_have_no_key;
+            if !self.broken.attempts_have_no_key {
+                return false;
+            }
         }
         if submits {
             batch.not_after = world.limit();
