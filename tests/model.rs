@@ -8,6 +8,8 @@
     clippy::panic,
     clippy::print_stderr,
     clippy::unused_self,
+    clippy::needless_pass_by_value,
+    clippy::struct_excessive_bools,
     reason = "a test program; only functions with #[test] count as tests to clippy"
 )]
 

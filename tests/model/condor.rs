@@ -32,6 +32,10 @@ pub struct CondorJob {
     /// The limit of its submission, as long as its files are not here.
     pub limit: Timestamp,
     pub files: Files,
+    /// Its submitter was begun after its time, by an operator that was stopped after it had computed how much was left. Such a
+    /// job is late and never runs its payload, but when its object is at rest or gone nobody looks for it: the one thing that
+    /// can be left behind.
+    pub overdue: bool,
 }
 
 /// What of a job's files the schedd has.
@@ -168,7 +172,7 @@ impl World {
                 remove_reason: String::new(),
             };
             let limit = if submitter.overdue { Timestamp(0) } else { submitter.limit };
-            self.schedd.queue.push(CondorJob { object, ad, limit, files });
+            self.schedd.queue.push(CondorJob { object, ad, limit, files, overdue: submitter.overdue });
         }
         self.nothing_is_left();
     }
@@ -268,7 +272,7 @@ impl World {
     /// Whether a job of an object that was released is in the queue.
     pub fn nothing_is_left(&mut self) {
         let gone = |object: u8| self.objects[usize::from(object)] == Slot::Gone;
-        if self.schedd.queue.iter().any(|job| gone(job.object)) {
+        if self.schedd.queue.iter().any(|job| gone(job.object) && !job.overdue) {
             self.breaks(Broken::LeftBehind);
         }
     }

@@ -265,13 +265,12 @@ fn past(world: &mut World, op: usize, object: u8, claim: Claim, waits: bool) -> 
         world.operators[op].memory.strangers[place] = None;
         return Past::Continuous;
     }
-    let settles = match world.operators[op].memory.strangers[place] {
-        Some(settles) => settles,
-        None => {
-            let settles = if waits { world.limit() } else { world.tick() };
-            world.operators[op].memory.strangers[place] = Some(settles);
-            settles
-        }
+    let settles = if let Some(settles) = world.operators[op].memory.strangers[place] {
+        settles
+    } else {
+        let settles = if waits { world.limit() } else { world.tick() };
+        world.operators[op].memory.strangers[place] = Some(settles);
+        settles
     };
     Past::Unknown { settled: (settles.0 < FAR).then_some(settles) }
 }

@@ -53,7 +53,7 @@ const BACK: &str = "phases never go back";
 const IDS: &str = "ids change only with the attempt";
 const FENCE: &str = "no tool is begun behind a fence";
 const OUTCOME: &str = "an outcome is that of a payload, unless somebody else made it";
-const END: &str = "everything comes to a good end";
+pub const END: &str = "everything comes to a good end";
 
 impl Model {
     /// The checker keeps the last broken state that it sees; the first has the shortest story.
@@ -126,8 +126,7 @@ impl Model {
     /// Everything is over, or waits for an admin and says so.
     fn good_end(&self, world: &World) -> bool {
         (0..).zip(&world.objects).all(|(object, slot)| match slot {
-            Slot::NotYet => true,
-            Slot::Gone => true,
+            Slot::NotYet | Slot::Gone => true,
             Slot::There(job) => {
                 self.waits_for_admin(world, object)
                     || (!job.deleting && self.is_over(world, object) && job.published.phase == Some(Phase::Completed))
@@ -143,8 +142,11 @@ impl Model {
     fn is_over(&self, world: &World, object: u8) -> bool {
         let rows = &world.operators[Self::leader(world)].ledger.rows[usize::from(object)];
         let completed = rows.known.as_ref().is_some_and(|known| known.phase == Phase::Completed);
-        let extra =
-            world.schedd.queue.iter().any(|job| job.object == object && (job.late() || job.files != Files::Here));
+        let extra = world
+            .schedd
+            .queue
+            .iter()
+            .any(|job| job.object == object && !job.overdue && (job.late() || job.files != Files::Here));
         completed && !extra
     }
 

@@ -83,6 +83,18 @@ fn without_it_a_promise_breaks(#[case] scene: Scene, #[case] sabotage: fn(&mut M
     eprintln!("not so: {promise} ({steps} steps, {states} states, {seconds:.1} s)\n{}", story.join("\n"));
 }
 
+/// Ends that only an admin can bring about: each is said in a condition, and the checker shows how it comes to it.
+#[rstest]
+#[case::history_too_short(scene(3, &[RemovedByHand, Rotation]), &["QueueLost", "Lost"])]
+#[case::queue_lost(scene(1, &[Reset]), &["HistoryTooShort", "Lost"])]
+#[case::lost(scene(2, &[LostLedger, Reset]), &["HistoryTooShort", "QueueLost"])]
+fn without_an_admin_it_never_ends(#[case] scene: Scene, #[case] others: &'static [&'static str]) {
+    let found = explore(Model::new(Scene { admins: others, ..scene }, Rules::ALL));
+    let [(promise, story)] = found.stories.as_slice() else { panic!("it ends in {} states", found.states) };
+    assert_eq!(*promise, crate::properties::END);
+    eprintln!("{} states, {:.1} s\n{}", found.states, found.seconds, story.join("\n"));
+}
+
 fn two() -> Scene {
     Scene { two_operators: true, ..scene(1, &[SecondOperator]) }
 }

@@ -114,5 +114,6 @@ fn operators() {
 /// Two objects in one condor_submit.
 #[test]
 fn batches() {
-    holds(&Scene::new("batches", &[1, 1], 1, &[Crash, SlowStaging]));
+    holds(&Scene::new("batches", &[1, 1], 1, &[SlowStaging, StagingFails]));
+    holds(&Scene { deletes: 0, ..Scene::new("batches and crashes", &[1, 1], 1, &[Crash]) });
 }

@@ -343,6 +343,8 @@ impl Model {
     }
 
     fn troubles(&self, world: &World, actions: &mut Vec<Action>) {
+        let limit = world.clone().first_limit();
+        let harmful = limit.is_some_and(|limit| !Self::limit_harms_nobody(world, limit));
         for kind in self.scene.kinds {
             let submitters = || world.submitters.iter().enumerate();
             match kind {
@@ -361,11 +363,7 @@ impl Model {
                     clusters.dedup();
                     actions.extend(clusters.into_iter().map(Action::StagingFails));
                 }
-                Trouble::LimitPasses => {
-                    if world.clone().first_limit().is_some_and(|limit| !Self::limit_harms_nobody(world, limit)) {
-                        actions.push(Action::LimitPasses);
-                    }
-                }
+                Trouble::LimitPasses if harmful => actions.push(Action::LimitPasses),
                 Trouble::RemovedByHand => actions.extend(
                     (0..world.schedd.queue.len())
                         .filter(|place| world.schedd.queue[*place].ad.status != JobStatus::Removed)
@@ -407,7 +405,7 @@ impl Model {
             Trouble::Silence if looks => actions.push(Action::Look(op, Voice::Nobody)),
             Trouble::SlowLook if looks => actions.push(Action::BeginLook(op)),
             Trouble::BlindLook if looks && Self::all_recorded(world, op) => {
-                actions.push(Action::Look(op, Voice::Blind))
+                actions.push(Action::Look(op, Voice::Blind));
             }
             Trouble::OtherSchedd if looks => {
                 let now = world.schedd.birthdate.0;

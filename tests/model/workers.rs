@@ -164,10 +164,9 @@ impl Model {
             rows.submissions.iter().any(|(submission, _, _)| submission.attempt == request.key.attempt)
         };
         let rows = &world.operators[op].ledger.rows;
-        if submits && batch.requests.iter().any(|request| exists(&rows[object(request)], request)) {
-            if !self.broken.attempts_have_no_key {
-                return false;
-            }
+        let again = batch.requests.iter().any(|request| exists(&rows[object(request)], request));
+        if submits && again && !self.broken.attempts_have_no_key {
+            return false;
         }
         if submits {
             batch.not_after = world.limit();
@@ -257,7 +256,7 @@ impl Model {
         });
         let overdue = batch.not_after.0 < FAR;
         let limit = if overdue { world.limit() } else { batch.not_after };
-        let number = (0..).find(|number| world.submitters.iter().all(|other| other.number != *number)).unwrap();
+        let number = (0..=u8::MAX).find(|number| world.submitters.iter().all(|other| other.number != *number)).unwrap();
         batch.submitter = Some(number);
         tell.say(|| "    condor_submit is started".to_owned());
         world.submitters.push(Submitter { number, rows: rows.collect(), limit, overdue, cluster: None });
