@@ -100,7 +100,8 @@ pub enum Trouble {
     LostLedger,
     /// The ledger is replaced by an old copy.
     OldLedger,
-    /// The first operator is paused, and a second takes over.
+    /// The first operator is paused in a submission, and a second takes over. At all other times that is as if the ledger were
+    /// lost.
     SecondOperator,
     /// An object is suspended.
     Suspend,
@@ -343,6 +344,7 @@ impl Model {
     }
 
     fn troubles(&self, world: &World, actions: &mut Vec<Action>) {
+        let submitting = |op: usize| world.operators[op].memory.batches.contains_key(&Lane::Submit);
         let limit = world.clone().first_limit();
         let harmful = limit.is_some_and(|limit| !Self::limit_harms_nobody(world, limit));
         for kind in self.scene.kinds {
@@ -375,7 +377,7 @@ impl Model {
                 Trouble::OldLedger => {
                     actions.push(if world.copy.is_some() { Action::Restore } else { Action::Copy });
                 }
-                Trouble::SecondOperator if world.operators[0].leads => actions.push(Action::TakeOver),
+                Trouble::SecondOperator if world.operators[0].leads && submitting(0) => actions.push(Action::TakeOver),
                 Trouble::Suspend => actions.extend((0..).zip(&world.objects).filter_map(|(object, slot)| match slot {
                     Slot::There(job) if !job.suspend && !job.deleting => Some(Action::Suspend(object)),
                     _ => None,
