@@ -1,6 +1,7 @@
 # make demo      one HTCJob through a real API server and a real HTCondor pool, for you to watch
 # make test      everything, on real servers
 # make soak      KILLS=500 random kills of the operator (VERSION=sid: one version only; HTC_TEST_SEED=…: as before)
+# make model     the model checker on `decide`, `judge` and the workers' order, with larger bounds than in make test
 # make lint      formatting, clippy, shell scripts, bans and licences
 # make generate  crd/ and statecharts/ from the code
 #
@@ -8,7 +9,7 @@
 # (HTC_TESTBED_CACHE, else /var/cache/htc-operator for root and ~/.cache/htc-operator for others).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak lint generate setup prerequisites cargo-deny
+.PHONY: help demo test soak model lint generate setup prerequisites cargo-deny
 
 CACHE = $(or $(HTC_TESTBED_CACHE),$(if $(filter 0,$(shell id -u)),/var/cache,$(or $(XDG_CACHE_HOME),$(HOME)/.cache))/htc-operator)
 DENY = $(CACHE)/cargo-deny-0.20.2
@@ -28,6 +29,9 @@ test: setup ## all tests
 
 soak: setup ## random kills, and everything checked afterwards
 	HTC_SOAK_KILLS=$(or $(KILLS),60) cargo test --locked --test soak -- --nocapture --test-threads=2 $(VERSION)
+
+model: ## how things can go wrong, explored far (half an hour)
+	HTC_MODEL=full cargo test --locked --release --test model -- --nocapture --test-threads=1
 
 lint: prerequisites cargo-deny ## what CI refuses before it tests
 	cargo fmt --all --check

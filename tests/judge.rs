@@ -274,7 +274,8 @@ fn a_birthdate_is_that_of_the_intent_or_plainly_that_of_a_new_queue() {
         let expected = if agrees { Ok(()) } else { Err(Doubt::BirthdateChanged) };
         let what = format!("{birthdate} since {steady_since}");
         assert_eq!(prove_gone(&facts).map(drop), expected, "by attempts: {what}");
-        assert_eq!(never_accepted(&refused_by(&facts)).map(drop), expected, "{what}");
+        let again = if agrees && birthdate != BIRTH { Err(Doubt::QueueLost) } else { expected };
+        assert_eq!(never_accepted(&refused_by(&facts)).map(drop), again, "{what}");
         let mut of_jobs = emptied();
         of_jobs.evidence.queue = facts.evidence.queue.clone();
         of_jobs.record.attempts.clear();
@@ -459,6 +460,25 @@ fn where_no_intent_is_known_history_must_reach_back_to_the_objects_creation() {
         known_history(&mut facts).reaches.date = reached;
         assert_eq!(never_accepted(&facts).is_ok(), proved, "{reached:?}");
     }
+}
+
+/// The model's story: a job runs before anybody has seen it, the queue is lost, and the next look finds nothing.
+#[test]
+fn what_was_handed_to_a_queue_that_is_lost_is_not_submitted_again() {
+    let mut facts = refused();
+    let answer = known_queue(&mut facts);
+    (answer.birthdate, answer.steady_since) = (Birthdate(BIRTH.0 + 1), at(-301));
+    assert_eq!(never_accepted(&facts), Err(Doubt::QueueLost));
+    facts.object.submit_again = true;
+    assert!(never_accepted(&facts).is_ok(), "an admin may know that it never ran");
+
+    // Another ledger's intent may have been made at any time since the object was.
+    let mut stranger = pending(1);
+    stranger.evidence = Evidence { queue: queue(-1, &[]), history: history(0, &[]) };
+    assert!(never_accepted(&stranger).is_ok());
+    stranger.object.created = SchedDate(BIRTH.0 - 1);
+    known_history(&mut stranger).reaches.date = Some(stranger.object.created);
+    assert_eq!(never_accepted(&stranger), Err(Doubt::QueueLost));
 }
 
 #[test]

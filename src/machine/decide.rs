@@ -144,10 +144,10 @@ impl<'a> Run<'a> {
         let guarded = row.is_none();
         let known = match row {
             Some(known) => known,
-            None if !facts.object.finalizer => return None,
+            None if !facts.object.finalizer && rules.finalizer_first => return None,
             None => Known {
                 phase: Phase::Pending,
-                new: facts.object.claim == super::facts::Claim::Ours
+                new: (facts.object.claim == super::facts::Claim::Ours || !rules.finalizer_first)
                     && facts.past == Past::Continuous
                     && !facts.object.published.shows_jobs(),
                 started: None,
@@ -414,6 +414,16 @@ impl<'a> Run<'a> {
             Doubt::BirthdateChanged => {
                 self.look.more(Look::Every { history, soon: false });
                 ("AnotherSchedd", "the schedd's JobQueueBirthdate is not the one that the jobs were submitted to: its queue was lost, or another schedd answers to its name".to_owned())
+            }
+            Doubt::QueueLost => {
+                self.look.more(Look::Every { history, soon: false });
+                (
+                    "QueueLost",
+                    format!(
+                        "the schedd has lost its queue since the jobs were handed to it, so nobody knows whether they ran; annotate the HTCJob with {}=true if you know that they never did",
+                        crate::api::SUBMIT_AGAIN
+                    ),
+                )
             }
             Doubt::PublishedJobs => {
                 self.look.more(Look::Every { history, soon: false });

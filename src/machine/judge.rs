@@ -99,6 +99,8 @@ pub enum Doubt {
     HistoryTooShort,
     /// The birthdate is not that of the intent, and not (yet) plainly that of a lost queue.
     BirthdateChanged,
+    /// The schedd has lost its queue since the intent: the jobs may have been in it, and have run.
+    QueueLost,
     /// The status shows jobs: it is not a new object.
     PublishedJobs,
 }
@@ -132,7 +134,9 @@ pub fn acceptance(ad: &Ad, rules: &Rules) -> Acceptance {
         (Some(_), _) => Acceptance::Accepted,
         (None, _) if ad.started => Acceptance::Accepted,
         (None, _) => match ad.status {
-            JobStatus::Removed if removed_by_us(ad) || ad.remove_reason.contains(STAGING_FAILED) => {
+            JobStatus::Removed
+                if rules.stillborn_is_no_job && (removed_by_us(ad) || ad.remove_reason.contains(STAGING_FAILED)) =>
+            {
                 Acceptance::Stillborn
             }
             JobStatus::Removed => Acceptance::RemovedByOthers,
@@ -356,7 +360,7 @@ pub fn prove_never_accepted(
     };
     let intent_known = |index: Index| attempts.iter().any(|attempt| attempt.indices.contains(index));
     let all_known = indices.iter().all(intent_known);
-    if object.published.shows_jobs() && !all_known {
+    if rules.status_is_presence && object.published.shows_jobs() && !all_known {
         return Err(Doubt::PublishedJobs);
     }
     let far_enough = (all_known || reaches_to(history, None, object.created))
@@ -365,6 +369,12 @@ pub fn prove_never_accepted(
             .all(|attempt| reaches_to(history, record.witnesses.get(&attempt.attempt), attempt.intent_date));
     if rules.history_reaches_back && !far_enough && !object.submit_again {
         return Err(Doubt::HistoryTooShort);
+    }
+    // Where no intent is known, it may have been made at any time since the object was.
+    let queue_lost = attempts.iter().any(|attempt| attempt.birthdate != queue.birthdate)
+        || (!all_known && queue.birthdate.0 > object.created.0);
+    if rules.lost_queue_is_doubt && rules.same_birthdate && queue_lost && !object.submit_again {
+        return Err(Doubt::QueueLost);
     }
     Ok(ProvenNeverAccepted { uid: object.uid.clone(), attempt: settled(record, indices), indices: indices.clone() })
 }
@@ -406,7 +416,9 @@ pub fn never_attempted(
     if rules.doubt_unknown_past && !(new && past == Past::Continuous) {
         return Err(Doubt::PastUnknown);
     }
-    if object.published.attempt > record.highest.0 || (object.published.shows_jobs() && record.highest == Attempt(0)) {
+    let shows_more =
+        object.published.attempt > record.highest.0 || (object.published.shows_jobs() && record.highest == Attempt(0));
+    if rules.status_is_presence && shows_more {
         return Err(Doubt::PublishedJobs);
     }
     if indices.iter().any(|index| record.attempted.contains(index)) {

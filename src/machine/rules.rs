@@ -86,6 +86,20 @@ pub struct Rules {
     pub fence_after_intent: bool,
     /// An object that had our finalizer before this ledger knew it is judged before it is submitted.
     pub doubt_unknown_past: bool,
+    /// Nothing is submitted before the finalizer stands.
+    pub finalizer_first: bool,
+    /// Only the ledger that claimed an object submits it.
+    pub only_claimant: bool,
+    /// A status that shows jobs of which the ledger has no intent is never submitted.
+    pub status_is_presence: bool,
+    /// A job that the schedd or we removed before it was accepted has no outcome.
+    pub stillborn_is_no_job: bool,
+    /// An object that is being deleted waits for the submitter before it removes its jobs.
+    pub wait_for_submitter: bool,
+    /// Jobs that do not count are removed.
+    pub remove_extra: bool,
+    /// What was submitted to a queue that is lost is not submitted again.
+    pub lost_queue_is_doubt: bool,
 }
 
 impl Rules {
@@ -101,6 +115,13 @@ impl Rules {
         intent_first: true,
         fence_after_intent: true,
         doubt_unknown_past: true,
+        finalizer_first: true,
+        only_claimant: true,
+        status_is_presence: true,
+        stillborn_is_no_job: true,
+        wait_for_submitter: true,
+        remove_extra: true,
+        lost_queue_is_doubt: true,
     };
 }
 

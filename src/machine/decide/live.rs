@@ -17,7 +17,7 @@ use ConditionStatus::{False, True};
 
 impl Run<'_> {
     pub(super) fn live(&mut self, sightings: &Sightings<'_>) {
-        if !self.facts.object.finalizer {
+        if !self.facts.object.finalizer && self.rules.finalizer_first {
             // Taken away by hand, or the view is older than our own patch: nothing happens without it.
             self.ask(Kind::AttachFinalizer, Work::AttachFinalizer);
             return;
@@ -149,7 +149,7 @@ impl Run<'_> {
             })
             .map(|(_, sighting)| sighting.ad.id)
             .collect();
-        if !extra.is_empty() {
+        if !extra.is_empty() && self.rules.remove_extra {
             self.look.more(Look::Every { history: None, soon: false });
             self.ask_settled(Kind::Remove, Work::Remove(Scope::Extra(extra)));
         }
@@ -191,7 +191,7 @@ impl Run<'_> {
             self.look.more(Look::Changes);
         }
         match permit {
-            Ok(permit) if !spec.suspend && facts.object.claim == Claim::Ours => {
+            Ok(permit) if !spec.suspend && (facts.object.claim == Claim::Ours || !self.rules.only_claimant) => {
                 self.submit_after_pause(indices, permit);
             }
             Ok(_) => self.say(ConditionType::Submitted, False, "Waiting", "nothing is submitted now"),

@@ -48,7 +48,7 @@ impl Run<'_> {
             None => self.now,
         };
         let dead = self.record.attempts.iter().map(|attempt| judge::dead_at(attempt, self.settings)).max();
-        if let Some(dead) = dead.filter(|dead| *dead > self.now) {
+        if let Some(dead) = dead.filter(|dead| *dead > self.now && self.rules.wait_for_submitter) {
             let (reason, message) = self.dispel(&Doubt::SubmitterMayLive(dead), self.now);
             self.say(ConditionType::JobsRemoved, False, reason, &message);
             return;

@@ -1,0 +1,216 @@
+//! What each step does.
+
+use htc_operator::machine::facts::JobStatus;
+use htc_operator::machine::{JobId, Timestamp};
+
+use crate::condor::Files;
+use crate::operator::Voice;
+use crate::steps::{Action, Model};
+use crate::story::Teller;
+use crate::workers::Luck;
+use crate::world::{HtcJob, Ledger, Memory, Slot, World};
+
+impl Model {
+    pub fn change(&self, world: &mut World, action: &Action, tell: &mut Teller) {
+        match action {
+            Action::Reconcile(op, object, writes) => {
+                if *writes == crate::operator::Writes::Lost {
+                    world.troubles -= 1;
+                }
+                if let Some(reading) = self.read(world, *op, *object) {
+                    self.reconcile(world, *op, reading, *writes, tell);
+                }
+            }
+            Action::ReconcileAll(op) => self.reconcile_all(world, *op, tell),
+            Action::BeginReconcile(op, object) => {
+                world.troubles -= 1;
+                world.operators[*op].memory.reading = self.read(world, *op, *object);
+            }
+            Action::FinishReconcile(op) => {
+                if let Some(reading) = world.operators[*op].memory.reading.take() {
+                    self.reconcile(world, *op, reading, crate::operator::Writes::Done, tell);
+                }
+            }
+            Action::Take(op, lane) => self.take(world, *op, *lane, tell),
+            Action::Work(op, lane, luck) => {
+                if *luck != Luck::Well {
+                    world.troubles -= 1;
+                }
+                self.work(world, *op, *lane, *luck, tell);
+            }
+            Action::Look(op, voice) => {
+                if *voice != Voice::Schedd {
+                    world.troubles -= 1;
+                }
+                if let Some(look) = self.ask_queue(world, *op, *voice, tell) {
+                    self.finish_look(world, *op, look, *voice);
+                }
+                if self.scene.in_step {
+                    self.reconcile_all(world, *op, tell);
+                }
+            }
+            Action::BeginLook(op) => {
+                world.troubles -= 1;
+                let look = self.ask_queue(world, *op, Voice::Schedd, tell);
+                world.operators[*op].memory.look = look;
+            }
+            Action::FinishLook(op) => {
+                if let Some(look) = world.operators[*op].memory.look.take() {
+                    self.finish_look(world, *op, look, Voice::Schedd);
+                }
+            }
+            Action::Stall(op) => {
+                world.troubles -= 1;
+                world.operators[*op].memory.stalled = true;
+            }
+            Action::CatchUp(op) => world.operators[*op].memory.stalled = false,
+            Action::Create(object) => world.objects[usize::from(*object)] = Slot::There(HtcJob::default()),
+            Action::Delete(object) => {
+                if let Some(job) = world.object_mut(*object) {
+                    job.deleting = true;
+                    if !job.finalizer {
+                        world.objects[usize::from(*object)] = Slot::Gone;
+                        world.nothing_is_left();
+                    }
+                }
+            }
+            Action::Suspend(object) => {
+                world.troubles -= 1;
+                world.object_mut(*object).unwrap().suspend = true;
+            }
+            Action::Resume(object) => world.object_mut(*object).unwrap().suspend = false,
+            Action::Crash(op) => {
+                world.troubles -= 1;
+                let objects = world.objects.len();
+                world.operators[*op].start(objects);
+            }
+            Action::LoseLedger | Action::Restore | Action::Copy | Action::TakeOver | Action::Wake => {
+                self.upheaval(world, action);
+            }
+            _ => self.condor(world, action),
+        }
+    }
+
+    fn reconcile_all(&self, world: &mut World, op: usize, tell: &mut Teller) {
+        for object in 0..u8::try_from(world.objects.len()).unwrap() {
+            if let Some(reading) = self.read(world, op, object) {
+                self.reconcile(world, op, reading, crate::operator::Writes::Done, tell);
+            }
+        }
+    }
+
+    fn upheaval(&self, world: &mut World, action: &Action) {
+        let objects = world.objects.len();
+        let id = world.next_ledger;
+        match action {
+            Action::LoseLedger => {
+                world.troubles -= 1;
+                world.next_ledger += 1;
+                world.operators[0].ledger = Ledger::new(id, objects);
+                world.operators[0].start(objects);
+            }
+            Action::Copy => world.copy = Some(world.operators[0].ledger.clone()),
+            Action::Restore => {
+                world.troubles -= 1;
+                world.next_ledger += 1;
+                if let Some(copy) = world.copy.take() {
+                    world.operators[0].ledger = copy.distrusted(id);
+                }
+                world.operators[0].start(objects);
+            }
+            Action::TakeOver => {
+                world.troubles -= 1;
+                world.operators[0].awake = false;
+                world.operators[0].leads = false;
+                // It makes no new decision any more: all that matters of it are its batches and what waits for them.
+                let old = std::mem::replace(&mut world.operators[0].memory, Memory::new(objects));
+                world.operators[0].memory.batches = old.batches;
+                world.operators[0].memory.lanes = old.lanes;
+                world.operators[0].memory.registry = old.registry;
+                world.operators[1].leads = true;
+                world.operators[1].start(objects);
+            }
+            Action::Wake => world.operators[0].awake = true,
+            _ => {}
+        }
+    }
+
+    fn condor(&self, world: &mut World, action: &Action) {
+        match action {
+            Action::Submit(nth) => {
+                world.create_jobs(*nth, Files::Sent);
+                let submitter = world.submitters.remove(*nth);
+                world.land(submitter.cluster.unwrap());
+            }
+            Action::SubmitSlowly(nth) => {
+                world.troubles -= 1;
+                world.create_jobs(*nth, Files::Awaited);
+            }
+            Action::SubmitEndsEarly(nth) => {
+                world.troubles -= 1;
+                world.create_jobs(*nth, Files::Sent);
+                world.submitters.remove(*nth);
+            }
+            Action::Send(nth) => {
+                let submitter = world.submitters.remove(*nth);
+                world.files_of(submitter.cluster, Files::Sent);
+            }
+            Action::SubmitterDies(nth) => {
+                world.troubles -= 1;
+                let submitter = world.submitters.remove(*nth);
+                world.files_of(submitter.cluster, Files::Never);
+            }
+            Action::Land(cluster) => world.land(*cluster),
+            Action::StagingFails(cluster) => {
+                world.troubles -= 1;
+                world.remove(
+                    |job| job.ad.id.cluster == *cluster && job.staging(),
+                    "Staging of job files failed",
+                    false,
+                );
+            }
+            Action::Start(place) => {
+                world.start(*place);
+                if !self.scene.slow_jobs {
+                    world.end(*place);
+                }
+            }
+            Action::End(place) => world.end(*place),
+            Action::Purge => world.schedd.leave_all(|job| job.ad.status == JobStatus::Removed),
+            Action::RemoveByHand(place) => {
+                world.troubles -= 1;
+                let job = &world.schedd.queue[*place];
+                let (id, object, index): (JobId, _, _) = (job.ad.id, job.object, job.ad.index);
+                world.excuse(object, index);
+                world.remove(|job| job.ad.id == id, "via condor_rm (by user somebody)", false);
+            }
+            Action::Rotate => {
+                world.schedd.rotate(world.troubles);
+                world.troubles -= 1;
+            }
+            Action::Reset => {
+                world.troubles -= 1;
+                world.reset_queue();
+            }
+            Action::LimitPasses => self.limit_passes(world),
+            _ => {}
+        }
+    }
+
+    fn limit_passes(&self, world: &mut World) {
+        let Some(limit) = world.first_limit() else { return };
+        if !Self::limit_harms_nobody(world, limit) {
+            world.troubles = world.troubles.saturating_sub(1);
+        }
+        while let Some(nth) = world.submitters.iter().position(|submitter| submitter.limit == limit) {
+            let submitter = world.submitters.remove(nth);
+            world.files_of(submitter.cluster, Files::Never);
+        }
+        let now: Timestamp = world.tick();
+        world.times(&mut |time| {
+            if *time == limit.0 {
+                *time = now.0;
+            }
+        });
+    }
+}

@@ -1,0 +1,134 @@
+//! The ledger's statements, as `ledger::load` and `ledger::store` make them.
+
+use htc_operator::api::ConditionType;
+use htc_operator::machine::facts::{Failure, Known, LastRequest, Record, Submission, Witness};
+use htc_operator::machine::indices::Indices;
+use htc_operator::machine::{Attempt, Decision, RequestKey, Timestamp};
+
+use crate::world::{Broken, Fate, Ledger, Rows};
+
+impl Rows {
+    /// As `ledger::load` does.
+    pub fn load(&self) -> Record {
+        let mut record = Record { known: self.known.clone(), jobs: self.jobs.clone(), ..Record::default() };
+        let accepted = record.jobs.values().map(|job| job.attempt).max().unwrap_or_default();
+        let mut attempted = Vec::new();
+        for (submission, witness, fate) in &self.submissions {
+            record.highest = record.highest.max(submission.attempt);
+            if *fate == Fate::NotRun {
+                continue;
+            }
+            record.refused += u32::from(submission.attempt > accepted);
+            attempted.extend(submission.indices.iter());
+            record.witnesses.insert(submission.attempt, witness.clone());
+            if *fate == Fate::Open {
+                record.attempts.push(submission.clone());
+            }
+        }
+        record.attempted = attempted.into_iter().collect();
+        record.requests.clone_from(&self.requests);
+        record
+    }
+
+    /// Writes a decision. Gives back a promise that this breaks.
+    pub fn save(&mut self, decision: &Decision) -> Option<Broken> {
+        let after = decision.after.as_ref()?;
+        let known = after.known.clone()?;
+        let mut broken = None;
+        if self.known.as_ref().is_some_and(|before| before.phase > known.phase) {
+            broken = Some(Broken::PhaseWentBack);
+        }
+        let new = self.known.as_ref().map_or(known.new, |before| before.new);
+        self.known = Some(without_words(Known { new, ..known }));
+        for index in &decision.changed {
+            let Some(job) = after.jobs.get(index) else { continue };
+            let mut job = job.clone();
+            if let Some(before) = self.jobs.get(index) {
+                job.fetched |= before.fetched;
+                if before.attempt == job.attempt && before.id != job.id {
+                    broken = Some(Broken::IdChanged);
+                }
+            }
+            self.jobs.insert(*index, job);
+        }
+        broken
+    }
+
+    /// That a request is taken up.
+    pub fn intend(
+        &mut self,
+        key: &RequestKey,
+        at: Timestamp,
+        noted: Option<(Submission, Witness)>,
+        supersedes: Option<Attempt>,
+    ) {
+        let failures = self.requests.get(&key.kind).map_or(0, |last| last.failures);
+        let last = LastRequest { attempt: Attempt(0), step: 1, started: at, finished: None, failure: None, failures };
+        self.requests.insert(key.kind, last);
+        for (submission, _, fate) in &mut self.submissions {
+            if supersedes.is_some_and(|attempt| submission.attempt <= attempt) && *fate == Fate::Open {
+                *fate = Fate::Superseded;
+                // Nothing of it but its number, its jobs and its witness is read any more.
+                submission.not_after = Timestamp(0);
+                submission.dead_since = None;
+            }
+        }
+        if let Some((submission, witness)) = noted {
+            self.submissions.push((submission, witness, Fate::Open));
+        }
+    }
+
+    /// How a request ended.
+    pub fn resolve(&mut self, key: &RequestKey, at: Timestamp, failure: Option<Failure>, fetched: &Indices) {
+        let failures = u32::from(failure.is_some());
+        let last =
+            LastRequest { attempt: Attempt(0), step: 1, started: Timestamp(0), finished: Some(at), failure, failures };
+        self.requests.insert(key.kind, last);
+        for index in fetched.iter() {
+            if let Some(job) = self.jobs.get_mut(&index) {
+                job.fetched = true;
+            }
+        }
+    }
+
+    /// How a submitter ended.
+    pub fn resolve_submit(&mut self, key: &RequestKey, at: Timestamp, refusal: Option<&str>, not_run: bool) {
+        for (submission, _, fate) in &mut self.submissions {
+            if submission.attempt == key.attempt && *fate == Fate::Open {
+                submission.dead_since = Some(at);
+                submission.not_after = Timestamp(0);
+                submission.refusal = refusal.map(str::to_owned);
+                if not_run {
+                    *fate = Fate::NotRun;
+                    submission.dead_since = None;
+                }
+            }
+        }
+        let stopped = || Failure { reason: "Stopped".to_owned(), message: String::new() };
+        self.resolve(key, at, not_run.then(stopped), &Indices::default());
+    }
+}
+
+impl Ledger {
+    /// An old copy, found to be one: it takes a new id, and none of its objects counts as new.
+    pub fn distrusted(mut self, id: u8) -> Self {
+        self.id = id;
+        for known in self.rows.iter_mut().filter_map(|rows| rows.known.as_mut()) {
+            known.new = false;
+        }
+        self
+    }
+}
+
+/// Words, and moments that no decision looks at, are left out.
+fn without_words(mut known: Known) -> Known {
+    known.started = known.started.map(|_| Timestamp(0));
+    known.completed = known.completed.map(|_| Timestamp(0));
+    for condition in &mut known.conditions {
+        condition.message.clear();
+        if !matches!(condition.kind, ConditionType::Submitted | ConditionType::JobsRemoved) {
+            condition.since = Timestamp(0);
+        }
+    }
+    known
+}

@@ -1,0 +1,331 @@
+//! The controller and the tracker: facts are gathered, decisions carried out and answers taken in as in production.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use htc_operator::machine::decide::{Action as Deed, Look, decide};
+use htc_operator::machine::facts::{
+    Answer, Claim, Evidence, Facts, History, InFlight, JobStatus, Object, Past, Queue, Reach, Spec, Unknown, Why,
+};
+use htc_operator::machine::{Birthdate, JobId, Kind, Request, SchedDate, Timestamp, Work};
+
+use crate::steps::Model;
+use crate::story::Teller;
+use crate::world::{
+    Broken, Entry, FAR, HtcJob, Lane, Memory, Operator, PendingLook, Reading, Slot, Watched, World, name, uid,
+};
+
+/// What becomes of the Kubernetes writes of a reconcile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Writes {
+    Done,
+    Lost,
+}
+
+/// Who answers a look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Voice {
+    /// The schedd.
+    Schedd,
+    /// Nobody.
+    Nobody,
+    /// The schedd, which shows no jobs although it has some.
+    Blind,
+    /// Another one that answers to its name, with an empty queue born then.
+    Other(Birthdate),
+}
+
+impl Operator {
+    /// A new process on this ledger.
+    pub fn start(&mut self, objects: usize) {
+        self.memory = Memory::new(objects);
+        self.awake = true;
+    }
+}
+
+impl Model {
+    /// First half: what is read before the ledger.
+    pub fn read(&self, world: &World, op: usize, object: u8) -> Option<Reading> {
+        let operator = &world.operators[op];
+        let place = usize::from(object);
+        let view = operator.memory.cache[place].clone()?;
+        let entry = operator.memory.registry[place].as_ref().filter(|_| !self.broken.forgets_in_flight);
+        let in_flight = entry.map(|entry| entry.request.clone());
+        let watched = operator.memory.watched[place].as_ref();
+        let evidence = watched.map_or_else(Evidence::none, |watched| watched.evidence.clone());
+        let rows = self.broken.record_before_in_flight.then(|| operator.ledger.rows[place].clone());
+        Some(Reading { object, view, in_flight, evidence, rows })
+    }
+
+    /// Second half: the ledger is read, and the rest follows.
+    pub fn reconcile(&self, world: &mut World, op: usize, reading: Reading, writes: Writes, tell: &mut Teller) {
+        if !world.operators[op].leads {
+            return;
+        }
+        let Reading { object, view, in_flight, evidence, rows } = reading;
+        let place = usize::from(object);
+        let (in_flight, record) = match rows {
+            Some(rows) => {
+                let entry = world.operators[op].memory.registry[place].as_ref();
+                (entry.map(|entry| entry.request.clone()), rows.load())
+            }
+            None => (in_flight, world.operators[op].ledger.rows[place].load()),
+        };
+        let facts = self.facts(world, op, object, &view, in_flight, evidence, record);
+        let now = world.tick();
+        let decision = decide(&facts, now, &self.settings, &self.rules);
+        let mut broken = None;
+        let known = decision.after.as_ref().and_then(|after| after.known.as_ref());
+        if known.is_some() && (known != facts.record.known.as_ref() || !decision.changed.is_empty()) {
+            broken = world.operators[op].ledger.rows[place].save(&decision);
+            for transition in &decision.transitions {
+                tell.say(|| format!("    {}: {}", transition.trigger, words(&transition.reason, &transition.detail)));
+            }
+        }
+        if let Some(broken) = broken {
+            world.breaks(broken);
+        }
+        world.operators[op].memory.watch(place, decision.look.clone());
+        match decision.action {
+            Deed::Hand(Request { work: Work::AttachFinalizer, .. }) => {
+                if writes == Writes::Done && world.object(object) == Some(&view) {
+                    let claim = Some(world.operators[op].ledger.id);
+                    if let Some(job) = world.object_mut(object) {
+                        job.finalizer = true;
+                        job.claim = claim;
+                        tell.say(|| format!("    the finalizer and the claim stand on {}", name(object)));
+                    }
+                }
+                return;
+            }
+            Deed::Hand(Request { work: Work::ReleaseFinalizer(_), .. }) => {
+                if writes == Writes::Done && world.object(object) == Some(&view) {
+                    self.release(world, object, tell);
+                }
+                world.operators[op].memory.watched[place] = None;
+                world.operators[op].memory.strangers[place] = None;
+                return;
+            }
+            Deed::Hand(request) => {
+                tell.say(|| format!("    hands over: {}", asked(&request)));
+                let full = !self.broken.registry_lets_all_in;
+                world.operators[op].memory.hand_over(place, request, full);
+            }
+            Deed::Cancel(key) => {
+                if let Some(entry) = &mut world.operators[op].memory.registry[place]
+                    && entry.request.key == key
+                    && !entry.request.running
+                {
+                    entry.cancelled = true;
+                }
+            }
+            Deed::Nothing => {}
+        }
+        if let Some(after) = decision.after.filter(|_| facts.object.finalizer && writes == Writes::Done) {
+            self.publish(world, object, &view, &after);
+        }
+        self.nothing_forgotten(world, op, object);
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "each is gathered elsewhere")]
+    fn facts(
+        &self,
+        world: &mut World,
+        op: usize,
+        object: u8,
+        view: &HtcJob,
+        in_flight: Option<InFlight>,
+        evidence: Evidence,
+        record: htc_operator::machine::facts::Record,
+    ) -> Facts {
+        let claim = match view.claim {
+            None => Claim::None,
+            Some(id) if id == world.operators[op].ledger.id => Claim::Ours,
+            Some(_) => Claim::Other,
+        };
+        let past = past(world, op, object, claim, !self.broken.no_wait_for_strangers);
+        let spec = Spec { queue: self.queues[usize::from(object)], suspend: view.suspend };
+        let object = Object {
+            uid: uid(object),
+            deleting: view.deleting,
+            finalizer: view.finalizer,
+            claim,
+            spec: Ok(spec),
+            output: String::new(),
+            published: view.published.clone(),
+            created: SchedDate(1),
+            abandon: false,
+            submit_again: false,
+        };
+        Facts { object, record, past, in_flight, evidence }
+    }
+
+    fn release(&self, world: &mut World, object: u8, tell: &mut Teller) {
+        tell.say(|| format!("    the finalizer of {} is released", name(object)));
+        if let Some(job) = world.object_mut(object) {
+            job.finalizer = false;
+            if job.deleting {
+                world.objects[usize::from(object)] = Slot::Gone;
+                world.nothing_is_left();
+            }
+        }
+    }
+
+    /// As `controller::publish`; the API server refuses a phase that goes back (a rule of the CRD).
+    fn publish(&self, world: &mut World, object: u8, view: &HtcJob, after: &htc_operator::machine::facts::Record) {
+        let Some(job) = world.object_mut(object) else { return };
+        let old = job.published.phase;
+        let phase = after.known.as_ref().map(|known| known.phase).max(view.published.phase);
+        if self.crd_rules && old > phase {
+            return;
+        }
+        job.published.phase = phase;
+        job.published.attempt = after.highest.0.max(view.published.attempt);
+        job.published.has_ids = !after.jobs.is_empty() || view.published.has_ids;
+        if old > phase {
+            world.breaks(Broken::PhaseWentBack);
+        }
+    }
+
+    /// Asks the queue; the first half of a look. None if there is no answer to be taken in.
+    pub fn ask_queue(&self, world: &mut World, op: usize, voice: Voice, tell: &mut Teller) -> Option<PendingLook> {
+        let objects = world.objects.len();
+        let asked_at = world.tick();
+        let empty = || vec![std::sync::Arc::from([]); objects];
+        let (birthdate, ads) = match voice {
+            Voice::Schedd => (world.schedd.birthdate, world.schedd.ads(objects)),
+            Voice::Blind => (world.schedd.birthdate, empty()),
+            Voice::Other(birthdate) => (birthdate, empty()),
+            Voice::Nobody => {
+                let unknown = Unknown { why: Why::ScheddUnreachable, message: "no answer".to_owned() };
+                for watched in world.operators[op].memory.watched.iter_mut().flatten() {
+                    watched.evidence.queue = Answer::Unknown(unknown.clone());
+                }
+                return None;
+            }
+        };
+        let memory = &mut world.operators[op].memory;
+        let present: BTreeSet<JobId> = ads.iter().flat_map(|ads| ads.iter()).map(|ad| ad.id).collect();
+        let vanished = memory.before.live.iter().filter(|id| !present.contains(id)).count();
+        if vanished * 2 > memory.before.live.len() && !memory.before.doubted && !self.broken.believes_sudden_drop {
+            memory.before.doubted = true;
+            tell.say(|| "    more than half of the live jobs vanished: it will be asked again".to_owned());
+            return None;
+        }
+        memory.before.doubted = false;
+        let calm = |object: usize| memory.watched[object].as_ref().is_some_and(|watched| watched.look == Look::Changes);
+        let live = (0..objects).filter(|object| calm(*object)).flat_map(|object| ads[object].iter());
+        memory.before.live =
+            live.filter(|ad| !matches!(ad.status, JobStatus::Removed | JobStatus::Completed)).map(|ad| ad.id).collect();
+        let steady = match memory.before.birthdate {
+            Some((seen, since)) if seen == birthdate => since,
+            _ => asked_at,
+        };
+        memory.before.birthdate = Some((birthdate, steady));
+        let wanted: BTreeMap<u8, Reach> = (0..)
+            .zip(&memory.watched)
+            .filter_map(|(object, watched)| match watched.as_ref().map(|watched| &watched.look) {
+                Some(Look::Every { history: Some(reach), .. }) => Some((object, reach.clone())),
+                _ => None,
+            })
+            .collect();
+        Some(PendingLook { asked_at, birthdate, ads, wanted })
+    }
+
+    /// Asks history and takes the answers in.
+    pub fn finish_look(&self, world: &mut World, op: usize, look: PendingLook, voice: Voice) {
+        let asked_at = world.tick();
+        let schedd = world.schedd.clone();
+        let memory = &mut world.operators[op].memory;
+        let Some((_, steady_since)) = memory.before.birthdate else { return };
+        for (object, watched) in memory.watched.iter_mut().enumerate() {
+            let Some(watched) = watched else { continue };
+            let PendingLook { asked_at: queue_asked, birthdate, ads, wanted } = &look;
+            let queue_asked = if self.broken.dates_answers_late { asked_at } else { *queue_asked };
+            let asked_at = Timestamp(asked_at.0 + 1);
+            let queue = Queue { asked_at: queue_asked, birthdate: *birthdate, steady_since, ads: ads[object].clone() };
+            watched.evidence.queue = Answer::Known(queue);
+            let number = u8::try_from(object).unwrap();
+            let Some(wanted) = wanted.get(&number) else { continue };
+            let there = |id: &String| schedd.history.iter().any(|former| former.id == *id);
+            let other = matches!(voice, Voice::Other(_));
+            let reaches = Reach {
+                witnesses: wanted.witnesses.iter().filter(|id| !other && there(id)).cloned().collect(),
+                date: wanted.date.filter(|_| !other && schedd.reaches_the_beginning()),
+            };
+            let ads = if other { std::sync::Arc::from([]) } else { schedd.former(number) };
+            watched.evidence.history = Answer::Known(History { asked_at, reaches, ads });
+        }
+    }
+}
+
+/// As `controller::gather` does.
+fn past(world: &mut World, op: usize, object: u8, claim: Claim, waits: bool) -> Past {
+    let place = usize::from(object);
+    if claim == Claim::Ours {
+        world.operators[op].memory.strangers[place] = None;
+        return Past::Continuous;
+    }
+    let settles = if let Some(settles) = world.operators[op].memory.strangers[place] {
+        settles
+    } else {
+        let settles = if waits { world.limit() } else { world.tick() };
+        world.operators[op].memory.strangers[place] = Some(settles);
+        settles
+    };
+    Past::Unknown { settled: (settles.0 < FAR).then_some(settles) }
+}
+
+impl Memory {
+    fn watch(&mut self, place: usize, look: Look) {
+        let look = match look {
+            Look::Every { history, .. } => Look::Every { history, soon: false },
+            look => look,
+        };
+        if look == Look::Nothing {
+            self.watched[place] = None;
+        } else {
+            self.watched[place].get_or_insert(Watched { look: Look::Nothing, evidence: Evidence::none() }).look = look;
+        }
+    }
+
+    fn hand_over(&mut self, place: usize, mut request: Request, one_each: bool) {
+        request.key.step = 1;
+        // Without the registry they would pile up for ever.
+        let waiting: usize = self.lanes.values().map(Vec::len).sum();
+        if self.registry[place].is_none() || (!one_each && waiting < 2) {
+            let request_in_flight = InFlight { key: request.key.clone(), running: false };
+            self.registry[place] = Some(Entry { request: request_in_flight, cancelled: false });
+            self.lanes.entry(lane(&request)).or_default().push(request);
+        }
+    }
+}
+
+/// Which worker serves a request.
+pub fn lane(request: &Request) -> Lane {
+    match request.key.kind {
+        Kind::Submit => Lane::Submit,
+        Kind::Hold | Kind::Release => Lane::Hold,
+        Kind::Fetch => Lane::Fetch,
+        Kind::Tidy => Lane::Tidy,
+        Kind::Remove | Kind::AttachFinalizer | Kind::ReleaseFinalizer => Lane::Remove,
+    }
+}
+
+fn words(reason: &str, detail: &str) -> String {
+    if detail.is_empty() { reason.to_owned() } else { format!("{reason} ({detail})") }
+}
+
+/// A request in words.
+pub fn asked(request: &Request) -> String {
+    let object = request.key.uid.as_str();
+    match &request.work {
+        Work::Submit(indices, _) => format!("submit jobs {indices} of {object}, attempt {}", request.key.attempt),
+        Work::Remove(scope) => format!("remove jobs of {object} ({scope:?})"),
+        Work::Hold => format!("hold the jobs of {object}"),
+        Work::Release => format!("release the jobs of {object}"),
+        Work::Fetch(indices) => format!("fetch the output of jobs {indices} of {object}"),
+        Work::Tidy(indices) => format!("let jobs {indices} of {object} leave the queue"),
+        Work::AttachFinalizer => format!("attach the finalizer of {object}"),
+        Work::ReleaseFinalizer(_) => format!("release the finalizer of {object}"),
+    }
+}

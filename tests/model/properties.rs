@@ -1,0 +1,198 @@
+//! The promises.
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use htc_operator::api::{ConditionStatus, ConditionType};
+use htc_operator::machine::facts::{JobState, Outcome};
+use htc_operator::machine::phase::Phase;
+use stateright::Property;
+
+use crate::condor::Files;
+use crate::steps::{Action, Model};
+use crate::story::Teller;
+use crate::world::{Broken, Slot, World};
+
+fn print(world: &World) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    world.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn whose_turn(action: &Action) -> usize {
+    match action {
+        Action::Take(..) | Action::Work(..) => 1,
+        Action::Reconcile(..) | Action::ReconcileAll(_) | Action::FinishReconcile(_) => 2,
+        Action::Look(..) | Action::FinishLook(_) => 3,
+        Action::LimitPasses => 4,
+        _ => 0,
+    }
+}
+
+pub fn properties() -> Vec<Property<Model>> {
+    vec![
+        Property::always(ONCE, |model, world: &World| model.holds(ONCE, world.broken != Some(Broken::RanTwice))),
+        Property::always(LEFT, |model, world: &World| model.holds(LEFT, world.broken != Some(Broken::LeftBehind))),
+        Property::always(BACK, |model, world: &World| model.holds(BACK, world.broken != Some(Broken::PhaseWentBack))),
+        Property::always(IDS, |model, world: &World| model.holds(IDS, world.broken != Some(Broken::IdChanged))),
+        Property::always(FENCE, |model, world: &World| {
+            model.holds(FENCE, world.broken != Some(Broken::ToolBehindFence))
+        }),
+        Property::always(OUTCOME, |model, world: &World| model.holds(OUTCOME, world.broken != Some(Broken::Forgotten))),
+        Property::always(END, |model, world: &World| {
+            let told = || model.told.lock().unwrap().contains(END);
+            let looks = model.watches_the_end && world.broken.is_none();
+            !looks || told() || model.holds(END, model.ends_well(world).is_ok())
+        }),
+    ]
+}
+
+pub const ONCE: &str = "at most one job of each index runs its payload";
+const LEFT: &str = "nothing of an object that is gone is in HTCondor";
+const BACK: &str = "phases never go back";
+const IDS: &str = "ids change only with the attempt";
+const FENCE: &str = "no tool is begun behind a fence";
+const OUTCOME: &str = "an outcome is that of a payload, unless somebody else made it";
+pub const END: &str = "everything comes to a good end";
+
+impl Model {
+    /// The checker keeps the last broken state that it sees; the first has the shortest story.
+    fn holds(&self, promise: &'static str, holds: bool) -> bool {
+        holds || !self.told.lock().unwrap().insert(promise)
+    }
+}
+
+/// Most steps to a good end.
+const PATIENCE: usize = 400;
+/// HTCondor, workers, reconciles, looks, and limits that harm nobody take turns.
+const TURNS: usize = 5;
+
+impl Model {
+    /// Whether the world comes to a good end when nothing goes wrong any more and everybody has his turn. If not, the
+    /// steps that lead to the bad one.
+    pub fn ends_well(&self, world: &World) -> Result<(), Vec<Action>> {
+        let mut now = world.clone();
+        let (mut passed, mut steps, mut turn) = (HashSet::new(), Vec::new(), 0);
+        loop {
+            let print = print(&now);
+            if self.good.lock().unwrap().contains(&print) {
+                break;
+            }
+            if !passed.insert((print, turn)) || steps.len() > PATIENCE {
+                return Err(steps);
+            }
+            let Some((action, next)) = self.fair_step(&now, &mut turn) else {
+                if self.good_end(&now) {
+                    break;
+                }
+                return Err(steps);
+            };
+            if next.broken.is_some() {
+                break;
+            }
+            steps.push(action);
+            now = next;
+        }
+        self.good.lock().unwrap().extend(passed.into_iter().map(|(print, _)| print));
+        Ok(())
+    }
+
+    /// The next step of whoever's turn it is, or of the next one who can make one.
+    fn fair_step(&self, world: &World, turn: &mut usize) -> Option<(Action, World)> {
+        let mut actions = Vec::new();
+        self.progress(world, &mut actions);
+        let slots = (0..).zip(&world.objects);
+        actions.extend(slots.filter_map(|(object, slot)| match slot {
+            Slot::There(job) if job.suspend => Some(Action::Resume(object)),
+            _ => None,
+        }));
+        if world.clone().first_limit().is_some_and(|limit| Self::limit_harms_nobody(world, limit)) {
+            actions.push(Action::LimitPasses);
+        }
+        let step = |action: &Action| {
+            let next = self.apply(world, action, &mut Teller::silent());
+            (next != *world).then(|| (action.clone(), next))
+        };
+        for later in 0..TURNS {
+            let now = (*turn + later) % TURNS;
+            if let Some(step) = actions.iter().filter(|action| whose_turn(action) == now).find_map(step) {
+                *turn = (now + 1) % TURNS;
+                return Some(step);
+            }
+        }
+        step(&Action::LimitPasses)
+    }
+
+    /// Everything is over, or waits for an admin and says so.
+    fn good_end(&self, world: &World) -> bool {
+        (0..).zip(&world.objects).all(|(object, slot)| match slot {
+            Slot::NotYet | Slot::Gone => true,
+            Slot::There(job) => {
+                self.waits_for_admin(world, object)
+                    || (!job.deleting && self.is_over(world, object) && job.published.phase == Some(Phase::Completed))
+            }
+        })
+    }
+
+    fn leader(world: &World) -> usize {
+        world.operators.iter().rposition(|operator| operator.leads).unwrap_or(0)
+    }
+
+    /// Completed, and nothing that does not count is left in the queue.
+    fn is_over(&self, world: &World, object: u8) -> bool {
+        let rows = &world.operators[Self::leader(world)].ledger.rows[usize::from(object)];
+        let completed = rows.known.as_ref().is_some_and(|known| known.phase == Phase::Completed);
+        let extra = world
+            .schedd
+            .queue
+            .iter()
+            .any(|job| job.object == object && !job.overdue && (job.late() || job.files != Files::Here));
+        completed && !extra
+    }
+
+    /// A condition says what an admin can do.
+    pub fn waits_for_admin(&self, world: &World, object: u8) -> bool {
+        let rows = &world.operators[Self::leader(world)].ledger.rows[usize::from(object)];
+        let Some(known) = &rows.known else { return false };
+        known.conditions.iter().any(|condition| {
+            let about = matches!(
+                condition.kind,
+                ConditionType::Submitted | ConditionType::JobsRemoved | ConditionType::Tracked
+            );
+            let reason = condition.reason.as_str();
+            about && condition.status == ConditionStatus::False && self.scene.admins.contains(&reason)
+        })
+    }
+
+    /// An end that the ledger has must be that of a job that ran its payload, or somebody else's doing.
+    pub fn nothing_forgotten(&self, world: &mut World, op: usize, object: u8) {
+        let place = usize::from(object);
+        let rows = &world.operators[op].ledger.rows[place];
+        let forgotten = rows.jobs.iter().any(|(index, job)| {
+            let index = index.0 as usize;
+            let ended = match &job.state {
+                JobState::Ended(Outcome::Lost(_)) => !self.scene.losses,
+                JobState::Ended(_) => true,
+                JobState::Idle | JobState::Running | JobState::Held(_) => false,
+            };
+            ended && world.seen.ran[place][index] == 0 && !world.seen.excused[place][index]
+        });
+        let live = |index: usize| {
+            world.schedd.queue.iter().any(|job| {
+                usize::from(job.object) == place
+                    && job.ad.index.0 as usize == index
+                    && job.files == Files::Here
+                    && !job.late()
+                    && !job.ad.completed
+            })
+        };
+        let lost_alive = rows
+            .jobs
+            .iter()
+            .any(|(index, job)| matches!(job.state, JobState::Ended(Outcome::Lost(_))) && live(index.0 as usize));
+        let deleting = world.object(object).is_none_or(|job| job.deleting);
+        if (forgotten || lost_alive) && !deleting {
+            world.breaks(Broken::Forgotten);
+        }
+    }
+}

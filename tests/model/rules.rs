@@ -1,0 +1,100 @@
+//! Each rule taken out: the checker must find a run that breaks a promise, and tells it.
+
+use std::time::Duration;
+
+use htc_operator::machine::Rules;
+use rstest::rstest;
+
+use crate::steps::{Model, Scene, Trouble};
+use crate::{Found, explore};
+
+use Trouble::{
+    BlindLook, Crash, LimitPasses, LingeringRemoval, LostLedger, OtherSchedd, RemovedByHand, Reset, Rotation,
+    SecondOperator, SlowLook, SlowReconcile, SlowStaging, StagingFails,
+};
+
+const ADMIN: &[&str] = &["HistoryTooShort", "Lost", "QueueLost"];
+
+fn scene(troubles: u8, kinds: &'static [Trouble]) -> Scene {
+    Scene { admins: ADMIN, ..Scene::new("", &[1], troubles, kinds) }
+}
+
+#[rstest]
+#[case::ask_after_death(scene(1, &[Crash]), |model: &mut Model| model.rules.ask_after_death = false)]
+#[case::history_reaches_back(scene(3, &[RemovedByHand, Rotation]), |model: &mut Model| model.rules.history_reaches_back = false)]
+#[case::same_birthdate(scene(2, &[LingeringRemoval, OtherSchedd]), |model: &mut Model| model.rules.same_birthdate = false)]
+#[case::late_is_no_job(scene(2, &[SlowStaging, LimitPasses]), |model: &mut Model| model.rules.late_is_no_job = false)]
+#[case::staged_is_accepted(scene(2, &[SlowStaging, StagingFails]), |model: &mut Model| model.rules.staged_is_accepted = false)]
+#[case::one_request(scene(0, &[]), |model: &mut Model| {
+    // `decide` says it twice; the registry and the ledger's key of attempts are further layers.
+    model.rules.one_request = false;
+    model.broken.forgets_in_flight = true;
+    model.broken.registry_lets_all_in = true;
+    model.broken.attempts_have_no_key = true;
+})]
+#[case::prove_gone(scene(1, &[LingeringRemoval]), |model: &mut Model| model.rules.prove_gone = false)]
+#[case::intent_first(scene(0, &[]), |model: &mut Model| model.rules.intent_first = false)]
+#[case::fence_after_intent(two(), |model: &mut Model| model.rules.fence_after_intent = false)]
+#[case::doubt_unknown_past(scene(1, &[LostLedger]), |model: &mut Model| model.rules.doubt_unknown_past = false)]
+#[case::finalizer_first(Scene { creates: true, ..scene(0, &[]) }, |model: &mut Model| {
+    // The claim comes with the finalizer; without it the object's past counts as unknown. Those are the other layers.
+    model.rules.doubt_unknown_past = false;
+    model.rules.finalizer_first = false;
+    model.rules.only_claimant = false;
+})]
+#[case::status_is_presence(scene(2, &[LostLedger, Reset]), |model: &mut Model| {
+    // After a reset the birthdate alone would do.
+    model.rules.status_is_presence = false;
+    model.rules.lost_queue_is_doubt = false;
+})]
+#[case::lost_queue_is_doubt(scene(1, &[Reset]), |model: &mut Model| model.rules.lost_queue_is_doubt = false)]
+#[case::stillborn_is_no_job(scene(2, &[SlowStaging, StagingFails]), |model: &mut Model| model.rules.stillborn_is_no_job = false)]
+#[case::wait_for_submitter(scene(1, &[Crash]), |model: &mut Model| {
+    // The proof of absence has the same rule. What that alone breaks is told elsewhere.
+    model.told.lock().unwrap().insert(crate::properties::ONCE);
+    model.rules.wait_for_submitter = false;
+    model.rules.ask_after_death = false;
+})]
+#[case::remove_extra(scene(2, &[SlowStaging, LimitPasses]), |model: &mut Model| model.rules.remove_extra = false)]
+#[case::in_flight_before_record(scene(1, &[SlowReconcile]), |model: &mut Model| {
+    // The ledger's key of attempts is the other layer.
+    model.broken.record_before_in_flight = true;
+    model.broken.attempts_have_no_key = true;
+})]
+#[case::sudden_drop(scene(2, &[BlindLook]), |model: &mut Model| model.broken.believes_sudden_drop = true)]
+#[case::steady_birthdate(scene(2, &[LingeringRemoval, OtherSchedd]), |model: &mut Model| {
+    model.settings.birthdate_steady = Duration::ZERO;
+})]
+#[case::dated_when_asked(scene(2, &[Crash, SlowLook]), |model: &mut Model| model.broken.dates_answers_late = true)]
+#[case::wait_for_strangers(scene(1, &[LostLedger]), |model: &mut Model| model.broken.no_wait_for_strangers = true)]
+fn without_it_a_promise_breaks(#[case] scene: Scene, #[case] sabotage: fn(&mut Model)) {
+    let found = [false, true].map(|watches_the_end| {
+        let mut model = Model::new(scene.clone(), Rules::ALL);
+        model.watches_the_end = watches_the_end;
+        sabotage(&mut model);
+        model
+    });
+    let found = found.into_iter().map(explore).find(|found| !found.stories.is_empty());
+    let Some(Found { states, seconds, stories, .. }) = found else {
+        panic!("not refuted ({:?}, {} troubles)", scene.kinds, scene.troubles);
+    };
+    let (promise, story) = &stories[0];
+    let steps = story.iter().filter(|line| !line.starts_with("    ")).count();
+    eprintln!("not so: {promise} ({steps} steps, {states} states, {seconds:.1} s)\n{}", story.join("\n"));
+}
+
+/// Ends that only an admin can bring about: each is said in a condition, and the checker shows how it comes to it.
+#[rstest]
+#[case::history_too_short(scene(3, &[RemovedByHand, Rotation]), &["QueueLost", "Lost"])]
+#[case::queue_lost(scene(1, &[Reset]), &["HistoryTooShort", "Lost"])]
+#[case::lost(scene(2, &[LostLedger, Reset]), &["HistoryTooShort", "QueueLost"])]
+fn without_an_admin_it_never_ends(#[case] scene: Scene, #[case] others: &'static [&'static str]) {
+    let found = explore(Model::new(Scene { admins: others, ..scene }, Rules::ALL));
+    let [(promise, story)] = found.stories.as_slice() else { panic!("it ends in {} states", found.states) };
+    assert_eq!(*promise, crate::properties::END);
+    eprintln!("{} states, {:.1} s\n{}", found.states, found.seconds, story.join("\n"));
+}
+
+fn two() -> Scene {
+    Scene { two_operators: true, ..scene(1, &[SecondOperator]) }
+}

@@ -1,0 +1,119 @@
+//! With all rules in force every promise holds, within these bounds.
+
+use htc_operator::machine::Rules;
+
+use crate::steps::{Model, Scene, Trouble};
+use crate::{explore, full};
+
+use Trouble::{
+    Crash, DyingSubmitter, FailingTool, LimitPasses, LingeringRemoval, LostAnswer, LostLedger, LostWrite, OldLedger,
+    OtherSchedd, RemovedByHand, Reset, Rotation, SecondOperator, Silence, SlowLook, SlowReconcile, SlowStaging,
+    SlowSubmitter, StagingFails, StaleCache, Suspend,
+};
+
+/// Reasons of conditions that ask an admin what to do.
+const ADMIN: &[&str] = &["HistoryTooShort", "Lost", "QueueLost"];
+
+fn holds(scene: &Scene) {
+    let scene = Scene { troubles: scene.troubles + u8::from(full() && !scene.kinds.is_empty()), ..scene.clone() };
+    let found = explore(Model::new(scene.clone(), Rules::ALL));
+    eprintln!(
+        "{}: {} jobs, {} troubles of {:?}: {} states{}, {} steps deep, {:.1} s",
+        scene.name,
+        scene.queues.iter().map(u32::to_string).collect::<Vec<_>>().join(" and "),
+        scene.troubles,
+        scene.kinds,
+        found.states,
+        if found.complete { "" } else { " (stopped there: not all)" },
+        found.depth,
+        found.seconds
+    );
+    let stories: Vec<String> =
+        found.stories.iter().map(|(promise, story)| format!("not so: {promise}\n{}", story.join("\n"))).collect();
+    assert!(stories.is_empty(), "{}: {}", scene.name, stories.join("\n"));
+    assert!(found.complete || full(), "{}: the bounds are too wide", scene.name);
+}
+
+#[test]
+fn undisturbed() {
+    holds(&Scene::new("undisturbed", &[1, 1], 0, &[]));
+    holds(&Scene { slow_jobs: true, ..Scene::new("slow jobs", &[2], 0, &[]) });
+    holds(&Scene { leaves_when_fetched: false, creates: true, ..Scene::new("23.9", &[1], 0, &[]) });
+}
+
+/// Every kind of trouble but those of ledgers, one at a time.
+#[test]
+fn any_one_trouble() {
+    let kinds = &[
+        Crash,
+        SlowSubmitter,
+        SlowStaging,
+        DyingSubmitter,
+        LimitPasses,
+        RemovedByHand,
+        LingeringRemoval,
+        FailingTool,
+        LostAnswer,
+        Silence,
+        SlowLook,
+        OtherSchedd,
+        SlowReconcile,
+        StaleCache,
+        LostWrite,
+        Rotation,
+        Reset,
+        Suspend,
+    ];
+    let scene = Scene { slow_tools: true, creates: true, ..Scene::new("any one trouble", &[1], 1, kinds) };
+    holds(&Scene { admins: ADMIN, ..scene });
+}
+
+#[test]
+fn submitters() {
+    let kinds = &[SlowSubmitter, SlowStaging, DyingSubmitter, StagingFails, LimitPasses];
+    holds(&Scene::new("submitters", &[1], 2, kinds));
+    holds(&Scene::new("orphans", &[1], 2, &[Crash, SlowSubmitter, LimitPasses]));
+}
+
+#[test]
+fn answers() {
+    holds(&Scene::new("late answers", &[1], 2, &[Crash, SlowLook]));
+    holds(&Scene::new("old views", &[1], 2, &[SlowReconcile, StaleCache]));
+}
+
+#[test]
+fn removals() {
+    let kinds = &[LingeringRemoval, OtherSchedd, SlowLook];
+    holds(&Scene { slow_tools: true, ..Scene::new("removals", &[1], 2, kinds) });
+}
+
+/// Where history was empty before the intent and has since dropped what came after it, nobody can tell: that is left out.
+#[test]
+fn history() {
+    holds(&Scene { admins: ADMIN, ..Scene::new("history", &[1], 3, &[RemovedByHand, Rotation]) });
+    holds(&Scene { old_history: false, ..Scene::new("history that was empty", &[1], 2, &[RemovedByHand, Crash]) });
+}
+
+#[test]
+fn queues() {
+    holds(&Scene { admins: ADMIN, ..Scene::new("queues", &[1], 2, &[Reset, OtherSchedd]) });
+}
+
+#[test]
+fn ledgers() {
+    holds(&Scene { admins: ADMIN, ..Scene::new("a lost ledger", &[1], 1, &[LostLedger, Rotation, Reset]) });
+    holds(&Scene { admins: ADMIN, ..Scene::new("an old ledger", &[1], 1, &[OldLedger]) });
+}
+
+#[test]
+fn operators() {
+    let scene = Scene::new("two operators", &[1], 1, &[SecondOperator]);
+    holds(&Scene { admins: ADMIN, two_operators: true, ..scene });
+}
+
+/// Two objects in one condor_submit.
+#[test]
+fn batches() {
+    holds(&Scene::new("batches", &[1, 1], 1, &[SlowStaging, StagingFails]));
+    holds(&Scene { deletes: 0, ..Scene::new("batches and crashes", &[1, 1], 1, &[Crash]) });
+}

@@ -1,0 +1,489 @@
+//! What can happen next.
+
+use std::collections::HashSet;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use htc_operator::machine::facts::JobStatus;
+use htc_operator::machine::{Birthdate, ClusterId, Rules, Settings, Timestamp};
+use stateright::Property;
+
+use crate::condor::{Files, Schedd};
+use crate::operator::{Voice, Writes};
+use crate::story::Teller;
+use crate::workers::Luck;
+use crate::world::{FAR, HtcJob, Lane, Ledger, Memory, Operator, Seen, Slot, World};
+
+/// One step.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    Reconcile(usize, u8, Writes),
+    /// All objects in turn.
+    ReconcileAll(usize),
+    BeginReconcile(usize, u8),
+    FinishReconcile(usize),
+    Take(usize, Lane),
+    Work(usize, Lane, Luck),
+    Look(usize, Voice),
+    BeginLook(usize),
+    FinishLook(usize),
+    Stall(usize),
+    CatchUp(usize),
+    Create(u8),
+    Delete(u8),
+    Suspend(u8),
+    Resume(u8),
+    Submit(usize),
+    SubmitSlowly(usize),
+    SubmitEndsEarly(usize),
+    Send(usize),
+    SubmitterDies(usize),
+    Land(ClusterId),
+    StagingFails(ClusterId),
+    Start(usize),
+    End(usize),
+    Purge,
+    RemoveByHand(usize),
+    LimitPasses,
+    Crash(usize),
+    Rotate,
+    Reset,
+    LoseLedger,
+    Copy,
+    Restore,
+    TakeOver,
+    Wake,
+}
+
+/// Kinds of trouble; each that happens counts once against [`Scene::troubles`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Trouble {
+    /// The operator crashes.
+    Crash,
+    /// condor_submit makes its jobs and hangs before it has sent their files.
+    SlowSubmitter,
+    /// condor_submit ends well; the schedd is slow to take note of the files.
+    SlowStaging,
+    /// condor_submit dies, before or after it has made its jobs.
+    DyingSubmitter,
+    /// Jobs remove themselves while their files are coming.
+    StagingFails,
+    /// A submitter's limit passes while it lives or its files are coming.
+    LimitPasses,
+    /// A person removes a job with condor_rm.
+    RemovedByHand,
+    /// Removed jobs stay in the queue for a while.
+    LingeringRemoval,
+    /// A tool other than condor_submit fails.
+    FailingTool,
+    /// A tool works, but its answer is lost.
+    LostAnswer,
+    /// The schedd does not answer a look.
+    Silence,
+    /// The answers of a look come late.
+    SlowLook,
+    /// One look shows no jobs, while all objects are calm.
+    BlindLook,
+    /// Another schedd answers a look, with an older birthdate, or a newer one.
+    OtherSchedd,
+    /// A reconcile is slow between its first fact and its last.
+    SlowReconcile,
+    /// The watch lags behind.
+    StaleCache,
+    /// A Kubernetes write of a reconcile is lost, or refused by a conflict.
+    LostWrite,
+    /// History drops its oldest ad.
+    Rotation,
+    /// The schedd loses its queue.
+    Reset,
+    /// The ledger is lost.
+    LostLedger,
+    /// The ledger is replaced by an old copy.
+    OldLedger,
+    /// The first operator is paused in a submission, and a second takes over. At all other times that is as if the ledger were
+    /// lost.
+    SecondOperator,
+    /// An object is suspended.
+    Suspend,
+}
+
+/// Bounds of one exploration.
+#[derive(Clone, Debug)]
+pub struct Scene {
+    pub name: &'static str,
+    /// Number of jobs of each object.
+    pub queues: &'static [u32],
+    /// How many troubles may happen, and of which kinds.
+    pub troubles: u8,
+    pub kinds: &'static [Trouble],
+    /// How many of the objects may be deleted.
+    pub deletes: u8,
+    /// Objects are created one by one, at any time; otherwise they are there at the beginning.
+    pub creates: bool,
+    pub two_operators: bool,
+    /// A job starts and ends in two steps.
+    pub slow_jobs: bool,
+    /// A crash can come between a tool and its result, for other tools than condor_submit, too.
+    pub slow_tools: bool,
+    /// Fetched jobs leave the queue by themselves, as with HTCondor 25.14.
+    pub leaves_when_fetched: bool,
+    /// Objects are reconciled one right after the other, and after each look; quick tools take one step.
+    pub in_step: bool,
+    /// History has a job of somebody else from before.
+    pub old_history: bool,
+    /// Reasons of conditions under which an object may wait for an admin for ever.
+    pub admins: &'static [&'static str],
+    /// Jobs may get lost.
+    pub losses: bool,
+}
+
+impl Scene {
+    pub const fn new(name: &'static str, queues: &'static [u32], troubles: u8, kinds: &'static [Trouble]) -> Self {
+        Self {
+            name,
+            queues,
+            troubles,
+            kinds,
+            deletes: 1,
+            creates: false,
+            two_operators: false,
+            slow_jobs: false,
+            slow_tools: false,
+            leaves_when_fetched: true,
+            in_step: queues.len() > 1,
+            old_history: true,
+            admins: &[],
+            losses: false,
+        }
+    }
+}
+
+/// What is broken outside of `decide` and `judge`: the glue and the other layers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sabotage {
+    /// The ledger is read before the registry.
+    pub record_before_in_flight: bool,
+    /// What is in flight is no fact.
+    pub forgets_in_flight: bool,
+    /// The registry lets a second request of an object in.
+    pub registry_lets_all_in: bool,
+    /// Two submissions may have the same attempt.
+    pub attempts_have_no_key: bool,
+    /// A look is believed whatever vanished.
+    pub believes_sudden_drop: bool,
+    /// An answer is dated when it comes, not when it was asked for.
+    pub dates_answers_late: bool,
+    /// An earlier operator's submitter is not waited for.
+    pub no_wait_for_strangers: bool,
+}
+
+/// A scene, with rules that may be broken.
+#[derive(Debug)]
+pub struct Model {
+    pub scene: Scene,
+    pub queues: &'static [u32],
+    pub rules: Rules,
+    pub settings: Settings,
+    pub broken: Sabotage,
+    /// The API server enforces the rules of the CRD.
+    pub crd_rules: bool,
+    /// Worlds that are known to come to a good end.
+    pub good: Mutex<HashSet<u64>>,
+    /// Promises that were found broken: only the first story of each is the shortest.
+    pub told: Mutex<HashSet<&'static str>>,
+    /// Whether it is looked at how everything ends.
+    pub watches_the_end: bool,
+}
+
+impl Model {
+    pub fn new(scene: Scene, rules: Rules) -> Self {
+        let settings = Settings {
+            staging: Duration::ZERO,
+            dead_margin: Duration::ZERO,
+            late_margin: Duration::ZERO,
+            output_wait: Duration::ZERO,
+            birthdate_steady: Duration::from_millis(1),
+            submit_max: Duration::ZERO,
+            pause_first: Duration::ZERO,
+            pause_max: Duration::ZERO,
+            fetch_every: Duration::ZERO,
+            eager: Duration::ZERO,
+            soon: Duration::ZERO,
+            jobs_per_attempt: 100,
+        };
+        let queues = scene.queues;
+        let (broken, good, told) = (Sabotage::default(), Mutex::default(), Mutex::default());
+        Self { scene, queues, rules, settings, broken, crd_rules: true, good, told, watches_the_end: true }
+    }
+
+    pub fn beginning(&self) -> World {
+        let objects = self.queues.len();
+        let operator = |id, leads| Operator {
+            ledger: Ledger::new(id, objects),
+            awake: leads,
+            leads,
+            memory: Memory::new(objects),
+        };
+        let mut operators = vec![operator(1, true)];
+        if self.scene.two_operators {
+            operators.push(operator(2, false));
+        }
+        let each = |queue: &u32| *queue as usize;
+        let first = if self.scene.creates { Slot::NotYet } else { Slot::There(HtcJob::default()) };
+        let mut world = World {
+            objects: vec![first; objects],
+            operators,
+            schedd: Schedd::new(self.scene.old_history),
+            submitters: Vec::new(),
+            copy: None,
+            troubles: self.scene.troubles,
+            seen: Seen {
+                ran: self.queues.iter().map(|queue| vec![0; each(queue)]).collect(),
+                excused: self.queues.iter().map(|queue| vec![false; each(queue)]).collect(),
+                output: self.queues.iter().map(|queue| vec![false; each(queue)]).collect(),
+            },
+            broken: None,
+            clock: 0,
+            next_ledger: 3,
+        };
+        world.settle();
+        world
+    }
+
+    /// What goes on by itself when nothing goes wrong, in an order in which everything comes to an end.
+    pub fn progress(&self, world: &World, actions: &mut Vec<Action>) {
+        for (nth, submitter) in world.submitters.iter().enumerate() {
+            actions.push(if submitter.cluster.is_some() { Action::Send(nth) } else { Action::Submit(nth) });
+        }
+        let mut clusters: Vec<ClusterId> = world
+            .schedd
+            .queue
+            .iter()
+            .filter(|job| job.files == Files::Sent && job.staging())
+            .map(|job| job.ad.id.cluster)
+            .collect();
+        clusters.dedup();
+        actions.extend(clusters.into_iter().map(Action::Land));
+        for (place, job) in world.schedd.queue.iter().enumerate() {
+            match job.ad.status {
+                JobStatus::Idle => actions.push(Action::Start(place)),
+                JobStatus::Running => actions.push(Action::End(place)),
+                _ => {}
+            }
+        }
+        if world.schedd.queue.iter().any(|job| job.ad.status == JobStatus::Removed) {
+            actions.push(Action::Purge);
+        }
+        for (op, operator) in world.operators.iter().enumerate() {
+            if !operator.awake {
+                continue;
+            }
+            let memory = &operator.memory;
+            if memory.stalled {
+                actions.push(Action::CatchUp(op));
+            }
+            if memory.reading.is_some() {
+                actions.push(Action::FinishReconcile(op));
+            }
+            if memory.look.is_some() {
+                actions.push(Action::FinishLook(op));
+            }
+            for lane in memory.batches.keys() {
+                if Self::can_work(world, op, *lane) {
+                    actions.push(Action::Work(op, *lane, Luck::Well));
+                }
+            }
+            for lane in memory.lanes.keys() {
+                if !memory.batches.contains_key(lane) {
+                    actions.push(Action::Take(op, *lane));
+                }
+            }
+            if operator.leads && memory.reading.is_none() {
+                if self.scene.in_step {
+                    actions.push(Action::ReconcileAll(op));
+                } else {
+                    let seen = (0..).zip(&memory.cache).filter(|(_, seen)| seen.is_some());
+                    actions.extend(seen.map(|(object, _)| Action::Reconcile(op, object, Writes::Done)));
+                }
+            }
+            if operator.leads && memory.look.is_none() && memory.watched.iter().any(Option::is_some) {
+                actions.push(Action::Look(op, Voice::Schedd));
+            }
+        }
+        if self.scene.two_operators && !world.operators[0].awake {
+            actions.push(Action::Wake);
+        }
+    }
+
+    /// Whether the earliest limit ahead matters to nobody but to those who wait for it.
+    pub fn limit_harms_nobody(world: &World, limit: Timestamp) -> bool {
+        let waiting = |operator: &Operator| {
+            operator.awake
+                && operator.memory.batches.values().any(|batch| batch.not_after == limit && batch.submitter.is_none())
+        };
+        world.submitters.iter().all(|submitter| submitter.limit != limit)
+            && world.schedd.queue.iter().all(|job| job.limit != limit || job.files == Files::Never)
+            && !world.operators.iter().any(waiting)
+    }
+
+    fn users(&self, world: &World, actions: &mut Vec<Action>) {
+        for (object, slot) in (0..).zip(&world.objects) {
+            match slot {
+                Slot::NotYet => actions.push(Action::Create(object)),
+                Slot::There(job) => {
+                    if object < self.scene.deletes && !job.deleting {
+                        actions.push(Action::Delete(object));
+                    }
+                    if job.suspend {
+                        actions.push(Action::Resume(object));
+                    }
+                }
+                Slot::Gone => {}
+            }
+        }
+    }
+
+    fn troubles(&self, world: &World, actions: &mut Vec<Action>) {
+        let submitting = |op: usize| world.operators[op].memory.batches.contains_key(&Lane::Submit);
+        let limit = world.clone().first_limit();
+        let harmful = limit.is_some_and(|limit| !Self::limit_harms_nobody(world, limit));
+        for kind in self.scene.kinds {
+            let submitters = || world.submitters.iter().enumerate();
+            match kind {
+                Trouble::SlowSubmitter => actions.extend(
+                    submitters().filter(|(_, other)| other.cluster.is_none()).map(|(nth, _)| Action::SubmitSlowly(nth)),
+                ),
+                Trouble::SlowStaging => actions.extend(
+                    submitters()
+                        .filter(|(_, other)| other.cluster.is_none())
+                        .map(|(nth, _)| Action::SubmitEndsEarly(nth)),
+                ),
+                Trouble::DyingSubmitter => actions.extend(submitters().map(|(nth, _)| Action::SubmitterDies(nth))),
+                Trouble::StagingFails => {
+                    let mut clusters: Vec<ClusterId> =
+                        world.schedd.queue.iter().filter(|job| job.staging()).map(|job| job.ad.id.cluster).collect();
+                    clusters.dedup();
+                    actions.extend(clusters.into_iter().map(Action::StagingFails));
+                }
+                Trouble::LimitPasses if harmful => actions.push(Action::LimitPasses),
+                Trouble::RemovedByHand => actions.extend(
+                    (0..world.schedd.queue.len())
+                        .filter(|place| world.schedd.queue[*place].ad.status != JobStatus::Removed)
+                        .map(Action::RemoveByHand),
+                ),
+                Trouble::Rotation if !world.schedd.history.is_empty() => actions.push(Action::Rotate),
+                Trouble::Reset => actions.push(Action::Reset),
+                Trouble::LostLedger => actions.push(Action::LoseLedger),
+                Trouble::OldLedger => {
+                    actions.push(if world.copy.is_some() { Action::Restore } else { Action::Copy });
+                }
+                Trouble::SecondOperator if world.operators[0].leads && submitting(0) => actions.push(Action::TakeOver),
+                Trouble::Suspend => actions.extend((0..).zip(&world.objects).filter_map(|(object, slot)| match slot {
+                    Slot::There(job) if !job.suspend && !job.deleting => Some(Action::Suspend(object)),
+                    _ => None,
+                })),
+                _ => {}
+            }
+            for op in 0..world.operators.len() {
+                if world.operators[op].awake && world.operators[op].leads {
+                    Self::operators_troubles(world, op, *kind, actions);
+                }
+            }
+        }
+    }
+
+    fn operators_troubles(world: &World, op: usize, kind: Trouble, actions: &mut Vec<Action>) {
+        let memory = &world.operators[op].memory;
+        let looks = memory.look.is_none() && memory.watched.iter().any(Option::is_some);
+        let seen = || (0..).zip(&memory.cache).filter(|(_, seen)| seen.is_some()).map(|(object, _)| object);
+        let simple = || memory.batches.keys().filter(|lane| **lane != Lane::Submit);
+        match kind {
+            Trouble::Crash => actions.push(Action::Crash(op)),
+            Trouble::LingeringRemoval if memory.batches.contains_key(&Lane::Remove) => {
+                actions.push(Action::Work(op, Lane::Remove, Luck::Lingering));
+            }
+            Trouble::FailingTool => actions.extend(simple().map(|lane| Action::Work(op, *lane, Luck::Fails))),
+            Trouble::LostAnswer => actions.extend(simple().map(|lane| Action::Work(op, *lane, Luck::AnswerLost))),
+            Trouble::Silence if looks => actions.push(Action::Look(op, Voice::Nobody)),
+            Trouble::SlowLook if looks => actions.push(Action::BeginLook(op)),
+            Trouble::BlindLook if looks && Self::all_recorded(world, op) => {
+                actions.push(Action::Look(op, Voice::Blind));
+            }
+            Trouble::OtherSchedd if looks => {
+                let now = world.schedd.birthdate.0;
+                actions.push(Action::Look(op, Voice::Other(Birthdate(now - 1))));
+                // Not for long enough to pass for a lost queue.
+                let newer = Birthdate(now + 10);
+                if memory.before.birthdate.is_none_or(|(seen, _)| seen != newer) {
+                    actions.push(Action::Look(op, Voice::Other(newer)));
+                }
+            }
+            Trouble::SlowReconcile if memory.reading.is_none() => {
+                actions.extend(seen().map(|object| Action::BeginReconcile(op, object)));
+            }
+            Trouble::StaleCache if !memory.stalled => actions.push(Action::Stall(op)),
+            Trouble::LostWrite => {
+                actions.extend(seen().map(|object| Action::Reconcile(op, object, Writes::Lost)));
+            }
+            _ => {}
+        }
+    }
+
+    /// Nothing is being judged: a look that shows nothing can only make jobs vanish.
+    fn all_recorded(world: &World, op: usize) -> bool {
+        (0..).zip(&world.objects).all(|(object, slot)| match slot {
+            Slot::There(job) => {
+                let rows = &world.operators[op].ledger.rows[object];
+                !job.deleting
+                    && world
+                        .schedd
+                        .queue
+                        .iter()
+                        .all(|job| usize::from(job.object) != object || rows.jobs.contains_key(&job.ad.index))
+                    && !rows.jobs.is_empty()
+            }
+            Slot::NotYet | Slot::Gone => true,
+        })
+    }
+
+    /// The world after `action`.
+    pub fn apply(&self, world: &World, action: &Action, tell: &mut Teller) -> World {
+        let mut next = world.clone();
+        self.change(&mut next, action, tell);
+        next.settle();
+        next
+    }
+}
+
+impl stateright::Model for Model {
+    type State = World;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<World> {
+        vec![self.beginning()]
+    }
+
+    fn actions(&self, world: &World, actions: &mut Vec<Action>) {
+        if world.broken.is_some() {
+            return;
+        }
+        self.progress(world, actions);
+        let limit = world.clone().first_limit();
+        if limit.is_some_and(|limit| limit.0 >= FAR && Self::limit_harms_nobody(world, limit)) {
+            actions.push(Action::LimitPasses);
+        }
+        self.users(world, actions);
+        if world.troubles > 0 {
+            self.troubles(world, actions);
+        }
+    }
+
+    fn next_state(&self, world: &World, action: Action) -> Option<World> {
+        let next = self.apply(world, &action, &mut Teller::silent());
+        (next != *world).then_some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        crate::properties::properties()
+    }
+}

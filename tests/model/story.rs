@@ -1,0 +1,147 @@
+//! Counter-examples as stories: one line for each step.
+
+use crate::steps::{Action, Model};
+use crate::world::{World, name};
+
+/// Takes notes while a step is made, if somebody listens.
+pub struct Teller(Option<Vec<String>>);
+
+impl Teller {
+    pub const fn silent() -> Self {
+        Self(None)
+    }
+
+    pub const fn new() -> Self {
+        Self(Some(Vec::new()))
+    }
+
+    pub fn say(&mut self, words: impl FnOnce() -> String) {
+        if let Some(lines) = &mut self.0 {
+            lines.push(words());
+        }
+    }
+
+    pub fn lines(self) -> Vec<String> {
+        self.0.unwrap_or_default()
+    }
+}
+
+impl Model {
+    /// What happens along `actions`, from the beginning.
+    pub fn story(&self, actions: &[Action]) -> Vec<String> {
+        let mut world = self.beginning();
+        let mut lines = Vec::new();
+        for (nth, action) in actions.iter().enumerate() {
+            let mut tell = Teller::new();
+            let words = self.words(&world, action);
+            let next = self.apply(&world, action, &mut tell);
+            lines.push(format!("{:3}. {words}", nth + 1));
+            lines.extend(tell.lines());
+            world = next;
+        }
+        if let Some(broken) = world.broken {
+            lines.push(format!("     => {broken:?}"));
+        }
+        lines
+    }
+
+    fn words(&self, world: &World, action: &Action) -> String {
+        let who = |op: &usize| match (self.scene.two_operators, op) {
+            (false, _) => "the operator",
+            (true, 0) => "the first operator",
+            (true, _) => "the second operator",
+        };
+        let cluster = |nth: &usize| {
+            let rows = &world.submitters[*nth].rows;
+            let of: Vec<String> = rows
+                .iter()
+                .map(|(object, attempt, index)| format!("job {index} of {} (attempt {attempt})", name(*object)))
+                .collect();
+            of.join(" and ")
+        };
+        let job = |place: &usize| {
+            let job = &world.schedd.queue[*place];
+            format!("job {} ({}, index {}, attempt {})", job.ad.id, name(job.object), job.ad.index, job.ad.attempt)
+        };
+        match action {
+            Action::Reconcile(op, object, writes) => {
+                format!(
+                    "{} reconciles {}{}",
+                    who(op),
+                    name(*object),
+                    match writes {
+                        crate::operator::Writes::Done => "",
+                        crate::operator::Writes::Lost => "; its Kubernetes write is lost",
+                    }
+                )
+            }
+            Action::ReconcileAll(op) => format!("{} reconciles all", who(op)),
+            Action::BeginReconcile(op, object) => format!(
+                "{} begins to reconcile {}: it reads what is in flight and the evidence",
+                who(op),
+                name(*object)
+            ),
+            Action::FinishReconcile(op) => format!("{} finishes the reconcile", who(op)),
+            Action::Take(op, lane) => format!("a worker ({lane:?}) of {} takes what waits", who(op)),
+            Action::Work(op, lane, luck) => format!(
+                "the worker ({lane:?}) of {} goes on{}",
+                who(op),
+                if *luck == crate::workers::Luck::Well { String::new() } else { format!(" ({luck:?})") }
+            ),
+            Action::Look(op, voice) => format!(
+                "{} asks HTCondor{}",
+                who(op),
+                match voice {
+                    crate::operator::Voice::Schedd => String::new(),
+                    crate::operator::Voice::Nobody => "; nobody answers".to_owned(),
+                    crate::operator::Voice::Blind => "; the answer shows no jobs".to_owned(),
+                    crate::operator::Voice::Other(birthdate) =>
+                        format!("; another schedd answers (born at {birthdate})"),
+                }
+            ),
+            Action::BeginLook(op) => format!("{} asks the queue; the answer is slow", who(op)),
+            Action::FinishLook(op) => format!("{} has the answer, and history's", who(op)),
+            Action::CatchUp(op) => format!("the watch of {} catches up", who(op)),
+            Action::Stall(op) => format!("the watch of {} lags behind", who(op)),
+            Action::Create(object) => format!("{} is created", name(*object)),
+            Action::Delete(object) => format!("{} is deleted", name(*object)),
+            Action::Suspend(object) => format!("{} is suspended", name(*object)),
+            Action::Resume(object) => format!("{} is resumed", name(*object)),
+            Action::Submit(nth) => format!("condor_submit brings in {}", cluster(nth)),
+            Action::SubmitSlowly(nth) => format!("condor_submit makes {}; the files are slow", cluster(nth)),
+            Action::SubmitEndsEarly(nth) => {
+                format!("condor_submit makes {} and ends; the schedd is slow to take note of the files", cluster(nth))
+            }
+            Action::Send(nth) => format!("condor_submit sends the files of {} and ends", cluster(nth)),
+            Action::SubmitterDies(nth) => format!("condor_submit of {} dies", cluster(nth)),
+            Action::Land(id) => {
+                let late =
+                    world.schedd.queue.iter().any(|job| job.ad.id.cluster == *id && job.limit.0 < crate::world::FAR);
+                format!("the files of cluster {id} are in{}", if late { ", too late" } else { "" })
+            }
+            Action::StagingFails(id) => format!("cluster {id} removes itself: staging of its files failed"),
+            Action::Start(place) => {
+                let late = world.schedd.queue[*place].late();
+                format!(
+                    "{} starts{}",
+                    job(place),
+                    if late { "; it is late and does not run its payload" } else { " and runs its payload" }
+                )
+            }
+            Action::End(place) => format!("{} ends", job(place)),
+            Action::Purge => "the nodes of removed jobs answer; they leave the queue".to_owned(),
+            Action::RemoveByHand(place) => format!("somebody removes {} with condor_rm", job(place)),
+            Action::LimitPasses => "the earliest time limit of a submission passes".to_owned(),
+            Action::Crash(op) => format!("{} crashes and is started again", who(op)),
+            Action::Rotate => "history drops its oldest job".to_owned(),
+            Action::Reset => "the schedd begins anew with an empty queue".to_owned(),
+            Action::LoseLedger => "the ledger is lost; the operator begins with a new one".to_owned(),
+            Action::Copy => "somebody takes a copy of the ledger".to_owned(),
+            Action::Restore => "the operator is started on the old copy of its ledger; it takes a new id".to_owned(),
+            Action::TakeOver => {
+                "the first operator is paused; the second, with a ledger of its own, takes over".to_owned()
+            }
+            Action::Wake => "the first operator wakes up".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! The workers: `machine::worker` gives the order of the steps; each step does here what it does in `workers`.
+
+use std::collections::BTreeSet;
+
+use htc_operator::machine::facts::{Failure, Hold, JobStatus, Submission};
+use htc_operator::machine::request::{Scope, SubmitPermit};
+use htc_operator::machine::worker::{self, Step};
+use htc_operator::machine::{Index, Indices, Request, SchedDate, ScheddName, Timestamp, Work};
+
+use crate::condor::Submitter;
+use crate::operator::{asked, lane};
+use crate::steps::Model;
+use crate::story::Teller;
+use crate::world::{Batch, Broken, Ended, FAR, Lane, Rows, World, number};
+
+/// How a tool fares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Luck {
+    Well,
+    /// It fails, and has done nothing.
+    Fails,
+    /// It works, but the operator is told that it failed.
+    AnswerLost,
+    /// Removed jobs stay in the queue until their nodes answer.
+    Lingering,
+}
+
+/// As `workers::batch` does.
+fn together(first: &Request, other: &Request) -> bool {
+    let alone = |request: &Request| {
+        matches!(request.work, Work::Submit(_, SubmitPermit::Again(_)) | Work::Remove(Scope::Extra(_))) || request.alone
+    };
+    if alone(first) || alone(other) {
+        return false;
+    }
+    match (&first.work, &other.work) {
+        (Work::Remove(a), Work::Remove(b)) => a == b,
+        (Work::Submit(..), Work::Submit(..))
+        | (Work::Hold, Work::Hold)
+        | (Work::Release, Work::Release)
+        | (Work::Fetch(_), Work::Fetch(_))
+        | (Work::Tidy(_), Work::Tidy(_)) => true,
+        _ => false,
+    }
+}
+
+fn object(request: &Request) -> usize {
+    usize::from(number(&request.key.uid))
+}
+
+impl Model {
+    /// A worker takes a batch: what waits and can go together.
+    pub fn take(&self, world: &mut World, op: usize, lane: Lane, tell: &mut Teller) {
+        let memory = &mut world.operators[op].memory;
+        let Some(waiting) = memory.lanes.remove(&lane) else { return };
+        let (requests, rest): (Vec<_>, Vec<_>) = {
+            let first = waiting[0].clone();
+            let mut nth = 0;
+            waiting.into_iter().partition(|request| {
+                nth += 1;
+                nth == 1 || together(&first, request)
+            })
+        };
+        if !rest.is_empty() {
+            memory.lanes.insert(lane, rest);
+        }
+        let batch = Batch {
+            requests,
+            step: worker::first(),
+            not_after: Timestamp(0),
+            checked: false,
+            time_left: None,
+            submitter: None,
+            ended: None,
+        };
+        memory.batches.insert(lane, batch);
+        self.work(world, op, lane, Luck::Well, tell);
+    }
+
+    /// Whether others can come between this step and the one before. Between all others nobody else could tell.
+    fn pauses_before(&self, step: Step, lane: Lane) -> bool {
+        let two = self.scene.two_operators;
+        match step {
+            Step::CommitIntents => two && lane == Lane::Submit,
+            Step::CheckFenceAgain => two || lane == Lane::Submit,
+            Step::RunTool if lane == Lane::Submit => two,
+            Step::RunTool => !self.scene.in_step,
+            Step::CommitResults => lane != Lane::Submit && self.scene.slow_tools,
+            Step::CheckFence | Step::CommitNotRun | Step::Wake => false,
+        }
+    }
+
+    /// Whether a worker can go on.
+    pub fn can_work(world: &World, op: usize, lane: Lane) -> bool {
+        world.operators[op].memory.batches.get(&lane).is_some_and(|batch| {
+            batch.submitter.is_none_or(|number| world.submitters.iter().all(|other| other.number != number))
+        })
+    }
+
+    /// Goes on with a batch, up to where others can come in between.
+    pub fn work(&self, world: &mut World, op: usize, lane: Lane, luck: Luck, tell: &mut Teller) {
+        let Some(mut batch) = world.operators[op].memory.batches.remove(&lane) else { return };
+        let mut waits = false;
+        loop {
+            let step = batch.step;
+            let went_well = match step {
+                Step::CheckFence => self.check_fence(world, op, &mut batch),
+                Step::CommitIntents => self.intend(world, op, &mut batch, tell),
+                Step::CheckFenceAgain => {
+                    batch.checked = world.operators[op].leads;
+                    tell.say(|| format!("    its fence {}", if batch.checked { "holds" } else { "is refused" }));
+                    batch.checked
+                }
+                Step::RunTool => {
+                    waits = self.run(world, op, &mut batch, luck, tell);
+                    true
+                }
+                Step::CommitResults => {
+                    self.commit(world, op, &mut batch, false);
+                    true
+                }
+                Step::CommitNotRun => {
+                    self.commit(world, op, &mut batch, true);
+                    true
+                }
+                Step::Wake => {
+                    for request in batch.requests.drain(..) {
+                        world.operators[op].memory.registry[object(&request)] = None;
+                    }
+                    true
+                }
+            };
+            if waits {
+                break;
+            }
+            let Some(next) = worker::next(step, went_well, &self.rules) else { return };
+            batch.step = next;
+            if self.pauses_before(next, lane) {
+                break;
+            }
+        }
+        world.operators[op].memory.batches.insert(lane, batch);
+    }
+
+    fn check_fence(&self, world: &mut World, op: usize, batch: &mut Batch) -> bool {
+        let registry = &mut world.operators[op].memory.registry;
+        batch.requests.retain(|request| {
+            let entry = &mut registry[object(request)];
+            let taken = entry.as_mut().is_some_and(|entry| {
+                entry.request.running = !entry.cancelled;
+                !entry.cancelled
+            });
+            if !taken {
+                *entry = None;
+            }
+            taken
+        });
+        !batch.requests.is_empty() && world.operators[op].leads
+    }
+
+    fn intend(&self, world: &mut World, op: usize, batch: &mut Batch, tell: &mut Teller) -> bool {
+        let submits = batch.requests.iter().any(|request| lane(request) == Lane::Submit);
+        let exists = |rows: &Rows, request: &Request| {
+            rows.submissions.iter().any(|(submission, _, _)| submission.attempt == request.key.attempt)
+        };
+        let rows = &world.operators[op].ledger.rows;
+        let again = batch.requests.iter().any(|request| exists(&rows[object(request)], request));
+        if submits && again && !self.broken.attempts_have_no_key {
+            return false;
+        }
+        if submits {
+            batch.not_after = world.limit();
+        }
+        let at = world.tick();
+        let (witness, birthdate) = (world.schedd.newest(), world.schedd.birthdate);
+        for request in &batch.requests {
+            let (noted, supersedes) = match &request.work {
+                Work::Submit(indices, permit) => {
+                    let submission = Submission {
+                        attempt: request.key.attempt,
+                        indices: indices.clone(),
+                        schedd: ScheddName::default(),
+                        birthdate,
+                        intent_at: Timestamp(0),
+                        intent_date: SchedDate(2),
+                        not_after: batch.not_after,
+                        dead_since: None,
+                        refusal: None,
+                    };
+                    let supersedes = match permit {
+                        SubmitPermit::Again(proof) => Some(proof.attempt()),
+                        SubmitPermit::First(_) => None,
+                    };
+                    (Some((submission, witness.clone())), supersedes)
+                }
+                _ => (None, None),
+            };
+            world.operators[op].ledger.rows[object(request)].intend(&request.key, at, noted, supersedes);
+            tell.say(|| format!("    the intent is durable: {}", asked(request)));
+        }
+        true
+    }
+
+    /// Runs the tool; true while it is still running.
+    fn run(&self, world: &mut World, op: usize, batch: &mut Batch, luck: Luck, tell: &mut Teller) -> bool {
+        if batch.submitter.is_none() && batch.time_left.is_none() && !batch.checked && !world.operators[op].leads {
+            world.breaks(Broken::ToolBehindFence);
+        }
+        let at = world.tick();
+        if batch.requests.iter().any(|request| lane(request) == Lane::Submit) {
+            return self.submit(world, batch, at, tell);
+        }
+        let (mut well, mut fetched) = (luck != Luck::AnswerLost, BTreeSet::new());
+        if luck == Luck::Fails {
+            well = false;
+            tell.say(|| "    its tool fails and does nothing".to_owned());
+        } else {
+            for request in &batch.requests {
+                tell.say(|| format!("    carried out: {}", asked(request)));
+                self.effect(world, request, luck == Luck::Lingering, &mut fetched);
+            }
+        }
+        batch.ended = Some(Ended { well, at, fetched: if well { fetched } else { BTreeSet::new() } });
+        false
+    }
+
+    fn submit(&self, world: &mut World, batch: &mut Batch, at: Timestamp, tell: &mut Teller) -> bool {
+        if batch.submitter.is_some() {
+            tell.say(|| "    condor_submit has ended".to_owned());
+            batch.ended = Some(Ended { well: true, at, fetched: BTreeSet::new() });
+            return false;
+        }
+        if batch.not_after == Timestamp(0) {
+            // A broken variant without intents.
+            batch.not_after = world.limit();
+        }
+        let time_left = *batch.time_left.get_or_insert(batch.not_after.0 >= FAR);
+        if !time_left {
+            tell.say(|| "    the time for this submission had passed before it began".to_owned());
+            batch.ended = Some(Ended { well: false, at, fetched: BTreeSet::new() });
+            return false;
+        }
+        if self.scene.two_operators && batch.checked {
+            // The time that is left is computed; the tool is started in the next step.
+            batch.checked = false;
+            tell.say(|| "    the time that is left for condor_submit is computed".to_owned());
+            return true;
+        }
+        let rows = batch.requests.iter().flat_map(|request| {
+            let indices = match &request.work {
+                Work::Submit(indices, _) => indices.clone(),
+                _ => Indices::default(),
+            };
+            let (object, attempt) = (number(&request.key.uid), request.key.attempt);
+            indices.iter().map(move |index| (object, attempt, index)).collect::<Vec<_>>()
+        });
+        let overdue = batch.not_after.0 < FAR;
+        let limit = if overdue { world.limit() } else { batch.not_after };
+        let number = (0..=u8::MAX).find(|number| world.submitters.iter().all(|other| other.number != *number)).unwrap();
+        batch.submitter = Some(number);
+        tell.say(|| "    condor_submit is started".to_owned());
+        world.submitters.push(Submitter { number, rows: rows.collect(), limit, overdue, cluster: None });
+        true
+    }
+
+    fn effect(&self, world: &mut World, request: &Request, lingering: bool, fetched: &mut BTreeSet<(u8, Index)>) {
+        let owner = number(&request.key.uid);
+        match &request.work {
+            Work::Remove(scope) => world.remove_scope(owner, scope, lingering),
+            Work::Hold => {
+                for job in world.schedd.queue.iter_mut().filter(|job| job.object == owner) {
+                    if matches!(job.ad.status, JobStatus::Idle | JobStatus::Running) {
+                        job.ad.status = JobStatus::Held;
+                        job.ad.hold = Hold { code: Hold::BY_USER, subcode: Hold::SUSPENDED, reason: String::new() };
+                    }
+                }
+            }
+            Work::Release => {
+                for job in world.schedd.queue.iter_mut().filter(|job| job.object == owner) {
+                    if job.ad.status == JobStatus::Held && job.ad.hold.is_ours() {
+                        job.ad.status = JobStatus::Idle;
+                    }
+                }
+            }
+            Work::Fetch(indices) => {
+                for place in 0..world.schedd.queue.len() {
+                    let job = &mut world.schedd.queue[place];
+                    let ended = job.ad.status == JobStatus::Completed && !job.late();
+                    if job.object == owner && ended && indices.contains(job.ad.index) {
+                        job.ad.staged_out = Some(SchedDate(7));
+                        let index = job.ad.index.0 as usize;
+                        world.seen.output[usize::from(owner)][index] = true;
+                    }
+                }
+                let there = |index: &Index| world.seen.output[usize::from(owner)][index.0 as usize];
+                fetched.extend(indices.iter().filter(there).map(|index| (owner, index)));
+                if self.scene.leaves_when_fetched {
+                    world.schedd.leave_all(|job| job.ad.status == JobStatus::Completed && job.ad.staged_out.is_some());
+                }
+            }
+            Work::Tidy(indices) => world.schedd.leave_all(|job| {
+                job.object == owner && job.ad.status == JobStatus::Completed && indices.contains(job.ad.index)
+            }),
+            Work::Submit(..) | Work::AttachFinalizer | Work::ReleaseFinalizer(_) => {}
+        }
+    }
+
+    fn commit(&self, world: &mut World, op: usize, batch: &mut Batch, not_run: bool) {
+        let now = world.tick();
+        let ended = batch.ended.take().unwrap_or(Ended { well: false, at: now, fetched: BTreeSet::new() });
+        let failed = |reason: &str| Failure { reason: reason.to_owned(), message: String::new() };
+        for request in &batch.requests {
+            let rows = &mut world.operators[op].ledger.rows[object(request)];
+            match &request.work {
+                Work::Submit(..) => {
+                    let refusal = (!ended.well).then_some("refused");
+                    rows.resolve_submit(&request.key, ended.at, refusal, not_run);
+                }
+                Work::Fetch(asked_for) if ended.well => {
+                    let owner = number(&request.key.uid);
+                    let fetched: Indices =
+                        asked_for.iter().filter(|index| ended.fetched.contains(&(owner, *index))).collect();
+                    let missing = (fetched.len() < asked_for.len()).then(|| failed("FetchFailed"));
+                    rows.resolve(&request.key, ended.at, missing, &fetched);
+                }
+                _ => {
+                    let failure = (!ended.well).then(|| failed(if not_run { "Stopped" } else { "ScheddUnreachable" }));
+                    rows.resolve(&request.key, ended.at, failure, &Indices::default());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,408 @@
+//! One state of the world: the API server, the operators with their ledgers and memories, HTCondor, and what a bystander has
+//! seen so far.
+//!
+//! Time is symbolic. A moment is a rank: after each step all moments that still occur are numbered anew, so that two worlds
+//! that differ only in how long things took are one. Limits that lie ahead are numbered from [`FAR`] in the order in which
+//! they will pass; when one passes, it becomes that moment everywhere.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use htc_operator::machine::decide::Look;
+use htc_operator::machine::facts::{
+    Answer, Evidence, InFlight, Job, Known, LastRequest, Published, Reach, Submission, Witness,
+};
+use htc_operator::machine::judge::REMOVED_BY_US;
+use htc_operator::machine::worker::Step;
+use htc_operator::machine::{Birthdate, Index, JobId, Kind, Request, Timestamp, Uid};
+
+use crate::condor::{Schedd, Submitter};
+
+/// Limits that lie ahead are numbered from here.
+pub const FAR: i64 = 1_000_000;
+
+/// A world.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct World {
+    pub objects: Vec<Slot>,
+    pub operators: Vec<Operator>,
+    pub schedd: Schedd,
+    pub submitters: Vec<Submitter>,
+    /// An old copy of the first operator's ledger.
+    pub copy: Option<Ledger>,
+    /// How many more troubles may happen.
+    pub troubles: u8,
+    pub seen: Seen,
+    pub broken: Option<Broken>,
+    pub clock: i64,
+    pub next_ledger: u8,
+}
+
+/// One `HTCJob` on the API server.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Slot {
+    NotYet,
+    There(HtcJob),
+    Gone,
+}
+
+/// What the API server has of an `HTCJob`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct HtcJob {
+    pub deleting: bool,
+    pub finalizer: bool,
+    /// The ledger that claimed it.
+    pub claim: Option<u8>,
+    pub suspend: bool,
+    pub published: Published,
+}
+
+/// One operator process with its ledger.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Operator {
+    pub ledger: Ledger,
+    pub awake: bool,
+    /// Whether its fence holds.
+    pub leads: bool,
+    pub memory: Memory,
+}
+
+/// A ledger: what `ledger::store` writes and `ledger::load` reads.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Ledger {
+    pub id: u8,
+    pub rows: Vec<Rows>,
+}
+
+/// The rows of one object.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Rows {
+    pub known: Option<Known>,
+    pub submissions: Vec<(Submission, Witness, Fate)>,
+    pub requests: BTreeMap<Kind, LastRequest>,
+    pub jobs: BTreeMap<Index, Job>,
+}
+
+/// `submissions.state`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fate {
+    Open,
+    Superseded,
+    NotRun,
+}
+
+/// What a crash takes away.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Memory {
+    /// The watch's view of the objects.
+    pub cache: Vec<Option<HtcJob>>,
+    /// The watch lags behind.
+    pub stalled: bool,
+    pub registry: Vec<Option<Entry>>,
+    pub lanes: BTreeMap<Lane, Vec<Request>>,
+    pub batches: BTreeMap<Lane, Batch>,
+    pub watched: Vec<Option<Watched>>,
+    pub before: Before,
+    /// A look whose question about the queue is answered and whose history is still to be asked.
+    pub look: Option<PendingLook>,
+    /// A reconcile that has gathered the first half of its facts.
+    pub reading: Option<Reading>,
+    /// When the wait for an earlier operator's submitter is over.
+    pub strangers: Vec<Option<Timestamp>>,
+}
+
+/// A request in the registry.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Entry {
+    pub request: InFlight,
+    pub cancelled: bool,
+}
+
+/// The workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Lane {
+    Submit,
+    Remove,
+    Hold,
+    Fetch,
+    Tidy,
+}
+
+/// A batch under way.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Batch {
+    pub requests: Vec<Request>,
+    pub step: Step,
+    pub not_after: Timestamp,
+    /// Whether the fence was found to hold since the intents were durable.
+    pub checked: bool,
+    /// What `not_after - now` came to when it was computed: whether anything is left.
+    pub time_left: Option<bool>,
+    pub submitter: Option<u8>,
+    pub ended: Option<Ended>,
+}
+
+/// How a tool ended.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Ended {
+    pub well: bool,
+    pub at: Timestamp,
+    /// Of a fetch: whose output has come.
+    pub fetched: BTreeSet<(u8, Index)>,
+}
+
+/// An entry of the tracker's watch list.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Watched {
+    pub look: Look,
+    pub evidence: Evidence,
+}
+
+/// What the tracker compares a look with.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Before {
+    pub birthdate: Option<(Birthdate, Timestamp)>,
+    pub live: BTreeSet<JobId>,
+    pub doubted: bool,
+}
+
+/// The first half of a look.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PendingLook {
+    pub asked_at: Timestamp,
+    pub birthdate: Birthdate,
+    pub ads: Vec<std::sync::Arc<[htc_operator::machine::facts::Ad]>>,
+    pub wanted: BTreeMap<u8, Reach>,
+}
+
+/// The first half of a reconcile's facts.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Reading {
+    pub object: u8,
+    pub view: HtcJob,
+    pub in_flight: Option<InFlight>,
+    pub evidence: Evidence,
+    /// Read too early, by a broken variant.
+    pub rows: Option<Rows>,
+}
+
+/// What a bystander has seen, of each object and index.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Seen {
+    /// How many jobs have run the payload.
+    pub ran: Vec<Vec<u8>>,
+    /// Something else than the operator made an end of a job of this index.
+    pub excused: Vec<Vec<bool>>,
+    /// The output lies in its folder.
+    pub output: Vec<Vec<bool>>,
+}
+
+/// A promise that was broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Broken {
+    RanTwice,
+    LeftBehind,
+    PhaseWentBack,
+    IdChanged,
+    ToolBehindFence,
+    Forgotten,
+}
+
+pub fn uid(object: u8) -> Uid {
+    Uid::from(name(object))
+}
+
+/// The name of an object.
+pub fn name(object: u8) -> &'static str {
+    ["a", "b", "c"][usize::from(object)]
+}
+
+/// The number of an object.
+pub fn number(uid: &Uid) -> u8 {
+    uid.as_str().bytes().next().map_or(0, |byte| byte - b'a')
+}
+
+impl Memory {
+    pub fn new(objects: usize) -> Self {
+        Self {
+            cache: vec![None; objects],
+            registry: vec![None; objects],
+            watched: vec![None; objects],
+            strangers: vec![None; objects],
+            ..Self::default()
+        }
+    }
+}
+
+impl Ledger {
+    pub fn new(id: u8, objects: usize) -> Self {
+        Self { id, rows: vec![Rows::default(); objects] }
+    }
+}
+
+impl World {
+    /// The next moment.
+    pub fn tick(&mut self) -> Timestamp {
+        self.clock += 1;
+        Timestamp(self.clock)
+    }
+
+    /// A limit that lies ahead, behind all others.
+    pub fn limit(&mut self) -> Timestamp {
+        let mut last = FAR;
+        self.times(&mut |time| last = last.max(*time));
+        Timestamp(last + 1)
+    }
+
+    pub fn object(&self, object: u8) -> Option<&HtcJob> {
+        match &self.objects[usize::from(object)] {
+            Slot::There(job) => Some(job),
+            Slot::NotYet | Slot::Gone => None,
+        }
+    }
+
+    pub fn object_mut(&mut self, object: u8) -> Option<&mut HtcJob> {
+        match &mut self.objects[usize::from(object)] {
+            Slot::There(job) => Some(job),
+            Slot::NotYet | Slot::Gone => None,
+        }
+    }
+
+    pub fn breaks(&mut self, promise: Broken) {
+        self.broken.get_or_insert(promise);
+    }
+
+    /// Numbers all moments anew, and lets the watches see what there is.
+    pub fn settle(&mut self) {
+        let objects: Vec<Option<HtcJob>> = self
+            .objects
+            .iter()
+            .map(|slot| match slot {
+                Slot::There(job) => Some(job.clone()),
+                Slot::NotYet | Slot::Gone => None,
+            })
+            .collect();
+        for operator in &mut self.operators {
+            if operator.awake && !operator.memory.stalled && operator.memory.cache != objects {
+                operator.memory.cache.clone_from(&objects);
+            }
+            for (object, seen) in operator.memory.cache.iter().enumerate() {
+                if seen.is_none() {
+                    operator.memory.watched[object] = None;
+                }
+            }
+        }
+        let mut moments = Vec::with_capacity(32);
+        self.times(&mut |time| moments.push(*time));
+        moments.sort_unstable();
+        moments.dedup();
+        let near = moments.partition_point(|time| *time < FAR);
+        let rank = |time: i64| {
+            let place = moments.partition_point(|other| *other < time);
+            let rank = if place < near { place + 1 } else { place - near + 1 };
+            i64::try_from(rank).unwrap() + if place < near { 0 } else { FAR }
+        };
+        self.times(&mut |time| *time = rank(*time));
+        self.clock = i64::try_from(near).unwrap();
+    }
+
+    /// The earliest limit that lies ahead.
+    pub fn first_limit(&mut self) -> Option<Timestamp> {
+        let mut first = None;
+        self.times(&mut |time| {
+            if *time >= FAR && first.is_none_or(|first| *time < first) {
+                first = Some(*time);
+            }
+        });
+        first.map(Timestamp)
+    }
+
+    /// Calls `work` for all moments that matter; 0 is none.
+    pub fn times(&mut self, work: &mut dyn FnMut(&mut i64)) {
+        let mut each = |time: &mut Timestamp| {
+            if time.0 != 0 {
+                work(&mut time.0);
+            }
+        };
+        for operator in &mut self.operators {
+            operator.ledger.times(&mut each);
+            operator.memory.times(&mut each);
+        }
+        if let Some(copy) = &mut self.copy {
+            copy.times(&mut each);
+        }
+        for submitter in &mut self.submitters {
+            each(&mut submitter.limit);
+        }
+        for job in &mut self.schedd.queue {
+            each(&mut job.limit);
+        }
+    }
+}
+
+impl Ledger {
+    fn times(&mut self, each: &mut dyn FnMut(&mut Timestamp)) {
+        for rows in &mut self.rows {
+            if let Some(known) = &mut rows.known {
+                for condition in &mut known.conditions {
+                    each(&mut condition.since);
+                }
+            }
+            for (submission, _, _) in &mut rows.submissions {
+                each(&mut submission.not_after);
+                if let Some(dead) = &mut submission.dead_since {
+                    each(dead);
+                }
+            }
+            for request in rows.requests.values_mut() {
+                each(&mut request.started);
+                if let Some(finished) = &mut request.finished {
+                    each(finished);
+                }
+            }
+            for job in rows.jobs.values_mut() {
+                each(&mut job.recorded);
+            }
+        }
+    }
+}
+
+impl Memory {
+    fn times(&mut self, each: &mut dyn FnMut(&mut Timestamp)) {
+        for batch in self.batches.values_mut() {
+            each(&mut batch.not_after);
+            if let Some(ended) = &mut batch.ended {
+                each(&mut ended.at);
+            }
+        }
+        for watched in self.watched.iter_mut().flatten() {
+            evidence_times(&mut watched.evidence, each);
+        }
+        if let Some((_, since)) = &mut self.before.birthdate {
+            each(since);
+        }
+        if let Some(look) = &mut self.look {
+            each(&mut look.asked_at);
+        }
+        if let Some(reading) = &mut self.reading {
+            evidence_times(&mut reading.evidence, each);
+        }
+        for settles in self.strangers.iter_mut().flatten() {
+            each(settles);
+        }
+    }
+}
+
+fn evidence_times(evidence: &mut Evidence, each: &mut dyn FnMut(&mut Timestamp)) {
+    if let Answer::Known(queue) = &mut evidence.queue {
+        each(&mut queue.asked_at);
+        each(&mut queue.steady_since);
+    }
+    if let Answer::Known(history) = &mut evidence.history {
+        each(&mut history.asked_at);
+    }
+}
+
+/// The reason that HTCondor keeps of a removal by this operator.
+pub fn by_us() -> String {
+    format!("{REMOVED_BY_US} (by user operator)")
+}
