@@ -1,5 +1,6 @@
 //! The thread that owns the file.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -17,7 +18,25 @@ const BATCH: usize = 512;
 /// Runs its statements; without a connection it only gives its answer, which is then that of the failed transaction.
 type Task = Box<dyn FnOnce(Option<&Connection>) -> Answer + Send>;
 /// Sends the task's own result once the transaction's fate is known.
-type Answer = Box<dyn FnOnce(Result<(), String>) + Send>;
+type Answer = Box<dyn FnOnce(Result<(), NotCommitted>) + Send>;
+
+/// Why a transaction was not committed, for each of its tasks.
+#[derive(Clone, Debug)]
+enum NotCommitted {
+    /// SQLite's words.
+    Sql(String),
+    /// This file is no longer the one that is open.
+    Gone(PathBuf),
+}
+
+impl From<NotCommitted> for LedgerError {
+    fn from(why: NotCommitted) -> Self {
+        match why {
+            NotCommitted::Sql(words) => Self::Commit(words),
+            NotCommitted::Gone(path) => Self::Gone { path },
+        }
+    }
+}
 
 /// The ledger: a handle to the thread that owns the file. Clones share it; the file is closed with the last of them.
 #[derive(Clone)]
@@ -40,10 +59,11 @@ impl Ledger {
         let fresh = !has_ledger_id(&connection)?;
         schema::migrate(&connection)?;
         let id = ledger_id(&connection)?;
+        let files = Files::of(path);
         let (sender, receiver) = sync_channel(QUEUE);
         std::thread::Builder::new()
             .name("ledger".to_owned())
-            .spawn(move || serve(connection, &receiver))
+            .spawn(move || serve(connection, &files, &receiver))
             .map_err(|source| LedgerError::Open { path: path.to_owned(), source: source.into() })?;
         Ok(Self { sender, id: id.into(), fresh })
     }
@@ -72,7 +92,7 @@ impl Ledger {
                 let _ = sender.send(match (committed, result) {
                     (Ok(()), Some(result)) => result,
                     (Ok(()), None) => Err(LedgerError::Stopped),
-                    (Err(words), _) => Err(LedgerError::Commit(words)),
+                    (Err(why), _) => Err(why.into()),
                 });
             })
         });
@@ -103,17 +123,45 @@ fn within_savepoint<T>(
     result
 }
 
-fn serve(mut connection: Connection, receiver: &Receiver<Task>) {
+/// The files that the connection has open, each with the device and inode that were found under its name.
+struct Files(Vec<(PathBuf, Option<(u64, u64)>)>);
+
+impl Files {
+    /// The database, and the log that holds what is not in it yet.
+    fn of(path: &Path) -> Self {
+        let mut log = path.as_os_str().to_owned();
+        log.push("-wal");
+        Self([path.to_owned(), PathBuf::from(log)].into_iter().map(|path| (path.clone(), inode(&path))).collect())
+    }
+
+    /// Fails when a name no longer leads to the open file: whatever is written then is lost with the last handle.
+    fn check(&self) -> Result<(), NotCommitted> {
+        let gone = self.0.iter().find(|(path, found)| inode(path) != *found);
+        gone.map_or(Ok(()), |(path, _)| Err(NotCommitted::Gone(path.clone())))
+    }
+}
+
+fn inode(path: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
+}
+
+fn serve(mut connection: Connection, files: &Files, receiver: &Receiver<Task>) {
+    let sql = |error: rusqlite::Error| NotCommitted::Sql(error.to_string());
     while let Ok(first) = receiver.recv() {
         let tasks = std::iter::once(first).chain(receiver.try_iter().take(BATCH - 1));
-        let (answers, committed): (Vec<Answer>, _) =
-            match connection.transaction_with_behavior(TransactionBehavior::Immediate) {
-                Ok(transaction) => (tasks.map(|task| task(Some(&transaction))).collect(), transaction.commit()),
-                Err(error) => (tasks.map(|task| task(None)).collect(), Err(error)),
-            };
-        let committed = committed.map_err(|error| error.to_string());
-        if let Err(words) = &committed {
-            tracing::error!(error = %words, "the ledger could not commit");
+        let begun = files
+            .check()
+            .and_then(|()| connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(sql));
+        let (answers, committed): (Vec<Answer>, _) = match begun {
+            Ok(transaction) => (
+                tasks.map(|task| task(Some(&transaction))).collect(),
+                // Asked again, since an answer means that it is there to stay.
+                transaction.commit().map_err(sql).and_then(|()| files.check()),
+            ),
+            Err(why) => (tasks.map(|task| task(None)).collect(), Err(why)),
+        };
+        if let Err(why) = &committed {
+            tracing::error!(error = %LedgerError::from(why.clone()), "nothing is stored");
         }
         for answer in answers {
             answer(committed.clone());

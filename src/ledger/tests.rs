@@ -308,3 +308,22 @@ async fn one_bad_task_does_not_spoil_the_transaction_of_the_others() {
     assert!(record.known.is_some());
     assert_eq!(record.highest, Attempt(1), "half of a failed task must not stay");
 }
+
+/// What is written into a file that has no name any more would be lost at the next start.
+#[tokio::test]
+async fn a_file_that_was_taken_away_takes_nothing_in() {
+    for file in ["htcjobs.db", "htcjobs.db-wal"] {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open(&folder.path().join("htcjobs.db")).unwrap();
+        let store = || ledger.save(save(known(Phase::Pending), Vec::new(), Vec::new()));
+        store().await.unwrap();
+        let (here, away) = (folder.path().join(file), folder.path().join("away"));
+        std::fs::rename(&here, &away).unwrap();
+        assert!(matches!(store().await, Err(LedgerError::Gone { path }) if path == here), "{file} deleted");
+        std::fs::copy(&away, &here).unwrap();
+        assert!(matches!(ledger.load(&uid()).await, Err(LedgerError::Gone { .. })), "{file} replaced");
+        std::fs::rename(&away, &here).unwrap();
+        store().await.unwrap();
+        assert!(ledger.load(&uid()).await.unwrap().known.is_some(), "{file} back");
+    }
+}
