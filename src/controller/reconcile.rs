@@ -68,10 +68,15 @@ pub(super) async fn reconcile(object: Arc<Observed>, context: Arc<Context>) -> R
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "the shape that the controller asks for")]
-pub(super) fn on_error(object: Arc<Observed>, _error: &ReconcileError, context: Arc<Context>) -> Requeue {
+pub(super) fn on_error(object: Arc<Observed>, error: &ReconcileError, context: Arc<Context>) -> Requeue {
     let uid = Uid::from(object.uid().unwrap_or_default().as_str());
     let mut failing = context.failing.lock().unwrap_or_else(PoisonError::into_inner);
-    Requeue::requeue(failing.entry(uid).or_insert_with(|| Pauses::new(PAUSES.0, PAUSES.1)).pause())
+    let pause = failing.entry(uid).or_insert_with(|| Pauses::new(PAUSES.0, PAUSES.1)).pause();
+    let asked_for = match error {
+        ReconcileError::Api { source, .. } => super::retry_after(source),
+        ReconcileError::Ledger(_) | ReconcileError::ApiSilent { .. } | ReconcileError::Nameless(_) => Duration::ZERO,
+    };
+    Requeue::requeue(pause.max(asked_for.min(PAUSES.1)))
 }
 
 fn requeue(again: Option<Duration>) -> Requeue {
