@@ -11,7 +11,8 @@
 //! - [`controller`]: watches, gathers, decides, commits, hands over, publishes; the only place that writes to Kubernetes.
 //! - [`operator`] puts them together; [`check`] looks whether they could work.
 //!
-//! Beside them: [`config`], [`clock`], [`fence`] (may this operator act?), [`retry`] (growing pauses), [`telemetry`].
+//! Beside them: [`config`], [`clock`], [`fence`] (may this operator act?), [`retry`] (growing pauses), [`orphans`] (jobs without an
+//! object), [`telemetry`].
 
 pub mod api;
 pub mod check;
@@ -23,6 +24,7 @@ pub mod fence;
 pub mod ledger;
 pub mod machine;
 pub mod operator;
+pub mod orphans;
 pub mod retry;
 pub mod telemetry;
 pub mod tracker;

@@ -139,6 +139,7 @@ pub async fn run(config: Config) -> Result<(), StartError> {
         let _ = stopped.wait_for(|stopped| *stopped).await;
     };
     let mut looks = tokio::spawn(async move { tracker.run().await });
+    let counted = tokio::spawn(crate::orphans::count_at_start(client.clone(), schedd));
     let mut told = tokio::spawn({
         let (client, ledger, fence) = (client, ledger.clone(), fence.clone());
         async move { publisher.run(client, ledger, clock, fence).await }
@@ -175,6 +176,7 @@ pub async fn run(config: Config) -> Result<(), StartError> {
     }
     looks.abort();
     told.abort();
+    counted.abort();
     Ok(())
 }
 

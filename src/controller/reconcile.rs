@@ -17,6 +17,8 @@ use crate::ledger::ObjectName;
 use crate::ledger::Save;
 use crate::machine::decide::{Action, Decision, Look, decide};
 use crate::machine::facts::Known;
+use crate::machine::ids::id_lines;
+use crate::machine::request::ReleasePermit;
 use crate::machine::rules::Rules;
 use crate::machine::transitions::{Transition, Trigger};
 use crate::machine::{Request, Uid, Work};
@@ -25,6 +27,8 @@ use crate::workers::Job;
 
 /// First and longest pause after a failed reconcile.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
+/// Most bytes of job ids in one log line.
+const IDS_IN_LINE: usize = 8 * 1024;
 /// Pause when a worker's queue is full.
 const BUSY: Duration = Duration::from_secs(1);
 
@@ -44,7 +48,8 @@ pub(super) async fn reconcile(object: Arc<Observed>, context: Arc<Context>) -> R
             attach(&context, &object, &gathered.name).await?;
             return Ok(requeue(again));
         }
-        Action::Hand(Request { work: Work::ReleaseFinalizer(_), .. }) => {
+        Action::Hand(Request { work: Work::ReleaseFinalizer(permit), .. }) => {
+            name_what_is_left(&permit, &object, &gathered.name, &uid);
             release(&context, &object, &gathered.name).await?;
             forget(&context, &uid, &reference);
             return Ok(Requeue::await_change());
@@ -129,6 +134,19 @@ fn log(name: &ObjectName, uid: &Uid, transitions: &[Transition], before: Option<
         } else {
             tracing::info!(%namespace, %name, %uid, from, to, reason, jobs, "{}", transition.detail);
         }
+    }
+}
+
+/// All ids that may be left when an admin lets an object go: an Event has no room for many. The status may know ids that
+/// the ledger lacks.
+fn name_what_is_left(permit: &ReleasePermit, object: &Observed, name: &ObjectName, uid: &Uid) {
+    let ReleasePermit::Abandoned(ids) = permit else { return };
+    let ObjectName { namespace, name } = name;
+    let status = object.0.as_ref().ok().and_then(|job| job.status.as_ref());
+    let published = status.and_then(|status| status.jobs.as_deref()).unwrap_or_default();
+    tracing::warn!(%namespace, %name, %uid, jobs = ids.len(), published, "abandoned by annotation");
+    for ids in id_lines(ids, IDS_IN_LINE) {
+        tracing::warn!(%namespace, %name, %uid, %ids, "these jobs may be left in HTCondor");
     }
 }
 

@@ -1,5 +1,7 @@
 //! Objects that are being deleted: remove, prove, release.
 
+use std::collections::BTreeSet;
+
 use super::{Action, Look, Run};
 use crate::api::{ConditionStatus, ConditionType};
 use crate::machine::facts::{Answer, JobStatus};
@@ -12,6 +14,9 @@ use crate::machine::transitions::Trigger;
 
 use ConditionStatus::{False, True};
 
+/// Most bytes of job ids in the Event of an abandoned object; its message may have 1024 in all.
+const IDS_IN_EVENT: usize = 700;
+
 impl Run<'_> {
     pub(super) fn terminate(&mut self) {
         if self.known.phase != Phase::Terminating {
@@ -23,9 +28,12 @@ impl Run<'_> {
         }
         self.cancel_what_waits();
         if self.facts.object.abandon {
-            let ids: Vec<JobId> = self.record.jobs.values().filter(|job| !job.gone).map(|job| job.id).collect();
-            let detail =
-                format!("abandoned by annotation; these jobs may be left in HTCondor: {}", id_ranges(&ids, 512));
+            let ids = self.may_be_left();
+            let detail = format!(
+                "abandoned by annotation; these jobs may be left in HTCondor: {}; the log names all; the constraint HTCJobUID == \"{}\" finds them",
+                if ids.is_empty() { "none is known".to_owned() } else { id_ranges(&ids, IDS_IN_EVENT) },
+                self.facts.object.uid
+            );
             self.release(ReleasePermit::Abandoned(ids), detail, true);
             return;
         }
@@ -54,6 +62,16 @@ impl Run<'_> {
             return;
         }
         self.remove_then_prove(began.max(dead.unwrap_or(began)));
+    }
+
+    /// The jobs that are recorded or were seen in the last answer, and are not known to be gone.
+    fn may_be_left(&self) -> Vec<JobId> {
+        let recorded = self.record.jobs.values().filter(|job| !job.gone).map(|job| job.id);
+        let seen = match &self.facts.evidence.queue {
+            Answer::Known(queue) => queue.ads.as_ref(),
+            Answer::Unknown(_) => &[],
+        };
+        recorded.chain(seen.iter().map(|ad| ad.id)).collect::<BTreeSet<JobId>>().into_iter().collect()
     }
 
     fn cancel_what_waits(&mut self) {
