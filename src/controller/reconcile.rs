@@ -45,14 +45,14 @@ pub(super) async fn reconcile(object: Arc<Observed>, context: Arc<Context>) -> R
     let mut again = decision.again;
     match decision.action {
         Action::Hand(Request { work: Work::AttachFinalizer, .. }) => {
-            attach(&context, &object, &gathered.name).await?;
-            return Ok(requeue(again));
+            let done = attach(&context, &object, &gathered.name).await?;
+            return Ok(requeue(sooner(again, done)));
         }
         Action::Hand(Request { work: Work::ReleaseFinalizer(permit), .. }) => {
             name_what_is_left(&permit, &object, &gathered.name, &uid);
-            release(&context, &object, &gathered.name).await?;
+            let done = release(&context, &object, &gathered.name).await?;
             forget(&context, &uid, &reference);
-            return Ok(Requeue::await_change());
+            return Ok(requeue(sooner(None, done)));
         }
         Action::Hand(request) => {
             let job = Job { request, name: gathered.name.clone(), object: reference, plan: gathered.plan.clone() };
@@ -66,7 +66,8 @@ pub(super) async fn reconcile(object: Arc<Observed>, context: Arc<Context>) -> R
     if let Some(record) = decision.after.as_ref().filter(|_| gathered.facts.object.finalizer) {
         let old = object.0.as_ref().ok().and_then(|job| job.status.as_ref());
         let status = status(record, &gathered.facts, old, &context.schedd, object.meta().generation);
-        publish(&context, &object, &gathered.name, &uid, status).await?;
+        let done = publish(&context, &object, &gathered.name, &uid, status).await?;
+        again = sooner(again, done);
     }
     context.failing.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
     Ok(requeue(again))
@@ -82,6 +83,12 @@ pub(super) fn on_error(object: Arc<Observed>, error: &ReconcileError, context: A
         ReconcileError::Ledger(_) | ReconcileError::ApiSilent { .. } | ReconcileError::Nameless(_) => Duration::ZERO,
     };
     Requeue::requeue(pause.max(asked_for.min(PAUSES.1)))
+}
+
+/// A write that the API server refused as a conflict is tried again even if the watch shows no change: one that was made
+/// up on the way, or whose change was seen already, would never be.
+fn sooner(again: Option<Duration>, done: bool) -> Option<Duration> {
+    if done { again } else { Some(again.map_or(BUSY, |again| again.min(BUSY))) }
 }
 
 fn requeue(again: Option<Duration>) -> Requeue {
@@ -151,7 +158,7 @@ fn name_what_is_left(permit: &ReleasePermit, object: &Observed, name: &ObjectNam
 }
 
 /// Attaches the finalizer and the claim in one patch, only if the object is still the one that was seen.
-async fn attach(context: &Context, object: &Observed, name: &ObjectName) -> Result<(), ReconcileError> {
+async fn attach(context: &Context, object: &Observed, name: &ObjectName) -> Result<bool, ReconcileError> {
     let mut finalizers = object.finalizers().to_vec();
     if !finalizers.iter().any(|finalizer| finalizer == FINALIZER) {
         finalizers.push(FINALIZER.to_owned());
@@ -161,7 +168,7 @@ async fn attach(context: &Context, object: &Observed, name: &ObjectName) -> Resu
 }
 
 /// Takes our finalizers away, only if the object is still the one that was seen. One that is gone already is fine.
-async fn release(context: &Context, object: &Observed, name: &ObjectName) -> Result<(), ReconcileError> {
+async fn release(context: &Context, object: &Observed, name: &ObjectName) -> Result<bool, ReconcileError> {
     let finalizers: Vec<&String> =
         object.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER && *finalizer != OLD_FINALIZER).collect();
     patch_metadata(context, object, name, "release the finalizer", json!({ "finalizers": finalizers })).await
@@ -174,21 +181,20 @@ async fn patch_metadata(
     name: &ObjectName,
     what: &'static str,
     mut metadata: serde_json::Value,
-) -> Result<(), ReconcileError> {
+) -> Result<bool, ReconcileError> {
     metadata["uid"] = json!(object.uid());
     metadata["resourceVersion"] = json!(object.resource_version());
     if context.fence.check().is_err() {
-        return Ok(());
+        return Ok(true);
     }
     let api: Api<Observed> = Api::namespaced(context.client.clone(), &name.namespace);
     let patch = Patch::Merge(json!({ "metadata": metadata }));
     let parameters = PatchParams::default();
     let request = api.patch(&name.name, &parameters, &patch);
-    ask(what, name, tokio::time::timeout(API_LIMIT, request).await).map(drop)
+    ask(what, name, tokio::time::timeout(API_LIMIT, request).await)
 }
 
-/// Whether a request to the API server was carried out. An object that is gone, or not the one that was seen, needs nothing more:
-/// the watch shows what there is.
+/// Whether a request to the API server was carried out; not if the object is not, or no longer, the one that was seen.
 pub(super) fn ask<T>(
     what: &'static str,
     name: &ObjectName,
