@@ -14,6 +14,7 @@
 pub mod census;
 pub mod dice;
 pub mod gates;
+pub mod volume;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -21,7 +22,7 @@ use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use serde_json::Value;
-use testbed::{Account, Assets, Client, Kube, Owned, Pool, PoolOptions, Scratch, Spec, Version, wait_for};
+use testbed::{Account, Assets, Client, Kube, Owned, Pool, PoolOptions, Proxy, Scratch, Spec, Version, wait_for};
 
 /// How long anything may take that normally takes seconds: machines are noisy.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -54,6 +55,7 @@ pub struct Bed {
     kubeconfig: PathBuf,
     operator: Mutex<Option<Owned>>,
     arguments: Vec<String>,
+    volume: Option<volume::Volume>,
     runs: AtomicU32,
     namespaces: AtomicU32,
 }
@@ -85,6 +87,7 @@ impl Bed {
             kubeconfig,
             operator: Mutex::new(None),
             arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
+            volume: None,
             runs: AtomicU32::new(0),
             namespaces: AtomicU32::new(0),
         }
@@ -111,16 +114,24 @@ impl Bed {
     pub fn start_operator(&self) {
         let run = self.runs.fetch_add(1, Ordering::Relaxed);
         let log = self.scratch.path().join(format!("operator-{run}.log"));
-        let spec = self.operator_spec("run", &log).args(SHORT).args(&self.arguments);
+        let own = |short: &&&str| {
+            let flag = short.split('=').next().unwrap();
+            !self.arguments.iter().any(|argument| argument.split('=').next() == Some(flag))
+        };
+        let spec = self.operator_spec("run", &log).args(SHORT.iter().filter(own)).args(&self.arguments);
         *self.operator.lock().unwrap() = Some(Owned::spawn(&spec).unwrap());
     }
 
     /// The operator's program with one command and the settings that all its commands have.
     pub fn operator_spec(&self, command: &str, log: &std::path::Path) -> Spec {
         let program = self.scratch.share(env!("CARGO_BIN_EXE_htc-operator").as_ref()).unwrap();
-        Spec::new(program, log)
-            .args([command, "--schedd", self.pool.schedd_name(), "--log", "info,kube_runtime=warn,htc_operator=debug"])
-            .args(["--data-dir".as_ref(), self.data.as_os_str()])
+        let spec = match &self.volume {
+            None => Spec::new(program, log),
+            Some(volume) => volume.spec(&program, log),
+        };
+        let data = self.volume.as_ref().map_or(&self.data, volume::Volume::at);
+        spec.args([command, "--schedd", self.pool.schedd_name(), "--log", "info,kube_runtime=warn,htc_operator=debug"])
+            .args(["--data-dir".as_ref(), data.as_os_str()])
             .arg("--image")
             .arg(format!("centos={}", self.assets.image().display()))
             .env("KUBECONFIG", &self.kubeconfig)
@@ -128,6 +139,30 @@ impl Bed {
             .env("HOME", self.condor.home())
             .env("PATH", format!("{}:/usr/bin:/bin", self.condor.bin_dir().display()))
             .env("RUST_BACKTRACE", "1")
+    }
+
+    /// From its next start on the operator reaches the API server only through this proxy.
+    pub fn through(&self, proxy: &Proxy) {
+        let config = serde_json::json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "proxy",
+            "contexts": [{ "name": "proxy", "context": { "cluster": "proxy", "user": "nobody" } }],
+            "clusters": [{ "name": "proxy", "cluster": { "server": proxy.url() } }],
+            "users": [{ "name": "nobody", "user": {} }],
+        });
+        Account::unprivileged().write(&self.kubeconfig, config.to_string(), 0o600).unwrap();
+    }
+
+    /// From its next start on the operator's data folder is a small volume of its own, mounted with these options.
+    pub fn mount_volume(&mut self, options: &str) {
+        let folder = self.volume.as_ref().map_or(&self.data, volume::Volume::at).clone();
+        let volume = volume::Volume::mount(&folder, options, &self.scratch);
+        self.data = volume.from_outside();
+        self.volume = Some(volume);
+    }
+
+    /// The operator's small volume.
+    pub fn volume(&self) -> &volume::Volume {
+        self.volume.as_ref().expect("a volume is mounted")
     }
 
     /// What the operator of this run has logged so far.

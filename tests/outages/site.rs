@@ -22,11 +22,17 @@ pub struct Site {
 impl Site {
     /// Servers without the operator.
     pub fn new(version: Version) -> Self {
+        Self::with(version, "", &[])
+    }
+
+    /// The same with lines for the pool's configuration and arguments for the operator.
+    pub fn with(version: Version, extra_config: &str, arguments: &[&str]) -> Self {
         let scratch = Scratch::new().unwrap();
         let runs = scratch.dir("runs").unwrap();
         let gates = Gates::new(version);
         let bind = format!("--bind={}", runs.display());
-        let bed = Bed::new(version, &PoolOptions::default(), &[&gates.argument(), &bind]);
+        let options = PoolOptions { extra_config: extra_config.to_owned(), ..PoolOptions::default() };
+        let bed = Bed::new(version, &options, &[&[gates.argument().as_str(), bind.as_str()], arguments].concat());
         // A schedd that finds its jobs' nodes gone with it begins the jobs again after this time: 40 minutes otherwise.
         let mut config = fs::OpenOptions::new().append(true).open(bed.condor.config()).unwrap();
         writeln!(config, "JOB_DEFAULT_LEASE_DURATION = 20").unwrap();
