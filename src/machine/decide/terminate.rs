@@ -14,6 +14,8 @@ use crate::machine::transitions::Trigger;
 
 use ConditionStatus::{False, True};
 
+/// Reason of `JobsRemoved` False once the jobs have outlasted their removal for a while.
+const NOT_REMOVED_YET: &str = "NotRemovedYet";
 /// Most bytes of job ids in the Event of an abandoned object; its message may have 1024 in all.
 const IDS_IN_EVENT: usize = 700;
 
@@ -100,12 +102,15 @@ impl Run<'_> {
             Err(doubt) => {
                 self.remove_again(&doubt, removed);
                 let (reason, message) = self.dispel(&doubt, removed);
-                let stuck = reason == "JobsPresent" && self.now.since(removed) > self.settings.eager;
+                let stuck = reason == "JobsPresent" && self.is_stuck(removed);
                 if stuck {
-                    let message = format!(
-                        "{message}; if their nodes are gone for good, `condor_rm -forcex` makes HTCondor forget them"
-                    );
-                    self.say(ConditionType::JobsRemoved, False, "NotRemovedYet", &message);
+                    let what_to_do = if self.untouched_since(removed) {
+                        "condor_rm has not touched them: check that the operator's token is that of the user who submitted them, or may remove jobs of others"
+                    } else {
+                        "if their nodes are gone for good, `condor_rm -forcex` makes HTCondor forget them"
+                    };
+                    let message = format!("{message}; {what_to_do}");
+                    self.say(ConditionType::JobsRemoved, False, NOT_REMOVED_YET, &message);
                 } else if reason != "Asking" {
                     self.say(ConditionType::JobsRemoved, False, reason, &message);
                 }
@@ -115,12 +120,7 @@ impl Run<'_> {
 
     /// Jobs that an answer younger than the removal shows and that are not being removed: once more, with pauses.
     fn remove_again(&mut self, doubt: &Doubt, removed: Timestamp) {
-        let facts = self.facts;
-        let Answer::Known(queue) = &facts.evidence.queue else {
-            return;
-        };
-        let untouched = queue.ads.iter().any(|ad| ad.status != JobStatus::Removed);
-        if matches!(doubt, Doubt::Present(_)) && untouched && queue.asked_at > removed {
+        if matches!(doubt, Doubt::Present(_)) && self.untouched_since(removed) {
             let step = self.record.requests.get(&Kind::Remove).map_or(0, |last| last.step);
             let due = removed.plus(self.settings.pause(step));
             if due <= self.now {
@@ -128,6 +128,23 @@ impl Run<'_> {
             } else {
                 self.look_again(due.since(self.now));
             }
+        }
+    }
+
+    /// Whether it is time to say that the jobs do not go. What was said once stays said: each further removal begins anew.
+    fn is_stuck(&self, removed: Timestamp) -> bool {
+        let said = self.conditions.get(ConditionType::JobsRemoved).is_some_and(|told| told.reason == NOT_REMOVED_YET);
+        let removals = self.record.requests.get(&Kind::Remove).map_or(0, |last| last.step);
+        said || self.now.since(removed) > self.settings.eager || (removals >= 3 && self.untouched_since(removed))
+    }
+
+    /// Whether an answer younger than the removal shows jobs that are not being removed.
+    fn untouched_since(&self, removed: Timestamp) -> bool {
+        match &self.facts.evidence.queue {
+            Answer::Known(queue) => {
+                queue.asked_at > removed && queue.ads.iter().any(|ad| ad.status != JobStatus::Removed)
+            }
+            Answer::Unknown(_) => false,
         }
     }
 
