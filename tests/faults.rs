@@ -44,5 +44,10 @@ on_both_versions!(
     queue::lost_and_begun_anew,
     queue::history_too_short,
     queue::seen_by_somebody_else,
-    queue::answers_that_show_nothing,
+    queue::one_answer_that_shows_nothing,
+    disk::read_only_and_full,
+    ledger::taken_away_while_the_operator_runs,
+    ledger::old_or_lost_at_the_start,
+    stuck::each_says_why,
+    stuck::abandoned_and_orphaned,
 );

@@ -267,16 +267,20 @@ impl Bed {
         }
     }
 
-    /// Waits until a query of the ledger gives these rows. The operator has the file for itself: a copy is asked.
+    /// What a query of the ledger gives. The operator has the file for itself: a copy is asked, which may be torn.
+    pub fn ledger(&self, query: &str) -> rusqlite::Result<Vec<Vec<String>>> {
+        let copy = Scratch::new().unwrap();
+        for end in ["", "-wal"] {
+            let name = |folder: &std::path::Path| folder.join(format!("htcjobs.db{end}"));
+            let _ = std::fs::copy(name(&self.data.join("sqlite")), name(copy.path()));
+        }
+        rows_of(&copy.path().join("htcjobs.db"), query)
+    }
+
+    /// Waits until a query of the ledger gives these rows.
     pub fn wait_ledger(&self, query: &str, rows: &[&[&str]]) {
-        let file = self.data.join("sqlite/htcjobs.db");
         wait_for(&format!("{rows:?} from the ledger: {query}"), PATIENCE, || {
-            let copy = Scratch::new().unwrap();
-            for end in ["", "-wal"] {
-                let name = |folder: &std::path::Path| folder.join(format!("htcjobs.db{end}"));
-                let _ = std::fs::copy(name(file.parent().unwrap()), name(copy.path()));
-            }
-            let found = rows_of(&copy.path().join("htcjobs.db"), query).map_err(|error| error.to_string())?;
+            let found = self.ledger(query).map_err(|error| error.to_string())?;
             if found == rows { Ok(()) } else { Err(format!("{found:?}")) }
         })
         .unwrap();

@@ -8,10 +8,7 @@ use testbed::{Version, wait_for};
 
 use crate::bed::dice::Dice;
 use crate::bed::{Namespace, PATIENCE};
-use crate::site::Site;
-
-/// How long SIGTERM may take.
-pub const PROMPT: Duration = Duration::from_secs(5);
+use crate::site::{PROMPT, Site};
 
 #[derive(Clone, Copy)]
 enum End {

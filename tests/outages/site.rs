@@ -10,6 +10,9 @@ use testbed::{PoolOptions, Scratch, Version, wait_for};
 use crate::bed::gates::Gates;
 use crate::bed::{Bed, Namespace, PATIENCE, condition, htcjob};
 
+/// How long SIGTERM may take.
+pub const PROMPT: std::time::Duration = std::time::Duration::from_secs(5);
+
 pub struct Site {
     // Fields drop in this order: the servers before their folders.
     pub bed: Bed,
