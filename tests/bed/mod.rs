@@ -156,7 +156,7 @@ impl Bed {
     pub fn mount_volume(&mut self, options: &str) {
         let folder = self.volume.as_ref().map_or(&self.data, volume::Volume::at).clone();
         let volume = volume::Volume::mount(&folder, options, &self.scratch);
-        self.data = volume.from_outside();
+        self.data = volume.outside();
         self.volume = Some(volume);
     }
 

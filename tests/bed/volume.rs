@@ -35,7 +35,7 @@ impl Volume {
     }
 
     /// The same folder as everybody else can reach it.
-    pub fn from_outside(&self) -> PathBuf {
+    pub fn outside(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root{}", self.holder.pid(), self.at.display()))
     }
 

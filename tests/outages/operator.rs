@@ -1,7 +1,6 @@
 //! The operator is stopped and killed.
 
 use std::thread;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use testbed::{Version, wait_for};
