@@ -63,9 +63,10 @@ impl Volume {
         assert!(output.status.success(), "{script}: {output:?}");
     }
 
-    /// Leaves no room in it.
-    pub fn fill(&self) {
-        self.run("cat /dev/zero >filler 2>/dev/null || :");
+    /// Leaves this much room in it.
+    pub fn fill(&self, kilobytes: u32) {
+        let room = format!("$(( $(df -k --output=avail . | tail -n 1) - {kilobytes} ))");
+        self.run(&format!("dd if=/dev/zero bs=1k count={room} 2>/dev/null >>filler"));
     }
 
     /// Makes room again.

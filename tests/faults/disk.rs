@@ -2,11 +2,11 @@
 
 use testbed::{Owned, Version, wait_for};
 
-use crate::bed::PATIENCE;
+use crate::bed::{PATIENCE, condition};
 use crate::site::Site;
 
 /// Bytes of one job's output.
-const OUTPUT: usize = 700_000;
+const OUTPUT: usize = 2_000_000;
 
 /// How often the operator has met a full disk: its own files, the ledger's, and what condor_transfer_data writes.
 fn met_full_disk(site: &Site) -> usize {
@@ -37,8 +37,16 @@ pub fn read_only_and_full(version: Version) {
     let deleted = here.uid("deleted");
     let submitted = site.gates.calls("condor_submit");
 
-    site.bed.volume().fill();
+    // Room for the ledger, not for the output.
+    site.bed.volume().fill(700);
     site.finish("large");
+    let object = here.wait("large", "output not fetched", |object| {
+        object["status"]["succeeded"] == 1
+            && condition(object, "OutputFetched").is_some_and(|told| told["status"] == "False")
+    });
+    println!("{version}: {}", condition(&object, "OutputFetched").unwrap());
+
+    site.bed.volume().fill(0);
     here.create(&site.noted("new", 1, ""));
     here.kubectl(&["delete", "htcjob", "deleted", "--wait=false"]);
     wait_for("the operator to meet a full disk", PATIENCE, || met_full_disk(&site) >= 4).unwrap();

@@ -79,7 +79,7 @@ fn assert_growing(what: &str, times: &[f64]) {
 }
 
 pub fn each_says_why(version: Version) {
-    let config = format!("{CLOSED}MachineMaxVacateTime = 100\n");
+    let config = format!("{CLOSED}MachineMaxVacateTime = 600\n");
     let site = Site::with(version, &config, &["--tracker-interval=6s"]);
     site.bed.start_operator();
     let here = site.bed.namespace();
