@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use testbed::{Version, wait_for};
+use testbed::{Account, Version, wait_for};
 
 use crate::bed::PATIENCE;
 use crate::site::{PROMPT, Site};
@@ -78,6 +78,7 @@ pub fn old_or_lost_at_the_start(version: Version) {
     site.bed.stop_operator();
     let old = site.bed.data.join("old.db");
     fs::copy(file(&site), &old).unwrap();
+    Account::unprivileged().own(&old).unwrap();
 
     // What the old copy does not know.
     site.bed.start_operator();

@@ -4,9 +4,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 use std::{fs, iter};
 
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use testbed::{Account, Owned, Version, wait_for};
 
-use crate::bed::{Namespace, PATIENCE};
+use crate::bed::{Namespace, PATIENCE, is_true};
 use crate::site::Site;
 
 /// One way to wait.
@@ -78,9 +80,20 @@ fn assert_growing(what: &str, times: &[f64]) {
     println!("{what}: pauses of {gaps:.1?} s");
 }
 
+/// The process that looks after the only job of an object, from the schedd's side: while it is stopped the job cannot go.
+fn shadow_of(site: &Site, object: &Value) -> Pid {
+    let id = object["status"]["jobid"][0].as_str().unwrap();
+    let is_it = |pid: &u32| {
+        let read = |file: &str| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        read("comm").starts_with(b"condor_shadow")
+            && read("cmdline").split(|byte| *byte == 0).any(|word| word == id.as_bytes())
+    };
+    let pid = testbed::processes::that_name(&site.bed.pool.config()).into_iter().find(is_it).unwrap();
+    Pid::from_raw(pid.try_into().unwrap()).unwrap()
+}
+
 pub fn each_says_why(version: Version) {
-    let config = format!("{CLOSED}MachineMaxVacateTime = 600\n");
-    let site = Site::with(version, &config, &["--tracker-interval=6s"]);
+    let site = Site::with(version, CLOSED, &["--tracker-interval=6s"]);
     site.bed.start_operator();
     let here = site.bed.namespace();
     let good = |name: &str| {
@@ -94,10 +107,7 @@ pub fn each_says_why(version: Version) {
     for name in ["held", "unfetched", "unremoved"] {
         here.create(&site.lasting(name, 1));
     }
-    let mut stubborn = site.lasting("stubborn", 1);
-    let source = stubborn["spec"]["script"]["source"].as_str().unwrap().to_owned();
-    stubborn["spec"]["script"]["source"] = format!("trap '' TERM\ntouch up\n{source}").into();
-    let stubborn = here.create(&stubborn);
+    let stubborn = here.create(&site.lasting("stubborn", 1));
     let mut invalid = site.noted("invalid", 1, "");
     invalid["spec"]["htcopts"] = "include command : /bin/true".into();
     here.create(&invalid);
@@ -105,10 +115,8 @@ pub fn each_says_why(version: Version) {
     for name in ["held", "unfetched", "unremoved", "stubborn"] {
         here.wait_phase(name, "Running");
     }
-    wait_for("the payload to ignore SIGTERM", PATIENCE, || {
-        site.bed.scratch_directories(&stubborn).iter().any(|folder| folder.join("up").exists())
-    })
-    .unwrap();
+    let shadow = shadow_of(&site, &here.get("stubborn"));
+    kill_process(shadow, Signal::STOP).unwrap();
 
     let held = format!("HTCJobUID == \"{}\"", here.uid("held"));
     site.bed.pool.tool("condor_hold", &["-reason", "the tape robot is away", "-constraint", &held]).unwrap();
@@ -160,7 +168,7 @@ pub fn each_says_why(version: Version) {
     fs::set_permissions(&output, fs::Permissions::from_mode(0o755)).unwrap();
     site.bed.pool.tool("condor_release", &["-constraint", &held]).unwrap();
     site.finish("held");
-    site.finish("stubborn");
+    kill_process(shadow, Signal::CONT).unwrap();
     here.delete("invalid");
     for name in ["stubborn", "unremoved"] {
         here.wait_gone(name);
@@ -242,7 +250,7 @@ pub fn abandoned_and_orphaned(version: Version) {
     here.create(&site.noted("next", 1, ""));
     here.wait_says("next", "Submitted", "False", "ScheddUnreachable");
     site.bed.pool.start_again().unwrap();
-    here.wait_phase("next", "Submitted");
+    here.wait("next", "submitted", |object| is_true(object, "Submitted"));
     let count = format!("orphans={}", left.len());
     wait_for("the orphans to be counted", PATIENCE, || site.bed.log().contains(&count)).unwrap();
     let line = named(&site.bed.log(), &count);
