@@ -428,7 +428,10 @@ fn a_refusal_is_told_and_tried_again_with_growing_pauses() {
         assert_eq!(decision.action, Action::Nothing);
         assert_eq!(decision.again, Some(Duration::from_secs(1)), "after {refused}");
         assert_eq!(condition(&decision, ConditionType::Submitted), "False SubmitRefused");
-        assert_eq!(message(&decision, ConditionType::Submitted), "ERROR: no");
+        assert!(
+            message(&decision, ConditionType::Submitted)
+                .starts_with("condor_submit failed: ERROR: no; it is tried again")
+        );
         facts.record.attempts[0].intent_at = at(-pause);
         facts.record.requests.get_mut(&Kind::Submit).unwrap().finished = Some(at(-pause));
         let decision = decide(&facts);

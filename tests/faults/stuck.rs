@@ -269,6 +269,7 @@ pub fn abandoned_and_orphaned(version: Version) {
     // Without any it says so.
     here.delete("next");
     site.bed.pool.tool("condor_rm", &["-constraint", &format!("HTCJobUID == \"{uid}\"")]).unwrap();
+    here.wait_nothing_left(&uid);
     site.bed.stop_operator();
     site.bed.start_operator();
     wait_for("the orphans to be counted", PATIENCE, || site.bed.log().contains("orphans=0")).unwrap();
