@@ -2,16 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use kube::api::{Api, ListParams};
-use kube::{Client, ResourceExt};
+use kube::Client;
 
 use crate::clock::Clock;
-use crate::condor::query::Ads;
 use crate::config::Config;
-use crate::controller::{self, API_LIMIT, Observed};
+use crate::controller;
 use crate::ledger::{Ledger, LedgerError};
-use crate::machine::Uid;
-use crate::machine::ids::{JobId, id_ranges};
+use crate::machine::ids::id_ranges;
 use crate::operator;
 
 /// One line of the report.
@@ -71,28 +68,14 @@ fn open(config: &Config) -> Result<String, String> {
 
 /// Jobs of this operator whose HTCJob is gone. They are named, and never removed.
 async fn orphans(client: &Client, schedd: &crate::condor::Schedd) -> Result<String, String> {
-    let api: Api<Observed> = Api::all(client.clone());
-    let ads = schedd.queue().await.map_err(|unknown| unknown.message)?;
-    // The objects are listed after the jobs: a job whose object was made before it is then no orphan.
-    let list = tokio::time::timeout(API_LIMIT, api.list(&ListParams::default())).await;
-    let list = list.map_err(|_| "the API server did not answer".to_owned())?.map_err(|error| error.to_string())?;
-    let objects: BTreeSet<Uid> = list.iter().filter_map(ResourceExt::uid).map(|uid| Uid::from(uid.as_str())).collect();
-    let stray = |ads: &Ads| -> BTreeSet<JobId> {
-        ads.iter().filter(|(uid, _)| !objects.contains(*uid)).flat_map(|(_, ads)| ads.iter().map(|ad| ad.id)).collect()
-    };
-    let mut left: Vec<JobId> = stray(&ads).into_iter().collect();
-    if !left.is_empty() {
-        // Jobs that went between the two answers, and their object with them, are none either.
-        let still = stray(&schedd.queue().await.map_err(|unknown| unknown.message)?);
-        left.retain(|id| still.contains(id));
-    }
+    let left = crate::orphans::orphans(client, schedd).await?;
     if left.is_empty() {
         Ok("none: every job of this operator in HTCondor belongs to an HTCJob".to_owned())
     } else {
         Err(format!(
             "{} jobs in HTCondor belong to no HTCJob: {}; remove them with condor_rm if nobody needs them",
             left.len(),
-            id_ranges(&left, 4096)
+            id_ranges(&left, usize::MAX)
         ))
     }
 }

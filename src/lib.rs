@@ -11,8 +11,8 @@
 //! - [`controller`]: watches, gathers, decides, commits, hands over, publishes; the only place that writes to Kubernetes.
 //! - [`operator`] puts them together; [`check`] looks whether they could work.
 //!
-//! Beside them: [`config`], [`clock`], [`fence`] (may this operator act?), [`lease`] (does it lead?), [`retry`] (growing
-//! pauses), [`telemetry`], and for tests [`failpoint`].
+//! Beside them: [`config`], [`clock`], [`fence`] (may this operator act?), [`lease`] (does it lead?), [`orphans`] (jobs
+//! without an object), [`retry`] (growing pauses), [`telemetry`], and for tests [`failpoint`].
 
 pub mod api;
 pub mod check;
@@ -26,6 +26,7 @@ pub mod lease;
 pub mod ledger;
 pub mod machine;
 pub mod operator;
+pub mod orphans;
 pub mod retry;
 pub mod telemetry;
 pub mod tracker;

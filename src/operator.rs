@@ -210,6 +210,7 @@ async fn serve(
         let _ = stopped.wait_for(|stopped| *stopped).await;
     };
     let mut looks = tokio::spawn(async move { tracker.run().await });
+    let counted = tokio::spawn(crate::orphans::count_at_start(client.clone(), schedd));
     let mut told = tokio::spawn({
         let (ledger, fence) = (ledger.clone(), fence.clone());
         async move { publisher.run(client, ledger, clock, fence).await }
@@ -243,6 +244,7 @@ async fn serve(
     let drained = drained.await.is_ok();
     looks.abort();
     told.abort();
+    counted.abort();
     if drained {
         // A slow API server or volume must not hold up the end; the Lease then expires by itself.
         let _ = tokio::time::timeout(RELEASE, async {

@@ -407,7 +407,11 @@ fn while_the_schedd_is_down(#[values(Version::Trixie, Version::Sid)] version: Ve
     here.wait_event("given-up", "JobsRemoved");
     let told = messages(&here, "given-up", "JobsRemoved");
     let cluster = orphans.first().unwrap().split('.').next().unwrap();
-    assert_eq!(told, [format!("abandoned by annotation; these jobs may be left in HTCondor: {cluster}.0-1")]);
+    let left = format!(
+        "abandoned by annotation; these jobs may be left in HTCondor: {cluster}.0-1; the log names all; \
+         the constraint HTCJobUID == \"{given_up}\" finds them"
+    );
+    assert_eq!(told, [left]);
 
     bed.pool.tool("condor_on", &["-schedd"]).unwrap();
     watch_it_go(&here, "waits", &waits);

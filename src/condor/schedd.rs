@@ -111,8 +111,15 @@ impl Schedd {
         match result {
             Ok(output) if output.status == Some(0) => Ok(output),
             Ok(output) => Err(self.trouble(tool, &output)),
-            Err(error) => Err(unknown(Why::ScheddUnreachable, error.to_string())),
+            Err(error @ ToolError::NotStarted { .. }) => Err(unknown(Why::ScheddUnreachable, error.to_string())),
+            Err(error) => Err(self.silent(&error)),
         }
+    }
+
+    /// What a tool that came to no end means.
+    fn silent(&self, error: &ToolError) -> Unknown {
+        let message = format!("schedd {} does not answer ({error}); check that it runs and can be reached", self.name);
+        unknown(Why::ScheddUnreachable, message)
     }
 
     /// What a failing tool means.

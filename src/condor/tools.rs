@@ -76,7 +76,7 @@ pub enum ToolError {
         message: String,
     },
     /// It was killed after its time limit.
-    #[error("{tool} did not end within {} s and was killed; the schedd may be hung or unreachable", .limit.as_secs())]
+    #[error("{tool} did not end within {} s and was killed", .limit.as_secs())]
     TimedOut {
         /// The tool.
         tool: &'static str,

@@ -23,6 +23,8 @@ use crate::retry::Pauses;
 const BATCH: usize = 200;
 /// Requests under way at once.
 const PARALLEL: usize = 8;
+/// Longest pause before they are tried again.
+const LONGEST: Duration = Duration::from_secs(60);
 /// The API server refuses longer messages.
 const MESSAGE: usize = 1024;
 
@@ -39,7 +41,7 @@ impl Publisher {
 
     /// Runs until it is dropped.
     pub async fn run(&self, client: Client, ledger: Ledger, clock: Clock, fence: Fence) {
-        let mut pauses = Pauses::new(Duration::from_millis(500), Duration::from_secs(60));
+        let mut pauses = Pauses::new(Duration::from_millis(500), LONGEST);
         loop {
             match tell(&client, &ledger, clock, &fence).await {
                 Ok(0) => {
@@ -47,31 +49,53 @@ impl Publisher {
                     self.0.notified().await;
                 }
                 Ok(_) => pauses.reset(),
-                Err(message) => {
+                Err(Trouble { message, wait }) => {
                     tracing::warn!(%message, "Events cannot be written; they will be");
-                    tokio::time::sleep(pauses.pause()).await;
+                    tokio::time::sleep(pauses.pause().max(wait.min(LONGEST))).await;
                 }
             }
         }
     }
 }
 
-/// Tells what has not been told; how many rows there were.
-async fn tell(client: &Client, ledger: &Ledger, clock: Clock, fence: &Fence) -> Result<usize, String> {
-    let rows = ledger.untold(BATCH).await.map_err(|error| error.to_string())?;
+/// Why rows could not be told.
+struct Trouble {
+    message: String,
+    /// How long the API server asks to be left alone.
+    wait: Duration,
+}
+
+impl<E: std::error::Error> From<E> for Trouble {
+    fn from(error: E) -> Self {
+        Self { message: error.to_string(), wait: Duration::ZERO }
+    }
+}
+
+/// Tells what has not been told; how many rows there were. It is given up after as many failures as there are requests at
+/// once: one row that cannot be told holds up no other, and a server that refuses all is left alone.
+async fn tell(client: &Client, ledger: &Ledger, clock: Clock, fence: &Fence) -> Result<usize, Trouble> {
+    let rows = ledger.untold(BATCH).await?;
     let count = rows.len();
     if count == 0 {
         return Ok(0);
     }
-    fence.check().map_err(|error| error.to_string())?;
-    let results: Vec<Result<(Uid, i64), String>> =
-        futures::stream::iter(rows.into_iter().map(|row| create(client, row))).buffered(PARALLEL).collect().await;
-    let told: Vec<(Uid, i64)> = results.iter().filter_map(|result| result.as_ref().ok().cloned()).collect();
-    ledger.told(told, clock.now()).await.map_err(|error| error.to_string())?;
-    results.into_iter().find_map(Result::err).map_or(Ok(count), Err)
+    fence.check()?;
+    let (mut told, mut troubles) = (Vec::new(), Vec::new());
+    let mut results = futures::stream::iter(rows.into_iter().map(|row| create(client, row))).buffered(PARALLEL);
+    while let Some(result) = results.next().await {
+        match result {
+            Ok(row) => told.push(row),
+            Err(trouble) => troubles.push(trouble),
+        }
+        if troubles.len() >= PARALLEL {
+            break;
+        }
+    }
+    ledger.told(told, clock.now()).await?;
+    troubles.pop().map_or(Ok(count), Err)
 }
 
-async fn create(client: &Client, row: Journaled) -> Result<(Uid, i64), String> {
+async fn create(client: &Client, row: Journaled) -> Result<(Uid, i64), Trouble> {
     let api: Api<Event> = Api::namespaced(client.clone(), &row.name.namespace);
     let event = event(&row);
     let parameters = PostParams::default();
@@ -83,8 +107,11 @@ async fn create(client: &Client, row: Journaled) -> Result<(Uid, i64), String> {
         Ok(Err(kube::Error::Api(status))) if matches!(status.code, 400 | 403 | 404 | 422) => {
             tracing::warn!(uid = %row.uid, seq = row.seq, message = %status.message, "an Event was refused");
         }
-        Ok(Err(error)) => return Err(error.to_string()),
-        Err(_) => return Err(format!("the API server did not answer within {} s", API_LIMIT.as_secs())),
+        Ok(Err(error)) => return Err(Trouble { wait: super::retry_after(&error), message: error.to_string() }),
+        Err(_) => {
+            let message = format!("the API server did not answer within {} s", API_LIMIT.as_secs());
+            return Err(Trouble { message, wait: Duration::ZERO });
+        }
     }
     Ok((row.uid, row.seq))
 }

@@ -142,6 +142,17 @@ pub async fn run(
         .await;
 }
 
+/// How long the API server asks to be left alone (`Retry-After`, with 429 and 503).
+fn retry_after(error: &kube::Error) -> Duration {
+    match error {
+        kube::Error::Api(status) => {
+            let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
+            Duration::from_secs(seconds.into())
+        }
+        _ => Duration::ZERO,
+    }
+}
+
 /// Whether the API server serves `HTCJob`s, in words if not.
 pub async fn served(client: &Client) -> Result<(), String> {
     let api: Api<Observed> = Api::all(client.clone());

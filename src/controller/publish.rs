@@ -80,23 +80,23 @@ pub(super) fn status(
     }
 }
 
-/// Writes the status, unless it is what the object has or what was written last.
+/// Writes the status, unless it is what the object has or what was written last; false if the object has changed meanwhile.
 pub(super) async fn publish(
     context: &Context,
     object: &Observed,
     name: &ObjectName,
     uid: &Uid,
     status: HTCJobStatus,
-) -> Result<(), ReconcileError> {
+) -> Result<bool, ReconcileError> {
     let shown = object.0.as_ref().ok().and_then(|job| job.status.as_ref());
     {
         let mut written = context.written.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if shown == Some(&status) {
             written.remove(uid);
-            return Ok(());
+            return Ok(true);
         }
         if written.get(uid) == Some(&status) {
-            return Ok(());
+            return Ok(true);
         }
     }
     context.fence.check()?;
@@ -112,8 +112,8 @@ pub(super) async fn publish(
     let request = tokio::time::timeout(API_LIMIT, api.patch_status(&name.name, &parameters, &patch));
     let answer = around(Point::BeforeStatusWritten, request, Point::AfterStatusWritten).await;
     if !super::reconcile::ask("write the status", name, answer)? {
-        return Ok(());
+        return Ok(false);
     }
     context.written.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(uid.clone(), status);
-    Ok(())
+    Ok(true)
 }

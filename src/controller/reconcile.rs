@@ -19,6 +19,8 @@ use crate::ledger::ObjectName;
 use crate::ledger::Save;
 use crate::machine::decide::{Action, Decision, Look, decide};
 use crate::machine::facts::Known;
+use crate::machine::ids::id_lines;
+use crate::machine::request::ReleasePermit;
 use crate::machine::rules::Rules;
 use crate::machine::transitions::{Transition, Trigger};
 use crate::machine::{Request, Uid, Work};
@@ -29,6 +31,8 @@ use crate::workers::Job;
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 /// Pause while the Lease is not renewed.
 const NOT_LEADING: Duration = Duration::from_secs(2);
+/// Most bytes of job ids in one log line.
+const IDS_IN_LINE: usize = 8 * 1024;
 /// Pause when a worker's queue is full.
 const BUSY: Duration = Duration::from_secs(1);
 
@@ -47,13 +51,14 @@ pub(super) async fn reconcile(object: Arc<Observed>, context: Arc<Context>) -> R
     let mut again = decision.again;
     match decision.action {
         Action::Hand(Request { work: Work::AttachFinalizer, .. }) => {
-            attach(&context, &object, &gathered.name).await?;
-            return Ok(requeue(again));
+            let done = attach(&context, &object, &gathered.name).await?;
+            return Ok(requeue(sooner(again, done)));
         }
-        Action::Hand(Request { work: Work::ReleaseFinalizer(_), .. }) => {
-            release(&context, &object, &gathered.name).await?;
+        Action::Hand(Request { work: Work::ReleaseFinalizer(permit), .. }) => {
+            name_what_is_left(&permit, &object, &gathered.name, &uid);
+            let done = release(&context, &object, &gathered.name).await?;
             forget(&context, &uid, &reference);
-            return Ok(Requeue::await_change());
+            return Ok(requeue(sooner(None, done)));
         }
         Action::Hand(request) => {
             let job = Job { request, name: gathered.name.clone(), object: reference, plan: gathered.plan.clone() };
@@ -67,17 +72,32 @@ pub(super) async fn reconcile(object: Arc<Observed>, context: Arc<Context>) -> R
     if let Some(record) = decision.after.as_ref().filter(|_| gathered.facts.object.finalizer) {
         let old = object.0.as_ref().ok().and_then(|job| job.status.as_ref());
         let status = status(record, &gathered.facts, old, &context.schedd, object.meta().generation);
-        publish(&context, &object, &gathered.name, &uid, status).await?;
+        let done = publish(&context, &object, &gathered.name, &uid, status).await?;
+        again = sooner(again, done);
     }
     context.failing.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
     Ok(requeue(again))
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "the shape that the controller asks for")]
-pub(super) fn on_error(object: Arc<Observed>, _error: &ReconcileError, context: Arc<Context>) -> Requeue {
+pub(super) fn on_error(object: Arc<Observed>, error: &ReconcileError, context: Arc<Context>) -> Requeue {
     let uid = Uid::from(object.uid().unwrap_or_default().as_str());
     let mut failing = context.failing.lock().unwrap_or_else(PoisonError::into_inner);
-    Requeue::requeue(failing.entry(uid).or_insert_with(|| Pauses::new(PAUSES.0, PAUSES.1)).pause())
+    let pause = failing.entry(uid).or_insert_with(|| Pauses::new(PAUSES.0, PAUSES.1)).pause();
+    let asked_for = match error {
+        ReconcileError::Api { source, .. } => super::retry_after(source),
+        ReconcileError::Ledger(_)
+        | ReconcileError::ApiSilent { .. }
+        | ReconcileError::Refused(_)
+        | ReconcileError::Nameless(_) => Duration::ZERO,
+    };
+    Requeue::requeue(pause.max(asked_for.min(PAUSES.1)))
+}
+
+/// A write that the API server refused as a conflict is tried again even if the watch shows no change: one that was made
+/// up on the way, or whose change was seen already, would never be.
+fn sooner(again: Option<Duration>, done: bool) -> Option<Duration> {
+    if done { again } else { Some(again.map_or(BUSY, |again| again.min(BUSY))) }
 }
 
 fn requeue(again: Option<Duration>) -> Requeue {
@@ -133,8 +153,21 @@ fn log(name: &ObjectName, uid: &Uid, transitions: &[Transition], before: Option<
     }
 }
 
+/// All ids that may be left when an admin lets an object go: an Event has no room for many. The status may know ids that
+/// the ledger lacks.
+fn name_what_is_left(permit: &ReleasePermit, object: &Observed, name: &ObjectName, uid: &Uid) {
+    let ReleasePermit::Abandoned(ids) = permit else { return };
+    let ObjectName { namespace, name } = name;
+    let status = object.0.as_ref().ok().and_then(|job| job.status.as_ref());
+    let published = status.and_then(|status| status.jobs.as_deref()).unwrap_or_default();
+    tracing::warn!(%namespace, %name, %uid, jobs = ids.len(), published, "abandoned by annotation");
+    for ids in id_lines(ids, IDS_IN_LINE) {
+        tracing::warn!(%namespace, %name, %uid, %ids, "these jobs may be left in HTCondor");
+    }
+}
+
 /// Attaches the finalizer and the claim in one patch, only if the object is still the one that was seen.
-async fn attach(context: &Context, object: &Observed, name: &ObjectName) -> Result<(), ReconcileError> {
+async fn attach(context: &Context, object: &Observed, name: &ObjectName) -> Result<bool, ReconcileError> {
     let mut finalizers = object.finalizers().to_vec();
     if !finalizers.iter().any(|finalizer| finalizer == FINALIZER) {
         finalizers.push(FINALIZER.to_owned());
@@ -145,7 +178,7 @@ async fn attach(context: &Context, object: &Observed, name: &ObjectName) -> Resu
 }
 
 /// Takes our finalizers away, only if the object is still the one that was seen. One that is gone already is fine.
-async fn release(context: &Context, object: &Observed, name: &ObjectName) -> Result<(), ReconcileError> {
+async fn release(context: &Context, object: &Observed, name: &ObjectName) -> Result<bool, ReconcileError> {
     let finalizers: Vec<&String> =
         object.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER && *finalizer != OLD_FINALIZER).collect();
     let patched = patch_metadata(context, object, name, "release the finalizer", json!({ "finalizers": finalizers }));
@@ -159,7 +192,7 @@ async fn patch_metadata(
     name: &ObjectName,
     what: &'static str,
     mut metadata: serde_json::Value,
-) -> Result<(), ReconcileError> {
+) -> Result<bool, ReconcileError> {
     metadata["uid"] = json!(object.uid());
     metadata["resourceVersion"] = json!(object.resource_version());
     context.fence.check()?;
@@ -167,11 +200,10 @@ async fn patch_metadata(
     let patch = Patch::Merge(json!({ "metadata": metadata }));
     let parameters = PatchParams::default();
     let request = api.patch(&name.name, &parameters, &patch);
-    ask(what, name, tokio::time::timeout(API_LIMIT, request).await).map(drop)
+    ask(what, name, tokio::time::timeout(API_LIMIT, request).await)
 }
 
-/// Whether a request to the API server was carried out. An object that is gone, or not the one that was seen, needs nothing more:
-/// the watch shows what there is.
+/// Whether a request to the API server was carried out; not if the object is not, or no longer, the one that was seen.
 pub(super) fn ask<T>(
     what: &'static str,
     name: &ObjectName,

@@ -1,31 +1,19 @@
-//! The thread that owns the file.
+//! The handle to the thread that owns the file.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 
-use rusqlite::{Connection, ErrorCode, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode};
 use tokio::sync::oneshot;
 
+use super::writer::{Files, Message, Task, Writer};
 use super::{LedgerError, schema};
 use crate::failpoint::{self, Point, around};
 
 /// Most statements that wait for the thread.
 const QUEUE: usize = 4096;
-/// Most statements in one transaction.
-const BATCH: usize = 512;
-
-/// Runs its statements; without a connection it only gives its answer, which is then that of the failed transaction.
-type Task = Box<dyn FnOnce(Option<&Connection>) -> Answer + Send>;
-/// Sends the task's own result once the transaction's fate is known.
-type Answer = Box<dyn FnOnce(Result<(), String>) + Send>;
-
-enum Message {
-    Task(Task),
-    /// Close the file, and say so.
-    Close(oneshot::Sender<()>),
-}
 
 /// The ledger: a handle to the thread that owns the file. Clones share it; the file is closed with the last of them.
 #[derive(Clone)]
@@ -53,11 +41,11 @@ impl Ledger {
         let id = ledger_id(&connection)?;
         failpoint::at(Point::AfterLedgerMade);
         let sequence = Arc::new(AtomicI64::new(stored_sequence(&connection)?));
+        let writer = Writer { connection, files: Files::of(path), sequence: Arc::clone(&sequence) };
         let (sender, receiver) = sync_channel(QUEUE);
-        let counter = Arc::clone(&sequence);
         std::thread::Builder::new()
             .name("ledger".to_owned())
-            .spawn(move || serve(connection, &receiver, &counter))
+            .spawn(move || writer.serve(&receiver))
             .map_err(|source| LedgerError::Open { path: path.to_owned(), source: source.into() })?;
         Ok(Self { sender, id: id.into(), fresh, sequence })
     }
@@ -110,7 +98,7 @@ impl Ledger {
                 let _ = sender.send(match (committed, result) {
                     (Ok(()), Some(result)) => result,
                     (Ok(()), None) => Err(LedgerError::Stopped),
-                    (Err(words), _) => Err(LedgerError::Commit(words)),
+                    (Err(why), _) => Err(why.into()),
                 });
             })
         });
@@ -152,53 +140,6 @@ fn within_savepoint<T>(
     let end = if result.is_ok() { "release task" } else { "rollback to task; release task" };
     connection.execute_batch(end).map_err(LedgerError::sql("end a savepoint"))?;
     result
-}
-
-fn serve(mut connection: Connection, receiver: &Receiver<Message>, sequence: &AtomicI64) {
-    while let Ok(first) = receiver.recv() {
-        let mut tasks: Vec<Task> = Vec::new();
-        for message in std::iter::once(first).chain(receiver.try_iter().take(BATCH - 1)) {
-            match message {
-                Message::Task(task) => tasks.push(task),
-                Message::Close(closed) => {
-                    carry_out(&mut connection, tasks, sequence);
-                    if let Err((_, error)) = connection.close() {
-                        tracing::warn!(%error, "the ledger could not be closed");
-                    }
-                    let _ = closed.send(());
-                    return;
-                }
-            }
-        }
-        carry_out(&mut connection, tasks, sequence);
-    }
-}
-
-/// One transaction for all of them.
-fn carry_out(connection: &mut Connection, tasks: Vec<Task>, sequence: &AtomicI64) {
-    let (answers, committed): (Vec<Answer>, _) =
-        match connection.transaction_with_behavior(TransactionBehavior::Immediate) {
-            Ok(transaction) => {
-                let before = transaction.total_changes();
-                let answers = tasks.into_iter().map(|task| task(Some(&transaction))).collect();
-                let changed = transaction.total_changes() != before;
-                let next = sequence.load(Ordering::SeqCst) + i64::from(changed);
-                let stored = if changed { store_sequence(&transaction, next) } else { Ok(()) };
-                let committed = stored.and_then(|()| transaction.commit());
-                if committed.is_ok() {
-                    sequence.store(next, Ordering::SeqCst);
-                }
-                (answers, committed)
-            }
-            Err(error) => (tasks.into_iter().map(|task| task(None)).collect(), Err(error)),
-        };
-    let committed = committed.map_err(|error| error.to_string());
-    if let Err(words) = &committed {
-        tracing::error!(error = %words, "the ledger could not commit");
-    }
-    for answer in answers {
-        answer(committed.clone());
-    }
 }
 
 fn open(path: &Path) -> Result<Connection, LedgerError> {
@@ -252,11 +193,4 @@ fn stored_sequence(connection: &Connection) -> Result<i64, LedgerError> {
     connection
         .query_row("select cast(value as integer) from ledger where key = 'sequence'", [], |row| row.get(0))
         .map_err(LedgerError::sql("read its sequence number"))
-}
-
-fn store_sequence(connection: &Connection, sequence: i64) -> rusqlite::Result<()> {
-    connection
-        .prepare_cached("update ledger set value = ?1 where key = 'sequence'")?
-        .execute([sequence.to_string()])
-        .map(drop)
 }

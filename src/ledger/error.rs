@@ -50,6 +50,15 @@ pub enum LedgerError {
     /// The transaction that this was part of was not committed.
     #[error("the ledger could not commit: {0}; check the disk's space and health")]
     Commit(String),
+    /// The file was deleted, moved or replaced while it was open.
+    #[error(
+        "the ledger {path} is no longer the file that this operator has open: somebody deleted, moved or replaced it; nothing is done without it. \
+         Put that very file back, or restart the operator: it then looks for its jobs in HTCondor before it does anything"
+    )]
+    Gone {
+        /// The file.
+        path: PathBuf,
+    },
     /// The ledger's thread is gone.
     #[error("the ledger has stopped; restart the operator")]
     Stopped,

@@ -11,6 +11,7 @@ mod schema;
 mod store;
 #[cfg(test)]
 mod tests;
+mod writer;
 
 pub use actor::Ledger;
 pub use error::LedgerError;

@@ -310,3 +310,22 @@ async fn a_ledger_that_begins_anew_takes_no_object_for_new() {
     let ledger = Ledger::open(&path).unwrap();
     assert_eq!((ledger.id(), ledger.sequence()), (id.as_str(), sequence + 1));
 }
+
+/// What is written into a file that has no name any more would be lost at the next start.
+#[tokio::test]
+async fn a_file_that_was_taken_away_takes_nothing_in() {
+    for file in ["htcjobs.db", "htcjobs.db-wal"] {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open(&folder.path().join("htcjobs.db")).unwrap();
+        let store = || ledger.save(save(known(Phase::Pending), Vec::new(), Vec::new()));
+        store().await.unwrap();
+        let (here, away) = (folder.path().join(file), folder.path().join("away"));
+        std::fs::rename(&here, &away).unwrap();
+        assert!(matches!(store().await, Err(LedgerError::Gone { path }) if path == here), "{file} deleted");
+        std::fs::copy(&away, &here).unwrap();
+        assert!(matches!(ledger.load(&uid()).await, Err(LedgerError::Gone { .. })), "{file} replaced");
+        std::fs::rename(&away, &here).unwrap();
+        store().await.unwrap();
+        assert!(ledger.load(&uid()).await.unwrap().known.is_some(), "{file} back");
+    }
+}

@@ -413,7 +413,7 @@ impl<'a> Run<'a> {
             }
             Doubt::BirthdateChanged => {
                 self.look.more(Look::Every { history, soon: false });
-                ("AnotherSchedd", "the schedd's JobQueueBirthdate is not the one that the jobs were submitted to: its queue was lost, or another schedd answers to its name".to_owned())
+                ("AnotherSchedd", "the schedd's JobQueueBirthdate is not the one that the jobs were submitted to: its queue was lost, which settles itself after a while, or another schedd answers to its name: check which one does".to_owned())
             }
             Doubt::QueueLost => {
                 self.look.more(Look::Every { history, soon: false });
@@ -427,7 +427,7 @@ impl<'a> Run<'a> {
             }
             Doubt::PublishedJobs => {
                 self.look.more(Look::Every { history, soon: false });
-                ("Lost", "the status shows jobs that are neither in HTCondor's queue nor in its history; they are not submitted again".to_owned())
+                ("Lost", "the status shows jobs that are neither in HTCondor's queue nor in its history; they are not submitted again; make a new HTCJob to run them anew".to_owned())
             }
         }
     }

@@ -129,30 +129,42 @@ impl FromStr for JobId {
 /// Stops with `,…` before it grows past `limit` bytes.
 #[must_use]
 pub fn id_ranges(ids: &[JobId], limit: usize) -> String {
-    use fmt::Write as _;
     let mut text = String::new();
-    let mut rest = ids;
-    while let [first, ..] = rest {
-        let run = rest
-            .windows(2)
-            .take_while(|pair| pair[0].cluster == pair[1].cluster && pair[0].proc.checked_add(1) == Some(pair[1].proc))
-            .count();
-        let mut piece = String::new();
-        if !text.is_empty() {
-            piece.push(',');
-        }
-        let _ = write!(piece, "{first}");
-        if run > 0 {
-            let _ = write!(piece, "-{}", rest[run].proc);
-        }
-        if text.len() + piece.len() + ",…".len() > limit {
+    for range in ranges(ids) {
+        let comma = usize::from(!text.is_empty());
+        if text.len() + comma + range.len() + ",…".len() > limit {
             text.push_str(",…");
             return text;
         }
-        text.push_str(&piece);
-        rest = &rest[run + 1..];
+        text.push_str(&","[..comma]);
+        text.push_str(&range);
     }
     text
+}
+
+/// All ids as ranges, in as many lines of about `limit` bytes as that takes; `ids` must be sorted.
+#[must_use]
+pub fn id_lines(ids: &[JobId], limit: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for range in ranges(ids) {
+        match lines.last_mut() {
+            Some(line) if line.len() + 1 + range.len() <= limit => {
+                line.push(',');
+                line.push_str(&range);
+            }
+            Some(_) | None => lines.push(range),
+        }
+    }
+    lines
+}
+
+fn ranges(ids: &[JobId]) -> impl Iterator<Item = String> {
+    let follows = |one: &JobId, next: &JobId| one.cluster == next.cluster && one.proc.checked_add(1) == Some(next.proc);
+    ids.chunk_by(follows).filter_map(|run| match run {
+        [] => None,
+        [only] => Some(only.to_string()),
+        [first, .., last] => Some(format!("{first}-{}", last.proc)),
+    })
 }
 
 #[cfg(test)]
@@ -174,6 +186,14 @@ mod tests {
         let text = id_ranges(&ids(&[(1, 0), (2, 0), (3, 0), (4, 0)]), 12);
         assert_eq!(text, "1.0,2.0,…");
         assert!(text.len() <= 12);
+    }
+
+    #[test]
+    fn lines_name_every_id() {
+        let list = ids(&[(1, 0), (1, 1), (2, 0), (3, 0), (4, 0)]);
+        assert_eq!(id_lines(&list, 9), ["1.0-1,2.0", "3.0,4.0"]);
+        assert_eq!(id_lines(&list, 0), ["1.0-1", "2.0", "3.0", "4.0"]);
+        assert!(id_lines(&[], 10).is_empty());
     }
 
     #[test]

@@ -67,7 +67,10 @@ fn try_folders(
     for index in indices.iter() {
         let probe = planner.job_output(name, uid, index).join(".htc_probe");
         std::fs::write(&probe, b"").and_then(|()| std::fs::remove_file(&probe)).map_err(|error| {
-            format!("cannot write into the output folder {}: {error}", probe.parent().unwrap_or(&probe).display())
+            format!(
+                "cannot write into the output folder {}: {error}; check the operator's data volume",
+                probe.parent().unwrap_or(&probe).display()
+            )
         })?;
     }
     Ok(())

@@ -8,8 +8,15 @@ use testbed::{Account, Assets, Scratch, Version, wait_for};
 
 use super::PATIENCE;
 
-const TOOLS: &[&str] =
-    &["condor_submit", "condor_history", "condor_rm", "condor_ping", "condor_q", "condor_transfer_data"];
+const TOOLS: &[&str] = &[
+    "condor_submit",
+    "condor_history",
+    "condor_rm",
+    "condor_ping",
+    "condor_q",
+    "condor_status",
+    "condor_transfer_data",
+];
 
 pub struct Gates {
     scratch: Scratch,
@@ -25,8 +32,9 @@ impl Gates {
             let (gate, real) = (folder.join(tool), real.join(tool));
             let (gate_, real_) = (gate.display(), real.display());
             let script = format!(
-                "#!/bin/sh\necho $$ >>{gate_}.calls\nif [ -e {gate_}.shut ]; then\n    echo $$ >>{gate_}.waiting\n    \
-                 while [ -e {gate_}.shut ]; do sleep 0.02; done\nfi\nexec {real_} \"$@\"\n"
+                "#!/bin/sh\nread up rest </proc/uptime\necho $$ $up >>{gate_}.calls\nif [ -e {gate_}.shut ]; then\n    echo $$ >>{gate_}.waiting\n    \
+                 while [ -e {gate_}.shut ]; do sleep 0.02; done\nfi\n\
+                 [ ! -e {gate_}.instead ] || exec sh {gate_}.instead {real_} \"$@\"\nexec {real_} \"$@\"\n"
             );
             Account::unprivileged().write(&gate, script, 0o755).unwrap();
         }
@@ -48,6 +56,18 @@ impl Gates {
         fs::remove_file(self.file(tool, "shut")).unwrap();
     }
 
+    /// From now on a shell script runs instead of `tool`; its arguments are the real tool and the call's arguments.
+    pub fn replace(&self, tool: &str, script: &str) {
+        let new = self.file(tool, "new");
+        Account::unprivileged().write(&new, script, 0o755).unwrap();
+        fs::rename(new, self.file(tool, "instead")).unwrap();
+    }
+
+    /// The real tool again.
+    pub fn restore(&self, tool: &str) {
+        fs::remove_file(self.file(tool, "instead")).unwrap();
+    }
+
     /// Waits until `tool` stands at its gate; its process id.
     pub fn wait_at(&self, tool: &str) -> i32 {
         wait_for(&format!("{tool} to be called"), PATIENCE, || self.lines(tool, "waiting").last().copied()).unwrap()
@@ -58,9 +78,15 @@ impl Gates {
         self.lines(tool, "calls").len()
     }
 
+    /// When `tool` was called, in seconds since the machine's start.
+    pub fn times(&self, tool: &str) -> Vec<f64> {
+        let text = fs::read_to_string(self.file(tool, "calls")).unwrap_or_default();
+        text.lines().filter_map(|line| line.split_once(' ')?.1.parse().ok()).collect()
+    }
+
     fn lines(&self, tool: &str, kind: &str) -> Vec<i32> {
         let text = fs::read_to_string(self.file(tool, kind)).unwrap_or_default();
-        text.lines().filter_map(|line| line.parse().ok()).collect()
+        text.lines().filter_map(|line| line.split(' ').next()?.parse().ok()).collect()
     }
 
     fn file(&self, tool: &str, kind: &str) -> PathBuf {

@@ -17,6 +17,7 @@ pub mod dice;
 pub mod gates;
 pub mod mortal;
 pub mod signals;
+pub mod volume;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -24,7 +25,7 @@ use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use serde_json::Value;
-use testbed::{Account, Assets, Client, Kube, Owned, Pool, PoolOptions, Scratch, Spec, Version, wait_for};
+use testbed::{Account, Assets, Client, Kube, Owned, Pool, PoolOptions, Proxy, Scratch, Spec, Version, wait_for};
 
 /// How long anything may take that normally takes seconds: machines are noisy.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -58,6 +59,7 @@ pub struct Bed {
     kubeconfig: PathBuf,
     operator: Mutex<Option<Owned>>,
     arguments: Vec<String>,
+    volume: Option<volume::Volume>,
     runs: AtomicU32,
     namespaces: AtomicU32,
 }
@@ -91,6 +93,7 @@ impl Bed {
             kubeconfig,
             operator: Mutex::new(None),
             arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
+            volume: None,
             runs: AtomicU32::new(0),
             namespaces: AtomicU32::new(0),
         }
@@ -117,8 +120,13 @@ impl Bed {
     pub fn start_operator(&self) {
         let run = self.runs.fetch_add(1, Ordering::Relaxed);
         let log = self.scratch.path().join(format!("operator-{run}.log"));
+        let own = |short: &&&str| {
+            let flag = short.split('=').next().unwrap();
+            !self.arguments.iter().any(|argument| argument.split('=').next() == Some(flag))
+        };
         // Like a container that is started again in its pod.
-        let spec = self.operator_spec("run", &log).args(SHORT).arg("--identity=bed").args(&self.arguments);
+        let spec = self.operator_spec("run", &log).arg("--identity=bed");
+        let spec = spec.args(SHORT.iter().filter(own)).args(&self.arguments);
         *self.operator.lock().unwrap() = Some(Owned::spawn(&spec).unwrap());
     }
 
@@ -131,13 +139,16 @@ impl Bed {
 
     /// The operator's program with one command and the settings that all its commands have.
     pub fn operator_spec(&self, command: &str, log: &Path) -> Spec {
-        self.spec_in(&self.data, command, log)
+        self.spec_in(self.volume.as_ref().map_or(&self.data, volume::Volume::at), command, log)
     }
 
     fn spec_in(&self, data: &Path, command: &str, log: &Path) -> Spec {
         let program = self.scratch.share(env!("CARGO_BIN_EXE_htc-operator").as_ref()).unwrap();
-        Spec::new(program, log)
-            .args([command, "--schedd", self.pool.schedd_name(), "--log", "info,kube_runtime=warn,htc_operator=debug"])
+        let spec = match &self.volume {
+            None => Spec::new(program, log),
+            Some(volume) => volume.spec(&program, log),
+        };
+        spec.args([command, "--schedd", self.pool.schedd_name(), "--log", "info,kube_runtime=warn,htc_operator=debug"])
             .args(["--data-dir".as_ref(), data.as_os_str()])
             .arg("--image")
             .arg(format!("centos={}", self.assets.image().display()))
@@ -146,6 +157,30 @@ impl Bed {
             .env("HOME", self.condor.home())
             .env("PATH", format!("{}:/usr/bin:/bin", self.condor.bin_dir().display()))
             .env("RUST_BACKTRACE", "1")
+    }
+
+    /// From its next start on the operator reaches the API server only through this proxy.
+    pub fn through(&self, proxy: &Proxy) {
+        let config = serde_json::json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "proxy",
+            "contexts": [{ "name": "proxy", "context": { "cluster": "proxy", "user": "nobody" } }],
+            "clusters": [{ "name": "proxy", "cluster": { "server": proxy.url() } }],
+            "users": [{ "name": "nobody", "user": {} }],
+        });
+        Account::unprivileged().write(&self.kubeconfig, config.to_string(), 0o600).unwrap();
+    }
+
+    /// From its next start on the operator's data folder is a small volume of its own, mounted with these options.
+    pub fn mount_volume(&mut self, options: &str) {
+        let folder = self.volume.as_ref().map_or(&self.data, volume::Volume::at).clone();
+        let volume = volume::Volume::mount(&folder, options, &self.scratch);
+        self.data = volume.outside();
+        self.volume = Some(volume);
+    }
+
+    /// The operator's small volume.
+    pub fn volume(&self) -> &volume::Volume {
+        self.volume.as_ref().expect("a volume is mounted")
     }
 
     /// What the operator of this run has logged so far.
@@ -255,16 +290,20 @@ impl Bed {
         }
     }
 
-    /// Waits until a query of the ledger gives these rows. The operator has the file for itself: a copy is asked.
+    /// What a query of the ledger gives. The operator has the file for itself: a copy is asked, which may be torn.
+    pub fn ledger(&self, query: &str) -> rusqlite::Result<Vec<Vec<String>>> {
+        let copy = Scratch::new().unwrap();
+        for end in ["", "-wal"] {
+            let name = |folder: &Path| folder.join(format!("htcjobs.db{end}"));
+            let _ = std::fs::copy(name(&self.data.join("sqlite")), name(copy.path()));
+        }
+        rows_of(&copy.path().join("htcjobs.db"), query)
+    }
+
+    /// Waits until a query of the ledger gives these rows.
     pub fn wait_ledger(&self, query: &str, rows: &[&[&str]]) {
-        let file = self.data.join("sqlite/htcjobs.db");
         wait_for(&format!("{rows:?} from the ledger: {query}"), PATIENCE, || {
-            let copy = Scratch::new().unwrap();
-            for end in ["", "-wal"] {
-                let name = |folder: &Path| folder.join(format!("htcjobs.db{end}"));
-                let _ = std::fs::copy(name(file.parent().unwrap()), name(copy.path()));
-            }
-            let found = rows_of(&copy.path().join("htcjobs.db"), query).map_err(|error| error.to_string())?;
+            let found = self.ledger(query).map_err(|error| error.to_string())?;
             if found == rows { Ok(()) } else { Err(format!("{found:?}")) }
         })
         .unwrap();

@@ -428,7 +428,10 @@ fn a_refusal_is_told_and_tried_again_with_growing_pauses() {
         assert_eq!(decision.action, Action::Nothing);
         assert_eq!(decision.again, Some(Duration::from_secs(1)), "after {refused}");
         assert_eq!(condition(&decision, ConditionType::Submitted), "False SubmitRefused");
-        assert_eq!(message(&decision, ConditionType::Submitted), "ERROR: no");
+        assert!(
+            message(&decision, ConditionType::Submitted)
+                .starts_with("condor_submit failed: ERROR: no; it is tried again")
+        );
         facts.record.attempts[0].intent_at = at(-pause);
         facts.record.requests.get_mut(&Kind::Submit).unwrap().finished = Some(at(-pause));
         let decision = decide(&facts);
@@ -693,7 +696,10 @@ fn held_jobs_are_told_with_htcondors_reason_and_complete_nothing() {
     let decision = decide(&facts);
     assert_eq!(phase(&decision), Phase::Submitted);
     assert_eq!(condition(&decision, ConditionType::Held), "True JobsHeld");
-    assert_eq!(message(&decision, ConditionType::Held), "1 of 1 job held; 5.0: because");
+    assert_eq!(
+        message(&decision, ConditionType::Held),
+        "1 of 1 job held; 5.0: because; condor_release lets held jobs go on"
+    );
     assert_eq!((triggers(&decision), decision.transitions[0].warning), (vec![Trigger::ConditionChanged], true));
     let mut released = accepted(Phase::Submitted, &[(job("5.0", JobState::Held(other_hold())), ad(0, "5.0"))]);
     released.record.known = decision.after.unwrap().known;

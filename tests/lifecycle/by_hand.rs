@@ -76,7 +76,11 @@ fn a_policy_holds_with_its_own_reason(#[values(Trixie, Sid)] version: Version) {
     let [status, reason, message] = told_in(&held, "Held");
     assert_eq!(
         [status, reason, message],
-        ["True", "JobsHeld", &format!("1 of 1 job held; {}: no running today", ids(&held)[0])]
+        [
+            "True",
+            "JobsHeld",
+            &format!("1 of 1 job held; {}: no running today; condor_release lets held jobs go on", ids(&held)[0])
+        ]
     );
     assert_eq!(bed.queue(&of(&uid), &["HoldReasonCode", "HoldReasonSubCode"]), [["3", "42"]]);
     here.delete("policy");
@@ -171,7 +175,10 @@ fn policies_end_jobs(#[values(Trixie, Sid)] version: Version) {
 
     let held = here.wait("holds", "held", |object| object["status"]["held"] == 1);
     let id = ids(&held).remove(0);
-    assert_eq!(told_in(&held, "Held")[2], format!("1 of 1 job held; {id}: look at it first"));
+    assert_eq!(
+        told_in(&held, "Held")[2],
+        format!("1 of 1 job held; {id}: look at it first; condor_release lets held jobs go on")
+    );
     assert_eq!(counts(&held), [1, 0, 0], "a job that is held has not ended");
     // HTCondor keeps the ExitCode 0 of a job that was held at its end and then removed.
     bed.condor.ok("condor_rm", &[&id]).unwrap();

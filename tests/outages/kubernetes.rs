@@ -4,8 +4,7 @@ use serde_json::json;
 use testbed::{Version, wait_for};
 
 use crate::bed::PATIENCE;
-use crate::operator::PROMPT;
-use crate::site::Site;
+use crate::site::{PROMPT, Site};
 
 pub fn api_server_killed_while_there_is_news(version: Version) {
     let site = Site::start(version);

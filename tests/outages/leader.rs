@@ -16,7 +16,7 @@ const SHORT: [&str; 3] = ["--lease-duration=4s", "--lease-renew-deadline=3s", "-
 const RENEW_DEADLINE: Duration = Duration::from_secs(3);
 
 fn start(version: Version) -> Site {
-    let site = Site::with(version, &SHORT);
+    let site = Site::with(version, "", &SHORT);
     site.bed.start_operator();
     site
 }

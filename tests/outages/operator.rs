@@ -1,14 +1,9 @@
 //! The operator is stopped and killed.
 
-use std::time::Duration;
-
 use testbed::{Version, wait_for};
 
 use crate::bed::PATIENCE;
-use crate::site::Site;
-
-/// How long SIGTERM may take.
-pub const PROMPT: Duration = Duration::from_secs(5);
+use crate::site::{PROMPT, Site};
 
 #[derive(Clone, Copy)]
 enum End {

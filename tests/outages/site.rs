@@ -10,6 +10,9 @@ use testbed::{PoolOptions, Scratch, Version, wait_for};
 use crate::bed::gates::Gates;
 use crate::bed::{Bed, Namespace, PATIENCE, condition, htcjob};
 
+/// How long SIGTERM may take.
+pub const PROMPT: std::time::Duration = std::time::Duration::from_secs(5);
+
 pub struct Site {
     // Fields drop in this order: the servers before their folders.
     pub bed: Bed,
@@ -22,18 +25,18 @@ pub struct Site {
 impl Site {
     /// Servers without the operator.
     pub fn new(version: Version) -> Self {
-        Self::with(version, &[])
+        Self::with(version, "", &[])
     }
 
-    /// Servers without the operator; `arguments` are added to its command line when it is started.
-    pub fn with(version: Version, arguments: &[&str]) -> Self {
+    /// The same with lines for the pool's configuration and arguments for the operator.
+    pub fn with(version: Version, extra_config: &str, arguments: &[&str]) -> Self {
         let scratch = Scratch::new().unwrap();
         let runs = scratch.dir("runs").unwrap();
         let gates = Gates::new(version);
         let gate = gates.argument();
         let bind = format!("--bind={}", runs.display());
-        let bed =
-            Bed::new(version, &PoolOptions::default(), &[&[gate.as_str(), bind.as_str()][..], arguments].concat());
+        let options = PoolOptions { extra_config: extra_config.to_owned(), ..PoolOptions::default() };
+        let bed = Bed::new(version, &options, &[&[gate.as_str(), bind.as_str()][..], arguments].concat());
         // A schedd that finds its jobs' nodes gone with it begins the jobs again after this time: 40 minutes otherwise.
         let mut config = fs::OpenOptions::new().append(true).open(bed.condor.config()).unwrap();
         writeln!(config, "JOB_DEFAULT_LEASE_DURATION = 20").unwrap();

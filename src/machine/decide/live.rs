@@ -209,7 +209,12 @@ impl Run<'_> {
         let refusal = self.record.attempts.iter().rev().find_map(|attempt| attempt.refusal.clone());
         match (last.and_then(|last| last.failure.clone()), refusal) {
             (Some(failure), _) => self.say(ConditionType::Submitted, False, &failure.reason, &failure.message),
-            (None, Some(refusal)) => self.say(ConditionType::Submitted, False, "SubmitRefused", &refusal),
+            (None, Some(refusal)) => {
+                let message = format!(
+                    "condor_submit failed: {refusal}; it is tried again with growing pauses, but what the schedd refuses for good needs another HTCJob"
+                );
+                self.say(ConditionType::Submitted, False, "SubmitRefused", &message);
+            }
             (None, None) => {
                 self.say(ConditionType::Submitted, False, "Submitting", "the jobs are being handed to HTCondor");
             }
@@ -250,7 +255,10 @@ impl Run<'_> {
 
     fn say_held(&mut self) {
         if let Some((held, id, reason)) = held_by_others(&self.record) {
-            let message = format!("{held} of {} held; {id}: {reason}", jobs(self.record.jobs.len()));
+            let message = format!(
+                "{held} of {} held; {id}: {reason}; condor_release lets held jobs go on",
+                jobs(self.record.jobs.len())
+            );
             self.say(ConditionType::Held, True, "JobsHeld", &message);
         } else {
             self.conditions.clear(ConditionType::Held, "NotHeld", "no job is held by HTCondor", self.now);

@@ -1,5 +1,7 @@
 //! Objects that are being deleted: remove, prove, release.
 
+use std::collections::BTreeSet;
+
 use super::{Action, Look, Run};
 use crate::api::{ConditionStatus, ConditionType};
 use crate::machine::facts::{Answer, JobStatus};
@@ -12,6 +14,11 @@ use crate::machine::transitions::Trigger;
 
 use ConditionStatus::{False, True};
 
+/// Reason of `JobsRemoved` False once the jobs have outlasted their removal for a while.
+const NOT_REMOVED_YET: &str = "NotRemovedYet";
+/// Most bytes of job ids in the Event of an abandoned object; its message may have 1024 in all.
+const IDS_IN_EVENT: usize = 700;
+
 impl Run<'_> {
     pub(super) fn terminate(&mut self) {
         if self.known.phase != Phase::Terminating {
@@ -23,9 +30,12 @@ impl Run<'_> {
         }
         self.cancel_what_waits();
         if self.facts.object.abandon {
-            let ids: Vec<JobId> = self.record.jobs.values().filter(|job| !job.gone).map(|job| job.id).collect();
-            let detail =
-                format!("abandoned by annotation; these jobs may be left in HTCondor: {}", id_ranges(&ids, 512));
+            let ids = self.may_be_left();
+            let detail = format!(
+                "abandoned by annotation; these jobs may be left in HTCondor: {}; the log names all; the constraint HTCJobUID == \"{}\" finds them",
+                if ids.is_empty() { "none is known".to_owned() } else { id_ranges(&ids, IDS_IN_EVENT) },
+                self.facts.object.uid
+            );
             self.release(ReleasePermit::Abandoned(ids), detail, true);
             return;
         }
@@ -56,6 +66,16 @@ impl Run<'_> {
         self.remove_then_prove(began.max(dead.unwrap_or(began)));
     }
 
+    /// The jobs that are recorded or were seen in the last answer, and are not known to be gone.
+    fn may_be_left(&self) -> Vec<JobId> {
+        let recorded = self.record.jobs.values().filter(|job| !job.gone).map(|job| job.id);
+        let seen = match &self.facts.evidence.queue {
+            Answer::Known(queue) => queue.ads.as_ref(),
+            Answer::Unknown(_) => &[],
+        };
+        recorded.chain(seen.iter().map(|ad| ad.id)).collect::<BTreeSet<JobId>>().into_iter().collect()
+    }
+
     fn cancel_what_waits(&mut self) {
         let waiting = self.facts.in_flight.as_ref().filter(|request| !request.running);
         if let Some(request) = waiting
@@ -82,12 +102,15 @@ impl Run<'_> {
             Err(doubt) => {
                 self.remove_again(&doubt, removed);
                 let (reason, message) = self.dispel(&doubt, removed);
-                let stuck = reason == "JobsPresent" && self.now.since(removed) > self.settings.eager;
+                let stuck = reason == "JobsPresent" && self.is_stuck(removed);
                 if stuck {
-                    let message = format!(
-                        "{message}; if their nodes are gone for good, `condor_rm -forcex` makes HTCondor forget them"
-                    );
-                    self.say(ConditionType::JobsRemoved, False, "NotRemovedYet", &message);
+                    let what_to_do = if self.untouched_since(removed) {
+                        "condor_rm has not touched them: check that the operator's token is that of the user who submitted them, or may remove jobs of others"
+                    } else {
+                        "if their nodes are gone for good, `condor_rm -forcex` makes HTCondor forget them"
+                    };
+                    let message = format!("{message}; {what_to_do}");
+                    self.say(ConditionType::JobsRemoved, False, NOT_REMOVED_YET, &message);
                 } else if reason != "Asking" {
                     self.say(ConditionType::JobsRemoved, False, reason, &message);
                 }
@@ -97,12 +120,7 @@ impl Run<'_> {
 
     /// Jobs that an answer younger than the removal shows and that are not being removed: once more, with pauses.
     fn remove_again(&mut self, doubt: &Doubt, removed: Timestamp) {
-        let facts = self.facts;
-        let Answer::Known(queue) = &facts.evidence.queue else {
-            return;
-        };
-        let untouched = queue.ads.iter().any(|ad| ad.status != JobStatus::Removed);
-        if matches!(doubt, Doubt::Present(_)) && untouched && queue.asked_at > removed {
+        if matches!(doubt, Doubt::Present(_)) && self.untouched_since(removed) {
             let step = self.record.requests.get(&Kind::Remove).map_or(0, |last| last.step);
             let due = removed.plus(self.settings.pause(step));
             if due <= self.now {
@@ -110,6 +128,23 @@ impl Run<'_> {
             } else {
                 self.look_again(due.since(self.now));
             }
+        }
+    }
+
+    /// Whether it is time to say that the jobs do not go. What was said once stays said: each further removal begins anew.
+    fn is_stuck(&self, removed: Timestamp) -> bool {
+        let said = self.conditions.get(ConditionType::JobsRemoved).is_some_and(|told| told.reason == NOT_REMOVED_YET);
+        let removals = self.record.requests.get(&Kind::Remove).map_or(0, |last| last.step);
+        said || self.now.since(removed) > self.settings.eager || (removals >= 3 && self.untouched_since(removed))
+    }
+
+    /// Whether an answer younger than the removal shows jobs that are not being removed.
+    fn untouched_since(&self, removed: Timestamp) -> bool {
+        match &self.facts.evidence.queue {
+            Answer::Known(queue) => {
+                queue.asked_at > removed && queue.ads.iter().any(|ad| ad.status != JobStatus::Removed)
+            }
+            Answer::Unknown(_) => false,
         }
     }
 

@@ -11,6 +11,7 @@ use rcgen::{
 
 use crate::account::Account;
 use crate::error::{Error, Result};
+use crate::proxy::Credentials;
 
 /// Names under which the API server is reached, besides 127.0.0.1.
 const SERVER_NAMES: [&str; 6] =
@@ -80,6 +81,12 @@ impl Authority {
             BASE64.encode(key),
         );
         Account::unprivileged().write(path, text, 0o600)
+    }
+
+    /// What a client that is no program with a kubeconfig needs to be `user`.
+    pub(crate) fn credentials(&self, user: &str, group: Option<&str>) -> Result<Credentials> {
+        let (certificate, key) = self.issue(user, group, &[], ExtendedKeyUsagePurpose::ClientAuth)?;
+        Ok(Credentials { authority: self.pem.clone(), certificate, key })
     }
 
     fn issue(

@@ -15,6 +15,7 @@ use crate::certs::Authority;
 use crate::error::{Error, Result};
 use crate::owned::{Owned, Spec};
 use crate::ports::Port;
+use crate::proxy::Proxy;
 use crate::scratch::Scratch;
 use crate::tool::{Finished, run, run_ok};
 use crate::wait::wait_for;
@@ -189,6 +190,11 @@ impl Kube {
         let path = self.scratch.path().join(format!("kubeconfig-{name}"));
         self.authority.kubeconfig(&path, user, group, self.ports[0].number)?;
         Ok(path)
+    }
+
+    /// A proxy before the API server, which spoils requests on demand; to the API server it is a cluster admin.
+    pub fn proxy(&self) -> Result<Proxy> {
+        Proxy::start(self.ports[0].number, &self.authority.credentials("testbed-proxy", Some("system:masters"))?)
     }
 
     /// The run folder, for a test's own files.

@@ -207,6 +207,14 @@ impl Pool {
         })
     }
 
+    /// The schedd's own children of the same name: they take in files and answer queries.
+    #[must_use]
+    pub fn schedd_children(&self) -> Vec<u32> {
+        let daemons = self.daemons();
+        let owner = daemons.as_ref().map_or(0, Owned::pid);
+        descendants(owner, "condor_schedd").into_iter().skip(1).collect()
+    }
+
     /// SIGKILL to the schedd; gives its process id. The master starts another one after 1 to 5 s.
     pub fn kill_schedd(&self) -> Result<u32> {
         self.signal_schedd(Signal::KILL)

@@ -1,0 +1,141 @@
+//! What the thread does that owns the file.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::mpsc::Receiver;
+
+use rusqlite::{Connection, TransactionBehavior};
+use tokio::sync::oneshot;
+
+use super::LedgerError;
+
+/// Most statements in one transaction.
+const BATCH: usize = 512;
+
+/// Runs its statements; without a connection it only gives its answer, which is then that of the failed transaction.
+pub(super) type Task = Box<dyn FnOnce(Option<&Connection>) -> Answer + Send>;
+/// Sends the task's own result once the transaction's fate is known.
+pub(super) type Answer = Box<dyn FnOnce(Result<(), NotCommitted>) + Send>;
+
+/// Why a transaction was not committed, for each of its tasks.
+#[derive(Clone, Debug)]
+pub(super) enum NotCommitted {
+    /// SQLite's words.
+    Sql(String),
+    /// This file is no longer the one that is open.
+    Gone(PathBuf),
+}
+
+impl From<rusqlite::Error> for NotCommitted {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sql(error.to_string())
+    }
+}
+
+impl From<NotCommitted> for LedgerError {
+    fn from(why: NotCommitted) -> Self {
+        match why {
+            NotCommitted::Sql(words) => Self::Commit(words),
+            NotCommitted::Gone(path) => Self::Gone { path },
+        }
+    }
+}
+
+/// What the thread is asked for.
+pub(super) enum Message {
+    Task(Task),
+    /// Close the file, and say so.
+    Close(oneshot::Sender<()>),
+}
+
+/// The open file.
+pub(super) struct Writer {
+    pub(super) connection: Connection,
+    pub(super) files: Files,
+    /// Of the last transaction that changed something.
+    pub(super) sequence: Arc<AtomicI64>,
+}
+
+impl Writer {
+    /// Works until it is told to close the file, or the last handle is gone.
+    pub(super) fn serve(mut self, receiver: &Receiver<Message>) {
+        while let Ok(first) = receiver.recv() {
+            let mut tasks: Vec<Task> = Vec::new();
+            for message in std::iter::once(first).chain(receiver.try_iter().take(BATCH - 1)) {
+                match message {
+                    Message::Task(task) => tasks.push(task),
+                    Message::Close(closed) => {
+                        self.carry_out(tasks);
+                        if let Err((_, error)) = self.connection.close() {
+                            tracing::warn!(%error, "the ledger could not be closed");
+                        }
+                        let _ = closed.send(());
+                        return;
+                    }
+                }
+            }
+            self.carry_out(tasks);
+        }
+    }
+
+    /// One transaction for all of them.
+    fn carry_out(&mut self, tasks: Vec<Task>) {
+        let begun = self
+            .files
+            .check()
+            .and_then(|()| Ok(self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?));
+        let (answers, committed): (Vec<Answer>, _) = match begun {
+            Ok(transaction) => {
+                let before = transaction.total_changes();
+                let answers = tasks.into_iter().map(|task| task(Some(&transaction))).collect();
+                let changed = transaction.total_changes() != before;
+                let next = self.sequence.load(Ordering::SeqCst) + i64::from(changed);
+                let stored = if changed { store_sequence(&transaction, next) } else { Ok(()) };
+                let committed = stored.and_then(|()| transaction.commit());
+                if committed.is_ok() {
+                    self.sequence.store(next, Ordering::SeqCst);
+                }
+                // Asked again, since an answer means that it is there to stay.
+                (answers, committed.map_err(NotCommitted::from).and_then(|()| self.files.check()))
+            }
+            Err(why) => (tasks.into_iter().map(|task| task(None)).collect(), Err(why)),
+        };
+        if let Err(why) = &committed {
+            tracing::error!(error = %LedgerError::from(why.clone()), "nothing is stored");
+        }
+        for answer in answers {
+            answer(committed.clone());
+        }
+    }
+}
+
+fn store_sequence(connection: &Connection, sequence: i64) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached("update ledger set value = ?1 where key = 'sequence'")?
+        .execute([sequence.to_string()])
+        .map(drop)
+}
+
+/// The files that the connection has open, each with the device and inode that were found under its name.
+pub(super) struct Files(Vec<(PathBuf, Option<(u64, u64)>)>);
+
+impl Files {
+    /// The database, and the log that holds what is not in it yet.
+    pub(super) fn of(path: &Path) -> Self {
+        let mut log = path.as_os_str().to_owned();
+        log.push("-wal");
+        Self([path.to_owned(), PathBuf::from(log)].into_iter().map(|path| (path.clone(), inode(&path))).collect())
+    }
+
+    /// Fails when a name no longer leads to the open file: whatever is written then is lost with the last handle.
+    fn check(&self) -> Result<(), NotCommitted> {
+        let gone = self.0.iter().find(|(path, found)| inode(path) != *found);
+        gone.map_or(Ok(()), |(path, _)| Err(NotCommitted::Gone(path.clone())))
+    }
+}
+
+fn inode(path: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
+}

@@ -1,0 +1,53 @@
+//! Faults from all sides: the API server refuses, loses answers and forgets; the schedd dies, hangs, loses its queue and lies;
+//! the disk is full; the ledger goes. Each HTCJob ends right, its jobs run once, and whoever waits says for what.
+
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "clippy counts only functions with #[test] as tests, not what they share; the site is shared with another test"
+)]
+
+#[path = "faults/api_server.rs"]
+mod api_server;
+mod bed;
+#[path = "faults/disk.rs"]
+mod disk;
+#[path = "faults/ledger.rs"]
+mod ledger;
+#[path = "faults/queue.rs"]
+mod queue;
+#[path = "faults/schedd.rs"]
+mod schedd;
+#[path = "outages/site.rs"]
+mod site;
+#[path = "faults/stuck.rs"]
+mod stuck;
+
+macro_rules! on_both_versions {
+    ($($room:ident::$scenario:ident),* $(,)?) => {
+        mod trixie { $(#[test] fn $scenario() { crate::$room::$scenario(testbed::Version::Trixie); })* }
+        mod sid { $(#[test] fn $scenario() { crate::$room::$scenario(testbed::Version::Sid); })* }
+    };
+}
+
+on_both_versions!(
+    api_server::killed_in_every_phase,
+    api_server::refusing_and_losing_writes,
+    api_server::forgetting_watches_and_away_for_long,
+    schedd::killed_while_it_is_handed_jobs,
+    schedd::hanging_for_longer_than_every_limit,
+    schedd::out_of_reach,
+    queue::lost_and_begun_anew,
+    queue::history_too_short,
+    queue::seen_by_somebody_else,
+    queue::one_answer_that_shows_nothing,
+    disk::read_only_and_full,
+    ledger::taken_away_while_the_operator_runs,
+    ledger::old_or_lost_at_the_start,
+    stuck::each_says_why,
+    stuck::abandoned_and_orphaned,
+);
