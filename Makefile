@@ -26,7 +26,7 @@ demo: setup ## one HTCJob, from kubectl apply to kubectl delete
 test: setup ## all tests
 	cargo test --locked --workspace --no-fail-fast
 
-model: ## how things can go wrong, explored far (half an hour)
+model: ## how things can go wrong, explored further than in make test (some minutes)
 	HTC_MODEL=full cargo test --locked --release --test model -- --nocapture --test-threads=1
 
 lint: prerequisites cargo-deny ## what CI refuses before it tests
