@@ -30,7 +30,7 @@ test: setup ## all tests
 soak: setup ## random kills, and everything checked afterwards
 	HTC_SOAK_KILLS=$(or $(KILLS),60) cargo test --locked --test soak -- --nocapture --test-threads=2 $(VERSION)
 
-model: ## how things can go wrong, explored far (half an hour)
+model: ## how things can go wrong, explored further than in make test (some minutes)
 	HTC_MODEL=full cargo test --locked --release --test model -- --nocapture --test-threads=1
 
 lint: prerequisites cargo-deny ## what CI refuses before it tests

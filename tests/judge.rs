@@ -274,7 +274,7 @@ fn a_birthdate_is_that_of_the_intent_or_plainly_that_of_a_new_queue() {
         let expected = if agrees { Ok(()) } else { Err(Doubt::BirthdateChanged) };
         let what = format!("{birthdate} since {steady_since}");
         assert_eq!(prove_gone(&facts).map(drop), expected, "by attempts: {what}");
-        let again = if agrees && birthdate != BIRTH { Err(Doubt::QueueLost) } else { expected };
+        let again = if agrees && birthdate != BIRTH { Err(Doubt::QueueLost) } else { expected.clone() };
         assert_eq!(never_accepted(&refused_by(&facts)).map(drop), again, "{what}");
         let mut of_jobs = emptied();
         of_jobs.evidence.queue = facts.evidence.queue.clone();

@@ -108,12 +108,12 @@ fn ledgers() {
 #[test]
 fn operators() {
     let scene = Scene::new("two operators", &[1], 1, &[SecondOperator]);
-    holds(&Scene { admins: ADMIN, two_operators: true, ..scene });
+    holds(&Scene { admins: ADMIN, two_operators: true, deletes: u8::from(full()), in_step: true, ..scene });
 }
 
 /// Two objects in one condor_submit.
 #[test]
 fn batches() {
-    holds(&Scene::new("batches", &[1, 1], 1, &[SlowStaging, StagingFails]));
+    holds(&Scene { deletes: 0, ..Scene::new("batches", &[1, 1], 1, &[SlowStaging, StagingFails]) });
     holds(&Scene { deletes: 0, ..Scene::new("batches and crashes", &[1, 1], 1, &[Crash]) });
 }
