@@ -133,7 +133,7 @@ pub async fn run(config: Config) -> Result<(), StartError> {
         binds: config.binds.iter().filter(|bind| !bind.is_empty()).cloned().collect(),
         site_defaults,
     };
-    serve(&config, clock, planner, ready, signals).await
+    Box::pin(serve(&config, clock, planner, ready, signals)).await
 }
 
 /// Waits for the ledger's file, the API server and the Lease, in this order.

@@ -139,7 +139,7 @@ impl Bed {
 
     /// The operator's program with one command and the settings that all its commands have.
     pub fn operator_spec(&self, command: &str, log: &Path) -> Spec {
-        self.spec_in(self.volume.as_ref().map_or(&self.data, volume::Volume::at), command, log)
+        self.spec_in(self.volume.as_ref().map_or(&*self.data, |volume| volume.at()), command, log)
     }
 
     fn spec_in(&self, data: &Path, command: &str, log: &Path) -> Spec {
