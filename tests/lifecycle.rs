@@ -72,9 +72,9 @@ fn ids(object: &Value) -> Vec<String> {
     object["status"]["jobid"].as_array().unwrap().iter().map(|id| id.as_str().unwrap().to_owned()).collect()
 }
 
-/// Active, succeeded, failed.
+/// Active, succeeded, failed; -1 as long as there is no status.
 fn counts(object: &Value) -> [i64; 3] {
-    ["active", "succeeded", "failed"].map(|count| object["status"][count].as_i64().unwrap())
+    ["active", "succeeded", "failed"].map(|count| object["status"][count].as_i64().unwrap_or(-1))
 }
 
 /// Status, reason and message of a condition; empty if there is none.

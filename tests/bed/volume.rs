@@ -18,12 +18,15 @@ impl Volume {
     /// Mounts one at `at`, seen by nobody else, with mount's `options`.
     pub fn mount(at: &Path, options: &str, scratch: &Scratch) -> Self {
         let script = "mount -t tmpfs -o \"$1,mode=0755\" tmpfs \"$2\" && echo mounted && exec cat";
-        let spec = Spec::new("unshare", scratch.path().join("volume.log"))
-            .args(["--map-root-user", "--mount", "sh", "-c", script, "sh", options])
-            .arg(at);
+        let log = scratch.path().join("volume.log");
+        // Of the volume before.
+        let _ = std::fs::remove_file(&log);
+        let spec =
+            Spec::new("unshare", log).args(["--map-root-user", "--mount", "sh", "-c", script, "sh", options]).arg(at);
         let holder = Owned::spawn(&spec).unwrap();
         let mounted = wait_for("a tmpfs in a mount namespace of its own", PATIENCE, || {
-            if holder.log_text().contains("mounted") { Ok(()) } else { holder.must_run().map_err(|e| e.to_string()) }
+            holder.must_run().map_err(|error| error.to_string())?;
+            if holder.log_text().contains("mounted") { Ok(()) } else { Err("not yet".to_owned()) }
         });
         mounted.unwrap_or_else(|error| panic!("{error}: this machine allows no user namespaces to this account"));
         Self { holder, at: at.to_owned() }
