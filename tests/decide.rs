@@ -12,13 +12,19 @@ mod accepting;
 mod decision;
 #[path = "decide/deleting.rs"]
 mod deleting;
+#[path = "decide/design.rs"]
+mod design;
 #[path = "decide/lives.rs"]
 mod lives;
 mod machine;
 #[path = "decide/output.rs"]
 mod output;
+#[path = "decide/parts.rs"]
+mod parts;
 #[path = "decide/properties.rs"]
 mod properties;
+#[path = "decide/seed.rs"]
+mod seed;
 #[path = "decide/submitting.rs"]
 mod submitting;
 #[path = "decide/suspending.rs"]
