@@ -200,6 +200,13 @@ pub fn submitted(jobs: u32) -> Facts {
     facts
 }
 
+/// One whose attempt 1 ended 90 s ago; neither the queue nor history has a job of it.
+pub fn refused() -> Facts {
+    let mut facts = submitted(1);
+    facts.evidence = Evidence { queue: queue(-1, &[]), history: history(0, &[]) };
+    facts
+}
+
 pub fn attempt(number: u32, jobs: &str) -> Submission {
     Submission {
         attempt: Attempt(number),
