@@ -7,6 +7,9 @@ use testbed::wait_for;
 
 use super::{Bed, PATIENCE};
 
+/// A payload that runs until [`Bed::open_gate`].
+pub const UNTIL_LET_GO: &str = "until [ -e go ]; do sleep 0.2; done";
+
 /// The `HTCJob`s of one test.
 pub struct Namespace<'a> {
     pub bed: &'a Bed,
@@ -102,6 +105,20 @@ impl Namespace<'_> {
         self.wait(name, "Complete or Failed", |object| is_true(object, "Complete") || is_true(object, "Failed"))
     }
 
+    /// Opens the gate of its jobs, whenever they come to it, until it has ended; the object.
+    pub fn let_go(&self, name: &str) -> Value {
+        let uid = self.uid(name);
+        self.wait(name, "Complete or Failed, with the gate open", |object| {
+            self.bed.open_gate(&uid);
+            is_true(object, "Complete") || is_true(object, "Failed")
+        })
+    }
+
+    pub fn suspend(&self, name: &str, suspend: bool) {
+        let patch = serde_json::json!({ "spec": { "suspend": suspend } }).to_string();
+        self.kubectl(&["patch", "htcjob", name, "--type=merge", "-p", &patch]);
+    }
+
     /// Deletes an object and waits until it is gone.
     pub fn delete(&self, name: &str) {
         self.kubectl(&["delete", "htcjob", name, "--wait=false"]);
@@ -113,10 +130,15 @@ impl Namespace<'_> {
         gone.unwrap_or_else(|error| panic!("{error}\n{:#}\nthe operator's log:\n{}", self.get(name), self.bed.log()));
     }
 
+    /// The Events of all objects.
+    pub fn all_events(&self) -> Vec<Value> {
+        self.bed.reader.objects(&format!("/api/v1/namespaces/{}/events", self.name))
+    }
+
     /// Reason and message of the object's Events, oldest first.
     pub fn events(&self, name: &str) -> Vec<(String, String)> {
-        let list = self.bed.reader.objects(&format!("/api/v1/namespaces/{}/events", self.name));
-        let mut events: Vec<(i64, String, String)> = list
+        let mut events: Vec<(i64, String, String)> = self
+            .all_events()
             .iter()
             .filter(|event| event["involvedObject"]["name"] == name)
             .map(|event| {
@@ -166,4 +188,9 @@ pub fn is_true(object: &Value, kind: &str) -> bool {
 /// A condition of an object.
 pub fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
     object["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind)
+}
+
+/// The ids in HTCondor that an object's status records, by index.
+pub fn ids(object: &Value) -> Vec<String> {
+    object["status"]["jobid"].as_array().unwrap().iter().map(|id| id.as_str().unwrap().to_owned()).collect()
 }

@@ -50,7 +50,7 @@ fn while_the_operator_is_away(#[values(Version::Trixie, Version::Sid)] version: 
     let (left, ids) = create_and_wait(&here, &jobs("left", 2, FOREVER), "running");
     here.wait("suspended", "its finalizer", |object| !object["metadata"]["finalizers"].is_null());
     bed.stop_operator();
-    here.kubectl(&["patch", "htcjob", "suspended", "--type=merge", "-p", r#"{"spec": {"suspend": false}}"#]);
+    here.suspend("suspended", false);
     ask_to_delete(&here, "suspended");
     ask_to_delete(&here, "left");
     bed.start_operator();

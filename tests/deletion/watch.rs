@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use testbed::{Owned, PoolOptions, Version, wait_for};
 
-use crate::bed::{Bed, Namespace, PATIENCE, htcjob};
+use crate::bed::{Bed, Namespace, PATIENCE, htcjob, ids};
 
 /// The reason that the operator gives to `condor_rm`.
 pub const OURS: &str = "removed by htc-operator";
@@ -45,7 +45,7 @@ pub fn look(here: &Namespace<'_>, name: &str, uid: &str) -> Option<Value> {
 
 /// Ids that the object's status records.
 pub fn recorded(object: &Value) -> BTreeSet<String> {
-    object["status"]["jobid"].as_array().unwrap().iter().map(|id| id.as_str().unwrap().to_owned()).collect()
+    ids(object).into_iter().collect()
 }
 
 pub fn ask_to_delete(here: &Namespace<'_>, name: &str) {

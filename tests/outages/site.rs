@@ -8,7 +8,7 @@ use serde_json::Value;
 use testbed::{PoolOptions, Scratch, Version, wait_for};
 
 use crate::bed::gates::Gates;
-use crate::bed::{Bed, Namespace, PATIENCE, condition, htcjob};
+use crate::bed::{Bed, Namespace, PATIENCE, condition, htcjob, ids};
 
 /// How long SIGTERM may take.
 pub const PROMPT: std::time::Duration = std::time::Duration::from_secs(5);
@@ -91,12 +91,11 @@ impl Site {
         let uid = ended["metadata"]["uid"].as_str().unwrap();
         here.wait_nothing_left(uid);
         let seen = self.bed.assert_once(uid, name, jobs);
-        let mut ids: Vec<&str> = seen.iter().map(|job| job.id.as_str()).collect();
-        let mut told: Vec<&str> =
-            ended["status"]["jobid"].as_array().unwrap().iter().map(|id| id.as_str().unwrap()).collect();
-        ids.sort_unstable();
+        let mut ran: Vec<&str> = seen.iter().map(|job| job.id.as_str()).collect();
+        let mut told = ids(&ended);
+        ran.sort_unstable();
         told.sort_unstable();
-        assert_eq!(told, ids, "the status names the jobs that ran");
+        assert_eq!(told, ran, "the status names the jobs that ran");
         for job in &seen {
             assert_eq!(self.runs(name, job.index), 1, "{name}.{}: {seen:#?}\n{}", job.index, self.bed.logs());
             assert!(here.output(name, job.index).join("out").exists());
@@ -140,10 +139,9 @@ fn journal(bed: &Bed, namespace: &str) -> Vec<(String, String)> {
 }
 
 fn events(here: &Namespace<'_>) -> Vec<(String, String)> {
-    let list: Value = serde_json::from_str(&here.kubectl(&["get", "events", "-o", "json"])).unwrap();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let of = |event: &Value| (text(&event["metadata"]["name"]), text(&event["reason"]));
-    list["items"].as_array().unwrap().iter().map(of).collect()
+    here.all_events().iter().map(of).collect()
 }
 
 /// Whether a condition of the object has this status and this reason.

@@ -121,7 +121,7 @@ impl Soak {
         }
         let ours = |uid: &String| !former.contains(uid);
         let records = fs::read_to_string(&self.records).unwrap_or_default();
-        let events: Value = serde_json::from_str(&here.kubectl(&["get", "events", "-o", "json"])).unwrap();
+        let events = here.all_events();
         let mut spool = Vec::new();
         names_below(&self.bed.pool.spool_dir(), &mut spool);
         spool.retain(|name| name.starts_with("cluster"));
@@ -130,7 +130,7 @@ impl Soak {
         Collected {
             lives: lives.to_vec(),
             objects: here.all(),
-            events: events["items"].as_array().unwrap().clone(),
+            events,
             queue,
             spool: spool.into_iter().filter(|name| !swept(name)).collect(),
             history: history.into_iter().filter(|ad| ours(&ad.uid)).collect(),
