@@ -120,15 +120,21 @@ impl Bed {
 
     /// Starts the operator, unprivileged.
     pub fn start_operator(&self) {
+        let own: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
+        self.run_operator(&own, None);
+    }
+
+    /// `own` arguments take the place of the usual ones; with `place`, the name of a fail point, it dies there.
+    fn run_operator(&self, own: &[&str], place: Option<&str>) {
         let run = self.runs.fetch_add(1, Ordering::Relaxed);
         let log = self.scratch.path().join(format!("operator-{run}.log"));
-        let own = |short: &&&str| {
-            let flag = short.split('=').next().unwrap();
-            !self.arguments.iter().any(|argument| argument.split('=').next() == Some(flag))
-        };
+        let flag = |argument: &str| argument.split('=').next().unwrap().to_owned();
+        let usual = SHORT.iter().filter(|usual| own.iter().all(|own| flag(own) != flag(usual)));
         // Like a container that is started again in its pod.
-        let spec = self.operator_spec("run", &log).arg("--identity=bed");
-        let spec = spec.args(SHORT.iter().filter(own)).args(&self.arguments);
+        let mut spec = self.operator_spec("run", &log).arg("--identity=bed").args(usual).args(own);
+        if let Some(place) = place {
+            spec = spec.env("HTC_KILL_AT", place);
+        }
         *self.operator.lock().unwrap() = Some(Owned::spawn(&spec).unwrap());
     }
 
@@ -225,6 +231,13 @@ impl Bed {
         self.operator.lock().unwrap().as_ref().expect("the operator runs").wait(PATIENCE).unwrap()
     }
 
+    /// `htc-operator check`: whether it found all well, and what it said.
+    pub fn check(&self) -> (bool, String) {
+        let check = Owned::spawn(&self.operator_spec("check", &self.scratch.path().join("check.log"))).unwrap();
+        let status = check.wait(PATIENCE).unwrap();
+        (status.success(), check.log_text())
+    }
+
     /// A namespace of its own for one test.
     pub fn namespace(&self) -> Namespace<'_> {
         let name = format!("test-{}", self.namespaces.fetch_add(1, Ordering::Relaxed));
@@ -313,7 +326,7 @@ impl Bed {
 }
 
 /// Files and folders below `folder` whose names are `wanted`.
-fn files_below(folder: &Path, wanted: &dyn Fn(&str) -> bool) -> Vec<PathBuf> {
+pub fn files_below(folder: &Path, wanted: &dyn Fn(&str) -> bool) -> Vec<PathBuf> {
     // What is there now may be gone in the next moment.
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries

@@ -9,8 +9,8 @@ use crate::bed::dice::Dice;
 use crate::bed::gates::Gates;
 use crate::bed::{Bed, PATIENCE, condition, htcjob};
 use crate::watch::{
-    FOREVER, OURS, STUBBORN, UNTIL_LET_GO, ask_to_delete, assert_nothing_left, assert_removed, check, create_and_wait,
-    delete, jobs, look, messages, of, own_bed, queued, recorded, wait_up, watch_it_go,
+    FOREVER, OURS, STUBBORN, UNTIL_LET_GO, ask_to_delete, assert_nothing_left, assert_removed, create_and_wait, delete,
+    jobs, look, messages, of, own_bed, queued, recorded, wait_up, watch_it_go,
 };
 
 /// Two objects whose jobs share a cluster, and objects that are deleted while nobody looks.
@@ -111,7 +111,7 @@ fn while_the_schedd_is_down(#[values(Version::Trixie, Version::Sid)] version: Ve
     bed.pool.tool("condor_on", &["-schedd"]).unwrap();
     watch_it_go(&here, "waits", &waits);
     assert_removed(&bed, &waits, &ids);
-    let (well, said) = check(&bed);
+    let (well, said) = bed.check();
     assert!(
         !well && said.contains(&format!("WRONG orphans: 2 jobs in HTCondor belong to no HTCJob: {cluster}.0-1;")),
         "{said}"

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
-use testbed::{Owned, PoolOptions, Version, wait_for};
+use testbed::{PoolOptions, Version, wait_for};
 
 use crate::bed::{Bed, Namespace, PATIENCE, htcjob, ids};
 
@@ -113,17 +113,9 @@ pub fn messages(here: &Namespace<'_>, name: &str, reason: &str) -> Vec<String> {
     here.events(name).into_iter().filter(|(other, _)| other == reason).map(|(_, message)| message).collect()
 }
 
-/// `htc-operator check`: whether it found all well, and what it said.
-pub fn check(bed: &Bed) -> (bool, String) {
-    let log = bed.pool.scratch().path().join("check.log");
-    let check = Owned::spawn(&bed.operator_spec("check", &log)).unwrap();
-    let status = check.wait(PATIENCE).unwrap();
-    (status.success(), check.log_text())
-}
-
 pub fn assert_nothing_left(bed: &Bed) {
     assert_eq!(bed.queue("true", &["GlobalJobId"]), Vec::<Vec<String>>::new());
-    let (well, said) = check(bed);
+    let (well, said) = bed.check();
     assert!(well && said.contains("ok    orphans: none"), "{said}");
 }
 
