@@ -153,12 +153,7 @@ pub fn history_too_short(version: Version) {
 pub fn seen_by_somebody_else(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
-    for name in ["running", "doomed"] {
-        here.create(&site.lasting(name, 1));
-    }
-    for name in ["running", "doomed"] {
-        here.wait_phase(name, "Running");
-    }
+    site.start_lasting(&here, &["running", "doomed"]);
     let (uid, doomed) = (here.uid("running"), here.uid("doomed"));
     let path = site.bed.condor.token();
     let own = fs::read_to_string(&path).unwrap();

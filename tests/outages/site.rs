@@ -69,6 +69,16 @@ impl Site {
         self.noted(name, queue, &format!("while [ ! -e {runs}/finish-$JOB_NAME ]; do sleep 0.1; done; echo finished"))
     }
 
+    /// Creates one such `HTCJob` of one job for each name, and waits until all run.
+    pub fn start_lasting(&self, here: &Namespace<'_>, names: &[&str]) {
+        for name in names {
+            here.create(&self.lasting(name, 1));
+        }
+        for name in names {
+            here.wait_phase(name, "Running");
+        }
+    }
+
     pub fn finish(&self, name: &str) {
         fs::write(self.runs.join(format!("finish-{name}")), "").unwrap();
     }
@@ -121,21 +131,14 @@ impl Site {
 
 /// Name and reason of the Event that each row of the journal should be.
 fn journal(bed: &Bed, namespace: &str) -> Vec<(String, String)> {
-    let ledger = rusqlite::Connection::open(bed.data.join("sqlite/htcjobs.db")).unwrap();
-    let mut statement = ledger
-        .prepare(
-            "select o.name || '.' || substr(t.uid, 1, 8) || '.' || printf('%04d', t.seq), t.reason, t.seq,
-                row_number() over (partition by t.uid order by t.seq)
-             from transitions t join objects o using (uid) where o.namespace = ?1 order by t.uid, t.seq",
-        )
-        .unwrap();
-    let rows: Vec<(String, String, i64, i64)> = statement
-        .query_map([namespace], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))
-        .unwrap()
-        .map(Result::unwrap)
-        .collect();
-    assert!(rows.iter().all(|(_, _, seq, number)| seq == number), "the journal has gaps: {rows:?}");
-    rows.into_iter().map(|(name, reason, ..)| (name, reason)).collect()
+    let query = format!(
+        "select o.name || '.' || substr(t.uid, 1, 8) || '.' || printf('%04d', t.seq), t.reason, t.seq,
+            row_number() over (partition by t.uid order by t.seq)
+         from transitions t join objects o using (uid) where o.namespace = '{namespace}' order by t.uid, t.seq"
+    );
+    let rows = bed.ledger(&query).unwrap();
+    assert!(rows.iter().all(|row| row[2] == row[3]), "the journal has gaps: {rows:?}");
+    rows.into_iter().map(|row| (row[0].clone(), row[1].clone())).collect()
 }
 
 fn events(here: &Namespace<'_>) -> Vec<(String, String)> {
