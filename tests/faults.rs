@@ -26,13 +26,9 @@ mod schedd;
 mod site;
 #[path = "faults/stuck.rs"]
 mod stuck;
-
-macro_rules! on_both_versions {
-    ($($room:ident::$scenario:ident),* $(,)?) => {
-        mod trixie { $(#[test] fn $scenario() { crate::$room::$scenario(testbed::Version::Trixie); })* }
-        mod sid { $(#[test] fn $scenario() { crate::$room::$scenario(testbed::Version::Sid); })* }
-    };
-}
+#[macro_use]
+#[path = "outages/versions.rs"]
+mod versions;
 
 on_both_versions!(
     api_server::killed_in_every_phase,

@@ -20,12 +20,9 @@ mod story;
 #[path = "lifecycle/suspend.rs"]
 mod suspend;
 
-use bed::{Bed, Namespace, condition, is_true};
+use bed::{Bed, Namespace, UNTIL_LET_GO, condition, ids};
 use serde_json::Value;
 use testbed::wait_for;
-
-/// A payload that runs until [`Bed::open_gate`].
-const UNTIL_LET_GO: &str = "until [ -e go ]; do sleep 0.2; done";
 
 impl Namespace<'_> {
     /// Reasons of the object's Events once they end with `last`, without waiting for more.
@@ -51,25 +48,6 @@ impl Namespace<'_> {
     fn wait_running(&self, name: &str, jobs: u32) -> Value {
         self.wait(name, &format!("{jobs} running"), |object| object["status"]["running"] == jobs)
     }
-
-    /// Opens the gate of its jobs, whenever they come to it, until it has ended; the object.
-    fn let_go(&self, name: &str) -> Value {
-        let uid = self.uid(name);
-        self.wait(name, "Complete or Failed, with the gate open", |object| {
-            self.bed.open_gate(&uid);
-            is_true(object, "Complete") || is_true(object, "Failed")
-        })
-    }
-
-    fn suspend(&self, name: &str, suspend: bool) {
-        let patch = serde_json::json!({ "spec": { "suspend": suspend } }).to_string();
-        self.kubectl(&["patch", "htcjob", name, "--type=merge", "-p", &patch]);
-    }
-}
-
-/// Its jobs' ids in HTCondor, by index.
-fn ids(object: &Value) -> Vec<String> {
-    object["status"]["jobid"].as_array().unwrap().iter().map(|id| id.as_str().unwrap().to_owned()).collect()
 }
 
 /// Active, succeeded, failed; -1 as long as there is no status.

@@ -25,13 +25,9 @@ mod schedd;
 mod site;
 #[path = "outages/submitter.rs"]
 mod submitter;
-
-macro_rules! on_both_versions {
-    ($($room:ident::$scenario:ident),* $(,)?) => {
-        mod trixie { $(#[test] fn $scenario() { crate::$room::$scenario(testbed::Version::Trixie); })* }
-        mod sid { $(#[test] fn $scenario() { crate::$room::$scenario(testbed::Version::Sid); })* }
-    };
-}
+#[macro_use]
+#[path = "outages/versions.rs"]
+mod versions;
 
 on_both_versions!(
     operator::stopped_at_any_point_it_goes_on,

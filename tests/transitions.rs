@@ -11,16 +11,13 @@ mod bed;
 use std::collections::BTreeSet;
 use std::fs;
 
-use bed::{Bed, Namespace, condition, htcjob, is_true};
+use bed::{Bed, Namespace, UNTIL_LET_GO, condition, htcjob, ids, is_true};
 use htc_operator::api::Phase;
 use htc_operator::machine::transitions::TRANSITIONS;
 use rstest::rstest;
 use serde_json::Value;
 use testbed::Version::{self, Sid, Trixie};
 use testbed::{PoolOptions, wait_for};
-
-/// A payload that runs until [`Bed::open_gate`].
-const UNTIL_LET_GO: &str = "until [ -e go ]; do sleep 0.2; done";
 
 #[rstest]
 fn each_is_made(#[values(Trixie, Sid)] version: Version) {
@@ -41,18 +38,6 @@ fn object(name: &str, source: &str, queue: u32, options: &str) -> Value {
     object["spec"]["queue"] = queue.into();
     object["spec"]["htcopts"] = options.into();
     object
-}
-
-fn ids(object: &Value) -> Vec<String> {
-    object["status"]["jobid"].as_array().unwrap().iter().map(|id| id.as_str().unwrap().to_owned()).collect()
-}
-
-fn let_go(here: &Namespace<'_>, name: &str) -> Value {
-    let uid = here.uid(name);
-    here.wait(name, "its end, with the gate open", |object| {
-        here.bed.open_gate(&uid);
-        is_true(object, "Complete") || is_true(object, "Failed")
-    })
 }
 
 fn accepted(here: &Namespace<'_>, name: &str, jobs: u32) -> Value {
@@ -105,7 +90,7 @@ fn while_jobs_run(here: &Namespace<'_>) {
     here.bed.condor.ok("condor_hold", &[&id]).unwrap();
     here.wait_event("grows", "JobsHeld");
     here.bed.condor.ok("condor_release", &[&id]).unwrap();
-    assert!(is_true(&let_go(here, "grows"), "Complete"));
+    assert!(is_true(&here.let_go("grows"), "Complete"));
     for name in ["fails", "grows"] {
         here.delete(name);
     }

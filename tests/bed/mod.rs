@@ -16,6 +16,7 @@ pub mod census;
 pub mod dice;
 pub mod gates;
 pub mod mortal;
+pub mod namespace;
 pub mod signals;
 pub mod volume;
 
@@ -24,8 +25,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
-use serde_json::Value;
 use testbed::{Account, Assets, Client, Kube, Owned, Pool, PoolOptions, Proxy, Scratch, Spec, Version, wait_for};
+
+pub use namespace::*;
 
 /// How long anything may take that normally takes seconds: machines are noisy.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -118,15 +120,21 @@ impl Bed {
 
     /// Starts the operator, unprivileged.
     pub fn start_operator(&self) {
+        let own: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
+        self.run_operator(&own, None);
+    }
+
+    /// `own` arguments take the place of the usual ones; with `place`, the name of a fail point, it dies there.
+    fn run_operator(&self, own: &[&str], place: Option<&str>) {
         let run = self.runs.fetch_add(1, Ordering::Relaxed);
         let log = self.scratch.path().join(format!("operator-{run}.log"));
-        let own = |short: &&&str| {
-            let flag = short.split('=').next().unwrap();
-            !self.arguments.iter().any(|argument| argument.split('=').next() == Some(flag))
-        };
+        let flag = |argument: &str| argument.split('=').next().unwrap().to_owned();
+        let usual = SHORT.iter().filter(|usual| own.iter().all(|own| flag(own) != flag(usual)));
         // Like a container that is started again in its pod.
-        let spec = self.operator_spec("run", &log).arg("--identity=bed");
-        let spec = spec.args(SHORT.iter().filter(own)).args(&self.arguments);
+        let mut spec = self.operator_spec("run", &log).arg("--identity=bed").args(usual).args(own);
+        if let Some(place) = place {
+            spec = spec.env("HTC_KILL_AT", place);
+        }
         *self.operator.lock().unwrap() = Some(Owned::spawn(&spec).unwrap());
     }
 
@@ -223,6 +231,13 @@ impl Bed {
         self.operator.lock().unwrap().as_ref().expect("the operator runs").wait(PATIENCE).unwrap()
     }
 
+    /// `htc-operator check`: whether it found all well, and what it said.
+    pub fn check(&self) -> (bool, String) {
+        let check = Owned::spawn(&self.operator_spec("check", &self.scratch.path().join("check.log"))).unwrap();
+        let status = check.wait(PATIENCE).unwrap();
+        (status.success(), check.log_text())
+    }
+
     /// A namespace of its own for one test.
     pub fn namespace(&self) -> Namespace<'_> {
         let name = format!("test-{}", self.namespaces.fetch_add(1, Ordering::Relaxed));
@@ -311,7 +326,7 @@ impl Bed {
 }
 
 /// Files and folders below `folder` whose names are `wanted`.
-fn files_below(folder: &Path, wanted: &dyn Fn(&str) -> bool) -> Vec<PathBuf> {
+pub fn files_below(folder: &Path, wanted: &dyn Fn(&str) -> bool) -> Vec<PathBuf> {
     // What is there now may be gone in the next moment.
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries
@@ -351,165 +366,4 @@ impl Drop for Bed {
 
 fn table(text: &str) -> Vec<Vec<String>> {
     text.lines().map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
-}
-
-/// The `HTCJob`s of one test.
-pub struct Namespace<'a> {
-    pub bed: &'a Bed,
-    pub name: String,
-}
-
-/// An `HTCJob` to be created: image `centos` and command `bash`, unless its spec says otherwise.
-pub fn htcjob(name: &str, source: &str) -> Value {
-    serde_json::json!({
-        "apiVersion": "htc.cern.ch/v1alpha1",
-        "kind": "HTCJob",
-        "metadata": { "name": name },
-        "spec": { "name": name, "script": { "image": "centos", "command": "bash", "source": source } },
-    })
-}
-
-impl Namespace<'_> {
-    pub fn kubectl(&self, arguments: &[&str]) -> String {
-        self.try_kubectl(arguments).unwrap()
-    }
-
-    pub fn try_kubectl(&self, arguments: &[&str]) -> testbed::Result<String> {
-        let mut all = vec!["-n", self.name.as_str()];
-        all.extend(arguments);
-        self.bed.kube.kubectl_ok(&all)
-    }
-
-    /// Creates an object; its uid.
-    pub fn create(&self, object: &Value) -> String {
-        let mut object = object.clone();
-        object["metadata"]["namespace"] = self.name.clone().into();
-        self.bed.kube.apply_stdin(&object.to_string()).unwrap();
-        let name = object["metadata"]["name"].as_str().unwrap();
-        self.uid(name)
-    }
-
-    /// Creates objects at once, as far as kubectl can.
-    pub fn create_all(&self, objects: &[Value]) {
-        let items: Vec<Value> = objects
-            .iter()
-            .cloned()
-            .map(|mut object| {
-                object["metadata"]["namespace"] = self.name.clone().into();
-                object
-            })
-            .collect();
-        let list = serde_json::json!({ "apiVersion": "v1", "kind": "List", "items": items });
-        self.bed.kube.apply_stdin(&list.to_string()).unwrap();
-    }
-
-    pub fn uid(&self, name: &str) -> String {
-        self.get(name)["metadata"]["uid"].as_str().unwrap().to_owned()
-    }
-
-    pub fn get(&self, name: &str) -> Value {
-        self.find(name).unwrap_or_else(|| panic!("there is no HTCJob {name}"))
-    }
-
-    fn find(&self, name: &str) -> Option<Value> {
-        self.bed.reader.object(&self.htcjobs(), name)
-    }
-
-    fn htcjobs(&self) -> String {
-        format!("/apis/htc.cern.ch/v1alpha1/namespaces/{}/htcjobs", self.name)
-    }
-
-    pub fn all(&self) -> Vec<Value> {
-        self.bed.reader.objects(&self.htcjobs())
-    }
-
-    /// Waits until the object is as `wanted` says; the object.
-    pub fn wait(&self, name: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        let mut last = Value::Null;
-        let result = wait_for(&format!("HTCJob {name}: {what}"), PATIENCE, || {
-            last = self.get(name);
-            wanted(&last).then(|| last.clone())
-        });
-        result.unwrap_or_else(|error| {
-            panic!(
-                "{error}\nits last state: {last:#}\nits events:\n{}\nthe operator's log:\n{}",
-                self.events_text(name),
-                self.bed.log()
-            )
-        })
-    }
-
-    pub fn wait_phase(&self, name: &str, phase: &str) -> Value {
-        self.wait(name, &format!("phase {phase}"), |object| object["status"]["phase"] == phase)
-    }
-
-    /// Waits for Complete or Failed; the object.
-    pub fn wait_ended(&self, name: &str) -> Value {
-        self.wait(name, "Complete or Failed", |object| is_true(object, "Complete") || is_true(object, "Failed"))
-    }
-
-    /// Deletes an object and waits until it is gone.
-    pub fn delete(&self, name: &str) {
-        self.kubectl(&["delete", "htcjob", name, "--wait=false"]);
-        self.wait_gone(name);
-    }
-
-    pub fn wait_gone(&self, name: &str) {
-        let gone = wait_for(&format!("HTCJob {name} to be gone"), PATIENCE, || self.find(name).is_none());
-        gone.unwrap_or_else(|error| panic!("{error}\n{:#}\nthe operator's log:\n{}", self.get(name), self.bed.log()));
-    }
-
-    /// Reason and message of the object's Events, oldest first.
-    pub fn events(&self, name: &str) -> Vec<(String, String)> {
-        let list = self.bed.reader.objects(&format!("/api/v1/namespaces/{}/events", self.name));
-        let mut events: Vec<(i64, String, String)> = list
-            .iter()
-            .filter(|event| event["involvedObject"]["name"] == name)
-            .map(|event| {
-                let seq = event["metadata"]["name"].as_str().unwrap().rsplit('.').next().unwrap().parse().unwrap();
-                (seq, event["reason"].as_str().unwrap().to_owned(), event["message"].as_str().unwrap().to_owned())
-            })
-            .collect();
-        events.sort();
-        events.into_iter().map(|(_, reason, message)| (reason, message)).collect()
-    }
-
-    /// Waits until the object's Events have `reason`; all reasons.
-    pub fn wait_event(&self, name: &str, reason: &str) -> Vec<String> {
-        let found = wait_for(&format!("an Event {reason} of HTCJob {name}"), PATIENCE, || {
-            let reasons: Vec<String> = self.events(name).into_iter().map(|(reason, _)| reason).collect();
-            reasons.iter().any(|other| other == reason).then_some(reasons)
-        });
-        found.unwrap_or_else(|error| {
-            panic!("{error}\n{}\nthe operator's log:\n{}", self.events_text(name), self.bed.log())
-        })
-    }
-
-    fn events_text(&self, name: &str) -> String {
-        self.events(name).iter().map(|(reason, message)| format!("  {reason}: {message}\n")).collect()
-    }
-
-    /// The folder of one job's output.
-    pub fn output(&self, name: &str, index: u32) -> PathBuf {
-        self.bed.data.join("htc_out").join(&self.name).join(name).join("latest").join(index.to_string())
-    }
-
-    /// Waits until HTCondor's queue and spool have nothing of this object.
-    pub fn wait_nothing_left(&self, uid: &str) {
-        let constraint = format!("HTCJobUID == \"{uid}\"");
-        wait_for("HTCondor's queue to have nothing of the HTCJob", PATIENCE, || {
-            self.bed.queue(&constraint, &["ClusterId", "JobStatus"]).is_empty()
-        })
-        .unwrap();
-    }
-}
-
-/// Whether a condition of an object is True.
-pub fn is_true(object: &Value, kind: &str) -> bool {
-    condition(object, kind).is_some_and(|condition| condition["status"] == "True")
-}
-
-/// A condition of an object.
-pub fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
-    object["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind)
 }

@@ -2,14 +2,13 @@
 
 use std::collections::VecDeque;
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use testbed::{Owned, wait_for};
+use testbed::wait_for;
 
-use super::{Bed, PATIENCE, SHORT};
+use super::{Bed, PATIENCE};
 
 /// The times that a dead submitter is waited for, shorter than usual: many are.
 const SHORTER: &[&str] = &["--submit-limit=4s", "--submit-limit-max=8s", "--late-margin=2s", "--dead-margin=2s"];
@@ -20,24 +19,8 @@ impl Bed {
     pub fn start_mortal_operator(&self, place: Option<&str>) {
         let built = place.is_none() || cfg!(feature = "fail-points");
         assert!(built, "the operator has no fail points: use cargo test --features fail-points");
-        let name = |argument: &str| argument.split('=').next().unwrap().to_owned();
         let own: Vec<&str> = SHORTER.iter().copied().chain(self.arguments.iter().map(String::as_str)).collect();
-        let usual = SHORT.iter().copied().filter(|usual| own.iter().all(|own| name(own) != name(usual)));
-        let run = self.runs.fetch_add(1, Ordering::Relaxed);
-        let log = self.scratch.path().join(format!("operator-{run}.log"));
-        let mut spec = self.operator_spec("run", &log).args(usual).arg("--identity=bed").args(&own);
-        if let Some(place) = place {
-            spec = spec.env("HTC_KILL_AT", place);
-        }
-        *self.operator.lock().unwrap() = Some(Owned::spawn(&spec).unwrap());
-    }
-
-    /// How the operator ended, and its log, if it has.
-    fn ended(&self) -> Option<(ExitStatus, String)> {
-        let operator = self.operator.lock().unwrap();
-        let operator = operator.as_ref()?;
-        let status = operator.wait_timeout(Duration::ZERO).unwrap()?;
-        Some((status, operator.log_text()))
+        self.run_operator(&own, place);
     }
 
     /// Runs `story` with an operator that dies at each of `places`, one after another, and in the end is started without.
@@ -73,7 +56,7 @@ impl Bed {
         self.start_mortal_operator(places.front().copied());
         say.send(()).unwrap();
         while !over.load(Ordering::SeqCst) {
-            if let Some((status, log)) = self.ended() {
+            if let Some((status, log)) = self.operator_ended() {
                 let place = places.pop_front();
                 let sign = place.map(|place| format!("killed at {place}"));
                 let as_told = status.signal() == Some(9) && sign.is_some_and(|sign| log.contains(&sign));

@@ -1,9 +1,17 @@
-//! Signals to the operator that leave it in the bed's hands.
+//! Signals to processes, and to the operator so that it stays in the bed's hands.
 
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use super::{Bed, PATIENCE};
+
+/// The process may be gone already.
+pub fn signal(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    let _ = kill_process(pid, signal);
+}
 
 impl Bed {
     /// SIGSTOP to the operator: it hangs until [`Bed::kill_operator`].

@@ -30,12 +30,7 @@ pub fn killed_in_every_phase(version: Version) {
     let (site, proxy) = behind_a_proxy(version);
     site.bed.start_operator();
     let here = site.bed.namespace();
-    for name in ["running", "fetched", "deleted"] {
-        here.create(&site.lasting(name, 1));
-    }
-    for name in ["running", "fetched", "deleted"] {
-        here.wait_phase(name, "Running");
-    }
+    site.start_lasting(&here, &["running", "fetched", "deleted"]);
     site.gates.shut("condor_transfer_data");
     site.finish("fetched");
     site.gates.wait_at("condor_transfer_data");

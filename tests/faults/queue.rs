@@ -1,18 +1,12 @@
 //! The schedd loses its queue, history ends too early, and answers show less than there is.
 
-use std::collections::BTreeSet;
 use std::fs;
 
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
 use testbed::{Account, Version, wait_for};
 
-use crate::bed::{Namespace, PATIENCE, condition};
+use crate::bed::{Namespace, PATIENCE, condition, ids};
 use crate::site::Site;
-
-fn ids(object: &Value) -> BTreeSet<String> {
-    object["status"]["jobid"].as_array().unwrap().iter().map(|id| id.as_str().unwrap().to_owned()).collect()
-}
 
 /// Whether the jobs of `uid` run, each in its first start: nothing has touched them.
 fn assert_untouched(site: &Site, uid: &str, count: usize) {
@@ -46,7 +40,8 @@ pub fn lost_and_begun_anew(version: Version) {
     site.bed.pool.reset_queue().unwrap();
     let fresh = here.create(&site.lasting("fresh", 2));
     let now = here.wait("fresh", "both run", |object| object["status"]["running"] == 2);
-    assert!(!ids(&now).is_disjoint(&ids(&running)), "the ids come again: {:?} and {:?}", ids(&now), ids(&running));
+    let (now, then) = (ids(&now), ids(&running));
+    assert!(now.iter().any(|id| then.contains(id)), "the ids come again: {now:?} and {then:?}");
     site.gates.open("condor_rm");
     here.kubectl(&["delete", "htcjob", "doomed", "--wait=false"]);
     for (name, jobs) in [("running", 2), ("held", 1)] {
@@ -158,12 +153,7 @@ pub fn history_too_short(version: Version) {
 pub fn seen_by_somebody_else(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
-    for name in ["running", "doomed"] {
-        here.create(&site.lasting(name, 1));
-    }
-    for name in ["running", "doomed"] {
-        here.wait_phase(name, "Running");
-    }
+    site.start_lasting(&here, &["running", "doomed"]);
     let (uid, doomed) = (here.uid("running"), here.uid("doomed"));
     let path = site.bed.condor.token();
     let own = fs::read_to_string(&path).unwrap();

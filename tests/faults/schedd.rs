@@ -69,12 +69,7 @@ pub fn hanging_for_longer_than_every_limit(version: Version) {
     let site = Site::with(version, "", SHORT);
     site.bed.start_operator();
     let here = site.bed.namespace();
-    for name in ["running", "fetched", "deleted"] {
-        here.create(&site.lasting(name, 1));
-    }
-    for name in ["running", "fetched", "deleted"] {
-        here.wait_phase(name, "Running");
-    }
+    site.start_lasting(&here, &["running", "fetched", "deleted"]);
     let deleted = here.uid("deleted");
     for tool in ["condor_transfer_data", "condor_rm", "condor_submit"] {
         site.gates.shut(tool);
@@ -128,12 +123,7 @@ pub fn out_of_reach(version: Version) {
     let site = Site::with(version, "", SHORT);
     site.bed.start_operator();
     let here = site.bed.namespace();
-    for name in ["running", "deleted"] {
-        here.create(&site.lasting(name, 1));
-    }
-    for name in ["running", "deleted"] {
-        here.wait_phase(name, "Running");
-    }
+    site.start_lasting(&here, &["running", "deleted"]);
     let uid = here.uid("deleted");
     let config = site.bed.condor.config();
     let real = fs::read_to_string(&config).unwrap();

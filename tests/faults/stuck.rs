@@ -6,7 +6,7 @@ use std::{fs, iter};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use testbed::{Account, Owned, Version, wait_for};
+use testbed::{Account, Version, wait_for};
 
 use crate::bed::{Namespace, PATIENCE, is_true};
 use crate::site::Site;
@@ -255,11 +255,10 @@ pub fn abandoned_and_orphaned(version: Version) {
     wait_for("the orphans to be counted", PATIENCE, || site.bed.log().contains(&count)).unwrap();
     let line = named(&site.bed.log(), &count);
     assert!(left.iter().all(|id| line.contains(id)), "not all orphans are named: {line:?}");
-    let log = site.bed.pool.scratch().path().join("check.log");
-    let check = Owned::spawn(&site.bed.operator_spec("check", &log)).unwrap();
-    assert!(!check.wait(PATIENCE).unwrap().success());
-    let said = named(&check.log_text(), "WRONG orphans: 200 jobs");
-    assert!(left.iter().all(|id| said.contains(id)), "{}", check.log_text());
+    let (well, text) = site.bed.check();
+    assert!(!well, "{text}");
+    let said = named(&text, "WRONG orphans: 200 jobs");
+    assert!(left.iter().all(|id| said.contains(id)), "{text}");
     assert_eq!(
         site.bed.queue(&format!("HTCJobUID == \"{uid}\""), &["ProcId"]).len(),
         left.len(),

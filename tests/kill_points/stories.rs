@@ -6,7 +6,6 @@ use std::io::Write as _;
 
 use htc_operator::failpoint::Point;
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::json;
 use strum::IntoStaticStr;
 use testbed::{Version, wait_for};
 
@@ -117,13 +116,9 @@ impl Stage {
         let uid = here.create(&self.site.lasting(name, 1));
         here.wait(name, "its job runs", |object| object["status"]["running"] == 1);
         wait_for("its payload", PATIENCE, || self.site.runs(name, 0) == 1).unwrap();
-        let suspend = |value: bool| {
-            let patch = json!({ "spec": { "suspend": value } }).to_string();
-            here.kubectl(&["patch", "htcjob", name, "--type=merge", "-p", &patch]);
-        };
-        suspend(true);
+        here.suspend(name, true);
         here.wait(name, "its job is held", |object| object["status"]["held"] == 1);
-        suspend(false);
+        here.suspend(name, false);
         here.wait(name, "its job runs again", |object| object["status"]["running"] == 1);
         self.site.finish(name);
         let ended = here.wait_ended(name);

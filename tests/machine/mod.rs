@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 
 use htc_operator::machine::facts::{
     Ad, Answer, Claim, Evidence, Exit, Facts, Failure, History, Hold, InFlight, Job, JobState, JobStatus, Known,
-    LastRequest, Object, Past, Published, Queue, Reach, Record, Spec, Submission, Unknown, Why, Witness,
+    LastRequest, Object, Outcome, Past, Published, Queue, Reach, Record, Spec, Submission, Unknown, Why, Witness,
 };
 use htc_operator::machine::judge::REMOVED_BY_US;
 use htc_operator::machine::phase::Phase;
@@ -76,6 +76,14 @@ pub fn ad(index: u32, job: &str) -> Ad {
 
 pub fn no_hold() -> Hold {
     Hold { code: 0, subcode: 0, reason: String::new() }
+}
+
+pub fn own_hold() -> Hold {
+    Hold { code: Hold::BY_USER, subcode: Hold::SUSPENDED, reason: "spec.suspend".to_owned() }
+}
+
+pub fn other_hold() -> Hold {
+    Hold { code: 13, subcode: 2, reason: "because".to_owned() }
 }
 
 pub fn running(ad: Ad) -> Ad {
@@ -192,6 +200,13 @@ pub fn submitted(jobs: u32) -> Facts {
     facts
 }
 
+/// One whose attempt 1 ended 90 s ago; neither the queue nor history has a job of it.
+pub fn refused() -> Facts {
+    let mut facts = submitted(1);
+    facts.evidence = Evidence { queue: queue(-1, &[]), history: history(0, &[]) };
+    facts
+}
+
 pub fn attempt(number: u32, jobs: &str) -> Submission {
     Submission {
         attempt: Attempt(number),
@@ -237,6 +252,23 @@ pub fn job(text: &str, state: JobState) -> Job {
         fetched: false,
         gone: false,
     }
+}
+
+pub fn idle_job(text: &str) -> Job {
+    job(text, JobState::Idle)
+}
+
+pub fn running_job(text: &str) -> Job {
+    job(text, JobState::Running)
+}
+
+pub fn ended_job(text: &str, outcome: Outcome) -> Job {
+    job(text, JobState::Ended(outcome))
+}
+
+/// Changes each recorded job.
+pub fn change_job(facts: &mut Facts, change: impl Fn(&mut Job)) {
+    facts.record.jobs.values_mut().for_each(change);
 }
 
 /// One whose attempt 1 has been accepted; the queue was asked a second ago and shows just these jobs.

@@ -6,9 +6,10 @@ use std::time::Duration;
 use rustix::process::Signal;
 use testbed::{Owned, Scratch, Version, wait_for};
 
+use crate::bed::signals::signal;
 use crate::bed::{PATIENCE, is_true};
 use crate::site::Site;
-use crate::submitter::{parent, signal};
+use crate::submitter::parent;
 
 /// A Lease that is soon free.
 const SHORT: [&str; 3] = ["--lease-duration=4s", "--lease-renew-deadline=3s", "--lease-retry=500ms"];

@@ -95,12 +95,7 @@ pub fn hanging_while_it_is_submitted_to(version: Version) {
 pub fn refusing_the_credentials(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
-    for name in ["running", "doomed"] {
-        here.create(&site.lasting(name, 1));
-    }
-    for name in ["running", "doomed"] {
-        here.wait_phase(name, "Running");
-    }
+    site.start_lasting(&here, &["running", "doomed"]);
 
     let path = site.bed.condor.token();
     let token = std::fs::read_to_string(&path).unwrap();

@@ -8,7 +8,7 @@ use serde_json::Value;
 use testbed::{PoolOptions, Scratch, Version, wait_for};
 
 use crate::bed::gates::Gates;
-use crate::bed::{Bed, Namespace, PATIENCE, condition, htcjob};
+use crate::bed::{Bed, Namespace, PATIENCE, condition, htcjob, ids};
 
 /// How long SIGTERM may take.
 pub const PROMPT: std::time::Duration = std::time::Duration::from_secs(5);
@@ -69,6 +69,16 @@ impl Site {
         self.noted(name, queue, &format!("while [ ! -e {runs}/finish-$JOB_NAME ]; do sleep 0.1; done; echo finished"))
     }
 
+    /// Creates one such `HTCJob` of one job for each name, and waits until all run.
+    pub fn start_lasting(&self, here: &Namespace<'_>, names: &[&str]) {
+        for name in names {
+            here.create(&self.lasting(name, 1));
+        }
+        for name in names {
+            here.wait_phase(name, "Running");
+        }
+    }
+
     pub fn finish(&self, name: &str) {
         fs::write(self.runs.join(format!("finish-{name}")), "").unwrap();
     }
@@ -91,12 +101,11 @@ impl Site {
         let uid = ended["metadata"]["uid"].as_str().unwrap();
         here.wait_nothing_left(uid);
         let seen = self.bed.assert_once(uid, name, jobs);
-        let mut ids: Vec<&str> = seen.iter().map(|job| job.id.as_str()).collect();
-        let mut told: Vec<&str> =
-            ended["status"]["jobid"].as_array().unwrap().iter().map(|id| id.as_str().unwrap()).collect();
-        ids.sort_unstable();
+        let mut ran: Vec<&str> = seen.iter().map(|job| job.id.as_str()).collect();
+        let mut told = ids(&ended);
+        ran.sort_unstable();
         told.sort_unstable();
-        assert_eq!(told, ids, "the status names the jobs that ran");
+        assert_eq!(told, ran, "the status names the jobs that ran");
         for job in &seen {
             assert_eq!(self.runs(name, job.index), 1, "{name}.{}: {seen:#?}\n{}", job.index, self.bed.logs());
             assert!(here.output(name, job.index).join("out").exists());
@@ -122,28 +131,20 @@ impl Site {
 
 /// Name and reason of the Event that each row of the journal should be.
 fn journal(bed: &Bed, namespace: &str) -> Vec<(String, String)> {
-    let ledger = rusqlite::Connection::open(bed.data.join("sqlite/htcjobs.db")).unwrap();
-    let mut statement = ledger
-        .prepare(
-            "select o.name || '.' || substr(t.uid, 1, 8) || '.' || printf('%04d', t.seq), t.reason, t.seq,
-                row_number() over (partition by t.uid order by t.seq)
-             from transitions t join objects o using (uid) where o.namespace = ?1 order by t.uid, t.seq",
-        )
-        .unwrap();
-    let rows: Vec<(String, String, i64, i64)> = statement
-        .query_map([namespace], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))
-        .unwrap()
-        .map(Result::unwrap)
-        .collect();
-    assert!(rows.iter().all(|(_, _, seq, number)| seq == number), "the journal has gaps: {rows:?}");
-    rows.into_iter().map(|(name, reason, ..)| (name, reason)).collect()
+    let query = format!(
+        "select o.name || '.' || substr(t.uid, 1, 8) || '.' || printf('%04d', t.seq), t.reason, t.seq,
+            row_number() over (partition by t.uid order by t.seq)
+         from transitions t join objects o using (uid) where o.namespace = '{namespace}' order by t.uid, t.seq"
+    );
+    let rows = bed.ledger(&query).unwrap();
+    assert!(rows.iter().all(|row| row[2] == row[3]), "the journal has gaps: {rows:?}");
+    rows.into_iter().map(|row| (row[0].clone(), row[1].clone())).collect()
 }
 
 fn events(here: &Namespace<'_>) -> Vec<(String, String)> {
-    let list: Value = serde_json::from_str(&here.kubectl(&["get", "events", "-o", "json"])).unwrap();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let of = |event: &Value| (text(&event["metadata"]["name"]), text(&event["reason"]));
-    list["items"].as_array().unwrap().iter().map(of).collect()
+    here.all_events().iter().map(of).collect()
 }
 
 /// Whether a condition of the object has this status and this reason.

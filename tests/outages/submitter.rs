@@ -3,10 +3,11 @@
 use std::fs;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use testbed::{Version, wait_for};
 
 use crate::bed::dice::Dice;
+use crate::bed::signals::signal;
 use crate::bed::{Bed, PATIENCE};
 use crate::site::Site;
 
@@ -70,12 +71,6 @@ fn children(pid: u32) -> Vec<u32> {
         .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
         .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
         .collect()
-}
-
-/// The process may be gone already.
-pub fn signal(pid: u32, signal: Signal) {
-    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-    let _ = kill_process(pid, signal);
 }
 
 pub fn parent(pid: i32) -> u32 {

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
 
 use serde_json::Value;
 
 use crate::Soak;
-use crate::bed::Namespace;
+use crate::bed::{Namespace, files_below};
 use crate::driver::Life;
 
 /// All of it, as it was found.
@@ -121,18 +120,20 @@ impl Soak {
         }
         let ours = |uid: &String| !former.contains(uid);
         let records = fs::read_to_string(&self.records).unwrap_or_default();
-        let events: Value = serde_json::from_str(&here.kubectl(&["get", "events", "-o", "json"])).unwrap();
-        let mut spool = Vec::new();
-        names_below(&self.bed.pool.spool_dir(), &mut spool);
-        spool.retain(|name| name.starts_with("cluster"));
+        let events = here.all_events();
+        let spool = files_below(&self.bed.pool.spool_dir(), &|name| name.starts_with("cluster"));
         // What jobs of former rounds left there has been judged with them.
         let swept = |name: &String| spooled(&history, name).is_some_and(|ad| ad.staged.is_none() && !ours(&ad.uid));
         Collected {
             lives: lives.to_vec(),
             objects: here.all(),
-            events: events["items"].as_array().unwrap().clone(),
+            events,
             queue,
-            spool: spool.into_iter().filter(|name| !swept(name)).collect(),
+            spool: spool
+                .iter()
+                .filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
+                .filter(|name| !swept(name))
+                .collect(),
             history: history.into_iter().filter(|ad| ours(&ad.uid)).collect(),
             records: records.lines().map(Record::read).filter(|record| ours(&record.uid)).collect(),
             outputs,
@@ -160,14 +161,4 @@ fn output(here: &Namespace<'_>, life: &Life, index: u32) -> Output {
     let folder = here.output(&life.plan.name, index);
     let read = |file: &str| fs::read_to_string(folder.join(file)).ok();
     Output { out: read("out"), result: read("result") }
-}
-
-fn names_below(folder: &Path, names: &mut Vec<String>) {
-    // What is there now may be gone in the next moment.
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        names.push(entry.file_name().to_string_lossy().into_owned());
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            names_below(&entry.path(), names);
-        }
-    }
 }

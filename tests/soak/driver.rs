@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::Soak;
 use crate::bed::Namespace;
@@ -92,18 +92,14 @@ impl Life {
 impl Soak {
     fn act(&self, here: &Namespace<'_>, life: &Life, act: Act) {
         let name = &life.plan.name;
-        let suspend = |value: bool| {
-            let patch = json!({ "spec": { "suspend": value } }).to_string();
-            here.kubectl(&["patch", "htcjob", name, "--type=merge", "-p", &patch]);
-        };
         // Whether there is anything to hold or to let go is for HTCondor to know. 16: its files are on their way.
         let by_hand = |tool: &str, which: &str| {
             let constraint = format!("HTCJobUID == \"{}\" && {which}", life.uid);
             self.bed.condor.run(tool, &["-constraint", &constraint], "").unwrap();
         };
         match act {
-            Act::Suspend => suspend(true),
-            Act::Resume => suspend(false),
+            Act::Suspend => here.suspend(name, true),
+            Act::Resume => here.suspend(name, false),
             Act::Hold => by_hand("condor_hold", "JobStatus != 5"),
             Act::Release => by_hand("condor_release", "HoldReasonCode =!= 16"),
             Act::Delete => drop(here.kubectl(&["delete", "htcjob", name, "--wait=false"])),

@@ -136,17 +136,16 @@ impl Soak {
             "seq || ' ' || time || ' ' || ifnull(\"from\", '') || ' ' || trigger || ' ' || reason || ': ' || detail";
         let attempts = "'attempt ' || attempt || ' of ' || indices || ' at ' || intentAt || ' until ' || notAfter || ' dead ' \
                         || ifnull(deadSince, '?') || ' ' || state";
-        let ask = |query: String| -> rusqlite::Result<Vec<String>> {
-            let ledger = rusqlite::Connection::open(self.bed.data.join("sqlite/htcjobs.db"))?;
-            let mut statement = ledger.prepare(&query)?;
-            statement.query_map([uid], |row| row.get(0))?.collect()
+        let ask = |query: String| match self.bed.ledger(&query) {
+            Ok(rows) => rows.concat(),
+            Err(error) => vec![error.to_string()],
         };
         [
-            format!("select {columns} from transitions where uid = ?1 order by seq"),
-            format!("select {attempts} from submissions where uid = ?1"),
+            format!("select {columns} from transitions where uid = '{uid}' order by seq"),
+            format!("select {attempts} from submissions where uid = '{uid}'"),
         ]
         .into_iter()
-        .flat_map(|query| ask(query).unwrap_or_else(|error| vec![error.to_string()]))
+        .flat_map(ask)
         .collect()
     }
 }

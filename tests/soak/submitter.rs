@@ -4,8 +4,10 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use testbed::{Account, Assets, Scratch, Version};
+
+use crate::bed::signals::signal;
 
 const TOOL: &str = "condor_submit";
 
@@ -17,9 +19,9 @@ pub struct Submitter {
 /// One call of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
-    submitter: i32,
+    submitter: u32,
     /// The `timeout` that it runs under.
-    timeout: i32,
+    timeout: u32,
 }
 
 impl Submitter {
@@ -101,9 +103,4 @@ impl Call {
             signal(self.timeout, Signal::KILL);
         }
     }
-}
-
-/// The process may be gone already.
-fn signal(pid: i32, signal: Signal) {
-    let _ = kill_process(Pid::from_raw(pid).unwrap(), signal);
 }
