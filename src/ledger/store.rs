@@ -42,8 +42,6 @@ pub struct Intent {
     pub at: Timestamp,
     /// For a submission.
     pub submission: Option<Noted>,
-    /// Attempts up to this one are proved to have come to nothing and are superseded.
-    pub supersedes: Option<Attempt>,
 }
 
 /// A submission, and what was noted before it.
@@ -85,6 +83,8 @@ pub struct SubmitResult {
     pub message: Option<String>,
     /// The fence was refused after the intent: the tool never ran.
     pub not_run: bool,
+    /// Attempts up to this one were proved to have come to nothing; this one takes their place, if its tool ran.
+    pub supersedes: Option<Attempt>,
 }
 
 impl Ledger {
@@ -227,14 +227,6 @@ fn intend(connection: &Connection, intent: &Intent) -> Result<(), LedgerError> {
             statement.execute(params![key.uid.as_str(), <&str>::from(key.kind), key.attempt.0, key.step, intent.at.0])
         })
         .map_err(sql())?;
-    if let Some(attempt) = intent.supersedes {
-        connection
-            .prepare_cached(
-                "update submissions set state = 'superseded' where uid = ?1 and attempt <= ?2 and state = 'open'",
-            )
-            .and_then(|mut statement| statement.execute(params![key.uid.as_str(), attempt.0]))
-            .map_err(sql())?;
-    }
     if let Some(Noted { submission, witness, identity }) = &intent.submission {
         let witness = match witness {
             Witness::Empty => "",
@@ -316,6 +308,15 @@ fn resolve_submit(connection: &Connection, result: &SubmitResult) -> Result<(), 
             ])
         })
         .map_err(LedgerError::sql("write a submission's result"))?;
+    // Not before the tool ran: what was proved of the attempts before would be lost with an intent that comes to nothing.
+    if let Some(attempt) = result.supersedes.filter(|_| !result.not_run) {
+        connection
+            .prepare_cached(
+                "update submissions set state = 'superseded' where uid = ?1 and attempt <= ?2 and state = 'open'",
+            )
+            .and_then(|mut statement| statement.execute(params![key.uid.as_str(), attempt.0]))
+            .map_err(LedgerError::sql("supersede a submission"))?;
+    }
     let request = RequestResult {
         key: key.clone(),
         at: result.at,

@@ -4,7 +4,9 @@ use rusqlite::Connection;
 
 use super::*;
 use crate::api::{ConditionStatus, ConditionType, Phase};
-use crate::machine::facts::{Condition, Failure, Hold, Job, JobState, Known, Loss, Outcome, Submission, Witness};
+use crate::machine::facts::{
+    Condition, Failure, Hold, Job, JobState, Known, Loss, Outcome, Record, Submission, Witness,
+};
 use crate::machine::transitions::{Transition, Trigger};
 use crate::machine::{
     Attempt, Birthdate, ClusterId, Index, Indices, JobId, Kind, RequestKey, SchedDate, ScheddName, Timestamp, Uid,
@@ -82,13 +84,8 @@ fn submission(attempt: u32, indices: &str) -> Noted {
     Noted { submission, witness: Witness::Newest("s#1.0#5".to_owned()), identity: "operator@test".to_owned() }
 }
 
-fn intent(attempt: u32, indices: &str, supersedes: Option<u32>) -> Intent {
-    Intent {
-        key: key(Kind::Submit, attempt),
-        at: Timestamp(50),
-        submission: Some(submission(attempt, indices)),
-        supersedes: supersedes.map(Attempt),
-    }
+fn intent(attempt: u32, indices: &str) -> Intent {
+    Intent { key: key(Kind::Submit, attempt), at: Timestamp(50), submission: Some(submission(attempt, indices)) }
 }
 
 fn original(path: &Path) {
@@ -120,7 +117,7 @@ async fn a_record_comes_back_as_it_was_written() {
     let ledger = Ledger::open(&path).unwrap();
     assert!(ledger.is_fresh());
     ledger.save(save(known(Phase::Running), jobs.clone(), Vec::new())).await.unwrap();
-    ledger.intend(vec![intent(1, "0-7", None)]).await.unwrap();
+    ledger.intend(vec![intent(1, "0-7")]).await.unwrap();
     let id = ledger.id().to_owned();
     ledger.close().await;
     let ledger = Ledger::open(&path).unwrap();
@@ -210,21 +207,28 @@ async fn attempts_are_counted_superseded_and_closed() {
         exit_status: Some(1),
         message: Some("ERROR: no".to_owned()),
         not_run,
+        supersedes: (attempt > 1).then(|| Attempt(attempt - 1)),
     };
-    ledger.intend(vec![intent(1, "0-2", None)]).await.unwrap();
+    ledger.intend(vec![intent(1, "0-2")]).await.unwrap();
     ledger.resolve_submits(vec![ended(1, false)]).await.unwrap();
     let record = ledger.load(&uid()).await.unwrap();
     assert_eq!((record.refused, record.highest, record.attempts.len()), (1, Attempt(1), 1));
     assert_eq!(record.attempts[0].dead_since, Some(Timestamp(80)));
     assert_eq!(record.attempts[0].refusal.as_deref(), Some("ERROR: no"));
-    ledger.intend(vec![intent(2, "0-2", Some(1))]).await.unwrap();
+    let open = |record: &Record| record.attempts.iter().map(|attempt| attempt.attempt.0).collect::<Vec<_>>();
+    ledger.intend(vec![intent(2, "0-2")]).await.unwrap();
     let record = ledger.load(&uid()).await.unwrap();
-    assert_eq!(record.attempts.iter().map(|attempt| attempt.attempt).collect::<Vec<_>>(), [Attempt(2)]);
-    assert_eq!((record.refused, record.attempted.to_string().as_str()), (2, "0-2"));
+    assert_eq!((record.refused, open(&record)), (2, vec![1, 2]));
+    // What never ran takes nobody's place.
     ledger.resolve_submits(vec![ended(2, true)]).await.unwrap();
     let record = ledger.load(&uid()).await.unwrap();
-    assert_eq!((record.refused, record.highest, record.attempts.len()), (1, Attempt(2), 0));
+    assert_eq!((record.refused, record.highest, open(&record)), (1, Attempt(2), vec![1]));
     assert_eq!(record.requests[&Kind::Submit].failures, 1);
+    ledger.intend(vec![intent(3, "0-2")]).await.unwrap();
+    ledger.resolve_submits(vec![ended(3, false)]).await.unwrap();
+    let record = ledger.load(&uid()).await.unwrap();
+    assert_eq!((record.refused, open(&record)), (2, vec![3]));
+    assert_eq!(record.attempted.to_string(), "0-2");
 }
 
 #[tokio::test]
@@ -238,7 +242,7 @@ async fn failures_in_a_row_are_counted_until_one_goes_well() {
         fetched: Indices::default(),
     };
     for (step, failed, failures) in [(1, true, 1), (2, true, 2), (3, false, 0), (4, true, 1)] {
-        let again = Intent { key: result(step, failed).key, at: Timestamp(1), submission: None, supersedes: None };
+        let again = Intent { key: result(step, failed).key, at: Timestamp(1), submission: None };
         ledger.intend(vec![again]).await.unwrap();
         ledger.resolve(vec![result(step, failed)]).await.unwrap();
         let last = ledger.load(&uid()).await.unwrap().requests[&Kind::Remove].clone();
@@ -277,12 +281,12 @@ async fn the_journal_is_told_once_and_in_order() {
 async fn one_bad_task_does_not_spoil_the_transaction_of_the_others() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::open(&folder.path().join("htcjobs.db")).unwrap();
-    ledger.intend(vec![intent(1, "0", None)]).await.unwrap();
+    ledger.intend(vec![intent(1, "0")]).await.unwrap();
     // The same attempt again breaks the primary key; all three are sent before the first answer is awaited.
     let (bad, good, worse) = tokio::join!(
-        ledger.intend(vec![intent(2, "0", None), intent(1, "0", None)]),
+        ledger.intend(vec![intent(2, "0"), intent(1, "0")]),
         ledger.save(save(known(Phase::Pending), Vec::new(), Vec::new())),
-        ledger.intend(vec![intent(1, "0", None)]),
+        ledger.intend(vec![intent(1, "0")]),
     );
     assert!(matches!(bad, Err(LedgerError::Sql { .. })) && good.is_ok() && worse.is_err());
     let record = ledger.load(&uid()).await.unwrap();

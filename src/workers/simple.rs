@@ -19,11 +19,7 @@ pub(super) async fn intend(batch: &mut Batch) -> bool {
         return false;
     }
     let at = batch.shared.clock.now();
-    let intents = batch
-        .jobs
-        .iter()
-        .map(|job| Intent { key: job.request.key.clone(), at, submission: None, supersedes: None })
-        .collect();
+    let intents = batch.jobs.iter().map(|job| Intent { key: job.request.key.clone(), at, submission: None }).collect();
     match batch.shared.ledger.intend(intents).await {
         Ok(()) => true,
         Err(error) => {
@@ -160,7 +156,8 @@ impl Simple {
                 at,
                 failure: Some(Failure {
                     reason: "Stopped".to_owned(),
-                    message: "the operator was stopped before it began".to_owned(),
+                    message: "it was not begun: the operator was being stopped, or did not lead for a moment"
+                        .to_owned(),
                 }),
                 fetched: Indices::default(),
             })

@@ -91,10 +91,6 @@ impl Submission {
         now: Timestamp,
         batch: &Batch,
     ) -> Intent {
-        let supersedes = match &job.request.work {
-            Work::Submit(_, SubmitPermit::Again(proof)) => Some(proof.attempt()),
-            _ => None,
-        };
         let submission = Intended {
             attempt: job.request.key.attempt,
             indices: indices(job).clone(),
@@ -110,7 +106,6 @@ impl Submission {
             key: job.request.key.clone(),
             at: now,
             submission: Some(Noted { submission, witness: witness.clone(), identity: identity.to_owned() }),
-            supersedes,
         }
     }
 
@@ -180,7 +175,9 @@ impl Submission {
                 Submitted {
                     dead: true,
                     status: None,
-                    message: Some("the operator was stopped before the submission began".to_owned()),
+                    message: Some(
+                        "it was not begun: the operator was being stopped, or did not lead for a moment".to_owned(),
+                    ),
                 },
                 now,
             )
@@ -196,6 +193,10 @@ impl Submission {
                 exit_status: submitted.status,
                 message: submitted.message.clone(),
                 not_run,
+                supersedes: match &job.request.work {
+                    Work::Submit(_, SubmitPermit::Again(proof)) => Some(proof.attempt()),
+                    _ => None,
+                },
             })
             .collect();
         match batch.shared.ledger.resolve_submits(results).await {

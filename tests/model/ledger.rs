@@ -55,24 +55,10 @@ impl Rows {
     }
 
     /// That a request is taken up.
-    pub fn intend(
-        &mut self,
-        key: &RequestKey,
-        at: Timestamp,
-        noted: Option<(Submission, Witness)>,
-        supersedes: Option<Attempt>,
-    ) {
+    pub fn intend(&mut self, key: &RequestKey, at: Timestamp, noted: Option<(Submission, Witness)>) {
         let failures = self.requests.get(&key.kind).map_or(0, |last| last.failures);
         let last = LastRequest { attempt: Attempt(0), step: 1, started: at, finished: None, failure: None, failures };
         self.requests.insert(key.kind, last);
-        for (submission, _, fate) in &mut self.submissions {
-            if supersedes.is_some_and(|attempt| submission.attempt <= attempt) && *fate == Fate::Open {
-                *fate = Fate::Superseded;
-                // Nothing of it but its number, its jobs and its witness is read any more.
-                submission.not_after = Timestamp(0);
-                submission.dead_since = None;
-            }
-        }
         if let Some((submission, witness)) = noted {
             self.submissions.push((submission, witness, Fate::Open));
         }
@@ -92,7 +78,14 @@ impl Rows {
     }
 
     /// How a submitter ended.
-    pub fn resolve_submit(&mut self, key: &RequestKey, at: Timestamp, refusal: Option<&str>, not_run: bool) {
+    pub fn resolve_submit(
+        &mut self,
+        key: &RequestKey,
+        at: Timestamp,
+        refusal: Option<&str>,
+        not_run: bool,
+        supersedes: Option<Attempt>,
+    ) {
         for (submission, _, fate) in &mut self.submissions {
             if submission.attempt == key.attempt && *fate == Fate::Open {
                 submission.dead_since = Some(at);
@@ -102,6 +95,15 @@ impl Rows {
                     *fate = Fate::NotRun;
                     submission.dead_since = None;
                 }
+            }
+        }
+        for (submission, _, fate) in &mut self.submissions {
+            let replaced = supersedes.is_some_and(|attempt| submission.attempt <= attempt);
+            if replaced && !not_run && *fate == Fate::Open {
+                *fate = Fate::Superseded;
+                // Nothing of it but its number, its jobs and its witness is read any more.
+                submission.not_after = Timestamp(0);
+                submission.dead_since = None;
             }
         }
         let stopped = || Failure { reason: "Stopped".to_owned(), message: String::new() };

@@ -6,9 +6,9 @@ use crate::steps::{Model, Scene, Trouble};
 use crate::{explore, full};
 
 use Trouble::{
-    Crash, DyingSubmitter, FailingTool, LimitPasses, LingeringRemoval, LostAnswer, LostLedger, LostWrite, OldLedger,
-    OtherSchedd, RemovedByHand, Reset, Rotation, SecondOperator, Silence, SlowLook, SlowReconcile, SlowStaging,
-    SlowSubmitter, StagingFails, StaleCache, Suspend,
+    Crash, DyingSubmitter, FailingTool, Lapse, LimitPasses, LingeringRemoval, LostAnswer, LostLedger, LostWrite,
+    OldLedger, OtherSchedd, RemovedByHand, Reset, Rotation, SecondOperator, Silence, SlowLook, SlowReconcile,
+    SlowStaging, SlowSubmitter, StagingFails, StaleCache, Suspend,
 };
 
 /// Reasons of conditions that ask an admin what to do.
@@ -53,6 +53,7 @@ fn any_one_trouble() {
         RemovedByHand,
         LingeringRemoval,
         FailingTool,
+        Lapse,
         LostAnswer,
         Silence,
         SlowLook,
@@ -72,6 +73,8 @@ fn any_one_trouble() {
 fn submitters() {
     let kinds = &[SlowSubmitter, SlowStaging, DyingSubmitter, StagingFails, LimitPasses];
     holds(&Scene::new("submitters", &[1], 2, kinds));
+    let late = Scene::new("a Lease renewed late", &[1], 2, &[DyingSubmitter, Lapse]);
+    holds(&Scene { old_history: false, ..late });
     holds(&Scene::new("orphans", &[1], 2, &[Crash, SlowSubmitter, LimitPasses]));
 }
 

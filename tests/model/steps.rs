@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use htc_operator::machine::facts::JobStatus;
+use htc_operator::machine::worker::Step;
 use htc_operator::machine::{Birthdate, ClusterId, Rules, Settings, Timestamp};
 use stateright::Property;
 
@@ -78,6 +79,8 @@ pub enum Trouble {
     FailingTool,
     /// A tool works, but its answer is lost.
     LostAnswer,
+    /// The Lease is renewed late: the fence is closed for a moment, after the intents of a submission are durable.
+    Lapse,
     /// The schedd does not answer a look.
     Silence,
     /// The answers of a look come late.
@@ -401,6 +404,11 @@ impl Model {
             Trouble::Crash => actions.push(Action::Crash(op)),
             Trouble::LingeringRemoval if memory.batches.contains_key(&Lane::Remove) => {
                 actions.push(Action::Work(op, Lane::Remove, Luck::Lingering));
+            }
+            Trouble::Lapse
+                if memory.batches.get(&Lane::Submit).is_some_and(|batch| batch.step == Step::CheckFenceAgain) =>
+            {
+                actions.push(Action::Work(op, Lane::Submit, Luck::FenceCloses));
             }
             Trouble::FailingTool => actions.extend(simple().map(|lane| Action::Work(op, *lane, Luck::Fails))),
             Trouble::LostAnswer => actions.extend(simple().map(|lane| Action::Work(op, *lane, Luck::AnswerLost))),

@@ -23,6 +23,8 @@ pub enum Luck {
     AnswerLost,
     /// Removed jobs stay in the queue until their nodes answer.
     Lingering,
+    /// The fence is found closed once.
+    FenceCloses,
 }
 
 /// As `workers::batch` does.
@@ -107,7 +109,7 @@ impl Model {
                 Step::CheckFence => self.check_fence(world, op, &mut batch),
                 Step::CommitIntents => self.intend(world, op, &mut batch, tell),
                 Step::CheckFenceAgain => {
-                    batch.checked = world.operators[op].leads;
+                    batch.checked = world.operators[op].leads && luck != Luck::FenceCloses;
                     tell.say(|| format!("    its fence {}", if batch.checked { "holds" } else { "is refused" }));
                     batch.checked
                 }
@@ -174,8 +176,8 @@ impl Model {
         let at = world.tick();
         let (witness, birthdate) = (world.schedd.newest(), world.schedd.birthdate);
         for request in &batch.requests {
-            let (noted, supersedes) = match &request.work {
-                Work::Submit(indices, permit) => {
+            let noted = match &request.work {
+                Work::Submit(indices, _) => {
                     let submission = Submission {
                         attempt: request.key.attempt,
                         indices: indices.clone(),
@@ -187,15 +189,11 @@ impl Model {
                         dead_since: None,
                         refusal: None,
                     };
-                    let supersedes = match permit {
-                        SubmitPermit::Again(proof) => Some(proof.attempt()),
-                        SubmitPermit::First(_) => None,
-                    };
-                    (Some((submission, witness.clone())), supersedes)
+                    Some((submission, witness.clone()))
                 }
-                _ => (None, None),
+                _ => None,
             };
-            world.operators[op].ledger.rows[object(request)].intend(&request.key, at, noted, supersedes);
+            world.operators[op].ledger.rows[object(request)].intend(&request.key, at, noted);
             tell.say(|| format!("    the intent is durable: {}", asked(request)));
         }
         true
@@ -312,9 +310,13 @@ impl Model {
         for request in &batch.requests {
             let rows = &mut world.operators[op].ledger.rows[object(request)];
             match &request.work {
-                Work::Submit(..) => {
+                Work::Submit(_, permit) => {
                     let refusal = (!ended.well).then_some("refused");
-                    rows.resolve_submit(&request.key, ended.at, refusal, not_run);
+                    let supersedes = match permit {
+                        SubmitPermit::Again(proof) => Some(proof.attempt()),
+                        SubmitPermit::First(_) => None,
+                    };
+                    rows.resolve_submit(&request.key, ended.at, refusal, not_run, supersedes);
                 }
                 Work::Fetch(asked_for) if ended.well => {
                     let owner = number(&request.key.uid);
