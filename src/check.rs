@@ -59,6 +59,13 @@ async fn ask_schedd(schedd: &crate::condor::Schedd) -> Result<String, String> {
 
 fn open(config: &Config) -> Result<String, String> {
     let path = config.ledger();
+    if !path.exists() {
+        let folder = path.parent().unwrap_or(&path);
+        return match std::fs::create_dir_all(folder) {
+            Ok(()) => Ok(format!("{} is not there yet: it is made at the first start", path.display())),
+            Err(error) => Err(format!("cannot make {}: {error}; check --data-dir", folder.display())),
+        };
+    }
     match Ledger::open(&path) {
         Ok(ledger) => Ok(format!("{} can be written; ledger {}", path.display(), ledger.id())),
         Err(LedgerError::Locked { .. }) => Ok(format!("{} is in use by a running operator", path.display())),

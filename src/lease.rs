@@ -16,7 +16,7 @@ use kube::api::{Api, PostParams};
 
 use crate::clock::Clock;
 use crate::failpoint::{Point, around};
-use crate::fence::Fence;
+use crate::fence::{Fence, Refused};
 use crate::ledger::{Ledger, LedgerError};
 use crate::machine::Timestamp;
 use crate::retry::Pauses;
@@ -49,7 +49,8 @@ pub struct Place {
 /// Another operator leads.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{holder} has taken over the Lease; this operator stops, and waits for its turn when it is started again (one operator is enough)"
+    "{} has taken over the Lease; this operator stops, and waits for its turn when it is started again (one operator is enough)",
+    if .holder.is_empty() { "somebody else" } else { .holder.as_str() }
 )]
 pub struct Lost {
     /// Its identity; empty if it has released the Lease already.
@@ -200,8 +201,8 @@ impl Candidate {
             _ => now,
         };
         let holder = spec.holder_identity.clone().unwrap_or_default();
-        let seconds = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or_default();
-        let duration = Duration::from_secs(seconds);
+        let seconds = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+        let duration = seconds.map_or(self.times.duration, Duration::from_secs);
         self.seen = Some((spec, since));
         (!holder.is_empty() && holder != self.identity && now.since(since) < duration).then_some(holder)
     }
@@ -285,38 +286,43 @@ impl Leader {
 
     async fn renew(&mut self, ledger: &Ledger, fence: &Fence) -> Result<(), Obstacle> {
         let began = self.candidate.clock.now();
-        let renewed = self.rewrite(ledger, &self.holder);
+        let renewed = self.rewrite(ledger, &self.holder, fence);
         self.lease = around(Point::BeforeLeaseRenewed, renewed, Point::AfterLeaseRenewed).await?;
         fence.extend(began.plus(self.candidate.times.renew_deadline));
         Ok(())
     }
 
-    async fn rewrite(&self, ledger: &Ledger, holder: &Holder) -> Result<Lease, Obstacle> {
+    async fn rewrite(&self, ledger: &Ledger, holder: &Holder, fence: &Fence) -> Result<Lease, Obstacle> {
         if let Ok(lease) = self.candidate.write(self.lease.clone(), ledger, holder).await {
             return Ok(lease);
         }
         // It has changed since, perhaps by a renewal of ours whose answer was lost.
         let found = self.candidate.get().await.map_err(Obstacle::Api)?.unwrap_or_default();
-        self.still_ours(&found)?;
+        self.still_ours(&found, fence)?;
         self.candidate.write(found, ledger, holder).await.map_err(Obstacle::Api)
     }
 
-    fn still_ours(&self, found: &Lease) -> Result<(), Obstacle> {
+    /// A Lease that was deleted is made again, but not once the fence has closed: somebody may have led since, and gone.
+    fn still_ours(&self, found: &Lease, fence: &Fence) -> Result<(), Obstacle> {
         let spec = found.spec.clone().unwrap_or_default();
         let deleted = found.metadata.resource_version.is_none();
         let holder = spec.holder_identity.unwrap_or_default();
         let ours = holder == self.holder.identity && spec.acquire_time == self.holder.acquired;
-        if ours || deleted { Ok(()) } else { Err(Obstacle::Held(holder)) }
+        if ours || (deleted && fence.check() != Err(Refused::NotLeading)) {
+            Ok(())
+        } else {
+            Err(Obstacle::Held(holder))
+        }
     }
 
     /// Lets the next operator lead at once. Only when nothing that this one began is under way any more.
-    pub async fn release(self, ledger: &Ledger) {
+    pub async fn release(self, ledger: &Ledger, fence: &Fence) {
         let nobody = Holder {
             identity: String::new(),
             duration: Duration::from_secs(1),
             acquired: self.holder.acquired.clone(),
         };
-        let released = self.rewrite(ledger, &nobody);
+        let released = self.rewrite(ledger, &nobody, fence);
         if let Err(obstacle) = around(Point::BeforeLeaseReleased, released, Point::AfterLeaseReleased).await {
             tracing::info!(?obstacle, "the Lease is not released; it expires by itself");
         }

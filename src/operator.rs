@@ -141,6 +141,7 @@ async fn get_ready(config: &Config, clock: Clock) -> Result<Ready, StartError> {
     let mut ledger = open_ledger(config).await?;
     let client = client().await?;
     let operator = who_are_we(&client, config).await?;
+    ledger.belong_to(&operator).await?;
     let fence = Fence::new(clock);
     let place = Place { namespace: config.operator_namespace.clone(), name: config.operator_name.clone() };
     let candidate = Candidate::new(client.clone(), place, config.identity(), config.lease_times(), clock);
@@ -198,6 +199,7 @@ async fn serve(
         planner,
         settings: config.settings(),
         schedd: schedd.name.clone(),
+        operator: format!("{}/{}", config.operator_namespace, config.operator_name),
         fence: fence.clone(),
         clock,
         publisher: publisher.clone(),
@@ -248,7 +250,7 @@ async fn serve(
     if drained {
         // A slow API server or volume must not hold up the end; the Lease then expires by itself.
         let _ = tokio::time::timeout(RELEASE, async {
-            leader.release(&ledger).await;
+            leader.release(&ledger, &fence).await;
             ledger.close().await;
         })
         .await;

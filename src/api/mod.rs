@@ -22,8 +22,11 @@ pub const FINALIZER: &str = "htc.cern.ch/condor-jobs";
 pub const OLD_FINALIZER: &str = "finalizer.htc.cern.ch";
 /// Annotation, written in the patch that attaches the finalizer: id of the ledger that may submit this object.
 pub const CLAIM: &str = "htc.cern.ch/ledger";
+/// Annotation, written in the same patch: namespace and name of the operator whose it is. Operators of other names leave it
+/// alone: they would not find its jobs.
+pub const OPERATOR: &str = "htc.cern.ch/operator";
 /// Annotation: `"true"` releases a deleted object although its jobs may be left in HTCondor.
 pub const ABANDON: &str = "htc.cern.ch/abandon";
 /// Annotation: `"true"` lets an object be submitted again although HTCondor's history no longer reaches back far enough
-/// to prove that the earlier attempt never was accepted.
+/// to prove that the earlier attempt never was accepted, or its queue was lost since.
 pub const SUBMIT_AGAIN: &str = "htc.cern.ch/submit-again";

@@ -80,8 +80,14 @@ pub enum DescriptionError {
 
 /// As condor_submit sets it with `-spool`, but for jobs whose files came too late: they have no output that anybody waits
 /// for, and when their HTCJob is gone nobody is left to remove them.
+///
+/// Such a job may also be kept by what its user wrote: run again by `on_exit_remove`, held by `on_exit_hold`, idle for ever by
+/// `requirements`. So [`LATE`] is a reason to remove it, beside the user's own.
 const LEAVE_IN_QUEUE: &str = "JobStatus == 4 && (StageInFinish ?: 0) <= HTCNotAfter && \
                               ((CompletionDate ?: 0) == 0 || time() - CompletionDate < 864000)";
+
+/// The files of the job came too late.
+const LATE: &str = "(StageInFinish ?: 0) > HTCNotAfter";
 
 const ID_CHARACTERS: &str = "-._";
 const NAME_CHARACTERS: &str = "-._/:@";
@@ -99,6 +105,10 @@ pub fn submit_description(common: &Common, jobs: &[Job]) -> Result<String, Descr
     let rows = rows(jobs)?;
     let (options, operator, not_after) =
         (common.site_defaults.render_overridden_by(common.options), common.operator, common.not_after);
+    let remove = match common.options.command("periodic_remove").or(common.site_defaults.command("periodic_remove")) {
+        Some(wanted) => format!("{LATE} || ({wanted})"),
+        None => LATE.to_owned(),
+    };
     Ok(format!(
         r#"{options}universe = vanilla
 executable = $(htc_sandbox)/{JOB_SH}
@@ -113,6 +123,7 @@ output = out
 error = err
 notification = never
 leave_in_queue = {LEAVE_IN_QUEUE}
+periodic_remove = {remove}
 batch_name = $(htc_batch)
 MY.HTCJobUID = "$(htc_uid)"
 MY.HTCJobAttempt = $(htc_attempt)
@@ -174,6 +185,23 @@ mod tests {
         let text = submit_description(&common, &[job, Job { index: 5, output: "/o/1/5", ..job }]).unwrap();
         assert!(text.starts_with("rank = Memory\nnotification = never\nuniverse = vanilla\n"));
         assert!(text.ends_with(" from (\nu-1,3,4,ns/n,/s/1,/o/1/4\nu-1,3,5,ns/n,/s/1,/o/1/5\n)\n"), "{text}");
+    }
+
+    #[test]
+    fn a_late_job_is_removed_whatever_its_user_wants() {
+        let opts = |text: &str| HtcOpts::parse(text).unwrap();
+        let job = Job { uid: "u", attempt: 1, index: 0, batch_name: "n/x", sandbox: "/s", output: "/o" };
+        let removed = |site: &str, user: &str| {
+            let (site, user) = (opts(site), opts(user));
+            let common = Common { operator: "o", not_after: 7, site_defaults: &site, options: &user };
+            let text = submit_description(&common, &[job]).unwrap();
+            text.lines().rfind(|line| line.starts_with("periodic_remove")).unwrap().to_owned()
+        };
+        let late = "periodic_remove = (StageInFinish ?: 0) > HTCNotAfter";
+        assert_eq!(removed("", "on_exit_hold = true"), late);
+        assert_eq!(removed("periodic_remove = JobStatus == 5", ""), format!("{late} || (JobStatus == 5)"));
+        let both = removed("periodic_remove = JobStatus == 5", "Periodic_Remove = NumJobStarts > 3");
+        assert_eq!(both, format!("{late} || (NumJobStarts > 3)"));
     }
 
     #[test]

@@ -77,6 +77,13 @@ impl HtcOpts {
         render(kept.chain(&user.settings))
     }
 
+    /// The value of a submit command, if it is given.
+    #[must_use]
+    pub fn command(&self, name: &str) -> Option<&str> {
+        let given = |setting: &&Setting| matches!(setting.key, Key::Command(command) if command.name == name);
+        self.settings.iter().find(given).map(|setting| setting.value.as_str())
+    }
+
     /// Names of the submit commands that may be given, sorted. `request_<name>` of a site's own resources comes on top.
     pub fn commands() -> impl Iterator<Item = &'static str> {
         commands::COMMANDS.iter().map(|command| command.name)

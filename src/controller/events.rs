@@ -79,9 +79,8 @@ async fn tell(client: &Client, ledger: &Ledger, clock: Clock, fence: &Fence) -> 
     if count == 0 {
         return Ok(0);
     }
-    fence.check()?;
     let (mut told, mut troubles) = (Vec::new(), Vec::new());
-    let mut results = futures::stream::iter(rows.into_iter().map(|row| create(client, row))).buffered(PARALLEL);
+    let mut results = futures::stream::iter(rows.into_iter().map(|row| create(client, fence, row))).buffered(PARALLEL);
     while let Some(result) = results.next().await {
         match result {
             Ok(row) => told.push(row),
@@ -95,9 +94,10 @@ async fn tell(client: &Client, ledger: &Ledger, clock: Clock, fence: &Fence) -> 
     troubles.pop().map_or(Ok(count), Err)
 }
 
-async fn create(client: &Client, row: Journaled) -> Result<(Uid, i64), Trouble> {
+async fn create(client: &Client, fence: &Fence, row: Journaled) -> Result<(Uid, i64), Trouble> {
     let api: Api<Event> = Api::namespaced(client.clone(), &row.name.namespace);
     let event = event(&row);
+    fence.check()?;
     let parameters = PostParams::default();
     let request = tokio::time::timeout(API_LIMIT, api.create(&parameters, &event));
     match around(Point::BeforeEventWritten, request, Point::AfterEventWritten).await {

@@ -52,6 +52,8 @@ pub struct Context {
     pub settings: Settings,
     /// Name of the schedd.
     pub schedd: crate::machine::ScheddName,
+    /// Namespace and name of this operator.
+    pub operator: String,
     /// Whether it may act.
     pub fence: Fence,
     /// The clock.

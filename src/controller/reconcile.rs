@@ -12,7 +12,7 @@ use serde_json::json;
 use super::gather::{Gathered, gather};
 use super::publish::{publish, status};
 use super::{API_LIMIT, Context, Observed, ReconcileError};
-use crate::api::{CLAIM, FINALIZER, OLD_FINALIZER};
+use crate::api::{CLAIM, FINALIZER, OLD_FINALIZER, OPERATOR};
 use crate::failpoint::{Point, around};
 use crate::fence::Refused;
 use crate::ledger::ObjectName;
@@ -41,6 +41,10 @@ pub(super) async fn reconcile(object: Arc<Observed>, context: Arc<Context>) -> R
         Ok(()) => {}
         Err(Refused::Stopping) => return Ok(Requeue::await_change()),
         Err(Refused::NotLeading) => return Ok(Requeue::requeue(NOT_LEADING)),
+    }
+    if object.annotations().get(OPERATOR).is_some_and(|operator| *operator != context.operator) {
+        tracing::debug!(object = %ObjectRef::from_obj(object.as_ref()), "left alone: it is another operator's");
+        return Ok(Requeue::await_change());
     }
     let gathered = gather(&object, &context).await?;
     let decision = decide(&gathered.facts, context.clock.now(), &context.settings, &Rules::ALL);
@@ -172,7 +176,8 @@ async fn attach(context: &Context, object: &Observed, name: &ObjectName) -> Resu
     if !finalizers.iter().any(|finalizer| finalizer == FINALIZER) {
         finalizers.push(FINALIZER.to_owned());
     }
-    let metadata = json!({ "finalizers": finalizers, "annotations": { CLAIM: context.ledger.id() } });
+    let metadata =
+        json!({ "finalizers": finalizers, "annotations": { CLAIM: context.ledger.id(), OPERATOR: context.operator } });
     let patched = patch_metadata(context, object, name, "attach the finalizer", metadata);
     around(Point::BeforeFinalizerAttached, patched, Point::AfterFinalizerAttached).await
 }

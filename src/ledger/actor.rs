@@ -69,6 +69,23 @@ impl Ledger {
         self.sequence.load(Ordering::SeqCst)
     }
 
+    /// Binds a new file to the operator of this name (the value of `HTCOperator`), and refuses one that is another's: its
+    /// jobs would be in no answer of HTCondor.
+    pub async fn belong_to(&self, operator: &str) -> Result<(), LedgerError> {
+        let ours = operator.to_owned();
+        self.run(move |connection| {
+            let sql = || LedgerError::sql("read whose it is");
+            connection
+                .execute("insert or ignore into ledger(key, value) values ('operator', ?1)", [&ours])
+                .map_err(sql())?;
+            let stored: String = connection
+                .query_row("select value from ledger where key = 'operator'", [], |row| row.get(0))
+                .map_err(sql())?;
+            if stored == ours { Ok(()) } else { Err(LedgerError::AnotherOperator { stored, ours }) }
+        })
+        .await
+    }
+
     /// Takes a new id: this file does not know all that happened. Every object that carries the old one is then treated as
     /// another ledger's, and no row of before counts as that of a new object.
     pub async fn begin_anew(&mut self) -> Result<(), LedgerError> {

@@ -50,6 +50,17 @@ pub enum LedgerError {
     /// The transaction that this was part of was not committed.
     #[error("the ledger could not commit: {0}; check the disk's space and health")]
     Commit(String),
+    /// The file is that of an operator of another name, or of another cluster.
+    #[error(
+        "the ledger is that of operator {stored}, and this is {ours}: its jobs in HTCondor carry the other name and would not be found; \
+         start with the same --operator-namespace and --operator-name for the same cluster as before, or with another --data-dir"
+    )]
+    AnotherOperator {
+        /// Cluster, namespace and name in the file.
+        stored: String,
+        /// This operator's.
+        ours: String,
+    },
     /// The file was deleted, moved or replaced while it was open.
     #[error(
         "the ledger {path} is no longer the file that this operator has open: somebody deleted, moved or replaced it; nothing is done without it. \

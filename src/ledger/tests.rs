@@ -295,6 +295,19 @@ async fn one_bad_task_does_not_spoil_the_transaction_of_the_others() {
 }
 
 #[tokio::test]
+async fn a_ledger_is_one_operators() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::open(&folder.path().join("htcjobs.db")).unwrap();
+    ledger.belong_to("cluster/namespace/name").await.unwrap();
+    ledger.belong_to("cluster/namespace/name").await.unwrap();
+    let error = ledger.belong_to("cluster/namespace/another").await.unwrap_err();
+    assert!(
+        matches!(&error, LedgerError::AnotherOperator { stored, .. } if stored == "cluster/namespace/name"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
 async fn a_ledger_that_begins_anew_takes_no_object_for_new() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("htcjobs.db");

@@ -440,10 +440,12 @@ impl<'a> Run<'a> {
             }
             (Answer::Known(_), Some(doubt)) => {
                 let since = self.now;
-                let (reason, mut message) = self.dispel(&doubt, since);
-                if doubt == Doubt::HistoryTooShort {
-                    message = "jobs have left HTCondor's queue, and its history does not reach back far enough to say how they ended; delete the HTCJob when you know enough".to_owned();
-                }
+                let (reason, message) = self.dispel(&doubt, since);
+                let message = if doubt == Doubt::HistoryTooShort {
+                    "jobs have left HTCondor's queue, and its history does not reach back far enough to say how they ended; delete the HTCJob when you know enough".to_owned()
+                } else {
+                    message
+                };
                 if reason != "Asking" {
                     self.say(ConditionType::Tracked, ConditionStatus::False, reason, &message);
                 }
