@@ -38,6 +38,7 @@ on_both_versions!(
     schedd::hanging_for_longer_than_every_limit,
     schedd::out_of_reach,
     queue::lost_and_begun_anew,
+    queue::lost_before_anybody_looked,
     queue::history_too_short,
     queue::seen_by_somebody_else,
     queue::one_answer_that_shows_nothing,

@@ -66,6 +66,37 @@ pub fn lost_and_begun_anew(version: Version) {
     site.assert_journal_told(&here);
 }
 
+/// docs/decisions/0007: jobs that ran before the operator had seen them, and then went with the queue, look as if they had
+/// never been there. They are not submitted again unless a person says so, and hold up no deletion.
+pub fn lost_before_anybody_looked(version: Version) {
+    let site = Site::with(version, "", &["--birthdate-steady=4s"]);
+    site.bed.start_operator();
+    let here = site.bed.namespace();
+    site.gates.shut("condor_q");
+    for name in ["handed", "dropped"] {
+        here.create(&site.noted(name, 1, ""));
+        wait_for("its payload", PATIENCE, || site.runs(name, 0) == 1).unwrap();
+    }
+    site.bed.kill_operator();
+    site.bed.pool.reset_queue().unwrap();
+    site.gates.open("condor_q");
+    site.bed.start_operator();
+    for name in ["handed", "dropped"] {
+        let message = here.wait_says(name, "Submitted", "False", "QueueLost");
+        assert!(message.contains("htc.cern.ch/submit-again=true"), "what to do: {message}");
+        assert_eq!(here.get(name)["status"]["phase"], "Pending");
+        assert_eq!(site.runs(name, 0), 1);
+    }
+    here.create(&site.noted("new", 1, ""));
+    site.assert_complete_once(&here, "new", 1);
+    here.delete("dropped");
+    here.kubectl(&["annotate", "htcjob", "handed", "htc.cern.ch/submit-again=true"]);
+    let ended = here.wait_ended("handed");
+    assert_eq!((&ended["status"]["succeeded"], &ended["status"]["attempt"]), (&1.into(), &2.into()), "{ended:#}");
+    assert_eq!((site.runs("handed", 0), site.runs("dropped", 0)), (2, 1));
+    assert_eq!(here.count_events("handed", "QueueLost"), 1, "{:?}", here.events("handed"));
+}
+
 /// A submission whose end nobody saw, and then the operator is gone.
 fn unsure(site: &Site, here: &Namespace<'_>, name: &str) -> String {
     site.gates.shut("condor_submit");
