@@ -14,11 +14,8 @@ use crate::condor::Schedd;
 use crate::condor::query::Ads;
 use crate::controller::API_LIMIT;
 use crate::machine::Uid;
-use crate::machine::ids::{JobId, id_lines};
+use crate::machine::ids::{IDS_IN_LINE, JobId, id_lines};
 use crate::retry::Pauses;
-
-/// Most bytes of ids in one log line.
-const LINE: usize = 8 * 1024;
 
 /// Jobs in HTCondor that belong to no HTCJob, by id.
 pub async fn orphans(client: &Client, schedd: &Schedd) -> Result<Vec<JobId>, String> {
@@ -53,7 +50,7 @@ pub async fn count_at_start(client: Client, schedd: Arc<Schedd>) {
                 return;
             }
             Ok(left) => {
-                for ids in id_lines(&left, LINE) {
+                for ids in id_lines(&left, IDS_IN_LINE) {
                     tracing::warn!(
                         orphans = left.len(),
                         %ids,

@@ -19,7 +19,7 @@ use crate::ledger::ObjectName;
 use crate::ledger::Save;
 use crate::machine::decide::{Action, Decision, Look, decide};
 use crate::machine::facts::Known;
-use crate::machine::ids::id_lines;
+use crate::machine::ids::{IDS_IN_LINE, id_lines};
 use crate::machine::request::ReleasePermit;
 use crate::machine::rules::Rules;
 use crate::machine::transitions::{Transition, Trigger};
@@ -31,8 +31,6 @@ use crate::workers::Job;
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 /// Pause while the Lease is not renewed.
 const NOT_LEADING: Duration = Duration::from_secs(2);
-/// Most bytes of job ids in one log line.
-const IDS_IN_LINE: usize = 8 * 1024;
 /// Pause when a worker's queue is full.
 const BUSY: Duration = Duration::from_secs(1);
 

@@ -142,6 +142,9 @@ pub fn id_ranges(ids: &[JobId], limit: usize) -> String {
     text
 }
 
+/// Most bytes of job ids in one log line.
+pub const IDS_IN_LINE: usize = 8 * 1024;
+
 /// All ids as ranges, in as many lines of about `limit` bytes as that takes; `ids` must be sorted.
 #[must_use]
 pub fn id_lines(ids: &[JobId], limit: usize) -> Vec<String> {

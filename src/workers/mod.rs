@@ -29,6 +29,9 @@ pub type Wake = mpsc::Sender<ObjectRef<Observed>>;
 /// How long a worker rests when the ledger cannot store its intents.
 const LEDGER_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
 
+/// What a request failed by whose fence was closed after its intent.
+const NOT_BEGUN: &str = "it was not begun: the operator was being stopped, or did not lead for a moment";
+
 /// Most requests that wait for one worker.
 const QUEUE: usize = 20_000;
 

@@ -154,11 +154,7 @@ impl Simple {
             .map(|job| RequestResult {
                 key: job.request.key.clone(),
                 at,
-                failure: Some(Failure {
-                    reason: "Stopped".to_owned(),
-                    message: "it was not begun: the operator was being stopped, or did not lead for a moment"
-                        .to_owned(),
-                }),
+                failure: Some(Failure { reason: "Stopped".to_owned(), message: super::NOT_BEGUN.to_owned() }),
                 fetched: Indices::default(),
             })
             .collect();

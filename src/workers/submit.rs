@@ -170,18 +170,7 @@ impl Submission {
     /// Writes how the submitter ended, or that it never ran.
     pub(super) async fn commit(&mut self, batch: &Batch, not_run: bool) -> bool {
         let now = batch.shared.clock.now();
-        let refused = || {
-            (
-                Submitted {
-                    dead: true,
-                    status: None,
-                    message: Some(
-                        "it was not begun: the operator was being stopped, or did not lead for a moment".to_owned(),
-                    ),
-                },
-                now,
-            )
-        };
+        let refused = || (Submitted { dead: true, status: None, message: Some(super::NOT_BEGUN.to_owned()) }, now);
         let (submitted, at) = self.ended.take().unwrap_or_else(refused);
         let results = batch
             .jobs
