@@ -24,6 +24,13 @@ impl Schedd {
         self.act("condor_rm", &["-reason", REMOVED_BY_US, "-constraint", &constraint]).await
     }
 
+    /// `condor_rm` of those jobs of these objects that have not ended.
+    pub async fn remove_unfinished(&self, uids: &[Uid]) -> Result<(), Unknown> {
+        let constraint = format!("{} && !member(JobStatus, {{3,4}})", self.jobs_of(uids).await?);
+        let reason = format!("{REMOVED_BY_US}: activeDeadlineSeconds");
+        self.act("condor_rm", &["-reason", &reason, "-constraint", &constraint]).await
+    }
+
     /// `condor_rm` of these jobs of one object.
     pub async fn remove_jobs(&self, uid: &Uid, ids: &[JobId]) -> Result<(), Unknown> {
         let list: Vec<String> = ids.iter().map(|id| format!("\"{id}\"")).collect();

@@ -1,6 +1,7 @@
 //! The facts about one object.
 
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use kube::{Resource as _, ResourceExt as _};
 
@@ -29,7 +30,7 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
     let record = context.ledger.load(&uid).await?;
     let claim = claim(object, context);
     let plan = plan(object, context);
-    let spec = plan.as_ref().map_err(Clone::clone).map(|(plan, suspend)| Spec { queue: plan.queue, suspend: *suspend });
+    let spec = plan.as_ref().map_err(Clone::clone).map(|(_, spec)| spec.clone());
     let annotated = |key: &str| object.annotations().get(key).is_some_and(|value| value == "true");
     let facts = Facts {
         object: Object {
@@ -74,9 +75,18 @@ fn past(context: &Context, uid: &Uid, claim: Claim) -> Past {
     Past::Unknown { settled: (settles <= now).then_some(settles) }
 }
 
-fn plan(object: &Observed, context: &Context) -> Result<(Arc<Plan>, bool), String> {
+fn plan(object: &Observed, context: &Context) -> Result<(Arc<Plan>, Spec), String> {
     let job = object.0.as_ref().map_err(|invalid| format!("the HTCJob cannot be read: {}", invalid.error))?;
-    context.planner.plan(&job.spec).map(|plan| (Arc::new(plan), job.spec.suspend)).map_err(|error| error.to_string())
+    let plan = context.planner.plan(&job.spec).map_err(|error| error.to_string())?;
+    let seconds =
+        |seconds: Option<i64>| seconds.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0)));
+    let spec = Spec {
+        queue: plan.queue,
+        suspend: job.spec.suspend,
+        deadline: seconds(job.spec.active_deadline_seconds),
+        ttl: seconds(job.spec.ttl_seconds_after_finished),
+    };
+    Ok((Arc::new(plan), spec))
 }
 
 fn published(job: &HTCJob) -> Published {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use kube::runtime::controller::Action as Requeue;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource as _, ResourceExt as _};
@@ -61,6 +61,10 @@ pub(super) async fn reconcile(object: Arc<Observed>, context: Arc<Context>) -> R
             let done = release(&context, &object, &gathered.name).await?;
             forget(&context, &uid, &reference);
             return Ok(requeue(sooner(None, done)));
+        }
+        Action::Hand(Request { work: Work::DeleteObject, .. }) => {
+            let done = delete(&context, &object, &gathered.name).await?;
+            again = sooner(again, done);
         }
         Action::Hand(request) => {
             let job = Job { request, name: gathered.name.clone(), object: reference, plan: gathered.plan.clone() };
@@ -186,6 +190,18 @@ async fn release(context: &Context, object: &Observed, name: &ObjectName) -> Res
         object.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER && *finalizer != OLD_FINALIZER).collect();
     let patched = patch_metadata(context, object, name, "release the finalizer", json!({ "finalizers": finalizers }));
     around(Point::BeforeFinalizerReleased, patched, Point::AfterFinalizerReleased).await
+}
+
+/// Deletes an object whose time after its end is over, only if it is still the one that was seen.
+async fn delete(context: &Context, object: &Observed, name: &ObjectName) -> Result<bool, ReconcileError> {
+    context.fence.check()?;
+    let ObjectName { namespace, name: object_name } = name;
+    tracing::info!(%namespace, name = %object_name, "deleted: ttlSecondsAfterFinished has passed");
+    let api: Api<Observed> = Api::namespaced(context.client.clone(), namespace);
+    let preconditions = Preconditions { uid: object.uid(), resource_version: object.resource_version() };
+    let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
+    let request = tokio::time::timeout(API_LIMIT, api.delete(object_name, &parameters));
+    ask("delete it", name, around(Point::BeforeObjectDeleted, request, Point::AfterObjectDeleted).await)
 }
 
 /// A merge patch that carries uid and resourceVersion: the API server refuses it when anything has changed since.

@@ -61,7 +61,8 @@ fn load(connection: &Connection, uid: &Uid) -> Result<Record, LedgerError> {
 fn known(connection: &Connection, uid: &Uid) -> Result<Option<Known>, LedgerError> {
     let mut statement = connection
         .prepare_cached(
-            "select phase, isNew and epoch = (select value from ledger where key = 'epoch'), startedAt, completedAt, released, conditions
+            "select phase, isNew and epoch = (select value from ledger where key = 'epoch'), startedAt, completedAt, released, conditions,
+                    expiredAt, givenUp
              from objects where uid = ?1",
         )
         .map_err(LedgerError::sql("read an object"))?;
@@ -77,6 +78,8 @@ fn known(connection: &Connection, uid: &Uid) -> Result<Option<Known>, LedgerErro
             new: row.get(1)?,
             started: row.get::<_, Option<i64>>(2)?.map(Timestamp),
             completed: row.get::<_, Option<i64>>(3)?.map(Timestamp),
+            expired: row.get::<_, Option<i64>>(6)?.map(Timestamp),
+            given_up: row.get::<_, Option<u32>>(7)?.unwrap_or_default(),
             released: row.get(4)?,
             conditions: Vec::new(),
         };

@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use super::LedgerError;
 
 /// `PRAGMA user_version` of this schema.
-pub(super) const VERSION: i64 = 1;
+pub(super) const VERSION: i64 = 2;
 
 /// The table of the Go operator, as it makes it.
 const ORIGINAL: &str = "create table if not exists htcjobs
@@ -33,6 +33,9 @@ const JOB_COLUMNS: &[(&str, &str)] = &[
     ("holdReason", "text"),
     ("gone", "integer"),
 ];
+
+/// Columns added to `objects` since version 1.
+const OBJECT_COLUMNS: &[(&str, &str)] = &[("expiredAt", "integer"), ("givenUp", "integer")];
 
 /// `submissions.witness`: GlobalJobId of history's newest ad before the intent, empty if history was.
 /// Times are unix milliseconds on the operator's clock, dates unix seconds on the schedd's.
@@ -69,15 +72,21 @@ pub(super) fn migrate(connection: &Connection) -> Result<(), LedgerError> {
     let sql = LedgerError::sql("bring its schema up to date");
     (|| {
         connection.execute_batch(ORIGINAL)?;
-        let mut statement = connection.prepare("select name from pragma_table_info('htcjobs')")?;
-        let have: Vec<String> = statement.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
-        for (column, kind) in JOB_COLUMNS {
-            if !have.iter().any(|name| name.eq_ignore_ascii_case(column)) {
-                connection.execute_batch(&format!("alter table htcjobs add column {column} {kind}"))?;
-            }
-        }
+        add_columns(connection, "htcjobs", JOB_COLUMNS)?;
         connection.execute_batch(TABLES)?;
+        add_columns(connection, "objects", OBJECT_COLUMNS)?;
         connection.pragma_update(None, "user_version", VERSION)
     })()
     .map_err(sql)
+}
+
+fn add_columns(connection: &Connection, table: &str, columns: &[(&str, &str)]) -> rusqlite::Result<()> {
+    let mut statement = connection.prepare("select name from pragma_table_info(?1)")?;
+    let have: Vec<String> = statement.query_map([table], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    for (column, kind) in columns {
+        if !have.iter().any(|name| name.eq_ignore_ascii_case(column)) {
+            connection.execute_batch(&format!("alter table {table} add column {column} {kind}"))?;
+        }
+    }
+    Ok(())
 }

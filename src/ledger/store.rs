@@ -124,10 +124,12 @@ fn write(connection: &Connection, save: &Save) -> Result<(), LedgerError> {
     let conditions = serde_json::to_string(&stored).map_err(|error| LedgerError::row(&save.uid, &error))?;
     connection
         .prepare_cached(
-            "insert into objects(uid, namespace, name, phase, isNew, epoch, startedAt, completedAt, released, conditions, knownAt)
-             values (?1, ?2, ?3, ?4, ?5, (select value from ledger where key = 'epoch'), ?6, ?7, ?8, ?9, ?10)
+            "insert into objects(uid, namespace, name, phase, isNew, epoch, startedAt, completedAt, released, conditions, knownAt,
+                expiredAt, givenUp)
+             values (?1, ?2, ?3, ?4, ?5, (select value from ledger where key = 'epoch'), ?6, ?7, ?8, ?9, ?10, ?11, ?12)
              on conflict(uid) do update set phase = excluded.phase, startedAt = excluded.startedAt,
-                completedAt = excluded.completedAt, released = excluded.released, conditions = excluded.conditions",
+                completedAt = excluded.completedAt, released = excluded.released, conditions = excluded.conditions,
+                expiredAt = excluded.expiredAt, givenUp = excluded.givenUp",
         )
         .and_then(|mut statement| {
             statement.execute(params![
@@ -141,6 +143,8 @@ fn write(connection: &Connection, save: &Save) -> Result<(), LedgerError> {
                 save.known.released,
                 conditions,
                 save.now.0,
+                save.known.expired.map(|at| at.0),
+                save.known.given_up,
             ])
         })
         .map_err(LedgerError::sql("write an object"))?;

@@ -33,6 +33,8 @@ fn known(phase: Phase) -> Known {
         new: true,
         started: Some(Timestamp(5)),
         completed: None,
+        expired: None,
+        given_up: 0,
         released: false,
         conditions: vec![condition],
     }

@@ -69,6 +69,7 @@ const fn meaning(trigger: Trigger) -> &'static str {
         Trigger::Succeeded => "every job has an outcome, all succeeded",
         Trigger::Failed => "every job has an outcome, some did not succeed",
         Trigger::RanAgain => "HTCondor runs a job again that had ended",
+        Trigger::DeadlineExceeded => "activeDeadlineSeconds has passed: what has not ended is removed",
         Trigger::ConditionChanged => "a condition changed: held, suspended, stuck, recovered, output fetched",
         Trigger::Deleted => "the object is being deleted",
         Trigger::Gone => "HTCondor is proved to have none of its jobs: the finalizer goes",

@@ -1,6 +1,7 @@
 //! The decision: facts in; the new record, at most one request, and when to look again out.
 
 mod absorb;
+mod deadline;
 mod live;
 mod terminate;
 
@@ -152,6 +153,8 @@ impl<'a> Run<'a> {
                     && !facts.object.published.shows_jobs(),
                 started: None,
                 completed: None,
+                expired: None,
+                given_up: 0,
                 released: false,
                 conditions: Vec::new(),
             },
@@ -282,7 +285,8 @@ impl<'a> Run<'a> {
             | Kind::Release
             | Kind::Fetch
             | Kind::Tidy
-            | Kind::ReleaseFinalizer => self.record.highest,
+            | Kind::ReleaseFinalizer
+            | Kind::DeleteObject => self.record.highest,
         };
         let last = self.record.requests.get(&kind);
         let alone = last.is_some_and(|last| last.failures > 0);
@@ -469,7 +473,14 @@ fn worth_an_event(condition: &Condition) -> bool {
             condition.status == ConditionStatus::False
                 && !matches!(
                     condition.reason.as_str(),
-                    "Submitting" | "Suspended" | "Asking" | "Removing" | "JobsPresent" | "Staging" | "Waiting"
+                    "Submitting"
+                        | "Suspended"
+                        | "DeadlineExceeded"
+                        | "Asking"
+                        | "Removing"
+                        | "JobsPresent"
+                        | "Staging"
+                        | "Waiting"
                 )
         }
         ConditionType::Tracked | ConditionType::Held | ConditionType::Suspended | ConditionType::OutputFetched => true,

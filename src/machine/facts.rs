@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use strum::{Display, EnumString, IntoStaticStr};
 
@@ -65,12 +66,16 @@ pub enum Claim {
 }
 
 /// As much of the spec as decisions need.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Spec {
     /// Number of jobs asked for.
     pub queue: u32,
     /// `spec.suspend`
     pub suspend: bool,
+    /// `spec.activeDeadlineSeconds`
+    pub deadline: Option<Duration>,
+    /// `spec.ttlSecondsAfterFinished`
+    pub ttl: Option<Duration>,
 }
 
 /// What the object's status says. It proves presence, never absence.
@@ -138,6 +143,10 @@ pub struct Known {
     pub started: Option<Timestamp>,
     /// All jobs had an outcome.
     pub completed: Option<Timestamp>,
+    /// `activeDeadlineSeconds` had passed: nothing is submitted any more, and what has not ended is removed.
+    pub expired: Option<Timestamp>,
+    /// Jobs that were never accepted and, since the deadline, never will be.
+    pub given_up: u32,
     /// Absence was proved and journaled; the finalizer may be gone already.
     pub released: bool,
     /// What was last said in conditions.

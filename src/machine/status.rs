@@ -47,6 +47,7 @@ impl Counts {
                 }
             }
         }
+        counts.failed += record.known.as_ref().map_or(0, |known| known.given_up as usize);
         counts.active = counts.idle + counts.running + counts.held;
         counts
     }

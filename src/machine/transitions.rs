@@ -21,6 +21,8 @@ pub enum Trigger {
     Failed,
     /// HTCondor runs a job again that had ended.
     RanAgain,
+    /// `activeDeadlineSeconds` has passed.
+    DeadlineExceeded,
     /// A condition changed: held, suspended, stuck, recovered, output fetched.
     ConditionChanged,
     /// The object is being deleted.
@@ -65,6 +67,8 @@ pub const TRANSITIONS: &[Row] = {
         row(Some(Running), Trigger::Succeeded, Some(Completed), "Completed"),
         row(Some(Running), Trigger::Failed, Some(Completed), "Failed"),
         row(Some(Running), Trigger::RanAgain, Some(Running), "RanAgain"),
+        row(Some(Submitted), Trigger::DeadlineExceeded, Some(Submitted), "DeadlineExceeded"),
+        row(Some(Running), Trigger::DeadlineExceeded, Some(Running), "DeadlineExceeded"),
         row(Some(Pending), Trigger::Deleted, Some(Terminating), "Terminating"),
         row(Some(Submitted), Trigger::Deleted, Some(Terminating), "Terminating"),
         row(Some(Running), Trigger::Deleted, Some(Terminating), "Terminating"),

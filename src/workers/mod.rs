@@ -117,7 +117,7 @@ impl Workers {
             Kind::Fetch => &self.fetch,
             Kind::Tidy => &self.tidy,
             // The controller carries these out itself.
-            Kind::AttachFinalizer | Kind::ReleaseFinalizer => return false,
+            Kind::AttachFinalizer | Kind::ReleaseFinalizer | Kind::DeleteObject => return false,
         };
         let key = job.request.key.clone();
         if !self.shared.registry.enter(&key) {

@@ -98,12 +98,14 @@ impl Simple {
         let result = match batch.jobs.first().map(|job| (&job.request.work, &job.request.key.uid)) {
             Some((Work::Remove(Scope::All), _)) => schedd.remove(&uids).await,
             Some((Work::Remove(Scope::Staging), _)) => schedd.remove_staging(&uids).await,
+            Some((Work::Remove(Scope::Unfinished), _)) => schedd.remove_unfinished(&uids).await,
             Some((Work::Remove(Scope::Extra(ids)), uid)) => schedd.remove_jobs(uid, ids).await,
             Some((Work::Hold, _)) => schedd.hold(&uids).await,
             Some((Work::Release, _)) => schedd.release(&uids).await,
             Some((Work::Fetch(_), _)) => schedd.fetch(&listed(batch)).await,
             Some((Work::Tidy(_), _)) => schedd.tidy(&listed(batch)).await,
-            Some((Work::Submit(..) | Work::AttachFinalizer | Work::ReleaseFinalizer(_), _)) | None => Ok(()),
+            Some((Work::Submit(..) | Work::AttachFinalizer | Work::ReleaseFinalizer(_) | Work::DeleteObject, _))
+            | None => Ok(()),
         };
         self.ended = Some((result, batch.shared.clock.now()));
     }

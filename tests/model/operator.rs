@@ -143,7 +143,7 @@ impl Model {
             Some(_) => Claim::Other,
         };
         let past = past(world, op, object, claim, !self.broken.no_wait_for_strangers);
-        let spec = Spec { queue: self.queues[usize::from(object)], suspend: view.suspend };
+        let spec = Spec { queue: self.queues[usize::from(object)], suspend: view.suspend, ..Spec::default() };
         let object = Object {
             uid: uid(object),
             deleting: view.deleting,

@@ -70,12 +70,24 @@ remove_cache() {
     rm -rf "$cache"
 }
 
-# The variables a payload may rely on, by each of the ways that a site's configuration may leave open.
+# The variables a payload may rely on, by each of the ways that a site's configuration may leave open. Their values are
+# taken as they are: without NO_EVAL the runtime has a shell expand them.
 export_environment() {
+    export APPTAINER_NO_EVAL=1 SINGULARITY_NO_EVAL=1
     export HTCPROCID="$index" JOB_NAME="$name"
     case $runtime in
         apptainer) export APPTAINERENV_HTCPROCID="$index" APPTAINERENV_JOB_NAME="$name" ;;
         *) export SINGULARITYENV_HTCPROCID="$index" SINGULARITYENV_JOB_NAME="$name" ;;
+    esac
+}
+
+# set_variable NAME TEXT: a variable of the user's, for the payload only. In TEXT a line feed is \n and a backslash \\.
+set_variable() {
+    # The letter keeps line feeds at the end, which the shell would take away.
+    text=$(printf '%b.' "$2")
+    case $runtime in
+        apptainer) export "APPTAINERENV_$1=${text%.}" ;;
+        *) export "SINGULARITYENV_$1=${text%.}" ;;
     esac
 }
 
@@ -142,6 +154,7 @@ main() {
     if [ ! -r payload.conf ] || [ ! -r script.sh ]; then
         fail 245 "payload.conf or script.sh is missing from the scratch directory"
     fi
+    find_runtime
     while IFS= read -r line; do
         value=${line#* }
         case $line in
@@ -150,6 +163,7 @@ main() {
             'image '*) image=$value ;;
             'command '*) set -- "$@" "$value" ;;
             'bind '*) if [ -e "$value" ]; then binds=$binds,$value; fi ;;
+            'env '*) set_variable "${value%% *}" "${value#* }" ;;
             end) complete=1 ;;
         esac
     done <payload.conf
@@ -157,7 +171,6 @@ main() {
         fail 245 "payload.conf is not complete, or of another version than job.sh"
     fi
 
-    find_runtime
     prepare_cache
     export_environment
     run in_container "$@" /htc_run/script.sh "$index"

@@ -36,6 +36,8 @@ pub struct Payload<'a> {
     pub source: &'a str,
     /// Absolute paths that are bound into the container where the node has them.
     pub binds: &'a [String],
+    /// Variables for the script, names and values.
+    pub env: &'a [(String, String)],
 }
 
 /// One file of a job's sandbox.
@@ -74,7 +76,7 @@ pub fn sandbox_files(payload: &Payload) -> Result<Vec<SandboxFile>, PayloadError
 }
 
 fn payload_conf(payload: &Payload) -> Result<String, PayloadError> {
-    let Payload { name, image, command, source: _, binds } = *payload;
+    let Payload { name, image, command, source: _, binds, env } = *payload;
     let plain = |text: &str, further: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || further.contains(c));
     if !(1..=253).contains(&name.len()) || !plain(name, "-.") {
         return Err(PayloadError::Name(name.to_owned()));
@@ -88,8 +90,15 @@ fn payload_conf(payload: &Payload) -> Result<String, PayloadError> {
     let lines = lines.chain([("image", image.as_str())]);
     let lines = lines.chain(binds.iter().map(|bind| ("bind", bind.as_str())));
     let lines = lines.chain(command.words().map(|word| ("command", word)));
+    let env: Vec<String> = env.iter().map(|(name, value)| format!("{name} {}", one_line(value))).collect();
+    let lines = lines.chain(env.iter().map(|variable| ("env", variable.as_str())));
     let text = lines.fold(String::new(), |text, (key, value)| text + key + " " + value + "\n");
     Ok(text + "end\n")
+}
+
+/// A value on one line, for the shell's `printf %b` to undo.
+fn one_line(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('\n', "\\n")
 }
 
 /// Names of images that a site keeps as unpacked folders, and the folders.
@@ -123,12 +132,14 @@ mod tests {
     fn payload_conf_has_one_value_per_line() {
         let (image, command) = (Image::Registry("python:3".to_owned()), Command::parse("python -u").unwrap());
         let binds = ["/cvmfs".to_owned(), "/eos".to_owned()];
-        let payload = Payload { name: "my-job", image: &image, command: &command, source: "print(1)", binds: &binds };
+        let env = [("A".to_owned(), " b\nc\\n$x ".to_owned()), ("EMPTY".to_owned(), String::new())];
+        let payload =
+            Payload { name: "my-job", image: &image, command: &command, source: "print(1)", binds: &binds, env: &env };
         let files = sandbox_files(&payload).unwrap();
         let names: Vec<_> = files.iter().map(|file| (file.name, file.mode)).collect();
         assert_eq!(names, [("job.sh", 0o755), ("script.sh", 0o755), ("payload.conf", 0o644)]);
         assert_eq!(files[1].contents, b"print(1)");
-        let text = "version 1\nname my-job\nimage docker://python:3\nbind /cvmfs\nbind /eos\ncommand python\ncommand -u\nend\n";
+        let text = "version 1\nname my-job\nimage docker://python:3\nbind /cvmfs\nbind /eos\ncommand python\ncommand -u\nenv A  b\\nc\\\\n$x \nenv EMPTY \nend\n";
         assert_eq!(files[2].contents, text.as_bytes());
         for name in ["", "a b", "a\nend", "a$b"] {
             assert!(sandbox_files(&Payload { name, ..payload }).is_err(), "{name:?}");

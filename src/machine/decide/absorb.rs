@@ -114,7 +114,6 @@ impl Run<'_> {
 
     /// Moves through the phases as far as the record goes.
     pub(super) fn advance(&mut self) {
-        let counts = Counts::of(&self.record);
         if self.known.phase == Phase::Pending && !self.record.jobs.is_empty() {
             self.known.started = Some(self.now);
             let detail = format!("HTCondor accepted {}: {}", jobs(self.record.jobs.len()), self.ids());
@@ -131,9 +130,15 @@ impl Run<'_> {
             let detail = format!("HTCondor runs {} again that had ended", jobs(self.ran_again));
             self.tell(Some(Phase::Running), Trigger::RanAgain, Some(Phase::Running), detail, true);
         }
+        self.complete();
+    }
+
+    /// Completes the object once every job has an outcome.
+    pub(super) fn complete(&mut self) {
+        let counts = Counts::of(&self.record);
         let asked_for = self.facts.object.spec.as_ref().map_or(usize::MAX, |spec| spec.queue as usize);
         let in_htcondor = matches!(self.known.phase, Phase::Submitted | Phase::Running);
-        if in_htcondor && counts.active == 0 && self.record.jobs.len() >= asked_for {
+        if in_htcondor && counts.active == 0 && self.record.jobs.len() + self.known.given_up as usize >= asked_for {
             self.known.completed = Some(self.now);
             let trigger = if counts.failed == 0 { Trigger::Succeeded } else { Trigger::Failed };
             let detail = ending(&self.record, &counts);

@@ -35,12 +35,19 @@ impl Run<'_> {
         }
         if self.known.phase == Phase::Completed {
             self.say_how_it_ended();
+            self.leave();
         }
     }
 
     /// What the spec asks for.
     fn pursue(&mut self, spec: &Spec, sightings: &Sightings<'_>) {
         self.claim_anew();
+        self.expire(spec);
+        if self.known.expired.is_some() {
+            self.remove_extra(sightings);
+            self.wind_up(spec, sightings);
+            return;
+        }
         self.suspend(spec);
         self.remove_extra(sightings);
         let asked_for = Indices::first(spec.queue);
@@ -110,7 +117,7 @@ impl Run<'_> {
 
     /// An answer from before the last hold or release shows what is no longer so: when `spec.suspend` has changed meanwhile,
     /// nothing else would ask again before the usual interval.
-    fn look_behind_holds(&mut self) {
+    pub(super) fn look_behind_holds(&mut self) {
         let facts = self.facts;
         let requests = [Kind::Hold, Kind::Release].into_iter().filter_map(|kind| self.record.requests.get(&kind));
         let last = requests.map(LastRequest::latest).max();
@@ -122,7 +129,7 @@ impl Run<'_> {
     }
 
     /// Asks for a hold or release, but only on an answer that is younger than the last one of its kind.
-    fn ask_settled(&mut self, kind: Kind, work: Work) {
+    pub(super) fn ask_settled(&mut self, kind: Kind, work: Work) {
         let last = self.record.requests.get(&kind).map(LastRequest::latest);
         let fresh = match (&self.facts.evidence.queue, last) {
             (Answer::Known(queue), Some(last)) => queue.asked_at > last,
@@ -345,7 +352,9 @@ impl Run<'_> {
         if counts.failed == 0 {
             self.say(ConditionType::Complete, True, "AllSucceeded", &message);
         } else {
-            let reason = if counts.removed == self.record.jobs.len() {
+            let reason = if self.known.expired.is_some() {
+                "DeadlineExceeded"
+            } else if counts.removed == self.record.jobs.len() {
                 "Removed"
             } else if counts.lost > 0 {
                 "Lost"
