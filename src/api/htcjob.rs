@@ -104,8 +104,9 @@ pub struct HTCJobSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,
 
-    /// Variables for the script, beside HTCPROCID and JOB_NAME. They travel in a file of the job, not in its ClassAd,
-    /// which every user of the pool can read; whoever may read the HTCJob can read them all the same.
+    /// Variables for the script, beside HTCPROCID and JOB_NAME; nothing in their values is expanded.
+    /// They travel in a file of the job, not in its ClassAd, which every user of the pool can read.
+    /// Whoever may read the HTCJob can read them all the same.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
@@ -121,12 +122,13 @@ pub struct HTCJobSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_retries: Option<i64>,
 
-    /// Time from status.startTime, in seconds, after which jobs that have not ended are removed and the HTCJob is Failed with
-    /// reason DeadlineExceeded. Time in which jobs wait in HTCondor counts; suspend stops the clock and its end starts it anew.
+    /// Seconds from status.startTime after which jobs that have not ended are removed.
+    /// The HTCJob is then Failed with reason DeadlineExceeded.
+    /// Time in which jobs wait in HTCondor counts; suspend stops the clock, and its end starts it anew.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active_deadline_seconds: Option<i64>,
 
-    /// Time from status.completionTime, in seconds, after which the HTCJob deletes itself; its output folder stays.
+    /// Seconds from status.completionTime after which the HTCJob is deleted; its output folder stays.
     /// It is not deleted while HTCondor still has output of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds_after_finished: Option<i64>,

@@ -81,7 +81,6 @@ impl JsonSchema for Quantity {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
-            "anyOf": [{ "type": "integer" }, { "type": "string" }],
             "maxLength": 32,
             "x-kubernetes-int-or-string": true,
         })
