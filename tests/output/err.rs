@@ -76,7 +76,10 @@ pub fn hostile_files_are_harmless(version: Version) {
     let waiting = here.create(&site.noted("pipe", 1, &swap("mkfifo")));
     wait_for("the payload that leaves a pipe", PATIENCE, || site.runs("pipe", 0) == 1).unwrap();
     here.create(&htcjob("link", &swap("ln -s /etc/passwd")));
-    here.create(&htcjob("beside", "ln -s /etc/passwd link; ln -s / root; ln -s missing dangling; echo mine >&2; exit 3"));
+    here.create(&htcjob(
+        "beside",
+        "ln -s /etc/passwd link; ln -s / root; ln -s missing dangling; echo mine >&2; exit 3",
+    ));
     // It is the node's file, as far as the job may read it there, and comes as a plain one.
     let message = failed(&here, "link");
     let last = std::fs::read_to_string("/etc/passwd").unwrap().lines().last().unwrap().to_owned();

@@ -103,7 +103,11 @@ pub fn what_is_left_goes_in_its_time(version: Version) {
         assert!(bed.sandbox(uid).join("job.sh").exists(), "{name}");
         assert!(folders(&here, name, uid)[1].join("0/out").exists(), "{name}");
         assert!(here.output(name, 0).join("out").exists(), "{name}: latest");
-        assert!(bed.rows_of(uid).is_some_and(|rows| rows.iter().all(|rows| *rows > 0)), "{name}: {:?}", bed.rows_of(uid));
+        assert!(
+            bed.rows_of(uid).is_some_and(|rows| rows.iter().all(|rows| *rows > 0)),
+            "{name}: {:?}",
+            bed.rows_of(uid)
+        );
     }
     assert_eq!(std::fs::read_link(named.join("latest")).unwrap(), Path::new(&second[..8]));
 
@@ -120,9 +124,10 @@ pub fn what_is_left_goes_in_its_time(version: Version) {
     }
     assert!(here.output("by-hand", 0).join("out").exists() && bed.sandbox(&by_hand).exists());
     assert!(bed.rows_of(&by_hand).is_some_and(|rows| rows.iter().all(|rows| *rows > 0)));
-    bed.wait_ledger("select htcjobName, jobId, status, tempDir, uniqid from htcjobs where uid is null", &[&[
-        "old", "884426.0", "24", "/tmp/a", "5",
-    ]]);
+    bed.wait_ledger(
+        "select htcjobName, jobId, status, tempDir, uniqid from htcjobs where uid is null",
+        &[&["old", "884426.0", "24", "/tmp/a", "5"]],
+    );
     println!("{version}: {}", bed.log().lines().filter(|line| line.contains("removed")).count());
 }
 
