@@ -91,6 +91,11 @@ pub struct Config {
     #[arg(long, env = "HTC_TRANSFER_LIMIT", default_value = "1h", value_parser = parse_duration)]
     pub transfer_limit: Duration,
 
+    /// Time limit of a transfer for the output of HTCJobs that have not failed before: what takes longer is tried again, each
+    /// HTCJob alone.
+    #[arg(long, env = "HTC_TRANSFER_LIMIT_TOGETHER", default_value = "10m", value_parser = parse_duration)]
+    pub transfer_limit_together: Duration,
+
     /// Time limit of a submission without files; each megabyte adds a second.
     #[arg(long, env = "HTC_SUBMIT_LIMIT", default_value = "60s", value_parser = parse_duration)]
     pub submit_limit: Duration,

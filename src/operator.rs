@@ -280,6 +280,7 @@ fn limits(config: &Config) -> Limits {
         objects: config.batch_objects,
         jobs: config.batch_jobs,
         submit: config.submit_limit,
+        transfer_together: config.transfer_limit_together,
         keep_free: config.keep_free,
     }
 }

@@ -12,10 +12,13 @@ use crate::clock::Clock;
 use crate::fence::Fence;
 use crate::ledger::{Ledger, Left, Released};
 use crate::machine::{Timestamp, Uid};
+use crate::retry::Pauses;
 use crate::workers::Planner;
 
 /// Objects that are looked up at once.
 const BATCH: u32 = 500;
+/// Longest pause between two looks that remove nothing of what they find.
+const LONGEST: Duration = Duration::from_secs(3600);
 
 /// How long what is left of an object is kept.
 #[derive(Clone, Copy, Debug)]
@@ -49,41 +52,56 @@ pub struct Keeper {
 impl Keeper {
     /// Runs until it is dropped.
     pub async fn run(self) {
+        let mut pauses = Pauses::new(self.times.every, LONGEST.max(self.times.every));
         loop {
-            tokio::time::sleep(self.times.every).await;
+            tokio::time::sleep(pauses.pause()).await;
+            let (mut all, mut failed) = (Cleared::default(), false);
             for (left, kept) in
                 [(Left::Sandbox, Duration::ZERO), (Left::Output, self.times.output), (Left::Rows, self.times.rows)]
             {
-                if let Err(message) = self.clear(left, kept).await {
-                    tracing::warn!(?left, %message, "what HTCJobs that are gone have left cannot be removed now; it is tried again");
+                match self.clear(left, kept).await {
+                    Ok(Cleared { looked_at, removed }) => {
+                        all.looked_at += looked_at;
+                        all.removed += removed;
+                    }
+                    Err(message) => {
+                        failed = true;
+                        tracing::warn!(?left, %message, "what HTCJobs that are gone have left cannot be removed now; it is tried again");
+                    }
                 }
+            }
+            // Objects that stay although they were let go need not be looked up every time.
+            if !failed && (all.removed > 0 || all.looked_at == 0) {
+                pauses.reset();
             }
         }
     }
 
     /// Removes this of all objects that were let go longer than `kept` ago. One whose files cannot be removed holds up no
     /// other.
-    async fn clear(&self, left: Left, kept: Duration) -> Result<(), String> {
+    async fn clear(&self, left: Left, kept: Duration) -> Result<Cleared, String> {
+        let mut cleared = Cleared::default();
         let Some(until) = self.clock.now().before(kept) else {
-            return Ok(());
+            return Ok(cleared);
         };
         let mut after = None;
         while self.fence.check().is_ok() {
             let batch = self.ledger.released(left, until, after, BATCH).await.map_err(|error| error.to_string())?;
             let Some(last) = batch.last() else {
-                return Ok(());
+                break;
             };
+            cleared.looked_at += batch.len();
             after = Some(last.uid.clone());
             let existing = crate::orphans::objects(&self.client, self.namespace.as_deref()).await?;
             let ours =
                 |released: &Released| self.namespace.as_ref().is_none_or(|only| *only == released.name.namespace);
             let gone = batch.into_iter().filter(|released| ours(released) && !existing.contains(&released.uid));
-            self.remove(left, until, gone.collect()).await?;
+            cleared.removed += self.remove(left, until, gone.collect()).await?;
         }
-        Ok(())
+        Ok(cleared)
     }
 
-    async fn remove(&self, left: Left, until: Timestamp, gone: Vec<Released>) -> Result<(), String> {
+    async fn remove(&self, left: Left, until: Timestamp, gone: Vec<Released>) -> Result<usize, String> {
         if left == Left::Rows {
             for released in &gone {
                 loop {
@@ -93,14 +111,25 @@ impl Keeper {
                     }
                 }
             }
+            Ok(gone.len())
         } else {
             let (planner, fence) = (self.planner.clone(), self.fence.clone());
             let removed = tokio::task::spawn_blocking(move || remove_files(&planner, &fence, left, &gone)).await;
             let removed = removed.map_err(|error| error.to_string())?;
+            let count = removed.len();
             self.ledger.removed(left, removed).await.map_err(|error| error.to_string())?;
+            Ok(count)
         }
-        Ok(())
     }
+}
+
+/// What one look has come to.
+#[derive(Default)]
+struct Cleared {
+    /// Objects of which something could have been removed.
+    looked_at: usize,
+    /// Of these, those of which it was.
+    removed: usize,
 }
 
 /// Those whose files are gone now.

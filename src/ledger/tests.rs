@@ -431,7 +431,7 @@ async fn what_was_let_go_is_forgotten_in_its_time_and_nothing_else() {
     for left in [Left::Sandbox, Left::Output] {
         assert_eq!(find(left, 499).await.unwrap(), []);
         assert_eq!(find(Left::Rows, 500).await.unwrap(), [], "rows stay as long as files do");
-        assert_eq!(find(left, 500).await.unwrap(), [ours.clone()]);
+        assert_eq!(find(left, 500).await.unwrap(), std::slice::from_ref(&ours));
         ledger.removed(left, vec![uid(), another.clone()]).await.unwrap();
         assert_eq!(find(left, 500).await.unwrap(), []);
     }

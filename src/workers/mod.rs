@@ -83,6 +83,8 @@ pub struct Limits {
     pub jobs: usize,
     /// Life of a submitter without files.
     pub submit: std::time::Duration,
+    /// Time limit of a transfer of output that has not failed before.
+    pub transfer_together: std::time::Duration,
     /// Bytes that stay free on the data volume: below, nothing is fetched.
     pub keep_free: u64,
 }

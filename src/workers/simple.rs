@@ -1,6 +1,7 @@
 //! Removal, hold and release, fetching and tidying: one call of one tool for the whole batch.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use super::batch::Batch;
 use super::err_tail::err_tail;
@@ -97,6 +98,13 @@ fn listed(batch: &Batch) -> Vec<(&Uid, &Indices)> {
         .collect()
 }
 
+/// One transfer that hangs costs the others that go with it, or wait for it, no more than the shorter time.
+fn transfer_limit(batch: &Batch) -> Duration {
+    let longest = batch.shared.schedd.tools.transfer_limit;
+    let alone = batch.jobs.iter().all(|job| job.request.alone);
+    if alone { longest } else { longest.min(batch.shared.limits.transfer_together) }
+}
+
 impl Simple {
     pub(super) async fn run(&mut self, batch: &Batch) {
         let schedd = &batch.shared.schedd;
@@ -107,7 +115,7 @@ impl Simple {
             Some((Work::Remove(Scope::Extra(ids)), uid)) => schedd.remove_jobs(uid, ids).await,
             Some((Work::Hold, _)) => schedd.hold(&uids).await,
             Some((Work::Release, _)) => schedd.release(&uids).await,
-            Some((Work::Fetch(_), _)) => schedd.fetch(&listed(batch)).await,
+            Some((Work::Fetch(_), _)) => schedd.fetch(&listed(batch), transfer_limit(batch)).await,
             Some((Work::Tidy(_), _)) => schedd.tidy(&listed(batch)).await,
             Some((Work::Submit(..) | Work::AttachFinalizer | Work::ReleaseFinalizer(_), _)) | None => Ok(()),
         };

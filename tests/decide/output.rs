@@ -206,18 +206,18 @@ fn a_fetch_goes_alone_after_a_failure_of_its_own() {
 
 #[test]
 fn a_job_with_too_much_output_says_what_to_do() {
-    let hold = Hold { code: Hold::OUTPUT_TOO_LARGE, subcode: 0, reason: "too much".to_owned() };
-    let held = |hold: &Hold| {
-        let mut held = ad(0, "5.0");
-        held.status = htc_operator::machine::facts::JobStatus::Held;
-        held.hold = hold.clone();
-        accepted(Phase::Running, &[(crate::machine::job("5.0", JobState::Held(hold.clone())), held)])
+    let reason = Hold { code: 33, subcode: 0, reason: "too much".to_owned() };
+    let facts = |hold: &Hold| {
+        let mut seen = ad(0, "5.0");
+        seen.status = htc_operator::machine::facts::JobStatus::Held;
+        seen.hold = hold.clone();
+        accepted(Phase::Running, &[(crate::machine::job("5.0", JobState::Held(hold.clone())), seen)])
     };
     let says = |hold: &Hold| {
-        let decision = decide(&held(hold));
+        let decision = decide(&facts(hold));
         let known = decision.after.unwrap().known.unwrap();
         known.conditions.iter().find(|condition| condition.kind == ConditionType::Held).unwrap().message.clone()
     };
-    assert!(says(&hold).contains("--output-limit") && !says(&hold).contains("condor_release"), "{}", says(&hold));
-    assert!(says(&Hold { code: 12, ..hold }).contains("condor_release"));
+    assert!(says(&reason).contains("--output-limit") && !says(&reason).contains("condor_release"), "{}", says(&reason));
+    assert!(says(&Hold { code: 12, ..reason }).contains("condor_release"));
 }
