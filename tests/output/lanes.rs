@@ -40,7 +40,9 @@ pub fn one_that_fails_holds_up_no_other(version: Version) {
     wait_for("the second transfer to hang", PATIENCE, || hanging().lines().count() == 2).unwrap();
 
     site.finish("unwritable");
-    OTHERS.map(|name| site.finish(name));
+    for name in OTHERS {
+        site.finish(name);
+    }
     for name in OTHERS {
         here.wait_says(name, "OutputFetched", "True", "Fetched");
     }
