@@ -8,6 +8,7 @@ use clap::Args;
 
 use crate::lease;
 use crate::machine::Settings;
+use crate::retention;
 
 /// How the operator is set up. Times are written like `20s`, `500ms`, `10m`.
 #[derive(Args, Clone, Debug)]
@@ -15,6 +16,10 @@ pub struct Config {
     /// Folder for the ledger (`sqlite/htcjobs.db`), the jobs' files (`sandbox`) and their output (`htc_out`).
     #[arg(long, env = "HTC_DATA_DIR", default_value = "/data")]
     pub data_dir: PathBuf,
+
+    /// The ledger's file, where it is not to lie in the data folder: on a volume of its own no output can take its room.
+    #[arg(long, env = "HTC_LEDGER")]
+    pub ledger: Option<PathBuf>,
 
     /// Name of the schedd that jobs are submitted to, as its collector knows it.
     #[arg(long, env = "HTC_SCHEDD")]
@@ -86,6 +91,11 @@ pub struct Config {
     #[arg(long, env = "HTC_TRANSFER_LIMIT", default_value = "1h", value_parser = parse_duration)]
     pub transfer_limit: Duration,
 
+    /// Time limit of a transfer for the output of HTCJobs that have not failed before: what takes longer is tried again, each
+    /// HTCJob alone.
+    #[arg(long, env = "HTC_TRANSFER_LIMIT_TOGETHER", default_value = "10m", value_parser = parse_duration)]
+    pub transfer_limit_together: Duration,
+
     /// Time limit of a submission without files; each megabyte adds a second.
     #[arg(long, env = "HTC_SUBMIT_LIMIT", default_value = "60s", value_parser = parse_duration)]
     pub submit_limit: Duration,
@@ -113,6 +123,27 @@ pub struct Config {
     /// How long `Complete` and `Failed` wait for the output.
     #[arg(long, env = "HTC_OUTPUT_WAIT", default_value = "600s", value_parser = parse_duration)]
     pub output_wait: Duration,
+
+    /// Most output of one job, in bytes or with K, M, G or T (1024 each), rounded up to whole MiB; HTCondor holds a job that leaves more.
+    /// 0: the pool's own limit.
+    #[arg(long, env = "HTC_OUTPUT_LIMIT", default_value = "1G", value_parser = parse_size)]
+    pub output_limit: u64,
+
+    /// Bytes that stay free on the data volume: below, no output is fetched, and its HTCJobs say so. 0: no limit.
+    #[arg(long, env = "HTC_KEEP_FREE", default_value = "1G", value_parser = parse_size)]
+    pub keep_free: u64,
+
+    /// How long the output of an HTCJob that is gone is kept; `forever` for no end.
+    #[arg(long, env = "HTC_KEEP_OUTPUT", default_value = "30d", value_parser = parse_keep)]
+    pub keep_output: Duration,
+
+    /// How long the ledger's rows of an HTCJob that is gone are kept, but never less than its output; `forever` for no end.
+    #[arg(long, env = "HTC_KEEP_ROWS", default_value = "30d", value_parser = parse_keep)]
+    pub keep_rows: Duration,
+
+    /// Pause between two looks for what need not be kept any more.
+    #[arg(long, env = "HTC_HOUSEKEEPING", default_value = "60s", value_parser = parse_duration)]
+    pub housekeeping: Duration,
 
     /// Least time between two fetches of output while other jobs of the HTCJob still run.
     #[arg(long, env = "HTC_FETCH_EVERY", default_value = "60s", value_parser = parse_duration)]
@@ -171,6 +202,9 @@ impl Config {
         if self.lease_duration.subsec_nanos() != 0 || self.lease_duration.is_zero() {
             return Err("--lease-duration must be whole seconds".to_owned());
         }
+        if self.housekeeping.is_zero() {
+            return Err("--housekeeping must not be zero".to_owned());
+        }
         if self.submit_limit > self.submit_limit_max {
             return Err("--submit-limit must not be longer than --submit-limit-max".to_owned());
         }
@@ -180,7 +214,19 @@ impl Config {
     /// The ledger's file.
     #[must_use]
     pub fn ledger(&self) -> PathBuf {
-        self.data_dir.join("sqlite/htcjobs.db")
+        self.ledger.clone().unwrap_or_else(|| self.data_dir.join("sqlite/htcjobs.db"))
+    }
+
+    /// Most MiB of output of one job.
+    #[must_use]
+    pub fn output_limit(&self) -> Option<u64> {
+        (self.output_limit > 0).then(|| self.output_limit.div_ceil(1 << 20))
+    }
+
+    /// How long what is left of HTCJobs that are gone is kept.
+    #[must_use]
+    pub const fn keep_times(&self) -> retention::Times {
+        retention::Times { output: self.keep_output, rows: self.keep_rows, every: self.housekeeping }
     }
 
     /// Image names and their folders.
@@ -243,14 +289,38 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
         "s" | "" => 1000,
         "m" => 60_000,
         "h" => 3_600_000,
-        _ => return Err("write a whole number with ms, s, m or h".to_owned()),
+        "d" => 86_400_000,
+        _ => return Err("write a whole number with ms, s, m, h or d".to_owned()),
     };
     number
         .parse::<u64>()
         .ok()
         .and_then(|number| number.checked_mul(milliseconds))
         .map(Duration::from_millis)
-        .ok_or_else(|| "write a whole number with ms, s, m or h".to_owned())
+        .ok_or_else(|| "write a whole number with ms, s, m, h or d".to_owned())
+}
+
+fn parse_keep(text: &str) -> Result<Duration, String> {
+    if text == "forever" { Ok(Duration::MAX) } else { parse_duration(text) }
+}
+
+fn parse_size(text: &str) -> Result<u64, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let bytes = match unit {
+        "" => Some(1),
+        "K" => Some(1 << 10),
+        "M" => Some(1 << 20),
+        "G" => Some(1 << 30),
+        "T" => Some(1_u64 << 40),
+        _ => None,
+    };
+    number
+        .parse::<u64>()
+        .ok()
+        .zip(bytes)
+        .and_then(|(number, bytes)| number.checked_mul(bytes))
+        .ok_or_else(|| "write a whole number of bytes, or one with K, M, G or T".to_owned())
 }
 
 #[cfg(test)]
@@ -262,8 +332,20 @@ mod tests {
         assert_eq!(parse_duration("250ms"), Ok(Duration::from_millis(250)));
         assert_eq!(parse_duration("20s"), Ok(Duration::from_secs(20)));
         assert_eq!(parse_duration("2m"), Ok(Duration::from_secs(120)));
-        for bad in ["", "s", "1.5s", "-1s", "1d", "99999999999999999999s"] {
+        assert_eq!(parse_duration("30d"), Ok(Duration::from_secs(30 * 86_400)));
+        assert_eq!(parse_keep("forever"), Ok(Duration::MAX));
+        for bad in ["", "s", "1.5s", "-1s", "1w", "forever", "99999999999999999999s"] {
             assert!(parse_duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn sizes_have_units_of_1024() {
+        assert_eq!(parse_size("0"), Ok(0));
+        assert_eq!(parse_size("2K"), Ok(2048));
+        assert_eq!(parse_size("1G"), Ok(1 << 30));
+        for bad in ["", "G", "1.5G", "-1", "1g", "1 G", "1GB", "99999999T", "forever"] {
+            assert!(parse_size(bad).is_err(), "{bad}");
         }
     }
 

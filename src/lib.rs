@@ -12,7 +12,7 @@
 //! - [`operator`] puts them together; [`check`] looks whether they could work.
 //!
 //! Beside them: [`config`], [`clock`], [`fence`] (may this operator act?), [`lease`] (does it lead?), [`orphans`] (jobs
-//! without an object), [`retry`] (growing pauses), [`telemetry`], and for tests [`failpoint`].
+//! without an object), [`retention`] (what is left of objects that are gone), [`retry`] (growing pauses), [`telemetry`], and for tests [`failpoint`].
 
 pub mod api;
 pub mod check;
@@ -27,6 +27,7 @@ pub mod ledger;
 pub mod machine;
 pub mod operator;
 pub mod orphans;
+pub mod retention;
 pub mod retry;
 pub mod telemetry;
 pub mod tracker;

@@ -1,6 +1,6 @@
 //! Puts the rooms together and runs them.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use crate::fence::Fence;
 use crate::lease::{self, Candidate, Leader, Place};
 use crate::ledger::{Ledger, LedgerError};
 use crate::machine::ScheddName;
+use crate::retention::Keeper;
 use crate::retry::Pauses;
 use crate::tracker::Tracker;
 use crate::workers::{Limits, Planner, Registry, Shared, Workers};
@@ -132,6 +133,7 @@ pub async fn run(config: Config) -> Result<(), StartError> {
         images: config.image_map(),
         binds: config.binds.iter().filter(|bind| !bind.is_empty()).cloned().collect(),
         site_defaults,
+        output_limit: config.output_limit(),
     };
     Box::pin(serve(&config, clock, planner, ready, signals)).await
 }
@@ -187,7 +189,16 @@ async fn serve(
         wake,
         planner: planner.clone(),
         settings: config.settings(),
-        limits: Limits { objects: config.batch_objects, jobs: config.batch_jobs, submit: config.submit_limit },
+        limits: limits(config),
+    };
+    let keeper = Keeper {
+        client: client.clone(),
+        namespace: config.watch_namespace.clone(),
+        ledger: ledger.clone(),
+        fence: fence.clone(),
+        clock,
+        planner: planner.clone(),
+        times: config.keep_times(),
     };
     let (workers, mut lanes) = Workers::start(Arc::new(shared));
     let publisher = Publisher::default();
@@ -206,11 +217,13 @@ async fn serve(
         written: Mutex::new(HashMap::new()),
         failing: Mutex::new(HashMap::new()),
         strangers: Mutex::new(HashMap::new()),
+        claimed: Mutex::new(HashSet::new()),
     });
     let (stop, mut stopped) = watch::channel(false);
     let until_stopped = async move {
         let _ = stopped.wait_for(|stopped| *stopped).await;
     };
+    let mut kept = tokio::spawn(keeper.run());
     let mut looks = tokio::spawn(async move { tracker.run().await });
     let counted = tokio::spawn(crate::orphans::count_at_start(client.clone(), schedd));
     let mut told = tokio::spawn({
@@ -229,6 +242,7 @@ async fn serve(
         lost = leader.keep(&ledger, &fence) => Some(lost.into()),
         _ = &mut looks => Some(StartError::Failed("tracker")),
         _ = &mut told => Some(StartError::Failed("publisher of Events")),
+        _ = &mut kept => Some(StartError::Failed("housekeeping")),
         _ = &mut reconciles => Some(StartError::Failed("controller")),
         _ = lanes.join_next() => Some(StartError::Failed("workers")),
     };
@@ -246,6 +260,7 @@ async fn serve(
     let drained = drained.await.is_ok();
     looks.abort();
     told.abort();
+    kept.abort();
     counted.abort();
     if drained {
         // A slow API server or volume must not hold up the end; the Lease then expires by itself.
@@ -258,6 +273,16 @@ async fn serve(
         tracing::warn!("stopped with work under way; it is judged by what HTCondor has when the operator runs again");
     }
     Ok(())
+}
+
+fn limits(config: &Config) -> Limits {
+    Limits {
+        objects: config.batch_objects,
+        jobs: config.batch_jobs,
+        submit: config.submit_limit,
+        transfer_together: config.transfer_limit_together,
+        keep_free: config.keep_free,
+    }
 }
 
 /// Asks until the API server answers.

@@ -76,8 +76,13 @@ impl Folders {
                 output,
             })
             .collect();
-        let common =
-            Common { operator: "uid/ns/operator", not_after: 1_800_000_000, site_defaults: site, options: user };
+        let common = Common {
+            operator: "uid/ns/operator",
+            not_after: 1_800_000_000,
+            site_defaults: site,
+            options: user,
+            output_limit: Some(7),
+        };
         submit_description(&common, &jobs).unwrap()
     }
 }
@@ -446,7 +451,7 @@ proptest! {
         let none = HtcOpts::default();
         let path = format!("/{path}");
         let good = Job { uid: "u", attempt: 1, index: 0, batch_name: "n/x", sandbox: "/s", output: "/o" };
-        let common = Common { operator: "o", not_after: 1, site_defaults: &none, options: &none };
+        let common = Common { operator: "o", not_after: 1, site_defaults: &none, options: &none, output_limit: None };
         let lines = submit_description(&common, &[good]).unwrap().lines().count();
         for (common, job) in [
             (common, Job { uid: &uid, ..good }), (common, Job { batch_name: &batch_name, ..good }), (common, Job { sandbox: &path, ..good }),

@@ -8,8 +8,8 @@ use kube::{Resource as _, ResourceExt as _};
 use super::{Context, Observed, ReconcileError};
 use crate::api::{ABANDON, CLAIM, FINALIZER, HTCJob, OLD_FINALIZER, SUBMIT_AGAIN};
 use crate::ledger::ObjectName;
-use crate::machine::facts::{Claim, Facts, Object, Past, Published, Spec};
-use crate::machine::{SchedDate, Uid};
+use crate::machine::facts::{Claim, Facts, Object, Past, Published, Record, Spec};
+use crate::machine::{SchedDate, Timestamp, Uid};
 use crate::workers::Plan;
 
 /// The facts, and what the workers will need.
@@ -45,7 +45,12 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
             abandon: annotated(ABANDON),
             submit_again: annotated(SUBMIT_AGAIN),
         },
-        past: past(context, &uid, claim),
+        past: match past(context, &uid, claim) {
+            Past::Continuous if may_be_forgotten(object, context, &uid, &record) => {
+                Past::Unknown { settled: Some(context.clock.now()) }
+            }
+            past => past,
+        },
         record,
         in_flight,
         evidence,
@@ -73,6 +78,18 @@ fn past(context: &Context, uid: &Uid, claim: Claim) -> Past {
     let seen = *strangers.entry(uid.clone()).or_insert(now);
     let settles = seen.plus(context.settings.submit_max + context.settings.dead_margin);
     Past::Unknown { settled: (settles <= now).then_some(settles) }
+}
+
+/// An object of ours without a row is new, unless it is old enough to have been one whose rows are removed by now: it came
+/// back with a restored etcd, and its jobs may have run.
+fn may_be_forgotten(object: &Observed, context: &Context, uid: &Uid, record: &Record) -> bool {
+    let mut claimed = context.claimed.lock().unwrap_or_else(PoisonError::into_inner);
+    if record.known.is_some() {
+        claimed.remove(uid);
+        return false;
+    }
+    let created = object.creation_timestamp().map_or(0, |time| time.0.as_millisecond());
+    !claimed.contains(uid) && context.ledger.has_forgotten(Timestamp(created))
 }
 
 fn plan(object: &Observed, context: &Context) -> Result<(Arc<Plan>, Spec), String> {

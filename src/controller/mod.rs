@@ -5,7 +5,7 @@ mod gather;
 mod publish;
 mod reconcile;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -66,6 +66,8 @@ pub struct Context {
     pub(crate) failing: Mutex<HashMap<Uid, Pauses>>,
     /// When an object was first seen under another ledger's claim.
     pub(crate) strangers: Mutex<HashMap<Uid, Timestamp>>,
+    /// Objects without a row that this process itself has claimed: they are new, however old they are.
+    pub(crate) claimed: Mutex<HashSet<Uid>>,
 }
 
 /// Why a reconcile failed; it is tried again with growing pauses.

@@ -53,6 +53,9 @@ pub(super) async fn reconcile(object: Arc<Observed>, context: Arc<Context>) -> R
     let mut again = decision.again;
     match decision.action {
         Action::Hand(Request { work: Work::AttachFinalizer, .. }) => {
+            if decision.after.is_none() {
+                context.claimed.lock().unwrap_or_else(PoisonError::into_inner).insert(uid);
+            }
             let done = attach(&context, &object, &gathered.name).await?;
             return Ok(requeue(sooner(again, done)));
         }
@@ -246,4 +249,5 @@ fn forget(context: &Context, uid: &Uid, reference: &ObjectRef<Observed>) {
     context.written.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
     context.failing.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
     context.strangers.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+    context.claimed.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
 }

@@ -7,6 +7,7 @@ mod actor;
 mod error;
 mod journal;
 mod load;
+mod retention;
 mod schema;
 mod store;
 #[cfg(test)]
@@ -16,5 +17,6 @@ mod writer;
 pub use actor::Ledger;
 pub use error::LedgerError;
 pub use journal::Journaled;
+pub use retention::{Left, Released};
 pub(crate) use store::Save;
 pub use store::{Intent, Noted, ObjectName, RequestResult, SubmitResult};

@@ -34,8 +34,27 @@ const JOB_COLUMNS: &[(&str, &str)] = &[
     ("gone", "integer"),
 ];
 
-/// Columns added to `objects` since version 1.
-const OBJECT_COLUMNS: &[(&str, &str)] = &[("expiredAt", "integer"), ("givenUp", "integer")];
+/// Columns added to `objects`. `expiredAt`: when the deadline had passed; `givenUp`: how many jobs were given up then.
+/// `errIdx`, `errTail`: end of the `err` of the first failed job that wrote to it. `releasedAt`: when it was last let go.
+/// `sandboxGone`, `outputGone`: 1 once those files are removed.
+const OBJECT_COLUMNS: &[(&str, &str)] = &[
+    ("expiredAt", "integer"),
+    ("givenUp", "integer"),
+    ("errIdx", "integer"),
+    ("errTail", "text"),
+    ("releasedAt", "integer"),
+    ("sandboxGone", "integer"),
+    ("outputGone", "integer"),
+];
+
+/// What needs the columns above.
+const INDEXES: &str = "
+create index if not exists objects_sandbox on objects(uid) where released = 1 and sandboxGone is null;
+create index if not exists objects_output on objects(uid, releasedAt) where released = 1 and outputGone is null;
+create index if not exists objects_rows on objects(uid, releasedAt) where released = 1 and sandboxGone = 1 and outputGone = 1;
+update objects set releasedAt = coalesce((select max(time) from transitions t where t.uid = objects.uid), knownAt)
+    where released = 1 and releasedAt is null;
+";
 
 /// `submissions.witness`: GlobalJobId of history's newest ad before the intent, empty if history was.
 /// Times are unix milliseconds on the operator's clock, dates unix seconds on the schedd's.
@@ -75,6 +94,7 @@ pub(super) fn migrate(connection: &Connection) -> Result<(), LedgerError> {
         add_columns(connection, "htcjobs", JOB_COLUMNS)?;
         connection.execute_batch(TABLES)?;
         add_columns(connection, "objects", OBJECT_COLUMNS)?;
+        connection.execute_batch(INDEXES)?;
         connection.pragma_update(None, "user_version", VERSION)
     })()
     .map_err(sql)

@@ -8,7 +8,7 @@ mod terminate;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::facts::{Answer, Condition, Facts, InFlight, Known, Past, Reach, Record, Why, Witness};
+use super::facts::{Answer, Condition, Facts, Failure, InFlight, Known, Past, Reach, Record, Why, Witness};
 use super::ids::{Attempt, Index, Timestamp};
 use super::indices::Indices;
 use super::judge::{Doubt, Sightings};
@@ -191,7 +191,6 @@ impl<'a> Run<'a> {
     }
 
     fn finish(mut self) -> Decision {
-        let phase = self.known.phase;
         let (conditions, changed) = std::mem::take(&mut self.conditions).finish();
         for condition in changed.into_iter().filter(worth_an_event) {
             let warning = match condition.kind {
@@ -202,18 +201,7 @@ impl<'a> Run<'a> {
                 | ConditionType::OutputFetched
                 | ConditionType::JobsRemoved => condition.status != ConditionStatus::True,
             };
-            let counts = Counts::of(&self.record);
-            self.transitions.push(Transition {
-                from: Some(phase),
-                to: Some(phase),
-                trigger: Trigger::ConditionChanged,
-                reason: condition.reason,
-                detail: condition.message,
-                warning,
-                active: counts.active,
-                succeeded: counts.succeeded,
-                failed: counts.failed,
-            });
+            self.tell_condition(condition.reason, condition.message, warning);
         }
         self.known.conditions = conditions;
         self.record.known = Some(self.known);
@@ -237,6 +225,23 @@ impl<'a> Run<'a> {
             from,
             to,
             trigger,
+            reason,
+            detail,
+            warning,
+            active: counts.active,
+            succeeded: counts.succeeded,
+            failed: counts.failed,
+        });
+    }
+
+    /// Journals what a condition says now.
+    fn tell_condition(&mut self, reason: String, detail: String, warning: bool) {
+        let phase = Some(self.known.phase);
+        let counts = Counts::of(&self.record);
+        self.transitions.push(Transition {
+            from: phase,
+            to: phase,
+            trigger: Trigger::ConditionChanged,
             reason,
             detail,
             warning,
@@ -289,7 +294,8 @@ impl<'a> Run<'a> {
             | Kind::DeleteObject => self.record.highest,
         };
         let last = self.record.requests.get(&kind);
-        let alone = last.is_some_and(|last| last.failures > 0);
+        let at_fault = |failure: &Failure| failure.reason != Failure::NO_SPACE;
+        let alone = last.is_some_and(|last| last.failures > 0 && last.failure.as_ref().is_none_or(at_fault));
         let step = last.map_or(0, |last| last.step) + 1;
         let key = RequestKey { uid: self.facts.object.uid.clone(), kind, attempt, step };
         self.action = Action::Hand(Request { key, work, alone });

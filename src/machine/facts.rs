@@ -130,6 +130,17 @@ pub struct Record {
     pub jobs: BTreeMap<Index, Job>,
     /// The last request of each kind.
     pub requests: BTreeMap<Kind, LastRequest>,
+    /// What the first failed job whose output is here wrote last.
+    pub err: Option<ErrTail>,
+}
+
+/// The end of a failed job's `err`: short, and with nothing in it that could harm whoever reads it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ErrTail {
+    /// Which job.
+    pub index: Index,
+    /// Its last lines, as one.
+    pub text: String,
 }
 
 /// The ledger's row of one object.
@@ -297,6 +308,8 @@ pub struct Hold {
 impl Hold {
     /// `HoldReasonCode` of a hold by a person or a tool.
     pub const BY_USER: i64 = 1;
+    /// `HoldReasonCode` of a job whose output is larger than it may be.
+    pub const OUTPUT_TOO_LARGE: i64 = 33;
     /// `HoldReasonCode` of a job whose files are being spooled.
     pub const SPOOLING: i64 = 16;
     /// `HoldReasonSubCode` of the holds that this operator makes for `spec.suspend`.
@@ -376,6 +389,11 @@ pub struct Failure {
     pub reason: String,
     /// In words for the admin.
     pub message: String,
+}
+
+impl Failure {
+    /// Reason of a fetch that was not begun because the data volume is nearly full: not the fault of any one object.
+    pub const NO_SPACE: &str = "NoSpace";
 }
 
 impl From<Unknown> for Failure {

@@ -86,6 +86,13 @@ impl Timestamp {
         Self(self.0.saturating_add(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)))
     }
 
+    /// So long before; none if that is before time begins.
+    #[must_use]
+    pub fn before(self, duration: Duration) -> Option<Self> {
+        let milliseconds = i64::try_from(duration.as_millis()).ok()?;
+        self.0.checked_sub(milliseconds).map(Self)
+    }
+
     /// Time from `earlier` to this moment; zero if it is the other way round.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {

@@ -2,11 +2,14 @@
 //! wakes the objects. The order is [`crate::machine::worker`]'s.
 
 mod batch;
+mod discard;
+mod err_tail;
 mod plan;
 mod registry;
 mod simple;
 mod submit;
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use kube::runtime::reflector::ObjectRef;
@@ -80,7 +83,14 @@ pub struct Limits {
     pub jobs: usize,
     /// Life of a submitter without files.
     pub submit: std::time::Duration,
+    /// Time limit of a transfer of output that has not failed before.
+    pub transfer_together: std::time::Duration,
+    /// Bytes that stay free on the data volume: below, nothing is fetched.
+    pub keep_free: u64,
 }
+
+/// Lanes for fetches that have failed before. Each goes alone, and may take as long as a transfer may.
+const FETCH_AGAIN: usize = 4;
 
 /// The workers of one schedd.
 #[derive(Debug)]
@@ -90,6 +100,7 @@ pub struct Workers {
     remove: mpsc::Sender<Job>,
     hold: mpsc::Sender<Job>,
     fetch: mpsc::Sender<Job>,
+    fetch_again: [mpsc::Sender<Job>; FETCH_AGAIN],
     tidy: mpsc::Sender<Job>,
 }
 
@@ -104,7 +115,8 @@ impl Workers {
             sender
         };
         let (submit, remove, hold, fetch, tidy) = (lane(), lane(), lane(), lane(), lane());
-        (Self { shared, submit, remove, hold, fetch, tidy }, tasks)
+        let fetch_again = std::array::from_fn(|_| lane());
+        (Self { shared, submit, remove, hold, fetch, fetch_again, tidy }, tasks)
     }
 
     /// Takes a request in; false if its queue is full or another request of the object stands.
@@ -114,6 +126,7 @@ impl Workers {
             Kind::Submit => &self.submit,
             Kind::Remove => &self.remove,
             Kind::Hold | Kind::Release => &self.hold,
+            Kind::Fetch if job.request.alone => self.fetch_again(&job.request.key.uid),
             Kind::Fetch => &self.fetch,
             Kind::Tidy => &self.tidy,
             // The controller carries these out itself.
@@ -128,6 +141,16 @@ impl Workers {
             self.shared.registry.resolve(&key.uid);
         }
         taken
+    }
+
+    /// The lane in which this object's output is fetched once that has failed: a transfer that hangs holds up few others, and
+    /// none that is new.
+    fn fetch_again(&self, uid: &Uid) -> &mpsc::Sender<Job> {
+        let mut hasher = DefaultHasher::new();
+        uid.hash(&mut hasher);
+        let lanes = self.fetch_again.len() as u64;
+        let lane = usize::try_from(hasher.finish() % lanes).unwrap_or_default();
+        self.fetch_again.get(lane).unwrap_or(&self.fetch)
     }
 
     /// Drops a request whose worker has not taken it up.

@@ -24,6 +24,8 @@ pub struct Planner {
     pub binds: Vec<String>,
     /// Submit commands for every job.
     pub site_defaults: HtcOpts,
+    /// Most MiB of output of one job.
+    pub output_limit: Option<u64>,
 }
 
 /// What the jobs of one HTCJob are to run: its spec, parsed.
@@ -112,7 +114,7 @@ impl Planner {
         self.named(name).join(short(uid))
     }
 
-    fn named(&self, name: &ObjectName) -> PathBuf {
+    pub(super) fn named(&self, name: &ObjectName) -> PathBuf {
         self.data.join("htc_out").join(&name.namespace).join(&name.name)
     }
 
@@ -148,6 +150,22 @@ impl Planner {
         }
         failpoint::at(Point::AfterSandboxWritten);
         self.make_output(name, uid, indices)
+    }
+
+    /// What is wrong when fewer than `keep_free` bytes are free on the volume of the output; none if that cannot be found out.
+    #[must_use]
+    pub fn lacks_room(&self, keep_free: u64) -> Option<String> {
+        let volume =
+            rustix::fs::statvfs(self.data.join("htc_out")).or_else(|_| rustix::fs::statvfs(&self.data)).ok()?;
+        let free = volume.f_bavail.saturating_mul(volume.f_frsize);
+        (free < keep_free).then(|| {
+            format!(
+                "no output is fetched: the data volume {} has {} MiB free, less than the {} MiB of --keep-free; make room there",
+                self.data.display(),
+                free >> 20,
+                keep_free >> 20
+            )
+        })
     }
 
     /// Makes the output folders of these jobs, and the link `latest` beside them.
@@ -236,7 +254,7 @@ fn env(spec: &HTCJobSpec) -> Result<Vec<(String, String)>, PlanError> {
 }
 
 /// The first eight characters of a uid.
-fn short(uid: &Uid) -> &str {
+pub(super) fn short(uid: &Uid) -> &str {
     uid.as_str().get(..8).unwrap_or(uid.as_str())
 }
 

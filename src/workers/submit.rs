@@ -163,6 +163,7 @@ impl Submission {
             not_after: self.late_after.0,
             site_defaults: &planner.site_defaults,
             options,
+            output_limit: planner.output_limit,
         };
         submit_description(&common, &rows)
     }

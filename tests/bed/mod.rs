@@ -45,6 +45,8 @@ const SHORT: &[&str] = &[
     "--pause-first=1s",
     "--pause-max=10s",
     "--fetch-every=2s",
+    "--keep-free=0",
+    "--housekeeping=2s",
 ];
 
 /// One set of servers.

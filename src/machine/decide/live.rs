@@ -5,13 +5,13 @@ use std::time::Duration;
 use super::{Look, Run};
 use crate::api::{ConditionStatus, ConditionType};
 use crate::machine::decide::Action;
-use crate::machine::facts::{Answer, Claim, Job, JobState, JobStatus, LastRequest, Past, Spec};
+use crate::machine::facts::{Answer, Claim, Hold, Job, JobState, JobStatus, LastRequest, Past, Spec};
 use crate::machine::ids::{Index, JobId, Timestamp};
 use crate::machine::indices::Indices;
 use crate::machine::judge::{self, Acceptance, Doubt, Place, Sightings};
 use crate::machine::phase::Phase;
 use crate::machine::request::{Kind, Scope, SubmitPermit, Work};
-use crate::machine::status::{Counts, ending, held_by_others, jobs};
+use crate::machine::status::{Counts, ending, held_by_others, jobs, wrote_last};
 
 use ConditionStatus::{False, True};
 
@@ -261,11 +261,14 @@ impl Run<'_> {
     }
 
     fn say_held(&mut self) {
-        if let Some((held, id, reason)) = held_by_others(&self.record) {
-            let message = format!(
-                "{held} of {} held; {id}: {reason}; condor_release lets held jobs go on",
-                jobs(self.record.jobs.len())
-            );
+        if let Some((held, id, Hold { code, reason, .. })) = held_by_others(&self.record) {
+            let code = *code;
+            let what_to_do = if code == Hold::OUTPUT_TOO_LARGE {
+                "its output is larger than the operator's --output-limit: delete the HTCJob, and make one that leaves less"
+            } else {
+                "condor_release lets held jobs go on"
+            };
+            let message = format!("{held} of {} held; {id}: {reason}; {what_to_do}", jobs(self.record.jobs.len()));
             self.say(ConditionType::Held, True, "JobsHeld", &message);
         } else {
             self.conditions.clear(ConditionType::Held, "NotHeld", "no job is held by HTCondor", self.now);
@@ -348,7 +351,11 @@ impl Run<'_> {
             return;
         }
         let counts = Counts::of(&self.record);
-        let message = ending(&self.record, &counts);
+        let mut message = ending(&self.record, &counts);
+        let wrote = wrote_last(&self.record);
+        if let Some(wrote) = &wrote {
+            message = format!("{message}; {wrote}");
+        }
         if counts.failed == 0 {
             self.say(ConditionType::Complete, True, "AllSucceeded", &message);
         } else {
@@ -361,6 +368,11 @@ impl Run<'_> {
             } else {
                 "JobsFailed"
             };
+            // The Event of the end came before the output.
+            let told = self.conditions.get(ConditionType::Failed).is_some_and(|told| told.message == message);
+            if wrote.is_some() && !told {
+                self.tell_condition(reason.to_owned(), message.clone(), true);
+            }
             self.say(ConditionType::Failed, True, reason, &message);
         }
     }
