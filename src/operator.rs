@@ -177,7 +177,8 @@ async fn serve(
     tracing::info!(%operator, schedd = %config.schedd, ledger = ledger.id(), data = %config.data_dir.display(), "htc-operator runs");
     let schedd = Arc::new(schedd(config, operator, clock, ledger.identities().await?));
     let (wake, wakes) = mpsc::channel(WAKES);
-    let tracker = Arc::new(Tracker::new(Arc::clone(&schedd), wake.clone(), config.tracker_interval, config.soon));
+    let (interval, soon, longest) = (config.tracker_interval, config.soon, config.pause_max);
+    let tracker = Arc::new(Tracker::new(Arc::clone(&schedd), wake.clone(), interval, soon, longest));
     let shared = Shared {
         schedd: Arc::clone(&schedd),
         ledger: ledger.clone(),

@@ -16,6 +16,8 @@ mod api_server;
 mod bed;
 #[path = "faults/disk.rs"]
 mod disk;
+#[path = "faults/history.rs"]
+mod history;
 #[path = "faults/ledger.rs"]
 mod ledger;
 #[path = "faults/queue.rs"]
@@ -40,6 +42,7 @@ on_both_versions!(
     queue::lost_and_begun_anew,
     queue::lost_before_anybody_looked,
     queue::history_too_short,
+    history::hanging,
     queue::seen_by_somebody_else,
     queue::one_answer_that_shows_nothing,
     disk::read_only_and_full,

@@ -1,8 +1,9 @@
 //! Asks HTCondor about all jobs at once, and wakes the objects whose jobs changed.
 //!
 //! One condor_q for each interval, and only while something is watched; history only for objects that ask for it, after
-//! the queue.
+//! the queue, and beside it: it may take minutes, and holds up nobody who does not need it.
 
+mod entry;
 mod watchlist;
 
 use std::collections::{BTreeSet, HashMap};
@@ -21,6 +22,7 @@ use crate::machine::facts::{Ad, Answer, Evidence, History, JobStatus, Queue, Rea
 use crate::machine::{Birthdate, JobId, SchedDate, Timestamp, Uid};
 use crate::retry::Pauses;
 use crate::workers::Wake;
+use entry::Urgency;
 use watchlist::Watchlist;
 
 /// A clock that is off by more than this is worth a warning.
@@ -34,6 +36,8 @@ pub struct Tracker {
     wake: Wake,
     interval: Duration,
     soon: Duration,
+    /// Longest pause between two questions to history that bring no news.
+    longest: Duration,
     store: OnceLock<Store<Observed>>,
 }
 
@@ -42,6 +46,15 @@ struct Found {
     asked_at: Timestamp,
     birthdate: Birthdate,
     ads: Ads,
+}
+
+/// What history has.
+struct FoundInHistory {
+    answer: HistoryAnswer,
+    /// The date that was asked about, if history reaches back to it.
+    reached: Option<SchedDate>,
+    /// That of the schedd that answered, read afterwards.
+    birthdate: Birthdate,
 }
 
 /// What a look is compared with.
@@ -53,10 +66,11 @@ struct Before {
 }
 
 impl Tracker {
-    /// Asks `schedd` every `interval`, and every `soon` while something is about to change.
+    /// Asks `schedd` every `interval`, and every `soon` while something is about to change. Where history brings no news it
+    /// is asked with pauses that grow from `interval` to `longest`.
     #[must_use]
-    pub fn new(schedd: Arc<Schedd>, wake: Wake, interval: Duration, soon: Duration) -> Self {
-        Self { schedd, watchlist: Watchlist::default(), wake, interval, soon, store: OnceLock::new() }
+    pub fn new(schedd: Arc<Schedd>, wake: Wake, interval: Duration, soon: Duration, longest: Duration) -> Self {
+        Self { schedd, watchlist: Watchlist::default(), wake, interval, soon, longest, store: OnceLock::new() }
     }
 
     /// From now on, objects that are not in `store` are forgotten: nobody says so when one goes.
@@ -77,11 +91,16 @@ impl Tracker {
 
     /// Runs until it is dropped.
     pub async fn run(&self) {
+        tokio::join!(self.follow_queue(), self.follow_history());
+    }
+
+    async fn follow_queue(&self) {
         let mut before = Before::default();
         let mut pauses = Pauses::new(self.soon, self.interval.max(self.soon));
         let mut failed = None;
         loop {
             self.wait(Instant::now(), failed.take()).await;
+            let asked_at = self.schedd.clock.now();
             match self.look(&mut before).await {
                 Ok(()) => pauses.reset(),
                 // Not a word of it is told before it is seen twice.
@@ -91,11 +110,46 @@ impl Tracker {
                 }
                 Err(unknown) => {
                     tracing::debug!(why = %unknown.why, message = %unknown.message, "no answer from HTCondor");
-                    self.wake(self.watchlist.no_answer(&unknown)).await;
+                    self.wake(self.watchlist.no_answer(asked_at, &unknown)).await;
                     failed = Some(pauses.pause());
                 }
             }
         }
+    }
+
+    /// Asks history for all that want it, one question at a time.
+    async fn follow_history(&self) {
+        loop {
+            let wanted = self.watchlist.wanted();
+            match self.watchlist.history_due(Instant::now()) {
+                Some(due) if due <= Instant::now() => self.look_into_history().await,
+                Some(due) => tokio::select! {
+                    () = tokio::time::sleep_until(due) => {}
+                    () = wanted => {}
+                },
+                None => wanted.await,
+            }
+        }
+    }
+
+    async fn look_into_history(&self) {
+        let wanted = self.watchlist.ask_history(Instant::now());
+        let asked_at = self.schedd.clock.now();
+        let found = self.ask_history(&wanted).await;
+        if let Err(unknown) = &found {
+            tracing::debug!(why = %unknown.why, message = %unknown.message, "no answer from HTCondor's history");
+        }
+        let pauses = || Pauses::new(self.interval, self.longest.max(self.interval));
+        let woken = self.watchlist.history(&wanted, Instant::now(), pauses, |uid, asked, base| match &found {
+            Err(unknown) => Answer::Unknown(unknown.clone()),
+            Ok(found) if found.birthdate != base.birthdate => Answer::Unknown(self.another_schedd()),
+            Ok(found) => Answer::Known(History {
+                asked_at,
+                reaches: reach(asked, &found.answer.witnesses, found.reached),
+                ads: found.answer.ads.get(uid).cloned().unwrap_or_default().into(),
+            }),
+        });
+        self.wake(woken).await;
     }
 
     /// Waits until it is time to ask again: when something is watched, at the interval, or soon.
@@ -103,11 +157,11 @@ impl Tracker {
         loop {
             let changed = self.watchlist.changed();
             let pause = match (failed, self.watchlist.urgency()) {
-                (_, watchlist::Urgency::Nothing) => None,
+                (_, Urgency::Nothing) => None,
                 (Some(pause), _) => Some(pause),
-                (None, watchlist::Urgency::Interval) => Some(self.interval),
-                (None, watchlist::Urgency::Soon) => Some(self.soon),
-                (None, watchlist::Urgency::Now) => Some(self.soon / 10),
+                (None, Urgency::Interval) => Some(self.interval),
+                (None, Urgency::Soon) => Some(self.soon),
+                (None, Urgency::Now) => Some(self.soon / 10),
             };
             match pause {
                 None => changed.await,
@@ -127,16 +181,12 @@ impl Tracker {
                 store.get(object).is_some_and(|object| object.uid().as_deref() == Some(uid.as_str()))
             });
         }
-        let wanted = self.watchlist.wanted();
         let first = self.schedd.reading().await?;
         let asked_at = self.schedd.clock.now();
         let ads = self.schedd.queue().await?;
         let second = self.schedd.reading().await?;
         if first.birthdate != second.birthdate {
-            return Err(Unknown {
-                why: Why::AnotherSchedd,
-                message: format!("the JobQueueBirthdate of schedd {} changed while it was asked", self.schedd.name),
-            });
+            return Err(self.another_schedd());
         }
         warn_of_skew(&second, asked_at);
         let found = Found { asked_at, birthdate: second.birthdate, ads };
@@ -146,9 +196,13 @@ impl Tracker {
             _ => asked_at,
         };
         before.birthdate = Some((found.birthdate, steady_since));
-        let history = self.ask_history(&wanted).await;
-        self.publish(found, steady_since, &wanted, &history).await;
+        self.publish(found, steady_since).await;
         Ok(())
+    }
+
+    fn another_schedd(&self) -> Unknown {
+        let message = format!("the JobQueueBirthdate of schedd {} changed while it was asked", self.schedd.name);
+        Unknown { why: Why::AnotherSchedd, message }
     }
 
     /// If more than half of the live jobs vanish at once, it is asked again before that is believed.
@@ -178,45 +232,21 @@ impl Tracker {
         Ok(())
     }
 
-    /// Asks history for those that want it: once for all of them.
-    async fn ask_history(&self, wanted: &HashMap<Uid, Reach>) -> Answer<(Timestamp, HistoryAnswer, Option<SchedDate>)> {
-        let asked_at = self.schedd.clock.now();
-        if wanted.is_empty() {
-            return Answer::Known((asked_at, HistoryAnswer::default(), None));
-        }
+    async fn ask_history(&self, wanted: &HashMap<Uid, Reach>) -> Result<FoundInHistory, Unknown> {
         let uids: Vec<Uid> = wanted.keys().cloned().collect();
         let witnesses: BTreeSet<String> = wanted.values().flat_map(|reach| reach.witnesses.iter().cloned()).collect();
-        let dates = wanted.values().filter_map(|reach| reach.date).min();
-        let answer = async {
-            let found = self.schedd.history(&uids, &witnesses).await?;
-            let reached = match dates {
-                Some(date) => self.schedd.history_reaches(date).await?.then_some(date),
-                None => None,
-            };
-            Ok((asked_at, found, reached))
+        let answer = self.schedd.history(&uids, &witnesses).await?;
+        let reached = match wanted.values().filter_map(|reach| reach.date).min() {
+            Some(date) => self.schedd.history_reaches(date).await?.then_some(date),
+            None => None,
         };
-        answer.await.map_or_else(Answer::Unknown, Answer::Known)
+        Ok(FoundInHistory { answer, reached, birthdate: self.schedd.reading().await?.birthdate })
     }
 
-    async fn publish(
-        &self,
-        mut found: Found,
-        steady_since: Timestamp,
-        wanted: &HashMap<Uid, Reach>,
-        history: &Answer<(Timestamp, HistoryAnswer, Option<SchedDate>)>,
-    ) {
+    async fn publish(&self, mut found: Found, steady_since: Timestamp) {
         let woken = self.watchlist.answer(|uid| {
             let ads: Arc<[Ad]> = found.ads.remove(uid).unwrap_or_default().into();
-            let queue = Queue { asked_at: found.asked_at, birthdate: found.birthdate, steady_since, ads };
-            let history = wanted.get(uid).map(|asked| match history {
-                Answer::Unknown(unknown) => Answer::Unknown(unknown.clone()),
-                Answer::Known((asked_at, answer, date)) => Answer::Known(History {
-                    asked_at: *asked_at,
-                    reaches: reach(asked, &answer.witnesses, *date),
-                    ads: answer.ads.get(uid).cloned().unwrap_or_default().into(),
-                }),
-            });
-            (queue, history)
+            Queue { asked_at: found.asked_at, birthdate: found.birthdate, steady_since, ads }
         });
         self.wake(woken).await;
     }

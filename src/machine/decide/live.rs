@@ -69,7 +69,7 @@ impl Run<'_> {
         if looked {
             self.ask(Kind::AttachFinalizer, Work::AttachFinalizer);
         } else {
-            self.look.more(Look::Every { history: Some(self.reach()), soon: false });
+            self.look.more(Look::Every { history: self.history_once(), soon: false });
         }
     }
 
