@@ -13,7 +13,7 @@ use crate::machine::{SchedDate, Uid};
 /// it is told a number.
 const SCAN_ALL: [&str; 2] = ["-scanlimit", "2000000000"];
 /// Uids in one constraint: 3,300 fit into one argument of 128 KiB.
-const UIDS_PER_CALL: usize = 2000;
+pub const UIDS_PER_CALL: usize = 2000;
 /// A date is taken for earlier only if it is so by this many seconds.
 const DATE_MARGIN: i64 = 60;
 
@@ -32,8 +32,16 @@ pub struct HistoryAnswer {
 impl Schedd {
     /// All jobs of this operator that are in the queue.
     pub async fn queue(&self) -> Result<Ads, Unknown> {
+        self.ask_queue(self.ours().await?).await
+    }
+
+    /// All jobs of these objects that are in the queue; at most [`UIDS_PER_CALL`] objects.
+    pub async fn queue_of(&self, uids: &[Uid]) -> Result<Ads, Unknown> {
+        self.ask_queue(self.jobs_of(uids).await?).await
+    }
+
+    async fn ask_queue(&self, constraint: String) -> Result<Ads, Unknown> {
         const TOOL: &str = "condor_q";
-        let constraint = self.ours().await?;
         let arguments =
             ["-allusers", "-name", self.name.as_str(), "-json", "-attributes", ATTRIBUTES, "-constraint", &constraint];
         let output = self.answer(TOOL, self.tools.run(TOOL, &arguments).await)?;

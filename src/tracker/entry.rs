@@ -11,6 +11,9 @@ use crate::machine::facts::{Ad, Answer, Evidence, History, Queue, Reach, Unknown
 use crate::machine::{JobId, Timestamp};
 use crate::retry::Pauses;
 
+/// condor_q shows this many jobs in less than half a second.
+const LARGE: usize = 2000;
+
 /// How soon HTCondor should be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Urgency {
@@ -114,6 +117,11 @@ impl Entry {
             Look::Changes | Look::Every { soon: false, .. } => Urgency::Interval,
             Look::Every { soon: true, .. } => Urgency::Soon,
         }
+    }
+
+    /// Whether an answer about it alone takes so long that it would hold up others.
+    pub(super) fn is_large(&self) -> bool {
+        matches!(&self.evidence.queue, Answer::Known(queue) if queue.ads.len() > LARGE)
     }
 
     /// Takes in an answer of the queue; whether the object is to be woken.

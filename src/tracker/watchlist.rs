@@ -8,6 +8,7 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio::time::Instant;
 
+use super::Asker;
 use super::entry::{Entry, Urgency};
 use crate::controller::Observed;
 use crate::machine::decide::Look;
@@ -15,12 +16,17 @@ use crate::machine::facts::{Answer, Evidence, History, Queue, Reach, Unknown};
 use crate::machine::{Timestamp, Uid};
 use crate::retry::Pauses;
 
+/// Most objects that are asked about by themselves; it costs as much to ask about all when there are more.
+const FEW: usize = 1000;
+
 /// All watched objects.
 #[derive(Debug, Default)]
 pub(super) struct Watchlist {
     entries: Mutex<HashMap<Uid, Entry>>,
-    /// For whoever asks the queue.
+    /// For whoever asks about all jobs.
     changed: Notify,
+    /// For whoever asks about the urgent ones.
+    urgent: Notify,
     /// For whoever asks history.
     wanted: Notify,
 }
@@ -31,8 +37,11 @@ impl Watchlist {
     }
 
     /// Resolves when somebody is watched in another way than before.
-    pub(super) fn changed(&self) -> Notified<'_> {
-        self.changed.notified()
+    pub(super) fn changed(&self, asker: &Asker<'_>) -> Notified<'_> {
+        match asker {
+            Asker::All(_) => self.changed.notified(),
+            Asker::Urgent => self.urgent.notified(),
+        }
     }
 
     /// Resolves when somebody may want history who did not before.
@@ -49,6 +58,7 @@ impl Watchlist {
         });
         if news {
             self.changed.notify_one();
+            self.urgent.notify_one();
             self.wanted.notify_one();
         }
     }
@@ -62,8 +72,30 @@ impl Watchlist {
         self.with(|entries| entries.get(uid).map_or_else(Evidence::none, |entry| entry.evidence().clone()))
     }
 
-    pub(super) fn urgency(&self) -> Urgency {
-        self.with(|entries| entries.values().map(Entry::urgency).max().unwrap_or(Urgency::Nothing))
+    /// Those that are to be asked about by themselves, and how soon. They are few, and have few jobs: [`Self::urgency_of_all`]
+    /// has the others.
+    pub(super) fn urgent(&self) -> (Urgency, Vec<Uid>) {
+        self.with(|entries| {
+            let urgent =
+                || entries.iter().filter(|(_, entry)| entry.urgency() > Urgency::Interval && !entry.is_large());
+            if urgent().take(FEW + 1).count() > FEW {
+                return (Urgency::Nothing, Vec::new());
+            }
+            let urgency = urgent().map(|(_, entry)| entry.urgency()).max().unwrap_or(Urgency::Nothing);
+            (urgency, urgent().map(|(uid, _)| uid.clone()).collect())
+        })
+    }
+
+    /// How soon all jobs are to be asked about.
+    pub(super) fn urgency_of_all(&self) -> Urgency {
+        self.with(|entries| {
+            let alone = |entry: &Entry| entry.urgency() > Urgency::Interval && !entry.is_large();
+            let few = entries.values().filter(|entry| alone(entry)).count() <= FEW;
+            let urgency = |entry: &Entry| {
+                if few && alone(entry) { Urgency::Interval } else { entry.urgency() }
+            };
+            entries.values().map(urgency).max().unwrap_or(Urgency::Nothing)
+        })
     }
 
     /// Objects of which nothing but news is wanted.
@@ -107,21 +139,36 @@ impl Watchlist {
         })
     }
 
-    /// Takes in an answer; gives back the objects to wake.
-    pub(super) fn answer(&self, mut part: impl FnMut(&Uid) -> Queue) -> Vec<ObjectRef<Observed>> {
-        let woken = self.with(|entries| {
-            let news = entries.iter_mut().filter_map(|(uid, entry)| entry.answered(part(uid)).then_some(&*entry));
-            news.map(|entry| entry.object.clone()).collect()
-        });
+    /// Takes in an answer about these objects, or about all if none is named; gives back the objects to wake.
+    pub(super) fn answer(&self, uids: &[Uid], mut part: impl FnMut(&Uid) -> Queue) -> Vec<ObjectRef<Observed>> {
+        let woken = self.with_each(uids, |uid, entry| entry.answered(part(uid)));
         self.wanted.notify_one();
         woken
     }
 
-    /// Takes in that there is no answer to a question put at `asked_at`; gives back the objects to which this is news.
-    pub(super) fn no_answer(&self, asked_at: Timestamp, unknown: &Unknown) -> Vec<ObjectRef<Observed>> {
+    /// Takes in that there is no answer to a question put at `asked_at` about these objects, or about all if none is named;
+    /// gives back the objects to which this is news.
+    pub(super) fn no_answer(&self, asked_at: Timestamp, uids: &[Uid], unknown: &Unknown) -> Vec<ObjectRef<Observed>> {
+        self.with_each(uids, |_, entry| entry.unanswered(asked_at, unknown))
+    }
+
+    fn with_each(&self, uids: &[Uid], mut news: impl FnMut(&Uid, &mut Entry) -> bool) -> Vec<ObjectRef<Observed>> {
+        let mut woken = Vec::new();
+        let mut show = |uid: &Uid, entry: &mut Entry| {
+            if news(uid, entry) {
+                woken.push(entry.object.clone());
+            }
+        };
         self.with(|entries| {
-            let news = entries.values_mut().filter_map(|entry| entry.unanswered(asked_at, unknown).then_some(&*entry));
-            news.map(|entry| entry.object.clone()).collect()
-        })
+            if uids.is_empty() {
+                entries.iter_mut().for_each(|(uid, entry)| show(uid, entry));
+            }
+            for uid in uids {
+                if let Some(entry) = entries.get_mut(uid) {
+                    show(uid, entry);
+                }
+            }
+        });
+        woken
     }
 }
