@@ -21,7 +21,7 @@ use crate::ledger::{Ledger, LedgerError};
 use crate::machine::ScheddName;
 use crate::retry::Pauses;
 use crate::tracker::Tracker;
-use crate::workers::{Limits, Planner, Registry, Shared, Workers};
+use crate::workers::{Limits, Planner, Registry, Shared, Sizes, Workers};
 
 /// How long the batches under way may take to end once the operator is told to stop.
 const DRAIN: Duration = Duration::from_secs(4);
@@ -179,6 +179,7 @@ async fn serve(
     let (wake, wakes) = mpsc::channel(WAKES);
     let (interval, soon, longest) = (config.tracker_interval, config.soon, config.pause_max);
     let tracker = Arc::new(Tracker::new(Arc::clone(&schedd), wake.clone(), interval, soon, longest));
+    let limits = Limits { objects: config.batch_objects, jobs: config.batch_jobs, submit: config.submit_limit };
     let shared = Shared {
         schedd: Arc::clone(&schedd),
         ledger: ledger.clone(),
@@ -188,7 +189,8 @@ async fn serve(
         wake,
         planner: planner.clone(),
         settings: config.settings(),
-        limits: Limits { objects: config.batch_objects, jobs: config.batch_jobs, submit: config.submit_limit },
+        sizes: Sizes::new(limits.clone(), config.pause_max),
+        limits,
     };
     let (workers, mut lanes) = Workers::start(Arc::new(shared));
     let publisher = Publisher::default();

@@ -1,10 +1,11 @@
-//! One worker per kind of effect: takes a batch, checks the fence, commits the intents, runs the tool, commits the results,
+//! Two workers per kind of effect, one for requests that touch many jobs and one for the others. Each takes a batch, checks the fence, commits the intents, runs the tool, commits the results,
 //! wakes the objects. The order is [`crate::machine::worker`]'s.
 
 mod batch;
 mod plan;
 mod registry;
 mod simple;
+mod sizes;
 mod submit;
 
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use crate::machine::{Kind, Request, RequestKey, Settings, Uid};
 
 pub use plan::{Plan, PlanError, Planner};
 pub use registry::Registry;
+pub use sizes::Sizes;
 
 /// Wakes an object for another reconcile.
 pub type Wake = mpsc::Sender<ObjectRef<Observed>>;
@@ -69,6 +71,8 @@ pub struct Shared {
     pub settings: Settings,
     /// Limits of batches and submissions.
     pub limits: Limits,
+    /// What has been learned about them.
+    pub sizes: Sizes,
 }
 
 /// Limits of batches and submissions.
@@ -86,11 +90,24 @@ pub struct Limits {
 #[derive(Debug)]
 pub struct Workers {
     shared: Arc<Shared>,
-    submit: mpsc::Sender<Job>,
-    remove: mpsc::Sender<Job>,
-    hold: mpsc::Sender<Job>,
-    fetch: mpsc::Sender<Job>,
-    tidy: mpsc::Sender<Job>,
+    submit: Lanes,
+    remove: Lanes,
+    hold: Lanes,
+    fetch: Lanes,
+    tidy: Lanes,
+}
+
+/// The two workers for one kind of effect: what one of them does with very many jobs holds up nobody with few.
+#[derive(Debug)]
+struct Lanes {
+    small: mpsc::Sender<Job>,
+    large: mpsc::Sender<Job>,
+}
+
+impl Lanes {
+    fn of(&self, job: &Job) -> &mpsc::Sender<Job> {
+        if sizes::touches(job) > sizes::LARGE { &self.large } else { &self.small }
+    }
 }
 
 impl Workers {
@@ -103,14 +120,15 @@ impl Workers {
             tasks.spawn(batch::serve(Arc::clone(&shared), receiver));
             sender
         };
-        let (submit, remove, hold, fetch, tidy) = (lane(), lane(), lane(), lane(), lane());
+        let mut lanes = || Lanes { small: lane(), large: lane() };
+        let (submit, remove, hold, fetch, tidy) = (lanes(), lanes(), lanes(), lanes(), lanes());
         (Self { shared, submit, remove, hold, fetch, tidy }, tasks)
     }
 
     /// Takes a request in; false if its queue is full or another request of the object stands.
     #[must_use]
     pub fn hand_over(&self, job: Job) -> bool {
-        let lane = match job.request.key.kind {
+        let lanes = match job.request.key.kind {
             Kind::Submit => &self.submit,
             Kind::Remove => &self.remove,
             Kind::Hold | Kind::Release => &self.hold,
@@ -123,11 +141,17 @@ impl Workers {
         if !self.shared.registry.enter(&key) {
             return false;
         }
-        let taken = lane.try_send(job).is_ok();
+        let taken = lanes.of(&job).try_send(job).is_ok();
         if !taken {
             self.shared.registry.resolve(&key.uid);
         }
         taken
+    }
+
+    /// Most jobs that the schedd takes in one submission, as far as is known.
+    #[must_use]
+    pub fn jobs_per_submission(&self) -> usize {
+        self.shared.sizes.jobs(self.shared.clock.now())
     }
 
     /// Drops a request whose worker has not taken it up.

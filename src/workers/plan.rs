@@ -58,6 +58,15 @@ pub enum PlanError {
     Options(#[from] crate::condor::htcopts::HtcOptsError),
 }
 
+impl Plan {
+    /// Whether jobs of both can stand in one submit description: all that does not go into a job's row or its sandbox is the
+    /// same.
+    #[must_use]
+    pub fn same_description(&self, other: &Self) -> bool {
+        self.options == other.options
+    }
+}
+
 impl Planner {
     /// Parses a spec.
     pub fn plan(&self, spec: &HTCJobSpec) -> Result<Plan, PlanError> {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::batch::Batch;
+use super::sizes::Refusal;
 use super::{Job, Plan};
 use crate::condor::description::{self, Common, submit_description};
 use crate::condor::htcopts::HtcOpts;
@@ -167,11 +168,25 @@ impl Submission {
         submit_description(&common, &rows)
     }
 
+    /// What the end of a submitter says about the size of submissions. One that goes again in smaller parts is no refusal that
+    /// anybody need know of.
+    fn learn(submitted: &mut Submitted, batch: &Batch, now: Timestamp) {
+        let jobs = batch.jobs.iter().map(|job| indices(job).len()).sum();
+        match (submitted.status, &submitted.message) {
+            (Some(0), _) => batch.shared.sizes.accepted(jobs),
+            (Some(_), Some(words)) if batch.shared.sizes.refused(words, jobs, now) == Refusal::TooMany => {
+                submitted.message = None;
+            }
+            (Some(_) | None, _) => {}
+        }
+    }
+
     /// Writes how the submitter ended, or that it never ran.
     pub(super) async fn commit(&mut self, batch: &Batch, not_run: bool) -> bool {
         let now = batch.shared.clock.now();
         let refused = || (Submitted { dead: true, status: None, message: Some(super::NOT_BEGUN.to_owned()) }, now);
-        let (submitted, at) = self.ended.take().unwrap_or_else(refused);
+        let (mut submitted, at) = self.ended.take().unwrap_or_else(refused);
+        Self::learn(&mut submitted, batch, now);
         let results = batch
             .jobs
             .iter()
