@@ -20,6 +20,8 @@ mod disk;
 mod history;
 #[path = "faults/ledger.rs"]
 mod ledger;
+#[path = "faults/limits.rs"]
+mod limits;
 #[path = "faults/queue.rs"]
 mod queue;
 #[path = "faults/schedd.rs"]
@@ -43,6 +45,8 @@ on_both_versions!(
     queue::lost_before_anybody_looked,
     queue::history_too_short,
     history::hanging,
+    limits::too_many_at_once,
+    limits::the_queue_is_full,
     queue::seen_by_somebody_else,
     queue::one_answer_that_shows_nothing,
     disk::read_only_and_full,

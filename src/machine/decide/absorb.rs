@@ -115,14 +115,18 @@ impl Run<'_> {
     /// Moves through the phases as far as the record goes.
     pub(super) fn advance(&mut self) {
         let counts = Counts::of(&self.record);
+        let asked_for = self.facts.object.spec.as_ref().map_or(usize::MAX, |spec| spec.queue as usize);
         if self.known.phase == Phase::Pending && !self.record.jobs.is_empty() {
             self.known.started = Some(self.now);
             let detail = format!("HTCondor accepted {}: {}", jobs(self.record.jobs.len()), self.ids());
             self.go(Trigger::Accepted, Phase::Submitted, detail, false);
-        } else if self.new_jobs > 0 && matches!(self.known.phase, Phase::Submitted | Phase::Running) {
+        } else if self.new_jobs > 0
+            && self.record.jobs.len() >= asked_for
+            && matches!(self.known.phase, Phase::Submitted | Phase::Running)
+        {
             let phase = self.known.phase;
-            let detail = format!("HTCondor accepted {} more: {}", jobs(self.new_jobs), self.ids());
-            self.tell(Some(phase), Trigger::Resubmitted, Some(phase), detail, false);
+            let detail = format!("HTCondor accepted all {}: {}", jobs(self.record.jobs.len()), self.ids());
+            self.tell(Some(phase), Trigger::AllAccepted, Some(phase), detail, false);
         }
         if self.known.phase == Phase::Submitted && self.record.jobs.values().any(|job| job.started) {
             self.go(Trigger::Started, Phase::Running, "the first job started".to_owned(), false);
@@ -131,7 +135,6 @@ impl Run<'_> {
             let detail = format!("HTCondor runs {} again that had ended", jobs(self.ran_again));
             self.tell(Some(Phase::Running), Trigger::RanAgain, Some(Phase::Running), detail, true);
         }
-        let asked_for = self.facts.object.spec.as_ref().map_or(usize::MAX, |spec| spec.queue as usize);
         let in_htcondor = matches!(self.known.phase, Phase::Submitted | Phase::Running);
         if in_htcondor && counts.active == 0 && self.record.jobs.len() >= asked_for {
             self.known.completed = Some(self.now);
