@@ -47,6 +47,7 @@ on_both_versions!(
     history::hanging,
     limits::too_many_at_once,
     limits::the_queue_is_full,
+    limits::one_bad_spoils_nobody,
     queue::seen_by_somebody_else,
     queue::one_answer_that_shows_nothing,
     disk::read_only_and_full,

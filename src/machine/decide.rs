@@ -257,9 +257,14 @@ impl<'a> Run<'a> {
     fn say(&mut self, kind: ConditionType, status: ConditionStatus, reason: &str, message: &str) {
         let told = self.conditions.get(kind).filter(|told| told.status == ConditionStatus::False);
         let told = told.map_or("", |told| told.reason.as_str());
-        let asking = kind == ConditionType::Submitted && reason == "Asking";
-        let trying = kind == ConditionType::Submitted && reason == "Submitting" || asking;
-        if (trying && FAILED_TRIES.contains(&told)) || (asking && WAITS_FOR_A_PERSON.contains(&told)) {
+        let progress = match reason {
+            "Asking" => FAILED_TRIES.contains(&told) || WAITS_FOR_A_PERSON.contains(&told),
+            "Submitting" => FAILED_TRIES.contains(&told),
+            // Some of the jobs after others: the schedd takes no more at a time.
+            "Staging" | "JobsPresent" => told == "SubmitRefused" && !self.record.jobs.is_empty(),
+            _ => false,
+        };
+        if progress && kind == ConditionType::Submitted {
             return;
         }
         self.conditions.set(kind, status, reason, message, self.now);

@@ -1,13 +1,16 @@
-//! The schedd takes only so many jobs: at once, or at all.
+//! The schedd takes only so many jobs, at once or at all; or not all of those that come together.
 
-use testbed::Version;
+use std::time::Instant;
 
-use crate::bed::condition;
+use serde_json::Value;
+use testbed::{Version, wait_for};
+
+use crate::bed::{PATIENCE, condition};
 use crate::site::{Site, says};
 
 /// MAX_JOBS_PER_SUBMISSION is smaller than what the operator sends: it learns that, and nobody need know.
 pub fn too_many_at_once(version: Version) {
-    let site = Site::with(version, "MAX_JOBS_PER_SUBMISSION = 30\n", &[]);
+    let site = Site::with(version, "MAX_JOBS_PER_SUBMISSION = 30\n", &["--pause-max=120s"]);
     site.bed.start_operator();
     let here = site.bed.namespace();
     let mut many = site.noted("many", 100, "");
@@ -52,5 +55,43 @@ pub fn the_queue_is_full(version: Version) {
     site.finish("first");
     site.assert_complete_once(&here, "second", 9);
     site.assert_complete_once(&here, "first", 4);
-    assert!(here.count_events("second", "SubmitRefused") <= 3, "{:?}", here.events("second"));
+    // Once while none of them was in, once while some were.
+    assert!(here.count_events("second", "SubmitRefused") <= 2, "{:?}", here.events("second"));
+}
+
+/// A submission of many HTCJobs that fails for the sake of one: the others go again with fewer, and are through soon.
+pub fn one_bad_spoils_nobody(version: Version) {
+    const GOOD: usize = 24;
+    let config = "SUBMIT_REQUIREMENT_NAMES = Name\nSUBMIT_REQUIREMENT_Name = !regexp(\"/refused$\", JobBatchName)\n";
+    let site = Site::with(version, config, &[]);
+    site.bed.start_operator();
+    let here = site.bed.namespace();
+    site.gates.shut("condor_submit");
+    here.create(&site.noted("first", 1, ""));
+    site.gates.wait_at("condor_submit");
+    let good = |number: usize| format!("good-{number}");
+    let mut objects: Vec<_> = (0..GOOD).map(|number| site.noted(&good(number), 1, "")).collect();
+    objects.insert(GOOD / 2, site.noted("refused", 1, ""));
+    here.create_all(&objects);
+    wait_for("all to wait for the first", PATIENCE, || {
+        let waits = |object: &&Value| says(object, "Submitted", "False", "Submitting");
+        let waiting = here.all().iter().filter(waits).count();
+        if waiting == GOOD + 2 { Ok(()) } else { Err(waiting) }
+    })
+    .unwrap();
+    site.gates.open("condor_submit");
+    let began = Instant::now();
+    wait_for("the ids of all but one", PATIENCE, || {
+        let have = here.all().iter().filter(|object| object["status"]["clusterid"].is_string()).count();
+        if have > GOOD { Ok(()) } else { Err(have) }
+    })
+    .unwrap_or_else(|error| panic!("{error}\n{}", site.bed.logs()));
+    let submissions = site.gates.calls("condor_submit");
+    println!("{version}: {GOOD} beside a bad one in {submissions} submissions, {:.1?}", began.elapsed());
+    assert!(submissions < GOOD / 2 + 6, "fewer, not one by one: {submissions}");
+    for number in 0..GOOD {
+        let ended = site.assert_complete_once(&here, &good(number), 1);
+        assert!(ended["status"]["attempt"].as_u64() <= Some(3), "{ended:#}");
+    }
+    here.wait_says("refused", "Submitted", "False", "SubmitRefused");
 }
