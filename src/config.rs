@@ -86,7 +86,7 @@ pub struct Config {
     #[arg(long, env = "HTC_TRANSFER_LIMIT", default_value = "1h", value_parser = parse_duration)]
     pub transfer_limit: Duration,
 
-    /// Time limit of a submission without files; each megabyte adds a second.
+    /// Time limit of a submission without files; each megabyte adds a second, and so do each 50 jobs.
     #[arg(long, env = "HTC_SUBMIT_LIMIT", default_value = "60s", value_parser = parse_duration)]
     pub submit_limit: Duration,
 

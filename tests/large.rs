@@ -93,7 +93,7 @@ fn told(what: &str, waits: &[Duration]) -> Duration {
 #[test]
 fn one_of_very_many_jobs_is_accepted_in_steps_and_holds_up_nobody() {
     let total = jobs();
-    let own = ["--submit-limit=60s", "--submit-limit-max=120s", "--tracker-interval=5s", "--soon=1s"];
+    let own = ["--submit-limit=60s", "--submit-limit-max=300s", "--tracker-interval=5s", "--soon=1s"];
     let bed = Bed::new(Version::Trixie, &PoolOptions::default(), &own);
     bed.pool.set_start(false).unwrap();
     bed.start_operator();

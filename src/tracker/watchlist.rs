@@ -161,7 +161,9 @@ impl Watchlist {
         };
         self.with(|entries| {
             if uids.is_empty() {
-                entries.iter_mut().for_each(|(uid, entry)| show(uid, entry));
+                for (uid, entry) in entries.iter_mut() {
+                    show(uid, entry);
+                }
             }
             for uid in uids {
                 if let Some(entry) = entries.get_mut(uid) {

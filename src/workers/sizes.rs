@@ -132,6 +132,16 @@ impl Sizes {
         });
     }
 
+    /// A submission of so many jobs was killed at its time limit: fewer may be taken in time.
+    pub(super) fn took_too_long(&self, jobs: usize) {
+        self.with(|state| {
+            if jobs > LARGE {
+                state.jobs = state.jobs.min(jobs / SHRINK);
+                tracing::info!(jobs = state.jobs, "most jobs in one submission from now on, as {jobs} took too long");
+            }
+        });
+    }
+
     /// A submission of so many jobs failed with these words.
     pub(super) fn refused(&self, words: &str, jobs: usize, now: Timestamp) -> Refusal {
         let refusal = if words.contains("would exceed MAX_JOBS_PER_SUBMISSION") && jobs > 1 {
@@ -193,5 +203,9 @@ mod tests {
         }
         assert_eq!(sizes.refused("ERROR: No such directory", 2000, now), Refusal::Other);
         assert_eq!(sizes.jobs(now), 2000);
+        sizes.took_too_long(50);
+        assert_eq!(sizes.jobs(now), 2000, "that was not for its size");
+        sizes.took_too_long(2000);
+        assert_eq!(sizes.jobs(now), 500);
     }
 }
