@@ -57,7 +57,7 @@ impl Run<'_> {
             None if queue.asked_at > job.recorded && job.outcome().is_some() => {
                 updated.gone = judge::birthdate_agrees(queue, job.birthdate, self.settings, self.rules);
             }
-            None => match judge::is_lost(job, &self.record, &self.facts.evidence, self.settings) {
+            None => match judge::is_lost(job, &self.record, &self.facts.evidence, seen, self.settings) {
                 Ok(loss) => {
                     updated.state = JobState::Ended(Outcome::Lost(loss));
                     updated.gone = true;
