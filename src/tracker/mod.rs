@@ -26,6 +26,9 @@ use crate::workers::Wake;
 use entry::Urgency;
 use watchlist::Watchlist;
 
+/// Changes of the watchlist that come in so short a time are looked at together: each look goes over all of it.
+const SETTLE: Duration = Duration::from_millis(20);
+
 /// A clock that is off by more than this is worth a warning.
 const SKEW: i64 = 10;
 
@@ -168,6 +171,7 @@ impl Tracker {
                     }
                 }
             }
+            tokio::time::sleep(SETTLE).await;
         }
     }
 
@@ -179,7 +183,7 @@ impl Tracker {
                 Some(due) if due <= Instant::now() => self.look_into_history().await,
                 Some(due) => tokio::select! {
                     () = tokio::time::sleep_until(due) => {}
-                    () = wanted => {}
+                    () = wanted => tokio::time::sleep(SETTLE).await,
                 },
                 None => wanted.await,
             }

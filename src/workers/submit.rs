@@ -44,8 +44,8 @@ fn seconds(duration: Duration) -> i64 {
 async fn ask(batch: &Batch) -> Result<(Reading, Witness, String), Unknown> {
     let schedd = &batch.shared.schedd;
     // Asked before each submission: credentials may have changed, and jobs of a name that is not known are not found.
-    let identity = schedd.identity().await?;
-    let (witness, reading) = tokio::try_join!(schedd.newest_in_history(), schedd.reading())?;
+    let (identity, witness, reading) =
+        tokio::try_join!(schedd.identity(), schedd.newest_in_history(), schedd.reading())?;
     Ok((reading, witness, identity))
 }
 
