@@ -29,7 +29,8 @@ pub(super) enum Urgency {
 
 /// One watched object.
 ///
-/// History counts only together with an answer of the queue from before it, so the two are shown as a pair. While a pair
+/// History counts only together with an answer of the queue that was there before history was asked, so the two are shown as
+/// a pair. While a pair
 /// is wanted, an answer of the queue that shows the same as before is kept back: its younger date would only spoil the
 /// pair. One that shows something else is shown at once, and history is asked again; but if that has happened to the last
 /// pair too, it waits for the next one, so that an object whose jobs come and go gets its pair in the end.
@@ -126,6 +127,9 @@ impl Entry {
 
     /// Takes in an answer of the queue; whether the object is to be woken.
     pub(super) fn answered(&mut self, mut queue: Queue) -> bool {
+        if self.was_under_way(&queue) {
+            return false;
+        }
         let mut news = true;
         if let Answer::Known(shown) = &self.evidence.queue {
             let held = self.kept_back.as_ref().unwrap_or(shown);
@@ -144,6 +148,12 @@ impl Entry {
         self.kept_back = None;
         self.evidence.queue = Answer::Known(queue);
         news || matches!(self.look, Look::Every { .. })
+    }
+
+    /// Whether this answer of the queue was asked for before the history that is shown, and has come after it. What left the
+    /// queue in between may be in neither, and the dates alone would not tell.
+    fn was_under_way(&self, queue: &Queue) -> bool {
+        matches!(&self.evidence.history, Answer::Known(history) if history.asked_at >= queue.asked_at)
     }
 
     /// Whether an answer of the queue may take the place of the one that is shown.
@@ -215,18 +225,16 @@ impl Entry {
             Answer::Unknown(unknown) => Err(unknown.why),
         };
         let no_news = told(&history) == told(&self.evidence.history);
-        let fits = match (&self.evidence.queue, &history) {
-            (Answer::Known(shown), Answer::Known(history)) => shown.asked_at < history.asked_at,
-            _ => true,
+        let fits = match &self.evidence.queue {
+            Answer::Known(shown) => shown.asked_at <= base.asked_at,
+            Answer::Unknown(_) => true,
         };
-        if let Answer::Known(shown) = &self.evidence.queue
-            && fits
-            && matches!(history, Answer::Known(_))
-            && shown.asked_at < base.asked_at
-        {
-            self.evidence.queue = Answer::Known(base.clone());
+        if fits {
+            if let (Answer::Known(_), Answer::Known(_)) = (&self.evidence.queue, &history) {
+                self.evidence.queue = Answer::Known(base.clone());
+            }
+            self.evidence.history = history;
         }
-        self.evidence.history = history;
         self.spoiled = !fits;
         let last = self.asked.take().filter(|asked| no_news && same_jobs(&asked.base, &base));
         let mut pauses = last.map_or_else(pauses, |asked| asked.pauses);
@@ -328,13 +336,25 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_the_queue_older_than_history_fits_even_if_it_comes_later() {
+    fn an_answer_that_was_under_way_when_history_was_asked_makes_no_pair_with_it() {
         let (mut entry, now) = (wanting_history(false), Instant::now());
-        entry.answered(queue(1, &[ad(0, JobStatus::Idle)]));
+        let idle = [ad(0, JobStatus::Idle)];
+        entry.answered(queue(1, &idle));
         entry.ask_history();
-        assert!(entry.answered(queue(2, &[])));
+        // Asked for at 2, answered when the job had left; history was asked at 3, when the job was still in the queue.
+        assert!(entry.answered(queue(2, &[])), "before history has answered");
+        assert!(!entry.history_answered(now, pauses, |_| history(3)));
+        assert!(!entry.is_pair());
+        let mut entry = wanting_history(true);
+        entry.answered(queue(1, &idle));
+        entry.ask_history();
         assert!(entry.history_answered(now, pauses, |_| history(3)));
-        assert_eq!(shown(&entry), (2, 3));
+        assert!(!entry.answered(queue(2, &[])), "after it has");
+        assert_eq!(shown(&entry), (1, 3));
+        entry.unanswered(Timestamp(3), &Unknown { why: Why::ScheddUnreachable, message: "away".to_owned() });
+        assert!(!entry.answered(queue(2, &[])), "whatever came in between");
+        assert!(entry.answered(queue(4, &[])));
+        assert!(!entry.is_pair());
     }
 
     #[test]
