@@ -96,7 +96,7 @@ pub struct Config {
     #[arg(long, env = "HTC_TRANSFER_LIMIT_TOGETHER", default_value = "10m", value_parser = parse_duration)]
     pub transfer_limit_together: Duration,
 
-    /// Time limit of a submission without files; each megabyte adds a second.
+    /// Time limit of a submission without files; each megabyte adds a second, and so do each 50 jobs.
     #[arg(long, env = "HTC_SUBMIT_LIMIT", default_value = "60s", value_parser = parse_duration)]
     pub submit_limit: Duration,
 

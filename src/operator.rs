@@ -22,7 +22,7 @@ use crate::machine::ScheddName;
 use crate::retention::Keeper;
 use crate::retry::Pauses;
 use crate::tracker::Tracker;
-use crate::workers::{Limits, Planner, Registry, Shared, Workers};
+use crate::workers::{Limits, Planner, Registry, Shared, Sizes, Workers};
 
 /// How long the batches under way may take to end once the operator is told to stop.
 const DRAIN: Duration = Duration::from_secs(4);
@@ -179,7 +179,9 @@ async fn serve(
     tracing::info!(%operator, schedd = %config.schedd, ledger = ledger.id(), data = %config.data_dir.display(), "htc-operator runs");
     let schedd = Arc::new(schedd(config, operator, clock, ledger.identities().await?));
     let (wake, wakes) = mpsc::channel(WAKES);
-    let tracker = Arc::new(Tracker::new(Arc::clone(&schedd), wake.clone(), config.tracker_interval, config.soon));
+    let (interval, soon, longest) = (config.tracker_interval, config.soon, config.pause_max);
+    let tracker = Arc::new(Tracker::new(Arc::clone(&schedd), wake.clone(), interval, soon, longest));
+    let limits = limits(config);
     let shared = Shared {
         schedd: Arc::clone(&schedd),
         ledger: ledger.clone(),
@@ -189,7 +191,8 @@ async fn serve(
         wake,
         planner: planner.clone(),
         settings: config.settings(),
-        limits: limits(config),
+        sizes: Sizes::new(limits.clone(), config.pause_max),
+        limits,
     };
     let keeper = Keeper {
         client: client.clone(),

@@ -23,7 +23,7 @@ use crate::machine::ids::{IDS_IN_LINE, id_lines};
 use crate::machine::request::ReleasePermit;
 use crate::machine::rules::Rules;
 use crate::machine::transitions::{Transition, Trigger};
-use crate::machine::{Request, Uid, Work};
+use crate::machine::{Request, Settings, Uid, Work};
 use crate::retry::Pauses;
 use crate::workers::Job;
 
@@ -45,7 +45,9 @@ pub(super) async fn reconcile(object: Arc<Observed>, context: Arc<Context>) -> R
         return Ok(Requeue::await_change());
     }
     let gathered = gather(&object, &context).await?;
-    let decision = decide(&gathered.facts, context.clock.now(), &context.settings, &Rules::ALL);
+    let jobs_per_attempt = context.settings.jobs_per_attempt.min(context.workers.jobs_per_submission());
+    let settings = Settings { jobs_per_attempt, ..context.settings.clone() };
+    let decision = decide(&gathered.facts, context.clock.now(), &settings, &Rules::ALL);
     let uid = gathered.facts.object.uid.clone();
     commit(&context, &gathered, &decision).await?;
     let reference = ObjectRef::from_obj(object.as_ref());

@@ -64,7 +64,7 @@ const fn meaning(trigger: Trigger) -> &'static str {
     match trigger {
         Trigger::Guarded => "the finalizer stands and the ledger knows the object",
         Trigger::Accepted => "HTCondor has the files of the first job",
-        Trigger::Resubmitted => "HTCondor has the files of jobs of a further attempt",
+        Trigger::AllAccepted => "HTCondor has the files of the last of the jobs, after others",
         Trigger::Started => "the first job started",
         Trigger::Succeeded => "every job has an outcome, all succeeded",
         Trigger::Failed => "every job has an outcome, some did not succeed",

@@ -40,6 +40,9 @@ pub struct Decision {
 const FAILED_TRIES: &[&str] =
     &["SubmitRefused", "ScheddUnreachable", "CredentialsRefused", "CannotWriteFiles", "Incomplete"];
 
+/// Reasons of `Submitted` False that history gives, and may give again.
+const WAITS_FOR_A_PERSON: &[&str] = &["HistoryTooShort", "QueueLost", "Lost"];
+
 /// At most one request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
@@ -257,12 +260,19 @@ impl<'a> Run<'a> {
         self.known.phase = to;
     }
 
-    /// What a try failed by stays said while the next one is under way: one Event, not one for each try.
+    /// What a try failed by, or what a person is waited for, stays said while it is tried or asked again: one Event, not one
+    /// for each time.
     fn say(&mut self, kind: ConditionType, status: ConditionStatus, reason: &str, message: &str) {
-        let trying = kind == ConditionType::Submitted && matches!(reason, "Submitting" | "Asking");
-        let failed =
-            |told: &Condition| told.status == ConditionStatus::False && FAILED_TRIES.contains(&told.reason.as_str());
-        if trying && self.conditions.get(kind).is_some_and(failed) {
+        let told = self.conditions.get(kind).filter(|told| told.status == ConditionStatus::False);
+        let told = told.map_or("", |told| told.reason.as_str());
+        let progress = match reason {
+            "Asking" => FAILED_TRIES.contains(&told) || WAITS_FOR_A_PERSON.contains(&told),
+            "Submitting" => FAILED_TRIES.contains(&told),
+            // Some of the jobs after others: the schedd takes no more at a time.
+            "Staging" | "JobsPresent" => told == "SubmitRefused" && !self.record.jobs.is_empty(),
+            _ => false,
+        };
+        if progress && kind == ConditionType::Submitted {
             return;
         }
         self.conditions.set(kind, status, reason, message, self.now);
@@ -358,6 +368,16 @@ impl<'a> Run<'a> {
         Reach { witnesses, date: unwitnessed.then_some(self.facts.object.created) }
     }
 
+    /// What history has is of interest, but it is the age of the queue's answer that is waited for: each must be shown, so
+    /// history is asked only once.
+    fn history_once(&self) -> Option<Reach> {
+        let answered = match (&self.facts.evidence.queue, &self.facts.evidence.history) {
+            (Answer::Known(queue), Answer::Known(history)) => history.asked_at > queue.steady_since,
+            (Answer::Known(_) | Answer::Unknown(_), _) => false,
+        };
+        (!answered).then(|| self.reach())
+    }
+
     /// Whether jobs are missing that another ledger may have had an intent of.
     fn intents_may_be_unknown(&self) -> bool {
         let new = self.known.new && self.facts.past == Past::Continuous;
@@ -379,7 +399,7 @@ impl<'a> Run<'a> {
                 ("Asking", "HTCondor is being asked about the jobs".to_owned())
             }
             Doubt::HistoryNotAsked => {
-                self.look.more(Look::Every { history, soon: true });
+                self.look.more(Look::Every { history, soon: false });
                 ("Asking", "HTCondor's history is being asked about the jobs".to_owned())
             }
             Doubt::Unanswered(unknown) if unknown.why == Why::NotAsked => {
@@ -387,7 +407,9 @@ impl<'a> Run<'a> {
                 ("Asking", "HTCondor is being asked about the jobs".to_owned())
             }
             Doubt::Unanswered(unknown) => {
-                self.look.more(Look::Every { history: None, soon: false });
+                // Where the queue has answered, it is history that has not.
+                let history = history.filter(|_| matches!(self.facts.evidence.queue, Answer::Known(_)));
+                self.look.more(Look::Every { history, soon: false });
                 (unknown.why.into(), unknown.message.clone())
             }
             Doubt::SubmitterMayLive(until) => {
@@ -404,7 +426,7 @@ impl<'a> Run<'a> {
                 )
             }
             Doubt::PastUnknown => {
-                self.look.more(Look::Every { history, soon: false });
+                self.look.more(Look::Every { history: self.history_once(), soon: false });
                 ("PastUnknown", "this HTCJob was handled by an operator with another ledger; jobs that it may have submitted are waited for and looked for before anything is submitted".to_owned())
             }
             Doubt::Present(ids) => {
@@ -422,7 +444,7 @@ impl<'a> Run<'a> {
                 )
             }
             Doubt::BirthdateChanged => {
-                self.look.more(Look::Every { history, soon: false });
+                self.look.more(Look::Every { history: self.history_once(), soon: false });
                 ("AnotherSchedd", "the schedd's JobQueueBirthdate is not the one that the jobs were submitted to: its queue was lost, which settles itself after a while, or another schedd answers to its name: check which one does".to_owned())
             }
             Doubt::QueueLost => {

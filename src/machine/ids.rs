@@ -32,6 +32,13 @@ macro_rules! name {
             }
         }
 
+        /// A map by name can be asked with a `&str`: both have the same hash and order.
+        impl std::borrow::Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
         impl From<&str> for $name {
             fn from(text: &str) -> Self {
                 Self(text.into())

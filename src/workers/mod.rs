@@ -1,4 +1,4 @@
-//! One worker per kind of effect: takes a batch, checks the fence, commits the intents, runs the tool, commits the results,
+//! Two workers per kind of effect, one for requests that touch many jobs and one for the others. Each takes a batch, checks the fence, commits the intents, runs the tool, commits the results,
 //! wakes the objects. The order is [`crate::machine::worker`]'s.
 
 mod batch;
@@ -7,6 +7,7 @@ mod err_tail;
 mod plan;
 mod registry;
 mod simple;
+mod sizes;
 mod submit;
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -25,6 +26,7 @@ use crate::machine::{Kind, Request, RequestKey, Settings, Uid};
 
 pub use plan::{Plan, PlanError, Planner};
 pub use registry::Registry;
+pub use sizes::Sizes;
 
 /// Wakes an object for another reconcile.
 pub type Wake = mpsc::Sender<ObjectRef<Observed>>;
@@ -72,6 +74,8 @@ pub struct Shared {
     pub settings: Settings,
     /// Limits of batches and submissions.
     pub limits: Limits,
+    /// What has been learned about them.
+    pub sizes: Sizes,
 }
 
 /// Limits of batches and submissions.
@@ -96,12 +100,25 @@ const FETCH_AGAIN: usize = 4;
 #[derive(Debug)]
 pub struct Workers {
     shared: Arc<Shared>,
-    submit: mpsc::Sender<Job>,
-    remove: mpsc::Sender<Job>,
-    hold: mpsc::Sender<Job>,
-    fetch: mpsc::Sender<Job>,
+    submit: Lanes,
+    remove: Lanes,
+    hold: Lanes,
+    fetch: Lanes,
     fetch_again: [mpsc::Sender<Job>; FETCH_AGAIN],
-    tidy: mpsc::Sender<Job>,
+    tidy: Lanes,
+}
+
+/// The two workers for one kind of effect: what one of them does with very many jobs holds up nobody with few.
+#[derive(Debug)]
+struct Lanes {
+    small: mpsc::Sender<Job>,
+    large: mpsc::Sender<Job>,
+}
+
+impl Lanes {
+    fn of(&self, job: &Job) -> &mpsc::Sender<Job> {
+        if sizes::touches(job) > sizes::LARGE { &self.large } else { &self.small }
+    }
 }
 
 impl Workers {
@@ -114,8 +131,9 @@ impl Workers {
             tasks.spawn(batch::serve(Arc::clone(&shared), receiver));
             sender
         };
-        let (submit, remove, hold, fetch, tidy) = (lane(), lane(), lane(), lane(), lane());
         let fetch_again = std::array::from_fn(|_| lane());
+        let mut lanes = || Lanes { small: lane(), large: lane() };
+        let (submit, remove, hold, fetch, tidy) = (lanes(), lanes(), lanes(), lanes(), lanes());
         (Self { shared, submit, remove, hold, fetch, fetch_again, tidy }, tasks)
     }
 
@@ -123,12 +141,12 @@ impl Workers {
     #[must_use]
     pub fn hand_over(&self, job: Job) -> bool {
         let lane = match job.request.key.kind {
-            Kind::Submit => &self.submit,
-            Kind::Remove => &self.remove,
-            Kind::Hold | Kind::Release => &self.hold,
+            Kind::Submit => self.submit.of(&job),
+            Kind::Remove => self.remove.of(&job),
+            Kind::Hold | Kind::Release => self.hold.of(&job),
             Kind::Fetch if job.request.alone => self.fetch_again(&job.request.key.uid),
-            Kind::Fetch => &self.fetch,
-            Kind::Tidy => &self.tidy,
+            Kind::Fetch => self.fetch.of(&job),
+            Kind::Tidy => self.tidy.of(&job),
             // The controller carries these out itself.
             Kind::AttachFinalizer | Kind::ReleaseFinalizer | Kind::DeleteObject => return false,
         };
@@ -150,7 +168,13 @@ impl Workers {
         uid.hash(&mut hasher);
         let lanes = self.fetch_again.len() as u64;
         let lane = usize::try_from(hasher.finish() % lanes).unwrap_or_default();
-        self.fetch_again.get(lane).unwrap_or(&self.fetch)
+        self.fetch_again.get(lane).unwrap_or(&self.fetch.large)
+    }
+
+    /// Most jobs that the schedd takes in one submission, as far as is known.
+    #[must_use]
+    pub fn jobs_per_submission(&self) -> usize {
+        self.shared.sizes.jobs(self.shared.clock.now())
     }
 
     /// Drops a request whose worker has not taken it up.

@@ -86,6 +86,15 @@ const MAX_ENV_BYTES: usize = 64 * 1024;
 const MIB: u64 = 1 << 20;
 const KIB: u64 = 1 << 10;
 
+impl Plan {
+    /// Whether jobs of both can stand in one submit description: all that does not go into a job's row or its sandbox is the
+    /// same.
+    #[must_use]
+    pub fn same_description(&self, other: &Self) -> bool {
+        self.options == other.options
+    }
+}
+
 impl Planner {
     /// Parses a spec.
     pub fn plan(&self, spec: &HTCJobSpec) -> Result<Plan, PlanError> {

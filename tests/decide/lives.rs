@@ -178,7 +178,7 @@ fn what_does_not_come_is_submitted_again_and_alone() {
     assert_eq!(world.phase(), Some(Phase::Submitted));
     world.fate = |_| Fate::Accepted;
     world.run();
-    assert_eq!(world.reasons(), ["Pending", "Submitted", "Resubmitted"]);
+    assert_eq!(world.reasons(), ["Pending", "Submitted", "AllSubmitted"]);
     assert_eq!(world.counts()[&Kind::Submit], 2);
     let ids: Vec<String> = world.facts.record.jobs.values().map(|job| job.id.to_string()).collect();
     assert_eq!(ids, ["1.0", "2.0", "1.2"]);
@@ -195,7 +195,7 @@ fn what_does_not_come_while_others_run_is_submitted_again() {
     assert_eq!(world.phase(), Some(Phase::Running));
     world.fate = |_| Fate::Accepted;
     world.run();
-    assert_eq!(world.reasons(), ["Pending", "Submitted", "Running", "Resubmitted"]);
+    assert_eq!(world.reasons(), ["Pending", "Submitted", "Running", "AllSubmitted"]);
 }
 
 #[test]
@@ -465,7 +465,7 @@ fn every_row_of_the_table_is_lived() {
     deleted_at_once.step();
     lives.push(delete(deleted_at_once));
     for started in [false, true] {
-        // Resubmitted, in both phases; a condition changes in both.
+        // The last is accepted, in both phases; a condition changes in both.
         let mut world = World::new(2);
         world.fate = |index| if index == Index(1) { Fate::Stuck } else { Fate::Accepted };
         world.settle();

@@ -170,3 +170,14 @@ fn failures_have_words() {
     assert_eq!(message(&decision, ConditionType::Submitted), "cannot write /data: disk full");
     assert_eq!(date(0).0, crate::machine::SCHEDD_NOW);
 }
+
+#[test]
+fn the_steps_before_are_watched_while_the_next_one_is_under_way() {
+    let mut facts = pending(5000);
+    add_attempt(&mut facts, attempt(1, "0-1999"));
+    facts.in_flight = Some(in_flight(&facts, Kind::Submit, true));
+    assert!(!watched(&decide(&facts)), "of the first there is nothing to be seen yet");
+    add_attempt(&mut facts, attempt(2, "2000-3999"));
+    facts.in_flight = Some(in_flight(&facts, Kind::Submit, true));
+    assert!(watched(&decide(&facts)));
+}

@@ -76,7 +76,7 @@ fn a_job_that_vanished_is_looked_for_and_then_lost() {
     facts.evidence.queue = queue(-1, &[]);
     let decision = decide(&facts);
     assert_eq!(state(&decision, 0), JobState::Running);
-    assert!(matches!(decision.look, Look::Every { history: Some(_), soon: true }));
+    assert!(matches!(decision.look, Look::Every { history: Some(_), .. }));
     facts.evidence.history = history(0, &[]);
     let decision = decide(&facts);
     assert_eq!(state(&decision, 0), JobState::Ended(Outcome::Lost(Loss::Vanished)));

@@ -76,7 +76,7 @@ impl Run<'_> {
         if looked {
             self.ask(Kind::AttachFinalizer, Work::AttachFinalizer);
         } else {
-            self.look.more(Look::Every { history: Some(self.reach()), soon: false });
+            self.look.more(Look::Every { history: self.history_once(), soon: false });
         }
     }
 
@@ -164,7 +164,11 @@ impl Run<'_> {
 
     /// Judges what was tried and submits what is missing.
     fn submit(&mut self, spec: &Spec, missing: &Indices, sightings: &Sightings<'_>) {
-        if self.in_flight(Kind::Submit).is_some() {
+        if let Some(request) = self.in_flight(Kind::Submit) {
+            if self.record.attempts.iter().any(|attempt| attempt.attempt != request.key.attempt) {
+                // Jobs of the steps before are being accepted meanwhile.
+                self.look.more(Look::Changes);
+            }
             self.say(ConditionType::Submitted, False, "Submitting", "the jobs are being handed to HTCondor");
             return;
         }
