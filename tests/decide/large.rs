@@ -104,7 +104,12 @@ fn time(facts: &Facts) -> Duration {
 #[case::held(held)]
 #[case::deleted(deleted)]
 fn a_decision_takes_time_in_proportion(#[case] facts: fn(u32) -> Facts) {
-    let (few, many) = (time(&facts(FEW)), time(&facts(MANY)));
-    println!("{FEW} jobs: {few:?}, {MANY} jobs: {many:?}");
-    assert!(many < few * 40 + Duration::from_millis(20), "{few:?} for {FEW} jobs, {many:?} for {MANY}");
+    let (few, many) = (facts(FEW), facts(MANY));
+    let mut seen = Vec::new();
+    // On a busy machine a pair says little; what grows with the square is never in proportion.
+    let in_proportion = (0..20).any(|_| {
+        seen.push((time(&few), time(&many)));
+        seen.last().is_some_and(|(few, many)| *many < *few * 40 + Duration::from_millis(20))
+    });
+    assert!(in_proportion, "times for {FEW} and for {MANY} jobs: {seen:?}");
 }

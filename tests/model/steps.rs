@@ -389,7 +389,7 @@ impl Model {
                     actions.extend((0..).zip(&world.objects).filter_map(|(object, slot)| match slot {
                         Slot::There(job) if !job.deadline && !job.deleting => Some(Action::Deadline(object)),
                         _ => None,
-                    }))
+                    }));
                 }
                 Trouble::Suspend => actions.extend((0..).zip(&world.objects).filter_map(|(object, slot)| match slot {
                     Slot::There(job) if !job.suspend && !job.deleting => Some(Action::Suspend(object)),

@@ -53,13 +53,13 @@ impl Run<'_> {
         if let Some(request) = self.in_flight(Kind::Submit).filter(|request| !request.running) {
             self.action = Action::Cancel(request.key.clone());
         }
-        self.remove_unfinished();
         let recorded: Indices = self.record.jobs.keys().copied().collect();
         let missing = Indices::first(spec.queue).without(&recorded);
         if !missing.is_empty() {
             self.give_up(&missing, sightings);
         }
         if self.known.phase != Phase::Completed {
+            self.remove_unfinished();
             let removed = self.record.requests.get(&Kind::Remove).map(LastRequest::latest);
             self.watch_closely(removed.or(self.known.expired).unwrap_or(self.now));
         }
