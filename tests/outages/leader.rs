@@ -6,10 +6,9 @@ use std::time::Duration;
 use rustix::process::Signal;
 use testbed::{Owned, Scratch, Version, wait_for};
 
-use crate::bed::signals::signal;
+use crate::bed::signals::{Unlimited, signal};
 use crate::bed::{PATIENCE, is_true};
 use crate::site::Site;
-use crate::submitter::parent;
 
 /// A Lease that is soon free.
 const SHORT: [&str; 3] = ["--lease-duration=4s", "--lease-renew-deadline=3s", "--lease-retry=500ms"];
@@ -80,9 +79,9 @@ pub fn a_ledger_each(version: Version) {
     site.gates.shut("condor_submit");
     let caught = here.create(&site.lasting("caught", 2));
     let submitter = site.gates.wait_at("condor_submit");
-    let (sleeper, timeout) = (site.bed.operator_pid(), parent(submitter));
+    let sleeper = site.bed.operator_pid();
     signal(sleeper, Signal::STOP);
-    signal(timeout, Signal::STOP);
+    let _submitter = Unlimited::new(submitter);
 
     let folder = Scratch::new().unwrap();
     let data = folder.dir("data").unwrap();
@@ -129,7 +128,6 @@ pub fn a_ledger_each(version: Version) {
         here.delete(name);
         site.bed.assert_removed(&uid, name);
     }
-    signal(timeout, Signal::KILL);
     other.terminate().unwrap();
     other.wait(PATIENCE).unwrap();
 }
