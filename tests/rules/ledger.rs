@@ -69,8 +69,11 @@ pub fn another_ones_claim(version: Version) {
     let refused = Fault::Status(500, None);
     proxy.add(Rule::new("PATCH", "/htcjobs/one?", refused.clone()));
     site.bed.start_operator();
-    wait_for("some tries to claim it", PATIENCE, || proxy.spoiled(&refused) >= 3).unwrap();
-    assert_eq!(site.gates.calls("condor_submit"), 0, "{}", site.bed.log());
+    wait_for("some tries to claim it", PATIENCE, || {
+        assert_eq!(site.gates.calls("condor_submit"), 0, "submitted before it was claimed");
+        proxy.spoiled(&refused) >= 3
+    })
+    .unwrap();
     proxy.clear();
     let ended = site.assert_complete_once(&here, "one", 1);
     assert_ne!(claim(&ended), first);
