@@ -11,17 +11,17 @@ use crate::bed::{PATIENCE, is_true};
 use crate::site::Site;
 
 /// A Lease that is soon free.
-const SHORT: [&str; 3] = ["--lease-duration=4s", "--lease-renew-deadline=3s", "--lease-retry=500ms"];
+pub const SHORT: [&str; 3] = ["--lease-duration=4s", "--lease-renew-deadline=3s", "--lease-retry=500ms"];
 
 const RENEW_DEADLINE: Duration = Duration::from_secs(3);
 
-fn start(version: Version) -> Site {
+pub fn start(version: Version) -> Site {
     let site = Site::with(version, "", &SHORT);
     site.bed.start_operator();
     site
 }
 
-fn wait_log(operator: &Owned, what: &str) {
+pub fn wait_log(operator: &Owned, what: &str) {
     wait_for(&format!("`{what}` in an operator's log"), PATIENCE, || {
         let text = operator.log_text();
         if text.contains(what) { Ok(()) } else { Err(text) }
@@ -30,7 +30,7 @@ fn wait_log(operator: &Owned, what: &str) {
 }
 
 /// Who holds the Lease, and how often that has changed.
-fn holder(site: &Site) -> (String, String) {
+pub fn holder(site: &Site) -> (String, String) {
     let path = "jsonpath={.spec.holderIdentity} {.spec.leaseTransitions}";
     let text = site.bed.kube.kubectl_ok(&["-n", "htc-operator", "get", "lease", "htc-operator", "-o", path]).unwrap();
     let (holder, transitions) = text.split_once(' ').unwrap();
