@@ -79,8 +79,7 @@ fn words(text: &str) -> String {
 }
 
 const QUEUE: &str = "queue is the number of jobs: write a number from 1 to 100000, or leave it out for one job";
-const IMMUTABLE: &str =
-    "the spec cannot be changed once the HTCJob exists (only suspend can): delete the HTCJob and create it again";
+const IMMUTABLE: &str = "the spec cannot be changed once the HTCJob exists (only suspend, activeDeadlineSeconds and ttlSecondsAfterFinished can): delete the HTCJob and create it again";
 
 #[rstest]
 #[case::no_jobs(json!({ "queue": 0 }), "spec.queue", QUEUE)]

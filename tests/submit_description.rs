@@ -50,7 +50,8 @@ impl Folders {
         }
         let image = Image::resolve("centos", &ImageMap::new()).unwrap();
         let command = Command::parse("bash").unwrap();
-        let payload = Payload { name: "test", image: &image, command: &command, source: "exit 0", binds: &[] };
+        let payload =
+            Payload { name: "test", image: &image, command: &command, source: "exit 0", binds: &[], env: &[] };
         for file in sandbox_files(&payload).unwrap() {
             std::fs::write(root.path().join("sandbox").join(file.name), file.contents).unwrap();
         }
@@ -426,7 +427,7 @@ proptest! {
         let fallback = (Command::parse("bash").unwrap(), Image::resolve("centos", &ImageMap::new()).unwrap());
         let (command, image) = (command.unwrap_or(fallback.0), image.unwrap_or(fallback.1));
         let binds = [bind];
-        let payload = Payload { name: &name, image: &image, command: &command, source: "exit", binds: &binds };
+        let payload = Payload { name: &name, image: &image, command: &command, source: "exit", binds: &binds, env: &[] };
         for payload in [payload, Payload { name: "a.b-c", ..payload }, Payload { name: "x", binds: &[], ..payload }] {
             let Ok(files) = sandbox_files(&payload) else { continue };
             let text = String::from_utf8(files[2].contents.clone()).unwrap();

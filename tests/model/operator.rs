@@ -143,7 +143,12 @@ impl Model {
             Some(_) => Claim::Other,
         };
         let past = past(world, op, object, claim, !self.broken.no_wait_for_strangers);
-        let spec = Spec { queue: self.queues[usize::from(object)], suspend: view.suspend, ..Spec::default() };
+        let spec = Spec {
+            queue: self.queues[usize::from(object)],
+            suspend: view.suspend,
+            deadline: view.deadline.then_some(Duration::ZERO),
+            ttl: None,
+        };
         let object = Object {
             uid: uid(object),
             deleting: view.deleting,
@@ -307,7 +312,7 @@ pub fn lane(request: &Request) -> Lane {
         Kind::Hold | Kind::Release => Lane::Hold,
         Kind::Fetch => Lane::Fetch,
         Kind::Tidy => Lane::Tidy,
-        Kind::Remove | Kind::AttachFinalizer | Kind::ReleaseFinalizer => Lane::Remove,
+        Kind::Remove | Kind::AttachFinalizer | Kind::ReleaseFinalizer | Kind::DeleteObject => Lane::Remove,
     }
 }
 
@@ -327,5 +332,6 @@ pub fn asked(request: &Request) -> String {
         Work::Tidy(indices) => format!("let jobs {indices} of {object} leave the queue"),
         Work::AttachFinalizer => format!("attach the finalizer of {object}"),
         Work::ReleaseFinalizer(_) => format!("release the finalizer of {object}"),
+        Work::DeleteObject => format!("delete {object}"),
     }
 }
