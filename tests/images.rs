@@ -191,7 +191,7 @@ fn a_bad_table_is_an_error_at_the_start() {
         (["--image-prefix=team=/a", "--image=a=/my images"], "the image's path \"/my images\" is not allowed"),
     ] {
         let mut operator = Command::new(env!("CARGO_BIN_EXE_htc-operator"));
-        operator.args(["run", "--schedd=none", "--data-dir=/none"]).args(arguments);
+        operator.env_clear().args(["run", "--schedd=none", "--data-dir=/none"]).args(arguments);
         let done = tool::run("starting the operator", &mut operator, "", bed::PATIENCE).unwrap();
         assert!(!done.status.success() && done.stderr.contains(words), "{arguments:?}: {}", done.stderr);
     }
