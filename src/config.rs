@@ -1,11 +1,11 @@
 //! Every setting of the operator: flags, environment variables, defaults and units.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 
+use crate::condor::payload::{Image, ImageMap, ImagePrefix};
 use crate::lease;
 use crate::machine::Settings;
 use crate::retention;
@@ -58,10 +58,15 @@ pub struct Config {
     #[arg(long, env = "HTC_WATCH_NAMESPACE")]
     pub watch_namespace: Option<String>,
 
-    /// `NAME=FOLDER`: an image name that stands for an unpacked folder on the nodes. May be repeated; in the variable,
-    /// separated by commas.
+    /// `NAME=PATH`: an image name that stands for an unpacked folder or a `.sif` file on the nodes. May be repeated; in
+    /// the variable, separated by commas.
     #[arg(long = "image", env = "HTC_IMAGES", value_delimiter = ',', value_parser = parse_image)]
     pub images: Vec<(String, String)>,
+
+    /// `PREFIX=TARGET`: image names that begin with PREFIX stand for TARGET and the rest of the name; TARGET is a folder of
+    /// unpacked images on the nodes or another registry. May be repeated; in the variable, separated by commas.
+    #[arg(long = "image-prefix", env = "HTC_IMAGE_PREFIXES", value_delimiter = ',')]
+    pub image_prefixes: Vec<ImagePrefix>,
 
     /// Folders that are bound into the payload's container where a node has them.
     #[arg(long = "bind", env = "HTC_BINDS", value_delimiter = ',', default_values_t = ["/cvmfs", "/afs", "/eos"].map(str::to_owned))]
@@ -208,7 +213,7 @@ impl Config {
         if self.submit_limit > self.submit_limit_max {
             return Err("--submit-limit must not be longer than --submit-limit-max".to_owned());
         }
-        Ok(())
+        self.image_map().map(drop)
     }
 
     /// The ledger's file.
@@ -229,10 +234,10 @@ impl Config {
         retention::Times { output: self.keep_output, rows: self.keep_rows, every: self.housekeeping }
     }
 
-    /// Image names and their folders.
-    #[must_use]
-    pub fn image_map(&self) -> BTreeMap<String, String> {
-        self.images.iter().cloned().collect()
+    /// What the site makes of image names.
+    pub fn image_map(&self) -> Result<ImageMap, String> {
+        ImageMap::with(self.images.iter().cloned(), self.image_prefixes.iter().cloned())
+            .map_err(|error| format!("--image-prefix: {error}"))
     }
 
     /// Name of this process among those that want to lead.
@@ -275,10 +280,10 @@ impl Config {
 }
 
 fn parse_image(text: &str) -> Result<(String, String), String> {
-    text.split_once('=')
-        .filter(|(name, folder)| !name.is_empty() && folder.starts_with('/'))
-        .map(|(name, folder)| (name.to_owned(), folder.to_owned()))
-        .ok_or_else(|| "write NAME=/absolute/folder".to_owned())
+    let pair = text.split_once('=').filter(|(name, path)| !name.is_empty() && path.starts_with('/'));
+    let (name, path) = pair.ok_or_else(|| "write NAME=/absolute/path".to_owned())?;
+    Image::resolve(path, &ImageMap::new()).map_err(|error| error.to_string())?;
+    Ok((name.to_owned(), path.to_owned()))
 }
 
 fn parse_duration(text: &str) -> Result<Duration, String> {
@@ -350,9 +355,9 @@ mod tests {
     }
 
     #[test]
-    fn images_are_pairs_of_name_and_folder() {
+    fn images_are_pairs_of_name_and_path() {
         assert_eq!(parse_image("centos=/images/c"), Ok(("centos".to_owned(), "/images/c".to_owned())));
-        for bad in ["centos", "=/x", "centos=relative"] {
+        for bad in ["centos", "=/x", "centos=relative", "centos=/my images"] {
             assert!(parse_image(bad).is_err(), "{bad}");
         }
     }

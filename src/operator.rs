@@ -130,7 +130,7 @@ pub async fn run(config: Config) -> Result<(), StartError> {
     };
     let planner = Planner {
         data: config.data_dir.clone(),
-        images: config.image_map(),
+        images: config.image_map().map_err(StartError::Setting)?,
         binds: config.binds.iter().filter(|bind| !bind.is_empty()).cloned().collect(),
         site_defaults,
         output_limit: config.output_limit(),

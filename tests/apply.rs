@@ -334,7 +334,7 @@ fn the_resource_reads_well() {
         (
             "htcjob.spec.script",
             &[
-                "Container image: a name in a registry, or a name that the site maps to an unpacked folder.",
+                "A path is that of an unpacked folder or of a file in Apptainer's format, `/eos/project/images/root.sif`.",
                 "The program in the image that runs the script",
                 "Contents of the script, at most 256 KiB; from about 200 KiB `kubectl apply` needs `--server-side`. Its first argument is the number of the job, from 0.",
             ],

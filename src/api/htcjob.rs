@@ -198,8 +198,9 @@ pub struct EnvVar {
         .message("queue is the number of jobs: write a number from 1 to 100000, or leave it out for one job").field_path(".queue")
 )]
 pub struct Script {
-    /// Container image: a name in a registry, or a name that the site maps to an unpacked folder.
-    /// Also the absolute path of an unpacked folder on the nodes.
+    /// Container image: a name as docker writes it, `[registry/]name[:tag][@digest]`, or an absolute path on the nodes.
+    /// A path is that of an unpacked folder or of a file in Apptainer's format, `/eos/project/images/root.sif`.
+    /// A name may stand for a folder or a mirror of the site's; any other is pulled from its registry by Apptainer on the node.
     #[schemars(length(max = 1024))]
     pub image: String,
     /// The program in the image that runs the script, with options if it needs any: `bash`, `Rscript`, `bash -e`.

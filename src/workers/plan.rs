@@ -18,7 +18,7 @@ use crate::machine::{Index, Uid};
 pub struct Planner {
     /// The operator's data folder.
     pub data: PathBuf,
-    /// Image names and their folders.
+    /// What the site makes of image names.
     pub images: ImageMap,
     /// Folders bound into the container.
     pub binds: Vec<String>,

@@ -4,14 +4,14 @@
 //! parsed here, so that the shell never reads anything it could take for its own language. Further keys may be added in
 //! version 1: `job.sh` skips what it does not know.
 
-use std::collections::BTreeMap;
-
 mod command;
 mod image;
+mod image_map;
 
 pub use crate::api::PayloadFailure;
 pub use command::{Command, CommandError};
 pub use image::{Image, ImageError};
+pub use image_map::{ImageMap, ImagePrefix, ImagePrefixError};
 
 /// File name of the program that HTCondor starts.
 pub const JOB_SH: &str = "job.sh";
@@ -100,9 +100,6 @@ fn payload_conf(payload: &Payload) -> Result<String, PayloadError> {
 fn one_line(value: &str) -> String {
     value.replace('\\', "\\\\").replace('\n', "\\n")
 }
-
-/// Names of images that a site keeps as unpacked folders, and the folders.
-pub type ImageMap = BTreeMap<String, String>;
 
 #[cfg(test)]
 mod tests {
