@@ -66,11 +66,18 @@ impl Cluster {
             .asking("create HTCJobs")
     }
 
-    /// Deletes all HTCJobs of a namespace with one request.
+    /// Deletes all HTCJobs of a namespace, many at the same time: the API server itself deletes a collection one by one.
     pub(crate) fn delete_all(&self, namespace: &str) -> Result<()> {
         let api = self.api(namespace);
-        let (how, which) = (DeleteParams::default(), ListParams::default());
-        self.runtime.block_on(api.delete_collection(&how, &which)).map(drop).asking("delete HTCJobs")
+        let parameters = DeleteParams::default();
+        let deleted = futures::stream::iter(self.seen.all(namespace).into_keys()).map(|name| {
+            let (api, parameters) = (&api, &parameters);
+            async move { api.delete(&name, parameters).await.map(drop) }
+        });
+        self.runtime
+            .block_on(deleted.buffer_unordered(PARALLEL).try_collect::<Vec<()>>())
+            .map(drop)
+            .asking("delete HTCJobs")
     }
 
     pub(crate) fn requests(&self) -> Result<Requests> {
@@ -106,10 +113,14 @@ impl Requests {
 
     /// Writes of HTCJobs, their statuses and Events.
     pub(crate) fn writes(&self) -> u64 {
-        let writes = |(resource, verb): &(String, String)| {
-            (resource == "htcjobs" || resource == "events") && !["GET", "LIST", "WATCH"].contains(&verb.as_str())
-        };
-        self.0.iter().filter(|(key, _)| writes(key)).map(|(_, count)| count).sum()
+        self.0.iter().filter(|(key, _)| is_write(key)).map(|(_, count)| count).sum()
+    }
+
+    /// As in `1000 POST events, 2000 APPLY htcjobs`: writes of HTCJobs, their statuses and Events.
+    pub(crate) fn words(&self) -> String {
+        let writes = self.0.iter().filter(|(key, _)| is_write(key));
+        let words: Vec<String> = writes.map(|((resource, verb), count)| format!("{count} {verb} {resource}")).collect();
+        if words.is_empty() { "none".to_owned() } else { words.join(", ") }
     }
 
     /// Reads of HTCJobs: lists, and watches that have ended.
@@ -126,6 +137,10 @@ impl Requests {
             |(resource, verb): &(String, String)| resource == "leases" && ["PUT", "PATCH"].contains(&verb.as_str());
         self.0.iter().filter(|(key, _)| renews(key)).map(|(_, count)| count).sum()
     }
+}
+
+fn is_write((resource, verb): &(String, String)) -> bool {
+    (resource == "htcjobs" || resource == "events") && !["GET", "LIST", "WATCH"].contains(&verb.as_str())
 }
 
 /// An HTCJob to be created.

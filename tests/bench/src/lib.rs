@@ -45,6 +45,8 @@ pub struct Options {
     pub queue: u32,
     /// Row 4: HTCJobs whose ends are seen.
     pub ends: u32,
+    /// Row 4: seconds over which they end; two of the tracker's intervals.
+    pub spread: u32,
     /// Rows 5, 6 and 8: finished HTCJobs.
     pub finished: Vec<u32>,
     /// Rows 5 and 8: how long it is looked on.
@@ -65,12 +67,15 @@ impl Options {
             at_once: vec![100, 1000],
             queue: 1000,
             ends: 100,
+            spread: 40,
             finished: vec![1000, 3000, 10_000],
             window: Duration::from_mins(1),
             huge: 100_000,
         }
     }
 }
+
+type Measurement = fn(&mut Bed, &raw::Raw, &Options, &mut Report) -> Result<()>;
 
 /// Measures; a row that cannot be measured does not stop the others.
 pub fn measure(options: &Options) -> Result<Report> {
@@ -79,7 +84,6 @@ pub fn measure(options: &Options) -> Result<Report> {
     say("starting etcd, kube-apiserver, an HTCondor pool and the operator");
     let mut bed = Bed::start(&options.program, &options.crd, options.version)?;
     let raw = bed.by_hand()?;
-    type Measurement = fn(&mut Bed, &raw::Raw, &Options, &mut Report) -> Result<()>;
     let measurements: [(&[u8], Measurement); 5] = [
         (&[1, 3], rows::at_once::measure),
         (&[2], rows::queue::measure),

@@ -68,7 +68,7 @@ impl Raw {
                     while let Some(description) = descriptions.get(next.fetch_add(1, Ordering::Relaxed)) {
                         match self.run("condor_submit", &["-spool", "-terse", "-"], description) {
                             Ok(_) => {
-                                ends.lock().unwrap_or_else(PoisonError::into_inner).push(began.elapsed().as_secs_f64())
+                                ends.lock().unwrap_or_else(PoisonError::into_inner).push(began.elapsed().as_secs_f64());
                             }
                             Err(error) => {
                                 *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);

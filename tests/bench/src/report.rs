@@ -87,8 +87,7 @@ impl Report {
 }
 
 /// What this machine is, in one line.
-#[must_use]
-pub fn machine() -> String {
+pub(crate) fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
     let memory = read("/proc/meminfo");

@@ -138,8 +138,8 @@ impl Seen {
                 let seen = format!("{objects} HTCJobs, {with_ids} with all ids ({ids}), {finished} finished{broken}");
                 return Err(Error::Waited { what: what.to_owned(), limit, seen });
             }
-            let waited = self.0.1.wait_timeout(state, left.min(Duration::from_secs(1)));
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let notified = self.0.1.wait_timeout(state, left.min(Duration::from_secs(1)));
+            state = notified.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }

@@ -14,10 +14,8 @@ use crate::report::{Line, Report};
 use crate::svg::Chart;
 use crate::{Options, say};
 
-/// The jobs end one after another over so many seconds: two of the tracker's intervals.
-const SPREAD: u32 = 40;
-/// Before that, all of them start.
-const HEAD: u32 = 20;
+/// So many jobs start in a second.
+const STARTS: u32 = 5;
 /// How often somebody looks by hand.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -27,7 +25,7 @@ pub(crate) fn measure(bed: &mut Bed, _: &Raw, options: &Options, report: &mut Re
     bed.pool.set_start(true)?;
     let namespace = bed.namespace()?;
     let jobs = (0..count).map(|number| {
-        let source = format!("sleep {}\necho \"$EPOCHREALTIME\"", HEAD + SPREAD * number / count);
+        let source = format!("sleep {}\necho \"$EPOCHREALTIME\"", count / STARTS + options.spread * number / count);
         htcjob(&format!("end{number}"), 1, &source)
     });
     bed.cluster.create(&namespace, jobs)?;
