@@ -88,8 +88,8 @@ pub fn measure(options: &Options) -> Result<Report> {
         (&[1, 3], rows::at_once::measure),
         (&[2], rows::queue::measure),
         (&[4], rows::ends::measure),
-        (&[5, 6, 8], rows::finished::measure),
         (&[7], rows::huge::measure),
+        (&[5, 6, 8], rows::finished::measure),
     ];
     for (rows, measurement) in measurements {
         let wanted: Vec<String> = rows.iter().filter(|row| options.rows.contains(row)).map(u8::to_string).collect();

@@ -124,10 +124,10 @@ impl Seen {
         limit: Duration,
         wanted: impl Fn(&Tally) -> bool,
     ) -> Result<Instant> {
-        let began = Instant::now();
+        let (began, none) = (Instant::now(), Tally::default());
         let mut state = self.state();
         loop {
-            if state.tallies.get(namespace).is_some_and(&wanted) {
+            if wanted(state.tallies.get(namespace).unwrap_or(&none)) {
                 return Ok(Instant::now());
             }
             let left = limit.saturating_sub(began.elapsed());
