@@ -1,6 +1,7 @@
 //! Watches `HTCJob`s; for each: gather the facts, decide, commit, hand the request over, publish.
 
 mod events;
+mod first_list;
 mod gather;
 mod publish;
 mod reconcile;
@@ -27,6 +28,7 @@ use crate::tracker::Tracker;
 use crate::workers::{Planner, Workers};
 
 pub use events::Publisher;
+use first_list::FirstList;
 
 /// An `HTCJob` as it is watched: one that cannot be decoded does not end the watch, and can still be deleted.
 pub type Observed = DeserializeGuard<HTCJob>;
@@ -114,6 +116,8 @@ pub async fn run(
     let api: Api<Observed> =
         namespace.map_or_else(|| Api::all(client.clone()), |name| Api::namespaced(client.clone(), name));
     let (reader, writer) = reflector::store();
+    let first = Arc::new(FirstList::default());
+    let listed = Arc::clone(&first);
     let watch = watcher(api, watcher::Config::default())
         .default_backoff()
         .modify(|object| {
@@ -121,8 +125,9 @@ pub async fn run(
             object.annotations_mut().remove("kubectl.kubernetes.io/last-applied-configuration");
         })
         .reflect(writer)
-        .inspect(|event| {
-            if let Err(error) = event {
+        .inspect(move |event| match event {
+            Ok(event) => listed.seen(event),
+            Err(error) => {
                 tracing::warn!(%error, "the watch of HTCJobs broke; it is begun again (is the CRD installed?)");
             }
         })
@@ -138,10 +143,15 @@ pub async fn run(
         .reconcile_on(wakes)
         .graceful_shutdown_on(stop)
         .run(reconcile::reconcile, reconcile::on_error, context)
-        .for_each(|result| async move {
-            if let Err(controller::Error::ReconcilerFailed(error, object)) = result {
-                tracing::warn!(%error, %object, "a reconcile failed; it is tried again");
+        .for_each(|result| {
+            match result {
+                Ok((object, _)) => first.reconciled(&object),
+                Err(controller::Error::ReconcilerFailed(error, object)) => {
+                    tracing::warn!(%error, %object, "a reconcile failed; it is tried again");
+                }
+                Err(_) => {}
             }
+            futures::future::ready(())
         })
         .await;
 }

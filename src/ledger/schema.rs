@@ -82,7 +82,8 @@ create table if not exists transitions(
     reason text not null, warning integer not null, eventAt integer,
     primary key(uid, seq)
 ) without rowid;
-create index if not exists transitions_untold on transitions(uid, seq) where eventAt is null;
+drop index if exists transitions_untold;
+create index if not exists transitions_to_tell on transitions(time, uid, seq) where eventAt is null;
 create table if not exists ledger(key text primary key, value text not null) without rowid;
 ";
 
