@@ -29,6 +29,8 @@ fn server() -> &'static Kube {
         kube.kubectl_ok(&["apply", "-f", &folder("crd")]).unwrap();
         // It is Established a little before its objects can be had.
         wait_for("HTCJobs on the API server", LIMIT, || kube.kubectl_ok(&["get", "htcjobs"])).unwrap();
+        // Its description comes later still.
+        wait_for("HTCJobs to be described", LIMIT, || kube.kubectl_ok(&["explain", "htcjobs"])).unwrap();
         kube
     })
 }

@@ -128,7 +128,7 @@ pub struct HTCJobSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active_deadline_seconds: Option<i64>,
 
-    /// Seconds from status.completionTime after which the HTCJob is deleted; its output folder stays.
+    /// Seconds from status.completionTime after which the HTCJob is deleted; its output stays as long as the site keeps it.
     /// It is not deleted while HTCondor still has output of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds_after_finished: Option<i64>,

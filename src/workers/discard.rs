@@ -104,7 +104,7 @@ mod tests {
     fn planner(data: &Path) -> Planner {
         Planner {
             data: data.to_owned(),
-            images: std::collections::BTreeMap::new(),
+            images: crate::condor::payload::ImageMap::new(),
             binds: Vec::new(),
             site_defaults: HtcOpts::default(),
             output_limit: None,

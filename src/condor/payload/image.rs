@@ -63,7 +63,7 @@ impl Image {
             Some(path) => Self::path(path),
             None if text.starts_with('/') => Self::path(text),
             None if name.contains("://") => Err(ImageError::Scheme),
-            None if text.ends_with(".sif") => Err(ImageError::RelativeFile(text.to_owned())),
+            None if is_file_name(text) => Err(ImageError::RelativeFile(text.to_owned())),
             None if is_reference(name) => Ok(map.place(name)),
             None => Err(ImageError::Reference(text.to_owned())),
         }
@@ -92,6 +92,10 @@ pub(super) fn is_path(path: &str) -> bool {
     let plain = path.chars().all(|c| c.is_ascii_alphanumeric() || "-._/:@+=".contains(c));
     let whole = path.strip_prefix('/').is_some_and(|rest| rest.split('/').all(|part| !matches!(part, "" | "." | "..")));
     plain && whole
+}
+
+fn is_file_name(text: &str) -> bool {
+    std::path::Path::new(text).extension().is_some_and(|extension| extension.eq_ignore_ascii_case("sif"))
 }
 
 /// The grammar of `distribution/reference`, which docker and Apptainer share.
@@ -158,7 +162,7 @@ mod tests {
             folder("/eos/project/images/root-6.32.sif")
         );
         assert_eq!(Image::resolve("r.sif", &map), folder("/images/r.sif"));
-        for file in ["my.sif", "team/my.sif", "./my.sif"] {
+        for file in ["my.sif", "team/my.SIF", "./my.sif"] {
             assert_eq!(Image::resolve(file, &map), Err(ImageError::RelativeFile(file.to_owned())));
         }
         assert!(matches!(Image::resolve("bad", &map), Err(ImageError::Path(_))));

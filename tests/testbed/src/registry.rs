@@ -46,7 +46,7 @@ impl Registry {
         Account::unprivileged().write(&file, config, 0o644)?;
         let server = Spec::new(assets.registry(), scratch.path().join("registry.log")).arg("serve").arg(&file);
         let registry = Self { server: Owned::spawn(&server)?, port, scratch };
-        wait_for("the image registry", READY, || registry.request(&["--head", &registry.url("")]))
+        wait_for("the image registry", READY, || request(&["--head", &registry.url("")]))
             .map_err(|error| registry.server.must_run().err().unwrap_or(error))?;
         Ok(registry)
     }
@@ -75,13 +75,13 @@ impl Registry {
 "layers":[{{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":"{layer_digest}","size":{layer_size}}}]}}"#
         );
         let manifest = self.file("manifest.json", &manifest)?;
-        self.put(&self.url(&format!("{name}/manifests/{tag}")), MANIFEST, &manifest)?;
+        put(&self.url(&format!("{name}/manifests/{tag}")), MANIFEST, &manifest)?;
         digest(&manifest)
     }
 
     /// Uploads a blob; gives its digest and its size.
     fn upload(&self, name: &str, blob: &Path) -> Result<(String, u64)> {
-        let answer = self.request(&["--request", "POST", "--include", &self.url(&format!("{name}/blobs/uploads/"))])?;
+        let answer = request(&["--request", "POST", "--include", &self.url(&format!("{name}/blobs/uploads/"))])?;
         let place = answer.lines().find_map(|line| {
             let (field, value) = line.split_once(':')?;
             field.eq_ignore_ascii_case("location").then(|| value.trim().to_owned())
@@ -92,21 +92,9 @@ impl Registry {
         })?;
         let digest = digest(blob)?;
         let and = if place.contains('?') { '&' } else { '?' };
-        self.put(&format!("{place}{and}digest={digest}"), "application/octet-stream", blob)?;
+        put(&format!("{place}{and}digest={digest}"), "application/octet-stream", blob)?;
         let size = fs::metadata(blob).map_or(0, |file| file.len());
         Ok((digest, size))
-    }
-
-    fn put(&self, url: &str, kind: &str, file: &Path) -> Result<()> {
-        let (kind, data) = (format!("Content-Type: {kind}"), format!("@{}", file.display()));
-        self.request(&["--request", "PUT", "--header", &kind, "--data-binary", &data, url]).map(drop)
-    }
-
-    /// No proxy of this machine stands between the test bed and itself.
-    fn request(&self, arguments: &[&str]) -> Result<String> {
-        let mut curl = Command::new("curl");
-        curl.args(["--silent", "--show-error", "--fail-with-body", "--noproxy", "*"]).args(arguments);
-        run_ok("asking the image registry", &mut curl, "", CALL)
     }
 
     fn url(&self, path: &str) -> String {
@@ -118,6 +106,18 @@ impl Registry {
         Account::unprivileged().write(&path, text, 0o644)?;
         Ok(path)
     }
+}
+
+fn put(url: &str, kind: &str, file: &Path) -> Result<()> {
+    let (kind, data) = (format!("Content-Type: {kind}"), format!("@{}", file.display()));
+    request(&["--request", "PUT", "--header", &kind, "--data-binary", &data, url]).map(drop)
+}
+
+/// No proxy of this machine stands between the test bed and itself.
+fn request(arguments: &[&str]) -> Result<String> {
+    let mut curl = Command::new("curl");
+    curl.args(["--silent", "--show-error", "--fail-with-body", "--noproxy", "*"]).args(arguments);
+    run_ok("asking the image registry", &mut curl, "", CALL)
 }
 
 /// A file's digest as registries write it.
