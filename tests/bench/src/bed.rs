@@ -112,7 +112,7 @@ impl Bed {
     /// that it was.
     pub(crate) fn wait_caught_up(&self, began: Instant) -> Result<Duration> {
         let operator = self.operator()?;
-        while began.elapsed() < Duration::from_mins(10) {
+        while began.elapsed() < PATIENCE {
             if operator.log_text().contains(CAUGHT_UP) {
                 return Ok(began.elapsed());
             }
