@@ -81,7 +81,7 @@ impl Schedd {
         self.no_match_is_fine(TOOL, result)
     }
 
-    /// ClassAd expression for these jobs; at most 50 objects and 2,000 jobs stay far from the limits of 400 alternatives and
+    /// ClassAd expression for these jobs; at most 300 objects and some thousand jobs stay far from the limits of 400 alternatives and
     /// 128 KiB.
     async fn jobs_by_index(&self, jobs: &[(&Uid, &Indices)]) -> Result<String, Unknown> {
         let each: Vec<String> = jobs

@@ -133,7 +133,7 @@ impl Planner {
         self.output(name, uid).join(index.to_string())
     }
 
-    /// Writes the files of the sandbox and makes the output folders. What is there already stays.
+    /// Writes the files of the sandbox and makes the output folders. What is there as it should be stays.
     pub fn prepare(&self, name: &ObjectName, uid: &Uid, plan: &Plan, indices: &Indices) -> Result<(), String> {
         let payload = Payload {
             name: &name.name,
@@ -153,7 +153,7 @@ impl Planner {
         make_folder(&sandbox).map_err(failed(&sandbox))?;
         for file in files {
             let path = sandbox.join(file.name);
-            if !path.exists() {
+            if fs::read(&path).map_or(true, |there| there != file.contents) {
                 write_whole(&path, file.mode, &file.contents).map_err(failed(&path))?;
             }
         }
@@ -271,12 +271,12 @@ fn make_folder(path: &Path) -> std::io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o755).create(path)
 }
 
-/// Writes a file under another name first, so that it is there whole or not at all.
+/// Writes a file under another name first: no reader sees half of it. It is not brought to the disk: after a power failure
+/// it is compared with what it should be before it is used again.
 fn write_whole(path: &Path, mode: u32, contents: &[u8]) -> std::io::Result<()> {
     let new = path.with_extension("new");
     let _ = fs::remove_file(&new);
     let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;
     file.write_all(contents)?;
-    file.sync_all()?;
     fs::rename(&new, path)
 }

@@ -126,7 +126,7 @@ fn removal_that_takes_time(#[values(Version::Trixie, Version::Sid)] version: Ver
     let (uid, ids) = create_and_wait(&here, &jobs("stubborn", 2, STUBBORN), "running");
     let seen = delete(&here, "stubborn", &uid);
     let waiting: Vec<&Value> = seen.iter().filter(|object| object["status"]["phase"] == "Terminating").collect();
-    assert!(waiting.len() >= 3, "seen {} times while HTCondor removed the jobs", waiting.len());
+    assert!(!waiting.is_empty(), "never seen while HTCondor removed the jobs");
     for object in &waiting {
         assert!(!object["metadata"]["finalizers"].is_null());
         assert_eq!(condition(object, "JobsRemoved").unwrap()["status"], "False", "{object:#}");
