@@ -1,5 +1,5 @@
 //! The soak: `HTCJob`s are created, completed, suspended, resumed, held by hand and deleted while the operator is killed at
-//! random, again and again. Afterwards everything that can be seen is compared with what was asked for.
+//! random, again and again. Most have one job, some three, a few two hundred; once in each round many come at once. Afterwards everything that can be seen is compared with what was asked for.
 //!
 //! `make test` kills 60 times with each version of HTCondor, `make soak KILLS=500` as often as one likes. What happens to
 //! an `HTCJob` is a [`plan::Plan`]; [`driver`] does it, [`killer`] kills, [`collect`] looks, [`checker`] judges.
@@ -33,7 +33,8 @@ mod report;
 mod submitter;
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -62,6 +63,12 @@ pub struct Soak {
     killed: AtomicUsize,
     /// `HTCJob`s that were seen to have ended, or to be deleted.
     ended: AtomicUsize,
+    /// Whoever has it starts the operator; the driver takes it while it creates a crowd.
+    next_life: Mutex<()>,
+    /// A crowd was created since the operator was last started.
+    crowded: AtomicBool,
+    /// The operator that runs is not killed any more.
+    rests: AtomicBool,
     began: Instant,
 }
 
@@ -79,17 +86,21 @@ impl Soak {
             _scratch: scratch,
             killed: AtomicUsize::new(0),
             ended: AtomicUsize::new(0),
+            next_life: Mutex::new(()),
+            crowded: AtomicBool::new(false),
+            rests: AtomicBool::new(false),
             began: Instant::now(),
         }
     }
 
-    /// One round: as many `HTCJob`s as there are plans, `kills` times the end of the operator, and then rest. What is wrong
+    /// One round: the `HTCJob`s of its plans, `kills` times the end of the operator, and then rest. What is wrong
     /// after it, and the uids of its `HTCJob`s.
     fn round(&self, kills: usize, dice: &mut Dice, former: &[String], summary: &mut Summary) -> Vec<String> {
         let here = self.bed.namespace();
         let plans = Plan::round(dice);
         let (mut at_kills, before) = (dice.fork(), self.killed.load(Ordering::Relaxed));
         let before_ended = self.ended.load(Ordering::Relaxed);
+        self.rests.store(false, Ordering::Relaxed);
         // Creation keeps step with the kills, and is over when six of ten are done.
         let turn = || {
             let kill = self.killed.load(Ordering::Relaxed) - before;
@@ -101,7 +112,7 @@ impl Soak {
             (lives, killer.join().unwrap())
         });
         summary.tally.add(tally);
-        self.ended.store(before_ended + ROUND, Ordering::Relaxed);
+        self.ended.store(before_ended + lives.len(), Ordering::Relaxed);
         let found = self.settle(&here, lives, former);
         violations.extend(check(&found));
         summary.add(&found);

@@ -173,16 +173,18 @@ impl Submission {
     }
 
     /// What the end of a submitter says about the size of submissions. One that goes again in smaller parts is no refusal that
-    /// anybody need know of.
+    /// anybody need know of: where HTCJobs went together it may be the fault of any of them, and who is refused alone is told.
     fn learn(submitted: &mut Submitted, batch: &Batch, now: Timestamp) {
         let jobs = batch.jobs.iter().map(|job| indices(job).len()).sum();
         match (submitted.status, &submitted.message) {
             (Some(0), _) => batch.shared.sizes.accepted(jobs),
-            (Some(_), Some(words)) if batch.shared.sizes.refused(words, jobs, now) == Refusal::TooMany => {
-                submitted.message = None;
-            }
+            (Some(_), Some(words)) => match batch.shared.sizes.refused(words, jobs, now) {
+                Refusal::TooMany => submitted.message = None,
+                Refusal::Other if batch.jobs.len() > 1 => submitted.message = None,
+                Refusal::Full | Refusal::Other => {}
+            },
             (None, _) if submitted.timed_out => batch.shared.sizes.took_too_long(jobs),
-            (Some(_) | None, _) => {}
+            (Some(_), None) | (None, _) => {}
         }
     }
 

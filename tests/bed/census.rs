@@ -45,6 +45,20 @@ impl Bed {
         seen.into_values().collect()
     }
 
+    /// All jobs that HTCondor has or had, by the `HTCJob`'s uid: one query for very many of them.
+    pub fn jobs_of_all(&self) -> BTreeMap<String, Vec<Seen>> {
+        let constraint = "HTCJobUID =!= undefined";
+        let attributes = [ATTRIBUTES, &["HTCJobUID"]].concat();
+        let mut rows = self.queue(constraint, &attributes);
+        rows.extend(self.history(constraint, &attributes));
+        let mut all: BTreeMap<String, BTreeMap<String, Seen>> = BTreeMap::new();
+        for row in &rows {
+            let seen = seen(row);
+            all.entry(row[ATTRIBUTES.len()].clone()).or_default().insert(seen.id.clone(), seen);
+        }
+        all.into_iter().map(|(uid, jobs)| (uid, jobs.into_values().collect())).collect()
+    }
+
     /// Each index of the `HTCJob` has exactly one job that counts, and that job has started; no other ever started,
     /// unless it came late. Gives the jobs that count.
     pub fn assert_once(&self, uid: &str, what: &str, jobs: u32) -> Vec<Seen> {

@@ -74,6 +74,11 @@ impl Bed {
         operator.wait(PATIENCE).unwrap()
     }
 
+    /// Whether an operator was started and nobody has ended it.
+    pub fn has_operator(&self) -> bool {
+        self.operator.lock().unwrap().is_some()
+    }
+
     /// How the operator ended if it did so by itself, and what it said.
     pub fn operator_ended(&self) -> Option<(ExitStatus, String)> {
         let operator = self.operator.lock().unwrap();

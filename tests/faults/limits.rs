@@ -92,6 +92,7 @@ pub fn one_bad_spoils_nobody(version: Version) {
     for number in 0..GOOD {
         let ended = site.assert_complete_once(&here, &good(number), 1);
         assert!(ended["status"]["attempt"].as_u64() <= Some(3), "{ended:#}");
+        assert_eq!(here.count_events(&good(number), "SubmitRefused"), 0, "it is not its fault");
     }
     here.wait_says("refused", "Submitted", "False", "SubmitRefused");
 }

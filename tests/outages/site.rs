@@ -83,10 +83,15 @@ impl Site {
         fs::write(self.runs.join(format!("finish-{name}")), "").unwrap();
     }
 
+    /// The file in which payloads note that they ran, a line each: `name.index`.
+    pub fn ran(&self) -> PathBuf {
+        self.runs.join("ran")
+    }
+
     /// How often a payload ran.
     pub fn runs(&self, name: &str, index: u32) -> usize {
         let wanted = format!("{name}.{index}");
-        fs::read_to_string(self.runs.join("ran")).unwrap_or_default().lines().filter(|line| *line == wanted).count()
+        fs::read_to_string(self.ran()).unwrap_or_default().lines().filter(|line| *line == wanted).count()
     }
 
     /// The `HTCJob` has succeeded with the output of each job here, by the ads each job ran once and by its own word

@@ -5,9 +5,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use testbed::wait_for;
 
 use crate::Soak;
-use crate::bed::Namespace;
+use crate::bed::{Namespace, PATIENCE};
 use crate::plan::{Act, Plan, Step};
 
 /// An `HTCJob` that was created, and how it was seen.
@@ -33,17 +34,18 @@ pub fn rank(status: &Value) -> usize {
     PHASES.iter().position(|phase| status["phase"] == *phase).map_or(0, |at| at + 1)
 }
 
-/// Lives the plans of one round. `turn` says how many of them may have been created by now.
-pub fn drive(soak: &Soak, here: &Namespace<'_>, plans: Vec<Plan>, turn: &dyn Fn() -> usize) -> Vec<Life> {
+/// Lives the plans of one round. `turn` says how many of the lists may have been created by now.
+pub fn drive(soak: &Soak, here: &Namespace<'_>, plans: Vec<Vec<Plan>>, turn: &dyn Fn() -> usize) -> Vec<Life> {
     let before = soak.ended.load(Ordering::Relaxed);
     let mut waiting = plans.into_iter();
     let mut lives: Vec<Life> = Vec::new();
+    let mut created = 0;
     loop {
-        if lives.len() < turn()
-            && let Some(plan) = waiting.next()
+        if created < turn()
+            && let Some(plans) = waiting.next()
         {
-            let uid = here.create(&plan.object(&soak.records));
-            lives.push(Life::new(plan, uid, Vec::new()));
+            lives.extend(soak.create(here, plans));
+            created += 1;
         }
         let objects = here.all();
         let ended = lives.iter().filter(|life| life.seen.last().map_or(0, rank) >= ENDED).count();
@@ -90,6 +92,29 @@ impl Life {
 }
 
 impl Soak {
+    fn create(&self, here: &Namespace<'_>, mut plans: Vec<Plan>) -> Vec<Life> {
+        if plans.len() == 1 {
+            let plan = plans.remove(0);
+            let uid = here.create(&plan.object(&self.records));
+            return vec![Life::new(plan, uid, Vec::new())];
+        }
+        // kubectl creates them one after another: the next operator is to find all of them at once.
+        let next = self.next_life.lock().unwrap();
+        wait_for("the operator to be dead", PATIENCE, || {
+            !self.bed.has_operator() || self.rests.load(Ordering::Relaxed)
+        })
+        .unwrap();
+        here.create_all(&plans.iter().map(|plan| plan.object(&self.records)).collect::<Vec<_>>());
+        self.crowded.store(true, Ordering::Relaxed);
+        drop(next);
+        let objects = here.all();
+        let uid = |plan: &Plan| {
+            let object = objects.iter().find(|object| object["metadata"]["name"] == plan.name.as_str()).unwrap();
+            object["metadata"]["uid"].as_str().unwrap().to_owned()
+        };
+        plans.into_iter().map(|plan| (uid(&plan), plan)).map(|(uid, plan)| Life::new(plan, uid, Vec::new())).collect()
+    }
+
     fn act(&self, here: &Namespace<'_>, life: &Life, act: Act) {
         let name = &life.plan.name;
         // Whether there is anything to hold or to let go is for HTCondor to know. 16: its files are on their way.

@@ -72,11 +72,14 @@ pub fn kill(soak: &Soak, dice: &mut Dice, kills: usize) -> (Tally, Vec<Violation
     let (mut tally, mut violations) = (Tally::default(), Vec::new());
     let mut asleep = Asleep::default();
     for _ in 0..kills {
-        soak.submitter.set_pause(*dice.one_of(&[0, 0, 5, 30]));
-        soak.bed.start_operator();
+        let crowded = start_next(soak, *dice.one_of(&[0, 0, 5, 30]));
         let calls = soak.submitter.calls().len();
-        let after = life(dice);
-        let mut manner = manner(dice);
+        let (mut after, mut manner) = (life(dice), manner(dice));
+        if crowded {
+            // Some time about that of the submission that takes as many as go together.
+            after = dice.milliseconds(2000, 6000);
+            manner = *dice.one_of(&[Manner::Kill, Manner::Kill, Manner::Terminate]);
+        }
         if matches!(manner, Manner::WhileSubmitting | Manner::Asleep) {
             wait_for_submitter(soak, calls);
             thread::sleep(dice.milliseconds(0, 600));
@@ -104,13 +107,23 @@ pub fn kill(soak: &Soak, dice: &mut Dice, kills: usize) -> (Tally, Vec<Violation
         }
         asleep.wake_up();
     }
-    soak.submitter.set_pause(0);
-    soak.bed.start_operator();
+    start_next(soak, 0);
+    soak.rests.store(true, Ordering::Relaxed);
     while !asleep.0.is_empty() {
         thread::sleep(Duration::from_millis(200));
         asleep.wake_up();
     }
     (tally, violations)
+}
+
+/// Starts the operator, unless just now a crowd is created; whether one was since the last start. condor_submit pauses for
+/// these tenths of a second, and after a crowd for one second: while the first submission waits, the others gather.
+fn start_next(soak: &Soak, pause: u64) -> bool {
+    let _next = soak.next_life.lock().unwrap();
+    let crowded = soak.crowded.swap(false, Ordering::Relaxed);
+    soak.submitter.set_pause(if crowded { 10 } else { pause });
+    soak.bed.start_operator();
+    crowded
 }
 
 /// How long the operator lives: often it is still starting, mostly it has just begun to work, now and then it gets on.

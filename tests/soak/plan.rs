@@ -9,8 +9,15 @@ use serde_json::Value;
 use crate::bed::dice::Dice;
 use crate::bed::htcjob;
 
-/// `HTCJob`s of one round: each fate five times.
-pub const ROUND: usize = 5 * FATES.len();
+/// How often `HTCJob`s are created in one round: each fate three times, one by one, those of very many jobs, and a crowd.
+pub const ROUND: usize = 3 * FATES.len() + LARGE.len() + 1;
+
+/// `HTCJob`s that are created at once: the first submission takes about thirty, which is how many are reconciled at a time,
+/// and while it is under way fifty and more gather for the next, which takes fifty.
+const CROWD: usize = 96;
+
+/// Jobs of a large one.
+const MANY: usize = 200;
 
 /// What somebody does to an `HTCJob`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +47,12 @@ const FATES: [Fate; 12] = [
     Fate::SuspendedThenDeleted,
     Fate::HeldThenDeleted,
 ];
+
+/// Fates of those of [`MANY`] jobs. Who is deleted matches no machine: no pool of this size runs so many containers in the time.
+const LARGE: [Fate; 3] = [Fate::Deleted("Submitted"), Fate::SuspendedThenDeleted, Fate::HeldThenDeleted];
+
+/// Fates in a crowd.
+const CROWDED: [Fate; 3] = [Fate::Left, Fate::Deleted("Submitted"), Fate::Deleted("Running")];
 
 /// What the driver does, and when.
 #[derive(Clone, Debug)]
@@ -73,22 +86,38 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plans of one round, in the order of their creation.
-    pub fn round(dice: &mut Dice) -> Vec<Self> {
-        let mut fates: Vec<Fate> = FATES.iter().copied().cycle().take(ROUND).collect();
-        for last in (1..fates.len()).rev() {
-            fates.swap(last, usize::try_from(dice.below(last as u64 + 1)).unwrap());
+    /// The plans of one round, in the order of their creation; those in one list are created at once.
+    pub fn round(dice: &mut Dice) -> Vec<Vec<Self>> {
+        let single = FATES.iter().cycle().take(3 * FATES.len()).map(|fate| (*fate, 0));
+        let mut kinds: Vec<(Fate, usize)> = single.chain(LARGE.map(|fate| (fate, MANY))).collect();
+        for last in (1..kinds.len()).rev() {
+            kinds.swap(last, usize::try_from(dice.below(last as u64 + 1)).unwrap());
         }
-        fates.into_iter().enumerate().map(|(number, fate)| Self::new(number, fate, dice)).collect()
+        let number = |(number, (fate, jobs)): (usize, (Fate, usize)), dice: &mut Dice| {
+            let jobs = if jobs > 0 { jobs } else { *dice.one_of(&[1, 1, 1, 1, 3]) };
+            Self::new(format!("s{number}"), fate, jobs, dice)
+        };
+        let mut plans: Vec<Vec<Self>> = kinds.into_iter().enumerate().map(|kind| vec![number(kind, dice)]).collect();
+        let fates = CROWDED.iter().cycle().take(CROWD).enumerate();
+        let crowd = fates.map(|(number, fate)| Self::new(format!("c{number}"), *fate, 1, dice)).collect();
+        // In their midst: there are kills enough before and after it.
+        let place = plans.len() / 4 + usize::try_from(dice.below(plans.len() as u64 / 2)).unwrap();
+        plans.insert(place, crowd);
+        plans
     }
 
-    fn new(number: usize, fate: Fate, dice: &mut Dice) -> Self {
-        let codes = (0..=dice.below(3)).map(|_| *dice.one_of(&[0, 0, 0, 7])).collect();
-        let steps = steps(fate, dice);
+    fn new(name: String, fate: Fate, jobs: usize, dice: &mut Dice) -> Self {
+        let codes = (0..jobs).map(|_| *dice.one_of(&[0, 0, 0, 7])).collect();
+        let steps = steps(fate, if jobs == MANY { &["", "Submitted"] } else { &["", "Submitted", "Running"] }, dice);
         // What meets a job while it runs needs one that runs for a while.
         let awaited = steps.iter().any(|step| step.phase == "Running");
         let payload = if awaited { dice.milliseconds(4000, 9000) } else { dice.milliseconds(100, 4000) };
-        Self { name: format!("s{number}"), fate, codes, payload, steps }
+        Self { name, fate, codes, payload, steps }
+    }
+
+    /// Whether it has so many jobs that no machine is to run them.
+    fn is_large(&self) -> bool {
+        self.codes.len() == MANY
     }
 
     pub fn is_deleted(&self) -> bool {
@@ -135,11 +164,15 @@ case $1 in {exits}esac
         let mut object = htcjob(&self.name, &script);
         object["spec"]["queue"] = self.codes.len().into();
         object["spec"]["suspend"] = (self.fate == Fate::CreatedSuspended).into();
+        if self.is_large() {
+            object["spec"]["requirements"] = "false".into();
+        }
         object
     }
 }
 
-fn steps(fate: Fate, dice: &mut Dice) -> Vec<Step> {
+/// What is to be done, and in which of these phases.
+fn steps(fate: Fate, phases: &[&'static str], dice: &mut Dice) -> Vec<Step> {
     let later = |dice: &mut Dice, act| Step { phase: "", pause: dice.milliseconds(200, 5000), act };
     let met = |dice: &mut Dice, phases: &[&'static str], act| {
         let phase = *dice.one_of(phases);
@@ -149,13 +182,13 @@ fn steps(fate: Fate, dice: &mut Dice) -> Vec<Step> {
         Fate::Left => Vec::new(),
         Fate::CreatedSuspended => vec![later(dice, Act::Resume)],
         Fate::Suspended => {
-            vec![met(dice, &["", "Submitted", "Running"], Act::Suspend), later(dice, Act::Resume)]
+            vec![met(dice, phases, Act::Suspend), later(dice, Act::Resume)]
         }
-        Fate::HeldByHand => vec![met(dice, &["Submitted", "Running"], Act::Hold), later(dice, Act::Release)],
+        Fate::HeldByHand => vec![met(dice, &phases[1..], Act::Hold), later(dice, Act::Release)],
         Fate::Deleted(phase) => vec![met(dice, &[phase], Act::Delete)],
         Fate::SuspendedThenDeleted => {
-            vec![met(dice, &["", "Submitted", "Running"], Act::Suspend), later(dice, Act::Delete)]
+            vec![met(dice, phases, Act::Suspend), later(dice, Act::Delete)]
         }
-        Fate::HeldThenDeleted => vec![met(dice, &["Submitted", "Running"], Act::Hold), later(dice, Act::Delete)],
+        Fate::HeldThenDeleted => vec![met(dice, &phases[1..], Act::Hold), later(dice, Act::Delete)],
     }
 }

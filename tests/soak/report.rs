@@ -1,6 +1,6 @@
 //! What a soak tells: how far it is, what it has seen, and all there is to know about a violation.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,8 @@ pub struct Summary {
     never_accepted: usize,
     begun_again: usize,
     litter: usize,
+    /// `HTCJob`s that shared a cluster, at most.
+    together: usize,
 }
 
 impl Summary {
@@ -49,6 +51,7 @@ impl Summary {
             never_accepted: 0,
             begun_again: 0,
             litter: 0,
+            together: 0,
         }
     }
 
@@ -57,6 +60,12 @@ impl Summary {
         self.objects += found.lives.len();
         self.deleted += found.lives.iter().filter(|life| life.plan.is_deleted()).count();
         self.litter += found.spool.len();
+        let mut clusters: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for ad in &found.history {
+            clusters.entry(ad.id.split('.').next().unwrap_or_default()).or_default().insert(&ad.uid);
+        }
+        let most = clusters.values().map(BTreeSet::len).max().unwrap_or(0);
+        self.together = self.together.max(most);
         self.runs += found.records.iter().filter(|record| !record.end).count();
         for life in &found.lives {
             let ads = found.ads_of(&life.uid);
@@ -72,8 +81,8 @@ impl Summary {
     pub fn print(&self) {
         let took = self.began.elapsed();
         println!(
-            "{}, {}: {} of {} wanted; {} HTCJobs ended, {} of them deleted; {} jobs, {} runs; {} HTCJobs submitted more \
-             than once, {} late jobs, {} jobs never accepted (of which {} files stay in the spool folder), {} jobs \
+            "{}, {}: {} of {} wanted; {} HTCJobs ended, {} of them deleted; {} jobs, {} runs; at most {} HTCJobs in one \
+             submission, {} submitted more than once, {} late jobs, {} jobs never accepted (of which {} files stay in the spool folder), {} jobs \
              begun again after a hold; {} violations",
             self.version,
             duration(took),
@@ -83,6 +92,7 @@ impl Summary {
             self.deleted,
             self.jobs,
             self.runs,
+            self.together,
             self.resubmitted,
             self.late,
             self.never_accepted,
