@@ -4,6 +4,7 @@ mod events;
 mod gather;
 mod publish;
 mod reconcile;
+pub mod secret;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -25,6 +26,7 @@ use crate::machine::{Settings, Timestamp, Uid};
 use crate::retry::Pauses;
 use crate::tracker::Tracker;
 use crate::workers::{Planner, Workers};
+use crate::{health, metrics};
 
 pub use events::Publisher;
 
@@ -120,12 +122,17 @@ pub async fn run(
         })
         .reflect(writer)
         .inspect(|event| {
+            health::crd_served(event.is_ok());
+            if matches!(event, Ok(watcher::Event::InitDone)) {
+                health::cache_synced();
+            }
             if let Err(error) = event {
                 tracing::warn!(%error, "the watch of HTCJobs broke; it is begun again (is the CRD installed?)");
             }
         })
         .touched_objects();
     context.tracker.forget_what_leaves(reader.clone());
+    metrics::count_objects(reader.clone());
     let wakes =
         futures::stream::unfold(
             wakes,

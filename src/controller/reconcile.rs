@@ -24,6 +24,7 @@ use crate::machine::request::ReleasePermit;
 use crate::machine::rules::Rules;
 use crate::machine::transitions::{Transition, Trigger};
 use crate::machine::{Request, Uid, Work};
+use crate::metrics;
 use crate::retry::Pauses;
 use crate::workers::Job;
 
@@ -120,6 +121,8 @@ async fn commit(context: &Context, gathered: &Gathered, decision: &Decision) -> 
         decision.changed.iter().filter_map(|index| after.jobs.get(index).map(|job| (*index, job.clone()))).collect();
     log(&gathered.name, &uid, &decision.transitions, before);
     let told = !decision.transitions.is_empty();
+    let accepted = |told: &&Transition| matches!(told.trigger, Trigger::Accepted | Trigger::Resubmitted);
+    decision.transitions.iter().filter(accepted).for_each(|_| metrics::attempt("accepted"));
     let save = Save {
         sandbox: context.planner.sandbox(&uid).display().to_string(),
         uid,
@@ -128,6 +131,7 @@ async fn commit(context: &Context, gathered: &Gathered, decision: &Decision) -> 
         jobs,
         schedd: context.schedd.clone(),
         transitions: decision.transitions.clone(),
+        refuted: decision.refuted.clone(),
         now: context.clock.now(),
     };
     context.ledger.save(save).await?;

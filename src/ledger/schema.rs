@@ -77,6 +77,7 @@ pub(super) fn migrate(connection: &Connection) -> Result<(), LedgerError> {
             }
         }
         connection.execute_batch(TABLES)?;
+        connection.execute_batch(super::callbacks::TABLE)?;
         connection.pragma_update(None, "user_version", VERSION)
     })()
     .map_err(sql)

@@ -1,6 +1,7 @@
 //! The decision: facts in; the new record, at most one request, and when to look again out.
 
 mod absorb;
+mod hints;
 mod live;
 mod terminate;
 
@@ -8,7 +9,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::facts::{Answer, Condition, Facts, InFlight, Known, Past, Reach, Record, Why, Witness};
-use super::ids::{Attempt, Index, Timestamp};
+use super::ids::{Attempt, Index, JobId, Timestamp};
 use super::indices::Indices;
 use super::judge::{Doubt, Sightings};
 use super::phase::Phase;
@@ -27,6 +28,8 @@ pub struct Decision {
     pub changed: BTreeSet<Index>,
     /// What is to be journaled, in the same transaction.
     pub transitions: Vec<Transition>,
+    /// Jobs whose own report of their end HTCondor contradicts; it no longer counts.
+    pub refuted: Vec<JobId>,
     /// The effect to hand over, once the record is committed.
     pub action: Action,
     /// What HTCondor is to be asked.
@@ -88,6 +91,7 @@ pub fn decide(facts: &Facts, now: Timestamp, settings: &Settings, rules: &Rules)
     };
     let sightings = Sightings::new(&facts.evidence, rules);
     run.absorb(&sightings);
+    run.hints(&sightings);
     run.advance();
     if facts.object.deleting {
         run.terminate();
@@ -110,6 +114,7 @@ fn not_ours_yet(facts: &Facts) -> Decision {
         after: None,
         changed: BTreeSet::new(),
         transitions: Vec::new(),
+        refuted: Vec::new(),
         action,
         look: Look::Nothing,
         again: None,
@@ -132,6 +137,7 @@ struct Run<'a> {
     /// Why some recorded job's fate is not known.
     doubt: Option<Doubt>,
     transitions: Vec<Transition>,
+    refuted: Vec<JobId>,
     action: Action,
     look: Look,
     again: Option<Duration>,
@@ -171,6 +177,7 @@ impl<'a> Run<'a> {
             ran_again: 0,
             doubt: None,
             transitions: Vec::new(),
+            refuted: Vec::new(),
             action: Action::Nothing,
             look: Look::Nothing,
             again: None,
@@ -218,6 +225,7 @@ impl<'a> Run<'a> {
             after: Some(self.record),
             changed: self.changed,
             transitions: self.transitions,
+            refuted: self.refuted,
             action: self.action,
             look: self.look,
             again: self.again,

@@ -139,6 +139,7 @@ impl Tracker {
             });
         }
         warn_of_skew(&second, asked_at);
+        crate::metrics::looked();
         let found = Found { asked_at, birthdate: second.birthdate, ads };
         self.doubt_sudden_drop(before, &found)?;
         let steady_since = match before.birthdate {

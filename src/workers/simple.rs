@@ -105,6 +105,9 @@ impl Simple {
             Some((Work::Tidy(_), _)) => schedd.tidy(&listed(batch)).await,
             Some((Work::Submit(..) | Work::AttachFinalizer | Work::ReleaseFinalizer(_), _)) | None => Ok(()),
         };
+        if matches!(batch.jobs.first().map(|job| &job.request.work), Some(Work::Remove(_))) {
+            crate::metrics::removed(batch.jobs.len());
+        }
         self.ended = Some((result, batch.shared.clock.now()));
     }
 

@@ -12,6 +12,7 @@ use crate::ledger::{Intent, Noted, SubmitResult};
 use crate::machine::facts::{Failure, Submission as Intended, Unknown, Witness};
 use crate::machine::request::{SubmitPermit, Work};
 use crate::machine::{Indices, SchedDate, Timestamp};
+use crate::metrics;
 
 /// One submission under way.
 #[derive(Default)]
@@ -163,6 +164,7 @@ impl Submission {
             not_after: self.late_after.0,
             site_defaults: &planner.site_defaults,
             options,
+            callback: planner.callback.is_some(),
         };
         submit_description(&common, &rows)
     }
@@ -172,7 +174,7 @@ impl Submission {
         let now = batch.shared.clock.now();
         let refused = || (Submitted { dead: true, status: None, message: Some(super::NOT_BEGUN.to_owned()) }, now);
         let (submitted, at) = self.ended.take().unwrap_or_else(refused);
-        let results = batch
+        let results: Vec<SubmitResult> = batch
             .jobs
             .iter()
             .map(|job| SubmitResult {
@@ -188,6 +190,13 @@ impl Submission {
                 },
             })
             .collect();
+        let verdict = |result: &SubmitResult| match (not_run, result.supersedes) {
+            (true, _) => Some("not_run"),
+            (false, Some(_)) => Some("never_accepted"),
+            (false, None) => None,
+        };
+        metrics::submitted(if not_run { 0 } else { results.len() });
+        results.iter().filter_map(verdict).for_each(metrics::attempt);
         match batch.shared.ledger.resolve_submits(results).await {
             Ok(()) => true,
             Err(error) => {

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use htc_operator::api::{ConditionStatus, ConditionType};
 use htc_operator::machine::facts::{
-    Ad, Answer, Claim, Condition, Evidence, Exit, Facts, History, InFlight, Job, JobState, Known, LastRequest, Object,
-    Outcome, Past, Published, Queue, Reach, Record, Spec, Submission, Why, Witness,
+    Ad, Answer, Claim, Condition, End, Evidence, Exit, Facts, History, InFlight, Job, JobState, Known, LastRequest,
+    Object, Outcome, Past, Published, Queue, Reach, Record, Report, Spec, Submission, Why, Witness,
 };
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::{Attempt, Birthdate, ClusterId, Index, JobId, Kind, RequestKey, Timestamp};
@@ -35,6 +35,8 @@ pub struct Seed {
     queue: Result<(Timestamp, Birthdate, i64), Why>,
     history: Result<i64, Why>,
     reach: (BTreeSet<u32>, Option<i64>),
+    /// What jobs report, by index and attempt; and whether something may follow an end.
+    reports: (Vec<(u32, u32, Option<Timestamp>, Option<End>)>, bool),
 }
 
 pub fn seed() -> impl Strategy<Value = Seed> {
@@ -79,12 +81,29 @@ pub fn seed() -> impl Strategy<Value = Seed> {
             1 => select(vec![Why::NotAsked, Why::ScheddUnreachable]).prop_map(Err),
         ];
         let reach = (prop::collection::btree_set(1..=4_u32, 0..=4), prop::option::weighted(0.7, -30..0_i64));
+        let report = (
+            0..jobs,
+            1..=4_u32,
+            prop::option::of(past_time()),
+            prop::option::of((past_time(), select(vec![0, 3])).prop_map(|(at, code)| End { at, code })),
+        );
+        let reports = (prop::collection::vec(report, 0..4), prop::bool::weighted(0.3));
         (
             (Just(jobs), object, published, past, attempts(jobs), ads, recorded),
-            (row, conditions(), requests(), in_flight, prop::bool::weighted(0.2), queue_answer(), history, reach),
+            (
+                row,
+                conditions(),
+                requests(),
+                in_flight,
+                prop::bool::weighted(0.2),
+                queue_answer(),
+                history,
+                reach,
+                reports,
+            ),
         )
             .prop_map(|((jobs, object, published, past, attempts, ads, recorded), rest)| {
-                let (row, conditions, requests, in_flight, emptied, queue, history, reach) = rest;
+                let (row, conditions, requests, in_flight, emptied, queue, history, reach, reports) = rest;
                 let seed = Seed {
                     jobs,
                     object,
@@ -101,6 +120,7 @@ pub fn seed() -> impl Strategy<Value = Seed> {
                     queue,
                     history,
                     reach,
+                    reports,
                 };
                 seed.emptied()
             })
@@ -149,6 +169,7 @@ impl Seed {
             created: date(-25),
             abandon,
             submit_again,
+            may_rerun: self.reports.1,
         }
     }
 
@@ -261,6 +282,10 @@ impl Seed {
             released,
             conditions: self.conditions.iter().filter(in_order).cloned().collect(),
         });
+        let report = |&(index, attempt, started, ended): &(u32, u32, Option<Timestamp>, Option<End>)| {
+            (JobId { cluster: ClusterId(u64::from(attempt) * 10), proc: index }, Report { started, ended })
+        };
+        record.reports = self.reports.0.iter().map(report).collect();
         record
     }
 
