@@ -1,12 +1,12 @@
 //! Whether the operator is ready: a few named gates, each opened by the part of the program that knows.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
 
 use strum::{EnumIter, IntoEnumIterator as _, IntoStaticStr};
 
 /// What must be so before the operator is ready.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, EnumIter, IntoStaticStr)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, EnumIter, IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Gate {
     /// The API server serves HTCJobs.
@@ -37,37 +37,37 @@ enum Place {
 #[derive(Debug, Default)]
 struct State {
     place: Place,
-    crd: bool,
-    cache: bool,
-    ledger: bool,
-    schedd: bool,
+    open: BTreeSet<Gate>,
 }
 
-static STATE: Mutex<State> =
-    Mutex::new(State { place: Place::Unknown, crd: false, cache: false, ledger: false, schedd: false });
+static STATE: Mutex<State> = Mutex::new(State { place: Place::Unknown, open: BTreeSet::new() });
 
 fn with<T>(work: impl FnOnce(&mut State) -> T) -> T {
     work(&mut STATE.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
+fn set(gate: Gate, open: bool) {
+    with(|state| if open { state.open.insert(gate) } else { state.open.remove(&gate) });
+}
+
 /// The API server serves HTCJobs, or not.
 pub fn crd_served(served: bool) {
-    with(|state| state.crd = served);
+    set(Gate::CrdServed, served);
 }
 
 /// All HTCJobs have been listed.
 pub fn cache_synced() {
-    with(|state| state.cache = true);
+    set(Gate::CacheSynced, true);
 }
 
 /// A transaction of the ledger was stored, or not.
 pub fn ledger_writable(writable: bool) {
-    with(|state| state.ledger = writable);
+    set(Gate::LedgerWritable, writable);
 }
 
 /// The schedd has answered.
 pub fn schedd_seen() {
-    with(|state| state.schedd = true);
+    set(Gate::ScheddSeen, true);
 }
 
 /// Another operator leads.
@@ -90,11 +90,8 @@ fn describe(state: &State) -> (bool, String) {
     let (mut ready, mut text) = (true, String::new());
     for gate in Gate::iter() {
         let open = match gate {
-            Gate::CrdServed => state.crd,
-            Gate::CacheSynced => state.cache,
-            Gate::LedgerWritable => state.ledger,
-            Gate::ScheddSeen => state.schedd,
             Gate::Leading => state.place != Place::Unknown,
+            Gate::CrdServed | Gate::CacheSynced | Gate::LedgerWritable | Gate::ScheddSeen => state.open.contains(&gate),
         };
         let (word, needed) = match (gate, open, state.place) {
             (Gate::Leading, _, Place::Standby) => ("ok (standby)", true),
@@ -114,16 +111,13 @@ mod tests {
 
     #[test]
     fn a_leader_needs_every_gate_and_a_standby_only_its_place() {
-        let all = || State { place: Place::Leader, crd: true, cache: true, ledger: true, schedd: true };
-        assert!(describe(&all()).0);
-        for shut in [
-            State { place: Place::Unknown, ..all() },
-            State { crd: false, ..all() },
-            State { cache: false, ..all() },
-            State { ledger: false, ..all() },
-            State { schedd: false, ..all() },
-        ] {
-            let (ready, text) = describe(&shut);
+        let but = |shut: Option<Gate>| {
+            let place = if shut == Some(Gate::Leading) { Place::Unknown } else { Place::Leader };
+            State { place, open: Gate::iter().filter(|gate| Some(*gate) != shut).collect() }
+        };
+        assert!(describe(&but(None)).0);
+        for gate in Gate::iter() {
+            let (ready, text) = describe(&but(Some(gate)));
             assert!(!ready && text.matches("NOT YET").count() == 1, "{text}");
         }
         assert!(!describe(&State::default()).0);

@@ -132,24 +132,23 @@ impl Collector for AtScrape {
 }
 
 fn count(store: &Store<Observed>) -> (BTreeMap<&'static str, i64>, BTreeMap<&'static str, i64>) {
-    let (mut phases, mut states) = (BTreeMap::new(), BTreeMap::new());
+    let (mut phases, mut jobs) = (BTreeMap::new(), BTreeMap::new());
     for object in store.state() {
-        let status = object.0.as_ref().ok().and_then(|job| job.status.as_ref());
-        let phase = status.and_then(|status| status.phase).map_or("none", <&str>::from);
+        let told = object.0.as_ref().ok().and_then(|job| job.status.as_ref());
+        let phase = told.and_then(|told| told.phase).map_or("none", <&str>::from);
         *phases.entry(phase).or_default() += 1;
-        let Some(status) = status else { continue };
-        let counts = [
-            ("idle", status.idle),
-            ("running", status.running),
-            ("held", status.held),
-            ("succeeded", status.succeeded),
-            ("failed", status.failed),
-        ];
-        for (state, count) in counts {
-            *states.entry(state).or_default() += count;
+        let Some(told) = told else { continue };
+        for (state, count) in [
+            ("idle", told.idle),
+            ("running", told.running),
+            ("held", told.held),
+            ("succeeded", told.succeeded),
+            ("failed", told.failed),
+        ] {
+            *jobs.entry(state).or_default() += count;
         }
     }
-    (phases, states)
+    (phases, jobs)
 }
 
 /// From now on the objects in `store` are counted.
@@ -178,8 +177,8 @@ pub fn removed(objects: usize) {
 }
 
 /// A call of one of HTCondor's tools ended: `ok`, `failed` by its exit status, or `error` without one.
-pub fn tool(tool: &'static str, outcome: &'static str, took: Duration) {
-    METRICS.tools.get_or_create(&Call { tool, outcome }).observe(took.as_secs_f64());
+pub fn tool(tool: &'static str, outcome: &'static str, elapsed: Duration) {
+    METRICS.tools.get_or_create(&Call { tool, outcome }).observe(elapsed.as_secs_f64());
 }
 
 /// An event of a job was answered: `Stored`, `Again`, or the reason of the refusal.
@@ -187,8 +186,8 @@ pub fn callback(outcome: &'static str) {
     METRICS.callbacks.get_or_create(&Answered { outcome }).inc();
 }
 
-/// A transaction of the ledger was committed.
-pub fn committed(tasks: usize, took: Duration) {
+/// A transaction of the ledger has ended.
+pub fn transaction(tasks: usize, took: Duration) {
     METRICS.commits.observe(took.as_secs_f64());
     METRICS.batches.observe(f64::from(u32::try_from(tasks).unwrap_or(u32::MAX)));
 }
@@ -239,7 +238,7 @@ mod tests {
         removed(1);
         tool("condor_q", "ok", Duration::from_millis(20));
         callback("Stored");
-        committed(3, Duration::from_millis(1));
+        transaction(3, Duration::from_millis(1));
         ledger_queue(0);
         looked();
         orphans(0);

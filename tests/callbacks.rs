@@ -18,6 +18,8 @@ mod desk;
 mod http;
 #[path = "callbacks/jobs.rs"]
 mod jobs;
+#[path = "callbacks/latency.rs"]
+mod latency;
 #[path = "callbacks/receiver.rs"]
 mod receiver;
 #[path = "callbacks/requests.rs"]

@@ -84,7 +84,7 @@ impl Writer {
 
     /// One transaction for all of them.
     fn carry_out(&mut self, tasks: Vec<Task>) {
-        let (count, began) = (tasks.len(), Instant::now());
+        let (count, since) = (tasks.len(), Instant::now());
         metrics::ledger_queue(-i64::try_from(count).unwrap_or(0));
         let begun = self
             .files
@@ -106,7 +106,7 @@ impl Writer {
             }
             Err(why) => (tasks.into_iter().map(|task| task(None)).collect(), Err(why)),
         };
-        metrics::committed(count, began.elapsed());
+        metrics::transaction(count, since.elapsed());
         health::ledger_writable(committed.is_ok());
         if let Err(why) = &committed {
             tracing::error!(error = %LedgerError::from(why.clone()), "nothing is stored");

@@ -99,7 +99,7 @@ fn structured(body: &[u8]) -> Result<CloudEvent, NoEvent> {
     let data = match (event.remove("data"), event.remove("data_base64")) {
         (Some(_), Some(_)) => return Err(NoEvent::Shape("data and data_base64 exclude each other")),
         (Some(data), None) if is_json(&media) => data,
-        (Some(_), None) | (None, None) => Value::Null,
+        (Some(_) | None, None) => Value::Null,
         (None, Some(Value::String(text))) => {
             let bytes = base64::engine::general_purpose::STANDARD.decode(text);
             let bytes = bytes.map_err(|_| NoEvent::Shape("data_base64 is not base64"))?;

@@ -1,5 +1,6 @@
 //! HTTP by hand: nothing that a test wants to send is corrected on the way.
 
+use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -27,9 +28,9 @@ impl Answer {
 pub fn request(headers: &[(String, String)], body: &[u8]) -> Vec<u8> {
     let mut text = "POST /cloudevents HTTP/1.1\r\nHost: x\r\n".to_owned();
     for (name, value) in headers {
-        text += &format!("{name}: {value}\r\n");
+        write!(text, "{name}: {value}\r\n").unwrap();
     }
-    text += &format!("Content-Length: {}\r\n\r\n", body.len());
+    write!(text, "Content-Length: {}\r\n\r\n", body.len()).unwrap();
     [text.into_bytes(), body.to_vec()].concat()
 }
 

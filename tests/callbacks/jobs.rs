@@ -9,6 +9,7 @@ use testbed::{Account, PoolOptions, Port, Scratch};
 
 use htc_operator::key::Keys;
 
+use crate::bed::gates::Gates;
 use crate::bed::{Bed, Namespace, UNTIL_LET_GO, htcjob, ids, is_true};
 use crate::desk::KEY;
 use crate::http::{self, Answer};
@@ -26,6 +27,11 @@ pub struct Site {
 
 impl Site {
     pub fn new(version: Version, further: &[&str]) -> Self {
+        Self::with(version, &PoolOptions::default(), further)
+    }
+
+    /// On a pool of its own kind.
+    pub fn with(version: Version, options: &PoolOptions, further: &[&str]) -> Self {
         let scratch = Scratch::new().unwrap();
         let file = scratch.path().join("keys");
         Account::unprivileged().write(&file, KEY, 0o600).unwrap();
@@ -37,7 +43,7 @@ impl Site {
             format!("--http-listen=127.0.0.1:{}", monitor.number),
         ];
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).chain(further.iter().copied()).collect();
-        let bed = Bed::new(version, &PoolOptions::default(), &arguments);
+        let bed = Bed::new(version, options, &arguments);
         Self { bed, port, monitor, _scratch: scratch }
     }
 
@@ -81,6 +87,19 @@ fn stored(bed: &Bed, uid: &str) -> Vec<String> {
     bed.ledger(&query).unwrap_or_default().concat()
 }
 
+/// Waits until HTCondor has not been asked for a while.
+fn wait_quiet(gates: &Gates) {
+    let last = std::cell::Cell::new((0, Instant::now()));
+    testbed::wait_for("the operator to ask HTCondor no more", crate::bed::PATIENCE, || {
+        let calls = gates.calls("condor_q");
+        if calls != last.get().0 {
+            last.set((calls, Instant::now()));
+        }
+        last.get().1.elapsed() > Duration::from_secs(5)
+    })
+    .unwrap();
+}
+
 fn submitted<'a>(site: &'a Site, name: &str, source: &str) -> (Namespace<'a>, String) {
     let here = site.bed.namespace();
     let uid = here.create(&htcjob(name, source));
@@ -90,16 +109,24 @@ fn submitted<'a>(site: &'a Site, name: &str, source: &str) -> (Namespace<'a>, St
 #[rstest]
 fn a_job_reports_its_start_and_its_end(#[values(Trixie, Sid)] version: Version) {
     let seldom = format!("--tracker-interval={}s", SELDOM.as_secs());
-    let site = Site::new(version, &[&seldom]);
+    let gates = Gates::new(version);
+    let site = Site::new(version, &[&seldom, &gates.argument()]);
     site.bed.start_operator();
-    let began = Instant::now();
     for (code, condition, expected) in [(0, "Complete", [0, 1, 0]), (7, "Failed", [0, 0, 1])] {
         let name = format!("exit-{code}");
         let (here, uid) = submitted(&site, &name, &format!("{UNTIL_LET_GO}\nexit {code}"));
-        here.wait(&name, "a recorded job", |object| !object["status"]["jobid"].is_null());
         here.wait_phase(&name, "Running");
-        here.let_go(&name);
+        // From here on the operator would not ask by itself.
+        wait_quiet(&gates);
+        let asked = gates.calls("condor_q");
+        site.bed.open_gate(&uid);
+        let began = Instant::now();
+        here.wait(&name, "an end that counts", |object| counts(object) == expected);
+        let counted = began.elapsed();
         let ended = here.wait(&name, condition, |object| is_true(object, condition));
+        let (took, asked) = (began.elapsed(), gates.calls("condor_q") - asked);
+        println!("{version}: counted after {counted:.2?}, {condition} after {took:.2?}, {asked} condor_q");
+        assert!(took < SELDOM / 4, "HTCondor alone would have said so at {SELDOM:?}");
         assert_eq!(counts(&ended), expected);
         let rows = || stored(&site.bed, &uid) == ["-1".to_owned(), code.to_string()];
         testbed::wait_for("both reports in the ledger", crate::bed::PATIENCE, rows).unwrap();
@@ -113,9 +140,6 @@ fn a_job_reports_its_start_and_its_end(#[values(Trixie, Sid)] version: Version) 
         assert!(files.iter().all(|file| file != "callback.token"), "{files:?}");
         assert!(!here.events(&name).iter().any(|(reason, _)| reason == "CallbackRefuted"));
     }
-    let took = began.elapsed();
-    println!("{version}: two HTCJobs from their creation to their end in {took:.1?}");
-    assert!(took < SELDOM / 4, "HTCondor alone would have said so at {SELDOM:?}");
     assert!(site.metric("htc_callbacks_total{outcome=\"Stored\"} 4"));
     let ready = http::get(([127, 0, 0, 1], site.monitor.number).into(), "/readyz").unwrap();
     assert_eq!(ready.status, 200, "{}", ready.body);

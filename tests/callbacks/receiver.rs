@@ -45,7 +45,7 @@ fn what_can_never_be_right_is_refused_with_a_reason_and_not_stored() {
     let body = ended("12.0", "0");
     let other = format!("Bearer {}", desk.keys.token(&"another".into()));
     let stray = with(&good, "Authorization", Some(&other));
-    let cases: Vec<(Vec<(String, String)>, Vec<u8>, u16, &str)> = vec![
+    let cases = [
         (with(&good, "Authorization", None), body.clone(), 401, "NoToken"),
         (with(&good, "Authorization", Some("Basic abc")), body.clone(), 401, "NoToken"),
         (with(&good, "Authorization", Some("Bearer 00")), body.clone(), 403, "WrongToken"),
@@ -53,7 +53,12 @@ fn what_can_never_be_right_is_refused_with_a_reason_and_not_stored() {
         (stray.clone(), body.clone(), 403, "WrongToken"),
         (with(&stray, "ce-subject", Some("another")), body.clone(), 404, "UnknownJob"),
         (good.clone(), ended("13.0", "0"), 404, "UnknownJob"),
-        (good.clone(), json!({ "name": "one", "jobid": "12.0", "retcode": "0" }).to_string().into(), 404, "UnknownJob"),
+        (
+            good.clone(),
+            json!({ "name": "one", "jobid": "12.0", "retcode": "0" }).to_string().into_bytes(),
+            404,
+            "UnknownJob",
+        ),
         (good.clone(), ended("12.0", "zero"), 400, "BadData"),
         (good.clone(), ended("12.0", "256"), 400, "BadData"),
         (good.clone(), ended("ERROR", "0"), 400, "BadData"),
@@ -100,7 +105,7 @@ fn who_is_too_slow_is_let_go() {
     headers.send(&whole[..40]).unwrap();
     let mut body = Connection::open(desk.address).unwrap();
     body.send(&whole[..whole.len() - 1]).unwrap();
-    assert_eq!(headers.answer().map(|answer| answer.status).unwrap_or(408), 408);
+    assert_eq!(headers.answer().map_or(408, |answer| answer.status), 408);
     assert_eq!(body.answer().unwrap().reason(), "TooSlow");
     assert!(began.elapsed() < Duration::from_secs(50));
     assert!(desk.rows().is_empty());

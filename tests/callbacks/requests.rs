@@ -22,7 +22,7 @@ const NAMES: &[&str] = &[
     "X",
 ];
 
-fn value(token: String) -> impl Strategy<Value = String> {
+fn value(token: &str) -> impl Strategy<Value = String> + use<> {
     let known = [
         "1.0",
         "0.3",
@@ -75,7 +75,7 @@ fn every_request_is_answered_and_none_breaks_the_receiver() {
     let desk = Desk::new();
     let request = (
         prop::collection::vec(any::<bool>(), 7),
-        prop::collection::vec((select(NAMES.to_vec()), value(desk.token())), 0..4),
+        prop::collection::vec((select(NAMES.to_vec()), value(&desk.token())), 0..4),
         body(),
     );
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(2_000);

@@ -17,6 +17,9 @@ use crate::parts::{
     Seen, Shape, attempts, birthdate, conditions, job_state, make_ad, past_time, queue_answer, requests, shape, witness,
 };
 
+/// What a job reports: its index, its attempt, when it began, and how it ended.
+type Told = (u32, u32, Option<Timestamp>, Option<End>);
+
 #[derive(Clone, Debug)]
 pub struct Seed {
     jobs: u32,
@@ -36,7 +39,7 @@ pub struct Seed {
     history: Result<i64, Why>,
     reach: (BTreeSet<u32>, Option<i64>),
     /// What jobs report, by index and attempt; and whether something may follow an end.
-    reports: (Vec<(u32, u32, Option<Timestamp>, Option<End>)>, bool),
+    reports: (Vec<Told>, bool),
 }
 
 pub fn seed() -> impl Strategy<Value = Seed> {
@@ -282,7 +285,7 @@ impl Seed {
             released,
             conditions: self.conditions.iter().filter(in_order).cloned().collect(),
         });
-        let report = |&(index, attempt, started, ended): &(u32, u32, Option<Timestamp>, Option<End>)| {
+        let report = |&(index, attempt, started, ended): &Told| {
             (JobId { cluster: ClusterId(u64::from(attempt) * 10), proc: index }, Report { started, ended })
         };
         record.reports = self.reports.0.iter().map(report).collect();

@@ -88,8 +88,8 @@ fn read(stream: &std::net::TcpStream) -> Option<Request> {
         }
         match text.split_once(": ") {
             Some((name, value)) if name.eq_ignore_ascii_case("content-length") => length = value.parse().unwrap(),
-            Some(("ce-type", value)) => request.kind = value.to_owned(),
-            Some(("ce-id", value)) => request.id = value.to_owned(),
+            Some(("ce-type", value)) => value.clone_into(&mut request.kind),
+            Some(("ce-id", value)) => value.clone_into(&mut request.id),
             _ => {}
         }
         request.head += &line;
