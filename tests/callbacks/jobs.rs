@@ -225,3 +225,37 @@ fn without_a_receiver_everything_still_works() {
     let secret = ["-n", "htc-operator", "get", "secret", "htc-operator-callback-keys", "-o", "jsonpath={.data.keys}"];
     assert!(bed.kube.kubectl_ok(&secret).unwrap().len() >= 64);
 }
+
+/// HTCondor stops them: what that means it knows best, and they say nothing that it would have to contradict.
+#[rstest]
+fn a_job_that_is_held_or_removed_reports_no_end(#[values(Trixie, Sid)] version: Version) {
+    let site = Site::new(version, &[]);
+    site.bed.start_operator();
+    let here = site.bed.namespace();
+    // They take their time to stop, and end with 0.
+    let source = format!("trap 'exit 0' TERM\n{UNTIL_LET_GO}");
+    let names = ["held", "removed"];
+    let uids = names.map(|name| here.create(&htcjob(name, &source)));
+    let [held, removed] = names.map(|name| ids(&here.wait_phase(name, "Running")).remove(0));
+    for uid in &uids {
+        testbed::wait_for("the start of each to be reported", crate::bed::PATIENCE, || {
+            stored(&site.bed, uid) == ["-1"]
+        })
+        .unwrap();
+    }
+    site.bed.pool.tool("condor_hold", &[&held]).unwrap();
+    site.bed.pool.tool("condor_rm", &[&removed]).unwrap();
+    here.wait("held", "one held job", |object| object["status"]["held"] == 1);
+    assert_eq!(counts(&here.wait_ended("removed")), [0, 0, 1]);
+    site.bed.pool.tool("condor_release", &[&held]).unwrap();
+    assert_eq!(counts(&here.let_go("held")), [0, 1, 0]);
+    testbed::wait_for("the end of the one that was released", crate::bed::PATIENCE, || {
+        let told = stored(&site.bed, &uids[0]);
+        if told == ["-1", "-1", "0"] { Ok(()) } else { Err(format!("{told:?}")) }
+    })
+    .unwrap();
+    assert_eq!(stored(&site.bed, &uids[1]), ["-1"]);
+    for name in names {
+        assert!(!here.events(name).iter().any(|(reason, _)| reason == "CallbackRefuted"), "{:?}", here.events(name));
+    }
+}
