@@ -63,7 +63,8 @@ fn body() -> impl Strategy<Value = Vec<u8>> {
     });
     prop_oneof![
         4 => json.prop_map(|value| value.to_string().into_bytes()),
-        3 => Just(ended("12.0", "0")),
+        3 => (select(vec!["12.0", "12.1", "99.9", "1", ""]), select(vec!["0", "255", "256", "x"]))
+            .prop_map(|(id, code)| ended(id, code)),
         2 => prop::collection::vec(any::<u8>(), 0..200),
         1 => (0..60_000_usize).prop_map(|depth| "[".repeat(depth).into_bytes()),
         1 => (64 * 1024 - 2..64 * 1024 + 3_usize).prop_map(|length| vec![b' '; length]),
