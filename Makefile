@@ -2,6 +2,7 @@
 # make test      everything, on real servers
 # make soak      KILLS=500 random kills of the operator (VERSION=sid: one version only; HTC_TEST_SEED=…: as before)
 # make model     the model checker on `decide`, `judge` and the workers' order, with larger bounds than in make test
+# make bench     the operator beside HTCondor's own tools, measured (ROWS=1,3: some rows; FULL=1: 100,000 jobs too; VERSION=sid)
 # make lint      formatting, clippy, shell scripts, bans and licences
 # make generate  crd/ and statecharts/ from the code
 #
@@ -9,7 +10,7 @@
 # (HTC_TESTBED_CACHE, else /var/cache/htc-operator for root and ~/.cache/htc-operator for others).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak model lint generate setup prerequisites cargo-deny
+.PHONY: help demo test soak model bench lint generate setup prerequisites cargo-deny
 
 CACHE = $(or $(HTC_TESTBED_CACHE),$(if $(filter 0,$(shell id -u)),/var/cache,$(or $(XDG_CACHE_HOME),$(HOME)/.cache))/htc-operator)
 DENY = $(CACHE)/cargo-deny-0.20.2
@@ -32,6 +33,10 @@ soak: setup ## random kills, and everything checked afterwards
 
 model: ## how things can go wrong, explored further than in make test (some minutes)
 	HTC_MODEL=full cargo test --locked --release --test model -- --nocapture --test-threads=1
+
+bench: setup ## table, JSON and curves in target/bench (26 minutes on a busy machine with 2 cores)
+	cargo build --locked --release --package htc-operator --package bench
+	target/release/bench target/release/htc-operator $(if $(ROWS),--rows $(ROWS)) $(if $(FULL),--full) $(if $(VERSION),--version $(VERSION))
 
 lint: prerequisites cargo-deny ## what CI refuses before it tests
 	cargo fmt --all --check

@@ -1,14 +1,15 @@
 //! Every setting of the operator: flags, environment variables, defaults and units.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 
+use crate::condor::payload::{Image, ImageMap, ImagePrefix};
 use crate::lease;
 use crate::machine::Settings;
+use crate::retention;
 
 /// How the operator is set up. Times are written like `20s`, `500ms`, `10m`.
 #[derive(Args, Clone, Debug)]
@@ -16,6 +17,10 @@ pub struct Config {
     /// Folder for the ledger (`sqlite/htcjobs.db`), the jobs' files (`sandbox`) and their output (`htc_out`).
     #[arg(long, env = "HTC_DATA_DIR", default_value = "/data")]
     pub data_dir: PathBuf,
+
+    /// The ledger's file, where it is not to lie in the data folder: on a volume of its own no output can take its room.
+    #[arg(long, env = "HTC_LEDGER")]
+    pub ledger: Option<PathBuf>,
 
     /// Name of the schedd that jobs are submitted to, as its collector knows it.
     #[arg(long, env = "HTC_SCHEDD")]
@@ -54,10 +59,15 @@ pub struct Config {
     #[arg(long, env = "HTC_WATCH_NAMESPACE")]
     pub watch_namespace: Option<String>,
 
-    /// `NAME=FOLDER`: an image name that stands for an unpacked folder on the nodes. May be repeated; in the variable,
-    /// separated by commas.
+    /// `NAME=PATH`: an image name that stands for an unpacked folder or a `.sif` file on the nodes. May be repeated; in
+    /// the variable, separated by commas.
     #[arg(long = "image", env = "HTC_IMAGES", value_delimiter = ',', value_parser = parse_image)]
     pub images: Vec<(String, String)>,
+
+    /// `PREFIX=TARGET`: image names that begin with PREFIX stand for TARGET and the rest of the name; TARGET is a folder of
+    /// unpacked images on the nodes or another registry. May be repeated; in the variable, separated by commas.
+    #[arg(long = "image-prefix", env = "HTC_IMAGE_PREFIXES", value_delimiter = ',')]
+    pub image_prefixes: Vec<ImagePrefix>,
 
     /// Folders that are bound into the payload's container where a node has them.
     #[arg(long = "bind", env = "HTC_BINDS", value_delimiter = ',', default_values_t = ["/cvmfs", "/afs", "/eos"].map(str::to_owned))]
@@ -87,7 +97,12 @@ pub struct Config {
     #[arg(long, env = "HTC_TRANSFER_LIMIT", default_value = "1h", value_parser = parse_duration)]
     pub transfer_limit: Duration,
 
-    /// Time limit of a submission without files; each megabyte adds a second.
+    /// Time limit of a transfer for the output of HTCJobs that have not failed before: what takes longer is tried again, each
+    /// HTCJob alone.
+    #[arg(long, env = "HTC_TRANSFER_LIMIT_TOGETHER", default_value = "10m", value_parser = parse_duration)]
+    pub transfer_limit_together: Duration,
+
+    /// Time limit of a submission without files; each megabyte adds a second, and so do each 50 jobs.
     #[arg(long, env = "HTC_SUBMIT_LIMIT", default_value = "60s", value_parser = parse_duration)]
     pub submit_limit: Duration,
 
@@ -114,6 +129,27 @@ pub struct Config {
     /// How long `Complete` and `Failed` wait for the output.
     #[arg(long, env = "HTC_OUTPUT_WAIT", default_value = "600s", value_parser = parse_duration)]
     pub output_wait: Duration,
+
+    /// Most output of one job, in bytes or with K, M, G or T (1024 each), rounded up to whole MiB; HTCondor holds a job that leaves more.
+    /// 0: the pool's own limit.
+    #[arg(long, env = "HTC_OUTPUT_LIMIT", default_value = "1G", value_parser = parse_size)]
+    pub output_limit: u64,
+
+    /// Bytes that stay free on the data volume: below, no output is fetched, and its HTCJobs say so. 0: no limit.
+    #[arg(long, env = "HTC_KEEP_FREE", default_value = "1G", value_parser = parse_size)]
+    pub keep_free: u64,
+
+    /// How long the output of an HTCJob that is gone is kept; `forever` for no end.
+    #[arg(long, env = "HTC_KEEP_OUTPUT", default_value = "30d", value_parser = parse_keep)]
+    pub keep_output: Duration,
+
+    /// How long the ledger's rows of an HTCJob that is gone are kept, but never less than its output; `forever` for no end.
+    #[arg(long, env = "HTC_KEEP_ROWS", default_value = "30d", value_parser = parse_keep)]
+    pub keep_rows: Duration,
+
+    /// Pause between two looks for what need not be kept any more.
+    #[arg(long, env = "HTC_HOUSEKEEPING", default_value = "60s", value_parser = parse_duration)]
+    pub housekeeping: Duration,
 
     /// Least time between two fetches of output while other jobs of the HTCJob still run.
     #[arg(long, env = "HTC_FETCH_EVERY", default_value = "60s", value_parser = parse_duration)]
@@ -214,22 +250,37 @@ impl Config {
         if !(1..=256).contains(&self.callback_source.len()) || !self.callback_source.chars().all(plain) {
             return Err("--callback-source must be 1 to 256 letters, digits and -._~:/".to_owned());
         }
+        if self.housekeeping.is_zero() {
+            return Err("--housekeeping must not be zero".to_owned());
+        }
         if self.submit_limit > self.submit_limit_max {
             return Err("--submit-limit must not be longer than --submit-limit-max".to_owned());
         }
-        Ok(())
+        self.image_map().map(drop)
     }
 
     /// The ledger's file.
     #[must_use]
     pub fn ledger(&self) -> PathBuf {
-        self.data_dir.join("sqlite/htcjobs.db")
+        self.ledger.clone().unwrap_or_else(|| self.data_dir.join("sqlite/htcjobs.db"))
     }
 
-    /// Image names and their folders.
+    /// Most MiB of output of one job.
     #[must_use]
-    pub fn image_map(&self) -> BTreeMap<String, String> {
-        self.images.iter().cloned().collect()
+    pub fn output_limit(&self) -> Option<u64> {
+        (self.output_limit > 0).then(|| self.output_limit.div_ceil(1 << 20))
+    }
+
+    /// How long what is left of HTCJobs that are gone is kept.
+    #[must_use]
+    pub const fn keep_times(&self) -> retention::Times {
+        retention::Times { output: self.keep_output, rows: self.keep_rows, every: self.housekeeping }
+    }
+
+    /// What the site makes of image names.
+    pub fn image_map(&self) -> Result<ImageMap, String> {
+        ImageMap::with(self.images.iter().cloned(), self.image_prefixes.iter().cloned())
+            .map_err(|error| format!("--image-prefix: {error}"))
     }
 
     /// Name of this process among those that want to lead.
@@ -272,10 +323,10 @@ impl Config {
 }
 
 fn parse_image(text: &str) -> Result<(String, String), String> {
-    text.split_once('=')
-        .filter(|(name, folder)| !name.is_empty() && folder.starts_with('/'))
-        .map(|(name, folder)| (name.to_owned(), folder.to_owned()))
-        .ok_or_else(|| "write NAME=/absolute/folder".to_owned())
+    let pair = text.split_once('=').filter(|(name, path)| !name.is_empty() && path.starts_with('/'));
+    let (name, path) = pair.ok_or_else(|| "write NAME=/absolute/path".to_owned())?;
+    Image::resolve(path, &ImageMap::new()).map_err(|error| error.to_string())?;
+    Ok((name.to_owned(), path.to_owned()))
 }
 
 fn parse_duration(text: &str) -> Result<Duration, String> {
@@ -286,14 +337,38 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
         "s" | "" => 1000,
         "m" => 60_000,
         "h" => 3_600_000,
-        _ => return Err("write a whole number with ms, s, m or h".to_owned()),
+        "d" => 86_400_000,
+        _ => return Err("write a whole number with ms, s, m, h or d".to_owned()),
     };
     number
         .parse::<u64>()
         .ok()
         .and_then(|number| number.checked_mul(milliseconds))
         .map(Duration::from_millis)
-        .ok_or_else(|| "write a whole number with ms, s, m or h".to_owned())
+        .ok_or_else(|| "write a whole number with ms, s, m, h or d".to_owned())
+}
+
+fn parse_keep(text: &str) -> Result<Duration, String> {
+    if text == "forever" { Ok(Duration::MAX) } else { parse_duration(text) }
+}
+
+fn parse_size(text: &str) -> Result<u64, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let bytes = match unit {
+        "" => Some(1),
+        "K" => Some(1 << 10),
+        "M" => Some(1 << 20),
+        "G" => Some(1 << 30),
+        "T" => Some(1_u64 << 40),
+        _ => None,
+    };
+    number
+        .parse::<u64>()
+        .ok()
+        .zip(bytes)
+        .and_then(|(number, bytes)| number.checked_mul(bytes))
+        .ok_or_else(|| "write a whole number of bytes, or one with K, M, G or T".to_owned())
 }
 
 #[cfg(test)]
@@ -305,15 +380,27 @@ mod tests {
         assert_eq!(parse_duration("250ms"), Ok(Duration::from_millis(250)));
         assert_eq!(parse_duration("20s"), Ok(Duration::from_secs(20)));
         assert_eq!(parse_duration("2m"), Ok(Duration::from_secs(120)));
-        for bad in ["", "s", "1.5s", "-1s", "1d", "99999999999999999999s"] {
+        assert_eq!(parse_duration("30d"), Ok(Duration::from_secs(30 * 86_400)));
+        assert_eq!(parse_keep("forever"), Ok(Duration::MAX));
+        for bad in ["", "s", "1.5s", "-1s", "1w", "forever", "99999999999999999999s"] {
             assert!(parse_duration(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
-    fn images_are_pairs_of_name_and_folder() {
+    fn sizes_have_units_of_1024() {
+        assert_eq!(parse_size("0"), Ok(0));
+        assert_eq!(parse_size("2K"), Ok(2048));
+        assert_eq!(parse_size("1G"), Ok(1 << 30));
+        for bad in ["", "G", "1.5G", "-1", "1g", "1 G", "1GB", "99999999T", "forever"] {
+            assert!(parse_size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn images_are_pairs_of_name_and_path() {
         assert_eq!(parse_image("centos=/images/c"), Ok(("centos".to_owned(), "/images/c".to_owned())));
-        for bad in ["centos", "=/x", "centos=relative"] {
+        for bad in ["centos", "=/x", "centos=relative", "centos=/my images"] {
             assert!(parse_image(bad).is_err(), "{bad}");
         }
     }

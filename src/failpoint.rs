@@ -63,6 +63,8 @@ pub enum Point {
     AfterFinalizerAttached,
     BeforeFinalizerReleased,
     AfterFinalizerReleased,
+    BeforeObjectDeleted,
+    AfterObjectDeleted,
     BeforeStatusWritten,
     AfterStatusWritten,
     BeforeEventWritten,

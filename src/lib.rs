@@ -12,9 +12,9 @@
 //! - [`controller`]: watches, gathers, decides, commits, hands over, publishes; the only place that writes to Kubernetes.
 //! - [`operator`] puts them together; [`check`] looks whether they could work.
 //!
-//! Beside them: [`config`], [`clock`], [`fence`] (may this operator act?), [`health`] (is it ready?), [`key`]
-//! (tokens of jobs), [`lease`] (does it lead?), [`metrics`], [`orphans`] (jobs without an object), [`retry`] (growing pauses),
-//! [`telemetry`], and for tests [`failpoint`].
+//! Beside them: [`config`], [`clock`], [`fence`] (may this operator act?), [`health`] (is it ready?), [`key`] (tokens of
+//! jobs), [`lease`] (does it lead?), [`metrics`], [`orphans`] (jobs without an object), [`retention`] (what is left of objects
+//! that are gone), [`retry`] (growing pauses), [`telemetry`], and for tests [`failpoint`].
 
 pub mod api;
 pub mod check;
@@ -33,6 +33,7 @@ pub mod metrics;
 pub mod operator;
 pub mod orphans;
 pub mod receiver;
+pub mod retention;
 pub mod retry;
 pub mod telemetry;
 pub mod tracker;

@@ -1,6 +1,6 @@
 //! Puts the rooms together and runs them.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -21,9 +21,10 @@ use crate::lease::{self, Candidate, Leader, Place};
 use crate::ledger::{Ledger, LedgerError};
 use crate::machine::ScheddName;
 use crate::receiver::{Certificate, ListenError, Port, Receiver, monitor};
+use crate::retention::Keeper;
 use crate::retry::Pauses;
 use crate::tracker::Tracker;
-use crate::workers::{Limits, Planner, Registry, Reporting, Shared, Workers};
+use crate::workers::{Limits, Planner, Registry, Reporting, Shared, Sizes, Workers};
 
 /// How long the batches under way may take to end once the operator is told to stop.
 const DRAIN: Duration = Duration::from_secs(4);
@@ -139,10 +140,11 @@ pub async fn run(config: Config) -> Result<(), StartError> {
     };
     let planner = Planner {
         data: config.data_dir.clone(),
-        images: config.image_map(),
+        images: config.image_map().map_err(StartError::Setting)?,
         binds: config.binds.iter().filter(|bind| !bind.is_empty()).cloned().collect(),
         site_defaults,
         callback: ready.reporting.clone(),
+        output_limit: config.output_limit(),
     };
     Box::pin(serve(&config, clock, planner, ready, signals)).await
 }
@@ -232,7 +234,9 @@ async fn serve(
     tracing::info!(%operator, schedd = %config.schedd, ledger = ledger.id(), data = %config.data_dir.display(), "htc-operator runs");
     let schedd = Arc::new(schedd(config, operator, clock, ledger.identities().await?));
     let (wake, wakes) = mpsc::channel(WAKES);
-    let tracker = Arc::new(Tracker::new(Arc::clone(&schedd), wake.clone(), config.tracker_interval, config.soon));
+    let (interval, soon, longest) = (config.tracker_interval, config.soon, config.pause_max);
+    let tracker = Arc::new(Tracker::new(Arc::clone(&schedd), wake.clone(), interval, soon, longest));
+    let limits = limits(config);
     let shared = Shared {
         schedd: Arc::clone(&schedd),
         ledger: ledger.clone(),
@@ -242,8 +246,10 @@ async fn serve(
         wake,
         planner: planner.clone(),
         settings: config.settings(),
-        limits: Limits { objects: config.batch_objects, jobs: config.batch_jobs, submit: config.submit_limit },
+        sizes: Sizes::new(limits.clone(), config.pause_max),
+        limits,
     };
+    let keeper = keeper(config, client.clone(), &shared);
     let mut port = receiver.map(|(receiver, port)| {
         receiver.open(ledger.clone(), clock, shared.wake.clone());
         port
@@ -265,11 +271,13 @@ async fn serve(
         written: Mutex::new(HashMap::new()),
         failing: Mutex::new(HashMap::new()),
         strangers: Mutex::new(HashMap::new()),
+        claimed: Mutex::new(HashSet::new()),
     });
     let (stop, mut stopped) = watch::channel(false);
     let until_stopped = async move {
         let _ = stopped.wait_for(|stopped| *stopped).await;
     };
+    let mut kept = tokio::spawn(keeper.run());
     let mut looks = tokio::spawn(async move { tracker.run().await });
     let counted = tokio::spawn(crate::orphans::count_at_start(client.clone(), schedd));
     let mut told = tokio::spawn({
@@ -288,6 +296,7 @@ async fn serve(
         lost = leader.keep(&ledger, &fence) => Some(lost.into()),
         _ = &mut looks => Some(StartError::Failed("tracker")),
         _ = &mut told => Some(StartError::Failed("publisher of Events")),
+        _ = &mut kept => Some(StartError::Failed("housekeeping")),
         _ = &mut reconciles => Some(StartError::Failed("controller")),
         () = ended(&mut port) => Some(StartError::Failed("receiver")),
         _ = lanes.join_next() => Some(StartError::Failed("workers")),
@@ -308,6 +317,7 @@ async fn serve(
     let drained = drained.await.is_ok();
     looks.abort();
     told.abort();
+    kept.abort();
     counted.abort();
     if drained {
         // A slow API server or volume must not hold up the end; the Lease then expires by itself.
@@ -327,6 +337,28 @@ async fn ended(port: &mut Option<Port>) {
     match port {
         Some(port) => port.ended().await,
         None => std::future::pending().await,
+    }
+}
+
+fn keeper(config: &Config, client: Client, shared: &Shared) -> Keeper {
+    Keeper {
+        client,
+        namespace: config.watch_namespace.clone(),
+        ledger: shared.ledger.clone(),
+        fence: shared.fence.clone(),
+        clock: shared.clock,
+        planner: shared.planner.clone(),
+        times: config.keep_times(),
+    }
+}
+
+fn limits(config: &Config) -> Limits {
+    Limits {
+        objects: config.batch_objects,
+        jobs: config.batch_jobs,
+        submit: config.submit_limit,
+        transfer_together: config.transfer_limit_together,
+        keep_free: config.keep_free,
     }
 }
 

@@ -19,15 +19,12 @@ use crate::retry::Pauses;
 
 /// Jobs in HTCondor that belong to no HTCJob, by id.
 pub async fn orphans(client: &Client, schedd: &Schedd) -> Result<Vec<JobId>, String> {
-    let api: Api<PartialObjectMeta<HTCJob>> = Api::all(client.clone());
     let ads = schedd.queue().await.map_err(|unknown| unknown.message)?;
     if ads.is_empty() {
         return Ok(Vec::new());
     }
     // The objects are listed after the jobs: a job whose object was made before it is then no orphan.
-    let list = tokio::time::timeout(API_LIMIT, api.list(&ListParams::default())).await;
-    let list = list.map_err(|_| "the API server did not answer".to_owned())?.map_err(|error| error.to_string())?;
-    let objects: BTreeSet<Uid> = list.iter().filter_map(ResourceExt::uid).map(|uid| Uid::from(uid.as_str())).collect();
+    let objects = objects(client, None).await?;
     let stray = |ads: &Ads| -> BTreeSet<JobId> {
         ads.iter().filter(|(uid, _)| !objects.contains(*uid)).flat_map(|(_, ads)| ads.iter().map(|ad| ad.id)).collect()
     };
@@ -38,6 +35,18 @@ pub async fn orphans(client: &Client, schedd: &Schedd) -> Result<Vec<JobId>, Str
         left.retain(|id| still.contains(id));
     }
     Ok(left)
+}
+
+/// The HTCJobs that exist, in all namespaces or in one.
+pub async fn objects(client: &Client, namespace: Option<&str>) -> Result<BTreeSet<Uid>, String> {
+    let client = client.clone();
+    let api: Api<PartialObjectMeta<HTCJob>> = match namespace {
+        Some(namespace) => Api::namespaced(client, namespace),
+        None => Api::all(client),
+    };
+    let list = tokio::time::timeout(API_LIMIT, api.list_metadata(&ListParams::default())).await;
+    let list = list.map_err(|_| "the API server did not answer".to_owned())?.map_err(|error| error.to_string())?;
+    Ok(list.iter().filter_map(ResourceExt::uid).map(|uid| Uid::from(uid.as_str())).collect())
 }
 
 /// Counts them once in the log, when both sides have answered; nothing waits for it.

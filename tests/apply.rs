@@ -29,6 +29,8 @@ fn server() -> &'static Kube {
         kube.kubectl_ok(&["apply", "-f", &folder("crd")]).unwrap();
         // It is Established a little before its objects can be had.
         wait_for("HTCJobs on the API server", LIMIT, || kube.kubectl_ok(&["get", "htcjobs"])).unwrap();
+        // Its description comes later still.
+        wait_for("HTCJobs to be described", LIMIT, || kube.kubectl_ok(&["explain", "htcjobs"])).unwrap();
         kube
     })
 }
@@ -79,8 +81,7 @@ fn words(text: &str) -> String {
 }
 
 const QUEUE: &str = "queue is the number of jobs: write a number from 1 to 100000, or leave it out for one job";
-const IMMUTABLE: &str =
-    "the spec cannot be changed once the HTCJob exists (only suspend can): delete the HTCJob and create it again";
+const IMMUTABLE: &str = "the spec cannot be changed once the HTCJob exists (only suspend, activeDeadlineSeconds and ttlSecondsAfterFinished can): delete the HTCJob and create it again";
 
 #[rstest]
 #[case::no_jobs(json!({ "queue": 0 }), "spec.queue", QUEUE)]
@@ -107,6 +108,18 @@ const IMMUTABLE: &str =
 #[case::blank_source(json!({ "script": { "source": "\n \t\n" } }), "spec.script.source", "source is empty: write the script that the command is to run")]
 #[case::source_too_long(json!({ "script": { "source": "a".repeat(262_145) } }), "spec.script.source", "Too long: may not be more than 262144 bytes")]
 #[case::htcopts_too_long(json!({ "htcopts": "a".repeat(8193) }), "spec.htcopts", "Too long: may not be more than 8192 bytes")]
+#[case::memory_in_other_words(json!({ "resources": { "memory": "2 GB" } }), "spec.resources.memory", "memory is a Kubernetes quantity such as 2Gi or 500M; a number alone is bytes")]
+#[case::no_memory(json!({ "resources": { "memory": 0 } }), "spec.resources.memory", "memory is a Kubernetes quantity such as 2Gi or 500M; a number alone is bytes")]
+#[case::cpus_in_words(json!({ "resources": { "cpus": "two" } }), "spec.resources.cpus", "cpus is a number of cores such as 4 or 500m")]
+#[case::disk_in_other_words(json!({ "resources": { "disk": "1gi" } }), "spec.resources.disk", "disk is a Kubernetes quantity such as 10Gi or 500M; a number alone is bytes")]
+#[case::less_than_no_gpu(json!({ "resources": { "gpus": -1 } }), "spec.resources.gpus", "gpus is a number of GPUs, from 0 to 1000")]
+#[case::variable_with_a_dash(json!({ "env": [{ "name": "a-b", "value": "x" }] }), "spec.env[0].name", "name is that of an environment variable: letters, digits and _, no digit first")]
+#[case::variable_of_ours(json!({ "env": [{ "name": "HTCPROCID", "value": "x" }] }), "spec.env[0].name", "HTCPROCID and JOB_NAME are set by htc-operator")]
+#[case::variable_twice(json!({ "env": [{ "name": "A" }, { "name": "A" }] }), "spec.env[1]", "Duplicate value")]
+#[case::blank_requirements(json!({ "requirements": " " }), "spec.requirements", "requirements is empty: leave it out, or write an expression such as `TARGET.HasAvx2`")]
+#[case::negative_retries(json!({ "maxRetries": -1 }), "spec.maxRetries", "maxRetries is how often HTCondor runs a failed job again: write a number from 0 to 1000")]
+#[case::no_time(json!({ "activeDeadlineSeconds": 0 }), "spec.activeDeadlineSeconds", "activeDeadlineSeconds is a time in seconds, from 1: leave it out for no limit")]
+#[case::negative_time(json!({ "ttlSecondsAfterFinished": -1 }), "spec.ttlSecondsAfterFinished", "ttlSecondsAfterFinished is a time in seconds, from 0: leave it out to keep the HTCJob")]
 #[case::htcopts_as_a_number(json!({ "htcopts": 5 }), "spec.htcopts", "must be of type string")]
 #[case::suspend_as_a_word(json!({ "suspend": "yes" }), "spec.suspend", "must be of type boolean")]
 #[case::unknown_field(json!({ "sript": 1 }), "spec.sript", "unknown field")]
@@ -138,6 +151,10 @@ fn source_is_measured_in_bytes() {
 #[case::one_job(json!({ "queue": 1 }))]
 #[case::all_there_is(json!({ "name": "n", "queue": 2, "htcopts": "request_cpus = 2\n+JobFlavour = \"espresso\"\n", "suspend": true }))]
 #[case::long_source(json!({ "script": { "source": "a".repeat(200_000) } }))]
+#[case::quantities(json!({ "resources": { "cpus": "500m", "memory": "1.5Gi", "disk": 1_000_000_000, "gpus": 0 } }))]
+#[case::whole_numbers(json!({ "resources": { "cpus": 4, "memory": "2G" }, "maxRetries": 3 }))]
+#[case::variables(json!({ "env": [{ "name": "A", "value": " $x\n" }, { "name": "B", "value": "" }] }))]
+#[case::times(json!({ "activeDeadlineSeconds": 86_400, "ttlSecondsAfterFinished": 0, "requirements": "TARGET.Memory > 1" }))]
 #[case::any_text(json!({ "script": { "source": "\u{feff}echo \"$HOME\" 'é' \\ 日本 $(x) @\t%\r\n" } }))]
 fn good_input_is_taken_and_kept(#[case] change: Value) {
     let object = htcjob(&spec(&change));
@@ -157,6 +174,10 @@ fn good_input_is_taken_and_kept(#[case] change: Value) {
 #[case::htcopts(json!({ "htcopts": "request_cpus = 2" }))]
 #[case::htcopts_gone(json!({ "htcopts": null }))]
 #[case::name(json!({ "name": "other" }))]
+#[case::resources(json!({ "resources": { "cpus": 2 } }))]
+#[case::env(json!({ "env": [{ "name": "A", "value": "b" }] }))]
+#[case::requirements(json!({ "requirements": "true" }))]
+#[case::retries(json!({ "maxRetries": 1 }))]
 #[case::name_gone(json!({ "name": null }))]
 #[case::with_suspend(json!({ "suspend": true, "queue": 3 }))]
 fn what_is_to_run_cannot_be_changed(#[case] change: Value) {
@@ -177,6 +198,21 @@ fn fields_left_out_cannot_be_added() {
         let patch = json!({ "spec": change }).to_string();
         let refused = kubectl(&["patch", "htcjob", name_of(&object), "--type=merge", "-p", &patch], &Value::Null);
         assert!(words(&refused.unwrap_err()).contains(IMMUTABLE), "{patch}");
+    }
+}
+
+#[test]
+fn times_can_be_changed() {
+    let object = htcjob(&spec(&json!({ "activeDeadlineSeconds": 10 })));
+    kubectl(&["apply", "-f", "-"], &object).unwrap();
+    for times in [(json!(20), json!(30)), (Value::Null, json!(0)), (json!(1), Value::Null)] {
+        let patch = json!({ "spec": { "activeDeadlineSeconds": times.0, "ttlSecondsAfterFinished": times.1 } });
+        let arguments = ["patch", "htcjob", name_of(&object), "--type=merge", "-p", &patch.to_string()];
+        kubectl(&arguments, &Value::Null).unwrap();
+        let kept = server().kubectl_ok(&["get", "htcjob", name_of(&object), "-o", "json"]).unwrap();
+        let kept: Value = serde_json::from_str(&kept).unwrap();
+        let of = |field: &str| kept["spec"][field].clone();
+        assert_eq!((of("activeDeadlineSeconds"), of("ttlSecondsAfterFinished")), times);
     }
 }
 
@@ -300,7 +336,7 @@ fn the_resource_reads_well() {
         (
             "htcjob.spec.script",
             &[
-                "Container image: a name in a registry, or a name that the site maps to an unpacked folder.",
+                "A path is that of an unpacked folder or of a file in Apptainer's format, `/eos/project/images/root.sif`.",
                 "The program in the image that runs the script",
                 "Contents of the script, at most 256 KiB; from about 200 KiB `kubectl apply` needs `--server-side`. Its first argument is the number of the job, from 0.",
             ],

@@ -16,8 +16,12 @@ mod api_server;
 mod bed;
 #[path = "faults/disk.rs"]
 mod disk;
+#[path = "faults/history.rs"]
+mod history;
 #[path = "faults/ledger.rs"]
 mod ledger;
+#[path = "faults/limits.rs"]
+mod limits;
 #[path = "faults/queue.rs"]
 mod queue;
 #[path = "faults/schedd.rs"]
@@ -40,6 +44,10 @@ on_both_versions!(
     queue::lost_and_begun_anew,
     queue::lost_before_anybody_looked,
     queue::history_too_short,
+    history::hanging,
+    limits::too_many_at_once,
+    limits::the_queue_is_full,
+    limits::one_bad_spoils_nobody,
     queue::seen_by_somebody_else,
     queue::one_answer_that_shows_nothing,
     disk::read_only_and_full,

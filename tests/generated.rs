@@ -157,6 +157,7 @@ fn every_string_list_and_map_has_a_bound() {
         Some("array") => schema["maxItems"].is_u64(),
         Some("object") => schema["properties"].is_object() || schema["maxProperties"].is_u64(),
         Some("integer" | "boolean") => true,
+        None if schema["x-kubernetes-int-or-string"] == true => schema["maxLength"].is_u64(),
         _ => false,
     };
     walk(&schema(), "", &mut |path, property| {

@@ -17,6 +17,8 @@ mod data_folder;
 mod kubernetes;
 #[path = "outages/leader.rs"]
 mod leader;
+#[path = "outages/lease.rs"]
+mod lease;
 #[path = "outages/operator.rs"]
 mod operator;
 #[path = "outages/schedd.rs"]
@@ -46,4 +48,8 @@ on_both_versions!(
     leader::a_ledger_each,
     leader::a_lease_that_cannot_be_renewed,
     leader::an_old_copy_of_the_ledger,
+    lease::deleted_and_edited,
+    lease::renewals_without_an_answer,
+    lease::one_identity_twice,
+    lease::two_copies_of_one_ledger,
 );

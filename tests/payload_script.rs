@@ -51,7 +51,8 @@ impl Scratch {
         let image = Image::resolve(image, &ImageMap::new()).unwrap();
         let command = Command::parse(command).unwrap();
         let binds = ["/nosuchbind".to_owned(), "/var/log".to_owned()];
-        let payload = Payload { name: "my-job", image: &image, command: &command, source, binds: &binds, callback };
+        let payload =
+            Payload { name: "my-job", image: &image, command: &command, source, binds: &binds, callback, env: &[] };
         for file in sandbox_files(&payload).unwrap() {
             let path = folder.path().join(file.name);
             std::fs::write(&path, file.contents).unwrap();

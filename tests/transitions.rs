@@ -29,6 +29,7 @@ fn each_is_made(#[values(Trixie, Sid)] version: Version) {
     while_nothing_starts(&here);
     ended_without_having_started(&here);
     while_jobs_run(&here);
+    past_their_deadlines(&here);
     runs_again(&here);
     assert_all_seen(&bed);
 }
@@ -92,6 +93,20 @@ fn while_jobs_run(here: &Namespace<'_>) {
     here.bed.condor.ok("condor_release", &[&id]).unwrap();
     assert!(is_true(&here.let_go("grows"), "Complete"));
     for name in ["fails", "grows"] {
+        here.delete(name);
+    }
+}
+
+fn past_their_deadlines(here: &Namespace<'_>) {
+    for (name, options) in [("never-starts", "requirements = false"), ("never-ends", "")] {
+        let mut object = object(name, UNTIL_LET_GO, 1, options);
+        object["spec"]["activeDeadlineSeconds"] = 10.into();
+        here.create(&object);
+    }
+    for name in ["never-starts", "never-ends"] {
+        here.wait_event(name, "DeadlineExceeded");
+        let ended = here.wait_ended(name);
+        assert_eq!(condition(&ended, "Failed").unwrap()["reason"], "DeadlineExceeded", "{ended:#}");
         here.delete(name);
     }
 }

@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
-use super::{Condition, Phase};
+use super::{Condition, Phase, Quantity};
 
 /// The largest number of jobs one `HTCJob` may have.
 pub const MAX_QUEUE: i64 = 100_000;
@@ -64,12 +64,20 @@ pub const MAX_QUEUE: i64 = 100_000;
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[x_kube(
-    validation = Rule::new("has(self.script) == has(oldSelf.script) && (!has(self.script) || self.script == oldSelf.script) && has(self.queue) == has(oldSelf.queue) && (!has(self.queue) || self.queue == oldSelf.queue) && has(self.htcopts) == has(oldSelf.htcopts) && (!has(self.htcopts) || self.htcopts == oldSelf.htcopts) && has(self.name) == has(oldSelf.name) && (!has(self.name) || self.name == oldSelf.name)")
-        .message("the spec cannot be changed once the HTCJob exists (only suspend can): delete the HTCJob and create it again"),
+    validation = Rule::new("has(self.script) == has(oldSelf.script) && (!has(self.script) || self.script == oldSelf.script) && has(self.queue) == has(oldSelf.queue) && (!has(self.queue) || self.queue == oldSelf.queue) && has(self.htcopts) == has(oldSelf.htcopts) && (!has(self.htcopts) || self.htcopts == oldSelf.htcopts) && has(self.name) == has(oldSelf.name) && (!has(self.name) || self.name == oldSelf.name) && has(self.resources) == has(oldSelf.resources) && (!has(self.resources) || self.resources == oldSelf.resources) && has(self.env) == has(oldSelf.env) && (!has(self.env) || self.env == oldSelf.env) && has(self.requirements) == has(oldSelf.requirements) && (!has(self.requirements) || self.requirements == oldSelf.requirements) && has(self.maxRetries) == has(oldSelf.maxRetries) && (!has(self.maxRetries) || self.maxRetries == oldSelf.maxRetries)")
+        .message("the spec cannot be changed once the HTCJob exists (only suspend, activeDeadlineSeconds and ttlSecondsAfterFinished can): delete the HTCJob and create it again"),
     validation = Rule::new("!has(self.queue) || (self.queue >= 1 && self.queue <= 100000)")
         .message("queue is the number of jobs: write a number from 1 to 100000, or leave it out for one job").field_path(".queue"),
     validation = Rule::new("!has(self.queue) || !has(self.script) || !has(self.script.queue) || self.queue == self.script.queue")
-        .message("spec.queue and spec.script.queue differ: write the number of jobs once, as spec.queue").field_path(".queue")
+        .message("spec.queue and spec.script.queue differ: write the number of jobs once, as spec.queue").field_path(".queue"),
+    validation = Rule::new("!has(self.requirements) || self.requirements.trim() != ''")
+        .message("requirements is empty: leave it out, or write an expression such as `TARGET.HasAvx2`").field_path(".requirements"),
+    validation = Rule::new("!has(self.maxRetries) || (self.maxRetries >= 0 && self.maxRetries <= 1000)")
+        .message("maxRetries is how often HTCondor runs a failed job again: write a number from 0 to 1000").field_path(".maxRetries"),
+    validation = Rule::new("!has(self.activeDeadlineSeconds) || self.activeDeadlineSeconds >= 1")
+        .message("activeDeadlineSeconds is a time in seconds, from 1: leave it out for no limit").field_path(".activeDeadlineSeconds"),
+    validation = Rule::new("!has(self.ttlSecondsAfterFinished) || self.ttlSecondsAfterFinished >= 0")
+        .message("ttlSecondsAfterFinished is a time in seconds, from 0: leave it out to keep the HTCJob").field_path(".ttlSecondsAfterFinished")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct HTCJobSpec {
@@ -92,9 +100,87 @@ pub struct HTCJobSpec {
     #[schemars(length(max = 8192))]
     pub htcopts: Option<String>,
 
+    /// What each job needs of a machine. HTCondor's own defaults apply to what is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<Resources>,
+
+    /// Variables for the script, beside HTCPROCID and JOB_NAME; nothing in their values is expanded.
+    /// They travel in a file of the job, not in its ClassAd, which every user of the pool can read.
+    /// Whoever may read the HTCJob can read them all the same.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub env: Vec<EnvVar>,
+
+    /// Machines that will do, as a ClassAd expression: `TARGET.HasAvx2 && TARGET.OpSysMajorVer >= 9`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 2000))]
+    pub requirements: Option<String>,
+
+    /// How often HTCondor runs a job again that ended with another exit code than 0, or by a signal; 0 if left out.
+    /// The job counts as failed only when its last run has failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_retries: Option<i64>,
+
+    /// Seconds from status.startTime after which jobs that have not ended are removed.
+    /// The HTCJob is then Failed with reason DeadlineExceeded.
+    /// Time in which jobs wait in HTCondor counts; suspend stops the clock, and its end starts it anew.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub active_deadline_seconds: Option<i64>,
+
+    /// Seconds from status.completionTime after which the HTCJob is deleted; its output stays as long as the site keeps it.
+    /// It is not deleted while HTCondor still has output of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_seconds_after_finished: Option<i64>,
+
     /// While true, no job is submitted and jobs that HTCondor has are held; false lets them go on.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspend: bool,
+}
+
+/// What each job needs of a machine, as Kubernetes quantities.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[x_kube(
+    validation = Rule::new("!has(self.cpus) || (type(self.cpus) == int ? self.cpus >= 1 : self.cpus.matches('^[0-9]{1,6}(m|[.][0-9]{1,3})?$'))")
+        .message("cpus is a number of cores such as 4 or 500m").field_path(".cpus"),
+    validation = Rule::new("!has(self.memory) || (type(self.memory) == int ? self.memory >= 1 : self.memory.matches('^[0-9]{1,15}([.][0-9]{1,3})?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$'))")
+        .message("memory is a Kubernetes quantity such as 2Gi or 500M; a number alone is bytes").field_path(".memory"),
+    validation = Rule::new("!has(self.disk) || (type(self.disk) == int ? self.disk >= 1 : self.disk.matches('^[0-9]{1,15}([.][0-9]{1,3})?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$'))")
+        .message("disk is a Kubernetes quantity such as 10Gi or 500M; a number alone is bytes").field_path(".disk"),
+    validation = Rule::new("!has(self.gpus) || (self.gpus >= 0 && self.gpus <= 1000)")
+        .message("gpus is a number of GPUs, from 0 to 1000").field_path(".gpus")
+)]
+pub struct Resources {
+    /// Cores, `request_cpus`: 4, or 500m, which HTCondor counts as 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<Quantity>,
+    /// Memory, `request_memory`: 2Gi, 500M; rounded up to MiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Quantity>,
+    /// Disk for the job's folder on the node, `request_disk`: 10Gi; rounded up to KiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<Quantity>,
+    /// GPUs, `request_gpus`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<i64>,
+}
+
+/// One variable for the script.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[x_kube(
+    validation = Rule::new("!has(self.name) || self.name.matches('^[A-Za-z_][A-Za-z0-9_]*$')")
+        .message("name is that of an environment variable: letters, digits and _, no digit first").field_path(".name"),
+    validation = Rule::new("!has(self.name) || !(self.name in ['HTCPROCID', 'JOB_NAME'])")
+        .message("HTCPROCID and JOB_NAME are set by htc-operator").field_path(".name")
+)]
+pub struct EnvVar {
+    /// Its name: letters, digits and `_`.
+    #[schemars(length(max = 128))]
+    pub name: String,
+    /// Its value, as it is: nothing in it is expanded. It may have several lines.
+    #[serde(default)]
+    #[schemars(length(max = 8192))]
+    pub value: String,
 }
 
 /// What each job runs: `COMMAND script INDEX` in a container of the image.
@@ -112,8 +198,9 @@ pub struct HTCJobSpec {
         .message("queue is the number of jobs: write a number from 1 to 100000, or leave it out for one job").field_path(".queue")
 )]
 pub struct Script {
-    /// Container image: a name in a registry, or a name that the site maps to an unpacked folder.
-    /// Also the absolute path of an unpacked folder on the nodes.
+    /// Container image: a name as docker writes it, `[registry/]name[:tag][@digest]`, or an absolute path on the nodes.
+    /// A path is that of an unpacked folder or of a file in Apptainer's format, `/eos/project/images/root.sif`.
+    /// A name may stand for a folder or a mirror of the site's; any other is pulled from its registry by Apptainer on the node.
     #[schemars(length(max = 1024))]
     pub image: String,
     /// The program in the image that runs the script, with options if it needs any: `bash`, `Rscript`, `bash -e`.

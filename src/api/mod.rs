@@ -7,12 +7,14 @@ mod crd;
 mod htcjob;
 mod payload_failure;
 mod phase;
+mod quantity;
 
 pub use condition::{Condition, ConditionStatus, ConditionType};
 pub use crd::{crd, crd_yaml};
-pub use htcjob::{HTCJob, HTCJobSpec, HTCJobStatus, MAX_QUEUE, Script};
+pub use htcjob::{EnvVar, HTCJob, HTCJobSpec, HTCJobStatus, MAX_QUEUE, Resources, Script};
 pub use payload_failure::PayloadFailure;
 pub use phase::Phase;
+pub use quantity::{Quantity, QuantityError};
 
 /// API group of the `HTCJob`.
 pub const GROUP: &str = "htc.cern.ch";

@@ -40,6 +40,8 @@ pub struct Common<'a> {
     pub options: &'a HtcOpts,
     /// The sandboxes have a token, with which the jobs report.
     pub callback: bool,
+    /// Most MiB of output of one job: HTCondor holds one that leaves more (`HoldReasonCode` 33). None: the pool's own limit.
+    pub output_limit: Option<u64>,
 }
 
 /// A value that cannot be written into a submit description. It never comes from a user's text, which is parsed before:
@@ -112,6 +114,8 @@ pub fn submit_description(common: &Common, jobs: &[Job]) -> Result<String, Descr
         None => LATE.to_owned(),
     };
     let token = if common.callback { format!(",$(htc_sandbox)/{TOKEN}") } else { String::new() };
+    let output_limit =
+        common.output_limit.map(|limit| format!("max_transfer_output_mb = {limit}\n")).unwrap_or_default();
     Ok(format!(
         r#"{options}universe = vanilla
 executable = $(htc_sandbox)/{JOB_SH}
@@ -127,7 +131,7 @@ error = err
 notification = never
 leave_in_queue = {LEAVE_IN_QUEUE}
 periodic_remove = {remove}
-batch_name = $(htc_batch)
+{output_limit}batch_name = $(htc_batch)
 MY.HTCJobUID = "$(htc_uid)"
 MY.HTCJobAttempt = $(htc_attempt)
 MY.HTCJobIndex = $(htc_index)
@@ -183,12 +187,14 @@ mod tests {
     #[test]
     fn the_operators_lines_come_last() {
         let options = HtcOpts::parse("rank = Memory\nnotification = never").unwrap();
+        let site = HtcOpts::default();
         let common = Common {
             operator: "o/n/x",
             not_after: 7,
-            site_defaults: &HtcOpts::default(),
+            site_defaults: &site,
             options: &options,
             callback: true,
+            output_limit: None,
         };
         let job = Job { uid: "u-1", attempt: 3, index: 4, batch_name: "ns/n", sandbox: "/s/1", output: "/o/1/4" };
         let text = submit_description(&common, &[job, Job { index: 5, output: "/o/1/5", ..job }]).unwrap();
@@ -203,7 +209,14 @@ mod tests {
         let job = Job { uid: "u", attempt: 1, index: 0, batch_name: "n/x", sandbox: "/s", output: "/o" };
         let removed = |site: &str, user: &str| {
             let (site, user) = (opts(site), opts(user));
-            let common = Common { operator: "o", not_after: 7, site_defaults: &site, options: &user, callback: false };
+            let common = Common {
+                operator: "o",
+                not_after: 7,
+                site_defaults: &site,
+                options: &user,
+                callback: false,
+                output_limit: None,
+            };
             let text = submit_description(&common, &[job]).unwrap();
             text.lines().rfind(|line| line.starts_with("periodic_remove")).unwrap().to_owned()
         };
@@ -217,7 +230,14 @@ mod tests {
     #[test]
     fn what_would_not_survive_a_row_is_an_error() {
         let none = HtcOpts::default();
-        let common = Common { operator: "o", not_after: 7, site_defaults: &none, options: &none, callback: false };
+        let common = Common {
+            operator: "o",
+            not_after: 7,
+            site_defaults: &none,
+            options: &none,
+            callback: false,
+            output_limit: None,
+        };
         let job = Job { uid: "u", attempt: 1, index: 0, batch_name: "n/x", sandbox: "/s", output: "/o" };
         assert_eq!(submit_description(&common, &[]), Err(DescriptionError::NoJobs));
         assert!(submit_description(&Common { not_after: -1, ..common }, &[job]).is_err());

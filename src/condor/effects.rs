@@ -1,5 +1,7 @@
 //! Remove, hold, release, fetch, tidy: each names the objects in its constraint, none goes by numbers alone.
 
+use std::time::Duration;
+
 use super::schedd::{Schedd, quoted};
 use super::tools::{Call, Output, ToolError};
 use crate::machine::facts::{Hold, Unknown};
@@ -22,6 +24,13 @@ impl Schedd {
         let staging = "StageInFinish =?= undefined && JobStatus == 5 && HoldReasonCode == 16";
         let constraint = format!("{} && {staging}", self.jobs_of(uids).await?);
         self.act("condor_rm", &["-reason", REMOVED_BY_US, "-constraint", &constraint]).await
+    }
+
+    /// `condor_rm` of those jobs of these objects that have not ended.
+    pub async fn remove_unfinished(&self, uids: &[Uid]) -> Result<(), Unknown> {
+        let constraint = format!("{} && !member(JobStatus, {{3,4}})", self.jobs_of(uids).await?);
+        let reason = format!("{REMOVED_BY_US}: activeDeadlineSeconds");
+        self.act("condor_rm", &["-reason", &reason, "-constraint", &constraint]).await
     }
 
     /// `condor_rm` of these jobs of one object.
@@ -52,15 +61,14 @@ impl Schedd {
     }
 
     /// `condor_transfer_data` of these ended jobs into their output folders, and of no others: 25.14 lets what was fetched
-    /// leave the queue.
-    pub async fn fetch(&self, jobs: &[(&Uid, &Indices)]) -> Result<(), Unknown> {
+    /// leave the queue. `limit`: how long that may take.
+    pub async fn fetch(&self, jobs: &[(&Uid, &Indices)], limit: Duration) -> Result<(), Unknown> {
         const TOOL: &str = "condor_transfer_data";
         // A late job has the same index, and would write over the output of the one that counts.
         let in_time = "(StageInFinish > HTCNotAfter) =!= true";
         let constraint = format!("{} && JobStatus == 4 && {in_time}", self.jobs_by_index(jobs).await?);
         let arguments = vec!["-name", self.name.as_str(), "-constraint", &constraint];
-        let call =
-            Call { tool: TOOL, arguments, input: Vec::new(), limit: self.tools.transfer_limit, outlives_us: false };
+        let call = Call { tool: TOOL, arguments, input: Vec::new(), limit, outlives_us: false };
         self.answer(TOOL, self.tools.call(call).await).map(drop)
     }
 

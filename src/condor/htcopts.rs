@@ -77,6 +77,14 @@ impl HtcOpts {
         render(kept.chain(&user.settings))
     }
 
+    /// Adds a submit command whose value another field of the spec gives, by the same rules.
+    ///
+    /// # Errors
+    /// A line sets the same thing already, or the value is not of the command's kind.
+    pub fn add(&mut self, command: &str, value: &str) -> Result<(), HtcOptsProblem> {
+        self.line(0, &format!("{command} = {}", value.trim_matches(BLANKS)))
+    }
+
     /// The value of a submit command, if it is given.
     #[must_use]
     pub fn command(&self, name: &str) -> Option<&str> {

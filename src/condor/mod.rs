@@ -5,6 +5,7 @@ pub mod effects;
 pub mod htcopts;
 pub mod payload;
 pub mod query;
+mod row;
 pub mod schedd;
 pub mod submit;
 pub mod tools;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::schedd::Schedd;
-use super::tools::Call;
+use super::tools::{Call, ToolError};
 
 /// How a submitter ended. Its exit status decides nothing: it may have failed with every job queued, and succeeded with
 /// jobs that are removed a second later.
@@ -11,6 +11,8 @@ use super::tools::Call;
 pub struct Submitted {
     /// No process of it is left.
     pub dead: bool,
+    /// It was killed at its time limit.
+    pub timed_out: bool,
     /// Its exit status, if it had one.
     pub status: Option<i32>,
     /// What it said, if it failed.
@@ -31,9 +33,17 @@ impl Schedd {
                 let failed = output.status != Some(0);
                 let words: String =
                     output.stderr.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(WORDS).collect();
-                Submitted { dead: output.dead, status: output.status, message: failed.then_some(words) }
+                Submitted {
+                    dead: output.dead,
+                    timed_out: false,
+                    status: output.status,
+                    message: failed.then_some(words),
+                }
             }
-            Err(error) => Submitted { dead: error.dead(), status: None, message: Some(error.to_string()) },
+            Err(error) => {
+                let timed_out = matches!(error, ToolError::TimedOut { .. });
+                Submitted { dead: error.dead(), timed_out, status: None, message: Some(error.to_string()) }
+            }
         }
     }
 }

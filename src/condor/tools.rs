@@ -1,6 +1,6 @@
 //! Runs one tool: cleared environment, time limit, output cap, and the whole process group killed when it is over.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,10 @@ pub struct Tools {
     /// Their whole environment: `PATH`, `CONDOR_CONFIG` and what the operator's own environment has of the variables
     /// that they need.
     pub environment: Vec<(String, String)>,
+    /// Path of coreutils' `timeout`.
+    timeout: String,
+    /// Path of util-linux's `setpriv`.
+    setpriv: String,
     /// Time limit of one call, unless the call has its own.
     pub limit: Duration,
     /// Time limit of one question to history, which reads all of it.
@@ -153,11 +157,12 @@ impl Tools {
     pub fn new(bin: Option<&PathBuf>, limit: Duration, history_limit: Duration, transfer_limit: Duration) -> Self {
         let own = std::env::var("PATH").unwrap_or_else(|_| "/usr/local/bin:/usr/bin:/bin".to_owned());
         let path = bin.map_or(own.clone(), |bin| format!("{}:{own}", bin.display()));
-        let mut environment = vec![("PATH".to_owned(), path), ("LC_ALL".to_owned(), "C.UTF-8".to_owned())];
+        let mut environment = vec![("PATH".to_owned(), path.clone()), ("LC_ALL".to_owned(), "C.UTF-8".to_owned())];
         environment.extend(
             INHERITED.iter().filter_map(|name| std::env::var(name).ok().map(|value| ((*name).to_owned(), value))),
         );
-        Self { environment, limit, history_limit, transfer_limit }
+        let (timeout, setpriv) = (locate(&path, "timeout"), locate(&path, "setpriv"));
+        Self { environment, timeout, setpriv, limit, history_limit, transfer_limit }
     }
 
     /// Runs `tool` with `arguments`, nothing to read, and the usual limit.
@@ -190,8 +195,8 @@ impl Tools {
     async fn run_to_end(&self, call: Call<'_>) -> Result<Output, ToolError> {
         let Call { tool, arguments, input, limit, outlives_us } = call;
         // Neither `timeout` nor its child is told when its parent dies, unless it asks for it.
-        let dies_with_parent: &[&str] = if outlives_us { &[] } else { &["setpriv", "--pdeathsig", "KILL"] };
-        let limited = ["timeout", "-s", "KILL", &format!("{:.3}", limit.as_secs_f64())];
+        let dies_with_parent: &[&str] = if outlives_us { &[] } else { &[&self.setpriv, "--pdeathsig", "KILL"] };
+        let limited = [&self.timeout, "-s", "KILL", &format!("{:.3}", limit.as_secs_f64())];
         let words: Vec<&str> = [dies_with_parent, &limited, dies_with_parent, &[tool]].concat();
         failpoint::before_tool(tool);
         let mut child = Command::new(words[0])
@@ -235,6 +240,13 @@ impl Tools {
             Ok(Ok(output)) => Ok(Output { dead, ..output }),
         }
     }
+}
+
+/// The path of a program. With a path std starts it by posix_spawn; with a name and another environment it would fork,
+/// which copies the page tables of the whole operator at each call.
+fn locate(path: &str, program: &str) -> String {
+    let found = path.split(':').map(|folder| Path::new(folder).join(program)).find(|file| file.is_file());
+    found.and_then(|file| file.into_os_string().into_string().ok()).unwrap_or_else(|| program.to_owned())
 }
 
 enum Trouble {
@@ -348,6 +360,13 @@ mod tests {
         }
         let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
         assert!(state.is_empty() || state.contains(") Z "), "still there: {state}");
+    }
+
+    #[test]
+    fn what_starts_a_tool_is_named_by_its_path() {
+        let tools = tools();
+        assert!(tools.timeout.starts_with('/') && tools.setpriv.starts_with('/'), "{tools:?}");
+        assert_eq!(locate("/nowhere:/", "no such program"), "no such program");
     }
 
     #[tokio::test]

@@ -1,14 +1,15 @@
 //! The facts about one object.
 
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use kube::{Resource as _, ResourceExt as _};
 
 use super::{Context, Observed, ReconcileError};
 use crate::api::{ABANDON, CLAIM, FINALIZER, HTCJob, OLD_FINALIZER, SUBMIT_AGAIN};
 use crate::ledger::ObjectName;
-use crate::machine::facts::{Claim, Facts, Object, Past, Published, Spec};
-use crate::machine::{SchedDate, Uid};
+use crate::machine::facts::{Claim, Facts, Object, Past, Published, Record, Spec};
+use crate::machine::{SchedDate, Timestamp, Uid};
 use crate::workers::Plan;
 
 /// The facts, and what the workers will need.
@@ -29,7 +30,7 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
     let record = context.ledger.load(&uid).await?;
     let claim = claim(object, context);
     let plan = plan(object, context);
-    let spec = plan.as_ref().map_err(Clone::clone).map(|(plan, suspend)| Spec { queue: plan.queue, suspend: *suspend });
+    let spec = plan.as_ref().map_err(Clone::clone).map(|(_, spec)| spec.clone());
     let site = &context.planner.site_defaults;
     let may_rerun = plan.as_ref().map_or(true, |(plan, _)| site.may_rerun() || plan.options.may_rerun());
     let annotated = |key: &str| object.annotations().get(key).is_some_and(|value| value == "true");
@@ -47,7 +48,12 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
             submit_again: annotated(SUBMIT_AGAIN),
             may_rerun,
         },
-        past: past(context, &uid, claim),
+        past: match past(context, &uid, claim) {
+            Past::Continuous if may_be_forgotten(object, context, &uid, &record) => {
+                Past::Unknown { settled: Some(context.clock.now()) }
+            }
+            past => past,
+        },
         record,
         in_flight,
         evidence,
@@ -77,9 +83,30 @@ fn past(context: &Context, uid: &Uid, claim: Claim) -> Past {
     Past::Unknown { settled: (settles <= now).then_some(settles) }
 }
 
-fn plan(object: &Observed, context: &Context) -> Result<(Arc<Plan>, bool), String> {
+/// An object of ours without a row is new, unless it is old enough to have been one whose rows are removed by now: it came
+/// back with a restored etcd, and its jobs may have run.
+fn may_be_forgotten(object: &Observed, context: &Context, uid: &Uid, record: &Record) -> bool {
+    let mut claimed = context.claimed.lock().unwrap_or_else(PoisonError::into_inner);
+    if record.known.is_some() {
+        claimed.remove(uid);
+        return false;
+    }
+    let created = object.creation_timestamp().map_or(0, |time| time.0.as_millisecond());
+    !claimed.contains(uid) && context.ledger.has_forgotten(Timestamp(created))
+}
+
+fn plan(object: &Observed, context: &Context) -> Result<(Arc<Plan>, Spec), String> {
     let job = object.0.as_ref().map_err(|invalid| format!("the HTCJob cannot be read: {}", invalid.error))?;
-    context.planner.plan(&job.spec).map(|plan| (Arc::new(plan), job.spec.suspend)).map_err(|error| error.to_string())
+    let plan = context.planner.plan(&job.spec).map_err(|error| error.to_string())?;
+    let seconds =
+        |seconds: Option<i64>| seconds.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0)));
+    let spec = Spec {
+        queue: plan.queue,
+        suspend: job.spec.suspend,
+        deadline: seconds(job.spec.active_deadline_seconds),
+        ttl: seconds(job.spec.ttl_seconds_after_finished),
+    };
+    Ok((Arc::new(plan), spec))
 }
 
 fn published(job: &HTCJob) -> Published {

@@ -1,12 +1,13 @@
 //! Watches `HTCJob`s; for each: gather the facts, decide, commit, hand the request over, publish.
 
 mod events;
+mod first_list;
 mod gather;
 mod publish;
 mod reconcile;
 pub mod secret;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -29,6 +30,7 @@ use crate::workers::{Planner, Workers};
 use crate::{health, metrics};
 
 pub use events::Publisher;
+use first_list::FirstList;
 
 /// An `HTCJob` as it is watched: one that cannot be decoded does not end the watch, and can still be deleted.
 pub type Observed = DeserializeGuard<HTCJob>;
@@ -68,6 +70,8 @@ pub struct Context {
     pub(crate) failing: Mutex<HashMap<Uid, Pauses>>,
     /// When an object was first seen under another ledger's claim.
     pub(crate) strangers: Mutex<HashMap<Uid, Timestamp>>,
+    /// Objects without a row that this process itself has claimed: they are new, however old they are.
+    pub(crate) claimed: Mutex<HashSet<Uid>>,
 }
 
 /// Why a reconcile failed; it is tried again with growing pauses.
@@ -114,6 +118,8 @@ pub async fn run(
     let api: Api<Observed> =
         namespace.map_or_else(|| Api::all(client.clone()), |name| Api::namespaced(client.clone(), name));
     let (reader, writer) = reflector::store();
+    let first = Arc::new(FirstList::default());
+    let listed = Arc::clone(&first);
     let watch = watcher(api, watcher::Config::default())
         .default_backoff()
         .modify(|object| {
@@ -121,13 +127,16 @@ pub async fn run(
             object.annotations_mut().remove("kubectl.kubernetes.io/last-applied-configuration");
         })
         .reflect(writer)
-        .inspect(|event| {
+        .inspect(move |event| {
             health::crd_served(event.is_ok());
             if matches!(event, Ok(watcher::Event::InitDone)) {
                 health::cache_synced();
             }
-            if let Err(error) = event {
-                tracing::warn!(%error, "the watch of HTCJobs broke; it is begun again (is the CRD installed?)");
+            match event {
+                Ok(event) => listed.seen(event),
+                Err(error) => {
+                    tracing::warn!(%error, "the watch of HTCJobs broke; it is begun again (is the CRD installed?)");
+                }
             }
         })
         .touched_objects();
@@ -143,10 +152,15 @@ pub async fn run(
         .reconcile_on(wakes)
         .graceful_shutdown_on(stop)
         .run(reconcile::reconcile, reconcile::on_error, context)
-        .for_each(|result| async move {
-            if let Err(controller::Error::ReconcilerFailed(error, object)) = result {
-                tracing::warn!(%error, %object, "a reconcile failed; it is tried again");
+        .for_each(|result| {
+            match result {
+                Ok((object, _)) => first.reconciled(&object),
+                Err(controller::Error::ReconcilerFailed(error, object)) => {
+                    tracing::warn!(%error, %object, "a reconcile failed; it is tried again");
+                }
+                Err(_) => {}
             }
+            futures::future::ready(())
         })
         .await;
 }

@@ -1,9 +1,10 @@
 //! One pass over one object.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use kube::runtime::controller::Action as Requeue;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource as _, ResourceExt as _};
@@ -23,7 +24,7 @@ use crate::machine::ids::{IDS_IN_LINE, id_lines};
 use crate::machine::request::ReleasePermit;
 use crate::machine::rules::Rules;
 use crate::machine::transitions::{Transition, Trigger};
-use crate::machine::{Request, Uid, Work};
+use crate::machine::{Attempt, Request, Settings, Uid, Work};
 use crate::metrics;
 use crate::retry::Pauses;
 use crate::workers::Job;
@@ -46,7 +47,9 @@ pub(super) async fn reconcile(object: Arc<Observed>, context: Arc<Context>) -> R
         return Ok(Requeue::await_change());
     }
     let gathered = gather(&object, &context).await?;
-    let decision = decide(&gathered.facts, context.clock.now(), &context.settings, &Rules::ALL);
+    let jobs_per_attempt = context.settings.jobs_per_attempt.min(context.workers.jobs_per_submission());
+    let settings = Settings { jobs_per_attempt, ..context.settings.clone() };
+    let decision = decide(&gathered.facts, context.clock.now(), &settings, &Rules::ALL);
     let uid = gathered.facts.object.uid.clone();
     commit(&context, &gathered, &decision).await?;
     let reference = ObjectRef::from_obj(object.as_ref());
@@ -54,6 +57,9 @@ pub(super) async fn reconcile(object: Arc<Observed>, context: Arc<Context>) -> R
     let mut again = decision.again;
     match decision.action {
         Action::Hand(Request { work: Work::AttachFinalizer, .. }) => {
+            if decision.after.is_none() {
+                context.claimed.lock().unwrap_or_else(PoisonError::into_inner).insert(uid);
+            }
             let done = attach(&context, &object, &gathered.name).await?;
             return Ok(requeue(sooner(again, done)));
         }
@@ -62,6 +68,10 @@ pub(super) async fn reconcile(object: Arc<Observed>, context: Arc<Context>) -> R
             let done = release(&context, &object, &gathered.name).await?;
             forget(&context, &uid, &reference);
             return Ok(requeue(sooner(None, done)));
+        }
+        Action::Hand(Request { work: Work::DeleteObject, .. }) => {
+            let done = delete(&context, &object, &gathered.name).await?;
+            again = sooner(again, done);
         }
         Action::Hand(request) => {
             let job = Job { request, name: gathered.name.clone(), object: reference, plan: gathered.plan.clone() };
@@ -121,8 +131,10 @@ async fn commit(context: &Context, gathered: &Gathered, decision: &Decision) -> 
         decision.changed.iter().filter_map(|index| after.jobs.get(index).map(|job| (*index, job.clone()))).collect();
     log(&gathered.name, &uid, &decision.transitions, before);
     let told = !decision.transitions.is_empty();
-    let accepted = |told: &&Transition| matches!(told.trigger, Trigger::Accepted | Trigger::Resubmitted);
-    decision.transitions.iter().filter(accepted).for_each(|_| metrics::attempt("accepted"));
+    let known_before: BTreeSet<Attempt> = gathered.facts.record.jobs.values().map(|job| job.attempt).collect();
+    let attempts: BTreeSet<Attempt> =
+        decision.changed.iter().filter_map(|index| after.jobs.get(index)).map(|job| job.attempt).collect();
+    attempts.difference(&known_before).for_each(|_| metrics::attempt("accepted"));
     let save = Save {
         sandbox: context.planner.sandbox(&uid).display().to_string(),
         uid,
@@ -192,6 +204,18 @@ async fn release(context: &Context, object: &Observed, name: &ObjectName) -> Res
     around(Point::BeforeFinalizerReleased, patched, Point::AfterFinalizerReleased).await
 }
 
+/// Deletes an object whose time after its end is over, only if it is still the one that was seen.
+async fn delete(context: &Context, object: &Observed, name: &ObjectName) -> Result<bool, ReconcileError> {
+    context.fence.check()?;
+    let ObjectName { namespace, name: object_name } = name;
+    tracing::info!(%namespace, name = %object_name, "deleted: ttlSecondsAfterFinished has passed");
+    let api: Api<Observed> = Api::namespaced(context.client.clone(), namespace);
+    let preconditions = Preconditions { uid: object.uid(), resource_version: object.resource_version() };
+    let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
+    let request = tokio::time::timeout(API_LIMIT, api.delete(object_name, &parameters));
+    ask("delete it", name, around(Point::BeforeObjectDeleted, request, Point::AfterObjectDeleted).await)
+}
+
 /// A merge patch that carries uid and resourceVersion: the API server refuses it when anything has changed since.
 async fn patch_metadata(
     context: &Context,
@@ -234,4 +258,5 @@ fn forget(context: &Context, uid: &Uid, reference: &ObjectRef<Observed>) {
     context.written.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
     context.failing.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
     context.strangers.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+    context.claimed.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
 }

@@ -23,6 +23,8 @@ pub struct Ledger {
     id: Arc<str>,
     fresh: bool,
     sequence: Arc<AtomicI64>,
+    /// When the youngest object was first known whose rows are removed; 0 if none are.
+    pub(super) forgotten: Arc<AtomicI64>,
 }
 
 impl std::fmt::Debug for Ledger {
@@ -42,13 +44,14 @@ impl Ledger {
         let id = ledger_id(&connection)?;
         failpoint::at(Point::AfterLedgerMade);
         let sequence = Arc::new(AtomicI64::new(stored_sequence(&connection)?));
+        let forgotten = Arc::new(AtomicI64::new(super::retention::stored(&connection)?));
         let writer = Writer { connection, files: Files::of(path), sequence: Arc::clone(&sequence) };
         let (sender, receiver) = sync_channel(QUEUE);
         std::thread::Builder::new()
             .name("ledger".to_owned())
             .spawn(move || writer.serve(&receiver))
             .map_err(|source| LedgerError::Open { path: path.to_owned(), source: source.into() })?;
-        Ok(Self { sender, id: id.into(), fresh, sequence })
+        Ok(Self { sender, id: id.into(), fresh, sequence, forgotten })
     }
 
     /// Names this ledger for good; the claim that stands in the objects' annotation.

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::{Ledger, LedgerError};
 use crate::machine::facts::{
-    Condition, Failure, Hold, Job, JobState, Known, LastRequest, Loss, Outcome, Record, Submission, Witness,
+    Condition, ErrTail, Failure, Hold, Job, JobState, Known, LastRequest, Loss, Outcome, Record, Submission, Witness,
 };
 use crate::machine::ids::{Attempt, Birthdate, Index, SchedDate, ScheddName, Timestamp, Uid};
 use crate::machine::indices::Indices;
@@ -23,7 +23,9 @@ impl Ledger {
     pub async fn identities(&self) -> Result<BTreeSet<String>, LedgerError> {
         self.run(move |connection| {
             let sql = || LedgerError::sql("read the identities");
-            let mut statement = connection.prepare("select distinct identity from submissions").map_err(sql())?;
+            let mut statement = connection
+                .prepare("select identity from submissions union select value from ledger where key like 'identity:%'")
+                .map_err(sql())?;
             let rows = statement.query_map([], |row| row.get(0)).map_err(sql())?;
             rows.collect::<Result<_, _>>().map_err(sql())
         })
@@ -56,13 +58,15 @@ fn load(connection: &Connection, uid: &Uid) -> Result<Record, LedgerError> {
     record.attempted = attempted.into_iter().collect();
     record.requests = requests(connection, uid)?.into_iter().collect();
     record.reports = super::callbacks::reports(connection, uid)?;
+    record.err = err(connection, uid)?;
     Ok(record)
 }
 
 fn known(connection: &Connection, uid: &Uid) -> Result<Option<Known>, LedgerError> {
     let mut statement = connection
         .prepare_cached(
-            "select phase, isNew and epoch = (select value from ledger where key = 'epoch'), startedAt, completedAt, released, conditions
+            "select phase, isNew and epoch = (select value from ledger where key = 'epoch'), startedAt, completedAt, released, conditions,
+                    expiredAt, givenUp
              from objects where uid = ?1",
         )
         .map_err(LedgerError::sql("read an object"))?;
@@ -78,6 +82,8 @@ fn known(connection: &Connection, uid: &Uid) -> Result<Option<Known>, LedgerErro
             new: row.get(1)?,
             started: row.get::<_, Option<i64>>(2)?.map(Timestamp),
             completed: row.get::<_, Option<i64>>(3)?.map(Timestamp),
+            expired: row.get::<_, Option<i64>>(6)?.map(Timestamp),
+            given_up: row.get::<_, Option<u32>>(7)?.unwrap_or_default(),
             released: row.get(4)?,
             conditions: Vec::new(),
         };
@@ -88,6 +94,16 @@ fn known(connection: &Connection, uid: &Uid) -> Result<Option<Known>, LedgerErro
         serde_json::from_str(&conditions).map_err(|error| LedgerError::row(uid, &error))?;
     let conditions = stored.into_iter().map(Condition::from).collect();
     Ok(Some(Known { phase: parse(uid, &phase)?, conditions, ..known }))
+}
+
+fn err(connection: &Connection, uid: &Uid) -> Result<Option<ErrTail>, LedgerError> {
+    connection
+        .prepare_cached("select errIdx, errTail from objects where uid = ?1 and errTail is not null")
+        .and_then(|mut statement| {
+            let read = |row: &Row<'_>| Ok(ErrTail { index: Index(row.get(0)?), text: row.get(1)? });
+            statement.query_row([uid.as_str()], read).optional()
+        })
+        .map_err(LedgerError::sql("read the end of an err"))
 }
 
 /// A condition as it stands in `objects.conditions`.

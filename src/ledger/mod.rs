@@ -8,6 +8,7 @@ mod callbacks;
 mod error;
 mod journal;
 mod load;
+mod retention;
 mod schema;
 mod store;
 #[cfg(test)]
@@ -18,5 +19,6 @@ pub use actor::Ledger;
 pub use callbacks::{Callback, Receipt, Told};
 pub use error::LedgerError;
 pub use journal::Journaled;
+pub use retention::{Left, Released};
 pub(crate) use store::Save;
 pub use store::{Intent, Noted, ObjectName, RequestResult, SubmitResult};

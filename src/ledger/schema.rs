@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use super::LedgerError;
 
 /// `PRAGMA user_version` of this schema.
-pub(super) const VERSION: i64 = 1;
+pub(super) const VERSION: i64 = 2;
 
 /// The table of the Go operator, as it makes it.
 const ORIGINAL: &str = "create table if not exists htcjobs
@@ -34,6 +34,28 @@ const JOB_COLUMNS: &[(&str, &str)] = &[
     ("gone", "integer"),
 ];
 
+/// Columns added to `objects`. `expiredAt`: when the deadline had passed; `givenUp`: how many jobs were given up then.
+/// `errIdx`, `errTail`: end of the `err` of the first failed job that wrote to it. `releasedAt`: when it was last let go.
+/// `sandboxGone`, `outputGone`: 1 once those files are removed.
+const OBJECT_COLUMNS: &[(&str, &str)] = &[
+    ("expiredAt", "integer"),
+    ("givenUp", "integer"),
+    ("errIdx", "integer"),
+    ("errTail", "text"),
+    ("releasedAt", "integer"),
+    ("sandboxGone", "integer"),
+    ("outputGone", "integer"),
+];
+
+/// What needs the columns above.
+const INDEXES: &str = "
+create index if not exists objects_sandbox on objects(uid) where released = 1 and sandboxGone is null;
+create index if not exists objects_output on objects(uid, releasedAt) where released = 1 and outputGone is null;
+create index if not exists objects_rows on objects(uid, releasedAt) where released = 1 and sandboxGone = 1 and outputGone = 1;
+update objects set releasedAt = coalesce((select max(time) from transitions t where t.uid = objects.uid), knownAt)
+    where released = 1 and releasedAt is null;
+";
+
 /// `submissions.witness`: GlobalJobId of history's newest ad before the intent, empty if history was.
 /// Times are unix milliseconds on the operator's clock, dates unix seconds on the schedd's.
 const TABLES: &str = "
@@ -60,7 +82,8 @@ create table if not exists transitions(
     reason text not null, warning integer not null, eventAt integer,
     primary key(uid, seq)
 ) without rowid;
-create index if not exists transitions_untold on transitions(uid, seq) where eventAt is null;
+drop index if exists transitions_untold;
+create index if not exists transitions_to_tell on transitions(time, uid, seq) where eventAt is null;
 create table if not exists ledger(key text primary key, value text not null) without rowid;
 ";
 
@@ -69,16 +92,23 @@ pub(super) fn migrate(connection: &Connection) -> Result<(), LedgerError> {
     let sql = LedgerError::sql("bring its schema up to date");
     (|| {
         connection.execute_batch(ORIGINAL)?;
-        let mut statement = connection.prepare("select name from pragma_table_info('htcjobs')")?;
-        let have: Vec<String> = statement.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
-        for (column, kind) in JOB_COLUMNS {
-            if !have.iter().any(|name| name.eq_ignore_ascii_case(column)) {
-                connection.execute_batch(&format!("alter table htcjobs add column {column} {kind}"))?;
-            }
-        }
+        add_columns(connection, "htcjobs", JOB_COLUMNS)?;
         connection.execute_batch(TABLES)?;
         connection.execute_batch(super::callbacks::TABLE)?;
+        add_columns(connection, "objects", OBJECT_COLUMNS)?;
+        connection.execute_batch(INDEXES)?;
         connection.pragma_update(None, "user_version", VERSION)
     })()
     .map_err(sql)
+}
+
+fn add_columns(connection: &Connection, table: &str, columns: &[(&str, &str)]) -> rusqlite::Result<()> {
+    let mut statement = connection.prepare("select name from pragma_table_info(?1)")?;
+    let have: Vec<String> = statement.query_map([table], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    for (column, kind) in columns {
+        if !have.iter().any(|name| name.eq_ignore_ascii_case(column)) {
+            connection.execute_batch(&format!("alter table {table} add column {column} {kind}"))?;
+        }
+    }
+    Ok(())
 }

@@ -1,11 +1,11 @@
 //! What the controller and the workers write.
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::load::StoredCondition;
 use super::{Ledger, LedgerError};
 use crate::failpoint::{Point, around};
-use crate::machine::facts::{Failure, Job, JobState, Known, Outcome, Submission, Witness};
+use crate::machine::facts::{ErrTail, Failure, Job, JobState, Known, Outcome, Submission, Witness};
 use crate::machine::ids::{Attempt, Index, JobId, ScheddName, Timestamp, Uid};
 use crate::machine::indices::Indices;
 use crate::machine::request::RequestKey;
@@ -113,6 +113,42 @@ impl Ledger {
         around(Point::BeforeOtherResults, written, Point::AfterOtherResults).await
     }
 
+    /// Writes how fetches ended, and the ends of `err` that they brought: of each object that of its first job is kept.
+    pub async fn resolve_fetches(
+        &self,
+        results: Vec<RequestResult>,
+        tails: Vec<(Uid, ErrTail)>,
+    ) -> Result<(), LedgerError> {
+        let written = self.run(move |connection| {
+            results.iter().try_for_each(|result| resolve(connection, result))?;
+            tails.iter().try_for_each(|(uid, tail)| keep_tail(connection, uid, tail))
+        });
+        around(Point::BeforeOtherResults, written, Point::AfterOtherResults).await
+    }
+
+    /// Which of these jobs have failed and left output, in order.
+    pub async fn failed_among(&self, jobs: Vec<(Uid, Indices)>) -> Result<Vec<(Uid, Vec<Index>)>, LedgerError> {
+        self.run(move |connection| {
+            let sql = || LedgerError::sql("read outcomes");
+            let mut statement = connection
+                .prepare_cached("select outcome in ('Failed', 'Killed') from htcjobs where uid = ?1 and idx = ?2 and outcome is not null")
+                .map_err(sql())?;
+            let mut failed = Vec::new();
+            for (uid, indices) in jobs {
+                let mut its = Vec::new();
+                for index in indices.iter() {
+                    let answer = statement.query_row(params![uid.as_str(), index.0], |row| row.get(0)).optional();
+                    if answer.map_err(sql())?.unwrap_or(false) {
+                        its.push(index);
+                    }
+                }
+                failed.push((uid, its));
+            }
+            Ok(failed)
+        })
+        .await
+    }
+
     /// Writes how submitters ended.
     pub async fn resolve_submits(&self, results: Vec<SubmitResult>) -> Result<(), LedgerError> {
         let written =
@@ -126,10 +162,13 @@ fn write(connection: &Connection, save: &Save) -> Result<(), LedgerError> {
     let conditions = serde_json::to_string(&stored).map_err(|error| LedgerError::row(&save.uid, &error))?;
     connection
         .prepare_cached(
-            "insert into objects(uid, namespace, name, phase, isNew, epoch, startedAt, completedAt, released, conditions, knownAt)
-             values (?1, ?2, ?3, ?4, ?5, (select value from ledger where key = 'epoch'), ?6, ?7, ?8, ?9, ?10)
+            "insert into objects(uid, namespace, name, phase, isNew, epoch, startedAt, completedAt, released, conditions, knownAt,
+                expiredAt, givenUp, releasedAt)
+             values (?1, ?2, ?3, ?4, ?5, (select value from ledger where key = 'epoch'), ?6, ?7, ?8, ?9, ?10, ?11, ?12,
+                iif(?8, ?10, null))
              on conflict(uid) do update set phase = excluded.phase, startedAt = excluded.startedAt,
-                completedAt = excluded.completedAt, released = excluded.released, conditions = excluded.conditions",
+                completedAt = excluded.completedAt, released = excluded.released, conditions = excluded.conditions,
+                expiredAt = excluded.expiredAt, givenUp = excluded.givenUp, releasedAt = excluded.releasedAt",
         )
         .and_then(|mut statement| {
             statement.execute(params![
@@ -143,6 +182,8 @@ fn write(connection: &Connection, save: &Save) -> Result<(), LedgerError> {
                 save.known.released,
                 conditions,
                 save.now.0,
+                save.known.expired.map(|at| at.0),
+                save.known.given_up,
             ])
         })
         .map_err(LedgerError::sql("write an object"))?;
@@ -294,6 +335,16 @@ fn resolve(connection: &Connection, result: &RequestResult) -> Result<(), Ledger
         fetched.execute(params![key.uid.as_str(), index.0]).map_err(sql())?;
     }
     Ok(())
+}
+
+fn keep_tail(connection: &Connection, uid: &Uid, tail: &ErrTail) -> Result<(), LedgerError> {
+    connection
+        .prepare_cached(
+            "update objects set errIdx = ?2, errTail = ?3 where uid = ?1 and (errIdx is null or errIdx >= ?2)",
+        )
+        .and_then(|mut statement| statement.execute(params![uid.as_str(), tail.index.0, tail.text]))
+        .map(drop)
+        .map_err(LedgerError::sql("write the end of an err"))
 }
 
 fn resolve_submit(connection: &Connection, result: &SubmitResult) -> Result<(), LedgerError> {

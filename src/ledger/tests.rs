@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use super::*;
 use crate::api::{ConditionStatus, ConditionType, Phase};
 use crate::machine::facts::{
-    Condition, Failure, Hold, Job, JobState, Known, Loss, Outcome, Record, Submission, Witness,
+    Condition, ErrTail, Failure, Hold, Job, JobState, Known, Loss, Outcome, Record, Submission, Witness,
 };
 use crate::machine::transitions::{Transition, Trigger};
 use crate::machine::{
@@ -33,6 +33,8 @@ pub(super) fn known(phase: Phase) -> Known {
         new: true,
         started: Some(Timestamp(5)),
         completed: None,
+        expired: None,
+        given_up: 0,
         released: false,
         conditions: vec![condition],
     }
@@ -345,5 +347,124 @@ async fn a_file_that_was_taken_away_takes_nothing_in() {
         std::fs::rename(&away, &here).unwrap();
         store().await.unwrap();
         assert!(ledger.load(&uid()).await.unwrap().known.is_some(), "{file} back");
+    }
+}
+
+#[tokio::test]
+async fn the_end_of_the_first_err_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("htcjobs.db");
+    let ledger = Ledger::open(&path).unwrap();
+    let outcomes = [Outcome::Succeeded, Outcome::Failed(1), Outcome::Killed(9), Outcome::Removed];
+    let jobs =
+        (0..).zip(outcomes).map(|(index, outcome)| (Index(index), job(index, JobState::Ended(outcome)))).collect();
+    ledger.save(save(known(Phase::Completed), jobs, Vec::new())).await.unwrap();
+    let failed = ledger.failed_among(vec![(uid(), Indices::first(9))]).await.unwrap();
+    assert_eq!(failed, [(uid(), vec![Index(1), Index(2)])]);
+    let fetched = |index: u32, text: &str| {
+        let fetched: Indices = [Index(index)].into_iter().collect();
+        let result = RequestResult { key: key(Kind::Fetch, 1), at: Timestamp(9), failure: None, fetched };
+        let tail = ErrTail { index: Index(index), text: text.to_owned() };
+        ledger.resolve_fetches(vec![result], vec![(uid(), tail)])
+    };
+    for (index, text, kept) in [(2, "two", (2, "two")), (1, "one", (1, "one")), (2, "again", (1, "one"))] {
+        fetched(index, text).await.unwrap();
+        let err = ledger.load(&uid()).await.unwrap().err.unwrap();
+        assert_eq!((err.index.0, err.text.as_str()), kept);
+    }
+    // A later decision leaves it there.
+    ledger.save(save(known(Phase::Completed), Vec::new(), Vec::new())).await.unwrap();
+    let record = ledger.load(&uid()).await.unwrap();
+    assert!(record.err.is_some() && record.jobs[&Index(1)].fetched && !record.jobs[&Index(0)].fetched);
+}
+
+#[tokio::test]
+async fn a_file_of_the_first_schema_is_brought_up_to_date() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("htcjobs.db");
+    {
+        let ledger = Ledger::open(&path).unwrap();
+        ledger.save(save(Known { released: true, ..known(Phase::Terminating) }, Vec::new(), Vec::new())).await.unwrap();
+        ledger.close().await;
+    }
+    let file = Connection::open(&path).unwrap();
+    file.execute_batch(
+        "drop index objects_sandbox; drop index objects_output; drop index objects_rows;
+         alter table objects drop column errIdx; alter table objects drop column errTail;
+         alter table objects drop column releasedAt; alter table objects drop column sandboxGone;
+         alter table objects drop column outputGone; pragma user_version = 1",
+    )
+    .unwrap();
+    drop(file);
+    let ledger = Ledger::open(&path).unwrap();
+    assert!(ledger.load(&uid()).await.unwrap().known.unwrap().released);
+    assert_eq!(ledger.released(Left::Sandbox, Timestamp(99), None, 10).await.unwrap(), []);
+    assert_eq!(ledger.released(Left::Sandbox, Timestamp(100), None, 10).await.unwrap().len(), 1, "let go at 100");
+}
+
+#[tokio::test]
+async fn what_was_let_go_is_forgotten_in_its_time_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("htcjobs.db");
+    original(&path);
+    let ledger = Ledger::open(&path).unwrap();
+    let released = Known { released: true, ..known(Phase::Terminating) };
+    let jobs = || (0..2500).map(|index| (Index(index), job(index, JobState::Idle))).collect();
+    let told = Transition {
+        from: Some(Phase::Terminating),
+        to: None,
+        trigger: Trigger::Gone,
+        reason: "JobsRemoved".to_owned(),
+        detail: "d".to_owned(),
+        warning: false,
+        active: 0,
+        succeeded: 0,
+        failed: 0,
+    };
+    ledger.intend(vec![intent(1, "0-2")]).await.unwrap();
+    ledger.save(save(known(Phase::Submitted), jobs(), Vec::new())).await.unwrap();
+    let another = Uid::from("0b5ea2a4-3b8c-4a51-9d1f-6f1a3a5f0002");
+    ledger.save(Save { uid: another.clone(), ..save(known(Phase::Running), jobs(), Vec::new()) }).await.unwrap();
+    let find = |left, until| ledger.released(left, Timestamp(until), None, 10);
+    assert_eq!(find(Left::Sandbox, 1_000_000).await.unwrap(), [], "neither is let go");
+    ledger.save(Save { now: Timestamp(500), ..save(released, Vec::new(), vec![told]) }).await.unwrap();
+    assert_eq!(find(Left::Sandbox, 500).await.unwrap(), [], "its Event is not told yet");
+    ledger.told(vec![(uid(), 1)], Timestamp(501)).await.unwrap();
+    let ours = Released { uid: uid(), name: name() };
+    for left in [Left::Sandbox, Left::Output] {
+        assert_eq!(find(left, 499).await.unwrap(), []);
+        assert_eq!(find(Left::Rows, 500).await.unwrap(), [], "rows stay as long as files do");
+        assert_eq!(find(left, 500).await.unwrap(), std::slice::from_ref(&ours));
+        ledger.removed(left, vec![uid(), another.clone()]).await.unwrap();
+        assert_eq!(find(left, 500).await.unwrap(), []);
+    }
+    assert_eq!(find(Left::Rows, 500).await.unwrap(), [ours]);
+    assert!(
+        ledger.forget(uid(), Timestamp(499)).await.unwrap()
+            && ledger.forget(another.clone(), Timestamp(999)).await.unwrap()
+    );
+    assert!(ledger.load(&uid()).await.unwrap().known.is_some(), "too early, or not let go: nothing is removed");
+    assert!(!ledger.has_forgotten(Timestamp(0)));
+
+    let mut rounds = 1;
+    while !ledger.forget(uid(), Timestamp(500)).await.unwrap() {
+        // As long as there is a row of its own, so is what was submitted.
+        assert_eq!(ledger.load(&uid()).await.unwrap().attempted.to_string(), "0-2");
+        rounds += 1;
+    }
+    assert_eq!(rounds, 3);
+    assert_eq!(ledger.load(&uid()).await.unwrap(), Record::default());
+    assert_eq!(ledger.load(&another).await.unwrap().jobs.len(), 2500);
+    assert_eq!(ledger.identities().await.unwrap().into_iter().collect::<Vec<_>>(), ["operator@test"]);
+    let known = |ledger: &Ledger| [100, 60_100, 60_101].map(|created| ledger.has_forgotten(Timestamp(created)));
+    assert_eq!(known(&ledger), [true, true, false], "first known at 100, and a minute for the clocks");
+    ledger.close().await;
+    assert_eq!(known(&Ledger::open(&path).unwrap()), [true, true, false]);
+    let file = Connection::open(&path).unwrap();
+    let left: i64 = file.query_row("select count(*) from htcjobs where uid is null", [], |row| row.get(0)).unwrap();
+    assert_eq!(left, 2, "the Go operator's rows stay");
+    for table in ["htcjobs", "objects", "submissions", "requests", "transitions"] {
+        let query = format!("select count(*) from {table} where uid = '{}'", uid());
+        assert_eq!(file.query_row::<i64, _, _>(&query, [], |row| row.get(0)).unwrap(), 0, "{table}");
     }
 }

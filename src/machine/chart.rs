@@ -64,11 +64,12 @@ const fn meaning(trigger: Trigger) -> &'static str {
     match trigger {
         Trigger::Guarded => "the finalizer stands and the ledger knows the object",
         Trigger::Accepted => "HTCondor has the files of the first job",
-        Trigger::Resubmitted => "HTCondor has the files of jobs of a further attempt",
+        Trigger::AllAccepted => "HTCondor has the files of the last of the jobs, after others",
         Trigger::Started => "the first job started",
         Trigger::Succeeded => "every job has an outcome, all succeeded",
         Trigger::Failed => "every job has an outcome, some did not succeed",
         Trigger::RanAgain => "HTCondor runs a job again that had ended",
+        Trigger::DeadlineExceeded => "activeDeadlineSeconds has passed: what has not ended is removed",
         Trigger::ConditionChanged => "a condition changed: held, suspended, stuck, recovered, output fetched",
         Trigger::Deleted => "the object is being deleted",
         Trigger::Gone => "HTCondor is proved to have none of its jobs: the finalizer goes",

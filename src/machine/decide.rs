@@ -1,6 +1,7 @@
 //! The decision: facts in; the new record, at most one request, and when to look again out.
 
 mod absorb;
+mod deadline;
 mod hints;
 mod live;
 mod terminate;
@@ -8,7 +9,7 @@ mod terminate;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::facts::{Answer, Condition, Facts, InFlight, Known, Past, Reach, Record, Why, Witness};
+use super::facts::{Answer, Condition, Facts, Failure, InFlight, Known, Past, Reach, Record, Why, Witness};
 use super::ids::{Attempt, Index, JobId, Timestamp};
 use super::indices::Indices;
 use super::judge::{Doubt, Sightings};
@@ -41,6 +42,9 @@ pub struct Decision {
 /// Reasons of `Submitted` False that the next try may do away with.
 const FAILED_TRIES: &[&str] =
     &["SubmitRefused", "ScheddUnreachable", "CredentialsRefused", "CannotWriteFiles", "Incomplete"];
+
+/// Reasons of `Submitted` False that history gives, and may give again.
+const WAITS_FOR_A_PERSON: &[&str] = &["HistoryTooShort", "QueueLost", "Lost"];
 
 /// At most one request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -158,6 +162,8 @@ impl<'a> Run<'a> {
                     && !facts.object.published.shows_jobs(),
                 started: None,
                 completed: None,
+                expired: None,
+                given_up: 0,
                 released: false,
                 conditions: Vec::new(),
             },
@@ -195,7 +201,6 @@ impl<'a> Run<'a> {
     }
 
     fn finish(mut self) -> Decision {
-        let phase = self.known.phase;
         let (conditions, changed) = std::mem::take(&mut self.conditions).finish();
         for condition in changed.into_iter().filter(worth_an_event) {
             let warning = match condition.kind {
@@ -206,18 +211,7 @@ impl<'a> Run<'a> {
                 | ConditionType::OutputFetched
                 | ConditionType::JobsRemoved => condition.status != ConditionStatus::True,
             };
-            let counts = Counts::of(&self.record);
-            self.transitions.push(Transition {
-                from: Some(phase),
-                to: Some(phase),
-                trigger: Trigger::ConditionChanged,
-                reason: condition.reason,
-                detail: condition.message,
-                warning,
-                active: counts.active,
-                succeeded: counts.succeeded,
-                failed: counts.failed,
-            });
+            self.tell_condition(condition.reason, condition.message, warning);
         }
         self.known.conditions = conditions;
         self.record.known = Some(self.known);
@@ -251,18 +245,42 @@ impl<'a> Run<'a> {
         });
     }
 
+    /// Journals what a condition says now.
+    fn tell_condition(&mut self, reason: String, detail: String, warning: bool) {
+        let phase = Some(self.known.phase);
+        let counts = Counts::of(&self.record);
+        self.transitions.push(Transition {
+            from: phase,
+            to: phase,
+            trigger: Trigger::ConditionChanged,
+            reason,
+            detail,
+            warning,
+            active: counts.active,
+            succeeded: counts.succeeded,
+            failed: counts.failed,
+        });
+    }
+
     /// Moves to another phase.
     fn go(&mut self, trigger: Trigger, to: Phase, detail: String, warning: bool) {
         self.tell(Some(self.known.phase), trigger, Some(to), detail, warning);
         self.known.phase = to;
     }
 
-    /// What a try failed by stays said while the next one is under way: one Event, not one for each try.
+    /// What a try failed by, or what a person is waited for, stays said while it is tried or asked again: one Event, not one
+    /// for each time.
     fn say(&mut self, kind: ConditionType, status: ConditionStatus, reason: &str, message: &str) {
-        let trying = kind == ConditionType::Submitted && matches!(reason, "Submitting" | "Asking");
-        let failed =
-            |told: &Condition| told.status == ConditionStatus::False && FAILED_TRIES.contains(&told.reason.as_str());
-        if trying && self.conditions.get(kind).is_some_and(failed) {
+        let told = self.conditions.get(kind).filter(|told| told.status == ConditionStatus::False);
+        let told = told.map_or("", |told| told.reason.as_str());
+        let progress = match reason {
+            "Asking" => FAILED_TRIES.contains(&told) || WAITS_FOR_A_PERSON.contains(&told),
+            "Submitting" => FAILED_TRIES.contains(&told),
+            // Some of the jobs after others: the schedd takes no more at a time.
+            "Staging" | "JobsPresent" => told == "SubmitRefused" && !self.record.jobs.is_empty(),
+            _ => false,
+        };
+        if progress && kind == ConditionType::Submitted {
             return;
         }
         self.conditions.set(kind, status, reason, message, self.now);
@@ -290,10 +308,12 @@ impl<'a> Run<'a> {
             | Kind::Release
             | Kind::Fetch
             | Kind::Tidy
-            | Kind::ReleaseFinalizer => self.record.highest,
+            | Kind::ReleaseFinalizer
+            | Kind::DeleteObject => self.record.highest,
         };
         let last = self.record.requests.get(&kind);
-        let alone = last.is_some_and(|last| last.failures > 0);
+        let at_fault = |failure: &Failure| failure.reason != Failure::NO_SPACE;
+        let alone = last.is_some_and(|last| last.failures > 0 && last.failure.as_ref().is_none_or(at_fault));
         let step = last.map_or(0, |last| last.step) + 1;
         let key = RequestKey { uid: self.facts.object.uid.clone(), kind, attempt, step };
         self.action = Action::Hand(Request { key, work, alone });
@@ -356,6 +376,16 @@ impl<'a> Run<'a> {
         Reach { witnesses, date: unwitnessed.then_some(self.facts.object.created) }
     }
 
+    /// What history has is of interest, but it is the age of the queue's answer that is waited for: each must be shown, so
+    /// history is asked only once.
+    fn history_once(&self) -> Option<Reach> {
+        let answered = match (&self.facts.evidence.queue, &self.facts.evidence.history) {
+            (Answer::Known(queue), Answer::Known(history)) => history.asked_at > queue.steady_since,
+            (Answer::Known(_) | Answer::Unknown(_), _) => false,
+        };
+        (!answered).then(|| self.reach())
+    }
+
     /// Whether jobs are missing that another ledger may have had an intent of.
     fn intents_may_be_unknown(&self) -> bool {
         let new = self.known.new && self.facts.past == Past::Continuous;
@@ -377,7 +407,7 @@ impl<'a> Run<'a> {
                 ("Asking", "HTCondor is being asked about the jobs".to_owned())
             }
             Doubt::HistoryNotAsked => {
-                self.look.more(Look::Every { history, soon: true });
+                self.look.more(Look::Every { history, soon: false });
                 ("Asking", "HTCondor's history is being asked about the jobs".to_owned())
             }
             Doubt::Unanswered(unknown) if unknown.why == Why::NotAsked => {
@@ -385,7 +415,9 @@ impl<'a> Run<'a> {
                 ("Asking", "HTCondor is being asked about the jobs".to_owned())
             }
             Doubt::Unanswered(unknown) => {
-                self.look.more(Look::Every { history: None, soon: false });
+                // Where the queue has answered, it is history that has not.
+                let history = history.filter(|_| matches!(self.facts.evidence.queue, Answer::Known(_)));
+                self.look.more(Look::Every { history, soon: false });
                 (unknown.why.into(), unknown.message.clone())
             }
             Doubt::SubmitterMayLive(until) => {
@@ -402,7 +434,7 @@ impl<'a> Run<'a> {
                 )
             }
             Doubt::PastUnknown => {
-                self.look.more(Look::Every { history, soon: false });
+                self.look.more(Look::Every { history: self.history_once(), soon: false });
                 ("PastUnknown", "this HTCJob was handled by an operator with another ledger; jobs that it may have submitted are waited for and looked for before anything is submitted".to_owned())
             }
             Doubt::Present(ids) => {
@@ -420,7 +452,7 @@ impl<'a> Run<'a> {
                 )
             }
             Doubt::BirthdateChanged => {
-                self.look.more(Look::Every { history, soon: false });
+                self.look.more(Look::Every { history: self.history_once(), soon: false });
                 ("AnotherSchedd", "the schedd's JobQueueBirthdate is not the one that the jobs were submitted to: its queue was lost, which settles itself after a while, or another schedd answers to its name: check which one does".to_owned())
             }
             Doubt::QueueLost => {
@@ -477,7 +509,14 @@ fn worth_an_event(condition: &Condition) -> bool {
             condition.status == ConditionStatus::False
                 && !matches!(
                     condition.reason.as_str(),
-                    "Submitting" | "Suspended" | "Asking" | "Removing" | "JobsPresent" | "Staging" | "Waiting"
+                    "Submitting"
+                        | "Suspended"
+                        | "DeadlineExceeded"
+                        | "Asking"
+                        | "Removing"
+                        | "JobsPresent"
+                        | "Staging"
+                        | "Waiting"
                 )
         }
         ConditionType::Tracked | ConditionType::Held | ConditionType::Suspended | ConditionType::OutputFetched => true,

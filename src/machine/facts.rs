@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use strum::{Display, EnumString, IntoStaticStr};
 
@@ -67,12 +68,16 @@ pub enum Claim {
 }
 
 /// As much of the spec as decisions need.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Spec {
     /// Number of jobs asked for.
     pub queue: u32,
     /// `spec.suspend`
     pub suspend: bool,
+    /// `spec.activeDeadlineSeconds`
+    pub deadline: Option<Duration>,
+    /// `spec.ttlSecondsAfterFinished`
+    pub ttl: Option<Duration>,
 }
 
 /// What the object's status says. It proves presence, never absence.
@@ -130,6 +135,8 @@ pub struct Record {
     /// What its jobs say of themselves, by id; only of jobs without an outcome, recorded or not. Hints: what HTCondor says
     /// is the truth. After a decision, only the ends that count until HTCondor says how the jobs ended.
     pub reports: BTreeMap<JobId, Report>,
+    /// What the first failed job whose output is here wrote last.
+    pub err: Option<ErrTail>,
 }
 
 /// What a job says of itself.
@@ -161,6 +168,15 @@ impl End {
     }
 }
 
+/// The end of a failed job's `err`: short, and with nothing in it that could harm whoever reads it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ErrTail {
+    /// Which job.
+    pub index: Index,
+    /// Its last lines, as one.
+    pub text: String,
+}
+
 /// The ledger's row of one object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Known {
@@ -172,6 +188,10 @@ pub struct Known {
     pub started: Option<Timestamp>,
     /// All jobs had an outcome.
     pub completed: Option<Timestamp>,
+    /// `activeDeadlineSeconds` had passed: nothing is submitted any more, and what has not ended is removed.
+    pub expired: Option<Timestamp>,
+    /// Jobs that were never accepted and, since the deadline, never will be.
+    pub given_up: u32,
     /// Absence was proved and journaled; the finalizer may be gone already.
     pub released: bool,
     /// What was last said in conditions.
@@ -322,6 +342,8 @@ pub struct Hold {
 impl Hold {
     /// `HoldReasonCode` of a hold by a person or a tool.
     pub const BY_USER: i64 = 1;
+    /// `HoldReasonCode` of a job whose output is larger than it may be.
+    pub const OUTPUT_TOO_LARGE: i64 = 33;
     /// `HoldReasonCode` of a job whose files are being spooled.
     pub const SPOOLING: i64 = 16;
     /// `HoldReasonSubCode` of the holds that this operator makes for `spec.suspend`.
@@ -401,6 +423,11 @@ pub struct Failure {
     pub reason: String,
     /// In words for the admin.
     pub message: String,
+}
+
+impl Failure {
+    /// Reason of a fetch that was not begun because the data volume is nearly full: not the fault of any one object.
+    pub const NO_SPACE: &str = "NoSpace";
 }
 
 impl From<Unknown> for Failure {

@@ -32,6 +32,13 @@ macro_rules! name {
             }
         }
 
+        /// A map by name can be asked with a `&str`: both have the same hash and order.
+        impl std::borrow::Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
         impl From<&str> for $name {
             fn from(text: &str) -> Self {
                 Self(text.into())
@@ -84,6 +91,13 @@ impl Timestamp {
     #[must_use]
     pub fn plus(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)))
+    }
+
+    /// So long before; none if that is before time begins.
+    #[must_use]
+    pub fn before(self, duration: Duration) -> Option<Self> {
+        let milliseconds = i64::try_from(duration.as_millis()).ok()?;
+        self.0.checked_sub(milliseconds).map(Self)
     }
 
     /// Time from `earlier` to this moment; zero if it is the other way round.

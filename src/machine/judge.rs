@@ -439,8 +439,14 @@ pub fn never_submitted(object: &Object, record: &Record, past: Past) -> Option<N
 }
 
 /// Whether a job that was accepted is in neither place: its history was asked after the queue and reaches back far
-/// enough, or its queue was lost.
-pub fn is_lost(job: &Job, record: &Record, evidence: &Evidence, settings: &Settings) -> Result<Loss, Doubt> {
+/// enough, or its queue was lost. `seen`: what `evidence` has of its index.
+pub fn is_lost(
+    job: &Job,
+    record: &Record,
+    evidence: &Evidence,
+    seen: &[Sighting<'_>],
+    settings: &Settings,
+) -> Result<Loss, Doubt> {
     let queue = match &evidence.queue {
         Answer::Known(queue) => queue,
         Answer::Unknown(unknown) => return Err(Doubt::Unanswered(unknown.clone())),
@@ -458,7 +464,8 @@ pub fn is_lost(job: &Job, record: &Record, evidence: &Evidence, settings: &Setti
         Answer::Unknown(unknown) if unknown.message.is_empty() => return Err(Doubt::HistoryNotAsked),
         Answer::Unknown(unknown) => return Err(Doubt::Unanswered(unknown.clone())),
     };
-    if history.ads.iter().any(|ad| ad.id == job.id && ad.attempt == job.attempt) {
+    let is_it = |seen: &Sighting<'_>| seen.ad.id == job.id && seen.ad.attempt == job.attempt;
+    if seen.iter().any(|seen| seen.place == Place::History && is_it(seen)) {
         return Err(Doubt::Present(vec![job.id]));
     }
     if reset {

@@ -25,6 +25,8 @@ pub enum Kind {
     Tidy,
     /// Release the finalizer.
     ReleaseFinalizer,
+    /// Delete the object, some time after its end.
+    DeleteObject,
 }
 
 /// Names one request for good.
@@ -70,6 +72,8 @@ pub enum Work {
     Tidy(Indices),
     /// Let the object go.
     ReleaseFinalizer(ReleasePermit),
+    /// Delete the object: `ttlSecondsAfterFinished` has passed.
+    DeleteObject,
 }
 
 /// Why jobs may be submitted.
@@ -99,6 +103,8 @@ pub enum Scope {
     All,
     /// Those still in staging, and only as long as they are.
     Staging,
+    /// Those that have not ended, because of the deadline.
+    Unfinished,
     /// Jobs that never counted: late ones and duplicates.
     Extra(Vec<JobId>),
 }

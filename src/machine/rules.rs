@@ -100,6 +100,8 @@ pub struct Rules {
     pub remove_extra: bool,
     /// What was submitted to a queue that is lost is not submitted again.
     pub lost_queue_is_doubt: bool,
+    /// After the deadline a job is given up only once it is proved that it never was and never will be accepted.
+    pub prove_given_up: bool,
 }
 
 impl Rules {
@@ -122,6 +124,7 @@ impl Rules {
         wait_for_submitter: true,
         remove_extra: true,
         lost_queue_is_doubt: true,
+        prove_given_up: true,
     };
 }
 

@@ -1,6 +1,6 @@
 //! From the record to counts, conditions and words.
 
-use super::facts::{Condition, Job, JobState, Outcome, Record};
+use super::facts::{Condition, Hold, Job, JobState, Outcome, Record};
 use super::ids::{JobId, Timestamp};
 use crate::api::{ConditionStatus, ConditionType};
 
@@ -52,6 +52,7 @@ impl Counts {
                 }
             }
         }
+        counts.failed += record.known.as_ref().map_or(0, |known| known.given_up as usize);
         counts.active = counts.idle + counts.running + counts.held;
         counts
     }
@@ -78,6 +79,15 @@ pub fn ending(record: &Record, counts: &Counts) -> String {
     format!("{} of {} failed{first}", counts.failed, jobs(total))
 }
 
+/// What the first failed job wrote last, where that is known.
+#[must_use]
+pub fn wrote_last(record: &Record) -> Option<String> {
+    let err = record.err.as_ref()?;
+    let failed = |job: &&Job| matches!(job.outcome(), Some(Outcome::Failed(_) | Outcome::Killed(_)));
+    record.jobs.get(&err.index).filter(failed)?;
+    Some(format!("the err of job {} ends with: {}", err.index, err.text))
+}
+
 fn failure(job: &Job) -> Option<String> {
     match job.outcome()? {
         Outcome::Succeeded => None,
@@ -98,13 +108,13 @@ fn failure(job: &Job) -> Option<String> {
 
 /// The jobs that somebody else than we holds: how many, and the first one with HTCondor's reason.
 #[must_use]
-pub fn held_by_others(record: &Record) -> Option<(usize, JobId, &str)> {
+pub fn held_by_others(record: &Record) -> Option<(usize, JobId, &Hold)> {
     let mut held = record.jobs.values().filter_map(|job| match &job.state {
-        JobState::Held(hold) if !hold.is_ours() => Some((job.id, hold.reason.as_str())),
+        JobState::Held(hold) if !hold.is_ours() => Some((job.id, hold)),
         JobState::Held(_) | JobState::Idle | JobState::Running | JobState::Ended(_) => None,
     });
-    let (id, reason) = held.next()?;
-    Some((1 + held.count(), id, reason))
+    let (id, first) = held.next()?;
+    Some((1 + held.count(), id, first))
 }
 
 /// The conditions of one object, as a list that is changed in place so that order and times stay.

@@ -11,8 +11,9 @@ pub enum Trigger {
     Guarded,
     /// HTCondor accepted the first job.
     Accepted,
-    /// HTCondor accepted jobs of a further attempt.
-    Resubmitted,
+    /// HTCondor accepted the last of the jobs, after others: they went in several steps, or some had to go again. What
+    /// comes in between is no transition; the counts show it.
+    AllAccepted,
     /// The first job started.
     Started,
     /// Every job has an outcome, and all succeeded.
@@ -21,6 +22,8 @@ pub enum Trigger {
     Failed,
     /// HTCondor runs a job again that had ended.
     RanAgain,
+    /// `activeDeadlineSeconds` has passed.
+    DeadlineExceeded,
     /// A condition changed: held, suspended, stuck, recovered, output fetched.
     ConditionChanged,
     /// The object is being deleted.
@@ -57,14 +60,16 @@ pub const TRANSITIONS: &[Row] = {
     &[
         row(None, Trigger::Guarded, Some(Pending), "Pending"),
         row(Some(Pending), Trigger::Accepted, Some(Submitted), "Submitted"),
-        row(Some(Submitted), Trigger::Resubmitted, Some(Submitted), "Resubmitted"),
-        row(Some(Running), Trigger::Resubmitted, Some(Running), "Resubmitted"),
+        row(Some(Submitted), Trigger::AllAccepted, Some(Submitted), "AllSubmitted"),
+        row(Some(Running), Trigger::AllAccepted, Some(Running), "AllSubmitted"),
         row(Some(Submitted), Trigger::Started, Some(Running), "Running"),
         row(Some(Submitted), Trigger::Succeeded, Some(Completed), "Completed"),
         row(Some(Submitted), Trigger::Failed, Some(Completed), "Failed"),
         row(Some(Running), Trigger::Succeeded, Some(Completed), "Completed"),
         row(Some(Running), Trigger::Failed, Some(Completed), "Failed"),
         row(Some(Running), Trigger::RanAgain, Some(Running), "RanAgain"),
+        row(Some(Submitted), Trigger::DeadlineExceeded, Some(Submitted), "DeadlineExceeded"),
+        row(Some(Running), Trigger::DeadlineExceeded, Some(Running), "DeadlineExceeded"),
         row(Some(Pending), Trigger::Deleted, Some(Terminating), "Terminating"),
         row(Some(Submitted), Trigger::Deleted, Some(Terminating), "Terminating"),
         row(Some(Running), Trigger::Deleted, Some(Terminating), "Terminating"),

@@ -1,12 +1,14 @@
 //! Asks HTCondor about all jobs at once, and wakes the objects whose jobs changed.
 //!
-//! One condor_q for each interval, and only while something is watched; history only for objects that ask for it, after
-//! the queue.
+//! One condor_q for all jobs at each interval, and only while something is watched. Beside it, so that none of them holds up
+//! another: short questions about the few objects with which something is about to happen; and history, which may take
+//! minutes, only for objects that ask for it, after the queue.
 
+mod entry;
 mod watchlist;
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use kube::ResourceExt as _;
@@ -21,7 +23,11 @@ use crate::machine::facts::{Ad, Answer, Evidence, History, JobStatus, Queue, Rea
 use crate::machine::{Birthdate, JobId, SchedDate, Timestamp, Uid};
 use crate::retry::Pauses;
 use crate::workers::Wake;
+use entry::Urgency;
 use watchlist::Watchlist;
+
+/// Changes of the watchlist that come in so short a time are looked at together: each look goes over all of it.
+const SETTLE: Duration = Duration::from_millis(20);
 
 /// A clock that is off by more than this is worth a warning.
 const SKEW: i64 = 10;
@@ -34,6 +40,9 @@ pub struct Tracker {
     wake: Wake,
     interval: Duration,
     soon: Duration,
+    /// Longest pause between two questions to history that bring no news.
+    longest: Duration,
+    steady: Mutex<Option<Steady>>,
     store: OnceLock<Store<Observed>>,
 }
 
@@ -41,22 +50,50 @@ pub struct Tracker {
 struct Found {
     asked_at: Timestamp,
     birthdate: Birthdate,
+    steady_since: Timestamp,
     ads: Ads,
 }
 
-/// What a look is compared with.
+/// The birthdate that the latest answers had.
+#[derive(Debug)]
+struct Steady {
+    birthdate: Birthdate,
+    /// When the first of them was asked for.
+    since: Timestamp,
+    /// When the last of them was asked for.
+    latest: Timestamp,
+}
+
+/// Which jobs are asked about.
+enum Asker<'a> {
+    All(&'a mut Before),
+    /// Those of objects with which something is about to happen.
+    Urgent,
+}
+
+/// What history has.
+struct FoundInHistory {
+    answer: HistoryAnswer,
+    /// The date that was asked about, if history reaches back to it.
+    reached: Option<SchedDate>,
+    /// That of the schedd that answered, read afterwards.
+    birthdate: Birthdate,
+}
+
+/// What a look at all jobs is compared with.
 #[derive(Default)]
 struct Before {
-    birthdate: Option<(Birthdate, Timestamp)>,
     live: BTreeSet<JobId>,
     doubted: bool,
 }
 
 impl Tracker {
-    /// Asks `schedd` every `interval`, and every `soon` while something is about to change.
+    /// Asks `schedd` every `interval`, and every `soon` while something is about to change. Where history brings no news it
+    /// is asked with pauses that grow from `interval` to `longest`.
     #[must_use]
-    pub fn new(schedd: Arc<Schedd>, wake: Wake, interval: Duration, soon: Duration) -> Self {
-        Self { schedd, watchlist: Watchlist::default(), wake, interval, soon, store: OnceLock::new() }
+    pub fn new(schedd: Arc<Schedd>, wake: Wake, interval: Duration, soon: Duration, longest: Duration) -> Self {
+        let (watchlist, steady, store) = (Watchlist::default(), Mutex::default(), OnceLock::new());
+        Self { schedd, watchlist, wake, interval, soon, longest, steady, store }
     }
 
     /// From now on, objects that are not in `store` are forgotten: nobody says so when one goes.
@@ -78,11 +115,22 @@ impl Tracker {
     /// Runs until it is dropped.
     pub async fn run(&self) {
         let mut before = Before::default();
+        tokio::join!(self.follow(Asker::All(&mut before)), self.follow(Asker::Urgent), self.follow_history());
+    }
+
+    /// Asks the queue again and again, about all jobs or about the urgent ones.
+    async fn follow(&self, mut asker: Asker<'_>) {
         let mut pauses = Pauses::new(self.soon, self.interval.max(self.soon));
-        let mut failed = None;
+        let (mut failed, mut took) = (None, Duration::ZERO);
         loop {
-            self.wait(Instant::now(), failed.take()).await;
-            match self.look(&mut before).await {
+            let uids = self.wait(&asker, Instant::now(), failed.take(), took).await;
+            let (began, asked_at) = (Instant::now(), self.schedd.clock.now());
+            let result = match &mut asker {
+                Asker::All(before) => self.look(before).await,
+                Asker::Urgent => self.look_at(&uids).await,
+            };
+            took = began.elapsed();
+            match result {
                 Ok(()) => pauses.reset(),
                 // Not a word of it is told before it is seen twice.
                 Err(unknown) if unknown.why == Why::SuddenDrop => {
@@ -91,65 +139,133 @@ impl Tracker {
                 }
                 Err(unknown) => {
                     tracing::debug!(why = %unknown.why, message = %unknown.message, "no answer from HTCondor");
-                    self.wake(self.watchlist.no_answer(&unknown)).await;
+                    self.wake(self.watchlist.no_answer(asked_at, &uids, &unknown)).await;
                     failed = Some(pauses.pause());
                 }
             }
         }
     }
 
-    /// Waits until it is time to ask again: when something is watched, at the interval, or soon.
-    async fn wait(&self, last: Instant, failed: Option<Duration>) {
+    /// Waits until it is time to ask: about which objects, none for all. A question that takes long is not asked more than
+    /// half of the time.
+    async fn wait(&self, asker: &Asker<'_>, last: Instant, failed: Option<Duration>, took: Duration) -> Vec<Uid> {
         loop {
-            let changed = self.watchlist.changed();
-            let pause = match (failed, self.watchlist.urgency()) {
-                (_, watchlist::Urgency::Nothing) => None,
+            let changed = self.watchlist.changed(asker);
+            let (urgency, uids) = match asker {
+                Asker::All(_) => (self.watchlist.urgency_of_all(), Vec::new()),
+                Asker::Urgent => self.watchlist.urgent(),
+            };
+            let pause = match (failed, urgency) {
+                (_, Urgency::Nothing) => None,
                 (Some(pause), _) => Some(pause),
-                (None, watchlist::Urgency::Interval) => Some(self.interval),
-                (None, watchlist::Urgency::Soon) => Some(self.soon),
-                (None, watchlist::Urgency::Now) => Some(self.soon / 10),
+                (None, Urgency::Interval) => Some(self.interval),
+                (None, Urgency::Soon) => Some(self.soon.max(took)),
+                (None, Urgency::Now) => Some((self.soon / 10).max(took)),
             };
             match pause {
                 None => changed.await,
                 Some(pause) => {
                     tokio::select! {
-                        () = tokio::time::sleep_until(last + pause) => return,
+                        () = tokio::time::sleep_until(last + pause) => return uids,
                         () = changed => {}
                     }
                 }
             }
+            tokio::time::sleep(SETTLE).await;
         }
     }
 
+    /// Asks history for all that want it, one question at a time.
+    async fn follow_history(&self) {
+        loop {
+            let wanted = self.watchlist.wanted();
+            match self.watchlist.history_due(Instant::now()) {
+                Some(due) if due <= Instant::now() => self.look_into_history().await,
+                Some(due) => tokio::select! {
+                    () = tokio::time::sleep_until(due) => {}
+                    () = wanted => tokio::time::sleep(SETTLE).await,
+                },
+                None => wanted.await,
+            }
+        }
+    }
+
+    async fn look_into_history(&self) {
+        let wanted = self.watchlist.ask_history(Instant::now());
+        let asked_at = self.schedd.clock.now();
+        let found = self.ask_history(&wanted).await;
+        if let Err(unknown) = &found {
+            tracing::debug!(why = %unknown.why, message = %unknown.message, "no answer from HTCondor's history");
+        }
+        let pauses = || Pauses::new(self.interval, self.longest.max(self.interval));
+        let woken = self.watchlist.history(&wanted, Instant::now(), pauses, |uid, asked, base| match &found {
+            Err(unknown) => Answer::Unknown(unknown.clone()),
+            Ok(found) if found.birthdate != base.birthdate => Answer::Unknown(self.another_schedd()),
+            Ok(found) => Answer::Known(History {
+                asked_at,
+                reaches: reach(asked, &found.answer.witnesses, found.reached),
+                ads: found.answer.ads.get(uid).cloned().unwrap_or_default().into(),
+            }),
+        });
+        self.wake(woken).await;
+    }
+
+    /// Asks about all jobs.
     async fn look(&self, before: &mut Before) -> Result<(), Unknown> {
         if let Some(store) = self.store.get() {
             self.watchlist.keep(|uid, object| {
                 store.get(object).is_some_and(|object| object.uid().as_deref() == Some(uid.as_str()))
             });
         }
-        let wanted = self.watchlist.wanted();
+        let found = self.ask(self.schedd.queue()).await?;
+        self.doubt_sudden_drop(before, &found)?;
+        self.publish(found, &[]).await;
+        Ok(())
+    }
+
+    /// Asks about the jobs of these objects: what is found is all that there is of them.
+    async fn look_at(&self, uids: &[Uid]) -> Result<(), Unknown> {
+        let found = self.ask(self.schedd.queue_of(uids)).await?;
+        self.publish(found, uids).await;
+        Ok(())
+    }
+
+    /// Puts one question, and reads the birthdate before and after it.
+    async fn ask(&self, question: impl Future<Output = Result<Ads, Unknown>>) -> Result<Found, Unknown> {
         let first = self.schedd.reading().await?;
         let asked_at = self.schedd.clock.now();
-        let ads = self.schedd.queue().await?;
+        let ads = question.await?;
         let second = self.schedd.reading().await?;
         if first.birthdate != second.birthdate {
-            return Err(Unknown {
-                why: Why::AnotherSchedd,
-                message: format!("the JobQueueBirthdate of schedd {} changed while it was asked", self.schedd.name),
-            });
+            return Err(self.another_schedd());
         }
         warn_of_skew(&second, asked_at);
         crate::metrics::looked();
-        let found = Found { asked_at, birthdate: second.birthdate, ads };
-        self.doubt_sudden_drop(before, &found)?;
-        let steady_since = match before.birthdate {
-            Some((birthdate, since)) if birthdate == found.birthdate => since,
-            _ => asked_at,
-        };
-        before.birthdate = Some((found.birthdate, steady_since));
-        let history = self.ask_history(&wanted).await;
-        self.publish(found, steady_since, &wanted, &history).await;
-        Ok(())
+        let steady_since = self.steady_since(second.birthdate, asked_at);
+        Ok(Found { asked_at, birthdate: second.birthdate, steady_since, ads })
+    }
+
+    /// Since when all answers have had this birthdate. One that comes after a younger answer with another is steady since
+    /// no time at all.
+    fn steady_since(&self, birthdate: Birthdate, asked_at: Timestamp) -> Timestamp {
+        let mut steady = self.steady.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *steady {
+            Some(seen) if seen.birthdate == birthdate => {
+                seen.latest = seen.latest.max(asked_at);
+                seen.since = seen.since.min(asked_at);
+                seen.since
+            }
+            Some(seen) if seen.latest > asked_at => asked_at,
+            _ => {
+                *steady = Some(Steady { birthdate, since: asked_at, latest: asked_at });
+                asked_at
+            }
+        }
+    }
+
+    fn another_schedd(&self) -> Unknown {
+        let message = format!("the JobQueueBirthdate of schedd {} changed while it was asked", self.schedd.name);
+        Unknown { why: Why::AnotherSchedd, message }
     }
 
     /// If more than half of the live jobs vanish at once, it is asked again before that is believed.
@@ -179,45 +295,23 @@ impl Tracker {
         Ok(())
     }
 
-    /// Asks history for those that want it: once for all of them.
-    async fn ask_history(&self, wanted: &HashMap<Uid, Reach>) -> Answer<(Timestamp, HistoryAnswer, Option<SchedDate>)> {
-        let asked_at = self.schedd.clock.now();
-        if wanted.is_empty() {
-            return Answer::Known((asked_at, HistoryAnswer::default(), None));
-        }
+    async fn ask_history(&self, wanted: &HashMap<Uid, Reach>) -> Result<FoundInHistory, Unknown> {
         let uids: Vec<Uid> = wanted.keys().cloned().collect();
         let witnesses: BTreeSet<String> = wanted.values().flat_map(|reach| reach.witnesses.iter().cloned()).collect();
-        let dates = wanted.values().filter_map(|reach| reach.date).min();
-        let answer = async {
-            let found = self.schedd.history(&uids, &witnesses).await?;
-            let reached = match dates {
-                Some(date) => self.schedd.history_reaches(date).await?.then_some(date),
-                None => None,
-            };
-            Ok((asked_at, found, reached))
+        let answer = self.schedd.history(&uids, &witnesses).await?;
+        let reached = match wanted.values().filter_map(|reach| reach.date).min() {
+            Some(date) => self.schedd.history_reaches(date).await?.then_some(date),
+            None => None,
         };
-        answer.await.map_or_else(Answer::Unknown, Answer::Known)
+        Ok(FoundInHistory { answer, reached, birthdate: self.schedd.reading().await?.birthdate })
     }
 
-    async fn publish(
-        &self,
-        mut found: Found,
-        steady_since: Timestamp,
-        wanted: &HashMap<Uid, Reach>,
-        history: &Answer<(Timestamp, HistoryAnswer, Option<SchedDate>)>,
-    ) {
-        let woken = self.watchlist.answer(|uid| {
-            let ads: Arc<[Ad]> = found.ads.remove(uid).unwrap_or_default().into();
-            let queue = Queue { asked_at: found.asked_at, birthdate: found.birthdate, steady_since, ads };
-            let history = wanted.get(uid).map(|asked| match history {
-                Answer::Unknown(unknown) => Answer::Unknown(unknown.clone()),
-                Answer::Known((asked_at, answer, date)) => Answer::Known(History {
-                    asked_at: *asked_at,
-                    reaches: reach(asked, &answer.witnesses, *date),
-                    ads: answer.ads.get(uid).cloned().unwrap_or_default().into(),
-                }),
-            });
-            (queue, history)
+    /// Shows what was found to these objects, or to all if none is named.
+    async fn publish(&self, found: Found, uids: &[Uid]) {
+        let Found { asked_at, birthdate, steady_since, mut ads } = found;
+        let woken = self.watchlist.answer(uids, |uid| {
+            let ads: Arc<[Ad]> = ads.remove(uid).unwrap_or_default().into();
+            Queue { asked_at, birthdate, steady_since, ads }
         });
         self.wake(woken).await;
     }

@@ -6,51 +6,29 @@ use std::sync::{Mutex, PoisonError};
 use kube::runtime::reflector::ObjectRef;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
+use tokio::time::Instant;
 
+use super::Asker;
+use super::entry::{Entry, Urgency};
 use crate::controller::Observed;
-use crate::machine::Uid;
 use crate::machine::decide::Look;
-use crate::machine::facts::{Answer, Evidence, History, Queue, Reach, Unknown, Why};
+use crate::machine::facts::{Answer, Evidence, History, Queue, Reach, Unknown};
+use crate::machine::{Timestamp, Uid};
+use crate::retry::Pauses;
 
-/// How soon HTCondor should be asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Urgency {
-    /// Not at all: nothing is watched.
-    Nothing,
-    /// At the usual interval.
-    Interval,
-    /// A little later.
-    Soon,
-    /// At once: something is watched of which nothing is known yet.
-    Now,
-}
-
-#[derive(Debug)]
-struct Entry {
-    object: ObjectRef<Observed>,
-    look: Look,
-    evidence: Evidence,
-    /// History was wanted at the last look, and is not here yet.
-    owed: bool,
-}
-
-impl Entry {
-    fn urgency(&self) -> Urgency {
-        let unknown = matches!(&self.evidence.queue, Answer::Unknown(unknown) if unknown.why == Why::NotAsked);
-        match &self.look {
-            Look::Nothing => Urgency::Nothing,
-            _ if unknown || self.owed => Urgency::Now,
-            Look::Changes | Look::Every { soon: false, .. } => Urgency::Interval,
-            Look::Every { soon: true, .. } => Urgency::Soon,
-        }
-    }
-}
+/// Most objects that are asked about by themselves; it costs as much to ask about all when there are more.
+const FEW: usize = 1000;
 
 /// All watched objects.
 #[derive(Debug, Default)]
 pub(super) struct Watchlist {
     entries: Mutex<HashMap<Uid, Entry>>,
+    /// For whoever asks about all jobs.
     changed: Notify,
+    /// For whoever asks about the urgent ones.
+    urgent: Notify,
+    /// For whoever asks history.
+    wanted: Notify,
 }
 
 impl Watchlist {
@@ -59,8 +37,16 @@ impl Watchlist {
     }
 
     /// Resolves when somebody is watched in another way than before.
-    pub(super) fn changed(&self) -> Notified<'_> {
-        self.changed.notified()
+    pub(super) fn changed(&self, asker: &Asker<'_>) -> Notified<'_> {
+        match asker {
+            Asker::All(_) => self.changed.notified(),
+            Asker::Urgent => self.urgent.notified(),
+        }
+    }
+
+    /// Resolves when somebody may want history who did not before.
+    pub(super) fn wanted(&self) -> Notified<'_> {
+        self.wanted.notified()
     }
 
     pub(super) fn set(&self, uid: &Uid, object: &ObjectRef<Observed>, look: Look) {
@@ -68,20 +54,12 @@ impl Watchlist {
             if look == Look::Nothing {
                 return entries.remove(uid).is_some();
             }
-            let entry = entries.entry(uid.clone()).or_insert_with(|| Entry {
-                object: object.clone(),
-                look: Look::Nothing,
-                evidence: Evidence::none(),
-                owed: false,
-            });
-            let wants = |look: &Look| matches!(look, Look::Every { history: Some(_), .. });
-            entry.owed |= wants(&look) && !wants(&entry.look);
-            let news = entry.look != look;
-            entry.look = look;
-            news
+            entries.entry(uid.clone()).or_insert_with(|| Entry::new(object.clone())).set(look)
         });
         if news {
             self.changed.notify_one();
+            self.urgent.notify_one();
+            self.wanted.notify_one();
         }
     }
 
@@ -91,23 +69,32 @@ impl Watchlist {
     }
 
     pub(super) fn evidence(&self, uid: &Uid) -> Evidence {
-        self.with(|entries| entries.get(uid).map_or_else(Evidence::none, |entry| entry.evidence.clone()))
+        self.with(|entries| entries.get(uid).map_or_else(Evidence::none, |entry| entry.evidence().clone()))
     }
 
-    pub(super) fn urgency(&self) -> Urgency {
-        self.with(|entries| entries.values().map(Entry::urgency).max().unwrap_or(Urgency::Nothing))
-    }
-
-    /// Who wants history, and how far back.
-    pub(super) fn wanted(&self) -> HashMap<Uid, Reach> {
+    /// Those that are to be asked about by themselves, and how soon. They are few, and have few jobs: [`Self::urgency_of_all`]
+    /// has the others.
+    pub(super) fn urgent(&self) -> (Urgency, Vec<Uid>) {
         self.with(|entries| {
-            entries
-                .iter()
-                .filter_map(|(uid, entry)| match &entry.look {
-                    Look::Every { history: Some(reach), .. } => Some((uid.clone(), reach.clone())),
-                    Look::Every { history: None, .. } | Look::Changes | Look::Nothing => None,
-                })
-                .collect()
+            let urgent =
+                || entries.iter().filter(|(_, entry)| entry.urgency() > Urgency::Interval && !entry.is_large());
+            if urgent().take(FEW + 1).count() > FEW {
+                return (Urgency::Nothing, Vec::new());
+            }
+            let urgency = urgent().map(|(_, entry)| entry.urgency()).max().unwrap_or(Urgency::Nothing);
+            (urgency, urgent().map(|(uid, _)| uid.clone()).collect())
+        })
+    }
+
+    /// How soon all jobs are to be asked about.
+    pub(super) fn urgency_of_all(&self) -> Urgency {
+        self.with(|entries| {
+            let alone = |entry: &Entry| entry.urgency() > Urgency::Interval && !entry.is_large();
+            let few = entries.values().filter(|entry| alone(entry)).count() <= FEW;
+            let urgency = |entry: &Entry| {
+                if few && alone(entry) { Urgency::Interval } else { entry.urgency() }
+            };
+            entries.values().map(urgency).max().unwrap_or(Urgency::Nothing)
         })
     }
 
@@ -118,25 +105,33 @@ impl Watchlist {
         })
     }
 
-    /// Takes in an answer; gives back the objects to wake.
-    pub(super) fn answer(
+    /// When history is to be asked next, if anybody wants it.
+    pub(super) fn history_due(&self, now: Instant) -> Option<Instant> {
+        self.with(|entries| entries.values().filter_map(|entry| entry.history_due(now)).min())
+    }
+
+    /// Takes down that history is being asked for those that are due: who, and how far back.
+    pub(super) fn ask_history(&self, now: Instant) -> HashMap<Uid, Reach> {
+        self.with(|entries| {
+            let due = entries.iter_mut().filter(|(_, entry)| entry.history_due(now).is_some_and(|due| due <= now));
+            due.filter_map(|(uid, entry)| Some((uid.clone(), entry.ask_history()?))).collect()
+        })
+    }
+
+    /// Takes in history's answer for those that it was asked for; gives back the objects to wake.
+    pub(super) fn history(
         &self,
-        mut part: impl FnMut(&Uid) -> (Queue, Option<Answer<History>>),
+        asked: &HashMap<Uid, Reach>,
+        now: Instant,
+        pauses: impl Fn() -> Pauses,
+        mut part: impl FnMut(&Uid, &Reach, &Queue) -> Answer<History>,
     ) -> Vec<ObjectRef<Observed>> {
         self.with(|entries| {
             let mut woken = Vec::new();
-            for (uid, entry) in entries.iter_mut() {
-                let (queue, history) = part(uid);
-                let news = match &entry.evidence.queue {
-                    Answer::Known(old) => old.ads != queue.ads || old.birthdate != queue.birthdate,
-                    Answer::Unknown(_) => true,
-                };
-                entry.evidence.queue = Answer::Known(queue);
-                if let Some(history) = history {
-                    entry.evidence.history = history;
-                    entry.owed = false;
-                }
-                if news || matches!(entry.look, Look::Every { .. }) {
+            for (uid, reach) in asked {
+                if let Some(entry) = entries.get_mut(uid)
+                    && entry.history_answered(now, &pauses, |base| part(uid, reach, base))
+                {
                     woken.push(entry.object.clone());
                 }
             }
@@ -144,18 +139,38 @@ impl Watchlist {
         })
     }
 
-    /// Takes in that there is no answer; gives back the objects to which this is news.
-    pub(super) fn no_answer(&self, unknown: &Unknown) -> Vec<ObjectRef<Observed>> {
+    /// Takes in an answer about these objects, or about all if none is named; gives back the objects to wake.
+    pub(super) fn answer(&self, uids: &[Uid], mut part: impl FnMut(&Uid) -> Queue) -> Vec<ObjectRef<Observed>> {
+        let woken = self.with_each(uids, |uid, entry| entry.answered(part(uid)));
+        self.wanted.notify_one();
+        woken
+    }
+
+    /// Takes in that there is no answer to a question put at `asked_at` about these objects, or about all if none is named;
+    /// gives back the objects to which this is news.
+    pub(super) fn no_answer(&self, asked_at: Timestamp, uids: &[Uid], unknown: &Unknown) -> Vec<ObjectRef<Observed>> {
+        self.with_each(uids, |_, entry| entry.unanswered(asked_at, unknown))
+    }
+
+    fn with_each(&self, uids: &[Uid], mut news: impl FnMut(&Uid, &mut Entry) -> bool) -> Vec<ObjectRef<Observed>> {
+        let mut woken = Vec::new();
+        let mut show = |uid: &Uid, entry: &mut Entry| {
+            if news(uid, entry) {
+                woken.push(entry.object.clone());
+            }
+        };
         self.with(|entries| {
-            let mut woken = Vec::new();
-            for entry in entries.values_mut() {
-                let news = !matches!(&entry.evidence.queue, Answer::Unknown(old) if old.why == unknown.why);
-                entry.evidence.queue = Answer::Unknown(unknown.clone());
-                if news {
-                    woken.push(entry.object.clone());
+            if uids.is_empty() {
+                for (uid, entry) in entries.iter_mut() {
+                    show(uid, entry);
                 }
             }
-            woken
-        })
+            for uid in uids {
+                if let Some(entry) = entries.get_mut(uid) {
+                    show(uid, entry);
+                }
+            }
+        });
+        woken
     }
 }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
+use super::sizes::touches;
 use super::{Job, Shared, simple, submit};
 use crate::failpoint::{Point, around};
 use crate::ledger::RequestResult;
 use crate::machine::facts::Failure;
 use crate::machine::indices::Indices;
-use crate::machine::request::{Scope, SubmitPermit, Work};
+use crate::machine::request::{Scope, Work};
 use crate::machine::rules::Rules;
 use crate::machine::worker::{self, Step};
 
@@ -32,43 +33,36 @@ pub(super) async fn serve(shared: Arc<Shared>, mut receiver: mpsc::Receiver<Job>
     }
 }
 
-/// Takes the first that waits, and what can go along with it.
+/// Takes the first that waits, and what can go along with it. An object has one request at a time, and its next one joins
+/// the end: so each has its turn before any has a second one.
 fn take(shared: &Shared, waiting: &mut VecDeque<Job>) -> Vec<Job> {
-    let mut taken: Vec<Job> = Vec::new();
-    let mut rest = VecDeque::new();
-    let mut jobs = 0;
+    let Some(first) = waiting.front() else { return Vec::new() };
+    let most_jobs = shared.sizes.together(first, shared.clock.now());
+    let (mut taken, mut rest) = (Vec::new(), VecDeque::new());
+    let (mut jobs, mut room) = (0, usize::MAX);
     for job in waiting.drain(..) {
-        let size = match &job.request.work {
-            Work::Submit(indices, _) | Work::Fetch(indices) | Work::Tidy(indices) => indices.len(),
-            _ => 0,
-        };
-        let fits = taken.len() < shared.limits.objects && (taken.is_empty() || jobs + size <= shared.limits.jobs);
+        let (size, with_it) = (touches(&job), room.min(shared.sizes.room(&job)));
+        let fits = taken.len() < with_it && (taken.is_empty() || jobs + size <= most_jobs);
         if fits && taken.first().is_none_or(|first| together(first, &job)) {
-            jobs += size;
+            (jobs, room) = (jobs + size, with_it);
             taken.push(job);
         } else {
             rest.push_back(job);
         }
     }
     *waiting = rest;
+    shared.sizes.taken(&taken);
     taken
 }
 
-/// Whether two requests can share one call of the tool. What has failed before goes alone, so that it spoils nobody
-/// else's.
+/// Whether two requests can share one call of the tool.
 fn together(first: &Job, other: &Job) -> bool {
-    let alone = |job: &Job| {
-        let again = matches!(&job.request.work, Work::Submit(_, SubmitPermit::Again(_)));
-        again || job.request.alone || matches!(&job.request.work, Work::Remove(Scope::Extra(_)))
-    };
-    if alone(first) || alone(other) {
-        return false;
-    }
     match (&first.request.work, &other.request.work) {
-        (Work::Submit(..), Work::Submit(..)) => {
-            let options = |job: &Job| job.plan.as_ref().map(|plan| plan.options.clone());
-            options(first) == options(other)
-        }
+        (Work::Submit(..), Work::Submit(..)) => match (&first.plan, &other.plan) {
+            (Some(plan), Some(other)) => plan.same_description(other),
+            (Some(_) | None, _) => false,
+        },
+        (Work::Remove(Scope::Extra(_)), Work::Remove(_)) => false,
         (Work::Remove(a), Work::Remove(b)) => a == b,
         (Work::Hold, Work::Hold)
         | (Work::Release, Work::Release)

@@ -1,12 +1,16 @@
-//! One worker per kind of effect: takes a batch, checks the fence, commits the intents, runs the tool, commits the results,
+//! Two workers per kind of effect, one for requests that touch many jobs and one for the others. Each takes a batch, checks the fence, commits the intents, runs the tool, commits the results,
 //! wakes the objects. The order is [`crate::machine::worker`]'s.
 
 mod batch;
+mod discard;
+mod err_tail;
 mod plan;
 mod registry;
 mod simple;
+mod sizes;
 mod submit;
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use kube::runtime::reflector::ObjectRef;
@@ -22,6 +26,7 @@ use crate::machine::{Kind, Request, RequestKey, Settings, Uid};
 
 pub use plan::{Plan, PlanError, Planner, Reporting};
 pub use registry::Registry;
+pub use sizes::Sizes;
 
 /// Wakes an object for another reconcile.
 pub type Wake = mpsc::Sender<ObjectRef<Observed>>;
@@ -69,6 +74,8 @@ pub struct Shared {
     pub settings: Settings,
     /// Limits of batches and submissions.
     pub limits: Limits,
+    /// What has been learned about them.
+    pub sizes: Sizes,
 }
 
 /// Limits of batches and submissions.
@@ -80,17 +87,38 @@ pub struct Limits {
     pub jobs: usize,
     /// Life of a submitter without files.
     pub submit: std::time::Duration,
+    /// Time limit of a transfer of output that has not failed before.
+    pub transfer_together: std::time::Duration,
+    /// Bytes that stay free on the data volume: below, nothing is fetched.
+    pub keep_free: u64,
 }
+
+/// Lanes for fetches that have failed before. Each goes alone, and may take as long as a transfer may.
+const FETCH_AGAIN: usize = 4;
 
 /// The workers of one schedd.
 #[derive(Debug)]
 pub struct Workers {
     shared: Arc<Shared>,
-    submit: mpsc::Sender<Job>,
-    remove: mpsc::Sender<Job>,
-    hold: mpsc::Sender<Job>,
-    fetch: mpsc::Sender<Job>,
-    tidy: mpsc::Sender<Job>,
+    submit: Lanes,
+    remove: Lanes,
+    hold: Lanes,
+    fetch: Lanes,
+    fetch_again: [mpsc::Sender<Job>; FETCH_AGAIN],
+    tidy: Lanes,
+}
+
+/// The two workers for one kind of effect: what one of them does with very many jobs holds up nobody with few.
+#[derive(Debug)]
+struct Lanes {
+    small: mpsc::Sender<Job>,
+    large: mpsc::Sender<Job>,
+}
+
+impl Lanes {
+    fn of(&self, job: &Job) -> &mpsc::Sender<Job> {
+        if sizes::touches(job) > sizes::LARGE { &self.large } else { &self.small }
+    }
 }
 
 impl Workers {
@@ -107,21 +135,24 @@ impl Workers {
             tasks.spawn(batch::serve(Arc::clone(&shared), receiver));
             sender
         };
-        let (submit, remove, hold, fetch, tidy) = (lane(), lane(), lane(), lane(), lane());
-        (Self { shared, submit, remove, hold, fetch, tidy }, tasks)
+        let fetch_again = std::array::from_fn(|_| lane());
+        let mut lanes = || Lanes { small: lane(), large: lane() };
+        let (submit, remove, hold, fetch, tidy) = (lanes(), lanes(), lanes(), lanes(), lanes());
+        (Self { shared, submit, remove, hold, fetch, fetch_again, tidy }, tasks)
     }
 
     /// Takes a request in; false if its queue is full or another request of the object stands.
     #[must_use]
     pub fn hand_over(&self, job: Job) -> bool {
         let lane = match job.request.key.kind {
-            Kind::Submit => &self.submit,
-            Kind::Remove => &self.remove,
-            Kind::Hold | Kind::Release => &self.hold,
-            Kind::Fetch => &self.fetch,
-            Kind::Tidy => &self.tidy,
+            Kind::Submit => self.submit.of(&job),
+            Kind::Remove => self.remove.of(&job),
+            Kind::Hold | Kind::Release => self.hold.of(&job),
+            Kind::Fetch if job.request.alone => self.fetch_again(&job.request.key.uid),
+            Kind::Fetch => self.fetch.of(&job),
+            Kind::Tidy => self.tidy.of(&job),
             // The controller carries these out itself.
-            Kind::AttachFinalizer | Kind::ReleaseFinalizer => return false,
+            Kind::AttachFinalizer | Kind::ReleaseFinalizer | Kind::DeleteObject => return false,
         };
         let key = job.request.key.clone();
         if !self.shared.registry.enter(&key) {
@@ -132,6 +163,22 @@ impl Workers {
             self.shared.registry.resolve(&key.uid);
         }
         taken
+    }
+
+    /// The lane in which this object's output is fetched once that has failed: a transfer that hangs holds up few others, and
+    /// none that is new.
+    fn fetch_again(&self, uid: &Uid) -> &mpsc::Sender<Job> {
+        let mut hasher = DefaultHasher::new();
+        uid.hash(&mut hasher);
+        let lanes = self.fetch_again.len() as u64;
+        let lane = usize::try_from(hasher.finish() % lanes).unwrap_or_default();
+        self.fetch_again.get(lane).unwrap_or(&self.fetch.large)
+    }
+
+    /// Most jobs that the schedd takes in one submission, as far as is known.
+    #[must_use]
+    pub fn jobs_per_submission(&self) -> usize {
+        self.shared.sizes.jobs(self.shared.clock.now())
     }
 
     /// Drops a request whose worker has not taken it up.

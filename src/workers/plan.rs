@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::api::{HTCJobSpec, MAX_QUEUE};
+use crate::api::{EnvVar, HTCJobSpec, MAX_QUEUE, Quantity};
 use crate::condor::htcopts::HtcOpts;
 use crate::condor::payload::{Callback, Command, Image, ImageMap, Payload, sandbox_files};
 use crate::failpoint::{self, Point};
@@ -20,7 +20,7 @@ use crate::machine::{Index, Uid};
 pub struct Planner {
     /// The operator's data folder.
     pub data: PathBuf,
-    /// Image names and their folders.
+    /// What the site makes of image names.
     pub images: ImageMap,
     /// Folders bound into the container.
     pub binds: Vec<String>,
@@ -28,6 +28,8 @@ pub struct Planner {
     pub site_defaults: HtcOpts,
     /// Where jobs report, if they do.
     pub callback: Option<Arc<Reporting>>,
+    /// Most MiB of output of one job.
+    pub output_limit: Option<u64>,
 }
 
 /// Where jobs report, and what their tokens are made with.
@@ -52,8 +54,10 @@ pub struct Plan {
     pub command: Command,
     /// The script.
     pub source: String,
-    /// The user's submit commands.
+    /// The user's submit commands, with those that stand for other fields of the spec.
     pub options: HtcOpts,
+    /// The user's variables, names and values.
+    pub env: Vec<(String, String)>,
 }
 
 /// Why a spec cannot be run; the message says what to write instead.
@@ -71,6 +75,39 @@ pub enum PlanError {
     /// The submit commands.
     #[error("spec.{0}")]
     Options(#[from] crate::condor::htcopts::HtcOptsError),
+    /// A field that stands for a submit command.
+    #[error("spec.{field}: {problem}")]
+    Field {
+        /// Its name.
+        field: &'static str,
+        /// What is wrong, and what to write instead.
+        problem: crate::condor::htcopts::HtcOptsProblem,
+    },
+    /// A resource.
+    #[error("spec.resources.{field}: {problem}")]
+    Resource {
+        /// Its name.
+        field: &'static str,
+        /// What is wrong, and what to write instead.
+        problem: crate::api::QuantityError,
+    },
+    /// A variable.
+    #[error("spec.env: {0}")]
+    Env(String),
+}
+
+/// Most bytes of all variables together: they are copied for each job.
+const MAX_ENV_BYTES: usize = 64 * 1024;
+const MIB: u64 = 1 << 20;
+const KIB: u64 = 1 << 10;
+
+impl Plan {
+    /// Whether jobs of both can stand in one submit description: all that does not go into a job's row or its sandbox is the
+    /// same.
+    #[must_use]
+    pub fn same_description(&self, other: &Self) -> bool {
+        self.options == other.options
+    }
 }
 
 impl Planner {
@@ -84,7 +121,8 @@ impl Planner {
             image: Image::resolve(&spec.script.image, &self.images)?,
             command: Command::parse(&spec.script.command)?,
             source: spec.script.source.clone(),
-            options: HtcOpts::parse(spec.htcopts.as_deref().unwrap_or_default())?,
+            options: options(spec)?,
+            env: env(spec)?,
         })
     }
 
@@ -100,7 +138,7 @@ impl Planner {
         self.named(name).join(short(uid))
     }
 
-    fn named(&self, name: &ObjectName) -> PathBuf {
+    pub(super) fn named(&self, name: &ObjectName) -> PathBuf {
         self.data.join("htc_out").join(&name.namespace).join(&name.name)
     }
 
@@ -125,6 +163,7 @@ impl Planner {
                 uid: uid.as_str(),
                 token,
             }),
+            env: &plan.env,
         };
         let files = sandbox_files(&payload).map_err(|error| error.to_string())?;
         let sandbox = self.sandbox(uid);
@@ -142,6 +181,22 @@ impl Planner {
         }
         failpoint::at(Point::AfterSandboxWritten);
         self.make_output(name, uid, indices)
+    }
+
+    /// What is wrong when fewer than `keep_free` bytes are free on the volume of the output; none if that cannot be found out.
+    #[must_use]
+    pub fn lacks_room(&self, keep_free: u64) -> Option<String> {
+        let volume =
+            rustix::fs::statvfs(self.data.join("htc_out")).or_else(|_| rustix::fs::statvfs(&self.data)).ok()?;
+        let free = volume.f_bavail.saturating_mul(volume.f_frsize);
+        (free < keep_free).then(|| {
+            format!(
+                "no output is fetched: the data volume {} has {} MiB free, less than the {} MiB of --keep-free; make room there",
+                self.data.display(),
+                free >> 20,
+                keep_free >> 20
+            )
+        })
     }
 
     /// Makes the output folders of these jobs, and the link `latest` beside them.
@@ -168,8 +223,69 @@ impl Planner {
     }
 }
 
+/// The user's submit commands and the fields that stand for one. What is given twice is an error, as it is in htcopts.
+fn options(spec: &HTCJobSpec) -> Result<HtcOpts, PlanError> {
+    let mut options = HtcOpts::parse(spec.htcopts.as_deref().unwrap_or_default())?;
+    let mut add = |field, command, value: &str| {
+        options.add(command, value).map_err(|problem| PlanError::Field { field, problem })
+    };
+    if let Some(resources) = &spec.resources {
+        let quantity = |field, quantity: &Option<Quantity>, unit: u64| match quantity {
+            Some(quantity) => {
+                quantity.in_units_of(unit).map(Some).map_err(|problem| PlanError::Resource { field, problem })
+            }
+            None => Ok(None),
+        };
+        if let Some(cpus) = quantity("cpus", &resources.cpus, 1)? {
+            add("resources.cpus", "request_cpus", &cpus.to_string())?;
+        }
+        if let Some(memory) = quantity("memory", &resources.memory, MIB)? {
+            add("resources.memory", "request_memory", &memory.to_string())?;
+        }
+        if let Some(disk) = quantity("disk", &resources.disk, KIB)? {
+            add("resources.disk", "request_disk", &disk.to_string())?;
+        }
+        if let Some(gpus) = resources.gpus {
+            add("resources.gpus", "request_gpus", &gpus.to_string())?;
+        }
+    }
+    if let Some(requirements) = &spec.requirements {
+        add("requirements", "requirements", requirements)?;
+    }
+    if let Some(retries) = spec.max_retries {
+        add("maxRetries", "max_retries", &retries.to_string())?;
+    }
+    Ok(options)
+}
+
+fn env(spec: &HTCJobSpec) -> Result<Vec<(String, String)>, PlanError> {
+    let name_fits = |name: &str| {
+        name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    let mut names = std::collections::HashSet::new();
+    for EnvVar { name, value } in &spec.env {
+        if !name_fits(name) {
+            return Err(PlanError::Env(format!("{name:?} is no name of a variable: use letters, digits and `_`")));
+        }
+        if ["HTCPROCID", "JOB_NAME"].contains(&name.as_str()) {
+            return Err(PlanError::Env(format!("{name} is set by htc-operator; choose another name")));
+        }
+        if !names.insert(name) {
+            return Err(PlanError::Env(format!("{name} is there twice; leave one out")));
+        }
+        if value.contains('\0') {
+            return Err(PlanError::Env(format!("the value of {name} has a NUL character, which no variable can have")));
+        }
+    }
+    if spec.env.iter().map(|variable| variable.name.len() + variable.value.len()).sum::<usize>() > MAX_ENV_BYTES {
+        return Err(PlanError::Env("it is larger than 64 KiB; put what is long into the script".to_owned()));
+    }
+    Ok(spec.env.iter().map(|variable| (variable.name.clone(), variable.value.clone())).collect())
+}
+
 /// The first eight characters of a uid.
-fn short(uid: &Uid) -> &str {
+pub(super) fn short(uid: &Uid) -> &str {
     uid.as_str().get(..8).unwrap_or(uid.as_str())
 }
 

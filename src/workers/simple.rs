@@ -1,11 +1,15 @@
 //! Removal, hold and release, fetching and tidying: one call of one tool for the whole batch.
 
+use std::collections::HashMap;
+use std::time::Duration;
+
 use super::batch::Batch;
+use super::err_tail::err_tail;
 use super::{Job, Planner};
-use crate::ledger::{Intent, RequestResult};
-use crate::machine::facts::{Failure, Unknown};
+use crate::ledger::{Intent, LedgerError, ObjectName, RequestResult};
+use crate::machine::facts::{ErrTail, Failure, Unknown};
 use crate::machine::request::{Scope, Work};
-use crate::machine::{Indices, Timestamp, Uid};
+use crate::machine::{Index, Indices, Timestamp, Uid};
 
 /// One call under way.
 #[derive(Default)]
@@ -34,9 +38,17 @@ fn fetch_failed(message: String) -> Failure {
     Failure { reason: "FetchFailed".to_owned(), message }
 }
 
-/// One unwritable folder would stop the whole call: folders are made and tried before.
+/// One unwritable folder would stop the whole call: folders are made and tried before. A volume that is nearly full would
+/// stop more than fetches: the ledger may lie on it, too.
 async fn make_folders(batch: &mut Batch) -> bool {
     let planner = batch.shared.planner.clone();
+    let keep_free = batch.shared.limits.keep_free;
+    let checked = planner.clone();
+    let full = tokio::task::spawn_blocking(move || checked.lacks_room(keep_free)).await.unwrap_or_default();
+    if let Some(message) = full {
+        let failure = Failure { reason: Failure::NO_SPACE.to_owned(), message };
+        return batch.give_up(|_| Some(failure.clone())).await;
+    }
     let work: Vec<_> =
         batch.jobs.iter().map(|job| (job.name.clone(), job.request.key.uid.clone(), to_fetch(job))).collect();
     let tried = tokio::task::spawn_blocking(move || {
@@ -44,7 +56,7 @@ async fn make_folders(batch: &mut Batch) -> bool {
             .filter_map(|(name, uid, indices)| {
                 try_folders(&planner, name, uid, indices).err().map(|why| (uid.clone(), why))
             })
-            .collect::<std::collections::HashMap<_, _>>()
+            .collect::<HashMap<_, _>>()
     })
     .await;
     match tried {
@@ -53,12 +65,7 @@ async fn make_folders(batch: &mut Batch) -> bool {
     }
 }
 
-fn try_folders(
-    planner: &Planner,
-    name: &crate::ledger::ObjectName,
-    uid: &Uid,
-    indices: &Indices,
-) -> Result<(), String> {
+fn try_folders(planner: &Planner, name: &ObjectName, uid: &Uid, indices: &Indices) -> Result<(), String> {
     planner.make_output(name, uid, indices)?;
     for index in indices.iter() {
         let probe = planner.job_output(name, uid, index).join(".htc_probe");
@@ -91,6 +98,13 @@ fn listed(batch: &Batch) -> Vec<(&Uid, &Indices)> {
         .collect()
 }
 
+/// One transfer that hangs costs the others that go with it, or wait for it, no more than the shorter time.
+fn transfer_limit(batch: &Batch) -> Duration {
+    let longest = batch.shared.schedd.tools.transfer_limit;
+    let alone = batch.jobs.iter().all(|job| job.request.alone);
+    if alone { longest } else { longest.min(batch.shared.limits.transfer_together) }
+}
+
 impl Simple {
     pub(super) async fn run(&mut self, batch: &Batch) {
         let schedd = &batch.shared.schedd;
@@ -98,12 +112,14 @@ impl Simple {
         let result = match batch.jobs.first().map(|job| (&job.request.work, &job.request.key.uid)) {
             Some((Work::Remove(Scope::All), _)) => schedd.remove(&uids).await,
             Some((Work::Remove(Scope::Staging), _)) => schedd.remove_staging(&uids).await,
+            Some((Work::Remove(Scope::Unfinished), _)) => schedd.remove_unfinished(&uids).await,
             Some((Work::Remove(Scope::Extra(ids)), uid)) => schedd.remove_jobs(uid, ids).await,
             Some((Work::Hold, _)) => schedd.hold(&uids).await,
             Some((Work::Release, _)) => schedd.release(&uids).await,
-            Some((Work::Fetch(_), _)) => schedd.fetch(&listed(batch)).await,
+            Some((Work::Fetch(_), _)) => schedd.fetch(&listed(batch), transfer_limit(batch)).await,
             Some((Work::Tidy(_), _)) => schedd.tidy(&listed(batch)).await,
-            Some((Work::Submit(..) | Work::AttachFinalizer | Work::ReleaseFinalizer(_), _)) | None => Ok(()),
+            Some((Work::Submit(..) | Work::AttachFinalizer | Work::ReleaseFinalizer(_) | Work::DeleteObject, _))
+            | None => Ok(()),
         };
         if matches!(batch.jobs.first().map(|job| &job.request.work), Some(Work::Remove(_))) {
             crate::metrics::removed(batch.jobs.len());
@@ -120,8 +136,10 @@ impl Simple {
             let kind = batch.jobs.first().map(|job| job.request.key.kind.to_string());
             tracing::warn!(objects = batch.jobs.len(), kind, %message, "an HTCondor tool failed");
         }
-        let results = batch.jobs.iter().map(|job| self.result(batch, job, at, failure.as_ref())).collect();
-        store(batch, results).await
+        let results: Vec<RequestResult> =
+            batch.jobs.iter().map(|job| self.result(batch, job, at, failure.as_ref())).collect();
+        let tails = err_tails(batch, &results).await;
+        stored(batch.shared.ledger.resolve_fetches(results, tails).await).await
     }
 
     #[allow(clippy::unused_self, reason = "one of a family")]
@@ -161,12 +179,46 @@ impl Simple {
                 fetched: Indices::default(),
             })
             .collect();
-        store(batch, results).await
+        stored(batch.shared.ledger.resolve(results).await).await
     }
 }
 
-async fn store(batch: &Batch, results: Vec<RequestResult>) -> bool {
-    match batch.shared.ledger.resolve(results).await {
+/// What the first failed job of each object wrote last, as far as its output has come now. It is only for people: what cannot
+/// be had is left out.
+async fn err_tails(batch: &Batch, results: &[RequestResult]) -> Vec<(Uid, ErrTail)> {
+    let fetched: Vec<(Uid, Indices)> = results
+        .iter()
+        .filter(|result| !result.fetched.is_empty())
+        .map(|result| (result.key.uid.clone(), result.fetched.clone()))
+        .collect();
+    if fetched.is_empty() {
+        return Vec::new();
+    }
+    let failed = match batch.shared.ledger.failed_among(fetched).await {
+        Ok(failed) => failed,
+        Err(error) => {
+            tracing::warn!(%error, "the ends of the jobs' err are not read");
+            return Vec::new();
+        }
+    };
+    let planner = batch.shared.planner.clone();
+    let names: HashMap<Uid, ObjectName> =
+        batch.jobs.iter().map(|job| (job.request.key.uid.clone(), job.name.clone())).collect();
+    let read = move || {
+        let tail = |(uid, indices): (Uid, Vec<Index>)| {
+            let name = names.get(&uid)?;
+            indices.into_iter().find_map(|index| {
+                let text = err_tail(&planner.job_output(name, &uid, index).join("err"))?;
+                Some((uid.clone(), ErrTail { index, text }))
+            })
+        };
+        failed.into_iter().filter_map(tail).collect()
+    };
+    tokio::task::spawn_blocking(read).await.unwrap_or_default()
+}
+
+async fn stored(result: Result<(), LedgerError>) -> bool {
+    match result {
         Ok(()) => true,
         Err(error) => {
             tracing::error!(%error, "the end of a call of HTCondor's tools is not in the ledger; it will be repeated");

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::batch::Batch;
+use super::sizes::Refusal;
 use super::{Job, Plan};
 use crate::condor::description::{self, Common, submit_description};
 use crate::condor::htcopts::HtcOpts;
@@ -26,6 +27,8 @@ pub(super) struct Submission {
 
 /// Bytes that a submission is taken to send in a second.
 const BYTES_PER_SECOND: usize = 1_000_000;
+/// What a job costs beside its script, in bytes: the operator's own files and the schedd's work, 20 ms on a busy machine.
+const BYTES_PER_JOB: usize = 20_000;
 
 fn indices(job: &Job) -> &Indices {
     static NONE: std::sync::LazyLock<Indices> = std::sync::LazyLock::new(Indices::default);
@@ -42,8 +45,8 @@ fn seconds(duration: Duration) -> i64 {
 async fn ask(batch: &Batch) -> Result<(Reading, Witness, String), Unknown> {
     let schedd = &batch.shared.schedd;
     // Asked before each submission: credentials may have changed, and jobs of a name that is not known are not found.
-    let identity = schedd.identity().await?;
-    let (witness, reading) = tokio::try_join!(schedd.newest_in_history(), schedd.reading())?;
+    let (identity, witness, reading) =
+        tokio::try_join!(schedd.identity(), schedd.newest_in_history(), schedd.reading())?;
     Ok((reading, witness, identity))
 }
 
@@ -64,7 +67,7 @@ impl Submission {
         let bytes: usize = batch
             .jobs
             .iter()
-            .filter_map(|job| job.plan.as_ref().map(|plan| plan.source.len() * indices(job).len()))
+            .filter_map(|job| job.plan.as_ref().map(|plan| (plan.source.len() + BYTES_PER_JOB) * indices(job).len()))
             .sum();
         let transfer = Duration::from_secs((bytes / BYTES_PER_SECOND) as u64);
         let limit = (shared.limits.submit + transfer).min(shared.settings.submit_max);
@@ -119,6 +122,7 @@ impl Submission {
                 if limit.is_zero() {
                     Submitted {
                         dead: true,
+                        timed_out: false,
                         status: None,
                         message: Some("the time for this submission had passed before it began".to_owned()),
                     }
@@ -126,7 +130,7 @@ impl Submission {
                     shared.schedd.submit(text, limit).await
                 }
             }
-            Err(error) => Submitted { dead: true, status: None, message: Some(error.to_string()) },
+            Err(error) => Submitted { dead: true, timed_out: false, status: None, message: Some(error.to_string()) },
         };
         if let Some(message) = &submitted.message {
             tracing::warn!(objects = batch.jobs.len(), status = submitted.status, %message, "condor_submit failed; its jobs are judged by what HTCondor has");
@@ -165,15 +169,32 @@ impl Submission {
             site_defaults: &planner.site_defaults,
             options,
             callback: planner.callback.is_some(),
+            output_limit: planner.output_limit,
         };
         submit_description(&common, &rows)
+    }
+
+    /// What the end of a submitter says about the size of submissions. One that goes again in smaller parts is no refusal that
+    /// anybody need know of.
+    fn learn(submitted: &mut Submitted, batch: &Batch, now: Timestamp) {
+        let jobs = batch.jobs.iter().map(|job| indices(job).len()).sum();
+        match (submitted.status, &submitted.message) {
+            (Some(0), _) => batch.shared.sizes.accepted(jobs),
+            (Some(_), Some(words)) if batch.shared.sizes.refused(words, jobs, now) == Refusal::TooMany => {
+                submitted.message = None;
+            }
+            (None, _) if submitted.timed_out => batch.shared.sizes.took_too_long(jobs),
+            (Some(_) | None, _) => {}
+        }
     }
 
     /// Writes how the submitter ended, or that it never ran.
     pub(super) async fn commit(&mut self, batch: &Batch, not_run: bool) -> bool {
         let now = batch.shared.clock.now();
-        let refused = || (Submitted { dead: true, status: None, message: Some(super::NOT_BEGUN.to_owned()) }, now);
-        let (submitted, at) = self.ended.take().unwrap_or_else(refused);
+        let not_begun =
+            || Submitted { dead: true, timed_out: false, status: None, message: Some(super::NOT_BEGUN.to_owned()) };
+        let (mut submitted, at) = self.ended.take().unwrap_or_else(|| (not_begun(), now));
+        Self::learn(&mut submitted, batch, now);
         let results: Vec<SubmitResult> = batch
             .jobs
             .iter()

@@ -45,7 +45,15 @@ const SHORT: &[&str] = &[
     "--pause-first=1s",
     "--pause-max=10s",
     "--fetch-every=2s",
+    "--keep-free=0",
+    "--housekeeping=2s",
 ];
+
+/// The usual arguments whose place none of `own` takes.
+fn usual_beside(own: &[&str]) -> impl Iterator<Item = &'static str> {
+    let flag = |argument: &str| argument.split('=').next().unwrap().to_owned();
+    SHORT.iter().copied().filter(move |usual| own.iter().all(|own| flag(own) != flag(usual)))
+}
 
 /// One set of servers.
 pub struct Bed {
@@ -128,21 +136,21 @@ impl Bed {
     fn run_operator(&self, own: &[&str], place: Option<&str>) {
         let run = self.runs.fetch_add(1, Ordering::Relaxed);
         let log = self.scratch.path().join(format!("operator-{run}.log"));
-        let flag = |argument: &str| argument.split('=').next().unwrap().to_owned();
-        let usual = SHORT.iter().filter(|usual| own.iter().all(|own| flag(own) != flag(usual)));
         // Like a container that is started again in its pod.
-        let mut spec = self.operator_spec("run", &log).arg("--identity=bed").args(usual).args(own);
+        let mut spec = self.operator_spec("run", &log).arg("--identity=bed").args(usual_beside(own)).args(own);
         if let Some(place) = place {
             spec = spec.env("HTC_KILL_AT", place);
         }
         *self.operator.lock().unwrap() = Some(Owned::spawn(&spec).unwrap());
     }
 
-    /// Another operator for the same cluster and schedd, with a ledger in `data`.
+    /// Another operator for the same cluster and schedd, with a ledger in `data`; `arguments` take the place of the usual
+    /// ones.
     pub fn start_another(&self, identity: &str, data: &Path, arguments: &[&str]) -> Owned {
         let log = self.scratch.path().join(format!("operator-{identity}.log"));
         let identity = format!("--identity={identity}");
-        Owned::spawn(&self.spec_in(data, "run", &log).args(SHORT).arg(identity).args(arguments)).unwrap()
+        Owned::spawn(&self.spec_in(data, "run", &log).args(usual_beside(arguments)).arg(identity).args(arguments))
+            .unwrap()
     }
 
     /// The operator's program with one command and the settings that all its commands have.

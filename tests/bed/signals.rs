@@ -1,5 +1,6 @@
 //! Signals to processes, and to the operator so that it stays in the bed's hands.
 
+use std::fs;
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -11,6 +12,51 @@ use super::{Bed, PATIENCE};
 pub fn signal(pid: u32, signal: Signal) {
     let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
     let _ = kill_process(pid, signal);
+}
+
+/// The parent of a process.
+pub fn parent(pid: u32) -> u32 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit_once(')').unwrap().1.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// A `condor_submit` whose time limit does not run: the `timeout` above it stands still. Both are gone with this value,
+/// whatever becomes of the test.
+pub struct Unlimited {
+    submitter: u32,
+    timeout: u32,
+}
+
+impl Unlimited {
+    /// SIGSTOP to what limits its time. Its operator must be dead or stand still, too: the kernel hangs up on stopped
+    /// processes that lose their parent.
+    pub fn new(submitter: i32) -> Self {
+        let submitter = submitter.unsigned_abs();
+        let timeout = parent(submitter);
+        signal(timeout, Signal::STOP);
+        Self { submitter, timeout }
+    }
+
+    /// The submitter itself falls asleep.
+    pub fn stop(&self) {
+        signal(self.submitter, Signal::STOP);
+    }
+
+    /// It goes on as if no time had passed.
+    pub fn wake_up(&self) {
+        signal(self.submitter, Signal::CONT);
+    }
+}
+
+impl Drop for Unlimited {
+    fn drop(&mut self) {
+        // While its parent stands still, the submitter's number can be no other process's.
+        let name = fs::read_to_string(format!("/proc/{}/comm", self.timeout)).unwrap_or_default();
+        if name.trim() == "timeout" {
+            signal(self.submitter, Signal::KILL);
+            signal(self.timeout, Signal::KILL);
+        }
+    }
 }
 
 impl Bed {

@@ -1,6 +1,7 @@
 //! Whole lives: what one object goes through, decision after decision, until nothing changes any more.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use htc_operator::api::ConditionType;
 use htc_operator::machine::decide::Look;
@@ -45,9 +46,18 @@ fn delete(mut world: World) -> World {
     world
 }
 
+/// Lived on past its deadline.
+fn expired(mut world: World) -> World {
+    let queue = world.facts.object.spec.as_ref().unwrap().queue;
+    world.facts.object.spec = Ok(Spec { queue, deadline: Some(Duration::from_secs(100)), ..Spec::default() });
+    world.settle();
+    world.run();
+    world
+}
+
 fn set_suspend(world: &mut World, suspend: bool) {
     let queue = world.facts.object.spec.as_ref().unwrap().queue;
-    world.facts.object.spec = Ok(Spec { queue, suspend });
+    world.facts.object.spec = Ok(Spec { queue, suspend, ..Spec::default() });
 }
 
 #[test]
@@ -58,6 +68,62 @@ fn from_creation_to_rest() {
     assert!(world.queue.is_empty() && rests(&world));
     let kinds: Vec<Kind> = world.requests.iter().map(|request| request.key.kind).collect();
     assert_eq!(kinds, [Kind::AttachFinalizer, Kind::Submit, Kind::Fetch, Kind::Tidy]);
+}
+
+#[test]
+fn a_deadline_removes_what_has_not_ended() {
+    let mut world = running(3);
+    world.end(0, Exit::Code(0));
+    world.settle();
+    let world = expired(world);
+    assert_eq!(world.phase(), Some(Phase::Completed));
+    assert_eq!(world.condition(ConditionType::Failed).as_deref(), Some("True DeadlineExceeded"));
+    let last = world.transitions.iter().find(|told| told.trigger == Trigger::Failed).unwrap();
+    assert_eq!((last.active, last.succeeded, last.failed), (0, 1, 2));
+    assert_eq!(world.counts()[&Kind::Remove], 1);
+}
+
+#[test]
+fn a_deadline_gives_up_what_was_never_accepted() {
+    let mut world = World::new(3);
+    world.fate = |index| if index == Index(0) { Fate::Accepted } else { Fate::Refused };
+    world.facts.object.spec = Ok(Spec { queue: 3, deadline: Some(Duration::from_secs(30)), ..Spec::default() });
+    world.settle();
+    world.run();
+    assert_eq!(world.condition(ConditionType::Failed).as_deref(), Some("True DeadlineExceeded"));
+    assert_eq!(world.facts.record.known.as_ref().unwrap().given_up, 2);
+    let last = world.transitions.iter().find(|told| told.trigger == Trigger::Failed).unwrap();
+    assert_eq!((last.active, last.succeeded, last.failed), (0, 0, 3));
+}
+
+#[test]
+fn suspension_stops_the_clock() {
+    let mut world = running(1);
+    let spec = |suspend| Spec { queue: 1, suspend, deadline: Some(Duration::from_secs(100)), ttl: None };
+    world.facts.object.spec = Ok(spec(true));
+    world.settle();
+    world.wait(1000);
+    world.settle();
+    world.facts.object.spec = Ok(spec(false));
+    world.settle();
+    world.wait(90);
+    world.settle();
+    assert!(world.facts.record.known.as_ref().unwrap().expired.is_none());
+    world.wait(20);
+    world.settle();
+    assert!(world.facts.record.known.as_ref().unwrap().expired.is_some());
+}
+
+#[test]
+fn it_goes_some_time_after_its_end() {
+    let mut world = completed();
+    let ended = world.now;
+    world.facts.object.spec = Ok(Spec { queue: 1, ttl: Some(Duration::from_secs(500)), ..Spec::default() });
+    world.settle();
+    assert!(!world.facts.object.deleting);
+    world.run();
+    assert!(world.gone() && world.now.since(ended) >= Duration::from_secs(400));
+    assert_eq!(world.counts()[&Kind::DeleteObject], 1);
 }
 
 #[test]
@@ -112,7 +178,7 @@ fn what_does_not_come_is_submitted_again_and_alone() {
     assert_eq!(world.phase(), Some(Phase::Submitted));
     world.fate = |_| Fate::Accepted;
     world.run();
-    assert_eq!(world.reasons(), ["Pending", "Submitted", "Resubmitted"]);
+    assert_eq!(world.reasons(), ["Pending", "Submitted", "AllSubmitted"]);
     assert_eq!(world.counts()[&Kind::Submit], 2);
     let ids: Vec<String> = world.facts.record.jobs.values().map(|job| job.id.to_string()).collect();
     assert_eq!(ids, ["1.0", "2.0", "1.2"]);
@@ -129,7 +195,7 @@ fn what_does_not_come_while_others_run_is_submitted_again() {
     assert_eq!(world.phase(), Some(Phase::Running));
     world.fate = |_| Fate::Accepted;
     world.run();
-    assert_eq!(world.reasons(), ["Pending", "Submitted", "Running", "Resubmitted"]);
+    assert_eq!(world.reasons(), ["Pending", "Submitted", "Running", "AllSubmitted"]);
 }
 
 #[test]
@@ -399,7 +465,7 @@ fn every_row_of_the_table_is_lived() {
     deleted_at_once.step();
     lives.push(delete(deleted_at_once));
     for started in [false, true] {
-        // Resubmitted, in both phases; a condition changes in both.
+        // The last is accepted, in both phases; a condition changes in both.
         let mut world = World::new(2);
         world.fate = |index| if index == Index(1) { Fate::Stuck } else { Fate::Accepted };
         world.settle();
@@ -452,6 +518,9 @@ fn every_row_of_the_table_is_lived() {
     stuck.ask();
     stuck.settle();
     lives.push(stuck);
+    for world in [submitted(1), running(1)] {
+        lives.push(expired(world));
+    }
     let seen: Vec<_> = lives
         .iter()
         .flat_map(|world| world.transitions.iter().map(|told| (told.from, told.trigger, told.to)))

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use htc_operator::api::ConditionType;
-use htc_operator::machine::decide::{Action, Look};
-use htc_operator::machine::facts::{Ad, Exit, Facts, Loss, Outcome};
+use htc_operator::machine::decide::{Action, Decision, Look};
+use htc_operator::machine::facts::{Ad, ErrTail, Exit, Facts, Failure, Hold, JobState, Loss, Outcome};
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::{Index, Kind, Work};
 use rstest::rstest;
@@ -147,4 +147,77 @@ fn the_end_is_said_once_with_its_reason(#[case] outcomes: &[Outcome], #[case] ki
     assert_eq!(condition(&decision, kind), said);
     let other = if kind == ConditionType::Complete { ConditionType::Failed } else { ConditionType::Complete };
     assert_eq!(condition(&decision, other), "nothing");
+}
+
+/// What `Failed` says.
+fn failed_message(decision: &Decision) -> String {
+    let known = decision.after.as_ref().unwrap().known.as_ref().unwrap();
+    known.conditions.iter().find(|condition| condition.kind == ConditionType::Failed).unwrap().message.clone()
+}
+
+#[test]
+fn what_the_first_failed_job_wrote_last_is_told_once() {
+    let code = |code| (ended_job("5.0", Outcome::Failed(code)), ended(ad(0, "5.0"), Exit::Code(code)));
+    let mut facts = accepted(Phase::Completed, &[code(3)]);
+    change_job(&mut facts, |job| job.fetched = true);
+    facts.record.requests.insert(Kind::Fetch, done(-2));
+    let without = decide(&facts);
+    assert_eq!(failed_message(&without), "1 of 1 job failed; job 0 (5.0) exited with 3");
+    assert!(!without.transitions.iter().any(|told| told.reason == "JobsFailed"));
+
+    facts.record.err = Some(ErrTail { index: Index(0), text: "it broke".to_owned() });
+    let decision = decide(&facts);
+    let message = "1 of 1 job failed; job 0 (5.0) exited with 3; the err of job 0 ends with: it broke";
+    assert_eq!(failed_message(&decision), message);
+    let told: Vec<_> = decision.transitions.iter().filter(|told| told.reason == "JobsFailed").collect();
+    assert!(matches!(told[..], [told] if told.detail == message && told.warning), "{told:?}");
+    facts.record = decision.after.unwrap();
+    assert!(decide(&facts).transitions.is_empty(), "not again");
+
+    // It came only after `Failed` had been said without it.
+    let err = facts.record.err.take();
+    facts.record = Facts { record: without.after.unwrap(), ..facts.clone() }.record;
+    facts.record.err = err;
+    let decision = decide(&facts);
+    assert_eq!(failed_message(&decision), message);
+    assert_eq!(decision.transitions.iter().filter(|told| told.reason == "JobsFailed").count(), 1);
+
+    // Of a job that has not failed after all nothing is said.
+    facts.record.jobs.get_mut(&Index(0)).unwrap().state = JobState::Ended(Outcome::Removed);
+    assert!(!failed_message(&decide(&facts)).contains("it broke"));
+}
+
+#[test]
+fn a_fetch_goes_alone_after_a_failure_of_its_own() {
+    let alone = |reason: &str| {
+        let mut facts = completed();
+        let failure = Failure { reason: reason.to_owned(), message: "why".to_owned() };
+        let last = failed(-60, 1);
+        let last = htc_operator::machine::facts::LastRequest { failure: Some(failure), ..last };
+        facts.record.requests.insert(Kind::Fetch, last);
+        let decision = decide(&facts);
+        assert_eq!(condition(&decision, ConditionType::OutputFetched), format!("False {reason}"));
+        let Action::Hand(request) = decision.action else { panic!("{:?}", decision.action) };
+        request.alone
+    };
+    assert!(alone("FetchFailed") && alone("ScheddUnreachable"));
+    assert!(!alone(Failure::NO_SPACE), "a full volume is nobody's fault");
+}
+
+#[test]
+fn a_job_with_too_much_output_says_what_to_do() {
+    let reason = Hold { code: 33, subcode: 0, reason: "too much".to_owned() };
+    let facts = |hold: &Hold| {
+        let mut seen = ad(0, "5.0");
+        seen.status = htc_operator::machine::facts::JobStatus::Held;
+        seen.hold = hold.clone();
+        accepted(Phase::Running, &[(crate::machine::job("5.0", JobState::Held(hold.clone())), seen)])
+    };
+    let says = |hold: &Hold| {
+        let decision = decide(&facts(hold));
+        let known = decision.after.unwrap().known.unwrap();
+        known.conditions.iter().find(|condition| condition.kind == ConditionType::Held).unwrap().message.clone()
+    };
+    assert!(says(&reason).contains("--output-limit") && !says(&reason).contains("condor_release"), "{}", says(&reason));
+    assert!(says(&Hold { code: 12, ..reason }).contains("condor_release"));
 }

@@ -72,7 +72,13 @@ fn check(facts: &Facts, decision: &Decision) -> Result<(), TestCaseError> {
     if let (Some(record), Ok(spec)) = (&decision.after, &facts.object.spec) {
         prop_assert!(record.jobs.keys().all(|index| index.0 < spec.queue));
         if after == Some(Phase::Completed) && before < after {
-            prop_assert_eq!(record.jobs.len(), spec.queue as usize);
+            let given_up = record.known.as_ref().unwrap().given_up;
+            prop_assert_eq!(record.jobs.len() + given_up as usize, spec.queue as usize);
+            if given_up > 0 {
+                let (queue, _) = ads_of(facts);
+                prop_assert!(queue.iter().all(|ad| record.jobs.contains_key(&ad.index) || ad.index.0 >= spec.queue));
+                prop_assert!(facts.in_flight.as_ref().is_none_or(|request| request.key.kind != Kind::Submit));
+            }
             prop_assert!(record.jobs.values().all(|job| job.outcome().is_some()));
         }
     }
@@ -136,12 +142,14 @@ fn check_work(facts: &Facts, decision: &Decision, key: &RequestKey, work: &Work)
         Work::Fetch(_) => Kind::Fetch,
         Work::Tidy(_) => Kind::Tidy,
         Work::ReleaseFinalizer(_) => Kind::ReleaseFinalizer,
+        Work::DeleteObject => Kind::DeleteObject,
     };
     prop_assert_eq!(of_kind, key.kind);
     match work {
         Work::AttachFinalizer => prop_assert!(!facts.object.deleting),
         Work::Submit(indices, permit) => {
             let after = decision.after.as_ref().unwrap();
+            prop_assert!(after.known.as_ref().unwrap().expired.is_none(), "submitted after the deadline");
             prop_assert!(!indices.is_empty() && indices.len() <= 3, "{indices}");
             let (queue, history) = ads_of(facts);
             let known = queue.iter().chain(&history).map(|ad| ad.attempt.0);
@@ -158,6 +166,10 @@ fn check_work(facts: &Facts, decision: &Decision, key: &RequestKey, work: &Work)
             match scope {
                 Scope::All => prop_assert!(facts.object.deleting),
                 Scope::Staging => prop_assert!(!facts.object.deleting),
+                Scope::Unfinished => {
+                    let known = decision.after.as_ref().unwrap().known.as_ref().unwrap();
+                    prop_assert!(!facts.object.deleting && known.expired.is_some() && known.completed.is_none());
+                }
                 Scope::Extra(ids) => {
                     prop_assert!(!facts.object.deleting && !ids.is_empty());
                     let (queue, _) = ads_of(facts);
@@ -188,6 +200,13 @@ fn check_work(facts: &Facts, decision: &Decision, key: &RequestKey, work: &Work)
             let jobs = &decision.after.as_ref().unwrap().jobs;
             prop_assert!(!facts.object.deleting && !indices.is_empty());
             prop_assert!(indices.iter().all(|index| jobs[&index].fetched && !jobs[&index].gone));
+        }
+        Work::DeleteObject => {
+            let after = decision.after.as_ref().unwrap();
+            let ttl = facts.object.spec.as_ref().unwrap().ttl.unwrap();
+            let completed = after.known.as_ref().unwrap().completed.unwrap();
+            prop_assert!(!facts.object.deleting && completed.plus(ttl) <= at(0));
+            prop_assert!(after.jobs.values().all(|job| job.outcome().is_some() && !job.has_output()));
         }
         Work::ReleaseFinalizer(permit) => {
             let after = decision.after.as_ref().unwrap();
@@ -297,6 +316,7 @@ fn every_decision_keeps_the_rules() {
                 Work::Release => "release jobs".to_owned(),
                 Work::Fetch(_) => "fetch".to_owned(),
                 Work::Tidy(_) => "tidy".to_owned(),
+                Work::DeleteObject => "delete".to_owned(),
             },
         };
         seen.insert(action);
@@ -318,6 +338,8 @@ fn every_decision_keeps_the_rules() {
         "remove All",
         "remove Staging",
         "remove Extra",
+        "remove Unfinished",
+        "delete",
         "hold",
         "release jobs",
         "fetch",

@@ -1,6 +1,7 @@
 //! Facts of every kind: well-formed, with all the parts that can come together.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use htc_operator::api::{ConditionStatus, ConditionType};
 use htc_operator::machine::facts::{
@@ -30,6 +31,8 @@ pub struct Seed {
     ads: Vec<Seen>,
     recorded: Vec<(u32, JobState, Timestamp, Birthdate, bool, bool)>,
     row: (bool, bool, bool, u8),
+    /// Seconds: `activeDeadlineSeconds`, `ttlSecondsAfterFinished`, and since when the first has passed.
+    times: (Option<u64>, Option<u64>, Option<i64>),
     conditions: Vec<Condition>,
     requests: BTreeMap<Kind, LastRequest>,
     in_flight: Option<(Kind, bool)>,
@@ -72,6 +75,11 @@ pub fn seed() -> impl Strategy<Value = Seed> {
             0..4,
         );
         let row = (prop::bool::weighted(0.85), prop::bool::weighted(0.75), prop::bool::weighted(0.1), 0..6_u8);
+        let times = (
+            prop::option::weighted(0.15, 1..30_u64),
+            prop::option::weighted(0.2, 0..10_u64),
+            prop::option::weighted(0.15, -8..0_i64),
+        );
         let in_flight = prop::option::weighted(
             0.2,
             (
@@ -94,7 +102,7 @@ pub fn seed() -> impl Strategy<Value = Seed> {
         (
             (Just(jobs), object, published, past, attempts(jobs), ads, recorded),
             (
-                row,
+                (row, times),
                 conditions(),
                 requests(),
                 in_flight,
@@ -106,7 +114,7 @@ pub fn seed() -> impl Strategy<Value = Seed> {
             ),
         )
             .prop_map(|((jobs, object, published, past, attempts, ads, recorded), rest)| {
-                let (row, conditions, requests, in_flight, emptied, queue, history, reach, reports) = rest;
+                let ((row, times), conditions, requests, in_flight, emptied, queue, history, reach, reports) = rest;
                 let seed = Seed {
                     jobs,
                     object,
@@ -116,6 +124,7 @@ pub fn seed() -> impl Strategy<Value = Seed> {
                     ads,
                     recorded,
                     row,
+                    times,
                     conditions,
                     requests,
                     in_flight,
@@ -166,7 +175,12 @@ impl Seed {
                 1 => Claim::Other,
                 _ => Claim::Ours,
             },
-            spec: if invalid { Err("line 1: no".to_owned()) } else { Ok(Spec { queue: self.jobs, suspend }) },
+            spec: if invalid {
+                Err("line 1: no".to_owned())
+            } else {
+                let (deadline, ttl) = (self.times.0.map(Duration::from_secs), self.times.1.map(Duration::from_secs));
+                Ok(Spec { queue: self.jobs, suspend, deadline, ttl })
+            },
             output: "/out".to_owned(),
             published: Published { phase, attempt, has_ids },
             created: date(-25),
@@ -282,6 +296,8 @@ impl Seed {
             new,
             started: (phase > Phase::Pending).then(|| at(-15)),
             completed: (phase == Phase::Completed).then(|| at(-5)),
+            expired: self.times.2.filter(|_| phase > Phase::Pending).map(at),
+            given_up: 0,
             released,
             conditions: self.conditions.iter().filter(in_order).cloned().collect(),
         });

@@ -112,7 +112,7 @@ fn while_any_request_stands_nothing_is_submitted() {
 fn a_queued_submission_is_cancelled_by_deletion_and_by_suspend() {
     for change in [
         |facts: &mut Facts| facts.object.deleting = true,
-        |facts: &mut Facts| facts.object.spec = Ok(Spec { queue: 1, suspend: true }),
+        |facts: &mut Facts| facts.object.spec = Ok(Spec { queue: 1, suspend: true, ..Spec::default() }),
     ] {
         let mut facts = pending(1);
         facts.in_flight = Some(in_flight(&facts, Kind::Submit, false));
@@ -146,13 +146,13 @@ fn jobs_of_a_spec_that_is_no_longer_understood_are_followed_all_the_same() {
 #[test]
 fn suspended_objects_are_not_submitted() {
     let mut facts = pending(1);
-    facts.object.spec = Ok(Spec { queue: 1, suspend: true });
+    facts.object.spec = Ok(Spec { queue: 1, suspend: true, ..Spec::default() });
     let decision = decide(&facts);
     assert_eq!(decision.action, Action::Nothing);
     assert_eq!(condition(&decision, ConditionType::Suspended), "True Suspended");
     assert_eq!(condition(&decision, ConditionType::Submitted), "False Suspended");
     let mut tried = submitted(1);
-    tried.object.spec = Ok(Spec { queue: 1, suspend: true });
+    tried.object.spec = Ok(Spec { queue: 1, suspend: true, ..Spec::default() });
     tried.evidence = Evidence { queue: queue(-1, &[]), history: history(0, &[]) };
     let decision = decide(&tried);
     assert_eq!(decision.action, Action::Nothing);
@@ -169,4 +169,15 @@ fn failures_have_words() {
     assert_eq!(condition(&decision, ConditionType::Submitted), "False CannotWriteFiles");
     assert_eq!(message(&decision, ConditionType::Submitted), "cannot write /data: disk full");
     assert_eq!(date(0).0, crate::machine::SCHEDD_NOW);
+}
+
+#[test]
+fn the_steps_before_are_watched_while_the_next_one_is_under_way() {
+    let mut facts = pending(5000);
+    add_attempt(&mut facts, attempt(1, "0-1999"));
+    facts.in_flight = Some(in_flight(&facts, Kind::Submit, true));
+    assert!(!watched(&decide(&facts)), "of the first there is nothing to be seen yet");
+    add_attempt(&mut facts, attempt(2, "2000-3999"));
+    facts.in_flight = Some(in_flight(&facts, Kind::Submit, true));
+    assert!(watched(&decide(&facts)));
 }

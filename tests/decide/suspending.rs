@@ -15,7 +15,7 @@ use crate::machine::{
 
 fn suspend(mut facts: Facts, suspend: bool) -> Facts {
     let queue = facts.object.spec.as_ref().unwrap().queue;
-    facts.object.spec = Ok(Spec { queue, suspend });
+    facts.object.spec = Ok(Spec { queue, suspend, ..Spec::default() });
     facts
 }
 

@@ -76,7 +76,7 @@ fn a_job_that_vanished_is_looked_for_and_then_lost() {
     facts.evidence.queue = queue(-1, &[]);
     let decision = decide(&facts);
     assert_eq!(state(&decision, 0), JobState::Running);
-    assert!(matches!(decision.look, Look::Every { history: Some(_), soon: true }));
+    assert!(matches!(decision.look, Look::Every { history: Some(_), .. }));
     facts.evidence.history = history(0, &[]);
     let decision = decide(&facts);
     assert_eq!(state(&decision, 0), JobState::Ended(Outcome::Lost(Loss::Vanished)));
@@ -87,7 +87,7 @@ fn a_job_that_vanished_is_looked_for_and_then_lost() {
 #[test]
 fn nothing_is_completed_while_jobs_are_missing_or_held() {
     let mut facts = accepted(Phase::Running, &[(running_job("5.0"), ended(ad(0, "5.0"), Exit::Code(0)))]);
-    facts.object.spec = Ok(Spec { queue: 2, suspend: false });
+    facts.object.spec = Ok(Spec { queue: 2, suspend: false, ..Spec::default() });
     assert_eq!(phase(&decide(&facts)), Phase::Running);
     let jobs = [
         (running_job("5.0"), ended(ad(0, "5.0"), Exit::Code(0))),

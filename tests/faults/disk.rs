@@ -5,7 +5,7 @@ use testbed::{Owned, Version, wait_for};
 use crate::bed::{PATIENCE, condition};
 use crate::site::Site;
 
-/// Bytes of one job's output.
+/// Bytes of the file that one job makes beside its `out`, which may arrive alone.
 const OUTPUT: usize = 2_000_000;
 
 /// How often the operator has met a full disk: its own files, the ledger's, and what condor_transfer_data writes.
@@ -28,7 +28,7 @@ pub fn read_only_and_full(version: Version) {
     let here = site.bed.namespace();
     let mut large = site.lasting("large", 1);
     let source = large["spec"]["script"]["source"].as_str().unwrap().to_owned();
-    large["spec"]["script"]["source"] = format!("{source}\nhead -c {OUTPUT} /dev/zero | tr '\\0' x\n").into();
+    large["spec"]["script"]["source"] = format!("{source}\nhead -c {OUTPUT} /dev/zero | tr '\\0' x >large\n").into();
     here.create(&large);
     here.create(&site.lasting("deleted", 1));
     for name in ["large", "deleted"] {
@@ -41,6 +41,10 @@ pub fn read_only_and_full(version: Version) {
     site.bed.volume().fill(700);
     site.finish("large");
     let object = here.wait("large", "output not fetched", |object| {
+        assert!(
+            !crate::bed::is_true(object, "OutputFetched"),
+            "half of the output was taken for all of it: {object:#}"
+        );
         object["status"]["succeeded"] == 1
             && condition(object, "OutputFetched").is_some_and(|told| told["status"] == "False")
     });
@@ -71,8 +75,8 @@ pub fn read_only_and_full(version: Version) {
     assert_eq!(ended["status"]["attempt"], 1);
     here.wait_says("large", "OutputFetched", "True", "Fetched");
     site.assert_complete_once(&here, "large", 1);
-    let out = std::fs::read(here.output("large", 0).join("out")).unwrap();
-    assert_eq!(out.len(), "finished\n".len() + OUTPUT, "the output is whole");
+    let [out, large] = ["out", "large"].map(|file| std::fs::read(here.output("large", 0).join(file)).unwrap());
+    assert_eq!((out.as_slice(), large.len()), (&b"finished\n"[..], OUTPUT), "the output is whole");
     for name in ["new", "large"] {
         for reason in ["Pending", "Submitted", "Running", "Completed", "Fetched"] {
             assert_eq!(here.count_events(name, reason), 1, "{name}: {:?}", here.events(name));

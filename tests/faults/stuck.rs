@@ -72,7 +72,7 @@ const CLOSED: &str = "SUBMIT_REQUIREMENT_NAMES = Name\nSUBMIT_REQUIREMENT_Name =
                       SUBMIT_REQUIREMENT_Name_REASON = \"the pool takes no job of this name\"\n";
 
 /// The pauses between the first five tries grow: with these settings they are 1, 2, 4, 8 s and what a try takes.
-fn assert_growing(what: &str, times: &[f64]) {
+pub fn assert_growing(what: &str, times: &[f64]) {
     let gaps: Vec<f64> = times.windows(2).take(4).map(|pair| pair[1] - pair[0]).collect();
     assert_eq!(gaps.len(), 4, "{what}: {gaps:?}");
     let grows = gaps.windows(2).all(|pair| pair[1] > pair[0] * 0.8);

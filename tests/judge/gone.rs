@@ -48,7 +48,7 @@ fn no_answer_proves_nothing(#[case] why: Why) {
     assert_eq!(prove_gone(&facts), Err(Doubt::Unanswered(answer.clone())));
     assert_eq!(never_accepted(&facts), Err(Doubt::Unanswered(answer.clone())));
     let lost = job("5.0", JobState::Idle);
-    assert_eq!(judge::is_lost(&lost, &facts.record, &facts.evidence, &settings()), Err(Doubt::Unanswered(answer)));
+    assert_eq!(judge::is_lost(&lost, &facts.record, &facts.evidence, &[], &settings()), Err(Doubt::Unanswered(answer)));
 }
 
 #[test]

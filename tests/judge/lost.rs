@@ -3,7 +3,7 @@
 use htc_operator::machine::facts::{Ad, Evidence, Exit, Facts, JobState, Loss, Reach, Why};
 use htc_operator::machine::judge::{self, Doubt};
 use htc_operator::machine::phase::Phase;
-use htc_operator::machine::{Attempt, Birthdate, Index};
+use htc_operator::machine::{Attempt, Birthdate, Index, Rules};
 use rstest::rstest;
 
 use crate::machine::{
@@ -19,7 +19,9 @@ fn vanished() -> Facts {
 }
 
 fn is_lost(facts: &Facts) -> Result<Loss, Doubt> {
-    judge::is_lost(&facts.record.jobs[&Index(0)], &facts.record, &facts.evidence, &settings())
+    let sightings = judge::Sightings::new(&facts.evidence, &Rules::ALL);
+    let seen = sightings.of(Index(0));
+    judge::is_lost(&facts.record.jobs[&Index(0)], &facts.record, &facts.evidence, seen, &settings())
 }
 
 #[test]

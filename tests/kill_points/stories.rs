@@ -25,6 +25,8 @@ pub enum Story {
     Refused,
     /// The operator is told to stop in the middle of a submission.
     Stopped,
+    /// It deletes itself some time after its end.
+    Expired,
     /// The Lease says that another ledger led last.
     Swapped,
 }
@@ -33,7 +35,7 @@ pub enum Story {
 /// right after the one that comes before it, so that what was not done, or not written down, is repeated and dies again.
 pub const LIVES: &[(Story, &[Point])] = {
     use Point::*;
-    use Story::{Completed, Deleted, Refused, Stopped, Suspended, Swapped};
+    use Story::{Completed, Deleted, Expired, Refused, Stopped, Suspended, Swapped};
     &[
         // First, while the data folder is still empty.
         (Completed, &[BeforeLedgerMade, LedgerWithoutId, AfterLedgerMade]),
@@ -55,6 +57,7 @@ pub const LIVES: &[(Story, &[Point])] = {
         (Deleted, &[BeforeOtherResults, AfterOtherResults, BeforeFinalizerReleased, AfterFinalizerReleased]),
         (Suspended, &[BeforeCondorHold, AfterCondorHold, BeforeCondorRelease, AfterCondorRelease]),
         (Refused, &[AfterCondorSubmit, BeforeSubmitResults, AfterSubmitResults]),
+        (Expired, &[BeforeObjectDeleted, AfterObjectDeleted]),
         (Stopped, &[BeforeNotRun]),
         (Stopped, &[AfterNotRun]),
         (Stopped, &[BeforeLeaseReleased]),
@@ -96,6 +99,7 @@ impl Stage {
             Story::Suspended => self.suspended(&here, title),
             Story::Deleted => self.deleted(&here, title),
             Story::Refused => self.refused(&here, title),
+            Story::Expired => self.expired(&here, title),
             Story::Stopped => self.stopped(&here, title),
         });
     }
@@ -150,6 +154,13 @@ impl Stage {
         self.gone(here, name, &uid, vec![0]);
         let seen = self.site.bed.jobs_of(&uid);
         assert!(seen.is_empty(), "{seen:#?}");
+    }
+
+    fn expired(&self, here: &Namespace<'_>, name: &str) {
+        let mut object = self.site.noted(name, 1, "");
+        object["spec"]["ttlSecondsAfterFinished"] = 0.into();
+        let uid = here.create(&object);
+        self.gone(here, name, &uid, vec![1]);
     }
 
     fn stopped(&self, here: &Namespace<'_>, name: &str) {

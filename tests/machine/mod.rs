@@ -158,7 +158,7 @@ pub fn fresh(jobs: u32) -> Facts {
             deleting: false,
             finalizer: false,
             claim: Claim::None,
-            spec: Ok(Spec { queue: jobs, suspend: false }),
+            spec: Ok(Spec { queue: jobs, suspend: false, ..Spec::default() }),
             output: "/data/htc_out/default/x/11111111".to_owned(),
             published: Published::default(),
             created: date(-1000),
@@ -189,6 +189,8 @@ pub fn known(phase: Phase) -> Known {
         new: true,
         started: reached(Phase::Submitted),
         completed: reached(Phase::Completed),
+        expired: None,
+        given_up: 0,
         released: false,
         conditions: Vec::new(),
     }

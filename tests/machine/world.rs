@@ -203,6 +203,10 @@ impl World {
                 self.gone = true;
                 return;
             }
+            Work::DeleteObject => {
+                self.facts.object.deleting = true;
+                return;
+            }
             Work::Submit(indices, permit) => {
                 if let SubmitPermit::Again(proof) = permit {
                     self.facts.record.attempts.retain(|open| open.attempt > proof.attempt());
@@ -295,6 +299,7 @@ impl World {
         let chosen = |ad: &Ad| match scope {
             Scope::All => true,
             Scope::Staging => ad.staged_in.is_none() && ad.status == JobStatus::Held,
+            Scope::Unfinished => !matches!(ad.status, JobStatus::Completed | JobStatus::Removed),
             Scope::Extra(ids) => ids.contains(&ad.id),
         };
         for ad in self.queue.iter_mut().filter(|ad| chosen(ad)) {

@@ -1,7 +1,7 @@
 //! What each step does.
 
 use htc_operator::machine::facts::JobStatus;
-use htc_operator::machine::{JobId, Timestamp};
+use htc_operator::machine::{Index, JobId, Timestamp};
 
 use crate::condor::Files;
 use crate::operator::Voice;
@@ -77,6 +77,13 @@ impl Model {
             Action::Suspend(object) => {
                 world.troubles -= 1;
                 world.object_mut(*object).unwrap().suspend = true;
+            }
+            Action::Deadline(object) => {
+                world.troubles -= 1;
+                world.object_mut(*object).unwrap().deadline = true;
+                for index in 0..self.queues[usize::from(*object)] {
+                    world.excuse(*object, Index(index));
+                }
             }
             Action::Resume(object) => world.object_mut(*object).unwrap().suspend = false,
             Action::Crash(op) => {

@@ -243,6 +243,10 @@ impl World {
         match scope {
             Scope::All => self.remove(|job| job.object == object, &by_us(), lingering),
             Scope::Staging => self.remove(|job| job.object == object && job.staging(), &by_us(), lingering),
+            Scope::Unfinished => {
+                let unfinished = |job: &CondorJob| job.object == object && job.ad.status != JobStatus::Completed;
+                self.remove(unfinished, &by_us(), lingering);
+            }
             Scope::Extra(ids) => {
                 self.remove(|job| job.object == object && ids.contains(&job.ad.id), &by_us(), lingering);
             }

@@ -1,6 +1,7 @@
 //! The controller and the tracker: facts are gathered, decisions carried out and answers taken in as in production.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use htc_operator::machine::decide::{Action as Deed, Look, decide};
 use htc_operator::machine::facts::{
@@ -143,7 +144,12 @@ impl Model {
             Some(_) => Claim::Other,
         };
         let past = past(world, op, object, claim, !self.broken.no_wait_for_strangers);
-        let spec = Spec { queue: self.queues[usize::from(object)], suspend: view.suspend };
+        let spec = Spec {
+            queue: self.queues[usize::from(object)],
+            suspend: view.suspend,
+            deadline: view.deadline.then_some(Duration::ZERO),
+            ttl: None,
+        };
         let object = Object {
             uid: uid(object),
             deleting: view.deleting,
@@ -308,7 +314,7 @@ pub fn lane(request: &Request) -> Lane {
         Kind::Hold | Kind::Release => Lane::Hold,
         Kind::Fetch => Lane::Fetch,
         Kind::Tidy => Lane::Tidy,
-        Kind::Remove | Kind::AttachFinalizer | Kind::ReleaseFinalizer => Lane::Remove,
+        Kind::Remove | Kind::AttachFinalizer | Kind::ReleaseFinalizer | Kind::DeleteObject => Lane::Remove,
     }
 }
 
@@ -328,5 +334,6 @@ pub fn asked(request: &Request) -> String {
         Work::Tidy(indices) => format!("let jobs {indices} of {object} leave the queue"),
         Work::AttachFinalizer => format!("attach the finalizer of {object}"),
         Work::ReleaseFinalizer(_) => format!("release the finalizer of {object}"),
+        Work::DeleteObject => format!("delete {object}"),
     }
 }

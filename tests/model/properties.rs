@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use htc_operator::api::{ConditionStatus, ConditionType};
+use htc_operator::machine::Index;
 use htc_operator::machine::facts::{JobState, Outcome};
 use htc_operator::machine::phase::Phase;
 use stateright::Property;
@@ -190,8 +191,12 @@ impl Model {
             .jobs
             .iter()
             .any(|(index, job)| matches!(job.state, JobState::Ended(Outcome::Lost(_))) && live(index.0 as usize));
+        // What was given up after the deadline must not be accepted any more.
+        let given_up = rows.known.as_ref().is_some_and(|known| known.given_up > 0);
+        let missing = |index: &u32| !rows.jobs.contains_key(&Index(*index));
+        let given_up_alive = given_up && (0..self.queues[place]).filter(missing).any(|index| live(index as usize));
         let deleting = world.object(object).is_none_or(|job| job.deleting);
-        if (forgotten || lost_alive) && !deleting {
+        if (forgotten || lost_alive || given_up_alive) && !deleting {
             world.breaks(Broken::Forgotten);
         }
     }

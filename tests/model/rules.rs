@@ -9,7 +9,7 @@ use crate::steps::{Model, Scene, Trouble};
 use crate::{Found, explore};
 
 use Trouble::{
-    BlindLook, Crash, LimitPasses, LingeringRemoval, LostLedger, OtherSchedd, RemovedByHand, Reset, Rotation,
+    BlindLook, Crash, Deadline, LimitPasses, LingeringRemoval, LostLedger, OtherSchedd, RemovedByHand, Reset, Rotation,
     SecondOperator, SlowLook, SlowReconcile, SlowStaging, StagingFails,
 };
 
@@ -48,6 +48,10 @@ fn scene(troubles: u8, kinds: &'static [Trouble]) -> Scene {
     model.rules.lost_queue_is_doubt = false;
 })]
 #[case::lost_queue_is_doubt(scene(1, &[Reset]), |model: &mut Model| model.rules.lost_queue_is_doubt = false)]
+#[case::prove_given_up(Scene { queues: &[2], ..scene(2, &[SlowStaging, Deadline]) }, |model: &mut Model| {
+    model.settings.jobs_per_attempt = 1;
+    model.rules.prove_given_up = false;
+})]
 #[case::stillborn_is_no_job(scene(2, &[SlowStaging, StagingFails]), |model: &mut Model| model.rules.stillborn_is_no_job = false)]
 #[case::wait_for_submitter(scene(1, &[Crash]), |model: &mut Model| {
     // The proof of absence has the same rule. What that alone breaks is told elsewhere.

@@ -6,9 +6,9 @@ use crate::steps::{Model, Scene, Trouble};
 use crate::{explore, full};
 
 use Trouble::{
-    Crash, DyingSubmitter, FailingTool, Lapse, LimitPasses, LingeringRemoval, LostAnswer, LostLedger, LostWrite,
-    OldLedger, OtherSchedd, RemovedByHand, Reset, Rotation, SecondOperator, Silence, SlowLook, SlowReconcile,
-    SlowStaging, SlowSubmitter, StagingFails, StaleCache, Suspend,
+    Crash, Deadline, DyingSubmitter, FailingTool, Lapse, LimitPasses, LingeringRemoval, LostAnswer, LostLedger,
+    LostWrite, OldLedger, OtherSchedd, RemovedByHand, Reset, Rotation, SecondOperator, Silence, SlowLook,
+    SlowReconcile, SlowStaging, SlowSubmitter, StagingFails, StaleCache, Suspend,
 };
 
 /// Reasons of conditions that ask an admin what to do.
@@ -64,6 +64,7 @@ fn any_one_trouble() {
         Rotation,
         Reset,
         Suspend,
+        Deadline,
     ];
     let scene = Scene { slow_tools: true, creates: true, ..Scene::new("any one trouble", &[1], 1, kinds) };
     holds(&Scene { admins: ADMIN, ..scene });
@@ -76,6 +77,8 @@ fn submitters() {
     let late = Scene::new("a Lease renewed late", &[1], 2, &[DyingSubmitter, Lapse]);
     holds(&Scene { old_history: false, ..late });
     holds(&Scene::new("orphans", &[1], 2, &[Crash, SlowSubmitter, LimitPasses]));
+    let deadline = &[Deadline, Crash, SlowSubmitter, SlowStaging];
+    holds(&Scene { slow_jobs: true, ..Scene::new("deadlines", &[1], 2, deadline) });
 }
 
 #[test]

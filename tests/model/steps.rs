@@ -33,6 +33,8 @@ pub enum Action {
     Create(u8),
     Delete(u8),
     Suspend(u8),
+    /// The deadline of an object passes.
+    Deadline(u8),
     Resume(u8),
     Submit(usize),
     SubmitSlowly(usize),
@@ -108,6 +110,8 @@ pub enum Trouble {
     SecondOperator,
     /// An object is suspended.
     Suspend,
+    /// The deadline of an object passes.
+    Deadline,
 }
 
 /// Bounds of one exploration.
@@ -381,6 +385,12 @@ impl Model {
                     actions.push(if world.copy.is_some() { Action::Restore } else { Action::Copy });
                 }
                 Trouble::SecondOperator if world.operators[0].leads && submitting(0) => actions.push(Action::TakeOver),
+                Trouble::Deadline => {
+                    actions.extend((0..).zip(&world.objects).filter_map(|(object, slot)| match slot {
+                        Slot::There(job) if !job.deadline && !job.deleting => Some(Action::Deadline(object)),
+                        _ => None,
+                    }));
+                }
                 Trouble::Suspend => actions.extend((0..).zip(&world.objects).filter_map(|(object, slot)| match slot {
                     Slot::There(job) if !job.suspend && !job.deleting => Some(Action::Suspend(object)),
                     _ => None,

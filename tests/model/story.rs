@@ -106,6 +106,7 @@ impl Model {
             Action::Create(object) => format!("{} is created", name(*object)),
             Action::Delete(object) => format!("{} is deleted", name(*object)),
             Action::Suspend(object) => format!("{} is suspended", name(*object)),
+            Action::Deadline(object) => format!("the deadline of {} passes", name(*object)),
             Action::Resume(object) => format!("{} is resumed", name(*object)),
             Action::Submit(nth) => format!("condor_submit brings in {}", cluster(nth)),
             Action::SubmitSlowly(nth) => format!("condor_submit makes {}; the files are slow", cluster(nth)),

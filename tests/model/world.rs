@@ -53,6 +53,8 @@ pub struct HtcJob {
     /// The ledger that claimed it.
     pub claim: Option<u8>,
     pub suspend: bool,
+    /// Its deadline has passed.
+    pub deadline: bool,
     pub published: Published,
 }
 

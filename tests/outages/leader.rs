@@ -6,23 +6,22 @@ use std::time::Duration;
 use rustix::process::Signal;
 use testbed::{Owned, Scratch, Version, wait_for};
 
-use crate::bed::signals::signal;
+use crate::bed::signals::{Unlimited, signal};
 use crate::bed::{PATIENCE, is_true};
 use crate::site::Site;
-use crate::submitter::parent;
 
 /// A Lease that is soon free.
-const SHORT: [&str; 3] = ["--lease-duration=4s", "--lease-renew-deadline=3s", "--lease-retry=500ms"];
+pub const SHORT: [&str; 3] = ["--lease-duration=4s", "--lease-renew-deadline=3s", "--lease-retry=500ms"];
 
 const RENEW_DEADLINE: Duration = Duration::from_secs(3);
 
-fn start(version: Version) -> Site {
+pub fn start(version: Version) -> Site {
     let site = Site::with(version, "", &SHORT);
     site.bed.start_operator();
     site
 }
 
-fn wait_log(operator: &Owned, what: &str) {
+pub fn wait_log(operator: &Owned, what: &str) {
     wait_for(&format!("`{what}` in an operator's log"), PATIENCE, || {
         let text = operator.log_text();
         if text.contains(what) { Ok(()) } else { Err(text) }
@@ -31,7 +30,7 @@ fn wait_log(operator: &Owned, what: &str) {
 }
 
 /// Who holds the Lease, and how often that has changed.
-fn holder(site: &Site) -> (String, String) {
+pub fn holder(site: &Site) -> (String, String) {
     let path = "jsonpath={.spec.holderIdentity} {.spec.leaseTransitions}";
     let text = site.bed.kube.kubectl_ok(&["-n", "htc-operator", "get", "lease", "htc-operator", "-o", path]).unwrap();
     let (holder, transitions) = text.split_once(' ').unwrap();
@@ -80,9 +79,9 @@ pub fn a_ledger_each(version: Version) {
     site.gates.shut("condor_submit");
     let caught = here.create(&site.lasting("caught", 2));
     let submitter = site.gates.wait_at("condor_submit");
-    let (sleeper, timeout) = (site.bed.operator_pid(), parent(submitter));
+    let sleeper = site.bed.operator_pid();
     signal(sleeper, Signal::STOP);
-    signal(timeout, Signal::STOP);
+    let _submitter = Unlimited::new(submitter);
 
     let folder = Scratch::new().unwrap();
     let data = folder.dir("data").unwrap();
@@ -129,7 +128,6 @@ pub fn a_ledger_each(version: Version) {
         here.delete(name);
         site.bed.assert_removed(&uid, name);
     }
-    signal(timeout, Signal::KILL);
     other.terminate().unwrap();
     other.wait(PATIENCE).unwrap();
 }

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use testbed::{Version, wait_for};
 
 use crate::bed::dice::Dice;
-use crate::bed::signals::signal;
+use crate::bed::signals::{Unlimited, signal};
 use crate::bed::{Bed, PATIENCE};
 use crate::site::Site;
 
@@ -73,11 +73,6 @@ fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-pub fn parent(pid: i32) -> u32 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    stat.rsplit_once(')').unwrap().1.split_whitespace().nth(1).unwrap().parse().unwrap()
-}
-
 /// Its operator is killed, the next one waits for it, and what it submits within its time is taken for what it is.
 pub fn outliving_the_operator(version: Version) {
     let site = Site::start(version);
@@ -111,11 +106,9 @@ pub fn landing_late(version: Version) {
     object["spec"]["htcopts"] = "on_exit_hold = ExitCode =!= 0".into();
     here.create(&object);
     let submitter = site.gates.wait_at("condor_submit");
-    let timeout = parent(submitter);
-    // In this order: the kernel hangs up on stopped processes that lose their parent.
     site.bed.kill_operator();
-    signal(timeout, Signal::STOP);
-    signal(submitter.unsigned_abs(), Signal::STOP);
+    let submitter = Unlimited::new(submitter);
+    submitter.stop();
     site.gates.open("condor_submit");
     site.bed.start_operator();
     let running = here.wait("late", "both jobs run", |object| object["status"]["running"] == 2);
@@ -131,7 +124,7 @@ pub fn landing_late(version: Version) {
 
     // Nobody is there to remove them when they land: the lock is in the jobs themselves.
     site.bed.kill_operator();
-    signal(submitter.unsigned_abs(), Signal::CONT);
+    submitter.wake_up();
     wait_for("the late jobs to land and to go", PATIENCE, || {
         let rows = site.bed.history(&first, &["JobStatus", "ExitCode"]);
         let gone = rows.iter().filter(|row| row[0] == "3" && row[1] != "0").count() == 2;
@@ -150,5 +143,4 @@ pub fn landing_late(version: Version) {
         assert_eq!(fs::read_to_string(here.output("late", index).join("out")).unwrap(), "finished\n");
     }
     assert_eq!(here.count_events("late", "SubmitterMayLive"), 1, "{:?}", here.events("late"));
-    signal(timeout, Signal::KILL);
 }

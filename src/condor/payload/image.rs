@@ -33,6 +33,11 @@ pub enum ImageError {
         "the image's path {0:?} is not allowed; write an absolute path of letters, digits and `-._/:@+=`, without `.` and `..`"
     )]
     Path(String),
+    /// A file in Apptainer's format without its folder.
+    #[error(
+        "{0:?} looks like a file: write its absolute path, such as `/eos/project/images/{0}`, where every node sees it"
+    )]
+    RelativeFile(String),
     /// Neither a path nor a registry reference.
     #[error(
         "{0:?} is no image; write `[registry/]name[:tag]` in lower case, for example `gitlab-registry.cern.ch/team/image:1.0`, or an absolute path"
@@ -41,7 +46,8 @@ pub enum ImageError {
 }
 
 impl Image {
-    /// Finds out what a user's text means. Names in `map` become the folders that the site keeps for them.
+    /// Finds out what a user's text means: a whole name of the site's, an absolute path, a name with a prefix of the
+    /// site's, or else a name in a registry.
     ///
     /// # Errors
     /// A text that is neither a name of the site's, nor an absolute path, nor a reference to a registry.
@@ -53,11 +59,12 @@ impl Image {
             return Err(ImageError::Empty);
         }
         let name = text.strip_prefix("docker://").unwrap_or(text);
-        match map.get(text).or_else(|| map.get(name)) {
-            Some(folder) => Self::folder(folder),
-            None if text.starts_with('/') => Self::folder(text),
+        match map.path_of(text).or_else(|| map.path_of(name)) {
+            Some(path) => Self::path(path),
+            None if text.starts_with('/') => Self::path(text),
             None if name.contains("://") => Err(ImageError::Scheme),
-            None if is_reference(name) => Ok(Self::Registry(name.to_owned())),
+            None if is_file_name(text) => Err(ImageError::RelativeFile(text.to_owned())),
+            None if is_reference(name) => Ok(map.place(name)),
             None => Err(ImageError::Reference(text.to_owned())),
         }
     }
@@ -71,30 +78,41 @@ impl Image {
         }
     }
 
-    fn folder(path: &str) -> Result<Self, ImageError> {
-        let plain = path.chars().all(|c| c.is_ascii_alphanumeric() || "-._/:@+=".contains(c));
-        let whole = path
-            .strip_suffix('/')
-            .unwrap_or(path)
-            .strip_prefix('/')
-            .is_some_and(|rest| rest.split('/').all(|part| !matches!(part, "" | "." | "..")));
-        if plain && whole { Ok(Self::Folder(path.to_owned())) } else { Err(ImageError::Path(path.to_owned())) }
+    fn path(path: &str) -> Result<Self, ImageError> {
+        if is_path(path.strip_suffix('/').unwrap_or(path)) {
+            Ok(Self::Folder(path.to_owned()))
+        } else {
+            Err(ImageError::Path(path.to_owned()))
+        }
     }
 }
 
+/// An absolute path without a slash at its end, in which nothing means anything to Apptainer or a shell.
+pub(super) fn is_path(path: &str) -> bool {
+    let plain = path.chars().all(|c| c.is_ascii_alphanumeric() || "-._/:@+=".contains(c));
+    let whole = path.strip_prefix('/').is_some_and(|rest| rest.split('/').all(|part| !matches!(part, "" | "." | "..")));
+    plain && whole
+}
+
+fn is_file_name(text: &str) -> bool {
+    std::path::Path::new(text).extension().is_some_and(|extension| extension.eq_ignore_ascii_case("sif"))
+}
+
 /// The grammar of `distribution/reference`, which docker and Apptainer share.
-fn is_reference(text: &str) -> bool {
+pub(super) fn is_reference(text: &str) -> bool {
     let (text, digest) = text.split_once('@').map_or((text, None), |(text, digest)| (text, Some(digest)));
     let (path, last) = text.rsplit_once('/').map_or((None, text), |(path, last)| (Some(path), last));
     let (last, tag) = last.split_once(':').map_or((last, None), |(last, tag)| (last, Some(tag)));
     let mut parts = path.into_iter().flat_map(|path| path.split('/')).peekable();
-    let is_domain_first = parts
-        .peek()
-        .is_some_and(|first| *first == "localhost" || first.contains(['.', ':']) || first.contains(char::is_uppercase));
-    if is_domain_first && !parts.next().is_some_and(is_domain) {
+    if parts.peek().is_some_and(|first| looks_like_domain(first)) && !parts.next().is_some_and(is_domain) {
         return false;
     }
     parts.all(is_component) && is_component(last) && tag.is_none_or(is_tag) && digest.is_none_or(is_digest)
+}
+
+/// Whether docker takes the first part of a name for a registry.
+pub(super) fn looks_like_domain(first: &str) -> bool {
+    first == "localhost" || first.contains(['.', ':']) || first.contains(char::is_uppercase)
 }
 
 fn is_domain(text: &str) -> bool {
@@ -133,14 +151,20 @@ mod tests {
 
     #[test]
     fn names_paths_and_the_sites_folders_are_told_apart() {
-        let map = ImageMap::from([
-            ("centos".to_owned(), "/cvmfs/images/centos:7".to_owned()),
-            ("bad".to_owned(), "/a b".to_owned()),
-        ]);
+        let map = [("centos", "/cvmfs/images/centos:7"), ("bad", "/a b"), ("r.sif", "/images/r.sif")];
+        let map = ImageMap::with(map.map(|(name, path)| (name.to_owned(), path.to_owned())), []).unwrap();
         let folder = |path: &str| Ok(Image::Folder(path.to_owned()));
         assert_eq!(Image::resolve("centos", &map), folder("/cvmfs/images/centos:7"));
         assert_eq!(Image::resolve("docker://centos", &map), folder("/cvmfs/images/centos:7"));
         assert_eq!(Image::resolve("/cvmfs/x/y:latest/", &map), folder("/cvmfs/x/y:latest/"));
+        assert_eq!(
+            Image::resolve("/eos/project/images/root-6.32.sif", &map),
+            folder("/eos/project/images/root-6.32.sif")
+        );
+        assert_eq!(Image::resolve("r.sif", &map), folder("/images/r.sif"));
+        for file in ["my.sif", "team/my.SIF", "./my.sif"] {
+            assert_eq!(Image::resolve(file, &map), Err(ImageError::RelativeFile(file.to_owned())));
+        }
         assert!(matches!(Image::resolve("bad", &map), Err(ImageError::Path(_))));
         for name in [
             "python",

@@ -105,13 +105,14 @@ finish() {
     exit "$ending"
 }
 
+# Empty if there is none: what becomes of that is told once it is known whom to tell.
 find_runtime() {
     for runtime in apptainer singularity; do
         if command -v "$runtime" >/dev/null 2>&1; then
             return
         fi
     done
-    fail 242 "neither apptainer nor singularity is in PATH on $(uname -n)"
+    runtime=
 }
 
 # Whatever the runtime keeps stays in the scratch directory, and goes before HTCondor looks for output.
@@ -129,12 +130,24 @@ remove_cache() {
     rm -rf "$cache"
 }
 
-# The variables a payload may rely on, by each of the ways that a site's configuration may leave open.
+# The variables a payload may rely on, by each of the ways that a site's configuration may leave open. Their values are
+# taken as they are: without NO_EVAL the runtime has a shell expand them.
 export_environment() {
+    export APPTAINER_NO_EVAL=1 SINGULARITY_NO_EVAL=1
     export HTCPROCID="$index" JOB_NAME="$name"
     case $runtime in
         apptainer) export APPTAINERENV_HTCPROCID="$index" APPTAINERENV_JOB_NAME="$name" ;;
         *) export SINGULARITYENV_HTCPROCID="$index" SINGULARITYENV_JOB_NAME="$name" ;;
+    esac
+}
+
+# set_variable NAME TEXT: a variable of the user's, for the payload only. In TEXT a line feed is \n and a backslash \\.
+set_variable() {
+    # The letter keeps line feeds at the end, which the shell would take away.
+    text=$(printf '%b.' "$2")
+    case $runtime in
+        apptainer) export "APPTAINERENV_$1=${text%.}" ;;
+        *) export "SINGULARITYENV_$1=${text%.}" ;;
     esac
 }
 
@@ -202,6 +215,7 @@ main() {
     if [ ! -r payload.conf ] || [ ! -r script.sh ]; then
         fail 245 "payload.conf or script.sh is missing from the scratch directory"
     fi
+    find_runtime
     while IFS= read -r line; do
         value=${line#* }
         case $line in
@@ -213,6 +227,7 @@ main() {
             'source '*) source=$value ;;
             'uid '*) uid=$value ;;
             'bind '*) if [ -e "$value" ]; then binds=$binds,$value; fi ;;
+            'env '*) set_variable "${value%% *}" "${value#* }" ;;
             end) complete=1 ;;
         esac
     done <payload.conf
@@ -223,7 +238,9 @@ main() {
     if [ -n "$callback" ]; then
         prepare_reports
     fi
-    find_runtime
+    if [ -z "$runtime" ]; then
+        fail 242 "neither apptainer nor singularity is in PATH on $(uname -n)"
+    fi
     prepare_cache
     export_environment
     if [ -n "$callback" ]; then

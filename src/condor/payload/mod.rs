@@ -4,14 +4,14 @@
 //! parsed here, so that the shell never reads anything it could take for its own language. Further keys may be added in
 //! version 1: `job.sh` skips what it does not know.
 
-use std::collections::BTreeMap;
-
 mod command;
 mod image;
+mod image_map;
 
 pub use crate::api::PayloadFailure;
 pub use command::{Command, CommandError};
 pub use image::{Image, ImageError};
+pub use image_map::{ImageMap, ImagePrefix, ImagePrefixError};
 
 /// File name of the program that HTCondor starts.
 pub const JOB_SH: &str = "job.sh";
@@ -41,6 +41,8 @@ pub struct Payload<'a> {
     pub binds: &'a [String],
     /// Where the job reports its start and its end, if it does.
     pub callback: Option<Callback<'a>>,
+    /// Variables for the script, names and values.
+    pub env: &'a [(String, String)],
 }
 
 /// Where a job reports, and as whom.
@@ -100,7 +102,7 @@ pub fn sandbox_files(payload: &Payload) -> Result<Vec<SandboxFile>, PayloadError
 }
 
 fn payload_conf(payload: &Payload) -> Result<String, PayloadError> {
-    let Payload { name, image, command, source: _, binds, callback } = *payload;
+    let Payload { name, image, command, source: _, binds, callback, env } = *payload;
     let plain = |text: &str, further: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || further.contains(c));
     if !(1..=253).contains(&name.len()) || !plain(name, "-.") {
         return Err(PayloadError::Name(name.to_owned()));
@@ -121,12 +123,16 @@ fn payload_conf(payload: &Payload) -> Result<String, PayloadError> {
     let callback = [("callback", url), ("source", source), ("uid", uid)];
     let lines = lines.chain(callback.into_iter().filter(|(_, part)| !part.is_empty()));
     let lines = lines.chain(command.words().map(|word| ("command", word)));
+    let env: Vec<String> = env.iter().map(|(name, value)| format!("{name} {}", one_line(value))).collect();
+    let lines = lines.chain(env.iter().map(|variable| ("env", variable.as_str())));
     let text = lines.fold(String::new(), |text, (key, value)| text + key + " " + value + "\n");
     Ok(text + "end\n")
 }
 
-/// Names of images that a site keeps as unpacked folders, and the folders.
-pub type ImageMap = BTreeMap<String, String>;
+/// A value on one line, for the shell's `printf %b` to undo.
+fn one_line(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('\n', "\\n")
+}
 
 #[cfg(test)]
 mod tests {
@@ -156,6 +162,7 @@ mod tests {
     fn payload_conf_has_one_value_per_line() {
         let (image, command) = (Image::Registry("python:3".to_owned()), Command::parse("python -u").unwrap());
         let binds = ["/cvmfs".to_owned(), "/eos".to_owned()];
+        let env = [("A".to_owned(), " b\nc\\n$x ".to_owned()), ("EMPTY".to_owned(), String::new())];
         let payload = Payload {
             name: "my-job",
             image: &image,
@@ -163,12 +170,13 @@ mod tests {
             source: "print(1)",
             binds: &binds,
             callback: None,
+            env: &env,
         };
         let files = sandbox_files(&payload).unwrap();
         let names: Vec<_> = files.iter().map(|file| (file.name, file.mode)).collect();
         assert_eq!(names, [("job.sh", 0o755), ("script.sh", 0o755), ("payload.conf", 0o644)]);
         assert_eq!(files[1].contents, b"print(1)");
-        let text = "version 1\nname my-job\nimage docker://python:3\nbind /cvmfs\nbind /eos\ncommand python\ncommand -u\nend\n";
+        let text = "version 1\nname my-job\nimage docker://python:3\nbind /cvmfs\nbind /eos\ncommand python\ncommand -u\nenv A  b\\nc\\\\n$x \nenv EMPTY \nend\n";
         assert_eq!(files[2].contents, text.as_bytes());
         let callback = Callback { url: "https://h:8/cloudevents", source: "cern.ch", uid: "u-1", token: "00ff" };
         let reporting = Payload { callback: Some(callback), ..payload };

@@ -57,7 +57,7 @@ impl Run<'_> {
             None if queue.asked_at > job.recorded && job.outcome().is_some() => {
                 updated.gone = judge::birthdate_agrees(queue, job.birthdate, self.settings, self.rules);
             }
-            None => match judge::is_lost(job, &self.record, &self.facts.evidence, self.settings) {
+            None => match judge::is_lost(job, &self.record, &self.facts.evidence, seen, self.settings) {
                 Ok(loss) => {
                     updated.state = JobState::Ended(Outcome::Lost(loss));
                     updated.gone = true;
@@ -114,15 +114,18 @@ impl Run<'_> {
 
     /// Moves through the phases as far as the record goes.
     pub(super) fn advance(&mut self) {
-        let counts = Counts::of(&self.record);
+        let asked_for = self.facts.object.spec.as_ref().map_or(usize::MAX, |spec| spec.queue as usize);
         if self.known.phase == Phase::Pending && !self.record.jobs.is_empty() {
             self.known.started = Some(self.now);
             let detail = format!("HTCondor accepted {}: {}", jobs(self.record.jobs.len()), self.ids());
             self.go(Trigger::Accepted, Phase::Submitted, detail, false);
-        } else if self.new_jobs > 0 && matches!(self.known.phase, Phase::Submitted | Phase::Running) {
+        } else if self.new_jobs > 0
+            && self.record.jobs.len() >= asked_for
+            && matches!(self.known.phase, Phase::Submitted | Phase::Running)
+        {
             let phase = self.known.phase;
-            let detail = format!("HTCondor accepted {} more: {}", jobs(self.new_jobs), self.ids());
-            self.tell(Some(phase), Trigger::Resubmitted, Some(phase), detail, false);
+            let detail = format!("HTCondor accepted all {}: {}", jobs(self.record.jobs.len()), self.ids());
+            self.tell(Some(phase), Trigger::AllAccepted, Some(phase), detail, false);
         }
         if self.known.phase == Phase::Submitted && self.record.jobs.values().any(|job| job.started) {
             self.go(Trigger::Started, Phase::Running, "the first job started".to_owned(), false);
@@ -131,11 +134,17 @@ impl Run<'_> {
             let detail = format!("HTCondor runs {} again that had ended", jobs(self.ran_again));
             self.tell(Some(Phase::Running), Trigger::RanAgain, Some(Phase::Running), detail, true);
         }
+        self.complete();
+    }
+
+    /// Completes the object once every job has an outcome.
+    pub(super) fn complete(&mut self) {
+        let counts = Counts::of(&self.record);
         let asked_for = self.facts.object.spec.as_ref().map_or(usize::MAX, |spec| spec.queue as usize);
         let in_htcondor = matches!(self.known.phase, Phase::Submitted | Phase::Running);
         // What jobs report of themselves counts, but only HTCondor's word completes.
         let ended = self.record.jobs.values().all(|job| job.outcome().is_some());
-        if in_htcondor && ended && self.record.jobs.len() >= asked_for {
+        if in_htcondor && ended && self.record.jobs.len() + self.known.given_up as usize >= asked_for {
             self.known.completed = Some(self.now);
             let trigger = if counts.failed == 0 { Trigger::Succeeded } else { Trigger::Failed };
             let detail = ending(&self.record, &counts);

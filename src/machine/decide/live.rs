@@ -5,13 +5,13 @@ use std::time::Duration;
 use super::{Look, Run};
 use crate::api::{ConditionStatus, ConditionType};
 use crate::machine::decide::Action;
-use crate::machine::facts::{Answer, Claim, Job, JobState, JobStatus, LastRequest, Past, Spec};
+use crate::machine::facts::{Answer, Claim, Hold, Job, JobState, JobStatus, LastRequest, Past, Spec};
 use crate::machine::ids::{Index, JobId, Timestamp};
 use crate::machine::indices::Indices;
 use crate::machine::judge::{self, Acceptance, Doubt, Place, Sightings};
 use crate::machine::phase::Phase;
 use crate::machine::request::{Kind, Scope, SubmitPermit, Work};
-use crate::machine::status::{Counts, ending, held_by_others, jobs};
+use crate::machine::status::{Counts, ending, held_by_others, jobs, wrote_last};
 
 use ConditionStatus::{False, True};
 
@@ -35,12 +35,19 @@ impl Run<'_> {
         }
         if self.known.phase == Phase::Completed {
             self.say_how_it_ended();
+            self.leave();
         }
     }
 
     /// What the spec asks for.
     fn pursue(&mut self, spec: &Spec, sightings: &Sightings<'_>) {
         self.claim_anew();
+        self.expire(spec);
+        if self.known.expired.is_some() {
+            self.remove_extra(sightings);
+            self.wind_up(spec, sightings);
+            return;
+        }
         self.suspend(spec);
         self.remove_extra(sightings);
         let asked_for = Indices::first(spec.queue);
@@ -69,7 +76,7 @@ impl Run<'_> {
         if looked {
             self.ask(Kind::AttachFinalizer, Work::AttachFinalizer);
         } else {
-            self.look.more(Look::Every { history: Some(self.reach()), soon: false });
+            self.look.more(Look::Every { history: self.history_once(), soon: false });
         }
     }
 
@@ -110,7 +117,7 @@ impl Run<'_> {
 
     /// An answer from before the last hold or release shows what is no longer so: when `spec.suspend` has changed meanwhile,
     /// nothing else would ask again before the usual interval.
-    fn look_behind_holds(&mut self) {
+    pub(super) fn look_behind_holds(&mut self) {
         let facts = self.facts;
         let requests = [Kind::Hold, Kind::Release].into_iter().filter_map(|kind| self.record.requests.get(&kind));
         let last = requests.map(LastRequest::latest).max();
@@ -122,7 +129,7 @@ impl Run<'_> {
     }
 
     /// Asks for a hold or release, but only on an answer that is younger than the last one of its kind.
-    fn ask_settled(&mut self, kind: Kind, work: Work) {
+    pub(super) fn ask_settled(&mut self, kind: Kind, work: Work) {
         let last = self.record.requests.get(&kind).map(LastRequest::latest);
         let fresh = match (&self.facts.evidence.queue, last) {
             (Answer::Known(queue), Some(last)) => queue.asked_at > last,
@@ -157,7 +164,11 @@ impl Run<'_> {
 
     /// Judges what was tried and submits what is missing.
     fn submit(&mut self, spec: &Spec, missing: &Indices, sightings: &Sightings<'_>) {
-        if self.in_flight(Kind::Submit).is_some() {
+        if let Some(request) = self.in_flight(Kind::Submit) {
+            if self.record.attempts.iter().any(|attempt| attempt.attempt != request.key.attempt) {
+                // Jobs of the steps before are being accepted meanwhile.
+                self.look.more(Look::Changes);
+            }
             self.say(ConditionType::Submitted, False, "Submitting", "the jobs are being handed to HTCondor");
             return;
         }
@@ -254,11 +265,14 @@ impl Run<'_> {
     }
 
     fn say_held(&mut self) {
-        if let Some((held, id, reason)) = held_by_others(&self.record) {
-            let message = format!(
-                "{held} of {} held; {id}: {reason}; condor_release lets held jobs go on",
-                jobs(self.record.jobs.len())
-            );
+        if let Some((held, id, Hold { code, reason, .. })) = held_by_others(&self.record) {
+            let code = *code;
+            let what_to_do = if code == Hold::OUTPUT_TOO_LARGE {
+                "its output is larger than the operator's --output-limit: delete the HTCJob, and make one that leaves less"
+            } else {
+                "condor_release lets held jobs go on"
+            };
+            let message = format!("{held} of {} held; {id}: {reason}; {what_to_do}", jobs(self.record.jobs.len()));
             self.say(ConditionType::Held, True, "JobsHeld", &message);
         } else {
             self.conditions.clear(ConditionType::Held, "NotHeld", "no job is held by HTCondor", self.now);
@@ -341,17 +355,28 @@ impl Run<'_> {
             return;
         }
         let counts = Counts::of(&self.record);
-        let message = ending(&self.record, &counts);
+        let mut message = ending(&self.record, &counts);
+        let wrote = wrote_last(&self.record);
+        if let Some(wrote) = &wrote {
+            message = format!("{message}; {wrote}");
+        }
         if counts.failed == 0 {
             self.say(ConditionType::Complete, True, "AllSucceeded", &message);
         } else {
-            let reason = if counts.removed == self.record.jobs.len() {
+            let reason = if self.known.expired.is_some() {
+                "DeadlineExceeded"
+            } else if counts.removed == self.record.jobs.len() {
                 "Removed"
             } else if counts.lost > 0 {
                 "Lost"
             } else {
                 "JobsFailed"
             };
+            // The Event of the end came before the output.
+            let told = self.conditions.get(ConditionType::Failed).is_some_and(|told| told.message == message);
+            if wrote.is_some() && !told {
+                self.tell_condition(reason.to_owned(), message.clone(), true);
+            }
             self.say(ConditionType::Failed, True, reason, &message);
         }
     }

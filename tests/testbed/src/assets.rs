@@ -9,9 +9,9 @@ use crate::error::Result;
 use crate::kubernetes::{GoTool, Kubernetes, PROGRAMS};
 use crate::packages::{Arch, Suite};
 use crate::pool::Version;
-use crate::recipes::{Condor, Etcd, Go, Image, JOB_BIN};
+use crate::recipes::{Condor, Etcd, Go, Image, ImageRegistry, JOB_BIN};
 
-/// Debian's release with HTCondor 23.9, etcd 3.5 and the payload's programs.
+/// Debian's release with HTCondor 23.9, etcd 3.5, an image registry and the payload's programs.
 const STABLE: &str = "trixie";
 /// Debian's moving suite, with the latest HTCondor, Apptainer and Go.
 const LATEST: &str = "sid";
@@ -26,6 +26,7 @@ pub struct Assets {
     trixie: PathBuf,
     sid: PathBuf,
     image: PathBuf,
+    registry: PathBuf,
 }
 
 impl Assets {
@@ -48,6 +49,7 @@ impl Assets {
         let trixie = get(&Condor { version: Version::Trixie, suite: &stable, arch }, true)?;
         let sid = get(&Condor { version: Version::Sid, suite: &latest, arch }, true)?;
         let image = get(&Image { suite: &stable, arch }, true)?;
+        let registry = get(&ImageRegistry { suite: &stable, arch }, true)?.join("usr/bin/docker-registry");
         let etcd = match provided("etcd") {
             Some(path) => path,
             None => get(&Etcd { suite: &stable, arch }, true)?.join("usr/bin/etcd"),
@@ -82,6 +84,7 @@ impl Assets {
             trixie,
             sid,
             image: Image::root(&image),
+            registry,
         })
     }
 
@@ -122,6 +125,12 @@ impl Assets {
     #[must_use]
     pub fn condor_bin(&self, version: Version) -> PathBuf {
         self.condor(version).join("usr/bin")
+    }
+
+    /// The image registry's program.
+    #[must_use]
+    pub fn registry(&self) -> &Path {
+        &self.registry
     }
 
     /// The folder with `apptainer` and what it calls, for the front of a job's PATH.

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! The rooms: [`cache`] keeps artefacts; `packages`, `recipes` and `kubernetes` make them; [`Assets`] says where they
-//! are; [`Owned`] runs a process bound to this one; [`Kube`] and [`Pool`] are the servers; [`wait_for`] is how tests wait.
+//! are; [`Owned`] runs a process bound to this one; [`Kube`], [`Pool`] and [`Registry`] are the servers; [`wait_for`] is how tests wait.
 
 mod account;
 mod assets;
@@ -34,6 +34,7 @@ pub mod processes;
 mod progress;
 mod proxy;
 mod recipes;
+mod registry;
 mod scratch;
 pub mod tool;
 mod wait;
@@ -48,5 +49,6 @@ pub use owned::{Owned, Spec};
 pub use pool::{Pool, PoolOptions, Version};
 pub use ports::Port;
 pub use proxy::{Fault, Proxy, Rule, Seen};
+pub use registry::Registry;
 pub use scratch::Scratch;
 pub use wait::{Look, wait_for};

@@ -1,4 +1,5 @@
-//! What is made from Debian's packages: both versions of HTCondor, etcd, Go, and the image that jobs run in.
+//! What is made from Debian's packages: both versions of HTCondor, etcd, an image registry, Go, and the image that jobs
+//! run in.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -32,6 +33,10 @@ const CONDOR: [&str; 11] = [
 /// Apptainer and what it needs to unpack an image file; Debian has it in sid only.
 const APPTAINER: [&str; 6] = ["apptainer", "squashfs-tools", "libseccomp2", "liblzo2-2", "liblz4-1", "liblzma5"];
 
+/// What a job finds in its PATH beside the machine's own programs: Apptainer, and what it calls for image files and for
+/// images from a registry.
+const JOB_PROGRAMS: [&str; 3] = ["apptainer", "unsquashfs", "mksquashfs"];
+
 /// HTCondor, and in sid's tree Apptainer, relocated.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Condor<'a> {
@@ -55,7 +60,11 @@ impl Condor<'_> {
 
 impl Recipe for Condor<'_> {
     fn key(&self) -> String {
-        format!("condor-{}-{}-{}", self.version, self.arch.debian, digest(&self.packages()))
+        let mut parts = self.packages();
+        if self.version == Version::Sid {
+            parts.extend(JOB_PROGRAMS);
+        }
+        format!("condor-{}-{}-{}", self.version, self.arch.debian, digest(&parts))
     }
 
     fn waits_for(&self) -> String {
@@ -85,7 +94,7 @@ impl Recipe for Condor<'_> {
                 let dir = staging.join(dir);
                 fs::create_dir_all(&dir).doing("making the folder", &dir)?;
             }
-            for program in ["apptainer", "unsquashfs"] {
+            for program in JOB_PROGRAMS {
                 let link = staging.join(JOB_BIN).join(program);
                 symlink(Path::new("../usr/bin").join(program), &link).doing("linking", &link)?;
             }
@@ -130,6 +139,34 @@ impl Recipe for Etcd<'_> {
 
     fn check(&self, home: &Path) -> Result<()> {
         run_ok("trying etcd", Command::new(home.join("usr/bin/etcd")).arg("--version"), "", CHECK).map(drop)
+    }
+}
+
+/// A registry for images, docker's distribution.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ImageRegistry<'a> {
+    /// Where its package comes from.
+    pub(crate) suite: &'a Suite,
+    /// For which architecture.
+    pub(crate) arch: Arch,
+}
+
+impl Recipe for ImageRegistry<'_> {
+    fn key(&self) -> String {
+        format!("registry-{}-{}", self.suite.name(), self.arch.debian)
+    }
+
+    fn waits_for(&self) -> String {
+        format!("an image registry of Debian {} (about 3 s)", self.suite.name())
+    }
+
+    fn make(&self, staging: &Path, _home: &Path) -> Result<()> {
+        self.suite.unpack(&["docker-registry"], staging)
+    }
+
+    fn check(&self, home: &Path) -> Result<()> {
+        let mut registry = Command::new(home.join("usr/bin/docker-registry"));
+        run_ok("trying the image registry", registry.arg("--version"), "", CHECK).map(drop)
     }
 }
 

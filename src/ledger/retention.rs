@@ -1,0 +1,147 @@
+//! What is left of objects that were let go, and how it goes.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rusqlite::{Connection, OptionalExtension as _, params};
+
+use super::{Ledger, LedgerError, ObjectName};
+use crate::machine::ids::{Timestamp, Uid};
+
+/// Most rows that go in one transaction: others wait for it.
+const ROWS: i64 = 1000;
+/// How far Kubernetes' clock, which dates an object, may be ahead of ours.
+const SKEW: Duration = Duration::from_secs(60);
+
+/// What may be left of an object, in the order in which it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// The folder that its jobs were submitted from.
+    Sandbox,
+    /// Its output.
+    Output,
+    /// Its rows in this ledger.
+    Rows,
+}
+
+/// An object of which something is left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Released {
+    /// The object.
+    pub uid: Uid,
+    /// Its name.
+    pub name: ObjectName,
+}
+
+impl Ledger {
+    /// Objects after `uid` that were let go before `until`, whose Events are told and of which `left` is left; by uid, at most
+    /// `limit`.
+    pub async fn released(
+        &self,
+        left: Left,
+        until: Timestamp,
+        uid: Option<Uid>,
+        limit: u32,
+    ) -> Result<Vec<Released>, LedgerError> {
+        let condition = match left {
+            Left::Sandbox => "sandboxGone is null",
+            Left::Output => "outputGone is null",
+            Left::Rows => "sandboxGone = 1 and outputGone = 1",
+        };
+        let query = format!(
+            "select uid, namespace, name from objects o where released = 1 and {condition} and releasedAt <= ?1 and uid > ?2
+             and not exists (select 1 from transitions t where t.uid = o.uid and eventAt is null) order by uid limit ?3"
+        );
+        self.run(move |connection| {
+            let sql = || LedgerError::sql("read what is left of objects");
+            let mut statement = connection.prepare_cached(&query).map_err(sql())?;
+            let after = uid.as_ref().map_or("", |uid| uid.as_str());
+            let rows = statement
+                .query_map(params![until.0, after, limit], |row| {
+                    let name = ObjectName { namespace: row.get(1)?, name: row.get(2)? };
+                    Ok(Released { uid: Uid::from(row.get::<_, String>(0)?.as_str()), name })
+                })
+                .map_err(sql())?;
+            rows.collect::<Result<_, _>>().map_err(sql())
+        })
+        .await
+    }
+
+    /// Notes that these files of released objects are removed.
+    pub async fn removed(&self, left: Left, uids: Vec<Uid>) -> Result<(), LedgerError> {
+        let column = match left {
+            Left::Sandbox => "sandboxGone",
+            Left::Output => "outputGone",
+            Left::Rows => return Ok(()),
+        };
+        self.run(move |connection| {
+            let sql = || LedgerError::sql("note that files are removed");
+            let mut statement = connection
+                .prepare_cached(&format!("update objects set {column} = 1 where uid = ?1 and released = 1"))
+                .map_err(sql())?;
+            uids.iter().try_for_each(|uid| statement.execute([uid.as_str()]).map(drop).map_err(sql()))
+        })
+        .await
+    }
+
+    /// Removes rows of an object that was let go before `until`; false as long as there are more. The rows of its jobs go
+    /// first and those that tell that it was ever submitted last, together.
+    pub async fn forget(&self, uid: Uid, until: Timestamp) -> Result<bool, LedgerError> {
+        let forgotten = self.run(move |connection| {
+            forget(connection, &uid, until).map_err(LedgerError::sql("remove the rows of an object"))
+        });
+        let (all, known_at) = forgotten.await?;
+        self.forgotten.fetch_max(known_at, Ordering::SeqCst);
+        Ok(all)
+    }
+
+    /// Whether rows of an object that was made then may have been removed.
+    #[must_use]
+    pub fn has_forgotten(&self, created: Timestamp) -> bool {
+        let until = self.forgotten.load(Ordering::SeqCst);
+        until > 0 && created <= Timestamp(until).plus(SKEW)
+    }
+}
+
+/// Whether these were all; and when the object was first known, 0 if it is still.
+fn forget(connection: &Connection, uid: &Uid, until: Timestamp) -> rusqlite::Result<(bool, i64)> {
+    let known_at: Option<i64> = connection
+        .prepare_cached("select knownAt from objects where uid = ?1 and released = 1 and releasedAt <= ?2")?
+        .query_row(params![uid.as_str(), until.0], |row| row.get(0))
+        .optional()?;
+    let Some(known_at) = known_at else {
+        return Ok((true, 0));
+    };
+    let jobs = connection
+        .prepare_cached("delete from htcjobs where rowid in (select rowid from htcjobs where uid = ?1 limit ?2)")?
+        .execute(params![uid.as_str(), ROWS])?;
+    if i64::try_from(jobs).is_ok_and(|jobs| jobs >= ROWS) {
+        return Ok((false, 0));
+    }
+    // Under these names there may still be jobs, of objects that were abandoned.
+    connection
+        .prepare_cached(
+            "insert or ignore into ledger(key, value)
+             select distinct 'identity:' || identity, identity from submissions where uid = ?1",
+        )?
+        .execute([uid.as_str()])?;
+    for table in ["callbacks", "requests", "transitions", "submissions", "objects"] {
+        connection.prepare_cached(&format!("delete from {table} where uid = ?1"))?.execute([uid.as_str()])?;
+    }
+    connection
+        .prepare_cached(
+            "insert into ledger(key, value) values ('forgotten', ?1)
+             on conflict(key) do update set value = max(cast(value as integer), cast(excluded.value as integer))",
+        )?
+        .execute([known_at.to_string()])?;
+    Ok((true, known_at))
+}
+
+/// When the youngest object was first known whose rows are removed; 0 if none are.
+pub(super) fn stored(connection: &Connection) -> Result<i64, LedgerError> {
+    connection
+        .query_row("select cast(value as integer) from ledger where key = 'forgotten'", [], |row| row.get(0))
+        .optional()
+        .map(Option::unwrap_or_default)
+        .map_err(LedgerError::sql("read what it has forgotten"))
+}

@@ -1,0 +1,150 @@
+//! What times in the spec ask for: `activeDeadlineSeconds` and `ttlSecondsAfterFinished`.
+
+use super::{Action, Run};
+use crate::api::{ConditionStatus, ConditionType};
+use crate::machine::facts::{Answer, Job, JobStatus, LastRequest, Spec};
+use crate::machine::ids::{Index, Timestamp};
+use crate::machine::indices::Indices;
+use crate::machine::judge::{self, Doubt, Sightings};
+use crate::machine::phase::Phase;
+use crate::machine::request::{Kind, Scope, Work};
+use crate::machine::status::{Counts, jobs};
+use crate::machine::transitions::Trigger;
+
+impl Run<'_> {
+    /// Notes that the deadline has passed. It counts from the first acceptance or the last resumption, as in `batch/v1`.
+    pub(super) fn expire(&mut self, spec: &Spec) {
+        let counting = matches!(self.known.phase, Phase::Submitted | Phase::Running) && !spec.suspend;
+        let (Some(limit), Some(since), true, None) = (spec.deadline, self.counts_since(), counting, self.known.expired)
+        else {
+            return;
+        };
+        let due = since.plus(limit);
+        if due > self.now {
+            self.look_again(due.since(self.now));
+            return;
+        }
+        self.known.expired = Some(self.now);
+        let active = Counts::of(&self.record).active;
+        let detail = format!(
+            "activeDeadlineSeconds ({}) has passed: nothing is submitted any more, and what has not ended is removed: {}",
+            limit.as_secs(),
+            jobs(active)
+        );
+        let phase = self.known.phase;
+        self.tell(Some(phase), Trigger::DeadlineExceeded, Some(phase), detail, true);
+    }
+
+    fn counts_since(&self) -> Option<Timestamp> {
+        let started = self.known.started?;
+        Some(match self.conditions.get(ConditionType::Suspended) {
+            // This very decision resumes it.
+            Some(told) if told.status == ConditionStatus::True => self.now,
+            Some(told) => started.max(told.since),
+            None => started,
+        })
+    }
+
+    /// After the deadline: removes what has not ended, and gives up what was never accepted once that is proved.
+    pub(super) fn wind_up(&mut self, spec: &Spec, sightings: &Sightings<'_>) {
+        if self.known.phase == Phase::Completed {
+            return;
+        }
+        if let Some(request) = self.in_flight(Kind::Submit).filter(|request| !request.running) {
+            self.action = Action::Cancel(request.key.clone());
+        }
+        let recorded: Indices = self.record.jobs.keys().copied().collect();
+        let missing = Indices::first(spec.queue).without(&recorded);
+        if !missing.is_empty() {
+            self.give_up(&missing, sightings);
+        }
+        if self.known.phase != Phase::Completed {
+            self.remove_unfinished();
+            let removed = self.record.requests.get(&Kind::Remove).map(LastRequest::latest);
+            self.watch_closely(removed.or(self.known.expired).unwrap_or(self.now));
+        }
+    }
+
+    /// What does not go is tried again with growing pauses.
+    fn remove_unfinished(&mut self) {
+        let seen = match &self.facts.evidence.queue {
+            Answer::Known(queue) => queue.ads.as_ref(),
+            Answer::Unknown(_) => &[],
+        };
+        if seen.iter().all(|ad| matches!(ad.status, JobStatus::Completed | JobStatus::Removed)) {
+            return;
+        }
+        let last = self.record.requests.get(&Kind::Remove);
+        let due = last.map(|last| last.latest().plus(self.settings.pause(last.step.saturating_sub(1))));
+        match due.filter(|due| *due > self.now) {
+            Some(due) => self.look_again(due.since(self.now)),
+            None => self.ask_settled(Kind::Remove, Work::Remove(Scope::Unfinished)),
+        }
+    }
+
+    fn give_up(&mut self, missing: &Indices, sightings: &Sightings<'_>) {
+        let said = format!("activeDeadlineSeconds has passed; not submitted any more: {}", jobs(missing.len()));
+        let mut say = ("DeadlineExceeded", said);
+        if self.in_flight(Kind::Submit).is_none() {
+            match self.prove_given_up(missing, sightings) {
+                Ok(()) => {
+                    let given_up = u32::try_from(missing.len()).unwrap_or(u32::MAX);
+                    self.known.given_up = given_up;
+                    if let Some(known) = &mut self.record.known {
+                        known.given_up = given_up;
+                    }
+                    self.complete();
+                }
+                Err(doubt) => {
+                    let since = self.record.attempts.iter().map(|attempt| judge::dead_at(attempt, self.settings)).max();
+                    let (reason, message) = self.dispel(&doubt, since.unwrap_or(self.now));
+                    if reason != "Asking" {
+                        say = (reason, message);
+                    }
+                }
+            }
+        }
+        self.say(ConditionType::Submitted, ConditionStatus::False, say.0, &say.1);
+    }
+
+    /// Whether none of the missing jobs can still be accepted: never tried, or proved to have come to nothing.
+    fn prove_given_up(&self, missing: &Indices, sightings: &Sightings<'_>) -> Result<(), Doubt> {
+        let facts = self.facts;
+        let untouched = |index: &Index| !self.record.attempted.contains(*index) && sightings.of(*index).is_empty();
+        let fresh: Indices = missing.iter().filter(untouched).collect();
+        let untried = judge::never_attempted(&facts.object, &self.record, facts.past, &fresh, self.rules).is_ok();
+        let in_doubt = if untried { missing.without(&fresh) } else { missing.clone() };
+        if in_doubt.is_empty() || !self.rules.prove_given_up {
+            return Ok(());
+        }
+        judge::prove_never_accepted(
+            &facts.object,
+            &self.record,
+            facts.past,
+            &in_doubt,
+            &facts.evidence,
+            sightings,
+            self.settings,
+            self.rules,
+        )
+        .map(drop)
+    }
+
+    /// After `ttlSecondsAfterFinished` the object goes, but not before its output is here.
+    pub(super) fn leave(&mut self) {
+        let ttl = self.facts.object.spec.as_ref().ok().and_then(|spec| spec.ttl);
+        let told = self.conditions.is_true(ConditionType::Complete) || self.conditions.is_true(ConditionType::Failed);
+        let (Some(ttl), Some(completed), true) = (ttl, self.known.completed, told) else {
+            return;
+        };
+        if self.record.jobs.values().any(Job::has_output) {
+            return;
+        }
+        let due = completed.plus(ttl);
+        if due > self.now {
+            self.look_again(due.since(self.now));
+        } else {
+            self.ask(Kind::DeleteObject, Work::DeleteObject);
+        }
+    }
+}

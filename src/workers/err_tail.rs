@@ -1,0 +1,112 @@
+//! The end of what a failed job wrote to its `err`, for those who only look at the HTCJob.
+
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+
+/// Most lines that are kept.
+const LINES: usize = 10;
+/// Most bytes that are kept: an Event's message has room for 1024.
+const BYTES: usize = 512;
+/// Bytes that are read, from the end.
+const READ: u64 = 4096;
+/// Between two lines: a line break would let a job write lines of its own into the operator's log.
+const BETWEEN: &str = " | ";
+/// What was left out before.
+const CUT: &str = "…";
+
+/// The last lines of a file; none if it is empty, or no plain file: what a job may have put in its place, a link or a pipe,
+/// is neither followed nor waited for.
+pub(super) fn err_tail(path: &Path) -> Option<String> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let mut file = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
+    let metadata = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
+    file.seek(SeekFrom::Start(metadata.len().saturating_sub(READ))).ok()?;
+    let mut bytes = Vec::new();
+    file.take(READ).read_to_end(&mut bytes).ok()?;
+    last_lines(&String::from_utf8_lossy(&bytes))
+}
+
+fn last_lines(text: &str) -> Option<String> {
+    let all: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
+    let lines = all.get(all.len().saturating_sub(LINES)..).unwrap_or_default();
+    let shown: String = lines.join(BETWEEN).chars().map(harmless).collect();
+    let start = shown.len().saturating_sub(BYTES);
+    if start == 0 {
+        return Some(shown).filter(|shown| !shown.is_empty());
+    }
+    let start = (start + CUT.len()..shown.len()).find(|at| shown.is_char_boundary(*at))?;
+    Some(format!("{CUT}{}", &shown[start..]))
+}
+
+/// A character that neither steers a terminal nor turns or hides text.
+fn harmless(c: char) -> char {
+    match c {
+        '\t' => ' ',
+        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' => '\u{fffd}',
+        c if c.is_control() => '\u{fffd}',
+        c => c,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn of(contents: &[u8]) -> Option<String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("err");
+        std::fs::write(&path, contents).unwrap();
+        err_tail(&path)
+    }
+
+    #[test]
+    fn the_last_lines_are_kept() {
+        assert_eq!(of(b"one\ntwo\r\n\n  three  \n"), Some("one | two |   three".to_owned()));
+        let many: Vec<String> = (1..=30).map(|line| format!("line {line}")).collect();
+        let kept = of(many.join("\n").as_bytes()).unwrap();
+        assert!(kept.starts_with("line 21 | ") && kept.ends_with(" | line 30"), "{kept}");
+        assert_eq!(of(b""), None);
+        assert_eq!(of(b"\n \n"), None);
+    }
+
+    #[test]
+    fn it_is_short_whatever_was_written() {
+        for contents in ["x".repeat(100_000), "é".repeat(3000), "𝄞\n".repeat(3000), "é".repeat(256), "é".repeat(257)]
+        {
+            let kept = of(contents.as_bytes()).unwrap();
+            assert!(kept.len() <= BYTES && kept.len() > BYTES - 8 || contents.starts_with('𝄞'), "{}", kept.len());
+            assert!(kept.len() <= BYTES);
+        }
+        let mut sparse = vec![0; 50_000_000];
+        sparse.extend(b"\nthe end");
+        assert!(of(&sparse).unwrap().ends_with(" | the end"));
+    }
+
+    #[test]
+    fn nothing_in_it_harms_a_terminal_or_a_log() {
+        let kept = of(b"\x1b[31mred\x1b[0m\x07 \xff\xfe \xe2\x80\xaeturned\x00\x0b\tINFO a\rb\x85\xc2\x85").unwrap();
+        assert!(kept.chars().all(|c| !c.is_control()), "{kept:?}");
+        assert!(kept.contains("[31mred") && kept.contains("turned") && !kept.contains('\u{202e}'), "{kept:?}");
+        assert!(!of(b"a\nb").unwrap().contains('\n'));
+    }
+
+    #[test]
+    fn what_is_no_plain_file_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::write(at("secret"), "secret").unwrap();
+        symlink(at("secret"), at("link")).unwrap();
+        symlink(at("missing"), at("dangling")).unwrap();
+        std::fs::create_dir(at("folder")).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, at("pipe"), Mode::RUSR | Mode::WUSR).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+        for name in ["link", "dangling", "folder", "pipe", "socket", "nothing"] {
+            assert_eq!(err_tail(&at(name)), None, "{name}");
+        }
+    }
+}

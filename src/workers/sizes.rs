@@ -1,0 +1,212 @@
+//! How much goes into one call of a tool, as far as HTCondor's answers have taught.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use super::{Job, Limits};
+use crate::machine::request::{SubmitPermit, Work};
+use crate::machine::{Kind, Timestamp, Uid};
+
+/// A request that touches more jobs than this is served beside the others, so that it holds none of them up: a submission
+/// of 200 jobs takes less than a second.
+pub(super) const LARGE: usize = 200;
+
+/// Most jobs of all small requests in one submission. A larger one would be little faster for each job, and keep those that
+/// come meanwhile waiting.
+const SMALL_TOGETHER: usize = 2 * LARGE;
+
+/// By this much sizes shrink. By a half would be nearer to what is possible; but each failure costs an attempt that must be
+/// judged, and a pause that doubles.
+const SHRINK: usize = 4;
+
+/// What has failed goes with this many times fewer than the last time: 50, 6, 1. So after at most two more tries it goes
+/// alone, and those that it has spoilt the try for are then through.
+const FEWER: usize = 8;
+
+/// Most requests whose company is remembered.
+const REMEMBERED: usize = 10_000;
+
+/// What a failing `condor_submit` says about size. The words are the same in 23.9 and 25.14: `Number of submitted jobs would
+/// exceed MAX_JOBS_PER_SUBMISSION`, or another of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// These were too many at once; fewer will be taken.
+    TooMany,
+    /// The queue is as full as it may be, for this user or at all; it has room when jobs leave.
+    Full,
+    /// Something else, or what cannot be made smaller.
+    Other,
+}
+
+/// Sizes, learned and kept for the operator's life.
+#[derive(Debug)]
+pub struct Sizes {
+    limits: Limits,
+    /// Time after which larger submissions are tried again.
+    forget: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Most jobs in one submission.
+    jobs: usize,
+    /// When it may grow by itself.
+    grows: Option<Timestamp>,
+    /// With how many others a request that had failed went last.
+    company: HashMap<(Uid, Kind), usize>,
+}
+
+/// How many jobs a request touches, as far as that is known.
+pub(super) fn touches(job: &Job) -> usize {
+    match &job.request.work {
+        Work::Submit(indices, _) | Work::Fetch(indices) | Work::Tidy(indices) => indices.len(),
+        Work::Remove(_) | Work::Hold | Work::Release => job.plan.as_ref().map_or(0, |plan| plan.queue as usize),
+        Work::AttachFinalizer | Work::ReleaseFinalizer(_) | Work::DeleteObject => 0,
+    }
+}
+
+fn failed_before(job: &Job) -> bool {
+    job.request.alone || matches!(&job.request.work, Work::Submit(_, SubmitPermit::Again(_)))
+}
+
+impl Sizes {
+    /// Begins with what the settings allow; after `forget` without a refusal, more is tried again.
+    #[must_use]
+    pub fn new(limits: Limits, forget: Duration) -> Self {
+        let state = State { jobs: limits.jobs, grows: None, company: HashMap::new() };
+        Self { limits, forget, state: Mutex::new(state) }
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+        work(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Most jobs in one submission.
+    pub fn jobs(&self, now: Timestamp) -> usize {
+        self.with(|state| {
+            if state.grows.is_some_and(|grows| grows <= now) {
+                state.jobs = (state.jobs * 2).min(self.limits.jobs);
+                state.grows = (state.jobs < self.limits.jobs).then(|| now.plus(self.forget));
+            }
+            state.jobs
+        })
+    }
+
+    /// Most jobs in one batch of requests of which the first is this one.
+    pub(super) fn together(&self, first: &Job, now: Timestamp) -> usize {
+        let jobs = if matches!(first.request.work, Work::Submit(..)) { self.jobs(now) } else { self.limits.jobs };
+        if touches(first) > LARGE { jobs } else { jobs.min(SMALL_TOGETHER) }
+    }
+
+    /// Most requests in a batch that this one is part of.
+    pub(super) fn room(&self, job: &Job) -> usize {
+        if !failed_before(job) {
+            return self.limits.objects;
+        }
+        let key = (job.request.key.uid.clone(), job.request.key.kind);
+        let last = self.with(|state| state.company.get(&key).copied()).unwrap_or(self.limits.objects);
+        (last / FEWER).max(1)
+    }
+
+    /// These go together.
+    pub(super) fn taken(&self, batch: &[Job]) {
+        self.with(|state| {
+            if state.company.len() > REMEMBERED {
+                state.company.clear();
+            }
+            for job in batch.iter().filter(|job| failed_before(job)) {
+                state.company.insert((job.request.key.uid.clone(), job.request.key.kind), batch.len());
+            }
+        });
+    }
+
+    /// A submission of so many jobs was taken.
+    pub(super) fn accepted(&self, jobs: usize) {
+        self.with(|state| {
+            // Where the queue was full, it no longer is.
+            if state.grows.is_none() && jobs * 2 > state.jobs {
+                state.jobs = (state.jobs * 2).min(self.limits.jobs);
+            }
+        });
+    }
+
+    /// A submission of so many jobs was killed at its time limit: fewer may be taken in time.
+    pub(super) fn took_too_long(&self, jobs: usize) {
+        self.with(|state| {
+            if jobs > LARGE {
+                state.jobs = state.jobs.min(jobs / SHRINK);
+                tracing::info!(jobs = state.jobs, "most jobs in one submission from now on, as {jobs} took too long");
+            }
+        });
+    }
+
+    /// A submission of so many jobs failed with these words.
+    pub(super) fn refused(&self, words: &str, jobs: usize, now: Timestamp) -> Refusal {
+        let refusal = if words.contains("would exceed MAX_JOBS_PER_SUBMISSION") && jobs > 1 {
+            Refusal::TooMany
+        } else if words.contains("would exceed MAX_JOBS_") {
+            Refusal::Full
+        } else {
+            return Refusal::Other;
+        };
+        self.with(|state| {
+            state.jobs = state.jobs.min(jobs / SHRINK).max(1);
+            if refusal == Refusal::TooMany {
+                state.grows = Some(now.plus(self.forget));
+            }
+            tracing::info!(jobs = state.jobs, "most jobs in one submission from now on, as the schedd refuses {jobs}");
+        });
+        refusal
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FORGET: Duration = Duration::from_secs(600);
+    const TOO_MANY: &str = "ERROR: Failed to create proc Number of submitted jobs would exceed MAX_JOBS_PER_SUBMISSION";
+    const FULL: &str = "ERROR: Failed to create proc Number of submitted jobs would exceed MAX_JOBS_PER_OWNER";
+
+    fn sizes() -> Sizes {
+        let limit = Duration::from_secs(60);
+        Sizes::new(Limits { objects: 50, jobs: 2000, submit: limit, transfer_together: limit, keep_free: 0 }, FORGET)
+    }
+
+    #[test]
+    fn too_many_at_once_become_fewer_and_slowly_more() {
+        let (sizes, now) = (sizes(), Timestamp(0));
+        assert_eq!(sizes.refused(TOO_MANY, 2000, now), Refusal::TooMany);
+        assert_eq!(sizes.jobs(now), 500);
+        sizes.accepted(500);
+        assert_eq!(sizes.jobs(now.plus(FORGET / 2)), 500, "what fits is kept to");
+        assert_eq!(sizes.jobs(now.plus(FORGET)), 1000);
+        assert_eq!(sizes.refused(TOO_MANY, 4, now), Refusal::TooMany);
+        assert_eq!(sizes.jobs(now), 1);
+        assert_eq!(sizes.refused(TOO_MANY, 1, now), Refusal::Full, "none can be taken");
+        assert_eq!(sizes.jobs(now), 1);
+    }
+
+    #[test]
+    fn a_full_queue_takes_more_as_soon_as_it_takes_any() {
+        let (sizes, now) = (sizes(), Timestamp(0));
+        for expected in [500, 125, 31] {
+            assert_eq!(sizes.refused(FULL, sizes.jobs(now), now), Refusal::Full);
+            assert_eq!(sizes.jobs(now), expected);
+        }
+        sizes.accepted(1);
+        assert_eq!(sizes.jobs(now), 31, "a small one shows nothing");
+        for expected in [62, 124, 248, 496, 992, 1984, 2000, 2000] {
+            sizes.accepted(sizes.jobs(now));
+            assert_eq!(sizes.jobs(now), expected);
+        }
+        assert_eq!(sizes.refused("ERROR: No such directory", 2000, now), Refusal::Other);
+        assert_eq!(sizes.jobs(now), 2000);
+        sizes.took_too_long(50);
+        assert_eq!(sizes.jobs(now), 2000, "that was not for its size");
+        sizes.took_too_long(2000);
+        assert_eq!(sizes.jobs(now), 500);
+    }
+}

@@ -1,0 +1,118 @@
+//! Measures the operator beside HTCondor's own tools with the same files in the same run: real API server, real pool.
+//!
+//! It is a crate of its own because it needs a Kubernetes client, which `testbed` and all who use it can do without. The
+//! rooms: `bed` has the servers and the operator; `watch` is what one watch of the API server has shown; `tools` counts the
+//! operator's calls; `raw` does the same work by hand; `rows` are the measurements; [`Report`] says what came of them.
+
+mod bed;
+mod cluster;
+mod error;
+mod raw;
+mod report;
+mod rows;
+mod svg;
+mod tools;
+mod usage;
+mod watch;
+
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use testbed::Version;
+
+use bed::Bed;
+pub use error::{Error, Result};
+pub use report::{Line, Report};
+pub use svg::Chart;
+
+/// What is measured, and how much of it.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The operator's program.
+    pub program: PathBuf,
+    /// The CustomResourceDefinition.
+    pub crd: String,
+    /// Which HTCondor.
+    pub version: Version,
+    /// Which rows; 7 takes some ten minutes.
+    pub rows: BTreeSet<u8>,
+    /// Row 1: HTCJobs created at once. Row 3 deletes as many as the last.
+    pub at_once: Vec<u32>,
+    /// Row 2: jobs of the large HTCJob.
+    pub queue: u32,
+    /// Row 4: HTCJobs whose ends are seen.
+    pub ends: u32,
+    /// Row 4: seconds over which they end; two of the tracker's intervals.
+    pub spread: u32,
+    /// Rows 5, 6 and 8: finished HTCJobs.
+    pub finished: Vec<u32>,
+    /// Rows 5 and 8: how long it is looked on.
+    pub window: Duration,
+    /// Row 7: jobs of the huge HTCJob.
+    pub huge: u32,
+}
+
+impl Options {
+    /// Rows 1 to 6 and 8, with the numbers that the aims are about.
+    #[must_use]
+    pub fn new(program: PathBuf, crd: String) -> Self {
+        Self {
+            program,
+            crd,
+            version: Version::Trixie,
+            rows: [1, 2, 3, 4, 5, 6, 8].into(),
+            at_once: vec![100, 1000],
+            queue: 1000,
+            ends: 100,
+            spread: 40,
+            finished: vec![1000, 3000, 10_000],
+            window: Duration::from_mins(1),
+            huge: 100_000,
+        }
+    }
+}
+
+type Measurement = fn(&mut Bed, &raw::Raw, &Options, &mut Report) -> Result<()>;
+
+/// Measures; a row that cannot be measured does not stop the others.
+pub fn measure(options: &Options) -> Result<Report> {
+    let mut report =
+        Report { conditions: format!("{}; HTCondor of {}", report::machine(), options.version), ..Report::default() };
+    say("starting etcd, kube-apiserver, an HTCondor pool and the operator");
+    let mut bed = Bed::start(&options.program, &options.crd, options.version)?;
+    let raw = bed.by_hand()?;
+    let measurements: [(&[u8], Measurement); 5] = [
+        (&[1, 3], rows::at_once::measure),
+        (&[2], rows::queue::measure),
+        (&[4], rows::ends::measure),
+        (&[7], rows::huge::measure),
+        (&[5, 6, 8], rows::finished::measure),
+    ];
+    for (rows, measurement) in measurements {
+        let wanted: Vec<String> = rows.iter().filter(|row| options.rows.contains(row)).map(u8::to_string).collect();
+        if wanted.is_empty() {
+            continue;
+        }
+        let name = wanted.join(", ");
+        if let Err(error) = measurement(&mut bed, &raw, options, &mut report) {
+            say(&format!(
+                "row {name} could not be measured: {error}\nthe operator's log ends with\n{}",
+                bed.log_tail()
+            ));
+            report.failed.push((name, error.to_string()));
+        }
+    }
+    bed.stop_operator()?;
+    Ok(report)
+}
+
+/// One line of progress, with the time since the first.
+pub(crate) fn say(line: &str) {
+    static BEGAN: OnceLock<Instant> = OnceLock::new();
+    let began = *BEGAN.get_or_init(Instant::now);
+    // Whoever reads it may have stopped reading.
+    let _ = writeln!(std::io::stderr(), "[{:4.0} s] {line}", began.elapsed().as_secs_f64());
+}

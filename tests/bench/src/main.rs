@@ -1,0 +1,79 @@
+//! `bench`: measures, prints the table, and leaves it with JSON and curves in a folder.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool")]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use bench::{Error, Options, Result, measure};
+use clap::{Parser, ValueEnum};
+use testbed::Version;
+
+/// Measures the operator beside HTCondor's own tools, on real servers.
+#[derive(Parser)]
+struct Cli {
+    /// The operator's program, built with --release.
+    program: PathBuf,
+    /// Folder with the CustomResourceDefinition `htcjobs.htc.cern.ch.yaml`.
+    #[arg(long, default_value = "crd")]
+    crd: PathBuf,
+    /// Folder for the table, the JSON and the curves.
+    #[arg(long, default_value = "target/bench")]
+    out: PathBuf,
+    /// Which rows; without it all but 7, which takes long.
+    #[arg(long, value_delimiter = ',')]
+    rows: Vec<u8>,
+    /// Row 7 too.
+    #[arg(long)]
+    full: bool,
+    /// Which HTCondor.
+    #[arg(long, value_enum, default_value = "trixie")]
+    version: Pool,
+    /// Rows 5, 6 and 8: numbers of finished HTCJobs, growing.
+    #[arg(long, value_delimiter = ',')]
+    finished: Vec<u32>,
+    /// Row 7: jobs of the huge HTCJob.
+    #[arg(long)]
+    huge: Option<u32>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Pool {
+    Trixie,
+    Sid,
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<()> {
+    let path = cli.crd.join("htcjobs.htc.cern.ch.yaml");
+    let crd = std::fs::read_to_string(&path).map_err(|source| Error::File { doing: "read", path, source })?;
+    let mut options = Options::new(cli.program, crd);
+    if !cli.rows.is_empty() {
+        options.rows = cli.rows.into_iter().collect();
+    }
+    if cli.full {
+        options.rows.insert(7);
+    }
+    if !cli.finished.is_empty() {
+        options.finished = cli.finished;
+    }
+    options.huge = cli.huge.unwrap_or(options.huge);
+    options.version = match cli.version {
+        Pool::Trixie => Version::Trixie,
+        Pool::Sid => Version::Sid,
+    };
+    let report = measure(&options)?;
+    report.write(&cli.out)?;
+    println!("\n{}", report.markdown());
+    println!("The table, the JSON and the curves are in {}.", cli.out.display());
+    let failed: Vec<&str> = report.failed.iter().map(|(row, _)| row.as_str()).collect();
+    if failed.is_empty() { Ok(()) } else { Err(Error::Rows(format!("row {}", failed.join(", ")))) }
+}

@@ -1,0 +1,111 @@
+//! Row 4: from a job's end to the status that counts it, without callbacks.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use super::{LONG, percentile, real, seconds};
+use crate::bed::Bed;
+use crate::cluster::htcjob;
+use crate::error::{Doing as _, Error, Result};
+use crate::raw::Raw;
+use crate::report::{Line, Report};
+use crate::svg::Chart;
+use crate::{Options, say};
+
+/// So many jobs start in a second.
+const STARTS: u32 = 5;
+/// How often somebody looks by hand.
+const LOOK: Duration = Duration::from_secs(1);
+
+pub(crate) fn measure(bed: &mut Bed, _: &Raw, options: &Options, report: &mut Report) -> Result<()> {
+    let count = options.ends;
+    say(&format!("row 4: the ends of {count} jobs"));
+    bed.pool.set_start(true)?;
+    let namespace = bed.namespace()?;
+    let jobs = (0..count).map(|number| {
+        let source = format!("sleep {}\necho \"$EPOCHREALTIME\"", count / STARTS + options.spread * number / count);
+        htcjob(&format!("end{number}"), 1, &source)
+    });
+    bed.cluster.create(&namespace, jobs)?;
+    let over = AtomicBool::new(false);
+    let (finished, looks) = thread::scope(|scope| {
+        let looks = scope.spawn(|| look(bed, &over));
+        let wanted = count as usize;
+        let finished = bed.cluster.seen.wait("all to end", &namespace, LONG, |tally| tally.finished == wanted);
+        over.store(true, Ordering::Relaxed);
+        (finished, looks.join())
+    });
+    finished?;
+    let looks = looks.map_err(|_| Error::Unexpected("the looks by hand came to no end".to_owned()))??;
+    bed.pool.set_start(false)?;
+    let (mut ours, mut hand) = (Vec::new(), Vec::new());
+    for (name, shown) in bed.cluster.seen.all(&namespace) {
+        let path = bed.data.join("htc_out").join(&namespace).join(&name).join("latest/0/out");
+        let text = std::fs::read_to_string(&path).doing("read the output", &path)?;
+        let ended =
+            text.trim().parse::<f64>().map_err(|_| Error::Unexpected(format!("the output of {name} is {text:?}")))?;
+        let after =
+            |at: SystemTime| at.duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |at| at.as_secs_f64()) - ended;
+        ours.extend(shown.ended_at.map(after));
+        hand.extend(looks.get(&format!("{namespace}/{name}")).copied().map(after));
+    }
+    ours.sort_by(f64::total_cmp);
+    hand.sort_by(f64::total_cmp);
+    let curve = |values: &[f64]| {
+        let all = real(values.len());
+        values.iter().copied().zip((1..).map(|place| 100.0 * real(place) / all)).collect()
+    };
+    report.charts.push((
+        "ends.svg",
+        Chart {
+            title: "from a job's end to the status that counts it".to_owned(),
+            x: "seconds".to_owned(),
+            y: "% of jobs".to_owned(),
+            curves: vec![
+                ("operator (asks every 20 s)".to_owned(), curve(&ours)),
+                ("condor_q once a second".to_owned(), curve(&hand)),
+            ],
+        },
+    ));
+    let (p50, p99) = (percentile(&ours, 0.5), percentile(&ours, 0.99));
+    let (hand50, hand99) = (percentile(&hand, 0.5), percentile(&hand, 0.99));
+    say(&format!("row 4: p50 {}, p99 {}", seconds(p50), seconds(p99)));
+    report.lines.push(Line {
+        row: 4,
+        what: format!("the last line of {count} payloads to the status, without callbacks (asked every 20 s)"),
+        operator: format!("p50 {}, p99 {}", seconds(p50), seconds(p99)),
+        raw: format!(
+            "condor_q once a second ({} of them seen) p50 {}, p99 {}",
+            hand.len(),
+            seconds(hand50),
+            seconds(hand99)
+        ),
+        numbers: [
+            ("jobs", f64::from(count)),
+            ("p50Seconds", p50),
+            ("p99Seconds", p99),
+            ("byHandP50Seconds", hand50),
+            ("byHandP99Seconds", hand99),
+        ]
+        .into(),
+        ..Line::default()
+    });
+    bed.clear(&namespace)
+}
+
+/// When condor_q, asked by hand, first shows each job as completed, by its batch name.
+fn look(bed: &Bed, over: &AtomicBool) -> Result<HashMap<String, SystemTime>> {
+    let mut seen = HashMap::new();
+    while !over.load(Ordering::Relaxed) {
+        let arguments = ["-allusers", "-constraint", "JobStatus == 4", "-af", "JobBatchName"];
+        let answer = bed.pool.tool("condor_q", &arguments)?;
+        let now = SystemTime::now();
+        for name in answer.lines() {
+            seen.entry(name.trim().to_owned()).or_insert(now);
+        }
+        thread::sleep(LOOK);
+    }
+    Ok(seen)
+}

@@ -1,0 +1,127 @@
+//! An image registry on loopback, without TLS and without accounts.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::account::Account;
+use crate::assets::Assets;
+use crate::error::{Error, Result};
+use crate::owned::{Owned, Spec};
+use crate::ports::Port;
+use crate::scratch::Scratch;
+use crate::tool::run_ok;
+use crate::wait::wait_for;
+
+/// Less than a second on a quiet machine.
+const READY: Duration = Duration::from_secs(60);
+/// For one request, or one tool.
+const CALL: Duration = Duration::from_mins(1);
+
+const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+
+/// A running registry; ends with this value.
+#[derive(Debug)]
+pub struct Registry {
+    // Fields drop in this order: the server before its folder.
+    server: Owned,
+    port: Port,
+    scratch: Scratch,
+}
+
+impl Registry {
+    /// Starts a registry without images.
+    pub fn start(assets: &Assets) -> Result<Self> {
+        assets.must_be_reachable()?;
+        let scratch = Scratch::new()?;
+        let port = Port::reserve()?;
+        let store = scratch.dir("store")?;
+        let config = format!(
+            "version: 0.1\nlog:\n  level: warn\nstorage:\n  filesystem:\n    rootdirectory: {}\nhttp:\n  addr: 127.0.0.1:{}\n",
+            store.display(),
+            port.number
+        );
+        let file = scratch.path().join("config.yml");
+        Account::unprivileged().write(&file, config, 0o644)?;
+        let server = Spec::new(assets.registry(), scratch.path().join("registry.log")).arg("serve").arg(&file);
+        let registry = Self { server: Owned::spawn(&server)?, port, scratch };
+        wait_for("the image registry", READY, || request(&["--head", &registry.url("")]))
+            .map_err(|error| registry.server.must_run().err().unwrap_or(error))?;
+        Ok(registry)
+    }
+
+    /// What stands before the name of an image in it: `127.0.0.1:port`.
+    #[must_use]
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port.number)
+    }
+
+    /// Makes an image with one layer from an unpacked root folder; gives its digest. `name` is as in `team/tiny`.
+    pub fn push(&self, name: &str, tag: &str, root: &Path) -> Result<String> {
+        let layer = self.scratch.path().join("layer.tar");
+        let mut tar = Command::new("tar");
+        tar.args(["--create", "--sort=name", "--owner=0", "--group=0", "--mtime=@0", "--file"]).arg(&layer);
+        run_ok("packing an image", tar.arg("--directory").arg(root).arg("."), "", CALL)?;
+        let (layer_digest, layer_size) = self.upload(name, &layer)?;
+        let architecture = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
+        let config = format!(
+            r#"{{"architecture":"{architecture}","os":"linux","config":{{}},"rootfs":{{"type":"layers","diff_ids":["{layer_digest}"]}}}}"#
+        );
+        let (config_digest, config_size) = self.upload(name, &self.file("config.json", &config)?)?;
+        let manifest = format!(
+            r#"{{"schemaVersion":2,"mediaType":"{MANIFEST}",
+"config":{{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"{config_digest}","size":{config_size}}},
+"layers":[{{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":"{layer_digest}","size":{layer_size}}}]}}"#
+        );
+        let manifest = self.file("manifest.json", &manifest)?;
+        put(&self.url(&format!("{name}/manifests/{tag}")), MANIFEST, &manifest)?;
+        digest(&manifest)
+    }
+
+    /// Uploads a blob; gives its digest and its size.
+    fn upload(&self, name: &str, blob: &Path) -> Result<(String, u64)> {
+        let answer = request(&["--request", "POST", "--include", &self.url(&format!("{name}/blobs/uploads/"))])?;
+        let place = answer.lines().find_map(|line| {
+            let (field, value) = line.split_once(':')?;
+            field.eq_ignore_ascii_case("location").then(|| value.trim().to_owned())
+        });
+        let place = place.ok_or_else(|| Error::Machine {
+            problem: format!("the image registry's answer to an upload has no Location: {answer}"),
+            remedy: "look into its log".to_owned(),
+        })?;
+        let digest = digest(blob)?;
+        let and = if place.contains('?') { '&' } else { '?' };
+        put(&format!("{place}{and}digest={digest}"), "application/octet-stream", blob)?;
+        let size = fs::metadata(blob).map_or(0, |file| file.len());
+        Ok((digest, size))
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://{}/v2/{path}", self.address())
+    }
+
+    fn file(&self, name: &str, text: &str) -> Result<std::path::PathBuf> {
+        let path = self.scratch.path().join(name);
+        Account::unprivileged().write(&path, text, 0o644)?;
+        Ok(path)
+    }
+}
+
+fn put(url: &str, kind: &str, file: &Path) -> Result<()> {
+    let (kind, data) = (format!("Content-Type: {kind}"), format!("@{}", file.display()));
+    request(&["--request", "PUT", "--header", &kind, "--data-binary", &data, url]).map(drop)
+}
+
+/// No proxy of this machine stands between the test bed and itself.
+fn request(arguments: &[&str]) -> Result<String> {
+    let mut curl = Command::new("curl");
+    curl.args(["--silent", "--show-error", "--fail-with-body", "--noproxy", "*"]).args(arguments);
+    run_ok("asking the image registry", &mut curl, "", CALL)
+}
+
+/// A file's digest as registries write it.
+fn digest(file: &Path) -> Result<String> {
+    let line = run_ok("computing a digest", Command::new("sha256sum").arg(file), "", CALL)?;
+    Ok(format!("sha256:{}", line.split_whitespace().next().unwrap_or_default()))
+}
