@@ -1,5 +1,6 @@
 //! Every setting of the operator: flags, environment variables, defaults and units.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -170,6 +171,37 @@ pub struct Config {
     #[arg(long, env = "HTC_BATCH_JOBS", default_value_t = 2000)]
     pub batch_jobs: usize,
 
+    /// Where jobs report to when they begin and end: the URL of this operator's receiver as worker nodes reach it. Without it
+    /// they report nothing, and HTCondor is asked as ever.
+    #[arg(long, env = "HTC_CALLBACK_URL")]
+    pub callback_url: Option<String>,
+
+    /// Address and port of the receiver, `POST /cloudevents`. Without it nothing is taken in.
+    #[arg(long, env = "HTC_CALLBACK_LISTEN")]
+    pub callback_listen: Option<SocketAddr>,
+
+    /// `source` of the events that jobs send.
+    #[arg(long, env = "HTC_CALLBACK_SOURCE", default_value = "cern.ch")]
+    pub callback_source: String,
+
+    /// File with the keys of the jobs' tokens, one a line: the first signs, each is accepted. Without it they are in the
+    /// Secret `<operator name>-callback-keys`, which the operator makes.
+    #[arg(long, env = "HTC_CALLBACK_KEY_FILE")]
+    pub callback_key_file: Option<PathBuf>,
+
+    /// The receiver's certificate and what leads to its issuer, PEM. With it the receiver speaks TLS only. It is read again
+    /// when it changes.
+    #[arg(long, env = "HTC_CALLBACK_TLS_CERT", requires = "callback_tls_key")]
+    pub callback_tls_cert: Option<PathBuf>,
+
+    /// The key of that certificate, PEM.
+    #[arg(long, env = "HTC_CALLBACK_TLS_KEY", requires = "callback_tls_cert")]
+    pub callback_tls_key: Option<PathBuf>,
+
+    /// Address and port of `/healthz`, `/readyz` and `/metrics`. Without it they are not served.
+    #[arg(long, env = "HTC_HTTP_LISTEN")]
+    pub http_listen: Option<SocketAddr>,
+
     /// Most HTCJobs that are worked on at once.
     #[arg(long, env = "HTC_CONCURRENCY", default_value_t = 32)]
     pub concurrency: u16,
@@ -206,6 +238,17 @@ impl Config {
         }
         if self.lease_duration.subsec_nanos() != 0 || self.lease_duration.is_zero() {
             return Err("--lease-duration must be whole seconds".to_owned());
+        }
+        if let Some(url) = &self.callback_url {
+            let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://")).unwrap_or_default();
+            let plain = |c: char| c.is_ascii_alphanumeric() || "-._~:/[]%".contains(c);
+            if rest.is_empty() || rest.starts_with('/') || url.len() > 1024 || !rest.chars().all(plain) {
+                return Err(format!("--callback-url {url}: write http:// or https://, a host and a path"));
+            }
+        }
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-._~:/".contains(c);
+        if !(1..=256).contains(&self.callback_source.len()) || !self.callback_source.chars().all(plain) {
+            return Err("--callback-source must be 1 to 256 letters, digits and -._~:/".to_owned());
         }
         if self.housekeeping.is_zero() {
             return Err("--housekeeping must not be zero".to_owned());

@@ -121,6 +121,7 @@ impl Candidate {
         loop {
             let pause = match self.try_to_lead(ledger, fence).await? {
                 Ok((lease, holder)) => {
+                    crate::health::leading();
                     tracing::info!(identity = %self.identity, lease = %self.name(), ledger = ledger.id(), "this operator leads");
                     return Ok(Leader { candidate: self, lease, holder });
                 }
@@ -146,6 +147,7 @@ impl Candidate {
     fn tell(&self, obstacle: &Obstacle) {
         match obstacle {
             Obstacle::Held(holder) => {
+                crate::health::standing_by();
                 tracing::info!(lease = %self.name(), %holder, "standing by: another operator leads");
             }
             Obstacle::Api(message) => tracing::warn!(lease = %self.name(), %message, "cannot take the Lease yet"),

@@ -8,11 +8,13 @@
 //! - [`condor`]: HTCondor through its own tools, and the only place where processes are started.
 //! - [`workers`]: carry out what was decided, in batches, in the machine's order.
 //! - [`tracker`]: asks HTCondor about all jobs at once.
+//! - [`receiver`]: takes in what jobs report of themselves; answers who asks how the operator is.
 //! - [`controller`]: watches, gathers, decides, commits, hands over, publishes; the only place that writes to Kubernetes.
 //! - [`operator`] puts them together; [`check`] looks whether they could work.
 //!
-//! Beside them: [`config`], [`clock`], [`fence`] (may this operator act?), [`lease`] (does it lead?), [`orphans`] (jobs
-//! without an object), [`retention`] (what is left of objects that are gone), [`retry`] (growing pauses), [`telemetry`], and for tests [`failpoint`].
+//! Beside them: [`config`], [`clock`], [`fence`] (may this operator act?), [`health`] (is it ready?), [`key`] (tokens of
+//! jobs), [`lease`] (does it lead?), [`metrics`], [`orphans`] (jobs without an object), [`retention`] (what is left of objects
+//! that are gone), [`retry`] (growing pauses), [`telemetry`], and for tests [`failpoint`].
 
 pub mod api;
 pub mod check;
@@ -22,11 +24,15 @@ pub mod config;
 pub mod controller;
 pub mod failpoint;
 pub mod fence;
+pub mod health;
+pub mod key;
 pub mod lease;
 pub mod ledger;
 pub mod machine;
+pub mod metrics;
 pub mod operator;
 pub mod orphans;
+pub mod receiver;
 pub mod retention;
 pub mod retry;
 pub mod telemetry;

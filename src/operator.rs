@@ -16,13 +16,15 @@ use crate::condor::{Schedd, Tools};
 use crate::config::Config;
 use crate::controller::{self, API_LIMIT, Context, Publisher};
 use crate::fence::Fence;
+use crate::key::Keys;
 use crate::lease::{self, Candidate, Leader, Place};
 use crate::ledger::{Ledger, LedgerError};
 use crate::machine::ScheddName;
+use crate::receiver::{Certificate, ListenError, Port, Receiver, monitor};
 use crate::retention::Keeper;
 use crate::retry::Pauses;
 use crate::tracker::Tracker;
-use crate::workers::{Limits, Planner, Registry, Shared, Sizes, Workers};
+use crate::workers::{Limits, Planner, Registry, Reporting, Shared, Sizes, Workers};
 
 /// How long the batches under way may take to end once the operator is told to stop.
 const DRAIN: Duration = Duration::from_secs(4);
@@ -52,6 +54,9 @@ pub enum StartError {
     /// Something that runs for as long as the operator does ended.
     #[error("the {0} ended unasked (see the log above); the operator stops, to be started again")]
     Failed(&'static str),
+    /// A port.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
     /// Another operator leads.
     #[error(transparent)]
     Lost(#[from] lease::Lost),
@@ -112,6 +117,10 @@ impl Signals {
 /// An operator that may act: it holds the ledger's file and the Lease.
 struct Ready {
     client: Client,
+    /// Where jobs report, if they do.
+    reporting: Option<Arc<Reporting>>,
+    /// Takes in what they report.
+    receiver: Option<(Receiver, Port)>,
     operator: String,
     ledger: Ledger,
     fence: Fence,
@@ -124,6 +133,7 @@ pub async fn run(config: Config) -> Result<(), StartError> {
     let mut signals = Signals::listen()?;
     config.validate().map_err(StartError::Setting)?;
     let site_defaults = HtcOpts::parse(&config.site_defaults)?;
+    let _monitor = config.http_listen.map(monitor::listen).transpose()?;
     let ready = tokio::select! {
         ready = get_ready(&config, clock) => ready?,
         () = signals.stop() => return Ok(()),
@@ -133,6 +143,7 @@ pub async fn run(config: Config) -> Result<(), StartError> {
         images: config.image_map().map_err(StartError::Setting)?,
         binds: config.binds.iter().filter(|bind| !bind.is_empty()).cloned().collect(),
         site_defaults,
+        callback: ready.reporting.clone(),
         output_limit: config.output_limit(),
     };
     Box::pin(serve(&config, clock, planner, ready, signals)).await
@@ -144,11 +155,54 @@ async fn get_ready(config: &Config, clock: Clock) -> Result<Ready, StartError> {
     let client = client().await?;
     let operator = who_are_we(&client, config).await?;
     ledger.belong_to(&operator).await?;
+    let keys = if config.callback_url.is_some() || config.callback_listen.is_some() {
+        Some(Arc::new(callback_keys(&client, config).await?))
+    } else {
+        None
+    };
+    let receiver = listen(config, keys.as_ref())?;
+    let reporting = config
+        .callback_url
+        .clone()
+        .zip(keys)
+        .map(|(url, keys)| Arc::new(Reporting { url, source: config.callback_source.clone(), keys }));
     let fence = Fence::new(clock);
     let place = Place { namespace: config.operator_namespace.clone(), name: config.operator_name.clone() };
     let candidate = Candidate::new(client.clone(), place, config.identity(), config.lease_times(), clock);
     let leader = candidate.lead(&mut ledger, &fence).await?;
-    Ok(Ready { client, operator, ledger, fence, leader })
+    Ok(Ready { client, reporting, receiver, operator, ledger, fence, leader })
+}
+
+/// The receiver, which refuses for now.
+fn listen(config: &Config, keys: Option<&Arc<Keys>>) -> Result<Option<(Receiver, Port)>, StartError> {
+    let Some((address, keys)) = config.callback_listen.zip(keys) else { return Ok(None) };
+    let certificate = match (&config.callback_tls_cert, &config.callback_tls_key) {
+        (Some(chain), Some(key)) => Some(Certificate::read(chain, key).map_err(ListenError::from)?),
+        (_, _) => None,
+    };
+    let receiver = Receiver::new(Arc::clone(keys));
+    let tls = certificate.is_some();
+    let port = receiver.listen(address, certificate)?;
+    tracing::info!(address = %port.address, tls, "the receiver listens");
+    Ok(Some((receiver, port)))
+}
+
+/// The keys of the jobs' tokens: of the file, or of the Secret as soon as the API server lets it be read.
+async fn callback_keys(client: &Client, config: &Config) -> Result<Keys, StartError> {
+    if let Some(path) = &config.callback_key_file {
+        let wrong = |error: String| StartError::Setting(format!("--callback-key-file {}: {error}", path.display()));
+        let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+        return Keys::parse(&text).map_err(|error| wrong(error.to_string()));
+    }
+    let name = format!("{}-callback-keys", config.operator_name);
+    let mut pauses = Pauses::new(Duration::from_millis(500), Duration::from_secs(30));
+    loop {
+        match controller::secret::callback_keys(client, &config.operator_namespace, &name).await {
+            Ok(keys) => return Ok(keys),
+            Err(error) => tracing::warn!(%error, "waiting for the keys of the jobs' tokens"),
+        }
+        tokio::time::sleep(pauses.pause()).await;
+    }
 }
 
 /// Opens the ledger, as soon as no other process holds it.
@@ -158,6 +212,7 @@ async fn open_ledger(config: &Config) -> Result<Ledger, StartError> {
     loop {
         match Ledger::open(&config.ledger()) {
             Err(error @ LedgerError::Locked { .. }) if !told => {
+                crate::health::standing_by();
                 tracing::info!(reason = %error, "standing by");
                 told = true;
             }
@@ -175,7 +230,7 @@ async fn serve(
     ready: Ready,
     mut signals: Signals,
 ) -> Result<(), StartError> {
-    let Ready { client, operator, ledger, fence, mut leader } = ready;
+    let Ready { client, reporting: _, receiver, operator, ledger, fence, mut leader } = ready;
     tracing::info!(%operator, schedd = %config.schedd, ledger = ledger.id(), data = %config.data_dir.display(), "htc-operator runs");
     let schedd = Arc::new(schedd(config, operator, clock, ledger.identities().await?));
     let (wake, wakes) = mpsc::channel(WAKES);
@@ -194,15 +249,11 @@ async fn serve(
         sizes: Sizes::new(limits.clone(), config.pause_max),
         limits,
     };
-    let keeper = Keeper {
-        client: client.clone(),
-        namespace: config.watch_namespace.clone(),
-        ledger: ledger.clone(),
-        fence: fence.clone(),
-        clock,
-        planner: planner.clone(),
-        times: config.keep_times(),
-    };
+    let keeper = keeper(config, client.clone(), &shared);
+    let mut port = receiver.map(|(receiver, port)| {
+        receiver.open(ledger.clone(), clock, shared.wake.clone());
+        port
+    });
     let (workers, mut lanes) = Workers::start(Arc::new(shared));
     let publisher = Publisher::default();
     let context = Arc::new(Context {
@@ -247,9 +298,12 @@ async fn serve(
         _ = &mut told => Some(StartError::Failed("publisher of Events")),
         _ = &mut kept => Some(StartError::Failed("housekeeping")),
         _ = &mut reconciles => Some(StartError::Failed("controller")),
+        () = ended(&mut port) => Some(StartError::Failed("receiver")),
         _ = lanes.join_next() => Some(StartError::Failed("workers")),
     };
     fence.close();
+    // Nothing is taken in any more: whoever reports now tries again, and finds the next operator.
+    drop(port);
     if let Some(error) = failed {
         return Err(error);
     }
@@ -276,6 +330,26 @@ async fn serve(
         tracing::warn!("stopped with work under way; it is judged by what HTCondor has when the operator runs again");
     }
     Ok(())
+}
+
+/// Resolves when a port that was opened is no longer served.
+async fn ended(port: &mut Option<Port>) {
+    match port {
+        Some(port) => port.ended().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn keeper(config: &Config, client: Client, shared: &Shared) -> Keeper {
+    Keeper {
+        client,
+        namespace: config.watch_namespace.clone(),
+        ledger: shared.ledger.clone(),
+        fence: shared.fence.clone(),
+        clock: shared.clock,
+        planner: shared.planner.clone(),
+        times: config.keep_times(),
+    }
 }
 
 fn limits(config: &Config) -> Limits {

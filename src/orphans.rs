@@ -59,6 +59,7 @@ pub async fn count_at_start(client: Client, schedd: Arc<Schedd>) {
                 return;
             }
             Ok(left) => {
+                crate::metrics::orphans(left.len());
                 for ids in id_lines(&left, IDS_IN_LINE) {
                     tracing::warn!(
                         orphans = left.len(),

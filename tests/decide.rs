@@ -25,6 +25,8 @@ mod output;
 mod parts;
 #[path = "decide/properties.rs"]
 mod properties;
+#[path = "decide/reporting.rs"]
+mod reporting;
 #[path = "decide/seed.rs"]
 mod seed;
 #[path = "decide/submitting.rs"]

@@ -7,12 +7,15 @@
     reason = "clippy counts only functions with #[test] as tests, not what they share"
 )]
 
+#[path = "payload_script/reports.rs"]
+mod reports;
+
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Process, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use htc_operator::condor::payload::{Command, Image, ImageMap, Payload, PayloadFailure, sandbox_files};
+use htc_operator::condor::payload::{Callback, Command, Image, ImageMap, Payload, PayloadFailure, sandbox_files};
 
 const SHELLS: [&str; 3] = ["dash", "bash", "busybox sh"];
 /// Apptainer refuses to run as root here; a test that is root runs the job as `nobody`.
@@ -40,11 +43,16 @@ struct Scratch {
 
 impl Scratch {
     fn new(image: &str, command: &str, source: &str) -> Self {
+        Self::reporting(image, command, source, None)
+    }
+
+    fn reporting(image: &str, command: &str, source: &str, callback: Option<Callback<'_>>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let image = Image::resolve(image, &ImageMap::new()).unwrap();
         let command = Command::parse(command).unwrap();
         let binds = ["/nosuchbind".to_owned(), "/var/log".to_owned()];
-        let payload = Payload { name: "my-job", image: &image, command: &command, source, binds: &binds, env: &[] };
+        let payload =
+            Payload { name: "my-job", image: &image, command: &command, source, binds: &binds, callback, env: &[] };
         for file in sandbox_files(&payload).unwrap() {
             let path = folder.path().join(file.name);
             std::fs::write(&path, file.contents).unwrap();
@@ -52,8 +60,10 @@ impl Scratch {
         }
         let path = format!("{}:/usr/bin:/bin", condor_root().join("usr/bin").display());
         let scratch = Self { folder, path };
-        scratch
-            .write(".job.ad", "ClusterId = 1\nHTCNotAfter = 1000\nStageInFinish = 1000\nX = \"StageInFinish = 9\"\n");
+        scratch.write(
+            ".job.ad",
+            "ClusterId = 884426\nProcId = 7\nHTCNotAfter = 1000\nStageInFinish = 1000\nX = \"StageInFinish = 9\"\n",
+        );
         if is_root() {
             for entry in std::fs::read_dir(scratch.folder.path()).unwrap() {
                 chown(entry.unwrap().path(), Some(NOBODY), Some(NOBODY)).unwrap();

@@ -50,8 +50,15 @@ impl Folders {
         }
         let image = Image::resolve("centos", &ImageMap::new()).unwrap();
         let command = Command::parse("bash").unwrap();
-        let payload =
-            Payload { name: "test", image: &image, command: &command, source: "exit 0", binds: &[], env: &[] };
+        let payload = Payload {
+            name: "test",
+            image: &image,
+            command: &command,
+            source: "exit 0",
+            binds: &[],
+            callback: None,
+            env: &[],
+        };
         for file in sandbox_files(&payload).unwrap() {
             std::fs::write(root.path().join("sandbox").join(file.name), file.contents).unwrap();
         }
@@ -81,6 +88,7 @@ impl Folders {
             not_after: 1_800_000_000,
             site_defaults: site,
             options: user,
+            callback: false,
             output_limit: Some(7),
         };
         submit_description(&common, &jobs).unwrap()
@@ -432,7 +440,7 @@ proptest! {
         let fallback = (Command::parse("bash").unwrap(), Image::resolve("centos", &ImageMap::new()).unwrap());
         let (command, image) = (command.unwrap_or(fallback.0), image.unwrap_or(fallback.1));
         let binds = [bind];
-        let payload = Payload { name: &name, image: &image, command: &command, source: "exit", binds: &binds, env: &[] };
+        let payload = Payload { name: &name, image: &image, command: &command, source: "exit", binds: &binds, callback: None, env: &[] };
         for payload in [payload, Payload { name: "a.b-c", ..payload }, Payload { name: "x", binds: &[], ..payload }] {
             let Ok(files) = sandbox_files(&payload) else { continue };
             let text = String::from_utf8(files[2].contents.clone()).unwrap();
@@ -451,7 +459,7 @@ proptest! {
         let none = HtcOpts::default();
         let path = format!("/{path}");
         let good = Job { uid: "u", attempt: 1, index: 0, batch_name: "n/x", sandbox: "/s", output: "/o" };
-        let common = Common { operator: "o", not_after: 1, site_defaults: &none, options: &none, output_limit: None };
+        let common = Common { operator: "o", not_after: 1, site_defaults: &none, options: &none, callback: false, output_limit: None };
         let lines = submit_description(&common, &[good]).unwrap().lines().count();
         for (common, job) in [
             (common, Job { uid: &uid, ..good }), (common, Job { batch_name: &batch_name, ..good }), (common, Job { sandbox: &path, ..good }),

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use super::htcopts::HtcOpts;
-use super::payload::{JOB_SH, PAYLOAD_CONF, SCRIPT_SH};
+use super::payload::{JOB_SH, PAYLOAD_CONF, SCRIPT_SH, TOKEN};
 
 /// One job, which becomes one row and one proc.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +38,8 @@ pub struct Common<'a> {
     pub site_defaults: &'a HtcOpts,
     /// The user's options.
     pub options: &'a HtcOpts,
+    /// The sandboxes have a token, with which the jobs report.
+    pub callback: bool,
     /// Most MiB of output of one job: HTCondor holds one that leaves more (`HoldReasonCode` 33). None: the pool's own limit.
     pub output_limit: Option<u64>,
 }
@@ -111,6 +113,7 @@ pub fn submit_description(common: &Common, jobs: &[Job]) -> Result<String, Descr
         Some(wanted) => format!("{LATE} || ({wanted})"),
         None => LATE.to_owned(),
     };
+    let token = if common.callback { format!(",$(htc_sandbox)/{TOKEN}") } else { String::new() };
     let output_limit =
         common.output_limit.map(|limit| format!("max_transfer_output_mb = {limit}\n")).unwrap_or_default();
     Ok(format!(
@@ -121,7 +124,7 @@ arguments = $(htc_index)
 getenv = false
 should_transfer_files = YES
 when_to_transfer_output = ON_EXIT
-transfer_input_files = $(htc_sandbox)/{SCRIPT_SH},$(htc_sandbox)/{PAYLOAD_CONF}
+transfer_input_files = $(htc_sandbox)/{SCRIPT_SH},$(htc_sandbox)/{PAYLOAD_CONF}{token}
 initialdir = $(htc_output)
 output = out
 error = err
@@ -185,11 +188,18 @@ mod tests {
     fn the_operators_lines_come_last() {
         let options = HtcOpts::parse("rank = Memory\nnotification = never").unwrap();
         let site = HtcOpts::default();
-        let common =
-            Common { operator: "o/n/x", not_after: 7, site_defaults: &site, options: &options, output_limit: None };
+        let common = Common {
+            operator: "o/n/x",
+            not_after: 7,
+            site_defaults: &site,
+            options: &options,
+            callback: true,
+            output_limit: None,
+        };
         let job = Job { uid: "u-1", attempt: 3, index: 4, batch_name: "ns/n", sandbox: "/s/1", output: "/o/1/4" };
         let text = submit_description(&common, &[job, Job { index: 5, output: "/o/1/5", ..job }]).unwrap();
         assert!(text.starts_with("rank = Memory\nnotification = never\nuniverse = vanilla\n"));
+        assert!(text.contains("payload.conf,$(htc_sandbox)/callback.token\n"), "{text}");
         assert!(text.ends_with(" from (\nu-1,3,4,ns/n,/s/1,/o/1/4\nu-1,3,5,ns/n,/s/1,/o/1/5\n)\n"), "{text}");
     }
 
@@ -199,8 +209,14 @@ mod tests {
         let job = Job { uid: "u", attempt: 1, index: 0, batch_name: "n/x", sandbox: "/s", output: "/o" };
         let removed = |site: &str, user: &str| {
             let (site, user) = (opts(site), opts(user));
-            let common =
-                Common { operator: "o", not_after: 7, site_defaults: &site, options: &user, output_limit: None };
+            let common = Common {
+                operator: "o",
+                not_after: 7,
+                site_defaults: &site,
+                options: &user,
+                callback: false,
+                output_limit: None,
+            };
             let text = submit_description(&common, &[job]).unwrap();
             text.lines().rfind(|line| line.starts_with("periodic_remove")).unwrap().to_owned()
         };
@@ -214,7 +230,14 @@ mod tests {
     #[test]
     fn what_would_not_survive_a_row_is_an_error() {
         let none = HtcOpts::default();
-        let common = Common { operator: "o", not_after: 7, site_defaults: &none, options: &none, output_limit: None };
+        let common = Common {
+            operator: "o",
+            not_after: 7,
+            site_defaults: &none,
+            options: &none,
+            callback: false,
+            output_limit: None,
+        };
         let job = Job { uid: "u", attempt: 1, index: 0, batch_name: "n/x", sandbox: "/s", output: "/o" };
         assert_eq!(submit_description(&common, &[]), Err(DescriptionError::NoJobs));
         assert!(submit_description(&Common { not_after: -1, ..common }, &[job]).is_err());

@@ -109,7 +109,10 @@ impl Schedd {
     /// What a tool said, unless it failed.
     pub(super) fn answer(&self, tool: &str, result: Result<Output, ToolError>) -> Result<Output, Unknown> {
         match result {
-            Ok(output) if output.status == Some(0) => Ok(output),
+            Ok(output) if output.status == Some(0) => {
+                crate::health::schedd_seen();
+                Ok(output)
+            }
             Ok(output) => Err(self.trouble(tool, &output)),
             Err(error @ ToolError::NotStarted { .. }) => Err(unknown(Why::ScheddUnreachable, error.to_string())),
             Err(error) => Err(self.silent(&error)),

@@ -2,13 +2,14 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 
 use crate::failpoint::{self, Point};
+use crate::metrics;
 
 /// How HTCondor's tools are started.
 #[derive(Clone, Debug)]
@@ -176,9 +177,22 @@ impl Tools {
         .await
     }
 
-    /// Runs one call to its end. It stands under coreutils' `timeout`, so that it ends in time even when the operator has
-    /// died.
+    /// Runs one call to its end, and measures it.
     pub async fn call(&self, call: Call<'_>) -> Result<Output, ToolError> {
+        let (tool, began) = (call.tool, Instant::now());
+        let result = self.run_to_end(call).await;
+        let outcome = match &result {
+            Ok(Output { status: Some(0), .. }) => "ok",
+            Ok(_) => "failed",
+            Err(_) => "error",
+        };
+        metrics::tool(tool, outcome, began.elapsed());
+        result
+    }
+
+    /// It stands under coreutils' `timeout`, so that it ends in time even when the operator has
+    /// died.
+    async fn run_to_end(&self, call: Call<'_>) -> Result<Output, ToolError> {
         let Call { tool, arguments, input, limit, outlives_us } = call;
         // Neither `timeout` nor its child is told when its parent dies, unless it asks for it.
         let dies_with_parent: &[&str] = if outlives_us { &[] } else { &[&self.setpriv, "--pdeathsig", "KILL"] };

@@ -31,6 +31,8 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
     let claim = claim(object, context);
     let plan = plan(object, context);
     let spec = plan.as_ref().map_err(Clone::clone).map(|(_, spec)| spec.clone());
+    let site = &context.planner.site_defaults;
+    let may_rerun = plan.as_ref().map_or(true, |(plan, _)| site.may_rerun() || plan.options.may_rerun());
     let annotated = |key: &str| object.annotations().get(key).is_some_and(|value| value == "true");
     let facts = Facts {
         object: Object {
@@ -44,6 +46,7 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
             created: SchedDate(object.creation_timestamp().map_or(0, |time| time.0.as_second())),
             abandon: annotated(ABANDON),
             submit_again: annotated(SUBMIT_AGAIN),
+            may_rerun,
         },
         past: match past(context, &uid, claim) {
             Past::Continuous if may_be_forgotten(object, context, &uid, &record) => {

@@ -5,6 +5,7 @@ mod first_list;
 mod gather;
 mod publish;
 mod reconcile;
+pub mod secret;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -26,6 +27,7 @@ use crate::machine::{Settings, Timestamp, Uid};
 use crate::retry::Pauses;
 use crate::tracker::Tracker;
 use crate::workers::{Planner, Workers};
+use crate::{health, metrics};
 
 pub use events::Publisher;
 use first_list::FirstList;
@@ -125,14 +127,21 @@ pub async fn run(
             object.annotations_mut().remove("kubectl.kubernetes.io/last-applied-configuration");
         })
         .reflect(writer)
-        .inspect(move |event| match event {
-            Ok(event) => listed.seen(event),
-            Err(error) => {
-                tracing::warn!(%error, "the watch of HTCJobs broke; it is begun again (is the CRD installed?)");
+        .inspect(move |event| {
+            health::crd_served(event.is_ok());
+            if matches!(event, Ok(watcher::Event::InitDone)) {
+                health::cache_synced();
+            }
+            match event {
+                Ok(event) => listed.seen(event),
+                Err(error) => {
+                    tracing::warn!(%error, "the watch of HTCJobs broke; it is begun again (is the CRD installed?)");
+                }
             }
         })
         .touched_objects();
     context.tracker.forget_what_leaves(reader.clone());
+    metrics::count_objects(reader.clone());
     let wakes =
         futures::stream::unfold(
             wakes,

@@ -1,5 +1,6 @@
 //! One pass over one object.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -23,7 +24,8 @@ use crate::machine::ids::{IDS_IN_LINE, id_lines};
 use crate::machine::request::ReleasePermit;
 use crate::machine::rules::Rules;
 use crate::machine::transitions::{Transition, Trigger};
-use crate::machine::{Request, Settings, Uid, Work};
+use crate::machine::{Attempt, Request, Settings, Uid, Work};
+use crate::metrics;
 use crate::retry::Pauses;
 use crate::workers::Job;
 
@@ -129,6 +131,10 @@ async fn commit(context: &Context, gathered: &Gathered, decision: &Decision) -> 
         decision.changed.iter().filter_map(|index| after.jobs.get(index).map(|job| (*index, job.clone()))).collect();
     log(&gathered.name, &uid, &decision.transitions, before);
     let told = !decision.transitions.is_empty();
+    let known_before: BTreeSet<Attempt> = gathered.facts.record.jobs.values().map(|job| job.attempt).collect();
+    let attempts: BTreeSet<Attempt> =
+        decision.changed.iter().filter_map(|index| after.jobs.get(index)).map(|job| job.attempt).collect();
+    attempts.difference(&known_before).for_each(|_| metrics::attempt("accepted"));
     let save = Save {
         sandbox: context.planner.sandbox(&uid).display().to_string(),
         uid,
@@ -137,6 +143,7 @@ async fn commit(context: &Context, gathered: &Gathered, decision: &Decision) -> 
         jobs,
         schedd: context.schedd.clone(),
         transitions: decision.transitions.clone(),
+        refuted: decision.refuted.clone(),
         now: context.clock.now(),
     };
     context.ledger.save(save).await?;

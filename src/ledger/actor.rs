@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use super::writer::{Files, Message, Task, Writer};
 use super::{LedgerError, schema};
 use crate::failpoint::{self, Point, around};
+use crate::metrics;
 
 /// Most statements that wait for the thread.
 const QUEUE: usize = 4096;
@@ -123,6 +124,7 @@ impl Ledger {
             })
         });
         self.send(Message::Task(task)).await?;
+        metrics::ledger_queue(1);
         receiver.await.map_err(|_| LedgerError::Stopped)?
     }
 

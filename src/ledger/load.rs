@@ -57,6 +57,7 @@ fn load(connection: &Connection, uid: &Uid) -> Result<Record, LedgerError> {
     }
     record.attempted = attempted.into_iter().collect();
     record.requests = requests(connection, uid)?.into_iter().collect();
+    record.reports = super::callbacks::reports(connection, uid)?;
     record.err = err(connection, uid)?;
     Ok(record)
 }

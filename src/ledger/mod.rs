@@ -4,6 +4,7 @@
 //! means that it survives a loss of power.
 
 mod actor;
+mod callbacks;
 mod error;
 mod journal;
 mod load;
@@ -15,6 +16,7 @@ mod tests;
 mod writer;
 
 pub use actor::Ledger;
+pub use callbacks::{Callback, Receipt, Told};
 pub use error::LedgerError;
 pub use journal::Journaled;
 pub use retention::{Left, Released};

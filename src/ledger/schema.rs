@@ -94,6 +94,7 @@ pub(super) fn migrate(connection: &Connection) -> Result<(), LedgerError> {
         connection.execute_batch(ORIGINAL)?;
         add_columns(connection, "htcjobs", JOB_COLUMNS)?;
         connection.execute_batch(TABLES)?;
+        connection.execute_batch(super::callbacks::TABLE)?;
         add_columns(connection, "objects", OBJECT_COLUMNS)?;
         connection.execute_batch(INDEXES)?;
         connection.pragma_update(None, "user_version", VERSION)

@@ -6,7 +6,7 @@ use super::load::StoredCondition;
 use super::{Ledger, LedgerError};
 use crate::failpoint::{Point, around};
 use crate::machine::facts::{ErrTail, Failure, Job, JobState, Known, Outcome, Submission, Witness};
-use crate::machine::ids::{Attempt, Index, ScheddName, Timestamp, Uid};
+use crate::machine::ids::{Attempt, Index, JobId, ScheddName, Timestamp, Uid};
 use crate::machine::indices::Indices;
 use crate::machine::request::RequestKey;
 use crate::machine::transitions::Transition;
@@ -30,6 +30,8 @@ pub(crate) struct Save {
     /// The folder the jobs were submitted from (`tempDir`).
     pub(crate) sandbox: String,
     pub(crate) transitions: Vec<Transition>,
+    /// Jobs whose reported end HTCondor contradicts.
+    pub(crate) refuted: Vec<JobId>,
     pub(crate) now: Timestamp,
 }
 
@@ -186,8 +188,13 @@ fn write(connection: &Connection, save: &Save) -> Result<(), LedgerError> {
         })
         .map_err(LedgerError::sql("write an object"))?;
     for (index, job) in &save.jobs {
+        if job.outcome().is_some() {
+            super::callbacks::settle(connection, &save.uid, job.id)
+                .map_err(LedgerError::sql("settle what a job reported"))?;
+        }
         write_job(connection, save, *index, job).map_err(LedgerError::sql("write a job"))?;
     }
+    super::callbacks::refute(connection, &save.uid, &save.refuted)?;
     super::journal::append(connection, &save.uid, &save.transitions, save.now)
 }
 

@@ -12,7 +12,7 @@ use crate::machine::{
     Attempt, Birthdate, ClusterId, Index, Indices, JobId, Kind, RequestKey, SchedDate, ScheddName, Timestamp, Uid,
 };
 
-fn uid() -> Uid {
+pub(super) fn uid() -> Uid {
     Uid::from("0b5ea2a4-3b8c-4a51-9d1f-6f1a3a5f0001")
 }
 
@@ -20,7 +20,7 @@ fn name() -> ObjectName {
     ObjectName { namespace: "physics".to_owned(), name: "zero".to_owned() }
 }
 
-fn known(phase: Phase) -> Known {
+pub(super) fn known(phase: Phase) -> Known {
     let condition = Condition {
         kind: ConditionType::Held,
         status: ConditionStatus::True,
@@ -40,7 +40,7 @@ fn known(phase: Phase) -> Known {
     }
 }
 
-fn job(proc: u32, state: JobState) -> Job {
+pub(super) fn job(proc: u32, state: JobState) -> Job {
     Job {
         id: JobId { cluster: ClusterId(12), proc },
         attempt: Attempt(1),
@@ -54,7 +54,7 @@ fn job(proc: u32, state: JobState) -> Job {
     }
 }
 
-fn save(known: Known, jobs: Vec<(Index, Job)>, transitions: Vec<Transition>) -> Save {
+pub(super) fn save(known: Known, jobs: Vec<(Index, Job)>, transitions: Vec<Transition>) -> Save {
     Save {
         uid: uid(),
         name: name(),
@@ -63,6 +63,7 @@ fn save(known: Known, jobs: Vec<(Index, Job)>, transitions: Vec<Transition>) -> 
         schedd: ScheddName::from("schedd@test"),
         sandbox: "/data/sandbox/x".to_owned(),
         transitions,
+        refuted: Vec::new(),
         now: Timestamp(100),
     }
 }
@@ -86,7 +87,7 @@ fn submission(attempt: u32, indices: &str) -> Noted {
     Noted { submission, witness: Witness::Newest("s#1.0#5".to_owned()), identity: "operator@test".to_owned() }
 }
 
-fn intent(attempt: u32, indices: &str) -> Intent {
+pub(super) fn intent(attempt: u32, indices: &str) -> Intent {
     Intent { key: key(Kind::Submit, attempt), at: Timestamp(50), submission: Some(submission(attempt, indices)) }
 }
 

@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::mpsc::Receiver;
+use std::time::Instant;
 
 use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::oneshot;
 
 use super::LedgerError;
+use crate::{health, metrics};
 
 /// Most statements in one transaction.
 const BATCH: usize = 512;
@@ -82,6 +84,8 @@ impl Writer {
 
     /// One transaction for all of them.
     fn carry_out(&mut self, tasks: Vec<Task>) {
+        let (count, since) = (tasks.len(), Instant::now());
+        metrics::ledger_queue(-i64::try_from(count).unwrap_or(0));
         let begun = self
             .files
             .check()
@@ -102,6 +106,8 @@ impl Writer {
             }
             Err(why) => (tasks.into_iter().map(|task| task(None)).collect(), Err(why)),
         };
+        metrics::transaction(count, since.elapsed());
+        health::ledger_writable(committed.is_ok());
         if let Err(why) = &committed {
             tracing::error!(error = %LedgerError::from(why.clone()), "nothing is stored");
         }

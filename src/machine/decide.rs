@@ -2,6 +2,7 @@
 
 mod absorb;
 mod deadline;
+mod hints;
 mod live;
 mod terminate;
 
@@ -9,7 +10,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::facts::{Answer, Condition, Facts, Failure, InFlight, Known, Past, Reach, Record, Why, Witness};
-use super::ids::{Attempt, Index, Timestamp};
+use super::ids::{Attempt, Index, JobId, Timestamp};
 use super::indices::Indices;
 use super::judge::{Doubt, Sightings};
 use super::phase::Phase;
@@ -28,6 +29,8 @@ pub struct Decision {
     pub changed: BTreeSet<Index>,
     /// What is to be journaled, in the same transaction.
     pub transitions: Vec<Transition>,
+    /// Jobs whose own report of their end HTCondor contradicts; it no longer counts.
+    pub refuted: Vec<JobId>,
     /// The effect to hand over, once the record is committed.
     pub action: Action,
     /// What HTCondor is to be asked.
@@ -92,6 +95,7 @@ pub fn decide(facts: &Facts, now: Timestamp, settings: &Settings, rules: &Rules)
     };
     let sightings = Sightings::new(&facts.evidence, rules);
     run.absorb(&sightings);
+    run.hints(&sightings);
     run.advance();
     if facts.object.deleting {
         run.terminate();
@@ -114,6 +118,7 @@ fn not_ours_yet(facts: &Facts) -> Decision {
         after: None,
         changed: BTreeSet::new(),
         transitions: Vec::new(),
+        refuted: Vec::new(),
         action,
         look: Look::Nothing,
         again: None,
@@ -136,6 +141,7 @@ struct Run<'a> {
     /// Why some recorded job's fate is not known.
     doubt: Option<Doubt>,
     transitions: Vec<Transition>,
+    refuted: Vec<JobId>,
     action: Action,
     look: Look,
     again: Option<Duration>,
@@ -177,6 +183,7 @@ impl<'a> Run<'a> {
             ran_again: 0,
             doubt: None,
             transitions: Vec::new(),
+            refuted: Vec::new(),
             action: Action::Nothing,
             look: Look::Nothing,
             again: None,
@@ -212,6 +219,7 @@ impl<'a> Run<'a> {
             after: Some(self.record),
             changed: self.changed,
             transitions: self.transitions,
+            refuted: self.refuted,
             action: self.action,
             look: self.look,
             again: self.again,

@@ -52,6 +52,8 @@ pub struct Object {
     pub abandon: bool,
     /// Annotation [`SUBMIT_AGAIN`](crate::api::SUBMIT_AGAIN).
     pub submit_again: bool,
+    /// HTCondor may hold, remove or run a job again after its payload has ended.
+    pub may_rerun: bool,
 }
 
 /// Which ledger claimed an object, in the patch that attached the finalizer.
@@ -130,8 +132,40 @@ pub struct Record {
     pub jobs: BTreeMap<Index, Job>,
     /// The last request of each kind.
     pub requests: BTreeMap<Kind, LastRequest>,
+    /// What its jobs say of themselves, by id; only of jobs without an outcome, recorded or not. Hints: what HTCondor says
+    /// is the truth. After a decision, only the ends that count until HTCondor says how the jobs ended.
+    pub reports: BTreeMap<JobId, Report>,
     /// What the first failed job whose output is here wrote last.
     pub err: Option<ErrTail>,
+}
+
+/// What a job says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Report {
+    /// When its payload began, as it came to the operator's ears.
+    pub started: Option<Timestamp>,
+    /// That its payload has ended.
+    pub ended: Option<End>,
+}
+
+/// A payload's end, as its job reports it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct End {
+    /// When it came to the operator's ears.
+    pub at: Timestamp,
+    /// The exit code.
+    pub code: i32,
+}
+
+impl End {
+    /// What HTCondor will say, if that was the end.
+    #[must_use]
+    pub const fn outcome(&self) -> Outcome {
+        match self.code {
+            0 => Outcome::Succeeded,
+            code => Outcome::Failed(code),
+        }
+    }
 }
 
 /// The end of a failed job's `err`: short, and with nothing in it that could harm whoever reads it.

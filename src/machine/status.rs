@@ -26,12 +26,17 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Counts the jobs of `record`.
+    /// Counts the jobs of `record`: by what HTCondor says, and until it does so by the ends that they report themselves.
     #[must_use]
     pub fn of(record: &Record) -> Self {
         let mut counts = Self::default();
         for job in record.jobs.values() {
+            let reported = record.reports.get(&job.id).and_then(|report| report.ended).map(|end| end.outcome());
             match &job.state {
+                JobState::Idle | JobState::Running | JobState::Held(_) if reported == Some(Outcome::Succeeded) => {
+                    counts.succeeded += 1;
+                }
+                JobState::Idle | JobState::Running | JobState::Held(_) if reported.is_some() => counts.failed += 1,
                 JobState::Idle => counts.idle += 1,
                 JobState::Running => counts.running += 1,
                 JobState::Held(_) => counts.held += 1,

@@ -240,6 +240,7 @@ impl Tracker {
             return Err(self.another_schedd());
         }
         warn_of_skew(&second, asked_at);
+        crate::metrics::looked();
         let steady_since = self.steady_since(second.birthdate, asked_at);
         Ok(Found { asked_at, birthdate: second.birthdate, steady_since, ads })
     }

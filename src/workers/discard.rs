@@ -105,6 +105,7 @@ mod tests {
         Planner {
             data: data.to_owned(),
             images: crate::condor::payload::ImageMap::new(),
+            callback: None,
             binds: Vec::new(),
             site_defaults: HtcOpts::default(),
             output_limit: None,

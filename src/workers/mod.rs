@@ -24,7 +24,7 @@ use crate::fence::Fence;
 use crate::ledger::{Ledger, ObjectName};
 use crate::machine::{Kind, Request, RequestKey, Settings, Uid};
 
-pub use plan::{Plan, PlanError, Planner};
+pub use plan::{Plan, PlanError, Planner, Reporting};
 pub use registry::Registry;
 pub use sizes::Sizes;
 
@@ -125,6 +125,10 @@ impl Workers {
     /// Starts them; they end when this is dropped and their batches are done.
     #[must_use]
     pub fn start(shared: Arc<Shared>) -> (Self, JoinSet<()>) {
+        let counted = Arc::downgrade(&shared);
+        crate::metrics::count_requests(move || {
+            counted.upgrade().map(|shared| shared.registry.depths()).unwrap_or_default()
+        });
         let mut tasks = JoinSet::new();
         let mut lane = || {
             let (sender, receiver) = mpsc::channel(QUEUE);

@@ -4,11 +4,13 @@ use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::api::{EnvVar, HTCJobSpec, MAX_QUEUE, Quantity};
 use crate::condor::htcopts::HtcOpts;
-use crate::condor::payload::{Command, Image, ImageMap, Payload, sandbox_files};
+use crate::condor::payload::{Callback, Command, Image, ImageMap, Payload, sandbox_files};
 use crate::failpoint::{self, Point};
+use crate::key::Keys;
 use crate::ledger::ObjectName;
 use crate::machine::indices::Indices;
 use crate::machine::{Index, Uid};
@@ -24,8 +26,21 @@ pub struct Planner {
     pub binds: Vec<String>,
     /// Submit commands for every job.
     pub site_defaults: HtcOpts,
+    /// Where jobs report, if they do.
+    pub callback: Option<Arc<Reporting>>,
     /// Most MiB of output of one job.
     pub output_limit: Option<u64>,
+}
+
+/// Where jobs report, and what their tokens are made with.
+#[derive(Debug)]
+pub struct Reporting {
+    /// URL of the receiver, as worker nodes reach it.
+    pub url: String,
+    /// `source` of their events.
+    pub source: String,
+    /// The keys of the tokens.
+    pub keys: Arc<Keys>,
 }
 
 /// What the jobs of one HTCJob are to run: its spec, parsed.
@@ -135,12 +150,19 @@ impl Planner {
 
     /// Writes the files of the sandbox and makes the output folders. What is there as it should be stays.
     pub fn prepare(&self, name: &ObjectName, uid: &Uid, plan: &Plan, indices: &Indices) -> Result<(), String> {
+        let token = self.callback.as_ref().map(|reporting| (reporting, reporting.keys.token(uid)));
         let payload = Payload {
             name: &name.name,
             image: &plan.image,
             command: &plan.command,
             source: &plan.source,
             binds: &self.binds,
+            callback: token.as_ref().map(|(reporting, token)| Callback {
+                url: &reporting.url,
+                source: &reporting.source,
+                uid: uid.as_str(),
+                token,
+            }),
             env: &plan.env,
         };
         let files = sandbox_files(&payload).map_err(|error| error.to_string())?;

@@ -1,8 +1,10 @@
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 
+use strum::IntoEnumIterator as _;
+
 use crate::machine::facts::InFlight;
-use crate::machine::{RequestKey, Uid};
+use crate::machine::{Kind, RequestKey, Uid};
 
 /// The requests that are queued or running, at most one for each object.
 #[derive(Debug, Default)]
@@ -38,6 +40,18 @@ impl Registry {
         self.with(|entries| entries.get(uid).map(|entry| entry.request.clone()))
     }
 
+    /// How many requests of each kind stand.
+    #[must_use]
+    pub fn depths(&self) -> BTreeMap<&'static str, usize> {
+        self.with(|entries| {
+            let mut depths: BTreeMap<&'static str, usize> = Kind::iter().map(|kind| (kind.into(), 0)).collect();
+            for entry in entries.values() {
+                *depths.entry(entry.request.key.kind.into()).or_default() += 1;
+            }
+            depths
+        })
+    }
+
     /// Marks a request as cancelled, unless its worker has taken it up.
     pub fn cancel(&self, key: &RequestKey) {
         self.with(|entries| {
@@ -70,7 +84,7 @@ impl Registry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::{Attempt, Kind};
+    use crate::machine::Attempt;
 
     fn key(uid: &str, step: u32) -> RequestKey {
         RequestKey { uid: uid.into(), kind: Kind::Submit, attempt: Attempt(1), step }

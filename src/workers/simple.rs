@@ -121,6 +121,9 @@ impl Simple {
             Some((Work::Submit(..) | Work::AttachFinalizer | Work::ReleaseFinalizer(_) | Work::DeleteObject, _))
             | None => Ok(()),
         };
+        if matches!(batch.jobs.first().map(|job| &job.request.work), Some(Work::Remove(_))) {
+            crate::metrics::removed(batch.jobs.len());
+        }
         self.ended = Some((result, batch.shared.clock.now()));
     }
 

@@ -13,6 +13,7 @@ use crate::ledger::{Intent, Noted, SubmitResult};
 use crate::machine::facts::{Failure, Submission as Intended, Unknown, Witness};
 use crate::machine::request::{SubmitPermit, Work};
 use crate::machine::{Indices, SchedDate, Timestamp};
+use crate::metrics;
 
 /// One submission under way.
 #[derive(Default)]
@@ -167,6 +168,7 @@ impl Submission {
             not_after: self.late_after.0,
             site_defaults: &planner.site_defaults,
             options,
+            callback: planner.callback.is_some(),
             output_limit: planner.output_limit,
         };
         submit_description(&common, &rows)
@@ -195,7 +197,7 @@ impl Submission {
             || Submitted { dead: true, timed_out: false, status: None, message: Some(super::NOT_BEGUN.to_owned()) };
         let (mut submitted, at) = self.ended.take().unwrap_or_else(|| (not_begun(), now));
         Self::learn(&mut submitted, batch, now);
-        let results = batch
+        let results: Vec<SubmitResult> = batch
             .jobs
             .iter()
             .map(|job| SubmitResult {
@@ -211,6 +213,13 @@ impl Submission {
                 },
             })
             .collect();
+        let verdict = |result: &SubmitResult| match (not_run, result.supersedes) {
+            (true, _) => Some("not_run"),
+            (false, Some(_)) => Some("never_accepted"),
+            (false, None) => None,
+        };
+        metrics::submitted(if not_run { 0 } else { results.len() });
+        results.iter().filter_map(verdict).for_each(metrics::attempt);
         match batch.shared.ledger.resolve_submits(results).await {
             Ok(()) => true,
             Err(error) => {

@@ -1,6 +1,6 @@
 //! What holds of every decision, whatever the facts: they are generated, well-formed but otherwise of every kind.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -218,10 +218,48 @@ fn check_work(facts: &Facts, decision: &Decision, key: &RequestKey, work: &Work)
     Ok(())
 }
 
+/// A record as the ledger gives it back after a decision.
+fn stored(facts: &Facts, decision: &Decision, after: &Record) -> Record {
+    let mut reports = facts.record.reports.clone();
+    reports.retain(|id, _| !after.jobs.values().any(|job| job.id == *id && job.outcome().is_some()));
+    for id in &decision.refuted {
+        reports.entry(*id).and_modify(|report| report.ended = None);
+    }
+    Record { reports, ..after.clone() }
+}
+
+/// What jobs say of themselves is a hint: it gives no job an outcome, completes nothing and makes no other request.
+fn check_hints(facts: &Facts, decision: &Decision) -> Result<(), TestCaseError> {
+    let (Some(after), Some(phase)) = (&decision.after, decision.after.as_ref().and_then(phase_of)) else {
+        return Ok(());
+    };
+    let without = Facts { record: Record { reports: BTreeMap::new(), ..facts.record.clone() }, ..facts.clone() };
+    let without = decide(&without, at(0), &settings(), &Rules::ALL);
+    prop_assert_eq!(&without.action, &decision.action);
+    let truth = without.after.as_ref().unwrap();
+    prop_assert!(truth.jobs.keys().eq(after.jobs.keys()));
+    for (job, truth) in after.jobs.values().zip(truth.jobs.values()) {
+        prop_assert_eq!(job.outcome(), truth.outcome());
+        prop_assert!(job.state == truth.state || (&truth.state, &job.state) == (&JobState::Idle, &JobState::Running));
+        prop_assert!(job.started || !truth.started);
+    }
+    let moved_on = phase_of(truth) == Some(Phase::Submitted) && phase == Phase::Running;
+    prop_assert!(
+        phase_of(truth) == Some(phase) || moved_on,
+        "{:?} without hints, {phase:?} with them",
+        phase_of(truth)
+    );
+    let counted = after.reports.keys();
+    prop_assert!(counted.clone().count() == 0 || !facts.object.may_rerun);
+    let open = |id: &JobId| after.jobs.values().any(|job| job.id == *id && job.outcome().is_none());
+    prop_assert!(counted.clone().all(open), "{:?} count, but are not open jobs", after.reports);
+    Ok(())
+}
+
 /// With the same evidence at the same time there is nothing more to say or to change.
 fn check_fixpoint(facts: &Facts, decision: &Decision) -> Result<(), TestCaseError> {
     let Some(after) = &decision.after else { return Ok(()) };
-    let again = Facts { record: after.clone(), ..facts.clone() };
+    let again = Facts { record: stored(facts, decision, after), ..facts.clone() };
     let second = decide(&again, at(0), &settings(), &Rules::ALL);
     prop_assert!(second.transitions.is_empty(), "says more: {:#?}", second.transitions);
     prop_assert!(second.changed.is_empty(), "changes more: {:?}", second.changed);
@@ -258,6 +296,7 @@ fn every_decision_keeps_the_rules() {
     run(|facts, decision| {
         check(facts, decision)?;
         check_fixpoint(facts, decision)?;
+        check_hints(facts, decision)?;
         let mut seen = seen.lock().unwrap();
         for told in &decision.transitions {
             seen.insert(format!("{:?} --{}--> {:?}", told.from, told.trigger, told.to));
@@ -281,6 +320,12 @@ fn every_decision_keeps_the_rules() {
             },
         };
         seen.insert(action);
+        if decision.after.as_ref().is_some_and(|after| !after.reports.is_empty()) {
+            seen.insert("a reported end counts".to_owned());
+        }
+        if !decision.refuted.is_empty() {
+            seen.insert("a reported end is refuted".to_owned());
+        }
         Ok(())
     });
     let seen = seen.into_inner().unwrap();
@@ -302,6 +347,8 @@ fn every_decision_keeps_the_rules() {
         "release, gone",
         "release, never submitted",
         "release, abandoned",
+        "a reported end counts",
+        "a reported end is refuted",
     ];
     let rows = TRANSITIONS.iter().map(|row| format!("{:?} --{}--> {:?}", row.from, row.trigger, row.to));
     let missing: Vec<String> =

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use htc_operator::api::{ConditionStatus, ConditionType};
 use htc_operator::machine::facts::{
-    Ad, Answer, Claim, Condition, Evidence, Exit, Facts, History, InFlight, Job, JobState, Known, LastRequest, Object,
-    Outcome, Past, Published, Queue, Reach, Record, Spec, Submission, Why, Witness,
+    Ad, Answer, Claim, Condition, End, Evidence, Exit, Facts, History, InFlight, Job, JobState, Known, LastRequest,
+    Object, Outcome, Past, Published, Queue, Reach, Record, Report, Spec, Submission, Why, Witness,
 };
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::{Attempt, Birthdate, ClusterId, Index, JobId, Kind, RequestKey, Timestamp};
@@ -17,6 +17,9 @@ use crate::machine::{at, date, unknown};
 use crate::parts::{
     Seen, Shape, attempts, birthdate, conditions, job_state, make_ad, past_time, queue_answer, requests, shape, witness,
 };
+
+/// What a job reports: its index, its attempt, when it began, and how it ended.
+type Told = (u32, u32, Option<Timestamp>, Option<End>);
 
 #[derive(Clone, Debug)]
 pub struct Seed {
@@ -38,6 +41,8 @@ pub struct Seed {
     queue: Result<(Timestamp, Birthdate, i64), Why>,
     history: Result<i64, Why>,
     reach: (BTreeSet<u32>, Option<i64>),
+    /// What jobs report, by index and attempt; and whether something may follow an end.
+    reports: (Vec<Told>, bool),
 }
 
 pub fn seed() -> impl Strategy<Value = Seed> {
@@ -87,6 +92,13 @@ pub fn seed() -> impl Strategy<Value = Seed> {
             1 => select(vec![Why::NotAsked, Why::ScheddUnreachable]).prop_map(Err),
         ];
         let reach = (prop::collection::btree_set(1..=4_u32, 0..=4), prop::option::weighted(0.7, -30..0_i64));
+        let report = (
+            0..jobs,
+            1..=4_u32,
+            prop::option::of(past_time()),
+            prop::option::of((past_time(), select(vec![0, 3])).prop_map(|(at, code)| End { at, code })),
+        );
+        let reports = (prop::collection::vec(report, 0..4), prop::bool::weighted(0.3));
         (
             (Just(jobs), object, published, past, attempts(jobs), ads, recorded),
             (
@@ -98,10 +110,11 @@ pub fn seed() -> impl Strategy<Value = Seed> {
                 queue_answer(),
                 history,
                 reach,
+                reports,
             ),
         )
             .prop_map(|((jobs, object, published, past, attempts, ads, recorded), rest)| {
-                let ((row, times), conditions, requests, in_flight, emptied, queue, history, reach) = rest;
+                let ((row, times), conditions, requests, in_flight, emptied, queue, history, reach, reports) = rest;
                 let seed = Seed {
                     jobs,
                     object,
@@ -119,6 +132,7 @@ pub fn seed() -> impl Strategy<Value = Seed> {
                     queue,
                     history,
                     reach,
+                    reports,
                 };
                 seed.emptied()
             })
@@ -172,6 +186,7 @@ impl Seed {
             created: date(-25),
             abandon,
             submit_again,
+            may_rerun: self.reports.1,
         }
     }
 
@@ -286,6 +301,10 @@ impl Seed {
             released,
             conditions: self.conditions.iter().filter(in_order).cloned().collect(),
         });
+        let report = |&(index, attempt, started, ended): &Told| {
+            (JobId { cluster: ClusterId(u64::from(attempt) * 10), proc: index }, Report { started, ended })
+        };
+        record.reports = self.reports.0.iter().map(report).collect();
         record
     }
 

@@ -164,6 +164,7 @@ pub fn fresh(jobs: u32) -> Facts {
             created: date(-1000),
             abandon: false,
             submit_again: false,
+            may_rerun: false,
         },
         record: Record::default(),
         past: Past::Continuous,

@@ -161,6 +161,7 @@ impl Model {
             created: SchedDate(1),
             abandon: false,
             submit_again: false,
+            may_rerun: false,
         };
         Facts { object, record, past, in_flight, evidence }
     }

@@ -8,12 +8,15 @@
 #   244  the command is not in the image
 #   245  the files of the job are not what they should be
 # Each of these comes with a line "htc-operator: ..." on standard error.
+#
+# If payload.conf has a callback, and the node has curl, the operator is told when the payload begins and when it has ended.
+# What cannot be told is found out by HTCondor: nothing is said about it, and the job ends at most 23 s later for it.
 set -u
 
 # fail CODE SENTENCE
 fail() {
     echo "htc-operator: $2" >&2
-    exit "$1"
+    finish "$1"
 }
 
 # attribute NAME: prints the number that the job's own ad has for NAME, nothing if there is none.
@@ -46,13 +49,70 @@ check_deadline() {
     fi
 }
 
+# Reads what reports need, and keeps the token from the payload: it stays in a variable of this shell.
+prepare_reports() {
+    unset token
+    token=
+    if [ -r callback.token ]; then
+        IFS= read -r token <callback.token
+        rm -f callback.token
+    fi
+    jobid=$(attribute ClusterId).$(attribute ProcId)
+    case $jobid in
+        .* | *.) callback= ;;
+    esac
+    if [ -z "$token" ] || [ -z "$uid" ] || ! command -v curl >/dev/null 2>&1; then
+        callback=
+    fi
+}
+
+# report TYPE [EXIT CODE]: sends a CloudEvent, four times at most, until the operator has it or refuses it for good. What is
+# secret, and all else, goes through a pipe: everybody on the node can read a process's arguments.
+# shellcheck disable=SC2317 # called in the background
+report() {
+    trap 'exit 0' TERM INT HUP
+    event=
+    if [ -r /proc/sys/kernel/random/uuid ]; then
+        IFS= read -r event </proc/sys/kernel/random/uuid
+    fi
+    time=$(date -u +%Y-%m-%dT%H:%M:%SZ)
+    data="{\\\"name\\\":\\\"$name\\\",\\\"jobid\\\":\\\"$jobid\\\"${2:+,\\\"retcode\\\":\\\"$2\\\"}}"
+    for pause in 1 2 4 0; do
+        status=$(
+            printf '%s = "%s"\n' url "$callback" data "$data" header "Authorization: Bearer $token" \
+                header 'Content-Type: application/json' header 'ce-specversion: 1.0' header "ce-type: $1" \
+                header "ce-source: $source" header "ce-subject: $uid" header "ce-time: $time" \
+                header "ce-id: ${event:-$jobid $time $$}" |
+                curl -q --config - --silent --output /dev/null --write-out '%{http_code}' --connect-timeout 3 --max-time 4
+        )
+        case $status in
+            '' | 000 | 408 | 429 | 5??) sleep "$pause" ;;
+            *) return ;;
+        esac
+    done
+}
+
+# finish CODE: reports the end and ends. A job that was told to stop has not come to its end, and HTCondor knows why.
+finish() {
+    ending=$1
+    if [ -n "$callback" ] && [ -z "$told_to_stop" ]; then
+        trap 'kill "$reporting" 2>/dev/null; exit "$ending"' TERM INT HUP
+        [ -z "$reporting" ] || kill "$reporting" 2>/dev/null
+        report htcjob.cloudevent "$ending" </dev/null >/dev/null 2>&1 &
+        reporting=$!
+        wait "$reporting"
+    fi
+    exit "$ending"
+}
+
+# Empty if there is none: what becomes of that is told once it is known whom to tell.
 find_runtime() {
     for runtime in apptainer singularity; do
         if command -v "$runtime" >/dev/null 2>&1; then
             return
         fi
     done
-    fail 242 "neither apptainer nor singularity is in PATH on $(uname -n)"
+    runtime=
 }
 
 # Whatever the runtime keeps stays in the scratch directory, and goes before HTCondor looks for output.
@@ -102,7 +162,7 @@ run() {
     interrupted=
     "$@" &
     child=$!
-    trap 'interrupted=1; kill -TERM "$child" 2>/dev/null' TERM INT HUP
+    trap 'interrupted=1 told_to_stop=1; kill -TERM "$child" 2>/dev/null' TERM INT HUP
     wait "$child"
     code=$?
     while [ -n "$interrupted" ]; do
@@ -141,6 +201,7 @@ explain_255() {
 
 # All of it is read before any of it runs: the payload may write to its own copy of this file.
 main() {
+    callback='' source='' uid='' reporting='' told_to_stop=''
     index=${1:-}
     case $index in
         '' | *[!0-9]*) fail 245 "the job's index is missing from its arguments" ;;
@@ -162,6 +223,9 @@ main() {
             'name '*) name=$value ;;
             'image '*) image=$value ;;
             'command '*) set -- "$@" "$value" ;;
+            'callback '*) callback=$value ;;
+            'source '*) source=$value ;;
+            'uid '*) uid=$value ;;
             'bind '*) if [ -e "$value" ]; then binds=$binds,$value; fi ;;
             'env '*) set_variable "${value%% *}" "${value#* }" ;;
             end) complete=1 ;;
@@ -171,13 +235,23 @@ main() {
         fail 245 "payload.conf is not complete, or of another version than job.sh"
     fi
 
+    if [ -n "$callback" ]; then
+        prepare_reports
+    fi
+    if [ -z "$runtime" ]; then
+        fail 242 "neither apptainer nor singularity is in PATH on $(uname -n)"
+    fi
     prepare_cache
     export_environment
+    if [ -n "$callback" ]; then
+        report htcjob.cloudevent.started </dev/null >/dev/null 2>&1 &
+        reporting=$!
+    fi
     run in_container "$@" /htc_run/script.sh "$index"
     if [ "$code" -eq 255 ]; then
         explain_255 "$1"
     fi
-    exit "$code"
+    finish "$code"
 }
 
 main "$@"

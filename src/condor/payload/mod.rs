@@ -20,6 +20,9 @@ pub const SCRIPT_SH: &str = "script.sh";
 /// File name of what `job.sh` reads.
 pub const PAYLOAD_CONF: &str = "payload.conf";
 
+/// File name of the token that `job.sh` shows when it reports. It is read and deleted before the payload begins.
+pub const TOKEN: &str = "callback.token";
+
 const JOB_SH_SOURCE: &str = include_str!("job.sh");
 const PAYLOAD_CONF_VERSION: u32 = 1;
 
@@ -36,8 +39,23 @@ pub struct Payload<'a> {
     pub source: &'a str,
     /// Absolute paths that are bound into the container where the node has them.
     pub binds: &'a [String],
+    /// Where the job reports its start and its end, if it does.
+    pub callback: Option<Callback<'a>>,
     /// Variables for the script, names and values.
     pub env: &'a [(String, String)],
+}
+
+/// Where a job reports, and as whom.
+#[derive(Debug, Clone, Copy)]
+pub struct Callback<'a> {
+    /// URL of the receiver.
+    pub url: &'a str,
+    /// `source` of its events.
+    pub source: &'a str,
+    /// `metadata.uid` of its HTCJob.
+    pub uid: &'a str,
+    /// That HTCJob's token.
+    pub token: &'a str,
 }
 
 /// One file of a job's sandbox.
@@ -60,6 +78,9 @@ pub enum PayloadError {
     /// A bind that is not an absolute path, or has a character with a meaning for Apptainer.
     #[error("the bind {0:?} must be an absolute path of letters, digits and `-._/` only")]
     Bind(String),
+    /// A part of the callback that could end its line or its quotation marks.
+    #[error("{0:?} cannot be part of a callback")]
+    Callback(String),
 }
 
 /// Renders the files that belong into the job's sandbox folder.
@@ -68,15 +89,20 @@ pub enum PayloadError {
 /// A name or a bind that could not be told apart from the lines around it.
 pub fn sandbox_files(payload: &Payload) -> Result<Vec<SandboxFile>, PayloadError> {
     let file = |name, mode, contents: &str| SandboxFile { name, mode, contents: contents.as_bytes().to_vec() };
-    Ok(vec![
+    let mut files = vec![
         file(JOB_SH, 0o755, JOB_SH_SOURCE),
         file(SCRIPT_SH, 0o755, payload.source),
         file(PAYLOAD_CONF, 0o644, &payload_conf(payload)?),
-    ])
+    ];
+    if let Some(Callback { token, .. }) = payload.callback {
+        // In a file of its own: who may read a job's ad, its arguments or its environment is everybody.
+        files.push(file(TOKEN, 0o600, &format!("{token}\n")));
+    }
+    Ok(files)
 }
 
 fn payload_conf(payload: &Payload) -> Result<String, PayloadError> {
-    let Payload { name, image, command, source: _, binds, env } = *payload;
+    let Payload { name, image, command, source: _, binds, callback, env } = *payload;
     let plain = |text: &str, further: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || further.contains(c));
     if !(1..=253).contains(&name.len()) || !plain(name, "-.") {
         return Err(PayloadError::Name(name.to_owned()));
@@ -84,11 +110,18 @@ fn payload_conf(payload: &Payload) -> Result<String, PayloadError> {
     if let Some(bind) = binds.iter().find(|bind| !bind.starts_with('/') || !plain(bind, "-._/")) {
         return Err(PayloadError::Bind(bind.clone()));
     }
+    let parts = callback.map_or([""; 4], |callback| [callback.url, callback.source, callback.uid, callback.token]);
+    if let Some(part) = parts.iter().find(|part| callback.is_some() && (part.is_empty() || !plain(part, "-._~:/[]%"))) {
+        return Err(PayloadError::Callback((*part).to_owned()));
+    }
+    let [url, source, uid, _] = parts;
     let version = PAYLOAD_CONF_VERSION.to_string();
     let lines = [("version", version.as_str()), ("name", name)].into_iter();
     let image = image.argument();
     let lines = lines.chain([("image", image.as_str())]);
     let lines = lines.chain(binds.iter().map(|bind| ("bind", bind.as_str())));
+    let callback = [("callback", url), ("source", source), ("uid", uid)];
+    let lines = lines.chain(callback.into_iter().filter(|(_, part)| !part.is_empty()));
     let lines = lines.chain(command.words().map(|word| ("command", word)));
     let env: Vec<String> = env.iter().map(|(name, value)| format!("{name} {}", one_line(value))).collect();
     let lines = lines.chain(env.iter().map(|variable| ("env", variable.as_str())));
@@ -130,14 +163,38 @@ mod tests {
         let (image, command) = (Image::Registry("python:3".to_owned()), Command::parse("python -u").unwrap());
         let binds = ["/cvmfs".to_owned(), "/eos".to_owned()];
         let env = [("A".to_owned(), " b\nc\\n$x ".to_owned()), ("EMPTY".to_owned(), String::new())];
-        let payload =
-            Payload { name: "my-job", image: &image, command: &command, source: "print(1)", binds: &binds, env: &env };
+        let payload = Payload {
+            name: "my-job",
+            image: &image,
+            command: &command,
+            source: "print(1)",
+            binds: &binds,
+            callback: None,
+            env: &env,
+        };
         let files = sandbox_files(&payload).unwrap();
         let names: Vec<_> = files.iter().map(|file| (file.name, file.mode)).collect();
         assert_eq!(names, [("job.sh", 0o755), ("script.sh", 0o755), ("payload.conf", 0o644)]);
         assert_eq!(files[1].contents, b"print(1)");
         let text = "version 1\nname my-job\nimage docker://python:3\nbind /cvmfs\nbind /eos\ncommand python\ncommand -u\nenv A  b\\nc\\\\n$x \nenv EMPTY \nend\n";
         assert_eq!(files[2].contents, text.as_bytes());
+        let callback = Callback { url: "https://h:8/cloudevents", source: "cern.ch", uid: "u-1", token: "00ff" };
+        let reporting = Payload { callback: Some(callback), ..payload };
+        let files = sandbox_files(&reporting).unwrap();
+        let lines = "callback https://h:8/cloudevents\nsource cern.ch\nuid u-1\ncommand python\n";
+        assert!(String::from_utf8_lossy(&files[2].contents).contains(lines), "{files:?}");
+        assert_eq!((files[3].name, files[3].mode, &*files[3].contents), ("callback.token", 0o600, &b"00ff\n"[..]));
+        assert!(!files[..3].iter().any(|file| String::from_utf8_lossy(&file.contents).contains("00ff")));
+        for bad in ["", "a b", "a\nend", "a\"", "a\\", "a'b", "a$b", "a`"] {
+            for callback in [
+                Callback { url: bad, ..callback },
+                Callback { source: bad, ..callback },
+                Callback { uid: bad, ..callback },
+                Callback { token: bad, ..callback },
+            ] {
+                assert!(sandbox_files(&Payload { callback: Some(callback), ..payload }).is_err(), "{callback:?}");
+            }
+        }
         for name in ["", "a b", "a\nend", "a$b"] {
             assert!(sandbox_files(&Payload { name, ..payload }).is_err(), "{name:?}");
         }

@@ -142,7 +142,9 @@ impl Run<'_> {
         let counts = Counts::of(&self.record);
         let asked_for = self.facts.object.spec.as_ref().map_or(usize::MAX, |spec| spec.queue as usize);
         let in_htcondor = matches!(self.known.phase, Phase::Submitted | Phase::Running);
-        if in_htcondor && counts.active == 0 && self.record.jobs.len() + self.known.given_up as usize >= asked_for {
+        // What jobs report of themselves counts, but only HTCondor's word completes.
+        let ended = self.record.jobs.values().all(|job| job.outcome().is_some());
+        if in_htcondor && ended && self.record.jobs.len() + self.known.given_up as usize >= asked_for {
             self.known.completed = Some(self.now);
             let trigger = if counts.failed == 0 { Trigger::Succeeded } else { Trigger::Failed };
             let detail = ending(&self.record, &counts);

@@ -47,6 +47,7 @@ pub use error::{Error, Result};
 pub use kube::Kube;
 pub use owned::{Owned, Spec};
 pub use pool::{Pool, PoolOptions, Version};
+pub use ports::Port;
 pub use proxy::{Fault, Proxy, Rule, Seen};
 pub use registry::Registry;
 pub use scratch::Scratch;

@@ -14,14 +14,15 @@ const RANGE: std::ops::Range<u16> = 17_000..32_000;
 
 /// A TCP port on 127.0.0.1 that no other test bed takes while this value lives.
 #[derive(Debug)]
-pub(crate) struct Port {
-    pub(crate) number: u16,
+pub struct Port {
+    /// Its number.
+    pub number: u16,
     _lock: File,
 }
 
 impl Port {
     /// A port on which nobody listens now.
-    pub(crate) fn reserve() -> Result<Self> {
+    pub fn reserve() -> Result<Self> {
         // Root's locks would be in nobody's way: each user has a folder.
         let folder = PathBuf::from(format!("/tmp/.htb-ports-{}", rustix::process::geteuid().as_raw()));
         fs::create_dir_all(&folder).doing("making the folder", &folder)?;

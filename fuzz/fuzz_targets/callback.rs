@@ -1,0 +1,9 @@
+//! Any bytes as a request of a job: it is taken or refused for good, and nothing else happens.
+#![no_main]
+
+#[path = "../request.rs"]
+mod request;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    let _ = request::take(data);
+});

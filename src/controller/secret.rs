@@ -1,0 +1,86 @@
+//! The Secret with the keys of the jobs' tokens.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Client;
+use kube::api::{Api, PostParams};
+
+use super::{API_LIMIT, MANAGER};
+use crate::key::Keys;
+
+/// The entry that has the keys, one a line.
+pub const ENTRY: &str = "keys";
+
+/// Why there are no keys.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretError {
+    /// The API server.
+    #[error(
+        "cannot {what} the Secret {name}: {source}; let the operator get and create it, or give --callback-key-file"
+    )]
+    Api {
+        /// What was being done.
+        what: &'static str,
+        /// `namespace/name`
+        name: String,
+        /// The API server's words.
+        source: Box<kube::Error>,
+    },
+    /// The API server did not answer.
+    #[error("cannot {what} the Secret {name}: the API server did not answer within {} s", API_LIMIT.as_secs())]
+    ApiSilent {
+        /// What was being done.
+        what: &'static str,
+        /// `namespace/name`
+        name: String,
+    },
+    /// What is in it.
+    #[error("the entry `{ENTRY}` of the Secret {name}: {source}")]
+    Keys {
+        /// `namespace/name`
+        name: String,
+        /// What is wrong.
+        source: crate::key::KeyError,
+    },
+    /// The system has no random numbers.
+    #[error("cannot make a key: {0}")]
+    Random(#[from] getrandom::Error),
+}
+
+/// Reads the keys, and makes them if there are none. It is never written again: who changes it wants that.
+pub async fn callback_keys(client: &Client, namespace: &str, name: &str) -> Result<Keys, SecretError> {
+    let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    let full = || format!("{namespace}/{name}");
+    let failed = |what, result: Result<Result<Option<Secret>, kube::Error>, _>| match result {
+        Ok(Ok(secret)) => Ok(secret),
+        Ok(Err(source)) => Err(SecretError::Api { what, name: full(), source: Box::new(source) }),
+        Err(tokio::time::error::Elapsed { .. }) => Err(SecretError::ApiSilent { what, name: full() }),
+    };
+    let read = || async { failed("read", tokio::time::timeout(API_LIMIT, api.get_opt(name)).await) };
+    let mut found = read().await?;
+    if found.is_none() {
+        let made = Secret {
+            metadata: ObjectMeta {
+                name: Some(name.to_owned()),
+                labels: Some(BTreeMap::from([("app.kubernetes.io/managed-by".to_owned(), MANAGER.to_owned())])),
+                ..ObjectMeta::default()
+            },
+            string_data: Some(BTreeMap::from([(ENTRY.to_owned(), Keys::random()?)])),
+            type_: Some("Opaque".to_owned()),
+            ..Secret::default()
+        };
+        let parameters = PostParams::default();
+        let created = match tokio::time::timeout(API_LIMIT, api.create(&parameters, &made)).await {
+            // Another operator of this name was faster.
+            Ok(Err(kube::Error::Api(status))) if status.code == 409 => Ok(Ok(None)),
+            other => other.map(|result| result.map(Some)),
+        };
+        failed("make", created)?;
+        tracing::info!(secret = full(), "made the keys of the jobs' tokens");
+        found = read().await?;
+    }
+    let data = found.and_then(|secret| secret.data).and_then(|mut data| data.remove(ENTRY)).unwrap_or_default();
+    Keys::parse(&String::from_utf8_lossy(&data.0)).map_err(|source| SecretError::Keys { name: full(), source })
+}

@@ -1,0 +1,126 @@
+//! Whether the operator is ready: a few named gates, each opened by the part of the program that knows.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+use strum::{EnumIter, IntoEnumIterator as _, IntoStaticStr};
+
+/// What must be so before the operator is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, EnumIter, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
+pub enum Gate {
+    /// The API server serves HTCJobs.
+    CrdServed,
+    /// All HTCJobs have been listed.
+    CacheSynced,
+    /// The last transaction of the ledger was stored.
+    LedgerWritable,
+    /// The schedd has answered since the operator started.
+    ScheddSeen,
+    /// It is known who leads: this operator, or another one whose place it can take.
+    Leading,
+}
+
+/// Where the operator stands among those that want to lead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Place {
+    /// It is not known yet.
+    #[default]
+    Unknown,
+    /// Another one leads. It needs nothing else to be ready.
+    Standby,
+    /// This one leads.
+    Leader,
+}
+
+/// What is known.
+#[derive(Debug, Default)]
+struct State {
+    place: Place,
+    open: BTreeSet<Gate>,
+}
+
+static STATE: Mutex<State> = Mutex::new(State { place: Place::Unknown, open: BTreeSet::new() });
+
+fn with<T>(work: impl FnOnce(&mut State) -> T) -> T {
+    work(&mut STATE.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn set(gate: Gate, open: bool) {
+    with(|state| if open { state.open.insert(gate) } else { state.open.remove(&gate) });
+}
+
+/// The API server serves HTCJobs, or not.
+pub fn crd_served(served: bool) {
+    set(Gate::CrdServed, served);
+}
+
+/// All HTCJobs have been listed.
+pub fn cache_synced() {
+    set(Gate::CacheSynced, true);
+}
+
+/// A transaction of the ledger was stored, or not.
+pub fn ledger_writable(writable: bool) {
+    set(Gate::LedgerWritable, writable);
+}
+
+/// The schedd has answered.
+pub fn schedd_seen() {
+    set(Gate::ScheddSeen, true);
+}
+
+/// Another operator leads.
+pub fn standing_by() {
+    with(|state| state.place = Place::Standby);
+}
+
+/// This operator leads.
+pub fn leading() {
+    with(|state| state.place = Place::Leader);
+}
+
+/// Whether the operator is ready, and one line for each gate.
+#[must_use]
+pub fn ready() -> (bool, String) {
+    with(|state| describe(state))
+}
+
+fn describe(state: &State) -> (bool, String) {
+    let (mut ready, mut text) = (true, String::new());
+    for gate in Gate::iter() {
+        let open = match gate {
+            Gate::Leading => state.place != Place::Unknown,
+            Gate::CrdServed | Gate::CacheSynced | Gate::LedgerWritable | Gate::ScheddSeen => state.open.contains(&gate),
+        };
+        let (word, needed) = match (gate, open, state.place) {
+            (Gate::Leading, _, Place::Standby) => ("ok (standby)", true),
+            (_, true, _) => ("ok", true),
+            (_, false, Place::Standby) => ("not asked on standby", true),
+            (_, false, Place::Unknown | Place::Leader) => ("NOT YET", false),
+        };
+        ready &= needed;
+        text = text + <&str>::from(gate) + ": " + word + "\n";
+    }
+    (ready, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_leader_needs_every_gate_and_a_standby_only_its_place() {
+        let but = |shut: Option<Gate>| {
+            let place = if shut == Some(Gate::Leading) { Place::Unknown } else { Place::Leader };
+            State { place, open: Gate::iter().filter(|gate| Some(*gate) != shut).collect() }
+        };
+        assert!(describe(&but(None)).0);
+        for gate in Gate::iter() {
+            let (ready, text) = describe(&but(Some(gate)));
+            assert!(!ready && text.matches("NOT YET").count() == 1, "{text}");
+        }
+        assert!(!describe(&State::default()).0);
+        assert!(describe(&State { place: Place::Standby, ..State::default() }).0);
+    }
+}

@@ -1,0 +1,208 @@
+//! Takes in what jobs report of themselves: `POST /cloudevents` on a port of its own, and on a second one what Kubernetes
+//! and Prometheus ask ([`monitor`]).
+//!
+//! An event is answered with 2xx only when it is durable in the ledger; with 4xx and a reason when it can never be right;
+//! with 503 when it cannot be stored now. Whoever hears nothing, or 503, sends it again: a second one has no effect.
+
+/// The limits that every port has.
+macro_rules! limited {
+    ($server:expr) => {
+        $server
+            .disable_signals()
+            .max_connections($crate::receiver::CONNECTIONS)
+            .client_request_timeout($crate::receiver::HEADER_TIME)
+            .client_disconnect_timeout($crate::receiver::HEADER_TIME)
+            .keep_alive($crate::receiver::IDLE)
+            .shutdown_timeout(1)
+    };
+}
+
+pub mod event;
+pub mod monitor;
+pub mod report;
+mod tls;
+mod wakes;
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use actix_web::dev::{Server, ServerHandle};
+use actix_web::http::StatusCode;
+use actix_web::http::header::{AUTHORIZATION, RETRY_AFTER};
+use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
+
+use crate::clock::Clock;
+use crate::key::Keys;
+use crate::ledger::{Ledger, Receipt};
+use crate::metrics;
+use crate::workers::Wake;
+use report::Refusal;
+pub use tls::{Certificate, TlsError};
+use wakes::Wakes;
+
+/// Most bytes of a body.
+pub const BODY: usize = 64 * 1024;
+/// Longest time that a body may take.
+pub const BODY_TIME: Duration = Duration::from_secs(10);
+/// Longest time that the headers may take.
+const HEADER_TIME: Duration = Duration::from_secs(5);
+/// How long a connection may be idle between two requests.
+const IDLE: Duration = Duration::from_secs(15);
+/// Longest time that the ledger may take.
+const LEDGER_TIME: Duration = Duration::from_secs(10);
+/// Most connections of each port's thread.
+const CONNECTIONS: usize = 1024;
+/// Threads of the receiver: TLS is what costs.
+const THREADS: usize = 2;
+/// What a job waits, in seconds, before it sends again what could not be stored.
+const AGAIN: &str = "2";
+
+/// Why a port cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// The port.
+    #[error("cannot listen on {address}: {source}")]
+    Bind {
+        /// Where.
+        address: SocketAddr,
+        /// The system's words.
+        source: std::io::Error,
+    },
+    /// The certificate.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+}
+
+/// What an operator that leads takes events in with.
+struct Desk {
+    ledger: Ledger,
+    clock: Clock,
+    wakes: Wakes,
+}
+
+/// The receiver. It listens from the start, and refuses with 503 until this operator leads.
+#[derive(Clone)]
+pub struct Receiver {
+    keys: Arc<Keys>,
+    desk: Arc<OnceLock<Desk>>,
+}
+
+/// A port that is served until this is dropped.
+pub struct Port {
+    /// Where it listens.
+    pub address: SocketAddr,
+    handle: ServerHandle,
+    task: tokio::task::JoinHandle<std::io::Result<()>>,
+}
+
+impl Port {
+    /// Resolves when it is no longer served, which is a failure.
+    pub async fn ended(&mut self) {
+        let _ = (&mut self.task).await;
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        drop(self.handle.stop(false));
+        self.task.abort();
+    }
+}
+
+impl Receiver {
+    /// Accepts tokens made with these keys.
+    #[must_use]
+    pub fn new(keys: Arc<Keys>) -> Self {
+        Self { keys, desk: Arc::default() }
+    }
+
+    /// From now on events are taken in.
+    pub fn open(&self, ledger: Ledger, clock: Clock, wake: Wake) {
+        let _ = self.desk.set(Desk { ledger, clock, wakes: Wakes::start(wake) });
+    }
+
+    /// Serves `POST /cloudevents`.
+    pub fn listen(&self, address: SocketAddr, certificate: Option<Certificate>) -> Result<Port, ListenError> {
+        let receiver = self.clone();
+        let server = HttpServer::new(move || {
+            App::new()
+                .app_data(web::Data::new(receiver.clone()))
+                .service(web::resource("/cloudevents").route(web::post().to(take_in)))
+        });
+        let server = limited!(server).workers(THREADS);
+        let (address, listener) = bind(address)?;
+        let server = match certificate {
+            Some(certificate) => server.listen_rustls_0_23(listener, certificate.config()?),
+            None => server.listen(listener),
+        };
+        let server = server.map_err(|source| ListenError::Bind { address, source })?;
+        Ok(start(address, server.run()))
+    }
+
+    async fn store(&self, request: &HttpRequest, body: web::Payload) -> Result<&'static str, Refusal> {
+        let body = match tokio::time::timeout(BODY_TIME, body.to_bytes_limited(BODY)).await {
+            Err(_) => return Err(Refusal::TooSlow),
+            Ok(Err(_)) => return Err(Refusal::TooLarge),
+            Ok(Ok(Err(error))) => {
+                tracing::debug!(%error, "the body of an event cannot be read");
+                return Err(Refusal::Unreadable);
+            }
+            Ok(Ok(Ok(body))) => body,
+        };
+        let header = |name: &str| request.headers().get(name).map(actix_web::http::header::HeaderValue::as_bytes);
+        let event = event::parse(header, &body)?;
+        let callback = report::read(event, header(AUTHORIZATION.as_str()), &self.keys)?;
+        let Some(desk) = self.desk.get() else { return Err(Refusal::Unavailable) };
+        let uid = callback.uid.clone();
+        let stored = desk.ledger.receive(callback, desk.clock.now());
+        match tokio::time::timeout(LEDGER_TIME, stored).await {
+            Ok(Ok(Receipt::Stored(name))) => {
+                desk.wakes.wake(&uid, name);
+                Ok("Stored")
+            }
+            Ok(Ok(Receipt::Again)) => Ok("Again"),
+            Ok(Ok(Receipt::Unknown)) => Err(Refusal::UnknownJob),
+            Ok(Ok(Receipt::TooMany)) => Err(Refusal::TooMany),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "what a job reports cannot be stored; it is told to send it again");
+                Err(Refusal::Unavailable)
+            }
+            Err(_) => Err(Refusal::Unavailable),
+        }
+    }
+}
+
+async fn take_in(request: HttpRequest, body: web::Payload, receiver: web::Data<Receiver>) -> HttpResponse {
+    match receiver.store(&request, body).await {
+        Ok(outcome) => {
+            metrics::callback(outcome);
+            HttpResponse::NoContent().finish()
+        }
+        Err(refusal) => {
+            let reason: &'static str = (&refusal).into();
+            metrics::callback(reason);
+            tracing::debug!(reason, message = %refusal, peer = ?request.peer_addr(), "an event was refused");
+            let status = StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::BAD_REQUEST);
+            let mut answer = HttpResponse::build(status);
+            if refusal == Refusal::Unavailable {
+                answer.insert_header((RETRY_AFTER, AGAIN));
+            }
+            answer.json(serde_json::json!({ "reason": reason, "message": refusal.to_string() }))
+        }
+    }
+}
+
+/// A listener, and the address that it has: port 0 becomes a free one.
+fn bind(address: SocketAddr) -> Result<(SocketAddr, TcpListener), ListenError> {
+    let bind = || {
+        let listener = TcpListener::bind(address)?;
+        Ok((listener.local_addr()?, listener))
+    };
+    bind().map_err(|source| ListenError::Bind { address, source })
+}
+
+fn start(address: SocketAddr, server: Server) -> Port {
+    let handle = server.handle();
+    Port { address, handle, task: tokio::spawn(server) }
+}

@@ -1,0 +1,102 @@
+//! HTTP by hand: nothing that a test wants to send is corrected on the way.
+
+use std::fmt::Write as _;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// Longer than any limit of the receiver.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What was answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    pub status: u16,
+    pub head: String,
+    pub body: String,
+}
+
+impl Answer {
+    /// The reason of a refusal.
+    pub fn reason(&self) -> String {
+        let body: serde_json::Value = serde_json::from_str(&self.body).unwrap_or_default();
+        body["reason"].as_str().unwrap_or_default().to_owned()
+    }
+}
+
+/// A request of `POST /cloudevents`.
+pub fn request(headers: &[(String, String)], body: &[u8]) -> Vec<u8> {
+    let mut text = "POST /cloudevents HTTP/1.1\r\nHost: x\r\n".to_owned();
+    for (name, value) in headers {
+        write!(text, "{name}: {value}\r\n").unwrap();
+    }
+    write!(text, "Content-Length: {}\r\n\r\n", body.len()).unwrap();
+    [text.into_bytes(), body.to_vec()].concat()
+}
+
+/// A connection that is kept.
+pub struct Connection(TcpStream);
+
+impl Connection {
+    pub fn open(address: SocketAddr) -> std::io::Result<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(LIMIT))?;
+        stream.set_nodelay(true)?;
+        Ok(Self(stream))
+    }
+
+    pub fn send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.0.write_all(bytes)
+    }
+
+    /// Reads one answer; an error if the connection is closed before it.
+    pub fn answer(&mut self) -> std::io::Result<Answer> {
+        let mut bytes = Vec::new();
+        let end = loop {
+            if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
+                break end + 4;
+            }
+            self.more(&mut bytes)?;
+        };
+        let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
+        let length = head
+            .to_ascii_lowercase()
+            .split("content-length: ")
+            .nth(1)
+            .map_or(0, |rest| rest.split("\r\n").next().unwrap().trim().parse().unwrap());
+        while bytes.len() < end + length {
+            self.more(&mut bytes)?;
+        }
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        Ok(Answer { status, head, body: String::from_utf8_lossy(&bytes[end..]).into_owned() })
+    }
+
+    fn more(&mut self, bytes: &mut Vec<u8>) -> std::io::Result<()> {
+        let mut part = [0; 4096];
+        match self.0.read(&mut part)? {
+            0 => Err(std::io::ErrorKind::UnexpectedEof.into()),
+            count => {
+                bytes.extend(&part[..count]);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// One request on a connection of its own.
+pub fn post(address: SocketAddr, headers: &[(String, String)], body: &[u8]) -> std::io::Result<Answer> {
+    let mut connection = Connection::open(address)?;
+    connection.send(&request(headers, body))?;
+    connection.answer()
+}
+
+pub fn get(address: SocketAddr, path: &str) -> std::io::Result<Answer> {
+    let mut connection = Connection::open(address)?;
+    connection.send(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes())?;
+    connection.answer()
+}
+
+/// Headers as the functions above take them.
+pub fn headers(all: &[(&str, &str)]) -> Vec<(String, String)> {
+    all.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}

@@ -1,0 +1,242 @@
+//! What `job.sh` tells the operator, and that it does the job no harm.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use htc_operator::condor::payload::Callback;
+
+use super::{SHELLS, Scratch, ended, image};
+
+const TOKEN: &str = "5eaf00d5eaf00d5eaf00d5eaf00d5eaf00d5eaf00d5eaf00d5eaf00d5eaf00d0";
+/// Longest time that a report may take, by the words of `job.sh`; and what a busy machine adds.
+const BOUND: Duration = Duration::from_secs(23 + 15);
+
+/// One request.
+#[derive(Clone, Debug, Default)]
+struct Request {
+    kind: String,
+    id: String,
+    head: String,
+    body: String,
+}
+
+/// A listener that answers each request with the next of its statuses, and with the last one for ever; 0: never.
+struct Ear {
+    address: SocketAddr,
+    heard: Arc<Mutex<Vec<Request>>>,
+}
+
+impl Ear {
+    fn new(statuses: &'static [u16]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (address, heard) = (listener.local_addr().unwrap(), Arc::new(Mutex::new(Vec::new())));
+        let all = Arc::clone(&heard);
+        // Ends with the test program.
+        std::thread::spawn(move || {
+            let mut kept = Vec::new();
+            for stream in listener.incoming() {
+                let stream = stream.unwrap();
+                let Some(request) = read(&stream) else { continue };
+                let mut all = all.lock().unwrap();
+                let status = statuses[all.len().min(statuses.len() - 1)];
+                all.push(request);
+                if status != 0 {
+                    let _ = (&stream).write_all(format!("HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n").as_bytes());
+                }
+                kept.push(stream);
+            }
+        });
+        Self { address, heard }
+    }
+
+    /// A job that reports to it.
+    fn job(&self, command: &str, source: &str) -> Scratch {
+        let url = format!("http://{}/cloudevents", self.address);
+        let callback = Callback { url: &url, source: "cern.ch", uid: "0b5e-01", token: TOKEN };
+        Scratch::reporting(image().to_str().unwrap(), command, source, Some(callback))
+    }
+
+    fn heard(&self) -> Vec<Request> {
+        self.heard.lock().unwrap().clone()
+    }
+
+    /// Exit codes that were reported.
+    fn ends(&self) -> Vec<String> {
+        let ends = self.heard().into_iter().filter(|request| request.kind == "htcjob.cloudevent");
+        ends.map(|end| {
+            let data: serde_json::Value = serde_json::from_str(&end.body).unwrap();
+            data["retcode"].as_str().unwrap().to_owned()
+        })
+        .collect()
+    }
+}
+
+fn read(stream: &std::net::TcpStream) -> Option<Request> {
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut reader = BufReader::new(stream);
+    let mut request = Request::default();
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok().filter(|count| *count > 0)?;
+        let text = line.trim_end();
+        if text.is_empty() {
+            break;
+        }
+        match text.split_once(": ") {
+            Some((name, value)) if name.eq_ignore_ascii_case("content-length") => length = value.parse().unwrap(),
+            Some(("ce-type", value)) => value.clone_into(&mut request.kind),
+            Some(("ce-id", value)) => value.clone_into(&mut request.id),
+            _ => {}
+        }
+        request.head += &line;
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    request.body = String::from_utf8(body).unwrap();
+    Some(request)
+}
+
+#[test]
+fn the_start_and_the_end_are_cloudevents() {
+    for shell in SHELLS {
+        let ear = Ear::new(&[204]);
+        let source = "env; ls -A; until [ -e go ]; do sleep 0.05; done; exit 7";
+        let scratch = ear.job("bash", source);
+        let job = scratch.start(shell, &["3"]);
+        let began = Instant::now();
+        while ear.heard().is_empty() {
+            assert!(began.elapsed() < Duration::from_secs(30), "{shell}: no start is reported");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        scratch.write("go", "");
+        let (code, stdout, stderr) = ended(job.wait_with_output().unwrap());
+        assert_eq!((code, stderr.as_str()), (7, ""), "{shell}");
+        assert!(!stdout.contains(TOKEN) && !stdout.contains("callback.token"), "{shell}: {stdout}");
+        let heard = ear.heard();
+        let kinds: Vec<&str> = heard.iter().map(|request| request.kind.as_str()).collect();
+        assert_eq!(kinds, ["htcjob.cloudevent.started", "htcjob.cloudevent"], "{shell}");
+        assert_eq!(heard[0].body, r#"{"name":"my-job","jobid":"884426.7"}"#, "{shell}");
+        assert_eq!(heard[1].body, r#"{"name":"my-job","jobid":"884426.7","retcode":"7"}"#, "{shell}");
+        assert_ne!(heard[0].id, heard[1].id);
+        for line in [
+            "POST /cloudevents HTTP/1.1".to_owned(),
+            format!("Authorization: Bearer {TOKEN}"),
+            "Content-Type: application/json".to_owned(),
+            "ce-specversion: 1.0".to_owned(),
+            "ce-source: cern.ch".to_owned(),
+            "ce-subject: 0b5e-01".to_owned(),
+        ] {
+            assert!(heard.iter().all(|request| request.head.lines().any(|found| found == line)), "{line}\n{heard:?}");
+        }
+    }
+}
+
+#[test]
+fn every_exit_code_is_reported_and_stays() {
+    for code in 0..=255 {
+        let shell = SHELLS[code % SHELLS.len()];
+        let ear = Ear::new(&[204]);
+        let (ended, _, stderr) = ear.job("bash", &format!("exit {code}")).run(shell);
+        assert_eq!((ended.to_string(), stderr.as_str()), (code.to_string(), ""), "{shell}");
+        assert_eq!(ear.ends(), [code.to_string()], "{shell}");
+    }
+}
+
+#[test]
+fn a_payload_that_is_killed_is_reported_and_one_that_is_told_to_stop_is_not() {
+    for shell in SHELLS {
+        for (signal, code) in [("KILL", "137"), ("TERM", "143")] {
+            let ear = Ear::new(&[204]);
+            assert_eq!(
+                ear.job("bash", &format!("kill -{signal} $$; sleep 5")).run(shell).0.to_string(),
+                code,
+                "{shell}"
+            );
+            assert_eq!(ear.ends(), [code], "{shell}");
+        }
+        // As condor_rm and condor_hold do it: HTCondor knows what it means, the job does not.
+        let ear = Ear::new(&[204]);
+        let scratch = ear.job("bash", "trap 'exit 0' TERM; touch up; while :; do sleep 0.05; done");
+        let job = scratch.start(shell, &["3"]);
+        let began = Instant::now();
+        while !scratch.folder.path().join("up").exists() {
+            assert!(began.elapsed() < Duration::from_secs(30), "{shell}: the payload did not start");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(std::process::Command::new("kill").arg(job.id().to_string()).status().unwrap().success());
+        assert_eq!(ended(job.wait_with_output().unwrap()).0, 0, "{shell}");
+        assert_eq!(ear.ends(), Vec::<String>::new(), "{shell}");
+    }
+}
+
+#[test]
+fn what_ends_before_the_payload_is_reported_too() {
+    let ear = Ear::new(&[204]);
+    assert_eq!(ear.job("nosuch", "").run("dash").0, 244);
+    assert_eq!(ear.ends(), ["244"]);
+    let ear = Ear::new(&[204]);
+    let mut scratch = ear.job("bash", "");
+    scratch.path = "/usr/bin:/bin".to_owned();
+    assert_eq!((scratch.run("dash").0, ear.ends()), (242, vec!["242".to_owned()]));
+    // A job that came too late is no job, and says nothing.
+    let ear = Ear::new(&[204]);
+    let scratch = ear.job("bash", "");
+    scratch.write(".job.ad", "ClusterId = 1\nProcId = 0\nStageInFinish = 1001\nHTCNotAfter = 1000\n");
+    assert_eq!((scratch.run("dash").0, ear.heard().len()), (241, 0));
+}
+
+#[test]
+fn what_cannot_be_stored_is_sent_again_and_what_is_refused_is_not() {
+    for shell in SHELLS {
+        let ear = Ear::new(&[204, 503, 503, 204]);
+        assert_eq!(ear.job("bash", "sleep 1; exit 9").run(shell).0, 9, "{shell}");
+        assert_eq!(ear.ends(), ["9", "9", "9"], "{shell}");
+        let heard = ear.heard();
+        assert!(heard[1..].iter().all(|request| request.id == heard[1].id), "{shell}: {heard:?}");
+        let ear = Ear::new(&[204, 404]);
+        assert_eq!(ear.job("bash", "sleep 1; exit 9").run(shell).0, 9, "{shell}");
+        assert_eq!(ear.ends(), ["9"], "{shell}");
+    }
+}
+
+#[test]
+fn a_job_ends_as_it_would_when_nobody_listens_answers_or_can_send() {
+    // A node without curl.
+    let programs = tempfile::tempdir().unwrap();
+    for folder in ["/usr/bin", "/bin"] {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let entry = entry.unwrap();
+            if entry.file_name() != "curl" {
+                let _ = std::os::unix::fs::symlink(entry.path(), programs.path().join(entry.file_name()));
+            }
+        }
+    }
+    std::fs::set_permissions(programs.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let apptainer = |path: &Path| format!("{}:{}", super::condor_root().join("usr/bin").display(), path.display());
+    for shell in SHELLS {
+        let check = |what: &str, scratch: &Scratch, bound: Duration| {
+            let began = Instant::now();
+            let (code, stdout, stderr) = scratch.run(shell);
+            assert_eq!((code, stdout.as_str(), stderr.as_str()), (5, "x\n", ""), "{shell}: {what}");
+            assert!(began.elapsed() < bound, "{shell}: {what}: {:?}", began.elapsed());
+        };
+        let source = "echo x; exit 5";
+        let ear = Ear::new(&[204]);
+        let mut scratch = ear.job("bash", source);
+        scratch.path = apptainer(programs.path());
+        check("no curl", &scratch, BOUND);
+        assert!(ear.heard().is_empty());
+        let ear = Ear::new(&[204]);
+        let scratch = ear.job("bash", source);
+        std::fs::remove_file(scratch.folder.path().join("callback.token")).unwrap();
+        check("no token", &scratch, BOUND);
+        assert!(ear.heard().is_empty());
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        check("nobody listens", &Ear { address: free, heard: Arc::default() }.job("bash", source), BOUND);
+        check("nobody answers", &Ear::new(&[0]).job("bash", source), BOUND);
+    }
+}
