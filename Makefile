@@ -15,7 +15,7 @@
 CACHE = $(or $(HTC_TESTBED_CACHE),$(if $(filter 0,$(shell id -u)),/var/cache,$(or $(XDG_CACHE_HOME),$(HOME)/.cache))/htc-operator)
 DENY = $(CACHE)/cargo-deny-0.20.2
 # The tests on real servers mostly wait: more of them than cores can run side by side.
-export RUST_TEST_THREADS ?= 4
+export RUST_TEST_THREADS ?= 6
 SHELL_SCRIPTS = .ci/run tests/testbed/prerequisites.sh src/condor/payload/job.sh
 
 help: ## this list
