@@ -122,7 +122,7 @@ pub struct HTCJobSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_retries: Option<i64>,
 
-    /// Seconds from status.startTime after which jobs that have not ended are removed.
+    /// Seconds from status.startTime, or from the last resumption, after which jobs that have not ended are removed.
     /// The HTCJob is then Failed with reason DeadlineExceeded.
     /// Time in which jobs wait in HTCondor counts; suspend stops the clock, and its end starts it anew.
     #[serde(default, skip_serializing_if = "Option::is_none")]

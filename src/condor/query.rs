@@ -12,8 +12,10 @@ use crate::machine::{SchedDate, Uid};
 /// A remote condor_history reads at most `HISTORY_HELPER_MAX_HISTORY` ads (50,000 in 23.9) and then ends with rc 0, unless
 /// it is told a number.
 const SCAN_ALL: [&str; 2] = ["-scanlimit", "2000000000"];
-/// Uids in one constraint: 3,300 fit into one argument of 128 KiB.
-pub const UIDS_PER_CALL: usize = 2000;
+/// Uids in one constraint: 3,300 fit into one argument of 128 KiB, and witnesses may come on top.
+pub const UIDS_PER_CALL: usize = 1500;
+/// Witnesses in one constraint; a `GlobalJobId` has the schedd's name in it.
+const WITNESSES_PER_CALL: usize = 400;
 /// A date is taken for earlier only if it is so by this many seconds.
 const DATE_MARGIN: i64 = 60;
 
@@ -61,10 +63,18 @@ impl Schedd {
         const TOOL: &str = "condor_history";
         let limit = self.tools.history_limit;
         let mut answer = HistoryAnswer::default();
-        let witness_list: Vec<String> = witnesses.iter().map(|id| quoted(id)).collect();
+        let quoted: Vec<String> = witnesses.iter().map(|id| quoted(id)).collect();
+        let still_there = |list: &[String]| format!("member(GlobalJobId, {{{}}})", list.join(","));
+        let mut constraints = Vec::new();
         for chunk in uids.chunks(UIDS_PER_CALL) {
-            let ours = self.jobs_of(chunk).await?;
-            let constraint = format!("({ours}) || member(GlobalJobId, {{{}}})", witness_list.join(","));
+            constraints.push(self.jobs_of(chunk).await?);
+        }
+        match constraints.as_mut_slice() {
+            [only] if quoted.len() <= WITNESSES_PER_CALL => *only = format!("({only}) || {}", still_there(&quoted)),
+            // After the ads: what is there then was there before. The other way round it might have been dropped between.
+            _ => constraints.extend(quoted.chunks(WITNESSES_PER_CALL).map(still_there)),
+        }
+        for constraint in constraints {
             let output = self.answer(TOOL, self.ask_history(&["-constraint", &constraint], limit).await)?;
             each_row(TOOL, &output.stdout, |row| {
                 if let Some(id) = row.global_id().filter(|id| witnesses.contains(*id)) {

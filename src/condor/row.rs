@@ -9,6 +9,9 @@ use super::schedd::unknown;
 use crate::machine::facts::{Ad, Exit, Hold, JobStatus, Unknown, Why};
 use crate::machine::{Attempt, ClusterId, Index, JobId, SchedDate};
 
+/// Most characters of a reason.
+const WORDS: usize = 1000;
+
 /// A value of an attribute. One of another type than expected (an expression, say) is as good as none.
 #[derive(serde::Deserialize)]
 #[serde(untagged)]
@@ -82,6 +85,11 @@ fn text<'a>(value: Option<&'a Scalar<'_>>) -> Option<&'a str> {
     }
 }
 
+/// A reason, as far as it is kept: a user's expression may make it as long as it likes.
+fn words(value: Option<&Scalar<'_>>) -> String {
+    text(value).unwrap_or_default().chars().take(WORDS).collect()
+}
+
 impl Row<'_> {
     pub(super) fn uid(&self) -> Option<&str> {
         text(self.uid.as_ref())
@@ -123,14 +131,14 @@ impl Row<'_> {
             hold: Hold {
                 code: number(self.hold_code.as_ref()).unwrap_or_default(),
                 subcode: number(self.hold_subcode.as_ref()).unwrap_or_default(),
-                reason: text(self.hold_reason.as_ref()).unwrap_or_default().to_owned(),
+                reason: words(self.hold_reason.as_ref()),
             },
             staged_in: date(self.staged_in.as_ref()),
             staged_out: date(self.staged_out.as_ref()),
             exit,
             completed: date(self.completed.as_ref()).is_some(),
             started: date(self.started.as_ref()).is_some(),
-            remove_reason: text(self.remove_reason.as_ref()).unwrap_or_default().to_owned(),
+            remove_reason: words(self.remove_reason.as_ref()),
         })
     }
 }

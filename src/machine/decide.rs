@@ -46,6 +46,10 @@ const FAILED_TRIES: &[&str] =
 /// Reasons of `Submitted` False that history gives, and may give again.
 const WAITS_FOR_A_PERSON: &[&str] = &["HistoryTooShort", "QueueLost", "Lost"];
 
+/// Failures that no HTCJob is to blame for: it goes on together with others. A fetch alone may fail in these words for what one
+/// HTCJob's jobs have left.
+const NOBODYS_FAULT: &[&str] = &["ScheddUnreachable", "CredentialsRefused", "Incomplete", "AnotherSchedd", "Stopped"];
+
 /// At most one request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
@@ -312,7 +316,10 @@ impl<'a> Run<'a> {
             | Kind::DeleteObject => self.record.highest,
         };
         let last = self.record.requests.get(&kind);
-        let at_fault = |failure: &Failure| failure.reason != Failure::NO_SPACE;
+        let at_fault = |failure: &Failure| {
+            let nobodys = kind != Kind::Fetch && NOBODYS_FAULT.contains(&failure.reason.as_str());
+            failure.reason != Failure::NO_SPACE && !nobodys
+        };
         let alone = last.is_some_and(|last| last.failures > 0 && last.failure.as_ref().is_none_or(at_fault));
         let step = last.map_or(0, |last| last.step) + 1;
         let key = RequestKey { uid: self.facts.object.uid.clone(), kind, attempt, step };
@@ -391,8 +398,8 @@ impl<'a> Run<'a> {
         let new = self.known.new && self.facts.past == Past::Continuous;
         let accounted_for = |index: Index| {
             self.record.jobs.contains_key(&index)
-                || self.record.attempts.iter().any(|attempt| attempt.indices.contains(index))
                 || (new && !self.record.attempted.contains(index))
+                || self.record.attempts.iter().any(|attempt| attempt.indices.contains(index))
         };
         let queue = self.facts.object.spec.as_ref().map_or(0, |spec| spec.queue);
         Indices::first(queue).iter().any(|index| !accounted_for(index))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
-use super::sizes::touches;
+use super::sizes::{failed_before, touches};
 use super::{Job, Shared, simple, submit};
 use crate::failpoint::{Point, around};
 use crate::ledger::RequestResult;
@@ -57,6 +57,10 @@ fn take(shared: &Shared, waiting: &mut VecDeque<Job>) -> Vec<Job> {
 
 /// Whether two requests can share one call of the tool.
 fn together(first: &Job, other: &Job) -> bool {
+    // One that has failed takes nobody along that has not.
+    if failed_before(first) != failed_before(other) {
+        return false;
+    }
     match (&first.request.work, &other.request.work) {
         (Work::Submit(..), Work::Submit(..)) => match (&first.plan, &other.plan) {
             (Some(plan), Some(other)) => plan.same_description(other),

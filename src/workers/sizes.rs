@@ -70,7 +70,7 @@ pub(super) fn touches(job: &Job) -> usize {
     }
 }
 
-fn failed_before(job: &Job) -> bool {
+pub(super) fn failed_before(job: &Job) -> bool {
     job.request.alone || matches!(&job.request.work, Work::Submit(_, SubmitPermit::Again(_)))
 }
 
@@ -110,8 +110,10 @@ impl Sizes {
             Work::Fetch(_) => self.limits.objects.min(FETCHED_TOGETHER),
             _ => self.limits.objects,
         };
-        if !failed_before(job) {
-            return most;
+        match job.request.work {
+            _ if !failed_before(job) => return most,
+            Work::Fetch(_) => return 1,
+            _ => {}
         }
         let key = (job.request.key.uid.clone(), job.request.key.kind);
         let last = self.with(|state| state.company.get(&key).copied()).unwrap_or(most);
@@ -121,6 +123,9 @@ impl Sizes {
     /// These go together.
     pub(super) fn taken(&self, batch: &[Job]) {
         self.with(|state| {
+            if state.company.len() > REMEMBERED {
+                state.company.retain(|_, company| *company == 1);
+            }
             if state.company.len() > REMEMBERED {
                 state.company.clear();
             }
@@ -141,10 +146,11 @@ impl Sizes {
     }
 
     /// A submission of so many jobs was killed at its time limit: fewer may be taken in time.
-    pub(super) fn took_too_long(&self, jobs: usize) {
+    pub(super) fn took_too_long(&self, jobs: usize, now: Timestamp) {
         self.with(|state| {
             if jobs > LARGE {
                 state.jobs = state.jobs.min(jobs / SHRINK);
+                state.grows = Some(now.plus(self.forget));
                 tracing::info!(jobs = state.jobs, "most jobs in one submission from now on, as {jobs} took too long");
             }
         });
@@ -212,9 +218,12 @@ mod tests {
         }
         assert_eq!(sizes.refused("ERROR: No such directory", 2000, now), Refusal::Other);
         assert_eq!(sizes.jobs(now), 2000);
-        sizes.took_too_long(50);
+        sizes.took_too_long(50, now);
         assert_eq!(sizes.jobs(now), 2000, "that was not for its size");
-        sizes.took_too_long(2000);
+        sizes.took_too_long(2000, now);
         assert_eq!(sizes.jobs(now), 500);
+        sizes.accepted(500);
+        assert_eq!(sizes.jobs(now), 500, "it would take too long again");
+        assert_eq!(sizes.jobs(now.plus(FORGET)), 1000);
     }
 }

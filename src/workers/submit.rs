@@ -185,7 +185,7 @@ impl Submission {
                 Refusal::Other if batch.jobs.len() > 1 => submitted.message = None,
                 Refusal::Full | Refusal::Other => {}
             },
-            (None, _) if submitted.timed_out => batch.shared.sizes.took_too_long(jobs),
+            (None, _) if submitted.timed_out => batch.shared.sizes.took_too_long(jobs, now),
             (Some(_), None) | (None, _) => {}
         }
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use htc_operator::api::ConditionType;
 use htc_operator::machine::decide::{Action, Look};
-use htc_operator::machine::facts::{Evidence, Exit, Facts, Past, Reach, Why};
+use htc_operator::machine::facts::{Evidence, Exit, Facts, Failure, Past, Reach, Why};
 use htc_operator::machine::judge::REMOVED_BY_US;
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::request::{Scope, SubmitPermit};
@@ -227,8 +227,12 @@ fn a_submission_that_never_came_to_an_intent_is_tried_again_with_growing_pauses(
         let decision = decide(&facts);
         assert_eq!(submits(&decision), Some((&indices("0"), false, Attempt(1))));
         let Action::Hand(request) = decision.action else { panic!() };
-        assert!(request.alone, "it spoils nobody else's");
+        assert!(!request.alone, "a schedd that is away is no HTCJob's fault");
         assert_eq!(request.key.step, failures + 1);
+        let failure = Failure { reason: "CannotWriteFiles".to_owned(), message: "m".to_owned() };
+        facts.record.requests.get_mut(&Kind::Submit).unwrap().failure = Some(failure);
+        let Action::Hand(request) = decide(&facts).action else { panic!() };
+        assert!(request.alone, "it spoils nobody else's");
     }
 }
 

@@ -155,6 +155,7 @@ impl Run<'_> {
                     && (surplus || sighting.acceptance == Acceptance::Late)
             })
             .map(|(_, sighting)| sighting.ad.id)
+            .take(self.settings.jobs_per_attempt)
             .collect();
         if !extra.is_empty() && self.rules.remove_extra {
             self.look.more(Look::Every { history: None, soon: false });
@@ -289,6 +290,7 @@ impl Run<'_> {
             self.record.jobs.iter().filter(|(_, job)| job.has_output()).map(|(index, _)| *index).collect();
         let last = self.record.requests.get(&Kind::Fetch);
         let failure = last.and_then(|last| last.failure.clone());
+        let failures = last.map_or(0, |last| last.failures);
         let since = last.map(LastRequest::latest).or(self.known.started).unwrap_or(Timestamp(0));
         if waiting.is_empty() {
             self.say_output(completed);
@@ -300,7 +302,9 @@ impl Run<'_> {
         }
         let due = since.plus(self.settings.fetch_every);
         if completed || due <= self.now {
-            self.ask_after_pause(Kind::Fetch, Work::Fetch(waiting.take(self.settings.jobs_per_attempt)));
+            // What does not come in time at once may come in parts.
+            let most = self.settings.jobs_per_attempt.checked_shr(2 * failures.min(30)).unwrap_or(0).max(1);
+            self.ask_after_pause(Kind::Fetch, Work::Fetch(waiting.take(most)));
         } else {
             self.look_again(due.since(self.now));
         }
