@@ -164,7 +164,7 @@ pub struct Config {
     pub pause_max: Duration,
 
     /// Most HTCJobs in one call of a tool.
-    #[arg(long, env = "HTC_BATCH_OBJECTS", default_value_t = 200)]
+    #[arg(long, env = "HTC_BATCH_OBJECTS", default_value_t = 50)]
     pub batch_objects: usize,
 
     /// Most jobs in one submission.

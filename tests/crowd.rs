@@ -35,7 +35,7 @@ const ALONE: usize = 60;
 
 /// How much longer than alone each may take, on a machine on which others work, too.
 const FACTOR: f64 = 3.0;
-/// What the bad ones may cost: a submission of very many that fails for the sake of one goes again by twelves, and then each
+/// What the bad ones may cost: a submission of fifty that fails for the sake of one goes again with six, and then each
 /// alone, after pauses of 1 and 2 s.
 const FOR_THE_BAD: Duration = Duration::from_secs(20);
 

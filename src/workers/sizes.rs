@@ -20,12 +20,9 @@ const SMALL_TOGETHER: usize = 2 * LARGE;
 /// judged, and a pause that doubles.
 const SHRINK: usize = 4;
 
-/// What has failed goes with this many times fewer than the last time: 200, 12, 1. So after at most two more tries it goes
+/// What has failed goes with this many times fewer than the last time: 50, 6, 1. So after at most two more tries it goes
 /// alone, and those that it has spoilt the try for are then through.
-const FEWER: usize = 16;
-
-/// Most HTCJobs whose output is fetched in one call.
-const FETCHED_TOGETHER: usize = 50;
+const FEWER: usize = 8;
 
 /// Most requests whose company is remembered.
 const REMEMBERED: usize = 10_000;
@@ -105,18 +102,13 @@ impl Sizes {
 
     /// Most requests in a batch that this one is part of.
     pub(super) fn room(&self, job: &Job) -> usize {
-        let most = match job.request.work {
-            // One whose output does not come would hold up that of very many others.
-            Work::Fetch(_) => self.limits.objects.min(FETCHED_TOGETHER),
-            _ => self.limits.objects,
-        };
         match job.request.work {
-            _ if !failed_before(job) => return most,
+            _ if !failed_before(job) => return self.limits.objects,
             Work::Fetch(_) => return 1,
             _ => {}
         }
         let key = (job.request.key.uid.clone(), job.request.key.kind);
-        let last = self.with(|state| state.company.get(&key).copied()).unwrap_or(most);
+        let last = self.with(|state| state.company.get(&key).copied()).unwrap_or(self.limits.objects);
         (last / FEWER).max(1)
     }
 
