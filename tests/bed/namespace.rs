@@ -56,8 +56,11 @@ impl Namespace<'_> {
                 object
             })
             .collect();
-        let list = serde_json::json!({ "apiVersion": "v1", "kind": "List", "items": items });
-        self.bed.kube.apply_stdin(&list.to_string()).unwrap();
+        // kubectl applies one after the other, and has a time limit.
+        for items in items.chunks(25) {
+            let list = serde_json::json!({ "apiVersion": "v1", "kind": "List", "items": items });
+            self.bed.kube.apply_stdin(&list.to_string()).unwrap();
+        }
     }
 
     pub fn uid(&self, name: &str) -> String {
