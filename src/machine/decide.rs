@@ -329,15 +329,11 @@ impl<'a> Run<'a> {
     /// The highest attempt that the ledger, the status or an ad knows.
     fn highest(&self) -> Attempt {
         let evidence = &self.facts.evidence;
-        let queue = match &evidence.queue {
-            Answer::Known(queue) => queue.ads.as_ref(),
-            Answer::Unknown(_) => &[],
-        };
         let history = match &evidence.history {
             Answer::Known(history) => history.ads.as_ref(),
             Answer::Unknown(_) => &[],
         };
-        let seen = queue.iter().chain(history).map(|ad| ad.attempt);
+        let seen = evidence.queued().iter().chain(history).map(|ad| ad.attempt);
         seen.chain([self.record.highest, Attempt(self.facts.object.published.attempt)]).max().unwrap_or_default()
     }
 

@@ -496,6 +496,15 @@ impl Evidence {
         const NOT_ASKED: Unknown = Unknown { why: Why::NotAsked, message: String::new() };
         Self { queue: Answer::Unknown(NOT_ASKED), history: Answer::Unknown(NOT_ASKED) }
     }
+
+    /// The ads that the queue's answer shows; none where there is no answer, which proves nothing.
+    #[must_use]
+    pub fn queued(&self) -> &[Ad] {
+        match &self.queue {
+            Answer::Known(queue) => &queue.ads,
+            Answer::Unknown(_) => &[],
+        }
+    }
 }
 
 /// A complete answer of `condor_q -allusers` by `HTCOperator`, cut down to one object.

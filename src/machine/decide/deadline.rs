@@ -2,7 +2,7 @@
 
 use super::{Action, Run};
 use crate::api::{ConditionStatus, ConditionType};
-use crate::machine::facts::{Answer, Job, JobStatus, LastRequest, Spec};
+use crate::machine::facts::{Job, JobStatus, LastRequest, Spec};
 use crate::machine::ids::{Index, Timestamp};
 use crate::machine::indices::Indices;
 use crate::machine::judge::{self, Doubt, Sightings};
@@ -67,11 +67,8 @@ impl Run<'_> {
 
     /// What does not go is tried again with growing pauses.
     fn remove_unfinished(&mut self) {
-        let seen = match &self.facts.evidence.queue {
-            Answer::Known(queue) => queue.ads.as_ref(),
-            Answer::Unknown(_) => &[],
-        };
-        if seen.iter().all(|ad| matches!(ad.status, JobStatus::Completed | JobStatus::Removed)) {
+        if self.facts.evidence.queued().iter().all(|ad| matches!(ad.status, JobStatus::Completed | JobStatus::Removed))
+        {
             return;
         }
         let last = self.record.requests.get(&Kind::Remove);

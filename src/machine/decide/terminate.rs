@@ -69,11 +69,8 @@ impl Run<'_> {
     /// The jobs that are recorded or were seen in the last answer, and are not known to be gone.
     fn may_be_left(&self) -> Vec<JobId> {
         let recorded = self.record.jobs.values().filter(|job| !job.gone).map(|job| job.id);
-        let seen = match &self.facts.evidence.queue {
-            Answer::Known(queue) => queue.ads.as_ref(),
-            Answer::Unknown(_) => &[],
-        };
-        recorded.chain(seen.iter().map(|ad| ad.id)).collect::<BTreeSet<JobId>>().into_iter().collect()
+        let seen = self.facts.evidence.queued().iter();
+        recorded.chain(seen.map(|ad| ad.id)).collect::<BTreeSet<JobId>>().into_iter().collect()
     }
 
     fn cancel_what_waits(&mut self) {
