@@ -30,6 +30,8 @@ pub enum Point {
     AfterEventsMarked,
     BeforeLedgerAnew,
     AfterLedgerAnew,
+    BeforeCallbackStored,
+    AfterCallbackStored,
     // The data folder.
     BeforeSandboxWritten,
     AfterSandboxWritten,

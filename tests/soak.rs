@@ -1,5 +1,7 @@
 //! The soak: `HTCJob`s are created, completed, suspended, resumed, held by hand and deleted while the operator is killed at
-//! random, again and again. Most have one job, some three, a few two hundred; once in each round many come at once. Afterwards everything that can be seen is compared with what was asked for.
+//! random, again and again. Most have one job, some three, a few two hundred; once in each round many come at once. What jobs
+//! report of themselves is lost, doubled and late at random on its way. Afterwards everything that can be seen is compared with
+//! what was asked for.
 //!
 //! `make test` kills 60 times with each version of HTCondor, `make soak KILLS=500` as often as one likes. What happens to
 //! an `HTCJob` is a [`plan::Plan`]; [`driver`] does it, [`killer`] kills, [`collect`] looks, [`checker`] judges.
@@ -38,6 +40,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use bed::carrier::{Carrier, Lot};
 use bed::dice::Dice;
 use bed::{Bed, Namespace, PATIENCE};
 use checker::check;
@@ -46,7 +49,7 @@ use driver::{Life, drive};
 use plan::{Plan, ROUND};
 use report::Summary;
 use submitter::Submitter;
-use testbed::{PoolOptions, Scratch, Version, wait_for};
+use testbed::{PoolOptions, Port, Scratch, Version, wait_for};
 
 /// Kills, if `HTC_SOAK_KILLS` does not say.
 const KILLS: usize = 60;
@@ -55,6 +58,9 @@ const KILLS: usize = 60;
 pub struct Soak {
     // Fields drop in this order: the servers before their folders.
     bed: Bed,
+    /// Between the jobs and the operator.
+    carrier: Carrier,
+    _port: Port,
     submitter: Submitter,
     /// The file in which payloads note that they run; its folder is bound into their containers.
     records: PathBuf,
@@ -73,14 +79,20 @@ pub struct Soak {
 }
 
 impl Soak {
-    fn new(version: Version) -> Self {
+    fn new(version: Version, mut dice: Dice) -> Self {
         let scratch = Scratch::new().unwrap();
         let runs = scratch.dir("runs").unwrap();
         let submitter = Submitter::new(version);
         let bind = format!("--bind={}", runs.display());
-        let bed = Bed::new(version, &PoolOptions::default(), &[&submitter.argument(), &bind]);
+        let port = Port::reserve().unwrap();
+        let listen = format!("--callback-listen=127.0.0.1:{}", port.number);
+        let carrier = Carrier::new(port.number, move |_| lot(&mut dice));
+        let arguments = [submitter.argument(), bind, carrier.argument(), listen];
+        let bed = Bed::new(version, &PoolOptions::default(), &arguments.each_ref().map(String::as_str));
         Self {
             bed,
+            carrier,
+            _port: port,
             submitter,
             records: runs.join("records"),
             _scratch: scratch,
@@ -112,6 +124,7 @@ impl Soak {
             (lives, killer.join().unwrap())
         });
         summary.tally.add(tally);
+        summary.reports = self.carrier.tally();
         self.ended.store(before_ended + lives.len(), Ordering::Relaxed);
         let found = self.settle(&here, lives, former);
         violations.extend(check(&found));
@@ -154,11 +167,23 @@ impl Soak {
 /// What is wrong for this long stays wrong: longer than any of the operator's pauses and time limits in tests.
 const STILL: Duration = Duration::from_secs(60);
 
+/// What becomes of a report on its way. What is late may come after the next start of its job, or after the job is gone.
+fn lot(dice: &mut Dice) -> Lot {
+    match dice.below(20) {
+        0..=9 => Lot::Comes,
+        10 | 11 => Lot::Lost,
+        12 | 13 => Lot::Unanswered,
+        14 => Lot::Twice,
+        15 | 16 => Lot::Refused,
+        _ => Lot::Late(dice.milliseconds(200, 12_000)),
+    }
+}
+
 fn soak(version: Version) {
     let kills = std::env::var("HTC_SOAK_KILLS").map_or(KILLS, |kills| kills.parse().unwrap());
     let mut dice = Dice::new(&format!("soak, {version}"));
     let mut summary = Summary::new(version, kills);
-    let soak = Soak::new(version);
+    let soak = Soak::new(version, dice.fork());
     let rounds = kills.div_ceil(KILLS);
     let mut former = Vec::new();
     for round in 0..rounds {
@@ -172,6 +197,7 @@ fn soak(version: Version) {
     // Its logs go with it: what matters has been printed.
     drop(soak);
     assert_eq!(summary.violations, 0, "{version}: violations, see above");
+    assert!(summary.reports.stored > 0 && summary.early > 0, "{version}: no job's report had an effect");
 }
 
 mod trixie {

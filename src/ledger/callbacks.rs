@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::{Ledger, LedgerError, ObjectName};
+use crate::failpoint::{Point, around};
 use crate::machine::facts::{End, Report};
 use crate::machine::ids::{JobId, Timestamp, Uid};
 use crate::machine::indices::Indices;
@@ -63,7 +64,8 @@ pub enum Receipt {
 impl Ledger {
     /// Stores what a job reports; it is durable when this returns.
     pub async fn receive(&self, callback: Callback, at: Timestamp) -> Result<Receipt, LedgerError> {
-        self.run(move |connection| receive(connection, &callback, at)).await
+        let stored = self.run(move |connection| receive(connection, &callback, at));
+        around(Point::BeforeCallbackStored, stored, Point::AfterCallbackStored).await
     }
 }
 

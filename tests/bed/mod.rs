@@ -12,6 +12,7 @@
 )]
 
 pub mod api;
+pub mod carrier;
 pub mod census;
 pub mod dice;
 pub mod gates;

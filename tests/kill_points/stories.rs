@@ -7,7 +7,7 @@ use std::io::Write as _;
 use htc_operator::failpoint::Point;
 use rustix::process::{Pid, Signal, kill_process};
 use strum::IntoStaticStr;
-use testbed::{Version, wait_for};
+use testbed::{Port, Version, wait_for};
 
 use crate::bed::{Namespace, PATIENCE};
 use crate::site::Site;
@@ -51,6 +51,7 @@ pub const LIVES: &[(Story, &[Point])] = {
         (Completed, &[BeforeOtherIntents, AfterOtherIntents, BeforeCondorTransferData, AfterCondorTransferData]),
         (Completed, &[BeforeCondorQedit, AfterCondorQedit]),
         (Completed, &[BeforeOtherResults, AfterOtherResults]),
+        (Completed, &[BeforeCallbackStored, AfterCallbackStored]),
         (Completed, &[BeforeEventWritten, AfterEventWritten, BeforeEventsMarked, AfterEventsMarked]),
         (Completed, &[BeforeFinalizerReleased, AfterFinalizerReleased]),
         (Deleted, &[BeforeOtherIntents, AfterOtherIntents, BeforeCondorRm, AfterCondorRm]),
@@ -69,6 +70,8 @@ pub const LIVES: &[(Story, &[Point])] = {
 /// A bed on which stories are played one after another.
 pub struct Stage {
     site: Site,
+    /// Where jobs report.
+    _port: Port,
     namespace: String,
     /// Each HTCJob: its name, and its uid; how often each of its payloads must have run, where that is certain.
     played: RefCell<Vec<(String, String, Vec<usize>)>>,
@@ -76,14 +79,17 @@ pub struct Stage {
 
 impl Stage {
     pub fn new(version: Version) -> Self {
-        let site = Site::new(version);
+        let port = Port::reserve().unwrap();
+        let url = format!("--callback-url=http://127.0.0.1:{}/cloudevents", port.number);
+        let listen = format!("--callback-listen=127.0.0.1:{}", port.number);
+        let site = Site::with(version, "", &[&url, &listen]);
         let mut config = fs::OpenOptions::new().append(true).open(site.bed.pool.config()).unwrap();
         let closed = "SUBMIT_REQUIREMENT_NAMES = Wanted\nSUBMIT_REQUIREMENT_Wanted = Unwanted =!= true\n\
                       SUBMIT_REQUIREMENT_Wanted_REASON = \"nobody wants this job\"";
         writeln!(config, "{closed}").unwrap();
         site.bed.pool.tool("condor_reconfig", &["-schedd"]).unwrap();
         let namespace = site.bed.namespace().name;
-        Self { site, namespace, played: RefCell::default() }
+        Self { site, _port: port, namespace, played: RefCell::default() }
     }
 
     /// Plays a story with an operator that dies at `places`, one after another, of which it must come to the first `certain`.

@@ -42,8 +42,12 @@ pub enum Rule {
     Output,
     /// Events tell each transition once, and nothing else.
     Events,
-    /// Neither phases nor counts were ever seen to go back.
+    /// Neither phases nor counts were ever seen to go back, unless it was said that a reported end was none.
     WentBack,
+    /// No status ever counted an end that none of its payloads has.
+    CountedTooMuch,
+    /// What a job reports was found not to be so, though nobody stopped it.
+    Refuted,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +64,9 @@ impl Violation {
     }
 }
 
+/// Reason of the Event that HTCondor says otherwise than a job did.
+pub const REFUTED: &str = "CallbackRefuted";
+
 /// Ids that a status lists one by one.
 const LISTED: usize = 100;
 
@@ -73,6 +80,7 @@ pub fn check(found: &Collected) -> Vec<Violation> {
         check.runs(life, &ads);
         check.events(life);
         check.went_back(life);
+        check.counted(life);
         match (life.plan.is_deleted(), found.object(&life.uid)) {
             (true, Some(object)) => check.say(Rule::Finalizer, life, format!("not gone: {}", object["metadata"])),
             (false, None) => check.say(Rule::Finalizer, life, "gone, though nobody deleted it".to_owned()),
@@ -304,11 +312,31 @@ impl Check<'_> {
             let number = |name: &str| status[name].as_i64().unwrap_or(0);
             [i64::try_from(rank(status)).unwrap_or(0), number("attempt"), number("succeeded"), number("failed")]
         };
+        // An end that was reported just before its job was stopped counts until HTCondor says otherwise.
+        let compared = if life.plan.may_be_stopped() && self.is_refuted(life) { 2 } else { 4 };
         for (before, after) in life.seen.iter().zip(life.seen.iter().skip(1)) {
-            if counts(before).iter().zip(counts(after)).any(|(before, after)| *before > after) {
+            if counts(before).iter().zip(counts(after)).take(compared).any(|(before, after)| *before > after) {
                 self.say(Rule::WentBack, life, format!("from {before:#} to {after:#}"));
             }
         }
+    }
+
+    fn is_refuted(&self, life: &Life) -> bool {
+        self.found.events_of(&life.uid).iter().any(|event| event.1 == REFUTED)
+    }
+
+    /// What jobs report may be counted before HTCondor says so, but it must be so.
+    fn counted(&mut self, life: &Life) {
+        let failed = life.plan.codes.iter().filter(|code| **code != 0).count();
+        let most = [("succeeded", life.plan.codes.len() - failed), ("failed", failed)];
+        for status in life.seen.iter().filter(|status| status["phase"] != "Terminating") {
+            let right = |(name, most): &(&str, usize)| status[*name].as_u64().unwrap_or(0) <= *most as u64;
+            self.require(most.iter().all(right), Rule::CountedTooMuch, life, || {
+                format!("{most:?} at most, not {status:#}")
+            });
+        }
+        let wrong = self.is_refuted(life) && !life.plan.may_be_stopped();
+        self.require(!wrong, Rule::Refuted, life, || format!("{:#?}", self.found.events_of(&life.uid)));
     }
 }
 

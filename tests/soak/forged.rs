@@ -219,7 +219,31 @@ const FORGERIES: &[Forgery] = &[
         |found| found.lives[0].seen.push(json!({ "phase": "Submitted", "attempt": 1 })),
         &[Rule::WentBack],
     ),
+    ("a count that goes back without a word", |found| found.lives[1].seen.extend(counted()), &[Rule::WentBack]),
+    (
+        "a count that goes back because a job was held right after its report",
+        |found| {
+            found.lives[1].seen.extend(counted());
+            found.events.extend(events(HELD, &["CallbackRefuted"; 8]).split_off(7));
+        },
+        &[],
+    ),
+    (
+        "a reported end that was none, of a job that nobody stopped",
+        |found| found.events.extend(events(LEFT, &["CallbackRefuted"; 6]).split_off(5)),
+        &[Rule::Refuted],
+    ),
+    (
+        "an end that no payload has, for a moment",
+        |found| found.lives[0].seen.push(json!({ "phase": "Running", "attempt": 1, "failed": 2 })),
+        &[Rule::CountedTooMuch],
+    ),
 ];
+
+/// An end is counted, and then it is not.
+fn counted() -> [Value; 2] {
+    [1, 0].map(|succeeded| json!({ "phase": "Running", "attempt": 1, "succeeded": succeeded }))
+}
 
 /// Only the operator's own end cannot be seen afterwards.
 const SEEN_BY_THE_KILLER: &[Rule] = &[Rule::OperatorEnded];

@@ -23,6 +23,8 @@ const MANY: usize = 200;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     Left,
+    /// Each of its payloads fails once, and HTCondor begins it again.
+    Retried,
     /// Created with `spec.suspend`, later resumed.
     CreatedSuspended,
     Suspended,
@@ -33,10 +35,11 @@ pub enum Fate {
     HeldThenDeleted,
 }
 
-const FATES: [Fate; 12] = [
+const FATES: [Fate; 13] = [
     Fate::Left,
     Fate::Left,
     Fate::Left,
+    Fate::Retried,
     Fate::CreatedSuspended,
     Fate::Suspended,
     Fate::HeldByHand,
@@ -124,9 +127,14 @@ impl Plan {
         self.steps.iter().any(|step| step.act == Act::Delete)
     }
 
-    /// Whether its jobs may be stopped while they run, after which HTCondor begins them again.
+    /// Whether HTCondor may begin its jobs again.
     pub fn may_begin_again(&self) -> bool {
-        self.steps.iter().any(|step| matches!(step.act, Act::Suspend | Act::Hold))
+        self.fate == Fate::Retried || self.steps.iter().any(|step| matches!(step.act, Act::Suspend | Act::Hold))
+    }
+
+    /// Whether its jobs may be stopped while they run.
+    pub fn may_be_stopped(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step.act, Act::Suspend | Act::Hold | Act::Delete))
     }
 
     /// Whether each job must have had its end.
@@ -138,6 +146,9 @@ impl Plan {
     /// what it noted into its output.
     pub fn object(&self, records: &Path) -> Value {
         let mut exits = String::new();
+        // HTCondor keeps what the first run has left. It fails in a way in which the second never does.
+        let retried = self.fate == Fate::Retried;
+        let first = if retried { "[ -e tried ] || { touch tried; exit 5; }\n" } else { "" };
         for (index, code) in self.codes.iter().enumerate() {
             let _ = write!(exits, "{index}) exit {code} ;; ");
         }
@@ -156,7 +167,7 @@ sleep {seconds:.1}
 echo "$JOB_NAME $1 $token"
 echo "$token" >result
 note "$1" end
-case $1 in {exits}esac
+{first}case $1 in {exits}esac
 "#,
             records = records.display(),
             seconds = self.payload.as_secs_f64(),
@@ -164,6 +175,9 @@ case $1 in {exits}esac
         let mut object = htcjob(&self.name, &script);
         object["spec"]["queue"] = self.codes.len().into();
         object["spec"]["suspend"] = (self.fate == Fate::CreatedSuspended).into();
+        if retried {
+            object["spec"]["htcopts"] = "max_retries = 1".into();
+        }
         if self.is_large() {
             object["spec"]["requirements"] = "false".into();
         }
@@ -179,7 +193,7 @@ fn steps(fate: Fate, phases: &[&'static str], dice: &mut Dice) -> Vec<Step> {
         Step { phase, pause: dice.milliseconds(0, 1500), act }
     };
     match fate {
-        Fate::Left => Vec::new(),
+        Fate::Left | Fate::Retried => Vec::new(),
         Fate::CreatedSuspended => vec![later(dice, Act::Resume)],
         Fate::Suspended => {
             vec![met(dice, phases, Act::Suspend), later(dice, Act::Resume)]

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use testbed::Version;
 
 use crate::Soak;
-use crate::checker::Violation;
+use crate::bed::carrier;
+use crate::checker::{REFUTED, Violation};
 use crate::collect::Collected;
 use crate::killer::Tally;
 
@@ -21,6 +22,12 @@ pub struct Summary {
     began: Instant,
     pub tally: Tally,
     pub violations: usize,
+    /// What became of the jobs' reports.
+    pub reports: carrier::Tally,
+    /// `HTCJob`s that were seen to count the end of each job before HTCondor's word completed them.
+    pub early: usize,
+    /// Ends that were reported, counted, and found to be none.
+    refuted: usize,
     objects: usize,
     deleted: usize,
     jobs: usize,
@@ -42,6 +49,9 @@ impl Summary {
             began: Instant::now(),
             tally: Tally::default(),
             violations: 0,
+            reports: carrier::Tally::default(),
+            early: 0,
+            refuted: 0,
             objects: 0,
             deleted: 0,
             jobs: 0,
@@ -69,6 +79,11 @@ impl Summary {
         self.runs += found.records.iter().filter(|record| !record.end).count();
         for life in &found.lives {
             let ads = found.ads_of(&life.uid);
+            self.early += usize::from(life.seen.iter().any(|status| {
+                let number = |name: &str| status[name].as_u64().unwrap_or_default();
+                status["phase"] == "Running" && number("succeeded") + number("failed") == life.plan.codes.len() as u64
+            }));
+            self.refuted += found.events_of(&life.uid).iter().filter(|event| event.1 == REFUTED).count();
             let attempts = life.seen.last().and_then(|status| status["attempt"].as_i64()).unwrap_or(0);
             self.resubmitted += usize::from(attempts > 1);
             self.jobs += ads.iter().filter(|ad| ad.counts()).count();
@@ -83,7 +98,8 @@ impl Summary {
         println!(
             "{}, {}: {} of {} wanted; {} HTCJobs ended, {} of them deleted; {} jobs, {} runs; at most {} HTCJobs in one \
              submission, {} submitted more than once, {} late jobs, {} jobs never accepted (of which {} files stay in the spool folder), {} jobs \
-             begun again after a hold; {} violations",
+             begun again after a hold or for a retry; reports: {} stored, {} lost, {} late, {} twice, {} refused; {} HTCJobs seen to \
+             count all ends before HTCondor's word, {} ends refuted; {} violations",
             self.version,
             duration(took),
             self.tally,
@@ -98,6 +114,13 @@ impl Summary {
             self.never_accepted,
             self.litter,
             self.begun_again,
+            self.reports.stored,
+            self.reports.lost,
+            self.reports.late,
+            self.reports.twice,
+            self.reports.refused,
+            self.early,
+            self.refuted,
             self.violations
         );
     }
