@@ -13,6 +13,8 @@
     reason = "a test program; only functions with #[test] count as tests to clippy"
 )]
 
+#[path = "model/bounds.rs"]
+mod bounds;
 #[path = "model/changes.rs"]
 mod changes;
 #[path = "model/condor.rs"]
@@ -23,6 +25,8 @@ mod ledger;
 mod operator;
 #[path = "model/properties.rs"]
 mod properties;
+#[path = "model/reports.rs"]
+mod reports;
 #[path = "model/steps.rs"]
 mod steps;
 #[path = "model/story.rs"]

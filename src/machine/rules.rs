@@ -102,6 +102,14 @@ pub struct Rules {
     pub lost_queue_is_doubt: bool,
     /// After the deadline a job is given up only once it is proved that it never was and never will be accepted.
     pub prove_given_up: bool,
+    /// An end that a job reports counts only where nothing can follow it.
+    pub only_last_ends_count: bool,
+    /// What a job reports is no outcome.
+    pub only_htcondor_completes: bool,
+    /// What HTCondor says of a job is right, whatever the job has reported before.
+    pub htcondor_is_right: bool,
+    /// HTCondor's answer refutes a report only if it was asked after that came.
+    pub ask_after_report: bool,
 }
 
 impl Rules {
@@ -125,6 +133,10 @@ impl Rules {
         remove_extra: true,
         lost_queue_is_doubt: true,
         prove_given_up: true,
+        only_last_ends_count: true,
+        only_htcondor_completes: true,
+        htcondor_is_right: true,
+        ask_after_report: true,
     };
 }
 

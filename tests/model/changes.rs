@@ -91,6 +91,7 @@ impl Model {
                 let objects = world.objects.len();
                 world.operators[*op].start(objects);
             }
+            Action::Report(op, sent) => self.report(world, *op, sent, tell),
             Action::LoseLedger | Action::Restore | Action::Copy | Action::TakeOver | Action::Wake => {
                 self.upheaval(world, action);
             }
@@ -177,12 +178,23 @@ impl Model {
                 );
             }
             Action::Start(place) => {
-                world.start(*place);
+                world.start(*place, self.scene.reports);
                 if !self.scene.slow_jobs {
-                    world.end(*place);
+                    world.end(*place, self.scene.reports);
                 }
             }
-            Action::End(place) => world.end(*place),
+            Action::End(place) => {
+                let job = &world.schedd.queue[*place];
+                if self.scene.retries && !job.late() && world.runs_of(job.object, job.ad.id) == 1 {
+                    world.end_in_vain(*place, 1);
+                } else {
+                    world.end(*place, self.scene.reports);
+                }
+            }
+            Action::NodeDies(place) => {
+                world.troubles -= 1;
+                world.end_in_vain(*place, 0);
+            }
             Action::Purge => world.schedd.leave_all(|job| job.ad.status == JobStatus::Removed),
             Action::RemoveByHand(place) => {
                 world.troubles -= 1;

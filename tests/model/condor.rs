@@ -199,12 +199,19 @@ impl World {
     }
 
     /// A job starts. The lock in job.sh keeps a late one from its payload.
-    pub fn start(&mut self, place: usize) {
+    pub fn start(&mut self, place: usize, reports: bool) {
         let job = &mut self.schedd.queue[place];
         job.ad.status = JobStatus::Running;
         let first = !job.ad.started;
         job.ad.started = true;
-        if !job.late() && first {
+        if job.late() {
+            return;
+        }
+        if reports {
+            self.send_report(place, None);
+        }
+        let job = &self.schedd.queue[place];
+        if first {
             let (object, index) = (usize::from(job.object), job.index());
             let ran = &mut self.seen.ran[object][index];
             *ran += 1;
@@ -215,11 +222,24 @@ impl World {
     }
 
     /// A job ends.
-    pub fn end(&mut self, place: usize) {
+    pub fn end(&mut self, place: usize, reports: bool) {
+        if reports && !self.schedd.queue[place].late() {
+            self.send_report(place, Some(0));
+        }
         let job = &mut self.schedd.queue[place];
         job.ad.status = JobStatus::Completed;
         job.ad.completed = true;
         job.ad.exit = Some(Exit::Code(if job.late() { 241 } else { 0 }));
+    }
+
+    /// A payload ends, and reports it, with an exit code after which HTCondor begins the job again; or its node dies in this
+    /// moment.
+    pub fn end_in_vain(&mut self, place: usize, code: i32) {
+        self.send_report(place, Some(code));
+        let job = &mut self.schedd.queue[place];
+        job.ad.status = JobStatus::Idle;
+        let (object, id) = (job.object, job.ad.id);
+        self.undo_report(object, id);
     }
 
     /// `condor_rm` of those jobs of which `which` says so. `lingering`: their nodes do not answer, and they stay for a while.

@@ -27,6 +27,7 @@ impl Rows {
         }
         record.attempted = attempted.into_iter().collect();
         record.requests.clone_from(&self.requests);
+        record.reports = self.told();
         record
     }
 
@@ -51,6 +52,7 @@ impl Rows {
             }
             self.jobs.insert(*index, job);
         }
+        self.settle(decision);
         broken
     }
 

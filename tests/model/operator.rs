@@ -85,6 +85,7 @@ impl Model {
         if let Some(broken) = broken {
             world.breaks(broken);
         }
+        self.watch_reports(world, (op, object), &facts.evidence, &facts.record.reports, &decision);
         world.operators[op].memory.watch(place, decision.look.clone());
         match decision.action {
             Deed::Hand(Request { work: Work::AttachFinalizer, .. }) => {
@@ -161,7 +162,7 @@ impl Model {
             created: SchedDate(1),
             abandon: false,
             submit_again: false,
-            may_rerun: false,
+            may_rerun: self.scene.retries,
         };
         Facts { object, record, past, in_flight, evidence }
     }

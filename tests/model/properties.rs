@@ -40,6 +40,16 @@ pub fn properties() -> Vec<Property<Model>> {
             model.holds(FENCE, world.broken != Some(Broken::ToolBehindFence))
         }),
         Property::always(OUTCOME, |model, world: &World| model.holds(OUTCOME, world.broken != Some(Broken::Forgotten))),
+        Property::always(COUNTED, |model, world: &World| {
+            let too_much = [Some(Broken::CountedTooMuch), Some(Broken::CompletedByHearsay)];
+            model.holds(COUNTED, !too_much.contains(&world.broken))
+        }),
+        Property::always(RIGHT, |model, world: &World| {
+            model.holds(RIGHT, world.broken != Some(Broken::HtcondorOverruled))
+        }),
+        Property::always(REFUTED, |model, world: &World| {
+            model.holds(REFUTED, world.broken != Some(Broken::RefutedWrongly))
+        }),
         Property::always(END, |model, world: &World| {
             let told = || model.told.lock().unwrap().contains(END);
             let looks = model.watches_the_end && world.broken.is_none();
@@ -54,6 +64,9 @@ const BACK: &str = "phases never go back";
 const IDS: &str = "ids change only with the attempt";
 const FENCE: &str = "no tool is begun behind a fence";
 const OUTCOME: &str = "an outcome is that of a payload, unless somebody else made it";
+const COUNTED: &str = "nothing counts as ended that can go on, and only HTCondor's word completes";
+const RIGHT: &str = "what HTCondor has said since a report is right";
+const REFUTED: &str = "no true end is refuted";
 pub const END: &str = "everything comes to a good end";
 
 impl Model {

@@ -5,12 +5,13 @@ use std::time::Duration;
 use htc_operator::machine::Rules;
 use rstest::rstest;
 
-use crate::steps::{Model, Scene, Trouble};
+use crate::bounds::{Scene, Trouble};
+use crate::steps::Model;
 use crate::{Found, explore};
 
 use Trouble::{
-    BlindLook, Crash, Deadline, LimitPasses, LingeringRemoval, LostLedger, OtherSchedd, RemovedByHand, Reset, Rotation,
-    SecondOperator, SlowLook, SlowReconcile, SlowStaging, StagingFails,
+    BlindLook, Crash, Deadline, DyingNode, LimitPasses, LingeringRemoval, LostLedger, OtherSchedd, RemovedByHand,
+    Reset, Rotation, SecondOperator, SlowLook, SlowReconcile, SlowStaging, StagingFails,
 };
 
 const ADMIN: &[&str] = &["HistoryTooShort", "Lost", "QueueLost"];
@@ -70,6 +71,10 @@ fn scene(troubles: u8, kinds: &'static [Trouble]) -> Scene {
     model.settings.birthdate_steady = Duration::ZERO;
 })]
 #[case::dated_when_asked(scene(2, &[Crash, SlowLook]), |model: &mut Model| model.broken.dates_answers_late = true)]
+#[case::only_last_ends_count(Scene { retries: true, ..reporting(0, &[]) }, |model: &mut Model| model.rules.only_last_ends_count = false)]
+#[case::only_htcondor_completes(reporting(1, &[DyingNode]), |model: &mut Model| model.rules.only_htcondor_completes = false)]
+#[case::htcondor_is_right(reporting(1, &[DyingNode]), |model: &mut Model| model.rules.htcondor_is_right = false)]
+#[case::ask_after_report(reporting(0, &[]), |model: &mut Model| model.rules.ask_after_report = false)]
 #[case::wait_for_strangers(scene(1, &[LostLedger]), |model: &mut Model| model.broken.no_wait_for_strangers = true)]
 fn without_it_a_promise_breaks(#[case] scene: Scene, #[case] sabotage: fn(&mut Model)) {
     let found = [false, true].map(|watches_the_end| {
@@ -97,6 +102,10 @@ fn without_an_admin_it_never_ends(#[case] scene: Scene, #[case] others: &'static
     let [(promise, story)] = found.stories.as_slice() else { panic!("it ends in {} states", found.states) };
     assert_eq!(*promise, crate::properties::END);
     eprintln!("{} states, {:.1} s\n{}", found.states, found.seconds, story.join("\n"));
+}
+
+fn reporting(troubles: u8, kinds: &'static [Trouble]) -> Scene {
+    Scene { reports: true, slow_jobs: true, ..scene(troubles, kinds) }
 }
 
 fn two() -> Scene {

@@ -2,12 +2,13 @@
 
 use htc_operator::machine::Rules;
 
-use crate::steps::{Model, Scene, Trouble};
+use crate::bounds::{Scene, Trouble};
+use crate::steps::Model;
 use crate::{explore, full};
 
 use Trouble::{
-    Crash, Deadline, DyingSubmitter, FailingTool, Lapse, LimitPasses, LingeringRemoval, LostAnswer, LostLedger,
-    LostWrite, OldLedger, OtherSchedd, RemovedByHand, Reset, Rotation, SecondOperator, Silence, SlowLook,
+    Crash, Deadline, DyingNode, DyingSubmitter, FailingTool, Lapse, LimitPasses, LingeringRemoval, LostAnswer,
+    LostLedger, LostWrite, OldLedger, OtherSchedd, RemovedByHand, Reset, Rotation, SecondOperator, Silence, SlowLook,
     SlowReconcile, SlowStaging, SlowSubmitter, StagingFails, StaleCache, Suspend,
 };
 
@@ -115,6 +116,23 @@ fn ledgers() {
 fn operators() {
     let scene = Scene::new("two operators", &[1], 1, &[SecondOperator]);
     holds(&Scene { admins: ADMIN, two_operators: true, deletes: u8::from(full()), in_step: true, ..scene });
+}
+
+/// What jobs report comes early, late, again or never, whatever else happens.
+#[test]
+fn reports() {
+    let reporting = |name, troubles, kinds| {
+        let scene = Scene::new(name, &[1], troubles, kinds);
+        Scene { reports: true, slow_jobs: true, deletes: 0, in_step: !full(), ..scene }
+    };
+    holds(&Scene { deletes: 1, ..reporting("reports", 0, &[]) });
+    holds(&Scene { in_step: false, ..reporting("reports and crashes", 1, &[Crash]) });
+    holds(&reporting("reports and slow answers", 1, &[SlowLook, SlowReconcile, DyingNode]));
+    holds(&Scene { retries: true, ..reporting("reports and retries", 1, &[Crash, SlowLook]) });
+    holds(&reporting("reports beside late jobs", 2, &[SlowStaging, LimitPasses, StagingFails]));
+    holds(&reporting("reports and other hands", 1, &[Suspend, RemovedByHand, StaleCache]));
+    holds(&Scene { admins: ADMIN, ..reporting("reports to another ledger", 1, &[LostLedger, Reset, Rotation]) });
+    holds(&Scene { queues: &[1, 1], ..reporting("reports of two", 0, &[]) });
 }
 
 /// Two objects in one condor_submit.

@@ -1,6 +1,6 @@
 //! What can happen next.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -9,8 +9,10 @@ use htc_operator::machine::worker::Step;
 use htc_operator::machine::{Birthdate, ClusterId, Rules, Settings, Timestamp};
 use stateright::Property;
 
+use crate::bounds::{Sabotage, Scene, Trouble};
 use crate::condor::{Files, Schedd};
 use crate::operator::{Voice, Writes};
+use crate::reports::Sent;
 use crate::story::Teller;
 use crate::workers::Luck;
 use crate::world::{FAR, HtcJob, Lane, Ledger, Memory, Operator, Seen, Slot, World};
@@ -45,6 +47,10 @@ pub enum Action {
     StagingFails(ClusterId),
     Start(usize),
     End(usize),
+    /// What a job reports comes to an operator's ears.
+    Report(usize, Sent),
+    /// The node of a job dies right after its payload has ended and that was reported.
+    NodeDies(usize),
     Purge,
     RemoveByHand(usize),
     LimitPasses,
@@ -56,132 +62,6 @@ pub enum Action {
     Restore,
     TakeOver,
     Wake,
-}
-
-/// Kinds of trouble; each that happens counts once against [`Scene::troubles`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Trouble {
-    /// The operator crashes.
-    Crash,
-    /// condor_submit makes its jobs and hangs before it has sent their files.
-    SlowSubmitter,
-    /// condor_submit ends well; the schedd is slow to take note of the files.
-    SlowStaging,
-    /// condor_submit dies, before or after it has made its jobs.
-    DyingSubmitter,
-    /// Jobs remove themselves while their files are coming.
-    StagingFails,
-    /// A submitter's limit passes while it lives or its files are coming.
-    LimitPasses,
-    /// A person removes a job with condor_rm.
-    RemovedByHand,
-    /// Removed jobs stay in the queue for a while.
-    LingeringRemoval,
-    /// A tool other than condor_submit fails.
-    FailingTool,
-    /// A tool works, but its answer is lost.
-    LostAnswer,
-    /// The Lease is renewed late: the fence is closed for a moment, after the intents of a submission are durable.
-    Lapse,
-    /// The schedd does not answer a look.
-    Silence,
-    /// The answers of a look come late.
-    SlowLook,
-    /// One look shows no jobs, while all objects are calm.
-    BlindLook,
-    /// Another schedd answers a look, with an older birthdate, or a newer one.
-    OtherSchedd,
-    /// A reconcile is slow between its first fact and its last.
-    SlowReconcile,
-    /// The watch lags behind.
-    StaleCache,
-    /// A Kubernetes write of a reconcile is lost, or refused by a conflict.
-    LostWrite,
-    /// History drops its oldest ad.
-    Rotation,
-    /// The schedd loses its queue.
-    Reset,
-    /// The ledger is lost.
-    LostLedger,
-    /// The ledger is replaced by an old copy.
-    OldLedger,
-    /// The first operator is paused in a submission, and a second takes over. At all other times that is as if the ledger were
-    /// lost.
-    SecondOperator,
-    /// An object is suspended.
-    Suspend,
-    /// The deadline of an object passes.
-    Deadline,
-}
-
-/// Bounds of one exploration.
-#[derive(Clone, Debug)]
-pub struct Scene {
-    pub name: &'static str,
-    /// Number of jobs of each object.
-    pub queues: &'static [u32],
-    /// How many troubles may happen, and of which kinds.
-    pub troubles: u8,
-    pub kinds: &'static [Trouble],
-    /// How many of the objects may be deleted.
-    pub deletes: u8,
-    /// Objects are created one by one, at any time; otherwise they are there at the beginning.
-    pub creates: bool,
-    pub two_operators: bool,
-    /// A job starts and ends in two steps.
-    pub slow_jobs: bool,
-    /// A crash can come between a tool and its result, for other tools than condor_submit, too.
-    pub slow_tools: bool,
-    /// Fetched jobs leave the queue by themselves, as with HTCondor 25.14.
-    pub leaves_when_fetched: bool,
-    /// Objects are reconciled one right after the other, and after each look; quick tools take one step.
-    pub in_step: bool,
-    /// History has a job of somebody else from before.
-    pub old_history: bool,
-    /// Reasons of conditions under which an object may wait for an admin for ever.
-    pub admins: &'static [&'static str],
-    /// Jobs may get lost.
-    pub losses: bool,
-}
-
-impl Scene {
-    pub const fn new(name: &'static str, queues: &'static [u32], troubles: u8, kinds: &'static [Trouble]) -> Self {
-        Self {
-            name,
-            queues,
-            troubles,
-            kinds,
-            deletes: 1,
-            creates: false,
-            two_operators: false,
-            slow_jobs: false,
-            slow_tools: false,
-            leaves_when_fetched: true,
-            in_step: queues.len() > 1,
-            old_history: true,
-            admins: &[],
-            losses: false,
-        }
-    }
-}
-
-/// What is broken outside of `decide` and `judge`: the glue and the other layers.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Sabotage {
-    /// The ledger is read before the registry.
-    pub record_before_in_flight: bool,
-    /// What is in flight is no fact.
-    pub forgets_in_flight: bool,
-    /// The registry lets a second request of an object in.
-    pub registry_lets_all_in: bool,
-    /// Two submissions may have the same attempt.
-    pub attempts_have_no_key: bool,
-    /// A look is believed whatever vanished.
-    pub believes_sudden_drop: bool,
-    /// An answer is dated when it comes, not when it was asked for.
-    pub dates_answers_late: bool,
-    /// An earlier operator's submitter is not waited for.
-    pub no_wait_for_strangers: bool,
 }
 
 /// A scene, with rules that may be broken.
@@ -242,6 +122,7 @@ impl Model {
             operators,
             schedd: Schedd::new(self.scene.old_history),
             submitters: Vec::new(),
+            sent: BTreeSet::new(),
             copy: None,
             troubles: self.scene.troubles,
             seen: Seen {
@@ -333,6 +214,13 @@ impl Model {
             && !world.operators.iter().any(waiting)
     }
 
+    /// Each report may come at any time; one that came before changes nothing.
+    fn reports(world: &World, actions: &mut Vec<Action>) {
+        for (op, _) in world.operators.iter().enumerate().filter(|(_, operator)| operator.awake && operator.leads) {
+            actions.extend(world.sent.iter().map(|sent| Action::Report(op, sent.clone())));
+        }
+    }
+
     fn users(&self, world: &World, actions: &mut Vec<Action>) {
         for (object, slot) in (0..).zip(&world.objects) {
             match slot {
@@ -378,6 +266,11 @@ impl Model {
                         .filter(|place| world.schedd.queue[*place].ad.status != JobStatus::Removed)
                         .map(Action::RemoveByHand),
                 ),
+                Trouble::DyingNode => {
+                    let runs = |job: &crate::condor::CondorJob| job.ad.status == JobStatus::Running && !job.late();
+                    let places = (0..).zip(&world.schedd.queue).filter(|(_, job)| runs(job)).map(|(place, _)| place);
+                    actions.extend(places.map(Action::NodeDies));
+                }
                 Trouble::Rotation if !world.schedd.history.is_empty() => actions.push(Action::Rotate),
                 Trouble::Reset => actions.push(Action::Reset),
                 Trouble::LostLedger => actions.push(Action::LoseLedger),
@@ -490,6 +383,7 @@ impl stateright::Model for Model {
         if limit.is_some_and(|limit| limit.0 >= FAR && Self::limit_harms_nobody(world, limit)) {
             actions.push(Action::LimitPasses);
         }
+        Self::reports(world, actions);
         self.users(world, actions);
         if world.troubles > 0 {
             self.troubles(world, actions);

@@ -16,6 +16,7 @@ use htc_operator::machine::worker::Step;
 use htc_operator::machine::{Birthdate, Index, JobId, Kind, Request, Timestamp, Uid};
 
 use crate::condor::{Schedd, Submitter};
+use crate::reports::{Event, Sent, Stored};
 
 /// Limits that lie ahead are numbered from here.
 pub const FAR: i64 = 1_000_000;
@@ -27,6 +28,8 @@ pub struct World {
     pub operators: Vec<Operator>,
     pub schedd: Schedd,
     pub submitters: Vec<Submitter>,
+    /// What jobs have reported, whether or not it came to anybody's ears.
+    pub sent: BTreeSet<Sent>,
     /// An old copy of the first operator's ledger.
     pub copy: Option<Ledger>,
     /// How many more troubles may happen.
@@ -82,6 +85,7 @@ pub struct Rows {
     pub submissions: Vec<(Submission, Witness, Fate)>,
     pub requests: BTreeMap<Kind, LastRequest>,
     pub jobs: BTreeMap<Index, Job>,
+    pub reports: BTreeMap<Event, Stored>,
 }
 
 /// `submissions.state`
@@ -207,6 +211,10 @@ pub enum Broken {
     IdChanged,
     ToolBehindFence,
     Forgotten,
+    CountedTooMuch,
+    CompletedByHearsay,
+    HtcondorOverruled,
+    RefutedWrongly,
 }
 
 pub fn uid(object: u8) -> Uid {
@@ -363,6 +371,9 @@ impl Ledger {
             }
             for job in rows.jobs.values_mut() {
                 each(&mut job.recorded);
+            }
+            for report in rows.reports.values_mut() {
+                each(&mut report.at);
             }
         }
     }

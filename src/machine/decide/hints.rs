@@ -57,7 +57,8 @@ impl Run<'_> {
     /// A job whose payload began has started, and runs unless HTCondor was asked since.
     fn begun(&mut self, index: Index, report: &Report) {
         let Some(at) = report.started.or(report.ended.map(|end| end.at)) else { return };
-        let asked_since = matches!(&self.facts.evidence.queue, Answer::Known(queue) if queue.asked_at > at);
+        let asked_since = matches!(&self.facts.evidence.queue, Answer::Known(queue) if queue.asked_at > at)
+            && self.rules.htcondor_is_right;
         let Some(job) = self.record.jobs.get_mut(&index).filter(|job| job.outcome().is_none()) else { return };
         job.started = true;
         if job.state == JobState::Idle && !asked_since {
@@ -72,7 +73,7 @@ impl Run<'_> {
 
     /// Whether HTCondor says otherwise than that the job's payload has ended so.
     fn ended(&mut self, index: Index, end: End, sightings: &Sightings<'_>) -> Option<Refuted> {
-        let counts = !self.facts.object.may_rerun;
+        let counts = !self.facts.object.may_rerun || !self.rules.only_last_ends_count;
         let job = self.record.jobs.get(&index)?;
         let id = job.id;
         let refuted = |truth: String| Some(Refuted { id, said: end, truth });
@@ -87,6 +88,11 @@ impl Run<'_> {
         if let Some(truth) = self.contradiction(index, job, end, sightings) {
             return refuted(truth);
         }
+        if !self.rules.only_htcondor_completes {
+            self.record.jobs.entry(index).and_modify(|job| job.state = JobState::Ended(end.outcome()));
+            self.changed.insert(index);
+            return None;
+        }
         self.record.reports.insert(id, Report { started: None, ended: Some(end) });
         self.watch_closely(end.at);
         None
@@ -95,6 +101,9 @@ impl Run<'_> {
     /// How HTCondor shows a job that cannot be so after its payload's end.
     fn contradiction(&self, index: Index, job: &Job, end: End, sightings: &Sightings<'_>) -> Option<String> {
         let Answer::Known(queue) = &self.facts.evidence.queue else { return None };
+        if !self.rules.htcondor_is_right {
+            return None;
+        }
         let its = |place: Place, id: JobId| place == Place::Queue && id == job.id && queue.birthdate == job.birthdate;
         let ad = sightings.of(index).iter().find(|sighting| its(sighting.place, sighting.ad.id))?.ad;
         let patience = match ad.status {
@@ -103,7 +112,8 @@ impl Run<'_> {
             JobStatus::Running | JobStatus::Suspended => UNCONFIRMED,
             JobStatus::TransferringOutput | JobStatus::Removed | JobStatus::Completed => return None,
         };
-        (queue.asked_at > end.at.plus(patience)).then(|| format!("{:?}", ad.status))
+        let asked_since = queue.asked_at > end.at.plus(patience) || !self.rules.ask_after_report;
+        asked_since.then(|| format!("{:?}", ad.status))
     }
 
     fn tell_refuted(&mut self, refuted: &[Refuted]) {
