@@ -14,7 +14,7 @@ use bench::Options;
 #[test]
 fn rows_can_be_measured() {
     // Row 4 waits for jobs that run, and for the tracker's usual interval.
-    let rows: BTreeSet<u8> = (1..=8).filter(|row| *row != 4).collect();
+    let rows: BTreeSet<u8> = (1..=10).filter(|row| *row != 4).collect();
     let program = env!("CARGO_BIN_EXE_htc-operator").into();
     let report = bench::measure(&Options {
         rows: rows.clone(),
@@ -23,6 +23,9 @@ fn rows_can_be_measured() {
         finished: vec![5],
         window: Duration::from_secs(1),
         huge: 20,
+        ends: 5,
+        spread: 2,
+        callbacks: 100,
         ..Options::new(program, htc_operator::api::crd_yaml().unwrap())
     })
     .unwrap();
@@ -39,6 +42,8 @@ fn rows_can_be_measured() {
     assert!(number(6, "caughtUpSeconds") > 0.0);
     assert!(number(7, "statusBytes") > 100.0);
     five(8, "liveJobs");
+    assert!(number(9, "p50Seconds") < 20.0);
+    assert!(number(10, "perSecond") > 1.0);
     for (name, chart) in &report.charts {
         assert!(chart.svg().contains("<polyline"), "{name}");
     }

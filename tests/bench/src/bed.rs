@@ -77,6 +77,11 @@ impl Bed {
 
     /// Starts the operator, with the settings that it has by itself.
     pub(crate) fn start_operator(&mut self) -> Result<()> {
+        self.start_with(&[])
+    }
+
+    /// The same with further settings.
+    pub(crate) fn start_with(&mut self, settings: &[String]) -> Result<()> {
         self.runs += 1;
         let log = self.scratch.path().join(format!("operator-{}.log", self.runs));
         let spec = Spec::new(&self.program, log)
@@ -85,6 +90,7 @@ impl Bed {
             .arg("--image")
             .arg(format!("centos={}", self.image.display()))
             .arg(self.tools.argument())
+            .args(settings)
             .env("KUBECONFIG", &self.kubeconfig)
             .env("CONDOR_CONFIG", self.condor.config())
             .env("HOME", self.condor.home())
@@ -98,6 +104,14 @@ impl Bed {
         let operator = operator.ok_or_else(|| Error::Unexpected("the operator does not run".to_owned()))?;
         operator.must_run()?;
         Ok(operator)
+    }
+
+    /// Ends the operator, and starts it again with other settings.
+    pub(crate) fn restart_with(&mut self, settings: &[String]) -> Result<()> {
+        self.stop_operator()?;
+        let began = Instant::now();
+        self.start_with(settings)?;
+        self.wait_caught_up(began).map(drop)
     }
 
     /// Ends the operator with SIGTERM.

@@ -43,9 +43,9 @@ pub struct Options {
     pub at_once: Vec<u32>,
     /// Row 2: jobs of the large HTCJob.
     pub queue: u32,
-    /// Row 4: HTCJobs whose ends are seen.
+    /// Rows 4 and 9: HTCJobs whose ends are seen.
     pub ends: u32,
-    /// Row 4: seconds over which they end; two of the tracker's intervals.
+    /// Rows 4 and 9: seconds over which they end; two of the tracker's intervals.
     pub spread: u32,
     /// Rows 5, 6 and 8: finished HTCJobs.
     pub finished: Vec<u32>,
@@ -53,17 +53,19 @@ pub struct Options {
     pub window: Duration,
     /// Row 7: jobs of the huge HTCJob.
     pub huge: u32,
+    /// Row 10: callbacks that are sent as fast as they are taken.
+    pub callbacks: u32,
 }
 
 impl Options {
-    /// Rows 1 to 6 and 8, with the numbers that the aims are about.
+    /// All rows but 7, with the numbers that the aims are about.
     #[must_use]
     pub fn new(program: PathBuf, crd: String) -> Self {
         Self {
             program,
             crd,
             version: Version::Trixie,
-            rows: [1, 2, 3, 4, 5, 6, 8].into(),
+            rows: [1, 2, 3, 4, 5, 6, 8, 9, 10].into(),
             at_once: vec![100, 1000],
             queue: 1000,
             ends: 100,
@@ -71,6 +73,7 @@ impl Options {
             finished: vec![1000, 3000, 10_000],
             window: Duration::from_mins(1),
             huge: 100_000,
+            callbacks: 10_000,
         }
     }
 }
@@ -84,10 +87,11 @@ pub fn measure(options: &Options) -> Result<Report> {
     say("starting etcd, kube-apiserver, an HTCondor pool and the operator");
     let mut bed = Bed::start(&options.program, &options.crd, options.version)?;
     let raw = bed.by_hand()?;
-    let measurements: [(&[u8], Measurement); 5] = [
+    let measurements: [(&[u8], Measurement); 6] = [
         (&[1, 3], rows::at_once::measure),
         (&[2], rows::queue::measure),
         (&[4], rows::ends::measure),
+        (&[9, 10], rows::callbacks::measure),
         (&[7], rows::huge::measure),
         (&[5, 6, 8], rows::finished::measure),
     ];

@@ -34,6 +34,9 @@ struct Cli {
     /// Row 7: jobs of the huge HTCJob.
     #[arg(long)]
     huge: Option<u32>,
+    /// Row 10: callbacks.
+    #[arg(long)]
+    callbacks: Option<u32>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -66,6 +69,7 @@ fn run(cli: Cli) -> Result<()> {
         options.finished = cli.finished;
     }
     options.huge = cli.huge.unwrap_or(options.huge);
+    options.callbacks = cli.callbacks.unwrap_or(options.callbacks);
     options.version = match cli.version {
         Pool::Trixie => Version::Trixie,
         Pool::Sid => Version::Sid,

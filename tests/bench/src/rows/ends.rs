@@ -1,4 +1,4 @@
-//! Row 4: from a job's end to the status that counts it, without callbacks.
+//! Row 4: from a job's end to the status that counts it, without callbacks. Row 9 measures the same with them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,37 +22,7 @@ const LOOK: Duration = Duration::from_secs(1);
 pub(crate) fn measure(bed: &mut Bed, _: &Raw, options: &Options, report: &mut Report) -> Result<()> {
     let count = options.ends;
     say(&format!("row 4: the ends of {count} jobs"));
-    bed.pool.set_start(true)?;
-    let namespace = bed.namespace()?;
-    let jobs = (0..count).map(|number| {
-        let source = format!("sleep {}\necho \"$EPOCHREALTIME\"", count / STARTS + options.spread * number / count);
-        htcjob(&format!("end{number}"), 1, &source)
-    });
-    bed.cluster.create(&namespace, jobs)?;
-    let over = AtomicBool::new(false);
-    let (finished, looks) = thread::scope(|scope| {
-        let looks = scope.spawn(|| look(bed, &over));
-        let wanted = count as usize;
-        let finished = bed.cluster.seen.wait("all to end", &namespace, LONG, |tally| tally.finished == wanted);
-        over.store(true, Ordering::Relaxed);
-        (finished, looks.join())
-    });
-    finished?;
-    let looks = looks.map_err(|_| Error::Unexpected("the looks by hand came to no end".to_owned()))??;
-    bed.pool.set_start(false)?;
-    let (mut ours, mut hand) = (Vec::new(), Vec::new());
-    for (name, shown) in bed.cluster.seen.all(&namespace) {
-        let path = bed.data.join("htc_out").join(&namespace).join(&name).join("latest/0/out");
-        let text = std::fs::read_to_string(&path).doing("read the output", &path)?;
-        let ended =
-            text.trim().parse::<f64>().map_err(|_| Error::Unexpected(format!("the output of {name} is {text:?}")))?;
-        let after =
-            |at: SystemTime| at.duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |at| at.as_secs_f64()) - ended;
-        ours.extend(shown.ended_at.map(after));
-        hand.extend(looks.get(&format!("{namespace}/{name}")).copied().map(after));
-    }
-    ours.sort_by(f64::total_cmp);
-    hand.sort_by(f64::total_cmp);
+    let (ours, hand) = delays(bed, options, true)?;
     let curve = |values: &[f64]| {
         let all = real(values.len());
         values.iter().copied().zip((1..).map(|place| 100.0 * real(place) / all)).collect()
@@ -92,7 +62,46 @@ pub(crate) fn measure(bed: &mut Bed, _: &Raw, options: &Options, report: &mut Re
         .into(),
         ..Line::default()
     });
-    bed.clear(&namespace)
+    Ok(())
+}
+
+/// Seconds from the last line of each payload until a watch has shown its end, and until condor_q has, in order. Nobody asks
+/// condor_q unless `by_hand`.
+pub(crate) fn delays(bed: &mut Bed, options: &Options, by_hand: bool) -> Result<(Vec<f64>, Vec<f64>)> {
+    let count = options.ends;
+    bed.pool.set_start(true)?;
+    let namespace = bed.namespace()?;
+    let jobs = (0..count).map(|number| {
+        let source = format!("sleep {}\necho \"$EPOCHREALTIME\"", count / STARTS + options.spread * number / count);
+        htcjob(&format!("end{number}"), 1, &source)
+    });
+    bed.cluster.create(&namespace, jobs)?;
+    let over = AtomicBool::new(false);
+    let (finished, looks) = thread::scope(|scope| {
+        let looks = scope.spawn(|| if by_hand { look(bed, &over) } else { Ok(HashMap::new()) });
+        let wanted = count as usize;
+        let finished = bed.cluster.seen.wait("all to end", &namespace, LONG, |tally| tally.finished == wanted);
+        over.store(true, Ordering::Relaxed);
+        (finished, looks.join())
+    });
+    finished?;
+    let looks = looks.map_err(|_| Error::Unexpected("the looks by hand came to no end".to_owned()))??;
+    bed.pool.set_start(false)?;
+    let (mut ours, mut hand) = (Vec::new(), Vec::new());
+    for (name, shown) in bed.cluster.seen.all(&namespace) {
+        let path = bed.data.join("htc_out").join(&namespace).join(&name).join("latest/0/out");
+        let text = std::fs::read_to_string(&path).doing("read the output", &path)?;
+        let ended =
+            text.trim().parse::<f64>().map_err(|_| Error::Unexpected(format!("the output of {name} is {text:?}")))?;
+        let after =
+            |at: SystemTime| at.duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |at| at.as_secs_f64()) - ended;
+        ours.extend(shown.ended_at.map(after));
+        hand.extend(looks.get(&format!("{namespace}/{name}")).copied().map(after));
+    }
+    ours.sort_by(f64::total_cmp);
+    hand.sort_by(f64::total_cmp);
+    bed.clear(&namespace)?;
+    Ok((ours, hand))
 }
 
 /// When condor_q, asked by hand, first shows each job as completed, by its batch name.
