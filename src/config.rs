@@ -147,7 +147,8 @@ pub struct Config {
     #[arg(long, env = "HTC_KEEP_ROWS", default_value = "30d", value_parser = parse_keep)]
     pub keep_rows: Duration,
 
-    /// Pause between two looks for what need not be kept any more.
+    /// Pause between two looks for what need not be kept any more, and between two readings of the keys of the jobs'
+    /// tokens.
     #[arg(long, env = "HTC_HOUSEKEEPING", default_value = "60s", value_parser = parse_duration)]
     pub housekeeping: Duration,
 

@@ -2,6 +2,7 @@
 //! they report, and it is good for that HTCJob only.
 
 use std::fmt::Write as _;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
@@ -18,11 +19,21 @@ const RANDOM: usize = 32;
 /// One key or several: the first signs, each is accepted. So a new key is put first, and the old one taken away when the
 /// jobs that were submitted with it have ended.
 #[derive(Clone)]
-pub struct Keys(Vec<Hmac<Sha256>>);
+pub struct Keys {
+    macs: Vec<Hmac<Sha256>>,
+    /// What each of them makes of nothing: tells keys apart without keeping them.
+    marks: Vec<Vec<u8>>,
+}
+
+impl PartialEq for Keys {
+    fn eq(&self, other: &Self) -> bool {
+        self.marks == other.marks
+    }
+}
 
 impl std::fmt::Debug for Keys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Keys({})", self.0.len())
+        write!(f, "Keys({})", self.macs.len())
     }
 }
 
@@ -56,7 +67,10 @@ impl Keys {
         }
         match keys.len() {
             0 => Err(KeyError::None),
-            1..=MOST => Ok(Self(keys)),
+            1..=MOST => {
+                let marks = keys.iter().map(|key| key.clone().finalize().into_bytes().to_vec()).collect();
+                Ok(Self { macs: keys, marks })
+            }
             _ => Err(KeyError::TooMany),
         }
     }
@@ -71,14 +85,41 @@ impl Keys {
     /// The token of an object: 64 hexadecimal digits.
     #[must_use]
     pub fn token(&self, uid: &Uid) -> String {
-        self.0.first().map(|key| hex(&signed(key, uid).finalize().into_bytes())).unwrap_or_default()
+        self.macs.first().map(|key| hex(&signed(key, uid).finalize().into_bytes())).unwrap_or_default()
     }
 
     /// Whether `token` is that of the object, by any of the keys. How long that takes says nothing about the right one.
     #[must_use]
     pub fn accept(&self, uid: &Uid, token: &str) -> bool {
         let Some(bytes) = unhex(token) else { return false };
-        self.0.iter().any(|key| signed(key, uid).verify_slice(&bytes).is_ok())
+        self.macs.iter().any(|key| signed(key, uid).verify_slice(&bytes).is_ok())
+    }
+}
+
+/// The keys in force, which may be replaced while others sign and check with them.
+#[derive(Clone, Debug)]
+pub struct KeyRing(Arc<RwLock<Arc<Keys>>>);
+
+impl KeyRing {
+    /// With these keys, for the time being.
+    #[must_use]
+    pub fn new(keys: Keys) -> Self {
+        Self(Arc::new(RwLock::new(Arc::new(keys))))
+    }
+
+    /// The keys in force now.
+    #[must_use]
+    pub fn current(&self) -> Arc<Keys> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// From now on these are in force; whether they are others than before.
+    pub fn replace(&self, keys: Keys) -> bool {
+        if *self.current() == keys {
+            return false;
+        }
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
+        true
     }
 }
 
@@ -140,6 +181,17 @@ mod tests {
         assert!(both.accept(&uid, &old.token(&uid)) && both.accept(&uid, &both.token(&uid)));
         assert!(!old.accept(&uid, &both.token(&uid)));
         assert_eq!(both.token(&uid), Keys::parse(NEW).unwrap().token(&uid));
+    }
+
+    #[test]
+    fn keys_are_replaced_for_all_who_have_the_ring() {
+        let ring = KeyRing::new(Keys::parse(OLD).unwrap());
+        let (another, uid) = (ring.clone(), Uid::from("a"));
+        assert!(!ring.replace(Keys::parse(&format!("# the same\n{OLD}\n")).unwrap()));
+        assert!(ring.replace(Keys::parse(&format!("{NEW}\n{OLD}")).unwrap()));
+        assert_eq!(another.current().token(&uid), Keys::parse(NEW).unwrap().token(&uid));
+        // The same keys in another order: another one signs.
+        assert!(ring.replace(Keys::parse(&format!("{OLD}\n{NEW}")).unwrap()));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Puts the rooms together and runs them.
 
+mod keys;
+
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,7 +18,7 @@ use crate::condor::{Schedd, Tools};
 use crate::config::Config;
 use crate::controller::{self, API_LIMIT, Context, Publisher};
 use crate::fence::Fence;
-use crate::key::Keys;
+use crate::key::KeyRing;
 use crate::lease::{self, Candidate, Leader, Place};
 use crate::ledger::{Ledger, LedgerError};
 use crate::machine::ScheddName;
@@ -117,6 +119,8 @@ impl Signals {
 /// An operator that may act: it holds the ledger's file and the Lease.
 struct Ready {
     client: Client,
+    /// What the jobs' tokens are made with.
+    keys: Option<keys::Followed>,
     /// Where jobs report, if they do.
     reporting: Option<Arc<Reporting>>,
     /// Takes in what they report.
@@ -156,53 +160,33 @@ async fn get_ready(config: &Config, clock: Clock) -> Result<Ready, StartError> {
     let operator = who_are_we(&client, config).await?;
     ledger.belong_to(&operator).await?;
     let keys = if config.callback_url.is_some() || config.callback_listen.is_some() {
-        Some(Arc::new(callback_keys(&client, config).await?))
+        Some(keys::Followed::begin(&client, config).await?)
     } else {
         None
     };
-    let receiver = listen(config, keys.as_ref())?;
-    let reporting = config
-        .callback_url
-        .clone()
-        .zip(keys)
-        .map(|(url, keys)| Arc::new(Reporting { url, source: config.callback_source.clone(), keys }));
+    let receiver = listen(config, keys.as_ref().map(|keys| &keys.ring))?;
+    let reporting = config.callback_url.clone().zip(keys.as_ref()).map(|(url, keys)| {
+        Arc::new(Reporting { url, source: config.callback_source.clone(), keys: keys.ring.clone() })
+    });
     let fence = Fence::new(clock);
     let place = Place { namespace: config.operator_namespace.clone(), name: config.operator_name.clone() };
     let candidate = Candidate::new(client.clone(), place, config.identity(), config.lease_times(), clock);
     let leader = candidate.lead(&mut ledger, &fence).await?;
-    Ok(Ready { client, reporting, receiver, operator, ledger, fence, leader })
+    Ok(Ready { client, keys, reporting, receiver, operator, ledger, fence, leader })
 }
 
 /// The receiver, which refuses for now.
-fn listen(config: &Config, keys: Option<&Arc<Keys>>) -> Result<Option<(Receiver, Port)>, StartError> {
+fn listen(config: &Config, keys: Option<&KeyRing>) -> Result<Option<(Receiver, Port)>, StartError> {
     let Some((address, keys)) = config.callback_listen.zip(keys) else { return Ok(None) };
     let certificate = match (&config.callback_tls_cert, &config.callback_tls_key) {
         (Some(chain), Some(key)) => Some(Certificate::read(chain, key).map_err(ListenError::from)?),
         (_, _) => None,
     };
-    let receiver = Receiver::new(Arc::clone(keys));
+    let receiver = Receiver::new(keys.clone());
     let tls = certificate.is_some();
     let port = receiver.listen(address, certificate)?;
     tracing::info!(address = %port.address, tls, "the receiver listens");
     Ok(Some((receiver, port)))
-}
-
-/// The keys of the jobs' tokens: of the file, or of the Secret as soon as the API server lets it be read.
-async fn callback_keys(client: &Client, config: &Config) -> Result<Keys, StartError> {
-    if let Some(path) = &config.callback_key_file {
-        let wrong = |error: String| StartError::Setting(format!("--callback-key-file {}: {error}", path.display()));
-        let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-        return Keys::parse(&text).map_err(|error| wrong(error.to_string()));
-    }
-    let name = format!("{}-callback-keys", config.operator_name);
-    let mut pauses = Pauses::new(Duration::from_millis(500), Duration::from_secs(30));
-    loop {
-        match controller::secret::callback_keys(client, &config.operator_namespace, &name).await {
-            Ok(keys) => return Ok(keys),
-            Err(error) => tracing::warn!(%error, "waiting for the keys of the jobs' tokens"),
-        }
-        tokio::time::sleep(pauses.pause()).await;
-    }
 }
 
 /// Opens the ledger, as soon as no other process holds it.
@@ -230,7 +214,7 @@ async fn serve(
     ready: Ready,
     mut signals: Signals,
 ) -> Result<(), StartError> {
-    let Ready { client, reporting: _, receiver, operator, ledger, fence, mut leader } = ready;
+    let Ready { client, keys: _keys, reporting: _, receiver, operator, ledger, fence, mut leader } = ready;
     tracing::info!(%operator, schedd = %config.schedd, ledger = ledger.id(), data = %config.data_dir.display(), "htc-operator runs");
     let schedd = Arc::new(schedd(config, operator, clock, ledger.identities().await?));
     let (wake, wakes) = mpsc::channel(WAKES);

@@ -36,6 +36,12 @@ pub enum SecretError {
         /// `namespace/name`
         name: String,
     },
+    /// Somebody has deleted it.
+    #[error("the Secret {name} is gone; the next operator that is started makes one with a new key")]
+    Gone {
+        /// `namespace/name`
+        name: String,
+    },
     /// What is in it.
     #[error("the entry `{ENTRY}` of the Secret {name}: {source}")]
     Keys {
@@ -49,8 +55,8 @@ pub enum SecretError {
     Random(#[from] getrandom::Error),
 }
 
-/// Reads the keys, and makes them if there are none. It is never written again: who changes it wants that.
-pub async fn callback_keys(client: &Client, namespace: &str, name: &str) -> Result<Keys, SecretError> {
+/// Reads the keys. Where there are none they are made, if `make`. The Secret is never written again: who changes it wants that.
+pub async fn callback_keys(client: &Client, namespace: &str, name: &str, make: bool) -> Result<Keys, SecretError> {
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
     let full = || format!("{namespace}/{name}");
     let failed = |what, result: Result<Result<Option<Secret>, kube::Error>, _>| match result {
@@ -61,7 +67,10 @@ pub async fn callback_keys(client: &Client, namespace: &str, name: &str) -> Resu
     let read = || async { failed("read", tokio::time::timeout(API_LIMIT, api.get_opt(name)).await) };
     let mut found = read().await?;
     if found.is_none() {
-        let made = Secret {
+        if !make {
+            return Err(SecretError::Gone { name: full() });
+        }
+        let secret = Secret {
             metadata: ObjectMeta {
                 name: Some(name.to_owned()),
                 labels: Some(BTreeMap::from([("app.kubernetes.io/managed-by".to_owned(), MANAGER.to_owned())])),
@@ -72,7 +81,7 @@ pub async fn callback_keys(client: &Client, namespace: &str, name: &str) -> Resu
             ..Secret::default()
         };
         let parameters = PostParams::default();
-        let created = match tokio::time::timeout(API_LIMIT, api.create(&parameters, &made)).await {
+        let created = match tokio::time::timeout(API_LIMIT, api.create(&parameters, &secret)).await {
             // Another operator of this name was faster.
             Ok(Err(kube::Error::Api(status))) if status.code == 409 => Ok(Ok(None)),
             other => other.map(|result| result.map(Some)),

@@ -33,7 +33,7 @@ use actix_web::http::header::{AUTHORIZATION, RETRY_AFTER};
 use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
 
 use crate::clock::Clock;
-use crate::key::Keys;
+use crate::key::KeyRing;
 use crate::ledger::{Ledger, Receipt};
 use crate::metrics;
 use crate::workers::Wake;
@@ -84,7 +84,7 @@ struct Desk {
 /// The receiver. It listens from the start, and refuses with 503 until this operator leads.
 #[derive(Clone)]
 pub struct Receiver {
-    keys: Arc<Keys>,
+    keys: KeyRing,
     desk: Arc<OnceLock<Desk>>,
 }
 
@@ -113,7 +113,7 @@ impl Drop for Port {
 impl Receiver {
     /// Accepts tokens made with these keys.
     #[must_use]
-    pub fn new(keys: Arc<Keys>) -> Self {
+    pub fn new(keys: KeyRing) -> Self {
         Self { keys, desk: Arc::default() }
     }
 
@@ -152,7 +152,7 @@ impl Receiver {
         };
         let header = |name: &str| request.headers().get(name).map(actix_web::http::header::HeaderValue::as_bytes);
         let event = event::parse(header, &body)?;
-        let callback = report::read(event, header(AUTHORIZATION.as_str()), &self.keys)?;
+        let callback = report::read(event, header(AUTHORIZATION.as_str()), &self.keys.current())?;
         let Some(desk) = self.desk.get() else { return Err(Refusal::Unavailable) };
         let uid = callback.uid.clone();
         let stored = desk.ledger.receive(callback, desk.clock.now());

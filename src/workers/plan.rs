@@ -10,7 +10,7 @@ use crate::api::{EnvVar, HTCJobSpec, MAX_QUEUE, Quantity};
 use crate::condor::htcopts::HtcOpts;
 use crate::condor::payload::{Callback, Command, Image, ImageMap, Payload, sandbox_files};
 use crate::failpoint::{self, Point};
-use crate::key::Keys;
+use crate::key::KeyRing;
 use crate::ledger::ObjectName;
 use crate::machine::indices::Indices;
 use crate::machine::{Index, Uid};
@@ -40,7 +40,7 @@ pub struct Reporting {
     /// `source` of their events.
     pub source: String,
     /// The keys of the tokens.
-    pub keys: Arc<Keys>,
+    pub keys: KeyRing,
 }
 
 /// What the jobs of one HTCJob are to run: its spec, parsed.
@@ -150,7 +150,7 @@ impl Planner {
 
     /// Writes the files of the sandbox and makes the output folders. What is there as it should be stays.
     pub fn prepare(&self, name: &ObjectName, uid: &Uid, plan: &Plan, indices: &Indices) -> Result<(), String> {
-        let token = self.callback.as_ref().map(|reporting| (reporting, reporting.keys.token(uid)));
+        let token = self.callback.as_ref().map(|reporting| (reporting, reporting.keys.current().token(uid)));
         let payload = Payload {
             name: &name.name,
             image: &plan.image,

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use htc_operator::clock::Clock;
-use htc_operator::key::Keys;
+use htc_operator::key::{KeyRing, Keys};
 use htc_operator::ledger::Ledger;
 use htc_operator::receiver::{Certificate, Port, Receiver};
 use tokio::runtime::Runtime;
@@ -57,7 +57,7 @@ impl Desk {
             .unwrap();
         let ledger = Ledger::open(&path).unwrap();
         let keys = Arc::new(Keys::parse(KEY).unwrap());
-        let receiver = Receiver::new(Arc::clone(&keys));
+        let receiver = Receiver::new(KeyRing::new(Keys::clone(&keys)));
         let port = {
             let _inside = runtime.enter();
             let certificate = certificate.map(|(chain, key)| Certificate::read(chain, key).unwrap());
