@@ -92,7 +92,7 @@ impl Metrics {
         );
         registry.register("ledger_batch_size", "Writes and reads that shared a transaction", metrics.batches.clone());
         registry.register("ledger_queue", "Writes and reads that wait for the ledger", metrics.waiting.clone());
-        registry.register("orphans", "Jobs in HTCondor without an HTCJob, counted at start", metrics.orphans.clone());
+        registry.register("orphans", "Jobs in HTCondor without an HTCJob, at the last look", metrics.orphans.clone());
         registry.register_collector(Box::new(AtScrape));
         Self { registry, ..metrics }
     }
@@ -166,7 +166,7 @@ pub fn submitted(objects: usize) {
     METRICS.submissions.inc_by(objects as u64);
 }
 
-/// An attempt was judged: `accepted`, `never_accepted`, or `not_run`.
+/// An attempt was judged: `accepted`, `late`, `stillborn`, `absent`, or `not_run`.
 pub fn attempt(verdict: &'static str) {
     METRICS.attempts.get_or_create(&Verdict { verdict }).inc();
 }

@@ -3,6 +3,8 @@
 //! The types [`ProvenGone`], [`ProvenNeverAccepted`], [`NeverAttempted`] and [`NeverSubmitted`] can be made only here.
 //! `decide` cannot submit or release a finalizer without one of them.
 
+mod verdict;
+
 use std::collections::BTreeMap;
 
 use super::facts::{
@@ -12,6 +14,7 @@ use super::facts::{
 use super::ids::{Attempt, Birthdate, Index, JobId, SchedDate, Timestamp, Uid};
 use super::indices::Indices;
 use super::rules::{Rules, Settings};
+pub use verdict::Verdict;
 
 /// HTCondor had no job of this object when it was asked, and none can appear any more.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -40,9 +43,16 @@ pub struct ProvenNeverAccepted {
     uid: Uid,
     attempt: Attempt,
     indices: Indices,
+    verdict: Verdict,
 }
 
 impl ProvenNeverAccepted {
+    /// What became of them.
+    #[must_use]
+    pub const fn verdict(&self) -> Verdict {
+        self.verdict
+    }
+
     /// Up to this attempt all are settled for good: none of their jobs is missing but those that were judged.
     #[must_use]
     pub const fn attempt(&self) -> Attempt {
@@ -376,7 +386,12 @@ pub fn prove_never_accepted(
     if rules.lost_queue_is_doubt && rules.same_birthdate && queue_lost && !object.submit_again {
         return Err(Doubt::QueueLost);
     }
-    Ok(ProvenNeverAccepted { uid: object.uid.clone(), attempt: settled(record, indices), indices: indices.clone() })
+    Ok(ProvenNeverAccepted {
+        uid: object.uid.clone(),
+        attempt: settled(record, indices),
+        indices: indices.clone(),
+        verdict: Verdict::on(indices, sightings),
+    })
 }
 
 /// The latest attempt up to which no job is missing but `indices`.

@@ -7,10 +7,11 @@
 mod entry;
 mod watchlist;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use kube::ResourceExt as _;
 use kube::runtime::reflector::{ObjectRef, Store};
 use tokio::time::Instant;
@@ -218,9 +219,21 @@ impl Tracker {
             });
         }
         let found = self.ask(self.schedd.queue()).await?;
+        crate::metrics::looked();
         self.doubt_sudden_drop(before, &found)?;
+        self.count_orphans(&found.ads);
         self.publish(found, &[]).await;
         Ok(())
+    }
+
+    /// Of all objects that had jobs when HTCondor was asked, one that went since had been proved to have none.
+    fn count_orphans(&self, ads: &Ads) {
+        let Some(store) = self.store.get().filter(|store| store.wait_until_ready().now_or_never().is_some()) else {
+            return;
+        };
+        let objects: HashSet<Uid> =
+            store.state().iter().filter_map(|object| object.uid()).map(|uid| Uid::from(uid.as_str())).collect();
+        crate::metrics::orphans(ads.iter().filter(|(uid, _)| !objects.contains(*uid)).map(|(_, ads)| ads.len()).sum());
     }
 
     /// Asks about the jobs of these objects: what is found is all that there is of them.
@@ -240,7 +253,6 @@ impl Tracker {
             return Err(self.another_schedd());
         }
         warn_of_skew(&second, asked_at);
-        crate::metrics::looked();
         let steady_since = self.steady_since(second.birthdate, asked_at);
         Ok(Found { asked_at, birthdate: second.birthdate, steady_since, ads })
     }

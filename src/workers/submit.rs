@@ -213,13 +213,14 @@ impl Submission {
                 },
             })
             .collect();
-        let verdict = |result: &SubmitResult| match (not_run, result.supersedes) {
-            (true, _) => Some("not_run"),
-            (false, Some(_)) => Some("never_accepted"),
-            (false, None) => None,
+        let verdict = |job: &Job| match &job.request.work {
+            _ if not_run => Some("not_run"),
+            // It was judged before these jobs went again.
+            Work::Submit(_, SubmitPermit::Again(proof)) => Some(proof.verdict().into()),
+            _ => None,
         };
         metrics::submitted(if not_run { 0 } else { results.len() });
-        results.iter().filter_map(verdict).for_each(metrics::attempt);
+        batch.jobs.iter().filter_map(verdict).for_each(metrics::attempt);
         match batch.shared.ledger.resolve_submits(results).await {
             Ok(()) => true,
             Err(error) => {

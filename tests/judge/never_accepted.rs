@@ -1,7 +1,7 @@
 //! Proved never accepted: neither the queue nor history has the job, and both would have it.
 
 use htc_operator::machine::facts::{Ad, Evidence, Exit, Facts, JobState, Published, Reach, Why, Witness};
-use htc_operator::machine::judge::{self, Doubt};
+use htc_operator::machine::judge::{self, Doubt, Verdict};
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::{Attempt, Birthdate, Index, SchedDate};
 use rstest::rstest;
@@ -17,6 +17,20 @@ fn never_accepted_is_proved_by_queue_then_history() {
     let facts = refused();
     let proof = never_accepted(&facts).unwrap();
     assert_eq!((proof.uid(), proof.attempt(), proof.indices()), (&facts.object.uid, Attempt(1), &indices("0")));
+}
+
+#[test]
+fn the_proof_knows_what_became_of_the_jobs() {
+    let gone = |ad| removed(ad, "removed by htc-operator (by user operator)");
+    for (left, verdict) in [
+        (vec![], Verdict::Absent),
+        (vec![gone(staging(ad(0, "5.0")))], Verdict::Stillborn),
+        (vec![gone(staging(ad(0, "5.0"))), gone(late(ad(0, "6.0")))], Verdict::Late),
+    ] {
+        let mut facts = refused();
+        known_history(&mut facts).ads = left.clone().into();
+        assert_eq!(never_accepted(&facts).unwrap().verdict(), verdict, "{left:?}");
+    }
 }
 
 #[test]
