@@ -18,8 +18,12 @@ mod desk;
 mod http;
 #[path = "callbacks/jobs.rs"]
 mod jobs;
+#[path = "callbacks/keys.rs"]
+mod keys;
 #[path = "callbacks/latency.rs"]
 mod latency;
+#[path = "callbacks/monitor.rs"]
+mod monitor;
 #[path = "callbacks/receiver.rs"]
 mod receiver;
 #[path = "callbacks/requests.rs"]
@@ -28,3 +32,5 @@ mod requests;
 mod storm;
 #[path = "callbacks/tls.rs"]
 mod tls;
+#[path = "callbacks/ways.rs"]
+mod ways;

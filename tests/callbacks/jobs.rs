@@ -9,6 +9,7 @@ use testbed::{Account, PoolOptions, Port, Scratch};
 
 use htc_operator::key::Keys;
 
+use crate::bed::carrier::{Carrier, Lot, Report};
 use crate::bed::gates::Gates;
 use crate::bed::{Bed, Namespace, UNTIL_LET_GO, htcjob, ids, is_true};
 use crate::desk::KEY;
@@ -22,6 +23,7 @@ pub struct Site {
     pub bed: Bed,
     pub port: Port,
     pub monitor: Port,
+    carrier: Option<Carrier>,
     _scratch: Scratch,
 }
 
@@ -30,21 +32,42 @@ impl Site {
         Self::with(version, &PoolOptions::default(), further)
     }
 
+    /// Whose jobs' reports come through a carrier.
+    pub fn through(version: Version, choose: impl FnMut(&Report) -> Lot + Send + 'static, further: &[&str]) -> Self {
+        let carrier = |port: &Port| Some(Carrier::new(port.number, choose));
+        Self::start(version, &PoolOptions::default(), further, carrier)
+    }
+
     /// On a pool of its own kind.
     pub fn with(version: Version, options: &PoolOptions, further: &[&str]) -> Self {
+        Self::start(version, options, further, |_| None)
+    }
+
+    fn start(
+        version: Version,
+        options: &PoolOptions,
+        further: &[&str],
+        carrier: impl FnOnce(&Port) -> Option<Carrier>,
+    ) -> Self {
         let scratch = Scratch::new().unwrap();
         let file = scratch.path().join("keys");
         Account::unprivileged().write(&file, KEY, 0o600).unwrap();
         let (port, monitor) = (Port::reserve().unwrap(), Port::reserve().unwrap());
+        let carrier = carrier(&port);
+        let straight = format!("--callback-url=http://127.0.0.1:{}/cloudevents", port.number);
         let arguments = [
-            format!("--callback-url=http://127.0.0.1:{}/cloudevents", port.number),
+            carrier.as_ref().map_or(straight, Carrier::argument),
             format!("--callback-listen=127.0.0.1:{}", port.number),
             format!("--callback-key-file={}", file.display()),
             format!("--http-listen=127.0.0.1:{}", monitor.number),
         ];
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).chain(further.iter().copied()).collect();
         let bed = Bed::new(version, options, &arguments);
-        Self { bed, port, monitor, _scratch: scratch }
+        Self { bed, port, monitor, carrier, _scratch: scratch }
+    }
+
+    pub fn carrier(&self) -> &Carrier {
+        self.carrier.as_ref().expect("reports come through a carrier")
     }
 
     pub fn address(&self) -> std::net::SocketAddr {
@@ -71,18 +94,19 @@ impl Site {
         self.send(uid, uid, "htcjob.cloudevent", event, &data).unwrap().status
     }
 
-    fn metric(&self, line: &str) -> bool {
-        let text = http::get(([127, 0, 0, 1], self.monitor.number).into(), "/metrics").unwrap().body;
-        text.lines().any(|found| found == line)
+    /// Whether the metrics have this line; not while the operator starts.
+    pub fn metric(&self, line: &str) -> bool {
+        let answer = http::get(([127, 0, 0, 1], self.monitor.number).into(), "/metrics");
+        answer.map_or(String::new(), |answer| answer.body).lines().any(|found| found == line)
     }
 }
 
-fn counts(object: &Value) -> [i64; 3] {
+pub fn counts(object: &Value) -> [i64; 3] {
     ["active", "succeeded", "failed"].map(|count| object["status"][count].as_i64().unwrap_or(-1))
 }
 
 /// What is stored of its jobs' reports, oldest first: the exit code, -1 for a start.
-fn stored(bed: &Bed, uid: &str) -> Vec<String> {
+pub fn stored(bed: &Bed, uid: &str) -> Vec<String> {
     let query = format!("select coalesce(retcode, -1) from callbacks where uid = '{uid}' order by at");
     bed.ledger(&query).unwrap_or_default().concat()
 }
@@ -186,9 +210,9 @@ fn only_the_truth_stays(#[values(Trixie, Sid)] version: Version) {
     site.bed.assert_removed(&uid, "one");
 }
 
-#[test]
-fn with_retries_a_reported_end_only_makes_htcondor_be_asked() {
-    let site = Site::new(Sid, &[]);
+#[rstest]
+fn with_retries_a_reported_end_only_makes_htcondor_be_asked(#[values(Trixie, Sid)] version: Version) {
+    let site = Site::new(version, &[]);
     site.bed.start_operator();
     let here = site.bed.namespace();
     // The first run fails, the second does not: HTCondor keeps what the first one left.
@@ -207,11 +231,11 @@ fn with_retries_a_reported_end_only_makes_htcondor_be_asked() {
 }
 
 /// Nobody listens: the jobs say nothing, end as they would, and HTCondor says how.
-#[test]
-fn without_a_receiver_everything_still_works() {
+#[rstest]
+fn without_a_receiver_everything_still_works(#[values(Trixie, Sid)] version: Version) {
     let away = Port::reserve().unwrap();
     let url = format!("--callback-url=http://127.0.0.1:{}/cloudevents", away.number);
-    let bed = Bed::new(Trixie, &PoolOptions::default(), &[&url]);
+    let bed = Bed::new(version, &PoolOptions::default(), &[&url]);
     bed.start_operator();
     let here = bed.namespace();
     let uid = here.create(&htcjob("deaf", "echo hello; exit 4"));
