@@ -128,7 +128,8 @@ fn reports() {
     holds(&Scene { deletes: 1, ..reporting("reports", 0, &[]) });
     holds(&Scene { in_step: false, ..reporting("reports and crashes", 1, &[Crash]) });
     holds(&reporting("reports and slow answers", 1, &[SlowLook, SlowReconcile, DyingNode]));
-    holds(&Scene { retries: true, ..reporting("reports and retries", 1, &[Crash, SlowLook]) });
+    let kinds: &[Trouble] = if full() { &[Crash, SlowLook] } else { &[Crash] };
+    holds(&Scene { retries: true, ..reporting("reports and retries", 1, kinds) });
     holds(&reporting("reports beside late jobs", 2, &[SlowStaging, LimitPasses, StagingFails]));
     holds(&reporting("reports and other hands", 1, &[Suspend, RemovedByHand, StaleCache]));
     holds(&Scene { admins: ADMIN, ..reporting("reports to another ledger", 1, &[LostLedger, Reset, Rotation]) });
