@@ -25,7 +25,9 @@ use std::time::Duration;
 
 use bed::Bed;
 use bed::terminal::{Page, Terminal};
+use clap::Args as _;
 use htc_operator::api::{ConditionType, PayloadFailure, Reason};
+use htc_operator::config::Config;
 use pages::{blocks, pages, read};
 use strum::IntoEnumIterator as _;
 use testbed::{Port, Version};
@@ -151,9 +153,27 @@ fn every_exit_code_of_ours_is_explained() {
     assert_eq!(listed("docs/operating.md", "## Exit codes"), codes);
 }
 
+/// What stands in backquotes and begins with two dashes is a flag of the operator's, but for cargo's and kubectl's.
+#[test]
+fn every_flag_that_is_named_exists() {
+    let operator = Config::augment_args(clap::Command::new("run"));
+    let flags: BTreeSet<&str> = operator.get_arguments().filter_map(clap::Arg::get_long).collect();
+    let others = ["features", "for", "help", "log", "log-format", "release"];
+    let mut seen = 0;
+    for page in pages::user_pages() {
+        for flag in read(&page).split("`--").skip(1) {
+            let name = flag.split(|c: char| !c.is_ascii_lowercase() && c != '-').next().unwrap_or_default();
+            assert!(flags.contains(name) || others.contains(&name), "{page}: there is no --{name}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 30, "only {seen} flags were looked at");
+}
+
 #[test]
 fn every_example_stands_in_the_readme() {
     let listed = listed("README.md", "## Examples");
-    let there: BTreeSet<String> = pages::files("examples").into_iter().filter(|name| name.ends_with(".yaml")).collect();
+    let there: BTreeSet<String> =
+        pages::files("examples").into_iter().filter(|name| pages::has_extension(name, "yaml")).collect();
     assert_eq!(listed, there);
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
-use super::pages::{read, root};
+use super::pages::{has_extension, read, root};
 
 /// The targets of a page's links that do not lead out of the checkout.
 pub fn links(text: &str) -> Vec<String> {
@@ -39,7 +39,7 @@ pub fn follow(from: &str, link: &str) -> Result<String, String> {
         return Err(format!("there is no {}", target.display()));
     }
     let target = target.display().to_string();
-    let page = Path::new(&target).extension().is_some_and(|extension| extension == "md");
+    let page = has_extension(&target, "md");
     if let Some(anchor) = anchor {
         if !page {
             return Err("an anchor in what is no page".to_owned());

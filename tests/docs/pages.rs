@@ -27,15 +27,20 @@ pub fn files(folder: &str) -> Vec<String> {
     files
 }
 
+pub fn has_extension(name: &str, wanted: &str) -> bool {
+    Path::new(name).extension().is_some_and(|extension| extension == wanted)
+}
+
 /// What users and admins read.
 pub fn user_pages() -> Vec<String> {
-    let is_page = |name: &String| name.ends_with(".md") && !name.starts_with("docs/decisions/");
+    let is_page = |name: &String| has_extension(name, "md") && !name.starts_with("docs/decisions/");
     std::iter::once("README.md".to_owned()).chain(files("docs").into_iter().filter(is_page)).collect()
 }
 
 /// All pages.
 pub fn pages() -> Vec<String> {
-    let below = ["docs", "examples", "statecharts"].into_iter().flat_map(files).filter(|name| name.ends_with(".md"));
+    let below =
+        ["docs", "examples", "statecharts"].into_iter().flat_map(files).filter(|name| has_extension(name, "md"));
     std::iter::once("README.md".to_owned()).chain(below).collect()
 }
 

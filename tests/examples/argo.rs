@@ -35,7 +35,8 @@ impl Step {
             let text = step["resource"][field].as_str().unwrap();
             let text = text.replace("{{inputs.parameters.queue}}", &queue.to_string());
             // Jobs of the test bed have no EOS.
-            let text = text.replace("{{workflow.parameters.results}}", "results").replace("{{workflow.name}}", "wf");
+            let text = text.replace("{{workflow.parameters.results}}/{{workflow.name}}", ".");
+            let text = text.replace("{{workflow.name}}", "wf");
             assert!(!text.contains("{{"), "{field}: an unknown parameter: {text}");
             text
         };
@@ -105,7 +106,7 @@ fn the_step_succeeds(#[values(Trixie, Sid)] version: Version) {
     assert!(name.starts_with("wf-"), "{name}");
     here.wait_ended(name);
     for index in 0..5 {
-        let result = here.output(name, index).join(format!("results/wf/{index}"));
+        let result = here.output(name, index).join(index.to_string());
         assert_eq!(fs::read_to_string(result).unwrap(), format!("{index}\n"));
     }
 }
@@ -114,8 +115,8 @@ fn the_step_succeeds(#[values(Trixie, Sid)] version: Version) {
 fn the_step_fails_when_a_job_fails(#[values(Trixie, Sid)] version: Version) {
     let here = follow(&Site::shared(version).bed, "argo/rbac.yaml");
     let mut step = Step::read(3);
-    assert!(step.manifest.contains("mkdir -p \"$RESULTS\""));
-    step.manifest = step.manifest.replace("mkdir -p", "[ $1 != 1 ] && mkdir -p");
+    assert!(step.manifest.contains("mkdir -p"));
+    step.manifest = step.manifest.replace("mkdir -p", "[ $1 != 1 ] || exit 3; mkdir -p");
     let (succeeded, object) = Account::of(&here).perform(&step);
     assert!(!succeeded && object["status"]["failed"] == 1, "{object:#}");
 }
@@ -123,21 +124,30 @@ fn the_step_fails_when_a_job_fails(#[values(Trixie, Sid)] version: Version) {
 #[test]
 fn its_rights_are_no_more_than_it_needs() {
     let here = follow(&Site::shared(Sid).bed, "argo/rbac.yaml");
-    let account = Account::of(&here);
-    let may = |verb: &str, what: &str| account.kubectl(&["auth", "can-i", verb, what], "").is_ok();
+    let user = format!("system:serviceaccount:{}:argo-htcjob", here.name);
+    let may = |verb: &str, group: &str, resource: &str| {
+        let asked = json!({ "verb": verb, "group": group, "resource": resource, "namespace": here.name });
+        let review = json!({
+            "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+            "spec": { "user": user, "resourceAttributes": asked },
+        });
+        let mut kubectl = here.bed.kube.kubectl(&["create", "-f", "-", "-o", "json"]);
+        let answer = tool::run_ok("asking for rights", &mut kubectl, &review.to_string(), bed::PATIENCE).unwrap();
+        serde_json::from_str::<Value>(&answer).unwrap()["status"]["allowed"] == true
+    };
     for verb in ["create", "get"] {
-        assert!(may(verb, "htcjobs.htc.cern.ch"), "{verb}");
+        assert!(may(verb, "htc.cern.ch", "htcjobs"), "{verb}");
     }
     for verb in ["create", "patch"] {
-        assert!(may(verb, "workflowtaskresults.argoproj.io"), "{verb}");
+        assert!(may(verb, "argoproj.io", "workflowtaskresults"), "{verb}");
     }
-    for (verb, what) in [
-        ("delete", "htcjobs.htc.cern.ch"),
-        ("patch", "htcjobs.htc.cern.ch"),
-        ("update", "htcjobs.htc.cern.ch/status"),
-        ("get", "secrets"),
-        ("list", "pods"),
+    for (verb, group, resource) in [
+        ("delete", "htc.cern.ch", "htcjobs"),
+        ("patch", "htc.cern.ch", "htcjobs"),
+        ("update", "htc.cern.ch", "htcjobs/status"),
+        ("get", "", "secrets"),
+        ("list", "", "pods"),
     ] {
-        assert!(!may(verb, what), "{verb} {what}");
+        assert!(!may(verb, group, resource), "{verb} {resource}");
     }
 }
