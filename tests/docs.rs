@@ -32,6 +32,15 @@ use pages::{blocks, pages, read};
 use strum::IntoEnumIterator as _;
 use testbed::{Port, Version};
 
+/// Pages whose commands need another bed than this one, and the tests that run them there.
+const ELSEWHERE: [(&str, &str); 2] =
+    [("docs/install.md", "tests/deploy/overlays.rs"), ("docs/upgrading.md", "tests/upgrade/document.rs")];
+
+/// The pages whose commands run here.
+fn run_here() -> Vec<String> {
+    pages::user_pages().into_iter().filter(|name| ELSEWHERE.iter().all(|(elsewhere, _)| elsewhere != name)).collect()
+}
+
 /// For the commands of one page.
 const LIMIT: Duration = Duration::from_secs(400);
 
@@ -59,7 +68,7 @@ fn every_command_runs() {
             let terminal = Terminal::open(&bed, &here.name).with("OPERATOR", &format!("http://{http}"));
             terminal.run(&page, LIMIT).err()
         };
-        let names = pages::user_pages();
+        let names = run_here();
         std::thread::scope(|scope| {
             let threads: Vec<_> = names.iter().map(|name| scope.spawn(|| run(name))).collect();
             threads.into_iter().filter_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
@@ -71,7 +80,7 @@ fn every_command_runs() {
 #[test]
 fn what_is_not_run_says_why() {
     let mut run = 0;
-    for name in pages::user_pages() {
+    for name in run_here() {
         for block in blocks(&read(&name)) {
             let place = format!("{name}:{}", block.line);
             match block.language.as_str() {
@@ -92,6 +101,13 @@ fn what_is_not_run_says_why() {
         }
     }
     assert!(run > 10, "only {run} blocks are run");
+}
+
+#[test]
+fn what_runs_elsewhere_does() {
+    for (page, test) in ELSEWHERE.into_iter().filter(|(page, _)| pages::root().join(page).exists()) {
+        assert!(read(test).contains(page), "{test} does not run {page}");
+    }
 }
 
 #[test]
