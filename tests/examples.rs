@@ -121,10 +121,11 @@ fn one_that_deletes_itself(#[values(Trixie, Sid)] version: Version) {
     assert!(is_gone(&here, "deadline"));
 }
 
-/// In a pool of their own, so that they are in nobody's way.
+/// In a pool of their own, so that they are in nobody's way, and with the time for a submission that operators have.
 #[rstest]
 fn a_thousand(#[values(Trixie, Sid)] version: Version) {
-    let bed = Bed::start(version);
+    let bed = Bed::new(version, &PoolOptions::default(), &["--submit-limit=60s", "--submit-limit-max=600s"]);
+    bed.start_operator();
     let here = follow(&bed, "thousand.yaml");
     assert!(is_gone(&here, "thousand"));
     assert!(bed.queue("true", &["ClusterId"]).is_empty());
