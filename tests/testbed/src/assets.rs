@@ -26,6 +26,7 @@ pub struct Assets {
     trixie: PathBuf,
     sid: PathBuf,
     image: PathBuf,
+    python: PathBuf,
     registry: PathBuf,
 }
 
@@ -48,7 +49,11 @@ impl Assets {
         let (stable, latest) = (Suite::new(STABLE), Suite::new(LATEST));
         let trixie = get(&Condor { version: Version::Trixie, suite: &stable, arch }, true)?;
         let sid = get(&Condor { version: Version::Sid, suite: &latest, arch }, true)?;
-        let image = get(&Image { suite: &stable, arch }, true)?;
+        let image = |python| -> Result<PathBuf> {
+            let image = Image { suite: &stable, arch, python };
+            get(&image, true).map(|home| image.root(&home))
+        };
+        let (image, python) = (image(false)?, image(true)?);
         let registry = get(&ImageRegistry { suite: &stable, arch }, true)?.join("usr/bin/docker-registry");
         let etcd = match provided("etcd") {
             Some(path) => path,
@@ -76,16 +81,7 @@ impl Assets {
                 })
             }
         };
-        Ok(Self {
-            cache: cache.root().to_owned(),
-            kube_apiserver,
-            kubectl,
-            etcd,
-            trixie,
-            sid,
-            image: Image::root(&image),
-            registry,
-        })
+        Ok(Self { cache: cache.root().to_owned(), kube_apiserver, kubectl, etcd, trixie, sid, image, python, registry })
     }
 
     /// The cache's folder.
@@ -143,6 +139,12 @@ impl Assets {
     #[must_use]
     pub fn image(&self) -> &Path {
         &self.image
+    }
+
+    /// The same with Python, called `python`.
+    #[must_use]
+    pub fn python(&self) -> &Path {
+        &self.python
     }
 
     /// An error when the account that servers run as cannot enter the cache.
