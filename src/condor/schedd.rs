@@ -106,6 +106,12 @@ impl Schedd {
         Ok(format!("{} && member(HTCJobUID, {{{}}})", self.ours().await?, list.join(",")))
     }
 
+    /// ClassAd expression for jobs of ours that are no operator's of this kind: those of the Go operator are among them.
+    pub(super) async fn not_adopted(&self) -> Result<String, Unknown> {
+        let identities = self.identities().await?.join(",");
+        Ok(format!("HTCOperator =?= undefined && HTCJobUID =?= undefined && member(User, {{{identities}}})"))
+    }
+
     /// What a tool said, unless it failed.
     pub(super) fn answer(&self, tool: &str, result: Result<Output, ToolError>) -> Result<Output, Unknown> {
         match result {

@@ -53,7 +53,7 @@ pub(super) async fn reconcile(object: Arc<Observed>, context: Arc<Context>) -> R
     let uid = gathered.facts.object.uid.clone();
     commit(&context, &gathered, &decision).await?;
     let reference = ObjectRef::from_obj(object.as_ref());
-    context.tracker.watch(&uid, &reference, decision.look.clone());
+    context.tracker.watch(&uid, &reference, decision.look.clone(), gathered.still_inherited());
     let mut again = decision.again;
     match decision.action {
         Action::Hand(Request { work: Work::AttachFinalizer, .. }) => {
@@ -134,7 +134,8 @@ async fn commit(context: &Context, gathered: &Gathered, decision: &Decision) -> 
     let known_before: BTreeSet<Attempt> = gathered.facts.record.jobs.values().map(|job| job.attempt).collect();
     let attempts: BTreeSet<Attempt> =
         decision.changed.iter().filter_map(|index| after.jobs.get(index)).map(|job| job.attempt).collect();
-    attempts.difference(&known_before).for_each(|_| metrics::attempt("accepted"));
+    let submitted = attempts.difference(&known_before).filter(|attempt| **attempt != Attempt::INHERITED);
+    submitted.for_each(|_| metrics::attempt("accepted"));
     let save = Save {
         sandbox: context.planner.sandbox(&uid).display().to_string(),
         uid,
@@ -143,6 +144,7 @@ async fn commit(context: &Context, gathered: &Gathered, decision: &Decision) -> 
         jobs,
         schedd: context.schedd.clone(),
         transitions: decision.transitions.clone(),
+        inherited: gathered.inherited(),
         refuted: decision.refuted.clone(),
         now: context.clock.now(),
     };
@@ -254,7 +256,7 @@ pub(super) fn ask<T>(
 
 /// The object is gone, or will be in a moment.
 fn forget(context: &Context, uid: &Uid, reference: &ObjectRef<Observed>) {
-    context.tracker.watch(uid, reference, Look::Nothing);
+    context.tracker.watch(uid, reference, Look::Nothing, Arc::default());
     context.written.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
     context.failing.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
     context.strangers.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);

@@ -63,6 +63,7 @@ pub(super) fn save(known: Known, jobs: Vec<(Index, Job)>, transitions: Vec<Trans
         schedd: ScheddName::from("schedd@test"),
         sandbox: "/data/sandbox/x".to_owned(),
         transitions,
+        inherited: std::sync::Arc::default(),
         refuted: Vec::new(),
         now: Timestamp(100),
     }

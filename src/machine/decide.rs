@@ -3,6 +3,7 @@
 mod absorb;
 mod deadline;
 mod hints;
+mod inherit;
 mod live;
 mod terminate;
 
@@ -163,6 +164,7 @@ impl<'a> Run<'a> {
                 phase: Phase::Pending,
                 new: (facts.object.claim == super::facts::Claim::Ours || !rules.finalizer_first)
                     && facts.past == Past::Continuous
+                    && facts.object.inherited.is_none()
                     && !facts.object.published.shows_jobs(),
                 started: None,
                 completed: None,
@@ -307,6 +309,7 @@ impl<'a> Run<'a> {
         let attempt = match kind {
             Kind::Submit => Attempt(self.highest().0.saturating_add(1)),
             Kind::AttachFinalizer
+            | Kind::Adopt
             | Kind::Remove
             | Kind::Hold
             | Kind::Release
@@ -468,6 +471,11 @@ impl<'a> Run<'a> {
                     ),
                 )
             }
+            Doubt::NotAdopted => {
+                self.look.more(Look::Every { history: None, soon: true });
+                ("Adopting", "HTCondor is being asked about the jobs that the Go operator submitted".to_owned())
+            }
+            Doubt::Inherited(why) => ("GoOperator", self.inherited_unclear(why)),
             Doubt::PublishedJobs => {
                 self.look.more(Look::Every { history, soon: false });
                 ("Lost", "the status shows jobs that are neither in HTCondor's queue nor in its history; they are not submitted again; make a new HTCJob to run them anew".to_owned())
@@ -520,6 +528,7 @@ fn worth_an_event(condition: &Condition) -> bool {
                         | "JobsPresent"
                         | "Staging"
                         | "Waiting"
+                        | "Adopting"
                 )
         }
         ConditionType::Tracked | ConditionType::Held | ConditionType::Suspended | ConditionType::OutputFetched => true,

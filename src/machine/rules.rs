@@ -102,6 +102,8 @@ pub struct Rules {
     pub lost_queue_is_doubt: bool,
     /// After the deadline a job is given up only once it is proved that it never was and never will be accepted.
     pub prove_given_up: bool,
+    /// An object that the Go operator had is taken for one that has jobs, unless they are all known.
+    pub inherited_is_presence: bool,
 }
 
 impl Rules {
@@ -125,6 +127,7 @@ impl Rules {
         remove_extra: true,
         lost_queue_is_doubt: true,
         prove_given_up: true,
+        inherited_is_presence: true,
     };
 }
 

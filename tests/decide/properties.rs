@@ -141,6 +141,7 @@ fn check_work(facts: &Facts, decision: &Decision, key: &RequestKey, work: &Work)
         Work::Release => Kind::Release,
         Work::Fetch(_) => Kind::Fetch,
         Work::Tidy(_) => Kind::Tidy,
+        Work::Adopt(_) => Kind::Adopt,
         Work::ReleaseFinalizer(_) => Kind::ReleaseFinalizer,
         Work::DeleteObject => Kind::DeleteObject,
     };

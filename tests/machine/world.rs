@@ -274,6 +274,7 @@ impl World {
                 completed: false,
                 started: false,
                 remove_reason: String::new(),
+                marked: true,
             });
         }
         let all_refused = indices.iter().all(|index| fate(index) == Fate::Refused);

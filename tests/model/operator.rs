@@ -162,6 +162,7 @@ impl Model {
             abandon: false,
             submit_again: false,
             may_rerun: false,
+            inherited: None,
         };
         Facts { object, record, past, in_flight, evidence }
     }
@@ -313,7 +314,7 @@ pub fn lane(request: &Request) -> Lane {
         Kind::Submit => Lane::Submit,
         Kind::Hold | Kind::Release => Lane::Hold,
         Kind::Fetch => Lane::Fetch,
-        Kind::Tidy => Lane::Tidy,
+        Kind::Tidy | Kind::Adopt => Lane::Tidy,
         Kind::Remove | Kind::AttachFinalizer | Kind::ReleaseFinalizer | Kind::DeleteObject => Lane::Remove,
     }
 }
