@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::schedd::{Schedd, quoted};
+use super::schedd::{Schedd, quoted, unknown};
 use super::tools::{Call, Output, ToolError};
-use crate::machine::facts::{Hold, Unknown};
+use crate::machine::facts::{Hold, Unknown, Why};
 use crate::machine::inherited::InheritedJob;
 use crate::machine::judge::REMOVED_BY_US;
 use crate::machine::{ClusterId, Indices, JobId, Uid};
@@ -100,11 +100,23 @@ impl Schedd {
                 arguments.extend(["HTCJobAttempt", "0", "HTCJobIndex", "ProcId", "HTCJobUID", &uid]);
                 // condor_transfer_data writes there; the Go operator's own folder was in its container.
                 arguments.extend(["SUBMIT_Iwd", &iwd, "SUBMIT_UserLog", &log, "HTCOperator", &operator]);
-                let result = self.tools.run(TOOL, &arguments).await;
-                self.no_match_is_fine(TOOL, result)?;
+                match self.tools.run(TOOL, &arguments).await {
+                    Ok(output) if output.status != Some(0) && nothing_matched(&output) => {
+                        return Err(unknown(Why::CredentialsRefused, self.not_ours(cluster).await?));
+                    }
+                    result => drop(self.answer(TOOL, result)?),
+                }
             }
         }
         Ok(())
+    }
+
+    async fn not_ours(&self, cluster: ClusterId) -> Result<String, Unknown> {
+        Ok(format!(
+            "jobs of the Go operator in cluster {cluster} cannot be adopted: they are not of the user that the operator is to schedd {}, {}; give it that user's credentials",
+            self.name,
+            self.identity().await?
+        ))
     }
 
     /// Lets these ended jobs leave the queue; they stay in history as completed.
@@ -141,9 +153,7 @@ impl Schedd {
     fn no_match_is_fine(&self, tool: &'static str, result: Result<Output, ToolError>) -> Result<(), Unknown> {
         match result {
             Ok(output) if output.status != Some(0) => {
-                let mut lines = output.stderr.lines().map(str::trim).filter(|line| !line.is_empty()).peekable();
-                let said = lines.peek().is_some();
-                if said && lines.all(|line| NO_MATCH.iter().any(|words| line.contains(words))) {
+                if nothing_matched(&output) {
                     Ok(())
                 } else {
                     Err(self.trouble(tool, &output))
@@ -152,4 +162,10 @@ impl Schedd {
             result => self.answer(tool, result).map(drop),
         }
     }
+}
+
+fn nothing_matched(output: &Output) -> bool {
+    let mut lines = output.stderr.lines().map(str::trim).filter(|line| !line.is_empty()).peekable();
+    let said = lines.peek().is_some();
+    said && lines.all(|line| NO_MATCH.iter().any(|words| line.contains(words)))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::row::{ATTRIBUTES, INHERITED_ATTRIBUTES, Row, each_row};
-use super::schedd::{Schedd, quoted, unknown};
+use super::schedd::{NOT_ADOPTED, Schedd, quoted, unknown};
 use super::tools::{Call, Output, ToolError};
 use crate::machine::facts::{Ad, Reach, Unknown, Why, Witness};
 use crate::machine::inherited::InheritedJob;
@@ -28,6 +28,26 @@ pub type Ads = HashMap<Uid, Vec<Ad>>;
 
 /// Jobs of the Go operator, by object.
 pub type WantedInherited = HashMap<Uid, Arc<[InheritedJob]>>;
+
+/// ClassAd expressions that these jobs fulfil, and perhaps others: whose they are decides whether they can be adopted, not
+/// whether they are there.
+fn inherited(wanted: &WantedInherited) -> Vec<String> {
+    let clusters: BTreeSet<u64> = wanted.values().flat_map(|jobs| jobs.iter().map(|job| job.id.cluster.0)).collect();
+    let clusters: Vec<String> = clusters.iter().map(u64::to_string).collect();
+    let expression = |chunk: &[String]| format!("{NOT_ADOPTED} && member(ClusterId, {{{}}})", chunk.join(","));
+    clusters.chunks(CLUSTERS_PER_CALL).map(expression).collect()
+}
+
+/// Adds the ad of a job of the Go operator, if it is one of those that are wanted: ids come again, so the folder that it was
+/// submitted from must be the same.
+fn pick(ads: &mut Ads, wanted: &ById<'_>, row: &Row<'_>) -> Result<(), Unknown> {
+    let (Some(id), Some(folder)) = (row.job_id(), row.folder()) else { return Ok(()) };
+    for (uid, job) in wanted.get(&id).into_iter().flatten().filter(|(_, job)| *job.folder == *folder) {
+        let broken = || unknown(Why::Incomplete, format!("the ad of job {id} cannot be read"));
+        ads.entry((*uid).clone()).or_default().push(row.inherited_ad(job.index).ok_or_else(broken)?);
+    }
+    Ok(())
+}
 
 type ById<'a> = HashMap<JobId, Vec<(&'a Uid, &'a InheritedJob)>>;
 
@@ -101,8 +121,8 @@ impl Schedd {
     /// adopted in between is then seen twice, and not missed.
     pub async fn queue_of_inherited(&self, wanted: &WantedInherited) -> Result<Ads, Unknown> {
         let (mut ads, by_id) = (Ads::new(), by_id(wanted));
-        for constraint in self.inherited(wanted).await? {
-            self.each_queued(&constraint, INHERITED_ATTRIBUTES, |row| self.pick(&mut ads, &by_id, row)).await?;
+        for constraint in inherited(wanted) {
+            self.each_queued(&constraint, INHERITED_ATTRIBUTES, |row| pick(&mut ads, &by_id, row)).await?;
         }
         Ok(ads)
     }
@@ -111,39 +131,16 @@ impl Schedd {
     pub async fn history_of_inherited(&self, wanted: &WantedInherited) -> Result<Ads, Unknown> {
         const TOOL: &str = "condor_history";
         let (mut ads, by_id) = (Ads::new(), by_id(wanted));
-        for constraint in self.inherited(wanted).await? {
+        for constraint in inherited(wanted) {
             let arguments = ["-constraint", &constraint];
             let answer = self.history_with(INHERITED_ATTRIBUTES, &arguments, self.tools.history_limit).await;
             let output = self.answer(TOOL, answer)?;
-            each_row(TOOL, &output.stdout, |row| self.pick(&mut ads, &by_id, row))?;
+            each_row(TOOL, &output.stdout, |row| {
+                // Of anybody else it would be a job of a queue that began anew.
+                if row.user().is_some_and(|user| self.is_us(user)) { pick(&mut ads, &by_id, row) } else { Ok(()) }
+            })?;
         }
         Ok(ads)
-    }
-
-    /// ClassAd expressions that these jobs fulfil, and perhaps others.
-    async fn inherited(&self, wanted: &WantedInherited) -> Result<Vec<String>, Unknown> {
-        let clusters: BTreeSet<u64> =
-            wanted.values().flat_map(|jobs| jobs.iter().map(|job| job.id.cluster.0)).collect();
-        let clusters: Vec<String> = clusters.iter().map(u64::to_string).collect();
-        let theirs = self.not_adopted().await?;
-        Ok(clusters
-            .chunks(CLUSTERS_PER_CALL)
-            .map(|chunk| format!("{theirs} && member(ClusterId, {{{}}})", chunk.join(",")))
-            .collect())
-    }
-
-    /// Adds the ad of a job of the Go operator, if it is one of those that are wanted: ids come again, so the folder that it
-    /// was submitted from must be the same.
-    fn pick(&self, ads: &mut Ads, wanted: &ById<'_>, row: &Row<'_>) -> Result<(), Unknown> {
-        if !row.user().is_some_and(|user| self.is_us(user)) {
-            return Ok(());
-        }
-        let (Some(id), Some(folder)) = (row.job_id(), row.folder()) else { return Ok(()) };
-        for (uid, job) in wanted.get(&id).into_iter().flatten().filter(|(_, job)| *job.folder == *folder) {
-            let broken = || unknown(Why::Incomplete, format!("the ad of job {id} cannot be read"));
-            ads.entry((*uid).clone()).or_default().push(row.inherited_ad(job.index).ok_or_else(broken)?);
-        }
-        Ok(())
     }
 
     /// What history has of these objects, and which of the witnesses it still has.

@@ -8,6 +8,9 @@ use crate::clock::Clock;
 use crate::machine::facts::{Unknown, Why};
 use crate::machine::{Birthdate, SchedDate, ScheddName, Timestamp, Uid};
 
+/// ClassAd expression for jobs of no operator of this kind.
+pub(super) const NOT_ADOPTED: &str = "HTCOperator =?= undefined && HTCJobUID =?= undefined";
+
 /// A schedd and how this operator speaks to it.
 #[derive(Debug)]
 pub struct Schedd {
@@ -106,10 +109,9 @@ impl Schedd {
         Ok(format!("{} && member(HTCJobUID, {{{}}})", self.ours().await?, list.join(",")))
     }
 
-    /// ClassAd expression for jobs of ours that are no operator's of this kind: those of the Go operator are among them.
+    /// ClassAd expression for jobs that are ours by their user alone: those of the Go operator are among them.
     pub(super) async fn not_adopted(&self) -> Result<String, Unknown> {
-        let identities = self.identities().await?.join(",");
-        Ok(format!("HTCOperator =?= undefined && HTCJobUID =?= undefined && member(User, {{{identities}}})"))
+        Ok(format!("{NOT_ADOPTED} && member(User, {{{}}})", self.identities().await?.join(",")))
     }
 
     /// What a tool said, unless it failed.

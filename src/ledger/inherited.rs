@@ -71,3 +71,61 @@ pub(super) fn unbind(connection: &Connection, uid: &Uid) -> rusqlite::Result<()>
         .execute(params![uid.as_str(), Attempt::INHERITED.0])
         .map(drop)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::tests::{job, known, original, save, uid};
+    use super::*;
+    use crate::api::Phase;
+    use crate::machine::facts::{JobState, Known, Outcome};
+    use crate::machine::inherited::{Inherited, inherited};
+    use crate::machine::{ClusterId, JobId, Timestamp};
+
+    const OLD: &str = "select htcjobName, jobId, tempDir, uniqid, status from htcjobs order by rowid";
+
+    fn rows(path: &Path) -> Vec<(String, String, String, i64, i64)> {
+        let file = Connection::open(path).unwrap();
+        let mut statement = file.prepare(OLD).unwrap();
+        let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?));
+        statement.query_map([], row).unwrap().collect::<Result<_, _>>().unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_row_is_bound_to_its_object_and_outlives_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("htcjobs.db");
+        original(&path);
+        // The same name and id once more, from another queue.
+        let file = Connection::open(&path).unwrap();
+        file.execute_batch("insert into htcjobs values ('zero', '884426.0', 1, '/tmp/c', 8)").unwrap();
+        drop(file);
+        let before = rows(&path);
+        let ledger = Ledger::open(&path).unwrap();
+        let found = ledger.inherited("zero", &uid()).await.unwrap();
+        assert_eq!(found.len(), 2);
+        let ids = ["884426.0".to_owned()];
+        let Inherited::Jobs(jobs) = inherited(&ids, found[0].uniqid, &found) else { panic!("unclear") };
+        let id = JobId { cluster: ClusterId(884_426), proc: 0 };
+        let ended = JobState::Ended(Outcome::Succeeded);
+        let mine = Job { id, attempt: Attempt::INHERITED, fetched: true, ..job(0, ended) };
+        let adopt = || {
+            let inherited = std::sync::Arc::clone(&jobs);
+            Save { inherited, ..save(known(Phase::Completed), vec![(Index(0), mine.clone())], Vec::new()) }
+        };
+        for _ in 0..2 {
+            ledger.save(adopt()).await.unwrap();
+            let record = ledger.load(&uid()).await.unwrap();
+            assert_eq!(record.jobs.into_iter().collect::<Vec<_>>(), [(Index(0), mine.clone())]);
+        }
+        assert_eq!(ledger.inherited("zero", &uid()).await.unwrap().len(), 2, "it finds its own again");
+        assert_eq!(ledger.inherited("zero", &Uid::from("another")).await.unwrap().len(), 1, "nobody else does");
+        let released = Known { released: true, ..known(Phase::Terminating) };
+        ledger.save(Save { now: Timestamp(500), ..save(released, Vec::new(), Vec::new()) }).await.unwrap();
+        assert!(ledger.forget(uid(), Timestamp(500)).await.unwrap());
+        assert!(ledger.load(&uid()).await.unwrap().jobs.is_empty());
+        ledger.close().await;
+        assert_eq!(rows(&path), before, "not even the code has changed: 24 stays 24");
+    }
+}

@@ -92,7 +92,7 @@ pub(super) fn intent(attempt: u32, indices: &str) -> Intent {
     Intent { key: key(Kind::Submit, attempt), at: Timestamp(50), submission: Some(submission(attempt, indices)) }
 }
 
-fn original(path: &Path) {
+pub(super) fn original(path: &Path) {
     let file = Connection::open(path).unwrap();
     file.execute_batch(
         "create table htcjobs(htcjobName varchar, jobId char(10), status integer, tempDir varchar, uniqid integer);

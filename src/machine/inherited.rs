@@ -7,8 +7,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::facts::Outcome;
-use super::ids::{Index, JobId, id_ranges};
+use super::facts::{Object, Outcome, Record};
+use super::ids::{Attempt, Index, JobId, id_ranges};
+use super::judge::Doubt;
+use super::rules::Rules;
 
 /// Most bytes of ids in a message.
 const IDS: usize = 256;
@@ -110,6 +112,21 @@ pub fn inherited(ids: &[String], uniqid: Option<i64>, rows: &[OldRow]) -> Inheri
     Inherited::Jobs(jobs.into())
 }
 
+/// Fails if the object may have jobs of the Go operator that are not in the record. Once it was submitted anew, a person has
+/// said that it has none.
+pub fn all_recorded(object: &Object, record: &Record, rules: &Rules) -> Result<(), Doubt> {
+    match &object.inherited {
+        None => Ok(()),
+        Some(_) if !rules.inherited_is_presence || record.highest > Attempt::INHERITED => Ok(()),
+        Some(Inherited::Unclear(_)) if object.submit_again || record.has_inherited() => Ok(()),
+        Some(Inherited::Unclear(why)) => Err(Doubt::Inherited(why.clone())),
+        Some(Inherited::Jobs(jobs)) => {
+            let recorded = |job: &InheritedJob| record.jobs.get(&job.index).is_some_and(|known| known.id == job.id);
+            if jobs.iter().all(recorded) { Ok(()) } else { Err(Doubt::NotAdopted) }
+        }
+    }
+}
+
 /// The Go operator ended, or its status could not be written, after `condor_submit`: or it never came so far.
 fn without_ids(uniqid: Option<i64>, rows: &[OldRow]) -> String {
     let same = |row: &&OldRow| uniqid.zip(row.uniqid).is_none_or(|(status, row)| status == row);
@@ -123,5 +140,66 @@ fn without_ids(uniqid: Option<i64>, rows: &[OldRow]) -> String {
             "its status names no jobs, but the database has some of an HTCJob of its name: {}",
             id_ranges(&ids, IDS)
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(id: &str, status: i64, uniqid: i64) -> OldRow {
+        OldRow { id: id.to_owned(), status, folder: "/tmp/htcjob1".to_owned(), uniqid: Some(uniqid) }
+    }
+
+    fn of(ids: &[&str], uniqid: Option<i64>, rows: &[OldRow]) -> Inherited {
+        let ids: Vec<String> = ids.iter().map(|id| (*id).to_owned()).collect();
+        inherited(&ids, uniqid, rows)
+    }
+
+    #[test]
+    fn every_code_is_understood() {
+        let rows: Vec<OldRow> =
+            (0..).zip([1, 4, 7, 14, 17, 24, 27]).map(|(proc, code)| row(&format!("5.{proc}"), code, 9)).collect();
+        let ids = ["5.6", "5.0", "5.1", "5.2", "5.3", "5.4", "5.5"];
+        let Inherited::Jobs(jobs) = of(&ids, Some(9), &rows) else { panic!("unclear") };
+        let seen: Vec<_> = jobs.iter().map(|job| (job.id.proc, job.outcome.clone(), job.fetched)).collect();
+        let (good, bad) = (Some(Outcome::Succeeded), Some(Outcome::FailedBefore));
+        let expected = [
+            (0, None, false),
+            (1, good.clone(), false),
+            (2, bad.clone(), false),
+            (3, good.clone(), true),
+            (4, bad.clone(), true),
+            (5, good, true),
+            (6, bad, true),
+        ];
+        assert_eq!(seen, expected);
+    }
+
+    /// Rows have no namespace, and numbers come again: what fits to two, or to none, is nobody's.
+    #[test]
+    fn what_is_not_plain_is_unclear() {
+        let here = [row("5.0", 1, 9), row("6.0", 1, 8)];
+        assert!(matches!(of(&["5.0"], Some(9), &here), Inherited::Jobs(jobs) if jobs.len() == 1));
+        assert!(matches!(of(&["6.0"], None, &here), Inherited::Jobs(jobs) if jobs.len() == 1));
+        let twice = [row("5.0", 1, 9), row("5.0", 24, 9)];
+        let relative = [OldRow { folder: "tmp".to_owned(), ..row("5.0", 1, 9) }];
+        let cases: [(&[&str], Option<i64>, &[OldRow], &str); 9] = [
+            (&["5.0"], Some(8), &here, "no row"),
+            (&["5.1"], Some(9), &here, "no row"),
+            (&["5.0", "5.1"], Some(9), &here, "no row"),
+            (&["5.0"], Some(9), &twice, "several rows"),
+            (&["5.0", "6.0"], None, &here, "one ProcId"),
+            (&["5.0"], Some(9), &[row("5.0", 2, 9)], "cannot be understood"),
+            (&["5.0"], Some(9), &relative, "cannot be understood"),
+            (&[], Some(9), &here, "some of an HTCJob of its name: 5.0"),
+            (&[], Some(7), &here, "neither"),
+        ];
+        for (ids, uniqid, rows, words) in cases {
+            match of(ids, uniqid, rows) {
+                Inherited::Unclear(why) => assert!(why.contains(words), "{why}"),
+                Inherited::Jobs(jobs) => panic!("{jobs:?}"),
+            }
+        }
     }
 }

@@ -11,7 +11,7 @@ use super::facts::{
 };
 use super::ids::{Attempt, Birthdate, Index, JobId, SchedDate, Timestamp, Uid};
 use super::indices::Indices;
-use super::inherited::{Inherited, InheritedJob};
+use super::inherited::all_recorded;
 use super::rules::{Rules, Settings};
 
 /// HTCondor had no job of this object when it was asked, and none can appear any more.
@@ -299,21 +299,6 @@ pub(super) fn past_settled(past: Past, queue: &Queue, rules: &Rules) -> Result<(
     }
 }
 
-/// Whether the object may have jobs of the Go operator that are not in the record. Once it was submitted anew, a person has
-/// said that it has none.
-pub(super) fn all_inherited(object: &Object, record: &Record, rules: &Rules) -> Result<(), Doubt> {
-    match &object.inherited {
-        None => Ok(()),
-        Some(_) if !rules.inherited_is_presence || record.highest > Attempt::INHERITED => Ok(()),
-        Some(Inherited::Unclear(_)) if object.submit_again || record.has_inherited() => Ok(()),
-        Some(Inherited::Unclear(why)) => Err(Doubt::Inherited(why.clone())),
-        Some(Inherited::Jobs(jobs)) => {
-            let recorded = |job: &InheritedJob| record.jobs.get(&job.index).is_some_and(|known| known.id == job.id);
-            if jobs.iter().all(recorded) { Ok(()) } else { Err(Doubt::NotAdopted) }
-        }
-    }
-}
-
 /// Proves that HTCondor has no job of the object left and that none can appear.
 pub fn prove_gone(
     object: &Object,
@@ -326,7 +311,7 @@ pub fn prove_gone(
     let attempts: Vec<&Submission> = record.attempts.iter().collect();
     let queue = asked_after_death(evidence, &attempts, settings, rules)?;
     past_settled(past, queue, rules)?;
-    all_inherited(object, record, rules)?;
+    all_recorded(object, record, rules)?;
     if !rules.prove_gone {
         return Ok(ProvenGone { uid: object.uid.clone(), asked_at: queue.asked_at });
     }
@@ -364,7 +349,7 @@ pub fn prove_never_accepted(
         record.attempts.iter().filter(|attempt| attempt.indices.iter().any(|index| indices.contains(index))).collect();
     let queue = asked_after_death(evidence, &attempts, settings, rules)?;
     past_settled(past, queue, rules)?;
-    all_inherited(object, record, rules)?;
+    all_recorded(object, record, rules)?;
     let left: Vec<JobId> = indices
         .iter()
         .flat_map(|index| sightings.of(index))
@@ -434,7 +419,7 @@ pub fn never_attempted(
     indices: &Indices,
     rules: &Rules,
 ) -> Result<NeverAttempted, Doubt> {
-    all_inherited(object, record, rules)?;
+    all_recorded(object, record, rules)?;
     let new = record.known.as_ref().is_some_and(|known| known.new);
     if rules.doubt_unknown_past && !(new && past == Past::Continuous) {
         return Err(Doubt::PastUnknown);

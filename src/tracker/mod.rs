@@ -218,29 +218,31 @@ impl Tracker {
                 store.get(object).is_some_and(|object| object.uid().as_deref() == Some(uid.as_str()))
             });
         }
-        let found = self.ask(self.with_inherited(self.watchlist.inherited(&[]), self.schedd.queue())).await?;
+        let inherited = self.watchlist.inherited(&[]);
+        let found = self.ask(self.with_inherited(&inherited, self.schedd.queue())).await?;
         self.doubt_sudden_drop(before, &found)?;
-        self.publish(found, &[]).await;
+        self.publish(found, &[], &inherited).await;
         Ok(())
     }
 
     /// Asks about the jobs of these objects: what is found is all that there is of them.
     async fn look_at(&self, uids: &[Uid]) -> Result<(), Unknown> {
-        let found = self.ask(self.with_inherited(self.watchlist.inherited(uids), self.schedd.queue_of(uids))).await?;
-        self.publish(found, uids).await;
+        let inherited = self.watchlist.inherited(uids);
+        let found = self.ask(self.with_inherited(&inherited, self.schedd.queue_of(uids))).await?;
+        self.publish(found, uids, &inherited).await;
         Ok(())
     }
 
     /// Asks about jobs of the Go operator, too, as long as there are any.
     async fn with_inherited(
         &self,
-        wanted: WantedInherited,
+        wanted: &WantedInherited,
         question: impl Future<Output = Result<Ads, Unknown>>,
     ) -> Result<Ads, Unknown> {
         if wanted.is_empty() {
             return question.await;
         }
-        let inherited = self.schedd.queue_of_inherited(&wanted).await?;
+        let inherited = self.schedd.queue_of_inherited(wanted).await?;
         let mut ads = question.await?;
         merge(&mut ads, inherited);
         Ok(ads)
@@ -327,9 +329,11 @@ impl Tracker {
     }
 
     /// Shows what was found to these objects, or to all if none is named.
-    async fn publish(&self, found: Found, uids: &[Uid]) {
+    ///
+    /// Whoever has jobs of the Go operator hears only an answer that was asked for them, too: to any other they are not there.
+    async fn publish(&self, found: Found, uids: &[Uid], inherited: &WantedInherited) {
         let Found { asked_at, birthdate, steady_since, mut ads } = found;
-        let woken = self.watchlist.answer(uids, |uid| {
+        let woken = self.watchlist.answer(uids, inherited, |uid| {
             let ads: Arc<[Ad]> = ads.remove(uid).unwrap_or_default().into();
             Queue { asked_at, birthdate, steady_since, ads }
         });

@@ -158,8 +158,14 @@ impl Watchlist {
     }
 
     /// Takes in an answer about these objects, or about all if none is named; gives back the objects to wake.
-    pub(super) fn answer(&self, uids: &[Uid], mut part: impl FnMut(&Uid) -> Queue) -> Vec<ObjectRef<Observed>> {
-        let woken = self.with_each(uids, |uid, entry| entry.answered(part(uid)));
+    pub(super) fn answer(
+        &self,
+        uids: &[Uid],
+        inherited: &WantedInherited,
+        mut part: impl FnMut(&Uid) -> Queue,
+    ) -> Vec<ObjectRef<Observed>> {
+        let asked_for = |uid: &Uid, entry: &Entry| entry.inherited.is_empty() || inherited.contains_key(uid);
+        let woken = self.with_each(uids, |uid, entry| asked_for(uid, entry) && entry.answered(part(uid)));
         self.wanted.notify_one();
         woken
     }

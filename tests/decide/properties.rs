@@ -202,6 +202,7 @@ fn check_work(facts: &Facts, decision: &Decision, key: &RequestKey, work: &Work)
             prop_assert!(!facts.object.deleting && !indices.is_empty());
             prop_assert!(indices.iter().all(|index| jobs[&index].fetched && !jobs[&index].gone));
         }
+        Work::Adopt(_) => prop_assert!(facts.object.inherited.is_some()),
         Work::DeleteObject => {
             let after = decision.after.as_ref().unwrap();
             let ttl = facts.object.spec.as_ref().unwrap().ttl.unwrap();
@@ -258,7 +259,7 @@ fn check_hints(facts: &Facts, decision: &Decision) -> Result<(), TestCaseError> 
 }
 
 /// With the same evidence at the same time there is nothing more to say or to change.
-fn check_fixpoint(facts: &Facts, decision: &Decision) -> Result<(), TestCaseError> {
+pub fn check_fixpoint(facts: &Facts, decision: &Decision) -> Result<(), TestCaseError> {
     let Some(after) = &decision.after else { return Ok(()) };
     let again = Facts { record: stored(facts, decision, after), ..facts.clone() };
     let second = decide(&again, at(0), &settings(), &Rules::ALL);
@@ -271,14 +272,20 @@ fn check_fixpoint(facts: &Facts, decision: &Decision) -> Result<(), TestCaseErro
     Ok(())
 }
 
-fn cases() -> u32 {
+pub fn cases() -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(15_000)
 }
 
 fn run(test: impl Fn(&Facts, &Decision) -> Result<(), TestCaseError>) {
+    run_with(|_| {}, test);
+}
+
+/// Over all facts, changed in this way.
+pub fn run_with(change: impl Fn(&mut Facts), test: impl Fn(&Facts, &Decision) -> Result<(), TestCaseError>) {
     let config = Config { cases: cases(), failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
     let result = TestRunner::new(config).run(&seed(), |seed| {
-        let facts = seed.facts();
+        let mut facts = seed.facts();
+        change(&mut facts);
         let decision = decide(&facts, at(0), &settings(), &Rules::ALL);
         test(&facts, &decision).map_err(|error| TestCaseError::fail(format!("{error}\n{facts:#?}\n{decision:#?}")))
     });
@@ -317,6 +324,7 @@ fn every_decision_keeps_the_rules() {
                 Work::Release => "release jobs".to_owned(),
                 Work::Fetch(_) => "fetch".to_owned(),
                 Work::Tidy(_) => "tidy".to_owned(),
+                Work::Adopt(_) => "adopt".to_owned(),
                 Work::DeleteObject => "delete".to_owned(),
             },
         };

@@ -333,6 +333,7 @@ pub fn asked(request: &Request) -> String {
         Work::Release => format!("release the jobs of {object}"),
         Work::Fetch(indices) => format!("fetch the output of jobs {indices} of {object}"),
         Work::Tidy(indices) => format!("let jobs {indices} of {object} leave the queue"),
+        Work::Adopt(_) => format!("adopt the jobs of {object} that the Go operator submitted"),
         Work::AttachFinalizer => format!("attach the finalizer of {object}"),
         Work::ReleaseFinalizer(_) => format!("release the finalizer of {object}"),
         Work::DeleteObject => format!("delete {object}"),

@@ -22,6 +22,11 @@ pub fn nothing_is_submitted_that_may_have_been(version: Version) {
     let mut bare = htcjob("bare", "echo ran");
     bare["metadata"]["finalizers"] = json!([FINALIZER]);
     let uid = here.create(&bare);
+    // The Go operator was another user of HTCondor than we are.
+    let alice = bed.pool.client("alice").unwrap();
+    let another = old.submit(&alice, "another", 1, "requirements = (NoSuchMachine =?= true)");
+    old.note("another", &another, &[1]);
+    old.object(&here, htcjob("another", "true"), &another, &[1]);
     old.leave_database();
     bed.start_operator();
 
@@ -49,5 +54,13 @@ pub fn nothing_is_submitted_that_may_have_been(version: Version) {
     bed.condor.ok("condor_rm", &["-constraint", "regexp(\"JOB_NAME=unsaid \", Environment)"]).unwrap();
     here.kubectl(&["annotate", "htcjob", "unsaid", "htc.cern.ch/abandon=true"]);
     here.wait_gone("unsaid");
+
+    wait_says(&here, "another", "Submitted", "False", "CredentialsRefused");
+    here.kubectl(&["delete", "htcjob", "another", "--wait=false"]);
+    wait_says(&here, "another", "JobsRemoved", "False", "CredentialsRefused");
+    assert!(bed.queue("HTCOperator =!= undefined", &["ClusterId"]).is_empty());
+    assert_eq!(another.queued(&bed), 1, "it is not ours to remove");
+    alice.ok("condor_rm", &[&another.ids[0]]).unwrap();
+    here.wait_gone("another");
     old.assert_rows_kept();
 }

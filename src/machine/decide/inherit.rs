@@ -7,8 +7,8 @@ use super::{Look, Run};
 use crate::api::{ABANDON, ConditionStatus, ConditionType, SUBMIT_AGAIN};
 use crate::machine::facts::{Answer, Failure, Job, JobState, Outcome, Queue};
 use crate::machine::ids::{Attempt, id_ranges};
-use crate::machine::inherited::{Inherited, InheritedJob};
-use crate::machine::judge::{self, Doubt, Sightings};
+use crate::machine::inherited::{Inherited, InheritedJob, all_recorded};
+use crate::machine::judge::{Doubt, Sightings};
 use crate::machine::request::{Kind, Work};
 use crate::machine::status::{Counts, jobs};
 
@@ -96,12 +96,11 @@ impl Run<'_> {
 
     /// What is waited for where the Go operator had the object, and none of its jobs is recorded.
     pub(super) fn say_inherited(&mut self) {
-        let doubt =
-            match (judge::all_inherited(&self.facts.object, &self.record, self.rules), &self.facts.evidence.queue) {
-                (Err(Doubt::NotAdopted) | Ok(()), Answer::Unknown(unknown)) => Doubt::Unanswered(unknown.clone()),
-                (Ok(()), Answer::Known(_)) => Doubt::NotAdopted,
-                (Err(doubt), _) => doubt,
-            };
+        let doubt = match (all_recorded(&self.facts.object, &self.record, self.rules), &self.facts.evidence.queue) {
+            (Err(Doubt::NotAdopted) | Ok(()), Answer::Unknown(unknown)) => Doubt::Unanswered(unknown.clone()),
+            (Ok(()), Answer::Known(_)) => Doubt::NotAdopted,
+            (Err(doubt), _) => doubt,
+        };
         let (reason, message) = self.dispel(&doubt, self.now);
         self.say(ConditionType::Submitted, ConditionStatus::False, reason, &message);
     }

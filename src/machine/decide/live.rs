@@ -8,6 +8,7 @@ use crate::machine::decide::Action;
 use crate::machine::facts::{Answer, Claim, Hold, Job, JobState, JobStatus, LastRequest, Past, Spec};
 use crate::machine::ids::{Attempt, Index, JobId, Timestamp};
 use crate::machine::indices::Indices;
+use crate::machine::inherited::all_recorded;
 use crate::machine::judge::{self, Acceptance, Doubt, Place, Sightings};
 use crate::machine::phase::Phase;
 use crate::machine::request::{Kind, Scope, SubmitPermit, Work};
@@ -189,7 +190,7 @@ impl Run<'_> {
             return;
         }
         let facts = self.facts;
-        if let Err(doubt @ Doubt::Inherited(_)) = judge::all_inherited(&facts.object, &self.record, self.rules) {
+        if let Err(doubt @ Doubt::Inherited(_)) = all_recorded(&facts.object, &self.record, self.rules) {
             let (reason, message) = self.dispel(&doubt, self.now);
             self.say(ConditionType::Submitted, False, reason, &message);
             return;
