@@ -1,7 +1,7 @@
 //! Puts the rooms together and runs them.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::{Arc, Mutex};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Namespace;
@@ -14,7 +14,7 @@ use crate::clock::Clock;
 use crate::condor::htcopts::{HtcOpts, HtcOptsError};
 use crate::condor::{Schedd, Tools};
 use crate::config::Config;
-use crate::controller::{self, API_LIMIT, Context, Publisher};
+use crate::controller::{self, API_LIMIT, Context, Memory, Publisher};
 use crate::fence::Fence;
 use crate::key::Keys;
 use crate::lease::{self, Candidate, Leader, Place};
@@ -268,10 +268,7 @@ async fn serve(
         fence: fence.clone(),
         clock,
         publisher: publisher.clone(),
-        written: Mutex::new(HashMap::new()),
-        failing: Mutex::new(HashMap::new()),
-        strangers: Mutex::new(HashMap::new()),
-        claimed: Mutex::new(HashSet::new()),
+        memory: Memory::default(),
     });
     let (stop, mut stopped) = watch::channel(false);
     let until_stopped = async move {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use super::tools::{Output, ToolError, Tools};
 use crate::clock::Clock;
@@ -23,7 +24,11 @@ pub struct Schedd {
     /// The operator's clock.
     pub clock: Clock,
     identities: Mutex<BTreeSet<String>>,
+    latest: Mutex<Option<Reading>>,
 }
+
+/// A reading is used so long; with the time that has passed since, it says the schedd's time as well as a new one.
+const RECENT: Duration = Duration::from_secs(2);
 
 /// A reading of a schedd's clock, together with the birthdate of its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +45,7 @@ impl Schedd {
     /// A schedd by name; nothing is asked yet. `identities`: under which names this operator has submitted before.
     #[must_use]
     pub fn new(name: ScheddName, operator: String, tools: Tools, clock: Clock, identities: BTreeSet<String>) -> Self {
-        Self { name, operator, tools, clock, identities: Mutex::new(identities) }
+        Self { name, operator, tools, clock, identities: Mutex::new(identities), latest: Mutex::default() }
     }
 
     /// Reads its clock and its birthdate.
@@ -52,7 +57,9 @@ impl Schedd {
         let mut numbers = text.split_whitespace().map(str::parse::<i64>);
         match (numbers.next(), numbers.next(), numbers.next()) {
             (Some(Ok(birthdate)), Some(Ok(date)), None) => {
-                Ok(Reading { birthdate: Birthdate(birthdate), date: SchedDate(date), at: self.clock.now() })
+                let reading = Reading { birthdate: Birthdate(birthdate), date: SchedDate(date), at: self.clock.now() };
+                *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(reading);
+                Ok(reading)
             }
             _ => Err(unknown(
                 Why::Incomplete,
@@ -62,6 +69,15 @@ impl Schedd {
                     self.name
                 ),
             )),
+        }
+    }
+
+    /// The latest reading if it is recent, else a new one: for what comes after it.
+    pub async fn recent_reading(&self) -> Result<Reading, Unknown> {
+        let latest = *self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        match latest {
+            Some(reading) if self.clock.now().since(reading.at) < RECENT => Ok(reading),
+            Some(_) | None => self.reading().await,
         }
     }
 

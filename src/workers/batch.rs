@@ -25,11 +25,18 @@ pub(super) async fn serve(shared: Arc<Shared>, mut receiver: mpsc::Receiver<Job>
                 None => return,
             }
         }
+        let mut effect = match waiting.front().map(|job| &job.request.work) {
+            Some(Work::Submit(..)) => Effect::Submit(submit::Submission::default()),
+            _ => Effect::Simple(simple::Simple::default()),
+        };
+        if shared.fence.check().is_ok() {
+            effect.ask(&shared).await;
+        }
         while let Ok(job) = receiver.try_recv() {
             waiting.push_back(job);
         }
         let jobs = take(&shared, &mut waiting);
-        carry_out(Batch { shared: Arc::clone(&shared), jobs }).await;
+        carry_out(Batch { shared: Arc::clone(&shared), jobs }, effect).await;
     }
 }
 
@@ -135,11 +142,7 @@ impl Drop for Batch {
     }
 }
 
-async fn carry_out(mut batch: Batch) {
-    let mut effect = match batch.jobs.first().map(|job| &job.request.work) {
-        Some(Work::Submit(..)) => Effect::Submit(submit::Submission::default()),
-        _ => Effect::Simple(simple::Simple::default()),
-    };
+async fn carry_out(mut batch: Batch, mut effect: Effect) {
     let mut step = Some(worker::first());
     while let Some(current) = step {
         let went_well = match current {
@@ -175,6 +178,14 @@ enum Effect {
 }
 
 impl Effect {
+    /// What must be known before; requests that come meanwhile join the batch.
+    async fn ask(&mut self, shared: &Shared) {
+        match self {
+            Self::Submit(submission) => submission.ask(shared).await,
+            Self::Simple(_) => {}
+        }
+    }
+
     async fn intend(&mut self, batch: &mut Batch) -> bool {
         match self {
             Self::Submit(submission) => submission.intend(batch).await,
