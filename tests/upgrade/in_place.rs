@@ -92,7 +92,8 @@ pub fn every_job_is_followed_to_its_end(version: Version) {
     ]);
     let mut connection = Connection::open(([127, 0, 0, 1], port.number).into()).unwrap();
     connection.send(&http::request(&headers, body.as_bytes())).unwrap();
-    assert_eq!(connection.answer().unwrap().status, 401);
+    let answer = connection.answer().unwrap();
+    assert!((400..500).contains(&answer.status), "{answer:?}");
 
     // Finished ones stay finished.
     let done = here.wait_ended("done");

@@ -29,6 +29,10 @@ impl Run<'_> {
             if self.record.jobs.contains_key(&inherited.index) {
                 continue;
             }
+            let seen = sightings.of(inherited.index).iter().any(|sighting| sighting.ad.id == inherited.id);
+            if !seen {
+                self.doubt = Some(Doubt::NotAskedSince);
+            }
             let job = self.inherited_job(inherited, queue, sightings);
             self.record.jobs.insert(inherited.index, job);
             self.changed.insert(inherited.index);
