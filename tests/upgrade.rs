@@ -28,6 +28,7 @@ mod versions;
 on_both_versions!(
     in_place::every_job_is_followed_to_its_end,
     in_place::deletion_removes_exactly_its_jobs,
+    in_place::an_operator_that_dies_while_it_adopts,
     in_doubt::nothing_is_submitted_that_may_have_been,
     document::its_commands_work,
 );

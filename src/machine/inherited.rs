@@ -4,7 +4,7 @@
 //! Its rows have no namespace, its numbers begin anew with each of its starts, and ids begin anew with each queue: a job is
 //! known by its id, its user and the folder that it was submitted from, together.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::facts::{Object, Outcome, Record};
@@ -78,20 +78,20 @@ pub fn inherited(ids: &[String], uniqid: Option<i64>, rows: &[OldRow]) -> Inheri
     if ids.is_empty() {
         return Inherited::Unclear(without_ids(uniqid, rows));
     }
+    let mut by_id: HashMap<&str, Vec<&OldRow>> = HashMap::new();
+    for row in rows.iter().filter(|row| uniqid.zip(row.uniqid).is_none_or(|(status, row)| status == row)) {
+        by_id.entry(row.id.trim()).or_default().push(row);
+    }
     let mut jobs = Vec::new();
     for id in ids {
-        let its = |row: &&OldRow| {
-            row.id.trim() == id.trim() && uniqid.zip(row.uniqid).is_none_or(|(status, row)| status == row)
-        };
-        let mut found = rows.iter().filter(its);
-        let job = match (found.next(), found.next()) {
-            (Some(row), None) => row.job(),
-            (Some(_), Some(_)) => {
+        let job = match by_id.get(id.trim()).map(Vec::as_slice) {
+            Some([row]) => row.job(),
+            Some([_, ..]) => {
                 return Inherited::Unclear(format!(
                     "its status names job {id}, of which the database has several rows"
                 ));
             }
-            (None, _) => {
+            Some([]) | None => {
                 return Inherited::Unclear(format!(
                     "its status names job {id}, of which the database has no row: is it the Go operator's database that the operator was started with?"
                 ));

@@ -199,3 +199,39 @@ pub fn deletion_removes_exactly_its_jobs(version: Version) {
     assert_eq!(bed.queue("true", &["ClusterId"]).len(), 3);
     old.assert_rows_kept();
 }
+
+/// At each of these, one after another, it dies and is started again.
+const PLACES: &[&str] = &[
+    "after-finalizer-attached",
+    "after-decision-saved:2",
+    "before-other-intents",
+    "after-other-intents",
+    "before-other-results",
+    "after-other-results",
+];
+
+pub fn an_operator_that_dies_while_it_adopts(version: Version) {
+    let bed = Bed::new(version, &PoolOptions::default(), &[]);
+    let old = Old::new(&bed);
+    let here = bed.namespace();
+    let (_, running) = old.run(&here, "running", &[1, 4], "");
+    let (_, leaving) = old.run(&here, "leaving", &[1], "");
+    running.wait_status(&bed, 0..1, "2");
+    running.wait_status(&bed, 1..2, "4");
+    leaving.wait_status(&bed, 0..1, "2");
+    let before = jobs_of_all(&bed);
+    here.kubectl(&["delete", "htcjob", "leaving", "--wait=false"]);
+    old.leave_database();
+    let places: Vec<String> = PLACES.iter().map(|place| (*place).to_owned()).collect();
+    bed.dying_at(&places, places.len(), || {
+        here.wait_gone("leaving");
+        running.let_go(&bed);
+        assert_eq!(counts(&here.wait_ended("running")), (0, 2, 0));
+    });
+    assert_eq!(leaving.queued(&bed), 0);
+    assert!(here.output("running", 0).join(format!("out.{}", running.ids[0])).exists());
+    here.delete("running");
+    assert!(bed.queue("true", &["ClusterId"]).is_empty());
+    assert_eq!(jobs_of_all(&bed), before);
+    old.assert_rows_kept();
+}

@@ -1,11 +1,12 @@
 //! Jobs of the Go operator: recorded as soon as HTCondor answers, made this operator's own where they are in the queue, and
 //! never submitted again.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{Look, Run};
 use crate::api::{ABANDON, ConditionStatus, ConditionType, SUBMIT_AGAIN};
-use crate::machine::facts::{Answer, Failure, Job, JobState, Outcome, Queue};
+use crate::machine::facts::{Ad, Answer, Failure, Job, JobState, Outcome, Queue};
 use crate::machine::ids::{Attempt, id_ranges};
 use crate::machine::inherited::{Inherited, InheritedJob, all_recorded};
 use crate::machine::judge::{Doubt, Sightings};
@@ -29,11 +30,12 @@ impl Run<'_> {
             if self.record.jobs.contains_key(&inherited.index) {
                 continue;
             }
-            let seen = sightings.of(inherited.index).iter().any(|sighting| sighting.ad.id == inherited.id);
-            if !seen {
+            let mut its = sightings.of(inherited.index).iter().map(|sighting| sighting.ad);
+            let ad = its.find(|ad| ad.id == inherited.id && ad.attempt == Attempt::INHERITED);
+            if ad.is_none() {
                 self.doubt = Some(Doubt::NotAskedSince);
             }
-            let job = self.inherited_job(inherited, queue, sightings);
+            let job = self.inherited_job(inherited, queue, ad);
             self.record.jobs.insert(inherited.index, job);
             self.changed.insert(inherited.index);
         }
@@ -42,9 +44,7 @@ impl Run<'_> {
         }
     }
 
-    fn inherited_job(&self, inherited: &InheritedJob, queue: &Queue, sightings: &Sightings<'_>) -> Job {
-        let its = sightings.of(inherited.index).iter().map(|sighting| sighting.ad);
-        let ad = its.into_iter().find(|ad| ad.id == inherited.id && ad.attempt == Attempt::INHERITED);
+    fn inherited_job(&self, inherited: &InheritedJob, queue: &Queue, ad: Option<&Ad>) -> Job {
         let state = match (&inherited.outcome, ad) {
             (Some(outcome), _) => JobState::Ended(outcome.clone()),
             (None, Some(ad)) => super::absorb::state_of(ad),
@@ -80,9 +80,9 @@ impl Run<'_> {
         if !self.record.has_inherited() && self.record.highest == Attempt::INHERITED {
             self.look.more(Look::Every { history: None, soon: true });
         }
-        let queued = self.facts.evidence.queued();
-        let foreign = |job: &&InheritedJob| queued.iter().any(|ad| ad.id == job.id && !ad.marked);
-        let foreign: Vec<InheritedJob> = theirs.iter().filter(foreign).cloned().collect();
+        let queued =
+            self.facts.evidence.queued().iter().filter(|ad| !ad.marked).map(|ad| ad.id).collect::<BTreeSet<_>>();
+        let foreign: Vec<InheritedJob> = theirs.iter().filter(|job| queued.contains(&job.id)).cloned().collect();
         let last = self.record.requests.get(&Kind::Adopt);
         let failure = last.and_then(|last| last.failure.clone());
         if foreign.is_empty() {
