@@ -85,7 +85,9 @@ mod tests {
 
     const OLD: &str = "select htcjobName, jobId, tempDir, uniqid, status from htcjobs order by rowid";
 
-    fn rows(path: &Path) -> Vec<(String, String, String, i64, i64)> {
+    type OldColumns = (String, String, String, i64, i64);
+
+    fn rows(path: &Path) -> Vec<OldColumns> {
         let file = Connection::open(path).unwrap();
         let mut statement = file.prepare(OLD).unwrap();
         let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?));

@@ -176,6 +176,9 @@ mod tests {
         assert_eq!(seen, expected);
     }
 
+    /// Ids and number in the status, rows, and what is then said.
+    type Case<'a> = (&'a [&'a str], Option<i64>, &'a [OldRow], &'a str);
+
     /// Rows have no namespace, and numbers come again: what fits to two, or to none, is nobody's.
     #[test]
     fn what_is_not_plain_is_unclear() {
@@ -184,7 +187,7 @@ mod tests {
         assert!(matches!(of(&["6.0"], None, &here), Inherited::Jobs(jobs) if jobs.len() == 1));
         let twice = [row("5.0", 1, 9), row("5.0", 24, 9)];
         let relative = [OldRow { folder: "tmp".to_owned(), ..row("5.0", 1, 9) }];
-        let cases: [(&[&str], Option<i64>, &[OldRow], &str); 9] = [
+        let cases: [Case<'_>; 9] = [
             (&["5.0"], Some(8), &here, "no row"),
             (&["5.1"], Some(9), &here, "no row"),
             (&["5.0", "5.1"], Some(9), &here, "no row"),

@@ -182,7 +182,7 @@ fn no_proof_without_them(#[case] mut facts: Facts, #[case] doubt: Doubt) {
     facts.evidence.queue = queue(-1, &[]);
     facts.evidence.history = history(0, &[]);
     facts.object.published.has_ids = false;
-    for known in &mut facts.record.known {
+    if let Some(known) = &mut facts.record.known {
         known.new = true;
     }
     let rules = [Rules::ALL, Rules { inherited_is_presence: false, ..Rules::ALL }];
