@@ -36,6 +36,9 @@ pub(super) async fn serve(shared: Arc<Shared>, mut receiver: mpsc::Receiver<Job>
             waiting.push_back(job);
         }
         let jobs = take(&shared, &mut waiting);
+        if let Some(first) = jobs.first() {
+            tracing::debug!(kind = %first.request.key.kind, htcjobs = jobs.len(), waiting = waiting.len(), "a batch begins");
+        }
         carry_out(Batch { shared: Arc::clone(&shared), jobs }, effect).await;
     }
 }

@@ -33,6 +33,7 @@ fn settings() -> Settings {
         eager: Duration::from_secs(3),
         soon: Duration::from_secs(1),
         jobs_per_attempt: 3,
+        refused_more: None,
     }
 }
 
@@ -272,7 +273,7 @@ pub fn check_fixpoint(facts: &Facts, decision: &Decision) -> Result<(), TestCase
     Ok(())
 }
 
-pub fn cases() -> u32 {
+fn cases() -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(15_000)
 }
 
