@@ -20,7 +20,7 @@ fn blocks() -> Vec<String> {
                 blocks.push(String::new());
             }
             "```" => inside = false,
-            line if inside => blocks.last_mut().unwrap().push_str(&format!("{line}\n")),
+            line if inside => blocks.last_mut().unwrap().extend([line, "\n"]),
             _ => {}
         }
     }

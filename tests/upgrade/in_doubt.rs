@@ -14,10 +14,10 @@ pub fn nothing_is_submitted_that_may_have_been(version: Version) {
     let unsaid = old.submit(&bed.condor, "unsaid", 2, "");
     old.note("unsaid", &unsaid, &[1, 1]);
     let nothing = crate::old::Submitted { ids: Vec::new(), ..unsaid };
-    old.object(&here, htcjob("unsaid", "true"), &nothing, &[]);
+    Old::object(&here, htcjob("unsaid", "true"), &nothing, &[]);
     // The database was not taken along, or not all of it.
     let unknown = old.submit(&bed.condor, "unknown", 1, "");
-    old.object(&here, htcjob("unknown", "true"), &unknown, &[1]);
+    Old::object(&here, htcjob("unknown", "true"), &unknown, &[1]);
     // Nothing but its finalizer.
     let mut bare = htcjob("bare", "echo ran");
     bare["metadata"]["finalizers"] = json!([FINALIZER]);
@@ -26,7 +26,7 @@ pub fn nothing_is_submitted_that_may_have_been(version: Version) {
     let alice = bed.pool.client("alice").unwrap();
     let another = old.submit(&alice, "another", 1, "requirements = (NoSuchMachine =?= true)");
     old.note("another", &another, &[1]);
-    old.object(&here, htcjob("another", "true"), &another, &[1]);
+    Old::object(&here, htcjob("another", "true"), &another, &[1]);
     old.leave_database();
     bed.start_operator();
 

@@ -46,7 +46,7 @@ pub fn every_job_is_followed_to_its_end(version: Version) {
     let mut object = htcjob("twin", "true");
     object["spec"]["htcopts"] = "executable = other.sh".into();
     object["spec"]["queue"] = 2.into();
-    old.object(&here, object, &submitted, &[1, 1]);
+    Old::object(&here, object, &submitted, &[1, 1]);
     let twin = submitted;
     let (_, other_twin) = old.run(&there, "twin", &[1], "requirements = (NoSuchMachine =?= true)");
     let (_, was_ended) = old.run(&here, "ended", &[1], "");
@@ -55,7 +55,7 @@ pub fn every_job_is_followed_to_its_end(version: Version) {
     old.note("done", &gone, &[24, 14, 17]);
     let mut object = htcjob("done", "true");
     object["spec"]["queue"] = 3.into();
-    old.object(&here, object, &gone, &[24, 14, 17]);
+    Old::object(&here, object, &gone, &[24, 14, 17]);
     // Of an object that exists no longer.
     old.note("forgotten", &long_gone("17", 1), &[7]);
     all_codes.wait_status(&bed, 1..7, "4");
@@ -160,7 +160,7 @@ pub fn deletion_removes_exactly_its_jobs(version: Version) {
     for (name, taken) in [("taken", &of_alice), ("taken-too", &of_ours)] {
         let was = Submitted { ids: taken.ids.clone(), folder: format!("/tmp/{name}").into(), uniqid: 7 };
         old.note(name, &was, &[1]);
-        old.object(&here, htcjob(name, "true"), &was, &[1]);
+        Old::object(&here, htcjob(name, "true"), &was, &[1]);
     }
     running.wait_status(&bed, 1..2, "4");
     running.wait_status(&bed, 0..1, "2");

@@ -94,7 +94,7 @@ impl<'a> Old<'a> {
     }
 
     /// Makes the object as it leaves it, with what its codes say in the status; its uid.
-    pub fn object(&self, here: &Namespace<'_>, mut object: Value, submitted: &Submitted, codes: &[i64]) -> String {
+    pub fn object(here: &Namespace<'_>, mut object: Value, submitted: &Submitted, codes: &[i64]) -> String {
         object["metadata"]["finalizers"] = json!([FINALIZER]);
         let uid = here.create(&object);
         let count = |code: i64| codes.iter().filter(|other| **other % 10 == code).count();
@@ -114,7 +114,7 @@ impl<'a> Old<'a> {
         self.note(name, &submitted, codes);
         let mut object = htcjob(name, "true");
         object["spec"]["queue"] = queue.into();
-        let uid = self.object(here, object, &submitted, codes);
+        let uid = Self::object(here, object, &submitted, codes);
         (uid, submitted)
     }
 
