@@ -259,7 +259,7 @@ async fn serve(
         let _ = stopped.wait_for(|stopped| *stopped).await;
     };
     let mut kept = tokio::spawn(keeper.run());
-    let mut looks = tokio::spawn(async move { tracker.run().await });
+    let mut looks = tokio::spawn(async move { Box::pin(tracker.run()).await });
     let counted = tokio::spawn(crate::orphans::count_at_start(client.clone(), schedd));
     let mut told = tokio::spawn({
         let (ledger, fence) = (ledger.clone(), fence.clone());

@@ -14,6 +14,8 @@ mod decision;
 mod deleting;
 #[path = "decide/design.rs"]
 mod design;
+#[path = "decide/inherited.rs"]
+mod inherited;
 #[path = "decide/large.rs"]
 mod large;
 #[path = "decide/lives.rs"]

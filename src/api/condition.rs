@@ -52,6 +52,10 @@ pub enum Reason {
     SmallerSubmissions,
     /// HTCondor is being asked about the jobs.
     Asking,
+    /// Jobs of the Go operator are being taken over.
+    Adopting,
+    /// The Go operator had it, and nobody knows which jobs it submitted.
+    GoOperator,
     /// Nothing is submitted now.
     Waiting,
     /// HTCondor is taking in the jobs' files.

@@ -1,16 +1,21 @@
 //! Remove, hold, release, fetch, tidy: each names the objects in its constraint, none goes by numbers alone.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::schedd::{Schedd, quoted};
+use super::schedd::{Schedd, quoted, unknown};
 use super::tools::{Call, Output, ToolError};
-use crate::machine::facts::{Hold, Unknown};
+use crate::machine::facts::{Hold, Unknown, Why};
+use crate::machine::inherited::InheritedJob;
 use crate::machine::judge::REMOVED_BY_US;
-use crate::machine::{Indices, JobId, Uid};
+use crate::machine::{ClusterId, Indices, JobId, Uid};
 
 /// What the tools say, each in its own words, when nothing matched; with nothing else on standard error it is no failure.
 const NO_MATCH: &[&str] =
     &["Couldn't find/", "There are no jobs in the queue", "Failed to set attribute", "Queue transaction failed"];
+
+/// Procs in one constraint.
+const PROCS_PER_CALL: usize = 5000;
 
 impl Schedd {
     /// `condor_rm` of all jobs of these objects.
@@ -72,6 +77,48 @@ impl Schedd {
         self.answer(TOOL, self.tools.call(call).await).map(drop)
     }
 
+    /// Makes these jobs of the Go operator this operator's: from then on they are found, removed, held and fetched like all
+    /// others. `output`: folder that their output is to come to, each into one named after its `ProcId`.
+    pub async fn adopt(&self, uid: &Uid, jobs: &[InheritedJob], output: &str) -> Result<(), Unknown> {
+        const TOOL: &str = "condor_qedit";
+        let mut groups: BTreeMap<(&str, ClusterId), Vec<String>> = BTreeMap::new();
+        for job in jobs {
+            groups.entry((&*job.folder, job.id.cluster)).or_default().push(job.id.proc.to_string());
+        }
+        let theirs = self.not_adopted().await?;
+        let (operator, uid) = (quoted(&self.operator), quoted(uid.as_str()));
+        let output = quoted(&format!("{output}/"));
+        let (iwd, log) = (format!("strcat({output}, ProcId)"), format!("strcat({output}, ProcId, \"/log\")"));
+        for ((folder, cluster), procs) in groups {
+            for procs in procs.chunks(PROCS_PER_CALL) {
+                let constraint = format!(
+                    "{theirs} && ClusterId == {cluster} && member(ProcId, {{{}}}) && (SUBMIT_Iwd ?: Iwd) =?= {}",
+                    procs.join(","),
+                    quoted(folder)
+                );
+                let mut arguments = vec!["-name", self.name.as_str(), "-constraint", &constraint];
+                arguments.extend(["HTCJobAttempt", "0", "HTCJobIndex", "ProcId", "HTCJobUID", &uid]);
+                // condor_transfer_data writes there; the Go operator's own folder was in its container.
+                arguments.extend(["SUBMIT_Iwd", &iwd, "SUBMIT_UserLog", &log, "HTCOperator", &operator]);
+                match self.tools.run(TOOL, &arguments).await {
+                    Ok(output) if output.status != Some(0) && nothing_matched(&output) => {
+                        return Err(unknown(Why::CredentialsRefused, self.not_ours(cluster).await?));
+                    }
+                    result => drop(self.answer(TOOL, result)?),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn not_ours(&self, cluster: ClusterId) -> Result<String, Unknown> {
+        Ok(format!(
+            "jobs of the Go operator in cluster {cluster} cannot be adopted: they are not of the user that the operator is to schedd {}, {}; give it that user's credentials",
+            self.name,
+            self.identity().await?
+        ))
+    }
+
     /// Lets these ended jobs leave the queue; they stay in history as completed.
     pub async fn tidy(&self, jobs: &[(&Uid, &Indices)]) -> Result<(), Unknown> {
         const TOOL: &str = "condor_qedit";
@@ -106,9 +153,7 @@ impl Schedd {
     fn no_match_is_fine(&self, tool: &'static str, result: Result<Output, ToolError>) -> Result<(), Unknown> {
         match result {
             Ok(output) if output.status != Some(0) => {
-                let mut lines = output.stderr.lines().map(str::trim).filter(|line| !line.is_empty()).peekable();
-                let said = lines.peek().is_some();
-                if said && lines.all(|line| NO_MATCH.iter().any(|words| line.contains(words))) {
+                if nothing_matched(&output) {
                     Ok(())
                 } else {
                     Err(self.trouble(tool, &output))
@@ -117,4 +162,10 @@ impl Schedd {
             result => self.answer(tool, result).map(drop),
         }
     }
+}
+
+fn nothing_matched(output: &Output) -> bool {
+    let mut lines = output.stderr.lines().map(str::trim).filter(|line| !line.is_empty()).peekable();
+    let said = lines.peek().is_some();
+    said && lines.all(|line| NO_MATCH.iter().any(|words| line.contains(words)))
 }

@@ -1,13 +1,15 @@
 //! What HTCondor has of our jobs: `condor_q` and `condor_history`.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::row::{ATTRIBUTES, Row, each_row};
-use super::schedd::{Schedd, quoted, unknown};
+use super::row::{ATTRIBUTES, INHERITED_ATTRIBUTES, Row, each_row};
+use super::schedd::{NOT_ADOPTED, Schedd, quoted, unknown};
 use super::tools::{Call, Output, ToolError};
 use crate::machine::facts::{Ad, Reach, Unknown, Why, Witness};
-use crate::machine::{SchedDate, Uid};
+use crate::machine::inherited::InheritedJob;
+use crate::machine::{JobId, SchedDate, Uid};
 
 /// A remote condor_history reads at most `HISTORY_HELPER_MAX_HISTORY` ads (50,000 in 23.9) and then ends with rc 0, unless
 /// it is told a number.
@@ -16,11 +18,61 @@ const SCAN_ALL: [&str; 2] = ["-scanlimit", "2000000000"];
 pub const UIDS_PER_CALL: usize = 1500;
 /// Witnesses in one constraint; a `GlobalJobId` has the schedd's name in it.
 const WITNESSES_PER_CALL: usize = 400;
+/// Clusters in one constraint.
+const CLUSTERS_PER_CALL: usize = 5000;
 /// A date is taken for earlier only if it is so by this many seconds.
 const DATE_MARGIN: i64 = 60;
 
 /// The ads of many objects.
 pub type Ads = HashMap<Uid, Vec<Ad>>;
+
+/// Jobs of the Go operator, by object.
+pub type WantedInherited = HashMap<Uid, Arc<[InheritedJob]>>;
+
+/// ClassAd expressions that these jobs fulfil, and perhaps others: whose they are decides whether they can be adopted, not
+/// whether they are there.
+fn inherited(wanted: &WantedInherited) -> Vec<String> {
+    let clusters: BTreeSet<u64> = wanted.values().flat_map(|jobs| jobs.iter().map(|job| job.id.cluster.0)).collect();
+    let clusters: Vec<String> = clusters.iter().map(u64::to_string).collect();
+    let expression = |chunk: &[String]| format!("{NOT_ADOPTED} && member(ClusterId, {{{}}})", chunk.join(","));
+    clusters.chunks(CLUSTERS_PER_CALL).map(expression).collect()
+}
+
+/// Adds the ad of a job of the Go operator, if it is one of those that are wanted: ids come again, so the folder that it was
+/// submitted from must be the same.
+fn pick(ads: &mut Ads, wanted: &ById<'_>, row: &Row<'_>) -> Result<(), Unknown> {
+    let (Some(id), Some(folder)) = (row.job_id(), row.folder()) else { return Ok(()) };
+    for (uid, job) in wanted.get(&id).into_iter().flatten().filter(|(_, job)| *job.folder == *folder) {
+        let broken = || unknown(Why::Incomplete, format!("the ad of job {id} cannot be read"));
+        ads.entry((*uid).clone()).or_default().push(row.inherited_ad(job.index).ok_or_else(broken)?);
+    }
+    Ok(())
+}
+
+type ById<'a> = HashMap<JobId, Vec<(&'a Uid, &'a InheritedJob)>>;
+
+fn by_id(wanted: &WantedInherited) -> ById<'_> {
+    let mut by_id = ById::new();
+    for (uid, jobs) in wanted {
+        for job in jobs.iter() {
+            by_id.entry(job.id).or_default().push((uid, job));
+        }
+    }
+    by_id
+}
+
+/// Adds what was seen of jobs of the Go operator to what was seen of ours; one that is among both was adopted in between.
+pub fn merge(ads: &mut Ads, inherited: Ads) {
+    for (uid, others) in inherited {
+        let list = ads.entry(uid).or_default();
+        for ad in others {
+            if list.iter().all(|known| known.id != ad.id) {
+                list.push(ad);
+            }
+        }
+        list.sort_by_key(|ad| ad.id);
+    }
+}
 
 /// A complete answer of history.
 #[derive(Debug, Default)]
@@ -43,17 +95,50 @@ impl Schedd {
     }
 
     async fn ask_queue(&self, constraint: String) -> Result<Ads, Unknown> {
-        const TOOL: &str = "condor_q";
-        let arguments =
-            ["-allusers", "-name", self.name.as_str(), "-json", "-attributes", ATTRIBUTES, "-constraint", &constraint];
-        let output = self.answer(TOOL, self.tools.run(TOOL, &arguments).await)?;
         let mut ads = Ads::new();
-        // No job at all is zero bytes.
-        if !output.stdout.is_empty() {
-            each_row(TOOL, &output.stdout, |row| collect(&mut ads, row))?;
-        }
+        self.each_queued(&constraint, ATTRIBUTES, |row| collect(&mut ads, row)).await?;
         for list in ads.values_mut() {
             list.sort_by_key(|ad| ad.id);
+        }
+        Ok(ads)
+    }
+
+    async fn each_queued(
+        &self,
+        constraint: &str,
+        attributes: &str,
+        each: impl FnMut(&Row<'_>) -> Result<(), Unknown>,
+    ) -> Result<(), Unknown> {
+        const TOOL: &str = "condor_q";
+        let arguments =
+            ["-allusers", "-name", self.name.as_str(), "-json", "-attributes", attributes, "-constraint", constraint];
+        let output = self.answer(TOOL, self.tools.run(TOOL, &arguments).await)?;
+        // No job at all is zero bytes.
+        if output.stdout.is_empty() { Ok(()) } else { each_row(TOOL, &output.stdout, each) }
+    }
+
+    /// What the queue has of these jobs of the Go operator that are not adopted. To be asked before the others: a job that is
+    /// adopted in between is then seen twice, and not missed.
+    pub async fn queue_of_inherited(&self, wanted: &WantedInherited) -> Result<Ads, Unknown> {
+        let (mut ads, by_id) = (Ads::new(), by_id(wanted));
+        for constraint in inherited(wanted) {
+            self.each_queued(&constraint, INHERITED_ATTRIBUTES, |row| pick(&mut ads, &by_id, row)).await?;
+        }
+        Ok(ads)
+    }
+
+    /// What history has of these jobs of the Go operator that were not adopted.
+    pub async fn history_of_inherited(&self, wanted: &WantedInherited) -> Result<Ads, Unknown> {
+        const TOOL: &str = "condor_history";
+        let (mut ads, by_id) = (Ads::new(), by_id(wanted));
+        for constraint in inherited(wanted) {
+            let arguments = ["-constraint", &constraint];
+            let answer = self.history_with(INHERITED_ATTRIBUTES, &arguments, self.tools.history_limit).await;
+            let output = self.answer(TOOL, answer)?;
+            each_row(TOOL, &output.stdout, |row| {
+                // Of anybody else it would be a job of a queue that began anew.
+                if row.user().is_some_and(|user| self.is_us(user)) { pick(&mut ads, &by_id, row) } else { Ok(()) }
+            })?;
         }
         Ok(ads)
     }
@@ -122,7 +207,11 @@ impl Schedd {
     }
 
     async fn ask_history(&self, more: &[&str], limit: Duration) -> Result<Output, ToolError> {
-        let mut arguments = vec!["-name", self.name.as_str(), "-json", "-attributes", ATTRIBUTES];
+        self.history_with(ATTRIBUTES, more, limit).await
+    }
+
+    async fn history_with(&self, attributes: &str, more: &[&str], limit: Duration) -> Result<Output, ToolError> {
+        let mut arguments = vec!["-name", self.name.as_str(), "-json", "-attributes", attributes];
         arguments.extend(SCAN_ALL);
         arguments.extend(more);
         let call = Call { tool: "condor_history", arguments, input: Vec::new(), limit, outlives_us: false };

@@ -24,16 +24,23 @@ enum Scalar<'a> {
 }
 
 macro_rules! row {
-    ($($field:ident: $name:literal),* $(,)?) => {
+    ($($field:ident: $name:literal),* $(,)?; $($more:ident: $other:literal),* $(,)?) => {
         /// One ad, as far as it was asked for.
         #[derive(serde::Deserialize)]
         pub(super) struct Row<'a> {
             $(#[serde(rename = $name, borrow, default)] $field: Option<Scalar<'a>>,)*
+            $(#[serde(rename = $other, borrow, default)] $more: Option<Scalar<'a>>,)*
         }
 
         /// The attributes that are asked for.
         pub(super) const ATTRIBUTES: &str = {
             const ALL: &str = concat!($($name, ","),*);
+            ALL.split_at(ALL.len() - 1).0
+        };
+
+        /// Those, and what tells a job of the Go operator.
+        pub(super) const INHERITED_ATTRIBUTES: &str = {
+            const ALL: &str = concat!($($name, ",",)* $($other, ","),*);
             ALL.split_at(ALL.len() - 1).0
         };
     };
@@ -60,7 +67,9 @@ row! {
     started: "JobStartDate",
     remove_reason: "RemoveReason",
     global_id: "GlobalJobId",
-    user: "User",
+    user: "User";
+    iwd: "Iwd",
+    submit_iwd: "SUBMIT_Iwd",
 }
 
 fn number(value: Option<&Scalar<'_>>) -> Option<i64> {
@@ -113,19 +122,40 @@ impl Row<'_> {
         format!("{}.{}", part(&self.cluster), part(&self.proc))
     }
 
+    /// The folder that the job was submitted from: of a spooled one, `Iwd` is where its files are spooled.
+    pub(super) fn folder(&self) -> Option<&str> {
+        text(self.submit_iwd.as_ref()).or_else(|| text(self.iwd.as_ref()))
+    }
+
+    /// `ClusterId.ProcId`
+    pub(super) fn job_id(&self) -> Option<JobId> {
+        let cluster = u64::try_from(number(self.cluster.as_ref())?).ok()?;
+        Some(JobId { cluster: ClusterId(cluster), proc: small(self.proc.as_ref())? })
+    }
+
     /// The ad, if it has what every job of ours has.
     pub(super) fn ad(&self) -> Option<Ad> {
+        let attempt = Attempt(small(self.attempt.as_ref())?);
+        // In the ad of an adopted job it is the expression `ProcId`, which is shown as such.
+        let index = small(self.index.as_ref());
+        let index = if attempt == Attempt::INHERITED { index.or(small(self.proc.as_ref())) } else { index };
+        self.shown(attempt, Index(index?), true)
+    }
+
+    /// The ad of a job of the Go operator.
+    pub(super) fn inherited_ad(&self, index: Index) -> Option<Ad> {
+        self.shown(Attempt::INHERITED, index, false)
+    }
+
+    fn shown(&self, attempt: Attempt, index: Index, marked: bool) -> Option<Ad> {
         let code = |value: &Option<Scalar<'_>>| number(value.as_ref()).and_then(|number| i32::try_from(number).ok());
         let by_signal = matches!(self.by_signal, Some(Scalar::Flag(true)));
         let exit =
             if by_signal { code(&self.exit_signal).map(Exit::Signal) } else { code(&self.exit_code).map(Exit::Code) };
         Some(Ad {
-            id: JobId {
-                cluster: ClusterId(u64::try_from(number(self.cluster.as_ref())?).ok()?),
-                proc: small(self.proc.as_ref())?,
-            },
-            attempt: Attempt(small(self.attempt.as_ref())?),
-            index: Index(small(self.index.as_ref())?),
+            id: self.job_id()?,
+            attempt,
+            index,
             not_after: number(self.not_after.as_ref()).map(SchedDate),
             status: JobStatus::from_code(number(self.status.as_ref())?)?,
             hold: Hold {
@@ -139,6 +169,7 @@ impl Row<'_> {
             completed: date(self.completed.as_ref()).is_some(),
             started: date(self.started.as_ref()).is_some(),
             remove_reason: words(self.remove_reason.as_ref()),
+            marked,
         })
     }
 }

@@ -9,6 +9,9 @@ use crate::clock::Clock;
 use crate::machine::facts::{Unknown, Why};
 use crate::machine::{Birthdate, SchedDate, ScheddName, Timestamp, Uid};
 
+/// ClassAd expression for jobs of no operator of this kind.
+pub(super) const NOT_ADOPTED: &str = "HTCOperator =?= undefined && HTCJobUID =?= undefined";
+
 /// A schedd and how this operator speaks to it.
 #[derive(Debug)]
 pub struct Schedd {
@@ -120,6 +123,11 @@ impl Schedd {
     pub async fn jobs_of<'a>(&self, uids: impl IntoIterator<Item = &'a Uid>) -> Result<String, Unknown> {
         let list: Vec<String> = uids.into_iter().map(|uid| quoted(uid.as_str())).collect();
         Ok(format!("{} && member(HTCJobUID, {{{}}})", self.ours().await?, list.join(",")))
+    }
+
+    /// ClassAd expression for jobs that are ours by their user alone: those of the Go operator are among them.
+    pub(super) async fn not_adopted(&self) -> Result<String, Unknown> {
+        Ok(format!("{NOT_ADOPTED} && member(User, {{{}}})", self.identities().await?.join(",")))
     }
 
     /// What a tool said, unless it failed.

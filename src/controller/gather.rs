@@ -9,6 +9,7 @@ use super::{Context, Observed, ReconcileError};
 use crate::api::{ABANDON, CLAIM, FINALIZER, HTCJob, OLD_FINALIZER, SUBMIT_AGAIN};
 use crate::ledger::ObjectName;
 use crate::machine::facts::{Claim, Facts, Object, Past, Published, Record, Spec};
+use crate::machine::inherited::{Inherited, InheritedJob};
 use crate::machine::{SchedDate, Timestamp, Uid};
 use crate::workers::Plan;
 
@@ -33,22 +34,28 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
     let spec = plan.as_ref().map_err(Clone::clone).map(|(_, spec)| spec.clone());
     let site = &context.planner.site_defaults;
     let may_rerun = plan.as_ref().map_or(true, |(plan, _)| site.may_rerun() || plan.options.may_rerun());
+    let ours = object.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
+    // None can be attached any more, and the Go operator's holds it as well.
+    let deleting = object.meta().deletion_timestamp.is_some();
+    let guarded = ours || (deleting && has_old_finalizer(object));
+    let inherited = inherited(object, context, &name, &uid).await?;
     let annotated = |key: &str| object.annotations().get(key).is_some_and(|value| value == "true");
     let facts = Facts {
         object: Object {
             uid: uid.clone(),
-            deleting: object.meta().deletion_timestamp.is_some(),
-            finalizer: object.finalizers().iter().any(|finalizer| finalizer == FINALIZER || finalizer == OLD_FINALIZER),
+            deleting,
+            finalizer: guarded,
             claim,
             spec,
-            output: context.planner.output(&name, &uid).display().to_string(),
+            output: output(context, &name, &uid, inherited.as_ref()),
             published: object.0.as_ref().map(published).unwrap_or_default(),
             created: SchedDate(object.creation_timestamp().map_or(0, |time| time.0.as_second())),
             abandon: annotated(ABANDON),
             submit_again: annotated(SUBMIT_AGAIN),
             may_rerun,
+            inherited,
         },
-        past: match past(context, &uid, claim) {
+        past: match past(context, &uid, claim, ours) {
             Past::Continuous if may_be_forgotten(object, context, &uid, &record) => {
                 Past::Unknown { settled: Some(context.clock.now()) }
             }
@@ -61,6 +68,55 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
     Ok(Gathered { facts, name, plan: plan.ok().map(|(plan, _)| plan) })
 }
 
+impl Gathered {
+    /// All its jobs of the Go operator.
+    pub(super) fn inherited(&self) -> Arc<[InheritedJob]> {
+        match &self.facts.object.inherited {
+            Some(Inherited::Jobs(jobs)) => Arc::clone(jobs),
+            Some(Inherited::Unclear(_)) | None => Arc::default(),
+        }
+    }
+
+    /// Those that may still be in HTCondor.
+    pub(super) fn still_inherited(&self) -> Arc<[InheritedJob]> {
+        let known = &self.facts.record.jobs;
+        let gone = |job: &InheritedJob| known.get(&job.index).is_some_and(|known| known.id == job.id && known.gone);
+        self.inherited().iter().filter(|job| !gone(job)).cloned().collect()
+    }
+}
+
+fn has_old_finalizer(object: &Observed) -> bool {
+    object.finalizers().iter().any(|finalizer| finalizer == OLD_FINALIZER)
+}
+
+/// What the Go operator has left of the object, if its finalizer or its fields of the status show that it had it.
+async fn inherited(
+    object: &Observed,
+    context: &Context,
+    name: &ObjectName,
+    uid: &Uid,
+) -> Result<Option<Inherited>, ReconcileError> {
+    let status = object.0.as_ref().ok().and_then(|job| job.status.as_ref());
+    let ids = status.map(|status| status.jobids.as_slice()).unwrap_or_default();
+    let uniqid = status.and_then(|status| status.uniqid).filter(|uniqid| *uniqid != 0);
+    if !has_old_finalizer(object) && ids.is_empty() && uniqid.is_none() {
+        return Ok(None);
+    }
+    let rows = context.ledger.inherited(&name.name, uid).await?;
+    Ok(Some(crate::machine::inherited::inherited(ids, uniqid, &rows)))
+}
+
+/// Where the output is, for messages.
+fn output(context: &Context, name: &ObjectName, uid: &Uid, inherited: Option<&Inherited>) -> String {
+    let own = context.planner.output(name, uid).display().to_string();
+    match inherited {
+        Some(Inherited::Jobs(jobs)) if jobs.iter().any(|job| job.fetched) => {
+            format!("{own}, or where the Go operator has put it (htc_out/{} of its volume)", name.name)
+        }
+        Some(_) | None => own,
+    }
+}
+
 fn claim(object: &Observed, context: &Context) -> Claim {
     match object.annotations().get(CLAIM) {
         None => Claim::None,
@@ -71,7 +127,11 @@ fn claim(object: &Observed, context: &Context) -> Claim {
 
 /// An object that carries our finalizer but not our ledger's claim may have been submitted by somebody whose submitter
 /// still lives: it waits for the longest life of one, from when it was first seen so.
-fn past(context: &Context, uid: &Uid, claim: Claim) -> Past {
+fn past(context: &Context, uid: &Uid, claim: Claim, ours: bool) -> Past {
+    // Finalizer and claim come in one patch: without both, no operator of this kind has ever touched it.
+    if claim == Claim::None && !ours {
+        return Past::Continuous;
+    }
     if claim == Claim::Ours {
         context.memory.is_no_stranger(uid);
         return Past::Continuous;

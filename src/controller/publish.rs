@@ -12,7 +12,7 @@ use crate::ledger::ObjectName;
 use crate::machine::facts::{Facts, Record};
 use crate::machine::ids::{JobId, id_ranges};
 use crate::machine::status::Counts;
-use crate::machine::{ScheddName, Timestamp, Uid};
+use crate::machine::{Attempt, ScheddName, Timestamp, Uid};
 
 /// Ids listed one by one.
 const IDS: usize = 100;
@@ -28,7 +28,13 @@ pub(super) fn status(
     schedd: &ScheddName,
     generation: Option<i64>,
 ) -> HTCJobStatus {
-    let counts = Counts::of(record);
+    let mut counts = Counts::of(record);
+    let waits = facts.object.inherited.is_some() && record.jobs.is_empty() && record.highest == Attempt::INHERITED;
+    if let Some(old) = old.filter(|_| waits) {
+        // What the Go operator said stands until its jobs are adopted.
+        let count = |count: i64| usize::try_from(count).unwrap_or_default();
+        (counts.active, counts.succeeded, counts.failed) = (count(old.active), count(old.succeeded), count(old.failed));
+    }
     let mut ids: Vec<JobId> = record.jobs.values().map(|job| job.id).collect();
     let cluster = record.jobs.values().next().map(|job| job.id.cluster.to_string());
     ids.sort_unstable();

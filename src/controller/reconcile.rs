@@ -54,7 +54,7 @@ pub(super) async fn reconcile(object: Arc<Observed>, context: Arc<Context>) -> R
     let uid = gathered.facts.object.uid.clone();
     commit(&context, &gathered, &decision).await?;
     let reference = ObjectRef::from_obj(object.as_ref());
-    context.tracker.watch(&uid, &reference, decision.look.clone());
+    context.tracker.watch(&uid, &reference, decision.look.clone(), gathered.still_inherited());
     let mut again = decision.again;
     let mut about_to_change =
         gathered.facts.in_flight.is_some() || matches!(decision.look, Look::Every { soon: true, .. });
@@ -151,7 +151,8 @@ async fn commit(context: &Context, gathered: &Gathered, decision: &Decision) -> 
     let known_before: BTreeSet<Attempt> = gathered.facts.record.jobs.values().map(|job| job.attempt).collect();
     let attempts: BTreeSet<Attempt> =
         decision.changed.iter().filter_map(|index| after.jobs.get(index)).map(|job| job.attempt).collect();
-    attempts.difference(&known_before).for_each(|_| metrics::attempt("accepted"));
+    let submitted = attempts.difference(&known_before).filter(|attempt| **attempt != Attempt::INHERITED);
+    submitted.for_each(|_| metrics::attempt("accepted"));
     let save = Save {
         sandbox: context.planner.sandbox(&uid).display().to_string(),
         uid,
@@ -160,6 +161,7 @@ async fn commit(context: &Context, gathered: &Gathered, decision: &Decision) -> 
         jobs,
         schedd: context.schedd.clone(),
         transitions: decision.transitions.clone(),
+        inherited: gathered.inherited(),
         refuted: decision.refuted.clone(),
         now: context.clock.now(),
     };
@@ -271,6 +273,6 @@ pub(super) fn ask<T>(
 
 /// The object is gone, or will be in a moment.
 fn forget(context: &Context, uid: &Uid, reference: &ObjectRef<Observed>) {
-    context.tracker.watch(uid, reference, Look::Nothing);
+    context.tracker.watch(uid, reference, Look::Nothing, Arc::default());
     context.memory.forget(uid);
 }

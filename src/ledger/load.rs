@@ -236,6 +236,7 @@ fn state(row: &Row<'_>, uid: &Uid) -> Result<JobState, LedgerError> {
         Some("Succeeded") => JobState::Ended(Outcome::Succeeded),
         Some("Failed") => JobState::Ended(Outcome::Failed(number(8)?)),
         Some("Killed") => JobState::Ended(Outcome::Killed(number(9)?)),
+        Some("FailedBefore") => JobState::Ended(Outcome::FailedBefore),
         Some("Removed") => JobState::Ended(Outcome::Removed),
         Some(loss) => JobState::Ended(Outcome::Lost(parse::<Loss>(uid, loss)?)),
         None => match number(7)? {

@@ -6,6 +6,7 @@
 mod actor;
 mod callbacks;
 mod error;
+mod inherited;
 mod journal;
 mod load;
 mod retention;

@@ -112,6 +112,7 @@ fn forget(connection: &Connection, uid: &Uid, until: Timestamp) -> rusqlite::Res
     let Some(known_at) = known_at else {
         return Ok((true, 0));
     };
+    super::inherited::unbind(connection, uid)?;
     let jobs = connection
         .prepare_cached("delete from htcjobs where rowid in (select rowid from htcjobs where uid = ?1 limit ?2)")?
         .execute(params![uid.as_str(), ROWS])?;

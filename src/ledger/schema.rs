@@ -97,6 +97,7 @@ pub(super) fn migrate(connection: &Connection) -> Result<(), LedgerError> {
         connection.execute_batch(super::callbacks::TABLE)?;
         add_columns(connection, "objects", OBJECT_COLUMNS)?;
         connection.execute_batch(INDEXES)?;
+        connection.execute_batch(super::inherited::INDEX)?;
         connection.pragma_update(None, "user_version", VERSION)
     })()
     .map_err(sql)

@@ -1,5 +1,7 @@
 //! What the controller and the workers write.
 
+use std::sync::Arc;
+
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::load::StoredCondition;
@@ -9,6 +11,7 @@ use crate::failpoint::{Point, around};
 use crate::machine::facts::{ErrTail, Failure, Job, JobState, Known, Outcome, Submission, Witness};
 use crate::machine::ids::{Attempt, Index, JobId, ScheddName, Timestamp, Uid};
 use crate::machine::indices::Indices;
+use crate::machine::inherited::InheritedJob;
 use crate::machine::request::RequestKey;
 use crate::machine::transitions::Transition;
 
@@ -31,6 +34,8 @@ pub(crate) struct Save {
     /// The folder the jobs were submitted from (`tempDir`).
     pub(crate) sandbox: String,
     pub(crate) transitions: Vec<Transition>,
+    /// Jobs of the object that the Go operator submitted.
+    pub(crate) inherited: Arc<[InheritedJob]>,
     /// Jobs whose reported end HTCondor contradicts.
     pub(crate) refuted: Vec<JobId>,
     pub(crate) now: Timestamp,
@@ -132,7 +137,7 @@ impl Ledger {
         self.run(move |connection| {
             let sql = || LedgerError::sql("read outcomes");
             let mut statement = connection
-                .prepare_cached("select outcome in ('Failed', 'Killed') from htcjobs where uid = ?1 and idx = ?2 and outcome is not null")
+                .prepare_cached("select outcome in ('Failed', 'Killed', 'FailedBefore') from htcjobs where uid = ?1 and idx = ?2 and outcome is not null")
                 .map_err(sql())?;
             let mut failed = Vec::new();
             for (uid, indices) in jobs {
@@ -189,6 +194,9 @@ fn write(connection: &Connection, save: &Save) -> Result<(), LedgerError> {
         })
         .map_err(LedgerError::sql("write an object"))?;
     for (index, job) in &save.jobs {
+        if job.attempt == Attempt::INHERITED {
+            super::inherited::bind(connection, save, *index, job)?;
+        }
         if job.outcome().is_some() {
             super::callbacks::settle(connection, &save.uid, job.id)
                 .map_err(LedgerError::sql("settle what a job reported"))?;
@@ -204,7 +212,9 @@ fn code(job: &Job) -> i64 {
     let base = match job.outcome() {
         None => 1,
         Some(Outcome::Succeeded) => 4,
-        Some(Outcome::Failed(_) | Outcome::Killed(_) | Outcome::Removed | Outcome::Lost(_)) => 7,
+        Some(Outcome::Failed(_) | Outcome::Killed(_) | Outcome::FailedBefore | Outcome::Removed | Outcome::Lost(_)) => {
+            7
+        }
     };
     if job.fetched { base + 10 } else { base }
 }
@@ -215,6 +225,7 @@ fn write_job(connection: &Connection, save: &Save, index: Index, job: &Job) -> r
         Some(Outcome::Succeeded) => (Some("Succeeded"), Some(0), None),
         Some(Outcome::Failed(code)) => (Some("Failed"), Some(*code), None),
         Some(Outcome::Killed(signal)) => (Some("Killed"), None, Some(*signal)),
+        Some(Outcome::FailedBefore) => (Some("FailedBefore"), None, None),
         Some(Outcome::Removed) => (Some("Removed"), None, None),
         Some(Outcome::Lost(loss)) => (Some((*loss).into()), None, None),
     };
@@ -223,7 +234,9 @@ fn write_job(connection: &Connection, save: &Save, index: Index, job: &Job) -> r
         JobState::Running => (2, None),
         JobState::Held(hold) => (5, Some(hold)),
         JobState::Ended(Outcome::Removed | Outcome::Lost(_)) => (3, None),
-        JobState::Ended(Outcome::Succeeded | Outcome::Failed(_) | Outcome::Killed(_)) => (4, None),
+        JobState::Ended(Outcome::Succeeded | Outcome::Failed(_) | Outcome::Killed(_) | Outcome::FailedBefore) => {
+            (4, None)
+        }
     };
     connection
         .prepare_cached(
@@ -236,7 +249,7 @@ fn write_job(connection: &Connection, save: &Save, index: Index, job: &Job) -> r
                 jobStatus = excluded.jobStatus, exitCode = excluded.exitCode, exitSignal = excluded.exitSignal,
                 outcome = excluded.outcome, holdCode = excluded.holdCode, holdSubcode = excluded.holdSubcode,
                 holdReason = excluded.holdReason, gone = excluded.gone,
-                status = excluded.status % 10 + 10 * (excluded.status >= 10 or htcjobs.status >= 10)",
+                status = excluded.status % 10 + 10 * max(excluded.status / 10, htcjobs.status / 10)",
         )?
         .execute(params![
             save.name.name,

@@ -63,6 +63,7 @@ pub(super) fn save(known: Known, jobs: Vec<(Index, Job)>, transitions: Vec<Trans
         schedd: ScheddName::from("schedd@test"),
         sandbox: "/data/sandbox/x".to_owned(),
         transitions,
+        inherited: std::sync::Arc::default(),
         refuted: Vec::new(),
         now: Timestamp(100),
     }
@@ -91,7 +92,7 @@ pub(super) fn intent(attempt: u32, indices: &str) -> Intent {
     Intent { key: key(Kind::Submit, attempt), at: Timestamp(50), submission: Some(submission(attempt, indices)) }
 }
 
-fn original(path: &Path) {
+pub(super) fn original(path: &Path) {
     let file = Connection::open(path).unwrap();
     file.execute_batch(
         "create table htcjobs(htcjobName varchar, jobId char(10), status integer, tempDir varchar, uniqid integer);

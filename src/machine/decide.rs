@@ -3,6 +3,7 @@
 mod absorb;
 mod deadline;
 mod hints;
+mod inherit;
 mod live;
 mod terminate;
 
@@ -62,6 +63,7 @@ const EVERYDAY: &[Reason] = &[
     Reason::JobsPresent,
     Reason::Staging,
     Reason::Waiting,
+    Reason::Adopting,
 ];
 
 /// Failures that no HTCJob is to blame for: it goes on together with others. A fetch alone may fail in these words for what one
@@ -187,6 +189,7 @@ impl<'a> Run<'a> {
                 phase: Phase::Pending,
                 new: (facts.object.claim == super::facts::Claim::Ours || !rules.finalizer_first)
                     && facts.past == Past::Continuous
+                    && facts.object.inherited.is_none()
                     && !facts.object.published.shows_jobs(),
                 started: None,
                 completed: None,
@@ -304,7 +307,7 @@ impl<'a> Run<'a> {
         let is_one_of = |reasons: &[Reason]| told.is_some_and(|told| reasons.contains(&told));
         let progress = match reason {
             Reason::Asking => is_one_of(FAILED_TRIES) || is_one_of(WAITS_FOR_A_PERSON),
-            Reason::Submitting => is_one_of(FAILED_TRIES),
+            Reason::Submitting | Reason::SmallerSubmissions => is_one_of(FAILED_TRIES),
             // Some of the jobs after others: the schedd takes no more at a time.
             Reason::Staging | Reason::JobsPresent => {
                 is_one_of(&[Reason::SubmitRefused]) && !self.record.jobs.is_empty()
@@ -339,6 +342,7 @@ impl<'a> Run<'a> {
         let attempt = match kind {
             Kind::Submit => Attempt(self.highest().0.saturating_add(1)),
             Kind::AttachFinalizer
+            | Kind::Adopt
             | Kind::Remove
             | Kind::Hold
             | Kind::Release
@@ -501,6 +505,11 @@ impl<'a> Run<'a> {
                     ),
                 )
             }
+            Doubt::NotAdopted => {
+                self.look.more(Look::Every { history: None, soon: true });
+                (Reason::Adopting, "HTCondor is being asked about the jobs that the Go operator submitted".to_owned())
+            }
+            Doubt::Inherited(why) => (Reason::GoOperator, self.inherited_unclear(why)),
             Doubt::PublishedJobs => {
                 self.look.more(Look::Every { history, soon: false });
                 (Reason::Lost, "the status shows jobs that are neither in HTCondor's queue nor in its history; they are not submitted again; make a new HTCJob to run them anew".to_owned())

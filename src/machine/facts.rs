@@ -8,6 +8,7 @@ use strum::{Display, EnumString, IntoStaticStr};
 
 use super::ids::{Attempt, Birthdate, Index, JobId, SchedDate, ScheddName, Timestamp, Uid};
 use super::indices::Indices;
+use super::inherited::Inherited;
 use super::phase::Phase;
 use super::request::{Kind, RequestKey};
 use crate::api::{ConditionStatus, ConditionType, Reason};
@@ -54,6 +55,8 @@ pub struct Object {
     pub submit_again: bool,
     /// HTCondor may hold, remove or run a job again after its payload has ended.
     pub may_rerun: bool,
+    /// What the Go operator has left of it; none if that never had it.
+    pub inherited: Option<Inherited>,
 }
 
 /// Which ledger claimed an object, in the patch that attached the finalizer.
@@ -137,6 +140,14 @@ pub struct Record {
     pub reports: BTreeMap<JobId, Report>,
     /// What the first failed job whose output is here wrote last.
     pub err: Option<ErrTail>,
+}
+
+impl Record {
+    /// Whether jobs of the Go operator are adopted.
+    #[must_use]
+    pub fn has_inherited(&self) -> bool {
+        self.jobs.values().any(|job| job.attempt == Attempt::INHERITED)
+    }
 }
 
 /// What a job says of itself.
@@ -260,7 +271,7 @@ pub struct Reach {
 pub struct Job {
     /// Its id in HTCondor.
     pub id: JobId,
-    /// The attempt that submitted it.
+    /// The attempt that submitted it; [`Attempt::INHERITED`] if that was the Go operator.
     pub attempt: Attempt,
     /// Birthdate of the queue in which it was seen.
     pub birthdate: Birthdate,
@@ -365,6 +376,8 @@ pub enum Outcome {
     Failed(i32),
     /// Killed by this signal.
     Killed(i32),
+    /// Failed by the Go operator's database, which does not say with which exit code.
+    FailedBefore,
     /// Removed by somebody with HTCondor's own tools, or by a policy.
     Removed,
     /// HTCondor no longer knows it, and its history does not say how it ended.
@@ -376,7 +389,7 @@ impl Outcome {
     #[must_use]
     pub const fn left_output(&self) -> bool {
         match self {
-            Self::Succeeded | Self::Failed(_) | Self::Killed(_) => true,
+            Self::Succeeded | Self::Failed(_) | Self::Killed(_) | Self::FailedBefore => true,
             Self::Removed | Self::Lost(_) => false,
         }
     }
@@ -580,6 +593,8 @@ pub struct Ad {
     pub started: bool,
     /// `RemoveReason`
     pub remove_reason: String,
+    /// It carries this operator's attributes; a job of the Go operator does not before it is adopted.
+    pub marked: bool,
 }
 
 /// HTCondor's `JobStatus`.

@@ -86,6 +86,11 @@ number! {
     Timestamp(i64)
 }
 
+impl Attempt {
+    /// Of jobs that the Go operator submitted.
+    pub const INHERITED: Self = Self(0);
+}
+
 impl Timestamp {
     /// This moment plus `duration`, saturating.
     #[must_use]

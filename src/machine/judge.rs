@@ -13,6 +13,7 @@ use super::facts::{
 };
 use super::ids::{Attempt, Birthdate, Index, JobId, SchedDate, Timestamp, Uid};
 use super::indices::Indices;
+use super::inherited::all_recorded;
 use super::rules::{Rules, Settings};
 pub use verdict::Verdict;
 
@@ -113,6 +114,10 @@ pub enum Doubt {
     QueueLost,
     /// The status shows jobs: it is not a new object.
     PublishedJobs,
+    /// Jobs of the Go operator are not adopted yet.
+    NotAdopted,
+    /// Which jobs the Go operator submitted is not plain.
+    Inherited(String),
 }
 
 /// What one ad says of the acceptance of its job.
@@ -316,6 +321,7 @@ pub fn prove_gone(
     let attempts: Vec<&Submission> = record.attempts.iter().collect();
     let queue = asked_after_death(evidence, &attempts, settings, rules)?;
     past_settled(past, queue, rules)?;
+    all_recorded(object, record, rules)?;
     if !rules.prove_gone {
         return Ok(ProvenGone { uid: object.uid.clone(), asked_at: queue.asked_at });
     }
@@ -353,6 +359,7 @@ pub fn prove_never_accepted(
         record.attempts.iter().filter(|attempt| attempt.indices.iter().any(|index| indices.contains(index))).collect();
     let queue = asked_after_death(evidence, &attempts, settings, rules)?;
     past_settled(past, queue, rules)?;
+    all_recorded(object, record, rules)?;
     let left: Vec<JobId> = indices
         .iter()
         .flat_map(|index| sightings.of(index))
@@ -427,6 +434,7 @@ pub fn never_attempted(
     indices: &Indices,
     rules: &Rules,
 ) -> Result<NeverAttempted, Doubt> {
+    all_recorded(object, record, rules)?;
     let new = record.known.as_ref().is_some_and(|known| known.new);
     if rules.doubt_unknown_past && !(new && past == Past::Continuous) {
         return Err(Doubt::PastUnknown);
@@ -447,6 +455,7 @@ pub fn never_attempted(
 pub fn never_submitted(object: &Object, record: &Record, past: Past) -> Option<NeverSubmitted> {
     let new = record.known.as_ref().is_none_or(|known| known.new);
     let untouched = record.highest == Attempt(0)
+        && object.inherited.is_none()
         && record.jobs.is_empty()
         && object.published.attempt == 0
         && !object.published.shows_jobs();

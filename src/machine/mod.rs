@@ -5,6 +5,7 @@ pub mod decide;
 pub mod facts;
 pub mod ids;
 pub mod indices;
+pub mod inherited;
 pub mod judge;
 pub mod phase;
 pub mod request;

@@ -1,9 +1,12 @@
 //! Requests: the effects that `decide` can ask for, at most one at a time for each object.
 
+use std::sync::Arc;
+
 use strum::{Display, EnumIter, EnumString, IntoStaticStr};
 
 use super::ids::{Attempt, JobId, Uid};
 use super::indices::Indices;
+use super::inherited::InheritedJob;
 use super::judge::{NeverAttempted, NeverSubmitted, ProvenGone, ProvenNeverAccepted};
 
 /// What a request does.
@@ -13,6 +16,8 @@ pub enum Kind {
     AttachFinalizer,
     /// `condor_submit`
     Submit,
+    /// `condor_qedit` that makes jobs of the Go operator this operator's.
+    Adopt,
     /// `condor_rm`
     Remove,
     /// `condor_hold`
@@ -60,6 +65,8 @@ pub enum Work {
     AttachFinalizer,
     /// Submit these jobs.
     Submit(Indices, SubmitPermit),
+    /// Write this operator's attributes into the ads of these jobs of the Go operator.
+    Adopt(Arc<[InheritedJob]>),
     /// Remove jobs of this object.
     Remove(Scope),
     /// Hold the jobs that are idle or running.

@@ -114,6 +114,8 @@ pub struct Rules {
     pub htcondor_is_right: bool,
     /// HTCondor's answer refutes a report only if it was asked after that came.
     pub ask_after_report: bool,
+    /// An object that the Go operator had is taken for one that has jobs, unless they are all known.
+    pub inherited_is_presence: bool,
 }
 
 impl Rules {
@@ -141,6 +143,7 @@ impl Rules {
         only_htcondor_completes: true,
         htcondor_is_right: true,
         ask_after_report: true,
+        inherited_is_presence: true,
     };
 }
 

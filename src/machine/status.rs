@@ -41,7 +41,7 @@ impl Counts {
                 JobState::Running => counts.running += 1,
                 JobState::Held(_) => counts.held += 1,
                 JobState::Ended(Outcome::Succeeded) => counts.succeeded += 1,
-                JobState::Ended(Outcome::Failed(_) | Outcome::Killed(_)) => counts.failed += 1,
+                JobState::Ended(Outcome::Failed(_) | Outcome::Killed(_) | Outcome::FailedBefore) => counts.failed += 1,
                 JobState::Ended(Outcome::Removed) => {
                     counts.failed += 1;
                     counts.removed += 1;
@@ -83,7 +83,8 @@ pub fn ending(record: &Record, counts: &Counts) -> String {
 #[must_use]
 pub fn wrote_last(record: &Record) -> Option<String> {
     let err = record.err.as_ref()?;
-    let failed = |job: &&Job| matches!(job.outcome(), Some(Outcome::Failed(_) | Outcome::Killed(_)));
+    let failed =
+        |job: &&Job| matches!(job.outcome(), Some(Outcome::Failed(_) | Outcome::Killed(_) | Outcome::FailedBefore));
     record.jobs.get(&err.index).filter(failed)?;
     Some(format!("the err of job {} ends with: {}", err.index, err.text))
 }
@@ -96,6 +97,7 @@ fn failure(job: &Job) -> Option<String> {
             None => format!("exited with {code}"),
         }),
         Outcome::Killed(signal) => Some(format!("was killed by signal {signal}")),
+        Outcome::FailedBefore => Some("failed before the upgrade".to_owned()),
         Outcome::Removed => Some("was removed from HTCondor".to_owned()),
         Outcome::Lost(super::facts::Loss::Vanished) => {
             Some("is neither in HTCondor's queue nor in its history".to_owned())

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use crate::controller::Observed;
 use crate::machine::decide::Look;
 use crate::machine::facts::{Ad, Answer, Evidence, History, Queue, Reach, Unknown, Why};
+use crate::machine::inherited::InheritedJob;
 use crate::machine::{JobId, Timestamp};
 use crate::retry::Pauses;
 
@@ -38,6 +39,8 @@ pub(super) enum Urgency {
 pub(super) struct Entry {
     pub(super) object: ObjectRef<Observed>,
     pub(super) look: Look,
+    /// Its jobs of the Go operator that may be in HTCondor.
+    pub(super) inherited: Arc<[InheritedJob]>,
     evidence: Evidence,
     /// An answer of the queue that is younger than the one shown.
     kept_back: Option<Queue>,
@@ -84,6 +87,7 @@ impl Entry {
         Self {
             object,
             look: Look::Nothing,
+            inherited: Arc::default(),
             evidence: Evidence::none(),
             kept_back: None,
             asking: None,
@@ -267,6 +271,7 @@ mod tests {
             completed: false,
             started: false,
             remove_reason: String::new(),
+            marked: true,
         }
     }
 

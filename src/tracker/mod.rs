@@ -16,11 +16,12 @@ use kube::ResourceExt as _;
 use kube::runtime::reflector::{ObjectRef, Store};
 use tokio::time::Instant;
 
-use crate::condor::query::{Ads, HistoryAnswer, reach};
+use crate::condor::query::{Ads, HistoryAnswer, WantedInherited, merge, reach};
 use crate::condor::schedd::{Reading, Schedd};
 use crate::controller::Observed;
 use crate::machine::decide::Look;
 use crate::machine::facts::{Ad, Answer, Evidence, History, JobStatus, Queue, Reach, Unknown, Why};
+use crate::machine::inherited::InheritedJob;
 use crate::machine::{Birthdate, JobId, SchedDate, Timestamp, Uid};
 use crate::retry::Pauses;
 use crate::workers::Wake;
@@ -102,9 +103,9 @@ impl Tracker {
         let _ = self.store.set(store);
     }
 
-    /// Watches an object, or no longer.
-    pub fn watch(&self, uid: &Uid, object: &ObjectRef<Observed>, look: Look) {
-        self.watchlist.set(uid, object, look);
+    /// Watches an object, or no longer. `inherited`: its jobs of the Go operator that may be in HTCondor.
+    pub fn watch(&self, uid: &Uid, object: &ObjectRef<Observed>, look: Look, inherited: Arc<[InheritedJob]>) {
+        self.watchlist.set(uid, object, look, inherited);
     }
 
     /// What is known about an object's jobs.
@@ -218,11 +219,12 @@ impl Tracker {
                 store.get(object).is_some_and(|object| object.uid().as_deref() == Some(uid.as_str()))
             });
         }
-        let found = self.ask(self.schedd.queue()).await?;
+        let inherited = self.watchlist.inherited(&[]);
+        let found = self.ask(self.with_inherited(&inherited, self.schedd.queue())).await?;
         crate::metrics::looked();
         self.doubt_sudden_drop(before, &found)?;
         self.count_orphans(&found.ads);
-        self.publish(found, &[]).await;
+        self.publish(found, &[], &inherited).await;
         Ok(())
     }
 
@@ -238,9 +240,25 @@ impl Tracker {
 
     /// Asks about the jobs of these objects: what is found is all that there is of them.
     async fn look_at(&self, uids: &[Uid]) -> Result<(), Unknown> {
-        let found = self.ask(self.schedd.queue_of(uids)).await?;
-        self.publish(found, uids).await;
+        let inherited = self.watchlist.inherited(uids);
+        let found = self.ask(self.with_inherited(&inherited, self.schedd.queue_of(uids))).await?;
+        self.publish(found, uids, &inherited).await;
         Ok(())
+    }
+
+    /// Asks about jobs of the Go operator, too, as long as there are any.
+    async fn with_inherited(
+        &self,
+        wanted: &WantedInherited,
+        question: impl Future<Output = Result<Ads, Unknown>>,
+    ) -> Result<Ads, Unknown> {
+        if wanted.is_empty() {
+            return question.await;
+        }
+        let inherited = self.schedd.queue_of_inherited(wanted).await?;
+        let mut ads = question.await?;
+        merge(&mut ads, inherited);
+        Ok(ads)
     }
 
     /// Puts one question, and reads the birthdate before and after it.
@@ -310,7 +328,11 @@ impl Tracker {
     async fn ask_history(&self, wanted: &HashMap<Uid, Reach>) -> Result<FoundInHistory, Unknown> {
         let uids: Vec<Uid> = wanted.keys().cloned().collect();
         let witnesses: BTreeSet<String> = wanted.values().flat_map(|reach| reach.witnesses.iter().cloned()).collect();
-        let answer = self.schedd.history(&uids, &witnesses).await?;
+        let mut answer = self.schedd.history(&uids, &witnesses).await?;
+        let inherited = self.watchlist.inherited(&uids);
+        if !inherited.is_empty() {
+            merge(&mut answer.ads, self.schedd.history_of_inherited(&inherited).await?);
+        }
         let reached = match wanted.values().filter_map(|reach| reach.date).min() {
             Some(date) => self.schedd.history_reaches(date).await?.then_some(date),
             None => None,
@@ -319,9 +341,11 @@ impl Tracker {
     }
 
     /// Shows what was found to these objects, or to all if none is named.
-    async fn publish(&self, found: Found, uids: &[Uid]) {
+    ///
+    /// Whoever has jobs of the Go operator hears only an answer that was asked for them, too: to any other they are not there.
+    async fn publish(&self, found: Found, uids: &[Uid], inherited: &WantedInherited) {
         let Found { asked_at, birthdate, steady_since, mut ads } = found;
-        let woken = self.watchlist.answer(uids, |uid| {
+        let woken = self.watchlist.answer(uids, inherited, |uid| {
             let ads: Arc<[Ad]> = ads.remove(uid).unwrap_or_default().into();
             Queue { asked_at, birthdate, steady_since, ads }
         });

@@ -1,7 +1,7 @@
 //! Who is watched, and what is known about each.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use kube::runtime::reflector::ObjectRef;
 use tokio::sync::Notify;
@@ -10,9 +10,11 @@ use tokio::time::Instant;
 
 use super::Asker;
 use super::entry::{Entry, Urgency};
+use crate::condor::query::WantedInherited;
 use crate::controller::Observed;
 use crate::machine::decide::Look;
 use crate::machine::facts::{Answer, Evidence, History, Queue, Reach, Unknown};
+use crate::machine::inherited::InheritedJob;
 use crate::machine::{Timestamp, Uid};
 use crate::retry::Pauses;
 
@@ -49,12 +51,14 @@ impl Watchlist {
         self.wanted.notified()
     }
 
-    pub(super) fn set(&self, uid: &Uid, object: &ObjectRef<Observed>, look: Look) {
+    pub(super) fn set(&self, uid: &Uid, object: &ObjectRef<Observed>, look: Look, inherited: Arc<[InheritedJob]>) {
         let news = self.with(|entries| {
             if look == Look::Nothing {
                 return entries.remove(uid).is_some();
             }
-            entries.entry(uid.clone()).or_insert_with(|| Entry::new(object.clone())).set(look)
+            let entry = entries.entry(uid.clone()).or_insert_with(|| Entry::new(object.clone()));
+            entry.inherited = inherited;
+            entry.set(look)
         });
         if news {
             self.changed.notify_one();
@@ -70,6 +74,20 @@ impl Watchlist {
 
     pub(super) fn evidence(&self, uid: &Uid) -> Evidence {
         self.with(|entries| entries.get(uid).map_or_else(Evidence::none, |entry| entry.evidence().clone()))
+    }
+
+    /// The jobs of the Go operator of these objects, or of all if none is named.
+    pub(super) fn inherited(&self, uids: &[Uid]) -> WantedInherited {
+        let its = |(uid, entry): (&Uid, &Entry)| {
+            (!entry.inherited.is_empty()).then(|| (uid.clone(), Arc::clone(&entry.inherited)))
+        };
+        self.with(|entries| {
+            if uids.is_empty() {
+                entries.iter().filter_map(its).collect()
+            } else {
+                uids.iter().filter_map(|uid| its(entries.get_key_value(uid)?)).collect()
+            }
+        })
     }
 
     /// Those that are to be asked about by themselves, and how soon. They are few, and have few jobs: [`Self::urgency_of_all`]
@@ -140,8 +158,14 @@ impl Watchlist {
     }
 
     /// Takes in an answer about these objects, or about all if none is named; gives back the objects to wake.
-    pub(super) fn answer(&self, uids: &[Uid], mut part: impl FnMut(&Uid) -> Queue) -> Vec<ObjectRef<Observed>> {
-        let woken = self.with_each(uids, |uid, entry| entry.answered(part(uid)));
+    pub(super) fn answer(
+        &self,
+        uids: &[Uid],
+        inherited: &WantedInherited,
+        mut part: impl FnMut(&Uid) -> Queue,
+    ) -> Vec<ObjectRef<Observed>> {
+        let asked_for = |uid: &Uid, entry: &Entry| entry.inherited.is_empty() || inherited.contains_key(uid);
+        let woken = self.with_each(uids, |uid, entry| asked_for(uid, entry) && entry.answered(part(uid)));
         self.wanted.notify_one();
         woken
     }

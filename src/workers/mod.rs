@@ -150,7 +150,7 @@ impl Workers {
             Kind::Hold | Kind::Release => self.hold.of(&job),
             Kind::Fetch if job.request.alone => self.fetch_again(&job.request.key.uid),
             Kind::Fetch => self.fetch.of(&job),
-            Kind::Tidy => self.tidy.of(&job),
+            Kind::Tidy | Kind::Adopt => self.tidy.of(&job),
             // The controller carries these out itself.
             Kind::AttachFinalizer | Kind::ReleaseFinalizer | Kind::DeleteObject => return false,
         };

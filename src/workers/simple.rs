@@ -1,6 +1,7 @@
 //! Removal, hold and release, fetching and tidying: one call of one tool for the whole batch.
 
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::batch::Batch;
@@ -80,6 +81,27 @@ fn try_folders(planner: &Planner, name: &ObjectName, uid: &Uid, indices: &Indice
     Ok(())
 }
 
+/// The output folder of the first object.
+fn output(batch: &Batch) -> String {
+    let folder = batch.jobs.first().map(|job| batch.shared.planner.output(&job.name, &job.request.key.uid));
+    folder.map(|folder| folder.display().to_string()).unwrap_or_default()
+}
+
+/// What a job wrote to its `out` or `err`, if that is here. Jobs of the Go operator have its cluster and proc in the name.
+fn written(folder: &Path, what: &str, index: Index) -> Option<PathBuf> {
+    let own = folder.join(what);
+    if own.exists() {
+        return Some(own);
+    }
+    let inherited = |name: &str| {
+        let cluster =
+            name.strip_prefix(what).and_then(|rest| rest.strip_prefix('.')?.strip_suffix(&format!(".{index}")));
+        cluster.is_some_and(|cluster| cluster.parse::<u64>().is_ok())
+    };
+    let mut entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.find(|entry| inherited(&entry.file_name().to_string_lossy())).map(|entry| entry.path())
+}
+
 fn to_fetch(job: &Job) -> Indices {
     match &job.request.work {
         Work::Fetch(indices) => indices.clone(),
@@ -108,7 +130,8 @@ async fn there(batch: &Batch) -> HashMap<Uid, Indices> {
         asked
             .into_iter()
             .map(|(name, uid, asked)| {
-                let is_there = |index: &Index| planner.job_output(&name, &uid, *index).join("out").exists();
+                let is_there =
+                    |index: &Index| written(&planner.job_output(&name, &uid, *index), "out", *index).is_some();
                 let there = asked.iter().filter(is_there).collect();
                 (uid, there)
             })
@@ -148,6 +171,7 @@ impl Simple {
             Some((Work::Release, _)) => schedd.release(&uids).await,
             Some((Work::Fetch(_), _)) => schedd.fetch(&listed(batch), transfer_limit(batch)).await,
             Some((Work::Tidy(_), _)) => schedd.tidy(&listed(batch)).await,
+            Some((Work::Adopt(jobs), uid)) => schedd.adopt(uid, jobs, &output(batch)).await,
             Some((Work::Submit(..) | Work::AttachFinalizer | Work::ReleaseFinalizer(_) | Work::DeleteObject, _))
             | None => Ok(()),
         };
@@ -217,7 +241,7 @@ async fn err_tails(batch: &Batch, results: &[RequestResult]) -> Vec<(Uid, ErrTai
         let tail = |(uid, indices): (Uid, Vec<Index>)| {
             let name = names.get(&uid)?;
             indices.into_iter().find_map(|index| {
-                let text = err_tail(&planner.job_output(name, &uid, index).join("err"))?;
+                let text = err_tail(&written(&planner.job_output(name, &uid, index), "err", index)?)?;
                 Some((uid.clone(), ErrTail { index, text }))
             })
         };

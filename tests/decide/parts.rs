@@ -126,6 +126,7 @@ pub fn make_ad(id: JobId, attempt: u32, index: u32, shape: Shape) -> Ad {
         completed: false,
         started: false,
         remove_reason: String::new(),
+        marked: true,
     };
     let hold = |code, subcode| Hold { code, subcode, reason: "because".to_owned() };
     let late = Ad { staged_in: Some(date(-4)), ..base.clone() };

@@ -142,6 +142,7 @@ fn check_work(facts: &Facts, decision: &Decision, key: &RequestKey, work: &Work)
         Work::Release => Kind::Release,
         Work::Fetch(_) => Kind::Fetch,
         Work::Tidy(_) => Kind::Tidy,
+        Work::Adopt(_) => Kind::Adopt,
         Work::ReleaseFinalizer(_) => Kind::ReleaseFinalizer,
         Work::DeleteObject => Kind::DeleteObject,
     };
@@ -202,6 +203,7 @@ fn check_work(facts: &Facts, decision: &Decision, key: &RequestKey, work: &Work)
             prop_assert!(!facts.object.deleting && !indices.is_empty());
             prop_assert!(indices.iter().all(|index| jobs[&index].fetched && !jobs[&index].gone));
         }
+        Work::Adopt(_) => prop_assert!(facts.object.inherited.is_some()),
         Work::DeleteObject => {
             let after = decision.after.as_ref().unwrap();
             let ttl = facts.object.spec.as_ref().unwrap().ttl.unwrap();
@@ -258,7 +260,7 @@ fn check_hints(facts: &Facts, decision: &Decision) -> Result<(), TestCaseError> 
 }
 
 /// With the same evidence at the same time there is nothing more to say or to change.
-fn check_fixpoint(facts: &Facts, decision: &Decision) -> Result<(), TestCaseError> {
+pub fn check_fixpoint(facts: &Facts, decision: &Decision) -> Result<(), TestCaseError> {
     let Some(after) = &decision.after else { return Ok(()) };
     let again = Facts { record: stored(facts, decision, after), ..facts.clone() };
     let second = decide(&again, at(0), &settings(), &Rules::ALL);
@@ -276,9 +278,15 @@ fn cases() -> u32 {
 }
 
 fn run(test: impl Fn(&Facts, &Decision) -> Result<(), TestCaseError>) {
+    run_with(|_| {}, test);
+}
+
+/// Over all facts, changed in this way.
+pub fn run_with(change: impl Fn(&mut Facts), test: impl Fn(&Facts, &Decision) -> Result<(), TestCaseError>) {
     let config = Config { cases: cases(), failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
     let result = TestRunner::new(config).run(&seed(), |seed| {
-        let facts = seed.facts();
+        let mut facts = seed.facts();
+        change(&mut facts);
         let decision = decide(&facts, at(0), &settings(), &Rules::ALL);
         test(&facts, &decision).map_err(|error| TestCaseError::fail(format!("{error}\n{facts:#?}\n{decision:#?}")))
     });
@@ -317,6 +325,7 @@ fn every_decision_keeps_the_rules() {
                 Work::Release => "release jobs".to_owned(),
                 Work::Fetch(_) => "fetch".to_owned(),
                 Work::Tidy(_) => "tidy".to_owned(),
+                Work::Adopt(_) => "adopt".to_owned(),
                 Work::DeleteObject => "delete".to_owned(),
             },
         };

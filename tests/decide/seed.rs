@@ -187,6 +187,7 @@ impl Seed {
             abandon,
             submit_again,
             may_rerun: self.reports.1,
+            inherited: None,
         }
     }
 

@@ -71,6 +71,7 @@ pub fn ad(index: u32, job: &str) -> Ad {
         completed: false,
         started: false,
         remove_reason: String::new(),
+        marked: true,
     }
 }
 
@@ -165,6 +166,7 @@ pub fn fresh(jobs: u32) -> Facts {
             abandon: false,
             submit_again: false,
             may_rerun: false,
+            inherited: None,
         },
         record: Record::default(),
         past: Past::Continuous,

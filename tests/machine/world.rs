@@ -213,6 +213,7 @@ impl World {
                 }
                 self.submit(attempt, indices);
             }
+            Work::Adopt(_) => self.queue.iter_mut().for_each(|ad| ad.marked = true),
             Work::Remove(scope) => self.remove(scope),
             Work::Hold => {
                 for ad in &mut self.queue {
@@ -274,6 +275,7 @@ impl World {
                 completed: false,
                 started: false,
                 remove_reason: String::new(),
+                marked: true,
             });
         }
         let all_refused = indices.iter().all(|index| fate(index) == Fate::Refused);

@@ -170,6 +170,7 @@ impl World {
                 completed: false,
                 started: false,
                 remove_reason: String::new(),
+                marked: true,
             };
             let limit = if submitter.overdue { Timestamp(0) } else { submitter.limit };
             self.schedd.queue.push(CondorJob { object, ad, limit, files, overdue: submitter.overdue });

@@ -163,6 +163,7 @@ impl Model {
             abandon: false,
             submit_again: false,
             may_rerun: self.scene.retries,
+            inherited: None,
         };
         Facts { object, record, past, in_flight, evidence }
     }
@@ -314,7 +315,7 @@ pub fn lane(request: &Request) -> Lane {
         Kind::Submit => Lane::Submit,
         Kind::Hold | Kind::Release => Lane::Hold,
         Kind::Fetch => Lane::Fetch,
-        Kind::Tidy => Lane::Tidy,
+        Kind::Tidy | Kind::Adopt => Lane::Tidy,
         Kind::Remove | Kind::AttachFinalizer | Kind::ReleaseFinalizer | Kind::DeleteObject => Lane::Remove,
     }
 }
@@ -333,6 +334,7 @@ pub fn asked(request: &Request) -> String {
         Work::Release => format!("release the jobs of {object}"),
         Work::Fetch(indices) => format!("fetch the output of jobs {indices} of {object}"),
         Work::Tidy(indices) => format!("let jobs {indices} of {object} leave the queue"),
+        Work::Adopt(_) => format!("adopt the jobs of {object} that the Go operator submitted"),
         Work::AttachFinalizer => format!("attach the finalizer of {object}"),
         Work::ReleaseFinalizer(_) => format!("release the finalizer of {object}"),
         Work::DeleteObject => format!("delete {object}"),

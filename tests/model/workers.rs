@@ -299,7 +299,12 @@ impl Model {
             Work::Tidy(indices) => world.schedd.leave_all(|job| {
                 job.object == owner && job.ad.status == JobStatus::Completed && indices.contains(job.ad.index)
             }),
-            Work::Submit(..) | Work::AttachFinalizer | Work::ReleaseFinalizer(_) | Work::DeleteObject => {}
+            // No Go operator was here before.
+            Work::Adopt(_)
+            | Work::Submit(..)
+            | Work::AttachFinalizer
+            | Work::ReleaseFinalizer(_)
+            | Work::DeleteObject => {}
         }
     }
 

@@ -23,6 +23,7 @@ impl Run<'_> {
         for index in recorded {
             self.update(index, queue, sightings.of(index));
         }
+        self.inherit(queue, sightings);
         self.record_accepted(queue, sightings);
     }
 
@@ -43,7 +44,9 @@ impl Run<'_> {
                 updated.started |= sighting.ad.started;
                 let state = state_of(sighting.ad);
                 let over = sighting.place == Place::History;
-                if job.outcome().is_none() || (state_is_open(&state) && self.known.phase < Phase::Completed && !over) {
+                let reopened =
+                    state_is_open(&state) && self.known.phase < Phase::Completed && !over && !Self::told_before(job);
+                if job.outcome().is_none() || reopened {
                     self.ran_again += usize::from(job.outcome().is_some());
                     updated.state = state;
                 }
@@ -114,10 +117,14 @@ impl Run<'_> {
 
     /// Moves through the phases as far as the record goes.
     pub(super) fn advance(&mut self) {
-        let asked_for = self.facts.object.spec.as_ref().map_or(usize::MAX, |spec| spec.queue as usize);
+        let asked_for = self.asked_for();
         if self.known.phase == Phase::Pending && !self.record.jobs.is_empty() {
             self.known.started = Some(self.now);
-            let detail = format!("HTCondor accepted {}: {}", jobs(self.record.jobs.len()), self.ids());
+            let detail = if self.record.has_inherited() {
+                format!("HTCondor had accepted {} of the Go operator: {}", jobs(self.record.jobs.len()), self.ids())
+            } else {
+                format!("HTCondor accepted {}: {}", jobs(self.record.jobs.len()), self.ids())
+            };
             self.go(Trigger::Accepted, Phase::Submitted, detail, false);
         } else if self.new_jobs > 0
             && self.record.jobs.len() >= asked_for
@@ -140,7 +147,7 @@ impl Run<'_> {
     /// Completes the object once every job has an outcome.
     pub(super) fn complete(&mut self) {
         let counts = Counts::of(&self.record);
-        let asked_for = self.facts.object.spec.as_ref().map_or(usize::MAX, |spec| spec.queue as usize);
+        let asked_for = self.asked_for();
         let in_htcondor = matches!(self.known.phase, Phase::Submitted | Phase::Running);
         // What jobs report of themselves counts, but only HTCondor's word completes.
         let ended = self.record.jobs.values().all(|job| job.outcome().is_some());
@@ -165,7 +172,7 @@ fn state_is_open(state: &JobState) -> bool {
 }
 
 /// `JobStatus` first: hold codes may be left over from before (`HoldReasonCode` 16 stays for a while after spooling).
-fn state_of(ad: &Ad) -> JobState {
+pub(super) fn state_of(ad: &Ad) -> JobState {
     if let Some(outcome) = judge::outcome(ad) {
         return JobState::Ended(outcome);
     }

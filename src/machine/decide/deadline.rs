@@ -55,7 +55,7 @@ impl Run<'_> {
         }
         let recorded: Indices = self.record.jobs.keys().copied().collect();
         let missing = Indices::first(spec.queue).without(&recorded);
-        if !missing.is_empty() {
+        if !missing.is_empty() && !self.record.has_inherited() {
             self.give_up(&missing, sightings);
         }
         if self.known.phase != Phase::Completed {

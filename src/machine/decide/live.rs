@@ -6,8 +6,9 @@ use super::{Look, Run};
 use crate::api::{ConditionStatus, ConditionType, Reason};
 use crate::machine::decide::Action;
 use crate::machine::facts::{Answer, Claim, Hold, Job, JobState, JobStatus, LastRequest, Past, Spec};
-use crate::machine::ids::{Index, JobId, Timestamp};
+use crate::machine::ids::{Attempt, Index, JobId, Timestamp};
 use crate::machine::indices::Indices;
+use crate::machine::inherited::all_recorded;
 use crate::machine::judge::{self, Acceptance, Doubt, Place, Sightings};
 use crate::machine::phase::Phase;
 use crate::machine::request::{Kind, Scope, SubmitPermit, Work};
@@ -22,13 +23,21 @@ impl Run<'_> {
             self.ask(Kind::AttachFinalizer, Work::AttachFinalizer);
             return;
         }
+        let adopting = self.adopt(ConditionType::Submitted);
         match &self.facts.object.spec {
-            Ok(spec) => self.pursue(spec, sightings),
+            Ok(spec) => self.pursue(spec, sightings, adopting),
+            // What the Go operator has submitted needs no spec that could be submitted.
+            Err(_) if self.record.has_inherited() => self.say_accepted(adopting),
+            Err(_) if self.facts.object.inherited.is_some() && self.record.highest == Attempt::INHERITED => {
+                self.say_inherited();
+            }
             // Jobs from when the spec could still be understood are followed all the same.
             Err(message) => self.say(ConditionType::Submitted, False, Reason::InvalidSpec, message),
         }
         self.say_held();
-        self.output();
+        if !adopting {
+            self.output();
+        }
         if self.record.jobs.values().any(|job| !job.gone) {
             self.look.more(Look::Changes);
             self.say_tracked();
@@ -40,7 +49,7 @@ impl Run<'_> {
     }
 
     /// What the spec asks for.
-    fn pursue(&mut self, spec: &Spec, sightings: &Sightings<'_>) {
+    fn pursue(&mut self, spec: &Spec, sightings: &Sightings<'_>, adopting: bool) {
         self.claim_anew();
         self.expire(spec);
         if self.known.expired.is_some() {
@@ -53,14 +62,21 @@ impl Run<'_> {
         let asked_for = Indices::first(spec.queue);
         let recorded: Indices = self.record.jobs.keys().copied().collect();
         let missing = asked_for.without(&recorded);
-        if missing.is_empty() {
-            let message = format!("HTCondor has accepted {}", jobs(self.record.jobs.len()));
-            self.say(ConditionType::Submitted, True, Reason::Accepted, &message);
+        if missing.is_empty() || self.record.has_inherited() {
+            self.say_accepted(adopting);
         } else if spec.suspend && self.record.attempts.is_empty() {
             self.say(ConditionType::Submitted, False, Reason::Suspended, "spec.suspend is true: nothing is submitted");
         } else {
             self.submit(spec, &missing, sightings);
         }
+    }
+
+    fn say_accepted(&mut self, adopting: bool) {
+        if adopting {
+            return;
+        }
+        let message = format!("HTCondor has accepted {}", jobs(self.record.jobs.len()));
+        self.say(ConditionType::Submitted, True, Reason::Accepted, &message);
     }
 
     /// An object that another ledger has claimed, once its jobs are known: with the claim its past counts as known, so the
@@ -178,6 +194,11 @@ impl Run<'_> {
             return;
         }
         let facts = self.facts;
+        if let Err(doubt @ Doubt::Inherited(_)) = all_recorded(&facts.object, &self.record, self.rules) {
+            let (reason, message) = self.dispel(&doubt, self.now);
+            self.say(ConditionType::Submitted, False, reason, &message);
+            return;
+        }
         let fresh = missing.without(&self.record.attempted);
         let again = |indices: &Indices| {
             judge::prove_never_accepted(

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Action, Look, Run};
 use crate::api::{ConditionStatus, ConditionType, Reason};
-use crate::machine::facts::{Answer, JobStatus};
+use crate::machine::facts::{Answer, JobStatus, LastRequest};
 use crate::machine::ids::{JobId, Timestamp, id_ranges};
 use crate::machine::judge::{self, Doubt, ProvenGone};
 use crate::machine::phase::Phase;
@@ -61,7 +61,15 @@ impl Run<'_> {
             self.say(ConditionType::JobsRemoved, False, reason, &message);
             return;
         }
-        self.remove_then_prove(began.max(dead.unwrap_or(began)));
+        if self.facts.object.inherited.is_some() {
+            // They are removed like all others, once they are known as this operator's.
+            self.look.more(Look::Every { history: None, soon: false });
+            if self.adopt(ConditionType::JobsRemoved) {
+                return;
+            }
+        }
+        let adopted = self.record.requests.get(&Kind::Adopt).map_or(began, LastRequest::latest);
+        self.remove_then_prove(began.max(adopted).max(dead.unwrap_or(began)));
     }
 
     /// The jobs that are recorded or were seen in the last answer, and are not known to be gone.

@@ -1,0 +1,133 @@
+//! The Go operator's rows: read by name, and bound to the object whose jobs they are. What the Go operator wrote stays as it
+//! is, but for `status`.
+
+use rusqlite::{Connection, params};
+
+use super::{Ledger, LedgerError, Save};
+use crate::machine::facts::Job;
+use crate::machine::inherited::OldRow;
+use crate::machine::{Attempt, Index, Uid};
+
+/// By the Go operator's only key; its rows have no uid until they are bound.
+pub(super) const INDEX: &str = "create index if not exists htcjobs_name on htcjobs(htcjobName) where uid is null";
+
+impl Ledger {
+    /// The Go operator's rows of this name that are bound to no object or to this one.
+    pub async fn inherited(&self, name: &str, uid: &Uid) -> Result<Vec<OldRow>, LedgerError> {
+        let (name, uid) = (name.to_owned(), uid.clone());
+        self.run(move |connection| {
+            let sql = || LedgerError::sql("read the Go operator's rows");
+            let mut statement = connection
+                .prepare_cached(
+                    "select jobId, status, tempDir, uniqid from htcjobs where uid is null and htcjobName = ?1
+                     union all select jobId, status, tempDir, uniqid from htcjobs where uid = ?2 and attempt = ?3",
+                )
+                .map_err(sql())?;
+            // What another hand left there, such as a null, is no reason to stop.
+            let rows = statement
+                .query_map(params![name, uid.as_str(), Attempt::INHERITED.0], |row| {
+                    Ok(OldRow {
+                        id: row.get::<_, String>(0).unwrap_or_default(),
+                        status: row.get(1).unwrap_or_default(),
+                        folder: row.get::<_, String>(2).unwrap_or_default(),
+                        uniqid: row.get(3).ok(),
+                    })
+                })
+                .map_err(sql())?;
+            rows.collect::<Result<_, _>>().map_err(sql())
+        })
+        .await
+    }
+}
+
+/// Binds the Go operator's row of a job to its object, unless that is done.
+pub(super) fn bind(connection: &Connection, save: &Save, index: Index, job: &Job) -> Result<(), LedgerError> {
+    let Some(inherited) = save.inherited.iter().find(|inherited| inherited.id == job.id) else { return Ok(()) };
+    connection
+        .prepare_cached(
+            "update htcjobs set uid = ?1, idx = ?2, namespace = ?3, attempt = ?4 where rowid =
+                (select rowid from htcjobs where uid is null and htcjobName = ?5 and trim(jobId) = ?6 and tempDir = ?7)
+             and not exists (select 1 from htcjobs where uid = ?1 and idx = ?2)",
+        )
+        .and_then(|mut statement| {
+            statement.execute(params![
+                save.uid.as_str(),
+                index.0,
+                save.name.namespace,
+                job.attempt.0,
+                save.name.name,
+                job.id.to_string(),
+                &*inherited.folder,
+            ])
+        })
+        .map(drop)
+        .map_err(LedgerError::sql("bind a row of the Go operator"))
+}
+
+/// Lets the rows go that the Go operator wrote: they stay.
+pub(super) fn unbind(connection: &Connection, uid: &Uid) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached("update htcjobs set uid = null, idx = null where uid = ?1 and attempt = ?2")?
+        .execute(params![uid.as_str(), Attempt::INHERITED.0])
+        .map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::tests::{job, known, original, save, uid};
+    use super::*;
+    use crate::api::Phase;
+    use crate::machine::facts::{JobState, Known, Outcome};
+    use crate::machine::inherited::{Inherited, inherited};
+    use crate::machine::{ClusterId, JobId, Timestamp};
+
+    const OLD: &str = "select htcjobName, jobId, tempDir, uniqid, status from htcjobs order by rowid";
+
+    type OldColumns = (String, String, String, i64, i64);
+
+    fn rows(path: &Path) -> Vec<OldColumns> {
+        let file = Connection::open(path).unwrap();
+        let mut statement = file.prepare(OLD).unwrap();
+        let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?));
+        statement.query_map([], row).unwrap().collect::<Result<_, _>>().unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_row_is_bound_to_its_object_and_outlives_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("htcjobs.db");
+        original(&path);
+        // The same name and id once more, from another queue.
+        let file = Connection::open(&path).unwrap();
+        file.execute_batch("insert into htcjobs values ('zero', '884426.0', 1, '/tmp/c', 8)").unwrap();
+        drop(file);
+        let before = rows(&path);
+        let ledger = Ledger::open(&path).unwrap();
+        let found = ledger.inherited("zero", &uid()).await.unwrap();
+        assert_eq!(found.len(), 2);
+        let ids = ["884426.0".to_owned()];
+        let Inherited::Jobs(jobs) = inherited(&ids, found[0].uniqid, &found) else { panic!("unclear") };
+        let id = JobId { cluster: ClusterId(884_426), proc: 0 };
+        let ended = JobState::Ended(Outcome::Succeeded);
+        let mine = Job { id, attempt: Attempt::INHERITED, fetched: true, ..job(0, ended) };
+        let adopt = || {
+            let inherited = std::sync::Arc::clone(&jobs);
+            Save { inherited, ..save(known(Phase::Completed), vec![(Index(0), mine.clone())], Vec::new()) }
+        };
+        for _ in 0..2 {
+            ledger.save(adopt()).await.unwrap();
+            let record = ledger.load(&uid()).await.unwrap();
+            assert_eq!(record.jobs.into_iter().collect::<Vec<_>>(), [(Index(0), mine.clone())]);
+        }
+        assert_eq!(ledger.inherited("zero", &uid()).await.unwrap().len(), 2, "it finds its own again");
+        assert_eq!(ledger.inherited("zero", &Uid::from("another")).await.unwrap().len(), 1, "nobody else does");
+        let released = Known { released: true, ..known(Phase::Terminating) };
+        ledger.save(Save { now: Timestamp(500), ..save(released, Vec::new(), Vec::new()) }).await.unwrap();
+        assert!(ledger.forget(uid(), Timestamp(500)).await.unwrap());
+        assert!(ledger.load(&uid()).await.unwrap().jobs.is_empty());
+        ledger.close().await;
+        assert_eq!(rows(&path), before, "not even the code has changed: 24 stays 24");
+    }
+}
