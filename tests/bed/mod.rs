@@ -25,7 +25,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
-use testbed::{Account, Assets, Client, Kube, Owned, Pool, PoolOptions, Proxy, Scratch, Spec, Version, wait_for};
+use testbed::{
+    Account, Assets, Client, Kube, KubeOptions, Owned, Pool, PoolOptions, Proxy, Scratch, Spec, Version, wait_for,
+};
 
 pub use namespace::*;
 
@@ -77,10 +79,15 @@ pub struct Bed {
 impl Bed {
     /// Servers without the operator; `arguments` are added to its command line when it is started.
     pub fn new(version: Version, options: &PoolOptions, arguments: &[&str]) -> Self {
+        Self::with_kube(version, &KubeOptions::default(), options, arguments)
+    }
+
+    /// The same, with an API server that is different.
+    pub fn with_kube(version: Version, kube: &KubeOptions, options: &PoolOptions, arguments: &[&str]) -> Self {
         let assets = Assets::locate().unwrap();
         // Both start at the same time: a test bed is ready in about 3 s.
         let (kube, pool) = std::thread::scope(|scope| {
-            let kube = scope.spawn(|| Kube::start(&assets).unwrap());
+            let kube = scope.spawn(|| Kube::start_with(&assets, kube).unwrap());
             let pool = Pool::start(&assets, version, options).unwrap();
             (kube.join().unwrap(), pool)
         });
@@ -184,6 +191,11 @@ impl Bed {
             "users": [{ "name": "nobody", "user": {} }],
         });
         Account::unprivileged().write(&self.kubeconfig, config.to_string(), 0o600).unwrap();
+    }
+
+    /// From its next start on the operator shows the API server this token and nothing else.
+    pub fn log_in(&self, token: &str) {
+        Account::unprivileged().write(&self.kubeconfig, kubeconfig_with(&self.kube, token), 0o600).unwrap();
     }
 
     /// From its next start on the operator's data folder is a small volume of its own, mounted with these options.
@@ -331,6 +343,14 @@ impl Bed {
         })
         .unwrap();
     }
+}
+
+/// A kubeconfig for who shows this token.
+pub fn kubeconfig_with(kube: &Kube, token: &str) -> String {
+    let own = std::fs::read_to_string(kube.kubeconfig()).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&own).unwrap();
+    config["users"][0]["user"] = serde_json::json!({ "token": token });
+    config.to_string()
 }
 
 /// Files and folders below `folder` whose names are `wanted`.

@@ -20,6 +20,7 @@ xz-utils xz
 curl curl
 ca-certificates /etc/ssl/certs/ca-certificates.crt
 shellcheck shellcheck
+bubblewrap bwrap
 busybox busybox
 dash dash
 bash bash

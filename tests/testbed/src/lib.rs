@@ -22,10 +22,14 @@ mod assets;
 pub mod cache;
 mod certs;
 mod client;
+mod cluster;
 mod demo;
 mod error;
 mod kube;
 mod kubernetes;
+mod node_recipe;
+mod oci;
+mod operator_image;
 mod owned;
 mod packages;
 mod pool;
@@ -42,9 +46,11 @@ mod wait;
 pub use account::Account;
 pub use assets::Assets;
 pub use client::Client;
+pub use cluster::{cluster, cluster_inside};
 pub use demo::demo;
 pub use error::{Error, Result};
-pub use kube::Kube;
+pub use kube::{Kube, KubeOptions};
+pub use operator_image::IMAGE_ACCOUNT;
 pub use owned::{Owned, Spec};
 pub use pool::{Pool, PoolOptions, Version};
 pub use ports::Port;
@@ -52,3 +58,8 @@ pub use proxy::{Fault, Proxy, Rule, Seen};
 pub use registry::Registry;
 pub use scratch::Scratch;
 pub use wait::{Look, wait_for};
+
+/// Makes what a cluster with a node needs and is not in the cache yet. With `refresh` what is Debian's is made again.
+pub fn setup_cluster(refresh: bool) -> Result<()> {
+    assets::ClusterAssets::setup(refresh).map(drop)
+}

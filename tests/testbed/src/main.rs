@@ -25,11 +25,22 @@ enum Command {
         /// Make everything that comes from Debian again; sid moves.
         #[arg(long)]
         refresh: bool,
+        /// Also what a cluster with a node needs: about 5 minutes more.
+        #[arg(long)]
+        cluster: bool,
     },
     /// Show one HTCJob from kubectl apply to kubectl delete.
     Demo {
         /// The operator's program.
         program: std::path::PathBuf,
+    },
+    /// Install the operator into a cluster with a node, as docs/install.md says, and run jobs with it. Needs root.
+    Cluster {
+        /// The operator's program.
+        program: std::path::PathBuf,
+        /// Used by itself: this is the process in the cluster's namespaces, with this cgroup.
+        #[arg(long, hide = true)]
+        inside: Option<String>,
     },
     /// Print the paths of what setup made, for a shell's eval.
     Env,
@@ -63,8 +74,14 @@ impl PoolChoice {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
-        Command::Setup { refresh } => Assets::setup(refresh).map(drop),
+        Command::Setup { refresh, cluster } => {
+            Assets::setup(refresh).and_then(|_| if cluster { testbed::setup_cluster(refresh) } else { Ok(()) })
+        }
         Command::Demo { program } => testbed::demo(&program, std::path::Path::new("."), &stop_signal()),
+        Command::Cluster { program, inside: None } => {
+            testbed::cluster(&program, std::path::Path::new("."), &stop_signal())
+        }
+        Command::Cluster { program, inside: Some(name) } => testbed::cluster_inside(&name, &program),
         Command::Env => Assets::locate().map(|assets| env(&assets)),
         Command::Up { pool, no_kube } => up(&pool, no_kube),
     };
