@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -15,6 +16,9 @@ use crate::tool::run_ok;
 const PACKAGES: &str = include_str!("../../../deploy/image/packages");
 /// Makes the image's account and folders; the Dockerfile runs it too.
 const PREPARE: &str = include_str!("../../../deploy/image/prepare.sh");
+
+/// Changes with what this recipe itself makes.
+const LAYOUT: &str = "2";
 
 const LIMIT: Duration = Duration::from_mins(1);
 
@@ -37,7 +41,7 @@ fn packages() -> impl Iterator<Item = &'static str> {
 
 impl Recipe for OperatorImage<'_> {
     fn key(&self) -> String {
-        let of = digest(&[PACKAGES, PREPARE]);
+        let of = digest(&[PACKAGES, PREPARE, LAYOUT]);
         format!("operator-image-{}-{}-{of}", self.suite.name(), self.arch.debian)
     }
 
@@ -62,6 +66,19 @@ impl Recipe for OperatorImage<'_> {
         for entry in fs::read_dir(&authorities).doing("listing", &authorities)? {
             let path = entry.doing("listing", &authorities)?.path();
             bundle.write_all(&fs::read(&path).doing("reading", &path)?).doing("writing", &path)?;
+        }
+        let bin = staging.join("usr/bin");
+        for entry in fs::read_dir(&bin).doing("listing", &bin)? {
+            let name = entry.doing("listing", &bin)?.file_name().to_string_lossy().into_owned();
+            if let Some(plain) = name.strip_suffix(".mit") {
+                let link = bin.join(plain);
+                symlink(&name, &link).doing("linking", &link)?;
+            }
+        }
+        // A container runtime mounts its own over them.
+        for file in ["hosts", "hostname", "resolv.conf"] {
+            let path = etc.join(file);
+            fs::write(&path, "").doing("writing", &path)?;
         }
         run_ok("preparing the operator's image", Command::new("sh").args(["-s", "--"]).arg(staging), PREPARE, LIMIT)?;
         let program = staging.join("usr/local/bin/htc-operator");

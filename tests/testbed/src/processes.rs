@@ -5,7 +5,8 @@ use std::fs;
 use std::path::Path;
 
 /// All descendants of `ancestor` called `name` (as in /proc/PID/comm, at most 15 bytes), smallest process id first.
-pub(crate) fn descendants(ancestor: u32, name: &str) -> Vec<u32> {
+#[must_use]
+pub fn descendants(ancestor: u32, name: &str) -> Vec<u32> {
     let all: HashMap<u32, (String, u32)> =
         all().into_iter().filter_map(|pid| Some((pid, name_and_parent(pid)?))).collect();
     let mut found: Vec<u32> = all
