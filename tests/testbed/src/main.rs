@@ -79,7 +79,7 @@ fn main() -> ExitCode {
         }
         Command::Demo { program } => testbed::demo(&program, std::path::Path::new("."), &stop_signal()),
         Command::Cluster { program, inside: None } => {
-            testbed::cluster(&program, std::path::Path::new("."), &stop_signal())
+            testbed::cluster(&program, std::path::Path::new("."), &signals().1)
         }
         Command::Cluster { program, inside: Some(name) } => testbed::cluster_inside(&name, &program),
         Command::Env => Assets::locate().map(|assets| env(&assets)),
@@ -136,13 +136,19 @@ fn up(pools: &[PoolChoice], no_kube: bool) -> Result<()> {
     Ok(())
 }
 
-/// Receives one message at the end of stdin, at Ctrl-C, SIGTERM or SIGHUP.
-fn stop_signal() -> mpsc::Receiver<()> {
+/// Receives one message at Ctrl-C, SIGTERM or SIGHUP.
+fn signals() -> (mpsc::Sender<()>, mpsc::Receiver<()>) {
     let (sender, stop) = mpsc::channel();
     let at_signal = sender.clone();
     if let Err(error) = ctrlc::set_handler(move || _ = at_signal.send(())) {
         eprintln!("Ctrl-C will not stop it in order: {error}");
     }
+    (sender, stop)
+}
+
+/// The same, and one at the end of stdin.
+fn stop_signal() -> mpsc::Receiver<()> {
+    let (sender, stop) = signals();
     thread::spawn(move || {
         let _ = std::io::copy(&mut stdin().lock().by_ref(), &mut std::io::sink());
         sender.send(())
