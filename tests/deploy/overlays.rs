@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testbed::{Assets, Kube, tool};
+use testbed::{Assets, Kube, tool, wait_for};
 
 use crate::manifests::{config_map, container, each, find, list, path, read, render};
 
@@ -151,4 +151,36 @@ fn every_setting_in_the_overlays_is_one() {
             assert!(is_setting(name), "settings.env: the operator has no setting {name}");
         }
     }
+}
+
+/// The page's commands that need pods are run by `make cluster`, which runs all of them; the others here.
+#[test]
+fn the_commands_of_the_installation_page() {
+    const NEED_PODS: &[&str] = &["rollout", "exec", "wait", "describe"];
+    let kube = Kube::start(&Assets::locate().unwrap()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut copy = Command::new("cp");
+    copy.arg("-r").args(["crd", "deploy", "examples"].map(path)).arg(folder.path());
+    tool::run_ok("copying", &mut copy, "", KUBECTL).unwrap();
+    std::fs::write(folder.path().join("token"), "a token").unwrap();
+    let page = read("docs/install.md");
+    let blocks = page.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let mut ran = 0;
+    for line in blocks.flat_map(str::lines) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!(words[0], "kubectl", "docs/install.md: {line}");
+        // Nothing takes a namespace's objects away without controllers.
+        let waits = words.contains(&"delete") && words.contains(&"-k");
+        if waits || words.iter().any(|word| NEED_PODS.contains(word)) {
+            continue;
+        }
+        // A new kind is known some time after its definition.
+        wait_for(line, KUBECTL, || {
+            let mut kubectl = kube.kubectl(&words[1..]);
+            tool::run_ok(line, kubectl.current_dir(folder.path()), "", KUBECTL).map(drop)
+        })
+        .unwrap();
+        ran += 1;
+    }
+    assert!(ran >= 6, "only {ran} commands were run");
 }

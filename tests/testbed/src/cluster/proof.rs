@@ -41,8 +41,13 @@ spec:
         - matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [node]}]
 "#;
 
+/// Where the page begins to take everything away again.
+const REMOVAL: &str = "## Removing it";
+
 struct Proof<'a> {
     cluster: &'a Cluster,
+    /// docs/install.md
+    page: String,
     pool: Pool,
     condor: Client,
     /// The site's copy of the checkout's folders.
@@ -62,7 +67,9 @@ pub(super) fn run_proof(cluster: &Cluster, program: &Path, checkout: &Path) -> R
     image(cluster, program, checkout)?;
     let folder = cluster.scratch.path().join("node/volume");
     cluster.kube.apply_stdin(&VOLUME.replace("FOLDER", &folder.display().to_string()))?;
-    let proof = Proof { cluster, pool, condor, site, began: Instant::now() };
+    let page = checkout.join("docs/install.md");
+    let page = fs::read_to_string(&page).doing("reading", &page)?;
+    let proof = Proof { cluster, page, pool, condor, site, began: Instant::now() };
     proof.install().and_then(|()| proof.use_it()).and_then(|()| proof.uninstall()).inspect_err(|_| proof.tell())
 }
 
@@ -107,12 +114,14 @@ impl Proof<'_> {
         })?;
         let token = self.site.join("token");
         fs::copy(self.condor.token(), &token).doing("copying", &token)?;
-        self.kubectl("apply -f deploy/base/namespace.yaml")?;
-        self.kubectl("-n htc-operator create secret generic htcondor-idtoken --from-file=token=token")?;
-        self.kubectl("apply -k deploy/overlays/local")?;
-        self.kubectl("-n htc-operator rollout status deployment/htc-operator --timeout=180s")?;
-        self.kubectl("-n htc-operator exec deploy/htc-operator -- htc-operator check")?;
-        say(&format!("installed and ready after {:.0} s", self.began.elapsed().as_secs_f64()));
+        let (install, _) = self.page.split_once(REMOVAL).unwrap_or((&self.page, ""));
+        for line in commands(install) {
+            self.kubectl(&line)?;
+        }
+        say(&format!(
+            "installed, and the first HTCJob has run and is deleted, after {:.0} s",
+            self.began.elapsed().as_secs_f64()
+        ));
         // Jobs reach the Service by its address in the cluster's network; a site has an ingress or a load balancer there.
         let address = self.ask("-n htc-operator get service cloudevents-service -o=jsonpath={.spec.clusterIP}")?;
         change(&overlay.join("settings.env"), |line| match line.strip_prefix("# HTC_CALLBACK_URL=") {
@@ -165,8 +174,10 @@ impl Proof<'_> {
 
     /// Nothing is left, in the cluster or in HTCondor.
     fn uninstall(&self) -> Result<()> {
-        self.kubectl("delete htcjobs --all --all-namespaces --timeout=180s")?;
-        self.kubectl("delete -k deploy/overlays/local --timeout=180s")?;
+        let (_, removal) = self.page.split_once(REMOVAL).unwrap_or((&self.page, ""));
+        for line in commands(removal) {
+            self.kubectl(&line)?;
+        }
         let left = self.condor.ok("condor_q", &["-allusers", "-af", "ClusterId"])?;
         if !left.trim().is_empty() {
             return Err(failed("leave nothing in HTCondor's queue", left));
@@ -202,6 +213,12 @@ impl Proof<'_> {
             let _ = self.kubectl(line);
         }
     }
+}
+
+/// What the page's `sh` blocks say to run, without the word kubectl.
+fn commands(page: &str) -> Vec<String> {
+    let blocks = page.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap_or_default());
+    blocks.flat_map(str::lines).map(|line| line.trim_start_matches("kubectl ").to_owned()).collect()
 }
 
 /// Changes a file line by line.
