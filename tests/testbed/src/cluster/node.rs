@@ -17,9 +17,9 @@ use crate::tool::run_ok;
 use crate::wait::wait_for;
 
 /// The addresses of pods.
-pub(super) const PODS: &str = "10.244.0.0/16";
+const PODS: &str = "10.244.0.0/16";
 /// The node's name.
-pub(super) const NAME: &str = "node";
+const NAME: &str = "node";
 const PAUSE: &str = "registry.k8s.io/pause:3.10";
 const SOCKET: &str = "/run/containerd/containerd.sock";
 
