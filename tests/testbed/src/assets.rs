@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::account::Account;
 use crate::cache::{Cache, Recipe};
 use crate::error::Result;
+use crate::kerberos::Kerberos;
 use crate::kubernetes::{GoTool, Kubernetes, PROGRAMS};
 use crate::packages::{Arch, Suite};
 use crate::pool::Version;
@@ -27,6 +28,7 @@ pub struct Assets {
     sid: PathBuf,
     image: PathBuf,
     registry: PathBuf,
+    kerberos: PathBuf,
 }
 
 impl Assets {
@@ -50,6 +52,7 @@ impl Assets {
         let sid = get(&Condor { version: Version::Sid, suite: &latest, arch }, true)?;
         let image = get(&Image { suite: &stable, arch }, true)?;
         let registry = get(&ImageRegistry { suite: &stable, arch }, true)?.join("usr/bin/docker-registry");
+        let kerberos = get(&Kerberos { suite: &stable, arch }, true)?;
         let etcd = match provided("etcd") {
             Some(path) => path,
             None => get(&Etcd { suite: &stable, arch }, true)?.join("usr/bin/etcd"),
@@ -85,6 +88,7 @@ impl Assets {
             sid,
             image: Image::root(&image),
             registry,
+            kerberos,
         })
     }
 
@@ -131,6 +135,12 @@ impl Assets {
     #[must_use]
     pub fn registry(&self) -> &Path {
         &self.registry
+    }
+
+    /// The root folder of Kerberos: a KDC and `kinit`.
+    #[must_use]
+    pub fn kerberos(&self) -> &Path {
+        &self.kerberos
     }
 
     /// The folder with `apptainer` and what it calls, for the front of a job's PATH.

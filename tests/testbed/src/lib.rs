@@ -15,7 +15,7 @@
 //! ```
 //!
 //! The rooms: [`cache`] keeps artefacts; `packages`, `recipes` and `kubernetes` make them; [`Assets`] says where they
-//! are; [`Owned`] runs a process bound to this one; [`Kube`], [`Pool`] and [`Registry`] are the servers; [`wait_for`] is how tests wait.
+//! are; [`Owned`] runs a process bound to this one; [`Kube`], [`Pool`], [`Registry`] and [`Kdc`] are the servers; [`wait_for`] is how tests wait.
 
 mod account;
 mod assets;
@@ -24,6 +24,8 @@ mod certs;
 mod client;
 mod demo;
 mod error;
+mod kdc;
+mod kerberos;
 mod kube;
 mod kubernetes;
 mod owned;
@@ -44,6 +46,7 @@ pub use assets::Assets;
 pub use client::Client;
 pub use demo::demo;
 pub use error::{Error, Result};
+pub use kdc::{Kdc, REALM};
 pub use kube::Kube;
 pub use owned::{Owned, Spec};
 pub use pool::{Pool, PoolOptions, Version};
