@@ -50,7 +50,7 @@ impl Schedd {
         let mut ads = Ads::new();
         // No job at all is zero bytes.
         if !output.stdout.is_empty() {
-            each_row(TOOL, &output.stdout, |row| collect(&mut ads, row))?;
+            each_row(TOOL, &output.stdout, |row| self.collect(&mut ads, row))?;
         }
         for list in ads.values_mut() {
             list.sort_by_key(|ad| ad.id);
@@ -81,8 +81,7 @@ impl Schedd {
                     answer.witnesses.insert(id.to_owned());
                 }
                 // A witness may be anybody's, and say anything.
-                let ours = row.user().is_some_and(|user| self.is_us(user));
-                if ours && row.operator() == Some(&self.operator) { collect(&mut answer.ads, row) } else { Ok(()) }
+                if row.operator() == Some(&self.operator) { self.collect(&mut answer.ads, row) } else { Ok(()) }
             })?;
         }
         Ok(answer)
@@ -121,6 +120,24 @@ impl Schedd {
         Ok(witness)
     }
 
+    /// Adds one of our ads. They are written by us alone (by their `User`): one that cannot be read means that the answer is
+    /// broken.
+    fn collect(&self, ads: &mut Ads, row: &Row<'_>) -> Result<(), Unknown> {
+        let uid = row.uid();
+        if !row.user().is_some_and(|user| self.names.belongs(uid.unwrap_or_default(), user)) {
+            return Ok(());
+        }
+        let Some((uid, ad)) = uid.zip(row.ad()) else {
+            let message = format!("the ad of job {} lacks attributes that every job of htc-operator has", row.id());
+            return Err(unknown(Why::Incomplete, message));
+        };
+        match ads.get_mut(uid) {
+            Some(list) => list.push(ad),
+            None => drop(ads.insert(Uid::from(uid), vec![ad])),
+        }
+        Ok(())
+    }
+
     async fn ask_history(&self, more: &[&str], limit: Duration) -> Result<Output, ToolError> {
         let mut arguments = vec!["-name", self.name.as_str(), "-json", "-attributes", ATTRIBUTES];
         arguments.extend(SCAN_ALL);
@@ -137,18 +154,4 @@ pub fn reach(asked: &Reach, found: &BTreeSet<String>, date_reached: Option<Sched
         witnesses: asked.witnesses.intersection(found).cloned().collect(),
         date: asked.date.filter(|date| date_reached.is_some_and(|reached| reached <= *date)),
     }
-}
-
-/// Adds one of our ads. They are written by us alone (`User` stands in the constraint): one that cannot be read means
-/// that the answer is broken.
-fn collect(ads: &mut Ads, row: &Row<'_>) -> Result<(), Unknown> {
-    let Some((uid, ad)) = row.uid().zip(row.ad()) else {
-        let message = format!("the ad of job {} lacks attributes that every job of htc-operator has", row.id());
-        return Err(unknown(Why::Incomplete, message));
-    };
-    match ads.get_mut(uid) {
-        Some(list) => list.push(ad),
-        None => drop(ads.insert(Uid::from(uid), vec![ad])),
-    }
-    Ok(())
 }

@@ -74,7 +74,8 @@ pub(super) async fn reconcile(object: Arc<Observed>, context: Arc<Context>) -> R
             again = sooner(again, done);
         }
         Action::Hand(request) => {
-            let job = Job { request, name: gathered.name.clone(), object: reference, plan: gathered.plan.clone() };
+            let (name, plan, identity) = (gathered.name.clone(), gathered.plan.clone(), gathered.identity.clone());
+            let job = Job { request, name, object: reference, identity, plan };
             if !context.workers.hand_over(job) {
                 again = Some(again.map_or(BUSY, |again| again.min(BUSY)));
             }
@@ -84,7 +85,7 @@ pub(super) async fn reconcile(object: Arc<Observed>, context: Arc<Context>) -> R
     }
     if let Some(record) = decision.after.as_ref().filter(|_| gathered.facts.object.finalizer) {
         let old = object.0.as_ref().ok().and_then(|job| job.status.as_ref());
-        let status = status(record, &gathered.facts, old, &context.schedd, object.meta().generation);
+        let status = status(record, &gathered.facts, old, &context.schedd.name, object.meta().generation);
         let done = publish(&context, &object, &gathered.name, &uid, status).await?;
         again = sooner(again, done);
     }
@@ -141,7 +142,7 @@ async fn commit(context: &Context, gathered: &Gathered, decision: &Decision) -> 
         name: gathered.name.clone(),
         known,
         jobs,
-        schedd: context.schedd.clone(),
+        schedd: context.schedd.name.clone(),
         transitions: decision.transitions.clone(),
         refuted: decision.refuted.clone(),
         now: context.clock.now(),
@@ -255,6 +256,7 @@ pub(super) fn ask<T>(
 /// The object is gone, or will be in a moment.
 fn forget(context: &Context, uid: &Uid, reference: &ObjectRef<Observed>) {
     context.tracker.watch(uid, reference, Look::Nothing);
+    context.schedd.names.forget(uid);
     context.written.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
     context.failing.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
     context.strangers.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);

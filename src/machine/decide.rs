@@ -40,15 +40,22 @@ pub struct Decision {
 }
 
 /// Reasons of `Submitted` False that the next try may do away with.
-const FAILED_TRIES: &[&str] =
-    &["SubmitRefused", "ScheddUnreachable", "CredentialsRefused", "CannotWriteFiles", "Incomplete"];
+const FAILED_TRIES: &[&str] = &[
+    "SubmitRefused",
+    "ScheddUnreachable",
+    "CredentialsRefused",
+    "CredentialsFailed",
+    "CannotWriteFiles",
+    "Incomplete",
+];
 
 /// Reasons of `Submitted` False that history gives, and may give again.
 const WAITS_FOR_A_PERSON: &[&str] = &["HistoryTooShort", "QueueLost", "Lost"];
 
 /// Failures that no HTCJob is to blame for: it goes on together with others. A fetch alone may fail in these words for what one
 /// HTCJob's jobs have left.
-const NOBODYS_FAULT: &[&str] = &["ScheddUnreachable", "CredentialsRefused", "Incomplete", "AnotherSchedd", "Stopped"];
+const NOBODYS_FAULT: &[&str] =
+    &["ScheddUnreachable", "CredentialsRefused", "CredentialsFailed", "Incomplete", "AnotherSchedd", "Stopped"];
 
 /// At most one request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -318,7 +325,9 @@ impl<'a> Run<'a> {
         let last = self.record.requests.get(&kind);
         let at_fault = |failure: &Failure| {
             let nobodys = kind != Kind::Fetch && NOBODYS_FAULT.contains(&failure.reason.as_str());
-            failure.reason != Failure::NO_SPACE && !nobodys
+            // For these no transfer was begun.
+            let not_begun = [Failure::NO_SPACE, Why::CredentialsFailed.into()].contains(&failure.reason.as_str());
+            !not_begun && !nobodys
         };
         let alone = last.is_some_and(|last| last.failures > 0 && last.failure.as_ref().is_none_or(at_fault));
         let step = last.map_or(0, |last| last.step) + 1;

@@ -7,6 +7,8 @@ use tokio::sync::mpsc;
 
 use super::sizes::{failed_before, touches};
 use super::{Job, Shared, simple, submit};
+use crate::condor::Schedd;
+use crate::credentials::AtHand;
 use crate::failpoint::{Point, around};
 use crate::ledger::RequestResult;
 use crate::machine::facts::Failure;
@@ -29,7 +31,18 @@ pub(super) async fn serve(shared: Arc<Shared>, mut receiver: mpsc::Receiver<Job>
             waiting.push_back(job);
         }
         let jobs = take(&shared, &mut waiting);
-        carry_out(Batch { shared: Arc::clone(&shared), jobs }).await;
+        // All of a batch are in one name.
+        let identity = jobs.first().map(|job| job.identity.clone()).unwrap_or_default();
+        let at_hand = shared.credentials.at_hand(&identity);
+        let schedd = if let AtHand::Good(schedd) = &at_hand { schedd } else { &shared.schedd };
+        let mut batch = Batch { schedd: Arc::clone(schedd), shared: Arc::clone(&shared), jobs };
+        match at_hand {
+            AtHand::Good(_) => carry_out(batch).await,
+            // No tool is started without the credentials that it is to have.
+            AtHand::Bad(why) => drop(batch.give_up(|_| Some(why.clone().into())).await),
+            // They were at hand when these were handed over, and have ended since. Each is woken, and handed over anew.
+            AtHand::NotYet => drop(batch),
+        }
     }
 }
 
@@ -58,7 +71,7 @@ fn take(shared: &Shared, waiting: &mut VecDeque<Job>) -> Vec<Job> {
 /// Whether two requests can share one call of the tool.
 fn together(first: &Job, other: &Job) -> bool {
     // One that has failed takes nobody along that has not.
-    if failed_before(first) != failed_before(other) {
+    if failed_before(first) != failed_before(other) || first.identity != other.identity {
         return false;
     }
     match (&first.request.work, &other.request.work) {
@@ -79,6 +92,8 @@ fn together(first: &Job, other: &Job) -> bool {
 /// A batch under way. Whatever happens to it, its requests are resolved and its objects woken.
 pub(super) struct Batch {
     pub(super) shared: Arc<Shared>,
+    /// The schedd, in the name of all of them.
+    pub(super) schedd: Arc<Schedd>,
     pub(super) jobs: Vec<Job>,
 }
 

@@ -43,7 +43,7 @@ fn seconds(duration: Duration) -> i64 {
 }
 
 async fn ask(batch: &Batch) -> Result<(Reading, Witness, String), Unknown> {
-    let schedd = &batch.shared.schedd;
+    let schedd = &batch.schedd;
     // Asked before each submission: credentials may have changed, and jobs of a name that is not known are not found.
     let (identity, witness, reading) =
         tokio::try_join!(schedd.identity(), schedd.newest_in_history(), schedd.reading())?;
@@ -109,7 +109,12 @@ impl Submission {
         Intent {
             key: job.request.key.clone(),
             at: now,
-            submission: Some(Noted { submission, witness: witness.clone(), identity: identity.to_owned() }),
+            submission: Some(Noted {
+                submission,
+                witness: witness.clone(),
+                user: identity.to_owned(),
+                identity: job.identity.clone(),
+            }),
         }
     }
 
@@ -127,7 +132,7 @@ impl Submission {
                         message: Some("the time for this submission had passed before it began".to_owned()),
                     }
                 } else {
-                    shared.schedd.submit(text, limit).await
+                    batch.schedd.submit(text, limit).await
                 }
             }
             Err(error) => Submitted { dead: true, timed_out: false, status: None, message: Some(error.to_string()) },

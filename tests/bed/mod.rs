@@ -74,6 +74,7 @@ pub struct Bed {
     volume: Option<volume::Volume>,
     runs: AtomicU32,
     namespaces: AtomicU32,
+    environment: Mutex<Vec<(String, String)>>,
 }
 
 impl Bed {
@@ -113,6 +114,7 @@ impl Bed {
             volume: None,
             runs: AtomicU32::new(0),
             namespaces: AtomicU32::new(0),
+            environment: Mutex::default(),
         }
     }
 
@@ -171,7 +173,8 @@ impl Bed {
             None => Spec::new(program, log),
             Some(volume) => volume.spec(&program, log),
         };
-        spec.args([command, "--schedd", self.pool.schedd_name(), "--log", "info,kube_runtime=warn,htc_operator=debug"])
+        let spec = spec
+            .args([command, "--schedd", self.pool.schedd_name(), "--log", "info,kube_runtime=warn,htc_operator=debug"])
             .args(["--data-dir".as_ref(), data.as_os_str()])
             .arg("--image")
             .arg(format!("centos={}", self.assets.image().display()))
@@ -179,7 +182,25 @@ impl Bed {
             .env("CONDOR_CONFIG", self.condor.config())
             .env("HOME", self.condor.home())
             .env("PATH", format!("{}:/usr/bin:/bin", self.condor.bin_dir().display()))
-            .env("RUST_BACKTRACE", "1")
+            .env("RUST_BACKTRACE", "1");
+        let more = self.environment.lock().unwrap();
+        more.iter().fold(spec, |spec, (name, value)| spec.env(name, value))
+    }
+
+    /// From its next start on the operator finds this variable, too.
+    pub fn set_env(&self, name: &str, value: &str) {
+        self.environment.lock().unwrap().push((name.to_owned(), value.to_owned()));
+    }
+
+    /// From its next start on the operator is this user to the API server.
+    pub fn become_user(&self, user: &str) {
+        let config = std::fs::read(self.kube.kubeconfig_for(user, None).unwrap()).unwrap();
+        Account::unprivileged().write(&self.kubeconfig, config, 0o600).unwrap();
+    }
+
+    /// The run folder, for a test's own files.
+    pub fn scratch(&self) -> &Scratch {
+        &self.scratch
     }
 
     /// From its next start on the operator reaches the API server only through this proxy.

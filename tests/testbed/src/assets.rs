@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::kubernetes::{GoTool, Kubernetes, PROGRAMS, Part};
 use crate::node_recipe::ContainerRuntime;
 use crate::operator_image::OperatorImage;
+use crate::kerberos::Kerberos;
 use crate::packages::{Arch, Suite};
 use crate::pool::Version;
 use crate::recipes::{Condor, Etcd, Go, Image, ImageRegistry, JOB_BIN};
@@ -30,6 +31,7 @@ pub struct Assets {
     image: PathBuf,
     registry: PathBuf,
     operator_image: PathBuf,
+    kerberos: PathBuf,
 }
 
 impl Assets {
@@ -54,6 +56,7 @@ impl Assets {
         let image = get(&Image { suite: &stable, arch }, true)?;
         let registry = get(&ImageRegistry { suite: &stable, arch }, true)?.join("usr/bin/docker-registry");
         let operator_image = get(&OperatorImage { suite: &stable, arch }, true)?;
+        let kerberos = get(&Kerberos { suite: &stable, arch }, true)?;
         let etcd = match provided("etcd") {
             Some(path) => path,
             None => get(&Etcd { suite: &stable, arch }, true)?.join("usr/bin/etcd"),
@@ -80,6 +83,7 @@ impl Assets {
             image: Image::root(&image),
             registry,
             operator_image,
+            kerberos,
         })
     }
 
@@ -126,6 +130,12 @@ impl Assets {
     #[must_use]
     pub fn registry(&self) -> &Path {
         &self.registry
+    }
+
+    /// The root folder of Kerberos: a KDC and `kinit`.
+    #[must_use]
+    pub fn kerberos(&self) -> &Path {
+        &self.kerberos
     }
 
     /// The folder with `apptainer` and what it calls, for the front of a job's PATH.

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! The rooms: [`cache`] keeps artefacts; `packages`, `recipes` and `kubernetes` make them; [`Assets`] says where they
-//! are; [`Owned`] runs a process bound to this one; [`Kube`], [`Pool`] and [`Registry`] are the servers; [`wait_for`] is how tests wait.
+//! are; [`Owned`] runs a process bound to this one; [`Kube`], [`Pool`], [`Registry`] and [`Kdc`] are the servers; [`wait_for`] is how tests wait.
 
 mod account;
 mod assets;
@@ -25,6 +25,8 @@ mod client;
 mod cluster;
 mod demo;
 mod error;
+mod kdc;
+mod kerberos;
 mod kube;
 mod kubernetes;
 mod node_recipe;
@@ -51,6 +53,7 @@ pub use demo::demo;
 pub use error::{Error, Result};
 pub use kube::{Kube, KubeOptions};
 pub use operator_image::IMAGE_ACCOUNT;
+pub use kdc::{Kdc, REALM};
 pub use owned::{Owned, Spec};
 pub use pool::{Pool, PoolOptions, Version};
 pub use ports::Port;

@@ -1,0 +1,2 @@
+use testbed::Version;
+pub fn jobs_of_a_kerberos_user(_version: Version) {}
