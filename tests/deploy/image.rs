@@ -70,7 +70,7 @@ fn condor_config(bed: &Bed, template: &str) -> String {
         Some(("SCHEDD_HOST", _)) => format!("SCHEDD_HOST = {}\n", bed.pool.schedd_name()),
         _ => format!("{line}\n"),
     };
-    template.lines().map(line).collect::<String>() + "SEC_TOKEN_DIRECTORY = /etc/htc-operator/tokens\n"
+    template.lines().map(line).collect()
 }
 
 #[test]
@@ -83,9 +83,12 @@ fn the_operator_runs_in_its_image() {
     let template = config_map(&objects, "htcondor-client")["data"]["condor_config"].as_str().unwrap();
     folders.write(&config.join("condor_config"), &condor_config(&bed, template), 0o444);
     folders.write(&config.join("kubeconfig"), &kubeconfig_with(&bed.kube, &token(&bed)), 0o400);
-    fs::create_dir(config.join("tokens")).unwrap();
-    folders.give(&config.join("tokens"), 0o700);
-    folders.write(&config.join("tokens/token"), &fs::read_to_string(bed.condor.token()).unwrap(), 0o400);
+    // With `fsGroup` a Secret's files are root's, and the group may read them: HTCondor itself refuses such a token.
+    let credentials = folders.dir("credentials");
+    let secret = credentials.join("htcondor-idtoken");
+    fs::create_dir(&secret).unwrap();
+    folders.give(&secret, 0o750);
+    folders.write(&secret.join("token"), &fs::read_to_string(bed.condor.token()).unwrap(), 0o440);
     let program = folders.scratch.share(env!("CARGO_BIN_EXE_htc-operator").as_ref()).unwrap();
     let (callbacks, monitor) = (Port::reserve().unwrap(), Port::reserve().unwrap());
     let url = format!("http://127.0.0.1:{}/cloudevents", callbacks.number);
@@ -99,6 +102,7 @@ fn the_operator_runs_in_its_image() {
         .args(bind("--ro-bind", bed.assets.operator_image(), "/"))
         .args(bind("--ro-bind", &program, "/usr/local/bin/htc-operator"))
         .args(bind("--ro-bind", &config, "/etc/htc-operator"))
+        .args(bind("--ro-bind", &credentials, "/credentials"))
         .args(bind("--ro-bind", &hosts, "/etc/hosts"))
         .args(bind("--bind", &data, "/data"))
         .args(["--tmpfs", "/tmp", "--proc", "/proc", "--dev", "/dev"]);

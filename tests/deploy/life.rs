@@ -48,6 +48,16 @@ fn the_operator_needs_all_its_rights_and_no_others() {
     ns.wait_event("held", "Completed");
     ns.delete("deleted");
     ns.wait_gone("short");
+    // One that is submitted with a Secret of its namespace, which lets the operator read that one.
+    let token_of_alice = format!("--from-file=token={}", bed.pool.client("alice").unwrap().token().display());
+    ns.kubectl(&["create", "secret", "generic", "htcondor-credentials", &token_of_alice]);
+    ns.kubectl(&["apply", "-k", path("deploy/namespace-credentials").to_str().unwrap()]);
+    let mut theirs = htcjob("theirs", "true");
+    theirs["spec"]["credentialsSecretName"] = "htcondor-credentials".into();
+    let uid = ns.create(&theirs);
+    ns.wait_ended("theirs");
+    ns.delete("theirs");
+    assert_eq!(bed.history(&format!("HTCJobUID == \"{uid}\""), &["User"]), [["alice@test"]]);
     let (well, said) = bed.check();
     assert!(well, "{said}");
 
@@ -69,7 +79,10 @@ fn the_operator_needs_all_its_rights_and_no_others() {
     assert!(other.wait(PATIENCE).unwrap().success(), "{}", other.log_text());
 
     let asked = rights::asked(&bed.kube.audit_log(), ACCOUNT);
-    let allowed = rights::of(&render("overlays/local"), "htc-operator", "htc-operator");
+    let mut allowed = rights::of(&render("overlays/local"), "htc-operator", "htc-operator");
+    let mut in_namespace = render("namespace-credentials");
+    in_namespace.iter_mut().for_each(|object| object["metadata"]["namespace"] = ns.name.clone().into());
+    allowed.extend(rights::of(&in_namespace, "htc-operator", "htc-operator"));
     rights::must_fit(&allowed, &asked);
     // The log would show what is too much, or too little.
     let mut more = allowed.clone();
