@@ -1,8 +1,10 @@
 //! The operator's whole life under the rights of the overlays, and no others.
 
+use std::panic::AssertUnwindSafe;
+
 use testbed::{KubeOptions, Owned, PoolOptions, Port, Scratch, Version, wait_for};
 
-use crate::bed::{Bed, PATIENCE, UNTIL_LET_GO, htcjob, is_true};
+use crate::bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, htcjob, is_true};
 use crate::manifests::{path, render};
 use crate::rights;
 
@@ -32,8 +34,29 @@ fn the_operator_needs_all_its_rights_and_no_others() {
     bed.log_in(&token(&bed));
     bed.start_operator();
 
-    // An HTCJob that deletes itself, one that is held and let go, and one that is deleted while it runs.
     let ns = bed.namespace();
+    let story = std::panic::catch_unwind(AssertUnwindSafe(|| story(&ns)));
+
+    let asked = rights::asked(&bed.kube.audit_log(), ACCOUNT);
+    let mut allowed = rights::of(&render("overlays/local"), "htc-operator", "htc-operator");
+    let mut in_namespace = render("namespace-credentials");
+    in_namespace.iter_mut().for_each(|object| object["metadata"]["namespace"] = ns.name.clone().into());
+    allowed.extend(rights::of(&in_namespace, "htc-operator", "htc-operator"));
+    // A right that is missing is named before what came of it.
+    rights::must_suffice(&asked);
+    story.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    rights::must_be_needed(&allowed, &asked);
+    // The log would show what is too much, or too little.
+    let mut more = allowed.clone();
+    more[0].verb = "deletecollection".to_owned();
+    assert_eq!(rights::unused(&more, &asked), [&more[0]]);
+    assert!(asked.len() > 50, "only {} requests were seen", asked.len());
+}
+
+/// Everything that an operator may ever ask of the API server.
+fn story(ns: &Namespace<'_>) {
+    let bed = ns.bed;
+    // An HTCJob that deletes itself, one that is held and let go, and one that is deleted while it runs.
     let mut short = htcjob("short", "true");
     short["spec"]["ttlSecondsAfterFinished"] = 1.into();
     ns.create(&short);
@@ -77,18 +100,6 @@ fn the_operator_needs_all_its_rights_and_no_others() {
     ns.wait_ended("taken-over");
     other.terminate().unwrap();
     assert!(other.wait(PATIENCE).unwrap().success(), "{}", other.log_text());
-
-    let asked = rights::asked(&bed.kube.audit_log(), ACCOUNT);
-    let mut allowed = rights::of(&render("overlays/local"), "htc-operator", "htc-operator");
-    let mut in_namespace = render("namespace-credentials");
-    in_namespace.iter_mut().for_each(|object| object["metadata"]["namespace"] = ns.name.clone().into());
-    allowed.extend(rights::of(&in_namespace, "htc-operator", "htc-operator"));
-    rights::must_fit(&allowed, &asked);
-    // The log would show what is too much, or too little.
-    let mut more = allowed.clone();
-    more[0].verb = "deletecollection".to_owned();
-    assert_eq!(rights::unused(&more, &asked), [&more[0]]);
-    assert!(asked.len() > 50, "only {} requests were seen", asked.len());
 }
 
 fn wait_to_lead(operator: &Owned) {

@@ -44,6 +44,8 @@ pub fn cluster(program: &Path, checkout: &Path, stop: &Receiver<()>) -> Result<(
     Assets::locate()?;
     ClusterAssets::locate()?;
     let cgroups = Cgroups::new()?;
+    // Run folders are called by process ids, and those in there begin at 1.
+    let scratch = Scratch::new()?;
     let own = std::env::current_exe().doing("finding", Path::new("this program"))?;
     let mut command = Command::new("setpriv");
     // Process 1 is a shell, which takes in the ends of the container runtime's orphans.
@@ -54,6 +56,7 @@ pub fn cluster(program: &Path, checkout: &Path, stop: &Receiver<()>) -> Result<(
         .args(["cluster", "--inside", cgroups.name()])
         .arg(program)
         .current_dir(checkout)
+        .env("TMPDIR", scratch.path())
         .stdin(Stdio::null());
     let line = "unshare … testbed cluster";
     let mut child = command.spawn().doing("starting", Path::new(line))?;
@@ -101,7 +104,7 @@ impl Cluster {
         let scratch = Scratch::new()?;
         let network = format!(
             "mount --make-rshared /\nip link set lo up\nip link add testbed0 type bridge\n\
-             ip address add {ADDRESS}/24 dev testbed0\nip link set testbed0 up\necho 1 >/proc/sys/net/ipv4/ip_forward\n"
+             ip address add {ADDRESS}/24 dev testbed0\nip link set testbed0 up\nip route add 10.96.0.0/16 dev testbed0\necho 1 >/proc/sys/net/ipv4/ip_forward\n"
         );
         run_ok("making the cluster's network", Command::new("sh").args(["-euc", &network]), "", LIMIT)?;
         let kube = Kube::start_with(&assets, &KubeOptions::at(ADDRESS))?;

@@ -44,9 +44,9 @@ hostname node
 
 /// A running node; ends with this value.
 pub(super) struct Node {
-    // Fields drop in this order.
     servers: Vec<Owned>,
     runtime: PathBuf,
+    folder: PathBuf,
 }
 
 impl Node {
@@ -82,7 +82,7 @@ impl Node {
         };
         let containerd = ContainerRuntime::bin(&runtime).join("containerd");
         let containerd = Owned::spawn(&server(containerd).arg("--config").arg(folder.join("containerd.toml")))?;
-        let mut node = Self { servers: vec![containerd], runtime };
+        let mut node = Self { servers: vec![containerd], runtime, folder: folder.clone() };
         wait_for("containerd", LIMIT, || {
             node.must_run().map_err(|error| error.to_string())?;
             node.ctr(&["version"]).map_err(|error| error.to_string())
@@ -124,6 +124,21 @@ impl Node {
     fn ctr(&self, arguments: &[&str]) -> Result<()> {
         let mut ctr = Command::new(ContainerRuntime::bin(&self.runtime).join("ctr"));
         run_ok("asking containerd", ctr.args(["--address", SOCKET]).args(arguments), "", LIMIT).map(drop)
+    }
+}
+
+impl Drop for Node {
+    /// Lets go of what is mounted in the node's folder, so that it can be removed.
+    fn drop(&mut self) {
+        self.servers.clear();
+        let unmount = "umount --lazy /var/lib; \
+            cut -d' ' -f2 /proc/self/mounts | grep \"^$1/\" | sort --reverse | xargs --no-run-if-empty umount --lazy";
+        let mut sh = Command::new("sh");
+        if let Err(error) =
+            run_ok("unmounting the node's folders", sh.args(["-c", unmount, "sh"]).arg(&self.folder), "", LIMIT)
+        {
+            crate::progress::say(&error.to_string());
+        }
     }
 }
 

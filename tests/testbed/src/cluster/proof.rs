@@ -157,13 +157,9 @@ impl Proof<'_> {
             "-n htc-operator delete pod --selector=app.kubernetes.io/name=htc-operator --grace-period=0 --force",
         )?;
         self.kubectl("wait --for=condition=Complete htcjob/deadline --timeout=180s")?;
-        let ran = self
-            .condor
-            .ok("condor_history", &["-constraint", "JobBatchName == \"default/deadline\"", "-af", "ClusterId"])?;
-        let queued = self.condor.ok(
-            "condor_q",
-            &["-allusers", "-constraint", "JobBatchName == \"default/deadline\"", "-af", "ClusterId"],
-        )?;
+        let constraint = "JobBatchName == \"default/deadline\"";
+        let ran = self.pool.tool("condor_history", &["-constraint", constraint, "-af", "ClusterId"])?;
+        let queued = self.pool.tool("condor_q", &["-allusers", "-constraint", constraint, "-af", "ClusterId"])?;
         let jobs = ran.lines().chain(queued.lines()).count();
         if jobs == 1 {
             Ok(())
