@@ -11,7 +11,6 @@ COPY src src
 COPY tests/testbed/Cargo.toml tests/testbed/
 COPY tests/bench/Cargo.toml tests/bench/
 RUN for crate in testbed bench; do mkdir -p tests/$crate/src && : >tests/$crate/src/lib.rs; done
-RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev
 RUN cargo build --locked --release --bin htc-operator
 
 FROM debian:trixie-slim
