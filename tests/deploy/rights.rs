@@ -109,10 +109,10 @@ fn of_rule(rule: &Value, role: &str, namespace: Option<&str>) -> Vec<Right> {
 /// What a service account has asked for.
 pub fn asked(log: &Path, account: &str) -> Vec<Asked> {
     let log = std::fs::read_to_string(log).unwrap();
-    let lines = log.lines().map(|line| (line, serde_json::from_str::<Value>(line).unwrap()));
-    lines
-        .filter(|(_, event)| event["user"]["username"] == account && event["objectRef"].is_object())
-        .map(|(line, event)| {
+    let events = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    events
+        .filter(|event| event["user"]["username"] == account && event["objectRef"].is_object())
+        .map(|event| {
             let object = &event["objectRef"];
             let sub = object["subresource"].as_str().map(|sub| format!("/{sub}")).unwrap_or_default();
             Asked {
@@ -123,7 +123,7 @@ pub fn asked(log: &Path, account: &str) -> Vec<Asked> {
                 name: text(&object["name"]),
                 forbidden: event["responseStatus"]["code"] == 403
                     || event["annotations"]["authorization.k8s.io/decision"] == "forbid",
-                line: line.to_owned(),
+                line: format!("{} {}", text(&event["verb"]), text(&event["requestURI"])),
             }
         })
         .collect()

@@ -174,7 +174,7 @@ impl Proof<'_> {
         for line in commands(removal) {
             self.kubectl(&line)?;
         }
-        let left = self.condor.ok("condor_q", &["-allusers", "-af", "ClusterId"])?;
+        let left = self.pool.tool("condor_q", &["-allusers", "-af", "ClusterId"])?;
         if !left.trim().is_empty() {
             return Err(failed("leave nothing in HTCondor's queue", left));
         }
