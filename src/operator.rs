@@ -1,7 +1,6 @@
 //! Puts the rooms together and runs them.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Namespace;
@@ -14,7 +13,7 @@ use crate::clock::Clock;
 use crate::condor::htcopts::{HtcOpts, HtcOptsError};
 use crate::condor::{Names, Schedd, Tools};
 use crate::config::Config;
-use crate::controller::{self, API_LIMIT, Context, Publisher};
+use crate::controller::{self, API_LIMIT, Context, Memory, Publisher};
 use crate::credentials::Credentials;
 use crate::fence::Fence;
 use crate::key::Keys;
@@ -274,10 +273,7 @@ async fn serve(
         fence: fence.clone(),
         clock,
         publisher: publisher.clone(),
-        written: Mutex::new(HashMap::new()),
-        failing: Mutex::new(HashMap::new()),
-        strangers: Mutex::new(HashMap::new()),
-        claimed: Mutex::new(HashSet::new()),
+        memory: Memory::default(),
     });
     let (stop, mut stopped) = watch::channel(false);
     let until_stopped = async move { drop(stopped.wait_for(|stopped| *stopped).await) };

@@ -170,17 +170,19 @@ fn every_string_list_and_map_has_a_bound() {
     assert!(wrong.is_empty(), "without bound: {wrong:?}");
 }
 
+/// The `HTCJob`s of all examples, with the files in which they stand.
 fn examples() -> Vec<(String, Value)> {
     let folder = root().join("examples");
-    files_below(&folder)
-        .into_iter()
-        .filter(|path| path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml"))
-        .map(|path| {
-            let text = std::fs::read_to_string(&path).unwrap();
-            let value = serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-            (path.strip_prefix(&folder).unwrap().display().to_string(), value)
-        })
-        .collect()
+    let mut examples = Vec::new();
+    for path in files_below(&folder) {
+        let file = path.strip_prefix(&folder).unwrap().display().to_string();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let objects: Vec<Value> =
+            serde_saphyr::from_multiple(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let htcjobs = objects.into_iter().filter(|object| object["kind"] == "HTCJob");
+        examples.extend(htcjobs.map(|object| (file.clone(), object)));
+    }
+    examples
 }
 
 /// What stands in `before` and not, or otherwise, in `after`.

@@ -1,6 +1,7 @@
 //! One schedd: who it is, what time it has, and who we are to it.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use super::names::Names;
 use super::tools::{Output, ToolError, Tools};
@@ -25,7 +26,11 @@ pub struct Schedd {
     /// Who we are, and have been, to the schedd.
     pub names: Arc<Names>,
     lacking: Arc<Mutex<Option<String>>>,
+    latest: Mutex<Option<Reading>>,
 }
+
+/// A reading is used so long; with the time that has passed since, it says the schedd's time as well as a new one.
+const RECENT: Duration = Duration::from_secs(2);
 
 /// A reading of a schedd's clock, together with the birthdate of its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,15 +47,16 @@ impl Schedd {
     /// A schedd by name; nothing is asked yet. `names`: under which this operator has submitted before.
     #[must_use]
     pub fn new(name: ScheddName, operator: String, tools: Tools, clock: Clock, names: Names) -> Self {
-        let (identity, lacking) = (Identity::Operator, Arc::default());
-        Self { name, operator, tools, clock, identity, names: Arc::new(names), lacking }
+        let (identity, lacking, latest) = (Identity::Operator, Arc::default(), Mutex::default());
+        Self { name, operator, tools, clock, identity, names: Arc::new(names), lacking, latest }
     }
 
     /// The same schedd for another identity, whose tools these are.
     #[must_use]
     pub fn acting_as(&self, identity: Identity, tools: Tools) -> Self {
         let (name, operator, names) = (self.name.clone(), self.operator.clone(), Arc::clone(&self.names));
-        Self { name, operator, tools, clock: self.clock, identity, names, lacking: Arc::default() }
+        let (lacking, latest) = (Arc::default(), Mutex::default());
+        Self { name, operator, tools, clock: self.clock, identity, names, lacking, latest }
     }
 
     /// Why the tools have no credentials that are good for anything, if they should have some: what fails then fails for that.
@@ -67,7 +73,9 @@ impl Schedd {
         let mut numbers = text.split_whitespace().map(str::parse::<i64>);
         match (numbers.next(), numbers.next(), numbers.next()) {
             (Some(Ok(birthdate)), Some(Ok(date)), None) => {
-                Ok(Reading { birthdate: Birthdate(birthdate), date: SchedDate(date), at: self.clock.now() })
+                let reading = Reading { birthdate: Birthdate(birthdate), date: SchedDate(date), at: self.clock.now() };
+                *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(reading);
+                Ok(reading)
             }
             _ => Err(unknown(
                 Why::Incomplete,
@@ -77,6 +85,15 @@ impl Schedd {
                     self.name
                 ),
             )),
+        }
+    }
+
+    /// The latest reading if it is recent, else a new one: for what comes after it.
+    pub async fn recent_reading(&self) -> Result<Reading, Unknown> {
+        let latest = *self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        match latest {
+            Some(reading) if self.clock.now().since(reading.at) < RECENT => Ok(reading),
+            Some(_) | None => self.reading().await,
         }
     }
 

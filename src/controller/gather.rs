@@ -1,6 +1,6 @@
 //! The facts about one object.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use kube::{Resource as _, ResourceExt as _};
@@ -106,13 +106,12 @@ fn claim(object: &Observed, context: &Context) -> Claim {
 /// An object that carries our finalizer but not our ledger's claim may have been submitted by somebody whose submitter
 /// still lives: it waits for the longest life of one, from when it was first seen so.
 fn past(context: &Context, uid: &Uid, claim: Claim) -> Past {
-    let mut strangers = context.strangers.lock().unwrap_or_else(PoisonError::into_inner);
     if claim == Claim::Ours {
-        strangers.remove(uid);
+        context.memory.is_no_stranger(uid);
         return Past::Continuous;
     }
     let now = context.clock.now();
-    let seen = *strangers.entry(uid.clone()).or_insert(now);
+    let seen = context.memory.stranger_since(uid, now);
     let settles = seen.plus(context.settings.submit_max + context.settings.dead_margin);
     Past::Unknown { settled: (settles <= now).then_some(settles) }
 }
@@ -120,13 +119,12 @@ fn past(context: &Context, uid: &Uid, claim: Claim) -> Past {
 /// An object of ours without a row is new, unless it is old enough to have been one whose rows are removed by now: it came
 /// back with a restored etcd, and its jobs may have run.
 fn may_be_forgotten(object: &Observed, context: &Context, uid: &Uid, record: &Record) -> bool {
-    let mut claimed = context.claimed.lock().unwrap_or_else(PoisonError::into_inner);
     if record.known.is_some() {
-        claimed.remove(uid);
+        context.memory.has_a_row(uid);
         return false;
     }
     let created = object.creation_timestamp().map_or(0, |time| time.0.as_millisecond());
-    !claimed.contains(uid) && context.ledger.has_forgotten(Timestamp(created))
+    !context.memory.has_claimed(uid) && context.ledger.has_forgotten(Timestamp(created))
 }
 
 fn plan(object: &Observed, context: &Context) -> Result<(Arc<Plan>, Spec), String> {

@@ -3,12 +3,13 @@
 mod events;
 mod first_list;
 mod gather;
+mod memory;
 mod publish;
 mod reconcile;
 pub mod secret;
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex};
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -25,14 +26,14 @@ use crate::condor::Schedd;
 use crate::credentials::Credentials;
 use crate::fence::Fence;
 use crate::ledger::Ledger;
-use crate::machine::{Settings, Timestamp, Uid};
-use crate::retry::Pauses;
+use crate::machine::{Settings, Uid};
 use crate::tracker::Tracker;
 use crate::workers::{Planner, Workers};
 use crate::{health, metrics};
 
 pub use events::Publisher;
 use first_list::FirstList;
+pub use memory::Memory;
 
 /// An `HTCJob` as it is watched: one that cannot be decoded does not end the watch, and can still be deleted.
 pub type Observed = DeserializeGuard<HTCJob>;
@@ -68,14 +69,8 @@ pub struct Context {
     pub clock: Clock,
     /// Told whenever the journal has news.
     pub publisher: Publisher,
-    /// What was last written to each status, until the watch shows it.
-    pub(crate) written: Mutex<HashMap<Uid, crate::api::HTCJobStatus>>,
-    /// Pauses of objects whose reconcile fails.
-    pub(crate) failing: Mutex<HashMap<Uid, Pauses>>,
-    /// When an object was first seen under another ledger's claim.
-    pub(crate) strangers: Mutex<HashMap<Uid, Timestamp>>,
-    /// Objects without a row that this process itself has claimed: they are new, however old they are.
-    pub(crate) claimed: Mutex<HashSet<Uid>>,
+    /// What is remembered of each object.
+    pub memory: Memory,
 }
 
 /// Why a reconcile failed; it is tried again with growing pauses.
@@ -124,6 +119,7 @@ pub async fn run(
     let (reader, writer) = reflector::store();
     let first = Arc::new(FirstList::default());
     let listed = Arc::clone(&first);
+    let (remembering, known) = (Arc::clone(&context), reader.clone());
     let watch = watcher(api, watcher::Config::default())
         .default_backoff()
         .modify(|object| {
@@ -137,7 +133,10 @@ pub async fn run(
                 health::cache_synced();
             }
             match event {
-                Ok(event) => listed.seen(event),
+                Ok(event) => {
+                    listed.seen(event);
+                    forget_what_is_gone(&remembering.memory, event, &known);
+                }
                 Err(error) => {
                     tracing::warn!(%error, "the watch of HTCJobs broke; it is begun again (is the CRD installed?)");
                 }
@@ -167,6 +166,23 @@ pub async fn run(
             futures::future::ready(())
         })
         .await;
+}
+
+/// What nobody has told us of, and what went while the watch was broken, too.
+fn forget_what_is_gone(memory: &Memory, event: &watcher::Event<Observed>, known: &reflector::Store<Observed>) {
+    let uid = |object: &Observed| object.uid().map(|uid| Uid::from(uid.as_str()));
+    match event {
+        watcher::Event::Delete(object) => {
+            if let Some(uid) = uid(object) {
+                memory.forget(&uid);
+            }
+        }
+        watcher::Event::InitDone => {
+            let there: HashSet<Uid> = known.state().iter().filter_map(|object| uid(object)).collect();
+            memory.keep(&there);
+        }
+        watcher::Event::Init | watcher::Event::InitApply(_) | watcher::Event::Apply(_) => {}
+    }
 }
 
 /// How long the API server asks to be left alone (`Retry-After`, with 429 and 503).

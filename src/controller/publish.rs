@@ -80,25 +80,13 @@ pub(super) fn status(
     }
 }
 
-/// Writes the status, unless it is what the object has or what was written last; false if the object has changed meanwhile.
+/// Writes the status; false if the object has changed meanwhile.
 pub(super) async fn publish(
     context: &Context,
-    object: &Observed,
     name: &ObjectName,
     uid: &Uid,
     status: HTCJobStatus,
 ) -> Result<bool, ReconcileError> {
-    let shown = object.0.as_ref().ok().and_then(|job| job.status.as_ref());
-    {
-        let mut written = context.written.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if shown == Some(&status) {
-            written.remove(uid);
-            return Ok(true);
-        }
-        if written.get(uid) == Some(&status) {
-            return Ok(true);
-        }
-    }
     context.fence.check()?;
     let api: Api<Observed> = Api::namespaced(context.client.clone(), &name.namespace);
     let patch = Patch::Apply(json!({
@@ -114,6 +102,6 @@ pub(super) async fn publish(
     if !super::reconcile::ask("write the status", name, answer)? {
         return Ok(false);
     }
-    context.written.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(uid.clone(), status);
+    context.memory.published(uid, status);
     Ok(true)
 }

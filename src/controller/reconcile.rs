@@ -1,7 +1,7 @@
 //! One pass over one object.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
@@ -11,6 +11,7 @@ use kube::{Resource as _, ResourceExt as _};
 use serde_json::json;
 
 use super::gather::{Gathered, gather};
+use super::memory::Publish;
 use super::publish::{publish, status};
 use super::{API_LIMIT, Context, Observed, ReconcileError};
 use crate::api::{CLAIM, FINALIZER, OLD_FINALIZER, OPERATOR};
@@ -26,11 +27,10 @@ use crate::machine::rules::Rules;
 use crate::machine::transitions::{Transition, Trigger};
 use crate::machine::{Attempt, Request, Settings, Uid, Work};
 use crate::metrics;
-use crate::retry::Pauses;
 use crate::workers::Job;
 
-/// First and longest pause after a failed reconcile.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
+/// Longest pause that the API server is granted when it asks to be left alone.
+const LEFT_ALONE: Duration = Duration::from_secs(60);
 /// Pause while the Lease is not renewed.
 const NOT_LEADING: Duration = Duration::from_secs(2);
 /// Pause when a worker's queue is full.
@@ -55,10 +55,12 @@ pub(super) async fn reconcile(object: Arc<Observed>, context: Arc<Context>) -> R
     let reference = ObjectRef::from_obj(object.as_ref());
     context.tracker.watch(&uid, &reference, decision.look.clone());
     let mut again = decision.again;
+    let mut about_to_change =
+        gathered.facts.in_flight.is_some() || matches!(decision.look, Look::Every { soon: true, .. });
     match decision.action {
         Action::Hand(Request { work: Work::AttachFinalizer, .. }) => {
             if decision.after.is_none() {
-                context.claimed.lock().unwrap_or_else(PoisonError::into_inner).insert(uid);
+                context.memory.claim(&uid);
             }
             let done = attach(&context, &object, &gathered.name).await?;
             return Ok(requeue(sooner(again, done)));
@@ -76,7 +78,9 @@ pub(super) async fn reconcile(object: Arc<Observed>, context: Arc<Context>) -> R
         Action::Hand(request) => {
             let (name, plan, identity) = (gathered.name.clone(), gathered.plan.clone(), gathered.identity.clone());
             let job = Job { request, name, object: reference, identity, plan };
-            if !context.workers.hand_over(job) {
+            if context.workers.hand_over(job) {
+                about_to_change = true;
+            } else {
                 again = Some(again.map_or(BUSY, |again| again.min(BUSY)));
             }
         }
@@ -86,18 +90,30 @@ pub(super) async fn reconcile(object: Arc<Observed>, context: Arc<Context>) -> R
     if let Some(record) = decision.after.as_ref().filter(|_| gathered.facts.object.finalizer) {
         let old = object.0.as_ref().ok().and_then(|job| job.status.as_ref());
         let status = status(record, &gathered.facts, old, &context.schedd.name, object.meta().generation);
-        let done = publish(&context, &object, &gathered.name, &uid, status).await?;
-        again = sooner(again, done);
+        match context.memory.publish(
+            &uid,
+            &status,
+            old,
+            about_to_change,
+            || context.workers.waiting(),
+            context.clock.now(),
+        ) {
+            Publish::Known => {}
+            Publish::Later(pause) => again = Some(again.map_or(pause, |again| again.min(pause))),
+            Publish::Now => {
+                let done = publish(&context, &gathered.name, &uid, status).await?;
+                again = sooner(again, done);
+            }
+        }
     }
-    context.failing.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
+    context.memory.succeeded(&uid);
     Ok(requeue(again))
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "the shape that the controller asks for")]
 pub(super) fn on_error(object: Arc<Observed>, error: &ReconcileError, context: Arc<Context>) -> Requeue {
     let uid = Uid::from(object.uid().unwrap_or_default().as_str());
-    let mut failing = context.failing.lock().unwrap_or_else(PoisonError::into_inner);
-    let pause = failing.entry(uid).or_insert_with(|| Pauses::new(PAUSES.0, PAUSES.1)).pause();
+    let pause = context.memory.failed(&uid);
     let asked_for = match error {
         ReconcileError::Api { source, .. } => super::retry_after(source),
         ReconcileError::Ledger(_)
@@ -105,7 +121,7 @@ pub(super) fn on_error(object: Arc<Observed>, error: &ReconcileError, context: A
         | ReconcileError::Refused(_)
         | ReconcileError::Nameless(_) => Duration::ZERO,
     };
-    Requeue::requeue(pause.max(asked_for.min(PAUSES.1)))
+    Requeue::requeue(pause.max(asked_for.min(LEFT_ALONE)))
 }
 
 /// A write that the API server refused as a conflict is tried again even if the watch shows no change: one that was made
@@ -257,8 +273,5 @@ pub(super) fn ask<T>(
 fn forget(context: &Context, uid: &Uid, reference: &ObjectRef<Observed>) {
     context.tracker.watch(uid, reference, Look::Nothing);
     context.schedd.names.forget(uid);
-    context.written.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
-    context.failing.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
-    context.strangers.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
-    context.claimed.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+    context.memory.forget(uid);
 }

@@ -232,7 +232,7 @@ impl Tracker {
 
     /// Puts one question, and reads the birthdate before and after it.
     async fn ask(&self, question: impl Future<Output = Result<Ads, Unknown>>) -> Result<Found, Unknown> {
-        let first = self.schedd.reading().await?;
+        let first = self.schedd.recent_reading().await?;
         let asked_at = self.schedd.clock.now();
         let ads = question.await?;
         let second = self.schedd.reading().await?;

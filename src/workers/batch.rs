@@ -27,21 +27,30 @@ pub(super) async fn serve(shared: Arc<Shared>, mut receiver: mpsc::Receiver<Job>
                 None => return,
             }
         }
+        let mut effect = match waiting.front().map(|job| &job.request.work) {
+            Some(Work::Submit(..)) => Effect::Submit(submit::Submission::default()),
+            _ => Effect::Simple(simple::Simple::default()),
+        };
+        // All of a batch are in one name, that of the first.
+        let identity = waiting.front().map(|job| job.identity.clone()).unwrap_or_default();
+        let at_hand = shared.credentials.at_hand(&identity);
+        let schedd = Arc::clone(if let AtHand::Good(schedd) = &at_hand { schedd } else { &shared.schedd });
+        if shared.fence.check().is_ok() && matches!(at_hand, AtHand::Good(_)) {
+            effect.ask(&schedd).await;
+        }
         while let Ok(job) = receiver.try_recv() {
             waiting.push_back(job);
         }
         let jobs = take(&shared, &mut waiting);
-        // All of a batch are in one name.
-        let identity = jobs.first().map(|job| job.identity.clone()).unwrap_or_default();
-        let at_hand = shared.credentials.at_hand(&identity);
-        let schedd = if let AtHand::Good(schedd) = &at_hand { schedd } else { &shared.schedd };
-        let mut batch = Batch { schedd: Arc::clone(schedd), shared: Arc::clone(&shared), jobs };
         match at_hand {
-            AtHand::Good(_) => carry_out(batch).await,
+            AtHand::Good(_) => carry_out(Batch { schedd, shared: Arc::clone(&shared), jobs }, effect).await,
             // No tool is started without the credentials that it is to have.
-            AtHand::Bad(why) => drop(batch.give_up(|_| Some(why.clone().into())).await),
+            AtHand::Bad(why) => {
+                let mut batch = Batch { schedd, shared: Arc::clone(&shared), jobs };
+                batch.give_up(|_| Some(why.clone().into())).await;
+            }
             // They were at hand when these were handed over, and have ended since. Each is woken, and handed over anew.
-            AtHand::NotYet => drop(batch),
+            AtHand::NotYet => drop(Batch { schedd, shared: Arc::clone(&shared), jobs }),
         }
     }
 }
@@ -150,11 +159,7 @@ impl Drop for Batch {
     }
 }
 
-async fn carry_out(mut batch: Batch) {
-    let mut effect = match batch.jobs.first().map(|job| &job.request.work) {
-        Some(Work::Submit(..)) => Effect::Submit(submit::Submission::default()),
-        _ => Effect::Simple(simple::Simple::default()),
-    };
+async fn carry_out(mut batch: Batch, mut effect: Effect) {
     let mut step = Some(worker::first());
     while let Some(current) = step {
         let went_well = match current {
@@ -190,6 +195,14 @@ enum Effect {
 }
 
 impl Effect {
+    /// What must be known before; requests that come meanwhile join the batch.
+    async fn ask(&mut self, schedd: &Schedd) {
+        match self {
+            Self::Submit(submission) => submission.ask(schedd).await,
+            Self::Simple(_) => {}
+        }
+    }
+
     async fn intend(&mut self, batch: &mut Batch) -> bool {
         match self {
             Self::Submit(submission) => submission.intend(batch).await,

@@ -196,6 +196,12 @@ impl Workers {
         self.shared.registry.cancel(key);
     }
 
+    /// How many requests wait for their workers.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.shared.registry.waiting()
+    }
+
     /// The request that stands for an object.
     #[must_use]
     pub fn in_flight(&self, uid: &Uid) -> Option<crate::machine::facts::InFlight> {

@@ -52,6 +52,12 @@ impl Registry {
         })
     }
 
+    /// How many requests no worker has taken up.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.with(|entries| entries.values().filter(|entry| !entry.request.running).count())
+    }
+
     /// Marks a request as cancelled, unless its worker has taken it up.
     pub fn cancel(&self, key: &RequestKey) {
         self.with(|entries| {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::batch::Batch;
 use super::sizes::Refusal;
 use super::{Job, Plan};
+use crate::condor::Schedd;
 use crate::condor::description::{self, Common, submit_description};
 use crate::condor::htcopts::HtcOpts;
 use crate::condor::schedd::Reading;
@@ -18,6 +19,7 @@ use crate::metrics;
 /// One submission under way.
 #[derive(Default)]
 pub(super) struct Submission {
+    asked: Option<Result<Asked, Unknown>>,
     /// When the submitter is killed.
     not_after: Timestamp,
     /// `HTCNotAfter`
@@ -42,23 +44,30 @@ fn seconds(duration: Duration) -> i64 {
     i64::try_from(duration.as_secs()).unwrap_or(i64::MAX)
 }
 
-async fn ask(batch: &Batch) -> Result<(Reading, Witness, String), Unknown> {
-    let schedd = &batch.schedd;
-    // Asked before each submission: credentials may have changed, and jobs of a name that is not known are not found.
-    let (identity, witness, reading) =
-        tokio::try_join!(schedd.identity(), schedd.newest_in_history(), schedd.reading())?;
-    Ok((reading, witness, identity))
+/// What the schedd says before a submission.
+pub(super) struct Asked {
+    reading: Reading,
+    witness: Witness,
+    user: String,
 }
 
 impl Submission {
-    /// Asks the schedd for its time, writes the sandboxes, and makes the intents durable.
+    /// Asks before each submission: credentials may have changed, and jobs of a name that is not known are not found.
+    pub(super) async fn ask(&mut self, schedd: &Schedd) {
+        let asked = tokio::try_join!(schedd.identity(), schedd.newest_in_history(), schedd.recent_reading());
+        self.asked = Some(asked.map(|(user, witness, reading)| Asked { reading, witness, user }));
+    }
+
+    /// Writes the sandboxes, and makes the intents durable.
     pub(super) async fn intend(&mut self, batch: &mut Batch) -> bool {
-        let (reading, witness, identity) = match ask(batch).await {
-            Ok(answer) => answer,
-            Err(unknown) => {
+        let asked = match &self.asked {
+            Some(Ok(asked)) => asked,
+            Some(Err(unknown)) => {
                 batch.give_up(|_| Some(unknown.clone().into())).await;
                 return false;
             }
+            // The fence was closed when it was time to ask. They come again.
+            None => return false,
         };
         if !prepare(batch).await {
             return false;
@@ -73,10 +82,10 @@ impl Submission {
         let limit = (shared.limits.submit + transfer).min(shared.settings.submit_max);
         let now = shared.clock.now();
         self.not_after = now.plus(limit);
-        self.late_after =
-            SchedDate(reading.date.0 + seconds(now.since(reading.at) + limit + shared.settings.late_margin) + 1);
-        let intents =
-            batch.jobs.iter().map(|job| self.intent(job, &reading, (&witness, &identity), now, batch)).collect();
+        self.late_after = SchedDate(
+            asked.reading.date.0 + seconds(now.since(asked.reading.at) + limit + shared.settings.late_margin) + 1,
+        );
+        let intents = batch.jobs.iter().map(|job| intent(job, asked, self.not_after, now, batch)).collect();
         match shared.ledger.intend(intents).await {
             Ok(()) => true,
             Err(error) => {
@@ -84,37 +93,6 @@ impl Submission {
                 tokio::time::sleep(super::LEDGER_PAUSE).await;
                 false
             }
-        }
-    }
-
-    fn intent(
-        &self,
-        job: &Job,
-        reading: &Reading,
-        (witness, identity): (&Witness, &str),
-        now: Timestamp,
-        batch: &Batch,
-    ) -> Intent {
-        let submission = Intended {
-            attempt: job.request.key.attempt,
-            indices: indices(job).clone(),
-            schedd: batch.shared.schedd.name.clone(),
-            birthdate: reading.birthdate,
-            intent_at: now,
-            intent_date: reading.date,
-            not_after: self.not_after,
-            dead_since: None,
-            refusal: None,
-        };
-        Intent {
-            key: job.request.key.clone(),
-            at: now,
-            submission: Some(Noted {
-                submission,
-                witness: witness.clone(),
-                user: identity.to_owned(),
-                identity: job.identity.clone(),
-            }),
         }
     }
 
@@ -239,6 +217,23 @@ impl Submission {
 
 fn files_failed(message: String) -> Failure {
     Failure { reason: "CannotWriteFiles".to_owned(), message }
+}
+
+fn intent(job: &Job, asked: &Asked, not_after: Timestamp, now: Timestamp, batch: &Batch) -> Intent {
+    let submission = Intended {
+        attempt: job.request.key.attempt,
+        indices: indices(job).clone(),
+        schedd: batch.shared.schedd.name.clone(),
+        birthdate: asked.reading.birthdate,
+        intent_at: now,
+        intent_date: asked.reading.date,
+        not_after,
+        dead_since: None,
+        refusal: None,
+    };
+    let (witness, user) = (asked.witness.clone(), asked.user.clone());
+    let noted = Noted { submission, witness, user, identity: job.identity.clone() };
+    Intent { key: job.request.key.clone(), at: now, submission: Some(noted) }
 }
 
 /// Writes the files; an HTCJob whose files cannot be written fails alone.

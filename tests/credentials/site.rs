@@ -2,7 +2,6 @@
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use base64::Engine as _;
 use serde_json::{Value, json};
@@ -157,6 +156,3 @@ pub fn users(bed: &Bed, uid: &str) -> Vec<String> {
     users.dedup();
     users
 }
-
-/// How long something must not happen that would happen at once if it did.
-pub const A_WHILE: Duration = Duration::from_secs(4);

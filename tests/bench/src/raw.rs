@@ -21,6 +21,8 @@ const LIMIT: &str = "1800";
 pub(crate) struct Raw {
     client: Client,
     mould: Mould,
+    /// A copy of one sandbox of the operator's, which goes with its HTCJob.
+    sandbox: PathBuf,
     folder: PathBuf,
     made: AtomicUsize,
 }
@@ -35,7 +37,11 @@ pub(crate) struct Submitted {
 
 impl Raw {
     pub(crate) fn new(client: Client, mould: Mould, scratch: &Scratch) -> Result<Self> {
-        Ok(Self { client, mould, folder: scratch.dir("raw")?, made: AtomicUsize::new(0) })
+        let folder = scratch.dir("raw")?;
+        let sandbox = folder.join("mould");
+        Account::unprivileged().make_dir(&sandbox, 0o755)?;
+        copy(&mould.sandbox, &sandbox)?;
+        Ok(Self { client, mould, sandbox, folder, made: AtomicUsize::new(0) })
     }
 
     /// Makes the files of so many HTCJobs of `queue` jobs each; their descriptions.
@@ -48,7 +54,7 @@ impl Raw {
         let account = Account::unprivileged();
         let sandbox = self.folder.join("sandbox").join(&uid);
         account.make_dir(&sandbox, 0o755)?;
-        copy(&self.mould.sandbox, &sandbox)?;
+        copy(&self.sandbox, &sandbox)?;
         let mut rows = Vec::new();
         for index in 0..queue {
             let (row, output) = self.mould.job(&uid, index, &self.folder);

@@ -1,0 +1,208 @@
+//! What is remembered of each object between two passes. All of it may be lost with the process.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::api::{HTCJobStatus, Phase};
+use crate::machine::{Timestamp, Uid};
+use crate::retry::Pauses;
+
+/// First and longest pause after a failed reconcile.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
+
+/// Longest time that a status waits for what is about to change it again, while little else is going on.
+const HOLD_BACK: Duration = Duration::from_secs(1);
+/// By so much longer for each request that waits for its worker: the fewer writes, the sooner all are through.
+const HOLD_BACK_FOR_EACH: Duration = Duration::from_millis(10);
+/// However many wait.
+const HOLD_BACK_AT_MOST: Duration = Duration::from_secs(10);
+
+/// Of all objects.
+#[derive(Debug, Default)]
+pub struct Memory(Mutex<HashMap<Uid, Seen>>);
+
+/// Of one object.
+#[derive(Debug, Default)]
+struct Seen {
+    /// What was last written to its status, until the watch shows it.
+    written: Option<HTCJobStatus>,
+    /// Since when its status is out of date.
+    owed: Option<Timestamp>,
+    /// The pauses while its reconcile fails.
+    failing: Option<Pauses>,
+    /// When it was first seen under another ledger's claim.
+    stranger: Option<Timestamp>,
+    /// It had no row, and this process itself has claimed it: it is new, however old it is.
+    claimed: bool,
+}
+
+impl Seen {
+    const fn is_empty(&self) -> bool {
+        matches!(self, Self { written: None, owed: None, failing: None, stranger: None, claimed: false })
+    }
+}
+
+/// What becomes of a status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Publish {
+    /// The object has it, or will have.
+    Known,
+    /// It is written now.
+    Now,
+    /// It waits so long for what is about to change it again.
+    Later(Duration),
+}
+
+impl Memory {
+    fn of<T>(&self, uid: &Uid, work: impl FnOnce(&mut Seen) -> T) -> T {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = all.entry(uid.clone()).or_default();
+        let result = work(seen);
+        if seen.is_empty() {
+            all.remove(uid);
+        }
+        result
+    }
+
+    /// The object is gone, or will be in a moment.
+    pub(super) fn forget(&self, uid: &Uid) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+    }
+
+    /// Forgets all objects but these.
+    pub(super) fn keep(&self, uids: &HashSet<Uid>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|uid, _| uids.contains(uid));
+    }
+
+    /// The pause before the next try.
+    pub(super) fn failed(&self, uid: &Uid) -> Duration {
+        self.of(uid, |seen| seen.failing.get_or_insert_with(|| Pauses::new(PAUSES.0, PAUSES.1)).pause())
+    }
+
+    pub(super) fn succeeded(&self, uid: &Uid) {
+        self.of(uid, |seen| seen.failing = None);
+    }
+
+    /// When the object was first seen under another ledger's claim.
+    pub(super) fn stranger_since(&self, uid: &Uid, now: Timestamp) -> Timestamp {
+        self.of(uid, |seen| *seen.stranger.get_or_insert(now))
+    }
+
+    pub(super) fn is_no_stranger(&self, uid: &Uid) {
+        self.of(uid, |seen| seen.stranger = None);
+    }
+
+    pub(super) fn claim(&self, uid: &Uid) {
+        self.of(uid, |seen| seen.claimed = true);
+    }
+
+    /// It has a row: what this process knew beyond it no longer matters.
+    pub(super) fn has_a_row(&self, uid: &Uid) {
+        self.of(uid, |seen| seen.claimed = false);
+    }
+
+    pub(super) fn has_claimed(&self, uid: &Uid) -> bool {
+        self.of(uid, |seen| seen.claimed)
+    }
+
+    /// Whether `status` is to be written over `shown`. `about_to_change`: by a request that stands, or an answer that is
+    /// asked for; `waiting`: how many requests wait for their workers.
+    pub(super) fn publish(
+        &self,
+        uid: &Uid,
+        status: &HTCJobStatus,
+        shown: Option<&HTCJobStatus>,
+        about_to_change: bool,
+        waiting: impl FnOnce() -> usize,
+        now: Timestamp,
+    ) -> Publish {
+        self.of(uid, |seen| {
+            if shown == Some(status) {
+                seen.written = None;
+            }
+            let last = seen.written.as_ref().or(shown);
+            if last == Some(status) {
+                seen.owed = None;
+                return Publish::Known;
+            }
+            let since = *seen.owed.get_or_insert(now);
+            if about_to_change && can_wait(status, last) {
+                let waiting = u32::try_from(waiting()).unwrap_or(u32::MAX);
+                let pause = (HOLD_BACK + HOLD_BACK_FOR_EACH.saturating_mul(waiting)).min(HOLD_BACK_AT_MOST);
+                let left = pause.saturating_sub(now.since(since));
+                if !left.is_zero() {
+                    return Publish::Later(left);
+                }
+            }
+            Publish::Now
+        })
+    }
+
+    /// A status was written.
+    pub(super) fn published(&self, uid: &Uid, status: HTCJobStatus) {
+        self.of(uid, |seen| (seen.written, seen.owed) = (Some(status), None));
+    }
+}
+
+/// What people and workflows wait for is said at once: a phase, and how many jobs run, are held and have ended.
+fn can_wait(status: &HTCJobStatus, last: Option<&HTCJobStatus>) -> bool {
+    let Some(last) = last else { return matches!(status.phase, None | Some(Phase::Pending | Phase::Terminating)) };
+    let counts = |status: &HTCJobStatus| (status.running, status.held, status.succeeded, status.failed);
+    (status.phase == last.phase || status.phase == Some(Phase::Terminating)) && counts(status) == counts(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UID: &str = "11111111-0000-4000-8000-000000000000";
+
+    fn status(phase: Phase, attempt: i64) -> HTCJobStatus {
+        HTCJobStatus { phase: Some(phase), attempt: Some(attempt), ..HTCJobStatus::default() }
+    }
+
+    fn at(millis: i64) -> Timestamp {
+        Timestamp(millis)
+    }
+
+    #[test]
+    fn what_is_about_to_change_waits_for_it() {
+        let (memory, uid) = (Memory::default(), Uid::from(UID));
+        let ask = |status: &HTCJobStatus, shown, busy, waiting, now| {
+            memory.publish(&uid, status, shown, busy, || waiting, at(now))
+        };
+        let (pending, again, submitted) =
+            (status(Phase::Pending, 0), status(Phase::Pending, 1), status(Phase::Submitted, 1));
+        assert_eq!(ask(&pending, None, true, 0, 0), Publish::Later(HOLD_BACK));
+        assert_eq!(
+            ask(&again, None, true, 0, 400),
+            Publish::Later(Duration::from_millis(600)),
+            "since the first change"
+        );
+        assert_eq!(ask(&again, None, true, 200, 400), Publish::Later(Duration::from_millis(2600)));
+        assert_eq!(ask(&again, None, true, 1_000_000, 400), Publish::Later(Duration::from_millis(9600)));
+        assert_eq!(ask(&again, None, true, 0, 1000), Publish::Now);
+        assert_eq!(ask(&again, None, false, 0, 400), Publish::Now, "nothing is about to change it");
+        memory.published(&uid, again.clone());
+        assert_eq!(ask(&again, None, true, 0, 1500), Publish::Known);
+        assert_eq!(ask(&submitted, Some(&again), true, 1000, 1500), Publish::Now, "a phase is said at once");
+        memory.published(&uid, submitted.clone());
+        let held = HTCJobStatus { held: 1, ..submitted.clone() };
+        assert_eq!(ask(&held, Some(&submitted), true, 1000, 1500), Publish::Now, "and so are counts");
+        assert_eq!(ask(&submitted, Some(&submitted), true, 0, 2000), Publish::Known);
+        assert!(memory.0.lock().unwrap().is_empty(), "nothing is kept of what is at rest");
+    }
+
+    #[test]
+    fn objects_that_are_gone_are_forgotten() {
+        let (memory, uid) = (Memory::default(), Uid::from(UID));
+        memory.claim(&uid);
+        assert_eq!(memory.stranger_since(&uid, at(1)), at(1));
+        assert_eq!(memory.stranger_since(&uid, at(2)), at(1));
+        memory.keep(&HashSet::from([uid.clone()]));
+        assert!(memory.has_claimed(&uid));
+        memory.keep(&HashSet::new());
+        assert!(!memory.has_claimed(&uid) && memory.0.lock().unwrap().is_empty());
+    }
+}
