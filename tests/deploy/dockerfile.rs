@@ -33,7 +33,7 @@ fn the_workspace_is_whole_where_the_image_is_built() {
             if path(&from).is_dir() {
                 fs::create_dir_all(&to).unwrap();
                 copy.arg("-rT");
-            } else if !to.extension().is_some_and(|extension| extension == "toml") {
+            } else if to.extension().is_none_or(|extension| extension != "toml") {
                 fs::create_dir_all(&to).unwrap();
             }
             tool::run_ok("copying", copy.arg(path(&from)).arg(&to), "", Duration::from_secs(60)).unwrap();

@@ -40,7 +40,9 @@ fn the_operator_needs_all_its_rights_and_no_others() {
     let asked = rights::asked(&bed.kube.audit_log(), ACCOUNT);
     let mut allowed = rights::of(&render("overlays/local"), "htc-operator", "htc-operator");
     let mut in_namespace = render("namespace-credentials");
-    in_namespace.iter_mut().for_each(|object| object["metadata"]["namespace"] = ns.name.clone().into());
+    for object in &mut in_namespace {
+        object["metadata"]["namespace"] = ns.name.clone().into();
+    }
     allowed.extend(rights::of(&in_namespace, "htc-operator", "htc-operator"));
     // A right that is missing is named before what came of it.
     rights::must_suffice(&asked);

@@ -46,7 +46,9 @@ fn the_api_server_takes_the_overlays() {
     cern.retain(|object| object != &monitor);
     assert_eq!(dry_run(&kube, &cern).as_deref(), Ok(""));
     let mut credentials = render("namespace-credentials");
-    credentials.iter_mut().for_each(|object| object["metadata"]["namespace"] = "default".into());
+    for object in &mut credentials {
+        object["metadata"]["namespace"] = "default".into();
+    }
     assert_eq!(dry_run(&kube, &credentials).as_deref(), Ok(""));
 
     // The namespace enforces the Pod Security Standard `restricted`.

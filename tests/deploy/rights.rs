@@ -80,7 +80,7 @@ pub fn of(objects: &[Value], namespace: &str, account: &str) -> Vec<Right> {
         .collect()
 }
 
-fn of_rule(rule: &Value, role: &str, namespace: Option<&str>) -> Vec<Right> {
+fn of_rule(rule: &Value, granted_by: &str, namespace: Option<&str>) -> Vec<Right> {
     let mut names: Vec<Option<String>> = each(&rule["resourceNames"]).map(|name| Some(text(name))).collect();
     if names.is_empty() {
         names.push(None);
@@ -91,7 +91,7 @@ fn of_rule(rule: &Value, role: &str, namespace: Option<&str>) -> Vec<Right> {
             for resource in each(&rule["resources"]) {
                 for name in &names {
                     rights.push(Right {
-                        role: role.to_owned(),
+                        role: granted_by.to_owned(),
                         namespace: namespace.map(str::to_owned),
                         verb: text(verb),
                         group: text(group),
@@ -102,7 +102,7 @@ fn of_rule(rule: &Value, role: &str, namespace: Option<&str>) -> Vec<Right> {
             }
         }
     }
-    assert!(!rights.is_empty(), "a rule of {role} allows nothing: {rule}");
+    assert!(!rights.is_empty(), "a rule of {granted_by} allows nothing: {rule}");
     rights
 }
 

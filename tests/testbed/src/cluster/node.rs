@@ -144,7 +144,7 @@ impl Drop for Node {
 
 fn containerd(folder: &Path, runtime: &Path) -> String {
     format!(
-        r#"version = 3
+        r"version = 3
 root = '{0}/containerd'
 state = '/run/containerd'
 disabled_plugins = ['io.containerd.snapshotter.v1.btrfs', 'io.containerd.snapshotter.v1.devmapper', 'io.containerd.snapshotter.v1.zfs', 'io.containerd.snapshotter.v1.erofs', 'io.containerd.tracing.processor.v1.otlp', 'io.containerd.internal.v1.tracing']
@@ -166,7 +166,7 @@ disabled_plugins = ['io.containerd.snapshotter.v1.btrfs', 'io.containerd.snapsho
   [plugins.'io.containerd.cri.v1.runtime'.cni]
     bin_dirs = ['{2}']
     conf_dir = '{0}/cni'
-"#,
+",
         folder.display(),
         ContainerRuntime::sbin(runtime).display(),
         ContainerRuntime::plugins(runtime).display(),
