@@ -356,6 +356,7 @@ impl Config {
             eager: Settings::default().eager,
             soon: self.soon,
             jobs_per_attempt: self.batch_jobs,
+            refused_more: None,
         }
     }
 }

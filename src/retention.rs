@@ -84,7 +84,7 @@ impl Keeper {
         let Some(until) = self.clock.now().before(kept) else {
             return Ok(cleared);
         };
-        let mut after = None;
+        let (mut after, mut existing) = (None, None);
         while self.fence.check().is_ok() {
             let batch = self.ledger.released(left, until, after, BATCH).await.map_err(|error| error.to_string())?;
             let Some(last) = batch.last() else {
@@ -92,7 +92,11 @@ impl Keeper {
             };
             cleared.looked_at += batch.len();
             after = Some(last.uid.clone());
-            let existing = crate::orphans::objects(&self.client, self.namespace.as_deref()).await?;
+            // Listed after the first of them were let go, once for all: what is made later is none of them.
+            let existing = match &mut existing {
+                Some(existing) => existing,
+                none => none.insert(crate::orphans::objects(&self.client, self.namespace.as_deref()).await?),
+            };
             let ours =
                 |released: &Released| self.namespace.as_ref().is_none_or(|only| *only == released.name.namespace);
             let gone = batch.into_iter().filter(|released| ours(released) && !existing.contains(&released.uid));

@@ -201,7 +201,9 @@ impl Tools {
             Ok(_) => "failed",
             Err(_) => "error",
         };
-        metrics::tool(tool, outcome, began.elapsed());
+        let duration = began.elapsed();
+        metrics::tool(tool, outcome, duration);
+        tracing::debug!(tool, outcome, milliseconds = duration.as_millis(), "a tool has ended");
         result
     }
 

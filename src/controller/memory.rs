@@ -11,11 +11,11 @@ use crate::retry::Pauses;
 /// First and longest pause after a failed reconcile.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 
-/// Longest time that a status waits for what is about to change it again, while little else is going on.
+/// So long after it has changed a status waits for what is about to change it again, while little else is going on.
 const HOLD_BACK: Duration = Duration::from_secs(1);
 /// By so much longer for each request that waits for its worker: the fewer writes, the sooner all are through.
 const HOLD_BACK_FOR_EACH: Duration = Duration::from_millis(10);
-/// However many wait.
+/// However many wait, and however often it changes.
 const HOLD_BACK_AT_MOST: Duration = Duration::from_secs(10);
 
 /// Of all objects.
@@ -27,14 +27,24 @@ pub struct Memory(Mutex<HashMap<Uid, Seen>>);
 struct Seen {
     /// What was last written to its status, until the watch shows it.
     written: Option<HTCJobStatus>,
-    /// Since when its status is out of date.
-    owed: Option<Timestamp>,
+    /// What its status would be if it were written now.
+    owed: Option<Owed>,
     /// The pauses while its reconcile fails.
     failing: Option<Pauses>,
     /// When it was first seen under another ledger's claim.
     stranger: Option<Timestamp>,
     /// It had no row, and this process itself has claimed it: it is new, however old it is.
     claimed: bool,
+}
+
+/// A status that has not been written.
+#[derive(Debug)]
+struct Owed {
+    status: HTCJobStatus,
+    /// Since when the one that is shown is out of date.
+    since: Timestamp,
+    /// Since when this is what it should be.
+    changed: Timestamp,
 }
 
 impl Seen {
@@ -126,16 +136,18 @@ impl Memory {
                 seen.owed = None;
                 return Publish::Known;
             }
-            let since = *seen.owed.get_or_insert(now);
-            if about_to_change && can_wait(status, last) {
-                let waiting = u32::try_from(waiting()).unwrap_or(u32::MAX);
-                let pause = (HOLD_BACK + HOLD_BACK_FOR_EACH.saturating_mul(waiting)).min(HOLD_BACK_AT_MOST);
-                let left = pause.saturating_sub(now.since(since));
-                if !left.is_zero() {
-                    return Publish::Later(left);
-                }
+            if !about_to_change || !can_wait(status, last) {
+                return Publish::Now;
             }
-            Publish::Now
+            let owed = seen.owed.get_or_insert_with(|| Owed { status: status.clone(), since: now, changed: now });
+            if owed.status != *status {
+                (owed.status, owed.changed) = (status.clone(), now);
+            }
+            let waiting = u32::try_from(waiting()).unwrap_or(u32::MAX);
+            let pause = HOLD_BACK + HOLD_BACK_FOR_EACH.saturating_mul(waiting);
+            let left = pause.saturating_sub(now.since(owed.changed));
+            let left = left.min(HOLD_BACK_AT_MOST.saturating_sub(now.since(owed.since)));
+            if left.is_zero() { Publish::Now } else { Publish::Later(left) }
         })
     }
 
@@ -174,16 +186,15 @@ mod tests {
         };
         let (pending, again, submitted) =
             (status(Phase::Pending, 0), status(Phase::Pending, 1), status(Phase::Submitted, 1));
-        assert_eq!(ask(&pending, None, true, 0, 0), Publish::Later(HOLD_BACK));
-        assert_eq!(
-            ask(&again, None, true, 0, 400),
-            Publish::Later(Duration::from_millis(600)),
-            "since the first change"
-        );
-        assert_eq!(ask(&again, None, true, 200, 400), Publish::Later(Duration::from_millis(2600)));
-        assert_eq!(ask(&again, None, true, 1_000_000, 400), Publish::Later(Duration::from_millis(9600)));
-        assert_eq!(ask(&again, None, true, 0, 1000), Publish::Now);
-        assert_eq!(ask(&again, None, false, 0, 400), Publish::Now, "nothing is about to change it");
+        let later = |millis| Publish::Later(Duration::from_millis(millis));
+        assert_eq!(ask(&pending, None, true, 0, 0), later(1000));
+        assert_eq!(ask(&pending, None, true, 0, 400), later(600));
+        assert_eq!(ask(&pending, None, true, 200, 400), later(2600), "many wait");
+        assert_eq!(ask(&pending, None, true, 1_000_000, 400), later(9600));
+        assert_eq!(ask(&pending, None, true, 0, 1000), Publish::Now);
+        assert_eq!(ask(&pending, None, false, 0, 400), Publish::Now, "nothing is about to change it");
+        assert_eq!(ask(&again, None, true, 0, 900), later(1000), "it goes on");
+        assert_eq!(ask(&again, None, true, 1_000_000, 9900), later(100), "it goes on for long");
         memory.published(&uid, again.clone());
         assert_eq!(ask(&again, None, true, 0, 1500), Publish::Known);
         assert_eq!(ask(&submitted, Some(&again), true, 1000, 1500), Publish::Now, "a phase is said at once");

@@ -48,7 +48,8 @@ pub(super) async fn reconcile(object: Arc<Observed>, context: Arc<Context>) -> R
     }
     let gathered = gather(&object, &context).await?;
     let jobs_per_attempt = context.settings.jobs_per_attempt.min(context.workers.jobs_per_submission());
-    let settings = Settings { jobs_per_attempt, ..context.settings.clone() };
+    let refused_more = context.workers.refused_more();
+    let settings = Settings { jobs_per_attempt, refused_more, ..context.settings.clone() };
     let decision = decide(&gathered.facts, context.clock.now(), &settings, &Rules::ALL);
     let uid = gathered.facts.object.uid.clone();
     commit(&context, &gathered, &decision).await?;

@@ -522,6 +522,7 @@ fn worth_an_event(condition: &Condition) -> bool {
                 && !matches!(
                     condition.reason.as_str(),
                     "Submitting"
+                        | "SmallerSubmissions"
                         | "Suspended"
                         | "DeadlineExceeded"
                         | "Asking"

@@ -1,5 +1,6 @@
 //! Times that the machine waits, and the rules that the model checker can switch off one by one.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Times and sizes that `judge` and `decide` go by.
@@ -29,6 +30,8 @@ pub struct Settings {
     pub soon: Duration,
     /// Most jobs handed to HTCondor in one attempt.
     pub jobs_per_attempt: usize,
+    /// The schedd's words, if it has refused more at once.
+    pub refused_more: Option<Arc<str>>,
 }
 
 impl Default for Settings {
@@ -46,6 +49,7 @@ impl Default for Settings {
             eager: Duration::from_secs(15),
             soon: Duration::from_secs(1),
             jobs_per_attempt: 2000,
+            refused_more: None,
         }
     }
 }

@@ -42,6 +42,9 @@ pub(super) async fn serve(shared: Arc<Shared>, mut receiver: mpsc::Receiver<Job>
             waiting.push_back(job);
         }
         let jobs = take(&shared, &mut waiting);
+        if let Some(first) = jobs.first() {
+            tracing::debug!(kind = %first.request.key.kind, htcjobs = jobs.len(), waiting = waiting.len(), "a batch begins");
+        }
         match at_hand {
             AtHand::Good(_) => carry_out(Batch { schedd, shared: Arc::clone(&shared), jobs }, effect).await,
             // No tool is started without the credentials that it is to have.

@@ -191,6 +191,12 @@ impl Workers {
         self.shared.sizes.jobs(self.shared.clock.now())
     }
 
+    /// The schedd's words, if it has refused more at once.
+    #[must_use]
+    pub fn refused_more(&self) -> Option<Arc<str>> {
+        self.shared.sizes.refused_more()
+    }
+
     /// Drops a request whose worker has not taken it up.
     pub fn cancel(&self, key: &RequestKey) {
         self.shared.registry.cancel(key);

@@ -98,6 +98,35 @@ fn listed(batch: &Batch) -> Vec<(&Uid, &Indices)> {
         .collect()
 }
 
+/// Those of the jobs asked for whose output is there: condor_transfer_data ends with 0 even when there was nothing to fetch.
+async fn there(batch: &Batch) -> HashMap<Uid, Indices> {
+    let planner = batch.shared.planner.clone();
+    let asked: Vec<_> =
+        batch.jobs.iter().map(|job| (job.name.clone(), job.request.key.uid.clone(), to_fetch(job))).collect();
+    let look = move || {
+        asked
+            .into_iter()
+            .map(|(name, uid, asked)| {
+                let is_there = |index: &Index| planner.job_output(&name, &uid, *index).join("out").exists();
+                let there = asked.iter().filter(is_there).collect();
+                (uid, there)
+            })
+            .collect()
+    };
+    tokio::task::spawn_blocking(look).await.unwrap_or_default()
+}
+
+fn outcome(job: &Job, at: Timestamp, failure: Option<&Failure>, fetched: Indices) -> RequestResult {
+    let missing = to_fetch(job).len() - fetched.len();
+    let failure = failure.cloned().or_else(|| {
+        let message = || {
+            format!("condor_transfer_data brought no output of {missing} jobs: they are not in the queue, or not ended")
+        };
+        (missing > 0).then(|| fetch_failed(message()))
+    });
+    RequestResult { key: job.request.key.clone(), at, failure, fetched }
+}
+
 /// One transfer that hangs costs the others that go with it, or wait for it, no more than the shorter time.
 fn transfer_limit(batch: &Batch) -> Duration {
     let longest = batch.shared.schedd.tools.transfer_limit;
@@ -136,35 +165,14 @@ impl Simple {
             let kind = batch.jobs.first().map(|job| job.request.key.kind.to_string());
             tracing::warn!(objects = batch.jobs.len(), kind, %message, "an HTCondor tool failed");
         }
-        let results: Vec<RequestResult> =
-            batch.jobs.iter().map(|job| self.result(batch, job, at, failure.as_ref())).collect();
+        let mut fetched = if failure.is_none() { there(batch).await } else { HashMap::new() };
+        let results: Vec<RequestResult> = batch
+            .jobs
+            .iter()
+            .map(|job| outcome(job, at, failure.as_ref(), fetched.remove(&job.request.key.uid).unwrap_or_default()))
+            .collect();
         let tails = err_tails(batch, &results).await;
         stored(batch.shared.ledger.resolve_fetches(results, tails).await).await
-    }
-
-    #[allow(clippy::unused_self, reason = "one of a family")]
-    fn result(&self, batch: &Batch, job: &Job, at: Timestamp, failure: Option<&Failure>) -> RequestResult {
-        let key = job.request.key.clone();
-        let asked = to_fetch(job);
-        // condor_transfer_data ends with 0 even when there was nothing to fetch: the evidence is the files.
-        let fetched: Indices = if failure.is_none() {
-            asked
-                .iter()
-                .filter(|index| batch.shared.planner.job_output(&job.name, &key.uid, *index).join("out").exists())
-                .collect()
-        } else {
-            Indices::default()
-        };
-        let missing = asked.len() - fetched.len();
-        let failure = failure.cloned().or_else(|| {
-            let message = || {
-                format!(
-                    "condor_transfer_data brought no output of {missing} jobs: they are not in the queue, or not ended"
-                )
-            };
-            (missing > 0).then(|| fetch_failed(message()))
-        });
-        RequestResult { key, at, failure, fetched }
     }
 
     pub(super) async fn not_run(&self, batch: &Batch) -> bool {

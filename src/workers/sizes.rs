@@ -1,7 +1,7 @@
 //! How much goes into one call of a tool, as far as HTCondor's answers have taught.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::{Job, Limits};
@@ -52,6 +52,8 @@ pub struct Sizes {
 struct State {
     /// Most jobs in one submission.
     jobs: usize,
+    /// The schedd's words, while they are fewer than they might be for its sake.
+    words: Option<Arc<str>>,
     /// When it may grow by itself.
     grows: Option<Timestamp>,
     /// With how many others a request that had failed went last.
@@ -75,7 +77,7 @@ impl Sizes {
     /// Begins with what the settings allow; after `forget` without a refusal, more is tried again.
     #[must_use]
     pub fn new(limits: Limits, forget: Duration) -> Self {
-        let state = State { jobs: limits.jobs, grows: None, company: HashMap::new() };
+        let state = State { jobs: limits.jobs, words: None, grows: None, company: HashMap::new() };
         Self { limits, forget, state: Mutex::new(state) }
     }
 
@@ -89,9 +91,17 @@ impl Sizes {
             if state.grows.is_some_and(|grows| grows <= now) {
                 state.jobs = (state.jobs * 2).min(self.limits.jobs);
                 state.grows = (state.jobs < self.limits.jobs).then(|| now.plus(self.forget));
+                if state.grows.is_none() {
+                    state.words = None;
+                }
             }
             state.jobs
         })
+    }
+
+    /// The schedd's words, if it has refused more at once.
+    pub fn refused_more(&self) -> Option<Arc<str>> {
+        self.with(|state| state.words.clone())
     }
 
     /// Most jobs in one batch of requests of which the first is this one.
@@ -161,6 +171,7 @@ impl Sizes {
             state.jobs = state.jobs.min(jobs / SHRINK).max(1);
             if refusal == Refusal::TooMany {
                 state.grows = Some(now.plus(self.forget));
+                state.words = Some(words.into());
             }
             tracing::info!(jobs = state.jobs, "most jobs in one submission from now on, as the schedd refuses {jobs}");
         });
@@ -185,6 +196,7 @@ mod tests {
     fn too_many_at_once_become_fewer_and_slowly_more() {
         let (sizes, now) = (sizes(), Timestamp(0));
         assert_eq!(sizes.refused(TOO_MANY, 2000, now), Refusal::TooMany);
+        assert_eq!(sizes.refused_more().as_deref(), Some(TOO_MANY));
         assert_eq!(sizes.jobs(now), 500);
         sizes.accepted(500);
         assert_eq!(sizes.jobs(now.plus(FORGET / 2)), 500, "what fits is kept to");

@@ -262,8 +262,15 @@ fn suspended_and_resumed() {
     assert!(world.queue.iter().all(|ad| ad.hold.is_ours()), "{:?}", world.queue);
     assert_eq!(world.phase(), Some(Phase::Running));
     assert_eq!(world.condition(ConditionType::Held), None);
+    let started = |world: &World| world.facts.record.known.as_ref().and_then(|known| known.started).unwrap();
+    let first = started(&world);
+    world.wait(100);
+    world.settle();
+    assert_eq!(started(&world), first);
+    let resumed = world.now;
     set_suspend(&mut world, false);
     world.run();
+    assert!(started(&world) >= resumed, "the start is the resumption, as in batch/v1");
     assert!(world.queue.iter().all(|ad| ad.status == JobStatus::Idle));
     assert_eq!(world.condition(ConditionType::Suspended).as_deref(), Some("False Resumed"));
 }

@@ -5,7 +5,7 @@ use htc_operator::machine::decide::Action;
 use htc_operator::machine::facts::{Ad, Claim, Evidence, Facts, Failure, LastRequest, Past, Spec};
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::transitions::Trigger;
-use htc_operator::machine::{Attempt, Kind, Rules, Work};
+use htc_operator::machine::{Attempt, Kind, Rules, Settings, Work};
 use rstest::rstest;
 
 use crate::decision::{condition, decide, message, phase, submits, triggers, watched, work};
@@ -180,4 +180,17 @@ fn the_steps_before_are_watched_while_the_next_one_is_under_way() {
     add_attempt(&mut facts, attempt(2, "2000-3999"));
     facts.in_flight = Some(in_flight(&facts, Kind::Submit, true));
     assert!(watched(&decide(&facts)));
+}
+
+#[test]
+fn a_schedd_that_takes_fewer_at_once_is_named_until_the_last_part() {
+    let small = Settings { jobs_per_attempt: 2, refused_more: Some("MAX_JOBS".into()), ..settings() };
+    let told = |queue| {
+        let decision = htc_operator::machine::decide(&pending(queue), at(0), &small, &Rules::ALL);
+        (condition(&decision, ConditionType::Submitted), message(&decision, ConditionType::Submitted))
+    };
+    assert_eq!(told(2).0, "False Submitting");
+    let (reason, message) = told(5);
+    assert_eq!(reason, "False SmallerSubmissions");
+    assert!(message.contains("at most 2 at once") && message.contains("MAX_JOBS"), "{message}");
 }

@@ -8,7 +8,7 @@ use testbed::{Version, wait_for};
 use crate::bed::{PATIENCE, condition};
 use crate::site::{Site, says};
 
-/// MAX_JOBS_PER_SUBMISSION is smaller than what the operator sends: it learns that, and nobody need know.
+/// MAX_JOBS_PER_SUBMISSION is smaller than what the operator sends: it learns that, and says so.
 pub fn too_many_at_once(version: Version) {
     let site = Site::with(version, "MAX_JOBS_PER_SUBMISSION = 30\n", &["--pause-max=120s"]);
     site.bed.start_operator();
@@ -17,6 +17,8 @@ pub fn too_many_at_once(version: Version) {
     // It is about their way in, not about running a hundred containers.
     many["spec"]["htcopts"] = "requirements = false".into();
     let uid = here.create(&many);
+    let message = here.wait_says("many", "Submitted", "False", "SmallerSubmissions");
+    assert!(message.contains("at most 25 at once") && message.contains("MAX_JOBS_PER_SUBMISSION"), "{message}");
     let object = here.wait("many", "all are accepted", |object| {
         assert!(!says(object, "Submitted", "False", "SubmitRefused"), "{object:#}");
         object["status"]["idle"] == 100

@@ -217,6 +217,7 @@ impl Model {
             eager: Duration::ZERO,
             soon: Duration::ZERO,
             jobs_per_attempt: 100,
+            refused_more: None,
         };
         let queues = scene.queues;
         let (broken, good, told) = (Sabotage::default(), Mutex::default(), Mutex::default());

@@ -111,6 +111,10 @@ impl Run<'_> {
                 self.ask_settled(Kind::Hold, Work::Hold);
             }
         } else {
+            if self.conditions.is_true(ConditionType::Suspended) && self.known.started.is_some() {
+                // As in batch/v1: the deadline counts from here.
+                self.known.started = Some(self.now);
+            }
             self.conditions.clear(ConditionType::Suspended, "Resumed", "spec.suspend is false", self.now);
             if ours > 0 {
                 self.ask_settled(Kind::Release, Work::Release);
@@ -178,7 +182,7 @@ impl Run<'_> {
                 // Jobs of the steps before are being accepted meanwhile.
                 self.look.more(Look::Changes);
             }
-            self.say(ConditionType::Submitted, False, "Submitting", "the jobs are being handed to HTCondor");
+            self.say_submitting(missing);
             return;
         }
         let facts = self.facts;
@@ -212,14 +216,14 @@ impl Run<'_> {
         }
         match permit {
             Ok(permit) if !spec.suspend && (facts.object.claim == Claim::Ours || !self.rules.only_claimant) => {
-                self.submit_after_pause(indices, permit);
+                self.submit_after_pause(indices, missing, permit);
             }
             Ok(_) => self.say(ConditionType::Submitted, False, "Waiting", "nothing is submitted now"),
             Err(doubt) => self.wait_for_attempt(&doubt, sightings),
         }
     }
 
-    fn submit_after_pause(&mut self, indices: Indices, permit: SubmitPermit) {
+    fn submit_after_pause(&mut self, indices: Indices, missing: &Indices, permit: SubmitPermit) {
         let after_refusal =
             self.record.attempts.last().map(|last| last.intent_at.plus(self.settings.pause(self.record.refused)));
         let last = self.record.requests.get(&Kind::Submit);
@@ -235,14 +239,25 @@ impl Run<'_> {
                 );
                 self.say(ConditionType::Submitted, False, "SubmitRefused", &message);
             }
-            (None, None) => {
-                self.say(ConditionType::Submitted, False, "Submitting", "the jobs are being handed to HTCondor");
-            }
+            (None, None) => self.say_submitting(missing),
         }
         if wait.is_zero() {
             self.ask(Kind::Submit, Work::Submit(indices, permit));
         } else {
             self.look_again(wait);
+        }
+    }
+
+    fn say_submitting(&mut self, missing: &Indices) {
+        let most = self.settings.jobs_per_attempt;
+        match self.settings.refused_more.as_ref().filter(|_| missing.len() > most) {
+            Some(words) => {
+                let message = format!(
+                    "the jobs are being handed to HTCondor, at most {most} at once, as the schedd has refused more: {words}"
+                );
+                self.say(ConditionType::Submitted, False, "SmallerSubmissions", &message);
+            }
+            None => self.say(ConditionType::Submitted, False, "Submitting", "the jobs are being handed to HTCondor"),
         }
     }
 
