@@ -27,6 +27,7 @@ pub struct Assets {
     trixie: PathBuf,
     sid: PathBuf,
     image: PathBuf,
+    python: PathBuf,
     registry: PathBuf,
     kerberos: PathBuf,
 }
@@ -50,7 +51,11 @@ impl Assets {
         let (stable, latest) = (Suite::new(STABLE), Suite::new(LATEST));
         let trixie = get(&Condor { version: Version::Trixie, suite: &stable, arch }, true)?;
         let sid = get(&Condor { version: Version::Sid, suite: &latest, arch }, true)?;
-        let image = get(&Image { suite: &stable, arch }, true)?;
+        let image = |python| -> Result<PathBuf> {
+            let image = Image { suite: &stable, arch, python };
+            get(&image, true).map(|home| image.root(&home))
+        };
+        let (image, python) = (image(false)?, image(true)?);
         let registry = get(&ImageRegistry { suite: &stable, arch }, true)?.join("usr/bin/docker-registry");
         let kerberos = get(&Kerberos { suite: &stable, arch }, true)?;
         let etcd = match provided("etcd") {
@@ -86,7 +91,8 @@ impl Assets {
             etcd,
             trixie,
             sid,
-            image: Image::root(&image),
+            image,
+            python,
             registry,
             kerberos,
         })
@@ -153,6 +159,12 @@ impl Assets {
     #[must_use]
     pub fn image(&self) -> &Path {
         &self.image
+    }
+
+    /// The same with Python, called `python`.
+    #[must_use]
+    pub fn python(&self) -> &Path {
+        &self.python
     }
 
     /// An error when the account that servers run as cannot enter the cache.
