@@ -179,18 +179,3 @@ fn it_deletes_itself_some_time_after_its_end(#[values(Trixie, Sid)] version: Ver
     here.kubectl(&["patch", "htcjob", "kept", "--type=merge", "-p", r#"{"spec":{"ttlSecondsAfterFinished":1}}"#]);
     here.wait_gone("kept");
 }
-
-#[rstest]
-fn the_examples_do_what_they_say(#[values(Trixie, Sid)] version: Version) {
-    let here = Bed::shared(version).namespace();
-    let example = |name: &str| -> Value {
-        let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name);
-        serde_saphyr::from_str(&std::fs::read_to_string(file).unwrap()).unwrap()
-    };
-    here.create_all(&[example("resources.yaml"), example("deadline.yaml")]);
-    for name in ["resources", "deadline"] {
-        let ended = here.wait_ended(name);
-        assert!(is_true(&ended, "Complete"), "{name}: {ended:#}");
-    }
-    assert_eq!(output(&here, "resources", "out"), "hello, $HOME is not expanded here\n");
-}

@@ -1,7 +1,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use strum::{Display, EnumIter, EnumString};
+use strum::{Display, EnumIter, EnumString, IntoStaticStr};
 
 /// The conditions an `HTCJob` can carry, in the order in which they stand in its status.
 #[derive(
@@ -35,6 +35,89 @@ pub enum ConditionStatus {
     False,
     /// It is not known whether the condition holds.
     Unknown,
+}
+
+/// Why a condition holds or does not, as one word. `docs/operating.md` says of each what can be done about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Display, EnumIter, EnumString, IntoStaticStr)]
+pub enum Reason {
+    /// HTCondor has accepted every job.
+    Accepted,
+    /// The spec cannot be run.
+    InvalidSpec,
+    /// `spec.suspend` is true.
+    Suspended,
+    /// The jobs are being handed to HTCondor.
+    Submitting,
+    /// They are, in smaller parts, as the schedd has refused more at once.
+    SmallerSubmissions,
+    /// HTCondor is being asked about the jobs.
+    Asking,
+    /// Nothing is submitted now.
+    Waiting,
+    /// HTCondor is taking in the jobs' files.
+    Staging,
+    /// `condor_submit` failed.
+    SubmitRefused,
+    /// The schedd or its collector cannot be reached, or did not answer in time.
+    ScheddUnreachable,
+    /// HTCondor refused the operator's credentials.
+    CredentialsRefused,
+    /// There are no credentials that HTCondor could be asked with: no ticket, or a Secret that cannot be read.
+    CredentialsFailed,
+    /// HTCondor's answer was cut short or cannot be read.
+    Incomplete,
+    /// More than half of the live jobs vanished at once; it is asked again before that is believed.
+    SuddenDrop,
+    /// Another schedd answers to the name, or the queue was lost a short while ago.
+    AnotherSchedd,
+    /// A `condor_submit` may still be running.
+    SubmitterMayLive,
+    /// An operator with another ledger may have submitted jobs.
+    PastUnknown,
+    /// HTCondor still has jobs.
+    JobsPresent,
+    /// HTCondor's history does not say what became of the jobs.
+    HistoryTooShort,
+    /// The schedd lost its queue while it was being handed jobs.
+    QueueLost,
+    /// Jobs are nowhere to be found.
+    Lost,
+    /// The jobs' files cannot be written.
+    CannotWriteFiles,
+    /// `spec.activeDeadlineSeconds` has passed.
+    DeadlineExceeded,
+    /// The operator was stopped before the tool ran.
+    Stopped,
+    /// HTCondor answers again.
+    Tracking,
+    /// HTCondor holds jobs.
+    JobsHeld,
+    /// No job is held any more.
+    NotHeld,
+    /// `spec.suspend` is false again.
+    Resumed,
+    /// Every job ended before it came to a hold.
+    JobsEnded,
+    /// The output is here.
+    Fetched,
+    /// No job has left output.
+    NothingToFetch,
+    /// The output could not be fetched.
+    FetchFailed,
+    /// The data volume is nearly full.
+    NoSpace,
+    /// The jobs left HTCondor's queue before their output was fetched.
+    OutputLost,
+    /// The jobs are being removed from HTCondor.
+    Removing,
+    /// The jobs have outlasted their removal for a while.
+    NotRemovedYet,
+    /// HTCondor has none of the jobs left; or somebody removed all of them.
+    Removed,
+    /// Every job exited with 0.
+    AllSucceeded,
+    /// Some jobs did not exit with 0.
+    JobsFailed,
 }
 
 /// One thing that holds of the HTCJob, or does not, and why (the fields of `metav1.Condition`).

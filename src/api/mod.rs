@@ -10,7 +10,7 @@ mod payload_failure;
 mod phase;
 mod quantity;
 
-pub use condition::{Condition, ConditionStatus, ConditionType};
+pub use condition::{Condition, ConditionStatus, ConditionType, Reason};
 pub use crd::{crd, crd_yaml};
 pub use htcjob::{EnvVar, HTCJob, HTCJobSpec, HTCJobStatus, MAX_QUEUE, Resources, Script};
 pub use identity::{Identity, is_name};

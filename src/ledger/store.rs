@@ -4,7 +4,7 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::load::StoredCondition;
 use super::{Ledger, LedgerError};
-use crate::api::Identity;
+use crate::api::{Identity, Reason};
 use crate::failpoint::{Point, around};
 use crate::machine::facts::{ErrTail, Failure, Job, JobState, Known, Outcome, Submission, Witness};
 use crate::machine::ids::{Attempt, Index, JobId, ScheddName, Timestamp, Uid};
@@ -382,9 +382,7 @@ fn resolve_submit(connection: &Connection, result: &SubmitResult) -> Result<(), 
     let request = RequestResult {
         key: key.clone(),
         at: result.at,
-        failure: result
-            .not_run
-            .then(|| Failure { reason: "Stopped".to_owned(), message: result.message.clone().unwrap_or_default() }),
+        failure: result.not_run.then(|| Failure::new(Reason::Stopped, result.message.clone().unwrap_or_default())),
         fetched: Indices::default(),
     };
     resolve(connection, &request)

@@ -18,7 +18,7 @@ use super::request::{Kind, Request, RequestKey, Work};
 use super::rules::{Rules, Settings};
 use super::status::{Conditions, Counts};
 use super::transitions::{Transition, Trigger, find};
-use crate::api::{ConditionStatus, ConditionType};
+use crate::api::{ConditionStatus, ConditionType, Reason};
 
 /// What is to be done about one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,22 +40,41 @@ pub struct Decision {
 }
 
 /// Reasons of `Submitted` False that the next try may do away with.
-const FAILED_TRIES: &[&str] = &[
-    "SubmitRefused",
-    "ScheddUnreachable",
-    "CredentialsRefused",
-    "CredentialsFailed",
-    "CannotWriteFiles",
-    "Incomplete",
+const FAILED_TRIES: &[Reason] = &[
+    Reason::SubmitRefused,
+    Reason::ScheddUnreachable,
+    Reason::CredentialsRefused,
+    Reason::CredentialsFailed,
+    Reason::CannotWriteFiles,
+    Reason::Incomplete,
 ];
 
 /// Reasons of `Submitted` False that history gives, and may give again.
-const WAITS_FOR_A_PERSON: &[&str] = &["HistoryTooShort", "QueueLost", "Lost"];
+const WAITS_FOR_A_PERSON: &[Reason] = &[Reason::HistoryTooShort, Reason::QueueLost, Reason::Lost];
+
+/// Reasons of `Submitted` and `JobsRemoved` False that are everyday progress.
+const EVERYDAY: &[Reason] = &[
+    Reason::Submitting,
+    Reason::SmallerSubmissions,
+    Reason::Suspended,
+    Reason::DeadlineExceeded,
+    Reason::Asking,
+    Reason::Removing,
+    Reason::JobsPresent,
+    Reason::Staging,
+    Reason::Waiting,
+];
 
 /// Failures that no HTCJob is to blame for: it goes on together with others. A fetch alone may fail in these words for what one
 /// HTCJob's jobs have left.
-const NOBODYS_FAULT: &[&str] =
-    &["ScheddUnreachable", "CredentialsRefused", "CredentialsFailed", "Incomplete", "AnotherSchedd", "Stopped"];
+const NOBODYS_FAULT: &[Reason] = &[
+    Reason::ScheddUnreachable,
+    Reason::CredentialsRefused,
+    Reason::CredentialsFailed,
+    Reason::Incomplete,
+    Reason::AnotherSchedd,
+    Reason::Stopped,
+];
 
 /// At most one request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -281,20 +300,28 @@ impl<'a> Run<'a> {
 
     /// What a try failed by, or what a person is waited for, stays said while it is tried or asked again: one Event, not one
     /// for each time.
-    fn say(&mut self, kind: ConditionType, status: ConditionStatus, reason: &str, message: &str) {
+    fn say(&mut self, kind: ConditionType, status: ConditionStatus, reason: Reason, message: &str) {
         let told = self.conditions.get(kind).filter(|told| told.status == ConditionStatus::False);
-        let told = told.map_or("", |told| told.reason.as_str());
+        let told = told.and_then(|told| told.reason.parse().ok());
+        let is_one_of = |reasons: &[Reason]| told.is_some_and(|told| reasons.contains(&told));
         let progress = match reason {
-            "Asking" => FAILED_TRIES.contains(&told) || WAITS_FOR_A_PERSON.contains(&told),
-            "Submitting" => FAILED_TRIES.contains(&told),
+            Reason::Asking => is_one_of(FAILED_TRIES) || is_one_of(WAITS_FOR_A_PERSON),
+            Reason::Submitting => is_one_of(FAILED_TRIES),
             // Some of the jobs after others: the schedd takes no more at a time.
-            "Staging" | "JobsPresent" => told == "SubmitRefused" && !self.record.jobs.is_empty(),
+            Reason::Staging | Reason::JobsPresent => {
+                is_one_of(&[Reason::SubmitRefused]) && !self.record.jobs.is_empty()
+            }
             _ => false,
         };
         if progress && kind == ConditionType::Submitted {
             return;
         }
-        self.conditions.set(kind, status, reason, message, self.now);
+        self.conditions.set(kind, status, reason.into(), message, self.now);
+    }
+
+    /// Says by what the last request failed.
+    fn say_failure(&mut self, kind: ConditionType, failure: &Failure) {
+        self.conditions.set(kind, ConditionStatus::False, &failure.reason, &failure.message, self.now);
     }
 
     /// Whether nothing is queued or running, so that a request may be made.
@@ -324,10 +351,11 @@ impl<'a> Run<'a> {
         };
         let last = self.record.requests.get(&kind);
         let at_fault = |failure: &Failure| {
-            let nobodys = kind != Kind::Fetch && NOBODYS_FAULT.contains(&failure.reason.as_str());
-            // For these no transfer was begun.
-            let not_begun = [Failure::NO_SPACE, Why::CredentialsFailed.into()].contains(&failure.reason.as_str());
-            !not_begun && !nobodys
+            failure.known_reason().is_none_or(|reason| {
+                // For these no transfer was begun.
+                let not_begun = matches!(reason, Reason::NoSpace | Reason::CredentialsFailed);
+                !not_begun && (kind == Kind::Fetch || !NOBODYS_FAULT.contains(&reason))
+            })
         };
         let alone = last.is_some_and(|last| last.failures > 0 && last.failure.as_ref().is_none_or(at_fault));
         let step = last.map_or(0, |last| last.step) + 1;
@@ -411,20 +439,20 @@ impl<'a> Run<'a> {
     }
 
     /// What to do, and to say, about a doubt: the condition's reason and message.
-    fn dispel(&mut self, doubt: &Doubt, since: Timestamp) -> (&'static str, String) {
+    fn dispel(&mut self, doubt: &Doubt, since: Timestamp) -> (Reason, String) {
         let history = Some(self.reach());
         match doubt {
             Doubt::NotAskedSince => {
                 self.watch_closely(since);
-                ("Asking", "HTCondor is being asked about the jobs".to_owned())
+                (Reason::Asking, "HTCondor is being asked about the jobs".to_owned())
             }
             Doubt::HistoryNotAsked => {
                 self.look.more(Look::Every { history, soon: false });
-                ("Asking", "HTCondor's history is being asked about the jobs".to_owned())
+                (Reason::Asking, "HTCondor's history is being asked about the jobs".to_owned())
             }
             Doubt::Unanswered(unknown) if unknown.why == Why::NotAsked => {
                 self.look.more(Look::Every { history: None, soon: true });
-                ("Asking", "HTCondor is being asked about the jobs".to_owned())
+                (Reason::Asking, "HTCondor is being asked about the jobs".to_owned())
             }
             Doubt::Unanswered(unknown) => {
                 // Where the queue has answered, it is history that has not.
@@ -441,22 +469,22 @@ impl<'a> Run<'a> {
                     self.watch_closely(*until);
                 }
                 (
-                    "SubmitterMayLive",
+                    Reason::SubmitterMayLive,
                     "a condor_submit of this HTCJob may still be running; its time limit is waited for".to_owned(),
                 )
             }
             Doubt::PastUnknown => {
                 self.look.more(Look::Every { history: self.history_once(), soon: false });
-                ("PastUnknown", "this HTCJob was handled by an operator with another ledger; jobs that it may have submitted are waited for and looked for before anything is submitted".to_owned())
+                (Reason::PastUnknown, "this HTCJob was handled by an operator with another ledger; jobs that it may have submitted are waited for and looked for before anything is submitted".to_owned())
             }
             Doubt::Present(ids) => {
                 self.watch_closely(since);
-                ("JobsPresent", format!("HTCondor still has {}", super::ids::id_ranges(ids, 512)))
+                (Reason::JobsPresent, format!("HTCondor still has {}", super::ids::id_ranges(ids, 512)))
             }
             Doubt::HistoryTooShort => {
                 self.look.more(Look::Every { history, soon: false });
                 (
-                    "HistoryTooShort",
+                    Reason::HistoryTooShort,
                     format!(
                         "HTCondor's history does not reach back far enough to say what became of the jobs; annotate the HTCJob with {}=true if you know that they never ran",
                         crate::api::SUBMIT_AGAIN
@@ -465,12 +493,12 @@ impl<'a> Run<'a> {
             }
             Doubt::BirthdateChanged => {
                 self.look.more(Look::Every { history: self.history_once(), soon: false });
-                ("AnotherSchedd", "the schedd's JobQueueBirthdate is not the one that the jobs were submitted to: its queue was lost, which settles itself after a while, or another schedd answers to its name: check which one does".to_owned())
+                (Reason::AnotherSchedd, "the schedd's JobQueueBirthdate is not the one that the jobs were submitted to: its queue was lost, which settles itself after a while, or another schedd answers to its name: check which one does".to_owned())
             }
             Doubt::QueueLost => {
                 self.look.more(Look::Every { history, soon: false });
                 (
-                    "QueueLost",
+                    Reason::QueueLost,
                     format!(
                         "the schedd has lost its queue since the jobs were handed to it, so nobody knows whether they ran; annotate the HTCJob with {}=true if you know that they never did",
                         crate::api::SUBMIT_AGAIN
@@ -479,7 +507,7 @@ impl<'a> Run<'a> {
             }
             Doubt::PublishedJobs => {
                 self.look.more(Look::Every { history, soon: false });
-                ("Lost", "the status shows jobs that are neither in HTCondor's queue nor in its history; they are not submitted again; make a new HTCJob to run them anew".to_owned())
+                (Reason::Lost, "the status shows jobs that are neither in HTCondor's queue nor in its history; they are not submitted again; make a new HTCJob to run them anew".to_owned())
             }
         }
     }
@@ -498,14 +526,14 @@ impl<'a> Run<'a> {
                 } else {
                     message
                 };
-                if reason != "Asking" {
+                if reason != Reason::Asking {
                     self.say(ConditionType::Tracked, ConditionStatus::False, reason, &message);
                 }
             }
             (Answer::Known(_), None) => {
                 if self.conditions.get(ConditionType::Tracked).is_some_and(|told| told.status == ConditionStatus::False)
                 {
-                    self.say(ConditionType::Tracked, ConditionStatus::True, "Tracking", "HTCondor answers again");
+                    self.say(ConditionType::Tracked, ConditionStatus::True, Reason::Tracking, "HTCondor answers again");
                 }
             }
             (Answer::Unknown(_), _) => {}
@@ -519,18 +547,7 @@ fn worth_an_event(condition: &Condition) -> bool {
     match condition.kind {
         ConditionType::Submitted | ConditionType::JobsRemoved => {
             condition.status == ConditionStatus::False
-                && !matches!(
-                    condition.reason.as_str(),
-                    "Submitting"
-                        | "SmallerSubmissions"
-                        | "Suspended"
-                        | "DeadlineExceeded"
-                        | "Asking"
-                        | "Removing"
-                        | "JobsPresent"
-                        | "Staging"
-                        | "Waiting"
-                )
+                && !condition.reason.parse().is_ok_and(|reason| EVERYDAY.contains(&reason))
         }
         ConditionType::Tracked | ConditionType::Held | ConditionType::Suspended | ConditionType::OutputFetched => true,
         ConditionType::Complete | ConditionType::Failed => false,

@@ -10,7 +10,7 @@ use super::ids::{Attempt, Birthdate, Index, JobId, SchedDate, ScheddName, Timest
 use super::indices::Indices;
 use super::phase::Phase;
 use super::request::{Kind, RequestKey};
-use crate::api::{ConditionStatus, ConditionType};
+use crate::api::{ConditionStatus, ConditionType, Reason};
 
 /// Everything that one decision is made from.
 #[derive(Clone, Debug)]
@@ -426,13 +426,22 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Reason of a fetch that was not begun because the data volume is nearly full: not the fault of any one object.
-    pub const NO_SPACE: &str = "NoSpace";
+    /// What went wrong.
+    #[must_use]
+    pub fn new(reason: Reason, message: String) -> Self {
+        Self { reason: reason.to_string(), message }
+    }
+
+    /// Its reason, unless another version of the operator wrote it.
+    #[must_use]
+    pub fn known_reason(&self) -> Option<Reason> {
+        self.reason.parse().ok()
+    }
 }
 
 impl From<Unknown> for Failure {
     fn from(unknown: Unknown) -> Self {
-        Self { reason: unknown.why.to_string(), message: unknown.message }
+        Self::new(unknown.why.into(), unknown.message)
     }
 }
 
@@ -480,6 +489,20 @@ pub enum Why {
     SuddenDrop,
     /// Another schedd answers to the name.
     AnotherSchedd,
+}
+
+impl From<Why> for Reason {
+    fn from(why: Why) -> Self {
+        match why {
+            Why::NotAsked => Self::Asking,
+            Why::ScheddUnreachable => Self::ScheddUnreachable,
+            Why::CredentialsRefused => Self::CredentialsRefused,
+            Why::CredentialsFailed => Self::CredentialsFailed,
+            Why::Incomplete => Self::Incomplete,
+            Why::SuddenDrop => Self::SuddenDrop,
+            Why::AnotherSchedd => Self::AnotherSchedd,
+        }
+    }
 }
 
 /// What HTCondor said of one object's jobs.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::batch::Batch;
 use super::err_tail::err_tail;
 use super::{Job, Planner};
+use crate::api::Reason;
 use crate::ledger::{Intent, LedgerError, ObjectName, RequestResult};
 use crate::machine::facts::{ErrTail, Failure, Unknown};
 use crate::machine::request::{Scope, Work};
@@ -35,7 +36,7 @@ pub(super) async fn intend(batch: &mut Batch) -> bool {
 }
 
 fn fetch_failed(message: String) -> Failure {
-    Failure { reason: "FetchFailed".to_owned(), message }
+    Failure::new(Reason::FetchFailed, message)
 }
 
 /// One unwritable folder would stop the whole call: folders are made and tried before. A volume that is nearly full would
@@ -46,7 +47,7 @@ async fn make_folders(batch: &mut Batch) -> bool {
     let checked = planner.clone();
     let full = tokio::task::spawn_blocking(move || checked.lacks_room(keep_free)).await.unwrap_or_default();
     if let Some(message) = full {
-        let failure = Failure { reason: Failure::NO_SPACE.to_owned(), message };
+        let failure = Failure::new(Reason::NoSpace, message);
         return batch.give_up(|_| Some(failure.clone())).await;
     }
     let work: Vec<_> =
@@ -183,7 +184,7 @@ impl Simple {
             .map(|job| RequestResult {
                 key: job.request.key.clone(),
                 at,
-                failure: Some(Failure { reason: "Stopped".to_owned(), message: super::NOT_BEGUN.to_owned() }),
+                failure: Some(Failure::new(Reason::Stopped, super::NOT_BEGUN.to_owned())),
                 fetched: Indices::default(),
             })
             .collect();

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::batch::Batch;
 use super::sizes::Refusal;
 use super::{Job, Plan};
+use crate::api::Reason;
 use crate::condor::Schedd;
 use crate::condor::description::{self, Common, submit_description};
 use crate::condor::htcopts::HtcOpts;
@@ -216,7 +217,7 @@ impl Submission {
 }
 
 fn files_failed(message: String) -> Failure {
-    Failure { reason: "CannotWriteFiles".to_owned(), message }
+    Failure::new(Reason::CannotWriteFiles, message)
 }
 
 fn intent(job: &Job, asked: &Asked, not_after: Timestamp, now: Timestamp, batch: &Batch) -> Intent {

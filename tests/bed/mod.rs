@@ -18,6 +18,7 @@ pub mod gates;
 pub mod mortal;
 pub mod namespace;
 pub mod signals;
+pub mod terminal;
 pub mod volume;
 
 use std::path::{Path, PathBuf};
@@ -284,6 +285,11 @@ impl Bed {
         let name = format!("test-{}", self.namespaces.fetch_add(1, Ordering::Relaxed));
         self.kube.kubectl_ok(&["create", "namespace", &name]).unwrap();
         Namespace { bed: self, name }
+    }
+
+    /// An object of a collection such as `/api/v1/namespaces`; none if there is none of this name.
+    pub fn object(&self, collection: &str, name: &str) -> Option<serde_json::Value> {
+        self.reader.object(collection, name)
     }
 
     /// Attributes of jobs in the queue, of everybody: one row a job, one column an attribute; as `condor_q -af` prints it.

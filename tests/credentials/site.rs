@@ -15,7 +15,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// Servers without the operator, which has the rights of docs/running.md and no more.
+    /// Servers without the operator, which has the rights of docs/operating.md and no more.
     pub fn new(version: Version, arguments: &[&str]) -> Self {
         Self::with(version, "", arguments)
     }
@@ -83,7 +83,7 @@ impl Site {
     }
 }
 
-/// The rights of docs/running.md.
+/// The rights of docs/operating.md.
 const RIGHTS: &str = r"
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole

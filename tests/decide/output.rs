@@ -201,7 +201,7 @@ fn a_fetch_goes_alone_after_a_failure_of_its_own() {
         request.alone
     };
     assert!(alone("FetchFailed") && alone("ScheddUnreachable"));
-    assert!(!alone(Failure::NO_SPACE), "a full volume is nobody's fault");
+    assert!(!alone("NoSpace"), "a full volume is nobody's fault");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What times in the spec ask for: `activeDeadlineSeconds` and `ttlSecondsAfterFinished`.
 
 use super::{Action, Run};
-use crate::api::{ConditionStatus, ConditionType};
+use crate::api::{ConditionStatus, ConditionType, Reason};
 use crate::machine::facts::{Job, JobStatus, LastRequest, Spec};
 use crate::machine::ids::{Index, Timestamp};
 use crate::machine::indices::Indices;
@@ -81,7 +81,7 @@ impl Run<'_> {
 
     fn give_up(&mut self, missing: &Indices, sightings: &Sightings<'_>) {
         let said = format!("activeDeadlineSeconds has passed; not submitted any more: {}", jobs(missing.len()));
-        let mut say = ("DeadlineExceeded", said);
+        let mut say = (Reason::DeadlineExceeded, said);
         if self.in_flight(Kind::Submit).is_none() {
             match self.prove_given_up(missing, sightings) {
                 Ok(()) => {
@@ -95,7 +95,7 @@ impl Run<'_> {
                 Err(doubt) => {
                     let since = self.record.attempts.iter().map(|attempt| judge::dead_at(attempt, self.settings)).max();
                     let (reason, message) = self.dispel(&doubt, since.unwrap_or(self.now));
-                    if reason != "Asking" {
+                    if reason != Reason::Asking {
                         say = (reason, message);
                     }
                 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Look, Run};
-use crate::api::{ConditionStatus, ConditionType};
+use crate::api::{ConditionStatus, ConditionType, Reason};
 use crate::machine::decide::Action;
 use crate::machine::facts::{Answer, Claim, Hold, Job, JobState, JobStatus, LastRequest, Past, Spec};
 use crate::machine::ids::{Index, JobId, Timestamp};
@@ -25,7 +25,7 @@ impl Run<'_> {
         match &self.facts.object.spec {
             Ok(spec) => self.pursue(spec, sightings),
             // Jobs from when the spec could still be understood are followed all the same.
-            Err(message) => self.say(ConditionType::Submitted, False, "InvalidSpec", message),
+            Err(message) => self.say(ConditionType::Submitted, False, Reason::InvalidSpec, message),
         }
         self.say_held();
         self.output();
@@ -55,9 +55,9 @@ impl Run<'_> {
         let missing = asked_for.without(&recorded);
         if missing.is_empty() {
             let message = format!("HTCondor has accepted {}", jobs(self.record.jobs.len()));
-            self.say(ConditionType::Submitted, True, "Accepted", &message);
+            self.say(ConditionType::Submitted, True, Reason::Accepted, &message);
         } else if spec.suspend && self.record.attempts.is_empty() {
-            self.say(ConditionType::Submitted, False, "Suspended", "spec.suspend is true: nothing is submitted");
+            self.say(ConditionType::Submitted, False, Reason::Suspended, "spec.suspend is true: nothing is submitted");
         } else {
             self.submit(spec, &missing, sightings);
         }
@@ -86,7 +86,7 @@ impl Run<'_> {
             // What was still to be held, or to be let go, has ended before it came to that.
             if self.conditions.is_true(ConditionType::Suspended) {
                 let message = "every job has ended: none is suspended";
-                self.say(ConditionType::Suspended, False, "JobsEnded", message);
+                self.say(ConditionType::Suspended, False, Reason::JobsEnded, message);
             }
             return;
         }
@@ -106,7 +106,7 @@ impl Run<'_> {
                     None => format!("spec.suspend is true: {} being held", jobs(loose)),
                 },
             };
-            self.say(ConditionType::Suspended, True, "Suspended", &message);
+            self.say(ConditionType::Suspended, True, Reason::Suspended, &message);
             if loose > 0 {
                 self.ask_settled(Kind::Hold, Work::Hold);
             }
@@ -115,7 +115,7 @@ impl Run<'_> {
                 // As in batch/v1: the deadline counts from here.
                 self.known.started = Some(self.now);
             }
-            self.conditions.clear(ConditionType::Suspended, "Resumed", "spec.suspend is false", self.now);
+            self.conditions.clear(ConditionType::Suspended, Reason::Resumed.into(), "spec.suspend is false", self.now);
             if ours > 0 {
                 self.ask_settled(Kind::Release, Work::Release);
             }
@@ -218,7 +218,7 @@ impl Run<'_> {
             Ok(permit) if !spec.suspend && (facts.object.claim == Claim::Ours || !self.rules.only_claimant) => {
                 self.submit_after_pause(indices, missing, permit);
             }
-            Ok(_) => self.say(ConditionType::Submitted, False, "Waiting", "nothing is submitted now"),
+            Ok(_) => self.say(ConditionType::Submitted, False, Reason::Waiting, "nothing is submitted now"),
             Err(doubt) => self.wait_for_attempt(&doubt, sightings),
         }
     }
@@ -232,12 +232,12 @@ impl Run<'_> {
             after_refusal.into_iter().chain(after_failure).max().map_or(Duration::ZERO, |until| until.since(self.now));
         let refusal = self.record.attempts.iter().rev().find_map(|attempt| attempt.refusal.clone());
         match (last.and_then(|last| last.failure.clone()), refusal) {
-            (Some(failure), _) => self.say(ConditionType::Submitted, False, &failure.reason, &failure.message),
+            (Some(failure), _) => self.say_failure(ConditionType::Submitted, &failure),
             (None, Some(refusal)) => {
                 let message = format!(
                     "condor_submit failed: {refusal}; it is tried again with growing pauses, but what the schedd refuses for good needs another HTCJob"
                 );
-                self.say(ConditionType::Submitted, False, "SubmitRefused", &message);
+                self.say(ConditionType::Submitted, False, Reason::SubmitRefused, &message);
             }
             (None, None) => self.say_submitting(missing),
         }
@@ -255,9 +255,11 @@ impl Run<'_> {
                 let message = format!(
                     "the jobs are being handed to HTCondor, at most {most} at once, as the schedd has refused more: {words}"
                 );
-                self.say(ConditionType::Submitted, False, "SmallerSubmissions", &message);
+                self.say(ConditionType::Submitted, False, Reason::SmallerSubmissions, &message);
             }
-            None => self.say(ConditionType::Submitted, False, "Submitting", "the jobs are being handed to HTCondor"),
+            None => {
+                self.say(ConditionType::Submitted, False, Reason::Submitting, "the jobs are being handed to HTCondor");
+            }
         }
     }
 
@@ -277,7 +279,7 @@ impl Run<'_> {
         let since = self.record.attempts.iter().map(|attempt| attempt.dead_since.unwrap_or(attempt.intent_at)).max();
         let (mut reason, mut message) = self.dispel(doubt, since.unwrap_or(self.now));
         if staging > 0 && matches!(doubt, Doubt::Present(_)) {
-            (reason, message) = ("Staging", format!("HTCondor is taking in the files of {}", jobs(staging)));
+            (reason, message) = (Reason::Staging, format!("HTCondor is taking in the files of {}", jobs(staging)));
             let patience = dead.or(settled).unwrap_or(self.now).plus(self.settings.staging);
             if patience <= self.now {
                 self.ask_settled(Kind::Remove, Work::Remove(Scope::Staging));
@@ -297,9 +299,9 @@ impl Run<'_> {
                 "condor_release lets held jobs go on"
             };
             let message = format!("{held} of {} held; {id}: {reason}; {what_to_do}", jobs(self.record.jobs.len()));
-            self.say(ConditionType::Held, True, "JobsHeld", &message);
+            self.say(ConditionType::Held, True, Reason::JobsHeld, &message);
         } else {
-            self.conditions.clear(ConditionType::Held, "NotHeld", "no job is held by HTCondor", self.now);
+            self.conditions.clear(ConditionType::Held, Reason::NotHeld.into(), "no job is held by HTCondor", self.now);
         }
     }
 
@@ -321,7 +323,7 @@ impl Run<'_> {
             return;
         }
         if let Some(failure) = &failure {
-            self.say(ConditionType::OutputFetched, False, &failure.reason, &failure.message);
+            self.say_failure(ConditionType::OutputFetched, failure);
         }
         let due = since.plus(self.settings.fetch_every);
         if completed || due <= self.now {
@@ -342,14 +344,14 @@ impl Run<'_> {
         let lost = self.record.jobs.values().filter(|job| job.gone && !job.fetched && job.left_output()).count();
         let folder = &self.facts.object.output;
         if with_output == 0 {
-            self.say(ConditionType::OutputFetched, True, "NothingToFetch", "no job has left output");
+            self.say(ConditionType::OutputFetched, True, Reason::NothingToFetch, "no job has left output");
         } else if lost > 0 {
             let message =
                 format!("the output of {} was lost: they left HTCondor's queue before it was fetched", jobs(lost));
-            self.say(ConditionType::OutputFetched, False, "OutputLost", &message);
+            self.say(ConditionType::OutputFetched, False, Reason::OutputLost, &message);
         } else {
             let message = format!("the output of {} is in {folder}", jobs(with_output));
-            self.say(ConditionType::OutputFetched, True, "Fetched", &message);
+            self.say(ConditionType::OutputFetched, True, Reason::Fetched, &message);
         }
     }
 
@@ -388,21 +390,21 @@ impl Run<'_> {
             message = format!("{message}; {wrote}");
         }
         if counts.failed == 0 {
-            self.say(ConditionType::Complete, True, "AllSucceeded", &message);
+            self.say(ConditionType::Complete, True, Reason::AllSucceeded, &message);
         } else {
             let reason = if self.known.expired.is_some() {
-                "DeadlineExceeded"
+                Reason::DeadlineExceeded
             } else if counts.removed == self.record.jobs.len() {
-                "Removed"
+                Reason::Removed
             } else if counts.lost > 0 {
-                "Lost"
+                Reason::Lost
             } else {
-                "JobsFailed"
+                Reason::JobsFailed
             };
             // The Event of the end came before the output.
             let told = self.conditions.get(ConditionType::Failed).is_some_and(|told| told.message == message);
             if wrote.is_some() && !told {
-                self.tell_condition(reason.to_owned(), message.clone(), true);
+                self.tell_condition(reason.to_string(), message.clone(), true);
             }
             self.say(ConditionType::Failed, True, reason, &message);
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Action, Look, Run};
-use crate::api::{ConditionStatus, ConditionType};
+use crate::api::{ConditionStatus, ConditionType, Reason};
 use crate::machine::facts::{Answer, JobStatus};
 use crate::machine::ids::{JobId, Timestamp, id_ranges};
 use crate::machine::judge::{self, Doubt, ProvenGone};
@@ -14,8 +14,6 @@ use crate::machine::transitions::Trigger;
 
 use ConditionStatus::{False, True};
 
-/// Reason of `JobsRemoved` False once the jobs have outlasted their removal for a while.
-const NOT_REMOVED_YET: &str = "NotRemovedYet";
 /// Most bytes of job ids in the Event of an abandoned object; its message may have 1024 in all.
 const IDS_IN_EVENT: usize = 700;
 
@@ -46,7 +44,7 @@ impl Run<'_> {
             return;
         }
         if self.conditions.get(ConditionType::JobsRemoved).is_none() {
-            self.say(ConditionType::JobsRemoved, False, "Removing", "the jobs are being removed from HTCondor");
+            self.say(ConditionType::JobsRemoved, False, Reason::Removing, "the jobs are being removed from HTCondor");
         }
         if self.in_flight(Kind::Submit).is_some() {
             return;
@@ -88,7 +86,7 @@ impl Run<'_> {
         let removed = last.and_then(|last| last.finished).filter(|finished| *finished >= after && failure.is_none());
         let Some(removed) = removed else {
             if let Some(failure) = failure {
-                self.say(ConditionType::JobsRemoved, False, &failure.reason, &failure.message);
+                self.say_failure(ConditionType::JobsRemoved, &failure);
             }
             self.ask_after_pause(Kind::Remove, Work::Remove(Scope::All));
             return;
@@ -99,7 +97,7 @@ impl Run<'_> {
             Err(doubt) => {
                 self.remove_again(&doubt, removed);
                 let (reason, message) = self.dispel(&doubt, removed);
-                let stuck = reason == "JobsPresent" && self.is_stuck(removed);
+                let stuck = reason == Reason::JobsPresent && self.is_stuck(removed);
                 if stuck {
                     let what_to_do = if self.untouched_since(removed) {
                         "condor_rm has not touched them: check that the operator's token is that of the user who submitted them, or may remove jobs of others"
@@ -107,8 +105,8 @@ impl Run<'_> {
                         "if their nodes are gone for good, `condor_rm -forcex` makes HTCondor forget them"
                     };
                     let message = format!("{message}; {what_to_do}");
-                    self.say(ConditionType::JobsRemoved, False, NOT_REMOVED_YET, &message);
-                } else if reason != "Asking" {
+                    self.say(ConditionType::JobsRemoved, False, Reason::NotRemovedYet, &message);
+                } else if reason != Reason::Asking {
                     self.say(ConditionType::JobsRemoved, False, reason, &message);
                 }
             }
@@ -130,7 +128,10 @@ impl Run<'_> {
 
     /// Whether it is time to say that the jobs do not go. What was said once stays said: each further removal begins anew.
     fn is_stuck(&self, removed: Timestamp) -> bool {
-        let said = self.conditions.get(ConditionType::JobsRemoved).is_some_and(|told| told.reason == NOT_REMOVED_YET);
+        let said = self
+            .conditions
+            .get(ConditionType::JobsRemoved)
+            .is_some_and(|told| told.reason.parse() == Ok(Reason::NotRemovedYet));
         let removals = self.record.requests.get(&Kind::Remove).map_or(0, |last| last.step);
         said || self.now.since(removed) > self.settings.eager || (removals >= 3 && self.untouched_since(removed))
     }
@@ -160,7 +161,7 @@ impl Run<'_> {
         if !self.known.released {
             self.known.released = true;
             if self.conditions.get(ConditionType::JobsRemoved).is_some() {
-                self.say(ConditionType::JobsRemoved, True, "Removed", &detail);
+                self.say(ConditionType::JobsRemoved, True, Reason::Removed, &detail);
             }
             self.tell(Some(Phase::Terminating), Trigger::Gone, None, detail, warning);
         }

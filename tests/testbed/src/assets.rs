@@ -29,6 +29,7 @@ pub struct Assets {
     trixie: PathBuf,
     sid: PathBuf,
     image: PathBuf,
+    python: PathBuf,
     registry: PathBuf,
     operator_image: PathBuf,
     kerberos: PathBuf,
@@ -53,7 +54,11 @@ impl Assets {
         let (stable, latest) = (Suite::new(STABLE), Suite::new(LATEST));
         let trixie = get(&Condor { version: Version::Trixie, suite: &stable, arch }, true)?;
         let sid = get(&Condor { version: Version::Sid, suite: &latest, arch }, true)?;
-        let image = get(&Image { suite: &stable, arch }, true)?;
+        let image = |python| -> Result<PathBuf> {
+            let image = Image { suite: &stable, arch, python };
+            get(&image, true).map(|home| image.root(&home))
+        };
+        let (image, python) = (image(false)?, image(true)?);
         let registry = get(&ImageRegistry { suite: &stable, arch }, true)?.join("usr/bin/docker-registry");
         let operator_image = get(&OperatorImage { suite: &stable, arch }, true)?;
         let kerberos = get(&Kerberos { suite: &stable, arch }, true)?;
@@ -80,7 +85,8 @@ impl Assets {
             etcd,
             trixie,
             sid,
-            image: Image::root(&image),
+            image,
+            python,
             registry,
             operator_image,
             kerberos,
@@ -155,6 +161,12 @@ impl Assets {
     #[must_use]
     pub fn operator_image(&self) -> &Path {
         &self.operator_image
+    }
+
+    /// The same with Python, called `python`.
+    #[must_use]
+    pub fn python(&self) -> &Path {
+        &self.python
     }
 
     /// An error when the account that servers run as cannot enter the cache.

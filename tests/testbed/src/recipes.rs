@@ -207,6 +207,9 @@ impl Recipe for Go<'_> {
     }
 }
 
+/// What Python's interpreter needs in an image of its own.
+const PYTHON: [&str; 5] = ["python3.13-minimal", "libpython3.13-minimal", "libc6", "libexpat1", "zlib1g"];
+
 /// What jobs run in: a plain root folder with busybox and bash, as Apptainer takes it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Image<'a> {
@@ -214,29 +217,43 @@ pub(crate) struct Image<'a> {
     pub(crate) suite: &'a Suite,
     /// For which architecture.
     pub(crate) arch: Arch,
+    /// Has Python's interpreter, too.
+    pub(crate) python: bool,
 }
 
 impl Image<'_> {
     /// The root folder, named as the image that tests ask for.
     #[must_use]
-    pub(crate) fn root(home: &Path) -> PathBuf {
-        home.join("centos")
+    pub(crate) fn root(self, home: &Path) -> PathBuf {
+        home.join(if self.python { "python" } else { "centos" })
+    }
+
+    /// Python's interpreter and its C library, beside what is there. The image's `usr` is a link to its root.
+    fn add_python(self, unpacked: &Path, root: &Path) -> Result<()> {
+        self.suite.unpack(&PYTHON, unpacked)?;
+        let mut copy = Command::new("cp");
+        copy.args(["--archive", "--no-clobber"]).arg(unpacked.join("usr/.")).arg(root);
+        run_ok("filling an image", &mut copy, "", CHECK)?;
+        let link = root.join("bin/python3");
+        symlink("python3.13", &link).doing("linking", &link)
     }
 }
 
 impl Recipe for Image<'_> {
     fn key(&self) -> String {
-        format!("image-{}-{}", self.suite.name(), self.arch.debian)
+        let what = if self.python { "python" } else { "image" };
+        format!("{what}-{}-{}", self.suite.name(), self.arch.debian)
     }
 
     fn waits_for(&self) -> String {
-        "the image that jobs run in, from busybox and bash (about 3 s)".to_owned()
+        let with = if self.python { ", with Python" } else { "" };
+        format!("an image that jobs run in, from busybox and bash{with} (about 3 s)")
     }
 
     fn make(&self, staging: &Path, _home: &Path) -> Result<()> {
         let unpacked = staging.join("unpacked");
         self.suite.unpack(&["busybox-static", "bash-static"], &unpacked)?;
-        let root = Self::root(staging);
+        let root = self.root(staging);
         // Apptainer mounts or makes these; it cannot make them itself in a folder that belongs to someone else.
         for dir in [
             "bin", "etc", "tmp", "var/tmp", "proc", "sys", "dev", "root", "home", "run", "mnt", "opt", "srv", "htc_run",
@@ -272,6 +289,11 @@ impl Recipe for Image<'_> {
             let path = root.join("etc").join(file);
             fs::write(&path, text).doing("writing", &path)?;
         }
-        crate::cache::remove(&unpacked)
+        crate::cache::remove(&unpacked)?;
+        if self.python {
+            self.add_python(&unpacked, &root)?;
+            crate::cache::remove(&unpacked)?;
+        }
+        Ok(())
     }
 }
