@@ -1,5 +1,6 @@
 # make demo      one HTCJob through a real API server and a real HTCondor pool, for you to watch
 # make test      everything, on real servers
+# make cluster   deploy/ on a real control plane with a real node, as docs/install.md says (needs root)
 # make soak      KILLS=500 random kills of the operator (VERSION=sid: one version only; HTC_TEST_SEED=…: as before)
 # make model     the model checker on `decide`, `judge` and the workers' order, with larger bounds than in make test
 # make bench     the operator beside HTCondor's own tools, measured (ROWS=1,3: some rows; FULL=1: 100,000 jobs too; VERSION=sid)
@@ -10,13 +11,13 @@
 # (HTC_TESTBED_CACHE, else /var/cache/htc-operator for root and ~/.cache/htc-operator for others).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak model bench lint generate setup prerequisites cargo-deny
+.PHONY: help demo test cluster soak model bench lint generate setup prerequisites cargo-deny
 
 CACHE = $(or $(HTC_TESTBED_CACHE),$(if $(filter 0,$(shell id -u)),/var/cache,$(or $(XDG_CACHE_HOME),$(HOME)/.cache))/htc-operator)
 DENY = $(CACHE)/cargo-deny-0.20.2
 # The tests on real servers mostly wait: more of them than cores can run side by side.
 export RUST_TEST_THREADS ?= 6
-SHELL_SCRIPTS = .ci/run tests/testbed/prerequisites.sh src/condor/payload/job.sh
+SHELL_SCRIPTS = .ci/run tests/testbed/prerequisites.sh src/condor/payload/job.sh deploy/image/prepare.sh
 
 help: ## this list
 	@sed -n 's/^# \(make .*\)/\1/p' $(MAKEFILE_LIST)
@@ -27,6 +28,12 @@ demo: setup ## one HTCJob, from kubectl apply to kubectl delete
 
 test: setup ## all tests
 	cargo test --locked --workspace --features fail-points --no-fail-fast
+
+cluster: setup ## pods on a real node: the operator's image, its rights, its volume, its Service
+	@sh tests/testbed/prerequisites.sh cluster
+	cargo build --locked --bin htc-operator
+	cargo run --locked --quiet -p testbed -- setup --cluster
+	cargo run --locked --quiet -p testbed -- cluster target/debug/htc-operator
 
 soak: setup ## random kills, and everything checked afterwards
 	HTC_SOAK_KILLS=$(or $(KILLS),60) cargo test --locked --test soak -- --nocapture --test-threads=2 $(VERSION)

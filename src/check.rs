@@ -1,12 +1,14 @@
 //! `htc-operator check`: can the cluster, the schedd and the database be used? One line each.
 
-use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use kube::Client;
 
 use crate::clock::Clock;
+use crate::condor::{Names, Schedd};
 use crate::config::Config;
 use crate::controller;
+use crate::credentials::Credentials;
 use crate::ledger::{Ledger, LedgerError};
 use crate::machine::ids::id_ranges;
 use crate::operator;
@@ -32,9 +34,11 @@ pub async fn check(config: &Config) -> Vec<Line> {
         Ok(client) => operator::operator_id(client, config).await.map_err(|error| error.to_string()),
         Err(message) => Err(message.clone()),
     };
-    let schedd = operator::schedd(config, operator.clone().unwrap_or_default(), clock, BTreeSet::new());
+    let schedd = Arc::new(operator::schedd(config, operator.clone().unwrap_or_default(), clock, Names::default()));
+    let credentials = own_credentials(config, &schedd).await;
     let mut lines = vec![
         Line { what: "cluster", found: cluster },
+        Line { what: "credentials", found: credentials.clone().map(|(_, found)| found) },
         Line { what: "schedd", found: ask_schedd(&schedd).await },
         Line { what: "database", found: open(config) },
     ];
@@ -44,7 +48,17 @@ pub async fn check(config: &Config) -> Vec<Line> {
     lines
 }
 
-async fn ask_schedd(schedd: &crate::condor::Schedd) -> Result<String, String> {
+/// The operator's own; they last as long as the first part of what is found.
+async fn own_credentials(config: &Config, schedd: &Arc<Schedd>) -> Result<(Arc<Credentials>, String), String> {
+    config.validate()?;
+    let credentials = Credentials::new(config.credentials_setup(), Arc::clone(schedd), None);
+    match credentials.look_for_own().await {
+        None => Ok((credentials, "those of CONDOR_CONFIG are used".to_owned())),
+        Some(found) => found.map(|found| (credentials, found)),
+    }
+}
+
+async fn ask_schedd(schedd: &Schedd) -> Result<String, String> {
     let ask = async {
         let reading = schedd.reading().await?;
         let identity = schedd.identity().await?;
@@ -74,7 +88,7 @@ fn open(config: &Config) -> Result<String, String> {
 }
 
 /// Jobs of this operator whose HTCJob is gone. They are named, and never removed.
-async fn orphans(client: &Client, schedd: &crate::condor::Schedd) -> Result<String, String> {
+async fn orphans(client: &Client, schedd: &Schedd) -> Result<String, String> {
     let left = crate::orphans::orphans(client, schedd).await?;
     if left.is_empty() {
         Ok("none: every job of this operator in HTCondor belongs to an HTCJob".to_owned())

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::condor::payload::{Image, ImageMap, ImagePrefix};
+use crate::credentials;
 use crate::lease;
 use crate::machine::Settings;
 use crate::retention;
@@ -29,6 +30,21 @@ pub struct Config {
     /// Folder of HTCondor's tools; without it they are looked for in PATH. Their configuration is `CONDOR_CONFIG`'s.
     #[arg(long, env = "HTC_CONDOR_BIN")]
     pub condor_bin: Option<PathBuf>,
+
+    /// Folder into which the operator's own credentials are mounted, each Secret in a folder of its name, each optional:
+    /// `kerberos-keytab-secret` (user, keytab), `kinit-secret` (username, password), `htcondor-idtoken` (token). Without it
+    /// they are what `CONDOR_CONFIG` says.
+    #[arg(long, env = "HTC_CREDENTIALS")]
+    pub credentials: Option<PathBuf>,
+
+    /// After what time credentials are read again while they are used: the operator's own, and those of HTCJobs' Secrets.
+    #[arg(long, env = "HTC_CREDENTIALS_REFRESH", default_value = "5m", value_parser = parse_duration)]
+    pub credentials_refresh: Duration,
+
+    /// Folder in which a private one is made for tickets and tokens: on this machine, best in memory. Without it, that for
+    /// temporary files.
+    #[arg(long, env = "HTC_RUN_DIR")]
+    pub run_dir: Option<PathBuf>,
 
     /// Namespace the operator runs in; part of what tells its jobs from those of other operators.
     #[arg(long, env = "HTC_OPERATOR_NAMESPACE", default_value = "htc-operator")]
@@ -247,13 +263,25 @@ impl Config {
                 return Err(format!("--callback-url {url}: write http:// or https://, a host and a path"));
             }
         }
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-._~:/".contains(c);
-        if !(1..=256).contains(&self.callback_source.len()) || !self.callback_source.chars().all(plain) {
+        let in_uri = |c: char| c.is_ascii_alphanumeric() || "-._~:/".contains(c);
+        if !(1..=256).contains(&self.callback_source.len()) || !self.callback_source.chars().all(in_uri) {
             return Err("--callback-source must be 1 to 256 letters, digits and -._~:/".to_owned());
         }
-        if self.housekeeping.is_zero() {
-            return Err("--housekeeping must not be zero".to_owned());
+        if self.housekeeping.is_zero() || self.credentials_refresh.is_zero() {
+            return Err("--housekeeping and --credentials-refresh must not be zero".to_owned());
         }
+        if let Some(folder) = self.credentials.as_ref().filter(|folder| !folder.is_dir()) {
+            return Err(format!("--credentials {}: there is no such folder", folder.display()));
+        }
+        let setup = self.credentials_setup();
+        let run = setup.run_dir.to_str().unwrap_or_default();
+        if !run.starts_with('/') || !run.chars().all(plain) {
+            return Err(format!(
+                "--run-dir {}: write an absolute path of letters, digits and /._-+@",
+                setup.run_dir.display()
+            ));
+        }
+        credentials::check_run_dir(&setup.run_dir)?;
         if self.submit_limit > self.submit_limit_max {
             return Err("--submit-limit must not be longer than --submit-limit-max".to_owned());
         }
@@ -264,6 +292,16 @@ impl Config {
     #[must_use]
     pub fn ledger(&self) -> PathBuf {
         self.ledger.clone().unwrap_or_else(|| self.data_dir.join("sqlite/htcjobs.db"))
+    }
+
+    /// Where credentials come from, and go to.
+    #[must_use]
+    pub fn credentials_setup(&self) -> credentials::Setup {
+        credentials::Setup {
+            own: self.credentials.clone(),
+            run_dir: self.run_dir.clone().unwrap_or_else(credentials::usual_run_dir),
+            refresh: self.credentials_refresh,
+        }
     }
 
     /// Most MiB of output of one job.

@@ -6,6 +6,7 @@
 //! - [`machine`]: the state machine; what is known goes in, what to do comes out, and nothing else happens there.
 //! - [`ledger`]: the SQLite journal; what stands there has been decided, what does not has not happened.
 //! - [`condor`]: HTCondor through its own tools, and the only place where processes are started.
+//! - [`credentials`]: in whose name that happens; tickets and tokens.
 //! - [`workers`]: carry out what was decided, in batches, in the machine's order.
 //! - [`tracker`]: asks HTCondor about all jobs at once.
 //! - [`receiver`]: takes in what jobs report of themselves; answers who asks how the operator is.
@@ -22,6 +23,7 @@ pub mod clock;
 pub mod condor;
 pub mod config;
 pub mod controller;
+pub mod credentials;
 pub mod failpoint;
 pub mod fence;
 pub mod health;

@@ -31,6 +31,7 @@ struct Metrics {
     batches: Histogram,
     waiting: Gauge,
     orphans: Gauge,
+    credentials: Family<Whose, Gauge>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -47,6 +48,11 @@ struct Call {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Answered {
     outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Whose {
+    whose: &'static str,
 }
 
 static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::new);
@@ -68,6 +74,7 @@ impl Metrics {
             batches: Histogram::new(exponential_buckets(1.0, 2.0, 10)),
             waiting: Gauge::default(),
             orphans: Gauge::default(),
+            credentials: Family::default(),
             registry: Registry::default(),
         };
         registry.register(
@@ -93,6 +100,11 @@ impl Metrics {
         registry.register("ledger_batch_size", "Writes and reads that shared a transaction", metrics.batches.clone());
         registry.register("ledger_queue", "Writes and reads that wait for the ledger", metrics.waiting.clone());
         registry.register("orphans", "Jobs in HTCondor without an HTCJob, at the last look", metrics.orphans.clone());
+        registry.register(
+            "credentials_failing",
+            "Identities without credentials that are good",
+            metrics.credentials.clone(),
+        );
         registry.register_collector(Box::new(AtScrape));
         Self { registry, ..metrics }
     }
@@ -207,6 +219,12 @@ pub fn orphans(count: usize) {
     METRICS.orphans.set(i64::try_from(count).unwrap_or(i64::MAX));
 }
 
+/// So many identities have no credentials that are good: the operator's own, and those of Secrets.
+pub fn credentials((own, secrets): (i64, i64)) {
+    METRICS.credentials.get_or_create(&Whose { whose: "operator" }).set(own);
+    METRICS.credentials.get_or_create(&Whose { whose: "secrets" }).set(secrets);
+}
+
 /// All of it in OpenMetrics' text format.
 pub fn text() -> Result<String, std::fmt::Error> {
     let mut text = String::new();
@@ -242,6 +260,7 @@ mod tests {
         ledger_queue(0);
         looked();
         orphans(0);
+        credentials((0, 0));
         let text = text().unwrap();
         let page = include_str!("../docs/metrics.md");
         let documented: BTreeSet<String> =

@@ -2,7 +2,6 @@
 
 mod keys;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,9 +13,10 @@ use tokio::sync::{mpsc, watch};
 
 use crate::clock::Clock;
 use crate::condor::htcopts::{HtcOpts, HtcOptsError};
-use crate::condor::{Schedd, Tools};
+use crate::condor::{Names, Schedd, Tools};
 use crate::config::Config;
 use crate::controller::{self, API_LIMIT, Context, Memory, Publisher};
+use crate::credentials::Credentials;
 use crate::fence::Fence;
 use crate::key::KeyRing;
 use crate::lease::{self, Candidate, Leader, Place};
@@ -32,6 +32,8 @@ use crate::workers::{Limits, Planner, Registry, Reporting, Shared, Sizes, Worker
 const DRAIN: Duration = Duration::from_secs(4);
 /// How long the release of the Lease may take.
 const RELEASE: Duration = Duration::from_millis(500);
+/// How long the first look for the operator's own credentials may take: meanwhile the Lease is not renewed.
+const FIRST_LOOK: Duration = Duration::from_secs(3);
 /// Most objects that wait to be woken.
 const WAKES: usize = 4096;
 
@@ -91,9 +93,9 @@ pub async fn operator_id(client: &Client, config: &Config) -> Result<String, Sta
 
 /// The schedd that `config` names.
 #[must_use]
-pub fn schedd(config: &Config, operator: String, clock: Clock, identities: BTreeSet<String>) -> Schedd {
+pub fn schedd(config: &Config, operator: String, clock: Clock, names: Names) -> Schedd {
     let tools = Tools::new(config.condor_bin.as_ref(), config.tool_limit, config.history_limit, config.transfer_limit);
-    Schedd::new(ScheddName::from(config.schedd.as_str()), operator, tools, clock, identities)
+    Schedd::new(ScheddName::from(config.schedd.as_str()), operator, tools, clock, names)
 }
 
 /// SIGTERM and SIGINT.
@@ -216,13 +218,15 @@ async fn serve(
 ) -> Result<(), StartError> {
     let Ready { client, keys: _keys, reporting: _, receiver, operator, ledger, fence, mut leader } = ready;
     tracing::info!(%operator, schedd = %config.schedd, ledger = ledger.id(), data = %config.data_dir.display(), "htc-operator runs");
-    let schedd = Arc::new(schedd(config, operator, clock, ledger.identities().await?));
+    let schedd = Arc::new(schedd(config, operator, clock, Names::new(ledger.identities().await?)));
+    let credentials = credentials(config, &schedd, &client).await;
     let (wake, wakes) = mpsc::channel(WAKES);
     let (interval, soon, longest) = (config.tracker_interval, config.soon, config.pause_max);
     let tracker = Arc::new(Tracker::new(Arc::clone(&schedd), wake.clone(), interval, soon, longest));
     let limits = limits(config);
     let shared = Shared {
         schedd: Arc::clone(&schedd),
+        credentials: Arc::clone(&credentials),
         ledger: ledger.clone(),
         fence: fence.clone(),
         clock,
@@ -247,7 +251,8 @@ async fn serve(
         workers,
         planner,
         settings: config.settings(),
-        schedd: schedd.name.clone(),
+        schedd: Arc::clone(&schedd),
+        credentials: Arc::clone(&credentials),
         operator: format!("{}/{}", config.operator_namespace, config.operator_name),
         fence: fence.clone(),
         clock,
@@ -255,18 +260,18 @@ async fn serve(
         memory: Memory::default(),
     });
     let (stop, mut stopped) = watch::channel(false);
-    let until_stopped = async move {
-        let _ = stopped.wait_for(|stopped| *stopped).await;
-    };
-    let mut kept = tokio::spawn(keeper.run());
+    let until_stopped = async move { drop(stopped.wait_for(|stopped| *stopped).await) };
+    let mut kept = tokio::spawn({
+        let credentials = Arc::clone(&credentials);
+        async move { tokio::join!(keeper.run(), credentials.keep()) }
+    });
     let mut looks = tokio::spawn(async move { Box::pin(tracker.run()).await });
     let counted = tokio::spawn(crate::orphans::count_at_start(client.clone(), schedd));
     let mut told = tokio::spawn({
         let (ledger, fence) = (ledger.clone(), fence.clone());
         async move { publisher.run(client, ledger, clock, fence).await }
     });
-    let namespace = config.watch_namespace.clone();
-    let concurrency = config.concurrency;
+    let (namespace, concurrency) = (config.watch_namespace.clone(), config.concurrency);
     let mut reconciles =
         tokio::spawn(
             async move { controller::run(context, namespace.as_deref(), concurrency, wakes, until_stopped).await },
@@ -296,21 +301,35 @@ async fn serve(
         while lanes.join_next().await.is_some() {}
     });
     let drained = drained.await.is_ok();
-    looks.abort();
-    told.abort();
-    kept.abort();
-    counted.abort();
+    for task in [looks.abort_handle(), told.abort_handle(), kept.abort_handle(), counted.abort_handle()] {
+        task.abort();
+    }
+    credentials.close();
     if drained {
-        // A slow API server or volume must not hold up the end; the Lease then expires by itself.
-        let _ = tokio::time::timeout(RELEASE, async {
-            leader.release(&ledger, &fence).await;
-            ledger.close().await;
-        })
-        .await;
+        let_go(leader, ledger, &fence).await;
     } else {
         tracing::warn!("stopped with work under way; it is judged by what HTCondor has when the operator runs again");
     }
     Ok(())
+}
+
+/// A slow API server or volume must not hold up the end; the Lease then expires by itself.
+async fn let_go(leader: Leader, ledger: Ledger, fence: &Fence) {
+    let _ = tokio::time::timeout(RELEASE, async {
+        leader.release(&ledger, fence).await;
+        ledger.close().await;
+    })
+    .await;
+}
+
+/// In whose name the schedd is spoken to. Nothing is asked before there are the credentials of its own that the operator should
+/// have, or it is known that there are none.
+async fn credentials(config: &Config, schedd: &Arc<Schedd>, client: &Client) -> Arc<Credentials> {
+    let credentials = Credentials::new(config.credentials_setup(), Arc::clone(schedd), Some(client.clone()));
+    if tokio::time::timeout(FIRST_LOOK, credentials.look_for_own()).await.is_err() {
+        schedd.lacks_credentials(Some("the operator has no Kerberos ticket yet: it is waiting for a KDC".to_owned()));
+    }
+    credentials
 }
 
 /// Resolves when a port that was opened is no longer served.

@@ -118,6 +118,8 @@ const IMMUTABLE: &str = "the spec cannot be changed once the HTCJob exists (only
 #[case::variable_twice(json!({ "env": [{ "name": "A" }, { "name": "A" }] }), "spec.env[1]", "Duplicate value")]
 #[case::blank_requirements(json!({ "requirements": " " }), "spec.requirements", "requirements is empty: leave it out, or write an expression such as `TARGET.HasAvx2`")]
 #[case::negative_retries(json!({ "maxRetries": -1 }), "spec.maxRetries", "maxRetries is how often HTCondor runs a failed job again: write a number from 0 to 1000")]
+#[case::secret_elsewhere(json!({ "credentialsSecretName": "other/secret" }), "spec.credentialsSecretName", "credentialsSecretName is the name of a Secret in the HTCJob's own namespace")]
+#[case::no_secret(json!({ "credentialsSecretName": "" }), "spec.credentialsSecretName", "credentialsSecretName is the name of a Secret")]
 #[case::no_time(json!({ "activeDeadlineSeconds": 0 }), "spec.activeDeadlineSeconds", "activeDeadlineSeconds is a time in seconds, from 1: leave it out for no limit")]
 #[case::negative_time(json!({ "ttlSecondsAfterFinished": -1 }), "spec.ttlSecondsAfterFinished", "ttlSecondsAfterFinished is a time in seconds, from 0: leave it out to keep the HTCJob")]
 #[case::htcopts_as_a_number(json!({ "htcopts": 5 }), "spec.htcopts", "must be of type string")]
@@ -155,6 +157,7 @@ fn source_is_measured_in_bytes() {
 #[case::whole_numbers(json!({ "resources": { "cpus": 4, "memory": "2G" }, "maxRetries": 3 }))]
 #[case::variables(json!({ "env": [{ "name": "A", "value": " $x\n" }, { "name": "B", "value": "" }] }))]
 #[case::times(json!({ "activeDeadlineSeconds": 86_400, "ttlSecondsAfterFinished": 0, "requirements": "TARGET.Memory > 1" }))]
+#[case::credentials(json!({ "credentialsSecretName": "my.condor-token" }))]
 #[case::any_text(json!({ "script": { "source": "\u{feff}echo \"$HOME\" 'é' \\ 日本 $(x) @\t%\r\n" } }))]
 fn good_input_is_taken_and_kept(#[case] change: Value) {
     let object = htcjob(&spec(&change));
@@ -178,6 +181,7 @@ fn good_input_is_taken_and_kept(#[case] change: Value) {
 #[case::env(json!({ "env": [{ "name": "A", "value": "b" }] }))]
 #[case::requirements(json!({ "requirements": "true" }))]
 #[case::retries(json!({ "maxRetries": 1 }))]
+#[case::credentials(json!({ "credentialsSecretName": "another" }))]
 #[case::name_gone(json!({ "name": null }))]
 #[case::with_suspend(json!({ "suspend": true, "queue": 3 }))]
 fn what_is_to_run_cannot_be_changed(#[case] change: Value) {
@@ -194,7 +198,12 @@ fn what_is_to_run_cannot_be_changed(#[case] change: Value) {
 fn fields_left_out_cannot_be_added() {
     let object = htcjob(&spec(&json!({})));
     kubectl(&["apply", "-f", "-"], &object).unwrap();
-    for change in [json!({ "queue": 1 }), json!({ "htcopts": "" }), json!({ "name": "" })] {
+    for change in [
+        json!({ "queue": 1 }),
+        json!({ "htcopts": "" }),
+        json!({ "name": "" }),
+        json!({ "credentialsSecretName": "a" }),
+    ] {
         let patch = json!({ "spec": change }).to_string();
         let refused = kubectl(&["patch", "htcjob", name_of(&object), "--type=merge", "-p", &patch], &Value::Null);
         assert!(words(&refused.unwrap_err()).contains(IMMUTABLE), "{patch}");
@@ -396,7 +405,10 @@ fn every_example_applies() {
     let examples = folder("examples");
     let applied = server().kubectl_ok(&["apply", "--dry-run=server", "-R", "-f", &examples, "-o", "name"]).unwrap();
     assert!(applied.lines().count() >= 5, "{applied}");
-    assert!(applied.lines().all(|name| name.starts_with("htcjob.htc.cern.ch/")), "{applied}");
+    // Credentials come with a Secret and the right to read it.
+    let rbac = ["role.rbac.authorization.k8s.io/", "rolebinding.rbac.authorization.k8s.io/"];
+    let kinds = [&["htcjob.htc.cern.ch/", "secret/"][..], &rbac].concat();
+    assert!(applied.lines().all(|name| kinds.iter().any(|kind| name.starts_with(kind))), "{applied}");
 }
 
 #[test]

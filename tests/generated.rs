@@ -60,8 +60,8 @@ fn the_crd_is_up_to_date() {
     must_be("crd/htcjobs.htc.cern.ch.yaml", &api::crd_yaml().unwrap());
     assert_eq!(
         names("crd"),
-        BTreeSet::from(["htcjobs.htc.cern.ch.yaml".to_owned()]),
-        "`kubectl apply -f crd/` takes all files"
+        BTreeSet::from(["Kustomization".to_owned(), "htcjobs.htc.cern.ch.yaml".to_owned()]),
+        "`kubectl apply -f crd/` takes all files with an extension"
     );
 }
 

@@ -66,6 +66,8 @@ pub enum Reason {
     ScheddUnreachable,
     /// HTCondor refused the operator's credentials.
     CredentialsRefused,
+    /// There are no credentials that HTCondor could be asked with: no ticket, or a Secret that cannot be read.
+    CredentialsFailed,
     /// HTCondor's answer was cut short or cannot be read.
     Incomplete,
     /// More than half of the live jobs vanished at once; it is asked again before that is believed.

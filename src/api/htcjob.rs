@@ -64,7 +64,7 @@ pub const MAX_QUEUE: i64 = 100_000;
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[x_kube(
-    validation = Rule::new("has(self.script) == has(oldSelf.script) && (!has(self.script) || self.script == oldSelf.script) && has(self.queue) == has(oldSelf.queue) && (!has(self.queue) || self.queue == oldSelf.queue) && has(self.htcopts) == has(oldSelf.htcopts) && (!has(self.htcopts) || self.htcopts == oldSelf.htcopts) && has(self.name) == has(oldSelf.name) && (!has(self.name) || self.name == oldSelf.name) && has(self.resources) == has(oldSelf.resources) && (!has(self.resources) || self.resources == oldSelf.resources) && has(self.env) == has(oldSelf.env) && (!has(self.env) || self.env == oldSelf.env) && has(self.requirements) == has(oldSelf.requirements) && (!has(self.requirements) || self.requirements == oldSelf.requirements) && has(self.maxRetries) == has(oldSelf.maxRetries) && (!has(self.maxRetries) || self.maxRetries == oldSelf.maxRetries)")
+    validation = Rule::new("has(self.script) == has(oldSelf.script) && (!has(self.script) || self.script == oldSelf.script) && has(self.queue) == has(oldSelf.queue) && (!has(self.queue) || self.queue == oldSelf.queue) && has(self.htcopts) == has(oldSelf.htcopts) && (!has(self.htcopts) || self.htcopts == oldSelf.htcopts) && has(self.name) == has(oldSelf.name) && (!has(self.name) || self.name == oldSelf.name) && has(self.resources) == has(oldSelf.resources) && (!has(self.resources) || self.resources == oldSelf.resources) && has(self.env) == has(oldSelf.env) && (!has(self.env) || self.env == oldSelf.env) && has(self.requirements) == has(oldSelf.requirements) && (!has(self.requirements) || self.requirements == oldSelf.requirements) && has(self.maxRetries) == has(oldSelf.maxRetries) && (!has(self.maxRetries) || self.maxRetries == oldSelf.maxRetries) && has(self.credentialsSecretName) == has(oldSelf.credentialsSecretName) && (!has(self.credentialsSecretName) || self.credentialsSecretName == oldSelf.credentialsSecretName)")
         .message("the spec cannot be changed once the HTCJob exists (only suspend, activeDeadlineSeconds and ttlSecondsAfterFinished can): delete the HTCJob and create it again"),
     validation = Rule::new("!has(self.queue) || (self.queue >= 1 && self.queue <= 100000)")
         .message("queue is the number of jobs: write a number from 1 to 100000, or leave it out for one job").field_path(".queue"),
@@ -74,6 +74,8 @@ pub const MAX_QUEUE: i64 = 100_000;
         .message("requirements is empty: leave it out, or write an expression such as `TARGET.HasAvx2`").field_path(".requirements"),
     validation = Rule::new("!has(self.maxRetries) || (self.maxRetries >= 0 && self.maxRetries <= 1000)")
         .message("maxRetries is how often HTCondor runs a failed job again: write a number from 0 to 1000").field_path(".maxRetries"),
+    validation = Rule::new("!has(self.credentialsSecretName) || self.credentialsSecretName.matches('^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$')")
+        .message("credentialsSecretName is the name of a Secret in the HTCJob's own namespace: lower-case letters, digits, - and .").field_path(".credentialsSecretName"),
     validation = Rule::new("!has(self.activeDeadlineSeconds) || self.activeDeadlineSeconds >= 1")
         .message("activeDeadlineSeconds is a time in seconds, from 1: leave it out for no limit").field_path(".activeDeadlineSeconds"),
     validation = Rule::new("!has(self.ttlSecondsAfterFinished) || self.ttlSecondsAfterFinished >= 0")
@@ -121,6 +123,13 @@ pub struct HTCJobSpec {
     /// The job counts as failed only when its last run has failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_retries: Option<i64>,
+
+    /// Secret in the HTCJob's namespace whose credentials its jobs are submitted, and handled ever after, with; the operator's own if left out.
+    /// Its keys: `token` (an HTCondor IDTOKEN), `user` and `keytab`, or `username` and `password` (Kerberos).
+    /// The operator must be allowed to get it: docs/credentials.md has the Role. It must stay until the HTCJob is deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub credentials_secret_name: Option<String>,
 
     /// Seconds from status.startTime, or from the last resumption, after which jobs that have not ended are removed.
     /// The HTCJob is then Failed with reason DeadlineExceeded.

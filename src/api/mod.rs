@@ -5,6 +5,7 @@ mod crd;
 #[allow(clippy::duplicated_attributes, reason = "kube's printer columns repeat their keys")]
 #[allow(unreachable_pub, reason = "kube's derive makes items that lint takes for unreachable")]
 mod htcjob;
+mod identity;
 mod payload_failure;
 mod phase;
 mod quantity;
@@ -12,6 +13,7 @@ mod quantity;
 pub use condition::{Condition, ConditionStatus, ConditionType, Reason};
 pub use crd::{crd, crd_yaml};
 pub use htcjob::{EnvVar, HTCJob, HTCJobSpec, HTCJobStatus, MAX_QUEUE, Resources, Script};
+pub use identity::{Identity, is_name};
 pub use payload_failure::PayloadFailure;
 pub use phase::Phase;
 pub use quantity::{Quantity, QuantityError};

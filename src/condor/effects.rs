@@ -20,20 +20,20 @@ const PROCS_PER_CALL: usize = 5000;
 impl Schedd {
     /// `condor_rm` of all jobs of these objects.
     pub async fn remove(&self, uids: &[Uid]) -> Result<(), Unknown> {
-        let constraint = self.jobs_of(uids).await?;
+        let constraint = self.my_jobs_of(uids).await?;
         self.act("condor_rm", &["-reason", REMOVED_BY_US, "-constraint", &constraint]).await
     }
 
     /// `condor_rm` of those jobs of these objects whose files have not arrived.
     pub async fn remove_staging(&self, uids: &[Uid]) -> Result<(), Unknown> {
         let staging = "StageInFinish =?= undefined && JobStatus == 5 && HoldReasonCode == 16";
-        let constraint = format!("{} && {staging}", self.jobs_of(uids).await?);
+        let constraint = format!("{} && {staging}", self.my_jobs_of(uids).await?);
         self.act("condor_rm", &["-reason", REMOVED_BY_US, "-constraint", &constraint]).await
     }
 
     /// `condor_rm` of those jobs of these objects that have not ended.
     pub async fn remove_unfinished(&self, uids: &[Uid]) -> Result<(), Unknown> {
-        let constraint = format!("{} && !member(JobStatus, {{3,4}})", self.jobs_of(uids).await?);
+        let constraint = format!("{} && !member(JobStatus, {{3,4}})", self.my_jobs_of(uids).await?);
         let reason = format!("{REMOVED_BY_US}: activeDeadlineSeconds");
         self.act("condor_rm", &["-reason", &reason, "-constraint", &constraint]).await
     }
@@ -42,13 +42,13 @@ impl Schedd {
     pub async fn remove_jobs(&self, uid: &Uid, ids: &[JobId]) -> Result<(), Unknown> {
         let list: Vec<String> = ids.iter().map(|id| format!("\"{id}\"")).collect();
         let which = format!("member(strcat(ClusterId, \".\", ProcId), {{{}}})", list.join(","));
-        let constraint = format!("{} && {which}", self.jobs_of([uid]).await?);
+        let constraint = format!("{} && {which}", self.my_jobs_of(std::slice::from_ref(uid)).await?);
         self.act("condor_rm", &["-reason", REMOVED_BY_US, "-constraint", &constraint]).await
     }
 
     /// `condor_hold` of the idle and running jobs of these objects, with the subcode that says that it was us.
     pub async fn hold(&self, uids: &[Uid]) -> Result<(), Unknown> {
-        let constraint = format!("{} && member(JobStatus, {{1,2,7}})", self.jobs_of(uids).await?);
+        let constraint = format!("{} && member(JobStatus, {{1,2,7}})", self.my_jobs_of(uids).await?);
         let subcode = Hold::SUSPENDED.to_string();
         let arguments = ["-reason", "spec.suspend is true", "-subcode", &subcode, "-constraint", &constraint];
         self.act("condor_hold", &arguments).await
@@ -61,7 +61,7 @@ impl Schedd {
             Hold::BY_USER,
             Hold::SUSPENDED
         );
-        let constraint = format!("{} && {held}", self.jobs_of(uids).await?);
+        let constraint = format!("{} && {held}", self.my_jobs_of(uids).await?);
         self.act("condor_release", &["-reason", "spec.suspend is false", "-constraint", &constraint]).await
     }
 
@@ -138,7 +138,7 @@ impl Schedd {
                 format!("(HTCJobUID =?= {} && member(HTCJobIndex, {{{}}}))", quoted(uid.as_str()), list.join(","))
             })
             .collect();
-        Ok(format!("{} && ({})", self.ours().await?, each.join(" || ")))
+        Ok(format!("{} && ({})", self.mine().await?, each.join(" || ")))
     }
 
     async fn act(&self, tool: &'static str, arguments: &[&str]) -> Result<(), Unknown> {

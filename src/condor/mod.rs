@@ -3,6 +3,7 @@
 pub mod description;
 pub mod effects;
 pub mod htcopts;
+mod names;
 pub mod payload;
 pub mod query;
 mod row;
@@ -10,5 +11,6 @@ pub mod schedd;
 pub mod submit;
 pub mod tools;
 
+pub use names::Names;
 pub use schedd::Schedd;
 pub use tools::{Output, ToolError, Tools};

@@ -96,7 +96,7 @@ impl Schedd {
 
     async fn ask_queue(&self, constraint: String) -> Result<Ads, Unknown> {
         let mut ads = Ads::new();
-        self.each_queued(&constraint, ATTRIBUTES, |row| collect(&mut ads, row)).await?;
+        self.each_queued(&constraint, ATTRIBUTES, |row| self.collect(&mut ads, row)).await?;
         for list in ads.values_mut() {
             list.sort_by_key(|ad| ad.id);
         }
@@ -131,13 +131,18 @@ impl Schedd {
     pub async fn history_of_inherited(&self, wanted: &WantedInherited) -> Result<Ads, Unknown> {
         const TOOL: &str = "condor_history";
         let (mut ads, by_id) = (Ads::new(), by_id(wanted));
+        let own_names = self.own_names().await?;
         for constraint in inherited(wanted) {
             let arguments = ["-constraint", &constraint];
             let answer = self.history_with(INHERITED_ATTRIBUTES, &arguments, self.tools.history_limit).await;
             let output = self.answer(TOOL, answer)?;
             each_row(TOOL, &output.stdout, |row| {
                 // Of anybody else it would be a job of a queue that began anew.
-                if row.user().is_some_and(|user| self.is_us(user)) { pick(&mut ads, &by_id, row) } else { Ok(()) }
+                if row.user().is_some_and(|user| own_names.iter().any(|own| own == user)) {
+                    pick(&mut ads, &by_id, row)
+                } else {
+                    Ok(())
+                }
             })?;
         }
         Ok(ads)
@@ -166,8 +171,7 @@ impl Schedd {
                     answer.witnesses.insert(id.to_owned());
                 }
                 // A witness may be anybody's, and say anything.
-                let ours = row.user().is_some_and(|user| self.is_us(user));
-                if ours && row.operator() == Some(&self.operator) { collect(&mut answer.ads, row) } else { Ok(()) }
+                if row.operator() == Some(&self.operator) { self.collect(&mut answer.ads, row) } else { Ok(()) }
             })?;
         }
         Ok(answer)
@@ -206,6 +210,24 @@ impl Schedd {
         Ok(witness)
     }
 
+    /// Adds one of our ads. They are written by us alone (by their `User`): one that cannot be read means that the answer is
+    /// broken.
+    fn collect(&self, ads: &mut Ads, row: &Row<'_>) -> Result<(), Unknown> {
+        let uid = row.uid();
+        if !row.user().is_some_and(|user| self.names.belongs(uid.unwrap_or_default(), user)) {
+            return Ok(());
+        }
+        let Some((uid, ad)) = uid.zip(row.ad()) else {
+            let message = format!("the ad of job {} lacks attributes that every job of htc-operator has", row.id());
+            return Err(unknown(Why::Incomplete, message));
+        };
+        match ads.get_mut(uid) {
+            Some(list) => list.push(ad),
+            None => drop(ads.insert(Uid::from(uid), vec![ad])),
+        }
+        Ok(())
+    }
+
     async fn ask_history(&self, more: &[&str], limit: Duration) -> Result<Output, ToolError> {
         self.history_with(ATTRIBUTES, more, limit).await
     }
@@ -226,18 +248,4 @@ pub fn reach(asked: &Reach, found: &BTreeSet<String>, date_reached: Option<Sched
         witnesses: asked.witnesses.intersection(found).cloned().collect(),
         date: asked.date.filter(|date| date_reached.is_some_and(|reached| reached <= *date)),
     }
-}
-
-/// Adds one of our ads. They are written by us alone (`User` stands in the constraint): one that cannot be read means
-/// that the answer is broken.
-fn collect(ads: &mut Ads, row: &Row<'_>) -> Result<(), Unknown> {
-    let Some((uid, ad)) = row.uid().zip(row.ad()) else {
-        let message = format!("the ad of job {} lacks attributes that every job of htc-operator has", row.id());
-        return Err(unknown(Why::Incomplete, message));
-    };
-    match ads.get_mut(uid) {
-        Some(list) => list.push(ad),
-        None => drop(ads.insert(Uid::from(uid), vec![ad])),
-    }
-    Ok(())
 }

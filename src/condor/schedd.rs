@@ -1,10 +1,11 @@
 //! One schedd: who it is, what time it has, and who we are to it.
 
-use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use super::names::Names;
 use super::tools::{Output, ToolError, Tools};
+use crate::api::Identity;
 use crate::clock::Clock;
 use crate::machine::facts::{Unknown, Why};
 use crate::machine::{Birthdate, SchedDate, ScheddName, Timestamp, Uid};
@@ -23,7 +24,11 @@ pub struct Schedd {
     pub tools: Tools,
     /// The operator's clock.
     pub clock: Clock,
-    identities: Mutex<BTreeSet<String>>,
+    /// Whose credentials the tools have.
+    pub identity: Identity,
+    /// Who we are, and have been, to the schedd.
+    pub names: Arc<Names>,
+    lacking: Arc<Mutex<Option<String>>>,
     latest: Mutex<Option<Reading>>,
 }
 
@@ -42,10 +47,24 @@ pub struct Reading {
 }
 
 impl Schedd {
-    /// A schedd by name; nothing is asked yet. `identities`: under which names this operator has submitted before.
+    /// A schedd by name; nothing is asked yet. `names`: under which this operator has submitted before.
     #[must_use]
-    pub fn new(name: ScheddName, operator: String, tools: Tools, clock: Clock, identities: BTreeSet<String>) -> Self {
-        Self { name, operator, tools, clock, identities: Mutex::new(identities), latest: Mutex::default() }
+    pub fn new(name: ScheddName, operator: String, tools: Tools, clock: Clock, names: Names) -> Self {
+        let (identity, lacking, latest) = (Identity::Operator, Arc::default(), Mutex::default());
+        Self { name, operator, tools, clock, identity, names: Arc::new(names), lacking, latest }
+    }
+
+    /// The same schedd for another identity, whose tools these are.
+    #[must_use]
+    pub fn acting_as(&self, identity: Identity, tools: Tools) -> Self {
+        let (name, operator, names) = (self.name.clone(), self.operator.clone(), Arc::clone(&self.names));
+        let (lacking, latest) = (Arc::default(), Mutex::default());
+        Self { name, operator, tools, clock: self.clock, identity, names, lacking, latest }
+    }
+
+    /// Why the tools have no credentials that are good for anything, if they should have some: what fails then fails for that.
+    pub fn lacks_credentials(&self, why: Option<String>) {
+        *self.lacking.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
     /// Reads its clock and its birthdate.
@@ -92,42 +111,48 @@ impl Schedd {
             let message = format!("schedd {} does not say who we are: {text}", self.name);
             return Err(unknown(Why::CredentialsRefused, message));
         }
-        self.identities.lock().unwrap_or_else(PoisonError::into_inner).insert(text.clone());
+        self.names.learn(&self.identity, &text, self.clock.now());
         Ok(text)
     }
 
-    /// Whether `User` of an ad is, or was, us.
-    pub(super) fn is_us(&self, user: &str) -> bool {
-        self.identities.lock().unwrap_or_else(PoisonError::into_inner).contains(user)
+    /// ClassAd expression for the jobs of this operator. Anybody can write `HTCOperator` into an ad, nobody else our `User`.
+    pub(super) async fn ours(&self) -> Result<String, Unknown> {
+        self.own_names().await?;
+        Ok(self.in_the_names(self.names.all()))
     }
 
-    /// Everybody that we are, or have been, to the schedd.
-    async fn identities(&self) -> Result<Vec<String>, Unknown> {
-        let known = || -> Vec<String> {
-            self.identities.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|name| quoted(name)).collect()
-        };
-        if known().is_empty() {
+    /// The same for those in the name of this identity.
+    pub(super) async fn mine(&self) -> Result<String, Unknown> {
+        Ok(self.in_the_names(self.own_names().await?))
+    }
+
+    fn in_the_names(&self, names: impl IntoIterator<Item = String>) -> String {
+        let names: Vec<String> = names.into_iter().map(|name| quoted(&name)).collect();
+        format!("HTCOperator =?= {} && member(User, {{{}}})", quoted(&self.operator), names.join(","))
+    }
+
+    /// Who this identity is, or has been, to the schedd.
+    pub(super) async fn own_names(&self) -> Result<Vec<String>, Unknown> {
+        if self.names.of(&self.identity).is_empty() {
             self.identity().await?;
         }
-        Ok(known())
+        Ok(self.names.of(&self.identity))
     }
 
-    /// ClassAd expression for the jobs of this operator. Anybody can write `HTCOperator` into an ad, nobody else our `User`.
-    pub async fn ours(&self) -> Result<String, Unknown> {
-        let identities = self.identities().await?.join(",");
-        Ok(format!("HTCOperator =?= {} && member(User, {{{identities}}})", quoted(&self.operator)))
+    /// ClassAd expression for all jobs of these objects.
+    pub(super) async fn jobs_of(&self, uids: &[Uid]) -> Result<String, Unknown> {
+        Ok(format!("{} && {}", self.ours().await?, among(uids)))
     }
 
-    /// ClassAd expression for the jobs of these objects. `member` instead of `||`: 25.14 matches nothing, and says
-    /// nothing, from 400 alternatives on.
-    pub async fn jobs_of<'a>(&self, uids: impl IntoIterator<Item = &'a Uid>) -> Result<String, Unknown> {
-        let list: Vec<String> = uids.into_iter().map(|uid| quoted(uid.as_str())).collect();
-        Ok(format!("{} && member(HTCJobUID, {{{}}})", self.ours().await?, list.join(",")))
+    /// The same for those in the name of this identity.
+    pub(super) async fn my_jobs_of(&self, uids: &[Uid]) -> Result<String, Unknown> {
+        Ok(format!("{} && {}", self.mine().await?, among(uids)))
     }
 
     /// ClassAd expression for jobs that are ours by their user alone: those of the Go operator are among them.
     pub(super) async fn not_adopted(&self) -> Result<String, Unknown> {
-        Ok(format!("{NOT_ADOPTED} && member(User, {{{}}})", self.identities().await?.join(",")))
+        let names: Vec<String> = self.own_names().await?.iter().map(|name| quoted(name)).collect();
+        Ok(format!("{NOT_ADOPTED} && member(User, {{{}}})", names.join(",")))
     }
 
     /// What a tool said, unless it failed.
@@ -158,12 +183,19 @@ impl Schedd {
         };
         let words: Vec<&str> = words.lines().map(str::trim).filter(|line| !line.is_empty()).take(4).collect();
         let words = words.join(" ");
+        let lacking = self.lacking.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(why) = lacking {
+            return unknown(Why::CredentialsFailed, why);
+        }
         let refused = ["AUTHENTICATE:", "DENIED", "Permission denied", "not authorized"];
         if refused.iter().any(|sign| words.contains(sign)) {
-            let message = format!(
-                "schedd {} refuses the operator's credentials ({tool}: {words}); check its token or ticket",
-                self.name
-            );
+            let (whose, which) = match &self.identity {
+                Identity::Operator => ("the operator's credentials".to_owned(), "its token or ticket"),
+                secret @ Identity::Secret { .. } => {
+                    (format!("the credentials in the Secret {secret}"), "the token or the user there")
+                }
+            };
+            let message = format!("schedd {} refuses {whose} ({tool}: {words}); check {which}", self.name);
             unknown(Why::CredentialsRefused, message)
         } else {
             let message = format!(
@@ -177,6 +209,12 @@ impl Schedd {
 
 pub(super) fn unknown(why: Why, message: String) -> Unknown {
     Unknown { why, message }
+}
+
+/// `member` instead of `||`: 25.14 matches nothing, and says nothing, from 400 alternatives on.
+fn among(uids: &[Uid]) -> String {
+    let list: Vec<String> = uids.iter().map(|uid| quoted(uid.as_str())).collect();
+    format!("member(HTCJobUID, {{{}}})", list.join(","))
 }
 
 /// A ClassAd string.

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
@@ -17,6 +18,8 @@ pub struct Tools {
     /// Their whole environment: `PATH`, `CONDOR_CONFIG` and what the operator's own environment has of the variables
     /// that they need.
     pub environment: Vec<(String, String)>,
+    /// Where the credentials are, for those who have some: variables that take the place of others.
+    credentials: Arc<RwLock<Vec<(&'static str, String)>>>,
     /// Path of coreutils' `timeout`.
     timeout: String,
     /// Path of util-linux's `setpriv`.
@@ -162,7 +165,19 @@ impl Tools {
             INHERITED.iter().filter_map(|name| std::env::var(name).ok().map(|value| ((*name).to_owned(), value))),
         );
         let (timeout, setpriv) = (locate(&path, "timeout"), locate(&path, "setpriv"));
-        Self { environment, timeout, setpriv, limit, history_limit, transfer_limit }
+        let credentials = Arc::default();
+        Self { environment, credentials, timeout, setpriv, limit, history_limit, transfer_limit }
+    }
+
+    /// The same tools for somebody with other credentials, or none so far.
+    #[must_use]
+    pub fn for_another(&self) -> Self {
+        Self { credentials: Arc::default(), ..self.clone() }
+    }
+
+    /// From now on the tools, and all clones of this, find their credentials by these variables.
+    pub fn set_credentials(&self, variables: Vec<(&'static str, String)>) {
+        *self.credentials.write().unwrap_or_else(PoisonError::into_inner) = variables;
     }
 
     /// Runs `tool` with `arguments`, nothing to read, and the usual limit.
@@ -206,6 +221,7 @@ impl Tools {
             .args(&arguments)
             .env_clear()
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .envs(self.credentials.read().unwrap_or_else(PoisonError::into_inner).iter().cloned())
             .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -336,6 +352,20 @@ mod tests {
         let text = String::from_utf8(said.stdout).unwrap();
         assert!(text.starts_with("in"), "{text}");
         assert!(!text.contains("HOME"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn each_has_its_own_credentials() {
+        let tools = tools();
+        let other = tools.for_another();
+        tools.set_credentials(vec![("KRB5CCNAME", "FILE:/mine".to_owned())]);
+        let sees = async |tools: Tools| {
+            let said = tools.run("sh", &["-c", "echo ${KRB5CCNAME-none}"]).await.unwrap();
+            String::from_utf8(said.stdout).unwrap().trim().to_owned()
+        };
+        let without = std::env::var("KRB5CCNAME").unwrap_or_else(|_| "none".to_owned());
+        assert_eq!(sees(tools.clone()).await, "FILE:/mine");
+        assert_eq!(sees(other).await, without);
     }
 
     #[tokio::test]

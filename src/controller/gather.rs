@@ -6,9 +6,9 @@ use std::time::Duration;
 use kube::{Resource as _, ResourceExt as _};
 
 use super::{Context, Observed, ReconcileError};
-use crate::api::{ABANDON, CLAIM, FINALIZER, HTCJob, OLD_FINALIZER, SUBMIT_AGAIN};
+use crate::api::{ABANDON, CLAIM, FINALIZER, HTCJob, Identity, OLD_FINALIZER, SUBMIT_AGAIN};
 use crate::ledger::ObjectName;
-use crate::machine::facts::{Claim, Facts, Object, Past, Published, Record, Spec};
+use crate::machine::facts::{Answer, Claim, Evidence, Facts, Object, Past, Published, Record, Spec};
 use crate::machine::inherited::{Inherited, InheritedJob};
 use crate::machine::{SchedDate, Timestamp, Uid};
 use crate::workers::Plan;
@@ -18,6 +18,8 @@ pub(super) struct Gathered {
     pub(super) facts: Facts,
     pub(super) name: ObjectName,
     pub(super) plan: Option<Arc<Plan>>,
+    /// In whose name its jobs are.
+    pub(super) identity: Identity,
 }
 
 /// Gathers all that is known. The request in flight is looked up before the ledger is read: one that ends in between is
@@ -27,14 +29,23 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
     let namespace = object.namespace().ok_or(ReconcileError::Nameless("namespace"))?;
     let name = ObjectName { namespace, name: object.name_any() };
     let in_flight = context.workers.in_flight(&uid);
+    let identity = object.0.as_ref().map_or(Identity::Operator, |job| Identity::of(&name.namespace, &job.spec));
+    let assigned = context.schedd.names.assign(&uid, &identity, context.clock.now());
     let evidence = context.tracker.evidence(&uid);
     let record = context.ledger.load(&uid).await?;
     let claim = claim(object, context);
+    let ours = object.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
+    let past = match past(context, &uid, claim, ours) {
+        Past::Continuous if may_be_forgotten(object, context, &uid, &record) => {
+            Past::Unknown { settled: Some(context.clock.now()) }
+        }
+        past => past,
+    };
+    let evidence = in_its_name(evidence, &identity, assigned, &record, past, context);
     let plan = plan(object, context);
     let spec = plan.as_ref().map_err(Clone::clone).map(|(_, spec)| spec.clone());
     let site = &context.planner.site_defaults;
     let may_rerun = plan.as_ref().map_or(true, |(plan, _)| site.may_rerun() || plan.options.may_rerun());
-    let ours = object.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
     // None can be attached any more, and the Go operator's holds it as well.
     let deleting = object.meta().deletion_timestamp.is_some();
     let guarded = ours || (deleting && has_old_finalizer(object));
@@ -55,17 +66,40 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
             may_rerun,
             inherited,
         },
-        past: match past(context, &uid, claim, ours) {
-            Past::Continuous if may_be_forgotten(object, context, &uid, &record) => {
-                Past::Unknown { settled: Some(context.clock.now()) }
-            }
-            past => past,
-        },
+        past,
         record,
         in_flight,
         evidence,
     };
-    Ok(Gathered { facts, name, plan: plan.ok().map(|(plan, _)| plan) })
+    Ok(Gathered { facts, name, plan: plan.ok().map(|(plan, _)| plan), identity })
+}
+
+/// An answer says nothing about jobs in a name that was not known when it was asked for: so it is with those of Secrets after a
+/// ledger was lost. Then the schedd is asked for the name first.
+fn in_its_name(
+    evidence: Evidence,
+    identity: &Identity,
+    assigned: Timestamp,
+    record: &Record,
+    past: Past,
+    context: &Context,
+) -> Evidence {
+    if *identity == Identity::Operator {
+        return evidence;
+    }
+    let Some(since) = context.schedd.names.known_since(identity) else {
+        let new = past == Past::Continuous && record.known.as_ref().is_none_or(|known| known.new);
+        let failed = if new { None } else { context.credentials.introduce(identity) };
+        return match failed {
+            Some(unknown) => Evidence { queue: Answer::Unknown(unknown.clone()), history: Answer::Unknown(unknown) },
+            None => Evidence::none(),
+        };
+    };
+    let since = since.max(assigned);
+    match &evidence.queue {
+        Answer::Known(queue) if queue.asked_at <= since => Evidence::none(),
+        Answer::Known(_) | Answer::Unknown(_) => evidence,
+    }
 }
 
 impl Gathered {

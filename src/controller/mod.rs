@@ -22,6 +22,8 @@ use tokio::sync::mpsc;
 
 use crate::api::HTCJob;
 use crate::clock::Clock;
+use crate::condor::Schedd;
+use crate::credentials::Credentials;
 use crate::fence::Fence;
 use crate::ledger::Ledger;
 use crate::machine::{Settings, Uid};
@@ -55,8 +57,10 @@ pub struct Context {
     pub planner: Planner,
     /// Times and sizes.
     pub settings: Settings,
-    /// Name of the schedd.
-    pub schedd: crate::machine::ScheddName,
+    /// The schedd.
+    pub schedd: Arc<Schedd>,
+    /// In whose name it is spoken to.
+    pub credentials: Arc<Credentials>,
     /// Namespace and name of this operator.
     pub operator: String,
     /// Whether it may act.

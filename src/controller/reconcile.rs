@@ -77,7 +77,8 @@ pub(super) async fn reconcile(object: Arc<Observed>, context: Arc<Context>) -> R
             again = sooner(again, done);
         }
         Action::Hand(request) => {
-            let job = Job { request, name: gathered.name.clone(), object: reference, plan: gathered.plan.clone() };
+            let (name, plan, identity) = (gathered.name.clone(), gathered.plan.clone(), gathered.identity.clone());
+            let job = Job { request, name, object: reference, identity, plan };
             if context.workers.hand_over(job) {
                 about_to_change = true;
             } else {
@@ -89,7 +90,7 @@ pub(super) async fn reconcile(object: Arc<Observed>, context: Arc<Context>) -> R
     }
     if let Some(record) = decision.after.as_ref().filter(|_| gathered.facts.object.finalizer) {
         let old = object.0.as_ref().ok().and_then(|job| job.status.as_ref());
-        let status = status(record, &gathered.facts, old, &context.schedd, object.meta().generation);
+        let status = status(record, &gathered.facts, old, &context.schedd.name, object.meta().generation);
         match context.memory.publish(
             &uid,
             &status,
@@ -159,7 +160,7 @@ async fn commit(context: &Context, gathered: &Gathered, decision: &Decision) -> 
         name: gathered.name.clone(),
         known,
         jobs,
-        schedd: context.schedd.clone(),
+        schedd: context.schedd.name.clone(),
         transitions: decision.transitions.clone(),
         inherited: gathered.inherited(),
         refuted: decision.refuted.clone(),
@@ -274,5 +275,6 @@ pub(super) fn ask<T>(
 /// The object is gone, or will be in a moment.
 fn forget(context: &Context, uid: &Uid, reference: &ObjectRef<Observed>) {
     context.tracker.watch(uid, reference, Look::Nothing, Arc::default());
+    context.schedd.names.forget(uid);
     context.memory.forget(uid);
 }

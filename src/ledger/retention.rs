@@ -123,7 +123,8 @@ fn forget(connection: &Connection, uid: &Uid, until: Timestamp) -> rusqlite::Res
     connection
         .prepare_cached(
             "insert or ignore into ledger(key, value)
-             select distinct 'identity:' || identity, identity from submissions where uid = ?1",
+             select distinct 'identity:' || identity || case when coalesce(credentials, '') = '' then '' else char(10) || credentials end,
+                identity from submissions where uid = ?1",
         )?
         .execute([uid.as_str()])?;
     for table in ["callbacks", "requests", "transitions", "submissions", "objects"] {

@@ -47,6 +47,10 @@ const OBJECT_COLUMNS: &[(&str, &str)] = &[
     ("outputGone", "integer"),
 ];
 
+/// Columns added to `submissions`. `credentials`: namespace and name of the Secret whose credentials it had; empty or null where
+/// they were the operator's own. `identity` is who that was to the schedd.
+const SUBMISSION_COLUMNS: &[(&str, &str)] = &[("credentials", "text")];
+
 /// What needs the columns above.
 const INDEXES: &str = "
 create index if not exists objects_sandbox on objects(uid) where released = 1 and sandboxGone is null;
@@ -96,6 +100,7 @@ pub(super) fn migrate(connection: &Connection) -> Result<(), LedgerError> {
         connection.execute_batch(TABLES)?;
         connection.execute_batch(super::callbacks::TABLE)?;
         add_columns(connection, "objects", OBJECT_COLUMNS)?;
+        add_columns(connection, "submissions", SUBMISSION_COLUMNS)?;
         connection.execute_batch(INDEXES)?;
         connection.execute_batch(super::inherited::INDEX)?;
         connection.pragma_update(None, "user_version", VERSION)

@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::load::StoredCondition;
 use super::{Ledger, LedgerError};
-use crate::api::Reason;
+use crate::api::{Identity, Reason};
 use crate::failpoint::{Point, around};
 use crate::machine::facts::{ErrTail, Failure, Job, JobState, Known, Outcome, Submission, Witness};
 use crate::machine::ids::{Attempt, Index, JobId, ScheddName, Timestamp, Uid};
@@ -60,7 +60,9 @@ pub struct Noted {
     /// What history had before.
     pub witness: Witness,
     /// Who we are to the schedd: `User` of the jobs.
-    pub identity: String,
+    pub user: String,
+    /// In whose name it is done.
+    pub identity: Identity,
 }
 
 /// How a request ended.
@@ -289,15 +291,15 @@ fn intend(connection: &Connection, intent: &Intent) -> Result<(), LedgerError> {
             statement.execute(params![key.uid.as_str(), <&str>::from(key.kind), key.attempt.0, key.step, intent.at.0])
         })
         .map_err(sql())?;
-    if let Some(Noted { submission, witness, identity }) = &intent.submission {
+    if let Some(Noted { submission, witness, user, identity }) = &intent.submission {
         let witness = match witness {
             Witness::Empty => "",
             Witness::Newest(id) => id,
         };
         connection
             .prepare_cached(
-                "insert into submissions(uid, attempt, indices, schedd, birthdate, intentAt, intentDate, notAfter, witness, identity, state)
-                 values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 'open')",
+                "insert into submissions(uid, attempt, indices, schedd, birthdate, intentAt, intentDate, notAfter, witness, identity, credentials, state)
+                 values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, 'open')",
             )
             .and_then(|mut statement| {
                 statement.execute(params![
@@ -310,7 +312,8 @@ fn intend(connection: &Connection, intent: &Intent) -> Result<(), LedgerError> {
                     submission.intent_date.0,
                     submission.not_after.0,
                     witness,
-                    identity,
+                    user,
+                    identity.to_string(),
                 ])
             })
             .map_err(sql())?;

@@ -3,7 +3,7 @@ use std::path::Path;
 use rusqlite::Connection;
 
 use super::*;
-use crate::api::{ConditionStatus, ConditionType, Phase};
+use crate::api::{ConditionStatus, ConditionType, Identity, Phase};
 use crate::machine::facts::{
     Condition, ErrTail, Failure, Hold, Job, JobState, Known, Loss, Outcome, Record, Submission, Witness,
 };
@@ -85,7 +85,12 @@ fn submission(attempt: u32, indices: &str) -> Noted {
         dead_since: None,
         refusal: None,
     };
-    Noted { submission, witness: Witness::Newest("s#1.0#5".to_owned()), identity: "operator@test".to_owned() }
+    Noted {
+        submission,
+        witness: Witness::Newest("s#1.0#5".to_owned()),
+        user: "operator@test".to_owned(),
+        identity: Identity::Operator,
+    }
 }
 
 pub(super) fn intent(attempt: u32, indices: &str) -> Intent {
@@ -131,7 +136,8 @@ async fn a_record_comes_back_as_it_was_written() {
     assert_eq!(record.jobs.into_iter().collect::<Vec<_>>(), jobs);
     assert_eq!(record.attempts, [submission(1, "0-7").submission]);
     assert_eq!(record.witnesses[&Attempt(1)], Witness::Newest("s#1.0#5".to_owned()));
-    assert_eq!(ledger.identities().await.unwrap().into_iter().collect::<Vec<_>>(), ["operator@test"]);
+    let operator = (Identity::Operator, "operator@test".to_owned());
+    assert_eq!(ledger.identities().await.unwrap().into_iter().collect::<Vec<_>>(), [operator]);
 }
 
 #[tokio::test]
@@ -456,7 +462,8 @@ async fn what_was_let_go_is_forgotten_in_its_time_and_nothing_else() {
     assert_eq!(rounds, 3);
     assert_eq!(ledger.load(&uid()).await.unwrap(), Record::default());
     assert_eq!(ledger.load(&another).await.unwrap().jobs.len(), 2500);
-    assert_eq!(ledger.identities().await.unwrap().into_iter().collect::<Vec<_>>(), ["operator@test"]);
+    let operator = (Identity::Operator, "operator@test".to_owned());
+    assert_eq!(ledger.identities().await.unwrap().into_iter().collect::<Vec<_>>(), [operator]);
     let known = |ledger: &Ledger| [100, 60_100, 60_101].map(|created| ledger.has_forgotten(Timestamp(created)));
     assert_eq!(known(&ledger), [true, true, false], "first known at 100, and a minute for the clocks");
     ledger.close().await;

@@ -45,6 +45,7 @@ const FAILED_TRIES: &[Reason] = &[
     Reason::SubmitRefused,
     Reason::ScheddUnreachable,
     Reason::CredentialsRefused,
+    Reason::CredentialsFailed,
     Reason::CannotWriteFiles,
     Reason::Incomplete,
 ];
@@ -71,6 +72,7 @@ const EVERYDAY: &[Reason] = &[
 const NOBODYS_FAULT: &[Reason] = &[
     Reason::ScheddUnreachable,
     Reason::CredentialsRefused,
+    Reason::CredentialsFailed,
     Reason::Incomplete,
     Reason::AnotherSchedd,
     Reason::Stopped,
@@ -354,7 +356,9 @@ impl<'a> Run<'a> {
         let last = self.record.requests.get(&kind);
         let at_fault = |failure: &Failure| {
             failure.known_reason().is_none_or(|reason| {
-                reason != Reason::NoSpace && (kind == Kind::Fetch || !NOBODYS_FAULT.contains(&reason))
+                // For these no transfer was begun.
+                let not_begun = matches!(reason, Reason::NoSpace | Reason::CredentialsFailed);
+                !not_begun && (kind == Kind::Fetch || !NOBODYS_FAULT.contains(&reason))
             })
         };
         let alone = last.is_some_and(|last| last.failures > 0 && last.failure.as_ref().is_none_or(at_fault));

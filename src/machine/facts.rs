@@ -492,8 +492,10 @@ pub enum Why {
     NotAsked,
     /// The schedd or its collector cannot be reached, or did not answer in time.
     ScheddUnreachable,
-    /// HTCondor refused the operator's credentials.
+    /// HTCondor refused the credentials.
     CredentialsRefused,
+    /// There are no credentials that HTCondor could be asked with: no ticket, or a Secret that cannot be read.
+    CredentialsFailed,
     /// The answer was cut short or cannot be read.
     Incomplete,
     /// More than half of the live jobs vanished at once; it is asked again before that is believed.
@@ -508,6 +510,7 @@ impl From<Why> for Reason {
             Why::NotAsked => Self::Asking,
             Why::ScheddUnreachable => Self::ScheddUnreachable,
             Why::CredentialsRefused => Self::CredentialsRefused,
+            Why::CredentialsFailed => Self::CredentialsFailed,
             Why::Incomplete => Self::Incomplete,
             Why::SuddenDrop => Self::SuddenDrop,
             Why::AnotherSchedd => Self::AnotherSchedd,

@@ -7,6 +7,8 @@ use tokio::sync::mpsc;
 
 use super::sizes::{failed_before, touches};
 use super::{Job, Shared, simple, submit};
+use crate::condor::Schedd;
+use crate::credentials::AtHand;
 use crate::failpoint::{Point, around};
 use crate::ledger::RequestResult;
 use crate::machine::facts::Failure;
@@ -29,8 +31,12 @@ pub(super) async fn serve(shared: Arc<Shared>, mut receiver: mpsc::Receiver<Job>
             Some(Work::Submit(..)) => Effect::Submit(submit::Submission::default()),
             _ => Effect::Simple(simple::Simple::default()),
         };
-        if shared.fence.check().is_ok() {
-            effect.ask(&shared).await;
+        // All of a batch are in one name, that of the first.
+        let identity = waiting.front().map(|job| job.identity.clone()).unwrap_or_default();
+        let at_hand = shared.credentials.at_hand(&identity);
+        let schedd = Arc::clone(if let AtHand::Good(schedd) = &at_hand { schedd } else { &shared.schedd });
+        if shared.fence.check().is_ok() && matches!(at_hand, AtHand::Good(_)) {
+            effect.ask(&schedd).await;
         }
         while let Ok(job) = receiver.try_recv() {
             waiting.push_back(job);
@@ -39,7 +45,16 @@ pub(super) async fn serve(shared: Arc<Shared>, mut receiver: mpsc::Receiver<Job>
         if let Some(first) = jobs.first() {
             tracing::debug!(kind = %first.request.key.kind, htcjobs = jobs.len(), waiting = waiting.len(), "a batch begins");
         }
-        carry_out(Batch { shared: Arc::clone(&shared), jobs }, effect).await;
+        match at_hand {
+            AtHand::Good(_) => carry_out(Batch { schedd, shared: Arc::clone(&shared), jobs }, effect).await,
+            // No tool is started without the credentials that it is to have.
+            AtHand::Bad(why) => {
+                let mut batch = Batch { schedd, shared: Arc::clone(&shared), jobs };
+                batch.give_up(|_| Some(why.clone().into())).await;
+            }
+            // They were at hand when these were handed over, and have ended since. Each is woken, and handed over anew.
+            AtHand::NotYet => drop(Batch { schedd, shared: Arc::clone(&shared), jobs }),
+        }
     }
 }
 
@@ -68,7 +83,7 @@ fn take(shared: &Shared, waiting: &mut VecDeque<Job>) -> Vec<Job> {
 /// Whether two requests can share one call of the tool.
 fn together(first: &Job, other: &Job) -> bool {
     // One that has failed takes nobody along that has not.
-    if failed_before(first) != failed_before(other) {
+    if failed_before(first) != failed_before(other) || first.identity != other.identity {
         return false;
     }
     match (&first.request.work, &other.request.work) {
@@ -89,6 +104,8 @@ fn together(first: &Job, other: &Job) -> bool {
 /// A batch under way. Whatever happens to it, its requests are resolved and its objects woken.
 pub(super) struct Batch {
     pub(super) shared: Arc<Shared>,
+    /// The schedd, in the name of all of them.
+    pub(super) schedd: Arc<Schedd>,
     pub(super) jobs: Vec<Job>,
 }
 
@@ -182,9 +199,9 @@ enum Effect {
 
 impl Effect {
     /// What must be known before; requests that come meanwhile join the batch.
-    async fn ask(&mut self, shared: &Shared) {
+    async fn ask(&mut self, schedd: &Schedd) {
         match self {
-            Self::Submit(submission) => submission.ask(shared).await,
+            Self::Submit(submission) => submission.ask(schedd).await,
             Self::Simple(_) => {}
         }
     }

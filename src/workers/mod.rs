@@ -17,9 +17,11 @@ use kube::runtime::reflector::ObjectRef;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use crate::api::Identity;
 use crate::clock::Clock;
 use crate::condor::Schedd;
 use crate::controller::Observed;
+use crate::credentials::{AtHand, Credentials};
 use crate::fence::Fence;
 use crate::ledger::{Ledger, ObjectName};
 use crate::machine::{Kind, Request, RequestKey, Settings, Uid};
@@ -49,6 +51,8 @@ pub struct Job {
     pub name: ObjectName,
     /// How it wakes.
     pub object: ObjectRef<Observed>,
+    /// In whose name it is to be done.
+    pub identity: Identity,
     /// For a submission: what the jobs are to run.
     pub plan: Option<Arc<Plan>>,
 }
@@ -56,8 +60,10 @@ pub struct Job {
 /// What all workers share.
 #[derive(Debug)]
 pub struct Shared {
-    /// The schedd they work on.
+    /// The schedd they work on, in the operator's own name.
     pub schedd: Arc<Schedd>,
+    /// The same in other names.
+    pub credentials: Arc<Credentials>,
     /// The journal.
     pub ledger: Ledger,
     /// Whether they may act.
@@ -141,7 +147,8 @@ impl Workers {
         (Self { shared, submit, remove, hold, fetch, fetch_again, tidy }, tasks)
     }
 
-    /// Takes a request in; false if its queue is full or another request of the object stands.
+    /// Takes a request in; false if its queue is full, another request of the object stands, or its credentials are still
+    /// being looked for: whatever that takes, it holds up nobody else.
     #[must_use]
     pub fn hand_over(&self, job: Job) -> bool {
         let lane = match job.request.key.kind {
@@ -154,6 +161,9 @@ impl Workers {
             // The controller carries these out itself.
             Kind::AttachFinalizer | Kind::ReleaseFinalizer | Kind::DeleteObject => return false,
         };
+        if matches!(self.shared.credentials.at_hand(&job.identity), AtHand::NotYet) {
+            return false;
+        }
         let key = job.request.key.clone();
         if !self.shared.registry.enter(&key) {
             return false;

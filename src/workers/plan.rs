@@ -94,6 +94,9 @@ pub enum PlanError {
     /// A variable.
     #[error("spec.env: {0}")]
     Env(String),
+    /// The credentials.
+    #[error("spec.credentialsSecretName: {0:?} is no name of a Secret: use lower-case letters, digits, - and .")]
+    Credentials(String),
 }
 
 /// Most bytes of all variables together: they are copied for each job.
@@ -113,6 +116,9 @@ impl Plan {
 impl Planner {
     /// Parses a spec.
     pub fn plan(&self, spec: &HTCJobSpec) -> Result<Plan, PlanError> {
+        if let Some(name) = spec.credentials_secret_name.as_ref().filter(|name| !crate::api::is_name(name)) {
+            return Err(PlanError::Credentials(name.clone()));
+        }
         let asked = spec.jobs();
         let queue =
             u32::try_from(asked).ok().filter(|_| (1..=MAX_QUEUE).contains(&asked)).ok_or(PlanError::Queue(asked))?;

@@ -160,7 +160,7 @@ fn transfer_limit(batch: &Batch) -> Duration {
 
 impl Simple {
     pub(super) async fn run(&mut self, batch: &Batch) {
-        let schedd = &batch.shared.schedd;
+        let schedd = &batch.schedd;
         let uids: Vec<Uid> = batch.jobs.iter().map(|job| job.request.key.uid.clone()).collect();
         let result = match batch.jobs.first().map(|job| (&job.request.work, &job.request.key.uid)) {
             Some((Work::Remove(Scope::All), _)) => schedd.remove(&uids).await,

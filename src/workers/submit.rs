@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use super::batch::Batch;
 use super::sizes::Refusal;
-use super::{Job, Plan, Shared};
+use super::{Job, Plan};
 use crate::api::Reason;
+use crate::condor::Schedd;
 use crate::condor::description::{self, Common, submit_description};
 use crate::condor::htcopts::HtcOpts;
 use crate::condor::schedd::Reading;
@@ -48,15 +49,14 @@ fn seconds(duration: Duration) -> i64 {
 pub(super) struct Asked {
     reading: Reading,
     witness: Witness,
-    identity: String,
+    user: String,
 }
 
 impl Submission {
     /// Asks before each submission: credentials may have changed, and jobs of a name that is not known are not found.
-    pub(super) async fn ask(&mut self, shared: &Shared) {
-        let schedd = &shared.schedd;
+    pub(super) async fn ask(&mut self, schedd: &Schedd) {
         let asked = tokio::try_join!(schedd.identity(), schedd.newest_in_history(), schedd.recent_reading());
-        self.asked = Some(asked.map(|(identity, witness, reading)| Asked { reading, witness, identity }));
+        self.asked = Some(asked.map(|(user, witness, reading)| Asked { reading, witness, user }));
     }
 
     /// Writes the sandboxes, and makes the intents durable.
@@ -111,7 +111,7 @@ impl Submission {
                         message: Some("the time for this submission had passed before it began".to_owned()),
                     }
                 } else {
-                    shared.schedd.submit(text, limit).await
+                    batch.schedd.submit(text, limit).await
                 }
             }
             Err(error) => Submitted { dead: true, timed_out: false, status: None, message: Some(error.to_string()) },
@@ -233,7 +233,8 @@ fn intent(job: &Job, asked: &Asked, not_after: Timestamp, now: Timestamp, batch:
         dead_since: None,
         refusal: None,
     };
-    let noted = Noted { submission, witness: asked.witness.clone(), identity: asked.identity.clone() };
+    let (witness, user) = (asked.witness.clone(), asked.user.clone());
+    let noted = Noted { submission, witness, user, identity: job.identity.clone() };
     Intent { key: job.request.key.clone(), at: now, submission: Some(noted) }
 }
 

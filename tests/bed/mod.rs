@@ -27,7 +27,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
-use testbed::{Account, Assets, Client, Kube, Owned, Pool, PoolOptions, Proxy, Scratch, Spec, Version, wait_for};
+use testbed::{
+    Account, Assets, Client, Kube, KubeOptions, Owned, Pool, PoolOptions, Proxy, Scratch, Spec, Version, wait_for,
+};
 
 pub use namespace::*;
 
@@ -74,15 +76,21 @@ pub struct Bed {
     volume: Option<volume::Volume>,
     runs: AtomicU32,
     namespaces: AtomicU32,
+    environment: Mutex<Vec<(String, String)>>,
 }
 
 impl Bed {
     /// Servers without the operator; `arguments` are added to its command line when it is started.
     pub fn new(version: Version, options: &PoolOptions, arguments: &[&str]) -> Self {
+        Self::with_kube(version, &KubeOptions::default(), options, arguments)
+    }
+
+    /// The same, with an API server that is different.
+    pub fn with_kube(version: Version, kube: &KubeOptions, options: &PoolOptions, arguments: &[&str]) -> Self {
         let assets = Assets::locate().unwrap();
         // Both start at the same time: a test bed is ready in about 3 s.
         let (kube, pool) = std::thread::scope(|scope| {
-            let kube = scope.spawn(|| Kube::start(&assets).unwrap());
+            let kube = scope.spawn(|| Kube::start_with(&assets, kube).unwrap());
             let pool = Pool::start(&assets, version, options).unwrap();
             (kube.join().unwrap(), pool)
         });
@@ -108,6 +116,7 @@ impl Bed {
             volume: None,
             runs: AtomicU32::new(0),
             namespaces: AtomicU32::new(0),
+            environment: Mutex::default(),
         }
     }
 
@@ -166,7 +175,8 @@ impl Bed {
             None => Spec::new(program, log),
             Some(volume) => volume.spec(&program, log),
         };
-        spec.args([command, "--schedd", self.pool.schedd_name(), "--log", "info,kube_runtime=warn,htc_operator=debug"])
+        let spec = spec
+            .args([command, "--schedd", self.pool.schedd_name(), "--log", "info,kube_runtime=warn,htc_operator=debug"])
             .args(["--data-dir".as_ref(), data.as_os_str()])
             .arg("--image")
             .arg(format!("centos={}", self.assets.image().display()))
@@ -174,7 +184,25 @@ impl Bed {
             .env("CONDOR_CONFIG", self.condor.config())
             .env("HOME", self.condor.home())
             .env("PATH", format!("{}:/usr/bin:/bin", self.condor.bin_dir().display()))
-            .env("RUST_BACKTRACE", "1")
+            .env("RUST_BACKTRACE", "1");
+        let more = self.environment.lock().unwrap();
+        more.iter().fold(spec, |spec, (name, value)| spec.env(name, value))
+    }
+
+    /// From its next start on the operator finds this variable, too.
+    pub fn set_env(&self, name: &str, value: &str) {
+        self.environment.lock().unwrap().push((name.to_owned(), value.to_owned()));
+    }
+
+    /// From its next start on the operator is this user to the API server.
+    pub fn become_user(&self, user: &str) {
+        let config = std::fs::read(self.kube.kubeconfig_for(user, None).unwrap()).unwrap();
+        Account::unprivileged().write(&self.kubeconfig, config, 0o600).unwrap();
+    }
+
+    /// The run folder, for a test's own files.
+    pub fn scratch(&self) -> &Scratch {
+        &self.scratch
     }
 
     /// From its next start on the operator reaches the API server only through this proxy.
@@ -186,6 +214,11 @@ impl Bed {
             "users": [{ "name": "nobody", "user": {} }],
         });
         Account::unprivileged().write(&self.kubeconfig, config.to_string(), 0o600).unwrap();
+    }
+
+    /// From its next start on the operator shows the API server this token and nothing else.
+    pub fn log_in(&self, token: &str) {
+        Account::unprivileged().write(&self.kubeconfig, kubeconfig_with(&self.kube, token), 0o600).unwrap();
     }
 
     /// From its next start on the operator's data folder is a small volume of its own, mounted with these options.
@@ -338,6 +371,14 @@ impl Bed {
         })
         .unwrap();
     }
+}
+
+/// A kubeconfig for who shows this token.
+pub fn kubeconfig_with(kube: &Kube, token: &str) -> String {
+    let own = std::fs::read_to_string(kube.kubeconfig()).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&own).unwrap();
+    config["users"][0]["user"] = serde_json::json!({ "token": token });
+    config.to_string()
 }
 
 /// Files and folders below `folder` whose names are `wanted`.

@@ -228,6 +228,7 @@ pub fn queue_answer() -> impl Strategy<Value = Result<(Timestamp, Birthdate, i64
         Why::NotAsked,
         Why::ScheddUnreachable,
         Why::CredentialsRefused,
+        Why::CredentialsFailed,
         Why::Incomplete,
         Why::SuddenDrop,
         Why::AnotherSchedd,

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Makes sure that the Debian packages are there which cargo, the test bed and the tests need.
-# As root it installs what is missing; otherwise it names it. Quick when nothing is missing.
+# As root it installs what is missing; otherwise it names it. Quick when nothing is missing. With the argument `cluster` also
+# what a node needs.
 set -eu
 
 # One line each: package, and a file or command that shows it is there.
@@ -20,10 +21,15 @@ xz-utils xz
 curl curl
 ca-certificates /etc/ssl/certs/ca-certificates.crt
 shellcheck shellcheck
+bubblewrap bwrap
 busybox busybox
 dash dash
 bash bash
 '
+
+[ "${1:-}" != cluster ] || needed="$needed
+iproute2 ip
+"
 
 missing=
 while read -r package sign; do

@@ -117,7 +117,10 @@ impl Run<'_> {
             let message = match (loose, ours) {
                 (0, 0) => "spec.suspend is true: nothing is submitted".to_owned(),
                 (0, held) => format!("spec.suspend is true: {} held", jobs(held)),
-                (loose, _) => format!("spec.suspend is true: {} being held", jobs(loose)),
+                (loose, _) => match self.failed(Kind::Hold) {
+                    Some(why) => format!("spec.suspend is true: {} cannot be held: {why}", jobs(loose)),
+                    None => format!("spec.suspend is true: {} being held", jobs(loose)),
+                },
             };
             self.say(ConditionType::Suspended, True, Reason::Suspended, &message);
             if loose > 0 {
@@ -133,6 +136,11 @@ impl Run<'_> {
                 self.ask_settled(Kind::Release, Work::Release);
             }
         }
+    }
+
+    /// Why the last request of this kind came to nothing.
+    fn failed(&self, kind: Kind) -> Option<&str> {
+        self.record.requests.get(&kind)?.failure.as_ref().map(|failure| failure.message.as_str())
     }
 
     /// An answer from before the last hold or release shows what is no longer so: when `spec.suspend` has changed meanwhile,

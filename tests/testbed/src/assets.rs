@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 use crate::account::Account;
 use crate::cache::{Cache, Recipe};
 use crate::error::Result;
-use crate::kubernetes::{GoTool, Kubernetes, PROGRAMS};
+use crate::kerberos::Kerberos;
+use crate::kubernetes::{GoTool, Kubernetes, PROGRAMS, Part};
+use crate::node_recipe::ContainerRuntime;
+use crate::operator_image::OperatorImage;
 use crate::packages::{Arch, Suite};
 use crate::pool::Version;
 use crate::recipes::{Condor, Etcd, Go, Image, ImageRegistry, JOB_BIN};
@@ -28,6 +31,8 @@ pub struct Assets {
     image: PathBuf,
     python: PathBuf,
     registry: PathBuf,
+    operator_image: PathBuf,
+    kerberos: PathBuf,
 }
 
 impl Assets {
@@ -55,6 +60,8 @@ impl Assets {
         };
         let (image, python) = (image(false)?, image(true)?);
         let registry = get(&ImageRegistry { suite: &stable, arch }, true)?.join("usr/bin/docker-registry");
+        let operator_image = get(&OperatorImage { suite: &stable, arch }, true)?;
+        let kerberos = get(&Kerberos { suite: &stable, arch }, true)?;
         let etcd = match provided("etcd") {
             Some(path) => path,
             None => get(&Etcd { suite: &stable, arch }, true)?.join("usr/bin/etcd"),
@@ -62,17 +69,7 @@ impl Assets {
         let [kube_apiserver, kubectl] = match PROGRAMS.map(provided) {
             [Some(kube_apiserver), Some(kubectl)] => [kube_apiserver, kubectl],
             some => {
-                let mut kubernetes = Kubernetes { go: None, arch: arch.debian };
-                if cache.find(&kubernetes).is_none() {
-                    kubernetes.go = match GoTool::in_path() {
-                        Some(go) => Some(go),
-                        // A `locate` shall complain about Kubernetes, not about Go.
-                        None => get(&Go { suite: &latest, arch }, true).ok().map(|home| {
-                            let root = Go::root(&home);
-                            GoTool { program: root.join("bin/go"), root: Some(root) }
-                        }),
-                    };
-                }
+                let kubernetes = with_go(cache, get, arch, &latest, Part::ApiServer);
                 let bin = get(&kubernetes, false)?.join("bin");
                 let mut built = PROGRAMS.map(|program| bin.join(program)).into_iter();
                 some.map(|path| {
@@ -81,7 +78,19 @@ impl Assets {
                 })
             }
         };
-        Ok(Self { cache: cache.root().to_owned(), kube_apiserver, kubectl, etcd, trixie, sid, image, python, registry })
+        Ok(Self {
+            cache: cache.root().to_owned(),
+            kube_apiserver,
+            kubectl,
+            etcd,
+            trixie,
+            sid,
+            image,
+            python,
+            registry,
+            operator_image,
+            kerberos,
+        })
     }
 
     /// The cache's folder.
@@ -129,6 +138,12 @@ impl Assets {
         &self.registry
     }
 
+    /// The root folder of Kerberos: a KDC and `kinit`.
+    #[must_use]
+    pub fn kerberos(&self) -> &Path {
+        &self.kerberos
+    }
+
     /// The folder with `apptainer` and what it calls, for the front of a job's PATH.
     #[must_use]
     pub fn job_bin(&self) -> PathBuf {
@@ -141,6 +156,13 @@ impl Assets {
         &self.image
     }
 
+    /// The root folder of the operator's image, without its program. The account [`IMAGE_ACCOUNT`](crate::IMAGE_ACCOUNT)
+    /// has an entry in its passwd.
+    #[must_use]
+    pub fn operator_image(&self) -> &Path {
+        &self.operator_image
+    }
+
     /// The same with Python, called `python`.
     #[must_use]
     pub fn python(&self) -> &Path {
@@ -150,6 +172,58 @@ impl Assets {
     /// An error when the account that servers run as cannot enter the cache.
     pub fn must_be_reachable(&self) -> Result<()> {
         Account::unprivileged().must_reach(&self.cache.join("x"))
+    }
+}
+
+/// Kubernetes' recipe, with a Go compiler if it is not in the cache yet.
+fn with_go(
+    cache: &Cache,
+    get: &dyn Fn(&dyn Recipe, bool) -> Result<PathBuf>,
+    arch: Arch,
+    latest: &Suite,
+    part: Part,
+) -> Kubernetes {
+    let mut kubernetes = Kubernetes { go: None, arch: arch.debian, part };
+    if cache.find(&kubernetes).is_none() {
+        kubernetes.go = match GoTool::in_path() {
+            Some(go) => Some(go),
+            // A `locate` shall complain about Kubernetes, not about Go.
+            None => get(&Go { suite: latest, arch }, true).ok().map(|home| {
+                let root = Go::root(&home);
+                GoTool { program: root.join("bin/go"), root: Some(root) }
+            }),
+        };
+    }
+    kubernetes
+}
+
+/// The paths of what a cluster with a node needs beside [`Assets`].
+#[derive(Debug, Clone)]
+pub(crate) struct ClusterAssets {
+    /// The folder of kube-controller-manager, kube-scheduler, kubelet and kube-proxy.
+    pub(crate) kubernetes: PathBuf,
+    /// The container runtime's root folder.
+    pub(crate) runtime: PathBuf,
+}
+
+impl ClusterAssets {
+    /// Finds what [`ClusterAssets::setup`] made.
+    pub(crate) fn locate() -> Result<Self> {
+        let cache = Cache::locate()?;
+        Self::assemble(&cache, &|recipe, _| cache.require(recipe))
+    }
+
+    /// Makes what is not in the cache yet.
+    pub(crate) fn setup(refresh: bool) -> Result<Self> {
+        let cache = Cache::locate()?;
+        Self::assemble(&cache, &|recipe, from_debian| cache.ensure(recipe, refresh && from_debian))
+    }
+
+    fn assemble(cache: &Cache, get: &dyn Fn(&dyn Recipe, bool) -> Result<PathBuf>) -> Result<Self> {
+        let (arch, latest) = (Arch::current()?, Suite::new(LATEST));
+        let runtime = get(&ContainerRuntime { suite: &latest, arch }, true)?;
+        let kubernetes = get(&with_go(cache, get, arch, &latest, Part::Cluster), false)?.join("bin");
+        Ok(Self { kubernetes, runtime })
     }
 }
 

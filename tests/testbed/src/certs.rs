@@ -89,6 +89,17 @@ impl Authority {
         Ok(Credentials { authority: self.pem.clone(), certificate, key })
     }
 
+    /// Certificate and key with which the API server asks kubelets.
+    pub(crate) fn kubelet_client(&self) -> Result<(PathBuf, PathBuf)> {
+        let (certificate, key) =
+            self.issue("kubelet-client", Some("system:masters"), &[], ExtendedKeyUsagePurpose::ClientAuth)?;
+        let paths = ["kubelet-client.crt", "kubelet-client.key"].map(|name| self.folder.join(name));
+        for (path, pem) in paths.iter().zip([certificate, key]) {
+            Account::unprivileged().write(path, pem, 0o600)?;
+        }
+        Ok(paths.into())
+    }
+
     fn issue(
         &self,
         user: &str,

@@ -148,17 +148,17 @@ impl Demo {
 }
 
 /// Shows a command, and runs it.
-fn run(shown: &str, command: &mut Command) -> Result<()> {
+pub(crate) fn run(shown: &str, command: &mut Command) -> Result<()> {
     say(&format!("$ {shown}"));
     let status = command.status().doing("running", Path::new(shown))?;
     if status.success() { Ok(()) } else { Err(failed(&format!("run `{shown}`"), format!("it ended with {status}"))) }
 }
 
-fn failed(doing: &str, outcome: String) -> Error {
+pub(crate) fn failed(doing: &str, outcome: String) -> Error {
     Error::Demo { doing: doing.to_owned(), outcome }
 }
 
-fn say(line: &str) {
+pub(crate) fn say(line: &str) {
     if std::io::stdout().is_terminal() {
         println!("\n\u{1b}[1m{line}\u{1b}[0m");
     } else {

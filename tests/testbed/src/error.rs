@@ -55,8 +55,8 @@ pub enum Error {
         /// What to do about it.
         remedy: String,
     },
-    /// The demo did not go as it should.
-    #[error("the demo could not {doing}: {outcome}")]
+    /// The demo, or the proof in a cluster, did not go as it should.
+    #[error("could not {doing}: {outcome}")]
     Demo {
         /// What was being done.
         doing: String,

@@ -4,6 +4,7 @@
 //! controller-manager nothing collects the objects of a deleted owner, and a deleted namespace stays Terminating.
 
 use std::fmt;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -29,6 +30,20 @@ const STOP: Duration = Duration::from_secs(15);
 /// Other ports are tried when something else took one in the moment between choice and use.
 const ATTEMPTS: u32 = 3;
 
+/// What is written down of each request of a service account: who asked for what, and what came of it. No bodies.
+const AUDIT_POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
+"rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts"]}, {"level": "None"}]}"#;
+
+/// What a test may want different.
+#[derive(Debug, Clone, Default)]
+pub struct KubeOptions {
+    /// Write down what service accounts ask for: [`Kube::audit_log`].
+    pub audit: bool,
+    /// Listen on all addresses of this network namespace, which must be a private one, and be known to the cluster under
+    /// this one.
+    pub address: Option<Ipv4Addr>,
+}
+
 /// A running control plane; ends with this value. Any number may run side by side.
 pub struct Kube {
     // Fields drop in this order: the servers before their folder.
@@ -39,6 +54,7 @@ pub struct Kube {
     kubectl: PathBuf,
     server: PathBuf,
     ports: [Port; 3],
+    options: KubeOptions,
     scratch: Scratch,
 }
 
@@ -48,12 +64,35 @@ impl fmt::Debug for Kube {
     }
 }
 
+impl KubeOptions {
+    /// In a private network namespace, at this address of it.
+    pub(crate) fn at(address: Ipv4Addr) -> Self {
+        Self { address: Some(address), ..Self::default() }
+    }
+
+    /// The API server's arguments about addresses.
+    fn arguments(&self) -> Vec<String> {
+        match self.address {
+            // An address for documentation: without one it asks for a default route, and nothing here uses it.
+            None => ["--bind-address=127.0.0.1", "--advertise-address=192.0.2.1", "--endpoint-reconciler-type=none"]
+                .map(str::to_owned)
+                .to_vec(),
+            Some(address) => vec!["--bind-address=0.0.0.0".to_owned(), format!("--advertise-address={address}")],
+        }
+    }
+}
+
 impl Kube {
     /// Starts a control plane with empty storage; returns when it is ready.
     pub fn start(assets: &Assets) -> Result<Self> {
+        Self::start_with(assets, &KubeOptions::default())
+    }
+
+    /// Like [`Kube::start`], with something different.
+    pub fn start_with(assets: &Assets, options: &KubeOptions) -> Result<Self> {
         let mut attempt = 1;
         loop {
-            match Self::try_start(assets) {
+            match Self::try_start(assets, options) {
                 Err(Error::Tool { output, .. }) if attempt < ATTEMPTS && output.contains("address already in use") => {
                     attempt += 1;
                 }
@@ -62,7 +101,7 @@ impl Kube {
         }
     }
 
-    fn try_start(assets: &Assets) -> Result<Self> {
+    fn try_start(assets: &Assets, options: &KubeOptions) -> Result<Self> {
         assets.must_be_reachable()?;
         let scratch = Scratch::new()?;
         let ports = [Port::reserve()?, Port::reserve()?, Port::reserve()?];
@@ -88,8 +127,12 @@ impl Kube {
             kubectl: assets.kubectl().to_owned(),
             server: assets.kube_apiserver().to_owned(),
             ports,
+            options: options.clone(),
             scratch,
         };
+        if options.audit {
+            Account::unprivileged().write(&kube.audit_policy(), AUDIT_POLICY, 0o644)?;
+        }
         kube.start_apiserver()?;
         Ok(kube)
     }
@@ -102,10 +145,8 @@ impl Kube {
             .current_dir(self.scratch.path().join("home"))
             .env("HOME", self.scratch.path().join("home"))
             .arg(format!("--etcd-servers={}", url(&self.ports[1])))
-            .arg("--bind-address=127.0.0.1")
             .arg(format!("--secure-port={}", self.ports[0].number))
-            // An address for documentation: without one it asks for a default route, and nothing here uses it.
-            .args(["--advertise-address=192.0.2.1", "--endpoint-reconciler-type=none"])
+            .args(self.options.arguments())
             .args([
                 "--service-cluster-ip-range=10.96.0.0/16",
                 "--authorization-mode=Node,RBAC",
@@ -118,6 +159,21 @@ impl Kube {
             .arg(format!("--api-audiences={issuer}"))
             .arg(format!("--service-account-key-file={}", certs.service_account_public_key().display()))
             .arg(format!("--service-account-signing-key-file={}", certs.service_account_key().display()));
+        let spec = if self.options.audit {
+            spec.arg(format!("--audit-policy-file={}", self.audit_policy().display()))
+                .arg(format!("--audit-log-path={}", self.audit_log().display()))
+        } else {
+            spec
+        };
+        // Where there is an address there are nodes: kubelets are asked for logs, and to run commands.
+        let spec = if self.options.address.is_some() {
+            let (certificate, key) = certs.kubelet_client()?;
+            spec.arg(format!("--kubelet-client-certificate={}", certificate.display()))
+                .arg(format!("--kubelet-client-key={}", key.display()))
+                .arg("--kubelet-preferred-address-types=InternalIP")
+        } else {
+            spec
+        };
         *self.apiserver() = Some(Owned::spawn(&spec)?);
         let dead = std::cell::Cell::new(None);
         let ready = wait_for("the API server and the namespace default", READY, || {
@@ -195,6 +251,22 @@ impl Kube {
     /// A proxy before the API server, which spoils requests on demand; to the API server it is a cluster admin.
     pub fn proxy(&self) -> Result<Proxy> {
         Proxy::start(self.ports[0].number, &self.authority.credentials("testbed-proxy", Some("system:masters"))?)
+    }
+
+    /// One JSON object (`audit.k8s.io/v1`, Event) a line for each request of a service account, written before the request is
+    /// answered; with [`KubeOptions::audit`].
+    #[must_use]
+    pub fn audit_log(&self) -> PathBuf {
+        self.scratch.path().join("home/audit.log")
+    }
+
+    /// Who signs the certificates.
+    pub(crate) fn authority(&self) -> &Authority {
+        &self.authority
+    }
+
+    fn audit_policy(&self) -> PathBuf {
+        self.scratch.path().join("audit-policy.json")
     }
 
     /// The run folder, for a test's own files.

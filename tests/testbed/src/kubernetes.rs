@@ -13,11 +13,41 @@ use crate::tool::{run, run_ok};
 /// The release built, as in `kubernetes/go.mod`.
 pub(crate) const VERSION: &str = "v1.36.3";
 
-/// What is built. The `go.sum` also covers kube-controller-manager and kube-scheduler.
+/// What all tests need. The `go.sum` also covers kube-controller-manager and kube-scheduler.
 pub(crate) const PROGRAMS: [&str; 2] = ["kube-apiserver", "kubectl"];
+
+/// What makes a cluster with a node of it.
+const CLUSTER_PROGRAMS: [&str; 4] = ["kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"];
 
 const GO_MOD: &str = include_str!("../kubernetes/go.mod");
 const GO_SUM: &str = include_str!("../kubernetes/go.sum");
+/// What kubelet and kube-proxy need beside that.
+const CLUSTER_SUM: &str = include_str!("../kubernetes/cluster.sum");
+
+/// Which programs, in one artefact.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// [`PROGRAMS`].
+    ApiServer,
+    /// What a cluster with a node has beside the API server.
+    Cluster,
+}
+
+impl Part {
+    const fn programs(self) -> &'static [&'static str] {
+        match self {
+            Self::ApiServer => &PROGRAMS,
+            Self::Cluster => &CLUSTER_PROGRAMS,
+        }
+    }
+
+    fn sums(self) -> String {
+        match self {
+            Self::ApiServer => GO_SUM.to_owned(),
+            Self::Cluster => GO_SUM.to_owned() + CLUSTER_SUM,
+        }
+    }
+}
 
 const DOWNLOAD: Duration = Duration::from_mins(10);
 const BUILD: Duration = Duration::from_mins(40);
@@ -30,6 +60,8 @@ pub(crate) struct Kubernetes {
     pub(crate) go: Option<GoTool>,
     /// The architecture, in the words of Debian and Go alike.
     pub(crate) arch: &'static str,
+    /// Which of its programs.
+    pub(crate) part: Part,
 }
 
 /// A Go compiler.
@@ -73,8 +105,8 @@ impl GoTool {
 }
 
 impl Kubernetes {
-    fn packages() -> [String; PROGRAMS.len()] {
-        PROGRAMS.map(|program| format!("k8s.io/kubernetes/cmd/{program}"))
+    fn packages(&self) -> impl Iterator<Item = String> {
+        self.part.programs().iter().map(|program| format!("k8s.io/kubernetes/cmd/{program}"))
     }
 
     fn flags() -> [String; 2] {
@@ -88,13 +120,17 @@ impl Kubernetes {
 
 impl Recipe for Kubernetes {
     fn key(&self) -> String {
-        let programs = PROGRAMS.join(" ");
+        let programs = self.part.programs().join(" ");
         let flags = Self::flags().join(" ");
-        format!("kubernetes-{VERSION}-{}-{}", self.arch, digest(&[GO_MOD, GO_SUM, &programs, &flags]))
+        let name = match self.part {
+            Part::ApiServer => "kubernetes",
+            Part::Cluster => "kubernetes-cluster",
+        };
+        format!("{name}-{VERSION}-{}-{}", self.arch, digest(&[GO_MOD, &self.part.sums(), &programs, &flags]))
     }
 
     fn waits_for(&self) -> String {
-        format!("Kubernetes {VERSION}: {} built from source, once (4 min on 2 cores)", PROGRAMS.join(" and "))
+        format!("Kubernetes {VERSION}: {} built from source, once (4 min on 2 cores)", self.part.programs().join(", "))
     }
 
     fn make(&self, staging: &Path, _home: &Path) -> Result<()> {
@@ -104,13 +140,13 @@ impl Recipe for Kubernetes {
         })?;
         let module = staging.join("module");
         fs::create_dir(&module).doing("making the folder", &module)?;
-        for (file, text) in [("go.mod", GO_MOD), ("go.sum", GO_SUM)] {
+        for (file, text) in [("go.mod", GO_MOD), ("go.sum", &self.part.sums())] {
             let path = module.join(file);
             fs::write(&path, text).doing("writing", &path)?;
         }
         let fetch = || {
             let mut list = go.command(staging);
-            list.args(["list", "-modcacherw", "-deps", "-f", "{{.ImportPath}}"]).args(Self::packages());
+            list.args(["list", "-modcacherw", "-deps", "-f", "{{.ImportPath}}"]).args(self.packages());
             run_ok("downloading Kubernetes' source from the Go module proxy", &mut list, "", DOWNLOAD)
         };
         let mut attempt = 1;
@@ -129,7 +165,7 @@ impl Recipe for Kubernetes {
             .args(Self::flags())
             .arg("-o")
             .arg(&bin)
-            .args(Self::packages());
+            .args(self.packages());
         run_ok("building Kubernetes", &mut build, "", BUILD)?;
         for folder in ["gocache", "gopath", "module"] {
             remove(&staging.join(folder))?;
@@ -138,7 +174,7 @@ impl Recipe for Kubernetes {
     }
 
     fn check(&self, home: &Path) -> Result<()> {
-        run_ok("trying kube-apiserver", Command::new(home.join("bin/kube-apiserver")).arg("--version"), "", DOWNLOAD)
-            .map(drop)
+        let program = home.join("bin").join(self.part.programs()[0]);
+        run_ok("trying Kubernetes", Command::new(program).arg("--version"), "", DOWNLOAD).map(drop)
     }
 }

@@ -15,17 +15,23 @@
 //! ```
 //!
 //! The rooms: [`cache`] keeps artefacts; `packages`, `recipes` and `kubernetes` make them; [`Assets`] says where they
-//! are; [`Owned`] runs a process bound to this one; [`Kube`], [`Pool`] and [`Registry`] are the servers; [`wait_for`] is how tests wait.
+//! are; [`Owned`] runs a process bound to this one; [`Kube`], [`Pool`], [`Registry`] and [`Kdc`] are the servers; [`wait_for`] is how tests wait.
 
 mod account;
 mod assets;
 pub mod cache;
 mod certs;
 mod client;
+mod cluster;
 mod demo;
 mod error;
+mod kdc;
+mod kerberos;
 mod kube;
 mod kubernetes;
+mod node_recipe;
+mod oci;
+mod operator_image;
 mod owned;
 mod packages;
 mod pool;
@@ -42,9 +48,12 @@ mod wait;
 pub use account::Account;
 pub use assets::Assets;
 pub use client::Client;
+pub use cluster::{cluster, cluster_inside};
 pub use demo::demo;
 pub use error::{Error, Result};
-pub use kube::Kube;
+pub use kdc::{Kdc, REALM};
+pub use kube::{Kube, KubeOptions};
+pub use operator_image::IMAGE_ACCOUNT;
 pub use owned::{Owned, Spec};
 pub use pool::{Pool, PoolOptions, Version};
 pub use ports::Port;
@@ -52,3 +61,8 @@ pub use proxy::{Fault, Proxy, Rule, Seen};
 pub use registry::Registry;
 pub use scratch::Scratch;
 pub use wait::{Look, wait_for};
+
+/// Makes what a cluster with a node needs and is not in the cache yet. With `refresh` what is Debian's is made again.
+pub fn setup_cluster(refresh: bool) -> Result<()> {
+    assets::ClusterAssets::setup(refresh).map(drop)
+}

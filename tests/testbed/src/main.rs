@@ -25,11 +25,22 @@ enum Command {
         /// Make everything that comes from Debian again; sid moves.
         #[arg(long)]
         refresh: bool,
+        /// Also what a cluster with a node needs: about 5 minutes more.
+        #[arg(long)]
+        cluster: bool,
     },
     /// Show one HTCJob from kubectl apply to kubectl delete.
     Demo {
         /// The operator's program.
         program: std::path::PathBuf,
+    },
+    /// Install the operator into a cluster with a node, as docs/install.md says, and run jobs with it. Needs root.
+    Cluster {
+        /// The operator's program.
+        program: std::path::PathBuf,
+        /// Used by itself: this is the process in the cluster's namespaces, with this cgroup.
+        #[arg(long, hide = true)]
+        inside: Option<String>,
     },
     /// Print the paths of what setup made, for a shell's eval.
     Env,
@@ -63,8 +74,14 @@ impl PoolChoice {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
-        Command::Setup { refresh } => Assets::setup(refresh).map(drop),
+        Command::Setup { refresh, cluster } => {
+            Assets::setup(refresh).and_then(|_| if cluster { testbed::setup_cluster(refresh) } else { Ok(()) })
+        }
         Command::Demo { program } => testbed::demo(&program, std::path::Path::new("."), &stop_signal()),
+        Command::Cluster { program, inside: None } => {
+            testbed::cluster(&program, std::path::Path::new("."), &signals().1)
+        }
+        Command::Cluster { program, inside: Some(name) } => testbed::cluster_inside(&name, &program),
         Command::Env => Assets::locate().map(|assets| env(&assets)),
         Command::Up { pool, no_kube } => up(&pool, no_kube),
     };
@@ -119,13 +136,19 @@ fn up(pools: &[PoolChoice], no_kube: bool) -> Result<()> {
     Ok(())
 }
 
-/// Receives one message at the end of stdin, at Ctrl-C, SIGTERM or SIGHUP.
-fn stop_signal() -> mpsc::Receiver<()> {
+/// Receives one message at Ctrl-C, SIGTERM or SIGHUP.
+fn signals() -> (mpsc::Sender<()>, mpsc::Receiver<()>) {
     let (sender, stop) = mpsc::channel();
     let at_signal = sender.clone();
     if let Err(error) = ctrlc::set_handler(move || _ = at_signal.send(())) {
         eprintln!("Ctrl-C will not stop it in order: {error}");
     }
+    (sender, stop)
+}
+
+/// The same, and one at the end of stdin.
+fn stop_signal() -> mpsc::Receiver<()> {
+    let (sender, stop) = signals();
     thread::spawn(move || {
         let _ = std::io::copy(&mut stdin().lock().by_ref(), &mut std::io::sink());
         sender.send(())

@@ -58,6 +58,36 @@ impl Suite {
         remove(&debs)
     }
 
+    /// Downloads `packages` with everything that they depend on (apt's own choice, without recommendations) and unpacks it
+    /// into `root`. Nothing is configured: no script of a package runs.
+    pub(crate) fn install(&self, packages: &[&str], root: &Path) -> Result<()> {
+        let folder = self.index()?;
+        let archives = folder.join("cache/archives");
+        let doing = format!("downloading packages of Debian {} and what they depend on", self.name);
+        let mut install = apt(folder);
+        install.args(["install", "--download-only", "--yes", "--no-install-recommends"]).args(packages);
+        run_ok(&doing, &mut install, "", DOWNLOAD)?;
+        fs::create_dir_all(root).doing("making the folder", root)?;
+        let mut debs = Vec::new();
+        for entry in fs::read_dir(&archives).doing("listing", &archives)? {
+            let path = entry.doing("listing", &archives)?.path();
+            debs.extend(path.extension().is_some_and(|extension| extension == "deb").then_some(path));
+        }
+        // The links from /bin to /usr/bin and the like are base-files': they must be there before what goes through them.
+        debs.sort_by_key(|deb| {
+            let name = deb.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            (!name.starts_with("base-files_"), name)
+        });
+        for deb in &debs {
+            run_ok("unpacking a Debian package", Command::new("dpkg-deb").arg("-x").arg(deb).arg(root), "", UNPACK)?;
+            fs::remove_file(deb).doing("removing", deb)?;
+        }
+        for name in ["doc", "man", "info", "locale", "lintian", "bug"] {
+            remove(&root.join("usr/share").join(name))?;
+        }
+        Ok(())
+    }
+
     /// The folder with apt's state and the suite's index.
     fn index(&self) -> Result<&Path> {
         if let Some(scratch) = self.index.get() {

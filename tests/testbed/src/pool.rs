@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write as _};
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -65,6 +66,15 @@ pub struct PoolOptions {
     pub superuser: Vec<String>,
     /// Lines at the end of the pool's configuration.
     pub extra_config: String,
+    /// Where the daemons listen, instead of on loopback: an address of a private network namespace.
+    pub address: Option<Ipv4Addr>,
+}
+
+impl PoolOptions {
+    /// In a private network namespace, at this address of it.
+    pub(crate) fn at(address: Ipv4Addr) -> Self {
+        Self { address: Some(address), ..Self::default() }
+    }
 }
 
 /// A running pool; ends with this value. Any number may run side by side.
@@ -75,6 +85,7 @@ pub struct Pool {
     version: Version,
     release: PathBuf,
     home: PathBuf,
+    address: Ipv4Addr,
     port: Port,
     scratch: Scratch,
 }
@@ -104,7 +115,7 @@ impl Pool {
         let mut config = String::new();
         let job_bin = assets.job_bin();
         let _ = writeln!(config, "RELEASE_DIR = {}\nLOCAL_DIR = {}", release.display(), home.display());
-        let _ = writeln!(config, "COLLECTOR_HOST = 127.0.0.1:{0}\nSHARED_PORT_PORT = {0}", port.number);
+        let _ = writeln!(config, "COLLECTOR_HOST = $(CONDOR_HOST):{0}\nSHARED_PORT_PORT = {0}", port.number);
         let _ = writeln!(config, "SCHEDD_NAME = {SCHEDD}\n{CONFIG}");
         let _ = writeln!(config, "SINGULARITY = {}", job_bin.join("apptainer").display());
         // A registry of the test bed has no TLS, and Apptainer makes no exception for loopback.
@@ -113,11 +124,13 @@ impl Pool {
         if !options.superuser.is_empty() {
             let _ = writeln!(config, "QUEUE_SUPER_USERS = $(QUEUE_SUPER_USERS), {}", options.superuser.join(", "));
         }
+        let address = options.address.unwrap_or(Ipv4Addr::LOCALHOST);
+        let _ = writeln!(config, "NETWORK_INTERFACE = {address}\nCONDOR_HOST = {address}");
         config.push_str(&options.extra_config);
         config.push('\n');
         account.write(&home.join("condor_config"), config, 0o644)?;
         account.write(&home.join("passwords.d/POOL"), random_bytes()?, 0o600)?;
-        let pool = Self { daemons: Mutex::new(None), version, release, home, port, scratch };
+        let pool = Self { daemons: Mutex::new(None), version, release, home, address, port, scratch };
         pool.write_start(true)?;
         pool.start_again()?;
         Ok(pool)
@@ -323,7 +336,7 @@ impl Pool {
     /// The collector's address, the same for the pool's life.
     #[must_use]
     pub fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port.number)
+        format!("{}:{}", self.address, self.port.number)
     }
 
     /// The folder of the tools.

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::Path;
 
 /// All descendants of `ancestor` called `name` (as in /proc/PID/comm, at most 15 bytes), smallest process id first.
-pub(crate) fn descendants(ancestor: u32, name: &str) -> Vec<u32> {
+#[must_use]
+pub fn descendants(ancestor: u32, name: &str) -> Vec<u32> {
     let all: HashMap<u32, (String, u32)> =
         all().into_iter().filter_map(|pid| Some((pid, name_and_parent(pid)?))).collect();
     let mut found: Vec<u32> = all
@@ -53,4 +54,21 @@ fn name_and_parent(pid: u32) -> Option<(String, u32)> {
     let (head, rest) = stat.rsplit_once(')')?;
     let name = head.split_once('(')?.1.to_owned();
     Some((name, rest.split_whitespace().nth(1)?.parse().ok()?))
+}
+
+/// Descendants of `ancestor` that have ended and that nobody has waited for, by name.
+#[must_use]
+pub fn unburied(ancestor: u32) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut of = vec![ancestor];
+    while let Some(parent) = of.pop() {
+        for child in children(parent) {
+            of.push(child);
+            let stat = fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+            if stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('Z')) {
+                found.extend(name_and_parent(child).map(|(name, _)| name));
+            }
+        }
+    }
+    found
 }

@@ -1,0 +1,27 @@
+# docker build -t htc-operator:dev .
+#
+# The operator with HTCondor's command-line tools and Kerberos. It runs as uid 10001 with a read-only root file system;
+# volumes go to /data, /tmp and, for its configuration and credentials, /etc/htc-operator and /credentials.
+
+FROM rust:1.95.0-slim-trixie AS build
+WORKDIR /build
+COPY Cargo.toml Cargo.lock ./
+COPY src src
+# The workspace names the tests' crates; only their manifests are needed.
+COPY tests/testbed/Cargo.toml tests/testbed/
+COPY tests/bench/Cargo.toml tests/bench/
+RUN for crate in testbed bench; do mkdir -p tests/$crate/src && : >tests/$crate/src/lib.rs; done
+RUN cargo build --locked --release --bin htc-operator
+
+FROM debian:trixie-slim
+COPY deploy/image/packages deploy/image/prepare.sh /tmp/image/
+RUN apt-get update \
+    && grep -v '^#' /tmp/image/packages | DEBIAN_FRONTEND=noninteractive xargs apt-get install -y --no-install-recommends \
+    && rm -rf /var/lib/apt/lists/* \
+    && sh /tmp/image/prepare.sh / \
+    && rm -r /tmp/image
+COPY --from=build /build/target/release/htc-operator /usr/local/bin/
+USER 10001:10001
+# tini takes in the ends of orphaned processes: the operator must see that a tool which it killed is gone.
+ENTRYPOINT ["tini", "--", "htc-operator"]
+CMD ["run"]

@@ -1,0 +1,335 @@
+//! One identity's credentials on this machine.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::material::Material;
+use super::source::{Source, Trouble};
+use super::{AtHand, SHORTEST, private, ticket, token};
+use crate::api::Identity;
+use crate::condor::{Schedd, Tools};
+use crate::machine::Timestamp;
+use crate::machine::facts::{Unknown, Why};
+
+/// The folder of the token, in the identity's folder.
+pub(super) const TOKENS: &str = "tokens";
+
+/// One identity's ticket and token, and the tools that find them.
+#[derive(Debug)]
+pub(super) struct Holder {
+    schedd: Arc<Schedd>,
+    folder: PathBuf,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// What the ticket and the token are from.
+    material: Material,
+    ticket: Option<Ticket>,
+    /// When the token ends, if it does.
+    token_ends: Option<Timestamp>,
+    /// What was found last, and when; none before the first look is over.
+    found: Option<(Result<(), String>, Timestamp)>,
+    /// When to look again.
+    next: Timestamp,
+    /// Failed looks in a row.
+    failures: u32,
+    /// A look is under way.
+    looking: bool,
+    used: Timestamp,
+    /// The schedd is being asked who this is, or was at this time.
+    asked_who: Option<(Option<Unknown>, Timestamp)>,
+    asking_who: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Ticket {
+    got: Timestamp,
+    ends: Timestamp,
+}
+
+impl Ticket {
+    /// When it is to be renewed: after half of its life.
+    fn due(self) -> Timestamp {
+        self.got.plus(self.ends.since(self.got) / 2)
+    }
+
+    /// When to try that, or to try it again.
+    fn next_try(self, now: Timestamp) -> Timestamp {
+        self.due().max(now.plus((self.ends.since(now) / 4).max(RETRY)))
+    }
+}
+
+impl Holder {
+    pub(super) fn new(own: &Arc<Schedd>, identity: &Identity, folder: PathBuf) -> Self {
+        let schedd = match identity {
+            Identity::Operator => Arc::clone(own),
+            Identity::Secret { .. } => {
+                let tools = own.tools.for_another();
+                tools.set_credentials(only_these(&folder, &Material::default()));
+                Arc::new(own.acting_as(identity.clone(), tools))
+            }
+        };
+        Self { schedd, folder, state: Mutex::default() }
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+        work(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) const fn schedd(&self) -> &Arc<Schedd> {
+        &self.schedd
+    }
+
+    /// What is at hand, and whether it is time for another look.
+    pub(super) fn shown(&self, now: Timestamp, refresh: Duration) -> (AtHand, bool) {
+        self.with(|state| {
+            state.used = now;
+            let due = state.next <= now;
+            let old = |at: Timestamp| now.since(at) > refresh.max(SHORTEST) * 2;
+            let shown = match &state.found {
+                Some((Ok(()), at)) if !old(*at) && state.is_good(now) => AtHand::Good(Arc::clone(&self.schedd)),
+                Some((Err(why), _)) if !due => {
+                    AtHand::Bad(Unknown { why: Why::CredentialsFailed, message: why.clone() })
+                }
+                Some(_) | None => AtHand::NotYet,
+            };
+            let look = due || matches!(shown, AtHand::NotYet);
+            (shown, look)
+        })
+    }
+
+    /// What was found last, in words.
+    pub(super) fn describe(&self) -> Result<String, String> {
+        self.with(|state| match &state.found {
+            Some((Ok(()), _)) => Ok(state.in_words()),
+            Some((Err(why), _)) => Err(why.clone()),
+            None => Ok("not looked for yet".to_owned()),
+        })
+    }
+
+    pub(super) fn next(&self) -> Timestamp {
+        self.with(|state| state.next)
+    }
+
+    pub(super) fn unused_since(&self, now: Timestamp) -> Duration {
+        self.with(|state| now.since(state.used))
+    }
+
+    /// Whether nobody but the list of all has it or its schedd.
+    pub(super) fn is_free(self: &Arc<Self>) -> bool {
+        Arc::strong_count(self) == 1 && Arc::strong_count(&self.schedd) == 1
+    }
+
+    /// Whether whoever asks is to look; whoever else asks meanwhile is not.
+    pub(super) fn begin(&self) -> bool {
+        self.with(|state| !std::mem::replace(&mut state.looking, true))
+    }
+
+    /// Looks for the credentials, after [`Self::begin`] has said so.
+    pub(super) async fn refresh(&self, source: Source, refresh: Duration) {
+        let ended = Looking(self);
+        let result = match source.read().await {
+            Ok(material) => self.bring(material).await,
+            Err(Trouble::Gone(why)) => {
+                self.take_away();
+                Err(why)
+            }
+            Err(Trouble::Silent(why)) if self.with(|state| state.is_good(self.schedd.clock.now())) => {
+                tracing::warn!(identity = %self.schedd.identity, "{why}; what was read before is used meanwhile");
+                Ok(())
+            }
+            Err(Trouble::Silent(why)) => Err(why),
+        };
+        let now = self.schedd.clock.now();
+        self.with(|state| {
+            let before = state.found.as_ref().map(|(found, _)| found.clone());
+            if before.as_ref() != Some(&result) {
+                tell(&self.schedd.identity, &result, &state.in_words());
+            }
+            state.failures = if result.is_ok() { 0 } else { state.failures.saturating_add(1) };
+            let pause = match &result {
+                Ok(()) => refresh,
+                Err(_) => SHORTEST.saturating_mul(1 << state.failures.min(5)).min(refresh.max(SHORTEST)),
+            };
+            let due = state.ticket.filter(|_| result.is_ok()).map(|ticket| ticket.next_try(now));
+            state.next = due.into_iter().chain([now.plus(pause)]).min().unwrap_or(now);
+            state.found = Some((result.clone(), now));
+        });
+        if self.schedd.identity == Identity::Operator {
+            self.schedd.lacks_credentials(result.err());
+        }
+        drop(ended);
+    }
+
+    /// Makes ticket and token of what was read, where that has changed or it is time.
+    async fn bring(&self, material: Material) -> Result<(), String> {
+        let now = self.schedd.clock.now();
+        let (same, ticket) = self.with(|state| (state.material == material, state.ticket));
+        let token_ends = material.token.as_deref().and_then(token::ends).map(from_seconds);
+        if let Some(ends) = token_ends.filter(|ends| *ends <= now) {
+            self.take_away();
+            return Err(format!("the token ended {} s ago: put a new one there", now.since(ends).as_secs()));
+        }
+        if !same {
+            self.take_away();
+            self.write_token(&material)?;
+        }
+        let held = ticket.filter(|ticket| same && ticket.ends > now);
+        let ticket = match (&material.kerberos, held) {
+            (None, _) => None,
+            (Some(_), Some(ticket)) if ticket.due() > now => Some(ticket),
+            (Some(kerberos), held) => match ticket::get(&self.kinit_tools(), &self.folder, kerberos).await {
+                Ok(ends) => Some(Ticket { got: now, ends: from_seconds(ends) }),
+                Err(why) => match held {
+                    Some(ticket) => {
+                        tracing::warn!(identity = %self.schedd.identity, "no new ticket: {why}; the old one is used until it ends");
+                        Some(ticket)
+                    }
+                    None => return Err(format!("no Kerberos ticket can be had: {why}")),
+                },
+            },
+        };
+        let variables = match self.schedd.identity {
+            Identity::Operator => these(&self.folder, &material),
+            Identity::Secret { .. } => only_these(&self.folder, &material),
+        };
+        self.schedd.tools.set_credentials(variables);
+        self.with(|state| {
+            state.material = material;
+            state.ticket = ticket;
+            state.token_ends = token_ends;
+        });
+        Ok(())
+    }
+
+    /// For `kinit` itself it does not matter whose the other credentials are.
+    fn kinit_tools(&self) -> Tools {
+        self.schedd.tools.for_another()
+    }
+
+    fn write_token(&self, material: &Material) -> Result<(), String> {
+        let Some(token) = &material.token else { return Ok(()) };
+        let path = self.folder.join(TOKENS).join("token");
+        let written = private::write(&path, format!("{token}\n").as_bytes());
+        written.map_err(|error| format!("cannot write the token's copy: {error}; check --run-dir"))
+    }
+
+    /// Nothing of what was had before is left.
+    fn take_away(&self) {
+        for file in ["ccache", "tokens/token"] {
+            let _ = std::fs::remove_file(self.folder.join(file));
+        }
+        self.with(|state| {
+            state.material = Material::default();
+            (state.ticket, state.token_ends) = (None, None);
+        });
+    }
+
+    /// Whether the schedd may be asked now who this is.
+    pub(super) fn may_ask_who(&self, now: Timestamp) -> bool {
+        self.with(|state| {
+            let recently = state.asked_who.as_ref().is_some_and(|(_, at)| now.since(*at) < SHORTEST);
+            !recently && !std::mem::replace(&mut state.asking_who, true)
+        })
+    }
+
+    pub(super) fn asked_who(&self, failed: Option<Unknown>, now: Timestamp) {
+        self.with(|state| {
+            state.asking_who = false;
+            state.asked_who = Some((failed, now));
+        });
+    }
+
+    pub(super) fn who_failed(&self) -> Option<Unknown> {
+        self.with(|state| state.asked_who.as_ref().and_then(|(failed, _)| failed.clone()))
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        if self.schedd.identity != Identity::Operator {
+            let _ = std::fs::remove_dir_all(&self.folder);
+        }
+    }
+}
+
+/// Shortest time between two tries to renew a ticket.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// A look that ends, however it does.
+struct Looking<'a>(&'a Holder);
+
+impl Drop for Looking<'_> {
+    fn drop(&mut self) {
+        self.0.with(|state| state.looking = false);
+    }
+}
+
+impl State {
+    /// Whether all that there is has not ended.
+    fn is_good(&self, now: Timestamp) -> bool {
+        let has = self.ticket.is_some() || self.material.token.is_some();
+        let ended =
+            self.ticket.is_some_and(|ticket| ticket.ends <= now) || self.token_ends.is_some_and(|ends| ends <= now);
+        // The operator may have none of its own: then CONDOR_CONFIG says where they are.
+        (has || self.material.is_empty()) && !ended
+    }
+
+    fn in_words(&self) -> String {
+        let at = |moment: Timestamp| {
+            jiff::Timestamp::from_millisecond(moment.0)
+                .map(|moment| moment.strftime("%FT%TZ").to_string())
+                .unwrap_or_default()
+        };
+        let ticket = self.ticket.map(|ticket| format!("a Kerberos ticket until {}", at(ticket.ends)));
+        let token = self.material.token.as_ref().map(|_| match self.token_ends {
+            Some(ends) => format!("a token until {}", at(ends)),
+            None => "a token without an end".to_owned(),
+        });
+        let all: Vec<String> = ticket.into_iter().chain(token).collect();
+        if all.is_empty() { "none are mounted: those of CONDOR_CONFIG are used".to_owned() } else { all.join(" and ") }
+    }
+}
+
+fn tell(identity: &Identity, result: &Result<(), String>, has: &str) {
+    let whose = match identity {
+        Identity::Operator => "the operator itself".to_owned(),
+        secret @ Identity::Secret { .. } => format!("the Secret {secret}"),
+    };
+    match result {
+        Ok(()) => tracing::info!("credentials of {whose}: {has}"),
+        Err(why) => tracing::warn!("no credentials of {whose}: {why}"),
+    }
+}
+
+fn from_seconds(seconds: i64) -> Timestamp {
+    Timestamp(seconds.saturating_mul(1000))
+}
+
+/// Where the tools find these, beside what `CONDOR_CONFIG` says.
+fn these(folder: &std::path::Path, material: &Material) -> Vec<(&'static str, String)> {
+    let ticket =
+        material.kerberos.as_ref().map(|_| ("KRB5CCNAME", format!("FILE:{}", folder.join("ccache").display())));
+    let token =
+        material.token.as_ref().map(|_| ("_CONDOR_SEC_TOKEN_DIRECTORY", folder.join(TOKENS).display().to_string()));
+    ticket.into_iter().chain(token).collect()
+}
+
+/// The same, and that they find nothing else: neither the operator's own, nor who it is by its Unix account (`FS`).
+fn only_these(folder: &std::path::Path, material: &Material) -> Vec<(&'static str, String)> {
+    let tokens = folder.join(TOKENS).display().to_string();
+    let methods = match (&material.token, &material.kerberos) {
+        (Some(_), Some(_)) => "IDTOKENS, KERBEROS",
+        (None, Some(_)) => "KERBEROS",
+        (Some(_) | None, None) => "IDTOKENS",
+    };
+    vec![
+        ("KRB5CCNAME", format!("FILE:{}", folder.join("ccache").display())),
+        ("_CONDOR_SEC_TOKEN_DIRECTORY", tokens.clone()),
+        ("_CONDOR_SEC_TOKEN_SYSTEM_DIRECTORY", tokens),
+        ("_CONDOR_SEC_CLIENT_AUTHENTICATION_METHODS", methods.to_owned()),
+    ]
+}

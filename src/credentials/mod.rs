@@ -1,0 +1,242 @@
+//! In whose name HTCondor is spoken to: the operator's own credentials, and those that people put into Secrets beside their
+//! HTCJobs. Each identity has a folder of its own, for its ticket and its token, and its own tools, which find only these.
+//!
+//! The operator's own are kept good all the time. Those of a Secret are read when a request needs them, read again every
+//! [`Setup::refresh`] while that goes on, and removed from this machine when it no longer does.
+
+mod holder;
+mod material;
+mod private;
+mod source;
+mod ticket;
+mod token;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use kube::Client;
+
+use crate::api::Identity;
+use crate::condor::Schedd;
+use crate::machine::Timestamp;
+use crate::machine::facts::{Unknown, Why};
+use crate::metrics;
+use holder::Holder;
+use private::Private;
+use source::Source;
+
+/// Shortest time between two looks at credentials. Longer than the pause of a request that waits for the first look.
+const SHORTEST: Duration = Duration::from_secs(3);
+
+/// What the operator is told about credentials.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Where the operator's own are mounted, if it has any beside what `CONDOR_CONFIG` says.
+    pub own: Option<PathBuf>,
+    /// Where the folder for tickets and tokens is made: on this machine.
+    pub run_dir: PathBuf,
+    /// After what time credentials are read again.
+    pub refresh: Duration,
+}
+
+/// All identities that are in use.
+pub struct Credentials {
+    setup: Setup,
+    /// For the operator's own identity.
+    schedd: Arc<Schedd>,
+    client: Option<Client>,
+    /// Made when it is first needed.
+    folder: Mutex<Option<Private>>,
+    holders: Mutex<HashMap<Identity, Arc<Holder>>>,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Credentials({:?})", self.setup)
+    }
+}
+
+/// Those of an identity, as far as they are at hand.
+#[derive(Clone, Debug)]
+pub enum AtHand {
+    /// They are good: HTCondor in this name.
+    Good(Arc<Schedd>),
+    /// There are none, for this reason.
+    Bad(Unknown),
+    /// They are being looked for.
+    NotYet,
+}
+
+impl Credentials {
+    /// Nothing is read yet.
+    #[must_use]
+    pub fn new(setup: Setup, schedd: Arc<Schedd>, client: Option<Client>) -> Arc<Self> {
+        let (folder, holders) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { setup, schedd, client, folder, holders })
+    }
+
+    /// What is at hand for an identity; what is not, or not for much longer, is looked for meanwhile.
+    #[must_use]
+    pub fn at_hand(self: &Arc<Self>, identity: &Identity) -> AtHand {
+        if *identity == Identity::Operator && self.setup.own.is_none() {
+            return AtHand::Good(Arc::clone(&self.schedd));
+        }
+        let holder = match self.holder(identity) {
+            Ok(holder) => holder,
+            Err(unknown) => return AtHand::Bad(unknown),
+        };
+        let now = self.schedd.clock.now();
+        let (shown, due) = holder.shown(now, self.setup.refresh);
+        if due && holder.begin() {
+            let own = Arc::clone(self);
+            tokio::spawn(async move { own.refresh(&holder).await });
+        }
+        shown
+    }
+
+    /// Asks the schedd who this identity is, if that is not known: its jobs cannot be found before. Why that fails, as far as
+    /// it has.
+    pub fn introduce(self: &Arc<Self>, identity: &Identity) -> Option<Unknown> {
+        let schedd = match self.at_hand(identity) {
+            AtHand::Good(schedd) => schedd,
+            AtHand::Bad(unknown) => return Some(unknown),
+            AtHand::NotYet => return None,
+        };
+        let holder = self.holder(identity).ok()?;
+        let now = schedd.clock.now();
+        if holder.may_ask_who(now) {
+            let holder = Arc::clone(&holder);
+            tokio::spawn(async move {
+                let failed = schedd.identity().await.err();
+                holder.asked_who(failed, schedd.clock.now());
+            });
+        }
+        holder.who_failed()
+    }
+
+    /// Looks for the operator's own, waits for the end of that, and says what was found; none if it has none of its own.
+    pub async fn look_for_own(&self) -> Option<Result<String, String>> {
+        self.setup.own.as_ref()?;
+        let holder = match self.holder(&Identity::Operator) {
+            Ok(holder) => holder,
+            Err(unknown) => return Some(Err(unknown.message)),
+        };
+        if holder.begin() {
+            self.refresh(&holder).await;
+        }
+        Some(holder.describe())
+    }
+
+    /// Keeps the operator's own good, and tidies up after the others, until it is dropped.
+    pub async fn keep(self: Arc<Self>) {
+        loop {
+            let now = self.schedd.clock.now();
+            let mut wait = self.setup.refresh;
+            if self.setup.own.is_some()
+                && let Ok(own) = self.holder(&Identity::Operator)
+            {
+                if own.next() <= now && own.begin() {
+                    self.refresh(&own).await;
+                }
+                wait = wait.min(own.next().since(self.schedd.clock.now()));
+            }
+            self.forget_unused(now);
+            tokio::time::sleep(wait.max(Duration::from_millis(500))).await;
+        }
+    }
+
+    /// Removes everything from this machine.
+    pub fn close(&self) {
+        self.holders.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.folder.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
+    async fn refresh(&self, holder: &Holder) {
+        let source = match (&holder.schedd().identity, &self.setup.own, &self.client) {
+            (Identity::Operator, Some(folder), _) => Source::Mounted(folder.clone()),
+            (Identity::Secret { namespace, name }, _, Some(client)) => {
+                Source::Secret { client: client.clone(), namespace: namespace.clone(), name: name.clone() }
+            }
+            (Identity::Operator, None, _) | (Identity::Secret { .. }, _, None) => Source::Nothing,
+        };
+        holder.refresh(source, self.setup.refresh).await;
+        metrics::credentials(self.failing());
+    }
+
+    /// How many identities have no credentials that are good: the operator's own, and those of Secrets.
+    fn failing(&self) -> (i64, i64) {
+        let holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
+        holders.iter().filter(|(_, holder)| holder.describe().is_err()).fold((0, 0), |(own, others), (identity, _)| {
+            if *identity == Identity::Operator { (own + 1, others) } else { (own, others + 1) }
+        })
+    }
+
+    /// Removes what no request has needed for a while. A call that still runs keeps its own.
+    fn forget_unused(&self, now: Timestamp) {
+        let unused = self.setup.refresh.max(SHORTEST) * 2;
+        let gone: Vec<Arc<Holder>> = {
+            let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
+            let left = |identity: &Identity, holder: &Arc<Holder>| {
+                *identity != Identity::Operator && holder.unused_since(now) > unused && holder.is_free()
+            };
+            holders.extract_if(|identity, holder| left(identity, holder)).map(|(_, holder)| holder).collect()
+        };
+        if !gone.is_empty() {
+            drop(gone);
+            metrics::credentials(self.failing());
+        }
+    }
+
+    fn holder(&self, identity: &Identity) -> Result<Arc<Holder>, Unknown> {
+        let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(holder) = holders.get(identity) {
+            return Ok(Arc::clone(holder));
+        }
+        let folder = self.folder_of(identity).map_err(|error| {
+            let base = self.setup.run_dir.display();
+            let message = format!("cannot make a folder for tickets and tokens in {base}: {error}; check --run-dir");
+            Unknown { why: Why::CredentialsFailed, message }
+        })?;
+        let holder = Arc::new(Holder::new(&self.schedd, identity, folder));
+        holders.insert(identity.clone(), Arc::clone(&holder));
+        Ok(holder)
+    }
+
+    fn folder_of(&self, identity: &Identity) -> std::io::Result<PathBuf> {
+        let mut made = self.folder.lock().unwrap_or_else(PoisonError::into_inner);
+        let base = match &*made {
+            Some(folder) => folder,
+            None => made.insert(Private::make(&self.setup.run_dir)?),
+        };
+        let folder = match identity {
+            Identity::Operator => base.path().join("own"),
+            Identity::Secret { namespace, name } => base.path().join("secrets").join(namespace).join(name),
+        };
+        private::make_folder(&folder.join(holder::TOKENS))?;
+        Ok(folder)
+    }
+}
+
+/// Where the operator's private folder is made unless it is told: a folder of this machine.
+#[must_use]
+pub fn usual_run_dir() -> PathBuf {
+    std::env::temp_dir()
+}
+
+/// Whether tickets and tokens may lie there: not on a file system that other machines see, too.
+pub fn check_run_dir(path: &Path) -> Result<(), String> {
+    // statfs(2): NFS, SMB, CIFS, AFS (two kinds), Ceph.
+    const SHARED: [u32; 6] = [0x6969, 0x517B, 0xFF53_4D42, 0x5346_414F, 0x6B41_4653, 0x00C3_6400];
+    let found = rustix::fs::statfs(path).map_err(|error| format!("--run-dir {}: {error}", path.display()))?;
+    let kind = u32::try_from(found.f_type & 0xFFFF_FFFF).unwrap_or_default();
+    if SHARED.contains(&kind) {
+        return Err(format!(
+            "--run-dir {}: tickets and tokens must not lie where other machines see them; give a folder of this one, best in memory",
+            path.display()
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,142 @@
+//! Where credentials come from.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::Client;
+use kube::api::Api;
+
+use super::material::Material;
+use crate::controller::API_LIMIT;
+
+/// The operator's own Secrets, by the folders that they are mounted into.
+const KEYTAB_SECRET: &str = "kerberos-keytab-secret";
+const PASSWORD_SECRET: &str = "kinit-secret";
+const TOKEN_SECRET: &str = "htcondor-idtoken";
+
+/// Where one identity's come from.
+pub(super) enum Source {
+    /// Folders in this one.
+    Mounted(PathBuf),
+    /// A Secret beside an HTCJob.
+    Secret { client: Client, namespace: String, name: String },
+    /// There is no way to read them.
+    Nothing,
+}
+
+/// Why there are none.
+pub(super) enum Trouble {
+    /// They are not there, or not in order: what was had before counts no longer.
+    Gone(String),
+    /// Nobody could say: what was had before may still do.
+    Silent(String),
+}
+
+impl Source {
+    /// Reads them, whole.
+    pub(super) async fn read(&self) -> Result<Material, Trouble> {
+        match self {
+            Self::Mounted(folder) => {
+                let folder = folder.clone();
+                let read = tokio::task::spawn_blocking(move || mounted(&folder)).await;
+                read.unwrap_or_else(|error| Err(error.to_string())).map_err(Trouble::Gone)
+            }
+            Self::Secret { client, namespace, name } => secret(client, namespace, name).await,
+            Self::Nothing => Err(Trouble::Silent("the API server cannot be asked for Secrets".to_owned())),
+        }
+    }
+}
+
+/// Each of the Secrets may be missing: an optional volume is then an empty folder.
+fn mounted(folder: &Path) -> Result<Material, String> {
+    let file = |secret: &str, entry: &str| {
+        let path = folder.join(secret).join(entry);
+        match std::fs::read(&path) {
+            Ok(contents) => Ok(Some(contents)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(format!("cannot read {}: {error}", path.display())),
+        }
+    };
+    let mut all = Material::default();
+    for (secret, entries) in [
+        (PASSWORD_SECRET, &["username", "password"][..]),
+        (KEYTAB_SECRET, &["user", "keytab"]),
+        (TOKEN_SECRET, &["token"]),
+    ] {
+        let mut found = Vec::new();
+        for entry in entries {
+            found.push((*entry, file(secret, entry)?));
+        }
+        let get = |wanted: &str| found.iter().find(|(name, _)| *name == wanted).and_then(|(_, value)| value.clone());
+        let read = Material::from_entries(get)
+            .map_err(|error| format!("the Secret {secret}, mounted at {}: {error}", folder.join(secret).display()))?;
+        // A keytab is taken before a password: it comes last here.
+        all = Material { kerberos: read.kerberos.or(all.kerberos), token: read.token.or(all.token) };
+    }
+    Ok(all)
+}
+
+async fn secret(client: &Client, namespace: &str, name: &str) -> Result<Material, Trouble> {
+    let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    let found = match tokio::time::timeout(API_LIMIT, api.get_opt(name)).await {
+        Ok(Ok(found)) => found,
+        Ok(Err(kube::Error::Api(status))) if matches!(status.code, 401 | 403) => {
+            return Err(Trouble::Gone(format!(
+                "the operator may not read the Secret {namespace}/{name}: an admin of the namespace lets it, with a Role and a RoleBinding for `get` on this Secret, as docs/credentials.md has them"
+            )));
+        }
+        Ok(Err(error)) => {
+            return Err(Trouble::Silent(format!("cannot read the Secret {namespace}/{name}: {error}")));
+        }
+        Err(_) => {
+            let limit = API_LIMIT.as_secs();
+            return Err(Trouble::Silent(format!(
+                "cannot read the Secret {namespace}/{name}: the API server did not answer within {limit} s"
+            )));
+        }
+    };
+    let Some(found) = found else {
+        return Err(Trouble::Gone(format!(
+            "there is no Secret {namespace}/{name}: make it, with the entry `token`, or `user` and `keytab`, or `username` and `password`"
+        )));
+    };
+    let data = found.data.unwrap_or_default();
+    let read = Material::from_entries(|entry| data.get(entry).map(|value| value.0.clone()));
+    let read =
+        read.map_err(|error| Trouble::Gone(format!("the Secret {namespace}/{name} is no credentials: {error}")))?;
+    if read.is_empty() {
+        return Err(Trouble::Gone(format!(
+            "the Secret {namespace}/{name} is no credentials: it has none of the entries `token`, `user` and `keytab`, `username` and `password`"
+        )));
+    }
+    Ok(read)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::credentials::material::Kerberos;
+
+    #[test]
+    fn each_mounted_secret_may_be_missing_and_a_keytab_goes_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let put = |secret: &str, entry: &str, text: &str| {
+            fs::create_dir_all(folder.path().join(secret)).unwrap();
+            fs::write(folder.path().join(secret).join(entry), text).unwrap();
+        };
+        assert!(mounted(folder.path()).unwrap().is_empty());
+        put(PASSWORD_SECRET, "username", "alice");
+        let said = mounted(folder.path()).unwrap_err();
+        assert!(said.contains(PASSWORD_SECRET) && said.contains("no `password`"), "{said}");
+        put(PASSWORD_SECRET, "password", "secret");
+        assert!(matches!(mounted(folder.path()).unwrap().kerberos, Some(Kerberos::Password { .. })));
+        put(KEYTAB_SECRET, "user", "alice");
+        put(KEYTAB_SECRET, "keytab", "k");
+        assert!(matches!(mounted(folder.path()).unwrap().kerberos, Some(Kerberos::Keytab { .. })));
+        put(TOKEN_SECRET, "token", "no token");
+        assert!(mounted(folder.path()).unwrap_err().contains(TOKEN_SECRET));
+    }
+}
