@@ -15,6 +15,8 @@ use crate::machine::{Timestamp, Uid};
 use crate::retry::Pauses;
 use crate::workers::Planner;
 
+/// So long a list of the HTCJobs that exist is good enough.
+const LISTED: Duration = Duration::from_secs(30);
 /// Objects that are looked up at once.
 const BATCH: u32 = 500;
 /// Longest pause between two looks that remove nothing of what they find.
@@ -92,11 +94,12 @@ impl Keeper {
             };
             cleared.looked_at += batch.len();
             after = Some(last.uid.clone());
-            // Listed after the first of them were let go, once for all: what is made later is none of them.
-            let existing = match &mut existing {
-                Some(existing) => existing,
-                none => none.insert(crate::orphans::objects(&self.client, self.namespace.as_deref()).await?),
+            // Not once for all: removing may take long, and objects may come back with a restored etcd.
+            let listed = match existing.take() {
+                Some((at, listed)) if self.clock.now().since(at) < LISTED => (at, listed),
+                _ => (self.clock.now(), crate::orphans::objects(&self.client, self.namespace.as_deref()).await?),
             };
+            let (_, existing) = existing.insert(listed);
             let ours =
                 |released: &Released| self.namespace.as_ref().is_none_or(|only| *only == released.name.namespace);
             let gone = batch.into_iter().filter(|released| ours(released) && !existing.contains(&released.uid));

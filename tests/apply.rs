@@ -402,13 +402,15 @@ fn conditions_are_told_apart_by_their_type() {
 
 #[test]
 fn every_example_applies() {
-    let examples = folder("examples");
-    let applied = server().kubectl_ok(&["apply", "--dry-run=server", "-R", "-f", &examples, "-o", "name"]).unwrap();
-    assert!(applied.lines().count() >= 5, "{applied}");
-    // Credentials come with a Secret and the right to read it.
-    let rbac = ["role.rbac.authorization.k8s.io/", "rolebinding.rbac.authorization.k8s.io/"];
-    let kinds = [&["htcjob.htc.cern.ch/", "secret/"][..], &rbac].concat();
-    assert!(applied.lines().all(|name| kinds.iter().any(|kind| name.starts_with(kind))), "{applied}");
+    // The workflow is Argo's, not this server's: tests/examples/argo.rs has it.
+    for part in ["", "command", "retcode", "argo/rbac.yaml"] {
+        let examples = format!("{}/{part}", folder("examples"));
+        let applied = server().kubectl_ok(&["apply", "--dry-run=server", "-f", &examples, "-o", "name"]).unwrap();
+        let kinds =
+            ["htcjob.htc.cern.ch/", "role.rbac.authorization.k8s.io/", "rolebinding.rbac.authorization.k8s.io/"];
+        let known = |name: &str| kinds.iter().any(|kind| name.starts_with(kind)) || name.starts_with("serviceaccount/");
+        assert!(applied.lines().count() >= 2 && applied.lines().all(known), "{part}: {applied}");
+    }
 }
 
 #[test]

@@ -26,5 +26,6 @@ on_both_versions!(
     secrets::a_lost_ledger_finds_jobs_in_all_names,
     trouble::what_is_wrong_with_a_secret_is_said,
     trouble::a_secret_that_goes_before_its_htcjob,
+    trouble::one_that_cannot_be_read_any_more,
     kerberos::jobs_of_a_kerberos_user,
 );

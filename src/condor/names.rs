@@ -1,6 +1,6 @@
 //! Under which names the schedd knows us, and in whose name the jobs of each object are.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 use crate::api::Identity;
@@ -57,6 +57,17 @@ impl Names {
                 now
             }
         })
+    }
+
+    /// Whose the object's jobs are, if that is known.
+    #[must_use]
+    pub fn assigned(&self, uid: &Uid) -> Option<(Identity, Timestamp)> {
+        self.with(|state| state.objects.get(uid).cloned())
+    }
+
+    /// All objects but these are gone.
+    pub fn keep(&self, uids: &HashSet<Uid>) {
+        self.with(|state| state.objects.retain(|uid, _| uids.contains(uid)));
     }
 
     /// The object is gone: whatever is left of its jobs counts as left.

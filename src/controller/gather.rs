@@ -29,8 +29,17 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
     let namespace = object.namespace().ok_or(ReconcileError::Nameless("namespace"))?;
     let name = ObjectName { namespace, name: object.name_any() };
     let in_flight = context.workers.in_flight(&uid);
-    let identity = object.0.as_ref().map_or(Identity::Operator, |job| Identity::of(&name.namespace, &job.spec));
-    let assigned = context.schedd.names.assign(&uid, &identity, context.clock.now());
+    let now = context.clock.now();
+    let (identity, assigned) = match &object.0 {
+        Ok(job) => {
+            let identity = Identity::of(&name.namespace, &job.spec);
+            let assigned = context.schedd.names.assign(&uid, &identity, now);
+            (identity, assigned)
+        }
+        // Which Secret it names cannot be read. As long as that is not known, jobs in all names are its own: none is
+        // overlooked.
+        Err(_) => context.schedd.names.assigned(&uid).unwrap_or((Identity::Operator, now)),
+    };
     let evidence = context.tracker.evidence(&uid);
     let record = context.ledger.load(&uid).await?;
     let claim = claim(object, context);

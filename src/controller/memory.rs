@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::api::{HTCJobStatus, Phase};
+use crate::api::{ConditionStatus, ConditionType, HTCJobStatus, Phase};
 use crate::machine::{Timestamp, Uid};
 use crate::retry::Pauses;
 
@@ -157,21 +157,44 @@ impl Memory {
     }
 }
 
-/// What people and workflows wait for is said at once: a phase, and how many jobs run, are held and have ended.
+/// What people and workflows wait for is said at once: a phase, the end, and how many jobs run, are held and have ended.
 fn can_wait(status: &HTCJobStatus, last: Option<&HTCJobStatus>) -> bool {
     let Some(last) = last else { return matches!(status.phase, None | Some(Phase::Pending | Phase::Terminating)) };
     let counts = |status: &HTCJobStatus| (status.running, status.held, status.succeeded, status.failed);
-    (status.phase == last.phase || status.phase == Some(Phase::Terminating)) && counts(status) == counts(last)
+    let same = counts(status) == counts(last) && ends(status) == ends(last);
+    (status.phase == last.phase || status.phase == Some(Phase::Terminating)) && same
+}
+
+/// Whether it is said to be complete, and to have failed.
+fn ends(status: &HTCJobStatus) -> [bool; 2] {
+    [ConditionType::Complete, ConditionType::Failed].map(|kind| {
+        let kind = kind.to_string();
+        status.conditions.iter().any(|told| told.type_ == kind && told.status == ConditionStatus::True)
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
     use super::*;
+    use crate::api::Condition;
 
     const UID: &str = "11111111-0000-4000-8000-000000000000";
 
     fn status(phase: Phase, attempt: i64) -> HTCJobStatus {
         HTCJobStatus { phase: Some(phase), attempt: Some(attempt), ..HTCJobStatus::default() }
+    }
+
+    fn complete() -> Condition {
+        Condition {
+            type_: ConditionType::Complete.to_string(),
+            status: ConditionStatus::True,
+            reason: "AllSucceeded".to_owned(),
+            message: String::new(),
+            last_transition_time: Time(jiff::Timestamp::UNIX_EPOCH),
+            observed_generation: None,
+        }
     }
 
     fn at(millis: i64) -> Timestamp {
@@ -201,6 +224,8 @@ mod tests {
         memory.published(&uid, submitted.clone());
         let held = HTCJobStatus { held: 1, ..submitted.clone() };
         assert_eq!(ask(&held, Some(&submitted), true, 1000, 1500), Publish::Now, "and so are counts");
+        let complete = HTCJobStatus { conditions: vec![complete()], ..submitted.clone() };
+        assert_eq!(ask(&complete, Some(&submitted), true, 1000, 1500), Publish::Now, "and so is the end");
         assert_eq!(ask(&submitted, Some(&submitted), true, 0, 2000), Publish::Known);
         assert!(memory.0.lock().unwrap().is_empty(), "nothing is kept of what is at rest");
     }

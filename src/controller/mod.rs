@@ -136,7 +136,7 @@ pub async fn run(
             match event {
                 Ok(event) => {
                     listed.seen(event);
-                    forget_what_is_gone(&remembering.memory, event, &known);
+                    forget_what_is_gone(&remembering, event, &known);
                 }
                 Err(error) => {
                     tracing::warn!(%error, "the watch of HTCJobs broke; it is begun again (is the CRD installed?)");
@@ -170,17 +170,19 @@ pub async fn run(
 }
 
 /// What nobody has told us of, and what went while the watch was broken, too.
-fn forget_what_is_gone(memory: &Memory, event: &watcher::Event<Observed>, known: &reflector::Store<Observed>) {
+fn forget_what_is_gone(context: &Context, event: &watcher::Event<Observed>, known: &reflector::Store<Observed>) {
     let uid = |object: &Observed| object.uid().map(|uid| Uid::from(uid.as_str()));
     match event {
         watcher::Event::Delete(object) => {
             if let Some(uid) = uid(object) {
-                memory.forget(&uid);
+                context.memory.forget(&uid);
+                context.schedd.names.forget(&uid);
             }
         }
         watcher::Event::InitDone => {
             let there: HashSet<Uid> = known.state().iter().filter_map(|object| uid(object)).collect();
-            memory.keep(&there);
+            context.memory.keep(&there);
+            context.schedd.names.keep(&there);
         }
         watcher::Event::Init | watcher::Event::InitApply(_) | watcher::Event::Apply(_) => {}
     }

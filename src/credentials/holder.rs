@@ -188,6 +188,10 @@ impl Holder {
                         tracing::warn!(identity = %self.schedd.identity, "no new ticket: {why}; the old one is used until it ends");
                         Some(ticket)
                     }
+                    None if material.token.is_some() => {
+                        tracing::warn!(identity = %self.schedd.identity, "no Kerberos ticket can be had: {why}; the token is used alone");
+                        None
+                    }
                     None => return Err(format!("no Kerberos ticket can be had: {why}")),
                 },
             },

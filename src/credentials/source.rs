@@ -60,10 +60,14 @@ fn mounted(folder: &Path) -> Result<Material, String> {
     };
     let mut all = Material::default();
     for (secret, entries) in [
-        (PASSWORD_SECRET, &["username", "password"][..]),
-        (KEYTAB_SECRET, &["user", "keytab"]),
+        (KEYTAB_SECRET, &["user", "keytab"][..]),
+        (PASSWORD_SECRET, &["username", "password"]),
         (TOKEN_SECRET, &["token"]),
     ] {
+        // A keytab is taken before a password, which is then not looked at.
+        if secret == PASSWORD_SECRET && all.kerberos.is_some() {
+            continue;
+        }
         let mut found = Vec::new();
         for entry in entries {
             found.push((*entry, file(secret, entry)?));
@@ -71,8 +75,7 @@ fn mounted(folder: &Path) -> Result<Material, String> {
         let get = |wanted: &str| found.iter().find(|(name, _)| *name == wanted).and_then(|(_, value)| value.clone());
         let read = Material::from_entries(get)
             .map_err(|error| format!("the Secret {secret}, mounted at {}: {error}", folder.join(secret).display()))?;
-        // A keytab is taken before a password: it comes last here.
-        all = Material { kerberos: read.kerberos.or(all.kerberos), token: read.token.or(all.token) };
+        all = Material { kerberos: all.kerberos.or(read.kerberos), token: all.token.or(read.token) };
     }
     Ok(all)
 }

@@ -53,7 +53,12 @@ pub(super) async fn serve(shared: Arc<Shared>, mut receiver: mpsc::Receiver<Job>
                 batch.give_up(|_| Some(why.clone().into())).await;
             }
             // They were at hand when these were handed over, and have ended since. Each is woken, and handed over anew.
-            AtHand::NotYet => drop(Batch { schedd, shared: Arc::clone(&shared), jobs }),
+            AtHand::NotYet => {
+                let mut batch = Batch { schedd, shared: Arc::clone(&shared), jobs };
+                for job in std::mem::take(&mut batch.jobs) {
+                    batch.resolve(&job).await;
+                }
+            }
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use testbed::{Account, Assets, Kdc, Version, wait_for};
 
-use crate::bed::{Namespace, PATIENCE, UNTIL_LET_GO, htcjob, is_true};
+use crate::bed::{Namespace, PATIENCE, UNTIL_LET_GO, condition, htcjob, is_true};
 use crate::site::{Site, let_read, put_secret, users, wait_says, with_secret};
 
 /// Life of tickets where their end is waited for.
@@ -130,9 +130,22 @@ fn a_wrong_password() {
     let old = realm.kdc.keytab("robot").unwrap();
     realm.kdc.change_password("robot", "Xy8-newer").unwrap();
     realm.mount("kerberos-keytab-secret", &[("user", b"robot"), ("keytab", &old)]);
+    // Until the operator looks at it, the ticket that it has is good.
+    let mut tried = 0;
+    let message = wait_for("the old keytab to be noticed", PATIENCE, || {
+        tried += 1;
+        let name = format!("tried-{tried}");
+        here.create(&htcjob(&name, UNTIL_LET_GO));
+        let object = here.wait(&name, "submitted or not", |object| {
+            condition(object, "Submitted")
+                .is_some_and(|told| told["reason"] != "Submitting" && told["reason"] != "Asking")
+        });
+        let told = condition(&object, "Submitted").unwrap().clone();
+        if told["reason"] == "CredentialsFailed" { Ok(told["message"].to_string()) } else { Err(told) }
+    });
+    assert!(message.unwrap().contains("Kerberos"));
     here.create(&htcjob("next", UNTIL_LET_GO));
-    let message = wait_says(&here, "next", "Submitted", "CredentialsFailed");
-    assert!(message.contains("Kerberos"), "{message}");
+    wait_says(&here, "next", "Submitted", "CredentialsFailed");
     let new = realm.kdc.keytab("robot").unwrap();
     realm.mount("kerberos-keytab-secret", &[("user", b"robot"), ("keytab", &new)]);
     realm.assert_completes(&here, "next", "robot@test");

@@ -1,8 +1,8 @@
 //! Secrets that are not there, may not be read, have something else in them, or tokens that HTCondor does not take.
 
-use testbed::Version;
+use testbed::{Version, wait_for};
 
-use crate::bed::{Namespace, UNTIL_LET_GO, condition, htcjob, is_true};
+use crate::bed::{Namespace, PATIENCE, UNTIL_LET_GO, condition, htcjob, is_true};
 use crate::site::{Site, let_read, put_secret, users, wait_says, with_secret};
 
 fn assert_waits(here: &Namespace<'_>, name: &str) {
@@ -102,4 +102,39 @@ pub fn a_secret_that_goes_before_its_htcjob(version: Version) {
     put_secret(&here, "mine", &[("token", token.as_bytes())]);
     here.wait_gone("put-back");
     here.wait_nothing_left(&uids[0]);
+}
+
+/// An HTCJob that was stored under other rules no longer says which Secret is its own: its jobs are not overlooked for that.
+pub fn one_that_cannot_be_read_any_more(version: Version) {
+    let site = Site::start(version);
+    let kube = &site.bed.kube;
+    let here = site.bed.namespace();
+    let token = site.token("alice@test", &[]);
+    put_secret(&here, "mine", &[("token", token.as_bytes())]);
+    let_read(&here, "mine");
+    let uids = ["known", "unknown"].map(|name| here.create(&with_secret(name, "mine", UNTIL_LET_GO)));
+    for name in ["known", "unknown"] {
+        here.wait_phase(name, "Running");
+    }
+    let loose = r#"[{"op": "replace", "path": "/spec/versions/0/schema/openAPIV3Schema",
+        "value": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}]"#;
+    kube.kubectl_ok(&["patch", "crd", "htcjobs.htc.cern.ch", "--type=json", "-p", loose]).unwrap();
+    for name in ["known", "unknown"] {
+        let no_source = r#"{"spec": {"script": {"source": null}}}"#;
+        let patched = || here.try_kubectl(&["patch", "htcjob", name, "--type=merge", "-p", no_source]);
+        wait_for("an HTCJob without a source", PATIENCE, patched).unwrap();
+    }
+    // Whoever has seen it before remembers.
+    here.kubectl(&["delete", "htcjob", "known", "--wait=false"]);
+    here.wait_gone("known");
+    here.wait_nothing_left(&uids[0]);
+
+    site.bed.stop_operator();
+    site.bed.start_operator();
+    here.kubectl(&["delete", "htcjob", "unknown", "--wait=false"]);
+    wait_says(&here, "unknown", "JobsRemoved", "NotRemovedYet");
+    assert_eq!(users(&site.bed, &uids[1]), ["alice@test"]);
+    assert_eq!(here.get("unknown")["status"]["running"], 1);
+    here.kubectl(&["annotate", "htcjob", "unknown", "htc.cern.ch/abandon=true"]);
+    here.wait_gone("unknown");
 }

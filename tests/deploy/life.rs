@@ -75,10 +75,10 @@ fn story(ns: &Namespace<'_>) {
     ns.wait_gone("short");
     // One that is submitted with a Secret of its namespace, which lets the operator read that one.
     let token_of_alice = format!("--from-file=token={}", bed.pool.client("alice").unwrap().token().display());
-    ns.kubectl(&["create", "secret", "generic", "htcondor-credentials", &token_of_alice]);
+    ns.kubectl(&["create", "secret", "generic", "my-condor", &token_of_alice]);
     ns.kubectl(&["apply", "-k", path("deploy/namespace-credentials").to_str().unwrap()]);
     let mut theirs = htcjob("theirs", "true");
-    theirs["spec"]["credentialsSecretName"] = "htcondor-credentials".into();
+    theirs["spec"]["credentialsSecretName"] = "my-condor".into();
     let uid = ns.create(&theirs);
     ns.wait_ended("theirs");
     ns.delete("theirs");
