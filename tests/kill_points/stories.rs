@@ -3,11 +3,14 @@
 use std::cell::RefCell;
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::PathBuf;
 
 use htc_operator::failpoint::Point;
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
 use strum::IntoStaticStr;
-use testbed::{Port, Version, wait_for};
+use testbed::{Account, Port, Version, wait_for};
 
 use crate::bed::{Namespace, PATIENCE};
 use crate::site::Site;
@@ -173,13 +176,36 @@ impl Stage {
         self.site.gates.shut("condor_history");
         let uid = here.create(&self.site.noted(name, 1, ""));
         self.site.gates.wait_at("condor_history");
+        let pipe = self.pipe_in_sandbox(&uid);
+        self.site.gates.open("condor_history");
+        // The submission has begun, and looks at what is in its way.
+        let writer = wait_for("a reader", PATIENCE, || {
+            fs::OpenOptions::new().write(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(&pipe)
+        })
+        .unwrap();
         let operator = Pid::from_raw(i32::try_from(self.site.bed.operator_pid()).unwrap()).unwrap();
         kill_process(operator, Signal::TERM).unwrap();
         wait_for("the operator to hear it", PATIENCE, || self.site.bed.log().contains("told to stop")).unwrap();
-        self.site.gates.open("condor_history");
+        drop(writer);
         self.site.assert_complete_once(here, name, 1);
         here.kubectl(&["delete", "htcjob", name, "--wait=false"]);
         self.gone(here, name, &uid, vec![1]);
+    }
+
+    /// A named pipe where a file of the jobs will be written: it holds up a submission between its begin and its intents.
+    fn pipe_in_sandbox(&self, uid: &str) -> PathBuf {
+        let account = Account::unprivileged();
+        let sandboxes = self.site.bed.data.join("sandbox");
+        let sandbox = sandboxes.join(uid);
+        for folder in [&sandboxes, &sandbox] {
+            if !folder.exists() {
+                account.make_dir(folder, 0o755).unwrap();
+            }
+        }
+        let pipe = sandbox.join("job.sh");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        account.own(&pipe).unwrap();
+        pipe
     }
 
     /// Waits until an object is gone; HTCondor has nothing of it then. What was seen of it is looked at once more at the end.
