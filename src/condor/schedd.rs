@@ -127,8 +127,7 @@ impl Schedd {
     }
 
     fn in_the_names(&self, names: impl IntoIterator<Item = String>) -> String {
-        let names: Vec<String> = names.into_iter().map(|name| quoted(&name)).collect();
-        format!("HTCOperator =?= {} && member(User, {{{}}})", quoted(&self.operator), names.join(","))
+        format!("HTCOperator =?= {} && {}", quoted(&self.operator), of_users(names))
     }
 
     /// Who this identity is, or has been, to the schedd.
@@ -151,8 +150,7 @@ impl Schedd {
 
     /// ClassAd expression for jobs that are ours by their user alone: those of the Go operator are among them.
     pub(super) async fn not_adopted(&self) -> Result<String, Unknown> {
-        let names: Vec<String> = self.own_names().await?.iter().map(|name| quoted(name)).collect();
-        Ok(format!("{NOT_ADOPTED} && member(User, {{{}}})", names.join(",")))
+        Ok(format!("{NOT_ADOPTED} && {}", of_users(self.own_names().await?)))
     }
 
     /// What a tool said, unless it failed.
@@ -209,6 +207,11 @@ impl Schedd {
 
 pub(super) fn unknown(why: Why, message: String) -> Unknown {
     Unknown { why, message }
+}
+
+fn of_users(names: impl IntoIterator<Item = String>) -> String {
+    let list: Vec<String> = names.into_iter().map(|name| quoted(&name)).collect();
+    format!("member(User, {{{}}})", list.join(","))
 }
 
 /// `member` instead of `||`: 25.14 matches nothing, and says nothing, from 400 alternatives on.

@@ -55,9 +55,7 @@ pub(super) async fn serve(shared: Arc<Shared>, mut receiver: mpsc::Receiver<Job>
             // They were at hand when these were handed over, and have ended since. Each is woken, and handed over anew.
             AtHand::NotYet => {
                 let mut batch = Batch { schedd, shared: Arc::clone(&shared), jobs };
-                for job in std::mem::take(&mut batch.jobs) {
-                    batch.resolve(&job).await;
-                }
+                batch.resolve_all().await;
             }
         }
     }
@@ -142,6 +140,12 @@ impl Batch {
         !self.jobs.is_empty()
     }
 
+    async fn resolve_all(&mut self) {
+        for job in std::mem::take(&mut self.jobs) {
+            self.resolve(&job).await;
+        }
+    }
+
     async fn resolve(&self, job: &Job) {
         self.shared.registry.resolve(&job.request.key.uid);
         // The receiver goes only when the operator ends.
@@ -186,9 +190,7 @@ async fn carry_out(mut batch: Batch, mut effect: Effect) {
             Step::CommitResults => effect.commit(&batch).await,
             Step::CommitNotRun => around(Point::BeforeNotRun, effect.not_run(&batch), Point::AfterNotRun).await,
             Step::Wake => {
-                for job in std::mem::take(&mut batch.jobs) {
-                    batch.resolve(&job).await;
-                }
+                batch.resolve_all().await;
                 true
             }
         };
