@@ -100,3 +100,16 @@ pub fn get(address: SocketAddr, path: &str) -> std::io::Result<Answer> {
 pub fn headers(all: &[(&str, &str)]) -> Vec<(String, String)> {
     all.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
+
+/// Those of a report that a job of this HTCJob has started.
+pub fn headers_of_start(token: &str, uid: &str, id: &str) -> Vec<(String, String)> {
+    headers(&[
+        ("Authorization", &format!("Bearer {token}")),
+        ("Content-Type", "application/json"),
+        ("ce-specversion", "1.0"),
+        ("ce-type", "htcjob.cloudevent.started"),
+        ("ce-source", "cern.ch"),
+        ("ce-subject", uid),
+        ("ce-id", id),
+    ])
+}

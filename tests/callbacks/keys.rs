@@ -33,15 +33,7 @@ fn another_key_in_the_secret_needs_no_restart() {
     let signed = |key: &str| {
         number.set(number.get() + 1);
         let token = Keys::parse(key).unwrap().token(&uid.as_str().into());
-        let headers = http::headers(&[
-            ("Authorization", &format!("Bearer {token}")),
-            ("Content-Type", "application/json"),
-            ("ce-specversion", "1.0"),
-            ("ce-type", "htcjob.cloudevent.started"),
-            ("ce-source", "cern.ch"),
-            ("ce-subject", &uid),
-            ("ce-id", &number.get().to_string()),
-        ]);
+        let headers = http::headers_of_start(&token, &uid, &number.get().to_string());
         let data = json!({ "name": "old", "jobid": id }).to_string();
         http::post(([127, 0, 0, 1], port.number).into(), &headers, data.as_bytes()).unwrap().status
     };

@@ -43,15 +43,7 @@ fn storm(
                         return;
                     }
                     let event = format!("{prefix}-{number}");
-                    let headers = http::headers(&[
-                        ("Authorization", &format!("Bearer {token}")),
-                        ("Content-Type", "application/json"),
-                        ("ce-specversion", "1.0"),
-                        ("ce-type", "htcjob.cloudevent.started"),
-                        ("ce-source", "cern.ch"),
-                        ("ce-subject", uid),
-                        ("ce-id", &event),
-                    ]);
+                    let headers = http::headers_of_start(&token, uid, &event);
                     let body = json!({ "name": NAME, "jobid": ids[number % ids.len()] }).to_string();
                     let answer = (|| {
                         let connection = match &mut connection {
