@@ -185,7 +185,7 @@ pub struct Config {
     pub batch_objects: usize,
 
     /// Most jobs in one submission.
-    #[arg(long, env = "HTC_BATCH_JOBS", default_value_t = 2000)]
+    #[arg(long, env = "HTC_BATCH_JOBS", default_value_t = 500)]
     pub batch_jobs: usize,
 
     /// Where jobs report to when they begin and end: the URL of this operator's receiver as worker nodes reach it. Without it

@@ -46,6 +46,7 @@ on_both_versions!(
     queue::history_too_short,
     history::hanging,
     limits::too_many_at_once,
+    limits::too_many_for_the_site,
     limits::the_queue_is_full,
     limits::one_bad_spoils_nobody,
     queue::seen_by_somebody_else,

@@ -48,7 +48,7 @@ impl Default for Settings {
             fetch_every: Duration::from_secs(60),
             eager: Duration::from_secs(15),
             soon: Duration::from_secs(1),
-            jobs_per_attempt: 2000,
+            jobs_per_attempt: 500,
             refused_more: None,
         }
     }

@@ -15,6 +15,10 @@ use crate::retry::Pauses;
 /// condor_q shows this many jobs in less than half a second.
 const LARGE: usize = 2000;
 
+/// Looks without news after which it is no longer asked briskly. The schedd has a job's files a second after
+/// `condor_submit` has returned, whatever their size.
+const BRISK_LOOKS: u8 = 8;
+
 /// How soon HTCondor should be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Urgency {
@@ -24,6 +28,8 @@ pub(super) enum Urgency {
     Interval,
     /// A little later.
     Soon,
+    /// Several times in that while: something is about to happen, and mostly does within a second.
+    Briskly,
     /// At once: something is watched of which nothing is known yet.
     Now,
 }
@@ -48,6 +54,8 @@ pub(super) struct Entry {
     asked: Option<Asked>,
     /// The last pair did not fit.
     spoiled: bool,
+    /// Answers since there was news.
+    stale: u8,
 }
 
 /// A question to history that is under way.
@@ -93,6 +101,7 @@ impl Entry {
             asking: None,
             asked: None,
             spoiled: false,
+            stale: 0,
         }
     }
 
@@ -110,6 +119,9 @@ impl Entry {
             (self.kept_back, self.spoiled) = (None, false);
         }
         let news = look != self.look;
+        if news {
+            self.stale = 0;
+        }
         self.look = look;
         news
     }
@@ -120,6 +132,7 @@ impl Entry {
             Look::Nothing => Urgency::Nothing,
             _ if unknown => Urgency::Now,
             Look::Changes | Look::Every { soon: false, .. } => Urgency::Interval,
+            Look::Every { soon: true, .. } if self.stale < BRISK_LOOKS => Urgency::Briskly,
             Look::Every { soon: true, .. } => Urgency::Soon,
         }
     }
@@ -144,6 +157,7 @@ impl Entry {
                 queue.ads = Arc::clone(&shown.ads);
                 news = queue.birthdate != shown.birthdate;
             }
+            self.stale = if news { 0 } else { self.stale.saturating_add(1) };
             if !self.may_be_shown(news) {
                 self.kept_back = Some(queue);
                 return false;

@@ -162,6 +162,7 @@ impl Tracker {
                 (Some(pause), _) => Some(pause),
                 (None, Urgency::Interval) => Some(self.interval),
                 (None, Urgency::Soon) => Some(self.soon.max(took)),
+                (None, Urgency::Briskly) => Some((self.soon / 5).max(took)),
                 (None, Urgency::Now) => Some((self.soon / 10).max(took)),
             };
             match pause {

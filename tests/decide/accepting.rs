@@ -238,13 +238,13 @@ fn a_submission_that_never_came_to_an_intent_is_tried_again_with_growing_pauses(
 
 #[test]
 fn all_parts_of_a_large_object_are_submitted_again() {
-    let mut facts = submitted(3000);
+    let mut facts = submitted(750);
     facts.record.attempts.clear();
-    add_attempt(&mut facts, attempt(1, "0-1999"));
-    add_attempt(&mut facts, attempt(2, "2000-2999"));
+    add_attempt(&mut facts, attempt(1, "0-499"));
+    add_attempt(&mut facts, attempt(2, "500-749"));
     facts.evidence = Evidence { queue: queue(-1, &[]), history: history(0, &[]) };
     let decision = decide(&facts);
     let Some(Work::Submit(first, SubmitPermit::Again(proof))) = work(&decision) else { panic!("{decision:?}") };
-    assert_eq!((first, proof.indices()), (&indices("0-1999"), &indices("0-1999")));
+    assert_eq!((first, proof.indices()), (&indices("0-499"), &indices("0-499")));
     assert_eq!(proof.attempt(), Attempt(1), "attempt 2 is judged when its jobs are submitted again");
 }

@@ -5,7 +5,7 @@ use htc_operator::machine::decide::Action;
 use htc_operator::machine::facts::{Ad, Claim, Evidence, Facts, Failure, LastRequest, Past, Spec};
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::transitions::Trigger;
-use htc_operator::machine::{Attempt, Kind, Rules, Settings, Work};
+use htc_operator::machine::{Attempt, Kind, Rules, Settings, Timestamp, Work};
 use rstest::rstest;
 
 use crate::decision::{condition, decide, message, phase, submits, triggers, watched, work};
@@ -66,9 +66,29 @@ fn an_object_that_is_not_new_is_entered_as_such_and_not_submitted(#[case] change
 #[test]
 fn a_large_object_is_submitted_in_parts() {
     let mut facts = pending(5000);
-    assert_eq!(submits(&decide(&facts)), Some((&indices("0-1999"), false, Attempt(1))));
-    add_attempt(&mut facts, attempt(1, "0-1999"));
-    assert_eq!(submits(&decide(&facts)), Some((&indices("2000-3999"), false, Attempt(2))));
+    assert_eq!(submits(&decide(&facts)), Some((&indices("0-499"), false, Attempt(1))));
+    add_attempt(&mut facts, attempt(1, "0-499"));
+    // Nothing of it is accepted yet: no refusal, and nothing to wait for.
+    facts.record.refused = 1;
+    assert_eq!(submits(&decide(&facts)), Some((&indices("500-999"), false, Attempt(2))));
+}
+
+#[test]
+fn what_is_refused_goes_in_smaller_parts_after_a_pause() {
+    let mut facts = pending(5000);
+    let mut refused = attempt(1, "0-499");
+    refused.refusal = Some("at most 100 here".to_owned());
+    let pause = settings().pause_first;
+    refused.intent_at = Timestamp(at(0).0 - i64::try_from(pause.as_millis()).unwrap() + 1);
+    add_attempt(&mut facts, refused);
+    facts.record.refused = 1;
+    let decision = decide(&facts);
+    assert_eq!(
+        (submits(&decision), condition(&decision, ConditionType::Submitted).as_str()),
+        (None, "False SubmitRefused")
+    );
+    facts.record.attempts[0].intent_at.0 -= 1;
+    assert_eq!(submits(&decide(&facts)), Some((&indices("500-624"), false, Attempt(2))));
 }
 
 #[test]
@@ -174,10 +194,10 @@ fn failures_have_words() {
 #[test]
 fn the_steps_before_are_watched_while_the_next_one_is_under_way() {
     let mut facts = pending(5000);
-    add_attempt(&mut facts, attempt(1, "0-1999"));
+    add_attempt(&mut facts, attempt(1, "0-499"));
     facts.in_flight = Some(in_flight(&facts, Kind::Submit, true));
     assert!(!watched(&decide(&facts)), "of the first there is nothing to be seen yet");
-    add_attempt(&mut facts, attempt(2, "2000-3999"));
+    add_attempt(&mut facts, attempt(2, "500-999"));
     facts.in_flight = Some(in_flight(&facts, Kind::Submit, true));
     assert!(watched(&decide(&facts)));
 }

@@ -64,14 +64,14 @@ fn what_another_ledger_has_claimed_is_never_submitted() {
 #[test]
 fn jobs_that_no_intent_is_known_of_are_looked_for_as_far_back_as_the_object() {
     // Two parts; only the first is in this ledger, and the object is not new to it.
-    let mut facts = pending(3000);
+    let mut facts = pending(750);
     facts.record.known.as_mut().unwrap().new = false;
-    add_attempt(&mut facts, attempt(1, "0-1999"));
+    add_attempt(&mut facts, attempt(1, "0-499"));
     facts.evidence.queue = queue(-1, &[]);
     let Look::Every { history: Some(reach), .. } = decide(&facts).look else { panic!("history is not asked") };
     assert_eq!(reach.date, Some(facts.object.created));
     facts.record.known.as_mut().unwrap().new = true;
-    add_attempt(&mut facts, attempt(2, "2000-2999"));
+    add_attempt(&mut facts, attempt(2, "500-749"));
     let Look::Every { history: Some(reach), .. } = decide(&facts).look else { panic!("history is not asked") };
     assert_eq!(reach.date, None, "every intent has its witness");
 }

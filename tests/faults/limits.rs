@@ -40,6 +40,23 @@ pub fn too_many_at_once(version: Version) {
     here.delete("next");
 }
 
+/// A rule of the site's own against many at once, whose words nobody can know: what is refused goes in parts.
+pub fn too_many_for_the_site(version: Version) {
+    let config = "SUBMIT_REQUIREMENT_NAMES = Few\nSUBMIT_REQUIREMENT_Few = ProcId < 20\n\
+        SUBMIT_REQUIREMENT_Few_REASON = \"this site takes twenty at once\"\n";
+    let site = Site::with(version, config, &[]);
+    site.bed.start_operator();
+    let here = site.bed.namespace();
+    let mut many = site.noted("many", 60, "");
+    many["spec"]["htcopts"] = "requirements = false".into();
+    let uid = here.create(&many);
+    let message = here.wait_says("many", "Submitted", "False", "SubmitRefused");
+    assert!(message.contains("this site takes twenty at once"), "{message}");
+    here.wait("many", "all are accepted", |object| object["status"]["idle"] == 60);
+    assert_eq!(site.bed.jobs_of(&uid).len(), 60);
+    here.delete("many");
+}
+
 /// MAX_JOBS_PER_OWNER: who has no room says so, waits, and goes on when jobs leave.
 pub fn the_queue_is_full(version: Version) {
     let site = Site::with(version, "MAX_JOBS_PER_OWNER = 6\n", &[]);

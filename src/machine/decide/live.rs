@@ -16,6 +16,9 @@ use crate::machine::status::{Counts, ending, held_by_others, jobs, wrote_last};
 
 use ConditionStatus::{False, True};
 
+/// A submission that is refused goes again in so many.
+const PARTS: usize = 4;
+
 impl Run<'_> {
     pub(super) fn live(&mut self, sightings: &Sightings<'_>) {
         if !self.facts.object.finalizer && self.rules.finalizer_first {
@@ -222,7 +225,7 @@ impl Run<'_> {
             .map(SubmitPermit::Again)
         };
         let candidates = if fresh.is_empty() { missing } else { &fresh };
-        let indices = candidates.take(self.settings.jobs_per_attempt);
+        let indices = candidates.take(self.most_at_once());
         let permit = if fresh.is_empty() {
             again(&indices)
         } else {
@@ -245,8 +248,9 @@ impl Run<'_> {
     }
 
     fn submit_after_pause(&mut self, indices: Indices, missing: &Indices, permit: SubmitPermit) {
-        let after_refusal =
-            self.record.attempts.last().map(|last| last.intent_at.plus(self.settings.pause(self.record.refused)));
+        // What was never tried goes at once behind what is being accepted.
+        let failures = if matches!(permit, SubmitPermit::First(_)) { self.refused() } else { self.record.refused };
+        let after_refusal = self.record.attempts.last().map(|last| last.intent_at.plus(self.settings.pause(failures)));
         let last = self.record.requests.get(&Kind::Submit);
         let after_failure = last.map(|last| last.latest().plus(self.settings.pause(last.failures)));
         let wait =
@@ -267,6 +271,19 @@ impl Run<'_> {
         } else {
             self.look_again(wait);
         }
+    }
+
+    /// Attempts in a row that the schedd has refused.
+    fn refused(&self) -> u32 {
+        let last = self.record.attempts.last();
+        if last.is_some_and(|last| last.refusal.is_some()) { self.record.refused } else { 0 }
+    }
+
+    /// What the schedd refuses it may take in parts, whatever it says.
+    fn most_at_once(&self) -> usize {
+        let refused = self.record.attempts.last().filter(|last| last.refusal.is_some());
+        let part = refused.map_or(usize::MAX, |last| (last.indices.len() / PARTS).max(1));
+        part.min(self.settings.jobs_per_attempt)
     }
 
     fn say_submitting(&mut self, missing: &Indices) {

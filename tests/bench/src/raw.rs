@@ -16,6 +16,7 @@ use crate::tools::Mould;
 
 /// Seconds that one tool may take.
 const LIMIT: &str = "1800";
+const PATIENCE: Duration = Duration::from_mins(5);
 
 /// Somebody who uses HTCondor's tools.
 pub(crate) struct Raw {
@@ -31,6 +32,8 @@ pub(crate) struct Raw {
 #[derive(Clone, Debug)]
 pub(crate) struct Submitted {
     pub(crate) took: Duration,
+    /// Until the schedd had all files: only from then on a job is there whatever happens.
+    pub(crate) staged: Duration,
     /// Seconds after the begin, in order.
     pub(crate) ends: Vec<f64>,
 }
@@ -89,7 +92,28 @@ impl Raw {
         if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
             return Err(error);
         }
-        Ok(Submitted { took, ends: ends.into_inner().unwrap_or_else(PoisonError::into_inner) })
+        let ends = ends.into_inner().unwrap_or_else(PoisonError::into_inner);
+        self.wait_staged()?;
+        Ok(Submitted { took, staged: began.elapsed(), ends })
+    }
+
+    fn wait_staged(&self) -> Result<()> {
+        let coming = format!("User == \"{}\" && StageInFinish =?= undefined", self.client.identity());
+        self.wait_none(&coming, "the files of all jobs to be in HTCondor", Instant::now())
+    }
+
+    /// Waits until no job fulfils this constraint.
+    fn wait_none(&self, constraint: &str, what: &str, began: Instant) -> Result<()> {
+        let mut left = String::from("?");
+        while began.elapsed() < PATIENCE {
+            left = self.run("condor_q", &["-constraint", constraint, "-af", "ClusterId"], "")?;
+            if left.trim().is_empty() {
+                return Ok(());
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        let seen = format!("{} jobs", left.lines().count());
+        Err(Error::Waited { what: what.to_owned(), limit: PATIENCE, seen })
     }
 
     /// Removes all jobs by one condor_rm, and waits until the queue has none; how long that took.
@@ -98,16 +122,8 @@ impl Raw {
         let user = self.client.identity().to_owned();
         let all = format!("User == \"{user}\"");
         self.run("condor_rm", &["-constraint", &all], "")?;
-        let mut left = String::from("?");
-        while began.elapsed() < Duration::from_mins(5) {
-            left = self.run("condor_q", &["-constraint", &all, "-af", "ClusterId"], "")?;
-            if left.trim().is_empty() {
-                return Ok(began.elapsed());
-            }
-            thread::sleep(Duration::from_millis(50));
-        }
-        let seen = format!("{} jobs", left.lines().count());
-        Err(Error::Waited { what: "jobs to leave the queue".to_owned(), limit: Duration::from_mins(5), seen })
+        self.wait_none(&all, "jobs to leave the queue", began)?;
+        Ok(began.elapsed())
     }
 
     /// Runs a tool as the operator does: below `timeout`, without looking at it again and again.

@@ -61,7 +61,7 @@ fn create(
     }
     let (one, four) = by_hand(raw, wanted)?;
     let (one_took, four_took) = (one.took.as_secs_f64(), four.took.as_secs_f64());
-    let ratio = four_took / took;
+    let (ratio, staged_ratio) = (four_took / took, four.staged.as_secs_f64() / took);
     let ours = course(&bed.cluster.seen.tally(namespace), began, |point| point.1);
     let hand = |submitted: &Submitted| submitted.ends.iter().copied().zip((1..).map(real)).collect();
     report.charts.push((
@@ -88,13 +88,14 @@ fn create(
             calls.all()
         ),
         raw: format!(
-            "condor_submit four at once {} ({:.0}/s), one at a time {} ({:.0}/s)",
+            "condor_submit four at once {} ({:.0}/s), until HTCondor has the files {}; one at a time {} ({:.0}/s)",
             seconds(four_took),
             rate(count, four_took),
+            seconds(four.staged.as_secs_f64()),
             seconds(one_took),
             rate(count, one_took)
         ),
-        ratio: format!("{ratio:.1} × four at once"),
+        ratio: format!("{ratio:.1} × four at once, {staged_ratio:.1} × until HTCondor has the files"),
         aim: "at least 3 × four at once, at least 100/s".to_owned(),
         reached: Some(ratio >= 3.0 && rate(count, took) >= 100.0),
         numbers: [
@@ -103,7 +104,9 @@ fn create(
             ("idsSeconds", took),
             ("oneAtATimeSeconds", one_took),
             ("fourAtOnceSeconds", four_took),
+            ("stagedSeconds", four.staged.as_secs_f64()),
             ("ratio", ratio),
+            ("stagedRatio", staged_ratio),
             ("condorSubmit", real(calls.of("condor_submit"))),
             ("tools", real(calls.all())),
         ]

@@ -17,7 +17,7 @@ const EVERY: Duration = Duration::from_secs(3);
 /// Largest status.
 const STATUS: usize = 64 * 1024;
 /// Jobs of one submission by hand, and of one of the operator's.
-const STEP: u32 = 2000;
+const STEP: u32 = 500;
 
 pub(crate) fn measure(bed: &mut Bed, raw: &Raw, options: &Options, report: &mut Report) -> Result<()> {
     bed.pool.set_start(false)?;

@@ -29,7 +29,7 @@ pub(crate) fn measure(bed: &mut Bed, raw: &Raw, options: &Options, report: &mut 
     say(&format!("row 2: one HTCJob with queue {queue}"));
     let alone = alone(bed)?;
     let descriptions = raw.prepare(2, queue)?;
-    let before = raw.submit(&descriptions[..1], 1)?.took.as_secs_f64();
+    let before = raw.submit(&descriptions[..1], 1)?;
     raw.remove_all()?;
 
     let (namespace, small) = (bed.namespace()?, bed.namespace()?);
@@ -49,10 +49,11 @@ pub(crate) fn measure(bed: &mut Bed, raw: &Raw, options: &Options, report: &mut 
         seconds(alone),
         calls.words()
     ));
-    let after = raw.submit(&descriptions[1..], 1)?.took.as_secs_f64();
+    let after = raw.submit(&descriptions[1..], 1)?;
     raw.remove_all()?;
-    let by_hand = f64::midpoint(before, after);
-    let ratio = took / by_hand;
+    let by_hand = f64::midpoint(before.took.as_secs_f64(), after.took.as_secs_f64());
+    let staged = f64::midpoint(before.staged.as_secs_f64(), after.staged.as_secs_f64());
+    let (ratio, staged_ratio) = (took / by_hand, took / staged);
     let blocked = (waits.longest - alone).max(0.0);
     report.charts.push((
         "queue.svg",
@@ -76,16 +77,27 @@ pub(crate) fn measure(bed: &mut Bed, raw: &Raw, options: &Options, report: &mut 
             seconds(waits.longest),
             seconds(alone)
         ),
-        raw: format!("one condor_submit {} and {}", seconds(before), seconds(after)),
-        ratio: format!("{ratio:.2} × the time; others {} longer", seconds(blocked)),
+        raw: format!(
+            "one condor_submit {} and {}, until HTCondor has the files {} and {}",
+            seconds(before.took.as_secs_f64()),
+            seconds(after.took.as_secs_f64()),
+            seconds(before.staged.as_secs_f64()),
+            seconds(after.staged.as_secs_f64())
+        ),
+        ratio: format!(
+            "{ratio:.2} × the time, {staged_ratio:.2} × until HTCondor has the files; others {} longer",
+            seconds(blocked)
+        ),
         aim: "at most 1.3 × the time; others not blocked over 1 s".to_owned(),
         reached: Some(ratio <= 1.3 && blocked <= 1.0),
         numbers: [
             ("queue", f64::from(queue)),
             ("idsSeconds", took),
-            ("condorSubmitBeforeSeconds", before),
-            ("condorSubmitAfterSeconds", after),
+            ("condorSubmitBeforeSeconds", before.took.as_secs_f64()),
+            ("condorSubmitAfterSeconds", after.took.as_secs_f64()),
+            ("stagedSeconds", staged),
             ("ratio", ratio),
+            ("stagedRatio", staged_ratio),
             ("othersSlowestSeconds", waits.longest),
             ("othersAloneSeconds", alone),
         ]
