@@ -19,6 +19,8 @@ mod bounds;
 mod changes;
 #[path = "model/condor.rs"]
 mod condor;
+#[path = "model/inherited.rs"]
+mod inherited;
 #[path = "model/ledger.rs"]
 mod ledger;
 #[path = "model/operator.rs"]

@@ -37,14 +37,14 @@ fn output(here: &Namespace<'_>, name: &str, file: &str) -> String {
 fn resources_and_requirements(#[values(Trixie, Sid)] version: Version) {
     let bed = Bed::shared(version);
     let here = bed.namespace();
-    let resources = json!({ "cpus": "500m", "memory": "64.5Mi", "disk": "10M", "gpus": 0 });
+    let resources = json!({ "cpus": "1500m", "memory": "64.5Mi", "disk": "10M", "gpus": 0 });
     let fields = json!({ "resources": resources, "requirements": "TARGET.Memory > 1 && TARGET.OpSys == \"LINUX\"" });
     let uid = here.create(&with("fits", "true", &fields));
     let ended = here.wait_ended("fits");
     assert!(is_true(&ended, "Complete"), "{ended:#}");
     here.wait_nothing_left(&uid);
     let asked = ["RequestCpus", "RequestMemory", "RequestDisk", "RequestGPUs", "JobStatus"];
-    assert_eq!(bed.history(&of(&uid), &asked), [["1", "65", "9766", "0", "4"]]);
+    assert_eq!(bed.history(&of(&uid), &asked), [["2", "65", "9766", "0", "4"]]);
 
     // No machine will do: it stays idle, and goes when it is deleted.
     let never = here.create(&with("never", "true", &json!({ "requirements": "TARGET.Memory < 0" })));
@@ -52,6 +52,18 @@ fn resources_and_requirements(#[values(Trixie, Sid)] version: Version) {
     let long = bed.condor.ok("condor_q", &["-long", &ids(&here.get("never"))[0]]).unwrap();
     assert!(!never.is_empty() && long.contains("TARGET.Memory < 0"), "{long}");
     here.delete("never");
+}
+
+#[rstest]
+fn further_submit_commands_reach_the_job(#[values(Trixie, Sid)] version: Version) {
+    let bed = Bed::shared(version);
+    let here = bed.namespace();
+    let options = "request_cpus = 3\n# one more than two\npriority = -7\n+JobFlavour = \"espresso\"\n";
+    let uid = here.create(&with("options", "true", &json!({ "htcopts": options })));
+    let ended = here.wait_ended("options");
+    assert!(is_true(&ended, "Complete"), "{ended:#}");
+    here.wait_nothing_left(&uid);
+    assert_eq!(bed.history(&of(&uid), &["RequestCpus", "JobPrio", "JobFlavour"]), [["3", "-7", "espresso"]]);
 }
 
 #[rstest]

@@ -165,15 +165,17 @@ fn a_removal_that_fails_is_told_and_tried_again_with_growing_pauses() {
 }
 
 #[test]
-fn queued_work_is_cancelled_by_deletion_but_for_the_removal() {
+fn queued_work_is_cancelled_by_deletion_but_for_the_removal_and_what_that_needs() {
     for kind in [Kind::Hold, Kind::Release, Kind::Fetch, Kind::Tidy, Kind::Submit] {
         let mut facts = deleting(accepted(Phase::Running, &[(running_job("5.0"), running(ad(0, "5.0")))]));
         facts.in_flight = Some(in_flight(&facts, kind, false));
         assert!(matches!(decide(&facts).action, Action::Cancel(key) if key.kind == kind), "{kind}");
     }
     let mut facts = removing(&[running(ad(0, "5.0"))]);
-    facts.in_flight = Some(in_flight(&facts, Kind::Remove, false));
-    assert_eq!(decide(&facts).action, Action::Nothing);
+    for kind in [Kind::Adopt, Kind::Remove] {
+        facts.in_flight = Some(in_flight(&facts, kind, false));
+        assert_eq!(decide(&facts).action, Action::Nothing, "{kind}");
+    }
 }
 
 #[test]

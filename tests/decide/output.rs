@@ -88,6 +88,20 @@ fn the_end_does_not_wait_for_output_for_ever() {
 }
 
 #[test]
+fn it_does_not_delete_itself_while_its_output_cannot_be_fetched() {
+    let mut facts = completed();
+    facts.object.spec.as_mut().unwrap().ttl = Some(Duration::ZERO);
+    facts.record.requests.insert(Kind::Fetch, failed(-1, 3));
+    let decision = decide(&facts);
+    assert_eq!(condition(&decision, ConditionType::Complete), "True AllSucceeded");
+    assert_eq!(work(&decision), None);
+    change_job(&mut facts, |job| (job.fetched, job.gone) = (true, true));
+    facts.record.requests.insert(Kind::Fetch, done(-1));
+    facts.evidence.queue = queue(0, &[]);
+    assert_eq!(work(&decide(&facts)), Some(&Work::DeleteObject));
+}
+
+#[test]
 fn output_that_left_with_its_job_is_lost() {
     let mut facts = completed();
     facts.evidence.queue = queue(-1, &[]);

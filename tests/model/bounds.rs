@@ -58,6 +58,17 @@ pub enum Trouble {
     DyingNode,
 }
 
+/// What the Go operator has left of each object: it had submitted all its jobs at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum GoOperator {
+    /// The jobs are in the queue; the status and the database name them.
+    Waiting,
+    /// They have left the queue; the status and the database name them.
+    Left,
+    /// They are in the queue; the Go operator ended before it had written down any.
+    Unwritten,
+}
+
 /// Bounds of one exploration.
 #[derive(Clone, Debug)]
 pub struct Scene {
@@ -90,6 +101,8 @@ pub struct Scene {
     pub reports: bool,
     /// Each payload fails when it runs first, and HTCondor begins it again.
     pub retries: bool,
+    /// The objects are the Go operator's, and this one has just taken its place.
+    pub go_operator: Option<GoOperator>,
 }
 
 impl Scene {
@@ -111,6 +124,7 @@ impl Scene {
             losses: false,
             reports: false,
             retries: false,
+            go_operator: None,
         }
     }
 }

@@ -68,7 +68,7 @@ impl Model {
             Action::Delete(object) => {
                 if let Some(job) = world.object_mut(*object) {
                     job.deleting = true;
-                    if !job.finalizer {
+                    if !self.is_held(job.finalizer) {
                         world.objects[usize::from(*object)] = Slot::Gone;
                         world.nothing_is_left();
                     }

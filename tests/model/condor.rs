@@ -84,21 +84,23 @@ impl Schedd {
         }
     }
 
-    /// The queue's answer, by object.
-    pub fn ads(&self, objects: usize) -> Vec<Arc<[Ad]>> {
+    /// The queue's answer, by object; with those whose ads do not say whose they are if their ids are known.
+    pub fn ads(&self, objects: usize, ids_known: bool) -> Vec<Arc<[Ad]>> {
+        let found = |job: &&CondorJob| job.ad.marked || ids_known;
         (0..objects)
             .map(|object| {
-                self.queue.iter().filter(|job| usize::from(job.object) == object).map(|job| job.ad.clone()).collect()
+                let its = self.queue.iter().filter(|job| usize::from(job.object) == object);
+                its.filter(found).map(|job| job.ad.clone()).collect()
             })
             .collect()
     }
 
     /// History's ads of one object.
-    pub fn former(&self, object: u8) -> Arc<[Ad]> {
+    pub fn former(&self, object: u8, ids_known: bool) -> Arc<[Ad]> {
         self.history
             .iter()
             .filter_map(|former| former.job.as_ref())
-            .filter(|(owner, _)| *owner == object)
+            .filter(|(owner, ad)| *owner == object && (ad.marked || ids_known))
             .map(|(_, ad)| ad.clone())
             .collect()
     }
@@ -135,6 +137,11 @@ impl Schedd {
 }
 
 impl CondorJob {
+    /// Whether a constraint that names the object's uid finds it.
+    pub fn is_of(&self, object: u8) -> bool {
+        self.object == object && self.ad.marked
+    }
+
     pub fn staging(&self) -> bool {
         self.files != Files::Here && self.ad.status == JobStatus::Held
     }
@@ -262,14 +269,14 @@ impl World {
 
     pub fn remove_scope(&mut self, object: u8, scope: &Scope, lingering: bool) {
         match scope {
-            Scope::All => self.remove(|job| job.object == object, &by_us(), lingering),
-            Scope::Staging => self.remove(|job| job.object == object && job.staging(), &by_us(), lingering),
+            Scope::All => self.remove(|job| job.is_of(object), &by_us(), lingering),
+            Scope::Staging => self.remove(|job| job.is_of(object) && job.staging(), &by_us(), lingering),
             Scope::Unfinished => {
-                let unfinished = |job: &CondorJob| job.object == object && job.ad.status != JobStatus::Completed;
+                let unfinished = |job: &CondorJob| job.is_of(object) && job.ad.status != JobStatus::Completed;
                 self.remove(unfinished, &by_us(), lingering);
             }
             Scope::Extra(ids) => {
-                self.remove(|job| job.object == object && ids.contains(&job.ad.id), &by_us(), lingering);
+                self.remove(|job| job.is_of(object) && ids.contains(&job.ad.id), &by_us(), lingering);
             }
         }
     }

@@ -144,7 +144,11 @@ impl Model {
             Some(id) if id == world.operators[op].ledger.id => Claim::Ours,
             Some(_) => Claim::Other,
         };
-        let past = past(world, op, object, claim, !self.broken.no_wait_for_strangers);
+        let past = match claim {
+            Claim::None if !view.finalizer => Past::Continuous,
+            claim => past(world, op, object, claim, !self.broken.no_wait_for_strangers),
+        };
+        let inherited = self.inherited(world, op, object);
         let spec = Spec {
             queue: self.queues[usize::from(object)],
             suspend: view.suspend,
@@ -154,7 +158,7 @@ impl Model {
         let object = Object {
             uid: uid(object),
             deleting: view.deleting,
-            finalizer: view.finalizer,
+            finalizer: view.finalizer || (view.deleting && self.is_held(false)),
             claim,
             spec: Ok(spec),
             output: String::new(),
@@ -163,7 +167,7 @@ impl Model {
             abandon: false,
             submit_again: false,
             may_rerun: self.scene.retries,
-            inherited: None,
+            inherited,
         };
         Facts { object, record, past, in_flight, evidence }
     }
@@ -200,8 +204,9 @@ impl Model {
         let objects = world.objects.len();
         let asked_at = world.tick();
         let empty = || vec![std::sync::Arc::from([]); objects];
+        let ids_known = self.knows_old_ids(world, op);
         let (birthdate, ads) = match voice {
-            Voice::Schedd => (world.schedd.birthdate, world.schedd.ads(objects)),
+            Voice::Schedd => (world.schedd.birthdate, world.schedd.ads(objects, ids_known)),
             Voice::Blind => (world.schedd.birthdate, empty()),
             Voice::Other(birthdate) => (birthdate, empty()),
             Voice::Nobody => {
@@ -244,6 +249,7 @@ impl Model {
     pub fn finish_look(&self, world: &mut World, op: usize, look: PendingLook, voice: Voice) {
         let asked_at = world.tick();
         let schedd = world.schedd.clone();
+        let ids_known = self.knows_old_ids(world, op);
         let memory = &mut world.operators[op].memory;
         let Some((_, steady_since)) = memory.before.birthdate else { return };
         for (object, watched) in memory.watched.iter_mut().enumerate() {
@@ -261,7 +267,7 @@ impl Model {
                 witnesses: wanted.witnesses.iter().filter(|id| !other && there(id)).cloned().collect(),
                 date: wanted.date.filter(|_| !other && schedd.reaches_the_beginning()),
             };
-            let ads = if other { std::sync::Arc::from([]) } else { schedd.former(number) };
+            let ads = if other { std::sync::Arc::from([]) } else { schedd.former(number, ids_known) };
             watched.evidence.history = Answer::Known(History { asked_at, reaches, ads });
         }
     }

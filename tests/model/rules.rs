@@ -5,7 +5,7 @@ use std::time::Duration;
 use htc_operator::machine::Rules;
 use rstest::rstest;
 
-use crate::bounds::{Scene, Trouble};
+use crate::bounds::{GoOperator, Scene, Trouble};
 use crate::steps::Model;
 use crate::{Found, explore};
 
@@ -75,6 +75,12 @@ fn scene(troubles: u8, kinds: &'static [Trouble]) -> Scene {
 #[case::only_htcondor_completes(reporting(1, &[DyingNode]), |model: &mut Model| model.rules.only_htcondor_completes = false)]
 #[case::htcondor_is_right(reporting(1, &[DyingNode]), |model: &mut Model| model.rules.htcondor_is_right = false)]
 #[case::ask_after_report(reporting(0, &[]), |model: &mut Model| model.rules.ask_after_report = false)]
+#[case::inherited_is_presence(left_unwritten(0), |model: &mut Model| model.rules.inherited_is_presence = false)]
+#[case::inherited_is_presence_until_gone(left_unwritten(1), |model: &mut Model| {
+    // What it would submit meanwhile is told above.
+    model.told.lock().unwrap().insert(crate::properties::ONCE);
+    model.rules.inherited_is_presence = false;
+})]
 #[case::wait_for_strangers(scene(1, &[LostLedger]), |model: &mut Model| model.broken.no_wait_for_strangers = true)]
 fn without_it_a_promise_breaks(#[case] scene: Scene, #[case] sabotage: fn(&mut Model)) {
     let found = [false, true].map(|watches_the_end| {
@@ -106,6 +112,10 @@ fn without_an_admin_it_never_ends(#[case] scene: Scene, #[case] others: &'static
 
 fn reporting(troubles: u8, kinds: &'static [Trouble]) -> Scene {
     Scene { reports: true, slow_jobs: true, ..scene(troubles, kinds) }
+}
+
+fn left_unwritten(deletes: u8) -> Scene {
+    Scene { go_operator: Some(GoOperator::Unwritten), deletes, ..scene(0, &[]) }
 }
 
 fn two() -> Scene {

@@ -2,7 +2,7 @@
 
 use htc_operator::machine::Rules;
 
-use crate::bounds::{Scene, Trouble};
+use crate::bounds::{GoOperator, Scene, Trouble};
 use crate::steps::Model;
 use crate::{explore, full};
 
@@ -141,4 +141,33 @@ fn reports() {
 fn batches() {
     holds(&Scene { deletes: 0, ..Scene::new("batches", &[1, 1], 1, &[SlowStaging, StagingFails]) });
     holds(&Scene { deletes: 0, ..Scene::new("batches and crashes", &[1, 1], 1, &[Crash]) });
+}
+
+/// Objects of the Go operator, whatever it has left of them.
+#[test]
+fn inherited() {
+    let kinds = &[
+        Crash,
+        FailingTool,
+        LostAnswer,
+        SlowLook,
+        SlowReconcile,
+        StaleCache,
+        LostWrite,
+        LingeringRemoval,
+        RemovedByHand,
+        Rotation,
+        Reset,
+        LostLedger,
+        Suspend,
+    ];
+    for (name, left) in [
+        ("jobs of the Go operator", GoOperator::Waiting),
+        ("those that have left the queue", GoOperator::Left),
+        ("those that it has not written down", GoOperator::Unwritten),
+    ] {
+        let scene = Scene { in_step: true, slow_tools: true, ..Scene::new(name, &[1], 1, kinds) };
+        let admins = &["HistoryTooShort", "Lost", "QueueLost", "GoOperator"];
+        holds(&Scene { go_operator: Some(left), admins, ..scene });
+    }
 }

@@ -135,6 +135,7 @@ impl Model {
             clock: 0,
             next_ledger: 3,
         };
+        self.had_go_operator(&mut world);
         world.settle();
         world
     }

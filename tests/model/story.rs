@@ -30,7 +30,12 @@ impl Model {
     /// What happens along `actions`, from the beginning.
     pub fn story(&self, actions: &[Action]) -> Vec<String> {
         let mut world = self.beginning();
-        let mut lines = Vec::new();
+        let mut lines: Vec<String> = self
+            .scene
+            .go_operator
+            .map(|left| format!("     what the Go operator has left: {left:?}"))
+            .into_iter()
+            .collect();
         for (nth, action) in actions.iter().enumerate() {
             let mut tell = Teller::new();
             let words = self.words(&world, action);

@@ -266,7 +266,7 @@ impl Model {
         match &request.work {
             Work::Remove(scope) => world.remove_scope(owner, scope, lingering),
             Work::Hold => {
-                for job in world.schedd.queue.iter_mut().filter(|job| job.object == owner) {
+                for job in world.schedd.queue.iter_mut().filter(|job| job.is_of(owner)) {
                     if matches!(job.ad.status, JobStatus::Idle | JobStatus::Running) {
                         job.ad.status = JobStatus::Held;
                         job.ad.hold = Hold { code: Hold::BY_USER, subcode: Hold::SUSPENDED, reason: String::new() };
@@ -274,7 +274,7 @@ impl Model {
                 }
             }
             Work::Release => {
-                for job in world.schedd.queue.iter_mut().filter(|job| job.object == owner) {
+                for job in world.schedd.queue.iter_mut().filter(|job| job.is_of(owner)) {
                     if job.ad.status == JobStatus::Held && job.ad.hold.is_ours() {
                         job.ad.status = JobStatus::Idle;
                     }
@@ -284,7 +284,7 @@ impl Model {
                 for place in 0..world.schedd.queue.len() {
                     let job = &mut world.schedd.queue[place];
                     let ended = job.ad.status == JobStatus::Completed && !job.late();
-                    if job.object == owner && ended && indices.contains(job.ad.index) {
+                    if job.is_of(owner) && ended && indices.contains(job.ad.index) {
                         job.ad.staged_out = Some(SchedDate(7));
                         let index = job.ad.index.0 as usize;
                         world.seen.output[usize::from(owner)][index] = true;
@@ -297,14 +297,14 @@ impl Model {
                 }
             }
             Work::Tidy(indices) => world.schedd.leave_all(|job| {
-                job.object == owner && job.ad.status == JobStatus::Completed && indices.contains(job.ad.index)
+                job.is_of(owner) && job.ad.status == JobStatus::Completed && indices.contains(job.ad.index)
             }),
-            // No Go operator was here before.
-            Work::Adopt(_)
-            | Work::Submit(..)
-            | Work::AttachFinalizer
-            | Work::ReleaseFinalizer(_)
-            | Work::DeleteObject => {}
+            Work::Adopt(jobs) => {
+                for job in world.schedd.queue.iter_mut().filter(|job| job.object == owner) {
+                    job.ad.marked |= jobs.iter().any(|theirs| theirs.id == job.ad.id);
+                }
+            }
+            Work::Submit(..) | Work::AttachFinalizer | Work::ReleaseFinalizer(_) | Work::DeleteObject => {}
         }
     }
 

@@ -79,10 +79,11 @@ impl Run<'_> {
         recorded.chain(seen.map(|ad| ad.id)).collect::<BTreeSet<JobId>>().into_iter().collect()
     }
 
+    /// Nothing more is done for the object but what makes its jobs go.
     fn cancel_what_waits(&mut self) {
         let waiting = self.facts.in_flight.as_ref().filter(|request| !request.running);
         if let Some(request) = waiting
-            && !matches!(request.key.kind, Kind::Remove | Kind::ReleaseFinalizer)
+            && !matches!(request.key.kind, Kind::Adopt | Kind::Remove | Kind::ReleaseFinalizer)
         {
             self.action = Action::Cancel(request.key.clone());
         }
