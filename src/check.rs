@@ -12,6 +12,7 @@ use crate::credentials::Credentials;
 use crate::ledger::{Ledger, LedgerError};
 use crate::machine::ids::id_ranges;
 use crate::operator;
+use crate::orphans::Strays;
 
 /// One line of the report.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,8 +27,9 @@ pub struct Line {
 pub async fn check(config: &Config) -> Vec<Line> {
     let clock = Clock::default();
     let client = operator::client().await.map_err(|error| error.to_string());
+    let namespace = config.watch_namespace.as_deref();
     let cluster = match &client {
-        Ok(client) => controller::served(client).await.map(|()| "serves HTCJobs".to_owned()),
+        Ok(client) => controller::served(client, namespace).await.map(|()| "serves HTCJobs".to_owned()),
         Err(message) => Err(message.clone()),
     };
     let operator = match &client {
@@ -43,7 +45,7 @@ pub async fn check(config: &Config) -> Vec<Line> {
         Line { what: "database", found: open(config) },
     ];
     if let (Ok(client), Ok(_)) = (&client, &operator) {
-        lines.push(Line { what: "orphans", found: orphans(client, &schedd).await });
+        lines.push(Line { what: "orphans", found: orphans(client, &schedd, namespace).await });
     }
     lines
 }
@@ -87,16 +89,31 @@ fn open(config: &Config) -> Result<String, String> {
     }
 }
 
+fn add(text: &str, more: &str) -> String {
+    format!("{text}; {more}")
+}
+
 /// Jobs of this operator whose HTCJob is gone. They are named, and never removed.
-async fn orphans(client: &Client, schedd: &Schedd) -> Result<String, String> {
-    let left = crate::orphans::orphans(client, schedd).await?;
-    if left.is_empty() {
-        Ok("none: every job of this operator in HTCondor belongs to an HTCJob".to_owned())
-    } else {
-        Err(format!(
-            "{} jobs in HTCondor belong to no HTCJob: {}; remove them with condor_rm if nobody needs them",
-            left.len(),
-            id_ranges(&left, usize::MAX)
-        ))
-    }
+async fn orphans(client: &Client, schedd: &Schedd, namespace: Option<&str>) -> Result<String, String> {
+    let Strays { orphans, elsewhere } = crate::orphans::strays(client, schedd, namespace).await?;
+    let found = match (orphans.is_empty(), namespace) {
+        (true, None) => Ok("none: every job of this operator in HTCondor belongs to an HTCJob".to_owned()),
+        (true, Some(namespace)) => Ok(format!(
+            "none: every job of this operator in HTCondor that is of namespace {namespace} belongs to an HTCJob"
+        )),
+        (false, _) => Err(format!(
+            "{} jobs{} in HTCondor belong to no HTCJob: {}; remove them with condor_rm if nobody needs them",
+            orphans.len(),
+            namespace.map(|namespace| format!(" of namespace {namespace}")).unwrap_or_default(),
+            id_ranges(&orphans, usize::MAX)
+        )),
+    };
+    let Some(namespace) = namespace.filter(|_| !elsewhere.is_empty()) else { return found };
+    let more = format!(
+        "{} more ({}) do not say that they are of namespace {namespace}, which alone is watched: they may be those of \
+         HTCJobs in other namespaces from before --watch-namespace was set or changed, and are no orphans for all that is known",
+        elsewhere.len(),
+        id_ranges(&elsewhere, usize::MAX)
+    );
+    found.map(|text| add(&text, &more)).map_err(|text| add(&text, &more))
 }

@@ -94,6 +94,14 @@ impl Schedd {
         self.ask_queue(self.jobs_of(uids).await?).await
     }
 
+    /// Those in the queue that say that their HTCJob is in this namespace. For people: jobs of the Go operator do not say it, and
+    /// a person may have changed it.
+    pub async fn queue_in(&self, namespace: &str) -> Result<Ads, Unknown> {
+        let batch = format!("{namespace}/");
+        let its = format!("substr(JobBatchName ?: \"\", 0, {}) =?= {}", batch.len(), quoted(&batch));
+        self.ask_queue(format!("{} && {its}", self.ours().await?)).await
+    }
+
     async fn ask_queue(&self, constraint: String) -> Result<Ads, Unknown> {
         let mut ads = Ads::new();
         self.each_queued(&constraint, ATTRIBUTES, |row| self.collect(&mut ads, row)).await?;
