@@ -135,6 +135,17 @@ impl Schedd {
         Ok(ads)
     }
 
+    /// Whose those of these jobs are that are in the queue and not adopted.
+    pub(super) async fn users_of_inherited(&self, which: &str) -> Result<BTreeSet<String>, Unknown> {
+        let mut users = BTreeSet::new();
+        self.each_queued(&format!("{NOT_ADOPTED} && {which}"), "ClusterId,ProcId,User", |row| {
+            users.extend(row.user().map(str::to_owned));
+            Ok(())
+        })
+        .await?;
+        Ok(users)
+    }
+
     /// What history has of these jobs of the Go operator that were not adopted.
     pub async fn history_of_inherited(&self, wanted: &WantedInherited) -> Result<Ads, Unknown> {
         const TOOL: &str = "condor_history";
