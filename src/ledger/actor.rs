@@ -45,6 +45,8 @@ impl Ledger {
         failpoint::at(Point::LedgerWithoutId);
         let id = ledger_id(&connection)?;
         failpoint::at(Point::AfterLedgerMade);
+        // What an operator left in the log that was killed, for who looks at the file.
+        super::names::checkpoint(&connection);
         let sequence = Arc::new(AtomicI64::new(stored_sequence(&connection)?));
         let forgotten = Arc::new(AtomicI64::new(super::retention::stored(&connection)?));
         let writer = Writer { connection, files: Files::of(path), sequence: Arc::clone(&sequence) };

@@ -85,7 +85,7 @@ pub(super) fn of_intents(intents: &[Intent]) -> Names {
     submissions.map(|noted| (noted.identity.clone(), noted.user.clone())).collect()
 }
 
-/// Brings all that is in the log into the file; whether that was done.
+/// Brings all that is in the log into the file; whether that was done. Nothing depends on it but what is seen from outside.
 pub(super) fn checkpoint(connection: &Connection) -> bool {
     let all =
         |row: &rusqlite::Row<'_>| Ok(row.get::<_, i64>(0)? == 0 && row.get::<_, i64>(1)? == row.get::<_, i64>(2)?);
@@ -181,6 +181,7 @@ mod tests {
         let path = folder.path().join("odd?name#of%20it.db");
         assert_eq!(Ledger::glance(&path).unwrap(), None);
         let ledger = Ledger::open(&path).unwrap();
+        assert_eq!(Ledger::glance(&path).unwrap().unwrap().id.as_deref(), Some(ledger.id()));
         ledger.belong_to("uid/ns/name").await.unwrap();
         ledger.intend(vec![in_the_name_of(alice(), 1)]).await.unwrap();
         let before = files(folder.path());
