@@ -1,17 +1,20 @@
 //! `htc-operator check`: can the cluster, the schedd and the database be used? One line each.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use kube::Client;
+use rustix::fs::{Access, access, statvfs};
 
 use crate::clock::Clock;
 use crate::condor::{Names, Schedd};
 use crate::config::Config;
 use crate::controller;
 use crate::credentials::Credentials;
-use crate::ledger::{Ledger, LedgerError};
+use crate::ledger::{Glance, Ledger, LedgerError, Names as Known};
 use crate::machine::ids::id_ranges;
 use crate::operator;
+use crate::orphans::Strays;
 
 /// One line of the report.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,30 +25,63 @@ pub struct Line {
     pub found: Result<String, String>,
 }
 
-/// Looks at everything that the operator needs.
+/// Looks at everything that the operator needs, and changes nothing.
 pub async fn check(config: &Config) -> Vec<Line> {
     let clock = Clock::default();
     let client = operator::client().await.map_err(|error| error.to_string());
+    let namespace = config.watch_namespace.as_deref();
     let cluster = match &client {
-        Ok(client) => controller::served(client).await.map(|()| "serves HTCJobs".to_owned()),
+        Ok(client) => controller::served(client, namespace).await.map(|()| "serves HTCJobs".to_owned()),
         Err(message) => Err(message.clone()),
     };
     let operator = match &client {
         Ok(client) => operator::operator_id(client, config).await.map_err(|error| error.to_string()),
         Err(message) => Err(message.clone()),
     };
-    let schedd = Arc::new(operator::schedd(config, operator.clone().unwrap_or_default(), clock, Names::default()));
+    let ledger = Ledger::glance(&config.ledger()).and_then(|seen| of_operator(seen, operator.as_deref().ok()));
+    let (known, unknown) = names(&ledger);
+    let names = Names::new(known);
+    let schedd = Arc::new(operator::schedd(config, operator.clone().unwrap_or_default(), clock, names));
     let credentials = own_credentials(config, &schedd).await;
     let mut lines = vec![
         Line { what: "cluster", found: cluster },
         Line { what: "credentials", found: credentials.clone().map(|(_, found)| found) },
         Line { what: "schedd", found: ask_schedd(&schedd).await },
-        Line { what: "database", found: open(config) },
+        Line { what: "database", found: database(&config.ledger(), &ledger) },
     ];
     if let (Ok(client), Ok(_)) = (&client, &operator) {
-        lines.push(Line { what: "orphans", found: orphans(client, &schedd).await });
+        let found = orphans(client, &schedd, namespace).await;
+        let found = match unknown {
+            Some(why) => found.map(|text| add(&text, &why)).map_err(|text| add(&text, &why)),
+            None => found,
+        };
+        lines.push(Line { what: "orphans", found });
     }
     lines
+}
+
+/// A ledger of another operator says nothing about the jobs of this one.
+fn of_operator(seen: Option<Glance>, ours: Option<&str>) -> Result<Option<Glance>, LedgerError> {
+    match (seen.as_ref().and_then(|seen| seen.operator.as_ref()), ours) {
+        (Some(stored), Some(ours)) if stored != ours => {
+            Err(LedgerError::AnotherOperator { stored: stored.clone(), ours: ours.to_owned() })
+        }
+        (_, _) => Ok(seen),
+    }
+}
+
+/// The names under which there may be jobs beside the operator's own, or why they are not known.
+fn names(ledger: &Result<Option<Glance>, LedgerError>) -> (Known, Option<String>) {
+    let only = |why: &str| Some(format!("only jobs in the operator's own name were looked for: {why}"));
+    match ledger {
+        Ok(Some(seen)) => (seen.names.clone(), None),
+        Ok(None) => (Known::new(), only("there is no ledger that knows others")),
+        Err(error) => (Known::new(), only(&error.to_string())),
+    }
+}
+
+fn add(text: &str, more: &str) -> String {
+    format!("{text}; {more}")
 }
 
 /// The operator's own; they last as long as the first part of what is found.
@@ -71,32 +107,69 @@ async fn ask_schedd(schedd: &Schedd) -> Result<String, String> {
     ask.await.map_err(|unknown: crate::machine::facts::Unknown| unknown.message)
 }
 
-fn open(config: &Config) -> Result<String, String> {
-    let path = config.ledger();
-    if !path.exists() {
-        let folder = path.parent().unwrap_or(&path);
-        return match std::fs::create_dir_all(folder) {
-            Ok(()) => Ok(format!("{} is not there yet: it is made at the first start", path.display())),
-            Err(error) => Err(format!("cannot make {}: {error}; check --data-dir", folder.display())),
-        };
-    }
-    match Ledger::open(&path) {
-        Ok(ledger) => Ok(format!("{} can be written; ledger {}", path.display(), ledger.id())),
-        Err(LedgerError::Locked { .. }) => Ok(format!("{} is in use by a running operator", path.display())),
+fn database(path: &Path, ledger: &Result<Option<Glance>, LedgerError>) -> Result<String, String> {
+    let shown = path.display();
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(".".as_ref());
+    match ledger {
         Err(error) => Err(error.to_string()),
+        Ok(None) => match can_be_made(folder) {
+            Ok(()) => Ok(format!("{shown} is not there yet: it is made at the first start")),
+            Err(error) => Err(format!("cannot make {}: {error}; check --data-dir", folder.display())),
+        },
+        Ok(Some(Glance { in_use: true, .. })) => Ok(format!("{shown} is in use by a running operator")),
+        Ok(Some(seen)) => match can_be_written(path, folder) {
+            Ok(()) => Ok(match &seen.id {
+                Some(id) => format!("{shown} can be written; ledger {id}"),
+                None => format!("{shown} can be written; it becomes a ledger at the first start"),
+            }),
+            Err(error) => {
+                Err(format!("cannot write {shown}: {error}; check whose it is, and the volume's space and health"))
+            }
+        },
     }
 }
 
-/// Jobs of this operator whose HTCJob is gone. They are named, and never removed.
-async fn orphans(client: &Client, schedd: &Schedd) -> Result<String, String> {
-    let left = crate::orphans::orphans(client, schedd).await?;
-    if left.is_empty() {
-        Ok("none: every job of this operator in HTCondor belongs to an HTCJob".to_owned())
+/// Whether there is such a folder, or one may be made.
+fn can_be_made(folder: &Path) -> std::io::Result<()> {
+    let there = folder.ancestors().find(|folder| folder.exists()).unwrap_or(".".as_ref());
+    if there.is_dir() {
+        Ok(access(there, Access::WRITE_OK | Access::EXEC_OK)?)
     } else {
-        Err(format!(
-            "{} jobs in HTCondor belong to no HTCJob: {}; remove them with condor_rm if nobody needs them",
-            left.len(),
-            id_ranges(&left, usize::MAX)
-        ))
+        Err(std::io::ErrorKind::NotADirectory.into())
     }
+}
+
+/// As far as that can be said without writing.
+fn can_be_written(path: &Path, folder: &Path) -> std::io::Result<()> {
+    std::fs::OpenOptions::new().write(true).open(path)?;
+    // The log lies beside it.
+    access(folder, Access::WRITE_OK | Access::EXEC_OK)?;
+    let volume = statvfs(folder)?;
+    // A volume that counts no blocks does not say how full it is.
+    if volume.f_blocks > 0 && volume.f_bavail == 0 { Err(std::io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+}
+
+/// Jobs of this operator whose HTCJob is gone. They are named, and never removed.
+async fn orphans(client: &Client, schedd: &Schedd, namespace: Option<&str>) -> Result<String, String> {
+    let Strays { orphans, elsewhere } = crate::orphans::strays(client, schedd, namespace).await?;
+    let found = match (orphans.is_empty(), namespace) {
+        (true, None) => Ok("none: every job of this operator in HTCondor belongs to an HTCJob".to_owned()),
+        (true, Some(namespace)) => Ok(format!(
+            "none: every job of this operator in HTCondor that is of namespace {namespace} belongs to an HTCJob"
+        )),
+        (false, _) => Err(format!(
+            "{} jobs{} in HTCondor belong to no HTCJob: {}; remove them with condor_rm if nobody needs them",
+            orphans.len(),
+            namespace.map(|namespace| format!(" of namespace {namespace}")).unwrap_or_default(),
+            id_ranges(&orphans, usize::MAX)
+        )),
+    };
+    let Some(namespace) = namespace.filter(|_| !elsewhere.is_empty()) else { return found };
+    let more = format!(
+        "{} more ({}) do not say that they are of namespace {namespace}, which alone is watched: they may be those of \
+         HTCJobs in other namespaces from before --watch-namespace was set or changed, and are no orphans for all that is known",
+        elsewhere.len(),
+        id_ranges(&elsewhere, usize::MAX)
+    );
+    found.map(|text| add(&text, &more)).map_err(|text| add(&text, &more))
 }

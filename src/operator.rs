@@ -266,7 +266,7 @@ async fn serve(
         async move { tokio::join!(keeper.run(), credentials.keep()) }
     });
     let mut looks = tokio::spawn(async move { Box::pin(tracker.run()).await });
-    let counted = tokio::spawn(crate::orphans::count_at_start(client.clone(), schedd));
+    let counted = tokio::spawn(crate::orphans::count_at_start(client.clone(), schedd, config.watch_namespace.clone()));
     let mut told = tokio::spawn({
         let (ledger, fence) = (ledger.clone(), fence.clone());
         async move { publisher.run(client, ledger, clock, fence).await }

@@ -17,24 +17,40 @@ use crate::machine::Uid;
 use crate::machine::ids::{IDS_IN_LINE, JobId, id_lines};
 use crate::retry::Pauses;
 
-/// Jobs in HTCondor that belong to no HTCJob, by id.
-pub async fn orphans(client: &Client, schedd: &Schedd) -> Result<Vec<JobId>, String> {
+/// Jobs of this operator in HTCondor that belong to no HTCJob that can be seen, by id.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Strays {
+    /// Their HTCJob is gone.
+    pub orphans: Vec<JobId>,
+    /// Where one namespace is watched: jobs that do not say that they are of it. What this operator is called does not tell
+    /// which namespace it watches, so they may be its own from when it watched others.
+    pub elsewhere: Vec<JobId>,
+}
+
+/// Looks for them; for the HTCJobs in `namespace` alone where one is watched.
+pub async fn strays(client: &Client, schedd: &Schedd, namespace: Option<&str>) -> Result<Strays, String> {
     let ads = schedd.queue().await.map_err(|unknown| unknown.message)?;
     if ads.is_empty() {
-        return Ok(Vec::new());
+        return Ok(Strays::default());
     }
     // The objects are listed after the jobs: a job whose object was made before it is then no orphan.
-    let objects = objects(client, None).await?;
+    let objects = objects(client, namespace).await?;
     let stray = |ads: &Ads| -> BTreeSet<JobId> {
         ads.iter().filter(|(uid, _)| !objects.contains(*uid)).flat_map(|(_, ads)| ads.iter().map(|ad| ad.id)).collect()
     };
     let mut left: Vec<JobId> = stray(&ads).into_iter().collect();
-    if !left.is_empty() {
-        // Jobs that went between the two answers, and their object with them, are none either.
-        let still = stray(&schedd.queue().await.map_err(|unknown| unknown.message)?);
-        left.retain(|id| still.contains(id));
+    if left.is_empty() {
+        return Ok(Strays::default());
     }
-    Ok(left)
+    // Jobs that went between the two answers, and their object with them, are none either.
+    let still = stray(&schedd.queue().await.map_err(|unknown| unknown.message)?);
+    left.retain(|id| still.contains(id));
+    let Some(namespace) = namespace else {
+        return Ok(Strays { orphans: left, elsewhere: Vec::new() });
+    };
+    let here = stray(&schedd.queue_in(namespace).await.map_err(|unknown| unknown.message)?);
+    let (orphans, elsewhere) = left.into_iter().partition(|id| here.contains(id));
+    Ok(Strays { orphans, elsewhere })
 }
 
 /// The HTCJobs that exist, in all namespaces or in one.
@@ -50,27 +66,39 @@ pub async fn objects(client: &Client, namespace: Option<&str>) -> Result<BTreeSe
 }
 
 /// Counts them once in the log, when both sides have answered; nothing waits for it.
-pub async fn count_at_start(client: Client, schedd: Arc<Schedd>) {
+pub async fn count_at_start(client: Client, schedd: Arc<Schedd>, namespace: Option<String>) {
     let mut pauses = Pauses::new(Duration::from_secs(5), Duration::from_secs(600));
     loop {
-        match orphans(&client, &schedd).await {
-            Ok(left) if left.is_empty() => {
-                tracing::info!(orphans = 0, "every job of this operator in HTCondor belongs to an HTCJob");
-                return;
-            }
-            Ok(left) => {
-                crate::metrics::orphans(left.len());
-                for ids in id_lines(&left, IDS_IN_LINE) {
-                    tracing::warn!(
-                        orphans = left.len(),
-                        %ids,
-                        "jobs of this operator in HTCondor belong to no HTCJob; remove them with condor_rm if nobody needs them"
-                    );
+        match strays(&client, &schedd, namespace.as_deref()).await {
+            Ok(Strays { orphans, elsewhere }) => {
+                if orphans.is_empty() && elsewhere.is_empty() {
+                    tracing::info!(orphans = 0, "every job of this operator in HTCondor belongs to an HTCJob");
                 }
+                tell(&orphans, &elsewhere);
                 return;
             }
             Err(message) => tracing::debug!(%message, "orphans cannot be counted yet"),
         }
         tokio::time::sleep(pauses.pause()).await;
+    }
+}
+
+fn tell(orphans: &[JobId], elsewhere: &[JobId]) {
+    if !orphans.is_empty() {
+        crate::metrics::orphans(orphans.len());
+    }
+    for ids in id_lines(orphans, IDS_IN_LINE) {
+        tracing::warn!(
+            orphans = orphans.len(),
+            %ids,
+            "jobs of this operator in HTCondor belong to no HTCJob; remove them with condor_rm if nobody needs them"
+        );
+    }
+    for ids in id_lines(elsewhere, IDS_IN_LINE) {
+        tracing::warn!(
+            elsewhere = elsewhere.len(),
+            %ids,
+            "jobs of this operator in HTCondor do not say that they are of the namespace that is watched: they may be those of HTCJobs in others, from before --watch-namespace was set or changed"
+        );
     }
 }

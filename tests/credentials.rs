@@ -11,6 +11,8 @@
 mod bed;
 #[path = "credentials/kerberos.rs"]
 mod kerberos;
+#[path = "credentials/orphans.rs"]
+mod orphans;
 #[path = "credentials/secrets.rs"]
 mod secrets;
 #[path = "credentials/site.rs"]
@@ -28,4 +30,5 @@ on_both_versions!(
     trouble::a_secret_that_goes_before_its_htcjob,
     trouble::one_that_cannot_be_read_any_more,
     kerberos::jobs_of_a_kerberos_user,
+    orphans::named_by_check_with_and_without_an_operator,
 );

@@ -19,6 +19,8 @@ mod http;
 mod in_doubt;
 #[path = "upgrade/in_place.rs"]
 mod in_place;
+#[path = "upgrade/leaving.rs"]
+mod leaving;
 #[path = "upgrade/old.rs"]
 mod old;
 #[macro_use]
@@ -30,5 +32,7 @@ on_both_versions!(
     in_place::deletion_removes_exactly_its_jobs,
     in_place::an_operator_that_dies_while_it_adopts,
     in_doubt::nothing_is_submitted_that_may_have_been,
+    leaving::out_of_a_queue_with_others,
+    leaving::out_of_a_queue_that_is_empty_then,
     document::its_commands_work,
 );

@@ -91,18 +91,19 @@ impl Schedd {
         let (iwd, log) = (format!("strcat({output}, ProcId)"), format!("strcat({output}, ProcId, \"/log\")"));
         for ((folder, cluster), procs) in groups {
             for procs in procs.chunks(PROCS_PER_CALL) {
-                let constraint = format!(
-                    "{theirs} && ClusterId == {cluster} && member(ProcId, {{{}}}) && (SUBMIT_Iwd ?: Iwd) =?= {}",
+                let which = format!(
+                    "ClusterId == {cluster} && member(ProcId, {{{}}}) && (SUBMIT_Iwd ?: Iwd) =?= {}",
                     procs.join(","),
                     quoted(folder)
                 );
+                let constraint = format!("{theirs} && {which}");
                 let mut arguments = vec!["-name", self.name.as_str(), "-constraint", &constraint];
                 arguments.extend(["HTCJobAttempt", "0", "HTCJobIndex", "ProcId", "HTCJobUID", &uid]);
                 // condor_transfer_data writes there; the Go operator's own folder was in its container.
                 arguments.extend(["SUBMIT_Iwd", &iwd, "SUBMIT_UserLog", &log, "HTCOperator", &operator]);
                 match self.tools.run(TOOL, &arguments).await {
                     Ok(output) if output.status != Some(0) && nothing_matched(&output) => {
-                        return Err(unknown(Why::CredentialsRefused, self.not_ours(cluster).await?));
+                        self.why_not_adopted(cluster, &which).await?;
                     }
                     result => drop(self.answer(TOOL, result)?),
                 }
@@ -111,12 +112,27 @@ impl Schedd {
         Ok(())
     }
 
-    async fn not_ours(&self, cluster: ClusterId) -> Result<String, Unknown> {
-        Ok(format!(
-            "jobs of the Go operator in cluster {cluster} cannot be adopted: they are not of the user that the operator is to schedd {}, {}; give it that user's credentials",
-            self.name,
-            self.identity().await?
-        ))
+    /// condor_qedit has the same words for jobs that are somebody else's and for jobs that have just left the queue, which is
+    /// nothing wrong: they are looked for as ever.
+    async fn why_not_adopted(&self, cluster: ClusterId, which: &str) -> Result<(), Unknown> {
+        let users = self.users_of_inherited(which).await?;
+        let ours = self.own_names().await?;
+        let jobs = format!("jobs of the Go operator in cluster {cluster}");
+        match users.iter().find(|user| !ours.contains(*user)) {
+            None if users.is_empty() => Ok(()),
+            None => Err(unknown(
+                Why::Incomplete,
+                format!("{jobs} were not found at first: they are adopted with the next try"),
+            )),
+            Some(user) => {
+                let message = format!(
+                    "{jobs} cannot be adopted: they are of {user}, and not of the user that the operator is to schedd {}, {}; give it that user's credentials",
+                    self.name,
+                    self.identity().await?
+                );
+                Err(unknown(Why::CredentialsRefused, message))
+            }
+        }
     }
 
     /// Lets these ended jobs leave the queue; they stay in history as completed.

@@ -94,6 +94,14 @@ impl Schedd {
         self.ask_queue(self.jobs_of(uids).await?).await
     }
 
+    /// Those in the queue that say that their HTCJob is in this namespace. For people: jobs of the Go operator do not say it, and
+    /// a person may have changed it.
+    pub async fn queue_in(&self, namespace: &str) -> Result<Ads, Unknown> {
+        let batch = format!("{namespace}/");
+        let its = format!("substr(JobBatchName ?: \"\", 0, {}) =?= {}", batch.len(), quoted(&batch));
+        self.ask_queue(format!("{} && {its}", self.ours().await?)).await
+    }
+
     async fn ask_queue(&self, constraint: String) -> Result<Ads, Unknown> {
         let mut ads = Ads::new();
         self.each_queued(&constraint, ATTRIBUTES, |row| self.collect(&mut ads, row)).await?;
@@ -125,6 +133,17 @@ impl Schedd {
             self.each_queued(&constraint, INHERITED_ATTRIBUTES, |row| pick(&mut ads, &by_id, row)).await?;
         }
         Ok(ads)
+    }
+
+    /// Whose those of these jobs are that are in the queue and not adopted.
+    pub(super) async fn users_of_inherited(&self, which: &str) -> Result<BTreeSet<String>, Unknown> {
+        let mut users = BTreeSet::new();
+        self.each_queued(&format!("{NOT_ADOPTED} && {which}"), "ClusterId,ProcId,User", |row| {
+            users.extend(row.user().map(str::to_owned));
+            Ok(())
+        })
+        .await?;
+        Ok(users)
     }
 
     /// What history has of these jobs of the Go operator that were not adopted.

@@ -105,6 +105,10 @@ pub enum ReconcileError {
     Nameless(&'static str),
 }
 
+fn watched(client: &Client, namespace: Option<&str>) -> Api<Observed> {
+    namespace.map_or_else(|| Api::all(client.clone()), |name| Api::namespaced(client.clone(), name))
+}
+
 /// Runs until `stop` resolves and the reconciles under way are done.
 pub async fn run(
     context: Arc<Context>,
@@ -114,8 +118,7 @@ pub async fn run(
     stop: impl Future<Output = ()> + Send + Sync + 'static,
 ) {
     let client = context.client.clone();
-    let api: Api<Observed> =
-        namespace.map_or_else(|| Api::all(client.clone()), |name| Api::namespaced(client.clone(), name));
+    let api = watched(&client, namespace);
     let (reader, writer) = reflector::store();
     let first = Arc::new(FirstList::default());
     let listed = Arc::clone(&first);
@@ -199,9 +202,9 @@ fn retry_after(error: &kube::Error) -> Duration {
     }
 }
 
-/// Whether the API server serves `HTCJob`s, in words if not.
-pub async fn served(client: &Client) -> Result<(), String> {
-    let api: Api<Observed> = Api::all(client.clone());
+/// Whether the API server serves the `HTCJob`s that are watched, in words if not.
+pub async fn served(client: &Client, namespace: Option<&str>) -> Result<(), String> {
+    let api = watched(client, namespace);
     match tokio::time::timeout(API_LIMIT, api.list(&ListParams::default().limit(1))).await {
         Ok(Ok(_)) => Ok(()),
         Ok(Err(kube::Error::Api(status))) if status.code == 404 => {

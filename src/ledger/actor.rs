@@ -1,15 +1,15 @@
 //! The handle to the thread that owns the file.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex};
 
 use rusqlite::{Connection, ErrorCode};
 use tokio::sync::oneshot;
 
 use super::writer::{Files, Message, Task, Writer};
-use super::{LedgerError, schema};
+use super::{LedgerError, Names, schema};
 use crate::failpoint::{self, Point, around};
 use crate::metrics;
 
@@ -25,6 +25,8 @@ pub struct Ledger {
     sequence: Arc<AtomicI64>,
     /// When the youngest object was first known whose rows are removed; 0 if none are.
     pub(super) forgotten: Arc<AtomicI64>,
+    /// Names that are known to stand in the file itself.
+    pub(super) shown: Arc<Mutex<Names>>,
 }
 
 impl std::fmt::Debug for Ledger {
@@ -43,6 +45,8 @@ impl Ledger {
         failpoint::at(Point::LedgerWithoutId);
         let id = ledger_id(&connection)?;
         failpoint::at(Point::AfterLedgerMade);
+        // What an operator left in the log that was killed, for who looks at the file.
+        super::names::checkpoint(&connection);
         let sequence = Arc::new(AtomicI64::new(stored_sequence(&connection)?));
         let forgotten = Arc::new(AtomicI64::new(super::retention::stored(&connection)?));
         let writer = Writer { connection, files: Files::of(path), sequence: Arc::clone(&sequence) };
@@ -51,7 +55,7 @@ impl Ledger {
             .name("ledger".to_owned())
             .spawn(move || writer.serve(&receiver))
             .map_err(|source| LedgerError::Open { path: path.to_owned(), source: source.into() })?;
-        Ok(Self { sender, id: id.into(), fresh, sequence, forgotten })
+        Ok(Self { sender, id: id.into(), fresh, sequence, forgotten, shown: Arc::default() })
     }
 
     /// Names this ledger for good; the claim that stands in the objects' annotation.
@@ -139,6 +143,12 @@ impl Ledger {
                 }
             }
         }
+    }
+
+    /// Brings all that is in the write-ahead log into the file itself; whether that was done.
+    pub(super) async fn checkpoint(&self) -> bool {
+        let (sender, done) = oneshot::channel();
+        self.send(Message::Checkpoint(sender)).await.is_ok() && done.await.unwrap_or(false)
     }
 
     /// Closes the file, whoever else has a handle: what stands in the write-ahead log goes into the file itself, and another

@@ -1,12 +1,10 @@
 //! Rows into a [`Record`].
 
-use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::{Ledger, LedgerError};
-use crate::api::Identity;
 use crate::machine::facts::{
     Condition, ErrTail, Failure, Hold, Job, JobState, Known, LastRequest, Loss, Outcome, Record, Submission, Witness,
 };
@@ -18,25 +16,6 @@ impl Ledger {
     pub async fn load(&self, uid: &Uid) -> Result<Record, LedgerError> {
         let uid = uid.clone();
         self.run(move |connection| load(connection, &uid)).await
-    }
-
-    /// Every name under which jobs were submitted, and in whose.
-    pub async fn identities(&self) -> Result<BTreeSet<(Identity, String)>, LedgerError> {
-        self.run(move |connection| {
-            let sql = || LedgerError::sql("read the identities");
-            let mut statement = connection
-                .prepare(
-                    "select coalesce(credentials, ''), identity from submissions
-                     union select case when instr(key, char(10)) then substr(key, instr(key, char(10)) + 1) else '' end, value
-                     from ledger where key like 'identity:%'",
-                )
-                .map_err(sql())?;
-            let rows = statement.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get(1)?))).map_err(sql())?;
-            let known = |(credentials, user): (String, String)| Some((credentials.parse().ok()?, user));
-            let rows: Vec<(String, String)> = rows.collect::<Result<_, _>>().map_err(sql())?;
-            Ok(rows.into_iter().filter_map(known).collect())
-        })
-        .await
     }
 }
 

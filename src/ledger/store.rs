@@ -111,8 +111,11 @@ impl Ledger {
         } else {
             (Point::BeforeOtherIntents, Point::AfterOtherIntents)
         };
+        let names = super::names::of_intents(&intents);
         let written = self.run(move |connection| intents.iter().try_for_each(|intent| intend(connection, intent)));
-        around(before, written, after).await
+        around(before, written, after).await?;
+        self.show_names(names).await;
+        Ok(())
     }
 
     /// Writes how requests ended.

@@ -48,6 +48,8 @@ impl From<NotCommitted> for LedgerError {
 /// What the thread is asked for.
 pub(super) enum Message {
     Task(Task),
+    /// Bring what is in the log into the file, and say whether that was done.
+    Checkpoint(oneshot::Sender<bool>),
     /// Close the file, and say so.
     Close(oneshot::Sender<()>),
 }
@@ -65,9 +67,11 @@ impl Writer {
     pub(super) fn serve(mut self, receiver: &Receiver<Message>) {
         while let Ok(first) = receiver.recv() {
             let mut tasks: Vec<Task> = Vec::new();
+            let mut checkpoints = Vec::new();
             for message in std::iter::once(first).chain(receiver.try_iter().take(BATCH - 1)) {
                 match message {
                     Message::Task(task) => tasks.push(task),
+                    Message::Checkpoint(done) => checkpoints.push(done),
                     Message::Close(closed) => {
                         self.carry_out(tasks);
                         if let Err((_, error)) = self.connection.close() {
@@ -78,7 +82,12 @@ impl Writer {
                     }
                 }
             }
-            self.carry_out(tasks);
+            if !tasks.is_empty() {
+                self.carry_out(tasks);
+            }
+            for done in checkpoints {
+                let _ = done.send(super::names::checkpoint(&self.connection));
+            }
         }
     }
 

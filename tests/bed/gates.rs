@@ -16,6 +16,7 @@ const TOOLS: &[&str] = &[
     "condor_q",
     "condor_status",
     "condor_transfer_data",
+    "condor_qedit",
 ];
 
 pub struct Gates {
