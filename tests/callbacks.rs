@@ -22,6 +22,8 @@ mod jobs;
 mod keys;
 #[path = "callbacks/latency.rs"]
 mod latency;
+#[path = "callbacks/limits.rs"]
+mod limits;
 #[path = "callbacks/monitor.rs"]
 mod monitor;
 #[path = "callbacks/receiver.rs"]
