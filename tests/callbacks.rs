@@ -26,6 +26,8 @@ mod latency;
 mod limits;
 #[path = "callbacks/monitor.rs"]
 mod monitor;
+#[path = "callbacks/readiness.rs"]
+mod readiness;
 #[path = "callbacks/receiver.rs"]
 mod receiver;
 #[path = "callbacks/requests.rs"]

@@ -1,5 +1,6 @@
 //! Watches `HTCJob`s; for each: gather the facts, decide, commit, hand the request over, publish.
 
+mod crd_served;
 mod events;
 mod first_list;
 mod gather;
@@ -31,6 +32,7 @@ use crate::tracker::Tracker;
 use crate::workers::{Planner, Workers};
 use crate::{health, metrics};
 
+use crd_served::CrdServed;
 pub use events::Publisher;
 use first_list::FirstList;
 pub use memory::Memory;
@@ -117,6 +119,9 @@ pub async fn run(
     let api: Api<Observed> =
         namespace.map_or_else(|| Api::all(client.clone()), |name| Api::namespaced(client.clone(), name));
     let (reader, writer) = reflector::store();
+    let served = Arc::new(CrdServed::default());
+    let asked = Arc::clone(&served);
+    let asking = api.clone();
     let first = Arc::new(FirstList::default());
     let listed = Arc::clone(&first);
     let (remembering, known) = (Arc::clone(&context), reader.clone());
@@ -129,7 +134,7 @@ pub async fn run(
         })
         .reflect(writer)
         .inspect(move |event| {
-            health::crd_served(event.is_ok());
+            served.seen(event);
             if matches!(event, Ok(watcher::Event::InitDone)) {
                 health::cache_synced();
             }
@@ -151,7 +156,7 @@ pub async fn run(
             wakes,
             |mut receiver| async move { receiver.recv().await.map(|object| (object, receiver)) },
         );
-    Controller::for_stream(watch, reader)
+    let control = Controller::for_stream(watch, reader)
         .with_config(controller::Config::default().concurrency(concurrency))
         .reconcile_on(wakes)
         .graceful_shutdown_on(stop)
@@ -165,8 +170,11 @@ pub async fn run(
                 Err(_) => {}
             }
             futures::future::ready(())
-        })
-        .await;
+        });
+    tokio::select! {
+        () = control => {}
+        never = asked.ask(asking) => match never {},
+    }
 }
 
 /// What nobody has told us of, and what went while the watch was broken, too.
