@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use serde_json::json;
 use testbed::Version::Trixie;
-use testbed::{Account, Owned, Port, Scratch, Spec, wait_for};
+use testbed::{Account, Fault, Owned, Port, Rule, Scratch, Spec, wait_for};
 
 use crate::bed::PATIENCE;
 use crate::http;
@@ -62,6 +62,18 @@ fn it_names_what_is_missing_until_it_is_there() {
     wait_says(there, 200, &standing_by);
     site.bed.kill_operator();
     wait(there, &[]);
+}
+
+/// The API server that is away in the test above forgets what it had watched, and is listed anew; this one goes on.
+#[test]
+fn a_watch_that_is_begun_again_opens_its_gate_though_no_htcjob_changes() {
+    let site = Site::new(Trixie, &[]);
+    let proxy = site.bed.kube.proxy().unwrap();
+    site.bed.through(&proxy);
+    proxy.add(Rule::new("WATCH", "/htcjobs", Fault::Status(503, None)).times(3));
+    site.bed.start_operator();
+    wait_for("three refused watches", PATIENCE, || proxy.left() == 0).unwrap();
+    wait(site.monitor_address(), &[]);
 }
 
 /// An operator without servers, with few open files.
