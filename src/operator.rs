@@ -1,6 +1,7 @@
 //! Puts the rooms together and runs them.
 
 mod keys;
+mod open_files;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -139,6 +140,7 @@ pub async fn run(config: Config) -> Result<(), StartError> {
     let mut signals = Signals::listen()?;
     config.validate().map_err(StartError::Setting)?;
     let site_defaults = HtcOpts::parse(&config.site_defaults)?;
+    open_files::raise();
     let _monitor = config.http_listen.map(monitor::listen).transpose()?;
     let ready = tokio::select! {
         ready = get_ready(&config, clock) => ready?,

@@ -22,8 +22,12 @@ mod jobs;
 mod keys;
 #[path = "callbacks/latency.rs"]
 mod latency;
+#[path = "callbacks/limits.rs"]
+mod limits;
 #[path = "callbacks/monitor.rs"]
 mod monitor;
+#[path = "callbacks/readiness.rs"]
+mod readiness;
 #[path = "callbacks/receiver.rs"]
 mod receiver;
 #[path = "callbacks/requests.rs"]

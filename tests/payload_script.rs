@@ -1,12 +1,15 @@
 //! `job.sh` under the shells that worker nodes have, with the real Apptainer and a real image.
 
 #![allow(
+    unreachable_pub,
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     reason = "clippy counts only functions with #[test] as tests, not what they share"
 )]
 
+#[path = "payload_script/https.rs"]
+mod https;
 #[path = "payload_script/reports.rs"]
 mod reports;
 
@@ -39,6 +42,8 @@ fn is_root() -> bool {
 struct Scratch {
     folder: tempfile::TempDir,
     path: String,
+    /// What the node's HTCondor gives each job beside it.
+    environment: Vec<(&'static str, PathBuf)>,
 }
 
 impl Scratch {
@@ -59,7 +64,7 @@ impl Scratch {
             std::fs::set_permissions(&path, PermissionsExt::from_mode(file.mode)).unwrap();
         }
         let path = format!("{}:/usr/bin:/bin", condor_root().join("usr/bin").display());
-        let scratch = Self { folder, path };
+        let scratch = Self { folder, path, environment: Vec::new() };
         scratch.write(
             ".job.ad",
             "ClusterId = 884426\nProcId = 7\nHTCNotAfter = 1000\nStageInFinish = 1000\nX = \"StageInFinish = 9\"\n",
@@ -98,6 +103,7 @@ impl Scratch {
             .env_clear()
             .env("PATH", &self.path)
             .env("_CONDOR_JOB_AD", self.folder.path().join(".job.ad"))
+            .envs(self.environment.iter().cloned())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -1,5 +1,6 @@
 //! Watches `HTCJob`s; for each: gather the facts, decide, commit, hand the request over, publish.
 
+mod crd_served;
 mod events;
 mod first_list;
 mod gather;
@@ -31,6 +32,7 @@ use crate::tracker::Tracker;
 use crate::workers::{Planner, Workers};
 use crate::{health, metrics};
 
+use crd_served::CrdServed;
 pub use events::Publisher;
 use first_list::FirstList;
 pub use memory::Memory;
@@ -120,6 +122,9 @@ pub async fn run(
     let client = context.client.clone();
     let api = watched(&client, namespace);
     let (reader, writer) = reflector::store();
+    let served = Arc::new(CrdServed::default());
+    let asked = Arc::clone(&served);
+    let asking = api.clone();
     let first = Arc::new(FirstList::default());
     let listed = Arc::clone(&first);
     let (remembering, known) = (Arc::clone(&context), reader.clone());
@@ -132,7 +137,7 @@ pub async fn run(
         })
         .reflect(writer)
         .inspect(move |event| {
-            health::crd_served(event.is_ok());
+            served.seen(event);
             if matches!(event, Ok(watcher::Event::InitDone)) {
                 health::cache_synced();
             }
@@ -154,7 +159,7 @@ pub async fn run(
             wakes,
             |mut receiver| async move { receiver.recv().await.map(|object| (object, receiver)) },
         );
-    Controller::for_stream(watch, reader)
+    let control = Controller::for_stream(watch, reader)
         .with_config(controller::Config::default().concurrency(concurrency))
         .reconcile_on(wakes)
         .graceful_shutdown_on(stop)
@@ -168,8 +173,11 @@ pub async fn run(
                 Err(_) => {}
             }
             futures::future::ready(())
-        })
-        .await;
+        });
+    tokio::select! {
+        () = control => {}
+        never = asked.ask(asking) => match never {},
+    }
 }
 
 /// What nobody has told us of, and what went while the watch was broken, too.

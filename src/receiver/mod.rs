@@ -10,6 +10,7 @@ macro_rules! limited {
         $server
             .disable_signals()
             .max_connections($crate::receiver::CONNECTIONS)
+            .on_connect($crate::receiver::silence::begin)
             .client_request_timeout($crate::receiver::HEADER_TIME)
             .client_disconnect_timeout($crate::receiver::HEADER_TIME)
             .keep_alive($crate::receiver::IDLE)
@@ -20,6 +21,7 @@ macro_rules! limited {
 pub mod event;
 pub mod monitor;
 pub mod report;
+mod silence;
 mod tls;
 mod wakes;
 
@@ -27,7 +29,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use actix_web::dev::{Server, ServerHandle};
+use actix_web::dev::{Server, ServerHandle, Service as _};
 use actix_web::http::StatusCode;
 use actix_web::http::header::{AUTHORIZATION, RETRY_AFTER};
 use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
@@ -128,7 +130,16 @@ impl Receiver {
         let server = HttpServer::new(move || {
             App::new()
                 .app_data(web::Data::new(receiver.clone()))
-                .service(web::resource("/cloudevents").route(web::post().to(take_in)))
+                .wrap_fn(|request, rest| {
+                    silence::broken_by(&request);
+                    rest.call(request)
+                })
+                .service(
+                    web::resource("/cloudevents")
+                        .route(web::post().to(take_in))
+                        .default_service(web::to(|| nothing_here(StatusCode::METHOD_NOT_ALLOWED))),
+                )
+                .default_service(web::to(|| nothing_here(StatusCode::NOT_FOUND)))
         });
         let server = limited!(server).workers(THREADS);
         let (address, listener) = bind(address)?;
@@ -191,6 +202,12 @@ async fn take_in(request: HttpRequest, body: web::Payload, receiver: web::Data<R
             answer.json(serde_json::json!({ "reason": reason, "message": refusal.to_string() }))
         }
     }
+}
+
+/// An answer with a body: actix-http stops reading the requests of a client that does not read its answers only once it waits
+/// with a body.
+async fn nothing_here(status: StatusCode) -> HttpResponse {
+    HttpResponse::build(status).body("nothing is served here\n")
 }
 
 /// A listener, and the address that it has: port 0 becomes a free one.

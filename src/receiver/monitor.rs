@@ -2,10 +2,12 @@
 
 use std::net::SocketAddr;
 
+use actix_web::dev::Service as _;
+use actix_web::http::StatusCode;
 use actix_web::http::header::ContentType;
-use actix_web::{App, HttpResponse, HttpServer, web};
+use actix_web::{App, HttpResponse, HttpServer, guard, web};
 
-use super::{ListenError, Port, bind, start};
+use super::{ListenError, Port, bind, nothing_here, silence, start};
 use crate::{health, metrics};
 
 /// Content type of Prometheus' text format.
@@ -15,14 +17,23 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 pub fn listen(address: SocketAddr) -> Result<Port, ListenError> {
     let server = HttpServer::new(|| {
         App::new()
-            .route("/healthz", web::get().to(|| async { HttpResponse::Ok().body("ok\n") }))
-            .route("/readyz", web::get().to(|| async { readyz() }))
-            .route("/metrics", web::get().to(|| async { scrape() }))
+            .wrap_fn(|request, rest| {
+                silence::broken_by(&request);
+                rest.call(request)
+            })
+            .service(get("/healthz").to(|| async { HttpResponse::Ok().body("ok\n") }))
+            .service(get("/readyz").to(|| async { readyz() }))
+            .service(get("/metrics").to(|| async { scrape() }))
+            .default_service(web::to(|| nothing_here(StatusCode::NOT_FOUND)))
     });
     let (address, listener) = bind(address)?;
     let server = limited!(server).workers(1).listen(listener);
     let server = server.map_err(|source| ListenError::Bind { address, source })?;
     Ok(start(address, server.run()))
+}
+
+fn get(path: &str) -> actix_web::Resource {
+    web::resource(path).guard(guard::Get())
 }
 
 fn readyz() -> HttpResponse {

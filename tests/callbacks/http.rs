@@ -1,9 +1,11 @@
 //! HTTP by hand: nothing that a test wants to send is corrected on the way.
 
 use std::fmt::Write as _;
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use crate::bed::PATIENCE;
 
 /// Longer than any limit of the receiver.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -71,6 +73,12 @@ impl Connection {
         Ok(Answer { status, head, body: String::from_utf8_lossy(&bytes[end..]).into_owned() })
     }
 
+    /// Sends `bytes` a few times each second until the connection is ended at the other side; how long that took.
+    pub fn drip(mut self, bytes: &[u8]) -> Duration {
+        let socket = self.0.try_clone().unwrap();
+        drip(&mut self.0, &socket, bytes)
+    }
+
     fn more(&mut self, bytes: &mut Vec<u8>) -> std::io::Result<()> {
         let mut part = [0; 4096];
         match self.0.read(&mut part)? {
@@ -79,6 +87,24 @@ impl Connection {
                 bytes.extend(&part[..count]);
                 Ok(())
             }
+        }
+    }
+}
+
+/// The same over any `stream` on this `socket`.
+pub fn drip(stream: &mut (impl Read + Write), socket: &TcpStream, bytes: &[u8]) -> Duration {
+    let began = Instant::now();
+    // The pause between two sips is the time that reading may take.
+    socket.set_read_timeout(Some(Duration::from_millis(250))).unwrap();
+    loop {
+        assert!(began.elapsed() < PATIENCE, "the connection is kept");
+        let sent = stream.write_all(bytes).and_then(|()| stream.flush());
+        let ended = match stream.read(&mut [0; 4096]) {
+            Ok(count) => count == 0,
+            Err(error) => !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),
+        };
+        if ended || sent.is_err() {
+            return began.elapsed();
         }
     }
 }

@@ -54,7 +54,9 @@ impl Site {
         Account::unprivileged().write(&file, KEY, 0o600).unwrap();
         let (port, monitor) = (Port::reserve().unwrap(), Port::reserve().unwrap());
         let carrier = carrier(&port);
-        let straight = format!("--callback-url=http://127.0.0.1:{}/cloudevents", port.number);
+        let secure = further.iter().any(|argument| argument.starts_with("--callback-tls-cert="));
+        let scheme = if secure { "https" } else { "http" };
+        let straight = format!("--callback-url={scheme}://127.0.0.1:{}/cloudevents", port.number);
         let arguments = [
             carrier.as_ref().map_or(straight, Carrier::argument),
             format!("--callback-listen=127.0.0.1:{}", port.number),
@@ -72,6 +74,10 @@ impl Site {
 
     pub fn address(&self) -> std::net::SocketAddr {
         ([127, 0, 0, 1], self.port.number).into()
+    }
+
+    pub fn monitor_address(&self) -> std::net::SocketAddr {
+        ([127, 0, 0, 1], self.monitor.number).into()
     }
 
     /// Sends what a job would, with the token of `owner` for the job of `uid`.
@@ -96,7 +102,7 @@ impl Site {
 
     /// Whether the metrics have this line; not while the operator starts.
     pub fn metric(&self, line: &str) -> bool {
-        let answer = http::get(([127, 0, 0, 1], self.monitor.number).into(), "/metrics");
+        let answer = http::get(self.monitor_address(), "/metrics");
         answer.map_or(String::new(), |answer| answer.body).lines().any(|found| found == line)
     }
 }
@@ -165,7 +171,7 @@ fn a_job_reports_its_start_and_its_end(#[values(Trixie, Sid)] version: Version) 
         assert!(!here.events(&name).iter().any(|(reason, _)| reason == "CallbackRefuted"));
     }
     assert!(site.metric("htc_callbacks_total{outcome=\"Stored\"} 4"));
-    let ready = http::get(([127, 0, 0, 1], site.monitor.number).into(), "/readyz").unwrap();
+    let ready = http::get(site.monitor_address(), "/readyz").unwrap();
     assert_eq!(ready.status, 200, "{}", ready.body);
     assert_eq!(ready.body.matches(": ok\n").count(), 5, "{}", ready.body);
 }

@@ -14,6 +14,7 @@ use crate::bed::{PATIENCE, UNTIL_LET_GO, htcjob, ids};
 use crate::desk::KEY;
 use crate::http::{self, Connection};
 use crate::jobs::Site;
+use crate::readiness;
 
 const CALLBACKS: usize = 2_000;
 const SENDERS: usize = 32;
@@ -144,10 +145,12 @@ fn on_a_full_disk_jobs_are_told_to_send_again_and_nothing_is_lost() {
     let refused = refused.unwrap();
     assert!(refused.head.to_ascii_lowercase().contains("retry-after: "), "{}", refused.head);
     assert_eq!(refused.reason(), "Unavailable");
+    readiness::wait(site.monitor_address(), &["ledger-writable"]);
     site.bed.volume().empty();
     wait_for("the receiver to store again", PATIENCE, || send("storm-after").status == 204).unwrap();
     taken.insert("storm-after".to_owned());
     assert_eq!(site.bed.operator_pid(), pid, "without a restart");
+    readiness::wait(site.monitor_address(), &[]);
     let kept = stored(&site, &uid, "storm");
     assert!(taken.is_subset(&kept), "{:?} are lost", taken.difference(&kept));
 }

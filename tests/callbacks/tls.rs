@@ -4,16 +4,20 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use testbed::wait_for;
+use rstest::rstest;
+use testbed::Version::{self, Sid, Trixie};
+use testbed::{Account, Assets, PoolOptions, Scratch, wait_for};
 
-use crate::bed::PATIENCE;
+use crate::bed::{PATIENCE, htcjob, is_true};
 use crate::desk::{Desk, ended};
+use crate::jobs::{Site, stored};
 
 /// A certificate of its own issuer for 127.0.0.1, and its key.
-fn write(folder: &Path, chain: &str, key: &str) {
+pub fn write(folder: &Path, chain: &str, key: &str) {
     let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
-    fs::write(folder.join(chain), made.cert.pem()).unwrap();
-    fs::write(folder.join(key), made.signing_key.serialize_pem()).unwrap();
+    for (name, text) in [(chain, made.cert.pem()), (key, made.signing_key.serialize_pem())] {
+        Account::unprivileged().write(&folder.join(name), text, 0o644).unwrap();
+    }
 }
 
 /// What the receiver answers to one who trusts only the certificate in `trusted`; 0 if there is no answer.
@@ -49,4 +53,27 @@ fn a_renewed_certificate_is_served_without_a_restart() {
     fs::rename(path("new.key"), path("tls.key")).unwrap();
     wait_for("the new certificate to be served", PATIENCE, || status(&desk, &path("second.crt")) == 204).unwrap();
     assert_eq!(status(&desk, &path("first.crt")), 0);
+}
+
+/// What docs/operating.md says that a site has to do.
+#[rstest]
+fn jobs_report_over_tls_when_their_nodes_trust_the_certificate(#[values(Trixie, Sid)] version: Version) {
+    let scratch = Scratch::new().unwrap();
+    write(scratch.path(), "tls.crt", "tls.key");
+    let path = |name: &str| scratch.path().join(name).display().to_string();
+    let (bin, trusted) = (Assets::locate().unwrap().job_bin(), path("tls.crt"));
+    let extra_config =
+        format!("STARTER_JOB_ENVIRONMENT = \"PATH={}:/usr/bin:/bin CURL_CA_BUNDLE={trusted}\"", bin.display());
+    let options = PoolOptions { extra_config, ..PoolOptions::default() };
+    let tls = [format!("--callback-tls-cert={trusted}"), format!("--callback-tls-key={}", path("tls.key"))];
+    let site = Site::with(version, &options, &tls.each_ref().map(String::as_str));
+    site.bed.start_operator();
+    let here = site.bed.namespace();
+    let uid = here.create(&htcjob("secure", "exit 0"));
+    assert!(is_true(&here.wait_ended("secure"), "Complete"));
+    wait_for("both reports in the ledger", PATIENCE, || {
+        let found = stored(&site.bed, &uid);
+        if found == ["-1", "0"] { Ok(()) } else { Err(format!("{found:?}")) }
+    })
+    .unwrap();
 }

@@ -1,7 +1,7 @@
 //! What `job.sh` tells the operator, and that it does the job no harm.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener};
+use std::io::{BufRead as _, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -12,59 +12,70 @@ use super::{SHELLS, Scratch, ended, image};
 
 const TOKEN: &str = "5eaf00d5eaf00d5eaf00d5eaf00d5eaf00d5eaf00d5eaf00d5eaf00d5eaf00d0";
 /// Longest time that a report may take, by the words of `job.sh`; and what a busy machine adds.
-const BOUND: Duration = Duration::from_secs(23 + 15);
+pub const BOUND: Duration = Duration::from_secs(23 + 15);
 
 /// One request.
 #[derive(Clone, Debug, Default)]
-struct Request {
-    kind: String,
+pub struct Request {
+    pub kind: String,
     id: String,
     head: String,
     body: String,
 }
 
 /// A listener that answers each request with the next of its statuses, and with the last one for ever; 0: never.
-struct Ear {
-    address: SocketAddr,
+pub struct Ear {
+    url: String,
     heard: Arc<Mutex<Vec<Request>>>,
 }
 
 impl Ear {
     fn new(statuses: &'static [u16]) -> Self {
+        Self::over("http", statuses, |stream| stream)
+    }
+
+    /// `wrap` makes of each connection what requests are read from.
+    pub fn over<S: Read + Write + Send>(
+        scheme: &str,
+        statuses: &'static [u16],
+        wrap: impl Fn(TcpStream) -> S + Send + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (address, heard) = (listener.local_addr().unwrap(), Arc::new(Mutex::new(Vec::new())));
+        let url = format!("{scheme}://{}/cloudevents", listener.local_addr().unwrap());
+        let heard = Arc::new(Mutex::new(Vec::new()));
         let all = Arc::clone(&heard);
         // Ends with the test program.
         std::thread::spawn(move || {
             let mut kept = Vec::new();
             for stream in listener.incoming() {
                 let stream = stream.unwrap();
-                let Some(request) = read(&stream) else { continue };
+                stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+                let mut stream = wrap(stream);
+                let Some(request) = read(&mut stream) else { continue };
                 let mut all = all.lock().unwrap();
                 let status = statuses[all.len().min(statuses.len() - 1)];
                 all.push(request);
                 if status != 0 {
-                    let _ = (&stream).write_all(format!("HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n").as_bytes());
+                    let _ = stream.write_all(format!("HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n").as_bytes());
                 }
                 kept.push(stream);
             }
         });
-        Self { address, heard }
+        Self { url, heard }
     }
 
     /// A job that reports to it.
-    fn job(&self, command: &str, source: &str) -> Scratch {
-        let url = format!("http://{}/cloudevents", self.address);
-        let callback = Callback { url: &url, source: "cern.ch", uid: "0b5e-01", token: TOKEN };
+    pub fn job(&self, command: &str, source: &str) -> Scratch {
+        let callback = Callback { url: &self.url, source: "cern.ch", uid: "0b5e-01", token: TOKEN };
         Scratch::reporting(image().to_str().unwrap(), command, source, Some(callback))
     }
 
-    fn heard(&self) -> Vec<Request> {
+    pub fn heard(&self) -> Vec<Request> {
         self.heard.lock().unwrap().clone()
     }
 
     /// Exit codes that were reported.
-    fn ends(&self) -> Vec<String> {
+    pub fn ends(&self) -> Vec<String> {
         let ends = self.heard().into_iter().filter(|request| request.kind == "htcjob.cloudevent");
         ends.map(|end| {
             let data: serde_json::Value = serde_json::from_str(&end.body).unwrap();
@@ -74,8 +85,7 @@ impl Ear {
     }
 }
 
-fn read(stream: &std::net::TcpStream) -> Option<Request> {
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+fn read(stream: &mut impl Read) -> Option<Request> {
     let mut reader = BufReader::new(stream);
     let mut request = Request::default();
     let mut length = 0;
@@ -236,7 +246,8 @@ fn a_job_ends_as_it_would_when_nobody_listens_answers_or_can_send() {
         check("no token", &scratch, BOUND);
         assert!(ear.heard().is_empty());
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        check("nobody listens", &Ear { address: free, heard: Arc::default() }.job("bash", source), BOUND);
+        let nobody = Ear { url: format!("http://{free}/cloudevents"), heard: Arc::default() };
+        check("nobody listens", &nobody.job("bash", source), BOUND);
         check("nobody answers", &Ear::new(&[0]).job("bash", source), BOUND);
     }
 }

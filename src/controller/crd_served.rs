@@ -1,0 +1,50 @@
+//! Whether the API server serves HTCJobs. A watch that is begun again after a break says so only with the next change of an
+//! HTCJob, which may be days away.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use kube::api::{Api, ListParams};
+use kube::runtime::watcher;
+use tokio::sync::Notify;
+
+use super::{API_LIMIT, Observed};
+use crate::health;
+use crate::retry::Pauses;
+
+/// What the watch says, and what is asked when it breaks.
+#[derive(Default)]
+pub(super) struct CrdServed {
+    broken: Notify,
+}
+
+impl CrdServed {
+    /// The watch has said something.
+    pub(super) fn seen<T>(&self, event: &Result<watcher::Event<T>, watcher::Error>) {
+        match event {
+            // Said before anything is asked.
+            Ok(watcher::Event::Init) => {}
+            Ok(_) => health::crd_served(true),
+            Err(_) => {
+                health::crd_served(false);
+                self.broken.notify_one();
+            }
+        }
+    }
+
+    /// Asks for one HTCJob after each break of the watch, until there is an answer.
+    pub(super) async fn ask(&self, api: Api<Observed>) -> Infallible {
+        let one = ListParams::default().limit(1);
+        loop {
+            self.broken.notified().await;
+            let mut pauses = Pauses::new(Duration::from_secs(1), Duration::from_secs(30));
+            loop {
+                tokio::time::sleep(pauses.pause()).await;
+                if let Ok(Ok(_)) = tokio::time::timeout(API_LIMIT, api.list_metadata(&one)).await {
+                    health::crd_served(true);
+                    break;
+                }
+            }
+        }
+    }
+}

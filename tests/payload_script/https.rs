@@ -1,0 +1,85 @@
+//! Reports over TLS: the node decides whom its jobs trust.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose};
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+
+use super::SHELLS;
+use super::reports::{BOUND, Ear};
+
+/// A certificate authority, and the file that says so to whoever should trust it.
+struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    folder: tempfile::TempDir,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        std::fs::write(folder.path().join("ca.pem"), issuer.pem()).unwrap();
+        Self { issuer, folder }
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder.path().join("ca.pem")
+    }
+
+    /// One who listens on 127.0.0.1 with a certificate for `name`.
+    fn ear(&self, name: &str) -> Ear {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        // Otherwise it has its issuer's name, and is taken for its own.
+        params.distinguished_name.push(DnType::CommonName, "receiver");
+        let certificate = params.signed_by(&key, &self.issuer).unwrap().der().clone();
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let config = Arc::new(config.with_no_client_auth().with_single_cert(vec![certificate], key).unwrap());
+        Ear::over("https", &[204], move |stream| {
+            StreamOwned::new(ServerConnection::new(Arc::clone(&config)).unwrap(), stream)
+        })
+    }
+}
+
+#[test]
+fn a_job_reports_to_whom_its_node_trusts() {
+    let authority = Authority::new();
+    for (variable, shell) in ["CURL_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE"].into_iter().zip(SHELLS) {
+        let ear = authority.ear("127.0.0.1");
+        let mut scratch = ear.job("bash", "sleep 1; echo x; exit 5");
+        scratch.environment.push((variable, authority.file()));
+        assert_eq!(scratch.run(shell), (5, "x\n".to_owned(), String::new()), "{shell}");
+        let kinds: Vec<String> = ear.heard().into_iter().map(|request| request.kind).collect();
+        assert_eq!(kinds, ["htcjob.cloudevent.started", "htcjob.cloudevent"], "{shell}: {variable}");
+        assert_eq!(ear.ends(), ["5"], "{shell}: {variable}");
+    }
+}
+
+#[test]
+fn a_job_tells_nothing_to_whom_its_node_does_not_trust_and_ends_as_it_would() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    for shell in SHELLS {
+        for (what, ear, trusted) in [
+            ("an unknown authority", authority.ear("127.0.0.1"), None),
+            ("another authority", authority.ear("127.0.0.1"), Some(other.file())),
+            ("another name", authority.ear("127.0.0.2"), Some(authority.file())),
+        ] {
+            let mut scratch = ear.job("bash", "echo x; exit 5");
+            scratch.environment.extend(trusted.map(|file| ("CURL_CA_BUNDLE", file)));
+            let began = Instant::now();
+            assert_eq!(scratch.run(shell), (5, "x\n".to_owned(), String::new()), "{shell}: {what}");
+            assert!(began.elapsed() < BOUND, "{shell}: {what}: {:?}", began.elapsed());
+            assert!(ear.heard().is_empty(), "{shell}: {what}: {:?}", ear.heard());
+        }
+    }
+}
