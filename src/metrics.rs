@@ -14,7 +14,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
+use strum::IntoEnumIterator as _;
 
+use crate::api::Phase;
 use crate::controller::Observed;
 
 /// Requests that wait or run, by kind.
@@ -144,7 +146,10 @@ impl Collector for AtScrape {
 }
 
 fn count(store: &Store<Observed>) -> (BTreeMap<&'static str, i64>, BTreeMap<&'static str, i64>) {
-    let (mut phases, mut jobs) = (BTreeMap::new(), BTreeMap::new());
+    // Each stands there from the start: nothing can be compared with what is missing.
+    let mut phases: BTreeMap<&'static str, i64> = Phase::iter().map(|phase| (phase.into(), 0)).collect();
+    phases.insert("none", 0);
+    let mut jobs = BTreeMap::from(["idle", "running", "held", "succeeded", "failed"].map(|state| (state, 0)));
     for object in store.state() {
         let told = object.0.as_ref().ok().and_then(|job| job.status.as_ref());
         let phase = told.and_then(|told| told.phase).map_or("none", <&str>::from);
@@ -236,8 +241,6 @@ pub fn text() -> Result<String, std::fmt::Error> {
 mod tests {
     use std::collections::BTreeSet;
 
-    use strum::IntoEnumIterator as _;
-
     use super::*;
     use crate::machine::Kind;
 
@@ -262,6 +265,10 @@ mod tests {
         orphans(0);
         credentials((0, 0));
         let text = text().unwrap();
+        for phase in Phase::iter().map(<&str>::from).chain(["none"]) {
+            assert!(text.contains(&format!("htc_objects{{phase=\"{phase}\"}} 0")), "{text}");
+        }
+        assert!(text.contains("htc_jobs{state=\"running\"} 0"), "{text}");
         let page = include_str!("../docs/metrics.md");
         let documented: BTreeSet<String> =
             page.lines().filter_map(|line| Some(line.strip_prefix("| `")?.split('`').next()?.to_owned())).collect();

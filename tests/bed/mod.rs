@@ -183,6 +183,8 @@ impl Bed {
             .env("KUBECONFIG", &self.kubeconfig)
             .env("CONDOR_CONFIG", self.condor.config())
             .env("HOME", self.condor.home())
+            // Of its own: the machine's may be closed to who runs the operator.
+            .env("TMPDIR", self.scratch.dir("tmp").unwrap())
             .env("PATH", format!("{}:/usr/bin:/bin", self.condor.bin_dir().display()))
             .env("RUST_BACKTRACE", "1");
         let more = self.environment.lock().unwrap();
