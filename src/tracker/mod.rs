@@ -301,6 +301,8 @@ impl Tracker {
 
     /// If more than half of the live jobs vanish at once, it is asked again before that is believed.
     fn doubt_sudden_drop(&self, before: &mut Before, found: &Found) -> Result<(), Unknown> {
+        // Those, too, that were only seen by looks at few.
+        before.live.extend(self.watchlist.live());
         let present: BTreeSet<JobId> = found.ads.values().flatten().map(|ad| ad.id).collect();
         let vanished = before.live.iter().filter(|id| !present.contains(id)).count();
         if vanished * 2 > before.live.len() && !before.doubted {
@@ -320,7 +322,7 @@ impl Tracker {
             .iter()
             .filter_map(|uid| found.ads.get(uid))
             .flatten()
-            .filter(|ad| !matches!(ad.status, JobStatus::Removed | JobStatus::Completed))
+            .filter(|ad| is_live(ad))
             .map(|ad| ad.id)
             .collect();
         Ok(())
@@ -359,6 +361,10 @@ impl Tracker {
             let _ = self.wake.send(object).await;
         }
     }
+}
+
+const fn is_live(ad: &Ad) -> bool {
+    !matches!(ad.status, JobStatus::Removed | JobStatus::Completed)
 }
 
 fn warn_of_skew(reading: &Reading, now: Timestamp) {

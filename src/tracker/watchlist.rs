@@ -1,6 +1,6 @@
 //! Who is watched, and what is known about each.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kube::runtime::reflector::ObjectRef;
@@ -8,14 +8,14 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio::time::Instant;
 
-use super::Asker;
 use super::entry::{Entry, Urgency};
+use super::{Asker, is_live};
 use crate::condor::query::WantedInherited;
 use crate::controller::Observed;
 use crate::machine::decide::Look;
 use crate::machine::facts::{Answer, Evidence, History, Queue, Reach, Unknown};
 use crate::machine::inherited::InheritedJob;
-use crate::machine::{Timestamp, Uid};
+use crate::machine::{JobId, Timestamp, Uid};
 use crate::retry::Pauses;
 
 /// Most objects that are asked about by themselves; it costs as much to ask about all when there are more.
@@ -120,6 +120,19 @@ impl Watchlist {
     pub(super) fn calm(&self) -> HashSet<Uid> {
         self.with(|entries| {
             entries.iter().filter(|(_, entry)| entry.look == Look::Changes).map(|(uid, _)| uid.clone()).collect()
+        })
+    }
+
+    /// The jobs of those that are shown as live.
+    pub(super) fn live(&self) -> BTreeSet<JobId> {
+        let shown = |entry: &Entry| match &entry.evidence().queue {
+            Answer::Known(queue) => Arc::clone(&queue.ads),
+            Answer::Unknown(_) => Arc::default(),
+        };
+        self.with(|entries| {
+            let calm = entries.values().filter(|entry| entry.look == Look::Changes);
+            calm.flat_map(|entry| shown(entry).iter().filter(|ad| is_live(ad)).map(|ad| ad.id).collect::<Vec<_>>())
+                .collect()
         })
     }
 
