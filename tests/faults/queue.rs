@@ -228,19 +228,7 @@ pub fn one_answer_that_shows_nothing(version: Version) {
     here.create(&site.lasting("running", 2));
     here.wait("running", "both run", |object| object["status"]["running"] == 2);
     for round in 0..3 {
-        let once = site.bed.pool.scratch().dir("once").unwrap().join(round.to_string());
-        Account::unprivileged().make_dir(&once, 0o755).unwrap();
-        let script = format!(
-            "real=$1; shift\nrmdir {} 2>/dev/null && exec $real \"$@\" -constraint false\nexec $real \"$@\"\n",
-            once.display()
-        );
-        let asked = site.gates.calls("condor_q");
-        site.gates.replace("condor_q", &script);
-        wait_for("the answer, and some more looks", PATIENCE, || {
-            !once.exists() && site.gates.calls("condor_q") >= asked + 3
-        })
-        .unwrap();
-        site.gates.restore("condor_q");
+        shows_nothing_once(&site, round, 3);
     }
     let running = here.get("running");
     assert_eq!((&running["status"]["phase"], &running["status"]["running"]), (&"Running".into(), &2.into()));
@@ -248,4 +236,34 @@ pub fn one_answer_that_shows_nothing(version: Version) {
     site.finish("running");
     let ended = site.assert_complete_once(&here, "running", 2);
     assert_eq!(ended["status"]["attempt"], 1);
+}
+
+/// The same of jobs that no look at all jobs has seen yet, only the one that found them accepted.
+pub fn a_first_answer_that_shows_nothing(version: Version) {
+    let site = Site::with(version, "", &["--tracker-interval=15s"]);
+    site.bed.start_operator();
+    let here = site.bed.namespace();
+    here.create(&site.lasting("running", 2));
+    here.wait("running", "its ids", |object| object["status"]["clusterid"].is_string());
+    shows_nothing_once(&site, 0, 2);
+    assert_eq!(site.bed.log().matches("vanished from schedd").count(), 1);
+    site.finish("running");
+    site.assert_complete_once(&here, "running", 2);
+}
+
+/// The next condor_q finds no job, and those after it, of which there are `looks` in all, what is there.
+fn shows_nothing_once(site: &Site, round: u32, looks: usize) {
+    let once = site.bed.pool.scratch().dir("once").unwrap().join(round.to_string());
+    Account::unprivileged().make_dir(&once, 0o755).unwrap();
+    let script = format!(
+        "real=$1; shift\nrmdir {} 2>/dev/null && exec $real \"$@\" -constraint false\nexec $real \"$@\"\n",
+        once.display()
+    );
+    let asked = site.gates.calls("condor_q");
+    site.gates.replace("condor_q", &script);
+    wait_for("the answer, and some more looks", PATIENCE, || {
+        !once.exists() && site.gates.calls("condor_q") >= asked + looks
+    })
+    .unwrap();
+    site.gates.restore("condor_q");
 }
