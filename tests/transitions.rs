@@ -11,6 +11,7 @@ mod bed;
 use std::collections::BTreeSet;
 use std::fs;
 
+use bed::gates::Gates;
 use bed::{Bed, Namespace, UNTIL_LET_GO, condition, htcjob, ids, is_true};
 use htc_operator::api::Phase;
 use htc_operator::machine::transitions::TRANSITIONS;
@@ -22,13 +23,15 @@ use testbed::{PoolOptions, wait_for};
 #[rstest]
 fn each_is_made(#[values(Trixie, Sid)] version: Version) {
     // One job in each condor_submit: each attempt after the first is a resubmission. Output is fetched only at the end.
-    let bed = Bed::new(version, &PoolOptions::default(), &["--batch-jobs=1", "--fetch-every=600s"]);
+    let gates = Gates::new(version);
+    let own = [&gates.argument(), "--batch-jobs=1", "--fetch-every=600s"];
+    let bed = Bed::new(version, &PoolOptions::default(), &own);
     bed.start_mortal_operator(None);
     let here = bed.namespace();
     bed.pool.set_start(false).unwrap();
     while_nothing_starts(&here);
     ended_without_having_started(&here);
-    while_jobs_run(&here);
+    while_jobs_run(&here, &gates);
     past_their_deadlines(&here);
     runs_again(&here);
     assert_all_seen(&bed);
@@ -79,9 +82,18 @@ fn ended_without_having_started(here: &Namespace<'_>) {
     here.delete("unseen");
 }
 
-fn while_jobs_run(here: &Namespace<'_>) {
-    for (name, jobs, source) in [("grows", 6, UNTIL_LET_GO), ("doomed", 1, UNTIL_LET_GO), ("fails", 1, "exit 1")] {
-        here.create(&object(name, source, jobs, ""));
+fn while_jobs_run(here: &Namespace<'_>, gates: &Gates) {
+    // The first of its jobs runs before the second is handed over.
+    let folder = here.bed.pool.scratch().dir("handed").unwrap();
+    let handed = folder.display();
+    let one =
+        format!("mkdir {handed}/first 2>/dev/null || while [ ! -e {handed}/all ]; do sleep 0.02; done\nexec \"$@\"\n");
+    gates.replace("condor_submit", &one);
+    here.create(&object("grows", UNTIL_LET_GO, 6, ""));
+    here.wait_phase("grows", "Running");
+    fs::write(folder.join("all"), "").unwrap();
+    for (name, source) in [("doomed", UNTIL_LET_GO), ("fails", "exit 1")] {
+        here.create(&object(name, source, 1, ""));
     }
     here.wait_phase("doomed", "Running");
     here.delete("doomed");

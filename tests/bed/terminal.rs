@@ -124,6 +124,7 @@ impl<'a> Terminal<'a> {
             .current_dir(&self.checkout)
             .env("PATH", path)
             .env("HOME", self.scratch.path().join("home"))
+            .env("TMPDIR", self.scratch.dir("tmp").unwrap())
             .env("KUBECONFIG", self.scratch.path().join("kubeconfig"))
             .env("CONDOR_CONFIG", self.bed.condor.config())
             .env("HTC_SCHEDD", self.bed.pool.schedd_name())
