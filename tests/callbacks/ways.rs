@@ -50,7 +50,10 @@ fn what_comes_after_the_end_has_no_effect(#[values(Trixie, Sid)] version: Versio
     let here = site.bed.namespace();
     let uid = here.create(&htcjob("late", "exit 7"));
     let ended = here.wait_ended("late");
-    assert_eq!((counts(&ended), site.carrier().kept(&uid)), ([0, 0, 1], vec![false, true]));
+    // Of a payload as short as this one the end may overtake the start.
+    let mut kept = site.carrier().kept(&uid);
+    kept.sort_unstable();
+    assert_eq!((counts(&ended), kept), ([0, 0, 1], vec![false, true]));
     assert_eq!(site.carrier().let_go(&uid, true), 204);
     here.delete("late");
     assert_eq!(site.carrier().let_go(&uid, false), 204, "the answer is as before");
