@@ -9,7 +9,7 @@ use htc_operator::config::Config;
 use htc_operator::telemetry::{self, LogFormat};
 use htc_operator::{api, check, machine, operator};
 
-/// Gives back what it no longer needs: after ten thousand HTCJobs, glibc's keeps twice as much as is in use.
+/// Gives back what it no longer needs: after ten thousand HTCJobs, glibc's has kept more than twice as much as is in use.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

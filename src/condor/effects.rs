@@ -103,7 +103,7 @@ impl Schedd {
                 arguments.extend(["SUBMIT_Iwd", &iwd, "SUBMIT_UserLog", &log, "HTCOperator", &operator]);
                 match self.tools.run(TOOL, &arguments).await {
                     Ok(output) if output.status != Some(0) && nothing_matched(&output) => {
-                        self.why_not_adopted(cluster, &which).await?;
+                        self.why_not_adopted(cluster, &which, &output).await?;
                     }
                     result => drop(self.answer(TOOL, result)?),
                 }
@@ -114,7 +114,7 @@ impl Schedd {
 
     /// condor_qedit has the same words for jobs that are somebody else's and for jobs that have just left the queue, which is
     /// nothing wrong: they are looked for as ever.
-    async fn why_not_adopted(&self, cluster: ClusterId, which: &str) -> Result<(), Unknown> {
+    async fn why_not_adopted(&self, cluster: ClusterId, which: &str, output: &Output) -> Result<(), Unknown> {
         let users = self.users_of_inherited(which).await?;
         let ours = self.own_names().await?;
         let jobs = format!("jobs of the Go operator in cluster {cluster}");
@@ -122,7 +122,7 @@ impl Schedd {
             None if users.is_empty() => Ok(()),
             None => Err(unknown(
                 Why::Incomplete,
-                format!("{jobs} were not found at first: they are adopted with the next try"),
+                format!("{jobs} were not adopted, and it is tried again: {}", output.stderr.trim()),
             )),
             Some(user) => {
                 let message = format!(

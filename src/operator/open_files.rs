@@ -9,10 +9,10 @@ const WANTED: u64 = 8_192;
 /// Raises the soft limit, as far as the hard one lets it.
 pub(super) fn raise() {
     let limit = getrlimit(Resource::Nofile);
-    let Some(raised) = raised(&limit) else { return };
-    if raised.current < Some(WANTED) {
-        tracing::warn!(limit = raised.current, wanted = WANTED, "very many connections could take all open files");
+    if limit.maximum.is_some_and(|most| most < WANTED) {
+        tracing::warn!(limit = limit.maximum, wanted = WANTED, "very many connections could take all open files");
     }
+    let Some(raised) = raised(&limit) else { return };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
         tracing::warn!(%error, wanted = WANTED, "the limit of open files cannot be raised");
     }

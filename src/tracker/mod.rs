@@ -161,8 +161,8 @@ impl Tracker {
                 (_, Urgency::Nothing) => None,
                 (Some(pause), _) => Some(pause),
                 (None, Urgency::Interval) => Some(self.interval),
-                (None, Urgency::Soon) => Some(self.soon.max(took)),
-                (None, Urgency::Briskly) => Some((self.soon / 5).max(took)),
+                (None, Urgency::Briskly) if matches!(asker, Asker::Urgent) => Some((self.soon / 5).max(took)),
+                (None, Urgency::Soon | Urgency::Briskly) => Some(self.soon.max(took)),
                 (None, Urgency::Now) => Some((self.soon / 10).max(took)),
             };
             match pause {
@@ -302,7 +302,7 @@ impl Tracker {
     /// If more than half of the live jobs vanish at once, it is asked again before that is believed.
     fn doubt_sudden_drop(&self, before: &mut Before, found: &Found) -> Result<(), Unknown> {
         // Those, too, that were only seen by looks at few.
-        before.live.extend(self.watchlist.live());
+        before.live.extend(self.watchlist.live(found.asked_at));
         let present: BTreeSet<JobId> = found.ads.values().flatten().map(|ad| ad.id).collect();
         let vanished = before.live.iter().filter(|id| !present.contains(id)).count();
         if vanished * 2 > before.live.len() && !before.doubted {

@@ -123,11 +123,11 @@ impl Watchlist {
         })
     }
 
-    /// The jobs of those that are shown as live.
-    pub(super) fn live(&self) -> BTreeSet<JobId> {
+    /// The jobs that an answer asked for before `date` has shown as live.
+    pub(super) fn live(&self, date: Timestamp) -> BTreeSet<JobId> {
         let shown = |entry: &Entry| match &entry.evidence().queue {
-            Answer::Known(queue) => Arc::clone(&queue.ads),
-            Answer::Unknown(_) => Arc::default(),
+            Answer::Known(queue) if queue.asked_at < date => Arc::clone(&queue.ads),
+            Answer::Known(_) | Answer::Unknown(_) => Arc::default(),
         };
         self.with(|entries| {
             let calm = entries.values().filter(|entry| entry.look == Look::Changes);

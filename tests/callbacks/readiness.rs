@@ -92,7 +92,7 @@ fn one_that_finds_no_api_server_does_not_lead_and_has_room_for_connections() {
     let address = SocketAddr::from(([127, 0, 0, 1], monitor.number));
     let program = scratch.share(env!("CARGO_BIN_EXE_htc-operator").as_ref()).unwrap();
     let spec = Spec::new("prlimit", scratch.path().join("operator.log"))
-        .arg("--nofile=1024:16384")
+        .arg("--nofile=1024:8192")
         .arg(program)
         .args(["run", "--schedd=nobody", &format!("--http-listen={address}"), "--data-dir"])
         .arg(data)

@@ -89,6 +89,10 @@ fn what_is_refused_goes_in_smaller_parts_after_a_pause() {
     );
     facts.record.attempts[0].intent_at.0 -= 1;
     assert_eq!(submits(&decide(&facts)), Some((&indices("500-624"), false, Attempt(2))));
+    // That part was taken: those after it are as small, and do not wait.
+    add_attempt(&mut facts, attempt(2, "500-624"));
+    facts.record.refused = 2;
+    assert_eq!(submits(&decide(&facts)), Some((&indices("625-749"), false, Attempt(3))));
 }
 
 #[test]

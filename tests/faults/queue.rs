@@ -240,7 +240,7 @@ pub fn one_answer_that_shows_nothing(version: Version) {
 
 /// The same of jobs that no look at all jobs has seen yet, only the one that found them accepted.
 pub fn a_first_answer_that_shows_nothing(version: Version) {
-    let site = Site::with(version, "", &["--tracker-interval=15s"]);
+    let site = Site::with(version, "", &["--tracker-interval=20s"]);
     site.bed.start_operator();
     let here = site.bed.namespace();
     here.create(&site.lasting("running", 2));

@@ -19,6 +19,9 @@ use ConditionStatus::{False, True};
 /// A submission that is refused goes again in so many.
 const PARTS: usize = 4;
 
+/// Most jobs that are fetched, or let go, at once.
+const AT_ONCE: usize = 2000;
+
 impl Run<'_> {
     pub(super) fn live(&mut self, sightings: &Sightings<'_>) {
         if !self.facts.object.finalizer && self.rules.finalizer_first {
@@ -186,7 +189,7 @@ impl Run<'_> {
                     && (surplus || sighting.acceptance == Acceptance::Late)
             })
             .map(|(_, sighting)| sighting.ad.id)
-            .take(self.settings.jobs_per_attempt)
+            .take(AT_ONCE)
             .collect();
         if !extra.is_empty() && self.rules.remove_extra {
             self.look.more(Look::Every { history: None, soon: false });
@@ -273,16 +276,21 @@ impl Run<'_> {
         }
     }
 
-    /// Attempts in a row that the schedd has refused.
+    /// Attempts in a row, the last ones, that the schedd has refused.
     fn refused(&self) -> u32 {
-        let last = self.record.attempts.last();
-        if last.is_some_and(|last| last.refusal.is_some()) { self.record.refused } else { 0 }
+        let last = self.record.attempts.iter().rev().take_while(|attempt| attempt.refusal.is_some());
+        u32::try_from(last.count()).unwrap_or(u32::MAX)
     }
 
-    /// What the schedd refuses it may take in parts, whatever it says.
+    /// What the schedd refuses it may take in parts, whatever it says. Parts that it takes stay as small while what it has
+    /// refused is to go again.
     fn most_at_once(&self) -> usize {
-        let refused = self.record.attempts.last().filter(|last| last.refusal.is_some());
-        let part = refused.map_or(usize::MAX, |last| (last.indices.len() / PARTS).max(1));
+        let attempts = &self.record.attempts;
+        let part = match attempts.last() {
+            Some(last) if last.refusal.is_some() => (last.indices.len() / PARTS).max(1),
+            Some(last) if attempts.iter().any(|attempt| attempt.refusal.is_some()) => last.indices.len().max(1),
+            Some(_) | None => usize::MAX,
+        };
         part.min(self.settings.jobs_per_attempt)
     }
 
@@ -366,7 +374,7 @@ impl Run<'_> {
         let due = since.plus(self.settings.fetch_every);
         if completed || due <= self.now {
             // What does not come in time at once may come in parts.
-            let most = self.settings.jobs_per_attempt.checked_shr(2 * failures.min(30)).unwrap_or(0).max(1);
+            let most = AT_ONCE.checked_shr(2 * failures.min(30)).unwrap_or(0).max(1);
             self.ask_after_pause(Kind::Fetch, Work::Fetch(waiting.take(most)));
         } else {
             self.look_again(due.since(self.now));
@@ -397,7 +405,7 @@ impl Run<'_> {
     fn tidy(&mut self) {
         let lingering = |(_, job): &(&Index, &Job)| job.fetched && !job.gone;
         let lingering: Indices = self.record.jobs.iter().filter(lingering).map(|(index, _)| *index).collect();
-        let lingering = lingering.take(self.settings.jobs_per_attempt);
+        let lingering = lingering.take(AT_ONCE);
         let ended = |kind| self.record.requests.get(&kind).map(LastRequest::latest);
         let (fetched, tidied) = (ended(Kind::Fetch), ended(Kind::Tidy));
         // The schedd lets them go when it next looks at its queue (PERIODIC_EXPR_INTERVAL, 60 s).
