@@ -52,7 +52,7 @@ pub async fn check(config: &Config) -> Vec<Line> {
     if let (Ok(client), Ok(_)) = (&client, &operator) {
         let found = orphans(client, &schedd, namespace).await;
         let found = match unknown {
-            Some(why) => found.map(|text| add(&text, &why)).map_err(|text| add(&text, &why)),
+            Some(why) => add(found, &why),
             None => found,
         };
         lines.push(Line { what: "orphans", found });
@@ -80,8 +80,10 @@ fn names(ledger: &Result<Option<Glance>, LedgerError>) -> (Known, Option<String>
     }
 }
 
-fn add(text: &str, more: &str) -> String {
-    format!("{text}; {more}")
+/// Says more, whether it is well or not.
+fn add(found: Result<String, String>, more: &str) -> Result<String, String> {
+    let both = |text: String| format!("{text}; {more}");
+    found.map(both).map_err(both)
 }
 
 /// The operator's own; they last as long as the first part of what is found.
@@ -171,5 +173,5 @@ async fn orphans(client: &Client, schedd: &Schedd, namespace: Option<&str>) -> R
         elsewhere.len(),
         id_ranges(&elsewhere, usize::MAX)
     );
-    found.map(|text| add(&text, &more)).map_err(|text| add(&text, &more))
+    add(found, &more)
 }

@@ -16,7 +16,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 use strum::IntoEnumIterator as _;
 
-use crate::api::Phase;
+use crate::api::{HTCJobStatus, Phase};
 use crate::controller::Observed;
 
 /// Requests that wait or run, by kind.
@@ -149,23 +149,27 @@ fn count(store: &Store<Observed>) -> (BTreeMap<&'static str, i64>, BTreeMap<&'st
     // Each stands there from the start: nothing can be compared with what is missing.
     let mut phases: BTreeMap<&'static str, i64> = Phase::iter().map(|phase| (phase.into(), 0)).collect();
     phases.insert("none", 0);
-    let mut jobs = BTreeMap::from(["idle", "running", "held", "succeeded", "failed"].map(|state| (state, 0)));
+    let mut jobs = BTreeMap::from(states(&HTCJobStatus::default()));
     for object in store.state() {
         let told = object.0.as_ref().ok().and_then(|job| job.status.as_ref());
         let phase = told.and_then(|told| told.phase).map_or("none", <&str>::from);
         *phases.entry(phase).or_default() += 1;
         let Some(told) = told else { continue };
-        for (state, count) in [
-            ("idle", told.idle),
-            ("running", told.running),
-            ("held", told.held),
-            ("succeeded", told.succeeded),
-            ("failed", told.failed),
-        ] {
+        for (state, count) in states(told) {
             *jobs.entry(state).or_default() += count;
         }
     }
     (phases, jobs)
+}
+
+const fn states(told: &HTCJobStatus) -> [(&'static str, i64); 5] {
+    [
+        ("idle", told.idle),
+        ("running", told.running),
+        ("held", told.held),
+        ("succeeded", told.succeeded),
+        ("failed", told.failed),
+    ]
 }
 
 /// From now on the objects in `store` are counted.

@@ -15,10 +15,10 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use kube::api::{Api, ListParams};
-use kube::core::DeserializeGuard;
+use kube::core::{DeserializeGuard, NamespaceResourceScope};
 use kube::runtime::reflector::{self, ObjectRef};
 use kube::runtime::{Controller, WatchStreamExt as _, controller, watcher};
-use kube::{Client, Resource as _, ResourceExt as _};
+use kube::{Client, Resource, ResourceExt as _};
 use tokio::sync::mpsc;
 
 use crate::api::HTCJob;
@@ -107,7 +107,11 @@ pub enum ReconcileError {
     Nameless(&'static str),
 }
 
-fn watched(client: &Client, namespace: Option<&str>) -> Api<Observed> {
+/// What is asked about all namespaces, or about one.
+pub(crate) fn watched<K>(client: &Client, namespace: Option<&str>) -> Api<K>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+{
     namespace.map_or_else(|| Api::all(client.clone()), |name| Api::namespaced(client.clone(), name))
 }
 
@@ -120,7 +124,7 @@ pub async fn run(
     stop: impl Future<Output = ()> + Send + Sync + 'static,
 ) {
     let client = context.client.clone();
-    let api = watched(&client, namespace);
+    let api: Api<Observed> = watched(&client, namespace);
     let (reader, writer) = reflector::store();
     let served = Arc::new(CrdServed::default());
     let asked = Arc::clone(&served);
@@ -212,7 +216,7 @@ fn retry_after(error: &kube::Error) -> Duration {
 
 /// Whether the API server serves the `HTCJob`s that are watched, in words if not.
 pub async fn served(client: &Client, namespace: Option<&str>) -> Result<(), String> {
-    let api = watched(client, namespace);
+    let api: Api<Observed> = watched(client, namespace);
     match tokio::time::timeout(API_LIMIT, api.list(&ListParams::default().limit(1))).await {
         Ok(Ok(_)) => Ok(()),
         Ok(Err(kube::Error::Api(status))) if status.code == 404 => {

@@ -1,6 +1,6 @@
 //! The handle to the thread that owns the file.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -189,10 +189,7 @@ fn open(path: &Path) -> Result<Connection, LedgerError> {
     connection.query_row("pragma journal_mode = wal", [], |_| Ok(())).map_err(held)?;
     connection.pragma_update(None, "synchronous", "full").map_err(held)?;
     connection.execute_batch("begin immediate; commit").map_err(held)?;
-    let found: i64 = connection.query_row("pragma user_version", [], |row| row.get(0)).map_err(held)?;
-    if found > schema::VERSION {
-        return Err(LedgerError::TooNew { path: PathBuf::from(path), found, known: schema::VERSION });
-    }
+    schema::must_be_known(&connection, path, held)?;
     Ok(connection)
 }
 

@@ -108,11 +108,7 @@ fn look(path: &Path) -> Result<Glance, LedgerError> {
     let uri = format!("file:{}?immutable=1", utf8_percent_encode(whole, NOT_IN_PATH));
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(uri, flags).map_err(|error| failed(error.into()))?;
-    let found: i64 =
-        connection.query_row("pragma user_version", [], |row| row.get(0)).map_err(|error| failed(error.into()))?;
-    if found > schema::VERSION {
-        return Err(LedgerError::TooNew { path: path.to_owned(), found, known: schema::VERSION });
-    }
+    schema::must_be_known(&connection, path, |error| failed(error.into()))?;
     let read = || -> rusqlite::Result<Glance> {
         let (id, operator) = (value(&connection, "id")?, value(&connection, "operator")?);
         Ok(Glance { in_use, id, operator, names: names(&connection)? })
@@ -120,13 +116,8 @@ fn look(path: &Path) -> Result<Glance, LedgerError> {
     read().map_err(|error| failed(error.into()))
 }
 
-fn columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<String>> {
-    let mut statement = connection.prepare("select name from pragma_table_info(?1)")?;
-    statement.query_map([table], |row| row.get(0))?.collect()
-}
-
 fn value(connection: &Connection, key: &str) -> rusqlite::Result<Option<String>> {
-    if columns(connection, "ledger")?.is_empty() {
+    if schema::columns(connection, "ledger")?.is_empty() {
         return Ok(None);
     }
     connection.query_row("select value from ledger where key = ?1", [key], |row| row.get(0)).optional()
@@ -134,7 +125,7 @@ fn value(connection: &Connection, key: &str) -> rusqlite::Result<Option<String>>
 
 /// Of a file that was not brought up to date, too.
 fn names(connection: &Connection) -> rusqlite::Result<Names> {
-    let columns = columns(connection, "submissions")?;
+    let columns = schema::columns(connection, "submissions")?;
     if columns.is_empty() {
         return Ok(Names::new());
     }

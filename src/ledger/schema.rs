@@ -1,5 +1,7 @@
 //! The schema. The original's table keeps its name and columns; all else is added beside them and nothing is ever dropped.
 
+use std::path::Path;
+
 use rusqlite::Connection;
 
 use super::LedgerError;
@@ -91,6 +93,19 @@ create index if not exists transitions_to_tell on transitions(time, uid, seq) wh
 create table if not exists ledger(key text primary key, value text not null) without rowid;
 ";
 
+/// Fails for a file of a later version; `failed` says what it means if that cannot be read.
+pub(super) fn must_be_known(
+    connection: &Connection,
+    path: &Path,
+    failed: impl FnOnce(rusqlite::Error) -> LedgerError,
+) -> Result<(), LedgerError> {
+    let found: i64 = connection.query_row("pragma user_version", [], |row| row.get(0)).map_err(failed)?;
+    if found > VERSION {
+        return Err(LedgerError::TooNew { path: path.to_owned(), found, known: VERSION });
+    }
+    Ok(())
+}
+
 /// Brings the file to [`VERSION`]; a file of the Go operator loses no row.
 pub(super) fn migrate(connection: &Connection) -> Result<(), LedgerError> {
     let sql = LedgerError::sql("bring its schema up to date");
@@ -108,10 +123,15 @@ pub(super) fn migrate(connection: &Connection) -> Result<(), LedgerError> {
     .map_err(sql)
 }
 
-fn add_columns(connection: &Connection, table: &str, columns: &[(&str, &str)]) -> rusqlite::Result<()> {
+/// Of no table there are none.
+pub(super) fn columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<String>> {
     let mut statement = connection.prepare("select name from pragma_table_info(?1)")?;
-    let have: Vec<String> = statement.query_map([table], |row| row.get(0))?.collect::<Result<_, _>>()?;
-    for (column, kind) in columns {
+    statement.query_map([table], |row| row.get(0))?.collect()
+}
+
+fn add_columns(connection: &Connection, table: &str, wanted: &[(&str, &str)]) -> rusqlite::Result<()> {
+    let have = columns(connection, table)?;
+    for (column, kind) in wanted {
         if !have.iter().any(|name| name.eq_ignore_ascii_case(column)) {
             connection.execute_batch(&format!("alter table {table} add column {column} {kind}"))?;
         }

@@ -29,7 +29,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use actix_web::dev::{Server, ServerHandle, Service as _};
+use actix_web::dev::{Server, ServerHandle};
 use actix_web::http::StatusCode;
 use actix_web::http::header::{AUTHORIZATION, RETRY_AFTER};
 use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
@@ -130,10 +130,7 @@ impl Receiver {
         let server = HttpServer::new(move || {
             App::new()
                 .app_data(web::Data::new(receiver.clone()))
-                .wrap_fn(|request, rest| {
-                    silence::broken_by(&request);
-                    rest.call(request)
-                })
+                .wrap_fn(silence::broken)
                 .service(
                     web::resource("/cloudevents")
                         .route(web::post().to(take_in))

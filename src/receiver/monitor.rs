@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 
-use actix_web::dev::Service as _;
 use actix_web::http::StatusCode;
 use actix_web::http::header::ContentType;
 use actix_web::{App, HttpResponse, HttpServer, guard, web};
@@ -17,10 +16,7 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 pub fn listen(address: SocketAddr) -> Result<Port, ListenError> {
     let server = HttpServer::new(|| {
         App::new()
-            .wrap_fn(|request, rest| {
-                silence::broken_by(&request);
-                rest.call(request)
-            })
+            .wrap_fn(silence::broken)
             .service(get("/healthz").to(|| async { HttpResponse::Ok().body("ok\n") }))
             .service(get("/readyz").to(|| async { readyz() }))
             .service(get("/metrics").to(|| async { scrape() }))

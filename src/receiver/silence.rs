@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use actix_tls::accept::rustls_0_23::TlsStream;
-use actix_web::dev::{Extensions, ServiceRequest};
+use actix_web::dev::{Extensions, Service, ServiceRequest};
 use actix_web::rt;
 
 use super::{BODY_TIME, HEADER_TIME, IDLE, LEDGER_TIME};
@@ -60,11 +60,12 @@ pub(super) fn begin(io: &dyn Any, data: &mut Extensions) {
     data.insert(Line { heard, watch });
 }
 
-/// A request has come.
-pub(super) fn broken_by(request: &ServiceRequest) {
+/// For `App::wrap_fn`: a request has come.
+pub(super) fn broken<S: Service<ServiceRequest>>(request: ServiceRequest, rest: &S) -> S::Future {
     if let Some(line) = request.conn_data::<Line>() {
         line.heard.set(Instant::now());
     }
+    rest.call(request)
 }
 
 /// A second handle of the connection's socket.

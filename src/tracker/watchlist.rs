@@ -125,14 +125,13 @@ impl Watchlist {
 
     /// The jobs that an answer asked for before `date` has shown as live.
     pub(super) fn live(&self, date: Timestamp) -> BTreeSet<JobId> {
-        let shown = |entry: &Entry| match &entry.evidence().queue {
-            Answer::Known(queue) if queue.asked_at < date => Arc::clone(&queue.ads),
-            Answer::Known(_) | Answer::Unknown(_) => Arc::default(),
-        };
         self.with(|entries| {
             let calm = entries.values().filter(|entry| entry.look == Look::Changes);
-            calm.flat_map(|entry| shown(entry).iter().filter(|ad| is_live(ad)).map(|ad| ad.id).collect::<Vec<_>>())
-                .collect()
+            let shown = calm.filter_map(|entry| match &entry.evidence().queue {
+                Answer::Known(queue) if queue.asked_at < date => Some(queue),
+                Answer::Known(_) | Answer::Unknown(_) => None,
+            });
+            shown.flat_map(|queue| queue.ads.iter()).filter(|ad| is_live(ad)).map(|ad| ad.id).collect()
         })
     }
 

@@ -19,7 +19,7 @@ use ConditionStatus::{False, True};
 /// A submission that is refused goes again in so many.
 const PARTS: usize = 4;
 
-/// Most jobs that are fetched, or let go, at once.
+/// Most jobs of which something is wanted at once that is no submission: their output, or that they leave.
 const AT_ONCE: usize = 2000;
 
 impl Run<'_> {
