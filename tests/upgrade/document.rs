@@ -6,7 +6,7 @@ use serde_json::json;
 use testbed::{Account, PoolOptions, Scratch, Version};
 
 use crate::bed::{Bed, is_true};
-use crate::old::{FINALIZER, Old};
+use crate::old::{FINALIZER, Old, wait_says};
 
 /// The blocks that are to be run, in order.
 fn blocks() -> Vec<String> {
@@ -111,6 +111,7 @@ pub fn its_commands_work(version: Version) {
     running.let_go(&bed);
     let ended = here.wait_ended("running");
     assert_eq!(ended["status"]["succeeded"], 1);
+    wait_says(&here, "running", "OutputFetched", "True", "Fetched");
     assert!(here.output("running", 0).join(format!("out.{running_id}")).exists());
     for name in ["running", "done"] {
         here.delete(name);

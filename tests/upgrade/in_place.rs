@@ -5,7 +5,7 @@ use testbed::{PoolOptions, Version, wait_for};
 
 use crate::bed::{Bed, PATIENCE, condition, htcjob, is_true};
 use crate::http::{self, Connection};
-use crate::old::{FINALIZER, Old, Submitted};
+use crate::old::{FINALIZER, Old, Submitted, wait_says};
 
 const CODES: [i64; 7] = [1, 4, 7, 14, 17, 24, 27];
 
@@ -112,6 +112,9 @@ pub fn every_job_is_followed_to_its_end(version: Version) {
     twin.let_go(&bed);
     let one = here.wait_ended("twin");
     assert_eq!(counts(&one), (0, 2, 0));
+    for name in ["codes", "twin"] {
+        wait_says(&here, name, "OutputFetched", "True", "Fetched");
+    }
     for (name, index, id) in
         [("codes", 0, &all_codes.ids[0]), ("codes", 2, &all_codes.ids[2]), ("twin", 1, &twin.ids[1])]
     {
@@ -227,6 +230,8 @@ pub fn an_operator_that_dies_while_it_adopts(version: Version) {
         here.wait_gone("leaving");
         running.let_go(&bed);
         assert_eq!(counts(&here.wait_ended("running")), (0, 2, 0));
+        // An operator that died between two steps may have said that it could not be fetched yet.
+        wait_says(&here, "running", "OutputFetched", "True", "Fetched");
     });
     assert_eq!(leaving.queued(&bed), 0);
     assert!(here.output("running", 0).join(format!("out.{}", running.ids[0])).exists());
