@@ -49,7 +49,7 @@ impl Ledger {
         super::names::checkpoint(&connection);
         let sequence = Arc::new(AtomicI64::new(stored_sequence(&connection)?));
         let forgotten = Arc::new(AtomicI64::new(super::retention::stored(&connection)?));
-        let writer = Writer { connection, files: Files::of(path), sequence: Arc::clone(&sequence) };
+        let writer = Writer { connection, files: Files::of(path), sequence: Arc::clone(&sequence), writable: true };
         let (sender, receiver) = sync_channel(QUEUE);
         std::thread::Builder::new()
             .name("ledger".to_owned())

@@ -60,6 +60,8 @@ pub(super) struct Writer {
     pub(super) files: Files,
     /// Of the last transaction that changed something.
     pub(super) sequence: Arc<AtomicI64>,
+    /// What was last written was committed.
+    pub(super) writable: bool,
 }
 
 impl Writer {
@@ -91,38 +93,55 @@ impl Writer {
         }
     }
 
-    /// One transaction for all of them.
+    /// One transaction for all of them, and then their answers.
     fn carry_out(&mut self, tasks: Vec<Task>) {
         let (count, since) = (tasks.len(), Instant::now());
         metrics::ledger_queue(-i64::try_from(count).unwrap_or(0));
+        let (answers, committed) = self.transact(tasks);
+        metrics::transaction(count, since.elapsed());
+        self.writable = committed.as_ref().is_ok_and(|changed| *changed || self.writable || self.can_write());
+        health::ledger_writable(self.writable);
+        if let Err(why) = &committed {
+            tracing::error!(error = %LedgerError::from(why.clone()), "nothing is stored");
+        }
+        let committed = committed.map(drop);
+        for answer in answers {
+            answer(committed.clone());
+        }
+    }
+
+    /// Whether the transaction has changed anything, if it was committed.
+    fn transact(&mut self, tasks: Vec<Task>) -> (Vec<Answer>, Result<bool, NotCommitted>) {
         let begun = self
             .files
             .check()
             .and_then(|()| Ok(self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?));
-        let (answers, committed): (Vec<Answer>, _) = match begun {
-            Ok(transaction) => {
-                let before = transaction.total_changes();
-                let answers = tasks.into_iter().map(|task| task(Some(&transaction))).collect();
-                let changed = transaction.total_changes() != before;
-                let next = self.sequence.load(Ordering::SeqCst) + i64::from(changed);
-                let stored = if changed { store_sequence(&transaction, next) } else { Ok(()) };
-                let committed = stored.and_then(|()| transaction.commit());
-                if committed.is_ok() {
-                    self.sequence.store(next, Ordering::SeqCst);
-                }
-                // Asked again, since an answer means that it is there to stay.
-                (answers, committed.map_err(NotCommitted::from).and_then(|()| self.files.check()))
-            }
-            Err(why) => (tasks.into_iter().map(|task| task(None)).collect(), Err(why)),
+        let transaction = match begun {
+            Ok(transaction) => transaction,
+            Err(why) => return (tasks.into_iter().map(|task| task(None)).collect(), Err(why)),
         };
-        metrics::transaction(count, since.elapsed());
-        health::ledger_writable(committed.is_ok());
-        if let Err(why) = &committed {
-            tracing::error!(error = %LedgerError::from(why.clone()), "nothing is stored");
+        let before = transaction.total_changes();
+        let answers = tasks.into_iter().map(|task| task(Some(&transaction))).collect();
+        let changed = transaction.total_changes() != before;
+        let next = self.sequence.load(Ordering::SeqCst) + i64::from(changed);
+        let stored = if changed { store_sequence(&transaction, next) } else { Ok(()) };
+        let committed = stored.and_then(|()| transaction.commit());
+        if committed.is_ok() {
+            self.sequence.store(next, Ordering::SeqCst);
         }
-        for answer in answers {
-            answer(committed.clone());
+        // Asked again, since an answer means that it is there to stay.
+        let stays = committed.map_err(NotCommitted::from).and_then(|()| self.files.check());
+        (answers, stays.map(|()| changed))
+    }
+
+    /// Whether the file can be written again; that it can be read does not tell.
+    fn can_write(&self) -> bool {
+        let next = self.sequence.load(Ordering::SeqCst) + 1;
+        let stored = store_sequence(&self.connection, next).is_ok();
+        if stored {
+            self.sequence.store(next, Ordering::SeqCst);
         }
+        stored
     }
 }
 
