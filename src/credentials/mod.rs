@@ -177,15 +177,16 @@ impl Credentials {
     /// Removes what no request has needed for a while. A call that still runs keeps its own.
     fn forget_unused(&self, now: Timestamp) {
         let unused = self.setup.refresh.max(SHORTEST) * 2;
-        let gone: Vec<Arc<Holder>> = {
+        let forgotten = {
             let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
-            let left = |identity: &Identity, holder: &Arc<Holder>| {
-                *identity != Identity::Operator && holder.unused_since(now) > unused && holder.is_free()
-            };
-            holders.extract_if(|identity, holder| left(identity, holder)).map(|(_, holder)| holder).collect()
+            let before = holders.len();
+            // Its folder goes with it, under the lock: the next holder of that identity has the same one.
+            holders.retain(|identity, holder| {
+                *identity == Identity::Operator || holder.unused_since(now) <= unused || !holder.is_free()
+            });
+            holders.len() < before
         };
-        if !gone.is_empty() {
-            drop(gone);
+        if forgotten {
             metrics::credentials(self.failing());
         }
     }
