@@ -22,7 +22,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bad::{BAD, Bad};
-use bed::{Namespace, PATIENCE, ids, is_true};
+use bed::{LONG_SUBMISSIONS, Namespace, PATIENCE, ids, is_true};
 use rstest::rstest;
 use serde_json::Value;
 use site::Site;
@@ -93,16 +93,29 @@ fn wait_good(here: &Namespace<'_>, count: usize, began: Instant) -> Times {
 /// What Events tell of a good one, and no more, even where it has shared a submission with the refused one.
 const STORY: [&str; 5] = ["Pending", "Submitted", "Running", "Completed", "Fetched"];
 
+fn is_the_story(told: &[String]) -> bool {
+    let count = |reason: &str| told.iter().filter(|other| *other == reason).count();
+    STORY.iter().all(|reason| count(reason) == 1 || (*reason == "Running" && count(reason) == 0))
+        && told.iter().all(|reason| STORY.contains(&reason.as_str()))
+}
+
 /// Each good one has succeeded: one job, one run, its output; and Events tell that and nothing else.
 fn assert_good(site: &Site, here: &Namespace<'_>, count: usize) {
     let (jobs, runs) = (site.bed.jobs_of_all(), site.all_runs());
-    let mut events: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for event in here.all_events() {
-        let of = event["involvedObject"]["name"].as_str().unwrap().to_owned();
-        events.entry(of).or_default().push(event["reason"].as_str().unwrap().to_owned());
-    }
     let objects: Vec<Value> = here.all().into_iter().filter(is_good).collect();
     assert_eq!(objects.len(), count);
+    // Events come a little after the status; one too many stays.
+    wait_for("what Events tell of the good ones", PATIENCE, || {
+        let mut events: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for event in here.all_events() {
+            let of = event["involvedObject"]["name"].as_str().unwrap().to_owned();
+            events.entry(of).or_default().push(event["reason"].as_str().unwrap().to_owned());
+        }
+        let told = |object| events.get(name(object)).map(Vec::as_slice).unwrap_or_default();
+        let wrong = objects.iter().find(|object| !is_the_story(told(object)));
+        wrong.map_or(Ok(()), |object| Err(format!("{}: {:?}", name(object), told(object))))
+    })
+    .unwrap();
     let mut attempts: BTreeMap<u64, usize> = BTreeMap::new();
     for object in &objects {
         let (name, status) = (name(object), &object["status"]);
@@ -117,10 +130,6 @@ fn assert_good(site: &Site, here: &Namespace<'_>, count: usize) {
         assert_eq!((job.starts, runs.get(&format!("{name}.0"))), (1, Some(&1)), "{name}: {counting:#?}");
         let out = std::fs::read_to_string(here.output(name, 0).join("out")).unwrap();
         assert_eq!(out, format!("{name}\n"));
-        let told = &events[name];
-        let once = |reason: &&str| told.iter().filter(|other| other == reason).count();
-        let right = STORY.iter().all(|reason| once(reason) == 1 || (*reason == "Running" && once(reason) == 0));
-        assert!(right && told.iter().all(|reason| STORY.contains(&reason.as_str())), "{name}: {told:?}");
         *attempts.entry(status["attempt"].as_u64().unwrap()).or_default() += 1;
     }
     println!("  how many were submitted how often: {attempts:?}");
@@ -188,7 +197,7 @@ fn delete_all(site: &Site, here: &Namespace<'_>) {
 
 #[rstest]
 fn ten_bad_ones_among_two_hundred_hurt_nobody(#[values(Trixie, Sid)] version: Version) {
-    let site = Site::with(version, bad::CLOSED, &[]);
+    let site = Site::with(version, bad::CLOSED, LONG_SUBMISSIONS);
     site.bed.start_operator();
 
     let here = site.bed.namespace();

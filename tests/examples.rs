@@ -75,6 +75,7 @@ fn follow<'a>(bed: &'a Bed, file: &str) -> Namespace<'a> {
 }
 
 fn out(here: &Namespace<'_>, name: &str, index: u32) -> String {
+    here.wait_output(name);
     fs::read_to_string(here.output(name, index).join("out")).unwrap()
 }
 

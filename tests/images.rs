@@ -98,6 +98,7 @@ fn run(here: &Namespace<'_>, images: &[(&str, &str)]) -> Vec<Value> {
 }
 
 fn file(here: &Namespace<'_>, name: &str, file: &str) -> String {
+    here.wait_output(name);
     fs::read_to_string(here.output(name, 0).join(file)).unwrap()
 }
 

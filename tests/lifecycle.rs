@@ -27,10 +27,12 @@ use testbed::wait_for;
 impl Namespace<'_> {
     /// Reasons of the object's Events once they end with `last`, without waiting for more.
     fn story(&self, name: &str, last: &str) -> Vec<String> {
-        let reasons = || self.events(name).into_iter().map(|(reason, _)| reason).collect::<Vec<_>>();
         wait_for(&format!("the Events of HTCJob {name} to end with {last}"), bed::PATIENCE, || {
-            let reasons = reasons();
-            if reasons.last().is_some_and(|reason| reason == last) { Ok(reasons) } else { Err(format!("{reasons:?}")) }
+            let journal = self.journal(name);
+            let complete = journal.iter().zip(1..).all(|((number, ..), place)| *number == place);
+            let reasons: Vec<String> = journal.into_iter().map(|(_, reason, _)| reason).collect();
+            let ends = complete && reasons.last().is_some_and(|reason| reason == last);
+            if ends { Ok(reasons) } else { Err(format!("{reasons:?}")) }
         })
         .unwrap_or_else(|error| panic!("{error}\n{:#}\nthe operator's log:\n{}", self.get(name), self.bed.log()))
     }
@@ -63,6 +65,7 @@ fn told_in(object: &Value, kind: &str) -> [String; 3] {
 
 /// What the `HTCJob`'s job wrote into a file of its output folder.
 fn read(here: &Namespace<'_>, name: &str, index: u32, file: &str) -> String {
+    here.wait_output(name);
     let path = here.output(name, index).join(file);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use bed::dice::Dice;
 use bed::gates::Gates;
-use bed::{Bed, Namespace, PATIENCE, htcjob, is_true};
+use bed::{Bed, LONG_SUBMISSIONS, Namespace, PATIENCE, htcjob, is_true};
 use serde_json::{Value, json};
 use testbed::{PoolOptions, Version, wait_for};
 
@@ -25,7 +25,7 @@ const COUNT: usize = 50;
 
 fn each_is_submitted_once(version: Version) {
     let gates = Gates::new(version);
-    let bed = Bed::new(version, &PoolOptions::default(), &[&gates.argument()]);
+    let bed = Bed::new(version, &PoolOptions::default(), &[LONG_SUBMISSIONS, &[&gates.argument()]].concat());
     bed.start_operator();
 
     let here = bed.namespace();

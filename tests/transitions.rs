@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use bed::gates::Gates;
-use bed::{Bed, Namespace, UNTIL_LET_GO, condition, htcjob, ids, is_true};
+use bed::{Bed, LONG_SUBMISSIONS, Namespace, UNTIL_LET_GO, condition, htcjob, ids, is_true};
 use htc_operator::api::Phase;
 use htc_operator::machine::transitions::TRANSITIONS;
 use rstest::rstest;
@@ -24,9 +24,10 @@ use testbed::{PoolOptions, wait_for};
 fn each_is_made(#[values(Trixie, Sid)] version: Version) {
     // One job in each condor_submit: each attempt after the first is a resubmission. Output is fetched only at the end.
     let gates = Gates::new(version);
-    let own = [&gates.argument(), "--batch-jobs=1", "--fetch-every=600s"];
+    let argument = gates.argument();
+    let own = [LONG_SUBMISSIONS, &[&argument, "--batch-jobs=1", "--fetch-every=600s"]].concat();
     let bed = Bed::new(version, &PoolOptions::default(), &own);
-    bed.start_mortal_operator(None);
+    bed.start_operator();
     let here = bed.namespace();
     bed.pool.set_start(false).unwrap();
     while_nothing_starts(&here);
@@ -76,7 +77,7 @@ fn ended_without_having_started(here: &Namespace<'_>) {
     let is = format!("HTCJobUID == \"{uid}\"");
     wait_for("the job to complete", bed::PATIENCE, || bed.queue(&is, &["JobStatus"]) == [["4"]]).unwrap();
     bed.pool.tool("condor_qedit", &[&id, "JobStartDate", "undefined"]).unwrap();
-    bed.start_mortal_operator(None);
+    bed.start_operator();
     here.wait_ended("unseen");
     here.wait_event("unseen", "Fetched");
     here.delete("unseen");
@@ -112,10 +113,13 @@ fn while_jobs_run(here: &Namespace<'_>, gates: &Gates) {
 fn past_their_deadlines(here: &Namespace<'_>) {
     for (name, options) in [("never-starts", "requirements = false"), ("never-ends", "")] {
         let mut object = object(name, UNTIL_LET_GO, 1, options);
-        object["spec"]["activeDeadlineSeconds"] = 10.into();
+        object["spec"]["activeDeadlineSeconds"] = 1000.into();
         here.create(&object);
     }
+    accepted(here, "never-starts", 1);
+    here.wait_phase("never-ends", "Running");
     for name in ["never-starts", "never-ends"] {
+        here.kubectl(&["patch", "htcjob", name, "--type=merge", "-p", r#"{"spec":{"activeDeadlineSeconds":1}}"#]);
         here.wait_event(name, "DeadlineExceeded");
         let ended = here.wait_ended(name);
         assert_eq!(condition(&ended, "Failed").unwrap()["reason"], "DeadlineExceeded", "{ended:#}");
@@ -127,14 +131,18 @@ fn past_their_deadlines(here: &Namespace<'_>) {
 fn runs_again(here: &Namespace<'_>) {
     let bed = here.bed;
     bed.pool.set_start(false).unwrap();
-    here.create(&object("again", "true", 2, "requirements = MY.HTCJobIndex == 0"));
+    let uid = here.create(&object("again", UNTIL_LET_GO, 2, "requirements = MY.HTCJobIndex == 0"));
+    let one_has_ended = |object: &Value| {
+        bed.open_gate(&uid);
+        object["status"]["succeeded"] == 1
+    };
     here.create(&object("stuck", "true", 1, "requirements = false"));
     accepted(here, "again", 2);
     accepted(here, "stuck", 1);
     let log = bed.pool.spool_dir().join("job_queue.log");
     let before = fs::read(&log).unwrap();
     bed.pool.set_start(true).unwrap();
-    here.wait("again", "one job ended", |object| object["status"]["succeeded"] == 1);
+    here.wait("again", "one job ended", one_has_ended);
     bed.pool.stop().unwrap();
 
     // Meanwhile one cannot be removed.
@@ -147,7 +155,7 @@ fn runs_again(here: &Namespace<'_>) {
     bed.pool.start_again().unwrap();
     here.wait_gone("stuck");
     here.wait_event("again", "RanAgain");
-    let ran = here.wait("again", "it ended again", |object| object["status"]["succeeded"] == 1);
+    let ran = here.wait("again", "it ended again", one_has_ended);
     assert_eq!(ran["status"]["phase"], "Running");
     here.delete("again");
 }

@@ -53,6 +53,9 @@ const SHORT: &[&str] = &[
     "--housekeeping=2s",
 ];
 
+/// Where no submission fails, and a second attempt would be wrong: a machine that stands still for a while does not end one.
+pub const LONG_SUBMISSIONS: &[&str] = &["--submit-limit=60s", "--submit-limit-max=60s", "--staging-limit=60s"];
+
 /// The usual arguments whose place none of `own` takes.
 fn usual_beside(own: &[&str]) -> impl Iterator<Item = &'static str> {
     let flag = |argument: &str| argument.split('=').next().unwrap().to_owned();
@@ -122,7 +125,7 @@ impl Bed {
 
     /// Servers with the operator running.
     pub fn start(version: Version) -> Self {
-        let bed = Self::new(version, &PoolOptions::default(), &[]);
+        let bed = Self::new(version, &PoolOptions::default(), LONG_SUBMISSIONS);
         bed.start_operator();
         bed
     }
@@ -278,7 +281,10 @@ impl Bed {
 
     /// `htc-operator check`: whether it found all well, and what it said.
     pub fn check(&self) -> (bool, String) {
-        let check = Owned::spawn(&self.operator_spec("check", &self.scratch.path().join("check.log"))).unwrap();
+        let log = self.scratch.path().join("check.log");
+        // Of the last one; what is written goes to its end.
+        let _ = std::fs::remove_file(&log);
+        let check = Owned::spawn(&self.operator_spec("check", &log)).unwrap();
         let status = check.wait(PATIENCE).unwrap();
         (status.success(), check.log_text())
     }

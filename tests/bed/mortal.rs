@@ -50,19 +50,28 @@ impl Bed {
     }
 
     /// Says when the operator was started, and each time that it has died as it was told to. Gives how many places it was
-    /// not seen to come to.
+    /// not seen to come to. One that was told to stop, and had no time to come to its place, is to come to it later.
     fn keep(&self, places: &[String], over: &AtomicBool, say: &std::sync::mpsc::Sender<()>) -> usize {
         let mut places: VecDeque<&str> = places.iter().map(String::as_str).collect();
         self.start_mortal_operator(places.front().copied());
         say.send(()).unwrap();
         while !over.load(Ordering::SeqCst) {
             if let Some((status, log)) = self.operator_ended() {
-                let place = places.pop_front();
+                let place = places.front().copied();
                 let sign = place.map(|place| format!("killed at {place}"));
                 let as_told = status.signal() == Some(9) && sign.is_some_and(|sign| log.contains(&sign));
-                assert!(as_told, "the operator should have died at {place:?}, but ended with {status}:\n{log}");
+                let in_order = status.success() && log.contains("told to stop");
+                assert!(
+                    as_told || in_order,
+                    "the operator should have died at {place:?}, but ended with {status}:\n{log}"
+                );
+                if as_told {
+                    places.pop_front();
+                }
                 self.start_mortal_operator(places.front().copied());
-                let _ = say.send(());
+                if as_told {
+                    let _ = say.send(());
+                }
             }
             thread::sleep(Duration::from_millis(10));
         }

@@ -41,9 +41,8 @@ impl Namespace<'_> {
     pub fn create(&self, object: &Value) -> String {
         let mut object = object.clone();
         object["metadata"]["namespace"] = self.name.clone().into();
-        self.bed.kube.apply_stdin(&object.to_string()).unwrap();
-        let name = object["metadata"]["name"].as_str().unwrap();
-        self.uid(name)
+        let text = self.bed.kube.apply_and_show(&object.to_string(), "{.metadata.uid}").unwrap();
+        text.trim().to_owned()
     }
 
     /// Creates objects at once, as far as kubectl can.
@@ -117,6 +116,13 @@ impl Namespace<'_> {
         })
     }
 
+    /// Waits until the output of an object is here, if it still exists: `Complete` does not wait for a second try.
+    pub fn wait_output(&self, name: &str) {
+        if self.find(name).is_some() {
+            self.wait(name, "its output", |object| is_true(object, "OutputFetched"));
+        }
+    }
+
     pub fn suspend(&self, name: &str, suspend: bool) {
         let patch = serde_json::json!({ "spec": { "suspend": suspend } }).to_string();
         self.kubectl(&["patch", "htcjob", name, "--type=merge", "-p", &patch]);
@@ -140,6 +146,11 @@ impl Namespace<'_> {
 
     /// Reason and message of the object's Events, oldest first.
     pub fn events(&self, name: &str) -> Vec<(String, String)> {
+        self.journal(name).into_iter().map(|(_, reason, message)| (reason, message)).collect()
+    }
+
+    /// Number, reason and message of the object's Events, oldest first. They are numbered from 1, and posted side by side.
+    pub fn journal(&self, name: &str) -> Vec<(i64, String, String)> {
         let mut events: Vec<(i64, String, String)> = self
             .all_events()
             .iter()
@@ -150,7 +161,7 @@ impl Namespace<'_> {
             })
             .collect();
         events.sort();
-        events.into_iter().map(|(_, reason, message)| (reason, message)).collect()
+        events
     }
 
     /// Waits until the object's Events have `reason`; all reasons.

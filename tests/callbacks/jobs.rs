@@ -232,8 +232,11 @@ fn with_retries_a_reported_end_only_makes_htcondor_be_asked(#[values(Trixie, Sid
     });
     let seen = seen.into_inner();
     assert!(seen[..seen.len() - 1].iter().all(|failed| *failed <= 0), "{seen:?}: an end before a retry counted");
-    println!("{:?} reported {:?}", counts(&ended), stored(&site.bed, &uid));
-    assert!(stored(&site.bed, &uid).len() >= 4, "each run reports its start and its end");
+    let reported = stored(&site.bed, &uid);
+    println!("{:?} reported {reported:?}", counts(&ended));
+    // A job waits for the answer to the report of its end. So short a run may be over before its start is reported.
+    let ends: Vec<_> = reported.into_iter().filter(|code| code != "-1").collect();
+    assert_eq!(ends, ["5", "0"], "each run reports its end");
 }
 
 /// Nobody listens: the jobs say nothing, end as they would, and HTCondor says how.
@@ -245,8 +248,8 @@ fn without_a_receiver_everything_still_works(#[values(Trixie, Sid)] version: Ver
     bed.start_operator();
     let here = bed.namespace();
     let uid = here.create(&htcjob("deaf", "echo hello; exit 4"));
-    let ended = here.wait_ended("deaf");
-    assert_eq!(counts(&ended), [0, 0, 1]);
+    assert_eq!(counts(&here.wait_ended("deaf")), [0, 0, 1]);
+    here.wait_output("deaf");
     let out = here.output("deaf", 0);
     let read = |file: &str| std::fs::read_to_string(out.join(file)).unwrap();
     assert_eq!((read("out").as_str(), read("err").as_str()), ("hello\n", ""));
@@ -278,6 +281,10 @@ fn a_job_that_is_held_or_removed_reports_no_end(#[values(Trixie, Sid)] version: 
     here.wait("held", "one held job", |object| object["status"]["held"] == 1);
     assert_eq!(counts(&here.wait_ended("removed")), [0, 0, 1]);
     site.bed.pool.tool("condor_release", &[&held]).unwrap();
+    testbed::wait_for("its second start to be reported", crate::bed::PATIENCE, || {
+        stored(&site.bed, &uids[0]) == ["-1", "-1"]
+    })
+    .unwrap();
     assert_eq!(counts(&here.let_go("held")), [0, 1, 0]);
     testbed::wait_for("the end of the one that was released", crate::bed::PATIENCE, || {
         let told = stored(&site.bed, &uids[0]);

@@ -64,8 +64,9 @@ fn another_key_in_the_secret_needs_no_restart() {
 
     write(&bed, NEW);
     answered(&old, 403);
-    let uid = here.create(&htcjob("new", "true"));
-    here.wait_ended("new");
+    let uid = here.create(&htcjob("new", UNTIL_LET_GO));
+    wait_for("its start", PATIENCE, || stored(&bed, &uid) == ["-1"]).unwrap();
+    here.let_go("new");
     wait_for("what is signed with the new key", PATIENCE, || stored(&bed, &uid) == ["-1", "0"]).unwrap();
     assert_eq!(bed.operator_pid(), pid, "without a restart");
 }

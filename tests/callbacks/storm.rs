@@ -94,7 +94,7 @@ fn what_got_a_2xx_survives_sigkill() {
     site.bed.start_operator();
     let (uid, ids) = running(&site, JOBS);
     let (taken, _) = storm(&site, &uid, &ids, "first", (CALLBACKS / 2, &|| site.bed.kill_operator()));
-    assert!((CALLBACKS / 4..CALLBACKS).contains(&taken.len()), "{} of {CALLBACKS} answered", taken.len());
+    assert!((CALLBACKS / 4..=CALLBACKS).contains(&taken.len()), "{} of {CALLBACKS} answered", taken.len());
     let kept = stored(&site, &uid, "first");
     let lost: Vec<_> = taken.difference(&kept).collect();
     assert!(lost.is_empty(), "{} of {} lost: {lost:?}", lost.len(), taken.len());
@@ -107,10 +107,18 @@ fn what_got_a_2xx_survives_sigkill() {
         site.send(&uid, &uid, "htcjob.cloudevent.started", "after", &data).is_ok_and(|answer| answer.status == 204)
     })
     .unwrap();
-    let (taken, took) = storm(&site, &uid, &ids, "second", (usize::MAX, &|| ()));
-    assert_eq!((taken.len(), stored(&site, &uid, "second").len()), (CALLBACKS, CALLBACKS));
-    let (taken, _) = storm(&site, &uid, &ids, "first", (usize::MAX, &|| ()));
-    assert_eq!((taken.len(), stored(&site, &uid, "first").len()), (CALLBACKS, CALLBACKS), "twice is once");
+    // A machine that stands still for a while has some sent again, as jobs do.
+    let until_taken = |prefix: &str| {
+        wait_for(&format!("all of the {prefix} storm to be taken"), PATIENCE, || {
+            let (taken, took) = storm(&site, &uid, &ids, prefix, (usize::MAX, &|| ()));
+            if taken.len() == CALLBACKS { Ok(took) } else { Err(format!("{} of {CALLBACKS}", taken.len())) }
+        })
+        .unwrap()
+    };
+    let took = until_taken("second");
+    assert_eq!(stored(&site, &uid, "second").len(), CALLBACKS);
+    until_taken("first");
+    assert_eq!(stored(&site, &uid, "first").len(), CALLBACKS, "twice is once");
     #[allow(clippy::cast_precision_loss, reason = "two thousand")]
     let rate = CALLBACKS as f64 / took.as_secs_f64();
     println!("{CALLBACKS} durable callbacks over {SENDERS} connections in {took:.2?}: {rate:.0}/s");

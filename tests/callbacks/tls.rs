@@ -8,7 +8,7 @@ use rstest::rstest;
 use testbed::Version::{self, Sid, Trixie};
 use testbed::{Account, Assets, PoolOptions, Scratch, wait_for};
 
-use crate::bed::{PATIENCE, htcjob, is_true};
+use crate::bed::{PATIENCE, UNTIL_LET_GO, htcjob, is_true};
 use crate::desk::{Desk, ended};
 use crate::jobs::{Site, stored};
 
@@ -69,11 +69,15 @@ fn jobs_report_over_tls_when_their_nodes_trust_the_certificate(#[values(Trixie, 
     let site = Site::with(version, &options, &tls.each_ref().map(String::as_str));
     site.bed.start_operator();
     let here = site.bed.namespace();
-    let uid = here.create(&htcjob("secure", "exit 0"));
-    assert!(is_true(&here.wait_ended("secure"), "Complete"));
-    wait_for("both reports in the ledger", PATIENCE, || {
-        let found = stored(&site.bed, &uid);
-        if found == ["-1", "0"] { Ok(()) } else { Err(format!("{found:?}")) }
-    })
-    .unwrap();
+    let uid = here.create(&htcjob("secure", UNTIL_LET_GO));
+    let told = |reports: &[&str]| {
+        wait_for(&format!("{reports:?} in the ledger"), PATIENCE, || {
+            let found = stored(&site.bed, &uid);
+            if found == reports { Ok(()) } else { Err(format!("{found:?}")) }
+        })
+        .unwrap();
+    };
+    told(&["-1"]);
+    assert!(is_true(&here.let_go("secure"), "Complete"));
+    told(&["-1", "0"]);
 }

@@ -139,12 +139,15 @@ pub fn with_secret(name: &str, secret: &str, source: &str) -> Value {
     object
 }
 
-/// Waits until a condition has this status and this reason; its message.
-pub fn wait_says(here: &Namespace<'_>, name: &str, kind: &str, reason: &str) -> String {
+/// Waits until a condition is False for this reason, with these words in its message; the message.
+pub fn wait_says(here: &Namespace<'_>, name: &str, kind: &str, reason: &str, words: &str) -> String {
     let says = |object: &Value| {
-        condition(object, kind).is_some_and(|told| told["status"] == "False" && told["reason"] == reason)
+        condition(object, kind).is_some_and(|told| {
+            let has_words = told["message"].as_str().is_some_and(|message| message.contains(words));
+            told["status"] == "False" && told["reason"] == reason && has_words
+        })
     };
-    let object = here.wait(name, &format!("{kind} False {reason}"), says);
+    let object = here.wait(name, &format!("{kind} False {reason}: {words}"), says);
     condition(&object, kind).unwrap()["message"].as_str().unwrap().to_owned()
 }
 

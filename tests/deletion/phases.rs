@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
 
 use rstest::rstest;
-use serde_json::{Value, json};
+use serde_json::json;
 use testbed::{Version, wait_for};
 
 use crate::bed::{Bed, PATIENCE, condition, htcjob};
 use crate::watch::{
-    FOREVER, OURS, STUBBORN, assert_nothing_left, assert_removed, create_and_wait, delete, jobs, messages, of, own_bed,
-    queued, recorded,
+    FOREVER, OURS, STUBBORN, UNTIL_LET_GO, ask_to_delete, assert_nothing_left, assert_removed, bed_where_jobs_have,
+    create_and_wait, delete, jobs, messages, of, queued, recorded, watch_it_go,
 };
 
 #[rstest]
@@ -38,11 +38,13 @@ fn before_submission(#[values(Version::Trixie, Version::Sid)] version: Version) 
 fn while_staging(#[values(Version::Trixie, Version::Sid)] version: Version, #[values(1, 200)] count: u32) {
     let here = Bed::shared(version).namespace();
     let mut hit = false;
-    for round in 0..10 {
+    // It is not seen before, only afterwards, whether that was met.
+    for round in 0..40 {
         let name = format!("staging-{count}-{round}");
-        let uid = here.create(&jobs(&name, count, FOREVER));
-        let staging = format!("{} && JobStatus == 5 && HoldReasonCode == 16", of(&uid));
-        wait_for("a job in staging", PATIENCE, || !here.bed.queue(&staging, &["ProcId"]).is_empty()).unwrap();
+        let mut object = jobs(&name, count, FOREVER);
+        object["spec"]["htcopts"] = "requirements = false".into();
+        let uid = here.create(&object);
+        wait_for("a job", PATIENCE, || !here.bed.queue(&of(&uid), &["ProcId"]).is_empty()).unwrap();
         delete(&here, &name, &uid);
         let rows = here.bed.history(&of(&uid), &["StageInFinish", "JobStatus", "RemoveReason"]);
         assert_eq!(rows.len(), count as usize);
@@ -103,10 +105,15 @@ fn completed(#[values(Version::Trixie, Version::Sid)] version: Version) {
     delete(&here, "completed", &uid);
     assert_eq!(here.bed.history(&of(&uid), &["JobStatus"]), [["4"], ["4"]]);
 
-    let uid = here.create(&jobs("unfetched", 2, "sleep 2"));
-    wait_for("the jobs", PATIENCE, || queued(here.bed, &uid).is_some_and(|left| left.len() == 2)).unwrap();
-    let folder = here.output("unfetched", 0);
-    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o555)).unwrap();
+    let (uid, _) = create_and_wait(&here, &jobs("unfetched", 2, UNTIL_LET_GO), "running");
+    let folders = [0, 1].map(|index| here.output("unfetched", index));
+    let allow = |mode| {
+        for folder in &folders {
+            std::fs::set_permissions(folder, std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+    };
+    allow(0o555);
+    here.bed.open_gate(&uid);
     let object = here.wait("unfetched", "output not fetched", |object| {
         let failed = condition(object, "OutputFetched").is_some_and(|c| c["reason"] == "FetchFailed");
         failed && object["status"]["succeeded"] == 2
@@ -114,27 +121,28 @@ fn completed(#[values(Version::Trixie, Version::Sid)] version: Version) {
     assert_eq!(queued(here.bed, &uid).map(|left| left.len()), Some(2));
     delete(&here, "unfetched", &uid);
     assert_removed(here.bed, &uid, &recorded(&object));
-    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755)).unwrap();
+    allow(0o755);
 }
 
 /// While HTCondor waits for a job to end, so does the object, and says so.
 #[rstest]
 fn removal_that_takes_time(#[values(Version::Trixie, Version::Sid)] version: Version) {
-    let bed = own_bed(version);
+    let bed = bed_where_jobs_have(version, 100);
     bed.start_operator();
     let here = bed.namespace();
     let (uid, ids) = create_and_wait(&here, &jobs("stubborn", 2, STUBBORN), "running");
-    let seen = delete(&here, "stubborn", &uid);
-    let waiting: Vec<&Value> = seen.iter().filter(|object| object["status"]["phase"] == "Terminating").collect();
-    assert!(!waiting.is_empty(), "never seen while HTCondor removed the jobs");
-    for object in &waiting {
-        assert!(!object["metadata"]["finalizers"].is_null());
-        assert_eq!(condition(object, "JobsRemoved").unwrap()["status"], "False", "{object:#}");
-    }
-    let present =
-        waiting.iter().filter_map(|object| condition(object, "JobsRemoved")).find(|c| c["reason"] == "JobsPresent");
-    let message = present.unwrap()["message"].as_str().unwrap();
+    ask_to_delete(&here, "stubborn");
+    let waiting = here.wait("stubborn", "what its deletion waits for", |object| {
+        condition(object, "JobsRemoved").is_some_and(|told| told["reason"] == "JobsPresent")
+    });
+    assert_eq!(waiting["status"]["phase"], "Terminating");
+    assert!(!waiting["metadata"]["finalizers"].is_null());
+    let told = condition(&waiting, "JobsRemoved").unwrap();
+    assert_eq!(told["status"], "False", "{waiting:#}");
+    let message = told["message"].as_str().unwrap();
     assert!(ids.iter().any(|id| message.contains(id)), "{message} does not name {ids:?}");
+    bed.open_gate(&uid);
+    watch_it_go(&here, "stubborn", &uid);
     assert_removed(&bed, &uid, &ids);
     assert_nothing_left(&bed);
 }

@@ -7,7 +7,7 @@ use testbed::{PoolOptions, Version, wait_for};
 
 use crate::bed::dice::Dice;
 use crate::bed::gates::Gates;
-use crate::bed::{Bed, PATIENCE, condition, htcjob};
+use crate::bed::{Bed, LONG_SUBMISSIONS, PATIENCE, condition, htcjob};
 use crate::watch::{
     FOREVER, OURS, STUBBORN, UNTIL_LET_GO, ask_to_delete, assert_nothing_left, assert_removed, create_and_wait, delete,
     jobs, look, messages, of, own_bed, queued, recorded, wait_up, watch_it_go,
@@ -186,7 +186,7 @@ fn the_operator_is_killed_meanwhile(#[values(Version::Trixie, Version::Sid)] ver
 #[rstest]
 fn at_the_worst_moment(#[values(Version::Trixie, Version::Sid)] version: Version) {
     let gates = Gates::new(version);
-    let bed = Bed::new(version, &PoolOptions::default(), &[&gates.argument()]);
+    let bed = Bed::new(version, &PoolOptions::default(), &[LONG_SUBMISSIONS, &[&gates.argument()]].concat());
     bed.start_operator();
     let here = bed.namespace();
 

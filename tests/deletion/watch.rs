@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use testbed::{PoolOptions, Version, wait_for};
 
-use crate::bed::{Bed, Namespace, PATIENCE, htcjob, ids};
+use crate::bed::{Bed, LONG_SUBMISSIONS, Namespace, PATIENCE, htcjob, ids};
 
 /// The reason that the operator gives to `condor_rm`.
 pub const OURS: &str = "removed by htc-operator";
@@ -13,8 +13,8 @@ pub const OURS: &str = "removed by htc-operator";
 pub const FOREVER: &str = "touch up; sleep 1000";
 /// Runs until it is let go with [`Bed::open_gate`].
 pub const UNTIL_LET_GO: &str = "touch up; until [ -e go ]; do sleep 0.2; done; echo done";
-/// Does not end on SIGTERM: HTCondor needs some seconds to remove it.
-pub const STUBBORN: &str = "trap '' TERM; touch up; while :; do sleep 1; done";
+/// Does not end on SIGTERM, but when it is let go: HTCondor needs as long as the node allows to remove it.
+pub const STUBBORN: &str = "trap '' TERM; touch up; until [ -e go ]; do sleep 0.2; done";
 
 /// An `HTCJob` of `queue` jobs.
 pub fn jobs(name: &str, queue: u32, source: &str) -> Value {
@@ -120,7 +120,11 @@ pub fn assert_nothing_left(bed: &Bed) {
 }
 
 pub fn own_bed(version: Version) -> Bed {
-    // The pool's default is to give a job ten minutes to end by itself.
-    let options = PoolOptions { extra_config: "MachineMaxVacateTime = 4".to_owned(), ..PoolOptions::default() };
-    Bed::new(version, &options, &[])
+    bed_where_jobs_have(version, 4)
+}
+
+/// Nodes give a job so many seconds to end by itself; HTCondor's default is ten minutes.
+pub fn bed_where_jobs_have(version: Version, seconds: u32) -> Bed {
+    let options = PoolOptions { extra_config: format!("MachineMaxVacateTime = {seconds}"), ..PoolOptions::default() };
+    Bed::new(version, &options, LONG_SUBMISSIONS)
 }

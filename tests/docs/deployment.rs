@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use testbed::wait_for;
 
-use crate::bed::Bed;
+use crate::bed::{Bed, PATIENCE};
 
 /// Does `work` while the bed's operator, which runs, is started and stopped as the Deployment says.
 pub fn run_as_told<T>(bed: &Bed, work: impl FnOnce() -> T) -> T {
@@ -52,7 +53,11 @@ fn obey(bed: &Bed, runs: bool) -> bool {
     let wanted = told["spec"]["replicas"].as_u64().unwrap_or(1);
     match (wanted, runs) {
         (0, true) => drop(bed.stop_operator()),
-        (1.., false) => bed.start_operator(),
+        (1.., false) => {
+            bed.start_operator();
+            // Before that it is not ready, and dies of SIGTERM.
+            wait_for("the operator to run", PATIENCE, || bed.log().contains("htc-operator runs")).unwrap();
+        }
         _ => {}
     }
     let mut status = json!({ "observedGeneration": told["metadata"]["generation"] });

@@ -104,7 +104,7 @@ fn the_step_succeeds(#[values(Trixie, Sid)] version: Version) {
     assert!(succeeded && object["status"]["succeeded"] == 5, "{object:#}");
     let name = object["metadata"]["name"].as_str().unwrap();
     assert!(name.starts_with("wf-"), "{name}");
-    here.wait_ended(name);
+    here.wait_output(name);
     for index in 0..5 {
         let result = here.output(name, index).join(index.to_string());
         assert_eq!(fs::read_to_string(result).unwrap(), format!("{index}\n"));

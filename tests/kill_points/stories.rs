@@ -172,7 +172,18 @@ impl Stage {
         self.gone(here, name, &uid, vec![1]);
     }
 
-    fn stopped(&self, here: &Namespace<'_>, name: &str) {
+    /// The operator gives itself little time to stop, in which it may not come to its place: then once more.
+    fn stopped(&self, here: &Namespace<'_>, title: &str) {
+        let deaths = || self.site.bed.logs().matches("killed at").count();
+        let before = deaths();
+        let came = (1..=5).any(|turn| {
+            self.stopped_once(here, &format!("{title}-{turn}"));
+            deaths() > before
+        });
+        assert!(came, "it stopped five times, and never came to its place");
+    }
+
+    fn stopped_once(&self, here: &Namespace<'_>, name: &str) {
         self.site.gates.shut("condor_history");
         let uid = here.create(&self.site.noted(name, 1, ""));
         self.site.gates.wait_at("condor_history");

@@ -11,20 +11,26 @@ use crate::{UNTIL_LET_GO, counts, ids, in_history, of, told_in};
 /// Two of the tracker's intervals are 4 s; the rest is for a noisy machine.
 const TWO_INTERVALS: Duration = Duration::from_secs(4 + 6);
 
-/// Waits until the status and an Event say what was done at `since`.
+/// Waits until the status and an Event say what was done at `since`; how long that took.
 fn told_in_time(
     here: &Namespace<'_>,
     name: &str,
     reason: &str,
     since: Instant,
     shown: impl Fn(&serde_json::Value) -> bool,
-) {
+) -> Duration {
     here.wait(name, reason, shown);
     let status = since.elapsed();
     here.wait_event(name, reason);
     let event = since.elapsed();
     eprintln!("{}: {reason}: in the status after {status:.1?}, as an Event after {event:.1?}", here.bed.pool.version());
-    assert!(event < TWO_INTERVALS, "{reason} took {event:?}");
+    event
+}
+
+/// A tracker that looks too seldom is late mostly, a machine that stands still for a while is once.
+fn assert_in_time(mut took: Vec<Duration>) {
+    took.sort_unstable();
+    assert!(took[took.len() / 2] < TWO_INTERVALS, "{took:?}");
 }
 
 #[rstest]
@@ -34,6 +40,7 @@ fn hold_and_release(#[values(Trixie, Sid)] version: Version) {
     for name in ["plain", "reason"] {
         here.create(&htcjob(name, UNTIL_LET_GO));
     }
+    let mut took = Vec::new();
     for (name, arguments, reason) in [
         ("plain", [].as_slice(), "via condor_hold (by user operator"),
         ("reason", &["-reason", "disk is full"], "disk is full (by user operator"),
@@ -41,7 +48,7 @@ fn hold_and_release(#[values(Trixie, Sid)] version: Version) {
         let id = ids(&here.wait_running(name, 1)).remove(0);
         let held_at = Instant::now();
         bed.condor.ok("condor_hold", &[arguments, &[&id]].concat()).unwrap();
-        told_in_time(&here, name, "JobsHeld", held_at, |object| object["status"]["held"] == 1);
+        took.push(told_in_time(&here, name, "JobsHeld", held_at, |object| object["status"]["held"] == 1));
         let held = here.get(name);
         assert_eq!([&held["status"]["running"], &held["status"]["active"]], [0, 1]);
         assert_eq!(held["status"]["phase"], "Running");
@@ -52,9 +59,10 @@ fn hold_and_release(#[values(Trixie, Sid)] version: Version) {
 
         let released_at = Instant::now();
         bed.condor.ok("condor_release", &[&id]).unwrap();
-        told_in_time(&here, name, "NotHeld", released_at, |object| object["status"]["held"] == 0);
+        took.push(told_in_time(&here, name, "NotHeld", released_at, |object| object["status"]["held"] == 0));
         assert_eq!(told_in(&here.get(name), "Held")[..2], ["False", "NotHeld"]);
     }
+    assert_in_time(took);
     for name in ["plain", "reason"] {
         let ended = here.let_go(name);
         assert!(is_true(&ended, "Complete"), "{ended:#}");
@@ -107,6 +115,7 @@ fn removed_jobs_have_failed(#[values(Trixie, Sid)] version: Version) {
     for name in ["held", "held-idle"] {
         here.wait(name, "held", |object| object["status"]["held"] == 1);
     }
+    let mut took = Vec::new();
     for (name, story) in [
         ("idle", ["Pending", "Submitted", "Failed", "NothingToFetch"].as_slice()),
         ("running", &["Pending", "Submitted", "Running", "Failed", "NothingToFetch"]),
@@ -116,7 +125,7 @@ fn removed_jobs_have_failed(#[values(Trixie, Sid)] version: Version) {
         let (uid, id) = (here.uid(name), ids(&here.get(name)).remove(0));
         let removed_at = Instant::now();
         bed.condor.ok("condor_rm", &[&id]).unwrap();
-        told_in_time(&here, name, "Failed", removed_at, |object| object["status"]["failed"] == 1);
+        took.push(told_in_time(&here, name, "Failed", removed_at, |object| object["status"]["failed"] == 1));
         let ended = here.wait_ended(name);
         assert_eq!(ended["status"]["phase"], "Completed", "{name}");
         assert_eq!(counts(&ended), [0, 0, 1], "{name}");
@@ -128,6 +137,7 @@ fn removed_jobs_have_failed(#[values(Trixie, Sid)] version: Version) {
         assert_eq!(in_history(bed, &of(&uid), &["JobStatus"]), ["3"], "{name}");
         assert_eq!(here.story(name, "NothingToFetch"), story);
     }
+    assert_in_time(took);
 }
 
 #[rstest]
@@ -147,6 +157,7 @@ fn one_of_three_removed_is_one_failure(#[values(Trixie, Sid)] version: Version) 
     assert_eq!(counts(&ended), [0, 2, 1]);
     let message = format!("1 of 3 jobs failed; job 1 ({id}) was removed from HTCondor");
     assert_eq!(told_in(&ended, "Failed"), ["True", "JobsFailed", &message]);
+    here.wait_output("three");
     assert!([0, 2].iter().all(|index| here.output("three", *index).join("out").exists()));
 }
 

@@ -20,6 +20,7 @@ pub fn too_much_output_is_held(version: Version) {
     assert_eq!(here.wait_event("large", "JobsHeld").iter().filter(|reason| *reason == "JobsHeld").count(), 1);
     let ended = here.wait_ended("small");
     assert!(is_true(&ended, "Complete"), "{ended:#}");
+    here.wait_output("small");
     assert_eq!(std::fs::metadata(here.output("small", 0).join("small")).unwrap().len(), 900_000);
     assert_eq!(here.get("large")["status"]["phase"], "Running", "held jobs complete no HTCJob");
     here.delete("large");

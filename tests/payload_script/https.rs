@@ -56,7 +56,7 @@ fn a_job_reports_to_whom_its_node_trusts() {
     let authority = Authority::new();
     for (variable, shell) in ["CURL_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE"].into_iter().zip(SHELLS) {
         let ear = authority.ear("127.0.0.1");
-        let mut scratch = ear.job("bash", "sleep 1; echo x; exit 5");
+        let mut scratch = ear.job("bash", "sleep 3; echo x; exit 5");
         scratch.environment.push((variable, authority.file()));
         assert_eq!(scratch.run(shell), (5, "x\n".to_owned(), String::new()), "{shell}");
         let kinds: Vec<String> = ear.heard().into_iter().map(|request| request.kind).collect();

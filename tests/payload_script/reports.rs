@@ -203,12 +203,12 @@ fn what_ends_before_the_payload_is_reported_too() {
 fn what_cannot_be_stored_is_sent_again_and_what_is_refused_is_not() {
     for shell in SHELLS {
         let ear = Ear::new(&[204, 503, 503, 204]);
-        assert_eq!(ear.job("bash", "sleep 1; exit 9").run(shell).0, 9, "{shell}");
+        assert_eq!(ear.job("bash", "sleep 3; exit 9").run(shell).0, 9, "{shell}");
         assert_eq!(ear.ends(), ["9", "9", "9"], "{shell}");
         let heard = ear.heard();
         assert!(heard[1..].iter().all(|request| request.id == heard[1].id), "{shell}: {heard:?}");
         let ear = Ear::new(&[204, 404]);
-        assert_eq!(ear.job("bash", "sleep 1; exit 9").run(shell).0, 9, "{shell}");
+        assert_eq!(ear.job("bash", "sleep 3; exit 9").run(shell).0, 9, "{shell}");
         assert_eq!(ear.ends(), ["9"], "{shell}");
     }
 }

@@ -2,12 +2,12 @@
 
 use testbed::{Fault, Rule, Version, wait_for};
 
-use crate::bed::PATIENCE;
+use crate::bed::{LONG_SUBMISSIONS, PATIENCE};
 use crate::site::Site;
 
 /// `finalizer_first`: before it stands, an object is neither submitted nor in the ledger, and goes when its user says so.
 pub fn not_attached_yet(version: Version) {
-    let site = Site::new(version);
+    let site = Site::with(version, "", LONG_SUBMISSIONS);
     let proxy = site.bed.kube.proxy().unwrap();
     site.bed.through(&proxy);
     let refused = Fault::Status(500, None);

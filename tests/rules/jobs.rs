@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use testbed::{Account, Scratch, Version, wait_for};
 
-use crate::bed::{PATIENCE, ids};
+use crate::bed::{LONG_SUBMISSIONS, PATIENCE, ids};
 use crate::site::Site;
 
 /// `remove_extra`: of two jobs of one index the one that is recorded stays.
@@ -84,7 +84,7 @@ fn queue_files(folder: &Path) -> Vec<PathBuf> {
 
 /// `same_birthdate`: for a while another schedd answers to the name. That it has no job of an object proves nothing.
 pub fn behind_another_schedd(version: Version) {
-    let site = Site::new(version);
+    let site = Site::with(version, "", LONG_SUBMISSIONS);
     site.bed.pool.set_start(false).unwrap();
     site.bed.start_operator();
     let here = site.bed.namespace();

@@ -49,7 +49,7 @@ pub fn landing_late_before_it_counts_as_dead(version: Version) {
 
 /// `wait_for_submitter`: nothing is removed, and nothing is let go, while a submitter may still bring jobs in.
 pub fn alive_while_its_object_is_deleted(version: Version) {
-    let site = Site::with(version, "", &["--submit-limit=15s"]);
+    let site = Site::with(version, "", &["--submit-limit=40s", "--submit-limit-max=40s"]);
     site.bed.start_operator();
     let here = site.bed.namespace();
     site.gates.shut("condor_submit");

@@ -120,6 +120,8 @@ impl Soak {
         }
         let ours = |uid: &String| !former.contains(uid);
         let records = fs::read_to_string(&self.records).unwrap_or_default();
+        // The last line may be under way.
+        let records = records.rfind('\n').map_or("", |end| &records[..end]);
         let events = here.all_events();
         let spool = files_below(&self.bed.pool.spool_dir(), &|name| name.starts_with("cluster"));
         // What jobs of former rounds left there has been judged with them.

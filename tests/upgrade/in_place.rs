@@ -134,6 +134,7 @@ pub fn every_job_is_followed_to_its_end(version: Version) {
     assert_eq!(bed.ledger(status).unwrap().concat(), ["14", "14", "17", "14", "17", "24", "27"]);
 
     // A second start has nothing to do.
+    bed.wait_ledger("select count(*) from transitions where eventAt is null", &[&["0"]]);
     bed.stop_operator();
     let (objects, told) = (here.all(), here.all_events().len());
     bed.start_operator();
@@ -179,15 +180,13 @@ pub fn deletion_removes_exactly_its_jobs(version: Version) {
     }
     assert_eq!(counts(&here.get("finished")), (0, 2, 1));
     for name in ["taken", "taken-too"] {
-        let object = here.wait(name, "nobody knows", |object| condition(object, "Tracked").is_some());
-        assert_eq!(condition(&object, "Tracked").unwrap()["reason"], "HistoryTooShort");
-        assert_eq!(counts(&object), (1, 0, 0));
+        wait_says(&here, name, "Tracked", "False", "HistoryTooShort");
+        assert_eq!(counts(&here.get(name)), (1, 0, 0));
     }
     for (name, jobs) in [("running", &running), ("idle", &idle), ("finished", &finished)] {
         here.delete(name);
         assert_eq!(jobs.queued(&bed), 0, "{name}");
-        let told: Vec<String> = here.events(name).into_iter().map(|(reason, _)| reason).collect();
-        assert_eq!(told.last().map(String::as_str), Some("JobsRemoved"), "{told:?}");
+        here.wait_event(name, "JobsRemoved");
     }
     for name in ["taken", "taken-too"] {
         here.delete(name);

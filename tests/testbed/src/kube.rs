@@ -303,6 +303,12 @@ impl Kube {
         run_ok("applying objects", &mut self.kubectl(&["apply", "-f", "-"]), yaml, KUBECTL)
     }
 
+    /// `kubectl apply -f -` of one object; what this JSONPath shows of it then.
+    pub fn apply_and_show(&self, yaml: &str, path: &str) -> Result<String> {
+        let output = format!("jsonpath={path}");
+        run_ok("applying an object", &mut self.kubectl(&["apply", "-f", "-", "-o", &output]), yaml, KUBECTL)
+    }
+
     /// Applies a CRD and waits until its objects can be asked for, some time after it says Established.
     /// `resource` is its full name, as in `htcjobs.htc.cern.ch`.
     pub fn apply_crd(&self, yaml: &str, resource: &str) -> Result<()> {
