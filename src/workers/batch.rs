@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 
 use super::sizes::{failed_before, touches};
 use super::{Job, Shared, simple, submit};
@@ -17,12 +17,38 @@ use crate::machine::request::{Scope, Work};
 use crate::machine::rules::Rules;
 use crate::machine::worker::{self, Step};
 
+/// Where a worker's requests come from.
+pub(super) enum Source {
+    /// A queue of its own.
+    Own(mpsc::Receiver<Job>),
+    /// A queue of several workers, of which each takes one request at a time: none waits for one that hangs while another
+    /// worker is free.
+    Common(Arc<Mutex<mpsc::Receiver<Job>>>),
+}
+
+impl Source {
+    async fn next(&mut self) -> Option<Job> {
+        match self {
+            Self::Own(receiver) => receiver.recv().await,
+            Self::Common(receiver) => receiver.lock().await.recv().await,
+        }
+    }
+
+    /// What waits and may go along with the one that was taken.
+    fn more(&mut self) -> Option<Job> {
+        match self {
+            Self::Own(receiver) => receiver.try_recv().ok(),
+            Self::Common(_) => None,
+        }
+    }
+}
+
 /// Serves one lane: whatever waits goes together, nobody waits for company.
-pub(super) async fn serve(shared: Arc<Shared>, mut receiver: mpsc::Receiver<Job>) {
+pub(super) async fn serve(shared: Arc<Shared>, mut source: Source) {
     let mut waiting: VecDeque<Job> = VecDeque::new();
     loop {
         if waiting.is_empty() {
-            match receiver.recv().await {
+            match source.next().await {
                 Some(job) => waiting.push_back(job),
                 None => return,
             }
@@ -38,7 +64,7 @@ pub(super) async fn serve(shared: Arc<Shared>, mut receiver: mpsc::Receiver<Job>
         if shared.fence.check().is_ok() && matches!(at_hand, AtHand::Good(_)) {
             effect.ask(&schedd).await;
         }
-        while let Ok(job) = receiver.try_recv() {
+        while let Some(job) = source.more() {
             waiting.push_back(job);
         }
         let jobs = take(&shared, &mut waiting);

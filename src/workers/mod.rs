@@ -10,11 +10,10 @@ mod simple;
 mod sizes;
 mod submit;
 
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use kube::runtime::reflector::ObjectRef;
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
 
 use crate::api::Identity;
@@ -26,6 +25,7 @@ use crate::fence::Fence;
 use crate::ledger::{Ledger, ObjectName};
 use crate::machine::{Kind, Request, RequestKey, Settings, Uid};
 
+use batch::Source;
 pub use plan::{Plan, PlanError, Planner, Reporting};
 pub use registry::Registry;
 pub use sizes::Sizes;
@@ -99,7 +99,8 @@ pub struct Limits {
     pub keep_free: u64,
 }
 
-/// Lanes for fetches that have failed before. Each goes alone, and may take as long as a transfer may.
+/// Workers for fetches that have failed before. Each goes alone, and may take as long as a transfer may: so many that hang
+/// hold up nobody.
 const FETCH_AGAIN: usize = 4;
 
 /// The workers of one schedd.
@@ -110,7 +111,7 @@ pub struct Workers {
     remove: Lanes,
     hold: Lanes,
     fetch: Lanes,
-    fetch_again: [mpsc::Sender<Job>; FETCH_AGAIN],
+    fetch_again: mpsc::Sender<Job>,
     tidy: Lanes,
 }
 
@@ -138,12 +139,16 @@ impl Workers {
         let mut tasks = JoinSet::new();
         let mut lane = || {
             let (sender, receiver) = mpsc::channel(QUEUE);
-            tasks.spawn(batch::serve(Arc::clone(&shared), receiver));
+            tasks.spawn(batch::serve(Arc::clone(&shared), Source::Own(receiver)));
             sender
         };
-        let fetch_again = std::array::from_fn(|_| lane());
         let mut lanes = || Lanes { small: lane(), large: lane() };
         let (submit, remove, hold, fetch, tidy) = (lanes(), lanes(), lanes(), lanes(), lanes());
+        let (fetch_again, receiver) = mpsc::channel(QUEUE);
+        let common = Arc::new(Mutex::new(receiver));
+        for _ in 0..FETCH_AGAIN {
+            tasks.spawn(batch::serve(Arc::clone(&shared), Source::Common(Arc::clone(&common))));
+        }
         (Self { shared, submit, remove, hold, fetch, fetch_again, tidy }, tasks)
     }
 
@@ -155,7 +160,7 @@ impl Workers {
             Kind::Submit => self.submit.of(&job),
             Kind::Remove => self.remove.of(&job),
             Kind::Hold | Kind::Release => self.hold.of(&job),
-            Kind::Fetch if job.request.alone => self.fetch_again(&job.request.key.uid),
+            Kind::Fetch if job.request.alone => &self.fetch_again,
             Kind::Fetch => self.fetch.of(&job),
             Kind::Tidy | Kind::Adopt => self.tidy.of(&job),
             // The controller carries these out itself.
@@ -173,16 +178,6 @@ impl Workers {
             self.shared.registry.resolve(&key.uid);
         }
         taken
-    }
-
-    /// The lane in which this object's output is fetched once that has failed: a transfer that hangs holds up few others, and
-    /// none that is new.
-    fn fetch_again(&self, uid: &Uid) -> &mpsc::Sender<Job> {
-        let mut hasher = DefaultHasher::new();
-        uid.hash(&mut hasher);
-        let lanes = self.fetch_again.len() as u64;
-        let lane = usize::try_from(hasher.finish() % lanes).unwrap_or_default();
-        self.fetch_again.get(lane).unwrap_or(&self.fetch.large)
     }
 
     /// Most jobs that the schedd takes in one submission, as far as is known.

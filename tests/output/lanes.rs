@@ -9,14 +9,16 @@ use crate::bed::PATIENCE;
 use crate::site::{Site, says};
 
 const OTHERS: [&str; 3] = ["one", "two", "three"];
+/// They end together with the one that hangs.
+const COMPANIONS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
-/// The transfer of one HTCJob hangs, with others and then alone; the output folder of another cannot be written: three more get theirs at
-/// once.
+/// The transfer of one HTCJob hangs, with others and then alone; the output folder of another cannot be written: those that it
+/// hung with get theirs when it is tried alone, and three more at once.
 pub fn one_that_fails_holds_up_no_other(version: Version) {
     let site = Site::with(version, "", &["--transfer-limit-together=5s"]);
     site.bed.start_operator();
     let here = site.bed.namespace();
-    let all = [&["stuck", "unwritable"], &OTHERS[..]].concat();
+    let all = [&["stuck", "unwritable"], &OTHERS[..], &COMPANIONS].concat();
     site.start_lasting(&here, &all);
     let place = site.bed.pool.scratch().dir("transfers").unwrap();
     testbed::Account::unprivileged().write(&place.join("hang"), "", 0o644).unwrap();
@@ -33,11 +35,17 @@ pub fn one_that_fails_holds_up_no_other(version: Version) {
     let folder = here.output("unwritable", 0);
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o555)).unwrap();
 
-    site.finish("stuck");
+    for name in ["stuck"].into_iter().chain(COMPANIONS) {
+        site.finish(name);
+    }
     let message = here.wait_says("stuck", "OutputFetched", "False", "ScheddUnreachable");
     assert!(message.contains("condor_transfer_data"), "{message}");
     let hanging = || fs::read_to_string(place.join("hanging")).unwrap_or_default();
     wait_for("the second transfer to hang", PATIENCE, || hanging().lines().count() == 2).unwrap();
+
+    for name in COMPANIONS {
+        here.wait_says(name, "OutputFetched", "True", "Fetched");
+    }
 
     site.finish("unwritable");
     for name in OTHERS {
