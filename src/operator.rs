@@ -32,7 +32,7 @@ use crate::workers::{Limits, Planner, Registry, Reporting, Shared, Sizes, Worker
 /// How long the batches under way may take to end once the operator is told to stop.
 const DRAIN: Duration = Duration::from_secs(4);
 /// How long the release of the Lease may take.
-const RELEASE: Duration = Duration::from_millis(500);
+const RELEASE: Duration = Duration::from_secs(3);
 /// How long the first look for the operator's own credentials may take: meanwhile the Lease is not renewed.
 const FIRST_LOOK: Duration = Duration::from_secs(3);
 /// Most objects that wait to be woken.
