@@ -16,7 +16,7 @@ use crate::client::Client;
 use crate::error::{Doing, Error, Result};
 use crate::owned::{Owned, Spec};
 use crate::ports::Port;
-use crate::processes::{children, descendants};
+use crate::processes::{children, descendants, parent};
 use crate::scratch::Scratch;
 use crate::tool::run_ok;
 use crate::wait::wait_for;
@@ -213,10 +213,8 @@ impl Pool {
 
     /// The schedd's process id, as this process sees it.
     pub fn schedd_pid(&self) -> Result<u32> {
-        let daemons = self.daemons();
-        let owner = daemons.as_ref().map_or(0, Owned::pid);
-        // Its forks for spooling and for queries bear its name; the eldest is the schedd.
-        descendants(owner, "condor_schedd").into_iter().next().ok_or_else(|| Error::Machine {
+        // Its forks for spooling and for queries bear its name; the schedd is the one that the master has started.
+        self.schedds().0.into_iter().next().ok_or_else(|| Error::Machine {
             problem: "the pool has no schedd at the moment".to_owned(),
             remedy: "wait until condor_master has started one (restart_schedd_kill9 does)".to_owned(),
         })
@@ -225,9 +223,16 @@ impl Pool {
     /// The schedd's own children of the same name: they take in files and answer queries.
     #[must_use]
     pub fn schedd_children(&self) -> Vec<u32> {
+        self.schedds().1
+    }
+
+    /// Processes called condor_schedd: the master's children, and theirs.
+    fn schedds(&self) -> (Vec<u32>, Vec<u32>) {
         let daemons = self.daemons();
         let owner = daemons.as_ref().map_or(0, Owned::pid);
-        descendants(owner, "condor_schedd").into_iter().skip(1).collect()
+        let masters = descendants(owner, "condor_master");
+        let of_a_master = |pid: &u32| parent(*pid).is_some_and(|parent| masters.contains(&parent));
+        descendants(owner, "condor_schedd").into_iter().partition(of_a_master)
     }
 
     /// SIGKILL to the schedd; gives its process id. The master starts another one after 1 to 5 s.

@@ -22,6 +22,11 @@ pub fn descendants(ancestor: u32, name: &str) -> Vec<u32> {
     found
 }
 
+/// The parent of a process, while it runs.
+pub(crate) fn parent(pid: u32) -> Option<u32> {
+    name_and_parent(pid).map(|(_, parent)| parent)
+}
+
 /// The children of `parent`.
 pub(crate) fn children(parent: u32) -> Vec<u32> {
     all().into_iter().filter(|&pid| name_and_parent(pid).is_some_and(|(_, p)| p == parent)).collect()
