@@ -50,7 +50,11 @@ pub fn read_only_and_full(version: Version) {
     });
     println!("{version}: {}", condition(&object, "OutputFetched").unwrap());
 
+    // No try to fetch has half of the output there while the disk is filled.
+    site.gates.shut("condor_transfer_data");
+    site.gates.wait_at("condor_transfer_data");
     site.bed.volume().fill(0);
+    site.gates.open("condor_transfer_data");
     here.create(&site.noted("new", 1, ""));
     here.kubectl(&["delete", "htcjob", "deleted", "--wait=false"]);
     wait_for("the operator to meet a full disk", PATIENCE, || met_full_disk(&site) >= 4).unwrap();
@@ -78,6 +82,7 @@ pub fn read_only_and_full(version: Version) {
     let [out, large] = ["out", "large"].map(|file| std::fs::read(here.output("large", 0).join(file)).unwrap());
     assert_eq!((out.as_slice(), large.len()), (&b"finished\n"[..], OUTPUT), "the output is whole");
     for name in ["new", "large"] {
+        here.wait_event(name, "Fetched");
         for reason in ["Pending", "Submitted", "Running", "Completed", "Fetched"] {
             assert_eq!(here.count_events(name, reason), 1, "{name}: {:?}", here.events(name));
         }

@@ -104,7 +104,8 @@ pub fn unsure(site: &Site, here: &Namespace<'_>, name: &str) -> String {
     let uid = here.create(&site.noted(name, 1, ""));
     let submitter = site.gates.wait_at("condor_submit");
     site.bed.kill_operator();
-    kill_process(Pid::from_raw(submitter).unwrap(), Signal::KILL).unwrap();
+    // Its time may have ended just now.
+    let _ = kill_process(Pid::from_raw(submitter).unwrap(), Signal::KILL);
     site.gates.open("condor_submit");
     uid
 }
@@ -127,7 +128,7 @@ fn others(site: &Site, count: usize) {
 /// What may have been submitted is not submitted again until history can say that it was not, or an admin does.
 pub fn history_too_short(version: Version) {
     let config = "MAX_HISTORY_LOG = 10000\nMAX_HISTORY_ROTATIONS = 1\n";
-    let limits = ["--submit-limit=3s", "--submit-limit-max=3s", "--tracker-interval=1s", "--pause-max=60s"];
+    let limits = ["--submit-limit=10s", "--submit-limit-max=10s", "--tracker-interval=1s", "--pause-max=60s"];
     let site = Site::with(version, config, &limits);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -161,7 +162,7 @@ pub fn history_too_short(version: Version) {
             times
         };
         let times = wait_for("five more looks", PATIENCE, || Some(looks()).filter(|times| times.len() >= 5)).unwrap();
-        assert_growing("history", &times);
+        assert_growing("history", &times, 1.0);
         assert_eq!(here.count_events(name, "HistoryTooShort"), 1, "{:?}", here.events(name));
         assert_eq!(site.gates.calls("condor_submit"), submitted, "nothing is submitted again");
         assert!(site.bed.jobs_of(&uid).is_empty());
@@ -206,13 +207,10 @@ pub fn seen_by_somebody_else(version: Version) {
         site.gates.calls("condor_q") >= asked + 6 && site.gates.calls("condor_rm") >= removed + 2
     })
     .unwrap();
-    let object = here.get("doomed");
-    let said = condition(&object, "JobsRemoved").unwrap().clone();
-    assert_eq!(said["status"], "False", "{said}");
-    assert_untouched(&site, &doomed, 1);
-    assert_untouched(&site, &uid, 1);
     let message = here.wait_says("doomed", "JobsRemoved", "False", "NotRemovedYet");
     assert!(message.contains("the user who submitted them"), "what to do: {message}");
+    assert_untouched(&site, &doomed, 1);
+    assert_untouched(&site, &uid, 1);
     assert_eq!(here.get("running")["status"]["running"], 1);
     Account::unprivileged().write(&path, own, 0o600).unwrap();
     here.wait_gone("doomed");

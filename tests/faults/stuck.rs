@@ -71,12 +71,14 @@ const CASES: &[Case] = &[
 const CLOSED: &str = "SUBMIT_REQUIREMENT_NAMES = Name\nSUBMIT_REQUIREMENT_Name = !regexp(\"/refused$\", JobBatchName)\n\
                       SUBMIT_REQUIREMENT_Name_REASON = \"the pool takes no job of this name\"\n";
 
-/// The pauses between the first five tries grow: with these settings they are 1, 2, 4, 8 s and what a try takes.
-pub fn assert_growing(what: &str, times: &[f64]) {
+/// The pauses between the first five tries double, beginning with `first` seconds; what a try takes comes to each. They are
+/// no shorter, whatever the machine does, and the last is longer than the shorter of the first two.
+pub fn assert_growing(what: &str, times: &[f64], first: f64) {
     let gaps: Vec<f64> = times.windows(2).take(4).map(|pair| pair[1] - pair[0]).collect();
     assert_eq!(gaps.len(), 4, "{what}: {gaps:?}");
-    let grows = gaps.windows(2).all(|pair| pair[1] > pair[0] * 0.8);
-    assert!(grows && gaps[3] >= gaps[0] * 2.0, "{what}: the pauses do not grow: {gaps:?}");
+    let least = [1.0, 2.0, 4.0, 8.0].map(|times| first * times * 0.7);
+    let grows = gaps.iter().zip(least).all(|(gap, least)| *gap >= least);
+    assert!(grows && gaps[3] >= gaps[0].min(gaps[1]) * 2.0, "{what}: the pauses do not grow: {gaps:?}");
     println!("{what}: pauses of {gaps:.1?} s");
 }
 
@@ -125,6 +127,7 @@ pub fn each_says_why(version: Version) {
     site.finish("unfetched");
     here.kubectl(&["delete", "htcjob", "stubborn", "--wait=false"]);
     here.wait_phase("stubborn", "Terminating");
+    wait_for("its removal", PATIENCE, || !site.gates.times("condor_rm").is_empty()).unwrap();
     let unremoved = here.uid("unremoved");
     let script = format!(
         "case \"$*\" in *{unremoved}*) echo 'out of order' >&2; exit 1;; esac\nreal=$1; shift\nexec $real \"$@\"\n"
@@ -140,7 +143,8 @@ pub fn each_says_why(version: Version) {
             assert!(message.contains(word), "{name}: no `{word}` in: {message}");
         }
     }
-    let beside = good("good-1");
+    // One that is really held up is so each time.
+    let beside = ["good-1", "good-2", "good-3"].map(good).into_iter().min().unwrap();
     println!("{version}: a good HTCJob took {alone:?} alone, {beside:?} beside those that wait");
     assert!(beside < alone * 2 + Duration::from_secs(10), "{beside:?} instead of {alone:?}");
 
@@ -152,9 +156,9 @@ pub fn each_says_why(version: Version) {
     })
     .unwrap();
     // The last of a batch of removals may have been another object's.
-    assert_growing("condor_rm", &site.gates.times("condor_rm")[removals..]);
+    assert_growing("condor_rm", &site.gates.times("condor_rm")[removals..], 1.0);
     let seconds: Vec<f64> = tries.iter().map(|row| row[0].parse::<f64>().unwrap() / 1000.0).collect();
-    assert_growing("condor_submit", &seconds);
+    assert_growing("condor_submit", &seconds, 1.0);
     for Case { name, reason, .. } in CASES {
         assert_eq!(here.count_events(name, reason), 1, "{name}: {:?}", here.events(name));
     }
@@ -199,7 +203,7 @@ fn assert_pauses_begin_anew(site: &Site, here: &Namespace<'_>) {
         site.gates.times("condor_q")[calls..].to_vec()
     };
     for looks in iter::repeat_with(outage).take(2) {
-        assert_growing("condor_q", &looks);
+        assert_growing("condor_q", &looks, 0.5);
     }
     assert_eq!(here.count_events("watched", "ScheddUnreachable"), 2, "one for each outage");
     site.finish("watched");

@@ -7,7 +7,9 @@ use crate::bed::PATIENCE;
 use crate::site::{PROMPT, Site};
 
 pub fn api_server_killed_while_there_is_news(version: Version) {
-    let site = Site::start(version);
+    // It leads for long enough to meet the news.
+    let site = Site::with(version, "", &["--lease-duration=60s", "--lease-renew-deadline=45s"]);
+    site.bed.start_operator();
     let here = site.bed.namespace();
     let uid = here.create(&site.lasting("job", 2));
     here.wait("job", "both jobs run", |object| object["status"]["running"] == 2);

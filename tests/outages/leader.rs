@@ -90,9 +90,9 @@ pub fn a_ledger_each(version: Version) {
     wait_log(&other, "this operator leads");
     // What is new is not kept waiting for what is in doubt.
     here.create(&site.noted("new", 1, ""));
+    here.wait_says("caught", "Submitted", "False", "PastUnknown");
     let ended = here.wait_ended("new");
     assert!(is_true(&ended, "Complete"), "{ended:#}\n{}", other.log_text());
-    here.wait_says("caught", "Submitted", "False", "PastUnknown");
     // A young pool's history says nothing of the time before; a person does.
     here.wait_says("caught", "Submitted", "False", "HistoryTooShort");
     here.kubectl(&["annotate", "htcjob", "caught", "htc.cern.ch/submit-again=true"]);

@@ -7,8 +7,11 @@ use serde_json::json;
 use testbed::{Account, Fault, Rule, Scratch, Version, wait_for};
 
 use crate::bed::{Namespace, PATIENCE, is_true};
-use crate::leader::{SHORT, holder, start, wait_log};
+use crate::leader::{SHORT, holder, wait_log};
 use crate::site::Site;
+
+/// Where nobody is to lose the Lease for a moment's stall.
+const STEADY: [&str; 3] = ["--lease-duration=20s", "--lease-renew-deadline=15s", "--lease-retry=500ms"];
 
 fn lease(site: &Site, arguments: &[&str]) -> String {
     site.bed.kube.kubectl_ok(&[&["-n", "htc-operator"], arguments].concat()).unwrap()
@@ -17,7 +20,8 @@ fn lease(site: &Site, arguments: &[&str]) -> String {
 /// Its holder makes it again, as long as nobody can have led meanwhile; what a person writes into it is as good as another
 /// operator's word.
 pub fn deleted_and_edited(version: Version) {
-    let site = start(version);
+    let site = Site::with(version, "", &STEADY);
+    site.bed.start_operator();
     let here = site.bed.namespace();
     here.create(&site.lasting("running", 1));
     let running = here.wait("running", "it runs", |object| object["status"]["running"] == 1);
@@ -121,7 +125,7 @@ pub fn one_identity_twice(version: Version) {
 /// A wrong set-up: a standby whose ledger is a copy of the leader's. Their ids are the same; that the copy lacks what the
 /// leader did since is seen by the Lease.
 pub fn two_copies_of_one_ledger(version: Version) {
-    let site = Site::with(version, "", &[&SHORT[..], &LIMITS].concat());
+    let site = Site::with(version, "", &[&STEADY[..], &LIMITS].concat());
     site.bed.start_operator();
     let here = site.bed.namespace();
     here.create(&site.lasting("before", 1));
@@ -136,7 +140,7 @@ pub fn two_copies_of_one_ledger(version: Version) {
 
     site.bed.start_operator();
     wait_for("the first to lead", PATIENCE, || site.bed.log().contains("this operator leads")).unwrap();
-    let other = site.bed.start_another("other", &data, &[&SHORT[..], &LIMITS, &[&site.bind()]].concat());
+    let other = site.bed.start_another("other", &data, &[&STEADY[..], &LIMITS, &[&site.bind()]].concat());
     wait_log(&other, "standing by: another operator leads");
     here.create(&site.lasting("between", 1));
     here.wait_phase("between", "Running");

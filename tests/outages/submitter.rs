@@ -75,7 +75,8 @@ fn children(pid: u32) -> Vec<u32> {
 
 /// Its operator is killed, the next one waits for it, and what it submits within its time is taken for what it is.
 pub fn outliving_the_operator(version: Version) {
-    let site = Site::start(version);
+    let site = Site::with(version, "", &["--submit-limit=30s", "--submit-limit-max=30s"]);
+    site.bed.start_operator();
     let here = site.bed.namespace();
     site.gates.shut("condor_submit");
     here.create(&site.noted("orphan", 2, ""));
