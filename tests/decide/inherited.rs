@@ -109,6 +109,26 @@ fn they_are_recorded_and_adopted_where_they_are() {
 }
 
 #[test]
+fn their_output_is_fetched_once_they_are_seen_to_be_ours() {
+    let mut facts = old(&[inherited("5.0", Some(Outcome::Succeeded), false)]);
+    facts.evidence.queue = queue(-1, &[ended(foreign(ad(0, "5.0")), Exit::Code(0))]);
+    let record = decide(&facts).after.unwrap();
+    // The operator died before it knew how the adoption had gone.
+    let mut facts = Facts { record, ..facts };
+    facts.record.requests.insert(Kind::Adopt, done(-1));
+    for why in [Why::NotAsked, Why::ScheddUnreachable] {
+        facts.evidence.queue = unknown(why);
+        let decision = decide(&facts);
+        assert_eq!(work(&decision), None);
+        assert_eq!(decision.look, Look::Every { history: None, soon: true });
+    }
+    facts.evidence.queue = queue(0, &[ended(foreign(ad(0, "5.0")), Exit::Code(0))]);
+    assert!(matches!(work(&decide(&facts)), Some(Work::Adopt(_))));
+    facts.evidence.queue = queue(0, &[ended(marked(ad(0, "5.0")), Exit::Code(0))]);
+    assert!(matches!(work(&decide(&facts)), Some(Work::Fetch(_))));
+}
+
+#[test]
 fn an_adoption_that_fails_is_said_and_tried_again_with_pauses() {
     let mut facts = old(&[inherited("5.0", None, false)]);
     facts.evidence.queue = queue(-1, &[foreign(ad(0, "5.0"))]);

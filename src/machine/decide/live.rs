@@ -371,6 +371,11 @@ impl Run<'_> {
         if let Some(failure) = &failure {
             self.say_failure(ConditionType::OutputFetched, failure);
         }
+        // Fetching names the uid, and whether jobs of the Go operator carry it by now only HTCondor knows.
+        if self.record.has_inherited() && matches!(self.facts.evidence.queue, Answer::Unknown(_)) {
+            self.watch_closely(self.now);
+            return;
+        }
         let due = since.plus(self.settings.fetch_every);
         if completed || due <= self.now {
             // What does not come in time at once may come in parts.
