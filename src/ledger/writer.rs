@@ -173,3 +173,39 @@ impl Files {
 fn inode(path: &Path) -> Option<(u64, u64)> {
     std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn task(sql: &'static str) -> Task {
+        Box::new(move |connection| {
+            connection.unwrap().execute_batch(sql).unwrap();
+            Box::new(|_| ())
+        })
+    }
+
+    #[test]
+    fn that_the_file_can_be_read_does_not_say_that_it_can_be_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger.db");
+        let connection = Connection::open(&path).unwrap();
+        super::super::schema::migrate(&connection).unwrap();
+        connection.execute_batch("insert or ignore into ledger(key, value) values ('sequence', 0)").unwrap();
+        let files = Files::of(&path);
+        let mut writer = Writer { connection, files, sequence: Arc::default(), writable: true };
+        let (write, read) = ("insert into ledger(key, value) values (1, 1)", "select count(*) from ledger");
+        // Stands in for a disk that is full: nothing is committed any more.
+        let full = "create trigger full before update on ledger begin select raise(abort, 'full'); end";
+        writer.connection.execute_batch(full).unwrap();
+        writer.carry_out(vec![task(write)]);
+        assert!(!writer.writable);
+        writer.carry_out(vec![task(read)]);
+        assert!(!writer.writable);
+        writer.connection.execute_batch("drop trigger full").unwrap();
+        writer.carry_out(vec![task(read)]);
+        assert!(writer.writable && writer.sequence.load(Ordering::SeqCst) == 1);
+        writer.carry_out(vec![task(read)]);
+        assert_eq!(writer.sequence.load(Ordering::SeqCst), 1, "a read changes nothing");
+    }
+}
