@@ -28,9 +28,9 @@ use strum::IntoEnumIterator as _;
 use testbed::Version::{self, Sid, Trixie};
 
 /// Test beds for each version, which share the lives.
-const LANES: usize = 2;
+const LANES: usize = 3;
 /// Random pairs of points in each lane.
-const PAIRS: u64 = 3;
+const PAIRS: u64 = 2;
 
 #[test]
 fn every_point_is_in_a_life() {
@@ -40,7 +40,7 @@ fn every_point_is_in_a_life() {
 }
 
 #[rstest]
-fn killed_at_every_point_in_turn(#[values(Trixie, Sid)] version: Version, #[values(0, 1)] lane: usize) {
+fn killed_at_every_point_in_turn(#[values(Trixie, Sid)] version: Version, #[values(0, 1, 2)] lane: usize) {
     let stage = Stage::new(version);
     let mut failures = String::new();
     let mut attempt = |what: &str, work: &dyn Fn()| {
