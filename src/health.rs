@@ -13,7 +13,7 @@ pub enum Gate {
     CrdServed,
     /// All HTCJobs have been listed.
     CacheSynced,
-    /// The last transaction of the ledger was stored.
+    /// What was last written to the ledger was stored.
     LedgerWritable,
     /// The schedd has answered since the operator started.
     ScheddSeen,
@@ -60,7 +60,7 @@ pub fn cache_synced() {
     set(Gate::CacheSynced, true);
 }
 
-/// A transaction of the ledger was stored, or not.
+/// What was last written to the ledger was stored, or not.
 pub fn ledger_writable(writable: bool) {
     set(Gate::LedgerWritable, writable);
 }

@@ -180,7 +180,7 @@ impl Credentials {
         let forgotten = {
             let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
             let before = holders.len();
-            // Its folder goes with it, under the lock: the next holder of that identity has the same one.
+            // Its folder goes with it, under the lock: the next holder of that identity uses the same one.
             holders.retain(|identity, holder| {
                 *identity == Identity::Operator || holder.unused_since(now) <= unused || !holder.is_free()
             });

@@ -60,7 +60,7 @@ pub(super) struct Writer {
     pub(super) files: Files,
     /// Of the last transaction that changed something.
     pub(super) sequence: Arc<AtomicI64>,
-    /// What was last written was committed.
+    /// What was last written was committed; taken to be so until a write fails.
     pub(super) writable: bool,
 }
 

@@ -43,7 +43,7 @@ impl Source {
     }
 }
 
-/// Serves one lane: whatever waits goes together, nobody waits for company.
+/// Serves one source: whatever waits goes together, nobody waits for company.
 pub(super) async fn serve(shared: Arc<Shared>, mut source: Source) {
     let mut waiting: VecDeque<Job> = VecDeque::new();
     loop {

@@ -1,5 +1,6 @@
-//! Two workers per kind of effect, one for requests that touch many jobs and one for the others. Each takes a batch, checks the fence, commits the intents, runs the tool, commits the results,
-//! wakes the objects. The order is [`crate::machine::worker`]'s.
+//! Two workers per kind of effect, one for requests that touch many jobs and one for the others, and some for fetches that
+//! have failed. Each takes a batch, checks the fence, commits the intents, runs the tool, commits the results, wakes the
+//! objects. The order is [`crate::machine::worker`]'s.
 
 mod batch;
 mod discard;
@@ -39,7 +40,7 @@ const LEDGER_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
 /// What a request failed by whose fence was closed after its intent.
 const NOT_BEGUN: &str = "it was not begun: the operator was being stopped, or did not lead for a moment";
 
-/// Most requests that wait for one worker.
+/// Most requests in one queue.
 const QUEUE: usize = 20_000;
 
 /// One request on its way, with what its worker needs to know about the object.
@@ -99,8 +100,8 @@ pub struct Limits {
     pub keep_free: u64,
 }
 
-/// Workers for fetches that have failed before. Each goes alone, and may take as long as a transfer may: so many that hang
-/// hold up nobody.
+/// Workers for fetches that have failed before, with one queue. Each goes alone, and may take as long as a transfer may: when
+/// all of them hang, others that have failed wait, and what is new does not.
 const FETCH_AGAIN: usize = 4;
 
 /// The workers of one schedd.

@@ -282,7 +282,7 @@ impl Bed {
     /// `htc-operator check`: whether it found all well, and what it said.
     pub fn check(&self) -> (bool, String) {
         let log = self.scratch.path().join("check.log");
-        // Of the last one; what is written goes to its end.
+        // The log is appended to: only what this check says is wanted.
         let _ = std::fs::remove_file(&log);
         let check = Owned::spawn(&self.operator_spec("check", &log)).unwrap();
         let status = check.wait(PATIENCE).unwrap();

@@ -18,7 +18,7 @@ use crate::bed::{PATIENCE, htcjob, is_true};
 use crate::jobs::Site;
 
 const JOBS: usize = 100;
-/// What is asserted; the aims are printed. Machines are noisy.
+/// What is asserted of half of them, and six times that of 99 in 100; the aims are printed. Machines are noisy.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// When a watch first showed that so many jobs have succeeded, in seconds since 1970.

@@ -121,7 +121,12 @@ fn their_output_is_fetched_once_they_are_seen_to_be_ours() {
         let decision = decide(&facts);
         assert_eq!(work(&decision), None);
         assert_eq!(decision.look, Look::Every { history: None, soon: true });
+        assert_eq!(condition(&decision, ConditionType::Complete), "nothing");
     }
+    // The end waits for that no longer than for other output.
+    let mut later = facts.clone();
+    later.record.known.as_mut().unwrap().completed = Some(at(-600));
+    assert_eq!(condition(&decide(&later), ConditionType::Complete), "True AllSucceeded");
     facts.evidence.queue = queue(0, &[ended(foreign(ad(0, "5.0")), Exit::Code(0))]);
     assert!(matches!(work(&decide(&facts)), Some(Work::Adopt(_))));
     facts.evidence.queue = queue(0, &[ended(marked(ad(0, "5.0")), Exit::Code(0))]);

@@ -38,7 +38,7 @@ fn before_submission(#[values(Version::Trixie, Version::Sid)] version: Version) 
 fn while_staging(#[values(Version::Trixie, Version::Sid)] version: Version, #[values(1, 200)] count: u32) {
     let here = Bed::shared(version).namespace();
     let mut hit = false;
-    // It is not seen before, only afterwards, whether that was met.
+    // Only afterwards can be seen whether a round has met it.
     for round in 0..40 {
         let name = format!("staging-{count}-{round}");
         let mut object = jobs(&name, count, FOREVER);
@@ -142,7 +142,11 @@ fn removal_that_takes_time(#[values(Version::Trixie, Version::Sid)] version: Ver
     let message = told["message"].as_str().unwrap();
     assert!(ids.iter().any(|id| message.contains(id)), "{message} does not name {ids:?}");
     bed.open_gate(&uid);
-    watch_it_go(&here, "stubborn", &uid);
+    let seen = watch_it_go(&here, "stubborn", &uid);
+    for object in seen.iter().filter(|object| object["status"]["phase"] == "Terminating") {
+        assert!(!object["metadata"]["finalizers"].is_null());
+        assert_eq!(condition(object, "JobsRemoved").unwrap()["status"], "False", "{object:#}");
+    }
     assert_removed(&bed, &uid, &ids);
     assert_nothing_left(&bed);
 }

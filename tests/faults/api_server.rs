@@ -179,7 +179,7 @@ pub fn forgetting_watches_and_away_for_long(version: Version) {
     }
     wait_for("the outage to last", PATIENCE, || began.elapsed() >= OUTAGE).unwrap();
     proxy.clear();
-    // The Lease is tried for as long as it may be renewed.
+    // The Lease is tried at one pace all the time.
     let counts = |seen: &&Seen| seen.fault == Some(away.clone()) && !seen.path.contains("/leases");
     let refused: Vec<Duration> = proxy.seen().iter().filter(counts).map(|seen| seen.at - began).collect();
     let half = refused.iter().filter(|at| **at < OUTAGE / 2).count();

@@ -71,8 +71,9 @@ const CASES: &[Case] = &[
 const CLOSED: &str = "SUBMIT_REQUIREMENT_NAMES = Name\nSUBMIT_REQUIREMENT_Name = !regexp(\"/refused$\", JobBatchName)\n\
                       SUBMIT_REQUIREMENT_Name_REASON = \"the pool takes no job of this name\"\n";
 
-/// The pauses between the first five tries double, beginning with `first` seconds; what a try takes comes to each. They are
-/// no shorter, whatever the machine does, and the last is longer than the shorter of the first two.
+/// The pauses between the first five tries double, beginning with `first` seconds; what a try takes comes to each. None is
+/// shorter than 0.7 of that, whatever the machine does, since their jitter is 0.2; and the last is at least twice the
+/// shorter of the first two.
 pub fn assert_growing(what: &str, times: &[f64], first: f64) {
     let gaps: Vec<f64> = times.windows(2).take(4).map(|pair| pair[1] - pair[0]).collect();
     assert_eq!(gaps.len(), 4, "{what}: {gaps:?}");

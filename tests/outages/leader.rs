@@ -72,7 +72,10 @@ pub fn one_ledger_for_two(version: Version) {
 /// A wrong set-up: the leader and its condor_submit sleep past the Lease, the other has a ledger of its own. What the
 /// sleeper submits when it wakes does not run.
 pub fn a_ledger_each(version: Version) {
-    let site = start(version);
+    // The doubt lasts for longer than what is new takes.
+    let times = [&SHORT[..], &["--submit-limit-max=60s"]].concat();
+    let site = Site::with(version, "", &times);
+    site.bed.start_operator();
     let here = site.bed.namespace();
     here.create(&site.lasting("running", 2));
     let running = here.wait("running", "both jobs run", |object| object["status"]["running"] == 2);
@@ -85,14 +88,14 @@ pub fn a_ledger_each(version: Version) {
 
     let folder = Scratch::new().unwrap();
     let data = folder.dir("data").unwrap();
-    let other = site.bed.start_another("other", &data, &[&SHORT[..], &[&site.bind()]].concat());
+    let other = site.bed.start_another("other", &data, &[&times[..], &[&site.bind()]].concat());
     wait_log(&other, "standing by: another operator leads");
     wait_log(&other, "this operator leads");
     // What is new is not kept waiting for what is in doubt.
     here.create(&site.noted("new", 1, ""));
-    here.wait_says("caught", "Submitted", "False", "PastUnknown");
     let ended = here.wait_ended("new");
     assert!(is_true(&ended, "Complete"), "{ended:#}\n{}", other.log_text());
+    here.wait_says("caught", "Submitted", "False", "PastUnknown");
     // A young pool's history says nothing of the time before; a person does.
     here.wait_says("caught", "Submitted", "False", "HistoryTooShort");
     here.kubectl(&["annotate", "htcjob", "caught", "htc.cern.ch/submit-again=true"]);

@@ -11,7 +11,7 @@ use crate::bed::gates::Gates;
 use crate::bed::{Bed, Namespace, PATIENCE, condition, htcjob, ids};
 
 /// How long SIGTERM may take: the 4 s that the operator gives to what runs and the 3 s for its Lease, on a noisy machine. Less than
-/// any call of a tool or of the API server may last.
+/// any call of a tool but `condor_submit`, or of the API server, may last.
 pub const PROMPT: std::time::Duration = std::time::Duration::from_secs(14);
 
 pub struct Site {

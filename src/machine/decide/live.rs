@@ -371,7 +371,8 @@ impl Run<'_> {
         if let Some(failure) = &failure {
             self.say_failure(ConditionType::OutputFetched, failure);
         }
-        // Fetching names the uid, and whether jobs of the Go operator carry it by now only HTCondor knows.
+        // Fetching names the uid, and whether jobs of the Go operator carry it by now only HTCondor knows. Until it answers,
+        // `Tracked` says what is wrong.
         if self.record.has_inherited() && matches!(self.facts.evidence.queue, Answer::Unknown(_)) {
             self.watch_closely(self.now);
             return;
