@@ -77,6 +77,11 @@ fn story(ns: &Namespace<'_>) {
     let token_of_alice = format!("--from-file=token={}", bed.pool.client("alice").unwrap().token().display());
     ns.kubectl(&["create", "secret", "generic", "my-condor", &token_of_alice]);
     ns.kubectl(&["apply", "-k", path("deploy/namespace-credentials").to_str().unwrap()]);
+    // The API server's authorizer learns of it a little later.
+    wait_for("the new right", PATIENCE, || {
+        ns.try_kubectl(&["auth", "can-i", "get", "secrets/my-condor", "--as", ACCOUNT]).map(drop)
+    })
+    .unwrap();
     let mut theirs = htcjob("theirs", "true");
     theirs["spec"]["credentialsSecretName"] = "my-condor".into();
     let uid = ns.create(&theirs);
