@@ -131,18 +131,16 @@ fn past_their_deadlines(here: &Namespace<'_>) {
 fn runs_again(here: &Namespace<'_>) {
     let bed = here.bed;
     bed.pool.set_start(false).unwrap();
-    let uid = here.create(&object("again", UNTIL_LET_GO, 2, "requirements = MY.HTCJobIndex == 0"));
-    let one_has_ended = |object: &Value| {
-        bed.open_gate(&uid);
-        object["status"]["succeeded"] == 1
-    };
+    // Its second run, which finds what the first one left, lasts until it has been told.
+    let source = format!("[ -e ran ] || {{ touch ran; exit 0; }}; {UNTIL_LET_GO}");
+    let uid = here.create(&object("again", &source, 2, "requirements = MY.HTCJobIndex == 0"));
     here.create(&object("stuck", "true", 1, "requirements = false"));
     accepted(here, "again", 2);
     accepted(here, "stuck", 1);
     let log = bed.pool.spool_dir().join("job_queue.log");
     let before = fs::read(&log).unwrap();
     bed.pool.set_start(true).unwrap();
-    here.wait("again", "one job ended", one_has_ended);
+    here.wait("again", "one job ended", |object| object["status"]["succeeded"] == 1);
     bed.pool.stop().unwrap();
 
     // Meanwhile one cannot be removed.
@@ -155,7 +153,10 @@ fn runs_again(here: &Namespace<'_>) {
     bed.pool.start_again().unwrap();
     here.wait_gone("stuck");
     here.wait_event("again", "RanAgain");
-    let ran = here.wait("again", "it ended again", one_has_ended);
+    let ran = here.wait("again", "it ended again", |object| {
+        bed.open_gate(&uid);
+        object["status"]["succeeded"] == 1
+    });
     assert_eq!(ran["status"]["phase"], "Running");
     here.delete("again");
 }
