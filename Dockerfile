@@ -9,8 +9,9 @@ COPY Cargo.toml Cargo.lock ./
 COPY src src
 # The workspace names the tests' crates; only their manifests are needed.
 COPY tests/testbed/Cargo.toml tests/testbed/
+COPY tests/bed/Cargo.toml tests/bed/
 COPY tests/bench/Cargo.toml tests/bench/
-RUN for crate in testbed bench; do mkdir -p tests/$crate/src && : >tests/$crate/src/lib.rs; done
+RUN for crate in testbed bed bench; do mkdir -p tests/$crate/src && : >tests/$crate/src/lib.rs; done
 RUN cargo build --locked --release --bin htc-operator
 
 FROM debian:trixie-slim

@@ -1,4 +1,4 @@
-//! What the fuzz target and the test of its corpus share.
+// What the fuzz target and the test of its corpus share.
 
 use htc_operator::key::Keys;
 use htc_operator::ledger::Callback;
@@ -6,7 +6,7 @@ use htc_operator::receiver::event;
 use htc_operator::receiver::report::{self, Refusal};
 
 /// Takes in lines `name: value`, an empty line, and a body, as the receiver does.
-pub fn take(data: &[u8]) -> Result<Callback, Refusal> {
+pub(crate) fn take(data: &[u8]) -> Result<Callback, Refusal> {
     let (head, body) = data
         .windows(2)
         .position(|pair| pair == b"\n\n")

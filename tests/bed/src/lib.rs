@@ -1,0 +1,452 @@
+//! A real API server, a real HTCondor pool and the operator between them, for one test or for several.
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::format_collect,
+    clippy::missing_panics_doc,
+    clippy::must_use_candidate,
+    clippy::new_without_default,
+    reason = "for tests: what goes wrong here fails the test that asked for it"
+)]
+
+mod api;
+pub mod carrier;
+pub mod census;
+pub mod desk;
+pub mod dice;
+pub mod gates;
+pub mod http;
+pub mod mortal;
+pub mod namespace;
+pub mod signals;
+pub mod site;
+pub mod terminal;
+pub mod volume;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
+
+use testbed::{
+    Account, Assets, Client, Kube, KubeOptions, Owned, Pool, PoolOptions, Proxy, Scratch, Spec, Version, wait_for,
+};
+
+pub use namespace::*;
+
+/// How long anything may take that normally takes seconds: machines are noisy.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The operator's program: cargo builds it, with its fail points, before it builds the tests.
+pub fn program() -> PathBuf {
+    let tests = std::env::current_exe().unwrap();
+    let program = tests.parent().and_then(Path::parent).expect("target/PROFILE/deps").join("htc-operator");
+    assert!(program.exists(), "{} is not there: run the tests by cargo", program.display());
+    program
+}
+
+/// The top of the checkout.
+pub fn checkout() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+/// Times of the operator in tests: short, so that what waits is seen to end.
+const SHORT: &[&str] = &[
+    "--tracker-interval=2s",
+    "--soon=500ms",
+    "--tool-limit=20s",
+    "--submit-limit=10s",
+    "--submit-limit-max=20s",
+    "--late-margin=5s",
+    "--dead-margin=5s",
+    "--staging-limit=5s",
+    "--pause-first=1s",
+    "--pause-max=10s",
+    "--fetch-every=2s",
+    "--keep-free=0",
+    "--housekeeping=2s",
+];
+
+/// Where no submission fails, and a second attempt would be wrong: a machine that stands still for a while does not end one.
+pub const LONG_SUBMISSIONS: &[&str] = &["--submit-limit=60s", "--submit-limit-max=60s", "--staging-limit=60s"];
+
+/// The usual arguments whose place none of `own` takes.
+fn usual_beside(own: &[&str]) -> impl Iterator<Item = &'static str> {
+    let flag = |argument: &str| argument.split('=').next().unwrap().to_owned();
+    SHORT.iter().copied().filter(move |usual| own.iter().all(|own| flag(own) != flag(usual)))
+}
+
+/// One set of servers.
+pub struct Bed {
+    pub kube: Kube,
+    reader: api::Reader,
+    pub pool: Pool,
+    /// HTCondor as the operator's own identity.
+    pub condor: Client,
+    pub assets: Assets,
+    scratch: Scratch,
+    /// The operator's data folder.
+    pub data: PathBuf,
+    kubeconfig: PathBuf,
+    operator: Mutex<Option<Owned>>,
+    arguments: Vec<String>,
+    volume: Option<volume::Volume>,
+    runs: AtomicU32,
+    namespaces: AtomicU32,
+    environment: Mutex<Vec<(String, String)>>,
+}
+
+impl Bed {
+    /// Servers without the operator; `arguments` are added to its command line when it is started.
+    pub fn new(version: Version, options: &PoolOptions, arguments: &[&str]) -> Self {
+        Self::with_kube(version, &KubeOptions::default(), options, arguments)
+    }
+
+    /// The same, with an API server that is different.
+    pub fn with_kube(version: Version, kube: &KubeOptions, options: &PoolOptions, arguments: &[&str]) -> Self {
+        let assets = Assets::locate().unwrap();
+        // Both start at the same time: a test bed is ready in about 3 s.
+        let (kube, pool) = std::thread::scope(|scope| {
+            let kube = scope.spawn(|| Kube::start_with(&assets, kube).unwrap());
+            let pool = Pool::start(&assets, version, options).unwrap();
+            (kube.join().unwrap(), pool)
+        });
+        kube.apply_crd(&htc_operator::api::crd_yaml().unwrap(), "htcjobs.htc.cern.ch").unwrap();
+        kube.kubectl_ok(&["create", "namespace", "htc-operator"]).unwrap();
+        let scratch = Scratch::new().unwrap();
+        let data = scratch.dir("data").unwrap();
+        let kubeconfig = scratch.path().join("kubeconfig");
+        let account = Account::unprivileged();
+        account.write(&kubeconfig, std::fs::read(kube.kubeconfig()).unwrap(), 0o600).unwrap();
+        let condor = pool.client("operator").unwrap();
+        Self {
+            reader: api::Reader::new(kube.kubeconfig()),
+            kube,
+            pool,
+            condor,
+            assets,
+            scratch,
+            data,
+            kubeconfig,
+            operator: Mutex::new(None),
+            arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
+            volume: None,
+            runs: AtomicU32::new(0),
+            namespaces: AtomicU32::new(0),
+            environment: Mutex::default(),
+        }
+    }
+
+    /// Servers with the operator running.
+    pub fn start(version: Version) -> Self {
+        let bed = Self::new(version, &PoolOptions::default(), LONG_SUBMISSIONS);
+        bed.start_operator();
+        bed
+    }
+
+    /// The servers that all tests of this program share, which do no harm to them: one set for each version.
+    pub fn shared(version: Version) -> &'static Self {
+        static TRIXIE: OnceLock<Bed> = OnceLock::new();
+        static SID: OnceLock<Bed> = OnceLock::new();
+        match version {
+            Version::Trixie => TRIXIE.get_or_init(|| Self::start(version)),
+            Version::Sid => SID.get_or_init(|| Self::start(version)),
+        }
+    }
+
+    /// Starts the operator, unprivileged.
+    pub fn start_operator(&self) {
+        let own: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
+        self.run_operator(&own, None);
+    }
+
+    /// `own` arguments take the place of the usual ones; with `place`, the name of a fail point, it dies there.
+    fn run_operator(&self, own: &[&str], place: Option<&str>) {
+        let run = self.runs.fetch_add(1, Ordering::Relaxed);
+        let log = self.scratch.path().join(format!("operator-{run}.log"));
+        // Like a container that is started again in its pod.
+        let mut spec = self.operator_spec("run", &log).arg("--identity=bed").args(usual_beside(own)).args(own);
+        if let Some(place) = place {
+            spec = spec.env("HTC_KILL_AT", place);
+        }
+        *self.operator.lock().unwrap() = Some(Owned::spawn(&spec).unwrap());
+    }
+
+    /// Another operator for the same cluster and schedd, with a ledger in `data`; `arguments` take the place of the usual
+    /// ones.
+    pub fn start_another(&self, identity: &str, data: &Path, arguments: &[&str]) -> Owned {
+        let log = self.scratch.path().join(format!("operator-{identity}.log"));
+        let identity = format!("--identity={identity}");
+        Owned::spawn(&self.spec_in(data, "run", &log).args(usual_beside(arguments)).arg(identity).args(arguments))
+            .unwrap()
+    }
+
+    /// The operator's program with one command and the settings that all its commands have.
+    pub fn operator_spec(&self, command: &str, log: &Path) -> Spec {
+        self.spec_in(self.volume.as_ref().map_or(&*self.data, |volume| volume.at()), command, log)
+    }
+
+    fn spec_in(&self, data: &Path, command: &str, log: &Path) -> Spec {
+        let program = self.scratch.share(&program()).unwrap();
+        let spec = match &self.volume {
+            None => Spec::new(program, log),
+            Some(volume) => volume.spec(&program, log),
+        };
+        let spec = spec
+            .args([command, "--schedd", self.pool.schedd_name(), "--log", "info,kube_runtime=warn,htc_operator=debug"])
+            .args(["--data-dir".as_ref(), data.as_os_str()])
+            .arg("--image")
+            .arg(format!("centos={}", self.assets.image().display()))
+            .env("KUBECONFIG", &self.kubeconfig)
+            .env("CONDOR_CONFIG", self.condor.config())
+            .env("HOME", self.condor.home())
+            // Of its own: the machine's may be closed to who runs the operator.
+            .env("TMPDIR", self.scratch.dir("tmp").unwrap())
+            .env("PATH", format!("{}:/usr/bin:/bin", self.condor.bin_dir().display()))
+            .env("RUST_BACKTRACE", "1");
+        let more = self.environment.lock().unwrap();
+        more.iter().fold(spec, |spec, (name, value)| spec.env(name, value))
+    }
+
+    /// From its next start on the operator finds this variable, too.
+    pub fn set_env(&self, name: &str, value: &str) {
+        self.environment.lock().unwrap().push((name.to_owned(), value.to_owned()));
+    }
+
+    /// From its next start on the operator is this user to the API server.
+    pub fn become_user(&self, user: &str) {
+        let config = std::fs::read(self.kube.kubeconfig_for(user, None).unwrap()).unwrap();
+        Account::unprivileged().write(&self.kubeconfig, config, 0o600).unwrap();
+    }
+
+    /// The run folder, for a test's own files.
+    pub fn scratch(&self) -> &Scratch {
+        &self.scratch
+    }
+
+    /// From its next start on the operator reaches the API server only through this proxy.
+    pub fn through(&self, proxy: &Proxy) {
+        let config = serde_json::json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "proxy",
+            "contexts": [{ "name": "proxy", "context": { "cluster": "proxy", "user": "nobody" } }],
+            "clusters": [{ "name": "proxy", "cluster": { "server": proxy.url() } }],
+            "users": [{ "name": "nobody", "user": {} }],
+        });
+        Account::unprivileged().write(&self.kubeconfig, config.to_string(), 0o600).unwrap();
+    }
+
+    /// From its next start on the operator shows the API server this token and nothing else.
+    pub fn log_in(&self, token: &str) {
+        Account::unprivileged().write(&self.kubeconfig, kubeconfig_with(&self.kube, token), 0o600).unwrap();
+    }
+
+    /// From its next start on the operator's data folder is a small volume of its own, mounted with these options.
+    pub fn mount_volume(&mut self, options: &str) {
+        let folder = self.volume.as_ref().map_or(&self.data, volume::Volume::at).clone();
+        let volume = volume::Volume::mount(&folder, options, &self.scratch);
+        self.data = volume.outside();
+        self.volume = Some(volume);
+    }
+
+    /// The operator's small volume.
+    pub fn volume(&self) -> &volume::Volume {
+        self.volume.as_ref().expect("a volume is mounted")
+    }
+
+    /// What the operator of this run has logged so far.
+    pub fn log(&self) -> String {
+        self.operator.lock().unwrap().as_ref().map(Owned::log_text).unwrap_or_default()
+    }
+
+    /// The process id of the operator that runs.
+    pub fn operator_pid(&self) -> u32 {
+        self.operator.lock().unwrap().as_ref().expect("the operator runs").pid()
+    }
+
+    /// What the operator has logged in all its runs.
+    pub fn logs(&self) -> String {
+        let runs = 0..self.runs.load(Ordering::Relaxed);
+        let read = |run| std::fs::read(self.scratch.path().join(format!("operator-{run}.log"))).unwrap_or_default();
+        runs.map(|run| format!("--- run {run}\n{}", String::from_utf8_lossy(&read(run)))).collect()
+    }
+
+    /// Ends the operator with SIGKILL.
+    pub fn kill_operator(&self) {
+        if let Some(operator) = self.operator.lock().unwrap().take() {
+            operator.kill9().unwrap();
+            operator.wait(PATIENCE).unwrap();
+        }
+    }
+
+    /// Ends the operator with SIGTERM; how long that took.
+    pub fn stop_operator(&self) -> Duration {
+        let operator = self.operator.lock().unwrap().take().expect("the operator runs");
+        let began = std::time::Instant::now();
+        operator.terminate().unwrap();
+        let status = operator.wait(PATIENCE).unwrap();
+        assert!(status.success(), "the operator ended with {status}:\n{}", operator.log_text());
+        began.elapsed()
+    }
+
+    /// Waits until the operator has ended by itself.
+    pub fn wait_operator(&self) -> std::process::ExitStatus {
+        self.operator.lock().unwrap().as_ref().expect("the operator runs").wait(PATIENCE).unwrap()
+    }
+
+    /// `htc-operator check`: whether it found all well, and what it said.
+    pub fn check(&self) -> (bool, String) {
+        let log = self.scratch.path().join("check.log");
+        // The log is appended to: only what this check says is wanted.
+        let _ = std::fs::remove_file(&log);
+        let check = Owned::spawn(&self.operator_spec("check", &log)).unwrap();
+        let status = check.wait(PATIENCE).unwrap();
+        (status.success(), check.log_text())
+    }
+
+    /// A namespace of its own for one test.
+    pub fn namespace(&self) -> Namespace<'_> {
+        let name = format!("test-{}", self.namespaces.fetch_add(1, Ordering::Relaxed));
+        self.kube.kubectl_ok(&["create", "namespace", &name]).unwrap();
+        Namespace { bed: self, name }
+    }
+
+    /// An object of a collection such as `/api/v1/namespaces`; none if there is none of this name.
+    pub fn object(&self, collection: &str, name: &str) -> Option<serde_json::Value> {
+        self.reader.object(collection, name)
+    }
+
+    /// Attributes of jobs in the queue, of everybody: one row a job, one column an attribute; as `condor_q -af` prints it.
+    pub fn queue(&self, constraint: &str, attributes: &[&str]) -> Vec<Vec<String>> {
+        let mut arguments = vec!["-allusers", "-constraint", constraint, "-af"];
+        arguments.extend(attributes);
+        table(&self.pool.tool("condor_q", &arguments).unwrap())
+    }
+
+    /// The same of jobs in history.
+    pub fn history(&self, constraint: &str, attributes: &[&str]) -> Vec<Vec<String>> {
+        let mut arguments = vec!["-constraint", constraint, "-af"];
+        arguments.extend(attributes);
+        table(&self.pool.tool("condor_history", &arguments).unwrap())
+    }
+
+    /// Scratch directories of the running jobs of one object, by the ad that lies in each.
+    pub fn scratch_directories(&self, uid: &str) -> Vec<PathBuf> {
+        let wanted = format!("HTCJobUID = \"{uid}\"");
+        let is_its = |ad: &PathBuf| std::fs::read_to_string(ad).is_ok_and(|text| text.contains(&wanted));
+        let ads = files_below(&self.pool.spool_dir().with_file_name("execute"), &|name| name == ".job.ad");
+        ads.into_iter().filter(is_its).map(|ad| ad.parent().unwrap().to_owned()).collect()
+    }
+
+    /// Puts a file `go` beside each payload of one object that runs now: a sign that tests give to their payloads.
+    pub fn open_gate(&self, uid: &str) {
+        for folder in self.scratch_directories(uid) {
+            // The job may end in this moment.
+            let _ = std::fs::write(folder.join("go"), "");
+        }
+    }
+
+    /// SIGKILL to the process that HTCondor has started for the only job of an object, once its payload has made `file`.
+    pub fn kill_job(&self, uid: &str, file: &str) {
+        let called = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let found = wait_for("the job's process", PATIENCE, || {
+            let folder = self.scratch_directories(uid).into_iter().find(|folder| folder.join(file).exists())?;
+            let pids = testbed::processes::that_name(&folder);
+            pids.into_iter().find(|pid| ["condor_exec.exe", "job.sh"].contains(&called(pid).trim()))
+        });
+        let pid = rustix::process::Pid::from_raw(found.unwrap().try_into().unwrap()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    }
+
+    /// Folders in the schedd's spool folder that belong to one job, such as `1.0`.
+    pub fn spooled(&self, id: &str) -> Vec<PathBuf> {
+        let (cluster, proc) = id.split_once('.').unwrap();
+        let prefix = format!("cluster{cluster}.proc{proc}.");
+        files_below(&self.pool.spool_dir(), &|name| name.starts_with(&prefix))
+    }
+
+    /// Waits until the schedd's spool folder has nothing of these jobs.
+    pub fn wait_spool_free(&self, ids: &[String]) {
+        for id in ids {
+            wait_for(&format!("the spool folder to have nothing of job {id}"), PATIENCE, || {
+                let found = self.spooled(id);
+                if found.is_empty() { Ok(()) } else { Err(format!("{found:?}")) }
+            })
+            .unwrap();
+        }
+    }
+
+    /// What a query of the ledger gives. The operator has the file for itself: a copy is asked, which may be torn.
+    pub fn ledger(&self, query: &str) -> rusqlite::Result<Vec<Vec<String>>> {
+        let copy = Scratch::new().unwrap();
+        for end in ["", "-wal"] {
+            let name = |folder: &Path| folder.join(format!("htcjobs.db{end}"));
+            let _ = std::fs::copy(name(&self.data.join("sqlite")), name(copy.path()));
+        }
+        rows_of(&copy.path().join("htcjobs.db"), query)
+    }
+
+    /// Waits until a query of the ledger gives these rows.
+    pub fn wait_ledger(&self, query: &str, rows: &[&[&str]]) {
+        wait_for(&format!("{rows:?} from the ledger: {query}"), PATIENCE, || {
+            let found = self.ledger(query).map_err(|error| error.to_string())?;
+            if found == rows { Ok(()) } else { Err(format!("{found:?}")) }
+        })
+        .unwrap();
+    }
+}
+
+/// A kubeconfig for who shows this token.
+pub fn kubeconfig_with(kube: &Kube, token: &str) -> String {
+    let own = std::fs::read_to_string(kube.kubeconfig()).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&own).unwrap();
+    config["users"][0]["user"] = serde_json::json!({ "token": token });
+    config.to_string()
+}
+
+/// Files and folders below `folder` whose names are `wanted`.
+pub fn files_below(folder: &Path, wanted: &dyn Fn(&str) -> bool) -> Vec<PathBuf> {
+    // What is there now may be gone in the next moment.
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .flat_map(|entry| {
+            let own = wanted(&entry.file_name().to_string_lossy()).then(|| entry.path());
+            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            own.into_iter().chain(if is_folder { files_below(&entry.path(), wanted) } else { Vec::new() })
+        })
+        .collect()
+}
+
+fn rows_of(file: &Path, query: &str) -> rusqlite::Result<Vec<Vec<String>>> {
+    use rusqlite::types::ValueRef;
+    let connection = rusqlite::Connection::open(file)?;
+    let mut statement = connection.prepare(query)?;
+    let columns = statement.column_count();
+    let rows = statement.query_map([], |row| {
+        let text = |column| {
+            Ok(match row.get_ref(column)? {
+                ValueRef::Integer(number) => number.to_string(),
+                ValueRef::Text(text) => String::from_utf8_lossy(text).into_owned(),
+                other => format!("{other:?}"),
+            })
+        };
+        (0..columns).map(text).collect()
+    })?;
+    rows.collect()
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- the operator's log\n{}", self.logs());
+        }
+    }
+}
+
+fn table(text: &str) -> Vec<Vec<String>> {
+    text.lines().map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
+}

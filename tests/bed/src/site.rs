@@ -1,0 +1,189 @@
+//! A bed with gates before HTCondor's tools, and a folder into which each payload notes that it ran.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use serde_json::Value;
+use testbed::{PoolOptions, Scratch, Version, wait_for};
+
+use crate::gates::Gates;
+use crate::{Bed, Namespace, PATIENCE, condition, htcjob, ids};
+
+/// How long SIGTERM may take: the 4 s that the operator gives to what runs and the 3 s for its Lease, on a noisy machine. Less than
+/// any call of a tool but `condor_submit`, or of the API server, may last.
+pub const PROMPT: std::time::Duration = std::time::Duration::from_secs(14);
+
+pub struct Site {
+    // Fields drop in this order: the servers before their folders.
+    pub bed: Bed,
+    pub gates: Gates,
+    /// Bound into each payload's container.
+    runs: PathBuf,
+    _scratch: Scratch,
+}
+
+impl Site {
+    /// Servers without the operator.
+    pub fn new(version: Version) -> Self {
+        Self::with(version, "", &[])
+    }
+
+    /// The same with lines for the pool's configuration and arguments for the operator.
+    pub fn with(version: Version, extra_config: &str, arguments: &[&str]) -> Self {
+        let scratch = Scratch::new().unwrap();
+        let runs = scratch.dir("runs").unwrap();
+        let gates = Gates::new(version);
+        let gate = gates.argument();
+        let bind = format!("--bind={}", runs.display());
+        let options = PoolOptions { extra_config: extra_config.to_owned(), ..PoolOptions::default() };
+        let bed = Bed::new(version, &options, &[&[gate.as_str(), bind.as_str()][..], arguments].concat());
+        // A schedd that finds its jobs' nodes gone with it begins the jobs again after this time: 40 minutes otherwise.
+        let mut config = fs::OpenOptions::new().append(true).open(bed.condor.config()).unwrap();
+        writeln!(config, "JOB_DEFAULT_LEASE_DURATION = 20").unwrap();
+        Self { bed, gates, runs, _scratch: scratch }
+    }
+
+    /// Servers with the operator running.
+    pub fn start(version: Version) -> Self {
+        let site = Self::new(version);
+        site.bed.start_operator();
+        site
+    }
+
+    /// What binds the folder into the payloads of another operator.
+    pub fn bind(&self) -> String {
+        format!("--bind={}", self.runs.display())
+    }
+
+    /// An `HTCJob` that notes that it ran, and then runs `script`.
+    pub fn noted(&self, name: &str, queue: u32, script: &str) -> Value {
+        let runs = self.runs.display();
+        let mut object = htcjob(name, &format!("echo $JOB_NAME.$HTCPROCID >>{runs}/ran\n{script}\n"));
+        object["spec"]["queue"] = queue.into();
+        object
+    }
+
+    /// One that notes that it ran, and then runs until [`Self::finish`].
+    pub fn lasting(&self, name: &str, queue: u32) -> Value {
+        let runs = self.runs.display();
+        self.noted(name, queue, &format!("while [ ! -e {runs}/finish-$JOB_NAME ]; do sleep 0.1; done; echo finished"))
+    }
+
+    /// Creates one such `HTCJob` of one job for each name, and waits until all run.
+    pub fn start_lasting(&self, here: &Namespace<'_>, names: &[&str]) {
+        for name in names {
+            here.create(&self.lasting(name, 1));
+        }
+        for name in names {
+            here.wait_phase(name, "Running");
+        }
+    }
+
+    pub fn finish(&self, name: &str) {
+        fs::write(self.runs.join(format!("finish-{name}")), "").unwrap();
+    }
+
+    /// The file in which payloads note that they ran, a line each: `name.index`.
+    pub fn ran(&self) -> PathBuf {
+        self.runs.join("ran")
+    }
+
+    /// How often a payload ran.
+    pub fn runs(&self, name: &str, index: u32) -> usize {
+        let wanted = format!("{name}.{index}");
+        fs::read_to_string(self.ran()).unwrap_or_default().lines().filter(|line| *line == wanted).count()
+    }
+
+    /// How often each payload ran.
+    pub fn all_runs(&self) -> BTreeMap<String, usize> {
+        let mut runs = BTreeMap::new();
+        for line in std::fs::read_to_string(self.ran()).unwrap_or_default().lines() {
+            *runs.entry(line.to_owned()).or_default() += 1;
+        }
+        runs
+    }
+
+    /// The same, which is then forgotten: the names may be used again.
+    pub fn forget_runs(&self) -> BTreeMap<String, usize> {
+        let runs = self.all_runs();
+        std::fs::remove_file(self.ran()).unwrap();
+        runs
+    }
+
+    /// The `HTCJob` has succeeded with the output of each job here, by the ads each job ran once and by its own word
+    /// each payload did.
+    pub fn assert_complete_once(&self, here: &Namespace<'_>, name: &str, jobs: u32) -> Value {
+        let ended = here.wait_ended(name);
+        assert!(crate::is_true(&ended, "Complete"), "{ended:#}\n{}", self.bed.logs());
+        assert_eq!(ended["status"]["phase"], "Completed");
+        for (count, expected) in [("succeeded", jobs), ("failed", 0), ("active", 0)] {
+            assert_eq!(ended["status"][count], expected, "{ended:#}");
+        }
+        let uid = ended["metadata"]["uid"].as_str().unwrap();
+        here.wait_nothing_left(uid);
+        let seen = self.bed.assert_once(uid, name, jobs);
+        let mut ran: Vec<&str> = seen.iter().map(|job| job.id.as_str()).collect();
+        let mut told = ids(&ended);
+        ran.sort_unstable();
+        told.sort_unstable();
+        assert_eq!(told, ran, "the status names the jobs that ran");
+        for job in &seen {
+            assert_eq!(self.runs(name, job.index), 1, "{name}.{}: {seen:#?}\n{}", job.index, self.bed.logs());
+            assert!(here.output(name, job.index).join("out").exists());
+        }
+        ended
+    }
+
+    /// Every row of the journal is an Event, once, and no Event is anything else. Ends the operator and starts it again.
+    pub fn assert_journal_told(&self, here: &Namespace<'_>) {
+        self.bed.stop_operator();
+        let rows = journal(&self.bed, &here.name);
+        self.bed.start_operator();
+        wait_for("every row of the journal to be an Event", PATIENCE, || {
+            let told = events(here);
+            rows.iter().find(|row| !told.contains(row)).map_or(Ok(()), |row| Err(format!("{row:?} is not told")))
+        })
+        .unwrap();
+        let mut told = events(here);
+        told.retain(|event| !rows.contains(event));
+        assert!(told.is_empty(), "Events that are not in the journal: {told:?}");
+    }
+}
+
+/// Name and reason of the Event that each row of the journal should be.
+fn journal(bed: &Bed, namespace: &str) -> Vec<(String, String)> {
+    let query = format!(
+        "select o.name || '.' || substr(t.uid, 1, 8) || '.' || printf('%04d', t.seq), t.reason, t.seq,
+            row_number() over (partition by t.uid order by t.seq)
+         from transitions t join objects o using (uid) where o.namespace = '{namespace}' order by t.uid, t.seq"
+    );
+    let rows = bed.ledger(&query).unwrap();
+    assert!(rows.iter().all(|row| row[2] == row[3]), "the journal has gaps: {rows:?}");
+    rows.into_iter().map(|row| (row[0].clone(), row[1].clone())).collect()
+}
+
+fn events(here: &Namespace<'_>) -> Vec<(String, String)> {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let of = |event: &Value| (text(&event["metadata"]["name"]), text(&event["reason"]));
+    here.all_events().iter().map(of).collect()
+}
+
+/// Whether a condition of the object has this status and this reason.
+pub fn says(object: &Value, kind: &str, status: &str, reason: &str) -> bool {
+    condition(object, kind).is_some_and(|condition| condition["status"] == status && condition["reason"] == reason)
+}
+
+impl Namespace<'_> {
+    /// Waits until a condition has this status and this reason; its message.
+    pub fn wait_says(&self, name: &str, kind: &str, status: &str, reason: &str) -> String {
+        let object = self.wait(name, &format!("{kind} {status} {reason}"), |object| says(object, kind, status, reason));
+        condition(&object, kind).unwrap()["message"].as_str().unwrap().to_owned()
+    }
+
+    /// How many Events the object has with this reason.
+    pub fn count_events(&self, name: &str, reason: &str) -> usize {
+        self.events(name).iter().filter(|(other, _)| other == reason).count()
+    }
+}

@@ -1,0 +1,418 @@
+//! What `kubectl apply` takes and what it refuses, with which words; what `kubectl explain` and `kubectl get` show.
+
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rstest::rstest;
+use serde_json::{Value, json};
+use testbed::{Assets, Kube, tool, wait_for};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn folder(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name).display().to_string()
+}
+
+/// An API server that has the CRD from the checkout, by the command that the README names.
+fn server() -> &'static Kube {
+    static SERVER: OnceLock<Kube> = OnceLock::new();
+    SERVER.get_or_init(|| {
+        let kube = Kube::start(&Assets::locate().unwrap()).unwrap();
+        kube.kubectl_ok(&["apply", "-f", &folder("crd")]).unwrap();
+        // It is Established a little before its objects can be had.
+        wait_for("HTCJobs on the API server", LIMIT, || kube.kubectl_ok(&["get", "htcjobs"])).unwrap();
+        // Its description comes later still.
+        wait_for("HTCJobs to be described", LIMIT, || kube.kubectl_ok(&["explain", "htcjobs"])).unwrap();
+        kube
+    })
+}
+
+fn kubectl(arguments: &[&str], input: &Value) -> Result<String, String> {
+    let done = tool::run("asking", &mut server().kubectl(arguments), &input.to_string(), LIMIT).unwrap();
+    if done.status.success() { Ok(done.stdout) } else { Err(done.stderr) }
+}
+
+/// A name that no other test has.
+fn fresh_name() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("job-{}", COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+fn htcjob(spec: &Value) -> Value {
+    json!({ "apiVersion": "htc.cern.ch/v1alpha1", "kind": "HTCJob", "metadata": { "name": fresh_name() }, "spec": spec })
+}
+
+fn name_of(object: &Value) -> &str {
+    object["metadata"]["name"].as_str().unwrap()
+}
+
+/// A spec that is fine, merged with `change`; null takes a key away.
+fn spec(change: &Value) -> Value {
+    fn merge(into: &mut Value, change: &Value) {
+        match change {
+            Value::Object(changes) => {
+                for (key, value) in changes {
+                    if value.is_null() {
+                        into.as_object_mut().unwrap().remove(key);
+                    } else {
+                        merge(&mut into[key], value);
+                    }
+                }
+            }
+            value => *into = value.clone(),
+        }
+    }
+    let mut spec = json!({ "script": { "image": "centos", "command": "bash", "source": "echo A" } });
+    merge(&mut spec, change);
+    spec
+}
+
+/// kubectl wraps lines; words are compared.
+fn words(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+const QUEUE: &str = "queue is the number of jobs: write a number from 1 to 100000, or leave it out for one job";
+const IMMUTABLE: &str = "the spec cannot be changed once the HTCJob exists (only suspend, activeDeadlineSeconds and ttlSecondsAfterFinished can): delete the HTCJob and create it again";
+
+#[rstest]
+#[case::no_jobs(json!({ "queue": 0 }), "spec.queue", QUEUE)]
+#[case::too_many_jobs(json!({ "queue": 2_000_000 }), "spec.queue", QUEUE)]
+#[case::one_job_too_many(json!({ "queue": 100_001 }), "spec.queue", QUEUE)]
+#[case::less_than_no_job(json!({ "queue": -1 }), "spec.queue", QUEUE)]
+#[case::no_jobs_in_the_script(json!({ "script": { "queue": 0 } }), "spec.script.queue", QUEUE)]
+#[case::too_many_jobs_in_the_script(json!({ "script": { "queue": 2_000_000 } }), "spec.script.queue", QUEUE)]
+#[case::queue_as_a_word(json!({ "queue": "three" }), "spec.queue", "must be of type integer")]
+#[case::two_numbers_of_jobs(
+    json!({ "queue": 2, "script": { "queue": 3 } }),
+    "spec.queue",
+    "spec.queue and spec.script.queue differ: write the number of jobs once, as spec.queue"
+)]
+#[case::no_script(json!({ "script": null }), "spec.script", "Required value")]
+#[case::no_image(json!({ "script": { "image": null } }), "spec.script.image", "Required value")]
+#[case::no_command(json!({ "script": { "command": null } }), "spec.script.command", "Required value")]
+#[case::no_source(json!({ "script": { "source": null } }), "spec.script.source", "Required value")]
+#[case::empty_image(json!({ "script": { "image": "" } }), "spec.script.image", "image is empty: write the container image, for example `centos`")]
+#[case::blank_image(json!({ "script": { "image": " \t" } }), "spec.script.image", "image is empty: write the container image, for example `centos`")]
+#[case::empty_command(json!({ "script": { "command": "" } }), "spec.script.command", "command is empty: write the program that runs the script, for example `bash`")]
+#[case::blank_command(json!({ "script": { "command": "  " } }), "spec.script.command", "command is empty: write the program that runs the script, for example `bash`")]
+#[case::empty_source(json!({ "script": { "source": "" } }), "spec.script.source", "source is empty: write the script that the command is to run")]
+#[case::blank_source(json!({ "script": { "source": "\n \t\n" } }), "spec.script.source", "source is empty: write the script that the command is to run")]
+#[case::source_too_long(json!({ "script": { "source": "a".repeat(262_145) } }), "spec.script.source", "Too long: may not be more than 262144 bytes")]
+#[case::htcopts_too_long(json!({ "htcopts": "a".repeat(8193) }), "spec.htcopts", "Too long: may not be more than 8192 bytes")]
+#[case::memory_in_other_words(json!({ "resources": { "memory": "2 GB" } }), "spec.resources.memory", "memory is a Kubernetes quantity such as 2Gi or 500M; a number alone is bytes")]
+#[case::no_memory(json!({ "resources": { "memory": 0 } }), "spec.resources.memory", "memory is a Kubernetes quantity such as 2Gi or 500M; a number alone is bytes")]
+#[case::cpus_in_words(json!({ "resources": { "cpus": "two" } }), "spec.resources.cpus", "cpus is a number of cores such as 4 or 500m")]
+#[case::disk_in_other_words(json!({ "resources": { "disk": "1gi" } }), "spec.resources.disk", "disk is a Kubernetes quantity such as 10Gi or 500M; a number alone is bytes")]
+#[case::less_than_no_gpu(json!({ "resources": { "gpus": -1 } }), "spec.resources.gpus", "gpus is a number of GPUs, from 0 to 1000")]
+#[case::variable_with_a_dash(json!({ "env": [{ "name": "a-b", "value": "x" }] }), "spec.env[0].name", "name is that of an environment variable: letters, digits and _, no digit first")]
+#[case::variable_of_ours(json!({ "env": [{ "name": "HTCPROCID", "value": "x" }] }), "spec.env[0].name", "HTCPROCID and JOB_NAME are set by htc-operator")]
+#[case::variable_twice(json!({ "env": [{ "name": "A" }, { "name": "A" }] }), "spec.env[1]", "Duplicate value")]
+#[case::blank_requirements(json!({ "requirements": " " }), "spec.requirements", "requirements is empty: leave it out, or write an expression such as `TARGET.HasAvx2`")]
+#[case::negative_retries(json!({ "maxRetries": -1 }), "spec.maxRetries", "maxRetries is how often HTCondor runs a failed job again: write a number from 0 to 1000")]
+#[case::secret_elsewhere(json!({ "credentialsSecretName": "other/secret" }), "spec.credentialsSecretName", "credentialsSecretName is the name of a Secret in the HTCJob's own namespace")]
+#[case::no_secret(json!({ "credentialsSecretName": "" }), "spec.credentialsSecretName", "credentialsSecretName is the name of a Secret")]
+#[case::no_time(json!({ "activeDeadlineSeconds": 0 }), "spec.activeDeadlineSeconds", "activeDeadlineSeconds is a time in seconds, from 1: leave it out for no limit")]
+#[case::negative_time(json!({ "ttlSecondsAfterFinished": -1 }), "spec.ttlSecondsAfterFinished", "ttlSecondsAfterFinished is a time in seconds, from 0: leave it out to keep the HTCJob")]
+#[case::htcopts_as_a_number(json!({ "htcopts": 5 }), "spec.htcopts", "must be of type string")]
+#[case::suspend_as_a_word(json!({ "suspend": "yes" }), "spec.suspend", "must be of type boolean")]
+#[case::unknown_field(json!({ "sript": 1 }), "spec.sript", "unknown field")]
+#[case::unknown_field_of_the_script(json!({ "script": { "imgae": "centos" } }), "spec.script.imgae", "unknown field")]
+fn bad_input_is_refused_with_what_to_write(#[case] change: Value, #[case] field: &str, #[case] message: &str) {
+    let refusal = kubectl(&["apply", "-f", "-"], &htcjob(&spec(&change))).expect_err("it was accepted");
+    let refusal = words(&refusal);
+    assert!(refusal.contains(field) && refusal.contains(message), "{refusal}");
+}
+
+/// `kubectl apply` copies the whole object into an annotation of at most 256 KiB and then hears only of that, unless it
+/// is told to apply on the server.
+#[test]
+fn source_is_measured_in_bytes() {
+    let long = htcjob(&spec(&json!({ "script": { "source": "é".repeat(131_073) } })));
+    let refusal = words(&kubectl(&["apply", "--server-side", "-f", "-"], &long).unwrap_err());
+    let message = "spec.script.source: Invalid value: source is larger than 256 KiB: put large files where the nodes can read them (/cvmfs, /eos) and let the script fetch them";
+    assert!(refusal.contains(message), "{refusal}");
+    assert!(kubectl(&["apply", "-f", "-"], &long).is_err());
+    let fits = htcjob(&spec(&json!({ "script": { "source": "é".repeat(131_072) } })));
+    kubectl(&["apply", "--server-side", "-f", "-"], &fits).unwrap();
+}
+
+#[rstest]
+#[case::the_least(json!({}))]
+#[case::both_queues_the_same(json!({ "queue": 4, "script": { "queue": 4 } }))]
+#[case::queue_in_the_script(json!({ "script": { "queue": 4 } }))]
+#[case::most_jobs(json!({ "queue": 100_000 }))]
+#[case::one_job(json!({ "queue": 1 }))]
+#[case::all_there_is(json!({ "name": "n", "queue": 2, "htcopts": "request_cpus = 2\n+JobFlavour = \"espresso\"\n", "suspend": true }))]
+#[case::long_source(json!({ "script": { "source": "a".repeat(200_000) } }))]
+#[case::quantities(json!({ "resources": { "cpus": "500m", "memory": "1.5Gi", "disk": 1_000_000_000, "gpus": 0 } }))]
+#[case::whole_numbers(json!({ "resources": { "cpus": 4, "memory": "2G" }, "maxRetries": 3 }))]
+#[case::variables(json!({ "env": [{ "name": "A", "value": " $x\n" }, { "name": "B", "value": "" }] }))]
+#[case::times(json!({ "activeDeadlineSeconds": 86_400, "ttlSecondsAfterFinished": 0, "requirements": "TARGET.Memory > 1" }))]
+#[case::credentials(json!({ "credentialsSecretName": "my.condor-token" }))]
+#[case::any_text(json!({ "script": { "source": "\u{feff}echo \"$HOME\" 'é' \\ 日本 $(x) @\t%\r\n" } }))]
+fn good_input_is_taken_and_kept(#[case] change: Value) {
+    let object = htcjob(&spec(&change));
+    kubectl(&["apply", "-f", "-"], &object).unwrap();
+    let kept = server().kubectl_ok(&["get", "htcjob", name_of(&object), "-o", "json"]).unwrap();
+    let kept: Value = serde_json::from_str(&kept).unwrap();
+    assert_eq!(kept["spec"], object["spec"]);
+}
+
+#[rstest]
+#[case::source(json!({ "script": { "source": "echo B" } }))]
+#[case::image(json!({ "script": { "image": "debian" } }))]
+#[case::command(json!({ "script": { "command": "sh" } }))]
+#[case::queue(json!({ "queue": 3 }))]
+#[case::queue_gone(json!({ "queue": null }))]
+#[case::queue_in_the_script(json!({ "script": { "queue": 2 } }))]
+#[case::htcopts(json!({ "htcopts": "request_cpus = 2" }))]
+#[case::htcopts_gone(json!({ "htcopts": null }))]
+#[case::name(json!({ "name": "other" }))]
+#[case::resources(json!({ "resources": { "cpus": 2 } }))]
+#[case::env(json!({ "env": [{ "name": "A", "value": "b" }] }))]
+#[case::requirements(json!({ "requirements": "true" }))]
+#[case::retries(json!({ "maxRetries": 1 }))]
+#[case::credentials(json!({ "credentialsSecretName": "another" }))]
+#[case::name_gone(json!({ "name": null }))]
+#[case::with_suspend(json!({ "suspend": true, "queue": 3 }))]
+fn what_is_to_run_cannot_be_changed(#[case] change: Value) {
+    let whole = spec(&json!({ "name": "n", "queue": 2, "htcopts": "request_cpus = 1" }));
+    let object = htcjob(&whole);
+    kubectl(&["apply", "-f", "-"], &object).unwrap();
+    let patch = json!({ "spec": change }).to_string();
+    let arguments = ["patch", "htcjob", name_of(&object), "--type=merge", "-p", &patch];
+    let refusal = words(&kubectl(&arguments, &Value::Null).expect_err("the change was accepted"));
+    assert!(refusal.contains(IMMUTABLE), "{refusal}");
+}
+
+#[test]
+fn fields_left_out_cannot_be_added() {
+    let object = htcjob(&spec(&json!({})));
+    kubectl(&["apply", "-f", "-"], &object).unwrap();
+    for change in [
+        json!({ "queue": 1 }),
+        json!({ "htcopts": "" }),
+        json!({ "name": "" }),
+        json!({ "credentialsSecretName": "a" }),
+    ] {
+        let patch = json!({ "spec": change }).to_string();
+        let refused = kubectl(&["patch", "htcjob", name_of(&object), "--type=merge", "-p", &patch], &Value::Null);
+        assert!(words(&refused.unwrap_err()).contains(IMMUTABLE), "{patch}");
+    }
+}
+
+#[test]
+fn times_can_be_changed() {
+    let object = htcjob(&spec(&json!({ "activeDeadlineSeconds": 10 })));
+    kubectl(&["apply", "-f", "-"], &object).unwrap();
+    for times in [(json!(20), json!(30)), (Value::Null, json!(0)), (json!(1), Value::Null)] {
+        let patch = json!({ "spec": { "activeDeadlineSeconds": times.0, "ttlSecondsAfterFinished": times.1 } });
+        let arguments = ["patch", "htcjob", name_of(&object), "--type=merge", "-p", &patch.to_string()];
+        kubectl(&arguments, &Value::Null).unwrap();
+        let kept = server().kubectl_ok(&["get", "htcjob", name_of(&object), "-o", "json"]).unwrap();
+        let kept: Value = serde_json::from_str(&kept).unwrap();
+        let of = |field: &str| kept["spec"][field].clone();
+        assert_eq!((of("activeDeadlineSeconds"), of("ttlSecondsAfterFinished")), times);
+    }
+}
+
+#[test]
+fn suspend_can_be_changed() {
+    let mut object = htcjob(&spec(&json!({ "queue": 2 })));
+    kubectl(&["apply", "-f", "-"], &object).unwrap();
+    for suspend in [true, false] {
+        object["spec"]["suspend"] = suspend.into();
+        kubectl(&["apply", "-f", "-"], &object).unwrap();
+        let kept = server().kubectl_ok(&["get", "htcjob", name_of(&object), "-o", "jsonpath={.spec.suspend}"]).unwrap();
+        assert_eq!(kept, suspend.to_string());
+    }
+    object["spec"].as_object_mut().unwrap().remove("suspend");
+    kubectl(&["apply", "-f", "-"], &object).unwrap();
+}
+
+#[test]
+fn labels_annotations_and_finalizers_can_be_changed() {
+    let object = htcjob(&spec(&json!({})));
+    kubectl(&["apply", "-f", "-"], &object).unwrap();
+    let metadata = json!({ "metadata": { "labels": { "a": "b" }, "annotations": { "htc.cern.ch/abandon": "true" }, "finalizers": ["htc.cern.ch/condor-jobs"] } });
+    kubectl(&["patch", "htcjob", name_of(&object), "--type=merge", "-p", &metadata.to_string()], &Value::Null).unwrap();
+    let release = json!({ "metadata": { "finalizers": null } }).to_string();
+    kubectl(&["patch", "htcjob", name_of(&object), "--type=merge", "-p", &release], &Value::Null).unwrap();
+}
+
+/// Writes the status as the operator would.
+fn patch_status(name: &str, status: &Value) -> Result<String, String> {
+    let patch = json!({ "status": status }).to_string();
+    kubectl(&["patch", "htcjob", name, "--subresource=status", "--type=merge", "-p", &patch], &Value::Null)
+}
+
+#[test]
+fn the_phase_never_goes_back() {
+    let phases = ["Pending", "Submitted", "Running", "Completed", "Terminating"];
+    for (before, from) in phases.iter().enumerate() {
+        for (after, to) in phases.iter().enumerate() {
+            let object = htcjob(&spec(&json!({})));
+            kubectl(&["apply", "-f", "-"], &object).unwrap();
+            patch_status(name_of(&object), &json!({ "phase": from })).unwrap();
+            let changed = patch_status(name_of(&object), &json!({ "phase": to }));
+            if after >= before {
+                changed.unwrap_or_else(|error| panic!("{from} to {to}: {error}"));
+            } else {
+                let refusal = words(&changed.unwrap_err());
+                assert!(refusal.contains("the phase of an HTCJob never goes back"), "{from} to {to}: {refusal}");
+            }
+        }
+        let object = htcjob(&spec(&json!({})));
+        kubectl(&["apply", "-f", "-"], &object).unwrap();
+        patch_status(name_of(&object), &json!({ "phase": from })).unwrap();
+        let taken_away = patch_status(name_of(&object), &json!({ "phase": null }));
+        assert_eq!(taken_away.is_ok(), *from == "Pending", "{from} taken away: {taken_away:?}");
+    }
+    let object = htcjob(&spec(&json!({})));
+    kubectl(&["apply", "-f", "-"], &object).unwrap();
+    assert!(patch_status(name_of(&object), &json!({ "phase": "Suspended" })).is_err());
+}
+
+#[test]
+fn ids_change_only_with_the_attempt() {
+    let object = htcjob(&spec(&json!({})));
+    let name = name_of(&object);
+    kubectl(&["apply", "-f", "-"], &object).unwrap();
+    patch_status(name, &json!({ "attempt": 1 })).unwrap();
+    patch_status(name, &json!({ "attempt": 1, "clusterid": "12" })).unwrap();
+    patch_status(name, &json!({ "active": 1 })).unwrap();
+    for change in
+        [json!({ "clusterid": "13" }), json!({ "clusterid": null }), json!({ "attempt": 0, "clusterid": "13" })]
+    {
+        let refusal = words(&patch_status(name, &change).unwrap_err());
+        assert!(refusal.contains("clusterid changes only with a new attempt"), "{change}: {refusal}");
+    }
+    patch_status(name, &json!({ "attempt": 2, "clusterid": "13" })).unwrap();
+}
+
+#[test]
+fn the_status_is_written_only_through_its_subresource() {
+    let mut object = htcjob(&spec(&json!({})));
+    object["status"] = json!({ "phase": "Completed" });
+    kubectl(&["apply", "-f", "-"], &object).unwrap();
+    let status = server().kubectl_ok(&["get", "htcjob", name_of(&object), "-o", "jsonpath={.status}"]).unwrap();
+    assert_eq!(status, "");
+}
+
+/// What the first htc-operator stored is still taken.
+#[test]
+fn an_old_status_is_kept() {
+    let object = htcjob(&spec(&json!({})));
+    kubectl(&["apply", "-f", "-"], &object).unwrap();
+    let old = json!({ "clusterid": "884426", "jobid": ["884426.0"], "jobids": ["884426.0"], "uniqid": 7, "active": 1, "succeeded": 0, "failed": 0 });
+    patch_status(name_of(&object), &old).unwrap();
+    let kept = server().kubectl_ok(&["get", "htcjob", name_of(&object), "-o", "jsonpath={.status}"]).unwrap();
+    let kept: Value = serde_json::from_str(&kept).unwrap();
+    for (key, value) in old.as_object().unwrap() {
+        assert_eq!(&kept[key], value, "{key}");
+    }
+}
+
+#[test]
+fn the_resource_reads_well() {
+    let explain = |field: &str| words(&server().kubectl_ok(&["explain", field]).unwrap());
+    for (field, sentences) in [
+        (
+            "htcjob",
+            &[
+                "An HTCJob runs a script in a container on an HTCondor pool, once or many times. Deleting it removes its jobs from HTCondor.",
+                "What is to run on the HTCondor pool, and how many times.",
+            ] as &[&str],
+        ),
+        (
+            "htcjob.spec",
+            &[
+                "script <Object> -required- What each job runs.",
+                "Number of jobs, 1 to 100000; one if left out. Each gets its number, from 0, as the script's argument and as HTCPROCID.",
+                "Further HTCondor submit commands, one `key = value` a line, for example `+JobFlavour = \"espresso\"`. The commands that may stand here are listed in docs/htcopts.md; `$` macros and line continuation may not.",
+                "While true, no job is submitted and jobs that HTCondor has are held; false lets them go on.",
+            ],
+        ),
+        (
+            "htcjob.spec.script",
+            &[
+                "A path is that of an unpacked folder or of a file in Apptainer's format, `/eos/project/images/root.sif`.",
+                "The program in the image that runs the script",
+                "Contents of the script, at most 256 KiB; from about 200 KiB `kubectl apply` needs `--server-side`. Its first argument is the number of the job, from 0.",
+            ],
+        ),
+        (
+            "htcjob.status",
+            &[
+                "phase <string> enum: Pending, Submitted, Running, Completed, .... How far the HTCJob has come; a phase never goes back.",
+                "Jobs in HTCondor that have not ended.",
+                "Jobs that exited with 0.",
+                "What holds now, for people and for `kubectl wait`.",
+            ],
+        ),
+    ] {
+        let text = explain(field);
+        for sentence in sentences {
+            assert!(text.contains(sentence), "`kubectl explain {field}` lacks: {sentence}\n{text}");
+        }
+    }
+    assert!(!words(&server().kubectl_ok(&["explain", "htcjob", "--recursive"]).unwrap()).contains("<empty>"));
+    for field in ["htcjob", "htcjob.spec", "htcjob.spec.script", "htcjob.status", "htcjob.status.conditions"] {
+        assert!(!explain(field).contains("<empty>"), "`kubectl explain {field}` has an empty description");
+    }
+}
+
+#[test]
+fn kubectl_knows_the_short_name_and_the_columns() {
+    let resources = server().kubectl_ok(&["api-resources", "--api-group=htc.cern.ch", "--no-headers"]).unwrap();
+    assert_eq!(words(&resources), "htcjobs htcj htc.cern.ch/v1alpha1 true HTCJob");
+    let object = htcjob(&spec(&json!({ "queue": 3 })));
+    let name = name_of(&object);
+    kubectl(&["apply", "-f", "-"], &object).unwrap();
+    let status = json!({ "phase": "Running", "total": 3, "active": 1, "succeeded": 2, "failed": 0, "attempt": 1, "clusterid": "12" });
+    patch_status(name, &status).unwrap();
+    let table = server().kubectl_ok(&["get", "htcj", name]).unwrap();
+    let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[0], ["NAME", "PHASE", "JOBS", "ACTIVE", "SUCCEEDED", "FAILED", "CLUSTER", "AGE"]);
+    assert_eq!(rows[1][..7], [name, "Running", "3", "1", "2", "0", "12"]);
+    assert!(server().kubectl_ok(&["get", "all"]).unwrap().contains(name), "`kubectl get all` does not show HTCJobs");
+}
+
+#[test]
+fn conditions_are_told_apart_by_their_type() {
+    let object = htcjob(&spec(&json!({})));
+    let name = name_of(&object);
+    kubectl(&["apply", "-f", "-"], &object).unwrap();
+    let condition = |kind: &str, status: &str| json!({ "type": kind, "status": status, "reason": "R", "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z" });
+    assert!(patch_status(name, &json!({ "conditions": [condition("Held", "Perhaps")] })).is_err());
+    let twice = json!({ "conditions": [condition("Held", "True"), condition("Held", "False")] });
+    assert!(words(&patch_status(name, &twice).unwrap_err()).contains("Duplicate value"));
+    patch_status(name, &json!({ "conditions": [condition("Complete", "True"), condition("Held", "False")] })).unwrap();
+    server().kubectl_ok(&["wait", "--for=condition=Complete", &format!("htcjob/{name}"), "--timeout=20s"]).unwrap();
+}
+
+#[test]
+fn every_example_applies() {
+    // The workflow is Argo's, not this server's: tests/examples/argo.rs has it.
+    for part in ["", "command", "retcode", "argo/rbac.yaml"] {
+        let examples = format!("{}/{part}", folder("examples"));
+        let applied = server().kubectl_ok(&["apply", "--dry-run=server", "-f", &examples, "-o", "name"]).unwrap();
+        let kinds =
+            ["htcjob.htc.cern.ch/", "role.rbac.authorization.k8s.io/", "rolebinding.rbac.authorization.k8s.io/"];
+        let known = |name: &str| kinds.iter().any(|kind| name.starts_with(kind)) || name.starts_with("serviceaccount/");
+        assert!(applied.lines().count() >= 2 && applied.lines().all(known), "{part}: {applied}");
+    }
+}
+
+#[test]
+fn the_crd_is_structural_and_applies_again_unchanged() {
+    let again = server().kubectl_ok(&["apply", "-f", &folder("crd")]).unwrap();
+    assert!(again.trim().ends_with("unchanged"), "{again}");
+    let conditions = server()
+        .kubectl_ok(&["get", "crd", "htcjobs.htc.cern.ch", "-o", "jsonpath={.status.conditions[*].type}"])
+        .unwrap();
+    assert!(conditions.contains("Established") && !conditions.contains("NonStructuralSchema"), "{conditions}");
+}

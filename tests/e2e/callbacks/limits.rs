@@ -1,0 +1,199 @@
+//! What one client can take of the receiver: headers, connections, and time.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use htc_operator::receiver::monitor;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use testbed::wait_for;
+
+use crate::callbacks::tls;
+use bed::PATIENCE;
+use bed::desk::{Desk, ended};
+use bed::http::{self, Connection, drip};
+
+/// Connections that the receiver takes: of each of its two threads 1,024, and one more at which that is noticed.
+const CONNECTIONS: usize = 2 * (1_024 + 1);
+/// A request that needs no token.
+const REFUSED: &str = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+/// The beginning of one.
+const BEGUN: &str = "POST /cloudevents HTTP/1.1\r\nX: ";
+/// Body, pause, headers and the ledger's time, by the words of the receiver; and what a busy machine adds.
+const LONGEST: Duration = Duration::from_secs(40 + 30);
+
+#[test]
+fn there_are_at_most_96_headers_of_128_kib() {
+    let desk = Desk::new();
+    let more = |count: usize| {
+        let mut headers = desk.headers("a");
+        // Host and Content-Length are added to these.
+        headers.extend((headers.len() + 2..count).map(|number| (format!("X-{number}"), "y".to_owned())));
+        desk.post(&headers, &ended("12.0", "0")).status
+    };
+    assert_eq!((more(96), more(97)), (204, 431));
+    let endless = [BEGUN.as_bytes(), &vec![b'x'; 128 * 1024 - BEGUN.len()]].concat();
+    let mut connection = Connection::open(desk.address).unwrap();
+    connection.send(&endless).unwrap();
+    assert_eq!(connection.answer().unwrap().status, 431);
+    assert_eq!(desk.rows().len(), 1);
+}
+
+/// A connection with TLS, and its socket.
+fn with_tls(address: SocketAddr, trusted: &Path) -> (StreamOwned<ClientConnection, TcpStream>, TcpStream) {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(trusted).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config = config.with_root_certificates(roots).with_no_client_auth();
+    let client = ClientConnection::new(Arc::new(config), ServerName::from(address.ip())).unwrap();
+    let socket = TcpStream::connect(address).unwrap();
+    (StreamOwned::new(client, socket.try_clone().unwrap()), socket)
+}
+
+#[test]
+fn who_brings_no_whole_request_is_let_go() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    tls::write(folder.path(), "tls.crt", "tls.key");
+    let (plain, secure) = (Desk::new(), Desk::standing_by(Some((&path("tls.crt"), &path("tls.key")))));
+    let after = |sent: &str, drops: &str| {
+        let mut connection = Connection::open(plain.address).unwrap();
+        connection.send(sent.as_bytes()).unwrap();
+        connection.drip(drops.as_bytes())
+    };
+    let (body, chunks) = ("Host: x\r\nContent-Length: 1000\r\n\r\n", "Host: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+    let (whole, elsewhere) = (format!("{BEGUN}y\r\n"), "POST /elsewhere HTTP/1.1\r\n");
+    let cases = [
+        ("nothing", String::new(), ""),
+        ("headers", BEGUN.to_owned(), "x"),
+        ("headers after a request", format!("{REFUSED}{BEGUN}"), "x"),
+        ("no more headers after a request", format!("{REFUSED}{BEGUN}"), ""),
+        ("a body", format!("{whole}{body}"), "x"),
+        ("a body in chunks", format!("{whole}{chunks}"), "1\r\nx\r\n"),
+        ("a body that nobody reads", format!("{elsewhere}{body}"), "x"),
+        ("a body in chunks that nobody reads", format!("{elsewhere}{chunks}"), "1\r\nx\r\n"),
+        ("no more chunks that nobody reads", format!("{elsewhere}{chunks}"), ""),
+    ];
+    let check = |what: &str, took: Duration| {
+        println!("{what}: {took:.1?}");
+        assert!(took < LONGEST, "{what}: {took:?}");
+    };
+    std::thread::scope(|scope| {
+        for (what, sent, drops) in &cases {
+            scope.spawn(move || check(what, after(sent, drops)));
+        }
+        scope.spawn(|| check("no TLS", Connection::open(secure.address).unwrap().drip(b"")));
+        scope.spawn(|| {
+            let (mut stream, socket) = with_tls(secure.address, &path("tls.crt"));
+            stream.write_all(format!("{REFUSED}{BEGUN}").as_bytes()).unwrap();
+            check("headers after a request, with TLS", drip(&mut stream, &socket, b"x"));
+        });
+        scope.spawn(|| {
+            let mut connection = Connection::open(plain.address).unwrap();
+            let mut report = |event: &str| {
+                connection.send(&http::request(&plain.headers(event), &ended("12.0", "0"))).unwrap();
+                connection.answer().unwrap().status
+            };
+            assert_eq!(report("a"), 204);
+            // No condition to wait for: a pause that is within the limits.
+            std::thread::sleep(Duration::from_secs(8));
+            assert_eq!(report("b"), 204);
+        });
+    });
+    assert_eq!(plain.rows().len(), 2);
+}
+
+/// Sends requests and reads no answer; how many bytes were taken until no more were.
+fn taken(address: SocketAddr, request: &str) -> usize {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_write_timeout(Some(Duration::from_secs(5))).unwrap();
+    let many = request.repeat(1_000);
+    let mut taken = 0;
+    while taken < 64 << 20 && stream.write_all(many.as_bytes()).is_ok() {
+        taken += many.len();
+    }
+    taken
+}
+
+#[test]
+fn who_reads_no_answers_is_not_listened_to() {
+    let desk = Desk::new();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let port = {
+        let _inside = runtime.enter();
+        monitor::listen("127.0.0.1:0".parse().unwrap()).unwrap()
+    };
+    std::thread::scope(|scope| {
+        for (address, line) in [
+            (desk.address, "GET /"),
+            (desk.address, "HEAD /"),
+            (desk.address, "GET /cloudevents"),
+            (desk.address, "POST /cloudevents"),
+            (port.address, "GET /"),
+            (port.address, "GET /readyz"),
+            (port.address, "POST /healthz"),
+        ] {
+            scope.spawn(move || {
+                let taken = taken(address, &format!("{line} HTTP/1.1\r\nHost: x\r\n\r\n"));
+                println!("{line}: {taken} bytes");
+                // The buffers of both sockets, and a few requests.
+                assert!(taken < 32 << 20, "{line}: {taken} bytes");
+            });
+        }
+    });
+    assert_eq!(desk.post(&desk.headers("a"), &ended("12.0", "0")).status, 204, "others are");
+}
+
+/// Connections to this port that a thread of the receiver has taken: what still waits for one has no inode.
+fn accepted(address: SocketAddr) -> usize {
+    let own = format!(":{:04X}", address.port());
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    rows.filter(|row| row[1].ends_with(&own) && row[3] == "01" && row[9] != "0").count()
+}
+
+#[test]
+fn there_are_at_most_as_many_connections_as_there_is_room_for() {
+    // The receiver's and the test's own.
+    let needed = u64::try_from(4 * CONNECTIONS).unwrap();
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_some_and(|now| now < needed) {
+        setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum: limit.maximum })
+            .expect("this test needs some 8,000 open files");
+    }
+    let desk = Desk::new();
+    // These are kept for longest.
+    let keep = |_| {
+        let mut connection = Connection::open(desk.address).unwrap();
+        connection.send(format!("{REFUSED}{BEGUN}").as_bytes()).unwrap();
+        connection
+    };
+    let began = Instant::now();
+    let mut kept: Vec<Connection> = (0..CONNECTIONS + 50).map(keep).collect();
+    wait_for("all connections that the receiver takes", PATIENCE, || {
+        let found = accepted(desk.address);
+        assert!(found <= CONNECTIONS, "{found} connections");
+        if found >= CONNECTIONS - 2 { Ok(()) } else { Err(format!("{found} after {:?}", began.elapsed())) }
+    })
+    .unwrap();
+    println!("{} connections after {:.1?}", accepted(desk.address), began.elapsed());
+    let mut socket = TcpStream::connect(desk.address).unwrap();
+    socket.write_all(&http::request(&desk.headers("a"), &ended("12.0", "0"))).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    if socket.read(&mut [0; 1]).is_ok() {
+        // On a machine that is so slow the first of the others are let go by now.
+        assert!(began.elapsed() > Duration::from_secs(38), "one more is not listened to");
+        return;
+    }
+    kept.truncate(10);
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut answer = [0; 12];
+    socket.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 204", "until there is room");
+}

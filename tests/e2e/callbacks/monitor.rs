@@ -1,0 +1,34 @@
+//! What `/metrics` says of what nobody else counts.
+
+use serde_json::json;
+use testbed::Version::Trixie;
+use testbed::wait_for;
+
+use crate::callbacks::jobs::Site;
+use bed::{PATIENCE, UNTIL_LET_GO, htcjob, ids};
+
+/// Jobs whose HTCJob is gone: they are counted for as long as HTCondor has them.
+#[test]
+fn orphans_are_counted_with_every_look() {
+    let site = Site::new(Trixie, &[]);
+    site.bed.start_operator();
+    let here = site.bed.namespace();
+    for name in ["stray", "other"] {
+        here.create(&htcjob(name, UNTIL_LET_GO));
+    }
+    let stray = ids(&here.wait_phase("stray", "Running")).remove(0);
+    here.wait_phase("other", "Running");
+    let shows = |count: &str| {
+        wait_for(&format!("{count} orphans"), PATIENCE, || site.metric(&format!("htc_orphans {count}"))).unwrap();
+    };
+    shows("0");
+    site.bed.kill_operator();
+    let nobody = json!({ "metadata": { "finalizers": null } }).to_string();
+    here.kubectl(&["patch", "htcjob", "stray", "--type=merge", "-p", &nobody]);
+    here.kubectl(&["delete", "htcjob", "stray"]);
+    site.bed.start_operator();
+    shows("1");
+    site.bed.pool.tool("condor_rm", &[&stray]).unwrap();
+    shows("0");
+    here.let_go("other");
+}

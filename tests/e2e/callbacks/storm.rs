@@ -1,0 +1,175 @@
+//! Many callbacks at once, and what is left of them after SIGKILL and on a full disk.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use htc_operator::key::Keys;
+use serde_json::json;
+use testbed::Version::{Sid, Trixie};
+use testbed::wait_for;
+
+use crate::callbacks::jobs::Site;
+use crate::callbacks::readiness;
+use bed::desk::KEY;
+use bed::http::{self, Connection};
+use bed::{PATIENCE, UNTIL_LET_GO, htcjob, ids};
+
+const CALLBACKS: usize = 2_000;
+const SENDERS: usize = 32;
+const JOBS: usize = 40;
+/// The HTCJob's name.
+const NAME: &str = "storm";
+
+/// Sends `count` events as fast as it goes; the ids of those that got a 2xx, and how long that took. `at` is called when so
+/// many have been answered.
+fn storm(
+    site: &Site,
+    uid: &str,
+    ids: &[String],
+    prefix: &str,
+    at: (usize, &(dyn Fn() + Sync)),
+) -> (BTreeSet<String>, Duration) {
+    let token = Keys::parse(KEY).unwrap().token(&uid.into());
+    let (next, finished, accepted) = (AtomicUsize::new(0), AtomicUsize::new(0), Mutex::new(BTreeSet::new()));
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..SENDERS {
+            scope.spawn(|| {
+                let mut connection = None;
+                loop {
+                    let number = next.fetch_add(1, Ordering::SeqCst);
+                    if number >= CALLBACKS {
+                        return;
+                    }
+                    let event = format!("{prefix}-{number}");
+                    let headers = http::headers_of_start(&token, uid, &event);
+                    let body = json!({ "name": NAME, "jobid": ids[number % ids.len()] }).to_string();
+                    let answer = (|| {
+                        let connection = match &mut connection {
+                            Some(connection) => connection,
+                            none => none.insert(Connection::open(site.address())?),
+                        };
+                        connection.send(&http::request(&headers, body.as_bytes()))?;
+                        connection.answer()
+                    })();
+                    match answer {
+                        Ok(answer) if answer.status == 204 => {
+                            accepted.lock().unwrap().insert(event);
+                        }
+                        Ok(answer) => assert!(answer.status == 503, "{answer:?}"),
+                        // Killed: whether it was stored is not known.
+                        Err(_) => connection = None,
+                    }
+                    if finished.fetch_add(1, Ordering::SeqCst) + 1 == at.0 {
+                        at.1();
+                    }
+                }
+            });
+        }
+    });
+    (accepted.into_inner().unwrap(), began.elapsed())
+}
+
+fn running(site: &Site, jobs: usize) -> (String, Vec<String>) {
+    let here = site.bed.namespace();
+    let mut object = htcjob(NAME, UNTIL_LET_GO);
+    object["spec"]["queue"] = jobs.into();
+    let uid = here.create(&object);
+    let object = here.wait(NAME, "all jobs recorded", |object| {
+        object["status"]["jobid"].as_array().is_some_and(|ids| ids.len() == jobs)
+    });
+    (uid, ids(&object))
+}
+
+fn stored(site: &Site, uid: &str, prefix: &str) -> BTreeSet<String> {
+    let query = format!("select event from callbacks where uid = '{uid}' and event like '{prefix}-%'");
+    site.bed.ledger(&query).unwrap().concat().into_iter().collect()
+}
+
+fn wait_until_it_receives(site: &Site, uid: &str, id: &str) {
+    wait_for("the receiver", PATIENCE, || {
+        let data = json!({ "name": NAME, "jobid": id });
+        site.send(uid, uid, "htcjob.cloudevent.started", "after", &data).is_ok_and(|answer| answer.status == 204)
+    })
+    .unwrap();
+}
+
+#[test]
+fn what_got_a_2xx_survives_sigkill() {
+    let site = Site::new(Trixie, &[]);
+    site.bed.start_operator();
+    let (uid, ids) = running(&site, JOBS);
+    let killed = || site.bed.kill_operator();
+    let (mut taken, _) = storm(&site, &uid, &ids, "first", (CALLBACKS / 2, &killed));
+    if taken.len() == CALLBACKS {
+        // The killer was held up until all were answered.
+        site.bed.start_operator();
+        wait_until_it_receives(&site, &uid, &ids[0]);
+        (taken, _) = storm(&site, &uid, &ids, "first", (CALLBACKS / 2, &killed));
+    }
+    assert!((CALLBACKS / 4..CALLBACKS).contains(&taken.len()), "{} of {CALLBACKS} answered", taken.len());
+    let kept = stored(&site, &uid, "first");
+    let lost: Vec<_> = taken.difference(&kept).collect();
+    assert!(lost.is_empty(), "{} of {} lost: {lost:?}", lost.len(), taken.len());
+    println!("{} answered before the kill, {} in the ledger", taken.len(), kept.len());
+
+    // The next one takes the rest, and what was sent before has no further effect.
+    site.bed.start_operator();
+    wait_until_it_receives(&site, &uid, &ids[0]);
+    // A machine that stands still for a while has some sent again, as jobs do.
+    let until_taken = |prefix: &str| {
+        wait_for(&format!("all of the {prefix} storm to be taken"), PATIENCE, || {
+            let (taken, took) = storm(&site, &uid, &ids, prefix, (usize::MAX, &|| ()));
+            if taken.len() == CALLBACKS { Ok(took) } else { Err(format!("{} of {CALLBACKS}", taken.len())) }
+        })
+        .unwrap()
+    };
+    let took = until_taken("second");
+    assert_eq!(stored(&site, &uid, "second").len(), CALLBACKS);
+    until_taken("first");
+    assert_eq!(stored(&site, &uid, "first").len(), CALLBACKS, "twice is once");
+    #[allow(clippy::cast_precision_loss, reason = "two thousand")]
+    let rate = CALLBACKS as f64 / took.as_secs_f64();
+    println!("{CALLBACKS} durable callbacks over {SENDERS} connections in {took:.2?}: {rate:.0}/s");
+}
+
+#[test]
+fn on_a_full_disk_jobs_are_told_to_send_again_and_nothing_is_lost() {
+    let mut site = Site::new(Sid, &[]);
+    site.bed.mount_volume("size=8m");
+    site.bed.start_operator();
+    let (uid, ids) = running(&site, 1);
+    let send = |event: &str| {
+        let data = json!({ "name": NAME, "jobid": ids[0] });
+        site.send(&uid, &uid, "htcjob.cloudevent.started", event, &data).unwrap()
+    };
+    assert_eq!(send("storm-before").status, 204);
+    let pid = site.bed.operator_pid();
+    // The operator takes some of it meanwhile: until nothing is left, not a number of bytes.
+    site.bed.volume().run("cat /dev/zero >filler 2>/dev/null; true");
+    let mut number = 0;
+    let mut taken = BTreeSet::from(["storm-before".to_owned()]);
+    // What is already allocated takes a few more.
+    let refused = wait_for("a 503", PATIENCE, || {
+        number += 1;
+        let event = format!("storm-{number}");
+        let answer = send(&event);
+        if answer.status == 204 {
+            taken.insert(event);
+        }
+        (answer.status == 503).then_some(answer)
+    });
+    let refused = refused.unwrap();
+    assert!(refused.head.to_ascii_lowercase().contains("retry-after: "), "{}", refused.head);
+    assert_eq!(refused.reason(), "Unavailable");
+    readiness::wait(site.monitor_address(), &["ledger-writable"]);
+    site.bed.volume().empty();
+    wait_for("the receiver to store again", PATIENCE, || send("storm-after").status == 204).unwrap();
+    taken.insert("storm-after".to_owned());
+    assert_eq!(site.bed.operator_pid(), pid, "without a restart");
+    readiness::wait(site.monitor_address(), &[]);
+    let kept = stored(&site, &uid, "storm");
+    assert!(taken.is_subset(&kept), "{:?} are lost", taken.difference(&kept));
+}

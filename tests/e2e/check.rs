@@ -1,0 +1,88 @@
+//! `htc-operator check`, and the look for orphans at the start, where one namespace is watched.
+
+use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, htcjob, ids};
+use rstest::rstest;
+use serde_json::{Value, json};
+use testbed::{PoolOptions, Version, wait_for};
+
+/// A Role in a namespace, and whom it is for.
+fn role(namespace: &str, rules: &Value) -> [Value; 2] {
+    let metadata = json!({ "name": "htc-operator", "namespace": namespace });
+    let group = "rbac.authorization.k8s.io";
+    [
+        json!({ "apiVersion": format!("{group}/v1"), "kind": "Role", "metadata": metadata, "rules": rules }),
+        json!({
+            "apiVersion": format!("{group}/v1"), "kind": "RoleBinding", "metadata": metadata,
+            "roleRef": { "apiGroup": group, "kind": "Role", "name": "htc-operator" },
+            "subjects": [{ "kind": "ServiceAccount", "name": "htc-operator", "namespace": "htc-operator" }],
+        }),
+    ]
+}
+
+/// The operator gets Roles only: what it needs for itself, and the HTCJobs of these namespaces.
+fn give_rights(bed: &Bed, namespaces: &[&Namespace<'_>]) {
+    let cluster =
+        json!([{ "apiGroups": [""], "resources": ["namespaces"], "resourceNames": ["kube-system"], "verbs": ["get"] }]);
+    let leases = json!([{ "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"] }]);
+    let htcjobs = json!([
+        { "apiGroups": ["htc.cern.ch"], "resources": ["htcjobs"], "verbs": ["list", "watch", "patch"] },
+        { "apiGroups": ["htc.cern.ch"], "resources": ["htcjobs/status"], "verbs": ["patch"] },
+        { "apiGroups": [""], "resources": ["events"], "verbs": ["create"] },
+    ]);
+    let own = [("kube-system", &cluster), ("htc-operator", &leases)];
+    let its = namespaces.iter().map(|here| (here.name.as_str(), &htcjobs));
+    let items: Vec<Value> = own.into_iter().chain(its).flat_map(|(namespace, rules)| role(namespace, rules)).collect();
+    bed.kube.apply_stdin(&json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string()).unwrap();
+    bed.become_user("system:serviceaccount:htc-operator:htc-operator");
+}
+
+/// Rights in the watched namespace are enough. Jobs of HTCJobs in other namespaces, which the operator has from when it
+/// watched those, are no orphans.
+#[rstest]
+fn one_namespace_is_watched(#[values(Version::Trixie, Version::Sid)] version: Version) {
+    let bed = Bed::new(version, &PoolOptions::default(), &[]);
+    let (before, here) = (bed.namespace(), bed.namespace());
+    give_rights(&bed, &[&before, &here]);
+    bed.set_env("HTC_WATCH_NAMESPACE", &before.name);
+    bed.start_operator();
+    before.create(&htcjob("earlier", UNTIL_LET_GO));
+    let earlier = ids(&before.wait_phase("earlier", "Running")).remove(0);
+    let (well, said) = bed.check();
+    let none = |here: &Namespace<'_>| {
+        format!(
+            "ok    orphans: none: every job of this operator in HTCondor that is of namespace {} belongs",
+            here.name
+        )
+    };
+    assert!(well && said.contains("ok    cluster: ") && said.contains(&none(&before)), "{said}");
+    assert!(!said.contains("more ("), "{said}");
+    wait_for("the look for orphans", PATIENCE, || bed.log().contains("orphans=0")).unwrap();
+    bed.stop_operator();
+
+    bed.set_env("HTC_WATCH_NAMESPACE", &here.name);
+    bed.start_operator();
+    wait_for("the look for orphans", PATIENCE, || bed.log().contains("elsewhere=1")).unwrap();
+    assert!(!bed.log().contains("orphans="), "{}", bed.log());
+    for name in ["stray", "stays"] {
+        here.create(&htcjob(name, UNTIL_LET_GO));
+    }
+    let stray = ids(&here.wait_phase("stray", "Running")).remove(0);
+    here.wait_phase("stays", "Running");
+    let more = format!("; 1 more ({earlier}) do not say that they are of namespace {}", here.name);
+    let (well, said) = bed.check();
+    assert!(well && said.contains(&none(&here)) && said.contains(&more), "{said}");
+
+    bed.kill_operator();
+    here.kubectl(&["patch", "htcjob", "stray", "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#]);
+    here.kubectl(&["delete", "htcjob", "stray"]);
+    let (well, said) = bed.check();
+    let wrong = format!("WRONG orphans: 1 jobs of namespace {} in HTCondor belong to no HTCJob: {stray};", here.name);
+    assert!(!well && said.contains(&wrong) && said.contains(&more), "{said}");
+    bed.start_operator();
+    wait_for("the orphan to be named", PATIENCE, || {
+        bed.log().lines().any(|line| line.contains("orphans=1") && line.contains(&format!("ids={stray}")))
+    })
+    .unwrap();
+    here.let_go("stays");
+    assert_eq!(before.get("earlier")["status"]["phase"], "Running");
+}

@@ -1,0 +1,18 @@
+//! In whose name: the operator's own tickets and tokens, and those that people put into Secrets beside their HTCJobs. On a
+//! real pool, a real API server and a real KDC.
+
+mod kerberos;
+mod orphans;
+mod secrets;
+mod site;
+mod trouble;
+
+on_both_versions!(
+    secrets::each_namespace_in_its_own_name,
+    secrets::a_lost_ledger_finds_jobs_in_all_names,
+    trouble::what_is_wrong_with_a_secret_is_said,
+    trouble::a_secret_that_goes_before_its_htcjob,
+    trouble::one_that_cannot_be_read_any_more,
+    kerberos::jobs_of_a_kerberos_user,
+    orphans::named_by_check_with_and_without_an_operator,
+);

@@ -1,0 +1,185 @@
+//! Tickets: by keytab and by password, renewed, refused, and what happens while no KDC answers.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use testbed::{Account, Assets, Kdc, Version, wait_for};
+
+use crate::credentials::site::{Site, let_read, put_secret, users, wait_says, with_secret};
+use bed::{Namespace, PATIENCE, UNTIL_LET_GO, condition, htcjob, is_true};
+
+/// Life of tickets where their end is waited for.
+const SHORT: &str = "12s";
+
+/// A pool that takes tickets, the KDC that gives them, and an operator whose only credentials are what is mounted.
+struct Realm {
+    // Fields drop in this order: the servers before their folders.
+    site: Site,
+    kdc: Kdc,
+    mounts: PathBuf,
+}
+
+impl Realm {
+    fn new(version: Version) -> Self {
+        let kdc = Kdc::start(&Assets::locate().unwrap()).unwrap();
+        kdc.add_user("host/localhost", "random", "10h").unwrap();
+        let keytab = kdc.keytab("host/localhost").unwrap();
+        // Whatever the client is told, it asks for `host/` and the name that the schedd's address has.
+        let principal = "KERBEROS_SERVER_PRINCIPAL = host/localhost@TEST\n";
+        let place = kdc.config().with_file_name("service.keytab");
+        Account::unprivileged().write(&place, keytab, 0o600).unwrap();
+        let environment = format!("\"KRB5_CONFIG={}\"", kdc.config().display());
+        let config = format!(
+            "SEC_DEFAULT_AUTHENTICATION_METHODS = FS, IDTOKENS, KERBEROS\nKERBEROS_SERVER_KEYTAB = {}\n{principal}\
+             SCHEDD_ENVIRONMENT = {environment}\nCOLLECTOR_ENVIRONMENT = {environment}\n",
+            place.display()
+        );
+        let mounts = kdc.config().with_file_name("credentials");
+        Account::unprivileged().make_dir(&mounts, 0o755).unwrap();
+        let site = Site::with(version, &config, &[]);
+        site.bed.set_env("HTC_CREDENTIALS", mounts.to_str().unwrap());
+        let mut client = fs::OpenOptions::new().append(true).open(site.bed.condor.config()).unwrap();
+        writeln!(client, "{principal}SEC_CLIENT_AUTHENTICATION_METHODS = KERBEROS").unwrap();
+        site.bed.set_env("KRB5_CONFIG", kdc.config().to_str().unwrap());
+        let path = format!("{}:{}:/usr/bin:/bin", site.bed.condor.bin_dir().display(), kdc.bin_dir().display());
+        site.bed.set_env("PATH", &path);
+        Self { site, kdc, mounts }
+    }
+
+    /// A Secret as the kubelet mounts it: what changes is a link.
+    fn mount(&self, secret: &str, entries: &[(&str, &[u8])]) {
+        let folder = self.mounts.join(secret);
+        let account = Account::unprivileged();
+        account.make_dir(&folder, 0o755).unwrap();
+        let version = (0..1000).map(|n| folder.join(format!("..{n}"))).find(|path| !path.exists()).unwrap();
+        account.make_dir(&version, 0o755).unwrap();
+        for (entry, value) in entries {
+            account.write(&version.join(entry), value, 0o440).unwrap();
+            let link = folder.join(entry);
+            if fs::symlink_metadata(&link).is_err() {
+                symlink(Path::new("..data").join(entry), link).unwrap();
+            }
+        }
+        let new = folder.join("..data_new");
+        symlink(version.file_name().unwrap(), &new).unwrap();
+        fs::rename(new, folder.join("..data")).unwrap();
+    }
+
+    fn assert_completes(&self, here: &Namespace<'_>, name: &str, user: &str) {
+        let uid = here.uid(name);
+        here.wait_phase(name, "Running");
+        assert_eq!(users(&self.site.bed, &uid), [user]);
+        let ended = here.let_go(name);
+        assert!(is_true(&ended, "Complete"), "{ended:#}");
+        here.wait_output(name);
+        here.delete(name);
+        here.wait_nothing_left(&uid);
+    }
+}
+
+/// The operator by its keytab, a user by a password; each longer than a ticket lives.
+pub fn jobs_of_a_kerberos_user(version: Version) {
+    let realm = Realm::new(version);
+    realm.kdc.add_user("robot", "unused", SHORT).unwrap();
+    realm.kdc.add_user("alice", "Xy8-open-sesame", SHORT).unwrap();
+    let keytab = realm.kdc.keytab("robot").unwrap();
+    realm.mount("kerberos-keytab-secret", &[("user", b"robot\n"), ("keytab", &keytab)]);
+    let bed = &realm.site.bed;
+    let (well, said) = bed.check();
+    assert!(well && said.contains("a Kerberos ticket until"), "{said}");
+    bed.start_operator();
+    let here = bed.namespace();
+    put_secret(&here, "mine", &[("username", b"alice"), ("password", b"Xy8-open-sesame")]);
+    let_read(&here, "mine");
+    let began = Instant::now();
+    for round in ["first", "after-its-end"] {
+        let names = [format!("robots-{round}"), format!("alices-{round}")];
+        here.create(&htcjob(&names[0], UNTIL_LET_GO));
+        here.create(&with_secret(&names[1], "mine", UNTIL_LET_GO));
+        realm.assert_completes(&here, &names[0], "robot@test");
+        realm.assert_completes(&here, &names[1], "alice@test");
+        wait_for("the first tickets to end", PATIENCE, || began.elapsed().as_secs() > 15).unwrap();
+    }
+    realm.site.assert_closed();
+    realm.site.assert_secret(&here, &["Xy8-open-sesame"]);
+    assert!(realm.site.copies(&here.name, "mine").iter().all(|path| !path.ends_with("keytab")));
+}
+
+/// A wrong password is told apart from all else, by `check` and by what waits; put right, everything goes on by itself.
+#[test]
+fn a_wrong_password() {
+    let realm = Realm::new(Version::Trixie);
+    realm.kdc.add_user("robot", "Xy8-right", "10h").unwrap();
+    realm.mount("kinit-secret", &[("username", b"robot"), ("password", b"Xy8-wrong")]);
+    let bed = &realm.site.bed;
+    let (well, said) = bed.check();
+    let line = said.lines().find(|line| line.starts_with("WRONG credentials:")).unwrap_or_default();
+    assert!(!well && line.contains("Password incorrect"), "{said}");
+    bed.start_operator();
+    let here = bed.namespace();
+    here.create(&htcjob("job", UNTIL_LET_GO));
+    wait_says(&here, "job", "Submitted", "CredentialsFailed", "Password incorrect");
+    here.wait_event("job", "CredentialsFailed");
+    realm.mount("kinit-secret", &[("username", b"robot"), ("password", b"Xy8-right")]);
+    realm.assert_completes(&here, "job", "robot@test");
+
+    // A keytab of before the last change of the password.
+    let old = realm.kdc.keytab("robot").unwrap();
+    realm.kdc.change_password("robot", "Xy8-newer").unwrap();
+    realm.mount("kerberos-keytab-secret", &[("user", b"robot"), ("keytab", &old)]);
+    // Until the operator looks at it, the ticket that it has is good.
+    let mut tried = 0;
+    let message = wait_for("the old keytab to be noticed", PATIENCE, || {
+        tried += 1;
+        let name = format!("tried-{tried}");
+        here.create(&htcjob(&name, UNTIL_LET_GO));
+        let object = here.wait(&name, "submitted or not", |object| {
+            condition(object, "Submitted")
+                .is_some_and(|told| told["reason"] != "Submitting" && told["reason"] != "Asking")
+        });
+        let told = condition(&object, "Submitted").unwrap().clone();
+        if told["reason"] == "CredentialsFailed" { Ok(told["message"].to_string()) } else { Err(told) }
+    });
+    assert!(message.unwrap().contains("Kerberos"));
+    here.create(&htcjob("next", UNTIL_LET_GO));
+    wait_says(&here, "next", "Submitted", "CredentialsFailed", "Kerberos");
+    let new = realm.kdc.keytab("robot").unwrap();
+    realm.mount("kerberos-keytab-secret", &[("user", b"robot"), ("keytab", &new)]);
+    realm.assert_completes(&here, "next", "robot@test");
+    realm.site.assert_secret(&here, &["Xy8-wrong", "Xy8-right"]);
+}
+
+/// While no KDC answers, a ticket is used until it ends. Then nothing is known, nothing is lost, and it is said; and with
+/// the KDC all comes back.
+#[test]
+fn a_kdc_that_is_away_until_the_ticket_ends() {
+    let realm = Realm::new(Version::Trixie);
+    realm.kdc.add_user("robot", "Xy8-right", SHORT).unwrap();
+    realm.mount("kinit-secret", &[("username", b"robot"), ("password", b"Xy8-right")]);
+    let bed = &realm.site.bed;
+    bed.start_operator();
+    let here = bed.namespace();
+    let uid = here.create(&htcjob("runs", UNTIL_LET_GO));
+    let doomed = here.create(&htcjob("doomed", UNTIL_LET_GO));
+    here.wait_phase("runs", "Running");
+    here.wait_phase("doomed", "Running");
+    realm.kdc.stop().unwrap();
+    wait_for("the ticket to end", PATIENCE, || bed.log().contains("no credentials of the operator itself")).unwrap();
+    here.create(&htcjob("waits", UNTIL_LET_GO));
+    here.kubectl(&["delete", "htcjob", "doomed", "--wait=false"]);
+    for (name, kind) in [("waits", "Submitted"), ("doomed", "JobsRemoved")] {
+        wait_says(&here, name, kind, "CredentialsFailed", "Cannot contact any KDC");
+    }
+    let runs = here.get("runs");
+    assert_eq!((&runs["status"]["phase"], &runs["status"]["running"]), (&"Running".into(), &1.into()), "{runs:#}");
+    assert_eq!(users(bed, &doomed), ["robot@test"], "unknown is not absent");
+    realm.kdc.start_again().unwrap();
+    here.wait_gone("doomed");
+    here.wait_nothing_left(&doomed);
+    realm.assert_completes(&here, "waits", "robot@test");
+    realm.assert_completes(&here, "runs", "robot@test");
+    here.wait_nothing_left(&uid);
+}

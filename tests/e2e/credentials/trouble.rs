@@ -1,0 +1,139 @@
+//! Secrets that are not there, may not be read, have something else in them, or tokens that HTCondor does not take.
+
+use testbed::{Version, wait_for};
+
+use crate::credentials::site::{Site, let_read, put_secret, users, wait_says, with_secret};
+use bed::{Namespace, PATIENCE, UNTIL_LET_GO, condition, htcjob, is_true};
+
+fn assert_waits(here: &Namespace<'_>, name: &str) {
+    let object = here.get(name);
+    assert_eq!(object["status"]["phase"], "Pending", "{object:#}");
+    assert_eq!(object["status"]["attempt"].as_u64().unwrap_or(0), 0, "nothing was submitted: {object:#}");
+}
+
+pub fn what_is_wrong_with_a_secret_is_said(version: Version) {
+    let site = Site::start(version);
+    let here = site.bed.namespace();
+    let good = site.token("alice@test", &[]);
+    let (signed, signature) = good.rsplit_once('.').unwrap();
+    let forged = format!("{signed}.{}", signature.chars().rev().collect::<String>());
+    let ended = site.token("alice@test", &["-lifetime", "1"]);
+    for (secret, entries) in [
+        ("no-right", &[("token", good.as_bytes())][..]),
+        ("empty", &[("something", b"else")]),
+        ("half", &[("username", b"alice")]),
+        ("garbled", &[("token", b"Zq7-not-a-token")]),
+        ("ended", &[("token", ended.as_bytes())]),
+        ("forged", &[("token", forged.as_bytes())]),
+    ] {
+        put_secret(&here, secret, entries);
+        if secret != "no-right" {
+            let_read(&here, secret);
+        }
+    }
+    let_read(&here, "missing");
+    let cases = [
+        ("no-right", "CredentialsFailed", "may not read the Secret"),
+        ("missing", "CredentialsFailed", "there is no Secret"),
+        ("empty", "CredentialsFailed", "none of the entries `token`"),
+        ("half", "CredentialsFailed", "no `password`"),
+        ("garbled", "CredentialsFailed", "is no IDTOKEN"),
+        ("ended", "CredentialsFailed", "the token ended"),
+        ("forged", "CredentialsRefused", "the credentials in the Secret"),
+    ];
+    for (secret, ..) in cases {
+        here.create(&with_secret(secret, secret, "true"));
+    }
+    here.create(&htcjob("plain", "true"));
+    for (secret, reason, words) in cases {
+        let message = wait_says(&here, secret, "Submitted", reason, words);
+        assert!(message.contains(&format!("{}/{secret}", here.name)) || reason == "CredentialsFailed", "{message}");
+        assert_waits(&here, secret);
+        here.wait_event(secret, reason);
+        assert!(here.kubectl(&["describe", "htcjob", secret]).contains(words));
+    }
+    // They are in nobody's way.
+    let ended = here.wait_ended("plain");
+    assert!(is_true(&ended, "Complete"), "{ended:#}");
+    site.assert_closed();
+    site.assert_secret(&here, &["Zq7-not-a-token", &good, &forged]);
+
+    // Once it is put right, it goes on by itself.
+    let_read(&here, "no-right");
+    for secret in ["missing", "empty", "half", "garbled", "ended", "forged"] {
+        put_secret(&here, secret, &[("token", good.as_bytes())]);
+    }
+    for (secret, ..) in cases {
+        let ended = here.wait_ended(secret);
+        assert!(is_true(&ended, "Complete"), "{ended:#}");
+        site.bed.assert_once(&here.uid(secret), secret, 1);
+        here.delete(secret);
+    }
+}
+
+pub fn a_secret_that_goes_before_its_htcjob(version: Version) {
+    let site = Site::start(version);
+    let here = site.bed.namespace();
+    let token = site.token("alice@test", &[]);
+    put_secret(&here, "mine", &[("token", token.as_bytes())]);
+    let_read(&here, "mine");
+    let uids = ["put-back", "abandoned"].map(|name| here.create(&with_secret(name, "mine", UNTIL_LET_GO)));
+    for name in ["put-back", "abandoned"] {
+        here.wait_phase(name, "Running");
+    }
+    here.kubectl(&["delete", "secret", "mine"]);
+    site.wait_forgotten(&here.name, "mine");
+    // What runs is followed in the operator's own name.
+    for name in ["put-back", "abandoned"] {
+        assert_eq!(here.get(name)["status"]["running"], 1);
+        here.kubectl(&["delete", "htcjob", name, "--wait=false"]);
+    }
+    for (name, uid) in ["put-back", "abandoned"].iter().zip(&uids) {
+        wait_says(&here, name, "JobsRemoved", "CredentialsFailed", "there is no Secret");
+        let object = here.get(name);
+        assert_eq!(object["status"]["phase"], "Terminating");
+        assert!(condition(&object, "JobsRemoved").is_some_and(|told| told["status"] == "False"));
+        assert_eq!(users(&site.bed, uid), ["alice@test"], "its job is left alone");
+    }
+    here.kubectl(&["annotate", "htcjob", "abandoned", "htc.cern.ch/abandon=true"]);
+    here.wait_gone("abandoned");
+    assert_eq!(users(&site.bed, &uids[1]), ["alice@test"]);
+    put_secret(&here, "mine", &[("token", token.as_bytes())]);
+    here.wait_gone("put-back");
+    here.wait_nothing_left(&uids[0]);
+}
+
+/// An HTCJob that was stored under other rules no longer says which Secret is its own: its jobs are not overlooked for that.
+pub fn one_that_cannot_be_read_any_more(version: Version) {
+    let site = Site::start(version);
+    let kube = &site.bed.kube;
+    let here = site.bed.namespace();
+    let token = site.token("alice@test", &[]);
+    put_secret(&here, "mine", &[("token", token.as_bytes())]);
+    let_read(&here, "mine");
+    let uids = ["known", "unknown"].map(|name| here.create(&with_secret(name, "mine", UNTIL_LET_GO)));
+    for name in ["known", "unknown"] {
+        here.wait_phase(name, "Running");
+    }
+    let loose = r#"[{"op": "replace", "path": "/spec/versions/0/schema/openAPIV3Schema",
+        "value": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}]"#;
+    kube.kubectl_ok(&["patch", "crd", "htcjobs.htc.cern.ch", "--type=json", "-p", loose]).unwrap();
+    for name in ["known", "unknown"] {
+        let no_source = r#"{"spec": {"script": {"source": null}}}"#;
+        let patched = || here.try_kubectl(&["patch", "htcjob", name, "--type=merge", "-p", no_source]);
+        wait_for("an HTCJob without a source", PATIENCE, patched).unwrap();
+    }
+    // Whoever has seen it before remembers.
+    here.kubectl(&["delete", "htcjob", "known", "--wait=false"]);
+    here.wait_gone("known");
+    here.wait_nothing_left(&uids[0]);
+
+    site.bed.stop_operator();
+    site.bed.start_operator();
+    here.kubectl(&["delete", "htcjob", "unknown", "--wait=false"]);
+    wait_says(&here, "unknown", "JobsRemoved", "NotRemovedYet", "");
+    assert_eq!(users(&site.bed, &uids[1]), ["alice@test"]);
+    assert_eq!(here.get("unknown")["status"]["running"], 1);
+    here.kubectl(&["annotate", "htcjob", "unknown", "htc.cern.ch/abandon=true"]);
+    here.wait_gone("unknown");
+}

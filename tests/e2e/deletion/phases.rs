@@ -1,0 +1,199 @@
+//! Deleted in each phase; what is not of the object is left alone.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt as _;
+
+use rstest::rstest;
+use serde_json::json;
+use testbed::{Version, wait_for};
+
+use crate::deletion::watch::{
+    FOREVER, OURS, STUBBORN, UNTIL_LET_GO, ask_to_delete, assert_nothing_left, assert_removed, bed_where_jobs_have,
+    create_and_wait, delete, jobs, messages, of, queued, recorded, watch_it_go,
+};
+use bed::{Bed, PATIENCE, condition, htcjob};
+
+#[rstest]
+fn before_submission(#[values(Version::Trixie, Version::Sid)] version: Version) {
+    let here = Bed::shared(version).namespace();
+    let mut suspended = jobs("suspended", 2, FOREVER);
+    suspended["spec"]["suspend"] = true.into();
+    let mut invalid = htcjob("invalid", FOREVER);
+    invalid["spec"]["htcopts"] = "include command : touch /tmp/x".into();
+    for (object, reason) in [(suspended, "Suspended"), (invalid, "InvalidSpec")] {
+        let name = object["metadata"]["name"].as_str().unwrap();
+        let uid = here.create(&object);
+        let object =
+            here.wait(name, reason, |object| condition(object, "Submitted").is_some_and(|c| c["reason"] == reason));
+        assert_eq!(object["metadata"]["finalizers"], json!(["htc.cern.ch/condor-jobs"]));
+        delete(&here, name, &uid);
+        here.wait_event(name, "JobsRemoved");
+        assert_eq!(messages(&here, name, "JobsRemoved"), ["nothing was ever submitted"]);
+        assert_removed(here.bed, &uid, &BTreeSet::new());
+    }
+}
+
+/// HTCondor holds a job for about a second while it takes its files in (JobStatus 5, HoldReasonCode 16).
+#[rstest]
+fn while_staging(#[values(Version::Trixie, Version::Sid)] version: Version, #[values(1, 200)] count: u32) {
+    let here = Bed::shared(version).namespace();
+    let mut hit = false;
+    // Only afterwards can be seen whether a round has met it.
+    for round in 0..40 {
+        let name = format!("staging-{count}-{round}");
+        let mut object = jobs(&name, count, FOREVER);
+        object["spec"]["htcopts"] = "requirements = false".into();
+        let uid = here.create(&object);
+        wait_for("a job", PATIENCE, || !here.bed.queue(&of(&uid), &["ProcId"]).is_empty()).unwrap();
+        delete(&here, &name, &uid);
+        let rows = here.bed.history(&of(&uid), &["StageInFinish", "JobStatus", "RemoveReason"]);
+        assert_eq!(rows.len(), count as usize);
+        assert!(rows.iter().all(|row| row[1] == "3" && row[2..].join(" ").contains(OURS)), "{rows:?}");
+        hit = rows.iter().all(|row| row[0] == "undefined");
+        if hit {
+            break;
+        }
+    }
+    assert!(hit, "never deleted before the files had arrived");
+}
+
+#[rstest]
+fn idle(#[values(Version::Trixie, Version::Sid)] version: Version) {
+    let here = Bed::shared(version).namespace();
+    let mut object = jobs("idle", 3, FOREVER);
+    object["spec"]["htcopts"] = "requirements = false".into();
+    let (uid, ids) = create_and_wait(&here, &object, "idle");
+    assert_eq!(ids.len(), 3);
+    delete(&here, "idle", &uid);
+    assert_removed(here.bed, &uid, &ids);
+}
+
+#[rstest]
+fn running(#[values(Version::Trixie, Version::Sid)] version: Version) {
+    let here = Bed::shared(version).namespace();
+    let (uid, ids) = create_and_wait(&here, &jobs("running", 3, FOREVER), "running");
+    delete(&here, "running", &uid);
+    assert_removed(here.bed, &uid, &ids);
+    let reasons = here.wait_event("running", "JobsRemoved");
+    assert!(reasons.iter().any(|reason| reason == "Terminating"), "{reasons:?}");
+    for reason in ["Terminating", "JobsRemoved"] {
+        let told = messages(&here, "running", reason);
+        assert_eq!(told.len(), 1, "{told:?}");
+        let cluster = ids.first().unwrap().split('.').next().unwrap();
+        assert!(told[0].contains(&format!("{cluster}.")), "{told:?} does not name {ids:?}");
+    }
+}
+
+#[rstest]
+fn held_by_hand(#[values(Version::Trixie, Version::Sid)] version: Version) {
+    let here = Bed::shared(version).namespace();
+    let (uid, ids) = create_and_wait(&here, &jobs("held", 2, FOREVER), "running");
+    here.bed.condor.ok("condor_hold", &["-constraint", &of(&uid)]).unwrap();
+    here.wait("held", "2 held", |object| object["status"]["held"] == 2);
+    delete(&here, "held", &uid);
+    assert_removed(here.bed, &uid, &ids);
+}
+
+/// Jobs that have ended and left the queue keep their end; those that still lie there, since their output cannot be
+/// fetched, are removed.
+#[rstest]
+fn completed(#[values(Version::Trixie, Version::Sid)] version: Version) {
+    let here = Bed::shared(version).namespace();
+    let uid = here.create(&jobs("completed", 2, "exit $HTCPROCID"));
+    here.wait_ended("completed");
+    here.wait_nothing_left(&uid);
+    delete(&here, "completed", &uid);
+    assert_eq!(here.bed.history(&of(&uid), &["JobStatus"]), [["4"], ["4"]]);
+
+    let (uid, _) = create_and_wait(&here, &jobs("unfetched", 2, UNTIL_LET_GO), "running");
+    let folders = [0, 1].map(|index| here.output("unfetched", index));
+    let allow = |mode| {
+        for folder in &folders {
+            std::fs::set_permissions(folder, std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+    };
+    allow(0o555);
+    here.bed.open_gate(&uid);
+    let object = here.wait("unfetched", "output not fetched", |object| {
+        let failed = condition(object, "OutputFetched").is_some_and(|c| c["reason"] == "FetchFailed");
+        failed && object["status"]["succeeded"] == 2
+    });
+    assert_eq!(queued(here.bed, &uid).map(|left| left.len()), Some(2));
+    delete(&here, "unfetched", &uid);
+    assert_removed(here.bed, &uid, &recorded(&object));
+    allow(0o755);
+}
+
+/// While HTCondor waits for a job to end, so does the object, and says so.
+#[rstest]
+fn removal_that_takes_time(#[values(Version::Trixie, Version::Sid)] version: Version) {
+    let bed = bed_where_jobs_have(version, 100);
+    bed.start_operator();
+    let here = bed.namespace();
+    let (uid, ids) = create_and_wait(&here, &jobs("stubborn", 2, STUBBORN), "running");
+    ask_to_delete(&here, "stubborn");
+    let waiting = here.wait("stubborn", "what its deletion waits for", |object| {
+        condition(object, "JobsRemoved").is_some_and(|told| told["reason"] == "JobsPresent")
+    });
+    assert_eq!(waiting["status"]["phase"], "Terminating");
+    assert!(!waiting["metadata"]["finalizers"].is_null());
+    let told = condition(&waiting, "JobsRemoved").unwrap();
+    assert_eq!(told["status"], "False", "{waiting:#}");
+    let message = told["message"].as_str().unwrap();
+    assert!(ids.iter().any(|id| message.contains(id)), "{message} does not name {ids:?}");
+    bed.open_gate(&uid);
+    let seen = watch_it_go(&here, "stubborn", &uid);
+    for object in seen.iter().filter(|object| object["status"]["phase"] == "Terminating") {
+        assert!(!object["metadata"]["finalizers"].is_null());
+        assert_eq!(condition(object, "JobsRemoved").unwrap()["status"], "False", "{object:#}");
+    }
+    assert_removed(&bed, &uid, &ids);
+    assert_nothing_left(&bed);
+}
+
+/// A sleeping job of `client`, with further lines in its description; its id.
+fn submit_by_hand(client: &testbed::Client, lines: &str) -> String {
+    let description = format!(
+        "executable = /bin/sleep\narguments = 1000\ntransfer_executable = false\nshould_transfer_files = YES\n{lines}\nqueue\n"
+    );
+    client.submit(&description).unwrap()
+}
+
+#[rstest]
+fn others_are_left_alone(#[values(Version::Trixie, Version::Sid)] version: Version) {
+    let here = Bed::shared(version).namespace();
+    let bed = here.bed;
+    let (uid, ids) = create_and_wait(&here, &jobs("mine", 1, FOREVER), "running");
+    let (other, _) = create_and_wait(&here, &jobs("other", 1, FOREVER), "running");
+    let operator = bed.queue(&of(&uid), &["HTCOperator"]).remove(0).remove(0);
+    let alice = bed.pool.client("alice").unwrap();
+    let forged = format!("MY.HTCOperator = \"{operator}\"\nMY.HTCJobUID = \"{uid}\"\nMY.HTCJobAttempt = 1\n");
+    let strangers = [
+        submit_by_hand(&alice, ""),
+        submit_by_hand(&alice, &format!("{forged}MY.HTCJobIndex = 0\nMY.HTCNotAfter = 1")),
+        // One that cannot be read.
+        submit_by_hand(&alice, &format!("{forged}MY.HTCJobIndex = \"x\"")),
+        submit_by_hand(&bed.condor, ""),
+    ];
+    let stranger = |id: &str| {
+        let (cluster, proc) = id.split_once('.').unwrap();
+        bed.queue(&format!("ClusterId == {cluster} && ProcId == {proc}"), &["JobStatus", "RemoveReason"])
+    };
+    let runs = [["2", "undefined"]];
+    for id in &strangers {
+        wait_for(&format!("job {id} to run"), PATIENCE, || stranger(id) == runs).unwrap();
+    }
+    // A hold shows that the tracker has looked since, and what it counts.
+    bed.condor.ok("condor_hold", &["-constraint", &of(&uid)]).unwrap();
+    let object = here.wait("mine", "1 held", |object| object["status"]["held"] == 1);
+    assert_eq!((&object["status"]["active"], recorded(&object)), (&json!(1), ids.clone()));
+
+    delete(&here, "mine", &uid);
+    assert_removed(bed, &uid, &ids);
+    for id in &strangers {
+        assert_eq!(stranger(id), runs, "job {id}");
+    }
+    assert_eq!(bed.queue(&of(&other), &["JobStatus"]), [["2"]]);
+    delete(&here, "other", &other);
+    bed.pool.tool("condor_rm", &strangers.each_ref().map(String::as_str)).unwrap();
+}

@@ -1,0 +1,8 @@
+//! What a site installs: the overlays as the API server takes them, the operator under exactly their rights, and its image.
+
+mod dockerfile;
+mod image;
+mod life;
+mod manifests;
+mod overlays;
+mod rights;

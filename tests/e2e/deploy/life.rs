@@ -1,0 +1,132 @@
+//! The operator's whole life under the rights of the overlays, and no others.
+
+use std::panic::AssertUnwindSafe;
+
+use testbed::{KubeOptions, Owned, PoolOptions, Port, Scratch, Version, wait_for};
+
+use crate::deploy::manifests::{path, render};
+use crate::deploy::rights;
+use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, htcjob, is_true};
+
+const ACCOUNT: &str = "system:serviceaccount:htc-operator:htc-operator";
+
+/// A token of the operator's service account, as its pod has one.
+pub fn token(bed: &Bed) -> String {
+    let arguments = ["-n", "htc-operator", "create", "token", "htc-operator", "--duration=2h"];
+    bed.kube.kubectl_ok(&arguments).unwrap().trim().to_owned()
+}
+
+#[test]
+fn the_operator_needs_all_its_rights_and_no_others() {
+    let port = Port::reserve().unwrap();
+    let arguments = [
+        format!("--callback-url=http://127.0.0.1:{}/cloudevents", port.number),
+        format!("--callback-listen=127.0.0.1:{}", port.number),
+    ];
+    let arguments = arguments.each_ref().map(String::as_str);
+    let bed = Bed::with_kube(
+        Version::Trixie,
+        &KubeOptions { audit: true, ..KubeOptions::default() },
+        &PoolOptions::default(),
+        &arguments,
+    );
+    bed.kube.kubectl_ok(&["apply", "-k", path("deploy/overlays/local").to_str().unwrap()]).unwrap();
+    bed.log_in(&token(&bed));
+    bed.start_operator();
+
+    let ns = bed.namespace();
+    let story = std::panic::catch_unwind(AssertUnwindSafe(|| story(&ns)));
+
+    let asked = rights::asked(&bed.kube.audit_log(), ACCOUNT);
+    let mut allowed = rights::of(&render("overlays/local"), "htc-operator", "htc-operator");
+    let mut in_namespace = render("namespace-credentials");
+    for object in &mut in_namespace {
+        object["metadata"]["namespace"] = ns.name.clone().into();
+    }
+    allowed.extend(rights::of(&in_namespace, "htc-operator", "htc-operator"));
+    // A right that is missing is named before what came of it.
+    rights::must_suffice(&asked);
+    story.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    rights::must_be_needed(&allowed, &asked);
+    // The log would show what is too much, or too little.
+    let mut more = allowed.clone();
+    more[0].verb = "deletecollection".to_owned();
+    assert_eq!(rights::unused(&more, &asked), [&more[0]]);
+    assert!(asked.len() > 50, "only {} requests were seen", asked.len());
+}
+
+/// Everything that an operator may ever ask of the API server.
+fn story(ns: &Namespace<'_>) {
+    let bed = ns.bed;
+    // An HTCJob that deletes itself, one that is held and let go, and one that is deleted while it runs.
+    let mut short = htcjob("short", "true");
+    short["spec"]["ttlSecondsAfterFinished"] = 1.into();
+    ns.create(&short);
+    for name in ["held", "deleted"] {
+        ns.create(&htcjob(name, UNTIL_LET_GO));
+        ns.wait_phase(name, "Running");
+    }
+    ns.suspend("held", true);
+    ns.wait("held", "held", |object| object["status"]["held"] == 1);
+    ns.suspend("held", false);
+    assert!(is_true(&ns.let_go("held"), "Complete"));
+    ns.wait_event("held", "Completed");
+    ns.delete("deleted");
+    ns.wait_gone("short");
+    // One that is submitted with a Secret of its namespace, which lets the operator read that one.
+    let token_of_alice = format!("--from-file=token={}", bed.pool.client("alice").unwrap().token().display());
+    ns.kubectl(&["create", "secret", "generic", "my-condor", &token_of_alice]);
+    ns.kubectl(&["apply", "-k", path("deploy/namespace-credentials").to_str().unwrap()]);
+    // The API server's authorizer learns of it a little later.
+    wait_for("the new right", PATIENCE, || {
+        ns.try_kubectl(&["auth", "can-i", "get", "secrets/my-condor", "--as", ACCOUNT]).map(drop)
+    })
+    .unwrap();
+    let mut theirs = htcjob("theirs", "true");
+    theirs["spec"]["credentialsSecretName"] = "my-condor".into();
+    let uid = ns.create(&theirs);
+    ns.wait_ended("theirs");
+    ns.delete("theirs");
+    assert_eq!(bed.history(&format!("HTCJobUID == \"{uid}\""), &["User"]), [["alice@test"]]);
+    let (well, said) = bed.check();
+    assert!(well, "{said}");
+
+    // One that is started again, and one that takes over.
+    bed.stop_operator();
+    bed.start_operator();
+    ns.create(&htcjob("again", "true"));
+    ns.wait_ended("again");
+    let scratch = Scratch::new().unwrap();
+    let other_port = Port::reserve().unwrap();
+    let other_listen = format!("--callback-listen=127.0.0.1:{}", other_port.number);
+    let other = bed.start_another("other", &scratch.dir("data").unwrap(), &[&other_listen]);
+    wait_for("the other operator to stand by", PATIENCE, || other.log_text().contains("standing by")).unwrap();
+    bed.kill_operator();
+    wait_to_lead(&other);
+    ns.create(&htcjob("taken-over", "true"));
+    ns.wait_ended("taken-over");
+    other.terminate().unwrap();
+    assert!(other.wait(PATIENCE).unwrap().success(), "{}", other.log_text());
+}
+
+fn wait_to_lead(operator: &Owned) {
+    wait_for("the operator to lead", PATIENCE, || operator.log_text().contains("this operator leads"))
+        .unwrap_or_else(|error| panic!("{error}\n{}", operator.log_text()));
+}
+
+/// A Secret in the operator's own namespace is all that it may read of them.
+#[test]
+fn the_roles_open_no_secrets_of_others() {
+    for overlay in ["overlays/local", "overlays/cern"] {
+        let allowed = rights::of(&render(overlay), "htc-operator", "htc-operator");
+        assert!(allowed.len() > 8, "{allowed:?}");
+        for right in allowed {
+            let parts = [&right.verb, &right.group, &right.resource];
+            assert!(parts.iter().all(|part| !part.contains('*')), "{overlay}: {right} is a wildcard");
+            if right.resource.starts_with("secrets") {
+                assert_eq!(right.namespace.as_deref(), Some("htc-operator"), "{overlay}: {right}");
+                assert!(right.verb == "create" || right.name.is_some(), "{overlay}: {right} opens all Secrets");
+            }
+        }
+    }
+}

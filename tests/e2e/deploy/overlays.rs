@@ -1,0 +1,188 @@
+//! The overlays, rendered and shown to a real API server.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testbed::{Assets, Kube, tool, wait_for};
+
+use crate::deploy::manifests::{config_map, container, each, find, list, path, read, render};
+
+const KUBECTL: Duration = Duration::from_secs(60);
+
+/// Applies objects without storing them, with the API server's own checks; what it warns of.
+fn dry_run(kube: &Kube, objects: &[Value]) -> Result<String, String> {
+    let arguments = ["apply", "--dry-run=server", "--validate=strict", "-f", "-"];
+    let done = tool::run("trying objects", &mut kube.kubectl(&arguments), &list(objects), KUBECTL)
+        .map_err(|e| e.to_string())?;
+    if done.status.success() { Ok(done.stderr) } else { Err(done.stderr) }
+}
+
+/// The pod that the Deployment would make.
+fn pod(objects: &[Value]) -> Value {
+    let template = &find(objects, "Deployment", "htc-operator")["spec"]["template"];
+    let mut metadata = template["metadata"].clone();
+    metadata["name"] = "try".into();
+    metadata["namespace"] = "htc-operator".into();
+    json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"] })
+}
+
+#[test]
+fn the_api_server_takes_the_overlays() {
+    let assets = Assets::locate().unwrap();
+    let kube = Kube::start(&assets).unwrap();
+    let overlay = path("deploy/overlays/local");
+    let apply = ["apply", "-k", overlay.to_str().unwrap()];
+    let first = kube.kubectl_any(&apply).unwrap();
+    assert!(first.status.success() && first.stderr.is_empty(), "{}{}", first.stdout, first.stderr);
+    let again = kube.kubectl_ok(&apply).unwrap();
+    let changed: Vec<&str> = again.lines().filter(|line| !line.ends_with("unchanged")).collect();
+    assert!(changed.is_empty(), "applying it again changes {changed:?}");
+
+    let mut cern = render("overlays/cern");
+    // Its kind comes with Prometheus' operator.
+    let monitor = find(&cern, "ServiceMonitor", "htc-operator").clone();
+    cern.retain(|object| object != &monitor);
+    assert_eq!(dry_run(&kube, &cern).as_deref(), Ok(""));
+    let mut credentials = render("namespace-credentials");
+    for object in &mut credentials {
+        object["metadata"]["namespace"] = "default".into();
+    }
+    assert_eq!(dry_run(&kube, &credentials).as_deref(), Ok(""));
+
+    // The namespace enforces the Pod Security Standard `restricted`.
+    for overlay in ["overlays/local", "overlays/cern"] {
+        let pod = pod(&render(overlay));
+        assert_eq!(dry_run(&kube, std::slice::from_ref(&pod)).as_deref(), Ok(""), "{overlay}");
+        let mut worse = pod;
+        worse["spec"]["containers"][0]["securityContext"]["capabilities"] = Value::Null;
+        let refused = dry_run(&kube, &[worse]).unwrap_err();
+        assert!(refused.contains("restricted"), "{refused}");
+    }
+    // The root file system cannot be written, which that standard does not ask for.
+    assert_eq!(container(&render("overlays/local"))["securityContext"]["readOnlyRootFilesystem"], true);
+}
+
+#[test]
+fn what_the_objects_of_an_overlay_name_is_there() {
+    for overlay in ["overlays/local", "overlays/cern"] {
+        let objects = render(overlay);
+        let namespaced = |object: &&Value| {
+            !["Namespace", "CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding"]
+                .contains(&object["kind"].as_str().unwrap())
+        };
+        for object in objects.iter().filter(namespaced) {
+            assert_eq!(object["metadata"]["namespace"], "htc-operator", "{overlay}: {object}");
+        }
+        let deployment = find(&objects, "Deployment", "htc-operator");
+        let template = &deployment["spec"]["template"];
+        let ports: BTreeSet<&str> =
+            each(&container(&objects)["ports"]).map(|port| port["name"].as_str().unwrap()).collect();
+        for service in objects.iter().filter(|object| object["kind"] == "Service") {
+            let selector = service["spec"]["selector"].as_object().unwrap();
+            assert!(
+                selector.iter().all(|(label, value)| template["metadata"]["labels"][label] == *value),
+                "{overlay}: {service} selects nothing"
+            );
+            for port in each(&service["spec"]["ports"]) {
+                assert!(ports.contains(port["targetPort"].as_str().unwrap()), "{overlay}: {port}");
+            }
+        }
+        let ingress = find(&objects, "Ingress", "cloudevents-ingress");
+        let backend = &ingress["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"];
+        let service = find(&objects, "Service", backend["name"].as_str().unwrap());
+        assert!(each(&service["spec"]["ports"]).any(|port| port["name"] == backend["port"]["name"]), "{backend}");
+        for volume in each(&template["spec"]["volumes"]) {
+            if let Some(claim) = volume["persistentVolumeClaim"]["claimName"].as_str() {
+                find(&objects, "PersistentVolumeClaim", claim);
+            }
+            if let Some(name) = volume["configMap"]["name"].as_str() {
+                find(&objects, "ConfigMap", name);
+            }
+            // Which credentials there are is up to the site.
+            assert!(volume["secret"].is_null() || volume["secret"]["optional"] == true, "{volume}");
+        }
+        let settings = container(&objects)["envFrom"][0]["configMapRef"]["name"].as_str().unwrap();
+        find(&objects, "ConfigMap", settings);
+    }
+}
+
+#[test]
+fn the_overlays_differ_as_they_should() {
+    let (local, cern) = (render("overlays/local"), render("overlays/cern"));
+    let claim = find(&local, "PersistentVolumeClaim", "htc-operator-data");
+    assert!(claim["spec"]["storageClassName"].is_null(), "the cluster's default class: {claim}");
+    let ingress = find(&local, "Ingress", "cloudevents-ingress");
+    assert!(ingress["spec"]["ingressClassName"].is_null() && ingress["spec"]["rules"][0]["host"].is_null());
+    assert!(!local.iter().any(|object| object["kind"] == "ServiceMonitor"));
+
+    let claim = find(&cern, "PersistentVolumeClaim", "pvc-cephfs-cms");
+    assert_eq!(claim["spec"]["storageClassName"], "csi-cephfs-cms");
+    let ingress = find(&cern, "Ingress", "cloudevents-ingress");
+    let rule = &ingress["spec"]["rules"][0];
+    assert_eq!([&rule["host"], &rule["http"]["paths"][0]["path"]], ["cms-batch-test.cern.ch", "/cloudevents"]);
+    let monitor = find(&cern, "ServiceMonitor", "htc-operator");
+    let port = &monitor["spec"]["endpoints"][0]["port"];
+    let service = find(&cern, "Service", "htc-operator-metrics");
+    assert!(each(&service["spec"]["ports"]).any(|has| has["name"] == *port));
+    let selector = monitor["spec"]["selector"]["matchLabels"].as_object().unwrap();
+    assert!(selector.iter().all(|(label, value)| service["metadata"]["labels"][label] == *value), "{selector:?}");
+}
+
+#[test]
+fn every_setting_in_the_overlays_is_one() {
+    let mut help = Command::new(bed::program());
+    help.env_clear().args(["run", "--help"]);
+    let help = tool::run_ok("asking for the settings", &mut help, "", KUBECTL).unwrap();
+    let is_setting = |name: &str| help.contains(&format!("[env: {name}="));
+    assert!(is_setting("HTC_SCHEDD") && !is_setting("HTC_SCHED"));
+    for overlay in ["overlays/local", "overlays/cern"] {
+        let objects = render(overlay);
+        let environment = each(&container(&objects)["env"]).map(|variable| variable["name"].as_str().unwrap());
+        let settings = config_map(&objects, "htc-operator-settings")["data"].as_object().unwrap();
+        let all: Vec<&str> = environment.chain(settings.keys().map(String::as_str)).collect();
+        for name in all.iter().filter(|name| name.starts_with("HTC_")) {
+            assert!(is_setting(name), "{overlay}: the operator has no setting {name}");
+        }
+        assert!(all.contains(&"HTC_SCHEDD") && all.contains(&"CONDOR_CONFIG"), "{overlay}: {all:?}");
+    }
+    // What is only written in comments must be right, too.
+    for line in read("deploy/overlays/local/settings.env").lines() {
+        if let Some((name, _)) = line.trim_start_matches("# ").split_once('=').filter(|(name, _)| !name.contains(' ')) {
+            assert!(is_setting(name), "settings.env: the operator has no setting {name}");
+        }
+    }
+}
+
+/// The page's commands that need pods are run by `make cluster`, which runs all of them; the others here.
+#[test]
+fn the_commands_of_the_installation_page() {
+    const NEED_PODS: &[&str] = &["rollout", "exec", "wait", "describe"];
+    let kube = Kube::start(&Assets::locate().unwrap()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut copy = Command::new("cp");
+    copy.arg("-r").args(["crd", "deploy", "examples"].map(path)).arg(folder.path());
+    tool::run_ok("copying", &mut copy, "", KUBECTL).unwrap();
+    std::fs::write(folder.path().join("token"), "a token").unwrap();
+    let page = read("docs/install.md");
+    let blocks = page.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let mut ran = 0;
+    for line in blocks.flat_map(str::lines) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!(words[0], "kubectl", "docs/install.md: {line}");
+        // Nothing takes a namespace's objects away without controllers.
+        let waits = words.contains(&"delete") && words.contains(&"-k");
+        if waits || words.iter().any(|word| NEED_PODS.contains(word)) {
+            continue;
+        }
+        // A new kind is known some time after its definition.
+        wait_for(line, KUBECTL, || {
+            let mut kubectl = kube.kubectl(&words[1..]);
+            tool::run_ok(line, kubectl.current_dir(folder.path()), "", KUBECTL).map(drop)
+        })
+        .unwrap();
+        ran += 1;
+    }
+    assert!(ran >= 6, "only {ran} commands were run");
+}

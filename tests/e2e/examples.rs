@@ -1,0 +1,154 @@
+//! The examples: each is accepted by a real API server and does what it says, as the commands in its own comments show.
+
+mod argo;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use bed::terminal::{Page, Terminal};
+use bed::{Bed, Namespace, is_true};
+use rstest::rstest;
+use testbed::Version::{self, Sid, Trixie};
+use testbed::{Assets, PoolOptions, Registry, Scratch, tool};
+
+/// For the commands of one example.
+const LIMIT: Duration = Duration::from_secs(400);
+
+/// A site whose jobs pull the examples' images from a registry of its own.
+struct Site {
+    bed: Bed,
+    // These live as long as the bed.
+    _registry: Registry,
+    _images: Scratch,
+}
+
+impl Site {
+    fn new(version: Version) -> Self {
+        let (assets, images) = (Assets::locate().unwrap(), Scratch::new().unwrap());
+        let registry = Registry::start(&assets).unwrap();
+        let root = images.path().join("cc7-cms");
+        let mut cp = std::process::Command::new("cp");
+        tool::run_ok("copying an image", cp.arg("-a").arg(assets.image()).arg(&root), "", bed::PATIENCE).unwrap();
+        fs::write(root.join("etc/os-release"), "NAME=\"CentOS Linux\"\n").unwrap();
+        registry.push("mirror/clange/cc7-cms", "latest", &root).unwrap();
+        let arguments = [
+            format!("--image-prefix=gitlab-registry.cern.ch/={}/mirror/", registry.address()),
+            format!("--image=python:3.12={}", assets.python().display()),
+        ];
+        let bed = Bed::new(version, &PoolOptions::default(), &arguments.each_ref().map(String::as_str));
+        bed.start_operator();
+        Self { bed, _registry: registry, _images: images }
+    }
+
+    fn shared(version: Version) -> &'static Self {
+        static TRIXIE: OnceLock<Site> = OnceLock::new();
+        static SID: OnceLock<Site> = OnceLock::new();
+        match version {
+            Trixie => TRIXIE.get_or_init(|| Self::new(version)),
+            Sid => SID.get_or_init(|| Self::new(version)),
+        }
+    }
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples")
+}
+
+/// Runs the commands in an example's comments, in a namespace of its own.
+fn follow<'a>(bed: &'a Bed, file: &str) -> Namespace<'a> {
+    let here = bed.namespace();
+    let name = format!("examples/{file}");
+    let page = Page::of_comments(&name, &fs::read_to_string(folder().join(file)).unwrap());
+    assert!(!page.is_empty(), "{name} does not say how to look at it");
+    Terminal::open(bed, &here.name).run(&page, LIMIT).unwrap_or_else(|error| panic!("{error}\n{}", bed.log()));
+    here
+}
+
+fn out(here: &Namespace<'_>, name: &str, index: u32) -> String {
+    here.wait_output(name);
+    fs::read_to_string(here.output(name, index).join("out")).unwrap()
+}
+
+fn is_gone(here: &Namespace<'_>, name: &str) -> bool {
+    here.all().iter().all(|object| object["metadata"]["name"] != name)
+}
+
+#[rstest]
+#[case("retcode/zero.yaml", "zero", "A\n")]
+#[case("command/python.yaml", "command-python", "A\n")]
+#[case("resources.yaml", "resources", "hello, $HOME is not expanded here\n")]
+#[case("retries.yaml", "retries", "the second try succeeds\n")]
+#[case("hold-and-release.yaml", "hold-and-release", "calibrated\n")]
+#[case("suspend.yaml", "suspended", "")]
+#[case("htcopts.yaml", "htcopts", "two cores, please\n")]
+#[case("image-registry.yaml", "image-registry", "NAME=\"CentOS Linux\"\n")]
+fn it_succeeds(#[values(Trixie, Sid)] version: Version, #[case] file: &str, #[case] name: &str, #[case] printed: &str) {
+    let here = follow(&Site::shared(version).bed, file);
+    let object = here.wait_ended(name);
+    assert!(is_true(&object, "Complete"), "{object:#}");
+    assert_eq!(out(&here, name, 0), printed);
+}
+
+#[rstest]
+fn three_jobs(#[values(Trixie, Sid)] version: Version) {
+    let here = follow(&Site::shared(version).bed, "queue.yaml");
+    assert!(is_true(&here.wait_ended("queue"), "Complete"));
+    assert_eq!(
+        [0, 1, 2].map(|index| out(&here, "queue", index)),
+        [0, 1, 2].map(|n| format!("this is job {n} of queue\n"))
+    );
+}
+
+#[rstest]
+fn one_that_fails(#[values(Trixie, Sid)] version: Version) {
+    let here = follow(&Site::shared(version).bed, "retcode/notzero.yaml");
+    let object = here.wait_ended("notzero");
+    assert!(is_true(&object, "Failed") && object["status"]["failed"] == 1, "{object:#}");
+}
+
+#[rstest]
+fn one_that_deletes_itself(#[values(Trixie, Sid)] version: Version) {
+    let here = follow(&Site::shared(version).bed, "deadline.yaml");
+    assert!(is_gone(&here, "deadline"));
+}
+
+/// In a pool of their own, so that they are in nobody's way, and with the time for a submission that operators have.
+#[rstest]
+fn a_thousand(#[values(Trixie, Sid)] version: Version) {
+    let bed = Bed::new(version, &PoolOptions::default(), &["--submit-limit=60s", "--submit-limit-max=600s"]);
+    bed.start_operator();
+    let here = follow(&bed, "thousand.yaml");
+    assert!(is_gone(&here, "thousand"));
+    assert!(bed.queue("true", &["ClusterId"]).is_empty());
+}
+
+#[test]
+fn those_that_need_more_than_there_is_here() {
+    let bed = &Site::shared(Sid).bed;
+    let here = follow(bed, "command/R.yaml");
+    here.wait("command-r", "accepted by HTCondor", |object| is_true(object, "Submitted"));
+    here.delete("command-r");
+}
+
+#[test]
+fn none_is_forgotten() {
+    let source = concat!(include_str!("examples.rs"), include_str!("examples/argo.rs"));
+    let mut files = Vec::new();
+    let mut folders = vec![folder()];
+    while let Some(here) = folders.pop() {
+        for entry in fs::read_dir(here).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                files.push(path.strip_prefix(folder()).unwrap().display().to_string());
+            }
+        }
+    }
+    // Those of credentials need pools that ask for them: tests/credentials.rs.
+    let forgotten =
+        files.iter().filter(|file| !file.starts_with("credentials") && !source.contains(&format!("{file:?}")));
+    assert_eq!(forgotten.collect::<Vec<_>>(), Vec::<&String>::new());
+}

@@ -1,0 +1,36 @@
+//! Faults from all sides: the API server refuses, loses answers and forgets; the schedd dies, hangs, loses its queue and lies;
+//! the disk is full; the ledger goes. Each HTCJob ends right, its jobs run once, and whoever waits says for what.
+
+mod api_server;
+mod disk;
+mod history;
+mod ledger;
+mod limits;
+mod queue;
+mod schedd;
+mod stuck;
+
+on_both_versions!(
+    api_server::killed_in_every_phase,
+    api_server::refusing_and_losing_writes,
+    api_server::forgetting_watches_and_away_for_long,
+    schedd::killed_while_it_is_handed_jobs,
+    schedd::hanging_for_longer_than_every_limit,
+    schedd::out_of_reach,
+    queue::lost_and_begun_anew,
+    queue::lost_before_anybody_looked,
+    queue::history_too_short,
+    history::hanging,
+    limits::too_many_at_once,
+    limits::too_many_for_the_site,
+    limits::the_queue_is_full,
+    limits::one_bad_spoils_nobody,
+    queue::seen_by_somebody_else,
+    queue::one_answer_that_shows_nothing,
+    queue::a_first_answer_that_shows_nothing,
+    disk::read_only_and_full,
+    ledger::taken_away_while_the_operator_runs,
+    ledger::old_or_lost_at_the_start,
+    stuck::each_says_why,
+    stuck::abandoned_and_orphaned,
+);

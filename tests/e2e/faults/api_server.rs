@@ -1,0 +1,205 @@
+//! The API server is killed in every phase, refuses writes, loses answers, is slow, forgets watches.
+
+use std::time::{Duration, Instant};
+
+use testbed::{Fault, Proxy, Rule, Seen, Version, wait_for};
+
+use bed::site::Site;
+use bed::{Namespace, PATIENCE};
+
+/// What each HTCJob that runs to its end is told, once.
+const STORY: [&str; 5] = ["Pending", "Submitted", "Running", "Completed", "Fetched"];
+
+fn behind_a_proxy(version: Version) -> (Site, Proxy) {
+    let site = Site::new(version);
+    let proxy = site.bed.kube.proxy().unwrap();
+    site.bed.through(&proxy);
+    (site, proxy)
+}
+
+fn assert_told_once(site: &Site, here: &Namespace<'_>, names: &[&str]) {
+    site.assert_journal_told(here);
+    for name in names {
+        for reason in STORY {
+            assert_eq!(here.count_events(name, reason), 1, "{name}: {:?}", here.events(name));
+        }
+    }
+}
+
+pub fn killed_in_every_phase(version: Version) {
+    let (site, proxy) = behind_a_proxy(version);
+    site.bed.start_operator();
+    let here = site.bed.namespace();
+    site.start_lasting(&here, &["running", "fetched", "deleted"]);
+    site.gates.shut("condor_transfer_data");
+    site.finish("fetched");
+    site.gates.wait_at("condor_transfer_data");
+    here.wait_phase("fetched", "Completed");
+    site.gates.shut("condor_rm");
+    let deleted = here.uid("deleted");
+    here.kubectl(&["delete", "htcjob", "deleted", "--wait=false"]);
+    site.gates.wait_at("condor_rm");
+    here.wait_phase("deleted", "Terminating");
+    site.bed.pool.set_start(false).unwrap();
+    here.create(&site.noted("submitted", 1, ""));
+    here.wait_phase("submitted", "Submitted");
+    // Its finalizer is on the way.
+    proxy.add(Rule::new("PATCH", "/htcjobs/pending", Fault::Hang));
+    here.create(&site.noted("pending", 1, ""));
+    wait_for("the patch with the finalizer", PATIENCE, || proxy.spoiled(&Fault::Hang) > 0).unwrap();
+
+    site.bed.kube.kill_apiserver().unwrap();
+    proxy.clear();
+    site.gates.open("condor_transfer_data");
+    site.gates.open("condor_rm");
+    site.finish("running");
+    site.bed.pool.set_start(true).unwrap();
+    wait_for("the operator to have news that it cannot tell", PATIENCE, || {
+        site.bed.log().contains("Events cannot be written")
+    })
+    .unwrap();
+    site.bed.kube.start_apiserver().unwrap();
+
+    here.wait_gone("deleted");
+    site.bed.assert_removed(&deleted, "deleted");
+    let ended = ["running", "fetched", "submitted", "pending"];
+    for name in ended {
+        let object = site.assert_complete_once(&here, name, 1);
+        assert_eq!(object["status"]["attempt"], 1, "{name}");
+    }
+    assert_told_once(&site, &here, &ended);
+}
+
+/// Longer than the operator waits for any answer.
+const TOO_SLOW: Duration = Duration::from_secs(17);
+/// What a busy API server asks for.
+const RETRY_AFTER: Duration = Duration::from_secs(3);
+
+pub fn refusing_and_losing_writes(version: Version) {
+    let (site, proxy) = behind_a_proxy(version);
+    site.bed.start_operator();
+    let here = site.bed.namespace();
+    let busy = Fault::Status(429, Some(RETRY_AFTER));
+    let cases = [
+        ("slow", Fault::Delay(TOO_SLOW), 1),
+        ("conflict", Fault::Status(409, None), 4),
+        ("busy", busy.clone(), 2),
+        ("broken", Fault::Status(500, None), 3),
+        ("away", Fault::Status(503, None), 3),
+        ("lost", Fault::LoseAnswer, 4),
+        ("cut", Fault::CutAnswer, 4),
+    ];
+    let path = |name: &str| format!("/htcjobs/{name}");
+    for (name, fault, times) in &cases {
+        proxy.add(Rule::new("PATCH", &path(name), fault.clone()).times(*times));
+    }
+    for fault in [Fault::LoseAnswer, busy, Fault::Status(500, None), Fault::CutAnswer] {
+        proxy.add(Rule::new("POST", "/events", fault).times(3));
+    }
+    here.create_all(&cases.each_ref().map(|(name, ..)| site.noted(name, 1, "")));
+    for (name, ..) in &cases {
+        let ended = site.assert_complete_once(&here, name, 1);
+        assert_eq!(ended["status"]["attempt"], 1, "{name}");
+    }
+    wait_for("every fault to have struck", PATIENCE, || match proxy.left() {
+        0 => Ok(()),
+        left => Err(format!("{left} to go")),
+    })
+    .unwrap();
+    let seen = proxy.seen();
+    for (name, fault, times) in &cases {
+        let writes: Vec<_> =
+            seen.iter().filter(|seen| seen.method == "PATCH" && seen.path.contains(&path(name))).collect();
+        println!("{version}: {name}: {} writes, {times} of them {fault:?}", writes.len());
+        // One for each thing to say, and one more for each that went wrong.
+        assert!(writes.len() <= 14 + times, "{name}: {} writes: {writes:#?}", writes.len());
+        for pair in writes.windows(2).filter(|pair| matches!(pair[0].fault, Some(Fault::Status(429, _)))) {
+            let pause = pair[1].at - pair[0].at;
+            assert!(pause >= RETRY_AFTER.mul_f64(0.9), "{name}: written to again after {pause:?}");
+        }
+    }
+    let names = cases.each_ref().map(|(name, ..)| *name);
+    assert_told_once(&site, &here, &names);
+
+    // The same when they go.
+    for (name, fault, _) in &cases {
+        let fault = if matches!(fault, Fault::Delay(_)) { Fault::LoseAnswer } else { fault.clone() };
+        proxy.add(Rule::new("PATCH", &path(name), fault).times(2));
+    }
+    let uids = names.map(|name| here.uid(name));
+    here.kubectl(&["delete", "htcjobs", "--all", "--wait=false"]);
+    for (name, uid) in names.iter().zip(&uids) {
+        here.wait_gone(name);
+        site.bed.assert_removed(uid, name);
+        here.wait_event(name, "JobsRemoved");
+        assert_eq!(here.count_events(name, "JobsRemoved"), 1, "{:?}", here.events(name));
+    }
+}
+
+/// How long the API server refuses everything.
+const OUTAGE: Duration = Duration::from_secs(20);
+const OBJECTS: usize = 10;
+
+pub fn forgetting_watches_and_away_for_long(version: Version) {
+    let (site, proxy) = behind_a_proxy(version);
+    let gone = Fault::Status(410, None);
+    for (method, fault) in [
+        ("WATCH", Fault::Expire(1)),
+        ("WATCH", gone.clone()),
+        ("WATCH", Fault::Expire(2)),
+        ("GET", Fault::Status(500, None)),
+    ] {
+        let path = if method == "GET" { "/htcjobs?" } else { "/htcjobs" };
+        proxy.add(Rule::new(method, path, fault).times(1));
+    }
+    site.bed.start_operator();
+    let here = site.bed.namespace();
+    let early = ["early-0", "early-1", "early-2", "early-3"];
+    for name in early {
+        here.create(&site.noted(name, 1, ""));
+    }
+    for name in early {
+        let ended = site.assert_complete_once(&here, name, 1);
+        assert_eq!(ended["status"]["attempt"], 1, "{name}");
+    }
+    assert_eq!(proxy.left(), 0, "every watch was broken as planned");
+    let watches = proxy.seen().iter().filter(|seen| seen.path.contains("watch=")).count();
+    assert!(watches <= 8, "{watches} watches were begun");
+
+    let names: Vec<String> = (0..OBJECTS).map(|number| format!("long-{number}")).collect();
+    here.create_all(&names.iter().map(|name| site.lasting(name, 1)).collect::<Vec<_>>());
+    for name in &names {
+        here.wait_phase(name, "Running");
+    }
+    let away = Fault::Status(503, None);
+    let began = Instant::now();
+    proxy.add(Rule::new("*", "", away.clone()));
+    for name in &names {
+        site.finish(name);
+    }
+    wait_for("the outage to last", PATIENCE, || began.elapsed() >= OUTAGE).unwrap();
+    proxy.clear();
+    // The Lease is tried at one pace all the time.
+    let counts = |seen: &&Seen| seen.fault == Some(away.clone()) && !seen.path.contains("/leases");
+    let refused: Vec<Duration> = proxy.seen().iter().filter(counts).map(|seen| seen.at - began).collect();
+    let half = refused.iter().filter(|at| **at < OUTAGE / 2).count();
+    println!("{version}: {} requests in {OUTAGE:?} of outage, {half} of them in the first half", refused.len());
+    // Six or seven tries of each object, and of the Events eight or twice as many each time.
+    assert!(refused.len() <= OBJECTS * 8 + 7 * 16, "{} requests", refused.len());
+    assert!((refused.len() - half) * 2 <= half + OBJECTS, "the pauses do not grow: {refused:?}");
+    for name in &names {
+        let ended = site.assert_complete_once(&here, name, 1);
+        assert_eq!(ended["status"]["attempt"], 1, "{name}");
+    }
+
+    // Pauses that have grown do not outlast the outage.
+    let began = Instant::now();
+    here.create(&site.noted("after", 1, ""));
+    site.assert_complete_once(&here, "after", 1);
+    println!("{version}: the next HTCJob took {:?}", began.elapsed());
+    assert!(began.elapsed() < OUTAGE * 2, "the next HTCJob took {:?}", began.elapsed());
+    let mut all: Vec<&str> = names.iter().map(String::as_str).collect();
+    all.extend(early);
+    all.push("after");
+    assert_told_once(&site, &here, &all);
+}

@@ -1,0 +1,267 @@
+//! The schedd loses its queue, history ends too early, and answers show less than there is.
+
+use std::fs;
+
+use rustix::process::{Pid, Signal, kill_process};
+use testbed::{Account, Version, wait_for};
+
+use crate::faults::stuck::assert_growing;
+use bed::site::Site;
+use bed::{Namespace, PATIENCE, condition, ids};
+
+/// Whether the jobs of `uid` run, each in its first start: nothing has touched them.
+fn assert_untouched(site: &Site, uid: &str, count: usize) {
+    let rows = site.bed.queue(&format!("HTCJobUID == \"{uid}\""), &["JobStatus", "NumShadowStarts"]);
+    assert_eq!(rows, vec![vec!["2".to_owned(), "1".to_owned()]; count]);
+}
+
+/// design §6.6: jobs that went with the queue are lost, they are not submitted again, their numbers mean others' jobs now.
+pub fn lost_and_begun_anew(version: Version) {
+    let site = Site::with(version, "", &["--birthdate-steady=4s"]);
+    site.bed.start_operator();
+    let here = site.bed.namespace();
+    here.create(&site.lasting("running", 2));
+    let running = here.wait("running", "both run", |object| object["status"]["running"] == 2);
+    for name in ["held", "doomed", "going"] {
+        here.create(&site.lasting(name, 1));
+    }
+    here.create(&site.noted("done", 1, ""));
+    for name in ["held", "doomed", "going"] {
+        here.wait_phase(name, "Running");
+    }
+    site.assert_complete_once(&here, "done", 1);
+    let held = format!("HTCJobUID == \"{}\"", here.uid("held"));
+    site.bed.pool.tool("condor_hold", &["-reason", "for a while", "-constraint", &held]).unwrap();
+    here.wait_says("held", "Held", "True", "JobsHeld");
+    site.gates.shut("condor_rm");
+    here.kubectl(&["delete", "htcjob", "going", "--wait=false"]);
+    site.gates.wait_at("condor_rm");
+    let submitted = site.gates.calls("condor_submit");
+
+    site.bed.pool.reset_queue().unwrap();
+    let fresh = here.create(&site.lasting("fresh", 2));
+    let now = here.wait("fresh", "both run", |object| object["status"]["running"] == 2);
+    let (now, then) = (ids(&now), ids(&running));
+    assert!(now.iter().any(|id| then.contains(id)), "the ids come again: {now:?} and {then:?}");
+    site.gates.open("condor_rm");
+    here.kubectl(&["delete", "htcjob", "doomed", "--wait=false"]);
+    for (name, jobs) in [("running", 2), ("held", 1)] {
+        let ended = here.wait_ended(name);
+        assert_eq!(ended["status"]["phase"], "Completed");
+        assert_eq!(ended["status"]["failed"], jobs, "{ended:#}");
+        let failed = condition(&ended, "Failed").unwrap();
+        assert_eq!(failed["reason"], "Lost", "{failed}");
+        let message = failed["message"].as_str().unwrap();
+        assert!(message.contains("went with the schedd's queue"), "{message}");
+        assert_eq!(ended["status"]["attempt"], 1);
+    }
+    here.wait_gone("going");
+    here.wait_gone("doomed");
+    for name in ["running", "held", "done"] {
+        here.delete(name);
+    }
+    assert_eq!(site.gates.calls("condor_submit"), submitted + 1, "only of `fresh`");
+    assert_untouched(&site, &fresh, 2);
+    site.finish("fresh");
+    site.assert_complete_once(&here, "fresh", 2);
+    site.assert_journal_told(&here);
+}
+
+/// docs/decisions/0007: jobs that ran before the operator had seen them, and then went with the queue, look as if they had
+/// never been there. They are not submitted again unless a person says so, and hold up no deletion.
+pub fn lost_before_anybody_looked(version: Version) {
+    let site = Site::with(version, "", &["--birthdate-steady=4s"]);
+    site.bed.start_operator();
+    let here = site.bed.namespace();
+    site.gates.shut("condor_q");
+    for name in ["handed", "dropped"] {
+        here.create(&site.noted(name, 1, ""));
+        wait_for("its payload", PATIENCE, || site.runs(name, 0) == 1).unwrap();
+    }
+    site.bed.kill_operator();
+    site.bed.pool.reset_queue().unwrap();
+    site.gates.open("condor_q");
+    site.bed.start_operator();
+    for name in ["handed", "dropped"] {
+        let message = here.wait_says(name, "Submitted", "False", "QueueLost");
+        assert!(message.contains("htc.cern.ch/submit-again=true"), "what to do: {message}");
+        assert_eq!(here.get(name)["status"]["phase"], "Pending");
+        assert_eq!(site.runs(name, 0), 1);
+    }
+    here.create(&site.noted("new", 1, ""));
+    site.assert_complete_once(&here, "new", 1);
+    here.delete("dropped");
+    here.kubectl(&["annotate", "htcjob", "handed", "htc.cern.ch/submit-again=true"]);
+    let ended = here.wait_ended("handed");
+    assert_eq!((&ended["status"]["succeeded"], &ended["status"]["attempt"]), (&1.into(), &2.into()), "{ended:#}");
+    assert_eq!((site.runs("handed", 0), site.runs("dropped", 0)), (2, 1));
+    assert_eq!(here.count_events("handed", "QueueLost"), 1, "{:?}", here.events("handed"));
+}
+
+/// A submission whose end nobody saw, and then the operator is gone.
+pub fn unsure(site: &Site, here: &Namespace<'_>, name: &str) -> String {
+    site.gates.shut("condor_submit");
+    let uid = here.create(&site.noted(name, 1, ""));
+    let submitter = site.gates.wait_at("condor_submit");
+    site.bed.kill_operator();
+    // Its time may have ended just now.
+    let _ = kill_process(Pid::from_raw(submitter).unwrap(), Signal::KILL);
+    site.gates.open("condor_submit");
+    uid
+}
+
+/// `count` jobs of somebody else come and go.
+fn others(site: &Site, count: usize) {
+    let description =
+        format!("executable = /bin/true\ntransfer_executable = false\nrequirements = false\nqueue {count}\n");
+    let alice = site.bed.pool.client("alice").unwrap();
+    alice.submit(&description).unwrap();
+    let hers = "Owner == \"alice\"";
+    wait_for("her jobs to be staged", PATIENCE, || {
+        site.bed.queue(hers, &["JobStatus"]).iter().all(|row| row[0] == "1")
+    })
+    .unwrap();
+    alice.ok("condor_rm", &["-constraint", hers]).unwrap();
+    wait_for("her jobs to be gone", PATIENCE, || site.bed.queue(hers, &["ClusterId"]).is_empty()).unwrap();
+}
+
+/// What may have been submitted is not submitted again until history can say that it was not, or an admin does.
+pub fn history_too_short(version: Version) {
+    let config = "MAX_HISTORY_LOG = 10000\nMAX_HISTORY_ROTATIONS = 1\n";
+    let limits = ["--submit-limit=10s", "--submit-limit-max=10s", "--tracker-interval=1s", "--pause-max=60s"];
+    let site = Site::with(version, config, &limits);
+    site.bed.start_operator();
+    let here = site.bed.namespace();
+    let first = here.create(&site.noted("first", 1, ""));
+    site.assert_complete_once(&here, "first", 1);
+    let witness = format!("HTCJobUID == \"{first}\"");
+    let file = site.bed.pool.spool_dir().join("history");
+
+    for name in ["rotated", "missing"] {
+        let uid = unsure(&site, &here, name);
+        if name == "rotated" {
+            others(&site, 40);
+            assert!(site.bed.history(&witness, &["ClusterId"]).is_empty(), "history is longer than was thought");
+        } else {
+            for entry in fs::read_dir(site.bed.pool.spool_dir()).unwrap().flatten() {
+                if entry.file_name().to_string_lossy().starts_with("history") {
+                    fs::remove_file(entry.path()).unwrap();
+                }
+            }
+            assert!(!file.exists());
+        }
+        let submitted = site.gates.calls("condor_submit");
+        site.bed.start_operator();
+        let message = here.wait_says(name, "Submitted", "False", "HistoryTooShort");
+        assert!(message.contains("htc.cern.ch/submit-again=true"), "what to do: {message}");
+        let asked = site.gates.calls("condor_history");
+        // One look may take several calls.
+        let looks = || {
+            let mut times = site.gates.times("condor_history").split_off(asked);
+            times.dedup_by(|next, before| *next - *before < 0.7);
+            times
+        };
+        let times = wait_for("five more looks", PATIENCE, || Some(looks()).filter(|times| times.len() >= 5)).unwrap();
+        assert_growing("history", &times, 1.0);
+        assert_eq!(here.count_events(name, "HistoryTooShort"), 1, "{:?}", here.events(name));
+        assert_eq!(site.gates.calls("condor_submit"), submitted, "nothing is submitted again");
+        assert!(site.bed.jobs_of(&uid).is_empty());
+        // It is in nobody's way.
+        let beside = format!("beside-{name}");
+        here.create(&site.noted(&beside, 1, ""));
+        here.wait_ended(&beside);
+        here.kubectl(&["annotate", "htcjob", name, "htc.cern.ch/submit-again=true"]);
+        let ended = here.wait_ended(name);
+        assert_eq!(ended["status"]["attempt"], 2);
+        // Without history only the payloads themselves can say how often they ran.
+        for name in [name, &beside] {
+            assert_eq!(here.get(name)["status"]["succeeded"], 1);
+            assert_eq!(site.runs(name, 0), 1);
+            here.wait_nothing_left(&here.uid(name));
+        }
+        here.delete(&beside);
+    }
+
+    // One that is deleted needs no history.
+    unsure(&site, &here, "deleted");
+    others(&site, 40);
+    site.bed.start_operator();
+    here.delete("deleted");
+}
+
+/// The operator's token becomes somebody else's, who may neither see nor touch the jobs as his own.
+pub fn seen_by_somebody_else(version: Version) {
+    let site = Site::start(version);
+    let here = site.bed.namespace();
+    site.start_lasting(&here, &["running", "doomed"]);
+    let (uid, doomed) = (here.uid("running"), here.uid("doomed"));
+    let path = site.bed.condor.token();
+    let own = fs::read_to_string(&path).unwrap();
+    let other = fs::read_to_string(site.bed.pool.client("alice").unwrap().token()).unwrap();
+    Account::unprivileged().write(&path, other, 0o600).unwrap();
+    let plain = site.bed.condor.ok("condor_q", &["-af", "ClusterId"]).unwrap();
+    assert_eq!(plain, "", "to her the queue is empty");
+    here.kubectl(&["delete", "htcjob", "doomed", "--wait=false"]);
+    let (asked, removed) = (site.gates.calls("condor_q"), site.gates.calls("condor_rm"));
+    wait_for("some looks and tries", PATIENCE, || {
+        site.gates.calls("condor_q") >= asked + 6 && site.gates.calls("condor_rm") >= removed + 2
+    })
+    .unwrap();
+    let message = here.wait_says("doomed", "JobsRemoved", "False", "NotRemovedYet");
+    assert!(message.contains("the user who submitted them"), "what to do: {message}");
+    assert_untouched(&site, &doomed, 1);
+    assert_untouched(&site, &uid, 1);
+    assert_eq!(here.get("running")["status"]["running"], 1);
+    Account::unprivileged().write(&path, own, 0o600).unwrap();
+    here.wait_gone("doomed");
+    site.bed.assert_removed(&doomed, "doomed");
+    site.finish("running");
+    site.assert_complete_once(&here, "running", 1);
+}
+
+/// One answer with rc 0 that shows none of the jobs: it is asked again before that is believed.
+pub fn one_answer_that_shows_nothing(version: Version) {
+    let site = Site::start(version);
+    let here = site.bed.namespace();
+    here.create(&site.lasting("running", 2));
+    here.wait("running", "both run", |object| object["status"]["running"] == 2);
+    for round in 0..3 {
+        shows_nothing_once(&site, round, 3);
+    }
+    let running = here.get("running");
+    assert_eq!((&running["status"]["phase"], &running["status"]["running"]), (&"Running".into(), &2.into()));
+    assert_eq!(site.bed.log().matches("vanished from schedd").count(), 3);
+    site.finish("running");
+    let ended = site.assert_complete_once(&here, "running", 2);
+    assert_eq!(ended["status"]["attempt"], 1);
+}
+
+/// The same of jobs that no look at all jobs has seen yet, only the one that found them accepted.
+pub fn a_first_answer_that_shows_nothing(version: Version) {
+    let site = Site::with(version, "", &["--tracker-interval=20s"]);
+    site.bed.start_operator();
+    let here = site.bed.namespace();
+    here.create(&site.lasting("running", 2));
+    here.wait("running", "its ids", |object| object["status"]["clusterid"].is_string());
+    shows_nothing_once(&site, 0, 2);
+    assert_eq!(site.bed.log().matches("vanished from schedd").count(), 1);
+    site.finish("running");
+    site.assert_complete_once(&here, "running", 2);
+}
+
+/// The next condor_q finds no job, and those after it, of which there are `looks` in all, what is there.
+fn shows_nothing_once(site: &Site, round: u32, looks: usize) {
+    let once = site.bed.pool.scratch().dir("once").unwrap().join(round.to_string());
+    Account::unprivileged().make_dir(&once, 0o755).unwrap();
+    let script = format!(
+        "real=$1; shift\nrmdir {} 2>/dev/null && exec $real \"$@\" -constraint false\nexec $real \"$@\"\n",
+        once.display()
+    );
+    let asked = site.gates.calls("condor_q");
+    site.gates.replace("condor_q", &script);
+    wait_for("the answer, and some more looks", PATIENCE, || {
+        !once.exists() && site.gates.calls("condor_q") >= asked + looks
+    })
+    .unwrap();
+    site.gates.restore("condor_q");
+}

@@ -1,0 +1,191 @@
+//! Where a container's files come from: image files, names that the site keeps as folders or mirrors, and a registry. Each
+//! image has a file that says which one it is.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use bed::{Bed, Namespace, condition, htcjob, is_true};
+use rstest::rstest;
+use serde_json::Value;
+use testbed::Version::{self, Sid, Trixie};
+use testbed::{Account, Assets, PoolOptions, Registry, Scratch, tool};
+
+/// What the operator of these tests makes of names.
+struct Site {
+    bed: Bed,
+    registry: Registry,
+    /// Digest of `team/tiny:1` in the registry.
+    digest: String,
+    files: Scratch,
+}
+
+impl Site {
+    fn new(version: Version) -> Self {
+        let (assets, files) = (Assets::locate().unwrap(), Scratch::new().unwrap());
+        let registry = Registry::start(&assets).unwrap();
+        let image = |which: &str| unpacked(&assets, &files, which);
+        let digest = registry.push("team/tiny", "1", &image("registry")).unwrap();
+        registry.push("proxy/library/tiny", "1", &image("mirror")).unwrap();
+        // As in /cvmfs/unpacked.cern.ch: a link for each tag.
+        let folders = files.dir("images").unwrap().join("team");
+        fs::create_dir(&folders).unwrap();
+        symlink(image("one"), folders.join("tiny:1")).unwrap();
+        symlink(image("latest"), folders.join("tiny:latest")).unwrap();
+        build_sif(&assets, &image("sif"), &files.dir("sif").unwrap().join("tiny.sif"));
+        let (address, files_) = (registry.address(), files.path().display());
+        let bed = Bed::new(
+            version,
+            &PoolOptions::default(),
+            &[
+                &format!("--image-prefix=images.test/={files_}/images/"),
+                &format!("--image-prefix=images.test/live={address}/team"),
+                &format!("--image-prefix=docker.io/={address}/proxy/"),
+                &format!("--image=images.test/team/tiny:file={files_}/sif/tiny.sif"),
+            ],
+        );
+        bed.start_operator();
+        Self { bed, registry, digest, files }
+    }
+
+    fn shared(version: Version) -> &'static Self {
+        static TRIXIE: OnceLock<Site> = OnceLock::new();
+        static SID: OnceLock<Site> = OnceLock::new();
+        match version {
+            Trixie => TRIXIE.get_or_init(|| Self::new(version)),
+            Sid => SID.get_or_init(|| Self::new(version)),
+        }
+    }
+}
+
+/// An unpacked image whose `/etc/which` says its name.
+fn unpacked(assets: &Assets, files: &Scratch, which: &str) -> PathBuf {
+    let copy = files.path().join(which);
+    let mut cp = Command::new("cp");
+    tool::run_ok("copying an image", cp.arg("-a").arg(assets.image()).arg(&copy), "", bed::PATIENCE).unwrap();
+    fs::write(copy.join("etc/which"), which).unwrap();
+    copy
+}
+
+/// The image in Apptainer's own format.
+fn build_sif(assets: &Assets, root: &Path, sif: &Path) {
+    let mut build = Account::unprivileged().command(&assets.job_bin().join("apptainer"));
+    build.env_clear().env("PATH", format!("{}:/usr/bin:/bin", assets.job_bin().display()));
+    let folder = sif.parent().unwrap();
+    build.env("HOME", folder).env("APPTAINER_TMPDIR", folder).current_dir(folder);
+    tool::run_ok("building an image file", build.arg("build").arg(sif).arg(root), "", bed::PATIENCE).unwrap();
+}
+
+/// Runs one job in each image, all at the same time.
+fn run(here: &Namespace<'_>, images: &[(&str, &str)]) -> Vec<Value> {
+    let objects = images.iter().map(|(name, image)| {
+        let mut object = htcjob(name, "cat /etc/which");
+        object["spec"]["script"]["image"] = (*image).into();
+        object
+    });
+    here.create_all(&objects.collect::<Vec<_>>());
+    images.iter().map(|(name, _)| here.wait_ended(name)).collect()
+}
+
+fn file(here: &Namespace<'_>, name: &str, file: &str) -> String {
+    here.wait_output(name);
+    fs::read_to_string(here.output(name, 0).join(file)).unwrap()
+}
+
+/// Every image is had, and is the one that says `which`.
+fn expect(here: &Namespace<'_>, images: &[(&str, &str, &str)]) {
+    let asked: Vec<_> = images.iter().map(|(name, image, _)| (*name, *image)).collect();
+    for ((name, image, which), ended) in images.iter().zip(run(here, &asked)) {
+        assert!(is_true(&ended, "Complete"), "{image}: {}\n{ended:#}", file(here, name, "err"));
+        assert_eq!(file(here, name, "out"), *which, "{image}");
+    }
+}
+
+#[rstest]
+fn an_image_file_by_its_path(#[values(Trixie, Sid)] version: Version) {
+    let site = Site::shared(version);
+    let path = site.files.path().join("sif/tiny.sif").display().to_string();
+    expect(&site.bed.namespace(), &[("sif", &path, "sif")]);
+}
+
+#[rstest]
+fn names_that_the_site_gives_a_meaning(#[values(Trixie, Sid)] version: Version) {
+    let site = Site::shared(version);
+    expect(
+        &site.bed.namespace(),
+        &[
+            ("folder", "images.test/team/tiny:1", "one"),
+            ("no-tag", "docker://images.test/team/tiny", "latest"),
+            ("whole-name", "images.test/team/tiny:file", "sif"),
+            ("longest", "images.test/live/tiny:1", "registry"),
+            ("mirror", "tiny:1", "mirror"),
+        ],
+    );
+}
+
+#[rstest]
+fn an_image_from_a_registry(#[values(Trixie, Sid)] version: Version) {
+    let site = Site::shared(version);
+    let (address, digest) = (site.registry.address(), &site.digest);
+    let (tag, digest) = (format!("{address}/team/tiny:1"), format!("{address}/team/tiny@{digest}"));
+    expect(&site.bed.namespace(), &[("tag", &tag, "registry"), ("digest", &digest, "registry")]);
+}
+
+#[rstest]
+fn an_image_that_cannot_be_had(#[values(Trixie, Sid)] version: Version) {
+    let site = Site::shared(version);
+    let here = site.bed.namespace();
+    let address = site.registry.address();
+    let none = format!("{address}/team/none:1");
+    let other = format!("{address}/team/tiny@sha256:{}", "0".repeat(64));
+    let images = [("none", none.as_str()), ("other", &other), ("no-folder", "images.test/team/none")];
+    let folder = site.files.path().join("images/team/none:latest").display().to_string();
+    let tried = [format!("docker://{none}"), format!("docker://{other}"), folder];
+    let reasons = ["manifest unknown", "manifest unknown", "no such file or directory"];
+    for (((name, image), ended), (tried, reason)) in
+        images.iter().zip(run(&here, &images)).zip(tried.iter().zip(reasons))
+    {
+        let failed = condition(&ended, "Failed").unwrap_or_else(|| panic!("{image}: {ended:#}"));
+        let message = failed["message"].as_str().unwrap();
+        let sentence = "exited with 243: the image in spec.script.image cannot be had on the node";
+        assert!(message.contains(sentence) && message.contains(reason), "{image}: {message}");
+        let told = file(&here, name, "err");
+        let last = told.lines().last().unwrap_or_default();
+        assert!(last.starts_with(&format!("htc-operator: the image {tried} cannot be had on ")), "{image}: {told}");
+        assert!(told.contains(reason), "{image}: {told}");
+    }
+}
+
+#[test]
+fn a_file_without_its_folder_is_no_image() {
+    let site = Site::shared(Trixie);
+    let here = site.bed.namespace();
+    let mut object = htcjob("file", "true");
+    object["spec"]["script"]["image"] = "tiny.sif".into();
+    here.create(&object);
+    let refused = here.wait("file", "InvalidSpec", |object| {
+        condition(object, "Submitted").is_some_and(|told| told["reason"] == "InvalidSpec")
+    });
+    let message = condition(&refused, "Submitted").unwrap()["message"].as_str().unwrap();
+    assert!(
+        message.contains("spec.script.image: \"tiny.sif\" looks like a file: write its absolute path"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_bad_table_is_an_error_at_the_start() {
+    for (arguments, words) in [
+        (["--image-prefix=registry.cern.ch", "--image=a=/b"], "write PREFIX=TARGET"),
+        (["--image-prefix=registry.cern.ch/=images", "--image=a=/b"], "\"images\" is neither a folder nor a registry"),
+        (["--image-prefix=team=/a", "--image-prefix=docker.io/team/=/b"], "two entries for \"docker.io/team/\""),
+        (["--image-prefix=team=/a", "--image=a=/my images"], "the image's path \"/my images\" is not allowed"),
+    ] {
+        let mut operator = Command::new(bed::program());
+        operator.env_clear().args(["run", "--schedd=none", "--data-dir=/none"]).args(arguments);
+        let done = tool::run("starting the operator", &mut operator, "", bed::PATIENCE).unwrap();
+        assert!(!done.status.success() && done.stderr.contains(words), "{arguments:?}: {}", done.stderr);
+    }
+}

@@ -1,0 +1,62 @@
+//! The operator is killed at every one of its fail points in turn: before and after every durable write and every external
+//! effect. Whatever it was about, everything ends as it was asked for.
+
+mod stories;
+
+use std::fmt::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+use self::stories::{LIVES, Stage, Story};
+use bed::dice::Dice;
+use htc_operator::failpoint::Point;
+use rstest::rstest;
+use strum::IntoEnumIterator as _;
+use testbed::Version::{self, Sid, Trixie};
+
+/// Test beds for each version, which share the lives.
+const LANES: usize = 3;
+/// Random pairs of points in each lane.
+const PAIRS: u64 = 2;
+
+#[test]
+fn every_point_is_in_a_life() {
+    let met: Vec<Point> = LIVES.iter().flat_map(|(_, points)| *points).copied().collect();
+    let forgotten: Vec<Point> = Point::iter().filter(|point| !met.contains(point)).collect();
+    assert!(forgotten.is_empty(), "{forgotten:?}");
+}
+
+#[rstest]
+fn killed_at_every_point_in_turn(#[values(Trixie, Sid)] version: Version, #[values(0, 1, 2)] lane: usize) {
+    let stage = Stage::new(version);
+    let mut failures = String::new();
+    let mut attempt = |what: &str, work: &dyn Fn()| {
+        let began = Instant::now();
+        let result = catch_unwind(AssertUnwindSafe(work));
+        let outcome = if result.is_ok() { "ok" } else { "FAILED" };
+        println!("{version}: {what}: {outcome} after {:.1?}", began.elapsed());
+        if let Err(panic) = result {
+            let words = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+            write!(failures, "\n--- {what}: {}", words.unwrap_or("?")).unwrap();
+        }
+    };
+    let mut play = |title: &str, story: Story, places: &[String], certain: usize| {
+        let what = format!("{title}, {story:?}, killed at {}", places.join(", "));
+        attempt(&what, &|| stage.play(story, title, places, certain));
+    };
+    for (number, (story, points)) in LIVES.iter().enumerate().filter(|(number, _)| number % LANES == lane) {
+        let places: Vec<String> = points.iter().map(|point| <&str>::from(point).to_owned()).collect();
+        play(&format!("life-{number}"), *story, &places, places.len());
+    }
+    let mut dice = Dice::new(&format!("pairs of points, {version}, lane {lane}"));
+    let common = LIVES.iter().filter(|(story, _)| *story == Story::Completed).flat_map(|(_, points)| *points);
+    let common: Vec<&Point> = common.collect();
+    for pair in 0..PAIRS {
+        let mut any = || <&str>::from(common[usize::try_from(dice.below(common.len() as u64)).unwrap()]);
+        // At which passage: the second may then never come.
+        let places = [any().to_owned(), format!("{}:{}", any(), pair + 1)];
+        play(&format!("pair-{pair}"), Story::Completed, &places, 1);
+    }
+    attempt("all told, nothing left", &|| stage.assert_all_told_and_nothing_left());
+    assert!(failures.is_empty(), "{failures}");
+}

@@ -1,0 +1,41 @@
+//! From `kubectl apply` to the output: what users see when all goes well, when their script fails, and when somebody
+//! holds or removes their jobs.
+
+mod by_hand;
+mod names;
+mod outcomes;
+mod story;
+mod suspend;
+
+use bed::{Bed, Namespace, UNTIL_LET_GO, condition, ids};
+use serde_json::Value;
+
+/// Active, succeeded, failed; -1 as long as there is no status.
+fn counts(object: &Value) -> [i64; 3] {
+    ["active", "succeeded", "failed"].map(|count| object["status"][count].as_i64().unwrap_or(-1))
+}
+
+/// Status, reason and message of a condition; empty if there is none.
+fn told_in(object: &Value, kind: &str) -> [String; 3] {
+    ["status", "reason", "message"]
+        .map(|part| condition(object, kind).map_or("", |condition| condition[part].as_str().unwrap()).to_owned())
+}
+
+/// What the `HTCJob`'s job wrote into a file of its output folder.
+fn read(here: &Namespace<'_>, name: &str, index: u32, file: &str) -> String {
+    here.wait_output(name);
+    let path = here.output(name, index).join(file);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// A constraint for all jobs of one object.
+fn of(uid: &str) -> String {
+    format!("HTCJobUID == \"{uid}\"")
+}
+
+/// An attribute that is one word, of the only job in history that the constraint has.
+fn in_history(bed: &Bed, constraint: &str, attributes: &[&str]) -> Vec<String> {
+    let mut rows = bed.history(constraint, attributes);
+    assert_eq!(rows.len(), 1, "{constraint}: {rows:?}");
+    rows.remove(0)
+}

@@ -1,0 +1,198 @@
+//! What people and policies do to jobs in HTCondor, by its own tools: status, conditions and Events say so.
+
+use std::time::{Duration, Instant};
+
+use rstest::rstest;
+use testbed::Version::{self, Sid, Trixie};
+
+use crate::lifecycle::{UNTIL_LET_GO, counts, ids, in_history, of, told_in};
+use bed::{Bed, Namespace, htcjob, is_true};
+
+/// Two of the tracker's intervals are 4 s; the rest is for a noisy machine.
+const TWO_INTERVALS: Duration = Duration::from_secs(4 + 6);
+
+/// Waits until the status and an Event say what was done at `since`; how long that took.
+fn told_in_time(
+    here: &Namespace<'_>,
+    name: &str,
+    reason: &str,
+    since: Instant,
+    shown: impl Fn(&serde_json::Value) -> bool,
+) -> Duration {
+    here.wait(name, reason, shown);
+    let status = since.elapsed();
+    here.wait_event(name, reason);
+    let event = since.elapsed();
+    eprintln!("{}: {reason}: in the status after {status:.1?}, as an Event after {event:.1?}", here.bed.pool.version());
+    event
+}
+
+/// A tracker that looks too seldom is late mostly, a machine that stands still for a while is once.
+fn assert_in_time(mut took: Vec<Duration>) {
+    took.sort_unstable();
+    assert!(took[took.len() / 2] < TWO_INTERVALS, "{took:?}");
+}
+
+#[rstest]
+fn hold_and_release(#[values(Trixie, Sid)] version: Version) {
+    let bed = Bed::shared(version);
+    let here = bed.namespace();
+    for name in ["plain", "reason"] {
+        here.create(&htcjob(name, UNTIL_LET_GO));
+    }
+    let mut took = Vec::new();
+    for (name, arguments, reason) in [
+        ("plain", [].as_slice(), "via condor_hold (by user operator"),
+        ("reason", &["-reason", "disk is full"], "disk is full (by user operator"),
+    ] {
+        let id = ids(&here.wait_running(name, 1)).remove(0);
+        let held_at = Instant::now();
+        bed.condor.ok("condor_hold", &[arguments, &[&id]].concat()).unwrap();
+        took.push(told_in_time(&here, name, "JobsHeld", held_at, |object| object["status"]["held"] == 1));
+        let held = here.get(name);
+        assert_eq!([&held["status"]["running"], &held["status"]["active"]], [0, 1]);
+        assert_eq!(held["status"]["phase"], "Running");
+        let [status, word, message] = told_in(&held, "Held");
+        assert_eq!([status.as_str(), word.as_str()], ["True", "JobsHeld"]);
+        assert!(message.starts_with(&format!("1 of 1 job held; {id}: {reason}")), "{message}");
+        assert_eq!(here.told(name, "JobsHeld"), message);
+
+        let released_at = Instant::now();
+        bed.condor.ok("condor_release", &[&id]).unwrap();
+        took.push(told_in_time(&here, name, "NotHeld", released_at, |object| object["status"]["held"] == 0));
+        assert_eq!(told_in(&here.get(name), "Held")[..2], ["False", "NotHeld"]);
+    }
+    assert_in_time(took);
+    for name in ["plain", "reason"] {
+        let ended = here.let_go(name);
+        assert!(is_true(&ended, "Complete"), "{ended:#}");
+        let story = ["Pending", "Submitted", "Running", "JobsHeld", "NotHeld", "Completed", "Fetched"];
+        assert_eq!(here.story(name, "Fetched"), story);
+    }
+}
+
+#[rstest]
+fn a_policy_holds_with_its_own_reason(#[values(Trixie, Sid)] version: Version) {
+    let bed = Bed::shared(version);
+    let here = bed.namespace();
+    let mut object = htcjob("policy", UNTIL_LET_GO);
+    object["spec"]["htcopts"] =
+        "periodic_hold = JobStatus == 2\nperiodic_hold_reason = \"no running today\"\nperiodic_hold_subcode = 42"
+            .into();
+    let uid = here.create(&object);
+    let held = here.wait("policy", "held", |object| object["status"]["held"] == 1);
+    let [status, reason, message] = told_in(&held, "Held");
+    assert_eq!(
+        [status, reason, message],
+        [
+            "True",
+            "JobsHeld",
+            &format!("1 of 1 job held; {}: no running today; condor_release lets held jobs go on", ids(&held)[0])
+        ]
+    );
+    assert_eq!(bed.queue(&of(&uid), &["HoldReasonCode", "HoldReasonSubCode"]), [["3", "42"]]);
+    here.delete("policy");
+    assert!(bed.queue(&of(&uid), &["ClusterId"]).is_empty());
+}
+
+#[rstest]
+fn removed_jobs_have_failed(#[values(Trixie, Sid)] version: Version) {
+    let bed = Bed::shared(version);
+    let here = bed.namespace();
+    for name in ["idle", "held-idle"] {
+        let mut idle = htcjob(name, UNTIL_LET_GO);
+        idle["spec"]["htcopts"] = "requirements = TARGET.Memory < 0".into();
+        here.create(&idle);
+    }
+    for name in ["running", "held"] {
+        here.create(&htcjob(name, UNTIL_LET_GO));
+    }
+    here.wait("idle", "idle", |object| object["status"]["idle"] == 1);
+    here.wait_running("running", 1);
+    let held = here.wait_running("held", 1);
+    let held_idle = here.wait("held-idle", "idle", |object| object["status"]["idle"] == 1);
+    bed.condor.ok("condor_hold", &[&ids(&held)[0], &ids(&held_idle)[0]]).unwrap();
+    for name in ["held", "held-idle"] {
+        here.wait(name, "held", |object| object["status"]["held"] == 1);
+    }
+    let mut took = Vec::new();
+    for (name, story) in [
+        ("idle", ["Pending", "Submitted", "Failed", "NothingToFetch"].as_slice()),
+        ("running", &["Pending", "Submitted", "Running", "Failed", "NothingToFetch"]),
+        ("held", &["Pending", "Submitted", "Running", "JobsHeld", "Failed", "NotHeld", "NothingToFetch"]),
+        ("held-idle", &["Pending", "Submitted", "JobsHeld", "Failed", "NotHeld", "NothingToFetch"]),
+    ] {
+        let (uid, id) = (here.uid(name), ids(&here.get(name)).remove(0));
+        let removed_at = Instant::now();
+        bed.condor.ok("condor_rm", &[&id]).unwrap();
+        took.push(told_in_time(&here, name, "Failed", removed_at, |object| object["status"]["failed"] == 1));
+        let ended = here.wait_ended(name);
+        assert_eq!(ended["status"]["phase"], "Completed", "{name}");
+        assert_eq!(counts(&ended), [0, 0, 1], "{name}");
+        let message = format!("1 of 1 job failed; job 0 ({id}) was removed from HTCondor");
+        assert_eq!(told_in(&ended, "Failed"), ["True", "Removed", &message], "{name}");
+        assert_eq!(here.told(name, "Failed"), message);
+        here.wait_nothing_left(&uid);
+        bed.wait_spool_free(&[id]);
+        assert_eq!(in_history(bed, &of(&uid), &["JobStatus"]), ["3"], "{name}");
+        assert_eq!(here.story(name, "NothingToFetch"), story);
+    }
+    assert_in_time(took);
+}
+
+#[rstest]
+fn one_of_three_removed_is_one_failure(#[values(Trixie, Sid)] version: Version) {
+    let bed = Bed::shared(version);
+    let here = bed.namespace();
+    let mut object = htcjob("three", UNTIL_LET_GO);
+    object["spec"]["queue"] = 3.into();
+    here.create(&object);
+    let id = ids(&here.wait_running("three", 3)).remove(1);
+    bed.condor.ok("condor_rm", &[&id]).unwrap();
+    let one_less = here.wait("three", "one failed", |object| object["status"]["failed"] == 1);
+    assert_eq!(counts(&one_less), [2, 0, 1]);
+    assert_eq!(one_less["status"]["phase"], "Running");
+    assert!(!is_true(&one_less, "Failed"), "only at the end");
+    let ended = here.let_go("three");
+    assert_eq!(counts(&ended), [0, 2, 1]);
+    let message = format!("1 of 3 jobs failed; job 1 ({id}) was removed from HTCondor");
+    assert_eq!(told_in(&ended, "Failed"), ["True", "JobsFailed", &message]);
+    here.wait_output("three");
+    assert!([0, 2].iter().all(|index| here.output("three", *index).join("out").exists()));
+}
+
+#[rstest]
+fn policies_end_jobs(#[values(Trixie, Sid)] version: Version) {
+    let bed = Bed::shared(version);
+    let here = bed.namespace();
+    for (name, source, options) in [
+        ("removes", UNTIL_LET_GO, "periodic_remove = JobStatus == 2"),
+        ("retries", "exit 5", "max_retries = 1"),
+        ("holds", "exit 0", "on_exit_hold = true\non_exit_hold_reason = \"look at it first\""),
+    ] {
+        let mut object = htcjob(name, source);
+        object["spec"]["htcopts"] = options.into();
+        here.create(&object);
+    }
+    let ended = here.wait_ended("removes");
+    assert_eq!(told_in(&ended, "Failed")[1], "Removed");
+    assert!(told_in(&ended, "Failed")[2].ends_with("was removed from HTCondor"));
+
+    let ended = here.wait_ended("retries");
+    let id = ids(&ended).remove(0);
+    assert_eq!(told_in(&ended, "Failed")[2], format!("1 of 1 job failed; job 0 ({id}) exited with 5"));
+    here.wait_nothing_left(&here.uid("retries"));
+    assert_eq!(in_history(bed, &of(&here.uid("retries")), &["ExitCode", "NumJobStarts"]), ["5", "2"]);
+
+    let held = here.wait("holds", "held", |object| object["status"]["held"] == 1);
+    let id = ids(&held).remove(0);
+    assert_eq!(
+        told_in(&held, "Held")[2],
+        format!("1 of 1 job held; {id}: look at it first; condor_release lets held jobs go on")
+    );
+    assert_eq!(counts(&held), [1, 0, 0], "a job that is held has not ended");
+    // HTCondor keeps the ExitCode 0 of a job that was held at its end and then removed.
+    bed.condor.ok("condor_rm", &[&id]).unwrap();
+    assert_eq!(told_in(&here.wait_ended("holds"), "Failed")[1], "Removed");
+    assert_eq!(in_history(bed, &of(&here.uid("holds")), &["JobStatus", "ExitCode"]), ["3", "0"]);
+}

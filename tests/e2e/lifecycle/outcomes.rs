@@ -1,0 +1,190 @@
+//! How jobs end: their exit codes, their output, and what HTCondor keeps of them.
+
+use std::path::Path;
+
+use rstest::rstest;
+use testbed::Version::{self, Sid, Trixie};
+use testbed::{Account, PoolOptions, Scratch};
+
+use crate::lifecycle::{UNTIL_LET_GO, counts, ids, in_history, of, read, told_in};
+use bed::{Bed, Namespace, htcjob, is_true};
+
+#[rstest]
+fn exit_0_succeeds(#[values(Trixie, Sid)] version: Version) {
+    let bed = Bed::shared(version);
+    let here = bed.namespace();
+    // Outputs that are called like the files it was started from.
+    let uid = here.create(&htcjob("zero", "echo A; echo made > made.txt; echo mine | tee job.sh > script.sh"));
+    let ended = here.wait_ended("zero");
+    assert!(is_true(&ended, "Complete"), "{ended:#}");
+    assert_eq!(ended["status"]["phase"], "Completed");
+    assert_eq!(counts(&ended), [0, 1, 0]);
+    for (file, text) in [("out", "A\n"), ("err", ""), ("made.txt", "made\n"), ("script.sh", "mine\n")] {
+        assert_eq!(read(&here, "zero", 0, file), text, "{file}");
+    }
+    let sandbox = bed.data.join("sandbox").join(&uid);
+    let job_sh = std::fs::read_to_string(sandbox.join("job.sh")).unwrap();
+    assert_eq!(job_sh, include_str!("../../../src/condor/payload/job.sh"));
+    assert!(std::fs::read_to_string(sandbox.join("script.sh")).unwrap().starts_with("echo A;"));
+    here.wait_nothing_left(&uid);
+    bed.wait_spool_free(&ids(&ended));
+    assert_eq!(in_history(bed, &of(&uid), &["JobStatus", "ExitCode", "NumJobStarts"]), ["4", "0", "1"]);
+}
+
+#[rstest]
+fn exit_codes_are_kept(#[values(Trixie, Sid)] version: Version) {
+    let bed = Bed::shared(version);
+    let here = bed.namespace();
+    let cases = [
+        // The original's example retcode/notzero.yaml.
+        ("notzero", "#!/bin/bash\ncommandt-that-doesnt-exist\n", 127),
+        ("seven", "echo seven; exit 7", 7),
+        ("killed-inside", "kill -9 $$", 137),
+        ("own-255", "exit 255", 255),
+    ];
+    let uids = cases.map(|(name, source, _)| here.create(&htcjob(name, source)));
+    for ((name, _, code), uid) in cases.into_iter().zip(uids) {
+        let ended = here.wait_ended(name);
+        let id = ids(&ended).remove(0);
+        assert_eq!(counts(&ended), [0, 0, 1], "{name}");
+        let message = format!("1 of 1 job failed; job 0 ({id}) exited with {code}");
+        let err = read(&here, name, 0, "err");
+        let wrote = err.lines().last().map(|last| format!("{message}; the err of job 0 ends with: {last}"));
+        assert_eq!(told_in(&ended, "Failed"), ["True", "JobsFailed", wrote.as_ref().unwrap_or(&message)], "{name}");
+        assert!(!is_true(&ended, "Complete"), "{name}");
+        assert_eq!(here.told(name, "Failed"), message);
+        here.wait_nothing_left(&uid);
+        let code = code.to_string();
+        assert_eq!(in_history(bed, &of(&uid), &["JobStatus", "ExitCode"]), ["4", &code], "{name}");
+        // The original's code for a failed job, and ten for its output, which is here.
+        bed.wait_ledger(
+            &format!("select htcjobName, jobId, status, exitCode from htcjobs where uid = '{uid}'"),
+            &[&[name, &id, "17", &code]],
+        );
+    }
+    assert_eq!(read(&here, "seven", 0, "out"), "seven\n");
+    assert!(read(&here, "notzero", 0, "err").contains("commandt-that-doesnt-exist"));
+}
+
+#[rstest]
+fn a_job_that_is_killed_from_outside_failed_by_signal(#[values(Trixie, Sid)] version: Version) {
+    let bed = Bed::shared(version);
+    let here = bed.namespace();
+    let uid = here.create(&htcjob("killed", &format!("echo here > part; {UNTIL_LET_GO}")));
+    here.wait_running("killed", 1);
+    bed.kill_job(&uid, "part");
+    let ended = here.wait_ended("killed");
+    let message = format!("1 of 1 job failed; job 0 ({}) was killed by signal 9", ids(&ended)[0]);
+    // The shell in the container may have a last word about it.
+    let [status, reason, said] = told_in(&ended, "Failed");
+    assert_eq!([status.as_str(), reason.as_str()], ["True", "JobsFailed"]);
+    assert!(said == message || said.starts_with(&format!("{message}; the err of job 0 ends with: ")), "{said}");
+    assert_eq!(read(&here, "killed", 0, "part"), "here\n");
+    here.wait_nothing_left(&uid);
+    let attributes = ["JobStatus", "ExitBySignal", "ExitSignal", "NumJobStarts"];
+    assert_eq!(in_history(bed, &of(&uid), &attributes), ["4", "true", "9", "1"]);
+}
+
+#[rstest]
+fn each_job_of_a_queue_knows_its_number(#[values(Trixie, Sid)] version: Version) {
+    let bed = Bed::shared(version);
+    let here = bed.namespace();
+    let source = "echo \"$1 $HTCPROCID $JOB_NAME\"; echo \"$1\" > number";
+    let mut three = htcjob("three", source);
+    three["spec"]["queue"] = 3.into();
+    // Where the original's README has it.
+    let mut two = htcjob("two", source);
+    two["spec"]["script"]["queue"] = 2.into();
+    let mut four = htcjob("four", source);
+    four["spec"]["queue"] = 4.into();
+    four["spec"]["script"]["queue"] = 4.into();
+    let objects = [(htcjob("first", source), "first", 1), (three, "three", 3), (two, "two", 2), (four, "four", 4)];
+    // Those that come while the first is handed over share one cluster: there the number is not HTCondor's ProcId.
+    here.create_all(&objects.each_ref().map(|(object, ..)| object.clone()));
+    for (_, name, queue) in objects {
+        let ended = here.wait_ended(name);
+        assert!(is_true(&ended, "Complete"), "{ended:#}");
+        assert_eq!(counts(&ended), [0, queue.into(), 0]);
+        assert_eq!(ids(&ended).len(), queue as usize);
+        for index in 0..queue {
+            assert_eq!(read(&here, name, index, "out"), format!("{index} {index} {name}\n"));
+            assert_eq!(read(&here, name, index, "number"), format!("{index}\n"));
+        }
+        assert!(!here.output(name, queue).exists());
+        here.wait_nothing_left(&here.uid(name));
+        bed.wait_spool_free(&ids(&ended));
+        eprintln!("{version}: {name} was {:?}", ids(&ended));
+    }
+}
+
+/// What a job says that failed before its payload, in HTCondor, in Kubernetes and in its own error file.
+fn failed_before_the_payload(here: &Namespace<'_>, name: &str, code: i32, sentence: &str, line: &str) {
+    let uid = here.uid(name);
+    let ended = here.wait_ended(name);
+    let id = ids(&ended).remove(0);
+    assert_eq!(counts(&ended), [0, 0, 1]);
+    let message = format!("1 of 1 job failed; job 0 ({id}) exited with {code}: {sentence}");
+    let [status, reason, said] = told_in(&ended, "Failed");
+    assert_eq!([status.as_str(), reason.as_str()], ["True", "JobsFailed"]);
+    assert!(said.starts_with(&format!("{message}; the err of job 0 ends with: ")), "{said}");
+    assert!(said.contains(&format!("htc-operator: {line}")), "{said}");
+    assert_eq!(here.told(name, "Failed"), message);
+    assert_eq!(here.told(name, "JobsFailed"), said);
+    let err = read(here, name, 0, "err");
+    assert!(err.lines().last().is_some_and(|last| last.starts_with(&format!("htc-operator: {line}"))), "{name}: {err}");
+    assert_eq!(read(here, name, 0, "out"), "", "the payload never ran");
+    here.wait_nothing_left(&uid);
+    let attributes = ["ExitCode", "NumJobStarts", "NumShadowStarts"];
+    assert_eq!(in_history(here.bed, &of(&uid), &attributes), [&code.to_string(), "1", "1"], "{name}: one start");
+}
+
+#[rstest]
+fn no_image_and_no_command_say_so(#[values(Trixie, Sid)] version: Version) {
+    let bed = Bed::shared(version);
+    let here = bed.namespace();
+    for (name, image, command) in [
+        ("no-folder", "/nosuch/image", "bash"),
+        ("no-registry", "registry.invalid/team/image:1", "bash"),
+        ("no-command", "centos", "nosuchcommand -x"),
+    ] {
+        let mut object = htcjob(name, "echo ran");
+        object["spec"]["script"]["image"] = image.into();
+        object["spec"]["script"]["command"] = command.into();
+        here.create(&object);
+    }
+    let image = "the image in spec.script.image cannot be had on the node, or no container can be started from it; see the file err";
+    failed_before_the_payload(&here, "no-folder", 243, image, "the image /nosuch/image cannot be had on ");
+    failed_before_the_payload(
+        &here,
+        "no-registry",
+        243,
+        image,
+        "the image docker://registry.invalid/team/image:1 cannot be had on ",
+    );
+    let command = "the command in spec.script.command is not in the image";
+    failed_before_the_payload(&here, "no-command", 244, command, "the command nosuchcommand is not in the image /");
+}
+
+#[rstest]
+fn a_node_without_container_runtime_says_so(#[values(Trixie, Sid)] version: Version) {
+    let scratch = Scratch::new().unwrap();
+    let bin = scratch.dir("bin").unwrap();
+    for program in ["uname", "mkdir", "chmod", "rm", "grep", "tail"] {
+        let found = ["/usr/bin", "/bin"].map(|folder| Path::new(folder).join(program));
+        std::os::unix::fs::symlink(found.iter().find(|path| path.exists()).unwrap(), bin.join(program)).unwrap();
+    }
+    Account::unprivileged().must_reach(&bin).unwrap();
+    let extra_config = format!("STARTER_JOB_ENVIRONMENT = \"PATH={}\"", bin.display());
+    let bed = Bed::new(version, &PoolOptions { extra_config, ..PoolOptions::default() }, &[]);
+    bed.start_operator();
+    let here = bed.namespace();
+    here.create(&htcjob("bare", "echo ran"));
+    let sentence = "the node has neither apptainer nor singularity in its PATH";
+    failed_before_the_payload(&here, "bare", 242, sentence, "neither apptainer nor singularity is in PATH on ");
+    // Nobody else uses this pool: all that is left is what HTCondor had at its start.
+    bed.wait_spool_free(&ids(&here.get("bare")));
+    assert!(bed.queue("true", &["ClusterId"]).is_empty());
+    let spool = std::fs::read_dir(bed.pool.spool_dir()).unwrap().flatten();
+    let folders: Vec<_> = spool.filter(|entry| entry.path().is_dir()).map(|entry| entry.file_name()).collect();
+    assert!(folders.iter().all(|name| name == "local_univ_execute"), "{folders:?}");
+}

@@ -1,0 +1,101 @@
+//! What `kubectl` shows: Events, columns, `describe`, `wait`; and of an `HTCJob` that cannot be run.
+
+use std::time::Instant;
+
+use rstest::rstest;
+use testbed::Version::{self, Sid, Trixie};
+
+use crate::lifecycle::{UNTIL_LET_GO, counts, ids, of, told_in};
+use bed::{Bed, htcjob};
+
+#[rstest]
+fn events_tell_the_whole_story_once(#[values(Trixie, Sid)] version: Version) {
+    let bed = Bed::shared(version);
+    let here = &bed.namespace();
+    let mut object = htcjob("tale", UNTIL_LET_GO);
+    object["spec"]["queue"] = 2.into();
+    let uid = here.create(&object);
+    let running = here.wait_running("tale", 2);
+    let [first, second] = &ids(&running)[..] else { panic!("{running:#}") };
+    let cluster = first.split('.').next().unwrap();
+    assert!(!bed.spooled(first).is_empty(), "what is empty afterwards is not empty now");
+
+    let columns = |text: &str| text.lines().map(|line| line.split_whitespace().map(str::to_owned).collect()).collect();
+    let table: Vec<Vec<String>> = columns(&here.kubectl(&["get", "htcjobs"]));
+    assert_eq!(table[0], ["NAME", "PHASE", "JOBS", "ACTIVE", "SUCCEEDED", "FAILED", "CLUSTER", "AGE"]);
+    assert_eq!(table[1][..7], ["tale", "Running", "2", "2", "0", "0", cluster]);
+    assert_eq!(here.kubectl(&["get", "htcj", "-o", "name"]).trim(), "htcjob.htc.cern.ch/tale");
+
+    // `kubectl wait` sees the condition come, not only that it is there.
+    let waiter = std::thread::scope(|scope| {
+        let arguments = ["wait", "--for=condition=Complete", "htcjob/tale", "--timeout=50s"];
+        let waiter = scope.spawn(move || here.try_kubectl(&arguments));
+        here.let_go("tale");
+        waiter.join().unwrap()
+    });
+    assert!(waiter.as_ref().is_ok_and(|text| text.contains("condition met")), "{waiter:?}");
+
+    here.wait_nothing_left(&uid);
+    let mut story = vec!["Pending", "Submitted", "Running", "Completed", "Fetched"];
+    assert_eq!(here.story("tale", "Fetched"), story);
+    let described = here.kubectl(&["describe", "htcjob", "tale"]);
+    let shown: Vec<Vec<String>> = columns(described.split_once("\nEvents:").unwrap().1);
+    let shown: Vec<&str> = shown.iter().filter(|row| row.len() > 4).skip(2).map(|row| row[1].as_str()).collect();
+    assert_eq!(shown, story, "{described}");
+
+    here.delete("tale");
+    story.extend(["Terminating", "JobsRemoved"]);
+    assert_eq!(here.story("tale", "JobsRemoved"), story);
+    let range = if second.starts_with(&format!("{cluster}.")) { format!("{first}-1") } else { String::new() };
+    let told = here.told("tale", "Submitted");
+    assert!(told.starts_with("HTCondor accepted 2 jobs: ") && told.ends_with(&range), "{told}");
+    bed.wait_ledger(
+        &format!("select count(*), count(eventAt) from transitions where uid = '{uid}'"),
+        &[&[&story.len().to_string(), &story.len().to_string()]],
+    );
+}
+
+#[rstest]
+fn options_that_are_refused_stay_pending(#[values(Trixie, Sid)] version: Version) {
+    let bed = Bed::shared(version);
+    let here = bed.namespace();
+    let cases = [
+        ("program", "executable = /bin/sh", "htcopts line 1: `executable` is not allowed: "),
+        ("identity", "rank = 1\n+HTCJobUID = \"x\"", "htcopts line 2: `+HTCJobUID` is not allowed: "),
+        ("include", "include command : /bin/date", "htcopts line 1: `include` is not allowed: "),
+    ];
+    for (name, options, _) in cases {
+        let mut object = htcjob(name, "echo ran");
+        object["spec"]["htcopts"] = options.into();
+        here.create(&object);
+    }
+    // One that is run shows that there was time enough to run the others.
+    here.create(&htcjob("fine", "true"));
+    here.wait_ended("fine");
+    for (name, _, wanted) in cases {
+        let uid = here.uid(name);
+        let object = here.get(name);
+        assert_eq!(object["status"]["phase"], "Pending");
+        assert_eq!(counts(&object), [0, 0, 0]);
+        let [status, reason, message] = told_in(&object, "Submitted");
+        assert_eq!([status.as_str(), reason.as_str()], ["False", "InvalidSpec"]);
+        assert!(message.starts_with(&format!("spec.{wanted}")), "{message}");
+        assert_eq!(here.story(name, "InvalidSpec"), ["Pending", "InvalidSpec"]);
+        assert_eq!(here.told(name, "InvalidSpec"), message);
+        let kinds = here.kubectl(&[
+            "get",
+            "events",
+            "-o",
+            "jsonpath={range .items[*]}{.involvedObject.name} {.type} {.reason}\n{end}",
+        ]);
+        assert!(kinds.contains(&format!("{name} Warning InvalidSpec\n")), "{kinds}");
+        for jobs in [bed.queue(&of(&uid), &["ClusterId"]), bed.history(&of(&uid), &["ClusterId"])] {
+            assert!(jobs.is_empty(), "{name}: {jobs:?}");
+        }
+        let began = Instant::now();
+        here.delete(name);
+        eprintln!("{version}: {name} was deleted after {:.1?}", began.elapsed());
+        assert!(began.elapsed().as_secs() < 20);
+        assert_eq!(here.story(name, "JobsRemoved"), ["Pending", "InvalidSpec", "Terminating", "JobsRemoved"]);
+    }
+}

@@ -1,0 +1,39 @@
+//! Everything that is promised, on real servers: a module for each promise.
+#![allow(
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "clippy counts only functions with #[test] as tests, not what they share"
+)]
+
+#[macro_use]
+mod versions;
+
+mod apply;
+mod callbacks;
+mod check;
+mod credentials;
+mod crowd;
+mod deletion;
+mod deploy;
+mod docs;
+mod examples;
+mod faults;
+mod images;
+mod kill_points;
+mod large;
+mod lifecycle;
+mod many;
+mod outages;
+mod output;
+mod payload_script;
+mod rows;
+mod rules;
+mod soak;
+mod spec;
+mod submit_description;
+mod transitions;
+mod upgrade;

@@ -1,0 +1,33 @@
+//! Whatever fails - the operator, the schedd, a submitter, the API server, the disk - and whenever it does: each job runs
+//! exactly once, nothing is left behind, and the HTCJob says what is wrong.
+
+mod data_folder;
+mod kubernetes;
+mod leader;
+mod lease;
+mod operator;
+mod schedd;
+mod submitter;
+
+on_both_versions!(
+    operator::stopped_at_any_point_it_goes_on,
+    operator::killed_at_any_point_it_goes_on,
+    schedd::down_at_the_start_and_going_down,
+    schedd::hanging_while_it_is_submitted_to,
+    schedd::refusing_the_credentials,
+    schedd::refusing_the_jobs,
+    schedd::killed_while_it_takes_in_the_files,
+    submitter::killed_by_somebody_else,
+    submitter::outliving_the_operator,
+    submitter::landing_late,
+    kubernetes::api_server_killed_while_there_is_news,
+    data_folder::read_only,
+    leader::one_ledger_for_two,
+    leader::a_ledger_each,
+    leader::a_lease_that_cannot_be_renewed,
+    leader::an_old_copy_of_the_ledger,
+    lease::deleted_and_edited,
+    lease::renewals_without_an_answer,
+    lease::one_identity_twice,
+    lease::two_copies_of_one_ledger,
+);

@@ -1,0 +1,85 @@
+//! The API server goes away.
+
+use serde_json::json;
+use testbed::{Version, wait_for};
+
+use bed::PATIENCE;
+use bed::site::{PROMPT, Site};
+
+pub fn api_server_killed_while_there_is_news(version: Version) {
+    // It leads for long enough to meet the news.
+    let site = Site::with(version, "", &["--lease-duration=60s", "--lease-renew-deadline=45s"]);
+    site.bed.start_operator();
+    let here = site.bed.namespace();
+    let uid = here.create(&site.lasting("job", 2));
+    here.wait("job", "both jobs run", |object| object["status"]["running"] == 2);
+
+    // Many are new, some of their Events are written, the others are to be.
+    let mut list = json!({ "apiVersion": "v1", "kind": "List", "items": [] });
+    for number in 0..6 {
+        let mut object = site.noted(&format!("n{number}"), 1, "");
+        object["metadata"]["namespace"] = here.name.clone().into();
+        list["items"].as_array_mut().unwrap().push(object);
+    }
+    site.bed.kube.apply_stdin(&list.to_string()).unwrap();
+    site.bed.kube.kill_apiserver().unwrap();
+    site.finish("job");
+    wait_for("the end of the jobs, unknown to Kubernetes", PATIENCE, || {
+        site.bed.jobs_of(&uid).iter().all(|job| job.status == 4)
+    })
+    .unwrap();
+    wait_for("the operator to have news that it cannot tell", PATIENCE, || {
+        site.bed.log().contains("Events cannot be written")
+    })
+    .unwrap();
+    site.bed.kube.start_apiserver().unwrap();
+    for number in 0..6 {
+        let ended = site.assert_complete_once(&here, &format!("n{number}"), 1);
+        assert_eq!(ended["status"]["attempt"], 1);
+    }
+    site.assert_complete_once(&here, "job", 2);
+
+    // The operator too is killed and started while there is no API server to tell it what to do.
+    let uid = here.create(&site.lasting("other", 2));
+    here.wait("other", "both jobs run", |object| object["status"]["running"] == 2);
+    site.bed.kube.kill_apiserver().unwrap();
+    site.finish("other");
+    wait_for("the end of the jobs, unknown to Kubernetes", PATIENCE, || {
+        site.bed.jobs_of(&uid).iter().all(|job| job.status == 4)
+    })
+    .unwrap();
+    site.bed.kill_operator();
+    site.bed.start_operator();
+    wait_for("the operator to look for the API server", PATIENCE, || {
+        site.bed.log().contains("waiting for the API server")
+    })
+    .unwrap();
+    assert!(site.bed.stop_operator() < PROMPT);
+    site.bed.start_operator();
+    site.bed.kube.start_apiserver().unwrap();
+    site.assert_complete_once(&here, "other", 2);
+
+    // One that hangs is no better than none.
+    here.create(&site.lasting("third", 1));
+    here.wait_phase("third", "Running");
+    site.bed.kube.pause_apiserver().unwrap();
+    site.finish("third");
+    wait_for("the operator to have news that it cannot tell", PATIENCE, || {
+        site.bed.log().contains("Events cannot be written")
+    })
+    .unwrap();
+    site.bed.kube.resume_apiserver().unwrap();
+    site.assert_complete_once(&here, "third", 1);
+    site.bed.kube.pause_apiserver().unwrap();
+    assert!(site.bed.stop_operator() < PROMPT);
+    site.bed.kube.resume_apiserver().unwrap();
+    site.bed.start_operator();
+    wait_for("the operator to run", PATIENCE, || site.bed.log().contains("htc-operator runs")).unwrap();
+
+    site.assert_journal_told(&here);
+    for name in ["job", "n0", "n5", "other", "third"] {
+        for reason in ["Pending", "Submitted", "Running", "Completed", "Fetched"] {
+            assert_eq!(here.count_events(name, reason), 1, "{name}: {:?}", here.events(name));
+        }
+    }
+}

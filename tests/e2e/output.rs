@@ -1,0 +1,16 @@
+//! What jobs leave: the end of their `err`, a cap on it, room for it, and how long it is kept.
+
+mod err;
+mod lanes;
+mod limits;
+mod retention;
+
+on_both_versions!(
+    err::its_end_is_told,
+    err::hostile_files_are_harmless,
+    limits::too_much_output_is_held,
+    limits::nothing_is_fetched_onto_a_full_volume,
+    lanes::one_that_fails_holds_up_no_other,
+    retention::what_is_left_goes_in_its_time,
+    retention::what_comes_back_is_not_taken_for_new,
+);

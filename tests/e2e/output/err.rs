@@ -1,0 +1,98 @@
+//! The end of a failed job's `err` in its HTCJob.
+
+use testbed::{Version, wait_for};
+
+use bed::site::Site;
+use bed::{Namespace, PATIENCE, condition, htcjob, ids};
+
+/// What `Failed` says once the end of `err` is known.
+fn failed(here: &Namespace<'_>, name: &str) -> String {
+    let wrote = |object: &serde_json::Value| {
+        let message = condition(object, "Failed")?["message"].as_str()?.to_owned();
+        message.contains(" ends with: ").then_some(message)
+    };
+    let object = here.wait(name, "Failed with the end of err", |object| wrote(object).is_some());
+    wrote(&object).unwrap()
+}
+
+/// The messages of its Events with this reason.
+fn events(here: &Namespace<'_>, name: &str, reason: &str) -> Vec<String> {
+    here.events(name).into_iter().filter(|(other, _)| other == reason).map(|(_, message)| message).collect()
+}
+
+pub fn its_end_is_told(version: Version) {
+    let site = Site::start(version);
+    let here = site.bed.namespace();
+    let mut noisy = htcjob(
+        "noisy",
+        "echo \"from $1\" >&2; [ $1 != 0 ] || exit 0; [ $1 = 1 ] || exit 4\n\
+         for n in {1..30}; do echo \"line $n\" >&2; done; printf '\\e[31mboom\\e[0m\\xff\\tit broke\\r\\n\\n' >&2; exit 3",
+    );
+    noisy["spec"]["queue"] = 3.into();
+    here.create(&noisy);
+    here.create(&htcjob("huge", "head -c 5000000 /dev/zero | tr '\\0' x >&2; echo END >&2; exit 1"));
+    here.create(&htcjob("silent", "echo only out; exit 7"));
+    here.create(&htcjob("fine", "echo on err >&2"));
+
+    let message = failed(&here, "noisy");
+    let ids_of_noisy = ids(&here.get("noisy"));
+    let lines: Vec<String> = (22..=30).map(|line| format!("line {line}")).collect();
+    let wanted = format!(
+        "2 of 3 jobs failed; job 1 ({}) exited with 3; the err of job 1 ends with: {} | \u{fffd}[31mboom\u{fffd}[0m\u{fffd} it broke",
+        ids_of_noisy[1],
+        lines.join(" | ")
+    );
+    assert_eq!(message, wanted);
+    let object = here.wait_ended("noisy");
+    assert_eq!(condition(&object, "Failed").unwrap()["reason"], "JobsFailed");
+    here.wait_event("noisy", "JobsFailed");
+    assert_eq!(events(&here, "noisy", "JobsFailed"), [message.as_str()], "the Event that tells it");
+    assert_eq!(events(&here, "noisy", "Failed").len(), 1, "the end itself is told once, before the output is here");
+
+    let message = failed(&here, "huge");
+    assert!(message.len() < 700 && message.ends_with("xxxEND"), "{message}");
+
+    let ended = here.wait_ended("silent");
+    let message = condition(&ended, "Failed").unwrap()["message"].as_str().unwrap();
+    assert_eq!(message, format!("1 of 1 job failed; job 0 ({}) exited with 7", ids(&ended)[0]));
+    here.wait_says("silent", "OutputFetched", "True", "Fetched");
+    let ended = here.wait_ended("fine");
+    assert!(!condition(&ended, "Complete").unwrap()["message"].as_str().unwrap().contains("err"), "{ended:#}");
+    for name in ["silent", "fine"] {
+        assert!(events(&here, name, "JobsFailed").is_empty(), "{name}");
+    }
+    // What stood in the ledger stands there after a restart, and is not told again.
+    site.assert_journal_told(&here);
+    assert_eq!(events(&here, "noisy", "JobsFailed").len(), 1);
+    assert_eq!(failed(&here, "noisy"), wanted);
+}
+
+/// Jobs that put something else in the place of their `err`, and beside it.
+pub fn hostile_files_are_harmless(version: Version) {
+    let site = Site::start(version);
+    let here = site.bed.namespace();
+    let swap = |with: &str| format!("echo mine >&2; rm -f _condor_stderr; {with} _condor_stderr; exit 3");
+    // Their starter waits for somebody who writes into the pipe.
+    let waiting = here.create(&site.noted("pipe", 1, &swap("mkfifo")));
+    wait_for("the payload that leaves a pipe", PATIENCE, || site.runs("pipe", 0) == 1).unwrap();
+    here.create(&htcjob("link", &swap("ln -s /etc/passwd")));
+    here.create(&htcjob(
+        "beside",
+        "ln -s /etc/passwd link; ln -s / root; ln -s missing dangling; echo mine >&2; exit 3",
+    ));
+    // It is the node's file, as far as the job may read it there, and comes as a plain one.
+    let message = failed(&here, "link");
+    let last = std::fs::read_to_string("/etc/passwd").unwrap().lines().last().unwrap().to_owned();
+    assert!(message.ends_with(&last), "{message}");
+    let message = failed(&here, "beside");
+    assert!(message.ends_with("; the err of job 0 ends with: mine"), "{message}");
+    for name in ["link", "beside"] {
+        for file in bed::files_below(&here.output(name, 0), &|_| true) {
+            let kind = std::fs::symlink_metadata(&file).unwrap().file_type();
+            println!("{version}: {name}: {}: {kind:?}", file.display());
+            assert!(kind.is_file(), "{}: {kind:?}", file.display());
+        }
+    }
+    here.delete("pipe");
+    here.wait_nothing_left(&waiting);
+}

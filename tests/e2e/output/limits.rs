@@ -1,0 +1,59 @@
+//! How much output there may be.
+
+use testbed::{Version, wait_for};
+
+use bed::site::Site;
+use bed::{PATIENCE, htcjob, is_true};
+
+/// HTCondor holds a job that leaves more than `--output-limit`, and its HTCJob says which limit that is.
+pub fn too_much_output_is_held(version: Version) {
+    let site = Site::with(version, "", &["--output-limit=1M"]);
+    site.bed.start_operator();
+    let here = site.bed.namespace();
+    let uid = here.create(&htcjob("large", "head -c 3000000 /dev/zero > large; echo ran"));
+    here.create(&htcjob("small", "head -c 900000 /dev/zero > small; echo ran"));
+    let message = here.wait_says("large", "Held", "True", "JobsHeld");
+    println!("{version}: {message}");
+    let held = site.bed.queue(&format!("HTCJobUID == \"{uid}\""), &["JobStatus", "HoldReasonCode", "NumJobStarts"]);
+    assert_eq!(held, [["5", "33", "1"]], "HTCondor's code for too much output");
+    assert!(message.contains("--output-limit") && message.contains("delete the HTCJob"), "{message}");
+    assert_eq!(here.wait_event("large", "JobsHeld").iter().filter(|reason| *reason == "JobsHeld").count(), 1);
+    let ended = here.wait_ended("small");
+    assert!(is_true(&ended, "Complete"), "{ended:#}");
+    here.wait_output("small");
+    assert_eq!(std::fs::metadata(here.output("small", 0).join("small")).unwrap().len(), 900_000);
+    assert_eq!(here.get("large")["status"]["phase"], "Running", "held jobs complete no HTCJob");
+    here.delete("large");
+    here.wait_nothing_left(&uid);
+}
+
+/// With less than `--keep-free` on the volume nothing is fetched; with room again, everything is.
+pub fn nothing_is_fetched_onto_a_full_volume(version: Version) {
+    let mut site = Site::with(version, "", &["--keep-free=32M"]);
+    site.bed.mount_volume("size=64m");
+    site.bed.start_operator();
+    let here = site.bed.namespace();
+    let names = ["one", "two"];
+    site.start_lasting(&here, &names);
+    site.bed.volume().fill(20_000);
+    for name in names {
+        site.finish(name);
+    }
+    for name in names {
+        let message = here.wait_says(name, "OutputFetched", "False", "NoSpace");
+        println!("{version}: {message}");
+        assert!(message.contains("--keep-free") && message.contains("MiB free"), "{message}");
+    }
+    let tries = || {
+        let query = "select coalesce(min(failures), 0) from requests where kind = 'Fetch'";
+        site.bed.ledger(query).ok()?.first()?.first()?.parse::<u32>().ok()
+    };
+    wait_for("some more tries", PATIENCE, || tries().is_some_and(|tries| tries >= 3)).unwrap();
+    assert_eq!(site.gates.calls("condor_transfer_data"), 0, "none was begun");
+    site.bed.volume().empty();
+    for name in names {
+        here.wait_says(name, "OutputFetched", "True", "Fetched");
+        site.assert_complete_once(&here, name, 1);
+        assert_eq!(here.count_events(name, "NoSpace"), 1, "{:?}", here.events(name));
+    }
+}

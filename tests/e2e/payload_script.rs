@@ -1,0 +1,273 @@
+//! `job.sh` under the shells that worker nodes have, with the real Apptainer and a real image.
+
+mod https;
+mod reports;
+
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command as Process, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use htc_operator::condor::payload::{Callback, Command, Image, ImageMap, Payload, PayloadFailure, sandbox_files};
+
+const SHELLS: [&str; 3] = ["dash", "bash", "busybox sh"];
+/// Apptainer refuses to run as root here; a test that is root runs the job as `nobody`.
+const NOBODY: u32 = 65_534;
+
+/// Folder that holds `usr/bin/apptainer`.
+fn condor_root() -> PathBuf {
+    testbed::Assets::locate().unwrap().condor(testbed::Version::Sid).to_owned()
+}
+
+/// An unpacked image with bash and busybox.
+fn image() -> PathBuf {
+    testbed::Assets::locate().unwrap().image().to_owned()
+}
+
+fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
+}
+
+/// A scratch directory as HTCondor makes it.
+struct Scratch {
+    folder: tempfile::TempDir,
+    path: String,
+    /// What the node's HTCondor gives each job beside it.
+    environment: Vec<(&'static str, PathBuf)>,
+}
+
+impl Scratch {
+    fn new(image: &str, command: &str, source: &str) -> Self {
+        Self::reporting(image, command, source, None)
+    }
+
+    fn reporting(image: &str, command: &str, source: &str, callback: Option<Callback<'_>>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let image = Image::resolve(image, &ImageMap::new()).unwrap();
+        let command = Command::parse(command).unwrap();
+        let binds = ["/nosuchbind".to_owned(), "/var/log".to_owned()];
+        let payload =
+            Payload { name: "my-job", image: &image, command: &command, source, binds: &binds, callback, env: &[] };
+        for file in sandbox_files(&payload).unwrap() {
+            let path = folder.path().join(file.name);
+            std::fs::write(&path, file.contents).unwrap();
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(file.mode)).unwrap();
+        }
+        let path = format!("{}:/usr/bin:/bin", condor_root().join("usr/bin").display());
+        let scratch = Self { folder, path, environment: Vec::new() };
+        scratch.write(
+            ".job.ad",
+            "ClusterId = 884426\nProcId = 7\nHTCNotAfter = 1000\nStageInFinish = 1000\nX = \"StageInFinish = 9\"\n",
+        );
+        if is_root() {
+            for entry in std::fs::read_dir(scratch.folder.path()).unwrap() {
+                chown(entry.unwrap().path(), Some(NOBODY), Some(NOBODY)).unwrap();
+            }
+            chown(scratch.folder.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+        }
+        scratch
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.folder.path().join(name), text).unwrap();
+    }
+
+    fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.folder.path().join(name)).unwrap_or_default()
+    }
+
+    fn start(&self, shell: &str, arguments: &[&str]) -> Child {
+        let mut words: Vec<&str> = vec![];
+        if is_root() {
+            words.extend(["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]);
+        }
+        words.extend(shell.split(' ').chain(["./job.sh"]).chain(arguments.iter().copied()));
+        // A name that the test's PATH has and the job's may lack.
+        let program = std::env::split_paths(&std::env::var_os("PATH").unwrap())
+            .map(|folder| folder.join(words[0]))
+            .find(|path| path.exists())
+            .unwrap_or_else(|| panic!("{} is not in PATH", words[0]));
+        Process::new(program)
+            .args(&words[1..])
+            .current_dir(self.folder.path())
+            .env_clear()
+            .env("PATH", &self.path)
+            .env("_CONDOR_JOB_AD", self.folder.path().join(".job.ad"))
+            .envs(self.environment.iter().cloned())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    }
+
+    /// Exit code, standard output, standard error.
+    fn run(&self, shell: &str) -> (i32, String, String) {
+        ended(self.start(shell, &["3"]).wait_with_output().unwrap())
+    }
+}
+
+fn ended(output: Output) -> (i32, String, String) {
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
+}
+
+fn with_image(command: &str, source: &str) -> Scratch {
+    Scratch::new(image().to_str().unwrap(), command, source)
+}
+
+#[test]
+fn job_sh_is_clean_for_shellcheck() {
+    let scratch = with_image("bash", "");
+    let output = Process::new("shellcheck").arg(scratch.folder.path().join("job.sh")).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
+fn the_payloads_exit_code_is_the_jobs() {
+    for shell in SHELLS {
+        for code in [0, 1, 7, 126, 127, 255] {
+            let (ended, _, stderr) = with_image("bash", &format!("exit {code}")).run(shell);
+            assert_eq!((ended, stderr.as_str()), (code, ""), "{shell}");
+        }
+        for (signal, code) in [("KILL", 137), ("TERM", 143), ("SEGV", 139)] {
+            assert_eq!(with_image("bash", &format!("kill -{signal} $$; sleep 5")).run(shell).0, code, "{shell}");
+        }
+    }
+}
+
+#[test]
+fn the_payload_sees_its_index_its_name_and_its_folder() {
+    let source = "echo \"$1 $HTCPROCID $JOB_NAME $PWD $0 $#\"; echo text > made; ls -A / > root; [ -e /var/log/. ] && echo bound";
+    for shell in SHELLS {
+        let scratch = with_image("bash -e", source);
+        let (code, stdout, stderr) = scratch.run(shell);
+        assert_eq!((code, stderr.as_str()), (0, ""), "{shell}");
+        assert_eq!(stdout, "3 3 my-job /htc_run /htc_run/script.sh 1\nbound\n", "{shell}");
+        assert_eq!(scratch.read("made"), "text\n");
+        assert!(
+            !scratch.read("root").contains("nosuchbind"),
+            "a bind that the node lacks was made: {}",
+            scratch.read("root")
+        );
+        let mut left: Vec<_> = std::fs::read_dir(scratch.folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        assert_eq!(left, [".job.ad", "job.sh", "made", "payload.conf", "root", "script.sh"], "{shell}");
+    }
+}
+
+/// Runs under each shell, and expects one failure with a line that names it and no payload.
+fn expect(failure: PayloadFailure, hint: &str, make: impl Fn() -> Scratch) {
+    for shell in SHELLS {
+        let scratch = make();
+        let (code, _, stderr) = scratch.run(shell);
+        assert_eq!(PayloadFailure::from_exit_code(code), Some(failure), "{shell}: {code} {stderr}");
+        let last = stderr.lines().last().unwrap_or_default();
+        assert!(last.starts_with("htc-operator: ") && last.contains(hint), "{shell}: {stderr}");
+        assert_eq!(scratch.read("ran"), "", "{shell}: the payload ran");
+    }
+}
+
+#[test]
+fn what_is_missing_has_an_exit_code_of_its_own() {
+    let source = "echo yes > ran";
+    expect(PayloadFailure::CommandNotFound, "nosuch", || with_image("nosuch -x", source));
+    expect(PayloadFailure::CommandNotFound, "/opt/nosuch", || with_image("/opt/nosuch", source));
+    expect(PayloadFailure::ImageUnavailable, "/no/such/image", || Scratch::new("/no/such/image", "bash", source));
+    expect(PayloadFailure::ImageUnavailable, "docker://localhost:9/a/b:1", || {
+        Scratch::new("localhost:9/a/b:1", "bash", source)
+    });
+    expect(PayloadFailure::NoContainerRuntime, "apptainer", || {
+        let mut scratch = with_image("bash", source);
+        scratch.path = "/usr/bin:/bin".to_owned();
+        scratch
+    });
+    expect(PayloadFailure::SandboxBroken, "payload.conf", || {
+        let scratch = with_image("bash", source);
+        let conf = scratch.read("payload.conf");
+        scratch.write("payload.conf", conf.strip_suffix("end\n").unwrap());
+        scratch
+    });
+    expect(PayloadFailure::SandboxBroken, "script.sh", || {
+        let scratch = with_image("bash", source);
+        std::fs::remove_file(scratch.folder.path().join("script.sh")).unwrap();
+        scratch
+    });
+    for shell in SHELLS {
+        for arguments in [&[][..], &["x"], &["-1"]] {
+            let scratch = with_image("bash", source);
+            let (code, _, _) = ended(scratch.start(shell, arguments).wait_with_output().unwrap());
+            assert_eq!(code, PayloadFailure::SandboxBroken.exit_code(), "{shell} {arguments:?}");
+        }
+    }
+}
+
+#[test]
+fn the_second_lock_holds() {
+    let ad = |text: &'static str| {
+        move || {
+            let scratch = with_image("bash", "echo yes > ran");
+            scratch.write(".job.ad", text);
+            scratch
+        }
+    };
+    expect(PayloadFailure::Late, "1001", ad("StageInFinish = 1001\nHTCNotAfter = 1000\n"));
+    for unreadable in [
+        "",
+        "HTCNotAfter = 1000\n",
+        "StageInFinish = 900\n",
+        "HTCNotAfter = 1000\nStageInFinish = undefined\n",
+        "HTCNotAfter = -5\nStageInFinish = 1\n",
+        "HTCNotAfter = 1000\nX = \"\\nStageInFinish = 1\"\n",
+        "HTCNotAfter = \"1000\"\nStageInFinish = 1\n",
+    ] {
+        expect(PayloadFailure::AdUnreadable, "HTCNotAfter", ad(unreadable));
+    }
+    expect(PayloadFailure::AdUnreadable, "_CONDOR_JOB_AD", || {
+        let scratch = with_image("bash", "echo yes > ran");
+        std::fs::remove_file(scratch.folder.path().join(".job.ad")).unwrap();
+        scratch
+    });
+    assert_eq!(
+        ad("HTCNotAfter = 1000\nStageInFinish = 1000")().run("dash").0,
+        0,
+        "the last line may lack its line feed"
+    );
+}
+
+#[test]
+fn a_payload_may_do_what_it_wants_in_its_folder() {
+    for shell in SHELLS {
+        let source = "echo 'exit 99' > job.sh; echo > payload.conf; rm -rf .htc_cache .job.ad; exit 255";
+        assert_eq!(with_image("bash", source).run(shell).0, 255, "{shell}");
+    }
+}
+
+/// Sends SIGTERM to `job.sh` once the payload is up, as HTCondor does for `condor_rm` and eviction.
+fn terminate(shell: &str, source: &str) -> (i32, String, String) {
+    let scratch = with_image("bash", source);
+    let job = scratch.start(shell, &["3"]);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !Path::new(&scratch.folder.path().join("up")).exists() {
+        assert!(Instant::now() < deadline, "{shell}: the payload did not start");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let sent = Instant::now();
+    assert!(Process::new("kill").arg(job.id().to_string()).status().unwrap().success());
+    let result = ended(job.wait_with_output().unwrap());
+    assert!(sent.elapsed() < Duration::from_secs(40), "{shell}: it took {:?}", sent.elapsed());
+    assert!(!scratch.folder.path().join(".htc_cache").exists(), "{shell}: the cache is left");
+    result
+}
+
+#[test]
+fn sigterm_reaches_the_payload() {
+    for shell in SHELLS {
+        let clean = "trap 'echo cleaning; exit 9' TERM; touch up; while :; do sleep 0.05; done";
+        assert_eq!(terminate(shell, clean), (9, "cleaning\n".to_owned(), String::new()), "{shell}");
+        assert_eq!(terminate(shell, "touch up; sleep 60").0, 143, "{shell}");
+    }
+}

@@ -1,0 +1,44 @@
+//! What `make bench` measures can be measured: every row but one, with a few HTCJobs, so that it does not rot.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use bench::Options;
+
+#[test]
+fn rows_can_be_measured() {
+    // Row 4 waits for jobs that run, and for the tracker's usual interval.
+    let rows: BTreeSet<u8> = (1..=10).filter(|row| *row != 4).collect();
+    let program = bed::program();
+    let report = bench::measure(&Options {
+        rows: rows.clone(),
+        at_once: vec![2, 5],
+        queue: 10,
+        finished: vec![5],
+        window: Duration::from_secs(1),
+        huge: 20,
+        ends: 5,
+        spread: 2,
+        callbacks: 100,
+        ..Options::new(program, htc_operator::api::crd_yaml().unwrap())
+    })
+    .unwrap();
+    println!("{}", report.markdown());
+    assert!(report.failed.is_empty(), "{:?}", report.failed);
+    let measured: BTreeSet<u8> = report.lines.iter().map(|line| line.row).collect();
+    assert_eq!(measured, rows);
+    let number = |row: u8, name: &str| report.lines.iter().rfind(|line| line.row == row).unwrap().numbers[name];
+    let five = |row: u8, name: &str| assert!((number(row, name) - 5.0).abs() < 0.1, "{name}: {}", number(row, name));
+    five(1, "htcjobs");
+    assert!(number(1, "condorSubmit") >= 1.0 && number(1, "idsSeconds") > 0.0);
+    assert!(number(2, "idsSeconds") >= 0.0 && number(2, "condorSubmitAfterSeconds") > 0.0);
+    assert!(number(5, "rssMiB") > 1.0);
+    assert!(number(6, "caughtUpSeconds") > 0.0);
+    assert!(number(7, "statusBytes") > 100.0);
+    five(8, "liveJobs");
+    assert!(number(9, "p50Seconds") < 20.0);
+    assert!(number(10, "perSecond") > 1.0);
+    for (name, chart) in &report.charts {
+        assert!(chart.svg().contains("<polyline"), "{name}");
+    }
+}

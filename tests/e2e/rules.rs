@@ -1,0 +1,18 @@
+//! Scenes in which one rule of `machine::rules` alone stands between a fault and a broken promise: with that rule taken out
+//! its scene fails. The other rules have such a scene among the outages and faults (docs/guarantees.md says which).
+
+mod finalizer;
+mod jobs;
+mod ledger;
+mod submitter;
+
+on_both_versions!(
+    submitter::landing_late_before_it_counts_as_dead,
+    submitter::alive_while_its_object_is_deleted,
+    submitter::alive_while_its_object_is_abandoned,
+    jobs::second_of_an_index,
+    jobs::behind_another_schedd,
+    ledger::copied_after_the_last_renewal,
+    ledger::another_ones_claim,
+    finalizer::not_attached_yet,
+);

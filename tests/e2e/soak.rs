@@ -1,0 +1,196 @@
+//! The soak: `HTCJob`s are created, completed, suspended, resumed, held by hand and deleted while the operator is killed at
+//! random, again and again. Most have one job, some three, a few two hundred; once in each round many come at once. What jobs
+//! report of themselves is lost, doubled and late at random on its way. Afterwards everything that can be seen is compared with
+//! what was asked for.
+//!
+//! `make test` kills 60 times with each version of HTCondor, `make soak KILLS=500` as often as one likes. What happens to
+//! an `HTCJob` is a [`plan::Plan`]; [`driver`] does it, [`killer`] kills, [`collect`] looks, [`checker`] judges.
+
+mod checker;
+mod collect;
+mod driver;
+mod forged;
+mod killer;
+mod plan;
+mod report;
+mod submitter;
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use self::checker::check;
+use self::collect::Collected;
+use self::driver::{Life, drive};
+use self::plan::{Plan, ROUND};
+use self::report::Summary;
+use self::submitter::Submitter;
+use bed::carrier::{Carrier, Lot};
+use bed::dice::Dice;
+use bed::{Bed, Namespace, PATIENCE};
+use testbed::{PoolOptions, Port, Scratch, Version, wait_for};
+
+/// Kills, if `HTC_SOAK_KILLS` does not say.
+const KILLS: usize = 60;
+
+/// The servers of one soak.
+pub struct Soak {
+    // Fields drop in this order: the servers before their folders.
+    bed: Bed,
+    /// Between the jobs and the operator.
+    carrier: Carrier,
+    _port: Port,
+    submitter: Submitter,
+    /// The file in which payloads note that they run; its folder is bound into their containers.
+    records: PathBuf,
+    _scratch: Scratch,
+    /// Kills so far.
+    killed: AtomicUsize,
+    /// `HTCJob`s that were seen to have ended, or to be deleted.
+    ended: AtomicUsize,
+    /// Whoever has it starts the operator; the driver takes it while it creates a crowd.
+    next_life: Mutex<()>,
+    /// A crowd was created since the operator was last started.
+    crowded: AtomicBool,
+    /// The operator that runs is not killed any more.
+    rests: AtomicBool,
+    began: Instant,
+}
+
+impl Soak {
+    fn new(version: Version, mut dice: Dice) -> Self {
+        let scratch = Scratch::new().unwrap();
+        let runs = scratch.dir("runs").unwrap();
+        let submitter = Submitter::new(version);
+        let bind = format!("--bind={}", runs.display());
+        let port = Port::reserve().unwrap();
+        let listen = format!("--callback-listen=127.0.0.1:{}", port.number);
+        let carrier = Carrier::new(port.number, move |_| lot(&mut dice));
+        let arguments = [submitter.argument(), bind, carrier.argument(), listen];
+        let bed = Bed::new(version, &PoolOptions::default(), &arguments.each_ref().map(String::as_str));
+        Self {
+            bed,
+            carrier,
+            _port: port,
+            submitter,
+            records: runs.join("records"),
+            _scratch: scratch,
+            killed: AtomicUsize::new(0),
+            ended: AtomicUsize::new(0),
+            next_life: Mutex::new(()),
+            crowded: AtomicBool::new(false),
+            rests: AtomicBool::new(false),
+            began: Instant::now(),
+        }
+    }
+
+    /// One round: the `HTCJob`s of its plans, `kills` times the end of the operator, and then rest. What is wrong
+    /// after it, and the uids of its `HTCJob`s.
+    fn round(&self, kills: usize, dice: &mut Dice, former: &[String], summary: &mut Summary) -> Vec<String> {
+        let here = self.bed.namespace();
+        let plans = Plan::round(dice);
+        let (mut at_kills, before) = (dice.fork(), self.killed.load(Ordering::Relaxed));
+        let before_ended = self.ended.load(Ordering::Relaxed);
+        self.rests.store(false, Ordering::Relaxed);
+        // Creation keeps step with the kills, and is over when six of ten are done.
+        let turn = || {
+            let kill = self.killed.load(Ordering::Relaxed) - before;
+            1 + kill * ROUND * 10 / (kills * 6).max(1)
+        };
+        let (lives, (tally, mut violations)) = thread::scope(|scope| {
+            let killer = scope.spawn(|| killer::kill(self, &mut at_kills, kills));
+            let lives = drive(self, &here, plans, &turn);
+            (lives, killer.join().unwrap())
+        });
+        summary.tally.add(tally);
+        summary.reports = self.carrier.tally();
+        self.ended.store(before_ended + lives.len(), Ordering::Relaxed);
+        let found = self.settle(&here, lives, former);
+        violations.extend(check(&found));
+        summary.add(&found);
+        if !violations.is_empty() {
+            self.tell(&found, &violations);
+        }
+        summary.violations += violations.len();
+        if violations.is_empty() {
+            here.kubectl(&["delete", "htcjobs", "--all", "--wait=false"]);
+            wait_for("all HTCJobs to be gone", PATIENCE, || here.all().is_empty()).unwrap();
+        }
+        found.lives.into_iter().map(|life| life.uid).collect()
+    }
+
+    /// Waits until nothing is wrong, or nothing changes any more that could mend it.
+    fn settle(&self, here: &Namespace<'_>, mut lives: Vec<Life>, former: &[String]) -> Collected {
+        let (mut last, mut since) = (Vec::new(), Instant::now());
+        loop {
+            let objects = here.all();
+            for life in &mut lives {
+                life.look(&objects);
+            }
+            let found = self.collect(here, &lives, former);
+            let violations = check(&found);
+            if violations.is_empty() {
+                return found;
+            }
+            if violations != last {
+                (last, since) = (violations, Instant::now());
+            }
+            if since.elapsed() > STILL {
+                return found;
+            }
+            thread::sleep(Duration::from_millis(500));
+        }
+    }
+}
+
+/// What is wrong for this long stays wrong: longer than any of the operator's pauses and time limits in tests.
+const STILL: Duration = Duration::from_secs(60);
+
+/// What becomes of a report on its way. What is late may come after the next start of its job, or after the job is gone.
+fn lot(dice: &mut Dice) -> Lot {
+    match dice.below(20) {
+        0..=9 => Lot::Comes,
+        10 | 11 => Lot::Lost,
+        12 | 13 => Lot::Unanswered,
+        14 => Lot::Twice,
+        15 | 16 => Lot::Refused,
+        _ => Lot::Late(dice.milliseconds(200, 12_000)),
+    }
+}
+
+fn soak(version: Version) {
+    let kills = std::env::var("HTC_SOAK_KILLS").map_or(KILLS, |kills| kills.parse().unwrap());
+    let mut dice = Dice::new(&format!("soak, {version}"));
+    let mut summary = Summary::new(version, kills);
+    let soak = Soak::new(version, dice.fork());
+    let rounds = kills.div_ceil(KILLS);
+    let mut former = Vec::new();
+    for round in 0..rounds {
+        let killed = soak.killed.load(Ordering::Relaxed);
+        former.extend(soak.round((kills - killed).div_ceil(rounds - round), &mut dice, &former, &mut summary));
+        summary.print();
+        if summary.violations > 0 {
+            break;
+        }
+    }
+    // Its logs go with it: what matters has been printed.
+    drop(soak);
+    assert_eq!(summary.violations, 0, "{version}: violations, see above");
+    assert!(summary.reports.stored > 0 && summary.early > 0, "{version}: no job's report had an effect");
+}
+
+mod trixie {
+    #[test]
+    fn killed_at_random_every_job_runs_once() {
+        super::soak(testbed::Version::Trixie);
+    }
+}
+
+mod sid {
+    #[test]
+    fn killed_at_random_every_job_runs_once() {
+        super::soak(testbed::Version::Sid);
+    }
+}

@@ -1,0 +1,355 @@
+//! What must hold after a round, whatever was done to the operator. Pure, and nothing in it is the operator's.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use strum::EnumIter;
+
+use crate::soak::collect::{Ad, Collected, Record, spooled};
+use crate::soak::driver::{Life, rank};
+
+/// What must hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, EnumIter)]
+pub enum Rule {
+    /// The operator ends only when it is ended, and by SIGTERM in order.
+    OperatorEnded,
+    /// Each job in HTCondor belongs to an index of an `HTCJob`.
+    UnknownJob,
+    /// Each run belongs to an index of an `HTCJob`.
+    UnknownRun,
+    /// No job is left in the queue.
+    LeftInQueue,
+    /// Nothing of a job that counted, or came late, is left in the schedd's spool folder.
+    LeftInSpool,
+    /// Each index has exactly one job that counts; where the `HTCJob` was deleted, at most one.
+    OneJobEach,
+    /// Each payload ran exactly once; where the `HTCJob` was deleted, at most once.
+    OneRunEach,
+    /// No payload ran in a job that does not count.
+    RunThatCounts,
+    /// HTCondor itself began a job again, though nobody held it.
+    BegunAgain,
+    /// Each job has ended with its payload's exit code.
+    ExitCode,
+    /// A deleted object is gone, another is there with its finalizer.
+    Finalizer,
+    /// Phase and counts.
+    Counts,
+    /// Ids and attempt in the status are those of the ads.
+    Ids,
+    Conditions,
+    /// The output is there, and is what the payload wrote.
+    Output,
+    /// Events tell each transition once, and nothing else.
+    Events,
+    /// Neither phases nor counts were ever seen to go back, unless it was said that a reported end was none.
+    WentBack,
+    /// No status ever counted an end that none of its payloads has.
+    CountedTooMuch,
+    /// What a job reports was found not to be so, though nobody stopped it.
+    Refuted,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    pub rule: Rule,
+    /// The `HTCJob`; empty if it is about none.
+    pub uid: String,
+    pub detail: String,
+}
+
+impl Violation {
+    pub fn new(rule: Rule, uid: &str, detail: String) -> Self {
+        Self { rule, uid: uid.to_owned(), detail }
+    }
+}
+
+/// Reason of the Event that HTCondor says otherwise than a job did.
+pub const REFUTED: &str = "CallbackRefuted";
+
+/// Ids that a status lists one by one.
+const LISTED: usize = 100;
+
+/// All that is wrong.
+pub fn check(found: &Collected) -> Vec<Violation> {
+    let mut check = Check { found, violations: Vec::new() };
+    check.strangers();
+    for life in &found.lives {
+        let ads = found.ads_of(&life.uid);
+        check.jobs(life, &ads);
+        check.runs(life, &ads);
+        check.events(life);
+        check.went_back(life);
+        check.counted(life);
+        match (life.plan.is_deleted(), found.object(&life.uid)) {
+            (true, Some(object)) => check.say(Rule::Finalizer, life, format!("not gone: {}", object["metadata"])),
+            (false, None) => check.say(Rule::Finalizer, life, "gone, though nobody deleted it".to_owned()),
+            (true, None) => {}
+            (false, Some(object)) => {
+                check.finalizer(life, object);
+                check.status(life, object, &ads);
+                check.output(life);
+            }
+        }
+    }
+    check.violations
+}
+
+impl Collected {
+    /// Jobs of one `HTCJob` in the queue and in history, each once.
+    pub fn ads_of(&self, uid: &str) -> Vec<&Ad> {
+        let mut ads: Vec<&Ad> = Vec::new();
+        for ad in self.history.iter().chain(&self.queue).filter(|ad| ad.uid == uid) {
+            if !ads.iter().any(|other| other.id == ad.id) {
+                ads.push(ad);
+            }
+        }
+        ads
+    }
+
+    pub fn object(&self, uid: &str) -> Option<&Value> {
+        self.objects.iter().find(|object| object["metadata"]["uid"] == uid)
+    }
+
+    pub fn records_of(&self, uid: &str) -> Vec<&Record> {
+        self.records.iter().filter(|record| record.uid == uid).collect()
+    }
+
+    /// Number, reason and message of the Events of one `HTCJob`, in order.
+    pub fn events_of(&self, uid: &str) -> Vec<(usize, &str, &str)> {
+        let of = |event: &'_ &Value| event["involvedObject"]["uid"] == uid;
+        let mut events: Vec<(usize, &str, &str)> = self
+            .events
+            .iter()
+            .filter(of)
+            .map(|event| {
+                let text = |value: &'static str| event[value].as_str().unwrap_or_default();
+                let number = event["metadata"]["name"].as_str().and_then(|name| name.rsplit('.').next()?.parse().ok());
+                (number.unwrap_or(0), text("reason"), text("message"))
+            })
+            .collect();
+        events.sort_unstable();
+        events
+    }
+}
+
+struct Check<'a> {
+    found: &'a Collected,
+    violations: Vec<Violation>,
+}
+
+impl Check<'_> {
+    fn say(&mut self, rule: Rule, life: &Life, detail: String) {
+        self.violations.push(Violation::new(rule, &life.uid, detail));
+    }
+
+    fn require(&mut self, holds: bool, rule: Rule, life: &Life, detail: impl FnOnce() -> String) {
+        if !holds {
+            self.say(rule, life, detail());
+        }
+    }
+
+    /// What belongs to no `HTCJob`, and what is left of any.
+    fn strangers(&mut self) {
+        let known = |uid: &str, index: u32| {
+            let life = self.found.lives.iter().find(|life| life.uid == uid);
+            life.is_some_and(|life| (index as usize) < life.plan.codes.len())
+        };
+        let mut violations = Vec::new();
+        for ad in self.found.queue.iter().chain(&self.found.history).filter(|ad| !known(&ad.uid, ad.index)) {
+            violations.push(Violation::new(Rule::UnknownJob, &ad.uid, format!("{ad:?}")));
+        }
+        for record in self.found.records.iter().filter(|record| !known(&record.uid, record.index)) {
+            violations.push(Violation::new(Rule::UnknownRun, &record.uid, format!("{record:?}")));
+        }
+        for ad in &self.found.queue {
+            violations.push(Violation::new(Rule::LeftInQueue, &ad.uid, format!("{ad:?}")));
+        }
+        for name in &self.found.spool {
+            let ad = spooled(&self.found.queue, name).or_else(|| spooled(&self.found.history, name));
+            // Of a job that is removed while its files come in, the schedd may leave what came; condor_preen sweeps it.
+            if ad.is_some_and(|ad| ad.staged.is_none()) {
+                continue;
+            }
+            let uid = ad.map_or("", |ad| &ad.uid);
+            violations.push(Violation::new(Rule::LeftInSpool, uid, format!("{name}, of {ad:?}")));
+        }
+        self.violations.extend(violations);
+    }
+
+    fn jobs(&mut self, life: &Life, ads: &[&Ad]) {
+        for (index, code) in (0..).zip(&life.plan.codes) {
+            let counting: Vec<&&Ad> = ads.iter().filter(|ad| ad.index == index && ad.counts()).collect();
+            let enough = counting.len() == 1 || (counting.is_empty() && !life.plan.runs_to_its_end());
+            self.require(enough, Rule::OneJobEach, life, || format!("job {index}: {counting:#?}"));
+            // condor_rm of a job that has ended makes its JobStatus 3.
+            let over = |ad: &Ad| ad.status == 4 || (ad.status == 3 && life.plan.is_deleted());
+            let ended = |ad: &&Ad| over(ad) && ad.exit_code == Some(i64::from(*code));
+            if life.plan.runs_to_its_end() && !counting.iter().all(|ad| ended(ad)) {
+                self.say(Rule::ExitCode, life, format!("job {index} should have exited with {code}: {counting:#?}"));
+            }
+        }
+    }
+
+    fn runs(&mut self, life: &Life, ads: &[&Ad]) {
+        for index in (0..).take(life.plan.codes.len()) {
+            let records = self.found.records_of(&life.uid);
+            let (ends, starts): (Vec<&Record>, Vec<&Record>) =
+                records.into_iter().filter(|record| record.index == index).partition(|record| record.end);
+            let counting: Vec<&&Ad> = ads.iter().filter(|ad| ad.index == index && ad.counts()).collect();
+            let counts = |record: &&Record| counting.iter().any(|ad| ad.id == record.id);
+            if let Some(stray) = starts.iter().chain(&ends).find(|record| !counts(record)) {
+                self.say(Rule::RunThatCounts, life, format!("{stray:?}, but what counts is {counting:#?}"));
+            }
+            let begun = counting.iter().map(|ad| usize::try_from(ad.starts).unwrap_or(0)).max().unwrap_or(0);
+            let limit = if life.plan.may_begin_again() { begun.max(1) } else { 1 };
+            let least = usize::from(life.plan.runs_to_its_end());
+            let detail = || format!("job {index}, begun {begun} times by HTCondor: {starts:#?} {ends:#?}");
+            let by_htcondor = starts.len() > limit && starts.len() <= begun && counting.len() == 1;
+            if by_htcondor {
+                self.say(Rule::BegunAgain, life, detail());
+            } else if !(least..=limit).contains(&starts.len()) || !(least..=limit).contains(&ends.len()) {
+                self.say(Rule::OneRunEach, life, detail());
+            }
+        }
+    }
+
+    fn finalizer(&mut self, life: &Life, object: &Value) {
+        let metadata = &object["metadata"];
+        let alive = metadata.get("deletionTimestamp").is_none();
+        let guarded = metadata["finalizers"].as_array().is_some_and(|finalizers| finalizers.len() == 1);
+        self.require(alive && guarded, Rule::Finalizer, life, || format!("{metadata}"));
+    }
+
+    fn status(&mut self, life: &Life, object: &Value, ads: &[&Ad]) {
+        let status = &object["status"];
+        let jobs = life.plan.codes.len();
+        let succeeded = jobs - life.plan.codes.iter().filter(|code| **code != 0).count();
+        let expected =
+            [("total", jobs), ("active", 0), ("running", 0), ("held", 0), ("idle", 0), ("succeeded", succeeded)];
+        let right = expected.iter().chain(&[("failed", jobs - succeeded)]).all(|(name, count)| status[name] == *count);
+        self.require(right && status["phase"] == "Completed", Rule::Counts, life, || {
+            format!("phase Completed, {succeeded} of {jobs} succeeded, it should say: {status:#}")
+        });
+
+        let counting: Vec<&str> = (0..)
+            .take(jobs)
+            .filter_map(|index| ads.iter().find(|ad| ad.index == index && ad.counts()).map(|ad| ad.id.as_str()))
+            .collect();
+        let told: Vec<&str> = status["jobid"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let clusters: BTreeSet<&str> = counting.iter().filter_map(|id| id.split('.').next()).collect();
+        let cluster = status["clusterid"].as_str().is_some_and(|cluster| clusters.contains(cluster));
+        let ranges = status["jobs"].as_str().map(expand).unwrap_or_default();
+        let all: BTreeSet<String> = counting.iter().map(|id| (*id).to_owned()).collect();
+        let highest = ads.iter().map(|ad| ad.attempt).max().unwrap_or(0);
+        let attempt = status["attempt"].as_i64().is_some_and(|attempt| attempt >= highest);
+        let first = &counting[..counting.len().min(LISTED)];
+        self.require(told == first && cluster && ranges == all && attempt, Rule::Ids, life, || {
+            format!("its jobs are {counting:?}, of attempts up to {highest}, but it says: {status:#}")
+        });
+
+        let says = |kind: &str| {
+            let conditions = status["conditions"].as_array().into_iter().flatten();
+            let condition = conditions.into_iter().find(|condition| condition["type"] == kind);
+            condition.map(|condition| condition["status"] == "True")
+        };
+        let failed = succeeded < jobs;
+        let right = [("Complete", !failed), ("Failed", failed), ("OutputFetched", true), ("Submitted", true)]
+            .iter()
+            .all(|(kind, holds)| says(kind).unwrap_or(false) == *holds)
+            && ["Held", "Suspended"].iter().all(|kind| says(kind) != Some(true))
+            && says("Tracked") != Some(false);
+        self.require(right, Rule::Conditions, life, || format!("{:#}", status["conditions"]));
+    }
+
+    fn output(&mut self, life: &Life) {
+        for index in (0..).take(life.plan.codes.len()) {
+            let records = self.found.records_of(&life.uid);
+            let Some(last) = records.into_iter().rfind(|record| record.index == index && record.end) else {
+                continue;
+            };
+            let out = format!("{} {index} {}\n", life.plan.name, last.token);
+            let result = format!("{}\n", last.token);
+            let output = self.found.outputs.get(&(life.uid.clone(), index));
+            let right = output
+                .is_some_and(|output| output.out.as_ref() == Some(&out) && output.result.as_ref() == Some(&result));
+            self.require(right, Rule::Output, life, || format!("job {index} wrote {out:?}, found was {output:?}"));
+        }
+    }
+
+    fn events(&mut self, life: &Life) {
+        let events = self.found.events_of(&life.uid);
+        let place = |wanted: &str| {
+            let mut places = (0..events.len()).filter(|at| events[*at].1 == wanted);
+            match (places.next(), places.next()) {
+                (at, None) => Ok(at),
+                (_, Some(_)) => Err(wanted.to_owned()),
+            }
+        };
+        let reasons = ["Pending", "Submitted", "Running", "Completed", "Failed", "Terminating", "JobsRemoved"];
+        let places: Result<Vec<Option<usize>>, String> = reasons.iter().map(|reason| place(reason)).collect();
+        let numbered = (1..).zip(&events).all(|(number, event)| event.0 == number);
+        let right = numbered
+            && places.is_ok_and(|places| {
+                let there: Vec<bool> = places.iter().map(Option::is_some).collect();
+                let [pending, submitted, running, completed, failed, terminating, removed] = there[..] else {
+                    return false;
+                };
+                let in_order = places.iter().flatten().is_sorted();
+                let failing = life.plan.codes.iter().any(|code| *code != 0);
+                let to_its_end = pending && submitted && completed != failing && failed == failing;
+                // Deleted before the operator ever saw it, it just goes.
+                let unseen = events.is_empty() && self.found.ads_of(&life.uid).is_empty();
+                let deleted = unseen || (pending && terminating && removed && !(completed && failed));
+                let gone_right = if life.plan.is_deleted() { deleted } else { !terminating && !removed };
+                in_order && gone_right && (to_its_end || !life.plan.runs_to_its_end()) && (!running || submitted)
+            });
+        self.require(right, Rule::Events, life, || format!("{events:#?}"));
+    }
+
+    fn went_back(&mut self, life: &Life) {
+        let counts = |status: &Value| {
+            let number = |name: &str| status[name].as_i64().unwrap_or(0);
+            [i64::try_from(rank(status)).unwrap_or(0), number("attempt"), number("succeeded"), number("failed")]
+        };
+        // An end that was reported just before its job was stopped counts until HTCondor says otherwise.
+        let compared = if life.plan.may_be_stopped() && self.is_refuted(life) { 2 } else { 4 };
+        for (before, after) in life.seen.iter().zip(life.seen.iter().skip(1)) {
+            if counts(before).iter().zip(counts(after)).take(compared).any(|(before, after)| *before > after) {
+                self.say(Rule::WentBack, life, format!("from {before:#} to {after:#}"));
+            }
+        }
+    }
+
+    fn is_refuted(&self, life: &Life) -> bool {
+        self.found.events_of(&life.uid).iter().any(|event| event.1 == REFUTED)
+    }
+
+    /// What jobs report may be counted before HTCondor says so, but it must be so.
+    fn counted(&mut self, life: &Life) {
+        let failed = life.plan.codes.iter().filter(|code| **code != 0).count();
+        let most = [("succeeded", life.plan.codes.len() - failed), ("failed", failed)];
+        for status in life.seen.iter().filter(|status| status["phase"] != "Terminating") {
+            let right = |(name, most): &(&str, usize)| status[*name].as_u64().unwrap_or(0) <= *most as u64;
+            self.require(most.iter().all(right), Rule::CountedTooMuch, life, || {
+                format!("{most:?} at most, not {status:#}")
+            });
+        }
+        let wrong = self.is_refuted(life) && !life.plan.may_be_stopped();
+        self.require(!wrong, Rule::Refuted, life, || format!("{:#?}", self.found.events_of(&life.uid)));
+    }
+}
+
+/// `7.0-2,9.1` as single ids.
+fn expand(ranges: &str) -> BTreeSet<String> {
+    let mut ids = BTreeSet::new();
+    for range in ranges.split(',').map(str::trim).filter(|range| !range.is_empty()) {
+        let (cluster, procs) = range.split_once('.').unwrap_or((range, ""));
+        let (first, last) = procs.split_once('-').unwrap_or((procs, procs));
+        match (first.parse::<u32>(), last.parse::<u32>()) {
+            (Ok(first), Ok(last)) => ids.extend((first..=last).map(|proc| format!("{cluster}.{proc}"))),
+            _ => drop(ids.insert(range.to_owned())),
+        }
+    }
+    ids
+}

@@ -1,0 +1,268 @@
+//! The checker itself: what is right passes, and each forgery is seen for what it is.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use strum::IntoEnumIterator as _;
+
+use crate::soak::checker::{Rule, check};
+use crate::soak::collect::{Ad, Collected, Output, Record};
+use crate::soak::driver::Life;
+use crate::soak::plan::{Act, Fate, Plan, Step};
+
+const LEFT: &str = "uid-left";
+const HELD: &str = "uid-held";
+const DELETED: &str = "uid-deleted";
+
+fn life(uid: &str, fate: Fate, codes: &[u8], acts: &[Act]) -> Life {
+    let step = |act: &Act| Step { phase: "", pause: Duration::ZERO, act: *act };
+    let steps = acts.iter().map(step).collect();
+    let plan = Plan { name: uid.replace("uid-", ""), fate, codes: codes.to_vec(), payload: Duration::ZERO, steps };
+    let seen = vec![json!({ "phase": "Submitted", "attempt": 1 }), json!({ "phase": "Running", "attempt": 1 })];
+    Life::new(plan, uid.to_owned(), seen)
+}
+
+fn ad(uid: &str, id: &str, index: u32, code: i64) -> Ad {
+    Ad {
+        id: id.to_owned(),
+        uid: uid.to_owned(),
+        index,
+        attempt: 1,
+        status: 4,
+        staged: Some(100),
+        not_after: Some(110),
+        starts: 1,
+        exit_code: Some(code),
+    }
+}
+
+fn run(uid: &str, id: &str, index: u32, token: &str) -> [Record; 2] {
+    let record = |end| Record { uid: uid.to_owned(), index, id: id.to_owned(), token: token.to_owned(), end };
+    [record(false), record(true)]
+}
+
+fn object(uid: &str, ids: &[&str], jobs: &str, succeeded: usize) -> Value {
+    let ended = if succeeded == ids.len() { "Complete" } else { "Failed" };
+    let told = ["Submitted", "OutputFetched", ended].map(|kind| json!({ "type": kind, "status": "True" }));
+    json!({
+        "metadata": { "uid": uid, "finalizers": ["htc.cern.ch/condor-jobs"] },
+        "status": {
+            "phase": "Completed", "attempt": 1, "clusterid": "1", "jobid": ids, "jobs": jobs,
+            "total": ids.len(), "active": 0, "idle": 0, "running": 0, "held": 0,
+            "succeeded": succeeded, "failed": ids.len() - succeeded, "conditions": told,
+        },
+    })
+}
+
+fn events(uid: &str, reasons: &[&str]) -> Vec<Value> {
+    let event = |(number, reason): (usize, &&str)| {
+        let name = format!("x.uid.{number:04}");
+        json!({ "metadata": { "name": name }, "reason": reason, "involvedObject": { "uid": uid } })
+    };
+    (1..).zip(reasons).map(event).collect()
+}
+
+fn output(index: u32, name: &str, token: &str) -> Output {
+    Output { out: Some(format!("{name} {index} {token}\n")), result: Some(format!("{token}\n")) }
+}
+
+/// A round of three `HTCJob`s in which everything is right.
+fn right() -> Collected {
+    let (start, end) = (["Pending", "Submitted", "Running"], ["Terminating", "JobsRemoved"]);
+    Collected {
+        lives: vec![
+            life(LEFT, Fate::Left, &[0, 7], &[]),
+            life(HELD, Fate::HeldByHand, &[0], &[Act::Hold, Act::Release]),
+            life(DELETED, Fate::Deleted("Running"), &[0], &[Act::Delete]),
+        ],
+        objects: vec![object(LEFT, &["1.0", "1.1"], "1.0-1", 1), object(HELD, &["1.2"], "1.2", 1)],
+        events: [
+            events(LEFT, &[&start[..], &["Failed", "Fetched"]].concat()),
+            events(HELD, &[&start[..], &["JobsHeld", "NotHeld", "Completed", "Fetched"]].concat()),
+            events(DELETED, &[&start[..], &end].concat()),
+        ]
+        .concat(),
+        queue: Vec::new(),
+        history: vec![
+            ad(LEFT, "1.0", 0, 0),
+            ad(LEFT, "1.1", 1, 7),
+            Ad { starts: 2, ..ad(HELD, "1.2", 0, 0) },
+            Ad { status: 3, exit_code: None, ..ad(DELETED, "2.0", 0, 0) },
+        ],
+        records: [
+            run(LEFT, "1.0", 0, "a").to_vec(),
+            run(LEFT, "1.1", 1, "b").to_vec(),
+            run(HELD, "1.2", 0, "c")[..1].to_vec(),
+            run(HELD, "1.2", 0, "d").to_vec(),
+            run(DELETED, "2.0", 0, "e")[..1].to_vec(),
+        ]
+        .concat(),
+        outputs: [
+            ((LEFT.to_owned(), 0), output(0, "left", "a")),
+            ((LEFT.to_owned(), 1), output(1, "left", "b")),
+            ((HELD.to_owned(), 0), output(0, "held", "d")),
+        ]
+        .into(),
+        spool: Vec::new(),
+    }
+}
+
+type Forgery = (&'static str, fn(&mut Collected), &'static [Rule]);
+
+const FORGERIES: &[Forgery] = &[
+    (
+        "a job that nobody knows",
+        |found| found.queue.push(ad("uid-stranger", "9.0", 0, 0)),
+        &[Rule::UnknownJob, Rule::LeftInQueue],
+    ),
+    ("a job of an index that is not there", |found| found.history.push(ad(LEFT, "9.0", 2, 0)), &[Rule::UnknownJob]),
+    ("a run that nobody knows", |found| found.records.extend(run("uid-stranger", "9.0", 0, "x")), &[Rule::UnknownRun]),
+    ("a job that stays", |found| found.queue.push(found.history[0].clone()), &[Rule::LeftInQueue]),
+    (
+        "files of a job that never was accepted",
+        |found| {
+            found.history.push(Ad { staged: None, status: 3, ..ad(DELETED, "9.0", 0, 0) });
+            found.spool.push("cluster9.proc0.subproc0.tmp".to_owned());
+        },
+        &[],
+    ),
+    ("files of nobody's job", |found| found.spool.push("cluster9.proc0.subproc0".to_owned()), &[Rule::LeftInSpool]),
+    ("files that stay", |found| found.spool.push("cluster1.proc0.subproc0".to_owned()), &[Rule::LeftInSpool]),
+    (
+        "a second job that counts, and ran",
+        |found| {
+            found.history.push(ad(LEFT, "9.0", 0, 0));
+            found.records.extend(run(LEFT, "9.0", 0, "x"));
+        },
+        &[Rule::OneJobEach, Rule::OneRunEach, Rule::Output],
+    ),
+    (
+        "a second job of a deleted one, and it ran",
+        |found| {
+            found.history.push(ad(DELETED, "9.0", 0, 0));
+            found.records.extend(run(DELETED, "9.0", 0, "x"));
+        },
+        &[Rule::OneJobEach, Rule::OneRunEach],
+    ),
+    (
+        "a job that is missing",
+        |found| drop(found.history.remove(0)),
+        &[Rule::OneJobEach, Rule::RunThatCounts, Rule::Ids],
+    ),
+    (
+        "a second run in the same job",
+        |found| found.records.extend(run(LEFT, "1.0", 0, "x")),
+        &[Rule::OneRunEach, Rule::Output],
+    ),
+    (
+        "one more run of a held job than HTCondor began",
+        |found| found.records.extend(run(HELD, "1.2", 0, "d")),
+        &[Rule::OneRunEach],
+    ),
+    (
+        "a run that HTCondor began again",
+        |found| {
+            found.records.extend(run(LEFT, "1.0", 0, "a"));
+            found.history[0].starts = 2;
+        },
+        &[Rule::BegunAgain],
+    ),
+    ("a payload that never ran", |found| found.records.retain(|record| record.token != "a"), &[Rule::OneRunEach]),
+    ("a payload that did not end", |found| drop(found.records.remove(1)), &[Rule::OneRunEach]),
+    ("a late job that ran", |found| found.history[3].staged = Some(111), &[Rule::RunThatCounts]),
+    ("a job that never was accepted and ran", |found| found.history[3].staged = None, &[Rule::RunThatCounts]),
+    ("another exit code", |found| found.history[1].exit_code = Some(0), &[Rule::ExitCode]),
+    ("a job that was removed", |found| found.history[1].status = 3, &[Rule::ExitCode]),
+    ("an object that is gone", |found| drop(found.objects.remove(0)), &[Rule::Finalizer]),
+    ("a deleted one that stays", |found| found.objects.push(object(DELETED, &["2.0"], "2.0", 1)), &[Rule::Finalizer]),
+    ("no finalizer", |found| found.objects[0]["metadata"]["finalizers"] = Value::Null, &[Rule::Finalizer]),
+    (
+        "one that is about to go",
+        |found| found.objects[0]["metadata"]["deletionTimestamp"] = "now".into(),
+        &[Rule::Finalizer],
+    ),
+    ("another count", |found| found.objects[0]["status"]["succeeded"] = 2.into(), &[Rule::Counts]),
+    ("another phase", |found| found.objects[0]["status"]["phase"] = "Running".into(), &[Rule::Counts]),
+    ("another id", |found| found.objects[0]["status"]["jobid"][1] = "9.0".into(), &[Rule::Ids]),
+    ("other ranges", |found| found.objects[0]["status"]["jobs"] = "1.0-2".into(), &[Rule::Ids]),
+    ("an attempt that is not told", |found| found.history[0].attempt = 2, &[Rule::Ids]),
+    ("another cluster", |found| found.objects[0]["status"]["clusterid"] = "2".into(), &[Rule::Ids]),
+    (
+        "Complete though one failed",
+        |found| found.objects[0]["status"]["conditions"][2]["type"] = "Complete".into(),
+        &[Rule::Conditions],
+    ),
+    (
+        "no output told",
+        |found| found.objects[0]["status"]["conditions"][1]["status"] = "False".into(),
+        &[Rule::Conditions],
+    ),
+    ("no output", |found| found.outputs.values_mut().for_each(|output| output.result = None), &[Rule::Output]),
+    (
+        "another run's output",
+        |found| drop(found.outputs.insert((HELD.to_owned(), 0), output(0, "held", "c"))),
+        &[Rule::Output],
+    ),
+    (
+        "an Event twice",
+        |found| {
+            found.events =
+                [events(LEFT, &["Pending", "Submitted", "Submitted", "Failed"]), found.events.split_off(5)].concat();
+        },
+        &[Rule::Events],
+    ),
+    ("an Event that is missing", |found| drop(found.events.remove(3)), &[Rule::Events]),
+    ("a number twice", |found| found.events.push(found.events[4].clone()), &[Rule::Events]),
+    (
+        "a phase that goes back",
+        |found| found.lives[0].seen.push(json!({ "phase": "Submitted", "attempt": 1 })),
+        &[Rule::WentBack],
+    ),
+    ("a count that goes back without a word", |found| found.lives[1].seen.extend(counted()), &[Rule::WentBack]),
+    (
+        "a count that goes back because a job was held right after its report",
+        |found| {
+            found.lives[1].seen.extend(counted());
+            found.events.extend(events(HELD, &["CallbackRefuted"; 8]).split_off(7));
+        },
+        &[],
+    ),
+    (
+        "a reported end that was none, of a job that nobody stopped",
+        |found| found.events.extend(events(LEFT, &["CallbackRefuted"; 6]).split_off(5)),
+        &[Rule::Refuted],
+    ),
+    (
+        "an end that no payload has, for a moment",
+        |found| found.lives[0].seen.push(json!({ "phase": "Running", "attempt": 1, "failed": 2 })),
+        &[Rule::CountedTooMuch],
+    ),
+];
+
+/// An end is counted, and then it is not.
+fn counted() -> [Value; 2] {
+    [1, 0].map(|succeeded| json!({ "phase": "Running", "attempt": 1, "succeeded": succeeded }))
+}
+
+/// Only the operator's own end cannot be seen afterwards.
+const SEEN_BY_THE_KILLER: &[Rule] = &[Rule::OperatorEnded];
+
+#[test]
+fn what_is_right_passes() {
+    assert_eq!(check(&right()), []);
+}
+
+#[test]
+fn each_forgery_is_seen() {
+    let mut seen: BTreeSet<Rule> = SEEN_BY_THE_KILLER.iter().copied().collect();
+    for (what, forge, rules) in FORGERIES {
+        let mut found = right();
+        forge(&mut found);
+        let broken: BTreeSet<Rule> = check(&found).iter().map(|violation| violation.rule).collect();
+        assert_eq!(broken, rules.iter().copied().collect(), "{what}");
+        seen.extend(broken);
+    }
+    let unseen: Vec<Rule> = Rule::iter().filter(|rule| !seen.contains(rule)).collect();
+    assert!(unseen.is_empty(), "no forgery breaks {unseen:?}");
+}

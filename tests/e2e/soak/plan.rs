@@ -1,0 +1,208 @@
+//! What is to happen to each `HTCJob` of one round.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use bed::dice::Dice;
+use bed::htcjob;
+
+/// How often `HTCJob`s are created in one round: each fate three times, one by one, those of very many jobs, and a crowd.
+pub const ROUND: usize = 3 * FATES.len() + LARGE.len() + 1;
+
+/// `HTCJob`s that are created at once: the first submission takes about thirty, which is how many are reconciled at a time,
+/// and while it is under way fifty and more gather for the next, which takes fifty.
+const CROWD: usize = 96;
+
+/// Jobs of a large one.
+const MANY: usize = 200;
+
+/// What somebody does to an `HTCJob`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Left,
+    /// Each of its payloads fails once, and HTCondor begins it again.
+    Retried,
+    /// Created with `spec.suspend`, later resumed.
+    CreatedSuspended,
+    Suspended,
+    HeldByHand,
+    /// Deleted once it has come to this phase.
+    Deleted(&'static str),
+    SuspendedThenDeleted,
+    HeldThenDeleted,
+}
+
+const FATES: [Fate; 13] = [
+    Fate::Left,
+    Fate::Left,
+    Fate::Left,
+    Fate::Retried,
+    Fate::CreatedSuspended,
+    Fate::Suspended,
+    Fate::HeldByHand,
+    Fate::Deleted(""),
+    Fate::Deleted("Submitted"),
+    Fate::Deleted("Running"),
+    Fate::Deleted("Completed"),
+    Fate::SuspendedThenDeleted,
+    Fate::HeldThenDeleted,
+];
+
+/// Fates of those of [`MANY`] jobs. Who is deleted matches no machine: no pool of this size runs so many containers in the time.
+const LARGE: [Fate; 3] = [Fate::Deleted("Submitted"), Fate::SuspendedThenDeleted, Fate::HeldThenDeleted];
+
+/// Fates in a crowd.
+const CROWDED: [Fate; 3] = [Fate::Left, Fate::Deleted("Submitted"), Fate::Deleted("Running")];
+
+/// What the driver does, and when.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// Not before the `HTCJob` has come to this phase; empty for any.
+    pub phase: &'static str,
+    /// And this long after the step before, or after that phase was seen.
+    pub pause: Duration,
+    pub act: Act,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    Suspend,
+    Resume,
+    Hold,
+    Release,
+    Delete,
+}
+
+/// One `HTCJob` and its fate.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub name: String,
+    pub fate: Fate,
+    /// Exit code of each job's payload.
+    pub codes: Vec<u8>,
+    /// How long each payload runs.
+    pub payload: Duration,
+    pub steps: Vec<Step>,
+}
+
+impl Plan {
+    /// The plans of one round, in the order of their creation; those in one list are created at once.
+    pub fn round(dice: &mut Dice) -> Vec<Vec<Self>> {
+        let single = FATES.iter().cycle().take(3 * FATES.len()).map(|fate| (*fate, 0));
+        let mut kinds: Vec<(Fate, usize)> = single.chain(LARGE.map(|fate| (fate, MANY))).collect();
+        for last in (1..kinds.len()).rev() {
+            kinds.swap(last, usize::try_from(dice.below(last as u64 + 1)).unwrap());
+        }
+        let number = |(number, (fate, jobs)): (usize, (Fate, usize)), dice: &mut Dice| {
+            let jobs = if jobs > 0 { jobs } else { *dice.one_of(&[1, 1, 1, 1, 3]) };
+            Self::new(format!("s{number}"), fate, jobs, dice)
+        };
+        let mut plans: Vec<Vec<Self>> = kinds.into_iter().enumerate().map(|kind| vec![number(kind, dice)]).collect();
+        let fates = CROWDED.iter().cycle().take(CROWD).enumerate();
+        let crowd = fates.map(|(number, fate)| Self::new(format!("c{number}"), *fate, 1, dice)).collect();
+        // In their midst: there are kills enough before and after it.
+        let place = plans.len() / 4 + usize::try_from(dice.below(plans.len() as u64 / 2)).unwrap();
+        plans.insert(place, crowd);
+        plans
+    }
+
+    fn new(name: String, fate: Fate, jobs: usize, dice: &mut Dice) -> Self {
+        let codes = (0..jobs).map(|_| *dice.one_of(&[0, 0, 0, 7])).collect();
+        let steps = steps(fate, if jobs == MANY { &["", "Submitted"] } else { &["", "Submitted", "Running"] }, dice);
+        // What meets a job while it runs needs one that runs for a while.
+        let awaited = steps.iter().any(|step| step.phase == "Running");
+        let payload = if awaited { dice.milliseconds(4000, 9000) } else { dice.milliseconds(100, 4000) };
+        Self { name, fate, codes, payload, steps }
+    }
+
+    /// Whether it has so many jobs that no machine is to run them.
+    fn is_large(&self) -> bool {
+        self.codes.len() == MANY
+    }
+
+    pub fn is_deleted(&self) -> bool {
+        self.steps.iter().any(|step| step.act == Act::Delete)
+    }
+
+    /// Whether HTCondor may begin its jobs again.
+    pub fn may_begin_again(&self) -> bool {
+        self.fate == Fate::Retried || self.steps.iter().any(|step| matches!(step.act, Act::Suspend | Act::Hold))
+    }
+
+    /// Whether its jobs may be stopped while they run.
+    pub fn may_be_stopped(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step.act, Act::Suspend | Act::Hold | Act::Delete))
+    }
+
+    /// Whether each job must have had its end.
+    pub fn runs_to_its_end(&self) -> bool {
+        !self.is_deleted() || self.fate == Fate::Deleted("Completed")
+    }
+
+    /// The object. Its payload notes its start and its end in `records`, by the ad that HTCondor put beside it, and writes
+    /// what it noted into its output.
+    pub fn object(&self, records: &Path) -> Value {
+        let mut exits = String::new();
+        // HTCondor keeps what the first run has left. It fails in a way in which the second never does.
+        let retried = self.fate == Fate::Retried;
+        let first = if retried { "[ -e tried ] || { touch tried; exit 5; }\n" } else { "" };
+        for (index, code) in self.codes.iter().enumerate() {
+            let _ = write!(exits, "{index}) exit {code} ;; ");
+        }
+        let script = format!(
+            r#"while read -r key _ value; do
+    case $key in
+        ClusterId) cluster=$value ;;
+        ProcId) proc=$value ;;
+        HTCJobUID) uid=${{value//\"/}} ;;
+    esac
+done </htc_run/.job.ad
+token=$RANDOM$RANDOM$RANDOM
+note() {{ echo "$uid $1 $cluster.$proc $token $2" >>{records}; }}
+note "$1" start
+sleep {seconds:.1}
+echo "$JOB_NAME $1 $token"
+echo "$token" >result
+note "$1" end
+{first}case $1 in {exits}esac
+"#,
+            records = records.display(),
+            seconds = self.payload.as_secs_f64(),
+        );
+        let mut object = htcjob(&self.name, &script);
+        object["spec"]["queue"] = self.codes.len().into();
+        object["spec"]["suspend"] = (self.fate == Fate::CreatedSuspended).into();
+        if retried {
+            object["spec"]["htcopts"] = "max_retries = 1".into();
+        }
+        if self.is_large() {
+            object["spec"]["requirements"] = "false".into();
+        }
+        object
+    }
+}
+
+/// What is to be done, and in which of these phases.
+fn steps(fate: Fate, phases: &[&'static str], dice: &mut Dice) -> Vec<Step> {
+    let later = |dice: &mut Dice, act| Step { phase: "", pause: dice.milliseconds(200, 5000), act };
+    let met = |dice: &mut Dice, phases: &[&'static str], act| {
+        let phase = *dice.one_of(phases);
+        Step { phase, pause: dice.milliseconds(0, 1500), act }
+    };
+    match fate {
+        Fate::Left | Fate::Retried => Vec::new(),
+        Fate::CreatedSuspended => vec![later(dice, Act::Resume)],
+        Fate::Suspended => {
+            vec![met(dice, phases, Act::Suspend), later(dice, Act::Resume)]
+        }
+        Fate::HeldByHand => vec![met(dice, &phases[1..], Act::Hold), later(dice, Act::Release)],
+        Fate::Deleted(phase) => vec![met(dice, &[phase], Act::Delete)],
+        Fate::SuspendedThenDeleted => {
+            vec![met(dice, phases, Act::Suspend), later(dice, Act::Delete)]
+        }
+        Fate::HeldThenDeleted => vec![met(dice, &phases[1..], Act::Hold), later(dice, Act::Delete)],
+    }
+}

@@ -1,0 +1,184 @@
+//! What a soak tells: how far it is, what it has seen, and all there is to know about a violation.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use testbed::Version;
+
+use crate::soak::Soak;
+use crate::soak::checker::{REFUTED, Violation};
+use crate::soak::collect::Collected;
+use crate::soak::killer::Tally;
+use bed::carrier;
+
+/// Lines of the operator's log about one `HTCJob`.
+const LOG_LINES: usize = 300;
+
+/// Figures of one soak.
+pub struct Summary {
+    version: Version,
+    wanted: usize,
+    began: Instant,
+    pub tally: Tally,
+    pub violations: usize,
+    /// What became of the jobs' reports.
+    pub reports: carrier::Tally,
+    /// `HTCJob`s that were seen to count the end of each job before HTCondor's word completed them.
+    pub early: usize,
+    /// Ends that were reported, counted, and found to be none.
+    refuted: usize,
+    objects: usize,
+    deleted: usize,
+    jobs: usize,
+    runs: usize,
+    resubmitted: usize,
+    late: usize,
+    never_accepted: usize,
+    begun_again: usize,
+    litter: usize,
+    /// `HTCJob`s that shared a cluster, at most.
+    together: usize,
+}
+
+impl Summary {
+    pub fn new(version: Version, wanted: usize) -> Self {
+        Self {
+            version,
+            wanted,
+            began: Instant::now(),
+            tally: Tally::default(),
+            violations: 0,
+            reports: carrier::Tally::default(),
+            early: 0,
+            refuted: 0,
+            objects: 0,
+            deleted: 0,
+            jobs: 0,
+            runs: 0,
+            resubmitted: 0,
+            late: 0,
+            never_accepted: 0,
+            begun_again: 0,
+            litter: 0,
+            together: 0,
+        }
+    }
+
+    /// Counts one round.
+    pub fn add(&mut self, found: &Collected) {
+        self.objects += found.lives.len();
+        self.deleted += found.lives.iter().filter(|life| life.plan.is_deleted()).count();
+        self.litter += found.spool.len();
+        let mut clusters: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for ad in &found.history {
+            clusters.entry(ad.id.split('.').next().unwrap_or_default()).or_default().insert(&ad.uid);
+        }
+        let most = clusters.values().map(BTreeSet::len).max().unwrap_or(0);
+        self.together = self.together.max(most);
+        self.runs += found.records.iter().filter(|record| !record.end).count();
+        for life in &found.lives {
+            let ads = found.ads_of(&life.uid);
+            self.early += usize::from(life.seen.iter().any(|status| {
+                let number = |name: &str| status[name].as_u64().unwrap_or_default();
+                status["phase"] == "Running" && number("succeeded") + number("failed") == life.plan.codes.len() as u64
+            }));
+            self.refuted += found.events_of(&life.uid).iter().filter(|event| event.1 == REFUTED).count();
+            let attempts = life.seen.last().and_then(|status| status["attempt"].as_i64()).unwrap_or(0);
+            self.resubmitted += usize::from(attempts > 1);
+            self.jobs += ads.iter().filter(|ad| ad.counts()).count();
+            self.late += ads.iter().filter(|ad| ad.is_late()).count();
+            self.never_accepted += ads.iter().filter(|ad| ad.staged.is_none()).count();
+            self.begun_again += ads.iter().filter(|ad| ad.counts() && ad.starts > 1).count();
+        }
+    }
+
+    pub fn print(&self) {
+        let took = self.began.elapsed();
+        println!(
+            "{}, {}: {} of {} wanted; {} HTCJobs ended, {} of them deleted; {} jobs, {} runs; at most {} HTCJobs in one \
+             submission, {} submitted more than once, {} late jobs, {} jobs never accepted (of which {} files stay in the spool folder), {} jobs \
+             begun again after a hold or for a retry; reports: {} stored, {} lost, {} late, {} twice, {} refused; {} HTCJobs seen to \
+             count all ends before HTCondor's word, {} ends refuted; {} violations",
+            self.version,
+            duration(took),
+            self.tally,
+            self.wanted,
+            self.objects,
+            self.deleted,
+            self.jobs,
+            self.runs,
+            self.together,
+            self.resubmitted,
+            self.late,
+            self.never_accepted,
+            self.litter,
+            self.begun_again,
+            self.reports.stored,
+            self.reports.lost,
+            self.reports.late,
+            self.reports.twice,
+            self.reports.refused,
+            self.early,
+            self.refuted,
+            self.violations
+        );
+    }
+}
+
+fn duration(time: Duration) -> String {
+    format!("{} min {:02} s", time.as_secs() / 60, time.as_secs() % 60)
+}
+
+impl Soak {
+    /// Prints how far the soak is.
+    pub fn progress(&self, killed: usize) {
+        let (took, ended) = (duration(self.began.elapsed()), self.ended.load(Ordering::Relaxed));
+        println!("{}, {took}: {killed} kills, {ended} HTCJobs ended or deleted", self.bed.pool.version());
+    }
+
+    /// Prints the violations with all that is known about their `HTCJob`s. Ends the operator.
+    pub fn tell(&self, found: &Collected, violations: &[Violation]) {
+        self.bed.kill_operator();
+        for violation in violations {
+            println!("VIOLATION {:?} of {:?}: {}", violation.rule, violation.uid, violation.detail);
+        }
+        let logs = self.bed.logs();
+        let uids: BTreeSet<&str> = violations.iter().map(|violation| violation.uid.as_str()).collect();
+        for uid in uids.into_iter().filter(|uid| !uid.is_empty()) {
+            println!("=== {uid}");
+            for life in found.lives.iter().filter(|life| life.uid == uid) {
+                println!("{:?}", life.plan);
+            }
+            if let Some(object) = found.object(uid) {
+                println!("{:#}\n{:#}", object["metadata"], object["status"]);
+            }
+            found.ads_of(uid).iter().for_each(|ad| println!("{ad:?}"));
+            found.records_of(uid).iter().for_each(|record| println!("{record:?}"));
+            found.events_of(uid).iter().for_each(|event| println!("{event:?}"));
+            self.journal(uid).iter().for_each(|row| println!("{row}"));
+            let lines: Vec<&str> =
+                logs.lines().filter(|line| line.contains(uid) || line.starts_with("--- run")).collect();
+            lines[lines.len().saturating_sub(LOG_LINES)..].iter().for_each(|line| println!("{line}"));
+        }
+    }
+
+    /// What the operator's own journal and intents have of one `HTCJob`: for people, nothing is judged by it.
+    fn journal(&self, uid: &str) -> Vec<String> {
+        let columns =
+            "seq || ' ' || time || ' ' || ifnull(\"from\", '') || ' ' || trigger || ' ' || reason || ': ' || detail";
+        let attempts = "'attempt ' || attempt || ' of ' || indices || ' at ' || intentAt || ' until ' || notAfter || ' dead ' \
+                        || ifnull(deadSince, '?') || ' ' || state";
+        let ask = |query: String| match self.bed.ledger(&query) {
+            Ok(rows) => rows.concat(),
+            Err(error) => vec![error.to_string()],
+        };
+        [
+            format!("select {columns} from transitions where uid = '{uid}' order by seq"),
+            format!("select {attempts} from submissions where uid = '{uid}'"),
+        ]
+        .into_iter()
+        .flat_map(ask)
+        .collect()
+    }
+}

@@ -1,0 +1,18 @@
+//! `decide`: each phase case by case, whole lives in a small world, and properties over facts of every kind.
+
+mod accepting;
+mod decision;
+mod deleting;
+mod design;
+mod inherited;
+mod large;
+mod lives;
+mod output;
+mod parts;
+mod properties;
+mod reporting;
+mod seed;
+mod submitting;
+mod suspending;
+mod under_way;
+mod unknown_past;

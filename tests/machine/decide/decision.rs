@@ -1,0 +1,62 @@
+//! `decide` under the usual settings, and what a decision says.
+
+use htc_operator::api::ConditionType;
+use htc_operator::machine::decide::{Action, Decision, Look};
+use htc_operator::machine::facts::{Facts, JobState};
+use htc_operator::machine::phase::Phase;
+use htc_operator::machine::request::SubmitPermit;
+use htc_operator::machine::transitions::Trigger;
+use htc_operator::machine::{Attempt, Index, Indices, Rules, Work};
+
+use crate::given::{at, settings};
+
+pub fn decide(facts: &Facts) -> Decision {
+    htc_operator::machine::decide(facts, at(0), &settings(), &Rules::ALL)
+}
+
+pub fn work(decision: &Decision) -> Option<&Work> {
+    match &decision.action {
+        Action::Hand(request) => Some(&request.work),
+        Action::Nothing | Action::Cancel(_) => None,
+    }
+}
+
+pub fn submits(decision: &Decision) -> Option<(&Indices, bool, Attempt)> {
+    match &decision.action {
+        Action::Hand(request) => match &request.work {
+            Work::Submit(indices, permit) => {
+                Some((indices, matches!(permit, SubmitPermit::Again(_)), request.key.attempt))
+            }
+            _ => None,
+        },
+        Action::Nothing | Action::Cancel(_) => None,
+    }
+}
+
+pub fn phase(decision: &Decision) -> Phase {
+    decision.after.as_ref().unwrap().known.as_ref().unwrap().phase
+}
+
+/// `"True Fetched"`
+pub fn condition(decision: &Decision, kind: ConditionType) -> String {
+    let known = decision.after.as_ref().unwrap().known.as_ref().unwrap();
+    let condition = known.conditions.iter().find(|condition| condition.kind == kind);
+    condition.map_or_else(|| "nothing".to_owned(), |condition| format!("{} {}", condition.status, condition.reason))
+}
+
+pub fn message(decision: &Decision, kind: ConditionType) -> String {
+    let known = decision.after.as_ref().unwrap().known.as_ref().unwrap();
+    known.conditions.iter().find(|condition| condition.kind == kind).unwrap().message.clone()
+}
+
+pub fn triggers(decision: &Decision) -> Vec<Trigger> {
+    decision.transitions.iter().map(|transition| transition.trigger).collect()
+}
+
+pub fn state(decision: &Decision, index: u32) -> JobState {
+    decision.after.as_ref().unwrap().jobs[&Index(index)].state.clone()
+}
+
+pub fn watched(decision: &Decision) -> bool {
+    decision.look != Look::Nothing
+}

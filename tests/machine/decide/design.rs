@@ -1,0 +1,209 @@
+//! The design once more, in other words: what may be submitted, what may be released, and what is at rest.
+
+use htc_operator::api::{ConditionStatus, ConditionType};
+use htc_operator::machine::decide::Decision;
+use htc_operator::machine::facts::{Ad, Answer, Claim, Facts, JobStatus, Past, Queue, Record, Submission, Witness};
+use htc_operator::machine::judge::REMOVED_BY_US;
+use htc_operator::machine::phase::Phase;
+use htc_operator::machine::request::{ReleasePermit, SubmitPermit};
+use htc_operator::machine::{Attempt, Birthdate, Index, Kind, SchedDate, Timestamp};
+
+use crate::given::STAGING_FAILED;
+
+/// Design §6.4: whether an ad is a job of its object.
+pub fn is_a_job(ad: &Ad) -> bool {
+    let in_time = |staged_in: SchedDate| ad.not_after.is_none_or(|limit| staged_in <= limit);
+    let never_was = ad.remove_reason.starts_with(REMOVED_BY_US) || ad.remove_reason.contains(STAGING_FAILED);
+    match (ad.staged_in, ad.status) {
+        (Some(staged_in), _) => in_time(staged_in),
+        (None, _) if ad.started => true,
+        (None, JobStatus::Removed) => !never_was,
+        (None, JobStatus::Held | JobStatus::Idle) => false,
+        (None, _) => true,
+    }
+}
+
+pub fn ads_of(facts: &Facts) -> (Vec<Ad>, Vec<Ad>) {
+    let queue = match &facts.evidence.queue {
+        Answer::Known(queue) => queue.ads.to_vec(),
+        Answer::Unknown(_) => Vec::new(),
+    };
+    let history = match &facts.evidence.history {
+        Answer::Known(history) if !queue.is_empty() || matches!(facts.evidence.queue, Answer::Known(_)) => {
+            history.ads.to_vec()
+        }
+        _ => Vec::new(),
+    };
+    (queue, history)
+}
+
+fn dead(attempt: &Submission) -> Timestamp {
+    attempt.dead_since.unwrap_or(Timestamp(attempt.not_after.0 + 2000))
+}
+
+/// Evidence (a) to (d) for these attempts: asked after their submitters were dead, at the schedd that they went to.
+fn asked_after(queue: &Queue, attempts: &[&Submission]) -> Result<(), String> {
+    for attempt in attempts {
+        if queue.asked_at <= dead(attempt) {
+            return Err(format!(
+                "asked at {} and attempt {} died at {}",
+                queue.asked_at,
+                attempt.attempt,
+                dead(attempt)
+            ));
+        }
+        same_queue(queue, attempt.birthdate)?;
+    }
+    Ok(())
+}
+
+fn same_queue(queue: &Queue, birthdate: Birthdate) -> Result<(), String> {
+    let steady = queue.asked_at.0 - queue.steady_since.0 >= 5000;
+    if queue.birthdate == birthdate || (queue.birthdate > birthdate && steady) {
+        Ok(())
+    } else {
+        Err(format!("birthdate {birthdate} was {}", queue.birthdate))
+    }
+}
+
+fn settled(facts: &Facts, queue: &Queue) -> Result<(), String> {
+    match facts.past {
+        Past::Continuous => Ok(()),
+        Past::Unknown { settled: Some(settled) } if queue.asked_at > settled => Ok(()),
+        Past::Unknown { .. } => Err("the past is unknown".to_owned()),
+    }
+}
+
+/// Whether the object may be released for this reason.
+pub fn may_release(facts: &Facts, before: &Record, permit: &ReleasePermit) -> Result<(), String> {
+    if !facts.object.deleting {
+        return Err("it is not being deleted".to_owned());
+    }
+    match permit {
+        ReleasePermit::Abandoned(_) if facts.object.abandon => Ok(()),
+        ReleasePermit::Abandoned(_) => Err("nobody said so".to_owned()),
+        ReleasePermit::NeverSubmitted(_) => {
+            let new = before.known.as_ref().is_none_or(|known| known.new) && facts.past == Past::Continuous;
+            let clean = before.highest == Attempt(0) && before.jobs.is_empty() && before.attempts.is_empty();
+            let shown = facts.object.published.has_ids
+                || matches!(facts.object.published.phase, Some(Phase::Submitted | Phase::Running | Phase::Completed));
+            if new && clean && !shown { Ok(()) } else { Err("something may have been submitted".to_owned()) }
+        }
+        ReleasePermit::Gone(proof) => {
+            let Answer::Known(queue) = &facts.evidence.queue else { return Err("there is no answer".to_owned()) };
+            if proof.uid() != &facts.object.uid || proof.asked_at() != queue.asked_at {
+                return Err("the proof is of something else".to_owned());
+            }
+            if !queue.ads.is_empty() {
+                return Err("jobs are there".to_owned());
+            }
+            asked_after(queue, &before.attempts.iter().collect::<Vec<_>>())?;
+            settled(facts, queue)?;
+            for job in before.jobs.values() {
+                if queue.asked_at <= job.recorded {
+                    return Err("asked before a job was recorded".to_owned());
+                }
+                if !job.gone {
+                    same_queue(queue, job.birthdate)?;
+                }
+            }
+            let removed =
+                before.requests.get(&Kind::Remove).and_then(|last| last.finished.filter(|_| last.failure.is_none()));
+            match removed {
+                Some(removed) if queue.asked_at > removed => {}
+                other => return Err(format!("asked at {}, removed {other:?}", queue.asked_at)),
+            }
+            if before.requests.values().any(|last| queue.asked_at <= last.finished.unwrap_or(last.started)) {
+                return Err("asked before a request ended".to_owned());
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Whether this job may be submitted for this reason.
+pub fn may_submit(facts: &Facts, after: &Record, index: Index, permit: &SubmitPermit) -> Result<(), String> {
+    let (queue_ads, history_ads) = ads_of(facts);
+    let Ok(spec) = &facts.object.spec else { return Err("the spec is invalid".to_owned()) };
+    if facts.object.deleting || spec.suspend || !facts.object.finalizer || facts.object.claim != Claim::Ours {
+        return Err("the object is not to be submitted".to_owned());
+    }
+    if index.0 >= spec.queue || after.jobs.contains_key(&index) {
+        return Err("it is not missing".to_owned());
+    }
+    if queue_ads.iter().chain(&history_ads).any(|ad| ad.index == index && is_a_job(ad)) {
+        return Err("HTCondor has accepted it".to_owned());
+    }
+    match permit {
+        SubmitPermit::First(proof) => {
+            let new = after.known.as_ref().is_some_and(|known| known.new) && facts.past == Past::Continuous;
+            if !new || after.attempted.contains(index) || !proof.indices().contains(index) {
+                return Err("it may have been tried".to_owned());
+            }
+            let shown = facts.object.published.shows_jobs() && after.highest == Attempt(0);
+            if shown { Err("its status shows jobs".to_owned()) } else { Ok(()) }
+        }
+        SubmitPermit::Again(proof) => {
+            if !proof.indices().contains(index) || proof.uid() != &facts.object.uid {
+                return Err("the proof is of something else".to_owned());
+            }
+            let (Answer::Known(queue), Answer::Known(history)) = (&facts.evidence.queue, &facts.evidence.history)
+            else {
+                return Err("there is no answer".to_owned());
+            };
+            let tried: Vec<&Submission> = after.attempts.iter().filter(|one| one.indices.contains(index)).collect();
+            asked_after(queue, &tried)?;
+            settled(facts, queue)?;
+            // An ad that is also in history has left the queue.
+            let left = |ad: &Ad| !history.ads.iter().any(|old| old.id == ad.id && old.attempt == ad.attempt);
+            if queue.ads.iter().any(|ad| ad.index == index && left(ad)) {
+                return Err("an ad of it is in the queue".to_owned());
+            }
+            if history.asked_at <= queue.asked_at {
+                return Err("history was asked before the queue".to_owned());
+            }
+            if tried.is_empty() && facts.object.published.shows_jobs() {
+                return Err("its status shows jobs".to_owned());
+            }
+            if facts.object.submit_again {
+                return Ok(());
+            }
+            let reaches = |witness: Option<&Witness>, back_to: SchedDate| match witness {
+                Some(Witness::Empty) => true,
+                Some(Witness::Newest(id)) => history.reaches.witnesses.contains(id),
+                None => history.reaches.date.is_some_and(|reached| reached <= back_to),
+            };
+            let far = if tried.is_empty() {
+                reaches(None, facts.object.created)
+            } else {
+                tried.iter().all(|one| reaches(after.witnesses.get(&one.attempt), one.intent_date))
+            };
+            if !far {
+                return Err("history does not reach back".to_owned());
+            }
+            // What the proof settles for good: no job but those judged may be missing up to there.
+            let unsettled = after.attempts.iter().find(|one| {
+                one.attempt <= proof.attempt()
+                    && one.indices.iter().any(|other| {
+                        other.0 < spec.queue && !after.jobs.contains_key(&other) && !proof.indices().contains(other)
+                    })
+            });
+            unsettled.map_or(Ok(()), |one| Err(format!("attempt {} is superseded unjudged", one.attempt)))
+        }
+    }
+}
+
+pub fn is_at_rest(facts: &Facts, decision: &Decision) -> bool {
+    let Some(after) = &decision.after else {
+        return facts.object.deleting;
+    };
+    let known = after.known.as_ref().unwrap();
+    let said = |kind| known.conditions.iter().any(|told| told.kind == kind && told.status == ConditionStatus::True);
+    let suspended = facts.object.spec.as_ref().is_ok_and(|spec| spec.suspend);
+    known.released
+        || facts.object.spec.is_err()
+        || (suspended && after.attempts.is_empty() && after.jobs.values().all(|job| job.gone))
+        || (known.phase == Phase::Completed
+            && after.jobs.values().all(|job| job.gone)
+            && (said(ConditionType::Complete) || said(ConditionType::Failed)))
+}

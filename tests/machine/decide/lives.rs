@@ -1,0 +1,541 @@
+//! Whole lives: what one object goes through, decision after decision, until nothing changes any more.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use htc_operator::api::ConditionType;
+use htc_operator::machine::decide::Look;
+use htc_operator::machine::facts::{Claim, Exit, JobState, JobStatus, Outcome, Past, Published, Spec};
+use htc_operator::machine::phase::Phase;
+use htc_operator::machine::transitions::{TRANSITIONS, Trigger};
+use htc_operator::machine::{Index, Kind};
+
+use crate::given::world::{Fate, World};
+
+fn rests(world: &World) -> bool {
+    world.last.as_ref().is_some_and(|last| last.look == Look::Nothing && last.again.is_none())
+}
+
+/// So far that HTCondor has accepted its jobs.
+fn submitted(jobs: u32) -> World {
+    let mut world = World::new(jobs);
+    world.settle();
+    assert_eq!(world.phase(), Some(Phase::Submitted), "{:?}", world.reasons());
+    world
+}
+
+/// So far that all its jobs run.
+fn running(jobs: u32) -> World {
+    let mut world = submitted(jobs);
+    (0..jobs).for_each(|index| world.start(index));
+    world.settle();
+    world
+}
+
+/// So far that all has ended well and nothing is left to do.
+fn completed() -> World {
+    let mut world = running(1);
+    world.end(0, Exit::Code(0));
+    world.run();
+    world
+}
+
+fn delete(mut world: World) -> World {
+    world.facts.object.deleting = true;
+    world.run();
+    world
+}
+
+/// Lived on past its deadline.
+fn expired(mut world: World) -> World {
+    let queue = world.facts.object.spec.as_ref().unwrap().queue;
+    world.facts.object.spec = Ok(Spec { queue, deadline: Some(Duration::from_secs(100)), ..Spec::default() });
+    world.settle();
+    world.run();
+    world
+}
+
+fn set_suspend(world: &mut World, suspend: bool) {
+    let queue = world.facts.object.spec.as_ref().unwrap().queue;
+    world.facts.object.spec = Ok(Spec { queue, suspend, ..Spec::default() });
+}
+
+#[test]
+fn from_creation_to_rest() {
+    let world = completed();
+    assert_eq!(world.reasons(), ["Pending", "Submitted", "Running", "Completed", "Fetched"]);
+    assert_eq!(world.condition(ConditionType::Complete).as_deref(), Some("True AllSucceeded"));
+    assert!(world.queue.is_empty() && rests(&world));
+    let kinds: Vec<Kind> = world.requests.iter().map(|request| request.key.kind).collect();
+    assert_eq!(kinds, [Kind::AttachFinalizer, Kind::Submit, Kind::Fetch, Kind::Tidy]);
+}
+
+#[test]
+fn a_deadline_removes_what_has_not_ended() {
+    let mut world = running(3);
+    world.end(0, Exit::Code(0));
+    world.settle();
+    let world = expired(world);
+    assert_eq!(world.phase(), Some(Phase::Completed));
+    assert_eq!(world.condition(ConditionType::Failed).as_deref(), Some("True DeadlineExceeded"));
+    let last = world.transitions.iter().find(|told| told.trigger == Trigger::Failed).unwrap();
+    assert_eq!((last.active, last.succeeded, last.failed), (0, 1, 2));
+    assert_eq!(world.counts()[&Kind::Remove], 1);
+}
+
+#[test]
+fn a_deadline_gives_up_what_was_never_accepted() {
+    let mut world = World::new(3);
+    world.fate = |index| if index == Index(0) { Fate::Accepted } else { Fate::Refused };
+    world.facts.object.spec = Ok(Spec { queue: 3, deadline: Some(Duration::from_secs(30)), ..Spec::default() });
+    world.settle();
+    world.run();
+    assert_eq!(world.condition(ConditionType::Failed).as_deref(), Some("True DeadlineExceeded"));
+    assert_eq!(world.facts.record.known.as_ref().unwrap().given_up, 2);
+    let last = world.transitions.iter().find(|told| told.trigger == Trigger::Failed).unwrap();
+    assert_eq!((last.active, last.succeeded, last.failed), (0, 0, 3));
+}
+
+#[test]
+fn suspension_stops_the_clock() {
+    let mut world = running(1);
+    let spec = |suspend| Spec { queue: 1, suspend, deadline: Some(Duration::from_secs(100)), ttl: None };
+    world.facts.object.spec = Ok(spec(true));
+    world.settle();
+    world.wait(1000);
+    world.settle();
+    world.facts.object.spec = Ok(spec(false));
+    world.settle();
+    world.wait(90);
+    world.settle();
+    assert!(world.facts.record.known.as_ref().unwrap().expired.is_none());
+    world.wait(20);
+    world.settle();
+    assert!(world.facts.record.known.as_ref().unwrap().expired.is_some());
+}
+
+#[test]
+fn it_goes_some_time_after_its_end() {
+    let mut world = completed();
+    let ended = world.now;
+    world.facts.object.spec = Ok(Spec { queue: 1, ttl: Some(Duration::from_secs(500)), ..Spec::default() });
+    world.settle();
+    assert!(!world.facts.object.deleting);
+    world.run();
+    assert!(world.gone() && world.now.since(ended) >= Duration::from_secs(400));
+    assert_eq!(world.counts()[&Kind::DeleteObject], 1);
+}
+
+#[test]
+fn one_of_three_fails() {
+    let mut world = running(3);
+    world.end(0, Exit::Code(0));
+    world.settle();
+    assert_eq!(world.phase(), Some(Phase::Running));
+    world.end(1, Exit::Signal(9));
+    world.end(2, Exit::Code(0));
+    world.run();
+    assert_eq!(world.condition(ConditionType::Failed).as_deref(), Some("True JobsFailed"));
+    let last = world.transitions.iter().find(|told| told.trigger == Trigger::Failed).unwrap();
+    assert_eq!((last.active, last.succeeded, last.failed), (0, 2, 1));
+    assert_eq!(last.detail, "1 of 3 jobs failed; job 1 (1.1) was killed by signal 9");
+    assert!(world.queue.is_empty() && rests(&world));
+}
+
+#[test]
+fn deletion_in_each_phase_leaves_nothing() {
+    let mut held = submitted(2);
+    held.change(0, |ad| {
+        ad.status = JobStatus::Held;
+        ad.hold.code = 13;
+    });
+    held.settle();
+    let mut staging = World::new(2);
+    staging.fate = |_| Fate::Stuck;
+    staging.settle();
+    assert_eq!(staging.condition(ConditionType::Submitted).as_deref(), Some("False Staging"));
+    for world in [submitted(2), running(2), held, staging, completed()] {
+        let phase = world.phase();
+        let world = delete(world);
+        assert!(world.gone() && world.queue.is_empty(), "{phase:?}: {:?}", world.reasons());
+        let tail: Vec<Trigger> = world.transitions.iter().map(|told| told.trigger).collect();
+        assert_eq!(tail[tail.len() - 2..], [Trigger::Deleted, Trigger::Gone], "{phase:?}");
+        assert_eq!(world.counts()[&Kind::ReleaseFinalizer], 1);
+        assert_eq!(world.counts()[&Kind::Remove], 1, "{phase:?}");
+    }
+    let mut new = World::new(1);
+    new.step();
+    let new = delete(new);
+    assert!(new.gone());
+    assert!(!new.counts().contains_key(&Kind::Remove), "there was nothing to remove");
+}
+
+#[test]
+fn what_does_not_come_is_submitted_again_and_alone() {
+    let mut world = World::new(3);
+    world.fate = |index| if index == Index(1) { Fate::Stuck } else { Fate::Accepted };
+    world.settle();
+    assert_eq!(world.phase(), Some(Phase::Submitted));
+    world.fate = |_| Fate::Accepted;
+    world.run();
+    assert_eq!(world.reasons(), ["Pending", "Submitted", "AllSubmitted"]);
+    assert_eq!(world.counts()[&Kind::Submit], 2);
+    let ids: Vec<String> = world.facts.record.jobs.values().map(|job| job.id.to_string()).collect();
+    assert_eq!(ids, ["1.0", "2.0", "1.2"]);
+    assert_eq!(world.queue.len(), 3);
+}
+
+#[test]
+fn what_does_not_come_while_others_run_is_submitted_again() {
+    let mut world = World::new(2);
+    world.fate = |index| if index == Index(1) { Fate::Stuck } else { Fate::Accepted };
+    world.settle();
+    world.start(0);
+    world.settle();
+    assert_eq!(world.phase(), Some(Phase::Running));
+    world.fate = |_| Fate::Accepted;
+    world.run();
+    assert_eq!(world.reasons(), ["Pending", "Submitted", "Running", "AllSubmitted"]);
+}
+
+#[test]
+fn a_refusal_is_one_event_however_many_tries_it_takes() {
+    let mut world = World::new(1);
+    world.fate = |_| Fate::Refused;
+    world.settle();
+    for _ in 0..6 {
+        let again = world.last.as_ref().and_then(|last| last.again).unwrap();
+        world.wait(again.as_secs());
+        world.settle();
+    }
+    assert!(world.counts()[&Kind::Submit] >= 5, "{:?}", world.counts());
+    assert_eq!(world.reasons(), ["Pending", "SubmitRefused"]);
+    world.fate = |_| Fate::Accepted;
+    world.run();
+    assert_eq!(world.reasons(), ["Pending", "SubmitRefused", "Submitted"]);
+    assert_eq!(world.condition(ConditionType::Submitted).as_deref(), Some("True Accepted"));
+}
+
+#[test]
+fn a_schedd_that_is_away_is_one_event_and_one_more_when_it_is_back() {
+    let mut world = running(1);
+    world.away = true;
+    for _ in 0..3 {
+        world.wait(100);
+        world.settle();
+    }
+    world.away = false;
+    world.settle();
+    world.settle();
+    assert_eq!(world.reasons()[3..], ["ScheddUnreachable", "Tracking"]);
+}
+
+#[test]
+fn parts_of_a_large_object_follow_each_other_and_all_are_submitted_again() {
+    let mut world = World::new(5);
+    world.settings.jobs_per_attempt = 2;
+    world.fate = |_| Fate::Refused;
+    world.run();
+    assert!(world.facts.record.jobs.is_empty());
+    let tried = world.counts()[&Kind::Submit];
+    assert!(tried > 4, "{tried}");
+    world.fate = |_| Fate::Accepted;
+    world.run();
+    assert_eq!(world.facts.record.jobs.len(), 5, "{:?}", world.condition(ConditionType::Submitted));
+    let indices: BTreeSet<Index> = world.queue.iter().map(|ad| ad.index).collect();
+    assert_eq!((indices.len(), world.queue.len()), (5, 5));
+}
+
+#[test]
+fn suspended_and_resumed() {
+    let mut world = World::new(2);
+    set_suspend(&mut world, true);
+    world.settle();
+    assert_eq!(world.reasons(), ["Pending", "Suspended"]);
+    assert!(world.queue.is_empty() && rests(&world));
+    set_suspend(&mut world, false);
+    world.settle();
+    world.start(0);
+    world.settle();
+    set_suspend(&mut world, true);
+    world.run();
+    assert!(world.queue.iter().all(|ad| ad.hold.is_ours()), "{:?}", world.queue);
+    assert_eq!(world.phase(), Some(Phase::Running));
+    assert_eq!(world.condition(ConditionType::Held), None);
+    let started = |world: &World| world.facts.record.known.as_ref().and_then(|known| known.started).unwrap();
+    let first = started(&world);
+    world.wait(100);
+    world.settle();
+    assert_eq!(started(&world), first);
+    let resumed = world.now;
+    set_suspend(&mut world, false);
+    world.run();
+    assert!(started(&world) >= resumed, "the start is the resumption, as in batch/v1");
+    assert!(world.queue.iter().all(|ad| ad.status == JobStatus::Idle));
+    assert_eq!(world.condition(ConditionType::Suspended).as_deref(), Some("False Resumed"));
+}
+
+#[test]
+fn suspended_while_an_attempt_is_judged() {
+    for fate in [|_| Fate::Refused, |_| Fate::Stuck] {
+        let mut world = World::new(1);
+        world.fate = fate;
+        world.settle();
+        let tried = world.counts()[&Kind::Submit];
+        set_suspend(&mut world, true);
+        world.settle();
+        world.wait(1000);
+        world.settle();
+        assert_eq!(world.counts()[&Kind::Submit], tried, "nothing is submitted while it is suspended");
+        set_suspend(&mut world, false);
+        world.fate = |_| Fate::Accepted;
+        world.run();
+        assert_eq!(world.phase(), Some(Phase::Submitted));
+    }
+}
+
+#[test]
+fn a_job_removed_by_hand() {
+    let mut world = running(2);
+    world.remove_by_hand(0);
+    world.settle();
+    assert_eq!(world.phase(), Some(Phase::Running));
+    assert_eq!(world.facts.record.jobs[&Index(0)].state, JobState::Ended(Outcome::Removed));
+    world.remove_by_hand(1);
+    world.run();
+    assert_eq!(world.condition(ConditionType::Failed).as_deref(), Some("True Removed"));
+    assert!(rests(&world));
+}
+
+#[test]
+fn a_job_removed_by_hand_before_it_started() {
+    let mut world = submitted(1);
+    world.remove_by_hand(0);
+    world.run();
+    assert_eq!(world.reasons()[2..4], ["Failed", "NothingToFetch"]);
+}
+
+#[test]
+fn a_job_runs_again() {
+    let mut world = running(2);
+    world.end(0, Exit::Code(1));
+    world.settle();
+    world.start(0);
+    world.settle();
+    assert_eq!(world.reasons(), ["Pending", "Submitted", "Running", "RanAgain"]);
+}
+
+#[test]
+fn an_end_without_a_start_that_was_seen() {
+    let mut world = submitted(1);
+    world.change(0, |ad| {
+        ad.status = JobStatus::Completed;
+        ad.exit = Some(Exit::Code(0));
+    });
+    world.settle();
+    assert_eq!(world.reasons()[2], "Completed");
+}
+
+#[test]
+fn a_lost_queue_loses_the_jobs_and_lets_the_object_go() {
+    let mut world = running(2);
+    world.lose_queue();
+    world.settle();
+    assert_eq!(world.condition(ConditionType::Tracked).as_deref(), Some("False AnotherSchedd"));
+    assert_eq!(world.phase(), Some(Phase::Running), "not before it has been seen for a while");
+    world.wait(300);
+    world.run();
+    assert_eq!(world.condition(ConditionType::Failed).as_deref(), Some("True Lost"));
+    assert_eq!(world.counts()[&Kind::Submit], 1, "never submitted again");
+    let world = delete(world);
+    assert!(world.gone());
+}
+
+#[test]
+fn a_lost_queue_does_not_keep_a_deletion_for_ever() {
+    let mut world = running(1);
+    world.lose_queue();
+    world.facts.object.deleting = true;
+    world.settle();
+    assert!(!world.gone(), "another schedd may answer to the name");
+    world.wait(300);
+    world.run();
+    assert!(world.gone());
+}
+
+#[test]
+fn an_operator_that_was_killed_at_its_submission_finds_the_jobs() {
+    let mut world = World::new(1);
+    world.step();
+    world.step();
+    // The end of the submitter was not recorded.
+    world.facts.record.attempts[0].dead_since = None;
+    world.facts.record.requests.get_mut(&Kind::Submit).unwrap().finished = None;
+    world.settle();
+    assert_eq!(world.phase(), Some(Phase::Submitted));
+    assert_eq!(world.counts()[&Kind::Submit], 1);
+}
+
+#[test]
+fn an_operator_that_was_killed_before_its_submission_waits_and_tries_again() {
+    let mut world = World::new(1);
+    world.fate = |_| Fate::Refused;
+    world.step();
+    world.step();
+    world.facts.record.attempts[0].dead_since = None;
+    world.facts.record.attempts[0].refusal = None;
+    world.settle();
+    assert_eq!(world.condition(ConditionType::Submitted).as_deref(), Some("False SubmitterMayLive"));
+    let began = world.now;
+    world.fate = |_| Fate::Accepted;
+    world.run();
+    assert_eq!(world.phase(), Some(Phase::Submitted));
+    assert_eq!(world.counts()[&Kind::Submit], 2);
+    assert!(world.now.since(began).as_secs() >= 110, "its time limit and a margin");
+    assert_eq!(world.reasons(), ["Pending", "SubmitterMayLive", "Submitted"]);
+}
+
+/// What a new ledger knows of an object that another one had.
+fn forgotten(mut world: World) -> World {
+    world.facts.record = htc_operator::machine::facts::Record::default();
+    world.facts.object.claim = Claim::Other;
+    world.facts.past = Past::Unknown { settled: None };
+    world.facts.object.published = Published { phase: world.phase(), attempt: 1, has_ids: true };
+    world.facts.evidence = htc_operator::machine::facts::Evidence::none();
+    world
+}
+
+/// The wait for an earlier operator's submitter ends; with the claim the past counts as known.
+fn settle_past(world: &mut World) {
+    world.settle();
+    world.wait(660);
+    world.facts.past = Past::Unknown { settled: Some(world.now) };
+    world.settle();
+    assert_eq!(world.facts.object.claim, Claim::Ours, "{:?}", world.condition(ConditionType::Submitted));
+    world.facts.past = Past::Continuous;
+    world.run();
+}
+
+#[test]
+fn a_ledger_that_was_lost_is_written_anew_from_htcondor() {
+    let mut world = forgotten(running(2));
+    settle_past(&mut world);
+    assert_eq!(world.phase(), Some(Phase::Running));
+    assert_eq!(world.facts.record.jobs.len(), 2);
+    assert_eq!(world.counts()[&Kind::Submit], 1, "only what the first ledger submitted");
+}
+
+#[test]
+fn jobs_that_left_while_the_ledger_was_lost_are_found_in_history() {
+    let mut world = running(1);
+    world.end(0, Exit::Code(0));
+    world.leave(|_| true);
+    let mut world = forgotten(world);
+    settle_past(&mut world);
+    assert_eq!(world.phase(), Some(Phase::Completed));
+    assert_eq!(world.counts()[&Kind::Submit], 1);
+}
+
+#[test]
+fn jobs_that_are_nowhere_after_the_ledger_was_lost_are_not_submitted_again() {
+    let mut world = running(1);
+    world.queue.clear();
+    let mut world = forgotten(world);
+    settle_past(&mut world);
+    assert_eq!(world.counts()[&Kind::Submit], 1);
+    assert_eq!(world.condition(ConditionType::Submitted).as_deref(), Some("False Lost"));
+    let told = world.reasons().iter().filter(|reason| **reason == "Lost").count();
+    assert_eq!(told, 1, "{:?}", world.reasons());
+}
+
+#[test]
+fn an_object_that_no_ledger_had_submitted_is_submitted_after_the_wait() {
+    let mut world = World::new(3);
+    world.settings.jobs_per_attempt = 2;
+    world.facts.object.finalizer = true;
+    world.facts.object.claim = Claim::Other;
+    world.facts.past = Past::Unknown { settled: None };
+    world.settle();
+    assert!(!world.counts().contains_key(&Kind::Submit));
+    settle_past(&mut world);
+    assert_eq!(world.phase(), Some(Phase::Submitted));
+    assert_eq!(world.facts.record.jobs.len(), 3, "{:?}", world.condition(ConditionType::Submitted));
+    assert_eq!(world.counts()[&Kind::Submit], 2);
+}
+
+/// Every row of the table is made by some life, and no life makes a transition that the table lacks (the world checks that).
+#[test]
+fn every_row_of_the_table_is_lived() {
+    let mut lives = vec![delete(World::new(1)), delete(submitted(1)), delete(running(1)), delete(completed())];
+    // Started but not deleted before it had its row.
+    let mut deleted_at_once = World::new(1);
+    deleted_at_once.step();
+    lives.push(delete(deleted_at_once));
+    for started in [false, true] {
+        // The last is accepted, in both phases; a condition changes in both.
+        let mut world = World::new(2);
+        world.fate = |index| if index == Index(1) { Fate::Stuck } else { Fate::Accepted };
+        world.settle();
+        if started {
+            world.start(0);
+        }
+        world.settle();
+        world.fate = |_| Fate::Accepted;
+        world.run();
+        world.away = true;
+        world.settle();
+        world.ask();
+        world.settle();
+        world.away = false;
+        world.settle();
+        // It ends with success or failure, with and without a start that was seen.
+        for index in 0..2 {
+            world.change(index, |ad| {
+                ad.status = JobStatus::Completed;
+                ad.exit = Some(Exit::Code(i32::from(!started)));
+            });
+        }
+        world.run();
+        lives.push(world);
+    }
+    let mut failed = running(2);
+    failed.end(0, Exit::Code(7));
+    failed.settle();
+    failed.start(0);
+    failed.settle();
+    failed.end(0, Exit::Code(7));
+    failed.end(1, Exit::Code(7));
+    failed.run();
+    lives.push(failed);
+    let mut unseen = submitted(1);
+    unseen.change(0, |ad| {
+        ad.status = JobStatus::Completed;
+        ad.exit = Some(Exit::Code(0));
+    });
+    unseen.run();
+    lives.push(unseen);
+    let mut refused = World::new(1);
+    refused.fate = |_| Fate::Refused;
+    refused.settle();
+    lives.push(refused);
+    let mut stuck = running(1);
+    stuck.facts.object.deleting = true;
+    stuck.away = true;
+    stuck.settle();
+    stuck.ask();
+    stuck.settle();
+    lives.push(stuck);
+    for world in [submitted(1), running(1)] {
+        lives.push(expired(world));
+    }
+    let seen: Vec<_> = lives
+        .iter()
+        .flat_map(|world| world.transitions.iter().map(|told| (told.from, told.trigger, told.to)))
+        .collect();
+    let never: Vec<String> = TRANSITIONS
+        .iter()
+        .filter(|row| !seen.contains(&(row.from, row.trigger, row.to)))
+        .map(|row| format!("{:?} --{}--> {:?}", row.from, row.trigger, row.to))
+        .collect();
+    assert!(never.is_empty(), "rows that decide never makes: {never:#?}");
+}

@@ -1,0 +1,237 @@
+//! Output is fetched and tidied, and the end is said.
+
+use std::time::Duration;
+
+use htc_operator::api::ConditionType;
+use htc_operator::machine::decide::{Action, Decision, Look};
+use htc_operator::machine::facts::{Ad, ErrTail, Exit, Facts, Failure, Hold, JobState, Loss, Outcome};
+use htc_operator::machine::phase::Phase;
+use htc_operator::machine::{Index, Kind, Work};
+use rstest::rstest;
+
+use crate::decide::decision::{condition, decide, watched, work};
+use crate::given::{
+    accepted, ad, at, change_job, date, done, ended, ended_job, failed, history, in_flight, indices, queue, running,
+    running_job,
+};
+
+/// One job that succeeded a minute ago and lies in the queue.
+fn completed() -> Facts {
+    accepted(Phase::Completed, &[(ended_job("5.0", Outcome::Succeeded), ended(ad(0, "5.0"), Exit::Code(0)))])
+}
+
+#[test]
+fn output_is_fetched_then_tidied_then_it_rests() {
+    let mut facts = completed();
+    let decision = decide(&facts);
+    assert_eq!(work(&decision), Some(&Work::Fetch(indices("0"))));
+    assert_eq!(condition(&decision, ConditionType::Complete), "nothing", "the output is waited for");
+    facts.in_flight = Some(in_flight(&facts, Kind::Fetch, true));
+    assert_eq!(decide(&facts).action, Action::Nothing);
+    facts.in_flight = None;
+    change_job(&mut facts, |job| job.fetched = true);
+    facts.record.requests.insert(Kind::Fetch, done(-2));
+    let decision = decide(&facts);
+    assert_eq!(work(&decision), Some(&Work::Tidy(indices("0"))));
+    assert_eq!(condition(&decision, ConditionType::OutputFetched), "True Fetched");
+    assert_eq!(condition(&decision, ConditionType::Complete), "True AllSucceeded");
+    facts.record.requests.insert(Kind::Tidy, done(-1));
+    assert_eq!(decide(&facts).action, Action::Nothing, "the answer is from before");
+    facts.evidence.queue = queue(0, &[]);
+    let decision = decide(&facts);
+    assert!(decision.after.as_ref().unwrap().jobs[&Index(0)].gone);
+    assert_eq!((decision.action, decision.look, decision.again), (Action::Nothing, Look::Nothing, None));
+}
+
+#[test]
+fn a_job_that_takes_its_time_to_leave_is_not_tidied_every_second() {
+    // PERIODIC_EXPR_INTERVAL is 60 s.
+    let mut facts = completed();
+    change_job(&mut facts, |job| job.fetched = true);
+    facts.record.requests.insert(Kind::Fetch, done(-20));
+    facts.record.requests.insert(Kind::Tidy, done(-10));
+    let decision = decide(&facts);
+    assert_eq!(decision.action, Action::Nothing);
+    assert!(watched(&decision) && decision.again == Some(Duration::from_secs(50)), "{:?}", decision.again);
+    facts.record.requests.insert(Kind::Tidy, done(-60));
+    facts.record.requests.insert(Kind::Fetch, done(-70));
+    assert_eq!(work(&decide(&facts)), Some(&Work::Tidy(indices("0"))));
+    facts.record.requests.insert(Kind::Tidy, done(-10));
+    facts.record.requests.insert(Kind::Fetch, done(-5));
+    assert_eq!(work(&decide(&facts)), Some(&Work::Tidy(indices("0"))), "there is more output than at the last one");
+}
+
+#[test]
+fn output_that_cannot_be_fetched_is_told_and_tried_again_with_growing_pauses() {
+    let mut facts = completed();
+    facts.record.requests.insert(Kind::Fetch, failed(-9, 2));
+    let decision = decide(&facts);
+    assert_eq!((decision.action.clone(), decision.again), (Action::Nothing, Some(Duration::from_secs(1))));
+    assert_eq!(condition(&decision, ConditionType::OutputFetched), "False ScheddUnreachable");
+    assert_eq!(condition(&decision, ConditionType::Complete), "True AllSucceeded", "False is an answer, too");
+    facts.record.requests.insert(Kind::Fetch, failed(-10, 2));
+    let Action::Hand(request) = decide(&facts).action else { panic!() };
+    assert!(request.alone);
+    assert_eq!((request.work, request.key.step), (Work::Fetch(indices("0")), 3));
+}
+
+#[test]
+fn the_end_does_not_wait_for_output_for_ever() {
+    let mut facts = completed();
+    facts.in_flight = Some(in_flight(&facts, Kind::Fetch, true));
+    facts.record.known.as_mut().unwrap().completed = Some(at(-599));
+    let decision = decide(&facts);
+    assert_eq!(condition(&decision, ConditionType::Complete), "nothing");
+    assert_eq!(decision.again, Some(Duration::from_secs(1)));
+    facts.record.known.as_mut().unwrap().completed = Some(at(-600));
+    assert_eq!(condition(&decide(&facts), ConditionType::Complete), "True AllSucceeded");
+}
+
+#[test]
+fn it_does_not_delete_itself_while_its_output_cannot_be_fetched() {
+    let mut facts = completed();
+    facts.object.spec.as_mut().unwrap().ttl = Some(Duration::ZERO);
+    facts.record.requests.insert(Kind::Fetch, failed(-1, 3));
+    let decision = decide(&facts);
+    assert_eq!(condition(&decision, ConditionType::Complete), "True AllSucceeded");
+    assert_eq!(work(&decision), None);
+    change_job(&mut facts, |job| (job.fetched, job.gone) = (true, true));
+    facts.record.requests.insert(Kind::Fetch, done(-1));
+    facts.evidence.queue = queue(0, &[]);
+    assert_eq!(work(&decide(&facts)), Some(&Work::DeleteObject));
+}
+
+#[test]
+fn output_that_left_with_its_job_is_lost() {
+    let mut facts = completed();
+    facts.evidence.queue = queue(-1, &[]);
+    let decision = decide(&facts);
+    assert_eq!(condition(&decision, ConditionType::OutputFetched), "nothing", "history has to be asked first");
+    assert!(matches!(decision.look, Look::Every { history: Some(_), .. }), "{:?}", decision.look);
+    facts.evidence.history = history(0, &[]);
+    let decision = decide(&facts);
+    assert_eq!(condition(&decision, ConditionType::OutputFetched), "False OutputLost");
+    assert_eq!(condition(&decision, ConditionType::Complete), "True AllSucceeded");
+}
+
+#[test]
+fn output_that_history_shows_as_fetched_is_not_lost() {
+    // 25.14 lets a job leave once its output was fetched; a crash may have come before that was written down.
+    let mut facts = completed();
+    facts.evidence.queue = queue(-1, &[]);
+    let left = ended(ad(0, "5.0"), Exit::Code(0));
+    facts.evidence.history = history(0, &[Ad { staged_out: Some(date(0)), ..left.clone() }]);
+    assert_eq!(condition(&decide(&facts), ConditionType::OutputFetched), "True Fetched");
+    facts.evidence.history = history(0, &[left]);
+    assert_eq!(condition(&decide(&facts), ConditionType::OutputFetched), "False OutputLost");
+}
+
+#[test]
+fn while_jobs_run_output_is_fetched_now_and_then() {
+    let jobs = [
+        (ended_job("5.0", Outcome::Succeeded), ended(ad(0, "5.0"), Exit::Code(0))),
+        (running_job("5.1"), running(ad(1, "5.1"))),
+    ];
+    let mut facts = accepted(Phase::Running, &jobs);
+    facts.record.requests.insert(Kind::Fetch, done(-59));
+    let decision = decide(&facts);
+    assert_eq!((decision.action.clone(), decision.again), (Action::Nothing, Some(Duration::from_secs(1))));
+    facts.record.requests.insert(Kind::Fetch, done(-60));
+    assert_eq!(work(&decide(&facts)), Some(&Work::Fetch(indices("0"))));
+}
+
+#[rstest]
+#[case::all_succeeded(&[Outcome::Succeeded, Outcome::Succeeded], ConditionType::Complete, "True AllSucceeded")]
+#[case::one_failed(&[Outcome::Succeeded, Outcome::Failed(1)], ConditionType::Failed, "True JobsFailed")]
+#[case::killed(&[Outcome::Killed(9)], ConditionType::Failed, "True JobsFailed")]
+#[case::all_removed(&[Outcome::Removed, Outcome::Removed], ConditionType::Failed, "True Removed")]
+#[case::one_removed(&[Outcome::Removed, Outcome::Succeeded], ConditionType::Failed, "True JobsFailed")]
+#[case::lost(&[Outcome::Lost(Loss::Vanished), Outcome::Succeeded], ConditionType::Failed, "True Lost")]
+fn the_end_is_said_once_with_its_reason(#[case] outcomes: &[Outcome], #[case] kind: ConditionType, #[case] said: &str) {
+    let jobs: Vec<_> = (0..)
+        .zip(outcomes)
+        .map(|(index, outcome)| {
+            let text = format!("5.{index}");
+            (ended_job(&text, outcome.clone()), ended(ad(index, &text), Exit::Code(0)))
+        })
+        .collect();
+    let mut facts = accepted(Phase::Completed, &jobs);
+    change_job(&mut facts, |job| (job.fetched, job.gone) = (true, true));
+    let decision = decide(&facts);
+    assert_eq!(condition(&decision, kind), said);
+    let other = if kind == ConditionType::Complete { ConditionType::Failed } else { ConditionType::Complete };
+    assert_eq!(condition(&decision, other), "nothing");
+}
+
+/// What `Failed` says.
+fn failed_message(decision: &Decision) -> String {
+    let known = decision.after.as_ref().unwrap().known.as_ref().unwrap();
+    known.conditions.iter().find(|condition| condition.kind == ConditionType::Failed).unwrap().message.clone()
+}
+
+#[test]
+fn what_the_first_failed_job_wrote_last_is_told_once() {
+    let code = |code| (ended_job("5.0", Outcome::Failed(code)), ended(ad(0, "5.0"), Exit::Code(code)));
+    let mut facts = accepted(Phase::Completed, &[code(3)]);
+    change_job(&mut facts, |job| job.fetched = true);
+    facts.record.requests.insert(Kind::Fetch, done(-2));
+    let without = decide(&facts);
+    assert_eq!(failed_message(&without), "1 of 1 job failed; job 0 (5.0) exited with 3");
+    assert!(!without.transitions.iter().any(|told| told.reason == "JobsFailed"));
+
+    facts.record.err = Some(ErrTail { index: Index(0), text: "it broke".to_owned() });
+    let decision = decide(&facts);
+    let message = "1 of 1 job failed; job 0 (5.0) exited with 3; the err of job 0 ends with: it broke";
+    assert_eq!(failed_message(&decision), message);
+    let told: Vec<_> = decision.transitions.iter().filter(|told| told.reason == "JobsFailed").collect();
+    assert!(matches!(told[..], [told] if told.detail == message && told.warning), "{told:?}");
+    facts.record = decision.after.unwrap();
+    assert!(decide(&facts).transitions.is_empty(), "not again");
+
+    // It came only after `Failed` had been said without it.
+    let err = facts.record.err.take();
+    facts.record = Facts { record: without.after.unwrap(), ..facts.clone() }.record;
+    facts.record.err = err;
+    let decision = decide(&facts);
+    assert_eq!(failed_message(&decision), message);
+    assert_eq!(decision.transitions.iter().filter(|told| told.reason == "JobsFailed").count(), 1);
+
+    // Of a job that has not failed after all nothing is said.
+    facts.record.jobs.get_mut(&Index(0)).unwrap().state = JobState::Ended(Outcome::Removed);
+    assert!(!failed_message(&decide(&facts)).contains("it broke"));
+}
+
+#[test]
+fn a_fetch_goes_alone_after_a_failure_of_its_own() {
+    let alone = |reason: &str| {
+        let mut facts = completed();
+        let failure = Failure { reason: reason.to_owned(), message: "why".to_owned() };
+        let last = failed(-60, 1);
+        let last = htc_operator::machine::facts::LastRequest { failure: Some(failure), ..last };
+        facts.record.requests.insert(Kind::Fetch, last);
+        let decision = decide(&facts);
+        assert_eq!(condition(&decision, ConditionType::OutputFetched), format!("False {reason}"));
+        let Action::Hand(request) = decision.action else { panic!("{:?}", decision.action) };
+        request.alone
+    };
+    assert!(alone("FetchFailed") && alone("ScheddUnreachable"));
+    assert!(!alone("NoSpace"), "a full volume is nobody's fault");
+}
+
+#[test]
+fn a_job_with_too_much_output_says_what_to_do() {
+    let reason = Hold { code: 33, subcode: 0, reason: "too much".to_owned() };
+    let facts = |hold: &Hold| {
+        let mut seen = ad(0, "5.0");
+        seen.status = htc_operator::machine::facts::JobStatus::Held;
+        seen.hold = hold.clone();
+        accepted(Phase::Running, &[(crate::given::job("5.0", JobState::Held(hold.clone())), seen)])
+    };
+    let says = |hold: &Hold| {
+        let decision = decide(&facts(hold));
+        let known = decision.after.unwrap().known.unwrap();
+        known.conditions.iter().find(|condition| condition.kind == ConditionType::Held).unwrap().message.clone()
+    };
+    assert!(says(&reason).contains("--output-limit") && !says(&reason).contains("condor_release"), "{}", says(&reason));
+    assert!(says(&Hold { code: 12, ..reason }).contains("condor_release"));
+}

@@ -1,0 +1,348 @@
+//! Facts of every kind: well-formed, with all the parts that can come together.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use htc_operator::api::{ConditionStatus, ConditionType};
+use htc_operator::machine::facts::{
+    Ad, Answer, Claim, Condition, End, Evidence, Exit, Facts, History, InFlight, Job, JobState, Known, LastRequest,
+    Object, Outcome, Past, Published, Queue, Reach, Record, Report, Spec, Submission, Why, Witness,
+};
+use htc_operator::machine::phase::Phase;
+use htc_operator::machine::{Attempt, Birthdate, ClusterId, Index, JobId, Kind, RequestKey, Timestamp};
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use crate::decide::parts::{
+    Seen, Shape, attempts, birthdate, conditions, job_state, make_ad, past_time, queue_answer, requests, shape, witness,
+};
+use crate::given::{at, date, unknown};
+
+/// What a job reports: its index, its attempt, when it began, and how it ended.
+type Told = (u32, u32, Option<Timestamp>, Option<End>);
+
+#[derive(Clone, Debug)]
+pub struct Seed {
+    jobs: u32,
+    object: (bool, bool, u8, bool, bool, bool, bool),
+    published: (Option<Phase>, u32, bool),
+    past: Past,
+    attempts: Vec<(Submission, bool)>,
+    ads: Vec<Seen>,
+    recorded: Vec<(u32, JobState, Timestamp, Birthdate, bool, bool)>,
+    row: (bool, bool, bool, u8),
+    /// Seconds: `activeDeadlineSeconds`, `ttlSecondsAfterFinished`, and since when the first has passed.
+    times: (Option<u64>, Option<u64>, Option<i64>),
+    conditions: Vec<Condition>,
+    requests: BTreeMap<Kind, LastRequest>,
+    in_flight: Option<(Kind, bool)>,
+    /// If it is being deleted: the jobs were removed and are gone.
+    emptied: bool,
+    queue: Result<(Timestamp, Birthdate, i64), Why>,
+    history: Result<i64, Why>,
+    reach: (BTreeSet<u32>, Option<i64>),
+    /// What jobs report, by index and attempt; and whether something may follow an end.
+    reports: (Vec<Told>, bool),
+}
+
+pub fn seed() -> impl Strategy<Value = Seed> {
+    (1..=5_u32).prop_flat_map(|jobs| {
+        let object = (
+            prop::bool::weighted(0.3),
+            prop::bool::weighted(0.93),
+            0..12_u8,
+            prop::bool::weighted(0.06),
+            prop::bool::weighted(0.15),
+            prop::bool::weighted(0.08),
+            prop::bool::weighted(0.1),
+        );
+        let published = (
+            prop::option::weighted(
+                0.15,
+                select(vec![Phase::Pending, Phase::Submitted, Phase::Running, Phase::Completed]),
+            ),
+            0..4_u32,
+            prop::bool::weighted(0.08),
+        );
+        let past = prop_oneof![
+            8 => Just(Past::Continuous),
+            1 => Just(Past::Unknown { settled: None }),
+            1 => past_time().prop_map(|settled| Past::Unknown { settled: Some(settled) }),
+        ];
+        let ads = prop::collection::vec((1..=4_u32, 0..=jobs, shape(), 0..4_u8, any::<bool>()), 0..6);
+        let recorded = prop::collection::vec(
+            (0..jobs, job_state(), past_time(), birthdate(), any::<bool>(), prop::bool::weighted(0.3)),
+            0..4,
+        );
+        let row = (prop::bool::weighted(0.85), prop::bool::weighted(0.75), prop::bool::weighted(0.1), 0..6_u8);
+        let times = (
+            prop::option::weighted(0.15, 1..30_u64),
+            prop::option::weighted(0.2, 0..10_u64),
+            prop::option::weighted(0.15, -8..0_i64),
+        );
+        let in_flight = prop::option::weighted(
+            0.2,
+            (
+                select(vec![Kind::Submit, Kind::Remove, Kind::Hold, Kind::Release, Kind::Fetch, Kind::Tidy]),
+                any::<bool>(),
+            ),
+        );
+        let history = prop_oneof![
+            5 => (-2..=2_i64).prop_map(Ok),
+            1 => select(vec![Why::NotAsked, Why::ScheddUnreachable]).prop_map(Err),
+        ];
+        let reach = (prop::collection::btree_set(1..=4_u32, 0..=4), prop::option::weighted(0.7, -30..0_i64));
+        let report = (
+            0..jobs,
+            1..=4_u32,
+            prop::option::of(past_time()),
+            prop::option::of((past_time(), select(vec![0, 3])).prop_map(|(at, code)| End { at, code })),
+        );
+        let reports = (prop::collection::vec(report, 0..4), prop::bool::weighted(0.3));
+        (
+            (Just(jobs), object, published, past, attempts(jobs), ads, recorded),
+            (
+                (row, times),
+                conditions(),
+                requests(),
+                in_flight,
+                prop::bool::weighted(0.2),
+                queue_answer(),
+                history,
+                reach,
+                reports,
+            ),
+        )
+            .prop_map(|((jobs, object, published, past, attempts, ads, recorded), rest)| {
+                let ((row, times), conditions, requests, in_flight, emptied, queue, history, reach, reports) = rest;
+                let seed = Seed {
+                    jobs,
+                    object,
+                    published,
+                    past,
+                    attempts,
+                    ads,
+                    recorded,
+                    row,
+                    times,
+                    conditions,
+                    requests,
+                    in_flight,
+                    emptied,
+                    queue,
+                    history,
+                    reach,
+                    reports,
+                };
+                seed.emptied()
+            })
+    })
+}
+
+impl Seed {
+    /// Most deletions would otherwise be caught half way.
+    fn emptied(mut self) -> Self {
+        if self.emptied && self.object.0 {
+            self.ads.retain(|ad| ad.3 == 2);
+            let removed = LastRequest {
+                attempt: Attempt(1),
+                step: 1,
+                started: at(-1),
+                finished: Some(at(-1)),
+                failure: None,
+                failures: 0,
+            };
+            self.requests.insert(Kind::Remove, removed);
+            for told in self.conditions.iter_mut().filter(|told| told.kind == ConditionType::JobsRemoved) {
+                told.since = at(-2);
+            }
+            if let Ok((asked_at, ..)) = &mut self.queue {
+                *asked_at = at(0);
+            }
+        }
+        self
+    }
+
+    fn object(&self) -> Object {
+        let (deleting, finalizer, claim, invalid, suspend, abandon, submit_again) = self.object;
+        let (phase, attempt, has_ids) = self.published;
+        Object {
+            uid: "11111111-aaaa".into(),
+            deleting,
+            finalizer,
+            claim: match claim {
+                0 => Claim::None,
+                1 => Claim::Other,
+                _ => Claim::Ours,
+            },
+            spec: if invalid {
+                Err("line 1: no".to_owned())
+            } else {
+                let (deadline, ttl) = (self.times.0.map(Duration::from_secs), self.times.1.map(Duration::from_secs));
+                Ok(Spec { queue: self.jobs, suspend, deadline, ttl })
+            },
+            output: "/out".to_owned(),
+            published: Published { phase, attempt, has_ids },
+            created: date(-25),
+            abandon,
+            submit_again,
+            may_rerun: self.reports.1,
+            inherited: None,
+        }
+    }
+
+    /// Ids: the cluster is the attempt's; a second ad of the same job gets another one.
+    fn ads(&self) -> (Vec<Ad>, Vec<Ad>) {
+        let (mut queue, mut history) = (Vec::new(), Vec::new());
+        let mut used = BTreeSet::new();
+        for &(attempt, index, shape, place, reused) in &self.ads {
+            let mut cluster = u64::from(attempt) * 10;
+            while !used.insert((cluster, index)) {
+                cluster += 1;
+            }
+            let ad = |cluster| make_ad(JobId { cluster: ClusterId(cluster), proc: index }, attempt, index, shape);
+            match place {
+                0 | 1 => queue.push(ad(cluster)),
+                2 => history.push(ad(cluster)),
+                // The same number as one of another attempt: a schedd that began anew.
+                _ if reused => history.push(ad(u64::from(attempt % 4 + 1) * 10)),
+                _ => {
+                    queue.push(ad(cluster));
+                    history.push(make_ad(
+                        JobId { cluster: ClusterId(cluster), proc: index },
+                        attempt,
+                        index,
+                        Shape::Ended(Exit::Code(0)),
+                    ));
+                }
+            }
+        }
+        for ads in [&mut queue, &mut history] {
+            let mut seen = BTreeSet::new();
+            ads.retain(|ad| seen.insert((ad.id, ad.attempt)));
+        }
+        (queue, history)
+    }
+
+    fn record(&self, queue: &[Ad]) -> Record {
+        let (known, new, released, phase) = self.row;
+        if !known {
+            return Record::default();
+        }
+        let mut record = Record {
+            highest: self.attempts.last().map_or(Attempt(0), |(last, _)| last.attempt),
+            attempted: self.attempts.iter().flat_map(|(one, _)| one.indices.iter()).collect(),
+            witnesses: self
+                .attempts
+                .iter()
+                .filter(|(one, _)| one.attempt.0 != 3)
+                .map(|(one, _)| {
+                    let empty = one.attempt.0 == 2 && one.refusal.is_some();
+                    let seen = if empty { Witness::Empty } else { Witness::Newest(witness(one.attempt.0)) };
+                    (one.attempt, seen)
+                })
+                .collect(),
+            requests: self.requests.clone(),
+            ..Record::default()
+        };
+        record.attempts = self.attempts.iter().filter(|(_, open)| *open).map(|(one, _)| one.clone()).collect();
+        record.refused = u32::try_from(record.attempts.iter().filter(|one| one.refusal.is_some()).count()).unwrap();
+        for (index, state, recorded, birthdate, gone, fetched) in &self.recorded {
+            // Only what was tried can have been accepted; its ad in the queue, if there is one, has its id.
+            let Some((attempt, _)) = self.attempts.iter().find(|(one, _)| one.indices.contains(Index(*index))) else {
+                continue;
+            };
+            let seen = queue.iter().find(|ad| ad.index.0 == *index && ad.attempt == attempt.attempt);
+            let cluster = ClusterId(u64::from(attempt.attempt.0) * 10);
+            let ended = matches!(state, JobState::Ended(_));
+            record.jobs.insert(
+                Index(*index),
+                Job {
+                    id: seen.map_or(JobId { cluster, proc: *index }, |ad| ad.id),
+                    attempt: attempt.attempt,
+                    birthdate: *birthdate,
+                    recorded: *recorded,
+                    staged_in: date(-10),
+                    started: matches!(
+                        state,
+                        JobState::Running | JobState::Ended(Outcome::Succeeded | Outcome::Failed(_))
+                    ),
+                    state: state.clone(),
+                    fetched: *fetched && ended,
+                    gone: *gone && ended && seen.is_none(),
+                },
+            );
+        }
+        let jobs = &record.jobs;
+        let all_ended = jobs.len() == self.jobs as usize && jobs.values().all(|job| job.outcome().is_some());
+        let phase = match phase {
+            0 => Phase::Terminating,
+            _ if jobs.is_empty() => Phase::Pending,
+            _ if all_ended => Phase::Completed,
+            _ if jobs.values().any(|job| job.started) => Phase::Running,
+            _ => Phase::Submitted,
+        };
+        // Terminating is for good.
+        let phase = if phase == Phase::Terminating && !self.object.0 { Phase::Pending } else { phase };
+        if phase == Phase::Pending {
+            record.jobs.clear();
+        }
+        let released = released && phase == Phase::Terminating;
+        // It is said that the jobs are gone when it is proved.
+        let in_order = |told: &&Condition| {
+            released || told.kind != ConditionType::JobsRemoved || told.status == ConditionStatus::False
+        };
+        record.known = Some(Known {
+            phase,
+            new,
+            started: (phase > Phase::Pending).then(|| at(-15)),
+            completed: (phase == Phase::Completed).then(|| at(-5)),
+            expired: self.times.2.filter(|_| phase > Phase::Pending).map(at),
+            given_up: 0,
+            released,
+            conditions: self.conditions.iter().filter(in_order).cloned().collect(),
+        });
+        let report = |&(index, attempt, started, ended): &Told| {
+            (JobId { cluster: ClusterId(u64::from(attempt) * 10), proc: index }, Report { started, ended })
+        };
+        record.reports = self.reports.0.iter().map(report).collect();
+        record
+    }
+
+    pub fn facts(&self) -> Facts {
+        let (queue_ads, history_ads) = self.ads();
+        let record = self.record(&queue_ads);
+        let object = self.object();
+        let queue = match self.queue {
+            Ok((asked_at, birthdate, steady)) => Answer::Known(Queue {
+                asked_at,
+                birthdate,
+                steady_since: Timestamp(asked_at.0 - steady * 1000),
+                ads: queue_ads.into(),
+            }),
+            Err(why) => unknown(why),
+        };
+        let history = match (&self.history, &queue) {
+            (Ok(after), Answer::Known(queue)) => Answer::Known(History {
+                asked_at: Timestamp(queue.asked_at.0 + after * 1000),
+                reaches: Reach {
+                    witnesses: self.reach.0.iter().copied().map(witness).collect(),
+                    date: self.reach.1.map(date),
+                },
+                ads: history_ads.into(),
+            }),
+            (Ok(_), Answer::Unknown(_)) => unknown(Why::NotAsked),
+            (Err(why), _) => unknown(*why),
+        };
+        let in_flight = self.in_flight.filter(|_| object.finalizer && record.known.is_some()).map(|(kind, running)| {
+            let attempt = Attempt(record.highest.0 + u32::from(kind == Kind::Submit));
+            InFlight { key: RequestKey { uid: object.uid.clone(), kind, attempt, step: 9 }, running }
+        });
+        let past = match object.claim {
+            // Such an object is never of known past.
+            Claim::None | Claim::Other if self.past == Past::Continuous => Past::Unknown { settled: None },
+            Claim::Ours | Claim::None | Claim::Other => self.past,
+        };
+        Facts { object, record, past, in_flight, evidence: Evidence { queue, history } }
+    }
+}

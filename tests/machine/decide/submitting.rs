@@ -1,0 +1,220 @@
+//! From the finalizer to the first submission, and what stands against it.
+
+use htc_operator::api::ConditionType;
+use htc_operator::machine::decide::Action;
+use htc_operator::machine::facts::{Ad, Claim, Evidence, Facts, Failure, LastRequest, Past, Spec};
+use htc_operator::machine::phase::Phase;
+use htc_operator::machine::transitions::Trigger;
+use htc_operator::machine::{Attempt, Kind, Rules, Settings, Timestamp, Work};
+use rstest::rstest;
+
+use crate::decide::decision::{condition, decide, message, phase, submits, triggers, watched, work};
+use crate::given::{
+    accepted, ad, add_attempt, at, attempt, date, failed, fresh, history, in_flight, indices, pending, queue, running,
+    running_job, settings, stillborn, submitted,
+};
+
+#[test]
+fn an_object_without_finalizer_gets_it_and_nothing_else() {
+    let decision = decide(&fresh(3));
+    assert_eq!(work(&decision), Some(&Work::AttachFinalizer));
+    assert!(decision.after.is_none() && decision.transitions.is_empty() && !watched(&decision));
+}
+
+#[test]
+fn an_object_on_its_way_out_without_finalizer_is_left_alone() {
+    let mut facts = fresh(3);
+    facts.object.deleting = true;
+    let decision = decide(&facts);
+    assert_eq!((decision.action, decision.after), (Action::Nothing, None));
+}
+
+#[test]
+fn a_finalizer_taken_away_by_hand_comes_back_before_anything_else() {
+    let mut facts = pending(3);
+    facts.object.finalizer = false;
+    assert_eq!(work(&decide(&facts)), Some(&Work::AttachFinalizer));
+}
+
+#[test]
+fn a_guarded_object_enters_the_ledger_and_is_submitted() {
+    let mut facts = pending(3);
+    facts.record.known = None;
+    let decision = decide(&facts);
+    assert_eq!(triggers(&decision), [Trigger::Guarded]);
+    assert_eq!(phase(&decision), Phase::Pending);
+    assert!(decision.after.as_ref().unwrap().known.as_ref().unwrap().new);
+    assert_eq!(submits(&decision), Some((&indices("0-2"), false, Attempt(1))));
+    assert_eq!(condition(&decision, ConditionType::Submitted), "False Submitting");
+}
+
+#[rstest]
+#[case::claimed_by_another_ledger(|facts: &mut Facts| facts.object.claim = Claim::Other)]
+#[case::claimed_by_nobody(|facts: &mut Facts| facts.object.claim = Claim::None)]
+#[case::of_unknown_past(|facts: &mut Facts| facts.past = Past::Unknown { settled: None })]
+#[case::with_jobs_in_its_status(|facts: &mut Facts| facts.object.published.has_ids = true)]
+fn an_object_that_is_not_new_is_entered_as_such_and_not_submitted(#[case] change: fn(&mut Facts)) {
+    let mut facts = pending(1);
+    facts.record.known = None;
+    change(&mut facts);
+    let decision = decide(&facts);
+    assert!(!decision.after.as_ref().unwrap().known.as_ref().unwrap().new);
+    assert_eq!(submits(&decision), None);
+    assert!(watched(&decision));
+}
+
+#[test]
+fn a_large_object_is_submitted_in_parts() {
+    let mut facts = pending(5000);
+    assert_eq!(submits(&decide(&facts)), Some((&indices("0-499"), false, Attempt(1))));
+    add_attempt(&mut facts, attempt(1, "0-499"));
+    // Nothing of it is accepted yet: no refusal, and nothing to wait for.
+    facts.record.refused = 1;
+    assert_eq!(submits(&decide(&facts)), Some((&indices("500-999"), false, Attempt(2))));
+}
+
+#[test]
+fn what_is_refused_goes_in_smaller_parts_after_a_pause() {
+    let mut facts = pending(5000);
+    let mut refused = attempt(1, "0-499");
+    refused.refusal = Some("at most 100 here".to_owned());
+    let pause = settings().pause_first;
+    refused.intent_at = Timestamp(at(0).0 - i64::try_from(pause.as_millis()).unwrap() + 1);
+    add_attempt(&mut facts, refused);
+    facts.record.refused = 1;
+    let decision = decide(&facts);
+    assert_eq!(
+        (submits(&decision), condition(&decision, ConditionType::Submitted).as_str()),
+        (None, "False SubmitRefused")
+    );
+    facts.record.attempts[0].intent_at.0 -= 1;
+    assert_eq!(submits(&decide(&facts)), Some((&indices("500-624"), false, Attempt(2))));
+    // That part was taken: those after it are as small, and do not wait.
+    add_attempt(&mut facts, attempt(2, "500-624"));
+    facts.record.refused = 2;
+    assert_eq!(submits(&decide(&facts)), Some((&indices("625-749"), false, Attempt(3))));
+}
+
+#[test]
+fn the_number_of_an_attempt_is_one_more_than_any_that_is_known() {
+    let mut facts = pending(2);
+    facts.record.highest = Attempt(3);
+    assert_eq!(submits(&decide(&facts)).unwrap().2, Attempt(4));
+    facts.object.published.attempt = 6;
+    assert_eq!(submits(&decide(&facts)), None, "the ledger lacks what the status has: an old copy");
+    facts.record.highest = Attempt(6);
+    assert_eq!(submits(&decide(&facts)).unwrap().2, Attempt(7));
+    facts.evidence.history = history(0, &[Ad { attempt: Attempt(8), ..stillborn(ad(0, "5.0")) }]);
+    facts.evidence.queue = queue(-1, &[Ad { attempt: Attempt(9), ..stillborn(ad(1, "5.1")) }]);
+    assert_eq!(submits(&decide(&facts)).unwrap().2, Attempt(10));
+}
+
+#[rstest]
+#[case::queued(false)]
+#[case::running(true)]
+fn while_a_submission_stands_nothing_is_asked_for(#[case] running: bool) {
+    let mut facts = pending(1);
+    facts.in_flight = Some(in_flight(&facts, Kind::Submit, running));
+    let decision = decide(&facts);
+    assert_eq!(decision.action, Action::Nothing);
+    assert_eq!(condition(&decision, ConditionType::Submitted), "False Submitting");
+}
+
+#[test]
+fn while_any_request_stands_nothing_is_submitted() {
+    for kind in [Kind::Remove, Kind::Hold, Kind::Release, Kind::Fetch, Kind::Tidy] {
+        let mut facts = pending(1);
+        facts.in_flight = Some(in_flight(&facts, kind, true));
+        assert_eq!(decide(&facts).action, Action::Nothing, "{kind}");
+        let lax = Rules { one_request: false, ..Rules::ALL };
+        let decision = htc_operator::machine::decide(&facts, at(0), &settings(), &lax);
+        assert!(submits(&decision).is_some(), "only the rule stands against it");
+    }
+}
+
+#[test]
+fn a_queued_submission_is_cancelled_by_deletion_and_by_suspend() {
+    for change in [
+        |facts: &mut Facts| facts.object.deleting = true,
+        |facts: &mut Facts| facts.object.spec = Ok(Spec { queue: 1, suspend: true, ..Spec::default() }),
+    ] {
+        let mut facts = pending(1);
+        facts.in_flight = Some(in_flight(&facts, Kind::Submit, false));
+        change(&mut facts);
+        let key = facts.in_flight.as_ref().unwrap().key.clone();
+        assert_eq!(decide(&facts).action, Action::Cancel(key));
+        facts.in_flight = Some(in_flight(&facts, Kind::Submit, true));
+        assert_eq!(decide(&facts).action, Action::Nothing, "what runs is waited for");
+    }
+}
+
+#[test]
+fn a_spec_that_cannot_be_run_is_said_so_and_never_submitted() {
+    let mut facts = pending(1);
+    facts.object.spec = Err("spec.htcopts: line 1: …".to_owned());
+    let decision = decide(&facts);
+    assert_eq!(decision.action, Action::Nothing);
+    assert_eq!(condition(&decision, ConditionType::Submitted), "False InvalidSpec");
+    assert_eq!(decision.transitions.iter().map(|told| told.reason.as_str()).collect::<Vec<_>>(), ["InvalidSpec"]);
+    assert!(decision.transitions[0].warning);
+}
+
+#[test]
+fn jobs_of_a_spec_that_is_no_longer_understood_are_followed_all_the_same() {
+    let mut facts = accepted(Phase::Running, &[(running_job("5.0"), running(ad(0, "5.0")))]);
+    facts.object.spec = Err("the operator was updated".to_owned());
+    let decision = decide(&facts);
+    assert!(watched(&decision));
+}
+
+#[test]
+fn suspended_objects_are_not_submitted() {
+    let mut facts = pending(1);
+    facts.object.spec = Ok(Spec { queue: 1, suspend: true, ..Spec::default() });
+    let decision = decide(&facts);
+    assert_eq!(decision.action, Action::Nothing);
+    assert_eq!(condition(&decision, ConditionType::Suspended), "True Suspended");
+    assert_eq!(condition(&decision, ConditionType::Submitted), "False Suspended");
+    let mut tried = submitted(1);
+    tried.object.spec = Ok(Spec { queue: 1, suspend: true, ..Spec::default() });
+    tried.evidence = Evidence { queue: queue(-1, &[]), history: history(0, &[]) };
+    let decision = decide(&tried);
+    assert_eq!(decision.action, Action::Nothing);
+    assert!(watched(&decision), "a job may still be accepted, and is then held");
+}
+
+#[test]
+fn failures_have_words() {
+    let mut facts = pending(1);
+    let failure =
+        Failure { reason: "CannotWriteFiles".to_owned(), message: "cannot write /data: disk full".to_owned() };
+    facts.record.requests.insert(Kind::Submit, LastRequest { failure: Some(failure), ..failed(-1, 1) });
+    let decision = decide(&facts);
+    assert_eq!(condition(&decision, ConditionType::Submitted), "False CannotWriteFiles");
+    assert_eq!(message(&decision, ConditionType::Submitted), "cannot write /data: disk full");
+    assert_eq!(date(0).0, crate::given::SCHEDD_NOW);
+}
+
+#[test]
+fn the_steps_before_are_watched_while_the_next_one_is_under_way() {
+    let mut facts = pending(5000);
+    add_attempt(&mut facts, attempt(1, "0-499"));
+    facts.in_flight = Some(in_flight(&facts, Kind::Submit, true));
+    assert!(!watched(&decide(&facts)), "of the first there is nothing to be seen yet");
+    add_attempt(&mut facts, attempt(2, "500-999"));
+    facts.in_flight = Some(in_flight(&facts, Kind::Submit, true));
+    assert!(watched(&decide(&facts)));
+}
+
+#[test]
+fn a_schedd_that_takes_fewer_at_once_is_named_until_the_last_part() {
+    let small = Settings { jobs_per_attempt: 2, refused_more: Some("MAX_JOBS".into()), ..settings() };
+    let told = |queue| {
+        let decision = htc_operator::machine::decide(&pending(queue), at(0), &small, &Rules::ALL);
+        (condition(&decision, ConditionType::Submitted), message(&decision, ConditionType::Submitted))
+    };
+    assert_eq!(told(2).0, "False Submitting");
+    let (reason, message) = told(5);
+    assert_eq!(reason, "False SmallerSubmissions");
+    assert!(message.contains("at most 2 at once") && message.contains("MAX_JOBS"), "{message}");
+}

@@ -1,0 +1,113 @@
+//! Another ledger, another schedd: what is not known for certain is neither believed nor submitted.
+
+use htc_operator::api::ConditionType;
+use htc_operator::machine::decide::{Action, Look};
+use htc_operator::machine::facts::{Ad, Claim, Evidence, Exit, JobState, Loss, Outcome, Past, Published};
+use htc_operator::machine::phase::Phase;
+use htc_operator::machine::transitions::Trigger;
+use htc_operator::machine::{Attempt, Birthdate, Work};
+
+use crate::decide::decision::{condition, decide, phase, state, triggers, watched, work};
+use crate::given::{
+    BIRTH, accepted, ad, add_attempt, at, attempt, ended, history, known_queue, pending, queue, running, running_job,
+    stillborn,
+};
+
+#[test]
+fn an_object_of_another_ledger_is_claimed_only_after_a_look_that_is_younger_than_the_wait() {
+    let mut facts = pending(1);
+    facts.record.known.as_mut().unwrap().new = false;
+    facts.object.claim = Claim::Other;
+    facts.past = Past::Unknown { settled: None };
+    facts.evidence.queue = queue(-1, &[]);
+    let decision = decide(&facts);
+    assert_eq!((decision.action.clone(), watched(&decision)), (Action::Nothing, true));
+    assert_eq!(condition(&decision, ConditionType::Submitted), "False PastUnknown");
+    facts.past = Past::Unknown { settled: Some(at(-1)) };
+    let decision = decide(&facts);
+    assert_eq!((decision.action.clone(), watched(&decision)), (Action::Nothing, true));
+    facts.past = Past::Unknown { settled: Some(at(-2)) };
+    assert_eq!(work(&decide(&facts)), Some(&Work::AttachFinalizer));
+    facts.evidence.history = history(0, &[]);
+    assert_eq!(work(&decide(&facts)), Some(&Work::AttachFinalizer), "claimed first, submitted then");
+}
+
+#[test]
+fn a_status_with_jobs_that_are_nowhere_is_lost_and_never_submitted() {
+    let mut facts = pending(1);
+    facts.record.known.as_mut().unwrap().new = false;
+    facts.object.published = Published { phase: Some(Phase::Running), attempt: 1, has_ids: true };
+    facts.evidence.queue = queue(-1, &[]);
+    let decision = decide(&facts);
+    assert!(matches!(decision.look, Look::Every { history: Some(_), .. }), "history may have them");
+    facts.evidence.history = history(0, &[]);
+    let decision = decide(&facts);
+    assert_eq!(decision.action, Action::Nothing);
+    assert_eq!(condition(&decision, ConditionType::Submitted), "False Lost");
+    facts.evidence.history = history(0, &[ended(ad(0, "5.0"), Exit::Code(0))]);
+    let decision = decide(&facts);
+    assert_eq!(phase(&decision), Phase::Completed, "history has it after all");
+}
+
+#[test]
+fn what_another_ledger_has_claimed_is_never_submitted() {
+    for claim in [Claim::Other, Claim::None] {
+        let mut facts = pending(1);
+        facts.object.claim = claim;
+        assert_eq!(decide(&facts).action, Action::Nothing, "{claim:?}, whatever the past");
+        facts.past = Past::Unknown { settled: Some(at(-50)) };
+        facts.evidence = Evidence { queue: queue(-1, &[]), history: history(0, &[]) };
+        assert_eq!(work(&decide(&facts)), Some(&Work::AttachFinalizer), "{claim:?}");
+    }
+}
+
+#[test]
+fn jobs_that_no_intent_is_known_of_are_looked_for_as_far_back_as_the_object() {
+    // Two parts; only the first is in this ledger, and the object is not new to it.
+    let mut facts = pending(750);
+    facts.record.known.as_mut().unwrap().new = false;
+    add_attempt(&mut facts, attempt(1, "0-499"));
+    facts.evidence.queue = queue(-1, &[]);
+    let Look::Every { history: Some(reach), .. } = decide(&facts).look else { panic!("history is not asked") };
+    assert_eq!(reach.date, Some(facts.object.created));
+    facts.record.known.as_mut().unwrap().new = true;
+    add_attempt(&mut facts, attempt(2, "500-749"));
+    let Look::Every { history: Some(reach), .. } = decide(&facts).look else { panic!("history is not asked") };
+    assert_eq!(reach.date, None, "every intent has its witness");
+}
+
+#[test]
+fn another_schedd_under_the_same_name_is_told_and_not_believed() {
+    let mut facts = accepted(Phase::Running, &[(running_job("5.0"), running(ad(0, "5.0")))]);
+    facts.evidence = Evidence { queue: queue(-1, &[]), history: history(0, &[]) };
+    known_queue(&mut facts).birthdate = Birthdate(BIRTH.0 - 1);
+    let decision = decide(&facts);
+    assert_eq!(state(&decision, 0), JobState::Running);
+    assert_eq!(condition(&decision, ConditionType::Tracked), "False AnotherSchedd");
+    known_queue(&mut facts).birthdate = Birthdate(BIRTH.0 + 1);
+    let decision = decide(&facts);
+    assert_eq!(state(&decision, 0), JobState::Ended(Outcome::Lost(Loss::QueueReset)));
+    assert_eq!(triggers(&decision)[0], Trigger::Failed);
+    assert_eq!(condition(&decision, ConditionType::Failed), "True Lost");
+}
+
+#[test]
+fn after_a_queue_reset_the_same_number_is_another_job() {
+    for attempt in [1, 2] {
+        let mut facts = accepted(Phase::Running, &[(running_job("5.0"), running(ad(0, "5.0")))]);
+        let other = Ad { attempt: Attempt(attempt), ..ended(ad(0, "5.0"), Exit::Code(0)) };
+        facts.evidence = Evidence { queue: queue(-1, &[other]), history: history(0, &[]) };
+        known_queue(&mut facts).birthdate = Birthdate(BIRTH.0 + 1);
+        assert_eq!(state(&decide(&facts), 0), JobState::Ended(Outcome::Lost(Loss::QueueReset)), "{attempt}");
+    }
+}
+
+#[test]
+fn the_same_number_of_another_attempt_says_nothing_of_a_job() {
+    let mut facts = accepted(Phase::Running, &[(running_job("5.0"), running(ad(0, "5.0")))]);
+    let other = Ad { attempt: Attempt(2), ..stillborn(ad(0, "5.0")) };
+    facts.evidence = Evidence { queue: queue(-1, &[]), history: history(0, std::slice::from_ref(&other)) };
+    assert_eq!(state(&decide(&facts), 0), JobState::Ended(Outcome::Lost(Loss::Vanished)));
+    facts.evidence = Evidence { queue: queue(-1, &[running(ad(0, "5.0"))]), history: history(0, &[other]) };
+    assert_eq!(state(&decide(&facts), 0), JobState::Running);
+}

@@ -1,0 +1,71 @@
+//! Lost: jobs that were accepted and are in neither place.
+
+use htc_operator::machine::facts::{Ad, Evidence, Exit, Facts, JobState, Loss, Reach, Why};
+use htc_operator::machine::judge::{self, Doubt};
+use htc_operator::machine::phase::Phase;
+use htc_operator::machine::{Attempt, Birthdate, Index, Rules};
+use rstest::rstest;
+
+use crate::given::{
+    BIRTH, accepted, ad, at, ended, history, id, job, known_history, known_queue, queue, running, settings, stillborn,
+    unknown,
+};
+
+/// A job that was accepted and is in neither place.
+fn vanished() -> Facts {
+    let mut facts = accepted(Phase::Running, &[(job("5.0", JobState::Running), running(ad(0, "5.0")))]);
+    facts.evidence = Evidence { queue: queue(-1, &[]), history: history(0, &[]) };
+    facts
+}
+
+fn is_lost(facts: &Facts) -> Result<Loss, Doubt> {
+    let sightings = judge::Sightings::new(&facts.evidence, &Rules::ALL);
+    let seen = sightings.of(Index(0));
+    judge::is_lost(&facts.record.jobs[&Index(0)], &facts.record, &facts.evidence, seen, &settings())
+}
+
+#[test]
+fn a_job_in_neither_place_is_lost() {
+    assert_eq!(is_lost(&vanished()), Ok(Loss::Vanished));
+}
+
+#[rstest]
+#[case::queue_older_than_the_job(|facts: &mut Facts| known_queue(facts).asked_at = at(-80), Doubt::NotAskedSince)]
+#[case::history_not_asked(|facts: &mut Facts| facts.evidence.history = unknown(Why::NotAsked), Doubt::HistoryNotAsked)]
+#[case::history_before_queue(|facts: &mut Facts| facts.evidence.history = history(-1, &[]), Doubt::HistoryNotAsked)]
+#[case::history_too_short(|facts: &mut Facts| known_history(facts).reaches = Reach::default(), Doubt::HistoryTooShort)]
+#[case::in_history(
+    |facts: &mut Facts| facts.evidence.history = history(0, &[ended(ad(0, "5.0"), Exit::Code(0))]),
+    Doubt::Present(vec![id("5.0")])
+)]
+#[case::older_birthdate(
+    |facts: &mut Facts| known_queue(facts).birthdate = Birthdate(BIRTH.0 - 1),
+    Doubt::BirthdateChanged
+)]
+#[case::newer_birthdate_not_steady(
+    |facts: &mut Facts| { let queue = known_queue(facts); queue.birthdate = Birthdate(BIRTH.0 + 1); queue.steady_since = at(-10); },
+    Doubt::BirthdateChanged
+)]
+fn a_job_is_not_lost_while_there_is_doubt(#[case] change: fn(&mut Facts), #[case] doubt: Doubt) {
+    let mut facts = vanished();
+    change(&mut facts);
+    assert_eq!(is_lost(&facts), Err(doubt));
+}
+
+#[test]
+fn a_job_goes_with_its_queue() {
+    let mut facts = vanished();
+    known_queue(&mut facts).birthdate = Birthdate(BIRTH.0 + 1);
+    assert_eq!(is_lost(&facts), Ok(Loss::QueueReset));
+    known_history(&mut facts).reaches = Reach::default();
+    assert_eq!(is_lost(&facts), Ok(Loss::QueueReset), "the new queue's history need not reach back");
+    facts.evidence.history = unknown(Why::NotAsked);
+    assert_eq!(is_lost(&facts), Err(Doubt::HistoryNotAsked), "it may have ended before");
+}
+
+#[test]
+fn the_same_number_of_another_attempt_is_not_the_lost_job() {
+    let mut facts = vanished();
+    facts.evidence.history = history(0, &[Ad { attempt: Attempt(2), ..stillborn(ad(0, "5.0")) }]);
+    assert_eq!(is_lost(&facts), Ok(Loss::Vanished));
+}

@@ -1,0 +1,213 @@
+//! Proved never accepted: neither the queue nor history has the job, and both would have it.
+
+use htc_operator::machine::facts::{Ad, Evidence, Exit, Facts, JobState, Published, Reach, Why, Witness};
+use htc_operator::machine::judge::{self, Doubt, Verdict};
+use htc_operator::machine::phase::Phase;
+use htc_operator::machine::{Attempt, Birthdate, Index, SchedDate};
+use rstest::rstest;
+
+use crate::given::{
+    BIRTH, WITNESS, ad, add_attempt, at, attempt, date, ended, far, history, id, indices, job, known_history,
+    known_queue, late, pending, queue, refused, removed, staging, stillborn, unknown,
+};
+use crate::judge::questions::{ALL, never_accepted, never_accepted_by, never_attempted, without};
+
+#[test]
+fn never_accepted_is_proved_by_queue_then_history() {
+    let facts = refused();
+    let proof = never_accepted(&facts).unwrap();
+    assert_eq!((proof.uid(), proof.attempt(), proof.indices()), (&facts.object.uid, Attempt(1), &indices("0")));
+}
+
+#[test]
+fn the_proof_knows_what_became_of_the_jobs() {
+    let gone = |ad| removed(ad, "removed by htc-operator (by user operator)");
+    for (left, verdict) in [
+        (vec![], Verdict::Absent),
+        (vec![gone(staging(ad(0, "5.0")))], Verdict::Stillborn),
+        (vec![gone(staging(ad(0, "5.0"))), gone(late(ad(0, "6.0")))], Verdict::Late),
+    ] {
+        let mut facts = refused();
+        known_history(&mut facts).ads = left.clone().into();
+        assert_eq!(never_accepted(&facts).unwrap().verdict(), verdict, "{left:?}");
+    }
+}
+
+#[test]
+fn never_accepted_is_not_proved_while_a_submitter_may_live() {
+    let mut facts = refused();
+    facts.record.attempts[0].dead_since = None;
+    assert_eq!(never_accepted(&facts), Err(Doubt::SubmitterMayLive(at(20))));
+    assert!(never_accepted_by(&facts, "0", &without(|rules| rules.ask_after_death = false)).is_ok());
+    known_queue(&mut facts).asked_at = at(21);
+    known_history(&mut facts).asked_at = at(22);
+    assert!(never_accepted(&facts).is_ok());
+    facts.record.attempts[0].dead_since = Some(at(21));
+    assert_eq!(never_accepted(&facts), Err(Doubt::NotAskedSince));
+}
+
+#[test]
+fn the_submitters_of_other_jobs_do_not_matter() {
+    let mut facts = refused();
+    let mut other = attempt(2, "1");
+    other.dead_since = None;
+    add_attempt(&mut facts, other);
+    assert!(never_accepted(&facts).is_ok());
+    assert_eq!(never_accepted_by(&facts, "0-1", &ALL), Err(Doubt::SubmitterMayLive(at(20))));
+}
+
+#[rstest]
+#[case::staging(staging(ad(0, "5.0")))]
+#[case::accepted(ad(0, "5.0"))]
+#[case::late(late(ad(0, "5.0")))]
+#[case::stillborn(stillborn(ad(0, "5.0")))]
+#[case::of_an_attempt_that_the_ledger_lacks(Ad { attempt: Attempt(7), ..staging(ad(0, "5.0")) })]
+fn never_accepted_is_not_proved_while_its_ad_is_in_the_queue(#[case] left: Ad) {
+    let mut facts = refused();
+    facts.evidence.queue = queue(-1, std::slice::from_ref(&left));
+    assert_eq!(never_accepted(&facts), Err(Doubt::Present(vec![left.id])));
+    assert!(never_accepted_by(&facts, "1", &ALL).is_ok(), "the ad of another index");
+}
+
+#[rstest]
+#[case::accepted(ended(ad(0, "5.0"), Exit::Code(0)), false)]
+#[case::removed_by_others(removed(staging(ad(0, "5.0")), "via condor_rm"), false)]
+#[case::late(ended(late(ad(0, "5.0")), Exit::Code(241)), true)]
+#[case::stillborn(stillborn(ad(0, "5.0")), true)]
+#[case::staging(staging(ad(0, "5.0")), true)]
+fn of_history_only_what_counts_stands_against_it(#[case] left: Ad, #[case] proved: bool) {
+    let mut facts = refused();
+    facts.evidence.history = history(0, &[left]);
+    let expected = if proved { Ok(()) } else { Err(Doubt::Present(vec![id("5.0")])) };
+    assert_eq!(never_accepted(&facts).map(drop), expected);
+}
+
+#[test]
+fn history_must_be_asked_after_the_queue() {
+    let mut facts = refused();
+    facts.evidence.history = unknown(Why::NotAsked);
+    assert_eq!(never_accepted(&facts), Err(Doubt::HistoryNotAsked));
+    facts.evidence.history = history(-1, &[]);
+    assert_eq!(never_accepted(&facts), Err(Doubt::HistoryNotAsked));
+    assert!(never_accepted_by(&facts, "0", &without(|rules| rules.ask_after_death = false)).is_ok());
+    facts.evidence.history = unknown(Why::ScheddUnreachable);
+    assert!(matches!(never_accepted(&facts), Err(Doubt::Unanswered(why)) if why.why == Why::ScheddUnreachable));
+}
+
+#[rstest]
+#[case::witness_there(Some(Witness::Newest(WITNESS.to_owned())), far(), true)]
+#[case::witness_gone(Some(Witness::Newest(WITNESS.to_owned())), Reach { date: Some(date(-100_000)), ..Reach::default() }, false)]
+#[case::another_witness(Some(Witness::Newest("other".to_owned())), far(), false)]
+#[case::history_was_empty(Some(Witness::Empty), Reach::default(), true)]
+#[case::no_witness_but_a_date(None, far(), true)]
+#[case::no_witness_and_the_very_date(None, Reach { date: Some(date(-100)), ..Reach::default() }, true)]
+#[case::no_witness_and_too_young_a_date(None, Reach { date: Some(date(-99)), ..Reach::default() }, false)]
+#[case::no_witness_and_no_date(None, Reach { date: None, ..far() }, false)]
+fn history_must_reach_back_before_the_intent(
+    #[case] witness: Option<Witness>,
+    #[case] reaches: Reach,
+    #[case] far_enough: bool,
+) {
+    let mut facts = refused();
+    facts.record.witnesses = witness.map(|witness| (Attempt(1), witness)).into_iter().collect();
+    known_history(&mut facts).reaches = reaches;
+    let expected = if far_enough { Ok(()) } else { Err(Doubt::HistoryTooShort) };
+    assert_eq!(never_accepted(&facts).map(drop), expected);
+    assert!(never_accepted_by(&facts, "0", &without(|rules| rules.history_reaches_back = false)).is_ok());
+    facts.object.submit_again = true;
+    assert!(never_accepted(&facts).is_ok(), "an admin said that it may go on");
+}
+
+#[test]
+fn history_must_reach_back_before_each_intent() {
+    let mut facts = refused();
+    add_attempt(&mut facts, attempt(2, "0"));
+    facts.record.witnesses.insert(Attempt(2), Witness::Newest("gone".to_owned()));
+    assert_eq!(never_accepted(&facts), Err(Doubt::HistoryTooShort));
+}
+
+#[test]
+fn where_no_intent_is_known_history_must_reach_back_to_the_objects_creation() {
+    let mut facts = pending(1);
+    facts.evidence = Evidence { queue: queue(-1, &[]), history: history(0, &[]) };
+    assert!(never_accepted(&facts).is_ok());
+    for (reached, proved) in [(Some(date(-1000)), true), (Some(date(-999)), false), (None, false)] {
+        known_history(&mut facts).reaches.date = reached;
+        assert_eq!(never_accepted(&facts).is_ok(), proved, "{reached:?}");
+    }
+}
+
+/// The model's story: a job runs before anybody has seen it, the queue is lost, and the next look finds nothing.
+#[test]
+fn what_was_handed_to_a_queue_that_is_lost_is_not_submitted_again() {
+    let mut facts = refused();
+    let answer = known_queue(&mut facts);
+    (answer.birthdate, answer.steady_since) = (Birthdate(BIRTH.0 + 1), at(-301));
+    assert_eq!(never_accepted(&facts), Err(Doubt::QueueLost));
+    facts.object.submit_again = true;
+    assert!(never_accepted(&facts).is_ok(), "an admin may know that it never ran");
+
+    // Another ledger's intent may have been made at any time since the object was.
+    let mut stranger = pending(1);
+    stranger.evidence = Evidence { queue: queue(-1, &[]), history: history(0, &[]) };
+    assert!(never_accepted(&stranger).is_ok());
+    stranger.object.created = SchedDate(BIRTH.0 - 1);
+    known_history(&mut stranger).reaches.date = Some(stranger.object.created);
+    assert_eq!(never_accepted(&stranger), Err(Doubt::QueueLost));
+}
+
+#[test]
+fn an_admin_can_waive_history_but_neither_the_queue_nor_the_submitters_death() {
+    let mut facts = refused();
+    facts.object.submit_again = true;
+    facts.evidence.queue = queue(-1, &[staging(ad(0, "5.0"))]);
+    assert_eq!(never_accepted(&facts), Err(Doubt::Present(vec![id("5.0")])));
+    facts.evidence.queue = queue(-1, &[]);
+    facts.record.attempts[0].dead_since = None;
+    assert!(matches!(never_accepted(&facts), Err(Doubt::SubmitterMayLive(_))));
+}
+
+#[rstest]
+#[case::ids(Published { has_ids: true, ..Published::default() })]
+#[case::submitted(Published { phase: Some(Phase::Submitted), ..Published::default() })]
+#[case::running(Published { phase: Some(Phase::Running), ..Published::default() })]
+#[case::completed(Published { phase: Some(Phase::Completed), ..Published::default() })]
+fn a_status_that_shows_jobs_is_never_submitted_without_an_intent(#[case] published: Published) {
+    let mut facts = pending(1);
+    facts.object.published = published;
+    assert!(facts.object.published.shows_jobs());
+    facts.evidence = Evidence { queue: queue(-1, &[]), history: unknown(Why::NotAsked) };
+    // Before it is said that they are lost, history is asked.
+    assert_eq!(never_accepted(&facts), Err(Doubt::HistoryNotAsked));
+    facts.evidence.history = history(0, &[]);
+    assert_eq!(never_accepted(&facts), Err(Doubt::PublishedJobs));
+    facts.object.submit_again = true;
+    assert_eq!(never_accepted(&facts), Err(Doubt::PublishedJobs));
+    assert_eq!(never_attempted(&facts, "0", &ALL), Err(Doubt::PublishedJobs));
+    assert!(judge::never_submitted(&facts.object, &facts.record, facts.past).is_none());
+}
+
+#[test]
+fn a_status_with_a_phase_only_shows_no_jobs() {
+    for phase in [None, Some(Phase::Pending), Some(Phase::Terminating)] {
+        assert!(!Published { phase, attempt: 3, has_ids: false }.shows_jobs(), "{phase:?}");
+    }
+}
+
+#[test]
+fn an_attempt_with_other_missing_jobs_is_not_settled_by_the_proof() {
+    // Of 4 jobs, two and two were tried; only the second two are judged here.
+    let mut facts = refused();
+    facts.record.attempts.clear();
+    for (number, jobs) in [(1, "0-1"), (2, "2-3")] {
+        add_attempt(&mut facts, attempt(number, jobs));
+    }
+    let settled = |facts: &Facts, jobs| never_accepted_by(facts, jobs, &ALL).unwrap().attempt();
+    assert_eq!(settled(&facts, "0-3"), Attempt(2));
+    assert_eq!(settled(&facts, "2-3"), Attempt(0), "jobs 0 and 1 of attempt 1 have not been judged");
+    assert_eq!(settled(&facts, "0-1"), Attempt(1));
+    for (index, id) in [(0, "5.0"), (1, "5.1")] {
+        facts.record.jobs.insert(Index(index), job(id, JobState::Idle));
+    }
+    assert_eq!(settled(&facts, "2-3"), Attempt(2), "jobs 0 and 1 have been accepted");
+}
