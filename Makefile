@@ -36,7 +36,7 @@ cluster: setup ## pods on a real node: the operator's image, its rights, its vol
 	cargo run --locked --quiet -p testbed -- cluster target/debug/htc-operator
 
 soak: setup ## random kills, and everything checked afterwards
-	HTC_SOAK_KILLS=$(or $(KILLS),60) cargo test --locked --test soak -- --nocapture --test-threads=2 $(VERSION)
+	HTC_SOAK_KILLS=$(or $(KILLS),60) cargo test --locked --features fail-points --test e2e -- --nocapture --test-threads=2 soak::$(VERSION)
 
 model: ## how things can go wrong, explored further than in make test (some minutes)
 	HTC_MODEL=full cargo test --locked --release --test model -- --nocapture --test-threads=1

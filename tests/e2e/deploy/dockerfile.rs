@@ -1,4 +1,4 @@
-//! The Dockerfile, as far as it can be tried without a container engine: tests/deploy/image.rs runs what it makes.
+//! The Dockerfile, as far as it can be tried without a container engine: tests/e2e/deploy/image.rs runs what it makes.
 
 use std::fs;
 use std::process::Command;
