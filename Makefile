@@ -1,5 +1,6 @@
 # make demo      one HTCJob through a real API server and a real HTCondor pool, for you to watch
-# make test      everything, on real servers
+# make test      everything, on real servers of both versions
+# make test-long the same with more of it: 500 random kills, 100,000 jobs, the model further (before a release; hours)
 # make cluster   deploy/ on a real control plane with a real node, as docs/install.md says (needs root)
 # make soak      KILLS=500 random kills of the operator (VERSION=sid: one version only; HTC_TEST_SEED=…: as before)
 # make model     the model checker on `decide`, `judge` and the workers' order, with larger bounds than in make test
@@ -11,12 +12,13 @@
 # (HTC_TESTBED_CACHE, else /var/cache/htc-operator for root and ~/.cache/htc-operator for others).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test cluster soak model bench lint generate setup prerequisites cargo-deny
+.PHONY: help demo test test-long cluster soak model bench lint generate setup prerequisites cargo-deny
 
 CACHE = $(or $(HTC_TESTBED_CACHE),$(if $(filter 0,$(shell id -u)),/var/cache,$(or $(XDG_CACHE_HOME),$(HOME)/.cache))/htc-operator)
 DENY = $(CACHE)/cargo-deny-0.20.2
-# The tests on real servers mostly wait: more of them than cores can run side by side.
-export RUST_TEST_THREADS ?= 6
+TESTBED = cargo run --locked --quiet -p testbed --
+# The tests on real servers mostly wait: all are started at once, and tests/bed/src/turns.rs says which may run.
+E2E = RUST_TEST_THREADS=1000 $(TESTBED) measured cargo test --locked --features fail-points --test e2e --
 SHELL_SCRIPTS = .ci/run tests/testbed/prerequisites.sh src/condor/payload/job.sh deploy/image/prepare.sh
 
 help: ## this list
@@ -27,7 +29,14 @@ demo: setup ## one HTCJob, from kubectl apply to kubectl delete
 	cargo run --locked --quiet -p testbed -- demo target/debug/htc-operator
 
 test: setup ## all tests
-	cargo test --locked --workspace --features fail-points --no-fail-fast
+	cargo test --locked --workspace --no-fail-fast
+	cargo test --locked --features fail-points --test model
+	$(E2E)
+
+test-long: test ## what takes too long for every change
+	HTC_LARGE=100000 RUST_TEST_THREADS=1 cargo test --locked --features fail-points --test e2e -- large::
+	$(MAKE) model
+	$(MAKE) soak KILLS=500
 
 cluster: setup ## pods on a real node: the operator's image, its rights, its volume, its Service
 	@sh tests/testbed/prerequisites.sh cluster
@@ -39,7 +48,7 @@ soak: setup ## random kills, and everything checked afterwards
 	HTC_SOAK_KILLS=$(or $(KILLS),60) cargo test --locked --features fail-points --test e2e -- --nocapture --test-threads=2 soak::$(VERSION)
 
 model: ## how things can go wrong, explored further than in make test (some minutes)
-	HTC_MODEL=full cargo test --locked --release --test model -- --nocapture --test-threads=1
+	HTC_MODEL=full cargo test --locked --release --features fail-points --test model -- --nocapture --test-threads=1
 
 bench: setup ## table, JSON and curves in target/bench (15 minutes with 2 cores, FULL=1 20)
 	cargo build --locked --release --package htc-operator --package bench

@@ -184,6 +184,7 @@ fn delete_all(site: &Site, here: &Namespace<'_>) {
 
 #[rstest]
 fn ten_bad_ones_among_two_hundred_hurt_nobody(#[values(Trixie, Sid)] version: Version) {
+    bed::turns::take(bed::Weight::Heavy);
     let site = Site::with(version, bad::CLOSED, LONG_SUBMISSIONS);
     site.bed.start_operator();
 

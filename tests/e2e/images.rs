@@ -53,6 +53,7 @@ impl Site {
     fn shared(version: Version) -> &'static Self {
         static TRIXIE: OnceLock<Site> = OnceLock::new();
         static SID: OnceLock<Site> = OnceLock::new();
+        bed::turns::take(bed::Weight::Light);
         match version {
             Trixie => TRIXIE.get_or_init(|| Self::new(version)),
             Sid => SID.get_or_init(|| Self::new(version)),

@@ -42,6 +42,7 @@ impl Scratch {
     }
 
     fn reporting(image: &str, command: &str, source: &str, callback: Option<Callback<'_>>) -> Self {
+        bed::turns::take(bed::Weight::Light);
         let folder = tempfile::tempdir().unwrap();
         let image = Image::resolve(image, &ImageMap::new()).unwrap();
         let command = Command::parse(command).unwrap();

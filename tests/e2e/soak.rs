@@ -3,7 +3,7 @@
 //! report of themselves is lost, doubled and late at random on its way. Afterwards everything that can be seen is compared with
 //! what was asked for.
 //!
-//! `make test` kills 60 times with each version of HTCondor, `make soak KILLS=500` as often as one likes. What happens to
+//! `make test` kills 20 times with each version of HTCondor, `make soak KILLS=500` as often as one likes. What happens to
 //! an `HTCJob` is a [`plan::Plan`]; [`driver`] does it, [`killer`] kills, [`collect`] looks, [`checker`] judges.
 
 mod checker;
@@ -33,7 +33,7 @@ use bed::{Bed, Namespace, PATIENCE};
 use testbed::{PoolOptions, Port, Scratch, Version, wait_for};
 
 /// Kills, if `HTC_SOAK_KILLS` does not say.
-const KILLS: usize = 60;
+const KILLS: usize = 20;
 
 /// The servers of one soak.
 pub struct Soak {
@@ -161,6 +161,7 @@ fn lot(dice: &mut Dice) -> Lot {
 }
 
 fn soak(version: Version) {
+    bed::turns::take(bed::Weight::Heavy);
     let kills = std::env::var("HTC_SOAK_KILLS").map_or(KILLS, |kills| kills.parse().unwrap());
     let mut dice = Dice::new(&format!("soak, {version}"));
     let mut summary = Summary::new(version, kills);

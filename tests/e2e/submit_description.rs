@@ -36,6 +36,7 @@ struct Folders {
 
 impl Folders {
     fn new() -> Self {
+        bed::turns::take(bed::Weight::Light);
         let root = tempfile::tempdir().unwrap();
         for folder in ["sandbox", "out0", "out1", "out2"] {
             std::fs::create_dir(root.path().join(folder)).unwrap();

@@ -26,6 +26,7 @@ pub mod namespace;
 pub mod signals;
 pub mod site;
 pub mod terminal;
+pub mod turns;
 pub mod volume;
 
 use std::path::{Path, PathBuf};
@@ -38,6 +39,7 @@ use testbed::{
 };
 
 pub use namespace::*;
+pub use turns::Weight;
 
 /// How long anything may take that normally takes seconds: machines are noisy.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -109,6 +111,7 @@ impl Bed {
 
     /// The same, with an API server that is different.
     pub fn with_kube(version: Version, kube: &KubeOptions, options: &PoolOptions, arguments: &[&str]) -> Self {
+        turns::take(Weight::Servers);
         let assets = Assets::locate().unwrap();
         // Both start at the same time: a test bed is ready in about 3 s.
         let (kube, pool) = std::thread::scope(|scope| {
@@ -153,6 +156,7 @@ impl Bed {
     pub fn shared(version: Version) -> &'static Self {
         static TRIXIE: OnceLock<Bed> = OnceLock::new();
         static SID: OnceLock<Bed> = OnceLock::new();
+        turns::take(Weight::Light);
         match version {
             Version::Trixie => TRIXIE.get_or_init(|| Self::start(version)),
             Version::Sid => SID.get_or_init(|| Self::start(version)),

@@ -15,11 +15,11 @@ use testbed::Version::Trixie;
 use testbed::{PoolOptions, Scratch, wait_for};
 
 use crate::callbacks::jobs::Site;
-use bed::{PATIENCE, htcjob, is_true};
+use bed::{PATIENCE, Weight, htcjob, is_true};
 
 const JOBS: usize = 100;
-/// What is asserted of half of them, and six times that of 99 in 100; the aims are printed. Machines are noisy.
-const LIMIT: Duration = Duration::from_secs(5);
+/// What is asserted of half of them, and of 99 in 100; the aims are printed.
+const LIMITS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 
 /// When a watch first showed that so many jobs have succeeded, in seconds since 1970.
 type Seen = Arc<Mutex<BTreeMap<i64, f64>>>;
@@ -48,10 +48,11 @@ fn watch(runtime: &tokio::runtime::Runtime, kubeconfig: &Path, namespace: &str) 
 
 #[test]
 fn an_end_is_in_the_status_in_a_moment() {
+    bed::turns::take(Weight::Quiet);
     let scratch = Scratch::new().unwrap();
     let runs = scratch.dir("runs").unwrap();
-    // Three at a time, so that they end one after the other.
-    let options = PoolOptions { extra_config: "NUM_CPUS = 3".to_owned(), ..PoolOptions::default() };
+    // A few at a time, so that they end one after the other.
+    let options = PoolOptions { extra_config: "NUM_CPUS = 5".to_owned(), ..PoolOptions::default() };
     let site = Site::with(Trixie, &options, &[&format!("--bind={}", runs.display()), "--tracker-interval=600s"]);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -82,6 +83,5 @@ fn an_end_is_in_the_status_in_a_moment() {
     delays.sort();
     let (half, most) = (delays[JOBS / 2], delays[JOBS * 99 / 100 - 1]);
     println!("{JOBS} jobs, last line to status in a watch: p50 {half:.0?}, p99 {most:.0?} (aims: 150 ms, 1 s)");
-    // HTCondor is not asked by itself for ten minutes; a machine that stands still for a while delays one job of each slot.
-    assert!(half < LIMIT && most < LIMIT * 6, "{delays:?}");
+    assert!(half < LIMITS[0] && most < LIMITS[1], "{delays:?}");
 }

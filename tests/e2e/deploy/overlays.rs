@@ -31,6 +31,7 @@ fn pod(objects: &[Value]) -> Value {
 #[test]
 fn the_api_server_takes_the_overlays() {
     let assets = Assets::locate().unwrap();
+    bed::turns::take(bed::Weight::Light);
     let kube = Kube::start(&assets).unwrap();
     let overlay = path("deploy/overlays/local");
     let apply = ["apply", "-k", overlay.to_str().unwrap()];
@@ -159,6 +160,7 @@ fn every_setting_in_the_overlays_is_one() {
 #[test]
 fn the_commands_of_the_installation_page() {
     const NEED_PODS: &[&str] = &["rollout", "exec", "wait", "describe"];
+    bed::turns::take(bed::Weight::Light);
     let kube = Kube::start(&Assets::locate().unwrap()).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let mut copy = Command::new("cp");

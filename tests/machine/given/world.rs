@@ -13,7 +13,7 @@ use htc_operator::machine::phase::Phase;
 use htc_operator::machine::request::{Scope, SubmitPermit};
 use htc_operator::machine::transitions::{Transition, find};
 use htc_operator::machine::{
-    Attempt, Birthdate, ClusterId, Index, JobId, Request, Rules, SchedDate, Settings, Timestamp, Uid, Work, decide,
+    Attempt, Birthdate, ClusterId, Index, JobId, Request, Rules, SchedDate, Settings, Timestamp, Work, decide,
 };
 
 use super::{BIRTH, NOW, SCHEDD_NOW, fresh, no_hold, unknown};

@@ -42,6 +42,12 @@ enum Command {
         #[arg(long, hide = true)]
         inside: Option<String>,
     },
+    /// Run a command of cargo's tests, and say at its end what took longest and what the machine waited for.
+    Measured {
+        /// The command.
+        #[arg(trailing_var_arg = true, required = true)]
+        command: Vec<String>,
+    },
     /// Print the paths of what setup made, for a shell's eval.
     Env,
     /// Start servers, print their environment for a shell, and run until stdin ends or Ctrl-C.
@@ -74,6 +80,10 @@ impl PoolChoice {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Measured { command } => match testbed::measured(&command) {
+            Ok(code) => return ExitCode::from(code),
+            Err(error) => Err(error),
+        },
         Command::Setup { refresh, cluster } => {
             Assets::setup(refresh).and_then(|_| if cluster { testbed::setup_cluster(refresh) } else { Ok(()) })
         }

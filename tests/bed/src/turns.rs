@@ -1,0 +1,146 @@
+//! Who may use the machine now. `make test` starts all tests at once, and each waits here until there is room for it: tests on
+//! real servers mostly wait, so many of them fill a core, but not any number.
+//!
+//! A test asks by its first use of a server, or names its weight in its first line. It keeps its turn until its thread
+//! ends. The heaviest go first, and of the same weight those that took longest in the last run: nothing long is left for
+//! the end, when little else would run beside it.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+/// What one core takes at a time. Measured: with more of them than that, time limits of the operator end what would have
+/// come about; with fewer, cores are idle.
+const UNITS_OF_A_CORE: u32 = 16;
+
+/// The file with the times of the last run, which is written anew: a line for each test, `name start waited took`, in ms, the
+/// start since 1970.
+const TIMES: &str = "HTC_TEST_TIMES";
+
+/// How much of the machine a test needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Weight {
+    /// Nothing else may run meanwhile: it measures. These come last.
+    Quiet,
+    /// One process at a time, or a namespace on servers that others use, too.
+    Light,
+    /// Servers and an operator of its own.
+    Servers,
+    /// Hundreds of `HTCJob`s, or several sets of servers.
+    Heavy,
+}
+
+impl Weight {
+    fn units(self, all: u32) -> u32 {
+        match self {
+            Self::Light => 2,
+            Self::Servers => 3,
+            Self::Heavy => all / 4,
+            Self::Quiet => all,
+        }
+    }
+}
+
+/// Longer runs come first within a weight.
+type Order = (Weight, Duration);
+
+struct Machine {
+    all: u32,
+    free: u32,
+    waiting: Vec<(Order, thread::ThreadId)>,
+    before: HashMap<String, Duration>,
+    times: Option<PathBuf>,
+}
+
+static MACHINE: LazyLock<Mutex<Machine>> = LazyLock::new(|| Mutex::new(Machine::new()));
+static CHANGED: Condvar = Condvar::new();
+
+thread_local! {
+    static TURN: RefCell<Option<Turn>> = const { RefCell::new(None) };
+}
+
+/// Waits for this test's turn, once: what it asks for later, it has.
+pub fn take(weight: Weight) {
+    TURN.with(|turn| {
+        turn.borrow_mut().get_or_insert_with(|| Turn::wait(weight));
+    });
+}
+
+impl Machine {
+    fn new() -> Self {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let all = UNITS_OF_A_CORE * u32::try_from(cores).unwrap();
+        let times = std::env::var_os(TIMES).map(PathBuf::from);
+        let text = times.as_ref().and_then(|times| std::fs::read_to_string(times).ok()).unwrap_or_default();
+        let before = text.lines().filter_map(|line| {
+            let mut fields = line.split_whitespace();
+            Some((fields.next()?.to_owned(), Duration::from_millis(fields.nth(2)?.parse().ok()?)))
+        });
+        let before = before.collect();
+        if let Some(times) = &times {
+            std::fs::write(times, "").unwrap();
+        }
+        Self { all, free: all, waiting: Vec::new(), before, times }
+    }
+}
+
+fn machine() -> MutexGuard<'static, Machine> {
+    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Turn {
+    name: String,
+    units: u32,
+    start: SystemTime,
+    waited: Duration,
+    began: Instant,
+}
+
+impl Turn {
+    fn wait(weight: Weight) -> Self {
+        let (asked, own) = (Instant::now(), thread::current());
+        let name = own.name().unwrap_or("?").to_owned();
+        let mut machine = machine();
+        let units = weight.units(machine.all);
+        let order = (weight, machine.before.get(&name).copied().unwrap_or_default());
+        machine.waiting.push((order, own.id()));
+        // The heaviest that waits is the next: lighter ones that fit before it would keep it waiting for ever.
+        let is_next = |machine: &Machine| {
+            let first = machine.waiting.iter().max_by_key(|(order, _)| *order).map(|(_, thread)| *thread);
+            first == Some(own.id()) && machine.free >= units
+        };
+        while !is_next(&machine) {
+            machine = CHANGED.wait(machine).unwrap_or_else(PoisonError::into_inner);
+        }
+        machine.waiting.retain(|(_, thread)| *thread != own.id());
+        machine.free -= units;
+        drop(machine);
+        CHANGED.notify_all();
+        Self { name, units, start: SystemTime::now(), waited: asked.elapsed(), began: Instant::now() }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut machine = machine();
+        machine.free += self.units;
+        if let Some(times) = &machine.times {
+            let start = self.start.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            let took = self.began.elapsed();
+            let mut line = String::new();
+            let milliseconds = [start, self.waited, took].map(|time| time.as_millis());
+            let [start, waited, took] = milliseconds;
+            let _ = writeln!(line, "{} {start} {waited} {took}", self.name);
+            // A time that is not written down is no reason to fail a test.
+            let _ = OpenOptions::new().append(true).open(times).and_then(|mut file| file.write_all(line.as_bytes()));
+        }
+        drop(machine);
+        CHANGED.notify_all();
+    }
+}
