@@ -37,7 +37,7 @@ pub enum ConditionStatus {
     Unknown,
 }
 
-/// Why a condition holds or does not, as one word. `docs/operating.md` says of each what can be done about it.
+/// Why a condition holds or does not, as one word. `docs/troubleshooting.md` explains each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Display, EnumIter, EnumString, IntoStaticStr)]
 pub enum Reason {
     /// HTCondor has accepted every job.

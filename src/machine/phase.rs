@@ -8,13 +8,13 @@ impl Phase {
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::Pending => {
-                "Known and guarded by the finalizer; HTCondor has accepted no job yet (also: suspended, invalid, schedd away, attempt being judged)"
+                "The finalizer is attached. HTCondor has not accepted a job yet: the HTCJob may be suspended, invalid, or waiting for the schedd."
             }
-            Self::Submitted => "Accepted by HTCondor; no job has started",
-            Self::Running => "At least one job has started; not all have ended",
-            Self::Completed => "Every job has an outcome: succeeded, failed, removed or lost",
+            Self::Submitted => "HTCondor has accepted jobs. None has started.",
+            Self::Running => "At least one job has started. Not all have ended.",
+            Self::Completed => "Every job has ended: succeeded, failed, removed or lost.",
             Self::Terminating => {
-                "Being deleted: condor_rm for every job, then proof that none is left, then the finalizer goes"
+                "The HTCJob is being deleted. Its jobs are removed with condor_rm; the finalizer is removed once HTCondor provably has none of them."
             }
         }
     }

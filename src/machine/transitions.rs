@@ -32,6 +32,15 @@ pub enum Trigger {
     Gone,
 }
 
+/// Events that tell of something else than a phase or a condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Display, EnumIter)]
+pub enum Notice {
+    /// Jobs of the Go operator were taken over.
+    Adopted,
+    /// HTCondor contradicts what a job reported about its own end.
+    CallbackRefuted,
+}
+
 /// One row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {

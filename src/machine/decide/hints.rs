@@ -11,10 +11,8 @@ use crate::machine::facts::{Answer, End, Job, JobState, JobStatus, Report};
 use crate::machine::ids::{Index, JobId, Timestamp};
 use crate::machine::judge::{Place, Sightings};
 use crate::machine::status::{Counts, jobs};
-use crate::machine::transitions::{Transition, Trigger};
+use crate::machine::transitions::{Notice, Transition, Trigger};
 
-/// Reason of the Event that HTCondor says otherwise than a job did.
-const REFUTED: &str = "CallbackRefuted";
 /// How long a job may still be shown as running after its payload has ended: its output is on the way.
 const UNCONFIRMED: Duration = Duration::from_secs(60);
 
@@ -127,7 +125,7 @@ impl Run<'_> {
             from: Some(self.known.phase),
             to: Some(self.known.phase),
             trigger: Trigger::ConditionChanged,
-            reason: REFUTED.to_owned(),
+            reason: Notice::CallbackRefuted.to_string(),
             detail: format!(
                 "job {id} reported that it ended with {}, but HTCondor says: {truth}; that is what counts{others}",
                 said.code

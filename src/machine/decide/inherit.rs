@@ -12,6 +12,7 @@ use crate::machine::inherited::{Inherited, InheritedJob, all_recorded};
 use crate::machine::judge::{Doubt, Sightings};
 use crate::machine::request::{Kind, Work};
 use crate::machine::status::{Counts, jobs};
+use crate::machine::transitions::Notice;
 
 /// Most bytes of ids in one message.
 const IDS: usize = 512;
@@ -71,7 +72,7 @@ impl Run<'_> {
                 "; those that have not ended are followed by what HTCondor says, which is that jobs of the Go operator exit with 0 even if their payload failed: look into their output",
             );
         }
-        self.tell_condition("Adopted".to_owned(), detail, false);
+        self.tell_condition(Notice::Adopted.to_string(), detail, false);
     }
 
     /// Has jobs of the Go operator that are in the queue made this operator's own; whether any are still to be.

@@ -23,6 +23,7 @@ pub mod gates;
 pub mod http;
 pub mod mortal;
 pub mod namespace;
+pub mod pages;
 pub mod signals;
 pub mod site;
 pub mod terminal;

@@ -2,17 +2,24 @@
 
 use std::path::Path;
 
-pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+use crate::checkout;
+
+/// Pages whose commands need another bed than the one for all others, and the tests that run them there.
+pub const ELSEWHERE: [(&str, &str); 2] =
+    [("docs/install.md", "tests/e2e/deploy/overlays.rs"), ("docs/upgrading.md", "tests/e2e/upgrade/document.rs")];
+
+/// The pages whose commands are run together.
+pub fn run_here() -> Vec<String> {
+    user_pages().into_iter().filter(|name| ELSEWHERE.iter().all(|(elsewhere, _)| elsewhere != name)).collect()
 }
 
 pub fn read(name: &str) -> String {
-    std::fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    std::fs::read_to_string(checkout().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
 /// Files below a folder of the checkout, as paths from the checkout.
 pub fn files(folder: &str) -> Vec<String> {
-    let entries = std::fs::read_dir(root().join(folder)).unwrap_or_else(|error| panic!("{folder}: {error}"));
+    let entries = std::fs::read_dir(checkout().join(folder)).unwrap_or_else(|error| panic!("{folder}: {error}"));
     let mut files = Vec::new();
     for entry in entries {
         let entry = entry.unwrap();
@@ -39,9 +46,9 @@ pub fn user_pages() -> Vec<String> {
 
 /// All pages.
 pub fn pages() -> Vec<String> {
-    let below =
-        ["docs", "examples", "statecharts"].into_iter().flat_map(files).filter(|name| has_extension(name, "md"));
-    std::iter::once("README.md".to_owned()).chain(below).collect()
+    let below = ["docs", "examples", "statecharts"].into_iter().flat_map(files);
+    let root = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"].map(str::to_owned);
+    root.into_iter().chain(below.filter(|name| has_extension(name, "md"))).collect()
 }
 
 /// What stands between two lines of three backquotes.

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
-use super::pages::{has_extension, read, root};
+use bed::checkout;
+use bed::pages::{has_extension, read};
 
 /// The targets of a page's links that do not lead out of the checkout.
-pub fn links(text: &str) -> Vec<String> {
+pub(crate) fn links(text: &str) -> Vec<String> {
     let mut links = Vec::new();
     for line in prose(text) {
         let mut rest = line;
@@ -32,10 +33,10 @@ fn prose(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// What a link in the page `from` leads to, as a path from the checkout.
-pub fn follow(from: &str, link: &str) -> Result<String, String> {
+pub(crate) fn follow(from: &str, link: &str) -> Result<String, String> {
     let (path, anchor) = link.split_once('#').map_or((link, None), |(path, anchor)| (path, Some(anchor)));
     let target = if path.is_empty() { PathBuf::from(from) } else { joined(Path::new(from), path)? };
-    if !root().join(&target).exists() {
+    if !checkout().join(&target).exists() {
         return Err(format!("there is no {}", target.display()));
     }
     let target = target.display().to_string();

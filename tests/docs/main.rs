@@ -1,0 +1,200 @@
+//! The pages for users, admins and engineers: every link leads somewhere, and what they list is what the program has. No server
+//! is needed; `tests/e2e/docs.rs` runs their commands.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "one program in several files; clippy counts only functions with #[test] as tests, not what they share"
+)]
+
+mod links;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use bed::pages::{self, ELSEWHERE, blocks, pages, read, run_here};
+use clap::Args as _;
+use htc_operator::api::{ConditionType, PayloadFailure, Reason};
+use htc_operator::config::Config;
+use htc_operator::machine::transitions::{Notice, TRANSITIONS};
+use strum::IntoEnumIterator as _;
+
+#[test]
+fn what_is_not_run_says_why() {
+    let mut run = 0;
+    for name in run_here() {
+        for block in blocks(&read(&name)) {
+            let place = format!("{name}:{}", block.line);
+            match block.language.as_str() {
+                "sh" => run += 1,
+                "console" => assert!(
+                    block.before.starts_with("<!-- not run: "),
+                    "{place}: the line before it is no `<!-- not run: why -->`"
+                ),
+                "yaml" | "mermaid" | "text" => {
+                    let command = block.text.lines().find(|line| {
+                        let line = line.trim_start_matches(['#', '$', ' ']);
+                        ["kubectl ", "condor_", "htc-operator ", "make "].iter().any(|start| line.starts_with(start))
+                    });
+                    assert!(command.is_none(), "{place}: a command that is not run: {command:?}");
+                }
+                other => panic!("{place}: a block of {other:?}"),
+            }
+        }
+    }
+    assert!(run > 10, "only {run} blocks are run");
+}
+
+#[test]
+fn what_runs_elsewhere_does() {
+    for (page, test) in ELSEWHERE.into_iter().filter(|(page, _)| bed::checkout().join(page).exists()) {
+        assert!(read(test).contains(page), "{test} does not run {page}");
+    }
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let mut seen = 0;
+    let mut broken = Vec::new();
+    for name in pages() {
+        for link in links::links(&read(&name)) {
+            seen += 1;
+            if let Err(why) = links::follow(&name, &link) {
+                broken.push(format!("{name}: {link}: {why}"));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+    assert!(seen > 30, "only {seen} links were looked at");
+}
+
+#[test]
+fn every_page_can_be_reached_from_the_readme() {
+    let mut reached = BTreeSet::from(["README.md".to_owned()]);
+    let mut to_read = vec!["README.md".to_owned()];
+    while let Some(name) = to_read.pop() {
+        for target in links::links(&read(&name)).iter().filter_map(|link| links::follow(&name, link).ok()) {
+            // A link to a folder shows all that is in it.
+            let led_to = pages().into_iter().filter(|page| Path::new(page).starts_with(&target));
+            to_read.extend(led_to.filter(|page| reached.insert(page.clone())));
+        }
+    }
+    let lost: Vec<_> = pages().into_iter().filter(|page| !reached.contains(page)).collect();
+    assert!(lost.is_empty(), "no link leads to {lost:?}");
+}
+
+/// The words that stand first, in backquotes, in the rows of tables below a heading.
+fn listed(page: &str, heading: &str) -> BTreeSet<String> {
+    let text = read(page);
+    let below = text.lines().skip_while(|line| *line != heading).skip(1).take_while(|line| !line.starts_with("## "));
+    let words: Vec<String> =
+        below.filter_map(|line| line.strip_prefix("| `")?.split('`').next()).map(str::to_owned).collect();
+    assert!(!words.is_empty(), "{page} has no table below {heading:?}");
+    let set: BTreeSet<String> = words.iter().cloned().collect();
+    assert_eq!(set.len(), words.len(), "{page}, {heading}: a word stands twice");
+    set
+}
+
+/// Fails with what is on one side only.
+fn must_be_same(listed: &BTreeSet<String>, there: &BTreeSet<String>) {
+    let only = |one: &BTreeSet<String>, other| one.difference(other).cloned().collect::<Vec<_>>();
+    let (unknown, missing) = (only(listed, there), only(there, listed));
+    assert!(unknown.is_empty() && missing.is_empty(), "not listed: {missing:?}; listed and not there: {unknown:?}");
+}
+
+fn names<T: ToString>(all: impl Iterator<Item = T>) -> BTreeSet<String> {
+    all.map(|one| one.to_string()).collect()
+}
+
+#[test]
+fn every_condition_and_reason_is_explained() {
+    must_be_same(&listed("docs/troubleshooting.md", "## Conditions"), &names(ConditionType::iter()));
+    must_be_same(&listed("docs/troubleshooting.md", "## Reasons"), &names(Reason::iter()));
+}
+
+#[test]
+fn every_exit_code_of_ours_is_explained() {
+    let codes = names(PayloadFailure::iter().map(PayloadFailure::exit_code));
+    must_be_same(&listed("docs/troubleshooting.md", "## Exit codes"), &codes);
+}
+
+#[test]
+fn every_event_that_is_no_condition_is_explained() {
+    let transitions = TRANSITIONS.iter().filter_map(|row| row.reason).map(str::to_owned);
+    let there = transitions.chain(Notice::iter().map(|notice| notice.to_string())).collect();
+    must_be_same(&listed("docs/troubleshooting.md", "## Events"), &there);
+}
+
+/// What the alerts are made of stands in the table above them, which a unit test compares with the program.
+#[test]
+fn alerts_use_metrics_that_exist() {
+    let page = read("docs/metrics.md");
+    let (metrics, alerts) = page.split_once("## Alerts").unwrap();
+    let mut used = BTreeSet::new();
+    for rest in alerts.split("htc_").skip(1) {
+        let name: String = rest.chars().take_while(|c| c.is_ascii_lowercase() || *c == '_').collect();
+        let end = ["_total", "_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
+        let row = format!("| `htc_{}` |", end.unwrap_or(&name));
+        assert!(metrics.contains(&row), "there is no metric htc_{name}");
+        used.insert(name);
+    }
+    assert!(used.len() >= 6, "only {used:?}");
+}
+
+/// Names of tests that stand in backquotes, as `file::test` or `file::room::test`, in the pages that say what shows a promise.
+#[test]
+fn every_test_that_is_named_exists() {
+    let sources: Vec<(String, String)> = ["src", "tests"]
+        .into_iter()
+        .flat_map(pages::files)
+        .filter(|name| pages::has_extension(name, "rs"))
+        .map(|name| (name.clone(), read(&name)))
+        .collect();
+    let mut seen = 0;
+    let mut missing = Vec::new();
+    for page in ["docs/guarantees.md", "docs/kube-runtime.md"] {
+        let text = read(page);
+        for name in text.split('`').skip(1).step_by(2).filter(|word| word.contains("::")) {
+            let rooms: Vec<&str> = name.split("::").collect();
+            let is_test = rooms.iter().all(|room| room.chars().all(|c| c.is_ascii_lowercase() || "_*".contains(c)));
+            let (Some(test), Some(room)) = (rooms.last(), rooms.iter().rev().nth(1)) else { continue };
+            if !is_test || ["file", "model"].contains(&rooms[0]) {
+                continue;
+            }
+            seen += 1;
+            let here = |path: &str| path.contains(&format!("/{room}.rs")) || path.contains(&format!("/{room}/"));
+            let found = sources.iter().any(|(path, source)| {
+                here(path) && (*test == "*" || path.ends_with(&format!("/{test}.rs")) || source.contains(&format!("fn {test}(")))
+            });
+            if !found {
+                missing.push(format!("{page}: {name}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+    assert!(seen > 40, "only {seen} names were looked at");
+}
+
+/// What stands in backquotes and begins with two dashes is a flag of the operator's, but for cargo's and kubectl's.
+#[test]
+fn every_flag_that_is_named_exists() {
+    let operator = Config::augment_args(clap::Command::new("run"));
+    let flags: BTreeSet<&str> = operator.get_arguments().filter_map(clap::Arg::get_long).collect();
+    let others = ["features", "for", "help", "log", "log-format", "release"];
+    let mut seen = 0;
+    for page in pages::user_pages() {
+        for flag in read(&page).split("`--").skip(1) {
+            let name = flag.split(|c: char| !c.is_ascii_lowercase() && c != '-').next().unwrap_or_default();
+            assert!(flags.contains(name) || others.contains(&name), "{page}: there is no --{name}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 30, "only {seen} flags were looked at");
+}
+
+#[test]
+fn every_example_stands_in_the_readme() {
+    let listed = listed("README.md", "## Examples");
+    let there: BTreeSet<String> =
+        pages::files("examples").into_iter().filter(|name| pages::has_extension(name, "yaml")).collect();
+    must_be_same(&listed, &there);
+}
