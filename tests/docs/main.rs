@@ -163,7 +163,10 @@ fn every_test_that_is_named_exists() {
             seen += 1;
             let here = |path: &str| path.contains(&format!("/{room}.rs")) || path.contains(&format!("/{room}/"));
             let found = sources.iter().any(|(path, source)| {
-                here(path) && (*test == "*" || path.ends_with(&format!("/{test}.rs")) || source.contains(&format!("fn {test}(")))
+                here(path)
+                    && (*test == "*"
+                        || path.ends_with(&format!("/{test}.rs"))
+                        || source.contains(&format!("fn {test}(")))
             });
             if !found {
                 missing.push(format!("{page}: {name}"));
