@@ -11,6 +11,7 @@ use crate::condor::{Names, Schedd};
 use crate::config::Config;
 use crate::controller;
 use crate::credentials::Credentials;
+use crate::kubernetes;
 use crate::ledger::{Glance, Ledger, LedgerError, Names as Known};
 use crate::machine::ids::id_ranges;
 use crate::operator;
@@ -28,7 +29,7 @@ pub struct Line {
 /// Looks at everything that the operator needs, and changes nothing.
 pub async fn check(config: &Config) -> Vec<Line> {
     let clock = Clock::default();
-    let client = operator::client().await.map_err(|error| error.to_string());
+    let client = kubernetes::client().await.map_err(|error| error.to_string());
     let namespace = config.watch_namespace.as_deref();
     let cluster = match &client {
         Ok(client) => controller::served(client, namespace).await.map(|()| "serves HTCJobs".to_owned()),

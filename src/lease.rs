@@ -17,6 +17,7 @@ use kube::api::{Api, PostParams};
 use crate::clock::Clock;
 use crate::failpoint::{Point, around};
 use crate::fence::{Fence, Refused};
+use crate::kubernetes::{MANAGER, limited_to};
 use crate::ledger::{Ledger, LedgerError};
 use crate::machine::Timestamp;
 use crate::retry::Pauses;
@@ -210,7 +211,7 @@ impl Candidate {
     }
 
     async fn get(&self) -> Result<Option<Lease>, String> {
-        self.limited(self.api.get_opt(&self.place.name)).await
+        self.limited("read", self.api.get_opt(&self.place.name)).await
     }
 
     /// Writes the Lease, only if it is still the one that was read.
@@ -237,26 +238,27 @@ impl Candidate {
                 ..before
             }),
         };
-        let parameters =
-            PostParams { field_manager: Some(crate::controller::MANAGER.to_owned()), ..PostParams::default() };
+        let parameters = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
         if new {
-            self.limited(self.api.create(&parameters, &lease)).await
+            self.limited("make", self.api.create(&parameters, &lease)).await
         } else {
-            self.limited(self.api.replace(&self.place.name, &parameters, &lease)).await
+            self.limited("write", self.api.replace(&self.place.name, &parameters, &lease)).await
         }
     }
 
     /// One try must leave time for others before the deadline.
-    async fn limited<T>(&self, request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, String> {
-        match tokio::time::timeout(self.times.renew_deadline / 3, request).await {
-            Ok(Ok(done)) => Ok(done),
-            Ok(Err(kube::Error::Api(status))) if status.code == 404 => Err(format!(
-                "{}; create the operator's namespace, or name another one with --operator-namespace",
-                status.message
-            )),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err("the API server did not answer in time".to_owned()),
-        }
+    async fn limited<T>(
+        &self,
+        what: &'static str,
+        request: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, String> {
+        let lease = format!("the Lease {}/{}", self.place.namespace, self.place.name);
+        limited_to(self.times.renew_deadline / 3, what, &lease, request).await.map_err(|error| match error.code() {
+            Some(404) => {
+                format!("{error}; create the operator's namespace, or name another one with --operator-namespace")
+            }
+            Some(_) | None => error.to_string(),
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 //! The rooms, in the order in which they build on one another:
 //!
 //! - [`api`]: the `HTCJob` as users write and read it.
+//! - [`kubernetes`]: what every room needs of the API server: a client, and requests with a time limit.
 //! - [`machine`]: the state machine; what is known goes in, what to do comes out, and nothing else happens there.
 //! - [`ledger`]: the SQLite journal; what stands there has been decided, what does not has not happened.
 //! - [`condor`]: HTCondor through its own tools, and the only place where processes are started.
@@ -28,6 +29,7 @@ pub mod failpoint;
 pub mod fence;
 pub mod health;
 pub mod key;
+pub mod kubernetes;
 pub mod lease;
 pub mod ledger;
 pub mod machine;

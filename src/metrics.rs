@@ -16,8 +16,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 use strum::IntoEnumIterator as _;
 
-use crate::api::{HTCJobStatus, Phase};
-use crate::controller::Observed;
+use crate::api::{HTCJobStatus, Observed, Phase};
 
 /// Requests that wait or run, by kind.
 type Queues = Box<dyn Fn() -> BTreeMap<&'static str, usize> + Send + Sync>;

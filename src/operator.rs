@@ -16,10 +16,11 @@ use crate::clock::Clock;
 use crate::condor::htcopts::{HtcOpts, HtcOptsError};
 use crate::condor::{Names, Schedd, Tools};
 use crate::config::Config;
-use crate::controller::{self, API_LIMIT, Context, Memory, Publisher};
+use crate::controller::{self, Context, Memory, Publisher};
 use crate::credentials::Credentials;
 use crate::fence::Fence;
 use crate::key::KeyRing;
+use crate::kubernetes::{self, limited};
 use crate::lease::{self, Candidate, Leader, Place};
 use crate::ledger::{Ledger, LedgerError};
 use crate::machine::ScheddName;
@@ -42,10 +43,10 @@ const WAKES: usize = 4096;
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The configuration of the Kubernetes client.
-    #[error("cannot find out how to reach the API server: {0}; set KUBECONFIG, or run in a cluster")]
-    Kubeconfig(Box<dyn std::error::Error + Send + Sync>),
+    #[error(transparent)]
+    Kubeconfig(#[from] kubernetes::NoKubeconfig),
     /// The API server.
-    #[error("cannot ask the API server who it is (namespace kube-system): {0}")]
+    #[error("cannot ask the API server who it is: {0}")]
     Cluster(String),
     /// The ledger.
     #[error(transparent)]
@@ -70,25 +71,13 @@ pub enum StartError {
     Signals(#[from] std::io::Error),
 }
 
-/// A client with time limits; the operator has its own pauses, so the client does not try again by itself.
-pub async fn client() -> Result<Client, StartError> {
-    let mut config = kube::Config::infer().await.map_err(|error| StartError::Kubeconfig(error.into()))?;
-    config.default_retry = false;
-    config.connect_timeout = Some(Duration::from_secs(5));
-    // Watches are quiet for up to 290 s; other requests have their own limit.
-    config.read_timeout = Some(Duration::from_secs(300));
-    config.write_timeout = Some(Duration::from_secs(15));
-    Client::try_from(config).map_err(|error| StartError::Kubeconfig(error.into()))
-}
-
 /// The value of `HTCOperator`: the cluster (by the uid of kube-system) and this operator's namespace and name.
 pub async fn operator_id(client: &Client, config: &Config) -> Result<String, StartError> {
     let api: Api<Namespace> = Api::all(client.clone());
-    let answer = tokio::time::timeout(API_LIMIT, api.get("kube-system")).await;
-    let namespace = answer
-        .map_err(|_| StartError::Cluster(format!("no answer within {} s", API_LIMIT.as_secs())))?
-        .map_err(|error| StartError::Cluster(error.to_string()))?;
-    let uid = namespace.metadata.uid.ok_or_else(|| StartError::Cluster("it has no uid".to_owned()))?;
+    let namespace = limited("read the namespace", &"kube-system", api.get("kube-system")).await;
+    let namespace = namespace.map_err(|error| StartError::Cluster(error.to_string()))?;
+    let uid =
+        namespace.metadata.uid.ok_or_else(|| StartError::Cluster("the namespace kube-system has no uid".to_owned()))?;
     Ok(format!("{uid}/{}/{}", config.operator_namespace, config.operator_name))
 }
 
@@ -160,7 +149,7 @@ pub async fn run(config: Config) -> Result<(), StartError> {
 /// Waits for the ledger's file, the API server and the Lease, in this order.
 async fn get_ready(config: &Config, clock: Clock) -> Result<Ready, StartError> {
     let mut ledger = open_ledger(config).await?;
-    let client = client().await?;
+    let client = kubernetes::client().await?;
     let operator = who_are_we(&client, config).await?;
     ledger.belong_to(&operator).await?;
     let keys = if config.callback_url.is_some() || config.callback_listen.is_some() {

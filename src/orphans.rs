@@ -12,7 +12,7 @@ use kube::{Client, ResourceExt};
 use crate::api::HTCJob;
 use crate::condor::Schedd;
 use crate::condor::query::Ads;
-use crate::controller::{API_LIMIT, watched};
+use crate::kubernetes::{limited, watched};
 use crate::machine::Uid;
 use crate::machine::ids::{IDS_IN_LINE, JobId, id_lines};
 use crate::retry::Pauses;
@@ -56,8 +56,8 @@ pub async fn strays(client: &Client, schedd: &Schedd, namespace: Option<&str>) -
 /// The HTCJobs that exist, in all namespaces or in one.
 pub async fn objects(client: &Client, namespace: Option<&str>) -> Result<BTreeSet<Uid>, String> {
     let api: Api<PartialObjectMeta<HTCJob>> = watched(client, namespace);
-    let list = tokio::time::timeout(API_LIMIT, api.list_metadata(&ListParams::default())).await;
-    let list = list.map_err(|_| "the API server did not answer".to_owned())?.map_err(|error| error.to_string())?;
+    let list = limited("list", &"HTCJobs", api.list_metadata(&ListParams::default())).await;
+    let list = list.map_err(|error| error.to_string())?;
     Ok(list.iter().filter_map(ResourceExt::uid).map(|uid| Uid::from(uid.as_str())).collect())
 }
 

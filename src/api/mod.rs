@@ -6,6 +6,7 @@ mod crd;
 #[allow(unreachable_pub, reason = "kube's derive makes items that lint takes for unreachable")]
 mod htcjob;
 mod identity;
+mod object;
 mod payload_failure;
 mod phase;
 mod quantity;
@@ -14,6 +15,7 @@ pub use condition::{Condition, ConditionStatus, ConditionType, Reason};
 pub use crd::{crd, crd_yaml};
 pub use htcjob::{EnvVar, HTCJob, HTCJobSpec, HTCJobStatus, MAX_QUEUE, Resources, Script};
 pub use identity::{Identity, is_name};
+pub use object::{ObjectName, Observed, Wake};
 pub use payload_failure::PayloadFailure;
 pub use phase::Phase;
 pub use quantity::{Quantity, QuantityError};

@@ -8,8 +8,9 @@ use kube::api::{Api, ListParams};
 use kube::runtime::watcher;
 use tokio::sync::Notify;
 
-use super::{API_LIMIT, Observed};
+use crate::api::Observed;
 use crate::health;
+use crate::kubernetes::limited;
 use crate::retry::Pauses;
 
 /// What the watch says, and what is asked when it breaks.
@@ -40,7 +41,7 @@ impl CrdServed {
             let mut pauses = Pauses::new(Duration::from_secs(1), Duration::from_secs(30));
             loop {
                 tokio::time::sleep(pauses.pause()).await;
-                if let Ok(Ok(_)) = tokio::time::timeout(API_LIMIT, api.list_metadata(&one)).await {
+                if limited("list", &"HTCJobs", api.list_metadata(&one)).await.is_ok() {
                     health::crd_served(true);
                     break;
                 }

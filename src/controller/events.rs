@@ -11,10 +11,10 @@ use kube::Client;
 use kube::api::{Api, PostParams};
 use tokio::sync::Notify;
 
-use super::{API_LIMIT, MANAGER};
 use crate::clock::Clock;
 use crate::failpoint::{Point, around};
 use crate::fence::Fence;
+use crate::kubernetes::{MANAGER, limited};
 use crate::ledger::{Journaled, Ledger};
 use crate::machine::Uid;
 use crate::retry::Pauses;
@@ -99,19 +99,16 @@ async fn create(client: &Client, fence: &Fence, row: Journaled) -> Result<(Uid, 
     let event = event(&row);
     fence.check()?;
     let parameters = PostParams::default();
-    let request = tokio::time::timeout(API_LIMIT, api.create(&parameters, &event));
-    match around(Point::BeforeEventWritten, request, Point::AfterEventWritten).await {
-        Ok(Ok(_)) => {}
+    let created = limited("write an Event of HTCJob", &row.name, api.create(&parameters, &event));
+    match around(Point::BeforeEventWritten, created, Point::AfterEventWritten).await {
+        Ok(_) => {}
         // Told before; or it can never be told: the namespace is on its way out, or the Event is refused.
-        Ok(Err(kube::Error::Api(status))) if status.code == 409 => {}
-        Ok(Err(kube::Error::Api(status))) if matches!(status.code, 400 | 403 | 404 | 422) => {
-            tracing::warn!(uid = %row.uid, seq = row.seq, message = %status.message, "an Event was refused");
+        Err(error) if error.code() == Some(409) => {}
+        Err(error) if matches!(error.code(), Some(400 | 403 | 404 | 422)) => {
+            let message = error.answer().map(|status| status.message.as_str());
+            tracing::warn!(uid = %row.uid, seq = row.seq, message, "an Event was refused");
         }
-        Ok(Err(error)) => return Err(Trouble { wait: super::retry_after(&error), message: error.to_string() }),
-        Err(_) => {
-            let message = format!("the API server did not answer within {} s", API_LIMIT.as_secs());
-            return Err(Trouble { message, wait: Duration::ZERO });
-        }
+        Err(error) => return Err(Trouble { wait: error.retry_after(), message: error.to_string() }),
     }
     Ok((row.uid, row.seq))
 }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 
-use super::Observed;
+use crate::api::Observed;
 
 /// The objects of the first list that have not been reconciled.
 #[derive(Debug)]

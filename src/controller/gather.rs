@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use kube::{Resource as _, ResourceExt as _};
 
-use super::{Context, Observed, ReconcileError};
-use crate::api::{ABANDON, CLAIM, FINALIZER, HTCJob, Identity, OLD_FINALIZER, SUBMIT_AGAIN};
-use crate::ledger::ObjectName;
+use super::{Context, ReconcileError};
+use crate::api::{ABANDON, CLAIM, FINALIZER, HTCJob, Identity, OLD_FINALIZER, ObjectName, Observed, SUBMIT_AGAIN};
 use crate::machine::facts::{Answer, Claim, Evidence, Facts, Object, Past, Published, Record, Spec};
 use crate::machine::inherited::{Inherited, InheritedJob};
 use crate::machine::{SchedDate, Timestamp, Uid};

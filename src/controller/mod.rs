@@ -11,21 +11,20 @@ pub mod secret;
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::StreamExt as _;
 use kube::api::{Api, ListParams};
-use kube::core::{DeserializeGuard, NamespaceResourceScope};
 use kube::runtime::reflector::{self, ObjectRef};
 use kube::runtime::{Controller, WatchStreamExt as _, controller, watcher};
-use kube::{Client, Resource, ResourceExt as _};
+use kube::{Client, Resource as _, ResourceExt as _};
 use tokio::sync::mpsc;
 
-use crate::api::HTCJob;
+use crate::api::Observed;
 use crate::clock::Clock;
 use crate::condor::Schedd;
 use crate::credentials::Credentials;
 use crate::fence::Fence;
+use crate::kubernetes::{ApiError, limited, watched};
 use crate::ledger::Ledger;
 use crate::machine::{Settings, Uid};
 use crate::tracker::Tracker;
@@ -36,14 +35,6 @@ use crd_served::CrdServed;
 pub use events::Publisher;
 use first_list::FirstList;
 pub use memory::Memory;
-
-/// An `HTCJob` as it is watched: one that cannot be decoded does not end the watch, and can still be deleted.
-pub type Observed = DeserializeGuard<HTCJob>;
-
-/// The field manager of all that the operator writes.
-pub const MANAGER: &str = "htc-operator";
-/// Time limit of one request to the API server.
-pub const API_LIMIT: Duration = Duration::from_secs(15);
 
 /// What every reconcile needs.
 pub struct Context {
@@ -82,37 +73,14 @@ pub enum ReconcileError {
     #[error(transparent)]
     Ledger(#[from] crate::ledger::LedgerError),
     /// The API server.
-    #[error("cannot {what} of HTCJob {object}: {source}")]
-    Api {
-        /// What was being written.
-        what: &'static str,
-        /// `namespace/name`
-        object: String,
-        /// The API server's words.
-        source: Box<kube::Error>,
-    },
-    /// The API server did not answer.
-    #[error("cannot {what} of HTCJob {object}: the API server did not answer within {} s", API_LIMIT.as_secs())]
-    ApiSilent {
-        /// What was being written.
-        what: &'static str,
-        /// `namespace/name`
-        object: String,
-    },
+    #[error(transparent)]
+    Api(#[from] ApiError),
     /// This operator may not act now.
     #[error(transparent)]
     Refused(#[from] crate::fence::Refused),
     /// The object has no uid or namespace.
     #[error("the API server sent an HTCJob without {0}")]
     Nameless(&'static str),
-}
-
-/// What is asked about all namespaces, or about one.
-pub(crate) fn watched<K>(client: &Client, namespace: Option<&str>) -> Api<K>
-where
-    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
-{
-    namespace.map_or_else(|| Api::all(client.clone()), |name| Api::namespaced(client.clone(), name))
 }
 
 /// Runs until `stop` resolves and the reconciles under way are done.
@@ -203,26 +171,14 @@ fn forget_what_is_gone(context: &Context, event: &watcher::Event<Observed>, know
     }
 }
 
-/// How long the API server asks to be left alone (`Retry-After`, with 429 and 503).
-fn retry_after(error: &kube::Error) -> Duration {
-    match error {
-        kube::Error::Api(status) => {
-            let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
-            Duration::from_secs(seconds.into())
-        }
-        _ => Duration::ZERO,
-    }
-}
-
 /// Whether the API server serves the `HTCJob`s that are watched, in words if not.
 pub async fn served(client: &Client, namespace: Option<&str>) -> Result<(), String> {
     let api: Api<Observed> = watched(client, namespace);
-    match tokio::time::timeout(API_LIMIT, api.list(&ListParams::default().limit(1))).await {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(kube::Error::Api(status))) if status.code == 404 => {
+    match limited("list", &"HTCJobs", api.list(&ListParams::default().limit(1))).await {
+        Ok(_) => Ok(()),
+        Err(error) if error.code() == Some(404) => {
             Err("the API server does not know HTCJobs: run `kubectl apply -f crd/`".to_owned())
         }
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err(format!("the API server did not answer within {} s", API_LIMIT.as_secs())),
+        Err(error) => Err(error.to_string()),
     }
 }

@@ -5,10 +5,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 
-use super::{API_LIMIT, Context, MANAGER, Observed, ReconcileError};
-use crate::api::{Condition, HTCJobStatus};
+use super::{Context, ReconcileError};
+use crate::api::{Condition, HTCJobStatus, ObjectName, Observed};
 use crate::failpoint::{Point, around};
-use crate::ledger::ObjectName;
+use crate::kubernetes::{MANAGER, limited, unless_changed};
 use crate::machine::facts::{Facts, Record};
 use crate::machine::ids::{JobId, id_ranges};
 use crate::machine::status::Counts;
@@ -103,9 +103,8 @@ pub(super) async fn publish(
         "status": status,
     }));
     let parameters = PatchParams::apply(MANAGER).force();
-    let request = tokio::time::timeout(API_LIMIT, api.patch_status(&name.name, &parameters, &patch));
-    let answer = around(Point::BeforeStatusWritten, request, Point::AfterStatusWritten).await;
-    if !super::reconcile::ask("write the status", name, answer)? {
+    let written = limited("write the status of HTCJob", name, api.patch_status(&name.name, &parameters, &patch));
+    if !unless_changed(around(Point::BeforeStatusWritten, written, Point::AfterStatusWritten).await)? {
         return Ok(false);
     }
     context.memory.published(uid, status);

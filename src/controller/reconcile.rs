@@ -13,11 +13,11 @@ use serde_json::json;
 use super::gather::{Gathered, gather};
 use super::memory::Publish;
 use super::publish::{publish, status};
-use super::{API_LIMIT, Context, Observed, ReconcileError};
-use crate::api::{CLAIM, FINALIZER, OLD_FINALIZER, OPERATOR};
+use super::{Context, ReconcileError};
+use crate::api::{CLAIM, FINALIZER, OLD_FINALIZER, OPERATOR, ObjectName, Observed};
 use crate::failpoint::{Point, around};
 use crate::fence::Refused;
-use crate::ledger::ObjectName;
+use crate::kubernetes::{limited, unless_changed};
 use crate::ledger::Save;
 use crate::machine::decide::{Action, Decision, Look, decide};
 use crate::machine::facts::Known;
@@ -116,11 +116,8 @@ pub(super) fn on_error(object: Arc<Observed>, error: &ReconcileError, context: A
     let uid = Uid::from(object.uid().unwrap_or_default().as_str());
     let pause = context.memory.failed(&uid);
     let asked_for = match error {
-        ReconcileError::Api { source, .. } => super::retry_after(source),
-        ReconcileError::Ledger(_)
-        | ReconcileError::ApiSilent { .. }
-        | ReconcileError::Refused(_)
-        | ReconcileError::Nameless(_) => Duration::ZERO,
+        ReconcileError::Api(error) => error.retry_after(),
+        ReconcileError::Ledger(_) | ReconcileError::Refused(_) | ReconcileError::Nameless(_) => Duration::ZERO,
     };
     Requeue::requeue(pause.max(asked_for.min(LEFT_ALONE)))
 }
@@ -212,7 +209,7 @@ async fn attach(context: &Context, object: &Observed, name: &ObjectName) -> Resu
     }
     let metadata =
         json!({ "finalizers": finalizers, "annotations": { CLAIM: context.ledger.id(), OPERATOR: context.operator } });
-    let patched = patch_metadata(context, object, name, "attach the finalizer", metadata);
+    let patched = patch_metadata(context, object, name, "attach the finalizer of HTCJob", metadata);
     around(Point::BeforeFinalizerAttached, patched, Point::AfterFinalizerAttached).await
 }
 
@@ -220,7 +217,8 @@ async fn attach(context: &Context, object: &Observed, name: &ObjectName) -> Resu
 async fn release(context: &Context, object: &Observed, name: &ObjectName) -> Result<bool, ReconcileError> {
     let finalizers: Vec<&String> =
         object.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER && *finalizer != OLD_FINALIZER).collect();
-    let patched = patch_metadata(context, object, name, "release the finalizer", json!({ "finalizers": finalizers }));
+    let patched =
+        patch_metadata(context, object, name, "release the finalizer of HTCJob", json!({ "finalizers": finalizers }));
     around(Point::BeforeFinalizerReleased, patched, Point::AfterFinalizerReleased).await
 }
 
@@ -232,8 +230,8 @@ async fn delete(context: &Context, object: &Observed, name: &ObjectName) -> Resu
     let api: Api<Observed> = Api::namespaced(context.client.clone(), namespace);
     let preconditions = Preconditions { uid: object.uid(), resource_version: object.resource_version() };
     let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
-    let request = tokio::time::timeout(API_LIMIT, api.delete(object_name, &parameters));
-    ask("delete it", name, around(Point::BeforeObjectDeleted, request, Point::AfterObjectDeleted).await)
+    let deleted = limited("delete HTCJob", name, api.delete(object_name, &parameters));
+    Ok(unless_changed(around(Point::BeforeObjectDeleted, deleted, Point::AfterObjectDeleted).await)?)
 }
 
 /// A merge patch that carries uid and resourceVersion: the API server refuses it when anything has changed since.
@@ -250,26 +248,7 @@ async fn patch_metadata(
     let api: Api<Observed> = Api::namespaced(context.client.clone(), &name.namespace);
     let patch = Patch::Merge(json!({ "metadata": metadata }));
     let parameters = PatchParams::default();
-    let request = api.patch(&name.name, &parameters, &patch);
-    ask(what, name, tokio::time::timeout(API_LIMIT, request).await)
-}
-
-/// Whether a request to the API server was carried out; not if the object is not, or no longer, the one that was seen.
-pub(super) fn ask<T>(
-    what: &'static str,
-    name: &ObjectName,
-    result: Result<Result<T, kube::Error>, tokio::time::error::Elapsed>,
-) -> Result<bool, ReconcileError> {
-    let object = || format!("{}/{}", name.namespace, name.name);
-    match result {
-        Ok(Ok(_)) => Ok(true),
-        Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
-            tracing::debug!(what, object = object(), message = %status.message, "the object has changed meanwhile");
-            Ok(false)
-        }
-        Ok(Err(source)) => Err(ReconcileError::Api { what, object: object(), source: Box::new(source) }),
-        Err(_) => Err(ReconcileError::ApiSilent { what, object: object() }),
-    }
+    Ok(unless_changed(limited(what, name, api.patch(&name.name, &parameters, &patch)).await)?)
 }
 
 /// The object is gone, or will be in a moment.

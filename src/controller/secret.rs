@@ -7,8 +7,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use kube::api::{Api, PostParams};
 
-use super::{API_LIMIT, MANAGER};
 use crate::key::Keys;
+use crate::kubernetes::{ApiError, MANAGER, limited};
 
 /// The entry that has the keys, one a line.
 pub const ENTRY: &str = "keys";
@@ -17,25 +17,8 @@ pub const ENTRY: &str = "keys";
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
     /// The API server.
-    #[error(
-        "cannot {what} the Secret {name}: {source}; let the operator get and create it, or give --callback-key-file"
-    )]
-    Api {
-        /// What was being done.
-        what: &'static str,
-        /// `namespace/name`
-        name: String,
-        /// The API server's words.
-        source: Box<kube::Error>,
-    },
-    /// The API server did not answer.
-    #[error("cannot {what} the Secret {name}: the API server did not answer within {} s", API_LIMIT.as_secs())]
-    ApiSilent {
-        /// What was being done.
-        what: &'static str,
-        /// `namespace/name`
-        name: String,
-    },
+    #[error("{0}; let the operator get and create it, or give --callback-key-file")]
+    Api(#[from] ApiError),
     /// Somebody has deleted it.
     #[error("the Secret {name} is gone; the next operator that is started makes one with a new key")]
     Gone {
@@ -59,12 +42,7 @@ pub enum SecretError {
 pub async fn callback_keys(client: &Client, namespace: &str, name: &str, make: bool) -> Result<Keys, SecretError> {
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
     let full = || format!("{namespace}/{name}");
-    let failed = |what, result: Result<Result<Option<Secret>, kube::Error>, _>| match result {
-        Ok(Ok(secret)) => Ok(secret),
-        Ok(Err(source)) => Err(SecretError::Api { what, name: full(), source: Box::new(source) }),
-        Err(tokio::time::error::Elapsed { .. }) => Err(SecretError::ApiSilent { what, name: full() }),
-    };
-    let read = || async { failed("read", tokio::time::timeout(API_LIMIT, api.get_opt(name)).await) };
+    let read = || async { limited("read the Secret", &full(), api.get_opt(name)).await };
     let mut found = read().await?;
     if found.is_none() {
         if !make {
@@ -81,12 +59,12 @@ pub async fn callback_keys(client: &Client, namespace: &str, name: &str, make: b
             ..Secret::default()
         };
         let parameters = PostParams::default();
-        let created = match tokio::time::timeout(API_LIMIT, api.create(&parameters, &secret)).await {
+        match limited("make the Secret", &full(), api.create(&parameters, &secret)).await {
+            Ok(_) => {}
             // Another operator of this name was faster.
-            Ok(Err(kube::Error::Api(status))) if status.code == 409 => Ok(Ok(None)),
-            other => other.map(|result| result.map(Some)),
-        };
-        failed("make", created)?;
+            Err(error) if error.code() == Some(409) => {}
+            Err(error) => return Err(error.into()),
+        }
         tracing::info!(secret = full(), "made the keys of the jobs' tokens");
         found = read().await?;
     }

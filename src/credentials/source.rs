@@ -8,7 +8,7 @@ use kube::Client;
 use kube::api::Api;
 
 use super::material::Material;
-use crate::controller::API_LIMIT;
+use crate::kubernetes::limited;
 
 /// The operator's own Secrets, by the folders that they are mounted into.
 const KEYTAB_SECRET: &str = "kerberos-keytab-secret";
@@ -82,22 +82,14 @@ fn mounted(folder: &Path) -> Result<Material, String> {
 
 async fn secret(client: &Client, namespace: &str, name: &str) -> Result<Material, Trouble> {
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    let found = match tokio::time::timeout(API_LIMIT, api.get_opt(name)).await {
-        Ok(Ok(found)) => found,
-        Ok(Err(kube::Error::Api(status))) if matches!(status.code, 401 | 403) => {
+    let found = match limited("read the Secret", &format_args!("{namespace}/{name}"), api.get_opt(name)).await {
+        Ok(found) => found,
+        Err(error) if matches!(error.code(), Some(401 | 403)) => {
             return Err(Trouble::Gone(format!(
                 "the operator may not read the Secret {namespace}/{name}: an admin of the namespace lets it, with a Role and a RoleBinding for `get` on this Secret, as docs/credentials.md has them"
             )));
         }
-        Ok(Err(error)) => {
-            return Err(Trouble::Silent(format!("cannot read the Secret {namespace}/{name}: {error}")));
-        }
-        Err(_) => {
-            let limit = API_LIMIT.as_secs();
-            return Err(Trouble::Silent(format!(
-                "cannot read the Secret {namespace}/{name}: the API server did not answer within {limit} s"
-            )));
-        }
+        Err(error) => return Err(Trouble::Silent(error.to_string())),
     };
     let Some(found) = found else {
         return Err(Trouble::Gone(format!(

@@ -1,17 +1,22 @@
 //! The handle to the thread that owns the file.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 
-use rusqlite::{Connection, ErrorCode};
+use rusqlite::{Connection, ErrorCode, OptionalExtension as _};
 use tokio::sync::oneshot;
 
-use super::writer::{Files, Message, Task, Writer};
-use super::{LedgerError, Names, schema};
+use super::writer::{Files, Message, Task, Writer, checkpoint};
+use super::{LedgerError, schema};
+use crate::api::Identity;
 use crate::failpoint::{self, Point, around};
 use crate::metrics;
+
+/// Every name under which jobs were submitted, and in whose.
+pub type Names = BTreeSet<(Identity, String)>;
 
 /// Most statements that wait for the thread.
 const QUEUE: usize = 4096;
@@ -46,9 +51,9 @@ impl Ledger {
         let id = ledger_id(&connection)?;
         failpoint::at(Point::AfterLedgerMade);
         // What an operator left in the log that was killed, for who looks at the file.
-        super::names::checkpoint(&connection);
+        checkpoint(&connection);
         let sequence = Arc::new(AtomicI64::new(stored_sequence(&connection)?));
-        let forgotten = Arc::new(AtomicI64::new(super::retention::stored(&connection)?));
+        let forgotten = Arc::new(AtomicI64::new(stored_forgotten(&connection)?));
         let writer = Writer { connection, files: Files::of(path), sequence: Arc::clone(&sequence), writable: true };
         let (sender, receiver) = sync_channel(QUEUE);
         std::thread::Builder::new()
@@ -222,4 +227,13 @@ fn stored_sequence(connection: &Connection) -> Result<i64, LedgerError> {
     connection
         .query_row("select cast(value as integer) from ledger where key = 'sequence'", [], |row| row.get(0))
         .map_err(LedgerError::sql("read its sequence number"))
+}
+
+/// When the youngest object was first known whose rows are removed; 0 if none are.
+fn stored_forgotten(connection: &Connection) -> Result<i64, LedgerError> {
+    connection
+        .query_row("select cast(value as integer) from ledger where key = 'forgotten'", [], |row| row.get(0))
+        .optional()
+        .map(Option::unwrap_or_default)
+        .map_err(LedgerError::sql("read what it has forgotten"))
 }

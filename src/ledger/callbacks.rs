@@ -4,22 +4,12 @@ use std::collections::BTreeMap;
 
 use rusqlite::{Connection, OptionalExtension as _, params};
 
-use super::{Ledger, LedgerError, ObjectName};
+use super::{Ledger, LedgerError};
+use crate::api::ObjectName;
 use crate::failpoint::{Point, around};
 use crate::machine::facts::{End, Report};
 use crate::machine::ids::{JobId, Timestamp, Uid};
 use crate::machine::indices::Indices;
-
-/// `callbacks.retcode` is null for a start. `refuted`: HTCondor said otherwise. `settled`: HTCondor said how the job ended, so
-/// that what the job says no longer matters.
-pub(super) const TABLE: &str = "
-create table if not exists callbacks(
-    uid text not null, jobId text not null, event text not null, at integer not null, retcode integer,
-    refuted integer not null default 0, settled integer not null default 0, primary key(uid, jobId, event)
-) without rowid;
-create index if not exists callbacks_open on callbacks(uid) where settled = 0;
-create index if not exists htcjobs_jobid on htcjobs(jobId) where uid is not null;
-";
 
 /// Most events kept of one job: twice the starts and ends of a job that is run again fifty times.
 const EVENTS: i64 = 200;
@@ -194,8 +184,9 @@ mod tests {
     use super::super::tests::{intent, job, known, save, uid};
     use super::*;
     use crate::api::Phase;
-    use crate::machine::facts::{JobState, Outcome};
+    use crate::machine::facts::JobState;
     use crate::machine::ids::Index;
+    use crate::machine::outcome::Outcome;
 
     fn callback(id: &str, event: &str, told: Told) -> Callback {
         Callback { uid: uid(), name: "zero".to_owned(), id: id.parse().unwrap(), event: event.to_owned(), told }

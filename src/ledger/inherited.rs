@@ -8,9 +8,6 @@ use crate::machine::facts::Job;
 use crate::machine::inherited::OldRow;
 use crate::machine::{Attempt, Index, Uid};
 
-/// By the Go operator's only key; its rows have no uid until they are bound.
-pub(super) const INDEX: &str = "create index if not exists htcjobs_name on htcjobs(htcjobName) where uid is null";
-
 impl Ledger {
     /// The Go operator's rows of this name that are bound to no object or to this one.
     pub async fn inherited(&self, name: &str, uid: &Uid) -> Result<Vec<OldRow>, LedgerError> {
@@ -79,8 +76,9 @@ mod tests {
     use super::super::tests::{job, known, original, save, uid};
     use super::*;
     use crate::api::Phase;
-    use crate::machine::facts::{JobState, Known, Outcome};
+    use crate::machine::facts::{JobState, Known};
     use crate::machine::inherited::{Inherited, inherited};
+    use crate::machine::outcome::Outcome;
     use crate::machine::{ClusterId, JobId, Timestamp};
 
     const OLD: &str = "select htcjobName, jobId, tempDir, uniqid, status from htcjobs order by rowid";

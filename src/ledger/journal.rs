@@ -2,7 +2,8 @@
 
 use rusqlite::{Connection, params};
 
-use super::{Ledger, LedgerError, ObjectName};
+use super::{Ledger, LedgerError};
+use crate::api::ObjectName;
 use crate::failpoint::{Point, around};
 use crate::machine::ids::{Timestamp, Uid};
 use crate::machine::transitions::Transition;

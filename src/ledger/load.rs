@@ -6,10 +6,11 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::{Ledger, LedgerError};
 use crate::machine::facts::{
-    Condition, ErrTail, Failure, Hold, Job, JobState, Known, LastRequest, Loss, Outcome, Record, Submission, Witness,
+    Condition, ErrTail, Failure, Hold, Job, JobState, Known, LastRequest, Record, Submission, Witness,
 };
 use crate::machine::ids::{Attempt, Birthdate, Index, SchedDate, ScheddName, Timestamp, Uid};
 use crate::machine::indices::Indices;
+use crate::machine::outcome::{Loss, Outcome};
 
 impl Ledger {
     /// All that is known about one object; empty if nothing is.

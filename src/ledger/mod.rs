@@ -5,6 +5,7 @@
 
 mod actor;
 mod callbacks;
+mod entries;
 mod error;
 mod inherited;
 mod journal;
@@ -17,11 +18,11 @@ mod store;
 mod tests;
 mod writer;
 
-pub use actor::Ledger;
+pub use actor::{Ledger, Names};
 pub use callbacks::{Callback, Receipt, Told};
+pub(crate) use entries::Save;
+pub use entries::{Intent, Noted, RequestResult, SubmitResult};
 pub use error::LedgerError;
 pub use journal::Journaled;
-pub use names::{Glance, Names};
+pub use names::Glance;
 pub use retention::{Left, Released};
-pub(crate) use store::Save;
-pub use store::{Intent, Noted, ObjectName, RequestResult, SubmitResult};

@@ -4,7 +4,6 @@
 //! lock, but sees only what is in the file itself and not what is in its log; so a name goes into the file before the first
 //! job is submitted under it.
 
-use std::collections::BTreeSet;
 use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -14,12 +13,7 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _};
 use rustix::process::{Flock, FlockType, fcntl_getlk};
 
-use super::store::Intent;
-use super::{Ledger, LedgerError, schema};
-use crate::api::Identity;
-
-/// Every name under which jobs were submitted, and in whose.
-pub type Names = BTreeSet<(Identity, String)>;
+use super::{Ledger, LedgerError, Names, schema};
 
 /// How often a file is read that changes all the while.
 const TRIES: u32 = 50;
@@ -79,19 +73,6 @@ impl Ledger {
     }
 }
 
-/// The names of those that are submissions.
-pub(super) fn of_intents(intents: &[Intent]) -> Names {
-    let submissions = intents.iter().filter_map(|intent| intent.submission.as_ref());
-    submissions.map(|noted| (noted.identity.clone(), noted.user.clone())).collect()
-}
-
-/// Brings all that is in the log into the file; whether that was done. Nothing depends on it but what is seen from outside.
-pub(super) fn checkpoint(connection: &Connection) -> bool {
-    let all =
-        |row: &rusqlite::Row<'_>| Ok(row.get::<_, i64>(0)? == 0 && row.get::<_, i64>(1)? == row.get::<_, i64>(2)?);
-    connection.query_row("pragma wal_checkpoint(passive)", [], all).unwrap_or(false)
-}
-
 /// What tells that the file was changed.
 fn stamp(file: &Metadata) -> (u64, u64, i64, i64) {
     (file.ino(), file.len(), file.mtime(), file.mtime_nsec())
@@ -145,8 +126,10 @@ mod tests {
     use std::collections::BTreeMap;
     use std::path::PathBuf;
 
+    use super::super::Intent;
     use super::super::tests::{intent, original};
     use super::*;
+    use crate::api::Identity;
     use crate::machine::Attempt;
 
     fn alice() -> (Identity, String) {

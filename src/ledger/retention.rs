@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension as _, params};
 
-use super::{Ledger, LedgerError, ObjectName};
+use super::{Ledger, LedgerError};
+use crate::api::ObjectName;
 use crate::machine::ids::{Timestamp, Uid};
 
 /// Most rows that go in one transaction: others wait for it.
@@ -137,13 +138,4 @@ fn forget(connection: &Connection, uid: &Uid, until: Timestamp) -> rusqlite::Res
         )?
         .execute([known_at.to_string()])?;
     Ok((true, known_at))
-}
-
-/// When the youngest object was first known whose rows are removed; 0 if none are.
-pub(super) fn stored(connection: &Connection) -> Result<i64, LedgerError> {
-    connection
-        .query_row("select cast(value as integer) from ledger where key = 'forgotten'", [], |row| row.get(0))
-        .optional()
-        .map(Option::unwrap_or_default)
-        .map_err(LedgerError::sql("read what it has forgotten"))
 }

@@ -93,6 +93,20 @@ create index if not exists transitions_to_tell on transitions(time, uid, seq) wh
 create table if not exists ledger(key text primary key, value text not null) without rowid;
 ";
 
+/// `callbacks.retcode` is null for a start. `refuted`: HTCondor said otherwise. `settled`: HTCondor said how the job ended, so
+/// that what the job says no longer matters.
+const CALLBACKS: &str = "
+create table if not exists callbacks(
+    uid text not null, jobId text not null, event text not null, at integer not null, retcode integer,
+    refuted integer not null default 0, settled integer not null default 0, primary key(uid, jobId, event)
+) without rowid;
+create index if not exists callbacks_open on callbacks(uid) where settled = 0;
+create index if not exists htcjobs_jobid on htcjobs(jobId) where uid is not null;
+";
+
+/// By the Go operator's only key; its rows have no uid until they are bound.
+const INHERITED: &str = "create index if not exists htcjobs_name on htcjobs(htcjobName) where uid is null";
+
 /// Fails for a file of a later version; `failed` says what it means if that cannot be read.
 pub(super) fn must_be_known(
     connection: &Connection,
@@ -113,11 +127,11 @@ pub(super) fn migrate(connection: &Connection) -> Result<(), LedgerError> {
         connection.execute_batch(ORIGINAL)?;
         add_columns(connection, "htcjobs", JOB_COLUMNS)?;
         connection.execute_batch(TABLES)?;
-        connection.execute_batch(super::callbacks::TABLE)?;
+        connection.execute_batch(CALLBACKS)?;
         add_columns(connection, "objects", OBJECT_COLUMNS)?;
         add_columns(connection, "submissions", SUBMISSION_COLUMNS)?;
         connection.execute_batch(INDEXES)?;
-        connection.execute_batch(super::inherited::INDEX)?;
+        connection.execute_batch(INHERITED)?;
         connection.pragma_update(None, "user_version", VERSION)
     })()
     .map_err(sql)

@@ -1,101 +1,16 @@
 //! What the controller and the workers write.
 
-use std::sync::Arc;
-
 use rusqlite::{Connection, OptionalExtension as _, params};
 
+use super::entries::{Intent, Noted, RequestResult, Save, SubmitResult};
 use super::load::StoredCondition;
-use super::{Ledger, LedgerError};
-use crate::api::{Identity, Reason};
+use super::{Ledger, LedgerError, Names};
+use crate::api::Reason;
 use crate::failpoint::{Point, around};
-use crate::machine::facts::{ErrTail, Failure, Job, JobState, Known, Outcome, Submission, Witness};
-use crate::machine::ids::{Attempt, Index, JobId, ScheddName, Timestamp, Uid};
+use crate::machine::facts::{ErrTail, Failure, Job, JobState, Witness};
+use crate::machine::ids::{Attempt, Index, Uid};
 use crate::machine::indices::Indices;
-use crate::machine::inherited::InheritedJob;
-use crate::machine::request::RequestKey;
-use crate::machine::transitions::Transition;
-
-/// What names an object for people.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObjectName {
-    /// `metadata.namespace`
-    pub namespace: String,
-    /// `metadata.name`
-    pub name: String,
-}
-
-/// A decision, to be written in one transaction.
-pub(crate) struct Save {
-    pub(crate) uid: Uid,
-    pub(crate) name: ObjectName,
-    pub(crate) known: Known,
-    pub(crate) jobs: Vec<(Index, Job)>,
-    pub(crate) schedd: ScheddName,
-    /// The folder the jobs were submitted from (`tempDir`).
-    pub(crate) sandbox: String,
-    pub(crate) transitions: Vec<Transition>,
-    /// Jobs of the object that the Go operator submitted.
-    pub(crate) inherited: Arc<[InheritedJob]>,
-    /// Jobs whose reported end HTCondor contradicts.
-    pub(crate) refuted: Vec<JobId>,
-    pub(crate) now: Timestamp,
-}
-
-/// That a request is taken up; for a submission, also what is to be submitted.
-#[derive(Clone, Debug)]
-pub struct Intent {
-    /// The request.
-    pub key: RequestKey,
-    /// When.
-    pub at: Timestamp,
-    /// For a submission.
-    pub submission: Option<Noted>,
-}
-
-/// A submission, and what was noted before it.
-#[derive(Clone, Debug)]
-pub struct Noted {
-    /// What is to be submitted.
-    pub submission: Submission,
-    /// What history had before.
-    pub witness: Witness,
-    /// Who we are to the schedd: `User` of the jobs.
-    pub user: String,
-    /// In whose name it is done.
-    pub identity: Identity,
-}
-
-/// How a request ended.
-#[derive(Clone, Debug)]
-pub struct RequestResult {
-    /// The request.
-    pub key: RequestKey,
-    /// When its tool had ended.
-    pub at: Timestamp,
-    /// What went wrong.
-    pub failure: Option<Failure>,
-    /// Jobs whose output was fetched.
-    pub fetched: Indices,
-}
-
-/// How a submitter ended.
-#[derive(Clone, Debug)]
-pub struct SubmitResult {
-    /// The request.
-    pub key: RequestKey,
-    /// When it ended, or was given up.
-    pub at: Timestamp,
-    /// When its whole process group was seen to be dead; none if that was not seen.
-    pub dead_since: Option<Timestamp>,
-    /// Its exit status, if it had one. It decides nothing.
-    pub exit_status: Option<i32>,
-    /// What it said, if it failed.
-    pub message: Option<String>,
-    /// The fence was refused after the intent: the tool never ran.
-    pub not_run: bool,
-    /// Attempts up to this one were proved to have come to nothing; this one takes their place, if its tool ran.
-    pub supersedes: Option<Attempt>,
-}
+use crate::machine::outcome::Outcome;
 
 impl Ledger {
     /// Writes a decision: the object's row, the jobs that changed, the transitions.
@@ -111,7 +26,7 @@ impl Ledger {
         } else {
             (Point::BeforeOtherIntents, Point::AfterOtherIntents)
         };
-        let names = super::names::of_intents(&intents);
+        let names = names_of(&intents);
         let written = self.run(move |connection| intents.iter().try_for_each(|intent| intend(connection, intent)));
         around(before, written, after).await?;
         self.show_names(names).await;
@@ -166,6 +81,12 @@ impl Ledger {
             self.run(move |connection| results.iter().try_for_each(|result| resolve_submit(connection, result)));
         around(Point::BeforeSubmitResults, written, Point::AfterSubmitResults).await
     }
+}
+
+/// The names of those that are submissions.
+fn names_of(intents: &[Intent]) -> Names {
+    let submissions = intents.iter().filter_map(|intent| intent.submission.as_ref());
+    submissions.map(|noted| (noted.identity.clone(), noted.user.clone())).collect()
 }
 
 fn write(connection: &Connection, save: &Save) -> Result<(), LedgerError> {

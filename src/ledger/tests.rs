@@ -3,10 +3,9 @@ use std::path::Path;
 use rusqlite::Connection;
 
 use super::*;
-use crate::api::{ConditionStatus, ConditionType, Identity, Phase};
-use crate::machine::facts::{
-    Condition, ErrTail, Failure, Hold, Job, JobState, Known, Loss, Outcome, Record, Submission, Witness,
-};
+use crate::api::{ConditionStatus, ConditionType, Identity, ObjectName, Phase};
+use crate::machine::facts::{Condition, ErrTail, Failure, Hold, Job, JobState, Known, Record, Submission, Witness};
+use crate::machine::outcome::{Loss, Outcome};
 use crate::machine::transitions::{Transition, Trigger};
 use crate::machine::{
     Attempt, Birthdate, ClusterId, Index, Indices, JobId, Kind, RequestKey, SchedDate, ScheddName, Timestamp, Uid,

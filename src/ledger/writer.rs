@@ -88,7 +88,7 @@ impl Writer {
                 self.carry_out(tasks);
             }
             for done in checkpoints {
-                let _ = done.send(super::names::checkpoint(&self.connection));
+                let _ = done.send(checkpoint(&self.connection));
             }
         }
     }
@@ -172,6 +172,13 @@ impl Files {
 
 fn inode(path: &Path) -> Option<(u64, u64)> {
     std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
+}
+
+/// Brings all that is in the log into the file; whether that was done. Nothing depends on it but what is seen from outside.
+pub(super) fn checkpoint(connection: &Connection) -> bool {
+    let all =
+        |row: &rusqlite::Row<'_>| Ok(row.get::<_, i64>(0)? == 0 && row.get::<_, i64>(1)? == row.get::<_, i64>(2)?);
+    connection.query_row("pragma wal_checkpoint(passive)", [], all).unwrap_or(false)
 }
 
 #[cfg(test)]

@@ -11,11 +11,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::facts::{Answer, Condition, Facts, Failure, InFlight, Known, Past, Reach, Record, Why, Witness};
-use super::ids::{Attempt, Index, JobId, Timestamp};
+use super::ids::{Attempt, Index, JobId, Kind, RequestKey, Timestamp};
 use super::indices::Indices;
 use super::judge::{Doubt, Sightings};
 use super::phase::Phase;
-use super::request::{Kind, Request, RequestKey, Work};
+use super::request::{Request, Work};
 use super::rules::{Rules, Settings};
 use super::status::{Conditions, Counts};
 use super::transitions::{Transition, Trigger, find};

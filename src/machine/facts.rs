@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use strum::{Display, EnumString, IntoStaticStr};
+use strum::{Display, IntoStaticStr};
 
-use super::ids::{Attempt, Birthdate, Index, JobId, SchedDate, ScheddName, Timestamp, Uid};
+use super::ids::{Attempt, Birthdate, Index, JobId, Kind, RequestKey, SchedDate, ScheddName, Timestamp, Uid};
 use super::indices::Indices;
 use super::inherited::Inherited;
+use super::outcome::Outcome;
 use super::phase::Phase;
-use super::request::{Kind, RequestKey};
 use crate::api::{ConditionStatus, ConditionType, Reason};
 
 /// Everything that one decision is made from.
@@ -365,43 +365,6 @@ impl Hold {
     pub const fn is_ours(&self) -> bool {
         self.code == Self::BY_USER && self.subcode == Self::SUSPENDED
     }
-}
-
-/// How a job ended.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Outcome {
-    /// Exit code 0.
-    Succeeded,
-    /// Another exit code.
-    Failed(i32),
-    /// Killed by this signal.
-    Killed(i32),
-    /// Failed by the Go operator's database, which does not say with which exit code.
-    FailedBefore,
-    /// Removed by somebody with HTCondor's own tools, or by a policy.
-    Removed,
-    /// HTCondor no longer knows it, and its history does not say how it ended.
-    Lost(Loss),
-}
-
-impl Outcome {
-    /// Whether a job that ended so leaves output in HTCondor.
-    #[must_use]
-    pub const fn left_output(&self) -> bool {
-        match self {
-            Self::Succeeded | Self::Failed(_) | Self::Killed(_) | Self::FailedBefore => true,
-            Self::Removed | Self::Lost(_) => false,
-        }
-    }
-}
-
-/// How a job got lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Display, EnumString, IntoStaticStr)]
-pub enum Loss {
-    /// Neither in the queue nor in history.
-    Vanished,
-    /// The schedd lost its queue.
-    QueueReset,
 }
 
 /// The last request of one kind.

@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use strum::{Display, EnumIter, EnumString, IntoStaticStr};
+
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident($inner:ty)) => {
         $(#[$doc])*
@@ -110,6 +112,44 @@ impl Timestamp {
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
+}
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Display, EnumIter, EnumString, IntoStaticStr)]
+pub enum Kind {
+    /// Attach the finalizer and the claim.
+    AttachFinalizer,
+    /// `condor_submit`
+    Submit,
+    /// `condor_qedit` that makes jobs of the Go operator this operator's.
+    Adopt,
+    /// `condor_rm`
+    Remove,
+    /// `condor_hold`
+    Hold,
+    /// `condor_release`
+    Release,
+    /// `condor_transfer_data`
+    Fetch,
+    /// `condor_qedit … LeaveJobInQueue False`
+    Tidy,
+    /// Release the finalizer.
+    ReleaseFinalizer,
+    /// Delete the object, some time after its end.
+    DeleteObject,
+}
+
+/// Names one request for good.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RequestKey {
+    /// The object.
+    pub uid: Uid,
+    /// What it does.
+    pub kind: Kind,
+    /// The attempt it belongs to; for a submission, the one it makes.
+    pub attempt: Attempt,
+    /// Which of its kind, from 1.
+    pub step: u32,
 }
 
 /// HTCondor's `cluster.proc`. Unique only together with the schedd and its [`Birthdate`].

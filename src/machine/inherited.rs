@@ -7,10 +7,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::facts::{Object, Outcome, Record};
-use super::ids::{Attempt, Index, JobId, id_ranges};
-use super::judge::Doubt;
-use super::rules::Rules;
+use super::ids::{Index, JobId, id_ranges};
+use super::outcome::Outcome;
 
 /// Most bytes of ids in a message.
 const IDS: usize = 256;
@@ -110,21 +108,6 @@ pub fn inherited(ids: &[String], uniqid: Option<i64>, rows: &[OldRow]) -> Inheri
     }
     jobs.sort_by_key(|job| job.index);
     Inherited::Jobs(jobs.into())
-}
-
-/// Fails if the object may have jobs of the Go operator that are not in the record. Once it was submitted anew, a person has
-/// said that it has none.
-pub fn all_recorded(object: &Object, record: &Record, rules: &Rules) -> Result<(), Doubt> {
-    match &object.inherited {
-        None => Ok(()),
-        Some(_) if !rules.inherited_is_presence || record.highest > Attempt::INHERITED => Ok(()),
-        Some(Inherited::Unclear(_)) if object.submit_again || record.has_inherited() => Ok(()),
-        Some(Inherited::Unclear(why)) => Err(Doubt::Inherited(why.clone())),
-        Some(Inherited::Jobs(jobs)) => {
-            let recorded = |job: &InheritedJob| record.jobs.get(&job.index).is_some_and(|known| known.id == job.id);
-            if jobs.iter().all(recorded) { Ok(()) } else { Err(Doubt::NotAdopted) }
-        }
-    }
 }
 
 /// The Go operator ended, or its status could not be written, after `condor_submit`: or it never came so far.

@@ -3,18 +3,16 @@
 //! The types [`ProvenGone`], [`ProvenNeverAccepted`], [`NeverAttempted`] and [`NeverSubmitted`] can be made only here.
 //! `decide` cannot submit or release a finalizer without one of them.
 
+mod sightings;
 mod verdict;
 
-use std::collections::BTreeMap;
-
-use super::facts::{
-    Ad, Answer, Evidence, Exit, History, Job, JobStatus, Loss, Object, Outcome, Past, Queue, Record, Submission,
-    Unknown, Witness,
-};
+use super::facts::{Answer, Evidence, History, Job, Object, Past, Queue, Record, Submission, Unknown, Witness};
 use super::ids::{Attempt, Birthdate, Index, JobId, SchedDate, Timestamp, Uid};
 use super::indices::Indices;
-use super::inherited::all_recorded;
+use super::inherited::{Inherited, InheritedJob};
+use super::outcome::Loss;
 use super::rules::{Rules, Settings};
+pub use sightings::{Acceptance, Place, REMOVED_BY_US, Sighting, Sightings, acceptance, counts, outcome};
 pub use verdict::Verdict;
 
 /// HTCondor had no job of this object when it was asked, and none can appear any more.
@@ -120,143 +118,6 @@ pub enum Doubt {
     Inherited(String),
 }
 
-/// What one ad says of the acceptance of its job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Acceptance {
-    /// HTCondor has its files: it counts.
-    Accepted,
-    /// Removed before it was accepted, by somebody else than us and the schedd: an outcome.
-    RemovedByOthers,
-    /// Its files are on their way, or never will be.
-    Staging,
-    /// Its files came too late; it does not run its payload and does not count.
-    Late,
-    /// Removed before it was accepted, by the schedd or by us; it never was a job.
-    Stillborn,
-}
-
-/// `RemoveReason` of jobs whose files never arrived, as the schedd writes it (23.9 and 25.14).
-const STAGING_FAILED: &str = "Staging of job files failed";
-
-/// The reason that the operator gives to `condor_rm`; the schedd adds ` (by user …)`.
-pub const REMOVED_BY_US: &str = "removed by htc-operator";
-
-/// What `ad` says.
-#[must_use]
-pub fn acceptance(ad: &Ad, rules: &Rules) -> Acceptance {
-    match (ad.staged_in, ad.not_after) {
-        (Some(finish), Some(limit)) if finish > limit && rules.late_is_no_job => Acceptance::Late,
-        (Some(_), _) => Acceptance::Accepted,
-        (None, _) if ad.started => Acceptance::Accepted,
-        (None, _) => match ad.status {
-            JobStatus::Removed
-                if rules.stillborn_is_no_job && (removed_by_us(ad) || ad.remove_reason.contains(STAGING_FAILED)) =>
-            {
-                Acceptance::Stillborn
-            }
-            JobStatus::Removed => Acceptance::RemovedByOthers,
-            JobStatus::Held | JobStatus::Idle if rules.staged_is_accepted => Acceptance::Staging,
-            JobStatus::Held
-            | JobStatus::Idle
-            | JobStatus::Running
-            | JobStatus::Completed
-            | JobStatus::TransferringOutput
-            | JobStatus::Suspended => Acceptance::Accepted,
-        },
-    }
-}
-
-fn removed_by_us(ad: &Ad) -> bool {
-    ad.status == JobStatus::Removed && ad.remove_reason.starts_with(REMOVED_BY_US)
-}
-
-/// The outcome that `ad` shows, if its job is over.
-#[must_use]
-pub fn outcome(ad: &Ad) -> Option<Outcome> {
-    let by_exit = match ad.exit {
-        Some(Exit::Code(0)) => Outcome::Succeeded,
-        Some(Exit::Code(code)) => Outcome::Failed(code),
-        Some(Exit::Signal(signal)) => Outcome::Killed(signal),
-        None => Outcome::Removed,
-    };
-    match ad.status {
-        JobStatus::Completed => Some(by_exit),
-        // condor_rm of a job that had ended keeps its end; one removed between two tries keeps a stale ExitCode but no
-        // CompletionDate.
-        JobStatus::Removed if ad.completed => Some(by_exit),
-        JobStatus::Removed => Some(Outcome::Removed),
-        JobStatus::Idle
-        | JobStatus::Running
-        | JobStatus::Held
-        | JobStatus::TransferringOutput
-        | JobStatus::Suspended => None,
-    }
-}
-
-/// Where an ad was seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// In the queue.
-    Queue,
-    /// In history.
-    History,
-}
-
-/// One ad and where it was seen.
-#[derive(Clone, Copy, Debug)]
-pub struct Sighting<'a> {
-    /// The ad.
-    pub ad: &'a Ad,
-    /// Where.
-    pub place: Place,
-    /// What it says of acceptance.
-    pub acceptance: Acceptance,
-}
-
-/// All ads of one object, by index. A job that is in both answers counts as in history: history was asked later, and no
-/// job comes back from it. The same id in two attempts is two jobs: ids begin anew when a schedd has lost its queue.
-#[derive(Debug, Default)]
-pub struct Sightings<'a> {
-    by_index: BTreeMap<Index, Vec<Sighting<'a>>>,
-}
-
-impl<'a> Sightings<'a> {
-    /// Sorts the ads of `evidence`.
-    #[must_use]
-    pub fn new(evidence: &'a Evidence, rules: &Rules) -> Self {
-        let mut by_index: BTreeMap<Index, Vec<Sighting<'a>>> = BTreeMap::new();
-        let mut add = |ads: &'a [Ad], place| {
-            for ad in ads {
-                let seen = by_index.entry(ad.index).or_default();
-                if !seen.iter().any(|other| other.ad.id == ad.id && other.ad.attempt == ad.attempt) {
-                    seen.push(Sighting { ad, place, acceptance: acceptance(ad, rules) });
-                }
-            }
-        };
-        if let Answer::Known(History { ads, .. }) = &evidence.history {
-            add(ads, Place::History);
-        }
-        if let Answer::Known(Queue { ads, .. }) = &evidence.queue {
-            add(ads, Place::Queue);
-        }
-        for seen in by_index.values_mut() {
-            seen.sort_by_key(|sighting| (sighting.acceptance, removed_by_us(sighting.ad), sighting.ad.id));
-        }
-        Self { by_index }
-    }
-
-    /// The ads of `index`: those that count first (of these, what we removed as surplus comes last), then by id.
-    #[must_use]
-    pub fn of(&self, index: Index) -> &[Sighting<'a>] {
-        self.by_index.get(&index).map_or(&[], Vec::as_slice)
-    }
-
-    /// All ads.
-    pub fn iter(&self) -> impl Iterator<Item = (Index, &Sighting<'a>)> {
-        self.by_index.iter().flat_map(|(index, seen)| seen.iter().map(move |sighting| (*index, sighting)))
-    }
-}
-
 /// Whether a birthdate seen now is as good as `recorded`: the same, or plainly that of a queue begun anew.
 #[must_use]
 pub fn birthdate_agrees(queue: &Queue, recorded: Birthdate, settings: &Settings, rules: &Rules) -> bool {
@@ -306,6 +167,21 @@ pub(super) fn past_settled(past: Past, queue: &Queue, rules: &Rules) -> Result<(
         Past::Unknown { settled: Some(settled) } if queue.asked_at > settled => Ok(()),
         Past::Unknown { settled: Some(_) } => Err(Doubt::NotAskedSince),
         Past::Unknown { settled: None } => Err(Doubt::PastUnknown),
+    }
+}
+
+/// Fails if the object may have jobs of the Go operator that are not in the record. Once it was submitted anew, a person has
+/// said that it has none.
+pub fn all_recorded(object: &Object, record: &Record, rules: &Rules) -> Result<(), Doubt> {
+    match &object.inherited {
+        None => Ok(()),
+        Some(_) if !rules.inherited_is_presence || record.highest > Attempt::INHERITED => Ok(()),
+        Some(Inherited::Unclear(_)) if object.submit_again || record.has_inherited() => Ok(()),
+        Some(Inherited::Unclear(why)) => Err(Doubt::Inherited(why.clone())),
+        Some(Inherited::Jobs(jobs)) => {
+            let recorded = |job: &InheritedJob| record.jobs.get(&job.index).is_some_and(|known| known.id == job.id);
+            if jobs.iter().all(recorded) { Ok(()) } else { Err(Doubt::NotAdopted) }
+        }
     }
 }
 
@@ -414,15 +290,6 @@ fn reaches_to(history: &History, witness: Option<&Witness>, date: SchedDate) -> 
         Some(Witness::Empty) => true,
         Some(Witness::Newest(id)) => history.reaches.witnesses.contains(id),
         None => history.reaches.date.is_some_and(|reached| reached <= date),
-    }
-}
-
-/// Whether an ad of this kind is a job of its object.
-#[must_use]
-pub const fn counts(acceptance: Acceptance) -> bool {
-    match acceptance {
-        Acceptance::Accepted | Acceptance::RemovedByOthers => true,
-        Acceptance::Staging | Acceptance::Late | Acceptance::Stillborn => false,
     }
 }
 

@@ -7,6 +7,7 @@ pub mod ids;
 pub mod indices;
 pub mod inherited;
 pub mod judge;
+pub mod outcome;
 pub mod phase;
 pub mod request;
 pub mod rules;
@@ -16,7 +17,7 @@ pub mod worker;
 
 pub use decide::{Decision, Look, decide};
 pub use facts::Facts;
-pub use ids::{Attempt, Birthdate, ClusterId, Index, JobId, SchedDate, ScheddName, Timestamp, Uid};
+pub use ids::{Attempt, Birthdate, ClusterId, Index, JobId, Kind, RequestKey, SchedDate, ScheddName, Timestamp, Uid};
 pub use indices::Indices;
-pub use request::{Kind, Request, RequestKey, Work};
+pub use request::{Request, Work};
 pub use rules::{Rules, Settings};

@@ -2,50 +2,10 @@
 
 use std::sync::Arc;
 
-use strum::{Display, EnumIter, EnumString, IntoStaticStr};
-
-use super::ids::{Attempt, JobId, Uid};
+use super::ids::{JobId, RequestKey};
 use super::indices::Indices;
 use super::inherited::InheritedJob;
 use super::judge::{NeverAttempted, NeverSubmitted, ProvenGone, ProvenNeverAccepted};
-
-/// What a request does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Display, EnumIter, EnumString, IntoStaticStr)]
-pub enum Kind {
-    /// Attach the finalizer and the claim.
-    AttachFinalizer,
-    /// `condor_submit`
-    Submit,
-    /// `condor_qedit` that makes jobs of the Go operator this operator's.
-    Adopt,
-    /// `condor_rm`
-    Remove,
-    /// `condor_hold`
-    Hold,
-    /// `condor_release`
-    Release,
-    /// `condor_transfer_data`
-    Fetch,
-    /// `condor_qedit … LeaveJobInQueue False`
-    Tidy,
-    /// Release the finalizer.
-    ReleaseFinalizer,
-    /// Delete the object, some time after its end.
-    DeleteObject,
-}
-
-/// Names one request for good.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct RequestKey {
-    /// The object.
-    pub uid: Uid,
-    /// What it does.
-    pub kind: Kind,
-    /// The attempt it belongs to; for a submission, the one it makes.
-    pub attempt: Attempt,
-    /// Which of its kind, from 1.
-    pub step: u32,
-}
 
 /// One effect to be carried out.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -1,7 +1,8 @@
 //! From the record to counts, conditions and words.
 
-use super::facts::{Condition, Hold, Job, JobState, Outcome, Record};
+use super::facts::{Condition, Hold, Job, JobState, Record};
 use super::ids::{JobId, Timestamp};
+use super::outcome::{Loss, Outcome};
 use crate::api::{ConditionStatus, ConditionType};
 
 /// Counts over the accepted jobs of one object.
@@ -99,12 +100,8 @@ fn failure(job: &Job) -> Option<String> {
         Outcome::Killed(signal) => Some(format!("was killed by signal {signal}")),
         Outcome::FailedBefore => Some("failed before the upgrade".to_owned()),
         Outcome::Removed => Some("was removed from HTCondor".to_owned()),
-        Outcome::Lost(super::facts::Loss::Vanished) => {
-            Some("is neither in HTCondor's queue nor in its history".to_owned())
-        }
-        Outcome::Lost(super::facts::Loss::QueueReset) => {
-            Some("went with the schedd's queue, which began anew".to_owned())
-        }
+        Outcome::Lost(Loss::Vanished) => Some("is neither in HTCondor's queue nor in its history".to_owned()),
+        Outcome::Lost(Loss::QueueReset) => Some("went with the schedd's queue, which began anew".to_owned()),
     }
 }
 

@@ -34,11 +34,11 @@ use actix_web::http::StatusCode;
 use actix_web::http::header::{AUTHORIZATION, RETRY_AFTER};
 use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
 
+use crate::api::Wake;
 use crate::clock::Clock;
 use crate::key::KeyRing;
 use crate::ledger::{Ledger, Receipt};
 use crate::metrics;
-use crate::workers::Wake;
 use report::Refusal;
 pub use tls::{Certificate, TlsError};
 use wakes::Wakes;

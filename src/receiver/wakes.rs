@@ -6,10 +6,8 @@ use kube::runtime::reflector::ObjectRef;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use crate::controller::Observed;
-use crate::ledger::ObjectName;
+use crate::api::{ObjectName, Observed, Wake};
 use crate::machine::Uid;
-use crate::workers::Wake;
 
 /// Least time between two rounds: what many jobs of one object report in it is one look at the object.
 const ROUND: Duration = Duration::from_millis(20);

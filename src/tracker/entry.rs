@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kube::runtime::reflector::ObjectRef;
 use tokio::time::Instant;
 
-use crate::controller::Observed;
+use crate::api::Observed;
 use crate::machine::decide::Look;
 use crate::machine::facts::{Ad, Answer, Evidence, History, Queue, Reach, Unknown, Why};
 use crate::machine::inherited::InheritedJob;

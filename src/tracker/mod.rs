@@ -16,15 +16,14 @@ use kube::ResourceExt as _;
 use kube::runtime::reflector::{ObjectRef, Store};
 use tokio::time::Instant;
 
+use crate::api::{Observed, Wake};
 use crate::condor::query::{Ads, HistoryAnswer, WantedInherited, merge, reach};
 use crate::condor::schedd::{Reading, Schedd};
-use crate::controller::Observed;
 use crate::machine::decide::Look;
 use crate::machine::facts::{Ad, Answer, Evidence, History, JobStatus, Queue, Reach, Unknown, Why};
 use crate::machine::inherited::InheritedJob;
 use crate::machine::{Birthdate, JobId, SchedDate, Timestamp, Uid};
 use crate::retry::Pauses;
-use crate::workers::Wake;
 use entry::Urgency;
 use watchlist::Watchlist;
 

@@ -10,8 +10,8 @@ use tokio::time::Instant;
 
 use super::entry::{Entry, Urgency};
 use super::{Asker, is_live};
+use crate::api::Observed;
 use crate::condor::query::WantedInherited;
-use crate::controller::Observed;
 use crate::machine::decide::Look;
 use crate::machine::facts::{Answer, Evidence, History, Queue, Reach, Unknown};
 use crate::machine::inherited::InheritedJob;

@@ -1,134 +1,12 @@
-//! One batch after another, each in the machine's order.
+//! A batch of requests that share one call of a tool.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
-use tokio::sync::{Mutex, mpsc};
-
-use super::sizes::{failed_before, touches};
-use super::{Job, Shared, simple, submit};
+use super::{Job, Shared};
 use crate::condor::Schedd;
-use crate::credentials::AtHand;
-use crate::failpoint::{Point, around};
 use crate::ledger::RequestResult;
 use crate::machine::facts::Failure;
 use crate::machine::indices::Indices;
-use crate::machine::request::{Scope, Work};
-use crate::machine::rules::Rules;
-use crate::machine::worker::{self, Step};
-
-/// Where a worker's requests come from.
-pub(super) enum Source {
-    /// A queue of its own.
-    Own(mpsc::Receiver<Job>),
-    /// A queue of several workers, of which each takes one request at a time: none waits for one that hangs while another
-    /// worker is free.
-    Common(Arc<Mutex<mpsc::Receiver<Job>>>),
-}
-
-impl Source {
-    async fn next(&mut self) -> Option<Job> {
-        match self {
-            Self::Own(receiver) => receiver.recv().await,
-            Self::Common(receiver) => receiver.lock().await.recv().await,
-        }
-    }
-
-    /// What waits and may go along with the one that was taken.
-    fn more(&mut self) -> Option<Job> {
-        match self {
-            Self::Own(receiver) => receiver.try_recv().ok(),
-            Self::Common(_) => None,
-        }
-    }
-}
-
-/// Serves one source: whatever waits goes together, nobody waits for company.
-pub(super) async fn serve(shared: Arc<Shared>, mut source: Source) {
-    let mut waiting: VecDeque<Job> = VecDeque::new();
-    loop {
-        if waiting.is_empty() {
-            match source.next().await {
-                Some(job) => waiting.push_back(job),
-                None => return,
-            }
-        }
-        let mut effect = match waiting.front().map(|job| &job.request.work) {
-            Some(Work::Submit(..)) => Effect::Submit(submit::Submission::default()),
-            _ => Effect::Simple(simple::Simple::default()),
-        };
-        // All of a batch are in one name, that of the first.
-        let identity = waiting.front().map(|job| job.identity.clone()).unwrap_or_default();
-        let at_hand = shared.credentials.at_hand(&identity);
-        let schedd = Arc::clone(if let AtHand::Good(schedd) = &at_hand { schedd } else { &shared.schedd });
-        if shared.fence.check().is_ok() && matches!(at_hand, AtHand::Good(_)) {
-            effect.ask(&schedd).await;
-        }
-        while let Some(job) = source.more() {
-            waiting.push_back(job);
-        }
-        let jobs = take(&shared, &mut waiting);
-        if let Some(first) = jobs.first() {
-            tracing::debug!(kind = %first.request.key.kind, htcjobs = jobs.len(), waiting = waiting.len(), "a batch begins");
-        }
-        match at_hand {
-            AtHand::Good(_) => carry_out(Batch { schedd, shared: Arc::clone(&shared), jobs }, effect).await,
-            // No tool is started without the credentials that it is to have.
-            AtHand::Bad(why) => {
-                let mut batch = Batch { schedd, shared: Arc::clone(&shared), jobs };
-                batch.give_up(|_| Some(why.clone().into())).await;
-            }
-            // They were at hand when these were handed over, and have ended since. Each is woken, and handed over anew.
-            AtHand::NotYet => {
-                let mut batch = Batch { schedd, shared: Arc::clone(&shared), jobs };
-                batch.resolve_all().await;
-            }
-        }
-    }
-}
-
-/// Takes the first that waits, and what can go along with it. An object has one request at a time, and its next one joins
-/// the end: so each has its turn before any has a second one.
-fn take(shared: &Shared, waiting: &mut VecDeque<Job>) -> Vec<Job> {
-    let Some(first) = waiting.front() else { return Vec::new() };
-    let most_jobs = shared.sizes.together(first, shared.clock.now());
-    let (mut taken, mut rest) = (Vec::new(), VecDeque::new());
-    let (mut jobs, mut room) = (0, usize::MAX);
-    for job in waiting.drain(..) {
-        let (size, with_it) = (touches(&job), room.min(shared.sizes.room(&job)));
-        let fits = taken.len() < with_it && (taken.is_empty() || jobs + size <= most_jobs);
-        if fits && taken.first().is_none_or(|first| together(first, &job)) {
-            (jobs, room) = (jobs + size, with_it);
-            taken.push(job);
-        } else {
-            rest.push_back(job);
-        }
-    }
-    *waiting = rest;
-    shared.sizes.taken(&taken);
-    taken
-}
-
-/// Whether two requests can share one call of the tool.
-fn together(first: &Job, other: &Job) -> bool {
-    // One that has failed takes nobody along that has not.
-    if failed_before(first) != failed_before(other) || first.identity != other.identity {
-        return false;
-    }
-    match (&first.request.work, &other.request.work) {
-        (Work::Submit(..), Work::Submit(..)) => match (&first.plan, &other.plan) {
-            (Some(plan), Some(other)) => plan.same_description(other),
-            (Some(_) | None, _) => false,
-        },
-        (Work::Remove(Scope::Extra(_)), Work::Remove(_)) => false,
-        (Work::Remove(a), Work::Remove(b)) => a == b,
-        (Work::Hold, Work::Hold)
-        | (Work::Release, Work::Release)
-        | (Work::Fetch(_), Work::Fetch(_))
-        | (Work::Tidy(_), Work::Tidy(_)) => true,
-        _ => false,
-    }
-}
 
 /// A batch under way. Whatever happens to it, its requests are resolved and its objects woken.
 pub(super) struct Batch {
@@ -166,19 +44,19 @@ impl Batch {
         !self.jobs.is_empty()
     }
 
-    async fn resolve_all(&mut self) {
+    pub(super) async fn resolve_all(&mut self) {
         for job in std::mem::take(&mut self.jobs) {
             self.resolve(&job).await;
         }
     }
 
-    async fn resolve(&self, job: &Job) {
+    pub(super) async fn resolve(&self, job: &Job) {
         self.shared.registry.resolve(&job.request.key.uid);
         // The receiver goes only when the operator ends.
         let _ = self.shared.wake.send(job.object.clone()).await;
     }
 
-    fn drop_cancelled(&mut self) -> Vec<Job> {
+    pub(super) fn drop_cancelled(&mut self) -> Vec<Job> {
         let shared = Arc::clone(&self.shared);
         let (taken, cancelled) =
             std::mem::take(&mut self.jobs).into_iter().partition(|job| shared.registry.take_up(&job.request.key));
@@ -193,77 +71,6 @@ impl Drop for Batch {
         for job in &self.jobs {
             self.shared.registry.resolve(&job.request.key.uid);
             let _ = self.shared.wake.try_send(job.object.clone());
-        }
-    }
-}
-
-async fn carry_out(mut batch: Batch, mut effect: Effect) {
-    let mut step = Some(worker::first());
-    while let Some(current) = step {
-        let went_well = match current {
-            Step::CheckFence => {
-                for job in batch.drop_cancelled() {
-                    batch.resolve(&job).await;
-                }
-                !batch.jobs.is_empty() && batch.shared.fence.check().is_ok()
-            }
-            Step::CommitIntents => effect.intend(&mut batch).await,
-            Step::CheckFenceAgain => batch.shared.fence.check().is_ok(),
-            Step::RunTool => {
-                effect.run(&batch).await;
-                true
-            }
-            Step::CommitResults => effect.commit(&batch).await,
-            Step::CommitNotRun => around(Point::BeforeNotRun, effect.not_run(&batch), Point::AfterNotRun).await,
-            Step::Wake => {
-                batch.resolve_all().await;
-                true
-            }
-        };
-        step = worker::next(current, went_well, &Rules::ALL);
-    }
-}
-
-/// The two shapes of effects.
-enum Effect {
-    Submit(submit::Submission),
-    Simple(simple::Simple),
-}
-
-impl Effect {
-    /// What must be known before; requests that come meanwhile join the batch.
-    async fn ask(&mut self, schedd: &Schedd) {
-        match self {
-            Self::Submit(submission) => submission.ask(schedd).await,
-            Self::Simple(_) => {}
-        }
-    }
-
-    async fn intend(&mut self, batch: &mut Batch) -> bool {
-        match self {
-            Self::Submit(submission) => submission.intend(batch).await,
-            Self::Simple(_) => simple::intend(batch).await,
-        }
-    }
-
-    async fn run(&mut self, batch: &Batch) {
-        match self {
-            Self::Submit(submission) => submission.run(batch).await,
-            Self::Simple(simple) => simple.run(batch).await,
-        }
-    }
-
-    async fn commit(&mut self, batch: &Batch) -> bool {
-        match self {
-            Self::Submit(submission) => submission.commit(batch, false).await,
-            Self::Simple(simple) => simple.commit(batch).await,
-        }
-    }
-
-    async fn not_run(&mut self, batch: &Batch) -> bool {
-        match self {
-            Self::Submit(submission) => submission.commit(batch, true).await,
-            Self::Simple(simple) => simple.not_run(batch).await,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::Planner;
 use super::plan::short;
-use crate::ledger::ObjectName;
+use crate::api::ObjectName;
 use crate::machine::Uid;
 
 impl Planner {

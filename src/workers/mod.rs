@@ -5,6 +5,7 @@
 mod batch;
 mod discard;
 mod err_tail;
+mod lane;
 mod plan;
 mod registry;
 mod simple;
@@ -17,22 +18,18 @@ use kube::runtime::reflector::ObjectRef;
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
 
-use crate::api::Identity;
+use crate::api::{Identity, ObjectName, Observed, Wake};
 use crate::clock::Clock;
 use crate::condor::Schedd;
-use crate::controller::Observed;
 use crate::credentials::{AtHand, Credentials};
 use crate::fence::Fence;
-use crate::ledger::{Ledger, ObjectName};
+use crate::ledger::Ledger;
 use crate::machine::{Kind, Request, RequestKey, Settings, Uid};
 
-use batch::Source;
+use lane::Source;
 pub use plan::{Plan, PlanError, Planner, Reporting};
 pub use registry::Registry;
 pub use sizes::Sizes;
-
-/// Wakes an object for another reconcile.
-pub type Wake = mpsc::Sender<ObjectRef<Observed>>;
 
 /// How long a worker rests when the ledger cannot store its intents.
 const LEDGER_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
@@ -140,7 +137,7 @@ impl Workers {
         let mut tasks = JoinSet::new();
         let mut lane = || {
             let (sender, receiver) = mpsc::channel(QUEUE);
-            tasks.spawn(batch::serve(Arc::clone(&shared), Source::Own(receiver)));
+            tasks.spawn(lane::serve(Arc::clone(&shared), Source::Own(receiver)));
             sender
         };
         let mut lanes = || Lanes { small: lane(), large: lane() };
@@ -148,7 +145,7 @@ impl Workers {
         let (fetch_again, receiver) = mpsc::channel(QUEUE);
         let common = Arc::new(Mutex::new(receiver));
         for _ in 0..FETCH_AGAIN {
-            tasks.spawn(batch::serve(Arc::clone(&shared), Source::Common(Arc::clone(&common))));
+            tasks.spawn(lane::serve(Arc::clone(&shared), Source::Common(Arc::clone(&common))));
         }
         (Self { shared, submit, remove, hold, fetch, fetch_again, tidy }, tasks)
     }

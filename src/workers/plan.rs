@@ -6,12 +6,11 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::api::{EnvVar, HTCJobSpec, MAX_QUEUE, Quantity};
+use crate::api::{EnvVar, HTCJobSpec, MAX_QUEUE, ObjectName, Quantity};
 use crate::condor::htcopts::HtcOpts;
 use crate::condor::payload::{Callback, Command, Image, ImageMap, Payload, sandbox_files};
 use crate::failpoint::{self, Point};
 use crate::key::KeyRing;
-use crate::ledger::ObjectName;
 use crate::machine::indices::Indices;
 use crate::machine::{Index, Uid};
 

@@ -6,9 +6,10 @@ use std::collections::BTreeSet;
 
 use htc_operator::machine::facts::{
     Ad, Answer, Claim, Evidence, Exit, Facts, Failure, History, Hold, InFlight, Job, JobState, JobStatus, Known,
-    LastRequest, Object, Outcome, Past, Published, Queue, Reach, Record, Spec, Submission, Unknown, Why, Witness,
+    LastRequest, Object, Past, Published, Queue, Reach, Record, Spec, Submission, Unknown, Why, Witness,
 };
 use htc_operator::machine::judge::REMOVED_BY_US;
+use htc_operator::machine::outcome::Outcome;
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::{
     Attempt, Birthdate, Index, Indices, JobId, Kind, RequestKey, SchedDate, Settings, Timestamp,

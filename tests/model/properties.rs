@@ -5,7 +5,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use htc_operator::api::{ConditionStatus, ConditionType};
 use htc_operator::machine::Index;
-use htc_operator::machine::facts::{JobState, Outcome};
+use htc_operator::machine::facts::JobState;
+use htc_operator::machine::outcome::Outcome;
 use htc_operator::machine::phase::Phase;
 use stateright::Property;
 

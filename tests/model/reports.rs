@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use htc_operator::machine::facts::{Ad, Answer, End, Evidence, JobState, JobStatus, Outcome, Report};
+use htc_operator::machine::facts::{Ad, Answer, End, Evidence, JobState, JobStatus, Report};
+use htc_operator::machine::outcome::Outcome;
 use htc_operator::machine::{Decision, Index, JobId, Timestamp};
 
 use crate::steps::Model;

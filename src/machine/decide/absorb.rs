@@ -1,9 +1,10 @@
 //! HTCondor's answers into the record, and the phases that follow from it.
 
 use super::Run;
-use crate::machine::facts::{Ad, Answer, Hold, Job, JobState, JobStatus, Loss, Outcome, Queue};
+use crate::machine::facts::{Ad, Answer, Hold, Job, JobState, JobStatus, Queue};
 use crate::machine::ids::{Index, JobId, SchedDate, id_ranges};
 use crate::machine::judge::{self, Acceptance, Doubt, Place, Sighting, Sightings};
+use crate::machine::outcome::{Loss, Outcome};
 use crate::machine::phase::Phase;
 use crate::machine::status::{Counts, ending, jobs};
 use crate::machine::transitions::Trigger;

@@ -3,11 +3,11 @@
 use super::{Action, Run};
 use crate::api::{ConditionStatus, ConditionType, Reason};
 use crate::machine::facts::{Job, JobStatus, LastRequest, Spec};
-use crate::machine::ids::{Index, Timestamp};
+use crate::machine::ids::{Index, Kind, Timestamp};
 use crate::machine::indices::Indices;
 use crate::machine::judge::{self, Doubt, Sightings};
 use crate::machine::phase::Phase;
-use crate::machine::request::{Kind, Scope, Work};
+use crate::machine::request::{Scope, Work};
 use crate::machine::status::{Counts, jobs};
 use crate::machine::transitions::Trigger;
 

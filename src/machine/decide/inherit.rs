@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use super::{Look, Run};
 use crate::api::{ABANDON, ConditionStatus, ConditionType, Reason, SUBMIT_AGAIN};
-use crate::machine::facts::{Ad, Answer, Job, JobState, Outcome, Queue};
-use crate::machine::ids::{Attempt, id_ranges};
-use crate::machine::inherited::{Inherited, InheritedJob, all_recorded};
-use crate::machine::judge::{Doubt, Sightings};
-use crate::machine::request::{Kind, Work};
+use crate::machine::facts::{Ad, Answer, Job, JobState, Queue};
+use crate::machine::ids::{Attempt, Kind, id_ranges};
+use crate::machine::inherited::{Inherited, InheritedJob};
+use crate::machine::judge::{Doubt, Sightings, all_recorded};
+use crate::machine::outcome::Outcome;
+use crate::machine::request::Work;
 use crate::machine::status::{Counts, jobs};
 use crate::machine::transitions::Notice;
 

@@ -6,12 +6,11 @@ use super::{Look, Run};
 use crate::api::{ConditionStatus, ConditionType, Reason};
 use crate::machine::decide::Action;
 use crate::machine::facts::{Answer, Claim, Hold, Job, JobState, JobStatus, LastRequest, Past, Spec};
-use crate::machine::ids::{Attempt, Index, JobId, Timestamp};
+use crate::machine::ids::{Attempt, Index, JobId, Kind, Timestamp};
 use crate::machine::indices::Indices;
-use crate::machine::inherited::all_recorded;
-use crate::machine::judge::{self, Acceptance, Doubt, Place, Sightings};
+use crate::machine::judge::{self, Acceptance, Doubt, Place, Sightings, all_recorded};
 use crate::machine::phase::Phase;
-use crate::machine::request::{Kind, Scope, SubmitPermit, Work};
+use crate::machine::request::{Scope, SubmitPermit, Work};
 use crate::machine::status::{Counts, ending, held_by_others, jobs, wrote_last};
 
 use ConditionStatus::{False, True};

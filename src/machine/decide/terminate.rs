@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use super::{Action, Look, Run};
 use crate::api::{ConditionStatus, ConditionType, Reason};
 use crate::machine::facts::{Answer, JobStatus, LastRequest};
-use crate::machine::ids::{JobId, Timestamp, id_ranges};
+use crate::machine::ids::{JobId, Kind, Timestamp, id_ranges};
 use crate::machine::judge::{self, Doubt, ProvenGone};
 use crate::machine::phase::Phase;
-use crate::machine::request::{Kind, ReleasePermit, Scope, Work};
+use crate::machine::request::{ReleasePermit, Scope, Work};
 use crate::machine::status::jobs;
 use crate::machine::transitions::Trigger;
 

@@ -2,7 +2,7 @@
 
 use strum::IntoStaticStr;
 
-use super::{Acceptance, Sightings};
+use super::sightings::{Acceptance, Sightings};
 use crate::machine::indices::Indices;
 
 /// What became of jobs that HTCondor never accepted.

@@ -2,9 +2,10 @@
 
 use htc_operator::api::ConditionType;
 use htc_operator::machine::decide::Look;
-use htc_operator::machine::facts::{Ad, Exit, Facts, JobState, Outcome, Why};
+use htc_operator::machine::facts::{Ad, Exit, Facts, JobState, Why};
 use htc_operator::machine::inherited::{Inherited, InheritedJob};
 use htc_operator::machine::judge::{self, Doubt, Sightings};
+use htc_operator::machine::outcome::Outcome;
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::request::{ReleasePermit, Scope};
 use htc_operator::machine::transitions::Trigger;

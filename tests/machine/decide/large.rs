@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use htc_operator::machine::facts::{Ad, Exit, Facts, Job, JobState, Outcome};
+use htc_operator::machine::facts::{Ad, Exit, Facts, Job, JobState};
+use htc_operator::machine::outcome::Outcome;
 use htc_operator::machine::phase::Phase;
 use rstest::rstest;
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use htc_operator::api::ConditionType;
 use htc_operator::machine::decide::Look;
-use htc_operator::machine::facts::{Claim, Exit, JobState, JobStatus, Outcome, Past, Published, Spec};
+use htc_operator::machine::facts::{Claim, Exit, JobState, JobStatus, Past, Published, Spec};
+use htc_operator::machine::outcome::Outcome;
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::transitions::{TRANSITIONS, Trigger};
 use htc_operator::machine::{Index, Kind};

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use htc_operator::api::ConditionType;
 use htc_operator::machine::decide::{Action, Decision, Look};
-use htc_operator::machine::facts::{Ad, ErrTail, Exit, Facts, Failure, Hold, JobState, Loss, Outcome};
+use htc_operator::machine::facts::{Ad, ErrTail, Exit, Facts, Failure, Hold, JobState};
+use htc_operator::machine::outcome::{Loss, Outcome};
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::{Index, Kind, Work};
 use rstest::rstest;

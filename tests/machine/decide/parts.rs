@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 
 use htc_operator::api::{ConditionStatus, ConditionType};
 use htc_operator::machine::facts::{
-    Ad, Condition, Exit, Failure, Hold, JobState, JobStatus, LastRequest, Loss, Outcome, Submission, Why,
+    Ad, Condition, Exit, Failure, Hold, JobState, JobStatus, LastRequest, Submission, Why,
 };
 use htc_operator::machine::judge::REMOVED_BY_US;
+use htc_operator::machine::outcome::{Loss, Outcome};
 use htc_operator::machine::{Attempt, Birthdate, Index, JobId, Kind, SchedDate, Timestamp};
 use proptest::prelude::*;
 use proptest::sample::select;

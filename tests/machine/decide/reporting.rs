@@ -1,9 +1,8 @@
 //! What jobs report of themselves: hints, which HTCondor confirms or refutes.
 
 use htc_operator::machine::decide::Look;
-use htc_operator::machine::facts::{
-    Answer, Claim, End, Evidence, Exit, Facts, Hold, JobState, JobStatus, Outcome, Report, Why,
-};
+use htc_operator::machine::facts::{Answer, Claim, End, Evidence, Exit, Facts, Hold, JobState, JobStatus, Report, Why};
+use htc_operator::machine::outcome::Outcome;
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::status::Counts;
 use htc_operator::machine::transitions::Trigger;

@@ -6,8 +6,9 @@ use std::time::Duration;
 use htc_operator::api::{ConditionStatus, ConditionType};
 use htc_operator::machine::facts::{
     Ad, Answer, Claim, Condition, End, Evidence, Exit, Facts, History, InFlight, Job, JobState, Known, LastRequest,
-    Object, Outcome, Past, Published, Queue, Reach, Record, Report, Spec, Submission, Why, Witness,
+    Object, Past, Published, Queue, Reach, Record, Report, Spec, Submission, Why, Witness,
 };
+use htc_operator::machine::outcome::Outcome;
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::{Attempt, Birthdate, ClusterId, Index, JobId, Kind, RequestKey, Timestamp};
 use proptest::prelude::*;

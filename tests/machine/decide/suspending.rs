@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use htc_operator::api::{ConditionStatus, ConditionType};
 use htc_operator::machine::decide::Action;
-use htc_operator::machine::facts::{Condition, Facts, Hold, JobState, Outcome, Spec, Why};
+use htc_operator::machine::facts::{Condition, Facts, Hold, JobState, Spec, Why};
+use htc_operator::machine::outcome::Outcome;
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::{Kind, Timestamp, Work};
 

@@ -2,7 +2,8 @@
 
 use htc_operator::api::ConditionType;
 use htc_operator::machine::decide::Look;
-use htc_operator::machine::facts::{Evidence, Exit, Hold, JobState, Loss, Outcome, Spec, Why};
+use htc_operator::machine::facts::{Evidence, Exit, Hold, JobState, Spec, Why};
+use htc_operator::machine::outcome::{Loss, Outcome};
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::request::Scope;
 use htc_operator::machine::transitions::Trigger;

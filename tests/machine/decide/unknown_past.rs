@@ -2,7 +2,8 @@
 
 use htc_operator::api::ConditionType;
 use htc_operator::machine::decide::{Action, Look};
-use htc_operator::machine::facts::{Ad, Claim, Evidence, Exit, JobState, Loss, Outcome, Past, Published};
+use htc_operator::machine::facts::{Ad, Claim, Evidence, Exit, JobState, Past, Published};
+use htc_operator::machine::outcome::{Loss, Outcome};
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::transitions::Trigger;
 use htc_operator::machine::{Attempt, Birthdate, Work};

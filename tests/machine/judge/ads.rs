@@ -1,7 +1,8 @@
 //! What one ad says, and which of several counts.
 
-use htc_operator::machine::facts::{Ad, Evidence, Exit, JobStatus, Outcome, Why};
+use htc_operator::machine::facts::{Ad, Evidence, Exit, JobStatus, Why};
 use htc_operator::machine::judge::{self, Acceptance, Place, REMOVED_BY_US, Sightings};
+use htc_operator::machine::outcome::Outcome;
 use htc_operator::machine::{Attempt, Index, SchedDate};
 use rstest::rstest;
 

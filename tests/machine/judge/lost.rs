@@ -1,7 +1,8 @@
 //! Lost: jobs that were accepted and are in neither place.
 
-use htc_operator::machine::facts::{Ad, Evidence, Exit, Facts, JobState, Loss, Reach, Why};
+use htc_operator::machine::facts::{Ad, Evidence, Exit, Facts, JobState, Reach, Why};
 use htc_operator::machine::judge::{self, Doubt};
+use htc_operator::machine::outcome::Loss;
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::{Attempt, Birthdate, Index, Rules};
 use rstest::rstest;

@@ -1,0 +1,124 @@
+//! What every room needs of the API server: a client, and requests with a time limit.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use kube::api::Api;
+use kube::core::{NamespaceResourceScope, Status};
+use kube::{Client, Resource};
+
+/// The field manager of all that the operator writes.
+pub const MANAGER: &str = "htc-operator";
+/// Time limit of one request to the API server.
+pub const API_LIMIT: Duration = Duration::from_secs(15);
+
+/// How to reach the API server is not known.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot find out how to reach the API server: {0}; set KUBECONFIG, or run in a cluster")]
+pub struct NoKubeconfig(Box<dyn std::error::Error + Send + Sync>);
+
+/// A client with time limits; the operator has its own pauses, so the client does not try again by itself.
+pub async fn client() -> Result<Client, NoKubeconfig> {
+    let mut config = kube::Config::infer().await.map_err(|error| NoKubeconfig(error.into()))?;
+    config.default_retry = false;
+    config.connect_timeout = Some(Duration::from_secs(5));
+    // Watches are quiet for up to 290 s; other requests have their own limit.
+    config.read_timeout = Some(Duration::from_secs(300));
+    config.write_timeout = Some(Duration::from_secs(15));
+    Client::try_from(config).map_err(|error| NoKubeconfig(error.into()))
+}
+
+/// What is asked about all namespaces, or about one.
+pub(crate) fn watched<K>(client: &Client, namespace: Option<&str>) -> Api<K>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+{
+    namespace.map_or_else(|| Api::all(client.clone()), |name| Api::namespaced(client.clone(), name))
+}
+
+/// Why a request to the API server came to nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiError {
+    /// It was refused, or the API server could not be reached.
+    #[error("cannot {what} {object}: {source}")]
+    Failed {
+        /// What was being done.
+        what: &'static str,
+        /// To what.
+        object: String,
+        /// The API server's words.
+        source: Box<kube::Error>,
+    },
+    /// The API server did not answer.
+    #[error("cannot {what} {object}: the API server did not answer within {} s", limit.as_secs())]
+    Silent {
+        /// What was being done.
+        what: &'static str,
+        /// To what.
+        object: String,
+        /// How long it was waited for.
+        limit: Duration,
+    },
+}
+
+impl ApiError {
+    /// The API server's answer, if it has given one.
+    #[must_use]
+    pub fn answer(&self) -> Option<&Status> {
+        match self {
+            Self::Failed { source, .. } => match &**source {
+                kube::Error::Api(status) => Some(status),
+                _ => None,
+            },
+            Self::Silent { .. } => None,
+        }
+    }
+
+    /// The HTTP status of the API server's answer, if it has given one.
+    #[must_use]
+    pub fn code(&self) -> Option<u16> {
+        self.answer().map(|status| status.code)
+    }
+
+    /// How long the API server asks to be left alone (`Retry-After`, with 429 and 503).
+    #[must_use]
+    pub fn retry_after(&self) -> Duration {
+        let details = self.answer().and_then(|status| status.details.as_ref());
+        Duration::from_secs(details.map_or(0, |details| details.retry_after_seconds).into())
+    }
+}
+
+/// A request with the usual time limit; `what` is done to `object`.
+pub async fn limited<T>(
+    what: &'static str,
+    object: &impl Display,
+    request: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, ApiError> {
+    limited_to(API_LIMIT, what, object, request).await
+}
+
+/// The same with another time limit.
+pub async fn limited_to<T>(
+    limit: Duration,
+    what: &'static str,
+    object: &impl Display,
+    request: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, ApiError> {
+    match tokio::time::timeout(limit, request).await {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(source)) => Err(ApiError::Failed { what, object: object.to_string(), source: Box::new(source) }),
+        Err(_) => Err(ApiError::Silent { what, object: object.to_string(), limit }),
+    }
+}
+
+/// Whether a request was carried out; not if the object is not, or no longer, the one that was seen (404, 409).
+pub fn unless_changed<T>(result: Result<T, ApiError>) -> Result<bool, ApiError> {
+    match result {
+        Ok(_) => Ok(true),
+        Err(error) if matches!(error.code(), Some(404 | 409)) => {
+            tracing::debug!(%error, "the object has changed meanwhile");
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}
