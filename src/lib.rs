@@ -1,22 +1,33 @@
 //! htc-operator: runs Kubernetes `HTCJob`s on an HTCondor pool, exactly once, and leaves nothing behind.
 //!
-//! The rooms, in the order in which they build on one another:
+//! The rooms, in the order in which they build on one another: each uses only those that are listed before it, and
+//! `cargo test --lib order` names the line that does otherwise.
 //!
+//! - [`failpoint`]: where tests end the operator.
+//! - [`telemetry`]: its log.
+//! - [`retry`]: growing pauses.
+//! - [`health`]: is it ready?
 //! - [`api`]: the `HTCJob` as users write and read it.
-//! - [`kubernetes`]: what every room needs of the API server: a client, and requests with a time limit.
+//! - [`kubernetes`]: what every room needs of the API server: a client, requests with a time limit.
 //! - [`machine`]: the state machine; what is known goes in, what to do comes out, and nothing else happens there.
+//! - [`clock`]: what time it is.
+//! - [`fence`]: may this operator act?
+//! - [`key`]: the tokens of jobs.
+//! - [`metrics`]: what is counted and measured.
 //! - [`ledger`]: the SQLite journal; what stands there has been decided, what does not has not happened.
+//! - [`lease`]: does this operator lead?
 //! - [`condor`]: HTCondor through its own tools, and the only place where processes are started.
 //! - [`credentials`]: in whose name that happens; tickets and tokens.
 //! - [`workers`]: carry out what was decided, in batches, in the machine's order.
 //! - [`tracker`]: asks HTCondor about all jobs at once.
 //! - [`receiver`]: takes in what jobs report of themselves; answers who asks how the operator is.
 //! - [`controller`]: watches, gathers, decides, commits, hands over, publishes; the only place that writes to Kubernetes.
-//! - [`operator`] puts them together; [`check`] looks whether they could work.
-//!
-//! Beside them: [`config`], [`clock`], [`fence`] (may this operator act?), [`health`] (is it ready?), [`key`] (tokens of
-//! jobs), [`lease`] (does it lead?), [`metrics`], [`orphans`] (jobs without an object), [`retention`] (what is left of objects
-//! that are gone), [`retry`] (growing pauses), [`telemetry`], and for tests [`failpoint`].
+//! - [`orphans`]: jobs without an object.
+//! - [`retention`]: what is left of objects that are gone.
+//! - [`config`]: every flag and variable.
+//! - [`operator`]: puts them together.
+//! - [`check`]: looks whether they could work.
+//! - `order`: the test of this order.
 
 pub mod api;
 pub mod check;
@@ -35,6 +46,8 @@ pub mod ledger;
 pub mod machine;
 pub mod metrics;
 pub mod operator;
+#[cfg(test)]
+mod order;
 pub mod orphans;
 pub mod receiver;
 pub mod retention;

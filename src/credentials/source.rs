@@ -82,7 +82,7 @@ fn mounted(folder: &Path) -> Result<Material, String> {
 
 async fn secret(client: &Client, namespace: &str, name: &str) -> Result<Material, Trouble> {
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    let found = match limited("read the Secret", &format_args!("{namespace}/{name}"), api.get_opt(name)).await {
+    let found = match limited("read the Secret", &format!("{namespace}/{name}"), api.get_opt(name)).await {
         Ok(found) => found,
         Err(error) if matches!(error.code(), Some(401 | 403)) => {
             return Err(Trouble::Gone(format!(

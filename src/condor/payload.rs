@@ -23,7 +23,7 @@ pub const PAYLOAD_CONF: &str = "payload.conf";
 /// File name of the token that `job.sh` shows when it reports. It is read and deleted before the payload begins.
 pub const TOKEN: &str = "callback.token";
 
-const JOB_SH_SOURCE: &str = include_str!("job.sh");
+const JOB_SH_SOURCE: &str = include_str!("payload/job.sh");
 const PAYLOAD_CONF_VERSION: u32 = 1;
 
 /// What one HTCJob runs. Its jobs differ in their index only, which is an argument: their sandboxes are the same.

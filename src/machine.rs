@@ -1,0 +1,40 @@
+//! The state machine: what is known goes in, what to do comes out. No I/O, no clock, no async.
+//!
+//! Its parts, each of which uses only those that are listed before it (`cargo test --lib order`):
+//!
+//! - [`ids`]: names and numbers that must not be mixed up.
+//! - [`indices`]: sets of job numbers.
+//! - [`phase`]: what the phases mean.
+//! - [`outcome`]: how jobs end.
+//! - [`inherited`]: what the Go operator has left.
+//! - [`rules`]: times and sizes, and the rules that the model can break.
+//! - [`facts`]: what is known about one HTCJob.
+//! - [`status`]: the record as counts, conditions and words.
+//! - [`judge`]: from dated evidence to verdicts and proofs.
+//! - [`request`]: the effects that can be asked for.
+//! - [`transitions`]: the one table of legal transitions.
+//! - [`worker`]: the order in which a request is carried out.
+//! - [`chart`]: the table as pictures.
+//! - [`mod@decide`]: what to do.
+
+pub mod chart;
+pub mod decide;
+pub mod facts;
+pub mod ids;
+pub mod indices;
+pub mod inherited;
+pub mod judge;
+pub mod outcome;
+pub mod phase;
+pub mod request;
+pub mod rules;
+pub mod status;
+pub mod transitions;
+pub mod worker;
+
+pub use decide::{Decision, Look, decide};
+pub use facts::Facts;
+pub use ids::{Attempt, Birthdate, ClusterId, Index, JobId, Kind, RequestKey, SchedDate, ScheddName, Timestamp, Uid};
+pub use indices::Indices;
+pub use request::{Request, Work};
+pub use rules::{Rules, Settings};

@@ -1,0 +1,241 @@
+//! Holds every path in this crate to the order of rooms that `lib.rs` states, and those in `machine` to the order of parts
+//! that `machine.rs` states.
+
+use std::fmt::{self, Write as _};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
+
+/// A path in the code: where it stands, and the modules and names that it goes through from the root of the crate.
+struct Arrow {
+    file: PathBuf,
+    line: usize,
+    from: Vec<String>,
+    to: Vec<String>,
+}
+
+impl fmt::Display for Arrow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "src/{}:{}: `{}`", self.file.display(), self.line, self.to.join("::"))
+    }
+}
+
+/// Collects the arrows of one file. Comments are none: tokens only are looked at, those in macros too.
+struct Finder<'a> {
+    file: &'a Path,
+    found: Vec<Arrow>,
+}
+
+impl Finder<'_> {
+    fn all(file: &Path, text: &str) -> Vec<Arrow> {
+        let mut module: Vec<String> =
+            file.with_extension("").iter().map(|part| part.to_string_lossy().into_owned()).collect();
+        if module == ["lib"] {
+            module.clear();
+        }
+        let mut finder = Finder { file, found: Vec::new() };
+        finder.walk(text.parse().unwrap_or_else(|error| panic!("{}: {error}", file.display())), &module);
+        finder.found
+    }
+
+    fn walk(&mut self, tokens: TokenStream, module: &[String]) {
+        let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+        let mut inner = module.to_vec();
+        for (at, token) in tokens.iter().enumerate() {
+            match token {
+                // The rest of a path: `follow` has been there.
+                TokenTree::Group(_) if at >= 2 && separates(&tokens, at - 2) => {}
+                TokenTree::Group(group) => {
+                    self.walk(group.stream(), &inner);
+                    inner.truncate(module.len());
+                }
+                TokenTree::Ident(ident) => {
+                    let first = at < 2 || !separates(&tokens, at - 2);
+                    let root = match ident.to_string().as_str() {
+                        "mod" => {
+                            if let Some(TokenTree::Ident(name)) = tokens.get(at + 1) {
+                                inner.push(name.to_string());
+                            }
+                            continue;
+                        }
+                        "crate" | "htc_operator" => Vec::new(),
+                        "self" => module.to_vec(),
+                        "super" => above(module),
+                        _ => continue,
+                    };
+                    if first && separates(&tokens, at + 1) {
+                        self.follow(&tokens, at + 3, root, module);
+                    }
+                }
+                TokenTree::Punct(punct) if punct.as_char() == ';' => inner.truncate(module.len()),
+                TokenTree::Punct(_) | TokenTree::Literal(_) => {}
+            }
+        }
+    }
+
+    /// Follows a path, or a tree of them, from `at` on; `so_far` is where it has come to.
+    fn follow(&mut self, tokens: &[TokenTree], at: usize, mut so_far: Vec<String>, module: &[String]) {
+        match tokens.get(at) {
+            Some(TokenTree::Ident(ident)) => {
+                match ident.to_string().as_str() {
+                    "self" => {}
+                    "super" => so_far = above(&so_far),
+                    name => so_far.push(name.to_owned()),
+                }
+                if separates(tokens, at + 1) {
+                    return self.follow(tokens, at + 3, so_far, module);
+                }
+            }
+            Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::Brace => {
+                let inner: Vec<TokenTree> = group.stream().into_iter().collect();
+                for (start, _) in inner.iter().enumerate() {
+                    if start == 0 || matches!(&inner[start - 1], TokenTree::Punct(punct) if punct.as_char() == ',') {
+                        self.follow(&inner, start, so_far.clone(), module);
+                    }
+                }
+                return;
+            }
+            _ => {}
+        }
+        let line = tokens.get(at.min(tokens.len() - 1)).map_or(0, |token| token.span().start().line);
+        self.found.push(Arrow { file: self.file.to_owned(), line, from: module.to_vec(), to: so_far });
+    }
+}
+
+fn separates(tokens: &[TokenTree], at: usize) -> bool {
+    let colon = |at: usize| matches!(tokens.get(at), Some(TokenTree::Punct(punct)) if punct.as_char() == ':');
+    colon(at) && colon(at + 1)
+}
+
+fn above(module: &[String]) -> Vec<String> {
+    module.get(..module.len().saturating_sub(1)).unwrap_or_default().to_vec()
+}
+
+fn src() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+}
+
+/// Every arrow in the crate.
+fn arrows() -> Vec<Arrow> {
+    let (mut folders, mut found) = (vec![src()], Vec::new());
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let file = path.strip_prefix(src()).unwrap();
+                found.extend(Finder::all(file, &fs::read_to_string(&path).unwrap()));
+            }
+        }
+    }
+    assert!(found.len() > 300, "only {} paths were found", found.len());
+    found
+}
+
+/// What the documentation of a module lists, in its order; it must list every module that the file declares.
+fn listed(file: &str) -> Vec<String> {
+    let text = fs::read_to_string(src().join(file)).unwrap();
+    let listed: Vec<String> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("//! - "))
+        .map(|item| {
+            item.trim_start_matches('[')
+                .trim_start_matches('`')
+                .trim_start_matches("mod@")
+                .split('`')
+                .next()
+                .unwrap()
+                .to_owned()
+        })
+        .collect();
+    let mut declared: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("pub mod ").or_else(|| line.strip_prefix("mod "))?.strip_suffix(';'))
+        .collect();
+    let mut sorted: Vec<&str> = listed.iter().map(String::as_str).collect();
+    sorted.sort_unstable();
+    declared.sort_unstable();
+    assert_eq!(sorted, declared, "src/{file}: its documentation lists its modules in their order, each once");
+    listed
+}
+
+/// Which arrows lead to what comes later in `order`, or to nothing in it. `depth`: how many modules lie above those in `order`.
+fn broken(arrows: &[Arrow], order: &[String], depth: usize, file: &str) -> String {
+    let mut said = String::new();
+    let place = |path: &[String]| order.iter().position(|name| Some(name) == path.get(depth));
+    for arrow in arrows {
+        let (from, to) = (arrow.from.get(depth), arrow.to.get(depth));
+        if from.is_none() || from == to {
+            continue;
+        }
+        let (Some(from), Some(to)) = (from, to) else {
+            writeln!(said, "{arrow}: name the module that is meant").unwrap();
+            continue;
+        };
+        match (place(&arrow.from), place(&arrow.to)) {
+            (Some(here), Some(there)) if there < here => {}
+            (Some(_), Some(_)) => {
+                writeln!(said, "{arrow}: {from} must not use {to}, which comes after it in the order of src/{file}")
+                    .unwrap();
+            }
+            (_, _) => {
+                writeln!(said, "{arrow}: name a module that src/{file} lists, and from where it is").unwrap();
+            }
+        }
+    }
+    said
+}
+
+#[test]
+fn each_room_uses_only_rooms_that_come_before_it() {
+    let mut order = listed("lib.rs");
+    // The program itself, which uses all of them.
+    order.push("main".to_owned());
+    let said = broken(&arrows(), &order, 0, "lib.rs");
+    assert!(said.is_empty(), "\n{said}");
+}
+
+#[test]
+fn each_part_of_the_machine_uses_only_parts_that_come_before_it() {
+    let order = listed("machine.rs");
+    let within = |path: &[String]| path.first().is_some_and(|room| room == "machine");
+    let mut inside = arrows();
+    inside.retain(|arrow| within(&arrow.from) && within(&arrow.to));
+    let said = broken(&inside, &order, 1, "machine.rs");
+    assert!(said.is_empty(), "\n{said}");
+}
+
+#[test]
+fn every_way_to_write_a_path_is_seen() {
+    let text = r#"
+        //! [`crate::comment`]
+        use crate::{a, b::{self, c as d}};
+        use super::{e, super::f::*};
+        pub(crate) use self::g::h;
+        fn it(x: &crate::i::J) { say!("{}", vec![$crate::k::L]); "crate::text"; r::crate_::s; }
+        mod tests { use super::*; use super::super::super::m; mod inner { use super::super::n; } }
+        mod elsewhere;
+        use super::o;
+    "#;
+    let found = Finder::all(Path::new("one/two.rs"), text);
+    let seen: Vec<String> = found.iter().map(|arrow| format!("{} {}", arrow.line, arrow.to.join("::"))).collect();
+    assert_eq!(
+        seen,
+        [
+            "3 a",
+            "3 b",
+            "3 b::c",
+            "4 one::e",
+            "4 f",
+            "5 one::two::g::h",
+            "6 i::J",
+            "6 k::L",
+            "7 one::two",
+            "7 m",
+            "7 one::two::n",
+            "9 one::o"
+        ]
+    );
+}
