@@ -93,7 +93,8 @@ pub struct Config {
     #[arg(long, env = "HTC_SITE_DEFAULTS", default_value = "")]
     pub site_defaults: String,
 
-    /// How often HTCondor is asked about jobs while something is active.
+    /// Time between two looks at all jobs while something is active. Which jobs have changed is asked more often: every second
+    /// while that is cheap.
     #[arg(long, env = "HTC_TRACKER_INTERVAL", default_value = "20s", value_parser = parse_duration)]
     pub tracker_interval: Duration,
 

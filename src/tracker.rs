@@ -1,10 +1,11 @@
 //! Asks HTCondor about all jobs at once, and wakes the objects whose jobs changed.
 //!
-//! One condor_q for all jobs at each interval, and only while something is watched. Beside it, so that none of them holds up
-//! another: short questions about the few objects with which something is about to happen; and history, which may take
-//! minutes, only for objects that ask for it, after the queue.
+//! One look at all jobs at each interval, and only while something is watched. Beside it, so that none of them holds up
+//! another: short questions about the few objects with which something is about to happen; which jobs have changed since, as
+//! often as that is cheap; and history, which may take minutes, only for objects that ask for it, after the queue.
 
 mod entry;
+mod pace;
 mod watchlist;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -19,6 +20,7 @@ use tokio::time::Instant;
 use crate::api::{Observed, Wake};
 use crate::condor::query::{Ads, HistoryAnswer, WantedInherited, merge, reach};
 use crate::condor::schedd::{Reading, Schedd};
+use crate::condor::tools::Cost;
 use crate::machine::decide::Look;
 use crate::machine::facts::{Ad, Answer, Evidence, History, JobStatus, Queue, Reach, Unknown, Why};
 use crate::machine::inherited::InheritedJob;
@@ -29,6 +31,13 @@ use watchlist::Watchlist;
 
 /// Changes of the watchlist that come in so short a time are looked at together: each look goes over all of it.
 const SETTLE: Duration = Duration::from_millis(20);
+
+/// Which jobs have changed is asked from so many seconds before the last answer on: the schedd's clock is read once in an
+/// interval, and what is shown twice does no harm.
+const OVERLAP: i64 = 5;
+
+/// Time limit of that question. One that takes longer may be asked only as seldom as all jobs are looked at.
+const CHANGES_LIMIT: Duration = Duration::from_secs(5);
 
 /// A clock that is off by more than this is worth a warning.
 const SKEW: i64 = 10;
@@ -45,6 +54,16 @@ pub struct Tracker {
     longest: Duration,
     steady: Mutex<Option<Steady>>,
     store: OnceLock<Store<Observed>>,
+    last: Mutex<LastLook>,
+    /// Held by who looks at all jobs and by who asks which have changed: of two answers about one job, the younger is shown.
+    turn: tokio::sync::Mutex<()>,
+}
+
+/// The last look at all jobs that was answered.
+#[derive(Clone, Copy, Debug)]
+struct LastLook {
+    asked_at: Timestamp,
+    cost: Cost,
 }
 
 /// What one look found.
@@ -94,7 +113,9 @@ impl Tracker {
     #[must_use]
     pub fn new(schedd: Arc<Schedd>, wake: Wake, interval: Duration, soon: Duration, longest: Duration) -> Self {
         let (watchlist, steady, store) = (Watchlist::default(), Mutex::default(), OnceLock::new());
-        Self { schedd, watchlist, wake, interval, soon, longest, steady, store }
+        let last = Mutex::new(LastLook { asked_at: schedd.clock.now(), cost: Cost::default() });
+        let turn = tokio::sync::Mutex::default();
+        Self { schedd, watchlist, wake, interval, soon, longest, steady, store, last, turn }
     }
 
     /// From now on, objects that are not in `store` are forgotten: nobody says so when one goes.
@@ -116,7 +137,8 @@ impl Tracker {
     /// Runs until it is dropped.
     pub async fn run(&self) {
         let mut before = Before::default();
-        tokio::join!(self.follow(Asker::All(&mut before)), self.follow(Asker::Urgent), self.follow_history());
+        let (all, urgent) = (self.follow(Asker::All(&mut before)), self.follow(Asker::Urgent));
+        tokio::join!(all, urgent, self.follow_changes(), self.follow_history());
     }
 
     /// Asks the queue again and again, about all jobs or about the urgent ones.
@@ -177,6 +199,49 @@ impl Tracker {
         }
     }
 
+    /// Asks again and again which jobs have changed, at the pace that their cost allows.
+    async fn follow_changes(&self) {
+        let (mut since, mut cost, mut failed) = (self.schedd.clock.now(), Cost::default(), false);
+        loop {
+            let answered = self.watchlist.answered();
+            let last = self.last_look();
+            let pause = if failed { Some(self.interval) } else { pace::pause(cost, last.cost, self.interval) };
+            match pause.filter(|_| self.watchlist.may_change()) {
+                None => {
+                    answered.await;
+                    continue;
+                }
+                Some(pause) => tokio::time::sleep(pause).await,
+            }
+            if !self.watchlist.may_change() {
+                continue;
+            }
+            let turn = self.turn.lock().await;
+            let (asked_at, before) = (self.schedd.clock.now(), self.schedd.spent());
+            since = since.max(self.last_look().asked_at);
+            let Some(SchedDate(date)) = self.schedd.date(since) else { continue };
+            let found = self.schedd.changed_since(SchedDate(date - OVERLAP), CHANGES_LIMIT).await;
+            cost = self.schedd.spent() - before;
+            failed = found.is_err();
+            match found {
+                Ok(ads) => {
+                    since = asked_at;
+                    let woken = self.watchlist.take_in_changes(asked_at, &ads);
+                    drop(turn);
+                    self.wake(woken).await;
+                }
+                // Whether HTCondor answers is for the next look at all jobs to say.
+                Err(unknown) => {
+                    tracing::debug!(why = %unknown.why, message = %unknown.message, "no answer from HTCondor")
+                }
+            }
+        }
+    }
+
+    fn last_look(&self) -> LastLook {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Asks history for all that want it, one question at a time.
     async fn follow_history(&self) {
         loop {
@@ -219,8 +284,12 @@ impl Tracker {
                 store.get(object).is_some_and(|object| object.uid().as_deref() == Some(uid.as_str()))
             });
         }
+        let _turn = self.turn.lock().await;
+        let spent = self.schedd.spent();
         let inherited = self.watchlist.inherited(&[]);
         let found = self.ask(self.with_inherited(&inherited, self.schedd.queue())).await?;
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) =
+            LastLook { asked_at: found.asked_at, cost: self.schedd.spent() - spent };
         crate::metrics::looked();
         self.doubt_sudden_drop(before, &found)?;
         self.count_orphans(&found.ads);

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::row::{ATTRIBUTES, INHERITED_ATTRIBUTES, Row, each_row};
 use super::schedd::{NOT_ADOPTED, Schedd, quoted, unknown};
-use super::tools::{Call, Output, ToolError};
+use super::tools::{Call, Cost, Output, ToolError};
 use crate::machine::facts::{Ad, Reach, Unknown, Why, Witness};
 use crate::machine::inherited::InheritedJob;
 use crate::machine::{JobId, SchedDate, Uid};
@@ -102,9 +102,21 @@ impl Schedd {
         self.ask_queue(format!("{} && {its}", self.ours().await?)).await
     }
 
+    /// Those of this operator's jobs in the queue whose `JobStatus` has changed since `date`. That a job is not among them
+    /// says nothing about it.
+    pub async fn changed_since(&self, date: SchedDate, limit: Duration) -> Result<Ads, Unknown> {
+        // The cheapest comes first: the schedd evaluates this for all its jobs.
+        let constraint = format!("EnteredCurrentStatus >= {} && {}", date.0, self.ours().await?);
+        self.ask_queue_within(constraint, limit).await
+    }
+
     async fn ask_queue(&self, constraint: String) -> Result<Ads, Unknown> {
+        self.ask_queue_within(constraint, self.tools.limit).await
+    }
+
+    async fn ask_queue_within(&self, constraint: String, limit: Duration) -> Result<Ads, Unknown> {
         let mut ads = Ads::new();
-        self.each_queued(&constraint, ATTRIBUTES, |row| self.collect(&mut ads, row)).await?;
+        self.each_queued(&constraint, ATTRIBUTES, limit, |row| self.collect(&mut ads, row)).await?;
         for list in ads.values_mut() {
             list.sort_by_key(|ad| ad.id);
         }
@@ -115,14 +127,21 @@ impl Schedd {
         &self,
         constraint: &str,
         attributes: &str,
+        limit: Duration,
         each: impl FnMut(&Row<'_>) -> Result<(), Unknown>,
     ) -> Result<(), Unknown> {
         const TOOL: &str = "condor_q";
         let arguments =
             ["-allusers", "-name", self.name.as_str(), "-json", "-attributes", attributes, "-constraint", constraint];
-        let output = self.answer(TOOL, self.tools.run(TOOL, &arguments).await)?;
+        let output = self.question(TOOL, &arguments, limit).await?;
         // No job at all is zero bytes.
-        if output.stdout.is_empty() { Ok(()) } else { each_row(TOOL, &output.stdout, each) }
+        if output.stdout.is_empty() {
+            return Ok(());
+        }
+        let began = Instant::now();
+        let read = each_row(TOOL, &output.stdout, each);
+        self.spend(Cost { here: began.elapsed(), ..Cost::default() });
+        read
     }
 
     /// What the queue has of these jobs of the Go operator that are not adopted. To be asked before the others: a job that is
@@ -130,7 +149,8 @@ impl Schedd {
     pub async fn queue_of_inherited(&self, wanted: &WantedInherited) -> Result<Ads, Unknown> {
         let (mut ads, by_id) = (Ads::new(), by_id(wanted));
         for constraint in inherited(wanted) {
-            self.each_queued(&constraint, INHERITED_ATTRIBUTES, |row| pick(&mut ads, &by_id, row)).await?;
+            self.each_queued(&constraint, INHERITED_ATTRIBUTES, self.tools.limit, |row| pick(&mut ads, &by_id, row))
+                .await?;
         }
         Ok(ads)
     }
@@ -138,7 +158,8 @@ impl Schedd {
     /// Whose those of these jobs are that are in the queue and not adopted.
     pub(super) async fn users_of_inherited(&self, which: &str) -> Result<BTreeSet<String>, Unknown> {
         let mut users = BTreeSet::new();
-        self.each_queued(&format!("{NOT_ADOPTED} && {which}"), "ClusterId,ProcId,User", |row| {
+        let wanted = format!("{NOT_ADOPTED} && {which}");
+        self.each_queued(&wanted, "ClusterId,ProcId,User", self.tools.limit, |row| {
             users.extend(row.user().map(str::to_owned));
             Ok(())
         })

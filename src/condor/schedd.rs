@@ -1,10 +1,10 @@
 //! One schedd: who it is, what time it has, and who we are to it.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::names::Names;
-use super::tools::{Output, ToolError, Tools};
+use super::tools::{Cost, Output, ToolError, Tools};
 use crate::api::Identity;
 use crate::clock::Clock;
 use crate::machine::facts::{Unknown, Why};
@@ -30,6 +30,7 @@ pub struct Schedd {
     pub names: Arc<Names>,
     lacking: Arc<Mutex<Option<String>>>,
     latest: Mutex<Option<Reading>>,
+    spent: Mutex<Cost>,
 }
 
 /// A reading is used so long; with the time that has passed since, it says the schedd's time as well as a new one.
@@ -51,15 +52,16 @@ impl Schedd {
     #[must_use]
     pub fn new(name: ScheddName, operator: String, tools: Tools, clock: Clock, names: Names) -> Self {
         let (identity, lacking, latest) = (Identity::Operator, Arc::default(), Mutex::default());
-        Self { name, operator, tools, clock, identity, names: Arc::new(names), lacking, latest }
+        let spent = Mutex::default();
+        Self { name, operator, tools, clock, identity, names: Arc::new(names), lacking, latest, spent }
     }
 
     /// The same schedd for another identity, whose tools these are.
     #[must_use]
     pub fn acting_as(&self, identity: Identity, tools: Tools) -> Self {
         let (name, operator, names) = (self.name.clone(), self.operator.clone(), Arc::clone(&self.names));
-        let (lacking, latest) = (Arc::default(), Mutex::default());
-        Self { name, operator, tools, clock: self.clock, identity, names, lacking, latest }
+        let (lacking, latest, spent) = (Arc::default(), Mutex::default(), Mutex::default());
+        Self { name, operator, tools, clock: self.clock, identity, names, lacking, latest, spent }
     }
 
     /// Why the tools have no credentials that are good for anything, if they should have some: what fails then fails for that.
@@ -71,7 +73,7 @@ impl Schedd {
     pub async fn reading(&self) -> Result<Reading, Unknown> {
         const TOOL: &str = "condor_status";
         let arguments = ["-schedd", "-direct", self.name.as_str(), "-af", "JobQueueBirthdate", "MyCurrentTime"];
-        let output = self.answer(TOOL, self.tools.run(TOOL, &arguments).await)?;
+        let output = self.question(TOOL, &arguments, self.tools.limit).await?;
         let text = String::from_utf8_lossy(&output.stdout);
         let mut numbers = text.split_whitespace().map(str::parse::<i64>);
         match (numbers.next(), numbers.next(), numbers.next()) {
@@ -98,6 +100,39 @@ impl Schedd {
             Some(reading) if self.clock.now().since(reading.at) < RECENT => Ok(reading),
             Some(_) | None => self.reading().await,
         }
+    }
+
+    /// What the schedd's clock says at this time, by the latest reading; it may be later than that by a second.
+    #[must_use]
+    pub fn date(&self, at: Timestamp) -> Option<SchedDate> {
+        let reading = (*self.latest.lock().unwrap_or_else(PoisonError::into_inner))?;
+        Some(SchedDate(reading.date.0 + (at.0 - reading.at.0).div_euclid(1000)))
+    }
+
+    /// What all questions about the queue, its birthdate and the schedd's clock have cost so far.
+    #[must_use]
+    pub fn spent(&self) -> Cost {
+        *self.spent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn spend(&self, cost: Cost) {
+        let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
+        *spent = *spent + cost;
+    }
+
+    /// Asks by a tool that changes nothing.
+    pub(super) async fn question(
+        &self,
+        tool: &'static str,
+        arguments: &[&str],
+        limit: Duration,
+    ) -> Result<Output, Unknown> {
+        let began = Instant::now();
+        let result = self.tools.ask(tool, arguments, limit).await;
+        self.spend(
+            result.as_ref().map_or_else(|_| Cost { there: began.elapsed(), ..Cost::default() }, |output| output.cost),
+        );
+        self.answer(tool, result)
     }
 
     /// Asks the schedd who we are to it: attribute `User` of the jobs that we submit now.

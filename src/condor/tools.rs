@@ -1,5 +1,6 @@
 //! Runs one tool: cleared environment, time limit, output cap, and the whole process group killed when it is over.
 
+use std::ops::{Add, Sub};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -70,6 +71,49 @@ pub struct Output {
     pub stderr: String,
     /// Its whole process group was seen to be gone.
     pub dead: bool,
+    /// What the call cost; of a tool below `timeout` nothing is known but how long it took.
+    pub cost: Cost,
+}
+
+/// What a question cost, at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Processor time on this machine: the tool's, and what it took to read its answer.
+    pub here: Duration,
+    /// The time in which the tool waited for others: HTCondor's daemons were busy with it no longer than that.
+    pub there: Duration,
+}
+
+impl Add for Cost {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { here: self.here + other.here, there: self.there + other.there }
+    }
+}
+
+impl Sub for Cost {
+    type Output = Self;
+
+    fn sub(self, other: Self) -> Self {
+        let (here, there) = (self.here.saturating_sub(other.here), self.there.saturating_sub(other.there));
+        Self { here, there }
+    }
+}
+
+impl Cost {
+    /// That of a process of which this is `/proc/PID/schedstat`, and which took so long: the time for which it ran, and the
+    /// time for which it could have run, in nanoseconds. Where the kernel does not say, it was all of the time.
+    fn of(schedstat: Option<&str>, took: Duration) -> Self {
+        let mut numbers = schedstat.unwrap_or_default().split_whitespace().map(|word| word.parse().ok());
+        match (numbers.next().flatten().filter(|ran| *ran > 0), numbers.next().flatten()) {
+            (Some(ran), Some(waited)) => {
+                let (ran, waited) = (Duration::from_nanos(ran), Duration::from_nanos(waited));
+                Self { here: ran, there: took.saturating_sub(ran + waited) }
+            }
+            _ => Self { here: took, there: took },
+        }
+    }
 }
 
 /// Why a tool gave no answer.
@@ -192,10 +236,20 @@ impl Tools {
         .await
     }
 
+    /// Asks a question, and finds out what it cost. There is no `timeout` above the tool: it changes nothing, and dies with us.
+    pub async fn ask(&self, tool: &'static str, arguments: &[&str], limit: Duration) -> Result<Output, ToolError> {
+        let call = Call { tool, arguments: arguments.to_vec(), input: Vec::new(), limit, outlives_us: false };
+        self.measure(call, false).await
+    }
+
     /// Runs one call to its end, and measures it.
     pub async fn call(&self, call: Call<'_>) -> Result<Output, ToolError> {
+        self.measure(call, true).await
+    }
+
+    async fn measure(&self, call: Call<'_>, below_timeout: bool) -> Result<Output, ToolError> {
         let (tool, began) = (call.tool, Instant::now());
-        let result = self.run_to_end(call).await;
+        let result = self.run_to_end(call, below_timeout).await;
         let outcome = match &result {
             Ok(Output { status: Some(0), .. }) => "ok",
             Ok(_) => "failed",
@@ -207,14 +261,17 @@ impl Tools {
         result
     }
 
-    /// It stands under coreutils' `timeout`, so that it ends in time even when the operator has
-    /// died.
-    async fn run_to_end(&self, call: Call<'_>) -> Result<Output, ToolError> {
+    /// What has an effect stands below coreutils' `timeout`, so that it ends in time even when the operator has died.
+    async fn run_to_end(&self, call: Call<'_>, below_timeout: bool) -> Result<Output, ToolError> {
         let Call { tool, arguments, input, limit, outlives_us } = call;
         // Neither `timeout` nor its child is told when its parent dies, unless it asks for it.
         let dies_with_parent: &[&str] = if outlives_us { &[] } else { &[&self.setpriv, "--pdeathsig", "KILL"] };
-        let limited = [&self.timeout, "-s", "KILL", &format!("{:.3}", limit.as_secs_f64())];
-        let words: Vec<&str> = [dies_with_parent, &limited, dies_with_parent, &[tool]].concat();
+        let seconds = format!("{:.3}", limit.as_secs_f64());
+        let limited = [&self.timeout, "-s", "KILL", &seconds];
+        let above: &[&[&str]] =
+            if below_timeout { &[dies_with_parent, &limited, dies_with_parent] } else { &[dies_with_parent] };
+        let words: Vec<&str> = [&above.concat()[..], &[tool]].concat();
+        let patience = if below_timeout { limit + GRACE } else { limit };
         failpoint::before_tool(tool);
         let mut child = Command::new(words[0])
             .args(&words[1..])
@@ -234,7 +291,7 @@ impl Tools {
         if outlives_us {
             failpoint::at(Point::CondorSubmitStarted);
         }
-        let result = tokio::time::timeout(limit + GRACE, converse(&mut child, input, outlives_us)).await;
+        let result = tokio::time::timeout(patience, converse(&mut child, input, outlives_us)).await;
         let whole = matches!(result, Ok(Ok(_)));
         if !whole {
             group.kill();
@@ -279,6 +336,7 @@ impl From<std::io::Error> for Trouble {
 }
 
 async fn converse(child: &mut Child, input: Vec<u8>, outlives_us: bool) -> Result<Output, Trouble> {
+    let (began, pid) = (Instant::now(), child.id());
     let stdin = child.stdin.take();
     let stdout = child.stdout.take();
     let stderr = child.stderr.take();
@@ -294,12 +352,16 @@ async fn converse(child: &mut Child, input: Vec<u8>, outlives_us: bool) -> Resul
     };
     let (said, complained, ()) =
         tokio::try_join!(read(stdout, STDOUT_CAP, true), read(stderr, STDERR_CAP, false), feed)?;
+    // It has closed its standard output, so it has done what it had to; and it is there until it is waited for.
+    let schedstat = pid.and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok());
+    let cost = Cost::of(schedstat.as_deref(), began.elapsed());
     let status = child.wait().await?;
     Ok(Output {
         status: status.code(),
         stdout: said,
         stderr: String::from_utf8_lossy(&complained).trim().to_owned(),
         dead: false,
+        cost,
     })
 }
 
@@ -399,6 +461,28 @@ mod tests {
         let tools = tools();
         assert!(tools.timeout.starts_with('/') && tools.setpriv.starts_with('/'), "{tools:?}");
         assert_eq!(locate("/nowhere:/", "no such program"), "no such program");
+    }
+
+    #[tokio::test]
+    async fn a_question_has_a_cost_and_a_limit() {
+        let (tools, limit) = (tools(), Duration::from_secs(20));
+        let ask = async |script| tools.ask("sh", &["-c", script], limit).await.unwrap().cost;
+        let asleep = ask("sleep 0.3").await;
+        assert!(asleep.there >= Duration::from_millis(250) && asleep.here < Duration::from_millis(150), "{asleep:?}");
+        let busy = ask("i=0; while [ $i -lt 400000 ]; do i=$((i + 1)); done").await;
+        assert!(busy.here > Duration::from_millis(50) && busy.there < busy.here / 2, "{busy:?}");
+        let error = tools.ask("sleep", &["1000"], Duration::from_millis(200)).await.unwrap_err();
+        assert!(matches!(error, ToolError::TimedOut { dead: true, .. }), "{error:?}");
+    }
+
+    #[test]
+    fn what_the_kernel_does_not_say_is_taken_for_the_worst() {
+        let took = Duration::from_millis(50);
+        let cost = Cost::of(Some("12000000 8000000 17\n"), took);
+        assert_eq!(cost, Cost { here: Duration::from_millis(12), there: Duration::from_millis(30) });
+        for odd in [None, Some(""), Some("0 0 0\n"), Some("12000000"), Some("a b c")] {
+            assert_eq!(Cost::of(odd, took), Cost { here: took, there: took }, "{odd:?}");
+        }
     }
 
     #[tokio::test]

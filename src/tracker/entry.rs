@@ -9,7 +9,7 @@ use crate::api::Observed;
 use crate::machine::decide::Look;
 use crate::machine::facts::{Ad, Answer, Evidence, History, Queue, Reach, Unknown, Why};
 use crate::machine::inherited::InheritedJob;
-use crate::machine::{JobId, Timestamp};
+use crate::machine::{Attempt, JobId, Timestamp};
 use crate::retry::Pauses;
 
 /// condor_q shows this many jobs in less than half a second.
@@ -56,6 +56,8 @@ pub(super) struct Entry {
     spoiled: bool,
     /// Answers since there was news.
     stale: u8,
+    /// When the question was put whose answer last changed some of the ads that are shown, if it was younger than theirs.
+    changed_at: Option<Timestamp>,
 }
 
 /// A question to history that is under way.
@@ -85,6 +87,16 @@ fn ids(ads: &[Ad]) -> impl Iterator<Item = JobId> + '_ {
     ads.iter().map(|ad| ad.id)
 }
 
+/// Whether both ads are of one job. Cluster and proc come again when a queue begins anew; an attempt is made once.
+fn same_job(one: &Ad, other: &Ad) -> bool {
+    let names = |ad: &Ad| (ad.id, ad.attempt, ad.index, ad.not_after, ad.staged_in);
+    one.marked
+        && other.marked
+        && one.attempt != Attempt::INHERITED
+        && one.staged_in.is_some()
+        && names(one) == names(other)
+}
+
 /// Whether two answers show the same jobs, in whatever state.
 fn same_jobs(one: &Queue, other: &Queue) -> bool {
     one.birthdate == other.birthdate && ids(&one.ads).eq(ids(&other.ads))
@@ -102,6 +114,7 @@ impl Entry {
             asked: None,
             spoiled: false,
             stale: 0,
+            changed_at: None,
         }
     }
 
@@ -144,7 +157,7 @@ impl Entry {
 
     /// Takes in an answer of the queue; whether the object is to be woken.
     pub(super) fn answered(&mut self, mut queue: Queue) -> bool {
-        if self.was_under_way(&queue) {
+        if self.was_under_way(&queue) || self.changed_at.is_some_and(|at| queue.asked_at <= at) {
             return false;
         }
         let mut news = true;
@@ -163,9 +176,45 @@ impl Entry {
                 return false;
             }
         }
-        self.kept_back = None;
+        (self.kept_back, self.changed_at) = (None, None);
         self.evidence.queue = Answer::Known(queue);
         news || matches!(self.look, Look::Every { .. })
+    }
+
+    /// Takes in the ads of jobs whose status has changed, asked for at `asked_at`; whether the object is to be woken.
+    ///
+    /// They take the place of the ads of the same jobs. What is shown keeps its date: which jobs are not in the queue is known
+    /// from then, and is said by no such answer. While history is wanted, nothing is touched.
+    pub(super) fn changed(&mut self, asked_at: Timestamp, ads: &[Ad]) -> bool {
+        let old = |history: &History| history.asked_at >= asked_at;
+        if reach(&self.look).is_some()
+            || self.asking.is_some()
+            || matches!(&self.evidence.history, Answer::Known(history) if old(history))
+            || self.changed_at.is_some_and(|at| asked_at <= at)
+        {
+            return false;
+        }
+        let Answer::Known(shown) = &mut self.evidence.queue else {
+            return false;
+        };
+        if asked_at <= shown.asked_at {
+            return false;
+        }
+        let mut merged: Option<Vec<Ad>> = None;
+        for ad in ads {
+            if let Ok(place) = shown.ads.binary_search_by_key(&ad.id, |ad| ad.id)
+                && same_job(&shown.ads[place], ad)
+                && shown.ads[place] != *ad
+            {
+                merged.get_or_insert_with(|| shown.ads.to_vec())[place] = ad.clone();
+            }
+        }
+        let Some(merged) = merged else {
+            return false;
+        };
+        shown.ads = merged.into();
+        (self.changed_at, self.stale) = (Some(asked_at), 0);
+        true
     }
 
     /// Whether this answer of the queue was asked for before the history that is shown, and has come after it. What left the
@@ -263,15 +312,15 @@ impl Entry {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::time::Duration;
 
     use super::*;
     use crate::api::HTCJob;
     use crate::machine::facts::{Hold, JobStatus};
-    use crate::machine::{Attempt, Birthdate, ClusterId, Index};
+    use crate::machine::{Birthdate, ClusterId, Index, SchedDate};
 
-    fn ad(proc: u32, status: JobStatus) -> Ad {
+    pub(in crate::tracker) fn ad(proc: u32, status: JobStatus) -> Ad {
         Ad {
             id: JobId { cluster: ClusterId(1), proc },
             attempt: Attempt(1),
@@ -386,6 +435,105 @@ mod tests {
         assert!(matches!(&entry.evidence.queue, Answer::Known(queue) if queue.asked_at == Timestamp(5)));
         assert!(entry.unanswered(Timestamp(6), &unknown));
         assert!(!entry.unanswered(Timestamp(7), &unknown), "told once");
+    }
+
+    /// In HTCondor for good, and with news.
+    fn staged(proc: u32, status: JobStatus) -> Ad {
+        Ad { staged_in: Some(SchedDate(1)), ..ad(proc, status) }
+    }
+
+    fn calm(ads: &[Ad]) -> Entry {
+        let mut entry = wanting_history(false);
+        entry.set(Look::Changes);
+        assert!(entry.answered(queue(10, ads)));
+        entry
+    }
+
+    fn states(entry: &Entry) -> Vec<JobStatus> {
+        entry.evidence.queued().iter().map(|ad| ad.status).collect()
+    }
+
+    #[test]
+    fn a_change_is_shown_and_proves_no_absence() {
+        use JobStatus::{Completed, Running};
+        let mut entry = calm(&[staged(0, Running), staged(1, Running)]);
+        assert!(!entry.changed(Timestamp(11), &[staged(1, Running)]), "nothing new");
+        assert!(entry.changed(Timestamp(12), &[staged(1, Completed)]));
+        assert_eq!(states(&entry), [Running, Completed]);
+        let Answer::Known(shown) = &entry.evidence.queue else { panic!("{entry:?}") };
+        assert_eq!(shown.asked_at, Timestamp(10), "the other job was not asked about");
+        assert!(!entry.changed(Timestamp(13), &[staged(2, Running)]), "a job that no look has shown");
+        assert_eq!(entry.evidence.queued().len(), 2);
+    }
+
+    #[test]
+    fn another_job_of_the_same_id_is_no_change() {
+        let shown = staged(0, JobStatus::Running);
+        let over = staged(0, JobStatus::Completed);
+        let others = [
+            Ad { attempt: Attempt(2), ..over.clone() },
+            Ad { index: Index(7), ..over.clone() },
+            Ad { not_after: Some(SchedDate(5)), ..over.clone() },
+            Ad { staged_in: Some(SchedDate(5)), ..over.clone() },
+            Ad { staged_in: None, ..over.clone() },
+            Ad { marked: false, ..over.clone() },
+        ];
+        for other in others {
+            assert!(
+                !calm(std::slice::from_ref(&shown)).changed(Timestamp(11), std::slice::from_ref(&other)),
+                "{other:?}"
+            );
+        }
+        for unsure in [
+            |ad: Ad| Ad { staged_in: None, ..ad },
+            |ad: Ad| Ad { attempt: Attempt::INHERITED, ..ad },
+            |ad: Ad| Ad { marked: false, ..ad },
+        ] {
+            assert!(!calm(&[unsure(shown.clone())]).changed(Timestamp(11), &[unsure(over.clone())]));
+        }
+        assert!(calm(&[shown]).changed(Timestamp(11), &[over]));
+    }
+
+    #[test]
+    fn of_two_answers_the_younger_stays() {
+        use JobStatus::{Completed, Idle, Running};
+        let mut entry = calm(&[staged(0, Running)]);
+        assert!(!entry.changed(Timestamp(10), &[staged(0, Completed)]), "asked for when the shown one was");
+        assert!(entry.changed(Timestamp(12), &[staged(0, Completed)]));
+        assert!(!entry.changed(Timestamp(11), &[staged(0, Running)]), "asked for earlier, answered later");
+        assert!(!entry.answered(queue(12, &[staged(0, Running)])), "so was this");
+        assert_eq!(states(&entry), [Completed]);
+        assert!(entry.answered(queue(13, &[staged(0, Idle)])), "it runs again");
+        assert!(!entry.changed(Timestamp(12), &[staged(0, Completed)]));
+        assert!(entry.changed(Timestamp(14), &[staged(0, Running)]));
+        let away = Unknown { why: Why::ScheddUnreachable, message: "away".to_owned() };
+        assert!(entry.unanswered(Timestamp(15), &away));
+        assert!(!entry.changed(Timestamp(16), &[staged(0, Completed)]), "which jobs there are is not known");
+    }
+
+    #[test]
+    fn a_change_does_not_touch_a_pair_or_its_pauses() {
+        use JobStatus::{Completed, Idle};
+        let (mut entry, now) = (wanting_history(false), Instant::now());
+        assert!(entry.answered(queue(1, &[staged(0, Idle)])));
+        assert!(!entry.changed(Timestamp(2), &[staged(0, Completed)]), "history is wanted");
+        entry.ask_history();
+        entry.set(Look::Changes);
+        assert!(!entry.changed(Timestamp(3), &[staged(0, Completed)]), "history is being asked");
+        assert!(entry.history_answered(now, pauses, |_| history(4)));
+        assert!(!entry.changed(Timestamp(4), &[staged(0, Completed)]), "asked for before history was");
+        assert_eq!((states(&entry), shown(&entry)), (vec![Idle], (1, 4)));
+        assert!(entry.changed(Timestamp(5), &[staged(0, Completed)]));
+        assert_eq!(shown(&entry), (1, 4));
+
+        let mut entry = wanting_history(false);
+        entry.answered(queue(1, &[staged(0, Idle)]));
+        entry.ask_history();
+        assert!(entry.history_answered(now, pauses, |_| history(2)));
+        let due = entry.history_due(now);
+        assert!(due > Some(now));
+        entry.changed(Timestamp(3), &[staged(0, Completed)]);
+        assert_eq!(entry.history_due(now), due);
     }
 
     #[test]

@@ -11,15 +11,19 @@ use tokio::time::Instant;
 use super::entry::{Entry, Urgency};
 use super::{Asker, is_live};
 use crate::api::Observed;
-use crate::condor::query::WantedInherited;
+use crate::condor::query::{Ads, WantedInherited};
 use crate::machine::decide::Look;
-use crate::machine::facts::{Answer, Evidence, History, Queue, Reach, Unknown};
+use crate::machine::facts::{Answer, Evidence, History, JobStatus, Queue, Reach, Unknown};
 use crate::machine::inherited::InheritedJob;
 use crate::machine::{JobId, Timestamp, Uid};
 use crate::retry::Pauses;
 
 /// Most objects that are asked about by themselves; it costs as much to ask about all when there are more.
 const FEW: usize = 1000;
+
+/// While none runs, so many jobs are asked about between two looks at all of them: nothing of theirs can end, and to have
+/// thousands wait shall cost no more than those looks.
+const FEW_LIVE: usize = 1000;
 
 /// All watched objects.
 #[derive(Debug, Default)]
@@ -31,6 +35,8 @@ pub(super) struct Watchlist {
     urgent: Notify,
     /// For whoever asks history.
     wanted: Notify,
+    /// For whoever asks which jobs have changed.
+    answered: Notify,
 }
 
 impl Watchlist {
@@ -49,6 +55,11 @@ impl Watchlist {
     /// Resolves when somebody may want history who did not before.
     pub(super) fn wanted(&self) -> Notified<'_> {
         self.wanted.notified()
+    }
+
+    /// Resolves when HTCondor has answered about somebody.
+    pub(super) fn answered(&self) -> Notified<'_> {
+        self.answered.notified()
     }
 
     pub(super) fn set(&self, uid: &Uid, object: &ObjectRef<Observed>, look: Look, inherited: Arc<[InheritedJob]>) {
@@ -116,6 +127,24 @@ impl Watchlist {
         })
     }
 
+    /// Whether it is worth asking which jobs have changed: some run, or a few wait.
+    pub(super) fn may_change(&self) -> bool {
+        self.with(|entries| {
+            let known = entries.values().filter_map(|entry| match &entry.evidence().queue {
+                Answer::Known(queue) => Some(queue),
+                Answer::Unknown(_) => None,
+            });
+            let mut live = 0;
+            for ad in known.flat_map(|queue| queue.ads.iter()).filter(|ad| is_live(ad)) {
+                live += 1;
+                if matches!(ad.status, JobStatus::Running | JobStatus::TransferringOutput) {
+                    return true;
+                }
+            }
+            (1..=FEW_LIVE).contains(&live)
+        })
+    }
+
     /// Objects of which nothing but news is wanted.
     pub(super) fn calm(&self) -> HashSet<Uid> {
         self.with(|entries| {
@@ -179,7 +208,23 @@ impl Watchlist {
         let asked_for = |uid: &Uid, entry: &Entry| entry.inherited.is_empty() || inherited.contains_key(uid);
         let woken = self.with_each(uids, |uid, entry| asked_for(uid, entry) && entry.answered(part(uid)));
         self.wanted.notify_one();
+        self.answered.notify_one();
         woken
+    }
+
+    /// Takes in the ads of jobs that have changed, asked for at `asked_at`; gives back the objects to wake.
+    pub(super) fn take_in_changes(&self, asked_at: Timestamp, ads: &Ads) -> Vec<ObjectRef<Observed>> {
+        self.with(|entries| {
+            let mut woken = Vec::new();
+            for (uid, ads) in ads {
+                if let Some(entry) = entries.get_mut(uid)
+                    && entry.changed(asked_at, ads)
+                {
+                    woken.push(entry.object.clone());
+                }
+            }
+            woken
+        })
     }
 
     /// Takes in that there is no answer to a question put at `asked_at` about these objects, or about all if none is named;
@@ -208,5 +253,60 @@ impl Watchlist {
             }
         });
         woken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::HTCJob;
+    use crate::machine::facts::Ad;
+    use crate::machine::{Birthdate, SchedDate};
+    use crate::tracker::entry::tests::ad;
+
+    fn watching(jobs: usize, status: JobStatus) -> Watchlist {
+        let mut job = HTCJob::new("j", crate::api::HTCJobSpec::default());
+        job.metadata.namespace = Some("n".to_owned());
+        let object = ObjectRef::from_obj(&kube::core::DeserializeGuard(Ok(job)));
+        let (watchlist, uid) = (Watchlist::default(), Uid::from("u"));
+        watchlist.set(&uid, &object, Look::Changes, Arc::default());
+        assert!(!watchlist.may_change(), "nothing is known yet");
+        let ads: Arc<[Ad]> =
+            (0..).take(jobs).map(|proc| Ad { staged_in: Some(SchedDate(1)), ..ad(proc, status) }).collect();
+        let queue = |_: &Uid| Queue {
+            asked_at: Timestamp(1),
+            birthdate: Birthdate(1),
+            steady_since: Timestamp(0),
+            ads: Arc::clone(&ads),
+        };
+        watchlist.answer(&[], &WantedInherited::new(), queue);
+        watchlist
+    }
+
+    #[test]
+    fn nothing_is_asked_where_nothing_can_change() {
+        for (jobs, status, may) in [
+            (0, JobStatus::Idle, false),
+            (1, JobStatus::Completed, false),
+            (1, JobStatus::Removed, false),
+            (1, JobStatus::Idle, true),
+            (1, JobStatus::Held, true),
+            (FEW_LIVE, JobStatus::Idle, true),
+            (FEW_LIVE + 1, JobStatus::Idle, false),
+            (FEW_LIVE + 1, JobStatus::Running, true),
+        ] {
+            assert_eq!(watching(jobs, status).may_change(), may, "{jobs} jobs, {status:?}");
+        }
+    }
+
+    #[test]
+    fn who_has_changed_is_woken() {
+        let watchlist = watching(2, JobStatus::Running);
+        let over = Ad { staged_in: Some(SchedDate(1)), ..ad(1, JobStatus::Completed) };
+        let found = |uid: &str| Ads::from([(Uid::from(uid), vec![over.clone()])]);
+        assert!(watchlist.take_in_changes(Timestamp(2), &found("another")).is_empty());
+        assert_eq!(watchlist.take_in_changes(Timestamp(2), &found("u")).len(), 1);
+        assert!(watchlist.take_in_changes(Timestamp(3), &found("u")).is_empty());
+        assert!(watchlist.may_change(), "the other one runs");
     }
 }

@@ -2,6 +2,7 @@
 //! holds or removes their jobs.
 
 mod by_hand;
+mod changes;
 mod names;
 mod outcomes;
 mod story;

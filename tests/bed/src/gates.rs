@@ -1,5 +1,8 @@
 //! Stand-ins for HTCondor's tools that count the calls and can be made to wait: each becomes the real tool when its gate
 //! opens. With them a test stops the operator at a known point.
+//!
+//! The question which jobs have changed is none of the calls: it comes each second or so. Nothing has, as long as condor_q's
+//! gate is shut, or something else runs instead.
 
 use std::fs;
 use std::path::PathBuf;
@@ -33,7 +36,9 @@ impl Gates {
             let (gate, real) = (folder.join(tool), real.join(tool));
             let (gate_, real_) = (gate.display(), real.display());
             let script = format!(
-                "#!/bin/sh\nread up rest </proc/uptime\necho $$ $up >>{gate_}.calls\nif [ -e {gate_}.shut ]; then\n    echo $$ >>{gate_}.waiting\n    \
+                "#!/bin/sh\ncase \"$*\" in *'EnteredCurrentStatus >= '*)\n    \
+                 [ ! -e {gate_}.shut ] && [ ! -e {gate_}.instead ] && [ ! -e {gate_}.still ] || exit 0\n    \
+                 exec {real_} \"$@\"\nesac\nread up rest </proc/uptime\necho $$ $up >>{gate_}.calls\nif [ -e {gate_}.shut ]; then\n    echo $$ >>{gate_}.waiting\n    \
                  while [ -e {gate_}.shut ]; do sleep 0.02; done\nfi\n\
                  [ ! -e {gate_}.instead ] || exec sh {gate_}.instead {real_} \"$@\"\nexec {real_} \"$@\"\n"
             );
@@ -62,6 +67,11 @@ impl Gates {
         let new = self.file(tool, "new");
         Account::unprivileged().write(&new, script, 0o755).unwrap();
         fs::rename(new, self.file(tool, "instead")).unwrap();
+    }
+
+    /// From now on no job has changed, until HTCondor is asked about all jobs or about those of one object.
+    pub fn tell_no_changes(&self) {
+        fs::write(self.file("condor_q", "still"), "").unwrap();
     }
 
     /// The real tool again.

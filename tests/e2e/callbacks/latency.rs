@@ -15,6 +15,7 @@ use testbed::Version::Trixie;
 use testbed::{PoolOptions, Scratch, wait_for};
 
 use crate::callbacks::jobs::Site;
+use bed::gates::Gates;
 use bed::{PATIENCE, Weight, htcjob, is_true};
 
 const JOBS: usize = 100;
@@ -53,7 +54,10 @@ fn an_end_is_in_the_status_in_a_moment() {
     let runs = scratch.dir("runs").unwrap();
     // A few at a time, so that they end one after the other.
     let options = PoolOptions { extra_config: "NUM_CPUS = 5".to_owned(), ..PoolOptions::default() };
-    let site = Site::with(Trixie, &options, &[&format!("--bind={}", runs.display()), "--tracker-interval=600s"]);
+    let gates = Gates::new(Trixie);
+    gates.tell_no_changes();
+    let own = [&gates.argument(), &format!("--bind={}", runs.display()), "--tracker-interval=600s"];
+    let site = Site::with(Trixie, &options, &own);
     site.bed.start_operator();
     let here = site.bed.namespace();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();

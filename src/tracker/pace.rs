@@ -1,0 +1,85 @@
+//! How often HTCondor is asked which jobs have changed: as often as it is cheap.
+
+use std::time::Duration;
+
+use crate::condor::tools::Cost;
+
+/// What all looks may take of one processor here, and of HTCondor's time.
+const SHARE: f64 = 0.02;
+/// Nobody needs to know sooner.
+const SHORTEST: Duration = Duration::from_secs(1);
+
+/// The pause after a question which jobs have changed, if it cost `changes`, and a look at all jobs each `interval` costs
+/// `all`: such that together they take no more than their share. `None` where the looks at all jobs take all of it.
+///
+/// It is `interval` at most: a question that costs so much may have met a bad moment, and is put again.
+pub(super) fn pause(changes: Cost, all: Cost, interval: Duration) -> Option<Duration> {
+    if interval <= SHORTEST {
+        return None;
+    }
+    let period = |changes: Duration, all: Duration| {
+        let left = SHARE - all.as_secs_f64() / interval.as_secs_f64();
+        (left > 0.0).then(|| changes.as_secs_f64() / left)
+    };
+    let period = period(changes.here, all.here)?.max(period(changes.there, all.there)?);
+    Some(Duration::try_from_secs_f64(period).map_or(interval, |pause| pause.clamp(SHORTEST, interval)))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const INTERVAL: Duration = Duration::from_secs(20);
+
+    fn cost(here: u64, there: u64) -> Cost {
+        Cost { here: Duration::from_millis(here), there: Duration::from_millis(there) }
+    }
+
+    #[test]
+    fn what_is_cheap_is_asked_each_second() {
+        // 200 jobs: three tools at all of them, one at those that have changed.
+        assert_eq!(pause(cost(15, 10), cost(45, 40), INTERVAL), Some(SHORTEST));
+        assert_eq!(pause(Cost::default(), Cost::default(), INTERVAL), Some(SHORTEST), "nothing is known yet");
+    }
+
+    #[test]
+    fn what_is_dear_is_asked_seldom_or_never() {
+        let seconds = |changes, all| pause(changes, all, INTERVAL).map(|pause| pause.as_secs_f64().round());
+        assert_eq!(seconds(cost(40, 10), cost(0, 0)), Some(2.0));
+        assert_eq!(seconds(cost(10, 40), cost(0, 0)), Some(2.0), "whoever it is that works for it");
+        assert_eq!(seconds(cost(40, 10), cost(200, 0)), Some(4.0), "half of the share is taken");
+        assert_eq!(seconds(cost(40, 10), cost(0, 200)), Some(2.0), "of another");
+        assert_eq!(seconds(cost(5000, 5000), cost(50, 50)), Some(20.0));
+        assert_eq!(seconds(cost(1, 1), cost(400, 0)), None);
+        assert_eq!(seconds(cost(1, 1), cost(0, 400)), None);
+        assert_eq!(pause(cost(1, 1), cost(1, 1), SHORTEST), None, "all are looked at as often");
+        assert_eq!(pause(cost(1, 1), cost(1, 1), Duration::ZERO), None);
+    }
+
+    proptest! {
+        #[test]
+        fn looks_take_their_share_at_most(
+            changes in (0..10_000_000_u64, 0..10_000_000_u64),
+            all in (0..2_000_000_u64, 0..2_000_000_u64),
+            interval in 0..1_000_000_u64,
+        ) {
+            let cost = |(here, there)| Cost { here: Duration::from_micros(here), there: Duration::from_micros(there) };
+            let (changes, all, interval) = (cost(changes), cost(all), Duration::from_millis(interval));
+            let seconds = |time: Duration| time.as_secs_f64();
+            // At its longest the pause does not follow the cost any more.
+            if let Some(pause) = pause(changes, all, interval) {
+                prop_assert!(pause >= SHORTEST && pause <= interval);
+                for (changes, all) in [(changes.here, all.here), (changes.there, all.there)] {
+                    let share = seconds(changes) / seconds(pause + changes) + seconds(all) / seconds(interval + all);
+                    prop_assert!(share <= SHARE || pause == interval, "{share} after {pause:?}");
+                    prop_assert!(seconds(all) / seconds(interval) < SHARE);
+                }
+            } else {
+                let taken = seconds(all.here.max(all.there)) / seconds(interval);
+                prop_assert!(interval <= SHORTEST || taken >= SHARE);
+            }
+        }
+    }
+}
