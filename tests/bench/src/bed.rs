@@ -142,6 +142,11 @@ impl Bed {
         Usage::of(self.operator()?.pid())
     }
 
+    /// What the schedd takes of the machine, and the processes to which it leaves answers.
+    pub(crate) fn schedd(&self) -> Result<Usage> {
+        Usage::of(self.pool.schedd_pid()?)
+    }
+
     /// The end of the operator's log.
     pub(crate) fn log_tail(&self) -> String {
         let log = self.operator.as_ref().map(Owned::log_text).unwrap_or_default();

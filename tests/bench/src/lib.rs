@@ -49,7 +49,7 @@ pub struct Options {
     pub spread: u32,
     /// Rows 5, 6 and 8: finished HTCJobs.
     pub finished: Vec<u32>,
-    /// Rows 5 and 8: how long it is looked on.
+    /// Rows 5 and 8: how long it is looked on; in row 4 a quarter of that.
     pub window: Duration,
     /// Row 7: jobs of the huge HTCJob.
     pub huge: u32,
@@ -68,7 +68,7 @@ impl Options {
             rows: [1, 2, 3, 4, 5, 6, 8, 9, 10].into(),
             at_once: vec![100, 1000],
             queue: 1000,
-            ends: 100,
+            ends: 200,
             spread: 40,
             finished: vec![1000, 3000, 10_000],
             window: Duration::from_mins(1),

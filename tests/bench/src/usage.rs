@@ -13,7 +13,7 @@ const TICKS: f64 = 100.0;
 pub(crate) struct Usage {
     /// Seconds of CPU, of the process itself.
     pub(crate) cpu: f64,
-    /// Seconds of CPU, of the tools that it has waited for.
+    /// Seconds of CPU, of the processes that it has waited for: the operator's are tools.
     pub(crate) tools: f64,
     /// Resident memory, in MiB.
     pub(crate) rss: f64,

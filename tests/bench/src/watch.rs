@@ -23,6 +23,8 @@ pub(crate) struct Tally {
     pub(crate) ids: usize,
     /// Of them: those with the condition Complete or Failed.
     pub(crate) finished: usize,
+    /// Jobs that run, as all statuses say.
+    pub(crate) running: usize,
     /// `with_ids`, `ids` and `objects` at each change.
     pub(crate) course: Vec<(Instant, usize, usize, usize)>,
 }
@@ -33,6 +35,7 @@ pub(crate) struct Shown {
     ids: usize,
     all_ids: bool,
     finished: bool,
+    running: usize,
     /// When the ids of all its jobs first stood in the status.
     pub(crate) ids_at: Option<Instant>,
     /// When a job was first counted as succeeded or failed.
@@ -84,6 +87,7 @@ impl Seen {
         tally.with_ids = tally.with_ids + usize::from(new.all_ids) - usize::from(shown.all_ids);
         tally.ids = tally.ids + new.ids - shown.ids;
         tally.finished = tally.finished + usize::from(new.finished) - usize::from(shown.finished);
+        tally.running = tally.running + new.running - shown.running;
         *shown = Shown {
             ids_at: shown.ids_at.or_else(|| new.all_ids.then(Instant::now)),
             ended_at: shown.ended_at.or(new.ended_at),
@@ -102,6 +106,7 @@ impl Seen {
         tally.objects -= 1;
         tally.with_ids -= usize::from(old.all_ids);
         tally.ids -= old.ids;
+        tally.running -= old.running;
         tally.finished -= usize::from(old.finished);
         tally.course.push((Instant::now(), tally.with_ids, tally.ids, tally.objects));
         self.0.1.notify_all();
@@ -158,6 +163,7 @@ impl Shown {
             ids,
             all_ids: ids as u64 >= wanted,
             finished: conditions.iter().any(holds),
+            running: usize::try_from(number("running")).unwrap_or_default(),
             ids_at: None,
             ended_at: (number("succeeded") + number("failed") > 0).then(SystemTime::now),
             status_bytes: if status.is_null() { 0 } else { status.to_string().len() },

@@ -49,7 +49,9 @@ pub(crate) fn measure(bed: &mut Bed, _: &Raw, options: &Options, report: &mut Re
 /// Row 9.
 fn soon(bed: &mut Bed, options: &Options, report: &mut Report) -> Result<()> {
     say(&format!("row 9: the reported ends of {} jobs", options.ends));
-    let (delays, _) = ends::delays(bed, options, false)?;
+    let namespace = bed.namespace()?;
+    ends::create(bed, options, &namespace, Duration::ZERO)?;
+    let (delays, _) = ends::delays(bed, options, &namespace, false)?;
     let (p50, p99) = (percentile(&delays, 0.5), percentile(&delays, 0.99));
     say(&format!("row 9: p50 {}, p99 {}", seconds(p50), seconds(p99)));
     report.lines.push(Line {

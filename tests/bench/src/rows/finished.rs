@@ -17,15 +17,17 @@ use crate::{Options, say};
 const FILL: u32 = 1000;
 
 /// What a window showed.
-struct Window {
+pub(super) struct Window {
     seconds: f64,
     writes: u64,
     reads: u64,
     renewals: u64,
-    tools: crate::tools::Calls,
+    pub(super) tools: crate::tools::Calls,
     /// Percent of one core: the operator, and the tools that it called.
-    cpu: f64,
-    tools_cpu: f64,
+    pub(super) cpu: f64,
+    pub(super) tools_cpu: f64,
+    /// The same of the schedd.
+    pub(super) schedd_cpu: f64,
     rss: f64,
     pss: f64,
 }
@@ -101,12 +103,13 @@ fn end(bed: &Bed, namespace: &str, count: u32) -> Result<()> {
 }
 
 impl Window {
-    fn open(bed: &Bed, length: Duration) -> Result<Self> {
+    pub(super) fn open(bed: &Bed, length: Duration) -> Result<Self> {
         say(&format!("looking on for {} s", length.as_secs()));
-        let (requests, calls, usage) = (bed.cluster.requests()?, bed.tools.calls(), bed.usage()?);
+        let (requests, calls) = (bed.cluster.requests()?, bed.tools.calls());
+        let (usage, schedd) = (bed.usage()?, bed.schedd()?);
         let began = Instant::now();
         thread::sleep(length);
-        let after = bed.usage()?;
+        let (after, schedd_after) = (bed.usage()?, bed.schedd()?);
         let seconds = began.elapsed().as_secs_f64();
         let (requests, tools) = (bed.cluster.requests()?.since(&requests), bed.tools.calls().since(&calls));
         Ok(Self {
@@ -117,13 +120,14 @@ impl Window {
             tools,
             cpu: 100.0 * (after.cpu - usage.cpu) / seconds,
             tools_cpu: 100.0 * (after.tools - usage.tools) / seconds,
+            schedd_cpu: 100.0 * (schedd_after.cpu + schedd_after.tools - schedd.cpu - schedd.tools) / seconds,
             rss: after.rss,
             pss: after.pss,
         })
     }
 
     #[allow(clippy::cast_precision_loss, reason = "counts of requests")]
-    fn numbers(&self) -> [(&'static str, f64); 9] {
+    fn numbers(&self) -> [(&'static str, f64); 10] {
         [
             ("windowSeconds", self.seconds),
             ("apiWrites", self.writes as f64),
@@ -132,6 +136,7 @@ impl Window {
             ("tools", real(self.tools.all())),
             ("cpuPercent", self.cpu),
             ("toolsCpuPercent", self.tools_cpu),
+            ("scheddCpuPercent", self.schedd_cpu),
             ("rssMiB", self.rss),
             ("pssMiB", self.pss),
         ]
@@ -173,21 +178,21 @@ fn track(bed: &mut Bed, live: u32, options: &Options, report: &mut Report) -> Re
     let window = Window::open(bed, options.window)?;
     let intervals = window.seconds / 20.0;
     let queries = real(window.tools.of("condor_q"));
-    let Window { seconds, writes, tools, cpu, tools_cpu, rss, .. } = &window;
-    say(&format!("row 8: {queued} live jobs, {}; CPU {cpu:.2} %", tools.words()));
+    let Window { seconds, writes, tools, cpu, tools_cpu, schedd_cpu, rss, .. } = &window;
+    say(&format!("row 8: {queued} live jobs, {}; CPU {cpu:.2} %, schedd {schedd_cpu:.2} %", tools.words()));
     report.lines.push(Line {
         row: 8,
         what: format!("tracker with {queued} live (idle) jobs, {seconds:.0} s, interval 20 s"),
         operator: format!(
-            "{:.1} condor_q an interval ({}); CPU {cpu:.2} %, with its tools {:.2} %, RSS {rss:.0} MiB, {writes} writes",
+            "{:.1} condor_q an interval ({}); CPU {cpu:.2} %, with its tools {:.2} %, the schedd's {schedd_cpu:.2} %, RSS {rss:.0} MiB, {writes} writes",
             queries / intervals,
             tools.words(),
             cpu + tools_cpu
         ),
         raw: "–".to_owned(),
-        aim: "one query an interval, under 5 % of a core".to_owned(),
+        aim: "one query an interval, under 2 % of a core".to_owned(),
         // The window may begin and end with one.
-        reached: Some(queries <= intervals + 1.0 && *cpu < 5.0),
+        reached: Some(queries <= intervals + 1.0 && cpu + tools_cpu < 2.0),
         numbers: [("liveJobs", real(queued)), ("condorQ", queries)].into_iter().chain(window.numbers()).collect(),
         ..Line::default()
     });
