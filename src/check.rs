@@ -15,7 +15,7 @@ use crate::kubernetes;
 use crate::ledger::{Glance, Ledger, LedgerError, Names as Known};
 use crate::machine::ids::id_ranges;
 use crate::operator;
-use crate::orphans::Strays;
+use crate::orphans::OrphanReport;
 
 /// One line of the report.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,7 +154,7 @@ fn can_be_written(path: &Path, folder: &Path) -> std::io::Result<()> {
 
 /// Jobs of this operator whose HTCJob is gone. They are named, and never removed.
 async fn orphans(client: &Client, schedd: &Schedd, namespace: Option<&str>) -> Result<String, String> {
-    let Strays { orphans, elsewhere } = crate::orphans::strays(client, schedd, namespace).await?;
+    let OrphanReport { orphans, elsewhere } = crate::orphans::find(client, schedd, namespace).await?;
     let found = match (orphans.is_empty(), namespace) {
         (true, None) => Ok("none: every job of this operator in HTCondor belongs to an HTCJob".to_owned()),
         (true, Some(namespace)) => Ok(format!(

@@ -60,7 +60,7 @@ pub struct Lost {
 
 /// How well the ledger's file fits what the Lease says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Past {
+enum Continuity {
     /// It led last, and has all that it had then; or it is new and knows that it knows nothing.
     Known,
     /// Another file led last.
@@ -176,7 +176,7 @@ impl Candidate {
             }
         }
         let past = past(found.as_ref(), ledger);
-        if past != Past::Known {
+        if past != Continuity::Known {
             tracing::warn!(
                 ?past,
                 ledger = ledger.id(),
@@ -334,16 +334,16 @@ impl Leader {
 }
 
 /// What the Lease says of the ledger's past.
-fn past(lease: Option<&Lease>, ledger: &Ledger) -> Past {
+fn past(lease: Option<&Lease>, ledger: &Ledger) -> Continuity {
     let none = BTreeMap::new();
     let annotations = lease.and_then(|lease| lease.metadata.annotations.as_ref()).unwrap_or(&none);
     let sequence = annotations.get(SEQUENCE).and_then(|text| text.parse::<i64>().ok());
     match annotations.get(LEDGER) {
-        _ if ledger.is_fresh() => Past::Known,
-        None => Past::NoLease,
-        Some(id) if id != ledger.id() => Past::AnotherLedger,
-        Some(_) if sequence.is_none_or(|sequence| sequence > ledger.sequence()) => Past::OldCopy,
-        Some(_) => Past::Known,
+        _ if ledger.is_fresh() => Continuity::Known,
+        None => Continuity::NoLease,
+        Some(id) if id != ledger.id() => Continuity::AnotherLedger,
+        Some(_) if sequence.is_none_or(|sequence| sequence > ledger.sequence()) => Continuity::OldCopy,
+        Some(_) => Continuity::Known,
     }
 }
 
@@ -408,20 +408,20 @@ mod tests {
     async fn a_ledger_is_trusted_only_if_it_has_all_that_its_lease_says() {
         let folder = tempfile::tempdir().unwrap();
         let mut ledger = open(folder.path());
-        assert_eq!(past(None, &ledger), Past::Known, "it has just been made");
-        assert_eq!(past(Some(&lease("other", Some(7))), &ledger), Past::Known, "it knows that it knows nothing");
+        assert_eq!(past(None, &ledger), Continuity::Known, "it has just been made");
+        assert_eq!(past(Some(&lease("other", Some(7))), &ledger), Continuity::Known, "it knows that it knows nothing");
         ledger.begin_anew().await.unwrap();
         ledger.close().await;
 
         let ledger = open(folder.path());
         let (id, sequence) = (ledger.id().to_owned(), ledger.sequence());
         assert!(sequence > 0);
-        assert_eq!(past(None, &ledger), Past::NoLease);
-        assert_eq!(past(Some(&Lease::default()), &ledger), Past::NoLease);
-        assert_eq!(past(Some(&lease("other", Some(0))), &ledger), Past::AnotherLedger);
-        assert_eq!(past(Some(&lease(&id, None)), &ledger), Past::OldCopy);
-        assert_eq!(past(Some(&lease(&id, Some(sequence + 1))), &ledger), Past::OldCopy);
-        assert_eq!(past(Some(&lease(&id, Some(sequence))), &ledger), Past::Known);
-        assert_eq!(past(Some(&lease(&id, Some(sequence - 1))), &ledger), Past::Known);
+        assert_eq!(past(None, &ledger), Continuity::NoLease);
+        assert_eq!(past(Some(&Lease::default()), &ledger), Continuity::NoLease);
+        assert_eq!(past(Some(&lease("other", Some(0))), &ledger), Continuity::AnotherLedger);
+        assert_eq!(past(Some(&lease(&id, None)), &ledger), Continuity::OldCopy);
+        assert_eq!(past(Some(&lease(&id, Some(sequence + 1))), &ledger), Continuity::OldCopy);
+        assert_eq!(past(Some(&lease(&id, Some(sequence))), &ledger), Continuity::Known);
+        assert_eq!(past(Some(&lease(&id, Some(sequence - 1))), &ledger), Continuity::Known);
     }
 }

@@ -25,4 +25,4 @@ pub use entries::{Intent, Noted, RequestResult, SubmitResult};
 pub use error::LedgerError;
 pub use journal::Journaled;
 pub use names::Glance;
-pub use retention::{Left, Released};
+pub use retention::{Artifact, Released};

@@ -19,7 +19,7 @@ use crate::retry::Pauses;
 
 /// Jobs of this operator in HTCondor that belong to no HTCJob that can be seen, by id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Strays {
+pub struct OrphanReport {
     /// Their HTCJob is gone.
     pub orphans: Vec<JobId>,
     /// Where one namespace is watched: jobs that do not say that they are of it. What this operator is called does not tell
@@ -28,10 +28,10 @@ pub struct Strays {
 }
 
 /// Looks for them; for the HTCJobs in `namespace` alone where one is watched.
-pub async fn strays(client: &Client, schedd: &Schedd, namespace: Option<&str>) -> Result<Strays, String> {
+pub async fn find(client: &Client, schedd: &Schedd, namespace: Option<&str>) -> Result<OrphanReport, String> {
     let ads = schedd.queue().await.map_err(|unknown| unknown.message)?;
     if ads.is_empty() {
-        return Ok(Strays::default());
+        return Ok(OrphanReport::default());
     }
     // The objects are listed after the jobs: a job whose object was made before it is then no orphan.
     let objects = objects(client, namespace).await?;
@@ -40,17 +40,17 @@ pub async fn strays(client: &Client, schedd: &Schedd, namespace: Option<&str>) -
     };
     let mut left: Vec<JobId> = stray(&ads).into_iter().collect();
     if left.is_empty() {
-        return Ok(Strays::default());
+        return Ok(OrphanReport::default());
     }
     // Jobs that went between the two answers, and their object with them, are none either.
     let still = stray(&schedd.queue().await.map_err(|unknown| unknown.message)?);
     left.retain(|id| still.contains(id));
     let Some(namespace) = namespace else {
-        return Ok(Strays { orphans: left, elsewhere: Vec::new() });
+        return Ok(OrphanReport { orphans: left, elsewhere: Vec::new() });
     };
     let here = stray(&schedd.queue_in(namespace).await.map_err(|unknown| unknown.message)?);
     let (orphans, elsewhere) = left.into_iter().partition(|id| here.contains(id));
-    Ok(Strays { orphans, elsewhere })
+    Ok(OrphanReport { orphans, elsewhere })
 }
 
 /// The HTCJobs that exist, in all namespaces or in one.
@@ -65,8 +65,8 @@ pub async fn objects(client: &Client, namespace: Option<&str>) -> Result<BTreeSe
 pub async fn count_at_start(client: Client, schedd: Arc<Schedd>, namespace: Option<String>) {
     let mut pauses = Pauses::new(Duration::from_secs(5), Duration::from_secs(600));
     loop {
-        match strays(&client, &schedd, namespace.as_deref()).await {
-            Ok(Strays { orphans, elsewhere }) => {
+        match find(&client, &schedd, namespace.as_deref()).await {
+            Ok(OrphanReport { orphans, elsewhere }) => {
                 if orphans.is_empty() && elsewhere.is_empty() {
                     tracing::info!(orphans = 0, "every job of this operator in HTCondor belongs to an HTCJob");
                 }

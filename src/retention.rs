@@ -10,7 +10,7 @@ use kube::Client;
 
 use crate::clock::Clock;
 use crate::fence::Fence;
-use crate::ledger::{Ledger, Left, Released};
+use crate::ledger::{Artifact, Ledger, Released};
 use crate::machine::{Timestamp, Uid};
 use crate::retry::Pauses;
 use crate::workers::Planner;
@@ -58,9 +58,11 @@ impl Keeper {
         loop {
             tokio::time::sleep(pauses.pause()).await;
             let (mut all, mut failed) = (Cleared::default(), false);
-            for (left, kept) in
-                [(Left::Sandbox, Duration::ZERO), (Left::Output, self.times.output), (Left::Rows, self.times.rows)]
-            {
+            for (left, kept) in [
+                (Artifact::Sandbox, Duration::ZERO),
+                (Artifact::Output, self.times.output),
+                (Artifact::Rows, self.times.rows),
+            ] {
                 match self.clear(left, kept).await {
                     Ok(Cleared { looked_at, removed }) => {
                         all.looked_at += looked_at;
@@ -81,7 +83,7 @@ impl Keeper {
 
     /// Removes this of all objects that were let go longer than `kept` ago. One whose files cannot be removed holds up no
     /// other.
-    async fn clear(&self, left: Left, kept: Duration) -> Result<Cleared, String> {
+    async fn clear(&self, left: Artifact, kept: Duration) -> Result<Cleared, String> {
         let mut cleared = Cleared::default();
         let Some(until) = self.clock.now().before(kept) else {
             return Ok(cleared);
@@ -108,8 +110,8 @@ impl Keeper {
         Ok(cleared)
     }
 
-    async fn remove(&self, left: Left, until: Timestamp, gone: Vec<Released>) -> Result<usize, String> {
-        if left == Left::Rows {
+    async fn remove(&self, left: Artifact, until: Timestamp, gone: Vec<Released>) -> Result<usize, String> {
+        if left == Artifact::Rows {
             for released in &gone {
                 loop {
                     self.fence.check().map_err(|refused| refused.to_string())?;
@@ -140,14 +142,14 @@ struct Cleared {
 }
 
 /// Those whose files are gone now.
-fn remove_files(planner: &Planner, fence: &Fence, left: Left, gone: &[Released]) -> Vec<Uid> {
+fn remove_files(planner: &Planner, fence: &Fence, left: Artifact, gone: &[Released]) -> Vec<Uid> {
     let may_act = || fence.check().is_ok();
     let remove = |released: &&Released| {
         let Released { uid, name } = released;
         let removed = match left {
-            Left::Sandbox => planner.discard_sandbox(uid, &may_act),
-            Left::Output => planner.discard_output(name, uid, &may_act),
-            Left::Rows => Ok(()),
+            Artifact::Sandbox => planner.discard_sandbox(uid, &may_act),
+            Artifact::Output => planner.discard_output(name, uid, &may_act),
+            Artifact::Rows => Ok(()),
         };
         match &removed {
             Ok(()) => tracing::debug!(namespace = name.namespace, name = name.name, %uid, ?left, "removed"),

@@ -16,7 +16,7 @@ const SKEW: Duration = Duration::from_secs(60);
 
 /// What may be left of an object, in the order in which it goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Left {
+pub enum Artifact {
     /// The folder that its jobs were submitted from.
     Sandbox,
     /// Its output.
@@ -39,15 +39,15 @@ impl Ledger {
     /// `limit`.
     pub async fn released(
         &self,
-        left: Left,
+        left: Artifact,
         until: Timestamp,
         uid: Option<Uid>,
         limit: u32,
     ) -> Result<Vec<Released>, LedgerError> {
         let condition = match left {
-            Left::Sandbox => "sandboxGone is null",
-            Left::Output => "outputGone is null",
-            Left::Rows => "sandboxGone = 1 and outputGone = 1",
+            Artifact::Sandbox => "sandboxGone is null",
+            Artifact::Output => "outputGone is null",
+            Artifact::Rows => "sandboxGone = 1 and outputGone = 1",
         };
         let query = format!(
             "select uid, namespace, name from objects o where released = 1 and {condition} and releasedAt <= ?1 and uid > ?2
@@ -69,11 +69,11 @@ impl Ledger {
     }
 
     /// Notes that these files of released objects are removed.
-    pub async fn removed(&self, left: Left, uids: Vec<Uid>) -> Result<(), LedgerError> {
+    pub async fn removed(&self, left: Artifact, uids: Vec<Uid>) -> Result<(), LedgerError> {
         let column = match left {
-            Left::Sandbox => "sandboxGone",
-            Left::Output => "outputGone",
-            Left::Rows => return Ok(()),
+            Artifact::Sandbox => "sandboxGone",
+            Artifact::Output => "outputGone",
+            Artifact::Rows => return Ok(()),
         };
         self.run(move |connection| {
             let sql = || LedgerError::sql("note that files are removed");

@@ -404,8 +404,8 @@ async fn a_file_of_the_first_schema_is_brought_up_to_date() {
     drop(file);
     let ledger = Ledger::open(&path).unwrap();
     assert!(ledger.load(&uid()).await.unwrap().known.unwrap().released);
-    assert_eq!(ledger.released(Left::Sandbox, Timestamp(99), None, 10).await.unwrap(), []);
-    assert_eq!(ledger.released(Left::Sandbox, Timestamp(100), None, 10).await.unwrap().len(), 1, "let go at 100");
+    assert_eq!(ledger.released(Artifact::Sandbox, Timestamp(99), None, 10).await.unwrap(), []);
+    assert_eq!(ledger.released(Artifact::Sandbox, Timestamp(100), None, 10).await.unwrap().len(), 1, "let go at 100");
 }
 
 #[tokio::test]
@@ -432,19 +432,19 @@ async fn what_was_let_go_is_forgotten_in_its_time_and_nothing_else() {
     let another = Uid::from("0b5ea2a4-3b8c-4a51-9d1f-6f1a3a5f0002");
     ledger.save(Save { uid: another.clone(), ..save(known(Phase::Running), jobs(), Vec::new()) }).await.unwrap();
     let find = |left, until| ledger.released(left, Timestamp(until), None, 10);
-    assert_eq!(find(Left::Sandbox, 1_000_000).await.unwrap(), [], "neither is let go");
+    assert_eq!(find(Artifact::Sandbox, 1_000_000).await.unwrap(), [], "neither is let go");
     ledger.save(Save { now: Timestamp(500), ..save(released, Vec::new(), vec![told]) }).await.unwrap();
-    assert_eq!(find(Left::Sandbox, 500).await.unwrap(), [], "its Event is not told yet");
+    assert_eq!(find(Artifact::Sandbox, 500).await.unwrap(), [], "its Event is not told yet");
     ledger.told(vec![(uid(), 1)], Timestamp(501)).await.unwrap();
     let ours = Released { uid: uid(), name: name() };
-    for left in [Left::Sandbox, Left::Output] {
+    for left in [Artifact::Sandbox, Artifact::Output] {
         assert_eq!(find(left, 499).await.unwrap(), []);
-        assert_eq!(find(Left::Rows, 500).await.unwrap(), [], "rows stay as long as files do");
+        assert_eq!(find(Artifact::Rows, 500).await.unwrap(), [], "rows stay as long as files do");
         assert_eq!(find(left, 500).await.unwrap(), std::slice::from_ref(&ours));
         ledger.removed(left, vec![uid(), another.clone()]).await.unwrap();
         assert_eq!(find(left, 500).await.unwrap(), []);
     }
-    assert_eq!(find(Left::Rows, 500).await.unwrap(), [ours]);
+    assert_eq!(find(Artifact::Rows, 500).await.unwrap(), [ours]);
     assert!(
         ledger.forget(uid(), Timestamp(499)).await.unwrap()
             && ledger.forget(another.clone(), Timestamp(999)).await.unwrap()

@@ -12,7 +12,7 @@ use super::indices::Indices;
 use super::inherited::{Inherited, InheritedJob};
 use super::outcome::Loss;
 use super::rules::{Rules, Settings};
-pub use sightings::{Acceptance, Place, REMOVED_BY_US, Sighting, Sightings, acceptance, counts, outcome};
+pub use sightings::{Acceptance, REMOVED_BY_US, SeenIn, Sighting, Sightings, acceptance, counts, outcome};
 pub use verdict::Verdict;
 
 /// HTCondor had no job of this object when it was asked, and none can appear any more.
@@ -239,7 +239,7 @@ pub fn prove_never_accepted(
     let left: Vec<JobId> = indices
         .iter()
         .flat_map(|index| sightings.of(index))
-        .filter(|sighting| sighting.place == Place::Queue || counts(sighting.acceptance))
+        .filter(|sighting| sighting.place == SeenIn::Queue || counts(sighting.acceptance))
         .map(|sighting| sighting.ad.id)
         .collect();
     if !left.is_empty() {
@@ -356,7 +356,7 @@ pub fn is_lost(
         Answer::Unknown(unknown) => return Err(Doubt::Unanswered(unknown.clone())),
     };
     let is_it = |seen: &Sighting<'_>| seen.ad.id == job.id && seen.ad.attempt == job.attempt;
-    if seen.iter().any(|seen| seen.place == Place::History && is_it(seen)) {
+    if seen.iter().any(|seen| seen.place == SeenIn::History && is_it(seen)) {
         return Err(Doubt::Present(vec![job.id]));
     }
     if reset {

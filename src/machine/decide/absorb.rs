@@ -3,7 +3,7 @@
 use super::Run;
 use crate::machine::facts::{Ad, Answer, Hold, Job, JobState, JobStatus, Queue};
 use crate::machine::ids::{Index, JobId, SchedDate, id_ranges};
-use crate::machine::judge::{self, Acceptance, Doubt, Place, Sighting, Sightings};
+use crate::machine::judge::{self, Acceptance, Doubt, SeenIn, Sighting, Sightings};
 use crate::machine::outcome::{Loss, Outcome};
 use crate::machine::phase::Phase;
 use crate::machine::status::{Counts, ending, jobs};
@@ -37,14 +37,14 @@ impl Run<'_> {
             let ad = sighting.ad;
             ad.id == job.id
                 && ad.attempt == job.attempt
-                && (sighting.place == Place::History || queue.birthdate == job.birthdate)
+                && (sighting.place == SeenIn::History || queue.birthdate == job.birthdate)
         };
         let mut updated = job.clone();
         match seen.iter().find(same) {
             Some(sighting) => {
                 updated.started |= sighting.ad.started;
                 let state = state_of(sighting.ad);
-                let over = sighting.place == Place::History;
+                let over = sighting.place == SeenIn::History;
                 let reopened =
                     state_is_open(&state) && self.known.phase < Phase::Completed && !over && !Self::told_before(job);
                 if job.outcome().is_none() || reopened {
@@ -101,7 +101,7 @@ impl Run<'_> {
         let ad = sighting.ad;
         let removed = sighting.acceptance == Acceptance::RemovedByOthers;
         let state = if removed { JobState::Ended(Outcome::Removed) } else { state_of(ad) };
-        let over = sighting.place == Place::History;
+        let over = sighting.place == SeenIn::History;
         Job {
             id: ad.id,
             attempt: ad.attempt,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::Run;
 use crate::machine::facts::{Answer, End, Job, JobState, JobStatus, Report};
 use crate::machine::ids::{Index, JobId, Timestamp};
-use crate::machine::judge::{Place, Sightings};
+use crate::machine::judge::{SeenIn, Sightings};
 use crate::machine::status::{Counts, jobs};
 use crate::machine::transitions::{Notice, Transition, Trigger};
 
@@ -102,7 +102,7 @@ impl Run<'_> {
         if !self.rules.htcondor_is_right {
             return None;
         }
-        let its = |place: Place, id: JobId| place == Place::Queue && id == job.id && queue.birthdate == job.birthdate;
+        let its = |place: SeenIn, id: JobId| place == SeenIn::Queue && id == job.id && queue.birthdate == job.birthdate;
         let ad = sightings.of(index).iter().find(|sighting| its(sighting.place, sighting.ad.id))?.ad;
         let patience = match ad.status {
             // The schedd shows a job as running before its payload can begin: it is not any more.

@@ -8,7 +8,7 @@ use crate::machine::decide::Action;
 use crate::machine::facts::{Answer, Claim, Hold, Job, JobState, JobStatus, LastRequest, Past, Spec};
 use crate::machine::ids::{Attempt, Index, JobId, Kind, Timestamp};
 use crate::machine::indices::Indices;
-use crate::machine::judge::{self, Acceptance, Doubt, Place, Sightings, all_recorded};
+use crate::machine::judge::{self, Acceptance, Doubt, SeenIn, Sightings, all_recorded};
 use crate::machine::phase::Phase;
 use crate::machine::request::{Scope, SubmitPermit, Work};
 use crate::machine::status::{Counts, ending, held_by_others, jobs, wrote_last};
@@ -183,7 +183,7 @@ impl Run<'_> {
             .iter()
             .filter(|(index, sighting)| {
                 let surplus = sighting.acceptance == Acceptance::Accepted && kept(*index) != Some(sighting.ad.id);
-                sighting.place == Place::Queue
+                sighting.place == SeenIn::Queue
                     && sighting.ad.status != JobStatus::Removed
                     && (surplus || sighting.acceptance == Acceptance::Late)
             })
@@ -311,7 +311,7 @@ impl Run<'_> {
     fn wait_for_attempt(&mut self, doubt: &Doubt, sightings: &Sightings<'_>) {
         let staging = sightings
             .iter()
-            .filter(|(_, sighting)| sighting.place == Place::Queue && sighting.acceptance == Acceptance::Staging)
+            .filter(|(_, sighting)| sighting.place == SeenIn::Queue && sighting.acceptance == Acceptance::Staging)
             .count();
         let dead = self.record.attempts.iter().map(|attempt| judge::dead_at(attempt, self.settings)).max();
         // Jobs of an attempt that this ledger lacks: their submitter is dead since the wait for it was over.

@@ -82,7 +82,7 @@ pub fn outcome(ad: &Ad) -> Option<Outcome> {
 
 /// Where an ad was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum SeenIn {
     /// In the queue.
     Queue,
     /// In history.
@@ -95,7 +95,7 @@ pub struct Sighting<'a> {
     /// The ad.
     pub ad: &'a Ad,
     /// Where.
-    pub place: Place,
+    pub place: SeenIn,
     /// What it says of acceptance.
     pub acceptance: Acceptance,
 }
@@ -121,10 +121,10 @@ impl<'a> Sightings<'a> {
             }
         };
         if let Answer::Known(History { ads, .. }) = &evidence.history {
-            add(ads, Place::History);
+            add(ads, SeenIn::History);
         }
         if let Answer::Known(Queue { ads, .. }) = &evidence.queue {
-            add(ads, Place::Queue);
+            add(ads, SeenIn::Queue);
         }
         for seen in by_index.values_mut() {
             seen.sort_by_key(|sighting| (sighting.acceptance, removed_by_us(sighting.ad), sighting.ad.id));

@@ -1,7 +1,7 @@
 //! What one ad says, and which of several counts.
 
 use htc_operator::machine::facts::{Ad, Evidence, Exit, JobStatus, Why};
-use htc_operator::machine::judge::{self, Acceptance, Place, REMOVED_BY_US, Sightings};
+use htc_operator::machine::judge::{self, Acceptance, REMOVED_BY_US, SeenIn, Sightings};
 use htc_operator::machine::outcome::Outcome;
 use htc_operator::machine::{Attempt, Index, SchedDate};
 use rstest::rstest;
@@ -92,8 +92,8 @@ fn an_ad_in_both_places_counts_as_in_history() {
     let sightings = Sightings::new(&evidence, &ALL);
     let of_0 = sightings.of(Index(0));
     assert_eq!(of_0.len(), 1);
-    assert_eq!((of_0[0].place, of_0[0].ad.status), (Place::History, JobStatus::Completed));
-    assert_eq!(sightings.of(Index(1))[0].place, Place::Queue);
+    assert_eq!((of_0[0].place, of_0[0].ad.status), (SeenIn::History, JobStatus::Completed));
+    assert_eq!(sightings.of(Index(1))[0].place, SeenIn::Queue);
     assert!(sightings.of(Index(2)).is_empty());
     assert_eq!(sightings.iter().count(), 2);
 }
@@ -105,7 +105,7 @@ fn the_same_number_in_two_attempts_is_two_jobs() {
     let evidence = Evidence { queue: queue(-2, &[again]), history: history(-1, &[stillborn(ad(0, "1.0"))]) };
     let sightings = Sightings::new(&evidence, &ALL);
     let seen: Vec<_> = sightings.of(Index(0)).iter().map(|seen| (seen.place, seen.acceptance)).collect();
-    assert_eq!(seen, [(Place::Queue, Acceptance::Accepted), (Place::History, Acceptance::Stillborn)]);
+    assert_eq!(seen, [(SeenIn::Queue, Acceptance::Accepted), (SeenIn::History, Acceptance::Stillborn)]);
 }
 
 #[test]
