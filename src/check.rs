@@ -11,9 +11,11 @@ use crate::condor::{Names, Schedd};
 use crate::config::Config;
 use crate::controller;
 use crate::credentials::Credentials;
+use crate::health::Health;
 use crate::kubernetes;
 use crate::ledger::{Glance, Ledger, LedgerError, Names as Known};
 use crate::machine::ids::id_ranges;
+use crate::metrics::Metrics;
 use crate::operator;
 use crate::orphans::OrphanReport;
 
@@ -42,7 +44,14 @@ pub async fn check(config: &Config) -> Vec<Line> {
     let ledger = Ledger::glance(&config.ledger()).and_then(|seen| of_operator(seen, operator.as_deref().ok()));
     let (known, unknown) = names(&ledger);
     let names = Names::new(known);
-    let schedd = Arc::new(operator::schedd(config, operator.clone().unwrap_or_default(), clock, names));
+    let schedd = Arc::new(operator::schedd(
+        config,
+        operator.clone().unwrap_or_default(),
+        clock,
+        names,
+        &Metrics::default(),
+        Health::default(),
+    ));
     let credentials = own_credentials(config, &schedd).await;
     let mut lines = vec![
         Line { what: "cluster", found: cluster },
@@ -90,7 +99,7 @@ fn add(found: Result<String, String>, more: &str) -> Result<String, String> {
 /// The operator's own; they last as long as the first part of what is found.
 async fn own_credentials(config: &Config, schedd: &Arc<Schedd>) -> Result<(Arc<Credentials>, String), String> {
     config.validate()?;
-    let credentials = Credentials::new(config.credentials_setup(), Arc::clone(schedd), None);
+    let credentials = Credentials::new(config.credentials_setup(), Arc::clone(schedd), None, Metrics::default());
     match credentials.look_for_own().await {
         None => Ok((credentials, "those of CONDOR_CONFIG are used".to_owned())),
         Some(found) => found.map(|found| (credentials, found)),

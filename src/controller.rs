@@ -1,6 +1,9 @@
 //! Watches `HTCJob`s; for each: gather the facts, decide, commit, hand the request over, publish.
 
+mod act;
+mod commit;
 mod crd_served;
+mod error;
 mod events;
 mod first_list;
 mod gather;
@@ -24,14 +27,16 @@ use crate::clock::Clock;
 use crate::condor::Schedd;
 use crate::credentials::Credentials;
 use crate::fence::Fence;
-use crate::kubernetes::{ApiError, limited, watched};
+use crate::health::Health;
+use crate::kubernetes::{limited, watched};
 use crate::ledger::Ledger;
 use crate::machine::{Settings, Uid};
+use crate::metrics::Metrics;
 use crate::tracker::Tracker;
 use crate::workers::{Planner, Workers};
-use crate::{health, metrics};
 
 use crd_served::CrdServed;
+pub use error::{GatherError, ReconcileError, WriteError};
 pub use events::Publisher;
 use first_list::FirstList;
 pub use memory::Memory;
@@ -64,23 +69,10 @@ pub struct Context {
     pub publisher: Publisher,
     /// What is remembered of each object.
     pub memory: Memory,
-}
-
-/// Why a reconcile failed; it is tried again with growing pauses.
-#[derive(Debug, thiserror::Error)]
-pub enum ReconcileError {
-    /// The ledger.
-    #[error(transparent)]
-    Ledger(#[from] crate::ledger::LedgerError),
-    /// The API server.
-    #[error(transparent)]
-    Api(#[from] ApiError),
-    /// This operator may not act now.
-    #[error(transparent)]
-    Refused(#[from] crate::fence::Refused),
-    /// The object has no uid or namespace.
-    #[error("the API server sent an HTCJob without {0}")]
-    Nameless(&'static str),
+    /// Where it is counted.
+    pub metrics: Metrics,
+    /// Told what the watch sees.
+    pub health: Health,
 }
 
 /// Runs until `stop` resolves and the reconciles under way are done.
@@ -94,7 +86,7 @@ pub async fn run(
     let client = context.client.clone();
     let api: Api<Observed> = watched(&client, namespace);
     let (reader, writer) = reflector::store();
-    let served = Arc::new(CrdServed::default());
+    let served = Arc::new(CrdServed::new(context.health.clone()));
     let asked = Arc::clone(&served);
     let asking = api.clone();
     let first = Arc::new(FirstList::default());
@@ -111,7 +103,7 @@ pub async fn run(
         .inspect(move |event| {
             served.seen(event);
             if matches!(event, Ok(watcher::Event::InitDone)) {
-                health::cache_synced();
+                remembering.health.cache_synced();
             }
             match event {
                 Ok(event) => {
@@ -125,7 +117,7 @@ pub async fn run(
         })
         .touched_objects();
     context.tracker.forget_what_leaves(reader.clone());
-    metrics::count_objects(reader.clone());
+    context.metrics.count_objects(reader.clone());
     let wakes =
         futures::stream::unfold(
             wakes,
@@ -137,12 +129,8 @@ pub async fn run(
         .graceful_shutdown_on(stop)
         .run(reconcile::reconcile, reconcile::on_error, context)
         .for_each(|result| {
-            match result {
-                Ok((object, _)) => first.reconciled(&object),
-                Err(controller::Error::ReconcilerFailed(error, object)) => {
-                    tracing::warn!(%error, %object, "a reconcile failed; it is tried again");
-                }
-                Err(_) => {}
+            if let Ok((object, _)) = result {
+                first.reconciled(&object);
             }
             futures::future::ready(())
         });

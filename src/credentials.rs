@@ -23,7 +23,7 @@ use crate::api::Identity;
 use crate::condor::Schedd;
 use crate::machine::Timestamp;
 use crate::machine::facts::{Unknown, Why};
-use crate::metrics;
+use crate::metrics::Metrics;
 use holder::Holder;
 use private::Private;
 use source::Source;
@@ -48,6 +48,7 @@ pub struct Credentials {
     /// For the operator's own identity.
     schedd: Arc<Schedd>,
     client: Option<Client>,
+    metrics: Metrics,
     /// Made when it is first needed.
     folder: Mutex<Option<Private>>,
     holders: Mutex<HashMap<Identity, Arc<Holder>>>,
@@ -73,9 +74,9 @@ pub enum AtHand {
 impl Credentials {
     /// Nothing is read yet.
     #[must_use]
-    pub fn new(setup: Setup, schedd: Arc<Schedd>, client: Option<Client>) -> Arc<Self> {
+    pub fn new(setup: Setup, schedd: Arc<Schedd>, client: Option<Client>, metrics: Metrics) -> Arc<Self> {
         let (folder, holders) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { setup, schedd, client, folder, holders })
+        Arc::new(Self { setup, schedd, client, metrics, folder, holders })
     }
 
     /// What is at hand for an identity; what is not, or not for much longer, is looked for meanwhile.
@@ -163,7 +164,7 @@ impl Credentials {
             (Identity::Operator, None, _) | (Identity::Secret { .. }, _, None) => Source::Nothing,
         };
         holder.refresh(source, self.setup.refresh).await;
-        metrics::credentials(self.failing());
+        self.metrics.credentials(self.failing());
     }
 
     /// How many identities have no credentials that are good: the operator's own, and those of Secrets.
@@ -187,7 +188,7 @@ impl Credentials {
             holders.len() < before
         };
         if forgotten {
-            metrics::credentials(self.failing());
+            self.metrics.credentials(self.failing());
         }
     }
 

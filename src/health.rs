@@ -1,7 +1,7 @@
 //! Whether the operator is ready: a few named gates, each opened by the part of the program that knows.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use strum::{EnumIter, IntoEnumIterator as _, IntoStaticStr};
 
@@ -40,50 +40,54 @@ struct State {
     open: BTreeSet<Gate>,
 }
 
-static STATE: Mutex<State> = Mutex::new(State { place: Place::Unknown, open: BTreeSet::new() });
+/// The gates of one operator. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct Health(Arc<Mutex<State>>);
 
-fn with<T>(work: impl FnOnce(&mut State) -> T) -> T {
-    work(&mut STATE.lock().unwrap_or_else(PoisonError::into_inner))
-}
+impl Health {
+    fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
 
-fn set(gate: Gate, open: bool) {
-    with(|state| if open { state.open.insert(gate) } else { state.open.remove(&gate) });
-}
+    fn set(&self, gate: Gate, open: bool) {
+        self.with(|state| if open { state.open.insert(gate) } else { state.open.remove(&gate) });
+    }
 
-/// The API server serves HTCJobs, or not.
-pub fn crd_served(served: bool) {
-    set(Gate::CrdServed, served);
-}
+    /// The API server serves HTCJobs, or not.
+    pub fn crd_served(&self, served: bool) {
+        self.set(Gate::CrdServed, served);
+    }
 
-/// All HTCJobs have been listed.
-pub fn cache_synced() {
-    set(Gate::CacheSynced, true);
-}
+    /// All HTCJobs have been listed.
+    pub fn cache_synced(&self) {
+        self.set(Gate::CacheSynced, true);
+    }
 
-/// What was last written to the ledger was stored, or not.
-pub fn ledger_writable(writable: bool) {
-    set(Gate::LedgerWritable, writable);
-}
+    /// What was last written to the ledger was stored, or not.
+    pub fn ledger_writable(&self, writable: bool) {
+        self.set(Gate::LedgerWritable, writable);
+    }
 
-/// The schedd has answered.
-pub fn schedd_seen() {
-    set(Gate::ScheddSeen, true);
-}
+    /// The schedd has answered.
+    pub fn schedd_seen(&self) {
+        self.set(Gate::ScheddSeen, true);
+    }
 
-/// Another operator leads.
-pub fn standing_by() {
-    with(|state| state.place = Place::Standby);
-}
+    /// Another operator leads.
+    pub fn standing_by(&self) {
+        self.with(|state| state.place = Place::Standby);
+    }
 
-/// This operator leads.
-pub fn leading() {
-    with(|state| state.place = Place::Leader);
-}
+    /// This operator leads.
+    pub fn leading(&self) {
+        self.with(|state| state.place = Place::Leader);
+    }
 
-/// Whether the operator is ready, and one line for each gate.
-#[must_use]
-pub fn ready() -> (bool, String) {
-    with(|state| describe(state))
+    /// Whether the operator is ready, and one line for each gate.
+    #[must_use]
+    pub fn ready(&self) -> (bool, String) {
+        self.with(|state| describe(state))
+    }
 }
 
 fn describe(state: &State) -> (bool, String) {

@@ -17,6 +17,7 @@ use kube::api::{Api, PostParams};
 use crate::clock::Clock;
 use crate::failpoint::{Point, around};
 use crate::fence::{Fence, Refused};
+use crate::health::Health;
 use crate::kubernetes::{MANAGER, limited_to};
 use crate::ledger::{Ledger, LedgerError};
 use crate::machine::Timestamp;
@@ -87,6 +88,7 @@ pub struct Candidate {
     identity: String,
     times: Times,
     clock: Clock,
+    health: Health,
     /// The record that was seen last, and when it was first seen like this.
     seen: Option<(LeaseSpec, Timestamp)>,
 }
@@ -110,8 +112,8 @@ struct Holder {
 impl Candidate {
     /// Nobody yet.
     #[must_use]
-    pub fn new(client: Client, place: Place, identity: String, times: Times, clock: Clock) -> Self {
-        Self { api: Api::namespaced(client, &place.namespace), place, identity, times, clock, seen: None }
+    pub fn new(client: Client, place: Place, identity: String, times: Times, clock: Clock, health: Health) -> Self {
+        Self { api: Api::namespaced(client, &place.namespace), place, identity, times, clock, health, seen: None }
     }
 
     /// Waits until this operator leads, and opens the fence. A ledger that does not know all that its Lease knows takes a
@@ -122,7 +124,7 @@ impl Candidate {
         loop {
             let pause = match self.try_to_lead(ledger, fence).await? {
                 Ok((lease, holder)) => {
-                    crate::health::leading();
+                    self.health.leading();
                     tracing::info!(identity = %self.identity, lease = %self.name(), ledger = ledger.id(), "this operator leads");
                     return Ok(Leader { candidate: self, lease, holder });
                 }
@@ -148,7 +150,7 @@ impl Candidate {
     fn tell(&self, obstacle: &Obstacle) {
         match obstacle {
             Obstacle::Held(holder) => {
-                crate::health::standing_by();
+                self.health.standing_by();
                 tracing::info!(lease = %self.name(), %holder, "standing by: another operator leads");
             }
             Obstacle::Api(message) => tracing::warn!(lease = %self.name(), %message, "cannot take the Lease yet"),
@@ -368,7 +370,7 @@ mod tests {
         let place = Place { namespace: "ns".to_owned(), name: "lease".to_owned() };
         let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
         let client = Client::try_from(config).unwrap();
-        Candidate::new(client, place, "us".to_owned(), times, Clock::default())
+        Candidate::new(client, place, "us".to_owned(), times, Clock::default(), Health::default())
     }
 
     fn record(holder: &str, seconds: i32, renewed: i64) -> LeaseSpec {
@@ -401,7 +403,7 @@ mod tests {
     }
 
     fn open(folder: &Path) -> Ledger {
-        Ledger::open(&folder.join("ledger.db")).unwrap()
+        Ledger::open_alone(&folder.join("ledger.db")).unwrap()
     }
 
     #[tokio::test]

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use htc_operator::config::Config;
-use htc_operator::telemetry::{self, LogFormat};
+use htc_operator::telemetry::{self, Log, LogFormat};
 use htc_operator::{api, check, machine, operator};
 
 /// Gives back what it no longer needs: after ten thousand HTCJobs, glibc's has kept more than twice as much as is in use.
@@ -43,13 +43,16 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    if let Err(error) = telemetry::start(cli.log_format, &cli.log) {
-        eprintln!("htc-operator: --log: {error}");
-        return ExitCode::from(2);
-    }
+    let log = match telemetry::start(cli.log_format, &cli.log) {
+        Ok(log) => log,
+        Err(error) => {
+            eprintln!("htc-operator: --log: {error}");
+            return ExitCode::from(2);
+        }
+    };
     let result = match cli.command {
         Command::Run(config) => {
-            block_on(operator::run(*config)).and_then(|result| result.map_err(|error| error.to_string()))
+            block_on(run(*config, log)).and_then(|result| result.map_err(|error| error.to_string()))
         }
         Command::Crd => api::crd_yaml().map(|yaml| print!("{yaml}")).map_err(|error| error.to_string()),
         Command::Statechart { folder: None } => {
@@ -67,6 +70,12 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+async fn run(config: Config, log: Log) -> Result<(), operator::StartError> {
+    let stop = operator::told_to_stop()?;
+    tokio::spawn(log.follow_hangups()?);
+    operator::run(config, stop).await
 }
 
 fn block_on<T>(work: impl Future<Output = T>) -> Result<T, String> {

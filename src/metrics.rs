@@ -1,9 +1,9 @@
-//! What the operator counts and measures, for Prometheus. One registry for the process, as there is one log: who counts
-//! needs nothing handed to it. Every label has few values, none of which anybody but this program chooses;
-//! `docs/metrics.md` names them all.
+//! What an operator counts and measures, for Prometheus. Every label has few values, none of which anybody but this program
+//! chooses; `docs/metrics.md` names them all.
 
 use std::collections::BTreeMap;
-use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use kube::runtime::reflector::Store;
@@ -13,16 +13,25 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 use strum::IntoEnumIterator as _;
 
 use crate::api::{HTCJobStatus, Observed, Phase};
+use crate::fence::Fence;
 
 /// Requests that wait or run, by kind.
 type Queues = Box<dyn Fn() -> BTreeMap<&'static str, usize> + Send + Sync>;
 
-struct Metrics {
+/// The metrics of one operator. Clones share them.
+#[derive(Clone, Default)]
+pub struct Metrics(Arc<Inner>);
+
+struct Inner {
     registry: Registry,
+    reconciles: Counter,
+    failures: Family<Failure, Counter>,
+    durations: Histogram,
     submissions: Counter,
     attempts: Family<Verdict, Counter>,
     removals: Counter,
@@ -33,6 +42,13 @@ struct Metrics {
     waiting: Gauge,
     orphans: Gauge,
     credentials: Family<Whose, Gauge>,
+    at_scrape: Arc<AtScrape>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Failure {
+    step: &'static str,
+    reason: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -56,15 +72,19 @@ struct Whose {
     whose: &'static str,
 }
 
-static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::new);
-static OBJECTS: OnceLock<Store<Observed>> = OnceLock::new();
-static QUEUES: OnceLock<Queues> = OnceLock::new();
-static LAST_LOOK: Mutex<Option<Instant>> = Mutex::new(None);
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Metrics")
+    }
+}
 
-impl Metrics {
-    fn new() -> Self {
-        let mut registry = Registry::with_prefix("htc");
-        let metrics = Self {
+impl Default for Inner {
+    fn default() -> Self {
+        let mut metrics = Self {
+            reconciles: Counter::default(),
+            failures: Family::default(),
+            // 0.1 ms to 13 s.
+            durations: Histogram::new(exponential_buckets(0.0001, 2.0, 18)),
             submissions: Counter::default(),
             attempts: Family::default(),
             removals: Counter::default(),
@@ -76,47 +96,90 @@ impl Metrics {
             waiting: Gauge::default(),
             orphans: Gauge::default(),
             credentials: Family::default(),
-            registry: Registry::default(),
+            at_scrape: Arc::default(),
+            registry: Registry::with_prefix("htc"),
         };
+        metrics.register();
+        metrics
+    }
+}
+
+impl Inner {
+    fn register(&mut self) {
+        let registry = &mut self.registry;
+        let features = if cfg!(feature = "fail-points") { "fail-points" } else { "" };
+        let build = Info::new([("version", env!("CARGO_PKG_VERSION")), ("features", features)]);
+        registry.register("build", "The program that runs", build);
+        registry.register("reconciles", "Passes over one HTCJob", self.reconciles.clone());
+        registry.register(
+            "reconcile_failures",
+            "Passes over one HTCJob that failed, by step and reason",
+            self.failures.clone(),
+        );
+        registry.register_with_unit(
+            "reconcile_duration",
+            "Passes over one HTCJob, from their begin to their end",
+            Unit::Seconds,
+            self.durations.clone(),
+        );
         registry.register(
             "submissions",
             "HTCJobs that were part of a condor_submit that ran",
-            metrics.submissions.clone(),
+            self.submissions.clone(),
         );
-        registry.register("attempts", "Attempts to submit that were judged, by verdict", metrics.attempts.clone());
-        registry.register("removals", "HTCJobs that were part of a condor_rm that ran", metrics.removals.clone());
+        registry.register("attempts", "Attempts to submit that were judged, by verdict", self.attempts.clone());
+        registry.register("removals", "HTCJobs that were part of a condor_rm that ran", self.removals.clone());
         registry.register_with_unit(
             "tool_duration",
             "Calls of HTCondor's tools, by tool and outcome",
             Unit::Seconds,
-            metrics.tools.clone(),
+            self.tools.clone(),
         );
-        registry.register("callbacks", "Events that jobs sent, by what became of them", metrics.callbacks.clone());
+        registry.register("callbacks", "Events that jobs sent, by what became of them", self.callbacks.clone());
         registry.register_with_unit(
             "ledger_commit_duration",
             "Transactions of the ledger, from their begin to their commit",
             Unit::Seconds,
-            metrics.commits.clone(),
+            self.commits.clone(),
         );
-        registry.register("ledger_batch_size", "Writes and reads that shared a transaction", metrics.batches.clone());
-        registry.register("ledger_queue", "Writes and reads that wait for the ledger", metrics.waiting.clone());
-        registry.register("orphans", "Jobs in HTCondor without an HTCJob, at the last look", metrics.orphans.clone());
+        registry.register("ledger_batch_size", "Writes and reads that shared a transaction", self.batches.clone());
+        registry.register("ledger_queue", "Writes and reads that wait for the ledger", self.waiting.clone());
+        registry.register("orphans", "Jobs in HTCondor without an HTCJob, at the last look", self.orphans.clone());
         registry.register(
             "credentials_failing",
             "Identities without credentials that are good",
-            metrics.credentials.clone(),
+            self.credentials.clone(),
         );
-        registry.register_collector(Box::new(AtScrape));
-        Self { registry, ..metrics }
+        registry.register_collector(Box::new(Scrape(Arc::clone(&self.at_scrape))));
     }
 }
 
 /// What is looked up when somebody asks.
-#[derive(Debug)]
-struct AtScrape;
+#[derive(Default)]
+struct AtScrape {
+    fence: OnceLock<Fence>,
+    objects: OnceLock<Store<Observed>>,
+    queues: OnceLock<Queues>,
+    last_look: Mutex<Option<Instant>>,
+}
 
-impl Collector for AtScrape {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+impl fmt::Debug for AtScrape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AtScrape")
+    }
+}
+
+/// Sees it from the registry.
+#[derive(Debug)]
+struct Scrape(Arc<AtScrape>);
+
+impl Collector for Scrape {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let AtScrape { fence, objects, queues, last_look } = &*self.0;
+        let leads = fence.get().is_some_and(|fence| fence.check().is_ok());
+        let leader = ConstGauge::new(i64::from(leads));
+        let help = "Whether this operator leads: 1 or 0";
+        leader.encode(encoder.encode_descriptor("leader", help, None, leader.metric_type())?)?;
         let mut gauge = |name: &str, help: &str, label: &'static str, values: &BTreeMap<&'static str, i64>| {
             let mut family = encoder.encode_descriptor(name, help, None, ConstGauge::new(0_i64).metric_type())?;
             for (value, count) in values {
@@ -124,16 +187,16 @@ impl Collector for AtScrape {
             }
             Ok(())
         };
-        if let Some(store) = OBJECTS.get() {
+        if let Some(store) = objects.get() {
             let (phases, states) = count(store);
             gauge("objects", "HTCJobs, by phase", "phase", &phases)?;
             gauge("jobs", "Jobs of all HTCJobs, by state", "state", &states)?;
         }
-        if let Some(queues) = QUEUES.get() {
+        if let Some(queues) = queues.get() {
             let depths = queues().into_iter().map(|(kind, depth)| (kind, i64::try_from(depth).unwrap_or(i64::MAX)));
             gauge("requests", "Requests that wait for a worker or run, by kind", "kind", &depths.collect())?;
         }
-        let last = *LAST_LOOK.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = *last_look.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(last) = last {
             let age = ConstGauge::new(last.elapsed().as_secs_f64());
             let help = "Time since HTCondor last answered about all jobs; it is asked only while there are any";
@@ -171,73 +234,89 @@ const fn states(told: &HTCJobStatus) -> [(&'static str, i64); 5] {
     ]
 }
 
-/// From now on the objects in `store` are counted.
-pub fn count_objects(store: Store<Observed>) {
-    let _ = OBJECTS.set(store);
-}
+impl Metrics {
+    /// From now on the objects in `store` are counted.
+    pub fn count_objects(&self, store: Store<Observed>) {
+        let _ = self.0.at_scrape.objects.set(store);
+    }
 
-/// From now on `queues` says how many requests of each kind wait or run.
-pub fn count_requests(queues: impl Fn() -> BTreeMap<&'static str, usize> + Send + Sync + 'static) {
-    let _ = QUEUES.set(Box::new(queues));
-}
+    /// From now on this operator leads for as long as `fence` is open.
+    pub fn leads_within(&self, fence: Fence) {
+        let _ = self.0.at_scrape.fence.set(fence);
+    }
 
-/// So many HTCJobs were part of a condor_submit.
-pub fn submitted(objects: usize) {
-    METRICS.submissions.inc_by(objects as u64);
-}
+    /// From now on `queues` says how many requests of each kind wait or run.
+    pub fn count_requests(&self, queues: impl Fn() -> BTreeMap<&'static str, usize> + Send + Sync + 'static) {
+        let _ = self.0.at_scrape.queues.set(Box::new(queues));
+    }
 
-/// An attempt was judged: `accepted`, `late`, `stillborn`, `absent`, or `not_run`.
-pub fn attempt(verdict: &'static str) {
-    METRICS.attempts.get_or_create(&Verdict { verdict }).inc();
-}
+    /// A pass over one HTCJob has ended; if it failed, in which step and why.
+    pub fn reconciled(&self, took: Duration, failure: Option<(&'static str, &'static str)>) {
+        self.0.reconciles.inc();
+        self.0.durations.observe(took.as_secs_f64());
+        if let Some((step, reason)) = failure {
+            self.0.failures.get_or_create(&Failure { step, reason }).inc();
+        }
+    }
 
-/// So many HTCJobs were part of a condor_rm.
-pub fn removed(objects: usize) {
-    METRICS.removals.inc_by(objects as u64);
-}
+    /// So many HTCJobs were part of a condor_submit.
+    pub fn submitted(&self, objects: usize) {
+        self.0.submissions.inc_by(objects as u64);
+    }
 
-/// A call of one of HTCondor's tools ended: `ok`, `failed` by its exit status, or `error` without one.
-pub fn tool(tool: &'static str, outcome: &'static str, elapsed: Duration) {
-    METRICS.tools.get_or_create(&Call { tool, outcome }).observe(elapsed.as_secs_f64());
-}
+    /// An attempt was judged: `accepted`, `late`, `stillborn`, `absent`, or `not_run`.
+    pub fn attempt(&self, verdict: &'static str) {
+        self.0.attempts.get_or_create(&Verdict { verdict }).inc();
+    }
 
-/// An event of a job was answered: `Stored`, `Again`, or the reason of the refusal.
-pub fn callback(outcome: &'static str) {
-    METRICS.callbacks.get_or_create(&Answered { outcome }).inc();
-}
+    /// So many HTCJobs were part of a condor_rm.
+    pub fn removed(&self, objects: usize) {
+        self.0.removals.inc_by(objects as u64);
+    }
 
-/// A transaction of the ledger has ended.
-pub fn transaction(tasks: usize, took: Duration) {
-    METRICS.commits.observe(took.as_secs_f64());
-    METRICS.batches.observe(f64::from(u32::try_from(tasks).unwrap_or(u32::MAX)));
-}
+    /// A call of one of HTCondor's tools ended: `ok`, `failed` by its exit status, or `error` without one.
+    pub fn tool(&self, tool: &'static str, outcome: &'static str, elapsed: Duration) {
+        self.0.tools.get_or_create(&Call { tool, outcome }).observe(elapsed.as_secs_f64());
+    }
 
-/// So many more (or fewer) wait for the ledger.
-pub fn ledger_queue(change: i64) {
-    METRICS.waiting.inc_by(change);
-}
+    /// An event of a job was answered: `Stored`, `Again`, or the reason of the refusal.
+    pub fn callback(&self, outcome: &'static str) {
+        self.0.callbacks.get_or_create(&Answered { outcome }).inc();
+    }
 
-/// HTCondor has answered about all jobs.
-pub fn looked() {
-    *LAST_LOOK.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-}
+    /// A transaction of the ledger has ended.
+    pub fn transaction(&self, tasks: usize, took: Duration) {
+        self.0.commits.observe(took.as_secs_f64());
+        self.0.batches.observe(f64::from(u32::try_from(tasks).unwrap_or(u32::MAX)));
+    }
 
-/// So many jobs in HTCondor belong to no HTCJob.
-pub fn orphans(count: usize) {
-    METRICS.orphans.set(i64::try_from(count).unwrap_or(i64::MAX));
-}
+    /// So many more (or fewer) wait for the ledger.
+    pub fn ledger_queue(&self, change: i64) {
+        self.0.waiting.inc_by(change);
+    }
 
-/// So many identities have no credentials that are good: the operator's own, and those of Secrets.
-pub fn credentials((own, secrets): (i64, i64)) {
-    METRICS.credentials.get_or_create(&Whose { whose: "operator" }).set(own);
-    METRICS.credentials.get_or_create(&Whose { whose: "secrets" }).set(secrets);
-}
+    /// HTCondor has answered about all jobs.
+    pub fn looked(&self) {
+        *self.0.at_scrape.last_look.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
 
-/// All of it in OpenMetrics' text format.
-pub fn text() -> Result<String, std::fmt::Error> {
-    let mut text = String::new();
-    prometheus_client::encoding::text::encode(&mut text, &METRICS.registry)?;
-    Ok(text)
+    /// So many jobs in HTCondor belong to no HTCJob.
+    pub fn orphans(&self, count: usize) {
+        self.0.orphans.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// So many identities have no credentials that are good: the operator's own, and those of Secrets.
+    pub fn credentials(&self, (own, secrets): (i64, i64)) {
+        self.0.credentials.get_or_create(&Whose { whose: "operator" }).set(own);
+        self.0.credentials.get_or_create(&Whose { whose: "secrets" }).set(secrets);
+    }
+
+    /// All of it in OpenMetrics' text format.
+    pub fn text(&self) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.0.registry)?;
+        Ok(text)
+    }
 }
 
 #[cfg(test)]
@@ -247,6 +326,31 @@ mod tests {
     use super::*;
     use crate::machine::Kind;
 
+    #[test]
+    fn what_one_operator_counts_another_does_not() {
+        let (one, other) = (Metrics::default(), Metrics::default());
+        one.clone().submitted(2);
+        assert!(one.text().unwrap().contains("htc_submissions_total 2"));
+        assert!(other.text().unwrap().contains("htc_submissions_total 0"));
+    }
+
+    #[test]
+    fn it_leads_only_while_its_fence_is_open() {
+        let (metrics, clock) = (Metrics::default(), crate::clock::Clock::default());
+        let leader = |value: u8| {
+            let text = metrics.text().unwrap();
+            assert!(text.contains(&format!("htc_leader {value}\n")), "{text}");
+        };
+        leader(0);
+        let fence = Fence::new(clock);
+        metrics.leads_within(fence.clone());
+        leader(0);
+        fence.extend(clock.now().plus(Duration::from_secs(60)));
+        leader(1);
+        fence.close();
+        leader(0);
+    }
+
     fn names(text: &str) -> BTreeSet<String> {
         let helped = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
         helped.map(|line| line.split(' ').next().unwrap().to_owned()).collect()
@@ -254,20 +358,23 @@ mod tests {
 
     #[test]
     fn every_metric_is_documented_and_nothing_else_is() {
+        let metrics = Metrics::default();
         let (store, _) = kube::runtime::reflector::store();
-        count_objects(store);
-        count_requests(|| Kind::iter().map(|kind| (kind.into(), 1)).collect());
-        submitted(1);
-        attempt("accepted");
-        removed(1);
-        tool("condor_q", "ok", Duration::from_millis(20));
-        callback("Stored");
-        transaction(3, Duration::from_millis(1));
-        ledger_queue(0);
-        looked();
-        orphans(0);
-        credentials((0, 0));
-        let text = text().unwrap();
+        metrics.count_objects(store);
+        metrics.count_requests(|| Kind::iter().map(|kind| (kind.into(), 1)).collect());
+        metrics.leads_within(Fence::new(crate::clock::Clock::default()));
+        metrics.reconciled(Duration::from_millis(3), Some(("publish", "Silent")));
+        metrics.submitted(1);
+        metrics.attempt("accepted");
+        metrics.removed(1);
+        metrics.tool("condor_q", "ok", Duration::from_millis(20));
+        metrics.callback("Stored");
+        metrics.transaction(3, Duration::from_millis(1));
+        metrics.ledger_queue(0);
+        metrics.looked();
+        metrics.orphans(0);
+        metrics.credentials((0, 0));
+        let text = metrics.text().unwrap();
         for phase in Phase::iter().map(<&str>::from).chain(["none"]) {
             assert!(text.contains(&format!("htc_objects{{phase=\"{phase}\"}} 0")), "{text}");
         }

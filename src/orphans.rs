@@ -15,6 +15,7 @@ use crate::condor::query::Ads;
 use crate::kubernetes::{limited, watched};
 use crate::machine::Uid;
 use crate::machine::ids::{IDS_IN_LINE, JobId, id_lines};
+use crate::metrics::Metrics;
 use crate::retry::Pauses;
 
 /// Jobs of this operator in HTCondor that belong to no HTCJob that can be seen, by id.
@@ -62,13 +63,16 @@ pub async fn objects(client: &Client, namespace: Option<&str>) -> Result<BTreeSe
 }
 
 /// Counts them once in the log, when both sides have answered; nothing waits for it.
-pub async fn count_at_start(client: Client, schedd: Arc<Schedd>, namespace: Option<String>) {
+pub async fn count_at_start(client: Client, schedd: Arc<Schedd>, namespace: Option<String>, metrics: Metrics) {
     let mut pauses = Pauses::new(Duration::from_secs(5), Duration::from_secs(600));
     loop {
         match find(&client, &schedd, namespace.as_deref()).await {
             Ok(OrphanReport { orphans, elsewhere }) => {
                 if orphans.is_empty() && elsewhere.is_empty() {
                     tracing::info!(orphans = 0, "every job of this operator in HTCondor belongs to an HTCJob");
+                }
+                if !orphans.is_empty() {
+                    metrics.orphans(orphans.len());
                 }
                 tell(&orphans, &elsewhere);
                 return;
@@ -80,9 +84,6 @@ pub async fn count_at_start(client: Client, schedd: Arc<Schedd>, namespace: Opti
 }
 
 fn tell(orphans: &[JobId], elsewhere: &[JobId]) {
-    if !orphans.is_empty() {
-        crate::metrics::orphans(orphans.len());
-    }
     for ids in id_lines(orphans, IDS_IN_LINE) {
         tracing::warn!(
             orphans = orphans.len(),

@@ -38,7 +38,7 @@ use crate::api::Wake;
 use crate::clock::Clock;
 use crate::key::KeyRing;
 use crate::ledger::{Ledger, Receipt};
-use crate::metrics;
+use crate::metrics::Metrics;
 use report::Refusal;
 pub use tls::{Certificate, TlsError};
 use wakes::Wakes;
@@ -88,6 +88,7 @@ struct Desk {
 pub struct Receiver {
     keys: KeyRing,
     desk: Arc<OnceLock<Desk>>,
+    metrics: Metrics,
 }
 
 /// A port that is served until this is dropped.
@@ -113,10 +114,10 @@ impl Drop for Port {
 }
 
 impl Receiver {
-    /// Accepts tokens made with these keys.
+    /// Accepts tokens made with these keys, and counts what comes.
     #[must_use]
-    pub fn new(keys: KeyRing) -> Self {
-        Self { keys, desk: Arc::default() }
+    pub fn new(keys: KeyRing, metrics: Metrics) -> Self {
+        Self { keys, desk: Arc::default(), metrics }
     }
 
     /// From now on events are taken in.
@@ -173,7 +174,7 @@ impl Receiver {
             Ok(Ok(Receipt::Unknown)) => Err(Refusal::UnknownJob),
             Ok(Ok(Receipt::TooMany)) => Err(Refusal::TooMany),
             Ok(Err(error)) => {
-                tracing::warn!(%error, "what a job reports cannot be stored; it is told to send it again");
+                tracing::warn!(%uid, %error, "what a job reports cannot be stored; it is told to send it again");
                 Err(Refusal::Unavailable)
             }
             Err(_) => Err(Refusal::Unavailable),
@@ -184,12 +185,12 @@ impl Receiver {
 async fn take_in(request: HttpRequest, body: web::Payload, receiver: web::Data<Receiver>) -> HttpResponse {
     match receiver.store(&request, body).await {
         Ok(outcome) => {
-            metrics::callback(outcome);
+            receiver.metrics.callback(outcome);
             HttpResponse::NoContent().finish()
         }
         Err(refusal) => {
             let reason: &'static str = (&refusal).into();
-            metrics::callback(reason);
+            receiver.metrics.callback(reason);
             tracing::debug!(reason, message = %refusal, peer = ?request.peer_addr(), "an event was refused");
             let status = StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::BAD_REQUEST);
             let mut answer = HttpResponse::build(status);

@@ -152,9 +152,9 @@ fn remove_files(planner: &Planner, fence: &Fence, left: Artifact, gone: &[Releas
             Artifact::Rows => Ok(()),
         };
         match &removed {
-            Ok(()) => tracing::debug!(namespace = name.namespace, name = name.name, %uid, ?left, "removed"),
+            Ok(()) => tracing::debug!(namespace = name.namespace, htcjob = name.name, %uid, ?left, "removed"),
             Err(error) => {
-                tracing::warn!(namespace = name.namespace, name = name.name, %uid, ?left, %error, "files cannot be removed; it is tried again");
+                tracing::warn!(namespace = name.namespace, htcjob = name.name, %uid, ?left, %error, "files cannot be removed; it is tried again");
             }
         }
         removed.is_ok()

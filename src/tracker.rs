@@ -16,6 +16,7 @@ use futures::FutureExt as _;
 use kube::ResourceExt as _;
 use kube::runtime::reflector::{ObjectRef, Store};
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use crate::api::{Observed, Wake};
 use crate::condor::query::{Ads, HistoryAnswer, WantedInherited, merge, reach};
@@ -25,6 +26,7 @@ use crate::machine::decide::Look;
 use crate::machine::facts::{Ad, Answer, Evidence, History, JobStatus, Queue, Reach, Unknown, Why};
 use crate::machine::inherited::InheritedJob;
 use crate::machine::{Birthdate, JobId, SchedDate, Timestamp, Uid};
+use crate::metrics::Metrics;
 use crate::retry::Pauses;
 use entry::Urgency;
 use watchlist::Watchlist;
@@ -57,6 +59,7 @@ pub struct Tracker {
     last: Mutex<LastLook>,
     /// Held by who looks at all jobs and by who asks which have changed: of two answers about one job, the younger is shown.
     turn: tokio::sync::Mutex<()>,
+    metrics: Metrics,
 }
 
 /// The last look at all jobs that was answered.
@@ -91,6 +94,16 @@ enum Asker<'a> {
     Urgent,
 }
 
+impl Asker<'_> {
+    /// Of how many HTCJobs, for the log.
+    fn about(&self, uids: &[Uid]) -> String {
+        match self {
+            Self::All(_) => "all".to_owned(),
+            Self::Urgent => uids.len().to_string(),
+        }
+    }
+}
+
 /// What history has.
 struct FoundInHistory {
     answer: HistoryAnswer,
@@ -111,11 +124,18 @@ impl Tracker {
     /// Asks `schedd` every `interval`, and every `soon` while something is about to change. Where history brings no news it
     /// is asked with pauses that grow from `interval` to `longest`.
     #[must_use]
-    pub fn new(schedd: Arc<Schedd>, wake: Wake, interval: Duration, soon: Duration, longest: Duration) -> Self {
+    pub fn new(
+        schedd: Arc<Schedd>,
+        wake: Wake,
+        interval: Duration,
+        soon: Duration,
+        longest: Duration,
+        metrics: Metrics,
+    ) -> Self {
         let (watchlist, steady, store) = (Watchlist::default(), Mutex::default(), OnceLock::new());
         let last = Mutex::new(LastLook { asked_at: schedd.clock.now(), cost: Cost::default() });
         let turn = tokio::sync::Mutex::default();
-        Self { schedd, watchlist, wake, interval, soon, longest, steady, store, last, turn }
+        Self { schedd, watchlist, wake, interval, soon, longest, steady, store, last, turn, metrics }
     }
 
     /// From now on, objects that are not in `store` are forgotten: nobody says so when one goes.
@@ -148,25 +168,35 @@ impl Tracker {
         loop {
             let uids = self.wait(&asker, Instant::now(), failed.take(), took).await;
             let (began, asked_at) = (Instant::now(), self.schedd.clock.now());
-            let result = match &mut asker {
-                Asker::All(before) => self.look(before).await,
-                Asker::Urgent => self.look_at(&uids).await,
-            };
+            let result = self.look_once(&mut asker, &uids).await;
             took = began.elapsed();
             match result {
                 Ok(()) => pauses.reset(),
                 // Not a word of it is told before it is seen twice.
-                Err(unknown) if unknown.why == Why::SuddenDrop => {
-                    tracing::info!(message = %unknown.message);
-                    failed = Some(self.soon);
-                }
+                Err(unknown) if unknown.why == Why::SuddenDrop => failed = Some(self.soon),
                 Err(unknown) => {
-                    tracing::debug!(why = %unknown.why, message = %unknown.message, "no answer from HTCondor");
                     self.wake(self.watchlist.no_answer(asked_at, &uids, &unknown)).await;
                     failed = Some(pauses.pause());
                 }
             }
         }
+    }
+
+    /// One look, at all jobs or at those of `uids`.
+    #[tracing::instrument(name = "look", level = "error", skip_all, fields(htcjobs = asker.about(uids)))]
+    async fn look_once(&self, asker: &mut Asker<'_>, uids: &[Uid]) -> Result<(), Unknown> {
+        let result = match asker {
+            Asker::All(before) => self.look(before).await,
+            Asker::Urgent => self.look_at(uids).await,
+        };
+        match &result {
+            Ok(()) => {}
+            Err(unknown) if unknown.why == Why::SuddenDrop => tracing::info!(message = %unknown.message),
+            Err(unknown) => {
+                tracing::debug!(why = %unknown.why, message = %unknown.message, "no answer from HTCondor");
+            }
+        }
+        result
     }
 
     /// Waits until it is time to ask: about which objects, none for all. A question that takes long is not asked more than
@@ -220,7 +250,8 @@ impl Tracker {
             let (asked_at, before) = (self.schedd.clock.now(), self.schedd.spent());
             since = since.max(self.last_look().asked_at);
             let Some(SchedDate(date)) = self.schedd.date(since) else { continue };
-            let found = self.schedd.changed_since(SchedDate(date - OVERLAP), CHANGES_LIMIT).await;
+            let changed = self.schedd.changed_since(SchedDate(date - OVERLAP), CHANGES_LIMIT);
+            let found = changed.instrument(tracing::error_span!("look", htcjobs = "changed")).await;
             cost = self.schedd.spent() - before;
             failed = found.is_err();
             match found {
@@ -257,8 +288,10 @@ impl Tracker {
         }
     }
 
+    #[tracing::instrument(level = "error", skip_all, fields(htcjobs))]
     async fn look_into_history(&self) {
         let wanted = self.watchlist.ask_history(Instant::now());
+        tracing::Span::current().record("htcjobs", wanted.len());
         let asked_at = self.schedd.clock.now();
         let found = self.ask_history(&wanted).await;
         if let Err(unknown) = &found {
@@ -290,7 +323,7 @@ impl Tracker {
         let found = self.ask(self.with_inherited(&inherited, self.schedd.queue())).await?;
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) =
             LastLook { asked_at: found.asked_at, cost: self.schedd.spent() - spent };
-        crate::metrics::looked();
+        self.metrics.looked();
         self.doubt_sudden_drop(before, &found)?;
         self.count_orphans(&found.ads);
         self.publish(found, &[], &inherited).await;
@@ -304,7 +337,7 @@ impl Tracker {
         };
         let objects: HashSet<Uid> =
             store.state().iter().filter_map(|object| object.uid()).map(|uid| Uid::from(uid.as_str())).collect();
-        crate::metrics::orphans(ads.iter().filter(|(uid, _)| !objects.contains(*uid)).map(|(_, ads)| ads.len()).sum());
+        self.metrics.orphans(ads.iter().filter(|(uid, _)| !objects.contains(*uid)).map(|(_, ads)| ads.len()).sum());
     }
 
     /// Asks about the jobs of these objects: what is found is all that there is of them.

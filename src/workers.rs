@@ -25,6 +25,7 @@ use crate::credentials::{AtHand, Credentials};
 use crate::fence::Fence;
 use crate::ledger::Ledger;
 use crate::machine::{Kind, Request, RequestKey, Settings, Uid};
+use crate::metrics::Metrics;
 
 use lane::Source;
 pub use plan::{Plan, PlanError, Planner, Reporting};
@@ -80,6 +81,8 @@ pub struct Shared {
     pub limits: Limits,
     /// What has been learned about them.
     pub sizes: Sizes,
+    /// Where they are counted.
+    pub metrics: Metrics,
 }
 
 /// Limits of batches and submissions.
@@ -131,9 +134,9 @@ impl Workers {
     #[must_use]
     pub fn start(shared: Arc<Shared>) -> (Self, JoinSet<()>) {
         let counted = Arc::downgrade(&shared);
-        crate::metrics::count_requests(move || {
-            counted.upgrade().map(|shared| shared.registry.depths()).unwrap_or_default()
-        });
+        shared
+            .metrics
+            .count_requests(move || counted.upgrade().map(|shared| shared.registry.depths()).unwrap_or_default());
         let mut tasks = JoinSet::new();
         let mut lane = || {
             let (sender, receiver) = mpsc::channel(QUEUE);

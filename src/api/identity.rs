@@ -43,6 +43,17 @@ pub fn is_name(text: &str) -> bool {
 }
 
 /// Nothing for the operator, else `namespace/name`: as the ledger has it.
+impl Identity {
+    /// For the log: `operator`, or the Secret's namespace and name.
+    #[must_use]
+    pub fn logged(&self) -> String {
+        match self {
+            Self::Operator => "operator".to_owned(),
+            Self::Secret { .. } => self.to_string(),
+        }
+    }
+}
+
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -7,6 +7,7 @@ use super::names::Names;
 use super::tools::{Cost, Output, ToolError, Tools};
 use crate::api::Identity;
 use crate::clock::Clock;
+use crate::health::Health;
 use crate::machine::facts::{Unknown, Why};
 use crate::machine::{Birthdate, SchedDate, ScheddName, Timestamp, Uid};
 
@@ -31,6 +32,7 @@ pub struct Schedd {
     lacking: Arc<Mutex<Option<String>>>,
     latest: Mutex<Option<Reading>>,
     spent: Mutex<Cost>,
+    health: Health,
 }
 
 /// A reading is used so long; with the time that has passed since, it says the schedd's time as well as a new one.
@@ -50,18 +52,19 @@ pub struct Reading {
 impl Schedd {
     /// A schedd by name; nothing is asked yet. `names`: under which this operator has submitted before.
     #[must_use]
-    pub fn new(name: ScheddName, operator: String, tools: Tools, clock: Clock, names: Names) -> Self {
+    pub fn new(name: ScheddName, operator: String, tools: Tools, clock: Clock, names: Names, health: Health) -> Self {
         let (identity, lacking, latest) = (Identity::Operator, Arc::default(), Mutex::default());
         let spent = Mutex::default();
-        Self { name, operator, tools, clock, identity, names: Arc::new(names), lacking, latest, spent }
+        Self { name, operator, tools, clock, identity, names: Arc::new(names), lacking, latest, spent, health }
     }
 
     /// The same schedd for another identity, whose tools these are.
     #[must_use]
     pub fn acting_as(&self, identity: Identity, tools: Tools) -> Self {
         let (name, operator, names) = (self.name.clone(), self.operator.clone(), Arc::clone(&self.names));
-        let (lacking, latest, spent) = (Arc::default(), Mutex::default(), Mutex::default());
-        Self { name, operator, tools, clock: self.clock, identity, names, lacking, latest, spent }
+        let (lacking, latest, spent, health) =
+            (Arc::default(), Mutex::default(), Mutex::default(), self.health.clone());
+        Self { name, operator, tools, clock: self.clock, identity, names, lacking, latest, spent, health }
     }
 
     /// Why the tools have no credentials that are good for anything, if they should have some: what fails then fails for that.
@@ -192,7 +195,7 @@ impl Schedd {
     pub(super) fn answer(&self, tool: &str, result: Result<Output, ToolError>) -> Result<Output, Unknown> {
         match result {
             Ok(output) if output.status == Some(0) => {
-                crate::health::schedd_seen();
+                self.health.schedd_seen();
                 Ok(output)
             }
             Ok(output) => Err(self.trouble(tool, &output)),

@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 
 use crate::failpoint::{self, Point};
-use crate::metrics;
+use crate::metrics::Metrics;
 
 /// How HTCondor's tools are started.
 #[derive(Clone, Debug)]
@@ -31,6 +31,7 @@ pub struct Tools {
     pub history_limit: Duration,
     /// Time limit of one transfer of output.
     pub transfer_limit: Duration,
+    metrics: Metrics,
 }
 
 /// Variables that the tools inherit from the operator.
@@ -199,9 +200,15 @@ impl Drop for Group {
 }
 
 impl Tools {
-    /// Tools found in `bin` (if given) and then in the operator's own `PATH`.
+    /// Tools found in `bin` (if given) and then in the operator's own `PATH`; their calls are measured.
     #[must_use]
-    pub fn new(bin: Option<&PathBuf>, limit: Duration, history_limit: Duration, transfer_limit: Duration) -> Self {
+    pub fn new(
+        bin: Option<&PathBuf>,
+        limit: Duration,
+        history_limit: Duration,
+        transfer_limit: Duration,
+        metrics: Metrics,
+    ) -> Self {
         let own = std::env::var("PATH").unwrap_or_else(|_| "/usr/local/bin:/usr/bin:/bin".to_owned());
         let path = bin.map_or(own.clone(), |bin| format!("{}:{own}", bin.display()));
         let mut environment = vec![("PATH".to_owned(), path.clone()), ("LC_ALL".to_owned(), "C.UTF-8".to_owned())];
@@ -210,7 +217,7 @@ impl Tools {
         );
         let (timeout, setpriv) = (locate(&path, "timeout"), locate(&path, "setpriv"));
         let credentials = Arc::default();
-        Self { environment, credentials, timeout, setpriv, limit, history_limit, transfer_limit }
+        Self { environment, credentials, timeout, setpriv, limit, history_limit, transfer_limit, metrics }
     }
 
     /// The same tools for somebody with other credentials, or none so far.
@@ -256,7 +263,7 @@ impl Tools {
             Err(_) => "error",
         };
         let duration = began.elapsed();
-        metrics::tool(tool, outcome, duration);
+        self.metrics.tool(tool, outcome, duration);
         tracing::debug!(tool, outcome, milliseconds = duration.as_millis(), "a tool has ended");
         result
     }
@@ -388,7 +395,7 @@ mod tests {
     use super::*;
 
     fn tools() -> Tools {
-        Tools::new(None, Duration::from_secs(20), Duration::from_secs(20), Duration::from_secs(20))
+        Tools::new(None, Duration::from_secs(20), Duration::from_secs(20), Duration::from_secs(20), Metrics::default())
     }
 
     fn call<'a>(tool: &'static str, arguments: &[&'a str], limit: Duration) -> Call<'a> {

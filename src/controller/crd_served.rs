@@ -9,25 +9,29 @@ use kube::runtime::watcher;
 use tokio::sync::Notify;
 
 use crate::api::Observed;
-use crate::health;
+use crate::health::Health;
 use crate::kubernetes::limited;
 use crate::retry::Pauses;
 
 /// What the watch says, and what is asked when it breaks.
-#[derive(Default)]
 pub(super) struct CrdServed {
     broken: Notify,
+    health: Health,
 }
 
 impl CrdServed {
+    pub(super) fn new(health: Health) -> Self {
+        Self { broken: Notify::default(), health }
+    }
+
     /// The watch has said something.
     pub(super) fn seen<T>(&self, event: &Result<watcher::Event<T>, watcher::Error>) {
         match event {
             // Said before anything is asked.
             Ok(watcher::Event::Init) => {}
-            Ok(_) => health::crd_served(true),
+            Ok(_) => self.health.crd_served(true),
             Err(_) => {
-                health::crd_served(false);
+                self.health.crd_served(false);
                 self.broken.notify_one();
             }
         }
@@ -42,7 +46,7 @@ impl CrdServed {
             loop {
                 tokio::time::sleep(pauses.pause()).await;
                 if limited("list", &"HTCJobs", api.list_metadata(&one)).await.is_ok() {
-                    health::crd_served(true);
+                    self.health.crd_served(true);
                     break;
                 }
             }

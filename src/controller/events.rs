@@ -94,6 +94,7 @@ async fn tell(client: &Client, ledger: &Ledger, clock: Clock, fence: &Fence) -> 
     troubles.pop().map_or(Ok(count), Err)
 }
 
+#[tracing::instrument(name = "event", level = "error", skip_all, fields(namespace = %row.name.namespace, htcjob = %row.name.name, uid = %row.uid, seq = row.seq))]
 async fn create(client: &Client, fence: &Fence, row: Journaled) -> Result<(Uid, i64), Trouble> {
     let api: Api<Event> = Api::namespaced(client.clone(), &row.name.namespace);
     let event = event(&row);
@@ -106,7 +107,7 @@ async fn create(client: &Client, fence: &Fence, row: Journaled) -> Result<(Uid, 
         Err(error) if error.code() == Some(409) => {}
         Err(error) if matches!(error.code(), Some(400 | 403 | 404 | 422)) => {
             let message = error.answer().map(|status| status.message.as_str());
-            tracing::warn!(uid = %row.uid, seq = row.seq, message, "an Event was refused");
+            tracing::warn!(message, "an Event was refused");
         }
         Err(error) => return Err(Trouble { wait: error.retry_after(), message: error.to_string() }),
     }

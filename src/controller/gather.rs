@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kube::{Resource as _, ResourceExt as _};
 
-use super::{Context, ReconcileError};
+use super::{Context, GatherError};
 use crate::api::{ABANDON, CLAIM, FINALIZER, HTCJob, Identity, OLD_FINALIZER, ObjectName, Observed, SUBMIT_AGAIN};
 use crate::machine::facts::{Answer, Claim, Evidence, Facts, Object, Past, Published, Record, Spec};
 use crate::machine::inherited::{Inherited, InheritedJob};
@@ -23,9 +23,9 @@ pub(super) struct Gathered {
 
 /// Gathers all that is known. The request in flight is looked up before the ledger is read: one that ends in between is
 /// then still seen, never missed.
-pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathered, ReconcileError> {
-    let uid = Uid::from(object.uid().ok_or(ReconcileError::Nameless("uid"))?.as_str());
-    let namespace = object.namespace().ok_or(ReconcileError::Nameless("namespace"))?;
+pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathered, GatherError> {
+    let uid = Uid::from(object.uid().ok_or(GatherError::Nameless("uid"))?.as_str());
+    let namespace = object.namespace().ok_or(GatherError::Nameless("namespace"))?;
     let name = ObjectName { namespace, name: object.name_any() };
     let in_flight = context.workers.in_flight(&uid);
     let now = context.clock.now();
@@ -137,7 +137,7 @@ async fn inherited(
     context: &Context,
     name: &ObjectName,
     uid: &Uid,
-) -> Result<Option<Inherited>, ReconcileError> {
+) -> Result<Option<Inherited>, GatherError> {
     let status = object.0.as_ref().ok().and_then(|job| job.status.as_ref());
     let ids = status.map(|status| status.jobids.as_slice()).unwrap_or_default();
     let uniqid = status.and_then(|status| status.uniqid).filter(|uniqid| *uniqid != 0);

@@ -1,11 +1,17 @@
-//! The record as the object's status.
+//! What is known becomes the object's status.
+
+use std::time::Duration;
 
 use jiff::Timestamp as Moment;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::Resource as _;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 
-use super::{Context, ReconcileError};
+use super::act::{ToShow, sooner, unless_done};
+use super::gather::Gathered;
+use super::memory::Publish;
+use super::{Context, WriteError};
 use crate::api::{Condition, HTCJobStatus, ObjectName, Observed};
 use crate::failpoint::{Point, around};
 use crate::kubernetes::{MANAGER, limited, unless_changed};
@@ -21,7 +27,7 @@ const RANGES: usize = 32 * 1024;
 
 /// The status that says what `record` has. It never says less than the object's status does: that is presence, and a
 /// ledger that was lost must not hide it.
-pub(super) fn status(
+fn status(
     record: &Record,
     facts: &Facts,
     old: Option<&HTCJobStatus>,
@@ -86,13 +92,27 @@ pub(super) fn status(
     }
 }
 
-/// Writes the status; false if the object has changed meanwhile.
+/// Publishes what is to be shown, unless it is known already or will soon be another one; when the next pass is due.
 pub(super) async fn publish(
     context: &Context,
-    name: &ObjectName,
-    uid: &Uid,
-    status: HTCJobStatus,
-) -> Result<bool, ReconcileError> {
+    object: &Observed,
+    gathered: &Gathered,
+    ToShow { record, again, about_to_change }: ToShow,
+) -> Result<Option<Duration>, WriteError> {
+    let Some(record) = record.filter(|_| gathered.facts.object.finalizer) else { return Ok(again) };
+    let uid = &gathered.facts.object.uid;
+    let old = object.0.as_ref().ok().and_then(|job| job.status.as_ref());
+    let status = status(&record, &gathered.facts, old, &context.schedd.name, object.meta().generation);
+    let waiting = || context.workers.waiting();
+    Ok(match context.memory.publish(uid, &status, old, about_to_change, waiting, context.clock.now()) {
+        Publish::Known => again,
+        Publish::Later(pause) => sooner(again, pause),
+        Publish::Now => unless_done(again, write(context, &gathered.name, uid, status).await?),
+    })
+}
+
+/// Writes the status; false if the object has changed meanwhile.
+async fn write(context: &Context, name: &ObjectName, uid: &Uid, status: HTCJobStatus) -> Result<bool, WriteError> {
     context.fence.check()?;
     let api: Api<Observed> = Api::namespaced(context.client.clone(), &name.namespace);
     let patch = Patch::Apply(json!({

@@ -138,7 +138,10 @@ impl Holder {
                 Err(why)
             }
             Err(Trouble::Silent(why)) if self.with(|state| state.is_good(self.schedd.clock.now())) => {
-                tracing::warn!(identity = %self.schedd.identity, "{why}; what was read before is used meanwhile");
+                tracing::warn!(
+                    identity = self.schedd.identity.logged(),
+                    "{why}; what was read before is used meanwhile"
+                );
                 Ok(())
             }
             Err(Trouble::Silent(why)) => Err(why),
@@ -185,11 +188,17 @@ impl Holder {
                 Ok(ends) => Some(Ticket { got: now, ends: from_seconds(ends) }),
                 Err(why) => match held {
                     Some(ticket) => {
-                        tracing::warn!(identity = %self.schedd.identity, "no new ticket: {why}; the old one is used until it ends");
+                        tracing::warn!(
+                            identity = self.schedd.identity.logged(),
+                            "no new ticket: {why}; the old one is used until it ends"
+                        );
                         Some(ticket)
                     }
                     None if material.token.is_some() => {
-                        tracing::warn!(identity = %self.schedd.identity, "no Kerberos ticket can be had: {why}; the token is used alone");
+                        tracing::warn!(
+                            identity = self.schedd.identity.logged(),
+                            "no Kerberos ticket can be had: {why}; the token is used alone"
+                        );
                         None
                     }
                     None => return Err(format!("no Kerberos ticket can be had: {why}")),

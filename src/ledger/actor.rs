@@ -13,7 +13,8 @@ use super::writer::{Files, Message, Task, Writer, checkpoint};
 use super::{LedgerError, schema};
 use crate::api::Identity;
 use crate::failpoint::{self, Point, around};
-use crate::metrics;
+use crate::health::Health;
+use crate::metrics::Metrics;
 
 /// Every name under which jobs were submitted, and in whose.
 pub type Names = BTreeSet<(Identity, String)>;
@@ -32,6 +33,7 @@ pub struct Ledger {
     pub(super) forgotten: Arc<AtomicI64>,
     /// Names that are known to stand in the file itself.
     pub(super) shown: Arc<Mutex<Names>>,
+    metrics: Metrics,
 }
 
 impl std::fmt::Debug for Ledger {
@@ -42,7 +44,7 @@ impl std::fmt::Debug for Ledger {
 
 impl Ledger {
     /// Opens or makes the file at `path`, and holds it against every other process for as long as the handle lives.
-    pub fn open(path: &Path) -> Result<Self, LedgerError> {
+    pub fn open(path: &Path, metrics: &Metrics, health: &Health) -> Result<Self, LedgerError> {
         let connection = open(path)?;
         let fresh = !has_ledger_id(&connection)?;
         failpoint::at(Point::BeforeLedgerMade);
@@ -54,13 +56,27 @@ impl Ledger {
         checkpoint(&connection);
         let sequence = Arc::new(AtomicI64::new(stored_sequence(&connection)?));
         let forgotten = Arc::new(AtomicI64::new(stored_forgotten(&connection)?));
-        let writer = Writer { connection, files: Files::of(path), sequence: Arc::clone(&sequence), writable: true };
+        let writer = Writer {
+            connection,
+            files: Files::of(path),
+            sequence: Arc::clone(&sequence),
+            writable: true,
+            metrics: metrics.clone(),
+            health: health.clone(),
+        };
         let (sender, receiver) = sync_channel(QUEUE);
         std::thread::Builder::new()
             .name("ledger".to_owned())
             .spawn(move || writer.serve(&receiver))
             .map_err(|source| LedgerError::Open { path: path.to_owned(), source: source.into() })?;
-        Ok(Self { sender, id: id.into(), fresh, sequence, forgotten, shown: Arc::default() })
+        let (shown, metrics) = (Arc::default(), metrics.clone());
+        Ok(Self { sender, id: id.into(), fresh, sequence, forgotten, shown, metrics })
+    }
+
+    /// One that nobody asks how it is.
+    #[cfg(test)]
+    pub(crate) fn open_alone(path: &Path) -> Result<Self, LedgerError> {
+        Self::open(path, &Metrics::default(), &Health::default())
     }
 
     /// Names this ledger for good; the claim that stands in the objects' annotation.
@@ -133,7 +149,7 @@ impl Ledger {
             })
         });
         self.send(Message::Task(task)).await?;
-        metrics::ledger_queue(1);
+        self.metrics.ledger_queue(1);
         receiver.await.map_err(|_| LedgerError::Stopped)?
     }
 

@@ -194,7 +194,7 @@ mod tests {
 
     /// An object with two jobs submitted, of which 12.0 is recorded.
     async fn ledger(folder: &tempfile::TempDir) -> Ledger {
-        let ledger = Ledger::open(&folder.path().join("htcjobs.db")).unwrap();
+        let ledger = Ledger::open_alone(&folder.path().join("htcjobs.db")).unwrap();
         ledger
             .save(save(known(Phase::Submitted), vec![(Index(0), job(0, JobState::Running))], Vec::new()))
             .await

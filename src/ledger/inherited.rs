@@ -102,7 +102,7 @@ mod tests {
         file.execute_batch("insert into htcjobs values ('zero', '884426.0', 1, '/tmp/c', 8)").unwrap();
         drop(file);
         let before = rows(&path);
-        let ledger = Ledger::open(&path).unwrap();
+        let ledger = Ledger::open_alone(&path).unwrap();
         let found = ledger.inherited("zero", &uid()).await.unwrap();
         assert_eq!(found.len(), 2);
         let ids = ["884426.0".to_owned()];

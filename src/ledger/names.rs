@@ -154,7 +154,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("odd?name#of%20it.db");
         assert_eq!(Ledger::glance(&path).unwrap(), None);
-        let ledger = Ledger::open(&path).unwrap();
+        let ledger = Ledger::open_alone(&path).unwrap();
         assert_eq!(Ledger::glance(&path).unwrap().unwrap().id.as_deref(), Some(ledger.id()));
         ledger.belong_to("uid/ns/name").await.unwrap();
         ledger.intend(vec![in_the_name_of(alice(), 1)]).await.unwrap();
@@ -173,7 +173,7 @@ mod tests {
     async fn a_name_that_is_known_costs_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("htcjobs.db");
-        let ledger = Ledger::open(&path).unwrap();
+        let ledger = Ledger::open_alone(&path).unwrap();
         ledger.intend(vec![in_the_name_of(alice(), 1)]).await.unwrap();
         let file = std::fs::read(&path).unwrap();
         ledger.intend(vec![in_the_name_of(alice(), 2)]).await.unwrap();

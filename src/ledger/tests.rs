@@ -122,13 +122,13 @@ async fn a_record_comes_back_as_it_was_written() {
     ];
     let jobs: Vec<(Index, Job)> =
         states.into_iter().zip(0..).map(|(state, proc)| (Index(proc), job(proc, state))).collect();
-    let ledger = Ledger::open(&path).unwrap();
+    let ledger = Ledger::open_alone(&path).unwrap();
     assert!(ledger.is_fresh());
     ledger.save(save(known(Phase::Running), jobs.clone(), Vec::new())).await.unwrap();
     ledger.intend(vec![intent(1, "0-7")]).await.unwrap();
     let id = ledger.id().to_owned();
     ledger.close().await;
-    let ledger = Ledger::open(&path).unwrap();
+    let ledger = Ledger::open_alone(&path).unwrap();
     assert_eq!((ledger.id(), ledger.is_fresh()), (id.as_str(), false));
     let record = ledger.load(&uid()).await.unwrap();
     assert_eq!(record.known, Some(known(Phase::Running)));
@@ -144,7 +144,7 @@ async fn a_file_of_the_first_operator_loses_no_row_and_can_be_used() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("htcjobs.db");
     original(&path);
-    let ledger = Ledger::open(&path).unwrap();
+    let ledger = Ledger::open_alone(&path).unwrap();
     assert!(ledger.is_fresh());
     ledger.save(save(known(Phase::Submitted), vec![(Index(0), job(0, JobState::Idle))], Vec::new())).await.unwrap();
     ledger.close().await;
@@ -165,8 +165,8 @@ async fn a_file_of_the_first_operator_loses_no_row_and_can_be_used() {
 fn a_second_process_is_told_that_the_file_is_held() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("htcjobs.db");
-    let _first = Ledger::open(&path).unwrap();
-    let error = Ledger::open(&path).unwrap_err();
+    let _first = Ledger::open_alone(&path).unwrap();
+    let error = Ledger::open_alone(&path).unwrap_err();
     assert!(matches!(error, LedgerError::Locked { .. }), "{error}");
     assert!(error.to_string().contains("held by another process"), "{error}");
 }
@@ -176,7 +176,7 @@ fn a_file_of_a_later_version_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("htcjobs.db");
     Connection::open(&path).unwrap().pragma_update(None, "user_version", 99).unwrap();
-    assert!(matches!(Ledger::open(&path), Err(LedgerError::TooNew { found: 99, .. })));
+    assert!(matches!(Ledger::open_alone(&path), Err(LedgerError::TooNew { found: 99, .. })));
 }
 
 #[test]
@@ -184,14 +184,14 @@ fn what_is_no_database_is_refused_with_its_name() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("htcjobs.db");
     std::fs::write(&path, "this is no database, and long enough to be seen as none ".repeat(40)).unwrap();
-    let error = Ledger::open(&path).unwrap_err();
+    let error = Ledger::open_alone(&path).unwrap_err();
     assert!(matches!(error, LedgerError::Open { .. }) && error.to_string().contains("htcjobs.db"), "{error}");
 }
 
 #[tokio::test]
 async fn fetched_output_is_not_forgotten_by_an_older_view() {
     let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::open(&folder.path().join("htcjobs.db")).unwrap();
+    let ledger = Ledger::open_alone(&folder.path().join("htcjobs.db")).unwrap();
     let ended = job(0, JobState::Ended(Outcome::Succeeded));
     ledger.save(save(known(Phase::Completed), vec![(Index(0), ended.clone())], Vec::new())).await.unwrap();
     let result =
@@ -208,7 +208,7 @@ async fn fetched_output_is_not_forgotten_by_an_older_view() {
 #[tokio::test]
 async fn attempts_are_counted_superseded_and_closed() {
     let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::open(&folder.path().join("htcjobs.db")).unwrap();
+    let ledger = Ledger::open_alone(&folder.path().join("htcjobs.db")).unwrap();
     let ended = |attempt: u32, not_run: bool| SubmitResult {
         key: key(Kind::Submit, attempt),
         at: Timestamp(80),
@@ -243,7 +243,7 @@ async fn attempts_are_counted_superseded_and_closed() {
 #[tokio::test]
 async fn failures_in_a_row_are_counted_until_one_goes_well() {
     let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::open(&folder.path().join("htcjobs.db")).unwrap();
+    let ledger = Ledger::open_alone(&folder.path().join("htcjobs.db")).unwrap();
     let result = |step: u32, failed: bool| RequestResult {
         key: RequestKey { step, ..key(Kind::Remove, 1) },
         at: Timestamp(i64::from(step)),
@@ -262,7 +262,7 @@ async fn failures_in_a_row_are_counted_until_one_goes_well() {
 #[tokio::test]
 async fn the_journal_is_told_once_and_in_order() {
     let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::open(&folder.path().join("htcjobs.db")).unwrap();
+    let ledger = Ledger::open_alone(&folder.path().join("htcjobs.db")).unwrap();
     let transition = |to: Phase, reason: &str| Transition {
         from: None,
         to: Some(to),
@@ -289,7 +289,7 @@ async fn the_journal_is_told_once_and_in_order() {
 #[tokio::test]
 async fn one_bad_task_does_not_spoil_the_transaction_of_the_others() {
     let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::open(&folder.path().join("htcjobs.db")).unwrap();
+    let ledger = Ledger::open_alone(&folder.path().join("htcjobs.db")).unwrap();
     ledger.intend(vec![intent(1, "0")]).await.unwrap();
     // The same attempt again breaks the primary key; all three are sent before the first answer is awaited.
     let (bad, good, worse) = tokio::join!(
@@ -306,7 +306,7 @@ async fn one_bad_task_does_not_spoil_the_transaction_of_the_others() {
 #[tokio::test]
 async fn a_ledger_is_one_operators() {
     let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::open(&folder.path().join("htcjobs.db")).unwrap();
+    let ledger = Ledger::open_alone(&folder.path().join("htcjobs.db")).unwrap();
     ledger.belong_to("cluster/namespace/name").await.unwrap();
     ledger.belong_to("cluster/namespace/name").await.unwrap();
     let error = ledger.belong_to("cluster/namespace/another").await.unwrap_err();
@@ -320,7 +320,7 @@ async fn a_ledger_is_one_operators() {
 async fn a_ledger_that_begins_anew_takes_no_object_for_new() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("htcjobs.db");
-    let mut ledger = Ledger::open(&path).unwrap();
+    let mut ledger = Ledger::open_alone(&path).unwrap();
     assert_eq!(ledger.sequence(), 0);
     ledger.save(save(known(Phase::Submitted), Vec::new(), Vec::new())).await.unwrap();
     let (id, sequence) = (ledger.id().to_owned(), ledger.sequence());
@@ -333,7 +333,7 @@ async fn a_ledger_that_begins_anew_takes_no_object_for_new() {
     let id = ledger.id().to_owned();
     ledger.close().await;
     assert!(matches!(ledger.load(&uid()).await, Err(LedgerError::Stopped)));
-    let ledger = Ledger::open(&path).unwrap();
+    let ledger = Ledger::open_alone(&path).unwrap();
     assert_eq!((ledger.id(), ledger.sequence()), (id.as_str(), sequence + 1));
 }
 
@@ -342,7 +342,7 @@ async fn a_ledger_that_begins_anew_takes_no_object_for_new() {
 async fn a_file_that_was_taken_away_takes_nothing_in() {
     for file in ["htcjobs.db", "htcjobs.db-wal"] {
         let folder = tempfile::tempdir().unwrap();
-        let ledger = Ledger::open(&folder.path().join("htcjobs.db")).unwrap();
+        let ledger = Ledger::open_alone(&folder.path().join("htcjobs.db")).unwrap();
         let store = || ledger.save(save(known(Phase::Pending), Vec::new(), Vec::new()));
         store().await.unwrap();
         let (here, away) = (folder.path().join(file), folder.path().join("away"));
@@ -360,7 +360,7 @@ async fn a_file_that_was_taken_away_takes_nothing_in() {
 async fn the_end_of_the_first_err_is_kept() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("htcjobs.db");
-    let ledger = Ledger::open(&path).unwrap();
+    let ledger = Ledger::open_alone(&path).unwrap();
     let outcomes = [Outcome::Succeeded, Outcome::Failed(1), Outcome::Killed(9), Outcome::Removed];
     let jobs =
         (0..).zip(outcomes).map(|(index, outcome)| (Index(index), job(index, JobState::Ended(outcome)))).collect();
@@ -389,7 +389,7 @@ async fn a_file_of_the_first_schema_is_brought_up_to_date() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("htcjobs.db");
     {
-        let ledger = Ledger::open(&path).unwrap();
+        let ledger = Ledger::open_alone(&path).unwrap();
         ledger.save(save(Known { released: true, ..known(Phase::Terminating) }, Vec::new(), Vec::new())).await.unwrap();
         ledger.close().await;
     }
@@ -402,7 +402,7 @@ async fn a_file_of_the_first_schema_is_brought_up_to_date() {
     )
     .unwrap();
     drop(file);
-    let ledger = Ledger::open(&path).unwrap();
+    let ledger = Ledger::open_alone(&path).unwrap();
     assert!(ledger.load(&uid()).await.unwrap().known.unwrap().released);
     assert_eq!(ledger.released(Artifact::Sandbox, Timestamp(99), None, 10).await.unwrap(), []);
     assert_eq!(ledger.released(Artifact::Sandbox, Timestamp(100), None, 10).await.unwrap().len(), 1, "let go at 100");
@@ -413,7 +413,7 @@ async fn what_was_let_go_is_forgotten_in_its_time_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("htcjobs.db");
     original(&path);
-    let ledger = Ledger::open(&path).unwrap();
+    let ledger = Ledger::open_alone(&path).unwrap();
     let released = Known { released: true, ..known(Phase::Terminating) };
     let jobs = || (0..2500).map(|index| (Index(index), job(index, JobState::Idle))).collect();
     let told = Transition {
@@ -466,7 +466,7 @@ async fn what_was_let_go_is_forgotten_in_its_time_and_nothing_else() {
     let known = |ledger: &Ledger| [100, 60_100, 60_101].map(|created| ledger.has_forgotten(Timestamp(created)));
     assert_eq!(known(&ledger), [true, true, false], "first known at 100, and a minute for the clocks");
     ledger.close().await;
-    assert_eq!(known(&Ledger::open(&path).unwrap()), [true, true, false]);
+    assert_eq!(known(&Ledger::open_alone(&path).unwrap()), [true, true, false]);
     let file = Connection::open(&path).unwrap();
     let left: i64 = file.query_row("select count(*) from htcjobs where uid is null", [], |row| row.get(0)).unwrap();
     assert_eq!(left, 2, "the Go operator's rows stay");

@@ -11,7 +11,8 @@ use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::oneshot;
 
 use super::LedgerError;
-use crate::{health, metrics};
+use crate::health::Health;
+use crate::metrics::Metrics;
 
 /// Most statements in one transaction.
 const BATCH: usize = 512;
@@ -62,6 +63,8 @@ pub(super) struct Writer {
     pub(super) sequence: Arc<AtomicI64>,
     /// What was last written was committed; taken to be so until a write fails.
     pub(super) writable: bool,
+    pub(super) metrics: Metrics,
+    pub(super) health: Health,
 }
 
 impl Writer {
@@ -96,11 +99,11 @@ impl Writer {
     /// One transaction for all of them, and then their answers.
     fn carry_out(&mut self, tasks: Vec<Task>) {
         let (count, since) = (tasks.len(), Instant::now());
-        metrics::ledger_queue(-i64::try_from(count).unwrap_or(0));
+        self.metrics.ledger_queue(-i64::try_from(count).unwrap_or(0));
         let (answers, committed) = self.transact(tasks);
-        metrics::transaction(count, since.elapsed());
+        self.metrics.transaction(count, since.elapsed());
         self.writable = committed.as_ref().is_ok_and(|changed| *changed || self.writable || self.can_write());
-        health::ledger_writable(self.writable);
+        self.health.ledger_writable(self.writable);
         if let Err(why) = &committed {
             tracing::error!(error = %LedgerError::from(why.clone()), "nothing is stored");
         }
@@ -200,7 +203,14 @@ mod tests {
         super::super::schema::migrate(&connection).unwrap();
         connection.execute_batch("insert or ignore into ledger(key, value) values ('sequence', 0)").unwrap();
         let files = Files::of(&path);
-        let mut writer = Writer { connection, files, sequence: Arc::default(), writable: true };
+        let mut writer = Writer {
+            connection,
+            files,
+            sequence: Arc::default(),
+            writable: true,
+            metrics: Metrics::default(),
+            health: Health::default(),
+        };
         let (write, read) = ("insert into ledger(key, value) values (1, 1)", "select count(*) from ledger");
         // Stands in for a disk that is full: nothing is committed any more.
         let full = "create trigger full before update on ledger begin select raise(abort, 'full'); end";

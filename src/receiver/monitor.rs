@@ -7,19 +7,22 @@ use actix_web::http::header::ContentType;
 use actix_web::{App, HttpResponse, HttpServer, guard, web};
 
 use super::{ListenError, Port, bind, nothing_here, silence, start};
-use crate::{health, metrics};
+use crate::health::Health;
+use crate::metrics::Metrics;
 
 /// Content type of Prometheus' text format.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Serves them.
-pub fn listen(address: SocketAddr) -> Result<Port, ListenError> {
-    let server = HttpServer::new(|| {
+/// Serves those of one operator.
+pub fn listen(address: SocketAddr, health: Health, metrics: Metrics) -> Result<Port, ListenError> {
+    let server = HttpServer::new(move || {
         App::new()
+            .app_data(web::Data::new(health.clone()))
+            .app_data(web::Data::new(metrics.clone()))
             .wrap_fn(silence::broken)
             .service(get("/healthz").to(|| async { HttpResponse::Ok().body("ok\n") }))
-            .service(get("/readyz").to(|| async { readyz() }))
-            .service(get("/metrics").to(|| async { scrape() }))
+            .service(get("/readyz").to(readyz))
+            .service(get("/metrics").to(scrape))
             .default_service(web::to(|| nothing_here(StatusCode::NOT_FOUND)))
     });
     let (address, listener) = bind(address)?;
@@ -32,14 +35,14 @@ fn get(path: &str) -> actix_web::Resource {
     web::resource(path).guard(guard::Get())
 }
 
-fn readyz() -> HttpResponse {
-    let (ready, text) = health::ready();
+async fn readyz(health: web::Data<Health>) -> HttpResponse {
+    let (ready, text) = health.ready();
     let mut answer = if ready { HttpResponse::Ok() } else { HttpResponse::ServiceUnavailable() };
     answer.content_type(ContentType::plaintext()).body(text)
 }
 
-fn scrape() -> HttpResponse {
-    match metrics::text() {
+async fn scrape(metrics: web::Data<Metrics>) -> HttpResponse {
+    match metrics.text() {
         Ok(text) => HttpResponse::Ok().content_type(OPEN_METRICS).body(text),
         Err(error) => HttpResponse::InternalServerError().body(error.to_string()),
     }

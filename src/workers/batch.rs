@@ -8,6 +8,9 @@ use crate::ledger::RequestResult;
 use crate::machine::facts::Failure;
 use crate::machine::indices::Indices;
 
+/// Most HTCJobs of a batch that a log line names.
+const NAMED: usize = 3;
+
 /// A batch under way. Whatever happens to it, its requests are resolved and its objects woken.
 pub(super) struct Batch {
     pub(super) shared: Arc<Shared>,
@@ -17,6 +20,21 @@ pub(super) struct Batch {
 }
 
 impl Batch {
+    /// What kind of request all of them are.
+    pub(super) fn kind(&self) -> &'static str {
+        self.jobs.first().map_or("", |job| job.request.key.kind.into())
+    }
+
+    /// The HTCJobs for the log: the first few by name, and how many more there are.
+    pub(super) fn names(&self) -> String {
+        let names = self.jobs.iter().take(NAMED).map(|job| format!("{}/{}", job.name.namespace, job.name.name));
+        let names = names.collect::<Vec<_>>().join(",");
+        match self.jobs.len().saturating_sub(NAMED) {
+            0 => names,
+            more => format!("{names} and {more} more"),
+        }
+    }
+
     /// Ends some of the requests without running the tool, and says why.
     pub(super) async fn give_up(&mut self, which: impl Fn(&Job) -> Option<Failure>) -> bool {
         let at = self.shared.clock.now();

@@ -8,6 +8,7 @@ use tokio::sync::{Mutex, mpsc};
 use super::batch::Batch;
 use super::sizes::{failed_before, touches};
 use super::{Job, Shared, simple, submit};
+use crate::api::Identity;
 use crate::condor::Schedd;
 use crate::credentials::AtHand;
 use crate::failpoint::{Point, around};
@@ -65,23 +66,28 @@ pub(super) async fn serve(shared: Arc<Shared>, mut source: Source) {
         while let Some(job) = source.more() {
             waiting.push_back(job);
         }
-        let jobs = take(&shared, &mut waiting);
-        if let Some(first) = jobs.first() {
-            tracing::debug!(kind = %first.request.key.kind, htcjobs = jobs.len(), waiting = waiting.len(), "a batch begins");
+        let batch = Batch { schedd, jobs: take(&shared, &mut waiting), shared: Arc::clone(&shared) };
+        handle(batch, &identity, &at_hand, effect, waiting.len()).await;
+    }
+}
+
+/// One batch, of which `waiting` requests are no part.
+#[tracing::instrument(
+    name = "batch",
+    level = "error",
+    skip_all,
+    fields(kind = batch.kind(), identity = identity.logged(), size = batch.jobs.len(), htcjobs = batch.names())
+)]
+async fn handle(mut batch: Batch, identity: &Identity, at_hand: &AtHand, effect: Effect, waiting: usize) {
+    tracing::debug!(waiting, "a batch begins");
+    match at_hand {
+        AtHand::Good(_) => carry_out(batch, effect).await,
+        // No tool is started without the credentials that it is to have.
+        AtHand::Bad(why) => {
+            batch.give_up(|_| Some(why.clone().into())).await;
         }
-        match at_hand {
-            AtHand::Good(_) => carry_out(Batch { schedd, shared: Arc::clone(&shared), jobs }, effect).await,
-            // No tool is started without the credentials that it is to have.
-            AtHand::Bad(why) => {
-                let mut batch = Batch { schedd, shared: Arc::clone(&shared), jobs };
-                batch.give_up(|_| Some(why.clone().into())).await;
-            }
-            // They were at hand when these were handed over, and have ended since. Each is woken, and handed over anew.
-            AtHand::NotYet => {
-                let mut batch = Batch { schedd, shared: Arc::clone(&shared), jobs };
-                batch.resolve_all().await;
-            }
-        }
+        // They were at hand when these were handed over, and have ended since. Each is woken, and handed over anew.
+        AtHand::NotYet => batch.resolve_all().await,
     }
 }
 

@@ -176,7 +176,7 @@ impl Simple {
             | None => Ok(()),
         };
         if matches!(batch.jobs.first().map(|job| &job.request.work), Some(Work::Remove(_))) {
-            crate::metrics::removed(batch.jobs.len());
+            batch.shared.metrics.removed(batch.jobs.len());
         }
         self.ended = Some((result, batch.shared.clock.now()));
     }
@@ -187,8 +187,7 @@ impl Simple {
         };
         let failure = result.err().map(Failure::from);
         if let Some(Failure { message, .. }) = &failure {
-            let kind = batch.jobs.first().map(|job| job.request.key.kind.to_string());
-            tracing::warn!(objects = batch.jobs.len(), kind, %message, "an HTCondor tool failed");
+            tracing::warn!(%message, "an HTCondor tool failed");
         }
         let mut fetched = if failure.is_none() { there(batch).await } else { HashMap::new() };
         let results: Vec<RequestResult> = batch

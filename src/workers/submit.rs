@@ -15,7 +15,6 @@ use crate::ledger::{Intent, Noted, SubmitResult};
 use crate::machine::facts::{Failure, Submission as Intended, Unknown, Witness};
 use crate::machine::request::{SubmitPermit, Work};
 use crate::machine::{Indices, SchedDate, Timestamp};
-use crate::metrics;
 
 /// One submission under way.
 #[derive(Default)]
@@ -54,6 +53,7 @@ pub(super) struct Asked {
 
 impl Submission {
     /// Asks before each submission: credentials may have changed, and jobs of a name that is not known are not found.
+    #[tracing::instrument(name = "before_submission", level = "error", skip_all, fields(identity = schedd.identity.logged()))]
     pub(super) async fn ask(&mut self, schedd: &Schedd) {
         let asked = tokio::try_join!(schedd.identity(), schedd.newest_in_history(), schedd.recent_reading());
         self.asked = Some(asked.map(|(user, witness, reading)| Asked { reading, witness, user }));
@@ -117,7 +117,7 @@ impl Submission {
             Err(error) => Submitted { dead: true, timed_out: false, status: None, message: Some(error.to_string()) },
         };
         if let Some(message) = &submitted.message {
-            tracing::warn!(objects = batch.jobs.len(), status = submitted.status, %message, "condor_submit failed; its jobs are judged by what HTCondor has");
+            tracing::warn!(status = submitted.status, %message, "condor_submit failed; its jobs are judged by what HTCondor has");
         }
         self.ended = Some((submitted, shared.clock.now()));
     }
@@ -203,8 +203,9 @@ impl Submission {
             Work::Submit(_, SubmitPermit::Again(proof)) => Some(proof.verdict().into()),
             _ => None,
         };
-        metrics::submitted(if not_run { 0 } else { results.len() });
-        batch.jobs.iter().filter_map(verdict).for_each(metrics::attempt);
+        let metrics = &batch.shared.metrics;
+        metrics.submitted(if not_run { 0 } else { results.len() });
+        batch.jobs.iter().filter_map(verdict).for_each(|verdict| metrics.attempt(verdict));
         match batch.shared.ledger.resolve_submits(results).await {
             Ok(()) => true,
             Err(error) => {

@@ -27,6 +27,7 @@ mod kill_points;
 mod large;
 mod lifecycle;
 mod many;
+mod one_process;
 mod outages;
 mod output;
 mod payload_script;

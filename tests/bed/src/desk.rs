@@ -5,8 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use htc_operator::clock::Clock;
+use htc_operator::health::Health;
 use htc_operator::key::{KeyRing, Keys};
 use htc_operator::ledger::Ledger;
+use htc_operator::metrics::Metrics;
 use htc_operator::receiver::{Certificate, Port, Receiver};
 use tokio::runtime::Runtime;
 
@@ -41,7 +43,7 @@ impl Desk {
         let runtime = Runtime::new().unwrap();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("htcjobs.db");
-        let ledger = Ledger::open(&path).unwrap();
+        let ledger = Ledger::open(&path, &Metrics::default(), &Health::default()).unwrap();
         runtime.block_on(ledger.close());
         drop(ledger);
         rusqlite::Connection::open(&path)
@@ -55,9 +57,9 @@ impl Desk {
                  values ('{UID}', 1, '0-1', 's', 1000, 0, 0, 0, '', 'o', 'open');"
             ))
             .unwrap();
-        let ledger = Ledger::open(&path).unwrap();
+        let ledger = Ledger::open(&path, &Metrics::default(), &Health::default()).unwrap();
         let keys = Arc::new(Keys::parse(KEY).unwrap());
-        let receiver = Receiver::new(KeyRing::new(Keys::clone(&keys)));
+        let receiver = Receiver::new(KeyRing::new(Keys::clone(&keys)), Metrics::default());
         let port = {
             let _inside = runtime.enter();
             let certificate = certificate.map(|(chain, key)| Certificate::read(chain, key).unwrap());

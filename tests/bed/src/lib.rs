@@ -24,7 +24,6 @@ pub mod http;
 pub mod mortal;
 pub mod namespace;
 pub mod pages;
-mod servers;
 pub mod signals;
 pub mod site;
 pub mod terminal;
@@ -33,8 +32,7 @@ pub mod volume;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
-use std::thread;
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use testbed::{
@@ -42,7 +40,6 @@ use testbed::{
 };
 
 pub use namespace::*;
-pub use servers::ControlPlane;
 pub use turns::Weight;
 
 /// How long anything may take that normally takes seconds: machines are noisy.
@@ -82,14 +79,14 @@ const SHORT: &[&str] = &[
 pub const LONG_SUBMISSIONS: &[&str] = &["--submit-limit=60s", "--submit-limit-max=60s", "--staging-limit=60s"];
 
 /// The usual arguments whose place none of `own` takes.
-fn usual_beside(own: &[&str]) -> impl Iterator<Item = &'static str> {
+pub fn usual_beside(own: &[&str]) -> impl Iterator<Item = &'static str> {
     let flag = |argument: &str| argument.split('=').next().unwrap().to_owned();
     SHORT.iter().copied().filter(move |usual| own.iter().all(|own| flag(own) != flag(usual)))
 }
 
 /// One set of servers.
 pub struct Bed {
-    pub kube: ControlPlane,
+    pub kube: Kube,
     reader: api::Reader,
     pub pool: Pool,
     /// HTCondor as the operator's own identity.
@@ -103,34 +100,28 @@ pub struct Bed {
     arguments: Vec<String>,
     volume: Option<volume::Volume>,
     runs: AtomicU32,
+    namespaces: AtomicU32,
     environment: Mutex<Vec<(String, String)>>,
 }
 
 impl Bed {
     /// Servers without the operator; `arguments` are added to its command line when it is started.
     pub fn new(version: Version, options: &PoolOptions, arguments: &[&str]) -> Self {
-        Self::on(ControlPlane::get, version, options, arguments)
+        Self::with_kube(version, &KubeOptions::default(), options, arguments)
     }
 
     /// The same, with an API server that is different.
     pub fn with_kube(version: Version, kube: &KubeOptions, options: &PoolOptions, arguments: &[&str]) -> Self {
-        Self::on(|assets| ControlPlane::different(assets, kube), version, options, arguments)
-    }
-
-    fn on(
-        kube: impl FnOnce(&Assets) -> ControlPlane + Send,
-        version: Version,
-        options: &PoolOptions,
-        arguments: &[&str],
-    ) -> Self {
         turns::take(Weight::Servers);
         let assets = Assets::locate().unwrap();
         // Both start at the same time: a test bed is ready in about 3 s.
-        let (kube, pool) = thread::scope(|scope| {
-            let kube = scope.spawn(|| kube(&assets));
+        let (kube, pool) = std::thread::scope(|scope| {
+            let kube = scope.spawn(|| Kube::start_with(&assets, kube).unwrap());
             let pool = Pool::start(&assets, version, options).unwrap();
             (kube.join().unwrap(), pool)
         });
+        kube.apply_crd(&htc_operator::api::crd_yaml().unwrap(), "htcjobs.htc.cern.ch").unwrap();
+        kube.kubectl_ok(&["create", "namespace", "htc-operator"]).unwrap();
         let scratch = Scratch::new().unwrap();
         let data = scratch.dir("data").unwrap();
         let kubeconfig = scratch.path().join("kubeconfig");
@@ -150,6 +141,7 @@ impl Bed {
             arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
             volume: None,
             runs: AtomicU32::new(0),
+            namespaces: AtomicU32::new(0),
             environment: Mutex::default(),
         }
     }
@@ -214,7 +206,13 @@ impl Bed {
             .args([command, "--schedd", self.pool.schedd_name(), "--log", "info,kube_runtime=warn,htc_operator=debug"])
             .args(["--data-dir".as_ref(), data.as_os_str()])
             .arg("--image")
-            .arg(format!("centos={}", self.assets.image().display()))
+            .arg(format!("centos={}", self.assets.image().display()));
+        self.as_operator(spec)
+    }
+
+    /// A program that finds the servers as the operator does.
+    pub fn as_operator(&self, spec: Spec) -> Spec {
+        let spec = spec
             .env("KUBECONFIG", &self.kubeconfig)
             .env("CONDOR_CONFIG", self.condor.config())
             .env("HOME", self.condor.home())
@@ -323,10 +321,8 @@ impl Bed {
 
     /// A namespace of its own for one test.
     pub fn namespace(&self) -> Namespace<'_> {
-        static NAMESPACES: AtomicU32 = AtomicU32::new(0);
-        let name = format!("test-{}", NAMESPACES.fetch_add(1, Ordering::Relaxed));
-        let object = serde_json::json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
-        self.reader.create("/api/v1/namespaces", &object).unwrap();
+        let name = format!("test-{}", self.namespaces.fetch_add(1, Ordering::Relaxed));
+        self.kube.kubectl_ok(&["create", "namespace", &name]).unwrap();
         Namespace { bed: self, name }
     }
 
@@ -456,9 +452,7 @@ fn rows_of(file: &Path, query: &str) -> rusqlite::Result<Vec<Vec<String>>> {
 
 impl Drop for Bed {
     fn drop(&mut self) {
-        // Before its servers serve another test.
-        drop(self.operator.lock().unwrap_or_else(PoisonError::into_inner).take());
-        if thread::panicking() {
+        if std::thread::panicking() {
             eprintln!("--- the operator's log\n{}", self.logs());
         }
     }

@@ -6,6 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use htc_operator::health::Health;
+use htc_operator::metrics::Metrics;
 use htc_operator::receiver::monitor;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustls::pki_types::pem::PemObject as _;
@@ -127,7 +129,7 @@ fn who_reads_no_answers_is_not_listened_to() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let port = {
         let _inside = runtime.enter();
-        monitor::listen("127.0.0.1:0".parse().unwrap()).unwrap()
+        monitor::listen("127.0.0.1:0".parse().unwrap(), Health::default(), Metrics::default()).unwrap()
     };
     std::thread::scope(|scope| {
         for (address, line) in [

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use rustix::process::Signal;
 use serde_json::json;
 use testbed::Version::Trixie;
 use testbed::{Account, Fault, Owned, Port, Rule, Scratch, Spec, wait_for};
@@ -9,6 +10,7 @@ use testbed::{Account, Fault, Owned, Port, Rule, Scratch, Spec, wait_for};
 use crate::callbacks::jobs::Site;
 use bed::PATIENCE;
 use bed::http;
+use bed::signals::signal;
 
 const GATES: [&str; 5] = ["crd-served", "cache-synced", "ledger-writable", "schedd-seen", "leading"];
 
@@ -106,6 +108,9 @@ fn one_that_finds_no_api_server_does_not_lead_and_has_room_for_connections() {
     })
     .unwrap();
     wait(address, &GATES);
+    signal(operator.pid(), Signal::HUP);
+    let more = || operator.log_text().contains("filter=info,kube_runtime=warn,htc_operator=debug");
+    wait_for("the log to show more", PATIENCE, more).unwrap();
     assert_eq!(http::get(address, "/healthz").unwrap().status, 200, "it need not be started again");
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", operator.pid())).unwrap();
     let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();

@@ -91,7 +91,12 @@ fn while_the_schedd_is_down(#[values(Version::Trixie, Version::Sid)] version: Ve
     assert!(message.starts_with("schedd schedd@test does not answer (condor_rm: "), "{message}");
 
     // It tries again and again, and tells it once: with an Event about the tracker, and one about the removal.
-    let tried = || bed.log().lines().filter(|line| line.contains("kind=\"Remove\"")).count();
+    let tried = || {
+        bed.log()
+            .lines()
+            .filter(|line| line.contains("kind=\"Remove\"") && line.contains("an HTCondor tool failed"))
+            .count()
+    };
     let before = tried();
     wait_for("eight more tries, 15 s", PATIENCE, || tried() >= before + 8).unwrap();
     assert_eq!(messages(&here, "waits", "ScheddUnreachable").len(), 2, "{:?}", here.events("waits"));

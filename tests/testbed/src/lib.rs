@@ -43,7 +43,6 @@ mod proxy;
 mod recipes;
 mod registry;
 mod scratch;
-mod storage;
 pub mod tool;
 mod wait;
 

@@ -1,0 +1,166 @@
+//! What was decided is carried out here, or handed to a worker.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
+use kube::runtime::reflector::ObjectRef;
+use kube::{Resource as _, ResourceExt as _};
+use serde_json::json;
+
+use super::gather::Gathered;
+use super::{Context, WriteError};
+use crate::api::{CLAIM, FINALIZER, OLD_FINALIZER, OPERATOR, ObjectName, Observed};
+use crate::failpoint::{Point, around};
+use crate::kubernetes::{limited, unless_changed};
+use crate::machine::decide::{Action, Decision, Look};
+use crate::machine::facts::Record;
+use crate::machine::ids::{IDS_IN_LINE, id_lines};
+use crate::machine::request::ReleasePermit;
+use crate::machine::{Request, Uid, Work};
+use crate::workers::Job;
+
+/// Pause after what was refused for the moment: the object had changed, or a worker's queue was full.
+const BUSY: Duration = Duration::from_secs(1);
+
+/// What is left to be done.
+pub(super) enum Acted {
+    /// Nothing: the object has become another one, or is gone.
+    Over {
+        /// When the next pass is due.
+        again: Option<Duration>,
+    },
+    /// Its status may be another one.
+    Shown(Box<ToShow>),
+}
+
+/// What the status is made from.
+pub(super) struct ToShow {
+    /// What the ledger has now.
+    pub(super) record: Option<Record>,
+    /// When the next pass is due.
+    pub(super) again: Option<Duration>,
+    /// The status will soon be another one.
+    pub(super) about_to_change: bool,
+}
+
+/// Tells the tracker what to look for, and does what was decided.
+pub(super) async fn act(
+    context: &Context,
+    object: &Observed,
+    gathered: &Gathered,
+    decision: Decision,
+) -> Result<Acted, WriteError> {
+    let Decision { after: record, action, look, mut again, .. } = decision;
+    let (uid, name) = (&gathered.facts.object.uid, &gathered.name);
+    let mut about_to_change = gathered.facts.in_flight.is_some() || matches!(look, Look::Every { soon: true, .. });
+    let reference = ObjectRef::from_obj(object);
+    context.tracker.watch(uid, &reference, look, gathered.still_inherited());
+    match action {
+        Action::Hand(Request { work: Work::AttachFinalizer, .. }) => {
+            if record.is_none() {
+                context.memory.claim(uid);
+            }
+            let done = attach(context, object, name).await?;
+            return Ok(Acted::Over { again: unless_done(again, done) });
+        }
+        Action::Hand(Request { work: Work::ReleaseFinalizer(permit), .. }) => {
+            name_what_is_left(&permit, object);
+            let done = release(context, object, name).await?;
+            forget(context, uid, &reference);
+            return Ok(Acted::Over { again: unless_done(None, done) });
+        }
+        Action::Hand(Request { work: Work::DeleteObject, .. }) => {
+            again = unless_done(again, delete(context, object, name).await?);
+        }
+        Action::Hand(request) => {
+            let (plan, identity) = (gathered.plan.clone(), gathered.identity.clone());
+            let taken =
+                context.workers.hand_over(Job { request, name: name.clone(), object: reference, identity, plan });
+            about_to_change |= taken;
+            again = unless_done(again, taken);
+        }
+        Action::Cancel(key) => context.workers.cancel(&key),
+        Action::Nothing => {}
+    }
+    Ok(Acted::Shown(Box::new(ToShow { record, again, about_to_change })))
+}
+
+/// What was refused is tried again even if the watch shows no change: a conflict that was made up on the way, or whose change
+/// was seen already, would never be.
+pub(super) fn unless_done(again: Option<Duration>, done: bool) -> Option<Duration> {
+    if done { again } else { sooner(again, BUSY) }
+}
+
+/// The shorter of two pauses.
+pub(super) fn sooner(again: Option<Duration>, pause: Duration) -> Option<Duration> {
+    Some(again.map_or(pause, |again| again.min(pause)))
+}
+
+/// All ids that may be left when an admin lets an object go: an Event has no room for many. The status may know ids that
+/// the ledger lacks.
+fn name_what_is_left(permit: &ReleasePermit, object: &Observed) {
+    let ReleasePermit::Abandoned(ids) = permit else { return };
+    let status = object.0.as_ref().ok().and_then(|job| job.status.as_ref());
+    let published = status.and_then(|status| status.jobs.as_deref()).unwrap_or_default();
+    tracing::warn!(jobs = ids.len(), published, "abandoned by annotation");
+    for ids in id_lines(ids, IDS_IN_LINE) {
+        tracing::warn!(%ids, "these jobs may be left in HTCondor");
+    }
+}
+
+/// Attaches the finalizer and the claim in one patch, only if the object is still the one that was seen.
+async fn attach(context: &Context, object: &Observed, name: &ObjectName) -> Result<bool, WriteError> {
+    let mut finalizers = object.finalizers().to_vec();
+    if !finalizers.iter().any(|finalizer| finalizer == FINALIZER) {
+        finalizers.push(FINALIZER.to_owned());
+    }
+    let metadata =
+        json!({ "finalizers": finalizers, "annotations": { CLAIM: context.ledger.id(), OPERATOR: context.operator } });
+    let patched = patch_metadata(context, object, name, "attach the finalizer of HTCJob", metadata);
+    around(Point::BeforeFinalizerAttached, patched, Point::AfterFinalizerAttached).await
+}
+
+/// Takes our finalizers away, only if the object is still the one that was seen. One that is gone already is fine.
+async fn release(context: &Context, object: &Observed, name: &ObjectName) -> Result<bool, WriteError> {
+    let finalizers: Vec<&String> =
+        object.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER && *finalizer != OLD_FINALIZER).collect();
+    let patched =
+        patch_metadata(context, object, name, "release the finalizer of HTCJob", json!({ "finalizers": finalizers }));
+    around(Point::BeforeFinalizerReleased, patched, Point::AfterFinalizerReleased).await
+}
+
+/// Deletes an object whose time after its end is over, only if it is still the one that was seen.
+async fn delete(context: &Context, object: &Observed, name: &ObjectName) -> Result<bool, WriteError> {
+    context.fence.check()?;
+    tracing::info!("deleted: ttlSecondsAfterFinished has passed");
+    let api: Api<Observed> = Api::namespaced(context.client.clone(), &name.namespace);
+    let preconditions = Preconditions { uid: object.uid(), resource_version: object.resource_version() };
+    let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
+    let deleted = limited("delete HTCJob", name, api.delete(&name.name, &parameters));
+    Ok(unless_changed(around(Point::BeforeObjectDeleted, deleted, Point::AfterObjectDeleted).await)?)
+}
+
+/// A merge patch that carries uid and resourceVersion: the API server refuses it when anything has changed since.
+async fn patch_metadata(
+    context: &Context,
+    object: &Observed,
+    name: &ObjectName,
+    what: &'static str,
+    mut metadata: serde_json::Value,
+) -> Result<bool, WriteError> {
+    metadata["uid"] = json!(object.uid());
+    metadata["resourceVersion"] = json!(object.resource_version());
+    context.fence.check()?;
+    let api: Api<Observed> = Api::namespaced(context.client.clone(), &name.namespace);
+    let patch = Patch::Merge(json!({ "metadata": metadata }));
+    let parameters = PatchParams::default();
+    Ok(unless_changed(limited(what, name, api.patch(&name.name, &parameters, &patch)).await)?)
+}
+
+/// The object is gone, or will be in a moment.
+fn forget(context: &Context, uid: &Uid, reference: &ObjectRef<Observed>) {
+    context.tracker.watch(uid, reference, Look::Nothing, Arc::default());
+    context.schedd.names.forget(uid);
+    context.memory.forget(uid);
+}

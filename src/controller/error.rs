@@ -1,0 +1,79 @@
+//! Why a pass over one object failed.
+
+use std::time::Duration;
+
+use strum::IntoStaticStr;
+
+use crate::fence::Refused;
+use crate::kubernetes::ApiError;
+use crate::ledger::LedgerError;
+
+/// Why a pass failed, by the step in which it did. It is tried again with growing pauses.
+#[derive(Debug, thiserror::Error, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
+pub enum ReconcileError {
+    /// The facts are not known.
+    #[error("cannot gather the facts: {0}")]
+    Gather(#[source] GatherError),
+    /// The decision is not durable: nothing was begun.
+    #[error("cannot commit the decision: {0}")]
+    Commit(#[source] LedgerError),
+    /// What was decided was not carried out.
+    #[error(transparent)]
+    Act(WriteError),
+    /// The status was not written.
+    #[error(transparent)]
+    Publish(WriteError),
+}
+
+/// Why the facts are not known.
+#[derive(Debug, thiserror::Error)]
+pub enum GatherError {
+    /// The object has no uid or namespace.
+    #[error("the API server sent an HTCJob without {0}")]
+    Nameless(&'static str),
+    /// The ledger.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+}
+
+/// Why something was not written to the API server.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The API server.
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    /// This operator may not act now.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+}
+
+impl ReconcileError {
+    /// For metrics: a few words each.
+    pub(super) fn step_and_reason(&self) -> (&'static str, &'static str) {
+        let reason = match self {
+            Self::Gather(GatherError::Nameless(_)) => "Nameless",
+            Self::Gather(GatherError::Ledger(_)) | Self::Commit(_) => "Ledger",
+            Self::Act(WriteError::Api(error)) | Self::Publish(WriteError::Api(error)) => match error {
+                ApiError::Failed { .. } => "Failed",
+                ApiError::Silent { .. } => "Silent",
+            },
+            Self::Act(WriteError::Refused(refused)) | Self::Publish(WriteError::Refused(refused)) => match refused {
+                Refused::Stopping => "Stopping",
+                Refused::NotLeading => "NotLeading",
+            },
+        };
+        (self.into(), reason)
+    }
+
+    /// How long the API server asks to be left alone.
+    pub(super) fn retry_after(&self) -> Duration {
+        match self {
+            Self::Act(WriteError::Api(error)) | Self::Publish(WriteError::Api(error)) => error.retry_after(),
+            Self::Gather(_)
+            | Self::Commit(_)
+            | Self::Act(WriteError::Refused(_))
+            | Self::Publish(WriteError::Refused(_)) => Duration::ZERO,
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! What an operator waits for before it may act.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+
+use super::{StartError, keys, operator_id};
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::fence::Fence;
+use crate::health::Health;
+use crate::key::KeyRing;
+use crate::kubernetes;
+use crate::lease::{Candidate, Leader, Place};
+use crate::ledger::{Ledger, LedgerError};
+use crate::metrics::Metrics;
+use crate::receiver::{Certificate, ListenError, Port, Receiver};
+use crate::retry::Pauses;
+use crate::workers::Reporting;
+
+/// An operator that may act: it holds the ledger's file and the Lease.
+pub(super) struct Ready {
+    pub(super) client: Client,
+    /// What the jobs' tokens are made with.
+    pub(super) keys: Option<keys::Followed>,
+    /// Where jobs report, if they do.
+    pub(super) reporting: Option<Arc<Reporting>>,
+    /// Takes in what they report.
+    pub(super) receiver: Option<(Receiver, Port)>,
+    pub(super) operator: String,
+    pub(super) ledger: Ledger,
+    pub(super) fence: Fence,
+    pub(super) leader: Leader,
+    pub(super) clock: Clock,
+    pub(super) metrics: Metrics,
+    pub(super) health: Health,
+}
+
+/// Waits for the ledger's file, the API server and the Lease, in this order.
+pub(super) async fn get_ready(config: &Config, metrics: Metrics, health: Health) -> Result<Ready, StartError> {
+    let clock = Clock::default();
+    let mut ledger = open_ledger(config, &metrics, &health).await?;
+    let client = kubernetes::client().await?;
+    let operator = who_are_we(&client, config).await?;
+    ledger.belong_to(&operator).await?;
+    let keys = if config.callback_url.is_some() || config.callback_listen.is_some() {
+        Some(keys::Followed::begin(&client, config).await?)
+    } else {
+        None
+    };
+    let receiver = listen(config, keys.as_ref().map(|keys| &keys.ring), &metrics)?;
+    let reporting = config.callback_url.clone().zip(keys.as_ref()).map(|(url, keys)| {
+        Arc::new(Reporting { url, source: config.callback_source.clone(), keys: keys.ring.clone() })
+    });
+    let fence = Fence::new(clock);
+    metrics.leads_within(fence.clone());
+    let place = Place { namespace: config.operator_namespace.clone(), name: config.operator_name.clone() };
+    let candidate =
+        Candidate::new(client.clone(), place, config.identity(), config.lease_times(), clock, health.clone());
+    let leader = candidate.lead(&mut ledger, &fence).await?;
+    Ok(Ready { client, keys, reporting, receiver, operator, ledger, fence, leader, clock, metrics, health })
+}
+
+/// The receiver, which refuses for now.
+fn listen(config: &Config, keys: Option<&KeyRing>, metrics: &Metrics) -> Result<Option<(Receiver, Port)>, StartError> {
+    let Some((address, keys)) = config.callback_listen.zip(keys) else { return Ok(None) };
+    let certificate = match (&config.callback_tls_cert, &config.callback_tls_key) {
+        (Some(chain), Some(key)) => Some(Certificate::read(chain, key).map_err(ListenError::from)?),
+        (_, _) => None,
+    };
+    let receiver = Receiver::new(keys.clone(), metrics.clone());
+    let tls = certificate.is_some();
+    let port = receiver.listen(address, certificate)?;
+    tracing::info!(address = %port.address, tls, "the receiver listens");
+    Ok(Some((receiver, port)))
+}
+
+/// Opens the ledger, as soon as no other process holds it.
+async fn open_ledger(config: &Config, metrics: &Metrics, health: &Health) -> Result<Ledger, StartError> {
+    let mut pauses = Pauses::new(Duration::from_millis(500), Duration::from_secs(5));
+    let mut told = false;
+    loop {
+        match Ledger::open(&config.ledger(), metrics, health) {
+            Err(error @ LedgerError::Locked { .. }) if !told => {
+                health.standing_by();
+                tracing::info!(reason = %error, "standing by");
+                told = true;
+            }
+            Err(LedgerError::Locked { .. }) => {}
+            opened => return Ok(opened?),
+        }
+        tokio::time::sleep(pauses.pause()).await;
+    }
+}
+
+/// Asks until the API server answers.
+async fn who_are_we(client: &Client, config: &Config) -> Result<String, StartError> {
+    let mut pauses = Pauses::new(Duration::from_millis(500), Duration::from_secs(30));
+    loop {
+        match operator_id(client, config).await {
+            Ok(operator) => return Ok(operator),
+            Err(error) => tracing::warn!(%error, "waiting for the API server"),
+        }
+        tokio::time::sleep(pauses.pause()).await;
+    }
+}

@@ -1,0 +1,250 @@
+//! The parts of an operator that leads: put together, watched over, and brought to their end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinHandle, JoinSet};
+
+use super::ready::Ready;
+use super::{StartError, keys, schedd};
+use crate::condor::{Names, Schedd};
+use crate::config::Config;
+use crate::controller::{self, Context, Memory, Publisher};
+use crate::credentials::Credentials;
+use crate::fence::Fence;
+use crate::lease::Leader;
+use crate::ledger::Ledger;
+use crate::metrics::Metrics;
+use crate::receiver::Port;
+use crate::retention::Keeper;
+use crate::tracker::Tracker;
+use crate::workers::{Limits, Planner, Registry, Shared, Sizes, Workers};
+
+/// How long the batches under way may take to end once the operator is told to stop.
+const DRAIN: Duration = Duration::from_secs(4);
+/// How long the release of the Lease may take.
+const RELEASE: Duration = Duration::from_secs(3);
+/// How long the first look for the operator's own credentials may take: meanwhile the Lease is not renewed.
+const FIRST_LOOK: Duration = Duration::from_secs(3);
+/// Most objects that wait to be woken.
+const WAKES: usize = 4096;
+
+/// A part at work. It ends when this is dropped.
+struct Part(JoinHandle<()>);
+
+impl Part {
+    fn start(work: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self(tokio::spawn(work))
+    }
+
+    /// Resolves when it has ended, well or not.
+    async fn ended(&mut self) {
+        let _ = (&mut self.0).await;
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// An operator at work. All its parts end when this is dropped.
+pub(super) struct Running {
+    leader: Leader,
+    ledger: Ledger,
+    fence: Fence,
+    credentials: Arc<Credentials>,
+    /// Where jobs report.
+    port: Option<Port>,
+    tracker: Part,
+    publisher: Part,
+    housekeeping: Part,
+    controller: Part,
+    workers: JoinSet<()>,
+    /// Tells the controller to begin nothing new.
+    end: watch::Sender<bool>,
+    _orphans: Part,
+    _keys: Option<keys::Followed>,
+}
+
+/// Starts every part.
+pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) -> Result<Running, StartError> {
+    let Ready { client, keys, receiver, operator, ledger, fence, leader, clock, metrics, health, .. } = ready;
+    tracing::info!(%operator, schedd = %config.schedd, ledger = ledger.id(), data = %config.data_dir.display(), "htc-operator runs");
+    let names = Names::new(ledger.identities().await?);
+    let schedd = Arc::new(schedd(config, operator, clock, names, &metrics, health.clone()));
+    let credentials = credentials(config, &schedd, &client, &metrics).await;
+    let (wake, wakes) = mpsc::channel(WAKES);
+    let (interval, soon, longest) = (config.tracker_interval, config.soon, config.pause_max);
+    let tracker = Arc::new(Tracker::new(Arc::clone(&schedd), wake.clone(), interval, soon, longest, metrics.clone()));
+    let limits = limits(config);
+    let shared = Shared {
+        schedd: Arc::clone(&schedd),
+        credentials: Arc::clone(&credentials),
+        ledger: ledger.clone(),
+        fence: fence.clone(),
+        clock,
+        registry: Registry::default(),
+        wake,
+        planner: planner.clone(),
+        settings: config.settings(),
+        sizes: Sizes::new(limits.clone(), config.pause_max),
+        limits,
+        metrics: metrics.clone(),
+    };
+    let keeper = keeper(config, client.clone(), &shared);
+    let port = receiver.map(|(receiver, port)| {
+        receiver.open(ledger.clone(), clock, shared.wake.clone());
+        port
+    });
+    let (workers, lanes) = Workers::start(Arc::new(shared));
+    let publisher = Publisher::default();
+    let context = Arc::new(Context {
+        client: client.clone(),
+        ledger: ledger.clone(),
+        tracker: Arc::clone(&tracker),
+        workers,
+        planner,
+        settings: config.settings(),
+        schedd: Arc::clone(&schedd),
+        credentials: Arc::clone(&credentials),
+        operator: format!("{}/{}", config.operator_namespace, config.operator_name),
+        fence: fence.clone(),
+        clock,
+        publisher: publisher.clone(),
+        memory: Memory::default(),
+        metrics: metrics.clone(),
+        health,
+    });
+    let (end, mut told) = watch::channel(false);
+    let until_told = async move { drop(told.wait_for(|end| *end).await) };
+    let (namespace, concurrency) = (config.watch_namespace.clone(), config.concurrency);
+    let kept = Arc::clone(&credentials);
+    Ok(Running {
+        housekeeping: Part::start(async move {
+            tokio::join!(keeper.run(), kept.keep());
+        }),
+        tracker: Part::start(async move { Box::pin(tracker.run()).await }),
+        _orphans: Part::start(crate::orphans::count_at_start(client.clone(), schedd, namespace.clone(), metrics)),
+        publisher: Part::start({
+            let (ledger, fence) = (ledger.clone(), fence.clone());
+            async move { publisher.run(client, ledger, clock, fence).await }
+        }),
+        controller: Part::start(async move {
+            controller::run(context, namespace.as_deref(), concurrency, wakes, until_told).await;
+        }),
+        workers: lanes,
+        leader,
+        ledger,
+        fence,
+        credentials,
+        port,
+        end,
+        _keys: keys,
+    })
+}
+
+/// Waits until `stop` resolves; fails before that if the operator no longer leads, or one of its parts has ended: each of them
+/// runs for as long as the operator does, which would be deaf without it. In any case nothing new is begun afterwards.
+pub(super) async fn supervise(running: &mut Running, stop: impl Future<Output = ()>) -> Result<(), StartError> {
+    let Running { leader, ledger, fence, port, tracker, publisher, housekeeping, controller, workers, .. } = running;
+    let result = tokio::select! {
+        () = stop => Ok(()),
+        lost = leader.keep(ledger, fence) => Err(lost.into()),
+        () = tracker.ended() => Err(StartError::Failed("tracker")),
+        () = publisher.ended() => Err(StartError::Failed("publisher of Events")),
+        () = housekeeping.ended() => Err(StartError::Failed("housekeeping")),
+        () = controller.ended() => Err(StartError::Failed("controller")),
+        () = ended(port) => Err(StartError::Failed("receiver")),
+        _ = workers.join_next() => Err(StartError::Failed("workers")),
+    };
+    fence.close();
+    // Nothing is taken in any more: whoever reports now tries again, and finds the next operator.
+    port.take();
+    result
+}
+
+/// Lets what is under way come to its end, for a while, and then the next operator lead.
+pub(super) async fn drain(running: Running) {
+    let Running {
+        leader,
+        ledger,
+        fence,
+        credentials,
+        tracker,
+        publisher,
+        housekeeping,
+        mut controller,
+        mut workers,
+        end,
+        ..
+    } = running;
+    tracing::info!("told to stop: nothing new is begun, what runs is given {} s", DRAIN.as_secs());
+    let _ = end.send(true);
+    let drained = tokio::time::timeout(DRAIN, async {
+        // The workers end when the context, which holds their queues, is dropped with the controller.
+        controller.ended().await;
+        while workers.join_next().await.is_some() {}
+    });
+    let drained = drained.await.is_ok();
+    drop((tracker, publisher, housekeeping));
+    credentials.close();
+    if drained {
+        let_go(leader, ledger, &fence).await;
+    } else {
+        tracing::warn!("stopped with work under way; it is judged by what HTCondor has when the operator runs again");
+    }
+}
+
+/// A slow API server or volume must not hold up the end; the Lease then expires by itself.
+async fn let_go(leader: Leader, ledger: Ledger, fence: &Fence) {
+    let _ = tokio::time::timeout(RELEASE, async {
+        leader.release(&ledger, fence).await;
+        ledger.close().await;
+    })
+    .await;
+}
+
+/// In whose name the schedd is spoken to. Nothing is asked before there are the credentials of its own that the operator should
+/// have, or it is known that there are none.
+async fn credentials(config: &Config, schedd: &Arc<Schedd>, client: &Client, metrics: &Metrics) -> Arc<Credentials> {
+    let credentials =
+        Credentials::new(config.credentials_setup(), Arc::clone(schedd), Some(client.clone()), metrics.clone());
+    if tokio::time::timeout(FIRST_LOOK, credentials.look_for_own()).await.is_err() {
+        schedd.lacks_credentials(Some("the operator has no Kerberos ticket yet: it is waiting for a KDC".to_owned()));
+    }
+    credentials
+}
+
+/// Resolves when a port that was opened is no longer served.
+async fn ended(port: &mut Option<Port>) {
+    match port {
+        Some(port) => port.ended().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn keeper(config: &Config, client: Client, shared: &Shared) -> Keeper {
+    Keeper {
+        client,
+        namespace: config.watch_namespace.clone(),
+        ledger: shared.ledger.clone(),
+        fence: shared.fence.clone(),
+        clock: shared.clock,
+        planner: shared.planner.clone(),
+        times: config.keep_times(),
+    }
+}
+
+fn limits(config: &Config) -> Limits {
+    Limits {
+        objects: config.batch_objects,
+        jobs: config.batch_jobs,
+        submit: config.submit_limit,
+        transfer_together: config.transfer_limit_together,
+        keep_free: config.keep_free,
+    }
+}
