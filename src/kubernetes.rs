@@ -88,26 +88,30 @@ impl ApiError {
     }
 }
 
-/// A request with the usual time limit; `what` is done to `object`.
-pub async fn limited<T>(
+/// A request with the usual time limit, which begins now; `what` is done to `object`.
+pub fn limited<T>(
     what: &'static str,
     object: &impl Display,
     request: impl Future<Output = Result<T, kube::Error>>,
-) -> Result<T, ApiError> {
-    limited_to(API_LIMIT, what, object, request).await
+) -> impl Future<Output = Result<T, ApiError>> {
+    limited_to(API_LIMIT, what, object, request)
 }
 
 /// The same with another time limit.
-pub async fn limited_to<T>(
+pub fn limited_to<T>(
     limit: Duration,
     what: &'static str,
     object: &impl Display,
     request: impl Future<Output = Result<T, kube::Error>>,
-) -> Result<T, ApiError> {
-    match tokio::time::timeout(limit, request).await {
-        Ok(Ok(done)) => Ok(done),
-        Ok(Err(source)) => Err(ApiError::Failed { what, object: object.to_string(), source: Box::new(source) }),
-        Err(_) => Err(ApiError::Silent { what, object: object.to_string(), limit }),
+) -> impl Future<Output = Result<T, ApiError>> {
+    let object = object.to_string();
+    let answer = tokio::time::timeout(limit, request);
+    async move {
+        match answer.await {
+            Ok(Ok(done)) => Ok(done),
+            Ok(Err(source)) => Err(ApiError::Failed { what, object, source: Box::new(source) }),
+            Err(_) => Err(ApiError::Silent { what, object, limit }),
+        }
     }
 }
 

@@ -263,7 +263,7 @@ impl Tracker {
                 }
                 // Whether HTCondor answers is for the next look at all jobs to say.
                 Err(unknown) => {
-                    tracing::debug!(why = %unknown.why, message = %unknown.message, "no answer from HTCondor")
+                    tracing::debug!(why = %unknown.why, message = %unknown.message, "no answer from HTCondor");
                 }
             }
         }
