@@ -47,7 +47,7 @@ pub enum KeyError {
     #[error("the key on line {0} has fewer than {SHORTEST} characters")]
     TooShort(usize),
     /// More keys than anybody needs.
-    #[error("there are more than {MOST} keys; take the oldest away")]
+    #[error("there are more than {MOST} keys; remove the oldest")]
     TooMany,
 }
 

@@ -51,7 +51,7 @@ pub struct Place {
 /// Another operator leads.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{} has taken over the Lease; this operator stops, and waits for its turn when it is started again (one operator is enough)",
+    "{} has taken over the Lease; this operator exits, and stands by when it is restarted",
     if .holder.is_empty() { "somebody else" } else { .holder.as_str() }
 )]
 pub struct Lost {

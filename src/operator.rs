@@ -33,7 +33,7 @@ pub enum StartError {
     #[error(transparent)]
     Kubeconfig(#[from] kubernetes::NoKubeconfig),
     /// The API server.
-    #[error("cannot ask the API server who it is: {0}")]
+    #[error("cannot read the namespace kube-system, whose uid identifies the cluster: {0}")]
     Cluster(String),
     /// The ledger.
     #[error(transparent)]
@@ -45,7 +45,7 @@ pub enum StartError {
     #[error("{0}")]
     Setting(String),
     /// Something that runs for as long as the operator does ended.
-    #[error("the {0} ended unasked (see the log above); the operator stops, to be started again")]
+    #[error("the {0} ended unexpectedly (see the log above); the operator exits and must be restarted")]
     Failed(&'static str),
     /// A port.
     #[error(transparent)]

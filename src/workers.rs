@@ -36,7 +36,7 @@ pub use sizes::Sizes;
 const LEDGER_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// What a request failed by whose fence was closed after its intent.
-const NOT_BEGUN: &str = "it was not begun: the operator was being stopped, or did not lead for a moment";
+const NOT_BEGUN: &str = "not started: the operator was stopping, or was briefly not the leader";
 
 /// Most requests in one queue.
 const QUEUE: usize = 20_000;

@@ -128,23 +128,23 @@ pub enum Reason {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// What the condition is about, e.g. Submitted, Held, Complete.
+    /// Type of the condition, for example Submitted, Held or Complete.
     #[serde(rename = "type")]
     #[schemars(length(max = 64))]
     pub type_: String,
     /// True, False or Unknown.
     pub status: ConditionStatus,
-    /// Why, as one word.
+    /// Reason in one word. docs/troubleshooting.md explains each.
     #[serde(default)]
     #[schemars(length(max = 128))]
     pub reason: String,
-    /// Why, for people.
+    /// Human-readable explanation and, if there is one, the next step.
     #[serde(default)]
     #[schemars(length(max = 4096))]
     pub message: String,
-    /// When the status last changed.
+    /// Time at which the status last changed.
     pub last_transition_time: Time,
-    /// The generation of the spec that this was said of.
+    /// Generation of the spec that the condition refers to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 }

@@ -11,7 +11,7 @@ pub const MAX_QUEUE: i64 = 100_000;
 
 // A rule that cannot be evaluated forbids every update, also that of the finalizers: so each asks `has` first, even for
 // what is required. An object that lacks it, stored under other rules, can then still be deleted.
-/// What is to run on the HTCondor pool, and how many times.
+/// What to run on the HTCondor pool, and how many times.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "htc.cern.ch",
@@ -35,7 +35,7 @@ pub const MAX_QUEUE: i64 = 100_000;
         name = "Jobs",
         type_ = "integer",
         json_path = ".status.total",
-        description = "number of jobs asked for"
+        description = "number of jobs requested"
     ),
     printcolumn(
         name = "Active",
@@ -67,7 +67,7 @@ pub const MAX_QUEUE: i64 = 100_000;
     validation = Rule::new("has(self.script) == has(oldSelf.script) && (!has(self.script) || self.script == oldSelf.script) && has(self.queue) == has(oldSelf.queue) && (!has(self.queue) || self.queue == oldSelf.queue) && has(self.htcopts) == has(oldSelf.htcopts) && (!has(self.htcopts) || self.htcopts == oldSelf.htcopts) && has(self.name) == has(oldSelf.name) && (!has(self.name) || self.name == oldSelf.name) && has(self.resources) == has(oldSelf.resources) && (!has(self.resources) || self.resources == oldSelf.resources) && has(self.env) == has(oldSelf.env) && (!has(self.env) || self.env == oldSelf.env) && has(self.requirements) == has(oldSelf.requirements) && (!has(self.requirements) || self.requirements == oldSelf.requirements) && has(self.maxRetries) == has(oldSelf.maxRetries) && (!has(self.maxRetries) || self.maxRetries == oldSelf.maxRetries) && has(self.credentialsSecretName) == has(oldSelf.credentialsSecretName) && (!has(self.credentialsSecretName) || self.credentialsSecretName == oldSelf.credentialsSecretName)")
         .message("the spec cannot be changed once the HTCJob exists (only suspend, activeDeadlineSeconds and ttlSecondsAfterFinished can): delete the HTCJob and create it again"),
     validation = Rule::new("!has(self.queue) || (self.queue >= 1 && self.queue <= 100000)")
-        .message("queue is the number of jobs: write a number from 1 to 100000, or leave it out for one job").field_path(".queue"),
+        .message("queue must be a number of jobs from 1 to 100000; leave it out for one job").field_path(".queue"),
     validation = Rule::new("!has(self.queue) || !has(self.script) || !has(self.script.queue) || self.queue == self.script.queue")
         .message("spec.queue and spec.script.queue differ: write the number of jobs once, as spec.queue").field_path(".queue"),
     validation = Rule::new("!has(self.requirements) || self.requirements.trim() != ''")
@@ -77,77 +77,77 @@ pub const MAX_QUEUE: i64 = 100_000;
     validation = Rule::new("!has(self.credentialsSecretName) || self.credentialsSecretName.matches('^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$')")
         .message("credentialsSecretName is the name of a Secret in the HTCJob's own namespace: lower-case letters, digits, - and .").field_path(".credentialsSecretName"),
     validation = Rule::new("!has(self.activeDeadlineSeconds) || self.activeDeadlineSeconds >= 1")
-        .message("activeDeadlineSeconds is a time in seconds, from 1: leave it out for no limit").field_path(".activeDeadlineSeconds"),
+        .message("activeDeadlineSeconds must be at least 1 second; leave it out for no limit").field_path(".activeDeadlineSeconds"),
     validation = Rule::new("!has(self.ttlSecondsAfterFinished) || self.ttlSecondsAfterFinished >= 0")
-        .message("ttlSecondsAfterFinished is a time in seconds, from 0: leave it out to keep the HTCJob").field_path(".ttlSecondsAfterFinished")
+        .message("ttlSecondsAfterFinished must not be negative; leave it out to keep the HTCJob").field_path(".ttlSecondsAfterFinished")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct HTCJobSpec {
-    /// Kept so that objects written for the first htc-operator still apply; metadata.name is the name.
+    /// Ignored. Kept so that objects written for the first htc-operator still apply; the name is metadata.name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub name: Option<String>,
 
-    /// What each job runs.
+    /// Image, command and script that each job runs.
     pub script: Script,
 
-    /// Number of jobs, 1 to 100000; one if left out.
-    /// Each gets its number, from 0, as the script's argument and as HTCPROCID.
+    /// Number of jobs, 1 to 100000. Default: 1.
+    /// Each job gets its index, from 0, as the script's argument and in HTCPROCID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<i64>,
 
-    /// Further HTCondor submit commands, one `key = value` a line, for example `+JobFlavour = "espresso"`.
-    /// The commands that may stand here are listed in docs/htcopts.md; `$` macros and line continuation may not.
+    /// Additional HTCondor submit commands, one `key = value` per line, for example `+JobFlavour = "espresso"`.
+    /// docs/htcopts.md lists the allowed commands. `$` macros and line continuations are not allowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 8192))]
     pub htcopts: Option<String>,
 
-    /// What each job needs of a machine. HTCondor's own defaults apply to what is left out.
+    /// Resources that each job needs. The pool's defaults apply to those that are not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,
 
-    /// Variables for the script, beside HTCPROCID and JOB_NAME; nothing in their values is expanded.
-    /// They travel in a file of the job, not in its ClassAd, which every user of the pool can read.
-    /// Whoever may read the HTCJob can read them all the same.
+    /// Environment variables for the script, in addition to HTCPROCID and JOB_NAME. Values are not expanded.
+    /// They are stored in a file of the job, not in its ClassAd, which every user of the pool can read.
+    /// Everybody who may read the HTCJob can read them. Do not store passwords here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub env: Vec<EnvVar>,
 
-    /// Machines that will do, as a ClassAd expression: `TARGET.HasAvx2 && TARGET.OpSysMajorVer >= 9`.
+    /// ClassAd expression that a machine must satisfy, for example `TARGET.HasAvx2 && TARGET.OpSysMajorVer >= 9`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2000))]
     pub requirements: Option<String>,
 
-    /// How often HTCondor runs a job again that ended with another exit code than 0, or by a signal; 0 if left out.
-    /// The job counts as failed only when its last run has failed.
+    /// How often HTCondor runs a job again that ended with a non-zero exit code or by a signal. Default: 0.
+    /// The job counts as failed only if its last run failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_retries: Option<i64>,
 
-    /// Secret in the HTCJob's namespace whose credentials its jobs are submitted, and handled ever after, with; the operator's own if left out.
+    /// Secret in the same namespace. Jobs are submitted and managed with its credentials. Default: the operator's own.
     /// Its keys: `token` (an HTCondor IDTOKEN), `user` and `keytab`, or `username` and `password` (Kerberos).
-    /// The operator must be allowed to get it: docs/credentials.md has the Role. It must stay until the HTCJob is deleted.
+    /// The operator needs permission to get it; docs/credentials.md has the Role. Keep it until the HTCJob is deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub credentials_secret_name: Option<String>,
 
-    /// Seconds from status.startTime, or from the last resumption, after which jobs that have not ended are removed.
-    /// The HTCJob is then Failed with reason DeadlineExceeded.
-    /// Time in which jobs wait in HTCondor counts; suspend stops the clock, and its end starts it anew.
+    /// Time limit in seconds for the whole HTCJob, counted from status.startTime or from the last resumption.
+    /// Jobs that have not ended by then are removed, and the HTCJob is Failed with reason DeadlineExceeded.
+    /// Time that jobs wait in HTCondor counts. The clock stops while the HTCJob is suspended, and restarts from zero.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active_deadline_seconds: Option<i64>,
 
-    /// Seconds from status.completionTime after which the HTCJob is deleted; its output stays as long as the site keeps it.
-    /// It is not deleted while HTCondor still has output of it.
+    /// Deletes the HTCJob this many seconds after status.completionTime. Its output is kept as long as the site keeps output.
+    /// The HTCJob is not deleted while HTCondor still has output of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds_after_finished: Option<i64>,
 
-    /// While true, no job is submitted and jobs that HTCondor has are held; false lets them go on.
+    /// While true, no job is submitted and jobs in HTCondor are held. Set it to false to resume.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspend: bool,
 }
 
-/// What each job needs of a machine, as Kubernetes quantities.
+/// Resources that each job needs, as Kubernetes quantities.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[x_kube(
     validation = Rule::new("!has(self.cpus) || (type(self.cpus) == int ? self.cpus >= 1 : self.cpus.matches('^[0-9]{1,6}(m|[.][0-9]{1,3})?$'))")
@@ -178,15 +178,15 @@ pub struct Resources {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[x_kube(
     validation = Rule::new("!has(self.name) || self.name.matches('^[A-Za-z_][A-Za-z0-9_]*$')")
-        .message("name is that of an environment variable: letters, digits and _, no digit first").field_path(".name"),
+        .message("name is the name of an environment variable: use letters, digits and _, and do not start with a digit").field_path(".name"),
     validation = Rule::new("!has(self.name) || !(self.name in ['HTCPROCID', 'JOB_NAME'])")
         .message("HTCPROCID and JOB_NAME are set by htc-operator").field_path(".name")
 )]
 pub struct EnvVar {
-    /// Its name: letters, digits and `_`.
+    /// Name of the variable: letters, digits and `_`, not starting with a digit.
     #[schemars(length(max = 128))]
     pub name: String,
-    /// Its value, as it is: nothing in it is expanded. It may have several lines.
+    /// Value of the variable. It is not expanded and may have several lines.
     #[serde(default)]
     #[schemars(length(max = 8192))]
     pub value: String,
@@ -204,24 +204,24 @@ pub struct EnvVar {
     validation = Rule::new("!has(self.source) || bytes(self.source).size() <= 262144")
         .message("source is larger than 256 KiB: put large files where the nodes can read them (/cvmfs, /eos) and let the script fetch them").field_path(".source"),
     validation = Rule::new("!has(self.queue) || (self.queue >= 1 && self.queue <= 100000)")
-        .message("queue is the number of jobs: write a number from 1 to 100000, or leave it out for one job").field_path(".queue")
+        .message("queue must be a number of jobs from 1 to 100000; leave it out for one job").field_path(".queue")
 )]
 pub struct Script {
-    /// Container image: a name as docker writes it, `[registry/]name[:tag][@digest]`, or an absolute path on the nodes.
-    /// A path is that of an unpacked folder or of a file in Apptainer's format, `/eos/project/images/root.sif`.
-    /// A name may stand for a folder or a mirror of the site's; any other is pulled from its registry by Apptainer on the node.
+    /// Container image: a name `[registry/]name[:tag][@digest]`, or an absolute path on the nodes.
+    /// A path is an unpacked image folder or a file in Apptainer's format, for example `/eos/project/images/root.sif`.
+    /// The site may map names to folders or mirrors. Apptainer on the node pulls all other names from their registry.
     #[schemars(length(max = 1024))]
     pub image: String,
-    /// The program in the image that runs the script, with options if it needs any: `bash`, `Rscript`, `bash -e`.
+    /// Program in the image that runs the script, with options if needed: `bash`, `Rscript`, `bash -e`.
     #[schemars(length(max = 1024))]
     pub command: String,
-    /// Contents of the script, at most 256 KiB; from about 200 KiB `kubectl apply` needs `--server-side`.
-    /// Its first argument is the number of the job, from 0.
+    /// Contents of the script, at most 256 KiB. From about 200 KiB `kubectl apply` needs `--server-side`.
+    /// Its first argument is the job's index, from 0.
     // No more than in the rule: `kubectl apply` copies the object into an annotation, and once that is too long the
     // API server tries no rule any more but names this limit.
     #[schemars(length(max = 262_144))]
     pub source: String,
-    /// The same as spec.queue, where the first htc-operator's README has it.
+    /// Same as spec.queue. Kept for objects written for the first htc-operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<i64>,
 }
@@ -234,11 +234,11 @@ impl HTCJobSpec {
     }
 }
 
-/// What the operator says about the HTCJob.
+/// Observed state of the HTCJob.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[x_kube(
     validation = Rule::new("!has(oldSelf.phase) || oldSelf.phase == 'Pending' || (has(self.phase) && (self.phase == oldSelf.phase || self.phase == 'Terminating' || (self.phase == 'Completed' && oldSelf.phase != 'Terminating') || (self.phase == 'Running' && oldSelf.phase == 'Submitted')))")
-        .message("the phase of an HTCJob never goes back").field_path(".phase"),
+        .message("the phase of an HTCJob cannot go back").field_path(".phase"),
     validation = Rule::new("!has(oldSelf.clusterid) || oldSelf.clusterid == '' || (has(self.clusterid) && self.clusterid == oldSelf.clusterid) || (has(self.attempt) && (!has(oldSelf.attempt) || self.attempt > oldSelf.attempt))")
         .message("clusterid changes only with a new attempt").field_path(".clusterid")
 )]
@@ -247,36 +247,36 @@ pub struct HTCJobStatus {
     /// Pending, Submitted, Running, Completed or Terminating.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
-    /// The generation of the spec that the operator has acted on.
+    /// Generation of the spec that the operator last acted on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// Name of the schedd that has the jobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub schedd: Option<String>,
-    /// How many times jobs of this HTCJob have been handed to HTCondor.
+    /// Number of times that jobs of this HTCJob were submitted to HTCondor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<i64>,
-    /// HTCondor's cluster id; the first one if the jobs are in several.
+    /// HTCondor cluster id. If the jobs are in several clusters, the first one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub clusterid: Option<String>,
-    /// Ids of the first 100 jobs in HTCondor.
+    /// HTCondor ids of the first 100 jobs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100), inner(length(max = 32)))]
     pub jobid: Vec<String>,
-    /// Ids of all jobs in HTCondor as ranges, e.g. `884426.0-999`.
+    /// HTCondor ids of all jobs as ranges, for example `884426.0-999`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32768))]
     pub jobs: Option<String>,
-    /// Number that the first htc-operator gave to an HTCJob; read for the upgrade.
+    /// Number that the first htc-operator assigned to the HTCJob. Only read during the upgrade.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uniqid: Option<i64>,
-    /// Ids as the first htc-operator wrote them; read for the upgrade.
+    /// HTCondor ids as the first htc-operator wrote them. Only read during the upgrade.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100_000), inner(length(max = 32)))]
     pub jobids: Vec<String>,
-    /// Number of jobs asked for.
+    /// Number of jobs requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total: Option<i64>,
     /// Jobs in HTCondor that have not ended.
@@ -288,22 +288,22 @@ pub struct HTCJobStatus {
     /// Jobs that ended in any other way.
     #[serde(default)]
     pub failed: i64,
-    /// Of the active jobs: waiting for a machine.
+    /// Active jobs that wait for a machine.
     #[serde(default)]
     pub idle: i64,
-    /// Of the active jobs: running.
+    /// Active jobs that are running.
     #[serde(default)]
     pub running: i64,
-    /// Of the active jobs: on hold.
+    /// Active jobs that are on hold.
     #[serde(default)]
     pub held: i64,
-    /// When HTCondor accepted the first job.
+    /// Time at which HTCondor accepted the first job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
-    /// When every job had an outcome.
+    /// Time at which every job had ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completion_time: Option<Time>,
-    /// What holds now, for people and for `kubectl wait`.
+    /// Current conditions, for example Submitted, Held, Complete and Failed.
     #[serde(default)]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     #[schemars(length(max = 16))]

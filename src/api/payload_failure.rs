@@ -37,12 +37,12 @@ impl PayloadFailure {
     pub const fn sentence(self) -> &'static str {
         match self {
             Self::AdUnreadable => "the job did not run its script: it could not read its own ClassAd on the node",
-            Self::Late => "the job did not run its script: its files reached HTCondor after the submission's deadline",
-            Self::NoContainerRuntime => "the node has neither apptainer nor singularity in its PATH",
+            Self::Late => "the job did not run its script: its files reached HTCondor too late",
+            Self::NoContainerRuntime => "the node has neither Apptainer nor Singularity in its PATH",
             Self::ImageUnavailable => {
-                "the image in spec.script.image cannot be had on the node, or no container can be started from it; see the file err"
+                "the node cannot pull or open the image in spec.script.image, or cannot start a container from it; see the file err"
             }
-            Self::CommandNotFound => "the command in spec.script.command is not in the image",
+            Self::CommandNotFound => "the image does not contain the command in spec.script.command",
             Self::SandboxBroken => "the job's files were missing or damaged on the node; see the file err",
         }
     }

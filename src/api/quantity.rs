@@ -13,9 +13,9 @@ pub enum Quantity {
     Text(String),
 }
 
-/// A text that is no quantity.
+/// A text that is not a quantity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no quantity; write a number with a unit of Kubernetes, such as 500m, 2Gi or 1.5G")]
+#[error("{0:?} is not a valid Kubernetes quantity; use for example 500m, 2Gi or 1.5G")]
 pub struct QuantityError(String);
 
 /// Kubernetes' suffixes and what they stand for, in thousandths.

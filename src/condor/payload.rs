@@ -73,7 +73,7 @@ pub struct SandboxFile {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PayloadError {
     /// `metadata.name` is no Kubernetes name.
-    #[error("{0:?} is no Kubernetes name")]
+    #[error("{0:?} is not a valid Kubernetes name")]
     Name(String),
     /// A bind that is not an absolute path, or has a character with a meaning for Apptainer.
     #[error("the bind {0:?} must be an absolute path of letters, digits and `-._/` only")]

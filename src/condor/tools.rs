@@ -139,7 +139,7 @@ pub enum ToolError {
         dead: bool,
     },
     /// It said more than can be an answer.
-    #[error("{tool} said more than {STDOUT_CAP} bytes and was killed")]
+    #[error("{tool} printed more than {STDOUT_CAP} bytes and was killed")]
     TooMuch {
         /// The tool.
         tool: &'static str,

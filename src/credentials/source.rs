@@ -86,23 +86,24 @@ async fn secret(client: &Client, namespace: &str, name: &str) -> Result<Material
         Ok(found) => found,
         Err(error) if matches!(error.code(), Some(401 | 403)) => {
             return Err(Trouble::Gone(format!(
-                "the operator may not read the Secret {namespace}/{name}: an admin of the namespace lets it, with a Role and a RoleBinding for `get` on this Secret, as docs/credentials.md has them"
+                "the operator may not read the Secret {namespace}/{name}: ask an administrator of the namespace for a Role and a RoleBinding for `get` on this Secret, as in docs/credentials.md"
             )));
         }
         Err(error) => return Err(Trouble::Silent(error.to_string())),
     };
     let Some(found) = found else {
         return Err(Trouble::Gone(format!(
-            "there is no Secret {namespace}/{name}: make it, with the entry `token`, or `user` and `keytab`, or `username` and `password`"
+            "there is no Secret {namespace}/{name}: create it with the entry `token`, or `user` and `keytab`, or `username` and `password`"
         )));
     };
     let data = found.data.unwrap_or_default();
     let read = Material::from_entries(|entry| data.get(entry).map(|value| value.0.clone()));
-    let read =
-        read.map_err(|error| Trouble::Gone(format!("the Secret {namespace}/{name} is no credentials: {error}")))?;
+    let read = read.map_err(|error| {
+        Trouble::Gone(format!("the Secret {namespace}/{name} contains no usable credentials: {error}"))
+    })?;
     if read.is_empty() {
         return Err(Trouble::Gone(format!(
-            "the Secret {namespace}/{name} is no credentials: it has none of the entries `token`, `user` and `keytab`, `username` and `password`"
+            "the Secret {namespace}/{name} contains no usable credentials: expected the entries `token`, or `user` and `keytab`, or `username` and `password`"
         )));
     }
     Ok(read)

@@ -52,7 +52,7 @@ pub enum LedgerError {
     Commit(String),
     /// The file is that of an operator of another name, or of another cluster.
     #[error(
-        "the ledger is that of operator {stored}, and this is {ours}: its jobs in HTCondor carry the other name and would not be found; \
+        "the ledger belongs to operator {stored}, and this is {ours}: the jobs in HTCondor carry the other name and would not be found; \
          start with the same --operator-namespace and --operator-name for the same cluster as before, or with another --data-dir"
     )]
     AnotherOperator {
@@ -63,7 +63,7 @@ pub enum LedgerError {
     },
     /// The file was deleted, moved or replaced while it was open.
     #[error(
-        "the ledger {path} is no longer the file that this operator has open: somebody deleted, moved or replaced it; nothing is done without it. \
+        "the ledger {path} is no longer the file that this operator has open: somebody deleted, moved or replaced it. The operator does nothing without it. \
          Put that very file back, or restart the operator: it then looks for its jobs in HTCondor before it does anything"
     )]
     Gone {

@@ -226,7 +226,7 @@ impl<'a> Run<'a> {
                 None,
                 Trigger::Guarded,
                 Some(Phase::Pending),
-                "the finalizer is attached; no job is left behind from here on".to_owned(),
+                "the finalizer is attached; the HTCJob is recorded".to_owned(),
                 false,
             );
         }
@@ -448,15 +448,15 @@ impl<'a> Run<'a> {
         match doubt {
             Doubt::NotAskedSince => {
                 self.watch_closely(since);
-                (Reason::Asking, "HTCondor is being asked about the jobs".to_owned())
+                (Reason::Asking, "asking HTCondor about the jobs".to_owned())
             }
             Doubt::HistoryNotAsked => {
                 self.look.more(Look::Every { history, soon: false });
-                (Reason::Asking, "HTCondor's history is being asked about the jobs".to_owned())
+                (Reason::Asking, "searching HTCondor's history for the jobs".to_owned())
             }
             Doubt::Unanswered(unknown) if unknown.why == Why::NotAsked => {
                 self.look.more(Look::Every { history: None, soon: true });
-                (Reason::Asking, "HTCondor is being asked about the jobs".to_owned())
+                (Reason::Asking, "asking HTCondor about the jobs".to_owned())
             }
             Doubt::Unanswered(unknown) => {
                 // Where the queue has answered, it is history that has not.
@@ -474,12 +474,12 @@ impl<'a> Run<'a> {
                 }
                 (
                     Reason::SubmitterMayLive,
-                    "a condor_submit of this HTCJob may still be running; its time limit is waited for".to_owned(),
+                    "a condor_submit of this HTCJob may still be running; waiting for its time limit".to_owned(),
                 )
             }
             Doubt::PastUnknown => {
                 self.look.more(Look::Every { history: self.history_once(), soon: false });
-                (Reason::PastUnknown, "this HTCJob was handled by an operator with another ledger; jobs that it may have submitted are waited for and looked for before anything is submitted".to_owned())
+                (Reason::PastUnknown, "an operator with another ledger handled this HTCJob; before anything is submitted, the operator waits for jobs that may still arrive and looks for them".to_owned())
             }
             Doubt::Present(ids) => {
                 self.watch_closely(since);
@@ -490,33 +490,33 @@ impl<'a> Run<'a> {
                 (
                     Reason::HistoryTooShort,
                     format!(
-                        "HTCondor's history does not reach back far enough to say what became of the jobs; annotate the HTCJob with {}=true if you know that they never ran",
+                        "HTCondor's history does not reach back far enough to show what happened to the jobs; if you know that they never ran, annotate the HTCJob with {}=true to submit them again",
                         crate::api::SUBMIT_AGAIN
                     ),
                 )
             }
             Doubt::BirthdateChanged => {
                 self.look.more(Look::Every { history: self.history_once(), soon: false });
-                (Reason::AnotherSchedd, "the schedd's JobQueueBirthdate is not the one that the jobs were submitted to: its queue was lost, which settles itself after a while, or another schedd answers to its name: check which one does".to_owned())
+                (Reason::AnotherSchedd, "the schedd's JobQueueBirthdate changed since the jobs were submitted: the schedd lost its queue, or another schedd answers under its name. Check which schedd has the name; after a lost queue the operator recovers by itself".to_owned())
             }
             Doubt::QueueLost => {
                 self.look.more(Look::Every { history, soon: false });
                 (
                     Reason::QueueLost,
                     format!(
-                        "the schedd has lost its queue since the jobs were handed to it, so nobody knows whether they ran; annotate the HTCJob with {}=true if you know that they never did",
+                        "the schedd lost its queue while the jobs were being submitted, so it is unknown whether they ran; if you know that they did not, annotate the HTCJob with {}=true to submit them again",
                         crate::api::SUBMIT_AGAIN
                     ),
                 )
             }
             Doubt::NotAdopted => {
                 self.look.more(Look::Every { history: None, soon: true });
-                (Reason::Adopting, "HTCondor is being asked about the jobs that the Go operator submitted".to_owned())
+                (Reason::Adopting, "asking HTCondor about the jobs that the Go operator submitted".to_owned())
             }
             Doubt::Inherited(why) => (Reason::GoOperator, self.inherited_unclear(why)),
             Doubt::PublishedJobs => {
                 self.look.more(Look::Every { history, soon: false });
-                (Reason::Lost, "the status shows jobs that are neither in HTCondor's queue nor in its history; they are not submitted again; make a new HTCJob to run them anew".to_owned())
+                (Reason::Lost, "the status lists jobs that are in neither HTCondor's queue nor its history; they are not submitted again. Create a new HTCJob to run them again".to_owned())
             }
         }
     }
@@ -531,7 +531,7 @@ impl<'a> Run<'a> {
                 let since = self.now;
                 let (reason, message) = self.dispel(&doubt, since);
                 let message = if doubt == Doubt::HistoryTooShort {
-                    "jobs have left HTCondor's queue, and its history does not reach back far enough to say how they ended; delete the HTCJob when you know enough".to_owned()
+                    "jobs have left HTCondor's queue, and its history does not reach back far enough to show how they ended; delete the HTCJob when you no longer need it".to_owned()
                 } else {
                     message
                 };

@@ -73,7 +73,7 @@ pub enum Claim {
 /// As much of the spec as decisions need.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Spec {
-    /// Number of jobs asked for.
+    /// Number of jobs requested.
     pub queue: u32,
     /// `spec.suspend`
     pub suspend: bool,
@@ -218,7 +218,7 @@ pub struct Condition {
     pub status: ConditionStatus,
     /// Why, one word.
     pub reason: String,
-    /// Why, for people.
+    /// Human-readable explanation and, if there is one, the next step.
     pub message: String,
     /// When `status` last changed.
     pub since: Timestamp,

@@ -100,8 +100,8 @@ fn failure(job: &Job) -> Option<String> {
         Outcome::Killed(signal) => Some(format!("was killed by signal {signal}")),
         Outcome::FailedBefore => Some("failed before the upgrade".to_owned()),
         Outcome::Removed => Some("was removed from HTCondor".to_owned()),
-        Outcome::Lost(Loss::Vanished) => Some("is neither in HTCondor's queue nor in its history".to_owned()),
-        Outcome::Lost(Loss::QueueReset) => Some("went with the schedd's queue, which began anew".to_owned()),
+        Outcome::Lost(Loss::Vanished) => Some("is in neither HTCondor's queue nor its history".to_owned()),
+        Outcome::Lost(Loss::QueueReset) => Some("was lost with the schedd's queue".to_owned()),
     }
 }
 

@@ -33,13 +33,13 @@ pub enum NoEvent {
     #[error("there is no header ce-specversion, and the content type is not application/cloudevents+json")]
     NoMode,
     /// Structured, but in another format than JSON, or a batch.
-    #[error("one event in JSON (application/cloudevents+json) is what can be read here, not {0}")]
+    #[error("expected one event in JSON (application/cloudevents+json), not {0}")]
     Format(String),
     /// Another version.
     #[error("specversion must be 1.0")]
     Version,
     /// An attribute that is missing, empty, too long or not text.
-    #[error("the attribute {0} must be a text of 1 to {LONGEST} bytes without control characters")]
+    #[error("the attribute {0} must have 1 to {LONGEST} bytes and no control characters")]
     Attribute(&'static str),
     /// The body is not JSON though it should be.
     #[error("the body is not JSON: {0}")]

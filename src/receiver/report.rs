@@ -24,13 +24,13 @@ pub enum Refusal {
     #[error("the body is longer than {} KiB", super::BODY / 1024)]
     TooLarge,
     /// The body did not come in time.
-    #[error("the body did not come within {} s", super::BODY_TIME.as_secs())]
+    #[error("the body did not arrive within {} s", super::BODY_TIME.as_secs())]
     TooSlow,
     /// The connection broke while the body was read, or it is not what its headers say.
     #[error("the body cannot be read")]
     Unreadable,
     /// Not a CloudEvent.
-    #[error("this is no CloudEvent 1.0: {0}")]
+    #[error("this is not a CloudEvent 1.0: {0}")]
     NotACloudEvent(#[from] NoEvent),
     /// An event, but not of a job.
     #[error("the type must be {ENDED} or {STARTED}")]
@@ -39,7 +39,7 @@ pub enum Refusal {
     #[error("there is no header `Authorization: Bearer TOKEN`")]
     NoToken,
     /// The token of another HTCJob, or of nobody.
-    #[error("the token is not that of the HTCJob whose uid is the subject")]
+    #[error("the token does not belong to the HTCJob whose uid is the subject")]
     WrongToken,
     /// What the event says cannot be understood.
     #[error("{0}")]
@@ -48,10 +48,10 @@ pub enum Refusal {
     #[error("the HTCJob has no such job")]
     UnknownJob,
     /// The job has reported too often.
-    #[error("this job has sent more events than any job needs; HTCondor is asked about it all the same")]
+    #[error("this job has sent too many events; the operator still asks HTCondor about it")]
     TooMany,
     /// It cannot be stored now.
-    #[error("it cannot be stored now; send it again")]
+    #[error("the report cannot be stored now; send it again")]
     Unavailable,
 }
 

@@ -94,7 +94,9 @@ pub enum PlanError {
     #[error("spec.env: {0}")]
     Env(String),
     /// The credentials.
-    #[error("spec.credentialsSecretName: {0:?} is no name of a Secret: use lower-case letters, digits, - and .")]
+    #[error(
+        "spec.credentialsSecretName: {0:?} is not a valid name for a Secret: use lower-case letters, digits, - and ."
+    )]
     Credentials(String),
 }
 

@@ -75,7 +75,7 @@ fn words(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-const QUEUE: &str = "queue is the number of jobs: write a number from 1 to 100000, or leave it out for one job";
+const QUEUE: &str = "queue must be a number of jobs from 1 to 100000; leave it out for one job";
 const IMMUTABLE: &str = "the spec cannot be changed once the HTCJob exists (only suspend, activeDeadlineSeconds and ttlSecondsAfterFinished can): delete the HTCJob and create it again";
 
 #[rstest]
@@ -108,15 +108,15 @@ const IMMUTABLE: &str = "the spec cannot be changed once the HTCJob exists (only
 #[case::cpus_in_words(json!({ "resources": { "cpus": "two" } }), "spec.resources.cpus", "cpus is a number of cores such as 4 or 500m")]
 #[case::disk_in_other_words(json!({ "resources": { "disk": "1gi" } }), "spec.resources.disk", "disk is a Kubernetes quantity such as 10Gi or 500M; a number alone is bytes")]
 #[case::less_than_no_gpu(json!({ "resources": { "gpus": -1 } }), "spec.resources.gpus", "gpus is a number of GPUs, from 0 to 1000")]
-#[case::variable_with_a_dash(json!({ "env": [{ "name": "a-b", "value": "x" }] }), "spec.env[0].name", "name is that of an environment variable: letters, digits and _, no digit first")]
+#[case::variable_with_a_dash(json!({ "env": [{ "name": "a-b", "value": "x" }] }), "spec.env[0].name", "name is the name of an environment variable: use letters, digits and _, and do not start with a digit")]
 #[case::variable_of_ours(json!({ "env": [{ "name": "HTCPROCID", "value": "x" }] }), "spec.env[0].name", "HTCPROCID and JOB_NAME are set by htc-operator")]
 #[case::variable_twice(json!({ "env": [{ "name": "A" }, { "name": "A" }] }), "spec.env[1]", "Duplicate value")]
 #[case::blank_requirements(json!({ "requirements": " " }), "spec.requirements", "requirements is empty: leave it out, or write an expression such as `TARGET.HasAvx2`")]
 #[case::negative_retries(json!({ "maxRetries": -1 }), "spec.maxRetries", "maxRetries is how often HTCondor runs a failed job again: write a number from 0 to 1000")]
 #[case::secret_elsewhere(json!({ "credentialsSecretName": "other/secret" }), "spec.credentialsSecretName", "credentialsSecretName is the name of a Secret in the HTCJob's own namespace")]
 #[case::no_secret(json!({ "credentialsSecretName": "" }), "spec.credentialsSecretName", "credentialsSecretName is the name of a Secret")]
-#[case::no_time(json!({ "activeDeadlineSeconds": 0 }), "spec.activeDeadlineSeconds", "activeDeadlineSeconds is a time in seconds, from 1: leave it out for no limit")]
-#[case::negative_time(json!({ "ttlSecondsAfterFinished": -1 }), "spec.ttlSecondsAfterFinished", "ttlSecondsAfterFinished is a time in seconds, from 0: leave it out to keep the HTCJob")]
+#[case::no_time(json!({ "activeDeadlineSeconds": 0 }), "spec.activeDeadlineSeconds", "activeDeadlineSeconds must be at least 1 second; leave it out for no limit")]
+#[case::negative_time(json!({ "ttlSecondsAfterFinished": -1 }), "spec.ttlSecondsAfterFinished", "ttlSecondsAfterFinished must not be negative; leave it out to keep the HTCJob")]
 #[case::htcopts_as_a_number(json!({ "htcopts": 5 }), "spec.htcopts", "must be of type string")]
 #[case::suspend_as_a_word(json!({ "suspend": "yes" }), "spec.suspend", "must be of type boolean")]
 #[case::unknown_field(json!({ "sript": 1 }), "spec.sript", "unknown field")]
@@ -263,7 +263,7 @@ fn the_phase_never_goes_back() {
                 changed.unwrap_or_else(|error| panic!("{from} to {to}: {error}"));
             } else {
                 let refusal = words(&changed.unwrap_err());
-                assert!(refusal.contains("the phase of an HTCJob never goes back"), "{from} to {to}: {refusal}");
+                assert!(refusal.contains("the phase of an HTCJob cannot go back"), "{from} to {to}: {refusal}");
             }
         }
         let object = htcjob(&spec(&json!({})));
@@ -334,7 +334,7 @@ fn the_resource_reads_well() {
                 "script <Object> -required- What each job runs.",
                 "Number of jobs, 1 to 100000; one if left out. Each gets its number, from 0, as the script's argument and as HTCPROCID.",
                 "Further HTCondor submit commands, one `key = value` a line, for example `+JobFlavour = \"espresso\"`. The commands that may stand here are listed in docs/htcopts.md; `$` macros and line continuation may not.",
-                "While true, no job is submitted and jobs that HTCondor has are held; false lets them go on.",
+                "While true, no job is submitted and jobs in HTCondor are held. Set it to false to resume.",
             ],
         ),
         (

@@ -18,13 +18,13 @@ pub enum ExpressionProblem {
     #[error("there is a tab in a string")]
     TabInString,
     /// A character that begins nothing that is accepted here.
-    #[error("`{0}` cannot stand here (text belongs in double quotes)")]
+    #[error("`{0}` is not allowed here (put text in double quotes)")]
     Unexpected(char),
     /// The expression ends too early.
-    #[error("it ends too early (is a bracket not closed?)")]
+    #[error("it ends too early (a bracket may be missing)")]
     EndsEarly,
     /// A number that HTCondor reads in another way than it looks, or not at all.
-    #[error("there is a number that is too long, has a leading zero or a letter in it")]
+    #[error("a number is too long, has a leading zero or contains a letter")]
     Number,
     /// A function that is not in the list of pure ones.
     #[error("it calls a function that is not allowed here (see docs/htcopts.md)")]

@@ -60,7 +60,7 @@ pub enum HtcOptsProblem {
     },
     /// `+X` or `MY.X` where X is not a plain attribute name of at most 64 characters.
     #[error(
-        "`{0}` is no attribute name: write `+Name = value`, where Name begins with a letter and has letters, digits and `_` only"
+        "`{0}` is not a valid attribute name: write `+Name = value`, where Name begins with a letter and has letters, digits and `_` only"
     )]
     NotAnAttributeName(String),
     /// `+X` where X is an attribute that HTCondor or the operator uses.
@@ -72,7 +72,7 @@ pub enum HtcOptsProblem {
         instead: &'static str,
     },
     /// Two lines that set the same thing. HTCondor would silently take the last one.
-    #[error("`{key}` cannot stand beside `{other}` on line {line}: both set the same thing; leave one out")]
+    #[error("`{key}` conflicts with `{other}` on line {line}: both set the same thing; remove one of them")]
     Twice {
         /// The later key.
         key: String,
@@ -82,7 +82,7 @@ pub enum HtcOptsProblem {
         line: usize,
     },
     /// The value does not fit the command.
-    #[error("`{key}` wants {wanted}; `{value}` is not one")]
+    #[error("`{key}` expects {wanted}, not `{value}`")]
     WrongValue {
         /// The key.
         key: String,
@@ -93,7 +93,7 @@ pub enum HtcOptsProblem {
     },
     /// The value is no `ClassAd` expression of the accepted kind.
     #[error(
-        "`{key}` wants a ClassAd expression (a string in double quotes, a number, or for example `TARGET.Memory > 2000`): {problem}"
+        "`{key}` expects a ClassAd expression (a string in double quotes, a number, or for example `TARGET.Memory > 2000`): {problem}"
     )]
     NotAnExpression {
         /// The key.

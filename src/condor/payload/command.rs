@@ -24,7 +24,7 @@ pub enum CommandError {
     TooLong,
     /// A character that is not allowed.
     #[error(
-        "the command has the character {0:?}; it is one program and its options, letters, digits and `{CHARACTERS}` only: put everything else into spec.script.source"
+        "the command contains the character {0:?}; use letters, digits and `{CHARACTERS}` only, and put everything else into spec.script.source"
     )]
     Character(char),
     /// The first word is an option.

@@ -40,7 +40,7 @@ pub enum ImageError {
     RelativeFile(String),
     /// Neither a path nor a registry reference.
     #[error(
-        "{0:?} is no image; write `[registry/]name[:tag]` in lower case, for example `gitlab-registry.cern.ch/team/image:1.0`, or an absolute path"
+        "{0:?} is not a valid image name; write `[registry/]name[:tag]` in lower case, for example `gitlab-registry.cern.ch/team/image:1.0`, or an absolute path"
     )]
     Reference(String),
 }

@@ -43,12 +43,12 @@ pub enum ImagePrefixError {
     NoPair,
     /// What stands before the `=`.
     #[error(
-        "{0:?} is no beginning of an image's name: write a registry, or more of the name up to a slash, in lower case and without a scheme, for example `registry.example.org/team/`"
+        "{0:?} is not a valid prefix of an image name: write a registry, or more of the name up to a slash, in lower case and without a scheme, for example `registry.example.org/team/`"
     )]
     Prefix(String),
     /// An absolute path that cannot be used.
     #[error(
-        "{0:?} is no folder for images: write an absolute path of letters, digits and `-._/:@+=`, without `.` and `..`"
+        "{0:?} is not a valid folder for images: write an absolute path of letters, digits and `-._/:@+=`, without `.` and `..`"
     )]
     Folder(String),
     /// Neither a path nor a registry.

@@ -27,7 +27,7 @@ impl Run<'_> {
         self.known.expired = Some(self.now);
         let active = Counts::of(&self.record).active;
         let detail = format!(
-            "activeDeadlineSeconds ({}) has passed: nothing is submitted any more, and what has not ended is removed: {}",
+            "activeDeadlineSeconds ({}) has passed; removing jobs that have not ended: {}",
             limit.as_secs(),
             jobs(active)
         );
@@ -80,7 +80,7 @@ impl Run<'_> {
     }
 
     fn give_up(&mut self, missing: &Indices, sightings: &Sightings<'_>) {
-        let said = format!("activeDeadlineSeconds has passed; not submitted any more: {}", jobs(missing.len()));
+        let said = format!("activeDeadlineSeconds has passed; not submitted: {}", jobs(missing.len()));
         let mut say = (Reason::DeadlineExceeded, said);
         if self.in_flight(Kind::Submit).is_none() {
             match self.prove_given_up(missing, sightings) {

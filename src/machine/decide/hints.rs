@@ -118,7 +118,7 @@ impl Run<'_> {
         let Some(Refuted { id, said, truth }) = refuted.first() else { return };
         let others = match refuted.len() {
             1 => String::new(),
-            count => format!("; so it is with {}", jobs(count)),
+            count => format!("; the same applies to {}", jobs(count)),
         };
         let counts = Counts::of(&self.record);
         self.transitions.push(Transition {
@@ -127,7 +127,7 @@ impl Run<'_> {
             trigger: Trigger::ConditionChanged,
             reason: Notice::CallbackRefuted.to_string(),
             detail: format!(
-                "job {id} reported that it ended with {}, but HTCondor says: {truth}; that is what counts{others}",
+                "job {id} reported that it ended with {}, but HTCondor reports {truth}, which counts{others}",
                 said.code
             ),
             warning: true,

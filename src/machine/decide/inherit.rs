@@ -127,7 +127,7 @@ impl Run<'_> {
             )
         } else if self.facts.object.published.shows_jobs() {
             format!(
-                "the Go operator had this HTCJob: {why}; nothing is submitted again; make a new HTCJob to run its jobs anew"
+                "the Go operator had this HTCJob: {why}; nothing is submitted again. Create a new HTCJob to run its jobs again"
             )
         } else {
             format!(

@@ -106,7 +106,7 @@ impl Run<'_> {
         if self.known.phase == Phase::Completed {
             // What was still to be held, or to be let go, has ended before it came to that.
             if self.conditions.is_true(ConditionType::Suspended) {
-                let message = "every job has ended: none is suspended";
+                let message = "every job has ended; none can be suspended";
                 self.say(ConditionType::Suspended, False, Reason::JobsEnded, message);
             }
             return;
@@ -262,7 +262,7 @@ impl Run<'_> {
             (Some(failure), _) => self.say_failure(ConditionType::Submitted, &failure),
             (None, Some(refusal)) => {
                 let message = format!(
-                    "condor_submit failed: {refusal}; it is tried again with growing pauses, but what the schedd refuses for good needs another HTCJob"
+                    "condor_submit failed: {refusal}; retrying with growing pauses. If the schedd refuses permanently, create a corrected HTCJob"
                 );
                 self.say(ConditionType::Submitted, False, Reason::SubmitRefused, &message);
             }
@@ -297,13 +297,12 @@ impl Run<'_> {
         let most = self.settings.jobs_per_attempt;
         match self.settings.refused_more.as_ref().filter(|_| missing.len() > most) {
             Some(words) => {
-                let message = format!(
-                    "the jobs are being handed to HTCondor, at most {most} at once, as the schedd has refused more: {words}"
-                );
+                let message =
+                    format!("submitting at most {most} jobs at once, because the schedd refused more: {words}");
                 self.say(ConditionType::Submitted, False, Reason::SmallerSubmissions, &message);
             }
             None => {
-                self.say(ConditionType::Submitted, False, Reason::Submitting, "the jobs are being handed to HTCondor");
+                self.say(ConditionType::Submitted, False, Reason::Submitting, "submitting the jobs to HTCondor");
             }
         }
     }
@@ -324,7 +323,7 @@ impl Run<'_> {
         let since = self.record.attempts.iter().map(|attempt| attempt.dead_since.unwrap_or(attempt.intent_at)).max();
         let (mut reason, mut message) = self.dispel(doubt, since.unwrap_or(self.now));
         if staging > 0 && matches!(doubt, Doubt::Present(_)) {
-            (reason, message) = (Reason::Staging, format!("HTCondor is taking in the files of {}", jobs(staging)));
+            (reason, message) = (Reason::Staging, format!("HTCondor is receiving the files of {}", jobs(staging)));
             let patience = dead.or(settled).unwrap_or(self.now).plus(self.settings.staging);
             if patience <= self.now {
                 self.ask_settled(Kind::Remove, Work::Remove(Scope::Staging));
@@ -339,9 +338,9 @@ impl Run<'_> {
         if let Some((held, id, Hold { code, reason, .. })) = held_by_others(&self.record) {
             let code = *code;
             let what_to_do = if code == Hold::OUTPUT_TOO_LARGE {
-                "its output is larger than the operator's --output-limit: delete the HTCJob, and make one that leaves less"
+                "its output is larger than the operator's --output-limit: delete the HTCJob and create one with less output"
             } else {
-                "condor_release lets held jobs go on"
+                "release held jobs with condor_release"
             };
             let message = format!("{held} of {} held; {id}: {reason}; {what_to_do}", jobs(self.record.jobs.len()));
             self.say(ConditionType::Held, True, Reason::JobsHeld, &message);
@@ -395,7 +394,7 @@ impl Run<'_> {
         let lost = self.record.jobs.values().filter(|job| job.gone && !job.fetched && job.left_output()).count();
         let folder = &self.facts.object.output;
         if with_output == 0 {
-            self.say(ConditionType::OutputFetched, True, Reason::NothingToFetch, "no job has left output");
+            self.say(ConditionType::OutputFetched, True, Reason::NothingToFetch, "no job left output");
         } else if lost > 0 {
             let message =
                 format!("the output of {} was lost: they left HTCondor's queue before it was fetched", jobs(lost));

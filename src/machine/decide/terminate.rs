@@ -30,7 +30,7 @@ impl Run<'_> {
         if self.facts.object.abandon {
             let ids = self.may_be_left();
             let detail = format!(
-                "abandoned by annotation; these jobs may be left in HTCondor: {}; the log names all; the constraint HTCJobUID == \"{}\" finds them",
+                "abandoned by annotation; these jobs may be left in HTCondor: {}. The operator's log lists all; the constraint HTCJobUID == \"{}\" finds them",
                 if ids.is_empty() { "none is known".to_owned() } else { id_ranges(&ids, IDS_IN_EVENT) },
                 self.facts.object.uid
             );
@@ -44,7 +44,7 @@ impl Run<'_> {
             return;
         }
         if self.conditions.get(ConditionType::JobsRemoved).is_none() {
-            self.say(ConditionType::JobsRemoved, False, Reason::Removing, "the jobs are being removed from HTCondor");
+            self.say(ConditionType::JobsRemoved, False, Reason::Removing, "removing the jobs from HTCondor");
         }
         if self.in_flight(Kind::Submit).is_some() {
             return;
@@ -109,9 +109,9 @@ impl Run<'_> {
                 let stuck = reason == Reason::JobsPresent && self.is_stuck(removed);
                 if stuck {
                     let what_to_do = if self.untouched_since(removed) {
-                        "condor_rm has not touched them: check that the operator's token is that of the user who submitted them, or may remove jobs of others"
+                        "condor_rm has not removed them: check that the operator's credentials are those of the user who submitted them, or may remove other users' jobs"
                     } else {
-                        "if their nodes are gone for good, `condor_rm -forcex` makes HTCondor forget them"
+                        "if their nodes are gone for good, remove them with `condor_rm -forcex`"
                     };
                     let message = format!("{message}; {what_to_do}");
                     self.say(ConditionType::JobsRemoved, False, Reason::NotRemovedYet, &message);

@@ -35,7 +35,7 @@ pub fn what_is_wrong_with_a_secret_is_said(version: Version) {
     let cases = [
         ("no-right", "CredentialsFailed", "may not read the Secret"),
         ("missing", "CredentialsFailed", "there is no Secret"),
-        ("empty", "CredentialsFailed", "none of the entries `token`"),
+        ("empty", "CredentialsFailed", "expected the entries `token`"),
         ("half", "CredentialsFailed", "no `password`"),
         ("garbled", "CredentialsFailed", "is no IDTOKEN"),
         ("ended", "CredentialsFailed", "the token ended"),

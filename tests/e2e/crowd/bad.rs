@@ -119,7 +119,7 @@ pub const BAD: &[Bad] = &[
     Bad {
         name: "commandless",
         spec: |spec| spec["script"]["command"] = "nosuchcommand -x".into(),
-        words: &["1 of 1 job failed", "exited with 244: the command in spec.script.command is not in the image"],
+        words: &["1 of 1 job failed", "exited with 244: the image does not contain the command in spec.script.command"],
         ..FAILED
     },
     Bad {

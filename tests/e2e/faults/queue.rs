@@ -52,7 +52,7 @@ pub fn lost_and_begun_anew(version: Version) {
         let failed = condition(&ended, "Failed").unwrap();
         assert_eq!(failed["reason"], "Lost", "{failed}");
         let message = failed["message"].as_str().unwrap();
-        assert!(message.contains("went with the schedd's queue"), "{message}");
+        assert!(message.contains("was lost with the schedd's queue"), "{message}");
         assert_eq!(ended["status"]["attempt"], 1);
     }
     here.wait_gone("going");

@@ -152,7 +152,7 @@ fn no_image_and_no_command_say_so(#[values(Trixie, Sid)] version: Version) {
         object["spec"]["script"]["command"] = command.into();
         here.create(&object);
     }
-    let image = "the image in spec.script.image cannot be had on the node, or no container can be started from it; see the file err";
+    let image = "the node cannot pull or open the image in spec.script.image, or cannot start a container from it; see the file err";
     failed_before_the_payload(&here, "no-folder", 243, image, "the image /nosuch/image cannot be had on ");
     failed_before_the_payload(
         &here,
@@ -161,7 +161,7 @@ fn no_image_and_no_command_say_so(#[values(Trixie, Sid)] version: Version) {
         image,
         "the image docker://registry.invalid/team/image:1 cannot be had on ",
     );
-    let command = "the command in spec.script.command is not in the image";
+    let command = "the image does not contain the command in spec.script.command";
     failed_before_the_payload(&here, "no-command", 244, command, "the command nosuchcommand is not in the image /");
 }
 
@@ -179,7 +179,7 @@ fn a_node_without_container_runtime_says_so(#[values(Trixie, Sid)] version: Vers
     bed.start_operator();
     let here = bed.namespace();
     here.create(&htcjob("bare", "echo ran"));
-    let sentence = "the node has neither apptainer nor singularity in its PATH";
+    let sentence = "the node has neither Apptainer nor Singularity in its PATH";
     failed_before_the_payload(&here, "bare", 242, sentence, "neither apptainer nor singularity is in PATH on ");
     // Nobody else uses this pool: all that is left is what HTCondor had at its start.
     bed.wait_spool_free(&ids(&here.get("bare")));

@@ -102,7 +102,7 @@ pub fn behind_another_schedd(version: Version) {
     here.kubectl(&["delete", "htcjob", "doomed", "--wait=false"]);
     site.bed.start_operator();
     let message = here.wait_says("doomed", "JobsRemoved", "False", "AnotherSchedd");
-    assert!(message.contains("check which one does"), "what to do: {message}");
+    assert!(message.contains("Check which schedd has the name"), "what to do: {message}");
     here.wait_says("handed", "Submitted", "False", "AnotherSchedd");
     assert_eq!(site.gates.calls("condor_submit"), submitted);
 
