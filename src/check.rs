@@ -82,10 +82,10 @@ fn of_operator(seen: Option<Glance>, ours: Option<&str>) -> Result<Option<Glance
 
 /// The names under which there may be jobs beside the operator's own, or why they are not known.
 fn names(ledger: &Result<Option<Glance>, LedgerError>) -> (Known, Option<String>) {
-    let only = |why: &str| Some(format!("only jobs in the operator's own name were looked for: {why}"));
+    let only = |why: &str| Some(format!("only the operator's own jobs were checked: {why}"));
     match ledger {
         Ok(Some(seen)) => (seen.names.clone(), None),
-        Ok(None) => (Known::new(), only("there is no ledger that knows others")),
+        Ok(None) => (Known::new(), only("no ledger knows other users")),
         Err(error) => (Known::new(), only(&error.to_string())),
     }
 }
@@ -101,7 +101,7 @@ async fn own_credentials(config: &Config, schedd: &Arc<Schedd>) -> Result<(Arc<C
     config.validate()?;
     let credentials = Credentials::new(config.credentials_setup(), Arc::clone(schedd), None, Metrics::default());
     match credentials.look_for_own().await {
-        None => Ok((credentials, "those of CONDOR_CONFIG are used".to_owned())),
+        None => Ok((credentials, "from CONDOR_CONFIG".to_owned())),
         Some(found) => found.map(|found| (credentials, found)),
     }
 }
@@ -125,17 +125,17 @@ fn database(path: &Path, ledger: &Result<Option<Glance>, LedgerError>) -> Result
     match ledger {
         Err(error) => Err(error.to_string()),
         Ok(None) => match can_be_made(folder) {
-            Ok(()) => Ok(format!("{shown} is not there yet: it is made at the first start")),
-            Err(error) => Err(format!("cannot make {}: {error}; check --data-dir", folder.display())),
+            Ok(()) => Ok(format!("{shown} does not exist yet; the operator creates it at its first start")),
+            Err(error) => Err(format!("cannot create {}: {error}; check --data-dir", folder.display())),
         },
         Ok(Some(Glance { in_use: true, .. })) => Ok(format!("{shown} is in use by a running operator")),
         Ok(Some(seen)) => match can_be_written(path, folder) {
             Ok(()) => Ok(match &seen.id {
-                Some(id) => format!("{shown} can be written; ledger {id}"),
-                None => format!("{shown} can be written; it becomes a ledger at the first start"),
+                Some(id) => format!("{shown} is writable; ledger {id}"),
+                None => format!("{shown} is writable; it becomes a ledger at the first start"),
             }),
             Err(error) => {
-                Err(format!("cannot write {shown}: {error}; check whose it is, and the volume's space and health"))
+                Err(format!("cannot write {shown}: {error}; check its owner, and the volume's space and health"))
             }
         },
     }
@@ -178,8 +178,8 @@ async fn orphans(client: &Client, schedd: &Schedd, namespace: Option<&str>) -> R
     };
     let Some(namespace) = namespace.filter(|_| !elsewhere.is_empty()) else { return found };
     let more = format!(
-        "{} more ({}) do not say that they are of namespace {namespace}, which alone is watched: they may be those of \
-         HTCJobs in other namespaces from before --watch-namespace was set or changed, and are no orphans for all that is known",
+        "{} more ({}) are not of the watched namespace {namespace}: they may belong to HTCJobs in namespaces that were watched \
+         before, and do not count as orphans",
         elsewhere.len(),
         id_ranges(&elsewhere, usize::MAX)
     );

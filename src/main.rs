@@ -18,10 +18,10 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 struct Cli {
     #[command(subcommand)]
     command: Command,
-    /// How log lines look.
+    /// Format of the log lines.
     #[arg(long, env = "HTC_LOG_FORMAT", default_value = "text", global = true)]
     log_format: LogFormat,
-    /// Which log lines there are: `warn`, `info`, `htc_operator=debug`, …
+    /// Log level, for example `warn`, `info` or `htc_operator=debug`.
     #[arg(long, env = "HTC_LOG", default_value = "info,kube_runtime=warn", global = true)]
     log: String,
 }
@@ -34,10 +34,10 @@ enum Command {
     Crd,
     /// Write the statecharts into a folder.
     Statechart {
-        /// The folder; without it the Mermaid diagram is printed.
+        /// The folder. Default: print the Mermaid diagram.
         folder: Option<PathBuf>,
     },
-    /// Say whether the cluster, the schedd and the database can be used.
+    /// Check the cluster, the schedd, the credentials and the database, and say what to fix.
     Check(Box<Config>),
 }
 

@@ -36,7 +36,7 @@ pub fn named_by_check_with_and_without_an_operator(version: Version) {
     let before = ledger_files(bed);
     assert!(before.keys().any(|path| path.ends_with("htcjobs.db-wal")), "{:?}", before.keys());
     let (well, said) = bed.check();
-    assert!(!well && said.contains(&named) && said.contains("can be written; ledger "), "{said}");
+    assert!(!well && said.contains(&named) && said.contains("is writable; ledger "), "{said}");
     assert!(ledger_files(bed) == before, "check has changed the ledger");
 
     bed.start_operator();
