@@ -68,7 +68,7 @@ fn one_namespace_is_watched(#[values(Version::Trixie, Version::Sid)] version: Ve
     }
     let stray = ids(&here.wait_phase("stray", "Running")).remove(0);
     here.wait_phase("stays", "Running");
-    let more = format!("; 1 more ({earlier}) do not say that they are of namespace {}", here.name);
+    let more = format!("; 1 more ({earlier}) are not of the watched namespace {}", here.name);
     let (well, said) = bed.check();
     assert!(well && said.contains(&none(&here)) && said.contains(&more), "{said}");
 
