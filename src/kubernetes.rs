@@ -14,7 +14,7 @@ pub const API_LIMIT: Duration = Duration::from_secs(15);
 
 /// How to reach the API server is not known.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot find out how to reach the API server: {0}; set KUBECONFIG, or run in a cluster")]
+#[error("cannot configure a client for the API server: {0}; set KUBECONFIG, or run in a cluster")]
 pub struct NoKubeconfig(Box<dyn std::error::Error + Send + Sync>);
 
 /// A client with time limits; the operator has its own pauses, so the client does not try again by itself.

@@ -325,7 +325,7 @@ fn the_resource_reads_well() {
             "htcjob",
             &[
                 "An HTCJob runs a script in a container on an HTCondor pool, once or many times. Deleting it removes its jobs from HTCondor.",
-                "What is to run on the HTCondor pool, and how many times.",
+                "What to run on the HTCondor pool, and how many times.",
             ] as &[&str],
         ),
         (
@@ -340,8 +340,8 @@ fn the_resource_reads_well() {
         (
             "htcjob.spec.script",
             &[
-                "A path is that of an unpacked folder or of a file in Apptainer's format, `/eos/project/images/root.sif`.",
-                "The program in the image that runs the script",
+                "A path is an unpacked image folder or a file in Apptainer's format, for example `/eos/project/images/root.sif`.",
+                "Program in the image that runs the script",
                 "Contents of the script, at most 256 KiB; from about 200 KiB `kubectl apply` needs `--server-side`. Its first argument is the number of the job, from 0.",
             ],
         ),
@@ -351,7 +351,7 @@ fn the_resource_reads_well() {
                 "phase <string> enum: Pending, Submitted, Running, Completed, .... How far the HTCJob has come; a phase never goes back.",
                 "Jobs in HTCondor that have not ended.",
                 "Jobs that exited with 0.",
-                "What holds now, for people and for `kubectl wait`.",
+                "Current conditions, for example Submitted, Held, Complete and Failed.",
             ],
         ),
     ] {
