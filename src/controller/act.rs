@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use kube::runtime::reflector::ObjectRef;
-use kube::{Resource as _, ResourceExt as _};
 use serde_json::json;
 
 use super::gather::Gathered;
@@ -89,12 +89,12 @@ pub(super) async fn act(
 /// What was refused is tried again even if the watch shows no change: a conflict that was made up on the way, or whose change
 /// was seen already, would never be.
 pub(super) fn unless_done(again: Option<Duration>, done: bool) -> Option<Duration> {
-    if done { again } else { sooner(again, BUSY) }
+    if done { again } else { Some(sooner(again, BUSY)) }
 }
 
 /// The shorter of two pauses.
-pub(super) fn sooner(again: Option<Duration>, pause: Duration) -> Option<Duration> {
-    Some(again.map_or(pause, |again| again.min(pause)))
+pub(super) fn sooner(again: Option<Duration>, pause: Duration) -> Duration {
+    again.map_or(pause, |again| again.min(pause))
 }
 
 /// All ids that may be left when an admin lets an object go: an Event has no room for many. The status may know ids that

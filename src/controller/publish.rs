@@ -106,7 +106,7 @@ pub(super) async fn publish(
     let waiting = || context.workers.waiting();
     Ok(match context.memory.publish(uid, &status, old, about_to_change, waiting, context.clock.now()) {
         Publish::Known => again,
-        Publish::Later(pause) => sooner(again, pause),
+        Publish::Later(pause) => Some(sooner(again, pause)),
         Publish::Now => unless_done(again, write(context, &gathered.name, uid, status).await?),
     })
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::Request;
-use kube::core::params::{GetParams, ListParams};
+use kube::core::params::{GetParams, ListParams, PostParams};
 use serde_json::Value;
 use testbed::wait_for;
 use tokio::runtime::Runtime;
@@ -33,6 +33,13 @@ impl Reader {
     /// One object; none if there is none of this name.
     pub fn object(&self, collection: &str, name: &str) -> Option<Value> {
         self.ask(collection, Some(name))
+    }
+
+    /// Creates an object.
+    pub fn create(&self, collection: &str, object: &Value) -> Result<Value, kube::Error> {
+        let body = serde_json::to_vec(object).unwrap();
+        let request = Request::new(collection).create(&PostParams::default(), body).unwrap();
+        self.runtime.block_on(self.client.request(request))
     }
 
     /// All objects of a collection.

@@ -24,6 +24,7 @@ pub mod http;
 pub mod mortal;
 pub mod namespace;
 pub mod pages;
+mod servers;
 pub mod signals;
 pub mod site;
 pub mod terminal;
@@ -32,7 +33,8 @@ pub mod volume;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use testbed::{
@@ -40,6 +42,7 @@ use testbed::{
 };
 
 pub use namespace::*;
+pub use servers::ControlPlane;
 pub use turns::Weight;
 
 /// How long anything may take that normally takes seconds: machines are noisy.
@@ -86,7 +89,7 @@ pub fn usual_beside(own: &[&str]) -> impl Iterator<Item = &'static str> {
 
 /// One set of servers.
 pub struct Bed {
-    pub kube: Kube,
+    pub kube: ControlPlane,
     reader: api::Reader,
     pub pool: Pool,
     /// HTCondor as the operator's own identity.
@@ -100,28 +103,34 @@ pub struct Bed {
     arguments: Vec<String>,
     volume: Option<volume::Volume>,
     runs: AtomicU32,
-    namespaces: AtomicU32,
     environment: Mutex<Vec<(String, String)>>,
 }
 
 impl Bed {
     /// Servers without the operator; `arguments` are added to its command line when it is started.
     pub fn new(version: Version, options: &PoolOptions, arguments: &[&str]) -> Self {
-        Self::with_kube(version, &KubeOptions::default(), options, arguments)
+        Self::on(ControlPlane::get, version, options, arguments)
     }
 
     /// The same, with an API server that is different.
     pub fn with_kube(version: Version, kube: &KubeOptions, options: &PoolOptions, arguments: &[&str]) -> Self {
+        Self::on(|assets| ControlPlane::different(assets, kube), version, options, arguments)
+    }
+
+    fn on(
+        kube: impl FnOnce(&Assets) -> ControlPlane + Send,
+        version: Version,
+        options: &PoolOptions,
+        arguments: &[&str],
+    ) -> Self {
         turns::take(Weight::Servers);
         let assets = Assets::locate().unwrap();
         // Both start at the same time: a test bed is ready in about 3 s.
-        let (kube, pool) = std::thread::scope(|scope| {
-            let kube = scope.spawn(|| Kube::start_with(&assets, kube).unwrap());
+        let (kube, pool) = thread::scope(|scope| {
+            let kube = scope.spawn(|| kube(&assets));
             let pool = Pool::start(&assets, version, options).unwrap();
             (kube.join().unwrap(), pool)
         });
-        kube.apply_crd(&htc_operator::api::crd_yaml().unwrap(), "htcjobs.htc.cern.ch").unwrap();
-        kube.kubectl_ok(&["create", "namespace", "htc-operator"]).unwrap();
         let scratch = Scratch::new().unwrap();
         let data = scratch.dir("data").unwrap();
         let kubeconfig = scratch.path().join("kubeconfig");
@@ -141,7 +150,6 @@ impl Bed {
             arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
             volume: None,
             runs: AtomicU32::new(0),
-            namespaces: AtomicU32::new(0),
             environment: Mutex::default(),
         }
     }
@@ -321,8 +329,10 @@ impl Bed {
 
     /// A namespace of its own for one test.
     pub fn namespace(&self) -> Namespace<'_> {
-        let name = format!("test-{}", self.namespaces.fetch_add(1, Ordering::Relaxed));
-        self.kube.kubectl_ok(&["create", "namespace", &name]).unwrap();
+        static NAMESPACES: AtomicU32 = AtomicU32::new(0);
+        let name = format!("test-{}", NAMESPACES.fetch_add(1, Ordering::Relaxed));
+        let object = serde_json::json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
+        self.reader.create("/api/v1/namespaces", &object).unwrap();
         Namespace { bed: self, name }
     }
 
@@ -452,7 +462,9 @@ fn rows_of(file: &Path, query: &str) -> rusqlite::Result<Vec<Vec<String>>> {
 
 impl Drop for Bed {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        // Before its servers serve another test.
+        drop(self.operator.lock().unwrap_or_else(PoisonError::into_inner).take());
+        if thread::panicking() {
             eprintln!("--- the operator's log\n{}", self.logs());
         }
     }

@@ -41,8 +41,8 @@ impl Namespace<'_> {
     pub fn create(&self, object: &Value) -> String {
         let mut object = object.clone();
         object["metadata"]["namespace"] = self.name.clone().into();
-        let text = self.bed.kube.apply_and_show(&object.to_string(), "{.metadata.uid}").unwrap();
-        text.trim().to_owned()
+        let made = self.bed.reader.create(&self.htcjobs(), &object).unwrap();
+        made["metadata"]["uid"].as_str().unwrap().to_owned()
     }
 
     /// Creates objects at once, as far as kubectl can.

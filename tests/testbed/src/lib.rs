@@ -43,6 +43,7 @@ mod proxy;
 mod recipes;
 mod registry;
 mod scratch;
+mod storage;
 pub mod tool;
 mod wait;
 

@@ -30,7 +30,7 @@ impl Look<()> for bool {
     }
 }
 
-/// Looks until `probe` gives the value, with pauses from 5 ms growing to 200 ms; after `limit` it fails and tells what
+/// Looks until `probe` gives the value, with pauses from 5 ms growing to 400 ms; after `limit` it fails and tells what
 /// the last look showed. The probe may return an `Option`, a `bool`, or a `Result` whose error says what was seen.
 pub fn wait_for<T, L: Look<T>>(what: &str, limit: Duration, mut probe: impl FnMut() -> L) -> Result<T> {
     let start = Instant::now();
@@ -44,6 +44,6 @@ pub fn wait_for<T, L: Look<T>>(what: &str, limit: Duration, mut probe: impl FnMu
             return Err(Error::TimedOut { what: what.to_owned(), limit, last });
         }
         thread::sleep(pause);
-        pause = (pause * 3 / 2).min(Duration::from_millis(200));
+        pause = (pause * 3 / 2).min(Duration::from_millis(400));
     }
 }
