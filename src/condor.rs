@@ -9,8 +9,10 @@ pub mod query;
 mod row;
 pub mod schedd;
 pub mod submit;
+mod submitter_lock;
 pub mod tools;
 
 pub use names::Names;
 pub use schedd::Schedd;
+pub use submitter_lock::{HeldLock, SubmitterLocks};
 pub use tools::{Output, ToolError, Tools};

@@ -22,6 +22,8 @@ pub enum Point {
     AfterOtherIntents,
     BeforeSubmitResults,
     AfterSubmitResults,
+    BeforeSubmitterGone,
+    AfterSubmitterGone,
     BeforeOtherResults,
     AfterOtherResults,
     BeforeNotRun,

@@ -14,6 +14,7 @@ mod names;
 mod retention;
 mod schema;
 mod store;
+mod submitters;
 #[cfg(test)]
 mod tests;
 mod writer;
@@ -26,3 +27,4 @@ pub use error::LedgerError;
 pub use journal::Journaled;
 pub use names::Glance;
 pub use retention::{Artifact, Released};
+pub use submitters::Unseen;

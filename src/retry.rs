@@ -1,6 +1,7 @@
-//! Growing pauses between tries: the one place that knows the `backoff` crate.
+//! Growing pauses between tries: the one place that knows the `backoff` crate. And a limit that all who fail share.
 
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use backoff::ExponentialBackoff;
 use backoff::backoff::Backoff as _;
@@ -35,9 +36,49 @@ impl Pauses {
     }
 }
 
+/// A limit of failures that many share: each makes the next try of any of them wait. What goes well does not count.
+#[derive(Debug)]
+pub struct FailureLimit {
+    /// Time from one failure to the next try.
+    spacing: Duration,
+    next: Mutex<Instant>,
+}
+
+impl FailureLimit {
+    /// So many failures a minute, at least one.
+    #[must_use]
+    pub fn per_minute(failures: u32) -> Self {
+        Self { spacing: Duration::from_secs(60) / failures.max(1), next: Mutex::new(Instant::now()) }
+    }
+
+    /// A try has failed.
+    pub fn failed(&self) {
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        *next = (*next).max(Instant::now()) + self.spacing;
+    }
+
+    /// How long the next try has to wait.
+    #[must_use]
+    pub fn wait(&self) -> Duration {
+        self.next.lock().unwrap_or_else(PoisonError::into_inner).saturating_duration_since(Instant::now())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn failures_make_the_next_try_wait_and_add_up() {
+        let limit = FailureLimit::per_minute(60);
+        assert_eq!(limit.wait(), Duration::ZERO);
+        for failures in 1..=3 {
+            limit.failed();
+            let wait = limit.wait();
+            assert!(wait <= Duration::from_secs(failures), "{wait:?}");
+            assert!(wait > Duration::from_secs(failures - 1), "{wait:?}");
+        }
+    }
 
     #[test]
     fn pauses_grow_to_the_longest_and_begin_again() {

@@ -11,26 +11,29 @@ mod registry;
 mod simple;
 mod sizes;
 mod submit;
+mod survivors;
 
 use std::sync::Arc;
 
 use kube::runtime::reflector::ObjectRef;
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::api::{Identity, ObjectName, Observed, Wake};
 use crate::clock::Clock;
-use crate::condor::Schedd;
+use crate::condor::{Schedd, SubmitterLocks};
 use crate::credentials::{AtHand, Credentials};
 use crate::fence::Fence;
 use crate::ledger::Ledger;
 use crate::machine::{Kind, Request, RequestKey, Settings, Uid};
 use crate::metrics::Metrics;
+use crate::retry::FailureLimit;
 
-use lane::Source;
+use lane::{Common, Source};
 pub use plan::{Plan, PlanError, Planner, Reporting};
 pub use registry::Registry;
 pub use sizes::Sizes;
+pub use survivors::Survivors;
 
 /// How long a worker rests when the ledger cannot store its intents.
 const LEDGER_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
@@ -75,6 +78,8 @@ pub struct Shared {
     pub wake: Wake,
     /// Where sandboxes and output lie, and what the site adds.
     pub planner: Planner,
+    /// What shows later that a submitter has ended.
+    pub locks: SubmitterLocks,
     /// Times and sizes.
     pub settings: Settings,
     /// Limits of batches and submissions.
@@ -103,6 +108,8 @@ pub struct Limits {
 /// Workers for fetches that have failed before, with one queue. Each goes alone, and may take as long as a transfer may: when
 /// all of them hang, others that have failed wait, and what is new does not.
 const FETCH_AGAIN: usize = 4;
+/// How many of these may fail in a minute, whatever their number: each is a connection to the schedd, and tells the user the same.
+const FETCH_AGAIN_FAILURES: u32 = 60;
 
 /// The workers of one schedd.
 #[derive(Debug)]
@@ -146,7 +153,7 @@ impl Workers {
         let mut lanes = || Lanes { small: lane(), large: lane() };
         let (submit, remove, hold, fetch, tidy) = (lanes(), lanes(), lanes(), lanes(), lanes());
         let (fetch_again, receiver) = mpsc::channel(QUEUE);
-        let common = Arc::new(Mutex::new(receiver));
+        let common = Arc::new(Common::new(receiver, FailureLimit::per_minute(FETCH_AGAIN_FAILURES)));
         for _ in 0..FETCH_AGAIN {
             tasks.spawn(lane::serve(Arc::clone(&shared), Source::Common(Arc::clone(&common))));
         }

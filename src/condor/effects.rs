@@ -73,7 +73,7 @@ impl Schedd {
         let in_time = "(StageInFinish > HTCNotAfter) =!= true";
         let constraint = format!("{} && JobStatus == 4 && {in_time}", self.jobs_by_index(jobs).await?);
         let arguments = vec!["-name", self.name.as_str(), "-constraint", &constraint];
-        let call = Call { tool: TOOL, arguments, input: Vec::new(), limit, outlives_us: false };
+        let call = Call { tool: TOOL, arguments, input: Vec::new(), limit, outlives_us: false, holds: None };
         self.answer(TOOL, self.tools.call(call).await).map(drop)
     }
 

@@ -276,7 +276,8 @@ impl Schedd {
         let mut arguments = vec!["-name", self.name.as_str(), "-json", "-attributes", attributes];
         arguments.extend(SCAN_ALL);
         arguments.extend(more);
-        let call = Call { tool: "condor_history", arguments, input: Vec::new(), limit, outlives_us: false };
+        let call =
+            Call { tool: "condor_history", arguments, input: Vec::new(), limit, outlives_us: false, holds: None };
         self.tools.call(call).await
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::schedd::Schedd;
+use super::submitter_lock::HeldLock;
 use super::tools::{Call, ToolError};
 
 /// How a submitter ended. Its exit status decides nothing: it may have failed with every job queued, and succeeded with
@@ -23,11 +24,11 @@ pub struct Submitted {
 const WORDS: usize = 1000;
 
 impl Schedd {
-    /// Submits `description`; `limit` is the longest life of the submitter.
-    pub async fn submit(&self, description: String, limit: Duration) -> Submitted {
+    /// Submits `description`; `limit` is the longest life of the submitter, `holds` what it holds meanwhile.
+    pub async fn submit(&self, description: String, limit: Duration, holds: Option<&HeldLock>) -> Submitted {
         const TOOL: &str = "condor_submit";
         let arguments = vec!["-spool", "-terse", "-name", self.name.as_str(), "-"];
-        let call = Call { tool: TOOL, arguments, input: description.into_bytes(), limit, outlives_us: true };
+        let call = Call { tool: TOOL, arguments, input: description.into_bytes(), limit, outlives_us: true, holds };
         match self.tools.call(call).await {
             Ok(output) => {
                 let failed = output.status != Some(0);

@@ -1,5 +1,6 @@
 //! Runs one tool: cleared environment, time limit, output cap, and the whole process group killed when it is over.
 
+use std::io;
 use std::ops::{Add, Sub};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -10,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 
+use super::submitter_lock::HeldLock;
 use crate::failpoint::{self, Point};
 use crate::metrics::Metrics;
 
@@ -59,6 +61,8 @@ pub struct Call<'a> {
     /// It goes on when the operator dies, until its limit. All others die with it: two transfers of one job's output spoil
     /// each other.
     pub outlives_us: bool,
+    /// What it, and all that it starts, hold for as long as they live.
+    pub holds: Option<&'a HeldLock>,
 }
 
 /// What a tool said.
@@ -239,13 +243,15 @@ impl Tools {
             input: Vec::new(),
             limit: self.limit,
             outlives_us: false,
+            holds: None,
         })
         .await
     }
 
     /// Asks a question, and finds out what it cost. There is no `timeout` above the tool: it changes nothing, and dies with us.
     pub async fn ask(&self, tool: &'static str, arguments: &[&str], limit: Duration) -> Result<Output, ToolError> {
-        let call = Call { tool, arguments: arguments.to_vec(), input: Vec::new(), limit, outlives_us: false };
+        let call =
+            Call { tool, arguments: arguments.to_vec(), input: Vec::new(), limit, outlives_us: false, holds: None };
         self.measure(call, false).await
     }
 
@@ -270,7 +276,7 @@ impl Tools {
 
     /// What has an effect stands below coreutils' `timeout`, so that it ends in time even when the operator has died.
     async fn run_to_end(&self, call: Call<'_>, below_timeout: bool) -> Result<Output, ToolError> {
-        let Call { tool, arguments, input, limit, outlives_us } = call;
+        let Call { tool, arguments, input, limit, outlives_us, holds } = call;
         // Neither `timeout` nor its child is told when its parent dies, unless it asks for it.
         let dies_with_parent: &[&str] = if outlives_us { &[] } else { &[&self.setpriv, "--pdeathsig", "KILL"] };
         let seconds = format!("{:.3}", limit.as_secs_f64());
@@ -280,6 +286,8 @@ impl Tools {
         let words: Vec<&str> = [&above.concat()[..], &[tool]].concat();
         let patience = if below_timeout { limit + GRACE } else { limit };
         failpoint::before_tool(tool);
+        let not_started = |error: io::Error| ToolError::NotStarted { tool, message: error.to_string() };
+        let inherited = holds.map(HeldLock::inheritable).transpose().map_err(not_started)?;
         let mut child = Command::new(words[0])
             .args(&words[1..])
             .args(&arguments)
@@ -292,7 +300,8 @@ impl Tools {
             .stderr(Stdio::piped())
             .process_group(0)
             .spawn()
-            .map_err(|error| ToolError::NotStarted { tool, message: error.to_string() })?;
+            .map_err(not_started)?;
+        drop(inherited);
         let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
         let mut group = Group(pid);
         if outlives_us {
@@ -399,7 +408,7 @@ mod tests {
     }
 
     fn call<'a>(tool: &'static str, arguments: &[&'a str], limit: Duration) -> Call<'a> {
-        Call { tool, arguments: arguments.to_vec(), input: Vec::new(), limit, outlives_us: false }
+        Call { tool, arguments: arguments.to_vec(), input: Vec::new(), limit, outlives_us: false, holds: None }
     }
 
     #[tokio::test]

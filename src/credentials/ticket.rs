@@ -38,7 +38,7 @@ pub(super) async fn get(tools: &Tools, folder: &Path, kerberos: &Kerberos) -> Re
 
 async fn kinit(tools: &Tools, arguments: &[&str], input: Vec<u8>) -> Result<(), String> {
     let limit = LIMIT.min(tools.limit);
-    let call = Call { tool: "kinit", arguments: arguments.to_vec(), input, limit, outlives_us: false };
+    let call = Call { tool: "kinit", arguments: arguments.to_vec(), input, limit, outlives_us: false, holds: None };
     said(tools.call(call).await).map(drop)
 }
 

@@ -7,6 +7,7 @@ use crate::machine::facts::{Failure, Job, Known, Submission, Witness};
 use crate::machine::ids::{Attempt, Index, JobId, RequestKey, ScheddName, Timestamp, Uid};
 use crate::machine::indices::Indices;
 use crate::machine::inherited::InheritedJob;
+use crate::machine::judge::SubmitterLock;
 use crate::machine::transitions::Transition;
 
 /// A decision, to be written in one transaction.
@@ -48,6 +49,8 @@ pub struct Noted {
     pub user: String,
     /// In whose name it is done.
     pub identity: Identity,
+    /// What its submitter will hold for as long as it lives.
+    pub lock: Option<SubmitterLock>,
 }
 
 /// How a request ended.

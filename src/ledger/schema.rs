@@ -50,12 +50,15 @@ const OBJECT_COLUMNS: &[(&str, &str)] = &[
 ];
 
 /// Columns added to `submissions`. `credentials`: namespace and name of the Secret whose credentials it had; empty or null where
-/// they were the operator's own. `identity` is who that was to the schedd.
-const SUBMISSION_COLUMNS: &[(&str, &str)] = &[("credentials", "text")];
+/// they were the operator's own. `identity` is who that was to the schedd. `lock`: what its submitter holds for as long as it
+/// lives; null if nothing does.
+const SUBMISSION_COLUMNS: &[(&str, &str)] = &[("credentials", "text"), ("lock", "text")];
 
 /// What needs the columns above.
 const INDEXES: &str = "
 create index if not exists objects_sandbox on objects(uid) where released = 1 and sandboxGone is null;
+create index if not exists submissions_unseen on submissions(notAfter, lock)
+    where state = 'open' and deadSince is null and lock is not null;
 create index if not exists objects_output on objects(uid, releasedAt) where released = 1 and outputGone is null;
 create index if not exists objects_rows on objects(uid, releasedAt) where released = 1 and sandboxGone = 1 and outputGone = 1;
 update objects set releasedAt = coalesce((select max(time) from transitions t where t.uid = objects.uid), knownAt)

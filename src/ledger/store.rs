@@ -10,6 +10,7 @@ use crate::failpoint::{Point, around};
 use crate::machine::facts::{ErrTail, Failure, Job, JobState, Witness};
 use crate::machine::ids::{Attempt, Index, Uid};
 use crate::machine::indices::Indices;
+use crate::machine::judge::SubmitterLock;
 use crate::machine::outcome::Outcome;
 
 impl Ledger {
@@ -215,15 +216,15 @@ fn intend(connection: &Connection, intent: &Intent) -> Result<(), LedgerError> {
             statement.execute(params![key.uid.as_str(), <&str>::from(key.kind), key.attempt.0, key.step, intent.at.0])
         })
         .map_err(sql())?;
-    if let Some(Noted { submission, witness, user, identity }) = &intent.submission {
+    if let Some(Noted { submission, witness, user, identity, lock }) = &intent.submission {
         let witness = match witness {
             Witness::Empty => "",
             Witness::Newest(id) => id,
         };
         connection
             .prepare_cached(
-                "insert into submissions(uid, attempt, indices, schedd, birthdate, intentAt, intentDate, notAfter, witness, identity, credentials, state)
-                 values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, 'open')",
+                "insert into submissions(uid, attempt, indices, schedd, birthdate, intentAt, intentDate, notAfter, witness, identity, credentials, lock, state)
+                 values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, 'open')",
             )
             .and_then(|mut statement| {
                 statement.execute(params![
@@ -238,6 +239,7 @@ fn intend(connection: &Connection, intent: &Intent) -> Result<(), LedgerError> {
                     witness,
                     user,
                     identity.to_string(),
+                    lock.as_ref().map(SubmitterLock::to_string),
                 ])
             })
             .map_err(sql())?;

@@ -89,6 +89,7 @@ fn submission(attempt: u32, indices: &str) -> Noted {
         witness: Witness::Newest("s#1.0#5".to_owned()),
         user: "operator@test".to_owned(),
         identity: Identity::Operator,
+        lock: None,
     }
 }
 
@@ -474,4 +475,48 @@ async fn what_was_let_go_is_forgotten_in_its_time_and_nothing_else() {
         let query = format!("select count(*) from {table} where uid = '{}'", uid());
         assert_eq!(file.query_row::<i64, _, _>(&query, [], |row| row.get(0)).unwrap(), 0, "{table}");
     }
+}
+
+#[tokio::test]
+async fn a_submitter_that_is_seen_to_have_ended_is_dated_for_all_of_its_lock() {
+    use crate::machine::Rules;
+    use crate::machine::judge::{LockSeen, SubmitterLock, submitter_gone};
+
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::open_alone(&folder.path().join("htcjobs.db")).unwrap();
+    ledger.save(save(known(Phase::Pending), Vec::new(), Vec::new())).await.unwrap();
+    let lock = |file: &str| SubmitterLock { boot: "b".to_owned(), device: 1, inode: 2, file: file.to_owned() };
+    let held = |attempt, file: Option<&str>| {
+        let mut intent = intent(attempt, "0");
+        intent.submission.as_mut().unwrap().lock = file.map(&lock);
+        intent
+    };
+    // Of the first nothing is known, and the second was seen to end.
+    ledger.intend(vec![held(1, None), held(2, Some("old"))]).await.unwrap();
+    let ended = SubmitResult {
+        key: key(Kind::Submit, 2),
+        at: Timestamp(51),
+        dead_since: Some(Timestamp(51)),
+        exit_status: Some(0),
+        message: None,
+        not_run: false,
+        supersedes: None,
+    };
+    ledger.resolve_submits(vec![ended]).await.unwrap();
+    ledger.intend(vec![held(3, Some("one")), held(4, Some("other")), held(5, Some("one"))]).await.unwrap();
+
+    let unseen = ledger.unseen_submitters(Timestamp(69)).await.unwrap();
+    let locks: Vec<&SubmitterLock> = unseen.iter().map(|unseen| &unseen.lock).collect();
+    assert_eq!(locks, [&lock("one"), &lock("other")]);
+    assert_eq!(ledger.unseen_submitters(Timestamp(70)).await.unwrap(), [], "their time is over");
+
+    let seen = LockSeen { at: Timestamp(55), boot: "b".to_owned(), device: 1, inode: 2, free: true };
+    let gone = submitter_gone(&lock("one"), &seen, &Rules::ALL).unwrap();
+    assert_eq!(ledger.submitter_gone(gone).await.unwrap(), [name()]);
+    let record = ledger.load(&uid()).await.unwrap();
+    let dead: Vec<Option<i64>> =
+        record.attempts.iter().map(|attempt| attempt.dead_since.map(|since| since.0)).collect();
+    assert_eq!(dead, [None, Some(51), Some(55), None, Some(55)]);
+    let unseen = ledger.unseen_submitters(Timestamp(0)).await.unwrap();
+    assert_eq!(unseen.iter().map(|unseen| &unseen.lock).collect::<Vec<_>>(), [&lock("other")]);
 }

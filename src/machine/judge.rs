@@ -4,6 +4,7 @@
 //! `decide` cannot submit or release a finalizer without one of them.
 
 mod sightings;
+mod submitter;
 mod verdict;
 
 use super::facts::{Answer, Evidence, History, Job, Object, Past, Queue, Record, Submission, Unknown, Witness};
@@ -13,6 +14,7 @@ use super::inherited::{Inherited, InheritedJob};
 use super::outcome::Loss;
 use super::rules::{Rules, Settings};
 pub use sightings::{Acceptance, REMOVED_BY_US, SeenIn, Sighting, Sightings, acceptance, counts, outcome};
+pub use submitter::{LockSeen, NotALock, SubmitterGone, SubmitterLock, submitter_gone};
 pub use verdict::Verdict;
 
 /// HTCondor had no job of this object when it was asked, and none can appear any more.
@@ -136,9 +138,25 @@ pub fn dead_at(attempt: &Submission, settings: &Settings) -> Timestamp {
     attempt.dead_since.unwrap_or_else(|| attempt.not_after.plus(settings.dead_margin))
 }
 
-/// The queue's answer, if it was asked after every submitter was dead.
+/// Until when the submitter of `attempt` may still bring jobs in; none if it cannot: each of its indexes has a job of this
+/// attempt, and a submitter names each index once.
+#[must_use]
+pub fn may_submit_until(
+    attempt: &Submission,
+    record: &Record,
+    settings: &Settings,
+    rules: &Rules,
+) -> Option<Timestamp> {
+    let mut indices = attempt.indices.iter();
+    let accepted = |index: Index| record.jobs.get(&index).is_some_and(|job| job.attempt == attempt.attempt);
+    let all_accepted = if rules.every_index_accepted { indices.all(accepted) } else { indices.any(accepted) };
+    (!all_accepted).then(|| dead_at(attempt, settings))
+}
+
+/// The queue's answer, if it was asked when no submitter could bring jobs in any more.
 fn asked_after_death<'a>(
     evidence: &'a Evidence,
+    record: &Record,
     attempts: &[&Submission],
     settings: &Settings,
     rules: &Rules,
@@ -148,8 +166,10 @@ fn asked_after_death<'a>(
         Answer::Unknown(unknown) => return Err(Doubt::Unanswered(unknown.clone())),
     };
     for attempt in attempts {
-        let dead = dead_at(attempt, settings);
-        if rules.ask_after_death && queue.asked_at <= dead {
+        if let Some(dead) = may_submit_until(attempt, record, settings, rules)
+            && rules.ask_after_death
+            && queue.asked_at <= dead
+        {
             let known_dead = attempt.dead_since.is_some();
             return Err(if known_dead { Doubt::NotAskedSince } else { Doubt::SubmitterMayLive(dead) });
         }
@@ -195,7 +215,7 @@ pub fn prove_gone(
     rules: &Rules,
 ) -> Result<ProvenGone, Doubt> {
     let attempts: Vec<&Submission> = record.attempts.iter().collect();
-    let queue = asked_after_death(evidence, &attempts, settings, rules)?;
+    let queue = asked_after_death(evidence, record, &attempts, settings, rules)?;
     past_settled(past, queue, rules)?;
     all_recorded(object, record, rules)?;
     if !rules.prove_gone {
@@ -233,7 +253,7 @@ pub fn prove_never_accepted(
 ) -> Result<ProvenNeverAccepted, Doubt> {
     let attempts: Vec<&Submission> =
         record.attempts.iter().filter(|attempt| attempt.indices.iter().any(|index| indices.contains(index))).collect();
-    let queue = asked_after_death(evidence, &attempts, settings, rules)?;
+    let queue = asked_after_death(evidence, record, &attempts, settings, rules)?;
     past_settled(past, queue, rules)?;
     all_recorded(object, record, rules)?;
     let left: Vec<JobId> = indices

@@ -100,6 +100,10 @@ pub struct Rules {
     pub stillborn_is_no_job: bool,
     /// An object that is being deleted waits for the submitter before it removes its jobs.
     pub wait_for_submitter: bool,
+    /// An attempt has no submitter to wait for once each of its indexes is accepted; some of them are not enough.
+    pub every_index_accepted: bool,
+    /// Only a lock that nobody holds shows that a submitter whose end nobody saw has ended.
+    pub lock_is_free: bool,
     /// Jobs that do not count are removed.
     pub remove_extra: bool,
     /// What was submitted to a queue that is lost is not submitted again.
@@ -136,6 +140,8 @@ impl Rules {
         status_is_presence: true,
         stillborn_is_no_job: true,
         wait_for_submitter: true,
+        every_index_accepted: true,
+        lock_is_free: true,
         remove_extra: true,
         lost_queue_is_doubt: true,
         prove_given_up: true,

@@ -9,7 +9,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::ready::Ready;
 use super::{StartError, keys, schedd};
-use crate::condor::{Names, Schedd};
+use crate::condor::{Names, Schedd, SubmitterLocks};
 use crate::config::Config;
 use crate::controller::{self, Context, Memory, Publisher};
 use crate::credentials::Credentials;
@@ -20,13 +20,13 @@ use crate::metrics::Metrics;
 use crate::receiver::Port;
 use crate::retention::Keeper;
 use crate::tracker::Tracker;
-use crate::workers::{Limits, Planner, Registry, Shared, Sizes, Workers};
+use crate::workers::{Limits, Planner, Registry, Shared, Sizes, Survivors, Workers};
 
 /// How long the batches under way may take to end once the operator is told to stop.
 const DRAIN: Duration = Duration::from_secs(4);
 /// How long the release of the Lease may take.
 const RELEASE: Duration = Duration::from_secs(3);
-/// How long the first look for the operator's own credentials may take: meanwhile the Lease is not renewed.
+/// How long the first look for the operator's own credentials, or at submitters, may take: meanwhile the Lease is not renewed.
 const FIRST_LOOK: Duration = Duration::from_secs(3);
 /// Most objects that wait to be woken.
 const WAKES: usize = 4096;
@@ -81,6 +81,10 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
     let (interval, soon, longest) = (config.tracker_interval, config.soon, config.pause_max);
     let tracker = Arc::new(Tracker::new(Arc::clone(&schedd), wake.clone(), interval, soon, longest, metrics.clone()));
     let limits = limits(config);
+    let locks = SubmitterLocks::new(&config.data_dir);
+    let mut survivors = Survivors::of(ledger.clone(), locks.clone(), clock, config.dead_margin, wake.clone()).await?;
+    // Before anything is said about them, if that can be.
+    let _ = tokio::time::timeout(FIRST_LOOK, survivors.look()).await;
     let shared = Shared {
         schedd: Arc::clone(&schedd),
         credentials: Arc::clone(&credentials),
@@ -90,6 +94,7 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         registry: Registry::default(),
         wake,
         planner: planner.clone(),
+        locks,
         settings: config.settings(),
         sizes: Sizes::new(limits.clone(), config.pause_max),
         limits,
@@ -125,7 +130,7 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
     let kept = Arc::clone(&credentials);
     Ok(Running {
         housekeeping: Part::start(async move {
-            tokio::join!(keeper.run(), kept.keep());
+            tokio::join!(keeper.run(), kept.keep(), survivors.run());
         }),
         tracker: Part::start(async move { Box::pin(tracker.run()).await }),
         _orphans: Part::start(crate::orphans::count_at_start(client.clone(), schedd, namespace.clone(), metrics)),

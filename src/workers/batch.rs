@@ -17,6 +17,8 @@ pub(super) struct Batch {
     /// The schedd, in the name of all of them.
     pub(super) schedd: Arc<Schedd>,
     pub(super) jobs: Vec<Job>,
+    /// Some were given up.
+    pub(super) failed: bool,
 }
 
 impl Batch {
@@ -43,6 +45,7 @@ impl Batch {
             .map(|job| (which(&job), job))
             .partition(|(why, _)| why.is_some());
         self.jobs = rest.into_iter().map(|(_, job)| job).collect();
+        self.failed |= !failed.is_empty();
         let results: Vec<RequestResult> = failed
             .iter()
             .map(|(why, job)| RequestResult {

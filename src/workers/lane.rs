@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{Mutex, mpsc};
 
@@ -15,6 +16,7 @@ use crate::failpoint::{Point, around};
 use crate::machine::request::{Scope, Work};
 use crate::machine::rules::Rules;
 use crate::machine::worker::{self, Step};
+use crate::retry::FailureLimit;
 
 /// Where a worker's requests come from.
 pub(super) enum Source {
@@ -22,14 +24,67 @@ pub(super) enum Source {
     Own(mpsc::Receiver<Job>),
     /// A queue of several workers, of which each takes one request at a time: none waits for one that hangs while another
     /// worker is free.
-    Common(Arc<Mutex<mpsc::Receiver<Job>>>),
+    Common(Arc<Common>),
+}
+
+/// A queue of several workers, whose failures have one limit.
+pub(super) struct Common {
+    queue: Mutex<Queue>,
+    limit: FailureLimit,
+}
+
+struct Queue {
+    receiver: mpsc::Receiver<Job>,
+    /// What has come and waits for the limit.
+    waiting: VecDeque<Job>,
+}
+
+/// How often it is looked whether something that waits was cancelled.
+const TURN: Duration = Duration::from_millis(200);
+
+impl Common {
+    pub(super) fn new(receiver: mpsc::Receiver<Job>, limit: FailureLimit) -> Self {
+        Self { queue: Mutex::new(Queue { receiver, waiting: VecDeque::new() }), limit }
+    }
+
+    /// What was cancelled does not wait for its turn: its object is to be deleted.
+    async fn next(&self, shared: &Shared) -> Option<Job> {
+        let mut queue = self.queue.lock().await;
+        let Queue { receiver, waiting } = &mut *queue;
+        loop {
+            while let Ok(job) = receiver.try_recv() {
+                waiting.push_back(job);
+            }
+            let cancelled = |job: &Job| shared.registry.is_cancelled(&job.request.key.uid);
+            if let Some(place) = waiting.iter().position(cancelled) {
+                return waiting.remove(place);
+            }
+            // Where nothing may be done, all goes back at once.
+            let wait = shared.fence.check().map_or(Duration::ZERO, |()| self.limit.wait());
+            if waiting.is_empty() {
+                waiting.push_back(receiver.recv().await?);
+            } else if wait.is_zero() {
+                return waiting.pop_front();
+            } else {
+                tokio::time::sleep(wait.min(TURN)).await;
+            }
+        }
+    }
 }
 
 impl Source {
-    async fn next(&mut self) -> Option<Job> {
+    async fn next(&mut self, shared: &Shared) -> Option<Job> {
         match self {
             Self::Own(receiver) => receiver.recv().await,
-            Self::Common(receiver) => receiver.lock().await.recv().await,
+            Self::Common(common) => common.next(shared).await,
+        }
+    }
+
+    /// A request has failed.
+    fn failed(&self) {
+        match self {
+            Self::Own(_) => {}
+            Self::Common(common) => common.limit.failed(),
         }
     }
 
@@ -47,7 +102,7 @@ pub(super) async fn serve(shared: Arc<Shared>, mut source: Source) {
     let mut waiting: VecDeque<Job> = VecDeque::new();
     loop {
         if waiting.is_empty() {
-            match source.next().await {
+            match source.next(&shared).await {
                 Some(job) => waiting.push_back(job),
                 None => return,
             }
@@ -66,28 +121,34 @@ pub(super) async fn serve(shared: Arc<Shared>, mut source: Source) {
         while let Some(job) = source.more() {
             waiting.push_back(job);
         }
-        let batch = Batch { schedd, jobs: take(&shared, &mut waiting), shared: Arc::clone(&shared) };
-        handle(batch, &identity, &at_hand, effect, waiting.len()).await;
+        let batch = Batch { schedd, jobs: take(&shared, &mut waiting), shared: Arc::clone(&shared), failed: false };
+        if handle(batch, &identity, &at_hand, effect, waiting.len()).await {
+            source.failed();
+        }
     }
 }
 
-/// One batch, of which `waiting` requests are no part.
+/// One batch, of which `waiting` requests are no part; whether any of it has failed.
 #[tracing::instrument(
     name = "batch",
     level = "error",
     skip_all,
     fields(kind = batch.kind(), identity = identity.logged(), size = batch.jobs.len(), htcjobs = batch.names())
 )]
-async fn handle(mut batch: Batch, identity: &Identity, at_hand: &AtHand, effect: Effect, waiting: usize) {
+async fn handle(mut batch: Batch, identity: &Identity, at_hand: &AtHand, effect: Effect, waiting: usize) -> bool {
     tracing::debug!(waiting, "a batch begins");
     match at_hand {
         AtHand::Good(_) => carry_out(batch, effect).await,
         // No tool is started without the credentials that it is to have.
         AtHand::Bad(why) => {
             batch.give_up(|_| Some(why.clone().into())).await;
+            true
         }
         // They were at hand when these were handed over, and have ended since. Each is woken, and handed over anew.
-        AtHand::NotYet => batch.resolve_all().await,
+        AtHand::NotYet => {
+            batch.resolve_all().await;
+            false
+        }
     }
 }
 
@@ -134,7 +195,8 @@ fn together(first: &Job, other: &Job) -> bool {
     }
 }
 
-async fn carry_out(mut batch: Batch, mut effect: Effect) {
+/// Whether any of the batch has failed.
+async fn carry_out(mut batch: Batch, mut effect: Effect) -> bool {
     let mut step = Some(worker::first());
     while let Some(current) = step {
         let went_well = match current {
@@ -159,6 +221,7 @@ async fn carry_out(mut batch: Batch, mut effect: Effect) {
         };
         step = worker::next(current, went_well, &Rules::ALL);
     }
+    batch.failed || matches!(effect, Effect::Simple(simple) if simple.failed)
 }
 
 /// The two shapes of effects.

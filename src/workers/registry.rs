@@ -70,6 +70,12 @@ impl Registry {
         });
     }
 
+    /// Whether the request of an object was cancelled before a worker took it up.
+    #[must_use]
+    pub fn is_cancelled(&self, uid: &Uid) -> bool {
+        self.with(|entries| entries.get(uid).is_some_and(|entry| entry.cancelled))
+    }
+
     /// A worker takes a request up; false if it was cancelled.
     #[must_use]
     pub fn take_up(&self, key: &RequestKey) -> bool {
@@ -111,6 +117,7 @@ mod tests {
         let registry = Registry::default();
         assert!(registry.enter(&key("a", 1)) && registry.enter(&key("b", 1)));
         registry.cancel(&key("a", 1));
+        assert!(registry.is_cancelled(&"a".into()) && !registry.is_cancelled(&"b".into()));
         assert!(!registry.take_up(&key("a", 1)));
         assert!(registry.take_up(&key("b", 1)));
         registry.cancel(&key("b", 1));

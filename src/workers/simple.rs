@@ -17,6 +17,8 @@ use crate::machine::{Index, Indices, Timestamp, Uid};
 #[derive(Default)]
 pub(super) struct Simple {
     ended: Option<(Result<(), Unknown>, Timestamp)>,
+    /// Some of what was asked for did not come about.
+    pub(super) failed: bool,
 }
 
 /// Makes the intents durable; for a fetch, makes the folders first.
@@ -195,6 +197,7 @@ impl Simple {
             .iter()
             .map(|job| outcome(job, at, failure.as_ref(), fetched.remove(&job.request.key.uid).unwrap_or_default()))
             .collect();
+        self.failed = results.iter().any(|result| result.failure.is_some());
         let tails = err_tails(batch, &results).await;
         stored(batch.shared.ledger.resolve_fetches(results, tails).await).await
     }

@@ -6,13 +6,14 @@ use super::batch::Batch;
 use super::sizes::Refusal;
 use super::{Job, Plan};
 use crate::api::Reason;
-use crate::condor::Schedd;
 use crate::condor::description::{self, Common, submit_description};
 use crate::condor::htcopts::HtcOpts;
 use crate::condor::schedd::Reading;
 use crate::condor::submit::Submitted;
+use crate::condor::{HeldLock, Schedd};
 use crate::ledger::{Intent, Noted, SubmitResult};
 use crate::machine::facts::{Failure, Submission as Intended, Unknown, Witness};
+use crate::machine::judge::SubmitterLock;
 use crate::machine::request::{SubmitPermit, Work};
 use crate::machine::{Indices, SchedDate, Timestamp};
 
@@ -24,6 +25,8 @@ pub(super) struct Submission {
     not_after: Timestamp,
     /// `HTCNotAfter`
     late_after: SchedDate,
+    /// Held from before the intents are durable until the end is.
+    lock: Option<HeldLock>,
     ended: Option<(Submitted, Timestamp)>,
 }
 
@@ -86,7 +89,9 @@ impl Submission {
         self.late_after = SchedDate(
             asked.reading.date.0 + seconds(now.since(asked.reading.at) + limit + shared.settings.late_margin) + 1,
         );
-        let intents = batch.jobs.iter().map(|job| intent(job, asked, self.not_after, now, batch)).collect();
+        self.lock = take_lock(batch).await;
+        let lock = self.lock.as_ref().map(HeldLock::lock);
+        let intents = batch.jobs.iter().map(|job| intent(job, asked, self.not_after, now, lock, batch)).collect();
         match shared.ledger.intend(intents).await {
             Ok(()) => true,
             Err(error) => {
@@ -111,7 +116,7 @@ impl Submission {
                         message: Some("the time for this submission had passed before it began".to_owned()),
                     }
                 } else {
-                    batch.schedd.submit(text, limit).await
+                    batch.schedd.submit(text, limit, self.lock.as_ref()).await
                 }
             }
             Err(error) => Submitted { dead: true, timed_out: false, status: None, message: Some(error.to_string()) },
@@ -206,8 +211,14 @@ impl Submission {
         let metrics = &batch.shared.metrics;
         metrics.submitted(if not_run { 0 } else { results.len() });
         batch.jobs.iter().filter_map(verdict).for_each(|verdict| metrics.attempt(verdict));
+        let lock = self.lock.take().filter(|_| submitted.dead);
         match batch.shared.ledger.resolve_submits(results).await {
-            Ok(()) => true,
+            Ok(()) => {
+                if let Some(lock) = lock {
+                    let _ = tokio::task::spawn_blocking(move || lock.discard()).await;
+                }
+                true
+            }
             Err(error) => {
                 // The intents stand, and are judged by HTCondor's answers once their time has passed.
                 tracing::error!(%error, "the end of a submission is not in the ledger");
@@ -222,7 +233,27 @@ fn files_failed(message: String) -> Failure {
     Failure::new(Reason::CannotWriteFiles, message)
 }
 
-fn intent(job: &Job, asked: &Asked, not_after: Timestamp, now: Timestamp, batch: &Batch) -> Intent {
+/// Without a lock the time limit is waited for if nobody sees the submitter end.
+async fn take_lock(batch: &Batch) -> Option<HeldLock> {
+    let locks = batch.shared.locks.clone();
+    match tokio::task::spawn_blocking(move || locks.take()).await {
+        Ok(Ok(lock)) => lock,
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "no lock for condor_submit: should the operator crash meanwhile, its end is seen later");
+            None
+        }
+        Err(_) => None,
+    }
+}
+
+fn intent(
+    job: &Job,
+    asked: &Asked,
+    not_after: Timestamp,
+    now: Timestamp,
+    lock: Option<&SubmitterLock>,
+    batch: &Batch,
+) -> Intent {
     let submission = Intended {
         attempt: job.request.key.attempt,
         indices: indices(job).clone(),
@@ -235,7 +266,7 @@ fn intent(job: &Job, asked: &Asked, not_after: Timestamp, now: Timestamp, batch:
         refusal: None,
     };
     let (witness, user) = (asked.witness.clone(), asked.user.clone());
-    let noted = Noted { submission, witness, user, identity: job.identity.clone() };
+    let noted = Noted { submission, witness, user, identity: job.identity.clone(), lock: lock.cloned() };
     Intent { key: job.request.key.clone(), at: now, submission: Some(noted) }
 }
 

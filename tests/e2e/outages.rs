@@ -6,6 +6,7 @@ mod kubernetes;
 mod leader;
 mod lease;
 mod operator;
+mod recovery;
 mod schedd;
 mod submitter;
 
@@ -20,6 +21,10 @@ on_both_versions!(
     submitter::killed_by_somebody_else,
     submitter::outliving_the_operator,
     submitter::landing_late,
+    recovery::from_a_dead_submitter,
+    recovery::from_an_orphan_that_lives,
+    recovery::with_all_accepted,
+    recovery::on_another_machine,
     kubernetes::api_server_killed_while_there_is_news,
     data_folder::read_only,
     leader::one_ledger_for_two,

@@ -9,6 +9,8 @@ pub enum Trouble {
     SlowSubmitter,
     /// condor_submit ends well; the schedd is slow to take note of the files.
     SlowStaging,
+    /// condor_submit brings in the first of its jobs, and goes on with the others as if that were another submission.
+    HalfSubmission,
     /// condor_submit dies, before or after it has made its jobs.
     DyingSubmitter,
     /// Jobs remove themselves while their files are coming.
@@ -146,4 +148,6 @@ pub struct Sabotage {
     pub dates_answers_late: bool,
     /// An earlier operator's submitter is not waited for.
     pub no_wait_for_strangers: bool,
+    /// That a submitter is seen to have ended is dated before it was looked at.
+    pub dates_ends_early: bool,
 }

@@ -49,6 +49,7 @@ impl Model {
                     self.reconcile_all(world, *op, tell);
                 }
             }
+            Action::LookAtSubmitters(op) => self.look_at_submitters(world, *op),
             Action::BeginLook(op) => {
                 world.troubles -= 1;
                 let look = self.ask_queue(world, *op, Voice::Schedd, tell);
@@ -153,6 +154,15 @@ impl Model {
             Action::SubmitSlowly(nth) => {
                 world.troubles -= 1;
                 world.create_jobs(*nth, Files::Awaited);
+            }
+            Action::SubmitFirst(nth) => {
+                world.troubles -= 1;
+                let rest = world.submitters[*nth].rows.split_off(1);
+                world.create_jobs(*nth, Files::Sent);
+                let submitter = &mut world.submitters[*nth];
+                submitter.rows = rest;
+                let cluster = submitter.cluster.take().unwrap();
+                world.land(cluster);
             }
             Action::SubmitEndsEarly(nth) => {
                 world.troubles -= 1;

@@ -10,8 +10,8 @@ use crate::steps::Model;
 use crate::{Found, explore};
 
 use Trouble::{
-    BlindLook, Crash, Deadline, DyingNode, LimitPasses, LingeringRemoval, LostLedger, OtherSchedd, RemovedByHand,
-    Reset, Rotation, SecondOperator, SlowLook, SlowReconcile, SlowStaging, StagingFails,
+    BlindLook, Crash, Deadline, DyingNode, HalfSubmission, LimitPasses, LingeringRemoval, LostLedger, OtherSchedd,
+    RemovedByHand, Reset, Rotation, SecondOperator, SlowLook, SlowReconcile, SlowStaging, StagingFails,
 };
 
 const ADMIN: &[&str] = &["HistoryTooShort", "Lost", "QueueLost"];
@@ -59,6 +59,19 @@ fn scene(troubles: u8, kinds: &'static [Trouble]) -> Scene {
     model.told.lock().unwrap().insert(crate::properties::ONCE);
     model.rules.wait_for_submitter = false;
     model.rules.ask_after_death = false;
+})]
+#[case::lock_is_free(Scene { deletes: 0, ..scene(1, &[Crash]) }, |model: &mut Model| model.rules.lock_is_free = false)]
+#[case::lock_is_free_before_it_is_let_go(scene(1, &[Crash]), |model: &mut Model| {
+    // What it would submit again is told above.
+    model.told.lock().unwrap().insert(crate::properties::ONCE);
+    model.rules.lock_is_free = false;
+})]
+#[case::end_dated_when_seen(scene(2, &[Crash, SlowLook]), |model: &mut Model| model.broken.dates_ends_early = true)]
+#[case::every_index_accepted(half_submitted(0), |model: &mut Model| model.rules.every_index_accepted = false)]
+#[case::every_index_accepted_before_it_is_let_go(half_submitted(1), |model: &mut Model| {
+    // What it would submit again is told above.
+    model.told.lock().unwrap().insert(crate::properties::ONCE);
+    model.rules.every_index_accepted = false;
 })]
 #[case::remove_extra(scene(2, &[SlowStaging, LimitPasses]), |model: &mut Model| model.rules.remove_extra = false)]
 #[case::in_flight_before_record(scene(1, &[SlowReconcile]), |model: &mut Model| {
@@ -112,6 +125,10 @@ fn without_an_admin_it_never_ends(#[case] scene: Scene, #[case] others: &'static
 
 fn reporting(troubles: u8, kinds: &'static [Trouble]) -> Scene {
     Scene { reports: true, slow_jobs: true, ..scene(troubles, kinds) }
+}
+
+fn half_submitted(deletes: u8) -> Scene {
+    Scene { queues: &[2], deletes, ..scene(2, &[Crash, HalfSubmission]) }
 }
 
 fn left_unwritten(deletes: u8) -> Scene {

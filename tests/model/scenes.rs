@@ -7,9 +7,9 @@ use crate::steps::Model;
 use crate::{explore, full};
 
 use Trouble::{
-    Crash, Deadline, DyingNode, DyingSubmitter, FailingTool, Lapse, LimitPasses, LingeringRemoval, LostAnswer,
-    LostLedger, LostWrite, OldLedger, OtherSchedd, RemovedByHand, Reset, Rotation, SecondOperator, Silence, SlowLook,
-    SlowReconcile, SlowStaging, SlowSubmitter, StagingFails, StaleCache, Suspend,
+    Crash, Deadline, DyingNode, DyingSubmitter, FailingTool, HalfSubmission, Lapse, LimitPasses, LingeringRemoval,
+    LostAnswer, LostLedger, LostWrite, OldLedger, OtherSchedd, RemovedByHand, Reset, Rotation, SecondOperator, Silence,
+    SlowLook, SlowReconcile, SlowStaging, SlowSubmitter, StagingFails, StaleCache, Suspend,
 };
 
 /// Reasons of conditions that ask an admin what to do.
@@ -78,6 +78,8 @@ fn submitters() {
     let late = Scene::new("a Lease renewed late", &[1], 2, &[DyingSubmitter, Lapse]);
     holds(&Scene { old_history: false, ..late });
     holds(&Scene::new("orphans", &[1], 2, &[Crash, SlowSubmitter, LimitPasses]));
+    let halves = Scene::new("half submissions", &[2], 2, &[Crash, HalfSubmission]);
+    holds(&Scene { in_step: !full(), ..halves });
     let deadline = &[Deadline, Crash, SlowSubmitter, SlowStaging];
     holds(&Scene { slow_jobs: true, ..Scene::new("deadlines", &[1], 2, deadline) });
 }

@@ -29,6 +29,8 @@ pub enum Action {
     Work(usize, Lane, Luck),
     Look(usize, Voice),
     BeginLook(usize),
+    /// An operator looks whether the submitters of those before it have ended.
+    LookAtSubmitters(usize),
     FinishLook(usize),
     Stall(usize),
     CatchUp(usize),
@@ -40,6 +42,7 @@ pub enum Action {
     Resume(u8),
     Submit(usize),
     SubmitSlowly(usize),
+    SubmitFirst(usize),
     SubmitEndsEarly(usize),
     Send(usize),
     SubmitterDies(usize),
@@ -196,6 +199,9 @@ impl Model {
                     actions.extend(seen.map(|(object, _)| Action::Reconcile(op, object, Writes::Done)));
                 }
             }
+            if operator.leads && !self.gone_unseen(world, op).is_empty() {
+                actions.push(Action::LookAtSubmitters(op));
+            }
             if operator.leads && memory.look.is_none() && memory.watched.iter().any(Option::is_some) {
                 actions.push(Action::Look(op, Voice::Schedd));
             }
@@ -249,6 +255,11 @@ impl Model {
             match kind {
                 Trouble::SlowSubmitter => actions.extend(
                     submitters().filter(|(_, other)| other.cluster.is_none()).map(|(nth, _)| Action::SubmitSlowly(nth)),
+                ),
+                Trouble::HalfSubmission => actions.extend(
+                    submitters()
+                        .filter(|(_, other)| other.cluster.is_none() && other.rows.len() > 1)
+                        .map(|(nth, _)| Action::SubmitFirst(nth)),
                 ),
                 Trouble::SlowStaging => actions.extend(
                     submitters()

@@ -115,6 +115,10 @@ impl Model {
             Action::Resume(object) => format!("{} is resumed", name(*object)),
             Action::Submit(nth) => format!("condor_submit brings in {}", cluster(nth)),
             Action::SubmitSlowly(nth) => format!("condor_submit makes {}; the files are slow", cluster(nth)),
+            Action::SubmitFirst(nth) => format!("condor_submit brings in the first of {}", cluster(nth)),
+            Action::LookAtSubmitters(op) => {
+                format!("{} sees that a submitter has ended whose end nobody saw", who(op))
+            }
             Action::SubmitEndsEarly(nth) => {
                 format!("condor_submit makes {} and ends; the schedd is slow to take note of the files", cluster(nth))
             }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use htc_operator::machine::facts::{Failure, Hold, JobStatus, Submission};
+use htc_operator::machine::judge::{LockSeen, SubmitterLock, submitter_gone};
 use htc_operator::machine::request::{Scope, SubmitPermit};
 use htc_operator::machine::worker::{self, Step};
 use htc_operator::machine::{Index, Indices, Request, SchedDate, ScheddName, Timestamp, Work};
@@ -11,7 +12,7 @@ use crate::condor::Submitter;
 use crate::operator::{asked, lane};
 use crate::steps::Model;
 use crate::story::Teller;
-use crate::world::{Batch, Broken, Ended, FAR, Lane, Rows, World, number};
+use crate::world::{Batch, Broken, Ended, FAR, Fate, Lane, Rows, World, number};
 
 /// How a tool fares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -220,6 +221,41 @@ impl Model {
         }
         batch.ended = Some(Ended { well, at, fetched: if well { fetched } else { BTreeSet::new() } });
         false
+    }
+
+    /// The limits of submitters that no operator saw end, and that are seen to have ended now. A limit names its submission.
+    pub fn gone_unseen(&self, world: &World, op: usize) -> BTreeSet<Timestamp> {
+        let rows = world.operators[op].ledger.rows.iter();
+        let open = rows.flat_map(|rows| &rows.submissions).filter(|(submission, _, fate)| {
+            *fate == Fate::Open && submission.dead_since.is_none() && submission.not_after != Timestamp(0)
+        });
+        open.map(|(submission, ..)| submission.not_after)
+            .filter(|limit| {
+                let lock = SubmitterLock { boot: "1".to_owned(), device: 1, inode: 1, file: "1".to_owned() };
+                let (at, boot) = (Timestamp(0), lock.boot.clone());
+                let seen = LockSeen { at, boot, device: 1, inode: 1, free: !Self::lock_is_held(world, *limit) };
+                submitter_gone(&lock, &seen, &self.rules).is_some()
+            })
+            .collect()
+    }
+
+    /// Whether a submitter lives, or the operator that would have started it.
+    fn lock_is_held(world: &World, limit: Timestamp) -> bool {
+        let operators = || world.operators.iter().flat_map(|operator| operator.memory.batches.values());
+        world.submitters.iter().any(|submitter| submitter.limit == limit && !submitter.overdue)
+            || operators().any(|batch| batch.not_after == limit)
+    }
+
+    pub fn look_at_submitters(&self, world: &mut World, op: usize) {
+        let gone = self.gone_unseen(world, op);
+        let at = world.tick();
+        let rows = world.operators[op].ledger.rows.iter_mut();
+        for (submission, _, fate) in rows.flat_map(|rows| &mut rows.submissions) {
+            if *fate == Fate::Open && submission.dead_since.is_none() && gone.contains(&submission.not_after) {
+                submission.dead_since = Some(if self.broken.dates_ends_early { Timestamp(0) } else { at });
+                submission.not_after = Timestamp(0);
+            }
+        }
     }
 
     fn submit(&self, world: &mut World, batch: &mut Batch, at: Timestamp, tell: &mut Teller) -> bool {

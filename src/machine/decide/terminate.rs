@@ -55,7 +55,8 @@ impl Run<'_> {
             Some(told) => told.since,
             None => self.now,
         };
-        let dead = self.record.attempts.iter().map(|attempt| judge::dead_at(attempt, self.settings)).max();
+        let may_submit_until = |attempt| judge::may_submit_until(attempt, &self.record, self.settings, self.rules);
+        let dead = self.record.attempts.iter().filter_map(may_submit_until).max();
         if let Some(dead) = dead.filter(|dead| *dead > self.now && self.rules.wait_for_submitter) {
             let (reason, message) = self.dispel(&Doubt::SubmitterMayLive(dead), self.now);
             self.say(ConditionType::JobsRemoved, False, reason, &message);

@@ -49,6 +49,7 @@ pub const LIVES: &[(Story, &[Point])] = {
         (Completed, &[BeforeSubmitIntents, AfterSubmitIntents]),
         (Completed, &[BeforeCondorSubmit, AfterCondorSubmit]),
         (Completed, &[CondorSubmitStarted, CondorSubmitFed]),
+        (Completed, &[CondorSubmitFed, BeforeSubmitterGone, AfterSubmitterGone]),
         (Completed, &[BeforeSubmitResults]),
         (Completed, &[AfterSubmitResults]),
         (Completed, &[BeforeOtherIntents, AfterOtherIntents, BeforeCondorTransferData, AfterCondorTransferData]),

@@ -66,3 +66,46 @@ pub fn one_that_fails_holds_up_no_other(version: Version) {
         site.assert_complete_once(&here, name, 1);
     }
 }
+
+/// So many fetches that fail at once.
+const MANY: usize = 30;
+/// Tries a minute that they have together, and how many workers try at the same time.
+const TRIES_A_MINUTE: f64 = 60.0;
+const WORKERS: f64 = 4.0;
+
+/// However many fail, their tries have one limit; one that is deleted does not wait for its turn; and what goes well again goes on
+/// without a limit.
+pub fn many_that_fail_share_one_limit(version: Version) {
+    let site = Site::with(version, "", &["--pause-max=2s"]);
+    site.gates.replace("condor_transfer_data", "echo no >&2; exit 1");
+    site.bed.start_operator();
+    let here = site.bed.namespace();
+    let names: Vec<String> = (0..MANY).map(|number| format!("f{number}")).collect();
+    here.create_all(&names.iter().map(|name| site.noted(name, 1, "")).collect::<Vec<_>>());
+    for name in &names {
+        here.wait_says(name, "OutputFetched", "False", "ScheddUnreachable");
+    }
+    let transfers = || site.gates.times("condor_transfer_data");
+    let before = transfers();
+    let (tries, since) = (before.len(), *before.last().unwrap());
+    // By their pauses alone they would come to 15 a second.
+    wait_for("more tries", PATIENCE, || transfers().len() >= tries + 20).unwrap();
+    let after = transfers();
+    let allowed = (after.last().unwrap() - since) * TRIES_A_MINUTE / 60.0 + 2.0 * WORKERS;
+    let more = u32::try_from(after.len() - tries).unwrap();
+    assert!(f64::from(more) <= allowed, "{more} tries, {allowed:.0} allowed");
+
+    let tries = transfers().len();
+    here.kubectl(&["delete", "htcjob", "f0", "f1", "f2", "--wait=false"]);
+    for name in &names[..3] {
+        here.wait_gone(name);
+    }
+    let more = transfers().len() - tries;
+    println!("{version}: three that were deleted were gone after {more} more tries");
+    assert!(more <= 12, "{more} more tries");
+
+    site.gates.restore("condor_transfer_data");
+    for name in &names[3..] {
+        here.wait_says(name, "OutputFetched", "True", "Fetched");
+    }
+}

@@ -76,8 +76,20 @@ fn deletion_waits_for_a_submitter_that_may_live() {
 }
 
 #[test]
+fn deletion_waits_for_no_submitter_once_all_is_accepted() {
+    let mut facts = deleting(accepted(Phase::Running, &[(running_job("5.0"), running(ad(0, "5.0")))]));
+    facts.record.attempts[0].dead_since = None;
+    assert_eq!(work(&decide(&facts)), Some(&Work::Remove(Scope::All)));
+    facts.record.attempts[0].indices = crate::given::indices("0-1");
+    let decision = decide(&facts);
+    assert_eq!(condition(&decision, ConditionType::JobsRemoved), "False SubmitterMayLive");
+    assert_eq!(decision.action, Action::Nothing);
+}
+
+#[test]
 fn a_removal_from_before_the_submitters_death_does_not_count() {
     let mut facts = removing(&[]);
+    facts.record.jobs.clear();
     facts.record.attempts[0].dead_since = Some(at(-5));
     assert_eq!(work(&decide(&facts)), Some(&Work::Remove(Scope::All)));
 }

@@ -3,7 +3,7 @@
 use htc_operator::machine::facts::{Answer, Facts, JobState, Past, Why};
 use htc_operator::machine::judge::{self, Doubt, REMOVED_BY_US};
 use htc_operator::machine::phase::Phase;
-use htc_operator::machine::{Birthdate, Index, Kind};
+use htc_operator::machine::{Attempt, Birthdate, Index, Kind};
 use rstest::rstest;
 
 use crate::given::{
@@ -62,9 +62,32 @@ fn gone_is_not_proved_while_ads_are_there() {
     assert_eq!(prove_gone(&facts), Err(Doubt::Present(vec![id("5.0"), id("6.0")])));
 }
 
+/// The same with nothing accepted of the attempt.
+fn nothing_accepted() -> Facts {
+    let mut facts = emptied();
+    facts.record.jobs.clear();
+    facts
+}
+
+#[test]
+fn once_all_is_accepted_there_is_no_submitter_to_wait_for() {
+    let mut facts = emptied();
+    facts.record.attempts[0].dead_since = None;
+    assert!(prove_gone(&facts).is_ok());
+    let of_another = |facts: &mut Facts| facts.record.jobs.get_mut(&Index(0)).unwrap().attempt = Attempt(2);
+    let one_of_two = |facts: &mut Facts| facts.record.attempts[0].indices = "0-1".parse().unwrap();
+    for change in [of_another as fn(&mut Facts), one_of_two] {
+        let mut facts = facts.clone();
+        change(&mut facts);
+        assert_eq!(prove_gone(&facts), Err(Doubt::SubmitterMayLive(at(-40 + 60))));
+    }
+    one_of_two(&mut facts);
+    assert!(prove_gone_by(&facts, &without(|rules| rules.every_index_accepted = false)).is_ok());
+}
+
 #[test]
 fn gone_is_not_proved_while_a_submitter_may_live() {
-    let mut facts = emptied();
+    let mut facts = nothing_accepted();
     let limit = at(-40 + 60);
     facts.record.attempts[0].dead_since = None;
     assert_eq!(prove_gone(&facts), Err(Doubt::SubmitterMayLive(limit)));
@@ -77,7 +100,7 @@ fn gone_is_not_proved_while_a_submitter_may_live() {
 
 #[test]
 fn gone_is_not_proved_by_an_answer_older_than_the_submitters_death() {
-    let mut facts = emptied();
+    let mut facts = nothing_accepted();
     facts.record.attempts[0].dead_since = Some(at(-1));
     assert_eq!(prove_gone(&facts), Err(Doubt::NotAskedSince));
     facts.record.attempts[0].dead_since = Some(at(-2));
