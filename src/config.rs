@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use crate::condor::htcopts::{AttributeName, Attributes};
 use crate::condor::payload::{Image, ImageMap, ImagePrefix};
 use crate::credentials;
 use crate::lease;
@@ -92,6 +93,11 @@ pub struct Config {
     /// Submit commands for every job, one `key = value` per line. An HTCJob's htcopts override them.
     #[arg(long, env = "HTC_SITE_DEFAULTS", default_value = "")]
     pub site_defaults: String,
+
+    /// An attribute that `+NAME = …` in htcopts may set, beside those that docs/htcopts.md lists. Names that HTCondor uses itself
+    /// are refused. May be repeated; in the variable, separated by commas.
+    #[arg(long = "allow-attribute", env = "HTC_ALLOW_ATTRIBUTE", value_name = "NAME", value_delimiter = ',')]
+    pub allow_attributes: Vec<AttributeName>,
 
     /// Time between two looks at all jobs while something is active. Which jobs have changed is asked more often: every second
     /// while that is cheap.
@@ -312,6 +318,12 @@ impl Config {
     #[must_use]
     pub const fn keep_times(&self) -> retention::Times {
         retention::Times { output: self.keep_output, rows: self.keep_rows, every: self.housekeeping }
+    }
+
+    /// The attributes that htcopts may set.
+    #[must_use]
+    pub fn attributes(&self) -> Attributes {
+        Attributes::with(self.allow_attributes.iter().cloned())
     }
 
     /// What the site makes of image names.

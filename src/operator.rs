@@ -101,7 +101,7 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), S
     let mut stop = std::pin::pin!(stop);
     let (metrics, health) = (Metrics::default(), Health::default());
     config.validate().map_err(StartError::Setting)?;
-    let site_defaults = HtcOpts::parse(&config.site_defaults)?;
+    let site_defaults = HtcOpts::parse(&config.site_defaults, &config.attributes())?;
     open_files::raise();
     let monitor = |address| monitor::listen(address, health.clone(), metrics.clone());
     let _monitor = config.http_listen.map(monitor).transpose()?;
@@ -114,6 +114,7 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), S
         images: config.image_map().map_err(StartError::Setting)?,
         binds: config.binds.iter().filter(|bind| !bind.is_empty()).cloned().collect(),
         site_defaults,
+        attributes: config.attributes(),
         callback: ready.reporting.clone(),
         output_limit: config.output_limit(),
     };

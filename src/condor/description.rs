@@ -183,10 +183,11 @@ fn path(what: &'static str, value: &str) -> Result<(), DescriptionError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::condor::htcopts::Attributes;
 
     #[test]
     fn the_operators_lines_come_last() {
-        let options = HtcOpts::parse("rank = Memory\nnotification = never").unwrap();
+        let options = HtcOpts::parse("rank = Memory\nnotification = never", &Attributes::default()).unwrap();
         let site = HtcOpts::default();
         let common = Common {
             operator: "o/n/x",
@@ -205,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_late_job_is_removed_whatever_its_user_wants() {
-        let opts = |text: &str| HtcOpts::parse(text).unwrap();
+        let opts = |text: &str| HtcOpts::parse(text, &Attributes::default()).unwrap();
         let job = Job { uid: "u", attempt: 1, index: 0, batch_name: "n/x", sandbox: "/s", output: "/o" };
         let removed = |site: &str, user: &str| {
             let (site, user) = (opts(site), opts(user));

@@ -11,6 +11,7 @@ mod problem;
 
 use std::fmt::Write as _;
 
+pub use attributes::{AttributeError, AttributeName, Attributes};
 use commands::{Command, Kind};
 pub use expression::ExpressionProblem;
 pub use problem::{HtcOptsError, HtcOptsProblem};
@@ -46,11 +47,12 @@ enum Key {
 }
 
 impl HtcOpts {
-    /// Parses submit commands, one per line. Blank lines and lines that begin with `#` are skipped.
+    /// Parses submit commands, one per line. Blank lines and lines that begin with `#` are skipped. `+X` may set what
+    /// `attributes` allow.
     ///
     /// # Errors
     /// The first line that is not allowed, with what to write instead.
-    pub fn parse(text: &str) -> Result<Self, HtcOptsError> {
+    pub fn parse(text: &str, attributes: &Attributes) -> Result<Self, HtcOptsError> {
         if text.len() > MAX_BYTES {
             return Err(at(1, HtcOptsProblem::TextTooLong));
         }
@@ -59,7 +61,7 @@ impl HtcOpts {
             if number > MAX_LINES && !line.is_empty() {
                 return Err(at(number, HtcOptsProblem::TooManyLines));
             }
-            parsed.line(number, line).map_err(|problem| at(number, problem))?;
+            parsed.line(number, line, attributes).map_err(|problem| at(number, problem))?;
         }
         Ok(parsed)
     }
@@ -82,7 +84,7 @@ impl HtcOpts {
     /// # Errors
     /// A line sets the same thing already, or the value is not of the command's kind.
     pub fn add(&mut self, command: &str, value: &str) -> Result<(), HtcOptsProblem> {
-        self.line(0, &format!("{command} = {}", value.trim_matches(BLANKS)))
+        self.line(0, &format!("{command} = {}", value.trim_matches(BLANKS)), &Attributes::default())
     }
 
     /// The value of a submit command, if it is given.
@@ -114,7 +116,7 @@ impl HtcOpts {
         })
     }
 
-    fn line(&mut self, number: usize, line: &str) -> Result<(), HtcOptsProblem> {
+    fn line(&mut self, number: usize, line: &str, attributes: &Attributes) -> Result<(), HtcOptsProblem> {
         if let Some(control) = line.chars().find(|c| c.is_control() && *c != '\t') {
             return Err(HtcOptsProblem::ControlCharacter(u32::from(control)));
         }
@@ -138,7 +140,7 @@ impl HtcOpts {
         if value.len() > MAX_VALUE_BYTES {
             return Err(HtcOptsProblem::ValueTooLong(shown(key)));
         }
-        let key = Key::parse(key)?;
+        let key = Key::parse(key, attributes)?;
         if let Some(earlier) = self.settings.iter().find(|earlier| earlier.key.excludes(&key)) {
             return Err(HtcOptsProblem::Twice { key: key.render(), other: earlier.key.render(), line: earlier.line });
         }
@@ -190,7 +192,7 @@ fn split(line: &str) -> Result<(&str, &str), HtcOptsProblem> {
 }
 
 impl Key {
-    fn parse(key: &str) -> Result<Self, HtcOptsProblem> {
+    fn parse(key: &str, attributes: &Attributes) -> Result<Self, HtcOptsProblem> {
         let attribute = key.strip_prefix('+').or_else(|| {
             key.get(..3).filter(|scope| scope.eq_ignore_ascii_case("MY.")).and_then(|scope| key.strip_prefix(scope))
         });
@@ -198,10 +200,14 @@ impl Key {
             if !attributes::is_name(name) {
                 return Err(HtcOptsProblem::NotAnAttributeName(shown(key)));
             }
-            return match attributes::reserved(name) {
-                Some(instead) => Err(HtcOptsProblem::ReservedAttribute { name: name.to_owned(), instead }),
-                None => Ok(Self::Attribute(name.to_owned())),
-            };
+            if attributes.allows(name) {
+                return Ok(Self::Attribute(name.to_owned()));
+            }
+            let name = name.to_owned();
+            return Err(match attributes::reserved(&name) {
+                Some(instead) => HtcOptsProblem::ReservedAttribute { name, instead },
+                None => HtcOptsProblem::UnknownAttribute { name, allowed: attributes.listed() },
+            });
         }
         let lower = key.to_ascii_lowercase();
         if let Some(command) = commands::find(&lower) {
@@ -282,17 +288,22 @@ fn check(key: &Key, value: &str) -> Result<(), HtcOptsProblem> {
 mod tests {
     use super::*;
 
+    /// On a site that allows the attributes A and X.
+    fn parse(text: &str) -> Result<HtcOpts, HtcOptsError> {
+        HtcOpts::parse(text, &Attributes::with(["A", "X"].map(|name| name.parse().unwrap())))
+    }
+
     #[test]
     fn lines_are_written_anew() {
         let text = "# c $x\n\n +JobFlavour= \"espresso\" \n\tmy.MaxRuntime =10\nREQUEST_MEMORY = 2 GB\nrequest_Licences = 1\nrank =\tMemory +\t1\n";
-        let options = HtcOpts::parse(text).unwrap();
+        let options = parse(text).unwrap();
         let lines = "MY.JobFlavour = \"espresso\"\nMY.MaxRuntime = 10\nrequest_memory = 2 GB\nrequest_licences = 1\nrank = Memory + 1\n";
         assert_eq!(options.render(), lines);
-        assert_eq!(HtcOpts::parse(lines).unwrap().render(), lines);
+        assert_eq!(parse(lines).unwrap().render(), lines);
         assert!(!options.is_empty() && !options.may_rerun());
         for empty in ["", "\n", "  # only = a comment\n\n"] {
-            assert!(HtcOpts::parse(empty).unwrap().is_empty());
-            assert_eq!(HtcOpts::parse(empty).unwrap().render(), "");
+            assert!(parse(empty).unwrap().is_empty());
+            assert_eq!(parse(empty).unwrap().render(), "");
         }
     }
 
@@ -302,6 +313,14 @@ mod tests {
             (
                 "rank = 1\nexecutable = x",
                 "htcopts line 2: `executable` is not allowed: the operator sets it itself; the program goes into spec.script.source",
+            ),
+            (
+                "+Z = 1",
+                "htcopts line 1: `+Z` is not allowed here; allowed are AccountingGroup, BigMemJob, CephFS_IO, ContainerOS, DESIRED_Sites, FERMIHTC_AutoRelease, FERMIHTC_GraceLifetime, FERMIHTC_GraceMemory, GPUJobLength, JobCategory, JobDurationCategory, JobFlavor, JobFlavour, JobType, MaxRuntime, MaxRuntimeHours, MaxWallTimeMins, MyProject, ProjectName, REQUIRED_OS, RemoteJob, UNDESIRED_Sites, WantFlocking, WantGPULab, WantGlideIn, WantOS, is_resumable, A, X. The operator's administrator can allow more with --allow-attribute",
+            ),
+            (
+                "+DataReuseManifestSHA256 = \"/etc/passwd\"",
+                "htcopts line 1: `+DataReuseManifestSHA256` is not allowed: HTCondor uses this name, or names that begin so, itself; choose another name",
             ),
             ("+RequestMemory = 1", "htcopts line 1: `+RequestMemory` is not allowed: write `request_memory = …`"),
             (
@@ -319,18 +338,18 @@ mod tests {
             ),
         ];
         for (text, message) in cases {
-            assert_eq!(HtcOpts::parse(text).unwrap_err().to_string(), message);
+            assert_eq!(parse(text).unwrap_err().to_string(), message);
         }
-        let long = HtcOpts::parse(&"ä".repeat(500)).unwrap_err().to_string();
+        let long = parse(&"ä".repeat(500)).unwrap_err().to_string();
         assert!(long.chars().count() < 200, "{long}");
     }
 
     #[test]
     fn size_is_bounded() {
-        assert!(HtcOpts::parse(&"#".repeat(MAX_BYTES + 1)).is_err());
-        assert!(HtcOpts::parse(&"#\n".repeat(MAX_LINES)).is_ok());
-        assert!(HtcOpts::parse(&"#\n".repeat(MAX_LINES + 1)).is_err());
-        assert!(HtcOpts::parse(&format!("+X = \"{}\"", "x".repeat(MAX_VALUE_BYTES))).is_err());
+        assert!(parse(&"#".repeat(MAX_BYTES + 1)).is_err());
+        assert!(parse(&"#\n".repeat(MAX_LINES)).is_ok());
+        assert!(parse(&"#\n".repeat(MAX_LINES + 1)).is_err());
+        assert!(parse(&format!("+X = \"{}\"", "x".repeat(MAX_VALUE_BYTES))).is_err());
     }
 
     #[test]
@@ -343,17 +362,16 @@ mod tests {
             "periodic_remove = false",
             "allowed_job_duration = 9",
         ] {
-            assert!(HtcOpts::parse(text).unwrap().may_rerun(), "{text}");
+            assert!(parse(text).unwrap().may_rerun(), "{text}");
         }
         for text in ["", "max_retries = 0", "+X = 1", "request_cpus = 2", "rank = 1"] {
-            assert!(!HtcOpts::parse(text).unwrap().may_rerun(), "{text}");
+            assert!(!parse(text).unwrap().may_rerun(), "{text}");
         }
     }
 
     #[test]
     fn a_user_overrides_the_site_by_meaning() {
-        let merged =
-            |site: &str, user: &str| HtcOpts::parse(site).unwrap().render_overridden_by(&HtcOpts::parse(user).unwrap());
+        let merged = |site: &str, user: &str| parse(site).unwrap().render_overridden_by(&parse(user).unwrap());
         assert_eq!(merged("+MaxRuntime = 1200\nrank = 1", "my.maxRUNTIME = 10"), "rank = 1\nMY.maxRUNTIME = 10\n");
         assert_eq!(
             merged("accounting_group = a\naccounting_group_user = b", "+AccountingGroup = \"c\""),

@@ -4,7 +4,7 @@ use bed::{Bed, Namespace, UNTIL_LET_GO, condition, htcjob, ids, is_true};
 use rstest::rstest;
 use serde_json::{Value, json};
 use testbed::Version::{self, Sid, Trixie};
-use testbed::wait_for;
+use testbed::{Account, wait_for};
 
 fn with(name: &str, source: &str, fields: &Value) -> Value {
     let mut object = htcjob(name, source);
@@ -60,6 +60,55 @@ fn further_submit_commands_reach_the_job(#[values(Trixie, Sid)] version: Version
     assert_eq!(bed.history(&of(&uid), &["RequestCpus", "JobPrio", "JobFlavour"]), [["3", "-7", "espresso"]]);
 }
 
+/// What HTCondor's tools would read for such a job they would read as the operator, and tell its user.
+#[rstest]
+fn no_attribute_makes_htcondor_read_the_operators_files(#[values(Trixie, Sid)] version: Version) {
+    let bed = Bed::shared(version);
+    let here = bed.namespace();
+    let secret = bed.data.join("secret");
+    Account::unprivileged().write(&secret, "sesame-opens-the-pod\n", 0o600).unwrap();
+    let uids: Vec<String> = ["+DataReuseManifestSHA256", "my.datareusemanifestsha256", "+NobodyKnowsIt"]
+        .iter()
+        .enumerate()
+        .map(|(number, attribute)| {
+            let options = format!("rank = 1\n{attribute} = \"{}\"", secret.display());
+            here.create(&with(&format!("reads-{number}"), "true", &json!({ "htcopts": options })))
+        })
+        .collect();
+    // One that is run shows that there was time enough to run the others.
+    here.create(&htcjob("fine", "true"));
+    here.wait_ended("fine");
+    for (number, uid) in uids.iter().enumerate() {
+        let object = here.get(&format!("reads-{number}"));
+        let submitted = condition(&object, "Submitted").unwrap();
+        assert_eq!((submitted["status"].as_str(), submitted["reason"].as_str()), (Some("False"), Some("InvalidSpec")));
+        assert!(submitted["message"].as_str().unwrap().starts_with("spec.htcopts line 2: `+"), "{submitted}");
+        for jobs in [bed.queue(&of(uid), &["ClusterId"]), bed.history(&of(uid), &["ClusterId"])] {
+            assert!(jobs.is_empty(), "{jobs:?}");
+        }
+    }
+    for told in [here.kubectl(&["get", "htcjobs,events", "-o", "yaml"]), bed.logs()] {
+        assert!(!told.contains("sesame"), "{told}");
+    }
+}
+
+#[rstest]
+fn a_site_allows_attributes_of_its_own(#[values(Trixie)] version: Version) {
+    let bed = Bed::shared(version);
+    let here = bed.namespace();
+    let uid = here.create(&with("own", "true", &json!({ "htcopts": "+runnumber = 12\n+Dataset = \"raw\"" })));
+    let ended = here.wait_ended("own");
+    assert!(is_true(&ended, "Complete"), "{ended:#}");
+    here.wait_nothing_left(&uid);
+    assert_eq!(bed.history(&of(&uid), &["RunNumber", "Dataset"]), [["12", "raw"]]);
+    here.create(&with("unknown", "true", &json!({ "htcopts": "+Detector = 1" })));
+    let refused = here.wait("unknown", "InvalidSpec", |object| {
+        condition(object, "Submitted").is_some_and(|told| told["reason"] == "InvalidSpec")
+    });
+    let message = condition(&refused, "Submitted").unwrap()["message"].as_str().unwrap();
+    assert!(message.contains("RunNumber, Dataset. The operator's administrator can allow more"), "{message}");
+}
+
 #[rstest]
 fn what_is_asked_for_twice_is_refused(#[values(Trixie)] version: Version) {
     let bed = Bed::shared(version);
@@ -72,7 +121,7 @@ fn what_is_asked_for_twice_is_refused(#[values(Trixie)] version: Version) {
         ),
         (
             "retries",
-            json!({ "maxRetries": 2, "htcopts": "+A = 1\nmax_retries = 4" }),
+            json!({ "maxRetries": 2, "htcopts": "+MaxRuntime = 1\nmax_retries = 4" }),
             "spec.maxRetries: `max_retries` cannot stand beside `max_retries` on line 2",
         ),
         ("dollar", json!({ "requirements": "TARGET.Memory > $(X)" }), "spec.requirements: `$` is not allowed"),

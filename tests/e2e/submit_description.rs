@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command as Process, Stdio};
 
 use htc_operator::condor::description::{Common, Job, submit_description};
-use htc_operator::condor::htcopts::HtcOpts;
+use htc_operator::condor::htcopts::{AttributeName, Attributes, HtcOpts, HtcOptsError};
 use htc_operator::condor::payload::{Command, Image, ImageMap, Payload, sandbox_files};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -131,8 +131,13 @@ fn dry_run(version: &str, folder: &Path, description: &str) -> Result<Vec<Ad>, S
     Ok(ads)
 }
 
+/// On a site that allows the attributes A, X and Y.
+fn try_parse(text: &str) -> Result<HtcOpts, HtcOptsError> {
+    HtcOpts::parse(text, &Attributes::with(["A", "X", "Y"].map(|name| name.parse().unwrap())))
+}
+
 fn parse(text: &str) -> HtcOpts {
-    HtcOpts::parse(text).unwrap()
+    try_parse(text).unwrap()
 }
 
 /// Attributes that a submit command may change.
@@ -180,7 +185,7 @@ fn an_option_is_refused_or_means_in_the_ad_what_was_written() {
     runner
         .run(&(key(), value()), |(key, value)| {
             let text = format!("{key} = {value}");
-            let Ok(options) = HtcOpts::parse(&text) else {
+            let Ok(options) = try_parse(&text) else {
                 *cases.borrow_mut().1 += 1;
                 return Ok(());
             };
@@ -265,6 +270,9 @@ if true
 if x == 1
 else
 endif
++DataReuseManifestSHA256 = "/etc/passwd"
+MY.datareusemanifestsha256 = "/dev/zero"
++NobodyKnows = 1
 +HTCJobUID = "x"
 my.htcnotafter = 9999999999
 +HtcOperator = "x"
@@ -326,12 +334,12 @@ fn known_attacks_are_refused() {
         "+X = 1\n+x = 2",
     ];
     for text in ATTACKS.lines().chain(with_escapes) {
-        let error = HtcOpts::parse(text).expect_err(text).to_string();
+        let error = try_parse(text).expect_err(text).to_string();
         assert!(error.starts_with("htcopts line "), "{error}");
     }
     let deep = format!("+X = {}1{}", "(".repeat(600), ")".repeat(600));
-    assert!(HtcOpts::parse(&deep).is_err());
-    assert!(HtcOpts::parse(&format!("+X = {}1", "1 || ".repeat(300))).is_err());
+    assert!(try_parse(&deep).is_err());
+    assert!(try_parse(&format!("+X = {}1", "1 || ".repeat(300))).is_err());
 }
 
 /// The reason for all this: what the original did with such lines was to hand them to `condor_submit`.
@@ -356,7 +364,8 @@ fn attributes_that_htcondor_writes_itself_cannot_be_given() {
     for version in VERSIONS {
         let ads = dry_run(version, folders.root.path(), &folders.describe(&HtcOpts::default(), &options, 1)).unwrap();
         for name in ads[0].keys().filter(|name| *name != "AccountingGroup") {
-            assert!(HtcOpts::parse(&format!("+{name} = 1")).is_err(), "{version}: +{name} is accepted");
+            assert!(try_parse(&format!("+{name} = 1")).is_err(), "{version}: +{name} is accepted");
+            assert!(name.parse::<AttributeName>().is_err(), "{version}: a site can allow {name}");
         }
     }
 }

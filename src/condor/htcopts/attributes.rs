@@ -1,23 +1,121 @@
 //! Which attributes `+X = …` may set in a job's ad.
 //!
-//! A deny list made from HTCondor's own names (`condor_attributes.h` and the manual's list of job attributes, of 25.14):
-//! whatever HTCondor reads or writes in a job's ad is refused, by families of prefixes, so that most of what later
-//! versions add is covered too. What is left belongs to the site and the user (`JobFlavour`, `MaxRuntime`).
+//! HTCondor looks attributes up by name in hundreds of places, and some make the tools that run in the operator read a file
+//! (`DataReuseManifestSHA256` does). No list of those names is ever complete, so the list here is of what is allowed: names
+//! that sites' own pages tell their users to set, and that HTCondor's source does not read. An administrator can add more.
 
 /// Longest attribute name accepted.
 const MAX_NAME: usize = 64;
 
-/// Attributes that are allowed although a family below has them: sites give them their meaning.
-pub(super) const ALLOWED: &str = "\
-    accountinggroup jobcategory jobflavor jobflavour jobtype";
+/// The attributes that every site's users may set: policies of Bonn, CERN, CHTC, CMS, DESY, Fermilab, KIT, the
+/// OSPool and others.
+pub(super) const USUAL: [&str; 27] = [
+    "AccountingGroup",
+    "BigMemJob",
+    "CephFS_IO",
+    "ContainerOS",
+    "DESIRED_Sites",
+    "FERMIHTC_AutoRelease",
+    "FERMIHTC_GraceLifetime",
+    "FERMIHTC_GraceMemory",
+    "GPUJobLength",
+    "JobCategory",
+    "JobDurationCategory",
+    "JobFlavor",
+    "JobFlavour",
+    "JobType",
+    "MaxRuntime",
+    "MaxRuntimeHours",
+    "MaxWallTimeMins",
+    "MyProject",
+    "ProjectName",
+    "REQUIRED_OS",
+    "RemoteJob",
+    "UNDESIRED_Sites",
+    "WantFlocking",
+    "WantGPULab",
+    "WantGlideIn",
+    "WantOS",
+    "is_resumable",
+];
 
-/// First letters (lower case) of the attributes that HTCondor, or for `htc` this operator, uses itself.
-pub(super) const RESERVED_FAMILIES: &str = "\
+/// The attributes that `htcopts` may set: the usual ones, and those that the site's administrator allows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Attributes {
+    further: Vec<AttributeName>,
+}
+
+/// An attribute that a site may allow on top of the usual ones: HTCondor and the operator do not use it themselves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttributeName(String);
+
+/// Why a site cannot allow an attribute.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AttributeError {
+    /// Not a name.
+    #[error("{0:?} is not an attribute name: begin with a letter, and use at most {MAX_NAME} letters, digits and `_`")]
+    Name(String),
+    /// A name that must not be given to users.
+    #[error("{name} cannot be allowed: {reason}")]
+    Reserved {
+        /// The name.
+        name: String,
+        /// Who uses it, or which submit command sets it.
+        reason: &'static str,
+    },
+}
+
+impl Attributes {
+    /// The usual attributes and `further` ones.
+    #[must_use]
+    pub fn with(further: impl IntoIterator<Item = AttributeName>) -> Self {
+        Self { further: further.into_iter().collect() }
+    }
+
+    /// Names of the attributes that every site's users may set, sorted.
+    pub fn usual() -> impl Iterator<Item = &'static str> {
+        USUAL.into_iter()
+    }
+
+    /// Whether the attribute may be set, in any spelling.
+    pub(super) fn allows(&self, name: &str) -> bool {
+        self.names().any(|allowed| allowed.eq_ignore_ascii_case(name))
+    }
+
+    /// The allowed names as a message lists them.
+    pub(super) fn listed(&self) -> String {
+        self.names().collect::<Vec<_>>().join(", ")
+    }
+
+    fn names(&self) -> impl Iterator<Item = &str> {
+        USUAL.into_iter().chain(self.further.iter().map(|name| name.0.as_str()))
+    }
+}
+
+impl std::str::FromStr for AttributeName {
+    type Err = AttributeError;
+
+    fn from_str(name: &str) -> Result<Self, AttributeError> {
+        if !is_name(name) {
+            return Err(AttributeError::Name(name.to_owned()));
+        }
+        match reserved(name) {
+            Some(reason) if !Attributes::default().allows(name) => {
+                Err(AttributeError::Reserved { name: name.to_owned(), reason })
+            }
+            _ => Ok(Self(name.to_owned())),
+        }
+    }
+}
+
+/// First letters (lower case) of the attributes that HTCondor, or for `htc` this operator, uses itself. With [`RESERVED`] the
+/// second lock: what HTCondor's headers, manual and source name in a job's ad (25.14) is not allowed by any setting.
+const RESERVED_FAMILIES: &str = "\
     _ acct action allowed append apptainer arg auth autocluster aws azure batch blockread \
     blockwrite broken buffer catalog ccb checkpoint chirp claim cloudlabel cluster cmd committed \
-    commoninput completion compress concurrency condor container cred cron cumulative current \
-    daemon dag deferral delegat diskprov diskusage docker dontencrypt drain ec2 encrypt entered \
-    env epochad epochwrite err exec exit filere filetransfer flock gahp gce globaljob globus \
+    commoncatalog commoninput completion compress concurrency condor container cred cron cumulative current \
+    daemon dag datareuse deferral delegat diskprov diskusage docker dontencrypt drain ec2 encrypt entered \
+    env epochad epochwrite err exec exit extendedsubmit filere filetransfer flock gahp gce globaljob globus \
     grid hasos hold hook htc input iwd jar java job kill last leave machine manifest match \
     maxclaim maxhosts maxjob maxrequest maxrunning maxtransfer memoryprov memoryusage mpi \
     myproxy negotiat noop numckpts numholds numinput numjob numoutput numpids numrestarts \
@@ -28,30 +126,30 @@ pub(super) const RESERVED_FAMILIES: &str = "\
     staging startd starter startlocal startscheduler startup stderr stdin stdout stream \
     submission submit success suspend target token tooldaemon totaljob totalsubmit totalsuspen \
     transfer transform trust uid uselog useoauth useparrot user vacate virtualmemory vm \
-    wallclock when windows x509";
+    wallclock want_ when windows x509";
 
 /// Attributes (lower case) that HTCondor uses itself and that no family has.
-pub(super) const RESERVED: &str = "\
+const RESERVED: &str = "\
     absent accesspoint activationduration activationexecutionduration activationsetupduration \
     activationteardownduration addressv1 allremotehosts annexname arcapplication arcdatastaging \
-    arcresources arcrte badputcausedbydraining badputcausedbypreemption bytesrecvd bytessent \
+    arcresources arcrte assignedgpus availablegpus badputcausedbydraining badputcausedbypreemption bytesrecvd bytessent \
     cerequirements childclaimids clientid codclaims collectorhost command continue \
-    continuereason coresize cpuinstructions cpusprovisioned cpususage cudaversion \
-    curbmatchmaking dataflowjobskipped destination dropjobadinsandbox editedclusterattrs \
+    continuereason corefile coresize cpuinstructions cpusprovisioned cpususage cudaversion \
+    curbmatchmaking cwd dataflowjobskipped destination dropjobadinsandbox editedclusterattrs \
     effectiveflocklist emailattributes eraseoutputanderroronrestart exceptionhierarchy \
-    exceptionname exceptiontype failurefiles fetchfiles filename filesystemdomain \
+    exceptionname exceptiontype exportdir failurefiles fetchfiles filename filesystemdomain \
     firstjobmatchdate gid gidlist gpusmaxcapability gpusmincapability gpusminmemory \
     gpusminruntime gpusprovisioned imagesize in initialwaitduration interactive interactivejob \
     iowait isdaemoncore islocaluser isnoopjob isowner isqueuesuperuser istransfershadow \
-    keepclaimidle kflops linuxcapabilities loadprofile loaduserprofile localfiles lognotes \
+    keepclaimidle keypath kflops linuxcapabilities loadprofile loaduserprofile localfilename localfiles lognotes \
     minhosts mountunderscratch myaddress mycurrenttime myremoteusername mytype name \
-    networkinputmb networkoutputmb newlycommittedtime nextjobstartdelay nextprocid niceuser node \
+    networkinputmb networkoutputmb newlycommittedtime newspooldir nextjobstartdelay nextprocid niceuser node \
     nonessential notifyuser ntdomain oshomedir osuser otherjobremoverequirements out outsize pid \
-    primaryunixgroup proportionalsetsizekb qdate rank realuid recentcancelslist recentdrainslist \
+    primaryunixgroup proportionalsetsizekb publickeyfile qdate rank realuid recentcancelslist recentdrainslist \
     requeuereason residentsetsize resumeoncompletion retry retryrequestmemory rscbytesrecvd \
     rscbytessent runasowner runinstanceid runningcodjob sandboxsize scratchdirfilecount shell \
     stacksize structurednotes subprocid terminationexitreason terminationpending timeout \
-    timerremove timerremovesent toe uncommittedsuspensiontime universe visadaemontype \
+    timerremove timerremovesent toe uncommittedsuspensiontime universe uploadfrom uploadto url visadaemontype \
     wantadrevaluate wantcheckpointsignal wantclaiming wantcompletionvisafromschedd wantcontainer \
     wantdelayedupdates wantdocker wantdockerimage wantexecutionvisafromstarter \
     wantftoncheckpoint wantgracefulremoval wantioproxy wantjobnetworking wantmatchdiagnostics \
@@ -60,7 +158,7 @@ pub(super) const RESERVED: &str = "\
     wantsandboximage wantsif wantsuspendwithjob wanttransferpluginmethods";
 
 /// Reserved attributes that have a submit command in the allow-list: first letters, and the command.
-const BY_COMMAND: [(&str, &str); 22] = [
+const BY_COMMAND: [(&str, &str); 23] = [
     ("acct", "write `accounting_group = …`"),
     ("allowedexecute", "write `allowed_execute_duration = …`"),
     ("allowedjob", "write `allowed_job_duration = …`"),
@@ -80,6 +178,7 @@ const BY_COMMAND: [(&str, &str); 22] = [
     ("requestdisk", "write `request_disk = …`"),
     ("requestgpus", "write `request_gpus = …`"),
     ("requestmemory", "write `request_memory = …`"),
+    ("request", "write the submit command: `request_runtime = …` for `+RequestRuntime`, and so on"),
     ("requiregpus", "write `require_gpus = …`"),
     ("requirements", "write `requirements = …`"),
     ("wantgracefulremoval", "write `want_graceful_removal = …`"),
@@ -92,12 +191,9 @@ pub(super) fn is_name(name: &str) -> bool {
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-/// Says what to do instead when the attribute is reserved.
+/// Says what to do instead when HTCondor or the operator uses the attribute itself.
 pub(super) fn reserved(name: &str) -> Option<&'static str> {
     let name = name.to_ascii_lowercase();
-    if has(ALLOWED, &name) {
-        return None;
-    }
     if name.starts_with("htc") {
         return Some("attributes that begin with HTC are the operator's own; choose another name");
     }
@@ -116,6 +212,8 @@ fn has(list: &str, name: &str) -> bool {
 mod tests {
     use super::*;
 
+    const PAGE: &str = include_str!("../../../docs/htcopts.md");
+
     #[test]
     fn what_htcondor_uses_is_reserved_in_any_case() {
         let names = "Owner USER OsUser NTDomain ClusterId ProcId Cmd Args Arguments Env Environment Iwd In Out Err UserLog \
@@ -124,7 +222,7 @@ mod tests {
             AcctGroup AcctGroupUser OAuthServicesNeeded ScitokensFile SendCredential PreCmd PostCmd ToolDaemonCmd Requirements Rank \
             RequestedChroot ContainerImage SingularityImage DockerImage WantContainer HookKeyword OutputDestination PeriodicRemove \
             ExitCode CompletionDate EnteredCurrentStatus QDate TransformBody_X MyType TargetType Shell NumJobStarts JobSetName \
-            CommonInputFiles ManifestDir CheckpointDestination LocalFiles PublicInputFiles EncryptInputFiles _condor_x SubmitEventNotes";
+            CommonInputFiles ManifestDir CheckpointDestination LocalFiles PublicInputFiles EncryptInputFiles DataReuseManifestSHA256 _condor_x SubmitEventNotes";
         for name in names.split_ascii_whitespace() {
             for spelled in [name.to_owned(), name.to_uppercase(), name.to_lowercase()] {
                 assert!(reserved(&spelled).is_some(), "{spelled} is free");
@@ -136,13 +234,49 @@ mod tests {
     }
 
     #[test]
-    fn what_sites_and_users_need_is_free() {
-        let names = "JobFlavour MaxRuntime AccountingGroup ProjectName DESIRED_Sites WantFlocking RunNumber NumEvents BigMemJob \
-            TotalEvents Dataset Stage MyTag xcount WishedAcctGroup";
-        for name in names.split_ascii_whitespace() {
-            assert_eq!(reserved(name), None, "{name}");
-            assert!(is_name(name));
+    fn an_attribute_is_allowed_by_the_list_or_by_the_site() {
+        let site = Attributes::with(["RunNumber", "xcount"].map(|name| name.parse().unwrap()));
+        for name in ["JobFlavour", "maxruntime", "DESIRED_SITES", "RunNumber", "XCOUNT"] {
+            assert!(site.allows(name), "{name}");
         }
+        for name in ["RunNumber", "DataReuseManifestSHA256", "NumEvents", "X", "Owner", "HTCJobUID"] {
+            assert!(!Attributes::default().allows(name), "{name}");
+        }
+        assert!(
+            site.listed().starts_with("AccountingGroup, BigMemJob, ") && site.listed().ends_with(", RunNumber, xcount")
+        );
+    }
+
+    #[test]
+    fn a_site_cannot_allow_what_htcondor_or_the_operator_uses() {
+        for name in ["RunNumber", "Dataset", "WishedAcctGroup", "jobflavour", "AccountingGroup"] {
+            assert!(name.parse::<AttributeName>().is_ok(), "{name}");
+        }
+        let cases = [
+            ("", "is not an attribute name"),
+            ("A.B", "is not an attribute name"),
+            ("1x", "is not an attribute name"),
+            ("DataReuseManifestSHA256", "HTCondor uses this name"),
+            ("datareuse_x", "HTCondor uses this name"),
+            ("Owner", "HTCondor uses this name"),
+            ("Iwd", "HTCondor uses this name"),
+            ("SUBMIT_Iwd", "HTCondor uses this name"),
+            ("RequestMemory", "request_memory"),
+            ("HTCJobUID", "operator"),
+        ];
+        for (name, message) in cases {
+            let error = name.parse::<AttributeName>().unwrap_err().to_string();
+            assert!(error.contains(message), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_page_has_the_same_attributes() {
+        let list =
+            PAGE.split("<!-- attributes -->").nth(1).unwrap().split("<!-- end of attributes -->").next().unwrap();
+        let documented: Vec<_> = list.split('`').skip(1).step_by(2).collect();
+        assert_eq!(documented, USUAL);
+        assert!(USUAL.is_sorted());
     }
 
     #[test]

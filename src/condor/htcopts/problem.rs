@@ -71,6 +71,16 @@ pub enum HtcOptsProblem {
         /// Why, and what to write instead.
         instead: &'static str,
     },
+    /// `+X` where X is not among the attributes that this site allows.
+    #[error(
+        "`+{name}` is not allowed here; allowed are {allowed}. The operator's administrator can allow more with --allow-attribute"
+    )]
+    UnknownAttribute {
+        /// The attribute's name as written.
+        name: String,
+        /// The allowed ones.
+        allowed: String,
+    },
     /// Two lines that set the same thing. HTCondor would silently take the last one.
     #[error("`{key}` conflicts with `{other}` on line {line}: both set the same thing; remove one of them")]
     Twice {

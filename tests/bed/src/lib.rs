@@ -214,7 +214,8 @@ impl Bed {
             .args([command, "--schedd", self.pool.schedd_name(), "--log", "info,kube_runtime=warn,htc_operator=debug"])
             .args(["--data-dir".as_ref(), data.as_os_str()])
             .arg("--image")
-            .arg(format!("centos={}", self.assets.image().display()));
+            .arg(format!("centos={}", self.assets.image().display()))
+            .arg("--allow-attribute=RunNumber,Dataset");
         self.as_operator(spec)
     }
 

@@ -1,5 +1,6 @@
 //! Texts that users could write, most of them not in good faith.
 
+use htc_operator::condor::htcopts::Attributes;
 use proptest::prelude::*;
 
 /// Submit commands, allowed ones and others.
@@ -77,9 +78,19 @@ pub(crate) fn value() -> impl Strategy<Value = String> {
     ]
 }
 
+/// Attributes that may be set, in any spelling.
+fn attribute() -> impl Strategy<Value = String> {
+    (prop::sample::select(Attributes::usual().collect::<Vec<_>>()), 0..3).prop_map(|(name, case)| match case {
+        0 => name.to_owned(),
+        1 => name.to_ascii_lowercase(),
+        _ => name.to_ascii_uppercase(),
+    })
+}
+
 pub(crate) fn key() -> impl Strategy<Value = String> {
     prop_oneof![
-        6 => ("(\\+|MY\\.|my\\.|My\\.)", "[A-Za-z][A-Za-z0-9_]{0,12}").prop_map(|(scope, name)| scope + &name),
+        5 => ("(\\+|MY\\.|my\\.|My\\.)", attribute()).prop_map(|(scope, name)| scope + &name),
+        1 => ("(\\+|MY\\.|my\\.|My\\.)", "[A-Za-z][A-Za-z0-9_]{0,12}").prop_map(|(scope, name)| scope + &name),
         5 => prop::sample::select(COMMANDS.split_ascii_whitespace().collect::<Vec<_>>()).prop_map(str::to_owned),
         1 => hostile_text(),
         1 => hostile_text().prop_map(|text| format!("+{text}")),
