@@ -1,5 +1,6 @@
 //! `job.sh` under the shells that worker nodes have, with the real Apptainer and a real image.
 
+mod gpus;
 mod https;
 mod reports;
 

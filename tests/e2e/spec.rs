@@ -4,7 +4,7 @@ use bed::{Bed, Namespace, UNTIL_LET_GO, condition, htcjob, ids, is_true};
 use rstest::rstest;
 use serde_json::{Value, json};
 use testbed::Version::{self, Sid, Trixie};
-use testbed::{Account, wait_for};
+use testbed::{Account, Assets, PoolOptions, Scratch, wait_for};
 
 fn with(name: &str, source: &str, fields: &Value) -> Value {
     let mut object = htcjob(name, source);
@@ -134,6 +134,32 @@ fn what_is_asked_for_twice_is_refused(#[values(Trixie)] version: Version) {
         let message = condition(&refused, "Submitted").unwrap()["message"].as_str().unwrap();
         assert!(message.contains(words), "{message}");
         here.delete(name);
+    }
+}
+
+/// A named resource stands in for the devices. HTCondor says which it assigned, and the container is asked for with them.
+#[rstest]
+fn a_gpu_reaches_the_container(#[values(Trixie, Sid)] version: Version) {
+    let (assets, scratch) = (Assets::locate().unwrap(), Scratch::new().unwrap());
+    let bin = scratch.dir("bin").unwrap();
+    let real = assets.job_bin();
+    let wrapper =
+        format!("#!/bin/sh\necho \"$@\" >>{}/called\nexec {}/apptainer \"$@\"\n", bin.display(), real.display());
+    Account::unprivileged().write(&bin.join("apptainer"), wrapper, 0o755).unwrap();
+    let path = format!("{}:{}:/usr/bin:/bin", bin.display(), real.display());
+    let extra_config = format!("MACHINE_RESOURCE_GPUs = CUDA0, CUDA1\nSTARTER_JOB_ENVIRONMENT = \"PATH={path}\"\n");
+    let bed = Bed::new(version, &PoolOptions { extra_config, ..PoolOptions::default() }, &[]);
+    bed.start_operator();
+    let here = bed.namespace();
+    let source = "case $_CONDOR_AssignedGPUs in CUDA[01]) echo \"${CUDA_VISIBLE_DEVICES:+told}\" ;; esac";
+    for (name, gpus, printed, asked) in [("with", 1, "told\n", true), ("without", 0, "", false)] {
+        let _ = std::fs::remove_file(bin.join("called"));
+        here.create(&with(name, source, &json!({ "resources": { "gpus": gpus } })));
+        let ended = here.wait_ended(name);
+        assert!(is_true(&ended, "Complete"), "{ended:#}");
+        let called = std::fs::read_to_string(bin.join("called")).unwrap();
+        assert_eq!(called.contains(" --nv "), asked, "{called}");
+        assert_eq!((output(&here, name, "out"), output(&here, name, "err")), (printed.to_owned(), String::new()));
     }
 }
 

@@ -151,10 +151,31 @@ set_variable() {
     esac
 }
 
+# machine PATTERN: whether the slot's ad has a line that begins so. ClassAds do not tell upper from lower case.
+machine() {
+    grep -qi "^$1" "$_CONDOR_MACHINE_AD"
+}
+
+# What lets the payload at the GPUs that HTCondor has assigned to the slot, as HTCondor's starter does it for containers that
+# it starts itself. Which of the devices it is to use HTCondor says in variables, and the payload has those.
+find_gpus() {
+    gpus=
+    if [ ! -r "${_CONDOR_MACHINE_AD:-}" ] || ! machine 'AssignedGPUs = "[^"]'; then
+        return
+    fi
+    gpus=--nv
+    if machine 'GPUs_Rocm = [1-9]' && ! machine 'GPUs_NvidiaDriver = "[^"]'; then
+        gpus=--rocm
+    fi
+    if [ -d /etc/OpenCL/vendors ]; then
+        binds=$binds,/etc/OpenCL/vendors
+    fi
+}
+
 # in_container COMMAND...: becomes the container runtime.
 # shellcheck disable=SC2317 # called by run
 in_container() {
-    exec "$runtime" --quiet exec --contain --ipc --pid --pwd /htc_run --bind "$binds" "$image" "$@"
+    exec "$runtime" --quiet exec --contain --ipc --pid ${gpus:+"$gpus"} --pwd /htc_run --bind "$binds" "$image" "$@"
 }
 
 # Runs a function in the background so that signals reach it, and waits for it, however often a signal interrupts that.
@@ -241,6 +262,7 @@ main() {
     if [ -z "$runtime" ]; then
         fail 242 "neither apptainer nor singularity is in PATH on $(uname -n)"
     fi
+    find_gpus
     prepare_cache
     export_environment
     if [ -n "$callback" ]; then
