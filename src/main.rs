@@ -50,6 +50,14 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    let acts = matches!(cli.command, Command::Run(_) | Command::Check(_));
+    if acts && rustix::process::geteuid().is_root() {
+        eprintln!(
+            "htc-operator: it does not run as root, because HTCondor's tools then act as another account than the one that \
+             submits; run it as an ordinary user, such as uid 10001 in its image"
+        );
+        return ExitCode::from(2);
+    }
     let result = match cli.command {
         Command::Run(config) => {
             block_on(run(*config, log)).and_then(|result| result.map_err(|error| error.to_string()))

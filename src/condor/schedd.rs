@@ -233,6 +233,12 @@ impl Schedd {
             };
             let message = format!("schedd {} refuses {whose} ({tool}: {words}); check {which}", self.name);
             unknown(Why::CredentialsRefused, message)
+        } else if words.contains("in the password file") {
+            let message = format!(
+                "{tool} cannot run here ({words}); run the operator as an ordinary user, for which HTCondor's tools need no \
+                 account `condor`"
+            );
+            unknown(Why::ScheddUnreachable, message)
         } else {
             let message = format!(
                 "schedd {} does not answer ({tool}: {words}); check that it runs and can be reached",
