@@ -1,9 +1,11 @@
 //! `htc-operator check`, and the look for orphans at the start, where one namespace is watched.
 
+use std::process::Command;
+
 use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, htcjob, ids};
 use rstest::rstest;
 use serde_json::{Value, json};
-use testbed::{PoolOptions, Version, wait_for};
+use testbed::{PoolOptions, Version, tool, wait_for};
 
 /// A Role in a namespace, and whom it is for.
 fn role(namespace: &str, rules: &Value) -> [Value; 2] {
@@ -85,4 +87,16 @@ fn one_namespace_is_watched(#[values(Version::Trixie, Version::Sid)] version: Ve
     .unwrap();
     here.let_go("stays");
     assert_eq!(before.get("earlier")["status"]["phase"], "Running");
+}
+
+/// Its tools would act as another account than the one that submits, and say things that sound like a schedd that is away.
+#[test]
+fn it_does_not_run_as_root() {
+    for command in ["run", "check"] {
+        let mut root = Command::new("unshare");
+        root.args(["--map-root-user", env!("CARGO_BIN_EXE_htc-operator"), command, "--schedd", "s"]);
+        let ended = tool::run("running as root", &mut root, "", PATIENCE).unwrap();
+        assert_eq!(ended.status.code(), Some(2), "{ended:?}");
+        assert!(ended.stderr.starts_with("htc-operator: it does not run as root"), "{ended:?}");
+    }
 }
