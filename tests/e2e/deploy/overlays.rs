@@ -33,19 +33,21 @@ fn the_api_server_takes_the_overlays() {
     let assets = Assets::locate().unwrap();
     bed::turns::take(bed::Weight::Light);
     let kube = Kube::start(&assets).unwrap();
-    let overlay = path("deploy/overlays/local");
-    let apply = ["apply", "-k", overlay.to_str().unwrap()];
-    let first = kube.kubectl_any(&apply).unwrap();
-    assert!(first.status.success() && first.stderr.is_empty(), "{}{}", first.stdout, first.stderr);
-    let again = kube.kubectl_ok(&apply).unwrap();
-    let changed: Vec<&str> = again.lines().filter(|line| !line.ends_with("unchanged")).collect();
-    assert!(changed.is_empty(), "applying it again changes {changed:?}");
+    for folder in ["deploy/crd", "deploy/overlays/local"].map(path) {
+        let apply = ["apply", "-k", folder.to_str().unwrap()];
+        let first = kube.kubectl_any(&apply).unwrap();
+        assert!(first.status.success() && first.stderr.is_empty(), "{}{}", first.stdout, first.stderr);
+        let again = kube.kubectl_ok(&apply).unwrap();
+        let changed: Vec<&str> = again.lines().filter(|line| !line.ends_with("unchanged")).collect();
+        assert!(changed.is_empty(), "applying it again changes {changed:?}");
+    }
 
     let mut cern = render("overlays/cern");
     // Its kind comes with Prometheus' operator.
     let monitor = find(&cern, "ServiceMonitor", "htc-operator").clone();
     cern.retain(|object| object != &monitor);
     assert_eq!(dry_run(&kube, &cern).as_deref(), Ok(""));
+    assert_eq!(dry_run(&kube, &[ingress("local")]).as_deref(), Ok(""));
     let mut credentials = render("namespace-credentials");
     for object in &mut credentials {
         object["metadata"]["namespace"] = "default".into();
@@ -90,7 +92,7 @@ fn what_the_objects_of_an_overlay_name_is_there() {
                 assert!(ports.contains(port["targetPort"].as_str().unwrap()), "{overlay}: {port}");
             }
         }
-        let ingress = find(&objects, "Ingress", "cloudevents-ingress");
+        let ingress = ingress(overlay.trim_start_matches("overlays/"));
         let backend = &ingress["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"];
         let service = find(&objects, "Service", backend["name"].as_str().unwrap());
         assert!(each(&service["spec"]["ports"]).any(|port| port["name"] == backend["port"]["name"]), "{backend}");
@@ -114,9 +116,7 @@ fn the_overlays_differ_as_they_should() {
     let (local, cern) = (render("overlays/local"), render("overlays/cern"));
     let claim = find(&local, "PersistentVolumeClaim", "htc-operator-data");
     assert!(claim["spec"]["storageClassName"].is_null(), "the cluster's default class: {claim}");
-    let ingress = find(&local, "Ingress", "cloudevents-ingress");
-    assert!(ingress["spec"]["ingressClassName"].is_null() && ingress["spec"]["rules"][0]["host"].is_null());
-    assert!(!local.iter().any(|object| object["kind"] == "ServiceMonitor"));
+    assert!(!local.iter().any(|object| ["Ingress", "ServiceMonitor"].contains(&object["kind"].as_str().unwrap())));
 
     let claim = find(&cern, "PersistentVolumeClaim", "pvc-cephfs-cms");
     assert_eq!(claim["spec"]["storageClassName"], "csi-cephfs-cms");
@@ -129,6 +129,46 @@ fn the_overlays_differ_as_they_should() {
     assert!(each(&service["spec"]["ports"]).any(|has| has["name"] == *port));
     let selector = monitor["spec"]["selector"]["matchLabels"].as_object().unwrap();
     assert!(selector.iter().all(|(label, value)| service["metadata"]["labels"][label] == *value), "{selector:?}");
+}
+
+/// The Ingress of an overlay, which the one for a cluster without anything special has in its folder only.
+fn ingress(overlay: &str) -> Value {
+    serde_saphyr::from_str(&read(&format!("deploy/overlays/{overlay}/ingress.yaml"))).unwrap()
+}
+
+/// Tokens of jobs go through it, and other hosts of the cluster are not its business.
+#[test]
+fn an_ingress_has_a_host_and_tls() {
+    for overlay in ["local", "cern"] {
+        let ingress = ingress(overlay);
+        let rules: Vec<&Value> = each(&ingress["spec"]["rules"]).collect();
+        assert!(!rules.is_empty(), "{overlay}");
+        for rule in rules {
+            assert!(rule["host"].is_string(), "{overlay}: {rule}");
+            assert!(each(&ingress["spec"]["tls"]).any(|tls| each(&tls["hosts"]).any(|host| *host == rule["host"])));
+        }
+    }
+}
+
+/// The kind belongs to all operators of a cluster: who removes one of them removes none of the HTCJobs.
+#[test]
+fn removing_an_operator_leaves_the_kind_and_all_htcjobs() {
+    let kube = Kube::start(&Assets::locate().unwrap()).unwrap();
+    let [kind, overlay] = ["deploy/crd", "deploy/overlays/local"].map(|folder| path(folder).display().to_string());
+    kube.kubectl_ok(&["apply", "-k", &kind]).unwrap();
+    kube.kubectl_ok(&["apply", "-k", &overlay]).unwrap();
+    let spec = json!({ "script": { "image": "centos", "command": "bash", "source": "true" } });
+    let metadata = json!({ "name": "theirs", "namespace": "default" });
+    let theirs = json!({ "apiVersion": "htc.cern.ch/v1alpha1", "kind": "HTCJob", "metadata": metadata, "spec": spec });
+    wait_for("the kind", KUBECTL, || kube.apply_stdin(&theirs.to_string()).map(drop)).unwrap();
+    let removed = kube.kubectl_ok(&["delete", "-k", &overlay, "--wait=false"]).unwrap();
+    assert!(removed.contains("deployment.apps \"htc-operator\""), "{removed}");
+    kube.kubectl_ok(&["get", "clusterroles", "htcjobs-view", "htcjobs-edit"]).unwrap();
+    let left = kube.kubectl_ok(&["get", "htcjob", "theirs", "-o", "jsonpath={.metadata}"]).unwrap();
+    assert!(!left.contains("deletionTimestamp"), "{left}");
+    for overlay in ["overlays/local", "overlays/cern"] {
+        assert!(!render(overlay).iter().any(|object| object["kind"] == "CustomResourceDefinition"), "{overlay}");
+    }
 }
 
 #[test]
@@ -165,6 +205,10 @@ fn the_commands_of_the_installation_page() {
     let folder = tempfile::tempdir().unwrap();
     let mut copy = Command::new("cp");
     copy.arg("-r").args(["crd", "deploy", "examples"].map(path)).arg(folder.path());
+    tool::run_ok("copying", &mut copy, "", KUBECTL).unwrap();
+    let overlays = folder.path().join("deploy/overlays");
+    let mut copy = Command::new("cp");
+    copy.arg("-r").arg(overlays.join("local")).arg(overlays.join("mine"));
     tool::run_ok("copying", &mut copy, "", KUBECTL).unwrap();
     std::fs::write(folder.path().join("token"), "a token").unwrap();
     let page = read("docs/install.md");

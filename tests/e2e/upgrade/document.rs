@@ -34,7 +34,8 @@ fn run(bed: &Bed, place: &Scratch, namespace: &str, blocks: &[String]) -> String
     if !bin.exists() {
         std::fs::create_dir(&bin).unwrap();
         std::os::unix::fs::symlink(kubectl.get_program(), bin.join("kubectl")).unwrap();
-        std::os::unix::fs::symlink(concat!(env!("CARGO_MANIFEST_DIR"), "/crd"), place.path().join("crd")).unwrap();
+        let deploy = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy");
+        std::os::unix::fs::symlink(deploy, place.path().join("deploy")).unwrap();
     }
     let output = Command::new("bash")
         .args(["-euo", "pipefail", "-c", &blocks.concat()])

@@ -32,7 +32,7 @@ const LIMIT: Duration = Duration::from_mins(1);
 /// From the start of kubelet to a node that is ready: about 5 s on a quiet machine.
 const READY: Duration = Duration::from_mins(3);
 
-/// Runs the proof in a cluster of its own: `deploy/overlays/local`, with the operator at `program`, on a real node. Ends early
+/// Runs the proof in a cluster of its own: `deploy/`, with the operator at `program`, on a real node. Ends early
 /// when `stop` gets a message.
 pub fn cluster(program: &Path, checkout: &Path, stop: &Receiver<()>) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
