@@ -38,7 +38,8 @@ use std::thread;
 use std::time::Duration;
 
 use testbed::{
-    Account, Assets, Client, Kube, KubeOptions, Owned, Pool, PoolOptions, Proxy, Scratch, Spec, Version, wait_for,
+    Account, Assets, Client, EXAMPLES_IMAGE, Kube, KubeOptions, Owned, Pool, PoolOptions, Proxy, Scratch, Spec,
+    Version, wait_for,
 };
 
 pub use namespace::*;
@@ -214,7 +215,7 @@ impl Bed {
             .args([command, "--schedd", self.pool.schedd_name(), "--log", "info,kube_runtime=warn,htc_operator=debug"])
             .args(["--data-dir".as_ref(), data.as_os_str()])
             .arg("--image")
-            .arg(format!("centos={}", self.assets.image().display()))
+            .arg(format!("centos={0},{EXAMPLES_IMAGE}={0}", self.assets.image().display()))
             .arg("--allow-attribute=RunNumber,Dataset");
         self.as_operator(spec)
     }

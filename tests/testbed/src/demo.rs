@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::error::{Doing as _, Error, Result};
-use crate::{Account, Assets, Client, Kube, Owned, Pool, PoolOptions, Scratch, Spec, Version};
+use crate::{Account, Assets, Client, EXAMPLES_IMAGE, Kube, Owned, Pool, PoolOptions, Scratch, Spec, Version};
 
 /// How long the demo's job may take.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -63,7 +63,7 @@ impl Demo {
             .args(["run", "--schedd", self.pool.schedd_name(), "--tracker-interval", "2s"])
             .args(["--data-dir".as_ref(), self.data.as_os_str()])
             .arg("--image")
-            .arg(format!("centos={}", assets.image().display()))
+            .arg(format!("{EXAMPLES_IMAGE}={}", assets.image().display()))
             .env("KUBECONFIG", &kubeconfig)
             .env("CONDOR_CONFIG", self.condor.config())
             .env("PATH", format!("{}:/usr/bin:/bin", self.condor.bin_dir().display()));

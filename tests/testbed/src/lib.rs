@@ -65,6 +65,9 @@ pub use registry::Registry;
 pub use scratch::Scratch;
 pub use wait::{Look, wait_for};
 
+/// The image of most files in examples/. Sites have it on CVMFS; a test bed's operator gets [`Assets::image`] for it.
+pub const EXAMPLES_IMAGE: &str = "/cvmfs/unpacked.cern.ch/registry.hub.docker.com/library/centos:centos7";
+
 /// Makes what a cluster with a node needs and is not in the cache yet. With `refresh` what is Debian's is made again.
 pub fn setup_cluster(refresh: bool) -> Result<()> {
     assets::ClusterAssets::setup(refresh).map(drop)

@@ -11,7 +11,7 @@ use crate::error::{Doing as _, Result};
 use crate::pool::{Pool, PoolOptions, Version};
 use crate::tool::run_ok;
 use crate::wait::wait_for;
-use crate::{Client, oci};
+use crate::{Client, EXAMPLES_IMAGE, oci};
 
 /// What takes seconds on a quiet machine.
 const PATIENCE: Duration = Duration::from_mins(3);
@@ -62,7 +62,7 @@ pub(super) fn run_proof(cluster: &Cluster, program: &Path, checkout: &Path) -> R
     let site = cluster.scratch.path().join("site");
     fs::create_dir(&site).doing("making the folder", &site)?;
     let mut copy = Command::new("cp");
-    copy.arg("-r").args(["crd", "deploy", "examples"].map(|folder| checkout.join(folder))).arg(&site);
+    copy.arg("-r").args(["crd", "deploy", "docs", "examples"].map(|folder| checkout.join(folder))).arg(&site);
     run_ok("copying the checkout", &mut copy, "", PATIENCE)?;
     image(cluster, program, checkout)?;
     let folder = cluster.scratch.path().join("node/volume");
@@ -101,13 +101,16 @@ fn image(cluster: &Cluster, program: &Path, checkout: &Path) -> Result<()> {
 impl Proof<'_> {
     /// From an empty cluster to an operator that is ready.
     fn install(&self) -> Result<()> {
-        let overlay = self.site.join("deploy/overlays/local");
+        let overlay = self.site.join("deploy/overlays/mine");
+        let mut copy = Command::new("cp");
+        copy.arg("-r").arg(self.site.join("deploy/overlays/local")).arg(&overlay);
+        run_ok("copying the overlay", &mut copy, "", PATIENCE)?;
         change(&overlay.join("condor_config"), |line| match line.split_once(" = ") {
             Some(("COLLECTOR_HOST", _)) => format!("COLLECTOR_HOST = {}", self.pool.address()),
             Some(("SCHEDD_HOST", _)) => format!("SCHEDD_HOST = {}", self.pool.schedd_name()),
             _ => line.to_owned(),
         })?;
-        let images = format!("\nHTC_IMAGES=centos={}", self.cluster.assets.image().display());
+        let images = format!("\nHTC_IMAGES={EXAMPLES_IMAGE}={}", self.cluster.assets.image().display());
         change(&overlay.join("settings.env"), |line| match line.split_once('=') {
             Some(("HTC_SCHEDD", _)) => format!("HTC_SCHEDD={}{images}", self.pool.schedd_name()),
             _ => line.to_owned(),
@@ -128,7 +131,7 @@ impl Proof<'_> {
             Some(_) => format!("HTC_CALLBACK_URL=http://{}/cloudevents", address.trim()),
             None => line.to_owned(),
         })?;
-        self.kubectl("apply -k deploy/overlays/local")?;
+        self.kubectl("apply -k deploy/overlays/mine")?;
         self.kubectl("-n htc-operator rollout status deployment/htc-operator --timeout=180s")
     }
 
@@ -151,6 +154,7 @@ impl Proof<'_> {
         say("all jobs have reported through the Service");
         self.kubectl("describe htcjob zero")?;
         self.kubectl("-n htc-operator exec deploy/htc-operator -- cat /data/htc_out/default/queue/latest/2/out")?;
+        self.copy_out()?;
         self.kubectl("apply -f examples/deadline.yaml")?;
         self.kubectl("wait --for=jsonpath={.status.phase}=Running htcjob/deadline --timeout=180s")?;
         self.kubectl(
@@ -165,6 +169,28 @@ impl Proof<'_> {
             Ok(())
         } else {
             Err(failed("run a job once although the pod was killed", format!("{jobs} jobs")))
+        }
+    }
+
+    /// The command of docs/operating.md that copies the output of the failed HTCJob out of the pod.
+    fn copy_out(&self) -> Result<()> {
+        let page = self.site.join("docs/operating.md");
+        let page = fs::read_to_string(&page).doing("reading", &page)?;
+        let line = page.lines().find(|line| line.starts_with("$ kubectl ") && line.contains(" tar -C "));
+        let line = line.ok_or_else(|| failed("copy output", "docs/operating.md does not say how".to_owned()))?;
+        self.kubectl("wait --for=condition=OutputFetched htcjob/notzero --timeout=180s")?;
+        let (program, folder) = (self.cluster.kube.kubectl(&[]), self.cluster.scratch.path().join("copied"));
+        fs::create_dir(&folder).doing("making the folder", &folder)?;
+        let mut shell = Command::new("sh");
+        shell.args(["-euc", &format!("kubectl() {{ \"$KUBECTL\" \"$@\"; }}; {}", line.trim_start_matches("$ "))]);
+        shell.env("KUBECTL", program.get_program()).env("KUBECONFIG", self.cluster.kube.kubeconfig());
+        run(line, shell.current_dir(&folder))?;
+        let err = folder.join("0/err");
+        let err = fs::read_to_string(&err).doing("reading", &err)?;
+        if err.contains("command-that-does-not-exist") {
+            Ok(())
+        } else {
+            Err(failed("copy the output of notzero", err))
         }
     }
 
