@@ -15,6 +15,7 @@
 .PHONY: help demo test test-long cluster soak model bench lint generate setup prerequisites cargo-deny
 
 CACHE = $(or $(HTC_TESTBED_CACHE),$(if $(filter 0,$(shell id -u)),/var/cache,$(or $(XDG_CACHE_HOME),$(HOME)/.cache))/htc-operator)
+DEBUG = $(or $(CARGO_TARGET_DIR),target)/debug
 DENY = $(CACHE)/cargo-deny-0.20.2
 TESTBED = cargo run --locked --quiet -p testbed --
 # The tests on real servers mostly wait: all are started at once, and tests/bed/src/turns.rs says which may run.
@@ -24,9 +25,10 @@ SHELL_SCRIPTS = .ci/run tests/testbed/prerequisites.sh src/condor/payload/job.sh
 help: ## this list
 	@sed -n 's/^# \(make .*\)/\1/p' $(MAKEFILE_LIST)
 
-demo: setup ## one HTCJob, from kubectl apply to kubectl delete
-	cargo build --locked --bin htc-operator
-	cargo run --locked --quiet -p testbed -- demo target/debug/htc-operator
+demo: prerequisites ## one HTCJob, from kubectl apply to kubectl delete
+	@test -x $(DEBUG)/testbed || echo "building the program that sets up the rest (about a minute, once)"
+	@cargo build --locked --quiet -p testbed
+	@$(DEBUG)/testbed demo
 
 test: setup ## all tests
 	cargo test --locked --workspace --no-fail-fast

@@ -1,7 +1,9 @@
 //! Where everything lies that the servers are started from, and how it gets there.
 
 use std::env;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use crate::account::Account;
 use crate::cache::{Cache, Recipe};
@@ -18,6 +20,9 @@ use crate::recipes::{Condor, Etcd, Go, Image, ImageRegistry, JOB_BIN};
 const STABLE: &str = "trixie";
 /// Debian's moving suite, with the latest HTCondor, Apptainer and Go.
 const LATEST: &str = "sid";
+
+type Get<'a> = &'a (dyn Fn(&dyn Recipe, bool) -> Result<PathBuf> + Sync);
+type More<'a> = &'a dyn Fn(&dyn Recipe) -> Result<PathBuf>;
 
 /// The paths of everything in the cache.
 #[derive(Debug, Clone)]
@@ -39,49 +44,54 @@ impl Assets {
     /// Finds what [`Assets::setup`] made; an error names what is missing and how to get it.
     pub fn locate() -> Result<Self> {
         let cache = Cache::locate()?;
-        Self::assemble(&cache, &|recipe, _| cache.require(recipe))
+        Self::assemble(&cache, &|recipe, _| cache.require(recipe), &|recipe| cache.require(recipe))
     }
 
     /// Makes what is not in the cache yet. With `refresh` everything from Debian is made again.
     pub fn setup(refresh: bool) -> Result<Self> {
         let cache = Cache::locate()?;
-        Self::assemble(&cache, &|recipe, from_debian| cache.ensure(recipe, refresh && from_debian))
+        let ensure = |recipe: &dyn Recipe, from_debian| cache.ensure(recipe, refresh && from_debian);
+        Self::assemble(&cache, &ensure, &|recipe| ensure(recipe, true))
     }
 
-    /// `get` gives an artefact's folder; its second argument is true for what comes from Debian.
-    fn assemble(cache: &Cache, get: &dyn Fn(&dyn Recipe, bool) -> Result<PathBuf>) -> Result<Self> {
+    /// Makes only what one pool of [`Version::Sid`] and an API server need. What else there is may be missing.
+    pub(crate) fn setup_for_demo() -> Result<Self> {
+        let cache = Cache::locate()?;
+        Self::assemble(&cache, &|recipe, _| cache.ensure(recipe, false), &|recipe| Ok(cache.place(recipe)))
+    }
+
+    /// `get` gives an artefact's folder; its second argument is true for what comes from Debian. `more` does so for what the
+    /// demo can do without, all of it from Debian.
+    fn assemble(cache: &Cache, get: Get<'_>, more: More<'_>) -> Result<Self> {
+        thread::scope(|scope| {
+            // It takes minutes and is mostly computing, the others seconds and are mostly downloads.
+            let kubernetes = scope.spawn(|| kubernetes(cache, get));
+            let rest = Self::from_debian(cache, get, more);
+            let [kube_apiserver, kubectl] = kubernetes.join().unwrap_or_else(|panic| resume_unwind(panic))?;
+            Ok(Self { kube_apiserver, kubectl, ..rest? })
+        })
+    }
+
+    /// All but Kubernetes' programs.
+    fn from_debian(cache: &Cache, get: Get<'_>, more: More<'_>) -> Result<Self> {
         let arch = Arch::current()?;
         let (stable, latest) = (Suite::new(STABLE), Suite::new(LATEST));
-        let trixie = get(&Condor { version: Version::Trixie, suite: &stable, arch }, true)?;
+        let trixie = more(&Condor { version: Version::Trixie, suite: &stable, arch })?;
         let sid = get(&Condor { version: Version::Sid, suite: &latest, arch }, true)?;
-        let image = |python| -> Result<PathBuf> {
-            let image = Image { suite: &stable, arch, python };
-            get(&image, true).map(|home| image.root(&home))
-        };
-        let (image, python) = (image(false)?, image(true)?);
-        let registry = get(&ImageRegistry { suite: &stable, arch }, true)?.join("usr/bin/docker-registry");
-        let operator_image = get(&OperatorImage { suite: &stable, arch }, true)?;
-        let kerberos = get(&Kerberos { suite: &stable, arch }, true)?;
+        let [image, python] = [false, true].map(|python| Image { suite: &stable, arch, python });
+        let image = image.root(&get(&image, true)?);
+        let python = python.root(&more(&python)?);
+        let registry = more(&ImageRegistry { suite: &stable, arch })?.join("usr/bin/docker-registry");
+        let operator_image = more(&OperatorImage { suite: &stable, arch })?;
+        let kerberos = more(&Kerberos { suite: &stable, arch })?;
         let etcd = match provided("etcd") {
             Some(path) => path,
             None => get(&Etcd { suite: &stable, arch }, true)?.join("usr/bin/etcd"),
         };
-        let [kube_apiserver, kubectl] = match PROGRAMS.map(provided) {
-            [Some(kube_apiserver), Some(kubectl)] => [kube_apiserver, kubectl],
-            some => {
-                let kubernetes = with_go(cache, get, arch, &latest, Part::ApiServer);
-                let bin = get(&kubernetes, false)?.join("bin");
-                let mut built = PROGRAMS.map(|program| bin.join(program)).into_iter();
-                some.map(|path| {
-                    let built = built.next().unwrap_or_default();
-                    path.unwrap_or(built)
-                })
-            }
-        };
         Ok(Self {
             cache: cache.root().to_owned(),
-            kube_apiserver,
-            kubectl,
+            kube_apiserver: PathBuf::new(),
+            kubectl: PathBuf::new(),
             etcd,
             trixie,
             sid,
@@ -175,14 +185,24 @@ impl Assets {
     }
 }
 
+/// kube-apiserver and kubectl.
+fn kubernetes(cache: &Cache, get: Get<'_>) -> Result<[PathBuf; 2]> {
+    match PROGRAMS.map(provided) {
+        [Some(kube_apiserver), Some(kubectl)] => Ok([kube_apiserver, kubectl]),
+        some => {
+            let kubernetes = with_go(cache, get, Arch::current()?, &Suite::new(LATEST), Part::ApiServer);
+            let bin = get(&kubernetes, false)?.join("bin");
+            let mut built = PROGRAMS.map(|program| bin.join(program)).into_iter();
+            Ok(some.map(|path| {
+                let built = built.next().unwrap_or_default();
+                path.unwrap_or(built)
+            }))
+        }
+    }
+}
+
 /// Kubernetes' recipe, with a Go compiler if it is not in the cache yet.
-fn with_go(
-    cache: &Cache,
-    get: &dyn Fn(&dyn Recipe, bool) -> Result<PathBuf>,
-    arch: Arch,
-    latest: &Suite,
-    part: Part,
-) -> Kubernetes {
+fn with_go(cache: &Cache, get: Get<'_>, arch: Arch, latest: &Suite, part: Part) -> Kubernetes {
     let mut kubernetes = Kubernetes { go: None, arch: arch.debian, part };
     if cache.find(&kubernetes).is_none() {
         kubernetes.go = match GoTool::in_path() {
@@ -219,7 +239,7 @@ impl ClusterAssets {
         Self::assemble(&cache, &|recipe, from_debian| cache.ensure(recipe, refresh && from_debian))
     }
 
-    fn assemble(cache: &Cache, get: &dyn Fn(&dyn Recipe, bool) -> Result<PathBuf>) -> Result<Self> {
+    fn assemble(cache: &Cache, get: Get<'_>) -> Result<Self> {
         let (arch, latest) = (Arch::current()?, Suite::new(LATEST));
         let runtime = get(&ContainerRuntime { suite: &latest, arch }, true)?;
         let kubernetes = get(&with_go(cache, get, arch, &latest, Part::Cluster), false)?.join("bin");

@@ -64,10 +64,16 @@ impl Cache {
         &self.root
     }
 
+    /// The artefact's folder, which need not be there.
+    #[must_use]
+    pub fn place(&self, recipe: &dyn Recipe) -> PathBuf {
+        self.root.join(recipe.key())
+    }
+
     /// The artefact's folder when it is there and whole.
     #[must_use]
     pub fn find(&self, recipe: &dyn Recipe) -> Option<PathBuf> {
-        let home = self.root.join(recipe.key());
+        let home = self.place(recipe);
         whole(&home).then_some(home)
     }
 

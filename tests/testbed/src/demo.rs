@@ -2,6 +2,7 @@
 #![allow(clippy::print_stdout, reason = "a command-line tool")]
 
 use std::io::IsTerminal as _;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc::Receiver;
@@ -9,7 +10,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::error::{Doing as _, Error, Result};
+use crate::progress;
+use crate::tool::run_ok;
 use crate::{Account, Assets, Client, EXAMPLES_IMAGE, Kube, Owned, Pool, PoolOptions, Scratch, Spec, Version};
+
+/// For building the operator.
+const BUILD: Duration = Duration::from_mins(40);
 
 /// How long the demo's job may take.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -23,14 +29,19 @@ struct Demo {
     checkout: PathBuf,
 }
 
-/// Runs the demo with the operator at `program` and the files of `checkout`. With a terminal it then stays up until `stop`
-/// gets a message.
-pub fn demo(program: &Path, checkout: &Path, stop: &Receiver<()>) -> Result<()> {
+/// Makes what it needs, the operator and the servers side by side, and runs the demo with the files of `checkout`. With a
+/// terminal it then stays up until `stop` gets a message.
+pub fn demo(checkout: &Path, stop: &Receiver<()>) -> Result<()> {
+    let (assets, program) = thread::scope(|scope| {
+        let program = scope.spawn(|| build(checkout));
+        let assets = Assets::setup_for_demo();
+        let program = program.join().unwrap_or_else(|panic| resume_unwind(panic));
+        assets.and_then(|assets| Ok((assets, program?)))
+    })?;
     let began = Instant::now();
     say("starting etcd, kube-apiserver and an HTCondor pool (about 5 s)");
-    let assets = Assets::locate()?;
     let kube = Kube::start(&assets)?;
-    let pool = Pool::start(&assets, Version::Trixie, &PoolOptions::default())?;
+    let pool = Pool::start(&assets, Version::Sid, &PoolOptions::default())?;
     let condor = pool.client("operator")?;
     let scratch = Scratch::new()?;
     let data = scratch.dir("data")?;
@@ -39,7 +50,7 @@ pub fn demo(program: &Path, checkout: &Path, stop: &Receiver<()>) -> Result<()> 
     demo.kubectl(&["apply", "-f", "crd/"])?;
     demo.kube.kubectl_ok(&["wait", "--for=condition=Established", "crd/htcjobs.htc.cern.ch", "--timeout=60s"])?;
     demo.kubectl(&["create", "namespace", "htc-operator"])?;
-    let operator = demo.start_operator(program, &assets)?;
+    let operator = demo.start_operator(&program, &assets)?;
     say(&format!("the operator runs (its log: {})", operator.log().display()));
     let result = demo.show();
     if let Err(error) = result {
@@ -52,6 +63,18 @@ pub fn demo(program: &Path, checkout: &Path, stop: &Receiver<()>) -> Result<()> 
     }
     operator.terminate()?;
     operator.wait(Duration::from_secs(20)).map(drop)
+}
+
+/// The operator's program. It is built without optimization: that would take longer than the demo.
+fn build(checkout: &Path) -> Result<PathBuf> {
+    let mut cargo = Command::new("cargo");
+    cargo.current_dir(checkout).args(["build", "--quiet", "--locked", "--bin", "htc-operator"]);
+    cargo.args(["--config", "profile.dev.package.htc-operator.opt-level=0"]);
+    progress::step("the operator, built by cargo (3 min on 2 cores, the first time)", || {
+        run_ok("building the operator", &mut cargo, "", BUILD)
+    })?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| checkout.join("target"), PathBuf::from);
+    Ok(target.join("debug/htc-operator"))
 }
 
 impl Demo {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::cache::{Recipe, digest, remove};
 use crate::error::{Doing, Result};
-use crate::progress;
-use crate::tool::{run, run_ok};
+use crate::progress::{self, Meter};
+use crate::tool::{run, run_ok, run_ok_watched};
 
 /// The release built, as in `kubernetes/go.mod`.
 pub(crate) const VERSION: &str = "v1.36.3";
@@ -150,23 +150,27 @@ impl Recipe for Kubernetes {
             run_ok("downloading Kubernetes' source from the Go module proxy", &mut list, "", DOWNLOAD)
         };
         let mut attempt = 1;
-        while let Err(error) = fetch() {
-            if attempt == ATTEMPTS {
-                return Err(error);
+        let packages = loop {
+            match fetch() {
+                Ok(list) => break list.lines().count(),
+                Err(error) if attempt == ATTEMPTS => return Err(error),
+                Err(error) => {
+                    progress::say(&format!("{error}\n  trying again ({attempt} of {ATTEMPTS} attempts failed)"));
+                    attempt += 1;
+                }
             }
-            progress::say(&format!("\n{error}\n  trying again ({attempt} of {ATTEMPTS} attempts failed)"));
-            attempt += 1;
-        }
+        };
+        let mut meter = Meter::new("Kubernetes' packages", packages);
         let bin = staging.join("bin");
         fs::create_dir(&bin).doing("making the folder", &bin)?;
         let mut build = go.command(staging);
         build
-            .args(["build", "-modcacherw", "-buildvcs=false"])
+            .args(["build", "-v", "-modcacherw", "-buildvcs=false"])
             .args(Self::flags())
             .arg("-o")
             .arg(&bin)
             .args(self.packages());
-        run_ok("building Kubernetes", &mut build, "", BUILD)?;
+        run_ok_watched("building Kubernetes", &mut build, BUILD, move |_| meter.count())?;
         for folder in ["gocache", "gopath", "module"] {
             remove(&staging.join(folder))?;
         }

@@ -29,11 +29,8 @@ enum Command {
         #[arg(long)]
         cluster: bool,
     },
-    /// Show one HTCJob from kubectl apply to kubectl delete.
-    Demo {
-        /// The operator's program.
-        program: std::path::PathBuf,
-    },
+    /// Show one HTCJob from kubectl apply to kubectl delete. Makes what is missing for that in the cache, and the operator.
+    Demo,
     /// Install the operator into a cluster with a node, as docs/install.md says, and run jobs with it. Needs root.
     Cluster {
         /// The operator's program.
@@ -87,7 +84,7 @@ fn main() -> ExitCode {
         Command::Setup { refresh, cluster } => {
             Assets::setup(refresh).and_then(|_| if cluster { testbed::setup_cluster(refresh) } else { Ok(()) })
         }
-        Command::Demo { program } => testbed::demo(&program, std::path::Path::new("."), &stop_signal()),
+        Command::Demo => testbed::demo(std::path::Path::new("."), &stop_signal()),
         Command::Cluster { program, inside: None } => {
             testbed::cluster(&program, std::path::Path::new("."), &signals().1)
         }

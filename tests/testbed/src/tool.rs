@@ -1,7 +1,7 @@
 //! Runs one program to its end, with a time limit.
 
 use std::fmt::Write as _;
-use std::io::{self, Read, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read, Write as _};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
@@ -25,6 +25,17 @@ pub struct Finished {
 
 /// Runs `command` with `input` on its stdin; after `limit` it is killed. Any exit status is fine.
 pub fn run(doing: &str, command: &mut Command, input: &str, limit: Duration) -> Result<Finished> {
+    run_watched(doing, command, input, limit, |_| ())
+}
+
+/// The same, and `said` gets each line of standard error as it comes.
+fn run_watched(
+    doing: &str,
+    command: &mut Command,
+    input: &str,
+    limit: Duration,
+    said: impl FnMut(&str) + Send + 'static,
+) -> Result<Finished> {
     let line = command_line(command);
     let failed = |outcome: String, output: &str| Error::Tool {
         doing: doing.to_owned(),
@@ -42,8 +53,8 @@ pub fn run(doing: &str, command: &mut Command, input: &str, limit: Duration) -> 
         // A program that does not read its input closes the pipe; its exit status tells.
         stdin.map(|mut pipe| pipe.write_all(input.as_bytes()))
     });
-    let stdout = collect(child.stdout.take());
-    let stderr = collect(child.stderr.take());
+    let stdout = collect(child.stdout.take(), |_| ());
+    let stderr = collect(child.stderr.take(), said);
     let ended = wait_timeout(limit, || child.try_wait());
     if !matches!(ended, Ok(Some(_))) {
         let _ = child.kill();
@@ -61,6 +72,21 @@ pub fn run(doing: &str, command: &mut Command, input: &str, limit: Duration) -> 
 /// Like [`run`], but an exit status other than 0 is an error; gives standard output.
 pub fn run_ok(doing: &str, command: &mut Command, input: &str, limit: Duration) -> Result<String> {
     let done = run(doing, command, input, limit)?;
+    succeeded(doing, command, done)
+}
+
+/// The same without input; `said` gets each line of standard error as it comes.
+pub(crate) fn run_ok_watched(
+    doing: &str,
+    command: &mut Command,
+    limit: Duration,
+    said: impl FnMut(&str) + Send + 'static,
+) -> Result<String> {
+    let done = run_watched(doing, command, "", limit, said)?;
+    succeeded(doing, command, done)
+}
+
+fn succeeded(doing: &str, command: &Command, done: Finished) -> Result<String> {
     if done.status.success() {
         return Ok(done.stdout);
     }
@@ -92,14 +118,21 @@ pub(crate) fn wait_timeout(
     }
 }
 
-fn collect(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
+fn collect(pipe: Option<impl Read + Send + 'static>, mut said: impl FnMut(&str) + Send + 'static) -> Receiver<String> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
-        let mut bytes = Vec::new();
-        if let Some(mut pipe) = pipe {
-            let _ = pipe.read_to_end(&mut bytes);
+        let mut text = String::new();
+        if let Some(pipe) = pipe {
+            let mut lines = BufReader::new(pipe);
+            let mut line = Vec::new();
+            while lines.read_until(b'\n', &mut line).is_ok_and(|bytes| bytes > 0) {
+                let words = String::from_utf8_lossy(&line);
+                said(words.trim_end());
+                text += &words;
+                line.clear();
+            }
         }
-        let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
+        let _ = sender.send(text);
     });
     receiver
 }
