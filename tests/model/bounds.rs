@@ -148,6 +148,4 @@ pub struct Sabotage {
     pub dates_answers_late: bool,
     /// An earlier operator's submitter is not waited for.
     pub no_wait_for_strangers: bool,
-    /// That a submitter is seen to have ended is dated before it was looked at.
-    pub dates_ends_early: bool,
 }

@@ -66,7 +66,6 @@ fn scene(troubles: u8, kinds: &'static [Trouble]) -> Scene {
     model.told.lock().unwrap().insert(crate::properties::ONCE);
     model.rules.lock_is_free = false;
 })]
-#[case::end_dated_when_seen(scene(2, &[Crash, SlowLook]), |model: &mut Model| model.broken.dates_ends_early = true)]
 #[case::every_index_accepted(half_submitted(0), |model: &mut Model| model.rules.every_index_accepted = false)]
 #[case::every_index_accepted_before_it_is_let_go(half_submitted(1), |model: &mut Model| {
     // What it would submit again is told above.

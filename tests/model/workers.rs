@@ -252,7 +252,7 @@ impl Model {
         let rows = world.operators[op].ledger.rows.iter_mut();
         for (submission, _, fate) in rows.flat_map(|rows| &mut rows.submissions) {
             if *fate == Fate::Open && submission.dead_since.is_none() && gone.contains(&submission.not_after) {
-                submission.dead_since = Some(if self.broken.dates_ends_early { Timestamp(0) } else { at });
+                submission.dead_since = Some(at);
                 submission.not_after = Timestamp(0);
             }
         }
