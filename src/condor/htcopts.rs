@@ -325,12 +325,12 @@ mod tests {
             ("+RequestMemory = 1", "htcopts line 1: `+RequestMemory` is not allowed: write `request_memory = …`"),
             (
                 "+A = 1\n# x\nMY.a = 2",
-                "htcopts line 3: `MY.a` cannot stand beside `MY.A` on line 1: both set the same thing; leave one out",
+                "htcopts line 3: `MY.a` conflicts with `MY.A` on line 1: both set the same thing; remove one of them",
             ),
             ("queue 5", "htcopts line 1: `queue` is not allowed: only `key = value` lines are"),
             (
                 "+X = espresso beans",
-                "htcopts line 1: `MY.X` wants a ClassAd expression (a string in double quotes, a number, or for example `TARGET.Memory > 2000`): `b` cannot stand here (text belongs in double quotes)",
+                "htcopts line 1: `MY.X` expects a ClassAd expression (a string in double quotes, a number, or for example `TARGET.Memory > 2000`): `b` is not allowed here (put text in double quotes)",
             ),
             (
                 "a\x1b[31m",

@@ -275,7 +275,9 @@ fn env(spec: &HTCJobSpec) -> Result<Vec<(String, String)>, PlanError> {
     let mut names = std::collections::HashSet::new();
     for EnvVar { name, value } in &spec.env {
         if !name_fits(name) {
-            return Err(PlanError::Env(format!("{name:?} is no name of a variable: use letters, digits and `_`")));
+            return Err(PlanError::Env(format!(
+                "{name:?} is not a valid name for a variable: use letters, digits and `_`"
+            )));
         }
         if ["HTCPROCID", "JOB_NAME"].contains(&name.as_str()) {
             return Err(PlanError::Env(format!("{name} is set by htc-operator; choose another name")));

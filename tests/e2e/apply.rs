@@ -331,9 +331,9 @@ fn the_resource_reads_well() {
         (
             "htcjob.spec",
             &[
-                "script <Object> -required- What each job runs.",
-                "Number of jobs, 1 to 100000; one if left out. Each gets its number, from 0, as the script's argument and as HTCPROCID.",
-                "Further HTCondor submit commands, one `key = value` a line, for example `+JobFlavour = \"espresso\"`. The commands that may stand here are listed in docs/htcopts.md; `$` macros and line continuation may not.",
+                "script <Object> -required- Image, command and script that each job runs.",
+                "Number of jobs, 1 to 100000. Default: 1. Each job gets its index, from 0, as the script's argument and in HTCPROCID.",
+                "Additional HTCondor submit commands, one `key = value` per line, for example `+JobFlavour = \"espresso\"`. docs/htcopts.md lists the allowed commands. `$` macros and line continuations are not allowed.",
                 "While true, no job is submitted and jobs in HTCondor are held. Set it to false to resume.",
             ],
         ),
@@ -342,7 +342,7 @@ fn the_resource_reads_well() {
             &[
                 "A path is an unpacked image folder or a file in Apptainer's format, for example `/eos/project/images/root.sif`.",
                 "Program in the image that runs the script",
-                "Contents of the script, at most 256 KiB; from about 200 KiB `kubectl apply` needs `--server-side`. Its first argument is the number of the job, from 0.",
+                "Contents of the script, at most 256 KiB. From about 200 KiB `kubectl apply` needs `--server-side`. Its first argument is the job's index, from 0.",
             ],
         ),
         (

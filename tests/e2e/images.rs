@@ -150,7 +150,7 @@ fn an_image_that_cannot_be_had(#[values(Trixie, Sid)] version: Version) {
     {
         let failed = condition(&ended, "Failed").unwrap_or_else(|| panic!("{image}: {ended:#}"));
         let message = failed["message"].as_str().unwrap();
-        let sentence = "exited with 243: the image in spec.script.image cannot be had on the node";
+        let sentence = "exited with 243: the node cannot pull or open the image in spec.script.image";
         assert!(message.contains(sentence) && message.contains(reason), "{image}: {message}");
         let told = file(&here, name, "err");
         let last = told.lines().last().unwrap_or_default();

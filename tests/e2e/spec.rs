@@ -117,15 +117,15 @@ fn what_is_asked_for_twice_is_refused(#[values(Trixie)] version: Version) {
         (
             "cpus",
             json!({ "resources": { "cpus": 2 }, "htcopts": "request_cpus = 4" }),
-            "spec.resources.cpus: `request_cpus` cannot stand beside `request_cpus` on line 1",
+            "spec.resources.cpus: `request_cpus` conflicts with `request_cpus` on line 1",
         ),
         (
             "retries",
             json!({ "maxRetries": 2, "htcopts": "+MaxRuntime = 1\nmax_retries = 4" }),
-            "spec.maxRetries: `max_retries` cannot stand beside `max_retries` on line 2",
+            "spec.maxRetries: `max_retries` conflicts with `max_retries` on line 2",
         ),
         ("dollar", json!({ "requirements": "TARGET.Memory > $(X)" }), "spec.requirements: `$` is not allowed"),
-        ("open", json!({ "requirements": "(TARGET.Memory" }), "spec.requirements: `requirements` wants a ClassAd"),
+        ("open", json!({ "requirements": "(TARGET.Memory" }), "spec.requirements: `requirements` expects a ClassAd"),
     ] {
         here.create(&with(name, "true", &fields));
         let refused = here.wait(name, "InvalidSpec", |object| {

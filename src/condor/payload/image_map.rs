@@ -195,19 +195,19 @@ mod tests {
     fn a_bad_entry_says_what_to_write() {
         for (entry, words) in [
             ("registry.cern.ch", "write PREFIX=TARGET"),
-            ("=/images", "\"\" is no beginning"),
-            ("/=/images", "\"/\" is no beginning"),
+            ("=/images", "\"\" is not a valid prefix"),
+            ("/=/images", "\"/\" is not a valid prefix"),
             ("docker://a.b/=/images", "without a scheme"),
-            ("a.b/C/=/images", "is no beginning"),
-            ("a.b/c:1=/images", "is no beginning"),
-            ("a.b//=/images", "is no beginning"),
+            ("a.b/C/=/images", "is not a valid prefix"),
+            ("a.b/c:1=/images", "is not a valid prefix"),
+            ("a.b//=/images", "is not a valid prefix"),
             ("a.b/=", "neither a folder nor a registry"),
             ("a.b/=proxy/", "neither a folder nor a registry"),
             ("a.b/=https://c.d/", "without a scheme"),
             ("a.b/=c.d//", "neither a folder nor a registry"),
-            ("a.b/=/", "is no folder for images"),
-            ("a.b/=/images/../x", "is no folder for images"),
-            ("a.b/=/my images", "is no folder for images"),
+            ("a.b/=/", "is not a valid folder for images"),
+            ("a.b/=/images/../x", "is not a valid folder for images"),
+            ("a.b/=/my images", "is not a valid folder for images"),
         ] {
             let error = entry.parse::<ImagePrefix>().unwrap_err().to_string();
             assert!(error.contains(words), "{entry}: {error}");

@@ -52,12 +52,11 @@ pub fn named_by_check_with_and_without_an_operator(version: Version) {
         std::fs::remove_file(path).unwrap();
     }
     let (_, said) = bed.check();
-    assert!(said.contains("ok    orphans: none") && said.contains("own name were looked for: there is no"), "{said}");
+    assert!(said.contains("ok    orphans: none") && said.contains("own jobs were checked: no ledger"), "{said}");
     let file = bed.data.join("sqlite/htcjobs.db");
     Account::unprivileged().write(&file, "no database ".repeat(1000), 0o644).unwrap();
     let (well, said) = bed.check();
-    let why =
-        format!("only jobs in the operator's own name were looked for: cannot open the ledger {}", file.display());
+    let why = format!("only the operator's own jobs were checked: cannot open the ledger {}", file.display());
     assert!(!well && said.contains("WRONG database: ") && said.contains(&why), "{said}");
     assert_eq!(ledger_files(bed).len(), 1);
 }

@@ -57,7 +57,7 @@ pub const BAD: &[Bad] = &[
     Bad {
         name: "imageless",
         spec: |spec| spec["script"]["image"] = "/nosuch/image".into(),
-        words: &["1 of 1 job failed", "exited with 243: the image in spec.script.image cannot be had"],
+        words: &["1 of 1 job failed", "exited with 243: the node cannot pull or open the image in spec.script.image"],
         ..FAILED
     },
     Bad {
@@ -128,7 +128,7 @@ pub const BAD: &[Bad] = &[
             spec["resources"] = json!({ "cpus": 2 });
             spec["htcopts"] = "request_cpus = 4".into();
         },
-        words: &["spec.resources.cpus: `request_cpus` cannot stand beside `request_cpus` on line 1"],
+        words: &["spec.resources.cpus: `request_cpus` conflicts with `request_cpus` on line 1"],
         ..NEVER_IN
     },
 ];

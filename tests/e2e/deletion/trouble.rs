@@ -108,7 +108,7 @@ fn while_the_schedd_is_down(#[values(Version::Trixie, Version::Sid)] version: Ve
     let told = messages(&here, "given-up", "JobsRemoved");
     let cluster = orphans.first().unwrap().split('.').next().unwrap();
     let left = format!(
-        "abandoned by annotation; these jobs may be left in HTCondor: {cluster}.0-1; the log names all; \
+        "abandoned by annotation; these jobs may be left in HTCondor: {cluster}.0-1. The operator's log lists all; \
          the constraint HTCJobUID == \"{given_up}\" finds them"
     );
     assert_eq!(told, [left]);

@@ -21,7 +21,7 @@ pub fn too_many_at_once(version: Version) {
     let uid = here.create(&many);
     let message = here.wait_says("many", "Submitted", "False", "SmallerSubmissions");
     site.gates.restore("condor_submit");
-    assert!(message.contains("at most 25 at once") && message.contains("MAX_JOBS_PER_SUBMISSION"), "{message}");
+    assert!(message.contains("at most 25 jobs at once") && message.contains("MAX_JOBS_PER_SUBMISSION"), "{message}");
     let object = here.wait("many", "all are accepted", |object| {
         assert!(!says(object, "Submitted", "False", "SubmitRefused"), "{object:#}");
         object["status"]["idle"] == 100

@@ -240,7 +240,10 @@ pub fn abandoned_and_orphaned(version: Version) {
     here.wait_gone("many");
     here.wait_event("many", "JobsRemoved");
     let (_, told) = here.events("many").into_iter().find(|(reason, _)| reason == "JobsRemoved").unwrap();
-    assert!(told.contains(&format!("{},{},", left[0], left[1])) && told.contains(",…; the log names all"), "{told}");
+    assert!(
+        told.contains(&format!("{},{},", left[0], left[1])) && told.contains(",…. The operator's log lists all"),
+        "{told}"
+    );
     assert!(told.contains(&format!("HTCJobUID == \"{uid}\"")) && told.len() < 1024, "{told}");
     let named = |text: &str, sign: &str| -> Vec<String> {
         let lines = text.lines().filter(|line| line.contains(sign));

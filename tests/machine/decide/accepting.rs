@@ -204,10 +204,7 @@ fn a_refusal_is_told_and_tried_again_with_growing_pauses() {
         assert_eq!(decision.action, Action::Nothing);
         assert_eq!(decision.again, Some(Duration::from_secs(1)), "after {refused}");
         assert_eq!(condition(&decision, ConditionType::Submitted), "False SubmitRefused");
-        assert!(
-            message(&decision, ConditionType::Submitted)
-                .starts_with("condor_submit failed: ERROR: no; it is tried again")
-        );
+        assert!(message(&decision, ConditionType::Submitted).starts_with("condor_submit failed: ERROR: no; retrying"));
         facts.record.attempts[0].intent_at = at(-pause);
         facts.record.requests.get_mut(&Kind::Submit).unwrap().finished = Some(at(-pause));
         let decision = decide(&facts);

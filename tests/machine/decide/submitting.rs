@@ -216,5 +216,5 @@ fn a_schedd_that_takes_fewer_at_once_is_named_until_the_last_part() {
     assert_eq!(told(2).0, "False Submitting");
     let (reason, message) = told(5);
     assert_eq!(reason, "False SmallerSubmissions");
-    assert!(message.contains("at most 2 at once") && message.contains("MAX_JOBS"), "{message}");
+    assert!(message.contains("at most 2 jobs at once") && message.contains("MAX_JOBS"), "{message}");
 }
