@@ -12,7 +12,7 @@ mod phase;
 mod quantity;
 
 pub use condition::{Condition, ConditionStatus, ConditionType, Reason};
-pub use crd::{crd, crd_yaml};
+pub use crd::{crd, crd_yaml, fix_spec};
 pub use htcjob::{EnvVar, HTCJob, HTCJobSpec, HTCJobStatus, MAX_QUEUE, Resources, Script};
 pub use identity::{Identity, is_name};
 pub use object::{ObjectName, Observed, Wake};

@@ -9,8 +9,11 @@ use super::{Condition, Phase, Quantity};
 /// The largest number of jobs one `HTCJob` may have.
 pub const MAX_QUEUE: i64 = 100_000;
 
-// A rule that cannot be evaluated forbids every update, also that of the finalizers: so each asks `has` first, even for
-// what is required. An object that lacks it, stored under other rules, can then still be deleted.
+// The API server evaluates each rule on every write, those of the status and the finalizers among them; what costs is each
+// `self.field`. So a rule stands on the field itself, and only one that needs several fields, or whose message must not
+// repeat a large value, on the object that has them.
+// A rule that cannot be evaluated forbids every update: so one on an object asks `has` first, even for what is required.
+// An object that lacks it, stored under other rules, can then still be deleted.
 /// What to run on the HTCondor pool, and how many times.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
@@ -64,22 +67,8 @@ pub const MAX_QUEUE: i64 = 100_000;
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[x_kube(
-    validation = Rule::new("has(self.script) == has(oldSelf.script) && (!has(self.script) || self.script == oldSelf.script) && has(self.queue) == has(oldSelf.queue) && (!has(self.queue) || self.queue == oldSelf.queue) && has(self.htcopts) == has(oldSelf.htcopts) && (!has(self.htcopts) || self.htcopts == oldSelf.htcopts) && has(self.name) == has(oldSelf.name) && (!has(self.name) || self.name == oldSelf.name) && has(self.resources) == has(oldSelf.resources) && (!has(self.resources) || self.resources == oldSelf.resources) && has(self.env) == has(oldSelf.env) && (!has(self.env) || self.env == oldSelf.env) && has(self.requirements) == has(oldSelf.requirements) && (!has(self.requirements) || self.requirements == oldSelf.requirements) && has(self.maxRetries) == has(oldSelf.maxRetries) && (!has(self.maxRetries) || self.maxRetries == oldSelf.maxRetries) && has(self.credentialsSecretName) == has(oldSelf.credentialsSecretName) && (!has(self.credentialsSecretName) || self.credentialsSecretName == oldSelf.credentialsSecretName)")
-        .message("the spec cannot be changed once the HTCJob exists (only suspend, activeDeadlineSeconds and ttlSecondsAfterFinished can): delete the HTCJob and create it again"),
-    validation = Rule::new("!has(self.queue) || (self.queue >= 1 && self.queue <= 100000)")
-        .message("queue must be a number of jobs from 1 to 100000; leave it out for one job").field_path(".queue"),
     validation = Rule::new("!has(self.queue) || !has(self.script) || !has(self.script.queue) || self.queue == self.script.queue")
-        .message("spec.queue and spec.script.queue differ: write the number of jobs once, as spec.queue").field_path(".queue"),
-    validation = Rule::new("!has(self.requirements) || self.requirements.trim() != ''")
-        .message("requirements is empty: leave it out, or write an expression such as `TARGET.HasAvx2`").field_path(".requirements"),
-    validation = Rule::new("!has(self.maxRetries) || (self.maxRetries >= 0 && self.maxRetries <= 1000)")
-        .message("maxRetries is how often HTCondor runs a failed job again: write a number from 0 to 1000").field_path(".maxRetries"),
-    validation = Rule::new("!has(self.credentialsSecretName) || self.credentialsSecretName.matches('^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$')")
-        .message("credentialsSecretName is the name of a Secret in the HTCJob's own namespace: lower-case letters, digits, - and .").field_path(".credentialsSecretName"),
-    validation = Rule::new("!has(self.activeDeadlineSeconds) || self.activeDeadlineSeconds >= 1")
-        .message("activeDeadlineSeconds must be at least 1 second; leave it out for no limit").field_path(".activeDeadlineSeconds"),
-    validation = Rule::new("!has(self.ttlSecondsAfterFinished) || self.ttlSecondsAfterFinished >= 0")
-        .message("ttlSecondsAfterFinished must not be negative; leave it out to keep the HTCJob").field_path(".ttlSecondsAfterFinished")
+        .message("spec.queue and spec.script.queue differ: write the number of jobs once, as spec.queue").field_path(".queue")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct HTCJobSpec {
@@ -94,6 +83,8 @@ pub struct HTCJobSpec {
     /// Number of jobs, 1 to 100000. Default: 1.
     /// Each job gets its index, from 0, as the script's argument and in HTCPROCID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self >= 1 && self <= 100000")
+        .message("queue must be a number of jobs from 1 to 100000; leave it out for one job"))]
     pub queue: Option<i64>,
 
     /// Additional HTCondor submit commands, one `key = value` per line, for example `+JobFlavour = "espresso"`.
@@ -117,11 +108,15 @@ pub struct HTCJobSpec {
     /// ClassAd expression that a machine must satisfy, for example `TARGET.HasAvx2 && TARGET.OpSysMajorVer >= 9`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2000))]
+    #[x_kube(validation = Rule::new("self.trim() != ''")
+        .message("requirements is empty: leave it out, or write an expression such as `TARGET.HasAvx2`"))]
     pub requirements: Option<String>,
 
     /// How often HTCondor runs a job again that ended with a non-zero exit code or by a signal. Default: 0.
     /// The job counts as failed only if its last run failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self >= 0 && self <= 1000")
+        .message("maxRetries is how often HTCondor runs a failed job again: write a number from 0 to 1000"))]
     pub max_retries: Option<i64>,
 
     /// Secret in the same namespace. Jobs are submitted and managed with its credentials. Default: the operator's own.
@@ -129,17 +124,23 @@ pub struct HTCJobSpec {
     /// The operator needs permission to get it; docs/credentials.md has the Role. Keep it until the HTCJob is deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$')")
+        .message("credentialsSecretName is the name of a Secret in the HTCJob's own namespace: lower-case letters, digits, - and ."))]
     pub credentials_secret_name: Option<String>,
 
     /// Time limit in seconds for the whole HTCJob, counted from status.startTime or from the last resumption.
     /// Jobs that have not ended by then are removed, and the HTCJob is Failed with reason DeadlineExceeded.
     /// Time that jobs wait in HTCondor counts. The clock stops while the HTCJob is suspended, and restarts from zero.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self >= 1")
+        .message("activeDeadlineSeconds must be at least 1 second; leave it out for no limit"))]
     pub active_deadline_seconds: Option<i64>,
 
     /// Deletes the HTCJob this many seconds after status.completionTime. Its output is kept as long as the site keeps output.
     /// The HTCJob is not deleted while HTCondor still has output of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self >= 0")
+        .message("ttlSecondsAfterFinished must not be negative; leave it out to keep the HTCJob"))]
     pub ttl_seconds_after_finished: Option<i64>,
 
     /// While true, no job is submitted and jobs in HTCondor are held. Set it to false to resume.
@@ -149,28 +150,26 @@ pub struct HTCJobSpec {
 
 /// Resources that each job needs, as Kubernetes quantities.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-#[x_kube(
-    validation = Rule::new("!has(self.cpus) || (type(self.cpus) == int ? self.cpus >= 1 : self.cpus.matches('^[0-9]{1,6}(m|[.][0-9]{1,3})?$'))")
-        .message("cpus is a number of cores such as 4 or 500m").field_path(".cpus"),
-    validation = Rule::new("!has(self.memory) || (type(self.memory) == int ? self.memory >= 1 : self.memory.matches('^[0-9]{1,15}([.][0-9]{1,3})?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$'))")
-        .message("memory is a Kubernetes quantity such as 2Gi or 500M; a number alone is bytes").field_path(".memory"),
-    validation = Rule::new("!has(self.disk) || (type(self.disk) == int ? self.disk >= 1 : self.disk.matches('^[0-9]{1,15}([.][0-9]{1,3})?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$'))")
-        .message("disk is a Kubernetes quantity such as 10Gi or 500M; a number alone is bytes").field_path(".disk"),
-    validation = Rule::new("!has(self.gpus) || (self.gpus >= 0 && self.gpus <= 1000)")
-        .message("gpus is a number of GPUs, from 0 to 1000").field_path(".gpus")
-)]
 pub struct Resources {
     /// Cores, `request_cpus`: 4, or 500m, which HTCondor counts as 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 : self.matches('^[0-9]{1,6}(m|[.][0-9]{1,3})?$')")
+        .message("cpus is a number of cores such as 4 or 500m"))]
     pub cpus: Option<Quantity>,
     /// Memory, `request_memory`: 2Gi, 500M; rounded up to MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 : self.matches('^[0-9]{1,15}([.][0-9]{1,3})?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$')")
+        .message("memory is a Kubernetes quantity such as 2Gi or 500M; a number alone is bytes"))]
     pub memory: Option<Quantity>,
     /// Disk for the job's folder on the node, `request_disk`: 10Gi; rounded up to KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 : self.matches('^[0-9]{1,15}([.][0-9]{1,3})?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$')")
+        .message("disk is a Kubernetes quantity such as 10Gi or 500M; a number alone is bytes"))]
     pub disk: Option<Quantity>,
     /// GPUs, `request_gpus`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self >= 0 && self <= 1000")
+        .message("gpus is a number of GPUs, from 0 to 1000"))]
     pub gpus: Option<i64>,
 }
 
@@ -195,34 +194,34 @@ pub struct EnvVar {
 /// What each job runs: `COMMAND script INDEX` in a container of the image.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[x_kube(
-    validation = Rule::new("!has(self.image) || self.image.trim() != ''")
-        .message("image is empty: write the container image, for example `centos` or `/cvmfs/unpacked.cern.ch/registry.hub.docker.com/library/python:3.12`").field_path(".image"),
-    validation = Rule::new("!has(self.command) || self.command.trim() != ''")
-        .message("command is empty: write the program that runs the script, for example `bash`").field_path(".command"),
-    validation = Rule::new("!has(self.source) || self.source.trim() != ''")
-        .message("source is empty: write the script that the command is to run").field_path(".source"),
     validation = Rule::new("!has(self.source) || bytes(self.source).size() <= 262144")
-        .message("source is larger than 256 KiB: put large files where the nodes can read them (/cvmfs, /eos) and let the script fetch them").field_path(".source"),
-    validation = Rule::new("!has(self.queue) || (self.queue >= 1 && self.queue <= 100000)")
-        .message("queue must be a number of jobs from 1 to 100000; leave it out for one job").field_path(".queue")
+        .message("source is larger than 256 KiB: put large files where the nodes can read them (/cvmfs, /eos) and let the script fetch them").field_path(".source")
 )]
 pub struct Script {
     /// Container image: a name `[registry/]name[:tag][@digest]`, or an absolute path on the nodes.
     /// A path is an unpacked image folder or a file in Apptainer's format, for example `/eos/project/images/root.sif`.
     /// The site may map names to folders or mirrors. Apptainer on the node pulls all other names from their registry.
     #[schemars(length(max = 1024))]
+    #[x_kube(validation = Rule::new("self.trim() != ''")
+        .message("image is empty: write the container image, for example `centos` or `/cvmfs/unpacked.cern.ch/registry.hub.docker.com/library/python:3.12`"))]
     pub image: String,
     /// Program in the image that runs the script, with options if needed: `bash`, `Rscript`, `bash -e`.
     #[schemars(length(max = 1024))]
+    #[x_kube(validation = Rule::new("self.trim() != ''")
+        .message("command is empty: write the program that runs the script, for example `bash`"))]
     pub command: String,
     /// Contents of the script, at most 256 KiB. From about 200 KiB `kubectl apply` needs `--server-side`.
     /// Its first argument is the job's index, from 0.
     // No more than in the rule: `kubectl apply` copies the object into an annotation, and once that is too long the
     // API server tries no rule any more but names this limit.
     #[schemars(length(max = 262_144))]
+    #[x_kube(validation = Rule::new("self.trim() != ''")
+        .message("source is empty: write the script that the command is to run"))]
     pub source: String,
     /// Same as spec.queue. Kept for objects written for the first htc-operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self >= 1 && self <= 100000")
+        .message("queue must be a number of jobs from 1 to 100000; leave it out for one job"))]
     pub queue: Option<i64>,
 }
 
@@ -237,15 +236,17 @@ impl HTCJobSpec {
 /// Observed state of the HTCJob.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[x_kube(
-    validation = Rule::new("!has(oldSelf.phase) || oldSelf.phase == 'Pending' || (has(self.phase) && (self.phase == oldSelf.phase || self.phase == 'Terminating' || (self.phase == 'Completed' && oldSelf.phase != 'Terminating') || (self.phase == 'Running' && oldSelf.phase == 'Submitted')))")
+    validation = Rule::new("!has(oldSelf.phase) || has(self.phase) || oldSelf.phase == 'Pending'")
         .message("the phase of an HTCJob cannot go back").field_path(".phase"),
-    validation = Rule::new("!has(oldSelf.clusterid) || oldSelf.clusterid == '' || (has(self.clusterid) && self.clusterid == oldSelf.clusterid) || (has(self.attempt) && (!has(oldSelf.attempt) || self.attempt > oldSelf.attempt))")
+    validation = Rule::new("!has(oldSelf.clusterid) || (has(self.clusterid) && self.clusterid == oldSelf.clusterid) || oldSelf.clusterid == '' || (has(self.attempt) && (!has(oldSelf.attempt) || self.attempt > oldSelf.attempt))")
         .message("clusterid changes only with a new attempt").field_path(".clusterid")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct HTCJobStatus {
     /// Pending, Submitted, Running, Completed or Terminating.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self == oldSelf || oldSelf == 'Pending' || self == 'Terminating' || (self == 'Completed' && oldSelf != 'Terminating') || (self == 'Running' && oldSelf == 'Submitted')")
+        .message("the phase of an HTCJob cannot go back"))]
     pub phase: Option<Phase>,
     /// Generation of the spec that the operator last acted on.
     #[serde(default, skip_serializing_if = "Option::is_none")]

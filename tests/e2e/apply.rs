@@ -205,6 +205,100 @@ fn fields_left_out_cannot_be_added() {
     }
 }
 
+/// A field that somebody adds to the type tomorrow.
+#[test]
+fn a_new_field_is_immutable_by_itself() {
+    use htc_operator::api::{HTCJob, fix_spec};
+    use kube::CustomResourceExt as _;
+    let mut crd = serde_json::to_value(HTCJob::crd()).unwrap();
+    crd["metadata"]["name"] = "htcjobs.tomorrow.example.org".into();
+    crd["spec"]["group"] = "tomorrow.example.org".into();
+    for names in ["categories", "shortNames"] {
+        crd["spec"]["names"][names] = json!([]);
+    }
+    let spec_schema = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties";
+    crd.pointer_mut(spec_schema).unwrap()["novel"] = json!({ "type": "string", "maxLength": 10 });
+    let crd = serde_json::to_string(&fix_spec(serde_json::from_value(crd).unwrap())).unwrap();
+    server().apply_crd(&crd, "htcjobs.tomorrow.example.org").unwrap();
+    let resource = "htcjobs.tomorrow.example.org";
+    let created = |novel: &Value| {
+        let mut object = htcjob(&spec(&json!({ "novel": novel })));
+        object["apiVersion"] = "tomorrow.example.org/v1alpha1".into();
+        kubectl(&["apply", "-f", "-"], &object).unwrap();
+        name_of(&object).to_owned()
+    };
+    for (before, after) in [(json!("a"), json!("b")), (json!("a"), Value::Null), (Value::Null, json!("b"))] {
+        let name = created(&before);
+        let patch = |change: Value| {
+            let patch = json!({ "spec": change }).to_string();
+            kubectl(&["patch", resource, &name, "--type=merge", "-p", &patch], &Value::Null)
+        };
+        let refusal = words(&patch(json!({ "novel": after })).expect_err("the change was accepted"));
+        assert!(refusal.contains(IMMUTABLE), "{before} to {after}: {refusal}");
+        patch(json!({ "suspend": true })).unwrap();
+    }
+}
+
+/// What an earlier version stored, with a field that today's rules refuse and without one that they ask for, still gets
+/// its status and its finalizer, and loses it.
+#[test]
+fn objects_of_other_rules_can_be_updated() {
+    fn relax(node: &mut Value) {
+        if let Some(object) = node.as_object_mut() {
+            object.remove("x-kubernetes-validations");
+            object.values_mut().for_each(relax);
+        }
+        node.as_array_mut().into_iter().flatten().for_each(relax);
+    }
+    let mut strict = serde_json::to_value(htc_operator::api::crd()).unwrap();
+    let mut lax = strict.clone();
+    let schema = lax.pointer_mut("/spec/versions/0/schema/openAPIV3Schema").unwrap();
+    relax(schema);
+    schema["properties"]["spec"].as_object_mut().unwrap().remove("required");
+    let resource = "htcjobs.yesterday.example.org";
+    for crd in [&mut lax, &mut strict] {
+        crd["metadata"]["name"] = resource.into();
+        crd["spec"]["group"] = "yesterday.example.org".into();
+        for names in ["categories", "shortNames"] {
+            crd["spec"]["names"][names] = json!([]);
+        }
+    }
+    server().apply_crd(&lax.to_string(), resource).unwrap();
+    let specs = [
+        json!({ "queue": 0, "requirements": " ", "script": { "image": "", "command": "bash", "source": "true" } }),
+        json!({ "queue": 2 }),
+        json!({ "queue": null, "script": { "image": "centos", "command": "bash", "source": "true", "queue": null } }),
+    ];
+    let names: Vec<String> = specs
+        .iter()
+        .map(|spec| {
+            let mut object = htcjob(spec);
+            object["apiVersion"] = "yesterday.example.org/v1alpha1".into();
+            kubectl(&["create", "-f", "-"], &object).unwrap();
+            name_of(&object).to_owned()
+        })
+        .collect();
+    server().apply_crd(&strict.to_string(), resource).unwrap();
+    let patch = |name: &str, patch: &Value, more: &[&str]| {
+        let patch = patch.to_string();
+        let arguments = [&["patch", resource, name, "--type=merge", "-p", &patch], more].concat();
+        kubectl(&arguments, &Value::Null)
+    };
+    // The new rules are there once the second one refuses to be given what it lacks.
+    wait_for("the new rules", LIMIT, || {
+        let taken = patch(&names[2], &json!({ "spec": { "queue": 1 } }), &["--dry-run=server"]);
+        if taken.is_err() { Ok(()) } else { Err("not yet") }
+    })
+    .unwrap();
+    for name in &names {
+        patch(name, &json!({ "metadata": { "finalizers": ["htc.cern.ch/condor-jobs"] } }), &[]).unwrap();
+        patch(name, &json!({ "status": { "phase": "Submitted", "active": 1 } }), &["--subresource=status"]).unwrap();
+        patch(name, &json!({ "metadata": { "finalizers": null } }), &[]).unwrap();
+        let refusal = words(&patch(name, &json!({ "spec": { "queue": 7 } }), &[]).unwrap_err());
+        assert!(refusal.contains(IMMUTABLE) || refusal.contains("spec.script: Required value"), "{refusal}");
+    }
+}
+
 #[test]
 fn times_can_be_changed() {
     let object = htcjob(&spec(&json!({ "activeDeadlineSeconds": 10 })));
