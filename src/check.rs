@@ -32,7 +32,7 @@ pub struct Line {
 pub async fn check(config: &Config) -> Vec<Line> {
     let clock = Clock::default();
     let client = kubernetes::client().await.map_err(|error| error.to_string());
-    let namespace = config.watch_namespace.as_deref();
+    let namespace = config.kubernetes.watch_namespace.as_deref();
     let cluster = match &client {
         Ok(client) => controller::served(client, namespace).await.map(|()| "serves HTCJobs".to_owned()),
         Err(message) => Err(message.clone()),

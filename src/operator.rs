@@ -65,7 +65,7 @@ pub async fn operator_id(client: &Client, config: &Config) -> Result<String, Sta
     let namespace = namespace.map_err(|error| StartError::Cluster(error.to_string()))?;
     let uid =
         namespace.metadata.uid.ok_or_else(|| StartError::Cluster("the namespace kube-system has no uid".to_owned()))?;
-    Ok(format!("{uid}/{}/{}", config.operator_namespace, config.operator_name))
+    Ok(format!("{uid}/{}/{}", config.kubernetes.operator_namespace, config.kubernetes.operator_name))
 }
 
 /// The schedd that `config` names.
@@ -78,10 +78,11 @@ pub fn schedd(
     metrics: &Metrics,
     health: Health,
 ) -> Schedd {
-    let bin = config.condor_bin.as_ref();
-    let (limit, history_limit, transfer_limit) = (config.tool_limit, config.history_limit, config.transfer_limit);
+    let bin = config.condor.condor_bin.as_ref();
+    let (limit, history_limit, transfer_limit) =
+        (config.timing.tool_limit, config.timing.history_limit, config.output.transfer_limit);
     let tools = Tools::new(bin, limit, history_limit, transfer_limit, metrics.clone());
-    Schedd::new(ScheddName::from(config.schedd.as_str()), operator, tools, clock, names, health)
+    Schedd::new(ScheddName::from(config.condor.schedd.as_str()), operator, tools, clock, names, health)
 }
 
 /// Resolves when this process is told to stop, by SIGTERM or SIGINT: from now on neither ends it by itself.
@@ -101,18 +102,18 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), S
     let mut stop = std::pin::pin!(stop);
     let (metrics, health) = (Metrics::default(), Health::default());
     config.validate().map_err(StartError::Setting)?;
-    let site_defaults = HtcOpts::parse(&config.site_defaults, &config.attributes())?;
+    let site_defaults = HtcOpts::parse(&config.condor.site_defaults, &config.attributes())?;
     open_files::raise();
     let monitor = |address| monitor::listen(address, health.clone(), metrics.clone());
-    let _monitor = config.http_listen.map(monitor).transpose()?;
+    let _monitor = config.monitoring.http_listen.map(monitor).transpose()?;
     let ready = tokio::select! {
         ready = get_ready(&config, metrics, health) => ready?,
         () = &mut stop => return Ok(()),
     };
     let planner = Planner {
-        data: config.data_dir.clone(),
+        data: config.data.data_dir.clone(),
         images: config.image_map().map_err(StartError::Setting)?,
-        binds: config.binds.iter().filter(|bind| !bind.is_empty()).cloned().collect(),
+        binds: config.containers.binds.iter().filter(|bind| !bind.is_empty()).cloned().collect(),
         site_defaults,
         attributes: config.attributes(),
         callback: ready.reporting.clone(),

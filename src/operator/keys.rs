@@ -45,12 +45,12 @@ impl Drop for Followed {
 impl Followed {
     /// Reads them: from the file, or from the Secret as soon as the API server lets it be read.
     pub(super) async fn begin(client: &Client, config: &Config) -> Result<Self, StartError> {
-        let origin = match &config.callback_key_file {
+        let origin = match &config.callbacks.callback_key_file {
             Some(path) => Origin::File(path.clone()),
             None => Origin::Secret {
                 client: client.clone(),
-                namespace: config.operator_namespace.clone(),
-                name: format!("{}-callback-keys", config.operator_name),
+                namespace: config.kubernetes.operator_namespace.clone(),
+                name: format!("{}-callback-keys", config.kubernetes.operator_name),
             },
         };
         let mut pauses = Pauses::new(Duration::from_millis(500), Duration::from_secs(30));
@@ -63,7 +63,7 @@ impl Followed {
             tokio::time::sleep(pauses.pause()).await;
         };
         let ring = KeyRing::new(keys);
-        let task = tokio::spawn(follow(origin, ring.clone(), config.housekeeping)).abort_handle();
+        let task = tokio::spawn(follow(origin, ring.clone(), config.data.housekeeping)).abort_handle();
         Ok(Self { ring, task })
     }
 }

@@ -44,18 +44,21 @@ pub(super) async fn get_ready(config: &Config, metrics: Metrics, health: Health)
     let client = kubernetes::client().await?;
     let operator = who_are_we(&client, config).await?;
     ledger.belong_to(&operator).await?;
-    let keys = if config.callback_url.is_some() || config.callback_listen.is_some() {
+    let keys = if config.callbacks.callback_url.is_some() || config.callbacks.callback_listen.is_some() {
         Some(keys::Followed::begin(&client, config).await?)
     } else {
         None
     };
     let receiver = listen(config, keys.as_ref().map(|keys| &keys.ring), &metrics)?;
-    let reporting = config.callback_url.clone().zip(keys.as_ref()).map(|(url, keys)| {
-        Arc::new(Reporting { url, source: config.callback_source.clone(), keys: keys.ring.clone() })
+    let reporting = config.callbacks.callback_url.clone().zip(keys.as_ref()).map(|(url, keys)| {
+        Arc::new(Reporting { url, source: config.callbacks.callback_source.clone(), keys: keys.ring.clone() })
     });
     let fence = Fence::new(clock);
     metrics.leads_within(fence.clone());
-    let place = Place { namespace: config.operator_namespace.clone(), name: config.operator_name.clone() };
+    let place = Place {
+        namespace: config.kubernetes.operator_namespace.clone(),
+        name: config.kubernetes.operator_name.clone(),
+    };
     let candidate =
         Candidate::new(client.clone(), place, config.identity(), config.lease_times(), clock, health.clone());
     let leader = candidate.lead(&mut ledger, &fence).await?;
@@ -64,8 +67,8 @@ pub(super) async fn get_ready(config: &Config, metrics: Metrics, health: Health)
 
 /// The receiver, which refuses for now.
 fn listen(config: &Config, keys: Option<&KeyRing>, metrics: &Metrics) -> Result<Option<(Receiver, Port)>, StartError> {
-    let Some((address, keys)) = config.callback_listen.zip(keys) else { return Ok(None) };
-    let certificate = match (&config.callback_tls_cert, &config.callback_tls_key) {
+    let Some((address, keys)) = config.callbacks.callback_listen.zip(keys) else { return Ok(None) };
+    let certificate = match (&config.callbacks.callback_tls_cert, &config.callbacks.callback_tls_key) {
         (Some(chain), Some(key)) => Some(Certificate::read(chain, key).map_err(ListenError::from)?),
         (_, _) => None,
     };

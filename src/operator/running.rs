@@ -73,16 +73,17 @@ pub(super) struct Running {
 /// Starts every part.
 pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) -> Result<Running, StartError> {
     let Ready { client, keys, receiver, operator, ledger, fence, leader, clock, metrics, health, .. } = ready;
-    tracing::info!(%operator, schedd = %config.schedd, ledger = ledger.id(), data = %config.data_dir.display(), "htc-operator runs");
+    tracing::info!(%operator, schedd = %config.condor.schedd, ledger = ledger.id(), data = %config.data.data_dir.display(), "htc-operator runs");
     let names = Names::new(ledger.identities().await?);
     let schedd = Arc::new(schedd(config, operator, clock, names, &metrics, health.clone()));
     let credentials = credentials(config, &schedd, &client, &metrics).await;
     let (wake, wakes) = mpsc::channel(WAKES);
-    let (interval, soon, longest) = (config.tracker_interval, config.soon, config.pause_max);
+    let (interval, soon, longest) = (config.timing.tracker_interval, config.timing.soon, config.timing.pause_max);
     let tracker = Arc::new(Tracker::new(Arc::clone(&schedd), wake.clone(), interval, soon, longest, metrics.clone()));
     let limits = limits(config);
-    let locks = SubmitterLocks::new(&config.data_dir);
-    let mut survivors = Survivors::of(ledger.clone(), locks.clone(), clock, config.dead_margin, wake.clone()).await?;
+    let locks = SubmitterLocks::new(&config.data.data_dir);
+    let mut survivors =
+        Survivors::of(ledger.clone(), locks.clone(), clock, config.timing.dead_margin, wake.clone()).await?;
     // Before anything is said about them, if that can be.
     let _ = tokio::time::timeout(FIRST_LOOK, survivors.look()).await;
     let shared = Shared {
@@ -96,7 +97,7 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         planner: planner.clone(),
         locks,
         settings: config.settings(),
-        sizes: Sizes::new(limits.clone(), config.pause_max),
+        sizes: Sizes::new(limits.clone(), config.timing.pause_max),
         limits,
         metrics: metrics.clone(),
     };
@@ -116,7 +117,7 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         settings: config.settings(),
         schedd: Arc::clone(&schedd),
         credentials: Arc::clone(&credentials),
-        operator: format!("{}/{}", config.operator_namespace, config.operator_name),
+        operator: format!("{}/{}", config.kubernetes.operator_namespace, config.kubernetes.operator_name),
         fence: fence.clone(),
         clock,
         publisher: publisher.clone(),
@@ -126,7 +127,7 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
     });
     let (end, mut told) = watch::channel(false);
     let until_told = async move { drop(told.wait_for(|end| *end).await) };
-    let (namespace, concurrency) = (config.watch_namespace.clone(), config.concurrency);
+    let (namespace, concurrency) = (config.kubernetes.watch_namespace.clone(), config.kubernetes.concurrency);
     let kept = Arc::clone(&credentials);
     Ok(Running {
         housekeeping: Part::start(async move {
@@ -235,7 +236,7 @@ async fn ended(port: &mut Option<Port>) {
 fn keeper(config: &Config, client: Client, shared: &Shared) -> Keeper {
     Keeper {
         client,
-        namespace: config.watch_namespace.clone(),
+        namespace: config.kubernetes.watch_namespace.clone(),
         ledger: shared.ledger.clone(),
         fence: shared.fence.clone(),
         clock: shared.clock,
@@ -246,10 +247,10 @@ fn keeper(config: &Config, client: Client, shared: &Shared) -> Keeper {
 
 fn limits(config: &Config) -> Limits {
     Limits {
-        objects: config.batch_objects,
-        jobs: config.batch_jobs,
-        submit: config.submit_limit,
-        transfer_together: config.transfer_limit_together,
-        keep_free: config.keep_free,
+        objects: config.condor.batch_objects,
+        jobs: config.condor.batch_jobs,
+        submit: config.timing.submit_limit,
+        transfer_together: config.output.transfer_limit_together,
+        keep_free: config.data.keep_free,
     }
 }

@@ -171,7 +171,7 @@ fn both_operators() {
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         tokio::spawn(log.follow_hangups().unwrap());
         let run = |config: Config| {
-            let stop = made(config.data_dir.join(STOP));
+            let stop = made(config.data.data_dir.join(STOP));
             tokio::spawn(htc_operator::operator::run(config, stop))
         };
         for operator in configs.map(run).collect::<Vec<_>>() {

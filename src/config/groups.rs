@@ -1,0 +1,272 @@
+//! The settings, in the groups that `--help` shows.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::values::{parse_duration, parse_image, parse_keep, parse_size};
+use crate::condor::htcopts::AttributeName;
+use crate::condor::payload::ImagePrefix;
+
+/// Which HTCJobs this operator works on, and who it is among others.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Kubernetes")]
+pub struct KubernetesArgs {
+    /// Namespace that the operator runs in. It is part of the operator's identity in HTCondor: do not change it.
+    #[arg(long, env = "HTC_OPERATOR_NAMESPACE", default_value = "htc-operator")]
+    pub operator_namespace: String,
+
+    /// Name of this operator. It is part of the operator's identity in HTCondor: do not change it.
+    #[arg(long, env = "HTC_OPERATOR_NAME", default_value = "htc-operator")]
+    pub operator_name: String,
+
+    /// Watch this namespace only.
+    #[arg(long, env = "HTC_WATCH_NAMESPACE")]
+    pub watch_namespace: Option<String>,
+
+    /// Maximum number of HTCJobs that are reconciled at the same time.
+    #[arg(long, env = "HTC_CONCURRENCY", default_value_t = 32)]
+    pub concurrency: u16,
+}
+
+/// Which of several processes acts.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Leader election")]
+pub struct ElectionArgs {
+    /// Name of this process in the leader election. A process that restarts under the same name leads at once, so use the
+    /// name of something that runs only once at a time, such as a pod. Default: a new name at each start.
+    #[arg(long, env = "HTC_IDENTITY")]
+    pub identity: Option<String>,
+
+    /// How long others wait before they take over a Lease that is not renewed. Whole seconds.
+    #[arg(long, env = "HTC_LEASE_DURATION", default_value = "15s", value_parser = parse_duration)]
+    pub lease_duration: Duration,
+
+    /// How long a leader acts after its last renewal of the Lease.
+    #[arg(long, env = "HTC_LEASE_RENEW_DEADLINE", default_value = "10s", value_parser = parse_duration)]
+    pub lease_renew_deadline: Duration,
+
+    /// Pause between two attempts to take or renew the Lease.
+    #[arg(long, env = "HTC_LEASE_RETRY", default_value = "2s", value_parser = parse_duration)]
+    pub lease_retry: Duration,
+}
+
+/// The schedd, its tools, and what one call of them may hold.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "HTCondor")]
+pub struct CondorArgs {
+    /// Name of the schedd that jobs are submitted to, as `condor_status -schedd` shows it.
+    #[arg(long, env = "HTC_SCHEDD")]
+    pub schedd: String,
+
+    /// Folder of HTCondor's tools. Default: PATH. The tools read `CONDOR_CONFIG`.
+    #[arg(long, env = "HTC_CONDOR_BIN")]
+    pub condor_bin: Option<PathBuf>,
+
+    /// Submit commands for every job, one `key = value` per line. An HTCJob's htcopts override them.
+    #[arg(long, env = "HTC_SITE_DEFAULTS", default_value = "")]
+    pub site_defaults: String,
+
+    /// An attribute that `+NAME = …` in htcopts may set, beside those that docs/htcopts.md lists. Names that HTCondor uses itself
+    /// are refused. May be repeated; in the variable, separated by commas.
+    #[arg(long = "allow-attribute", env = "HTC_ALLOW_ATTRIBUTE", value_name = "NAME", value_delimiter = ',')]
+    pub allow_attributes: Vec<AttributeName>,
+
+    /// Maximum number of HTCJobs in one run of a tool.
+    #[arg(long, env = "HTC_BATCH_OBJECTS", default_value_t = 50)]
+    pub batch_objects: usize,
+
+    /// Maximum number of jobs in one submission.
+    #[arg(long, env = "HTC_BATCH_JOBS", default_value_t = 500)]
+    pub batch_jobs: usize,
+}
+
+/// In whose name HTCondor is asked.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Credentials")]
+pub struct CredentialsArgs {
+    /// Folder with the operator's own credentials: Secrets, each mounted in a folder of its name, each optional:
+    /// `kerberos-keytab-secret` (user, keytab), `kinit-secret` (username, password), `htcondor-idtoken` (token). Default:
+    /// the credentials that `CONDOR_CONFIG` names.
+    #[arg(long, env = "HTC_CREDENTIALS")]
+    pub credentials: Option<PathBuf>,
+
+    /// How often credentials in use are read again: the operator's own and those of HTCJobs' Secrets.
+    #[arg(long, env = "HTC_CREDENTIALS_REFRESH", default_value = "5m", value_parser = parse_duration)]
+    pub credentials_refresh: Duration,
+
+    /// Folder in which a private folder for tickets and tokens is created. Use a local file system, preferably in memory.
+    /// Default: the folder for temporary files.
+    #[arg(long, env = "HTC_RUN_DIR")]
+    pub run_dir: Option<PathBuf>,
+}
+
+/// What the containers of the jobs are made of.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Containers")]
+pub struct ContainerArgs {
+    /// `NAME=PATH`: an image name that stands for an unpacked folder or a `.sif` file on the nodes. Can be repeated; in the
+    /// environment variable, separate entries with commas.
+    #[arg(long = "image", env = "HTC_IMAGES", value_delimiter = ',', value_parser = parse_image)]
+    pub images: Vec<(String, String)>,
+
+    /// `PREFIX=TARGET`: in image names that start with PREFIX, replaces PREFIX by TARGET, a folder of unpacked images on the
+    /// nodes or another registry. Can be repeated; in the environment variable, separate entries with commas.
+    #[arg(long = "image-prefix", env = "HTC_IMAGE_PREFIXES", value_delimiter = ',')]
+    pub image_prefixes: Vec<ImagePrefix>,
+
+    /// Folders to bind into the payload's container, on nodes that have them.
+    #[arg(long = "bind", env = "HTC_BINDS", value_delimiter = ',', default_values_t = ["/cvmfs", "/afs", "/eos"].map(str::to_owned))]
+    pub binds: Vec<String>,
+}
+
+/// Where things are kept, and for how long.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Ledger and data")]
+pub struct DataArgs {
+    /// Folder for the ledger (`sqlite/htcjobs.db`), the jobs' files (`sandbox`) and their output (`htc_out`).
+    #[arg(long, env = "HTC_DATA_DIR", default_value = "/data")]
+    pub data_dir: PathBuf,
+
+    /// The ledger's file, if it is not in the data folder. On a volume of its own, output cannot fill it.
+    #[arg(long, env = "HTC_LEDGER")]
+    pub ledger: Option<PathBuf>,
+
+    /// Free space to keep on the data volume, in bytes. Below it no output is fetched. 0: no limit.
+    #[arg(long, env = "HTC_KEEP_FREE", default_value = "1G", value_parser = parse_size)]
+    pub keep_free: u64,
+
+    /// How long the output of a deleted HTCJob is kept. `forever`: no limit.
+    #[arg(long, env = "HTC_KEEP_OUTPUT", default_value = "30d", value_parser = parse_keep)]
+    pub keep_output: Duration,
+
+    /// How long the ledger's rows of a deleted HTCJob are kept, at least as long as its output. `forever`: no limit.
+    #[arg(long, env = "HTC_KEEP_ROWS", default_value = "30d", value_parser = parse_keep)]
+    pub keep_rows: Duration,
+
+    /// How often expired output and rows are removed, and the keys of the jobs' tokens are read again.
+    #[arg(long, env = "HTC_HOUSEKEEPING", default_value = "60s", value_parser = parse_duration)]
+    pub housekeeping: Duration,
+}
+
+/// How output comes back.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Output")]
+pub struct OutputArgs {
+    /// Maximum output of one job, in bytes or with K, M, G or T (powers of 1024), rounded up to MiB. HTCondor holds a job that
+    /// exceeds it. 0: the pool's own limit.
+    #[arg(long, env = "HTC_OUTPUT_LIMIT", default_value = "1G", value_parser = parse_size)]
+    pub output_limit: u64,
+
+    /// How long `Complete` and `Failed` wait for the output.
+    #[arg(long, env = "HTC_OUTPUT_WAIT", default_value = "600s", value_parser = parse_duration)]
+    pub output_wait: Duration,
+
+    /// Minimum time between two fetches of output while other jobs of the HTCJob still run.
+    #[arg(long, env = "HTC_FETCH_EVERY", default_value = "60s", value_parser = parse_duration)]
+    pub fetch_every: Duration,
+
+    /// Time limit of one transfer of output.
+    #[arg(long, env = "HTC_TRANSFER_LIMIT", default_value = "1h", value_parser = parse_duration)]
+    pub transfer_limit: Duration,
+
+    /// Time limit of a transfer for several HTCJobs together. If it takes longer, it is retried for each HTCJob alone.
+    #[arg(long, env = "HTC_TRANSFER_LIMIT_TOGETHER", default_value = "10m", value_parser = parse_duration)]
+    pub transfer_limit_together: Duration,
+}
+
+/// How often HTCondor is asked, and how long answers may take.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Timing")]
+pub struct TimingArgs {
+    /// Time between two looks at all jobs while something is active. Which jobs have changed is asked more often: every second
+    /// while that is cheap.
+    #[arg(long, env = "HTC_TRACKER_INTERVAL", default_value = "20s", value_parser = parse_duration)]
+    pub tracker_interval: Duration,
+
+    /// Pause between two queries while a change is expected.
+    #[arg(long, env = "HTC_SOON", default_value = "1s", value_parser = parse_duration)]
+    pub soon: Duration,
+
+    /// First pause after HTCondor refused a request. Each further pause is twice as long.
+    #[arg(long, env = "HTC_PAUSE_FIRST", default_value = "5s", value_parser = parse_duration)]
+    pub pause_first: Duration,
+
+    /// Maximum pause.
+    #[arg(long, env = "HTC_PAUSE_MAX", default_value = "600s", value_parser = parse_duration)]
+    pub pause_max: Duration,
+
+    /// Time limit of one run of an HTCondor tool, except submissions.
+    #[arg(long, env = "HTC_TOOL_LIMIT", default_value = "60s", value_parser = parse_duration)]
+    pub tool_limit: Duration,
+
+    /// Time limit of one query of HTCondor's history, which reads all of it.
+    #[arg(long, env = "HTC_HISTORY_LIMIT", default_value = "5m", value_parser = parse_duration)]
+    pub history_limit: Duration,
+
+    /// Time limit of a submission without files. Each megabyte, and each 50 jobs, add a second.
+    #[arg(long, env = "HTC_SUBMIT_LIMIT", default_value = "60s", value_parser = parse_duration)]
+    pub submit_limit: Duration,
+
+    /// Maximum time limit of a submission.
+    #[arg(long, env = "HTC_SUBMIT_LIMIT_MAX", default_value = "600s", value_parser = parse_duration)]
+    pub submit_limit_max: Duration,
+
+    /// A job does not count if its files reach HTCondor later than this after the submission's time limit.
+    #[arg(long, env = "HTC_LATE_MARGIN", default_value = "30s", value_parser = parse_duration)]
+    pub late_margin: Duration,
+
+    /// A submission whose end was not seen counts as dead this long after its time limit.
+    #[arg(long, env = "HTC_DEAD_MARGIN", default_value = "60s", value_parser = parse_duration)]
+    pub dead_margin: Duration,
+
+    /// How long a job may stay in staging after its submission has ended.
+    #[arg(long, env = "HTC_STAGING_LIMIT", default_value = "120s", value_parser = parse_duration)]
+    pub staging_limit: Duration,
+
+    /// How long a new JobQueueBirthdate must be seen before the schedd's queue counts as lost.
+    #[arg(long, env = "HTC_BIRTHDATE_STEADY", default_value = "300s", value_parser = parse_duration)]
+    pub birthdate_steady: Duration,
+}
+
+/// What jobs report of themselves.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Callbacks")]
+pub struct CallbackArgs {
+    /// URL at which worker nodes reach this operator's receiver. Jobs report their start and end to it. Default: jobs do not
+    /// report.
+    #[arg(long, env = "HTC_CALLBACK_URL")]
+    pub callback_url: Option<String>,
+
+    /// Address and port of the receiver, `POST /cloudevents`. Default: no receiver.
+    #[arg(long, env = "HTC_CALLBACK_LISTEN")]
+    pub callback_listen: Option<SocketAddr>,
+
+    /// CloudEvents attribute `source` of the jobs' reports.
+    #[arg(long, env = "HTC_CALLBACK_SOURCE", default_value = "cern.ch")]
+    pub callback_source: String,
+
+    /// File with the keys of the jobs' tokens, one per line. The first signs, all are accepted. Default: the Secret
+    /// `<operator name>-callback-keys`, which the operator creates.
+    #[arg(long, env = "HTC_CALLBACK_KEY_FILE")]
+    pub callback_key_file: Option<PathBuf>,
+
+    /// The receiver's certificate chain, PEM. If set, the receiver speaks TLS only. It is read again when it changes.
+    #[arg(long, env = "HTC_CALLBACK_TLS_CERT", requires = "callback_tls_key")]
+    pub callback_tls_cert: Option<PathBuf>,
+
+    /// The private key of the receiver's certificate, PEM.
+    #[arg(long, env = "HTC_CALLBACK_TLS_KEY", requires = "callback_tls_cert")]
+    pub callback_tls_key: Option<PathBuf>,
+}
+
+/// Health and metrics.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Monitoring")]
+pub struct MonitoringArgs {
+    /// Address and port of `/healthz`, `/readyz` and `/metrics`. Default: they are not served.
+    #[arg(long, env = "HTC_HTTP_LISTEN")]
+    pub http_listen: Option<SocketAddr>,
+}
