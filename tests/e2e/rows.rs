@@ -27,11 +27,15 @@ fn rows_can_be_measured() {
     assert!(report.failed.is_empty(), "{:?}", report.failed);
     let measured: BTreeSet<u8> = report.lines.iter().map(|line| line.row).collect();
     assert_eq!(measured, rows);
-    let number = |row: u8, name: &str| report.lines.iter().rfind(|line| line.row == row).unwrap().numbers[name];
+    let number = |row: u8, name: &str| {
+        let mut lines = report.lines.iter().rev().filter(|line| line.row == row);
+        lines.find_map(|line| line.numbers.get(name).copied()).unwrap()
+    };
     let five = |row: u8, name: &str| assert!((number(row, name) - 5.0).abs() < 0.1, "{name}: {}", number(row, name));
     five(1, "htcjobs");
     assert!(number(4, "p50Seconds") > 0.0 && number(4, "scheddCpuPercent") >= 0.0);
     assert!(number(1, "condorSubmit") >= 1.0 && number(1, "idsSeconds") > 0.0);
+    assert!(number(1, "bareRatio") > 0.0 && number(1, "sharedSubmitSeconds") > 0.0);
     assert!(number(2, "idsSeconds") >= 0.0 && number(2, "condorSubmitAfterSeconds") > 0.0);
     assert!(number(5, "rssMiB") > 1.0);
     assert!(number(6, "caughtUpSeconds") > 0.0);

@@ -1,5 +1,7 @@
 //! The API server: objects made and deleted, the watch, and the requests that it counts.
 
+mod bare;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
@@ -83,12 +85,12 @@ impl Cluster {
     pub(crate) fn requests(&self) -> Result<Requests> {
         let request = kube::core::Request::new("/metrics").list(&ListParams::default()).asking("ask for metrics")?;
         let text = self.runtime.block_on(self.client.request_text(request)).asking("ask for metrics")?;
-        Ok(Requests::of(&text))
+        Ok(Requests::parse(&text))
     }
 }
 
 impl Requests {
-    fn of(metrics: &str) -> Self {
+    fn parse(metrics: &str) -> Self {
         let mut requests = Self::default();
         let label = |line: &str, name: &str| -> Option<String> {
             let rest = line.split_once(&format!("{name}=\""))?.1;
@@ -114,6 +116,11 @@ impl Requests {
     /// Writes of HTCJobs, their statuses and Events.
     pub(crate) fn writes(&self) -> u64 {
         self.0.iter().filter(|(key, _)| is_write(key)).map(|(_, count)| count).sum()
+    }
+
+    /// Requests of one kind.
+    pub(crate) fn of(&self, resource: &str, verb: &str) -> u64 {
+        self.0.get(&(resource.to_owned(), verb.to_owned())).copied().unwrap_or_default()
     }
 
     /// As in `1000 POST events, 2000 APPLY htcjobs`: writes of HTCJobs, their statuses and Events.
@@ -167,9 +174,9 @@ mod tests {
                 "apiserver_request_total{{code=\"200\",resource=\"{resource}\",scope=\"x\",verb=\"{verb}\"}} {count}\n"
             )
         };
-        let before = Requests::of(&line("APPLY", "htcjobs", 3));
+        let before = Requests::parse(&line("APPLY", "htcjobs", 3));
         let text = line("APPLY", "htcjobs", 5) + &line("LIST", "htcjobs", 1) + &line("PUT", "leases", 4);
-        let between = Requests::of(&text).since(&before);
+        let between = Requests::parse(&text).since(&before);
         assert_eq!((between.writes(), between.reads(), between.renewals()), (2, 1, 4));
     }
 }

@@ -1,10 +1,11 @@
 //! Rows 1 and 3: many HTCJobs created at once until ids stand in all statuses, and deleted until none is left.
 
+use std::thread;
 use std::time::Instant;
 
 use super::{LONG, course, rate, real, seconds};
 use crate::bed::Bed;
-use crate::cluster::htcjob;
+use crate::cluster::{Requests, htcjob};
 use crate::error::{Error, Result};
 use crate::raw::{Raw, Submitted};
 use crate::report::{Line, Report};
@@ -23,8 +24,8 @@ pub(crate) fn measure(bed: &mut Bed, raw: &Raw, options: &Options, report: &mut 
             continue;
         }
         let namespace = bed.namespace()?;
-        let line = create(bed, raw, &namespace, count, options, report)?;
-        report.lines.extend(line);
+        let lines = create(bed, raw, &namespace, count, options, report)?;
+        report.lines.extend(lines);
         if deleted {
             let line = delete(bed, raw, &namespace, count, report)?;
             report.lines.push(line);
@@ -42,7 +43,7 @@ fn create(
     count: u32,
     options: &Options,
     report: &mut Report,
-) -> Result<Option<Line>> {
+) -> Result<Vec<Line>> {
     say(&format!("row 1: {count} HTCJobs at once"));
     let (calls, requests) = (bed.tools.calls(), bed.cluster.requests()?);
     let began = Instant::now();
@@ -57,8 +58,9 @@ fn create(
     say(&format!("row 1: created in {}, ids after {}", seconds(created), seconds(took)));
     say(&format!("row 1: tools: {}; writes: {}", calls.words(), requests.words()));
     if !options.rows.contains(&1) {
-        return Ok(None);
+        return Ok(Vec::new());
     }
+    let beside = beside_bare(bed, raw, namespace, count, took, &requests)?;
     let (one, four) = by_hand(raw, wanted)?;
     let (one_took, four_took) = (one.took.as_secs_f64(), four.took.as_secs_f64());
     let (ratio, staged_ratio) = (four_took / took, four.staged.as_secs_f64() / took);
@@ -77,7 +79,7 @@ fn create(
             ],
         },
     ));
-    Ok(Some(Line {
+    let line = Line {
         row: 1,
         what: format!("{count} HTCJobs at once until ids stand in all statuses"),
         operator: format!(
@@ -111,7 +113,54 @@ fn create(
             ("tools", real(calls.all())),
         ]
         .into(),
-    }))
+    };
+    Ok(vec![line, beside])
+}
+
+/// The limit that is left when the operator costs nothing: as many requests to the API server, by a client that does
+/// nothing else, while one condor_submit hands over all jobs.
+fn beside_bare(bed: &mut Bed, raw: &Raw, namespace: &str, count: u32, took: f64, requests: &Requests) -> Result<Line> {
+    let written = bed.cluster.written(namespace, "j0")?;
+    let own = bed.namespace()?;
+    let description = raw.prepare(1, count)?;
+    say("row 1: as many requests by a bare client, and one condor_submit");
+    let (wrote, submitted) = thread::scope(|scope| {
+        let submitting = scope.spawn(|| raw.submit(&description, 1));
+        let wrote = bed.cluster.write_bare(&own, count, requests, &written);
+        (wrote, submitting.join())
+    });
+    let died = |_| Error::Unexpected("the thread of condor_submit died".to_owned());
+    let (wrote, staged) = (wrote?.as_secs_f64(), submitted.map_err(died)??.staged.as_secs_f64());
+    raw.remove_all()?;
+    bed.cluster.remove_bare(&own)?;
+    bed.cluster.seen.wait("HTCJobs of the bare client to go", &own, LONG, |tally| tally.objects == 0)?;
+    let bare = wrote.max(staged);
+    Ok(Line {
+        row: 1,
+        what: format!("{count} HTCJobs at once, beside a client that only makes the same requests"),
+        operator: seconds(took),
+        raw: format!(
+            "{}: {} requests {}, one condor_submit beside them until HTCondor has the files {}",
+            seconds(bare),
+            u64::from(count)
+                + requests.of("htcjobs", "PATCH")
+                + requests.of("htcjobs", "APPLY")
+                + requests.of("events", "POST"),
+            seconds(wrote),
+            seconds(staged)
+        ),
+        ratio: format!("{:.2} × the time", took / bare),
+        aim: "at most 1.25 × the time".to_owned(),
+        reached: Some(took <= 1.25 * bare),
+        numbers: [
+            ("htcjobs", f64::from(count)),
+            ("idsSeconds", took),
+            ("bareSeconds", wrote),
+            ("sharedSubmitSeconds", staged),
+            ("bareRatio", took / bare),
+        ]
+        .into(),
+    })
 }
 
 /// One at a time, and four at once.
