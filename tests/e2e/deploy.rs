@@ -1,6 +1,7 @@
 //! What a site installs: the overlays as the API server takes them, the operator under exactly their rights, and its image.
 
 mod dockerfile;
+mod finalizer;
 mod image;
 mod life;
 mod manifests;

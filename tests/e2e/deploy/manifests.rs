@@ -1,6 +1,6 @@
 //! The folders of deploy/ as kustomize renders them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -18,9 +18,14 @@ pub fn read(name: &str) -> String {
 
 /// The objects of one folder below deploy/.
 pub fn render(folder: &str) -> Vec<Value> {
+    render_at(&path("deploy").join(folder))
+}
+
+/// The objects of a folder anywhere.
+pub fn render_at(folder: &Path) -> Vec<Value> {
     let kubectl = Assets::locate().unwrap().kubectl().to_owned();
     let mut kustomize = Command::new(kubectl);
-    kustomize.arg("kustomize").arg(path("deploy").join(folder));
+    kustomize.arg("kustomize").arg(folder);
     let text = tool::run_ok("rendering an overlay", &mut kustomize, "", Duration::from_secs(60)).unwrap();
     text.split("\n---\n").map(|document| serde_saphyr::from_str(document).unwrap()).collect()
 }

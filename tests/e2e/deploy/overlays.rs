@@ -12,7 +12,7 @@ use crate::deploy::manifests::{config_map, container, each, find, list, path, re
 const KUBECTL: Duration = Duration::from_secs(60);
 
 /// Applies objects without storing them, with the API server's own checks; what it warns of.
-fn dry_run(kube: &Kube, objects: &[Value]) -> Result<String, String> {
+pub fn dry_run(kube: &Kube, objects: &[Value]) -> Result<String, String> {
     let arguments = ["apply", "--dry-run=server", "--validate=strict", "-f", "-"];
     let done = tool::run("trying objects", &mut kube.kubectl(&arguments), &list(objects), KUBECTL)
         .map_err(|e| e.to_string())?;
