@@ -328,7 +328,7 @@ impl Leader {
             duration: Duration::from_secs(1),
             acquired: self.holder.acquired.clone(),
         };
-        let released = self.rewrite(ledger, &nobody, fence);
+        let released = Box::pin(self.rewrite(ledger, &nobody, fence));
         if let Err(obstacle) = around(Point::BeforeLeaseReleased, released, Point::AfterLeaseReleased).await {
             tracing::info!(?obstacle, "the Lease is not released; it expires by itself");
         }

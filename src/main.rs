@@ -83,7 +83,7 @@ fn main() -> ExitCode {
 async fn run(config: Config, log: Log) -> Result<(), operator::StartError> {
     let stop = operator::told_to_stop()?;
     tokio::spawn(log.follow_hangups()?);
-    operator::run(config, stop).await
+    Box::pin(operator::run(config, stop)).await
 }
 
 fn block_on<T>(work: impl Future<Output = T>) -> Result<T, String> {
