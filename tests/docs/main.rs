@@ -156,7 +156,7 @@ fn every_test_that_is_named_exists() {
         for name in text.split('`').skip(1).step_by(2).filter(|word| word.contains("::")) {
             let rooms: Vec<&str> = name.split("::").collect();
             let is_test = rooms.iter().all(|room| room.chars().all(|c| c.is_ascii_lowercase() || "_*".contains(c)));
-            let (Some(test), Some(room)) = (rooms.last(), rooms.iter().rev().nth(1)) else { continue };
+            let (Some(called), Some(room)) = (rooms.last(), rooms.iter().rev().nth(1)) else { continue };
             if !is_test || ["file", "model"].contains(&rooms[0]) {
                 continue;
             }
@@ -164,9 +164,9 @@ fn every_test_that_is_named_exists() {
             let here = |path: &str| path.contains(&format!("/{room}.rs")) || path.contains(&format!("/{room}/"));
             let found = sources.iter().any(|(path, source)| {
                 here(path)
-                    && (*test == "*"
-                        || path.ends_with(&format!("/{test}.rs"))
-                        || source.contains(&format!("fn {test}(")))
+                    && (*called == "*"
+                        || path.ends_with(&format!("/{called}.rs"))
+                        || source.contains(&format!("fn {called}(")))
             });
             if !found {
                 missing.push(format!("{page}: {name}"));

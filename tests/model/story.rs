@@ -1,5 +1,6 @@
 //! Counter-examples as stories: one line for each step.
 
+use crate::operator::{Voice, Writes};
 use crate::steps::{Action, Model};
 use crate::world::{World, name};
 
@@ -70,15 +71,7 @@ impl Model {
         };
         match action {
             Action::Reconcile(op, object, writes) => {
-                format!(
-                    "{} reconciles {}{}",
-                    who(op),
-                    name(*object),
-                    match writes {
-                        crate::operator::Writes::Done => "",
-                        crate::operator::Writes::Lost => "; its Kubernetes write is lost",
-                    }
-                )
+                format!("{} reconciles {}{}", who(op), name(*object), written(*writes))
             }
             Action::ReconcileAll(op) => format!("{} reconciles all", who(op)),
             Action::BeginReconcile(op, object) => format!(
@@ -93,17 +86,7 @@ impl Model {
                 who(op),
                 if *luck == crate::workers::Luck::Well { String::new() } else { format!(" ({luck:?})") }
             ),
-            Action::Look(op, voice) => format!(
-                "{} asks HTCondor{}",
-                who(op),
-                match voice {
-                    crate::operator::Voice::Schedd => String::new(),
-                    crate::operator::Voice::Nobody => "; nobody answers".to_owned(),
-                    crate::operator::Voice::Blind => "; the answer shows no jobs".to_owned(),
-                    crate::operator::Voice::Other(birthdate) =>
-                        format!("; another schedd answers (born at {birthdate})"),
-                }
-            ),
+            Action::Look(op, voice) => format!("{} asks HTCondor{}", who(op), heard(*voice)),
             Action::BeginLook(op) => format!("{} asks the queue; the answer is slow", who(op)),
             Action::FinishLook(op) => format!("{} has the answer, and history's", who(op)),
             Action::CatchUp(op) => format!("the watch of {} catches up", who(op)),
@@ -155,5 +138,21 @@ impl Model {
             }
             Action::Wake => "the first operator wakes up".to_owned(),
         }
+    }
+}
+
+fn written(writes: Writes) -> &'static str {
+    match writes {
+        Writes::Done => "",
+        Writes::Lost => "; its Kubernetes write is lost",
+    }
+}
+
+fn heard(voice: Voice) -> String {
+    match voice {
+        Voice::Schedd => String::new(),
+        Voice::Nobody => "; nobody answers".to_owned(),
+        Voice::Blind => "; the answer shows no jobs".to_owned(),
+        Voice::Other(birthdate) => format!("; another schedd answers (born at {birthdate})"),
     }
 }
