@@ -177,12 +177,12 @@ fn every_test_that_is_named_exists() {
     assert!(seen > 40, "only {seen} names were looked at");
 }
 
-/// What stands in backquotes and begins with two dashes is a flag of the operator's, but for cargo's and kubectl's.
+/// What stands in backquotes and begins with two dashes is a flag of the operator's, but for those of cargo, kubectl and Apptainer.
 #[test]
 fn every_flag_that_is_named_exists() {
     let operator = Config::augment_args(clap::Command::new("run"));
     let flags: BTreeSet<&str> = operator.get_arguments().filter_map(clap::Arg::get_long).collect();
-    let others = ["features", "for", "help", "log", "log-format", "release"];
+    let others = ["features", "for", "help", "log", "log-format", "nv", "release", "rocm"];
     let mut seen = 0;
     for page in pages::user_pages() {
         for flag in read(&page).split("`--").skip(1) {

@@ -11,7 +11,7 @@ use bed::{Bed, Namespace, condition, htcjob, is_true};
 use rstest::rstest;
 use serde_json::Value;
 use testbed::Version::{self, Sid, Trixie};
-use testbed::{Account, Assets, PoolOptions, Registry, Scratch, tool};
+use testbed::{Account, Assets, Owned, PoolOptions, Registry, Scratch, Spec, tool};
 
 /// What the operator of these tests makes of names.
 struct Site {
@@ -178,15 +178,21 @@ fn a_file_without_its_folder_is_no_image() {
 
 #[test]
 fn a_bad_table_is_an_error_at_the_start() {
-    for (arguments, words) in [
+    let scratch = Scratch::new().unwrap();
+    let program = scratch.share(&bed::program()).unwrap();
+    for (number, (arguments, words)) in [
         (["--image-prefix=registry.cern.ch", "--image=a=/b"], "write PREFIX=TARGET"),
         (["--image-prefix=registry.cern.ch/=images", "--image=a=/b"], "\"images\" is neither a folder nor a registry"),
         (["--image-prefix=team=/a", "--image-prefix=docker.io/team/=/b"], "two entries for \"docker.io/team/\""),
         (["--image-prefix=team=/a", "--image=a=/my images"], "the image's path \"/my images\" is not allowed"),
-    ] {
-        let mut operator = Command::new(bed::program());
-        operator.env_clear().args(["run", "--schedd=none", "--data-dir=/none"]).args(arguments);
-        let done = tool::run("starting the operator", &mut operator, "", bed::PATIENCE).unwrap();
-        assert!(!done.status.success() && done.stderr.contains(words), "{arguments:?}: {}", done.stderr);
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let log = scratch.path().join(number.to_string());
+        let spec = Spec::new(&program, &log).args(["run", "--schedd=none", "--data-dir=/none"]).args(arguments);
+        let operator = Owned::spawn(&spec).unwrap();
+        let (status, said) = (operator.wait(bed::PATIENCE).unwrap(), operator.log_text());
+        assert!(!status.success() && said.contains(words), "{arguments:?}: {said}");
     }
 }

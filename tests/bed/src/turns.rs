@@ -17,7 +17,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// What one core takes at a time. Measured: with more of them than that, time limits of the operator end what would have
 /// come about; with fewer, cores are idle.
-const UNITS_OF_A_CORE: u32 = 16;
+const UNITS_OF_A_CORE: u32 = 11;
 
 /// The file with the times of the last run, which is written anew: a line for each test, `name start waited took`, in ms, the
 /// start since 1970.

@@ -90,7 +90,7 @@ pub const BAD: &[Bad] = &[
     Bad {
         name: "refused",
         told: ["Submitted", "False", "SubmitRefused"],
-        words: &["condor_submit", "no job of this name", "tried again"],
+        words: &["condor_submit", "no job of this name", "retrying"],
         ..NEVER_IN
     },
     Bad {

@@ -36,7 +36,7 @@ const CASES: &[Case] = &[
         condition: "Submitted",
         status: "False",
         reason: "SubmitRefused",
-        words: &["condor_submit", "no job of this name", "tried again"],
+        words: &["condor_submit", "no job of this name", "retrying"],
     },
     Case {
         name: "held",

@@ -88,7 +88,7 @@ impl Stage {
         let listen = format!("--callback-listen=127.0.0.1:{}", port.number);
         let site = Site::with(version, "", &[&url, &listen]);
         let mut config = fs::OpenOptions::new().append(true).open(site.bed.pool.config()).unwrap();
-        let closed = "SUBMIT_REQUIREMENT_NAMES = Wanted\nSUBMIT_REQUIREMENT_Wanted = Unwanted =!= true\n\
+        let closed = "SUBMIT_REQUIREMENT_NAMES = Wanted\nSUBMIT_REQUIREMENT_Wanted = RemoteJob =!= true\n\
                       SUBMIT_REQUIREMENT_Wanted_REASON = \"nobody wants this job\"";
         writeln!(config, "{closed}").unwrap();
         site.bed.pool.tool("condor_reconfig", &["-schedd"]).unwrap();
@@ -155,7 +155,7 @@ impl Stage {
 
     fn refused(&self, here: &Namespace<'_>, name: &str) {
         let mut object = self.site.noted(name, 1, "");
-        object["spec"]["htcopts"] = "+Unwanted = true".into();
+        object["spec"]["htcopts"] = "+RemoteJob = true".into();
         let uid = here.create(&object);
         let message = here.wait_says(name, "Submitted", "False", "SubmitRefused");
         assert!(message.contains("nobody wants this job"), "{message}");
