@@ -7,7 +7,6 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::fmt::Write as _;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -133,10 +132,8 @@ impl Drop for Turn {
         if let Some(times) = &machine.times {
             let start = self.start.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
             let took = self.began.elapsed();
-            let mut line = String::new();
-            let milliseconds = [start, self.waited, took].map(|time| time.as_millis());
-            let [start, waited, took] = milliseconds;
-            let _ = writeln!(line, "{} {start} {waited} {took}", self.name);
+            let [start, waited, took] = [start, self.waited, took].map(|time| time.as_millis());
+            let line = format!("{} {start} {waited} {took}\n", self.name);
             // A time that is not written down is no reason to fail a test.
             let _ = OpenOptions::new().append(true).open(times).and_then(|mut file| file.write_all(line.as_bytes()));
         }
