@@ -7,13 +7,13 @@ use kube::Client;
 use rustix::fs::{Access, access, statvfs};
 
 use crate::clock::Clock;
-use crate::condor::{Names, Schedd};
+use crate::condor::{KnownUsers, Schedd};
 use crate::config::Config;
 use crate::controller;
 use crate::credentials::Credentials;
 use crate::health::Health;
 use crate::kubernetes;
-use crate::ledger::{Glance, Ledger, LedgerError, Names as Known};
+use crate::ledger::{Ledger, LedgerError, LedgerSnapshot, Users};
 use crate::machine::ids::id_ranges;
 use crate::metrics::Metrics;
 use crate::operator;
@@ -41,14 +41,14 @@ pub async fn check(config: &Config) -> Vec<Line> {
         Ok(client) => operator::operator_id(client, config).await.map_err(|error| error.to_string()),
         Err(message) => Err(message.clone()),
     };
-    let ledger = Ledger::glance(&config.ledger()).and_then(|seen| of_operator(seen, operator.as_deref().ok()));
-    let (known, unknown) = names(&ledger);
-    let names = Names::new(known);
+    let ledger = Ledger::snapshot(&config.ledger()).and_then(|seen| of_operator(seen, operator.as_deref().ok()));
+    let (known, unknown) = users(&ledger);
+    let users = KnownUsers::new(known);
     let schedd = Arc::new(operator::schedd(
         config,
         operator.clone().unwrap_or_default(),
         clock,
-        names,
+        users,
         &Metrics::default(),
         Health::default(),
     ));
@@ -71,7 +71,7 @@ pub async fn check(config: &Config) -> Vec<Line> {
 }
 
 /// A ledger of another operator says nothing about the jobs of this one.
-fn of_operator(seen: Option<Glance>, ours: Option<&str>) -> Result<Option<Glance>, LedgerError> {
+fn of_operator(seen: Option<LedgerSnapshot>, ours: Option<&str>) -> Result<Option<LedgerSnapshot>, LedgerError> {
     match (seen.as_ref().and_then(|seen| seen.operator.as_ref()), ours) {
         (Some(stored), Some(ours)) if stored != ours => {
             Err(LedgerError::AnotherOperator { stored: stored.clone(), ours: ours.to_owned() })
@@ -81,12 +81,12 @@ fn of_operator(seen: Option<Glance>, ours: Option<&str>) -> Result<Option<Glance
 }
 
 /// The names under which there may be jobs beside the operator's own, or why they are not known.
-fn names(ledger: &Result<Option<Glance>, LedgerError>) -> (Known, Option<String>) {
+fn users(ledger: &Result<Option<LedgerSnapshot>, LedgerError>) -> (Users, Option<String>) {
     let only = |why: &str| Some(format!("only the operator's own jobs were checked: {why}"));
     match ledger {
-        Ok(Some(seen)) => (seen.names.clone(), None),
-        Ok(None) => (Known::new(), only("no ledger knows other users")),
-        Err(error) => (Known::new(), only(&error.to_string())),
+        Ok(Some(seen)) => (seen.users.clone(), None),
+        Ok(None) => (Users::new(), only("no ledger knows other users")),
+        Err(error) => (Users::new(), only(&error.to_string())),
     }
 }
 
@@ -119,7 +119,7 @@ async fn ask_schedd(schedd: &Schedd) -> Result<String, String> {
     ask.await.map_err(|unknown: crate::machine::facts::Unknown| unknown.message)
 }
 
-fn database(path: &Path, ledger: &Result<Option<Glance>, LedgerError>) -> Result<String, String> {
+fn database(path: &Path, ledger: &Result<Option<LedgerSnapshot>, LedgerError>) -> Result<String, String> {
     let shown = path.display();
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(".".as_ref());
     match ledger {
@@ -128,7 +128,7 @@ fn database(path: &Path, ledger: &Result<Option<Glance>, LedgerError>) -> Result
             Ok(()) => Ok(format!("{shown} does not exist yet; the operator creates it at its first start")),
             Err(error) => Err(format!("cannot create {}: {error}; check --data-dir", folder.display())),
         },
-        Ok(Some(Glance { in_use: true, .. })) => Ok(format!("{shown} is in use by a running operator")),
+        Ok(Some(LedgerSnapshot { in_use: true, .. })) => Ok(format!("{shown} is in use by a running operator")),
         Ok(Some(seen)) => match can_be_written(path, folder) {
             Ok(()) => Ok(match &seen.id {
                 Some(id) => format!("{shown} is writable; ledger {id}"),

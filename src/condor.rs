@@ -3,7 +3,7 @@
 pub mod description;
 pub mod effects;
 pub mod htcopts;
-mod names;
+mod known_users;
 pub mod payload;
 pub mod query;
 mod row;
@@ -12,7 +12,7 @@ pub mod submit;
 mod submitter_lock;
 pub mod tools;
 
-pub use names::Names;
+pub use known_users::KnownUsers;
 pub use schedd::Schedd;
 pub use submitter_lock::{HeldLock, SubmitterLocks};
 pub use tools::{Output, ToolError, Tools};

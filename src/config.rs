@@ -145,8 +145,12 @@ impl Config {
 
     /// How long what is left of HTCJobs that are gone is kept.
     #[must_use]
-    pub const fn keep_times(&self) -> retention::Times {
-        retention::Times { output: self.data.keep_output, rows: self.data.keep_rows, every: self.data.housekeeping }
+    pub const fn keep_times(&self) -> retention::RetentionTimes {
+        retention::RetentionTimes {
+            output: self.data.keep_output,
+            rows: self.data.keep_rows,
+            every: self.data.housekeeping,
+        }
     }
 
     /// The attributes that htcopts may set.
@@ -172,8 +176,8 @@ impl Config {
 
     /// client-go's times of leader election.
     #[must_use]
-    pub const fn lease_times(&self) -> lease::Times {
-        lease::Times {
+    pub const fn lease_times(&self) -> lease::LeaseTimes {
+        lease::LeaseTimes {
             duration: self.election.lease_duration,
             renew_deadline: self.election.lease_renew_deadline,
             retry: self.election.lease_retry,

@@ -7,10 +7,10 @@ mod error;
 mod events;
 mod first_list;
 mod gather;
-mod memory;
 mod publish;
 mod reconcile;
 pub mod secret;
+mod volatile;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ use crd_served::CrdServed;
 pub use error::{GatherError, ReconcileError, WriteError};
 pub use events::Publisher;
 use first_list::FirstList;
-pub use memory::Memory;
+pub use volatile::VolatileState;
 
 /// What every reconcile needs.
 pub struct Context {
@@ -68,7 +68,7 @@ pub struct Context {
     /// Told whenever the journal has news.
     pub publisher: Publisher,
     /// What is remembered of each object.
-    pub memory: Memory,
+    pub volatile: VolatileState,
     /// Where it is counted.
     pub metrics: Metrics,
     /// Told what the watch sees.
@@ -146,14 +146,14 @@ fn forget_what_is_gone(context: &Context, event: &watcher::Event<Observed>, know
     match event {
         watcher::Event::Delete(object) => {
             if let Some(uid) = uid(object) {
-                context.memory.forget(&uid);
-                context.schedd.names.forget(&uid);
+                context.volatile.forget(&uid);
+                context.schedd.users.forget(&uid);
             }
         }
         watcher::Event::InitDone => {
             let there: HashSet<Uid> = known.state().iter().filter_map(|object| uid(object)).collect();
-            context.memory.keep(&there);
-            context.schedd.names.keep(&there);
+            context.volatile.keep(&there);
+            context.schedd.users.keep(&there);
         }
         watcher::Event::Init | watcher::Event::InitApply(_) | watcher::Event::Apply(_) => {}
     }

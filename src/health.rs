@@ -23,7 +23,7 @@ pub enum Gate {
 
 /// Where the operator stands among those that want to lead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Place {
+enum Leadership {
     /// It is not known yet.
     #[default]
     Unknown,
@@ -36,7 +36,7 @@ enum Place {
 /// What is known.
 #[derive(Debug, Default)]
 struct State {
-    place: Place,
+    leadership: Leadership,
     open: BTreeSet<Gate>,
 }
 
@@ -75,12 +75,12 @@ impl Health {
 
     /// Another operator leads.
     pub fn standing_by(&self) {
-        self.with(|state| state.place = Place::Standby);
+        self.with(|state| state.leadership = Leadership::Standby);
     }
 
     /// This operator leads.
     pub fn leading(&self) {
-        self.with(|state| state.place = Place::Leader);
+        self.with(|state| state.leadership = Leadership::Leader);
     }
 
     /// Whether the operator is ready, and one line for each gate.
@@ -94,14 +94,14 @@ fn describe(state: &State) -> (bool, String) {
     let (mut ready, mut text) = (true, String::new());
     for gate in Gate::iter() {
         let open = match gate {
-            Gate::Leading => state.place != Place::Unknown,
+            Gate::Leading => state.leadership != Leadership::Unknown,
             Gate::CrdServed | Gate::CacheSynced | Gate::LedgerWritable | Gate::ScheddSeen => state.open.contains(&gate),
         };
-        let (word, needed) = match (gate, open, state.place) {
-            (Gate::Leading, _, Place::Standby) => ("ok (standby)", true),
+        let (word, needed) = match (gate, open, state.leadership) {
+            (Gate::Leading, _, Leadership::Standby) => ("ok (standby)", true),
             (_, true, _) => ("ok", true),
-            (_, false, Place::Standby) => ("not asked on standby", true),
-            (_, false, Place::Unknown | Place::Leader) => ("NOT YET", false),
+            (_, false, Leadership::Standby) => ("not asked on standby", true),
+            (_, false, Leadership::Unknown | Leadership::Leader) => ("NOT YET", false),
         };
         ready &= needed;
         text = text + <&str>::from(gate) + ": " + word + "\n";
@@ -116,8 +116,8 @@ mod tests {
     #[test]
     fn a_leader_needs_every_gate_and_a_standby_only_its_place() {
         let but = |shut: Option<Gate>| {
-            let place = if shut == Some(Gate::Leading) { Place::Unknown } else { Place::Leader };
-            State { place, open: Gate::iter().filter(|gate| Some(*gate) != shut).collect() }
+            let leadership = if shut == Some(Gate::Leading) { Leadership::Unknown } else { Leadership::Leader };
+            State { leadership, open: Gate::iter().filter(|gate| Some(*gate) != shut).collect() }
         };
         assert!(describe(&but(None)).0);
         for gate in Gate::iter() {
@@ -125,6 +125,6 @@ mod tests {
             assert!(!ready && text.matches("NOT YET").count() == 1, "{text}");
         }
         assert!(!describe(&State::default()).0);
-        assert!(describe(&State { place: Place::Standby, ..State::default() }).0);
+        assert!(describe(&State { leadership: Leadership::Standby, ..State::default() }).0);
     }
 }

@@ -14,6 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::Client;
 use kube::api::{Api, PostParams};
 
+use crate::api::ObjectName;
 use crate::clock::Clock;
 use crate::failpoint::{Point, around};
 use crate::fence::{Fence, Refused};
@@ -21,7 +22,7 @@ use crate::health::Health;
 use crate::kubernetes::{MANAGER, limited_to};
 use crate::ledger::{Ledger, LedgerError};
 use crate::machine::Timestamp;
-use crate::retry::Pauses;
+use crate::retry::Backoff;
 
 /// Annotation of the Lease: id of the ledger that leads, or led last.
 pub const LEDGER: &str = "htc.cern.ch/ledger";
@@ -30,22 +31,13 @@ pub const SEQUENCE: &str = "htc.cern.ch/ledger-sequence";
 
 /// client-go's three times.
 #[derive(Clone, Copy, Debug)]
-pub struct Times {
+pub struct LeaseTimes {
     /// How long others leave an unchanged Lease alone.
     pub duration: Duration,
     /// How long after the begin of a good renewal its holder acts; shorter than `duration`.
     pub renew_deadline: Duration,
     /// Pause between two tries.
     pub retry: Duration,
-}
-
-/// Where the Lease is.
-#[derive(Clone, Debug)]
-pub struct Place {
-    /// Its namespace: the operator's.
-    pub namespace: String,
-    /// Its name: the operator's.
-    pub name: String,
 }
 
 /// Another operator leads.
@@ -84,9 +76,9 @@ enum Obstacle {
 /// One candidate.
 pub struct Candidate {
     api: Api<Lease>,
-    place: Place,
+    name: ObjectName,
     identity: String,
-    times: Times,
+    times: LeaseTimes,
     clock: Clock,
     health: Health,
     /// The record that was seen last, and when it was first seen like this.
@@ -112,14 +104,21 @@ struct Holder {
 impl Candidate {
     /// Nobody yet.
     #[must_use]
-    pub fn new(client: Client, place: Place, identity: String, times: Times, clock: Clock, health: Health) -> Self {
-        Self { api: Api::namespaced(client, &place.namespace), place, identity, times, clock, health, seen: None }
+    pub fn new(
+        client: Client,
+        name: ObjectName,
+        identity: String,
+        times: LeaseTimes,
+        clock: Clock,
+        health: Health,
+    ) -> Self {
+        Self { api: Api::namespaced(client, &name.namespace), name, identity, times, clock, health, seen: None }
     }
 
     /// Waits until this operator leads, and opens the fence. A ledger that does not know all that its Lease knows takes a
     /// new id before that.
     pub async fn lead(mut self, ledger: &mut Ledger, fence: &Fence) -> Result<Leader, LedgerError> {
-        let mut pauses = Pauses::new(self.times.retry, self.times.duration.max(self.times.retry));
+        let mut backoff = Backoff::new(self.times.retry, self.times.duration.max(self.times.retry));
         let mut told = None;
         loop {
             let pause = match self.try_to_lead(ledger, fence).await? {
@@ -134,10 +133,10 @@ impl Candidate {
                     }
                     let pause = match &obstacle {
                         Obstacle::Held(_) => {
-                            pauses.reset();
+                            backoff.reset();
                             self.times.retry
                         }
-                        Obstacle::Api(_) => pauses.pause(),
+                        Obstacle::Api(_) => backoff.pause(),
                     };
                     told = Some(obstacle);
                     pause
@@ -158,7 +157,7 @@ impl Candidate {
     }
 
     fn name(&self) -> String {
-        format!("{}/{}", self.place.namespace, self.place.name)
+        format!("{}/{}", self.name.namespace, self.name.name)
     }
 
     async fn try_to_lead(
@@ -213,7 +212,7 @@ impl Candidate {
     }
 
     async fn get(&self) -> Result<Option<Lease>, String> {
-        self.limited("read", self.api.get_opt(&self.place.name)).await
+        self.limited("read", self.api.get_opt(&self.name.name)).await
     }
 
     /// Writes the Lease, only if it is still the one that was read.
@@ -226,7 +225,7 @@ impl Candidate {
         annotations.insert(SEQUENCE.to_owned(), ledger.sequence().to_string());
         let lease = Lease {
             metadata: ObjectMeta {
-                name: Some(self.place.name.clone()),
+                name: Some(self.name.name.clone()),
                 annotations: Some(annotations),
                 managed_fields: None,
                 ..found.metadata
@@ -244,7 +243,7 @@ impl Candidate {
         if new {
             self.limited("make", self.api.create(&parameters, &lease)).await
         } else {
-            self.limited("write", self.api.replace(&self.place.name, &parameters, &lease)).await
+            self.limited("write", self.api.replace(&self.name.name, &parameters, &lease)).await
         }
     }
 
@@ -254,7 +253,7 @@ impl Candidate {
         what: &'static str,
         request: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, String> {
-        let lease = format!("the Lease {}/{}", self.place.namespace, self.place.name);
+        let lease = format!("the Lease {}/{}", self.name.namespace, self.name.name);
         limited_to(self.times.renew_deadline / 3, what, &lease, request).await.map_err(|error| match error.code() {
             Some(404) => {
                 format!("{error}; create the operator's namespace, or name another one with --operator-namespace")
@@ -362,15 +361,15 @@ mod tests {
     use super::*;
 
     fn candidate() -> Candidate {
-        let times = Times {
+        let times = LeaseTimes {
             duration: Duration::from_secs(15),
             renew_deadline: Duration::from_secs(10),
             retry: Duration::from_secs(2),
         };
-        let place = Place { namespace: "ns".to_owned(), name: "lease".to_owned() };
+        let name = ObjectName { namespace: "ns".to_owned(), name: "lease".to_owned() };
         let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
         let client = Client::try_from(config).unwrap();
-        Candidate::new(client, place, "us".to_owned(), times, Clock::default(), Health::default())
+        Candidate::new(client, name, "us".to_owned(), times, Clock::default(), Health::default())
     }
 
     fn record(holder: &str, seconds: i32, renewed: i64) -> LeaseSpec {

@@ -10,21 +10,21 @@ mod error;
 mod inherited;
 mod journal;
 mod load;
-mod names;
 mod retention;
 mod schema;
 mod store;
 mod submitters;
 #[cfg(test)]
 mod tests;
+mod users;
 mod writer;
 
-pub use actor::{Ledger, Names};
+pub use actor::{Ledger, Users};
 pub use callbacks::{Callback, Receipt, Told};
 pub(crate) use entries::Save;
 pub use entries::{Intent, Noted, RequestResult, SubmitResult};
 pub use error::LedgerError;
 pub use journal::Journaled;
-pub use names::Glance;
 pub use retention::{Artifact, Released};
 pub use submitters::Unseen;
+pub use users::LedgerSnapshot;

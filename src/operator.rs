@@ -12,7 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::clock::Clock;
 use crate::condor::htcopts::{HtcOpts, HtcOptsError};
-use crate::condor::{Names, Schedd, Tools};
+use crate::condor::{KnownUsers, Schedd, Tools};
 use crate::config::Config;
 use crate::health::Health;
 use crate::kubernetes::{self, limited};
@@ -74,7 +74,7 @@ pub fn schedd(
     config: &Config,
     operator: String,
     clock: Clock,
-    names: Names,
+    users: KnownUsers,
     metrics: &Metrics,
     health: Health,
 ) -> Schedd {
@@ -82,7 +82,7 @@ pub fn schedd(
     let (limit, history_limit, transfer_limit) =
         (config.timing.tool_limit, config.timing.history_limit, config.output.transfer_limit);
     let tools = Tools::new(bin, limit, history_limit, transfer_limit, metrics.clone());
-    Schedd::new(ScheddName::from(config.condor.schedd.as_str()), operator, tools, clock, names, health)
+    Schedd::new(ScheddName::from(config.condor.schedd.as_str()), operator, tools, clock, users, health)
 }
 
 /// Resolves when this process is told to stop, by SIGTERM or SIGINT: from now on neither ends it by itself.

@@ -16,7 +16,7 @@ use crate::kubernetes::{limited, watched};
 use crate::machine::Uid;
 use crate::machine::ids::{IDS_IN_LINE, JobId, id_lines};
 use crate::metrics::Metrics;
-use crate::retry::Pauses;
+use crate::retry::Backoff;
 
 /// Jobs of this operator in HTCondor that belong to no HTCJob that can be seen, by id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -64,7 +64,7 @@ pub async fn objects(client: &Client, namespace: Option<&str>) -> Result<BTreeSe
 
 /// Counts them once in the log, when both sides have answered; nothing waits for it.
 pub async fn count_at_start(client: Client, schedd: Arc<Schedd>, namespace: Option<String>, metrics: Metrics) {
-    let mut pauses = Pauses::new(Duration::from_secs(5), Duration::from_secs(600));
+    let mut backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(600));
     loop {
         match find(&client, &schedd, namespace.as_deref()).await {
             Ok(OrphanReport { orphans, elsewhere }) => {
@@ -79,7 +79,7 @@ pub async fn count_at_start(client: Client, schedd: Arc<Schedd>, namespace: Opti
             }
             Err(message) => tracing::debug!(%message, "orphans cannot be counted yet"),
         }
-        tokio::time::sleep(pauses.pause()).await;
+        tokio::time::sleep(backoff.pause()).await;
     }
 }
 

@@ -10,7 +10,7 @@ macro_rules! limited {
         $server
             .disable_signals()
             .max_connections($crate::receiver::CONNECTIONS)
-            .on_connect($crate::receiver::silence::begin)
+            .on_connect($crate::receiver::idle::watch)
             .client_request_timeout($crate::receiver::HEADER_TIME)
             .client_disconnect_timeout($crate::receiver::HEADER_TIME)
             .keep_alive($crate::receiver::IDLE)
@@ -19,9 +19,9 @@ macro_rules! limited {
 }
 
 pub mod event;
+mod idle;
 pub mod monitor;
 pub mod report;
-mod silence;
 mod tls;
 mod wakes;
 
@@ -77,7 +77,7 @@ pub enum ListenError {
 }
 
 /// What an operator that leads takes events in with.
-struct Desk {
+struct Intake {
     ledger: Ledger,
     clock: Clock,
     wakes: Wakes,
@@ -87,7 +87,7 @@ struct Desk {
 #[derive(Clone)]
 pub struct Receiver {
     keys: KeyRing,
-    desk: Arc<OnceLock<Desk>>,
+    intake: Arc<OnceLock<Intake>>,
     metrics: Metrics,
 }
 
@@ -117,12 +117,12 @@ impl Receiver {
     /// Accepts tokens made with these keys, and counts what comes.
     #[must_use]
     pub fn new(keys: KeyRing, metrics: Metrics) -> Self {
-        Self { keys, desk: Arc::default(), metrics }
+        Self { keys, intake: Arc::default(), metrics }
     }
 
     /// From now on events are taken in.
     pub fn open(&self, ledger: Ledger, clock: Clock, wake: Wake) {
-        let _ = self.desk.set(Desk { ledger, clock, wakes: Wakes::start(wake) });
+        let _ = self.intake.set(Intake { ledger, clock, wakes: Wakes::start(wake) });
     }
 
     /// Serves `POST /cloudevents`.
@@ -131,7 +131,7 @@ impl Receiver {
         let server = HttpServer::new(move || {
             App::new()
                 .app_data(web::Data::new(receiver.clone()))
-                .wrap_fn(silence::broken)
+                .wrap_fn(idle::request_arrived)
                 .service(
                     web::resource("/cloudevents")
                         .route(web::post().to(take_in))
@@ -162,12 +162,12 @@ impl Receiver {
         let header = |name: &str| request.headers().get(name).map(actix_web::http::header::HeaderValue::as_bytes);
         let event = event::parse(header, &body)?;
         let callback = report::read(event, header(AUTHORIZATION.as_str()), &self.keys.current())?;
-        let Some(desk) = self.desk.get() else { return Err(Refusal::Unavailable) };
+        let Some(intake) = self.intake.get() else { return Err(Refusal::Unavailable) };
         let uid = callback.uid.clone();
-        let stored = desk.ledger.receive(callback, desk.clock.now());
+        let stored = intake.ledger.receive(callback, intake.clock.now());
         match tokio::time::timeout(LEDGER_TIME, stored).await {
             Ok(Ok(Receipt::Stored(name))) => {
-                desk.wakes.wake(&uid, name);
+                intake.wakes.wake(&uid, name);
                 Ok("Stored")
             }
             Ok(Ok(Receipt::Again)) => Ok("Again"),

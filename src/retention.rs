@@ -12,7 +12,7 @@ use crate::clock::Clock;
 use crate::fence::Fence;
 use crate::ledger::{Artifact, Ledger, Released};
 use crate::machine::{Timestamp, Uid};
-use crate::retry::Pauses;
+use crate::retry::Backoff;
 use crate::workers::Planner;
 
 /// So long a list of the HTCJobs that exist is good enough.
@@ -24,7 +24,7 @@ const LONGEST: Duration = Duration::from_secs(3600);
 
 /// How long what is left of an object is kept.
 #[derive(Clone, Copy, Debug)]
-pub struct Times {
+pub struct RetentionTimes {
     /// Its output.
     pub output: Duration,
     /// Its rows; they stay at least until its files are removed.
@@ -48,15 +48,15 @@ pub struct Keeper {
     /// Where the files lie.
     pub planner: Planner,
     /// How long what is kept.
-    pub times: Times,
+    pub times: RetentionTimes,
 }
 
 impl Keeper {
     /// Runs until it is dropped.
     pub async fn run(self) {
-        let mut pauses = Pauses::new(self.times.every, LONGEST.max(self.times.every));
+        let mut backoff = Backoff::new(self.times.every, LONGEST.max(self.times.every));
         loop {
-            tokio::time::sleep(pauses.pause()).await;
+            tokio::time::sleep(backoff.pause()).await;
             let (mut all, mut failed) = (Cleared::default(), false);
             for (left, kept) in [
                 (Artifact::Sandbox, Duration::ZERO),
@@ -76,7 +76,7 @@ impl Keeper {
             }
             // Objects that stay although they were let go need not be looked up every time.
             if !failed && (all.removed > 0 || all.looked_at == 0) {
-                pauses.reset();
+                backoff.reset();
             }
         }
     }

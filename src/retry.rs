@@ -8,9 +8,9 @@ use backoff::backoff::Backoff as _;
 
 /// Pauses that double, with jitter, from `first` to `longest`, until things get better.
 #[derive(Debug)]
-pub struct Pauses(ExponentialBackoff);
+pub struct Backoff(ExponentialBackoff);
 
-impl Pauses {
+impl Backoff {
     /// Begins with `first`.
     #[must_use]
     pub fn new(first: Duration, longest: Duration) -> Self {
@@ -82,11 +82,11 @@ mod tests {
 
     #[test]
     fn pauses_grow_to_the_longest_and_begin_again() {
-        let mut pauses = Pauses::new(Duration::from_secs(1), Duration::from_secs(10));
-        let grown: Vec<Duration> = (0..8).map(|_| pauses.pause()).collect();
+        let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
+        let grown: Vec<Duration> = (0..8).map(|_| backoff.pause()).collect();
         assert!(grown[0] <= Duration::from_millis(1200), "{grown:?}");
         assert!(grown[7] >= Duration::from_secs(8) && grown[7] <= Duration::from_secs(12), "{grown:?}");
-        pauses.reset();
-        assert!(pauses.pause() <= Duration::from_millis(1200));
+        backoff.reset();
+        assert!(backoff.pause() <= Duration::from_millis(1200));
     }
 }

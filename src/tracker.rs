@@ -27,7 +27,7 @@ use crate::machine::facts::{Ad, Answer, Evidence, History, JobStatus, Queue, Rea
 use crate::machine::inherited::InheritedJob;
 use crate::machine::{Birthdate, JobId, SchedDate, Timestamp, Uid};
 use crate::metrics::Metrics;
-use crate::retry::Pauses;
+use crate::retry::Backoff;
 use entry::Urgency;
 use watchlist::Watchlist;
 
@@ -163,7 +163,7 @@ impl Tracker {
 
     /// Asks the queue again and again, about all jobs or about the urgent ones.
     async fn follow(&self, mut asker: Asker<'_>) {
-        let mut pauses = Pauses::new(self.soon, self.interval.max(self.soon));
+        let mut backoff = Backoff::new(self.soon, self.interval.max(self.soon));
         let (mut failed, mut took) = (None, Duration::ZERO);
         loop {
             let uids = self.wait(&asker, Instant::now(), failed.take(), took).await;
@@ -171,12 +171,12 @@ impl Tracker {
             let result = self.look_once(&mut asker, &uids).await;
             took = began.elapsed();
             match result {
-                Ok(()) => pauses.reset(),
+                Ok(()) => backoff.reset(),
                 // Not a word of it is told before it is seen twice.
                 Err(unknown) if unknown.why == Why::SuddenDrop => failed = Some(self.soon),
                 Err(unknown) => {
                     self.wake(self.watchlist.no_answer(asked_at, &uids, &unknown)).await;
-                    failed = Some(pauses.pause());
+                    failed = Some(backoff.pause());
                 }
             }
         }
@@ -297,8 +297,8 @@ impl Tracker {
         if let Err(unknown) = &found {
             tracing::debug!(why = %unknown.why, message = %unknown.message, "no answer from HTCondor's history");
         }
-        let pauses = || Pauses::new(self.interval, self.longest.max(self.interval));
-        let woken = self.watchlist.history(&wanted, Instant::now(), pauses, |uid, asked, base| match &found {
+        let backoff = || Backoff::new(self.interval, self.longest.max(self.interval));
+        let woken = self.watchlist.history(&wanted, Instant::now(), backoff, |uid, asked, base| match &found {
             Err(unknown) => Answer::Unknown(unknown.clone()),
             Ok(found) if found.birthdate != base.birthdate => Answer::Unknown(self.another_schedd()),
             Ok(found) => Answer::Known(History {

@@ -8,10 +8,10 @@ mod err_tail;
 mod lane;
 mod plan;
 mod registry;
-mod simple;
 mod sizes;
 mod submit;
 mod survivors;
+mod tool_call;
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ const QUEUE: usize = 20_000;
 
 /// One request on its way, with what its worker needs to know about the object.
 #[derive(Debug)]
-pub struct Job {
+pub struct WorkItem {
     /// What is to be done.
     pub request: Request,
     /// The object's name.
@@ -119,19 +119,19 @@ pub struct Workers {
     remove: Lanes,
     hold: Lanes,
     fetch: Lanes,
-    fetch_again: mpsc::Sender<Job>,
+    fetch_again: mpsc::Sender<WorkItem>,
     tidy: Lanes,
 }
 
 /// The two workers for one kind of effect: what one of them does with very many jobs holds up nobody with few.
 #[derive(Debug)]
 struct Lanes {
-    small: mpsc::Sender<Job>,
-    large: mpsc::Sender<Job>,
+    small: mpsc::Sender<WorkItem>,
+    large: mpsc::Sender<WorkItem>,
 }
 
 impl Lanes {
-    fn of(&self, job: &Job) -> &mpsc::Sender<Job> {
+    fn of(&self, job: &WorkItem) -> &mpsc::Sender<WorkItem> {
         if sizes::touches(job) > sizes::LARGE { &self.large } else { &self.small }
     }
 }
@@ -163,7 +163,7 @@ impl Workers {
     /// Takes a request in; false if its queue is full, another request of the object stands, or its credentials are still
     /// being looked for: whatever that takes, it holds up nobody else.
     #[must_use]
-    pub fn hand_over(&self, job: Job) -> bool {
+    pub fn hand_over(&self, job: WorkItem) -> bool {
         let lane = match job.request.key.kind {
             Kind::Submit => self.submit.of(&job),
             Kind::Remove => self.remove.of(&job),

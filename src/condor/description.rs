@@ -12,7 +12,7 @@ use super::payload::{JOB_SH, PAYLOAD_CONF, SCRIPT_SH, TOKEN};
 
 /// One job, which becomes one row and one proc.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Job<'a> {
+pub struct QueueItem<'a> {
     /// `metadata.uid` of its HTCJob, which becomes `HTCJobUID`.
     pub uid: &'a str,
     /// Which attempt of that HTCJob this is, from 1: `HTCJobAttempt`.
@@ -101,7 +101,7 @@ const PATH_CHARACTERS: &str = "-._/:@+=~";
 ///
 /// # Errors
 /// A value that has no safe spelling; nothing is rendered then.
-pub fn submit_description(common: &Common, jobs: &[Job]) -> Result<String, DescriptionError> {
+pub fn submit_description(common: &Common, jobs: &[QueueItem]) -> Result<String, DescriptionError> {
     characters("the operator's name", common.operator, NAME_CHARACTERS)?;
     if common.not_after < 0 {
         return Err(DescriptionError::Deadline(common.not_after));
@@ -143,13 +143,13 @@ queue htc_uid,htc_attempt,htc_index,htc_batch,htc_sandbox,htc_output from (
     ))
 }
 
-fn rows(jobs: &[Job]) -> Result<String, DescriptionError> {
+fn rows(jobs: &[QueueItem]) -> Result<String, DescriptionError> {
     if jobs.is_empty() {
         return Err(DescriptionError::NoJobs);
     }
     let (mut ids, mut outputs, mut text) = (HashSet::new(), HashSet::new(), String::new());
     for job in jobs {
-        let Job { uid, attempt, index, batch_name, sandbox, output } = *job;
+        let QueueItem { uid, attempt, index, batch_name, sandbox, output } = *job;
         characters("the uid", uid, ID_CHARACTERS)?;
         characters("the batch name", batch_name, NAME_CHARACTERS)?;
         path("the sandbox", sandbox)?;
@@ -197,8 +197,8 @@ mod tests {
             callback: true,
             output_limit: None,
         };
-        let job = Job { uid: "u-1", attempt: 3, index: 4, batch_name: "ns/n", sandbox: "/s/1", output: "/o/1/4" };
-        let text = submit_description(&common, &[job, Job { index: 5, output: "/o/1/5", ..job }]).unwrap();
+        let job = QueueItem { uid: "u-1", attempt: 3, index: 4, batch_name: "ns/n", sandbox: "/s/1", output: "/o/1/4" };
+        let text = submit_description(&common, &[job, QueueItem { index: 5, output: "/o/1/5", ..job }]).unwrap();
         assert!(text.starts_with("rank = Memory\nnotification = never\nuniverse = vanilla\n"));
         assert!(text.contains("payload.conf,$(htc_sandbox)/callback.token\n"), "{text}");
         assert!(text.ends_with(" from (\nu-1,3,4,ns/n,/s/1,/o/1/4\nu-1,3,5,ns/n,/s/1,/o/1/5\n)\n"), "{text}");
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn a_late_job_is_removed_whatever_its_user_wants() {
         let opts = |text: &str| HtcOpts::parse(text, &Attributes::default()).unwrap();
-        let job = Job { uid: "u", attempt: 1, index: 0, batch_name: "n/x", sandbox: "/s", output: "/o" };
+        let job = QueueItem { uid: "u", attempt: 1, index: 0, batch_name: "n/x", sandbox: "/s", output: "/o" };
         let removed = |site: &str, user: &str| {
             let (site, user) = (opts(site), opts(user));
             let common = Common {
@@ -239,26 +239,26 @@ mod tests {
             callback: false,
             output_limit: None,
         };
-        let job = Job { uid: "u", attempt: 1, index: 0, batch_name: "n/x", sandbox: "/s", output: "/o" };
+        let job = QueueItem { uid: "u", attempt: 1, index: 0, batch_name: "n/x", sandbox: "/s", output: "/o" };
         assert_eq!(submit_description(&common, &[]), Err(DescriptionError::NoJobs));
         assert!(submit_description(&Common { not_after: -1, ..common }, &[job]).is_err());
         assert!(submit_description(&Common { operator: "a\"b", ..common }, &[job]).is_err());
         assert!(submit_description(&common, &[job, job]).is_err(), "one index twice");
-        assert!(submit_description(&common, &[job, Job { index: 1, ..job }]).is_err(), "one folder twice");
+        assert!(submit_description(&common, &[job, QueueItem { index: 1, ..job }]).is_err(), "one folder twice");
         for text in ["", "a,b", "a b", "a\nb", "a\"b", "$(x)", "a)", "ä", "(", "#a"] {
             let path = format!("/{text}");
             let bad = [
-                Job { uid: text, ..job },
-                Job { batch_name: text, ..job },
-                Job { sandbox: &path, ..job },
-                Job { output: &path, ..job },
+                QueueItem { uid: text, ..job },
+                QueueItem { batch_name: text, ..job },
+                QueueItem { sandbox: &path, ..job },
+                QueueItem { output: &path, ..job },
             ];
             for job in bad {
                 assert!(submit_description(&common, &[job]).is_err(), "{job:?}");
             }
         }
         for path in ["s", "/a/../b", "/a/./b", "//a", "/a/", "~/a"] {
-            assert!(submit_description(&common, &[Job { sandbox: path, ..job }]).is_err(), "{path}");
+            assert!(submit_description(&common, &[QueueItem { sandbox: path, ..job }]).is_err(), "{path}");
         }
     }
 }

@@ -116,7 +116,7 @@ impl Schedd {
     /// nothing wrong: they are looked for as ever.
     async fn why_not_adopted(&self, cluster: ClusterId, which: &str, output: &Output) -> Result<(), Unknown> {
         let users = self.users_of_inherited(which).await?;
-        let ours = self.own_names().await?;
+        let ours = self.own_users().await?;
         let jobs = format!("jobs of the Go operator in cluster {cluster}");
         match users.iter().find(|user| !ours.contains(*user)) {
             None if users.is_empty() => Ok(()),

@@ -12,7 +12,7 @@ mod problem;
 use std::fmt::Write as _;
 
 pub use attributes::{AttributeError, AttributeName, Attributes};
-use commands::{Command, Kind};
+use commands::{Command, ValueKind};
 pub use expression::ExpressionProblem;
 pub use problem::{HtcOptsError, HtcOptsProblem};
 
@@ -271,7 +271,7 @@ enum Accounting {
 fn check(key: &Key, value: &str) -> Result<(), HtcOptsProblem> {
     let kind = match key {
         Key::Command(command) => command.kind,
-        Key::Resource(_) | Key::Attribute(_) => Kind::Expression,
+        Key::Resource(_) | Key::Attribute(_) => ValueKind::Expression,
     };
     if kind.fits(value) {
         return Ok(());

@@ -171,14 +171,14 @@ impl Schedd {
     pub async fn history_of_inherited(&self, wanted: &WantedInherited) -> Result<Ads, Unknown> {
         const TOOL: &str = "condor_history";
         let (mut ads, by_id) = (Ads::new(), by_id(wanted));
-        let own_names = self.own_names().await?;
+        let own_users = self.own_users().await?;
         for constraint in inherited(wanted) {
             let arguments = ["-constraint", &constraint];
             let answer = self.history_with(INHERITED_ATTRIBUTES, &arguments, self.tools.history_limit).await;
             let output = self.answer(TOOL, answer)?;
             each_row(TOOL, &output.stdout, |row| {
                 // Of anybody else it would be a job of a queue that began anew.
-                if row.user().is_some_and(|user| own_names.iter().any(|own| own == user)) {
+                if row.user().is_some_and(|user| own_users.iter().any(|own| own == user)) {
                     pick(&mut ads, &by_id, row)
                 } else {
                     Ok(())
@@ -254,7 +254,7 @@ impl Schedd {
     /// broken.
     fn collect(&self, ads: &mut Ads, row: &Row<'_>) -> Result<(), Unknown> {
         let uid = row.uid();
-        if !row.user().is_some_and(|user| self.names.belongs(uid.unwrap_or_default(), user)) {
+        if !row.user().is_some_and(|user| self.users.belongs(uid.unwrap_or_default(), user)) {
             return Ok(());
         }
         let Some((uid, ad)) = uid.zip(row.ad()) else {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::names::Names;
+use super::known_users::KnownUsers;
 use super::tools::{Cost, Output, ToolError, Tools};
 use crate::api::Identity;
 use crate::clock::Clock;
@@ -28,7 +28,7 @@ pub struct Schedd {
     /// Whose credentials the tools have.
     pub identity: Identity,
     /// Who we are, and have been, to the schedd.
-    pub names: Arc<Names>,
+    pub users: Arc<KnownUsers>,
     lacking: Arc<Mutex<Option<String>>>,
     latest: Mutex<Option<Reading>>,
     spent: Mutex<Cost>,
@@ -50,21 +50,28 @@ pub struct Reading {
 }
 
 impl Schedd {
-    /// A schedd by name; nothing is asked yet. `names`: under which this operator has submitted before.
+    /// A schedd by name; nothing is asked yet. `users`: the names under which this operator has submitted before.
     #[must_use]
-    pub fn new(name: ScheddName, operator: String, tools: Tools, clock: Clock, names: Names, health: Health) -> Self {
+    pub fn new(
+        name: ScheddName,
+        operator: String,
+        tools: Tools,
+        clock: Clock,
+        users: KnownUsers,
+        health: Health,
+    ) -> Self {
         let (identity, lacking, latest) = (Identity::Operator, Arc::default(), Mutex::default());
         let spent = Mutex::default();
-        Self { name, operator, tools, clock, identity, names: Arc::new(names), lacking, latest, spent, health }
+        Self { name, operator, tools, clock, identity, users: Arc::new(users), lacking, latest, spent, health }
     }
 
     /// The same schedd for another identity, whose tools these are.
     #[must_use]
     pub fn acting_as(&self, identity: Identity, tools: Tools) -> Self {
-        let (name, operator, names) = (self.name.clone(), self.operator.clone(), Arc::clone(&self.names));
+        let (name, operator, users) = (self.name.clone(), self.operator.clone(), Arc::clone(&self.users));
         let (lacking, latest, spent, health) =
             (Arc::default(), Mutex::default(), Mutex::default(), self.health.clone());
-        Self { name, operator, tools, clock: self.clock, identity, names, lacking, latest, spent, health }
+        Self { name, operator, tools, clock: self.clock, identity, users, lacking, latest, spent, health }
     }
 
     /// Why the tools have no credentials that are good for anything, if they should have some: what fails then fails for that.
@@ -149,31 +156,31 @@ impl Schedd {
             let message = format!("schedd {} does not say who we are: {text}", self.name);
             return Err(unknown(Why::CredentialsRefused, message));
         }
-        self.names.learn(&self.identity, &text, self.clock.now());
+        self.users.learn(&self.identity, &text, self.clock.now());
         Ok(text)
     }
 
     /// ClassAd expression for the jobs of this operator. Anybody can write `HTCOperator` into an ad, nobody else our `User`.
     pub(super) async fn ours(&self) -> Result<String, Unknown> {
-        self.own_names().await?;
-        Ok(self.in_the_names(self.names.all()))
+        self.own_users().await?;
+        Ok(self.of_the_users(self.users.all()))
     }
 
     /// The same for those in the name of this identity.
     pub(super) async fn mine(&self) -> Result<String, Unknown> {
-        Ok(self.in_the_names(self.own_names().await?))
+        Ok(self.of_the_users(self.own_users().await?))
     }
 
-    fn in_the_names(&self, names: impl IntoIterator<Item = String>) -> String {
+    fn of_the_users(&self, names: impl IntoIterator<Item = String>) -> String {
         format!("HTCOperator =?= {} && {}", quoted(&self.operator), of_users(names))
     }
 
     /// Who this identity is, or has been, to the schedd.
-    pub(super) async fn own_names(&self) -> Result<Vec<String>, Unknown> {
-        if self.names.of(&self.identity).is_empty() {
+    pub(super) async fn own_users(&self) -> Result<Vec<String>, Unknown> {
+        if self.users.of(&self.identity).is_empty() {
             self.identity().await?;
         }
-        Ok(self.names.of(&self.identity))
+        Ok(self.users.of(&self.identity))
     }
 
     /// ClassAd expression for all jobs of these objects.
@@ -188,7 +195,7 @@ impl Schedd {
 
     /// ClassAd expression for jobs that are ours by their user alone: those of the Go operator are among them.
     pub(super) async fn not_adopted(&self) -> Result<String, Unknown> {
-        Ok(format!("{NOT_ADOPTED} && {}", of_users(self.own_names().await?)))
+        Ok(format!("{NOT_ADOPTED} && {}", of_users(self.own_users().await?)))
     }
 
     /// What a tool said, unless it failed.

@@ -319,8 +319,8 @@ impl Tools {
         failpoint::after_tool(tool);
         match result {
             Err(_) => Err(ToolError::TimedOut { tool, limit, dead }),
-            Ok(Err(Trouble::TooMuch)) => Err(ToolError::TooMuch { tool, dead }),
-            Ok(Err(Trouble::Io(error))) => Err(ToolError::Unreadable { tool, message: error.to_string(), dead }),
+            Ok(Err(ReadError::TooMuch)) => Err(ToolError::TooMuch { tool, dead }),
+            Ok(Err(ReadError::Io(error))) => Err(ToolError::Unreadable { tool, message: error.to_string(), dead }),
             // `timeout -s KILL` ends by its own signal, or with 137, when it had to kill.
             Ok(Ok(output)) if matches!(output.status, None | Some(137)) => {
                 Err(ToolError::TimedOut { tool, limit, dead })
@@ -340,18 +340,18 @@ fn locate(path: &str, program: &str) -> String {
     found.and_then(|file| file.into_os_string().into_string().ok()).unwrap_or_else(|| program.to_owned())
 }
 
-enum Trouble {
+enum ReadError {
     TooMuch,
     Io(std::io::Error),
 }
 
-impl From<std::io::Error> for Trouble {
+impl From<std::io::Error> for ReadError {
     fn from(error: std::io::Error) -> Self {
         Self::Io(error)
     }
 }
 
-async fn converse(child: &mut Child, input: Vec<u8>, outlives_us: bool) -> Result<Output, Trouble> {
+async fn converse(child: &mut Child, input: Vec<u8>, outlives_us: bool) -> Result<Output, ReadError> {
     let (began, pid) = (Instant::now(), child.id());
     let stdin = child.stdin.take();
     let stdout = child.stdout.take();
@@ -382,7 +382,7 @@ async fn converse(child: &mut Child, input: Vec<u8>, outlives_us: bool) -> Resul
 }
 
 /// Reads to the end and keeps at most `cap` bytes; more is an error if `strict`.
-async fn read(from: Option<impl AsyncRead + Unpin>, cap: usize, strict: bool) -> Result<Vec<u8>, Trouble> {
+async fn read(from: Option<impl AsyncRead + Unpin>, cap: usize, strict: bool) -> Result<Vec<u8>, ReadError> {
     let mut kept = Vec::new();
     let Some(mut from) = from else { return Ok(kept) };
     let mut buffer = vec![0; 64 * 1024];
@@ -393,7 +393,7 @@ async fn read(from: Option<impl AsyncRead + Unpin>, cap: usize, strict: bool) ->
         }
         let room = cap - kept.len();
         if count > room && strict {
-            return Err(Trouble::TooMuch);
+            return Err(ReadError::TooMuch);
         }
         kept.extend_from_slice(&buffer[..count.min(room)]);
     }

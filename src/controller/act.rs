@@ -18,7 +18,7 @@ use crate::machine::facts::Record;
 use crate::machine::ids::{IDS_IN_LINE, id_lines};
 use crate::machine::request::ReleasePermit;
 use crate::machine::{Request, Uid, Work};
-use crate::workers::Job;
+use crate::workers::WorkItem;
 
 /// Pause after what was refused for the moment: the object had changed, or a worker's queue was full.
 const BUSY: Duration = Duration::from_secs(1);
@@ -59,7 +59,7 @@ pub(super) async fn act(
     match action {
         Action::Hand(Request { work: Work::AttachFinalizer, .. }) => {
             if record.is_none() {
-                context.memory.claim(uid);
+                context.volatile.claim(uid);
             }
             let done = attach(context, object, name).await?;
             return Ok(Acted::Over { again: unless_done(again, done) });
@@ -76,7 +76,7 @@ pub(super) async fn act(
         Action::Hand(request) => {
             let (plan, identity) = (gathered.plan.clone(), gathered.identity.clone());
             let taken =
-                context.workers.hand_over(Job { request, name: name.clone(), object: reference, identity, plan });
+                context.workers.hand_over(WorkItem { request, name: name.clone(), object: reference, identity, plan });
             about_to_change |= taken;
             again = unless_done(again, taken);
         }
@@ -161,6 +161,6 @@ async fn patch_metadata(
 /// The object is gone, or will be in a moment.
 fn forget(context: &Context, uid: &Uid, reference: &ObjectRef<Observed>) {
     context.tracker.watch(uid, reference, Look::Nothing, Arc::default());
-    context.schedd.names.forget(uid);
-    context.memory.forget(uid);
+    context.schedd.users.forget(uid);
+    context.volatile.forget(uid);
 }

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use crate::api::Observed;
 use crate::health::Health;
 use crate::kubernetes::limited;
-use crate::retry::Pauses;
+use crate::retry::Backoff;
 
 /// What the watch says, and what is asked when it breaks.
 pub(super) struct CrdServed {
@@ -42,9 +42,9 @@ impl CrdServed {
         let one = ListParams::default().limit(1);
         loop {
             self.broken.notified().await;
-            let mut pauses = Pauses::new(Duration::from_secs(1), Duration::from_secs(30));
+            let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
             loop {
-                tokio::time::sleep(pauses.pause()).await;
+                tokio::time::sleep(backoff.pause()).await;
                 if limited("list", &"HTCJobs", api.list_metadata(&one)).await.is_ok() {
                     self.health.crd_served(true);
                     break;

@@ -17,7 +17,7 @@ use crate::fence::Fence;
 use crate::kubernetes::{MANAGER, limited};
 use crate::ledger::{Journaled, Ledger};
 use crate::machine::Uid;
-use crate::retry::Pauses;
+use crate::retry::Backoff;
 
 /// Rows told in one go.
 const BATCH: usize = 200;
@@ -41,17 +41,17 @@ impl Publisher {
 
     /// Runs until it is dropped.
     pub async fn run(&self, client: Client, ledger: Ledger, clock: Clock, fence: Fence) {
-        let mut pauses = Pauses::new(Duration::from_millis(500), LONGEST);
+        let mut backoff = Backoff::new(Duration::from_millis(500), LONGEST);
         loop {
             match tell(&client, &ledger, clock, &fence).await {
                 Ok(0) => {
-                    pauses.reset();
+                    backoff.reset();
                     self.0.notified().await;
                 }
-                Ok(_) => pauses.reset(),
-                Err(Trouble { message, wait }) => {
+                Ok(_) => backoff.reset(),
+                Err(TellError { message, wait }) => {
                     tracing::warn!(%message, "Events cannot be written; they will be");
-                    tokio::time::sleep(pauses.pause().max(wait.min(LONGEST))).await;
+                    tokio::time::sleep(backoff.pause().max(wait.min(LONGEST))).await;
                 }
             }
         }
@@ -59,13 +59,13 @@ impl Publisher {
 }
 
 /// Why rows could not be told.
-struct Trouble {
+struct TellError {
     message: String,
     /// How long the API server asks to be left alone.
     wait: Duration,
 }
 
-impl<E: std::error::Error> From<E> for Trouble {
+impl<E: std::error::Error> From<E> for TellError {
     fn from(error: E) -> Self {
         Self { message: error.to_string(), wait: Duration::ZERO }
     }
@@ -73,7 +73,7 @@ impl<E: std::error::Error> From<E> for Trouble {
 
 /// Tells what has not been told; how many rows there were. It is given up after as many failures as there are requests at
 /// once: one row that cannot be told holds up no other, and a server that refuses all is left alone.
-async fn tell(client: &Client, ledger: &Ledger, clock: Clock, fence: &Fence) -> Result<usize, Trouble> {
+async fn tell(client: &Client, ledger: &Ledger, clock: Clock, fence: &Fence) -> Result<usize, TellError> {
     let rows = ledger.untold(BATCH).await?;
     let count = rows.len();
     if count == 0 {
@@ -95,7 +95,7 @@ async fn tell(client: &Client, ledger: &Ledger, clock: Clock, fence: &Fence) -> 
 }
 
 #[tracing::instrument(name = "event", level = "error", skip_all, fields(namespace = %row.name.namespace, htcjob = %row.name.name, uid = %row.uid, seq = row.seq))]
-async fn create(client: &Client, fence: &Fence, row: Journaled) -> Result<(Uid, i64), Trouble> {
+async fn create(client: &Client, fence: &Fence, row: Journaled) -> Result<(Uid, i64), TellError> {
     let api: Api<Event> = Api::namespaced(client.clone(), &row.name.namespace);
     let event = event(&row);
     fence.check()?;
@@ -109,7 +109,7 @@ async fn create(client: &Client, fence: &Fence, row: Journaled) -> Result<(Uid, 
             let message = error.answer().map(|status| status.message.as_str());
             tracing::warn!(message, "an Event was refused");
         }
-        Err(error) => return Err(Trouble { wait: error.retry_after(), message: error.to_string() }),
+        Err(error) => return Err(TellError { wait: error.retry_after(), message: error.to_string() }),
     }
     Ok((row.uid, row.seq))
 }

@@ -32,12 +32,12 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
     let (identity, assigned) = match &object.0 {
         Ok(job) => {
             let identity = Identity::of(&name.namespace, &job.spec);
-            let assigned = context.schedd.names.assign(&uid, &identity, now);
+            let assigned = context.schedd.users.assign(&uid, &identity, now);
             (identity, assigned)
         }
         // Which Secret it names cannot be read. As long as that is not known, jobs in all names are its own: none is
         // overlooked.
-        Err(_) => context.schedd.names.assigned(&uid).unwrap_or((Identity::Operator, now)),
+        Err(_) => context.schedd.users.assigned(&uid).unwrap_or((Identity::Operator, now)),
     };
     let evidence = context.tracker.evidence(&uid);
     let record = context.ledger.load(&uid).await?;
@@ -95,7 +95,7 @@ fn in_its_name(
     if *identity == Identity::Operator {
         return evidence;
     }
-    let Some(since) = context.schedd.names.known_since(identity) else {
+    let Some(since) = context.schedd.users.known_since(identity) else {
         let new = past == Past::Continuous && record.known.as_ref().is_none_or(|known| known.new);
         let failed = if new { None } else { context.credentials.introduce(identity) };
         return match failed {
@@ -175,11 +175,11 @@ fn past(context: &Context, uid: &Uid, claim: Claim, ours: bool) -> Past {
         return Past::Continuous;
     }
     if claim == Claim::Ours {
-        context.memory.is_no_stranger(uid);
+        context.volatile.is_no_stranger(uid);
         return Past::Continuous;
     }
     let now = context.clock.now();
-    let seen = context.memory.stranger_since(uid, now);
+    let seen = context.volatile.stranger_since(uid, now);
     let settles = seen.plus(context.settings.submit_max + context.settings.dead_margin);
     Past::Unknown { settled: (settles <= now).then_some(settles) }
 }
@@ -188,11 +188,11 @@ fn past(context: &Context, uid: &Uid, claim: Claim, ours: bool) -> Past {
 /// back with a restored etcd, and its jobs may have run.
 fn may_be_forgotten(object: &Observed, context: &Context, uid: &Uid, record: &Record) -> bool {
     if record.known.is_some() {
-        context.memory.has_a_row(uid);
+        context.volatile.has_a_row(uid);
         return false;
     }
     let created = object.creation_timestamp().map_or(0, |time| time.0.as_millisecond());
-    !context.memory.has_claimed(uid) && context.ledger.has_forgotten(Timestamp(created))
+    !context.volatile.has_claimed(uid) && context.ledger.has_forgotten(Timestamp(created))
 }
 
 fn plan(object: &Observed, context: &Context) -> Result<(Arc<Plan>, Spec), String> {

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::act::{ToShow, sooner, unless_done};
 use super::gather::Gathered;
-use super::memory::Publish;
+use super::volatile::Publish;
 use super::{Context, WriteError};
 use crate::api::{Condition, HTCJobStatus, ObjectName, Observed};
 use crate::failpoint::{Point, around};
@@ -104,7 +104,7 @@ pub(super) async fn publish(
     let old = object.0.as_ref().ok().and_then(|job| job.status.as_ref());
     let status = status(&record, &gathered.facts, old, &context.schedd.name, object.meta().generation);
     let waiting = || context.workers.waiting();
-    Ok(match context.memory.publish(uid, &status, old, about_to_change, waiting, context.clock.now()) {
+    Ok(match context.volatile.publish(uid, &status, old, about_to_change, waiting, context.clock.now()) {
         Publish::Known => again,
         Publish::Later(pause) => Some(sooner(again, pause)),
         Publish::Now => unless_done(again, write(context, &gathered.name, uid, status).await?),
@@ -127,6 +127,6 @@ async fn write(context: &Context, name: &ObjectName, uid: &Uid, status: HTCJobSt
     if !unless_changed(around(Point::BeforeStatusWritten, written, Point::AfterStatusWritten).await)? {
         return Ok(false);
     }
-    context.memory.published(uid, status);
+    context.volatile.published(uid, status);
     Ok(true)
 }

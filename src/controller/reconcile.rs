@@ -51,7 +51,7 @@ async fn pass(object: &Observed, context: &Context) -> Result<Option<Duration>, 
         Acted::Over { again } => Ok(again),
         Acted::Shown(status) => {
             let again = publish(context, object, &gathered, *status).await.map_err(ReconcileError::Publish)?;
-            context.memory.succeeded(&gathered.facts.object.uid);
+            context.volatile.succeeded(&gathered.facts.object.uid);
             Ok(again)
         }
     }
@@ -82,6 +82,6 @@ fn decide(gathered: &Gathered, context: &Context) -> Decision {
 #[allow(clippy::needless_pass_by_value, reason = "the shape that the controller asks for")]
 pub(super) fn on_error(object: Arc<Observed>, error: &ReconcileError, context: Arc<Context>) -> Requeue {
     let uid = Uid::from(object.uid().unwrap_or_default().as_str());
-    let pause = context.memory.failed(&uid);
+    let pause = context.volatile.failed(&uid);
     Requeue::requeue(pause.max(error.retry_after().min(LEFT_ALONE)))
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::material::Material;
-use super::source::{Source, Trouble};
+use super::source::{Source, SourceError};
 use super::{AtHand, SHORTEST, private, ticket, token};
 use crate::api::Identity;
 use crate::condor::{Schedd, Tools};
@@ -133,18 +133,18 @@ impl Holder {
         let ended = Looking(self);
         let result = match source.read().await {
             Ok(material) => self.bring(material).await,
-            Err(Trouble::Gone(why)) => {
+            Err(SourceError::Gone(why)) => {
                 self.take_away();
                 Err(why)
             }
-            Err(Trouble::Silent(why)) if self.with(|state| state.is_good(self.schedd.clock.now())) => {
+            Err(SourceError::Silent(why)) if self.with(|state| state.is_good(self.schedd.clock.now())) => {
                 tracing::warn!(
                     identity = self.schedd.identity.logged(),
                     "{why}; what was read before is used meanwhile"
                 );
                 Ok(())
             }
-            Err(Trouble::Silent(why)) => Err(why),
+            Err(SourceError::Silent(why)) => Err(why),
         };
         let now = self.schedd.clock.now();
         self.with(|state| {

@@ -26,7 +26,7 @@ pub(super) enum Source {
 }
 
 /// Why there are none.
-pub(super) enum Trouble {
+pub(super) enum SourceError {
     /// They are not there, or not in order: what was had before counts no longer.
     Gone(String),
     /// Nobody could say: what was had before may still do.
@@ -35,15 +35,15 @@ pub(super) enum Trouble {
 
 impl Source {
     /// Reads them, whole.
-    pub(super) async fn read(&self) -> Result<Material, Trouble> {
+    pub(super) async fn read(&self) -> Result<Material, SourceError> {
         match self {
             Self::Mounted(folder) => {
                 let folder = folder.clone();
                 let read = tokio::task::spawn_blocking(move || mounted(&folder)).await;
-                read.unwrap_or_else(|error| Err(error.to_string())).map_err(Trouble::Gone)
+                read.unwrap_or_else(|error| Err(error.to_string())).map_err(SourceError::Gone)
             }
             Self::Secret { client, namespace, name } => secret(client, namespace, name).await,
-            Self::Nothing => Err(Trouble::Silent("the API server cannot be asked for Secrets".to_owned())),
+            Self::Nothing => Err(SourceError::Silent("the API server cannot be asked for Secrets".to_owned())),
         }
     }
 }
@@ -80,29 +80,29 @@ fn mounted(folder: &Path) -> Result<Material, String> {
     Ok(all)
 }
 
-async fn secret(client: &Client, namespace: &str, name: &str) -> Result<Material, Trouble> {
+async fn secret(client: &Client, namespace: &str, name: &str) -> Result<Material, SourceError> {
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
     let found = match limited("read the Secret", &format!("{namespace}/{name}"), api.get_opt(name)).await {
         Ok(found) => found,
         Err(error) if matches!(error.code(), Some(401 | 403)) => {
-            return Err(Trouble::Gone(format!(
+            return Err(SourceError::Gone(format!(
                 "the operator may not read the Secret {namespace}/{name}: ask an administrator of the namespace for a Role and a RoleBinding for `get` on this Secret, as in docs/credentials.md"
             )));
         }
-        Err(error) => return Err(Trouble::Silent(error.to_string())),
+        Err(error) => return Err(SourceError::Silent(error.to_string())),
     };
     let Some(found) = found else {
-        return Err(Trouble::Gone(format!(
+        return Err(SourceError::Gone(format!(
             "there is no Secret {namespace}/{name}: create it with the entry `token`, or `user` and `keytab`, or `username` and `password`"
         )));
     };
     let data = found.data.unwrap_or_default();
     let read = Material::from_entries(|entry| data.get(entry).map(|value| value.0.clone()));
     let read = read.map_err(|error| {
-        Trouble::Gone(format!("the Secret {namespace}/{name} contains no usable credentials: {error}"))
+        SourceError::Gone(format!("the Secret {namespace}/{name} contains no usable credentials: {error}"))
     })?;
     if read.is_empty() {
-        return Err(Trouble::Gone(format!(
+        return Err(SourceError::Gone(format!(
             "the Secret {namespace}/{name} contains no usable credentials: expected the entries `token`, or `user` and `keytab`, or `username` and `password`"
         )));
     }

@@ -17,7 +17,7 @@ use crate::health::Health;
 use crate::metrics::Metrics;
 
 /// Every name under which jobs were submitted, and in whose.
-pub type Names = BTreeSet<(Identity, String)>;
+pub type Users = BTreeSet<(Identity, String)>;
 
 /// Most statements that wait for the thread.
 const QUEUE: usize = 4096;
@@ -32,7 +32,7 @@ pub struct Ledger {
     /// When the youngest object was first known whose rows are removed; 0 if none are.
     pub(super) forgotten: Arc<AtomicI64>,
     /// Names that are known to stand in the file itself.
-    pub(super) shown: Arc<Mutex<Names>>,
+    pub(super) shown: Arc<Mutex<Users>>,
     metrics: Metrics,
 }
 

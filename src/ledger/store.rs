@@ -4,7 +4,7 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::entries::{Intent, Noted, RequestResult, Save, SubmitResult};
 use super::load::StoredCondition;
-use super::{Ledger, LedgerError, Names};
+use super::{Ledger, LedgerError, Users};
 use crate::api::Reason;
 use crate::failpoint::{Point, around};
 use crate::machine::facts::{ErrTail, Failure, Job, JobState, Witness};
@@ -27,10 +27,10 @@ impl Ledger {
         } else {
             (Point::BeforeOtherIntents, Point::AfterOtherIntents)
         };
-        let names = names_of(&intents);
+        let users = users_of(&intents);
         let written = self.run(move |connection| intents.iter().try_for_each(|intent| intend(connection, intent)));
         around(before, written, after).await?;
-        self.show_names(names).await;
+        self.show_users(users).await;
         Ok(())
     }
 
@@ -85,7 +85,7 @@ impl Ledger {
 }
 
 /// The names of those that are submissions.
-fn names_of(intents: &[Intent]) -> Names {
+fn users_of(intents: &[Intent]) -> Users {
     let submissions = intents.iter().filter_map(|intent| intent.submission.as_ref());
     submissions.map(|noted| (noted.identity.clone(), noted.user.clone())).collect()
 }

@@ -10,7 +10,7 @@ use super::StartError;
 use crate::config::Config;
 use crate::controller::secret::{self, SecretError};
 use crate::key::{KeyError, KeyRing, Keys};
-use crate::retry::Pauses;
+use crate::retry::Backoff;
 
 /// Where the keys are.
 #[derive(Clone)]
@@ -53,14 +53,14 @@ impl Followed {
                 name: format!("{}-callback-keys", config.kubernetes.operator_name),
             },
         };
-        let mut pauses = Pauses::new(Duration::from_millis(500), Duration::from_secs(30));
+        let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
         let keys = loop {
             match origin.read(true).await {
                 Ok(keys) => break keys,
                 Err(error @ Unread::Secret(_)) => tracing::warn!(%error, "waiting for the keys of the jobs' tokens"),
                 Err(error) => return Err(StartError::Setting(error.to_string())),
             }
-            tokio::time::sleep(pauses.pause()).await;
+            tokio::time::sleep(backoff.pause()).await;
         };
         let ring = KeyRing::new(keys);
         let task = tokio::spawn(follow(origin, ring.clone(), config.data.housekeeping)).abort_handle();

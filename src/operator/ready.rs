@@ -6,17 +6,18 @@ use std::time::Duration;
 use kube::Client;
 
 use super::{StartError, keys, operator_id};
+use crate::api::ObjectName;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::fence::Fence;
 use crate::health::Health;
 use crate::key::KeyRing;
 use crate::kubernetes;
-use crate::lease::{Candidate, Leader, Place};
+use crate::lease::{Candidate, Leader};
 use crate::ledger::{Ledger, LedgerError};
 use crate::metrics::Metrics;
 use crate::receiver::{Certificate, ListenError, Port, Receiver};
-use crate::retry::Pauses;
+use crate::retry::Backoff;
 use crate::workers::Reporting;
 
 /// An operator that may act: it holds the ledger's file and the Lease.
@@ -55,12 +56,12 @@ pub(super) async fn get_ready(config: &Config, metrics: Metrics, health: Health)
     });
     let fence = Fence::new(clock);
     metrics.leads_within(fence.clone());
-    let place = Place {
+    let name = ObjectName {
         namespace: config.kubernetes.operator_namespace.clone(),
         name: config.kubernetes.operator_name.clone(),
     };
     let candidate =
-        Candidate::new(client.clone(), place, config.identity(), config.lease_times(), clock, health.clone());
+        Candidate::new(client.clone(), name, config.identity(), config.lease_times(), clock, health.clone());
     let leader = candidate.lead(&mut ledger, &fence).await?;
     Ok(Ready { client, keys, reporting, receiver, operator, ledger, fence, leader, clock, metrics, health })
 }
@@ -81,7 +82,7 @@ fn listen(config: &Config, keys: Option<&KeyRing>, metrics: &Metrics) -> Result<
 
 /// Opens the ledger, as soon as no other process holds it.
 async fn open_ledger(config: &Config, metrics: &Metrics, health: &Health) -> Result<Ledger, StartError> {
-    let mut pauses = Pauses::new(Duration::from_millis(500), Duration::from_secs(5));
+    let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
     let mut told = false;
     loop {
         match Ledger::open(&config.ledger(), metrics, health) {
@@ -93,18 +94,18 @@ async fn open_ledger(config: &Config, metrics: &Metrics, health: &Health) -> Res
             Err(LedgerError::Locked { .. }) => {}
             opened => return Ok(opened?),
         }
-        tokio::time::sleep(pauses.pause()).await;
+        tokio::time::sleep(backoff.pause()).await;
     }
 }
 
 /// Asks until the API server answers.
 async fn who_are_we(client: &Client, config: &Config) -> Result<String, StartError> {
-    let mut pauses = Pauses::new(Duration::from_millis(500), Duration::from_secs(30));
+    let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
     loop {
         match operator_id(client, config).await {
             Ok(operator) => return Ok(operator),
             Err(error) => tracing::warn!(%error, "waiting for the API server"),
         }
-        tokio::time::sleep(pauses.pause()).await;
+        tokio::time::sleep(backoff.pause()).await;
     }
 }

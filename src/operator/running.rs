@@ -9,9 +9,9 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::ready::Ready;
 use super::{StartError, keys, schedd};
-use crate::condor::{Names, Schedd, SubmitterLocks};
+use crate::condor::{KnownUsers, Schedd, SubmitterLocks};
 use crate::config::Config;
-use crate::controller::{self, Context, Memory, Publisher};
+use crate::controller::{self, Context, Publisher, VolatileState};
 use crate::credentials::Credentials;
 use crate::fence::Fence;
 use crate::lease::Leader;
@@ -74,8 +74,8 @@ pub(super) struct Running {
 pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) -> Result<Running, StartError> {
     let Ready { client, keys, receiver, operator, ledger, fence, leader, clock, metrics, health, .. } = ready;
     tracing::info!(%operator, schedd = %config.condor.schedd, ledger = ledger.id(), data = %config.data.data_dir.display(), "htc-operator runs");
-    let names = Names::new(ledger.identities().await?);
-    let schedd = Arc::new(schedd(config, operator, clock, names, &metrics, health.clone()));
+    let users = KnownUsers::new(ledger.identities().await?);
+    let schedd = Arc::new(schedd(config, operator, clock, users, &metrics, health.clone()));
     let credentials = credentials(config, &schedd, &client, &metrics).await;
     let (wake, wakes) = mpsc::channel(WAKES);
     let (interval, soon, longest) = (config.timing.tracker_interval, config.timing.soon, config.timing.pause_max);
@@ -121,7 +121,7 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         fence: fence.clone(),
         clock,
         publisher: publisher.clone(),
-        memory: Memory::default(),
+        volatile: VolatileState::default(),
         metrics: metrics.clone(),
         health,
     });

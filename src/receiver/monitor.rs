@@ -6,7 +6,7 @@ use actix_web::http::StatusCode;
 use actix_web::http::header::ContentType;
 use actix_web::{App, HttpResponse, HttpServer, guard, web};
 
-use super::{ListenError, Port, bind, nothing_here, silence, start};
+use super::{ListenError, Port, bind, idle, nothing_here, start};
 use crate::health::Health;
 use crate::metrics::Metrics;
 
@@ -19,7 +19,7 @@ pub fn listen(address: SocketAddr, health: Health, metrics: Metrics) -> Result<P
         App::new()
             .app_data(web::Data::new(health.clone()))
             .app_data(web::Data::new(metrics.clone()))
-            .wrap_fn(silence::broken)
+            .wrap_fn(idle::request_arrived)
             .service(get("/healthz").to(|| async { HttpResponse::Ok().body("ok\n") }))
             .service(get("/readyz").to(readyz))
             .service(get("/metrics").to(scrape))

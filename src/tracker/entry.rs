@@ -10,7 +10,7 @@ use crate::machine::decide::Look;
 use crate::machine::facts::{Ad, Answer, Evidence, History, Queue, Reach, Unknown, Why};
 use crate::machine::inherited::InheritedJob;
 use crate::machine::{Attempt, JobId, Timestamp};
-use crate::retry::Pauses;
+use crate::retry::Backoff;
 
 /// condor_q shows this many jobs in less than half a second.
 const LARGE: usize = 2000;
@@ -72,7 +72,7 @@ struct Asking {
 #[derive(Debug)]
 struct Asked {
     base: Queue,
-    pauses: Pauses,
+    backoff: Backoff,
     again: Instant,
 }
 
@@ -280,7 +280,7 @@ impl Entry {
     pub(super) fn history_answered(
         &mut self,
         now: Instant,
-        pauses: impl Fn() -> Pauses,
+        backoff: impl Fn() -> Backoff,
         answer: impl FnOnce(&Queue) -> Answer<History>,
     ) -> bool {
         let Some(Asking { reach: asked_for, base }) = self.asking.take() else {
@@ -304,9 +304,9 @@ impl Entry {
         }
         self.spoiled = !fits;
         let last = self.asked.take().filter(|asked| no_news && same_jobs(&asked.base, &base));
-        let mut pauses = last.map_or_else(pauses, |asked| asked.pauses);
-        let again = if fits { now + pauses.pause() } else { now };
-        self.asked = (reach(&self.look) == Some(&asked_for)).then_some(Asked { base, pauses, again });
+        let mut backoff = last.map_or_else(backoff, |asked| asked.backoff);
+        let again = if fits { now + backoff.pause() } else { now };
+        self.asked = (reach(&self.look) == Some(&asked_for)).then_some(Asked { base, backoff, again });
         fits
     }
 }
@@ -354,8 +354,8 @@ pub(super) mod tests {
         entry
     }
 
-    fn pauses() -> Pauses {
-        Pauses::new(Duration::from_secs(20), Duration::from_secs(600))
+    fn backoff() -> Backoff {
+        Backoff::new(Duration::from_secs(20), Duration::from_secs(600))
     }
 
     /// When the queue and history were asked, as it is shown.
@@ -375,12 +375,12 @@ pub(super) mod tests {
         assert!(entry.ask_history().is_some());
         assert_eq!(entry.history_due(now), None, "one question at a time");
         assert!(!entry.answered(queue(3, &[])), "what says nothing new does not spoil the pair");
-        assert!(entry.history_answered(now, pauses, |_| history(2)));
+        assert!(entry.history_answered(now, backoff, |_| history(2)));
         assert_eq!(shown(&entry), (1, 2));
         assert!(!entry.answered(queue(4, &[])), "nor does it afterwards");
         assert_eq!(shown(&entry), (1, 2));
         assert!(entry.ask_history().is_some());
-        assert!(entry.history_answered(now, pauses, |_| history(5)));
+        assert!(entry.history_answered(now, backoff, |_| history(5)));
         assert_eq!(shown(&entry), (4, 5), "the next pair is younger");
         entry.set(Look::Every { history: None, soon: true });
         assert!(entry.answered(queue(6, &[])));
@@ -394,11 +394,11 @@ pub(super) mod tests {
         assert!(entry.answered(queue(1, &idle)));
         entry.ask_history();
         assert!(entry.answered(queue(3, &[])), "the job has left");
-        assert!(!entry.history_answered(now, pauses, |_| history(2)), "history may not know of it");
+        assert!(!entry.history_answered(now, backoff, |_| history(2)), "history may not know of it");
         assert_eq!(entry.history_due(now), Some(now));
         entry.ask_history();
         assert!(!entry.answered(queue(5, &idle)), "this pair is waited for");
-        assert!(entry.history_answered(now, pauses, |_| history(4)));
+        assert!(entry.history_answered(now, backoff, |_| history(4)));
         assert_eq!(shown(&entry), (3, 4));
         assert!(entry.answered(queue(6, &idle)), "and then comes what was kept back");
     }
@@ -411,12 +411,12 @@ pub(super) mod tests {
         entry.ask_history();
         // Asked for at 2, answered when the job had left; history was asked at 3, when the job was still in the queue.
         assert!(entry.answered(queue(2, &[])), "before history has answered");
-        assert!(!entry.history_answered(now, pauses, |_| history(3)));
+        assert!(!entry.history_answered(now, backoff, |_| history(3)));
         assert!(!entry.is_pair());
         let mut entry = wanting_history(true);
         entry.answered(queue(1, &idle));
         entry.ask_history();
-        assert!(entry.history_answered(now, pauses, |_| history(3)));
+        assert!(entry.history_answered(now, backoff, |_| history(3)));
         assert!(!entry.answered(queue(2, &[])), "after it has");
         assert_eq!(shown(&entry), (1, 3));
         entry.unanswered(Timestamp(3), &Unknown { why: Why::ScheddUnreachable, message: "away".to_owned() });
@@ -520,7 +520,7 @@ pub(super) mod tests {
         entry.ask_history();
         entry.set(Look::Changes);
         assert!(!entry.changed(Timestamp(3), &[staged(0, Completed)]), "history is being asked");
-        assert!(entry.history_answered(now, pauses, |_| history(4)));
+        assert!(entry.history_answered(now, backoff, |_| history(4)));
         assert!(!entry.changed(Timestamp(4), &[staged(0, Completed)]), "asked for before history was");
         assert_eq!((states(&entry), shown(&entry)), (vec![Idle], (1, 4)));
         assert!(entry.changed(Timestamp(5), &[staged(0, Completed)]));
@@ -529,7 +529,7 @@ pub(super) mod tests {
         let mut entry = wanting_history(false);
         entry.answered(queue(1, &[staged(0, Idle)]));
         entry.ask_history();
-        assert!(entry.history_answered(now, pauses, |_| history(2)));
+        assert!(entry.history_answered(now, backoff, |_| history(2)));
         let due = entry.history_due(now);
         assert!(due > Some(now));
         entry.changed(Timestamp(3), &[staged(0, Completed)]);
@@ -544,7 +544,7 @@ pub(super) mod tests {
             at += 200;
             entry.answered(queue(at, ads));
             assert!(entry.ask_history().is_some());
-            assert!(entry.history_answered(now, pauses, |_| history(at + 1)));
+            assert!(entry.history_answered(now, backoff, |_| history(at + 1)));
             entry.history_due(now).unwrap() - now
         };
         let idle = [ad(0, JobStatus::Idle)];

@@ -16,7 +16,7 @@ use crate::machine::decide::Look;
 use crate::machine::facts::{Answer, Evidence, History, JobStatus, Queue, Reach, Unknown};
 use crate::machine::inherited::InheritedJob;
 use crate::machine::{JobId, Timestamp, Uid};
-use crate::retry::Pauses;
+use crate::retry::Backoff;
 
 /// Most objects that are asked about by themselves; it costs as much to ask about all when there are more.
 const FEW: usize = 1000;
@@ -182,14 +182,14 @@ impl Watchlist {
         &self,
         asked: &HashMap<Uid, Reach>,
         now: Instant,
-        pauses: impl Fn() -> Pauses,
+        backoff: impl Fn() -> Backoff,
         mut part: impl FnMut(&Uid, &Reach, &Queue) -> Answer<History>,
     ) -> Vec<ObjectRef<Observed>> {
         self.with(|entries| {
             let mut woken = Vec::new();
             for (uid, reach) in asked {
                 if let Some(entry) = entries.get_mut(uid)
-                    && entry.history_answered(now, &pauses, |base| part(uid, reach, base))
+                    && entry.history_answered(now, &backoff, |base| part(uid, reach, base))
                 {
                     woken.push(entry.object.clone());
                 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Job, Shared};
+use super::{Shared, WorkItem};
 use crate::condor::Schedd;
 use crate::ledger::RequestResult;
 use crate::machine::facts::Failure;
@@ -16,7 +16,7 @@ pub(super) struct Batch {
     pub(super) shared: Arc<Shared>,
     /// The schedd, in the name of all of them.
     pub(super) schedd: Arc<Schedd>,
-    pub(super) jobs: Vec<Job>,
+    pub(super) jobs: Vec<WorkItem>,
     /// Some were given up.
     pub(super) failed: bool,
 }
@@ -38,7 +38,7 @@ impl Batch {
     }
 
     /// Ends some of the requests without running the tool, and says why.
-    pub(super) async fn give_up(&mut self, which: impl Fn(&Job) -> Option<Failure>) -> bool {
+    pub(super) async fn give_up(&mut self, which: impl Fn(&WorkItem) -> Option<Failure>) -> bool {
         let at = self.shared.clock.now();
         let (failed, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.jobs)
             .into_iter()
@@ -71,13 +71,13 @@ impl Batch {
         }
     }
 
-    pub(super) async fn resolve(&self, job: &Job) {
+    pub(super) async fn resolve(&self, job: &WorkItem) {
         self.shared.registry.resolve(&job.request.key.uid);
         // The receiver goes only when the operator ends.
         let _ = self.shared.wake.send(job.object.clone()).await;
     }
 
-    pub(super) fn drop_cancelled(&mut self) -> Vec<Job> {
+    pub(super) fn drop_cancelled(&mut self) -> Vec<WorkItem> {
         let shared = Arc::clone(&self.shared);
         let (taken, cancelled) =
             std::mem::take(&mut self.jobs).into_iter().partition(|job| shared.registry.take_up(&job.request.key));

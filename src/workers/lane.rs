@@ -8,7 +8,7 @@ use tokio::sync::{Mutex, mpsc};
 
 use super::batch::Batch;
 use super::sizes::{failed_before, touches};
-use super::{Job, Shared, simple, submit};
+use super::{Shared, WorkItem, submit, tool_call};
 use crate::api::Identity;
 use crate::condor::Schedd;
 use crate::credentials::AtHand;
@@ -21,7 +21,7 @@ use crate::retry::FailureLimit;
 /// Where a worker's requests come from.
 pub(super) enum Source {
     /// A queue of its own.
-    Own(mpsc::Receiver<Job>),
+    Own(mpsc::Receiver<WorkItem>),
     /// A queue of several workers, of which each takes one request at a time: none waits for one that hangs while another
     /// worker is free.
     Common(Arc<Common>),
@@ -34,28 +34,28 @@ pub(super) struct Common {
 }
 
 struct Queue {
-    receiver: mpsc::Receiver<Job>,
+    receiver: mpsc::Receiver<WorkItem>,
     /// What has come and waits for the limit.
-    waiting: VecDeque<Job>,
+    waiting: VecDeque<WorkItem>,
 }
 
 /// How often it is looked whether something that waits was cancelled.
 const TURN: Duration = Duration::from_millis(200);
 
 impl Common {
-    pub(super) fn new(receiver: mpsc::Receiver<Job>, limit: FailureLimit) -> Self {
+    pub(super) fn new(receiver: mpsc::Receiver<WorkItem>, limit: FailureLimit) -> Self {
         Self { queue: Mutex::new(Queue { receiver, waiting: VecDeque::new() }), limit }
     }
 
     /// What was cancelled does not wait for its turn: its object is to be deleted.
-    async fn next(&self, shared: &Shared) -> Option<Job> {
+    async fn next(&self, shared: &Shared) -> Option<WorkItem> {
         let mut queue = self.queue.lock().await;
         let Queue { receiver, waiting } = &mut *queue;
         loop {
             while let Ok(job) = receiver.try_recv() {
                 waiting.push_back(job);
             }
-            let cancelled = |job: &Job| shared.registry.is_cancelled(&job.request.key.uid);
+            let cancelled = |job: &WorkItem| shared.registry.is_cancelled(&job.request.key.uid);
             if let Some(place) = waiting.iter().position(cancelled) {
                 return waiting.remove(place);
             }
@@ -73,7 +73,7 @@ impl Common {
 }
 
 impl Source {
-    async fn next(&mut self, shared: &Shared) -> Option<Job> {
+    async fn next(&mut self, shared: &Shared) -> Option<WorkItem> {
         match self {
             Self::Own(receiver) => receiver.recv().await,
             Self::Common(common) => common.next(shared).await,
@@ -89,7 +89,7 @@ impl Source {
     }
 
     /// What waits and may go along with the one that was taken.
-    fn more(&mut self) -> Option<Job> {
+    fn more(&mut self) -> Option<WorkItem> {
         match self {
             Self::Own(receiver) => receiver.try_recv().ok(),
             Self::Common(_) => None,
@@ -99,7 +99,7 @@ impl Source {
 
 /// Serves one source: whatever waits goes together, nobody waits for company.
 pub(super) async fn serve(shared: Arc<Shared>, mut source: Source) {
-    let mut waiting: VecDeque<Job> = VecDeque::new();
+    let mut waiting: VecDeque<WorkItem> = VecDeque::new();
     loop {
         if waiting.is_empty() {
             match source.next(&shared).await {
@@ -109,7 +109,7 @@ pub(super) async fn serve(shared: Arc<Shared>, mut source: Source) {
         }
         let mut effect = match waiting.front().map(|job| &job.request.work) {
             Some(Work::Submit(..)) => Effect::Submit(submit::Submission::default()),
-            _ => Effect::Simple(simple::Simple::default()),
+            _ => Effect::ToolCall(tool_call::ToolCall::default()),
         };
         // All of a batch are in one name, that of the first.
         let identity = waiting.front().map(|job| job.identity.clone()).unwrap_or_default();
@@ -154,7 +154,7 @@ async fn handle(mut batch: Batch, identity: &Identity, at_hand: &AtHand, effect:
 
 /// Takes the first that waits, and what can go along with it. An object has one request at a time, and its next one joins
 /// the end: so each has its turn before any has a second one.
-fn take(shared: &Shared, waiting: &mut VecDeque<Job>) -> Vec<Job> {
+fn take(shared: &Shared, waiting: &mut VecDeque<WorkItem>) -> Vec<WorkItem> {
     let Some(first) = waiting.front() else { return Vec::new() };
     let most_jobs = shared.sizes.together(first, shared.clock.now());
     let (mut taken, mut rest) = (Vec::new(), VecDeque::new());
@@ -175,7 +175,7 @@ fn take(shared: &Shared, waiting: &mut VecDeque<Job>) -> Vec<Job> {
 }
 
 /// Whether two requests can share one call of the tool.
-fn together(first: &Job, other: &Job) -> bool {
+fn together(first: &WorkItem, other: &WorkItem) -> bool {
     // One that has failed takes nobody along that has not.
     if failed_before(first) != failed_before(other) || first.identity != other.identity {
         return false;
@@ -221,13 +221,13 @@ async fn carry_out(mut batch: Batch, mut effect: Effect) -> bool {
         };
         step = worker::next(current, went_well, &Rules::ALL);
     }
-    batch.failed || matches!(effect, Effect::Simple(simple) if simple.failed)
+    batch.failed || matches!(effect, Effect::ToolCall(call) if call.failed)
 }
 
 /// The two shapes of effects.
 enum Effect {
     Submit(submit::Submission),
-    Simple(simple::Simple),
+    ToolCall(tool_call::ToolCall),
 }
 
 impl Effect {
@@ -235,35 +235,35 @@ impl Effect {
     async fn ask(&mut self, schedd: &Schedd) {
         match self {
             Self::Submit(submission) => submission.ask(schedd).await,
-            Self::Simple(_) => {}
+            Self::ToolCall(_) => {}
         }
     }
 
     async fn intend(&mut self, batch: &mut Batch) -> bool {
         match self {
             Self::Submit(submission) => submission.intend(batch).await,
-            Self::Simple(_) => simple::intend(batch).await,
+            Self::ToolCall(_) => tool_call::intend(batch).await,
         }
     }
 
     async fn run(&mut self, batch: &Batch) {
         match self {
             Self::Submit(submission) => submission.run(batch).await,
-            Self::Simple(simple) => simple.run(batch).await,
+            Self::ToolCall(call) => call.run(batch).await,
         }
     }
 
     async fn commit(&mut self, batch: &Batch) -> bool {
         match self {
             Self::Submit(submission) => submission.commit(batch, false).await,
-            Self::Simple(simple) => simple.commit(batch).await,
+            Self::ToolCall(call) => call.commit(batch).await,
         }
     }
 
     async fn not_run(&mut self, batch: &Batch) -> bool {
         match self {
             Self::Submit(submission) => submission.commit(batch, true).await,
-            Self::Simple(simple) => simple.not_run(batch).await,
+            Self::ToolCall(call) => call.not_run(batch).await,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::{Job, Limits};
+use super::{Limits, WorkItem};
 use crate::machine::request::{SubmitPermit, Work};
 use crate::machine::{Kind, Timestamp, Uid};
 
@@ -61,7 +61,7 @@ struct State {
 }
 
 /// How many jobs a request touches, as far as that is known.
-pub(super) fn touches(job: &Job) -> usize {
+pub(super) fn touches(job: &WorkItem) -> usize {
     match &job.request.work {
         Work::Submit(indices, _) | Work::Fetch(indices) | Work::Tidy(indices) => indices.len(),
         Work::Adopt(jobs) => jobs.len(),
@@ -70,7 +70,7 @@ pub(super) fn touches(job: &Job) -> usize {
     }
 }
 
-pub(super) fn failed_before(job: &Job) -> bool {
+pub(super) fn failed_before(job: &WorkItem) -> bool {
     job.request.alone || matches!(&job.request.work, Work::Submit(_, SubmitPermit::Again(_)))
 }
 
@@ -106,13 +106,13 @@ impl Sizes {
     }
 
     /// Most jobs in one batch of requests of which the first is this one.
-    pub(super) fn together(&self, first: &Job, now: Timestamp) -> usize {
+    pub(super) fn together(&self, first: &WorkItem, now: Timestamp) -> usize {
         let jobs = if matches!(first.request.work, Work::Submit(..)) { self.jobs(now) } else { self.limits.jobs };
         if touches(first) > LARGE { jobs } else { jobs.min(SMALL_TOGETHER) }
     }
 
     /// Most requests in a batch that this one is part of.
-    pub(super) fn room(&self, job: &Job) -> usize {
+    pub(super) fn room(&self, job: &WorkItem) -> usize {
         match job.request.work {
             _ if !failed_before(job) => return self.limits.objects,
             Work::Fetch(_) => return 1,
@@ -124,7 +124,7 @@ impl Sizes {
     }
 
     /// These go together.
-    pub(super) fn taken(&self, batch: &[Job]) {
+    pub(super) fn taken(&self, batch: &[WorkItem]) {
         self.with(|state| {
             if state.company.len() > REMEMBERED {
                 state.company.retain(|_, company| *company == 1);

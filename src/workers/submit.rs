@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::batch::Batch;
 use super::sizes::Refusal;
-use super::{Job, Plan};
+use super::{Plan, WorkItem};
 use crate::api::Reason;
 use crate::condor::description::{self, Common, submit_description};
 use crate::condor::htcopts::HtcOpts;
@@ -35,7 +35,7 @@ const BYTES_PER_SECOND: usize = 1_000_000;
 /// What a job costs beside its script, in bytes: the operator's own files and the schedd's work, 20 ms on a busy machine.
 const BYTES_PER_JOB: usize = 20_000;
 
-fn indices(job: &Job) -> &Indices {
+fn indices(job: &WorkItem) -> &Indices {
     static NONE: std::sync::LazyLock<Indices> = std::sync::LazyLock::new(Indices::default);
     match &job.request.work {
         Work::Submit(indices, _) => indices,
@@ -139,9 +139,9 @@ impl Submission {
                 places.push((uid, job.request.key.attempt, index, batch_name.clone(), sandbox.clone(), output));
             }
         }
-        let rows: Vec<description::Job<'_>> = places
+        let rows: Vec<description::QueueItem<'_>> = places
             .iter()
-            .map(|(uid, attempt, index, batch_name, sandbox, output)| description::Job {
+            .map(|(uid, attempt, index, batch_name, sandbox, output)| description::QueueItem {
                 uid: uid.as_str(),
                 attempt: attempt.0,
                 index: index.0,
@@ -202,7 +202,7 @@ impl Submission {
                 },
             })
             .collect();
-        let verdict = |job: &Job| match &job.request.work {
+        let verdict = |job: &WorkItem| match &job.request.work {
             _ if not_run => Some("not_run"),
             // It was judged before these jobs went again.
             Work::Submit(_, SubmitPermit::Again(proof)) => Some(proof.verdict().into()),
@@ -247,7 +247,7 @@ async fn take_lock(batch: &Batch) -> Option<HeldLock> {
 }
 
 fn intent(
-    job: &Job,
+    job: &WorkItem,
     asked: &Asked,
     not_after: Timestamp,
     now: Timestamp,

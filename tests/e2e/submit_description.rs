@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command as Process, Stdio};
 
-use htc_operator::condor::description::{Common, Job, submit_description};
+use htc_operator::condor::description::{Common, QueueItem, submit_description};
 use htc_operator::condor::htcopts::{AttributeName, Attributes, HtcOpts, HtcOptsError};
 use htc_operator::condor::payload::{Command, Image, ImageMap, Payload, sandbox_files};
 use proptest::prelude::*;
@@ -65,9 +65,9 @@ impl Folders {
     fn describe(&self, site: &HtcOpts, user: &HtcOpts, rows: u32) -> String {
         let outputs: Vec<String> = (0..rows).map(|row| self.path(&format!("out{row}"))).collect();
         let sandbox = self.path("sandbox");
-        let jobs: Vec<Job> = (0..rows)
+        let jobs: Vec<QueueItem> = (0..rows)
             .zip(&outputs)
-            .map(|(index, output)| Job {
+            .map(|(index, output)| QueueItem {
                 uid: "6a1c7f2e-0000-4000-8000-000000000001",
                 attempt: 2,
                 index: index + 10,
@@ -461,12 +461,12 @@ proptest! {
     fn a_row_cannot_be_broken(uid in hostile_text(), batch_name in hostile_text(), path in hostile_text(), operator in hostile_text()) {
         let none = HtcOpts::default();
         let path = format!("/{path}");
-        let good = Job { uid: "u", attempt: 1, index: 0, batch_name: "n/x", sandbox: "/s", output: "/o" };
+        let good = QueueItem { uid: "u", attempt: 1, index: 0, batch_name: "n/x", sandbox: "/s", output: "/o" };
         let common = Common { operator: "o", not_after: 1, site_defaults: &none, options: &none, callback: false, output_limit: None };
         let lines = submit_description(&common, &[good]).unwrap().lines().count();
         for (common, job) in [
-            (common, Job { uid: &uid, ..good }), (common, Job { batch_name: &batch_name, ..good }), (common, Job { sandbox: &path, ..good }),
-            (common, Job { output: &path, ..good }), (Common { operator: &operator, ..common }, good),
+            (common, QueueItem { uid: &uid, ..good }), (common, QueueItem { batch_name: &batch_name, ..good }), (common, QueueItem { sandbox: &path, ..good }),
+            (common, QueueItem { output: &path, ..good }), (Common { operator: &operator, ..common }, good),
         ] {
             let Ok(text) = submit_description(&common, &[job]) else { continue };
             prop_assert_eq!(text.lines().count(), lines);

@@ -4,7 +4,7 @@ use super::attributes;
 
 /// What a command's value has to look like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ValueKind {
     /// Any `ClassAd` expression.
     Expression,
     /// A whole number between the two bounds.
@@ -30,60 +30,60 @@ pub(super) enum Kind {
 pub(super) struct Command {
     /// HTCondor's name of it.
     pub(super) name: &'static str,
-    pub(super) kind: Kind,
+    pub(super) kind: ValueKind,
     /// Whether a job with it may be held, removed or run again after its payload ended.
     pub(super) may_rerun: bool,
 }
 
-const fn plain(name: &'static str, kind: Kind) -> Command {
+const fn plain(name: &'static str, kind: ValueKind) -> Command {
     Command { name, kind, may_rerun: false }
 }
 
-const fn rerun(name: &'static str, kind: Kind) -> Command {
+const fn rerun(name: &'static str, kind: ValueKind) -> Command {
     Command { name, kind, may_rerun: true }
 }
 
-const SECONDS_OR_EXPRESSION: Kind = Kind::Expression;
+const SECONDS_OR_EXPRESSION: ValueKind = ValueKind::Expression;
 const INT: i64 = i32::MAX as i64;
 
 /// The allow-list. `docs/htcopts.md` has the same table, and a test compares them.
 pub(super) const COMMANDS: [Command; 36] = [
-    plain("accounting_group", Kind::Name),
-    plain("accounting_group_user", Kind::Name),
+    plain("accounting_group", ValueKind::Name),
+    plain("accounting_group_user", ValueKind::Name),
     rerun("allowed_execute_duration", SECONDS_OR_EXPRESSION),
     rerun("allowed_job_duration", SECONDS_OR_EXPRESSION),
-    plain("concurrency_limits", Kind::Limits),
-    plain("gpus_maximum_capability", Kind::Decimal),
-    plain("gpus_minimum_capability", Kind::Decimal),
-    plain("gpus_minimum_memory", Kind::Size),
-    plain("gpus_minimum_runtime", Kind::Decimal),
+    plain("concurrency_limits", ValueKind::Limits),
+    plain("gpus_maximum_capability", ValueKind::Decimal),
+    plain("gpus_minimum_capability", ValueKind::Decimal),
+    plain("gpus_minimum_memory", ValueKind::Size),
+    plain("gpus_minimum_runtime", ValueKind::Decimal),
     plain("job_max_vacate_time", SECONDS_OR_EXPRESSION),
     plain("keep_claim_idle", SECONDS_OR_EXPRESSION),
     plain("max_job_retirement_time", SECONDS_OR_EXPRESSION),
-    rerun("max_retries", Kind::Integer(0, 1_000)),
-    plain("nice_user", Kind::Boolean),
-    plain("notification", Kind::Never),
-    rerun("on_exit_hold", Kind::Expression),
-    rerun("on_exit_hold_reason", Kind::Expression),
-    rerun("on_exit_hold_subcode", Kind::Expression),
-    rerun("on_exit_remove", Kind::Expression),
-    rerun("periodic_hold", Kind::Expression),
-    rerun("periodic_hold_reason", Kind::Expression),
-    rerun("periodic_hold_subcode", Kind::Expression),
-    rerun("periodic_release", Kind::Expression),
-    rerun("periodic_remove", Kind::Expression),
-    rerun("periodic_vacate", Kind::Expression),
-    plain("priority", Kind::Integer(-INT, INT)),
-    plain("rank", Kind::Expression),
-    plain("request_cpus", Kind::Expression),
-    plain("request_disk", Kind::Quantity),
-    plain("request_gpus", Kind::Expression),
-    plain("request_memory", Kind::Quantity),
-    plain("require_gpus", Kind::Expression),
-    plain("requirements", Kind::Expression),
-    rerun("retry_until", Kind::Expression),
-    rerun("success_exit_code", Kind::Integer(0, 255)),
-    plain("want_graceful_removal", Kind::Expression),
+    rerun("max_retries", ValueKind::Integer(0, 1_000)),
+    plain("nice_user", ValueKind::Boolean),
+    plain("notification", ValueKind::Never),
+    rerun("on_exit_hold", ValueKind::Expression),
+    rerun("on_exit_hold_reason", ValueKind::Expression),
+    rerun("on_exit_hold_subcode", ValueKind::Expression),
+    rerun("on_exit_remove", ValueKind::Expression),
+    rerun("periodic_hold", ValueKind::Expression),
+    rerun("periodic_hold_reason", ValueKind::Expression),
+    rerun("periodic_hold_subcode", ValueKind::Expression),
+    rerun("periodic_release", ValueKind::Expression),
+    rerun("periodic_remove", ValueKind::Expression),
+    rerun("periodic_vacate", ValueKind::Expression),
+    plain("priority", ValueKind::Integer(-INT, INT)),
+    plain("rank", ValueKind::Expression),
+    plain("request_cpus", ValueKind::Expression),
+    plain("request_disk", ValueKind::Quantity),
+    plain("request_gpus", ValueKind::Expression),
+    plain("request_memory", ValueKind::Quantity),
+    plain("require_gpus", ValueKind::Expression),
+    plain("requirements", ValueKind::Expression),
+    rerun("retry_until", ValueKind::Expression),
+    rerun("success_exit_code", ValueKind::Integer(0, 255)),
+    plain("want_graceful_removal", ValueKind::Expression),
 ];
 
 /// Refused commands by their first letters, with what to write instead. The first that fits is taken.
@@ -156,7 +156,7 @@ pub(super) fn instead(key: &str) -> &'static str {
         .map_or("it is not in the list of allowed submit commands (docs/htcopts.md)", |(_, instead)| instead)
 }
 
-impl Kind {
+impl ValueKind {
     /// What the error message asks for; nothing where expressions are allowed, which have messages of their own.
     pub(super) fn wanted(self) -> Option<&'static str> {
         match self {
@@ -239,20 +239,20 @@ mod tests {
     #[test]
     fn values_are_told_apart_by_kind() {
         let cases = [
-            (Kind::Integer(0, 255), "0 255 7", "256 -1 007 1.5 x 1e3 0x1"),
-            (Kind::Integer(-INT, INT), "-5 0 20", "- --1 99999999999"),
-            (Kind::Decimal, "8 8.6 0.5", "8. .5 1.2.3 -1 x"),
-            (Kind::Boolean, "true False", "1 yes \"true\""),
-            (Kind::Size, "4 4G 4GB 1.5Gb 2000M 3T 100B", "G 4X 4BB -1G 4GG 1e3M 04G"),
-            (Kind::Name, "group_u_X.y a-b a@b", "\"a\" .a a,b ä a$"),
-            (Kind::Limits, "db db,licence:2 a.b:10", "db, db:-1 1k a.b.c db:x"),
-            (Kind::Never, "never Never", "always error"),
+            (ValueKind::Integer(0, 255), "0 255 7", "256 -1 007 1.5 x 1e3 0x1"),
+            (ValueKind::Integer(-INT, INT), "-5 0 20", "- --1 99999999999"),
+            (ValueKind::Decimal, "8 8.6 0.5", "8. .5 1.2.3 -1 x"),
+            (ValueKind::Boolean, "true False", "1 yes \"true\""),
+            (ValueKind::Size, "4 4G 4GB 1.5Gb 2000M 3T 100B", "G 4X 4BB -1G 4GG 1e3M 04G"),
+            (ValueKind::Name, "group_u_X.y a-b a@b", "\"a\" .a a,b ä a$"),
+            (ValueKind::Limits, "db db,licence:2 a.b:10", "db, db:-1 1k a.b.c db:x"),
+            (ValueKind::Never, "never Never", "always error"),
         ];
         for (kind, good, bad) in cases {
             good.split(' ').for_each(|value| assert!(kind.fits(value), "{kind:?} {value}"));
             bad.split(' ').for_each(|value| assert!(!kind.fits(value), "{kind:?} {value}"));
         }
-        assert!(Kind::Size.fits("4 GB"));
+        assert!(ValueKind::Size.fits("4 GB"));
     }
 
     #[test]

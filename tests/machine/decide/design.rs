@@ -41,10 +41,16 @@ fn dead(attempt: &Submission) -> Timestamp {
     attempt.dead_since.unwrap_or(Timestamp(attempt.not_after.0 + 2000))
 }
 
-/// Evidence (a) to (d) for these attempts: asked after their submitters were dead, at the schedd that they went to.
-fn asked_after(queue: &Queue, attempts: &[&Submission]) -> Result<(), String> {
+/// A submitter names each index once: with a job of each it has none left to bring in.
+fn brought_in_all(attempt: &Submission, record: &Record) -> bool {
+    let of_it = |index: Index| record.jobs.get(&index).is_some_and(|job| job.attempt == attempt.attempt);
+    attempt.indices.iter().all(of_it)
+}
+
+/// Evidence (a) to (d) for these attempts: asked after their submitters could bring in no more, at the schedd that they went to.
+fn asked_after(queue: &Queue, record: &Record, attempts: &[&Submission]) -> Result<(), String> {
     for attempt in attempts {
-        if queue.asked_at <= dead(attempt) {
+        if queue.asked_at <= dead(attempt) && !brought_in_all(attempt, record) {
             return Err(format!(
                 "asked at {} and attempt {} died at {}",
                 queue.asked_at,
@@ -97,7 +103,7 @@ pub fn may_release(facts: &Facts, before: &Record, permit: &ReleasePermit) -> Re
             if !queue.ads.is_empty() {
                 return Err("jobs are there".to_owned());
             }
-            asked_after(queue, &before.attempts.iter().collect::<Vec<_>>())?;
+            asked_after(queue, before, &before.attempts.iter().collect::<Vec<_>>())?;
             settled(facts, queue)?;
             for job in before.jobs.values() {
                 if queue.asked_at <= job.recorded {
@@ -152,7 +158,7 @@ pub fn may_submit(facts: &Facts, after: &Record, index: Index, permit: &SubmitPe
                 return Err("there is no answer".to_owned());
             };
             let tried: Vec<&Submission> = after.attempts.iter().filter(|one| one.indices.contains(index)).collect();
-            asked_after(queue, &tried)?;
+            asked_after(queue, after, &tried)?;
             settled(facts, queue)?;
             // An ad that is also in history has left the queue.
             let left = |ad: &Ad| !history.ads.iter().any(|old| old.id == ad.id && old.attempt == ad.attempt);

@@ -35,7 +35,7 @@ impl Drop for Line {
 }
 
 /// For `HttpServer::on_connect`.
-pub(super) fn begin(io: &dyn Any, data: &mut Extensions) {
+pub(super) fn watch(io: &dyn Any, data: &mut Extensions) {
     let socket = match socket(io) {
         Ok(socket) => socket,
         Err(error) => {
@@ -61,7 +61,7 @@ pub(super) fn begin(io: &dyn Any, data: &mut Extensions) {
 }
 
 /// For `App::wrap_fn`: a request has come.
-pub(super) fn broken<S: Service<ServiceRequest>>(request: ServiceRequest, rest: &S) -> S::Future {
+pub(super) fn request_arrived<S: Service<ServiceRequest>>(request: ServiceRequest, rest: &S) -> S::Future {
     if let Some(line) = request.conn_data::<Line>() {
         line.heard.set(Instant::now());
     }

@@ -13,7 +13,7 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _};
 use rustix::process::{Flock, FlockType, fcntl_getlk};
 
-use super::{Ledger, LedgerError, Names, schema};
+use super::{Ledger, LedgerError, Users, schema};
 
 /// How often a file is read that changes all the while.
 const TRIES: u32 = 50;
@@ -22,7 +22,7 @@ const NOT_IN_PATH: &AsciiSet = &CONTROLS.add(b'%').add(b'?').add(b'#');
 
 /// A ledger as it looks from outside.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Glance {
+pub struct LedgerSnapshot {
     /// Another process holds it.
     pub in_use: bool,
     /// [`Ledger::id`]; none if no operator of this kind has had the file.
@@ -30,18 +30,18 @@ pub struct Glance {
     /// Whose it is: the value of `HTCOperator`.
     pub operator: Option<String>,
     /// Under which names it has submitted.
-    pub names: Names,
+    pub users: Users,
 }
 
 impl Ledger {
     /// Every name under which jobs were submitted, and in whose.
-    pub async fn identities(&self) -> Result<Names, LedgerError> {
-        self.run(move |connection| names(connection).map_err(LedgerError::sql("read the identities"))).await
+    pub async fn identities(&self) -> Result<Users, LedgerError> {
+        self.run(move |connection| users(connection).map_err(LedgerError::sql("read the identities"))).await
     }
 
     /// Looks at the file without a lock and without writing anything, whoever has it; none if there is none. Not for a process
     /// that has the ledger open itself: it would lose its lock.
-    pub fn glance(path: &Path) -> Result<Option<Glance>, LedgerError> {
+    pub fn snapshot(path: &Path) -> Result<Option<LedgerSnapshot>, LedgerError> {
         let failed = |source: std::io::Error| LedgerError::Open { path: path.to_owned(), source: source.into() };
         if !path.try_exists().map_err(failed)? {
             return Ok(None);
@@ -58,8 +58,8 @@ impl Ledger {
 
     /// Sees to it that the names of these intents, which are durable, stand in the file itself. Nothing but `check` needs that, and
     /// so nothing waits for what fails.
-    pub(super) async fn show_names(&self, intents: Names) {
-        let new = |shown: &Names| intents.difference(shown).next().is_some();
+    pub(super) async fn show_users(&self, intents: Users) {
+        let new = |shown: &Users| intents.difference(shown).next().is_some();
         if !new(&self.shown.lock().unwrap_or_else(PoisonError::into_inner)) {
             return;
         }
@@ -67,7 +67,7 @@ impl Ledger {
             self.shown.lock().unwrap_or_else(PoisonError::into_inner).extend(intents);
         } else {
             tracing::warn!(
-                "names under which jobs are submitted are only in the ledger's log: `check` does not see them"
+                "users under which jobs are submitted are only in the ledger's log: `check` does not see them"
             );
         }
     }
@@ -78,7 +78,7 @@ fn stamp(file: &Metadata) -> (u64, u64, i64, i64) {
     (file.ino(), file.len(), file.mtime(), file.mtime_nsec())
 }
 
-fn look(path: &Path) -> Result<Glance, LedgerError> {
+fn look(path: &Path) -> Result<LedgerSnapshot, LedgerError> {
     let failed = |source: Box<dyn std::error::Error + Send + Sync>| LedgerError::Open { path: path.to_owned(), source };
     // Asked, not taken.
     let lock = File::open(path).and_then(|file| Ok(fcntl_getlk(&file, &Flock::from(FlockType::WriteLock))?));
@@ -90,9 +90,9 @@ fn look(path: &Path) -> Result<Glance, LedgerError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(uri, flags).map_err(|error| failed(error.into()))?;
     schema::must_be_known(&connection, path, |error| failed(error.into()))?;
-    let read = || -> rusqlite::Result<Glance> {
+    let read = || -> rusqlite::Result<LedgerSnapshot> {
         let (id, operator) = (value(&connection, "id")?, value(&connection, "operator")?);
-        Ok(Glance { in_use, id, operator, names: names(&connection)? })
+        Ok(LedgerSnapshot { in_use, id, operator, users: users(&connection)? })
     };
     read().map_err(|error| failed(error.into()))
 }
@@ -105,10 +105,10 @@ fn value(connection: &Connection, key: &str) -> rusqlite::Result<Option<String>>
 }
 
 /// Of a file that was not brought up to date, too.
-fn names(connection: &Connection) -> rusqlite::Result<Names> {
+fn users(connection: &Connection) -> rusqlite::Result<Users> {
     let columns = schema::columns(connection, "submissions")?;
     if columns.is_empty() {
-        return Ok(Names::new());
+        return Ok(Users::new());
     }
     let credentials = if columns.iter().any(|name| name == "credentials") { "coalesce(credentials, '')" } else { "''" };
     let mut statement = connection.prepare(&format!(
@@ -153,20 +153,20 @@ mod tests {
     async fn a_name_is_seen_from_outside_before_it_is_used_and_looking_changes_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("odd?name#of%20it.db");
-        assert_eq!(Ledger::glance(&path).unwrap(), None);
+        assert_eq!(Ledger::snapshot(&path).unwrap(), None);
         let ledger = Ledger::open_alone(&path).unwrap();
-        assert_eq!(Ledger::glance(&path).unwrap().unwrap().id.as_deref(), Some(ledger.id()));
+        assert_eq!(Ledger::snapshot(&path).unwrap().unwrap().id.as_deref(), Some(ledger.id()));
         ledger.belong_to("uid/ns/name").await.unwrap();
         ledger.intend(vec![in_the_name_of(alice(), 1)]).await.unwrap();
         let before = files(folder.path());
-        let seen = Ledger::glance(&path).unwrap().unwrap();
+        let seen = Ledger::snapshot(&path).unwrap().unwrap();
         assert_eq!((seen.id.as_deref(), seen.operator.as_deref()), (Some(ledger.id()), Some("uid/ns/name")));
-        assert_eq!(seen.names, Names::from([alice()]));
-        assert_eq!(seen.names, ledger.identities().await.unwrap());
+        assert_eq!(seen.users, Users::from([alice()]));
+        assert_eq!(seen.users, ledger.identities().await.unwrap());
         assert!(files(folder.path()) == before, "a look has changed something");
         let bob = (Identity::Operator, "bob@test".to_owned());
         ledger.intend(vec![in_the_name_of(bob.clone(), 2)]).await.unwrap();
-        assert_eq!(Ledger::glance(&path).unwrap().unwrap().names, Names::from([alice(), bob]));
+        assert_eq!(Ledger::snapshot(&path).unwrap().unwrap().users, Users::from([alice(), bob]));
     }
 
     #[tokio::test]
@@ -186,13 +186,13 @@ mod tests {
         let path = folder.path().join("htcjobs.db");
         original(&path);
         let before = files(folder.path());
-        let nothing = Glance { in_use: false, id: None, operator: None, names: Names::new() };
-        assert_eq!(Ledger::glance(&path).unwrap(), Some(nothing));
+        let nothing = LedgerSnapshot { in_use: false, id: None, operator: None, users: Users::new() };
+        assert_eq!(Ledger::snapshot(&path).unwrap(), Some(nothing));
         assert!(files(folder.path()) == before);
         Connection::open(&path).unwrap().pragma_update(None, "user_version", schema::VERSION + 1).unwrap();
-        assert!(matches!(Ledger::glance(&path), Err(LedgerError::TooNew { .. })));
+        assert!(matches!(Ledger::snapshot(&path), Err(LedgerError::TooNew { .. })));
         std::fs::write(&path, "no database ".repeat(1000)).unwrap();
-        let error = Ledger::glance(&path).unwrap_err().to_string();
+        let error = Ledger::snapshot(&path).unwrap_err().to_string();
         assert!(error.contains("htcjobs.db") && error.contains("not a database"), "{error}");
     }
 }

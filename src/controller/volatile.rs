@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::api::{ConditionStatus, ConditionType, HTCJobStatus, Phase};
 use crate::machine::{Timestamp, Uid};
-use crate::retry::Pauses;
+use crate::retry::Backoff;
 
 /// First and longest pause after a failed reconcile.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
@@ -20,7 +20,7 @@ const HOLD_BACK_AT_MOST: Duration = Duration::from_secs(10);
 
 /// Of all objects.
 #[derive(Debug, Default)]
-pub struct Memory(Mutex<HashMap<Uid, Seen>>);
+pub struct VolatileState(Mutex<HashMap<Uid, Seen>>);
 
 /// Of one object.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ struct Seen {
     /// What its status would be if it were written now.
     owed: Option<Owed>,
     /// The pauses while its reconcile fails.
-    failing: Option<Pauses>,
+    failing: Option<Backoff>,
     /// When it was first seen under another ledger's claim.
     stranger: Option<Timestamp>,
     /// It had no row, and this process itself has claimed it: it is new, however old it is.
@@ -64,7 +64,7 @@ pub(super) enum Publish {
     Later(Duration),
 }
 
-impl Memory {
+impl VolatileState {
     fn of<T>(&self, uid: &Uid, work: impl FnOnce(&mut Seen) -> T) -> T {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let seen = all.entry(uid.clone()).or_default();
@@ -87,7 +87,7 @@ impl Memory {
 
     /// The pause before the next try.
     pub(super) fn failed(&self, uid: &Uid) -> Duration {
-        self.of(uid, |seen| seen.failing.get_or_insert_with(|| Pauses::new(PAUSES.0, PAUSES.1)).pause())
+        self.of(uid, |seen| seen.failing.get_or_insert_with(|| Backoff::new(PAUSES.0, PAUSES.1)).pause())
     }
 
     pub(super) fn succeeded(&self, uid: &Uid) {
@@ -203,9 +203,9 @@ mod tests {
 
     #[test]
     fn what_is_about_to_change_waits_for_it() {
-        let (memory, uid) = (Memory::default(), Uid::from(UID));
+        let (volatile, uid) = (VolatileState::default(), Uid::from(UID));
         let ask = |status: &HTCJobStatus, shown, busy, waiting, now| {
-            memory.publish(&uid, status, shown, busy, || waiting, at(now))
+            volatile.publish(&uid, status, shown, busy, || waiting, at(now))
         };
         let (pending, again, submitted) =
             (status(Phase::Pending, 0), status(Phase::Pending, 1), status(Phase::Submitted, 1));
@@ -218,27 +218,27 @@ mod tests {
         assert_eq!(ask(&pending, None, false, 0, 400), Publish::Now, "nothing is about to change it");
         assert_eq!(ask(&again, None, true, 0, 900), later(1000), "it goes on");
         assert_eq!(ask(&again, None, true, 1_000_000, 9900), later(100), "it goes on for long");
-        memory.published(&uid, again.clone());
+        volatile.published(&uid, again.clone());
         assert_eq!(ask(&again, None, true, 0, 1500), Publish::Known);
         assert_eq!(ask(&submitted, Some(&again), true, 1000, 1500), Publish::Now, "a phase is said at once");
-        memory.published(&uid, submitted.clone());
+        volatile.published(&uid, submitted.clone());
         let held = HTCJobStatus { held: 1, ..submitted.clone() };
         assert_eq!(ask(&held, Some(&submitted), true, 1000, 1500), Publish::Now, "and so are counts");
         let complete = HTCJobStatus { conditions: vec![complete()], ..submitted.clone() };
         assert_eq!(ask(&complete, Some(&submitted), true, 1000, 1500), Publish::Now, "and so is the end");
         assert_eq!(ask(&submitted, Some(&submitted), true, 0, 2000), Publish::Known);
-        assert!(memory.0.lock().unwrap().is_empty(), "nothing is kept of what is at rest");
+        assert!(volatile.0.lock().unwrap().is_empty(), "nothing is kept of what is at rest");
     }
 
     #[test]
     fn objects_that_are_gone_are_forgotten() {
-        let (memory, uid) = (Memory::default(), Uid::from(UID));
-        memory.claim(&uid);
-        assert_eq!(memory.stranger_since(&uid, at(1)), at(1));
-        assert_eq!(memory.stranger_since(&uid, at(2)), at(1));
-        memory.keep(&HashSet::from([uid.clone()]));
-        assert!(memory.has_claimed(&uid));
-        memory.keep(&HashSet::new());
-        assert!(!memory.has_claimed(&uid) && memory.0.lock().unwrap().is_empty());
+        let (volatile, uid) = (VolatileState::default(), Uid::from(UID));
+        volatile.claim(&uid);
+        assert_eq!(volatile.stranger_since(&uid, at(1)), at(1));
+        assert_eq!(volatile.stranger_since(&uid, at(2)), at(1));
+        volatile.keep(&HashSet::from([uid.clone()]));
+        assert!(volatile.has_claimed(&uid));
+        volatile.keep(&HashSet::new());
+        assert!(!volatile.has_claimed(&uid) && volatile.0.lock().unwrap().is_empty());
     }
 }

@@ -9,7 +9,7 @@ use crate::machine::{Timestamp, Uid};
 /// `User`s of this operator's jobs. An ad counts for an object only if it is in a name of that object's identity: `HTCOperator`
 /// and `HTCJobUID` can be written by anybody, and so could users of one namespace make up jobs of another's.
 #[derive(Debug, Default)]
-pub struct Names(Mutex<State>);
+pub struct KnownUsers(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -19,7 +19,7 @@ struct State {
     objects: HashMap<Uid, (Identity, Timestamp)>,
 }
 
-impl Names {
+impl KnownUsers {
     /// With names that are known from before.
     #[must_use]
     pub fn new(known: impl IntoIterator<Item = (Identity, String)>) -> Self {
@@ -102,7 +102,7 @@ mod tests {
     fn nobody_makes_up_jobs_of_another_identitys_objects() {
         let alice = Identity::Secret { namespace: "a".to_owned(), name: "token".to_owned() };
         let bob = Identity::Secret { namespace: "b".to_owned(), name: "token".to_owned() };
-        let names = Names::new([
+        let names = KnownUsers::new([
             (Identity::Operator, "operator@test".to_owned()),
             (alice.clone(), "alice@test".to_owned()),
             (bob.clone(), "bob@test".to_owned()),
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn what_is_known_again_is_known_since_the_first_time() {
-        let (names, uid) = (Names::default(), Uid::from("1"));
+        let (names, uid) = (KnownUsers::default(), Uid::from("1"));
         let alice = Identity::Secret { namespace: "a".to_owned(), name: "token".to_owned() };
         assert_eq!(names.known_since(&alice), None);
         names.learn(&alice, "alice@test", Timestamp(5));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::batch::Batch;
 use super::err_tail::err_tail;
-use super::{Job, Planner};
+use super::{Planner, WorkItem};
 use crate::api::{ObjectName, Reason};
 use crate::ledger::{Intent, LedgerError, RequestResult};
 use crate::machine::facts::{ErrTail, Failure, Unknown};
@@ -15,7 +15,7 @@ use crate::machine::{Index, Indices, Timestamp, Uid};
 
 /// One call under way.
 #[derive(Default)]
-pub(super) struct Simple {
+pub(super) struct ToolCall {
     ended: Option<(Result<(), Unknown>, Timestamp)>,
     /// Some of what was asked for did not come about.
     pub(super) failed: bool,
@@ -104,7 +104,7 @@ fn written(folder: &Path, what: &str, index: Index) -> Option<PathBuf> {
     entries.find(|entry| inherited(&entry.file_name().to_string_lossy())).map(|entry| entry.path())
 }
 
-fn to_fetch(job: &Job) -> Indices {
+fn to_fetch(job: &WorkItem) -> Indices {
     match &job.request.work {
         Work::Fetch(indices) => indices.clone(),
         _ => Indices::default(),
@@ -142,7 +142,7 @@ async fn there(batch: &Batch) -> HashMap<Uid, Indices> {
     tokio::task::spawn_blocking(look).await.unwrap_or_default()
 }
 
-fn outcome(job: &Job, at: Timestamp, failure: Option<&Failure>, fetched: Indices) -> RequestResult {
+fn outcome(job: &WorkItem, at: Timestamp, failure: Option<&Failure>, fetched: Indices) -> RequestResult {
     let missing = to_fetch(job).len() - fetched.len();
     let failure = failure.cloned().or_else(|| {
         let message = || {
@@ -160,7 +160,7 @@ fn transfer_limit(batch: &Batch) -> Duration {
     if alone { longest } else { longest.min(batch.shared.limits.transfer_together) }
 }
 
-impl Simple {
+impl ToolCall {
     pub(super) async fn run(&mut self, batch: &Batch) {
         let schedd = &batch.schedd;
         let uids: Vec<Uid> = batch.jobs.iter().map(|job| job.request.key.uid.clone()).collect();
