@@ -36,6 +36,7 @@ test: setup ## all tests
 	$(E2E)
 
 test-long: test ## what takes too long for every change
+	$(E2E) --ignored
 	HTC_LARGE=100000 RUST_TEST_THREADS=1 cargo test --locked --features fail-points --test e2e -- large::
 	$(MAKE) model
 	$(MAKE) soak KILLS=500

@@ -115,9 +115,20 @@ fn one_that_deletes_itself(#[values(Trixie, Sid)] version: Version) {
     assert!(is_gone(&here, "deadline"));
 }
 
+#[test]
+fn a_thousand() {
+    a_thousand_on(Trixie);
+}
+
+#[test]
+#[ignore = "make test-long: the machine is busy for minutes with a thousand containers"]
+fn a_thousand_on_sid() {
+    a_thousand_on(Sid);
+}
+
 /// In a pool of their own, so that they are in nobody's way, and with the time for a submission that operators have.
-#[rstest]
-fn a_thousand(#[values(Trixie, Sid)] version: Version) {
+fn a_thousand_on(version: Version) {
+    bed::turns::take(bed::Weight::Heavy);
     let bed = Bed::new(version, &PoolOptions::default(), &["--submit-limit=60s", "--submit-limit-max=600s"]);
     bed.start_operator();
     let here = follow(&bed, "thousand.yaml");

@@ -40,7 +40,7 @@ impl Weight {
         match self {
             Self::Light => 2,
             Self::Servers => 3,
-            Self::Heavy => all / 4,
+            Self::Heavy => all / 2,
             Self::Quiet => all,
         }
     }
