@@ -19,7 +19,8 @@ DEBUG = $(or $(CARGO_TARGET_DIR),target)/debug
 DENY = $(CACHE)/cargo-deny-0.20.2
 TESTBED = cargo run --locked --quiet -p testbed --
 # The tests on real servers mostly wait: all are started at once, and tests/bed/src/turns.rs says which may run.
-E2E = RUST_TEST_THREADS=1000 $(TESTBED) measured cargo test --locked --features fail-points --test e2e --
+# Not by `cargo run`: a cargo in a cargo sees other variables, and builds ring and all that uses it once more.
+E2E = RUST_TEST_THREADS=1000 $(DEBUG)/testbed measured cargo test --locked --features fail-points --test e2e --
 SHELL_SCRIPTS = .ci/run tests/testbed/prerequisites.sh src/condor/payload/job.sh deploy/image/prepare.sh
 
 help: ## this list
