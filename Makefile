@@ -17,10 +17,12 @@
 CACHE = $(or $(HTC_TESTBED_CACHE),$(if $(filter 0,$(shell id -u)),/var/cache,$(or $(XDG_CACHE_HOME),$(HOME)/.cache))/htc-operator)
 DEBUG = $(or $(CARGO_TARGET_DIR),target)/debug
 DENY = $(CACHE)/cargo-deny-0.20.2
+# One build for all of them.
+ALL = --locked --workspace --features htc-operator/fail-points
 TESTBED = cargo run --locked --quiet -p testbed --
 # The tests on real servers mostly wait: all are started at once, and tests/bed/src/turns.rs says which may run.
 # Not by `cargo run`: a cargo in a cargo sees other variables, and builds ring and all that uses it once more.
-E2E = RUST_TEST_THREADS=1000 $(DEBUG)/testbed measured cargo test --locked --features fail-points --test e2e --
+E2E = RUST_TEST_THREADS=1000 $(DEBUG)/testbed measured cargo test $(ALL) --test e2e --
 SHELL_SCRIPTS = .ci/run tests/testbed/prerequisites.sh src/condor/payload/job.sh deploy/image/prepare.sh
 
 help: ## this list
@@ -32,13 +34,12 @@ demo: prerequisites ## one HTCJob, from kubectl apply to kubectl delete
 	@$(DEBUG)/testbed demo
 
 test: setup ## all tests
-	cargo test --locked --workspace --no-fail-fast
-	cargo test --locked --features fail-points --test model
+	cargo test $(ALL) --no-fail-fast
 	$(E2E)
 
 test-long: test ## what takes too long for every change
 	$(E2E) --ignored
-	HTC_LARGE=100000 RUST_TEST_THREADS=1 cargo test --locked --features fail-points --test e2e -- large::
+	HTC_LARGE=100000 RUST_TEST_THREADS=1 cargo test $(ALL) --test e2e -- large::
 	$(MAKE) model
 	$(MAKE) soak KILLS=500
 
@@ -49,7 +50,7 @@ cluster: setup ## pods on a real node: the operator's image, its rights, its vol
 	cargo run --locked --quiet -p testbed -- cluster target/debug/htc-operator
 
 soak: setup ## random kills, and everything checked afterwards
-	HTC_SOAK_KILLS=$(or $(KILLS),60) cargo test --locked --features fail-points --test e2e -- --nocapture --test-threads=2 soak::$(VERSION)
+	HTC_SOAK_KILLS=$(or $(KILLS),60) cargo test $(ALL) --test e2e -- --nocapture --test-threads=2 soak::$(VERSION)
 
 model: ## how things can go wrong, explored further than in make test (some minutes)
 	HTC_MODEL=full cargo test --locked --release --features fail-points --test model -- --nocapture --test-threads=1
