@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use testbed::{
     Account, Assets, Client, EXAMPLES_IMAGE, Kube, KubeOptions, Owned, Pool, PoolOptions, Proxy, Scratch, Spec,
@@ -307,7 +307,7 @@ impl Bed {
     /// Ends the operator with SIGTERM; how long that took.
     pub fn stop_operator(&self) -> Duration {
         let operator = self.operator.lock().unwrap().take().expect("the operator runs");
-        let began = std::time::Instant::now();
+        let began = Instant::now();
         operator.terminate().unwrap();
         let status = operator.wait(PATIENCE).unwrap();
         assert!(status.success(), "the operator ended with {status}:\n{}", operator.log_text());
@@ -348,6 +348,14 @@ impl Bed {
         let mut arguments = vec!["-allusers", "-constraint", constraint, "-af"];
         arguments.extend(attributes);
         table(&self.pool.tool("condor_q", &arguments).unwrap())
+    }
+
+    /// How long one question to the schedd takes here and now: some 20 ms on a machine with nothing else to do. What a limit in
+    /// a test allows for the machine is said in these.
+    pub fn question_time(&self) -> Duration {
+        let began = Instant::now();
+        self.queue("false", &["ClusterId"]);
+        began.elapsed()
     }
 
     /// The same of jobs in history.

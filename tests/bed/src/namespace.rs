@@ -8,7 +8,7 @@ use testbed::wait_for;
 use super::{Bed, PATIENCE};
 
 /// A payload that runs until [`Bed::open_gate`].
-pub const UNTIL_LET_GO: &str = "until [ -e go ]; do sleep 0.2; done";
+pub const UNTIL_LET_GO: &str = "until [ -e go ]; do sleep 0.3; done";
 
 /// The `HTCJob`s of one test.
 pub struct Namespace<'a> {

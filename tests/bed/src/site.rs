@@ -68,7 +68,7 @@ impl Site {
     /// One that notes that it ran, and then runs until [`Self::finish`].
     pub fn lasting(&self, name: &str, queue: u32) -> Value {
         let runs = self.runs.display();
-        self.noted(name, queue, &format!("while [ ! -e {runs}/finish-$JOB_NAME ]; do sleep 0.1; done; echo finished"))
+        self.noted(name, queue, &format!("while [ ! -e {runs}/finish-$JOB_NAME ]; do sleep 0.3; done; echo finished"))
     }
 
     /// Creates one such `HTCJob` of one job for each name, and waits until all run.

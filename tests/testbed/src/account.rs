@@ -1,8 +1,9 @@
 //! The account that servers and the operator run under: never root.
 
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 use std::{fs, iter};
 
 use crate::error::{Doing, Error, Result};
@@ -19,6 +20,16 @@ pub struct Account {
     pub gid: u32,
     /// True when this process is root and has to change user on start of a program.
     pub drops: bool,
+}
+
+/// Where `setpriv` is. With a path std starts it by posix_spawn; with a name and another PATH it forks, which copies the page
+/// tables of a program with hundreds of tests at each call.
+pub(crate) fn setpriv() -> &'static Path {
+    static FOUND: LazyLock<PathBuf> = LazyLock::new(|| {
+        let places = ["/usr/bin/setpriv", "/bin/setpriv"].map(PathBuf::from);
+        places.into_iter().find(|path| path.exists()).unwrap_or_else(|| PathBuf::from("setpriv"))
+    });
+    &FOUND
 }
 
 impl Account {
@@ -45,7 +56,7 @@ impl Account {
         if !self.drops {
             return Command::new(program);
         }
-        let mut command = Command::new("setpriv");
+        let mut command = Command::new(setpriv());
         command.args(self.setpriv()).arg("--").arg(program);
         command
     }

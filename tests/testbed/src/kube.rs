@@ -229,9 +229,12 @@ impl Kube {
 
     /// From now on this is what [`Kube::restore`] goes back to.
     pub fn remember(&self) -> Result<()> {
-        let storage = Storage::look(&url(&self.ports[1]))?;
-        *self.remembered.lock().unwrap_or_else(PoisonError::into_inner) = Some(storage);
+        *self.remembered.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.storage()?);
         Ok(())
+    }
+
+    pub(crate) fn storage(&self) -> Result<Storage> {
+        Storage::look(&url(&self.ports[1]))
     }
 
     /// Deletes all objects that were made since [`Kube::remember`], at once and whatever their finalizers say. True if the

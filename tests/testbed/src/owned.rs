@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::account::Account;
+use crate::account::{Account, setpriv};
 use crate::error::{Doing, Error, Result};
 use crate::tool::{tail, wait_timeout};
 
@@ -81,7 +81,7 @@ impl Spec {
     fn command(&self) -> Result<Command> {
         let log = File::options().create(true).append(true).open(&self.log).doing("opening the log", &self.log)?;
         let errors = log.try_clone().doing("opening the log", &self.log)?;
-        let mut command = Command::new("setpriv");
+        let mut command = Command::new(setpriv());
         if self.unprivileged {
             command.args(Account::unprivileged().setpriv());
         }

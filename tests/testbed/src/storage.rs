@@ -16,8 +16,9 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// etcd takes 128 operations in a transaction.
 const AT_ONCE: usize = 100;
 /// Below these the API server itself writes now and then.
-const ITS_OWN: [&str; 5] = [
+const ITS_OWN: [&str; 6] = [
     "/registry/leases/",
+    "/registry/peerserverleases/",
     "/registry/masterleases/",
     "/registry/events/",
     "/registry/ranges/",
@@ -67,4 +68,34 @@ fn ask(etcd: &str, call: &str, body: &Value) -> Result<Value> {
         problem: format!("etcd's answer cannot be read: {error}"),
         remedy: "look at etcd.log".to_owned(),
     })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use std::time::Duration;
+
+    use crate::{Assets, Kube, wait_for};
+
+    const MADE: &str = "{apiVersion: v1, kind: ConfigMap, metadata: {name: made, namespace: default}}";
+
+    #[test]
+    fn what_came_later_goes_and_what_the_api_server_renews_does_not_matter() {
+        let kube = Kube::start(&Assets::locate().unwrap()).unwrap();
+        kube.remember().unwrap();
+        let before = kube.storage().unwrap().0;
+        kube.apply_stdin(MADE).unwrap();
+        // Each 10 s; else every control plane but the most short-lived would be thrown away.
+        wait_for("the API server to renew its leases", Duration::from_secs(60), || {
+            let now = kube.storage().unwrap().0;
+            let kinds = ["/registry/leases/", "/registry/peerserverleases/"];
+            kinds.iter().all(|kind| before.iter().any(|(key, was)| key.starts_with(kind) && now.get(key) != Some(was)))
+        })
+        .unwrap();
+        assert!(kube.restore().unwrap());
+        assert_eq!(kube.kubectl_ok(&["get", "configmaps", "-o", "name"]).unwrap(), "");
+
+        kube.kubectl_ok(&["label", "namespace", "default", "changed=true"]).unwrap();
+        assert!(!kube.restore().unwrap(), "what was there before has changed");
+    }
 }
