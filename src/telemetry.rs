@@ -31,7 +31,8 @@ pub struct Log {
 /// Begins logging to standard error. `filter` is `tracing`'s, e.g. `info` or `htc_operator=debug`.
 pub fn start(format: LogFormat, filter: &str) -> Result<Log, Box<dyn std::error::Error + Send + Sync>> {
     let (layer, log) = Log::new(filter)?;
-    let lines = fmt::layer().with_writer(io::stderr);
+    // Of what cannot be written nothing more can be said: its words would go to where this could not be written.
+    let lines = fmt::layer().with_writer(io::stderr).log_internal_errors(false);
     match format {
         LogFormat::Text => registry().with(layer).with(lines.with_ansi(false)).try_init(),
         LogFormat::Json => {

@@ -10,7 +10,7 @@ use crate::api::{ABANDON, CLAIM, FINALIZER, HTCJob, Identity, OLD_FINALIZER, Obj
 use crate::machine::facts::{Answer, Claim, Evidence, Facts, Object, Past, Published, Record, Spec};
 use crate::machine::inherited::{Inherited, InheritedJob};
 use crate::machine::{SchedDate, Timestamp, Uid};
-use crate::workers::Plan;
+use crate::workers::{Plan, queue};
 
 /// The facts, and what the workers will need.
 pub(super) struct Gathered {
@@ -50,10 +50,9 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
         past => past,
     };
     let evidence = in_its_name(evidence, &identity, assigned, &record, past, context);
-    let plan = plan(object, context);
-    let spec = plan.as_ref().map_err(Clone::clone).map(|(_, spec)| spec.clone());
+    let (plan, spec) = plan(object, context);
     let site = &context.planner.site_defaults;
-    let may_rerun = plan.as_ref().map_or(true, |(plan, _)| site.may_rerun() || plan.options.may_rerun());
+    let may_rerun = plan.as_ref().is_none_or(|plan| site.may_rerun() || plan.options.may_rerun());
     // None can be attached any more, and the Go operator's holds it as well.
     let deleting = object.meta().deletion_timestamp.is_some();
     let guarded = ours || (deleting && has_old_finalizer(object));
@@ -79,7 +78,7 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
         in_flight,
         evidence,
     };
-    Ok(Gathered { facts, name, plan: plan.ok().map(|(plan, _)| plan), identity })
+    Ok(Gathered { facts, name, plan, identity })
 }
 
 /// An answer says nothing about jobs in a name that was not known when it was asked for: so it is with those of Secrets after a
@@ -195,18 +194,28 @@ fn may_be_forgotten(object: &Observed, context: &Context, uid: &Uid, record: &Re
     !context.volatile.has_claimed(uid) && context.ledger.has_forgotten(Timestamp(created))
 }
 
-fn plan(object: &Observed, context: &Context) -> Result<(Arc<Plan>, Spec), String> {
-    let job = object.0.as_ref().map_err(|invalid| format!("the HTCJob cannot be read: {}", invalid.error))?;
-    let plan = context.planner.plan(&job.spec).map_err(|error| error.to_string())?;
+/// What it is to run, if that can be submitted, and what decisions need of the spec. An operator that refuses what a former one
+/// has submitted still follows it.
+fn plan(object: &Observed, context: &Context) -> (Option<Arc<Plan>>, Result<Spec, String>) {
+    let job = match &object.0 {
+        Ok(job) => job,
+        Err(invalid) => return (None, Err(format!("the HTCJob cannot be read: {}", invalid.error))),
+    };
+    let queue = match queue(&job.spec) {
+        Ok(queue) => queue,
+        Err(error) => return (None, Err(error.to_string())),
+    };
+    let plan = context.planner.plan(&job.spec).map_err(|error| error.to_string());
     let seconds =
         |seconds: Option<i64>| seconds.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0)));
     let spec = Spec {
-        queue: plan.queue,
+        queue,
         suspend: job.spec.suspend,
         deadline: seconds(job.spec.active_deadline_seconds),
         ttl: seconds(job.spec.ttl_seconds_after_finished),
+        refused: plan.as_ref().err().cloned(),
     };
-    Ok((Arc::new(plan), spec))
+    (plan.ok().map(Arc::new), Ok(spec))
 }
 
 fn published(job: &HTCJob) -> Published {

@@ -336,9 +336,17 @@ impl<'a> Run<'a> {
         self.facts.in_flight.as_ref().filter(|request| request.key.kind == kind)
     }
 
-    /// Hands over a request, unless one stands already.
+    /// Hands over a request, unless one stands already. A fetch that waits for its turn, which failed ones of all share, is in
+    /// nobody's way: it is asked for again.
     fn ask(&mut self, kind: Kind, work: Work) {
-        if !self.free() || self.action != Action::Nothing {
+        if self.action != Action::Nothing {
+            return;
+        }
+        if !self.free() {
+            let fetch = self.in_flight(Kind::Fetch).filter(|fetch| !fetch.running && kind != Kind::Fetch);
+            if let Some(key) = fetch.map(|fetch| fetch.key.clone()) {
+                self.action = Action::Cancel(key);
+            }
             return;
         }
         let attempt = match kind {

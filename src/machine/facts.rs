@@ -41,7 +41,7 @@ pub struct Object {
     pub finalizer: bool,
     /// Whose ledger may submit it.
     pub claim: Claim,
-    /// The spec, or why it cannot be run, in words for the user.
+    /// The spec, or why it cannot be read, in words for the user.
     pub spec: Result<Spec, String>,
     /// Where its output goes, for messages.
     pub output: String,
@@ -81,6 +81,9 @@ pub struct Spec {
     pub deadline: Option<Duration>,
     /// `spec.ttlSecondsAfterFinished`
     pub ttl: Option<Duration>,
+    /// Why nothing more of it can be submitted, in words for the user. What was submitted before the operator or its settings
+    /// changed goes on.
+    pub refused: Option<String>,
 }
 
 /// What the object's status says. It proves presence, never absence.

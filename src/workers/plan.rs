@@ -122,11 +122,8 @@ impl Planner {
         if let Some(name) = spec.credentials_secret_name.as_ref().filter(|name| !crate::api::is_name(name)) {
             return Err(PlanError::Credentials(name.clone()));
         }
-        let asked = spec.jobs();
-        let queue =
-            u32::try_from(asked).ok().filter(|_| (1..=MAX_QUEUE).contains(&asked)).ok_or(PlanError::Queue(asked))?;
         Ok(Plan {
-            queue,
+            queue: queue(spec)?,
             image: Image::resolve(&spec.script.image, &self.images)?,
             command: Command::parse(&spec.script.command)?,
             source: spec.script.source.clone(),
@@ -233,6 +230,12 @@ impl Planner {
 }
 
 /// The user's submit commands and the fields that stand for one. What is given twice is an error, as it is in htcopts.
+/// Number of jobs that the spec asks for.
+pub fn queue(spec: &HTCJobSpec) -> Result<u32, PlanError> {
+    let asked = spec.jobs();
+    u32::try_from(asked).ok().filter(|_| (1..=MAX_QUEUE).contains(&asked)).ok_or(PlanError::Queue(asked))
+}
+
 fn options(spec: &HTCJobSpec, attributes: &Attributes) -> Result<HtcOpts, PlanError> {
     let mut options = HtcOpts::parse(spec.htcopts.as_deref().unwrap_or_default(), attributes)?;
     let mut add = |field, command, value: &str| {

@@ -96,6 +96,10 @@ impl Submission {
             Ok(()) => true,
             Err(error) => {
                 tracing::error!(%error, "nothing is submitted: the intents are not durable");
+                // Its file stays otherwise, one more at each try. Without it the end of what may yet be durable is unknown.
+                if let Some(lock) = self.lock.take() {
+                    let _ = tokio::task::spawn_blocking(move || lock.discard()).await;
+                }
                 tokio::time::sleep(super::LEDGER_PAUSE).await;
                 false
             }

@@ -24,6 +24,8 @@ pub struct Survivors {
     margin: Duration,
     wake: Wake,
     left: Vec<Unseen>,
+    /// It was said that the ledger does not take an end.
+    told: bool,
 }
 
 impl Survivors {
@@ -38,7 +40,7 @@ impl Survivors {
         let left = ledger.unseen_submitters(clock.now().before(margin).unwrap_or_default()).await?;
         let (kept, files) = (left.clone(), locks.clone());
         let _ = tokio::task::spawn_blocking(move || files.keep_only(kept.iter().map(|unseen| &unseen.lock))).await;
-        Ok(Self { ledger, locks, clock, margin, wake, left })
+        Ok(Self { ledger, locks, clock, margin, wake, left, told: false })
     }
 
     /// Looks until each has ended, or its time is over; then for nothing any more.
@@ -69,7 +71,11 @@ impl Survivors {
                         let _ = self.wake.send(ObjectRef::new(&name.name).within(&name.namespace)).await;
                     }
                 }
-                Err(error) => tracing::warn!(%error, "the end of a condor_submit is not in the ledger"),
+                Err(error) if !self.told => {
+                    self.told = true;
+                    tracing::warn!(%error, "the end of a condor_submit is not in the ledger, and is tried again each half second");
+                }
+                Err(_) => {}
             }
         }
     }

@@ -154,6 +154,7 @@ impl Model {
             suspend: view.suspend,
             deadline: view.deadline.then_some(Duration::ZERO),
             ttl: None,
+            refused: None,
         };
         let object = Object {
             uid: uid(object),

@@ -36,7 +36,7 @@ impl Run<'_> {
             Err(_) if self.facts.object.inherited.is_some() && self.record.highest == Attempt::INHERITED => {
                 self.say_inherited();
             }
-            // Jobs from when the spec could still be understood are followed all the same.
+            // Jobs from when the spec could still be read are followed all the same.
             Err(message) => self.say(ConditionType::Submitted, False, Reason::InvalidSpec, message),
         }
         self.say_held();
@@ -69,6 +69,13 @@ impl Run<'_> {
         let missing = asked_for.without(&recorded);
         if missing.is_empty() || self.record.has_inherited() {
             self.say_accepted(adopting);
+        } else if spec.refused.is_some()
+            && self.facts.object.inherited.is_some()
+            && self.record.highest == Attempt::INHERITED
+        {
+            self.say_inherited();
+        } else if let (Some(message), true) = (&spec.refused, self.record.attempts.is_empty()) {
+            self.say(ConditionType::Submitted, False, Reason::InvalidSpec, message);
         } else if spec.suspend && self.record.attempts.is_empty() {
             self.say(ConditionType::Submitted, False, Reason::Suspended, "spec.suspend is true: nothing is submitted");
         } else {
@@ -241,6 +248,10 @@ impl Run<'_> {
             self.look.more(Look::Changes);
         }
         match permit {
+            Ok(_) if spec.refused.is_some() => {
+                let message = spec.refused.as_deref().unwrap_or_default();
+                self.say(ConditionType::Submitted, False, Reason::InvalidSpec, message);
+            }
             Ok(permit) if !spec.suspend && (facts.object.claim == Claim::Ours || !self.rules.only_claimant) => {
                 self.submit_after_pause(indices, missing, permit);
             }

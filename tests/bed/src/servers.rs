@@ -19,7 +19,11 @@ impl ControlPlane {
     /// One that another test has left, or a new one.
     pub fn get(assets: &Assets) -> Self {
         let left = free().pop();
-        let kube = left.unwrap_or_else(|| Self::start(assets, &KubeOptions { garbage: 400, ..KubeOptions::default() }));
+        let kube = left.unwrap_or_else(|| {
+            let kube = Self::start(assets, &KubeOptions { garbage: 400, ..KubeOptions::default() });
+            kube.remember().unwrap();
+            kube
+        });
         Self(Some(kube))
     }
 
@@ -32,9 +36,6 @@ impl ControlPlane {
         let kube = Kube::start_with(assets, options).unwrap();
         kube.apply_crd(&htc_operator::api::crd_yaml().unwrap(), "htcjobs.htc.cern.ch").unwrap();
         kube.kubectl_ok(&["create", "namespace", "htc-operator"]).unwrap();
-        if !options.audit {
-            kube.remember().unwrap();
-        }
         kube
     }
 }

@@ -9,7 +9,7 @@ use crate::lifecycle::{UNTIL_LET_GO, counts, ids, in_history, of, told_in};
 use bed::{Bed, Namespace, htcjob, is_true};
 
 /// Two of the tracker's intervals.
-const TWO_INTERVALS: Duration = Duration::from_secs(4);
+const TWO_INTERVALS: Duration = Duration::from_secs(8);
 /// Tools and requests one after another from a change in the queue to the Event that tells it, and a few to spare.
 const STEPS: u32 = 10;
 

@@ -98,8 +98,9 @@ pub fn from_an_orphan_that_lives(version: Version) {
     let submitter = site.gates.wait_at("condor_submit");
     site.bed.pool.pause_schedd().unwrap();
     site.gates.open("condor_submit");
-    let name = || std::fs::read_to_string(format!("/proc/{submitter}/comm")).unwrap_or_default();
-    wait_for("HTCondor's own tool", PATIENCE, || name().trim() == "condor_submit").unwrap();
+    // The gate is a script of the same name.
+    let program = || std::fs::read_link(format!("/proc/{submitter}/exe")).unwrap_or_default();
+    wait_for("HTCondor's own tool", PATIENCE, || program().ends_with("condor_submit")).unwrap();
     site.bed.kill_operator();
     let [lock] = locks(&site, &uid).try_into().unwrap();
     let orphan = submitter.unsigned_abs();

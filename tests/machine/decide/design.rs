@@ -131,7 +131,12 @@ pub fn may_release(facts: &Facts, before: &Record, permit: &ReleasePermit) -> Re
 pub fn may_submit(facts: &Facts, after: &Record, index: Index, permit: &SubmitPermit) -> Result<(), String> {
     let (queue_ads, history_ads) = ads_of(facts);
     let Ok(spec) = &facts.object.spec else { return Err("the spec is invalid".to_owned()) };
-    if facts.object.deleting || spec.suspend || !facts.object.finalizer || facts.object.claim != Claim::Ours {
+    if spec.refused.is_some()
+        || facts.object.deleting
+        || spec.suspend
+        || !facts.object.finalizer
+        || facts.object.claim != Claim::Ours
+    {
         return Err("the object is not to be submitted".to_owned());
     }
     if index.0 >= spec.queue || after.jobs.contains_key(&index) {
@@ -205,10 +210,11 @@ pub fn is_at_rest(facts: &Facts, decision: &Decision) -> bool {
     };
     let known = after.known.as_ref().unwrap();
     let said = |kind| known.conditions.iter().any(|told| told.kind == kind && told.status == ConditionStatus::True);
-    let suspended = facts.object.spec.as_ref().is_ok_and(|spec| spec.suspend);
+    // Nothing is submitted: it is to be told otherwise, or nothing can be submitted of it.
+    let waits = facts.object.spec.as_ref().is_ok_and(|spec| spec.suspend || spec.refused.is_some());
     known.released
         || facts.object.spec.is_err()
-        || (suspended && after.attempts.is_empty() && after.jobs.values().all(|job| job.gone))
+        || (waits && after.attempts.is_empty() && after.jobs.values().all(|job| job.gone))
         || (known.phase == Phase::Completed
             && after.jobs.values().all(|job| job.gone)
             && (said(ConditionType::Complete) || said(ConditionType::Failed)))

@@ -100,7 +100,7 @@ fn a_deadline_gives_up_what_was_never_accepted() {
 #[test]
 fn suspension_stops_the_clock() {
     let mut world = running(1);
-    let spec = |suspend| Spec { queue: 1, suspend, deadline: Some(Duration::from_secs(100)), ttl: None };
+    let spec = |suspend| Spec { queue: 1, suspend, deadline: Some(Duration::from_secs(100)), ..Spec::default() };
     world.facts.object.spec = Ok(spec(true));
     world.settle();
     world.wait(1000);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use htc_operator::api::ConditionType;
 use htc_operator::machine::decide::{Action, Decision, Look};
-use htc_operator::machine::facts::{Ad, ErrTail, Exit, Facts, Failure, Hold, JobState};
+use htc_operator::machine::facts::{Ad, ErrTail, Exit, Facts, Failure, Hold, JobState, Spec};
 use htc_operator::machine::outcome::{Loss, Outcome};
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::{Index, Kind, Work};
@@ -235,4 +235,25 @@ fn a_job_with_too_much_output_says_what_to_do() {
     };
     assert!(says(&reason).contains("--output-limit") && !says(&reason).contains("condor_release"), "{}", says(&reason));
     assert!(says(&Hold { code: 12, ..reason }).contains("condor_release"));
+}
+
+/// Failed fetches of all wait for one another: what else is to be done does not wait with them.
+#[test]
+fn a_fetch_that_waits_for_its_turn_is_given_up_for_a_hold_and_one_that_runs_is_not() {
+    let jobs = [
+        (ended_job("5.0", Outcome::Succeeded), ended(ad(0, "5.0"), Exit::Code(0))),
+        (running_job("5.1"), running(ad(1, "5.1"))),
+    ];
+    let mut facts = accepted(Phase::Running, &jobs);
+    facts.object.spec = Ok(Spec { queue: 2, suspend: true, ..Spec::default() });
+    let waits = in_flight(&facts, Kind::Fetch, false);
+    facts.in_flight = Some(waits.clone());
+    assert_eq!(decide(&facts).action, Action::Cancel(waits.key));
+    facts.in_flight = Some(in_flight(&facts, Kind::Fetch, true));
+    assert_eq!(decide(&facts).action, Action::Nothing);
+    facts.in_flight = None;
+    assert_eq!(work(&decide(&facts)), Some(&Work::Hold));
+    facts.object.spec = Ok(Spec { queue: 2, ..Spec::default() });
+    facts.in_flight = Some(in_flight(&facts, Kind::Fetch, false));
+    assert_eq!(decide(&facts).action, Action::Nothing, "nothing else is wanted");
 }

@@ -25,7 +25,7 @@ type Told = (u32, u32, Option<Timestamp>, Option<End>);
 #[derive(Clone, Debug)]
 pub struct Seed {
     jobs: u32,
-    object: (bool, bool, u8, bool, bool, bool, bool),
+    object: (bool, bool, u8, u8, bool, bool, bool),
     published: (Option<Phase>, u32, bool),
     past: Past,
     attempts: Vec<(Submission, bool)>,
@@ -52,7 +52,7 @@ pub fn seed() -> impl Strategy<Value = Seed> {
             prop::bool::weighted(0.3),
             prop::bool::weighted(0.93),
             0..12_u8,
-            prop::bool::weighted(0.06),
+            0..16_u8,
             prop::bool::weighted(0.15),
             prop::bool::weighted(0.08),
             prop::bool::weighted(0.1),
@@ -165,7 +165,7 @@ impl Seed {
     }
 
     fn object(&self) -> Object {
-        let (deleting, finalizer, claim, invalid, suspend, abandon, submit_again) = self.object;
+        let (deleting, finalizer, claim, spec, suspend, abandon, submit_again) = self.object;
         let (phase, attempt, has_ids) = self.published;
         Object {
             uid: "11111111-aaaa".into(),
@@ -176,11 +176,12 @@ impl Seed {
                 1 => Claim::Other,
                 _ => Claim::Ours,
             },
-            spec: if invalid {
+            spec: if spec == 0 {
                 Err("line 1: no".to_owned())
             } else {
                 let (deadline, ttl) = (self.times.0.map(Duration::from_secs), self.times.1.map(Duration::from_secs));
-                Ok(Spec { queue: self.jobs, suspend, deadline, ttl })
+                let refused = (spec == 1).then(|| "line 1: no".to_owned());
+                Ok(Spec { queue: self.jobs, suspend, deadline, ttl, refused })
             },
             output: "/out".to_owned(),
             published: Published { phase, attempt, has_ids },

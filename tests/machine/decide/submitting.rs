@@ -2,7 +2,7 @@
 
 use htc_operator::api::ConditionType;
 use htc_operator::machine::decide::Action;
-use htc_operator::machine::facts::{Ad, Claim, Evidence, Facts, Failure, LastRequest, Past, Spec};
+use htc_operator::machine::facts::{Ad, Claim, Evidence, Exit, Facts, Failure, LastRequest, Past, Spec};
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::transitions::Trigger;
 use htc_operator::machine::{Attempt, Kind, Rules, Settings, Timestamp, Work};
@@ -10,8 +10,8 @@ use rstest::rstest;
 
 use crate::decide::decision::{condition, decide, message, phase, submits, triggers, watched, work};
 use crate::given::{
-    accepted, ad, add_attempt, at, attempt, date, failed, fresh, history, in_flight, indices, pending, queue, running,
-    running_job, settings, stillborn, submitted,
+    accepted, ad, add_attempt, at, attempt, date, ended, failed, fresh, history, in_flight, indices, pending, queue,
+    running, running_job, settings, stillborn, submitted,
 };
 
 #[test]
@@ -165,6 +165,38 @@ fn jobs_of_a_spec_that_is_no_longer_understood_are_followed_all_the_same() {
     facts.object.spec = Err("the operator was updated".to_owned());
     let decision = decide(&facts);
     assert!(watched(&decision));
+}
+
+/// An operator that refuses what a former one has taken.
+#[test]
+fn what_was_submitted_of_a_spec_that_is_refused_now_goes_on_to_its_end() {
+    let refused = |queue, suspend| {
+        Ok(Spec { queue, suspend, refused: Some("`+RunNumber` is not allowed".to_owned()), ..Spec::default() })
+    };
+    let mut over = accepted(Phase::Running, &[(running_job("5.0"), ended(ad(0, "5.0"), Exit::Code(0)))]);
+    over.object.spec = refused(1, false);
+    let decision = decide(&over);
+    assert_eq!(
+        decision.after.as_ref().and_then(|after| after.known.as_ref()).map(|known| known.phase),
+        Some(Phase::Completed)
+    );
+    assert_eq!(condition(&decision, ConditionType::Submitted), "True Accepted");
+
+    let mut runs = accepted(Phase::Running, &[(running_job("5.0"), running(ad(0, "5.0")))]);
+    runs.object.spec = refused(1, true);
+    assert_eq!(work(&decide(&runs)), Some(&Work::Hold));
+    // Of the jobs that are missing none is submitted.
+    runs.object.spec = refused(2, false);
+    let decision = decide(&runs);
+    assert_eq!(work(&decision), None);
+    assert!(watched(&decision));
+    assert_eq!(condition(&decision, ConditionType::Submitted), "False InvalidSpec");
+
+    let mut never = pending(1);
+    never.object.spec = refused(1, false);
+    let decision = decide(&never);
+    assert_eq!(work(&decision), None);
+    assert_eq!(message(&decision, ConditionType::Submitted), "`+RunNumber` is not allowed");
 }
 
 #[test]
