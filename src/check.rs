@@ -163,7 +163,7 @@ fn can_be_written(path: &Path, folder: &Path) -> std::io::Result<()> {
 
 /// Jobs of this operator whose HTCJob is gone. They are named, and never removed.
 async fn orphans(client: &Client, schedd: &Schedd, namespace: Option<&str>) -> Result<String, String> {
-    let OrphanReport { orphans, elsewhere } = crate::orphans::find(client, schedd, namespace).await?;
+    let OrphanReport { orphans, elsewhere, unreadable } = crate::orphans::find(client, schedd, namespace).await?;
     let found = match (orphans.is_empty(), namespace) {
         (true, None) => Ok("none: every job of this operator in HTCondor belongs to an HTCJob".to_owned()),
         (true, Some(namespace)) => Ok(format!(
@@ -175,6 +175,15 @@ async fn orphans(client: &Client, schedd: &Schedd, namespace: Option<&str>) -> R
             namespace.map(|namespace| format!(" of namespace {namespace}")).unwrap_or_default(),
             id_ranges(&orphans, usize::MAX)
         )),
+    };
+    let found = match unreadable {
+        0 => found,
+        count => add(
+            found,
+            &format!(
+                "{count} more have ads that cannot be read or do not say whose they are: somebody has changed their attributes"
+            ),
+        ),
     };
     let Some(namespace) = namespace.filter(|_| !elsewhere.is_empty()) else { return found };
     let more = format!(

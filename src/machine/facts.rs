@@ -519,6 +519,8 @@ pub struct Queue {
     pub steady_since: Timestamp,
     /// The ads, by id.
     pub ads: Arc<[Ad]>,
+    /// Jobs in the name of the object's identity that do not say (any more) whose they are.
+    pub nameless: Arc<[JobId]>,
 }
 
 /// A complete answer of `condor_history`, cut down to one object.

@@ -168,7 +168,7 @@ impl Entry {
             }
             if queue.ads == shown.ads {
                 queue.ads = Arc::clone(&shown.ads);
-                news = queue.birthdate != shown.birthdate;
+                news = queue.birthdate != shown.birthdate || queue.nameless != shown.nameless;
             }
             self.stale = if news { 0 } else { self.stale.saturating_add(1) };
             if !self.may_be_shown(news) {
@@ -339,7 +339,8 @@ pub(super) mod tests {
     }
 
     fn queue(at: i64, ads: &[Ad]) -> Queue {
-        Queue { asked_at: Timestamp(at), birthdate: Birthdate(1), steady_since: Timestamp(0), ads: ads.into() }
+        let (asked_at, birthdate, steady_since) = (Timestamp(at), Birthdate(1), Timestamp(0));
+        Queue { asked_at, birthdate, steady_since, ads: ads.into(), nameless: Arc::default() }
     }
 
     fn history(at: i64) -> Answer<History> {
@@ -423,6 +424,15 @@ pub(super) mod tests {
         assert!(!entry.answered(queue(2, &[])), "whatever came in between");
         assert!(entry.answered(queue(4, &[])));
         assert!(!entry.is_pair());
+    }
+
+    #[test]
+    fn a_job_that_says_no_more_whose_it_is_is_news() {
+        let mut entry = calm(&[]);
+        let named = |at| Queue { nameless: [ad(7, JobStatus::Running).id].into(), ..queue(at, &[]) };
+        assert!(entry.answered(named(11)));
+        assert!(!entry.answered(named(12)));
+        assert!(entry.answered(queue(13, &[])));
     }
 
     #[test]

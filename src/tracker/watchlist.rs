@@ -198,15 +198,23 @@ impl Watchlist {
         })
     }
 
-    /// Takes in an answer about these objects, or about all if none is named; gives back the objects to wake.
+    /// Takes in an answer about these objects, or about all if none is named, with the time at which it was asked for; gives
+    /// back the objects to wake. To some it may say nothing.
     pub(super) fn answer(
         &self,
         uids: &[Uid],
         inherited: &WantedInherited,
-        mut part: impl FnMut(&Uid) -> Queue,
+        mut part: impl FnMut(&Uid) -> Option<(Timestamp, Answer<Queue>)>,
     ) -> Vec<ObjectRef<Observed>> {
         let asked_for = |uid: &Uid, entry: &Entry| entry.inherited.is_empty() || inherited.contains_key(uid);
-        let woken = self.with_each(uids, |uid, entry| asked_for(uid, entry) && entry.answered(part(uid)));
+        let woken = self.with_each(uids, |uid, entry| {
+            asked_for(uid, entry)
+                && match part(uid) {
+                    Some((_, Answer::Known(queue))) => entry.answered(queue),
+                    Some((asked_at, Answer::Unknown(unknown))) => entry.unanswered(asked_at, &unknown),
+                    None => false,
+                }
+        });
         self.wanted.notify_one();
         self.answered.notify_one();
         woken
@@ -273,11 +281,15 @@ mod tests {
         assert!(!watchlist.may_change(), "nothing is known yet");
         let ads: Arc<[Ad]> =
             (0..).take(jobs).map(|proc| Ad { staged_in: Some(SchedDate(1)), ..ad(proc, status) }).collect();
-        let queue = |_: &Uid| Queue {
-            asked_at: Timestamp(1),
-            birthdate: Birthdate(1),
-            steady_since: Timestamp(0),
-            ads: Arc::clone(&ads),
+        let queue = |_: &Uid| {
+            let queue = Queue {
+                asked_at: Timestamp(1),
+                birthdate: Birthdate(1),
+                steady_since: Timestamp(0),
+                ads: Arc::clone(&ads),
+                nameless: Arc::default(),
+            };
+            Some((Timestamp(1), Answer::Known(queue)))
         };
         watchlist.answer(&[], &WantedInherited::new(), queue);
         watchlist

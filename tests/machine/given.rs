@@ -3,6 +3,7 @@
 pub mod world;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use htc_operator::machine::facts::{
     Ad, Answer, Claim, Evidence, Exit, Facts, Failure, History, Hold, InFlight, Job, JobState, JobStatus, Known,
@@ -112,7 +113,8 @@ pub fn stillborn(ad: Ad) -> Ad {
 
 /// An answer of `condor_q`, asked so many seconds after now.
 pub fn queue(asked: i64, ads: &[Ad]) -> Answer<Queue> {
-    Answer::Known(Queue { asked_at: at(asked), birthdate: BIRTH, steady_since: at(-100_000), ads: ads.into() })
+    let (asked_at, birthdate, steady_since) = (at(asked), BIRTH, at(-100_000));
+    Answer::Known(Queue { asked_at, birthdate, steady_since, ads: ads.into(), nameless: Arc::default() })
 }
 
 /// An answer of `condor_history` that reaches back to [`WITNESS`] and to the object's creation.

@@ -1,6 +1,7 @@
 //! The controller and the tracker: facts are gathered, decisions carried out and answers taken in as in production.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use htc_operator::machine::decide::{Action as Deed, Look, decide};
@@ -73,7 +74,7 @@ impl Model {
         };
         let facts = self.facts(world, op, object, &view, in_flight, evidence, record);
         let now = world.tick();
-        let decision = decide(&facts, now, &self.settings, &self.rules);
+        let decision = decide(&facts, now, &self.settings, &self.rules).unwrap();
         let mut broken = None;
         let known = decision.after.as_ref().and_then(|after| after.known.as_ref());
         if known.is_some() && (known != facts.record.known.as_ref() || !decision.changed.is_empty()) {
@@ -257,7 +258,13 @@ impl Model {
             let PendingLook { asked_at: queue_asked, birthdate, ads, wanted } = &look;
             let queue_asked = if self.broken.dates_answers_late { asked_at } else { *queue_asked };
             let asked_at = Timestamp(asked_at.0 + 1);
-            let queue = Queue { asked_at: queue_asked, birthdate: *birthdate, steady_since, ads: ads[object].clone() };
+            let queue = Queue {
+                asked_at: queue_asked,
+                birthdate: *birthdate,
+                steady_since,
+                ads: ads[object].clone(),
+                nameless: Arc::default(),
+            };
             watched.evidence.queue = Answer::Known(queue);
             let number = u8::try_from(object).unwrap();
             let Some(wanted) = wanted.get(&number) else { continue };

@@ -119,7 +119,7 @@ fn the_finalizer_goes_only_with_proof() {
     }
     let lax = Rules { prove_gone: false, ..Rules::ALL };
     let there = removing(&[running(ad(0, "5.0"))]);
-    let decision = htc_operator::machine::decide(&there, at(0), &settings(), &lax);
+    let decision = htc_operator::machine::decide(&there, at(0), &settings(), &lax).unwrap();
     assert_eq!(triggers(&decision), [Trigger::Gone], "only the rule stands against it");
 }
 

@@ -1,6 +1,7 @@
 //! Facts of every kind: well-formed, with all the parts that can come together.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use htc_operator::api::{ConditionStatus, ConditionType};
@@ -320,6 +321,7 @@ impl Seed {
                 birthdate,
                 steady_since: Timestamp(asked_at.0 - steady * 1000),
                 ads: queue_ads.into(),
+                nameless: Arc::default(),
             }),
             Err(why) => unknown(why),
         };

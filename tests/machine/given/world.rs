@@ -1,6 +1,7 @@
 //! A small world in which one `HTCJob` lives: the real `decide`, a ledger, and an HTCondor that does what the test says.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use htc_operator::machine::decide::{Action, Decision, Look};
@@ -114,6 +115,7 @@ impl World {
             birthdate: self.birthdate,
             steady_since: self.born,
             ads: self.queue.clone().into(),
+            nameless: Arc::default(),
         };
         self.wait(1);
         let witnesses = self.facts.record.witnesses.values();
@@ -132,7 +134,7 @@ impl World {
 
     /// One decision, and what follows from it.
     pub fn step(&mut self) -> &Decision {
-        let decision = decide(&self.facts, self.now, &self.settings, &Rules::ALL);
+        let decision = decide(&self.facts, self.now, &self.settings, &Rules::ALL).unwrap();
         for transition in &decision.transitions {
             assert!(find(transition.from, transition.trigger, transition.to).is_some(), "{transition:?}");
         }
