@@ -25,7 +25,7 @@ use crate::condor::tools::Cost;
 use crate::machine::decide::Look;
 use crate::machine::facts::{Ad, Answer, Evidence, History, JobStatus, Queue, Reach, Unknown, Why};
 use crate::machine::inherited::InheritedJob;
-use crate::machine::{Birthdate, JobId, SchedDate, Timestamp, Uid};
+use crate::machine::{Birthdate, SchedDate, Timestamp, Uid};
 use crate::metrics::Metrics;
 use crate::retry::Backoff;
 use entry::Urgency;
@@ -88,17 +88,18 @@ struct Steady {
 }
 
 /// Which jobs are asked about.
-enum Asker<'a> {
-    All(&'a mut Before),
+#[derive(Clone, Copy)]
+enum Asker {
+    All,
     /// Those of objects with which something is about to happen.
     Urgent,
 }
 
-impl Asker<'_> {
+impl Asker {
     /// Of how many HTCJobs, for the log.
-    fn about(&self, uids: &[Uid]) -> String {
+    fn about(self, uids: &[Uid]) -> String {
         match self {
-            Self::All(_) => "all".to_owned(),
+            Self::All => "all".to_owned(),
             Self::Urgent => uids.len().to_string(),
         }
     }
@@ -111,13 +112,6 @@ struct FoundInHistory {
     reached: Option<SchedDate>,
     /// That of the schedd that answered, read afterwards.
     birthdate: Birthdate,
-}
-
-/// What a look at all jobs is compared with.
-#[derive(Default)]
-struct Before {
-    live: BTreeSet<JobId>,
-    doubted: bool,
 }
 
 impl Tracker {
@@ -156,24 +150,21 @@ impl Tracker {
 
     /// Runs until it is dropped.
     pub async fn run(&self) {
-        let mut before = Before::default();
-        let (all, urgent) = (self.follow(Asker::All(&mut before)), self.follow(Asker::Urgent));
+        let (all, urgent) = (self.follow(Asker::All), self.follow(Asker::Urgent));
         tokio::join!(all, urgent, self.follow_changes(), self.follow_history());
     }
 
     /// Asks the queue again and again, about all jobs or about the urgent ones.
-    async fn follow(&self, mut asker: Asker<'_>) {
+    async fn follow(&self, asker: Asker) {
         let mut backoff = Backoff::new(self.soon, self.interval.max(self.soon));
         let (mut failed, mut took) = (None, Duration::ZERO);
         loop {
-            let uids = self.wait(&asker, Instant::now(), failed.take(), took).await;
+            let uids = self.wait(asker, Instant::now(), failed.take(), took).await;
             let (began, asked_at) = (Instant::now(), self.schedd.clock.now());
-            let result = self.look_once(&mut asker, &uids).await;
+            let result = self.look_once(asker, &uids).await;
             took = began.elapsed();
             match result {
                 Ok(()) => backoff.reset(),
-                // Not a word of it is told before it is seen twice.
-                Err(unknown) if unknown.why == Why::SuddenDrop => failed = Some(self.soon),
                 Err(unknown) => {
                     self.wake(self.watchlist.no_answer(asked_at, &uids, &unknown)).await;
                     failed = Some(backoff.pause());
@@ -184,14 +175,13 @@ impl Tracker {
 
     /// One look, at all jobs or at those of `uids`.
     #[tracing::instrument(name = "look", level = "error", skip_all, fields(htcjobs = asker.about(uids)))]
-    async fn look_once(&self, asker: &mut Asker<'_>, uids: &[Uid]) -> Result<(), Unknown> {
+    async fn look_once(&self, asker: Asker, uids: &[Uid]) -> Result<(), Unknown> {
         let result = match asker {
-            Asker::All(before) => self.look(before).await,
+            Asker::All => self.look().await,
             Asker::Urgent => self.look_at(uids).await,
         };
         match &result {
             Ok(()) => {}
-            Err(unknown) if unknown.why == Why::SuddenDrop => tracing::info!(message = %unknown.message),
             Err(unknown) => {
                 tracing::debug!(why = %unknown.why, message = %unknown.message, "no answer from HTCondor");
             }
@@ -201,11 +191,11 @@ impl Tracker {
 
     /// Waits until it is time to ask: about which objects, none for all. A question that takes long is not asked more than
     /// half of the time.
-    async fn wait(&self, asker: &Asker<'_>, last: Instant, failed: Option<Duration>, took: Duration) -> Vec<Uid> {
+    async fn wait(&self, asker: Asker, last: Instant, failed: Option<Duration>, took: Duration) -> Vec<Uid> {
         loop {
             let changed = self.watchlist.changed(asker);
             let (urgency, uids) = match asker {
-                Asker::All(_) => (self.watchlist.urgency_of_all(), Vec::new()),
+                Asker::All => (self.watchlist.urgency_of_all(), Vec::new()),
                 Asker::Urgent => self.watchlist.urgent(),
             };
             let pause = match (failed, urgency) {
@@ -319,7 +309,7 @@ impl Tracker {
     }
 
     /// Asks about all jobs.
-    async fn look(&self, before: &mut Before) -> Result<(), Unknown> {
+    async fn look(&self) -> Result<(), Unknown> {
         if let Some(store) = self.store.get() {
             self.watchlist.keep(|uid, object| {
                 store.get(object).is_some_and(|object| object.uid().as_deref() == Some(uid.as_str()))
@@ -333,7 +323,6 @@ impl Tracker {
             LastLook { asked_at: found.asked_at, cost: self.schedd.spent() - spent };
         self.metrics.looked();
         self.count_unreadable("queue", &found.shown);
-        self.doubt_sudden_drop(before, &found)?;
         self.count_orphans(&found.shown);
         self.publish(found, &[], &inherited).await;
         Ok(())
@@ -415,35 +404,6 @@ impl Tracker {
         Unknown { why: Why::AnotherSchedd, message }
     }
 
-    /// If more than half of the live jobs vanish at once, it is asked again before that is believed.
-    fn doubt_sudden_drop(&self, before: &mut Before, found: &Found) -> Result<(), Unknown> {
-        // Those, too, that were only seen by looks at few.
-        before.live.extend(self.watchlist.live(found.asked_at));
-        let present: BTreeSet<JobId> = found.shown.ids().collect();
-        let vanished = before.live.iter().filter(|id| !present.contains(id)).count();
-        if vanished * 2 > before.live.len() && !before.doubted {
-            before.doubted = true;
-            let message = format!(
-                "{vanished} of {} live jobs vanished from schedd {} at once; asking again",
-                before.live.len(),
-                self.schedd.name
-            );
-            return Err(Unknown { why: Why::SuddenDrop, message });
-        }
-        before.doubted = false;
-        // Jobs of objects that are being judged or deleted are expected to vanish.
-        before.live = self
-            .watchlist
-            .calm()
-            .iter()
-            .filter_map(|uid| found.shown.ads.get(uid))
-            .flatten()
-            .filter(|ad| is_live(ad))
-            .map(|ad| ad.id)
-            .collect();
-        Ok(())
-    }
-
     async fn ask_history(&self, wanted: &HashMap<Uid, Reach>) -> Result<FoundInHistory, Unknown> {
         let uids: Vec<Uid> = wanted.keys().cloned().collect();
         let witnesses: BTreeSet<String> = wanted.values().flat_map(|reach| reach.witnesses.iter().cloned()).collect();
@@ -475,7 +435,7 @@ impl Tracker {
             }
             let ads: Arc<[Ad]> = shown.ads.remove(uid).unwrap_or_default().into();
             let nameless = shown.nameless_in_its_name(uid, users);
-            Some((asked_at, Answer::Known(Queue { asked_at, birthdate, steady_since, ads, nameless })))
+            Some((asked_at, Answer::Known(Queue { asked_at, birthdate, steady_since, ads, nameless, before: None })))
         });
         self.wake(woken).await;
     }

@@ -70,8 +70,6 @@ pub enum Reason {
     CredentialsFailed,
     /// HTCondor's answer was cut short or cannot be read.
     Incomplete,
-    /// More than half of the live jobs vanished at once; it is asked again before that is believed.
-    SuddenDrop,
     /// Another schedd answers to the name, or the queue was lost a short while ago.
     AnotherSchedd,
     /// A `condor_submit` may still be running.

@@ -80,6 +80,7 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
         record,
         in_flight,
         evidence,
+        schedd: context.schedd.name.clone(),
     };
     Ok(Gathered { facts, name, plan: plan.ok().map(|(plan, _)| plan), identity })
 }

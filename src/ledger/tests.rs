@@ -140,6 +140,27 @@ async fn a_record_comes_back_as_it_was_written() {
     assert_eq!(ledger.identities().await.unwrap().into_iter().collect::<Vec<_>>(), [operator]);
 }
 
+/// Where a job is does not change with the schedd that the operator asks now.
+#[tokio::test]
+async fn a_job_stays_at_the_schedd_that_accepted_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("htcjobs.db");
+    let ledger = Ledger::open_alone(&path).unwrap();
+    let schedds = async || ledger.load(&uid()).await.unwrap().schedds.into_iter().collect::<Vec<_>>();
+    ledger.save(save(known(Phase::Submitted), vec![(Index(0), job(0, JobState::Idle))], Vec::new())).await.unwrap();
+    let at_another =
+        |job| Save { schedd: "other@test".into(), ..save(known(Phase::Running), vec![(Index(0), job)], Vec::new()) };
+    ledger.save(at_another(job(0, JobState::Running))).await.unwrap();
+    assert_eq!(schedds().await, ["schedd@test".into()]);
+    ledger.save(at_another(Job { attempt: Attempt(2), ..job(0, JobState::Running) })).await.unwrap();
+    assert_eq!(schedds().await, ["other@test".into()], "another job of the same index");
+    ledger
+        .save(at_another(Job { attempt: Attempt(2), gone: true, ..job(0, JobState::Ended(Outcome::Succeeded)) }))
+        .await
+        .unwrap();
+    assert_eq!(schedds().await, []);
+}
+
 #[tokio::test]
 async fn a_file_of_the_first_operator_loses_no_row_and_can_be_used() {
     let folder = tempfile::tempdir().unwrap();

@@ -2,6 +2,7 @@
 
 mod absorb;
 mod deadline;
+mod elsewhere;
 mod hints;
 mod inherit;
 mod live;
@@ -15,7 +16,7 @@ use std::time::Duration;
 use super::facts::{Answer, Condition, Facts, Failure, InFlight, Known, Past, Reach, Record, Why, Witness};
 use super::ids::{Attempt, Index, JobId, Kind, RequestKey, Timestamp};
 use super::indices::Indices;
-use super::judge::{Doubt, Sightings};
+use super::judge::{self, Doubt, Sightings};
 use super::phase::Phase;
 use super::request::{Request, Work};
 use super::rules::{Rules, Settings};
@@ -135,6 +136,12 @@ pub fn decide(
     let Some(mut run) = Run::begin(facts, now, settings, rules) else {
         return Ok(not_ours_yet(facts));
     };
+    if let Some(other) = judge::elsewhere(&facts.record, &facts.schedd, rules) {
+        // What the jobs themselves say is said by no schedd.
+        run.hints(&Sightings::default());
+        run.wait_for(other);
+        return run.finish();
+    }
     let sightings = Sightings::new(&facts.evidence, rules);
     run.absorb(&sightings);
     run.hints(&sightings);
@@ -469,6 +476,11 @@ impl<'a> Run<'a> {
             Doubt::NotAskedSince => {
                 self.watch_closely(since);
                 (Reason::Asking, "asking HTCondor about the jobs".to_owned())
+            }
+            Doubt::SeenOnce => {
+                // Without history: it would have to be asked again after the next answer.
+                self.look.more(Look::Every { history: None, soon: true });
+                (Reason::Asking, "asking HTCondor about the jobs again".to_owned())
             }
             Doubt::HistoryNotAsked => {
                 self.look.more(Look::Every { history, soon: false });

@@ -1,6 +1,6 @@
 //! Who is watched, and what is known about each.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kube::runtime::reflector::ObjectRef;
@@ -15,7 +15,7 @@ use crate::condor::query::{Ads, WantedInherited};
 use crate::machine::decide::Look;
 use crate::machine::facts::{Answer, Evidence, History, JobStatus, Queue, Reach, Unknown};
 use crate::machine::inherited::InheritedJob;
-use crate::machine::{JobId, Timestamp, Uid};
+use crate::machine::{Timestamp, Uid};
 use crate::retry::Backoff;
 
 /// Most objects that are asked about by themselves; it costs as much to ask about all when there are more.
@@ -45,9 +45,9 @@ impl Watchlist {
     }
 
     /// Resolves when somebody is watched in another way than before.
-    pub(super) fn changed(&self, asker: &Asker<'_>) -> Notified<'_> {
+    pub(super) fn changed(&self, asker: Asker) -> Notified<'_> {
         match asker {
-            Asker::All(_) => self.changed.notified(),
+            Asker::All => self.changed.notified(),
             Asker::Urgent => self.urgent.notified(),
         }
     }
@@ -142,25 +142,6 @@ impl Watchlist {
                 }
             }
             (1..=FEW_LIVE).contains(&live)
-        })
-    }
-
-    /// Objects of which nothing but news is wanted.
-    pub(super) fn calm(&self) -> HashSet<Uid> {
-        self.with(|entries| {
-            entries.iter().filter(|(_, entry)| entry.look == Look::Changes).map(|(uid, _)| uid.clone()).collect()
-        })
-    }
-
-    /// The jobs that an answer asked for before `date` has shown as live.
-    pub(super) fn live(&self, date: Timestamp) -> BTreeSet<JobId> {
-        self.with(|entries| {
-            let calm = entries.values().filter(|entry| entry.look == Look::Changes);
-            let shown = calm.filter_map(|entry| match &entry.evidence().queue {
-                Answer::Known(queue) if queue.asked_at < date => Some(queue),
-                Answer::Known(_) | Answer::Unknown(_) => None,
-            });
-            shown.flat_map(|queue| queue.ads.iter()).filter(|ad| is_live(ad)).map(|ad| ad.id).collect()
         })
     }
 
@@ -288,6 +269,7 @@ mod tests {
                 steady_since: Timestamp(0),
                 ads: Arc::clone(&ads),
                 nameless: Arc::default(),
+                before: None,
             };
             Some((Timestamp(1), Answer::Known(queue)))
         };

@@ -6,6 +6,7 @@ mod kubernetes;
 mod leader;
 mod lease;
 mod operator;
+mod other_schedd;
 mod recovery;
 mod schedd;
 mod submitter;
@@ -13,6 +14,7 @@ mod submitter;
 on_both_versions!(
     operator::stopped_at_any_point_it_goes_on,
     operator::killed_at_any_point_it_goes_on,
+    other_schedd::jobs_wait_for_their_own,
     schedd::down_at_the_start_and_going_down,
     schedd::hanging_while_it_is_submitted_to,
     schedd::refusing_the_credentials,

@@ -10,8 +10,8 @@ use crate::steps::Model;
 use crate::{Found, explore};
 
 use Trouble::{
-    BlindLook, Crash, Deadline, DyingNode, HalfSubmission, LimitPasses, LingeringRemoval, LostLedger, OtherSchedd,
-    RemovedByHand, Reset, Rotation, SecondOperator, SlowLook, SlowReconcile, SlowStaging, StagingFails,
+    BlindLook, BlindLookAtOne, Crash, Deadline, DyingNode, HalfSubmission, LimitPasses, LingeringRemoval, LostLedger,
+    OtherSchedd, RemovedByHand, Reset, Rotation, SecondOperator, SlowLook, SlowReconcile, SlowStaging, StagingFails,
 };
 
 const ADMIN: &[&str] = &["HistoryTooShort", "Lost", "QueueLost"];
@@ -78,7 +78,13 @@ fn scene(troubles: u8, kinds: &'static [Trouble]) -> Scene {
     model.broken.record_before_in_flight = true;
     model.broken.attempts_have_no_key = true;
 })]
-#[case::sudden_drop(scene(2, &[BlindLook]), |model: &mut Model| model.broken.believes_sudden_drop = true)]
+#[case::two_answers(blind(&[BlindLook], 0), |model: &mut Model| model.rules.two_answers = false)]
+#[case::two_answers_about_one(blind(&[BlindLookAtOne], 0), |model: &mut Model| model.rules.two_answers = false)]
+#[case::two_answers_before_it_is_let_go(blind(&[BlindLookAtOne], 1), |model: &mut Model| {
+    // What it would submit again, and count as lost, is told above.
+    model.told.lock().unwrap().extend([crate::properties::ONCE, crate::properties::OUTCOME]);
+    model.rules.two_answers = false;
+})]
 #[case::steady_birthdate(scene(2, &[LingeringRemoval, OtherSchedd]), |model: &mut Model| {
     model.settings.birthdate_steady = Duration::ZERO;
 })]
@@ -124,6 +130,10 @@ fn without_an_admin_it_never_ends(#[case] scene: Scene, #[case] others: &'static
 
 fn reporting(troubles: u8, kinds: &'static [Trouble]) -> Scene {
     Scene { reports: true, slow_jobs: true, ..scene(troubles, kinds) }
+}
+
+fn blind(kinds: &'static [Trouble], deletes: u8) -> Scene {
+    Scene { history_apart: true, deletes, ..scene(1, kinds) }
 }
 
 fn half_submitted(deletes: u8) -> Scene {

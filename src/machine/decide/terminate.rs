@@ -19,6 +19,16 @@ const IDS_IN_EVENT: usize = 700;
 
 impl Run<'_> {
     pub(super) fn terminate(&mut self) {
+        self.begin_to_terminate();
+        self.cancel_what_waits();
+        if self.facts.object.abandon {
+            self.abandon();
+            return;
+        }
+        self.remove_and_release();
+    }
+
+    pub(super) fn begin_to_terminate(&mut self) {
         if self.known.phase != Phase::Terminating {
             let detail = match self.record.jobs.len() {
                 0 => "the HTCJob is being deleted".to_owned(),
@@ -26,17 +36,20 @@ impl Run<'_> {
             };
             self.go(Trigger::Deleted, Phase::Terminating, detail, false);
         }
-        self.cancel_what_waits();
-        if self.facts.object.abandon {
-            let ids = self.may_be_left();
-            let detail = format!(
-                "abandoned by annotation; these jobs may be left in HTCondor: {}. The operator's log lists all; the constraint HTCJobUID == \"{}\" finds them",
-                if ids.is_empty() { "none is known".to_owned() } else { id_ranges(&ids, IDS_IN_EVENT) },
-                self.facts.object.uid
-            );
-            self.release(ReleasePermit::Abandoned(ids), detail, true);
-            return;
-        }
+    }
+
+    /// Lets it go with whatever is left of it.
+    pub(super) fn abandon(&mut self) {
+        let ids = self.may_be_left();
+        let detail = format!(
+            "abandoned by annotation; these jobs may be left in HTCondor: {}. The operator's log lists all; the constraint HTCJobUID == \"{}\" finds them",
+            if ids.is_empty() { "none is known".to_owned() } else { id_ranges(&ids, IDS_IN_EVENT) },
+            self.facts.object.uid
+        );
+        self.release(ReleasePermit::Abandoned(ids), detail, true);
+    }
+
+    fn remove_and_release(&mut self) {
         if self.facts.in_flight.is_none()
             && let Some(proof) = judge::never_submitted(&self.facts.object, &self.record, self.facts.past)
         {

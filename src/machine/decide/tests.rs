@@ -23,7 +23,7 @@ fn facts() -> Facts {
         inherited: None,
     };
     let (record, past, evidence) = (Record::default(), Past::Continuous, Evidence::none());
-    Facts { object, record, past, in_flight: None, evidence }
+    Facts { object, record, past, in_flight: None, evidence, schedd: "schedd@test".into() }
 }
 
 /// In a release, too.

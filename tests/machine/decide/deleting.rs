@@ -13,8 +13,8 @@ use htc_operator::machine::{Birthdate, Kind, Rules, Work};
 
 use crate::decide::decision::{condition, decide, message, phase, triggers, watched, work};
 use crate::given::{
-    accepted, ad, at, done, failed, id, in_flight, known, known_queue, pending, queue, removed, running, running_job,
-    settings, submitted, unknown,
+    accepted, ad, at, done, failed, id, in_flight, known, known_queue, pending, queue, removed, running,
+    running_job, settings, submitted, unknown,
 };
 
 fn deleting(mut facts: Facts) -> Facts {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use htc_operator::api::{ConditionStatus, ConditionType};
 use htc_operator::machine::facts::{
-    Ad, Answer, Claim, Condition, End, Evidence, Exit, Facts, History, InFlight, Job, JobState, Known, LastRequest,
-    Object, Past, Published, Queue, Reach, Record, Report, Spec, Submission, Why, Witness,
+    Ad, Answer, Claim, Condition, Earlier, End, Evidence, Exit, Facts, History, InFlight, Job, JobState, Known,
+    LastRequest, Object, Past, Published, Queue, Reach, Record, Report, Spec, Submission, Why, Witness,
 };
 use htc_operator::machine::outcome::Outcome;
 use htc_operator::machine::phase::Phase;
@@ -320,8 +320,9 @@ impl Seed {
                 asked_at,
                 birthdate,
                 steady_since: Timestamp(asked_at.0 - steady * 1000),
-                ads: queue_ads.into(),
+                ads: queue_ads.clone().into(),
                 nameless: Arc::default(),
+                before: Some(Earlier { asked_at: Timestamp(asked_at.0 - 1), ads: queue_ads.into() }),
             }),
             Err(why) => unknown(why),
         };
@@ -346,6 +347,6 @@ impl Seed {
             Claim::None | Claim::Other if self.past == Past::Continuous => Past::Unknown { settled: None },
             Claim::Ours | Claim::None | Claim::Other => self.past,
         };
-        Facts { object, record, past, in_flight, evidence: Evidence { queue, history } }
+        Facts { object, record, past, in_flight, evidence: Evidence { queue, history }, schedd: "schedd@test".into() }
     }
 }

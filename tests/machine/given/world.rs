@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use htc_operator::machine::decide::{Action, Decision, Look};
 use htc_operator::machine::facts::{
-    Ad, Answer, Claim, Evidence, Exit, Facts, History, Hold, JobStatus, LastRequest, Queue, Reach, Submission, Why,
-    Witness,
+    Ad, Answer, Claim, Earlier, Evidence, Exit, Facts, History, Hold, JobStatus, LastRequest, Queue, Reach, Submission,
+    Why, Witness,
 };
 use htc_operator::machine::judge::REMOVED_BY_US;
 use htc_operator::machine::phase::Phase;
@@ -116,6 +116,12 @@ impl World {
             steady_since: self.born,
             ads: self.queue.clone().into(),
             nameless: Arc::default(),
+            before: match &self.facts.evidence.queue {
+                Answer::Known(before) if before.birthdate == self.birthdate => {
+                    Some(Earlier { asked_at: before.asked_at, ads: Arc::clone(&before.ads) })
+                }
+                Answer::Known(_) | Answer::Unknown(_) => None,
+            },
         };
         self.wait(1);
         let witnesses = self.facts.record.witnesses.values();
