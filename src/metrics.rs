@@ -42,6 +42,7 @@ struct Inner {
     waiting: Gauge,
     orphans: Gauge,
     unreadable: Family<Ads, Gauge>,
+    events_given_up: Counter,
     credentials: Family<Whose, Gauge>,
     at_scrape: Arc<AtScrape>,
 }
@@ -103,6 +104,7 @@ impl Default for Inner {
             waiting: Gauge::default(),
             orphans: Gauge::default(),
             unreadable: Family::default(),
+            events_given_up: Counter::default(),
             credentials: Family::default(),
             at_scrape: Arc::default(),
             registry: Registry::with_prefix("htc"),
@@ -157,6 +159,11 @@ impl Inner {
             "unreadable_ads",
             "Job ads that cannot be read, at the last answer about all jobs or of history",
             self.unreadable.clone(),
+        );
+        registry.register(
+            "events_given_up",
+            "Events that the API server has not taken, and that are not written any more",
+            self.events_given_up.clone(),
         );
         registry.register(
             "credentials_failing",
@@ -324,6 +331,11 @@ impl Metrics {
         for (whose, count) in [("htcjob", of_htcjobs), ("nobody", of_nobody)] {
             self.0.unreadable.get_or_create(&Ads { place, whose }).set(i64::try_from(count).unwrap_or(i64::MAX));
         }
+    }
+
+    /// So many Events will not be written.
+    pub fn events_given_up(&self, count: usize) {
+        self.0.events_given_up.inc_by(count as u64);
     }
 
     /// So many identities have no credentials that are good: the operator's own, and those of Secrets.

@@ -2,6 +2,7 @@
 //! exactly once, nothing is left behind, and the HTCJob says what is wrong.
 
 mod data_folder;
+mod events;
 mod kubernetes;
 mod leader;
 mod lease;
@@ -27,6 +28,7 @@ on_both_versions!(
     recovery::from_an_orphan_that_lives,
     recovery::with_all_accepted,
     recovery::on_another_machine,
+    events::refused_in_one_namespace,
     kubernetes::api_server_killed_while_there_is_news,
     data_folder::read_only,
     leader::one_ledger_for_two,
