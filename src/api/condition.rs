@@ -84,6 +84,8 @@ pub enum Reason {
     QueueLost,
     /// Jobs are nowhere to be found.
     Lost,
+    /// The HTCJob was deleted before: the API server's data were restored.
+    WasDeleted,
     /// The jobs' files cannot be written.
     CannotWriteFiles,
     /// `spec.activeDeadlineSeconds` has passed.

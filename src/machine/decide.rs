@@ -148,6 +148,8 @@ pub fn decide(
     run.advance();
     if facts.object.deleting {
         run.terminate();
+    } else if run.came_back() {
+        run.wait_for_deletion();
     } else {
         run.live(&sightings);
     }

@@ -108,6 +108,8 @@ pub struct Rules {
     pub every_index_accepted: bool,
     /// Only a lock that nobody holds shows that a submitter whose end nobody saw has ended.
     pub lock_is_free: bool,
+    /// What was being deleted is submitted no more, even if it lives again.
+    pub deleted_is_over: bool,
     /// Jobs that do not count are removed.
     pub remove_extra: bool,
     /// What was submitted to a queue that is lost is not submitted again.
@@ -148,6 +150,7 @@ impl Rules {
         wait_for_submitter: true,
         every_index_accepted: true,
         lock_is_free: true,
+        deleted_is_over: true,
         remove_extra: true,
         lost_queue_is_doubt: true,
         prove_given_up: true,

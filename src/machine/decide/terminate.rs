@@ -28,6 +28,21 @@ impl Run<'_> {
         self.remove_and_release();
     }
 
+    /// Whether the object was being deleted, or was let go, and lives: the API server's data are older than the ledger.
+    pub(super) fn came_back(&self) -> bool {
+        (self.known.phase == Phase::Terminating || self.known.released) && self.rules.deleted_is_over
+    }
+
+    /// Its jobs were removed, or were to be: it runs no more, until a person has deleted it again.
+    pub(super) fn wait_for_deletion(&mut self) {
+        if !self.facts.object.finalizer {
+            self.ask(Kind::AttachFinalizer, Work::AttachFinalizer);
+            return;
+        }
+        let message = "the HTCJob was deleted before, and is back: the API server's data were restored from a copy. Its jobs were removed, and nothing is submitted again. Delete it; create a new HTCJob to run the jobs again";
+        self.say(ConditionType::Submitted, False, Reason::WasDeleted, message);
+    }
+
     pub(super) fn begin_to_terminate(&mut self) {
         if self.known.phase != Phase::Terminating {
             let detail = match self.record.jobs.len() {
