@@ -202,7 +202,7 @@ fn asked_after_death<'a>(
 fn missing_twice(queue: &Queue, since: Timestamp, is_it: impl Fn(&Ad) -> bool, rules: &Rules) -> Result<(), Doubt> {
     match &queue.before {
         _ if !rules.two_answers => Ok(()),
-        Some(before) if before.asked_at > since && !before.ads.iter().any(is_it) => Ok(()),
+        Some(before) if (before.asked_at > since || !rules.ask_after_death) && !before.ads.iter().any(is_it) => Ok(()),
         Some(_) | None => Err(Doubt::SeenOnce),
     }
 }
@@ -212,7 +212,9 @@ pub fn has_left(job: &Job, queue: &Queue, rules: &Rules) -> Result<(), Doubt> {
     if queue.asked_at <= job.recorded {
         return Err(Doubt::NotAskedSince);
     }
-    missing_twice(queue, job.recorded, |ad| ad.id == job.id && ad.attempt == job.attempt, rules)
+    // In another queue the same id is another job.
+    let is_it = |ad: &Ad| queue.birthdate == job.birthdate && ad.id == job.id && ad.attempt == job.attempt;
+    missing_twice(queue, job.recorded, is_it, rules)
 }
 
 pub(super) fn past_settled(past: Past, queue: &Queue, rules: &Rules) -> Result<(), Doubt> {
@@ -271,7 +273,8 @@ pub fn prove_gone(
     if !queue.ads.is_empty() {
         return Err(Doubt::Present(queue.ads.iter().map(|ad| ad.id).collect()));
     }
-    let expected = record.jobs.values().any(|job| !job.gone) || attempts.iter().any(|attempt| said_well(attempt));
+    let expected = record.jobs.values().any(|job| !job.gone)
+        || attempts.iter().any(|attempt| said_well(attempt) && !all_accepted(attempt, record, rules));
     if expected {
         let since = last_change.into_iter().chain(dead_since(&attempts, record, settings, rules)).max();
         missing_twice(queue, since.unwrap_or(Timestamp(0)), |_| true, rules)?;

@@ -1,9 +1,10 @@
 //! What no facts bring about.
 
 use crate::machine::facts::{Claim, Evidence, Facts, Object, Past, Published, Record, Spec};
+use crate::machine::ids::{SchedDate, Timestamp};
 use crate::machine::phase::Phase;
+use crate::machine::rules::{Rules, Settings};
 use crate::machine::transitions::{IllegalTransition, Trigger};
-use crate::machine::{Rules, SchedDate, Settings, Timestamp};
 
 use super::Run;
 

@@ -3,6 +3,7 @@
 use htc_operator::api::ConditionType;
 use htc_operator::machine::decide::{Action, Decision};
 use htc_operator::machine::facts::{Evidence, Facts, JobState};
+use htc_operator::machine::judge::prove_gone;
 use htc_operator::machine::outcome::{Loss, Outcome};
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::{Birthdate, Kind, Rules, Work, decide as decide_by};
@@ -52,7 +53,11 @@ fn what_is_at_another_schedd_is_not_let_go_before_a_person_says_so() {
     facts.record.requests.insert(Kind::Remove, done(-2));
     assert_eq!(decide(&facts).action, Action::Nothing);
     let released = |decision: &Decision| matches!(work(decision), Some(Work::ReleaseFinalizer(_)));
-    assert!(released(&without_the_rule(&facts)), "the rule is needed");
+    let removed = |decision: &Decision| matches!(work(decision), Some(Work::Remove(_)));
+    assert!(
+        removed(&without_the_rule(&facts)),
+        "the rule is needed: it would be removed where it is not, and then proved gone"
+    );
     facts.object.abandon = true;
     assert!(released(&decide(&facts)));
 }
@@ -76,7 +81,12 @@ fn an_open_attempt_at_another_schedd_is_not_submitted_here() {
     over.record.requests.insert(Kind::Remove, done(-2));
     over.evidence.queue = queue(-1, &[]);
     known_queue(&mut over).birthdate = Birthdate(BIRTH.0 - 1000);
-    assert!(matches!(work(&decide(&over)), Some(Work::ReleaseFinalizer(_))), "an older schedd is as good");
+    assert_eq!(condition(&decide(&over), ConditionType::JobsRemoved), "False Removing");
+    let Facts { object, record, past, evidence, .. } = &over;
+    assert!(
+        prove_gone(object, record, *past, evidence, &settings(), &Rules::ALL).is_ok(),
+        "an older schedd is as good"
+    );
 }
 
 /// Back at the first schedd everything goes on.

@@ -164,6 +164,8 @@ impl World {
     }
 
     /// Asks and decides until nothing changes any more, at most so many times; each time some seconds pass.
+    ///
+    /// That a job is not there takes two answers: one of them is not the end.
     pub fn settle(&mut self) {
         for _ in 0..60 {
             let before = (self.facts.record.clone(), self.transitions.len(), self.requests.len());
@@ -175,7 +177,10 @@ impl World {
                 self.ask();
             }
             self.step();
-            if before == (self.facts.record.clone(), self.transitions.len(), self.requests.len()) {
+            let seen_once = matches!(&self.facts.evidence.queue, Answer::Known(queue)
+                if queue.before.as_ref().is_none_or(|before| before.ads != queue.ads));
+            let changed = before != (self.facts.record.clone(), self.transitions.len(), self.requests.len());
+            if !changed && !seen_once {
                 return;
             }
         }
