@@ -59,6 +59,9 @@ pub async fn check(config: &Config) -> Vec<Line> {
         Line { what: "schedd", found: ask_schedd(&schedd).await },
         Line { what: "database", found: database(&config.ledger(), &ledger) },
     ];
+    if let Some(found) = other_schedds(config.condor.schedd.as_str(), &ledger) {
+        lines.push(Line { what: "other schedds", found: Err(found) });
+    }
     if let (Ok(client), Ok(_)) = (&client, &operator) {
         let found = orphans(client, &schedd, namespace).await;
         let found = match unknown {
@@ -88,6 +91,23 @@ fn users(ledger: &Result<Option<LedgerSnapshot>, LedgerError>) -> (Users, Option
         Ok(None) => (Users::new(), only("no ledger knows other users")),
         Err(error) => (Users::new(), only(&error.to_string())),
     }
+}
+
+/// At which other schedds the ledger has jobs that are not known to be gone.
+fn other_schedds(ours: &str, ledger: &Result<Option<LedgerSnapshot>, LedgerError>) -> Option<String> {
+    let schedds = &ledger.as_ref().ok()?.as_ref()?.schedds;
+    let others: Vec<String> = schedds
+        .iter()
+        .filter(|(schedd, _)| *schedd != ours)
+        .map(|(schedd, htcjobs)| format!("{htcjobs} at {schedd}"))
+        .collect();
+    if others.is_empty() {
+        return None;
+    }
+    Some(format!(
+        "HTCJobs have jobs at other schedds than {ours}: {}; run the operator with --schedd of each until those have ended",
+        others.join(", ")
+    ))
 }
 
 /// Says more, whether it is well or not.
@@ -163,7 +183,7 @@ fn can_be_written(path: &Path, folder: &Path) -> std::io::Result<()> {
 
 /// Jobs of this operator whose HTCJob is gone. They are named, and never removed.
 async fn orphans(client: &Client, schedd: &Schedd, namespace: Option<&str>) -> Result<String, String> {
-    let OrphanReport { orphans, elsewhere } = crate::orphans::find(client, schedd, namespace).await?;
+    let OrphanReport { orphans, elsewhere, unreadable } = crate::orphans::find(client, schedd, namespace).await?;
     let found = match (orphans.is_empty(), namespace) {
         (true, None) => Ok("none: every job of this operator in HTCondor belongs to an HTCJob".to_owned()),
         (true, Some(namespace)) => Ok(format!(
@@ -175,6 +195,15 @@ async fn orphans(client: &Client, schedd: &Schedd, namespace: Option<&str>) -> R
             namespace.map(|namespace| format!(" of namespace {namespace}")).unwrap_or_default(),
             id_ranges(&orphans, usize::MAX)
         )),
+    };
+    let found = match unreadable {
+        0 => found,
+        count => add(
+            found,
+            &format!(
+                "{count} more have ads that cannot be read or do not say whose they are: somebody has changed their attributes"
+            ),
+        ),
     };
     let Some(namespace) = namespace.filter(|_| !elsewhere.is_empty()) else { return found };
     let more = format!(

@@ -1,5 +1,6 @@
 //! HTCondor, through its own command-line tools.
 
+mod ads;
 pub mod description;
 pub mod effects;
 pub mod htcopts;

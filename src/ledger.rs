@@ -24,7 +24,7 @@ pub use callbacks::{Callback, Receipt, Told};
 pub(crate) use entries::Save;
 pub use entries::{Intent, Noted, RequestResult, SubmitResult};
 pub use error::LedgerError;
-pub use journal::Journaled;
+pub use journal::{Except, Journaled};
 pub use retention::{Artifact, Released};
 pub use submitters::Unseen;
 pub use users::LedgerSnapshot;

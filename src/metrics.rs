@@ -41,6 +41,8 @@ struct Inner {
     batches: Histogram,
     waiting: Gauge,
     orphans: Gauge,
+    unreadable: Family<Ads, Gauge>,
+    events_given_up: Counter,
     credentials: Family<Whose, Gauge>,
     at_scrape: Arc<AtScrape>,
 }
@@ -65,6 +67,12 @@ struct Call {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Answered {
     outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Ads {
+    place: &'static str,
+    whose: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -95,6 +103,8 @@ impl Default for Inner {
             batches: Histogram::new(exponential_buckets(1.0, 2.0, 10)),
             waiting: Gauge::default(),
             orphans: Gauge::default(),
+            unreadable: Family::default(),
+            events_given_up: Counter::default(),
             credentials: Family::default(),
             at_scrape: Arc::default(),
             registry: Registry::with_prefix("htc"),
@@ -145,6 +155,16 @@ impl Inner {
         registry.register("ledger_batch_size", "Writes and reads that shared a transaction", self.batches.clone());
         registry.register("ledger_queue", "Writes and reads that wait for the ledger", self.waiting.clone());
         registry.register("orphans", "Jobs in HTCondor without an HTCJob, at the last look", self.orphans.clone());
+        registry.register(
+            "unreadable_ads",
+            "Job ads that cannot be read, at the last answer about all jobs or of history",
+            self.unreadable.clone(),
+        );
+        registry.register(
+            "events_given_up",
+            "Events that the API server has not taken, and that are not written any more",
+            self.events_given_up.clone(),
+        );
         registry.register(
             "credentials_failing",
             "Identities without credentials that are good",
@@ -305,6 +325,19 @@ impl Metrics {
         self.0.orphans.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
+    /// An answer about jobs in `place` (queue or history) showed so many ads that cannot be read: of HTCJobs that wait for
+    /// them, and of nobody.
+    pub fn unreadable(&self, place: &'static str, of_htcjobs: usize, of_nobody: usize) {
+        for (whose, count) in [("htcjob", of_htcjobs), ("nobody", of_nobody)] {
+            self.0.unreadable.get_or_create(&Ads { place, whose }).set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// So many Events will not be written.
+    pub fn events_given_up(&self, count: usize) {
+        self.0.events_given_up.inc_by(count as u64);
+    }
+
     /// So many identities have no credentials that are good: the operator's own, and those of Secrets.
     pub fn credentials(&self, (own, secrets): (i64, i64)) {
         self.0.credentials.get_or_create(&Whose { whose: "operator" }).set(own);
@@ -373,6 +406,7 @@ mod tests {
         metrics.ledger_queue(0);
         metrics.looked();
         metrics.orphans(0);
+        metrics.unreadable("queue", 0, 0);
         metrics.credentials((0, 0));
         let text = metrics.text().unwrap();
         for phase in Phase::iter().map(<&str>::from).chain(["none"]) {

@@ -11,7 +11,7 @@ use kube::{Client, ResourceExt};
 
 use crate::api::HTCJob;
 use crate::condor::Schedd;
-use crate::condor::query::Ads;
+use crate::condor::query::Shown;
 use crate::kubernetes::{limited, watched};
 use crate::machine::Uid;
 use crate::machine::ids::{IDS_IN_LINE, JobId, id_lines};
@@ -26,32 +26,36 @@ pub struct OrphanReport {
     /// Where one namespace is watched: jobs that do not say that they are of it. What this operator is called does not tell
     /// which namespace it watches, so they may be its own from when it watched others.
     pub elsewhere: Vec<JobId>,
+    /// How many jobs have an ad that cannot be read, or that does not say whose it is.
+    pub unreadable: usize,
 }
 
 /// Looks for them; for the HTCJobs in `namespace` alone where one is watched.
 pub async fn find(client: &Client, schedd: &Schedd, namespace: Option<&str>) -> Result<OrphanReport, String> {
-    let ads = schedd.queue().await.map_err(|unknown| unknown.message)?;
-    if ads.is_empty() {
-        return Ok(OrphanReport::default());
+    let shown = schedd.queue().await.map_err(|unknown| unknown.message)?;
+    let unreadable = shown.count_unreadable();
+    let none = OrphanReport { unreadable, ..OrphanReport::default() };
+    if shown.ads.is_empty() {
+        return Ok(none);
     }
     // The objects are listed after the jobs: a job whose object was made before it is then no orphan.
     let objects = objects(client, namespace).await?;
-    let stray = |ads: &Ads| -> BTreeSet<JobId> {
+    let stray = |Shown { ads, .. }: &Shown| -> BTreeSet<JobId> {
         ads.iter().filter(|(uid, _)| !objects.contains(*uid)).flat_map(|(_, ads)| ads.iter().map(|ad| ad.id)).collect()
     };
-    let mut left: Vec<JobId> = stray(&ads).into_iter().collect();
+    let mut left: Vec<JobId> = stray(&shown).into_iter().collect();
     if left.is_empty() {
-        return Ok(OrphanReport::default());
+        return Ok(none);
     }
     // Jobs that went between the two answers, and their object with them, are none either.
     let still = stray(&schedd.queue().await.map_err(|unknown| unknown.message)?);
     left.retain(|id| still.contains(id));
     let Some(namespace) = namespace else {
-        return Ok(OrphanReport { orphans: left, elsewhere: Vec::new() });
+        return Ok(OrphanReport { orphans: left, ..none });
     };
     let here = stray(&schedd.queue_in(namespace).await.map_err(|unknown| unknown.message)?);
     let (orphans, elsewhere) = left.into_iter().partition(|id| here.contains(id));
-    Ok(OrphanReport { orphans, elsewhere })
+    Ok(OrphanReport { orphans, elsewhere, unreadable })
 }
 
 /// The HTCJobs that exist, in all namespaces or in one.
@@ -67,12 +71,18 @@ pub async fn count_at_start(client: Client, schedd: Arc<Schedd>, namespace: Opti
     let mut backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(600));
     loop {
         match find(&client, &schedd, namespace.as_deref()).await {
-            Ok(OrphanReport { orphans, elsewhere }) => {
+            Ok(OrphanReport { orphans, elsewhere, unreadable }) => {
                 if orphans.is_empty() && elsewhere.is_empty() {
                     tracing::info!(orphans = 0, "every job of this operator in HTCondor belongs to an HTCJob");
                 }
                 if !orphans.is_empty() {
                     metrics.orphans(orphans.len());
+                }
+                if unreadable > 0 {
+                    tracing::warn!(
+                        unreadable,
+                        "jobs in the names of this operator have ads that it cannot read; somebody has changed their attributes"
+                    );
                 }
                 tell(&orphans, &elsewhere);
                 return;

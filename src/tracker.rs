@@ -19,13 +19,13 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use crate::api::{Observed, Wake};
-use crate::condor::query::{Ads, HistoryAnswer, WantedInherited, merge, reach};
+use crate::condor::query::{HistoryAnswer, Shown, WantedInherited, reach};
 use crate::condor::schedd::{Reading, Schedd};
 use crate::condor::tools::Cost;
 use crate::machine::decide::Look;
 use crate::machine::facts::{Ad, Answer, Evidence, History, JobStatus, Queue, Reach, Unknown, Why};
 use crate::machine::inherited::InheritedJob;
-use crate::machine::{Birthdate, JobId, SchedDate, Timestamp, Uid};
+use crate::machine::{Birthdate, SchedDate, Timestamp, Uid};
 use crate::metrics::Metrics;
 use crate::retry::Backoff;
 use entry::Urgency;
@@ -74,7 +74,7 @@ struct Found {
     asked_at: Timestamp,
     birthdate: Birthdate,
     steady_since: Timestamp,
-    ads: Ads,
+    shown: Shown,
 }
 
 /// The birthdate that the latest answers had.
@@ -88,17 +88,18 @@ struct Steady {
 }
 
 /// Which jobs are asked about.
-enum Asker<'a> {
-    All(&'a mut Before),
+#[derive(Clone, Copy)]
+enum Asker {
+    All,
     /// Those of objects with which something is about to happen.
     Urgent,
 }
 
-impl Asker<'_> {
+impl Asker {
     /// Of how many HTCJobs, for the log.
-    fn about(&self, uids: &[Uid]) -> String {
+    fn about(self, uids: &[Uid]) -> String {
         match self {
-            Self::All(_) => "all".to_owned(),
+            Self::All => "all".to_owned(),
             Self::Urgent => uids.len().to_string(),
         }
     }
@@ -111,13 +112,6 @@ struct FoundInHistory {
     reached: Option<SchedDate>,
     /// That of the schedd that answered, read afterwards.
     birthdate: Birthdate,
-}
-
-/// What a look at all jobs is compared with.
-#[derive(Default)]
-struct Before {
-    live: BTreeSet<JobId>,
-    doubted: bool,
 }
 
 impl Tracker {
@@ -156,24 +150,21 @@ impl Tracker {
 
     /// Runs until it is dropped.
     pub async fn run(&self) {
-        let mut before = Before::default();
-        let (all, urgent) = (self.follow(Asker::All(&mut before)), self.follow(Asker::Urgent));
+        let (all, urgent) = (self.follow(Asker::All), self.follow(Asker::Urgent));
         tokio::join!(all, urgent, self.follow_changes(), self.follow_history());
     }
 
     /// Asks the queue again and again, about all jobs or about the urgent ones.
-    async fn follow(&self, mut asker: Asker<'_>) {
+    async fn follow(&self, asker: Asker) {
         let mut backoff = Backoff::new(self.soon, self.interval.max(self.soon));
         let (mut failed, mut took) = (None, Duration::ZERO);
         loop {
-            let uids = self.wait(&asker, Instant::now(), failed.take(), took).await;
+            let uids = self.wait(asker, Instant::now(), failed.take(), took).await;
             let (began, asked_at) = (Instant::now(), self.schedd.clock.now());
-            let result = self.look_once(&mut asker, &uids).await;
+            let result = self.look_once(asker, &uids).await;
             took = began.elapsed();
             match result {
                 Ok(()) => backoff.reset(),
-                // Not a word of it is told before it is seen twice.
-                Err(unknown) if unknown.why == Why::SuddenDrop => failed = Some(self.soon),
                 Err(unknown) => {
                     self.wake(self.watchlist.no_answer(asked_at, &uids, &unknown)).await;
                     failed = Some(backoff.pause());
@@ -184,14 +175,13 @@ impl Tracker {
 
     /// One look, at all jobs or at those of `uids`.
     #[tracing::instrument(name = "look", level = "error", skip_all, fields(htcjobs = asker.about(uids)))]
-    async fn look_once(&self, asker: &mut Asker<'_>, uids: &[Uid]) -> Result<(), Unknown> {
+    async fn look_once(&self, asker: Asker, uids: &[Uid]) -> Result<(), Unknown> {
         let result = match asker {
-            Asker::All(before) => self.look(before).await,
+            Asker::All => self.look().await,
             Asker::Urgent => self.look_at(uids).await,
         };
         match &result {
             Ok(()) => {}
-            Err(unknown) if unknown.why == Why::SuddenDrop => tracing::info!(message = %unknown.message),
             Err(unknown) => {
                 tracing::debug!(why = %unknown.why, message = %unknown.message, "no answer from HTCondor");
             }
@@ -201,11 +191,11 @@ impl Tracker {
 
     /// Waits until it is time to ask: about which objects, none for all. A question that takes long is not asked more than
     /// half of the time.
-    async fn wait(&self, asker: &Asker<'_>, last: Instant, failed: Option<Duration>, took: Duration) -> Vec<Uid> {
+    async fn wait(&self, asker: Asker, last: Instant, failed: Option<Duration>, took: Duration) -> Vec<Uid> {
         loop {
             let changed = self.watchlist.changed(asker);
             let (urgency, uids) = match asker {
-                Asker::All(_) => (self.watchlist.urgency_of_all(), Vec::new()),
+                Asker::All => (self.watchlist.urgency_of_all(), Vec::new()),
                 Asker::Urgent => self.watchlist.urgent(),
             };
             let pause = match (failed, urgency) {
@@ -255,9 +245,9 @@ impl Tracker {
             cost = self.schedd.spent() - before;
             failed = found.is_err();
             match found {
-                Ok(ads) => {
+                Ok(shown) => {
                     since = asked_at;
-                    let woken = self.watchlist.take_in_changes(asked_at, &ads);
+                    let woken = self.watchlist.take_in_changes(asked_at, &shown.ads);
                     drop(turn);
                     self.wake(woken).await;
                 }
@@ -294,24 +284,32 @@ impl Tracker {
         tracing::Span::current().record("htcjobs", wanted.len());
         let asked_at = self.schedd.clock.now();
         let found = self.ask_history(&wanted).await;
-        if let Err(unknown) = &found {
-            tracing::debug!(why = %unknown.why, message = %unknown.message, "no answer from HTCondor's history");
+        match &found {
+            Ok(found) => self.count_unreadable("history", &found.answer.shown),
+            Err(unknown) => {
+                tracing::debug!(why = %unknown.why, message = %unknown.message, "no answer from HTCondor's history");
+            }
         }
         let backoff = || Backoff::new(self.interval, self.longest.max(self.interval));
         let woken = self.watchlist.history(&wanted, Instant::now(), backoff, |uid, asked, base| match &found {
             Err(unknown) => Answer::Unknown(unknown.clone()),
             Ok(found) if found.birthdate != base.birthdate => Answer::Unknown(self.another_schedd()),
-            Ok(found) => Answer::Known(History {
-                asked_at,
-                reaches: reach(asked, &found.answer.witnesses, found.reached),
-                ads: found.answer.ads.get(uid).cloned().unwrap_or_default().into(),
-            }),
+            Ok(FoundInHistory { answer, reached, .. }) => answer.shown.doubt(uid).map_or_else(
+                || {
+                    Answer::Known(History {
+                        asked_at,
+                        reaches: reach(asked, &answer.witnesses, *reached),
+                        ads: answer.shown.ads.get(uid).cloned().unwrap_or_default().into(),
+                    })
+                },
+                Answer::Unknown,
+            ),
         });
         self.wake(woken).await;
     }
 
     /// Asks about all jobs.
-    async fn look(&self, before: &mut Before) -> Result<(), Unknown> {
+    async fn look(&self) -> Result<(), Unknown> {
         if let Some(store) = self.store.get() {
             self.watchlist.keep(|uid, object| {
                 store.get(object).is_some_and(|object| object.uid().as_deref() == Some(uid.as_str()))
@@ -324,20 +322,26 @@ impl Tracker {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) =
             LastLook { asked_at: found.asked_at, cost: self.schedd.spent() - spent };
         self.metrics.looked();
-        self.doubt_sudden_drop(before, &found)?;
-        self.count_orphans(&found.ads);
+        self.count_unreadable("queue", &found.shown);
+        self.count_orphans(&found.shown);
         self.publish(found, &[], &inherited).await;
         Ok(())
     }
 
+    fn count_unreadable(&self, place: &'static str, shown: &Shown) {
+        let of_htcjobs = shown.unreadable.values().map(Vec::len).sum();
+        self.metrics.unreadable(place, of_htcjobs, shown.ignored);
+    }
+
     /// Of all objects that had jobs when HTCondor was asked, one that went since had been proved to have none.
-    fn count_orphans(&self, ads: &Ads) {
+    fn count_orphans(&self, shown: &Shown) {
         let Some(store) = self.store.get().filter(|store| store.wait_until_ready().now_or_never().is_some()) else {
             return;
         };
         let objects: HashSet<Uid> =
             store.state().iter().filter_map(|object| object.uid()).map(|uid| Uid::from(uid.as_str())).collect();
-        self.metrics.orphans(ads.iter().filter(|(uid, _)| !objects.contains(*uid)).map(|(_, ads)| ads.len()).sum());
+        self.metrics
+            .orphans(shown.ads.iter().filter(|(uid, _)| !objects.contains(*uid)).map(|(_, ads)| ads.len()).sum());
     }
 
     /// Asks about the jobs of these objects: what is found is all that there is of them.
@@ -352,29 +356,29 @@ impl Tracker {
     async fn with_inherited(
         &self,
         wanted: &WantedInherited,
-        question: impl Future<Output = Result<Ads, Unknown>>,
-    ) -> Result<Ads, Unknown> {
+        question: impl Future<Output = Result<Shown, Unknown>>,
+    ) -> Result<Shown, Unknown> {
         if wanted.is_empty() {
             return question.await;
         }
         let inherited = self.schedd.queue_of_inherited(wanted).await?;
-        let mut ads = question.await?;
-        merge(&mut ads, inherited);
-        Ok(ads)
+        let mut shown = question.await?;
+        shown.merge(inherited);
+        Ok(shown)
     }
 
     /// Puts one question, and reads the birthdate before and after it.
-    async fn ask(&self, question: impl Future<Output = Result<Ads, Unknown>>) -> Result<Found, Unknown> {
+    async fn ask(&self, question: impl Future<Output = Result<Shown, Unknown>>) -> Result<Found, Unknown> {
         let first = self.schedd.recent_reading().await?;
         let asked_at = self.schedd.clock.now();
-        let ads = question.await?;
+        let shown = question.await?;
         let second = self.schedd.reading().await?;
         if first.birthdate != second.birthdate {
             return Err(self.another_schedd());
         }
         warn_of_skew(&second, asked_at);
         let steady_since = self.steady_since(second.birthdate, asked_at);
-        Ok(Found { asked_at, birthdate: second.birthdate, steady_since, ads })
+        Ok(Found { asked_at, birthdate: second.birthdate, steady_since, shown })
     }
 
     /// Since when all answers have had this birthdate. One that comes after a younger answer with another is steady since
@@ -400,42 +404,13 @@ impl Tracker {
         Unknown { why: Why::AnotherSchedd, message }
     }
 
-    /// If more than half of the live jobs vanish at once, it is asked again before that is believed.
-    fn doubt_sudden_drop(&self, before: &mut Before, found: &Found) -> Result<(), Unknown> {
-        // Those, too, that were only seen by looks at few.
-        before.live.extend(self.watchlist.live(found.asked_at));
-        let present: BTreeSet<JobId> = found.ads.values().flatten().map(|ad| ad.id).collect();
-        let vanished = before.live.iter().filter(|id| !present.contains(id)).count();
-        if vanished * 2 > before.live.len() && !before.doubted {
-            before.doubted = true;
-            let message = format!(
-                "{vanished} of {} live jobs vanished from schedd {} at once; asking again",
-                before.live.len(),
-                self.schedd.name
-            );
-            return Err(Unknown { why: Why::SuddenDrop, message });
-        }
-        before.doubted = false;
-        // Jobs of objects that are being judged or deleted are expected to vanish.
-        before.live = self
-            .watchlist
-            .calm()
-            .iter()
-            .filter_map(|uid| found.ads.get(uid))
-            .flatten()
-            .filter(|ad| is_live(ad))
-            .map(|ad| ad.id)
-            .collect();
-        Ok(())
-    }
-
     async fn ask_history(&self, wanted: &HashMap<Uid, Reach>) -> Result<FoundInHistory, Unknown> {
         let uids: Vec<Uid> = wanted.keys().cloned().collect();
         let witnesses: BTreeSet<String> = wanted.values().flat_map(|reach| reach.witnesses.iter().cloned()).collect();
         let mut answer = self.schedd.history(&uids, &witnesses).await?;
         let inherited = self.watchlist.inherited(&uids);
         if !inherited.is_empty() {
-            merge(&mut answer.ads, self.schedd.history_of_inherited(&inherited).await?);
+            answer.shown.merge(self.schedd.history_of_inherited(&inherited).await?);
         }
         let reached = match wanted.values().filter_map(|reach| reach.date).min() {
             Some(date) => self.schedd.history_reaches(date).await?.then_some(date),
@@ -447,11 +422,20 @@ impl Tracker {
     /// Shows what was found to these objects, or to all if none is named.
     ///
     /// Whoever has jobs of the Go operator hears only an answer that was asked for them, too: to any other they are not there.
+    /// And whoever was not yet known to be of one identity hears only a later answer: to this one, anybody's jobs could be its.
     async fn publish(&self, found: Found, uids: &[Uid], inherited: &WantedInherited) {
-        let Found { asked_at, birthdate, steady_since, mut ads } = found;
+        let Found { asked_at, birthdate, steady_since, mut shown } = found;
+        let users = &self.schedd.users;
         let woken = self.watchlist.answer(uids, inherited, |uid| {
-            let ads: Arc<[Ad]> = ads.remove(uid).unwrap_or_default().into();
-            Queue { asked_at, birthdate, steady_since, ads }
+            if users.assigned(uid).is_some_and(|(_, since)| asked_at <= since) {
+                return None;
+            }
+            if let Some(doubt) = shown.doubt(uid) {
+                return Some((asked_at, Answer::Unknown(doubt)));
+            }
+            let ads: Arc<[Ad]> = shown.ads.remove(uid).unwrap_or_default().into();
+            let nameless = shown.nameless_in_its_name(uid, users);
+            Some((asked_at, Answer::Known(Queue { asked_at, birthdate, steady_since, ads, nameless, before: None })))
         });
         self.wake(woken).await;
     }

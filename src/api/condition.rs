@@ -70,8 +70,6 @@ pub enum Reason {
     CredentialsFailed,
     /// HTCondor's answer was cut short or cannot be read.
     Incomplete,
-    /// More than half of the live jobs vanished at once; it is asked again before that is believed.
-    SuddenDrop,
     /// Another schedd answers to the name, or the queue was lost a short while ago.
     AnotherSchedd,
     /// A `condor_submit` may still be running.
@@ -86,6 +84,8 @@ pub enum Reason {
     QueueLost,
     /// Jobs are nowhere to be found.
     Lost,
+    /// The HTCJob was deleted before: the API server's data were restored.
+    WasDeleted,
     /// The jobs' files cannot be written.
     CannotWriteFiles,
     /// `spec.activeDeadlineSeconds` has passed.

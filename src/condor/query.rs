@@ -1,13 +1,14 @@
 //! What HTCondor has of our jobs: `condor_q` and `condor_history`.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::row::{ATTRIBUTES, INHERITED_ATTRIBUTES, Row, each_row};
-use super::schedd::{NOT_ADOPTED, Schedd, quoted, unknown};
-use super::tools::{Call, Cost, Output, ToolError};
+use super::known_users::KnownUsers;
+use super::row::{ATTRIBUTES, INHERITED_ATTRIBUTES, Row};
+use super::schedd::{NOT_ADOPTED, QUEUE_TOOL, Schedd, quoted, unknown};
 use crate::machine::facts::{Ad, Reach, Unknown, Why, Witness};
+use crate::machine::ids::id_ranges;
 use crate::machine::inherited::InheritedJob;
 use crate::machine::{JobId, SchedDate, Uid};
 
@@ -23,8 +24,115 @@ const CLUSTERS_PER_CALL: usize = 5000;
 /// A date is taken for earlier only if it is so by this many seconds.
 const DATE_MARGIN: i64 = 60;
 
+/// What history is asked by.
+const HISTORY_TOOL: &str = "condor_history";
+/// A `GlobalJobId` that can be a witness: the schedd's name, the job's id and a time.
+const HAS_GLOBAL_ID: &str = "isString(GlobalJobId) && size(GlobalJobId) < 1000";
+
 /// The ads of many objects.
 pub type Ads = HashMap<Uid, Vec<Ad>>;
+
+/// What an answer shows of this operator's jobs. An ad that cannot be read spoils nothing for others: it is a doubt about the
+/// object that it belongs to, or about none.
+#[derive(Debug, Default)]
+pub struct Shown {
+    /// The ads that can be read.
+    pub ads: Ads,
+    /// Of these objects there are ads that cannot be read, of these jobs.
+    pub unreadable: HashMap<Uid, Vec<JobId>>,
+    /// Jobs that do not say whose they are, by the `User` in whose name they are.
+    pub nameless: BTreeMap<String, BTreeSet<JobId>>,
+    /// How many ads are no object's: those of `nameless`, and those in a name that is not their object's.
+    pub ignored: usize,
+}
+
+impl Shown {
+    /// Adds one ad of this operator's, if it is in one of its names.
+    fn collect(&mut self, users: &KnownUsers, row: &Row) {
+        let Some(user) = row.user() else {
+            self.ignored += 1;
+            return;
+        };
+        let Some(uid) = row.uid() else {
+            self.ignored += 1;
+            if let Some(id) = row.job_id() {
+                self.nameless.entry(user.to_owned()).or_default().insert(id);
+            }
+            return;
+        };
+        if !users.belongs(uid, user) {
+            self.ignored += 1;
+            return;
+        }
+        let Some(ad) = row.ad() else {
+            self.cannot_read(uid.into(), row);
+            return;
+        };
+        match self.ads.get_mut(uid) {
+            Some(list) => list.push(ad),
+            None => drop(self.ads.insert(Uid::from(uid), vec![ad])),
+        }
+    }
+
+    fn cannot_read(&mut self, uid: Uid, row: &Row) {
+        tracing::debug!(%uid, job = row.id(), "a job's ad cannot be read");
+        self.unreadable.entry(uid).or_default().extend(row.job_id());
+    }
+
+    /// Why the answer says nothing about this object, if it has an ad that cannot be read.
+    #[must_use]
+    pub fn doubt(&self, uid: &Uid) -> Option<Unknown> {
+        let jobs = self.unreadable.get(uid)?;
+        let message = format!(
+            "attributes that htc-operator has given to its jobs are missing or changed in {}; restore them with condor_qedit, or remove the jobs with condor_rm",
+            id_ranges(jobs, 200)
+        );
+        Some(unknown(Why::Incomplete, message))
+    }
+
+    /// Jobs that do not say whose they are, in a name of this object's identity.
+    #[must_use]
+    pub fn nameless_in_its_name(&self, uid: &Uid, users: &KnownUsers) -> Arc<[JobId]> {
+        let its = self.nameless.iter().filter(|(user, _)| users.belongs(uid.as_str(), user));
+        its.flat_map(|(_, ids)| ids.iter().copied()).collect()
+    }
+
+    /// How many ads cannot be read, or are no object's.
+    #[must_use]
+    pub fn count_unreadable(&self) -> usize {
+        self.unreadable.values().map(Vec::len).sum::<usize>() + self.ignored
+    }
+
+    /// The ids of all jobs that are shown, whether their ads can be read or not.
+    pub fn ids(&self) -> impl Iterator<Item = JobId> + '_ {
+        let read = self.ads.values().flatten().map(|ad| ad.id);
+        let unread = self.unreadable.values().flatten().chain(self.nameless.values().flatten());
+        read.chain(unread.copied())
+    }
+
+    /// Adds what was seen of jobs of the Go operator to what was seen of ours; one that is among both was adopted in between.
+    pub fn merge(&mut self, inherited: Self) {
+        for (uid, others) in inherited.ads {
+            let list = self.ads.entry(uid).or_default();
+            for ad in others {
+                if list.iter().all(|known| known.id != ad.id) {
+                    list.push(ad);
+                }
+            }
+            list.sort_by_key(|ad| ad.id);
+        }
+        for (uid, jobs) in inherited.unreadable {
+            self.unreadable.entry(uid).or_default().extend(jobs);
+        }
+        self.ignored += inherited.ignored;
+    }
+
+    fn sort(&mut self) {
+        for list in self.ads.values_mut() {
+            list.sort_by_key(|ad| ad.id);
+        }
+    }
+}
 
 /// Jobs of the Go operator, by object.
 pub type WantedInherited = HashMap<Uid, Arc<[InheritedJob]>>;
@@ -40,13 +148,14 @@ fn inherited(wanted: &WantedInherited) -> Vec<String> {
 
 /// Adds the ad of a job of the Go operator, if it is one of those that are wanted: ids come again, so the folder that it was
 /// submitted from must be the same.
-fn pick(ads: &mut Ads, wanted: &ById<'_>, row: &Row<'_>) -> Result<(), Unknown> {
-    let (Some(id), Some(folder)) = (row.job_id(), row.folder()) else { return Ok(()) };
+fn pick(shown: &mut Shown, wanted: &ById<'_>, row: &Row) {
+    let (Some(id), Some(folder)) = (row.job_id(), row.folder()) else { return };
     for (uid, job) in wanted.get(&id).into_iter().flatten().filter(|(_, job)| *job.folder == *folder) {
-        let broken = || unknown(Why::Incomplete, format!("the ad of job {id} cannot be read"));
-        ads.entry((*uid).clone()).or_default().push(row.inherited_ad(job.index).ok_or_else(broken)?);
+        match row.inherited_ad(job.index) {
+            Some(ad) => shown.ads.entry((*uid).clone()).or_default().push(ad),
+            None => shown.cannot_read((*uid).clone(), row),
+        }
     }
-    Ok(())
 }
 
 type ById<'a> = HashMap<JobId, Vec<(&'a Uid, &'a InheritedJob)>>;
@@ -61,42 +170,29 @@ fn by_id(wanted: &WantedInherited) -> ById<'_> {
     by_id
 }
 
-/// Adds what was seen of jobs of the Go operator to what was seen of ours; one that is among both was adopted in between.
-pub fn merge(ads: &mut Ads, inherited: Ads) {
-    for (uid, others) in inherited {
-        let list = ads.entry(uid).or_default();
-        for ad in others {
-            if list.iter().all(|known| known.id != ad.id) {
-                list.push(ad);
-            }
-        }
-        list.sort_by_key(|ad| ad.id);
-    }
-}
-
 /// A complete answer of history.
 #[derive(Debug, Default)]
 pub struct HistoryAnswer {
     /// The ads of the objects asked for.
-    pub ads: Ads,
+    pub shown: Shown,
     /// `GlobalJobId`s that were asked for as witnesses and are still there.
     pub witnesses: BTreeSet<String>,
 }
 
 impl Schedd {
     /// All jobs of this operator that are in the queue.
-    pub async fn queue(&self) -> Result<Ads, Unknown> {
+    pub async fn queue(&self) -> Result<Shown, Unknown> {
         self.ask_queue(self.ours().await?).await
     }
 
     /// All jobs of these objects that are in the queue; at most [`UIDS_PER_CALL`] objects.
-    pub async fn queue_of(&self, uids: &[Uid]) -> Result<Ads, Unknown> {
-        self.ask_queue(self.jobs_of(uids).await?).await
+    pub async fn queue_of(&self, uids: &[Uid]) -> Result<Shown, Unknown> {
+        self.ask_queue(self.jobs_of_or_of_none(uids).await?).await
     }
 
     /// Those in the queue that say that their HTCJob is in this namespace. For people: jobs of the Go operator do not say it, and
     /// a person may have changed it.
-    pub async fn queue_in(&self, namespace: &str) -> Result<Ads, Unknown> {
+    pub async fn queue_in(&self, namespace: &str) -> Result<Shown, Unknown> {
         let batch = format!("{namespace}/");
         let its = format!("substr(JobBatchName ?: \"\", 0, {}) =?= {}", batch.len(), quoted(&batch));
         self.ask_queue(format!("{} && {its}", self.ours().await?)).await
@@ -104,23 +200,21 @@ impl Schedd {
 
     /// Those of this operator's jobs in the queue whose `JobStatus` has changed since `date`. That a job is not among them
     /// says nothing about it.
-    pub async fn changed_since(&self, date: SchedDate, limit: Duration) -> Result<Ads, Unknown> {
+    pub async fn changed_since(&self, date: SchedDate, limit: Duration) -> Result<Shown, Unknown> {
         // The cheapest comes first: the schedd evaluates this for all its jobs.
         let constraint = format!("EnteredCurrentStatus >= {} && {}", date.0, self.ours().await?);
         self.ask_queue_within(constraint, limit).await
     }
 
-    async fn ask_queue(&self, constraint: String) -> Result<Ads, Unknown> {
+    async fn ask_queue(&self, constraint: String) -> Result<Shown, Unknown> {
         self.ask_queue_within(constraint, self.tools.limit).await
     }
 
-    async fn ask_queue_within(&self, constraint: String, limit: Duration) -> Result<Ads, Unknown> {
-        let mut ads = Ads::new();
-        self.each_queued(&constraint, ATTRIBUTES, limit, |row| self.collect(&mut ads, row)).await?;
-        for list in ads.values_mut() {
-            list.sort_by_key(|ad| ad.id);
-        }
-        Ok(ads)
+    async fn ask_queue_within(&self, constraint: String, limit: Duration) -> Result<Shown, Unknown> {
+        let mut shown = Shown::default();
+        self.each_queued(&constraint, ATTRIBUTES, limit, |row| shown.collect(&self.users, row)).await?;
+        shown.sort();
+        Ok(shown)
     }
 
     async fn each_queued(
@@ -128,69 +222,52 @@ impl Schedd {
         constraint: &str,
         attributes: &str,
         limit: Duration,
-        each: impl FnMut(&Row<'_>) -> Result<(), Unknown>,
+        each: impl FnMut(&Row) + Send,
     ) -> Result<(), Unknown> {
-        const TOOL: &str = "condor_q";
         let arguments =
             ["-allusers", "-name", self.name.as_str(), "-json", "-attributes", attributes, "-constraint", constraint];
-        let output = self.question(TOOL, &arguments, limit).await?;
-        // No job at all is zero bytes.
-        if output.stdout.is_empty() {
-            return Ok(());
-        }
-        let began = Instant::now();
-        let read = each_row(TOOL, &output.stdout, each);
-        self.spend(Cost { here: began.elapsed(), ..Cost::default() });
-        read
+        self.ask_for_ads(QUEUE_TOOL, &arguments, limit, each).await
     }
 
     /// What the queue has of these jobs of the Go operator that are not adopted. To be asked before the others: a job that is
     /// adopted in between is then seen twice, and not missed.
-    pub async fn queue_of_inherited(&self, wanted: &WantedInherited) -> Result<Ads, Unknown> {
-        let (mut ads, by_id) = (Ads::new(), by_id(wanted));
+    pub async fn queue_of_inherited(&self, wanted: &WantedInherited) -> Result<Shown, Unknown> {
+        let (mut shown, by_id) = (Shown::default(), by_id(wanted));
         for constraint in inherited(wanted) {
-            self.each_queued(&constraint, INHERITED_ATTRIBUTES, self.tools.limit, |row| pick(&mut ads, &by_id, row))
-                .await?;
+            let each = |row: &Row| pick(&mut shown, &by_id, row);
+            self.each_queued(&constraint, INHERITED_ATTRIBUTES, self.tools.limit, each).await?;
         }
-        Ok(ads)
+        Ok(shown)
     }
 
     /// Whose those of these jobs are that are in the queue and not adopted.
     pub(super) async fn users_of_inherited(&self, which: &str) -> Result<BTreeSet<String>, Unknown> {
         let mut users = BTreeSet::new();
         let wanted = format!("{NOT_ADOPTED} && {which}");
-        self.each_queued(&wanted, "ClusterId,ProcId,User", self.tools.limit, |row| {
-            users.extend(row.user().map(str::to_owned));
-            Ok(())
-        })
-        .await?;
+        let each = |row: &Row| users.extend(row.user().map(str::to_owned));
+        self.each_queued(&wanted, "ClusterId,ProcId,User", self.tools.limit, each).await?;
         Ok(users)
     }
 
     /// What history has of these jobs of the Go operator that were not adopted.
-    pub async fn history_of_inherited(&self, wanted: &WantedInherited) -> Result<Ads, Unknown> {
-        const TOOL: &str = "condor_history";
-        let (mut ads, by_id) = (Ads::new(), by_id(wanted));
+    pub async fn history_of_inherited(&self, wanted: &WantedInherited) -> Result<Shown, Unknown> {
+        let (mut shown, by_id) = (Shown::default(), by_id(wanted));
         let own_users = self.own_users().await?;
         for constraint in inherited(wanted) {
-            let arguments = ["-constraint", &constraint];
-            let answer = self.history_with(INHERITED_ATTRIBUTES, &arguments, self.tools.history_limit).await;
-            let output = self.answer(TOOL, answer)?;
-            each_row(TOOL, &output.stdout, |row| {
+            let each = |row: &Row| {
                 // Of anybody else it would be a job of a queue that began anew.
                 if row.user().is_some_and(|user| own_users.iter().any(|own| own == user)) {
-                    pick(&mut ads, &by_id, row)
-                } else {
-                    Ok(())
+                    pick(&mut shown, &by_id, row);
                 }
-            })?;
+            };
+            let arguments = ["-constraint", &constraint];
+            self.history_with(INHERITED_ATTRIBUTES, &arguments, self.tools.history_limit, each).await?;
         }
-        Ok(ads)
+        Ok(shown)
     }
 
     /// What history has of these objects, and which of the witnesses it still has.
     pub async fn history(&self, uids: &[Uid], witnesses: &BTreeSet<String>) -> Result<HistoryAnswer, Unknown> {
-        const TOOL: &str = "condor_history";
         let limit = self.tools.history_limit;
         let mut answer = HistoryAnswer::default();
         let quoted: Vec<String> = witnesses.iter().map(|id| quoted(id)).collect();
@@ -205,14 +282,16 @@ impl Schedd {
             _ => constraints.extend(quoted.chunks(WITNESSES_PER_CALL).map(still_there)),
         }
         for constraint in constraints {
-            let output = self.answer(TOOL, self.ask_history(&["-constraint", &constraint], limit).await)?;
-            each_row(TOOL, &output.stdout, |row| {
+            let each = |row: &Row| {
                 if let Some(id) = row.global_id().filter(|id| witnesses.contains(*id)) {
                     answer.witnesses.insert(id.to_owned());
                 }
                 // A witness may be anybody's, and say anything.
-                if row.operator() == Some(&self.operator) { self.collect(&mut answer.ads, row) } else { Ok(()) }
-            })?;
+                if row.operator() == Some(&self.operator) {
+                    answer.shown.collect(&self.users, row);
+                }
+            };
+            self.ask_history(&["-constraint", &constraint], limit, each).await?;
         }
         Ok(answer)
     }
@@ -220,65 +299,49 @@ impl Schedd {
     /// Whether history still has a job that left the queue before `date`: only for removed jobs does the ad say when
     /// they left.
     pub async fn history_reaches(&self, date: SchedDate) -> Result<bool, Unknown> {
-        const TOOL: &str = "condor_history";
         let before = date.0 - DATE_MARGIN;
         let constraint =
             format!("JobStatus == 3 && EnteredCurrentStatus < {before} && (JobFinishedHookDone ?: 0) < {before}");
         let arguments = ["-forwards", "-limit", "1", "-constraint", &constraint];
-        let output = self.answer(TOOL, self.ask_history(&arguments, self.tools.history_limit).await)?;
         let mut found = false;
-        each_row(TOOL, &output.stdout, |_| {
-            found = true;
-            Ok(())
-        })?;
+        self.ask_history(&arguments, self.tools.history_limit, |_| found = true).await?;
         Ok(found)
     }
 
-    /// The newest ad of history: as long as it is there, so is everything that comes after it.
+    /// The newest ad of history: as long as it is there, so is everything that comes after it. One without an id that names
+    /// it is passed over: those that come after an older one come after this one, too.
     pub async fn newest_in_history(&self) -> Result<Witness, Unknown> {
-        const TOOL: &str = "condor_history";
         // Each submission waits for it; it reads one ad, whatever the length of history.
-        let output = self.answer(TOOL, self.ask_history(&["-limit", "1"], self.tools.limit).await)?;
-        let mut witness = Witness::Empty;
-        each_row(TOOL, &output.stdout, |row| match row.global_id() {
-            Some(id) => {
-                witness = Witness::Newest(id.to_owned());
-                Ok(())
-            }
-            None => Err(unknown(Why::Incomplete, format!("{TOOL} shows a job without a GlobalJobId"))),
-        })?;
-        Ok(witness)
-    }
-
-    /// Adds one of our ads. They are written by us alone (by their `User`): one that cannot be read means that the answer is
-    /// broken.
-    fn collect(&self, ads: &mut Ads, row: &Row<'_>) -> Result<(), Unknown> {
-        let uid = row.uid();
-        if !row.user().is_some_and(|user| self.users.belongs(uid.unwrap_or_default(), user)) {
-            return Ok(());
+        let mut newest = None;
+        let arguments = ["-limit", "1", "-constraint", HAS_GLOBAL_ID];
+        self.ask_history(&arguments, self.tools.limit, |row| newest = row.global_id().map(str::to_owned)).await?;
+        if let Some(id) = newest {
+            return Ok(Witness::Newest(id));
         }
-        let Some((uid, ad)) = uid.zip(row.ad()) else {
-            let message = format!("the ad of job {} lacks attributes that every job of htc-operator has", row.id());
-            return Err(unknown(Why::Incomplete, message));
-        };
-        match ads.get_mut(uid) {
-            Some(list) => list.push(ad),
-            None => drop(ads.insert(Uid::from(uid), vec![ad])),
+        let mut empty = true;
+        self.ask_history(&["-limit", "1"], self.tools.limit, |_| empty = false).await?;
+        if empty {
+            Ok(Witness::Empty)
+        } else {
+            Err(unknown(Why::Incomplete, format!("{HISTORY_TOOL} shows no job with a GlobalJobId, only others")))
         }
-        Ok(())
     }
 
-    async fn ask_history(&self, more: &[&str], limit: Duration) -> Result<Output, ToolError> {
-        self.history_with(ATTRIBUTES, more, limit).await
+    async fn ask_history(&self, more: &[&str], limit: Duration, each: impl FnMut(&Row) + Send) -> Result<(), Unknown> {
+        self.history_with(ATTRIBUTES, more, limit, each).await
     }
 
-    async fn history_with(&self, attributes: &str, more: &[&str], limit: Duration) -> Result<Output, ToolError> {
+    async fn history_with(
+        &self,
+        attributes: &str,
+        more: &[&str],
+        limit: Duration,
+        each: impl FnMut(&Row) + Send,
+    ) -> Result<(), Unknown> {
         let mut arguments = vec!["-name", self.name.as_str(), "-json", "-attributes", attributes];
         arguments.extend(SCAN_ALL);
         arguments.extend(more);
-        let call =
-            Call { tool: "condor_history", arguments, input: Vec::new(), limit, outlives_us: false, holds: None };
-        self.tools.call(call).await
+        self.ask_for_ads(HISTORY_TOOL, &arguments, limit, each).await
     }
 }
 
@@ -288,5 +351,87 @@ pub fn reach(asked: &Reach, found: &BTreeSet<String>, date_reached: Option<Sched
     Reach {
         witnesses: asked.witnesses.intersection(found).cloned().collect(),
         date: asked.date.filter(|date| date_reached.is_some_and(|reached| reached <= *date)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Identity;
+    use crate::condor::ads::AdReader;
+    use crate::condor::row::Rows;
+    use crate::machine::Timestamp;
+
+    const WHOLE: &str = r#""HTCJobAttempt": 1, "HTCJobIndex": 0, "JobStatus": 2"#;
+
+    /// Of two identities, each with one object.
+    fn users() -> KnownUsers {
+        let alice = Identity::Secret { namespace: "a".to_owned(), name: "token".to_owned() };
+        let users = KnownUsers::new([
+            (Identity::Operator, "operator@test".to_owned()),
+            (alice.clone(), "alice@test".to_owned()),
+        ]);
+        users.assign(&"ours".into(), &Identity::Operator, Timestamp(1));
+        users.assign(&"hers".into(), &alice, Timestamp(1));
+        users
+    }
+
+    fn shown(ads: &[&str]) -> Shown {
+        let (mut shown, users) = (Shown::default(), users());
+        let mut reader = AdReader::new(Rows::new(|row: &Row| shown.collect(&users, row)));
+        let ads: Vec<String> = (1..)
+            .zip(ads)
+            .map(|(cluster, ad)| format!("{{ \"ClusterId\": {cluster}, \"ProcId\": 0, {ad} }}"))
+            .collect();
+        reader.take(format!("[{}]", ads.join(",")).as_bytes());
+        assert!(reader.end().is_ok());
+        shown
+    }
+
+    fn id(cluster: u64) -> JobId {
+        JobId { cluster: crate::machine::ClusterId(cluster), proc: 0 }
+    }
+
+    #[test]
+    fn an_ad_that_cannot_be_read_is_a_doubt_about_its_own_object_alone() {
+        let ours = format!(r#""User": "operator@test", "HTCJobUID": "ours", {WHOLE}"#);
+        for broken in [
+            WHOLE.replace("\"HTCJobAttempt\": 1", "\"HTCJobAttempt\": \"x\""),
+            WHOLE.replace("\"HTCJobIndex\": 0", "\"HTCJobIndex\": INF"),
+            WHOLE.replace("\"JobStatus\": 2", "\"JobStatus\": 9"),
+            WHOLE.replace("\"JobStatus\": 2", "\"Other\": 9"),
+        ] {
+            let hers = format!(r#""User": "alice@test", "HTCJobUID": "hers", {broken}"#);
+            let shown = shown(&[&ours, &hers]);
+            assert_eq!(shown.ads.keys().collect::<Vec<_>>(), [&Uid::from("ours")], "{broken}");
+            assert_eq!(shown.doubt(&"ours".into()), None);
+            let doubt = shown.doubt(&"hers".into()).unwrap();
+            assert!(doubt.why == Why::Incomplete && doubt.message.contains("2.0"), "{doubt:?}");
+            assert_eq!(shown.ids().count(), 2);
+        }
+    }
+
+    #[test]
+    fn an_ad_that_is_provably_nobodys_is_passed_over() {
+        let strange = [
+            // Somebody's word about another one's object, whole or broken.
+            format!(r#""User": "alice@test", "HTCJobUID": "ours", {WHOLE}"#),
+            r#""User": "alice@test", "HTCJobUID": "ours""#.to_owned(),
+            format!(r#""User": 5, "HTCJobUID": "ours", {WHOLE}"#),
+            format!(r#""User": "alice@test", "HTCJobUID": 7, {WHOLE}"#),
+            format!(r#""User": "alice@test", {WHOLE}"#),
+        ];
+        let shown = shown(&strange.each_ref().map(String::as_str));
+        assert!(shown.ads.is_empty() && shown.unreadable.is_empty(), "{shown:?}");
+        assert_eq!(shown.ignored, 5);
+        assert_eq!(shown.nameless, BTreeMap::from([("alice@test".to_owned(), BTreeSet::from([id(4), id(5)]))]));
+    }
+
+    #[test]
+    fn a_reason_of_any_length_is_cut_and_does_no_harm() {
+        let long = "y".repeat(3_000_000);
+        let ours = format!(r#""HoldReason": "{long}", "User": "operator@test", "HTCJobUID": "ours", {WHOLE}"#);
+        let shown = shown(&[&ours]);
+        assert_eq!(shown.ads[&Uid::from("ours")][0].hold.reason.len(), 1000);
     }
 }

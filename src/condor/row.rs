@@ -1,35 +1,32 @@
-//! The tools' JSON: an array of ads, read one ad at a time.
+//! One ad, as far as it was asked for.
 
-use std::borrow::Cow;
-use std::fmt;
-
-use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
-
-use super::schedd::unknown;
-use crate::machine::facts::{Ad, Exit, Hold, JobStatus, Unknown, Why};
+use super::ads::{AdSink, Scalar};
+use crate::machine::facts::{Ad, Exit, Hold, JobStatus};
 use crate::machine::{Attempt, ClusterId, Index, JobId, SchedDate};
 
+/// How the tools show an expression that is not evaluated: it says what it likes at each time it is asked for.
+const EXPRESSION: &str = "/Expr(";
 /// Most characters of a reason.
 const WORDS: usize = 1000;
 
-/// A value of an attribute. One of another type than expected (an expression, say) is as good as none.
-#[derive(serde::Deserialize)]
-#[serde(untagged)]
-enum Scalar<'a> {
-    Number(i64),
-    Flag(bool),
-    #[serde(borrow)]
-    Text(Cow<'a, str>),
-    Other(IgnoredAny),
-}
-
 macro_rules! row {
     ($($field:ident: $name:literal),* $(,)?; $($more:ident: $other:literal),* $(,)?) => {
-        /// One ad, as far as it was asked for.
-        #[derive(serde::Deserialize)]
-        pub(super) struct Row<'a> {
-            $(#[serde(rename = $name, borrow, default)] $field: Option<Scalar<'a>>,)*
-            $(#[serde(rename = $other, borrow, default)] $more: Option<Scalar<'a>>,)*
+        /// One ad, as far as it was asked for. A value of another type than expected (an expression, say) is as good as none.
+        #[derive(Debug, Default)]
+        pub(super) struct Row {
+            $($field: Option<Scalar>,)*
+            $($more: Option<Scalar>,)*
+        }
+
+        impl Row {
+            /// Names of attributes are the same in any case, and whoever may edit an ad chooses it.
+            fn set(&mut self, name: &str, value: Scalar) {
+                $(if name.eq_ignore_ascii_case($name) {
+                    self.$field = Some(value);
+                } else)* $(if name.eq_ignore_ascii_case($other) {
+                    self.$more = Some(value);
+                } else)* {}
+            }
         }
 
         /// The attributes that are asked for.
@@ -72,34 +69,34 @@ row! {
     submit_iwd: "SUBMIT_Iwd",
 }
 
-fn number(value: Option<&Scalar<'_>>) -> Option<i64> {
+fn number(value: Option<&Scalar>) -> Option<i64> {
     match value? {
         Scalar::Number(number) => Some(*number),
-        Scalar::Flag(_) | Scalar::Text(_) | Scalar::Other(_) => None,
+        Scalar::Flag(_) | Scalar::Text(_) => None,
     }
 }
 
-fn small(value: Option<&Scalar<'_>>) -> Option<u32> {
+fn small(value: Option<&Scalar>) -> Option<u32> {
     number(value).and_then(|number| u32::try_from(number).ok())
 }
 
-fn date(value: Option<&Scalar<'_>>) -> Option<SchedDate> {
+fn date(value: Option<&Scalar>) -> Option<SchedDate> {
     number(value).filter(|date| *date > 0).map(SchedDate)
 }
 
-fn text<'a>(value: Option<&'a Scalar<'_>>) -> Option<&'a str> {
+fn text(value: Option<&Scalar>) -> Option<&str> {
     match value? {
-        Scalar::Text(text) => Some(text),
-        Scalar::Flag(_) | Scalar::Number(_) | Scalar::Other(_) => None,
+        Scalar::Text(text) => Some(text).filter(|text| !text.starts_with(EXPRESSION)).map(String::as_str),
+        Scalar::Flag(_) | Scalar::Number(_) => None,
     }
 }
 
 /// A reason, as far as it is kept: a user's expression may make it as long as it likes.
-fn words(value: Option<&Scalar<'_>>) -> String {
+fn words(value: Option<&Scalar>) -> String {
     text(value).unwrap_or_default().chars().take(WORDS).collect()
 }
 
-impl Row<'_> {
+impl Row {
     pub(super) fn uid(&self) -> Option<&str> {
         text(self.uid.as_ref())
     }
@@ -118,7 +115,7 @@ impl Row<'_> {
 
     /// `ClusterId.ProcId`, for messages.
     pub(super) fn id(&self) -> String {
-        let part = |value: &Option<Scalar<'_>>| number(value.as_ref()).unwrap_or(-1);
+        let part = |value: &Option<Scalar>| number(value.as_ref()).unwrap_or(-1);
         format!("{}.{}", part(&self.cluster), part(&self.proc))
     }
 
@@ -148,7 +145,7 @@ impl Row<'_> {
     }
 
     fn shown(&self, attempt: Attempt, index: Index, marked: bool) -> Option<Ad> {
-        let code = |value: &Option<Scalar<'_>>| number(value.as_ref()).and_then(|number| i32::try_from(number).ok());
+        let code = |value: &Option<Scalar>| number(value.as_ref()).and_then(|number| i32::try_from(number).ok());
         let by_signal = matches!(self.by_signal, Some(Scalar::Flag(true)));
         let exit =
             if by_signal { code(&self.exit_signal).map(Exit::Signal) } else { code(&self.exit_code).map(Exit::Code) };
@@ -174,59 +171,40 @@ impl Row<'_> {
     }
 }
 
-/// Shows `each` every ad of an answer, in its order; no more than one of them is in memory. An answer that is cut short, or
-/// of which `each` says that it is broken, is no answer at all.
-pub(super) fn each_row(
-    tool: &str,
-    stdout: &[u8],
-    each: impl FnMut(&Row<'_>) -> Result<(), Unknown>,
-) -> Result<(), Unknown> {
-    // Ads may hold bytes that are no UTF-8.
-    let text = String::from_utf8_lossy(stdout);
-    let mut refused = None;
-    let mut json = serde_json::Deserializer::from_str(&text);
-    let read = json.deserialize_seq(Rows { each, refused: &mut refused }).and_then(|()| json.end());
-    match (refused, read) {
-        (Some(unknown), _) => Err(unknown),
-        (None, Err(error)) => Err(unknown(Why::Incomplete, format!("the answer of {tool} is not complete: {error}"))),
-        (None, Ok(())) => Ok(()),
-    }
-}
-
-struct Rows<'a, F> {
+/// Shows each ad to a function, in their order.
+pub(super) struct Rows<F> {
+    row: Row,
     each: F,
-    refused: &'a mut Option<Unknown>,
 }
 
-impl<'de, F: FnMut(&Row<'_>) -> Result<(), Unknown>> Visitor<'de> for Rows<'_, F> {
-    type Value = ();
+impl<F: FnMut(&Row)> Rows<F> {
+    pub(super) fn new(each: F) -> Self {
+        Self { row: Row::default(), each }
+    }
+}
 
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("an array of ads")
+impl<F: FnMut(&Row)> AdSink for Rows<F> {
+    fn attribute(&mut self, name: &str, value: Scalar) {
+        self.row.set(name, value);
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(mut self, mut rows: A) -> Result<(), A::Error> {
-        while let Some(row) = rows.next_element::<Row<'de>>()? {
-            if let Err(unknown) = (self.each)(&row) {
-                *self.refused = Some(unknown);
-                return Err(serde::de::Error::custom("refused"));
-            }
-        }
-        Ok(())
+    fn end(&mut self) {
+        (self.each)(&self.row);
+        self.row = Row::default();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::condor::ads::AdReader;
 
-    fn read(json: &[u8]) -> Result<Vec<(String, Option<Ad>)>, Unknown> {
+    fn read(json: &[u8]) -> Vec<(String, Option<Ad>)> {
         let mut rows = Vec::new();
-        each_row("condor_q", json, |row| {
-            rows.push((row.id(), row.ad()));
-            Ok(())
-        })
-        .map(|()| rows)
+        let mut reader = AdReader::new(Rows::new(|row: &Row| rows.push((row.id(), row.ad()))));
+        reader.take(json);
+        assert!(reader.end().is_ok());
+        rows
     }
 
     #[test]
@@ -240,7 +218,7 @@ mod tests {
 ]
 "#;
         let no_text = json.map(|byte| if byte == b'~' { 0xff } else { byte });
-        let rows = read(&no_text).unwrap();
+        let rows = read(&no_text);
         assert_eq!(rows[1], ("7.4".to_owned(), None), "it lacks what ours have");
         let ad = rows[0].1.clone().unwrap();
         assert_eq!((ad.id.to_string().as_str(), ad.attempt.0, ad.index.0, ad.status), ("7.3", 2, 5, JobStatus::Held));
@@ -250,18 +228,18 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_cut_short_is_none() {
-        let whole = br#"[{"ClusterId":1,"ProcId":0},{"ClusterId":1,"ProcId":1}]"#;
-        assert_eq!(read(whole).unwrap().len(), 2);
-        for end in 0..whole.len() {
-            assert_eq!(read(&whole[..end]).unwrap_err().why, Why::Incomplete, "{end}");
-        }
-        assert_eq!(read(b"[\n]\n").unwrap().len(), 0);
-        for bad in [&b"{}"[..], b"[1]", b"[] x"] {
-            assert_eq!(read(bad).unwrap_err().why, Why::Incomplete);
-        }
-        let refusal = || Err(unknown(Why::CredentialsRefused, "no".to_owned()));
-        assert_eq!(each_row("condor_q", whole, |_| refusal()), refusal());
+    fn an_expression_is_no_value() {
+        let uid = |json: &str| {
+            let mut uid = None;
+            let mut reader = AdReader::new(Rows::new(|row: &Row| uid = row.uid().map(str::to_owned)));
+            reader.take(format!("[{{{json}}}]").as_bytes());
+            assert!(reader.end().is_ok());
+            uid
+        };
+        assert_eq!(uid(r#""HTCJobUID": "u""#).as_deref(), Some("u"));
+        assert_eq!(uid(r#""htcjobuid": "u""#).as_deref(), Some("u"));
+        assert_eq!(uid(r#""HTCJobUID": "\/Expr(strcat(\"u\",\"\"))\/""#), None);
+        assert_eq!(uid(r#""HTCJobUID": 7"#), None);
     }
 
     #[test]

@@ -3,13 +3,18 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::ads::{AdReader, NotComplete};
 use super::known_users::KnownUsers;
+use super::row::{Row, Rows};
 use super::tools::{Cost, Output, ToolError, Tools};
 use crate::api::Identity;
 use crate::clock::Clock;
 use crate::health::Health;
 use crate::machine::facts::{Unknown, Why};
 use crate::machine::{Birthdate, SchedDate, ScheddName, Timestamp, Uid};
+
+/// What the queue is asked by.
+pub(super) const QUEUE_TOOL: &str = "condor_q";
 
 /// ClassAd expression for jobs of no operator of this kind.
 pub(super) const NOT_ADOPTED: &str = "HTCOperator =?= undefined && HTCJobUID =?= undefined";
@@ -145,6 +150,40 @@ impl Schedd {
         self.answer(tool, result)
     }
 
+    /// Asks by a tool that answers with ads, and shows each of them. An answer that is cut short is none.
+    pub(super) async fn ask_for_ads(
+        &self,
+        tool: &'static str,
+        arguments: &[&str],
+        limit: Duration,
+        each: impl FnMut(&Row) + Send,
+    ) -> Result<(), Unknown> {
+        let (began, mut reading) = (Instant::now(), Duration::ZERO);
+        let mut reader = AdReader::new(Rows::new(each));
+        let mut listener = |bytes: &[u8]| {
+            let began = Instant::now();
+            reader.take(bytes);
+            reading += began.elapsed();
+        };
+        let result = self.tools.ask_at_length(tool, arguments, limit, &mut listener).await;
+        if tool == QUEUE_TOOL {
+            self.spend(result.as_ref().map_or_else(
+                |_| Cost { here: reading, there: began.elapsed().saturating_sub(reading) },
+                |Output { cost, .. }| Cost { here: cost.here + reading, there: cost.there.saturating_sub(reading) },
+            ));
+        }
+        self.answer(tool, result)?;
+        match reader.end() {
+            Ok(_) => Ok(()),
+            // condor_q, if there is no job at all.
+            Err(NotComplete::Empty) if tool == QUEUE_TOOL => Ok(()),
+            Err(why @ (NotComplete::Empty | NotComplete::CutShort | NotComplete::Broken)) => {
+                let why: &str = why.into();
+                Err(unknown(Why::Incomplete, format!("the answer of {tool} is not complete: {why}")))
+            }
+        }
+    }
+
     /// Asks the schedd who we are to it: attribute `User` of the jobs that we submit now.
     pub async fn identity(&self) -> Result<String, Unknown> {
         const TOOL: &str = "condor_ping";
@@ -186,6 +225,11 @@ impl Schedd {
     /// ClassAd expression for all jobs of these objects.
     pub(super) async fn jobs_of(&self, uids: &[Uid]) -> Result<String, Unknown> {
         Ok(format!("{} && {}", self.ours().await?, among(uids)))
+    }
+
+    /// The same, and for those of this operator that do not say whose they are.
+    pub(super) async fn jobs_of_or_of_none(&self, uids: &[Uid]) -> Result<String, Unknown> {
+        Ok(format!("{} && ({} || !isString(HTCJobUID))", self.ours().await?, among(uids)))
     }
 
     /// The same for those in the name of this identity.

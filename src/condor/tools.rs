@@ -65,6 +65,9 @@ pub struct Call<'a> {
     pub holds: Option<&'a HeldLock>,
 }
 
+/// What takes in a tool's standard output as it comes.
+pub type Listener<'a> = &'a mut (dyn FnMut(&[u8]) + Send);
+
 /// What a tool said.
 #[derive(Clone, Debug)]
 pub struct Output {
@@ -252,17 +255,35 @@ impl Tools {
     pub async fn ask(&self, tool: &'static str, arguments: &[&str], limit: Duration) -> Result<Output, ToolError> {
         let call =
             Call { tool, arguments: arguments.to_vec(), input: Vec::new(), limit, outlives_us: false, holds: None };
-        self.measure(call, false).await
+        self.measure(call, false, None).await
+    }
+
+    /// The same, but what the tool says is passed on as it comes: nothing of it is kept, and it may be as much as it likes.
+    pub async fn ask_at_length(
+        &self,
+        tool: &'static str,
+        arguments: &[&str],
+        limit: Duration,
+        listener: Listener<'_>,
+    ) -> Result<Output, ToolError> {
+        let call =
+            Call { tool, arguments: arguments.to_vec(), input: Vec::new(), limit, outlives_us: false, holds: None };
+        self.measure(call, false, Some(listener)).await
     }
 
     /// Runs one call to its end, and measures it.
     pub async fn call(&self, call: Call<'_>) -> Result<Output, ToolError> {
-        self.measure(call, true).await
+        self.measure(call, true, None).await
     }
 
-    async fn measure(&self, call: Call<'_>, below_timeout: bool) -> Result<Output, ToolError> {
+    async fn measure(
+        &self,
+        call: Call<'_>,
+        below_timeout: bool,
+        listener: Option<Listener<'_>>,
+    ) -> Result<Output, ToolError> {
         let (tool, began) = (call.tool, Instant::now());
-        let result = self.run_to_end(call, below_timeout).await;
+        let result = self.run_to_end(call, below_timeout, listener).await;
         let outcome = match &result {
             Ok(Output { status: Some(0), .. }) => "ok",
             Ok(_) => "failed",
@@ -275,7 +296,12 @@ impl Tools {
     }
 
     /// What has an effect stands below coreutils' `timeout`, so that it ends in time even when the operator has died.
-    async fn run_to_end(&self, call: Call<'_>, below_timeout: bool) -> Result<Output, ToolError> {
+    async fn run_to_end(
+        &self,
+        call: Call<'_>,
+        below_timeout: bool,
+        listener: Option<Listener<'_>>,
+    ) -> Result<Output, ToolError> {
         let Call { tool, arguments, input, limit, outlives_us, holds } = call;
         // Neither `timeout` nor its child is told when its parent dies, unless it asks for it.
         let dies_with_parent: &[&str] = if outlives_us { &[] } else { &[&self.setpriv, "--pdeathsig", "KILL"] };
@@ -307,7 +333,7 @@ impl Tools {
         if outlives_us {
             failpoint::at(Point::CondorSubmitStarted);
         }
-        let result = tokio::time::timeout(patience, converse(&mut child, input, outlives_us)).await;
+        let result = tokio::time::timeout(patience, converse(&mut child, input, outlives_us, listener)).await;
         let whole = matches!(result, Ok(Ok(_)));
         if !whole {
             group.kill();
@@ -351,7 +377,12 @@ impl From<std::io::Error> for ReadError {
     }
 }
 
-async fn converse(child: &mut Child, input: Vec<u8>, outlives_us: bool) -> Result<Output, ReadError> {
+async fn converse(
+    child: &mut Child,
+    input: Vec<u8>,
+    outlives_us: bool,
+    listener: Option<Listener<'_>>,
+) -> Result<Output, ReadError> {
     let (began, pid) = (Instant::now(), child.id());
     let stdin = child.stdin.take();
     let stdout = child.stdout.take();
@@ -366,8 +397,13 @@ async fn converse(child: &mut Child, input: Vec<u8>, outlives_us: bool) -> Resul
         }
         Ok(())
     };
-    let (said, complained, ()) =
-        tokio::try_join!(read(stdout, STDOUT_CAP, true), read(stderr, STDERR_CAP, false), feed)?;
+    let listen = async {
+        match listener {
+            Some(listener) => pass_on(stdout, listener).await,
+            None => read(stdout, STDOUT_CAP, true).await,
+        }
+    };
+    let (said, complained, ()) = tokio::try_join!(listen, read(stderr, STDERR_CAP, false), feed)?;
     // It has closed its standard output, so it has done what it had to; and it is there until it is waited for.
     let schedstat = pid.and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok());
     let cost = Cost::of(schedstat.as_deref(), began.elapsed());
@@ -396,6 +432,18 @@ async fn read(from: Option<impl AsyncRead + Unpin>, cap: usize, strict: bool) ->
             return Err(ReadError::TooMuch);
         }
         kept.extend_from_slice(&buffer[..count.min(room)]);
+    }
+}
+
+/// Passes on all of it; what is kept is nothing.
+async fn pass_on(from: Option<impl AsyncRead + Unpin>, listener: Listener<'_>) -> Result<Vec<u8>, ReadError> {
+    let Some(mut from) = from else { return Ok(Vec::new()) };
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        match from.read(&mut buffer).await? {
+            0 => return Ok(Vec::new()),
+            count => listener(&buffer[..count]),
+        }
     }
 }
 

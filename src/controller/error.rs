@@ -7,6 +7,7 @@ use strum::IntoStaticStr;
 use crate::fence::Refused;
 use crate::kubernetes::ApiError;
 use crate::ledger::LedgerError;
+use crate::machine::transitions::IllegalTransition;
 
 /// Why a pass failed, by the step in which it did. It is tried again with growing pauses.
 #[derive(Debug, thiserror::Error, IntoStaticStr)]
@@ -15,6 +16,9 @@ pub enum ReconcileError {
     /// The facts are not known.
     #[error("cannot gather the facts: {0}")]
     Gather(#[source] GatherError),
+    /// There is no decision.
+    #[error(transparent)]
+    Decide(IllegalTransition),
     /// The decision is not durable: nothing was begun.
     #[error("cannot commit the decision: {0}")]
     Commit(#[source] LedgerError),
@@ -54,6 +58,7 @@ impl ReconcileError {
         let reason = match self {
             Self::Gather(GatherError::Nameless(_)) => "Nameless",
             Self::Gather(GatherError::Ledger(_)) | Self::Commit(_) => "Ledger",
+            Self::Decide(_) => "IllegalTransition",
             Self::Act(WriteError::Api(error)) | Self::Publish(WriteError::Api(error)) => match error {
                 ApiError::Failed { .. } => "Failed",
                 ApiError::Silent { .. } => "Silent",
@@ -71,6 +76,7 @@ impl ReconcileError {
         match self {
             Self::Act(WriteError::Api(error)) | Self::Publish(WriteError::Api(error)) => error.retry_after(),
             Self::Gather(_)
+            | Self::Decide(_)
             | Self::Commit(_)
             | Self::Act(WriteError::Refused(_))
             | Self::Publish(WriteError::Refused(_)) => Duration::ZERO,

@@ -7,7 +7,8 @@ use kube::{Resource as _, ResourceExt as _};
 
 use super::{Context, GatherError};
 use crate::api::{ABANDON, CLAIM, FINALIZER, HTCJob, Identity, OLD_FINALIZER, ObjectName, Observed, SUBMIT_AGAIN};
-use crate::machine::facts::{Answer, Claim, Evidence, Facts, Object, Past, Published, Record, Spec};
+use crate::machine::facts::{Answer, Claim, Evidence, Facts, Object, Past, Published, Record, Spec, Unknown, Why};
+use crate::machine::ids::{JobId, id_ranges};
 use crate::machine::inherited::{Inherited, InheritedJob};
 use crate::machine::{SchedDate, Timestamp, Uid};
 use crate::workers::{Plan, queue};
@@ -37,7 +38,7 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
         }
         // Which Secret it names cannot be read. As long as that is not known, jobs in all names are its own: none is
         // overlooked.
-        Err(_) => context.schedd.users.assigned(&uid).unwrap_or((Identity::Operator, now)),
+        Err(_) => context.schedd.users.assigned(&uid).unwrap_or((Identity::Operator, Timestamp(0))),
     };
     let evidence = context.tracker.evidence(&uid);
     let record = context.ledger.load(&uid).await?;
@@ -50,6 +51,7 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
         past => past,
     };
     let evidence = in_its_name(evidence, &identity, assigned, &record, past, context);
+    let evidence = unless_nameless(evidence, &record);
     let (plan, spec) = plan(object, context);
     let site = &context.planner.site_defaults;
     let may_rerun = plan.as_ref().is_none_or(|plan| site.may_rerun() || plan.options.may_rerun());
@@ -77,12 +79,14 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
         record,
         in_flight,
         evidence,
+        schedd: context.schedd.name.clone(),
     };
     Ok(Gathered { facts, name, plan, identity })
 }
 
 /// An answer says nothing about jobs in a name that was not known when it was asked for: so it is with those of Secrets after a
-/// ledger was lost. Then the schedd is asked for the name first.
+/// ledger was lost. Then the schedd is asked for the name first. And it says too much if it was asked for when the object was
+/// not known to be of one identity: jobs in any name then counted as its own.
 fn in_its_name(
     evidence: Evidence,
     identity: &Identity,
@@ -91,22 +95,43 @@ fn in_its_name(
     past: Past,
     context: &Context,
 ) -> Evidence {
-    if *identity == Identity::Operator {
-        return evidence;
-    }
-    let Some(since) = context.schedd.users.known_since(identity) else {
-        let new = past == Past::Continuous && record.known.as_ref().is_none_or(|known| known.new);
-        let failed = if new { None } else { context.credentials.introduce(identity) };
-        return match failed {
-            Some(unknown) => Evidence { queue: Answer::Unknown(unknown.clone()), history: Answer::Unknown(unknown) },
-            None => Evidence::none(),
-        };
+    let since = match (identity, context.schedd.users.known_since(identity)) {
+        // Its name is asked for before anything else.
+        (Identity::Operator, _) => assigned,
+        (Identity::Secret { .. }, Some(known)) => known.max(assigned),
+        (Identity::Secret { .. }, None) => {
+            let new = past == Past::Continuous && record.known.as_ref().is_none_or(|known| known.new);
+            let failed = if new { None } else { context.credentials.introduce(identity) };
+            return match failed {
+                Some(unknown) => {
+                    Evidence { queue: Answer::Unknown(unknown.clone()), history: Answer::Unknown(unknown) }
+                }
+                None => Evidence::none(),
+            };
+        }
     };
-    let since = since.max(assigned);
     match &evidence.queue {
         Answer::Known(queue) if queue.asked_at <= since => Evidence::none(),
         Answer::Known(_) | Answer::Unknown(_) => evidence,
     }
+}
+
+/// A recorded job that no longer says whose it is has not gone: of its object nothing is known until it says it again or
+/// leaves the queue.
+fn unless_nameless(evidence: Evidence, record: &Record) -> Evidence {
+    let Answer::Known(queue) = &evidence.queue else { return evidence };
+    let nameless: Vec<JobId> = match queue.nameless.as_ref() {
+        [] => return evidence,
+        ids => record.jobs.values().filter(|job| !job.gone && ids.contains(&job.id)).map(|job| job.id).collect(),
+    };
+    if nameless.is_empty() {
+        return evidence;
+    }
+    let message = format!(
+        "{} no longer say that they are of this HTCJob: somebody has changed their attribute HTCJobUID; set it to the HTCJob's uid with condor_qedit, or remove the jobs with condor_rm",
+        id_ranges(&nameless, 200)
+    );
+    Evidence { queue: Answer::Unknown(Unknown { why: Why::Incomplete, message }), history: evidence.history }
 }
 
 impl Gathered {

@@ -16,6 +16,7 @@ use crate::api::{OPERATOR, Observed};
 use crate::fence::Refused;
 use crate::machine::decide::Decision;
 use crate::machine::rules::Rules;
+use crate::machine::transitions::IllegalTransition;
 use crate::machine::{Settings, Uid};
 
 /// Longest pause that the API server is granted when it asks to be left alone.
@@ -45,7 +46,7 @@ async fn pass(object: &Observed, context: &Context) -> Result<Option<Duration>, 
         return Ok(again);
     }
     let gathered = gather(object, context).await.map_err(ReconcileError::Gather)?;
-    let decision = decide(&gathered, context);
+    let decision = decide(&gathered, context).map_err(ReconcileError::Decide)?;
     commit(context, &gathered, &decision).await.map_err(ReconcileError::Commit)?;
     match act(context, object, &gathered, decision).await.map_err(ReconcileError::Act)? {
         Acted::Over { again } => Ok(again),
@@ -72,7 +73,7 @@ fn guard(object: &Observed, context: &Context) -> ControlFlow<Option<Duration>> 
 }
 
 /// What the machine makes of the facts, within what the schedd is known to take at once.
-fn decide(gathered: &Gathered, context: &Context) -> Decision {
+fn decide(gathered: &Gathered, context: &Context) -> Result<Decision, IllegalTransition> {
     let jobs_per_attempt = context.settings.jobs_per_attempt.min(context.workers.jobs_per_submission());
     let refused_more = context.workers.refused_more();
     let settings = Settings { jobs_per_attempt, refused_more, ..context.settings.clone() };

@@ -1,6 +1,6 @@
 //! The journal of transitions, and which of them have become Events.
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::{Ledger, LedgerError};
 use crate::api::ObjectName;
@@ -25,6 +25,42 @@ pub struct Journaled {
     pub detail: String,
     /// Event type `Warning`.
     pub warning: bool,
+    /// Another ledger, or this file before a copy of it was put in its place, may have told rows of this number.
+    pub told_before: bool,
+}
+
+/// Whose rows are left alone, or are meant alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Except {
+    /// All rows of these objects.
+    pub objects: Vec<Uid>,
+    /// All rows of all objects in these namespaces.
+    pub namespaces: Vec<String>,
+}
+
+impl Except {
+    /// As JSON, for `json_each`.
+    fn json(&self) -> (String, String) {
+        let objects: Vec<&str> = self.objects.iter().map(Uid::as_str).collect();
+        (serde_json::json!(objects).to_string(), serde_json::json!(self.namespaces).to_string())
+    }
+}
+
+/// The columns of a [`Journaled`].
+const COLUMNS: &str = "t.uid, o.namespace, o.name, t.seq, t.time, t.reason, t.detail, t.warning,
+    not (o.isNew and o.epoch = (select value from ledger where key = 'epoch'))";
+
+fn journaled(row: &rusqlite::Row<'_>) -> rusqlite::Result<Journaled> {
+    Ok(Journaled {
+        uid: Uid::from(row.get::<_, String>(0)?.as_str()),
+        name: ObjectName { namespace: row.get(1)?, name: row.get(2)? },
+        seq: row.get(3)?,
+        time: Timestamp(row.get(4)?),
+        reason: row.get(5)?,
+        detail: row.get(6)?,
+        warning: row.get(7)?,
+        told_before: row.get(8)?,
+    })
 }
 
 fn number(count: usize) -> i64 {
@@ -66,31 +102,72 @@ pub(super) fn append(
 }
 
 impl Ledger {
-    /// The oldest rows that are not Events yet, at most `limit`.
-    pub async fn untold(&self, limit: usize) -> Result<Vec<Journaled>, LedgerError> {
+    /// Rows that are not Events yet, at most `limit`: namespaces in turn, in each its objects in turn, of each the oldest first.
+    pub async fn untold(&self, limit: usize, except: Except) -> Result<Vec<Journaled>, LedgerError> {
         self.run(move |connection| {
             let sql = || LedgerError::sql("read the journal");
+            let (objects, namespaces) = except.json();
             let mut statement = connection
-                .prepare_cached(
-                    // The order of the index, so that no more rows are read than are told; `cross join` keeps that order.
-                    "select t.uid, o.namespace, o.name, t.seq, t.time, t.reason, t.detail, t.warning
-                     from transitions t cross join objects o using (uid) where t.eventAt is null order by t.time, t.uid, t.seq limit ?1",
-                )
+                .prepare_cached(&format!(
+                    "with waiting as (
+                         select t.uid, t.seq, t.time, o.namespace, row_number() over (partition by t.uid order by t.seq) as nth
+                         from transitions t cross join objects o using (uid)
+                         where t.eventAt is null and t.uid not in (select value from json_each(?2))
+                             and o.namespace not in (select value from json_each(?3))
+                     ), turns as (
+                         select uid, seq, row_number() over (partition by namespace order by nth, time, uid) as turn from waiting
+                     )
+                     select {COLUMNS} from turns cross join transitions t using (uid, seq) cross join objects o using (uid)
+                     order by turns.turn, t.time, t.uid, t.seq limit ?1"
+                ))
                 .map_err(sql())?;
-            let rows = statement
-                .query_map([number(limit)], |row| {
-                    Ok(Journaled {
-                        uid: Uid::from(row.get::<_, String>(0)?.as_str()),
-                        name: ObjectName { namespace: row.get(1)?, name: row.get(2)? },
-                        seq: row.get(3)?,
-                        time: Timestamp(row.get(4)?),
-                        reason: row.get(5)?,
-                        detail: row.get(6)?,
-                        warning: row.get(7)?,
-                    })
-                })
-                .map_err(sql())?;
+            let rows = statement.query_map(params![number(limit), objects, namespaces], journaled).map_err(sql())?;
             rows.collect::<Result<_, _>>().map_err(sql())
+        })
+        .await
+    }
+
+    /// The oldest row of this object that is not an Event yet.
+    pub async fn untold_of(&self, uid: Uid) -> Result<Option<Journaled>, LedgerError> {
+        self.run(move |connection| {
+            connection
+                .prepare_cached(&format!(
+                    "select {COLUMNS} from transitions t join objects o using (uid)
+                     where t.uid = ?1 and t.eventAt is null order by t.seq limit 1"
+                ))
+                .and_then(|mut statement| statement.query_row([uid.as_str()], journaled).optional())
+                .map_err(LedgerError::sql("read the journal"))
+        })
+        .await
+    }
+
+    /// The oldest row in this namespace that is not an Event yet, of an object that is none of these.
+    pub async fn untold_in(&self, namespace: String, except: Vec<Uid>) -> Result<Option<Journaled>, LedgerError> {
+        let (objects, _) = Except { objects: except, namespaces: Vec::new() }.json();
+        self.run(move |connection| {
+            connection
+                .prepare_cached(&format!(
+                    "select {COLUMNS} from transitions t cross join objects o using (uid)
+                     where t.eventAt is null and o.namespace = ?1 and t.uid not in (select value from json_each(?2))
+                     order by t.time, t.uid, t.seq limit 1"
+                ))
+                .and_then(|mut statement| statement.query_row(params![namespace, objects], journaled).optional())
+                .map_err(LedgerError::sql("read the journal"))
+        })
+        .await
+    }
+
+    /// Marks rows of these objects and namespaces that are from before `until` as told; how many there were.
+    pub async fn give_up_telling(&self, whose: Except, until: Timestamp, at: Timestamp) -> Result<usize, LedgerError> {
+        let (objects, namespaces) = whose.json();
+        self.run(move |connection| {
+            connection
+                .execute(
+                    "update transitions set eventAt = ?4 where eventAt is null and time < ?3 and (uid in (select value from json_each(?1))
+                         or uid in (select uid from objects where namespace in (select value from json_each(?2))))",
+                    params![objects, namespaces, until.0, at.0],
+                )
+                .map_err(LedgerError::sql("mark the journal"))
         })
         .await
     }

@@ -1,5 +1,6 @@
 //! Rows into a [`Record`].
 
+use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
@@ -26,7 +27,8 @@ fn parse<T: FromStr>(what: &Uid, text: &str) -> Result<T, LedgerError> {
 
 fn load(connection: &Connection, uid: &Uid) -> Result<Record, LedgerError> {
     let jobs = jobs(connection, uid)?;
-    let mut record = Record { known: known(connection, uid)?, jobs, ..Record::default() };
+    let schedds = schedds(connection, uid)?;
+    let mut record = Record { known: known(connection, uid)?, jobs, schedds, ..Record::default() };
     let accepted = record.jobs.values().map(|job| job.attempt).max().unwrap_or_default();
     let mut attempted: Vec<Index> = Vec::new();
     for (submission, state, witness) in submissions(connection, uid)? {
@@ -152,6 +154,17 @@ fn submissions(connection: &Connection, uid: &Uid) -> Result<Vec<(Submission, St
         Ok((Submission { indices: parse(uid, &indices)?, ..submission }, state, witness))
     })
     .collect()
+}
+
+/// Where its jobs are that are not known to be gone.
+fn schedds(connection: &Connection, uid: &Uid) -> Result<BTreeSet<ScheddName>, LedgerError> {
+    connection
+        .prepare_cached("select distinct schedd from htcjobs where uid = ?1 and gone = 0 and schedd is not null")
+        .and_then(|mut statement| {
+            let read = |row: &Row<'_>| Ok(ScheddName::from(row.get::<_, String>(0)?.as_str()));
+            statement.query_map([uid.as_str()], read)?.collect()
+        })
+        .map_err(LedgerError::sql("read the schedds of jobs"))
 }
 
 fn requests(connection: &Connection, uid: &Uid) -> Result<Vec<(crate::machine::Kind, LastRequest)>, LedgerError> {

@@ -171,7 +171,8 @@ fn write_job(connection: &Connection, save: &Save, index: Index, job: &Job) -> r
                 stagedIn, started, jobStatus, exitCode, exitSignal, outcome, holdCode, holdSubcode, holdReason, gone)
              values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)
              on conflict(uid, idx) where uid is not null do update set
-                jobId = excluded.jobId, attempt = excluded.attempt, schedd = excluded.schedd, birthdate = excluded.birthdate,
+                schedd = iif(htcjobs.jobId = excluded.jobId and htcjobs.attempt = excluded.attempt, htcjobs.schedd, excluded.schedd),
+                jobId = excluded.jobId, attempt = excluded.attempt, birthdate = excluded.birthdate,
                 recordedAt = excluded.recordedAt, stagedIn = excluded.stagedIn, started = excluded.started,
                 jobStatus = excluded.jobStatus, exitCode = excluded.exitCode, exitSignal = excluded.exitSignal,
                 outcome = excluded.outcome, holdCode = excluded.holdCode, holdSubcode = excluded.holdSubcode,

@@ -140,6 +140,27 @@ async fn a_record_comes_back_as_it_was_written() {
     assert_eq!(ledger.identities().await.unwrap().into_iter().collect::<Vec<_>>(), [operator]);
 }
 
+/// Where a job is does not change with the schedd that the operator asks now.
+#[tokio::test]
+async fn a_job_stays_at_the_schedd_that_accepted_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("htcjobs.db");
+    let ledger = Ledger::open_alone(&path).unwrap();
+    let schedds = async || ledger.load(&uid()).await.unwrap().schedds.into_iter().collect::<Vec<_>>();
+    ledger.save(save(known(Phase::Submitted), vec![(Index(0), job(0, JobState::Idle))], Vec::new())).await.unwrap();
+    let at_another =
+        |job| Save { schedd: "other@test".into(), ..save(known(Phase::Running), vec![(Index(0), job)], Vec::new()) };
+    ledger.save(at_another(job(0, JobState::Running))).await.unwrap();
+    assert_eq!(schedds().await, ["schedd@test".into()]);
+    ledger.save(at_another(Job { attempt: Attempt(2), ..job(0, JobState::Running) })).await.unwrap();
+    assert_eq!(schedds().await, ["other@test".into()], "another job of the same index");
+    ledger
+        .save(at_another(Job { attempt: Attempt(2), gone: true, ..job(0, JobState::Ended(Outcome::Succeeded)) }))
+        .await
+        .unwrap();
+    assert_eq!(schedds().await, []);
+}
+
 #[tokio::test]
 async fn a_file_of_the_first_operator_loses_no_row_and_can_be_used() {
     let folder = tempfile::tempdir().unwrap();
@@ -278,13 +299,13 @@ async fn the_journal_is_told_once_and_in_order() {
     let two = vec![transition(Phase::Pending, "A"), transition(Phase::Submitted, "B")];
     ledger.save(save(known(Phase::Submitted), Vec::new(), two)).await.unwrap();
     ledger.save(save(known(Phase::Running), Vec::new(), vec![transition(Phase::Running, "C")])).await.unwrap();
-    let rows = ledger.untold(10).await.unwrap();
+    let rows = ledger.untold(10, Except::default()).await.unwrap();
     assert_eq!(
         rows.iter().map(|row| (row.seq, row.reason.as_str())).collect::<Vec<_>>(),
         [(1, "A"), (2, "B"), (3, "C")]
     );
     ledger.told(vec![(uid(), 1), (uid(), 3)], Timestamp(1)).await.unwrap();
-    assert_eq!(ledger.untold(10).await.unwrap().iter().map(|row| row.seq).collect::<Vec<_>>(), [2]);
+    assert_eq!(ledger.untold(10, Except::default()).await.unwrap().iter().map(|row| row.seq).collect::<Vec<_>>(), [2]);
 }
 
 #[tokio::test]
@@ -519,4 +540,40 @@ async fn a_submitter_that_is_seen_to_have_ended_is_dated_for_all_of_its_lock() {
     assert_eq!(dead, [None, Some(51), Some(55), None, Some(55)]);
     let unseen = ledger.unseen_submitters(Timestamp(0)).await.unwrap();
     assert_eq!(unseen.iter().map(|unseen| &unseen.lock).collect::<Vec<_>>(), [&lock("other")]);
+}
+
+/// Thousands of rows of one HTCJob, or of one namespace, are no reason to wait for anybody else's.
+#[tokio::test]
+async fn namespaces_and_objects_are_told_in_turn() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::open_alone(&folder.path().join("htcjobs.db")).unwrap();
+    let row = |reason: &str| Transition {
+        from: None,
+        to: Some(Phase::Pending),
+        trigger: Trigger::Guarded,
+        reason: reason.to_owned(),
+        detail: "d".to_owned(),
+        warning: false,
+        active: 1,
+        succeeded: 0,
+        failed: 0,
+    };
+    let objects = [("a1", "a", 100, 3), ("a2", "a", 200, 1), ("b1", "b", 300, 2), ("c1", "c", 400, 1)];
+    for (uid, namespace, now, count) in objects {
+        let name = ObjectName { namespace: namespace.to_owned(), name: uid.to_owned() };
+        let rows = vec![row(uid); count];
+        let save = Save { uid: uid.into(), name, now: Timestamp(now), ..save(known(Phase::Pending), Vec::new(), rows) };
+        ledger.save(save).await.unwrap();
+    }
+    let told = async |except: Except| -> Vec<String> {
+        let rows = ledger.untold(10, except).await.unwrap();
+        rows.iter().map(|row| format!("{}.{}", row.uid, row.seq)).collect()
+    };
+    assert_eq!(told(Except::default()).await, ["a1.1", "b1.1", "c1.1", "a2.1", "b1.2", "a1.2", "a1.3"]);
+    let except = Except { objects: vec!["a1".into()], namespaces: vec!["c".to_owned()] };
+    assert_eq!(told(except.clone()).await, ["a2.1", "b1.1", "b1.2"]);
+    assert_eq!(ledger.untold_of("b1".into()).await.unwrap().unwrap().seq, 1);
+    assert_eq!(ledger.untold_in("a".to_owned(), vec!["a1".into()]).await.unwrap().unwrap().uid, "a2".into());
+    assert_eq!(ledger.give_up_telling(except, Timestamp(150), Timestamp(500)).await.unwrap(), 3, "only what is old");
+    assert_eq!(told(Except::default()).await, ["a2.1", "b1.1", "c1.1", "b1.2"]);
 }

@@ -4,6 +4,7 @@
 //! lock, but sees only what is in the file itself and not what is in its log; so a name goes into the file before the first
 //! job is submitted under it.
 
+use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -31,6 +32,8 @@ pub struct LedgerSnapshot {
     pub operator: Option<String>,
     /// Under which names it has submitted.
     pub users: Users,
+    /// Where jobs are that are not known to be gone, and of how many HTCJobs.
+    pub schedds: BTreeMap<String, i64>,
 }
 
 impl Ledger {
@@ -92,7 +95,8 @@ fn look(path: &Path) -> Result<LedgerSnapshot, LedgerError> {
     schema::must_be_known(&connection, path, |error| failed(error.into()))?;
     let read = || -> rusqlite::Result<LedgerSnapshot> {
         let (id, operator) = (value(&connection, "id")?, value(&connection, "operator")?);
-        Ok(LedgerSnapshot { in_use, id, operator, users: users(&connection)? })
+        let (users, schedds) = (users(&connection)?, schedds(&connection)?);
+        Ok(LedgerSnapshot { in_use, id, operator, users, schedds })
     };
     read().map_err(|error| failed(error.into()))
 }
@@ -121,9 +125,24 @@ fn users(connection: &Connection) -> rusqlite::Result<Users> {
     Ok(rows.into_iter().filter_map(|(credentials, user)| Some((credentials.parse().ok()?, user))).collect())
 }
 
+/// Of a file that was not brought up to date, too. Submissions count of which no job is recorded.
+fn schedds(connection: &Connection) -> rusqlite::Result<BTreeMap<String, i64>> {
+    let of_ours = schema::columns(connection, "htcjobs")?.iter().any(|name| name == "gone");
+    if !of_ours || schema::columns(connection, "objects")?.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let mut statement = connection.prepare(
+        "select schedd, count(distinct uid) from (
+             select uid, schedd from htcjobs where uid is not null and schedd is not null and gone = 0
+             union select uid, schedd from submissions where state = 'open' and uid not in
+                 (select uid from htcjobs where uid is not null)
+         ) where uid in (select uid from objects where released = 0) group by schedd",
+    )?;
+    statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::path::PathBuf;
 
     use super::super::Intent;
@@ -186,7 +205,8 @@ mod tests {
         let path = folder.path().join("htcjobs.db");
         original(&path);
         let before = files(folder.path());
-        let nothing = LedgerSnapshot { in_use: false, id: None, operator: None, users: Users::new() };
+        let nothing =
+            LedgerSnapshot { in_use: false, id: None, operator: None, users: Users::new(), schedds: BTreeMap::new() };
         assert_eq!(Ledger::snapshot(&path).unwrap(), Some(nothing));
         assert!(files(folder.path()) == before);
         Connection::open(&path).unwrap().pragma_update(None, "user_version", schema::VERSION + 1).unwrap();

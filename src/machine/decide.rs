@@ -2,10 +2,13 @@
 
 mod absorb;
 mod deadline;
+mod elsewhere;
 mod hints;
 mod inherit;
 mod live;
 mod terminate;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,12 +16,12 @@ use std::time::Duration;
 use super::facts::{Answer, Condition, Facts, Failure, InFlight, Known, Past, Reach, Record, Why, Witness};
 use super::ids::{Attempt, Index, JobId, Kind, RequestKey, Timestamp};
 use super::indices::Indices;
-use super::judge::{Doubt, Sightings};
+use super::judge::{self, Doubt, Sightings};
 use super::phase::Phase;
 use super::request::{Request, Work};
 use super::rules::{Rules, Settings};
 use super::status::{Conditions, Counts};
-use super::transitions::{Transition, Trigger, find};
+use super::transitions::{IllegalTransition, Transition, Trigger, legal};
 use crate::api::{ConditionStatus, ConditionType, Reason};
 
 /// What is to be done about one object.
@@ -120,17 +123,33 @@ impl Look {
 }
 
 /// Decides what is to be done about one object. Total: there is an answer for all facts.
-#[must_use]
-pub fn decide(facts: &Facts, now: Timestamp, settings: &Settings, rules: &Rules) -> Decision {
+///
+/// # Errors
+///
+/// The decision would make a transition that is not in the table: a defect of this program. Nothing of it may be carried out.
+pub fn decide(
+    facts: &Facts,
+    now: Timestamp,
+    settings: &Settings,
+    rules: &Rules,
+) -> Result<Decision, IllegalTransition> {
     let Some(mut run) = Run::begin(facts, now, settings, rules) else {
-        return not_ours_yet(facts);
+        return Ok(not_ours_yet(facts));
     };
+    if let Some(other) = judge::elsewhere(&facts.record, &facts.schedd, rules) {
+        // What the jobs themselves say is said by no schedd.
+        run.hints(&Sightings::default());
+        run.wait_for(other);
+        return run.finish();
+    }
     let sightings = Sightings::new(&facts.evidence, rules);
     run.absorb(&sightings);
     run.hints(&sightings);
     run.advance();
     if facts.object.deleting {
         run.terminate();
+    } else if run.came_back() {
+        run.wait_for_deletion();
     } else {
         run.live(&sightings);
     }
@@ -173,6 +192,7 @@ struct Run<'a> {
     /// Why some recorded job's fate is not known.
     doubt: Option<Doubt>,
     transitions: Vec<Transition>,
+    illegal: Option<IllegalTransition>,
     refuted: Vec<JobId>,
     action: Action,
     look: Look,
@@ -216,6 +236,7 @@ impl<'a> Run<'a> {
             ran_again: 0,
             doubt: None,
             transitions: Vec::new(),
+            illegal: None,
             refuted: Vec::new(),
             action: Action::Nothing,
             look: Look::Nothing,
@@ -233,7 +254,10 @@ impl<'a> Run<'a> {
         Some(run)
     }
 
-    fn finish(mut self) -> Decision {
+    fn finish(mut self) -> Result<Decision, IllegalTransition> {
+        if let Some(illegal) = self.illegal {
+            return Err(illegal);
+        }
         let (conditions, changed) = std::mem::take(&mut self.conditions).finish();
         for condition in changed.into_iter().filter(worth_an_event) {
             let warning = match condition.kind {
@@ -248,7 +272,7 @@ impl<'a> Run<'a> {
         }
         self.known.conditions = conditions;
         self.record.known = Some(self.known);
-        Decision {
+        Ok(Decision {
             after: Some(self.record),
             changed: self.changed,
             transitions: self.transitions,
@@ -256,15 +280,20 @@ impl<'a> Run<'a> {
             action: self.action,
             look: self.look,
             again: self.again,
-        }
+        })
     }
 
-    /// Journals a change that the table allows.
+    /// Journals a change, if the table allows it; if it does not, there is no decision.
     fn tell(&mut self, from: Option<Phase>, trigger: Trigger, to: Option<Phase>, detail: String, warning: bool) {
+        let row = match legal(from, trigger, to) {
+            Ok(row) => row,
+            Err(illegal) => {
+                self.illegal.get_or_insert(illegal);
+                return;
+            }
+        };
         let counts = Counts::of(&self.record);
-        debug_assert!(find(from, trigger, to).is_some(), "{from:?} --{trigger}--> {to:?} is not in the table");
-        let reason =
-            find(from, trigger, to).and_then(|row| row.reason).map_or_else(|| trigger.to_string(), str::to_owned);
+        let reason = row.reason.map_or_else(|| trigger.to_string(), str::to_owned);
         self.transitions.push(Transition {
             from,
             to,
@@ -457,6 +486,11 @@ impl<'a> Run<'a> {
             Doubt::NotAskedSince => {
                 self.watch_closely(since);
                 (Reason::Asking, "asking HTCondor about the jobs".to_owned())
+            }
+            Doubt::SeenOnce => {
+                // Without history: it would have to be asked again after the next answer.
+                self.look.more(Look::Every { history: None, soon: true });
+                (Reason::Asking, "asking HTCondor about the jobs again".to_owned())
             }
             Doubt::HistoryNotAsked => {
                 self.look.more(Look::Every { history, soon: false });

@@ -27,6 +27,8 @@ pub struct Facts {
     pub in_flight: Option<InFlight>,
     /// HTCondor's dated answers.
     pub evidence: Evidence,
+    /// The schedd that gave them, and that takes what is submitted now.
+    pub schedd: ScheddName,
 }
 
 /// The `HTCJob`.
@@ -136,6 +138,8 @@ pub struct Record {
     pub refused: u32,
     /// Its accepted jobs.
     pub jobs: BTreeMap<Index, Job>,
+    /// The schedds that those were accepted by which are not known to be gone.
+    pub schedds: BTreeSet<ScheddName>,
     /// The last request of each kind.
     pub requests: BTreeMap<Kind, LastRequest>,
     /// What its jobs say of themselves, by id; only of jobs without an outcome, recorded or not. Hints: what HTCondor says
@@ -464,8 +468,6 @@ pub enum Why {
     CredentialsFailed,
     /// The answer was cut short or cannot be read.
     Incomplete,
-    /// More than half of the live jobs vanished at once; it is asked again before that is believed.
-    SuddenDrop,
     /// Another schedd answers to the name.
     AnotherSchedd,
 }
@@ -478,7 +480,6 @@ impl From<Why> for Reason {
             Why::CredentialsRefused => Self::CredentialsRefused,
             Why::CredentialsFailed => Self::CredentialsFailed,
             Why::Incomplete => Self::Incomplete,
-            Why::SuddenDrop => Self::SuddenDrop,
             Why::AnotherSchedd => Self::AnotherSchedd,
         }
     }
@@ -521,6 +522,19 @@ pub struct Queue {
     /// Since when that birthdate has been seen without a break.
     pub steady_since: Timestamp,
     /// The ads, by id.
+    pub ads: Arc<[Ad]>,
+    /// Jobs in the name of the object's identity that do not say (any more) whose they are.
+    pub nameless: Arc<[JobId]>,
+    /// The answer before this one, of the same queue.
+    pub before: Option<Earlier>,
+}
+
+/// As much of an earlier answer of the queue as says which jobs were not there.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Earlier {
+    /// When the question was put.
+    pub asked_at: Timestamp,
+    /// The ads.
     pub ads: Arc<[Ad]>,
 }
 

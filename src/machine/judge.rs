@@ -7,8 +7,8 @@ mod sightings;
 mod submitter;
 mod verdict;
 
-use super::facts::{Answer, Evidence, History, Job, Object, Past, Queue, Record, Submission, Unknown, Witness};
-use super::ids::{Attempt, Birthdate, Index, JobId, SchedDate, Timestamp, Uid};
+use super::facts::{Ad, Answer, Evidence, History, Job, Object, Past, Queue, Record, Submission, Unknown, Witness};
+use super::ids::{Attempt, Birthdate, Index, JobId, SchedDate, ScheddName, Timestamp, Uid};
 use super::indices::Indices;
 use super::inherited::{Inherited, InheritedJob};
 use super::outcome::Loss;
@@ -96,6 +96,8 @@ pub struct NeverSubmitted(());
 pub enum Doubt {
     /// HTCondor has to be asked (again) first.
     NotAskedSince,
+    /// HTCondor did not show what had been there; it has to be asked again before that is believed.
+    SeenOnce,
     /// History has to be asked first.
     HistoryNotAsked,
     /// HTCondor did not answer.
@@ -147,10 +149,23 @@ pub fn may_submit_until(
     settings: &Settings,
     rules: &Rules,
 ) -> Option<Timestamp> {
+    (!all_accepted(attempt, record, rules)).then(|| dead_at(attempt, settings))
+}
+
+/// Whether the jobs of this attempt are all recorded.
+fn all_accepted(attempt: &Submission, record: &Record, rules: &Rules) -> bool {
     let mut indices = attempt.indices.iter();
     let accepted = |index: Index| record.jobs.get(&index).is_some_and(|job| job.attempt == attempt.attempt);
-    let all_accepted = if rules.every_index_accepted { indices.all(accepted) } else { indices.any(accepted) };
-    (!all_accepted).then(|| dead_at(attempt, settings))
+    if rules.every_index_accepted { indices.all(accepted) } else { indices.any(accepted) }
+}
+
+/// Another schedd that has jobs of the object, or may have: nothing that `schedd` says is about them. Ids and birthdates are those
+/// of one schedd.
+#[must_use]
+pub fn elsewhere<'a>(record: &'a Record, schedd: &ScheddName, rules: &Rules) -> Option<&'a ScheddName> {
+    let open = record.attempts.iter().filter(|attempt| !all_accepted(attempt, record, rules));
+    let mut all = record.schedds.iter().chain(open.map(|attempt| &attempt.schedd));
+    all.find(|other| *other != schedd).filter(|_| rules.same_schedd)
 }
 
 /// The queue's answer, if it was asked when no submitter could bring jobs in any more.
@@ -173,11 +188,33 @@ fn asked_after_death<'a>(
             let known_dead = attempt.dead_since.is_some();
             return Err(if known_dead { Doubt::NotAskedSince } else { Doubt::SubmitterMayLive(dead) });
         }
-        if !birthdate_agrees(queue, attempt.birthdate, settings, rules) {
+        // What has all been accepted is in the rows of its jobs.
+        let settled = all_accepted(attempt, record, rules);
+        if !settled && !birthdate_agrees(queue, attempt.birthdate, settings, rules) {
             return Err(Doubt::BirthdateChanged);
         }
     }
     Ok(queue)
+}
+
+/// Fails unless the queue was asked twice after `since` and did not show such a job either time. HTCondor may answer with
+/// success and show less than there is.
+fn missing_twice(queue: &Queue, since: Timestamp, is_it: impl Fn(&Ad) -> bool, rules: &Rules) -> Result<(), Doubt> {
+    match &queue.before {
+        _ if !rules.two_answers => Ok(()),
+        Some(before) if (before.asked_at > since || !rules.ask_after_death) && !before.ads.iter().any(is_it) => Ok(()),
+        Some(_) | None => Err(Doubt::SeenOnce),
+    }
+}
+
+/// Whether a recorded job has left the queue, whose answer does not show it.
+pub fn has_left(job: &Job, queue: &Queue, rules: &Rules) -> Result<(), Doubt> {
+    if queue.asked_at <= job.recorded {
+        return Err(Doubt::NotAskedSince);
+    }
+    // In another queue the same id is another job.
+    let is_it = |ad: &Ad| queue.birthdate == job.birthdate && ad.id == job.id && ad.attempt == job.attempt;
+    missing_twice(queue, job.recorded, is_it, rules)
 }
 
 pub(super) fn past_settled(past: Past, queue: &Queue, rules: &Rules) -> Result<(), Doubt> {
@@ -236,6 +273,12 @@ pub fn prove_gone(
     if !queue.ads.is_empty() {
         return Err(Doubt::Present(queue.ads.iter().map(|ad| ad.id).collect()));
     }
+    let expected = record.jobs.values().any(|job| !job.gone)
+        || attempts.iter().any(|attempt| said_well(attempt) && !all_accepted(attempt, record, rules));
+    if expected {
+        let since = last_change.into_iter().chain(dead_since(&attempts, record, settings, rules)).max();
+        missing_twice(queue, since.unwrap_or(Timestamp(0)), |_| true, rules)?;
+    }
     Ok(ProvenGone { uid: object.uid.clone(), asked_at: queue.asked_at })
 }
 
@@ -264,6 +307,10 @@ pub fn prove_never_accepted(
         .collect();
     if !left.is_empty() {
         return Err(Doubt::Present(left));
+    }
+    if attempts.is_empty() || attempts.iter().any(|attempt| said_well(attempt)) {
+        let since = dead_since(&attempts, record, settings, rules).unwrap_or(Timestamp(0));
+        missing_twice(queue, since, |ad| indices.contains(ad.index), rules)?;
     }
     let history = match &evidence.history {
         Answer::Known(history) if history.asked_at > queue.asked_at || !rules.ask_after_death => history,
@@ -295,6 +342,16 @@ pub fn prove_never_accepted(
         indices: indices.clone(),
         verdict: Verdict::on(indices, sightings),
     })
+}
+
+/// Whether nothing is known but that `condor_submit` ended well, if it ended: its jobs are expected in the queue.
+const fn said_well(attempt: &Submission) -> bool {
+    attempt.refusal.is_none()
+}
+
+/// When the last of these submitters was dead, of those that could bring jobs in.
+fn dead_since(attempts: &[&Submission], record: &Record, settings: &Settings, rules: &Rules) -> Option<Timestamp> {
+    attempts.iter().filter_map(|attempt| may_submit_until(attempt, record, settings, rules)).max()
 }
 
 /// The latest attempt up to which no job is missing but `indices`.
@@ -357,6 +414,7 @@ pub fn is_lost(
     evidence: &Evidence,
     seen: &[Sighting<'_>],
     settings: &Settings,
+    rules: &Rules,
 ) -> Result<Loss, Doubt> {
     let queue = match &evidence.queue {
         Answer::Known(queue) => queue,
@@ -366,9 +424,7 @@ pub fn is_lost(
     if queue.birthdate != job.birthdate && !reset {
         return Err(Doubt::BirthdateChanged);
     }
-    if queue.asked_at <= job.recorded {
-        return Err(Doubt::NotAskedSince);
-    }
+    has_left(job, queue, rules)?;
     let history = match &evidence.history {
         Answer::Known(history) if history.asked_at > queue.asked_at => history,
         Answer::Known(_) => return Err(Doubt::HistoryNotAsked),

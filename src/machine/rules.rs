@@ -72,10 +72,14 @@ impl Settings {
 pub struct Rules {
     /// An answer counts only if its question was asked after the submitter's death and the job's last change.
     pub ask_after_death: bool,
+    /// That a job is not in the queue counts only when two answers say so.
+    pub two_answers: bool,
     /// History must reach back before the intent.
     pub history_reaches_back: bool,
     /// The birthdate must be that of the intent.
     pub same_birthdate: bool,
+    /// What is at another schedd is judged by nothing that this one says.
+    pub same_schedd: bool,
     /// A job whose files arrived after `HTCNotAfter` is no job.
     pub late_is_no_job: bool,
     /// A job counts only once the schedd has its files.
@@ -104,6 +108,8 @@ pub struct Rules {
     pub every_index_accepted: bool,
     /// Only a lock that nobody holds shows that a submitter whose end nobody saw has ended.
     pub lock_is_free: bool,
+    /// What was being deleted is submitted no more, even if it lives again.
+    pub deleted_is_over: bool,
     /// Jobs that do not count are removed.
     pub remove_extra: bool,
     /// What was submitted to a queue that is lost is not submitted again.
@@ -126,8 +132,10 @@ impl Rules {
     /// Every rule in force.
     pub const ALL: Self = Self {
         ask_after_death: true,
+        two_answers: true,
         history_reaches_back: true,
         same_birthdate: true,
+        same_schedd: true,
         late_is_no_job: true,
         staged_is_accepted: true,
         one_request: true,
@@ -142,6 +150,7 @@ impl Rules {
         wait_for_submitter: true,
         every_index_accepted: true,
         lock_is_free: true,
+        deleted_is_over: true,
         remove_extra: true,
         lost_queue_is_doubt: true,
         prove_given_up: true,

@@ -98,6 +98,31 @@ pub fn find(from: Option<Phase>, trigger: Trigger, to: Option<Phase>) -> Option<
     TRANSITIONS.iter().find(|row| row.from == from && row.trigger == trigger && row.to == to)
 }
 
+/// A change that the table does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the transition {trigger} from {} to {} is not in the table: a defect of this program; nothing is done about the HTCJob",
+    shown(*.from),
+    shown(*.to)
+)]
+pub struct IllegalTransition {
+    /// Before.
+    pub from: Option<Phase>,
+    /// Why.
+    pub trigger: Trigger,
+    /// After.
+    pub to: Option<Phase>,
+}
+
+fn shown(phase: Option<Phase>) -> &'static str {
+    phase.map_or("none", <&str>::from)
+}
+
+/// The row for this change.
+pub fn legal(from: Option<Phase>, trigger: Trigger, to: Option<Phase>) -> Result<&'static Row, IllegalTransition> {
+    find(from, trigger, to).ok_or(IllegalTransition { from, trigger, to })
+}
+
 /// One transition that happened: a row of the journal and an Event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transition {

@@ -134,10 +134,15 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
             tokio::join!(keeper.run(), kept.keep(), survivors.run());
         }),
         tracker: Part::start(async move { Box::pin(tracker.run()).await }),
-        _orphans: Part::start(crate::orphans::count_at_start(client.clone(), schedd, namespace.clone(), metrics)),
+        _orphans: Part::start(crate::orphans::count_at_start(
+            client.clone(),
+            schedd,
+            namespace.clone(),
+            metrics.clone(),
+        )),
         publisher: Part::start({
-            let (ledger, fence) = (ledger.clone(), fence.clone());
-            async move { publisher.run(client, ledger, clock, fence).await }
+            let (ledger, fence, metrics) = (ledger.clone(), fence.clone(), metrics.clone());
+            async move { publisher.run(client, ledger, clock, fence, metrics).await }
         }),
         controller: Part::start(async move {
             controller::run(context, namespace.as_deref(), concurrency, wakes, until_told).await;

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::api::Observed;
 use crate::machine::decide::Look;
-use crate::machine::facts::{Ad, Answer, Evidence, History, Queue, Reach, Unknown, Why};
+use crate::machine::facts::{Ad, Answer, Earlier, Evidence, History, Queue, Reach, Unknown, Why};
 use crate::machine::inherited::InheritedJob;
 use crate::machine::{Attempt, JobId, Timestamp};
 use crate::retry::Backoff;
@@ -166,9 +166,11 @@ impl Entry {
             if queue.asked_at <= held.asked_at {
                 return false;
             }
+            queue.before = (held.birthdate == queue.birthdate)
+                .then(|| Earlier { asked_at: held.asked_at, ads: Arc::clone(&held.ads) });
             if queue.ads == shown.ads {
                 queue.ads = Arc::clone(&shown.ads);
-                news = queue.birthdate != shown.birthdate;
+                news = queue.birthdate != shown.birthdate || queue.nameless != shown.nameless;
             }
             self.stale = if news { 0 } else { self.stale.saturating_add(1) };
             if !self.may_be_shown(news) {
@@ -339,7 +341,8 @@ pub(super) mod tests {
     }
 
     fn queue(at: i64, ads: &[Ad]) -> Queue {
-        Queue { asked_at: Timestamp(at), birthdate: Birthdate(1), steady_since: Timestamp(0), ads: ads.into() }
+        let (asked_at, birthdate, steady_since) = (Timestamp(at), Birthdate(1), Timestamp(0));
+        Queue { asked_at, birthdate, steady_since, ads: ads.into(), nameless: Arc::default(), before: None }
     }
 
     fn history(at: i64) -> Answer<History> {
@@ -423,6 +426,35 @@ pub(super) mod tests {
         assert!(!entry.answered(queue(2, &[])), "whatever came in between");
         assert!(entry.answered(queue(4, &[])));
         assert!(!entry.is_pair());
+    }
+
+    #[test]
+    fn each_answer_has_the_one_before_it() {
+        let before = |entry: &Entry| match &entry.evidence.queue {
+            Answer::Known(queue) => queue.before.as_ref().map(|before| (before.asked_at.0, before.ads.len())),
+            Answer::Unknown(_) => None,
+        };
+        let (mut entry, idle) = (calm(&[ad(0, JobStatus::Idle)]), [ad(0, JobStatus::Idle)]);
+        assert_eq!(before(&entry), None);
+        assert!(entry.answered(queue(11, &[])));
+        assert_eq!(before(&entry), Some((10, 1)), "it has been seen to be missing once");
+        assert!(!entry.answered(queue(12, &[])));
+        assert_eq!(before(&entry), Some((11, 0)), "and twice");
+        assert!(entry.answered(Queue { birthdate: Birthdate(2), ..queue(13, &idle) }));
+        assert_eq!(before(&entry), None, "another queue");
+        let away = Unknown { why: Why::ScheddUnreachable, message: "away".to_owned() };
+        assert!(entry.unanswered(Timestamp(14), &away));
+        assert!(entry.answered(queue(15, &[])));
+        assert_eq!(before(&entry), None);
+    }
+
+    #[test]
+    fn a_job_that_says_no_more_whose_it_is_is_news() {
+        let mut entry = calm(&[]);
+        let named = |at| Queue { nameless: [ad(7, JobStatus::Running).id].into(), ..queue(at, &[]) };
+        assert!(entry.answered(named(11)));
+        assert!(!entry.answered(named(12)));
+        assert!(entry.answered(queue(13, &[])));
     }
 
     #[test]

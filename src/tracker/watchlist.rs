@@ -1,6 +1,6 @@
 //! Who is watched, and what is known about each.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kube::runtime::reflector::ObjectRef;
@@ -15,7 +15,7 @@ use crate::condor::query::{Ads, WantedInherited};
 use crate::machine::decide::Look;
 use crate::machine::facts::{Answer, Evidence, History, JobStatus, Queue, Reach, Unknown};
 use crate::machine::inherited::InheritedJob;
-use crate::machine::{JobId, Timestamp, Uid};
+use crate::machine::{Timestamp, Uid};
 use crate::retry::Backoff;
 
 /// Most objects that are asked about by themselves; it costs as much to ask about all when there are more.
@@ -45,9 +45,9 @@ impl Watchlist {
     }
 
     /// Resolves when somebody is watched in another way than before.
-    pub(super) fn changed(&self, asker: &Asker<'_>) -> Notified<'_> {
+    pub(super) fn changed(&self, asker: Asker) -> Notified<'_> {
         match asker {
-            Asker::All(_) => self.changed.notified(),
+            Asker::All => self.changed.notified(),
             Asker::Urgent => self.urgent.notified(),
         }
     }
@@ -145,25 +145,6 @@ impl Watchlist {
         })
     }
 
-    /// Objects of which nothing but news is wanted.
-    pub(super) fn calm(&self) -> HashSet<Uid> {
-        self.with(|entries| {
-            entries.iter().filter(|(_, entry)| entry.look == Look::Changes).map(|(uid, _)| uid.clone()).collect()
-        })
-    }
-
-    /// The jobs that an answer asked for before `date` has shown as live.
-    pub(super) fn live(&self, date: Timestamp) -> BTreeSet<JobId> {
-        self.with(|entries| {
-            let calm = entries.values().filter(|entry| entry.look == Look::Changes);
-            let shown = calm.filter_map(|entry| match &entry.evidence().queue {
-                Answer::Known(queue) if queue.asked_at < date => Some(queue),
-                Answer::Known(_) | Answer::Unknown(_) => None,
-            });
-            shown.flat_map(|queue| queue.ads.iter()).filter(|ad| is_live(ad)).map(|ad| ad.id).collect()
-        })
-    }
-
     /// When history is to be asked next, if anybody wants it.
     pub(super) fn history_due(&self, now: Instant) -> Option<Instant> {
         self.with(|entries| entries.values().filter_map(|entry| entry.history_due(now)).min())
@@ -198,15 +179,23 @@ impl Watchlist {
         })
     }
 
-    /// Takes in an answer about these objects, or about all if none is named; gives back the objects to wake.
+    /// Takes in an answer about these objects, or about all if none is named, with the time at which it was asked for; gives
+    /// back the objects to wake. To some it may say nothing.
     pub(super) fn answer(
         &self,
         uids: &[Uid],
         inherited: &WantedInherited,
-        mut part: impl FnMut(&Uid) -> Queue,
+        mut part: impl FnMut(&Uid) -> Option<(Timestamp, Answer<Queue>)>,
     ) -> Vec<ObjectRef<Observed>> {
         let asked_for = |uid: &Uid, entry: &Entry| entry.inherited.is_empty() || inherited.contains_key(uid);
-        let woken = self.with_each(uids, |uid, entry| asked_for(uid, entry) && entry.answered(part(uid)));
+        let woken = self.with_each(uids, |uid, entry| {
+            asked_for(uid, entry)
+                && match part(uid) {
+                    Some((_, Answer::Known(queue))) => entry.answered(queue),
+                    Some((asked_at, Answer::Unknown(unknown))) => entry.unanswered(asked_at, &unknown),
+                    None => false,
+                }
+        });
         self.wanted.notify_one();
         self.answered.notify_one();
         woken
@@ -273,11 +262,16 @@ mod tests {
         assert!(!watchlist.may_change(), "nothing is known yet");
         let ads: Arc<[Ad]> =
             (0..).take(jobs).map(|proc| Ad { staged_in: Some(SchedDate(1)), ..ad(proc, status) }).collect();
-        let queue = |_: &Uid| Queue {
-            asked_at: Timestamp(1),
-            birthdate: Birthdate(1),
-            steady_since: Timestamp(0),
-            ads: Arc::clone(&ads),
+        let queue = |_: &Uid| {
+            let queue = Queue {
+                asked_at: Timestamp(1),
+                birthdate: Birthdate(1),
+                steady_since: Timestamp(0),
+                ads: Arc::clone(&ads),
+                nameless: Arc::default(),
+                before: None,
+            };
+            Some((Timestamp(1), Answer::Known(queue)))
         };
         watchlist.answer(&[], &WantedInherited::new(), queue);
         watchlist

@@ -1,6 +1,7 @@
 //! In whose name: the operator's own tickets and tokens, and those that people put into Secrets beside their HTCJobs. On a
 //! real pool, a real API server and a real KDC.
 
+mod ads;
 mod kerberos;
 mod orphans;
 mod secrets;
@@ -14,5 +15,6 @@ on_both_versions!(
     trouble::a_secret_that_goes_before_its_htcjob,
     trouble::one_that_cannot_be_read_any_more,
     kerberos::jobs_of_a_kerberos_user,
+    ads::one_users_ads_are_a_doubt_about_its_own_jobs_alone,
     orphans::named_by_check_with_and_without_an_operator,
 );

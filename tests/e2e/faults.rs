@@ -28,6 +28,7 @@ on_both_versions!(
     queue::seen_by_somebody_else,
     queue::one_answer_that_shows_nothing,
     queue::a_first_answer_that_shows_nothing,
+    queue::a_look_at_few_that_shows_nothing,
     disk::read_only_and_full,
     ledger::taken_away_while_the_operator_runs,
     ledger::old_or_lost_at_the_start,

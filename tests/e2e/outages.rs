@@ -2,10 +2,12 @@
 //! exactly once, nothing is left behind, and the HTCJob says what is wrong.
 
 mod data_folder;
+mod events;
 mod kubernetes;
 mod leader;
 mod lease;
 mod operator;
+mod other_schedd;
 mod recovery;
 mod schedd;
 mod submitter;
@@ -13,6 +15,7 @@ mod submitter;
 on_both_versions!(
     operator::stopped_at_any_point_it_goes_on,
     operator::killed_at_any_point_it_goes_on,
+    other_schedd::jobs_wait_for_their_own,
     schedd::down_at_the_start_and_going_down,
     schedd::hanging_while_it_is_submitted_to,
     schedd::refusing_the_credentials,
@@ -25,6 +28,7 @@ on_both_versions!(
     recovery::from_an_orphan_that_lives,
     recovery::with_all_accepted,
     recovery::on_another_machine,
+    events::refused_in_one_namespace,
     kubernetes::api_server_killed_while_there_is_news,
     data_folder::read_only,
     leader::one_ledger_for_two,

@@ -4,6 +4,7 @@ mod accepting;
 mod decision;
 mod deleting;
 mod design;
+mod elsewhere;
 mod inherited;
 mod large;
 mod lives;

@@ -3,10 +3,11 @@
 pub mod world;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use htc_operator::machine::facts::{
-    Ad, Answer, Claim, Evidence, Exit, Facts, Failure, History, Hold, InFlight, Job, JobState, JobStatus, Known,
-    LastRequest, Object, Past, Published, Queue, Reach, Record, Spec, Submission, Unknown, Why, Witness,
+    Ad, Answer, Claim, Earlier, Evidence, Exit, Facts, Failure, History, Hold, InFlight, Job, JobState, JobStatus,
+    Known, LastRequest, Object, Past, Published, Queue, Reach, Record, Spec, Submission, Unknown, Why, Witness,
 };
 use htc_operator::machine::judge::REMOVED_BY_US;
 use htc_operator::machine::outcome::Outcome;
@@ -19,6 +20,8 @@ use htc_operator::machine::{
 pub const NOW: i64 = 1_000_000;
 /// The same moment on the schedd's clock.
 pub const SCHEDD_NOW: i64 = 5_000_000;
+/// The schedd.
+pub const SCHEDD: &str = "schedd@test";
 /// The queue of the schedd.
 pub const BIRTH: Birthdate = Birthdate(7000);
 /// What was newest in history before the first intent.
@@ -110,9 +113,12 @@ pub fn stillborn(ad: Ad) -> Ad {
     Ad { staged_in: None, ..removed(ad, &format!("{REMOVED_BY_US} (by user operator)")) }
 }
 
-/// An answer of `condor_q`, asked so many seconds after now.
+/// An answer of `condor_q`, asked so many seconds after now; the one right before it was the same.
 pub fn queue(asked: i64, ads: &[Ad]) -> Answer<Queue> {
-    Answer::Known(Queue { asked_at: at(asked), birthdate: BIRTH, steady_since: at(-100_000), ads: ads.into() })
+    let (asked_at, birthdate, steady_since) = (at(asked), BIRTH, at(-100_000));
+    let ads: Arc<[Ad]> = ads.into();
+    let before = Some(Earlier { asked_at: Timestamp(asked_at.0 - 1), ads: Arc::clone(&ads) });
+    Answer::Known(Queue { asked_at, birthdate, steady_since, ads, nameless: Arc::default(), before })
 }
 
 /// An answer of `condor_history` that reaches back to [`WITNESS`] and to the object's creation.
@@ -164,6 +170,7 @@ pub fn fresh(jobs: u32) -> Facts {
         past: Past::Continuous,
         in_flight: None,
         evidence: Evidence::none(),
+        schedd: SCHEDD.into(),
     }
 }
 
@@ -208,7 +215,7 @@ pub fn attempt(number: u32, jobs: &str) -> Submission {
     Submission {
         attempt: Attempt(number),
         indices: indices(jobs),
-        schedd: "schedd@test".into(),
+        schedd: SCHEDD.into(),
         birthdate: BIRTH,
         intent_at: at(-100),
         intent_date: date(-100),

@@ -31,8 +31,10 @@ pub enum Trouble {
     Silence,
     /// The answers of a look come late.
     SlowLook,
-    /// One look shows no jobs, while all objects are calm.
+    /// One look at all jobs shows none.
     BlindLook,
+    /// One look at the jobs of an object with which something is about to happen shows none.
+    BlindLookAtOne,
     /// Another schedd answers a look, with an older birthdate, or a newer one.
     OtherSchedd,
     /// A reconcile is slow between its first fact and its last.
@@ -103,6 +105,8 @@ pub struct Scene {
     pub reports: bool,
     /// Each payload fails when it runs first, and HTCondor begins it again.
     pub retries: bool,
+    /// History may be asked without asking the queue again.
+    pub history_apart: bool,
     /// The objects are the Go operator's, and this one has just taken its place.
     pub go_operator: Option<GoOperator>,
 }
@@ -126,6 +130,7 @@ impl Scene {
             losses: false,
             reports: false,
             retries: false,
+            history_apart: false,
             go_operator: None,
         }
     }
@@ -142,8 +147,6 @@ pub struct Sabotage {
     pub registry_lets_all_in: bool,
     /// Two submissions may have the same attempt.
     pub attempts_have_no_key: bool,
-    /// A look is believed whatever vanished.
-    pub believes_sudden_drop: bool,
     /// An answer is dated when it comes, not when it was asked for.
     pub dates_answers_late: bool,
     /// An earlier operator's submitter is not waited for.

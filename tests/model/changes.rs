@@ -42,17 +42,22 @@ impl Model {
                 if *voice != Voice::Schedd {
                     world.troubles -= 1;
                 }
-                if let Some(look) = self.ask_queue(world, *op, *voice, tell) {
+                if let Some(look) = self.ask_queue(world, *op, *voice) {
                     self.finish_look(world, *op, look, *voice);
                 }
                 if self.scene.in_step {
                     self.reconcile_all(world, *op, tell);
                 }
             }
+            Action::LookIntoHistory(op, object) => self.look_into_history(world, *op, *object),
+            Action::BlindLookAtOne(op, object) => {
+                world.troubles -= 1;
+                self.look_at_one_blindly(world, *op, *object);
+            }
             Action::LookAtSubmitters(op) => self.look_at_submitters(world, *op),
             Action::BeginLook(op) => {
                 world.troubles -= 1;
-                let look = self.ask_queue(world, *op, Voice::Schedd, tell);
+                let look = self.ask_queue(world, *op, Voice::Schedd);
                 world.operators[*op].memory.look = look;
             }
             Action::FinishLook(op) => {

@@ -1,13 +1,14 @@
 //! The controller and the tracker: facts are gathered, decisions carried out and answers taken in as in production.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use htc_operator::machine::decide::{Action as Deed, Look, decide};
 use htc_operator::machine::facts::{
-    Answer, Claim, Evidence, Facts, History, InFlight, JobStatus, Object, Past, Queue, Reach, Spec, Unknown, Why,
+    Answer, Claim, Earlier, Evidence, Facts, History, InFlight, Object, Past, Queue, Reach, Spec, Unknown, Why,
 };
-use htc_operator::machine::{Birthdate, JobId, Kind, Request, SchedDate, Timestamp, Work};
+use htc_operator::machine::{Birthdate, Kind, Request, SchedDate, ScheddName, Timestamp, Work};
 
 use crate::steps::Model;
 use crate::story::Teller;
@@ -73,7 +74,7 @@ impl Model {
         };
         let facts = self.facts(world, op, object, &view, in_flight, evidence, record);
         let now = world.tick();
-        let decision = decide(&facts, now, &self.settings, &self.rules);
+        let decision = decide(&facts, now, &self.settings, &self.rules).unwrap();
         let mut broken = None;
         let known = decision.after.as_ref().and_then(|after| after.known.as_ref());
         if known.is_some() && (known != facts.record.known.as_ref() || !decision.changed.is_empty()) {
@@ -170,7 +171,7 @@ impl Model {
             may_rerun: self.scene.retries,
             inherited,
         };
-        Facts { object, record, past, in_flight, evidence }
+        Facts { object, record, past, in_flight, evidence, schedd: ScheddName::default() }
     }
 
     fn release(&self, world: &mut World, object: u8, tell: &mut Teller) {
@@ -201,7 +202,7 @@ impl Model {
     }
 
     /// Asks the queue; the first half of a look. None if there is no answer to be taken in.
-    pub fn ask_queue(&self, world: &mut World, op: usize, voice: Voice, tell: &mut Teller) -> Option<PendingLook> {
+    pub fn ask_queue(&self, world: &mut World, op: usize, voice: Voice) -> Option<PendingLook> {
         let objects = world.objects.len();
         let asked_at = world.tick();
         let empty = || vec![std::sync::Arc::from([]); objects];
@@ -219,23 +220,11 @@ impl Model {
             }
         };
         let memory = &mut world.operators[op].memory;
-        let present: BTreeSet<JobId> = ads.iter().flat_map(|ads| ads.iter()).map(|ad| ad.id).collect();
-        let vanished = memory.before.live.iter().filter(|id| !present.contains(id)).count();
-        if vanished * 2 > memory.before.live.len() && !memory.before.doubted && !self.broken.believes_sudden_drop {
-            memory.before.doubted = true;
-            tell.say(|| "    more than half of the live jobs vanished: it will be asked again".to_owned());
-            return None;
-        }
-        memory.before.doubted = false;
-        let calm = |object: usize| memory.watched[object].as_ref().is_some_and(|watched| watched.look == Look::Changes);
-        let live = (0..objects).filter(|object| calm(*object)).flat_map(|object| ads[object].iter());
-        memory.before.live =
-            live.filter(|ad| !matches!(ad.status, JobStatus::Removed | JobStatus::Completed)).map(|ad| ad.id).collect();
-        let steady = match memory.before.birthdate {
+        let steady = match memory.birthdate {
             Some((seen, since)) if seen == birthdate => since,
             _ => asked_at,
         };
-        memory.before.birthdate = Some((birthdate, steady));
+        memory.birthdate = Some((birthdate, steady));
         let wanted: BTreeMap<u8, Reach> = (0..)
             .zip(&memory.watched)
             .filter_map(|(object, watched)| match watched.as_ref().map(|watched| &watched.look) {
@@ -246,19 +235,59 @@ impl Model {
         Some(PendingLook { asked_at, birthdate, ads, wanted })
     }
 
+    /// A look at one object that shows none of its jobs. Nobody else hears of it.
+    pub fn look_at_one_blindly(&self, world: &mut World, op: usize, object: u8) {
+        let Some(mut look) = self.ask_queue(world, op, Voice::Blind) else { return };
+        look.wanted.retain(|wanted, _| *wanted == object);
+        let place = usize::from(object);
+        let others = world.operators[op].memory.watched.clone();
+        self.finish_look(world, op, look, Voice::Blind);
+        for (other, before) in others.into_iter().enumerate().filter(|(other, _)| *other != place) {
+            world.operators[op].memory.watched[other] = before;
+        }
+    }
+
+    /// Asks history alone about one object, after the answer of the queue that it has.
+    pub fn look_into_history(&self, world: &mut World, op: usize, object: u8) {
+        let asked_at = world.tick();
+        let ids_known = self.knows_old_ids(world, op);
+        let schedd = &world.schedd;
+        let Some(watched) = &mut world.operators[op].memory.watched[usize::from(object)] else { return };
+        let Look::Every { history: Some(wanted), .. } = &watched.look else { return };
+        let there = |id: &String| schedd.history.iter().any(|former| former.id == *id);
+        let reaches = Reach {
+            witnesses: wanted.witnesses.iter().filter(|id| there(id)).cloned().collect(),
+            date: wanted.date.filter(|_| schedd.reaches_the_beginning()),
+        };
+        let ads = schedd.former(object, ids_known);
+        watched.evidence.history = Answer::Known(History { asked_at, reaches, ads });
+    }
+
     /// Asks history and takes the answers in.
     pub fn finish_look(&self, world: &mut World, op: usize, look: PendingLook, voice: Voice) {
         let asked_at = world.tick();
         let schedd = world.schedd.clone();
         let ids_known = self.knows_old_ids(world, op);
         let memory = &mut world.operators[op].memory;
-        let Some((_, steady_since)) = memory.before.birthdate else { return };
+        let Some((_, steady_since)) = memory.birthdate else { return };
         for (object, watched) in memory.watched.iter_mut().enumerate() {
             let Some(watched) = watched else { continue };
             let PendingLook { asked_at: queue_asked, birthdate, ads, wanted } = &look;
             let queue_asked = if self.broken.dates_answers_late { asked_at } else { *queue_asked };
             let asked_at = Timestamp(asked_at.0 + 1);
-            let queue = Queue { asked_at: queue_asked, birthdate: *birthdate, steady_since, ads: ads[object].clone() };
+            let queue = Queue {
+                asked_at: queue_asked,
+                birthdate: *birthdate,
+                steady_since,
+                ads: ads[object].clone(),
+                nameless: Arc::default(),
+                before: match &watched.evidence.queue {
+                    Answer::Known(before) if before.birthdate == *birthdate => {
+                        Some(Earlier { asked_at: before.asked_at, ads: Arc::clone(&before.ads) })
+                    }
+                    Answer::Known(_) | Answer::Unknown(_) => None,
+                },
+            };
             watched.evidence.queue = Answer::Known(queue);
             let number = u8::try_from(object).unwrap();
             let Some(wanted) = wanted.get(&number) else { continue };

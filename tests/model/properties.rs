@@ -25,7 +25,7 @@ fn whose_turn(action: &Action) -> usize {
     match action {
         Action::Take(..) | Action::Work(..) => 1,
         Action::Reconcile(..) | Action::ReconcileAll(_) | Action::FinishReconcile(_) => 2,
-        Action::Look(..) | Action::FinishLook(_) => 3,
+        Action::Look(..) | Action::LookIntoHistory(..) | Action::BlindLookAtOne(..) | Action::FinishLook(_) => 3,
         Action::LimitPasses => 4,
         _ => 0,
     }
@@ -64,7 +64,7 @@ const LEFT: &str = "nothing of an object that is gone is in HTCondor";
 const BACK: &str = "phases never go back";
 const IDS: &str = "ids change only with the attempt";
 const FENCE: &str = "no tool is begun behind a fence";
-const OUTCOME: &str = "an outcome is that of a payload, unless somebody else made it";
+pub const OUTCOME: &str = "an outcome is that of a payload, unless somebody else made it";
 const COUNTED: &str = "nothing counts as ended that can go on, and only HTCondor's word completes";
 const RIGHT: &str = "what HTCondor has said since a report is right";
 const REFUTED: &str = "no true end is refuted";

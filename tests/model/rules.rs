@@ -10,8 +10,8 @@ use crate::steps::Model;
 use crate::{Found, explore};
 
 use Trouble::{
-    BlindLook, Crash, Deadline, DyingNode, HalfSubmission, LimitPasses, LingeringRemoval, LostLedger, OtherSchedd,
-    RemovedByHand, Reset, Rotation, SecondOperator, SlowLook, SlowReconcile, SlowStaging, StagingFails,
+    BlindLook, BlindLookAtOne, Crash, Deadline, DyingNode, HalfSubmission, LimitPasses, LingeringRemoval, LostLedger,
+    OtherSchedd, RemovedByHand, Reset, Rotation, SecondOperator, SlowLook, SlowReconcile, SlowStaging, StagingFails,
 };
 
 const ADMIN: &[&str] = &["HistoryTooShort", "Lost", "QueueLost"];
@@ -23,7 +23,11 @@ fn scene(troubles: u8, kinds: &'static [Trouble]) -> Scene {
 #[rstest]
 #[case::ask_after_death(scene(1, &[Crash]), |model: &mut Model| model.rules.ask_after_death = false)]
 #[case::history_reaches_back(scene(3, &[RemovedByHand, Rotation]), |model: &mut Model| model.rules.history_reaches_back = false)]
-#[case::same_birthdate(scene(2, &[LingeringRemoval, OtherSchedd]), |model: &mut Model| model.rules.same_birthdate = false)]
+#[case::same_birthdate(scene(2, &[LingeringRemoval, OtherSchedd]), |model: &mut Model| {
+    // The second answer is another layer.
+    model.rules.two_answers = false;
+    model.rules.same_birthdate = false;
+})]
 #[case::late_is_no_job(scene(2, &[SlowStaging, LimitPasses]), |model: &mut Model| model.rules.late_is_no_job = false)]
 #[case::staged_is_accepted(scene(2, &[SlowStaging, StagingFails]), |model: &mut Model| model.rules.staged_is_accepted = false)]
 #[case::one_request(scene(0, &[]), |model: &mut Model| {
@@ -78,11 +82,23 @@ fn scene(troubles: u8, kinds: &'static [Trouble]) -> Scene {
     model.broken.record_before_in_flight = true;
     model.broken.attempts_have_no_key = true;
 })]
-#[case::sudden_drop(scene(2, &[BlindLook]), |model: &mut Model| model.broken.believes_sudden_drop = true)]
+#[case::two_answers(blind(&[BlindLook]), |model: &mut Model| model.rules.two_answers = false)]
+#[case::two_answers_about_one(blind(&[BlindLookAtOne]), |model: &mut Model| model.rules.two_answers = false)]
+#[case::two_answers_before_it_is_let_go(scene(2, &[BlindLookAtOne, LingeringRemoval]), |model: &mut Model| {
+    // What it would submit again, and count as lost, is told above.
+    model.told.lock().unwrap().extend([crate::properties::ONCE, crate::properties::OUTCOME]);
+    model.rules.two_answers = false;
+})]
 #[case::steady_birthdate(scene(2, &[LingeringRemoval, OtherSchedd]), |model: &mut Model| {
+    // The second answer is another layer.
+    model.rules.two_answers = false;
     model.settings.birthdate_steady = Duration::ZERO;
 })]
-#[case::dated_when_asked(scene(2, &[Crash, SlowLook]), |model: &mut Model| model.broken.dates_answers_late = true)]
+#[case::dated_when_asked(scene(2, &[Crash, SlowLook]), |model: &mut Model| {
+    // The second answer is another layer.
+    model.rules.two_answers = false;
+    model.broken.dates_answers_late = true;
+})]
 #[case::only_last_ends_count(Scene { retries: true, ..reporting(0, &[]) }, |model: &mut Model| model.rules.only_last_ends_count = false)]
 #[case::only_htcondor_completes(reporting(1, &[DyingNode]), |model: &mut Model| model.rules.only_htcondor_completes = false)]
 #[case::htcondor_is_right(reporting(1, &[DyingNode]), |model: &mut Model| model.rules.htcondor_is_right = false)]
@@ -124,6 +140,10 @@ fn without_an_admin_it_never_ends(#[case] scene: Scene, #[case] others: &'static
 
 fn reporting(troubles: u8, kinds: &'static [Trouble]) -> Scene {
     Scene { reports: true, slow_jobs: true, ..scene(troubles, kinds) }
+}
+
+fn blind(kinds: &'static [Trouble]) -> Scene {
+    Scene { history_apart: true, deletes: 0, ..scene(1, kinds) }
 }
 
 fn half_submitted(deletes: u8) -> Scene {

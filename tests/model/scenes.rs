@@ -7,9 +7,10 @@ use crate::steps::Model;
 use crate::{explore, full};
 
 use Trouble::{
-    Crash, Deadline, DyingNode, DyingSubmitter, FailingTool, HalfSubmission, Lapse, LimitPasses, LingeringRemoval,
-    LostAnswer, LostLedger, LostWrite, OldLedger, OtherSchedd, RemovedByHand, Reset, Rotation, SecondOperator, Silence,
-    SlowLook, SlowReconcile, SlowStaging, SlowSubmitter, StagingFails, StaleCache, Suspend,
+    BlindLook, BlindLookAtOne, Crash, Deadline, DyingNode, DyingSubmitter, FailingTool, HalfSubmission, Lapse,
+    LimitPasses, LingeringRemoval, LostAnswer, LostLedger, LostWrite, OldLedger, OtherSchedd, RemovedByHand, Reset,
+    Rotation, SecondOperator, Silence, SlowLook, SlowReconcile, SlowStaging, SlowSubmitter, StagingFails, StaleCache,
+    Suspend,
 };
 
 /// Reasons of conditions that ask an admin what to do.
@@ -88,6 +89,14 @@ fn submitters() {
 fn answers() {
     holds(&Scene::new("late answers", &[1], 2, &[Crash, SlowLook]));
     holds(&Scene::new("old views", &[1], 2, &[SlowReconcile, StaleCache]));
+}
+
+/// The queue answers with success and shows nothing; history is asked right after.
+#[test]
+fn blind_answers() {
+    for kind in [&[BlindLook], &[BlindLookAtOne]] {
+        holds(&Scene { history_apart: true, ..Scene::new("blind answers", &[1], 1, kind) });
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::operator::{Voice, Writes};
 use crate::reports::Sent;
 use crate::story::Teller;
 use crate::workers::Luck;
-use crate::world::{FAR, HtcJob, Lane, Ledger, Memory, Operator, Seen, Slot, World};
+use crate::world::{FAR, HtcJob, Lane, Ledger, Memory, Operator, Seen, Slot, Watched, World};
 
 /// One step.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -28,6 +28,10 @@ pub enum Action {
     Take(usize, Lane),
     Work(usize, Lane, Luck),
     Look(usize, Voice),
+    /// History is asked about one object, after the queue has answered.
+    LookIntoHistory(usize, u8),
+    /// A look at one object alone shows none of its jobs.
+    BlindLookAtOne(usize, u8),
     BeginLook(usize),
     /// An operator looks whether the submitters of those before it have ended.
     LookAtSubmitters(usize),
@@ -205,6 +209,11 @@ impl Model {
             if operator.leads && memory.look.is_none() && memory.watched.iter().any(Option::is_some) {
                 actions.push(Action::Look(op, Voice::Schedd));
             }
+            if operator.leads && self.scene.history_apart {
+                let due =
+                    (0..).zip(&memory.watched).filter(|(_, watched)| watched.as_ref().is_some_and(Watched::is_due));
+                actions.extend(due.map(|(object, _)| Action::LookIntoHistory(op, object)));
+            }
         }
         if self.scene.two_operators && !world.operators[0].awake {
             actions.push(Action::Wake);
@@ -330,15 +339,17 @@ impl Model {
             Trouble::LostAnswer => actions.extend(simple().map(|lane| Action::Work(op, *lane, Luck::AnswerLost))),
             Trouble::Silence if looks => actions.push(Action::Look(op, Voice::Nobody)),
             Trouble::SlowLook if looks => actions.push(Action::BeginLook(op)),
-            Trouble::BlindLook if looks && Self::all_recorded(world, op) => {
-                actions.push(Action::Look(op, Voice::Blind));
+            Trouble::BlindLook if looks => actions.push(Action::Look(op, Voice::Blind)),
+            Trouble::BlindLookAtOne if looks => {
+                let watched = (0..).zip(&memory.watched).filter(|(_, watched)| watched.is_some());
+                actions.extend(watched.map(|(object, _)| Action::BlindLookAtOne(op, object)));
             }
             Trouble::OtherSchedd if looks => {
                 let now = world.schedd.birthdate.0;
                 actions.push(Action::Look(op, Voice::Other(Birthdate(now - 1))));
                 // Not for long enough to pass for a lost queue.
                 let newer = Birthdate(now + 10);
-                if memory.before.birthdate.is_none_or(|(seen, _)| seen != newer) {
+                if memory.birthdate.is_none_or(|(seen, _)| seen != newer) {
                     actions.push(Action::Look(op, Voice::Other(newer)));
                 }
             }
@@ -351,23 +362,6 @@ impl Model {
             }
             _ => {}
         }
-    }
-
-    /// Nothing is being judged: a look that shows nothing can only make jobs vanish.
-    fn all_recorded(world: &World, op: usize) -> bool {
-        (0..).zip(&world.objects).all(|(object, slot)| match slot {
-            Slot::There(job) => {
-                let rows = &world.operators[op].ledger.rows[object];
-                !job.deleting
-                    && world
-                        .schedd
-                        .queue
-                        .iter()
-                        .all(|job| usize::from(job.object) != object || rows.jobs.contains_key(&job.ad.index))
-                    && !rows.jobs.is_empty()
-            }
-            Slot::NotYet | Slot::Gone => true,
-        })
     }
 
     /// The world after `action`.

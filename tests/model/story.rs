@@ -87,6 +87,10 @@ impl Model {
                 if *luck == crate::workers::Luck::Well { String::new() } else { format!(" ({luck:?})") }
             ),
             Action::Look(op, voice) => format!("{} asks HTCondor{}", who(op), heard(*voice)),
+            Action::LookIntoHistory(op, object) => format!("{} asks history about {}", who(op), name(*object)),
+            Action::BlindLookAtOne(op, object) => {
+                format!("{} asks HTCondor about {} alone; the answer shows no jobs", who(op), name(*object))
+            }
             Action::BeginLook(op) => format!("{} asks the queue; the answer is slow", who(op)),
             Action::FinishLook(op) => format!("{} has the answer, and history's", who(op)),
             Action::CatchUp(op) => format!("the watch of {} catches up", who(op)),

@@ -13,7 +13,7 @@ use htc_operator::machine::facts::{
 };
 use htc_operator::machine::judge::REMOVED_BY_US;
 use htc_operator::machine::worker::Step;
-use htc_operator::machine::{Birthdate, Index, JobId, Kind, Request, Timestamp, Uid};
+use htc_operator::machine::{Birthdate, Index, Kind, Request, Timestamp, Uid};
 
 use crate::condor::{Schedd, Submitter};
 use crate::reports::{Event, Sent, Stored};
@@ -107,7 +107,8 @@ pub struct Memory {
     pub lanes: BTreeMap<Lane, Vec<Request>>,
     pub batches: BTreeMap<Lane, Batch>,
     pub watched: Vec<Option<Watched>>,
-    pub before: Before,
+    /// The birthdate that the latest answers had, and since when.
+    pub birthdate: Option<(Birthdate, Timestamp)>,
     /// A look whose question about the queue is answered and whose history is still to be asked.
     pub look: Option<PendingLook>,
     /// A reconcile that has gathered the first half of its facts.
@@ -163,12 +164,14 @@ pub struct Watched {
     pub evidence: Evidence,
 }
 
-/// What the tracker compares a look with.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Before {
-    pub birthdate: Option<(Birthdate, Timestamp)>,
-    pub live: BTreeSet<JobId>,
-    pub doubted: bool,
+impl Watched {
+    /// Whether history is wanted after the answer of the queue that is there.
+    pub fn is_due(&self) -> bool {
+        let wanted = matches!(self.look, Look::Every { history: Some(_), .. });
+        let asked = matches!((&self.evidence.queue, &self.evidence.history),
+            (Answer::Known(queue), Answer::Known(history)) if history.asked_at > queue.asked_at);
+        wanted && !asked && matches!(self.evidence.queue, Answer::Known(_))
+    }
 }
 
 /// The first half of a look.
@@ -390,7 +393,7 @@ impl Memory {
         for watched in self.watched.iter_mut().flatten() {
             evidence_times(&mut watched.evidence, each);
         }
-        if let Some((_, since)) = &mut self.before.birthdate {
+        if let Some((_, since)) = &mut self.birthdate {
             each(since);
         }
         if let Some(look) = &mut self.look {
@@ -409,6 +412,9 @@ fn evidence_times(evidence: &mut Evidence, each: &mut dyn FnMut(&mut Timestamp))
     if let Answer::Known(queue) = &mut evidence.queue {
         each(&mut queue.asked_at);
         each(&mut queue.steady_since);
+        if let Some(before) = &mut queue.before {
+            each(&mut before.asked_at);
+        }
     }
     if let Answer::Known(history) = &mut evidence.history {
         each(&mut history.asked_at);

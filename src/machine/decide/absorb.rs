@@ -55,13 +55,11 @@ impl Run<'_> {
                 updated.fetched |= over && sighting.ad.staged_out.is_some() && job.has_output();
                 updated.gone = over && updated.outcome().is_some();
             }
-            None if queue.asked_at > job.recorded && job.has_output() && !self.history_answered(queue) => {
-                self.doubt = Some(Doubt::HistoryNotAsked);
-            }
-            None if queue.asked_at > job.recorded && job.outcome().is_some() => {
-                updated.gone = judge::birthdate_agrees(queue, job.birthdate, self.settings, self.rules);
-            }
-            None => match judge::is_lost(job, &self.record, &self.facts.evidence, seen, self.settings) {
+            None if job.outcome().is_some() => match self.has_left(job, queue) {
+                Ok(()) => updated.gone = judge::birthdate_agrees(queue, job.birthdate, self.settings, self.rules),
+                Err(doubt) => self.doubt = Some(doubt),
+            },
+            None => match judge::is_lost(job, &self.record, &self.facts.evidence, seen, self.settings, self.rules) {
                 Ok(loss) => {
                     updated.state = JobState::Ended(Outcome::Lost(loss));
                     updated.gone = true;
@@ -73,6 +71,12 @@ impl Run<'_> {
             self.record.jobs.insert(index, updated);
             self.changed.insert(index);
         }
+    }
+
+    /// Whether a job that has ended has left the queue, as history can say whose output is not here.
+    fn has_left(&self, job: &Job, queue: &Queue) -> Result<(), Doubt> {
+        judge::has_left(job, queue, self.rules)?;
+        if job.has_output() && !self.history_answered(queue) { Err(Doubt::HistoryNotAsked) } else { Ok(()) }
     }
 
     /// Whether history was asked after this answer of the queue.

@@ -437,7 +437,7 @@ impl Run<'_> {
         }
     }
 
-    fn say_how_it_ended(&mut self) {
+    pub(super) fn say_how_it_ended(&mut self) {
         let completed = self.known.completed.unwrap_or(self.now);
         let patience = completed.plus(self.settings.output_wait);
         if self.conditions.get(ConditionType::OutputFetched).is_none() && self.now < patience {

@@ -19,6 +19,31 @@ const IDS_IN_EVENT: usize = 700;
 
 impl Run<'_> {
     pub(super) fn terminate(&mut self) {
+        self.begin_to_terminate();
+        self.cancel_what_waits();
+        if self.facts.object.abandon {
+            self.abandon();
+            return;
+        }
+        self.remove_and_release();
+    }
+
+    /// Whether the object was being deleted, or was let go, and lives: the API server's data are older than the ledger.
+    pub(super) fn came_back(&self) -> bool {
+        (self.known.phase == Phase::Terminating || self.known.released) && self.rules.deleted_is_over
+    }
+
+    /// Its jobs were removed, or were to be: it runs no more, until a person has deleted it again.
+    pub(super) fn wait_for_deletion(&mut self) {
+        if !self.facts.object.finalizer {
+            self.ask(Kind::AttachFinalizer, Work::AttachFinalizer);
+            return;
+        }
+        let message = "the HTCJob was deleted before, and is back: the API server's data were restored from a copy. Its jobs were removed, and nothing is submitted again. Delete it; create a new HTCJob to run the jobs again";
+        self.say(ConditionType::Submitted, False, Reason::WasDeleted, message);
+    }
+
+    pub(super) fn begin_to_terminate(&mut self) {
         if self.known.phase != Phase::Terminating {
             let detail = match self.record.jobs.len() {
                 0 => "the HTCJob is being deleted".to_owned(),
@@ -26,17 +51,20 @@ impl Run<'_> {
             };
             self.go(Trigger::Deleted, Phase::Terminating, detail, false);
         }
-        self.cancel_what_waits();
-        if self.facts.object.abandon {
-            let ids = self.may_be_left();
-            let detail = format!(
-                "abandoned by annotation; these jobs may be left in HTCondor: {}. The operator's log lists all; the constraint HTCJobUID == \"{}\" finds them",
-                if ids.is_empty() { "none is known".to_owned() } else { id_ranges(&ids, IDS_IN_EVENT) },
-                self.facts.object.uid
-            );
-            self.release(ReleasePermit::Abandoned(ids), detail, true);
-            return;
-        }
+    }
+
+    /// Lets it go with whatever is left of it.
+    pub(super) fn abandon(&mut self) {
+        let ids = self.may_be_left();
+        let detail = format!(
+            "abandoned by annotation; these jobs may be left in HTCondor: {}. The operator's log lists all; the constraint HTCJobUID == \"{}\" finds them",
+            if ids.is_empty() { "none is known".to_owned() } else { id_ranges(&ids, IDS_IN_EVENT) },
+            self.facts.object.uid
+        );
+        self.release(ReleasePermit::Abandoned(ids), detail, true);
+    }
+
+    fn remove_and_release(&mut self) {
         if self.facts.in_flight.is_none()
             && let Some(proof) = judge::never_submitted(&self.facts.object, &self.record, self.facts.past)
         {

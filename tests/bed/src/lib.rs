@@ -212,7 +212,7 @@ impl Bed {
             Some(volume) => volume.spec(&program, log),
         };
         let spec = spec
-            .args([command, "--schedd", self.pool.schedd_name(), "--log", "info,kube_runtime=warn,htc_operator=debug"])
+            .args([command, "--log", "info,kube_runtime=warn,htc_operator=debug"])
             .args(["--data-dir".as_ref(), data.as_os_str()])
             .arg("--image")
             .arg(format!("centos={0},{EXAMPLES_IMAGE}={0}", self.assets.image().display()))
@@ -224,6 +224,7 @@ impl Bed {
     pub fn as_operator(&self, spec: Spec) -> Spec {
         let spec = spec
             .env("KUBECONFIG", &self.kubeconfig)
+            .env("HTC_SCHEDD", self.pool.schedd_name())
             .env("CONDOR_CONFIG", self.condor.config())
             .env("HOME", self.condor.home())
             // Of its own: the machine's may be closed to who runs the operator.

@@ -155,7 +155,10 @@ impl Site {
 /// Name and reason of the Event that each row of the journal should be.
 fn journal(bed: &Bed, namespace: &str) -> Vec<(String, String)> {
     let query = format!(
-        "select o.name || '.' || substr(t.uid, 1, 8) || '.' || printf('%04d', t.seq), t.reason, t.seq,
+        "select o.name || '.' || substr(t.uid, 1, 8)
+                || iif(o.isNew and o.epoch = (select value from ledger where key = 'epoch'), '',
+                    '.' || substr((select value from ledger where key = 'id'), 1, 8))
+                || '.' || printf('%04d', t.seq), t.reason, t.seq,
             row_number() over (partition by t.uid order by t.seq)
          from transitions t join objects o using (uid) where o.namespace = '{namespace}' order by t.uid, t.seq"
     );

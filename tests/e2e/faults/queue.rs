@@ -1,13 +1,14 @@
 //! The schedd loses its queue, history ends too early, and answers show less than there is.
 
 use std::fs;
+use std::path::PathBuf;
 
 use rustix::process::{Pid, Signal, kill_process};
 use testbed::{Account, Version, wait_for};
 
 use crate::faults::stuck::assert_growing;
 use bed::site::Site;
-use bed::{Namespace, PATIENCE, condition, ids};
+use bed::{Namespace, PATIENCE, condition, ids, is_true};
 
 /// Whether the jobs of `uid` run, each in its first start: nothing has touched them.
 fn assert_untouched(site: &Site, uid: &str, count: usize) {
@@ -226,11 +227,10 @@ pub fn one_answer_that_shows_nothing(version: Version) {
     here.create(&site.lasting("running", 2));
     here.wait("running", "both run", |object| object["status"]["running"] == 2);
     for round in 0..3 {
-        shows_nothing_once(&site, round, 3);
+        shows_nothing_once(&site, round, Look::AtAll, 3);
     }
     let running = here.get("running");
     assert_eq!((&running["status"]["phase"], &running["status"]["running"]), (&"Running".into(), &2.into()));
-    assert_eq!(site.bed.log().matches("vanished from schedd").count(), 3);
     site.finish("running");
     let ended = site.assert_complete_once(&here, "running", 2);
     assert_eq!(ended["status"]["attempt"], 1);
@@ -243,25 +243,63 @@ pub fn a_first_answer_that_shows_nothing(version: Version) {
     let here = site.bed.namespace();
     here.create(&site.lasting("running", 2));
     here.wait("running", "its ids", |object| object["status"]["clusterid"].is_string());
-    shows_nothing_once(&site, 0, 2);
-    assert_eq!(site.bed.log().matches("vanished from schedd").count(), 1);
+    shows_nothing_once(&site, 0, Look::AtAll, 2);
     site.finish("running");
     site.assert_complete_once(&here, "running", 2);
 }
 
-/// The next condor_q finds no job, and those after it, of which there are `looks` in all, what is there.
-fn shows_nothing_once(site: &Site, round: u32, looks: usize) {
-    let once = site.bed.pool.scratch().dir("once").unwrap().join(round.to_string());
-    Account::unprivileged().make_dir(&once, 0o755).unwrap();
-    let script = format!(
-        "real=$1; shift\nrmdir {} 2>/dev/null && exec $real \"$@\" -constraint false\nexec $real \"$@\"\n",
-        once.display()
-    );
+/// The same of the looks at those alone with which something is about to happen: right after a submission that went well, and
+/// while what runs is being held.
+pub fn a_look_at_few_that_shows_nothing(version: Version) {
+    let site = Site::with(version, "", &["--tracker-interval=20s"]);
+    site.bed.start_operator();
+    let here = site.bed.namespace();
+    let submitted = hide_once(&site, 0, Look::AtFew);
+    here.create(&site.lasting("running", 1));
+    here.wait_phase("running", "Running");
+    assert!(!submitted.exists(), "no look at few after the submission");
+    let held = hide_once(&site, 1, Look::AtFew);
+    here.suspend("running", true);
+    here.wait("running", "held", |object| object["status"]["held"] == 1);
+    assert!(!held.exists(), "no look at few after the hold");
+    site.gates.restore("condor_q");
+    here.suspend("running", false);
+    site.finish("running");
+    let ended = here.wait_ended("running");
+    assert!(is_true(&ended, "Complete"), "{ended:#}");
+    assert_eq!(ended["status"]["attempt"], 1);
+}
+
+/// Which of the tracker's questions.
+#[derive(Clone, Copy)]
+enum Look {
+    AtAll,
+    AtFew,
+}
+
+/// The next such condor_q finds no job, and those after it, of which there are `looks` in all, what is there.
+fn shows_nothing_once(site: &Site, round: u32, look: Look, looks: usize) {
     let asked = site.gates.calls("condor_q");
-    site.gates.replace("condor_q", &script);
+    let once = hide_once(site, round, look);
     wait_for("the answer, and some more looks", PATIENCE, || {
         !once.exists() && site.gates.calls("condor_q") >= asked + looks
     })
     .unwrap();
     site.gates.restore("condor_q");
+}
+
+/// From now on the next such condor_q finds no job; gives what is there until then.
+fn hide_once(site: &Site, round: u32, look: Look) -> PathBuf {
+    let once = site.bed.pool.scratch().dir("once").unwrap().join(round.to_string());
+    Account::unprivileged().make_dir(&once, 0o755).unwrap();
+    let wanted = match look {
+        Look::AtAll => "*EnteredCurrentStatus*|*member\\(HTCJobUID*) ;; *)",
+        Look::AtFew => "*member\\(HTCJobUID*)",
+    };
+    let script = format!(
+        "real=$1; shift\ncase \"$*\" in {wanted} rmdir {} 2>/dev/null && exec $real \"$@\" -constraint false;; esac\nexec $real \"$@\"\n",
+        once.display()
+    );
+    site.gates.replace("condor_q", &script);
+    once
 }

@@ -81,7 +81,7 @@ fn late_jobs_never_count_and_are_removed() {
     assert!(decision.after.as_ref().unwrap().jobs.is_empty());
     assert_eq!(submits(&decision), Some((&indices("0"), true, Attempt(2))));
     let lax = Rules { late_is_no_job: false, ..Rules::ALL };
-    let decision = htc_operator::machine::decide(&facts, at(0), &settings(), &lax);
+    let decision = htc_operator::machine::decide(&facts, at(0), &settings(), &lax).unwrap();
     assert_eq!(phase(&decision), Phase::Completed, "only the rule stands against it");
 }
 
@@ -183,7 +183,7 @@ fn staging_is_not_accepted() {
     facts.evidence.queue = queue(-1, &[staging(ad(0, "5.0"))]);
     assert_eq!(phase(&decide(&facts)), Phase::Pending);
     let lax = Rules { staged_is_accepted: false, ..Rules::ALL };
-    let decision = htc_operator::machine::decide(&facts, at(0), &settings(), &lax);
+    let decision = htc_operator::machine::decide(&facts, at(0), &settings(), &lax).unwrap();
     assert_eq!(phase(&decision), Phase::Submitted, "only the rule stands against it");
 }
 

@@ -11,7 +11,7 @@ use htc_operator::machine::{Attempt, Index, Indices, Rules, Work};
 use crate::given::{at, settings};
 
 pub fn decide(facts: &Facts) -> Decision {
-    htc_operator::machine::decide(facts, at(0), &settings(), &Rules::ALL)
+    htc_operator::machine::decide(facts, at(0), &settings(), &Rules::ALL).unwrap()
 }
 
 pub fn work(decision: &Decision) -> Option<&Work> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use htc_operator::api::{ConditionStatus, ConditionType};
 use htc_operator::machine::decide::{Action, Look};
-use htc_operator::machine::facts::{Ad, Evidence, Facts, LastRequest, Past, Why};
+use htc_operator::machine::facts::{Ad, Evidence, Facts, Known, LastRequest, Past, Why};
 use htc_operator::machine::judge::REMOVED_BY_US;
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::request::{ReleasePermit, Scope};
@@ -13,8 +13,8 @@ use htc_operator::machine::{Birthdate, Kind, Rules, Work};
 
 use crate::decide::decision::{condition, decide, message, phase, triggers, watched, work};
 use crate::given::{
-    accepted, ad, at, done, failed, id, in_flight, known, known_queue, pending, queue, removed, running, running_job,
-    settings, submitted, unknown,
+    accepted, ad, at, done, failed, id, idle_job, in_flight, known, known_queue, pending, queue, removed, running,
+    running_job, settings, submitted, unknown,
 };
 
 fn deleting(mut facts: Facts) -> Facts {
@@ -119,7 +119,7 @@ fn the_finalizer_goes_only_with_proof() {
     }
     let lax = Rules { prove_gone: false, ..Rules::ALL };
     let there = removing(&[running(ad(0, "5.0"))]);
-    let decision = htc_operator::machine::decide(&there, at(0), &settings(), &lax);
+    let decision = htc_operator::machine::decide(&there, at(0), &settings(), &lax).unwrap();
     assert_eq!(triggers(&decision), [Trigger::Gone], "only the rule stands against it");
 }
 
@@ -220,4 +220,34 @@ fn a_deletion_goes_on_though_the_spec_cannot_be_read() {
     let mut facts = removing(&[]);
     facts.object.spec = Err("cannot be read".to_owned());
     assert!(matches!(work(&decide(&facts)), Some(Work::ReleaseFinalizer(_))));
+}
+
+/// etcd was restored: the object lives, and the ledger says that it was being deleted, or was let go.
+#[test]
+fn what_was_deleted_and_lives_again_is_told_and_never_submitted() {
+    let mut released = pending(1);
+    released.record.known = Some(Known { released: true, ..known(Phase::Terminating) });
+    let mut removed = accepted(Phase::Terminating, &[(idle_job("5.0"), ad(0, "5.0"))]);
+    removed.evidence.queue = queue(-1, &[]);
+    let mut never_submitted = pending(1);
+    never_submitted.record.known = Some(known(Phase::Terminating));
+    for mut facts in [released, removed, never_submitted] {
+        let decision = decide(&facts);
+        assert_eq!((phase(&decision), &decision.action), (Phase::Terminating, &Action::Nothing));
+        assert_eq!(condition(&decision, ConditionType::Submitted), "False WasDeleted");
+        assert_eq!(triggers(&decision), [Trigger::ConditionChanged], "an Event");
+        facts.record = decision.after.unwrap();
+        assert!(decide(&facts).transitions.is_empty(), "told once");
+        facts.object.submit_again = true;
+        assert_eq!(decide(&facts).action, Action::Nothing);
+        facts.object.finalizer = false;
+        assert_eq!(work(&decide(&facts)), Some(&Work::AttachFinalizer), "it is still to be let go in order");
+    }
+    let mut facts = pending(1);
+    facts.record.known = Some(known(Phase::Terminating));
+    let lax = Rules { deleted_is_over: false, ..Rules::ALL };
+    let decision = htc_operator::machine::decide(&facts, at(0), &settings(), &lax).unwrap();
+    assert!(matches!(work(&decision), Some(Work::Submit(..))), "only the rule stands against it");
+    facts.object.deleting = true;
+    assert!(matches!(work(&decide(&facts)), Some(Work::ReleaseFinalizer(_))), "deleted again, it goes");
 }

@@ -58,7 +58,9 @@ fn asked_after(queue: &Queue, record: &Record, attempts: &[&Submission]) -> Resu
                 dead(attempt)
             ));
         }
-        same_queue(queue, attempt.birthdate)?;
+        if !brought_in_all(attempt, record) {
+            same_queue(queue, attempt.birthdate)?;
+        }
     }
     Ok(())
 }
@@ -102,6 +104,10 @@ pub fn may_release(facts: &Facts, before: &Record, permit: &ReleasePermit) -> Re
             }
             if !queue.ads.is_empty() {
                 return Err("jobs are there".to_owned());
+            }
+            let seen_twice = queue.before.as_ref().is_some_and(|before| before.ads.is_empty());
+            if !seen_twice && before.jobs.values().any(|job| !job.gone) {
+                return Err("what was there is missing in one answer only".to_owned());
             }
             asked_after(queue, before, &before.attempts.iter().collect::<Vec<_>>())?;
             settled(facts, queue)?;

@@ -231,7 +231,6 @@ pub fn queue_answer() -> impl Strategy<Value = Result<(Timestamp, Birthdate, i64
         Why::CredentialsRefused,
         Why::CredentialsFailed,
         Why::Incomplete,
-        Why::SuddenDrop,
         Why::AnotherSchedd,
     ]);
     prop_oneof![

@@ -237,7 +237,7 @@ fn check_hints(facts: &Facts, decision: &Decision) -> Result<(), TestCaseError> 
         return Ok(());
     };
     let without = Facts { record: Record { reports: BTreeMap::new(), ..facts.record.clone() }, ..facts.clone() };
-    let without = decide(&without, at(0), &settings(), &Rules::ALL);
+    let without = decide(&without, at(0), &settings(), &Rules::ALL).unwrap();
     prop_assert_eq!(&without.action, &decision.action);
     let truth = without.after.as_ref().unwrap();
     prop_assert!(truth.jobs.keys().eq(after.jobs.keys()));
@@ -263,7 +263,7 @@ fn check_hints(facts: &Facts, decision: &Decision) -> Result<(), TestCaseError> 
 pub fn check_fixpoint(facts: &Facts, decision: &Decision) -> Result<(), TestCaseError> {
     let Some(after) = &decision.after else { return Ok(()) };
     let again = Facts { record: stored(facts, decision, after), ..facts.clone() };
-    let second = decide(&again, at(0), &settings(), &Rules::ALL);
+    let second = decide(&again, at(0), &settings(), &Rules::ALL).unwrap();
     prop_assert!(second.transitions.is_empty(), "says more: {:#?}", second.transitions);
     prop_assert!(second.changed.is_empty(), "changes more: {:?}", second.changed);
     prop_assert_eq!(second.after.as_ref(), Some(after));
@@ -287,7 +287,7 @@ pub fn run_with(change: impl Fn(&mut Facts), test: impl Fn(&Facts, &Decision) ->
     let result = TestRunner::new(config).run(&seed(), |seed| {
         let mut facts = seed.facts();
         change(&mut facts);
-        let decision = decide(&facts, at(0), &settings(), &Rules::ALL);
+        let decision = decide(&facts, at(0), &settings(), &Rules::ALL).unwrap();
         test(&facts, &decision).map_err(|error| TestCaseError::fail(format!("{error}\n{facts:#?}\n{decision:#?}")))
     });
     if let Err(error) = result {

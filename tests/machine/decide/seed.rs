@@ -1,12 +1,13 @@
 //! Facts of every kind: well-formed, with all the parts that can come together.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use htc_operator::api::{ConditionStatus, ConditionType};
 use htc_operator::machine::facts::{
-    Ad, Answer, Claim, Condition, End, Evidence, Exit, Facts, History, InFlight, Job, JobState, Known, LastRequest,
-    Object, Past, Published, Queue, Reach, Record, Report, Spec, Submission, Why, Witness,
+    Ad, Answer, Claim, Condition, Earlier, End, Evidence, Exit, Facts, History, InFlight, Job, JobState, Known,
+    LastRequest, Object, Past, Published, Queue, Reach, Record, Report, Spec, Submission, Why, Witness,
 };
 use htc_operator::machine::outcome::Outcome;
 use htc_operator::machine::phase::Phase;
@@ -320,7 +321,9 @@ impl Seed {
                 asked_at,
                 birthdate,
                 steady_since: Timestamp(asked_at.0 - steady * 1000),
-                ads: queue_ads.into(),
+                ads: queue_ads.clone().into(),
+                nameless: Arc::default(),
+                before: Some(Earlier { asked_at: Timestamp(asked_at.0 - 1), ads: queue_ads.into() }),
             }),
             Err(why) => unknown(why),
         };
@@ -345,6 +348,6 @@ impl Seed {
             Claim::None | Claim::Other if self.past == Past::Continuous => Past::Unknown { settled: None },
             Claim::Ours | Claim::None | Claim::Other => self.past,
         };
-        Facts { object, record, past, in_flight, evidence: Evidence { queue, history } }
+        Facts { object, record, past, in_flight, evidence: Evidence { queue, history }, schedd: "schedd@test".into() }
     }
 }

@@ -127,7 +127,7 @@ fn while_any_request_stands_nothing_is_submitted() {
         facts.in_flight = Some(in_flight(&facts, kind, true));
         assert_eq!(decide(&facts).action, Action::Nothing, "{kind}");
         let lax = Rules { one_request: false, ..Rules::ALL };
-        let decision = htc_operator::machine::decide(&facts, at(0), &settings(), &lax);
+        let decision = htc_operator::machine::decide(&facts, at(0), &settings(), &lax).unwrap();
         assert!(submits(&decision).is_some(), "only the rule stands against it");
     }
 }
@@ -242,7 +242,7 @@ fn the_steps_before_are_watched_while_the_next_one_is_under_way() {
 fn a_schedd_that_takes_fewer_at_once_is_named_until_the_last_part() {
     let small = Settings { jobs_per_attempt: 2, refused_more: Some("MAX_JOBS".into()), ..settings() };
     let told = |queue| {
-        let decision = htc_operator::machine::decide(&pending(queue), at(0), &small, &Rules::ALL);
+        let decision = htc_operator::machine::decide(&pending(queue), at(0), &small, &Rules::ALL).unwrap();
         (condition(&decision, ConditionType::Submitted), message(&decision, ConditionType::Submitted))
     };
     assert_eq!(told(2).0, "False Submitting");

@@ -1,12 +1,13 @@
 //! A small world in which one `HTCJob` lives: the real `decide`, a ledger, and an HTCondor that does what the test says.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use htc_operator::machine::decide::{Action, Decision, Look};
 use htc_operator::machine::facts::{
-    Ad, Answer, Claim, Evidence, Exit, Facts, History, Hold, JobStatus, LastRequest, Queue, Reach, Submission, Why,
-    Witness,
+    Ad, Answer, Claim, Earlier, Evidence, Exit, Facts, History, Hold, JobStatus, LastRequest, Queue, Reach, Submission,
+    Why, Witness,
 };
 use htc_operator::machine::judge::REMOVED_BY_US;
 use htc_operator::machine::phase::Phase;
@@ -114,6 +115,13 @@ impl World {
             birthdate: self.birthdate,
             steady_since: self.born,
             ads: self.queue.clone().into(),
+            nameless: Arc::default(),
+            before: match &self.facts.evidence.queue {
+                Answer::Known(before) if before.birthdate == self.birthdate => {
+                    Some(Earlier { asked_at: before.asked_at, ads: Arc::clone(&before.ads) })
+                }
+                Answer::Known(_) | Answer::Unknown(_) => None,
+            },
         };
         self.wait(1);
         let witnesses = self.facts.record.witnesses.values();
@@ -132,7 +140,7 @@ impl World {
 
     /// One decision, and what follows from it.
     pub fn step(&mut self) -> &Decision {
-        let decision = decide(&self.facts, self.now, &self.settings, &Rules::ALL);
+        let decision = decide(&self.facts, self.now, &self.settings, &Rules::ALL).unwrap();
         for transition in &decision.transitions {
             assert!(find(transition.from, transition.trigger, transition.to).is_some(), "{transition:?}");
         }
@@ -156,6 +164,8 @@ impl World {
     }
 
     /// Asks and decides until nothing changes any more, at most so many times; each time some seconds pass.
+    ///
+    /// That a job is not there takes two answers: one of them is not the end.
     pub fn settle(&mut self) {
         for _ in 0..60 {
             let before = (self.facts.record.clone(), self.transitions.len(), self.requests.len());
@@ -167,7 +177,10 @@ impl World {
                 self.ask();
             }
             self.step();
-            if before == (self.facts.record.clone(), self.transitions.len(), self.requests.len()) {
+            let seen_once = matches!(&self.facts.evidence.queue, Answer::Known(queue)
+                if queue.before.as_ref().is_none_or(|before| before.ads != queue.ads));
+            let changed = before != (self.facts.record.clone(), self.transitions.len(), self.requests.len());
+            if !changed && !seen_once {
                 return;
             }
         }

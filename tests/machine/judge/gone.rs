@@ -1,9 +1,9 @@
 //! Proved gone: the queue was empty after everything that could have brought a job.
 
-use htc_operator::machine::facts::{Answer, Facts, JobState, Past, Why};
+use htc_operator::machine::facts::{Ad, Answer, Earlier, Facts, JobState, Past, Why};
 use htc_operator::machine::judge::{self, Doubt, REMOVED_BY_US};
 use htc_operator::machine::phase::Phase;
-use htc_operator::machine::{Attempt, Birthdate, Index, Kind};
+use htc_operator::machine::{Attempt, Birthdate, Index, Kind, Rules};
 use rstest::rstest;
 
 use crate::given::{
@@ -27,6 +27,23 @@ fn refused_by(other: &Facts) -> Facts {
     facts
 }
 
+/// HTCondor may answer with success and show less than there is.
+#[test]
+fn what_was_there_is_gone_only_when_two_answers_lack_it() {
+    let mut facts = emptied();
+    let shown = |asked, ads: &[Ad]| Some(Earlier { asked_at: at(asked), ads: ads.into() });
+    // None, one with the job, one from before the removal.
+    for before in [None, shown(-1, &[ad(0, "5.0")]), shown(-2, &[])] {
+        known_queue(&mut facts).before = before;
+        assert_eq!(prove_gone(&facts), Err(Doubt::SeenOnce));
+    }
+    known_queue(&mut facts).before = None;
+    assert!(prove_gone_by(&facts, &without(|rules| rules.two_answers = false)).is_ok());
+    facts.record.jobs.get_mut(&Index(0)).unwrap().gone = true;
+    facts.record.attempts.clear();
+    assert!(prove_gone(&facts).is_ok(), "nothing is expected there");
+}
+
 #[test]
 fn gone_is_proved_by_an_empty_queue_after_everything() {
     let facts = emptied();
@@ -39,7 +56,6 @@ fn gone_is_proved_by_an_empty_queue_after_everything() {
 #[case(Why::ScheddUnreachable)]
 #[case(Why::CredentialsRefused)]
 #[case(Why::Incomplete)]
-#[case(Why::SuddenDrop)]
 #[case(Why::AnotherSchedd)]
 fn no_answer_proves_nothing(#[case] why: Why) {
     let mut facts = emptied();
@@ -48,7 +64,10 @@ fn no_answer_proves_nothing(#[case] why: Why) {
     assert_eq!(prove_gone(&facts), Err(Doubt::Unanswered(answer.clone())));
     assert_eq!(never_accepted(&facts), Err(Doubt::Unanswered(answer.clone())));
     let lost = job("5.0", JobState::Idle);
-    assert_eq!(judge::is_lost(&lost, &facts.record, &facts.evidence, &[], &settings()), Err(Doubt::Unanswered(answer)));
+    assert_eq!(
+        judge::is_lost(&lost, &facts.record, &facts.evidence, &[], &settings(), &Rules::ALL),
+        Err(Doubt::Unanswered(answer))
+    );
 }
 
 #[test]

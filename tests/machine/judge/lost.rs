@@ -1,6 +1,6 @@
 //! Lost: jobs that were accepted and are in neither place.
 
-use htc_operator::machine::facts::{Ad, Evidence, Exit, Facts, JobState, Reach, Why};
+use htc_operator::machine::facts::{Ad, Earlier, Evidence, Exit, Facts, JobState, Reach, Why};
 use htc_operator::machine::judge::{self, Doubt};
 use htc_operator::machine::outcome::Loss;
 use htc_operator::machine::phase::Phase;
@@ -22,7 +22,7 @@ fn vanished() -> Facts {
 fn is_lost(facts: &Facts) -> Result<Loss, Doubt> {
     let sightings = judge::Sightings::new(&facts.evidence, &Rules::ALL);
     let seen = sightings.of(Index(0));
-    judge::is_lost(&facts.record.jobs[&Index(0)], &facts.record, &facts.evidence, seen, &settings())
+    judge::is_lost(&facts.record.jobs[&Index(0)], &facts.record, &facts.evidence, seen, &settings(), &Rules::ALL)
 }
 
 #[test]
@@ -51,6 +51,19 @@ fn a_job_is_not_lost_while_there_is_doubt(#[case] change: fn(&mut Facts), #[case
     let mut facts = vanished();
     change(&mut facts);
     assert_eq!(is_lost(&facts), Err(doubt));
+}
+
+/// HTCondor may answer with success and show less than there is, whatever it is asked about.
+#[test]
+fn a_job_is_lost_only_when_two_answers_lack_it() {
+    let mut facts = vanished();
+    let shown = |asked, ads: &[Ad]| Some(Earlier { asked_at: at(asked), ads: ads.into() });
+    for before in [None, shown(-2, &[running(ad(0, "5.0"))]), shown(-80, &[])] {
+        known_queue(&mut facts).before = before;
+        assert_eq!(is_lost(&facts), Err(Doubt::SeenOnce));
+    }
+    known_queue(&mut facts).before = shown(-2, &[ad(1, "5.1")]);
+    assert_eq!(is_lost(&facts), Ok(Loss::Vanished));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Proved never accepted: neither the queue nor history has the job, and both would have it.
 
-use htc_operator::machine::facts::{Ad, Evidence, Exit, Facts, JobState, Published, Reach, Why, Witness};
+use htc_operator::machine::facts::{Ad, Earlier, Evidence, Exit, Facts, JobState, Published, Reach, Why, Witness};
 use htc_operator::machine::judge::{self, Doubt, Verdict};
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::{Attempt, Birthdate, Index, SchedDate};
@@ -17,6 +17,24 @@ fn never_accepted_is_proved_by_queue_then_history() {
     let facts = refused();
     let proof = never_accepted(&facts).unwrap();
     assert_eq!((proof.uid(), proof.attempt(), proof.indices()), (&facts.object.uid, Attempt(1), &indices("0")));
+}
+
+/// What `condor_submit` has said to be in the queue is expected there; what it has refused is not.
+#[test]
+fn a_submission_that_went_well_came_to_nothing_only_if_two_answers_say_so() {
+    let mut facts = refused();
+    for (refusal, proof) in [(Some("no".to_owned()), Ok(())), (None, Err(Doubt::SeenOnce))] {
+        facts.record.attempts[0].refusal = refusal;
+        let dead = facts.record.attempts[0].dead_since.unwrap();
+        let shown = |asked_at, ads: &[Ad]| Some(Earlier { asked_at, ads: ads.into() });
+        let later = known_queue(&mut facts).before.clone();
+        for before in [None, shown(dead, &[]), shown(at(-1), &[staging(ad(0, "5.0"))])] {
+            known_queue(&mut facts).before = before;
+            assert_eq!(never_accepted(&facts).map(drop), proof);
+        }
+        known_queue(&mut facts).before = later;
+        assert!(never_accepted(&facts).is_ok());
+    }
 }
 
 #[test]
@@ -39,7 +57,7 @@ fn never_accepted_is_not_proved_while_a_submitter_may_live() {
     facts.record.attempts[0].dead_since = None;
     assert_eq!(never_accepted(&facts), Err(Doubt::SubmitterMayLive(at(20))));
     assert!(never_accepted_by(&facts, "0", &without(|rules| rules.ask_after_death = false)).is_ok());
-    known_queue(&mut facts).asked_at = at(21);
+    facts.evidence.queue = queue(21, &[]);
     known_history(&mut facts).asked_at = at(22);
     assert!(never_accepted(&facts).is_ok());
     facts.record.attempts[0].dead_since = Some(at(21));

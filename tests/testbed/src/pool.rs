@@ -64,6 +64,8 @@ pub struct PoolOptions {
     /// Identities that may do anything to anyone's jobs (`QUEUE_SUPER_USERS`), such as `admin@test`. HTCondor 23.9 keeps
     /// that right in its record of the user, which comes into being with the user's first job: until then it is refused.
     pub superuser: Vec<String>,
+    /// The schedd's name, if it is another one than usual.
+    pub schedd: Option<String>,
     /// Lines at the end of the pool's configuration.
     pub extra_config: String,
     /// Where the daemons listen, instead of on loopback: an address of a private network namespace.
@@ -87,6 +89,7 @@ pub struct Pool {
     home: PathBuf,
     address: Ipv4Addr,
     port: Port,
+    schedd: String,
     scratch: Scratch,
 }
 
@@ -116,7 +119,8 @@ impl Pool {
         let job_bin = assets.job_bin();
         let _ = writeln!(config, "RELEASE_DIR = {}\nLOCAL_DIR = {}", release.display(), home.display());
         let _ = writeln!(config, "COLLECTOR_HOST = $(CONDOR_HOST):{0}\nSHARED_PORT_PORT = {0}", port.number);
-        let _ = writeln!(config, "SCHEDD_NAME = {SCHEDD}\n{CONFIG}");
+        let schedd = options.schedd.clone().unwrap_or_else(|| SCHEDD.to_owned());
+        let _ = writeln!(config, "SCHEDD_NAME = {schedd}\n{CONFIG}");
         let _ = writeln!(config, "SINGULARITY = {}", job_bin.join("apptainer").display());
         // A registry of the test bed has no TLS, and Apptainer makes no exception for loopback.
         let environment = format!("PATH={}:/usr/bin:/bin APPTAINER_NOHTTPS=true", job_bin.display());
@@ -130,7 +134,7 @@ impl Pool {
         config.push('\n');
         account.write(&home.join("condor_config"), config, 0o644)?;
         account.write(&home.join("passwords.d/POOL"), random_bytes()?, 0o600)?;
-        let pool = Self { daemons: Mutex::new(None), version, release, home, address, port, scratch };
+        let pool = Self { daemons: Mutex::new(None), version, release, home, address, port, schedd, scratch };
         pool.write_start(true)?;
         pool.start_again()?;
         Ok(pool)
@@ -328,8 +332,8 @@ impl Pool {
 
     /// The schedd's name, for `-name` and `SCHEDD_HOST`.
     #[must_use]
-    pub fn schedd_name(&self) -> &'static str {
-        SCHEDD
+    pub fn schedd_name(&self) -> &str {
+        &self.schedd
     }
 
     /// Which HTCondor it is.

@@ -1,0 +1,75 @@
+//! What a user with a Secret does to the ads of jobs in that name.
+
+use testbed::{Client, Version, wait_for};
+
+use crate::credentials::site::{Site, let_read, put_secret, wait_says, with_secret};
+use bed::{PATIENCE, UNTIL_LET_GO, ids, is_true};
+
+/// Crooked, nameless and huge ads in alice's name hold up neither her other HTCJobs nor anybody else's; hers that have such a job are
+/// neither lost nor let go.
+pub fn one_users_ads_are_a_doubt_about_its_own_jobs_alone(version: Version) {
+    let site = Site::start(version);
+    let (hers, ours) = (site.bed.namespace(), site.bed.namespace());
+    put_secret(&hers, "mine", &[("token", site.token("alice@test", &[]).as_bytes())]);
+    let_read(&hers, "mine");
+    for name in ["crooked", "nameless", "huge", "doomed"] {
+        hers.create(&with_secret(name, "mine", UNTIL_LET_GO));
+    }
+    ours.create(&bed::htcjob("runs", UNTIL_LET_GO));
+    let job = |name: &str| ids(&hers.wait_phase(name, "Running")).remove(0);
+    let [crooked, nameless, huge, doomed] = ["crooked", "nameless", "huge", "doomed"].map(job);
+    ours.wait_phase("runs", "Running");
+    let operator = site.bed.queue("true", &["HTCOperator"])[0][0].clone();
+
+    let alice = site.bed.pool.client("alice@test").unwrap();
+    let edit = |id: &str, name: &str, value: &str| alice.ok("condor_qedit", &[id, name, value]).unwrap();
+    edit(&crooked, "HTCJobAttempt", "\"x\"");
+    edit(&doomed, "HTCJobIndex", "1e999");
+    edit(&nameless, "HTCJobUID", "undefined");
+    edit(&huge, "RemoveReason", &format!("\"{}\"", "x".repeat(100_000)));
+    let stray = stray(&alice, &operator);
+
+    let incomplete = |name: &str, id: &str| wait_says(&hers, name, "Tracked", "Incomplete", id);
+    incomplete("crooked", &crooked);
+    incomplete("nameless", &nameless);
+    // Nobody else is held up: what runs ends, what is new is submitted, what is deleted goes.
+    let ended = ours.let_go("runs");
+    assert!(is_true(&ended, "Complete"), "{ended:#}");
+    ours.delete("runs");
+    ours.create(&bed::htcjob("new", "echo A"));
+    let ended = ours.wait_ended("new");
+    assert!(is_true(&ended, "Complete"), "{ended:#}");
+    ours.delete("new");
+    let ended = hers.let_go("huge");
+    assert!(is_true(&ended, "Complete"), "{ended:#}");
+    hers.delete("huge");
+    // Its job still says that it is its: it is removed, and nothing is in doubt any more.
+    hers.delete("doomed");
+
+    let (well, said) = site.bed.check();
+    assert!(well && said.contains("3 more have ads that cannot be read"), "{said}");
+    for name in ["crooked", "nameless"] {
+        assert_eq!(hers.get(name)["status"]["phase"], "Running", "{name}");
+        assert_eq!(hers.get(name)["status"]["attempt"], 1, "{name}");
+    }
+    // One that is deleted waits for the job that does not say any more that it is its.
+    hers.kubectl(&["delete", "htcjob", "nameless", "--wait=false"]);
+    wait_says(&hers, "nameless", "JobsRemoved", "Incomplete", &nameless);
+    alice.ok("condor_rm", &[&nameless]).unwrap();
+    hers.wait_gone("nameless");
+
+    edit(&crooked, "HTCJobAttempt", "1");
+    wait_for("the doubt to end", PATIENCE, || is_true(&hers.get("crooked"), "Tracked")).unwrap();
+    let ended = hers.let_go("crooked");
+    assert!(is_true(&ended, "Complete"), "{ended:#}");
+    hers.delete("crooked");
+    alice.ok("condor_rm", &[&stray]).unwrap();
+}
+
+/// A job that says that it is this operator's, and not whose.
+fn stray(alice: &Client, operator: &str) -> String {
+    let description = format!(
+        "executable = /bin/true\ntransfer_executable = false\nMy.HTCOperator = \"{operator}\"\nrequirements = false\nqueue\n"
+    );
+    alice.submit(&description).unwrap()
+}
