@@ -4,6 +4,8 @@
 //! that jobs of many HTCJobs share one `condor_submit -spool -terse -`. The order is: the site's defaults, the user's
 //! options, and then what the operator decides, which nothing before it can change.
 
+pub mod files;
+
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
@@ -114,25 +116,28 @@ pub fn submit_description(common: &Common, jobs: &[QueueItem]) -> Result<String,
         None => LATE.to_owned(),
     };
     let token = if common.callback { format!(",$(htc_sandbox)/{TOKEN}") } else { String::new() };
+    let (executable, folder) = (format!("$(htc_sandbox)/{JOB_SH}"), "$(htc_output)");
+    let input = format!("$(htc_sandbox)/{SCRIPT_SH},$(htc_sandbox)/{PAYLOAD_CONF}{token}");
+    let files = files::lines(&executable, folder, &input);
     let output_limit =
         common.output_limit.map(|limit| format!("max_transfer_output_mb = {limit}\n")).unwrap_or_default();
     Ok(format!(
         r#"{options}universe = vanilla
-executable = $(htc_sandbox)/{JOB_SH}
+executable = {executable}
 transfer_executable = true
 arguments = $(htc_index)
 getenv = false
 should_transfer_files = YES
 when_to_transfer_output = ON_EXIT
-transfer_input_files = $(htc_sandbox)/{SCRIPT_SH},$(htc_sandbox)/{PAYLOAD_CONF}{token}
-initialdir = $(htc_output)
+transfer_input_files = {input}
+initialdir = {folder}
 output = out
 error = err
 notification = never
 leave_in_queue = {LEAVE_IN_QUEUE}
 periodic_remove = {remove}
 {output_limit}batch_name = $(htc_batch)
-MY.HTCJobUID = "$(htc_uid)"
+{files}MY.HTCJobUID = "$(htc_uid)"
 MY.HTCJobAttempt = $(htc_attempt)
 MY.HTCJobIndex = $(htc_index)
 MY.HTCOperator = "{operator}"

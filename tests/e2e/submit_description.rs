@@ -2,11 +2,12 @@
 //! was refused. Both versions of HTCondor are asked.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command as Process, Stdio};
 
-use htc_operator::condor::description::{Common, QueueItem, submit_description};
+use htc_operator::condor::description::{Common, QueueItem, files, submit_description};
 use htc_operator::condor::htcopts::{AttributeName, Attributes, HtcOpts, HtcOptsError};
 use htc_operator::condor::payload::{Command, Image, ImageMap, Payload, sandbox_files};
 use proptest::prelude::*;
@@ -412,6 +413,46 @@ fn each_allowed_command_is_known_to_htcondor() {
     }
     for command in HtcOpts::commands() {
         assert!(all.contains(&format!("{command} = ")) || command == "nice_user", "{command} is not in this test");
+    }
+}
+
+/// The second lock: the operator's own lines hold whatever stood before them.
+#[test]
+fn what_names_files_and_programs_is_the_operators_whatever_was_allowed() {
+    let folders = Folders::new();
+    let none = HtcOpts::default();
+    let plain = folders.describe(&none, &none, 2);
+    let own = ["Cmd", "Iwd", "In", "Out", "Err", "TransferInput", "Environment"];
+    let wishes = ["WantDelayedUpdates", "WantIOProxy", "WantRemoteUpdates"];
+    let mut attack = "MY.JobUniverse = 12\n".to_owned();
+    for name in own.iter().chain(&files::UNDEFINED) {
+        let _ = writeln!(attack, "MY.{name} = \"/etc/shadow\"");
+    }
+    for name in wishes {
+        let _ = writeln!(attack, "+{} = true", name.to_uppercase());
+    }
+    for version in VERSIONS {
+        let meant = dry_run(version, folders.root.path(), &plain).unwrap();
+        // An attribute keeps the spelling in which it came first.
+        let folded = |ads: &[Ad]| -> Vec<Ad> {
+            let fold = |ad: &Ad| ad.iter().map(|(name, value)| (name.to_lowercase(), value.clone())).collect();
+            ads.iter().map(fold).collect()
+        };
+        let attacked = dry_run(version, folders.root.path(), &format!("{attack}{plain}")).unwrap();
+        assert_eq!(folded(&attacked), folded(&meant), "{version}");
+        let value = |name: &str| {
+            meant[0].iter().find(|(one, _)| one.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+        };
+        for name in files::UNDEFINED {
+            assert_eq!(value(name), Some("undefined"), "{version}: {name}");
+        }
+        let requirements = value("Requirements").unwrap();
+        assert!(!["Chroot", "HasTDP", "Encrypt"].iter().any(|word| requirements.contains(word)), "{requirements}");
+        // Without the operator's lines it would be the user's that count.
+        let bare: String =
+            plain.lines().filter(|line| !line.starts_with("MY.")).map(|line| line.to_owned() + "\n").collect();
+        let ads = dry_run(version, folders.root.path(), &format!("+DataReuseManifestSHA256 = \"/x\"\n{bare}")).unwrap();
+        assert_eq!(ads[0]["DataReuseManifestSHA256"], "\"/x\"", "{version}");
     }
 }
 

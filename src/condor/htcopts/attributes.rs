@@ -116,7 +116,7 @@ const RESERVED_FAMILIES: &str = "\
     commoncatalog commoninput completion compress concurrency condor container cred cron cumulative current \
     daemon dag datareuse deferral delegat diskprov diskusage docker dontencrypt drain ec2 encrypt entered \
     env epochad epochwrite err exec exit extendedsubmit filere filetransfer flock gahp gce globaljob globus \
-    grid hasos hold hook htc input iwd jar java job kill last leave machine manifest match \
+    grid hasos hold hook htc initialjob input iwd jar java job kill last leave limitdirectory localcredd machine managed manifest match \
     maxclaim maxhosts maxjob maxrequest maxrunning maxtransfer memoryprov memoryusage mpi \
     myproxy negotiat noop numckpts numholds numinput numjob numoutput numpids numrestarts \
     numshadow numsystem numvacates oauth ocu onexit orig output owner parallel periodic postarg \
@@ -133,7 +133,7 @@ const RESERVED: &str = "\
     absent accesspoint activationduration activationexecutionduration activationsetupduration \
     activationteardownduration addressv1 allremotehosts annexname arcapplication arcdatastaging \
     arcresources arcrte assignedgpus availablegpus badputcausedbydraining badputcausedbypreemption bytesrecvd bytessent \
-    cerequirements childclaimids clientid codclaims collectorhost command continue \
+    cerequirements checksum checksumtype childclaimids clientid codclaims collectorhost command continue \
     continuereason corefile coresize cpuinstructions cpusprovisioned cpususage cudaversion \
     curbmatchmaking cwd dataflowjobskipped destination dropjobadinsandbox editedclusterattrs \
     effectiveflocklist emailattributes eraseoutputanderroronrestart exceptionhierarchy \
@@ -141,13 +141,13 @@ const RESERVED: &str = "\
     firstjobmatchdate gid gidlist gpusmaxcapability gpusmincapability gpusminmemory \
     gpusminruntime gpusprovisioned imagesize in initialwaitduration interactive interactivejob \
     iowait isdaemoncore islocaluser isnoopjob isowner isqueuesuperuser istransfershadow \
-    keepclaimidle keypath kflops linuxcapabilities loadprofile loaduserprofile localfilename localfiles lognotes \
-    minhosts mountunderscratch myaddress mycurrenttime myremoteusername mytype name \
+    keepclaimidle keypath kflops linuxcapabilities loadprofile loaduserprofile localfilename localfiles log lognotes \
+    minhosts mountunderscratch myaddress mycurrenttime myremoteusername mytype name namedchroot \
     networkinputmb networkoutputmb newlycommittedtime newspooldir nextjobstartdelay nextprocid niceuser node \
-    nonessential notifyuser ntdomain oshomedir osuser otherjobremoverequirements out outsize pid \
+    nonessential notifyuser ntdomain oshomedir osuser otherjobremoverequirements out outsize path pid \
     primaryunixgroup proportionalsetsizekb publickeyfile qdate rank realuid recentcancelslist recentdrainslist \
     requeuereason residentsetsize resumeoncompletion retry retryrequestmemory rscbytesrecvd \
-    rscbytessent runasowner runinstanceid runningcodjob sandboxsize scratchdirfilecount shell \
+    rscbytessent runasowner runinstanceid runningcodjob sandboxsize scratchdirfilecount secret shell \
     stacksize structurednotes subprocid terminationexitreason terminationpending timeout \
     timerremove timerremovesent toe uncommittedsuspensiontime universe uploadfrom uploadto url visadaemontype \
     wantadrevaluate wantcheckpointsignal wantclaiming wantcompletionvisafromschedd wantcontainer \
@@ -222,7 +222,7 @@ mod tests {
             AcctGroup AcctGroupUser OAuthServicesNeeded ScitokensFile SendCredential PreCmd PostCmd ToolDaemonCmd Requirements Rank \
             RequestedChroot ContainerImage SingularityImage DockerImage WantContainer HookKeyword OutputDestination PeriodicRemove \
             ExitCode CompletionDate EnteredCurrentStatus QDate TransformBody_X MyType TargetType Shell NumJobStarts JobSetName \
-            CommonInputFiles ManifestDir CheckpointDestination LocalFiles PublicInputFiles EncryptInputFiles DataReuseManifestSHA256 _condor_x SubmitEventNotes";
+            CommonInputFiles LimitDirectoryAccess LocalCredd RoutedBy Managed InitialJobStatus Log ManifestDir CheckpointDestination LocalFiles PublicInputFiles EncryptInputFiles DataReuseManifestSHA256 _condor_x SubmitEventNotes";
         for name in names.split_ascii_whitespace() {
             for spelled in [name.to_owned(), name.to_uppercase(), name.to_lowercase()] {
                 assert!(reserved(&spelled).is_some(), "{spelled} is free");

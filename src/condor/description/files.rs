@@ -1,0 +1,85 @@
+//! The attributes of a job's ad by which HTCondor finds files and programs, as lines that come after everything else.
+//!
+//! What users may set is an allow-list. This is the second lock: were one of these names ever allowed, it would have no effect.
+//! The names are those that HTCondor's file transfer, schedd, shadow, starter and tools (23.9 and 25.14) look up as a string or a
+//! truth value, so that `undefined` means to them what no attribute means. Not here are names whose mere presence has an
+//! effect: `condor_submit` adds terms to Requirements for `EncryptInputFiles`, `EncryptOutputFiles`, `RequestedChroot` and
+//! `ToolDaemonCmd`, refuses `OutputDirectory` beside `OutputDestination`, and the schedd takes `SUBMIT_Iwd`,
+//! `CommonInputFiles` and `JobMaterializeDigestFile` for a sign.
+
+use std::fmt::Write as _;
+
+/// Attributes that name files, programs or what else HTCondor's processes open for a job. This operator has no use for them.
+pub const UNDEFINED: [&str; 46] = [
+    "BufferFiles",
+    "CheckpointDestination",
+    "CommonInputCatalogs",
+    "ContainerImage",
+    "ContainerServiceNames",
+    "ContainerTargetDir",
+    "DAGManNodesLog",
+    "DataReuseManifestSHA256",
+    "DockerImage",
+    "FailureFiles",
+    "FileRemaps",
+    "HookKeyword",
+    "JarFiles",
+    "JobKeyword",
+    "LimitDirectoryAccess",
+    "LocalCredd",
+    "ManifestDesired",
+    "ManifestDir",
+    "MountUnderScratch",
+    "NamedChroot",
+    "OAuthServicesNeeded",
+    "OrigCmd",
+    "OriginalErr",
+    "OriginalOut",
+    "OutputDestination",
+    "PostCmd",
+    "PreCmd",
+    "PublicInputFiles",
+    "RemoteIwd",
+    "RemoteSpoolDir",
+    "SUBMIT_TransferOutputRemaps",
+    "SUBMIT_UserLog",
+    "ScitokensFile",
+    "SendCredential",
+    "SingularityImage",
+    "SpooledOutputFiles",
+    "StagingDir",
+    "StarterUserLog",
+    "TransferCheckpoint",
+    "TransferInputRemaps",
+    "TransferIntermediate",
+    "TransferOutput",
+    "TransferOutputRemaps",
+    "TransferPlugins",
+    "UserLog",
+    "x509userproxy",
+];
+
+/// What the job runs, reads and writes; `input` as in `transfer_input_files`. `condor_submit` writes the same from the commands
+/// before, but an attribute `MY.X = …` anywhere in the text would count for more than its command.
+///
+/// The last three: without them a payload can change its own job's ad by HTCondor's Chirp, or have files of the access point.
+pub(super) fn lines(executable: &str, folder: &str, input: &str) -> String {
+    let mut text = format!(
+        r#"MY.JobUniverse = 5
+MY.Cmd = "{executable}"
+MY.Iwd = "{folder}"
+MY.In = "/dev/null"
+MY.Out = "out"
+MY.Err = "err"
+MY.TransferInput = "{input}"
+MY.Environment = ""
+MY.WantDelayedUpdates = false
+MY.WantIOProxy = false
+MY.WantRemoteUpdates = false
+"#
+    );
+    for name in UNDEFINED {
+        let _ = writeln!(text, "MY.{name} = undefined");
+    }
+    text
+}
