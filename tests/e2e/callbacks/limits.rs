@@ -29,6 +29,9 @@ const BEGUN: &str = "POST /cloudevents HTTP/1.1\r\nX: ";
 /// Body, pause, headers and the ledger's time, by the words of the receiver; and what a busy machine adds.
 const LONGEST: Duration = Duration::from_secs(40 + 30);
 
+/// How long the receiver listens at least to one that brings no whole request.
+const LET_GO: Duration = Duration::from_secs(38);
+
 #[test]
 fn there_are_at_most_96_headers_of_128_kib() {
     let desk = Desk::new();
@@ -160,6 +163,9 @@ fn accepted(address: SocketAddr) -> usize {
     rows.filter(|row| row[1].ends_with(&own) && row[3] == "01" && row[9] != "0").count()
 }
 
+/// How long the receiver listens at least to one that brings no whole request.
+const LET_GO: Duration = Duration::from_secs(38);
+
 #[test]
 fn there_are_at_most_as_many_connections_as_there_is_room_for() {
     // The receiver's and the test's own.
@@ -180,7 +186,8 @@ fn there_are_at_most_as_many_connections_as_there_is_room_for() {
     let mut kept: Vec<Connection> = (0..CONNECTIONS + 50).map(keep).collect();
     wait_for("all connections that the receiver takes", PATIENCE, || {
         let found = accepted(desk.address);
-        assert!(found <= CONNECTIONS, "{found} connections");
+        // Once the first are let go others come in their place, and the sockets of both are there for a moment.
+        assert!(found <= CONNECTIONS || began.elapsed() > LET_GO, "{found} connections after {:?}", began.elapsed());
         if found >= CONNECTIONS - 2 { Ok(()) } else { Err(format!("{found} after {:?}", began.elapsed())) }
     })
     .unwrap();
@@ -190,7 +197,7 @@ fn there_are_at_most_as_many_connections_as_there_is_room_for() {
     socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
     if socket.read(&mut [0; 1]).is_ok() {
         // On a machine that is so slow the first of the others are let go by now.
-        assert!(began.elapsed() > Duration::from_secs(38), "one more is not listened to");
+        assert!(began.elapsed() > LET_GO, "one more is not listened to");
         return;
     }
     kept.truncate(10);
