@@ -28,7 +28,6 @@ const REFUSED: &str = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
 const BEGUN: &str = "POST /cloudevents HTTP/1.1\r\nX: ";
 /// Body, pause, headers and the ledger's time, by the words of the receiver; and what a busy machine adds.
 const LONGEST: Duration = Duration::from_secs(40 + 30);
-
 /// How long the receiver listens at least to one that brings no whole request.
 const LET_GO: Duration = Duration::from_secs(38);
 
@@ -162,9 +161,6 @@ fn accepted(address: SocketAddr) -> usize {
     let rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     rows.filter(|row| row[1].ends_with(&own) && row[3] == "01" && row[9] != "0").count()
 }
-
-/// How long the receiver listens at least to one that brings no whole request.
-const LET_GO: Duration = Duration::from_secs(38);
 
 #[test]
 fn there_are_at_most_as_many_connections_as_there_is_room_for() {
