@@ -11,7 +11,7 @@ use kube::api::Api;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::clock::Clock;
-use crate::condor::htcopts::{HtcOpts, HtcOptsError};
+use crate::condor::htcopts::{Attributes, HtcOpts, HtcOptsError};
 use crate::condor::{KnownUsers, Schedd, Tools};
 use crate::config::Config;
 use crate::health::Health;
@@ -102,7 +102,7 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), S
     let mut stop = std::pin::pin!(stop);
     let (metrics, health) = (Metrics::default(), Health::default());
     config.validate().map_err(StartError::Setting)?;
-    let site_defaults = HtcOpts::parse(&config.condor.site_defaults, &config.attributes())?;
+    let site_defaults = HtcOpts::parse(&config.condor.site_defaults, &Attributes::of_the_site())?;
     open_files::raise();
     let monitor = |address| monitor::listen(address, health.clone(), metrics.clone());
     let _monitor = config.monitoring.http_listen.map(monitor).transpose()?;

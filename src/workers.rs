@@ -30,7 +30,7 @@ use crate::metrics::Metrics;
 use crate::retry::FailureLimit;
 
 use lane::{Common, Source};
-pub use plan::{Plan, PlanError, Planner, Reporting, queue};
+pub use plan::{Plan, PlanError, Planner, Reporting};
 pub use registry::Registry;
 pub use sizes::Sizes;
 pub use survivors::Survivors;

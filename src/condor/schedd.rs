@@ -202,15 +202,15 @@ impl Schedd {
     /// ClassAd expression for the jobs of this operator. Anybody can write `HTCOperator` into an ad, nobody else our `User`.
     pub(super) async fn ours(&self) -> Result<String, Unknown> {
         self.own_users().await?;
-        Ok(self.of_the_users(self.users.all()))
+        Ok(self.ours_of(self.users.all()))
     }
 
     /// The same for those in the name of this identity.
     pub(super) async fn mine(&self) -> Result<String, Unknown> {
-        Ok(self.of_the_users(self.own_users().await?))
+        Ok(self.ours_of(self.own_users().await?))
     }
 
-    fn of_the_users(&self, names: impl IntoIterator<Item = String>) -> String {
+    fn ours_of(&self, names: impl IntoIterator<Item = String>) -> String {
         format!("HTCOperator =?= {} && {}", quoted(&self.operator), of_users(names))
     }
 

@@ -11,7 +11,7 @@ use crate::machine::facts::{Answer, Claim, Evidence, Facts, Object, Past, Publis
 use crate::machine::ids::{JobId, id_ranges};
 use crate::machine::inherited::{Inherited, InheritedJob};
 use crate::machine::{SchedDate, Timestamp, Uid};
-use crate::workers::{Plan, queue};
+use crate::workers::{Plan, Planner};
 
 /// The facts, and what the workers will need.
 pub(super) struct Gathered {
@@ -226,7 +226,7 @@ fn plan(object: &Observed, context: &Context) -> (Option<Arc<Plan>>, Result<Spec
         Ok(job) => job,
         Err(invalid) => return (None, Err(format!("the HTCJob cannot be read: {}", invalid.error))),
     };
-    let queue = match queue(&job.spec) {
+    let queue = match Planner::queue(&job.spec) {
         Ok(queue) => queue,
         Err(error) => return (None, Err(error.to_string())),
     };

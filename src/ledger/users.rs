@@ -70,7 +70,7 @@ impl Ledger {
             self.shown.lock().unwrap_or_else(PoisonError::into_inner).extend(intents);
         } else {
             tracing::warn!(
-                "users under which jobs are submitted are only in the ledger's log: `check` does not see them"
+                "names under which jobs are submitted are only in the ledger's log: `check` does not see them"
             );
         }
     }

@@ -123,13 +123,19 @@ impl Planner {
             return Err(PlanError::Credentials(name.clone()));
         }
         Ok(Plan {
-            queue: queue(spec)?,
+            queue: Self::queue(spec)?,
             image: Image::resolve(&spec.script.image, &self.images)?,
             command: Command::parse(&spec.script.command)?,
             source: spec.script.source.clone(),
             options: options(spec, &self.attributes)?,
             env: env(spec)?,
         })
+    }
+
+    /// Number of jobs that the spec asks for.
+    pub fn queue(spec: &HTCJobSpec) -> Result<u32, PlanError> {
+        let asked = spec.jobs();
+        u32::try_from(asked).ok().filter(|_| (1..=MAX_QUEUE).contains(&asked)).ok_or(PlanError::Queue(asked))
     }
 
     /// Folder that the jobs of an object are submitted from.
@@ -230,12 +236,6 @@ impl Planner {
 }
 
 /// The user's submit commands and the fields that stand for one. What is given twice is an error, as it is in htcopts.
-/// Number of jobs that the spec asks for.
-pub fn queue(spec: &HTCJobSpec) -> Result<u32, PlanError> {
-    let asked = spec.jobs();
-    u32::try_from(asked).ok().filter(|_| (1..=MAX_QUEUE).contains(&asked)).ok_or(PlanError::Queue(asked))
-}
-
 fn options(spec: &HTCJobSpec, attributes: &Attributes) -> Result<HtcOpts, PlanError> {
     let mut options = HtcOpts::parse(spec.htcopts.as_deref().unwrap_or_default(), attributes)?;
     let mut add = |field, command, value: &str| {

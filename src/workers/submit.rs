@@ -97,9 +97,7 @@ impl Submission {
             Err(error) => {
                 tracing::error!(%error, "nothing is submitted: the intents are not durable");
                 // Its file stays otherwise, one more at each try. Without it the end of what may yet be durable is unknown.
-                if let Some(lock) = self.lock.take() {
-                    let _ = tokio::task::spawn_blocking(move || lock.discard()).await;
-                }
+                discard(self.lock.take()).await;
                 tokio::time::sleep(super::LEDGER_PAUSE).await;
                 false
             }
@@ -218,9 +216,7 @@ impl Submission {
         let lock = self.lock.take().filter(|_| submitted.dead);
         match batch.shared.ledger.resolve_submits(results).await {
             Ok(()) => {
-                if let Some(lock) = lock {
-                    let _ = tokio::task::spawn_blocking(move || lock.discard()).await;
-                }
+                discard(lock).await;
                 true
             }
             Err(error) => {
@@ -235,6 +231,13 @@ impl Submission {
 
 fn files_failed(message: String) -> Failure {
     Failure::new(Reason::CannotWriteFiles, message)
+}
+
+/// Removes the file of a lock that nobody needs any more.
+async fn discard(lock: Option<HeldLock>) {
+    if let Some(lock) = lock {
+        let _ = tokio::task::spawn_blocking(move || lock.discard()).await;
+    }
 }
 
 /// Without a lock the time limit is waited for if nobody sees the submitter end.

@@ -56,11 +56,11 @@ fn assert_right(object: &Value, total: u64) -> u64 {
     active
 }
 
-/// Creates small ones one after another until it is told to stop; how long each had to wait for its id.
-fn small_ones(here: &Namespace<'_>, stop: &AtomicBool) -> Vec<Duration> {
+/// Creates small ones of this kind one after another until it is told to stop; how long each had to wait for its id.
+fn small_ones(here: &Namespace<'_>, kind: &str, stop: &AtomicBool) -> Vec<Duration> {
     let mut waits = Vec::new();
     while !stop.load(Ordering::Relaxed) {
-        let name = format!("small-{}", waits.len());
+        let name = format!("{kind}-{}", waits.len());
         let began = Instant::now();
         here.create(&htcjob(&name, "true"));
         wait_for("its id", PATIENCE, || here.get(&name)["status"]["clusterid"].is_string())
@@ -92,7 +92,7 @@ fn one_of_very_many_jobs_is_accepted_in_steps_and_holds_up_nobody() {
     let pid = bed.operator_pid();
     let stop = AtomicBool::new(false);
     let alone = thread::scope(|scope| {
-        let small = scope.spawn(|| small_ones(&here, &stop));
+        let small = scope.spawn(|| small_ones(&here, "alone", &stop));
         thread::sleep(Duration::from_secs(8));
         stop.store(true, Ordering::Relaxed);
         told("alone", &small.join().unwrap())
@@ -105,7 +105,7 @@ fn one_of_very_many_jobs_is_accepted_in_steps_and_holds_up_nobody() {
     stop.store(false, Ordering::Relaxed);
     let limit = Duration::from_secs(60 + total / SLOWEST);
     let beside = thread::scope(|scope| {
-        let small = scope.spawn(|| small_ones(&here, &stop));
+        let small = scope.spawn(|| small_ones(&here, "beside", &stop));
         let (mut accepted, mut steps) = (0, 0);
         while accepted < total {
             let now = assert_right(&here.get("large"), total);

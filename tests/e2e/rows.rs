@@ -33,7 +33,8 @@ fn rows_can_be_measured() {
     };
     let five = |row: u8, name: &str| assert!((number(row, name) - 5.0).abs() < 0.1, "{name}: {}", number(row, name));
     five(1, "htcjobs");
-    assert!(number(4, "p50Seconds") > 0.0 && number(4, "scheddCpuPercent") >= 0.0);
+    // A difference of two short measurements, which may be below 0.
+    assert!(number(4, "p50Seconds") > 0.0 && number(4, "scheddCpuPercent").is_finite());
     assert!(number(1, "condorSubmit") >= 1.0 && number(1, "idsSeconds") > 0.0);
     assert!(number(1, "bareRatio") > 0.0 && number(1, "sharedSubmitSeconds") > 0.0);
     assert!(number(2, "idsSeconds") >= 0.0 && number(2, "condorSubmitAfterSeconds") > 0.0);

@@ -43,6 +43,8 @@ pub(super) const USUAL: [&str; 27] = [
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Attributes {
     further: Vec<AttributeName>,
+    /// Whatever HTCondor and the operator do not use themselves.
+    any: bool,
 }
 
 /// An attribute that a site may allow on top of the usual ones: HTCondor and the operator do not use it themselves.
@@ -69,7 +71,13 @@ impl Attributes {
     /// The usual attributes and `further` ones.
     #[must_use]
     pub fn with(further: impl IntoIterator<Item = AttributeName>) -> Self {
-        Self { further: further.into_iter().collect() }
+        Self { further: further.into_iter().collect(), any: false }
+    }
+
+    /// For the site's own settings: all but those that HTCondor or the operator uses itself.
+    #[must_use]
+    pub const fn of_the_site() -> Self {
+        Self { further: Vec::new(), any: true }
     }
 
     /// Names of the attributes that every site's users may set, sorted.
@@ -79,7 +87,7 @@ impl Attributes {
 
     /// Whether the attribute may be set, in any spelling.
     pub(super) fn allows(&self, name: &str) -> bool {
-        self.names().any(|allowed| allowed.eq_ignore_ascii_case(name))
+        self.names().any(|allowed| allowed.eq_ignore_ascii_case(name)) || (self.any && reserved(name).is_none())
     }
 
     /// The allowed names as a message lists them.
@@ -245,6 +253,17 @@ mod tests {
         assert!(
             site.listed().starts_with("AccountingGroup, BigMemJob, ") && site.listed().ends_with(", RunNumber, xcount")
         );
+    }
+
+    #[test]
+    fn the_sites_own_settings_may_set_whatever_nobody_else_uses() {
+        let site = Attributes::of_the_site();
+        for name in ["JobFlavour", "RunNumber", "X"] {
+            assert!(site.allows(name), "{name}");
+        }
+        for name in ["DataReuseManifestSHA256", "Iwd", "Owner", "HTCJobUID"] {
+            assert!(!site.allows(name), "{name}");
+        }
     }
 
     #[test]

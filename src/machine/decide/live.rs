@@ -33,9 +33,7 @@ impl Run<'_> {
             Ok(spec) => self.pursue(spec, sightings, adopting),
             // What the Go operator has submitted needs no spec that could be submitted.
             Err(_) if self.record.has_inherited() => self.say_accepted(adopting),
-            Err(_) if self.facts.object.inherited.is_some() && self.record.highest == Attempt::INHERITED => {
-                self.say_inherited();
-            }
+            Err(_) if self.is_still_the_go_operators() => self.say_inherited(),
             // Jobs from when the spec could still be read are followed all the same.
             Err(message) => self.say(ConditionType::Submitted, False, Reason::InvalidSpec, message),
         }
@@ -69,10 +67,7 @@ impl Run<'_> {
         let missing = asked_for.without(&recorded);
         if missing.is_empty() || self.record.has_inherited() {
             self.say_accepted(adopting);
-        } else if spec.refused.is_some()
-            && self.facts.object.inherited.is_some()
-            && self.record.highest == Attempt::INHERITED
-        {
+        } else if spec.refused.is_some() && self.is_still_the_go_operators() {
             self.say_inherited();
         } else if let (Some(message), true) = (&spec.refused, self.record.attempts.is_empty()) {
             self.say(ConditionType::Submitted, False, Reason::InvalidSpec, message);
@@ -81,6 +76,11 @@ impl Run<'_> {
         } else {
             self.submit(spec, &missing, sightings);
         }
+    }
+
+    /// The Go operator had it, and nothing was submitted of it since.
+    fn is_still_the_go_operators(&self) -> bool {
+        self.facts.object.inherited.is_some() && self.record.highest == Attempt::INHERITED
     }
 
     fn say_accepted(&mut self, adopting: bool) {
@@ -247,16 +247,13 @@ impl Run<'_> {
             // away, it would be asked for again at each pass, and each pass would say something else.
             self.look.more(Look::Changes);
         }
-        match permit {
-            Ok(_) if spec.refused.is_some() => {
-                let message = spec.refused.as_deref().unwrap_or_default();
-                self.say(ConditionType::Submitted, False, Reason::InvalidSpec, message);
-            }
-            Ok(permit) if !spec.suspend && (facts.object.claim == Claim::Ours || !self.rules.only_claimant) => {
+        match (permit, &spec.refused) {
+            (Ok(_), Some(message)) => self.say(ConditionType::Submitted, False, Reason::InvalidSpec, message),
+            (Ok(permit), None) if !spec.suspend && (facts.object.claim == Claim::Ours || !self.rules.only_claimant) => {
                 self.submit_after_pause(indices, missing, permit);
             }
-            Ok(_) => self.say(ConditionType::Submitted, False, Reason::Waiting, "nothing is submitted now"),
-            Err(doubt) => self.wait_for_attempt(&doubt, sightings),
+            (Ok(_), None) => self.say(ConditionType::Submitted, False, Reason::Waiting, "nothing is submitted now"),
+            (Err(doubt), _) => self.wait_for_attempt(&doubt, sightings),
         }
     }
 

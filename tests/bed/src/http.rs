@@ -79,6 +79,24 @@ impl Connection {
         drip(&mut self.0, &socket, bytes)
     }
 
+    /// Whether the other side ends the connection within this time, whatever it sends before.
+    pub fn ends_within(&mut self, limit: Duration) -> bool {
+        let began = Instant::now();
+        self.0.set_read_timeout(Some(Duration::from_millis(250))).unwrap();
+        let ended = loop {
+            match self.0.read(&mut [0; 4096]) {
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => (),
+                Ok(0) | Err(_) => break true,
+                Ok(_) => (),
+            }
+            if began.elapsed() > limit {
+                break false;
+            }
+        };
+        self.0.set_read_timeout(Some(LIMIT)).unwrap();
+        ended
+    }
+
     fn more(&mut self, bytes: &mut Vec<u8>) -> std::io::Result<()> {
         let mut part = [0; 4096];
         match self.0.read(&mut part)? {

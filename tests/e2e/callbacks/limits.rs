@@ -170,7 +170,6 @@ fn there_are_at_most_as_many_connections_as_there_is_room_for() {
             .expect("this test needs some 8,000 open files");
     }
     let desk = Desk::new();
-    // These are kept for longest.
     let keep = |_| {
         let mut connection = Connection::open(desk.address).unwrap();
         connection.send(format!("{REFUSED}{BEGUN}").as_bytes()).unwrap();
@@ -178,9 +177,17 @@ fn there_are_at_most_as_many_connections_as_there_is_room_for() {
     };
     let began = Instant::now();
     let mut kept: Vec<Connection> = (0..CONNECTIONS + 50).map(keep).collect();
+    // On a slow machine the first are let go meanwhile, others come in their place, and for a moment there are both.
+    let first_is_let_go = |kept: &mut [Connection]| kept[0].ends_within(Duration::from_secs(10));
     wait_for("all connections that the receiver takes", PATIENCE, || {
+        // One that is silent is let go earlier.
+        for connection in &mut kept {
+            _ = connection.send(b"x");
+        }
         let found = accepted(desk.address);
-        assert!(found <= CONNECTIONS, "{found} connections");
+        if found > CONNECTIONS {
+            assert!(first_is_let_go(&mut kept), "{found} connections after {:?}", began.elapsed());
+        }
         if found >= CONNECTIONS - 2 { Ok(()) } else { Err(format!("{found} after {:?}", began.elapsed())) }
     })
     .unwrap();
@@ -189,8 +196,7 @@ fn there_are_at_most_as_many_connections_as_there_is_room_for() {
     socket.write_all(&http::request(&desk.headers("a"), &ended("12.0", "0"))).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
     if socket.read(&mut [0; 1]).is_ok() {
-        // On a machine that is so slow the first of the others are let go by now.
-        assert!(began.elapsed() > Duration::from_secs(38), "one more is not listened to");
+        assert!(first_is_let_go(&mut kept), "one more is not listened to");
         return;
     }
     kept.truncate(10);
