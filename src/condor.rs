@@ -2,6 +2,7 @@
 
 pub mod description;
 pub mod effects;
+pub mod fetch;
 pub mod htcopts;
 mod known_users;
 pub mod payload;

@@ -38,6 +38,9 @@ pub struct Tools {
 
 /// Variables that the tools inherit from the operator.
 const INHERITED: &[&str] = &["CONDOR_CONFIG", "HOME", "KRB5CCNAME", "KRB5_CONFIG", "TMPDIR", "TZ"];
+/// Variables that they have besides. The ad of a job decides what `condor_transfer_data` does: it would have plugins fetch what the
+/// ad names by URL, `file:///…` among them, and sign such URLs with keys from files that the ad names.
+const SET: &[(&str, &str)] = &[("_CONDOR_ENABLE_URL_TRANSFERS", "false"), ("_CONDOR_SIGN_S3_URLS", "false")];
 /// Most bytes kept of what a tool says on standard error.
 const STDERR_CAP: usize = 64 * 1024;
 /// Most bytes of an answer: 100,000 job ads have about 60 MB.
@@ -216,6 +219,7 @@ impl Tools {
         let own = std::env::var("PATH").unwrap_or_else(|_| "/usr/local/bin:/usr/bin:/bin".to_owned());
         let path = bin.map_or(own.clone(), |bin| format!("{}:{own}", bin.display()));
         let mut environment = vec![("PATH".to_owned(), path.clone()), ("LC_ALL".to_owned(), "C.UTF-8".to_owned())];
+        environment.extend(SET.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
         environment.extend(
             INHERITED.iter().filter_map(|name| std::env::var(name).ok().map(|value| ((*name).to_owned(), value))),
         );

@@ -135,7 +135,7 @@ impl Submission {
             let sandbox = planner.sandbox(uid).display().to_string();
             let batch_name = format!("{}/{}", job.name.namespace, job.name.name);
             for index in indices(job).iter() {
-                let output = planner.job_output(&job.name, uid, index).display().to_string();
+                let output = planner.job_incoming(&job.name, uid, index).display().to_string();
                 places.push((uid, job.request.key.attempt, index, batch_name.clone(), sandbox.clone(), output));
             }
         }

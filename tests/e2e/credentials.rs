@@ -4,7 +4,7 @@
 mod kerberos;
 mod orphans;
 mod secrets;
-mod site;
+pub mod site;
 mod trouble;
 
 on_both_versions!(
