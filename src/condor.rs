@@ -1,5 +1,7 @@
 //! HTCondor, through its own command-line tools.
 
+mod confined;
+mod cost;
 pub mod description;
 pub mod effects;
 pub mod fetch;
@@ -13,6 +15,7 @@ pub mod submit;
 mod submitter_lock;
 pub mod tools;
 
+pub use confined::Touches;
 pub use known_users::KnownUsers;
 pub use schedd::Schedd;
 pub use submitter_lock::{HeldLock, SubmitterLocks};

@@ -41,6 +41,7 @@ struct Inner {
     batches: Histogram,
     waiting: Gauge,
     orphans: Gauge,
+    confined: Gauge,
     credentials: Family<Whose, Gauge>,
     at_scrape: Arc<AtScrape>,
 }
@@ -95,6 +96,7 @@ impl Default for Inner {
             batches: Histogram::new(exponential_buckets(1.0, 2.0, 10)),
             waiting: Gauge::default(),
             orphans: Gauge::default(),
+            confined: Gauge::default(),
             credentials: Family::default(),
             at_scrape: Arc::default(),
             registry: Registry::with_prefix("htc"),
@@ -149,6 +151,11 @@ impl Inner {
             "credentials_failing",
             "Identities without credentials that are good",
             self.credentials.clone(),
+        );
+        registry.register(
+            "confined",
+            "1 if HTCondor's tools are confined to the files that each call needs, else 0",
+            self.confined.clone(),
         );
         registry.register_collector(Box::new(Scrape(Arc::clone(&self.at_scrape))));
     }
@@ -303,6 +310,11 @@ impl Metrics {
     /// So many jobs in HTCondor belong to no HTCJob.
     pub fn orphans(&self, count: usize) {
         self.0.orphans.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// Whether HTCondor's tools are confined.
+    pub fn confined(&self, confined: bool) {
+        self.0.confined.set(confined.into());
     }
 
     /// So many identities have no credentials that are good: the operator's own, and those of Secrets.

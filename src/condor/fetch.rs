@@ -8,8 +8,10 @@
 //! it is written, and nothing at all for one that is not there.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use super::confined::Touches;
 use super::schedd::{Schedd, quoted};
 use super::tools::Call;
 use crate::machine::facts::Unknown;
@@ -47,6 +49,11 @@ const OWN: &str = r#"member(unparse(UserLog), {"","undefined"}) && member(unpars
 const ADOPTED: &str = r#"unparse(SUBMIT_UserLog) =?= "\"log\"" && unparse(HTCJobIndex) =?= "ProcId""#;
 
 impl ToFetch<'_> {
+    /// The only folder that the tool writes to.
+    fn place(&self) -> PathBuf {
+        PathBuf::from(&self.output)
+    }
+
     /// ClassAd expression for these jobs.
     fn jobs(&self) -> String {
         let list: Vec<String> = self.indices.iter().map(|index| index.to_string()).collect();
@@ -92,14 +99,16 @@ fn any_of(jobs: &[ToFetch<'_>], condition: impl Fn(&ToFetch<'_>) -> String) -> S
 
 impl Schedd {
     /// `condor_transfer_data` of these ended jobs, and of no others: 25.14 lets what was fetched leave the queue. Each
-    /// arrives in its folder, which must be there. `limit`: how long that may take.
-    pub async fn fetch(&self, jobs: &[ToFetch<'_>], limit: Duration) -> Result<(), Unknown> {
+    /// arrives in its folder, which must be there. `limit`: how long that may take; `largest`: the largest file, in bytes.
+    pub async fn fetch(&self, jobs: &[ToFetch<'_>], limit: Duration, largest: Option<u64>) -> Result<(), Unknown> {
         const TOOL: &str = "condor_transfer_data";
         let mine = self.mine().await?;
         let own = |job: &ToFetch<'_>| format!("{} && {}", job.in_place(), unchanged(job.adopted));
         let constraint = format!("{mine} && {ENDED} && {}", any_of(jobs, own));
         let arguments = vec!["-name", self.name.as_str(), "-constraint", &constraint];
-        let call = Call { tool: TOOL, arguments, input: Vec::new(), limit, outlives_us: false, holds: None };
+        let writes: Vec<PathBuf> = jobs.iter().map(ToFetch::place).collect();
+        let touches = Touches { reads: &[], writes: &writes, largest: Some(largest.unwrap_or(u64::MAX)) };
+        let call = Call { tool: TOOL, arguments, input: Vec::new(), limit, outlives_us: false, holds: None, touches };
         self.answer(TOOL, self.tools.call(call).await).map(drop)
     }
 

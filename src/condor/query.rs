@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::confined::Touches;
 use super::row::{ATTRIBUTES, INHERITED_ATTRIBUTES, Row, each_row};
 use super::schedd::{NOT_ADOPTED, Schedd, quoted, unknown};
 use super::tools::{Call, Cost, Output, ToolError};
@@ -276,8 +277,15 @@ impl Schedd {
         let mut arguments = vec!["-name", self.name.as_str(), "-json", "-attributes", attributes];
         arguments.extend(SCAN_ALL);
         arguments.extend(more);
-        let call =
-            Call { tool: "condor_history", arguments, input: Vec::new(), limit, outlives_us: false, holds: None };
+        let call = Call {
+            tool: "condor_history",
+            arguments,
+            input: Vec::new(),
+            limit,
+            outlives_us: false,
+            holds: None,
+            touches: Touches::default(),
+        };
         self.tools.call(call).await
     }
 }

@@ -70,6 +70,11 @@ impl Planner {
         self.incoming(name, uid).join(index.to_string())
     }
 
+    /// Most bytes of the output of one job.
+    pub(super) fn largest_output(&self) -> Option<u64> {
+        self.output_limit.map(|limit| limit.saturating_mul(MIB).saturating_add(SLACK))
+    }
+
     /// Empties the folders that the output of these jobs is to arrive in, and tries the place that it is to go to.
     pub(super) fn empty_incoming(&self, name: &ObjectName, uid: &Uid, indices: &Indices) -> Result<(), String> {
         self.make_output(name, uid, indices)?;
@@ -125,8 +130,7 @@ impl Planner {
     fn look(&self, folder: &Path) -> Result<(), Stop> {
         let mut count = Count::default();
         count.add(open_folder(CWD, folder)?, 0)?;
-        let most = self.output_limit.map(|limit| limit.saturating_mul(MIB).saturating_add(SLACK));
-        if most.is_some_and(|most| count.bytes > most) {
+        if self.largest_output().is_some_and(|most| count.bytes > most) {
             let mib = count.bytes.div_ceil(MIB);
             return Err(Stop::Refused(format!("it has {mib} MiB, more than --output-limit; let the job leave less")));
         }

@@ -1,5 +1,6 @@
 //! Submissions: many HTCJobs in one `condor_submit`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::batch::Batch;
@@ -116,7 +117,7 @@ impl Submission {
                         message: Some("the time for this submission had passed before it began".to_owned()),
                     }
                 } else {
-                    batch.schedd.submit(text, limit, self.lock.as_ref()).await
+                    batch.schedd.submit(text, &folders(batch), limit, self.lock.as_ref()).await
                 }
             }
             Err(error) => Submitted { dead: true, timed_out: false, status: None, message: Some(error.to_string()) },
@@ -227,6 +228,16 @@ impl Submission {
             }
         }
     }
+}
+
+/// Those that the jobs are submitted from, and those that their output is to arrive in.
+fn folders(batch: &Batch) -> Vec<PathBuf> {
+    let planner = &batch.shared.planner;
+    let of = |job: &WorkItem| {
+        let uid = &job.request.key.uid;
+        [planner.sandbox(uid), planner.incoming(&job.name, uid)]
+    };
+    batch.jobs.iter().flat_map(of).collect()
 }
 
 fn files_failed(message: String) -> Failure {

@@ -196,7 +196,11 @@ impl ToolCall {
             Some((Work::Remove(Scope::Extra(ids)), uid)) => schedd.remove_jobs(uid, ids).await,
             Some((Work::Hold, _)) => schedd.hold(&uids).await,
             Some((Work::Release, _)) => schedd.release(&uids).await,
-            Some((Work::Fetch(_), _)) => schedd.fetch(&fetchable(batch, asked_for), transfer_limit(batch)).await,
+            Some((Work::Fetch(_), _)) => {
+                // One that is a little too large is refused in words; the kernel ends the tool by a signal.
+                let largest = batch.shared.planner.largest_output().map(|most| most.saturating_mul(2));
+                schedd.fetch(&fetchable(batch, asked_for), transfer_limit(batch), largest).await
+            }
             Some((Work::Tidy(_), _)) => schedd.tidy(&to_tidy(batch)).await,
             Some((Work::Adopt(jobs), uid)) => {
                 let output = batch.jobs.first().map(|job| output(batch, job)).unwrap_or_default();
