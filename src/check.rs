@@ -9,6 +9,7 @@ use rustix::fs::{Access, access, statvfs};
 use crate::clock::Clock;
 use crate::condor::{KnownUsers, Schedd};
 use crate::config::Config;
+use crate::confine::Confinement;
 use crate::controller;
 use crate::credentials::Credentials;
 use crate::health::Health;
@@ -57,6 +58,7 @@ pub async fn check(config: &Config) -> Vec<Line> {
         Line { what: "cluster", found: cluster },
         Line { what: "credentials", found: credentials.clone().map(|(_, found)| found) },
         Line { what: "schedd", found: ask_schedd(&schedd).await },
+        Line { what: "confinement", found: confinement(config, &schedd) },
         Line { what: "database", found: database(&config.ledger(), &ledger) },
     ];
     if let Some(found) = other_schedds(config.condor.schedd.as_str(), &ledger) {
@@ -124,6 +126,21 @@ async fn own_credentials(config: &Config, schedd: &Arc<Schedd>) -> Result<(Arc<C
         None => Ok((credentials, "from CONDOR_CONFIG".to_owned())),
         Some(found) => found.map(|found| (credentials, found)),
     }
+}
+
+/// What the operator does about it decides whether a kernel without Landlock is wrong.
+fn confinement(config: &Config, schedd: &Schedd) -> Result<String, String> {
+    let ways = match (schedd.tools.confined(), config.condor.confinement) {
+        (true, _) => "HTCondor's tools are confined by Landlock to the files that each call needs",
+        (false, Confinement::Off) => "HTCondor's tools are not confined: --confinement=off",
+        (false, Confinement::Auto) => {
+            "HTCondor's tools are not confined, because this kernel has no Landlock; use Linux 5.13 or newer if you can"
+        }
+        (false, Confinement::Required) => {
+            return Err("this kernel has no Landlock; use Linux 5.13 or newer, or --confinement=auto".to_owned());
+        }
+    };
+    Ok(ways.to_owned())
 }
 
 async fn ask_schedd(schedd: &Schedd) -> Result<String, String> {

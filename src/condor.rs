@@ -1,8 +1,11 @@
 //! HTCondor, through its own command-line tools.
 
 mod ads;
+mod confined;
+mod cost;
 pub mod description;
 pub mod effects;
+pub mod fetch;
 pub mod htcopts;
 mod known_users;
 pub mod payload;
@@ -13,6 +16,7 @@ pub mod submit;
 mod submitter_lock;
 pub mod tools;
 
+pub use confined::Touches;
 pub use known_users::KnownUsers;
 pub use schedd::Schedd;
 pub use submitter_lock::{HeldLock, SubmitterLocks};

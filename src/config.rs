@@ -13,6 +13,7 @@ pub use groups::{
 
 use crate::condor::htcopts::Attributes;
 use crate::condor::payload::ImageMap;
+use crate::confine::{Confinement, kernel_has_landlock};
 use crate::credentials;
 use crate::lease;
 use crate::machine::Settings;
@@ -70,6 +71,13 @@ impl Config {
         if self.condor.batch_objects > 300 || self.condor.batch_jobs > 10_000 {
             return Err(
                 "--batch-objects may be 300 at most and --batch-jobs 10000: HTCondor's expressions have limits"
+                    .to_owned(),
+            );
+        }
+        if self.condor.confinement == Confinement::Required && !kernel_has_landlock() {
+            return Err(
+                "--confinement=required: this kernel has no Landlock; use Linux 5.13 or newer with `landlock` among \
+                 /sys/kernel/security/lsm, or write --confinement=auto"
                     .to_owned(),
             );
         }

@@ -16,6 +16,7 @@
 //! - [`metrics`]: what is counted and measured.
 //! - [`ledger`]: the SQLite journal; what stands there has been decided, what does not has not happened.
 //! - [`lease`]: does this operator lead?
+//! - [`confine`]: what one process may touch, and the step that sees to it.
 //! - [`condor`]: HTCondor through its own tools, and the only place where processes are started.
 //! - [`credentials`]: in whose name that happens; tickets and tokens.
 //! - [`workers`]: carry out what was decided, in batches, in the machine's order.
@@ -34,6 +35,7 @@ pub mod check;
 pub mod clock;
 pub mod condor;
 pub mod config;
+pub mod confine;
 pub mod controller;
 pub mod credentials;
 pub mod failpoint;

@@ -43,6 +43,7 @@ struct Inner {
     orphans: Gauge,
     unreadable: Family<Ads, Gauge>,
     events_given_up: Counter,
+    confined: Gauge,
     credentials: Family<Whose, Gauge>,
     at_scrape: Arc<AtScrape>,
 }
@@ -105,6 +106,7 @@ impl Default for Inner {
             orphans: Gauge::default(),
             unreadable: Family::default(),
             events_given_up: Counter::default(),
+            confined: Gauge::default(),
             credentials: Family::default(),
             at_scrape: Arc::default(),
             registry: Registry::with_prefix("htc"),
@@ -169,6 +171,11 @@ impl Inner {
             "credentials_failing",
             "Identities without credentials that are good",
             self.credentials.clone(),
+        );
+        registry.register(
+            "confined",
+            "1 if HTCondor's tools are confined to the files that each call needs, else 0",
+            self.confined.clone(),
         );
         registry.register_collector(Box::new(Scrape(Arc::clone(&self.at_scrape))));
     }
@@ -336,6 +343,11 @@ impl Metrics {
     /// So many Events will not be written.
     pub fn events_given_up(&self, count: usize) {
         self.0.events_given_up.inc_by(count as u64);
+    }
+
+    /// Whether HTCondor's tools are confined.
+    pub fn confined(&self, confined: bool) {
+        self.0.confined.set(confined.into());
     }
 
     /// So many identities have no credentials that are good: the operator's own, and those of Secrets.

@@ -5,6 +5,7 @@
 mod batch;
 mod discard;
 mod err_tail;
+mod incoming;
 mod lane;
 mod plan;
 mod registry;

@@ -108,6 +108,10 @@ pub enum Reason {
     NothingToFetch,
     /// The output could not be fetched.
     FetchFailed,
+    /// Somebody changed where HTCondor writes the jobs' output.
+    OutputRedirected,
+    /// The output is not what a job may leave.
+    OutputRefused,
     /// The data volume is nearly full.
     NoSpace,
     /// The jobs left HTCondor's queue before their output was fetched.

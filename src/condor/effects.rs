@@ -1,10 +1,10 @@
-//! Remove, hold, release, fetch, tidy: each names the objects in its constraint, none goes by numbers alone.
+//! Remove, hold, release, adopt, tidy: each names the objects in its constraint, none goes by numbers alone.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
+use super::fetch::adopted_folder;
 use super::schedd::{Schedd, quoted, unknown};
-use super::tools::{Call, Output, ToolError};
+use super::tools::{Output, ToolError};
 use crate::machine::facts::{Hold, Unknown, Why};
 use crate::machine::inherited::InheritedJob;
 use crate::machine::judge::REMOVED_BY_US;
@@ -65,18 +65,6 @@ impl Schedd {
         self.act("condor_release", &["-reason", "spec.suspend is false", "-constraint", &constraint]).await
     }
 
-    /// `condor_transfer_data` of these ended jobs into their output folders, and of no others: 25.14 lets what was fetched
-    /// leave the queue. `limit`: how long that may take.
-    pub async fn fetch(&self, jobs: &[(&Uid, &Indices)], limit: Duration) -> Result<(), Unknown> {
-        const TOOL: &str = "condor_transfer_data";
-        // A late job has the same index, and would write over the output of the one that counts.
-        let in_time = "(StageInFinish > HTCNotAfter) =!= true";
-        let constraint = format!("{} && JobStatus == 4 && {in_time}", self.jobs_by_index(jobs).await?);
-        let arguments = vec!["-name", self.name.as_str(), "-constraint", &constraint];
-        let call = Call { tool: TOOL, arguments, input: Vec::new(), limit, outlives_us: false, holds: None };
-        self.answer(TOOL, self.tools.call(call).await).map(drop)
-    }
-
     /// Makes these jobs of the Go operator this operator's: from then on they are found, removed, held and fetched like all
     /// others. `output`: folder that their output is to come to, each into one named after its `ProcId`.
     pub async fn adopt(&self, uid: &Uid, jobs: &[InheritedJob], output: &str) -> Result<(), Unknown> {
@@ -87,8 +75,7 @@ impl Schedd {
         }
         let theirs = self.not_adopted().await?;
         let (operator, uid) = (quoted(&self.operator), quoted(uid.as_str()));
-        let output = quoted(&format!("{output}/"));
-        let (iwd, log) = (format!("strcat({output}, ProcId)"), format!("strcat({output}, ProcId, \"/log\")"));
+        let iwd = adopted_folder(output);
         for ((folder, cluster), procs) in groups {
             for procs in procs.chunks(PROCS_PER_CALL) {
                 let which = format!(
@@ -100,7 +87,8 @@ impl Schedd {
                 let mut arguments = vec!["-name", self.name.as_str(), "-constraint", &constraint];
                 arguments.extend(["HTCJobAttempt", "0", "HTCJobIndex", "ProcId", "HTCJobUID", &uid]);
                 // condor_transfer_data writes there; the Go operator's own folder was in its container.
-                arguments.extend(["SUBMIT_Iwd", &iwd, "SUBMIT_UserLog", &log, "HTCOperator", &operator]);
+                arguments.extend(["SUBMIT_Iwd", &iwd, "SUBMIT_UserLog", "\"log\"", "HTCOperator", &operator]);
+                arguments.extend(["SUBMIT_TransferOutputRemaps", "undefined", "TransferOutputRemaps", "undefined"]);
                 match self.tools.run(TOOL, &arguments).await {
                     Ok(output) if output.status != Some(0) && nothing_matched(&output) => {
                         self.why_not_adopted(cluster, &which, &output).await?;

@@ -1,7 +1,9 @@
 //! `condor_submit`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
+use super::confined::Touches;
 use super::schedd::Schedd;
 use super::submitter_lock::HeldLock;
 use super::tools::{Call, ToolError};
@@ -24,11 +26,20 @@ pub struct Submitted {
 const WORDS: usize = 1000;
 
 impl Schedd {
-    /// Submits `description`; `limit` is the longest life of the submitter, `holds` what it holds meanwhile.
-    pub async fn submit(&self, description: String, limit: Duration, holds: Option<&HeldLock>) -> Submitted {
+    /// Submits `description`, which names files in the folders `reads`; `limit` is the longest life of the submitter, `holds` what
+    /// it holds meanwhile.
+    pub async fn submit(
+        &self,
+        description: String,
+        reads: &[PathBuf],
+        limit: Duration,
+        holds: Option<&HeldLock>,
+    ) -> Submitted {
         const TOOL: &str = "condor_submit";
         let arguments = vec!["-spool", "-terse", "-name", self.name.as_str(), "-"];
-        let call = Call { tool: TOOL, arguments, input: description.into_bytes(), limit, outlives_us: true, holds };
+        let touches = Touches { reads, ..Touches::default() };
+        let call =
+            Call { tool: TOOL, arguments, input: description.into_bytes(), limit, outlives_us: true, holds, touches };
         match self.tools.call(call).await {
             Ok(output) => {
                 let failed = output.status != Some(0);

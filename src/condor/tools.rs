@@ -1,7 +1,6 @@
 //! Runs one tool: cleared environment, time limit, output cap, and the whole process group killed when it is over.
 
 use std::io;
-use std::ops::{Add, Sub};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -11,7 +10,10 @@ use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 
+use super::confined::{Confine, Touches};
+pub use super::cost::Cost;
 use super::submitter_lock::HeldLock;
+use crate::confine::Confinement;
 use crate::failpoint::{self, Point};
 use crate::metrics::Metrics;
 
@@ -21,8 +23,11 @@ pub struct Tools {
     /// Their whole environment: `PATH`, `CONDOR_CONFIG` and what the operator's own environment has of the variables
     /// that they need.
     pub environment: Vec<(String, String)>,
-    /// Where the credentials are, for those who have some: variables that take the place of others.
-    credentials: Arc<RwLock<Vec<(&'static str, String)>>>,
+    /// Where the credentials are, for those who have some.
+    credentials: Arc<RwLock<Credentials>>,
+    /// They are the operator's own tools, which find the credentials of `CONDOR_CONFIG`.
+    own: bool,
+    confine: Arc<Confine>,
     /// Path of coreutils' `timeout`.
     timeout: String,
     /// Path of util-linux's `setpriv`.
@@ -36,11 +41,20 @@ pub struct Tools {
     metrics: Metrics,
 }
 
+/// Variables that take the place of others, and the folder with what they name.
+#[derive(Debug, Default)]
+struct Credentials {
+    variables: Vec<(&'static str, String)>,
+    folder: Option<PathBuf>,
+}
+
 /// Variables that the tools inherit from the operator.
-const INHERITED: &[&str] = &["CONDOR_CONFIG", "HOME", "KRB5CCNAME", "KRB5_CONFIG", "TMPDIR", "TZ"];
+const INHERITED: &[&str] = &["CONDOR_CONFIG", "KRB5CCNAME", "KRB5_CONFIG", "TMPDIR", "TZ"];
 /// Variables that they have besides. The ad of a job decides what `condor_transfer_data` does: it would have plugins fetch what the
 /// ad names by URL, `file:///…` among them, and sign such URLs with keys from files that the ad names.
-const SET: &[(&str, &str)] = &[("_CONDOR_ENABLE_URL_TRANSFERS", "false"), ("_CONDOR_SIGN_S3_URLS", "false")];
+/// There is nothing in their home.
+const SET: &[(&str, &str)] =
+    &[("HOME", "/nonexistent"), ("_CONDOR_ENABLE_URL_TRANSFERS", "false"), ("_CONDOR_SIGN_S3_URLS", "false")];
 /// Most bytes kept of what a tool says on standard error.
 const STDERR_CAP: usize = 64 * 1024;
 /// Most bytes of an answer: 100,000 job ads have about 60 MB.
@@ -66,6 +80,8 @@ pub struct Call<'a> {
     pub outlives_us: bool,
     /// What it, and all that it starts, hold for as long as they live.
     pub holds: Option<&'a HeldLock>,
+    /// What it reads and writes.
+    pub touches: Touches<'a>,
 }
 
 /// What takes in a tool's standard output as it comes.
@@ -84,47 +100,6 @@ pub struct Output {
     pub dead: bool,
     /// What the call cost; of a tool below `timeout` nothing is known but how long it took.
     pub cost: Cost,
-}
-
-/// What a question cost, at most.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cost {
-    /// Processor time on this machine: the tool's, and what it took to read its answer.
-    pub here: Duration,
-    /// The time in which the tool waited for others: HTCondor's daemons were busy with it no longer than that.
-    pub there: Duration,
-}
-
-impl Add for Cost {
-    type Output = Self;
-
-    fn add(self, other: Self) -> Self {
-        Self { here: self.here + other.here, there: self.there + other.there }
-    }
-}
-
-impl Sub for Cost {
-    type Output = Self;
-
-    fn sub(self, other: Self) -> Self {
-        let (here, there) = (self.here.saturating_sub(other.here), self.there.saturating_sub(other.there));
-        Self { here, there }
-    }
-}
-
-impl Cost {
-    /// That of a process of which this is `/proc/PID/schedstat`, and which took so long: the time for which it ran, and the
-    /// time for which it could have run, in nanoseconds. Where the kernel does not say, it was all of the time.
-    fn of(schedstat: Option<&str>, took: Duration) -> Self {
-        let mut numbers = schedstat.unwrap_or_default().split_whitespace().map(|word| word.parse().ok());
-        match (numbers.next().flatten().filter(|ran| *ran > 0), numbers.next().flatten()) {
-            (Some(ran), Some(waited)) => {
-                let (ran, waited) = (Duration::from_nanos(ran), Duration::from_nanos(waited));
-                Self { here: ran, there: took.saturating_sub(ran + waited) }
-            }
-            _ => Self { here: took, there: took },
-        }
-    }
 }
 
 /// Why a tool gave no answer.
@@ -214,6 +189,7 @@ impl Tools {
     #[must_use]
     pub fn new(
         bin: Option<&PathBuf>,
+        confinement: Confinement,
         limit: Duration,
         history_limit: Duration,
         transfer_limit: Duration,
@@ -227,19 +203,29 @@ impl Tools {
             INHERITED.iter().filter_map(|name| std::env::var(name).ok().map(|value| ((*name).to_owned(), value))),
         );
         let (timeout, setpriv) = (locate(&path, "timeout"), locate(&path, "setpriv"));
+        let tools = ["condor_submit", "kinit"].map(|tool| PathBuf::from(locate(&path, tool)));
+        let confine = Arc::new(Confine::new(confinement, &tools, &environment));
         let credentials = Arc::default();
-        Self { environment, credentials, timeout, setpriv, limit, history_limit, transfer_limit, metrics }
+        let own = true;
+        Self { environment, credentials, own, confine, timeout, setpriv, limit, history_limit, transfer_limit, metrics }
     }
 
     /// The same tools for somebody with other credentials, or none so far.
     #[must_use]
     pub fn for_another(&self) -> Self {
-        Self { credentials: Arc::default(), ..self.clone() }
+        Self { credentials: Arc::default(), own: false, ..self.clone() }
     }
 
-    /// From now on the tools, and all clones of this, find their credentials by these variables.
-    pub fn set_credentials(&self, variables: Vec<(&'static str, String)>) {
-        *self.credentials.write().unwrap_or_else(PoisonError::into_inner) = variables;
+    /// From now on the tools, and all clones of this, find their credentials by these variables, in this folder.
+    pub fn set_credentials(&self, variables: Vec<(&'static str, String)>, folder: PathBuf) {
+        *self.credentials.write().unwrap_or_else(PoisonError::into_inner) =
+            Credentials { variables, folder: Some(folder) };
+    }
+
+    /// Whether the kernel confines them to the files that they need.
+    #[must_use]
+    pub fn confined(&self) -> bool {
+        self.confine.by_landlock()
     }
 
     /// Runs `tool` with `arguments`, nothing to read, and the usual limit.
@@ -251,14 +237,15 @@ impl Tools {
             limit: self.limit,
             outlives_us: false,
             holds: None,
+            touches: Touches::default(),
         })
         .await
     }
 
     /// Asks a question, and finds out what it cost. There is no `timeout` above the tool: it changes nothing, and dies with us.
     pub async fn ask(&self, tool: &'static str, arguments: &[&str], limit: Duration) -> Result<Output, ToolError> {
-        let call =
-            Call { tool, arguments: arguments.to_vec(), input: Vec::new(), limit, outlives_us: false, holds: None };
+        let (arguments, touches) = (arguments.to_vec(), Touches::default());
+        let call = Call { tool, arguments, input: Vec::new(), limit, outlives_us: false, holds: None, touches };
         self.measure(call, false, None).await
     }
 
@@ -270,8 +257,8 @@ impl Tools {
         limit: Duration,
         listener: Listener<'_>,
     ) -> Result<Output, ToolError> {
-        let call =
-            Call { tool, arguments: arguments.to_vec(), input: Vec::new(), limit, outlives_us: false, holds: None };
+        let (arguments, touches) = (arguments.to_vec(), Touches::default());
+        let call = Call { tool, arguments, input: Vec::new(), limit, outlives_us: false, holds: None, touches };
         self.measure(call, false, Some(listener)).await
     }
 
@@ -306,14 +293,20 @@ impl Tools {
         below_timeout: bool,
         listener: Option<Listener<'_>>,
     ) -> Result<Output, ToolError> {
-        let Call { tool, arguments, input, limit, outlives_us, holds } = call;
+        let Call { tool, arguments, input, limit, outlives_us, holds, touches } = call;
         // Neither `timeout` nor its child is told when its parent dies, unless it asks for it.
         let dies_with_parent: &[&str] = if outlives_us { &[] } else { &[&self.setpriv, "--pdeathsig", "KILL"] };
         let seconds = format!("{:.3}", limit.as_secs_f64());
         let limited = [&self.timeout, "-s", "KILL", &seconds];
         let above: &[&[&str]] =
             if below_timeout { &[dies_with_parent, &limited, dies_with_parent] } else { &[dies_with_parent] };
-        let words: Vec<&str> = [&above.concat()[..], &[tool]].concat();
+        let (credentials, confined) = {
+            let credentials = self.credentials.read().unwrap_or_else(PoisonError::into_inner);
+            let confined = self.confine.words(touches, self.own, credentials.folder.as_deref());
+            (credentials.variables.clone(), confined)
+        };
+        let confined: Vec<&str> = confined.iter().map(String::as_str).collect();
+        let words: Vec<&str> = [&above.concat()[..], &confined[..], &[tool]].concat();
         let patience = if below_timeout { limit + GRACE } else { limit };
         failpoint::before_tool(tool);
         let not_started = |error: io::Error| ToolError::NotStarted { tool, message: error.to_string() };
@@ -323,7 +316,7 @@ impl Tools {
             .args(&arguments)
             .env_clear()
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
-            .envs(self.credentials.read().unwrap_or_else(PoisonError::into_inner).iter().cloned())
+            .envs(credentials)
             .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -456,11 +449,13 @@ mod tests {
     use super::*;
 
     fn tools() -> Tools {
-        Tools::new(None, Duration::from_secs(20), Duration::from_secs(20), Duration::from_secs(20), Metrics::default())
+        let limit = Duration::from_secs(20);
+        Tools::new(None, Confinement::Off, limit, limit, limit, Metrics::default())
     }
 
     fn call<'a>(tool: &'static str, arguments: &[&'a str], limit: Duration) -> Call<'a> {
-        Call { tool, arguments: arguments.to_vec(), input: Vec::new(), limit, outlives_us: false, holds: None }
+        let (arguments, touches) = (arguments.to_vec(), Touches::default());
+        Call { tool, arguments, input: Vec::new(), limit, outlives_us: false, holds: None, touches }
     }
 
     #[tokio::test]
@@ -488,7 +483,7 @@ mod tests {
     async fn each_has_its_own_credentials() {
         let tools = tools();
         let other = tools.for_another();
-        tools.set_credentials(vec![("KRB5CCNAME", "FILE:/mine".to_owned())]);
+        tools.set_credentials(vec![("KRB5CCNAME", "FILE:/mine".to_owned())], PathBuf::from("/"));
         let sees = async |tools: Tools| {
             let said = tools.run("sh", &["-c", "echo ${KRB5CCNAME-none}"]).await.unwrap();
             String::from_utf8(said.stdout).unwrap().trim().to_owned()
@@ -541,16 +536,6 @@ mod tests {
         assert!(busy.here > Duration::from_millis(50) && busy.there < busy.here / 2, "{busy:?}");
         let error = tools.ask("sleep", &["1000"], Duration::from_millis(200)).await.unwrap_err();
         assert!(matches!(error, ToolError::TimedOut { dead: true, .. }), "{error:?}");
-    }
-
-    #[test]
-    fn what_the_kernel_does_not_say_is_taken_for_the_worst() {
-        let took = Duration::from_millis(50);
-        let cost = Cost::of(Some("12000000 8000000 17\n"), took);
-        assert_eq!(cost, Cost { here: Duration::from_millis(12), there: Duration::from_millis(30) });
-        for odd in [None, Some(""), Some("0 0 0\n"), Some("12000000"), Some("a b c")] {
-            assert_eq!(Cost::of(odd, took), Cost { here: took, there: took }, "{odd:?}");
-        }
     }
 
     #[tokio::test]

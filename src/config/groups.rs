@@ -9,6 +9,7 @@ use clap::Args;
 use super::values::{parse_duration, parse_image, parse_keep, parse_size};
 use crate::condor::htcopts::AttributeName;
 use crate::condor::payload::ImagePrefix;
+use crate::confine::Confinement;
 
 /// Which HTCJobs this operator works on, and who it is among others.
 #[derive(Args, Clone, Debug)]
@@ -64,6 +65,11 @@ pub struct CondorArgs {
     /// Folder of HTCondor's tools. Default: PATH. The tools read `CONDOR_CONFIG`.
     #[arg(long, env = "HTC_CONDOR_BIN")]
     pub condor_bin: Option<PathBuf>,
+
+    /// Whether HTCondor's tools are confined by the kernel's Landlock to the files that each call needs. `auto`: if the kernel has
+    /// it.
+    #[arg(long, env = "HTC_CONFINEMENT", value_enum, default_value = "auto")]
+    pub confinement: Confinement,
 
     /// Submit commands for every job, one `key = value` per line. An HTCJob's htcopts override them.
     #[arg(long, env = "HTC_SITE_DEFAULTS", default_value = "")]

@@ -68,7 +68,7 @@ impl Holder {
             Identity::Operator => Arc::clone(own),
             Identity::Secret { .. } => {
                 let tools = own.tools.for_another();
-                tools.set_credentials(only_these(&folder, &Material::default()));
+                tools.set_credentials(only_these(&folder, &Material::default()), folder.clone());
                 Arc::new(own.acting_as(identity.clone(), tools))
             }
         };
@@ -209,7 +209,7 @@ impl Holder {
             Identity::Operator => these(&self.folder, &material),
             Identity::Secret { .. } => only_these(&self.folder, &material),
         };
-        self.schedd.tools.set_credentials(variables);
+        self.schedd.tools.set_credentials(variables, self.folder.clone());
         self.with(|state| {
             state.material = material;
             state.ticket = ticket;

@@ -9,6 +9,7 @@ use jiff::tz::TimeZone;
 
 use super::material::Kerberos;
 use super::private;
+use crate::condor::Touches;
 use crate::condor::tools::{Call, Output, ToolError, Tools};
 
 /// Longest time that a KDC may take. MIT's libraries ask each of several again and again for about as long.
@@ -21,24 +22,26 @@ pub(super) async fn get(tools: &Tools, folder: &Path, kerberos: &Kerberos) -> Re
     let _ = fs::remove_file(&new);
     let result = match kerberos {
         Kerberos::Password { user, password } => {
-            kinit(tools, &["-c", &name, user], [password.as_slice(), b"\n"].concat()).await
+            kinit(tools, folder, &["-c", &name, user], [password.as_slice(), b"\n"].concat()).await
         }
         Kerberos::Keytab { user, keytab: contents } => {
             private::write(&keytab, contents).map_err(|error| format!("cannot write the keytab's copy: {error}"))?;
-            let result = kinit(tools, &["-k", "-t", &file, "-c", &name, user], Vec::new()).await;
+            let result = kinit(tools, folder, &["-k", "-t", &file, "-c", &name, user], Vec::new()).await;
             let _ = fs::remove_file(&keytab);
             result
         }
     };
     result?;
-    let ends = ends(tools, &name).await?;
+    let ends = ends(tools, folder, &name).await?;
     fs::rename(&new, &cache).map_err(|error| format!("cannot write the ticket: {error}"))?;
     Ok(ends)
 }
 
-async fn kinit(tools: &Tools, arguments: &[&str], input: Vec<u8>) -> Result<(), String> {
+async fn kinit(tools: &Tools, folder: &Path, arguments: &[&str], input: Vec<u8>) -> Result<(), String> {
     let limit = LIMIT.min(tools.limit);
-    let call = Call { tool: "kinit", arguments: arguments.to_vec(), input, limit, outlives_us: false, holds: None };
+    let (arguments, writes) = (arguments.to_vec(), [folder.to_owned()]);
+    let touches = Touches { writes: &writes, ..Touches::default() };
+    let call = Call { tool: "kinit", arguments, input, limit, outlives_us: false, holds: None, touches };
     said(tools.call(call).await).map(drop)
 }
 
@@ -58,12 +61,14 @@ fn said(result: Result<Output, ToolError>) -> Result<Output, String> {
 }
 
 /// When the ticket-granting ticket of a cache ends.
-async fn ends(tools: &Tools, cache: &str) -> Result<i64, String> {
-    let arguments = ["-c", cache];
+async fn ends(tools: &Tools, folder: &Path, cache: &str) -> Result<i64, String> {
     let mut tools = tools.clone();
     tools.environment.retain(|(name, _)| name != "TZ");
     tools.environment.push(("TZ".to_owned(), "UTC0".to_owned()));
-    let output = said(tools.run("klist", &arguments).await)?;
+    let (arguments, reads, limit) = (vec!["-c", cache], [folder.to_owned()], tools.limit);
+    let touches = Touches { reads: &reads, ..Touches::default() };
+    let call = Call { tool: "klist", arguments, input: Vec::new(), limit, outlives_us: false, holds: None, touches };
+    let output = said(tools.call(call).await)?;
     let text = String::from_utf8_lossy(&output.stdout);
     last_end(&text).ok_or_else(|| "klist shows no ticket-granting ticket".to_owned())
 }

@@ -125,7 +125,9 @@ mod tests {
         let out = |path: &str| folder.path().join("htc_out/physics").join(path);
         for uid in [&first, &second] {
             planner.make_output(&name(), uid, &Indices::first(2)).unwrap();
-            fs::write(planner.job_output(&name(), uid, crate::machine::Index(0)).join("out"), "o").unwrap();
+            let output = planner.job_output(&name(), uid, crate::machine::Index(0));
+            fs::create_dir(&output).unwrap();
+            fs::write(output.join("out"), "o").unwrap();
         }
         planner.discard_output(&name(), &first, &|| true).unwrap();
         assert!(!out("zero/11111111").exists() && out("zero/22222222/0/out").exists());
@@ -147,9 +149,9 @@ mod tests {
         fs::write(outside.join("keep"), "").unwrap();
         planner.make_output(&name(), &uid, &Indices::first(1)).unwrap();
         let output = planner.output(&name(), &uid);
-        symlink(&outside, output.join("0/link")).unwrap();
+        symlink(&outside, output.join(".incoming/0/link")).unwrap();
         symlink(&outside, output.join("link")).unwrap();
-        rustix::fs::mkfifoat(rustix::fs::CWD, output.join("0/pipe"), rustix::fs::Mode::RUSR).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, output.join(".incoming/0/pipe"), rustix::fs::Mode::RUSR).unwrap();
         planner.discard_output(&name(), &uid, &|| true).unwrap();
         assert!(!output.exists() && outside.join("keep").exists());
         // A link where a folder should be.
@@ -179,6 +181,6 @@ mod tests {
         let uid = Uid::from(FIRST);
         planner.make_output(&name(), &uid, &Indices::first(3)).unwrap();
         planner.discard_output(&name(), &uid, &|| false).unwrap_err();
-        assert_eq!(fs::read_dir(planner.output(&name(), &uid)).unwrap().count(), 3);
+        assert_eq!(fs::read_dir(planner.incoming(&name(), &uid)).unwrap().count(), 3);
     }
 }

@@ -160,7 +160,7 @@ impl Planner {
         self.output(name, uid).join(index.to_string())
     }
 
-    /// Writes the files of the sandbox and makes the output folders. What is there as it should be stays.
+    /// Writes the files of the sandbox and makes the folders that the output arrives in. What is there as it should be stays.
     pub fn prepare(&self, name: &ObjectName, uid: &Uid, plan: &Plan, indices: &Indices) -> Result<(), String> {
         let token = self.callback.as_ref().map(|reporting| (reporting, reporting.keys.current().token(uid)));
         let payload = Payload {
@@ -211,7 +211,7 @@ impl Planner {
         })
     }
 
-    /// Makes the output folders of these jobs, and the link `latest` beside them.
+    /// Makes the folders that the output of these jobs arrives in, and the link `latest` to the place that it goes to.
     pub fn make_output(&self, name: &ObjectName, uid: &Uid, indices: &Indices) -> Result<(), String> {
         let failed = |path: &Path| {
             let path = path.display().to_string();
@@ -219,7 +219,7 @@ impl Planner {
         };
         failpoint::at(Point::BeforeOutputFolders);
         for index in indices.iter() {
-            let folder = self.job_output(name, uid, index);
+            let folder = self.job_incoming(name, uid, index);
             make_folder(&folder).map_err(failed(&folder))?;
         }
         let link = self.named(name).join("latest");
@@ -303,7 +303,7 @@ pub(super) fn short(uid: &Uid) -> &str {
     uid.as_str().get(..8).unwrap_or(uid.as_str())
 }
 
-fn make_folder(path: &Path) -> std::io::Result<()> {
+pub(super) fn make_folder(path: &Path) -> std::io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o755).create(path)
 }
 

@@ -1,5 +1,6 @@
 //! Submissions: many HTCJobs in one `condor_submit`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::batch::Batch;
@@ -118,7 +119,7 @@ impl Submission {
                         message: Some("the time for this submission had passed before it began".to_owned()),
                     }
                 } else {
-                    batch.schedd.submit(text, limit, self.lock.as_ref()).await
+                    batch.schedd.submit(text, &folders(batch), limit, self.lock.as_ref()).await
                 }
             }
             Err(error) => Submitted { dead: true, timed_out: false, status: None, message: Some(error.to_string()) },
@@ -137,7 +138,7 @@ impl Submission {
             let sandbox = planner.sandbox(uid).display().to_string();
             let batch_name = format!("{}/{}", job.name.namespace, job.name.name);
             for index in indices(job).iter() {
-                let output = planner.job_output(&job.name, uid, index).display().to_string();
+                let output = planner.job_incoming(&job.name, uid, index).display().to_string();
                 places.push((uid, job.request.key.attempt, index, batch_name.clone(), sandbox.clone(), output));
             }
         }
@@ -227,6 +228,16 @@ impl Submission {
             }
         }
     }
+}
+
+/// Those that the jobs are submitted from, and those that their output is to arrive in.
+fn folders(batch: &Batch) -> Vec<PathBuf> {
+    let planner = &batch.shared.planner;
+    let of = |job: &WorkItem| {
+        let uid = &job.request.key.uid;
+        [planner.sandbox(uid), planner.incoming(&job.name, uid)]
+    };
+    batch.jobs.iter().flat_map(of).collect()
 }
 
 fn files_failed(message: String) -> Failure {

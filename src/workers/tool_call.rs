@@ -4,14 +4,16 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::WorkItem;
 use super::batch::Batch;
 use super::err_tail::err_tail;
-use super::{Planner, WorkItem};
+use super::incoming::Arrived;
 use crate::api::{ObjectName, Reason};
+use crate::condor::fetch::ToFetch;
 use crate::ledger::{Intent, LedgerError, RequestResult};
 use crate::machine::facts::{ErrTail, Failure, Unknown};
 use crate::machine::request::{Scope, Work};
-use crate::machine::{Index, Indices, Timestamp, Uid};
+use crate::machine::{Attempt, Index, Indices, Timestamp, Uid};
 
 /// One call under way.
 #[derive(Default)]
@@ -21,7 +23,7 @@ pub(super) struct ToolCall {
     pub(super) failed: bool,
 }
 
-/// Makes the intents durable; for a fetch, makes the folders first.
+/// Makes the intents durable; for a fetch, empties the folders first.
 pub(super) async fn intend(batch: &mut Batch) -> bool {
     if matches!(batch.jobs.first().map(|job| &job.request.work), Some(Work::Fetch(_))) && !make_folders(batch).await {
         return false;
@@ -42,8 +44,8 @@ fn fetch_failed(message: String) -> Failure {
     Failure::new(Reason::FetchFailed, message)
 }
 
-/// One unwritable folder would stop the whole call: folders are made and tried before. A volume that is nearly full would
-/// stop more than fetches: the ledger may lie on it, too.
+/// One unwritable folder would stop the whole call: folders are made, emptied and tried before. A volume that is nearly full
+/// would stop more than fetches: the ledger may lie on it, too.
 async fn make_folders(batch: &mut Batch) -> bool {
     let planner = batch.shared.planner.clone();
     let keep_free = batch.shared.limits.keep_free;
@@ -58,7 +60,7 @@ async fn make_folders(batch: &mut Batch) -> bool {
     let tried = tokio::task::spawn_blocking(move || {
         work.iter()
             .filter_map(|(name, uid, indices)| {
-                try_folders(&planner, name, uid, indices).err().map(|why| (uid.clone(), why))
+                planner.empty_incoming(name, uid, indices).err().map(|why| (uid.clone(), why))
             })
             .collect::<HashMap<_, _>>()
     })
@@ -69,28 +71,13 @@ async fn make_folders(batch: &mut Batch) -> bool {
     }
 }
 
-fn try_folders(planner: &Planner, name: &ObjectName, uid: &Uid, indices: &Indices) -> Result<(), String> {
-    planner.make_output(name, uid, indices)?;
-    for index in indices.iter() {
-        let probe = planner.job_output(name, uid, index).join(".htc_probe");
-        std::fs::write(&probe, b"").and_then(|()| std::fs::remove_file(&probe)).map_err(|error| {
-            format!(
-                "cannot write into the output folder {}: {error}; check the operator's data volume",
-                probe.parent().unwrap_or(&probe).display()
-            )
-        })?;
-    }
-    Ok(())
-}
-
-/// The output folder of the first object.
-fn output(batch: &Batch) -> String {
-    let folder = batch.jobs.first().map(|job| batch.shared.planner.output(&job.name, &job.request.key.uid));
-    folder.map(|folder| folder.display().to_string()).unwrap_or_default()
+/// The folder of an object's output.
+fn output(batch: &Batch, job: &WorkItem) -> String {
+    batch.shared.planner.output(&job.name, &job.request.key.uid).display().to_string()
 }
 
 /// What a job wrote to its `out` or `err`, if that is here. Jobs of the Go operator have its cluster and proc in the name.
-fn written(folder: &Path, what: &str, index: Index) -> Option<PathBuf> {
+pub(super) fn written(folder: &Path, what: &str, index: Index) -> Option<PathBuf> {
     let own = folder.join(what);
     if own.exists() {
         return Some(own);
@@ -104,53 +91,91 @@ fn written(folder: &Path, what: &str, index: Index) -> Option<PathBuf> {
     entries.find(|entry| inherited(&entry.file_name().to_string_lossy())).map(|entry| entry.path())
 }
 
-fn to_fetch(job: &WorkItem) -> Indices {
+fn asked_for(job: &WorkItem) -> Option<&Indices> {
     match &job.request.work {
-        Work::Fetch(indices) => indices.clone(),
-        _ => Indices::default(),
+        Work::Fetch(indices) => Some(indices),
+        _ => None,
     }
 }
 
-/// The jobs that a fetch or a tidying names.
-fn listed(batch: &Batch) -> Vec<(&Uid, &Indices)> {
+fn to_fetch(job: &WorkItem) -> Indices {
+    asked_for(job).cloned().unwrap_or_default()
+}
+
+/// The jobs that a tidying names.
+fn to_tidy(batch: &Batch) -> Vec<(&Uid, &Indices)> {
     batch
         .jobs
         .iter()
         .filter_map(|job| match &job.request.work {
-            Work::Fetch(indices) | Work::Tidy(indices) => Some((&job.request.key.uid, indices)),
+            Work::Tidy(indices) => Some((&job.request.key.uid, indices)),
             _ => None,
         })
         .collect()
 }
 
-/// Those of the jobs asked for whose output is there: condor_transfer_data ends with 0 even when there was nothing to fetch.
-async fn there(batch: &Batch) -> HashMap<Uid, Indices> {
+/// Those of the jobs that a fetch names that are `wanted`.
+fn fetchable<'a>(batch: &'a Batch, wanted: impl Fn(&'a WorkItem) -> Option<&'a Indices>) -> Vec<ToFetch<'a>> {
+    let each = |job: &'a WorkItem| {
+        let indices = wanted(job).filter(|indices| !indices.is_empty())?;
+        // No HTCJob has both jobs of the Go operator and such as this one has submitted.
+        let adopted = job.request.key.attempt == Attempt::default();
+        Some(ToFetch { uid: &job.request.key.uid, indices, output: output(batch, job), adopted })
+    };
+    batch.jobs.iter().filter_map(each).collect()
+}
+
+/// What has come of each object, once it is in its place.
+async fn take_in(batch: &Batch) -> HashMap<Uid, Arrived> {
     let planner = batch.shared.planner.clone();
     let asked: Vec<_> =
         batch.jobs.iter().map(|job| (job.name.clone(), job.request.key.uid.clone(), to_fetch(job))).collect();
-    let look = move || {
-        asked
-            .into_iter()
-            .map(|(name, uid, asked)| {
-                let is_there =
-                    |index: &Index| written(&planner.job_output(&name, &uid, *index), "out", *index).is_some();
-                let there = asked.iter().filter(is_there).collect();
-                (uid, there)
-            })
-            .collect()
+    let take = move || {
+        let each = |(name, uid, asked): (ObjectName, Uid, Indices)| {
+            let arrived = planner.take_in(&name, &uid, &asked);
+            (uid, arrived)
+        };
+        asked.into_iter().map(each).collect()
     };
-    tokio::task::spawn_blocking(look).await.unwrap_or_default()
+    tokio::task::spawn_blocking(take).await.unwrap_or_default()
 }
 
-fn outcome(job: &WorkItem, at: Timestamp, failure: Option<&Failure>, fetched: Indices) -> RequestResult {
-    let missing = to_fetch(job).len() - fetched.len();
-    let failure = failure.cloned().or_else(|| {
-        let message = || {
-            format!("condor_transfer_data brought no output of {missing} jobs: they are not in the queue, or not ended")
+/// condor_transfer_data ends with 0 even when there was nothing to fetch. Says so of the jobs whose output should have come,
+/// and of those among them that would have been written elsewhere.
+async fn say_missing(batch: &Batch, arrived: &mut HashMap<Uid, Arrived>) {
+    let missing: HashMap<&Uid, Indices> = batch
+        .jobs
+        .iter()
+        .filter_map(|job| {
+            let uid = &job.request.key.uid;
+            let arrived = arrived.get(uid)?;
+            let rest: Indices = to_fetch(job).iter().filter(|index| !arrived.fetched.contains(*index)).collect();
+            (!rest.is_empty() && arrived.failure.is_none()).then_some((uid, rest))
+        })
+        .collect();
+    if missing.is_empty() {
+        return;
+    }
+    let asked = fetchable(batch, |job| missing.get(&job.request.key.uid));
+    let redirected = batch.schedd.redirected(&asked).await.unwrap_or_default();
+    for (uid, missing) in &missing {
+        let failure = match redirected.get(*uid) {
+            Some(elsewhere) => Failure::new(
+                Reason::OutputRedirected,
+                format!(
+                    "the output of jobs {elsewhere} is not fetched: their ClassAds no longer say what this operator submitted \
+                     (SUBMIT_Iwd, TransferOutputRemaps, UserLog, Out, Err, SpooledOutputFiles or HTCJobIndex); change them back with condor_qedit"
+                ),
+            ),
+            None => fetch_failed(format!(
+                "condor_transfer_data brought no output of {} jobs: they are not in the queue, or not ended",
+                missing.len()
+            )),
         };
-        (missing > 0).then(|| fetch_failed(message()))
-    });
-    RequestResult { key: job.request.key.clone(), at, failure, fetched }
+        if let Some(arrived) = arrived.get_mut(*uid) {
+            arrived.failure = Some(failure);
+        }
+    }
 }
 
 /// One transfer that hangs costs the others that go with it, or wait for it, no more than the shorter time.
@@ -171,9 +196,16 @@ impl ToolCall {
             Some((Work::Remove(Scope::Extra(ids)), uid)) => schedd.remove_jobs(uid, ids).await,
             Some((Work::Hold, _)) => schedd.hold(&uids).await,
             Some((Work::Release, _)) => schedd.release(&uids).await,
-            Some((Work::Fetch(_), _)) => schedd.fetch(&listed(batch), transfer_limit(batch)).await,
-            Some((Work::Tidy(_), _)) => schedd.tidy(&listed(batch)).await,
-            Some((Work::Adopt(jobs), uid)) => schedd.adopt(uid, jobs, &output(batch)).await,
+            Some((Work::Fetch(_), _)) => {
+                // One that is a little too large is refused in words; the kernel ends the tool by a signal.
+                let largest = batch.shared.planner.largest_output().map(|most| most.saturating_mul(2));
+                schedd.fetch(&fetchable(batch, asked_for), transfer_limit(batch), largest).await
+            }
+            Some((Work::Tidy(_), _)) => schedd.tidy(&to_tidy(batch)).await,
+            Some((Work::Adopt(jobs), uid)) => {
+                let output = batch.jobs.first().map(|job| output(batch, job)).unwrap_or_default();
+                schedd.adopt(uid, jobs, &output).await
+            }
             Some((Work::Submit(..) | Work::AttachFinalizer | Work::ReleaseFinalizer(_) | Work::DeleteObject, _))
             | None => Ok(()),
         };
@@ -191,12 +223,17 @@ impl ToolCall {
         if let Some(Failure { message, .. }) = &failure {
             tracing::warn!(%message, "an HTCondor tool failed");
         }
-        let mut fetched = if failure.is_none() { there(batch).await } else { HashMap::new() };
-        let results: Vec<RequestResult> = batch
-            .jobs
-            .iter()
-            .map(|job| outcome(job, at, failure.as_ref(), fetched.remove(&job.request.key.uid).unwrap_or_default()))
-            .collect();
+        let mut arrived = HashMap::new();
+        if failure.is_none() {
+            arrived = take_in(batch).await;
+            say_missing(batch, &mut arrived).await;
+        }
+        let result = |job: &WorkItem| {
+            let key = job.request.key.clone();
+            let Arrived { fetched, failure: own } = arrived.remove(&key.uid).unwrap_or_default();
+            RequestResult { key, at, failure: failure.clone().or(own), fetched }
+        };
+        let results: Vec<RequestResult> = batch.jobs.iter().map(result).collect();
         self.failed = results.iter().any(|result| result.failure.is_some());
         let tails = err_tails(batch, &results).await;
         stored(batch.shared.ledger.resolve_fetches(results, tails).await).await

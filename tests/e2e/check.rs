@@ -57,7 +57,7 @@ fn one_namespace_is_watched(#[values(Version::Trixie, Version::Sid)] version: Ve
         )
     };
     assert!(well && said.contains("ok    cluster: ") && said.contains(&none(&before)), "{said}");
-    assert!(!said.contains("more ("), "{said}");
+    assert!(!said.contains("more (") && said.contains("ok    confinement: "), "{said}");
     wait_for("the look for orphans", PATIENCE, || bed.log().contains("orphans=0")).unwrap();
     bed.stop_operator();
 

@@ -5,7 +5,7 @@ mod ads;
 mod kerberos;
 mod orphans;
 mod secrets;
-mod site;
+pub mod site;
 mod trouble;
 
 on_both_versions!(

@@ -13,6 +13,7 @@
 mod versions;
 
 mod apply;
+mod attacks;
 mod callbacks;
 mod check;
 mod credentials;

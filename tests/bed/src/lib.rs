@@ -82,10 +82,12 @@ const SHORT: &[&str] = &[
 /// Where no submission fails, and a second attempt would be wrong: a machine that stands still for a while does not end one.
 pub const LONG_SUBMISSIONS: &[&str] = &["--submit-limit=60s", "--submit-limit-max=60s", "--staging-limit=60s"];
 
-/// The usual arguments whose place none of `own` takes.
+/// The usual arguments whose place none of `own` takes. What stands in the place of tools writes where a tool may not.
 pub fn usual_beside(own: &[&str]) -> impl Iterator<Item = &'static str> {
     let flag = |argument: &str| argument.split('=').next().unwrap().to_owned();
-    SHORT.iter().copied().filter(move |usual| own.iter().all(|own| flag(own) != flag(usual)))
+    let instead = own.iter().any(|own| flag(own) == "--condor-bin");
+    let usual = SHORT.iter().copied().filter(move |usual| own.iter().all(|own| flag(own) != flag(usual)));
+    usual.chain(instead.then_some("--confinement=off"))
 }
 
 /// One set of servers.

@@ -123,7 +123,7 @@ pub fn each_says_why(version: Version) {
 
     let held = format!("HTCJobUID == \"{}\"", here.uid("held"));
     site.bed.pool.tool("condor_hold", &["-reason", "the tape robot is away", "-constraint", &held]).unwrap();
-    let output = here.output("unfetched", 0);
+    let output = here.output("unfetched", 0).parent().unwrap().to_owned();
     fs::set_permissions(&output, fs::Permissions::from_mode(0o555)).unwrap();
     site.finish("unfetched");
     here.kubectl(&["delete", "htcjob", "stubborn", "--wait=false"]);

@@ -41,7 +41,7 @@ pub fn read_only(version: Version) {
     assert_eq!(ended["status"]["attempt"], 1);
 
     // Output that cannot be written waits for the disk, too, and is not lost.
-    let output = here.output("running", 0);
+    let output = here.output("running", 0).parent().unwrap().to_owned();
     set_mode(&output, 0o555);
     site.finish("running");
     let message = here.wait_says("running", "OutputFetched", "False", "FetchFailed");

@@ -33,7 +33,7 @@ pub fn one_that_fails_holds_up_no_other(version: Version) {
              esac\nreal=$1; shift; exec $real \"$@\"\n"
         ),
     );
-    let folder = here.output("unwritable", 0);
+    let folder = here.output("unwritable", 0).parent().unwrap().to_owned();
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o555)).unwrap();
 
     for name in ["stuck"].into_iter().chain(COMPANIONS) {

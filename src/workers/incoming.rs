@@ -1,0 +1,355 @@
+//! Where output arrives, and how it goes from there to its place.
+//!
+//! A job's ad says where `condor_transfer_data` writes, and who owns the job may change that ad. So the jobs are submitted with
+//! a folder of their own in `.incoming`, beside the place of their output; it is empty before each call, and what has come is
+//! looked at before anything is moved.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, statat};
+
+use super::Planner;
+use super::plan::make_folder;
+use super::tool_call::written;
+use crate::api::{ObjectName, Reason};
+use crate::condor::fetch::INCOMING;
+use crate::machine::facts::Failure;
+use crate::machine::{Index, Indices, Uid};
+
+/// Most files, and folders, of the output of one job: each costs the volume an inode, however small it is.
+const MOST_FILES: u64 = 100_000;
+/// Deepest folder of a job's output.
+const DEEPEST: usize = 32;
+/// HTCondor's own slack when it counts the bytes of a job's output.
+const SLACK: u64 = 64 * 1024;
+const MIB: u64 = 1 << 20;
+
+/// What came of the output of one object's jobs.
+#[derive(Debug, Default)]
+pub(super) struct Arrived {
+    /// The jobs whose output is in its place now.
+    pub(super) fetched: Indices,
+    /// Why that of another is not, although it came.
+    pub(super) failure: Option<Failure>,
+}
+
+/// What was counted of one job's output.
+#[derive(Default)]
+struct Count {
+    files: u64,
+    bytes: u64,
+}
+
+/// Why output does not go to its place.
+enum Stop {
+    /// It is not what a job may leave.
+    Refused(String),
+    /// The volume has trouble.
+    Io(io::Error),
+}
+
+impl From<rustix::io::Errno> for Stop {
+    fn from(errno: rustix::io::Errno) -> Self {
+        Self::Io(errno.into())
+    }
+}
+
+impl Planner {
+    /// Folder that the output of an object's jobs arrives in.
+    #[must_use]
+    pub fn incoming(&self, name: &ObjectName, uid: &Uid) -> PathBuf {
+        self.output(name, uid).join(INCOMING)
+    }
+
+    /// Folder that the output of one job arrives in: its `Iwd` when it is submitted.
+    #[must_use]
+    pub fn job_incoming(&self, name: &ObjectName, uid: &Uid, index: Index) -> PathBuf {
+        self.incoming(name, uid).join(index.to_string())
+    }
+
+    /// Most bytes of the output of one job.
+    pub(super) fn largest_output(&self) -> Option<u64> {
+        self.output_limit.map(|limit| limit.saturating_mul(MIB).saturating_add(SLACK))
+    }
+
+    /// Empties the folders that the output of these jobs is to arrive in, and tries the place that it is to go to.
+    pub(super) fn empty_incoming(&self, name: &ObjectName, uid: &Uid, indices: &Indices) -> Result<(), String> {
+        self.make_output(name, uid, indices)?;
+        for index in indices.iter() {
+            let folder = self.job_incoming(name, uid, index);
+            let empty = fs::read_dir(&folder).is_ok_and(|mut entries| entries.next().is_none());
+            if !empty {
+                let made = remove(&folder).and_then(|()| make_folder(&folder));
+                made.map_err(|error| cannot_write(&folder, &error))?;
+            }
+        }
+        let probe = self.output(name, uid).join(".htc_probe");
+        let tried = fs::write(&probe, b"").and_then(|()| fs::remove_file(&probe));
+        tried.map_err(|error| cannot_write(&self.output(name, uid), &error))
+    }
+
+    /// Looks at what has arrived of these jobs, and moves it to its place. What may not go there is removed.
+    ///
+    /// Only for use after a call that went well: what a killed one has left is not whole.
+    pub(super) fn take_in(&self, name: &ObjectName, uid: &Uid, indices: &Indices) -> Arrived {
+        let (mut fetched, mut failure) = (Vec::new(), None);
+        for index in indices.iter() {
+            let (folder, place) = (self.job_incoming(name, uid, index), self.job_output(name, uid, index));
+            if written(&folder, "out", index).is_some() {
+                match self.take_in_job(&folder, &place, index) {
+                    Ok(()) => fetched.push(index),
+                    Err(why) => failure = Some(why),
+                }
+            } else if written(&place, "out", index).is_some() {
+                // It was moved by a call whose end is not in the ledger, or a version before this one submitted the job.
+                fetched.push(index);
+            }
+        }
+        // Once nothing is expected any more, nothing of it shows beside the output.
+        let _ = fs::remove_dir(self.incoming(name, uid));
+        Arrived { fetched: fetched.into_iter().collect(), failure }
+    }
+
+    fn take_in_job(&self, folder: &Path, place: &Path, index: Index) -> Result<(), Failure> {
+        let failed = |path: &Path, error| Failure::new(Reason::FetchFailed, cannot_write(path, &error));
+        match self.look(folder) {
+            Ok(()) => move_in(folder, place).map_err(|error| failed(place, error)),
+            Err(Stop::Io(error)) => Err(failed(folder, error)),
+            Err(Stop::Refused(why)) => {
+                // What cannot be removed now is removed before the next call.
+                let _ = remove(folder);
+                let message = format!("the output of job {index} was fetched and is not kept: {why}");
+                Err(Failure::new(Reason::OutputRefused, message))
+            }
+        }
+    }
+
+    fn look(&self, folder: &Path) -> Result<(), Stop> {
+        let mut count = Count::default();
+        count.add(open_folder(CWD, folder)?, 0)?;
+        if self.largest_output().is_some_and(|most| count.bytes > most) {
+            let mib = count.bytes.div_ceil(MIB);
+            return Err(Stop::Refused(format!("it has {mib} MiB, more than --output-limit; let the job leave less")));
+        }
+        Ok(())
+    }
+}
+
+impl Count {
+    /// Adds what is in a folder, and follows no link.
+    fn add(&mut self, folder: OwnedFd, depth: usize) -> Result<(), Stop> {
+        for entry in Dir::read_from(&folder)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            let found = statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
+            self.files += 1;
+            if self.files > MOST_FILES {
+                let words = format!("it has more than {MOST_FILES} files; let the job put them into an archive");
+                return Err(Stop::Refused(words));
+            }
+            match FileType::from_raw_mode(found.st_mode) {
+                FileType::RegularFile => {
+                    self.bytes = self.bytes.saturating_add(u64::try_from(found.st_size).unwrap_or_default());
+                }
+                FileType::Directory if depth < DEEPEST => self.add(open_folder(&folder, name)?, depth + 1)?,
+                _ => {
+                    let words = format!("{:?} is no regular file; let the job remove it", name.to_string_lossy());
+                    return Err(Stop::Refused(words));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn open_folder(at: impl AsFd, path: impl rustix::path::Arg) -> rustix::io::Result<OwnedFd> {
+    openat(at, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Moves a whole folder where nothing is yet. What an earlier call has brought is written over, file by file.
+fn move_in(from: &Path, to: &Path) -> io::Result<()> {
+    match fs::rename(from, to) {
+        Err(error) if matches!(error.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists) => {
+            merge(from, to)
+        }
+        result => result,
+    }
+}
+
+fn merge(from: &Path, to: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let place = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            move_in(&entry.path(), &place)?;
+        } else {
+            fs::rename(entry.path(), &place)?;
+        }
+    }
+    Ok(())
+}
+
+fn remove(folder: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+fn cannot_write(folder: &Path, error: &io::Error) -> String {
+    format!("cannot write into the output folder {}: {error}; check the operator's data volume", folder.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::condor::htcopts::{Attributes, HtcOpts};
+
+    const UID: &str = "11111111-3b8c-4a51-9d1f-6f1a3a5f0001";
+
+    struct Site {
+        folder: tempfile::TempDir,
+        planner: Planner,
+    }
+
+    impl Site {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let planner = Planner {
+                data: folder.path().join("data"),
+                images: crate::condor::payload::ImageMap::new(),
+                callback: None,
+                binds: Vec::new(),
+                site_defaults: HtcOpts::default(),
+                attributes: Attributes::default(),
+                output_limit: Some(1),
+            };
+            let site = Self { folder, planner };
+            site.empty();
+            site
+        }
+
+        fn empty(&self) {
+            self.planner.empty_incoming(&name(), &Uid::from(UID), &Indices::first(2)).unwrap();
+        }
+
+        fn incoming(&self, path: &str) -> PathBuf {
+            self.planner.incoming(&name(), &Uid::from(UID)).join(path)
+        }
+
+        fn output(&self, path: &str) -> PathBuf {
+            self.planner.output(&name(), &Uid::from(UID)).join(path)
+        }
+
+        fn write(&self, path: &str, contents: impl AsRef<[u8]>) {
+            fs::write(self.incoming(path), contents).unwrap();
+        }
+
+        fn take_in(&self) -> Arrived {
+            self.planner.take_in(&name(), &Uid::from(UID), &Indices::first(2))
+        }
+
+        /// The first job's output is refused in these words, and the second's is taken in.
+        fn assert_refused(&self, words: &str) {
+            self.write("0/out", "0");
+            self.write("1/out", "1");
+            let Arrived { fetched, failure } = self.take_in();
+            let failure = failure.unwrap();
+            assert_eq!(failure.known_reason(), Some(Reason::OutputRefused));
+            assert!(failure.message.contains(words), "{failure:?}");
+            assert_eq!(fetched, [Index(1)].into_iter().collect());
+            assert!(!self.output("0").exists() && !self.incoming("0").exists());
+            assert_eq!(fs::read_to_string(self.output("1/out")).unwrap(), "1");
+        }
+    }
+
+    fn name() -> ObjectName {
+        ObjectName { namespace: "physics".to_owned(), name: "zero".to_owned() }
+    }
+
+    #[test]
+    fn output_goes_to_its_place_whole() {
+        let site = Site::new();
+        site.write("0/out", "0");
+        site.write("0/data", "d");
+        site.write("1/data", "no `out`: this job was not fetched");
+        let Arrived { fetched, failure } = site.take_in();
+        assert_eq!((fetched, failure), (Indices::first(1), None));
+        assert_eq!(fs::read_to_string(site.output("0/data")).unwrap(), "d");
+        assert!(!site.incoming("0").exists() && !site.output("1").exists());
+
+        // A second call brings the same job again, and one file that it had not.
+        site.empty();
+        assert!(!site.incoming("1/data").exists(), "left by the call before");
+        fs::create_dir(site.incoming("0/folder")).unwrap();
+        site.write("0/folder/a", "a");
+        site.write("0/out", "again");
+        assert_eq!(site.take_in().fetched, Indices::first(1));
+        for (file, text) in [("0/out", "again"), ("0/data", "d"), ("0/folder/a", "a")] {
+            assert_eq!(fs::read_to_string(site.output(file)).unwrap(), text, "{file}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused_and_no_link_is_followed() {
+        let site = Site::new();
+        let outside = site.folder.path().join("outside");
+        fs::create_dir(&outside).unwrap();
+        fs::write(outside.join("keep"), "").unwrap();
+        symlink(&outside, site.incoming("0/link")).unwrap();
+        site.assert_refused("\"link\" is no regular file");
+        assert!(outside.join("keep").exists());
+
+        let site = Site::new();
+        rustix::fs::mkfifoat(CWD, site.incoming("0/pipe"), Mode::RUSR).unwrap();
+        site.assert_refused("\"pipe\" is no regular file");
+
+        // The folder itself.
+        let site = Site::new();
+        fs::remove_dir(site.incoming("0")).unwrap();
+        fs::write(outside.join("out"), "").unwrap();
+        symlink(&outside, site.incoming("0")).unwrap();
+        let Arrived { fetched, failure } = site.take_in();
+        assert!(fetched.is_empty() && failure.is_some(), "{failure:?}");
+        site.empty();
+        assert!(outside.join("out").exists() && site.incoming("0").is_dir());
+    }
+
+    #[test]
+    fn what_is_too_much_is_refused() {
+        let site = Site::new();
+        site.write("0/large", vec![0; 1 << 20]);
+        site.write("0/more", vec![0; 65 << 10]);
+        site.assert_refused("more than --output-limit");
+
+        let site = Site::new();
+        let deep: PathBuf = std::iter::repeat_n("d", DEEPEST + 1).collect();
+        fs::create_dir_all(site.incoming("0").join(deep)).unwrap();
+        site.assert_refused("is no regular file");
+
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("one"), "").unwrap();
+        let mut count = Count { files: MOST_FILES - 1, bytes: 0 };
+        assert!(count.add(open_folder(CWD, folder.path()).unwrap(), 0).is_ok());
+        assert!(matches!(count.add(open_folder(CWD, folder.path()).unwrap(), 0), Err(Stop::Refused(_))));
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_written_is_said() {
+        let site = Site::new();
+        site.write("0/out", "0");
+        fs::write(site.output("0"), "a file where the folder should be").unwrap();
+        let Arrived { fetched, failure } = site.take_in();
+        let failure = failure.unwrap();
+        assert!(fetched.is_empty() && failure.known_reason() == Some(Reason::FetchFailed), "{failure:?}");
+        assert!(failure.message.contains("cannot write into the output folder"), "{failure:?}");
+    }
+}

@@ -1,0 +1,146 @@
+//! The kernel's part alone: HTCondor's own tools, as the operator starts them, and jobs whose ads lead them astray.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use testbed::{Account, Assets, Client, Pool, PoolOptions, Scratch, Version, wait_for};
+
+use bed::PATIENCE;
+
+const SECRET: &str = "nobody else knows this";
+
+struct Site {
+    pool: Pool,
+    scratch: Scratch,
+    alice: Client,
+}
+
+impl Site {
+    fn new(version: Version) -> Self {
+        bed::turns::take(bed::Weight::Servers);
+        let options = PoolOptions { extra_config: "ENABLE_URL_TRANSFERS = true".to_owned(), ..PoolOptions::default() };
+        let pool = Pool::start(&Assets::locate().unwrap(), version, &options).unwrap();
+        let alice = pool.client("alice@test").unwrap();
+        Self { pool, scratch: Scratch::new().unwrap(), alice }
+    }
+
+    fn folder(&self, name: &str) -> PathBuf {
+        self.scratch.dir(name).unwrap()
+    }
+
+    /// The words with which the operator starts a tool; `writes`: the only folder that it may write to.
+    fn confined(&self, writes: &Path) -> Vec<String> {
+        let release = fs::canonicalize(self.alice.bin_dir()).unwrap().parent().unwrap().to_owned();
+        let program = self.scratch.share(&bed::program()).unwrap();
+        let mut words = vec![program.display().to_string()];
+        words.extend(
+            ["confined", "--landlock", "--memory=1073741824", "--file-size=1048576", "--write=/dev/null"]
+                .map(str::to_owned),
+        );
+        words.push(format!("--write={}", writes.display()));
+        let config = self.alice.config();
+        let own = config.parent().unwrap();
+        let system = ["/usr", "/bin", "/lib", "/lib64", "/proc", "/sys", "/etc/passwd", "/etc/ssl"];
+        // Without these HTCondor asks for the name of its own machine again and again for a minute.
+        let names = ["/etc/hosts", "/etc/host.conf", "/etc/nsswitch.conf", "/etc/resolv.conf", "/etc/gai.conf"];
+        for path in system.into_iter().chain(names).map(Path::new).chain([release.as_path(), own]) {
+            words.push(format!("--read={}", path.display()));
+        }
+        words.push("--".to_owned());
+        words
+    }
+
+    /// A tool as alice, with these words before it. One that cannot write may wait for ever: the operator has a time limit, too.
+    fn run(&self, before: &[String], tool: &str, arguments: &[&str]) -> Output {
+        let path = self.alice.bin_dir().join(tool);
+        let mut command: Command = self.alice.command("/usr/bin/timeout");
+        command.args(["-s", "KILL", "20"]).args(before).arg(path).args(arguments).output().unwrap()
+    }
+
+    /// A job that has left `marker` in its output, and its own folder.
+    fn ended(&self, name: &str) -> (String, PathBuf) {
+        let own = self.folder(name);
+        let id = self
+            .alice
+            .submit(&format!(
+                "executable = /bin/sh\ntransfer_executable = false\narguments = \"-c 'echo attack >marker'\"\n\
+                 should_transfer_files = YES\ninitialdir = {}\noutput = out\nleave_in_queue = JobStatus == 4\nqueue\n",
+                own.display()
+            ))
+            .unwrap();
+        wait_for("the job to end", PATIENCE, || {
+            self.alice.ok("condor_q", &[&id, "-af", "JobStatus"]).is_ok_and(|status| status.trim() == "4")
+        })
+        .unwrap();
+        (id, own)
+    }
+}
+
+/// What an edited ad would have written or read is as it was; and without the step the same tool does it, so that this test means
+/// something.
+pub fn tools_touch_their_own_folder_only(version: Version) {
+    let site = Site::new(version);
+    let elsewhere = site.folder("elsewhere");
+    let secret = elsewhere.join("secret");
+    Account::unprivileged().write(&secret, SECRET, 0o600).unwrap();
+    let marker = elsewhere.join("marker");
+    let text = |value: &str| format!("\"{value}\"");
+    let remaps = text(&format!("marker={}", marker.display()));
+    for (name, attribute, value) in [
+        ("iwd", "SUBMIT_Iwd", text(&elsewhere.display().to_string())),
+        ("remaps", "SUBMIT_TransferOutputRemaps", remaps),
+        ("log", "SUBMIT_UserLog", text(&marker.display().to_string())),
+    ] {
+        let (id, own) = site.ended(name);
+        let before = site.confined(&own);
+        // As it was submitted it goes through.
+        let output = site.run(&before, "condor_transfer_data", &[&id]);
+        assert!(output.status.success() && own.join("marker").exists(), "{name}: {output:?}");
+
+        site.alice.ok("condor_qedit", &[&id, attribute, &value]).unwrap();
+        let output = site.run(&before, "condor_transfer_data", &[&id]);
+        assert!(!output.status.success() && !marker.exists(), "{name}: {output:?}");
+        let output = site.run(&[], "condor_transfer_data", &[&id]);
+        assert!(output.status.success(), "{name}: {output:?}");
+        assert_eq!(fs::read_to_string(&marker).unwrap(), "attack\n", "{name}");
+        fs::remove_file(&marker).unwrap();
+    }
+
+    let (id, own) = site.ended("url");
+    let url = text(&format!("file://{}", secret.display()));
+    site.alice.ok("condor_qedit", &[&id, "SpooledOutputFiles", &url, "TransferOutput", &url]).unwrap();
+    let output = site.run(&site.confined(&own), "condor_transfer_data", &[&id]);
+    assert!(!output.status.success(), "{output:?}");
+    assert!(fs::read_to_string(own.join("secret")).unwrap_or_default() != SECRET);
+    let output = site.run(&[], "condor_transfer_data", &[&id]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(fs::read_to_string(own.join("secret")).unwrap(), SECRET);
+    drop(site.pool);
+}
+
+/// A tool that asks for more memory than it may have does not get it, and its children are confined as it is.
+pub fn what_it_gave_up_does_not_come_back(version: Version) {
+    let site = Site::new(version);
+    let own = site.folder("own");
+    let elsewhere = site.folder("elsewhere");
+    let before = site.confined(&own);
+    let shell = |script: &str| {
+        let [first, rest @ ..] = before.as_slice() else { unreachable!() };
+        site.alice.command(first).args(rest).args(["/bin/sh", "-c", script]).current_dir("/").output().unwrap()
+    };
+    let inside = shell(&format!("echo in >{}/file; sh -c 'cat {0}/file'; echo >/dev/null", own.display()));
+    assert_eq!(String::from_utf8_lossy(&inside.stdout).trim(), "in", "{inside:?}");
+    for script in [
+        format!("echo x >{}/file", elsewhere.display()),
+        format!("sh -c 'ls {}'", elsewhere.display()),
+        format!("ln -s {} {}/link; echo x >{1}/link/file", elsewhere.display(), own.display()),
+        format!("mkdir {0}/d; mv {0}/d {1}/d", own.display(), elsewhere.display()),
+        format!("yes | head -c 2000000 >{}/large", own.display()),
+        "x=$(yes | head -c 2000000000)".to_owned(),
+    ] {
+        let output = shell(&script);
+        assert!(!output.status.success(), "{script}: {output:?}");
+    }
+    assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
+}
