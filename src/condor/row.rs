@@ -6,11 +6,9 @@ use std::fmt;
 use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 
 use super::schedd::unknown;
+use crate::api::text::{WORDS, harmless};
 use crate::machine::facts::{Ad, Exit, Hold, JobStatus, Unknown, Why};
 use crate::machine::{Attempt, ClusterId, Index, JobId, SchedDate};
-
-/// Most characters of a reason.
-const WORDS: usize = 1000;
 
 /// A value of an attribute. One of another type than expected (an expression, say) is as good as none.
 #[derive(serde::Deserialize)]
@@ -94,9 +92,9 @@ fn text<'a>(value: Option<&'a Scalar<'_>>) -> Option<&'a str> {
     }
 }
 
-/// A reason, as far as it is kept: a user's expression may make it as long as it likes.
+/// A reason, as far as it is kept: users and jobs have a say in what is in it.
 fn words(value: Option<&Scalar<'_>>) -> String {
-    text(value).unwrap_or_default().chars().take(WORDS).collect()
+    harmless(text(value).unwrap_or_default(), WORDS)
 }
 
 impl Row<'_> {

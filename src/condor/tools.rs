@@ -12,6 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 
 use super::submitter_lock::HeldLock;
+use crate::api::text::{WORDS, harmless, harmless_lines};
 use crate::failpoint::{self, Point};
 use crate::metrics::Metrics;
 
@@ -326,7 +327,7 @@ impl Tools {
                 Err(ToolError::TimedOut { tool, limit, dead })
             }
             Ok(Ok(output)) if matches!(output.status, Some(126 | 127)) => {
-                Err(ToolError::NotStarted { tool, message: output.stderr })
+                Err(ToolError::NotStarted { tool, message: harmless(&output.stderr, WORDS) })
             }
             Ok(Ok(output)) => Ok(Output { dead, ..output }),
         }
@@ -375,7 +376,7 @@ async fn converse(child: &mut Child, input: Vec<u8>, outlives_us: bool) -> Resul
     Ok(Output {
         status: status.code(),
         stdout: said,
-        stderr: String::from_utf8_lossy(&complained).trim().to_owned(),
+        stderr: harmless_lines(String::from_utf8_lossy(&complained).trim()),
         dead: false,
         cost,
     })
