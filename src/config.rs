@@ -162,7 +162,14 @@ impl Config {
     /// What the site makes of image names.
     pub fn image_map(&self) -> Result<ImageMap, String> {
         ImageMap::with(self.containers.images.iter().cloned(), self.containers.image_prefixes.iter().cloned())
+            .map(|map| map.showing(self.binds()))
             .map_err(|error| format!("--image-prefix: {error}"))
+    }
+
+    /// Folders of the nodes that are bound into containers.
+    #[must_use]
+    pub fn binds(&self) -> Vec<String> {
+        self.containers.binds.iter().filter(|bind| !bind.is_empty()).cloned().collect()
     }
 
     /// Name of this process among those that want to lead.

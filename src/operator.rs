@@ -113,7 +113,7 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), S
     let planner = Planner {
         data: config.data.data_dir.clone(),
         images: config.image_map().map_err(StartError::Setting)?,
-        binds: config.containers.binds.iter().filter(|bind| !bind.is_empty()).cloned().collect(),
+        binds: config.binds(),
         site_defaults,
         attributes: config.attributes(),
         callback: ready.reporting.clone(),

@@ -117,7 +117,7 @@ pub struct ContainerArgs {
     #[arg(long = "image-prefix", env = "HTC_IMAGE_PREFIXES", value_delimiter = ',')]
     pub image_prefixes: Vec<ImagePrefix>,
 
-    /// Folders to bind into the payload's container, on nodes that have them.
+    /// Folders to bind into the payload's container, on nodes that have them. Users may name images by path in these only.
     #[arg(long = "bind", env = "HTC_BINDS", value_delimiter = ',', default_values_t = ["/cvmfs", "/afs", "/eos"].map(str::to_owned))]
     pub binds: Vec<String>,
 }
