@@ -11,7 +11,7 @@ pub use groups::{
     OutputArgs, TimingArgs,
 };
 
-use crate::condor::htcopts::Attributes;
+use crate::condor::htcopts::{AccountingGroups, Attributes, Policy};
 use crate::condor::payload::ImageMap;
 use crate::credentials;
 use crate::lease;
@@ -153,9 +153,23 @@ impl Config {
         }
     }
 
-    /// The attributes that htcopts may set.
+    /// What htcopts may set.
     #[must_use]
-    pub fn attributes(&self) -> Attributes {
+    pub fn policy(&self) -> Policy {
+        Policy {
+            attributes: self.attributes(),
+            accounting_groups: AccountingGroups::These(self.condor.allow_accounting_groups.clone()),
+            priorities: self.condor.priority_range,
+        }
+    }
+
+    /// What the site's own defaults may set: other than its users' options, every accounting group and priority.
+    #[must_use]
+    pub fn site_policy(&self) -> Policy {
+        Policy::of_the_site(self.attributes())
+    }
+
+    fn attributes(&self) -> Attributes {
         Attributes::with(self.condor.allow_attributes.iter().cloned())
     }
 

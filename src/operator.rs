@@ -102,7 +102,7 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), S
     let mut stop = std::pin::pin!(stop);
     let (metrics, health) = (Metrics::default(), Health::default());
     config.validate().map_err(StartError::Setting)?;
-    let site_defaults = HtcOpts::parse(&config.condor.site_defaults, &config.attributes())?;
+    let site_defaults = HtcOpts::parse(&config.condor.site_defaults, &config.site_policy())?;
     open_files::raise();
     let monitor = |address| monitor::listen(address, health.clone(), metrics.clone());
     let _monitor = config.monitoring.http_listen.map(monitor).transpose()?;
@@ -115,7 +115,7 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), S
         images: config.image_map().map_err(StartError::Setting)?,
         binds: config.binds(),
         site_defaults,
-        attributes: config.attributes(),
+        policy: config.policy(),
         callback: ready.reporting.clone(),
         output_limit: config.output_limit(),
     };
