@@ -13,6 +13,7 @@
 mod versions;
 
 mod apply;
+mod attack_options;
 mod callbacks;
 mod check;
 mod credentials;
