@@ -10,6 +10,7 @@ mod object;
 mod payload_failure;
 mod phase;
 mod quantity;
+pub mod text;
 
 pub use condition::{Condition, ConditionStatus, ConditionType, Reason};
 pub use crd::{crd, crd_yaml, fix_spec};

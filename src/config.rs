@@ -11,7 +11,7 @@ pub use groups::{
     OutputArgs, TimingArgs,
 };
 
-use crate::condor::htcopts::Attributes;
+use crate::condor::htcopts::{AccountingGroups, Attributes, Policy};
 use crate::condor::payload::ImageMap;
 use crate::confine::{Confinement, kernel_has_landlock};
 use crate::credentials;
@@ -161,16 +161,32 @@ impl Config {
         }
     }
 
-    /// The attributes that htcopts may set.
+    /// What htcopts may set.
     #[must_use]
-    pub fn attributes(&self) -> Attributes {
+    pub fn policy(&self) -> Policy {
+        Policy {
+            attributes: self.attributes(),
+            accounting_groups: AccountingGroups::These(self.condor.allow_accounting_groups.clone()),
+            priorities: self.condor.priority_range,
+        }
+    }
+
+
+    fn attributes(&self) -> Attributes {
         Attributes::with(self.condor.allow_attributes.iter().cloned())
     }
 
     /// What the site makes of image names.
     pub fn image_map(&self) -> Result<ImageMap, String> {
         ImageMap::with(self.containers.images.iter().cloned(), self.containers.image_prefixes.iter().cloned())
+            .map(|map| map.showing(self.binds()))
             .map_err(|error| format!("--image-prefix: {error}"))
+    }
+
+    /// Folders of the nodes that are bound into containers.
+    #[must_use]
+    pub fn binds(&self) -> Vec<String> {
+        self.containers.binds.iter().filter(|bind| !bind.is_empty()).cloned().collect()
     }
 
     /// Name of this process among those that want to lead.

@@ -11,7 +11,7 @@ use kube::api::Api;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::clock::Clock;
-use crate::condor::htcopts::{Attributes, HtcOpts, HtcOptsError};
+use crate::condor::htcopts::{Attributes, HtcOpts, HtcOptsError, Policy};
 use crate::condor::{KnownUsers, Schedd, Tools};
 use crate::config::Config;
 use crate::confine::{Confinement, kernel_has_landlock};
@@ -117,7 +117,7 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), S
     let mut stop = std::pin::pin!(stop);
     let (metrics, health) = (Metrics::default(), Health::default());
     config.validate().map_err(StartError::Setting)?;
-    let site_defaults = HtcOpts::parse(&config.condor.site_defaults, &Attributes::of_the_site())?;
+    let site_defaults = HtcOpts::parse(&config.condor.site_defaults, &Policy::of_the_site(Attributes::of_the_site()))?;
     say_confinement(config.condor.confinement);
     open_files::raise();
     let monitor = |address| monitor::listen(address, health.clone(), metrics.clone());
@@ -129,9 +129,9 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), S
     let planner = Planner {
         data: config.data.data_dir.clone(),
         images: config.image_map().map_err(StartError::Setting)?,
-        binds: config.containers.binds.iter().filter(|bind| !bind.is_empty()).cloned().collect(),
+        binds: config.binds(),
         site_defaults,
-        attributes: config.attributes(),
+        policy: config.policy(),
         callback: ready.reporting.clone(),
         output_limit: config.output_limit(),
     };

@@ -188,11 +188,11 @@ fn path(what: &'static str, value: &str) -> Result<(), DescriptionError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::condor::htcopts::Attributes;
+    use crate::condor::htcopts::Policy;
 
     #[test]
     fn the_operators_lines_come_last() {
-        let options = HtcOpts::parse("rank = Memory\nnotification = never", &Attributes::default()).unwrap();
+        let options = HtcOpts::parse("rank = Memory\nnotification = never", &Policy::default()).unwrap();
         let site = HtcOpts::default();
         let common = Common {
             operator: "o/n/x",
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_late_job_is_removed_whatever_its_user_wants() {
-        let opts = |text: &str| HtcOpts::parse(text, &Attributes::default()).unwrap();
+        let opts = |text: &str| HtcOpts::parse(text, &Policy::default()).unwrap();
         let job = QueueItem { uid: "u", attempt: 1, index: 0, batch_name: "n/x", sandbox: "/s", output: "/o" };
         let removed = |site: &str, user: &str| {
             let (site, user) = (opts(site), opts(user));

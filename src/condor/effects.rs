@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::fetch::adopted_folder;
 use super::schedd::{Schedd, quoted, unknown};
 use super::tools::{Output, ToolError};
+use crate::api::text::{WORDS, harmless};
 use crate::machine::facts::{Hold, Unknown, Why};
 use crate::machine::inherited::InheritedJob;
 use crate::machine::judge::REMOVED_BY_US;
@@ -110,7 +111,7 @@ impl Schedd {
             None if users.is_empty() => Ok(()),
             None => Err(unknown(
                 Why::Incomplete,
-                format!("{jobs} were not adopted, and it is tried again: {}", output.stderr.trim()),
+                format!("{jobs} were not adopted, and it is tried again: {}", harmless(&output.stderr, WORDS)),
             )),
             Some(user) => {
                 let message = format!(

@@ -7,6 +7,7 @@
 mod attributes;
 mod commands;
 mod expression;
+mod policy;
 mod problem;
 
 use std::fmt::Write as _;
@@ -14,7 +15,9 @@ use std::fmt::Write as _;
 pub use attributes::{AttributeError, AttributeName, Attributes};
 use commands::{Command, ValueKind};
 pub use expression::ExpressionProblem;
-pub use problem::{HtcOptsError, HtcOptsProblem};
+use expression::Extent;
+pub use policy::{AccountingGroups, GroupPattern, Policy, PolicyError, PriorityRange};
+pub use problem::{HtcOptsError, HtcOptsProblem, ReferenceProblem};
 
 /// Longest text accepted, in bytes.
 pub const MAX_BYTES: usize = 8 * 1024;
@@ -22,6 +25,8 @@ pub const MAX_BYTES: usize = 8 * 1024;
 pub const MAX_LINES: usize = 64;
 /// Longest value accepted, in bytes.
 pub const MAX_VALUE_BYTES: usize = 2_000;
+/// Most steps of the regular expressions of a value that others may refer to.
+const MAX_REFERRED_STEPS: u64 = 1 << 16;
 
 /// Parsed options, in the order in which they were written. The site's defaults have the same grammar.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -33,6 +38,8 @@ pub struct HtcOpts {
 struct Setting {
     key: Key,
     value: String,
+    /// Of an expression; none for other values, which are short and refer to nothing.
+    extent: Option<Extent>,
     line: usize,
 }
 
@@ -47,12 +54,12 @@ enum Key {
 }
 
 impl HtcOpts {
-    /// Parses submit commands, one per line. Blank lines and lines that begin with `#` are skipped. `+X` may set what
-    /// `attributes` allow.
+    /// Parses submit commands, one per line. Blank lines and lines that begin with `#` are skipped. Attributes, accounting
+    /// groups and priorities are those that `policy` allows.
     ///
     /// # Errors
     /// The first line that is not allowed, with what to write instead.
-    pub fn parse(text: &str, attributes: &Attributes) -> Result<Self, HtcOptsError> {
+    pub fn parse(text: &str, policy: &Policy) -> Result<Self, HtcOptsError> {
         if text.len() > MAX_BYTES {
             return Err(at(1, HtcOptsProblem::TextTooLong));
         }
@@ -61,8 +68,10 @@ impl HtcOpts {
             if number > MAX_LINES && !line.is_empty() {
                 return Err(at(number, HtcOptsProblem::TooManyLines));
             }
-            parsed.line(number, line, attributes).map_err(|problem| at(number, problem))?;
+            parsed.line(number, line, policy).map_err(|problem| at(number, problem))?;
         }
+        parsed.check_accounting_group(&policy.accounting_groups)?;
+        parsed.check_references()?;
         Ok(parsed)
     }
 
@@ -84,7 +93,8 @@ impl HtcOpts {
     /// # Errors
     /// A line sets the same thing already, or the value is not of the command's kind.
     pub fn add(&mut self, command: &str, value: &str) -> Result<(), HtcOptsProblem> {
-        self.line(0, &format!("{command} = {}", value.trim_matches(BLANKS)), &Attributes::default())
+        self.line(0, &format!("{command} = {}", value.trim_matches(BLANKS)), &Policy::default())?;
+        self.check_references().map_err(|error| error.problem)
     }
 
     /// The value of a submit command, if it is given.
@@ -116,7 +126,7 @@ impl HtcOpts {
         })
     }
 
-    fn line(&mut self, number: usize, line: &str, attributes: &Attributes) -> Result<(), HtcOptsProblem> {
+    fn line(&mut self, number: usize, line: &str, policy: &Policy) -> Result<(), HtcOptsProblem> {
         if let Some(control) = line.chars().find(|c| c.is_control() && *c != '\t') {
             return Err(HtcOptsProblem::ControlCharacter(u32::from(control)));
         }
@@ -140,13 +150,57 @@ impl HtcOpts {
         if value.len() > MAX_VALUE_BYTES {
             return Err(HtcOptsProblem::ValueTooLong(shown(key)));
         }
-        let key = Key::parse(key, attributes)?;
+        let key = Key::parse(key, &policy.attributes)?;
         if let Some(earlier) = self.settings.iter().find(|earlier| earlier.key.excludes(&key)) {
             return Err(HtcOptsProblem::Twice { key: key.render(), other: earlier.key.render(), line: earlier.line });
         }
-        check(&key, value)?;
+        let extent = check(&key, value, policy)?;
         let value = value.replace('\t', " ");
-        self.settings.push(Setting { key, value, line: number });
+        self.settings.push(Setting { key, value, extent, line: number });
+        Ok(())
+    }
+
+    /// The group that the usage counts for, and its user, are the site's to allow.
+    fn check_accounting_group(&self, allowed: &AccountingGroups) -> Result<(), HtcOptsError> {
+        let part = |wanted| self.settings.iter().find(|setting| setting.key.accounting() == Some(wanted));
+        let (line, name) = match (part(Accounting::Group), part(Accounting::User), part(Accounting::Whole)) {
+            (Some(group), Some(user), _) => (user.line, format!("{}.{}", group.value, user.value)),
+            (Some(group), None, _) => (group.line, group.value.clone()),
+            (None, Some(_), _) if matches!(allowed, AccountingGroups::Any) => return Ok(()),
+            (None, Some(user), _) => return Err(at(user.line, HtcOptsProblem::UserWithoutGroup)),
+            (None, None, Some(Setting { key: Key::Attribute(_), value, line, .. })) => {
+                (*line, policy::quoted_group(value).unwrap_or_default().to_owned())
+            }
+            (None, None, _) => return Ok(()),
+        };
+        if allowed.allow(&name) {
+            return Ok(());
+        }
+        Err(at(line, HtcOptsProblem::AccountingGroup { name: shown(&name), allowed: allowed.listed() }))
+    }
+
+    /// What refers to another line's attribute is as large and as slow as that: it has to be small, and to refer to none in turn.
+    fn check_references(&self) -> Result<(), HtcOptsError> {
+        let set: Vec<(&Setting, Vec<String>)> =
+            self.settings.iter().map(|setting| (setting, setting.key.attributes())).collect();
+        let referred = |setting: &Setting| {
+            let names = setting.extent.as_ref().map(|extent| extent.references.clone()).unwrap_or_default();
+            set.iter().filter(move |(_, own)| own.iter().any(|name| names.contains(name))).map(|(other, _)| *other)
+        };
+        for setting in &self.settings {
+            for other in referred(setting) {
+                let large = |extent: &Extent| extent.bytes > expression::ATTRIBUTE || extent.steps > MAX_REFERRED_STEPS;
+                let why = if referred(other).next().is_some() {
+                    ReferenceProblem::Chain
+                } else if other.extent.as_ref().is_some_and(large) {
+                    ReferenceProblem::Large
+                } else {
+                    continue;
+                };
+                let (key, other) = (setting.key.render(), other.key.render());
+                return Err(at(setting.line, HtcOptsProblem::Reference { key, other, why }));
+            }
+        }
         Ok(())
     }
 }
@@ -227,6 +281,15 @@ impl Key {
         }
     }
 
+    /// The attributes of the ad that the line decides, in lower case.
+    fn attributes(&self) -> Vec<String> {
+        match self {
+            Self::Command(command) => commands::attributes_of(command.name),
+            Self::Resource(key) => vec![key.replacen('_', "", 1)],
+            Self::Attribute(name) => vec![name.to_ascii_lowercase()],
+        }
+    }
+
     fn same(&self, other: &Self) -> bool {
         self.render().eq_ignore_ascii_case(&other.render())
     }
@@ -268,123 +331,34 @@ enum Accounting {
     Whole,
 }
 
-fn check(key: &Key, value: &str) -> Result<(), HtcOptsProblem> {
+/// What the value comes to, if it is an expression.
+fn check(key: &Key, value: &str, policy: &Policy) -> Result<Option<Extent>, HtcOptsProblem> {
+    let wrong = |wanted| HtcOptsProblem::WrongValue { key: key.render(), wanted, value: shown(value) };
     let kind = match key {
         Key::Command(command) => command.kind,
+        Key::Attribute(_) if key.accounting().is_some() => {
+            return match policy::quoted_group(value) {
+                Some(_) => Ok(None),
+                None => Err(wrong("a group in double quotes, such as `\"group_physics.run2\"`")),
+            };
+        }
         Key::Resource(_) | Key::Attribute(_) => ValueKind::Expression,
     };
     if kind.fits(value) {
-        return Ok(());
+        let priority = matches!(key, Key::Command(command) if command.name == "priority");
+        if priority && !value.parse().is_ok_and(|number| policy.priorities.contains(number)) {
+            let range = policy.priorities.to_string();
+            return Err(HtcOptsProblem::Priority { value: shown(value), range });
+        }
+        return Ok(None);
     }
     match kind.wanted() {
-        None => {
-            expression::check(value).map_err(|problem| HtcOptsProblem::NotAnExpression { key: key.render(), problem })
-        }
-        Some(wanted) => Err(HtcOptsProblem::WrongValue { key: key.render(), wanted, value: shown(value) }),
+        None => expression::check(value)
+            .map(Some)
+            .map_err(|problem| HtcOptsProblem::NotAnExpression { key: key.render(), problem }),
+        Some(wanted) => Err(wrong(wanted)),
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// On a site that allows the attributes A and X.
-    fn parse(text: &str) -> Result<HtcOpts, HtcOptsError> {
-        HtcOpts::parse(text, &Attributes::with(["A", "X"].map(|name| name.parse().unwrap())))
-    }
-
-    #[test]
-    fn lines_are_written_anew() {
-        let text = "# c $x\n\n +JobFlavour= \"espresso\" \n\tmy.MaxRuntime =10\nREQUEST_MEMORY = 2 GB\nrequest_Licences = 1\nrank =\tMemory +\t1\n";
-        let options = parse(text).unwrap();
-        let lines = "MY.JobFlavour = \"espresso\"\nMY.MaxRuntime = 10\nrequest_memory = 2 GB\nrequest_licences = 1\nrank = Memory + 1\n";
-        assert_eq!(options.render(), lines);
-        assert_eq!(parse(lines).unwrap().render(), lines);
-        assert!(!options.is_empty() && !options.may_rerun());
-        for empty in ["", "\n", "  # only = a comment\n\n"] {
-            assert!(parse(empty).unwrap().is_empty());
-            assert_eq!(parse(empty).unwrap().render(), "");
-        }
-    }
-
-    #[test]
-    fn messages_say_where_what_and_what_instead() {
-        let cases = [
-            (
-                "rank = 1\nexecutable = x",
-                "htcopts line 2: `executable` is not allowed: the operator sets it itself; the program goes into spec.script.source",
-            ),
-            (
-                "+Z = 1",
-                "htcopts line 1: `+Z` is not allowed here; allowed are AccountingGroup, BigMemJob, CephFS_IO, ContainerOS, DESIRED_Sites, FERMIHTC_AutoRelease, FERMIHTC_GraceLifetime, FERMIHTC_GraceMemory, GPUJobLength, JobCategory, JobDurationCategory, JobFlavor, JobFlavour, JobType, MaxRuntime, MaxRuntimeHours, MaxWallTimeMins, MyProject, ProjectName, REQUIRED_OS, RemoteJob, UNDESIRED_Sites, WantFlocking, WantGPULab, WantGlideIn, WantOS, is_resumable, A, X. The operator's administrator can allow more with --allow-attribute",
-            ),
-            (
-                "+DataReuseManifestSHA256 = \"/etc/passwd\"",
-                "htcopts line 1: `+DataReuseManifestSHA256` is not allowed: HTCondor uses this name, or names that begin so, itself; choose another name",
-            ),
-            ("+RequestMemory = 1", "htcopts line 1: `+RequestMemory` is not allowed: write `request_memory = …`"),
-            (
-                "+A = 1\n# x\nMY.a = 2",
-                "htcopts line 3: `MY.a` conflicts with `MY.A` on line 1: both set the same thing; remove one of them",
-            ),
-            ("queue 5", "htcopts line 1: `queue` is not allowed: only `key = value` lines are"),
-            (
-                "+X = espresso beans",
-                "htcopts line 1: `MY.X` expects a ClassAd expression (a string in double quotes, a number, or for example `TARGET.Memory > 2000`): `b` is not allowed here (put text in double quotes)",
-            ),
-            (
-                "a\x1b[31m",
-                "htcopts line 1: there is a control character (U+001B); write plain text with Unix line ends",
-            ),
-        ];
-        for (text, message) in cases {
-            assert_eq!(parse(text).unwrap_err().to_string(), message);
-        }
-        let long = parse(&"ä".repeat(500)).unwrap_err().to_string();
-        assert!(long.chars().count() < 200, "{long}");
-    }
-
-    #[test]
-    fn size_is_bounded() {
-        assert!(parse(&"#".repeat(MAX_BYTES + 1)).is_err());
-        assert!(parse(&"#\n".repeat(MAX_LINES)).is_ok());
-        assert!(parse(&"#\n".repeat(MAX_LINES + 1)).is_err());
-        assert!(parse(&format!("+X = \"{}\"", "x".repeat(MAX_VALUE_BYTES))).is_err());
-    }
-
-    #[test]
-    fn retries_holds_and_periodic_commands_may_rerun() {
-        for text in [
-            "max_retries = 1",
-            "retry_until = 3",
-            "success_exit_code = 1",
-            "on_exit_hold = true",
-            "periodic_remove = false",
-            "allowed_job_duration = 9",
-        ] {
-            assert!(parse(text).unwrap().may_rerun(), "{text}");
-        }
-        for text in ["", "max_retries = 0", "+X = 1", "request_cpus = 2", "rank = 1"] {
-            assert!(!parse(text).unwrap().may_rerun(), "{text}");
-        }
-    }
-
-    #[test]
-    fn a_user_overrides_the_site_by_meaning() {
-        let merged = |site: &str, user: &str| parse(site).unwrap().render_overridden_by(&parse(user).unwrap());
-        assert_eq!(merged("+MaxRuntime = 1200\nrank = 1", "my.maxRUNTIME = 10"), "rank = 1\nMY.maxRUNTIME = 10\n");
-        assert_eq!(
-            merged("accounting_group = a\naccounting_group_user = b", "+AccountingGroup = \"c\""),
-            "MY.AccountingGroup = \"c\"\n"
-        );
-        assert_eq!(
-            merged("accounting_group = a\naccounting_group_user = b", "accounting_group = c"),
-            "accounting_group = c\n"
-        );
-        assert_eq!(
-            merged("accounting_group = a", "accounting_group_user = b"),
-            "accounting_group = a\naccounting_group_user = b\n"
-        );
-        assert_eq!(merged("", ""), "");
-    }
-}
+mod tests;

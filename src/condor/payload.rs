@@ -117,8 +117,9 @@ fn payload_conf(payload: &Payload) -> Result<String, PayloadError> {
     let [url, source, uid, _] = parts;
     let version = PAYLOAD_CONF_VERSION.to_string();
     let lines = [("version", version.as_str()), ("name", name)].into_iter();
-    let image = image.argument();
-    let lines = lines.chain([("image", image.as_str())]);
+    let text = image.argument();
+    let lines = lines.chain([("image", text.as_str())]);
+    let lines = lines.chain(matches!(image, Image::UsersFolder(_)).then_some(("image_in_binds", "yes")));
     let lines = lines.chain(binds.iter().map(|bind| ("bind", bind.as_str())));
     let callback = [("callback", url), ("source", source), ("uid", uid)];
     let lines = lines.chain(callback.into_iter().filter(|(_, part)| !part.is_empty()));
@@ -156,6 +157,20 @@ mod tests {
             assert!(!failure.sentence().is_empty());
         }
         assert!([0, 1, 239, 246, 255].iter().all(|code| PayloadFailure::from_exit_code(*code).is_none()));
+    }
+
+    #[test]
+    fn a_users_path_is_looked_at_on_the_node() {
+        let command = Command::parse("bash").unwrap();
+        let conf = |image: Image| {
+            let binds = &["/cvmfs".to_owned()];
+            let (name, source) = ("n", "");
+            let payload = Payload { name, image: &image, command: &command, source, binds, callback: None, env: &[] };
+            String::from_utf8(sandbox_files(&payload).unwrap().remove(2).contents).unwrap()
+        };
+        let path = || "/cvmfs/x".to_owned();
+        assert!(conf(Image::UsersFolder(path())).contains("\nimage /cvmfs/x\nimage_in_binds yes\nbind /cvmfs\n"));
+        assert!(conf(Image::Folder(path())).contains("\nimage /cvmfs/x\nbind /cvmfs\n"));
     }
 
     #[test]

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::confined::Touches;
 use super::known_users::KnownUsers;
 use super::row::{ATTRIBUTES, INHERITED_ATTRIBUTES, Row};
 use super::schedd::{NOT_ADOPTED, QUEUE_TOOL, Schedd, quoted, unknown};

@@ -1,13 +1,12 @@
 //! One ad, as far as it was asked for.
 
 use super::ads::{AdSink, Scalar};
+use crate::api::text::{WORDS, harmless};
 use crate::machine::facts::{Ad, Exit, Hold, JobStatus};
 use crate::machine::{Attempt, ClusterId, Index, JobId, SchedDate};
 
 /// How the tools show an expression that is not evaluated: it says what it likes at each time it is asked for.
 const EXPRESSION: &str = "/Expr(";
-/// Most characters of a reason.
-const WORDS: usize = 1000;
 
 macro_rules! row {
     ($($field:ident: $name:literal),* $(,)?; $($more:ident: $other:literal),* $(,)?) => {
@@ -91,9 +90,9 @@ fn text(value: Option<&Scalar>) -> Option<&str> {
     }
 }
 
-/// A reason, as far as it is kept: a user's expression may make it as long as it likes.
+/// A reason, as far as it is kept: users and jobs have a say in what is in it.
 fn words(value: Option<&Scalar>) -> String {
-    text(value).unwrap_or_default().chars().take(WORDS).collect()
+    harmless(text(value).unwrap_or_default(), WORDS)
 }
 
 impl Row {

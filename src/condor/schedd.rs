@@ -8,6 +8,7 @@ use super::known_users::KnownUsers;
 use super::row::{Row, Rows};
 use super::tools::{Cost, Output, ToolError, Tools};
 use crate::api::Identity;
+use crate::api::text::{WORDS, harmless};
 use crate::clock::Clock;
 use crate::health::Health;
 use crate::machine::facts::{Unknown, Why};
@@ -192,7 +193,7 @@ impl Schedd {
         let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         let plain = text.contains('@') && !text.contains(char::is_whitespace) && !text.contains(['"', '\\']);
         if !plain {
-            let message = format!("schedd {} does not say who we are: {text}", self.name);
+            let message = format!("schedd {} does not say who we are: {}", self.name, harmless(&text, WORDS));
             return Err(unknown(Why::CredentialsRefused, message));
         }
         self.users.learn(&self.identity, &text, self.clock.now());
@@ -269,7 +270,7 @@ impl Schedd {
             output.stderr.as_str().into()
         };
         let words: Vec<&str> = words.lines().map(str::trim).filter(|line| !line.is_empty()).take(4).collect();
-        let words = words.join(" ");
+        let words = harmless(&words.join(" "), WORDS);
         let lacking = self.lacking.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(why) = lacking {
             return unknown(Why::CredentialsFailed, why);

@@ -7,6 +7,7 @@ use super::confined::Touches;
 use super::schedd::Schedd;
 use super::submitter_lock::HeldLock;
 use super::tools::{Call, ToolError};
+use crate::api::text::{WORDS, harmless};
 
 /// How a submitter ended. Its exit status decides nothing: it may have failed with every job queued, and succeeded with
 /// jobs that are removed a second later.
@@ -21,9 +22,6 @@ pub struct Submitted {
     /// What it said, if it failed.
     pub message: Option<String>,
 }
-
-/// Most characters kept of what a failing condor_submit says.
-const WORDS: usize = 1000;
 
 impl Schedd {
     /// Submits `description`, which names files in the folders `reads`; `limit` is the longest life of the submitter, `holds` what
@@ -43,8 +41,7 @@ impl Schedd {
         match self.tools.call(call).await {
             Ok(output) => {
                 let failed = output.status != Some(0);
-                let words: String =
-                    output.stderr.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(WORDS).collect();
+                let words = harmless(&output.stderr.split_whitespace().collect::<Vec<_>>().join(" "), WORDS);
                 Submitted {
                     dead: output.dead,
                     timed_out: false,

@@ -13,6 +13,7 @@ use tokio::process::{Child, Command};
 use super::confined::{Confine, Touches};
 pub use super::cost::Cost;
 use super::submitter_lock::HeldLock;
+use crate::api::text::{WORDS, harmless, harmless_lines};
 use crate::confine::Confinement;
 use crate::failpoint::{self, Point};
 use crate::metrics::Metrics;
@@ -349,7 +350,7 @@ impl Tools {
                 Err(ToolError::TimedOut { tool, limit, dead })
             }
             Ok(Ok(output)) if matches!(output.status, Some(126 | 127)) => {
-                Err(ToolError::NotStarted { tool, message: output.stderr })
+                Err(ToolError::NotStarted { tool, message: harmless(&output.stderr, WORDS) })
             }
             Ok(Ok(output)) => Ok(Output { dead, ..output }),
         }
@@ -408,7 +409,7 @@ async fn converse(
     Ok(Output {
         status: status.code(),
         stdout: said,
-        stderr: String::from_utf8_lossy(&complained).trim().to_owned(),
+        stderr: harmless_lines(String::from_utf8_lossy(&complained).trim()),
         dead: false,
         cost,
     })

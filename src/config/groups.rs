@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::values::{parse_duration, parse_image, parse_keep, parse_size};
-use crate::condor::htcopts::AttributeName;
+use crate::condor::htcopts::{AttributeName, GroupPattern, PriorityRange};
 use crate::condor::payload::ImagePrefix;
 use crate::confine::Confinement;
 
@@ -80,6 +80,28 @@ pub struct CondorArgs {
     #[arg(long = "allow-attribute", env = "HTC_ALLOW_ATTRIBUTE", value_name = "NAME", value_delimiter = ',')]
     pub allow_attributes: Vec<AttributeName>,
 
+    /// An accounting group that htcopts may name, as `accounting_group` (with `.user` if there is an `accounting_group_user`) or
+    /// `+AccountingGroup`; with `.*` at its end also all below it. Default: none. May be repeated; in the variable, separated by
+    /// commas.
+    #[arg(
+        long = "allow-accounting-group",
+        env = "HTC_ALLOW_ACCOUNTING_GROUP",
+        value_name = "PATTERN",
+        value_delimiter = ','
+    )]
+    pub allow_accounting_groups: Vec<GroupPattern>,
+
+    /// The values of `priority` that htcopts may set. HTCondor orders the jobs of one submitter by it, and without Secrets all
+    /// namespaces are one submitter.
+    #[arg(
+        long,
+        env = "HTC_PRIORITY_RANGE",
+        value_name = "MIN..MAX",
+        default_value_t = PriorityRange::default(),
+        allow_hyphen_values = true
+    )]
+    pub priority_range: PriorityRange,
+
     /// Maximum number of HTCJobs in one run of a tool.
     #[arg(long, env = "HTC_BATCH_OBJECTS", default_value_t = 50)]
     pub batch_objects: usize,
@@ -123,7 +145,7 @@ pub struct ContainerArgs {
     #[arg(long = "image-prefix", env = "HTC_IMAGE_PREFIXES", value_delimiter = ',')]
     pub image_prefixes: Vec<ImagePrefix>,
 
-    /// Folders to bind into the payload's container, on nodes that have them.
+    /// Folders to bind into the payload's container, on nodes that have them. Users may name images by path in these only.
     #[arg(long = "bind", env = "HTC_BINDS", value_delimiter = ',', default_values_t = ["/cvmfs", "/afs", "/eos"].map(str::to_owned))]
     pub binds: Vec<String>,
 }

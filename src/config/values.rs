@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::condor::payload::{Image, ImageMap};
+use crate::condor::payload::Image;
 
 pub(super) fn parse_image(text: &str) -> Result<(String, String), String> {
     let pair = text.split_once('=').filter(|(name, path)| !name.is_empty() && path.starts_with('/'));
     let (name, path) = pair.ok_or_else(|| "write NAME=/absolute/path".to_owned())?;
-    Image::resolve(path, &ImageMap::new()).map_err(|error| error.to_string())?;
+    Image::of_the_site(path).map_err(|error| error.to_string())?;
     Ok((name.to_owned(), path.to_owned()))
 }
 

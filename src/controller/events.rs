@@ -13,6 +13,7 @@ use kube::Client;
 use kube::api::{Api, PostParams};
 use tokio::sync::Notify;
 
+use crate::api::text::harmless;
 use crate::clock::Clock;
 use crate::failpoint::{Point, around};
 use crate::fence::Fence;
@@ -267,13 +268,6 @@ fn event(row: &Journaled, ledger: &str) -> Event {
     let time = Moment::from_millisecond(row.time.0)
         .ok()
         .map(|moment| Time(Moment::from_second(moment.as_second()).unwrap_or(moment)));
-    let mut message = row.detail.clone();
-    if message.len() > MESSAGE {
-        let end =
-            message.char_indices().map(|(at, _)| at).take_while(|at| *at <= MESSAGE - "…".len()).last().unwrap_or(0);
-        message.truncate(end);
-        message.push('…');
-    }
     Event {
         metadata: ObjectMeta {
             name: Some(name(row, ledger)),
@@ -289,7 +283,7 @@ fn event(row: &Journaled, ledger: &str) -> Event {
             ..ObjectReference::default()
         },
         reason: Some(row.reason.clone()),
-        message: Some(message),
+        message: Some(harmless(&row.detail, MESSAGE)),
         type_: Some(if row.warning { "Warning" } else { "Normal" }.to_owned()),
         first_timestamp: time.clone(),
         last_timestamp: time,

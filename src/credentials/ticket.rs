@@ -9,6 +9,7 @@ use jiff::tz::TimeZone;
 
 use super::material::Kerberos;
 use super::private;
+use crate::api::text::{WORDS, harmless};
 use crate::condor::Touches;
 use crate::condor::tools::{Call, Output, ToolError, Tools};
 
@@ -51,7 +52,8 @@ fn said(result: Result<Output, ToolError>) -> Result<Output, String> {
         Ok(output) if output.status == Some(0) => Ok(output),
         // The last line: before it stands the question for the password.
         Ok(output) => {
-            Err(output.stderr.lines().last().unwrap_or("kinit failed and does not say why").trim().to_owned())
+            let line = output.stderr.lines().last().unwrap_or("kinit failed and does not say why");
+            Err(harmless(line.trim(), WORDS))
         }
         Err(ToolError::NotStarted { tool, message }) => {
             Err(format!("cannot start {tool}: {message}; it is in Debian's package krb5-user"))

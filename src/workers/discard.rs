@@ -95,7 +95,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-    use crate::condor::htcopts::{Attributes, HtcOpts};
+    use crate::condor::htcopts::{HtcOpts, Policy};
     use crate::machine::indices::Indices;
 
     const FIRST: &str = "11111111-3b8c-4a51-9d1f-6f1a3a5f0001";
@@ -108,7 +108,7 @@ mod tests {
             callback: None,
             binds: Vec::new(),
             site_defaults: HtcOpts::default(),
-            attributes: Attributes::default(),
+            policy: Policy::default(),
             output_limit: None,
         }
     }

@@ -6,6 +6,8 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 
+use crate::api::text::harmless_end;
+
 /// Most lines that are kept.
 const LINES: usize = 10;
 /// Most bytes that are kept: an Event's message has room for 1024.
@@ -14,8 +16,6 @@ const BYTES: usize = 512;
 const READ: u64 = 4096;
 /// Between two lines: a line break would let a job write lines of its own into the operator's log.
 const BETWEEN: &str = " | ";
-/// What was left out before.
-const CUT: &str = "…";
 
 /// The last lines of a file; none if it is empty, or no plain file: what a job may have put in its place, a link or a pipe,
 /// is neither followed nor waited for.
@@ -32,23 +32,7 @@ pub(super) fn err_tail(path: &Path) -> Option<String> {
 fn last_lines(text: &str) -> Option<String> {
     let all: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
     let lines = all.get(all.len().saturating_sub(LINES)..).unwrap_or_default();
-    let shown: String = lines.join(BETWEEN).chars().map(harmless).collect();
-    let start = shown.len().saturating_sub(BYTES);
-    if start == 0 {
-        return Some(shown).filter(|shown| !shown.is_empty());
-    }
-    let start = (start + CUT.len()..shown.len()).find(|at| shown.is_char_boundary(*at))?;
-    Some(format!("{CUT}{}", &shown[start..]))
-}
-
-/// A character that neither steers a terminal nor turns or hides text.
-fn harmless(c: char) -> char {
-    match c {
-        '\t' => ' ',
-        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' => '\u{fffd}',
-        c if c.is_control() => '\u{fffd}',
-        c => c,
-    }
+    Some(harmless_end(&lines.join(BETWEEN), BYTES)).filter(|shown| !shown.is_empty())
 }
 
 #[cfg(test)]

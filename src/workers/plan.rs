@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::api::{EnvVar, HTCJobSpec, MAX_QUEUE, ObjectName, Quantity};
-use crate::condor::htcopts::{Attributes, HtcOpts};
+use crate::condor::htcopts::{HtcOpts, Policy};
 use crate::condor::payload::{Callback, Command, Image, ImageMap, Payload, sandbox_files};
 use crate::failpoint::{self, Point};
 use crate::key::KeyRing;
@@ -25,8 +25,8 @@ pub struct Planner {
     pub binds: Vec<String>,
     /// Submit commands for every job.
     pub site_defaults: HtcOpts,
-    /// The attributes that users may set.
-    pub attributes: Attributes,
+    /// What users may set.
+    pub policy: Policy,
     /// Where jobs report, if they do.
     pub callback: Option<Arc<Reporting>>,
     /// Most MiB of output of one job.
@@ -127,7 +127,7 @@ impl Planner {
             image: Image::resolve(&spec.script.image, &self.images)?,
             command: Command::parse(&spec.script.command)?,
             source: spec.script.source.clone(),
-            options: options(spec, &self.attributes)?,
+            options: options(spec, &self.policy)?,
             env: env(spec)?,
         })
     }
@@ -236,8 +236,8 @@ impl Planner {
 }
 
 /// The user's submit commands and the fields that stand for one. What is given twice is an error, as it is in htcopts.
-fn options(spec: &HTCJobSpec, attributes: &Attributes) -> Result<HtcOpts, PlanError> {
-    let mut options = HtcOpts::parse(spec.htcopts.as_deref().unwrap_or_default(), attributes)?;
+fn options(spec: &HTCJobSpec, policy: &Policy) -> Result<HtcOpts, PlanError> {
+    let mut options = HtcOpts::parse(spec.htcopts.as_deref().unwrap_or_default(), policy)?;
     let mut add = |field, command, value: &str| {
         options.add(command, value).map_err(|problem| PlanError::Field { field, problem })
     };

@@ -40,6 +40,7 @@ impl Site {
             version,
             &PoolOptions::default(),
             &[
+                &format!("--bind={files_}"),
                 &format!("--image-prefix=images.test/={files_}/images/"),
                 &format!("--image-prefix=images.test/live={address}/team"),
                 &format!("--image-prefix=docker.io/={address}/proxy/"),

@@ -13,6 +13,7 @@
 mod versions;
 
 mod apply;
+mod attack_options;
 mod attacks;
 mod callbacks;
 mod check;

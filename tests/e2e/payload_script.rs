@@ -43,13 +43,20 @@ impl Scratch {
     }
 
     fn reporting(image: &str, command: &str, source: &str, callback: Option<Callback<'_>>) -> Self {
+        let image = if image.starts_with('/') {
+            Image::of_the_site(image).unwrap()
+        } else {
+            Image::resolve(image, &ImageMap::new()).unwrap()
+        };
+        Self::with(&image, &["/nosuchbind", "/var/log"], command, source, callback)
+    }
+
+    fn with(image: &Image, binds: &[&str], command: &str, source: &str, callback: Option<Callback<'_>>) -> Self {
         bed::turns::take(bed::Weight::Light);
         let folder = tempfile::tempdir().unwrap();
-        let image = Image::resolve(image, &ImageMap::new()).unwrap();
         let command = Command::parse(command).unwrap();
-        let binds = ["/nosuchbind".to_owned(), "/var/log".to_owned()];
-        let payload =
-            Payload { name: "my-job", image: &image, command: &command, source, binds: &binds, callback, env: &[] };
+        let binds: Vec<String> = binds.iter().map(ToString::to_string).collect();
+        let payload = Payload { name: "my-job", image, command: &command, source, binds: &binds, callback, env: &[] };
         for file in sandbox_files(&payload).unwrap() {
             let path = folder.path().join(file.name);
             std::fs::write(&path, file.contents).unwrap();
@@ -245,6 +252,51 @@ fn a_payload_may_do_what_it_wants_in_its_folder() {
     for shell in SHELLS {
         let source = "echo 'exit 99' > job.sh; echo > payload.conf; rm -rf .htc_cache .job.ad; exit 255";
         assert_eq!(with_image("bash", source).run(shell).0, 255, "{shell}");
+    }
+}
+
+/// What the payload leaves in its folder does not lead what runs outside of the container to other places.
+#[test]
+fn nothing_is_written_where_a_payload_points() {
+    for shell in SHELLS {
+        let outside = tempfile::tempdir().unwrap();
+        if is_root() {
+            chown(outside.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+        }
+        let at = outside.path().display();
+        for source in [
+            format!("mv .htc_cache o; mkdir .htc_cache; ln -s {at}/made .htc_cache/probe; exit 255"),
+            format!("rm -rf .htc_cache; ln -s {at} .htc_cache; exit 255"),
+        ] {
+            assert_eq!(with_image("bash", &source).run(shell).0, 255, "{shell}");
+            let made: Vec<_> = std::fs::read_dir(outside.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+            assert!(made.is_empty(), "{shell}: {source} made {made:?}");
+        }
+    }
+}
+
+/// A link in a folder that users can write to would have the payload see what the link leads to.
+#[test]
+fn a_users_path_is_an_image_within_the_binds_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let bind = folder.path().to_str().unwrap();
+    std::os::unix::fs::symlink("/proc/self/root", folder.path().join("node")).unwrap();
+    std::os::unix::fs::symlink(image(), folder.path().join("out")).unwrap();
+    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    for shell in SHELLS {
+        let run = |bind: &str, image: &str| {
+            let map = ImageMap::new().showing([bind.to_owned()]);
+            let image = Image::resolve(image, &map).unwrap();
+            Scratch::with(&image, &[bind], "bash", "echo ran", None).run(shell)
+        };
+        for link in ["node", "out", "nothing"] {
+            let (code, stdout, stderr) = run(bind, &format!("{bind}/{link}"));
+            assert_eq!((code, stdout.as_str()), (PayloadFailure::ImageUnavailable.exit_code(), ""), "{shell}: {link}");
+            assert!(stderr.contains("in the folders that are bound into containers"), "{stderr}");
+        }
+        let there = image();
+        let (code, stdout, stderr) = run(there.parent().unwrap().to_str().unwrap(), there.to_str().unwrap());
+        assert_eq!((code, stdout.as_str()), (0, "ran\n"), "{shell}: {stderr}");
     }
 }
 

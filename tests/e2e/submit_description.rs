@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command as Process, Stdio};
 
 use htc_operator::condor::description::{Common, QueueItem, files, submit_description};
-use htc_operator::condor::htcopts::{AttributeName, Attributes, HtcOpts, HtcOptsError};
+use htc_operator::condor::htcopts::{AttributeName, Attributes, HtcOpts, HtcOptsError, Policy};
 use htc_operator::condor::payload::{Command, Image, ImageMap, Payload, sandbox_files};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -132,9 +132,9 @@ fn dry_run(version: &str, folder: &Path, description: &str) -> Result<Vec<Ad>, S
     Ok(ads)
 }
 
-/// On a site that allows the attributes A, X and Y.
+/// The options of a site that allows the attributes A, X and Y.
 fn try_parse(text: &str) -> Result<HtcOpts, HtcOptsError> {
-    HtcOpts::parse(text, &Attributes::with(["A", "X", "Y"].map(|name| name.parse().unwrap())))
+    HtcOpts::parse(text, &Policy::of_the_site(Attributes::with(["A", "X", "Y"].map(|name| name.parse().unwrap()))))
 }
 
 fn parse(text: &str) -> HtcOpts {
@@ -399,7 +399,7 @@ fn each_allowed_command_is_known_to_htcondor() {
     let all = "accounting_group = a.b\naccounting_group_user = me\nallowed_execute_duration = 600\nallowed_job_duration = 60*60\n\
         concurrency_limits = db, licence:2\ngpus_maximum_capability = 9.0\ngpus_minimum_capability = 8\ngpus_minimum_memory = 4G\n\
         gpus_minimum_runtime = 12.0\njob_max_vacate_time = 30\nkeep_claim_idle = 20\nmax_job_retirement_time = 60\nmax_retries = 2\n\
-        notification = Never\non_exit_hold = ExitCode == 3\non_exit_hold_reason = strcat(\"code \", ExitCode)\non_exit_hold_subcode = 3\n\
+        notification = Never\non_exit_hold = ExitCode == 3\non_exit_hold_reason = \"code 3\"\non_exit_hold_subcode = 3\n\
         on_exit_remove = ExitCode =!= 4\nperiodic_hold = NumJobStarts > 5\nperiodic_hold_reason = \"too often\"\nperiodic_hold_subcode = 5\n\
         periodic_release = HoldReasonCode == 34 && NumHolds < 3\nperiodic_remove = time() - QDate > 86400\nperiodic_vacate = false\n\
         priority = -5\nrank = TARGET.Memory\nrequest_cpus = 2\nrequest_disk = 2 GB\nrequest_gpus = 1\nrequest_memory = 1.5G\n\

@@ -130,7 +130,7 @@ const RESERVED_FAMILIES: &str = "\
     numshadow numsystem numvacates oauth ocu onexit orig output owner parallel periodic postarg \
     postcmd postenv postexit postjob prearg precmd preempt preenv prefer prejob preserve procid \
     provision publicclaim publicinput recentblock release remote remove request require rootdir \
-    schedd scitoken send server shadow should singularity skip slot spool ssh stagein stageout \
+    routedby schedd scitoken send server shadow should singularity skip slot spool ssh stagein stageout \
     staging startd starter startlocal startscheduler startup stderr stdin stdout stream \
     submission submit success suspend target token tooldaemon totaljob totalsubmit totalsuspen \
     transfer transform trust uid uselog useoauth useparrot user vacate virtualmemory vm \

@@ -23,7 +23,12 @@ pub(super) enum ValueKind {
     Limits,
     /// The word `never`.
     Never,
+    /// A string in double quotes of at most [`MAX_TEXT`] characters.
+    Text,
 }
+
+/// Most characters of a reason.
+const MAX_TEXT: usize = 256;
 
 /// One allowed submit command.
 #[derive(Debug, PartialEq, Eq)]
@@ -64,11 +69,11 @@ pub(super) const COMMANDS: [Command; 36] = [
     plain("nice_user", ValueKind::Boolean),
     plain("notification", ValueKind::Never),
     rerun("on_exit_hold", ValueKind::Expression),
-    rerun("on_exit_hold_reason", ValueKind::Expression),
+    rerun("on_exit_hold_reason", ValueKind::Text),
     rerun("on_exit_hold_subcode", ValueKind::Expression),
     rerun("on_exit_remove", ValueKind::Expression),
     rerun("periodic_hold", ValueKind::Expression),
-    rerun("periodic_hold_reason", ValueKind::Expression),
+    rerun("periodic_hold_reason", ValueKind::Text),
     rerun("periodic_hold_subcode", ValueKind::Expression),
     rerun("periodic_release", ValueKind::Expression),
     rerun("periodic_remove", ValueKind::Expression),
@@ -148,6 +153,27 @@ pub(super) fn is_custom_resource(key: &str) -> bool {
     key.strip_prefix("request_").is_some_and(|name| attributes::is_name(name) && !own(name))
 }
 
+/// The attributes of a job's ad, in lower case, that a line with this command decides.
+pub(super) fn attributes_of(command: &str) -> Vec<String> {
+    let further: &[&str] = match command {
+        "accounting_group" | "accounting_group_user" => &["acctgroup", "acctgroupuser"],
+        "nice_user" => &["accountinggroup", "acctgroup", "acctgroupuser", "maxjobretirementtime"],
+        "gpus_maximum_capability" => &["gpusmaxcapability", "requiregpus"],
+        "gpus_minimum_capability" => &["gpusmincapability", "requiregpus"],
+        "gpus_minimum_memory" => &["gpusminmemory", "requiregpus"],
+        "gpus_minimum_runtime" => &["gpusminruntime", "requiregpus"],
+        "max_retries" | "retry_until" => &["jobmaxretries", "onexithold", "onexitremove"],
+        "success_exit_code" => &["jobmaxretries", "jobsuccessexitcode", "onexithold", "onexitremove"],
+        "priority" => &["jobprio"],
+        _ => &[],
+    };
+    let own = match command {
+        "accounting_group" | "accounting_group_user" => "accountinggroup".to_owned(),
+        other => other.replace('_', ""),
+    };
+    further.iter().map(|name| (*name).to_owned()).chain([own]).collect()
+}
+
 /// What to write instead of a command that is not allowed.
 pub(super) fn instead(key: &str) -> &'static str {
     INSTEAD
@@ -170,6 +196,7 @@ impl ValueKind {
             Self::Name => Some("a name of letters, digits, `_`, `.`, `@` and `-`, without quotes"),
             Self::Limits => Some("names separated by commas, each with an optional count, such as `db,licence:2`"),
             Self::Never => Some("`never`: the operator sends no mail"),
+            Self::Text => Some("one text in double quotes, of at most 256 characters; nothing is computed there"),
         }
     }
 
@@ -195,6 +222,10 @@ impl ValueKind {
                 is_limit(name) && is_number(count, false)
             }),
             Self::Never => value.eq_ignore_ascii_case("never"),
+            Self::Text => {
+                let inside = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+                inside.is_some_and(|text| !text.contains(['"', '\t']) && text.chars().count() <= MAX_TEXT)
+            }
         }
     }
 }
@@ -247,12 +278,16 @@ mod tests {
             (ValueKind::Name, "group_u_X.y a-b a@b", "\"a\" .a a,b ä a$"),
             (ValueKind::Limits, "db db,licence:2 a.b:10", "db, db:-1 1k a.b.c db:x"),
             (ValueKind::Never, "never Never", "always error"),
+            (ValueKind::Text, "\"\" \"täxt\"", "x 1 \" \"a\"\"b\" strcat(\"a\") \"a\",\"b\" \"a\tb\""),
         ];
         for (kind, good, bad) in cases {
             good.split(' ').for_each(|value| assert!(kind.fits(value), "{kind:?} {value}"));
             bad.split(' ').for_each(|value| assert!(!kind.fits(value), "{kind:?} {value}"));
         }
         assert!(ValueKind::Size.fits("4 GB"));
+        for (characters, fits) in [(256, true), (257, false)] {
+            assert_eq!(ValueKind::Text.fits(&format!("\"{}\"", "ä".repeat(characters))), fits);
+        }
     }
 
     #[test]

@@ -1,12 +1,27 @@
-//! A recogniser for the `ClassAd` expressions that `htcopts` accept: it says yes or no and builds nothing.
+//! A recogniser for the `ClassAd` expressions that `htcopts` accept: it says yes or no, reckons how large the value can become
+//! and how long a regular expression can search, and builds nothing.
 //!
 //! It knows less than HTCondor (no records, no quoted attribute names, no escapes, no octal numbers), so that what it
-//! accepts means the same to every parser of HTCondor, cannot leave its line, and calls pure functions only.
+//! accepts means the same to every parser of HTCondor, cannot leave its line, and calls pure functions only. HTCondor itself
+//! bounds neither size nor time, and evaluates users' expressions in the schedd and the negotiator, which belong to all.
+
+mod functions;
+mod pattern;
+mod value;
+
+use std::collections::BTreeSet;
+
+pub(super) use self::value::{ATTRIBUTE, MAX_BYTES};
+use self::value::{Kind, Value, limited};
 
 /// Deepest nesting of brackets, operators before a value and `?:`. HTCondor 25 gives up at a depth of 400.
 const MAX_DEPTH: u32 = 24;
 /// Most operators in one expression: `a || b || …` nests one level for each of them.
 const MAX_OPERATORS: u32 = 200;
+/// Most items of a list that stands there.
+const MAX_ITEMS: usize = 256;
+/// Most steps of all regular expressions together: some hundredths of a second.
+const MAX_STEPS: u64 = 1 << 24;
 
 /// What is wrong with an expression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -35,20 +50,56 @@ pub enum ExpressionProblem {
     /// More operators than [`MAX_OPERATORS`].
     #[error("it has more than {MAX_OPERATORS} operators; use `member(…)` or `stringListMember(…)`")]
     TooLong,
+    /// More arguments of a function than its limit.
+    #[error("`{0}(…)` has more than 32 arguments; use a list")]
+    Arguments(&'static str),
+    /// More items in a list than [`MAX_ITEMS`].
+    #[error("a list has more than {MAX_ITEMS} items")]
+    TooManyItems,
+    /// A value, or a part of one, that can become larger than [`MAX_BYTES`].
+    #[error(
+        "the value of {part} can grow to {bytes} bytes, more than {MAX_BYTES} (an attribute counts {ATTRIBUTE}); join fewer or shorter strings"
+    )]
+    TooLarge {
+        /// Which function, or what else.
+        part: &'static str,
+        /// Its greatest size.
+        bytes: u64,
+    },
+    /// A regular expression, or its options, that does not stand there.
+    #[error("the regular expression of `{0}(…)` and its options must be strings in double quotes")]
+    NoLiteral(&'static str),
+    /// A regular expression that is not accepted.
+    #[error(
+        "a regular expression is not allowed: {0}; write a simpler one, or use `member(…)` or `stringListMember(…)`"
+    )]
+    Pattern(&'static str),
+    /// Regular expressions that can search for too long.
+    #[error("its regular expressions can take too long; begin them with `^`, and use fewer `*`, `+`, `?` and `|`")]
+    TooSlow,
+    /// `MY`, `TARGET` and the like without an attribute.
+    #[error(
+        "`MY` and `TARGET` need an attribute's name behind a dot, such as `TARGET.Memory`, and no other scope is allowed"
+    )]
+    Scope,
+    /// `[…]` that could name an attribute.
+    #[error("`[…]` must stand behind a list, or hold a number")]
+    Index,
 }
 
-/// Functions whose value depends on their arguments and the time only. Left out are those that read the account or an
-/// administrator's map (`userHome`, `userMap`), evaluate what is hidden in a string (`eval`), write to logs (`debug`),
-/// never give the same twice (`random`), or belong to environments and arguments.
-pub(super) const FUNCTIONS: &str = "\
-    abstime allcompare anycompare avg bool ceil ceiling countmatches currenttime daytime floor \
-    formattime getdayofmonth getdayofweek getdayofyear getdays gethours getminutes getmonth \
-    getseconds getyear identicalmember ifthenelse int interval isabstime isboolean isclassad \
-    iserror isinteger islist isreal isreltime isstring isundefined join log max member min pow \
-    quantize real regexp regexpmember regexps reltime replace replaceall round size split \
-    splitslotname splittime splitusername strcat strcmp stricmp string stringlistimember \
-    stringlistmax stringlistmember stringlistmin stringlistsize stringlistsum substr sum time \
-    tolower toupper version_in_range versioncmp versioneq versionge versiongt versionle";
+/// What an expression comes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Extent {
+    /// Most bytes of its value, written out.
+    pub(super) bytes: u64,
+    /// Most steps of its regular expressions.
+    pub(super) steps: u64,
+    /// The names in its references, in lower case.
+    pub(super) references: BTreeSet<String>,
+}
+
+/// Names of ads, not of attributes.
+const SCOPES: [&str; 7] = ["my", "target", "self", "other", "parent", "root", "toplevel"];
 
 /// Longest first, so that `=?=` is not read as `=`.
 const OPERATORS: [&str; 21] = [
@@ -56,12 +107,14 @@ const OPERATORS: [&str; 21] = [
     "^",
 ];
 
-/// Says whether `text` is one whole expression.
-pub(super) fn check(text: &str) -> Result<(), ExpressionProblem> {
-    let mut reader = Reader { rest: text, depth: 0, operators: 0 };
-    reader.expression()?;
+/// What `text` comes to if it is one whole expression.
+pub(super) fn check(text: &str) -> Result<Extent, ExpressionProblem> {
+    let mut reader = Reader { rest: text, depth: 0, operators: 0, steps: 0, references: BTreeSet::new() };
+    let value = reader.expression()?;
     match reader.peek() {
-        None => Ok(()),
+        None => {
+            Ok(Extent { bytes: limited("the whole", value.bytes)?, steps: reader.steps, references: reader.references })
+        }
         Some(c) => Err(ExpressionProblem::Unexpected(c)),
     }
 }
@@ -71,6 +124,8 @@ struct Reader<'a> {
     rest: &'a str,
     depth: u32,
     operators: u32,
+    steps: u64,
+    references: BTreeSet<String>,
 }
 
 impl<'a> Reader<'a> {
@@ -106,28 +161,29 @@ impl<'a> Reader<'a> {
         word
     }
 
-    fn expression(&mut self) -> Result<(), ExpressionProblem> {
+    fn expression(&mut self) -> Result<Value<'a>, ExpressionProblem> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
             return Err(ExpressionProblem::TooDeep);
         }
-        self.value()?;
+        let mut value = self.value()?;
         while self.operator() {
             self.operators += 1;
             if self.operators > MAX_OPERATORS {
                 return Err(ExpressionProblem::TooLong);
             }
             self.value()?;
+            value = Value::number();
         }
         if self.take("?:") {
-            self.expression()?;
+            value = value.or(self.expression()?);
         } else if self.take("?") {
-            self.expression()?;
+            value = self.expression()?;
             self.expect(':')?;
-            self.expression()?;
+            value = value.or(self.expression()?);
         }
         self.depth -= 1;
-        Ok(())
+        Ok(value)
     }
 
     fn operator(&mut self) -> bool {
@@ -146,7 +202,7 @@ impl<'a> Reader<'a> {
         OPERATORS.iter().any(|operator| self.take(operator))
     }
 
-    fn value(&mut self) -> Result<(), ExpressionProblem> {
+    fn value(&mut self) -> Result<Value<'a>, ExpressionProblem> {
         let mut signs = 0;
         while ["!", "-", "+", "~"].iter().any(|sign| self.take(sign)) {
             signs += 1;
@@ -154,50 +210,64 @@ impl<'a> Reader<'a> {
                 return Err(ExpressionProblem::TooDeep);
             }
         }
-        match self.peek() {
+        let mut value = match self.peek() {
             None => return Err(ExpressionProblem::EndsEarly),
             Some('"') => self.string()?,
             Some('(') => {
                 self.expect('(')?;
-                self.expression()?;
+                let value = self.expression()?;
                 self.expect(')')?;
+                Value { literal: None, ..value }
             }
             Some('{') => {
                 self.expect('{')?;
-                self.list('}')?;
+                let items = self.list('}')?;
+                // Each with its quotes and a comma.
+                let bytes = items.iter().fold(2_u64, |sum, item| sum.saturating_add(item.bytes).saturating_add(4));
+                Value::of(Kind::List, limited("a list", bytes)?)
             }
             Some(c) if c.is_ascii_digit() => self.number()?,
             Some(c) if c.is_ascii_alphabetic() || c == '_' => self.reference()?,
             Some(c) => return Err(ExpressionProblem::Unexpected(c)),
-        }
+        };
         while self.take("[") {
-            self.expression()?;
+            let index = self.expression()?;
+            // `MY["A"]` is a reference, too.
+            if value.kind != Kind::List && index.kind != Kind::Number {
+                return Err(ExpressionProblem::Index);
+            }
             self.expect(']')?;
+            value = Value::of(Kind::Other, value.bytes);
         }
-        Ok(())
+        Ok(if signs > 0 { Value::number() } else { value })
     }
 
-    fn list(&mut self, close: char) -> Result<(), ExpressionProblem> {
+    fn list(&mut self, close: char) -> Result<Vec<Value<'a>>, ExpressionProblem> {
+        let mut items = Vec::new();
         if self.peek() != Some(close) {
-            self.expression()?;
+            items.push(self.expression()?);
             while self.take(",") {
-                self.expression()?;
+                if items.len() == MAX_ITEMS {
+                    return Err(ExpressionProblem::TooManyItems);
+                }
+                items.push(self.expression()?);
             }
         }
-        self.expect(close)
+        self.expect(close)?;
+        Ok(items)
     }
 
-    fn string(&mut self) -> Result<(), ExpressionProblem> {
+    fn string(&mut self) -> Result<Value<'a>, ExpressionProblem> {
         self.expect('"')?;
         let (inside, rest) = self.rest.split_once('"').ok_or(ExpressionProblem::OpenString)?;
         if inside.contains('\t') {
             return Err(ExpressionProblem::TabInString);
         }
         self.rest = rest;
-        Ok(())
+        Ok(Value::text(inside))
     }
 
-    fn number(&mut self) -> Result<(), ExpressionProblem> {
+    fn number(&mut self) -> Result<Value<'a>, ExpressionProblem> {
         let whole = self.word();
         let fits = |digits: &str| (1..=15).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit());
         if !fits(whole) || (whole.len() > 1 && whole.starts_with('0')) {
@@ -209,30 +279,42 @@ impl<'a> Reader<'a> {
                 return Err(ExpressionProblem::Number);
             }
         }
-        Ok(())
+        Ok(Value::number())
     }
 
-    fn reference(&mut self) -> Result<(), ExpressionProblem> {
+    fn reference(&mut self) -> Result<Value<'a>, ExpressionProblem> {
         let word = self.word();
         if self.peek() == Some('(') {
-            if !FUNCTIONS.split_ascii_whitespace().any(|function| word.eq_ignore_ascii_case(function)) {
-                return Err(ExpressionProblem::Function);
-            }
+            let function = functions::find(word).ok_or(ExpressionProblem::Function)?;
             self.expect('(')?;
-            return self.list(')');
+            let arguments = self.list(')')?;
+            let (value, steps) = functions::call(function, &arguments)?;
+            self.steps = self.steps.saturating_add(steps);
+            return if self.steps > MAX_STEPS { Err(ExpressionProblem::TooSlow) } else { Ok(value) };
         }
-        let is_operator = word.eq_ignore_ascii_case("is") || word.eq_ignore_ascii_case("isnt");
-        if is_operator {
-            return Err(ExpressionProblem::Unexpected('i'));
+        let lower = word.to_ascii_lowercase();
+        match lower.as_str() {
+            "is" | "isnt" => return Err(ExpressionProblem::Unexpected('i')),
+            "true" | "false" | "undefined" | "error" => return Ok(Value::number()),
+            _ => {}
         }
+        let is_scope = |name: &str| SCOPES.contains(&name);
+        if is_scope(&lower) && !(["my", "target"].contains(&lower.as_str()) && self.rest.starts_with('.')) {
+            return Err(ExpressionProblem::Scope);
+        }
+        self.references.insert(lower);
         while let Some(rest) = self.rest.strip_prefix('.') {
             self.rest = rest;
             if !self.rest.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
                 return Err(self.peek().map_or(ExpressionProblem::EndsEarly, ExpressionProblem::Unexpected));
             }
-            self.word();
+            let name = self.word().to_ascii_lowercase();
+            if is_scope(&name) {
+                return Err(ExpressionProblem::Scope);
+            }
+            self.references.insert(name);
         }
-        Ok(())
+        Ok(Value::attribute())
     }
 }
 
@@ -265,7 +347,7 @@ mod tests {
             "a\t+ b",
             "is2",
         ] {
-            assert_eq!(check(text), Ok(()), "{text}");
+            assert!(check(text).is_ok(), "{text}: {:?}", check(text));
         }
     }
 
@@ -329,19 +411,26 @@ mod tests {
     #[test]
     fn depth_and_length_are_bounded() {
         let nested = |depth: usize| format!("{}1{}", "(".repeat(depth), ")".repeat(depth));
-        assert_eq!(check(&nested(20)), Ok(()));
+        assert!(check(&nested(20)).is_ok());
         assert_eq!(check(&nested(10_000)), Err(ExpressionProblem::TooDeep));
         assert_eq!(check(&"a ?: ".repeat(100)), Err(ExpressionProblem::TooDeep));
-        assert_eq!(check(&format!("{}1", "1 || ".repeat(200))), Ok(()));
+        assert!(check(&format!("{}1", "1 || ".repeat(200))).is_ok());
         assert_eq!(check(&format!("{}1", "1 || ".repeat(201))), Err(ExpressionProblem::TooLong));
     }
 
     #[test]
-    fn the_page_has_the_same_functions() {
-        let page = include_str!("../../../docs/htcopts.md");
-        let list = page.split("<!-- functions -->").nth(1).and_then(|rest| rest.split("<!-- end").next()).unwrap();
-        let documented: Vec<_> = list.split_ascii_whitespace().map(|name| name.trim_matches('`')).collect();
-        let allowed: Vec<_> = FUNCTIONS.split_ascii_whitespace().collect();
-        assert_eq!(documented, allowed);
+    fn references_are_seen_whatever_their_form() {
+        let of = |text: &str| check(text).map(|extent| extent.references.into_iter().collect::<Vec<_>>().join(" "));
+        assert_eq!(of("A + MY.b > TARGET.C.d && isUndefined(e)"), Ok("a b c d e my target".to_owned()));
+        assert_eq!(of("\"a\" == undefined"), Ok(String::new()));
+        for text in
+            ["MY[\"A\"]", "MY", "string(TARGET)", "self.A", "parent.A", "MY.parent.A", "{MY}[0][\"A\"]", "ROOT.a"]
+        {
+            assert_eq!(check(text), Err(ExpressionProblem::Scope), "{text}");
+        }
+        for text in ["a[\"b\"]", "(a)[b]", "{a}[0][b]", "ifThenElse(true, a, a)[\"b\"]", "a[strcat(\"b\")]"] {
+            assert_eq!(check(text), Err(ExpressionProblem::Index), "{text}");
+        }
+        assert!(check("a[0]").is_ok() && check("a[b + 1]").is_ok() && check("{1, 2}[b]").is_ok());
     }
 }

@@ -1,5 +1,6 @@
 //! What can be wrong with `htcopts`, in words for the user who wrote them.
 
+use super::expression::ATTRIBUTE;
 use super::expression::ExpressionProblem;
 use super::{MAX_BYTES, MAX_LINES, MAX_VALUE_BYTES};
 
@@ -111,4 +112,48 @@ pub enum HtcOptsProblem {
         /// What is wrong with it.
         problem: ExpressionProblem,
     },
+    /// A priority that the site does not allow.
+    #[error(
+        "`priority` may be {range} here, not {value}; the operator's administrator can allow more with --priority-range"
+    )]
+    Priority {
+        /// The value, shortened.
+        value: String,
+        /// The allowed range.
+        range: String,
+    },
+    /// An accounting group that the site does not allow.
+    #[error(
+        "the accounting group `{name}` is not allowed here; {allowed}. The operator's administrator can allow more with --allow-accounting-group"
+    )]
+    AccountingGroup {
+        /// The group, with its user if one is named.
+        name: String,
+        /// The allowed ones.
+        allowed: String,
+    },
+    /// `accounting_group_user` without a group.
+    #[error("`accounting_group_user` needs `accounting_group` beside it; add that line, or leave this one out")]
+    UserWithoutGroup,
+    /// A value that refers to what another line sets, which cannot be evaluated in bounded size and time.
+    #[error("`{key}` refers to what `{other}` sets, which {why}; write its value here instead")]
+    Reference {
+        /// The key of the line with the reference.
+        key: String,
+        /// The key of the other line.
+        other: String,
+        /// Why that is too much.
+        why: ReferenceProblem,
+    },
+}
+
+/// Why no expression may refer to an attribute that another line sets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ReferenceProblem {
+    /// Its own value refers to such an attribute.
+    #[error("refers to an attribute of these options itself")]
+    Chain,
+    /// Its value is long, or slow to find.
+    #[error("can have more than {ATTRIBUTE} bytes or takes long to evaluate")]
+    Large,
 }

@@ -8,8 +8,10 @@ const MAX_BYTES: usize = 512;
 /// Where a container's files come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Image {
-    /// An absolute path on the node: an unpacked image, or a file in Apptainer's format.
+    /// An absolute path on the node that the site gave: an unpacked image, or a file in Apptainer's format.
     Folder(String),
+    /// The same by its user, in a folder that is bound into the container anyway. The node looks whether links lead out of it.
+    UsersFolder(String),
     /// A reference as docker writes it, without a scheme: `[registry/]name[:tag][@digest]`.
     Registry(String),
 }
@@ -33,6 +35,16 @@ pub enum ImageError {
         "the image's path {0:?} is not allowed; write an absolute path of letters, digits and `-._/:@+=`, without `.` and `..`"
     )]
     Path(String),
+    /// A path that would show the payload more of the node than it sees anyway: `/proc/self/root` is all of it.
+    #[error(
+        "the image's path {path:?} is not allowed: it must be in a folder that jobs see, {folders}; move the image there, or ask the operator's administrator to give it a name"
+    )]
+    Outside {
+        /// The path.
+        path: String,
+        /// Where images may be.
+        folders: String,
+    },
     /// A file in Apptainer's format without its folder.
     #[error(
         "{0:?} looks like a file: write its absolute path, such as `/eos/project/images/{0}`, where every node sees it"
@@ -60,8 +72,8 @@ impl Image {
         }
         let name = text.strip_prefix("docker://").unwrap_or(text);
         match map.path_of(text).or_else(|| map.path_of(name)) {
-            Some(path) => Self::path(path),
-            None if text.starts_with('/') => Self::path(text),
+            Some(path) => Self::of_the_site(path),
+            None if text.starts_with('/') => Self::of_a_user(text, map),
             None if name.contains("://") => Err(ImageError::Scheme),
             None if is_file_name(text) => Err(ImageError::RelativeFile(text.to_owned())),
             None if is_reference(name) => Ok(map.place(name)),
@@ -73,17 +85,35 @@ impl Image {
     #[must_use]
     pub fn argument(&self) -> String {
         match self {
-            Self::Folder(path) => path.clone(),
+            Self::Folder(path) | Self::UsersFolder(path) => path.clone(),
             Self::Registry(reference) => format!("docker://{reference}"),
         }
     }
 
-    fn path(path: &str) -> Result<Self, ImageError> {
+    /// The image that a site means by an absolute path.
+    ///
+    /// # Errors
+    /// A path that is not absolute, or has other characters than paths of images may have.
+    pub fn of_the_site(path: &str) -> Result<Self, ImageError> {
         if is_path(path.strip_suffix('/').unwrap_or(path)) {
             Ok(Self::Folder(path.to_owned()))
         } else {
             Err(ImageError::Path(path.to_owned()))
         }
+    }
+
+    fn of_a_user(path: &str, map: &ImageMap) -> Result<Self, ImageError> {
+        if !is_path(path.strip_suffix('/').unwrap_or(path)) {
+            return Err(ImageError::Path(path.to_owned()));
+        }
+        if !map.shows(path) {
+            let folders = match map.shown().join(", ") {
+                none if none.is_empty() => "of which there is none here".to_owned(),
+                folders => folders,
+            };
+            return Err(ImageError::Outside { path: path.to_owned(), folders });
+        }
+        Ok(Self::UsersFolder(path.to_owned()))
     }
 }
 
@@ -153,15 +183,24 @@ mod tests {
     fn names_paths_and_the_sites_folders_are_told_apart() {
         let map = [("centos", "/cvmfs/images/centos:7"), ("bad", "/a b"), ("r.sif", "/images/r.sif")];
         let map = ImageMap::with(map.map(|(name, path)| (name.to_owned(), path.to_owned())), []).unwrap();
+        let map = map.showing(["/cvmfs".to_owned(), "/eos/".to_owned()]);
         let folder = |path: &str| Ok(Image::Folder(path.to_owned()));
+        let users = |path: &str| Ok(Image::UsersFolder(path.to_owned()));
         assert_eq!(Image::resolve("centos", &map), folder("/cvmfs/images/centos:7"));
         assert_eq!(Image::resolve("docker://centos", &map), folder("/cvmfs/images/centos:7"));
-        assert_eq!(Image::resolve("/cvmfs/x/y:latest/", &map), folder("/cvmfs/x/y:latest/"));
+        assert_eq!(Image::resolve("/cvmfs/x/y:latest/", &map), users("/cvmfs/x/y:latest/"));
         assert_eq!(
             Image::resolve("/eos/project/images/root-6.32.sif", &map),
-            folder("/eos/project/images/root-6.32.sif")
+            users("/eos/project/images/root-6.32.sif")
         );
         assert_eq!(Image::resolve("r.sif", &map), folder("/images/r.sif"));
+        for path in ["/proc/self/root", "/proc/1/root/usr", "/usr", "/images/c", "/cvmfsx/a", "/var/lib/condor/execute"]
+        {
+            assert!(matches!(Image::resolve(path, &map), Err(ImageError::Outside { .. })), "{path}");
+        }
+        let said = Image::resolve("/proc/self/root", &map).unwrap_err().to_string();
+        assert!(said.contains("it must be in a folder that jobs see, /cvmfs, /eos; move the image there"), "{said}");
+        assert!(Image::resolve("/cvmfs/x", &ImageMap::new()).is_err());
         for file in ["my.sif", "team/my.SIF", "./my.sif"] {
             assert_eq!(Image::resolve(file, &map), Err(ImageError::RelativeFile(file.to_owned())));
         }

@@ -16,6 +16,8 @@ pub struct ImageMap {
     names: BTreeMap<String, String>,
     /// The longest first.
     prefixes: Vec<ImagePrefix>,
+    /// Folders of the nodes that jobs see, without a slash at their end.
+    shown: Vec<String>,
 }
 
 /// Beginnings of names and what stands for them, by whole components: `docker.io/team` is no prefix of `docker.io/teams/x`.
@@ -65,7 +67,7 @@ impl ImageMap {
     /// A site without names of its own.
     #[must_use]
     pub const fn new() -> Self {
-        Self { names: BTreeMap::new(), prefixes: Vec::new() }
+        Self { names: BTreeMap::new(), prefixes: Vec::new(), shown: Vec::new() }
     }
 
     /// Whole names with the folders or files that stand for them, and prefixes.
@@ -81,7 +83,26 @@ impl ImageMap {
         if let Some(twice) = prefixes.windows(2).find(|two| two[0].prefix == two[1].prefix) {
             return Err(ImagePrefixError::Twice(twice[0].prefix.clone()));
         }
-        Ok(Self { names: names.into_iter().collect(), prefixes })
+        Ok(Self { names: names.into_iter().collect(), prefixes, shown: Vec::new() })
+    }
+
+    /// The same with the folders that are bound into containers: users may name images in them by path, since what a payload
+    /// sees of the node by such an image it sees anyway.
+    #[must_use]
+    pub fn showing(self, folders: impl IntoIterator<Item = String>) -> Self {
+        let whole = |folder: String| folder.strip_suffix('/').map_or_else(|| folder.clone(), str::to_owned);
+        Self { shown: folders.into_iter().map(whole).collect(), ..self }
+    }
+
+    /// Folders in which users may name images by path.
+    pub(super) fn shown(&self) -> &[String] {
+        &self.shown
+    }
+
+    /// Whether jobs see what is at this path.
+    pub(super) fn shows(&self, path: &str) -> bool {
+        let inside = |folder: &String| path.strip_prefix(folder.as_str()).is_some_and(|rest| rest.starts_with('/'));
+        self.shown.iter().any(inside)
     }
 
     /// The path that stands for a whole name.
@@ -183,7 +204,6 @@ mod tests {
             ("registry.cern.ch/private/b", "docker://registry.cern.ch/private/b"),
             ("registry.cern.ch.example.org/a", "docker://registry.cern.ch.example.org/a"),
             ("registry.cern.ch:5000/a", "docker://registry.cern.ch:5000/a"),
-            ("/cvmfs/x", "/cvmfs/x"),
         ] {
             assert_eq!(resolve(name), means, "{name}");
         }

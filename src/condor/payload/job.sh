@@ -115,10 +115,13 @@ find_runtime() {
     runtime=
 }
 
-# Whatever the runtime keeps stays in the scratch directory, and goes before HTCondor looks for output.
+# Whatever the runtime keeps stays in the scratch directory, and goes before HTCondor looks for output. An empty folder covers
+# it in the container: a payload that could put a link there would have this shell and the runtime write, outside, where
+# the link leads.
 prepare_cache() {
     cache=$PWD/.htc_cache
-    mkdir -p "$cache/tmp" || fail 245 "cannot write into the scratch directory $PWD"
+    mkdir -p "$cache/tmp" "$cache/cover" || fail 245 "cannot write into the scratch directory $PWD"
+    binds=$binds,$cache/cover:/htc_run/.htc_cache:ro
     export APPTAINER_CACHEDIR="$cache" SINGULARITY_CACHEDIR="$cache"
     export APPTAINER_TMPDIR="$cache/tmp" SINGULARITY_TMPDIR="$cache/tmp"
     trap remove_cache EXIT
@@ -149,6 +152,21 @@ set_variable() {
         apptainer) export "APPTAINERENV_$1=${text%.}" ;;
         *) export "SINGULARITYENV_$1=${text%.}" ;;
     esac
+}
+
+# A path of the user's: links on the way may lead to where the payload would see more of the node than the binds show it.
+check_image() {
+    found=$(readlink -f "$image") || found=
+    for folder in $folders; do
+        folder=$(readlink -f "$folder")
+        case $found in
+            "$folder" | "${folder%/}"/*)
+                image=$found
+                return
+                ;;
+        esac
+    done
+    fail 243 "the image $image cannot be had on $(uname -n): there is no such path in the folders that are bound into containers"
 }
 
 # machine PATTERN: whether the slot's ad has a line that begins so. ClassAds do not tell upper from lower case.
@@ -202,7 +220,6 @@ explain_255() {
     # shellcheck disable=SC2016
     lookup='case $1 in */*) [ -x "$1" ]; exit ;; esac
             IFS=:; for dir in $PATH; do [ -f "$dir/$1" ] && [ -x "$dir/$1" ] && exit 0; done; exit 1'
-    mkdir -p "$cache"
     run in_container /bin/sh -c "$lookup" sh "$1" >/dev/null 2>"$cache/probe"
     case $code in
         0) code=255 ;;
@@ -230,7 +247,7 @@ main() {
     check_deadline
 
     # payload.conf has one "key value" per line and ends with the line "end"; binds are used where the node has them.
-    name='' image='' version='' complete=''
+    name='' image='' version='' complete='' checked='' folders=''
     binds=$PWD:/htc_run
     set --
     if [ ! -r payload.conf ] || [ ! -r script.sh ]; then
@@ -247,7 +264,13 @@ main() {
             'callback '*) callback=$value ;;
             'source '*) source=$value ;;
             'uid '*) uid=$value ;;
-            'bind '*) if [ -e "$value" ]; then binds=$binds,$value; fi ;;
+            'bind '*)
+                if [ -e "$value" ]; then
+                    binds=$binds,$value
+                    folders="$folders $value"
+                fi
+                ;;
+            'image_in_binds yes') checked=1 ;;
             'env '*) set_variable "${value%% *}" "${value#* }" ;;
             end) complete=1 ;;
         esac
@@ -261,6 +284,9 @@ main() {
     fi
     if [ -z "$runtime" ]; then
         fail 242 "neither apptainer nor singularity is in PATH on $(uname -n)"
+    fi
+    if [ -n "$checked" ]; then
+        check_image
     fi
     find_gpus
     prepare_cache

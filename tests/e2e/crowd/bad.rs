@@ -56,7 +56,7 @@ const FAILED: Bad =
 pub const BAD: &[Bad] = &[
     Bad {
         name: "imageless",
-        spec: |spec| spec["script"]["image"] = "/nosuch/image".into(),
+        spec: |spec| spec["script"]["image"] = "registry.invalid/team/image:1".into(),
         words: &["1 of 1 job failed", "exited with 243: the node cannot pull or open the image in spec.script.image"],
         ..FAILED
     },

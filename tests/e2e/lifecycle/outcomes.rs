@@ -143,7 +143,7 @@ fn no_image_and_no_command_say_so(#[values(Trixie, Sid)] version: Version) {
     let bed = Bed::shared(version);
     let here = bed.namespace();
     for (name, image, command) in [
-        ("no-folder", "/nosuch/image", "bash"),
+        ("no-folder", "/cvmfs/nosuch/image", "bash"),
         ("no-registry", "registry.invalid/team/image:1", "bash"),
         ("no-command", "centos", "nosuchcommand -x"),
     ] {
@@ -153,7 +153,7 @@ fn no_image_and_no_command_say_so(#[values(Trixie, Sid)] version: Version) {
         here.create(&object);
     }
     let image = "the node cannot pull or open the image in spec.script.image, or cannot start a container from it; see the file err";
-    failed_before_the_payload(&here, "no-folder", 243, image, "the image /nosuch/image cannot be had on ");
+    failed_before_the_payload(&here, "no-folder", 243, image, "the image /cvmfs/nosuch/image cannot be had on ");
     failed_before_the_payload(
         &here,
         "no-registry",

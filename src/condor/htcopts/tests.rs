@@ -1,0 +1,202 @@
+//! Whole texts.
+
+use super::*;
+
+/// The options of a site that allows the attributes A, B, C and X.
+fn parse(text: &str) -> Result<HtcOpts, HtcOptsError> {
+    HtcOpts::parse(text, &Policy::of_the_site(Attributes::with(["A", "B", "C", "X"].map(|name| name.parse().unwrap()))))
+}
+
+#[test]
+fn lines_are_written_anew() {
+    let text = "# c $x\n\n +JobFlavour= \"espresso\" \n\tmy.MaxRuntime =10\nREQUEST_MEMORY = 2 GB\nrequest_Licences = 1\nrank =\tMemory +\t1\n";
+    let options = parse(text).unwrap();
+    let lines = "MY.JobFlavour = \"espresso\"\nMY.MaxRuntime = 10\nrequest_memory = 2 GB\nrequest_licences = 1\nrank = Memory + 1\n";
+    assert_eq!(options.render(), lines);
+    assert_eq!(parse(lines).unwrap().render(), lines);
+    assert!(!options.is_empty() && !options.may_rerun());
+    for empty in ["", "\n", "  # only = a comment\n\n"] {
+        assert!(parse(empty).unwrap().is_empty());
+        assert_eq!(parse(empty).unwrap().render(), "");
+    }
+}
+
+#[test]
+fn messages_say_where_what_and_what_instead() {
+    let cases = [
+        (
+            "rank = 1\nexecutable = x",
+            "htcopts line 2: `executable` is not allowed: the operator sets it itself; the program goes into spec.script.source",
+        ),
+        (
+            "+Z = 1",
+            "htcopts line 1: `+Z` is not allowed here; allowed are AccountingGroup, BigMemJob, CephFS_IO, ContainerOS, DESIRED_Sites, FERMIHTC_AutoRelease, FERMIHTC_GraceLifetime, FERMIHTC_GraceMemory, GPUJobLength, JobCategory, JobDurationCategory, JobFlavor, JobFlavour, JobType, MaxRuntime, MaxRuntimeHours, MaxWallTimeMins, MyProject, ProjectName, REQUIRED_OS, RemoteJob, UNDESIRED_Sites, WantFlocking, WantGPULab, WantGlideIn, WantOS, is_resumable, A, B, C, X. The operator's administrator can allow more with --allow-attribute",
+        ),
+        (
+            "+DataReuseManifestSHA256 = \"/etc/passwd\"",
+            "htcopts line 1: `+DataReuseManifestSHA256` is not allowed: HTCondor uses this name, or names that begin so, itself; choose another name",
+        ),
+        ("+RequestMemory = 1", "htcopts line 1: `+RequestMemory` is not allowed: write `request_memory = …`"),
+        (
+            "+A = 1\n# x\nMY.a = 2",
+            "htcopts line 3: `MY.a` conflicts with `MY.A` on line 1: both set the same thing; remove one of them",
+        ),
+        ("queue 5", "htcopts line 1: `queue` is not allowed: only `key = value` lines are"),
+        (
+            "+X = espresso beans",
+            "htcopts line 1: `MY.X` expects a ClassAd expression (a string in double quotes, a number, or for example `TARGET.Memory > 2000`): `b` is not allowed here (put text in double quotes)",
+        ),
+        ("a\x1b[31m", "htcopts line 1: there is a control character (U+001B); write plain text with Unix line ends"),
+    ];
+    for (text, message) in cases {
+        assert_eq!(parse(text).unwrap_err().to_string(), message);
+    }
+    let long = parse(&"ä".repeat(500)).unwrap_err().to_string();
+    assert!(long.chars().count() < 200, "{long}");
+}
+
+#[test]
+fn size_is_bounded() {
+    assert!(parse(&"#".repeat(MAX_BYTES + 1)).is_err());
+    assert!(parse(&"#\n".repeat(MAX_LINES)).is_ok());
+    assert!(parse(&"#\n".repeat(MAX_LINES + 1)).is_err());
+    assert!(parse(&format!("+X = \"{}\"", "x".repeat(MAX_VALUE_BYTES))).is_err());
+}
+
+#[test]
+fn retries_holds_and_periodic_commands_may_rerun() {
+    for text in [
+        "max_retries = 1",
+        "retry_until = 3",
+        "success_exit_code = 1",
+        "on_exit_hold = true",
+        "periodic_remove = false",
+        "allowed_job_duration = 9",
+    ] {
+        assert!(parse(text).unwrap().may_rerun(), "{text}");
+    }
+    for text in ["", "max_retries = 0", "+X = 1", "request_cpus = 2", "rank = 1"] {
+        assert!(!parse(text).unwrap().may_rerun(), "{text}");
+    }
+}
+
+#[test]
+fn a_user_overrides_the_site_by_meaning() {
+    let merged = |site: &str, user: &str| parse(site).unwrap().render_overridden_by(&parse(user).unwrap());
+    assert_eq!(merged("+MaxRuntime = 1200\nrank = 1", "my.maxRUNTIME = 10"), "rank = 1\nMY.maxRUNTIME = 10\n");
+    assert_eq!(
+        merged("accounting_group = a\naccounting_group_user = b", "+AccountingGroup = \"c\""),
+        "MY.AccountingGroup = \"c\"\n"
+    );
+    assert_eq!(
+        merged("accounting_group = a\naccounting_group_user = b", "accounting_group = c"),
+        "accounting_group = c\n"
+    );
+    assert_eq!(
+        merged("accounting_group = a", "accounting_group_user = b"),
+        "accounting_group = a\naccounting_group_user = b\n"
+    );
+    assert_eq!(merged("", ""), "");
+}
+
+/// On a site that says nothing.
+fn usual(text: &str) -> Result<HtcOpts, String> {
+    HtcOpts::parse(text, &Policy::default()).map_err(|error| error.to_string())
+}
+
+#[test]
+fn a_reason_is_one_short_text() {
+    for key in ["on_exit_hold_reason", "periodic_hold_reason"] {
+        assert!(parse(&format!("{key} = \"over its limit\"")).is_ok());
+        let long = format!("\"{}\"", "x".repeat(257));
+        for value in ["strcat(\"a\", \"b\")", "HoldReason", "\"a\" ?: \"b\"", "7", "undefined", long.as_str()] {
+            let message = parse(&format!("{key} = {value}")).unwrap_err().to_string();
+            assert!(message.contains("expects one text in double quotes, of at most 256 characters"), "{message}");
+        }
+    }
+}
+
+#[test]
+fn values_cannot_be_grown_from_one_another() {
+    for text in [
+        "request_memory = 2000\nperiodic_hold = MemoryUsage > RequestMemory",
+        "request_memory = ifThenElse(isUndefined(MemoryUsage), 2000, MemoryUsage * 2)\nrequirements = TARGET.Memory >= MY.RequestMemory",
+        "request_licences = 1\nrank = Requestlicences * 2",
+        "+A = \"short\"\n+B = strcat(A, \"er\")",
+    ] {
+        assert!(parse(text).is_ok(), "{text}: {:?}", parse(text));
+    }
+    let long = "x".repeat(300);
+    for (text, message) in [
+        (
+            format!("+A = \"{long}\"\n+B = strcat(A, A)"),
+            "htcopts line 2: `MY.B` refers to what `MY.A` sets, which can have more than 256 bytes or takes long to evaluate; write its value here instead",
+        ),
+        (
+            "+C = MY.B\n+B = MY.A\n+A = 1".to_owned(),
+            "htcopts line 1: `MY.C` refers to what `MY.B` sets, which refers to an attribute of these options itself; write its value here instead",
+        ),
+        ("+A = MY.a + 1".to_owned(), "`MY.A` refers to what `MY.A` sets, which refers to"),
+        ("+A = regexp(\"x.*y\", strcat(B, C, D, E))\n+X = A || A".to_owned(), "takes long to evaluate"),
+        (
+            format!("rank = ifThenElse(a, 1, \"{long}\")\n+A = strcat(TARGET.rank, 1)"),
+            "`MY.A` refers to what `rank` sets",
+        ),
+        (
+            format!("+A = strcat({})", ["Name"; 17].join(", ")),
+            "`MY.A` expects a ClassAd expression (a string in double quotes, a number, or for example `TARGET.Memory > 2000`): the value of strcat can grow to 4352 bytes, more than 4096",
+        ),
+    ] {
+        let said = parse(&text).unwrap_err().to_string();
+        assert!(said.contains(message), "{said}");
+    }
+    let mut options = parse(&format!("+A = \"{long}\"")).unwrap();
+    let said = options.add("requirements", "size(MY.A) > 2").unwrap_err().to_string();
+    assert!(said.starts_with("`requirements` refers to what `MY.A` sets"), "{said}");
+}
+
+#[test]
+fn accounting_groups_are_the_sites_to_allow() {
+    let site = |text: &str| {
+        let groups = ["group_a.*", "group_b"].map(|pattern| pattern.parse().unwrap()).to_vec();
+        let policy = Policy { accounting_groups: AccountingGroups::These(groups), ..Policy::default() };
+        HtcOpts::parse(text, &policy).map_err(|error| error.to_string())
+    };
+    for text in [
+        "accounting_group = group_a",
+        "accounting_group = group_a.c\naccounting_group_user = me",
+        "accounting_group_user = me\naccounting_group = Group_A",
+        "accounting_group = group_b",
+        "+AccountingGroup = \"group_a.c.me\"",
+        "nice_user = true",
+    ] {
+        assert!(site(text).is_ok(), "{text}: {:?}", site(text));
+    }
+    let listed =
+        "the accounting group `group_b.me` is not allowed here; allowed are group_a.*, group_b. The operator's";
+    for (text, message) in [
+        ("rank = 1\naccounting_group_user = me\naccounting_group = group_b", listed),
+        ("+AccountingGroup = \"group_c\"", "the accounting group `group_c` is not allowed here"),
+        ("accounting_group = group_ab", "the accounting group `group_ab` is not allowed here"),
+        ("accounting_group_user = other", "`accounting_group_user` needs `accounting_group` beside it"),
+        ("+AccountingGroup = strcat(\"group_\", \"c\")", "expects a group in double quotes"),
+        ("+AccountingGroup = MY.Owner", "expects a group in double quotes"),
+    ] {
+        let said = site(text).unwrap_err();
+        assert!(said.contains(message), "{said}");
+    }
+    assert!(
+        usual("accounting_group = group_a").unwrap_err().contains("not allowed here; none is allowed. The operator's")
+    );
+    assert!(parse("accounting_group_user = other").is_ok(), "the site's own");
+}
+
+#[test]
+fn priorities_are_the_sites_to_allow() {
+    assert!(usual("priority = 0").is_ok() && usual("priority = -20").is_ok());
+    let said = usual("priority = 2147483647").unwrap_err();
+    assert!(said.contains("`priority` may be -1000..0 here, not 2147483647"), "{said}");
+    let policy = Policy { priorities: "-5..5".parse().unwrap(), ..Policy::default() };
+    assert!(HtcOpts::parse("priority = 5", &policy).is_ok() && HtcOpts::parse("priority = 6", &policy).is_err());
+    assert!(parse("priority = 2147483647").is_ok(), "the site's own");
+}

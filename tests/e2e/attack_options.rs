@@ -1,0 +1,170 @@
+//! What a user of one namespace can do to others with the options of an HTCJob: nothing. On the real servers.
+
+use std::process::Command;
+
+use bed::{Bed, PATIENCE, condition, htcjob, ids, is_true};
+use htc_operator::condor::description::{Common, QueueItem, submit_description};
+use htc_operator::condor::htcopts::HtcOpts;
+use htc_operator::condor::payload::{Image, Payload, sandbox_files};
+use rstest::rstest;
+use serde_json::{Value, json};
+use testbed::Version::{self, Sid, Trixie};
+use testbed::{Account, Assets, tool, wait_for};
+
+const MARKER: &str = "sesame-opens-the-pod";
+
+fn with(name: &str, fields: &Value) -> Value {
+    let mut object = htcjob(name, "true");
+    for (field, value) in fields.as_object().unwrap() {
+        object["spec"][field] = value.clone();
+    }
+    object
+}
+
+/// No setting opens the first lock for such a name.
+#[test]
+fn the_operator_does_not_start_with_a_name_of_htcondors() {
+    for name in ["DataReuseManifestSHA256", "TransferOutputRemaps", "SUBMIT_Iwd", "Iwd"] {
+        let mut operator = Command::new(env!("CARGO_BIN_EXE_htc-operator"));
+        operator.args(["run", "--schedd", "s", &format!("--allow-attribute={name}")]);
+        let ended = tool::run("starting the operator", &mut operator, "", PATIENCE).unwrap();
+        assert_eq!(ended.status.code(), Some(2), "{ended:?}");
+        assert!(ended.stderr.contains("cannot be allowed"), "{ended:?}");
+    }
+}
+
+/// Were the name allowed all the same, the operator's own lines would take its effect away.
+#[rstest]
+fn a_file_of_the_operators_is_not_read_even_if_its_attribute_is_allowed(#[values(Trixie, Sid)] version: Version) {
+    let bed = Bed::shared(version);
+    let account = Account::unprivileged();
+    let scratch = bed.scratch().dir(&format!("manifest-{version:?}")).unwrap();
+    let secret = scratch.join("secret");
+    account.write(&secret, format!("{MARKER}\n"), 0o600).unwrap();
+    let (image, command) = (
+        Image::of_the_site(Assets::locate().unwrap().image().to_str().unwrap()).unwrap(),
+        htc_operator::condor::payload::Command::parse("bash").unwrap(),
+    );
+    let payload =
+        Payload { name: "m", image: &image, command: &command, source: "true", binds: &[], callback: None, env: &[] };
+    for file in sandbox_files(&payload).unwrap() {
+        account.write(&scratch.join(file.name), file.contents, file.mode).unwrap();
+    }
+    let none = HtcOpts::default();
+    let describe = |uid: &str, output: &std::path::Path| {
+        let common = Common {
+            operator: "attack/options/x",
+            not_after: 4_000_000_000,
+            site_defaults: &none,
+            options: &none,
+            callback: false,
+            output_limit: None,
+        };
+        let job = QueueItem {
+            uid,
+            attempt: 1,
+            index: 0,
+            batch_name: "attack/options",
+            sandbox: scratch.to_str().unwrap(),
+            output: output.to_str().unwrap(),
+        };
+        let attack = format!("MY.DataReuseManifestSHA256 = \"{}\"\n", secret.display());
+        attack + &submit_description(&common, &[job]).unwrap()
+    };
+    let output = scratch.join("output");
+    account.make_dir(&output, 0o755).unwrap();
+
+    // As the operator submits it: the job runs, and the file is nowhere.
+    let id = bed.condor.submit(&describe("attack-locked", &output)).unwrap();
+    let ad = |id: &str| bed.condor.ok("condor_q", &["-allusers", "-long", id]).unwrap();
+    wait_for("the job to end", PATIENCE, || ad(&id).contains("\nJobStatus = 4\n")).unwrap();
+    let locked = ad(&id);
+    assert!(locked.contains("ExitCode = 0") && !locked.contains(MARKER), "{locked}");
+    assert!(!bed.spooled(&id).iter().any(|path| path.ends_with("secret")), "{:?}", bed.spooled(&id));
+
+    // Without those lines it is on hold, with the file's text for a reason.
+    let open: String = describe("attack-open", &output)
+        .lines()
+        .filter(|line| !line.starts_with("MY.DataReuse") || line.contains("secret"))
+        .map(|line| line.to_owned() + "\n")
+        .collect();
+    let open = bed.condor.submit(&open).unwrap();
+    wait_for("the attack to succeed", PATIENCE, || ad(&open).contains(MARKER)).unwrap();
+    for id in [id, open] {
+        bed.condor.ok("condor_rm", &[&id]).unwrap();
+    }
+}
+
+/// Refused at once, and nothing of it comes to HTCondor.
+#[rstest]
+fn bombs_priorities_and_others_groups_are_refused(#[values(Trixie, Sid)] version: Version) {
+    let bed = Bed::shared(version);
+    let here = bed.namespace();
+    let attribute = format!("+ProjectName = \"{}\"", "x".repeat(1900));
+    let grown = format!("+JobCategory = strcat({})", ["ProjectName"; 100].join(","));
+    let refused = [
+        ("grown", json!({ "htcopts": format!("{attribute}\n{grown}") }), "spec.htcopts line 2: "),
+        (
+            "reason",
+            json!({ "htcopts": "periodic_hold = true\nperiodic_hold_reason = strcat(Iwd, Iwd)", "queue": 60 }),
+            "spec.htcopts line 2: `periodic_hold_reason` expects one text in double quotes",
+        ),
+        (
+            "requirements",
+            json!({ "requirements": format!("size(strcat({})) > 0", ["Iwd"; 17].join(",")) }),
+            "spec.requirements: `requirements` expects a ClassAd expression",
+        ),
+        (
+            "pattern",
+            json!({ "requirements": "regexp(\"(a+)+b\", TARGET.Machine)" }),
+            "a regular expression is not allowed: a group with",
+        ),
+        ("priority", json!({ "htcopts": "priority = 2147483647", "queue": 2 }), "`priority` may be -1000..0 here"),
+        (
+            "group",
+            json!({ "htcopts": "accounting_group = group_a" }),
+            "the accounting group `group_a` is not allowed here",
+        ),
+        (
+            "user",
+            json!({ "htcopts": "accounting_group_user = other" }),
+            "`accounting_group_user` needs `accounting_group`",
+        ),
+        (
+            "attribute",
+            json!({ "htcopts": "+AccountingGroup = \"group_a.other\"" }),
+            "`group_a.other` is not allowed here",
+        ),
+    ];
+    let uids: Vec<String> = refused.iter().map(|(name, fields, _)| here.create(&with(name, fields))).collect();
+    for ((name, _, words), uid) in refused.iter().zip(&uids) {
+        let object = here.wait(name, "InvalidSpec", |object| {
+            condition(object, "Submitted").is_some_and(|told| told["reason"] == "InvalidSpec")
+        });
+        let message = condition(&object, "Submitted").unwrap()["message"].as_str().unwrap();
+        assert!(message.contains(words), "{name}: {message}");
+        let of = format!("HTCJobUID == \"{uid}\"");
+        for jobs in [bed.queue(&of, &["ClusterId"]), bed.history(&of, &["ClusterId"])] {
+            assert!(jobs.is_empty(), "{name}: {jobs:?}");
+        }
+    }
+}
+
+/// A reason that a user wrote comes back as it is where it is harmless, and short and on one line where it is not.
+#[rstest]
+fn a_hold_reason_is_told_harmlessly(#[values(Trixie, Sid)] version: Version) {
+    let bed = Bed::shared(version);
+    let here = bed.namespace();
+    let reason = format!("held \u{202e}desrever\u{2028}{}", "é".repeat(200));
+    let options = format!("periodic_hold = true\nperiodic_hold_reason = \"{reason}\"");
+    here.create(&with("held", &json!({ "htcopts": options })));
+    let object = here.wait("held", "Held", |object| is_true(object, "Held"));
+    let message = condition(&object, "Held").unwrap()["message"].as_str().unwrap();
+    assert!(message.contains("held \u{fffd}desrever\u{fffd}éé"), "{message:?}");
+    assert!(!ids(&object).is_empty());
+    let events: Vec<String> = here.events("held").into_iter().map(|(_, words)| words).collect();
+    for told in [events.join("\n"), bed.log(), object["status"].to_string()] {
+        assert!(!told.contains("\u{202e}desrever"), "{told}");
+    }
+    here.delete("held");
+}
