@@ -139,7 +139,7 @@ fn values_cannot_be_grown_from_one_another() {
         ("+A = MY.a + 1".to_owned(), "`MY.A` refers to what `MY.A` sets, which refers to"),
         ("+A = regexp(\"x.*y\", strcat(B, C, D, E))\n+X = A || A".to_owned(), "takes long to evaluate"),
         (
-            format!("rank = ifThenElse(a, 1, \"{long}\")\n+A = strcat(TARGET.rank, 1)"),
+            format!("rank = ifThenElse(q, 1, \"{long}\")\n+A = strcat(TARGET.rank, 1)"),
             "`MY.A` refers to what `rank` sets",
         ),
         (

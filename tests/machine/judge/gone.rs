@@ -1,9 +1,11 @@
 //! Proved gone: the queue was empty after everything that could have brought a job.
 
+use std::sync::Arc;
+
 use htc_operator::machine::facts::{Ad, Answer, Earlier, Facts, JobState, Past, Why};
 use htc_operator::machine::judge::{self, Doubt, REMOVED_BY_US};
 use htc_operator::machine::phase::Phase;
-use htc_operator::machine::{Attempt, Birthdate, Index, Kind, Rules};
+use htc_operator::machine::{Attempt, Birthdate, Index, Kind, Rules, Timestamp};
 use rstest::rstest;
 
 use crate::given::{
@@ -113,7 +115,9 @@ fn gone_is_not_proved_while_a_submitter_may_live() {
     assert!(prove_gone_by(&facts, &without(|rules| rules.ask_after_death = false)).is_ok());
     known_queue(&mut facts).asked_at = limit;
     assert_eq!(prove_gone(&facts), Err(Doubt::SubmitterMayLive(limit)));
-    known_queue(&mut facts).asked_at.0 += 1;
+    known_queue(&mut facts).asked_at = at(-40 + 61);
+    assert_eq!(prove_gone(&facts), Err(Doubt::SeenOnce), "condor_submit exited with 0");
+    known_queue(&mut facts).before = Some(Earlier { asked_at: Timestamp(limit.0 + 1), ads: Arc::default() });
     assert!(prove_gone(&facts).is_ok());
 }
 
