@@ -171,7 +171,6 @@ impl Config {
         }
     }
 
-
     fn attributes(&self) -> Attributes {
         Attributes::with(self.condor.allow_attributes.iter().cloned())
     }

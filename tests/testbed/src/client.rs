@@ -33,7 +33,7 @@ impl Client {
         // HTCondor silently ignores a token that others may read.
         account.write(&folder.join("tokens/token"), token, 0o600)?;
         let config = format!(
-            "RELEASE_DIR = {}\nLOCAL_DIR = {}\nLOCAL_CONFIG_FILE =\nLOCAL_CONFIG_DIR =\nREQUIRE_LOCAL_CONFIG_FILE = false\n\
+            "RELEASE_DIR = {}\nLIBEXEC = $(RELEASE_DIR)/libexec/condor\nLOCAL_DIR = {}\nLOCAL_CONFIG_FILE =\nLOCAL_CONFIG_DIR =\nREQUIRE_LOCAL_CONFIG_FILE = false\n\
              COLLECTOR_HOST = {}\nSCHEDD_HOST = {}\nSEC_TOKEN_DIRECTORY = {}\nSEC_CLIENT_AUTHENTICATION_METHODS = IDTOKENS\n",
             pool.release_dir().display(),
             folder.display(),
