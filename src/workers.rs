@@ -1,5 +1,5 @@
-//! Two workers per kind of effect, one for requests that touch many jobs and one for the others, and some for fetches that
-//! have failed. Each takes a batch, checks the fence, commits the intents, runs the tool, commits the results, wakes the
+//! Two workers per kind of effect, one for requests that touch many jobs and one for the others, and some more for fetches, of
+//! which each namespace has its share. Each takes a batch, checks the fence, commits the intents, runs the tool, commits the results, wakes the
 //! objects. The order is [`crate::machine::worker`]'s.
 
 mod batch;
@@ -8,6 +8,7 @@ mod err_tail;
 mod incoming;
 mod lane;
 mod plan;
+mod pool;
 mod registry;
 mod sizes;
 mod submit;
@@ -30,9 +31,9 @@ use crate::machine::{Kind, Request, RequestKey, Settings, Uid};
 use crate::metrics::Metrics;
 use crate::retry::FailureLimit;
 
-use lane::{Common, Source};
 pub use plan::{Plan, PlanError, Planner, Reporting};
-pub use registry::Registry;
+use pool::Pool;
+pub use registry::{Registry, Ticket};
 pub use sizes::Sizes;
 pub use survivors::Survivors;
 
@@ -58,6 +59,21 @@ pub struct WorkItem {
     pub identity: Identity,
     /// For a submission: what the jobs are to run.
     pub plan: Option<Arc<Plan>>,
+}
+
+/// A request in its queue.
+#[derive(Debug)]
+struct Queued {
+    item: WorkItem,
+    ticket: Ticket,
+}
+
+impl std::ops::Deref for Queued {
+    type Target = WorkItem;
+
+    fn deref(&self) -> &WorkItem {
+        &self.item
+    }
 }
 
 /// What all workers share.
@@ -106,9 +122,20 @@ pub struct Limits {
     pub keep_free: u64,
 }
 
-/// Workers for fetches that have failed before, with one queue. Each goes alone, and may take as long as a transfer may: when
-/// all of them hang, others that have failed wait, and what is new does not.
-const FETCH_AGAIN: usize = 4;
+/// How many workers fetch output, and how many of them one namespace may have: its transfers may hang for as long as they may
+/// take.
+#[derive(Clone, Copy, Debug)]
+struct Fetchers {
+    workers: usize,
+    of_a_namespace: usize,
+}
+
+/// Of few jobs.
+const FETCH: Fetchers = Fetchers { workers: 3, of_a_namespace: 2 };
+/// Of very many jobs.
+const FETCH_LARGE: Fetchers = Fetchers { workers: 2, of_a_namespace: 1 };
+/// Of what has failed before. Each goes alone.
+const FETCH_AGAIN: Fetchers = Fetchers { workers: 4, of_a_namespace: 2 };
 /// How many of these may fail in a minute, whatever their number: each is a connection to the schedd, and tells the user the same.
 const FETCH_AGAIN_FAILURES: u32 = 60;
 
@@ -120,19 +147,19 @@ pub struct Workers {
     remove: Lanes,
     hold: Lanes,
     fetch: Lanes,
-    fetch_again: mpsc::Sender<WorkItem>,
+    fetch_again: mpsc::Sender<Queued>,
     tidy: Lanes,
 }
 
 /// The two workers for one kind of effect: what one of them does with very many jobs holds up nobody with few.
 #[derive(Debug)]
 struct Lanes {
-    small: mpsc::Sender<WorkItem>,
-    large: mpsc::Sender<WorkItem>,
+    small: mpsc::Sender<Queued>,
+    large: mpsc::Sender<Queued>,
 }
 
 impl Lanes {
-    fn of(&self, job: &WorkItem) -> &mpsc::Sender<WorkItem> {
+    fn of(&self, job: &WorkItem) -> &mpsc::Sender<Queued> {
         if sizes::touches(job) > sizes::LARGE { &self.large } else { &self.small }
     }
 }
@@ -148,16 +175,21 @@ impl Workers {
         let mut tasks = JoinSet::new();
         let mut lane = || {
             let (sender, receiver) = mpsc::channel(QUEUE);
-            tasks.spawn(lane::serve(Arc::clone(&shared), Source::Own(receiver)));
+            tasks.spawn(lane::serve(Arc::clone(&shared), receiver));
             sender
         };
         let mut lanes = || Lanes { small: lane(), large: lane() };
-        let (submit, remove, hold, fetch, tidy) = (lanes(), lanes(), lanes(), lanes(), lanes());
-        let (fetch_again, receiver) = mpsc::channel(QUEUE);
-        let common = Arc::new(Common::new(receiver, FailureLimit::per_minute(FETCH_AGAIN_FAILURES)));
-        for _ in 0..FETCH_AGAIN {
-            tasks.spawn(lane::serve(Arc::clone(&shared), Source::Common(Arc::clone(&common))));
-        }
+        let (submit, remove, hold, tidy) = (lanes(), lanes(), lanes(), lanes());
+        let mut pool = |fetchers: Fetchers, limit| {
+            let (sender, receiver) = mpsc::channel(QUEUE);
+            let pool = Arc::new(Pool::new(receiver, fetchers.of_a_namespace, limit));
+            for _ in 0..fetchers.workers {
+                tasks.spawn(pool::serve(Arc::clone(&shared), Arc::clone(&pool)));
+            }
+            sender
+        };
+        let fetch = Lanes { small: pool(FETCH, None), large: pool(FETCH_LARGE, None) };
+        let fetch_again = pool(FETCH_AGAIN, Some(FailureLimit::per_minute(FETCH_AGAIN_FAILURES)));
         (Self { shared, submit, remove, hold, fetch, fetch_again, tidy }, tasks)
     }
 
@@ -178,13 +210,11 @@ impl Workers {
         if matches!(self.shared.credentials.at_hand(&job.identity), AtHand::NotYet) {
             return false;
         }
-        let key = job.request.key.clone();
-        if !self.shared.registry.enter(&key) {
-            return false;
-        }
-        let taken = lane.try_send(job).is_ok();
+        let uid = job.request.key.uid.clone();
+        let Some(ticket) = self.shared.registry.enter(&job.request.key) else { return false };
+        let taken = lane.try_send(Queued { item: job, ticket }).is_ok();
         if !taken {
-            self.shared.registry.resolve(&key.uid);
+            self.shared.registry.resolve(&uid, ticket);
         }
         taken
     }
@@ -201,9 +231,9 @@ impl Workers {
         self.shared.sizes.refused_more()
     }
 
-    /// Drops a request whose worker has not taken it up.
-    pub fn cancel(&self, key: &RequestKey) {
-        self.shared.registry.cancel(key);
+    /// Takes a request back if that can be; whether its object is free at once.
+    pub fn cancel(&self, key: &RequestKey) -> bool {
+        self.shared.registry.cancel(key)
     }
 
     /// How many requests wait for their workers.

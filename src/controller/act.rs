@@ -80,7 +80,11 @@ pub(super) async fn act(
             about_to_change |= taken;
             again = unless_done(again, taken);
         }
-        Action::Cancel(key) => context.workers.cancel(&key),
+        Action::Cancel(key) => {
+            if context.workers.cancel(&key) {
+                again = Some(Duration::ZERO);
+            }
+        }
         Action::Nothing => {}
     }
     Ok(Acted::Shown(Box::new(ToShow { record, again, about_to_change })))

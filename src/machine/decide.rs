@@ -18,7 +18,7 @@ use super::ids::{Attempt, Index, JobId, Kind, RequestKey, Timestamp};
 use super::indices::Indices;
 use super::judge::{self, Doubt, Sightings};
 use super::phase::Phase;
-use super::request::{Request, Work};
+use super::request::{Request, Scope, Work};
 use super::rules::{Rules, Settings};
 use super::status::{Conditions, Counts};
 use super::transitions::{IllegalTransition, Transition, Trigger, legal};
@@ -366,14 +366,15 @@ impl<'a> Run<'a> {
     }
 
     /// Hands over a request, unless one stands already. A fetch that waits for its turn, which failed ones of all share, is in
-    /// nobody's way: it is asked for again.
+    /// nobody's way: it is asked for again. Nor do removal and hold wait for a transfer, which may take an hour.
     fn ask(&mut self, kind: Kind, work: Work) {
         if self.action != Action::Nothing {
             return;
         }
         if !self.free() {
-            let fetch = self.in_flight(Kind::Fetch).filter(|fetch| !fetch.running && kind != Kind::Fetch);
-            if let Some(key) = fetch.map(|fetch| fetch.key.clone()) {
+            let urgent = matches!(work, Work::Hold | Work::Remove(Scope::All | Scope::Staging | Scope::Unfinished));
+            let in_the_way = |fetch: &&InFlight| kind != Kind::Fetch && (!fetch.running || urgent);
+            if let Some(key) = self.in_flight(Kind::Fetch).filter(in_the_way).map(|fetch| fetch.key.clone()) {
                 self.action = Action::Cancel(key);
             }
             return;
@@ -393,8 +394,8 @@ impl<'a> Run<'a> {
         let last = self.record.requests.get(&kind);
         let at_fault = |failure: &Failure| {
             failure.known_reason().is_none_or(|reason| {
-                // For these no transfer was begun.
-                let not_begun = matches!(reason, Reason::NoSpace | Reason::CredentialsFailed);
+                // For these no transfer was begun, or one was ended for another's sake.
+                let not_begun = matches!(reason, Reason::NoSpace | Reason::CredentialsFailed | Reason::Stopped);
                 !not_begun && (kind == Kind::Fetch || !NOBODYS_FAULT.contains(&reason))
             })
         };

@@ -433,8 +433,16 @@ impl From<Unknown> for Failure {
 pub struct InFlight {
     /// Which.
     pub key: RequestKey,
-    /// Whether its worker has taken it up; before that it can be cancelled.
+    /// Whether its worker has taken it up.
     pub running: bool,
+}
+
+impl InFlight {
+    /// Whether it can be taken back: one that no worker has taken up, and a transfer of output, which a worker stops half way.
+    #[must_use]
+    pub fn can_be_cancelled(&self) -> bool {
+        !self.running || self.key.kind == Kind::Fetch
+    }
 }
 
 /// An answer of HTCondor's. *Unknown is not absent.*

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{Shared, WorkItem};
+use tokio::sync::Notify;
+
+use super::{Queued, Shared};
 use crate::condor::Schedd;
 use crate::ledger::RequestResult;
 use crate::machine::facts::Failure;
@@ -16,12 +18,18 @@ pub(super) struct Batch {
     pub(super) shared: Arc<Shared>,
     /// The schedd, in the name of all of them.
     pub(super) schedd: Arc<Schedd>,
-    pub(super) jobs: Vec<WorkItem>,
+    pub(super) jobs: Vec<Queued>,
+    /// Notified when one of the requests is to be stopped half way, if it is of a kind that can be.
+    pub(super) stop: Arc<Notify>,
     /// Some were given up.
     pub(super) failed: bool,
 }
 
 impl Batch {
+    pub(super) fn new(schedd: Arc<Schedd>, jobs: Vec<Queued>, shared: &Arc<Shared>) -> Self {
+        Self { shared: Arc::clone(shared), schedd, jobs, stop: Arc::default(), failed: false }
+    }
+
     /// What kind of request all of them are.
     pub(super) fn kind(&self) -> &'static str {
         self.jobs.first().map_or("", |job| job.request.key.kind.into())
@@ -38,7 +46,7 @@ impl Batch {
     }
 
     /// Ends some of the requests without running the tool, and says why.
-    pub(super) async fn give_up(&mut self, which: impl Fn(&WorkItem) -> Option<Failure>) -> bool {
+    pub(super) async fn give_up(&mut self, which: impl Fn(&Queued) -> Option<Failure>) -> bool {
         let at = self.shared.clock.now();
         let (failed, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.jobs)
             .into_iter()
@@ -71,16 +79,16 @@ impl Batch {
         }
     }
 
-    pub(super) async fn resolve(&self, job: &WorkItem) {
-        self.shared.registry.resolve(&job.request.key.uid);
+    pub(super) async fn resolve(&self, job: &Queued) {
+        self.shared.registry.resolve(&job.request.key.uid, job.ticket);
         // The receiver goes only when the operator ends.
         let _ = self.shared.wake.send(job.object.clone()).await;
     }
 
-    pub(super) fn drop_cancelled(&mut self) -> Vec<WorkItem> {
-        let shared = Arc::clone(&self.shared);
-        let (taken, cancelled) =
-            std::mem::take(&mut self.jobs).into_iter().partition(|job| shared.registry.take_up(&job.request.key));
+    pub(super) fn drop_cancelled(&mut self) -> Vec<Queued> {
+        let (shared, stop) = (Arc::clone(&self.shared), Arc::clone(&self.stop));
+        let taken = |job: &Queued| shared.registry.take_up(&job.request.key.uid, job.ticket, &stop);
+        let (taken, cancelled) = std::mem::take(&mut self.jobs).into_iter().partition(taken);
         self.jobs = taken;
         cancelled
     }
@@ -90,7 +98,7 @@ impl Batch {
 impl Drop for Batch {
     fn drop(&mut self) {
         for job in &self.jobs {
-            self.shared.registry.resolve(&job.request.key.uid);
+            self.shared.registry.resolve(&job.request.key.uid, job.ticket);
             let _ = self.shared.wake.try_send(job.object.clone());
         }
     }

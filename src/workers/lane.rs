@@ -1,14 +1,13 @@
 //! One batch after another, each in the machine's order.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::mpsc;
 
 use super::batch::Batch;
 use super::sizes::{failed_before, touches};
-use super::{Shared, WorkItem, submit, tool_call};
+use super::{Queued, Shared, submit, tool_call};
 use crate::api::Identity;
 use crate::condor::Schedd;
 use crate::credentials::AtHand;
@@ -16,93 +15,13 @@ use crate::failpoint::{Point, around};
 use crate::machine::request::{Scope, Work};
 use crate::machine::rules::Rules;
 use crate::machine::worker::{self, Step};
-use crate::retry::FailureLimit;
 
-/// Where a worker's requests come from.
-pub(super) enum Source {
-    /// A queue of its own.
-    Own(mpsc::Receiver<WorkItem>),
-    /// A queue of several workers, of which each takes one request at a time: none waits for one that hangs while another
-    /// worker is free.
-    Common(Arc<Common>),
-}
-
-/// A queue of several workers, whose failures have one limit.
-pub(super) struct Common {
-    queue: Mutex<Queue>,
-    limit: FailureLimit,
-}
-
-struct Queue {
-    receiver: mpsc::Receiver<WorkItem>,
-    /// What has come and waits for the limit.
-    waiting: VecDeque<WorkItem>,
-}
-
-/// How often it is looked whether something that waits was cancelled.
-const TURN: Duration = Duration::from_millis(200);
-
-impl Common {
-    pub(super) fn new(receiver: mpsc::Receiver<WorkItem>, limit: FailureLimit) -> Self {
-        Self { queue: Mutex::new(Queue { receiver, waiting: VecDeque::new() }), limit }
-    }
-
-    /// What was cancelled does not wait for its turn: its object is to be deleted.
-    async fn next(&self, shared: &Shared) -> Option<WorkItem> {
-        let mut queue = self.queue.lock().await;
-        let Queue { receiver, waiting } = &mut *queue;
-        loop {
-            while let Ok(job) = receiver.try_recv() {
-                waiting.push_back(job);
-            }
-            let cancelled = |job: &WorkItem| shared.registry.is_cancelled(&job.request.key.uid);
-            if let Some(place) = waiting.iter().position(cancelled) {
-                return waiting.remove(place);
-            }
-            // Where nothing may be done, all goes back at once.
-            let wait = shared.fence.check().map_or(Duration::ZERO, |()| self.limit.wait());
-            if waiting.is_empty() {
-                waiting.push_back(receiver.recv().await?);
-            } else if wait.is_zero() {
-                return waiting.pop_front();
-            } else {
-                tokio::time::sleep(wait.min(TURN)).await;
-            }
-        }
-    }
-}
-
-impl Source {
-    async fn next(&mut self, shared: &Shared) -> Option<WorkItem> {
-        match self {
-            Self::Own(receiver) => receiver.recv().await,
-            Self::Common(common) => common.next(shared).await,
-        }
-    }
-
-    /// A request has failed.
-    fn failed(&self) {
-        match self {
-            Self::Own(_) => {}
-            Self::Common(common) => common.limit.failed(),
-        }
-    }
-
-    /// What waits and may go along with the one that was taken.
-    fn more(&mut self) -> Option<WorkItem> {
-        match self {
-            Self::Own(receiver) => receiver.try_recv().ok(),
-            Self::Common(_) => None,
-        }
-    }
-}
-
-/// Serves one source: whatever waits goes together, nobody waits for company.
-pub(super) async fn serve(shared: Arc<Shared>, mut source: Source) {
-    let mut waiting: VecDeque<WorkItem> = VecDeque::new();
+/// Serves one queue: whatever waits goes together, nobody waits for company.
+pub(super) async fn serve(shared: Arc<Shared>, mut queue: mpsc::Receiver<Queued>) {
+    let mut waiting: VecDeque<Queued> = VecDeque::new();
     loop {
         if waiting.is_empty() {
-            match source.next(&shared).await {
+            match queue.recv().await {
                 Some(job) => waiting.push_back(job),
                 None => return,
             }
@@ -118,25 +37,24 @@ pub(super) async fn serve(shared: Arc<Shared>, mut source: Source) {
         if shared.fence.check().is_ok() && matches!(at_hand, AtHand::Good(_)) {
             effect.ask(&schedd).await;
         }
-        while let Some(job) = source.more() {
+        while let Ok(job) = queue.try_recv() {
             waiting.push_back(job);
         }
-        let batch = Batch { schedd, jobs: take(&shared, &mut waiting), shared: Arc::clone(&shared), failed: false };
-        if handle(batch, &identity, &at_hand, effect, waiting.len()).await {
-            source.failed();
-        }
+        in_turn(&mut waiting);
+        let batch = Batch::new(schedd, take(&shared, &mut waiting), &shared);
+        handle(batch, &identity, &at_hand, effect).await;
     }
 }
 
-/// One batch, of which `waiting` requests are no part; whether any of it has failed.
+/// One batch; whether any of it has failed.
 #[tracing::instrument(
     name = "batch",
     level = "error",
     skip_all,
     fields(kind = batch.kind(), identity = identity.logged(), size = batch.jobs.len(), htcjobs = batch.names())
 )]
-async fn handle(mut batch: Batch, identity: &Identity, at_hand: &AtHand, effect: Effect, waiting: usize) -> bool {
-    tracing::debug!(waiting, "a batch begins");
+pub(super) async fn handle(mut batch: Batch, identity: &Identity, at_hand: &AtHand, effect: Effect) -> bool {
+    tracing::debug!("a batch begins");
     match at_hand {
         AtHand::Good(_) => carry_out(batch, effect).await,
         // No tool is started without the credentials that it is to have.
@@ -152,9 +70,22 @@ async fn handle(mut batch: Batch, identity: &Identity, at_hand: &AtHand, effect:
     }
 }
 
-/// Takes the first that waits, and what can go along with it. An object has one request at a time, and its next one joins
-/// the end: so each has its turn before any has a second one.
-fn take(shared: &Shared, waiting: &mut VecDeque<WorkItem>) -> Vec<WorkItem> {
+/// Behind the first: one of each namespace, then the second one of each, and so on.
+fn in_turn(waiting: &mut VecDeque<Queued>) {
+    let mut turns: HashMap<String, usize> = HashMap::new();
+    let mut ranked: Vec<(usize, Queued)> = Vec::with_capacity(waiting.len());
+    for job in waiting.drain(..) {
+        let turn = turns.entry(job.name.namespace.clone()).or_default();
+        ranked.push((*turn, job));
+        *turn += 1;
+    }
+    ranked.sort_by_key(|(turn, _)| *turn);
+    waiting.extend(ranked.into_iter().map(|(_, job)| job));
+}
+
+/// Takes the first that waits, and what can go along with it. What is left of their namespaces goes behind the others: so each
+/// namespace has its turn before any has a second one, and each object.
+pub(super) fn take(shared: &Shared, waiting: &mut VecDeque<Queued>) -> Vec<Queued> {
     let Some(first) = waiting.front() else { return Vec::new() };
     let most_jobs = shared.sizes.together(first, shared.clock.now());
     let (mut taken, mut rest) = (Vec::new(), VecDeque::new());
@@ -169,13 +100,17 @@ fn take(shared: &Shared, waiting: &mut VecDeque<WorkItem>) -> Vec<WorkItem> {
             rest.push_back(job);
         }
     }
-    *waiting = rest;
+    let served: HashSet<&str> = taken.iter().map(|job| job.name.namespace.as_str()).collect();
+    let (again, others): (VecDeque<_>, VecDeque<_>) =
+        rest.into_iter().partition(|job| served.contains(job.name.namespace.as_str()));
+    *waiting = others;
+    waiting.extend(again);
     shared.sizes.taken(&taken);
     taken
 }
 
 /// Whether two requests can share one call of the tool.
-fn together(first: &WorkItem, other: &WorkItem) -> bool {
+fn together(first: &Queued, other: &Queued) -> bool {
     // One that has failed takes nobody along that has not.
     if failed_before(first) != failed_before(other) || first.identity != other.identity {
         return false;
@@ -187,10 +122,9 @@ fn together(first: &WorkItem, other: &WorkItem) -> bool {
         },
         (Work::Remove(Scope::Extra(_)), Work::Remove(_)) => false,
         (Work::Remove(a), Work::Remove(b)) => a == b,
-        (Work::Hold, Work::Hold)
-        | (Work::Release, Work::Release)
-        | (Work::Fetch(_), Work::Fetch(_))
-        | (Work::Tidy(_), Work::Tidy(_)) => true,
+        (Work::Hold, Work::Hold) | (Work::Release, Work::Release) | (Work::Tidy(_), Work::Tidy(_)) => true,
+        // How long a transfer takes, and what the tool says of it, is its own namespace's.
+        (Work::Fetch(_), Work::Fetch(_)) => first.name.namespace == other.name.namespace,
         _ => false,
     }
 }
@@ -225,7 +159,7 @@ async fn carry_out(mut batch: Batch, mut effect: Effect) -> bool {
 }
 
 /// The two shapes of effects.
-enum Effect {
+pub(super) enum Effect {
     Submit(submit::Submission),
     ToolCall(tool_call::ToolCall),
 }

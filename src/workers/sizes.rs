@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::{Limits, WorkItem};
+use super::{Limits, Queued, WorkItem};
 use crate::machine::request::{SubmitPermit, Work};
 use crate::machine::{Kind, Timestamp, Uid};
 
@@ -124,7 +124,7 @@ impl Sizes {
     }
 
     /// These go together.
-    pub(super) fn taken(&self, batch: &[WorkItem]) {
+    pub(super) fn taken(&self, batch: &[Queued]) {
         self.with(|state| {
             if state.company.len() > REMEMBERED {
                 state.company.retain(|_, company| *company == 1);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::batch::Batch;
 use super::sizes::Refusal;
-use super::{Plan, WorkItem};
+use super::{Plan, Queued, WorkItem};
 use crate::api::Reason;
 use crate::condor::description::{self, Common, submit_description};
 use crate::condor::htcopts::HtcOpts;
@@ -205,7 +205,7 @@ impl Submission {
                 },
             })
             .collect();
-        let verdict = |job: &WorkItem| match &job.request.work {
+        let verdict = |job: &Queued| match &job.request.work {
             _ if not_run => Some("not_run"),
             // It was judged before these jobs went again.
             Work::Submit(_, SubmitPermit::Again(proof)) => Some(proof.verdict().into()),
@@ -233,7 +233,7 @@ impl Submission {
 /// Those that the jobs are submitted from, and those that their output is to arrive in.
 fn folders(batch: &Batch) -> Vec<PathBuf> {
     let planner = &batch.shared.planner;
-    let of = |job: &WorkItem| {
+    let of = |job: &Queued| {
         let uid = &job.request.key.uid;
         [planner.sandbox(uid), planner.incoming(&job.name, uid)]
     };

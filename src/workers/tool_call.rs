@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::WorkItem;
+use super::Queued;
 use super::batch::Batch;
 use super::err_tail::err_tail;
 use super::incoming::Arrived;
@@ -15,10 +15,13 @@ use crate::machine::facts::{ErrTail, Failure, Unknown};
 use crate::machine::request::{Scope, Work};
 use crate::machine::{Attempt, Index, Indices, Timestamp, Uid};
 
+/// What a transfer ends by when one of its HTCJobs is to be removed or held.
+const STOPPED: &str = "the transfer was stopped, because an HTCJob whose output it fetched was deleted, suspended, or passed its deadline; output that is still wanted is fetched again";
+
 /// One call under way.
 #[derive(Default)]
 pub(super) struct ToolCall {
-    ended: Option<(Result<(), Unknown>, Timestamp)>,
+    ended: Option<(Result<(), Failure>, Timestamp)>,
     /// Some of what was asked for did not come about.
     pub(super) failed: bool,
 }
@@ -72,7 +75,7 @@ async fn make_folders(batch: &mut Batch) -> bool {
 }
 
 /// The folder of an object's output.
-fn output(batch: &Batch, job: &WorkItem) -> String {
+fn output(batch: &Batch, job: &Queued) -> String {
     batch.shared.planner.output(&job.name, &job.request.key.uid).display().to_string()
 }
 
@@ -91,14 +94,14 @@ pub(super) fn written(folder: &Path, what: &str, index: Index) -> Option<PathBuf
     entries.find(|entry| inherited(&entry.file_name().to_string_lossy())).map(|entry| entry.path())
 }
 
-fn asked_for(job: &WorkItem) -> Option<&Indices> {
+fn asked_for(job: &Queued) -> Option<&Indices> {
     match &job.request.work {
         Work::Fetch(indices) => Some(indices),
         _ => None,
     }
 }
 
-fn to_fetch(job: &WorkItem) -> Indices {
+fn to_fetch(job: &Queued) -> Indices {
     asked_for(job).cloned().unwrap_or_default()
 }
 
@@ -115,8 +118,8 @@ fn to_tidy(batch: &Batch) -> Vec<(&Uid, &Indices)> {
 }
 
 /// Those of the jobs that a fetch names that are `wanted`.
-fn fetchable<'a>(batch: &'a Batch, wanted: impl Fn(&'a WorkItem) -> Option<&'a Indices>) -> Vec<ToFetch<'a>> {
-    let each = |job: &'a WorkItem| {
+fn fetchable<'a>(batch: &'a Batch, wanted: impl Fn(&'a Queued) -> Option<&'a Indices>) -> Vec<ToFetch<'a>> {
+    let each = |job: &'a Queued| {
         let indices = wanted(job).filter(|indices| !indices.is_empty())?;
         // No HTCJob has both jobs of the Go operator and such as this one has submitted.
         let adopted = job.request.key.attempt == Attempt::default();
@@ -185,29 +188,39 @@ fn transfer_limit(batch: &Batch) -> Duration {
     if alone { longest } else { longest.min(batch.shared.limits.transfer_together) }
 }
 
+/// Runs the tool.
+async fn call(batch: &Batch) -> Result<(), Unknown> {
+    let schedd = &batch.schedd;
+    let uids: Vec<Uid> = batch.jobs.iter().map(|job| job.request.key.uid.clone()).collect();
+    match batch.jobs.first().map(|job| (&job.request.work, &job.request.key.uid)) {
+        Some((Work::Remove(Scope::All), _)) => schedd.remove(&uids).await,
+        Some((Work::Remove(Scope::Staging), _)) => schedd.remove_staging(&uids).await,
+        Some((Work::Remove(Scope::Unfinished), _)) => schedd.remove_unfinished(&uids).await,
+        Some((Work::Remove(Scope::Extra(ids)), uid)) => schedd.remove_jobs(uid, ids).await,
+        Some((Work::Hold, _)) => schedd.hold(&uids).await,
+        Some((Work::Release, _)) => schedd.release(&uids).await,
+        Some((Work::Fetch(_), _)) => {
+            // One that is a little too large is refused in words; the kernel ends the tool by a signal.
+            let largest = batch.shared.planner.largest_output().map(|most| most.saturating_mul(2));
+            schedd.fetch(&fetchable(batch, asked_for), transfer_limit(batch), largest).await
+        }
+        Some((Work::Tidy(_), _)) => schedd.tidy(&to_tidy(batch)).await,
+        Some((Work::Adopt(jobs), uid)) => {
+            let output = batch.jobs.first().map(|job| output(batch, job)).unwrap_or_default();
+            schedd.adopt(uid, jobs, &output).await
+        }
+        Some((Work::Submit(..) | Work::AttachFinalizer | Work::ReleaseFinalizer(_) | Work::DeleteObject, _)) | None => {
+            Ok(())
+        }
+    }
+}
+
 impl ToolCall {
     pub(super) async fn run(&mut self, batch: &Batch) {
-        let schedd = &batch.schedd;
-        let uids: Vec<Uid> = batch.jobs.iter().map(|job| job.request.key.uid.clone()).collect();
-        let result = match batch.jobs.first().map(|job| (&job.request.work, &job.request.key.uid)) {
-            Some((Work::Remove(Scope::All), _)) => schedd.remove(&uids).await,
-            Some((Work::Remove(Scope::Staging), _)) => schedd.remove_staging(&uids).await,
-            Some((Work::Remove(Scope::Unfinished), _)) => schedd.remove_unfinished(&uids).await,
-            Some((Work::Remove(Scope::Extra(ids)), uid)) => schedd.remove_jobs(uid, ids).await,
-            Some((Work::Hold, _)) => schedd.hold(&uids).await,
-            Some((Work::Release, _)) => schedd.release(&uids).await,
-            Some((Work::Fetch(_), _)) => {
-                // One that is a little too large is refused in words; the kernel ends the tool by a signal.
-                let largest = batch.shared.planner.largest_output().map(|most| most.saturating_mul(2));
-                schedd.fetch(&fetchable(batch, asked_for), transfer_limit(batch), largest).await
-            }
-            Some((Work::Tidy(_), _)) => schedd.tidy(&to_tidy(batch)).await,
-            Some((Work::Adopt(jobs), uid)) => {
-                let output = batch.jobs.first().map(|job| output(batch, job)).unwrap_or_default();
-                schedd.adopt(uid, jobs, &output).await
-            }
-            Some((Work::Submit(..) | Work::AttachFinalizer | Work::ReleaseFinalizer(_) | Work::DeleteObject, _))
-            | None => Ok(()),
+        let result = tokio::select! {
+            result = call(batch) => result.map_err(Failure::from),
+            // The tool is killed, as at the end of its time limit.
+            () = batch.stop.notified() => Err(Failure::new(Reason::Stopped, STOPPED.to_owned())),
         };
         if matches!(batch.jobs.first().map(|job| &job.request.work), Some(Work::Remove(_))) {
             batch.shared.metrics.removed(batch.jobs.len());
@@ -219,7 +232,7 @@ impl ToolCall {
         let Some((result, at)) = self.ended.take() else {
             return false;
         };
-        let failure = result.err().map(Failure::from);
+        let failure = result.err();
         if let Some(Failure { message, .. }) = &failure {
             tracing::warn!(%message, "an HTCondor tool failed");
         }
@@ -228,7 +241,7 @@ impl ToolCall {
             arrived = take_in(batch).await;
             say_missing(batch, &mut arrived).await;
         }
-        let result = |job: &WorkItem| {
+        let result = |job: &Queued| {
             let key = job.request.key.clone();
             let Arrived { fetched, failure: own } = arrived.remove(&key.uid).unwrap_or_default();
             RequestResult { key, at, failure: failure.clone().or(own), fetched }

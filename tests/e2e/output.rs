@@ -11,6 +11,7 @@ on_both_versions!(
     limits::too_much_output_is_held,
     limits::nothing_is_fetched_onto_a_full_volume,
     lanes::one_that_fails_holds_up_no_other,
+    lanes::one_that_hangs_holds_up_no_deletion,
     lanes::many_that_fail_share_one_limit,
     retention::what_is_left_goes_in_its_time,
     retention::what_comes_back_is_not_taken_for_new,

@@ -8,12 +8,12 @@ use htc_operator::machine::decide::{Action as Deed, Look, decide};
 use htc_operator::machine::facts::{
     Answer, Claim, Earlier, Evidence, Facts, History, InFlight, Object, Past, Queue, Reach, Spec, Unknown, Why,
 };
-use htc_operator::machine::{Birthdate, Kind, Request, SchedDate, ScheddName, Timestamp, Work};
+use htc_operator::machine::{Birthdate, Kind, Request, RequestKey, SchedDate, ScheddName, Timestamp, Work};
 
 use crate::steps::Model;
 use crate::story::Teller;
 use crate::world::{
-    Broken, Entry, FAR, HtcJob, Lane, Memory, Operator, PendingLook, Reading, Slot, Watched, World, name, uid,
+    Broken, FAR, HtcJob, Lane, Memory, Operator, PendingLook, Reading, Slot, Watched, World, name, uid,
 };
 
 /// What becomes of the Kubernetes writes of a reconcile.
@@ -51,7 +51,7 @@ impl Model {
         let place = usize::from(object);
         let view = operator.memory.cache[place].clone()?;
         let entry = operator.memory.registry[place].as_ref().filter(|_| !self.broken.forgets_in_flight);
-        let in_flight = entry.map(|entry| entry.request.clone());
+        let in_flight = entry.cloned();
         let watched = operator.memory.watched[place].as_ref();
         let evidence = watched.map_or_else(Evidence::none, |watched| watched.evidence.clone());
         let rows = self.broken.record_before_in_flight.then(|| operator.ledger.rows[place].clone());
@@ -68,7 +68,7 @@ impl Model {
         let (in_flight, record) = match rows {
             Some(rows) => {
                 let entry = world.operators[op].memory.registry[place].as_ref();
-                (entry.map(|entry| entry.request.clone()), rows.load())
+                (entry.cloned(), rows.load())
             }
             None => (in_flight, world.operators[op].ledger.rows[place].load()),
         };
@@ -113,14 +113,7 @@ impl Model {
                 let full = !self.broken.registry_lets_all_in;
                 world.operators[op].memory.hand_over(place, request, full);
             }
-            Deed::Cancel(key) => {
-                if let Some(entry) = &mut world.operators[op].memory.registry[place]
-                    && entry.request.key == key
-                    && !entry.request.running
-                {
-                    entry.cancelled = true;
-                }
-            }
+            Deed::Cancel(key) => world.operators[op].memory.cancel(place, &key),
             Deed::Nothing => {}
         }
         if let Some(after) = decision.after.filter(|_| facts.object.finalizer && writes == Writes::Done) {
@@ -339,8 +332,19 @@ impl Memory {
         let waiting: usize = self.lanes.values().map(Vec::len).sum();
         if self.registry[place].is_none() || (!one_each && waiting < 2) {
             let request_in_flight = InFlight { key: request.key.clone(), running: false };
-            self.registry[place] = Some(Entry { request: request_in_flight, cancelled: false });
+            self.registry[place] = Some(request_in_flight);
             self.lanes.entry(lane(&request)).or_default().push(request);
+        }
+    }
+
+    /// What waits is free at once; in its queue it stays without effect, by its ticket. What runs may fail at any time, which is
+    /// what being stopped is.
+    fn cancel(&mut self, place: usize, key: &RequestKey) {
+        if self.registry[place].as_ref().is_some_and(|request| request.key == *key && !request.running) {
+            self.registry[place] = None;
+            for queue in self.lanes.values_mut() {
+                queue.retain(|request| request.key != *key);
+            }
         }
     }
 }

@@ -149,14 +149,10 @@ impl Model {
         let registry = &mut world.operators[op].memory.registry;
         batch.requests.retain(|request| {
             let entry = &mut registry[object(request)];
-            let taken = entry.as_mut().is_some_and(|entry| {
-                entry.request.running = !entry.cancelled;
-                !entry.cancelled
-            });
-            if !taken {
-                *entry = None;
+            if let Some(entry) = entry {
+                entry.running = true;
             }
-            taken
+            entry.is_some()
         });
         !batch.requests.is_empty() && world.operators[op].leads
     }

@@ -103,7 +103,7 @@ pub struct Memory {
     pub cache: Vec<Option<HtcJob>>,
     /// The watch lags behind.
     pub stalled: bool,
-    pub registry: Vec<Option<Entry>>,
+    pub registry: Vec<Option<InFlight>>,
     pub lanes: BTreeMap<Lane, Vec<Request>>,
     pub batches: BTreeMap<Lane, Batch>,
     pub watched: Vec<Option<Watched>>,
@@ -115,13 +115,6 @@ pub struct Memory {
     pub reading: Option<Reading>,
     /// When the wait for an earlier operator's submitter is over.
     pub strangers: Vec<Option<Timestamp>>,
-}
-
-/// A request in the registry.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Entry {
-    pub request: InFlight,
-    pub cancelled: bool,
 }
 
 /// The workers.

@@ -20,7 +20,7 @@ const IDS_IN_EVENT: usize = 700;
 impl Run<'_> {
     pub(super) fn terminate(&mut self) {
         self.begin_to_terminate();
-        self.cancel_what_waits();
+        self.cancel_the_rest();
         if self.facts.object.abandon {
             self.abandon();
             return;
@@ -109,9 +109,9 @@ impl Run<'_> {
     }
 
     /// Nothing more is done for the object but what makes its jobs go.
-    fn cancel_what_waits(&mut self) {
-        let waiting = self.facts.in_flight.as_ref().filter(|request| !request.running);
-        if let Some(request) = waiting
+    fn cancel_the_rest(&mut self) {
+        let request = self.facts.in_flight.as_ref().filter(|request| request.can_be_cancelled());
+        if let Some(request) = request
             && !matches!(request.key.kind, Kind::Adopt | Kind::Remove | Kind::ReleaseFinalizer)
         {
             self.action = Action::Cancel(request.key.clone());

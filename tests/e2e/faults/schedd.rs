@@ -184,7 +184,7 @@ pub fn out_of_reach(version: Version) {
         let calls = site.gates.calls(tool);
         here.kubectl(&["delete", "htcjob", &doomed, "--wait=false"]);
         wait_for("some more tries", PATIENCE, || site.gates.calls(tool) >= calls + 3).unwrap();
-        assert_eq!(here.get(&new)["status"]["phase"], "Pending");
+        here.wait_phase(&new, "Pending");
         assert_eq!(here.get("running")["status"]["running"], 1, "unknown is not absent");
         site.gates.restore(tool);
         here.wait_gone(&doomed);

@@ -68,6 +68,71 @@ pub fn one_that_fails_holds_up_no_other(version: Version) {
     }
 }
 
+/// Transfers of one namespace hang, for which the limits are an hour, and ten minutes with others. Who is deleted waits for none of
+/// that, another namespace has its output meanwhile, and no transfer is left running.
+pub fn one_that_hangs_holds_up_no_deletion(version: Version) {
+    let site = Site::with(version, "", &[]);
+    site.bed.start_operator();
+    let (here, there) = (site.bed.namespace(), site.bed.namespace());
+    let names = ["first", "second", "stuck", "beside"];
+    site.start_lasting(&here, &names);
+    site.start_lasting(&there, &["other"]);
+    let place = site.bed.pool.scratch().dir("transfers").unwrap();
+    let uids = names.map(|name| here.uid(name));
+    site.gates.replace(
+        "condor_transfer_data",
+        &format!(
+            "case \"$*\" in *{}*)\n\
+                 echo $$ \"$*\" >>{}/hanging\n\
+                 while :; do sleep 1; done;;\n\
+             esac\nreal=$1; shift; exec $real \"$@\"\n",
+            uids.join("*|*"),
+            place.display(),
+        ),
+    );
+    let hanging = || fs::read_to_string(place.join("hanging")).unwrap_or_default();
+    let transfers = |count: usize| {
+        wait_for("a transfer that hangs", PATIENCE, || hanging().lines().count() == count).unwrap();
+    };
+    // So many workers one namespace has.
+    for (count, name) in ["first", "second"].into_iter().enumerate() {
+        site.finish(name);
+        transfers(count + 1);
+    }
+    for name in ["stuck", "beside"] {
+        site.finish(name);
+        here.wait(name, "an end", |object| object["status"]["succeeded"] == 1);
+    }
+    site.finish("other");
+    there.wait_says("other", "OutputFetched", "True", "Fetched");
+    assert_eq!(hanging().lines().count(), 2, "{}", hanging());
+
+    let delete = |name: &str| {
+        let began = Instant::now();
+        here.kubectl(&["delete", "htcjob", name, "--wait=false"]);
+        here.wait_gone(name);
+        println!("{version}: {name} was gone {:.1?} after its deletion", began.elapsed());
+    };
+    delete("first");
+    transfers(3);
+    let both = hanging().lines().last().unwrap().to_owned();
+    assert!(both.contains(uids[2].as_str()) && both.contains(uids[3].as_str()), "they go together: {both}");
+    delete("beside");
+    here.wait_says("stuck", "OutputFetched", "False", "Stopped");
+    transfers(4);
+    delete("stuck");
+    delete("second");
+    for (name, uid) in names.iter().zip(&uids) {
+        site.bed.assert_removed(uid, name);
+    }
+    let lives = |line: &str| {
+        let pid = line.split(' ').next().unwrap();
+        fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|words| words.contains("condor_transfer_data"))
+    };
+    assert!(!hanging().lines().any(lives), "{}", hanging());
+    site.assert_complete_once(&there, "other", 1);
+}
+
 /// So many fetches that fail at once.
 const MANY: usize = 30;
 /// Tries a minute that they have together, and how many workers try at the same time.

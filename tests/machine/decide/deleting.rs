@@ -182,6 +182,9 @@ fn queued_work_is_cancelled_by_deletion_but_for_the_removal_and_what_that_needs(
         let mut facts = deleting(accepted(Phase::Running, &[(running_job("5.0"), running(ad(0, "5.0")))]));
         facts.in_flight = Some(in_flight(&facts, kind, false));
         assert!(matches!(decide(&facts).action, Action::Cancel(key) if key.kind == kind), "{kind}");
+        // Of what runs only a transfer is stopped.
+        facts.in_flight = Some(in_flight(&facts, kind, true));
+        assert_eq!(matches!(decide(&facts).action, Action::Cancel(_)), kind == Kind::Fetch, "{kind}");
     }
     let mut facts = removing(&[running(ad(0, "5.0"))]);
     for kind in [Kind::Adopt, Kind::Remove] {
