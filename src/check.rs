@@ -100,7 +100,7 @@ fn other_schedds(ours: &str, ledger: &Result<Option<LedgerSnapshot>, LedgerError
     let schedds = &ledger.as_ref().ok()?.as_ref()?.schedds;
     let others: Vec<String> = schedds
         .iter()
-        .filter(|(schedd, _)| *schedd != ours)
+        .filter(|(schedd, _)| !schedd.eq_ignore_ascii_case(ours))
         .map(|(schedd, htcjobs)| format!("{htcjobs} at {schedd}"))
         .collect();
     if others.is_empty() {

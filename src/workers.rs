@@ -57,6 +57,8 @@ pub struct WorkItem {
     pub object: ObjectRef<Observed>,
     /// In whose name it is to be done.
     pub identity: Identity,
+    /// Whether its jobs are those of the Go operator, adopted: no HTCJob has these and such as this one has submitted.
+    pub adopted: bool,
     /// For a submission: what the jobs are to run.
     pub plan: Option<Arc<Plan>>,
 }

@@ -27,7 +27,7 @@ const DATE_MARGIN: i64 = 60;
 /// What history is asked by.
 const HISTORY_TOOL: &str = "condor_history";
 /// A `GlobalJobId` that can be a witness: the schedd's name, the job's id and a time.
-const HAS_GLOBAL_ID: &str = "isString(GlobalJobId) && size(GlobalJobId) < 1000";
+const HAS_GLOBAL_ID: &str = r##"isString(GlobalJobId) && size(GlobalJobId) < 1000 && regexp(strcat("#", ClusterId, ".", ProcId, "#"), GlobalJobId)"##;
 
 /// The ads of many objects.
 pub type Ads = HashMap<Uid, Vec<Ad>>;
@@ -41,7 +41,8 @@ pub struct Shown {
     /// Of these objects there are ads that cannot be read, of these jobs.
     pub unreadable: HashMap<Uid, Vec<JobId>>,
     /// Jobs that do not say whose they are, by the `User` in whose name they are.
-    pub nameless: BTreeMap<String, BTreeSet<JobId>>,
+    pub nameless: BTreeMap<String, Arc<[JobId]>>,
+    nameless_yet: BTreeMap<String, BTreeSet<JobId>>,
     /// How many ads are no object's: those of `nameless`, and those in a name that is not their object's.
     pub ignored: usize,
 }
@@ -56,7 +57,7 @@ impl Shown {
         let Some(uid) = row.uid() else {
             self.ignored += 1;
             if let Some(id) = row.job_id() {
-                self.nameless.entry(user.to_owned()).or_default().insert(id);
+                self.nameless_yet.entry(user.to_owned()).or_default().insert(id);
             }
             return;
         };
@@ -90,11 +91,16 @@ impl Shown {
         Some(unknown(Why::Incomplete, message))
     }
 
-    /// Jobs that do not say whose they are, in a name of this object's identity.
+    /// Jobs that do not say whose they are, in a name of this object's identity, by id. There may be very many, and objects, too:
+    /// those of one name share them.
     #[must_use]
     pub fn nameless_in_its_name(&self, uid: &Uid, users: &KnownUsers) -> Arc<[JobId]> {
-        let its = self.nameless.iter().filter(|(user, _)| users.belongs(uid.as_str(), user));
-        its.flat_map(|(_, ids)| ids.iter().copied()).collect()
+        let its = || self.nameless.iter().filter(|(user, _)| users.belongs(uid.as_str(), user)).map(|(_, ids)| ids);
+        match its().count() {
+            0 => Arc::default(),
+            1 => its().next().map(Arc::clone).unwrap_or_default(),
+            _ => its().flat_map(|ids| ids.iter().copied()).collect::<BTreeSet<_>>().into_iter().collect(),
+        }
     }
 
     /// How many ads cannot be read, or are no object's.
@@ -106,7 +112,7 @@ impl Shown {
     /// The ids of all jobs that are shown, whether their ads can be read or not.
     pub fn ids(&self) -> impl Iterator<Item = JobId> + '_ {
         let read = self.ads.values().flatten().map(|ad| ad.id);
-        let unread = self.unreadable.values().flatten().chain(self.nameless.values().flatten());
+        let unread = self.unreadable.values().flatten().chain(self.nameless.values().flat_map(|ids| ids.iter()));
         read.chain(unread.copied())
     }
 
@@ -131,6 +137,8 @@ impl Shown {
         for list in self.ads.values_mut() {
             list.sort_by_key(|ad| ad.id);
         }
+        let nameless = std::mem::take(&mut self.nameless_yet);
+        self.nameless.extend(nameless.into_iter().map(|(user, ids)| (user, ids.into_iter().collect())));
     }
 }
 
@@ -311,20 +319,22 @@ impl Schedd {
     /// The newest ad of history: as long as it is there, so is everything that comes after it. One without an id that names
     /// it is passed over: those that come after an older one come after this one, too.
     pub async fn newest_in_history(&self) -> Result<Witness, Unknown> {
-        // Each submission waits for it; it reads one ad, whatever the length of history.
-        let mut newest = None;
-        let arguments = ["-limit", "1", "-constraint", HAS_GLOBAL_ID];
-        self.ask_history(&arguments, self.tools.limit, |row| newest = row.global_id().map(str::to_owned)).await?;
-        if let Some(id) = newest {
-            return Ok(Witness::Newest(id));
+        // A first job may come in between the two questions.
+        for _ in 0..2 {
+            // Each submission waits for it; it reads one ad, whatever the length of history.
+            let mut newest = None;
+            let arguments = ["-limit", "1", "-constraint", HAS_GLOBAL_ID];
+            self.ask_history(&arguments, self.tools.limit, |row| newest = row.global_id().map(str::to_owned)).await?;
+            if let Some(id) = newest {
+                return Ok(Witness::Newest(id));
+            }
+            let mut empty = true;
+            self.ask_history(&["-limit", "1"], self.tools.limit, |_| empty = false).await?;
+            if empty {
+                return Ok(Witness::Empty);
+            }
         }
-        let mut empty = true;
-        self.ask_history(&["-limit", "1"], self.tools.limit, |_| empty = false).await?;
-        if empty {
-            Ok(Witness::Empty)
-        } else {
-            Err(unknown(Why::Incomplete, format!("{HISTORY_TOOL} shows no job with a GlobalJobId, only others")))
-        }
+        Err(unknown(Why::Incomplete, format!("{HISTORY_TOOL} shows no job with a GlobalJobId, only others")))
     }
 
     async fn ask_history(&self, more: &[&str], limit: Duration, each: impl FnMut(&Row) + Send) -> Result<(), Unknown> {
@@ -385,6 +395,7 @@ mod tests {
             .collect();
         reader.take(format!("[{}]", ads.join(",")).as_bytes());
         assert!(reader.end().is_ok());
+        shown.sort();
         shown
     }
 
@@ -424,7 +435,7 @@ mod tests {
         let shown = shown(&strange.each_ref().map(String::as_str));
         assert!(shown.ads.is_empty() && shown.unreadable.is_empty(), "{shown:?}");
         assert_eq!(shown.ignored, 5);
-        assert_eq!(shown.nameless, BTreeMap::from([("alice@test".to_owned(), BTreeSet::from([id(4), id(5)]))]));
+        assert_eq!(shown.nameless, BTreeMap::from([("alice@test".to_owned(), Arc::from([id(4), id(5)]))]));
     }
 
     #[test]

@@ -108,8 +108,9 @@ impl Row {
         text(self.user.as_ref())
     }
 
+    /// What names the job for good, if it names this one: whose job it is may write another's there.
     pub(super) fn global_id(&self) -> Option<&str> {
-        text(self.global_id.as_ref())
+        text(self.global_id.as_ref()).filter(|id| id.contains(&format!("#{}#", self.id())))
     }
 
     /// `ClusterId.ProcId`, for messages.

@@ -75,8 +75,9 @@ pub(super) async fn act(
         }
         Action::Hand(request) => {
             let (plan, identity) = (gathered.plan.clone(), gathered.identity.clone());
-            let taken =
-                context.workers.hand_over(WorkItem { request, name: name.clone(), object: reference, identity, plan });
+            let adopted = gathered.facts.record.has_inherited();
+            let (name, object) = (name.clone(), reference);
+            let taken = context.workers.hand_over(WorkItem { request, name, object, identity, adopted, plan });
             about_to_change |= taken;
             again = unless_done(again, taken);
         }

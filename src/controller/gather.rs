@@ -7,10 +7,10 @@ use kube::{Resource as _, ResourceExt as _};
 
 use super::{Context, GatherError};
 use crate::api::{ABANDON, CLAIM, FINALIZER, HTCJob, Identity, OLD_FINALIZER, ObjectName, Observed, SUBMIT_AGAIN};
-use crate::machine::facts::{Answer, Claim, Evidence, Facts, Object, Past, Published, Record, Spec, Unknown, Why};
+use crate::machine::facts::{Answer, Claim, Evidence, Facts, Job, Object, Past, Published, Record, Spec, Unknown, Why};
 use crate::machine::ids::{JobId, id_ranges};
 use crate::machine::inherited::{Inherited, InheritedJob};
-use crate::machine::{SchedDate, Timestamp, Uid};
+use crate::machine::{SchedDate, ScheddName, Timestamp, Uid};
 use crate::workers::{Plan, Planner};
 
 /// The facts, and what the workers will need.
@@ -122,7 +122,12 @@ fn unless_nameless(evidence: Evidence, record: &Record) -> Evidence {
     let Answer::Known(queue) = &evidence.queue else { return evidence };
     let nameless: Vec<JobId> = match queue.nameless.as_ref() {
         [] => return evidence,
-        ids => record.jobs.values().filter(|job| !job.gone && ids.contains(&job.id)).map(|job| job.id).collect(),
+        ids => {
+            // In another queue the same id is another job.
+            let is_it =
+                |job: &&Job| !job.gone && job.birthdate == queue.birthdate && ids.binary_search(&job.id).is_ok();
+            record.jobs.values().filter(is_it).map(|job| job.id).collect()
+        }
     };
     if nameless.is_empty() {
         return evidence;
@@ -250,5 +255,6 @@ fn published(job: &HTCJob) -> Published {
         has_ids: !status.jobid.is_empty()
             || !status.jobids.is_empty()
             || status.clusterid.as_ref().is_some_and(|id| !id.is_empty()),
+        schedd: status.schedd.as_deref().filter(|name| !name.is_empty()).map(ScheddName::from),
     })
 }

@@ -15,7 +15,7 @@ use super::{Context, WriteError};
 use crate::api::{Condition, HTCJobStatus, ObjectName, Observed};
 use crate::failpoint::{Point, around};
 use crate::kubernetes::{MANAGER, limited, unless_changed};
-use crate::machine::facts::{Facts, Record};
+use crate::machine::facts::{Facts, Published, Record};
 use crate::machine::ids::{JobId, id_ranges};
 use crate::machine::status::Counts;
 use crate::machine::{Attempt, ScheddName, Timestamp, Uid};
@@ -53,7 +53,7 @@ fn status(
     HTCJobStatus {
         phase,
         observed_generation: generation,
-        schedd: (attempt > 0).then(|| schedd.to_string()),
+        schedd: (attempt > 0).then(|| whose(record, published, schedd).to_string()),
         attempt: (attempt > 0).then(|| i64::from(attempt)),
         // What was said first stays said: the CRD lets it change only with the attempt, which is published at the intent.
         clusterid: old.and_then(|old| old.clusterid.clone()).filter(|id| !id.is_empty()).or(cluster),
@@ -90,6 +90,12 @@ fn status(
             })
             .collect(),
     }
+}
+
+/// The schedd that has the jobs: not always the one that this operator asks.
+fn whose<'a>(record: &'a Record, published: &'a Published, asked: &'a ScheddName) -> &'a ScheddName {
+    let last = record.attempts.iter().next_back().map(|attempt| &attempt.schedd);
+    record.schedds.iter().find(|schedd| !schedd.is_same(asked)).or(last).or(published.schedd.as_ref()).unwrap_or(asked)
 }
 
 /// Publishes what is to be shown, unless it is known already or will soon be another one; when the next pass is due.

@@ -136,7 +136,7 @@ pub fn decide(
     let Some(mut run) = Run::begin(facts, now, settings, rules) else {
         return Ok(not_ours_yet(facts));
     };
-    if let Some(other) = judge::elsewhere(&facts.record, &facts.schedd, rules) {
+    if let Some(other) = judge::elsewhere(&facts.object, &facts.record, &facts.schedd, rules) {
         // What the jobs themselves say is said by no schedd.
         run.hints(&Sightings::default());
         run.wait_for(other);

@@ -97,6 +97,8 @@ pub struct Published {
     pub attempt: u32,
     /// Some job id stands in the status.
     pub has_ids: bool,
+    /// `status.schedd`
+    pub schedd: Option<ScheddName>,
 }
 
 impl Published {

@@ -63,6 +63,13 @@ name! {
     /// Name of a schedd as its collector knows it, e.g. `schedd@test`.
     ScheddName
 }
+impl ScheddName {
+    /// Whether both name one schedd: HTCondor compares names of machines and daemons without regard to case.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.as_str().eq_ignore_ascii_case(other.as_str())
+    }
+}
 number! {
     /// Which submission of an `HTCJob` this is, from 1.
     Attempt(u32)

@@ -160,12 +160,22 @@ fn all_accepted(attempt: &Submission, record: &Record, rules: &Rules) -> bool {
 }
 
 /// Another schedd that has jobs of the object, or may have: nothing that `schedd` says is about them. Ids and birthdates are those
-/// of one schedd.
+/// of one schedd. A ledger that knows no job of an object that shows some goes by its status.
 #[must_use]
-pub fn elsewhere<'a>(record: &'a Record, schedd: &ScheddName, rules: &Rules) -> Option<&'a ScheddName> {
+pub fn elsewhere<'a>(
+    object: &'a Object,
+    record: &'a Record,
+    schedd: &ScheddName,
+    rules: &Rules,
+) -> Option<&'a ScheddName> {
+    // That its jobs are gone was proved before.
+    if !rules.same_schedd || record.known.as_ref().is_some_and(|known| known.released) {
+        return None;
+    }
     let open = record.attempts.iter().filter(|attempt| !all_accepted(attempt, record, rules));
-    let mut all = record.schedds.iter().chain(open.map(|attempt| &attempt.schedd));
-    all.find(|other| *other != schedd).filter(|_| rules.same_schedd)
+    let published = object.published.schedd.iter().filter(|_| record.jobs.is_empty() && record.attempts.is_empty());
+    let mut all = record.schedds.iter().chain(open.map(|attempt| &attempt.schedd)).chain(published);
+    all.find(|other| !other.is_same(schedd))
 }
 
 /// The queue's answer, if it was asked when no submitter could bring jobs in any more.
@@ -199,10 +209,10 @@ fn asked_after_death<'a>(
 
 /// Fails unless the queue was asked twice after `since` and did not show such a job either time. HTCondor may answer with
 /// success and show less than there is.
-fn missing_twice(queue: &Queue, since: Timestamp, is_it: impl Fn(&Ad) -> bool, rules: &Rules) -> Result<(), Doubt> {
+fn missing_twice(queue: &Queue, since: Timestamp, shows: impl Fn(&[Ad]) -> bool, rules: &Rules) -> Result<(), Doubt> {
     match &queue.before {
         _ if !rules.two_answers => Ok(()),
-        Some(before) if (before.asked_at > since || !rules.ask_after_death) && !before.ads.iter().any(is_it) => Ok(()),
+        Some(before) if (before.asked_at > since || !rules.ask_after_death) && !shows(&before.ads) => Ok(()),
         Some(_) | None => Err(Doubt::SeenOnce),
     }
 }
@@ -212,9 +222,12 @@ pub fn has_left(job: &Job, queue: &Queue, rules: &Rules) -> Result<(), Doubt> {
     if queue.asked_at <= job.recorded {
         return Err(Doubt::NotAskedSince);
     }
-    // In another queue the same id is another job.
-    let is_it = |ad: &Ad| queue.birthdate == job.birthdate && ad.id == job.id && ad.attempt == job.attempt;
-    missing_twice(queue, job.recorded, is_it, rules)
+    // Within one queue an id is one job, whatever else its ad says now; in another queue the same id is another job.
+    let shows = |ads: &[Ad]| queue.birthdate == job.birthdate && ads.binary_search_by_key(&job.id, |ad| ad.id).is_ok();
+    if shows(&queue.ads) {
+        return Err(Doubt::Present(vec![job.id]));
+    }
+    missing_twice(queue, job.recorded, shows, rules)
 }
 
 pub(super) fn past_settled(past: Past, queue: &Queue, rules: &Rules) -> Result<(), Doubt> {
@@ -273,11 +286,14 @@ pub fn prove_gone(
     if !queue.ads.is_empty() {
         return Err(Doubt::Present(queue.ads.iter().map(|ad| ad.id).collect()));
     }
-    let expected = record.jobs.values().any(|job| !job.gone)
-        || attempts.iter().any(|attempt| said_well(attempt) && !all_accepted(attempt, record, rules));
+    // One that failed, or was killed, may have left all its jobs in the queue.
+    let expected = settled_at(past, rules).is_some()
+        || record.jobs.values().any(|job| !job.gone)
+        || attempts.iter().any(|attempt| !all_accepted(attempt, record, rules));
     if expected {
-        let since = last_change.into_iter().chain(dead_since(&attempts, record, settings, rules)).max();
-        missing_twice(queue, since.unwrap_or(Timestamp(0)), |_| true, rules)?;
+        let dead = dead_since(&attempts, record, settings, rules);
+        let since = last_change.into_iter().chain(dead).chain(settled_at(past, rules)).max();
+        missing_twice(queue, since.unwrap_or(Timestamp(0)), |ads| !ads.is_empty(), rules)?;
     }
     Ok(ProvenGone { uid: object.uid.clone(), asked_at: queue.asked_at })
 }
@@ -308,10 +324,9 @@ pub fn prove_never_accepted(
     if !left.is_empty() {
         return Err(Doubt::Present(left));
     }
-    if attempts.is_empty() || attempts.iter().any(|attempt| said_well(attempt)) {
-        let since = dead_since(&attempts, record, settings, rules).unwrap_or(Timestamp(0));
-        missing_twice(queue, since, |ad| indices.contains(ad.index), rules)?;
-    }
+    let since = dead_since(&attempts, record, settings, rules).into_iter().chain(settled_at(past, rules)).max();
+    let shows = |ads: &[Ad]| ads.iter().any(|ad| indices.contains(ad.index));
+    missing_twice(queue, since.unwrap_or(Timestamp(0)), shows, rules)?;
     let history = match &evidence.history {
         Answer::Known(history) if history.asked_at > queue.asked_at || !rules.ask_after_death => history,
         Answer::Known(_) => return Err(Doubt::HistoryNotAsked),
@@ -344,9 +359,12 @@ pub fn prove_never_accepted(
     })
 }
 
-/// Whether nothing is known but that `condor_submit` ended well, if it ended: its jobs are expected in the queue.
-const fn said_well(attempt: &Submission) -> bool {
-    attempt.refusal.is_none()
+/// When the wait for an earlier operator's submitter was over, if there may have been one.
+const fn settled_at(past: Past, rules: &Rules) -> Option<Timestamp> {
+    match past {
+        Past::Unknown { settled } if rules.doubt_unknown_past => settled,
+        Past::Unknown { .. } | Past::Continuous => None,
+    }
 }
 
 /// When the last of these submitters was dead, of those that could bring jobs in.

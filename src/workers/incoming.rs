@@ -104,8 +104,13 @@ impl Planner {
                     Err(why) => failure = Some(why),
                 }
             } else if written(&place, "out", index).is_some() {
-                // It was moved by a call whose end is not in the ledger, or a version before this one submitted the job.
-                fetched.push(index);
+                // It was moved by a call whose end is not in the ledger, or the job's folder is its place: a version before this
+                // one submitted it, or who owns it says so.
+                match self.look(&place) {
+                    Ok(()) => fetched.push(index),
+                    Err(stop) => failure = Some(not_kept(&place, index, stop)),
+                }
+                let _ = fs::remove_dir(&folder);
             }
         }
         // Once nothing is expected any more, nothing of it shows beside the output.
@@ -114,16 +119,11 @@ impl Planner {
     }
 
     fn take_in_job(&self, folder: &Path, place: &Path, index: Index) -> Result<(), Failure> {
-        let failed = |path: &Path, error| Failure::new(Reason::FetchFailed, cannot_write(path, &error));
         match self.look(folder) {
-            Ok(()) => move_in(folder, place).map_err(|error| failed(place, error)),
-            Err(Stop::Io(error)) => Err(failed(folder, error)),
-            Err(Stop::Refused(why)) => {
-                // What cannot be removed now is removed before the next call.
-                let _ = remove(folder);
-                let message = format!("the output of job {index} was fetched and is not kept: {why}");
-                Err(Failure::new(Reason::OutputRefused, message))
+            Ok(()) => {
+                move_in(folder, place).map_err(|error| Failure::new(Reason::FetchFailed, cannot_write(place, &error)))
             }
+            Err(stop) => Err(not_kept(folder, index, stop)),
         }
     }
 
@@ -158,6 +158,12 @@ impl Count {
                     self.bytes = self.bytes.saturating_add(u64::try_from(found.st_size).unwrap_or_default());
                 }
                 FileType::Directory if depth < DEEPEST => self.add(open_folder(&folder, name)?, depth + 1)?,
+                FileType::Directory => {
+                    let words = format!(
+                        "its folders are nested more than {DEEPEST} deep; let the job put them into an archive"
+                    );
+                    return Err(Stop::Refused(words));
+                }
                 _ => {
                     let words = format!("{:?} is no regular file; let the job remove it", name.to_string_lossy());
                     return Err(Stop::Refused(words));
@@ -192,7 +198,19 @@ fn merge(from: &Path, to: &Path) -> io::Result<()> {
             fs::rename(entry.path(), &place)?;
         }
     }
-    Ok(())
+    fs::remove_dir(from)
+}
+
+/// Removes what a job may not leave, and says why. What cannot be removed now is removed before the next call.
+fn not_kept(folder: &Path, index: Index, stop: Stop) -> Failure {
+    match stop {
+        Stop::Io(error) => Failure::new(Reason::FetchFailed, cannot_write(folder, &error)),
+        Stop::Refused(why) => {
+            let _ = remove(folder);
+            let message = format!("the output of job {index} was fetched and is not kept: {why}");
+            Failure::new(Reason::OutputRefused, message)
+        }
+    }
 }
 
 fn remove(folder: &Path) -> io::Result<()> {
@@ -333,7 +351,7 @@ mod tests {
         let site = Site::new();
         let deep: PathBuf = std::iter::repeat_n("d", DEEPEST + 1).collect();
         fs::create_dir_all(site.incoming("0").join(deep)).unwrap();
-        site.assert_refused("is no regular file");
+        site.assert_refused("are nested more than");
 
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("one"), "").unwrap();

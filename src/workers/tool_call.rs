@@ -13,7 +13,7 @@ use crate::condor::fetch::ToFetch;
 use crate::ledger::{Intent, LedgerError, RequestResult};
 use crate::machine::facts::{ErrTail, Failure, Unknown};
 use crate::machine::request::{Scope, Work};
-use crate::machine::{Attempt, Index, Indices, Timestamp, Uid};
+use crate::machine::{Index, Indices, Timestamp, Uid};
 
 /// What a transfer ends by when one of its HTCJobs is to be removed or held.
 const STOPPED: &str = "the transfer was stopped, because an HTCJob whose output it fetched was deleted, suspended, or passed its deadline; output that is still wanted is fetched again";
@@ -121,9 +121,7 @@ fn to_tidy(batch: &Batch) -> Vec<(&Uid, &Indices)> {
 fn fetchable<'a>(batch: &'a Batch, wanted: impl Fn(&'a Queued) -> Option<&'a Indices>) -> Vec<ToFetch<'a>> {
     let each = |job: &'a Queued| {
         let indices = wanted(job).filter(|indices| !indices.is_empty())?;
-        // No HTCJob has both jobs of the Go operator and such as this one has submitted.
-        let adopted = job.request.key.attempt == Attempt::default();
-        Some(ToFetch { uid: &job.request.key.uid, indices, output: output(batch, job), adopted })
+        Some(ToFetch { uid: &job.request.key.uid, indices, output: output(batch, job), adopted: job.adopted })
     };
     batch.jobs.iter().filter_map(each).collect()
 }
@@ -140,7 +138,16 @@ async fn take_in(batch: &Batch) -> HashMap<Uid, Arrived> {
         };
         asked.into_iter().map(each).collect()
     };
-    tokio::task::spawn_blocking(take).await.unwrap_or_default()
+    match tokio::task::spawn_blocking(take).await {
+        Ok(arrived) => arrived,
+        Err(error) => {
+            let failed = |job: &Queued| {
+                let failure = Some(fetch_failed(format!("the output was not taken in: {error}")));
+                (job.request.key.uid.clone(), Arrived { failure, ..Arrived::default() })
+            };
+            batch.jobs.iter().map(failed).collect()
+        }
+    }
 }
 
 /// condor_transfer_data ends with 0 even when there was nothing to fetch. Says so of the jobs whose output should have come,

@@ -342,9 +342,10 @@ impl Memory {
     fn cancel(&mut self, place: usize, key: &RequestKey) {
         if self.registry[place].as_ref().is_some_and(|request| request.key == *key && !request.running) {
             self.registry[place] = None;
-            for queue in self.lanes.values_mut() {
+            self.lanes.retain(|_, queue| {
                 queue.retain(|request| request.key != *key);
-            }
+                !queue.is_empty()
+            });
         }
     }
 }

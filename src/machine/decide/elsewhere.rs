@@ -2,8 +2,9 @@
 
 use super::{Action, Look, Run};
 use crate::api::{ABANDON, ConditionStatus, ConditionType, Reason};
-use crate::machine::ids::ScheddName;
+use crate::machine::ids::{Kind, ScheddName};
 use crate::machine::phase::Phase;
+use crate::machine::request::Work;
 
 impl Run<'_> {
     /// Nothing is done in HTCondor, and nothing is judged by what this schedd says.
@@ -11,6 +12,10 @@ impl Run<'_> {
         let waiting = self.facts.in_flight.as_ref().filter(|request| !request.running);
         if let Some(request) = waiting {
             self.action = Action::Cancel(request.key.clone());
+        }
+        if !self.facts.object.deleting && !self.facts.object.finalizer {
+            self.ask(Kind::AttachFinalizer, Work::AttachFinalizer);
+            return;
         }
         let here = &self.facts.schedd;
         let message = format!(

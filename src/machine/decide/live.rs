@@ -367,7 +367,7 @@ impl Run<'_> {
             self.record.jobs.iter().filter(|(_, job)| job.has_output()).map(|(index, _)| *index).collect();
         let last = self.record.requests.get(&Kind::Fetch);
         let failure = last.and_then(|last| last.failure.clone());
-        let failures = last.map_or(0, |last| last.failures);
+        let (failures, step) = last.map_or((0, 0), |last| (last.failures, last.step));
         let since = last.map(LastRequest::latest).or(self.known.started).unwrap_or(Timestamp(0));
         if waiting.is_empty() {
             self.say_output(completed);
@@ -385,9 +385,10 @@ impl Run<'_> {
         }
         let due = since.plus(self.settings.fetch_every);
         if completed || due <= self.now {
-            // What does not come in time at once may come in parts.
+            // What does not come in time at once may come in parts; another part at each try, as one job's may never come.
             let most = AT_ONCE.checked_shr(2 * failures.min(30)).unwrap_or(0).max(1);
-            self.ask_after_pause(Kind::Fetch, Work::Fetch(waiting.take(most)));
+            let part = if failures > 0 { turn(&waiting, step as usize, most) } else { waiting.take(most) };
+            self.ask_after_pause(Kind::Fetch, Work::Fetch(part));
         } else {
             self.look_again(due.since(self.now));
         }
@@ -467,4 +468,11 @@ impl Run<'_> {
             self.say(ConditionType::Failed, True, reason, &message);
         }
     }
+}
+
+/// At most `most` of these, others at each `step`, so that each has its turn.
+fn turn(all: &Indices, step: usize, most: usize) -> Indices {
+    let all: Vec<Index> = all.iter().collect();
+    let first = step.wrapping_mul(most) % all.len().max(1);
+    all.iter().cycle().skip(first).take(most.min(all.len())).copied().collect()
 }

@@ -39,8 +39,16 @@ impl Run<'_> {
             self.ask(Kind::AttachFinalizer, Work::AttachFinalizer);
             return;
         }
-        let message = "the HTCJob was deleted before, and is back: the API server's data were restored from a copy. Its jobs were removed, and nothing is submitted again. Delete it; create a new HTCJob to run the jobs again";
-        self.say(ConditionType::Submitted, False, Reason::WasDeleted, message);
+        let jobs = match self.ids() {
+            _ if self.known.released || self.record.jobs.values().all(|job| job.gone) => {
+                "Its jobs were removed".to_owned()
+            }
+            ids => format!("These jobs may still run, and deleting it removes them: {ids}"),
+        };
+        let message = format!(
+            "the HTCJob was deleted before, and is back: the API server's data were restored from a copy. {jobs}. Nothing is submitted again. Delete it; create a new HTCJob to run the jobs again"
+        );
+        self.say(ConditionType::Submitted, False, Reason::WasDeleted, &message);
     }
 
     pub(super) fn begin_to_terminate(&mut self) {

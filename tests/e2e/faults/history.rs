@@ -31,7 +31,7 @@ pub fn hanging(version: Version) {
     let hangs = scratch.path().join("hangs");
     std::fs::write(&hangs, "").unwrap();
     let script = format!(
-        "real=$1; shift\ncase \"$*\" in *-constraint*) while [ -e {} ]; do sleep 0.1; done;; esac\nexec $real \"$@\"\n",
+        "real=$1; shift\ncase \"$*\" in *'-limit 1'*) ;; *-constraint*) while [ -e {} ]; do sleep 0.1; done;; esac\nexec $real \"$@\"\n",
         hangs.display()
     );
     site.gates.replace("condor_history", &script);

@@ -107,10 +107,10 @@ fn suspension_stops_the_clock() {
     world.settle();
     world.facts.object.spec = Ok(spec(false));
     world.settle();
-    world.wait(90);
+    world.wait(80);
     world.settle();
     assert!(world.facts.record.known.as_ref().unwrap().expired.is_none());
-    world.wait(20);
+    world.wait(30);
     world.settle();
     assert!(world.facts.record.known.as_ref().unwrap().expired.is_some());
 }
@@ -401,7 +401,8 @@ fn forgotten(mut world: World) -> World {
     world.facts.record = htc_operator::machine::facts::Record::default();
     world.facts.object.claim = Claim::Other;
     world.facts.past = Past::Unknown { settled: None };
-    world.facts.object.published = Published { phase: world.phase(), attempt: 1, has_ids: true };
+    world.facts.object.published =
+        Published { phase: world.phase(), attempt: 1, has_ids: true, ..Published::default() };
     world.facts.evidence = htc_operator::machine::facts::Evidence::none();
     world
 }

@@ -185,7 +185,7 @@ impl Seed {
                 Ok(Spec { queue: self.jobs, suspend, deadline, ttl, refused })
             },
             output: "/out".to_owned(),
-            published: Published { phase, attempt, has_ids },
+            published: Published { phase, attempt, has_ids, schedd: None },
             created: date(-25),
             abandon,
             submit_again,

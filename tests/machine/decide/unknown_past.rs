@@ -37,7 +37,8 @@ fn an_object_of_another_ledger_is_claimed_only_after_a_look_that_is_younger_than
 fn a_status_with_jobs_that_are_nowhere_is_lost_and_never_submitted() {
     let mut facts = pending(1);
     facts.record.known.as_mut().unwrap().new = false;
-    facts.object.published = Published { phase: Some(Phase::Running), attempt: 1, has_ids: true };
+    facts.object.published =
+        Published { phase: Some(Phase::Running), attempt: 1, has_ids: true, ..Published::default() };
     facts.evidence.queue = queue(-1, &[]);
     let decision = decide(&facts);
     assert!(matches!(decision.look, Look::Every { history: Some(_), .. }), "history may have them");

@@ -167,6 +167,7 @@ impl World {
     ///
     /// That a job is not there takes two answers: one of them is not the end.
     pub fn settle(&mut self) {
+        let mut calm = 0;
         for _ in 0..60 {
             let before = (self.facts.record.clone(), self.transitions.len(), self.requests.len());
             self.step();
@@ -177,10 +178,9 @@ impl World {
                 self.ask();
             }
             self.step();
-            let seen_once = matches!(&self.facts.evidence.queue, Answer::Known(queue)
-                if queue.before.as_ref().is_none_or(|before| before.ads != queue.ads));
             let changed = before != (self.facts.record.clone(), self.transitions.len(), self.requests.len());
-            if !changed && !seen_once {
+            calm = if changed { 0 } else { calm + 1 };
+            if calm == 2 {
                 return;
             }
         }

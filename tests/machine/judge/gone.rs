@@ -202,6 +202,15 @@ fn a_ledger_of_unknown_past_proves_nothing_before_it_is_settled() {
         (Past::Unknown { settled: Some(at(-2)) }, None),
         (Past::Continuous, None),
     ] {
+        // Nothing is known of its jobs.
+        let mut facts = nothing_accepted();
+        facts.record.attempts.clear();
+        facts.past = past;
+        assert_eq!(prove_gone(&facts).err(), doubt, "{past:?}");
+        if past != Past::Continuous {
+            known_queue(&mut facts).before = None;
+            assert!(prove_gone(&facts).is_err(), "one answer is not enough: {past:?}");
+        }
         let mut facts = emptied();
         facts.past = past;
         assert_eq!(prove_gone(&facts).err(), doubt, "{past:?}");
