@@ -119,6 +119,11 @@ fn bombs_priorities_and_others_groups_are_refused(#[values(Trixie, Sid)] version
             json!({ "requirements": "regexp(\"(a+)+b\", TARGET.Machine)" }),
             "a regular expression is not allowed: a group with",
         ),
+        (
+            "spaces",
+            json!({ "requirements": "regexp(\"^(a +) +[bc]\", \"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\", \"x\")" }),
+            "the options of `regexp(…)` may be `f`, `g`, `i` and `s` only",
+        ),
         ("priority", json!({ "htcopts": "priority = 2147483647", "queue": 2 }), "`priority` may be -1000..0 here"),
         (
             "group",

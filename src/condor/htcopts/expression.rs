@@ -69,6 +69,9 @@ pub enum ExpressionProblem {
     /// A regular expression, or its options, that does not stand there.
     #[error("the regular expression of `{0}(…)` and its options must be strings in double quotes")]
     NoLiteral(&'static str),
+    /// Options of a regular expression that would change how it is read, such as `x`, or that HTCondor does not know.
+    #[error("the options of `{0}(…)` may be `f`, `g`, `i` and `s` only")]
+    Options(&'static str),
     /// A regular expression that is not accepted.
     #[error(
         "a regular expression is not allowed: {0}; write a simpler one, or use `member(…)` or `stringListMember(…)`"

@@ -21,8 +21,9 @@ const FUNCTIONS: &str = "\
 const MAX_ARGUMENTS: usize = 32;
 /// Most bytes of the record that `splitTime` makes.
 const SPLIT_TIME: u64 = 512;
-/// Most letters of a regular expression's options.
-const MAX_OPTIONS: usize = 8;
+/// The options of regular expressions: the replaced text with what is around it (`f`), all matches (`g`), any case (`i`), and
+/// `.` for line breaks, too (`s`). `x` would ignore the spaces of a pattern, and with `m` a `^` would begin every line.
+const OPTIONS: &str = "fgis";
 
 /// The function of that name, as [`FUNCTIONS`] writes it.
 pub(super) fn find(name: &str) -> Option<&'static str> {
@@ -71,9 +72,11 @@ fn regular_expression(
 ) -> Result<u64, ExpressionProblem> {
     let literal = |number: usize| arguments.get(number).and_then(|argument| argument.literal);
     let pattern = literal(0).ok_or(ExpressionProblem::NoLiteral(function))?;
-    let letters = |text: &str| text.len() <= MAX_OPTIONS && text.bytes().all(|b| b.is_ascii_alphabetic());
-    if arguments.len() > options && !literal(options).is_some_and(letters) {
-        return Err(ExpressionProblem::NoLiteral(function));
+    if arguments.len() > options {
+        let letters = literal(options).ok_or(ExpressionProblem::NoLiteral(function))?;
+        if !letters.chars().all(|letter| OPTIONS.contains(letter)) {
+            return Err(ExpressionProblem::Options(function));
+        }
     }
     pattern::steps(pattern, arguments.get(1).map_or(1, |text| text.bytes.max(1)))
 }
@@ -144,7 +147,6 @@ mod tests {
             "regexp(strcat(\"a\", \"b\"), TARGET.Machine)",
             "regexp((\"a\"), TARGET.Machine)",
             "regexp(\"a\", TARGET.Machine, MY.x)",
-            "regexp(\"a\", TARGET.Machine, \"(?i)\")",
             "regexp()",
         ] {
             assert!(matches!(check(text), Err(ExpressionProblem::NoLiteral(_))), "{text}");
@@ -154,6 +156,22 @@ mod tests {
         assert_eq!(check(slow), Err(ExpressionProblem::TooSlow));
         let many = ["regexp(\"a.*b.*c\", x)"; 2].join(" || ");
         assert_eq!(check(&many), Err(ExpressionProblem::TooSlow));
+    }
+
+    #[test]
+    fn options_leave_a_regular_expression_what_it_looks_like() {
+        for options in ["", "i", "gfsi"] {
+            assert!(check(&format!("regexp(\"a\", x, \"{options}\")")).is_ok(), "{options}");
+        }
+        for (text, function) in [
+            ("regexp(\"^(a +) +[bc]\", \"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\", \"x\")", "regexp"),
+            ("regexpMember(\"^a\", {\"a\"}, \"ix\")", "regexpmember"),
+            ("regexps(\"^a.*b\", x, \"\", \"m\")", "regexps"),
+            ("replaceAll(\"^a\", x, \"\", \"X\")", "replaceall"),
+            ("regexp(\"a\", x, \"(?i)\")", "regexp"),
+        ] {
+            assert_eq!(check(text), Err(ExpressionProblem::Options(function)), "{text}");
+        }
     }
 
     #[test]
