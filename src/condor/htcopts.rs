@@ -25,8 +25,9 @@ pub const MAX_BYTES: usize = 8 * 1024;
 pub const MAX_LINES: usize = 64;
 /// Longest value accepted, in bytes.
 pub const MAX_VALUE_BYTES: usize = 2_000;
-/// Most steps of the regular expressions of a value that others may refer to.
-const MAX_REFERRED_STEPS: u64 = 1 << 16;
+/// Most steps of the regular expressions of a value that others may refer to: one search in an attribute. A long value can
+/// refer to it some hundred times.
+const MAX_REFERRED_STEPS: u64 = 1 << 8;
 
 /// Parsed options, in the order in which they were written. The site's defaults have the same grammar.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -119,6 +119,16 @@ fn bombs_priorities_and_others_groups_are_refused(#[values(Trixie, Sid)] version
             json!({ "requirements": "regexp(\"(a+)+b\", TARGET.Machine)" }),
             "a regular expression is not allowed: a group with",
         ),
+        (
+            "spaces",
+            json!({ "requirements": "regexp(\"^(a +) +[bc]\", \"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\", \"x\")" }),
+            "the options of `regexp(…)` may be `f`, `g`, `i` and `s` only",
+        ),
+        (
+            "slow",
+            json!({ "htcopts": "periodic_hold = regexp(\"a.*b.*c\", Iwd)", "queue": 60 }),
+            "its regular expressions can take too long",
+        ),
         ("priority", json!({ "htcopts": "priority = 2147483647", "queue": 2 }), "`priority` may be -1000..0 here"),
         (
             "group",

@@ -20,8 +20,9 @@ const MAX_DEPTH: u32 = 24;
 const MAX_OPERATORS: u32 = 200;
 /// Most items of a list that stands there.
 const MAX_ITEMS: usize = 256;
-/// Most steps of all regular expressions together: some hundredths of a second.
-const MAX_STEPS: u64 = 1 << 24;
+/// Most steps of all regular expressions together. The schedd evaluates periodic expressions for every job in one walk of
+/// its queue, and does nothing else meanwhile. So many steps take about a millisecond, with a long pattern some tens.
+const MAX_STEPS: u64 = 1 << 17;
 
 /// What is wrong with an expression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -69,6 +70,9 @@ pub enum ExpressionProblem {
     /// A regular expression, or its options, that does not stand there.
     #[error("the regular expression of `{0}(…)` and its options must be strings in double quotes")]
     NoLiteral(&'static str),
+    /// Options of a regular expression that would change how it is read, such as `x`, or that HTCondor does not know.
+    #[error("the options of `{0}(…)` may be `f`, `g`, `i` and `s` only")]
+    Options(&'static str),
     /// A regular expression that is not accepted.
     #[error(
         "a regular expression is not allowed: {0}; write a simpler one, or use `member(…)` or `stringListMember(…)`"

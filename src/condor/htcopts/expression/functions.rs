@@ -21,8 +21,9 @@ const FUNCTIONS: &str = "\
 const MAX_ARGUMENTS: usize = 32;
 /// Most bytes of the record that `splitTime` makes.
 const SPLIT_TIME: u64 = 512;
-/// Most letters of a regular expression's options.
-const MAX_OPTIONS: usize = 8;
+/// The options of regular expressions: the replaced text with what is around it (`f`), all matches (`g`), any case (`i`), and
+/// `.` for line breaks, too (`s`). `x` would ignore the spaces of a pattern, and with `m` a `^` would begin every line.
+const OPTIONS: &str = "fgis";
 
 /// The function of that name, as [`FUNCTIONS`] writes it.
 pub(super) fn find(name: &str) -> Option<&'static str> {
@@ -54,12 +55,19 @@ pub(super) fn call<'a>(function: &'static str, arguments: &[Value<'a>]) -> Resul
         "replace" | "replaceall" | "regexps" => {
             let text = bytes(1).max(1);
             let grown = text.saturating_add(bytes(2).saturating_mul(text.saturating_add(1)));
-            let steps = regular_expression(function, arguments, 3)?.saturating_mul(text);
+            let searches = if replaces_all(function, arguments) { text } else { 1 };
+            let steps = regular_expression(function, arguments, 3)?.saturating_mul(searches);
             value(Kind::Text, grown).map(|value| (value, steps))
         }
         "regexp" | "regexpmember" => Ok((Value::number(), regular_expression(function, arguments, 2)?)),
         _ => Ok((Value::number(), 0)),
     }
+}
+
+/// Whether a call replaces every match, and so searches again behind each.
+fn replaces_all(function: &str, arguments: &[Value<'_>]) -> bool {
+    let options = arguments.get(3).and_then(|argument| argument.literal);
+    function == "replaceall" || options.is_some_and(|letters| letters.contains('g'))
 }
 
 /// The steps of a call whose first argument is a regular expression, whose second is searched, and whose options have that
@@ -71,9 +79,11 @@ fn regular_expression(
 ) -> Result<u64, ExpressionProblem> {
     let literal = |number: usize| arguments.get(number).and_then(|argument| argument.literal);
     let pattern = literal(0).ok_or(ExpressionProblem::NoLiteral(function))?;
-    let letters = |text: &str| text.len() <= MAX_OPTIONS && text.bytes().all(|b| b.is_ascii_alphabetic());
-    if arguments.len() > options && !literal(options).is_some_and(letters) {
-        return Err(ExpressionProblem::NoLiteral(function));
+    if arguments.len() > options {
+        let letters = literal(options).ok_or(ExpressionProblem::NoLiteral(function))?;
+        if !letters.chars().all(|letter| OPTIONS.contains(letter)) {
+            return Err(ExpressionProblem::Options(function));
+        }
     }
     pattern::steps(pattern, arguments.get(1).map_or(1, |text| text.bytes.max(1)))
 }
@@ -135,7 +145,7 @@ mod tests {
             "regexp(\"^node[0-9]+[.]\", TARGET.Machine)",
             "regexp(\"a.*b\", TARGET.Machine, \"i\")",
             "regexpMember(\"^el[89]\", {\"el8\", \"el9\"})",
-            "regexps(\"^a(b+)\", MY.x, \"c\")",
+            "regexps(\"^a(b+)\", MY.x, \"c\", \"g\")",
         ] {
             assert!(check(text).is_ok(), "{text}: {:?}", check(text));
         }
@@ -144,16 +154,62 @@ mod tests {
             "regexp(strcat(\"a\", \"b\"), TARGET.Machine)",
             "regexp((\"a\"), TARGET.Machine)",
             "regexp(\"a\", TARGET.Machine, MY.x)",
-            "regexp(\"a\", TARGET.Machine, \"(?i)\")",
             "regexp()",
         ] {
             assert!(matches!(check(text), Err(ExpressionProblem::NoLiteral(_))), "{text}");
         }
         assert!(matches!(check("regexp(\"(a+)+b\", x)"), Err(ExpressionProblem::Pattern(_))));
-        let slow = "regexp(\"a.*b.*c.*d\", x)";
-        assert_eq!(check(slow), Err(ExpressionProblem::TooSlow));
-        let many = ["regexp(\"a.*b.*c\", x)"; 2].join(" || ");
-        assert_eq!(check(&many), Err(ExpressionProblem::TooSlow));
+    }
+
+    #[test]
+    fn options_leave_a_regular_expression_what_it_looks_like() {
+        for options in ["", "i", "gfsi"] {
+            assert!(check(&format!("regexp(\"a\", x, \"{options}\")")).is_ok(), "{options}");
+        }
+        for (text, function) in [
+            ("regexp(\"^(a +) +[bc]\", \"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\", \"x\")", "regexp"),
+            ("regexpMember(\"^a\", {\"a\"}, \"ix\")", "regexpmember"),
+            ("regexps(\"^a.*b\", x, \"\", \"m\")", "regexps"),
+            ("replaceAll(\"^a\", x, \"\", \"X\")", "replaceall"),
+            ("regexp(\"a\", x, \"(?i)\")", "regexp"),
+        ] {
+            assert_eq!(check(text), Err(ExpressionProblem::Options(function)), "{text}");
+        }
+    }
+
+    #[test]
+    fn regular_expressions_of_one_expression_end_soon_together() {
+        for (pattern, most) in
+            [("a.*b", 2), ("^a.*b.*c", 2), ("^[a-z]+[0-9]+[.](cern|desy)[.](ch|de)", 2), ("node", 201)]
+        {
+            let times = |number: usize| vec![format!("regexp(\"{pattern}\", TARGET.Machine)"); number].join(" || ");
+            assert!(check(&times(most)).is_ok(), "{pattern}: {:?}", check(&times(most)));
+            if most < 201 {
+                assert_eq!(check(&times(most + 1)), Err(ExpressionProblem::TooSlow), "{pattern}");
+            }
+        }
+        for text in ["regexp(\"a.*b.*c\", x)", "regexp(\"^.*.*.*d\", x)", "regexp(\"a.*b\", strcat(x, x))"] {
+            assert_eq!(check(text), Err(ExpressionProblem::TooSlow), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_replaces_all_searches_often() {
+        for text in [
+            "replace(\"[.].*\", x, \"\")",
+            "regexps(\"[.].*\", x, \"\", \"f\")",
+            "replaceAll(\"a\", x, \"\")",
+            "replaceAll(\"^a.*\", x, \"\")",
+        ] {
+            assert!(check(text).is_ok(), "{text}: {:?}", check(text));
+        }
+        for text in [
+            "replaceAll(\"[.].*\", x, \"\")",
+            "replace(\"[.].*\", x, \"\", \"g\")",
+            "regexps(\"[.].*\", x, \"\", \"gf\")",
+        ] {
+            assert_eq!(check(text), Err(ExpressionProblem::TooSlow), "{text}");
+        }
     }
 
     #[test]

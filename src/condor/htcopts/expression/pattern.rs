@@ -10,19 +10,52 @@ const MAX_GROUPS: u32 = 8;
 const MAX_REPEAT: u64 = 100;
 
 /// The steps that `pattern` may take in a text of `length` characters, from any of its beginnings unless it starts with `^`. What
-/// may be one of several is a factor: each branch of a group, each `?`, and for each unbounded repetition the text's length. A
-/// group that is repeated has no choices in it: those would multiply with each repetition.
+/// may be one of several is a factor: each branch of a group, each `?`, for each `{n}` and `{n,m}` the greater number, and for
+/// each other repetition the text's length. Branches that begin with different letters or digits are one way: no text has two of
+/// them. A group that is repeated has neither repetitions nor branches in it: those would multiply with each repetition.
 pub(super) fn steps(pattern: &str, length: u64) -> Result<u64, ExpressionProblem> {
     if pattern.len() > MAX_PATTERN {
         return Err(ExpressionProblem::Pattern("it is longer than 128 bytes"));
     }
     let mut reader = Reader { rest: pattern, length, groups: 0 };
-    let inside = reader.branches()?;
+    let branches = reader.branches()?;
     if !reader.rest.is_empty() {
         return Err(ExpressionProblem::Pattern("a `)` has no `(`"));
     }
-    let anchored = pattern.starts_with('^') && !pattern.contains('|');
-    Ok(if anchored { inside } else { inside.saturating_mul(length) })
+    let anchored = pattern.starts_with('^') && branches.len() == 1;
+    let ways = together(&branches);
+    Ok(if anchored { ways } else { ways.saturating_mul(length) })
+}
+
+/// A sequence between `(`, `|` and `)`.
+struct Branch<'a> {
+    /// The letters and digits that every text of it begins with.
+    begin: &'a str,
+    /// The ways through it.
+    ways: u64,
+    /// It has no repetition and no branches in it.
+    plain: bool,
+}
+
+impl Branch<'_> {
+    /// No text begins both, in any case.
+    fn excludes(&self, other: &Self) -> bool {
+        self.begin.bytes().zip(other.begin.bytes()).any(|(one, other)| !one.eq_ignore_ascii_case(&other))
+    }
+}
+
+/// The ways through branches of which a text takes one.
+fn together(branches: &[Branch<'_>]) -> u64 {
+    let ways = branches.iter().map(|branch| branch.ways);
+    let exclusive = branches.iter().enumerate().all(|(at, one)| branches[..at].iter().all(|other| one.excludes(other)));
+    if exclusive { ways.max().unwrap_or(1) } else { ways.fold(0, u64::saturating_add) }
+}
+
+/// The letters and digits at the beginning of `pattern`, without one that may be absent.
+fn begin(pattern: &str) -> &str {
+    let end = pattern.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(pattern.len());
+    let repeated = pattern[end..].starts_with(['*', '+', '?', '{']);
+    &pattern[..end.saturating_sub(usize::from(repeated))]
 }
 
 struct Reader<'a> {
@@ -32,37 +65,39 @@ struct Reader<'a> {
     groups: u32,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
     fn next(&mut self) -> Option<char> {
         let next = self.rest.chars().next()?;
         self.rest = &self.rest[next.len_utf8()..];
         Some(next)
     }
 
-    /// Until the end or a bracket that closes: the ways through it.
-    fn branches(&mut self) -> Result<u64, ExpressionProblem> {
-        let mut all = self.sequence()?;
+    /// Until the end or a bracket that closes.
+    fn branches(&mut self) -> Result<Vec<Branch<'a>>, ExpressionProblem> {
+        let mut all = vec![self.sequence()?];
         while let Some(rest) = self.rest.strip_prefix('|') {
             self.rest = rest;
-            all = all.saturating_add(self.sequence()?);
+            all.push(self.sequence()?);
         }
         Ok(all)
     }
 
-    fn sequence(&mut self) -> Result<u64, ExpressionProblem> {
-        let mut ways = 1_u64;
+    fn sequence(&mut self) -> Result<Branch<'a>, ExpressionProblem> {
+        let mut all = Branch { begin: begin(self.rest), ways: 1, plain: true };
         while !self.rest.is_empty() && !self.rest.starts_with(['|', ')']) {
-            let inside = self.atom()?;
+            let (ways, plain) = self.atom()?;
             let times = self.repetition()?;
-            if times.is_some() && inside > 1 {
+            if times.is_some() && !plain {
                 return Err(ExpressionProblem::Pattern("a group with `*`, `+`, `?`, `{…}` or `|` in it is repeated"));
             }
-            ways = ways.saturating_mul(inside).saturating_mul(times.unwrap_or(1));
+            all.ways = all.ways.saturating_mul(ways).saturating_mul(times.unwrap_or(1));
+            all.plain &= plain && times.is_none();
         }
-        Ok(ways)
+        Ok(all)
     }
 
-    fn atom(&mut self) -> Result<u64, ExpressionProblem> {
+    /// The ways through what may be repeated, and whether it is plain.
+    fn atom(&mut self) -> Result<(u64, bool), ExpressionProblem> {
         match self.next() {
             Some('(') => {
                 if self.rest.starts_with(['?', '*']) {
@@ -72,15 +107,15 @@ impl Reader<'_> {
                 if self.groups > MAX_GROUPS {
                     return Err(ExpressionProblem::Pattern("it has too many groups"));
                 }
-                let inside = self.branches()?;
+                let branches = self.branches()?;
                 if self.next() != Some(')') {
                     return Err(ExpressionProblem::Pattern("a `(` has no `)`"));
                 }
-                Ok(inside)
+                Ok((together(&branches), matches!(branches.as_slice(), [only] if only.plain)))
             }
-            Some('[') => self.class().map(|()| 1),
+            Some('[') => self.class().map(|()| (1, true)),
             Some('*' | '+' | '?' | '{') => Err(ExpressionProblem::Pattern("there is nothing before a repetition")),
-            _ => Ok(1),
+            _ => Ok((1, true)),
         }
     }
 
@@ -117,11 +152,17 @@ impl Reader<'_> {
             Some('{') => {
                 let (inside, rest) = self.rest[1..].split_once('}').ok_or(bad)?;
                 self.rest = rest;
-                let number = |text: &str| text.parse::<u64>().ok().filter(|number| *number <= MAX_REPEAT).ok_or(bad);
+                let number = |text: &str| {
+                    let digits = text.bytes().all(|b| b.is_ascii_digit());
+                    text.parse::<u64>().ok().filter(|number| digits && *number <= MAX_REPEAT).ok_or(bad)
+                };
                 match inside.split_once(',') {
-                    None => number(inside).map(|_| 1)?,
-                    Some((least, "")) => number(least).map(|_| self.length)?,
-                    Some((least, most)) => number(most)?.checked_sub(number(least)?).ok_or(bad)? + 1,
+                    None => number(inside)?.max(1),
+                    Some((least, "")) => number(least)?.max(self.length),
+                    Some((least, most)) => {
+                        let most = number(most)?;
+                        most.max(most.checked_sub(number(least)?).ok_or(bad)? + 1)
+                    }
                 }
             }
             _ => return Ok(None),
@@ -147,10 +188,7 @@ mod tests {
             ("^a.*b.*", 10_000),
             ("node", 100),
             ("a.*b", 10_000),
-            ("^(a|b|c)x", 3 * 100),
             ("^a?b?", 4),
-            ("^[a-z]{2}", 1),
-            ("^[a-z]{2,5}x", 4),
             ("^[a-z]{2,}", 100),
             ("^(abc)+", 100),
             ("^a*?b", 100),
@@ -160,6 +198,61 @@ mod tests {
             assert_eq!(steps(pattern, 100), Ok(ways), "{pattern}");
         }
         assert!(steps(&"a?".repeat(60), 100).unwrap() > 1 << 60);
+    }
+
+    #[test]
+    fn what_is_counted_is_as_many_steps_and_may_not_be_repeated() {
+        for (pattern, ways) in [
+            ("^[a-z]{2}", 2),
+            ("^[a-z]{2,5}x", 5),
+            ("^[a-z]{0,5}x", 6),
+            ("^a{0,1}b", 2),
+            ("^a{0}b{1}", 1),
+            ("^a{99}b{20}", 99 * 20),
+            ("^a{100,}", 100),
+            ("^(abc){3}", 3),
+        ] {
+            assert_eq!(steps(pattern, 100), Ok(ways), "{pattern}");
+        }
+        assert_eq!(steps("^(){100,}", 1), Ok(100));
+        for pattern in
+            ["([ab]{99}){20}[cd]", "(a{2})+", "(a{1})+", "(a{0,1}){50}", "((a{2})b)?", "(a|b)*", "(cern|desy){2}"]
+        {
+            assert!(steps(pattern, 100).is_err(), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn alternatives_in_a_group_leave_a_pattern_anchored() {
+        for (pattern, ways) in [
+            ("^(a|aa|b)x", 3),
+            ("^a|b", 2 * 100),
+            ("a|^b", 2 * 100),
+            ("^a(b|c)|d", 2 * 100),
+            ("(^a|b)", 2 * 100),
+            ("^[|]", 1),
+        ] {
+            assert_eq!(steps(pattern, 100), Ok(ways), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn alternatives_that_begin_with_other_letters_are_one_way() {
+        for (pattern, ways) in [
+            ("^(cern|desy)[.](ch|de)", 1),
+            ("^(el8|el9)", 1),
+            ("^(a.*|b.*|c)", 100),
+            ("^(node|nodes)", 2),
+            ("^(a|A)", 2),
+            ("^(a*|b)", 101),
+            ("^(ab?|ac)", 3),
+            ("^(a|)", 2),
+            ("^(a|[b])", 2),
+            ("^(ä|ö)", 2),
+            ("^((a|b)|c)", 2),
+        ] {
+            assert_eq!(steps(pattern, 100), Ok(ways), "{pattern}");
+        }
     }
 
     #[test]
@@ -192,6 +285,8 @@ mod tests {
             "a{101}",
             "a{5,2}",
             "a{,2}",
+            "a{+2}",
+            "a{ 2}",
             "(?",
             "[[:a",
         ] {
