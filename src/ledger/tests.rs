@@ -571,3 +571,45 @@ async fn namespaces_and_objects_are_told_in_turn() {
     assert_eq!(ledger.give_up_telling(except, Timestamp(150), Timestamp(500)).await.unwrap(), 3, "only what is old");
     assert_eq!(told(Except::default()).await, ["a2.1", "b1.1", "c1.1", "b1.2"]);
 }
+
+/// Rows of one object are told in their order, whatever the clock says: the oldest are the first.
+#[tokio::test]
+async fn a_clock_that_was_set_back_changes_no_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::open_alone(&folder.path().join("htcjobs.db")).unwrap();
+    for now in [Timestamp(100), Timestamp(50), Timestamp(70), Timestamp(200)] {
+        let save = Save { now, ..save(known(Phase::Pending), Vec::new(), vec![said("A")]) };
+        ledger.save(save).await.unwrap();
+    }
+    let rows = ledger.untold(10, Except::default()).await.unwrap();
+    assert_eq!(
+        rows.iter().map(|row| (row.seq, row.time.0)).collect::<Vec<_>>(),
+        [(1, 100), (2, 100), (3, 100), (4, 200)]
+    );
+}
+
+/// The ledger has one thread, and a read of what waits is not all that it is for.
+#[tokio::test]
+async fn what_a_read_costs_does_not_grow_with_what_waits() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::open_alone(&folder.path().join("htcjobs.db")).unwrap();
+    let steps = async |rows: usize| -> i32 {
+        for uid in 0..rows / 250 {
+            let uid = Uid::from(format!("{rows}-{uid}").as_str());
+            ledger.save(Save { uid, ..save(known(Phase::Pending), Vec::new(), vec![said("A"); 250]) }).await.unwrap();
+        }
+        let count = ledger.run(|connection| {
+            let mut statement = connection.prepare(&journal::untold_in_turn()).unwrap();
+            let read = statement
+                .query_map((200, "[]", "[]", i64::try_from(journal::OLDEST).unwrap()), |_| Ok(()))
+                .unwrap()
+                .count();
+            Ok((read, statement.get_status(rusqlite::StatementStatus::VmStep)))
+        });
+        let (read, steps) = count.await.unwrap();
+        assert_eq!(read, 200);
+        steps
+    };
+    let (few, many) = (steps(3000).await, steps(12_000).await);
+    assert!(many < few + few / 10, "{few} steps, then {many}");
+}
