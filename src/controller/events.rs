@@ -1,16 +1,21 @@
 //! The journal as Events: one for each row, under a name that makes a second one impossible.
 
+#[cfg(test)]
+mod tests;
 mod troubles;
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use jiff::Timestamp as Moment;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::Client;
 use kube::api::{Api, PostParams};
+use kube::core::Status;
 use tokio::sync::Notify;
 
 use crate::api::text::harmless;
@@ -22,7 +27,7 @@ use crate::ledger::{Except, Journaled, Ledger};
 use crate::machine::{Timestamp, Uid};
 use crate::metrics::Metrics;
 use crate::retry::Backoff;
-use troubles::{Probe, Troubles};
+use troubles::{Probe, Refusal, TOO_LATE, Troubles};
 
 /// Rows told in one go.
 const BATCH: usize = 200;
@@ -30,18 +35,18 @@ const BATCH: usize = 200;
 const PARALLEL: usize = 8;
 /// Longest pause before they are tried again.
 const LONGEST: Duration = Duration::from_secs(60);
-/// What has been refused for so long is not told any more once it is as old: Kubernetes keeps Events no longer.
-const TOO_LATE: Duration = Duration::from_secs(3600);
-/// Pause after a second try that reached nobody.
-const PAUSE: Duration = Duration::from_secs(1);
+/// Time between two looks for what is too old.
+const CLEANING: Duration = Duration::from_secs(60);
+/// From one read of the journal to the next is so many times as long as it took: others need the ledger too.
+const READ_SHARE: u32 = 5;
 /// The API server refuses longer messages.
 const MESSAGE: usize = 1024;
 
 /// Tells the journal's rows to Kubernetes, apart from the reconciles. Rows that were not told before a crash are told
 /// after it.
 ///
-/// Namespaces take turns, and in each its objects. What the API server cannot take (a webhook that fails, say) is tried again with
-/// growing pauses, beside all others.
+/// Namespaces take turns, and in each its objects; what there is to tell of one object is told in its order. What the API server
+/// cannot take (a webhook that fails, say) is tried again with growing pauses, beside all others.
 #[derive(Clone, Debug, Default)]
 pub struct Publisher(Arc<Notifies>);
 
@@ -72,11 +77,12 @@ impl Publisher {
     pub async fn run(&self, client: Client, ledger: Ledger, clock: Clock, fence: Fence, metrics: Metrics) {
         let (notifies, troubles) = (Arc::clone(&self.0), Mutex::default());
         let teller = Teller { notifies, client, ledger, clock, fence, metrics, troubles };
-        tokio::join!(teller.tell_all(), teller.tell_again());
+        tokio::join!(teller.tell_all(), teller.tell_again(), teller.give_up());
     }
 }
 
-/// Why rows could not be told, none of them.
+/// Why a row could not be told, nor any other.
+#[derive(Debug)]
 struct TellError {
     message: String,
     /// How long the API server asks to be left alone.
@@ -90,23 +96,100 @@ impl<E: std::error::Error> From<E> for TellError {
 }
 
 /// What became of one row.
+#[derive(Debug, PartialEq, Eq)]
 enum Told {
-    /// It is an Event, or never can be one.
+    /// It is an Event.
     Done,
-    /// Not now, and not for what others do; whether the API server has said so.
-    Refused { answered: bool },
+    /// It never can be one; nobody misses it, if there is no place for Events any more.
+    Never { missed: bool },
+    /// Not now, and not for what others do.
+    Refused(Refusal),
+}
+
+/// How it goes with rows that are told in one go.
+#[derive(Debug, Default)]
+struct Batch {
+    told: Vec<(Uid, i64)>,
+    /// The first namespace whose Events are limited, and for how long. If it is the only one, the limit is its own.
+    limited: Option<(String, Duration)>,
+    failures: usize,
+    /// Why others may fare no better, if none was told.
+    failed: Option<TellError>,
+}
+
+impl Batch {
+    /// Notes how it went with a row; whether the next of its object may be told.
+    fn add(&mut self, row: Journaled, result: Result<Told, TellError>) -> bool {
+        match result {
+            Ok(Told::Done | Told::Never { .. }) => {
+                self.told.push((row.uid, row.seq));
+                return true;
+            }
+            Ok(Told::Refused(Refusal { limited: false, .. })) => {}
+            Ok(Told::Refused(Refusal { limited: true, wait })) => self.limit(row.name.namespace, wait),
+            Err(error) => {
+                self.failures += 1;
+                self.fail(error);
+            }
+        }
+        false
+    }
+
+    fn limit(&mut self, namespace: String, wait: Duration) {
+        let (first, longest) = self.limited.get_or_insert_with(|| (namespace.clone(), wait));
+        *longest = wait.max(*longest);
+        if *first != namespace {
+            let error = TellError { message: "Events are refused for now".to_owned(), wait: *longest };
+            self.fail(error);
+        }
+    }
+
+    fn fail(&mut self, error: TellError) {
+        if self.failed.as_ref().is_none_or(|failed| failed.wait <= error.wait) {
+            self.failed = Some(error);
+        }
+    }
+
+    /// The API server is away: it is no use to begin with more.
+    fn is_lost(&self) -> bool {
+        self.told.is_empty() && self.failures >= PARALLEL
+    }
+}
+
+/// The rows of each object, in their order; the objects in that of their first rows.
+fn by_object(rows: Vec<Journaled>) -> Vec<Vec<Journaled>> {
+    let (mut places, mut objects) = (HashMap::new(), Vec::<Vec<Journaled>>::new());
+    for row in rows {
+        let place = *places.entry(row.uid.clone()).or_insert(objects.len());
+        match objects.get_mut(place) {
+            Some(object) => object.push(row),
+            None => objects.push(vec![row]),
+        }
+    }
+    objects
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Teller {
     fn troubles(&self) -> MutexGuard<'_, Troubles> {
-        self.troubles.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.troubles)
     }
 
     /// Tells what goes well.
     async fn tell_all(&self) {
         let mut backoff = Backoff::new(Duration::from_millis(500), LONGEST);
         loop {
-            match self.tell().await {
+            let began = Instant::now();
+            let rows = self.untold().await;
+            let next = began + (began.elapsed() * READ_SHARE).min(LONGEST);
+            let told = match rows {
+                Ok(rows) => self.tell(rows).await,
+                Err(error) => Err(error),
+            };
+            match told {
                 Ok(0) => {
                     backoff.reset();
                     self.notifies.news.notified().await;
@@ -117,103 +200,122 @@ impl Teller {
                     tokio::time::sleep(backoff.pause().max(wait.min(LONGEST))).await;
                 }
             }
+            tokio::time::sleep_until(next.into()).await;
         }
     }
 
-    /// Tells rows of all that are not in trouble; how many there were. A server that refuses all is left alone.
-    async fn tell(&self) -> Result<usize, TellError> {
+    /// Rows of all that are not in trouble.
+    async fn untold(&self) -> Result<Vec<Journaled>, TellError> {
         let except = self.troubles().except();
-        let rows = self.ledger.untold(BATCH, except).await?;
-        let count = rows.len();
-        let (mut told, mut failed) = (Vec::new(), None);
-        let mut results = futures::stream::iter(rows.into_iter().map(|row| self.try_row(row))).buffered(PARALLEL);
-        while let Some(result) = results.next().await {
-            match result {
-                Ok(row) => told.extend(row),
-                Err(error) => {
-                    failed = Some(error);
-                    break;
-                }
+        Ok(self.ledger.untold(BATCH, except).await?)
+    }
+
+    /// Tells these rows; how many there are. Fails if none was told and that is no trouble of single objects and namespaces: the API
+    /// server is left alone.
+    async fn tell(&self, rows: Vec<Journaled>) -> Result<usize, TellError> {
+        let (count, batch) = (rows.len(), Mutex::<Batch>::default());
+        let objects = by_object(rows).into_iter().map(|rows| self.tell_object(rows, &batch));
+        futures::stream::iter(objects).buffer_unordered(PARALLEL).collect::<()>().await;
+        let Batch { told, failed, .. } = batch.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if told.is_empty() {
+            return failed.map_or(Ok(count), Err);
+        }
+        self.ledger.told(told, self.clock.now()).await?;
+        if let Some(TellError { message, .. }) = failed {
+            tracing::debug!(%message, "some Events cannot be written; they will be");
+        }
+        Ok(count)
+    }
+
+    /// Tells rows of one object, up to the first that is not told: none comes before an earlier one.
+    async fn tell_object(&self, rows: Vec<Journaled>, batch: &Mutex<Batch>) {
+        for row in rows {
+            if self.troubles().blocks(&row.name.namespace, &row.uid) || lock(batch).is_lost() {
+                return;
+            }
+            let result = self.tell_row(&row).await;
+            if !lock(batch).add(row, result) {
+                return;
             }
         }
-        if !told.is_empty() {
-            self.ledger.told(told, self.clock.now()).await?;
-        }
-        failed.map_or(Ok(count), Err)
-    }
-
-    /// Tells one row, unless its object or namespace has come into trouble meanwhile.
-    async fn try_row(&self, row: Journaled) -> Result<Option<(Uid, i64)>, TellError> {
-        if self.troubles().blocks(&row.name.namespace, &row.uid) {
-            return Ok(None);
-        }
-        self.tell_row(row).await
     }
 
     /// Tells one row, and notes how that went.
-    async fn tell_row(&self, row: Journaled) -> Result<Option<(Uid, i64)>, TellError> {
-        match create(self, &row).await? {
-            Told::Done => {
-                self.troubles().told(&row.name.namespace, &row.uid);
-                Ok(Some((row.uid, row.seq)))
+    async fn tell_row(&self, row: &Journaled) -> Result<Told, TellError> {
+        let told = create(self, row).await?;
+        let (namespace, now) = (&row.name.namespace, Instant::now());
+        let news = match told {
+            Told::Done => self.troubles().told(namespace, &row.uid, now),
+            Told::Never { missed } => {
+                self.metrics.events_given_up(missed.into());
+                self.troubles().over(namespace, &row.uid)
             }
-            Told::Refused { answered } => {
-                self.troubles().refused(&row.name.namespace, &row.uid, answered, Instant::now());
-                self.notifies.trouble.notify_one();
-                Ok(None)
+            Told::Refused(refusal) => {
+                self.troubles().refused(namespace, &row.uid, refusal, now);
+                true
             }
+        };
+        if news {
+            self.notifies.trouble.notify_one();
         }
+        Ok(told)
     }
 
     /// Tries again what was refused, one row of each at a time.
     async fn tell_again(&self) {
+        let mut probes = FuturesUnordered::new();
         loop {
             let trouble = self.notifies.trouble.notified();
-            let due = self.troubles().due(Instant::now());
-            match due {
-                Ok(probes) => {
-                    let tries = probes.into_iter().map(|probe| self.probe(probe));
-                    futures::stream::iter(tries).buffer_unordered(PARALLEL).collect::<()>().await;
-                    self.give_up_old().await;
-                }
-                Err(Some(again)) => tokio::select! {
-                    () = tokio::time::sleep_until(again.into()) => {}
-                    () = trouble => {}
-                },
-                Err(None) => trouble.await,
+            let (due, next) = self.troubles().take_due(PARALLEL - probes.len(), Instant::now());
+            probes.extend(due.into_iter().map(|probe| self.probe(probe)));
+            let next = next.unwrap_or_else(|| Instant::now() + LONGEST);
+            tokio::select! {
+                Some(()) = probes.next() => {}
+                () = tokio::time::sleep_until(next.into()) => {}
+                () = trouble => {}
             }
         }
     }
 
     async fn probe(&self, probe: Probe) {
-        let result = async {
-            let row = match &probe {
-                Probe::Object(uid) => self.ledger.untold_of(uid.clone()).await?,
-                Probe::Namespace(namespace) => {
-                    let objects = self.troubles().except().objects;
-                    self.ledger.untold_in(namespace.clone(), objects).await?
-                }
-            };
-            let Some(row) = row else {
-                self.troubles().nothing_left(&probe);
-                return Ok(());
-            };
-            let told = self.tell_row(row).await?;
-            if told.is_some() {
-                self.ledger.told(told.into_iter().collect(), self.clock.now()).await?;
-                self.notifies.news.notify_one();
-            }
-            Ok::<_, TellError>(())
-        };
-        if let Err(TellError { message, .. }) = result.await {
+        if let Err(TellError { message, wait }) = self.try_probe(&probe).await {
             tracing::debug!(%message, "Events cannot be written; they will be");
-            tokio::time::sleep(PAUSE).await;
+            self.troubles().put_off(&probe, wait, Instant::now());
+        }
+    }
+
+    async fn try_probe(&self, probe: &Probe) -> Result<(), TellError> {
+        let row = match probe {
+            Probe::Object(uid) => self.ledger.untold_of(uid.clone()).await?,
+            Probe::Namespace(namespace) => {
+                let objects = self.troubles().except().objects;
+                self.ledger.untold_in(namespace.clone(), objects).await?
+            }
+        };
+        let Some(row) = row else {
+            self.troubles().nothing_left(probe);
+            self.notifies.news.notify_one();
+            return Ok(());
+        };
+        if matches!(self.tell_row(&row).await?, Told::Done | Told::Never { .. }) {
+            let marked = self.ledger.told(vec![(row.uid, row.seq)], self.clock.now()).await;
+            // It is no longer in trouble, marked or not.
+            self.notifies.news.notify_one();
+            marked?;
+        }
+        Ok(())
+    }
+
+    async fn give_up(&self) {
+        loop {
+            tokio::time::sleep(CLEANING).await;
+            self.give_up_old().await;
         }
     }
 
     /// What is as old as Events get, of those that have been refused for as long, is not told any more.
     async fn give_up_old(&self) {
-        let hopeless = self.troubles().hopeless(TOO_LATE, Instant::now());
+        let hopeless = self.troubles().hopeless();
         if hopeless == Except::default() {
             return;
         }
@@ -239,21 +341,39 @@ async fn create(teller: &Teller, row: &Journaled) -> Result<Told, TellError> {
     let created = limited("write an Event of HTCJob", &row.name, api.create(&parameters, &event));
     match around(Point::BeforeEventWritten, created, Point::AfterEventWritten).await {
         Ok(_) => Ok(Told::Done),
-        // Told before; or it can never be told: the namespace is on its way out, or the Event is refused.
-        Err(error) if error.code() == Some(409) => Ok(Told::Done),
-        Err(error) if matches!(error.code(), Some(400 | 403 | 404 | 422)) => {
+        Err(error) => what_it_means(&error),
+    }
+}
+
+/// What it means for a row that its Event was not written; an error if it says nothing about this row.
+fn what_it_means(error: &ApiError) -> Result<Told, TellError> {
+    let wait = error.retry_after();
+    let refused = |limited| {
+        tracing::warn!(%error, "an Event cannot be written; it is tried again");
+        Ok(Told::Refused(Refusal { limited, wait }))
+    };
+    match error.code() {
+        Some(409) if error.answer().is_some_and(Status::is_already_exists) => Ok(Told::Done),
+        Some(404) => Ok(Told::Never { missed: false }),
+        Some(403) if error.answer().is_some_and(is_on_its_way_out) => Ok(Told::Never { missed: false }),
+        Some(400 | 403 | 422) => {
             let message = error.answer().map(|status| status.message.as_str());
             tracing::warn!(message, "an Event was refused");
-            teller.metrics.events_given_up(1);
-            Ok(Told::Done)
+            Ok(Told::Never { missed: true })
         }
-        // A webhook that fails or does not answer: it may be this namespace's, or this object's.
-        Err(error) if matches!(error.code(), Some(500 | 504)) || matches!(error, ApiError::Silent { .. }) => {
-            tracing::warn!(%error, "an Event cannot be written; it is tried again");
-            Ok(Told::Refused { answered: error.code().is_some() })
-        }
-        Err(error) => Err(TellError { wait: error.retry_after(), message: error.to_string() }),
+        // Somebody else's hand in it, or a webhook that fails: it may be this namespace's, or this object's.
+        Some(409 | 500 | 504) => refused(false),
+        // The limit may be this namespace's.
+        Some(429 | 503) => refused(true),
+        None if matches!(error, ApiError::Silent { .. }) => refused(false),
+        _ => Err(TellError { wait, message: error.to_string() }),
     }
+}
+
+/// Nothing new may be in the namespace: it is being deleted.
+fn is_on_its_way_out(status: &Status) -> bool {
+    let mut causes = status.details.iter().flat_map(|details| &details.causes);
+    causes.any(|cause| cause.reason == "NamespaceTerminating")
 }
 
 /// An object that another ledger may have told of has Events of these numbers already: this ledger's have its id in the name.
@@ -291,27 +411,5 @@ fn event(row: &Journaled, ledger: &str) -> Event {
         source: Some(EventSource { component: Some(MANAGER.to_owned()), host: None }),
         reporting_component: Some(MANAGER.to_owned()),
         ..Event::default()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::api::ObjectName;
-
-    #[test]
-    fn what_another_ledger_may_have_told_has_names_of_its_own() {
-        let row = |told_before| Journaled {
-            uid: "0123456789ab".into(),
-            name: ObjectName { namespace: "n".to_owned(), name: "zero".to_owned() },
-            seq: 7,
-            time: Timestamp(0),
-            reason: "Running".to_owned(),
-            detail: String::new(),
-            warning: false,
-            told_before,
-        };
-        assert_eq!(name(&row(false), "fedcba9876543210"), "zero.01234567.0007");
-        assert_eq!(name(&row(true), "fedcba9876543210"), "zero.01234567.fedcba98.0007");
     }
 }

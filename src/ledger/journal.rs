@@ -46,9 +46,32 @@ impl Except {
     }
 }
 
+/// So many of the oldest rows take turns. A read must not cost more the more rows wait: it has the ledger's one thread to itself.
+pub(super) const OLDEST: usize = 2000;
+
 /// The columns of a [`Journaled`].
 const COLUMNS: &str = "t.uid, o.namespace, o.name, t.seq, t.time, t.reason, t.detail, t.warning,
     not (o.isNew and o.epoch = (select value from ledger where key = 'epoch'))";
+
+/// Reads rows in turn: at most ?1 of the oldest ?4, without objects ?2 and namespaces ?3. An object's oldest rows are its first:
+/// times of one object never go back.
+pub(super) fn untold_in_turn() -> String {
+    format!(
+        "with oldest as (
+             select t.uid, t.seq, t.time, o.namespace
+             from transitions t indexed by transitions_to_tell cross join objects o using (uid)
+             where t.eventAt is null and t.uid not in (select value from json_each(?2))
+                 and o.namespace not in (select value from json_each(?3))
+             order by t.time, t.uid, t.seq limit ?4
+         ), waiting as (
+             select uid, seq, time, namespace, row_number() over (partition by uid order by seq) as nth from oldest
+         ), turns as (
+             select uid, seq, row_number() over (partition by namespace order by nth, time, uid) as turn from waiting
+         )
+         select {COLUMNS} from turns cross join transitions t using (uid, seq) cross join objects o using (uid)
+         order by turns.turn, t.time, t.uid, t.seq limit ?1"
+    )
+}
 
 fn journaled(row: &rusqlite::Row<'_>) -> rusqlite::Result<Journaled> {
     Ok(Journaled {
@@ -67,7 +90,8 @@ fn number(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// Adds `transitions` to the journal of `uid`.
+/// Adds `transitions` to the journal of `uid`. Their time is that of the row before them if `now` is earlier: the clock may have been
+/// set back between two starts.
 pub(super) fn append(
     connection: &Connection,
     uid: &Uid,
@@ -79,7 +103,8 @@ pub(super) fn append(
         connection
             .prepare_cached(
                 "insert into transitions(uid, seq, time, \"from\", \"to\", trigger, active, succeeded, failed, detail, reason, warning)
-                 values (?1, (select coalesce(max(seq), 0) + 1 from transitions where uid = ?1), ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+                 values (?1, (select coalesce(max(seq), 0) + 1 from transitions where uid = ?1),
+                     max(?2, coalesce((select time from transitions where uid = ?1 order by seq desc limit 1), ?2)), ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
             )
             .and_then(|mut statement| {
                 statement.execute(params![
@@ -102,26 +127,16 @@ pub(super) fn append(
 }
 
 impl Ledger {
-    /// Rows that are not Events yet, at most `limit`: namespaces in turn, in each its objects in turn, of each the oldest first.
+    /// Rows that are not Events yet, at most `limit` of the oldest 2000: namespaces in turn, in each its objects in turn, of each the
+    /// oldest first.
     pub async fn untold(&self, limit: usize, except: Except) -> Result<Vec<Journaled>, LedgerError> {
         self.run(move |connection| {
             let sql = || LedgerError::sql("read the journal");
             let (objects, namespaces) = except.json();
-            let mut statement = connection
-                .prepare_cached(&format!(
-                    "with waiting as (
-                         select t.uid, t.seq, t.time, o.namespace, row_number() over (partition by t.uid order by t.seq) as nth
-                         from transitions t cross join objects o using (uid)
-                         where t.eventAt is null and t.uid not in (select value from json_each(?2))
-                             and o.namespace not in (select value from json_each(?3))
-                     ), turns as (
-                         select uid, seq, row_number() over (partition by namespace order by nth, time, uid) as turn from waiting
-                     )
-                     select {COLUMNS} from turns cross join transitions t using (uid, seq) cross join objects o using (uid)
-                     order by turns.turn, t.time, t.uid, t.seq limit ?1"
-                ))
-                .map_err(sql())?;
-            let rows = statement.query_map(params![number(limit), objects, namespaces], journaled).map_err(sql())?;
+            let mut statement = connection.prepare_cached(&untold_in_turn()).map_err(sql())?;
+            let oldest = number(OLDEST.max(limit));
+            let rows =
+                statement.query_map(params![number(limit), objects, namespaces, oldest], journaled).map_err(sql())?;
             rows.collect::<Result<_, _>>().map_err(sql())
         })
         .await

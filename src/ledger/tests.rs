@@ -97,6 +97,20 @@ pub(super) fn intent(attempt: u32, indices: &str) -> Intent {
     Intent { key: key(Kind::Submit, attempt), at: Timestamp(50), submission: Some(submission(attempt, indices)) }
 }
 
+fn said(reason: &str) -> Transition {
+    Transition {
+        from: None,
+        to: Some(Phase::Pending),
+        trigger: Trigger::Guarded,
+        reason: reason.to_owned(),
+        detail: "d".to_owned(),
+        warning: false,
+        active: 1,
+        succeeded: 0,
+        failed: 0,
+    }
+}
+
 pub(super) fn original(path: &Path) {
     let file = Connection::open(path).unwrap();
     file.execute_batch(
@@ -285,20 +299,9 @@ async fn failures_in_a_row_are_counted_until_one_goes_well() {
 async fn the_journal_is_told_once_and_in_order() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::open_alone(&folder.path().join("htcjobs.db")).unwrap();
-    let transition = |to: Phase, reason: &str| Transition {
-        from: None,
-        to: Some(to),
-        trigger: Trigger::Guarded,
-        reason: reason.to_owned(),
-        detail: "d".to_owned(),
-        warning: false,
-        active: 1,
-        succeeded: 0,
-        failed: 0,
-    };
-    let two = vec![transition(Phase::Pending, "A"), transition(Phase::Submitted, "B")];
+    let two = vec![said("A"), said("B")];
     ledger.save(save(known(Phase::Submitted), Vec::new(), two)).await.unwrap();
-    ledger.save(save(known(Phase::Running), Vec::new(), vec![transition(Phase::Running, "C")])).await.unwrap();
+    ledger.save(save(known(Phase::Running), Vec::new(), vec![said("C")])).await.unwrap();
     let rows = ledger.untold(10, Except::default()).await.unwrap();
     assert_eq!(
         rows.iter().map(|row| (row.seq, row.reason.as_str())).collect::<Vec<_>>(),
@@ -344,14 +347,16 @@ async fn a_ledger_that_begins_anew_takes_no_object_for_new() {
     let path = folder.path().join("htcjobs.db");
     let mut ledger = Ledger::open_alone(&path).unwrap();
     assert_eq!(ledger.sequence(), 0);
-    ledger.save(save(known(Phase::Submitted), Vec::new(), Vec::new())).await.unwrap();
+    ledger.save(save(known(Phase::Submitted), Vec::new(), vec![said("A")])).await.unwrap();
     let (id, sequence) = (ledger.id().to_owned(), ledger.sequence());
     assert_eq!(sequence, 1);
+    assert!(!ledger.untold_of(uid()).await.unwrap().unwrap().told_before);
     ledger.load(&uid()).await.unwrap();
     assert_eq!(ledger.sequence(), sequence, "only what changes something counts");
     ledger.begin_anew().await.unwrap();
     assert_ne!(ledger.id(), id);
     assert!(!ledger.load(&uid()).await.unwrap().known.unwrap().new);
+    assert!(ledger.untold_of(uid()).await.unwrap().unwrap().told_before, "perhaps by the file that this one replaces");
     let id = ledger.id().to_owned();
     ledger.close().await;
     assert!(matches!(ledger.load(&uid()).await, Err(LedgerError::Stopped)));
@@ -547,21 +552,10 @@ async fn a_submitter_that_is_seen_to_have_ended_is_dated_for_all_of_its_lock() {
 async fn namespaces_and_objects_are_told_in_turn() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::open_alone(&folder.path().join("htcjobs.db")).unwrap();
-    let row = |reason: &str| Transition {
-        from: None,
-        to: Some(Phase::Pending),
-        trigger: Trigger::Guarded,
-        reason: reason.to_owned(),
-        detail: "d".to_owned(),
-        warning: false,
-        active: 1,
-        succeeded: 0,
-        failed: 0,
-    };
     let objects = [("a1", "a", 100, 3), ("a2", "a", 200, 1), ("b1", "b", 300, 2), ("c1", "c", 400, 1)];
     for (uid, namespace, now, count) in objects {
         let name = ObjectName { namespace: namespace.to_owned(), name: uid.to_owned() };
-        let rows = vec![row(uid); count];
+        let rows = vec![said(uid); count];
         let save = Save { uid: uid.into(), name, now: Timestamp(now), ..save(known(Phase::Pending), Vec::new(), rows) };
         ledger.save(save).await.unwrap();
     }
@@ -576,4 +570,46 @@ async fn namespaces_and_objects_are_told_in_turn() {
     assert_eq!(ledger.untold_in("a".to_owned(), vec!["a1".into()]).await.unwrap().unwrap().uid, "a2".into());
     assert_eq!(ledger.give_up_telling(except, Timestamp(150), Timestamp(500)).await.unwrap(), 3, "only what is old");
     assert_eq!(told(Except::default()).await, ["a2.1", "b1.1", "c1.1", "b1.2"]);
+}
+
+/// Rows of one object are told in their order, whatever the clock says: the oldest are the first.
+#[tokio::test]
+async fn a_clock_that_was_set_back_changes_no_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::open_alone(&folder.path().join("htcjobs.db")).unwrap();
+    for now in [Timestamp(100), Timestamp(50), Timestamp(70), Timestamp(200)] {
+        let save = Save { now, ..save(known(Phase::Pending), Vec::new(), vec![said("A")]) };
+        ledger.save(save).await.unwrap();
+    }
+    let rows = ledger.untold(10, Except::default()).await.unwrap();
+    assert_eq!(
+        rows.iter().map(|row| (row.seq, row.time.0)).collect::<Vec<_>>(),
+        [(1, 100), (2, 100), (3, 100), (4, 200)]
+    );
+}
+
+/// The ledger has one thread, and a read of what waits is not all that it is for.
+#[tokio::test]
+async fn what_a_read_costs_does_not_grow_with_what_waits() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::open_alone(&folder.path().join("htcjobs.db")).unwrap();
+    let steps = async |rows: usize| -> i32 {
+        for uid in 0..rows / 250 {
+            let uid = Uid::from(format!("{rows}-{uid}").as_str());
+            ledger.save(Save { uid, ..save(known(Phase::Pending), Vec::new(), vec![said("A"); 250]) }).await.unwrap();
+        }
+        let count = ledger.run(|connection| {
+            let mut statement = connection.prepare(&journal::untold_in_turn()).unwrap();
+            let read = statement
+                .query_map((200, "[]", "[]", i64::try_from(journal::OLDEST).unwrap()), |_| Ok(()))
+                .unwrap()
+                .count();
+            Ok((read, statement.get_status(rusqlite::StatementStatus::VmStep)))
+        });
+        let (read, steps) = count.await.unwrap();
+        assert_eq!(read, 200);
+        steps
+    };
+    let (few, many) = (steps(3000).await, steps(12_000).await);
+    assert!(many < few + few / 10, "{few} steps, then {many}");
 }
