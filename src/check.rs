@@ -8,8 +8,8 @@ use rustix::fs::{Access, access, statvfs};
 
 use crate::clock::Clock;
 use crate::condor::{KnownUsers, Schedd};
-use crate::config::Config;
-use crate::confine::Confinement;
+use crate::config::{self, Config};
+use crate::confine::{Confinement, NO_LANDLOCK};
 use crate::controller;
 use crate::credentials::Credentials;
 use crate::health::Health;
@@ -130,17 +130,18 @@ async fn own_credentials(config: &Config, schedd: &Arc<Schedd>) -> Result<(Arc<C
 
 /// What the operator does about it decides whether a kernel without Landlock is wrong.
 fn confinement(config: &Config, schedd: &Schedd) -> Result<String, String> {
-    let ways = match (schedd.tools.confined(), config.condor.confinement) {
-        (true, _) => "HTCondor's tools are confined by Landlock to the files that each call needs",
-        (false, Confinement::Off) => "HTCondor's tools are not confined: --confinement=off",
+    let found = match (schedd.tools.confined(), config.condor.confinement) {
+        (true, _) => Ok("HTCondor's tools are confined by Landlock to the files that each call needs".to_owned()),
+        (false, Confinement::Off) => Ok("HTCondor's tools are not confined: --confinement=off".to_owned()),
         (false, Confinement::Auto) => {
-            "HTCondor's tools are not confined, because this kernel has no Landlock; use Linux 5.13 or newer if you can"
+            Ok(format!("HTCondor's tools are not confined: {NO_LANDLOCK}; use Linux 5.13 or newer if you can"))
         }
-        (false, Confinement::Required) => {
-            return Err("this kernel has no Landlock; use Linux 5.13 or newer, or --confinement=auto".to_owned());
-        }
+        (false, Confinement::Required) => Err(format!("{NO_LANDLOCK}; use Linux 5.13 or newer, or --confinement=auto")),
     };
-    Ok(ways.to_owned())
+    match config::left_out(&schedd.tools) {
+        Some(why) => add(found, &why),
+        None => found,
+    }
 }
 
 async fn ask_schedd(schedd: &Schedd) -> Result<String, String> {

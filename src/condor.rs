@@ -16,7 +16,7 @@ pub mod submit;
 mod submitter_lock;
 pub mod tools;
 
-pub use confined::Touches;
+pub use confined::{Confining, Touches};
 pub use known_users::KnownUsers;
 pub use schedd::Schedd;
 pub use submitter_lock::{HeldLock, SubmitterLocks};

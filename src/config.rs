@@ -3,7 +3,7 @@
 mod groups;
 mod values;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 pub use groups::{
@@ -13,10 +13,12 @@ pub use groups::{
 
 use crate::condor::htcopts::{AccountingGroups, Attributes, Policy};
 use crate::condor::payload::ImageMap;
-use crate::confine::{Confinement, kernel_has_landlock};
+use crate::condor::{Confining, Tools};
+use crate::confine::{Confinement, NO_LANDLOCK, kernel_has_landlock};
 use crate::credentials;
 use crate::lease;
 use crate::machine::Settings;
+use crate::metrics::Metrics;
 use crate::retention;
 
 /// How the operator is set up. Times are written like `20s`, `500ms`, `10m`.
@@ -74,13 +76,7 @@ impl Config {
                     .to_owned(),
             );
         }
-        if self.condor.confinement == Confinement::Required && !kernel_has_landlock() {
-            return Err(
-                "--confinement=required: this kernel has no Landlock; use Linux 5.13 or newer with `landlock` among \
-                 /sys/kernel/security/lsm, or write --confinement=auto"
-                    .to_owned(),
-            );
-        }
+        self.validate_confinement()?;
         if self.timing.dead_margin < self.timing.late_margin {
             return Err("--dead-margin must not be shorter than --late-margin".to_owned());
         }
@@ -127,6 +123,45 @@ impl Config {
             return Err("--submit-limit must not be longer than --submit-limit-max".to_owned());
         }
         self.image_map().map(drop)
+    }
+
+    fn validate_confinement(&self) -> Result<(), String> {
+        let relative = self.condor.confinement_reads.iter().find(|path| path.is_relative());
+        if let Some(path) = relative {
+            return Err(format!("--confinement-read {}: write an absolute path", path.display()));
+        }
+        if self.condor.confinement != Confinement::Required {
+            return Ok(());
+        }
+        if !kernel_has_landlock() {
+            return Err(format!(
+                "--confinement=required: {NO_LANDLOCK}; use Linux 5.13 or newer with `landlock` among \
+                 /sys/kernel/security/lsm, or write --confinement=auto"
+            ));
+        }
+        match left_out(&self.tools(Metrics::default())) {
+            Some(why) => Err(format!("--confinement=required: {why}")),
+            None => Ok(()),
+        }
+    }
+
+    /// HTCondor's tools, whose calls are measured.
+    #[must_use]
+    pub fn tools(&self, metrics: Metrics) -> Tools {
+        let protected = self.protected();
+        let (wanted, reads) = (self.condor.confinement, &self.condor.confinement_reads);
+        let confining = Confining { wanted, reads, protected: &protected };
+        let (limit, history_limit, transfer_limit) =
+            (self.timing.tool_limit, self.timing.history_limit, self.output.transfer_limit);
+        Tools::new(self.condor.condor_bin.as_ref(), confining, limit, history_limit, transfer_limit, metrics)
+    }
+
+    /// Folders that no tool may see as a whole: what is in them belongs to others.
+    fn protected(&self) -> Vec<PathBuf> {
+        let credentials = self.credentials_setup();
+        let ledger = self.ledger().parent().map(Path::to_owned);
+        let folders = [self.data.data_dir.clone(), credentials.run_dir];
+        folders.into_iter().chain(credentials.own).chain(ledger).collect()
     }
 
     /// The ledger's file.
@@ -226,4 +261,17 @@ impl Config {
             refused_more: None,
         }
     }
+}
+
+/// What the tools are not allowed to touch although they may need it, and what to do about it.
+#[must_use]
+pub fn left_out(tools: &Tools) -> Option<String> {
+    let paths: Vec<String> = tools.left_out().iter().map(|path| path.display().to_string()).collect();
+    (!paths.is_empty()).then(|| {
+        format!(
+            "HTCondor's tools may not read {}, because the data, the ledger, the credentials or --run-dir are there; move \
+             HTCondor's files, such as CONDOR_CONFIG, into a folder of their own",
+            paths.join(", ")
+        )
+    })
 }

@@ -5,22 +5,30 @@
 //! the kernel's Landlock and by resource limits, and then becomes the tool. What it gave up does not come back.
 
 use std::ffi::OsString;
+use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
-use clap::{Args, ValueEnum};
+use clap::{Parser, ValueEnum};
 use landlock::{
     ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetStatus,
-    path_beneath_rules,
+    Scope, path_beneath_rules,
 };
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// The hidden subcommand that is this step.
 pub const COMMAND: &str = "confined";
 
 /// What is known of Landlock here; of this, each kernel keeps to what it knows.
-const KNOWN: ABI = ABI::V5;
+const KNOWN: ABI = ABI::V6;
+
+/// Exit codes of the step, as a shell has them: the program cannot be started, or is not there.
+const CANNOT_START: u8 = 126;
+const NOT_FOUND: u8 = 127;
+
+/// Why tools are not confined although they should be.
+pub const NO_LANDLOCK: &str = "this kernel has no Landlock, or the container's seccomp profile does not allow it";
 
 /// Whether HTCondor's tools are confined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -34,8 +42,9 @@ pub enum Confinement {
 }
 
 /// What one process may touch, as its command line.
-#[derive(Args, Clone, Debug, Default)]
-pub struct Confined {
+#[derive(Parser, Clone, Debug, Default)]
+#[command(name = COMMAND)]
+struct Confined {
     /// Confine it by Landlock; without this, only its resources are limited.
     #[arg(long)]
     landlock: bool,
@@ -57,24 +66,23 @@ pub struct Confined {
 }
 
 impl Confined {
-    /// Becomes the program. Comes back only if that cannot be: with why.
-    #[must_use]
-    pub fn become_program(self) -> String {
+    fn become_program(self) -> (String, u8) {
         let Some((program, arguments)) = self.program.split_first() else {
-            return "there is no program to start".to_owned();
+            return ("there is no program to start".to_owned(), CANNOT_START);
         };
         if let Err(why) = self.restrict() {
-            return why;
+            return (why, CANNOT_START);
         }
         let error = Command::new(program).args(arguments).exec();
-        format!("{}: {error}", program.to_string_lossy())
+        let code = if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_START };
+        (format!("{}: {error}", program.to_string_lossy()), code)
     }
 
     fn restrict(&self) -> Result<(), String> {
         if self.landlock {
             match restrict_files(&self.read, &self.write) {
                 Ok(RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced) => {}
-                Ok(RulesetStatus::NotEnforced) => return Err("this kernel has no Landlock any more".to_owned()),
+                Ok(RulesetStatus::NotEnforced) => return Err(format!("cannot be confined: {NO_LANDLOCK}")),
                 Err(error) => return Err(format!("cannot be confined by Landlock: {error}")),
             }
         }
@@ -82,7 +90,7 @@ impl Confined {
             [(Resource::Core, Some(0)), (Resource::Fsize, self.file_size), (Resource::As, self.memory)]
         {
             if let Some(most) = most {
-                let limit = Rlimit { current: Some(most), maximum: Some(most) };
+                let limit = lowered(&getrlimit(resource), most);
                 setrlimit(resource, limit).map_err(|error| format!("cannot limit {resource:?} to {most}: {error}"))?;
             }
         }
@@ -90,16 +98,55 @@ impl Confined {
     }
 }
 
+/// The step: becomes the program that the words after the operator's own name say. Comes back only if that cannot be: with
+/// why, and the exit code.
+#[must_use]
+pub fn step(words: impl Iterator<Item = OsString>) -> (String, u8) {
+    match Confined::try_parse_from(words) {
+        Ok(confined) => confined.become_program(),
+        Err(error) => (error.to_string(), CANNOT_START),
+    }
+}
+
+/// `most`, or what the hard limit allows: nobody may raise that.
+fn lowered(now: &Rlimit, most: u64) -> Rlimit {
+    let most = Some(now.maximum.map_or(most, |hard| hard.min(most)));
+    Rlimit { current: most, maximum: most }
+}
+
 fn restrict_files(read: &[PathBuf], write: &[PathBuf]) -> Result<RulesetStatus, landlock::RulesetError> {
-    let ruleset = Ruleset::default().handle_access(AccessFs::from_all(KNOWN))?.create()?;
+    let ruleset =
+        Ruleset::default().handle_access(AccessFs::from_all(KNOWN))?.scope(Scope::from_all(KNOWN))?.create()?;
     let ruleset = ruleset.add_rules(path_beneath_rules(read, AccessFs::from_read(KNOWN)))?;
     let ruleset = ruleset.add_rules(path_beneath_rules(write, AccessFs::from_all(KNOWN)))?;
     Ok(ruleset.restrict_self()?.ruleset)
 }
 
-/// Whether this kernel confines: Landlock is built in (Linux 5.13 or newer) and switched on.
+/// Whether this kernel confines: Landlock is built in (Linux 5.13 or newer), switched on, and allowed here.
 #[must_use]
 pub fn kernel_has_landlock() -> bool {
     let wanted = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
     wanted.handle_access(AccessFs::from_all(ABI::V1)).and_then(Ruleset::create).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step_with(words: &[&str]) -> (String, u8) {
+        step([COMMAND].iter().chain(words).map(OsString::from))
+    }
+
+    #[test]
+    fn what_fails_before_the_program_starts_is_not_taken_for_its_answer() {
+        for words in [&["--read=", "--", "/bin/true"][..], &["--no-such-word", "--", "/bin/true"], &[]] {
+            assert_eq!(step_with(words).1, CANNOT_START, "{words:?}");
+        }
+    }
+
+    #[test]
+    fn a_limit_is_never_above_the_hard_one() {
+        let lowered = |maximum| lowered(&Rlimit { current: None, maximum }, 7).current;
+        assert_eq!([None, Some(9), Some(3)].map(lowered), [Some(7), Some(7), Some(3)]);
+    }
 }

@@ -6,16 +6,13 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use htc_operator::config::Config;
-use htc_operator::confine::{self, Confined};
+use htc_operator::confine;
 use htc_operator::telemetry::{self, Log, LogFormat};
 use htc_operator::{api, check, machine, operator};
 
 /// Gives back what it no longer needs: after ten thousand HTCJobs, glibc's has kept more than twice as much as is in use.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
-/// As a shell says that a program cannot be started.
-const CANNOT_START: u8 = 126;
 
 #[derive(Parser)]
 #[command(version, about = "Runs Kubernetes HTCJobs on an HTCondor pool, exactly once, and leaves nothing behind")]
@@ -45,17 +42,11 @@ enum Command {
     Check(Box<Config>),
 }
 
-/// One tool of HTCondor's, as the operator starts it.
-#[derive(Parser)]
-struct Step {
-    #[command(flatten)]
-    confined: Confined,
-}
-
 fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|first| first == confine::COMMAND) {
-        eprintln!("{}", Step::parse_from(std::env::args_os().skip(1)).confined.become_program());
-        return ExitCode::from(CANNOT_START);
+        let (why, code) = confine::step(std::env::args_os().skip(1));
+        eprintln!("{why}");
+        return ExitCode::from(code);
     }
     let cli = Cli::parse();
     let log = match telemetry::start(cli.log_format, &cli.log) {

@@ -12,9 +12,9 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::clock::Clock;
 use crate::condor::htcopts::{Attributes, HtcOpts, HtcOptsError, Policy};
-use crate::condor::{KnownUsers, Schedd, Tools};
-use crate::config::Config;
-use crate::confine::{Confinement, kernel_has_landlock};
+use crate::condor::{KnownUsers, Schedd};
+use crate::config::{self, Config};
+use crate::confine::{Confinement, NO_LANDLOCK, kernel_has_landlock};
 use crate::health::Health;
 use crate::kubernetes::{self, limited};
 use crate::lease;
@@ -79,24 +79,23 @@ pub fn schedd(
     metrics: &Metrics,
     health: Health,
 ) -> Schedd {
-    let bin = config.condor.condor_bin.as_ref();
-    let (limit, history_limit, transfer_limit) =
-        (config.timing.tool_limit, config.timing.history_limit, config.output.transfer_limit);
-    let confinement = config.condor.confinement;
-    let tools = Tools::new(bin, confinement, limit, history_limit, transfer_limit, metrics.clone());
+    let tools = config.tools(metrics.clone());
     metrics.confined(tools.confined());
     Schedd::new(ScheddName::from(config.condor.schedd.as_str()), operator, tools, clock, users, health)
 }
 
-fn say_confinement(wanted: Confinement) {
-    match (wanted, kernel_has_landlock()) {
+fn say_confinement(config: &Config) {
+    match (config.condor.confinement, kernel_has_landlock()) {
         (Confinement::Off, _) => tracing::warn!("HTCondor's tools are not confined: --confinement=off"),
         (Confinement::Auto | Confinement::Required, true) => {
             tracing::info!("HTCondor's tools are confined by Landlock to the files that each call needs");
         }
         (Confinement::Auto | Confinement::Required, false) => {
-            tracing::warn!("HTCondor's tools are not confined, because this kernel has no Landlock");
+            tracing::warn!("HTCondor's tools are not confined: {NO_LANDLOCK}");
         }
+    }
+    if let Some(why) = config::left_out(&config.tools(Metrics::default())) {
+        tracing::warn!("{why}");
     }
 }
 
@@ -118,7 +117,7 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), S
     let (metrics, health) = (Metrics::default(), Health::default());
     config.validate().map_err(StartError::Setting)?;
     let site_defaults = HtcOpts::parse(&config.condor.site_defaults, &Policy::of_the_site(Attributes::of_the_site()))?;
-    say_confinement(config.condor.confinement);
+    say_confinement(&config);
     open_files::raise();
     let monitor = |address| monitor::listen(address, health.clone(), metrics.clone());
     let _monitor = config.monitoring.http_listen.map(monitor).transpose()?;

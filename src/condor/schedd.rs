@@ -102,7 +102,7 @@ impl Schedd {
                 Why::Incomplete,
                 format!(
                     "{TOOL} says {:?} where the birthdate and the time of schedd {} should be",
-                    text.trim(),
+                    harmless(text.trim(), WORDS),
                     self.name
                 ),
             )),
@@ -251,7 +251,10 @@ impl Schedd {
                 Ok(output)
             }
             Ok(output) => Err(self.trouble(tool, &output)),
-            Err(error @ ToolError::NotStarted { .. }) => Err(unknown(Why::ScheddUnreachable, error.to_string())),
+            // Neither says anything about the schedd.
+            Err(error @ (ToolError::NotStarted { .. } | ToolError::Killed { .. })) => {
+                Err(unknown(Why::ScheddUnreachable, error.to_string()))
+            }
             Err(error) => Err(self.silent(&error)),
         }
     }

@@ -1,8 +1,9 @@
 //! Runs one tool: cleared environment, time limit, output cap, and the whole process group killed when it is over.
 
 use std::io;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -10,11 +11,10 @@ use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 
-use super::confined::{Confine, Touches};
+use super::confined::{Confine, Confining, Touches, With};
 pub use super::cost::Cost;
 use super::submitter_lock::HeldLock;
 use crate::api::text::{WORDS, harmless, harmless_lines};
-use crate::confine::Confinement;
 use crate::failpoint::{self, Point};
 use crate::metrics::Metrics;
 
@@ -107,12 +107,14 @@ pub struct Output {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ToolError {
     /// It is not there, or cannot be started.
-    #[error("cannot start {tool}: {message}; check that HTCondor's tools are in the operator's PATH")]
+    #[error("cannot start {tool}: {message}{}", if *.missing { "; check that HTCondor's tools are in the operator's PATH" } else { "" })]
     NotStarted {
         /// The tool.
         tool: &'static str,
         /// The system's words.
         message: String,
+        /// There is no such program.
+        missing: bool,
     },
     /// It was killed after its time limit.
     #[error("{tool} did not end within {} s and was killed", .limit.as_secs())]
@@ -121,6 +123,16 @@ pub enum ToolError {
         tool: &'static str,
         /// Its limit.
         limit: Duration,
+        /// Its whole process group was seen to be gone.
+        dead: bool,
+    },
+    /// It was ended by a signal that is not the one of its time limit.
+    #[error("{tool} was ended by {}", signal_in_words(*.signal))]
+    Killed {
+        /// The tool.
+        tool: &'static str,
+        /// The signal's number.
+        signal: i32,
         /// Its whole process group was seen to be gone.
         dead: bool,
     },
@@ -150,9 +162,24 @@ impl ToolError {
     pub const fn dead(&self) -> bool {
         match self {
             Self::NotStarted { .. } => true,
-            Self::TimedOut { dead, .. } | Self::TooMuch { dead, .. } | Self::Unreadable { dead, .. } => *dead,
+            Self::TimedOut { dead, .. }
+            | Self::Killed { dead, .. }
+            | Self::TooMuch { dead, .. }
+            | Self::Unreadable { dead, .. } => *dead,
         }
     }
+}
+
+/// A signal and what is likely to be behind it.
+fn signal_in_words(signal: i32) -> String {
+    let named = Signal::from_named_raw(signal);
+    let cause = match named {
+        Some(Signal::XFSZ) => " (SIGXFSZ): it wrote a file larger than it may",
+        Some(Signal::ABORT) => " (SIGABRT): it may have needed more memory than it may have",
+        Some(Signal::SEGV) => " (SIGSEGV): it may have needed more memory than it may have",
+        _ => "",
+    };
+    format!("signal {signal}{cause}")
 }
 
 /// Kills the process group of a call that is dropped half way.
@@ -190,7 +217,7 @@ impl Tools {
     #[must_use]
     pub fn new(
         bin: Option<&PathBuf>,
-        confinement: Confinement,
+        confining: Confining<'_>,
         limit: Duration,
         history_limit: Duration,
         transfer_limit: Duration,
@@ -205,7 +232,7 @@ impl Tools {
         );
         let (timeout, setpriv) = (locate(&path, "timeout"), locate(&path, "setpriv"));
         let tools = ["condor_submit", "kinit"].map(|tool| PathBuf::from(locate(&path, tool)));
-        let confine = Arc::new(Confine::new(confinement, &tools, &environment));
+        let confine = Arc::new(Confine::new(confining, &tools, &environment));
         let credentials = Arc::default();
         let own = true;
         Self { environment, credentials, own, confine, timeout, setpriv, limit, history_limit, transfer_limit, metrics }
@@ -227,6 +254,12 @@ impl Tools {
     #[must_use]
     pub fn confined(&self) -> bool {
         self.confine.by_landlock()
+    }
+
+    /// What they should be able to touch and may not, because it has a folder in it that they must not see.
+    #[must_use]
+    pub fn left_out(&self) -> &[PathBuf] {
+        self.confine.left_out()
     }
 
     /// Runs `tool` with `arguments`, nothing to read, and the usual limit.
@@ -303,14 +336,19 @@ impl Tools {
             if below_timeout { &[dies_with_parent, &limited, dies_with_parent] } else { &[dies_with_parent] };
         let (credentials, confined) = {
             let credentials = self.credentials.read().unwrap_or_else(PoisonError::into_inner);
-            let confined = self.confine.words(touches, self.own, credentials.folder.as_deref());
+            let cache = credentials.variables.iter().find(|(name, _)| *name == "KRB5CCNAME");
+            let (folder, cache) = (credentials.folder.as_deref(), cache.map(|(_, value)| value.as_str()));
+            let confined = self.confine.words(touches, With { own: self.own, folder, cache });
             (credentials.variables.clone(), confined)
         };
         let confined: Vec<&str> = confined.iter().map(String::as_str).collect();
         let words: Vec<&str> = [&above.concat()[..], &confined[..], &[tool]].concat();
         let patience = if below_timeout { limit + GRACE } else { limit };
         failpoint::before_tool(tool);
-        let not_started = |error: io::Error| ToolError::NotStarted { tool, message: error.to_string() };
+        let not_started = |error: io::Error| {
+            let missing = error.kind() == io::ErrorKind::NotFound;
+            ToolError::NotStarted { tool, message: error.to_string(), missing }
+        };
         let inherited = holds.map(HeldLock::inheritable).transpose().map_err(not_started)?;
         let mut child = Command::new(words[0])
             .args(&words[1..])
@@ -345,16 +383,29 @@ impl Tools {
             Err(_) => Err(ToolError::TimedOut { tool, limit, dead }),
             Ok(Err(ReadError::TooMuch)) => Err(ToolError::TooMuch { tool, dead }),
             Ok(Err(ReadError::Io(error))) => Err(ToolError::Unreadable { tool, message: error.to_string(), dead }),
-            // `timeout -s KILL` ends by its own signal, or with 137, when it had to kill.
-            Ok(Ok(output)) if matches!(output.status, None | Some(137)) => {
-                Err(ToolError::TimedOut { tool, limit, dead })
-            }
-            Ok(Ok(output)) if matches!(output.status, Some(126 | 127)) => {
-                Err(ToolError::NotStarted { tool, message: harmless(&output.stderr, WORDS) })
-            }
-            Ok(Ok(output)) => Ok(Output { dead, ..output }),
+            Ok(Ok((status, output))) => judge(tool, limit, status, Output { dead, ..output }),
         }
     }
+}
+
+/// Whether what a tool said is an answer, by how it ended.
+fn judge(tool: &'static str, limit: Duration, status: ExitStatus, output: Output) -> Result<Output, ToolError> {
+    let dead = output.dead;
+    match (signal_of(status), output.status) {
+        // `timeout -s KILL` ends by its own signal, or with 137, when it had to kill.
+        (Some(signal), _) if signal == Signal::KILL.as_raw() => Err(ToolError::TimedOut { tool, limit, dead }),
+        (Some(signal), _) => Err(ToolError::Killed { tool, signal, dead }),
+        (None, Some(code @ (126 | 127))) => {
+            Err(ToolError::NotStarted { tool, message: harmless(&output.stderr, WORDS), missing: code == 127 })
+        }
+        (None, _) => Ok(output),
+    }
+}
+
+/// The signal that ended a tool: who stands above it ends by the same, or says 128 and its number, as a shell does.
+fn signal_of(status: ExitStatus) -> Option<i32> {
+    let told = || status.code().map(|code| code - 128).filter(|signal| Signal::from_named_raw(*signal).is_some());
+    status.signal().or_else(told)
 }
 
 /// The path of a program. With a path std starts it by posix_spawn; with a name and another environment it would fork,
@@ -380,7 +431,7 @@ async fn converse(
     input: Vec<u8>,
     outlives_us: bool,
     listener: Option<Listener<'_>>,
-) -> Result<Output, ReadError> {
+) -> Result<(ExitStatus, Output), ReadError> {
     let (began, pid) = (Instant::now(), child.id());
     let stdin = child.stdin.take();
     let stdout = child.stdout.take();
@@ -406,13 +457,8 @@ async fn converse(
     let schedstat = pid.and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok());
     let cost = Cost::of(schedstat.as_deref(), began.elapsed());
     let status = child.wait().await?;
-    Ok(Output {
-        status: status.code(),
-        stdout: said,
-        stderr: harmless_lines(String::from_utf8_lossy(&complained).trim()),
-        dead: false,
-        cost,
-    })
+    let stderr = harmless_lines(String::from_utf8_lossy(&complained).trim());
+    Ok((status, Output { status: status.code(), stdout: said, stderr, dead: false, cost }))
 }
 
 /// Reads to the end and keeps at most `cap` bytes; more is an error if `strict`.
@@ -448,10 +494,12 @@ async fn pass_on(from: Option<impl AsyncRead + Unpin>, listener: Listener<'_>) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::confine::Confinement;
 
     fn tools() -> Tools {
         let limit = Duration::from_secs(20);
-        Tools::new(None, Confinement::Off, limit, limit, limit, Metrics::default())
+        let off = Confining { wanted: Confinement::Off, reads: &[], protected: &[] };
+        Tools::new(None, off, limit, limit, limit, Metrics::default())
     }
 
     fn call<'a>(tool: &'static str, arguments: &[&'a str], limit: Duration) -> Call<'a> {
@@ -542,6 +590,32 @@ mod tests {
     #[tokio::test]
     async fn a_missing_tool_says_so() {
         let error = tools().run("condor_no_such_tool", &[]).await.unwrap_err();
-        assert!(matches!(error, ToolError::NotStarted { .. }), "{error:?}");
+        assert!(matches!(error, ToolError::NotStarted { missing: true, .. }), "{error:?}");
+        assert!(error.to_string().contains("in the operator's PATH"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn the_path_is_not_blamed_for_what_is_there() {
+        let error = tools().run("sh", &["-c", "echo cannot be confined >&2; exit 126"]).await.unwrap_err();
+        assert_eq!(error.to_string(), "cannot start sh: cannot be confined");
+    }
+
+    #[tokio::test]
+    async fn who_is_killed_at_its_limit_is_told_from_who_dies_otherwise() {
+        let (tools, limit) = (tools(), Duration::from_secs(20));
+        for (signal, number, cause) in [("XFSZ", 25, "a file larger"), ("ABRT", 6, "memory"), ("SEGV", 11, "memory")] {
+            let script = format!("ulimit -c 0; kill -{signal} $$");
+            let arguments = ["-c", script.as_str()];
+            for error in [tools.run("sh", &arguments).await, tools.ask("sh", &arguments, limit).await] {
+                let error = error.unwrap_err();
+                assert!(matches!(error, ToolError::Killed { signal, .. } if signal == number), "{error:?}");
+                assert!(error.to_string().contains(cause), "{error}");
+            }
+        }
+        for script in ["kill -KILL $$", "exit 137"] {
+            let error = tools.run("sh", &["-c", script]).await.unwrap_err();
+            assert!(matches!(error, ToolError::TimedOut { .. }), "{error:?}");
+        }
+        assert!(tools.run("sh", &["-c", "exit 255"]).await.is_ok());
     }
 }

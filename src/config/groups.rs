@@ -71,6 +71,11 @@ pub struct CondorArgs {
     #[arg(long, env = "HTC_CONFINEMENT", value_enum, default_value = "auto")]
     pub confinement: Confinement,
 
+    /// A file or folder that confined tools read when they act in the operator's own name, such as more configuration of HTCondor's.
+    /// May be repeated; in the variable, separated by commas.
+    #[arg(long = "confinement-read", env = "HTC_CONFINEMENT_READ", value_name = "PATH", value_delimiter = ',')]
+    pub confinement_reads: Vec<PathBuf>,
+
     /// Submit commands for every job, one `key = value` per line. An HTCJob's htcopts override them.
     #[arg(long, env = "HTC_SITE_DEFAULTS", default_value = "")]
     pub site_defaults: String,

@@ -55,9 +55,10 @@ fn said(result: Result<Output, ToolError>) -> Result<Output, String> {
             let line = output.stderr.lines().last().unwrap_or("kinit failed and does not say why");
             Err(harmless(line.trim(), WORDS))
         }
-        Err(ToolError::NotStarted { tool, message }) => {
+        Err(ToolError::NotStarted { tool, message, missing: true }) => {
             Err(format!("cannot start {tool}: {message}; it is in Debian's package krb5-user"))
         }
+        Err(error @ (ToolError::NotStarted { .. } | ToolError::Killed { .. })) => Err(error.to_string()),
         Err(error) => Err(format!("{error}; can a KDC be reached?")),
     }
 }

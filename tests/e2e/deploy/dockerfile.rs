@@ -65,7 +65,10 @@ fn the_image_and_the_deployment_agree() {
     assert!(dockerfile.contains(&format!("FROM rust:{version}-slim-trixie ")), "another Rust than {version}");
     let account = IMAGE_ACCOUNT.to_string();
     assert_eq!(instructions(&dockerfile, "USER"), [[format!("{account}:{account}")]]);
-    assert!(read("deploy/image/prepare.sh").contains(&format!("htc-operator:x:{account}:{account}:")));
+    assert!(
+        read("deploy/image/prepare.sh")
+            .contains(&format!("htc-operator:x:{account}:{account}:htc-operator:/nonexistent:"))
+    );
     let objects = render("overlays/local");
     let pod = &find(&objects, "Deployment", "htc-operator")["spec"]["template"]["spec"];
     for key in ["runAsUser", "runAsGroup", "fsGroup"] {
