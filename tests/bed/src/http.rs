@@ -82,7 +82,8 @@ impl Connection {
     /// Whether the other side ends the connection within this time, whatever it sends before.
     pub fn ends_within(&mut self, limit: Duration) -> bool {
         let began = Instant::now();
-        self.0.set_read_timeout(Some(Duration::from_millis(250))).unwrap();
+        let sip = limit.clamp(Duration::from_millis(1), Duration::from_millis(250));
+        self.0.set_read_timeout(Some(sip)).unwrap();
         let ended = loop {
             match self.0.read(&mut [0; 4096]) {
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => (),
