@@ -234,6 +234,7 @@ impl Workers {
     }
 
     /// Takes a request back if that can be; whether its object is free at once.
+    #[must_use]
     pub fn cancel(&self, key: &RequestKey) -> bool {
         self.shared.registry.cancel(key)
     }

@@ -97,7 +97,7 @@ impl<S: AdSink> AdReader<S> {
         match (self.at, byte) {
             (At::Begin | At::Array | At::Ad | At::Colon | At::Value | At::End, _) if blank => self.at,
             (At::Begin, b'[') | (At::Array, b',') => At::Array,
-            (At::Array, b'{') | (At::Ad, b',') => At::Ad,
+            (At::Array, b'{') | (At::Ad, b',') | (At::Nested(1), b']' | b'}') => At::Ad,
             (At::Array, b']') => At::End,
             (At::Ad, b'}') => {
                 self.sink.end();
@@ -135,7 +135,6 @@ impl<S: AdSink> AdReader<S> {
                 At::Literal
             }
             (At::Nested(depth), b'[' | b'{') => At::Nested(depth + 1),
-            (At::Nested(1), b']' | b'}') => At::Ad,
             (At::Nested(depth), b']' | b'}') => At::Nested(depth - 1),
             (At::Nested(depth), b'"') => At::NestedText(depth),
             (At::Nested(depth), _) => At::Nested(depth),
@@ -217,7 +216,9 @@ mod tests {
     fn read(json: &[u8]) -> Result<Vec<Vec<(String, Scalar)>>, NotComplete> {
         let (mut whole, mut pieces) = (AdReader::new(Seen::default()), AdReader::new(Seen::default()));
         whole.take(json);
-        json.iter().for_each(|byte| pieces.take(&[*byte]));
+        for byte in json {
+            pieces.take(&[*byte]);
+        }
         let (whole, pieces) = (whole.end().map(|seen| seen.ads), pieces.end().map(|seen| seen.ads));
         assert_eq!(whole, pieces);
         whole

@@ -40,7 +40,15 @@ pub const INCOMING: &str = ".incoming";
 const NUMBER: &str = r#"regexp("^[0-9]+$", unparse(HTCJobIndex))"#;
 
 /// What stands in the ad of no job of ours: the tool would write elsewhere by it.
-const UNSET: &[&str] = &["TransferOutputRemaps", "SUBMIT_TransferOutputRemaps"];
+const UNSET: &[&str] = &[
+    "TransferOutputRemaps",
+    "SUBMIT_TransferOutputRemaps",
+    "SUBMIT_TransferOutput",
+    "SUBMIT_SpooledOutputFiles",
+    "OutputDestination",
+    "SUBMIT_OutputDestination",
+    "SUBMIT_DataReuseManifestSHA256",
+];
 /// Nothing among the output is an address, which the tool would have a plugin of HTCondor's fetch: `file:///…`, too.
 const NO_URL: &str = r#"regexp("://", strcat(unparse(SpooledOutputFiles), unparse(TransferOutput))) =!= true"#;
 /// The same for jobs that this operator has submitted. They have no log, and files of these names for their output.
@@ -68,7 +76,7 @@ impl ToFetch<'_> {
         let before = format!("\"{}/", self.output);
         // Versions before this one had no folder of its own for what arrives.
         format!(
-            r#"substr(unparse(SUBMIT_Iwd), 0, {length}) =?= {before} && (substr(unparse(SUBMIT_Iwd), {length}) =?= strcat("{INCOMING}/", unparse(HTCJobIndex), "\"") || substr(unparse(SUBMIT_Iwd), {length}) =?= strcat(unparse(HTCJobIndex), "\"")) && {NUMBER}"#,
+            r#"substr(unparse(SUBMIT_Iwd), 0, {length}) =?= {before} && (substr(unparse(SUBMIT_Iwd), {length}) =?= strcat("{INCOMING}/", unparse(HTCJobIndex), "\"") || substr(unparse(SUBMIT_Iwd), {length}) =?= strcat(unparse(HTCJobIndex), "\""))"#,
             length = before.len(),
             before = quoted(&before),
         )
@@ -86,15 +94,26 @@ fn unchanged(adopted: bool) -> String {
         UNSET.iter().map(|name| format!(r#"member(unparse({name}), {{"","undefined"}})"#)).collect();
     parts.push(NO_URL.to_owned());
     if !adopted {
-        parts.push(OWN.to_owned());
+        parts.extend([NUMBER.to_owned(), OWN.to_owned()]);
     }
     parts.join(" && ")
 }
 
-/// ClassAd expression for these jobs, with `condition` of each object's.
-fn any_of(jobs: &[ToFetch<'_>], condition: impl Fn(&ToFetch<'_>) -> String) -> String {
-    let each: Vec<String> = jobs.iter().map(|job| format!("({} && {})", job.jobs(), condition(job))).collect();
-    format!("({})", each.join(" || "))
+/// ClassAd expression for those of these jobs that go to their own place, or for the others.
+fn going(jobs: &[ToFetch<'_>], elsewhere: bool) -> String {
+    let group = |adopted: bool| {
+        let of = |each: fn(&ToFetch<'_>) -> String| {
+            jobs.iter().filter(|job| job.adopted == adopted).map(each).collect::<Vec<_>>().join(" || ")
+        };
+        let in_place = of(|job| format!("({} && {})", job.jobs(), job.in_place()));
+        let unchanged = unchanged(adopted);
+        match elsewhere {
+            _ if in_place.is_empty() => None,
+            true => Some(format!("(({}) && (({in_place}) && {unchanged}) =!= true)", of(|job| job.jobs()))),
+            false => Some(format!("(({in_place}) && {unchanged})")),
+        }
+    };
+    format!("({})", [false, true].into_iter().filter_map(group).collect::<Vec<_>>().join(" || "))
 }
 
 impl Schedd {
@@ -103,8 +122,7 @@ impl Schedd {
     pub async fn fetch(&self, jobs: &[ToFetch<'_>], limit: Duration, largest: Option<u64>) -> Result<(), Unknown> {
         const TOOL: &str = "condor_transfer_data";
         let mine = self.mine().await?;
-        let own = |job: &ToFetch<'_>| format!("{} && {}", job.in_place(), unchanged(job.adopted));
-        let constraint = format!("{mine} && {ENDED} && {}", any_of(jobs, own));
+        let constraint = format!("{mine} && {ENDED} && {}", going(jobs, false));
         let arguments = vec!["-name", self.name.as_str(), "-constraint", &constraint];
         let writes: Vec<PathBuf> = jobs.iter().map(ToFetch::place).collect();
         let touches = Touches { reads: &[], writes: &writes, largest: Some(largest.unwrap_or(u64::MAX)) };
@@ -116,8 +134,7 @@ impl Schedd {
     pub async fn redirected(&self, jobs: &[ToFetch<'_>]) -> Result<HashMap<Uid, Indices>, Unknown> {
         const TOOL: &str = "condor_q";
         let mine = self.mine().await?;
-        let other = |job: &ToFetch<'_>| format!("({} && {}) =!= true", job.in_place(), unchanged(job.adopted));
-        let constraint = format!("{mine} && {ENDED} && {}", any_of(jobs, other));
+        let constraint = format!("{mine} && {ENDED} && {}", going(jobs, true));
         let arguments =
             ["-allusers", "-name", self.name.as_str(), "-constraint", &constraint, "-af", "HTCJobUID", "HTCJobIndex"];
         let output = self.question(TOOL, &arguments, self.tools.limit).await?;
@@ -148,7 +165,8 @@ mod tests {
         let own = to_fetch(&uid, &indices, false).in_place();
         let start = r#"substr(unparse(SUBMIT_Iwd), 0, 25) =?= "\"/d/htc_out/n/x/11111111/" && "#;
         assert!(own.starts_with(start), "{own}");
-        assert!(own.contains(r#"strcat(".incoming/", unparse(HTCJobIndex), "\"")"#) && own.ends_with(NUMBER), "{own}");
+        assert!(own.contains(r#"strcat(".incoming/", unparse(HTCJobIndex), "\"")"#), "{own}");
+        assert!(unchanged(false).contains(NUMBER), "what is no number leads out of the folder");
         let adopted = to_fetch(&uid, &indices, true).in_place();
         let iwd = r#"unparse(SUBMIT_Iwd) =?= "strcat(\"/d/htc_out/n/x/11111111/.incoming/\",ProcId)" && "#;
         assert!(adopted.starts_with(iwd), "{adopted}");
@@ -159,10 +177,13 @@ mod tests {
     fn many_objects_fit_into_one_argument() {
         let uid = Uid::from("11111111-3b8c-4a51-9d1f-6f1a3a5f0001");
         let indices = Indices::first(40);
-        let output = format!("/data/htc_out/{}/{}/11111111", "n".repeat(63), "x".repeat(63));
-        let jobs: Vec<_> =
-            (0..50).map(|_| ToFetch { uid: &uid, indices: &indices, output: output.clone(), adopted: false }).collect();
-        let expression = any_of(&jobs, |job| format!("{} && {}", job.in_place(), unchanged(false)));
-        assert!(expression.len() < 100 << 10, "{}", expression.len());
+        let output = format!("/data/htc_out/{}/{}/11111111", "n".repeat(63), "x".repeat(253));
+        let jobs: Vec<_> = (0..100)
+            .map(|_| ToFetch { uid: &uid, indices: &indices, output: output.clone(), adopted: false })
+            .collect();
+        for elsewhere in [false, true] {
+            let expression = going(&jobs, elsewhere);
+            assert!(expression.len() < 124 << 10, "{}", expression.len());
+        }
     }
 }

@@ -308,7 +308,7 @@ impl Tools {
         listener: Option<Listener<'_>>,
     ) -> Result<Output, ToolError> {
         let (tool, began) = (call.tool, Instant::now());
-        let result = self.run_to_end(call, below_timeout, listener).await;
+        let result = Box::pin(self.run_to_end(call, below_timeout, listener)).await;
         let outcome = match &result {
             Ok(Output { status: Some(0), .. }) => "ok",
             Ok(_) => "failed",

@@ -126,7 +126,7 @@ impl Batch {
                 return true;
             }
             Ok(Told::Refused(Refusal { limited: false, .. })) => {}
-            Ok(Told::Refused(Refusal { limited: true, wait })) => self.limit(row.name.namespace, wait),
+            Ok(Told::Refused(Refusal { limited: true, wait })) => self.limit(&row.name.namespace, wait),
             Err(error) => {
                 self.failures += 1;
                 self.fail(error);
@@ -135,8 +135,8 @@ impl Batch {
         false
     }
 
-    fn limit(&mut self, namespace: String, wait: Duration) {
-        let (first, longest) = self.limited.get_or_insert_with(|| (namespace.clone(), wait));
+    fn limit(&mut self, namespace: &str, wait: Duration) {
+        let (first, longest) = self.limited.get_or_insert_with(|| (namespace.to_owned(), wait));
         *longest = wait.max(*longest);
         if *first != namespace {
             let error = TellError { message: "Events are refused for now".to_owned(), wait: *longest };

@@ -394,7 +394,7 @@ impl<'a> Run<'a> {
         let last = self.record.requests.get(&kind);
         let at_fault = |failure: &Failure| {
             failure.known_reason().is_none_or(|reason| {
-                // For these no transfer was begun, or one was ended for another's sake.
+                // For these no transfer was begun.
                 let not_begun = matches!(reason, Reason::NoSpace | Reason::CredentialsFailed | Reason::Stopped);
                 !not_begun && (kind == Kind::Fetch || !NOBODYS_FAULT.contains(&reason))
             })

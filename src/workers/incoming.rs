@@ -129,7 +129,7 @@ impl Planner {
 
     fn look(&self, folder: &Path) -> Result<(), Stop> {
         let mut count = Count::default();
-        count.add(open_folder(CWD, folder)?, 0)?;
+        count.add(&open_folder(CWD, folder)?, 0)?;
         if self.largest_output().is_some_and(|most| count.bytes > most) {
             let mib = count.bytes.div_ceil(MIB);
             return Err(Stop::Refused(format!("it has {mib} MiB, more than --output-limit; let the job leave less")));
@@ -140,14 +140,14 @@ impl Planner {
 
 impl Count {
     /// Adds what is in a folder, and follows no link.
-    fn add(&mut self, folder: OwnedFd, depth: usize) -> Result<(), Stop> {
-        for entry in Dir::read_from(&folder)? {
+    fn add(&mut self, folder: &OwnedFd, depth: usize) -> Result<(), Stop> {
+        for entry in Dir::read_from(folder)? {
             let entry = entry?;
             let name = entry.file_name();
             if matches!(name.to_bytes(), b"." | b"..") {
                 continue;
             }
-            let found = statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
+            let found = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
             self.files += 1;
             if self.files > MOST_FILES {
                 let words = format!("it has more than {MOST_FILES} files; let the job put them into an archive");
@@ -157,7 +157,7 @@ impl Count {
                 FileType::RegularFile => {
                     self.bytes = self.bytes.saturating_add(u64::try_from(found.st_size).unwrap_or_default());
                 }
-                FileType::Directory if depth < DEEPEST => self.add(open_folder(&folder, name)?, depth + 1)?,
+                FileType::Directory if depth < DEEPEST => self.add(&open_folder(folder, name)?, depth + 1)?,
                 FileType::Directory => {
                     let words = format!(
                         "its folders are nested more than {DEEPEST} deep; let the job put them into an archive"
@@ -356,8 +356,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("one"), "").unwrap();
         let mut count = Count { files: MOST_FILES - 1, bytes: 0 };
-        assert!(count.add(open_folder(CWD, folder.path()).unwrap(), 0).is_ok());
-        assert!(matches!(count.add(open_folder(CWD, folder.path()).unwrap(), 0), Err(Stop::Refused(_))));
+        assert!(count.add(&open_folder(CWD, folder.path()).unwrap(), 0).is_ok());
+        assert!(matches!(count.add(&open_folder(CWD, folder.path()).unwrap(), 0), Err(Stop::Refused(_))));
     }
 
     #[test]

@@ -15,13 +15,12 @@ use crate::machine::facts::{ErrTail, Failure, Unknown};
 use crate::machine::request::{Scope, Work};
 use crate::machine::{Index, Indices, Timestamp, Uid};
 
-/// What a transfer ends by when one of its HTCJobs is to be removed or held.
-const STOPPED: &str = "the transfer was stopped, because an HTCJob whose output it fetched was deleted, suspended, or passed its deadline; output that is still wanted is fetched again";
-
 /// One call under way.
 #[derive(Default)]
 pub(super) struct ToolCall {
     ended: Option<(Result<(), Failure>, Timestamp)>,
+    /// It was ended half way, for one of its HTCJobs: nothing came of it, as if the operator had been killed.
+    stopped: bool,
     /// Some of what was asked for did not come about.
     pub(super) failed: bool,
 }
@@ -227,7 +226,11 @@ impl ToolCall {
         let result = tokio::select! {
             result = call(batch) => result.map_err(Failure::from),
             // The tool is killed, as at the end of its time limit.
-            () = batch.stop.notified() => Err(Failure::new(Reason::Stopped, STOPPED.to_owned())),
+            () = batch.stop.notified() => {
+                tracing::info!("a transfer was stopped: one of its HTCJobs was deleted, suspended, or passed its deadline");
+                self.stopped = true;
+                return;
+            }
         };
         if matches!(batch.jobs.first().map(|job| &job.request.work), Some(Work::Remove(_))) {
             batch.shared.metrics.removed(batch.jobs.len());
@@ -236,6 +239,9 @@ impl ToolCall {
     }
 
     pub(super) async fn commit(&mut self, batch: &Batch) -> bool {
+        if self.stopped {
+            return true;
+        }
         let Some((result, at)) = self.ended.take() else {
             return false;
         };

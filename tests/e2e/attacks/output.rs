@@ -45,8 +45,17 @@ impl Marked {
 /// A user edits his own jobs with his own credentials, in each way in which `condor_transfer_data` could be led elsewhere. Nothing is
 /// written there, his HTCJobs say so, and another one of the same user has its output.
 pub fn goes_to_its_own_place_only(version: Version) {
+    attack(version, &[]);
+}
+
+/// The same where the kernel confines nothing.
+pub fn goes_to_its_own_place_without_confinement(version: Version) {
+    attack(version, &["--confinement=off"]);
+}
+
+fn attack(version: Version, arguments: &[&str]) {
     // As HTCondor has it by itself; the test bed's pool has it off.
-    let site = Site::with(version, "ENABLE_URL_TRANSFERS = true", &[]);
+    let site = Site::with(version, "ENABLE_URL_TRANSFERS = true", arguments);
     site.bed.start_operator();
     let (victim, attacker) = (site.bed.namespace(), site.bed.namespace());
     victim.create(&bed::htcjob("victim", UNTIL_LET_GO));
