@@ -8,8 +8,9 @@ mod outcomes;
 mod story;
 mod suspend;
 
-use bed::{Bed, Namespace, UNTIL_LET_GO, condition, ids};
+use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, condition, ids};
 use serde_json::Value;
+use testbed::wait_for;
 
 /// Active, succeeded, failed; -1 as long as there is no status.
 fn counts(object: &Value) -> [i64; 3] {
@@ -36,7 +37,9 @@ fn of(uid: &str) -> String {
 
 /// An attribute that is one word, of the only job in history that the constraint has.
 fn in_history(bed: &Bed, constraint: &str, attributes: &[&str]) -> Vec<String> {
-    let mut rows = bed.history(constraint, attributes);
-    assert_eq!(rows.len(), 1, "{constraint}: {rows:?}");
-    rows.remove(0)
+    let one = || match <[Vec<String>; 1]>::try_from(bed.history(constraint, attributes)) {
+        Ok([row]) => Ok(row),
+        Err(rows) => Err(format!("{constraint}: {rows:?}")),
+    };
+    wait_for("one job in history", PATIENCE, one).unwrap()
 }

@@ -70,6 +70,8 @@ fn an_end_that_htcondor_contradicts_no_longer_counts(#[values(Trixie, Sid)] vers
     let id = ids(&here.wait_phase("hasty", "Running")).remove(0);
     assert_eq!(site.send_end(&uid, "hasty", "hasty", &id, "0"), 204);
     here.wait("hasty", "an end that counts", |object| counts(object) == [0, 1, 0]);
+    // HTCondor may need minutes to start a job again that it was just about to start.
+    wait_for("its start", PATIENCE, || stored(&site.bed, &uid).iter().any(|code| code == "-1")).unwrap();
     site.bed.pool.tool("condor_hold", &[&id]).unwrap();
     let held = here.wait("hasty", "one held job", |object| object["status"]["held"] == 1);
     assert_eq!(counts(&held), [1, 0, 0]);
