@@ -102,14 +102,13 @@ fn unchanged(adopted: bool) -> String {
 /// ClassAd expression for those of these jobs that go to their own place, or for the others.
 fn going(jobs: &[ToFetch<'_>], elsewhere: bool) -> String {
     let group = |adopted: bool| {
-        let of = |each: fn(&ToFetch<'_>) -> String| {
-            jobs.iter().filter(|job| job.adopted == adopted).map(each).collect::<Vec<_>>().join(" || ")
-        };
-        let in_place = of(|job| format!("({} && {})", job.jobs(), job.in_place()));
-        let unchanged = unchanged(adopted);
+        let own = || jobs.iter().filter(|job| job.adopted == adopted);
+        let any = |each: Vec<String>| each.join(" || ");
+        let in_place = any(own().map(|job| format!("({} && {})", job.jobs(), job.in_place())).collect());
+        let (all, unchanged) = (any(own().map(ToFetch::jobs).collect()), unchanged(adopted));
         match elsewhere {
             _ if in_place.is_empty() => None,
-            true => Some(format!("(({}) && (({in_place}) && {unchanged}) =!= true)", of(|job| job.jobs()))),
+            true => Some(format!("(({all}) && (({in_place}) && {unchanged}) =!= true)")),
             false => Some(format!("(({in_place}) && {unchanged})")),
         }
     };
