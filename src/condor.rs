@@ -8,6 +8,7 @@ pub mod effects;
 pub mod fetch;
 pub mod htcopts;
 mod known_users;
+mod pauses;
 pub mod payload;
 pub mod query;
 mod row;
@@ -18,6 +19,7 @@ pub mod tools;
 
 pub use confined::{Confining, Touches};
 pub use known_users::KnownUsers;
+pub use pauses::Pauses;
 pub use schedd::Schedd;
 pub use submitter_lock::{HeldLock, SubmitterLocks};
 pub use tools::{Output, ToolError, Tools};

@@ -107,6 +107,9 @@ impl Config {
         if self.data.housekeeping.is_zero() || self.credentials.credentials_refresh.is_zero() {
             return Err("--housekeeping and --credentials-refresh must not be zero".to_owned());
         }
+        if self.credentials.namespace_identities == 0 {
+            return Err("--namespace-identities must be at least 1".to_owned());
+        }
         if let Some(folder) = self.credentials.credentials.as_ref().filter(|folder| !folder.is_dir()) {
             return Err(format!("--credentials {}: there is no such folder", folder.display()));
         }
@@ -177,6 +180,8 @@ impl Config {
             own: self.credentials.credentials.clone(),
             run_dir: self.credentials.run_dir.clone().unwrap_or_else(credentials::usual_run_dir),
             refresh: self.credentials.credentials_refresh,
+            namespace_identities: self.credentials.namespace_identities,
+            allowed_realms: self.credentials.allowed_realms.clone(),
         }
     }
 

@@ -7,9 +7,13 @@
 mod holder;
 mod material;
 mod private;
+mod realms;
 mod source;
+#[cfg(test)]
+mod tests;
 mod ticket;
 mod token;
+mod turns;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -26,10 +30,14 @@ use crate::machine::facts::{Unknown, Why};
 use crate::metrics::Metrics;
 use holder::Holder;
 use private::Private;
+use realms::Realms;
 use source::Source;
+use turns::Turns;
 
 /// Shortest time between two looks at credentials. Longer than the pause of a request that waits for the first look.
 const SHORTEST: Duration = Duration::from_secs(3);
+/// After this time without use, a Secret makes room for another one of its namespace.
+const IDLE: Duration = Duration::from_secs(30);
 
 /// What the operator is told about credentials.
 #[derive(Clone, Debug)]
@@ -40,6 +48,10 @@ pub struct Setup {
     pub run_dir: PathBuf,
     /// After what time credentials are read again.
     pub refresh: Duration,
+    /// Most Secrets of one namespace that are in use at once.
+    pub namespace_identities: usize,
+    /// Kerberos realms that users of Secrets may be in. If it is empty: the default realm of `krb5.conf`.
+    pub allowed_realms: Vec<String>,
 }
 
 /// All identities that are in use.
@@ -52,6 +64,8 @@ pub struct Credentials {
     /// Made when it is first needed.
     folder: Mutex<Option<Private>>,
     holders: Mutex<HashMap<Identity, Arc<Holder>>>,
+    realms: Arc<Realms>,
+    turns: Turns,
 }
 
 impl fmt::Debug for Credentials {
@@ -63,7 +77,7 @@ impl fmt::Debug for Credentials {
 /// Those of an identity, as far as they are at hand.
 #[derive(Clone, Debug)]
 pub enum AtHand {
-    /// They are good: HTCondor in this name.
+    /// They are good, and it is known whose they are: HTCondor in this name.
     Good(Arc<Schedd>),
     /// There are none, for this reason.
     Bad(Unknown),
@@ -75,8 +89,9 @@ impl Credentials {
     /// Nothing is read yet.
     #[must_use]
     pub fn new(setup: Setup, schedd: Arc<Schedd>, client: Option<Client>, metrics: Metrics) -> Arc<Self> {
-        let (folder, holders) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { setup, schedd, client, metrics, folder, holders })
+        let (folder, holders, turns) = (Mutex::default(), Mutex::default(), Turns::default());
+        let realms = Arc::new(Realms::new(&setup.allowed_realms));
+        Arc::new(Self { setup, schedd, client, metrics, folder, holders, realms, turns })
     }
 
     /// What is at hand for an identity; what is not, or not for much longer, is looked for meanwhile.
@@ -85,11 +100,14 @@ impl Credentials {
         if *identity == Identity::Operator && self.setup.own.is_none() {
             return AtHand::Good(Arc::clone(&self.schedd));
         }
+        let now = self.schedd.clock.now();
+        if let Some(unknown) = self.schedd.pauses.paused(identity, now) {
+            return AtHand::Bad(unknown);
+        }
         let holder = match self.holder(identity) {
             Ok(holder) => holder,
             Err(unknown) => return AtHand::Bad(unknown),
         };
-        let now = self.schedd.clock.now();
         let (shown, due) = holder.shown(now, self.setup.refresh);
         if due && holder.begin() {
             let own = Arc::clone(self);
@@ -98,24 +116,13 @@ impl Credentials {
         shown
     }
 
-    /// Asks the schedd who this identity is, if that is not known: its jobs cannot be found before. Why that fails, as far as
-    /// it has.
+    /// Sees to it that the schedd is asked who this identity is: its jobs cannot be found before. Why that fails, as far as it
+    /// has.
     pub fn introduce(self: &Arc<Self>, identity: &Identity) -> Option<Unknown> {
-        let schedd = match self.at_hand(identity) {
-            AtHand::Good(schedd) => schedd,
-            AtHand::Bad(unknown) => return Some(unknown),
-            AtHand::NotYet => return None,
-        };
-        let holder = self.holder(identity).ok()?;
-        let now = schedd.clock.now();
-        if holder.may_ask_who(now) {
-            let holder = Arc::clone(&holder);
-            tokio::spawn(async move {
-                let failed = schedd.identity().await.err();
-                holder.asked_who(failed, schedd.clock.now());
-            });
+        match self.at_hand(identity) {
+            AtHand::Bad(unknown) => Some(unknown),
+            AtHand::Good(_) | AtHand::NotYet => None,
         }
-        holder.who_failed()
     }
 
     /// Looks for the operator's own, waits for the end of that, and says what was found; none if it has none of its own.
@@ -133,6 +140,7 @@ impl Credentials {
 
     /// Keeps the operator's own good, and tidies up after the others, until it is dropped.
     pub async fn keep(self: Arc<Self>) {
+        tracing::info!("Kerberos realms that users of Secrets may be in: {}", self.realms.in_words());
         loop {
             let now = self.schedd.clock.now();
             let mut wait = self.setup.refresh;
@@ -159,11 +167,12 @@ impl Credentials {
         let source = match (&holder.schedd().identity, &self.setup.own, &self.client) {
             (Identity::Operator, Some(folder), _) => Source::Mounted(folder.clone()),
             (Identity::Secret { namespace, name }, _, Some(client)) => {
-                Source::Secret { client: client.clone(), namespace: namespace.clone(), name: name.clone() }
+                let (client, realms) = (client.clone(), Arc::clone(&self.realms));
+                Source::Secret { client, namespace: namespace.clone(), name: name.clone(), realms }
             }
             (Identity::Operator, None, _) | (Identity::Secret { .. }, _, None) => Source::Nothing,
         };
-        holder.refresh(source, self.setup.refresh).await;
+        holder.refresh(source, self.setup.refresh, &self.turns).await;
         self.metrics.credentials(self.failing());
     }
 
@@ -197,6 +206,9 @@ impl Credentials {
         if let Some(holder) = holders.get(identity) {
             return Ok(Arc::clone(holder));
         }
+        if let Identity::Secret { namespace, .. } = identity {
+            self.make_room(&mut holders, namespace, self.schedd.clock.now())?;
+        }
         let folder = self.folder_of(identity).map_err(|error| {
             let base = self.setup.run_dir.display();
             let message = format!("cannot make a folder for tickets and tokens in {base}: {error}; check --run-dir");
@@ -205,6 +217,32 @@ impl Credentials {
         let holder = Arc::new(Holder::new(&self.schedd, identity, folder));
         holders.insert(identity.clone(), Arc::clone(&holder));
         Ok(holder)
+    }
+
+    /// A namespace that has all that it may have gives up what it has not used for the longest time. If all are in use, the next
+    /// one waits.
+    fn make_room(
+        &self,
+        holders: &mut HashMap<Identity, Arc<Holder>>,
+        namespace: &str,
+        now: Timestamp,
+    ) -> Result<(), Unknown> {
+        let most = self.setup.namespace_identities;
+        let its = |identity: &Identity| matches!(identity, Identity::Secret { namespace: own, .. } if own == namespace);
+        if holders.keys().filter(|identity| its(identity)).count() < most {
+            return Ok(());
+        }
+        let idle = |holder: &Arc<Holder>| holder.unused_since(now) >= IDLE && holder.is_free();
+        let unused = holders.iter().filter(|(identity, holder)| its(identity) && idle(holder));
+        let longest = unused.max_by_key(|(_, holder)| holder.unused_since(now)).map(|(identity, _)| identity.clone());
+        if longest.and_then(|identity| holders.remove(&identity)).is_some() {
+            return Ok(());
+        }
+        let message = format!(
+            "{most} other Secrets of namespace {namespace} are in use, and no more may be at once (--namespace-identities); this one \
+             waits for its turn. Use fewer Secrets, or ask the operator's administrator for a higher limit"
+        );
+        Err(Unknown { why: Why::CredentialsFailed, message })
     }
 
     fn folder_of(&self, identity: &Identity) -> std::io::Result<PathBuf> {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::ads::{AdReader, NotComplete};
 use super::known_users::KnownUsers;
+use super::pauses::Pauses;
 use super::row::{Row, Rows};
 use super::tools::{Cost, Output, ToolError, Tools};
 use crate::api::Identity;
@@ -35,6 +36,8 @@ pub struct Schedd {
     pub identity: Identity,
     /// Who we are, and have been, to the schedd.
     pub users: Arc<KnownUsers>,
+    /// For whom no tool may be started now.
+    pub pauses: Arc<Pauses>,
     lacking: Arc<Mutex<Option<String>>>,
     latest: Mutex<Option<Reading>>,
     spent: Mutex<Cost>,
@@ -67,8 +70,8 @@ impl Schedd {
         health: Health,
     ) -> Self {
         let (identity, lacking, latest) = (Identity::Operator, Arc::default(), Mutex::default());
-        let spent = Mutex::default();
-        Self { name, operator, tools, clock, identity, users: Arc::new(users), lacking, latest, spent, health }
+        let (pauses, spent) = (Arc::default(), Mutex::default());
+        Self { name, operator, tools, clock, identity, users: Arc::new(users), pauses, lacking, latest, spent, health }
     }
 
     /// The same schedd for another identity, whose tools these are.
@@ -77,7 +80,8 @@ impl Schedd {
         let (name, operator, users) = (self.name.clone(), self.operator.clone(), Arc::clone(&self.users));
         let (lacking, latest, spent, health) =
             (Arc::default(), Mutex::default(), Mutex::default(), self.health.clone());
-        Self { name, operator, tools, clock: self.clock, identity, users, lacking, latest, spent, health }
+        let (clock, pauses) = (self.clock, Arc::clone(&self.pauses));
+        Self { name, operator, tools, clock, identity, users, pauses, lacking, latest, spent, health }
     }
 
     /// Why the tools have no credentials that are good for anything, if they should have some: what fails then fails for that.
@@ -248,6 +252,7 @@ impl Schedd {
         match result {
             Ok(output) if output.status == Some(0) => {
                 self.health.schedd_seen();
+                self.pauses.answered(self.clock.now());
                 Ok(output)
             }
             Ok(output) => Err(self.trouble(tool, &output)),
@@ -261,6 +266,7 @@ impl Schedd {
 
     /// What a tool that came to no end means.
     fn silent(&self, error: &ToolError) -> Unknown {
+        self.pauses.failed(&self.identity, error, self.clock.now());
         let message = format!("schedd {} does not answer ({error}); check that it runs and can be reached", self.name);
         unknown(Why::ScheddUnreachable, message)
     }

@@ -50,6 +50,7 @@ impl Schedd {
                 }
             }
             Err(error) => {
+                self.pauses.failed(&self.identity, &error, self.clock.now());
                 let timed_out = matches!(error, ToolError::TimedOut { .. });
                 Submitted { dead: error.dead(), timed_out, status: None, message: Some(error.to_string()) }
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::values::{parse_duration, parse_image, parse_keep, parse_size};
+use super::values::{parse_duration, parse_image, parse_keep, parse_realm, parse_size};
 use crate::condor::htcopts::{AttributeName, GroupPattern, PriorityRange};
 use crate::condor::payload::ImagePrefix;
 use crate::confine::Confinement;
@@ -134,6 +134,21 @@ pub struct CredentialsArgs {
     /// Default: the folder for temporary files.
     #[arg(long, env = "HTC_RUN_DIR")]
     pub run_dir: Option<PathBuf>,
+
+    /// Maximum number of Secrets of one namespace whose credentials are in use at once. HTCJobs with more Secrets wait.
+    #[arg(long, env = "HTC_NAMESPACE_IDENTITIES", default_value_t = 20)]
+    pub namespace_identities: usize,
+
+    /// A Kerberos realm that the users in HTCJobs' Secrets may be in. Default: the `default_realm` in `krb5.conf`; if there is none,
+    /// users without a realm in their names only. Can be repeated; in the environment variable, separate realms with commas.
+    #[arg(
+        long,
+        env = "HTC_ALLOWED_REALMS",
+        value_name = "REALM",
+        value_delimiter = ',',
+        value_parser = parse_realm
+    )]
+    pub allowed_realms: Vec<String>,
 }
 
 /// What the containers of the jobs are made of.

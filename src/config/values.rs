@@ -30,6 +30,11 @@ pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "write a whole number with ms, s, m, h or d".to_owned())
 }
 
+pub(super) fn parse_realm(text: &str) -> Result<String, String> {
+    let plain = !text.is_empty() && text.chars().all(|c| c.is_ascii_graphic() && !"@/*,".contains(c));
+    if plain { Ok(text.to_owned()) } else { Err("write the name of a Kerberos realm, such as EXAMPLE.ORG".to_owned()) }
+}
+
 pub(super) fn parse_keep(text: &str) -> Result<Duration, String> {
     if text == "forever" { Ok(Duration::MAX) } else { parse_duration(text) }
 }
@@ -66,6 +71,14 @@ mod tests {
         assert_eq!(parse_keep("forever"), Ok(Duration::MAX));
         for bad in ["", "s", "1.5s", "-1s", "1w", "forever", "99999999999999999999s"] {
             assert!(parse_duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn realms_are_names() {
+        assert_eq!(parse_realm("CERN.CH"), Ok("CERN.CH".to_owned()));
+        for bad in ["", "*", "a@CERN.CH", "CERN CH"] {
+            assert!(parse_realm(bad).is_err(), "{bad}");
         }
     }
 

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::material::Material;
+use super::material::{Kerberos, Material};
 use super::source::{Source, SourceError};
+use super::turns::Turns;
 use super::{AtHand, SHORTEST, private, ticket, token};
 use crate::api::Identity;
 use crate::condor::{Schedd, Tools};
@@ -31,7 +32,7 @@ struct State {
     /// When the token ends, if it does.
     token_ends: Option<Timestamp>,
     /// What was found last, and when; none before the first look is over.
-    found: Option<(Result<(), String>, Timestamp)>,
+    found: Option<(Result<(), Unknown>, Timestamp)>,
     /// When to look again.
     next: Timestamp,
     /// Failed looks in a row.
@@ -39,9 +40,8 @@ struct State {
     /// A look is under way.
     looking: bool,
     used: Timestamp,
-    /// The schedd is being asked who this is, or was at this time.
-    asked_who: Option<(Option<Unknown>, Timestamp)>,
-    asking_who: bool,
+    /// The schedd has said who this is, since the material was brought.
+    introduced: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -90,10 +90,10 @@ impl Holder {
             let due = state.next <= now;
             let old = |at: Timestamp| now.since(at) > refresh.max(SHORTEST) * 2;
             let shown = match &state.found {
-                Some((Ok(()), at)) if !old(*at) && state.is_good(now) => AtHand::Good(Arc::clone(&self.schedd)),
-                Some((Err(why), _)) if !due => {
-                    AtHand::Bad(Unknown { why: Why::CredentialsFailed, message: why.clone() })
+                Some((Ok(()), at)) if !old(*at) && state.is_good(now) && self.is_known(state) => {
+                    AtHand::Good(Arc::clone(&self.schedd))
                 }
+                Some((Err(why), _)) if !due => AtHand::Bad(why.clone()),
                 Some(_) | None => AtHand::NotYet,
             };
             let look = due || matches!(shown, AtHand::NotYet);
@@ -105,7 +105,7 @@ impl Holder {
     pub(super) fn describe(&self) -> Result<String, String> {
         self.with(|state| match &state.found {
             Some((Ok(()), _)) => Ok(state.in_words()),
-            Some((Err(why), _)) => Err(why.clone()),
+            Some((Err(why), _)) => Err(why.message.clone()),
             None => Ok("not looked for yet".to_owned()),
         })
     }
@@ -129,10 +129,10 @@ impl Holder {
     }
 
     /// Looks for the credentials, after [`Self::begin`] has said so.
-    pub(super) async fn refresh(&self, source: Source, refresh: Duration) {
+    pub(super) async fn refresh(&self, source: Source, refresh: Duration, turns: &Turns) {
         let ended = Looking(self);
         let result = match source.read().await {
-            Ok(material) => self.bring(material).await,
+            Ok(material) => self.bring(material, turns).await,
             Err(SourceError::Gone(why)) => {
                 self.take_away();
                 Err(why)
@@ -145,6 +145,10 @@ impl Holder {
                 Ok(())
             }
             Err(SourceError::Silent(why)) => Err(why),
+        };
+        let result = match result {
+            Ok(()) => self.introduce(turns).await,
+            Err(message) => Err(Unknown { why: Why::CredentialsFailed, message }),
         };
         let now = self.schedd.clock.now();
         self.with(|state| {
@@ -162,13 +166,13 @@ impl Holder {
             state.found = Some((result.clone(), now));
         });
         if self.schedd.identity == Identity::Operator {
-            self.schedd.lacks_credentials(result.err());
+            self.schedd.lacks_credentials(result.err().map(|unknown| unknown.message));
         }
         drop(ended);
     }
 
     /// Makes ticket and token of what was read, where that has changed or it is time.
-    async fn bring(&self, material: Material) -> Result<(), String> {
+    async fn bring(&self, material: Material, turns: &Turns) -> Result<(), String> {
         let now = self.schedd.clock.now();
         let (same, ticket) = self.with(|state| (state.material == material, state.ticket));
         let token_ends = material.token.as_deref().and_then(token::ends).map(from_seconds);
@@ -184,7 +188,7 @@ impl Holder {
         let ticket = match (&material.kerberos, held) {
             (None, _) => None,
             (Some(_), Some(ticket)) if ticket.due() > now => Some(ticket),
-            (Some(kerberos), held) => match ticket::get(&self.kinit_tools(), &self.folder, kerberos).await {
+            (Some(kerberos), held) => match self.get_ticket(kerberos, turns).await {
                 Ok(ends) => Some(Ticket { got: now, ends: from_seconds(ends) }),
                 Err(why) => match held {
                     Some(ticket) => {
@@ -218,6 +222,29 @@ impl Holder {
         Ok(())
     }
 
+    /// When the new ticket ends, in unix seconds.
+    async fn get_ticket(&self, kerberos: &Kerberos, turns: &Turns) -> Result<i64, String> {
+        let _turn = turns.next(&self.schedd.identity).await;
+        ticket::get(&self.kinit_tools(), &self.folder, kerberos).await
+    }
+
+    /// Asks the schedd who this is, once for what was brought. Its jobs cannot be found before, and a KDC that never answers
+    /// holds up nobody here: no request of it is with a worker yet.
+    async fn introduce(&self, turns: &Turns) -> Result<(), Unknown> {
+        if self.with(|state| self.is_known(state)) {
+            return Ok(());
+        }
+        let _turn = turns.next(&self.schedd.identity).await;
+        self.schedd.identity().await?;
+        self.with(|state| state.introduced = true);
+        Ok(())
+    }
+
+    /// The operator's own is asked for by whoever needs it.
+    fn is_known(&self, state: &State) -> bool {
+        state.introduced || self.schedd.identity == Identity::Operator
+    }
+
     /// For `kinit` itself it does not matter whose the other credentials are.
     fn kinit_tools(&self) -> Tools {
         self.schedd.tools.for_another()
@@ -237,27 +264,8 @@ impl Holder {
         }
         self.with(|state| {
             state.material = Material::default();
-            (state.ticket, state.token_ends) = (None, None);
+            (state.ticket, state.token_ends, state.introduced) = (None, None, false);
         });
-    }
-
-    /// Whether the schedd may be asked now who this is.
-    pub(super) fn may_ask_who(&self, now: Timestamp) -> bool {
-        self.with(|state| {
-            let recently = state.asked_who.as_ref().is_some_and(|(_, at)| now.since(*at) < SHORTEST);
-            !recently && !std::mem::replace(&mut state.asking_who, true)
-        })
-    }
-
-    pub(super) fn asked_who(&self, failed: Option<Unknown>, now: Timestamp) {
-        self.with(|state| {
-            state.asking_who = false;
-            state.asked_who = Some((failed, now));
-        });
-    }
-
-    pub(super) fn who_failed(&self) -> Option<Unknown> {
-        self.with(|state| state.asked_who.as_ref().and_then(|(failed, _)| failed.clone()))
     }
 }
 
@@ -307,14 +315,14 @@ impl State {
     }
 }
 
-fn tell(identity: &Identity, result: &Result<(), String>, has: &str) {
+fn tell(identity: &Identity, result: &Result<(), Unknown>, has: &str) {
     let whose = match identity {
         Identity::Operator => "the operator itself".to_owned(),
         secret @ Identity::Secret { .. } => format!("the Secret {secret}"),
     };
     match result {
         Ok(()) => tracing::info!("credentials of {whose}: {has}"),
-        Err(why) => tracing::warn!("no credentials of {whose}: {why}"),
+        Err(why) => tracing::warn!("no credentials of {whose}: {}", why.message),
     }
 }
 

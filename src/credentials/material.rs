@@ -36,8 +36,12 @@ impl fmt::Debug for Material {
     }
 }
 
-/// Most bytes of anything but a keytab.
-const SHORT: usize = 64 * 1024;
+/// Most bytes of a password.
+const PASSWORD: usize = 64 * 1024;
+/// Most bytes of a token.
+const TOKEN: usize = 8 * 1024;
+/// Most bytes of a keytab.
+const KEYTAB: usize = 64 * 1024;
 /// Most characters of a user's name.
 const NAME: usize = 256;
 
@@ -45,7 +49,9 @@ impl Material {
     /// From the entries of a Secret. The message says what is missing, and quotes nothing of what is there.
     pub(super) fn from_entries(get: impl Fn(&str) -> Option<Vec<u8>>) -> Result<Self, String> {
         let kerberos = match (get("user"), get("keytab"), get("username"), get("password")) {
-            (Some(user), Some(keytab), _, _) => Some(Kerberos::Keytab { user: name("user", user)?, keytab }),
+            (Some(user), Some(keytab), _, _) => {
+                Some(Kerberos::Keytab { user: name("user", user)?, keytab: at_most(KEYTAB, "keytab", keytab)? })
+            }
             (_, _, Some(user), Some(password)) => {
                 Some(Kerberos::Password { user: name("username", user)?, password: one_line("password", password)? })
             }
@@ -56,10 +62,10 @@ impl Material {
             (None, None, None, None) => None,
         };
         let token = match get("token") {
-            Some(bytes) if bytes.len() <= SHORT => {
+            Some(bytes) => {
+                let bytes = at_most(TOKEN, "token", bytes)?;
                 Some(token::check(&bytes).map_err(|problem| format!("`token` {problem}"))?)
             }
-            Some(_) => return Err("`token` is too long to be one".to_owned()),
             None => None,
         };
         Ok(Self { kerberos, token })
@@ -70,6 +76,13 @@ impl Material {
     }
 }
 
+fn at_most(limit: usize, entry: &str, bytes: Vec<u8>) -> Result<Vec<u8>, String> {
+    if bytes.len() <= limit {
+        return Ok(bytes);
+    }
+    Err(format!("`{entry}` has {} bytes, and may have {limit} at most: put one that is smaller there", bytes.len()))
+}
+
 /// A line break at the end, as most editors leave it, is none of it.
 fn one_line(entry: &str, mut bytes: Vec<u8>) -> Result<Vec<u8>, String> {
     for end in [b'\n', b'\r'] {
@@ -77,7 +90,8 @@ fn one_line(entry: &str, mut bytes: Vec<u8>) -> Result<Vec<u8>, String> {
             bytes.pop();
         }
     }
-    let fits = !bytes.is_empty() && bytes.len() <= SHORT && !bytes.iter().any(|byte| [b'\n', b'\r', 0].contains(byte));
+    let fits =
+        !bytes.is_empty() && bytes.len() <= PASSWORD && !bytes.iter().any(|byte| [b'\n', b'\r', 0].contains(byte));
     if fits { Ok(bytes) } else { Err(format!("`{entry}` is empty, or more than one line")) }
 }
 
@@ -109,6 +123,16 @@ mod tests {
         let expected = Kerberos::Keytab { user: "alice@CERN.CH".to_owned(), keytab: b"\x05\x02\n".to_vec() };
         assert!(keytab.kerberos == Some(expected));
         assert!(read(&[("other", "x")]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_is_too_large_is_refused_with_the_limit() {
+        let keytab = |size: usize| read(&[("user", "alice"), ("keytab", "k".repeat(size).as_str())]);
+        assert!(keytab(KEYTAB).is_ok());
+        assert!(keytab(KEYTAB + 1).unwrap_err().contains("`keytab` has 65537 bytes, and may have 65536 at most"));
+        let token = |size: usize| read(&[("token", "t".repeat(size).as_str())]).unwrap_err();
+        assert!(token(TOKEN).contains("is no IDTOKEN"));
+        assert!(token(TOKEN + 1).contains("`token` has 8193 bytes, and may have 8192 at most"));
     }
 
     #[test]

@@ -2,12 +2,14 @@
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
 use kube::api::Api;
 
 use super::material::Material;
+use super::realms::Realms;
 use crate::kubernetes::limited;
 
 /// The operator's own Secrets, by the folders that they are mounted into.
@@ -20,7 +22,7 @@ pub(super) enum Source {
     /// Folders in this one.
     Mounted(PathBuf),
     /// A Secret beside an HTCJob.
-    Secret { client: Client, namespace: String, name: String },
+    Secret { client: Client, namespace: String, name: String, realms: Arc<Realms> },
     /// There is no way to read them.
     Nothing,
 }
@@ -42,7 +44,7 @@ impl Source {
                 let read = tokio::task::spawn_blocking(move || mounted(&folder)).await;
                 read.unwrap_or_else(|error| Err(error.to_string())).map_err(SourceError::Gone)
             }
-            Self::Secret { client, namespace, name } => secret(client, namespace, name).await,
+            Self::Secret { client, namespace, name, realms } => secret(client, namespace, name, realms).await,
             Self::Nothing => Err(SourceError::Silent("the API server cannot be asked for Secrets".to_owned())),
         }
     }
@@ -80,7 +82,7 @@ fn mounted(folder: &Path) -> Result<Material, String> {
     Ok(all)
 }
 
-async fn secret(client: &Client, namespace: &str, name: &str) -> Result<Material, SourceError> {
+async fn secret(client: &Client, namespace: &str, name: &str, realms: &Realms) -> Result<Material, SourceError> {
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
     let found = match limited("read the Secret", &format!("{namespace}/{name}"), api.get_opt(name)).await {
         Ok(found) => found,
@@ -98,7 +100,11 @@ async fn secret(client: &Client, namespace: &str, name: &str) -> Result<Material
     };
     let data = found.data.unwrap_or_default();
     let read = Material::from_entries(|entry| data.get(entry).map(|value| value.0.clone()));
-    let read = read.map_err(|error| {
+    let allowed = read.and_then(|read| match &read.kerberos {
+        Some(kerberos) => realms.check(kerberos).map(|()| read),
+        None => Ok(read),
+    });
+    let read = allowed.map_err(|error| {
         SourceError::Gone(format!("the Secret {namespace}/{name} contains no usable credentials: {error}"))
     })?;
     if read.is_empty() {

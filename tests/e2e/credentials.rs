@@ -5,6 +5,7 @@ mod ads;
 mod kerberos;
 mod orphans;
 mod secrets;
+mod shares;
 pub mod site;
 mod trouble;
 

@@ -1,9 +1,12 @@
 //! Tickets: by keytab and by password, renewed, refused, and what happens while no KDC answers.
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use testbed::{Account, Assets, Kdc, Version, wait_for};
@@ -182,4 +185,115 @@ fn a_kdc_that_is_away_until_the_ticket_ends() {
     realm.assert_completes(&here, "waits", "robot@test");
     realm.assert_completes(&here, "runs", "robot@test");
     here.wait_nothing_left(&uid);
+}
+
+/// Whoever names a realm names a KDC that the operator would ask: it asks none that the site did not allow.
+#[test]
+fn a_realm_of_a_users_choice() {
+    let realm = Realm::new(Version::Trixie);
+    realm.kdc.add_user("robot", "Xy8-right", "10h").unwrap();
+    realm.kdc.add_user("alice", "Xy8-open-sesame", "10h").unwrap();
+    realm.mount("kinit-secret", &[("username", b"robot"), ("password", b"Xy8-right")]);
+    let bed = &realm.site.bed;
+    bed.start_operator();
+    let here = bed.namespace();
+    put_secret(&here, "mine", &[("username", b"x@EVIL.EXAMPLE"), ("password", b"Xy8-open-sesame")]);
+    let_read(&here, "mine");
+    here.create(&with_secret("job", "mine", UNTIL_LET_GO));
+    let message = wait_says(&here, "job", "Submitted", "CredentialsFailed", "EVIL.EXAMPLE, is not allowed");
+    assert!(message.contains("allowed: TEST") && message.contains("--allowed-realms"), "{message}");
+    put_secret(&here, "mine", &[("username", b"alice@TEST"), ("password", b"Xy8-open-sesame")]);
+    realm.assert_completes(&here, "job", "alice@test");
+}
+
+/// A KDC that gives tickets, and does not answer when one is to be used: what waits for it is its own namespace's.
+#[test]
+fn a_kdc_that_stops_answering_holds_up_nobody_else() {
+    let realm = Realm::new(Version::Trixie);
+    realm.kdc.add_user("alice", "Xy8-open-sesame", "10h").unwrap();
+    let stalling = StallingKdc::in_front_of(&realm.kdc);
+    let bed = &realm.site.bed;
+    bed.set_env("KRB5_CONFIG", stalling.config.to_str().unwrap());
+    bed.set_env("HTC_TOOL_LIMIT", "5s");
+    let token = realm.site.token("robot@test", &[]);
+    realm.mount("htcondor-idtoken", &[("token", token.as_bytes())]);
+    let mut client = fs::OpenOptions::new().append(true).open(bed.condor.config()).unwrap();
+    writeln!(client, "SEC_CLIENT_AUTHENTICATION_METHODS = IDTOKENS, KERBEROS").unwrap();
+    bed.start_operator();
+    let (evil, good) = (bed.namespace(), bed.namespace());
+    for number in 0..5 {
+        let secret = format!("secret-{number}");
+        put_secret(&evil, &secret, &[("username", b"alice"), ("password", b"Xy8-open-sesame")]);
+        let_read(&evil, &secret);
+        evil.create(&with_secret(&format!("job-{number}"), &secret, "true"));
+    }
+    wait_for("a KDC that is asked and does not answer", PATIENCE, || stalling.waiting.load(Ordering::SeqCst) > 0)
+        .unwrap();
+    for name in ["first", "second", "third"] {
+        good.create(&htcjob(name, "true"));
+        let ended = good.wait_ended(name);
+        assert!(is_true(&ended, "Complete"), "{ended:#}");
+    }
+    let waits = |object: &serde_json::Value| {
+        condition(object, "Submitted")
+            .is_some_and(|told| told["message"].as_str().is_some_and(|text| text.contains("condor_ping")))
+    };
+    evil.wait("job-0", "waits for its KDC", waits);
+    assert_eq!(evil.get("job-0")["status"]["attempt"].as_u64().unwrap_or(0), 0, "no submission has begun");
+}
+
+/// Passes on what is said to a KDC, but for the questions for a service's ticket.
+struct StallingKdc {
+    config: PathBuf,
+    /// Questions that are not answered.
+    waiting: Arc<AtomicUsize>,
+}
+
+impl StallingKdc {
+    fn in_front_of(kdc: &Kdc) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let own = listener.local_addr().unwrap();
+        let text = fs::read_to_string(kdc.config()).unwrap();
+        let address = text.split_once("  kdc = ").and_then(|(_, rest)| rest.split_whitespace().next()).unwrap();
+        let config = kdc.config().with_file_name("stalling.conf");
+        Account::unprivileged().write(&config, text.replace(address, &own.to_string()), 0o644).unwrap();
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let (address, counted) = (address.to_owned(), Arc::clone(&waiting));
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let (address, waiting) = (address.clone(), Arc::clone(&counted));
+                std::thread::spawn(move || pass_on(client, &address, &waiting));
+            }
+        });
+        Self { config, waiting }
+    }
+}
+
+/// One message of RFC 4120 over TCP, with the four bytes of its length.
+fn read_message(from: &mut TcpStream) -> Option<Vec<u8>> {
+    let mut message = vec![0; 4];
+    from.read_exact(&mut message).ok()?;
+    let length = u32::from_be_bytes(message[..4].try_into().ok()?);
+    message.resize(4 + usize::try_from(length).ok()?, 0);
+    from.read_exact(&mut message[4..]).ok()?;
+    Some(message)
+}
+
+fn pass_on(mut client: TcpStream, address: &str, waiting: &AtomicUsize) {
+    /// TGS-REQ: `[APPLICATION 12]`.
+    const FOR_A_SERVICE: u8 = 0x6c;
+    while let Some(message) = read_message(&mut client) {
+        if message.get(4) == Some(&FOR_A_SERVICE) {
+            waiting.fetch_add(1, Ordering::SeqCst);
+            // Until the client gives up.
+            let _ = client.read(&mut [0]);
+            return;
+        }
+        let Ok(mut kdc) = TcpStream::connect(address) else { return };
+        let answer = kdc.write_all(&message).ok().and_then(|()| read_message(&mut kdc));
+        let Some(answer) = answer else { return };
+        if client.write_all(&answer).is_err() {
+            return;
+        }
+    }
 }
