@@ -4,12 +4,14 @@ use rusqlite::Connection;
 
 use super::*;
 use crate::api::{ConditionStatus, ConditionType, Identity, ObjectName, Phase};
+use crate::health::Health;
 use crate::machine::facts::{Condition, ErrTail, Failure, Hold, Job, JobState, Known, Record, Submission, Witness};
 use crate::machine::outcome::{Loss, Outcome};
 use crate::machine::transitions::{Transition, Trigger};
 use crate::machine::{
     Attempt, Birthdate, ClusterId, Index, Indices, JobId, Kind, RequestKey, SchedDate, ScheddName, Timestamp, Uid,
 };
+use crate::metrics::Metrics;
 
 pub(super) fn uid() -> Uid {
     Uid::from("0b5ea2a4-3b8c-4a51-9d1f-6f1a3a5f0001")
@@ -309,6 +311,30 @@ async fn the_journal_is_told_once_and_in_order() {
     );
     ledger.told(vec![(uid(), 1), (uid(), 3)], Timestamp(1)).await.unwrap();
     assert_eq!(ledger.untold(10, Except::default()).await.unwrap().iter().map(|row| row.seq).collect::<Vec<_>>(), [2]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn how_long_somebody_waits_for_the_file_is_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let health = Health::default();
+    let ledger = Ledger::open(&folder.path().join("htcjobs.db"), &Metrics::default(), &health).unwrap();
+    // Stands in for a volume that hangs.
+    let (go_on, hangs) = std::sync::mpsc::channel::<()>();
+    let hang = ledger.run(move |_| {
+        drop(hangs.recv());
+        Ok(())
+    });
+    let (hung, ()) = tokio::join!(hang, async {
+        let pause = std::time::Duration::from_millis(20);
+        while ledger.silent_for() < pause {
+            tokio::time::sleep(pause).await;
+        }
+        drop(go_on);
+    });
+    hung.unwrap();
+    while ledger.silent_for() > std::time::Duration::ZERO {
+        tokio::task::yield_now().await;
+    }
 }
 
 #[tokio::test]
