@@ -419,7 +419,7 @@ impl<'a> Run<'a> {
     /// Like [`Self::ask`], but after failures of this kind only when their pause is over.
     fn ask_after_pause(&mut self, kind: Kind, work: Work) {
         let wait = self.record.requests.get(&kind).map_or(Duration::ZERO, |last| {
-            let until = last.latest().plus(self.settings.pause(last.failures));
+            let until = last.latest().min(self.now).plus(self.settings.pause(last.failures));
             until.since(self.now)
         });
         if wait.is_zero() {

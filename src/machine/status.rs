@@ -155,6 +155,13 @@ impl Conditions {
         }
     }
 
+    /// Brings the time of what is said of `kind` back to now if it lies ahead: it was another clock's.
+    pub fn not_ahead(&mut self, kind: ConditionType, now: Timestamp) {
+        if let Some(told) = self.list.iter_mut().find(|condition| condition.kind == kind) {
+            told.since = told.since.min(now);
+        }
+    }
+
     /// Says that `kind` no longer holds, if it ever was said.
     pub fn clear(&mut self, kind: ConditionType, reason: &str, message: &str, now: Timestamp) {
         if self.get(kind).is_some() {
