@@ -13,6 +13,7 @@ mod stuck;
 on_both_versions!(
     api_server::killed_in_every_phase,
     api_server::refusing_and_losing_writes,
+    api_server::refusing_for_good_hides_nothing,
     api_server::forgetting_watches_and_away_for_long,
     schedd::killed_while_it_is_handed_jobs,
     schedd::hanging_for_longer_than_every_limit,
