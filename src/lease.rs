@@ -165,7 +165,7 @@ impl Candidate {
         ledger: &mut Ledger,
         fence: &Fence,
     ) -> Result<Result<(Lease, Holder), Obstacle>, LedgerError> {
-        let began = self.clock.now();
+        let began = self.clock.reading();
         let found = match self.get().await {
             Ok(found) => found,
             Err(message) => return Ok(Err(Obstacle::Api(message))),
@@ -190,7 +190,7 @@ impl Candidate {
         let written = around(Point::BeforeLeaseTaken, written, Point::AfterLeaseTaken).await;
         Ok(match written {
             Ok(lease) => {
-                fence.extend(began.plus(self.times.renew_deadline));
+                fence.extend(began, self.times.renew_deadline);
                 Ok((lease, holder))
             }
             Err(message) => Err(Obstacle::Api(message)),
@@ -304,10 +304,10 @@ impl Leader {
     }
 
     async fn renew(&mut self, ledger: &Ledger, fence: &Fence) -> Result<(), Obstacle> {
-        let began = self.candidate.clock.now();
+        let began = self.candidate.clock.reading();
         let renewed = self.rewrite(ledger, &self.holder, fence);
         self.lease = around(Point::BeforeLeaseRenewed, renewed, Point::AfterLeaseRenewed).await?;
-        fence.extend(began.plus(self.candidate.times.renew_deadline));
+        fence.extend(began, self.candidate.times.renew_deadline);
         Ok(())
     }
 
