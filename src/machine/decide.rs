@@ -577,7 +577,8 @@ impl<'a> Run<'a> {
                 let until = facts.silent_since.map(|since| since.plus(self.settings.silence));
                 let wait = until.map_or(Duration::ZERO, |until| until.since(self.now));
                 if told {
-                    self.conditions.reword(ConditionType::Tracked, unknown.why.into(), &unknown.message);
+                    let reason = Reason::from(unknown.why);
+                    self.conditions.reword(ConditionType::Tracked, reason.into(), &unknown.message);
                 } else if wait.is_zero() {
                     self.say(ConditionType::Tracked, ConditionStatus::False, unknown.why.into(), &unknown.message);
                 } else {
@@ -603,8 +604,7 @@ impl<'a> Run<'a> {
                     self.look.more(Look::Every { history: None, soon: false });
                 }
             }
-            (Answer::Known(_), None) => {}
-            (Answer::Unknown(_), _) => {}
+            (Answer::Known(_), None) | (Answer::Unknown(_), _) => {}
         }
     }
 }

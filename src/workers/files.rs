@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(files.busy(&uid()), None);
 
         let (go_on, hangs) = channel::<()>();
-        let hang = move || drop(hangs.recv());
+        let hang = move || assert!(hangs.recv().is_err());
         let failed = files.run(vec![uid()], Duration::from_millis(10), hang).await.unwrap_err();
         assert!(failed.contains("has not answered") && failed.contains("check the operator's data volume"), "{failed}");
         assert!(files.busy(&uid()).is_some_and(|why| why.contains("has not answered")));
@@ -131,7 +131,7 @@ mod tests {
         for _ in 0..MOST {
             let (go_on, hangs) = channel::<()>();
             waiting.push(go_on);
-            assert!(files.run(Vec::new(), Duration::ZERO, move || drop(hangs.recv())).await.is_err());
+            assert!(files.run(Vec::new(), Duration::ZERO, move || assert!(hangs.recv().is_err())).await.is_err());
         }
         let refused = files.run(Vec::new(), limit(1), || ()).await.unwrap_err();
         assert!(refused.contains("64 calls wait"), "{refused}");
