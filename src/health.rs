@@ -16,7 +16,7 @@ pub enum Gate {
     CacheSynced,
     /// What was last written to the ledger was stored.
     LedgerWritable,
-    /// The ledger is not stuck in one call.
+    /// The ledger has answered, and is not stuck in one call since.
     LedgerAnswers,
     /// The schedd has answered since the operator started.
     ScheddSeen,
@@ -89,7 +89,10 @@ impl Health {
 
     /// The ledger has answered all that it had taken up.
     pub fn ledger_at_rest(&self) {
-        self.with(|state| state.ledger_at_work = None);
+        self.with(|state| {
+            state.ledger_at_work = None;
+            state.open.insert(Gate::LedgerAnswers)
+        });
     }
 
     /// How long the ledger has been at one step while somebody waits for its answer.
@@ -125,7 +128,7 @@ fn describe(state: &State) -> (bool, String) {
     for gate in Gate::iter() {
         let open = match gate {
             Gate::Leading => state.leadership != Leadership::Unknown,
-            Gate::LedgerAnswers => state.ledger_silent_for() < LEDGER_PATIENCE,
+            Gate::LedgerAnswers => state.open.contains(&gate) && state.ledger_silent_for() < LEDGER_PATIENCE,
             Gate::CrdServed | Gate::CacheSynced | Gate::LedgerWritable | Gate::ScheddSeen => state.open.contains(&gate),
         };
         let (word, needed) = match (gate, open, state.leadership) {
@@ -149,9 +152,7 @@ mod tests {
         let but = |shut: Option<Gate>| {
             let leadership = if shut == Some(Gate::Leading) { Leadership::Unknown } else { Leadership::Leader };
             let open = Gate::iter().filter(|gate| Some(*gate) != shut).collect();
-            let ledger_at_work =
-                (shut == Some(Gate::LedgerAnswers)).then(|| Instant::now().checked_sub(LEDGER_PATIENCE).unwrap());
-            State { leadership, open, ledger_at_work }
+            State { leadership, open, ledger_at_work: None }
         };
         assert!(describe(&but(None)).0);
         for gate in Gate::iter() {
@@ -159,6 +160,10 @@ mod tests {
             assert!(!ready && text.matches("NOT YET").count() == 1, "{text}");
         }
         assert!(!describe(&State::default()).0);
+        let at_work = |time| State { ledger_at_work: Instant::now().checked_sub(time), ..but(None) };
+        assert!(describe(&at_work(Duration::ZERO)).0);
+        let (ready, text) = describe(&at_work(LEDGER_PATIENCE));
+        assert!(!ready && text.contains("ledger-answers: NOT YET"), "{text}");
         assert!(describe(&State { leadership: Leadership::Standby, ..State::default() }).0);
     }
 }
