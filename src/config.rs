@@ -261,6 +261,7 @@ impl Config {
             pause_max: self.timing.pause_max,
             fetch_every: self.output.fetch_every,
             eager: Settings::default().eager,
+            silence: self.timing.tracker_interval.saturating_mul(3),
             soon: self.timing.soon,
             jobs_per_attempt: self.condor.batch_jobs,
             refused_more: None,

@@ -1,13 +1,18 @@
 //! Whether this operator may act. Checked right before every external effect and every Kubernetes write.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Reading};
 use crate::machine::Timestamp;
 
+/// By more than this the system's clock does not run ahead of the operator's between two renewals, unless the machine stood still:
+/// then the Lease may have expired by the clocks of others.
+const TOLERANCE: Duration = Duration::from_secs(1);
+
 /// Open while this operator leads and is not being stopped. It closes by itself when the Lease is not renewed in time,
-/// whatever else hangs. Clones share it.
+/// whatever else hangs, and when the machine stood still since its last renewal. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Fence {
     shared: Arc<Shared>,
@@ -17,8 +22,15 @@ pub struct Fence {
 #[derive(Debug, Default)]
 struct Shared {
     stopping: AtomicBool,
-    /// Milliseconds on the operator's clock.
-    open_until: AtomicI64,
+    renewed: Mutex<Option<Renewed>>,
+}
+
+/// The last good renewal of the Lease.
+#[derive(Clone, Copy, Debug)]
+struct Renewed {
+    began: Reading,
+    /// Until then it is good.
+    until: Timestamp,
 }
 
 /// Why this operator may not act.
@@ -42,41 +54,48 @@ impl Fence {
     /// Fails once this operator may no longer act.
     pub fn check(&self) -> Result<(), Refused> {
         if self.shared.stopping.load(Ordering::SeqCst) {
-            Err(Refused::Stopping)
-        } else if self.clock.now().0 >= self.shared.open_until.load(Ordering::SeqCst) {
-            Err(Refused::NotLeading)
-        } else {
-            Ok(())
+            return Err(Refused::Stopping);
         }
+        let (renewed, now) = (*self.renewed(), self.clock.reading());
+        let is_good = |renewed: Renewed| now.at < renewed.until && now.ahead_since(&renewed.began) <= TOLERANCE;
+        if renewed.is_some_and(is_good) { Ok(()) } else { Err(Refused::NotLeading) }
     }
 
-    /// The Lease was renewed: open until then.
-    pub fn extend(&self, until: Timestamp) {
-        self.shared.open_until.fetch_max(until.0, Ordering::SeqCst);
+    /// The Lease was renewed, and that began then: open for so long after it.
+    pub fn extend(&self, began: Reading, deadline: Duration) {
+        let until = began.at.plus(deadline);
+        let mut renewed = self.renewed();
+        if renewed.is_none_or(|renewed| renewed.until < until) {
+            *renewed = Some(Renewed { began, until });
+        }
     }
 
     /// From now on nothing is begun any more.
     pub fn close(&self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
     }
+
+    fn renewed(&self) -> std::sync::MutexGuard<'_, Option<Renewed>> {
+        self.shared.renewed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
 
     #[test]
     fn it_is_open_only_while_the_lease_is_renewed() {
         let clock = Clock::default();
         let fence = Fence::new(clock);
         assert_eq!(fence.check(), Err(Refused::NotLeading));
-        let limit = clock.now().plus(Duration::from_secs(60));
-        fence.extend(limit);
+        let began = clock.reading();
+        fence.extend(began, MINUTE);
         assert_eq!(fence.check(), Ok(()));
         // A renewal that is answered late takes nothing back.
-        fence.extend(Timestamp(0));
+        fence.extend(began, Duration::ZERO);
         assert_eq!(fence.check(), Ok(()));
         fence.close();
         assert_eq!(fence.clone().check(), Err(Refused::Stopping));
@@ -86,7 +105,18 @@ mod tests {
     fn it_closes_by_itself() {
         let clock = Clock::default();
         let fence = Fence::new(clock);
-        fence.extend(clock.now());
+        fence.extend(clock.reading(), Duration::ZERO);
         assert_eq!(fence.check(), Err(Refused::NotLeading));
+    }
+
+    /// The operator's clock stands still while its machine is paused, and the Lease expires meanwhile.
+    #[test]
+    fn a_pause_of_the_machine_closes_it_until_the_next_renewal() {
+        let clock = Clock::default();
+        let fence = Fence::new(clock);
+        fence.extend(clock.reading().behind(Duration::from_millis(1500)), MINUTE);
+        assert_eq!(fence.check(), Err(Refused::NotLeading));
+        fence.extend(clock.reading(), 2 * MINUTE);
+        assert_eq!(fence.check(), Ok(()));
     }
 }

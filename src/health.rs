@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use strum::{EnumIter, IntoEnumIterator as _, IntoStaticStr};
 
@@ -15,6 +16,8 @@ pub enum Gate {
     CacheSynced,
     /// What was last written to the ledger was stored.
     LedgerWritable,
+    /// The ledger has answered, and is not stuck in one call since.
+    LedgerAnswers,
     /// The schedd has answered since the operator started.
     ScheddSeen,
     /// It is known who leads: this operator, or another one whose place it can take.
@@ -33,11 +36,22 @@ enum Leadership {
     Leader,
 }
 
+/// Longest time that one step of the ledger may take: client-go's renew deadline.
+const LEDGER_PATIENCE: Duration = Duration::from_secs(10);
+
 /// What is known.
 #[derive(Debug, Default)]
 struct State {
     leadership: Leadership,
     open: BTreeSet<Gate>,
+    /// When the ledger began the step that it is at; none while nobody waits for it.
+    ledger_at_work: Option<Instant>,
+}
+
+impl State {
+    fn ledger_silent_for(&self) -> Duration {
+        self.ledger_at_work.map_or(Duration::ZERO, |since| since.elapsed())
+    }
 }
 
 /// The gates of one operator. Clones share them.
@@ -68,6 +82,25 @@ impl Health {
         self.set(Gate::LedgerWritable, writable);
     }
 
+    /// The ledger begins a step for somebody who waits.
+    pub fn ledger_at_work(&self) {
+        self.with(|state| state.ledger_at_work = Some(Instant::now()));
+    }
+
+    /// The ledger has answered all that it had taken up.
+    pub fn ledger_at_rest(&self) {
+        self.with(|state| {
+            state.ledger_at_work = None;
+            state.open.insert(Gate::LedgerAnswers)
+        });
+    }
+
+    /// How long the ledger has been at one step while somebody waits for its answer.
+    #[must_use]
+    pub fn ledger_silent_for(&self) -> Duration {
+        self.with(|state| state.ledger_silent_for())
+    }
+
     /// The schedd has answered.
     pub fn schedd_seen(&self) {
         self.set(Gate::ScheddSeen, true);
@@ -95,6 +128,7 @@ fn describe(state: &State) -> (bool, String) {
     for gate in Gate::iter() {
         let open = match gate {
             Gate::Leading => state.leadership != Leadership::Unknown,
+            Gate::LedgerAnswers => state.open.contains(&gate) && state.ledger_silent_for() < LEDGER_PATIENCE,
             Gate::CrdServed | Gate::CacheSynced | Gate::LedgerWritable | Gate::ScheddSeen => state.open.contains(&gate),
         };
         let (word, needed) = match (gate, open, state.leadership) {
@@ -117,7 +151,8 @@ mod tests {
     fn a_leader_needs_every_gate_and_a_standby_only_its_place() {
         let but = |shut: Option<Gate>| {
             let leadership = if shut == Some(Gate::Leading) { Leadership::Unknown } else { Leadership::Leader };
-            State { leadership, open: Gate::iter().filter(|gate| Some(*gate) != shut).collect() }
+            let open = Gate::iter().filter(|gate| Some(*gate) != shut).collect();
+            State { leadership, open, ledger_at_work: None }
         };
         assert!(describe(&but(None)).0);
         for gate in Gate::iter() {
@@ -125,6 +160,10 @@ mod tests {
             assert!(!ready && text.matches("NOT YET").count() == 1, "{text}");
         }
         assert!(!describe(&State::default()).0);
+        let at_work = |time| State { ledger_at_work: Instant::now().checked_sub(time), ..but(None) };
+        assert!(describe(&at_work(Duration::ZERO)).0);
+        let (ready, text) = describe(&at_work(LEDGER_PATIENCE));
+        assert!(!ready && text.contains("ledger-answers: NOT YET"), "{text}");
         assert!(describe(&State { leadership: Leadership::Standby, ..State::default() }).0);
     }
 }

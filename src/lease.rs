@@ -165,7 +165,7 @@ impl Candidate {
         ledger: &mut Ledger,
         fence: &Fence,
     ) -> Result<Result<(Lease, Holder), Obstacle>, LedgerError> {
-        let began = self.clock.now();
+        let began = self.clock.reading();
         let found = match self.get().await {
             Ok(found) => found,
             Err(message) => return Ok(Err(Obstacle::Api(message))),
@@ -190,7 +190,7 @@ impl Candidate {
         let written = around(Point::BeforeLeaseTaken, written, Point::AfterLeaseTaken).await;
         Ok(match written {
             Ok(lease) => {
-                fence.extend(began.plus(self.times.renew_deadline));
+                fence.extend(began, self.times.renew_deadline);
                 Ok((lease, holder))
             }
             Err(message) => Err(Obstacle::Api(message)),
@@ -265,11 +265,26 @@ impl Candidate {
 
 impl Leader {
     /// Renews until another operator leads. While the API server is away the fence closes; it opens again if nobody else
-    /// has led meanwhile.
+    /// has led meanwhile. So it is while the ledger hangs: its leader can do nothing, and must not keep others from leading.
     pub async fn keep(&mut self, ledger: &Ledger, fence: &Fence) -> Lost {
-        let mut failing = false;
+        let patience = self.candidate.times.renew_deadline;
+        let (mut failing, mut hangs) = (false, false);
         loop {
             tokio::time::sleep(self.candidate.times.retry).await;
+            if ledger.silent_for() > patience {
+                if !hangs {
+                    tracing::error!(
+                        lease = %self.candidate.name(),
+                        "the ledger has not answered for {patience:?}: the Lease is not renewed until it does, so that another operator can lead; check the volume of the ledger"
+                    );
+                }
+                hangs = true;
+                continue;
+            }
+            if hangs {
+                tracing::info!("the ledger answers again");
+            }
+            hangs = false;
             match self.renew(ledger, fence).await {
                 Ok(()) => {
                     if failing {
@@ -280,7 +295,6 @@ impl Leader {
                 Err(Obstacle::Held(holder)) => return Lost { holder },
                 Err(Obstacle::Api(message)) => {
                     if !failing {
-                        let patience = self.candidate.times.renew_deadline;
                         tracing::warn!(%message, "the Lease could not be renewed; after {patience:?} without it nothing is begun");
                     }
                     failing = true;
@@ -290,10 +304,10 @@ impl Leader {
     }
 
     async fn renew(&mut self, ledger: &Ledger, fence: &Fence) -> Result<(), Obstacle> {
-        let began = self.candidate.clock.now();
+        let began = self.candidate.clock.reading();
         let renewed = self.rewrite(ledger, &self.holder, fence);
         self.lease = around(Point::BeforeLeaseRenewed, renewed, Point::AfterLeaseRenewed).await?;
-        fence.extend(began.plus(self.candidate.times.renew_deadline));
+        fence.extend(began, self.candidate.times.renew_deadline);
         Ok(())
     }
 
@@ -370,6 +384,33 @@ mod tests {
         let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
         let client = Client::try_from(config).unwrap();
         Candidate::new(client, name, "us".to_owned(), times, Clock::default(), Health::default())
+    }
+
+    /// Its volume hangs: whoever else can have the ledger must be able to lead.
+    #[tokio::test]
+    async fn a_leader_whose_ledger_does_not_answer_does_not_renew() {
+        let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        server.set_nonblocking(true).unwrap();
+        let url = format!("http://{}", server.local_addr().unwrap());
+        let client = Client::try_from(kube::Config::new(url.parse().unwrap())).unwrap();
+        let deadline = Duration::from_millis(100);
+        let mut candidate = candidate();
+        candidate.api = Api::namespaced(client, "ns");
+        candidate.times = LeaseTimes { renew_deadline: deadline, retry: Duration::from_millis(1), ..candidate.times };
+        let holder = Holder { identity: "us".to_owned(), duration: candidate.times.duration, acquired: None };
+        let (clock, health) = (candidate.clock, Health::default());
+        let mut leader = Leader { candidate, lease: Lease::default(), holder };
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open(&folder.path().join("ledger.db"), &crate::metrics::Metrics::default(), &health);
+        let (ledger, fence) = (ledger.unwrap(), Fence::new(clock));
+        health.ledger_at_work();
+        tokio::time::sleep(deadline).await;
+        assert!(tokio::time::timeout(deadline, leader.keep(&ledger, &fence)).await.is_err());
+        assert!(server.accept().is_err(), "the API server was asked");
+        health.ledger_at_rest();
+        while server.accept().is_err() {
+            assert!(tokio::time::timeout(deadline, leader.keep(&ledger, &fence)).await.is_err());
+        }
     }
 
     fn record(holder: &str, seconds: i32, renewed: i64) -> LeaseSpec {

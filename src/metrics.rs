@@ -390,7 +390,7 @@ mod tests {
         let fence = Fence::new(clock);
         metrics.leads_within(fence.clone());
         leader(0);
-        fence.extend(clock.now().plus(Duration::from_secs(60)));
+        fence.extend(clock.reading(), Duration::from_secs(60));
         leader(1);
         fence.close();
         leader(0);

@@ -142,9 +142,9 @@ impl Tracker {
         self.watchlist.set(uid, object, look, inherited);
     }
 
-    /// What is known about an object's jobs.
+    /// What is known about an object's jobs, and since when the queue is silent if it is.
     #[must_use]
-    pub fn evidence(&self, uid: &Uid) -> Evidence {
+    pub fn evidence(&self, uid: &Uid) -> (Evidence, Option<Timestamp>) {
         self.watchlist.evidence(uid)
     }
 

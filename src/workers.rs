@@ -5,6 +5,7 @@
 mod batch;
 mod discard;
 mod err_tail;
+mod files;
 mod incoming;
 mod lane;
 mod plan;
@@ -31,6 +32,7 @@ use crate::machine::{Kind, Request, RequestKey, Settings, Uid};
 use crate::metrics::Metrics;
 use crate::retry::FailureLimit;
 
+pub use files::FileWork;
 pub use plan::{Plan, PlanError, Planner, Reporting};
 use pool::Pool;
 pub use registry::{Registry, Ticket};
@@ -97,6 +99,8 @@ pub struct Shared {
     pub wake: Wake,
     /// Where sandboxes and output lie, and what the site adds.
     pub planner: Planner,
+    /// What is done with their files.
+    pub files: FileWork,
     /// What shows later that a submitter has ended.
     pub locks: SubmitterLocks,
     /// Times and sizes.

@@ -42,16 +42,15 @@ pub(super) struct ToShow {
     pub(super) again: Option<Duration>,
     /// The status will soon be another one.
     pub(super) about_to_change: bool,
+    /// Why what was decided was not carried out. It hides nothing of what is to be shown.
+    pub(super) refused: Option<WriteError>,
 }
 
-/// Tells the tracker what to look for, and does what was decided.
-pub(super) async fn act(
-    context: &Context,
-    object: &Observed,
-    gathered: &Gathered,
-    decision: Decision,
-) -> Result<Acted, WriteError> {
+/// Tells the tracker what to look for, and does what was decided. If the API server refuses that, its answer comes with what is to
+/// be shown.
+pub(super) async fn act(context: &Context, object: &Observed, gathered: &Gathered, decision: Decision) -> Acted {
     let Decision { after: record, action, look, mut again, .. } = decision;
+    let mut refused = None;
     let (uid, name) = (&gathered.facts.object.uid, &gathered.name);
     let mut about_to_change = gathered.facts.in_flight.is_some() || matches!(look, Look::Every { soon: true, .. });
     let reference = ObjectRef::from_obj(object);
@@ -61,18 +60,25 @@ pub(super) async fn act(
             if record.is_none() {
                 context.volatile.claim(uid);
             }
-            let done = attach(context, object, name).await?;
-            return Ok(Acted::Over { again: unless_done(again, done) });
+            match attach(context, object, name).await {
+                Ok(done) => return Acted::Over { again: unless_done(again, done) },
+                Err(error) => refused = Some(error),
+            }
         }
         Action::Hand(Request { work: Work::ReleaseFinalizer(permit), .. }) => {
             name_what_is_left(&permit, object);
-            let done = release(context, object, name).await?;
-            forget(context, uid, &reference);
-            return Ok(Acted::Over { again: unless_done(None, done) });
+            match release(context, object, name).await {
+                Ok(done) => {
+                    forget(context, uid, &reference);
+                    return Acted::Over { again: unless_done(None, done) };
+                }
+                Err(error) => refused = Some(error),
+            }
         }
-        Action::Hand(Request { work: Work::DeleteObject, .. }) => {
-            again = unless_done(again, delete(context, object, name).await?);
-        }
+        Action::Hand(Request { work: Work::DeleteObject, .. }) => match delete(context, object, name).await {
+            Ok(done) => again = unless_done(again, done),
+            Err(error) => refused = Some(error),
+        },
         Action::Hand(request) => {
             let (plan, identity) = (gathered.plan.clone(), gathered.identity.clone());
             let adopted = gathered.facts.record.has_inherited();
@@ -88,7 +94,9 @@ pub(super) async fn act(
         }
         Action::Nothing => {}
     }
-    Ok(Acted::Shown(Box::new(ToShow { record, again, about_to_change })))
+    // The next try may be a long time away.
+    about_to_change &= refused.is_none();
+    Acted::Shown(Box::new(ToShow { record, again, about_to_change, refused }))
 }
 
 /// What was refused is tried again even if the watch shows no change: a conflict that was made up on the way, or whose change

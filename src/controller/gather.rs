@@ -40,7 +40,7 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
         // overlooked.
         Err(_) => context.schedd.users.assigned(&uid).unwrap_or((Identity::Operator, Timestamp(0))),
     };
-    let evidence = context.tracker.evidence(&uid);
+    let (evidence, silent_since) = context.tracker.evidence(&uid);
     let record = context.ledger.load(&uid).await?;
     let claim = claim(object, context);
     let ours = object.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
@@ -79,6 +79,7 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
         record,
         in_flight,
         evidence,
+        silent_since,
         schedd: context.schedd.name.clone(),
     };
     Ok(Gathered { facts, name, plan, identity })

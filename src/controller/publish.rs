@@ -103,7 +103,7 @@ pub(super) async fn publish(
     context: &Context,
     object: &Observed,
     gathered: &Gathered,
-    ToShow { record, again, about_to_change }: ToShow,
+    ToShow { record, again, about_to_change, .. }: ToShow,
 ) -> Result<Option<Duration>, WriteError> {
     let Some(record) = record.filter(|_| gathered.facts.object.finalizer) else { return Ok(again) };
     let uid = &gathered.facts.object.uid;

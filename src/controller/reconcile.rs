@@ -11,7 +11,7 @@ use super::act::{Acted, act};
 use super::commit::commit;
 use super::gather::{Gathered, gather};
 use super::publish::publish;
-use super::{Context, ReconcileError};
+use super::{Context, ReconcileError, WriteError};
 use crate::api::{OPERATOR, Observed};
 use crate::fence::Refused;
 use crate::machine::decide::Decision;
@@ -48,14 +48,25 @@ async fn pass(object: &Observed, context: &Context) -> Result<Option<Duration>, 
     let gathered = gather(object, context).await.map_err(ReconcileError::Gather)?;
     let decision = decide(&gathered, context).map_err(ReconcileError::Decide)?;
     commit(context, &gathered, &decision).await.map_err(ReconcileError::Commit)?;
-    match act(context, object, &gathered, decision).await.map_err(ReconcileError::Act)? {
+    match act(context, object, &gathered, decision).await {
         Acted::Over { again } => Ok(again),
-        Acted::Shown(status) => {
-            let again = publish(context, object, &gathered, *status).await.map_err(ReconcileError::Publish)?;
+        Acted::Shown(mut status) => {
+            let refused = status.refused.take();
+            let published = publish(context, object, &gathered, *status).await;
+            let again = first_of(refused, published)?;
             context.volatile.succeeded(&gathered.facts.object.uid);
             Ok(again)
         }
     }
+}
+
+/// What was refused first is why the pass has failed; a status that was not written either is in the log.
+fn first_of<T>(refused: Option<WriteError>, published: Result<T, WriteError>) -> Result<T, ReconcileError> {
+    let Some(refused) = refused else { return published.map_err(ReconcileError::Publish) };
+    if let Err(error) = published {
+        tracing::warn!(%error, "the status was not written");
+    }
+    Err(ReconcileError::Act(refused))
 }
 
 /// Whether this operator may handle this object now; else when to look again.

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OptionalExtension as _};
 use tokio::sync::oneshot;
@@ -34,6 +35,7 @@ pub struct Ledger {
     /// Names that are known to stand in the file itself.
     pub(super) shown: Arc<Mutex<Users>>,
     metrics: Metrics,
+    health: Health,
 }
 
 impl std::fmt::Debug for Ledger {
@@ -69,8 +71,8 @@ impl Ledger {
             .name("ledger".to_owned())
             .spawn(move || writer.serve(&receiver))
             .map_err(|source| LedgerError::Open { path: path.to_owned(), source: source.into() })?;
-        let (shown, metrics) = (Arc::default(), metrics.clone());
-        Ok(Self { sender, id: id.into(), fresh, sequence, forgotten, shown, metrics })
+        let (shown, metrics, health) = (Arc::default(), metrics.clone(), health.clone());
+        Ok(Self { sender, id: id.into(), fresh, sequence, forgotten, shown, metrics, health })
     }
 
     /// One that nobody asks how it is.
@@ -96,6 +98,13 @@ impl Ledger {
     #[must_use]
     pub fn sequence(&self) -> i64 {
         self.sequence.load(Ordering::SeqCst)
+    }
+
+    /// How long the file has been at one step while somebody waits for the answer: long if its volume hangs, and not because
+    /// many wait.
+    #[must_use]
+    pub fn silent_for(&self) -> Duration {
+        self.health.ledger_silent_for()
     }
 
     /// Binds a new file to the operator of this name (the value of `HTCOperator`), and refuses one that is another's: its
@@ -160,7 +169,7 @@ impl Ledger {
                 Err(TrySendError::Disconnected(_)) => return Err(LedgerError::Stopped),
                 Err(TrySendError::Full(back)) => {
                     message = back;
-                    tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+                    tokio::time::sleep(Duration::from_millis(1)).await;
                 }
             }
         }

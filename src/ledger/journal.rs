@@ -49,6 +49,9 @@ impl Except {
 /// So many of the oldest rows take turns. A read must not cost more the more rows wait: it has the ledger's one thread to itself.
 pub(super) const OLDEST: usize = 2000;
 
+/// So many of the last rows of an object are kept. Older ones are removed once they are told.
+pub(super) const KEPT: i64 = 200;
+
 /// The columns of a [`Journaled`].
 const COLUMNS: &str = "t.uid, o.namespace, o.name, t.seq, t.time, t.reason, t.detail, t.warning,
     not (o.isNew and o.epoch = (select value from ledger where key = 'epoch'))";
@@ -90,7 +93,8 @@ fn number(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// Adds `transitions` to the journal of `uid`. Their time is that of the row before them if `now` is earlier: the clock may have been
+/// Adds `transitions` to the journal of `uid`, and removes what is too old. The numbers go on: only from the last [`KEPT`] on, and of
+/// rows that are not told, are none missing. Their time is that of the row before them if `now` is earlier: the clock may have been
 /// set back between two starts.
 pub(super) fn append(
     connection: &Connection,
@@ -123,7 +127,18 @@ pub(super) fn append(
             })
             .map_err(LedgerError::sql("write the journal"))?;
     }
-    Ok(())
+    if transitions.is_empty() { Ok(()) } else { prune(connection, uid) }
+}
+
+fn prune(connection: &Connection, uid: &Uid) -> Result<(), LedgerError> {
+    connection
+        .prepare_cached(
+            "delete from transitions where uid = ?1 and eventAt is not null
+                 and seq <= (select max(seq) from transitions where uid = ?1) - ?2",
+        )
+        .and_then(|mut statement| statement.execute(params![uid.as_str(), KEPT]))
+        .map(drop)
+        .map_err(LedgerError::sql("shorten the journal"))
 }
 
 impl Ledger {

@@ -4,12 +4,14 @@ use rusqlite::Connection;
 
 use super::*;
 use crate::api::{ConditionStatus, ConditionType, Identity, ObjectName, Phase};
+use crate::health::Health;
 use crate::machine::facts::{Condition, ErrTail, Failure, Hold, Job, JobState, Known, Record, Submission, Witness};
 use crate::machine::outcome::{Loss, Outcome};
 use crate::machine::transitions::{Transition, Trigger};
 use crate::machine::{
     Attempt, Birthdate, ClusterId, Index, Indices, JobId, Kind, RequestKey, SchedDate, ScheddName, Timestamp, Uid,
 };
+use crate::metrics::Metrics;
 
 pub(super) fn uid() -> Uid {
     Uid::from("0b5ea2a4-3b8c-4a51-9d1f-6f1a3a5f0001")
@@ -309,6 +311,62 @@ async fn the_journal_is_told_once_and_in_order() {
     );
     ledger.told(vec![(uid(), 1), (uid(), 3)], Timestamp(1)).await.unwrap();
     assert_eq!(ledger.untold(10, Except::default()).await.unwrap().iter().map(|row| row.seq).collect::<Vec<_>>(), [2]);
+}
+
+/// However long an object lives and however often its conditions change.
+#[tokio::test]
+async fn the_journal_of_an_object_is_bounded_once_it_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::open_alone(&folder.path().join("htcjobs.db")).unwrap();
+    let rows = async |told: bool| {
+        let query = format!(
+            "select min(seq), max(seq), count(*) from transitions where (eventAt is null) = {}",
+            i32::from(!told)
+        );
+        let row = ledger.run(move |connection| {
+            let row = connection.query_row(&query, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
+            row.map_err(LedgerError::sql("count"))
+        });
+        let (first, last, count): (Option<i64>, Option<i64>, i64) = row.await.unwrap();
+        (first.unwrap_or(0), last.unwrap_or(0), count)
+    };
+    let many = journal::KEPT + 50;
+    let all = (0..many).map(|_| said("A")).collect();
+    ledger.save(save(known(Phase::Running), Vec::new(), all)).await.unwrap();
+    assert_eq!(rows(false).await, (1, many, many), "what is not told stays");
+    // All but the second.
+    let told = (1..=many).filter(|seq| *seq != 2).map(|seq| (uid(), seq)).collect();
+    ledger.told(told, Timestamp(1)).await.unwrap();
+    ledger.save(save(known(Phase::Running), Vec::new(), vec![said("B")])).await.unwrap();
+    assert_eq!(rows(true).await, (many + 2 - journal::KEPT, many, journal::KEPT - 1));
+    assert_eq!(rows(false).await, (2, many + 1, 2), "the numbers go on");
+    ledger.save(save(known(Phase::Running), Vec::new(), vec![said("C")])).await.unwrap();
+    assert_eq!(ledger.untold_of(uid()).await.unwrap().unwrap().seq, 2);
+    assert_eq!(rows(false).await.1, many + 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn how_long_somebody_waits_for_the_file_is_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let health = Health::default();
+    let ledger = Ledger::open(&folder.path().join("htcjobs.db"), &Metrics::default(), &health).unwrap();
+    // Stands in for a volume that hangs.
+    let (go_on, hangs) = std::sync::mpsc::channel::<()>();
+    let hang = ledger.run(move |_| {
+        assert!(hangs.recv().is_err());
+        Ok(())
+    });
+    let (hung, ()) = tokio::join!(hang, async {
+        let pause = std::time::Duration::from_millis(20);
+        while ledger.silent_for() < pause {
+            tokio::time::sleep(pause).await;
+        }
+        drop(go_on);
+    });
+    hung.unwrap();
+    while ledger.silent_for() > std::time::Duration::ZERO {
+        tokio::task::yield_now().await;
+    }
 }
 
 #[tokio::test]

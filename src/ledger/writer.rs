@@ -71,6 +71,7 @@ impl Writer {
     /// Works until it is told to close the file, or the last handle is gone.
     pub(super) fn serve(mut self, receiver: &Receiver<Message>) {
         while let Ok(first) = receiver.recv() {
+            self.health.ledger_at_work();
             let mut tasks: Vec<Task> = Vec::new();
             let mut checkpoints = Vec::new();
             for message in std::iter::once(first).chain(receiver.try_iter().take(BATCH - 1)) {
@@ -83,6 +84,7 @@ impl Writer {
                             tracing::warn!(%error, "the ledger could not be closed");
                         }
                         let _ = closed.send(());
+                        self.health.ledger_at_rest();
                         return;
                     }
                 }
@@ -93,6 +95,7 @@ impl Writer {
             for done in checkpoints {
                 let _ = done.send(checkpoint(&self.connection));
             }
+            self.health.ledger_at_rest();
         }
     }
 
@@ -124,7 +127,12 @@ impl Writer {
             Err(why) => return (tasks.into_iter().map(|task| task(None)).collect(), Err(why)),
         };
         let before = transaction.total_changes();
-        let answers = tasks.into_iter().map(|task| task(Some(&transaction))).collect();
+        let run = |task: Task| {
+            self.health.ledger_at_work();
+            task(Some(&transaction))
+        };
+        let answers = tasks.into_iter().map(run).collect();
+        self.health.ledger_at_work();
         let changed = transaction.total_changes() != before;
         let next = self.sequence.load(Ordering::SeqCst) + i64::from(changed);
         let stored = if changed { store_sequence(&transaction, next) } else { Ok(()) };

@@ -419,7 +419,7 @@ impl<'a> Run<'a> {
     /// Like [`Self::ask`], but after failures of this kind only when their pause is over.
     fn ask_after_pause(&mut self, kind: Kind, work: Work) {
         let wait = self.record.requests.get(&kind).map_or(Duration::ZERO, |last| {
-            let until = last.latest().plus(self.settings.pause(last.failures));
+            let until = last.latest().min(self.now).plus(self.settings.pause(last.failures));
             until.since(self.now)
         });
         if wait.is_zero() {
@@ -565,10 +565,25 @@ impl<'a> Run<'a> {
     }
 
     /// Says whether what is shown can be trusted: only while something is shown that HTCondor can change.
+    ///
+    /// Damped, so that an outage is one Event and a question that fails now and then is none: False after a silence, True after
+    /// two answers.
     fn say_tracked(&mut self) {
-        match (&self.facts.evidence.queue, self.doubt.take()) {
+        let facts = self.facts;
+        let told = self.conditions.get(ConditionType::Tracked);
+        let told = told.is_some_and(|told| told.status == ConditionStatus::False);
+        match (&facts.evidence.queue, self.doubt.take()) {
             (Answer::Unknown(unknown), _) if unknown.why != Why::NotAsked => {
-                self.say(ConditionType::Tracked, ConditionStatus::False, unknown.why.into(), &unknown.message);
+                let until = facts.silent_since.map(|since| since.plus(self.settings.silence));
+                let wait = until.map_or(Duration::ZERO, |until| until.since(self.now));
+                if told {
+                    let reason = Reason::from(unknown.why);
+                    self.conditions.reword(ConditionType::Tracked, reason.into(), &unknown.message);
+                } else if wait.is_zero() {
+                    self.say(ConditionType::Tracked, ConditionStatus::False, unknown.why.into(), &unknown.message);
+                } else {
+                    self.look_again(wait);
+                }
             }
             (Answer::Known(_), Some(doubt)) => {
                 let since = self.now;
@@ -582,13 +597,14 @@ impl<'a> Run<'a> {
                     self.say(ConditionType::Tracked, ConditionStatus::False, reason, &message);
                 }
             }
-            (Answer::Known(_), None) => {
-                if self.conditions.get(ConditionType::Tracked).is_some_and(|told| told.status == ConditionStatus::False)
-                {
+            (Answer::Known(queue), None) if told => {
+                if queue.before.is_some() {
                     self.say(ConditionType::Tracked, ConditionStatus::True, Reason::Tracking, "HTCondor answers again");
+                } else {
+                    self.look.more(Look::Every { history: None, soon: false });
                 }
             }
-            (Answer::Unknown(_), _) => {}
+            (Answer::Known(_), None) | (Answer::Unknown(_), _) => {}
         }
     }
 }

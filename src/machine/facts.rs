@@ -27,6 +27,9 @@ pub struct Facts {
     pub in_flight: Option<InFlight>,
     /// HTCondor's dated answers.
     pub evidence: Evidence,
+    /// When the first question was put that the queue has not answered since its last answer; none if that is not why there is
+    /// none.
+    pub silent_since: Option<Timestamp>,
     /// The schedd that gave them, and that takes what is submitted now.
     pub schedd: ScheddName,
 }

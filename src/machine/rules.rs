@@ -26,6 +26,8 @@ pub struct Settings {
     pub fetch_every: Duration,
     /// How long after an effect HTCondor is asked every `soon`; after that, at the tracker's interval.
     pub eager: Duration,
+    /// How long the queue must not have answered before `Tracked` is False: three of the tracker's intervals.
+    pub silence: Duration,
     /// Pause before the next look when something is about to change (staging, removal).
     pub soon: Duration,
     /// Most jobs handed to HTCondor in one attempt.
@@ -47,6 +49,7 @@ impl Default for Settings {
             pause_max: Duration::from_secs(600),
             fetch_every: Duration::from_secs(60),
             eager: Duration::from_secs(15),
+            silence: Duration::from_secs(60),
             soon: Duration::from_secs(1),
             jobs_per_attempt: 500,
             refused_more: None,

@@ -148,6 +148,20 @@ impl Conditions {
         }
     }
 
+    /// Gives another reason for what is said of `kind` already. That is no news.
+    pub fn reword(&mut self, kind: ConditionType, reason: &str, message: &str) {
+        if let Some(told) = self.list.iter_mut().find(|condition| condition.kind == kind) {
+            (told.reason, told.message) = (reason.to_owned(), message.to_owned());
+        }
+    }
+
+    /// Brings the time of what is said of `kind` back to now if it lies ahead: it was another clock's.
+    pub fn not_ahead(&mut self, kind: ConditionType, now: Timestamp) {
+        if let Some(told) = self.list.iter_mut().find(|condition| condition.kind == kind) {
+            told.since = told.since.min(now);
+        }
+    }
+
     /// Says that `kind` no longer holds, if it ever was said.
     pub fn clear(&mut self, kind: ConditionType, reason: &str, message: &str, now: Timestamp) {
         if self.get(kind).is_some() {

@@ -20,7 +20,7 @@ use crate::metrics::Metrics;
 use crate::receiver::Port;
 use crate::retention::Keeper;
 use crate::tracker::Tracker;
-use crate::workers::{Limits, Planner, Registry, Shared, Sizes, Survivors, Workers};
+use crate::workers::{FileWork, Limits, Planner, Registry, Shared, Sizes, Survivors, Workers};
 
 /// How long the batches under way may take to end once the operator is told to stop.
 const DRAIN: Duration = Duration::from_secs(4);
@@ -95,6 +95,7 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         registry: Registry::default(),
         wake,
         planner: planner.clone(),
+        files: FileWork::default(),
         locks,
         settings: config.settings(),
         sizes: Sizes::new(limits.clone(), config.timing.pause_max),

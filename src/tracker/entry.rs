@@ -48,6 +48,8 @@ pub(super) struct Entry {
     /// Its jobs of the Go operator that may be in HTCondor.
     pub(super) inherited: Arc<[InheritedJob]>,
     evidence: Evidence,
+    /// When the first question was put that the queue has not answered since its last answer.
+    silent_since: Option<Timestamp>,
     /// An answer of the queue that is younger than the one shown.
     kept_back: Option<Queue>,
     asking: Option<Asking>,
@@ -109,6 +111,7 @@ impl Entry {
             look: Look::Nothing,
             inherited: Arc::default(),
             evidence: Evidence::none(),
+            silent_since: None,
             kept_back: None,
             asking: None,
             asked: None,
@@ -120,6 +123,10 @@ impl Entry {
 
     pub(super) const fn evidence(&self) -> &Evidence {
         &self.evidence
+    }
+
+    pub(super) const fn silent_since(&self) -> Option<Timestamp> {
+        self.silent_since
     }
 
     /// Watches it in this way; whether that is news.
@@ -178,7 +185,7 @@ impl Entry {
                 return false;
             }
         }
-        (self.kept_back, self.changed_at) = (None, None);
+        (self.kept_back, self.changed_at, self.silent_since) = (None, None, None);
         self.evidence.queue = Answer::Known(queue);
         news || matches!(self.look, Look::Every { .. })
     }
@@ -250,6 +257,7 @@ impl Entry {
             Answer::Unknown(old) => old.why != unknown.why,
         };
         self.kept_back = None;
+        self.silent_since.get_or_insert(asked_at);
         self.evidence.queue = Answer::Unknown(unknown.clone());
         news
     }
@@ -467,6 +475,9 @@ pub(super) mod tests {
         assert!(matches!(&entry.evidence.queue, Answer::Known(queue) if queue.asked_at == Timestamp(5)));
         assert!(entry.unanswered(Timestamp(6), &unknown));
         assert!(!entry.unanswered(Timestamp(7), &unknown), "told once");
+        assert_eq!(entry.silent_since(), Some(Timestamp(6)), "since the first");
+        assert!(entry.answered(queue(8, &[])));
+        assert_eq!(entry.silent_since(), None);
     }
 
     /// In HTCondor for good, and with news.

@@ -83,8 +83,11 @@ impl Watchlist {
         self.with(|entries| entries.retain(|uid, entry| wanted(uid, &entry.object)));
     }
 
-    pub(super) fn evidence(&self, uid: &Uid) -> Evidence {
-        self.with(|entries| entries.get(uid).map_or_else(Evidence::none, |entry| entry.evidence().clone()))
+    pub(super) fn evidence(&self, uid: &Uid) -> (Evidence, Option<Timestamp>) {
+        self.with(|entries| match entries.get(uid) {
+            Some(entry) => (entry.evidence().clone(), entry.silent_since()),
+            None => (Evidence::none(), None),
+        })
     }
 
     /// The jobs of the Go operator of these objects, or of all if none is named.

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use super::{Queued, Shared};
+use super::{Queued, Shared, files};
 use crate::condor::Schedd;
 use crate::ledger::RequestResult;
+use crate::machine::Uid;
 use crate::machine::facts::Failure;
 use crate::machine::indices::Indices;
 
@@ -71,6 +72,38 @@ impl Batch {
             self.resolve(&job).await;
         }
         !self.jobs.is_empty()
+    }
+
+    /// Does work on the files of all of them, `jobs` in number. If it hangs, all fail by it; those whose files are still at work
+    /// for a call before this one fail at once. None if no request is left.
+    pub(super) async fn on_files<T, W>(
+        &mut self,
+        failed: fn(String) -> Failure,
+        work: impl FnOnce(&Self) -> (usize, W),
+    ) -> Option<T>
+    where
+        T: Send + 'static,
+        W: FnOnce() -> T + Send + 'static,
+    {
+        let busy = self.shared.files.clone();
+        let is_busy = |job: &Queued| busy.busy(&job.request.key.uid);
+        if self.jobs.iter().any(|job| is_busy(job).is_some()) && !self.give_up(|job| is_busy(job).map(failed)).await {
+            return None;
+        }
+        let (jobs, work) = work(self);
+        match self.shared.files.run(self.uids(), files::limit(jobs), work).await {
+            Ok(result) => Some(result),
+            Err(why) => {
+                tracing::error!(%why, "the files of these HTCJobs are left alone");
+                self.give_up(|_| Some(failed(why.clone()))).await;
+                None
+            }
+        }
+    }
+
+    /// The objects.
+    pub(super) fn uids(&self) -> Vec<Uid> {
+        self.jobs.iter().map(|job| job.request.key.uid.clone()).collect()
     }
 
     pub(super) async fn resolve_all(&mut self) {

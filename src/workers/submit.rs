@@ -1,5 +1,6 @@
 //! Submissions: many HTCJobs in one `condor_submit`.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -33,6 +34,8 @@ pub(super) struct Submission {
 
 /// Bytes that a submission is taken to send in a second.
 const BYTES_PER_SECOND: usize = 1_000_000;
+/// How long the file of a lock is waited for.
+const LOCK_LIMIT: Duration = Duration::from_secs(10);
 /// What a job costs beside its script, in bytes: the operator's own files and the schedd's work, 20 ms on a busy machine.
 const BYTES_PER_JOB: usize = 20_000;
 
@@ -247,21 +250,23 @@ fn files_failed(message: String) -> Failure {
 /// Removes the file of a lock that nobody needs any more.
 async fn discard(lock: Option<HeldLock>) {
     if let Some(lock) = lock {
-        let _ = tokio::task::spawn_blocking(move || lock.discard()).await;
+        let discarded = tokio::task::spawn_blocking(move || lock.discard());
+        let _ = tokio::time::timeout(LOCK_LIMIT, discarded).await;
     }
 }
 
 /// Without a lock the time limit is waited for if nobody sees the submitter end.
 async fn take_lock(batch: &Batch) -> Option<HeldLock> {
     let locks = batch.shared.locks.clone();
-    match tokio::task::spawn_blocking(move || locks.take()).await {
-        Ok(Ok(lock)) => lock,
-        Ok(Err(error)) => {
-            tracing::warn!(%error, "no lock for condor_submit: should the operator crash meanwhile, its end is seen later");
-            None
-        }
-        Err(_) => None,
-    }
+    let taken = tokio::time::timeout(LOCK_LIMIT, tokio::task::spawn_blocking(move || locks.take())).await;
+    let error = match taken {
+        Ok(Ok(Ok(lock))) => return lock,
+        Ok(Ok(Err(error))) => error.to_string(),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => format!("the data folder has not answered for {LOCK_LIMIT:?}"),
+    };
+    tracing::warn!(%error, "no lock for condor_submit: should the operator crash meanwhile, its end is seen later");
+    None
 }
 
 fn intent(
@@ -290,26 +295,29 @@ fn intent(
 
 /// Writes the files; an HTCJob whose files cannot be written fails alone.
 async fn prepare(batch: &mut Batch) -> bool {
-    let planner = batch.shared.planner.clone();
-    let work: Vec<_> = batch
-        .jobs
-        .iter()
-        .map(|job| (job.name.clone(), job.request.key.uid.clone(), job.plan.clone(), indices(job).clone()))
-        .collect();
-    let written = tokio::task::spawn_blocking(move || {
-        work.iter()
-            .filter_map(|(name, uid, plan, indices)| {
-                let result = match plan {
-                    Some(plan) => planner.prepare(name, uid, plan, indices),
-                    None => Err("the spec cannot be read any more".to_owned()),
-                };
-                result.err().map(|why| (uid.clone(), why))
-            })
-            .collect::<std::collections::HashMap<_, _>>()
-    })
-    .await;
-    match written {
-        Ok(failures) => batch.give_up(|job| failures.get(&job.request.key.uid).cloned().map(files_failed)).await,
-        Err(error) => batch.give_up(|_| Some(files_failed(error.to_string()))).await,
+    let work = |batch: &Batch| {
+        let planner = batch.shared.planner.clone();
+        let work: Vec<_> = batch
+            .jobs
+            .iter()
+            .map(|job| (job.name.clone(), job.request.key.uid.clone(), job.plan.clone(), indices(job).clone()))
+            .collect();
+        let jobs: usize = work.iter().map(|(_, _, _, indices)| indices.len()).sum();
+        let write = move || {
+            work.iter()
+                .filter_map(|(name, uid, plan, indices)| {
+                    let result = match plan {
+                        Some(plan) => planner.prepare(name, uid, plan, indices),
+                        None => Err("the spec cannot be read any more".to_owned()),
+                    };
+                    result.err().map(|why| (uid.clone(), why))
+                })
+                .collect::<HashMap<_, _>>()
+        };
+        (jobs, write)
+    };
+    match batch.on_files(files_failed, work).await {
+        Some(failures) => batch.give_up(|job| failures.get(&job.request.key.uid).cloned().map(files_failed)).await,
+        None => false,
     }
 }

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::Queued;
 use super::batch::Batch;
 use super::err_tail::err_tail;
 use super::incoming::Arrived;
+use super::{Queued, files};
 use crate::api::{ObjectName, Reason};
 use crate::condor::fetch::ToFetch;
 use crate::ledger::{Intent, LedgerError, RequestResult};
@@ -49,27 +49,27 @@ fn fetch_failed(message: String) -> Failure {
 /// One unwritable folder would stop the whole call: folders are made, emptied and tried before. A volume that is nearly full
 /// would stop more than fetches: the ledger may lie on it, too.
 async fn make_folders(batch: &mut Batch) -> bool {
-    let planner = batch.shared.planner.clone();
-    let keep_free = batch.shared.limits.keep_free;
-    let checked = planner.clone();
-    let full = tokio::task::spawn_blocking(move || checked.lacks_room(keep_free)).await.unwrap_or_default();
-    if let Some(message) = full {
-        let failure = Failure::new(Reason::NoSpace, message);
-        return batch.give_up(|_| Some(failure.clone())).await;
-    }
-    let work: Vec<_> =
-        batch.jobs.iter().map(|job| (job.name.clone(), job.request.key.uid.clone(), to_fetch(job))).collect();
-    let tried = tokio::task::spawn_blocking(move || {
-        work.iter()
-            .filter_map(|(name, uid, indices)| {
+    let work = |batch: &Batch| {
+        let planner = batch.shared.planner.clone();
+        let keep_free = batch.shared.limits.keep_free;
+        let work: Vec<_> =
+            batch.jobs.iter().map(|job| (job.name.clone(), job.request.key.uid.clone(), to_fetch(job))).collect();
+        let jobs: usize = work.iter().map(|(_, _, indices)| indices.len()).sum();
+        let make = move || {
+            if let Some(full) = planner.lacks_room(keep_free) {
+                return Err(full);
+            }
+            let each = |(name, uid, indices): &(ObjectName, Uid, Indices)| {
                 planner.empty_incoming(name, uid, indices).err().map(|why| (uid.clone(), why))
-            })
-            .collect::<HashMap<_, _>>()
-    })
-    .await;
-    match tried {
-        Ok(failures) => batch.give_up(|job| failures.get(&job.request.key.uid).cloned().map(fetch_failed)).await,
-        Err(error) => batch.give_up(|_| Some(fetch_failed(error.to_string()))).await,
+            };
+            Ok(work.iter().filter_map(each).collect::<HashMap<_, _>>())
+        };
+        (jobs, make)
+    };
+    match batch.on_files(fetch_failed, work).await {
+        Some(Ok(failures)) => batch.give_up(|job| failures.get(&job.request.key.uid).cloned().map(fetch_failed)).await,
+        Some(Err(full)) => batch.give_up(|_| Some(Failure::new(Reason::NoSpace, full.clone()))).await,
+        None => false,
     }
 }
 
@@ -137,16 +137,18 @@ async fn take_in(batch: &Batch) -> HashMap<Uid, Arrived> {
         };
         asked.into_iter().map(each).collect()
     };
-    match tokio::task::spawn_blocking(take).await {
-        Ok(arrived) => arrived,
-        Err(error) => {
-            let failed = |job: &Queued| {
-                let failure = Some(fetch_failed(format!("the output was not taken in: {error}")));
-                (job.request.key.uid.clone(), Arrived { failure, ..Arrived::default() })
-            };
-            batch.jobs.iter().map(failed).collect()
-        }
-    }
+    // It has taken less to bring it.
+    let taken = batch.shared.files.run(batch.uids(), transfer_limit(batch), take);
+    let failure = tokio::select! {
+        taken = taken => match taken {
+            Ok(arrived) => return arrived,
+            Err(error) => fetch_failed(format!("the output was not taken in: {error}")),
+        },
+        // It goes on; until it has ended, nothing else is fetched for these HTCJobs.
+        () = batch.stop.notified() => Failure::new(Reason::Stopped, STOPPED.to_owned()),
+    };
+    let failed = |uid| (uid, Arrived { failure: Some(failure.clone()), ..Arrived::default() });
+    batch.uids().into_iter().map(failed).collect()
 }
 
 /// condor_transfer_data ends with 0 even when there was nothing to fetch. Says so of the jobs whose output should have come,
@@ -197,7 +199,7 @@ fn transfer_limit(batch: &Batch) -> Duration {
 /// Runs the tool.
 async fn call(batch: &Batch) -> Result<(), Unknown> {
     let schedd = &batch.schedd;
-    let uids: Vec<Uid> = batch.jobs.iter().map(|job| job.request.key.uid.clone()).collect();
+    let uids = batch.uids();
     match batch.jobs.first().map(|job| (&job.request.work, &job.request.key.uid)) {
         Some((Work::Remove(Scope::All), _)) => schedd.remove(&uids).await,
         Some((Work::Remove(Scope::Staging), _)) => schedd.remove_staging(&uids).await,
@@ -250,7 +252,8 @@ impl ToolCall {
             tracing::warn!(%message, "an HTCondor tool failed");
         }
         let mut arrived = HashMap::new();
-        if failure.is_none() {
+        let is_fetch = matches!(batch.jobs.first().map(|job| &job.request.work), Some(Work::Fetch(_)));
+        if failure.is_none() && is_fetch {
             arrived = take_in(batch).await;
             say_missing(batch, &mut arrived).await;
         }
@@ -302,6 +305,7 @@ async fn err_tails(batch: &Batch, results: &[RequestResult]) -> Vec<(Uid, ErrTai
     let planner = batch.shared.planner.clone();
     let names: HashMap<Uid, ObjectName> =
         batch.jobs.iter().map(|job| (job.request.key.uid.clone(), job.name.clone())).collect();
+    let uids = batch.uids();
     let read = move || {
         let tail = |(uid, indices): (Uid, Vec<Index>)| {
             let name = names.get(&uid)?;
@@ -312,7 +316,7 @@ async fn err_tails(batch: &Batch, results: &[RequestResult]) -> Vec<(Uid, ErrTai
         };
         failed.into_iter().filter_map(tail).collect()
     };
-    tokio::task::spawn_blocking(read).await.unwrap_or_default()
+    batch.shared.files.run(uids, files::limit(0), read).await.unwrap_or_default()
 }
 
 async fn stored(result: Result<(), LedgerError>) -> bool {

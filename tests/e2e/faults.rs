@@ -13,6 +13,7 @@ mod stuck;
 on_both_versions!(
     api_server::killed_in_every_phase,
     api_server::refusing_and_losing_writes,
+    api_server::refusing_for_good_hides_nothing,
     api_server::forgetting_watches_and_away_for_long,
     schedd::killed_while_it_is_handed_jobs,
     schedd::hanging_for_longer_than_every_limit,
@@ -30,6 +31,7 @@ on_both_versions!(
     queue::a_first_answer_that_shows_nothing,
     queue::a_look_at_few_that_shows_nothing,
     disk::read_only_and_full,
+    disk::hanging,
     ledger::taken_away_while_the_operator_runs,
     ledger::old_or_lost_at_the_start,
     stuck::each_says_why,

@@ -170,6 +170,7 @@ pub fn fresh(jobs: u32) -> Facts {
         past: Past::Continuous,
         in_flight: None,
         evidence: Evidence::none(),
+        silent_since: None,
         schedd: SCHEDD.into(),
     }
 }

@@ -164,7 +164,7 @@ impl Model {
             may_rerun: self.scene.retries,
             inherited,
         };
-        Facts { object, record, past, in_flight, evidence, schedd: ScheddName::default() }
+        Facts { object, record, past, in_flight, evidence, silent_since: None, schedd: ScheddName::default() }
     }
 
     fn release(&self, world: &mut World, object: u8, tell: &mut Teller) {

@@ -102,6 +102,7 @@ impl Model {
             pause_max: Duration::ZERO,
             fetch_every: Duration::ZERO,
             eager: Duration::ZERO,
+            silence: Duration::ZERO,
             soon: Duration::ZERO,
             jobs_per_attempt: 100,
             refused_more: None,

@@ -95,7 +95,7 @@ fn teller(folder: &Path, url: &str) -> Teller {
     config.default_retry = false;
     let clock = Clock::default();
     let fence = Fence::new(clock);
-    fence.extend(clock.now().plus(Duration::from_secs(600)));
+    fence.extend(clock.reading(), Duration::from_secs(600));
     Teller {
         notifies: Arc::default(),
         client: Client::try_from(config).unwrap(),

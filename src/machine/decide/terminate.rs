@@ -85,6 +85,7 @@ impl Run<'_> {
         if self.in_flight(Kind::Submit).is_some() {
             return;
         }
+        self.conditions.not_ahead(ConditionType::JobsRemoved, self.now);
         // What was proved gone once needs no second removal.
         let began = match self.conditions.get(ConditionType::JobsRemoved) {
             Some(_) if self.known.released => Timestamp(0),
@@ -129,7 +130,10 @@ impl Run<'_> {
     fn remove_then_prove(&mut self, after: Timestamp) {
         let last = self.record.requests.get(&Kind::Remove);
         let failure = last.and_then(|last| last.failure.clone());
-        let removed = last.and_then(|last| last.finished).filter(|finished| *finished >= after && failure.is_none());
+        // One that ended ahead of now ended on another clock, and may have been before the deletion.
+        let is_of_now = |finished: &Timestamp| *finished <= self.now || self.known.released;
+        let finished = last.and_then(|last| last.finished).filter(is_of_now);
+        let removed = finished.filter(|finished| *finished >= after && failure.is_none());
         let Some(removed) = removed else {
             if let Some(failure) = failure {
                 self.say_failure(ConditionType::JobsRemoved, &failure);

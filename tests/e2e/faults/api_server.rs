@@ -136,6 +136,31 @@ pub fn refusing_and_losing_writes(version: Version) {
     }
 }
 
+/// A webhook or a right that is missing: the HTCJob still says how it is.
+pub fn refusing_for_good_hides_nothing(version: Version) {
+    let (site, proxy) = behind_a_proxy(version);
+    site.bed.start_operator();
+    let here = site.bed.namespace();
+    proxy.add(Rule::new("DELETE", "/htcjobs/over", Fault::Status(403, None)));
+    let mut over = site.noted("over", 1, "");
+    over["spec"]["ttlSecondsAfterFinished"] = 0.into();
+    here.create(&over);
+    here.wait("over", "Complete", |object| bed::is_true(object, "Complete"));
+
+    here.create(&site.lasting("stays", 1));
+    here.wait_phase("stays", "Running");
+    let uid = here.uid("stays");
+    // The object, and not its status.
+    proxy.add(Rule::new("PATCH", "/htcjobs/stays?", Fault::Status(403, None)));
+    here.kubectl(&["delete", "htcjob", "stays", "--wait=false"]);
+    here.wait("stays", "JobsRemoved", |object| bed::is_true(object, "JobsRemoved"));
+    site.bed.assert_removed(&uid, "stays");
+
+    proxy.clear();
+    here.wait_gone("over");
+    here.wait_gone("stays");
+}
+
 /// How long the API server refuses everything.
 const OUTAGE: Duration = Duration::from_secs(20);
 const OBJECTS: usize = 10;

@@ -1,6 +1,9 @@
-//! The operator's volume is read-only, and really full: a tmpfs of a few megabytes.
+//! The operator's volume is read-only, and really full: a tmpfs of a few megabytes; or it does not answer.
 
-use testbed::{Owned, Version, wait_for};
+use std::fs;
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use testbed::{Account, Owned, Version, wait_for};
 
 use bed::site::Site;
 use bed::{PATIENCE, condition};
@@ -84,4 +87,31 @@ pub fn read_only_and_full(version: Version) {
             assert_eq!(here.count_events(name, reason), 1, "{name}: {:?}", here.events(name));
         }
     }
+}
+
+/// A pipe that nobody writes to stands in for a file on a volume that hangs: who reads it waits.
+pub fn hanging(version: Version) {
+    let site = Site::new(version);
+    let here = site.bed.namespace();
+    let uid = here.create(&site.noted("stuck", 1, ""));
+    let account = Account::unprivileged();
+    let sandbox = site.bed.data.join("sandbox").join(uid);
+    for folder in [sandbox.parent().unwrap(), &sandbox] {
+        account.make_dir(folder, 0o755).unwrap();
+    }
+    let pipe = sandbox.join("job.sh");
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    account.own(&pipe).unwrap();
+    site.bed.start_operator();
+
+    let message = here.wait_says("stuck", "Submitted", "False", "CannotWriteFiles");
+    assert!(message.contains("has not answered") && message.contains("check the operator's data volume"), "{message}");
+    here.create(&site.noted("other", 1, ""));
+    site.assert_complete_once(&here, "other", 1);
+    assert_eq!(here.get("stuck")["status"]["active"], 0, "nothing is submitted without its files");
+
+    // The volume answers.
+    drop(fs::OpenOptions::new().write(true).open(&pipe).unwrap());
+    let ended = site.assert_complete_once(&here, "stuck", 1);
+    assert_eq!(ended["status"]["attempt"], 1);
 }

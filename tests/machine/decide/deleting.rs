@@ -209,6 +209,27 @@ fn an_admin_can_abandon_what_htcondor_does_not_answer_for() {
     assert!(!matches!(work(&decide(&facts)), Some(Work::ReleaseFinalizer(_))), "only with a deletion");
 }
 
+/// A leader whose clock is behind that of the one before it: the deletion seems to begin in the future.
+#[test]
+fn a_deletion_that_began_on_a_clock_ahead_needs_one_removal() {
+    let mut facts = removing(&[running(ad(0, "5.0"))]);
+    facts.record.known.as_mut().unwrap().conditions.iter_mut().for_each(|told| told.since = at(30));
+    let decision = decide(&facts);
+    assert!(matches!(work(&decision), Some(Work::Remove(Scope::All))), "{decision:?}");
+    let known = decision.after.unwrap().known.unwrap();
+    assert_eq!(known.conditions.iter().find(|told| told.kind == ConditionType::JobsRemoved).unwrap().since, at(0));
+    facts.record.known = Some(known);
+    facts.record.requests.insert(Kind::Remove, done(0));
+    facts.evidence.queue = queue(0, &[running(ad(0, "5.0"))]);
+    assert!(!matches!(work(&decide(&facts)), Some(Work::Remove(_))), "not back to back");
+
+    // A removal of that clock may have been before the deletion.
+    facts.record.requests.insert(Kind::Remove, done(20));
+    facts.evidence.queue = queue(0, &[]);
+    let decision = decide(&facts);
+    assert!(matches!(work(&decision), Some(Work::Remove(Scope::All))), "{decision:?}");
+}
+
 #[test]
 fn abandoning_waits_for_the_request_that_stands() {
     let mut facts = removing(&[]);

@@ -31,6 +31,7 @@ fn settings() -> Settings {
         pause_max: Duration::from_secs(8),
         fetch_every: Duration::from_secs(3),
         eager: Duration::from_secs(3),
+        silence: Duration::from_secs(6),
         soon: Duration::from_secs(1),
         jobs_per_attempt: 3,
         refused_more: None,

@@ -348,6 +348,7 @@ impl Seed {
             Claim::None | Claim::Other if self.past == Past::Continuous => Past::Unknown { settled: None },
             Claim::Ours | Claim::None | Claim::Other => self.past,
         };
-        Facts { object, record, past, in_flight, evidence: Evidence { queue, history }, schedd: "schedd@test".into() }
+        let evidence = Evidence { queue, history };
+        Facts { object, record, past, in_flight, evidence, silent_since: None, schedd: "schedd@test".into() }
     }
 }

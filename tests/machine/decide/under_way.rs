@@ -1,5 +1,7 @@
 //! Accepted jobs, from their start to their end.
 
+use std::time::Duration;
+
 use htc_operator::api::ConditionType;
 use htc_operator::machine::decide::Look;
 use htc_operator::machine::facts::{Evidence, Exit, Hold, JobState, Spec, Why};
@@ -11,8 +13,8 @@ use htc_operator::machine::{Index, Work};
 
 use crate::decide::decision::{condition, decide, message, phase, state, submits, triggers, work};
 use crate::given::{
-    accepted, ad, change_job, ended, ended_job, held, history, id, idle_job, indices, job, other_hold, queue, removed,
-    running, running_job, staging, submitted, unknown,
+    accepted, ad, at, change_job, ended, ended_job, held, history, id, idle_job, indices, job, known_queue, other_hold,
+    queue, removed, running, running_job, staging, submitted, unknown,
 };
 
 #[test]
@@ -157,6 +159,36 @@ fn nothing_is_said_when_htcondor_is_away_but_that() {
     assert_eq!(condition(&away, ConditionType::Tracked), "False ScheddUnreachable");
     assert_eq!((away.changed.len(), phase(&away), away.look), (0, Phase::Running, Look::Changes));
     facts.record.known = away.after.unwrap().known;
+    facts.evidence.queue = queue(-1, &[running(ad(0, "5.0"))]);
+    assert_eq!(condition(&decide(&facts), ConditionType::Tracked), "True Tracking");
+}
+
+/// A schedd that is started again costs no Event, and one that is away one, however often it is asked.
+#[test]
+fn an_outage_is_told_once_and_only_after_a_silence() {
+    let mut facts = accepted(Phase::Running, &[(running_job("5.0"), running(ad(0, "5.0")))]);
+    facts.evidence.queue = unknown(Why::ScheddUnreachable);
+    facts.silent_since = Some(at(-59));
+    let early = decide(&facts);
+    assert!(early.transitions.is_empty(), "{early:?}");
+    assert_eq!(early.again, Some(Duration::from_secs(1)), "then it is time to say so");
+    facts.silent_since = Some(at(-60));
+    let away = decide(&facts);
+    assert_eq!(condition(&away, ConditionType::Tracked), "False ScheddUnreachable");
+    assert_eq!(away.transitions.len(), 1);
+
+    facts.record.known = away.after.unwrap().known;
+    facts.evidence.queue = unknown(Why::CredentialsRefused);
+    let otherwise = decide(&facts);
+    assert_eq!(condition(&otherwise, ConditionType::Tracked), "False CredentialsRefused", "the reason is the last one");
+    assert!(otherwise.transitions.is_empty(), "and no Event of its own");
+
+    facts.evidence.queue = queue(-1, &[running(ad(0, "5.0"))]);
+    facts.silent_since = None;
+    known_queue(&mut facts).before = None;
+    let once = decide(&facts);
+    assert_eq!(condition(&once, ConditionType::Tracked), "False ScheddUnreachable");
+    assert!(once.transitions.is_empty() && matches!(once.look, Look::Every { .. }), "it wakes after the next answer");
     facts.evidence.queue = queue(-1, &[running(ad(0, "5.0"))]);
     assert_eq!(condition(&decide(&facts), ConditionType::Tracked), "True Tracking");
 }
