@@ -395,7 +395,10 @@ impl<'a> Run<'a> {
         let at_fault = |failure: &Failure| {
             failure.known_reason().is_none_or(|reason| {
                 // For these no transfer was begun, or one was ended for another's sake.
-                let not_begun = matches!(reason, Reason::NoSpace | Reason::CredentialsFailed | Reason::Stopped);
+                let not_begun = matches!(
+                    reason,
+                    Reason::NoSpace | Reason::NamespaceLimit | Reason::CredentialsFailed | Reason::Stopped
+                );
                 !not_begun && (kind == Kind::Fetch || !NOBODYS_FAULT.contains(&reason))
             })
         };

@@ -20,7 +20,7 @@ use crate::metrics::Metrics;
 use crate::receiver::Port;
 use crate::retention::Keeper;
 use crate::tracker::Tracker;
-use crate::workers::{Limits, Planner, Registry, Shared, Sizes, Survivors, Workers};
+use crate::workers::{Limits, NamespaceOutput, Planner, Registry, Room, Shared, Sizes, Survivors, Workers};
 
 /// How long the batches under way may take to end once the operator is told to stop.
 const DRAIN: Duration = Duration::from_secs(4);
@@ -99,6 +99,11 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         settings: config.settings(),
         sizes: Sizes::new(limits.clone(), config.timing.pause_max),
         limits,
+        room: Arc::new(Room::new(config.output_dir(), config.data.keep_free, planner.largest_output())),
+        namespace_output: Arc::new(NamespaceOutput::new(
+            config.output_dir().join("htc_out"),
+            config.output.namespace_output_limit,
+        )),
         metrics: metrics.clone(),
     };
     let keeper = keeper(config, client.clone(), &shared);
@@ -256,6 +261,5 @@ fn limits(config: &Config) -> Limits {
         jobs: config.condor.batch_jobs,
         submit: config.timing.submit_limit,
         transfer_together: config.output.transfer_limit_together,
-        keep_free: config.data.keep_free,
     }
 }

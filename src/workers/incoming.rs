@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, statat};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, statat, syncfs};
 
 use super::Planner;
 use super::plan::make_folder;
@@ -34,6 +34,8 @@ pub(super) struct Arrived {
     pub(super) fetched: Indices,
     /// Why that of another is not, although it came.
     pub(super) failure: Option<Failure>,
+    /// How much it is.
+    pub(super) bytes: u64,
 }
 
 /// What was counted of one job's output.
@@ -71,7 +73,8 @@ impl Planner {
     }
 
     /// Most bytes of the output of one job.
-    pub(super) fn largest_output(&self) -> Option<u64> {
+    #[must_use]
+    pub fn largest_output(&self) -> Option<u64> {
         self.output_limit.map(|limit| limit.saturating_mul(MIB).saturating_add(SLACK))
     }
 
@@ -91,23 +94,40 @@ impl Planner {
         tried.map_err(|error| cannot_write(&self.output(name, uid), &error))
     }
 
+    /// Removes what a transfer that failed has left of these jobs, as far as that can be done now.
+    pub(super) fn clear_incoming(&self, name: &ObjectName, uid: &Uid, indices: &Indices) {
+        for index in indices.iter() {
+            let _ = remove(&self.job_incoming(name, uid, index));
+        }
+    }
+
+    /// Brings what is in its place to the disk, with all else on that volume: HTCondor may forget it once the ledger says that it
+    /// is here.
+    pub(super) fn sync_output(&self) -> io::Result<()> {
+        let folder = fs::File::open(self.output_dir.join("htc_out"))?;
+        Ok(syncfs(folder)?)
+    }
+
     /// Looks at what has arrived of these jobs, and moves it to its place. What may not go there is removed.
     ///
     /// Only for use after a call that went well: what a killed one has left is not whole.
     pub(super) fn take_in(&self, name: &ObjectName, uid: &Uid, indices: &Indices) -> Arrived {
-        let (mut fetched, mut failure) = (Vec::new(), None);
+        let (mut fetched, mut failure, mut bytes) = (Vec::new(), None, 0_u64);
         for index in indices.iter() {
             let (folder, place) = (self.job_incoming(name, uid, index), self.job_output(name, uid, index));
             if written(&folder, "out", index).is_some() {
                 match self.take_in_job(&folder, &place, index) {
-                    Ok(()) => fetched.push(index),
+                    Ok(more) => {
+                        fetched.push(index);
+                        bytes = bytes.saturating_add(more);
+                    }
                     Err(why) => failure = Some(why),
                 }
             } else if written(&place, "out", index).is_some() {
                 // It was moved by a call whose end is not in the ledger, or the job's folder is its place: a version before this
                 // one submitted it, or who owns it says so.
                 match self.look(&place) {
-                    Ok(()) => fetched.push(index),
+                    Ok(_) => fetched.push(index),
                     Err(stop) => failure = Some(not_kept(&place, index, stop)),
                 }
                 let _ = fs::remove_dir(&folder);
@@ -115,26 +135,27 @@ impl Planner {
         }
         // Once nothing is expected any more, nothing of it shows beside the output.
         let _ = fs::remove_dir(self.incoming(name, uid));
-        Arrived { fetched: fetched.into_iter().collect(), failure }
+        Arrived { fetched: fetched.into_iter().collect(), failure, bytes }
     }
 
-    fn take_in_job(&self, folder: &Path, place: &Path, index: Index) -> Result<(), Failure> {
+    fn take_in_job(&self, folder: &Path, place: &Path, index: Index) -> Result<u64, Failure> {
         match self.look(folder) {
-            Ok(()) => {
-                move_in(folder, place).map_err(|error| Failure::new(Reason::FetchFailed, cannot_write(place, &error)))
-            }
+            Ok(bytes) => move_in(folder, place)
+                .map(|()| bytes)
+                .map_err(|error| Failure::new(Reason::FetchFailed, cannot_write(place, &error))),
             Err(stop) => Err(not_kept(folder, index, stop)),
         }
     }
 
-    fn look(&self, folder: &Path) -> Result<(), Stop> {
+    /// How many bytes are in a folder.
+    fn look(&self, folder: &Path) -> Result<u64, Stop> {
         let mut count = Count::default();
         count.add(open_folder(CWD, folder)?, 0)?;
         if self.largest_output().is_some_and(|most| count.bytes > most) {
             let mib = count.bytes.div_ceil(MIB);
             return Err(Stop::Refused(format!("it has {mib} MiB, more than --output-limit; let the job leave less")));
         }
-        Ok(())
+        Ok(count.bytes)
     }
 }
 
@@ -243,6 +264,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let planner = Planner {
                 data: folder.path().join("data"),
+                output_dir: folder.path().join("data"),
                 images: crate::condor::payload::ImageMap::new(),
                 callback: None,
                 binds: Vec::new(),
@@ -279,7 +301,7 @@ mod tests {
         fn assert_refused(&self, words: &str) {
             self.write("0/out", "0");
             self.write("1/out", "1");
-            let Arrived { fetched, failure } = self.take_in();
+            let Arrived { fetched, failure, .. } = self.take_in();
             let failure = failure.unwrap();
             assert_eq!(failure.known_reason(), Some(Reason::OutputRefused));
             assert!(failure.message.contains(words), "{failure:?}");
@@ -299,7 +321,7 @@ mod tests {
         site.write("0/out", "0");
         site.write("0/data", "d");
         site.write("1/data", "no `out`: this job was not fetched");
-        let Arrived { fetched, failure } = site.take_in();
+        let Arrived { fetched, failure, .. } = site.take_in();
         assert_eq!((fetched, failure), (Indices::first(1), None));
         assert_eq!(fs::read_to_string(site.output("0/data")).unwrap(), "d");
         assert!(!site.incoming("0").exists() && !site.output("1").exists());
@@ -335,7 +357,7 @@ mod tests {
         fs::remove_dir(site.incoming("0")).unwrap();
         fs::write(outside.join("out"), "").unwrap();
         symlink(&outside, site.incoming("0")).unwrap();
-        let Arrived { fetched, failure } = site.take_in();
+        let Arrived { fetched, failure, .. } = site.take_in();
         assert!(fetched.is_empty() && failure.is_some(), "{failure:?}");
         site.empty();
         assert!(outside.join("out").exists() && site.incoming("0").is_dir());
@@ -365,7 +387,7 @@ mod tests {
         let site = Site::new();
         site.write("0/out", "0");
         fs::write(site.output("0"), "a file where the folder should be").unwrap();
-        let Arrived { fetched, failure } = site.take_in();
+        let Arrived { fetched, failure, .. } = site.take_in();
         let failure = failure.unwrap();
         assert!(fetched.is_empty() && failure.known_reason() == Some(Reason::FetchFailed), "{failure:?}");
         assert!(failure.message.contains("cannot write into the output folder"), "{failure:?}");

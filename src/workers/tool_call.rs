@@ -2,12 +2,16 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::Queued;
 use super::batch::Batch;
 use super::err_tail::err_tail;
 use super::incoming::Arrived;
+use super::room::{Full, Reservation};
 use crate::api::{ObjectName, Reason};
 use crate::condor::fetch::ToFetch;
 use crate::ledger::{Intent, LedgerError, RequestResult};
@@ -18,6 +22,9 @@ use crate::machine::{Index, Indices, Timestamp, Uid};
 /// What a transfer ends by when one of its HTCJobs is to be removed or held.
 const STOPPED: &str = "the transfer was stopped, because an HTCJob whose output it fetched was deleted, suspended, or passed its deadline; output that is still wanted is fetched again";
 
+/// How long a transfer waits for room that others have reserved, before it says so and is tried again later.
+const ROOM_WAIT: Duration = Duration::from_secs(10);
+
 /// One call under way.
 #[derive(Default)]
 pub(super) struct ToolCall {
@@ -26,9 +33,10 @@ pub(super) struct ToolCall {
     pub(super) failed: bool,
 }
 
-/// Makes the intents durable; for a fetch, empties the folders first.
+/// Makes the intents durable; for a fetch, reserves room and empties the folders first.
 pub(super) async fn intend(batch: &mut Batch) -> bool {
-    if matches!(batch.jobs.first().map(|job| &job.request.work), Some(Work::Fetch(_))) && !make_folders(batch).await {
+    let fetch = matches!(batch.jobs.first().map(|job| &job.request.work), Some(Work::Fetch(_)));
+    if fetch && !(reserve(batch).await && make_folders(batch).await) {
         return false;
     }
     let at = batch.shared.clock.now();
@@ -47,19 +55,108 @@ fn fetch_failed(message: String) -> Failure {
     Failure::new(Reason::FetchFailed, message)
 }
 
-/// One unwritable folder would stop the whole call: folders are made, emptied and tried before. A volume that is nearly full
-/// would stop more than fetches: the ledger may lie on it, too.
+/// Leaves in the batch what its namespace may have and there is room for; false if that is nothing.
+async fn reserve(batch: &mut Batch) -> bool {
+    let most = match most_of_namespace(batch).await {
+        Ok(most) => most,
+        Err(failure) => return batch.give_up(|_| Some(failure.clone())).await,
+    };
+    let wanted = batch.jobs.iter().map(|job| to_fetch(job).len()).sum::<usize>().min(most);
+    match room_for(batch, wanted).await {
+        Ok(reservation) => {
+            let jobs = reservation.jobs();
+            batch.reserved = Some(reservation);
+            take_only(batch, jobs).await
+        }
+        Err(failure) => batch.give_up(|_| Some(failure.clone())).await,
+    }
+}
+
+/// Of how many jobs the namespace may get the output now. A transfer is of one namespace.
+async fn most_of_namespace(batch: &Batch) -> Result<usize, Failure> {
+    let Some(first) = batch.jobs.first() else { return Ok(0) };
+    let shared = &batch.shared;
+    let left = shared.namespace_output.left(&first.name.namespace).await;
+    let left = left.map_err(|message| Failure::new(Reason::NamespaceLimit, message))?;
+    let jobs = left.map(|left| left.div_ceil(shared.room.of_a_job()));
+    Ok(jobs.map_or(usize::MAX, |jobs| usize::try_from(jobs).unwrap_or(usize::MAX)))
+}
+
+/// Reserves room. What is reserved for others is waited for, for a short while; and what failed transfers of these have left
+/// may be what is in the way.
+async fn room_for(batch: &Batch, wanted: usize) -> Result<Reservation, Failure> {
+    let until = Instant::now() + ROOM_WAIT;
+    let mut cleared = false;
+    loop {
+        let shared = &batch.shared;
+        let released = shared.room.released();
+        let room = Arc::clone(&shared.room);
+        let full = match tokio::task::spawn_blocking(move || room.reserve(wanted)).await {
+            Ok(Ok(reservation)) => return Ok(reservation),
+            Ok(Err(full)) => full,
+            Err(error) => return Err(fetch_failed(error.to_string())),
+        };
+        if !cleared {
+            clear(batch).await;
+            cleared = true;
+        } else if matches!(full, Full::Reserved(_)) && Instant::now() < until {
+            tokio::select! {
+                () = released => {}
+                () = tokio::time::sleep_until(until) => {}
+                () = batch.stop.notified() => return Err(Failure::new(Reason::Stopped, STOPPED.to_owned())),
+            }
+        } else {
+            return Err(Failure::new(Reason::NoSpace, full.message()));
+        }
+    }
+}
+
+/// Leaves so many jobs in the batch. HTCJobs of which none is left are woken, and ask again.
+async fn take_only(batch: &mut Batch, most: usize) -> bool {
+    let (taken, later) = first_of(std::mem::take(&mut batch.jobs), most);
+    batch.jobs = taken;
+    if !later.is_empty() {
+        tracing::debug!(jobs = most, later = later.len(), "there is room for a part of the output only");
+    }
+    for job in later {
+        batch.resolve(&job).await;
+    }
+    !batch.jobs.is_empty()
+}
+
+/// Those of the requests, or parts of them, that name the first `most` jobs; and the other requests.
+fn first_of(jobs: Vec<Queued>, mut most: usize) -> (Vec<Queued>, Vec<Queued>) {
+    let (mut taken, mut later) = (Vec::new(), Vec::new());
+    for mut job in jobs {
+        let part = to_fetch(&job).take(most);
+        if part.is_empty() {
+            later.push(job);
+        } else {
+            most -= part.len();
+            job.item.request.work = Work::Fetch(part);
+            taken.push(job);
+        }
+    }
+    (taken, later)
+}
+
+/// Removes what a transfer that failed has left: it is not whole, and others need the room.
+async fn clear(batch: &Batch) {
+    let planner = batch.shared.planner.clone();
+    let asked = asked(batch);
+    let clear = move || asked.iter().for_each(|(name, uid, indices)| planner.clear_incoming(name, uid, indices));
+    let _ = tokio::task::spawn_blocking(clear).await;
+}
+
+/// The jobs that each object's fetch names.
+fn asked(batch: &Batch) -> Vec<(ObjectName, Uid, Indices)> {
+    batch.jobs.iter().map(|job| (job.name.clone(), job.request.key.uid.clone(), to_fetch(job))).collect()
+}
+
+/// One unwritable folder would stop the whole call: folders are made, emptied and tried before.
 async fn make_folders(batch: &mut Batch) -> bool {
     let planner = batch.shared.planner.clone();
-    let keep_free = batch.shared.limits.keep_free;
-    let checked = planner.clone();
-    let full = tokio::task::spawn_blocking(move || checked.lacks_room(keep_free)).await.unwrap_or_default();
-    if let Some(message) = full {
-        let failure = Failure::new(Reason::NoSpace, message);
-        return batch.give_up(|_| Some(failure.clone())).await;
-    }
-    let work: Vec<_> =
-        batch.jobs.iter().map(|job| (job.name.clone(), job.request.key.uid.clone(), to_fetch(job))).collect();
+    let work = asked(batch);
     let tried = tokio::task::spawn_blocking(move || {
         work.iter()
             .filter_map(|(name, uid, indices)| {
@@ -126,17 +223,22 @@ fn fetchable<'a>(batch: &'a Batch, wanted: impl Fn(&'a Queued) -> Option<&'a Ind
     batch.jobs.iter().filter_map(each).collect()
 }
 
-/// What has come of each object, once it is in its place.
+/// What has come of each object, once it is in its place and on the disk.
 async fn take_in(batch: &Batch) -> HashMap<Uid, Arrived> {
     let planner = batch.shared.planner.clone();
-    let asked: Vec<_> =
-        batch.jobs.iter().map(|job| (job.name.clone(), job.request.key.uid.clone(), to_fetch(job))).collect();
+    let all = asked(batch);
     let take = move || {
         let each = |(name, uid, asked): (ObjectName, Uid, Indices)| {
             let arrived = planner.take_in(&name, &uid, &asked);
             (uid, arrived)
         };
-        asked.into_iter().map(each).collect()
+        let mut arrived: HashMap<Uid, Arrived> = all.into_iter().map(each).collect();
+        if arrived.values().any(|arrived| !arrived.fetched.is_empty())
+            && let Err(error) = planner.sync_output()
+        {
+            not_on_the_disk(&mut arrived, &error);
+        }
+        arrived
     };
     match tokio::task::spawn_blocking(take).await {
         Ok(arrived) => arrived,
@@ -147,6 +249,14 @@ async fn take_in(batch: &Batch) -> HashMap<Uid, Arrived> {
             };
             batch.jobs.iter().map(failed).collect()
         }
+    }
+}
+
+/// What has come may be lost in a power failure: it does not count, and HTCondor keeps it.
+fn not_on_the_disk(arrived: &mut HashMap<Uid, Arrived>, error: &std::io::Error) {
+    for arrived in arrived.values_mut().filter(|arrived| !arrived.fetched.is_empty()) {
+        let message = format!("the output cannot be brought to the disk: {error}; check the operator's data volume");
+        *arrived = Arrived { failure: Some(fetch_failed(message)), ..Arrived::default() };
     }
 }
 
@@ -222,13 +332,25 @@ async fn call(batch: &Batch) -> Result<(), Unknown> {
     }
 }
 
+/// Resolves, in words, when a transfer brings more than there is room for.
+async fn runs_out(batch: &Batch) -> String {
+    match batch.reserved {
+        Some(_) => Arc::clone(&batch.shared.room).runs_out().await,
+        None => std::future::pending().await,
+    }
+}
+
 impl ToolCall {
     pub(super) async fn run(&mut self, batch: &Batch) {
         let result = tokio::select! {
             result = call(batch) => result.map_err(Failure::from),
             // The tool is killed, as at the end of its time limit.
             () = batch.stop.notified() => Err(Failure::new(Reason::Stopped, STOPPED.to_owned())),
+            message = runs_out(batch) => Err(Failure::new(Reason::NoSpace, message)),
         };
+        if batch.reserved.is_some() && result.is_err() {
+            clear(batch).await;
+        }
         if matches!(batch.jobs.first().map(|job| &job.request.work), Some(Work::Remove(_))) {
             batch.shared.metrics.removed(batch.jobs.len());
         }
@@ -250,7 +372,8 @@ impl ToolCall {
         }
         let result = |job: &Queued| {
             let key = job.request.key.clone();
-            let Arrived { fetched, failure: own } = arrived.remove(&key.uid).unwrap_or_default();
+            let Arrived { fetched, failure: own, bytes } = arrived.remove(&key.uid).unwrap_or_default();
+            batch.shared.namespace_output.add(&job.name.namespace, bytes);
             RequestResult { key, at, failure: failure.clone().or(own), fetched }
         };
         let results: Vec<RequestResult> = batch.jobs.iter().map(result).collect();
@@ -317,5 +440,52 @@ async fn stored(result: Result<(), LedgerError>) -> bool {
             tokio::time::sleep(super::LEDGER_PAUSE).await;
             false
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::runtime::reflector::ObjectRef;
+
+    use super::super::{Registry, WorkItem};
+    use super::*;
+    use crate::api::Identity;
+    use crate::machine::{Attempt, Kind, Request, RequestKey};
+
+    fn queued(uid: &str, jobs: u32) -> Queued {
+        let key = RequestKey { uid: uid.into(), kind: Kind::Fetch, attempt: Attempt(1), step: 1 };
+        let ticket = Registry::default().enter(&key).unwrap();
+        let item = WorkItem {
+            request: Request { key, work: Work::Fetch(Indices::first(jobs)), alone: false },
+            name: ObjectName { namespace: "physics".to_owned(), name: uid.to_owned() },
+            object: ObjectRef::new(uid),
+            identity: Identity::default(),
+            adopted: false,
+            plan: None,
+        };
+        Queued { item, ticket }
+    }
+
+    #[test]
+    fn a_transfer_takes_what_there_is_room_for() {
+        let parts = |most| {
+            let (taken, later) = first_of(vec![queued("a", 2), queued("b", 3), queued("c", 1)], most);
+            let sizes: Vec<usize> = taken.iter().map(|job| to_fetch(job).len()).collect();
+            (sizes, later.len())
+        };
+        assert_eq!(parts(usize::MAX), (vec![2, 3, 1], 0));
+        assert_eq!(parts(4), (vec![2, 2], 1), "the rest of b goes with a later call");
+        assert_eq!(parts(1), (vec![1], 2));
+        assert_eq!(parts(0), (vec![], 3));
+    }
+
+    #[test]
+    fn what_is_not_on_the_disk_is_not_fetched() {
+        let came = Arrived { fetched: Indices::first(1), failure: None, bytes: 9 };
+        let mut arrived = HashMap::from([(Uid::from("a"), came), (Uid::from("b"), Arrived::default())]);
+        not_on_the_disk(&mut arrived, &std::io::Error::other("gone"));
+        let [a, b] = ["a", "b"].map(|uid| &arrived[&Uid::from(uid)]);
+        assert!(a.fetched.is_empty() && a.failure.is_some());
+        assert!(b.failure.is_none(), "none of it came");
     }
 }
