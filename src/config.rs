@@ -264,6 +264,7 @@ impl Config {
             eager: Settings::default().eager,
             soon: self.timing.soon,
             jobs_per_attempt: self.condor.batch_jobs,
+            namespace_room: None,
             refused_more: None,
         }
     }

@@ -107,6 +107,11 @@ pub struct CondorArgs {
     )]
     pub priority_range: PriorityRange,
 
+    /// Maximum number of jobs of one namespace that are in HTCondor and have not ended. Further jobs are submitted when others end.
+    /// 0: no limit.
+    #[arg(long, env = "HTC_NAMESPACE_ACTIVE_JOBS", default_value_t = 0)]
+    pub namespace_active_jobs: usize,
+
     /// Maximum number of HTCJobs in one run of a tool.
     #[arg(long, env = "HTC_BATCH_OBJECTS", default_value_t = 50)]
     pub batch_objects: usize,

@@ -30,6 +30,8 @@ pub struct Settings {
     pub soon: Duration,
     /// Most jobs handed to HTCondor in one attempt.
     pub jobs_per_attempt: usize,
+    /// How many jobs the HTCJob may have in HTCondor, given those of others in its namespace; none: no limit.
+    pub namespace_room: Option<usize>,
     /// The schedd's words, if it has refused more at once.
     pub refused_more: Option<Arc<str>>,
 }
@@ -49,6 +51,7 @@ impl Default for Settings {
             eager: Duration::from_secs(15),
             soon: Duration::from_secs(1),
             jobs_per_attempt: 500,
+            namespace_room: None,
             refused_more: None,
         }
     }

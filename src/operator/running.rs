@@ -11,7 +11,7 @@ use super::ready::Ready;
 use super::{StartError, keys, schedd};
 use crate::condor::{KnownUsers, Schedd, SubmitterLocks};
 use crate::config::Config;
-use crate::controller::{self, Context, Publisher, VolatileState};
+use crate::controller::{self, Context, NamespaceJobs, Publisher, VolatileState};
 use crate::credentials::Credentials;
 use crate::fence::Fence;
 use crate::lease::Leader;
@@ -111,6 +111,9 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         receiver.open(ledger.clone(), clock, shared.wake.clone());
         port
     });
+    let limit = config.condor.namespace_active_jobs;
+    let known = if limit == 0 { Vec::new() } else { ledger.live().await? };
+    let namespace_jobs = NamespaceJobs::new(limit, shared.wake.clone(), known);
     let (workers, lanes) = Workers::start(Arc::new(shared));
     let publisher = Publisher::default();
     let context = Arc::new(Context {
@@ -127,6 +130,7 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         clock,
         publisher: publisher.clone(),
         volatile: VolatileState::default(),
+        namespace_jobs,
         metrics: metrics.clone(),
         health,
     });

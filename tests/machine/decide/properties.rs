@@ -33,6 +33,7 @@ fn settings() -> Settings {
         eager: Duration::from_secs(3),
         soon: Duration::from_secs(1),
         jobs_per_attempt: 3,
+        namespace_room: None,
         refused_more: None,
     }
 }
