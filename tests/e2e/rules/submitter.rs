@@ -72,8 +72,7 @@ pub fn alive_while_its_object_is_deleted(version: Version) {
     assert_eq!(site.bed.jobs_of(&uid).len(), 1);
 }
 
-/// `one_request`: even an object that is abandoned is not let go while a tool runs for it. Elsewhere the workers' registry
-/// says the same; the finalizer, which the controller takes away itself, does not pass it.
+/// An object that is abandoned is not let go while a tool runs for it, and its jobs are removed once before it goes.
 pub fn alive_while_its_object_is_abandoned(version: Version) {
     let site = Site::with(version, "", &["--submit-limit=20s"]);
     site.bed.start_operator();
