@@ -383,6 +383,15 @@ mod tests {
     }
 
     #[test]
+    fn what_a_failed_transfer_has_left_gives_its_room_back() {
+        let site = Site::new();
+        site.write("0/large", "half");
+        site.planner.clear_incoming(&name(), &Uid::from(UID), &Indices::first(1));
+        assert!(!site.incoming("0").exists() && site.incoming("1").exists());
+        site.planner.sync_output().unwrap();
+    }
+
+    #[test]
     fn a_place_that_cannot_be_written_is_said() {
         let site = Site::new();
         site.write("0/out", "0");
