@@ -1,7 +1,7 @@
 # docker build -t htc-operator:dev .
 #
 # The operator with HTCondor's command-line tools and Kerberos. It runs as uid 10001 with a read-only root file system;
-# volumes go to /data, /tmp and, for its configuration and credentials, /etc/htc-operator and /credentials.
+# volumes go to /data, /state, /tmp and, for its configuration and credentials, /etc/htc-operator and /credentials.
 
 FROM rust:1.95.0-slim-trixie AS build
 WORKDIR /build

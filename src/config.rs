@@ -60,12 +60,12 @@ impl Config {
     /// Refuses settings that cannot work, in words that say what to write.
     pub fn validate(&self) -> Result<(), String> {
         let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+@".contains(c);
-        let data = self.data.data_dir.to_str().unwrap_or_default();
-        if !data.starts_with('/') || !data.chars().all(plain) {
-            return Err(format!(
-                "--data-dir {}: write an absolute path of letters, digits and /._-+@",
-                self.data.data_dir.display()
-            ));
+        let folders = [("--data-dir", Some(&self.data.data_dir)), ("--output-dir", self.data.output_dir.as_ref())];
+        for (flag, folder) in folders {
+            let path = folder.map_or("/", |folder| folder.to_str().unwrap_or_default());
+            if !path.starts_with('/') || !path.chars().all(plain) {
+                return Err(format!("{flag} {path}: write an absolute path of letters, digits and /._-+@"));
+            }
         }
         if self.condor.batch_objects == 0 || self.condor.batch_jobs == 0 || self.kubernetes.concurrency == 0 {
             return Err("--batch-objects, --batch-jobs and --concurrency must be at least 1".to_owned());
@@ -163,7 +163,7 @@ impl Config {
     fn protected(&self) -> Vec<PathBuf> {
         let credentials = self.credentials_setup();
         let ledger = self.ledger().parent().map(Path::to_owned);
-        let folders = [self.data.data_dir.clone(), credentials.run_dir];
+        let folders = [self.data.data_dir.clone(), self.output_dir(), credentials.run_dir];
         folders.into_iter().chain(credentials.own).chain(ledger).collect()
     }
 
@@ -171,6 +171,12 @@ impl Config {
     #[must_use]
     pub fn ledger(&self) -> PathBuf {
         self.data.ledger.clone().unwrap_or_else(|| self.data.data_dir.join("sqlite/htcjobs.db"))
+    }
+
+    /// The folder that `htc_out` is in.
+    #[must_use]
+    pub fn output_dir(&self) -> PathBuf {
+        self.data.output_dir.clone().unwrap_or_else(|| self.data.data_dir.clone())
     }
 
     /// Where credentials come from, and go to.
@@ -264,6 +270,7 @@ impl Config {
             silence: self.timing.tracker_interval.saturating_mul(3),
             soon: self.timing.soon,
             jobs_per_attempt: self.condor.batch_jobs,
+            namespace_room: None,
             refused_more: None,
         }
     }

@@ -7,6 +7,7 @@ mod error;
 mod events;
 mod first_list;
 mod gather;
+mod namespace_jobs;
 mod publish;
 mod reconcile;
 pub mod secret;
@@ -39,6 +40,7 @@ use crd_served::CrdServed;
 pub use error::{GatherError, ReconcileError, WriteError};
 pub use events::Publisher;
 use first_list::FirstList;
+pub use namespace_jobs::NamespaceJobs;
 pub use volatile::VolatileState;
 
 /// What every reconcile needs.
@@ -69,6 +71,8 @@ pub struct Context {
     pub publisher: Publisher,
     /// What is remembered of each object.
     pub volatile: VolatileState,
+    /// How many jobs each namespace may have.
+    pub namespace_jobs: NamespaceJobs,
     /// Where it is counted.
     pub metrics: Metrics,
     /// Told what the watch sees.
@@ -148,12 +152,14 @@ fn forget_what_is_gone(context: &Context, event: &watcher::Event<Observed>, know
             if let Some(uid) = uid(object) {
                 context.volatile.forget(&uid);
                 context.schedd.users.forget(&uid);
+                context.namespace_jobs.forget(&uid);
             }
         }
         watcher::Event::InitDone => {
             let there: HashSet<Uid> = known.state().iter().filter_map(|object| uid(object)).collect();
             context.volatile.keep(&there);
             context.schedd.users.keep(&there);
+            context.namespace_jobs.keep(&there);
         }
         watcher::Event::Init | watcher::Event::InitApply(_) | watcher::Event::Apply(_) => {}
     }

@@ -127,6 +127,7 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), S
     };
     let planner = Planner {
         data: config.data.data_dir.clone(),
+        output_dir: config.output_dir(),
         images: config.image_map().map_err(StartError::Setting)?,
         binds: config.binds(),
         site_defaults,

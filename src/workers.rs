@@ -8,9 +8,12 @@ mod err_tail;
 mod files;
 mod incoming;
 mod lane;
+mod namespace_output;
 mod plan;
 mod pool;
 mod registry;
+mod reserve;
+mod room;
 mod sizes;
 mod submit;
 mod survivors;
@@ -33,9 +36,11 @@ use crate::metrics::Metrics;
 use crate::retry::FailureLimit;
 
 pub use files::FileWork;
+pub use namespace_output::NamespaceOutput;
 pub use plan::{Plan, PlanError, Planner, Reporting};
 use pool::Pool;
 pub use registry::{Registry, Ticket};
+pub use room::Room;
 pub use sizes::Sizes;
 pub use survivors::Survivors;
 
@@ -109,6 +114,10 @@ pub struct Shared {
     pub limits: Limits,
     /// What has been learned about them.
     pub sizes: Sizes,
+    /// Room on the volume of the output.
+    pub room: Arc<Room>,
+    /// Output that is kept for each namespace.
+    pub namespace_output: Arc<NamespaceOutput>,
     /// Where they are counted.
     pub metrics: Metrics,
 }
@@ -124,8 +133,6 @@ pub struct Limits {
     pub submit: std::time::Duration,
     /// Time limit of a transfer of output that has not failed before.
     pub transfer_together: std::time::Duration,
-    /// Bytes that stay free on the data volume: below, nothing is fetched.
-    pub keep_free: u64,
 }
 
 /// How many workers fetch output, and how many of them one namespace may have: its transfers may hang for as long as they may

@@ -7,4 +7,4 @@ root=${1%/}
 grep -q '^htc-operator:' "$root/etc/group" || echo 'htc-operator:x:10001:' >>"$root/etc/group"
 grep -q '^htc-operator:' "$root/etc/passwd" ||
     echo 'htc-operator:x:10001:10001:htc-operator:/nonexistent:/usr/sbin/nologin' >>"$root/etc/passwd"
-mkdir -p "$root/data" "$root/credentials" "$root/etc/htc-operator" "$root/usr/local/bin"
+mkdir -p "$root/data" "$root/state" "$root/credentials" "$root/etc/htc-operator" "$root/usr/local/bin"

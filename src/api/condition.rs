@@ -114,6 +114,8 @@ pub enum Reason {
     OutputRefused,
     /// The data volume is nearly full.
     NoSpace,
+    /// The namespace has as much as it may have.
+    NamespaceLimit,
     /// The jobs left HTCondor's queue before their output was fetched.
     OutputLost,
     /// The jobs are being removed from HTCondor.

@@ -107,6 +107,11 @@ pub struct CondorArgs {
     )]
     pub priority_range: PriorityRange,
 
+    /// Maximum number of jobs of one namespace that are in HTCondor and have not ended. Further jobs are submitted when others end.
+    /// 0: no limit.
+    #[arg(long, env = "HTC_NAMESPACE_ACTIVE_JOBS", default_value_t = 0)]
+    pub namespace_active_jobs: usize,
+
     /// Maximum number of HTCJobs in one run of a tool.
     #[arg(long, env = "HTC_BATCH_OBJECTS", default_value_t = 50)]
     pub batch_objects: usize,
@@ -174,15 +179,22 @@ pub struct ContainerArgs {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Ledger and data")]
 pub struct DataArgs {
-    /// Folder for the ledger (`sqlite/htcjobs.db`), the jobs' files (`sandbox`) and their output (`htc_out`).
+    /// Folder for the ledger (`sqlite/htcjobs.db`), the jobs' files (`sandbox`), and their output (`htc_out`) unless `--output-dir`
+    /// names another.
     #[arg(long, env = "HTC_DATA_DIR", default_value = "/data")]
     pub data_dir: PathBuf,
+
+    /// Folder for the jobs' output (`htc_out`), if it is not the data folder. On a volume of its own, output fills neither the
+    /// ledger nor the jobs' files. Jobs in HTCondor know this path: do not change it while there are any.
+    #[arg(long, env = "HTC_OUTPUT_DIR")]
+    pub output_dir: Option<PathBuf>,
 
     /// The ledger's file, if it is not in the data folder. On a volume of its own, output cannot fill it.
     #[arg(long, env = "HTC_LEDGER")]
     pub ledger: Option<PathBuf>,
 
-    /// Free space to keep on the data volume, in bytes. Below it no output is fetched. 0: no limit.
+    /// Free space to keep on the volume of the output, in bytes. A transfer begins only if the largest output that its jobs may
+    /// have fits beside it, and is stopped when less than half of it is free. 0: no limit.
     #[arg(long, env = "HTC_KEEP_FREE", default_value = "1G", value_parser = parse_size)]
     pub keep_free: u64,
 
@@ -207,6 +219,11 @@ pub struct OutputArgs {
     /// exceeds it. 0: the pool's own limit.
     #[arg(long, env = "HTC_OUTPUT_LIMIT", default_value = "1G", value_parser = parse_size)]
     pub output_limit: u64,
+
+    /// Maximum output that is kept for the HTCJobs of one namespace, in bytes or with K, M, G or T (powers of 1024). Above it nothing
+    /// more is fetched for that namespace. Transfers under way may exceed it. 0: no limit.
+    #[arg(long, env = "HTC_NAMESPACE_OUTPUT_LIMIT", default_value = "0", value_parser = parse_size)]
+    pub namespace_output_limit: u64,
 
     /// How long `Complete` and `Failed` wait for the output.
     #[arg(long, env = "HTC_OUTPUT_WAIT", default_value = "600s", value_parser = parse_duration)]

@@ -175,5 +175,6 @@ async fn patch_metadata(
 fn forget(context: &Context, uid: &Uid, reference: &ObjectRef<Observed>) {
     context.tracker.watch(uid, reference, Look::Nothing, Arc::default());
     context.schedd.users.forget(uid);
+    context.namespace_jobs.forget(uid);
     context.volatile.forget(uid);
 }

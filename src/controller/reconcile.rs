@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use kube::ResourceExt as _;
 use kube::runtime::controller::Action as Requeue;
+use kube::runtime::reflector::ObjectRef;
 
 use super::act::{Acted, act};
 use super::commit::commit;
@@ -46,7 +47,7 @@ async fn pass(object: &Observed, context: &Context) -> Result<Option<Duration>, 
         return Ok(again);
     }
     let gathered = gather(object, context).await.map_err(ReconcileError::Gather)?;
-    let decision = decide(&gathered, context).map_err(ReconcileError::Decide)?;
+    let decision = decide(object, &gathered, context).map_err(ReconcileError::Decide)?;
     commit(context, &gathered, &decision).await.map_err(ReconcileError::Commit)?;
     match act(context, object, &gathered, decision).await {
         Acted::Over { again } => Ok(again),
@@ -83,12 +84,17 @@ fn guard(object: &Observed, context: &Context) -> ControlFlow<Option<Duration>> 
     ControlFlow::Continue(())
 }
 
-/// What the machine makes of the facts, within what the schedd is known to take at once.
-fn decide(gathered: &Gathered, context: &Context) -> Result<Decision, IllegalTransition> {
+/// What the machine makes of the facts, within what the schedd is known to take at once and what the namespace may have.
+fn decide(object: &Observed, gathered: &Gathered, context: &Context) -> Result<Decision, IllegalTransition> {
     let jobs_per_attempt = context.settings.jobs_per_attempt.min(context.workers.jobs_per_submission());
     let refused_more = context.workers.refused_more();
-    let settings = Settings { jobs_per_attempt, refused_more, ..context.settings.clone() };
-    crate::machine::decide::decide(&gathered.facts, context.clock.now(), &settings, &Rules::ALL)
+    let (namespace, facts) = (&gathered.name.namespace, &gathered.facts);
+    let namespace_room = context.namespace_jobs.room(namespace, facts);
+    let settings = Settings { jobs_per_attempt, refused_more, namespace_room, ..context.settings.clone() };
+    let decision = crate::machine::decide::decide(facts, context.clock.now(), &settings, &Rules::ALL);
+    let reference = ObjectRef::from_obj(object);
+    context.namespace_jobs.decided(namespace, &reference, facts, decision.as_ref().ok());
+    decision
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "the shape that the controller asks for")]

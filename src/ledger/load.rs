@@ -19,6 +19,11 @@ impl Ledger {
         let uid = uid.clone();
         self.run(move |connection| load(connection, &uid)).await
     }
+
+    /// All HTCJobs that were not let go and have not completed, with their namespaces.
+    pub async fn live(&self) -> Result<Vec<(String, Uid, Record)>, LedgerError> {
+        self.run(live).await
+    }
 }
 
 fn parse<T: FromStr>(what: &Uid, text: &str) -> Result<T, LedgerError> {
@@ -49,6 +54,21 @@ fn load(connection: &Connection, uid: &Uid) -> Result<Record, LedgerError> {
     record.reports = super::callbacks::reports(connection, uid)?;
     record.err = err(connection, uid)?;
     Ok(record)
+}
+
+fn live(connection: &Connection) -> Result<Vec<(String, Uid, Record)>, LedgerError> {
+    let sql = || LedgerError::sql("read the objects that are live");
+    let mut statement = connection
+        .prepare("select namespace, uid from objects where released = 0 and phase != 'Completed'")
+        .map_err(sql())?;
+    let rows = statement.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?))).map_err(sql())?;
+    rows.map(|row| {
+        let (namespace, uid) = row.map_err(sql())?;
+        let uid = Uid::from(uid.as_str());
+        let record = load(connection, &uid)?;
+        Ok((namespace, uid, record))
+    })
+    .collect()
 }
 
 fn known(connection: &Connection, uid: &Uid) -> Result<Option<Known>, LedgerError> {

@@ -41,6 +41,8 @@ pub struct Decision {
     pub look: Look,
     /// Look at the object again after this time even if nothing happens.
     pub again: Option<Duration>,
+    /// It has jobs to submit, and its namespace may have no more.
+    pub namespace_is_full: bool,
 }
 
 /// Reasons of `Submitted` False that the next try may do away with.
@@ -173,6 +175,7 @@ fn not_ours_yet(facts: &Facts) -> Decision {
         action,
         look: Look::Nothing,
         again: None,
+        namespace_is_full: false,
     }
 }
 
@@ -197,6 +200,7 @@ struct Run<'a> {
     action: Action,
     look: Look,
     again: Option<Duration>,
+    namespace_is_full: bool,
 }
 
 impl<'a> Run<'a> {
@@ -241,6 +245,7 @@ impl<'a> Run<'a> {
             action: Action::Nothing,
             look: Look::Nothing,
             again: None,
+            namespace_is_full: false,
         };
         if guarded {
             run.tell(
@@ -280,6 +285,7 @@ impl<'a> Run<'a> {
             action: self.action,
             look: self.look,
             again: self.again,
+            namespace_is_full: self.namespace_is_full,
         })
     }
 
@@ -338,10 +344,13 @@ impl<'a> Run<'a> {
         let is_one_of = |reasons: &[Reason]| told.is_some_and(|told| reasons.contains(&told));
         let progress = match reason {
             Reason::Asking => is_one_of(FAILED_TRIES) || is_one_of(WAITS_FOR_A_PERSON),
-            Reason::Submitting | Reason::SmallerSubmissions => is_one_of(FAILED_TRIES),
+            // Each part of the jobs, and what is left waits again.
+            Reason::Submitting | Reason::SmallerSubmissions => {
+                is_one_of(FAILED_TRIES) || is_one_of(&[Reason::NamespaceLimit])
+            }
             // Some of the jobs after others: the schedd takes no more at a time.
             Reason::Staging | Reason::JobsPresent => {
-                is_one_of(&[Reason::SubmitRefused]) && !self.record.jobs.is_empty()
+                is_one_of(&[Reason::SubmitRefused, Reason::NamespaceLimit]) && !self.record.jobs.is_empty()
             }
             _ => false,
         };
@@ -394,8 +403,11 @@ impl<'a> Run<'a> {
         let last = self.record.requests.get(&kind);
         let at_fault = |failure: &Failure| {
             failure.known_reason().is_none_or(|reason| {
-                // For these no transfer was begun.
-                let not_begun = matches!(reason, Reason::NoSpace | Reason::CredentialsFailed | Reason::Stopped);
+                // For these no transfer was begun, or one was ended for another's sake.
+                let not_begun = matches!(
+                    reason,
+                    Reason::NoSpace | Reason::NamespaceLimit | Reason::CredentialsFailed | Reason::Stopped
+                );
                 !not_begun && (kind == Kind::Fetch || !NOBODYS_FAULT.contains(&reason))
             })
         };

@@ -160,6 +160,13 @@ impl Record {
     pub fn has_inherited(&self) -> bool {
         self.jobs.values().any(|job| job.attempt == Attempt::INHERITED)
     }
+
+    /// Jobs that were tried and are not recorded: HTCondor may have them, or may get them yet.
+    #[must_use]
+    pub fn in_doubt(&self) -> Indices {
+        let tried = self.attempts.iter().flat_map(|attempt| attempt.indices.iter());
+        tried.filter(|index| !self.jobs.contains_key(index)).collect()
+    }
 }
 
 /// What a job says of itself.

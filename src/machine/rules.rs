@@ -32,6 +32,8 @@ pub struct Settings {
     pub soon: Duration,
     /// Most jobs handed to HTCondor in one attempt.
     pub jobs_per_attempt: usize,
+    /// How many jobs the HTCJob may have in HTCondor, given those of others in its namespace; none: no limit.
+    pub namespace_room: Option<usize>,
     /// The schedd's words, if it has refused more at once.
     pub refused_more: Option<Arc<str>>,
 }
@@ -52,6 +54,7 @@ impl Default for Settings {
             silence: Duration::from_secs(60),
             soon: Duration::from_secs(1),
             jobs_per_attempt: 500,
+            namespace_room: None,
             refused_more: None,
         }
     }

@@ -11,7 +11,7 @@ use super::ready::Ready;
 use super::{StartError, keys, schedd};
 use crate::condor::{KnownUsers, Schedd, SubmitterLocks};
 use crate::config::Config;
-use crate::controller::{self, Context, Publisher, VolatileState};
+use crate::controller::{self, Context, NamespaceJobs, Publisher, VolatileState};
 use crate::credentials::Credentials;
 use crate::fence::Fence;
 use crate::lease::Leader;
@@ -20,7 +20,9 @@ use crate::metrics::Metrics;
 use crate::receiver::Port;
 use crate::retention::Keeper;
 use crate::tracker::Tracker;
-use crate::workers::{FileWork, Limits, Planner, Registry, Shared, Sizes, Survivors, Workers};
+use crate::workers::{
+    FileWork, Limits, NamespaceOutput, Planner, Registry, Room, Shared, Sizes, Survivors, Workers,
+};
 
 /// How long the batches under way may take to end once the operator is told to stop.
 const DRAIN: Duration = Duration::from_secs(4);
@@ -100,6 +102,11 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         settings: config.settings(),
         sizes: Sizes::new(limits.clone(), config.timing.pause_max),
         limits,
+        room: Arc::new(Room::new(config.output_dir(), config.data.keep_free, planner.largest_output())),
+        namespace_output: Arc::new(NamespaceOutput::new(
+            config.output_dir().join("htc_out"),
+            config.output.namespace_output_limit,
+        )),
         metrics: metrics.clone(),
     };
     let keeper = keeper(config, client.clone(), &shared);
@@ -107,6 +114,9 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         receiver.open(ledger.clone(), clock, shared.wake.clone());
         port
     });
+    let limit = config.condor.namespace_active_jobs;
+    let known = if limit == 0 { Vec::new() } else { ledger.live().await? };
+    let namespace_jobs = NamespaceJobs::new(limit, shared.wake.clone(), known);
     let (workers, lanes) = Workers::start(Arc::new(shared));
     let publisher = Publisher::default();
     let context = Arc::new(Context {
@@ -123,6 +133,7 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         clock,
         publisher: publisher.clone(),
         volatile: VolatileState::default(),
+        namespace_jobs,
         metrics: metrics.clone(),
         health,
     });
@@ -257,6 +268,5 @@ fn limits(config: &Config) -> Limits {
         jobs: config.condor.batch_jobs,
         submit: config.timing.submit_limit,
         transfer_together: config.output.transfer_limit_together,
-        keep_free: config.data.keep_free,
     }
 }

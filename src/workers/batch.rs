@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
+use super::room::Reservation;
 use super::{Queued, Shared, files};
 use crate::condor::Schedd;
 use crate::ledger::RequestResult;
@@ -22,13 +23,15 @@ pub(super) struct Batch {
     pub(super) jobs: Vec<Queued>,
     /// Notified when one of the requests is to be stopped half way, if it is of a kind that can be.
     pub(super) stop: Arc<Notify>,
+    /// For a transfer: the room for what it brings.
+    pub(super) reserved: Option<Reservation>,
     /// Some were given up.
     pub(super) failed: bool,
 }
 
 impl Batch {
     pub(super) fn new(schedd: Arc<Schedd>, jobs: Vec<Queued>, shared: &Arc<Shared>) -> Self {
-        Self { shared: Arc::clone(shared), schedd, jobs, stop: Arc::default(), failed: false }
+        Self { shared: Arc::clone(shared), schedd, jobs, stop: Arc::default(), reserved: None, failed: false }
     }
 
     /// What kind of request all of them are.

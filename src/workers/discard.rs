@@ -24,7 +24,7 @@ impl Planner {
         for part in [&name.namespace, &name.name, short(uid)] {
             plain(part)?;
         }
-        let Some(named) = own_folder(&self.data, &["htc_out", &name.namespace, &name.name])? else {
+        let Some(named) = own_folder(&self.output_dir, &["htc_out", &name.namespace, &name.name])? else {
             return Ok(());
         };
         remove(&named.join(short(uid)), go_on)?;
@@ -104,6 +104,7 @@ mod tests {
     fn planner(data: &Path) -> Planner {
         Planner {
             data: data.to_owned(),
+            output_dir: data.to_owned(),
             images: crate::condor::payload::ImageMap::new(),
             callback: None,
             binds: Vec::new(),

@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, statat};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, statat, syncfs};
 
 use super::Planner;
 use super::plan::make_folder;
@@ -34,13 +34,8 @@ pub(super) struct Arrived {
     pub(super) fetched: Indices,
     /// Why that of another is not, although it came.
     pub(super) failure: Option<Failure>,
-}
-
-/// What was counted of one job's output.
-#[derive(Default)]
-struct Count {
-    files: u64,
-    bytes: u64,
+    /// How much it is.
+    pub(super) size: Amount,
 }
 
 /// Why output does not go to its place.
@@ -71,7 +66,8 @@ impl Planner {
     }
 
     /// Most bytes of the output of one job.
-    pub(super) fn largest_output(&self) -> Option<u64> {
+    #[must_use]
+    pub fn largest_output(&self) -> Option<u64> {
         self.output_limit.map(|limit| limit.saturating_mul(MIB).saturating_add(SLACK))
     }
 
@@ -91,23 +87,40 @@ impl Planner {
         tried.map_err(|error| cannot_write(&self.output(name, uid), &error))
     }
 
+    /// Removes what a transfer that failed has left of these jobs, as far as that can be done now.
+    pub(super) fn clear_incoming(&self, name: &ObjectName, uid: &Uid, indices: &Indices) {
+        for index in indices.iter() {
+            let _ = remove(&self.job_incoming(name, uid, index));
+        }
+    }
+
+    /// Brings what is in its place to the disk, with all else on that volume: HTCondor may forget it once the ledger says that it
+    /// is here.
+    pub(super) fn sync_output(&self) -> io::Result<()> {
+        let folder = fs::File::open(self.output_dir.join("htc_out"))?;
+        Ok(syncfs(folder)?)
+    }
+
     /// Looks at what has arrived of these jobs, and moves it to its place. What may not go there is removed.
     ///
     /// Only for use after a call that went well: what a killed one has left is not whole.
     pub(super) fn take_in(&self, name: &ObjectName, uid: &Uid, indices: &Indices) -> Arrived {
-        let (mut fetched, mut failure) = (Vec::new(), None);
+        let (mut fetched, mut failure, mut size) = (Vec::new(), None, Amount::default());
         for index in indices.iter() {
             let (folder, place) = (self.job_incoming(name, uid, index), self.job_output(name, uid, index));
             if written(&folder, "out", index).is_some() {
                 match self.take_in_job(&folder, &place, index) {
-                    Ok(()) => fetched.push(index),
+                    Ok(more) => {
+                        fetched.push(index);
+                        size = size.plus(more);
+                    }
                     Err(why) => failure = Some(why),
                 }
             } else if written(&place, "out", index).is_some() {
                 // It was moved by a call whose end is not in the ledger, or the job's folder is its place: a version before this
                 // one submitted it, or who owns it says so.
                 match self.look(&place) {
-                    Ok(()) => fetched.push(index),
+                    Ok(_) => fetched.push(index),
                     Err(stop) => failure = Some(not_kept(&place, index, stop)),
                 }
                 let _ = fs::remove_dir(&folder);
@@ -115,30 +128,31 @@ impl Planner {
         }
         // Once nothing is expected any more, nothing of it shows beside the output.
         let _ = fs::remove_dir(self.incoming(name, uid));
-        Arrived { fetched: fetched.into_iter().collect(), failure }
+        Arrived { fetched: fetched.into_iter().collect(), failure, size }
     }
 
-    fn take_in_job(&self, folder: &Path, place: &Path, index: Index) -> Result<(), Failure> {
+    fn take_in_job(&self, folder: &Path, place: &Path, index: Index) -> Result<Amount, Failure> {
         match self.look(folder) {
-            Ok(()) => {
-                move_in(folder, place).map_err(|error| Failure::new(Reason::FetchFailed, cannot_write(place, &error)))
-            }
+            Ok(size) => move_in(folder, place)
+                .map(|()| size)
+                .map_err(|error| Failure::new(Reason::FetchFailed, cannot_write(place, &error))),
             Err(stop) => Err(not_kept(folder, index, stop)),
         }
     }
 
-    fn look(&self, folder: &Path) -> Result<(), Stop> {
-        let mut count = Count::default();
+    /// How much is in a folder.
+    fn look(&self, folder: &Path) -> Result<Amount, Stop> {
+        let mut count = Amount::default();
         count.add(&open_folder(CWD, folder)?, 0)?;
         if self.largest_output().is_some_and(|most| count.bytes > most) {
             let mib = count.bytes.div_ceil(MIB);
             return Err(Stop::Refused(format!("it has {mib} MiB, more than --output-limit; let the job leave less")));
         }
-        Ok(())
+        Ok(count)
     }
 }
 
-impl Count {
+impl Amount {
     /// Adds what is in a folder, and follows no link.
     fn add(&mut self, folder: &OwnedFd, depth: usize) -> Result<(), Stop> {
         for entry in Dir::read_from(folder)? {
@@ -148,8 +162,8 @@ impl Count {
                 continue;
             }
             let found = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
-            self.files += 1;
-            if self.files > MOST_FILES {
+            self.inodes += 1;
+            if self.inodes > MOST_FILES {
                 let words = format!("it has more than {MOST_FILES} files; let the job put them into an archive");
                 return Err(Stop::Refused(words));
             }
@@ -243,6 +257,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let planner = Planner {
                 data: folder.path().join("data"),
+                output_dir: folder.path().join("data"),
                 images: crate::condor::payload::ImageMap::new(),
                 callback: None,
                 binds: Vec::new(),
@@ -279,7 +294,7 @@ mod tests {
         fn assert_refused(&self, words: &str) {
             self.write("0/out", "0");
             self.write("1/out", "1");
-            let Arrived { fetched, failure } = self.take_in();
+            let Arrived { fetched, failure, .. } = self.take_in();
             let failure = failure.unwrap();
             assert_eq!(failure.known_reason(), Some(Reason::OutputRefused));
             assert!(failure.message.contains(words), "{failure:?}");
@@ -299,7 +314,7 @@ mod tests {
         site.write("0/out", "0");
         site.write("0/data", "d");
         site.write("1/data", "no `out`: this job was not fetched");
-        let Arrived { fetched, failure } = site.take_in();
+        let Arrived { fetched, failure, .. } = site.take_in();
         assert_eq!((fetched, failure), (Indices::first(1), None));
         assert_eq!(fs::read_to_string(site.output("0/data")).unwrap(), "d");
         assert!(!site.incoming("0").exists() && !site.output("1").exists());
@@ -335,7 +350,7 @@ mod tests {
         fs::remove_dir(site.incoming("0")).unwrap();
         fs::write(outside.join("out"), "").unwrap();
         symlink(&outside, site.incoming("0")).unwrap();
-        let Arrived { fetched, failure } = site.take_in();
+        let Arrived { fetched, failure, .. } = site.take_in();
         assert!(fetched.is_empty() && failure.is_some(), "{failure:?}");
         site.empty();
         assert!(outside.join("out").exists() && site.incoming("0").is_dir());
@@ -355,9 +370,18 @@ mod tests {
 
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("one"), "").unwrap();
-        let mut count = Count { files: MOST_FILES - 1, bytes: 0 };
+        let mut count = Amount { inodes: MOST_FILES - 1, bytes: 0 };
         assert!(count.add(&open_folder(CWD, folder.path()).unwrap(), 0).is_ok());
         assert!(matches!(count.add(&open_folder(CWD, folder.path()).unwrap(), 0), Err(Stop::Refused(_))));
+    }
+
+    #[test]
+    fn what_a_failed_transfer_has_left_gives_its_room_back() {
+        let site = Site::new();
+        site.write("0/large", "half");
+        site.planner.clear_incoming(&name(), &Uid::from(UID), &Indices::first(1));
+        assert!(!site.incoming("0").exists() && site.incoming("1").exists());
+        site.planner.sync_output().unwrap();
     }
 
     #[test]
@@ -365,7 +389,7 @@ mod tests {
         let site = Site::new();
         site.write("0/out", "0");
         fs::write(site.output("0"), "a file where the folder should be").unwrap();
-        let Arrived { fetched, failure } = site.take_in();
+        let Arrived { fetched, failure, .. } = site.take_in();
         let failure = failure.unwrap();
         assert!(fetched.is_empty() && failure.known_reason() == Some(Reason::FetchFailed), "{failure:?}");
         assert!(failure.message.contains("cannot write into the output folder"), "{failure:?}");

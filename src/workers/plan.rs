@@ -19,6 +19,8 @@ use crate::machine::{Index, Uid};
 pub struct Planner {
     /// The operator's data folder.
     pub data: PathBuf,
+    /// The folder that `htc_out` is in.
+    pub output_dir: PathBuf,
     /// What the site makes of image names.
     pub images: ImageMap,
     /// Folders bound into the container.
@@ -151,7 +153,7 @@ impl Planner {
     }
 
     pub(super) fn named(&self, name: &ObjectName) -> PathBuf {
-        self.data.join("htc_out").join(&name.namespace).join(&name.name)
+        self.output_dir.join("htc_out").join(&name.namespace).join(&name.name)
     }
 
     /// Folder that the output of one job comes to.
@@ -193,22 +195,6 @@ impl Planner {
         }
         failpoint::at(Point::AfterSandboxWritten);
         self.make_output(name, uid, indices)
-    }
-
-    /// What is wrong when fewer than `keep_free` bytes are free on the volume of the output; none if that cannot be found out.
-    #[must_use]
-    pub fn lacks_room(&self, keep_free: u64) -> Option<String> {
-        let volume =
-            rustix::fs::statvfs(self.data.join("htc_out")).or_else(|_| rustix::fs::statvfs(&self.data)).ok()?;
-        let free = volume.f_bavail.saturating_mul(volume.f_frsize);
-        (free < keep_free).then(|| {
-            format!(
-                "no output is fetched: the data volume {} has {} MiB free, less than the {} MiB of --keep-free; make room there",
-                self.data.display(),
-                free >> 20,
-                keep_free >> 20
-            )
-        })
     }
 
     /// Makes the folders that the output of these jobs arrives in, and the link `latest` to the place that it goes to.

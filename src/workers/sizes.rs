@@ -190,7 +190,7 @@ mod tests {
 
     fn sizes() -> Sizes {
         let limit = Duration::from_secs(60);
-        Sizes::new(Limits { objects: 50, jobs: 2000, submit: limit, transfer_together: limit, keep_free: 0 }, FORGET)
+        Sizes::new(Limits { objects: 50, jobs: 2000, submit: limit, transfer_together: limit }, FORGET)
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::batch::Batch;
 use super::err_tail::err_tail;
 use super::incoming::Arrived;
-use super::{Queued, files};
+use super::{Queued, reserve};
 use crate::api::{ObjectName, Reason};
 use crate::condor::fetch::ToFetch;
 use crate::ledger::{Intent, LedgerError, RequestResult};
@@ -25,9 +25,10 @@ pub(super) struct ToolCall {
     pub(super) failed: bool,
 }
 
-/// Makes the intents durable; for a fetch, empties the folders first.
+/// Makes the intents durable; for a fetch, reserves room and empties the folders first.
 pub(super) async fn intend(batch: &mut Batch) -> bool {
-    if matches!(batch.jobs.first().map(|job| &job.request.work), Some(Work::Fetch(_))) && !make_folders(batch).await {
+    let fetch = matches!(batch.jobs.first().map(|job| &job.request.work), Some(Work::Fetch(_)));
+    if fetch && !(reserve::reserve(batch).await && make_folders(batch).await) {
         return false;
     }
     let at = batch.shared.clock.now();
@@ -42,33 +43,31 @@ pub(super) async fn intend(batch: &mut Batch) -> bool {
     }
 }
 
-fn fetch_failed(message: String) -> Failure {
+pub(super) fn fetch_failed(message: String) -> Failure {
     Failure::new(Reason::FetchFailed, message)
 }
 
-/// One unwritable folder would stop the whole call: folders are made, emptied and tried before. A volume that is nearly full
-/// would stop more than fetches: the ledger may lie on it, too.
+/// The jobs that each object's fetch names.
+pub(super) fn asked(batch: &Batch) -> Vec<(ObjectName, Uid, Indices)> {
+    batch.jobs.iter().map(|job| (job.name.clone(), job.request.key.uid.clone(), to_fetch(job))).collect()
+}
+
+/// One unwritable folder would stop the whole call: folders are made, emptied and tried before.
 async fn make_folders(batch: &mut Batch) -> bool {
     let work = |batch: &Batch| {
         let planner = batch.shared.planner.clone();
-        let keep_free = batch.shared.limits.keep_free;
-        let work: Vec<_> =
-            batch.jobs.iter().map(|job| (job.name.clone(), job.request.key.uid.clone(), to_fetch(job))).collect();
+        let work = asked(batch);
         let jobs: usize = work.iter().map(|(_, _, indices)| indices.len()).sum();
         let make = move || {
-            if let Some(full) = planner.lacks_room(keep_free) {
-                return Err(full);
-            }
             let each = |(name, uid, indices): &(ObjectName, Uid, Indices)| {
                 planner.empty_incoming(name, uid, indices).err().map(|why| (uid.clone(), why))
             };
-            Ok(work.iter().filter_map(each).collect::<HashMap<_, _>>())
+            work.iter().filter_map(each).collect::<HashMap<_, _>>()
         };
         (jobs, make)
     };
     match batch.on_files(fetch_failed, work).await {
-        Some(Ok(failures)) => batch.give_up(|job| failures.get(&job.request.key.uid).cloned().map(fetch_failed)).await,
-        Some(Err(full)) => batch.give_up(|_| Some(Failure::new(Reason::NoSpace, full.clone()))).await,
+        Some(failures) => batch.give_up(|job| failures.get(&job.request.key.uid).cloned().map(fetch_failed)).await,
         None => false,
     }
 }
@@ -100,7 +99,7 @@ fn asked_for(job: &Queued) -> Option<&Indices> {
     }
 }
 
-fn to_fetch(job: &Queued) -> Indices {
+pub(super) fn to_fetch(job: &Queued) -> Indices {
     asked_for(job).cloned().unwrap_or_default()
 }
 
@@ -125,30 +124,43 @@ fn fetchable<'a>(batch: &'a Batch, wanted: impl Fn(&'a Queued) -> Option<&'a Ind
     batch.jobs.iter().filter_map(each).collect()
 }
 
-/// What has come of each object, once it is in its place.
-async fn take_in(batch: &Batch) -> HashMap<Uid, Arrived> {
+/// What has come of each object, once it is in its place and on the disk. None if the transfer was stopped meanwhile.
+async fn take_in(batch: &Batch) -> Option<HashMap<Uid, Arrived>> {
     let planner = batch.shared.planner.clone();
-    let asked: Vec<_> =
-        batch.jobs.iter().map(|job| (job.name.clone(), job.request.key.uid.clone(), to_fetch(job))).collect();
+    let all = asked(batch);
     let take = move || {
         let each = |(name, uid, asked): (ObjectName, Uid, Indices)| {
             let arrived = planner.take_in(&name, &uid, &asked);
             (uid, arrived)
         };
-        asked.into_iter().map(each).collect()
+        let mut arrived: HashMap<Uid, Arrived> = all.into_iter().map(each).collect();
+        if arrived.values().any(|arrived| !arrived.fetched.is_empty())
+            && let Err(error) = planner.sync_output()
+        {
+            not_on_the_disk(&mut arrived, &error);
+        }
+        arrived
     };
     // It has taken less to bring it.
     let taken = batch.shared.files.run(batch.uids(), transfer_limit(batch), take);
     let failure = tokio::select! {
         taken = taken => match taken {
-            Ok(arrived) => return arrived,
+            Ok(arrived) => return Some(arrived),
             Err(error) => fetch_failed(format!("the output was not taken in: {error}")),
         },
         // It goes on; until it has ended, nothing else is fetched for these HTCJobs.
-        () = batch.stop.notified() => Failure::new(Reason::Stopped, STOPPED.to_owned()),
+        () = batch.stop.notified() => return None,
     };
     let failed = |uid| (uid, Arrived { failure: Some(failure.clone()), ..Arrived::default() });
-    batch.uids().into_iter().map(failed).collect()
+    Some(batch.uids().into_iter().map(failed).collect())
+}
+
+/// What has come may be lost in a power failure: it does not count, and HTCondor keeps it.
+fn not_on_the_disk(arrived: &mut HashMap<Uid, Arrived>, error: &std::io::Error) {
+    for arrived in arrived.values_mut().filter(|arrived| !arrived.fetched.is_empty()) {
+        let message = format!("the output cannot be brought to the disk: {error}; check the operator's data volume");
+        *arrived = Arrived { failure: Some(fetch_failed(message)), ..Arrived::default() };
+    }
 }
 
 /// condor_transfer_data ends with 0 even when there was nothing to fetch. Says so of the jobs whose output should have come,
@@ -230,10 +242,15 @@ impl ToolCall {
             // The tool is killed, as at the end of its time limit.
             () = batch.stop.notified() => {
                 tracing::info!("a transfer was stopped: one of its HTCJobs was deleted, suspended, or passed its deadline");
+                reserve::clear(batch).await;
                 self.stopped = true;
                 return;
             }
+            message = reserve::runs_out(batch) => Err(Failure::new(Reason::NoSpace, message)),
         };
+        if result.is_err() {
+            reserve::clear(batch).await;
+        }
         if matches!(batch.jobs.first().map(|job| &job.request.work), Some(Work::Remove(_))) {
             batch.shared.metrics.removed(batch.jobs.len());
         }
@@ -254,12 +271,19 @@ impl ToolCall {
         let mut arrived = HashMap::new();
         let is_fetch = matches!(batch.jobs.first().map(|job| &job.request.work), Some(Work::Fetch(_)));
         if failure.is_none() && is_fetch {
-            arrived = take_in(batch).await;
+            let Some(taken) = take_in(batch).await else {
+                // Taking in goes on, so nothing is removed.
+                self.stopped = true;
+                return true;
+            };
+            arrived = taken;
             say_missing(batch, &mut arrived).await;
         }
         let result = |job: &Queued| {
             let key = job.request.key.clone();
-            let Arrived { fetched, failure: own } = arrived.remove(&key.uid).unwrap_or_default();
+            let Arrived { fetched, failure: own, size } = arrived.remove(&key.uid).unwrap_or_default();
+            batch.shared.namespace_output.add(&job.name.namespace, size.bytes);
+            batch.shared.room.learn(&job.name.namespace, fetched.len(), size);
             RequestResult { key, at, failure: failure.clone().or(own), fetched }
         };
         let results: Vec<RequestResult> = batch.jobs.iter().map(result).collect();
@@ -327,5 +351,52 @@ async fn stored(result: Result<(), LedgerError>) -> bool {
             tokio::time::sleep(super::LEDGER_PAUSE).await;
             false
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::runtime::reflector::ObjectRef;
+
+    use super::super::{Registry, WorkItem};
+    use super::*;
+    use crate::api::Identity;
+    use crate::machine::{Attempt, Kind, Request, RequestKey};
+
+    fn queued(uid: &str, jobs: u32) -> Queued {
+        let key = RequestKey { uid: uid.into(), kind: Kind::Fetch, attempt: Attempt(1), step: 1 };
+        let ticket = Registry::default().enter(&key).unwrap();
+        let item = WorkItem {
+            request: Request { key, work: Work::Fetch(Indices::first(jobs)), alone: false },
+            name: ObjectName { namespace: "physics".to_owned(), name: uid.to_owned() },
+            object: ObjectRef::new(uid),
+            identity: Identity::default(),
+            adopted: false,
+            plan: None,
+        };
+        Queued { item, ticket }
+    }
+
+    #[test]
+    fn a_transfer_takes_what_there_is_room_for() {
+        let parts = |most| {
+            let (taken, later) = first_of(vec![queued("a", 2), queued("b", 3), queued("c", 1)], most);
+            let sizes: Vec<usize> = taken.iter().map(|job| to_fetch(job).len()).collect();
+            (sizes, later.len())
+        };
+        assert_eq!(parts(usize::MAX), (vec![2, 3, 1], 0));
+        assert_eq!(parts(4), (vec![2, 2], 1), "the rest of b goes with a later call");
+        assert_eq!(parts(1), (vec![1], 2));
+        assert_eq!(parts(0), (vec![], 3));
+    }
+
+    #[test]
+    fn what_is_not_on_the_disk_is_not_fetched() {
+        let came = Arrived { fetched: Indices::first(1), failure: None, bytes: 9 };
+        let mut arrived = HashMap::from([(Uid::from("a"), came), (Uid::from("b"), Arrived::default())]);
+        not_on_the_disk(&mut arrived, &std::io::Error::other("gone"));
+        let [a, b] = ["a", "b"].map(|uid| &arrived[&Uid::from(uid)]);
+        assert!(a.fetched.is_empty() && a.failure.is_some());
+        assert!(b.failure.is_none(), "none of it came");
     }
 }

@@ -5,6 +5,7 @@ mod by_hand;
 mod changes;
 mod names;
 mod outcomes;
+mod share;
 mod story;
 mod suspend;
 

@@ -10,6 +10,8 @@ on_both_versions!(
     err::hostile_files_are_harmless,
     limits::too_much_output_is_held,
     limits::nothing_is_fetched_onto_a_full_volume,
+    limits::a_transfer_is_stopped_before_the_volume_is_full,
+    limits::a_namespace_has_its_share,
     lanes::one_that_fails_holds_up_no_other,
     lanes::one_that_hangs_holds_up_no_deletion,
     lanes::many_that_fail_share_one_limit,

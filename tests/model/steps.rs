@@ -106,6 +106,7 @@ impl Model {
             soon: Duration::ZERO,
             jobs_per_attempt: 100,
             refused_more: None,
+            namespace_room: None,
         };
         let queues = scene.queues;
         let (broken, good, told) = (Sabotage::default(), Mutex::default(), Mutex::default());

@@ -234,7 +234,8 @@ impl Run<'_> {
             .map(SubmitPermit::Again)
         };
         let candidates = if fresh.is_empty() { missing } else { &fresh };
-        let indices = candidates.take(self.most_at_once());
+        let allowed = self.namespace_allows(candidates);
+        let indices = candidates.take(self.most_at_once().min(allowed.max(1)));
         let permit = if fresh.is_empty() {
             again(&indices)
         } else {
@@ -250,7 +251,11 @@ impl Run<'_> {
         match (permit, &spec.refused) {
             (Ok(_), Some(message)) => self.say(ConditionType::Submitted, False, Reason::InvalidSpec, message),
             (Ok(permit), None) if !spec.suspend && (facts.object.claim == Claim::Ours || !self.rules.only_claimant) => {
-                self.submit_after_pause(indices, missing, permit);
+                if allowed == 0 {
+                    self.wait_for_namespace();
+                } else {
+                    self.submit_after_pause(indices, missing, permit);
+                }
             }
             (Ok(_), None) => self.say(ConditionType::Submitted, False, Reason::Waiting, "nothing is submitted now"),
             (Err(doubt), _) => self.wait_for_attempt(&doubt, sightings),
@@ -281,6 +286,22 @@ impl Run<'_> {
         } else {
             self.look_again(wait);
         }
+    }
+
+    /// How many of these jobs its namespace may have, beside those that HTCondor has or may have.
+    fn namespace_allows(&self, candidates: &Indices) -> usize {
+        let Some(room) = self.settings.namespace_room else { return usize::MAX };
+        let active = self.record.jobs.values().filter(|job| !matches!(job.state, JobState::Ended(_))).count();
+        let tried = self.record.in_doubt().without(candidates).len();
+        room.saturating_sub(active + tried)
+    }
+
+    /// It is woken when others end.
+    fn wait_for_namespace(&mut self) {
+        let message = "the namespace has as many active jobs as --namespace-active-jobs allows: the rest is submitted when others end. Delete HTCJobs that nobody needs";
+        self.namespace_is_full = true;
+        self.say(ConditionType::Submitted, False, Reason::NamespaceLimit, message);
+        self.look_again(self.settings.fetch_every);
     }
 
     /// Attempts in a row, the last ones, that the schedd has refused.

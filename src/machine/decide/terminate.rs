@@ -22,7 +22,7 @@ impl Run<'_> {
         self.begin_to_terminate();
         self.cancel_the_rest();
         if self.facts.object.abandon {
-            self.abandon();
+            self.remove_once_and_abandon();
             return;
         }
         self.remove_and_release();
@@ -59,6 +59,28 @@ impl Run<'_> {
             };
             self.go(Trigger::Deleted, Phase::Terminating, detail, false);
         }
+    }
+
+    /// HTCondor is asked to remove the jobs once, and nothing is concluded from what comes of it.
+    fn remove_once_and_abandon(&mut self) {
+        let never = judge::never_submitted(&self.facts.object, &self.record, self.facts.past).is_some();
+        if self.known.released || never || self.removal_has_ended() {
+            self.abandon();
+            return;
+        }
+        if self.conditions.get(ConditionType::JobsRemoved).is_none() {
+            self.say(ConditionType::JobsRemoved, False, Reason::Removing, "removing the jobs from HTCondor");
+        }
+        self.ask_after_pause(Kind::Remove, Work::Remove(Scope::All));
+    }
+
+    /// Whether a removal of this deletion has ended, well or not. One that was stopped before it began does not count.
+    fn removal_has_ended(&self) -> bool {
+        let began = self.conditions.get(ConditionType::JobsRemoved).map_or(self.now, |told| told.since);
+        self.record.requests.get(&Kind::Remove).is_some_and(|last| {
+            let begun = last.failure.as_ref().is_none_or(|failure| failure.known_reason() != Some(Reason::Stopped));
+            begun && last.finished.is_some_and(|finished| finished >= began)
+        })
     }
 
     /// Lets it go with whatever is left of it.

@@ -79,7 +79,7 @@ fn the_operator_runs_in_its_image() {
     bed.kube.kubectl_ok(&["apply", "-k", path("deploy/overlays/local").to_str().unwrap()]).unwrap();
     let objects = render("overlays/local");
     let folders = Folders::new();
-    let (data, config) = (folders.dir("data"), folders.dir("config"));
+    let (data, state, config) = (folders.dir("data"), folders.dir("state"), folders.dir("config"));
     let template = config_map(&objects, "htcondor-client")["data"]["condor_config"].as_str().unwrap();
     folders.write(&config.join("condor_config"), &condor_config(&bed, template), 0o444);
     folders.write(&config.join("kubeconfig"), &kubeconfig_with(&bed.kube, &token(&bed)), 0o400);
@@ -105,6 +105,7 @@ fn the_operator_runs_in_its_image() {
         .args(bind("--ro-bind", &credentials, "/credentials"))
         .args(bind("--ro-bind", &hosts, "/etc/hosts"))
         .args(bind("--bind", &data, "/data"))
+        .args(bind("--bind", &state, "/state"))
         .args(["--tmpfs", "/tmp", "--proc", "/proc", "--dev", "/dev"]);
     let centos = format!("centos={}", bed.assets.image().display());
     let own = [

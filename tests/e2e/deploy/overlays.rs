@@ -111,6 +111,34 @@ fn what_the_objects_of_an_overlay_name_is_there() {
     }
 }
 
+/// What users' jobs bring fills neither the ledger's volume nor that of the jobs' files.
+#[test]
+fn output_has_a_volume_of_its_own() {
+    let objects = render("overlays/local");
+    let container = container(&objects);
+    let folder = |variable: &str| {
+        let mut found = each(&container["env"]).filter(|it| it["name"] == variable);
+        found.next().and_then(|it| it["value"].as_str()).map(str::to_owned)
+    };
+    let claim = |folder: Option<String>| {
+        let mount = each(&container["volumeMounts"]).find(|mount| mount["mountPath"].as_str() == folder.as_deref());
+        let name = mount.unwrap()["name"].clone();
+        let pod = &find(&objects, "Deployment", "htc-operator")["spec"]["template"]["spec"];
+        let volume = each(&pod["volumes"]).find(|volume| volume["name"] == name).unwrap();
+        volume["persistentVolumeClaim"]["claimName"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(claim(folder("HTC_DATA_DIR")), "htc-operator-state");
+    assert_eq!(claim(folder("HTC_OUTPUT_DIR")), "htc-operator-data");
+    assert_eq!(folder("HTC_LEDGER"), None, "it is in the data folder");
+    for name in ["htc-operator-state", "htc-operator-data"] {
+        assert!(find(&objects, "PersistentVolumeClaim", name)["spec"]["storageClassName"].is_null());
+    }
+    // The ledger stays where the operator of 2020 has it, until somebody moves it.
+    let cern = render("overlays/cern");
+    let env = &crate::deploy::manifests::container(&cern)["env"];
+    assert!(each(env).any(|it| it["name"] == "HTC_LEDGER" && it["value"] == "/data/sqlite/htcjobs.db"), "{env}");
+}
+
 #[test]
 fn the_overlays_differ_as_they_should() {
     let (local, cern) = (render("overlays/local"), render("overlays/cern"));

@@ -27,9 +27,9 @@ pub fn too_much_output_is_held(version: Version) {
     here.wait_nothing_left(&uid);
 }
 
-/// With less than `--keep-free` on the volume nothing is fetched; with room again, everything is.
+/// With no room for one more output beside `--keep-free` nothing is fetched; with room again, everything is.
 pub fn nothing_is_fetched_onto_a_full_volume(version: Version) {
-    let mut site = Site::with(version, "", &["--keep-free=32M"]);
+    let mut site = Site::with(version, "", &["--keep-free=32M", "--output-limit=8M"]);
     site.bed.mount_volume("size=64m");
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -56,4 +56,44 @@ pub fn nothing_is_fetched_onto_a_full_volume(version: Version) {
         site.assert_complete_once(&here, name, 1);
         assert_eq!(here.count_events(name, "NoSpace"), 1, "{:?}", here.events(name));
     }
+}
+
+/// A transfer that brings more than there is room for ends before the volume is full, and leaves nothing behind.
+pub fn a_transfer_is_stopped_before_the_volume_is_full(version: Version) {
+    let mut site = Site::with(version, "", &["--keep-free=16M", "--output-limit=8M"]);
+    site.bed.mount_volume("size=64m");
+    site.bed.start_operator();
+    let here = site.bed.namespace();
+    site.start_lasting(&here, &["one"]);
+    site.gates.shut("condor_transfer_data");
+    site.finish("one");
+    site.gates.wait_at("condor_transfer_data");
+    // Somebody else takes the room meanwhile.
+    site.bed.volume().fill(4_000);
+    let message = here.wait_says("one", "OutputFetched", "False", "NoSpace");
+    assert!(message.contains("the transfer was stopped") && message.contains("--keep-free"), "{message}");
+    site.gates.open("condor_transfer_data");
+    site.bed.volume().empty();
+    here.wait_says("one", "OutputFetched", "True", "Fetched");
+    site.assert_complete_once(&here, "one", 1);
+}
+
+/// A namespace that has as much output as it may have gets no more until some is deleted; another one does.
+pub fn a_namespace_has_its_share(version: Version) {
+    let site = Site::with(version, "", &["--namespace-output-limit=1M", "--pause-max=5s"]);
+    site.bed.start_operator();
+    let (here, there) = (site.bed.namespace(), site.bed.namespace());
+    let large = |name: &str| htcjob(name, "head -c 2000000 /dev/zero > large");
+    here.create(&large("first"));
+    here.wait_says("first", "OutputFetched", "True", "Fetched");
+    here.create(&large("second"));
+    let message = here.wait_says("second", "OutputFetched", "False", "NamespaceLimit");
+    println!("{version}: {message}");
+    assert!(message.contains("--namespace-output-limit") && message.contains("Delete HTCJobs"), "{message}");
+    there.create(&large("others"));
+    there.wait_says("others", "OutputFetched", "True", "Fetched");
+    std::fs::remove_dir_all(here.output("first", 0)).unwrap();
+    // It is measured again a minute later.
+    wait_for("the second output", PATIENCE * 2, || here.output("second", 0).join("large").exists()).unwrap();
+    assert_eq!(here.count_events("second", "NamespaceLimit"), 1, "{:?}", here.events("second"));
 }

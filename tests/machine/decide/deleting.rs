@@ -230,6 +230,35 @@ fn a_deletion_that_began_on_a_clock_ahead_needs_one_removal() {
     assert!(matches!(work(&decision), Some(Work::Remove(Scope::All))), "{decision:?}");
 }
 
+/// One condor_rm, whatever comes of it.
+#[test]
+fn what_is_abandoned_is_removed_once_before_it_goes() {
+    let mut facts = deleting(accepted(Phase::Running, &[(running_job("5.0"), running(ad(0, "5.0")))]));
+    facts.object.abandon = true;
+    let asks = |facts: &Facts| work(&decide(facts)) == Some(&Work::Remove(Scope::All));
+    let lets_go =
+        |facts: &Facts| matches!(work(&decide(facts)), Some(Work::ReleaseFinalizer(ReleasePermit::Abandoned(_))));
+    // From before the deletion: because of a deadline, for example.
+    facts.record.requests.insert(Kind::Remove, done(-100));
+    assert!(asks(&facts));
+    facts.record = decide(&facts).after.unwrap();
+    assert!(asks(&facts), "it was not asked yet");
+    let mut under_way = facts.clone();
+    under_way.in_flight = Some(in_flight(&facts, Kind::Remove, true));
+    assert_eq!(decide(&under_way).action, Action::Nothing);
+    let mut stopped = failed(0, 1);
+    stopped.failure.as_mut().unwrap().reason = "Stopped".to_owned();
+    facts.record.requests.insert(Kind::Remove, stopped);
+    assert!(!lets_go(&facts), "it was never begun");
+    for ended in [done(0), failed(0, 1)] {
+        facts.record.requests.insert(Kind::Remove, ended);
+        assert!(lets_go(&facts));
+    }
+    let mut never = deleting(pending(1));
+    never.object.abandon = true;
+    assert!(lets_go(&never), "there is nothing to remove");
+}
+
 #[test]
 fn abandoning_waits_for_the_request_that_stands() {
     let mut facts = removing(&[]);

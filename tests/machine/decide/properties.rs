@@ -34,6 +34,7 @@ fn settings() -> Settings {
         silence: Duration::from_secs(6),
         soon: Duration::from_secs(1),
         jobs_per_attempt: 3,
+        namespace_room: None,
         refused_more: None,
     }
 }

@@ -238,6 +238,28 @@ fn the_steps_before_are_watched_while_the_next_one_is_under_way() {
     assert!(watched(&decide(&facts)));
 }
 
+/// The gate of a namespace: never more than it may have, and what is left waits.
+#[test]
+fn a_namespace_gets_no_more_jobs_than_it_may_have() {
+    let within = |facts: &Facts, room: Option<usize>| {
+        let settings = Settings { namespace_room: room, ..settings() };
+        htc_operator::machine::decide(facts, at(0), &settings, &Rules::ALL).unwrap()
+    };
+    let asked = |facts: &Facts, room| submits(&within(facts, room)).map(|(indices, ..)| indices.clone());
+    let facts = pending(5);
+    assert_eq!(asked(&facts, None), Some(indices("0-4")));
+    assert_eq!(asked(&facts, Some(9)), Some(indices("0-4")));
+    assert_eq!(asked(&facts, Some(3)), Some(indices("0-2")));
+    let full = within(&facts, Some(0));
+    assert!(full.namespace_is_full && full.again.is_some() && full.action == Action::Nothing);
+    assert_eq!(condition(&full, ConditionType::Submitted), "False NamespaceLimit");
+    // What was tried may be there, until it is proved that it is not.
+    let mut tried = pending(5);
+    add_attempt(&mut tried, attempt(1, "0-1"));
+    assert_eq!(asked(&tried, Some(3)), Some(indices("2")));
+    assert_eq!(asked(&tried, Some(2)), None);
+}
+
 #[test]
 fn a_schedd_that_takes_fewer_at_once_is_named_until_the_last_part() {
     let small = Settings { jobs_per_attempt: 2, refused_more: Some("MAX_JOBS".into()), ..settings() };

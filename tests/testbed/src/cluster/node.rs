@@ -28,7 +28,7 @@ const LIMIT: Duration = Duration::from_mins(3);
 /// What a node writes outside its own folders goes to FOLDER, and the machine's settings stay as they are.
 const MOUNTS: &str = r#"
 cd "$1"
-mkdir -p containerd kubelet pki cni plugins settings var-lib var-lib-work volume
+mkdir -p containerd kubelet pki cni plugins settings var-lib var-lib-work volume volume-state
 mount -t tmpfs -o mode=755 tmpfs /run
 mount -t tmpfs -o mode=755 tmpfs /var/log
 mkdir -p /run/containerd /run/netns

@@ -16,7 +16,7 @@ use crate::{Client, EXAMPLES_IMAGE, oci};
 /// What takes seconds on a quiet machine.
 const PATIENCE: Duration = Duration::from_mins(3);
 
-/// A volume of the node for the first claim that asks.
+/// Two volumes of the node, for the claims that ask.
 const VOLUME: &str = r#"
 apiVersion: storage.k8s.io/v1
 kind: StorageClass
@@ -35,6 +35,20 @@ spec:
   accessModes: [ReadWriteOnce]
   storageClassName: node
   local: {path: FOLDER}
+  nodeAffinity:
+    required:
+      nodeSelectorTerms:
+        - matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [node]}]
+---
+apiVersion: v1
+kind: PersistentVolume
+metadata:
+  name: node-state
+spec:
+  capacity: {storage: 50Gi}
+  accessModes: [ReadWriteOnce]
+  storageClassName: node
+  local: {path: FOLDER-state}
   nodeAffinity:
     required:
       nodeSelectorTerms:

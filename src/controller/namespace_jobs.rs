@@ -1,0 +1,195 @@
+//! How many jobs each namespace has in HTCondor, and how many more it may have. What may be submitted is counted before it is: two
+//! HTCJobs never get the same place.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use kube::runtime::reflector::ObjectRef;
+
+use crate::api::{Observed, Phase, Wake};
+use crate::machine::decide::{Action, Decision};
+use crate::machine::facts::{Facts, JobState, Record};
+use crate::machine::{Kind, Uid, Work};
+
+/// The jobs of all namespaces.
+#[derive(Debug)]
+pub struct NamespaceJobs {
+    limit: usize,
+    wake: Wake,
+    namespaces: Mutex<HashMap<String, Namespace>>,
+}
+
+#[derive(Debug, Default)]
+struct Namespace {
+    /// Most jobs that each HTCJob may have in HTCondor.
+    jobs: HashMap<Uid, usize>,
+    /// HTCJobs that may not submit all that they want; who has waited longest is first.
+    waiting: VecDeque<ObjectRef<Observed>>,
+}
+
+impl Namespace {
+    fn of_others(&self, uid: &Uid) -> usize {
+        self.jobs.iter().filter(|(other, _)| *other != uid).map(|(_, jobs)| jobs).sum()
+    }
+
+    /// Those that are to look again, once so many places are free.
+    fn next(&mut self, free: usize) -> Vec<ObjectRef<Observed>> {
+        let count = free.min(self.waiting.len());
+        self.waiting.drain(..count).collect()
+    }
+}
+
+/// Jobs that HTCondor has, or may have: those that have not ended, and those of attempts that are not known to have come to
+/// nothing. What jobs report of themselves does not count.
+fn may_have(record: &Record) -> usize {
+    let active = record.jobs.values().filter(|job| !matches!(job.state, JobState::Ended(_))).count();
+    // Of what has completed, the rest was given up with a proof.
+    let completed = record.known.as_ref().is_some_and(|known| known.phase == Phase::Completed);
+    if completed { active } else { active + record.in_doubt().len() }
+}
+
+/// Whether a submission is under way.
+fn submits(facts: &Facts) -> bool {
+    facts.in_flight.as_ref().is_some_and(|request| request.key.kind == Kind::Submit)
+}
+
+impl NamespaceJobs {
+    /// At most `limit` jobs for each namespace (0: no limit). `known`: what the ledger has.
+    #[must_use]
+    pub fn new(limit: usize, wake: Wake, known: Vec<(String, Uid, Record)>) -> Self {
+        let mut namespaces: HashMap<String, Namespace> = HashMap::new();
+        for (namespace, uid, record) in known {
+            namespaces.entry(namespace).or_default().jobs.insert(uid, may_have(&record));
+        }
+        Self { limit, wake, namespaces: Mutex::new(namespaces) }
+    }
+
+    fn of(&self) -> MutexGuard<'_, HashMap<String, Namespace>> {
+        self.namespaces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many jobs an HTCJob may have in HTCondor in all, none without a limit. Until [`Self::decided`] all of them count.
+    pub(super) fn room(&self, namespace: &str, facts: &Facts) -> Option<usize> {
+        if self.limit == 0 {
+            return None;
+        }
+        let uid = &facts.object.uid;
+        let mut namespaces = self.of();
+        let namespace = namespaces.entry(namespace.to_owned()).or_default();
+        let room = self.limit.saturating_sub(namespace.of_others(uid));
+        let queue = facts.object.spec.as_ref().map_or(0, |spec| spec.queue as usize);
+        let wanted = queue.saturating_sub(facts.record.jobs.len()) + may_have(&facts.record);
+        let before = namespace.jobs.get(uid).copied().unwrap_or_default();
+        let has = may_have(&facts.record).max(before);
+        // While one is under way no other submission begins.
+        let most = if submits(facts) { has } else { has.max(room.min(wanted)) };
+        namespace.jobs.insert(uid.clone(), most);
+        Some(room)
+    }
+
+    /// What was decided is what counts. Who waits for places that are free by that looks again.
+    pub(super) fn decided(&self, name: &str, object: &ObjectRef<Observed>, facts: &Facts, decision: Option<&Decision>) {
+        if self.limit == 0 {
+            return;
+        }
+        let uid = &facts.object.uid;
+        let mut namespaces = self.of();
+        let namespace = namespaces.entry(name.to_owned()).or_default();
+        let record = decision.and_then(|decision| decision.after.as_ref()).unwrap_or(&facts.record);
+        let jobs = match decision.map(|decision| &decision.action) {
+            Some(Action::Hand(request)) => match &request.work {
+                Work::Submit(indices, _) => may_have(record) + indices.without(&record.in_doubt()).len(),
+                _ => may_have(record),
+            },
+            // It takes the places that it was given.
+            Some(Action::Cancel(_) | Action::Nothing) | None if submits(facts) => return,
+            Some(Action::Cancel(_) | Action::Nothing) | None => may_have(record),
+        };
+        namespace.jobs.insert(uid.clone(), jobs);
+        let waits = decision.is_some_and(|decision| decision.namespace_is_full);
+        namespace.waiting.retain(|waiting| waiting != object);
+        let free = self.limit.saturating_sub(namespace.jobs.values().sum());
+        let next = namespace.next(free);
+        if waits {
+            namespace.waiting.push_back(object.clone());
+        }
+        drop(namespaces);
+        self.wake(next);
+    }
+
+    /// An HTCJob that is gone has no share.
+    pub(super) fn forget(&self, uid: &Uid) {
+        self.retain(|other| other != uid);
+    }
+
+    /// Forgets all HTCJobs but these.
+    pub(super) fn keep(&self, uids: &HashSet<Uid>) {
+        self.retain(|uid| uids.contains(uid));
+    }
+
+    fn retain(&self, stays: impl Fn(&Uid) -> bool) {
+        let mut next = Vec::new();
+        self.of().retain(|_, namespace| {
+            let before = namespace.jobs.len();
+            namespace.jobs.retain(|uid, _| stays(uid));
+            if namespace.jobs.len() < before {
+                let free = self.limit.saturating_sub(namespace.jobs.values().sum());
+                next.extend(namespace.next(free));
+            }
+            !(namespace.jobs.is_empty() && namespace.waiting.is_empty())
+        });
+        self.wake(next);
+    }
+
+    /// One that cannot be woken looks again by itself.
+    fn wake(&self, objects: Vec<ObjectRef<Observed>>) {
+        for object in objects {
+            let _ = self.wake.try_send(object);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::machine::Indices;
+    use crate::machine::facts::Submission;
+    use crate::machine::ids::{Attempt, Birthdate, SchedDate, Timestamp};
+
+    fn record(jobs: u32) -> Record {
+        let submission = Submission {
+            attempt: Attempt(1),
+            indices: Indices::first(jobs),
+            schedd: "s".into(),
+            birthdate: Birthdate(1),
+            intent_at: Timestamp(0),
+            intent_date: SchedDate(0),
+            not_after: Timestamp(0),
+            dead_since: None,
+            refusal: None,
+        };
+        Record { attempts: vec![submission], ..Record::default() }
+    }
+
+    #[test]
+    fn what_the_ledger_has_counts_and_what_is_gone_does_not() {
+        let (wake, mut woken) = mpsc::channel(8);
+        let known = vec![
+            ("physics".to_owned(), Uid::from("a"), record(3)),
+            ("physics".to_owned(), Uid::from("b"), record(4)),
+            ("chemistry".to_owned(), Uid::from("c"), record(9)),
+        ];
+        let jobs = NamespaceJobs::new(10, wake, known);
+        assert_eq!(jobs.of()["physics"].of_others(&Uid::from("b")), 3);
+        jobs.of().get_mut("physics").unwrap().waiting.push_back(ObjectRef::new("waits"));
+        jobs.forget(&Uid::from("c"));
+        assert!(woken.try_recv().is_err(), "another namespace's");
+        jobs.forget(&Uid::from("b"));
+        assert_eq!(woken.try_recv().unwrap().name, "waits");
+        assert_eq!(jobs.of()["physics"].of_others(&Uid::from("x")), 3);
+        jobs.keep(&HashSet::new());
+        assert!(jobs.of().is_empty());
+    }
+}
