@@ -223,6 +223,17 @@ impl Config {
         self.containers.binds.iter().filter(|bind| !bind.is_empty()).cloned().collect()
     }
 
+    /// What is wrong with a callback URL without TLS, and what to do about it.
+    #[must_use]
+    pub fn callbacks_in_clear(&self) -> Option<String> {
+        let url = self.callbacks.callback_url.as_ref().filter(|url| url.starts_with("http://"))?;
+        Some(format!(
+            "--callback-url {url}: jobs send their tokens without encryption, so that others on the network can read them \
+             and report in a job's place; use https://, with TLS in your Ingress or with --callback-tls-cert and \
+             --callback-tls-key"
+        ))
+    }
+
     /// Name of this process among those that want to lead.
     #[must_use]
     pub fn identity(&self) -> String {
