@@ -286,3 +286,28 @@ pub fn left_out(tools: &Tools) -> Option<String> {
         )
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    /// A command line with nothing but callbacks.
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        config: Config,
+    }
+
+    #[test]
+    fn tokens_in_clear_text_are_warned_of() {
+        let of = |url: &str| {
+            let line = ["htc-operator", "--data-dir=/data", "--schedd=s", url];
+            Line::try_parse_from(line.into_iter().filter(|word| !word.is_empty())).unwrap().config.callbacks_in_clear()
+        };
+        let warning = of("--callback-url=http://here/cloudevents").unwrap();
+        assert!(warning.contains("http://here/cloudevents: ") && warning.contains("--callback-tls-cert"), "{warning}");
+        assert_eq!((of("--callback-url=https://here/cloudevents"), of("")), (None, None));
+    }
+}

@@ -391,6 +391,20 @@ mod tests {
         assert_eq!(rows(&folder, ledger).await, 5);
     }
 
+    #[tokio::test]
+    async fn jobs_are_counted_once_and_not_for_each_report() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("htcjobs.db");
+        ledger(&folder).await.close().await;
+        // Not what a count would give.
+        Connection::open(&path).unwrap().execute_batch("update objects set attempted = 4, recorded = 1").unwrap();
+        let ledger = Ledger::open_alone(&path).unwrap();
+        for job in 0..8 {
+            assert!(stored(&receive(&ledger, callback(&format!("90.{job}"), "a", Told::Started), 1).await), "{job}");
+        }
+        assert_eq!(receive(&ledger, callback("90.8", "a", Told::Started), 1).await, Receipt::TooMany);
+    }
+
     /// However the file is written: also by an operator that knows nothing of the counts.
     #[tokio::test]
     async fn the_count_of_jobs_that_are_not_recorded_is_never_stale() {

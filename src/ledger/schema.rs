@@ -109,6 +109,7 @@ create table if not exists callbacks(
 ) without rowid;
 create index if not exists callbacks_open on callbacks(uid) where settled = 0;
 create index if not exists htcjobs_jobid on htcjobs(jobId) where uid is not null;
+create index if not exists submissions_birthdate on submissions(uid, birthdate);
 ";
 
 /// Columns added to `callbacks`. `earlier`: ids of the events that this one has replaced, newest first, as a JSON array.

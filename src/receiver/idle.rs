@@ -91,16 +91,13 @@ pub(super) fn watch_peers(most: usize) -> impl Fn(&dyn Any, &mut Extensions) + C
         };
         // Without an address it has ended already.
         let place = socket.peer_addr().ok().and_then(|peer| peers.place(peer.ip().to_canonical(), most));
-        match place {
-            Some(place) => {
-                data.insert(place);
-                watch_socket(socket, data);
-            }
-            None => {
-                tracing::debug!(peer = ?socket.peer_addr(), most, "one connection too many of an address is ended");
-                let _ = socket.shutdown(Shutdown::Both);
-            }
-        }
+        let Some(place) = place else {
+            tracing::debug!(peer = ?socket.peer_addr(), most, "one connection too many of an address is ended");
+            let _ = socket.shutdown(Shutdown::Both);
+            return;
+        };
+        data.insert(place);
+        watch_socket(socket, data);
     }
 }
 
