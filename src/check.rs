@@ -61,6 +61,9 @@ pub async fn check(config: &Config) -> Vec<Line> {
         Line { what: "confinement", found: confinement(config, &schedd) },
         Line { what: "database", found: database(&config.ledger(), &ledger) },
     ];
+    if let Some(found) = callbacks(config) {
+        lines.push(Line { what: "callbacks", found: Ok(found) });
+    }
     if let Some(found) = other_schedds(config.condor.schedd.as_str(), &ledger) {
         lines.push(Line { what: "other schedds", found: Err(found) });
     }
@@ -142,6 +145,13 @@ fn confinement(config: &Config, schedd: &Schedd) -> Result<String, String> {
         Some(why) => add(found, &why),
         None => found,
     }
+}
+
+/// Where jobs report, if they do.
+fn callbacks(config: &Config) -> Option<String> {
+    let url = config.callbacks.callback_url.as_ref()?;
+    let warning = config.callbacks_in_clear().map(|why| format!("warning: {why}"));
+    Some(warning.unwrap_or_else(|| format!("jobs report to {url}")))
 }
 
 async fn ask_schedd(schedd: &Schedd) -> Result<String, String> {

@@ -234,6 +234,17 @@ impl Config {
         self.containers.binds.iter().filter(|bind| !bind.is_empty()).cloned().collect()
     }
 
+    /// What is wrong with a callback URL without TLS, and what to do about it.
+    #[must_use]
+    pub fn callbacks_in_clear(&self) -> Option<String> {
+        let url = self.callbacks.callback_url.as_ref().filter(|url| url.starts_with("http://"))?;
+        Some(format!(
+            "--callback-url {url}: jobs send their tokens without encryption, so that others on the network can read them \
+             and report in a job's place; use https://, with TLS in your Ingress or with --callback-tls-cert and \
+             --callback-tls-key"
+        ))
+    }
+
     /// Name of this process among those that want to lead.
     #[must_use]
     pub fn identity(&self) -> String {
@@ -287,4 +298,29 @@ pub fn left_out(tools: &Tools) -> Option<String> {
             paths.join(", ")
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    /// A command line with nothing but callbacks.
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        config: Config,
+    }
+
+    #[test]
+    fn tokens_in_clear_text_are_warned_of() {
+        let of = |url: &str| {
+            let line = ["htc-operator", "--data-dir=/data", "--schedd=s", url];
+            Line::try_parse_from(line.into_iter().filter(|word| !word.is_empty())).unwrap().config.callbacks_in_clear()
+        };
+        let warning = of("--callback-url=http://here/cloudevents").unwrap();
+        assert!(warning.contains("http://here/cloudevents: ") && warning.contains("--callback-tls-cert"), "{warning}");
+        assert_eq!((of("--callback-url=https://here/cloudevents"), of("")), (None, None));
+    }
 }

@@ -118,6 +118,9 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), S
     config.validate().map_err(StartError::Setting)?;
     let site_defaults = HtcOpts::parse(&config.condor.site_defaults, &Policy::of_the_site(Attributes::of_the_site()))?;
     say_confinement(&config);
+    if let Some(why) = config.callbacks_in_clear() {
+        tracing::warn!("{why}");
+    }
     open_files::raise();
     let monitor = |address| monitor::listen(address, health.clone(), metrics.clone());
     let _monitor = config.monitoring.http_listen.map(monitor).transpose()?;

@@ -2,7 +2,8 @@
 //! and Prometheus ask ([`monitor`]).
 //!
 //! An event is answered with 2xx only when it is durable in the ledger; with 4xx and a reason when it can never be right;
-//! with 503 when it cannot be stored now. Whoever hears nothing, or 503, sends it again: a second one has no effect.
+//! with 503 when it cannot be stored now; with 429 when its HTCJob reports too often. Whoever hears nothing, 503 or 429 sends it
+//! again: a second one has no effect.
 
 /// The limits that every port has.
 macro_rules! limited {
@@ -10,7 +11,6 @@ macro_rules! limited {
         $server
             .disable_signals()
             .max_connections($crate::receiver::CONNECTIONS)
-            .on_connect($crate::receiver::idle::watch)
             .client_request_timeout($crate::receiver::HEADER_TIME)
             .client_disconnect_timeout($crate::receiver::HEADER_TIME)
             .keep_alive($crate::receiver::IDLE)
@@ -21,13 +21,14 @@ macro_rules! limited {
 pub mod event;
 mod idle;
 pub mod monitor;
+mod rate;
 pub mod report;
 mod tls;
 mod wakes;
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use actix_web::dev::{Server, ServerHandle};
 use actix_web::http::StatusCode;
@@ -39,6 +40,8 @@ use crate::clock::Clock;
 use crate::key::KeyRing;
 use crate::ledger::{Ledger, Receipt};
 use crate::metrics::Metrics;
+pub use rate::Rate;
+use rate::Rates;
 use report::Refusal;
 pub use tls::{Certificate, TlsError};
 use wakes::Wakes;
@@ -88,6 +91,7 @@ struct Intake {
 pub struct Receiver {
     keys: KeyRing,
     intake: Arc<OnceLock<Intake>>,
+    rates: Arc<Rates>,
     metrics: Metrics,
 }
 
@@ -117,7 +121,13 @@ impl Receiver {
     /// Accepts tokens made with these keys, and counts what comes.
     #[must_use]
     pub fn new(keys: KeyRing, metrics: Metrics) -> Self {
-        Self { keys, intake: Arc::default(), metrics }
+        Self { keys, intake: Arc::default(), rates: Arc::new(Rates::new(Rate::default())), metrics }
+    }
+
+    /// Takes in reports of each HTCJob at this rate.
+    #[must_use]
+    pub fn at_rate(self, rate: Rate) -> Self {
+        Self { rates: Arc::new(Rates::new(rate)), ..self }
     }
 
     /// From now on events are taken in.
@@ -139,7 +149,7 @@ impl Receiver {
                 )
                 .default_service(web::to(|| nothing_here(StatusCode::NOT_FOUND)))
         });
-        let server = limited!(server).workers(THREADS);
+        let server = limited!(server).on_connect(idle::watch).workers(THREADS);
         let (address, listener) = bind(address)?;
         let server = match certificate {
             Some(certificate) => server.listen_rustls_0_23(listener, certificate.config()?),
@@ -164,6 +174,9 @@ impl Receiver {
         let callback = report::read(event, header(AUTHORIZATION.as_str()), &self.keys.current())?;
         let Some(intake) = self.intake.get() else { return Err(Refusal::Unavailable) };
         let uid = callback.uid.clone();
+        if !self.rates.admit(&uid, Instant::now()) {
+            return Err(Refusal::TooFast);
+        }
         let stored = intake.ledger.receive(callback, intake.clock.now());
         match tokio::time::timeout(LEDGER_TIME, stored).await {
             Ok(Ok(Receipt::Stored(name))) => {
@@ -194,7 +207,7 @@ async fn take_in(request: HttpRequest, body: web::Payload, receiver: web::Data<R
             tracing::debug!(reason, message = %refusal, peer = ?request.peer_addr(), "an event was refused");
             let status = StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::BAD_REQUEST);
             let mut answer = HttpResponse::build(status);
-            if refusal == Refusal::Unavailable {
+            if refusal.may_pass() {
                 answer.insert_header((RETRY_AFTER, AGAIN));
             }
             answer.json(serde_json::json!({ "reason": reason, "message": refusal.to_string() }))
@@ -220,4 +233,52 @@ fn bind(address: SocketAddr) -> Result<(SocketAddr, TcpListener), ListenError> {
 fn start(address: SocketAddr, server: Server) -> Port {
     let handle = server.handle();
     Port { address, handle, task: tokio::spawn(server) }
+}
+
+#[cfg(test)]
+mod tests {
+    use actix_web::rt::net::TcpStream;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+    use crate::health::Health;
+    use crate::key::Keys;
+
+    /// Sends the report of a job of this HTCJob; the whole answer.
+    async fn report(address: SocketAddr, keys: &Keys, uid: &str, event: usize) -> String {
+        let body = r#"{"name":"zero","jobid":"12.0"}"#;
+        let request = format!(
+            "POST /cloudevents HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {}\r\n\
+             Content-Type: application/json\r\nce-specversion: 1.0\r\nce-type: {}\r\nce-source: x\r\nce-subject: {uid}\r\n\
+             ce-id: {event}\r\nContent-Length: {}\r\n\r\n{body}",
+            keys.token(&uid.into()),
+            report::STARTED,
+            body.len()
+        );
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn who_reports_too_often_is_told_to_wait_and_others_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open(&folder.path().join("x.db"), &Metrics::default(), &Health::default()).unwrap();
+        let keys = Keys::parse("0123456789abcdef0123456789abcdef").unwrap();
+        let receiver = Receiver::new(KeyRing::new(keys.clone()), Metrics::default());
+        let receiver = receiver.at_rate(Rate { per_second: 1, burst: 2 });
+        let (wake, _wakes) = tokio::sync::mpsc::channel(1);
+        receiver.open(ledger, Clock::default(), wake);
+        let port = receiver.listen("127.0.0.1:0".parse().unwrap(), None).unwrap();
+        // Nothing of it is refilled while the test runs.
+        assert!(receiver.rates.admit(&"a".into(), Instant::now() + Duration::from_secs(600)));
+        let refused = report(port.address, &keys, "a", 1).await;
+        assert!(refused.starts_with("HTTP/1.1 429 "), "{refused}");
+        assert!(refused.to_ascii_lowercase().contains("\r\nretry-after: 2\r\n"), "{refused}");
+        assert!(refused.contains("\"TooFast\""), "{refused}");
+        let others = report(port.address, &keys, "b", 1).await;
+        assert!(others.starts_with("HTTP/1.1 404 "), "{others}");
+    }
 }

@@ -11,8 +11,11 @@ use crate::machine::facts::{End, Report};
 use crate::machine::ids::{JobId, Timestamp, Uid};
 use crate::machine::indices::Indices;
 
-/// Most events kept of one job: twice the starts and ends of a job that is run again fifty times.
-const EVENTS: i64 = 200;
+/// So many events that a newer one has replaced are still known by their ids: a job sends one again for some seconds, and may have
+/// begun again meanwhile.
+const REMEMBERED: usize = 3;
+/// What a job has at most: its newest start and its newest end.
+const KINDS: i64 = 2;
 
 /// What a job reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +50,7 @@ pub enum Receipt {
     Again,
     /// The object has no such job, and can have none that is not recorded yet.
     Unknown,
-    /// The job has too many already.
+    /// The object has reported of too many jobs that are not recorded.
     TooMany,
 }
 
@@ -60,77 +63,155 @@ impl Ledger {
 }
 
 fn receive(connection: &Connection, callback: &Callback, at: Timestamp) -> Result<Receipt, LedgerError> {
-    let sql = || LedgerError::sql("store what a job reports");
     let Callback { uid, name, id, event, told } = callback;
-    let id = id.to_string();
-    let exists = |statement: &str| -> Result<bool, LedgerError> {
-        connection.prepare_cached(statement).and_then(|mut rows| rows.exists(params![uid.as_str(), id])).map_err(sql())
-    };
     let namespace: Option<String> = connection
         .prepare_cached("select namespace from objects where uid = ?1 and name = ?2")
         .and_then(|mut rows| rows.query_row(params![uid.as_str(), name], |row| row.get(0)).optional())
         .map_err(sql())?;
     let Some(namespace) = namespace else { return Ok(Receipt::Unknown) };
-    let again = connection
-        .prepare_cached("select 1 from callbacks where uid = ?1 and jobId = ?2 and event = ?3")
-        .and_then(|mut rows| rows.exists(params![uid.as_str(), id, event]))
-        .map_err(sql())?;
-    if again {
+    let kept = kept(connection, uid, *id).map_err(sql())?;
+    if kept.iter().any(|kept| kept.is(event)) {
         return Ok(Receipt::Again);
-    }
-    if !exists("select 1 from htcjobs where jobId = ?2 and uid = ?1")? {
-        // A job may begin before the operator has seen that HTCondor accepted it.
-        let anothers = "select 1 from htcjobs where jobId = ?2 and uid <> ?1 and birthdate >=
-                            (select max(birthdate) from submissions where uid = ?1)";
-        if exists(anothers)? || !may_have_more_jobs(connection, uid)? {
-            return Ok(Receipt::Unknown);
-        }
-    }
-    let events: i64 = connection
-        .prepare_cached("select count(*) from callbacks where uid = ?1 and jobId = ?2")
-        .and_then(|mut rows| rows.query_row(params![uid.as_str(), id], |row| row.get(0)))
-        .map_err(sql())?;
-    if events >= EVENTS {
-        return Ok(Receipt::TooMany);
     }
     let code = match told {
         Told::Started => None,
         Told::Ended(code) => Some(*code),
     };
-    connection
-        .prepare_cached(
-            "insert into callbacks(uid, jobId, event, at, retcode, settled) values (?1, ?2, ?3, ?4, ?5, exists
-                (select 1 from htcjobs where jobId = ?2 and uid = ?1 and outcome is not null))",
-        )
-        .and_then(|mut row| row.execute(params![uid.as_str(), id, event, at.0, code]))
-        .map_err(sql())?;
+    let mut replaced = kept.into_iter().filter(|kept| kept.ended == code.is_some()).peekable();
+    if !exists(connection, "select 1 from htcjobs where jobId = ?2 and uid = ?1", uid, *id)? {
+        // A job may begin before the operator has seen that HTCondor accepted it.
+        let anothers = "select 1 from htcjobs where jobId = ?2 and uid <> ?1 and birthdate >=
+                            (select max(birthdate) from submissions where uid = ?1)";
+        if exists(connection, anothers, uid, *id)? {
+            return Ok(Receipt::Unknown);
+        }
+        let Unrecorded { attempted, jobs } = unrecorded(connection, uid)?;
+        if jobs == 0 {
+            return Ok(Receipt::Unknown);
+        }
+        if replaced.peek().is_none() && !one_more(connection, uid, attempted).map_err(sql())? {
+            return Ok(Receipt::TooMany);
+        }
+    }
+    let earlier: Vec<String> = replaced.flat_map(Kept::ids).take(REMEMBERED).collect();
+    replace(connection, callback, (at, code), &earlier).map_err(sql())?;
     Ok(Receipt::Stored(ObjectName { namespace, name: name.clone() }))
 }
 
-/// Whether HTCondor may have accepted jobs of this object that are not recorded, and whether there is room for what they
-/// report: their ids are not known, so that their number alone says how many there can be.
-fn may_have_more_jobs(connection: &Connection, uid: &Uid) -> Result<bool, LedgerError> {
-    let sql = || LedgerError::sql("store what a job reports");
-    let count = |statement: &str| -> Result<i64, LedgerError> {
-        connection
-            .prepare_cached(statement)
-            .and_then(|mut rows| rows.query_row([uid.as_str()], |row| row.get(0)))
-            .map_err(sql())
+fn sql() -> impl FnOnce(rusqlite::Error) -> LedgerError {
+    LedgerError::sql("store what a job reports")
+}
+
+fn exists(connection: &Connection, statement: &str, uid: &Uid, id: JobId) -> Result<bool, LedgerError> {
+    connection
+        .prepare_cached(statement)
+        .and_then(|mut rows| rows.exists(params![uid.as_str(), id.to_string()]))
+        .map_err(sql())
+}
+
+/// A row: the newest start or end of a job.
+struct Kept {
+    event: String,
+    ended: bool,
+    /// The ids of those that it has replaced, newest first.
+    earlier: Vec<String>,
+}
+
+impl Kept {
+    fn is(&self, event: &str) -> bool {
+        self.event == event || self.earlier.iter().any(|earlier| earlier == event)
+    }
+
+    /// Newest first.
+    fn ids(self) -> impl Iterator<Item = String> {
+        std::iter::once(self.event).chain(self.earlier)
+    }
+}
+
+/// What is kept of this job, newest first.
+fn kept(connection: &Connection, uid: &Uid, id: JobId) -> rusqlite::Result<Vec<Kept>> {
+    let mut statement = connection.prepare_cached(
+        "select event, retcode is not null, earlier from callbacks where uid = ?1 and jobId = ?2 order by at desc",
+    )?;
+    let rows = statement.query_map(params![uid.as_str(), id.to_string()], |row| {
+        let earlier: Option<String> = row.get(2)?;
+        // What cannot be read is forgotten: a report that comes again is then a new one, which HTCondor confirms or refutes.
+        let earlier = earlier.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+        Ok(Kept { event: row.get(0)?, ended: row.get(1)?, earlier })
+    })?;
+    rows.collect()
+}
+
+/// Puts this event in the place of those of its job and kind.
+fn replace(
+    connection: &Connection,
+    Callback { uid, id, event, .. }: &Callback,
+    (at, code): (Timestamp, Option<i32>),
+    earlier: &[String],
+) -> rusqlite::Result<()> {
+    let id = id.to_string();
+    connection
+        .prepare_cached("delete from callbacks where uid = ?1 and jobId = ?2 and (retcode is not null) = ?3")?
+        .execute(params![uid.as_str(), id, code.is_some()])?;
+    connection
+        .prepare_cached(
+            "insert into callbacks(uid, jobId, event, at, retcode, earlier, settled) values (?1, ?2, ?3, ?4, ?5, ?6, exists
+                (select 1 from htcjobs where jobId = ?2 and uid = ?1 and outcome is not null))",
+        )?
+        .execute(params![uid.as_str(), id, event, at.0, code, serde_json::json!(earlier).to_string()])
+        .map(drop)
+}
+
+/// Jobs that HTCondor may have accepted: their ids are not known, so that their number alone says how many there can be.
+struct Unrecorded {
+    /// All that submissions were tried for.
+    attempted: i64,
+    /// Those of them that are not recorded.
+    jobs: i64,
+}
+
+/// Counts them only after something has changed: triggers of the schema clear the counts.
+fn unrecorded(connection: &Connection, uid: &Uid) -> Result<Unrecorded, LedgerError> {
+    let counts: Option<(i64, i64)> = connection
+        .prepare_cached(
+            "select attempted, recorded from objects where uid = ?1 and attempted is not null and recorded is not null",
+        )
+        .and_then(|mut rows| rows.query_row([uid.as_str()], |row| Ok((row.get(0)?, row.get(1)?))).optional())
+        .map_err(sql())?;
+    let (attempted, recorded) = match counts {
+        Some(counts) => counts,
+        None => count(connection, uid)?,
     };
+    Ok(Unrecorded { attempted, jobs: attempted.saturating_sub(recorded).max(0) })
+}
+
+/// Counts the jobs that were attempted and those that are recorded, and stores both.
+fn count(connection: &Connection, uid: &Uid) -> Result<(i64, i64), LedgerError> {
     let mut statement = connection
         .prepare_cached("select indices from submissions where uid = ?1 and state <> 'notRun'")
         .map_err(sql())?;
     let mut rows = statement.query([uid.as_str()]).map_err(sql())?;
-    let mut attempted = Indices::default();
+    let mut attempts: Vec<Indices> = Vec::new();
     while let Some(row) = rows.next().map_err(sql())? {
         let text: String = row.get(0).map_err(sql())?;
-        let indices: Indices = text.parse().map_err(|_| LedgerError::row(uid, &"its indices cannot be read"))?;
-        attempted = attempted.iter().chain(indices.iter()).collect();
+        attempts.push(text.parse().map_err(|_| LedgerError::row(uid, &"its indices cannot be read"))?);
     }
-    let attempted = i64::try_from(attempted.len()).unwrap_or(i64::MAX);
-    let recorded = count("select count(*) from htcjobs where uid = ?1")?;
-    let stored = count("select count(*) from callbacks where uid = ?1")?;
-    Ok(recorded < attempted && stored < attempted.saturating_mul(EVENTS))
+    let attempted = i64::try_from(Indices::union(&attempts).len()).unwrap_or(i64::MAX);
+    connection
+        .prepare_cached(
+            "update objects set attempted = ?2, recorded = (select count(*) from htcjobs where uid = ?1) where uid = ?1
+             returning attempted, recorded",
+        )
+        .and_then(|mut row| row.query_row(params![uid.as_str(), attempted], |row| Ok((row.get(0)?, row.get(1)?))))
+        .map_err(sql())
+}
+
+/// Counts one more row of a job that is not recorded; false if there is no room for it.
+fn one_more(connection: &Connection, uid: &Uid, attempted: i64) -> rusqlite::Result<bool> {
+    let counted = connection
+        .prepare_cached("update objects set early = coalesce(early, 0) + 1 where uid = ?1 and coalesce(early, 0) < ?2")?
+        .execute(params![uid.as_str(), attempted.saturating_mul(KINDS)])?;
+    Ok(counted > 0)
 }
 
 /// What the jobs of an object report, by id, as long as HTCondor has not said how they ended: of each the newest end, and the
@@ -269,15 +350,108 @@ mod tests {
         assert!(stored(&receive(&ledger, callback("12.1", "b", Told::Ended(0)), 5).await));
     }
 
+    /// The ledger has its file to itself.
+    async fn rows(folder: &tempfile::TempDir, ledger: Ledger) -> i64 {
+        ledger.close().await;
+        let file = Connection::open(folder.path().join("htcjobs.db")).unwrap();
+        file.query_row("select count(*) from callbacks", [], |row| row.get(0)).unwrap()
+    }
+
     #[tokio::test]
-    async fn a_job_cannot_fill_the_ledger() {
+    async fn of_each_job_the_newest_start_and_the_newest_end_are_kept() {
         let folder = tempfile::tempdir().unwrap();
         let ledger = ledger(&folder).await;
-        for number in 0..EVENTS {
-            assert!(stored(&receive(&ledger, callback("12.0", &number.to_string(), Told::Ended(1)), number).await));
+        for run in 0..250 {
+            let (start, end) = (format!("start {run}"), format!("end {run}"));
+            assert!(stored(&receive(&ledger, callback("12.0", &start, Told::Started), i64::from(2 * run)).await));
+            assert!(stored(&receive(&ledger, callback("12.0", &end, Told::Ended(run)), i64::from(2 * run + 1)).await));
         }
-        assert_eq!(receive(&ledger, callback("12.0", "one more", Told::Ended(1)), 1).await, Receipt::TooMany);
-        assert_eq!(receive(&ledger, callback("12.0", "0", Told::Ended(1)), 1).await, Receipt::Again);
-        assert!(stored(&receive(&ledger, callback("12.1", "0", Told::Started), 1).await));
+        let newest = Report { started: Some(Timestamp(498)), ended: Some(End { at: Timestamp(499), code: 249 }) };
+        let expected = BTreeMap::from([("12.0".parse().unwrap(), newest)]);
+        assert_eq!(ledger.load(&uid()).await.unwrap().reports, expected);
+        // Those that were replaced last come again, and replace nothing.
+        for run in [249, 248, 246] {
+            let end = callback("12.0", &format!("end {run}"), Told::Ended(run));
+            assert_eq!(receive(&ledger, end, 900).await, Receipt::Again, "{run}");
+        }
+        assert_eq!(ledger.load(&uid()).await.unwrap().reports, expected);
+        assert_eq!(rows(&folder, ledger).await, 2);
+    }
+
+    #[tokio::test]
+    async fn jobs_that_are_not_recorded_cannot_fill_the_ledger() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = ledger(&folder).await;
+        for job in 0..4 {
+            assert!(stored(&receive(&ledger, callback(&format!("90.{job}"), "a", Told::Started), 1).await));
+        }
+        assert_eq!(receive(&ledger, callback("90.4", "a", Told::Started), 1).await, Receipt::TooMany);
+        assert!(stored(&receive(&ledger, callback("90.3", "b", Told::Started), 2).await), "it replaces its own");
+        assert!(stored(&receive(&ledger, callback("12.0", "a", Told::Ended(1)), 1).await), "recorded ones have room");
+        assert_eq!(rows(&folder, ledger).await, 5);
+    }
+
+    #[tokio::test]
+    async fn jobs_are_counted_once_and_not_for_each_report() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("htcjobs.db");
+        ledger(&folder).await.close().await;
+        // Not what a count would give.
+        Connection::open(&path).unwrap().execute_batch("update objects set attempted = 4, recorded = 1").unwrap();
+        let ledger = Ledger::open_alone(&path).unwrap();
+        for job in 0..8 {
+            assert!(stored(&receive(&ledger, callback(&format!("90.{job}"), "a", Told::Started), 1).await), "{job}");
+        }
+        assert_eq!(receive(&ledger, callback("90.8", "a", Told::Started), 1).await, Receipt::TooMany);
+    }
+
+    /// However the file is written: also by an operator that knows nothing of the counts.
+    #[tokio::test]
+    async fn the_count_of_jobs_that_are_not_recorded_is_never_stale() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("htcjobs.db");
+        let opened = ledger(&folder).await;
+        assert!(stored(&receive(&opened, callback("12.1", "first", Told::Started), 1).await));
+        opened.close().await;
+        for (change, expected) in [
+            ("insert into htcjobs(htcjobName, jobId, uid, idx) values ('zero', '12.5', ?1, 1)", false),
+            ("update htcjobs set uid = null, idx = null where uid = ?1 and idx = 1", true),
+            ("update htcjobs set uid = ?1, idx = 1 where jobId = '12.5'", false),
+            (
+                "insert into submissions(uid, attempt, indices, schedd, birthdate, intentAt, intentDate, notAfter, witness, identity, state)
+                 values (?1, 2, '1-2', 's', 1000, 0, 0, 0, '', 'o', 'open')",
+                true,
+            ),
+            ("update submissions set state = 'notRun' where uid = ?1 and attempt = 2", false),
+        ] {
+            Connection::open(&path).unwrap().execute(change, [uid().as_str()]).unwrap();
+            let reopened = Ledger::open_alone(&path).unwrap();
+            let receipt = receive(&reopened, callback("13.0", change, Told::Started), 2).await;
+            assert_eq!(stored(&receipt), expected, "{change}: {receipt:?}");
+            reopened.close().await;
+        }
+    }
+
+    /// What was kept of a job before is brought down to its newest start and end, once.
+    #[tokio::test]
+    async fn events_of_an_older_version_are_brought_down_to_the_newest() {
+        let folder = tempfile::tempdir().unwrap();
+        ledger(&folder).await.close().await;
+        let path = folder.path().join("htcjobs.db");
+        let file = Connection::open(&path).unwrap();
+        file.execute_batch("delete from ledger where key = 'callbacks'").unwrap();
+        for (event, at, code, refuted) in
+            [("a", 1, None, 0), ("b", 2, Some(5), 0), ("c", 3, None, 0), ("d", 4, Some(0), 1)]
+        {
+            let row =
+                "insert into callbacks(uid, jobId, event, at, retcode, refuted) values (?1, '12.0', ?2, ?3, ?4, ?5)";
+            file.execute(row, params![uid().as_str(), event, at, code, refuted]).unwrap();
+        }
+        drop(file);
+        let ledger = Ledger::open_alone(&path).unwrap();
+        let expected = Report { started: Some(Timestamp(3)), ended: None };
+        assert_eq!(ledger.load(&uid()).await.unwrap().reports, BTreeMap::from([("12.0".parse().unwrap(), expected)]));
+        assert_eq!(receive(&ledger, callback("12.0", "d", Told::Ended(0)), 9).await, Receipt::Again);
+        assert_eq!(rows(&folder, ledger).await, 2);
     }
 }

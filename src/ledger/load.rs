@@ -35,21 +35,21 @@ fn load(connection: &Connection, uid: &Uid) -> Result<Record, LedgerError> {
     let schedds = schedds(connection, uid)?;
     let mut record = Record { known: known(connection, uid)?, jobs, schedds, ..Record::default() };
     let accepted = record.jobs.values().map(|job| job.attempt).max().unwrap_or_default();
-    let mut attempted: Vec<Index> = Vec::new();
+    let mut attempted: Vec<Indices> = Vec::new();
     for (submission, state, witness) in submissions(connection, uid)? {
         record.highest = record.highest.max(submission.attempt);
         if state == "notRun" {
             continue;
         }
         record.refused += u32::from(submission.attempt > accepted);
-        attempted.extend(submission.indices.iter());
+        attempted.push(submission.indices.clone());
         let witness = if witness.is_empty() { Witness::Empty } else { Witness::Newest(witness) };
         record.witnesses.insert(submission.attempt, witness);
         if state == "open" {
             record.attempts.push(submission);
         }
     }
-    record.attempted = attempted.into_iter().collect();
+    record.attempted = Indices::union(&attempted);
     record.requests = requests(connection, uid)?.into_iter().collect();
     record.reports = super::callbacks::reports(connection, uid)?;
     record.err = err(connection, uid)?;

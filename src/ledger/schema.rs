@@ -38,7 +38,8 @@ const JOB_COLUMNS: &[(&str, &str)] = &[
 
 /// Columns added to `objects`. `expiredAt`: when the deadline had passed; `givenUp`: how many jobs were given up then.
 /// `errIdx`, `errTail`: end of the `err` of the first failed job that wrote to it. `releasedAt`: when it was last let go.
-/// `sandboxGone`, `outputGone`: 1 once those files are removed.
+/// `sandboxGone`, `outputGone`: 1 once those files are removed. `attempted`: of how many of its jobs a submission was tried, and
+/// `recorded`: how many have a row; null if they are to be counted again. `early`: rows of `callbacks` that came for jobs without one.
 const OBJECT_COLUMNS: &[(&str, &str)] = &[
     ("expiredAt", "integer"),
     ("givenUp", "integer"),
@@ -47,6 +48,9 @@ const OBJECT_COLUMNS: &[(&str, &str)] = &[
     ("releasedAt", "integer"),
     ("sandboxGone", "integer"),
     ("outputGone", "integer"),
+    ("attempted", "integer"),
+    ("recorded", "integer"),
+    ("early", "integer"),
 ];
 
 /// Columns added to `submissions`. `credentials`: namespace and name of the Secret whose credentials it had; empty or null where
@@ -105,6 +109,39 @@ create table if not exists callbacks(
 ) without rowid;
 create index if not exists callbacks_open on callbacks(uid) where settled = 0;
 create index if not exists htcjobs_jobid on htcjobs(jobId) where uid is not null;
+create index if not exists submissions_birthdate on submissions(uid, birthdate);
+";
+
+/// Columns added to `callbacks`. `earlier`: ids of the events that this one has replaced, newest first, as a JSON array.
+const CALLBACK_COLUMNS: &[(&str, &str)] = &[("earlier", "text")];
+
+/// Clears the counts of `objects` with whatever changes them: an operator of an older version does not know of them.
+const COUNTS: &str = "
+create trigger if not exists attempted_more after insert on submissions begin
+    update objects set attempted = null where uid = new.uid;
+end;
+create trigger if not exists attempted_otherwise after update of state on submissions
+    when (new.state = 'notRun') <> (old.state = 'notRun') begin
+    update objects set attempted = null where uid = new.uid;
+end;
+create trigger if not exists recorded_more after insert on htcjobs when new.uid is not null begin
+    update objects set recorded = null where uid = new.uid and recorded is not null;
+end;
+create trigger if not exists recorded_otherwise after update of uid on htcjobs when new.uid is not old.uid begin
+    update objects set recorded = null where uid in (old.uid, new.uid) and recorded is not null;
+end;
+";
+
+/// Of each job the newest start and the newest end are kept; older versions kept 200 events.
+const NEWEST: &str = "
+delete from callbacks where not exists (select 1 from ledger where key = 'callbacks') and (uid, jobId, event) in (
+    select uid, jobId, event from (
+        select uid, jobId, event,
+            row_number() over (partition by uid, jobId, retcode is null order by at desc, event desc) as place
+        from callbacks
+    ) where place > 1
+);
+insert or ignore into ledger(key, value) values ('callbacks', 'newest');
 ";
 
 /// By the Go operator's only key; its rows have no uid until they are bound.
@@ -133,6 +170,9 @@ pub(super) fn migrate(connection: &Connection) -> Result<(), LedgerError> {
         connection.execute_batch(CALLBACKS)?;
         add_columns(connection, "objects", OBJECT_COLUMNS)?;
         add_columns(connection, "submissions", SUBMISSION_COLUMNS)?;
+        add_columns(connection, "callbacks", CALLBACK_COLUMNS)?;
+        connection.execute_batch(COUNTS)?;
+        connection.execute_batch(NEWEST)?;
         connection.execute_batch(INDEXES)?;
         connection.execute_batch(INHERITED)?;
         connection.pragma_update(None, "user_version", VERSION)

@@ -47,6 +47,21 @@ impl Indices {
         self.iter().filter(|index| !other.contains(*index)).collect()
     }
 
+    /// The numbers that are in any of these sets.
+    #[must_use]
+    pub fn union(sets: &[Self]) -> Self {
+        let mut all: Vec<(u32, u32)> = sets.iter().flat_map(|set| set.0.iter().copied()).collect();
+        all.sort_unstable();
+        let mut ranges: Vec<(u32, u32)> = Vec::new();
+        for (first, last) in all {
+            match ranges.last_mut() {
+                Some((_, end)) if first <= end.saturating_add(1) => *end = last.max(*end),
+                _ => ranges.push((first, last)),
+            }
+        }
+        Self(ranges)
+    }
+
     /// The smallest `count` numbers.
     #[must_use]
     pub fn take(&self, count: usize) -> Self {
@@ -127,6 +142,8 @@ mod tests {
             let rest: BTreeSet<u32> = model.difference(&others.iter().copied().collect()).copied().collect();
             prop_assert_eq!(set.iter().map(|index| index.0).collect::<Vec<_>>(), model.iter().copied().collect::<Vec<_>>());
             prop_assert_eq!(set.len(), model.len());
+            let both: Indices = set.iter().chain(other.iter()).collect();
+            prop_assert_eq!(Indices::union(&[set.clone(), other.clone()]), both);
             prop_assert_eq!(set.without(&other).iter().map(|index| index.0).collect::<Vec<_>>(), rest.into_iter().collect::<Vec<_>>());
             prop_assert_eq!(set.to_string().parse::<Indices>(), Ok(set.clone()));
             for number in 0..41 {

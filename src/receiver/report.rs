@@ -47,16 +47,21 @@ pub enum Refusal {
     /// The HTCJob has no such job.
     #[error("the HTCJob has no such job")]
     UnknownJob,
-    /// The job has reported too often.
-    #[error("this job has sent too many events; the operator still asks HTCondor about it")]
+    /// There were reports of too many jobs that are not recorded.
+    #[error(
+        "too many jobs of this HTCJob have reported that the operator does not know; it still asks HTCondor about them"
+    )]
     TooMany,
+    /// The HTCJob's jobs report too often.
+    #[error("the jobs of this HTCJob report too often; send it again later")]
+    TooFast,
     /// It cannot be stored now.
     #[error("the report cannot be stored now; send it again")]
     Unavailable,
 }
 
 impl Refusal {
-    /// The status of the answer. Only what may be right later is a 5xx.
+    /// The status of the answer. Only what may be right later is a 5xx, or 429.
     #[must_use]
     pub const fn status(&self) -> u16 {
         match self {
@@ -67,8 +72,15 @@ impl Refusal {
             Self::WrongToken => 403,
             Self::UnknownJob => 404,
             Self::TooMany => 409,
+            Self::TooFast => 429,
             Self::Unavailable => 503,
         }
+    }
+
+    /// Whether the same event may be stored later, so that it is worth sending again.
+    #[must_use]
+    pub const fn may_pass(&self) -> bool {
+        matches!(self, Self::TooFast | Self::Unavailable)
     }
 }
 

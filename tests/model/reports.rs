@@ -39,7 +39,8 @@ impl fmt::Display for Sent {
     }
 }
 
-/// A row of `callbacks`.
+/// A row of `callbacks`. The ledger keeps the newest start and end of each job, and of three before them the ids: what is read is the
+/// same, and no job of a scene sends more.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Stored {
     pub at: Timestamp,

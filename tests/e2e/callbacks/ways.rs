@@ -51,9 +51,15 @@ fn what_comes_after_the_end_has_no_effect(#[values(Trixie, Sid)] version: Versio
     let here = site.bed.namespace();
     let uid = here.create(&htcjob("late", &format!("{UNTIL_LET_GO}\nexit 7")));
     wait_for("its start", PATIENCE, || site.carrier().kept(&uid) == [false]).unwrap();
-    assert_eq!(counts(&here.let_go("late")), [0, 0, 1]);
+    let id = ids(&here.let_go("late")).remove(0);
+    let counted = |when: &str| assert_eq!(counts(&here.get("late")), [0, 0, 1], "{when}");
+    counted("as HTCondor says");
     assert_eq!(site.carrier().kept(&uid), [false, true]);
     assert_eq!(site.carrier().let_go(&uid, true), 204);
+    // One that says otherwise, and was never sent before.
+    site.send_late_end(&uid, "otherwise", "late", &id, "0");
+    counted("after its end, and one with another code");
+    assert!(is_true(&here.get("late"), "Failed"), "{:#}", here.get("late"));
     here.delete("late");
     assert_eq!(site.carrier().let_go(&uid, false), 204, "the answer is as before");
     assert_eq!(refuted(&here, "late"), 0);
