@@ -90,7 +90,7 @@ fn decide(object: &Observed, gathered: &Gathered, context: &Context) -> Result<D
     let refused_more = context.workers.refused_more();
     let (namespace, facts) = (&gathered.name.namespace, &gathered.facts);
     let namespace_room = context.namespace_jobs.room(namespace, facts);
-    let settings = Settings { jobs_per_attempt, refused_more, namespace_room, ..context.settings.clone() };
+    let settings = Settings { jobs_per_attempt, namespace_room, refused_more, ..context.settings.clone() };
     let decision = crate::machine::decide::decide(facts, context.clock.now(), &settings, &Rules::ALL);
     let reference = ObjectRef::from_obj(object);
     context.namespace_jobs.decided(namespace, &reference, facts, decision.as_ref().ok());

@@ -356,14 +356,14 @@ async fn how_long_somebody_waits_for_the_file_is_known() {
         assert!(hangs.recv().is_err());
         Ok(())
     });
-    let (hung, ()) = tokio::join!(hang, async {
+    let (ended, ()) = tokio::join!(hang, async {
         let pause = std::time::Duration::from_millis(20);
         while ledger.silent_for() < pause {
             tokio::time::sleep(pause).await;
         }
         drop(go_on);
     });
-    hung.unwrap();
+    ended.unwrap();
     while ledger.silent_for() > std::time::Duration::ZERO {
         tokio::task::yield_now().await;
     }

@@ -20,9 +20,7 @@ use crate::metrics::Metrics;
 use crate::receiver::Port;
 use crate::retention::Keeper;
 use crate::tracker::Tracker;
-use crate::workers::{
-    FileWork, Limits, NamespaceOutput, Planner, Registry, Room, Shared, Sizes, Survivors, Workers,
-};
+use crate::workers::{FileWork, Limits, NamespaceOutput, Planner, Registry, Room, Shared, Sizes, Survivors, Workers};
 
 /// How long the batches under way may take to end once the operator is told to stop.
 const DRAIN: Duration = Duration::from_secs(4);

@@ -13,6 +13,7 @@ use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, statat, sync
 
 use super::Planner;
 use super::plan::make_folder;
+use super::room::Amount;
 use super::tool_call::written;
 use crate::api::{ObjectName, Reason};
 use crate::condor::fetch::INCOMING;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a measurement counts.
@@ -103,7 +103,7 @@ mod tests {
         fs::create_dir_all(&place).unwrap();
         fs::write(place.join("out"), [0; 40]).unwrap();
         std::os::unix::fs::symlink("/usr", place.join("link")).unwrap();
-        let output = Arc::new(NamespaceOutput::new(folder.path().to_owned(), 100));
+        let output = NamespaceOutput::new(folder.path().to_owned(), 100);
         assert_eq!(output.left("physics"), Ok(Some(60)));
         // What comes is added, and what is on the disk is not read for it again.
         output.add("physics", 59);
@@ -118,9 +118,9 @@ mod tests {
         assert_eq!(output.left("physics"), Ok(Some(60)));
     }
 
-    #[tokio::test]
-    async fn without_a_limit_nothing_is_read() {
-        let output = Arc::new(NamespaceOutput::new(PathBuf::from("/"), 0));
-        assert_eq!(output.left("proc").await, Ok(None));
+    #[test]
+    fn without_a_limit_nothing_is_read() {
+        let output = NamespaceOutput::new(PathBuf::from("/"), 0);
+        assert_eq!(output.left("proc"), Ok(None));
     }
 }

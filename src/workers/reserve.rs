@@ -147,3 +147,40 @@ pub(super) async fn runs_out(batch: &Batch) -> String {
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kube::runtime::reflector::ObjectRef;
+
+    use super::super::{Registry, WorkItem};
+    use super::*;
+    use crate::api::{Identity, ObjectName};
+    use crate::machine::{Attempt, Indices, Kind, Request, RequestKey};
+
+    fn queued(uid: &str, jobs: u32) -> Queued {
+        let key = RequestKey { uid: uid.into(), kind: Kind::Fetch, attempt: Attempt(1), step: 1 };
+        let ticket = Registry::default().enter(&key).unwrap();
+        let item = WorkItem {
+            request: Request { key, work: Work::Fetch(Indices::first(jobs)), alone: false },
+            name: ObjectName { namespace: "physics".to_owned(), name: uid.to_owned() },
+            object: ObjectRef::new(uid),
+            identity: Identity::default(),
+            adopted: false,
+            plan: None,
+        };
+        Queued { item, ticket }
+    }
+
+    #[test]
+    fn a_transfer_takes_what_there_is_room_for() {
+        let parts = |most| {
+            let (taken, later) = first_of(vec![queued("a", 2), queued("b", 3), queued("c", 1)], most);
+            let sizes: Vec<usize> = taken.iter().map(|job| to_fetch(job).len()).collect();
+            (sizes, later.len())
+        };
+        assert_eq!(parts(usize::MAX), (vec![2, 3, 1], 0));
+        assert_eq!(parts(4), (vec![2, 2], 1), "the rest of b goes with a later call");
+        assert_eq!(parts(1), (vec![1], 2));
+        assert_eq!(parts(0), (vec![], 3));
+    }
+}

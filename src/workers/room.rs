@@ -167,7 +167,7 @@ impl Room {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             let room = Arc::clone(&self);
-            let look = move || room.look().filter(|volume| volume.is_short()).map(|volume| room.short(volume));
+            let look = move || room.look().filter(Volume::is_short).map(|volume| room.short(volume));
             if let Ok(Some(message)) = tokio::task::spawn_blocking(look).await {
                 return message;
             }

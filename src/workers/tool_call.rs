@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::batch::Batch;
 use super::err_tail::err_tail;
 use super::incoming::Arrived;
-use super::{Queued, reserve};
+use super::{Queued, files, reserve};
 use crate::api::{ObjectName, Reason};
 use crate::condor::fetch::ToFetch;
 use crate::ledger::{Intent, LedgerError, RequestResult};
@@ -356,43 +356,12 @@ async fn stored(result: Result<(), LedgerError>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use kube::runtime::reflector::ObjectRef;
-
-    use super::super::{Registry, WorkItem};
+    use super::super::room::Amount;
     use super::*;
-    use crate::api::Identity;
-    use crate::machine::{Attempt, Kind, Request, RequestKey};
-
-    fn queued(uid: &str, jobs: u32) -> Queued {
-        let key = RequestKey { uid: uid.into(), kind: Kind::Fetch, attempt: Attempt(1), step: 1 };
-        let ticket = Registry::default().enter(&key).unwrap();
-        let item = WorkItem {
-            request: Request { key, work: Work::Fetch(Indices::first(jobs)), alone: false },
-            name: ObjectName { namespace: "physics".to_owned(), name: uid.to_owned() },
-            object: ObjectRef::new(uid),
-            identity: Identity::default(),
-            adopted: false,
-            plan: None,
-        };
-        Queued { item, ticket }
-    }
-
-    #[test]
-    fn a_transfer_takes_what_there_is_room_for() {
-        let parts = |most| {
-            let (taken, later) = first_of(vec![queued("a", 2), queued("b", 3), queued("c", 1)], most);
-            let sizes: Vec<usize> = taken.iter().map(|job| to_fetch(job).len()).collect();
-            (sizes, later.len())
-        };
-        assert_eq!(parts(usize::MAX), (vec![2, 3, 1], 0));
-        assert_eq!(parts(4), (vec![2, 2], 1), "the rest of b goes with a later call");
-        assert_eq!(parts(1), (vec![1], 2));
-        assert_eq!(parts(0), (vec![], 3));
-    }
 
     #[test]
     fn what_is_not_on_the_disk_is_not_fetched() {
-        let came = Arrived { fetched: Indices::first(1), failure: None, bytes: 9 };
+        let came = Arrived { fetched: Indices::first(1), failure: None, size: Amount { bytes: 9, inodes: 1 } };
         let mut arrived = HashMap::from([(Uid::from("a"), came), (Uid::from("b"), Arrived::default())]);
         not_on_the_disk(&mut arrived, &std::io::Error::other("gone"));
         let [a, b] = ["a", "b"].map(|uid| &arrived[&Uid::from(uid)]);

@@ -178,6 +178,7 @@ fn soak(version: Version) {
     }
     // Its logs go with it: what matters has been printed.
     drop(soak);
+    let _promise = bed::Promise;
     assert_eq!(summary.violations, 0, "{version}: violations, see above");
     assert!(summary.reports.stored > 0 && summary.early > 0, "{version}: no job's report had an effect");
 }

@@ -78,8 +78,8 @@ impl Run<'_> {
     fn removal_has_ended(&self) -> bool {
         let began = self.conditions.get(ConditionType::JobsRemoved).map_or(self.now, |told| told.since);
         self.record.requests.get(&Kind::Remove).is_some_and(|last| {
-            let begun = last.failure.as_ref().is_none_or(|failure| failure.known_reason() != Some(Reason::Stopped));
-            begun && last.finished.is_some_and(|finished| finished >= began)
+            let was_begun = last.failure.as_ref().is_none_or(|failure| failure.known_reason() != Some(Reason::Stopped));
+            was_begun && last.finished.is_some_and(|finished| finished >= began)
         })
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Bed;
+use super::{Bed, Promise};
 
 /// One job of an `HTCJob`, as its ad has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +62,7 @@ impl Bed {
     /// Each index of the `HTCJob` has exactly one job that counts, and that job has started; no other ever started,
     /// unless it came late. Gives the jobs that count.
     pub fn assert_once(&self, uid: &str, what: &str, jobs: u32) -> Vec<Seen> {
+        let _promise = Promise;
         let all = self.jobs_of(uid);
         let counting: Vec<Seen> = all.iter().filter(|job| job.accepted).cloned().collect();
         let mut indices: Vec<u32> = counting.iter().map(|job| job.index).collect();
@@ -77,6 +78,7 @@ impl Bed {
 
     /// No index of the `HTCJob` has more than one job that counts; none is in the queue.
     pub fn assert_removed(&self, uid: &str, what: &str) {
+        let _promise = Promise;
         let left = self.queue(&format!("HTCJobUID == \"{uid}\""), &["ClusterId", "JobStatus"]);
         assert!(left.is_empty(), "{what}: left in the queue: {left:?}");
         let all = self.jobs_of(uid);

@@ -24,6 +24,7 @@ pub mod http;
 pub mod mortal;
 pub mod namespace;
 pub mod pages;
+mod promise;
 mod servers;
 pub mod signals;
 pub mod site;
@@ -43,6 +44,7 @@ use testbed::{
 };
 
 pub use namespace::*;
+pub use promise::Promise;
 pub use servers::ControlPlane;
 pub use turns::Weight;
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use testbed::{Account, Version, wait_for};
 
 use crate::credentials::site::{Site, let_read, put_secret, with_secret};
-use bed::{Namespace, PATIENCE, UNTIL_LET_GO, condition, ids, is_true};
+use bed::{Namespace, PATIENCE, Promise, UNTIL_LET_GO, condition, ids, is_true};
 
 const BEFORE: &str = "as it was";
 const ATTACK: &str = "attack";
@@ -33,6 +33,7 @@ impl Marked {
     }
 
     fn assert_untouched(&self, attack: &str) {
+        let _promise = Promise;
         for folder in &self.folders {
             let marker = folder.join("marker");
             assert_eq!(fs::read_to_string(&marker).unwrap(), BEFORE, "{attack}: {}", marker.display());

@@ -7,7 +7,7 @@ use base64::Engine as _;
 use serde_json::{Value, json};
 use testbed::{Account, PoolOptions, Version, wait_for};
 
-use bed::{Bed, Namespace, PATIENCE, condition, files_below, htcjob};
+use bed::{Bed, Namespace, PATIENCE, Promise, condition, files_below, htcjob};
 
 pub struct Site {
     pub bed: Bed,
@@ -75,6 +75,7 @@ impl Site {
         for path in files_below(&self.bed.data, &|_| true) {
             texts.push((path.display().to_string(), std::fs::read(&path).unwrap_or_default()));
         }
+        let _promise = Promise;
         for secret in secrets {
             for (place, text) in &texts {
                 assert!(!text.windows(secret.len()).any(|part| part == secret.as_bytes()), "{place}");

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use testbed::{PoolOptions, Version, wait_for};
 
-use bed::{Bed, LONG_SUBMISSIONS, Namespace, PATIENCE, htcjob, ids};
+use bed::{Bed, LONG_SUBMISSIONS, Namespace, PATIENCE, Promise, htcjob, ids};
 
 /// The reason that the operator gives to `condor_rm`.
 pub const OURS: &str = "removed by htc-operator";
@@ -79,6 +79,7 @@ pub fn delete(here: &Namespace<'_>, name: &str, uid: &str) -> Vec<Value> {
 
 /// `condor_rm` was run by the operator for each of these, and HTCondor had no other job of the object.
 pub fn assert_removed(bed: &Bed, uid: &str, ids: &BTreeSet<String>) {
+    let _promise = Promise;
     let rows = bed.history(&of(uid), &["ClusterId", "ProcId", "JobStatus", "RemoveReason"]);
     let removed: BTreeSet<String> = rows
         .iter()
@@ -114,6 +115,7 @@ pub fn messages(here: &Namespace<'_>, name: &str, reason: &str) -> Vec<String> {
 }
 
 pub fn assert_nothing_left(bed: &Bed) {
+    let _promise = Promise;
     assert_eq!(bed.queue("true", &["GlobalJobId"]), Vec::<Vec<String>>::new());
     let (well, said) = bed.check();
     assert!(well && said.contains("ok    orphans: none"), "{said}");

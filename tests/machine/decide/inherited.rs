@@ -153,14 +153,14 @@ fn they_are_removed_like_others_once_they_are_ours() {
     let decision = decide(&facts);
     assert!(matches!(work(&decision), Some(Work::Adopt(_))), "{decision:?}");
     facts.record = decision.after.clone().unwrap();
-    facts.record.requests.insert(Kind::Adopt, done(1));
+    facts.record.requests.insert(Kind::Adopt, done(-1));
     // An earlier removal cannot have met it.
-    facts.record.requests.insert(Kind::Remove, done(0));
-    facts.evidence.queue = queue(2, &[marked(ad(0, "5.0"))]);
+    facts.record.requests.insert(Kind::Remove, done(-2));
+    facts.evidence.queue = queue(0, &[marked(ad(0, "5.0"))]);
     let decision = decide(&facts);
     assert_eq!(work(&decision), Some(&Work::Remove(Scope::All)));
-    facts.record.requests.insert(Kind::Remove, done(3));
-    facts.evidence.queue = queue(4, &[]);
+    facts.record.requests.insert(Kind::Remove, done(0));
+    facts.evidence.queue = queue(1, &[]);
     assert!(matches!(work(&decide(&facts)), Some(Work::ReleaseFinalizer(_))));
 }
 
@@ -190,7 +190,7 @@ fn what_is_unclear_is_neither_submitted_nor_let_go() {
 
     let mut leaving = unclear();
     leaving.object.deleting = true;
-    leaving.record.requests.insert(Kind::Remove, done(1));
+    leaving.record.requests.insert(Kind::Remove, done(0));
     leaving.evidence.queue = queue(2, &[]);
     let decision = decide(&leaving);
     assert_eq!((work(&decision), phase(&decision)), (None, Phase::Terminating));
