@@ -31,7 +31,7 @@ on_both_versions!(
     queue::a_first_answer_that_shows_nothing,
     queue::a_look_at_few_that_shows_nothing,
     disk::read_only_and_full,
-    disk::hanging,
+    disk::that_hangs,
     ledger::taken_away_while_the_operator_runs,
     ledger::old_or_lost_at_the_start,
     stuck::each_says_why,

@@ -90,7 +90,7 @@ pub fn read_only_and_full(version: Version) {
 }
 
 /// A pipe that nobody writes to stands in for a file on a volume that hangs: who reads it waits.
-pub fn hanging(version: Version) {
+pub fn that_hangs(version: Version) {
     let site = Site::new(version);
     let here = site.bed.namespace();
     let uid = here.create(&site.noted("stuck", 1, ""));
