@@ -63,6 +63,7 @@ lint: prerequisites cargo-deny ## what CI refuses before it tests
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo clippy --locked --workspace --all-targets --all-features -- -D warnings
+	cargo clippy --locked --all-features --test e2e --test model -- -D warnings
 	shellcheck $(SHELL_SCRIPTS)
 	$(DENY)/bin/cargo-deny --log-level error check bans licenses sources
 

@@ -15,6 +15,9 @@ use crate::retry::Backoff;
 const FIRST: Duration = Duration::from_secs(60);
 /// Its longest pause. After as long without a pause, the next one is the first again.
 const LONGEST: Duration = Duration::from_secs(3600);
+/// How long ago the schedd has answered somebody, if it can be said to answer others. It may answer nobody for longer while it takes in
+/// a large submission, and that is not the fault of who waits.
+const JUST_NOW: Duration = Duration::from_secs(30);
 /// How long it takes says much of the output and little of who fetches it. Each namespace has workers of its own for that.
 const MAY_TAKE_LONG: &str = "condor_transfer_data";
 
@@ -59,7 +62,7 @@ impl Pauses {
             return;
         };
         self.with(|state| {
-            let answers = state.answered.is_some_and(|at| now.since(at) < *limit);
+            let answers = state.answered.is_some_and(|at| now.since(at) < JUST_NOW.min(*limit));
             if !answers || *tool == MAY_TAKE_LONG {
                 return;
             }
@@ -148,10 +151,10 @@ mod tests {
         // Nobody has had an answer.
         pauses.failed(&identity, &late("condor_ping"), at(100));
         assert!(pauses.paused(&identity, at(100)).is_none());
-        pauses.answered(at(30));
+        pauses.answered(at(69));
         pauses.failed(&identity, &late("condor_ping"), at(100));
         assert!(pauses.paused(&identity, at(100)).is_none());
-        pauses.answered(at(90));
+        pauses.answered(at(71));
         pauses.failed(&identity, &late("condor_transfer_data"), at(100));
         pauses.failed(&identity, &ToolError::Killed { tool: "condor_ping", signal: 9, dead: true }, at(100));
         pauses.failed(&Identity::Operator, &late("condor_ping"), at(100));

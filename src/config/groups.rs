@@ -193,8 +193,8 @@ pub struct DataArgs {
     #[arg(long, env = "HTC_LEDGER")]
     pub ledger: Option<PathBuf>,
 
-    /// Free space to keep on the volume of the output, in bytes. A transfer begins only if the largest output that its jobs may
-    /// have fits beside it, and is stopped when less than half of it is free. 0: no limit.
+    /// Free space to keep on the volume of the output, in bytes. A transfer begins only if the largest output of one job fits
+    /// beside it, and is stopped when less than half of it is free. 0: no limit.
     #[arg(long, env = "HTC_KEEP_FREE", default_value = "1G", value_parser = parse_size)]
     pub keep_free: u64,
 

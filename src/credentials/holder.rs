@@ -137,7 +137,10 @@ impl Holder {
                 self.take_away();
                 Err(why)
             }
-            Err(SourceError::Silent(why)) if self.with(|state| state.is_good(self.schedd.clock.now())) => {
+            // The operator's own may be empty; a Secret that was never read is not what was read before.
+            Err(SourceError::Silent(why))
+                if self.with(|state| state.found.is_some() && state.is_good(self.schedd.clock.now())) =>
+            {
                 tracing::warn!(
                     identity = self.schedd.identity.logged(),
                     "{why}; what was read before is used meanwhile"

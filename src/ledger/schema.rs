@@ -134,7 +134,8 @@ end;
 
 /// Of each job the newest start and the newest end are kept; older versions kept 200 events.
 const NEWEST: &str = "
-delete from callbacks where not exists (select 1 from ledger where key = 'callbacks') and (uid, jobId, event) in (
+begin immediate;
+delete from callbacks where (uid, jobId, event) in (
     select uid, jobId, event from (
         select uid, jobId, event,
             row_number() over (partition by uid, jobId, retcode is null order by at desc, event desc) as place
@@ -142,6 +143,7 @@ delete from callbacks where not exists (select 1 from ledger where key = 'callba
     ) where place > 1
 );
 insert or ignore into ledger(key, value) values ('callbacks', 'newest');
+commit;
 ";
 
 /// By the Go operator's only key; its rows have no uid until they are bound.
@@ -172,7 +174,11 @@ pub(super) fn migrate(connection: &Connection) -> Result<(), LedgerError> {
         add_columns(connection, "submissions", SUBMISSION_COLUMNS)?;
         add_columns(connection, "callbacks", CALLBACK_COLUMNS)?;
         connection.execute_batch(COUNTS)?;
-        connection.execute_batch(NEWEST)?;
+        if !connection
+            .query_row("select exists (select 1 from ledger where key = 'callbacks')", [], |row| row.get(0))?
+        {
+            connection.execute_batch(NEWEST)?;
+        }
         connection.execute_batch(INDEXES)?;
         connection.execute_batch(INHERITED)?;
         connection.pragma_update(None, "user_version", VERSION)

@@ -5,12 +5,17 @@ use std::time::Duration;
 use kube::runtime::reflector::ObjectRef;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use crate::api::{ObjectName, Observed, Wake};
 use crate::machine::Uid;
 
 /// Least time between two rounds: what many jobs of one object report in it is one look at the object.
 const ROUND: Duration = Duration::from_millis(20);
+
+/// Least time between two wakes of one object, however much its jobs report: to look at one of 100,000 jobs takes the ledger some
+/// tenths of a second, which others wait for.
+const SAME_OBJECT: Duration = Duration::from_secs(1);
 
 /// Wakes objects without keeping anybody waiting. An object that is to be woken several times in a short time is woken once.
 pub(super) struct Wakes {
@@ -43,15 +48,60 @@ impl Drop for Wakes {
     }
 }
 
+impl Waiting {
+    /// Those that may be woken now; the others stay.
+    fn due(&self, woken: &HashMap<Uid, Instant>) -> HashMap<Uid, ObjectName> {
+        let mut objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = std::mem::take(&mut *objects);
+        let (due, later) = all.into_iter().partition(|(uid, _)| !woken.contains_key(uid));
+        *objects = later;
+        if !objects.is_empty() {
+            self.news.notify_one();
+        }
+        due
+    }
+}
+
 async fn rounds(waiting: Arc<Waiting>, wake: Wake) {
+    let mut woken: HashMap<Uid, Instant> = HashMap::new();
     loop {
         waiting.news.notified().await;
-        let objects = std::mem::take(&mut *waiting.objects.lock().unwrap_or_else(PoisonError::into_inner));
-        for name in objects.into_values() {
+        woken.retain(|_, at| at.elapsed() < SAME_OBJECT);
+        for (uid, name) in waiting.due(&woken) {
             if wake.send(ObjectRef::<Observed>::new(&name.name).within(&name.namespace)).await.is_err() {
                 return;
             }
+            woken.insert(uid, Instant::now());
         }
         tokio::time::sleep(ROUND).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn one_that_reports_much_is_woken_now_and_then_and_others_at_once() {
+        let (wake, mut woken) = tokio::sync::mpsc::channel(100);
+        let wakes = Wakes::start(wake);
+        let name = |name: &str| ObjectName { namespace: "physics".to_owned(), name: name.to_owned() };
+        let began = Instant::now();
+        let mut at = Vec::new();
+        while at.len() < 3 {
+            wakes.wake(&Uid::from("busy"), name("busy"));
+            if let Ok(object) = tokio::time::timeout(ROUND, woken.recv()).await {
+                assert_eq!(object.unwrap().name, "busy");
+                at.push(began.elapsed());
+            }
+        }
+        assert!(at[0] < SAME_OBJECT && at[1] - at[0] >= SAME_OBJECT && at[2] - at[1] >= SAME_OBJECT, "{at:?}");
+        wakes.wake(&Uid::from("other"), name("other"));
+        let asked = Instant::now();
+        while woken.recv().await.unwrap().name != "other" {}
+        assert!(asked.elapsed() < SAME_OBJECT);
+        // The last report of a busy one is not forgotten.
+        wakes.wake(&Uid::from("busy"), name("busy"));
+        assert_eq!(woken.recv().await.unwrap().name, "busy");
     }
 }

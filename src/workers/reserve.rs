@@ -59,10 +59,15 @@ async fn ask<T: Send + 'static>(batch: &Batch, question: impl FnOnce() -> T + Se
 
 /// Of how many jobs the namespace may get the output now.
 async fn most_of_namespace(batch: &Batch) -> Result<usize, NotNow> {
-    let (output, namespace) = (Arc::clone(&batch.shared.namespace_output), namespace(batch));
-    let left = ask(batch, move || output.left(&namespace)).await?;
+    let (shared, namespace) = (&batch.shared, namespace(batch));
+    let left = tokio::select! {
+        left = shared.namespace_output.left(&namespace) => left,
+        // It is not measured yet: it is asked for again.
+        () = tokio::time::sleep(WAIT) => return Err(NotNow(None)),
+        () = batch.stop.notified() => return Err(NotNow(None)),
+    };
     let left = left.map_err(|message| NotNow(Some(Failure::new(Reason::NamespaceLimit, message))))?;
-    let jobs = left.map(|left| left.div_ceil(batch.shared.room.of_a_job()));
+    let jobs = left.map(|left| left.div_ceil(shared.room.bytes_of_a_job(&namespace)));
     Ok(jobs.map_or(usize::MAX, |jobs| usize::try_from(jobs).unwrap_or(usize::MAX)))
 }
 
@@ -132,12 +137,20 @@ pub(super) async fn clear(batch: &Batch) {
 
 async fn clear_away(batch: &Batch) {
     let planner = batch.shared.planner.clone();
-    let asked = asked(batch);
+    let mut asked = asked(batch);
+    // What is still being taken in is not removed.
+    asked.retain(|(_, uid, _)| batch.shared.files.busy(uid).is_none());
     let jobs = asked.iter().map(|(_, _, indices)| indices.len()).sum();
+    let uids = asked.iter().map(|(_, uid, _)| uid.clone()).collect();
     let clear = move || asked.iter().for_each(|(name, uid, indices)| planner.clear_incoming(name, uid, indices));
-    if let Err(why) = batch.shared.files.run(batch.uids(), files::limit(jobs), clear).await {
+    if let Err(why) = batch.shared.files.run(uids, files::limit(jobs), clear).await {
         tracing::warn!(%why, "what a transfer has left is not removed yet");
     }
+}
+
+/// The transfer has brought more than there is room for.
+pub(super) fn was_too_much(batch: &Batch) {
+    batch.shared.room.was_too_much(&namespace(batch));
 }
 
 /// Resolves, in words, when a transfer brings more than there is room for.

@@ -22,6 +22,10 @@ const LEAST: Amount = Amount { bytes: 1 << 20, inodes: 10 };
 const MOST_INODES_KEPT: u64 = 10_000;
 /// Of a small volume's inodes one in so many stays free.
 const SHARE_OF_INODES_KEPT: u64 = 50;
+/// What so many jobs have brought is no chance.
+const MANY: u64 = 100;
+/// So many times as much as was expected is expected after a transfer that brought too much.
+const TOO_MUCH: usize = 4;
 /// How often the volume is looked at during a transfer.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -91,11 +95,6 @@ impl Room {
         }
     }
 
-    /// Most bytes that the output of one job is reckoned with.
-    pub(super) fn of_a_job(&self) -> u64 {
-        self.of_a_job.bytes
-    }
-
     fn reserved(&self) -> MutexGuard<'_, Amount> {
         self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -114,17 +113,28 @@ impl Room {
         Some(Volume::of(&found, self.keep_free))
     }
 
-    /// What came of so many jobs of the namespace. Twice that is expected of its next ones: at once if it is more than before, and
-    /// bit by bit if it is less.
+    /// What came of so many jobs of the namespace. Twice that is expected of its next ones: at once if it is more than before or came
+    /// of many jobs, else bit by bit.
     pub(super) fn learn(&self, namespace: &str, jobs: usize, came: Amount) {
         let Some(jobs) = u64::try_from(jobs).ok().filter(|jobs| *jobs > 0) else { return };
         let mut expected = self.expected.lock().unwrap_or_else(PoisonError::into_inner);
         let known = expected.entry(namespace.to_owned()).or_insert(EXPECTED);
         let next = |known: u64, came: u64| {
             let twice = came.div_ceil(jobs).saturating_mul(2);
-            twice.max(known / 4 * 3 + twice / 4)
+            if jobs >= MANY { twice } else { twice.max(known / 4 * 3 + twice / 4) }
         };
         *known = Amount { bytes: next(known.bytes, came.bytes), inodes: next(known.inodes, came.inodes) };
+    }
+
+    /// A transfer of the namespace brought more than there was room for: its jobs are expected to bring much more.
+    pub(super) fn was_too_much(&self, namespace: &str) {
+        let Amount { bytes, inodes } = self.expected(namespace).times(TOO_MUCH);
+        self.learn(namespace, 1, Amount { bytes: bytes / 2, inodes: inodes / 2 });
+    }
+
+    /// Bytes that a job of the namespace is expected to bring.
+    pub(super) fn bytes_of_a_job(&self, namespace: &str) -> u64 {
+        self.expected(namespace).bytes
     }
 
     /// What a job of the namespace is expected to bring: no more than it may.
@@ -301,12 +311,14 @@ mod tests {
         let room = Arc::new(Room::new(PathBuf::from("/data"), 100 * MIB, Some(1024 * MIB)));
         let jobs = |of_volume| reserve(&room, volume(of_volume, u64::MAX), 10_000).unwrap().jobs();
         assert_eq!(jobs(100 + 12_800), 100, "64 MiB each of half of what is left");
-        for _ in 0..50 {
-            room.learn("physics", 100, Amount { bytes: 100 * 1000, inodes: 200 });
-        }
+        room.learn("physics", 1, Amount { bytes: 1000, inodes: 2 });
+        assert_eq!(jobs(100 + 12_800), 133, "bit by bit");
+        room.learn("physics", 100, Amount { bytes: 100 * 1000, inodes: 200 });
         assert_eq!(jobs(100 + 12_800), 6400, "at least 1 MiB each");
         room.learn("physics", 1, Amount { bytes: 50 * MIB, inodes: 2 });
         assert_eq!(jobs(100 + 12_800), 64, "at once");
+        room.was_too_much("physics");
+        assert_eq!(jobs(100 + 12_800), 16, "a quarter of the jobs");
         room.learn("physics", 1, Amount { bytes: 5000 * MIB, inodes: 2 });
         assert_eq!(jobs(100 + 12_800), 6, "no more than it may have");
         assert_eq!(room.expected("chemistry").bytes, 64 * MIB, "another namespace's are its own");

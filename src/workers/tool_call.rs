@@ -15,6 +15,9 @@ use crate::machine::facts::{ErrTail, Failure, Unknown};
 use crate::machine::request::{Scope, Work};
 use crate::machine::{Index, Indices, Timestamp, Uid};
 
+/// How long what has come may still be taken in once the transfer is to stop.
+const TAKE_IN_AFTER_STOP: Duration = Duration::from_secs(10);
+
 /// One call under way.
 #[derive(Default)]
 pub(super) struct ToolCall {
@@ -124,6 +127,13 @@ fn fetchable<'a>(batch: &'a Batch, wanted: impl Fn(&'a Queued) -> Option<&'a Ind
     batch.jobs.iter().filter_map(each).collect()
 }
 
+/// Resolves when the transfer was stopped and what it brought has had its time to be taken in: moving it takes a moment, unless the
+/// volume hangs.
+async fn stopped_for_long(batch: &Batch) {
+    batch.stop.notified().await;
+    tokio::time::sleep(TAKE_IN_AFTER_STOP).await;
+}
+
 /// What has come of each object, once it is in its place and on the disk. None if the transfer was stopped meanwhile.
 async fn take_in(batch: &Batch) -> Option<HashMap<Uid, Arrived>> {
     let planner = batch.shared.planner.clone();
@@ -149,7 +159,7 @@ async fn take_in(batch: &Batch) -> Option<HashMap<Uid, Arrived>> {
             Err(error) => fetch_failed(format!("the output was not taken in: {error}")),
         },
         // It goes on; until it has ended, nothing else is fetched for these HTCJobs.
-        () = batch.stop.notified() => return None,
+        () = stopped_for_long(batch) => return None,
     };
     let failed = |uid| (uid, Arrived { failure: Some(failure.clone()), ..Arrived::default() });
     Some(batch.uids().into_iter().map(failed).collect())
@@ -246,7 +256,10 @@ impl ToolCall {
                 self.stopped = true;
                 return;
             }
-            message = reserve::runs_out(batch) => Err(Failure::new(Reason::NoSpace, message)),
+            message = reserve::runs_out(batch) => {
+                reserve::was_too_much(batch);
+                Err(Failure::new(Reason::NoSpace, message))
+            }
         };
         if result.is_err() {
             reserve::clear(batch).await;

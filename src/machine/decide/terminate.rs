@@ -63,6 +63,7 @@ impl Run<'_> {
 
     /// HTCondor is asked to remove the jobs once, and nothing is concluded from what comes of it.
     fn remove_once_and_abandon(&mut self) {
+        self.conditions.not_ahead(ConditionType::JobsRemoved, self.now);
         let never = judge::never_submitted(&self.facts.object, &self.record, self.facts.past).is_some();
         if self.known.released || never || self.removal_has_ended() {
             self.abandon();
@@ -79,7 +80,7 @@ impl Run<'_> {
         let began = self.conditions.get(ConditionType::JobsRemoved).map_or(self.now, |told| told.since);
         self.record.requests.get(&Kind::Remove).is_some_and(|last| {
             let was_begun = last.failure.as_ref().is_none_or(|failure| failure.known_reason() != Some(Reason::Stopped));
-            was_begun && last.finished.is_some_and(|finished| finished >= began)
+            was_begun && last.finished.is_some_and(|finished| finished >= began && finished <= self.now)
         })
     }
 

@@ -59,6 +59,7 @@ pub fn watch_it_go(here: &Namespace<'_>, name: &str, uid: &str) -> Vec<Value> {
     let gone = wait_for(&format!("HTCJob {name} to be gone"), PATIENCE, || {
         let object = look(here, name, uid);
         let left = queued(here.bed, uid);
+        let _promise = Promise;
         assert!(
             object.is_some() || left == Some(Vec::new()),
             "the object is gone, HTCondor has {left:?}\n{}",

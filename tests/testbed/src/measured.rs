@@ -46,6 +46,8 @@ struct Run {
     /// None if a signal ended it.
     code: Option<i32>,
     failed: Vec<String>,
+    /// How many that are by the test program's own count at its end, if it came to it.
+    counted: Option<usize>,
     seconds: Vec<Second>,
 }
 
@@ -65,9 +67,9 @@ impl Run {
             .doing("starting", Path::new(program))?;
         let output = child.stdout.take();
         let done = AtomicBool::new(false);
-        let (status, failed, seconds) = thread::scope(|scope| {
+        let (status, failed, counted, seconds) = thread::scope(|scope| {
             let sampler = scope.spawn(|| sample(&done));
-            let mut failed = Vec::new();
+            let (mut failed, mut counted) = (Vec::new(), None);
             // Bytes, because what tests print need not be UTF-8.
             let lines = output.into_iter().flat_map(|output| BufReader::new(output).split(b'\n'));
             for line in lines.map_while(std::io::Result::ok) {
@@ -76,13 +78,14 @@ impl Run {
                     println!("{line}");
                 }
                 failed.extend(failed_test(&line));
+                counted = counted.or(failed_count(&line));
             }
             let status = child.wait();
             done.store(true, Ordering::Relaxed);
-            (status, failed, sampler.join().unwrap_or_default())
+            (status, failed, counted, sampler.join().unwrap_or_default())
         });
         let code = status.doing("waiting for", Path::new(program))?.code();
-        Ok(Self { code, failed, seconds })
+        Ok(Self { code, failed, counted, seconds })
     }
 
     fn exit_code(&self) -> u8 {
@@ -93,6 +96,12 @@ impl Run {
 /// The test that a line of the test program says has failed.
 fn failed_test(line: &str) -> Option<String> {
     line.strip_prefix("test ")?.strip_suffix(" ... FAILED").map(str::to_owned)
+}
+
+/// How many tests have failed, if a line of the test program says that.
+fn failed_count(line: &str) -> Option<usize> {
+    let result = line.strip_prefix("test result: FAILED. ")?;
+    result.split("; ").find_map(|part| part.strip_suffix(" failed"))?.parse().ok()
 }
 
 /// Runs the command; its exit code. Each test of `bed` writes its times down meanwhile.
@@ -107,7 +116,7 @@ pub fn measured(command: &[String]) -> Result<u8> {
         return Ok(run.exit_code());
     }
     let promises = fs::read_to_string(&broken).unwrap_or_default();
-    match another_try(command, &run.failed, &promises) {
+    match another_try(command, &run, &promises) {
         Ok(again) => {
             println!("\nThese tests failed, and are tried once more by themselves: {}.", run.failed.join(", "));
             let again = Run::new(&again, &broken, None)?;
@@ -127,15 +136,18 @@ pub fn measured(command: &[String]) -> Result<u8> {
 }
 
 /// The command for the tests that failed, or why there is none.
-fn another_try(command: &[String], failed: &[String], promises: &str) -> std::result::Result<Vec<String>, String> {
-    if let Some(test) = failed.iter().find(|test| promises.lines().any(|broken| broken == **test)) {
+fn another_try(command: &[String], run: &Run, promises: &str) -> std::result::Result<Vec<String>, String> {
+    if let Some(test) = promises.lines().next() {
         return Err(format!("{test} found a promise broken, and that may not happen once"));
     }
-    if failed.is_empty() || failed.len() > MOST_TRIED_AGAIN {
-        return Err(format!("{} failed, and at most {MOST_TRIED_AGAIN} that are known by name are", failed.len()));
+    if run.counted != Some(run.failed.len()) {
+        return Err(format!("the tests did not come to their end, or not all that failed are known: {:?}", run.failed));
+    }
+    if run.failed.len() > MOST_TRIED_AGAIN {
+        return Err(format!("{} failed, and at most {MOST_TRIED_AGAIN} are", run.failed.len()));
     }
     let alone = ["--exact", "--test-threads=1"].map(str::to_owned);
-    Ok(command.iter().chain(&alone).chain(failed).cloned().collect())
+    Ok(command.iter().chain(&alone).chain(&run.failed).cloned().collect())
 }
 
 fn now() -> u128 {
@@ -230,16 +242,22 @@ mod tests {
     fn failed_tests_are_known_by_the_test_programs_lines() {
         assert_eq!(failed_test("test a::b ... FAILED"), Some("a::b".to_owned()));
         assert_eq!(failed_test("test a::b ... ok"), None);
-        assert_eq!(failed_test("test result: FAILED. 1 passed; 1 failed"), None);
+        let end = "test result: FAILED. 486 passed; 2 failed; 3 ignored; 0 measured; 0 filtered out; finished in 1.2s";
+        assert_eq!((failed_test(end), failed_count(end)), (None, Some(2)));
+        assert_eq!(failed_count("test result: ok. 486 passed; 0 failed; 3 ignored"), None);
     }
 
     #[test]
     fn few_are_tried_again_alone_and_none_that_found_a_promise_broken() {
         let command = words("cargo test --test e2e --");
-        let again = another_try(&command, &words("a::b c"), "d\n").unwrap();
+        let run = |failed: &str, counted| Run { code: Some(101), failed: words(failed), counted, seconds: Vec::new() };
+        let again = another_try(&command, &run("a::b c", Some(2)), "").unwrap();
         assert_eq!(again, words("cargo test --test e2e -- --exact --test-threads=1 a::b c"));
-        assert!(another_try(&command, &words("a::b c"), "c\n").unwrap_err().contains("c found a promise broken"));
-        assert!(another_try(&command, &words("a b c d"), "").is_err());
-        assert!(another_try(&command, &[], "").is_err(), "it did not compile, for example");
+        let broken = another_try(&command, &run("a::b c", Some(2)), "c\n").unwrap_err();
+        assert!(broken.contains("c found a promise broken"), "{broken}");
+        assert!(another_try(&command, &run("a b c d", Some(4)), "").is_err());
+        assert!(another_try(&command, &run("a", None), "").is_err(), "it was ended half way");
+        assert!(another_try(&command, &run("a", Some(2)), "").is_err());
+        assert!(another_try(&command, &run("", None), "").is_err(), "it did not compile, for example");
     }
 }
