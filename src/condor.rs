@@ -13,8 +13,10 @@ pub mod payload;
 pub mod query;
 mod row;
 pub mod schedd;
+pub mod shown;
 pub mod submit;
 mod submitter_lock;
+mod suspects;
 pub mod tools;
 
 pub use confined::{Confining, Touches};

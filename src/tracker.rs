@@ -294,7 +294,7 @@ impl Tracker {
         let woken = self.watchlist.history(&wanted, Instant::now(), backoff, |uid, asked, base| match &found {
             Err(unknown) => Answer::Unknown(unknown.clone()),
             Ok(found) if found.birthdate != base.birthdate => Answer::Unknown(self.another_schedd()),
-            Ok(FoundInHistory { answer, reached, .. }) => answer.shown.doubt(uid).map_or_else(
+            Ok(FoundInHistory { answer, reached, .. }) => answer.shown.doubt(uid, &self.schedd.users).map_or_else(
                 || {
                     Answer::Known(History {
                         asked_at,
@@ -430,7 +430,7 @@ impl Tracker {
             if users.assigned(uid).is_some_and(|(_, since)| asked_at <= since) {
                 return None;
             }
-            if let Some(doubt) = shown.doubt(uid) {
+            if let Some(doubt) = shown.doubt(uid, users) {
                 return Some((asked_at, Answer::Unknown(doubt)));
             }
             let ads: Arc<[Ad]> = shown.ads.remove(uid).unwrap_or_default().into();

@@ -9,6 +9,8 @@ use strum::IntoStaticStr;
 const VALUE: usize = 4096;
 /// Most bytes of an attribute's name.
 const NAME: usize = 64;
+/// No ad of ours has more bytes, of the attributes that are asked for.
+pub(super) const LARGE: usize = 8192;
 
 /// One value of an ad.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,18 +70,31 @@ pub(super) struct AdReader<S> {
     escaped: bool,
     name: Vec<u8>,
     value: Vec<u8>,
+    /// Bytes of this ad.
+    length: usize,
+    /// Bytes of all ads beyond their first [`LARGE`].
+    excess: usize,
 }
 
 impl<S: AdSink> AdReader<S> {
     pub(super) fn new(sink: S) -> Self {
-        Self { sink, at: At::Begin, escaped: false, name: Vec::new(), value: Vec::new() }
+        Self { sink, at: At::Begin, escaped: false, name: Vec::new(), value: Vec::new(), length: 0, excess: 0 }
     }
 
     /// Takes in what comes next.
     pub(super) fn take(&mut self, bytes: &[u8]) {
         for byte in bytes {
+            self.length += 1;
+            if self.length > LARGE {
+                self.excess += 1;
+            }
             self.at = self.next(*byte);
         }
+    }
+
+    /// How many bytes have come that no ad of ours has.
+    pub(super) const fn excess(&self) -> usize {
+        self.excess
     }
 
     /// There is no more; gives back the sink if the answer is complete.
@@ -101,6 +116,7 @@ impl<S: AdSink> AdReader<S> {
             (At::Array, b']') => At::End,
             (At::Ad, b'}') => {
                 self.sink.end();
+                self.length = 0;
                 At::Array
             }
             (At::Ad, b'"') => {
@@ -194,6 +210,8 @@ fn decoded(json: &[u8]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::iter;
+
     use super::*;
 
     #[derive(Default)]
@@ -286,10 +304,18 @@ mod tests {
     #[test]
     fn nothing_of_it_is_held() {
         let mut reader = AdReader::new(Seen::default());
-        reader.take(b"[{\"A\": \"");
+        for comma in iter::once(b"[").chain(iter::repeat_n(b",", 99)) {
+            reader.take(comma);
+            reader.take(b"{\"A\":\"");
+            reader.take(&[b'x'; LARGE - 20]);
+            reader.take(b"\"}");
+        }
+        assert_eq!(reader.excess(), 0, "many ads are not a large one");
+        reader.take(b",{\"A\": \"");
         for _ in 0..1000 {
             reader.take(&[b'x'; 10_000]);
         }
+        assert!(reader.excess() > 9_900_000, "{}", reader.excess());
         assert!(reader.value.capacity() <= 2 * VALUE, "{}", reader.value.capacity());
     }
 

@@ -41,10 +41,13 @@ impl Schedd {
 
     /// `condor_rm` of these jobs of one object.
     pub async fn remove_jobs(&self, uid: &Uid, ids: &[JobId]) -> Result<(), Unknown> {
-        let list: Vec<String> = ids.iter().map(|id| format!("\"{id}\"")).collect();
-        let which = format!("member(strcat(ClusterId, \".\", ProcId), {{{}}})", list.join(","));
-        let constraint = format!("{} && {which}", self.my_jobs_of(std::slice::from_ref(uid)).await?);
-        self.act("condor_rm", &["-reason", REMOVED_BY_US, "-constraint", &constraint]).await
+        for ids in ids.chunks(PROCS_PER_CALL) {
+            let list: Vec<String> = ids.iter().map(|id| format!("\"{id}\"")).collect();
+            let which = format!("member(strcat(ClusterId, \".\", ProcId), {{{}}})", list.join(","));
+            let constraint = format!("{} && {which}", self.my_jobs_of(std::slice::from_ref(uid)).await?);
+            self.act("condor_rm", &["-reason", REMOVED_BY_US, "-constraint", &constraint]).await?;
+        }
+        Ok(())
     }
 
     /// `condor_hold` of the idle and running jobs of these objects, with the subcode that says that it was us.

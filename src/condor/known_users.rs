@@ -15,6 +15,8 @@ pub struct KnownUsers(Mutex<State>);
 struct State {
     /// For each identity its names, and since when each is known.
     users: HashMap<Identity, BTreeMap<String, Timestamp>>,
+    /// All these names.
+    names: BTreeSet<String>,
     /// For each object its identity, and since when it is known. Objects that are not here may have jobs in any name.
     objects: HashMap<Uid, (Identity, Timestamp)>,
 }
@@ -38,6 +40,7 @@ impl KnownUsers {
             let users = state.users.entry(identity.clone()).or_default();
             if !users.contains_key(user) {
                 users.insert(user.to_owned(), now);
+                state.names.insert(user.to_owned());
             }
         });
     }
@@ -82,14 +85,19 @@ impl KnownUsers {
 
     /// The names of all identities.
     pub(super) fn all(&self) -> BTreeSet<String> {
-        self.with(|state| state.users.values().flat_map(BTreeMap::keys).cloned().collect())
+        self.with(|state| state.names.clone())
+    }
+
+    /// Whether it is a name of any identity.
+    pub(super) fn knows(&self, user: &str) -> bool {
+        self.with(|state| state.names.contains(user))
     }
 
     /// Whether a job of this object may be `user`'s.
     pub(super) fn belongs(&self, uid: &str, user: &str) -> bool {
         self.with(|state| match state.objects.get(uid) {
             Some((identity, _)) => state.users.get(identity).is_some_and(|users| users.contains_key(user)),
-            None => state.users.values().any(|users| users.contains_key(user)),
+            None => state.names.contains(user),
         })
     }
 }
@@ -118,6 +126,7 @@ mod tests {
         names.forget(&"1".into());
         assert!(names.belongs("1", "alice@test"));
         assert_eq!(names.all().len(), 4);
+        assert!(names.knows("bob2@test") && !names.knows("Bob2@test"));
     }
 
     #[test]

@@ -28,6 +28,9 @@ macro_rules! row {
             }
         }
 
+        /// The attributes that are asked for, one by one.
+        pub(super) const NAMES: &[&str] = &[$($name),*];
+
         /// The attributes that are asked for.
         pub(super) const ATTRIBUTES: &str = {
             const ALL: &str = concat!($($name, ","),*);

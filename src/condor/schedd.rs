@@ -1,5 +1,6 @@
 //! One schedd: who it is, what time it has, and who we are to it.
 
+use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -7,6 +8,7 @@ use super::ads::{AdReader, NotComplete};
 use super::known_users::KnownUsers;
 use super::pauses::Pauses;
 use super::row::{Row, Rows};
+use super::suspects::Suspects;
 use super::tools::{Cost, Output, ToolError, Tools};
 use crate::api::Identity;
 use crate::api::text::{WORDS, harmless};
@@ -20,6 +22,12 @@ pub(super) const QUEUE_TOOL: &str = "condor_q";
 
 /// ClassAd expression for jobs of no operator of this kind.
 pub(super) const NOT_ADOPTED: &str = "HTCOperator =?= undefined && HTCJobUID =?= undefined";
+
+/// Most bytes of a list in a constraint.
+const LIST: usize = 32 * 1024;
+
+/// An answer may have so many bytes that no ad of ours has.
+pub(super) const EXCESS: usize = 4 * 1024 * 1024;
 
 /// A schedd and how this operator speaks to it.
 #[derive(Debug)]
@@ -38,6 +46,7 @@ pub struct Schedd {
     pub users: Arc<KnownUsers>,
     /// For whom no tool may be started now.
     pub pauses: Arc<Pauses>,
+    pub(super) suspects: Arc<Suspects>,
     lacking: Arc<Mutex<Option<String>>>,
     latest: Mutex<Option<Reading>>,
     spent: Mutex<Cost>,
@@ -70,8 +79,8 @@ impl Schedd {
         health: Health,
     ) -> Self {
         let (identity, lacking, latest) = (Identity::Operator, Arc::default(), Mutex::default());
-        let (pauses, spent) = (Arc::default(), Mutex::default());
-        Self { name, operator, tools, clock, identity, users: Arc::new(users), pauses, lacking, latest, spent, health }
+        let (pauses, suspects, spent, users) = (Arc::default(), Arc::default(), Mutex::default(), Arc::new(users));
+        Self { name, operator, tools, clock, identity, users, pauses, suspects, lacking, latest, spent, health }
     }
 
     /// The same schedd for another identity, whose tools these are.
@@ -80,8 +89,8 @@ impl Schedd {
         let (name, operator, users) = (self.name.clone(), self.operator.clone(), Arc::clone(&self.users));
         let (lacking, latest, spent, health) =
             (Arc::default(), Mutex::default(), Mutex::default(), self.health.clone());
-        let (clock, pauses) = (self.clock, Arc::clone(&self.pauses));
-        Self { name, operator, tools, clock, identity, users, pauses, lacking, latest, spent, health }
+        let (clock, pauses, suspects) = (self.clock, Arc::clone(&self.pauses), Arc::clone(&self.suspects));
+        Self { name, operator, tools, clock, identity, users, pauses, suspects, lacking, latest, spent, health }
     }
 
     /// Why the tools have no credentials that are good for anything, if they should have some: what fails then fails for that.
@@ -155,12 +164,14 @@ impl Schedd {
         self.answer(tool, result)
     }
 
-    /// Asks by a tool that answers with ads, and shows each of them. An answer that is cut short is none.
+    /// Asks by a tool that answers with ads, and shows each of them. An answer that is cut short is none, and so is one with
+    /// more than `excess` bytes that no ad of ours has.
     pub(super) async fn ask_for_ads(
         &self,
         tool: &'static str,
         arguments: &[&str],
         limit: Duration,
+        excess: Option<usize>,
         each: impl FnMut(&Row) + Send,
     ) -> Result<(), Unknown> {
         let (began, mut reading) = (Instant::now(), Duration::ZERO);
@@ -169,6 +180,11 @@ impl Schedd {
             let began = Instant::now();
             reader.take(bytes);
             reading += began.elapsed();
+            if excess.is_some_and(|most| reader.excess() > most) {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
         };
         let result = self.tools.ask_at_length(tool, arguments, limit, &mut listener).await;
         if tool == QUEUE_TOOL {
@@ -205,18 +221,28 @@ impl Schedd {
     }
 
     /// ClassAd expression for the jobs of this operator. Anybody can write `HTCOperator` into an ad, nobody else our `User`.
+    /// If we have very many names, jobs of others may be among them: [`super::shown::Shown`] leaves those out.
     pub(super) async fn ours(&self) -> Result<String, Unknown> {
         self.own_users().await?;
-        Ok(self.ours_of(self.users.all()))
+        let names: Vec<String> = self.users.all().into_iter().collect();
+        Ok(self.ours_of(&names))
     }
 
-    /// The same for those in the name of this identity.
+    /// The same for those in the name of this identity, and no others.
     pub(super) async fn mine(&self) -> Result<String, Unknown> {
-        Ok(self.ours_of(self.own_users().await?))
+        Ok(format!("{} && {}", self.of_operator(), of_users(&self.own_users().await?)))
     }
 
-    fn ours_of(&self, names: impl IntoIterator<Item = String>) -> String {
-        format!("HTCOperator =?= {} && {}", quoted(&self.operator), of_users(names))
+    /// The same for those in these names, if they are not too many to be named; in any name if there is none.
+    pub(super) fn ours_of(&self, names: &[String]) -> String {
+        match by_length(names).as_slice() {
+            [names] => format!("{} && {}", self.of_operator(), of_users(names)),
+            _ => self.of_operator(),
+        }
+    }
+
+    fn of_operator(&self) -> String {
+        format!("HTCOperator =?= {}", quoted(&self.operator))
     }
 
     /// Who this identity is, or has been, to the schedd.
@@ -232,11 +258,6 @@ impl Schedd {
         Ok(format!("{} && {}", self.ours().await?, among(uids)))
     }
 
-    /// The same, and for those of this operator that do not say whose they are.
-    pub(super) async fn jobs_of_or_of_none(&self, uids: &[Uid]) -> Result<String, Unknown> {
-        Ok(format!("{} && ({} || !isString(HTCJobUID))", self.ours().await?, among(uids)))
-    }
-
     /// The same for those in the name of this identity.
     pub(super) async fn my_jobs_of(&self, uids: &[Uid]) -> Result<String, Unknown> {
         Ok(format!("{} && {}", self.mine().await?, among(uids)))
@@ -244,7 +265,7 @@ impl Schedd {
 
     /// ClassAd expression for jobs that are ours by their user alone: those of the Go operator are among them.
     pub(super) async fn not_adopted(&self) -> Result<String, Unknown> {
-        Ok(format!("{NOT_ADOPTED} && {}", of_users(self.own_users().await?)))
+        Ok(format!("{NOT_ADOPTED} && {}", of_users(&self.own_users().await?)))
     }
 
     /// What a tool said, unless it failed.
@@ -314,18 +335,53 @@ pub(super) fn unknown(why: Why, message: String) -> Unknown {
     Unknown { why, message }
 }
 
-fn of_users(names: impl IntoIterator<Item = String>) -> String {
-    let list: Vec<String> = names.into_iter().map(|name| quoted(&name)).collect();
+fn of_users(names: &[String]) -> String {
+    let list: Vec<String> = names.iter().map(|name| quoted(name)).collect();
     format!("member(User, {{{}}})", list.join(","))
 }
 
 /// `member` instead of `||`: 25.14 matches nothing, and says nothing, from 400 alternatives on.
-fn among(uids: &[Uid]) -> String {
+pub(super) fn among(uids: &[Uid]) -> String {
     let list: Vec<String> = uids.iter().map(|uid| quoted(uid.as_str())).collect();
     format!("member(HTCJobUID, {{{}}})", list.join(","))
+}
+
+/// The texts in parts that fit into one argument beside other lists. An argument has at most 128 KiB; and to go through a long list
+/// for each job takes the schedd long.
+pub(super) fn by_length(texts: &[String]) -> Vec<&[String]> {
+    let (mut parts, mut rest) = (Vec::new(), texts);
+    while !rest.is_empty() {
+        let mut length = 0;
+        let fit = rest.iter().take_while(|text| {
+            // With quotes and comma.
+            length += text.len() + 3;
+            length <= LIST
+        });
+        let (part, others) = rest.split_at(fit.count().max(1));
+        parts.push(part);
+        rest = others;
+    }
+    parts
 }
 
 /// A ClassAd string.
 pub(super) fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_list_is_too_long_for_an_argument() {
+        let names = |count: usize| (0..count).map(|n| format!("user{n}@some.example.org")).collect::<Vec<_>>();
+        assert!(by_length(&[]).is_empty());
+        assert_eq!(by_length(&names(1000)).len(), 1);
+        let many = names(10_000);
+        let parts = by_length(&many);
+        assert_eq!(parts.concat(), many);
+        assert!(parts.iter().all(|part| of_users(part).len() < LIST + 20));
+        assert_eq!(by_length(&["x".repeat(2 * LIST), "y".to_owned()]).len(), 2, "one that is too long is by itself");
+    }
 }

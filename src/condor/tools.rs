@@ -1,6 +1,7 @@
 //! Runs one tool: cleared environment, time limit, output cap, and the whole process group killed when it is over.
 
 use std::io;
+use std::ops::ControlFlow;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -85,8 +86,8 @@ pub struct Call<'a> {
     pub touches: Touches<'a>,
 }
 
-/// What takes in a tool's standard output as it comes.
-pub type Listener<'a> = &'a mut (dyn FnMut(&[u8]) + Send);
+/// What takes in a tool's standard output as it comes, until it has had enough.
+pub type Listener<'a> = &'a mut (dyn FnMut(&[u8]) -> ControlFlow<()> + Send);
 
 /// What a tool said.
 #[derive(Clone, Debug)]
@@ -137,7 +138,7 @@ pub enum ToolError {
         dead: bool,
     },
     /// It said more than can be an answer.
-    #[error("{tool} printed more than {STDOUT_CAP} bytes and was killed")]
+    #[error("{tool} printed more than an answer can have and was killed")]
     TooMuch {
         /// The tool.
         tool: &'static str,
@@ -283,7 +284,8 @@ impl Tools {
         self.measure(call, false, None).await
     }
 
-    /// The same, but what the tool says is passed on as it comes: nothing of it is kept, and it may be as much as it likes.
+    /// The same, but what the tool says is passed on as it comes: nothing of it is kept, and it may be as much as the listener
+    /// likes.
     pub async fn ask_at_length(
         &self,
         tool: &'static str,
@@ -479,14 +481,15 @@ async fn read(from: Option<impl AsyncRead + Unpin>, cap: usize, strict: bool) ->
     }
 }
 
-/// Passes on all of it; what is kept is nothing.
+/// Passes on all of it, as long as it is wanted; what is kept is nothing.
 async fn pass_on(from: Option<impl AsyncRead + Unpin>, listener: Listener<'_>) -> Result<Vec<u8>, ReadError> {
     let Some(mut from) = from else { return Ok(Vec::new()) };
     let mut buffer = vec![0; 64 * 1024];
     loop {
         match from.read(&mut buffer).await? {
             0 => return Ok(Vec::new()),
-            count => listener(&buffer[..count]),
+            count if listener(&buffer[..count]).is_break() => return Err(ReadError::TooMuch),
+            _ => {}
         }
     }
 }

@@ -17,5 +17,6 @@ on_both_versions!(
     trouble::one_that_cannot_be_read_any_more,
     kerberos::jobs_of_a_kerberos_user,
     ads::one_users_ads_are_a_doubt_about_its_own_jobs_alone,
+    ads::what_one_user_writes_holds_up_nobody_else,
     orphans::named_by_check_with_and_without_an_operator,
 );

@@ -66,6 +66,59 @@ pub fn one_users_ads_are_a_doubt_about_its_own_jobs_alone(version: Version) {
     alice.ok("condor_rm", &[&stray]).unwrap();
 }
 
+/// A user writes so much into jobs that HTCondor cannot show them. Only the HTCJob that they say they are of is in doubt; others of that
+/// user, and all of other users, run, end, are submitted and go. The newest job of history has an expression for an id.
+pub fn what_one_user_writes_holds_up_nobody_else(version: Version) {
+    let site = Site::start(version);
+    let (hers, ours) = (site.bed.namespace(), site.bed.namespace());
+    put_secret(&hers, "mine", &[("token", site.token("alice@test", &[]).as_bytes())]);
+    let_read(&hers, "mine");
+    for name in ["flooded", "beside"] {
+        hers.create(&with_secret(name, "mine", UNTIL_LET_GO));
+    }
+    ours.create(&bed::htcjob("runs", UNTIL_LET_GO));
+    for name in ["flooded", "beside"] {
+        hers.wait_phase(name, "Running");
+    }
+    ours.wait_phase("runs", "Running");
+    let operator = site.bed.queue("true", &["HTCOperator"])[0][0].clone();
+    let uid = hers.get("flooded")["metadata"]["uid"].as_str().unwrap().to_owned();
+
+    let alice = site.bed.pool.client("alice@test").unwrap();
+    let much = "x".repeat(6_000_000);
+    let description = format!(
+        "executable = /bin/true\ntransfer_executable = false\nMy.HTCOperator = \"{operator}\"\nMy.HTCJobUID = \"{uid}\"\nMy.HTCNotAfter = \"{much}\"\nrequirements = false\nqueue 2\n"
+    );
+    let flood = alice.submit(&description).unwrap();
+
+    wait_says(&hers, "flooded", "Tracked", "Incomplete", &flood);
+    for (namespace, name) in [(&ours, "runs"), (&hers, "beside")] {
+        let ended = namespace.let_go(name);
+        assert!(is_true(&ended, "Complete"), "{ended:#}");
+        namespace.delete(name);
+    }
+    let last = stray(&alice, "another");
+    alice.ok("condor_qedit", &[&last, "GlobalJobId", "strcat(\"schedd#\", ClusterId, \".0#1\")"]).unwrap();
+    alice.ok("condor_rm", &[&last]).unwrap();
+    let in_history = format!("ClusterId == {}", last.trim_end_matches(".0"));
+    wait_for("the job in history", PATIENCE, || !site.bed.history(&in_history, &["ClusterId"]).is_empty()).unwrap();
+    ours.create(&bed::htcjob("new", "echo A"));
+    hers.create(&with_secret("new", "mine", "echo A"));
+    for namespace in [&ours, &hers] {
+        let ended = namespace.wait_ended("new");
+        assert!(is_true(&ended, "Complete"), "{ended:#}");
+        namespace.delete("new");
+    }
+    assert_eq!(hers.get("flooded")["status"]["attempt"], 1);
+    assert_eq!(hers.get("flooded")["status"]["phase"], "Running");
+
+    alice.ok("condor_rm", &["-constraint", "isString(HTCNotAfter)"]).unwrap();
+    wait_for("the doubt to end", PATIENCE, || is_true(&hers.get("flooded"), "Tracked")).unwrap();
+    let ended = hers.let_go("flooded");
+    assert!(is_true(&ended, "Complete"), "{ended:#}");
+    hers.delete("flooded");
+}
+
 /// A job that says that it is this operator's, and not whose.
 fn stray(alice: &Client, operator: &str) -> String {
     let description = format!(
