@@ -28,9 +28,12 @@ pub fn without_a_name_at_the_top(version: Version) {
         ("others", others.as_str()),
         ("expression", right),
         ("now-and-then", &format!("ifThenElse(random(2) == 0, {right}, {others})")),
+        // As tools show an expression.
+        ("looks-like-one", "\"/Expr(#ID#1\""),
+        ("escaped", "\"\\001#ID#1\""),
     ] {
         let id = alice.submit(description).unwrap();
-        alice.ok("condor_qedit", &[&id, "GlobalJobId", value]).unwrap();
+        alice.ok("condor_qedit", &[&id, "GlobalJobId", &value.replace("#ID#", &format!("#{id}#"))]).unwrap();
         alice.ok("condor_rm", &[&id]).unwrap();
         wait_for("it to be at the top of history", PATIENCE, || {
             let top = bed.pool.tool("condor_history", &["-limit", "1", "-af", "ClusterId", "GlobalJobId"]).unwrap();
