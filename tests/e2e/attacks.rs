@@ -12,7 +12,7 @@ on_both_versions!(
     abandon::condor_rm_comes_before_the_finalizer_goes,
     confinement::tools_touch_their_own_folder_only,
     confinement::what_it_gave_up_does_not_come_back,
-    confinement::what_has_no_end_ends_the_tool,
+    confinement::what_has_no_end_is_not_read,
     edits::large_values_hold_up_nobody_else,
     edits::an_index_that_grows_when_it_is_printed,
     edits::a_reason_given_by_hand_is_told_harmlessly,

@@ -157,32 +157,42 @@ pub fn an_index_that_grows_when_it_is_printed(version: Version) {
 ///
 /// It fails if `HoldReason` is not made harmless when an ad is read.
 pub fn a_reason_given_by_hand_is_told_harmlessly(version: Version) {
-    const REASON: &str =
-        "stop \u{1b}[2J\u{1b}]0;mine\u{7}\u{8}\u{9b}31m \u{202e}desrever\u{2066}\u{200b}\u{2028}\r\nFORGED line";
+    const STEERS: &str =
+        "stop \u{1b}[2J\u{1b}]0;mine\u{7}\u{8}\u{9b}31m \u{202e}desrever\u{2066}\u{200b}\u{2028} FORGED";
+    const LINES: &str = "stop\r\n\tFORGED line";
+    // What condor_q says then is no JSON: there is a character that must be escaped, and is not.
+    let both = format!("{STEERS}\r\nFORGED line");
     let (site, alice) = site(version);
     let here = hers(&site);
-    let uid = here.create(&with_secret("held", "mine", UNTIL_LET_GO));
-    let id = ids(&here.wait_phase("held", "Running")).remove(0);
-    alice.ok("condor_hold", &["-reason", REASON, &id]).unwrap();
-    let object = here.wait("held", "Held", |object| is_true(object, "Held"));
-    here.wait_event("held", "JobsHeld");
-    let message = condition(&object, "Held").unwrap()["message"].as_str().unwrap();
-    assert!(message.contains("stop \u{fffd}[2J") && message.contains("FORGED line"), "{message:?}");
-    let events: Vec<String> = here.events("held").into_iter().map(|(_, words)| words).collect();
-    assert!(events.iter().any(|words| words.contains("FORGED line")), "{events:?}");
-    let told = object["status"]["conditions"].as_array().unwrap().iter();
-    let told = told.filter_map(|condition| condition["message"].as_str()).map(str::to_owned);
-    for words in told.chain(events) {
-        let harmful = |c: char| c.is_control() || "\u{202e}\u{2066}\u{200b}\u{2028}".contains(c);
-        assert!(!words.contains(harmful), "{words:?}");
+    for (name, reason, expected) in [
+        ("steers", STEERS, "stop \u{fffd}[2J\u{fffd}]0;mine"),
+        ("lines", LINES, "stop   FORGED line"),
+        ("both", both.as_str(), ""),
+    ] {
+        let uid = here.create(&with_secret(name, "mine", UNTIL_LET_GO));
+        let id = ids(&here.wait_phase(name, "Running")).remove(0);
+        alice.ok("condor_hold", &["-reason", reason, &id]).unwrap();
+        let object = here.wait(name, "Held", |object| is_true(object, "Held"));
+        here.wait_event(name, "JobsHeld");
+        let message = condition(&object, "Held").unwrap()["message"].as_str().unwrap();
+        println!("{version}: {name}: {message:?}");
+        assert!(message.contains(expected), "{name}: {message:?}");
+        let events: Vec<String> = here.events(name).into_iter().map(|(_, words)| words).collect();
+        assert!(events.iter().any(|words| words.contains(expected)), "{name}: {events:?}");
+        let told = object["status"]["conditions"].as_array().unwrap().iter();
+        let told = told.filter_map(|condition| condition["message"].as_str()).map(str::to_owned);
+        for words in told.chain(events) {
+            let harmful = |c: char| c.is_control() || "\u{202e}\u{2066}\u{200b}\u{2028}".contains(c);
+            assert!(!words.contains(harmful), "{name}: {words:?}");
+        }
+        alice.ok("condor_release", &[&id]).unwrap();
+        let ended = here.let_go(name);
+        assert!(is_true(&ended, "Complete"), "{ended:#}");
+        here.delete(name);
+        here.wait_nothing_left(&uid);
     }
     let log = site.bed.log();
-    for part in ["\u{1b}[2J", "\u{1b}]0", "\u{7}", "\u{9b}", "\u{202e}", "\u{2066}", "\nFORGED"] {
+    for part in ["\u{1b}[2J", "\u{1b}]0", "\u{7}", "\u{9b}", "\u{202e}", "\u{2066}", "\nFORGED", "\n\tFORGED"] {
         assert!(!log.contains(part), "{part:?} is in the log");
     }
-    alice.ok("condor_release", &[&id]).unwrap();
-    let ended = here.let_go("held");
-    assert!(is_true(&ended, "Complete"), "{ended:#}");
-    here.delete("held");
-    here.wait_nothing_left(&uid);
 }
