@@ -141,7 +141,8 @@ pub fn an_index_that_grows_when_it_is_printed(version: Version) {
     forget_peak(&site);
     let asked = || site.bed.log().lines().filter(|line| line.contains("tool=\"condor_transfer_data\"")).count();
     let first = asked();
-    let grows = format!("ifThenElse(isUndefined(HTCNotAfter), {}, 0)", bomb([450, 450]));
+    // condor_q is sent what an expression refers to, but not what a text in it does.
+    let grows = format!("ifThenElse(isUndefined(eval(\"HTCNotAfter\")), {}, 0)", bomb([450, 450]));
     edit(&alice, &uid, &[("HTCJobIndex", &grows)]);
     wait_for("two more tries", PATIENCE, || asked() >= first + 2).unwrap();
     took(&ours, "beside");
@@ -159,16 +160,12 @@ pub fn an_index_that_grows_when_it_is_printed(version: Version) {
 pub fn a_reason_given_by_hand_is_told_harmlessly(version: Version) {
     const STEERS: &str =
         "stop \u{1b}[2J\u{1b}]0;mine\u{7}\u{8}\u{9b}31m \u{202e}desrever\u{2066}\u{200b}\u{2028} FORGED";
-    const LINES: &str = "stop\r\n\tFORGED line";
-    // What condor_q says then is no JSON: there is a character that must be escaped, and is not.
-    let both = format!("{STEERS}\r\nFORGED line");
     let (site, alice) = site(version);
     let here = hers(&site);
-    for (name, reason, expected) in [
-        ("steers", STEERS, "stop \u{fffd}[2J\u{fffd}]0;mine"),
-        ("lines", LINES, "stop   FORGED line"),
-        ("both", both.as_str(), ""),
-    ] {
+    // HTCondor itself takes no line ends: there is no reason then.
+    for (name, reason, expected) in
+        [("steers", STEERS, "stop \u{fffd}[2J\u{fffd}]0;mine"), ("lines", "stop\r\nFORGED line", "1 of 1 job held; ")]
+    {
         let uid = here.create(&with_secret(name, "mine", UNTIL_LET_GO));
         let id = ids(&here.wait_phase(name, "Running")).remove(0);
         alice.ok("condor_hold", &["-reason", reason, &id]).unwrap();
@@ -192,7 +189,7 @@ pub fn a_reason_given_by_hand_is_told_harmlessly(version: Version) {
         here.wait_nothing_left(&uid);
     }
     let log = site.bed.log();
-    for part in ["\u{1b}[2J", "\u{1b}]0", "\u{7}", "\u{9b}", "\u{202e}", "\u{2066}", "\nFORGED", "\n\tFORGED"] {
+    for part in ["\u{1b}[2J", "\u{1b}]0", "\u{7}", "\u{9b}", "\u{202e}", "\u{2066}", "\nFORGED"] {
         assert!(!log.contains(part), "{part:?} is in the log");
     }
 }
