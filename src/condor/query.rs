@@ -26,8 +26,9 @@ const DATE_MARGIN: i64 = 60;
 
 /// What history is asked by.
 const HISTORY_TOOL: &str = "condor_history";
-/// A `GlobalJobId` that can be a witness: the schedd's name, the job's id and a time.
-const HAS_GLOBAL_ID: &str = r##"isString(GlobalJobId) && size(GlobalJobId) < 1000 && regexp(strcat("#", ClusterId, ".", ProcId, "#"), GlobalJobId)"##;
+/// A `GlobalJobId` that can be a witness: the schedd's name, the job's id and a time, as a plain text. Whose job it is may write
+/// an expression there, or a text that looks like one: these are shown as none.
+const HAS_GLOBAL_ID: &str = r##"size(unparse(GlobalJobId)) < 1000 && regexp(strcat("^\"[^\"\\\\/][^\"\\\\]*#", ClusterId, "[.]", ProcId, "#[^\"\\\\]*\"$"), unparse(GlobalJobId))"##;
 
 /// The ads of many objects.
 pub type Ads = HashMap<Uid, Vec<Ad>>;
