@@ -10,6 +10,7 @@ pub mod htcopts;
 mod known_users;
 mod pauses;
 pub mod payload;
+pub mod printed;
 pub mod query;
 mod row;
 pub mod schedd;

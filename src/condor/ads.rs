@@ -123,8 +123,9 @@ impl<S: AdSink> AdReader<S> {
                 self.name.clear();
                 At::Name
             }
-            (At::Name, b'"') => At::Colon,
+            (At::Name, b'"') if !self.escaped => At::Colon,
             (At::Name, _) => {
+                self.escaped = byte == b'\\' && !self.escaped;
                 keep(&mut self.name, byte, NAME);
                 At::Name
             }

@@ -33,6 +33,9 @@ pub struct ToFetch<'a> {
 /// A late job has the same index, and would write over the output of the one that counts.
 const ENDED: &str = "JobStatus == 4 && (StageInFinish > HTCNotAfter) =!= true";
 
+/// What condor_q prints of each. An attribute that was edited may have another value there than at the schedd, of any length.
+const SHOWN: &[&str] = &["substr(HTCJobUID,0,40)", "ifThenElse(isInteger(HTCJobIndex),HTCJobIndex,-1)"];
+
 /// Folder in that of an object's output in which it arrives.
 pub const INCOMING: &str = ".incoming";
 
@@ -134,8 +137,8 @@ impl Schedd {
         const TOOL: &str = "condor_q";
         let mine = self.mine().await?;
         let constraint = format!("{mine} && {ENDED} && {}", going(jobs, true));
-        let arguments =
-            ["-allusers", "-name", self.name.as_str(), "-constraint", &constraint, "-af", "HTCJobUID", "HTCJobIndex"];
+        let mut arguments = vec!["-allusers", "-name", self.name.as_str(), "-constraint", &constraint, "-af"];
+        arguments.extend(SHOWN);
         let output = self.question(TOOL, &arguments, self.tools.limit).await?;
         let text = String::from_utf8_lossy(&output.stdout);
         let mut found: HashMap<Uid, Vec<Index>> = HashMap::new();

@@ -24,9 +24,9 @@ const DATE_MARGIN: i64 = 60;
 
 /// What history is asked by.
 const HISTORY_TOOL: &str = "condor_history";
-/// A `GlobalJobId` that can be a witness: the schedd's name, the job's id and a time. Not its value is looked at, but what is written:
-/// an expression would say something else at each time.
-const HAS_GLOBAL_ID: &str = r##"size(unparse(GlobalJobId)) < 1000 && regexp(strcat("^\"[^\"\\\\]*#", ClusterId, "[.]", ProcId, "#[^\"\\\\]*\"$"), unparse(GlobalJobId))"##;
+/// A `GlobalJobId` that can be a witness: the schedd's name, the job's id and a time, as a plain text. Whose job it is may write
+/// an expression there, or a text that looks like one: these are shown as none.
+const HAS_GLOBAL_ID: &str = r##"size(unparse(GlobalJobId)) < 1000 && regexp(strcat("^\"[^\"\\\\/][^\"\\\\]*#", ClusterId, "[.]", ProcId, "#[^\"\\\\]*\"$"), unparse(GlobalJobId))"##;
 /// What is asked of witnesses, and of what may become one: they are anybody's.
 const WITNESS: &str = "ClusterId,ProcId,GlobalJobId";
 

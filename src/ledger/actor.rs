@@ -204,7 +204,7 @@ fn within_savepoint<T>(
     result
 }
 
-fn open(path: &Path) -> Result<Connection, LedgerError> {
+pub(super) fn open(path: &Path) -> Result<Connection, LedgerError> {
     let failed = |source: Box<dyn std::error::Error + Send + Sync>| LedgerError::Open { path: path.to_owned(), source };
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(|error| failed(error.into()))?;

@@ -209,6 +209,18 @@ fn a_second_process_is_told_that_the_file_is_held() {
     assert!(error.to_string().contains("held by another process"), "{error}");
 }
 
+/// What SIGKILL spares a power failure takes, if it was not synchronised: no test can cut the power.
+#[test]
+fn each_transaction_is_synchronised() {
+    let folder = tempfile::tempdir().unwrap();
+    let connection = super::actor::open(&folder.path().join("htcjobs.db")).unwrap();
+    let pragma = |name: &str| -> rusqlite::types::Value {
+        connection.query_row(&format!("pragma {name}"), [], |row| row.get(0)).unwrap()
+    };
+    assert_eq!(pragma("journal_mode"), "wal".to_owned().into());
+    assert_eq!(pragma("synchronous"), 2.into(), "full: the WAL after each transaction");
+}
+
 #[test]
 fn a_file_of_a_later_version_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();

@@ -6,6 +6,7 @@ mod events;
 mod kubernetes;
 mod leader;
 mod lease;
+mod old_etcd;
 mod operator;
 mod other_schedd;
 mod recovery;
@@ -30,6 +31,7 @@ on_both_versions!(
     recovery::on_another_machine,
     events::refused_in_one_namespace,
     kubernetes::api_server_killed_while_there_is_news,
+    old_etcd::what_was_deleted_is_over,
     data_folder::read_only,
     leader::one_ledger_for_two,
     leader::a_ledger_each,

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use self::checker::check;
+use self::checker::{Rule, Violation, check};
 use self::collect::Collected;
 use self::driver::{Life, drive};
 use self::plan::{Plan, ROUND};
@@ -114,6 +114,7 @@ impl Soak {
             self.tell(&found, &violations);
         }
         summary.violations += violations.len();
+        summary.broken += by_the_operator(&violations).count();
         if violations.is_empty() {
             here.kubectl(&["delete", "htcjobs", "--all", "--wait=false"]);
             wait_for("all HTCJobs to be gone", PATIENCE, || here.all().is_empty()).unwrap();
@@ -148,6 +149,12 @@ impl Soak {
 /// What is wrong for this long stays wrong: longer than any of the operator's pauses and time limits in tests.
 const STILL: Duration = Duration::from_secs(60);
 
+/// Without what follows from HTCondor's removing a job by itself: its `HTCJob` has no output of it, for example.
+fn by_the_operator(violations: &[Violation]) -> impl Iterator<Item = &Violation> {
+    let by_others = |uid: &str| violations.iter().any(|other| other.rule == Rule::RemovedByOthers && other.uid == uid);
+    violations.iter().filter(move |violation| !by_others(&violation.uid))
+}
+
 /// What becomes of a report on its way. What is late may come after the next start of its job, or after the job is gone.
 fn lot(dice: &mut Dice) -> Lot {
     match dice.below(20) {
@@ -178,7 +185,8 @@ fn soak(version: Version) {
     }
     // Its logs go with it: what matters has been printed.
     drop(soak);
-    let _promise = bed::Promise;
+    // What HTCondor does may be looked at again.
+    let _promise = (summary.broken > 0).then_some(bed::Promise);
     assert_eq!(summary.violations, 0, "{version}: violations, see above");
     assert!(summary.reports.stored > 0 && summary.early > 0, "{version}: no job's report had an effect");
 }

@@ -47,6 +47,11 @@ pub enum Trouble {
     Rotation,
     /// The schedd loses its queue.
     Reset,
+    /// The operator is started with another `--schedd`, younger than the first. A person starts it with the one that a condition
+    /// names.
+    OtherName,
+    /// etcd is restored from a copy: what was deleted lives again. A person deletes what says that it was deleted before.
+    OldObjects,
     /// The ledger is lost.
     LostLedger,
     /// The ledger is replaced by an old copy.

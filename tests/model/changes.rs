@@ -98,6 +98,17 @@ impl Model {
                 world.operators[*op].start(objects);
             }
             Action::Report(op, sent) => self.report(world, *op, sent, tell),
+            Action::OtherName | Action::NameThatIsAskedFor => {
+                world.troubles -= u8::from(*action == Action::OtherName);
+                world.change_schedd(self.scene.old_history);
+                let objects = world.objects.len();
+                world.operators[0].start(objects);
+            }
+            Action::Backup => world.backup = Some(world.objects.clone()),
+            Action::RestoreObjects => {
+                world.troubles -= 1;
+                world.objects = world.backup.take().unwrap();
+            }
             Action::LoseLedger | Action::Restore | Action::Copy | Action::TakeOver | Action::Wake => {
                 self.upheaval(world, action);
             }
@@ -236,10 +247,12 @@ impl Model {
         if !Self::limit_harms_nobody(world, limit) {
             world.troubles = world.troubles.saturating_sub(1);
         }
-        while let Some(nth) = world.submitters.iter().position(|submitter| submitter.limit == limit) {
-            let submitter = world.submitters.remove(nth);
-            world.files_of(submitter.cluster, Files::Never);
-        }
+        world.at_each_schedd(|world| {
+            while let Some(nth) = world.submitters.iter().position(|submitter| submitter.limit == limit) {
+                let submitter = world.submitters.remove(nth);
+                world.files_of(submitter.cluster, Files::Never);
+            }
+        });
         let now: Timestamp = world.tick();
         world.times(&mut |time| {
             if *time == limit.0 {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use htc_operator::machine::facts::{Ad, Exit, Hold, JobStatus, Witness};
 use htc_operator::machine::request::Scope;
-use htc_operator::machine::{Attempt, Birthdate, ClusterId, Index, JobId, SchedDate, Timestamp};
+use htc_operator::machine::{Attempt, Birthdate, ClusterId, Index, JobId, SchedDate, ScheddName, Timestamp};
 
 use crate::world::{Broken, FAR, Slot, World, by_us};
 
@@ -13,15 +13,26 @@ const NOT_AFTER: SchedDate = SchedDate(5);
 const TOO_LATE: SchedDate = SchedDate(6);
 /// Somebody else's job that left the queue before all this.
 const BEFORE: &str = "before";
+/// Younger than what the first schedd becomes by losing its queue.
+const YOUNGER: Birthdate = Birthdate(1000);
 
 /// One schedd.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Schedd {
+    pub name: ScheddName,
     pub birthdate: Birthdate,
     pub next_cluster: u64,
     pub queue: Vec<CondorJob>,
     /// In the order in which they left the queue.
     pub history: Vec<Former>,
+}
+
+/// A schedd that the operator does not ask now, with the condor_submits that speak to it. It stands still: to the operator it is
+/// all the same when something happens there.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Elsewhere {
+    pub schedd: Schedd,
+    pub submitters: Vec<Submitter>,
 }
 
 /// A job in the queue.
@@ -77,11 +88,16 @@ impl Schedd {
     pub fn new(foreign: bool) -> Self {
         let before = Former { id: BEFORE.to_owned(), job: None };
         Self {
+            name: "first".into(),
             birthdate: Birthdate(1),
             next_cluster: 1,
             queue: Vec::new(),
             history: if foreign { vec![before] } else { Vec::new() },
         }
+    }
+
+    fn second(foreign: bool) -> Self {
+        Self { name: "second".into(), birthdate: YOUNGER, ..Self::new(foreign) }
     }
 
     /// The queue's answer, by object; with those whose ads do not say whose they are if their ids are known.
@@ -286,6 +302,37 @@ impl World {
         self.seen.excused[usize::from(object)][index.0 as usize] = true;
     }
 
+    /// From its next start on the operator asks the other schedd.
+    pub fn change_schedd(&mut self, foreign: bool) {
+        let other = self.elsewhere.take();
+        let other = other.unwrap_or_else(|| Elsewhere { schedd: Schedd::second(foreign), submitters: Vec::new() });
+        let schedd = std::mem::replace(&mut self.schedd, other.schedd);
+        let submitters = std::mem::replace(&mut self.submitters, other.submitters);
+        self.elsewhere = Some(Elsewhere { schedd, submitters });
+    }
+
+    /// Does this at each schedd.
+    pub fn at_each_schedd(&mut self, work: impl Fn(&mut Self)) {
+        work(self);
+        if self.elsewhere.is_some() {
+            self.change_schedd(false);
+            work(self);
+            self.change_schedd(false);
+        }
+    }
+
+    /// The jobs in the queues of all schedds.
+    pub fn queued(&self) -> impl Iterator<Item = &CondorJob> {
+        let elsewhere = self.elsewhere.iter().flat_map(|other| &other.schedd.queue);
+        self.schedd.queue.iter().chain(elsewhere)
+    }
+
+    /// All condor_submits that run.
+    pub fn submitting(&self) -> impl Iterator<Item = &Submitter> {
+        let elsewhere = self.elsewhere.iter().flat_map(|other| &other.submitters);
+        self.submitters.iter().chain(elsewhere)
+    }
+
     /// The schedd begins with an empty queue.
     pub fn reset_queue(&mut self) {
         for job in std::mem::take(&mut self.schedd.queue) {
@@ -304,7 +351,7 @@ impl World {
     /// Whether a job of an object that was released is in the queue.
     pub fn nothing_is_left(&mut self) {
         let gone = |object: u8| self.objects[usize::from(object)] == Slot::Gone;
-        if self.schedd.queue.iter().any(|job| gone(job.object) && !job.overdue) {
+        if self.queued().any(|job| gone(job.object) && !job.overdue) {
             self.breaks(Broken::LeftBehind);
         }
     }

@@ -1,9 +1,9 @@
 //! The ledger's statements, as `ledger::load` and `ledger::store` make them.
 
 use htc_operator::api::ConditionType;
-use htc_operator::machine::facts::{Failure, Known, LastRequest, Record, Submission, Witness};
+use htc_operator::machine::facts::{Failure, Job, Known, LastRequest, Record, Submission, Witness};
 use htc_operator::machine::indices::Indices;
-use htc_operator::machine::{Attempt, Decision, RequestKey, Timestamp};
+use htc_operator::machine::{Attempt, Decision, Index, RequestKey, ScheddName, Timestamp};
 
 use crate::world::{Broken, Fate, Ledger, Rows};
 
@@ -26,13 +26,15 @@ impl Rows {
             }
         }
         record.attempted = attempted.into_iter().collect();
+        let left = |(index, _): &(&Index, &ScheddName)| self.jobs.get(index).is_some_and(|job| !job.gone);
+        record.schedds = self.schedds.iter().filter(left).map(|(_, schedd)| schedd.clone()).collect();
         record.requests.clone_from(&self.requests);
         record.reports = self.told();
         record
     }
 
-    /// Writes a decision. Gives back a promise that this breaks.
-    pub fn save(&mut self, decision: &Decision) -> Option<Broken> {
+    /// Writes a decision that was made by what this schedd says. Gives back a promise that this breaks.
+    pub fn save(&mut self, decision: &Decision, schedd: &ScheddName) -> Option<Broken> {
         let after = decision.after.as_ref()?;
         let known = after.known.clone()?;
         let mut broken = None;
@@ -44,6 +46,10 @@ impl Rows {
         for index in &decision.changed {
             let Some(job) = after.jobs.get(index) else { continue };
             let mut job = job.clone();
+            let known = |before: &Job| before.id == job.id && before.attempt == job.attempt;
+            if !self.jobs.get(index).is_some_and(known) {
+                self.schedds.insert(*index, schedd.clone());
+            }
             if let Some(before) = self.jobs.get(index) {
                 job.fetched |= before.fetched;
                 if before.attempt == job.attempt && before.id != job.id {

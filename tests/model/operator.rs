@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use htc_operator::machine::decide::{Action as Deed, Look, decide};
 use htc_operator::machine::facts::{
-    Answer, Claim, Earlier, Evidence, Facts, History, InFlight, Object, Past, Queue, Reach, Spec, Unknown, Why,
+    Answer, Claim, Earlier, Evidence, Facts, History, InFlight, Known, Object, Past, Published, Queue, Reach, Record,
+    Spec, Unknown, Why,
 };
+use htc_operator::machine::phase::Phase;
 use htc_operator::machine::{Birthdate, Kind, Request, RequestKey, SchedDate, ScheddName, Timestamp, Work};
 
 use crate::steps::Model;
@@ -78,7 +80,8 @@ impl Model {
         let mut broken = None;
         let known = decision.after.as_ref().and_then(|after| after.known.as_ref());
         if known.is_some() && (known != facts.record.known.as_ref() || !decision.changed.is_empty()) {
-            broken = world.operators[op].ledger.rows[place].save(&decision);
+            let schedd = world.schedd.name.clone();
+            broken = world.operators[op].ledger.rows[place].save(&decision, &schedd);
             for transition in &decision.transitions {
                 tell.say(|| format!("    {}: {}", transition.trigger, words(&transition.reason, &transition.detail)));
             }
@@ -110,6 +113,10 @@ impl Model {
             }
             Deed::Hand(request) => {
                 tell.say(|| format!("    hands over: {}", asked(&request)));
+                let over = |known: &Known| known.phase == Phase::Terminating || known.released;
+                if matches!(request.work, Work::Submit(..)) && known.is_some_and(over) {
+                    world.breaks(Broken::SubmittedDeleted);
+                }
                 let full = !self.broken.registry_lets_all_in;
                 world.operators[op].memory.hand_over(place, request, full);
             }
@@ -131,7 +138,7 @@ impl Model {
         view: &HtcJob,
         in_flight: Option<InFlight>,
         evidence: Evidence,
-        record: htc_operator::machine::facts::Record,
+        record: Record,
     ) -> Facts {
         let claim = match view.claim {
             None => Claim::None,
@@ -164,7 +171,7 @@ impl Model {
             may_rerun: self.scene.retries,
             inherited,
         };
-        Facts { object, record, past, in_flight, evidence, silent_since: None, schedd: ScheddName::default() }
+        Facts { object, record, past, in_flight, evidence, silent_since: None, schedd: world.schedd.name.clone() }
     }
 
     fn release(&self, world: &mut World, object: u8, tell: &mut Teller) {
@@ -179,7 +186,8 @@ impl Model {
     }
 
     /// As `controller::publish`; the API server refuses a phase that goes back (a rule of the CRD).
-    fn publish(&self, world: &mut World, object: u8, view: &HtcJob, after: &htc_operator::machine::facts::Record) {
+    fn publish(&self, world: &mut World, object: u8, view: &HtcJob, after: &Record) {
+        let asked = world.schedd.name.clone();
         let Some(job) = world.object_mut(object) else { return };
         let old = job.published.phase;
         let phase = after.known.as_ref().map(|known| known.phase).max(view.published.phase);
@@ -188,6 +196,9 @@ impl Model {
         }
         job.published.phase = phase;
         job.published.attempt = after.highest.0.max(view.published.attempt);
+        if job.published.attempt > 0 {
+            job.published.schedd = Some(whose(after, &view.published, &asked).clone());
+        }
         job.published.has_ids = !after.jobs.is_empty() || view.published.has_ids;
         if old > phase {
             world.breaks(Broken::PhaseWentBack);
@@ -294,6 +305,12 @@ impl Model {
             watched.evidence.history = Answer::Known(History { asked_at, reaches, ads });
         }
     }
+}
+
+/// As `controller::publish` says whose the jobs are.
+fn whose<'a>(record: &'a Record, published: &'a Published, asked: &'a ScheddName) -> &'a ScheddName {
+    let last = record.attempts.last().map(|attempt| &attempt.schedd);
+    record.schedds.iter().find(|schedd| !schedd.is_same(asked)).or(last).or(published.schedd.as_ref()).unwrap_or(asked)
 }
 
 /// As `controller::gather` does.

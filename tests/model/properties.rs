@@ -37,6 +37,9 @@ pub fn properties() -> Vec<Property<Model>> {
         Property::always(LEFT, |model, world: &World| model.holds(LEFT, world.broken != Some(Broken::LeftBehind))),
         Property::always(BACK, |model, world: &World| model.holds(BACK, world.broken != Some(Broken::PhaseWentBack))),
         Property::always(IDS, |model, world: &World| model.holds(IDS, world.broken != Some(Broken::IdChanged))),
+        Property::always(OVER, |model, world: &World| {
+            model.holds(OVER, world.broken != Some(Broken::SubmittedDeleted))
+        }),
         Property::always(FENCE, |model, world: &World| {
             model.holds(FENCE, world.broken != Some(Broken::ToolBehindFence))
         }),
@@ -63,6 +66,7 @@ pub const ONCE: &str = "at most one job of each index runs its payload";
 const LEFT: &str = "nothing of an object that is gone is in HTCondor";
 const BACK: &str = "phases never go back";
 const IDS: &str = "ids change only with the attempt";
+pub const OVER: &str = "what was being deleted is not submitted";
 const FENCE: &str = "no tool is begun behind a fence";
 pub const OUTCOME: &str = "an outcome is that of a payload, unless somebody else made it";
 const COUNTED: &str = "nothing counts as ended that can go on, and only HTCondor's word completes";
@@ -157,16 +161,29 @@ impl Model {
     fn is_over(&self, world: &World, object: u8) -> bool {
         let rows = &world.operators[Self::leader(world)].ledger.rows[usize::from(object)];
         let completed = rows.known.as_ref().is_some_and(|known| known.phase == Phase::Completed);
-        let extra = world
-            .schedd
-            .queue
-            .iter()
-            .any(|job| job.object == object && !job.overdue && (job.late() || job.files != Files::Here));
+        let extra =
+            world.queued().any(|job| job.object == object && !job.overdue && (job.late() || job.files != Files::Here));
         completed && !extra
     }
 
     /// A condition says what an admin can do.
-    pub fn waits_for_admin(&self, world: &World, object: u8) -> bool {
+    fn waits_for_admin(&self, world: &World, object: u8) -> bool {
+        self.scene.admins.iter().any(|reason| Self::says(world, object, reason))
+    }
+
+    /// The operator is started with the schedd that a condition names.
+    pub fn is_sent_elsewhere(world: &World, object: u8) -> bool {
+        let (Some(other), Some(job)) = (&world.elsewhere, world.object(object)) else { return false };
+        let record = world.operators[Self::leader(world)].ledger.rows[usize::from(object)].load();
+        let recorded = record.schedds.iter().chain(record.attempts.iter().map(|attempt| &attempt.schedd));
+        let unknown = record.jobs.is_empty() && record.attempts.is_empty();
+        let published = job.published.schedd.iter().filter(|_| unknown);
+        let named = recorded.chain(published).any(|name| *name == other.schedd.name);
+        named && Self::says(world, object, "AnotherSchedd")
+    }
+
+    /// A condition says that something is not so, and this is why.
+    pub fn says(world: &World, object: u8, reason: &str) -> bool {
         let rows = &world.operators[Self::leader(world)].ledger.rows[usize::from(object)];
         let Some(known) = &rows.known else { return false };
         known.conditions.iter().any(|condition| {
@@ -174,8 +191,7 @@ impl Model {
                 condition.kind,
                 ConditionType::Submitted | ConditionType::JobsRemoved | ConditionType::Tracked
             );
-            let reason = condition.reason.as_str();
-            about && condition.status == ConditionStatus::False && self.scene.admins.contains(&reason)
+            about && condition.status == ConditionStatus::False && condition.reason == reason
         })
     }
 
@@ -193,7 +209,7 @@ impl Model {
             ended && world.seen.ran[place][index] == 0 && !world.seen.excused[place][index]
         });
         let live = |index: usize| {
-            world.schedd.queue.iter().any(|job| {
+            world.queued().any(|job| {
                 usize::from(job.object) == place
                     && job.ad.index.0 as usize == index
                     && job.files == Files::Here

@@ -11,7 +11,8 @@ use crate::{Found, explore};
 
 use Trouble::{
     BlindLook, BlindLookAtOne, Crash, Deadline, DyingNode, HalfSubmission, LimitPasses, LingeringRemoval, LostLedger,
-    OtherSchedd, RemovedByHand, Reset, Rotation, SecondOperator, SlowLook, SlowReconcile, SlowStaging, StagingFails,
+    OldObjects, OtherName, OtherSchedd, RemovedByHand, Reset, Rotation, SecondOperator, SlowLook, SlowReconcile,
+    SlowStaging, StagingFails,
 };
 
 const ADMIN: &[&str] = &["HistoryTooShort", "Lost", "QueueLost"];
@@ -27,6 +28,18 @@ fn scene(troubles: u8, kinds: &'static [Trouble]) -> Scene {
     // The second answer is another layer.
     model.rules.two_answers = false;
     model.rules.same_birthdate = false;
+})]
+#[case::same_schedd(scene(1, &[OtherName]), |model: &mut Model| model.rules.same_schedd = false)]
+#[case::same_schedd_before_it_is_let_go(scene(1, &[OtherName]), |model: &mut Model| {
+    // What it would count as lost is told above.
+    model.told.lock().unwrap().insert(crate::properties::OUTCOME);
+    model.rules.same_schedd = false;
+})]
+#[case::deleted_is_over(scene(1, &[OldObjects]), |model: &mut Model| model.rules.deleted_is_over = false)]
+#[case::deleted_is_over_once_it_was_submitted(scene(1, &[OldObjects]), |model: &mut Model| {
+    // What it would submit is told above.
+    model.told.lock().unwrap().insert(crate::properties::OVER);
+    model.rules.deleted_is_over = false;
 })]
 #[case::late_is_no_job(scene(2, &[SlowStaging, LimitPasses]), |model: &mut Model| model.rules.late_is_no_job = false)]
 #[case::staged_is_accepted(scene(2, &[SlowStaging, StagingFails]), |model: &mut Model| model.rules.staged_is_accepted = false)]

@@ -8,9 +8,9 @@ use crate::{explore, full};
 
 use Trouble::{
     BlindLook, BlindLookAtOne, Crash, Deadline, DyingNode, DyingSubmitter, FailingTool, HalfSubmission, Lapse,
-    LimitPasses, LingeringRemoval, LostAnswer, LostLedger, LostWrite, OldLedger, OtherSchedd, RemovedByHand, Reset,
-    Rotation, SecondOperator, Silence, SlowLook, SlowReconcile, SlowStaging, SlowSubmitter, StagingFails, StaleCache,
-    Suspend,
+    LimitPasses, LingeringRemoval, LostAnswer, LostLedger, LostWrite, OldLedger, OldObjects, OtherName, OtherSchedd,
+    RemovedByHand, Reset, Rotation, SecondOperator, Silence, SlowLook, SlowReconcile, SlowStaging, SlowSubmitter,
+    StagingFails, StaleCache, Suspend,
 };
 
 /// Reasons of conditions that ask an admin what to do.
@@ -115,6 +115,25 @@ fn history() {
 #[test]
 fn queues() {
     holds(&Scene { admins: ADMIN, ..Scene::new("queues", &[1], 2, &[Reset, OtherSchedd]) });
+}
+
+/// The operator is started with another schedd than the one that has the jobs, and back.
+#[test]
+fn schedds() {
+    holds(&Scene::new("another schedd by name", &[1], 1, &[OtherName]));
+    if full() {
+        let orphans = &[OtherName, LimitPasses, SlowSubmitter];
+        holds(&Scene { in_step: true, ..Scene::new("another schedd beside orphans", &[1], 1, orphans) });
+    }
+    let scene = Scene::new("another schedd and a lost ledger", &[1], 2, &[OtherName, LostLedger]);
+    holds(&Scene { admins: ADMIN, in_step: true, ..scene });
+}
+
+/// etcd is restored from a copy.
+#[test]
+fn old_objects() {
+    let kinds: &[Trouble] = if full() { &[OldObjects, Crash, StaleCache] } else { &[OldObjects] };
+    holds(&Scene { in_step: full(), ..Scene::new("old objects", &[1], 1, kinds) });
 }
 
 #[test]

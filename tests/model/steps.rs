@@ -69,6 +69,11 @@ pub enum Action {
     Restore,
     TakeOver,
     Wake,
+    /// The operator is started with another `--schedd`: by mistake, or because a condition says so.
+    OtherName,
+    NameThatIsAskedFor,
+    Backup,
+    RestoreObjects,
 }
 
 /// A scene, with rules that may be broken.
@@ -132,8 +137,10 @@ impl Model {
             operators,
             schedd: Schedd::new(self.scene.old_history),
             submitters: Vec::new(),
+            elsewhere: None,
             sent: BTreeSet::new(),
             copy: None,
+            backup: None,
             troubles: self.scene.troubles,
             seen: Seen {
                 ran: self.queues.iter().map(|queue| vec![0; each(queue)]).collect(),
@@ -220,6 +227,17 @@ impl Model {
         if self.scene.two_operators && !world.operators[0].awake {
             actions.push(Action::Wake);
         }
+        let objects = || (0..).zip(&world.objects).map(|(object, _)| object);
+        if objects().any(|object| Self::is_sent_elsewhere(world, object)) {
+            actions.push(Action::NameThatIsAskedFor);
+        }
+        if self.scene.kinds.contains(&Trouble::OldObjects) {
+            let was_deleted = |object: &u8| {
+                let lives = world.object(*object).is_some_and(|job| !job.deleting);
+                lives && Self::says(world, *object, "WasDeleted")
+            };
+            actions.extend(objects().filter(was_deleted).map(Action::Delete));
+        }
     }
 
     /// Whether the earliest limit ahead matters to nobody but to those who wait for it.
@@ -228,8 +246,8 @@ impl Model {
             operator.awake
                 && operator.memory.batches.values().any(|batch| batch.not_after == limit && batch.submitter.is_none())
         };
-        world.submitters.iter().all(|submitter| submitter.limit != limit)
-            && world.schedd.queue.iter().all(|job| job.limit != limit || job.files == Files::Never)
+        world.submitting().all(|submitter| submitter.limit != limit)
+            && world.queued().all(|job| job.limit != limit || job.files == Files::Never)
             && !world.operators.iter().any(waiting)
     }
 
@@ -297,10 +315,24 @@ impl Model {
                 }
                 Trouble::Rotation if !world.schedd.history.is_empty() => actions.push(Action::Rotate),
                 Trouble::Reset => actions.push(Action::Reset),
-                Trouble::LostLedger => actions.push(Action::LoseLedger),
+                Trouble::LostLedger if self.shows_its_attempts(world) => actions.push(Action::LoseLedger),
                 Trouble::OldLedger => {
                     actions.push(if world.copy.is_some() { Action::Restore } else { Action::Copy });
                 }
+                Trouble::OtherName if self.shows_its_attempts(world) => actions.push(Action::OtherName),
+                Trouble::OldObjects => match &world.backup {
+                    Some(backup) if *backup != world.objects => actions.push(Action::RestoreObjects),
+                    Some(_) => {}
+                    // Older ones would take objects or finalizers away, which nobody is safe from.
+                    None if world
+                        .objects
+                        .iter()
+                        .all(|slot| matches!(slot, Slot::There(job) if job.finalizer && !job.deleting)) =>
+                    {
+                        actions.push(Action::Backup);
+                    }
+                    None => {}
+                },
                 Trouble::SecondOperator if world.operators[0].leads && submitting(0) => actions.push(Action::TakeOver),
                 Trouble::Deadline => {
                     actions.extend((0..).zip(&world.objects).filter_map(|(object, slot)| match slot {
@@ -320,6 +352,15 @@ impl Model {
                 }
             }
         }
+    }
+
+    /// Where both the ledger and the name of the schedd can go, only the statuses say which schedd has jobs: they show each attempt a
+    /// little after its intent.
+    fn shows_its_attempts(&self, world: &World) -> bool {
+        let both = [Trouble::LostLedger, Trouble::OtherName].iter().all(|kind| self.scene.kinds.contains(kind));
+        let rows = world.operators.iter().flat_map(|operator| (0..).zip(&operator.ledger.rows));
+        let shown = |object| world.object(object).map_or(u32::MAX, |job| job.published.attempt);
+        !both || rows.into_iter().all(|(object, rows)| rows.load().highest.0 <= shown(object))
     }
 
     fn operators_troubles(world: &World, op: usize, kind: Trouble, actions: &mut Vec<Action>) {

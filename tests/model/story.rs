@@ -141,6 +141,13 @@ impl Model {
                 "the first operator is paused; the second, with a ledger of its own, takes over".to_owned()
             }
             Action::Wake => "the first operator wakes up".to_owned(),
+            Action::OtherName | Action::NameThatIsAskedFor => {
+                let by = if *action == Action::OtherName { "" } else { ", as it says" };
+                let there = world.elsewhere.as_ref().map_or("second", |other| other.schedd.name.as_str());
+                format!("the operator is started with --schedd={there}{by}")
+            }
+            Action::Backup => "somebody takes a copy of etcd's data".to_owned(),
+            Action::RestoreObjects => "etcd is restored from that copy".to_owned(),
         }
     }
 }

@@ -6,7 +6,7 @@ use htc_operator::machine::facts::{Failure, Hold, JobStatus, Submission};
 use htc_operator::machine::judge::{LockSeen, SubmitterLock, submitter_gone};
 use htc_operator::machine::request::{Scope, SubmitPermit};
 use htc_operator::machine::worker::{self, Step};
-use htc_operator::machine::{Index, Indices, Request, SchedDate, ScheddName, Timestamp, Work};
+use htc_operator::machine::{Index, Indices, Request, SchedDate, Timestamp, Work};
 
 use crate::condor::Submitter;
 use crate::operator::{asked, lane};
@@ -178,7 +178,7 @@ impl Model {
                     let submission = Submission {
                         attempt: request.key.attempt,
                         indices: indices.clone(),
-                        schedd: ScheddName::default(),
+                        schedd: world.schedd.name.clone(),
                         birthdate,
                         intent_at: Timestamp(0),
                         intent_date: SchedDate(2),
@@ -238,7 +238,7 @@ impl Model {
     /// Whether a submitter lives, or the operator that would have started it.
     fn lock_is_held(world: &World, limit: Timestamp) -> bool {
         let operators = || world.operators.iter().flat_map(|operator| operator.memory.batches.values());
-        world.submitters.iter().any(|submitter| submitter.limit == limit && !submitter.overdue)
+        world.submitting().any(|submitter| submitter.limit == limit && !submitter.overdue)
             || operators().any(|batch| batch.not_after == limit)
     }
 

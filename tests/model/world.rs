@@ -13,9 +13,9 @@ use htc_operator::machine::facts::{
 };
 use htc_operator::machine::judge::REMOVED_BY_US;
 use htc_operator::machine::worker::Step;
-use htc_operator::machine::{Birthdate, Index, Kind, Request, Timestamp, Uid};
+use htc_operator::machine::{Birthdate, Index, Kind, Request, ScheddName, Timestamp, Uid};
 
-use crate::condor::{Schedd, Submitter};
+use crate::condor::{Elsewhere, Schedd, Submitter};
 use crate::reports::{Event, Sent, Stored};
 
 /// Limits that lie ahead are numbered from here.
@@ -28,10 +28,14 @@ pub struct World {
     pub operators: Vec<Operator>,
     pub schedd: Schedd,
     pub submitters: Vec<Submitter>,
+    /// Another schedd, if the operator ever was started with another name.
+    pub elsewhere: Option<Elsewhere>,
     /// What jobs have reported, whether or not it came to anybody's ears.
     pub sent: BTreeSet<Sent>,
     /// An old copy of the first operator's ledger.
     pub copy: Option<Ledger>,
+    /// An old copy of etcd's data.
+    pub backup: Option<Vec<Slot>>,
     /// How many more troubles may happen.
     pub troubles: u8,
     pub seen: Seen,
@@ -85,6 +89,8 @@ pub struct Rows {
     pub submissions: Vec<(Submission, Witness, Fate)>,
     pub requests: BTreeMap<Kind, LastRequest>,
     pub jobs: BTreeMap<Index, Job>,
+    /// `htcjobs.schedd`
+    pub schedds: BTreeMap<Index, ScheddName>,
     pub reports: BTreeMap<Event, Stored>,
 }
 
@@ -211,6 +217,7 @@ pub enum Broken {
     CompletedByHearsay,
     HtcondorOverruled,
     RefutedWrongly,
+    SubmittedDeleted,
 }
 
 pub fn uid(object: u8) -> Uid {
@@ -336,11 +343,14 @@ impl World {
         if let Some(copy) = &mut self.copy {
             copy.times(&mut each);
         }
-        for submitter in &mut self.submitters {
-            each(&mut submitter.limit);
-        }
-        for job in &mut self.schedd.queue {
-            each(&mut job.limit);
+        let elsewhere = self.elsewhere.iter_mut().map(|other| (&mut other.schedd, &mut other.submitters));
+        for (schedd, submitters) in elsewhere.chain([(&mut self.schedd, &mut self.submitters)]) {
+            for submitter in submitters {
+                each(&mut submitter.limit);
+            }
+            for job in &mut schedd.queue {
+                each(&mut job.limit);
+            }
         }
     }
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use htc_operator::condor::description::files::UNDEFINED;
 use testbed::{Account, Assets, Client, Pool, PoolOptions, Scratch, Version, wait_for};
 
 use bed::PATIENCE;
@@ -143,4 +144,30 @@ pub fn what_it_gave_up_does_not_come_back(version: Version) {
         assert!(!output.status.success(), "{script}: {output:?}");
     }
     assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
+}
+
+/// A manifest that is `/dev/zero`, to a tool that may read it: it reads without end until the time limit, or that of memory, ends
+/// it. With the operator's own line after the attribute it is not read at all.
+///
+/// It fails without that line in `description/files.rs`, as the second submission does here.
+pub fn what_has_no_end_is_not_read(version: Version) {
+    let site = Site::new(version);
+    let own = site.folder("own");
+    let mut before = site.confined(&own);
+    before.insert(before.len() - 1, "--read=/dev/zero".to_owned());
+    let submit = |name: &str, last: &str| {
+        let file = own.join(name);
+        let description = format!(
+            "executable = /bin/true\ntransfer_executable = false\nshould_transfer_files = YES\nrequirements = false\n\
+             MY.DataReuseManifestSHA256 = \"/dev/zero\"\n{last}queue\n"
+        );
+        Account::unprivileged().write(&file, description, 0o644).unwrap();
+        site.run(&before, "condor_submit", &["-spool", "-terse", file.to_str().unwrap()])
+    };
+    let name = "DataReuseManifestSHA256";
+    assert!(UNDEFINED.contains(&name));
+    let locked = submit("locked", &format!("MY.{name} = undefined\n"));
+    assert!(locked.status.success(), "{locked:?}");
+    let open = submit("open", "");
+    assert!(!open.status.success(), "nothing reads it at all: {open:?}");
 }

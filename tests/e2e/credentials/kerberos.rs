@@ -221,6 +221,15 @@ fn a_kdc_that_stops_answering_holds_up_nobody_else() {
     writeln!(client, "SEC_CLIENT_AUTHENTICATION_METHODS = IDTOKENS, KERBEROS").unwrap();
     bed.start_operator();
     let (evil, good) = (bed.namespace(), bed.namespace());
+    let completed = |name: &str| {
+        let began = Instant::now();
+        good.create(&htcjob(name, "true"));
+        let ended = good.wait_ended(name);
+        assert!(is_true(&ended, "Complete"), "{ended:#}");
+        began.elapsed()
+    };
+    completed("before");
+    let alone = completed("alone");
     for number in 0..5 {
         let secret = format!("secret-{number}");
         put_secret(&evil, &secret, &[("username", b"alice"), ("password", b"Xy8-open-sesame")]);
@@ -230,12 +239,10 @@ fn a_kdc_that_stops_answering_holds_up_nobody_else() {
     wait_for("a KDC that is asked and does not answer", PATIENCE, || stalling.waiting.load(Ordering::SeqCst) > 0)
         .unwrap();
     for name in ["first", "second", "third"] {
-        let began = Instant::now();
-        good.create(&htcjob(name, "true"));
-        let ended = good.wait_ended(name);
-        assert!(is_true(&ended, "Complete"), "{ended:#}");
-        let took = began.elapsed();
-        assert!(took < Duration::from_secs(45), "after {took:.1?}: less than one tool that does not end may take");
+        let took = completed(name);
+        println!("{name}: done after {took:.1?}, alone after {alone:.1?}");
+        // Kerberos itself gives up after some 20 s.
+        assert!(took < alone + Duration::from_secs(10), "after {took:.1?}, alone after {alone:.1?}");
     }
     let waits = |object: &serde_json::Value| {
         let told = condition(object, "Submitted").and_then(|told| told["message"].as_str());

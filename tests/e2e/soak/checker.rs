@@ -31,6 +31,9 @@ pub enum Rule {
     BegunAgain,
     /// Each job has ended with its payload's exit code.
     ExitCode,
+    /// HTCondor itself has removed a job, though nobody asked for that. It has done so once, to one that had exited: a shadow may
+    /// be sent the signal for the job that it served before.
+    RemovedByOthers,
     /// A deleted object is gone, another is there with its finalizer.
     Finalizer,
     /// Phase and counts.
@@ -185,7 +188,9 @@ impl Check<'_> {
             // condor_rm of a job that has ended makes its JobStatus 3.
             let over = |ad: &Ad| ad.status == 4 || (ad.status == 3 && life.plan.is_deleted());
             let ended = |ad: &&Ad| over(ad) && ad.exit_code == Some(i64::from(*code));
-            if life.plan.runs_to_its_end() && !counting.iter().all(|ad| ended(ad)) {
+            if !life.plan.is_deleted() && counting.iter().any(|ad| ad.is_removed_by_others()) {
+                self.say(Rule::RemovedByOthers, life, format!("job {index}: {counting:#?}"));
+            } else if life.plan.runs_to_its_end() && !counting.iter().all(|ad| ended(ad)) {
                 self.say(Rule::ExitCode, life, format!("job {index} should have exited with {code}: {counting:#?}"));
             }
         }

@@ -25,6 +25,9 @@ pub struct Collected {
     pub spool: Vec<String>,
 }
 
+/// What the operator says to `condor_rm`.
+const OURS: &str = "removed by htc-operator";
+
 /// One job, as its ad has it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ad {
@@ -43,12 +46,19 @@ pub struct Ad {
     /// `NumShadowStarts` or `NumJobStarts`, whichever is larger: the latter is written late.
     pub starts: i64,
     pub exit_code: Option<i64>,
+    /// `RemoveReason`; empty if there is none.
+    pub remove_reason: String,
 }
 
 impl Ad {
     /// HTCondor got its files in time.
     pub fn counts(&self) -> bool {
         matches!((self.staged, self.not_after), (Some(staged), Some(limit)) if staged <= limit)
+    }
+
+    /// It is removed, and no tool of the operator's has done it: each of them gives its reason.
+    pub fn is_removed_by_others(&self) -> bool {
+        self.status == 3 && !self.remove_reason.starts_with(OURS)
     }
 
     /// HTCondor got its files too late.
@@ -69,12 +79,13 @@ impl Ad {
             not_after: number("HTCNotAfter"),
             starts: all("NumShadowStarts").max(all("NumJobStarts")),
             exit_code: number("ExitCode"),
+            remove_reason: ad["RemoveReason"].as_str().unwrap_or_default().to_owned(),
         }
     }
 }
 
 const ATTRIBUTES: &str = "ClusterId,ProcId,HTCJobUID,HTCJobIndex,HTCJobAttempt,JobStatus,StageInFinish,HTCNotAfter,\
-                          NumShadowStarts,NumJobStarts,ExitCode";
+                          NumShadowStarts,NumJobStarts,ExitCode,RemoveReason";
 
 /// One line that a payload wrote.
 #[derive(Clone, Debug, PartialEq, Eq)]

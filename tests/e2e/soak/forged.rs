@@ -34,6 +34,7 @@ fn ad(uid: &str, id: &str, index: u32, code: i64) -> Ad {
         not_after: Some(110),
         starts: 1,
         exit_code: Some(code),
+        remove_reason: String::new(),
     }
 }
 
@@ -173,7 +174,15 @@ const FORGERIES: &[Forgery] = &[
     ("a late job that ran", |found| found.history[3].staged = Some(111), &[Rule::RunThatCounts]),
     ("a job that never was accepted and ran", |found| found.history[3].staged = None, &[Rule::RunThatCounts]),
     ("another exit code", |found| found.history[1].exit_code = Some(0), &[Rule::ExitCode]),
-    ("a job that was removed", |found| found.history[1].status = 3, &[Rule::ExitCode]),
+    (
+        "a job that the operator removed",
+        |found| {
+            found.history[1].status = 3;
+            found.history[1].remove_reason = "removed by htc-operator (by user operator)".to_owned();
+        },
+        &[Rule::ExitCode],
+    ),
+    ("a job that was removed", |found| found.history[1].status = 3, &[Rule::RemovedByOthers]),
     ("an object that is gone", |found| drop(found.objects.remove(0)), &[Rule::Finalizer]),
     ("a deleted one that stays", |found| found.objects.push(object(DELETED, &["2.0"], "2.0", 1)), &[Rule::Finalizer]),
     ("no finalizer", |found| found.objects[0]["metadata"]["finalizers"] = Value::Null, &[Rule::Finalizer]),

@@ -22,6 +22,8 @@ pub struct Summary {
     began: Instant,
     pub tally: Tally,
     pub violations: usize,
+    /// Those that no fault of HTCondor's explains.
+    pub broken: usize,
     /// What became of the jobs' reports.
     pub reports: carrier::Tally,
     /// `HTCJob`s that were seen to count the end of each job before HTCondor's word completed them.
@@ -49,6 +51,7 @@ impl Summary {
             began: Instant::now(),
             tally: Tally::default(),
             violations: 0,
+            broken: 0,
             reports: carrier::Tally::default(),
             early: 0,
             refuted: 0,

@@ -74,6 +74,25 @@ fn same_queue(queue: &Queue, birthdate: Birthdate) -> Result<(), String> {
     }
 }
 
+/// That something is not there is said by two answers, both asked for after `since`.
+pub fn missing_twice(queue: &Queue, since: Option<Timestamp>, shows: impl Fn(&[Ad]) -> bool) -> Result<(), String> {
+    let Some(before) = &queue.before else { return Err("one answer only lacks it".to_owned()) };
+    if since.is_some_and(|since| before.asked_at <= since) {
+        return Err(format!("the answer before was asked for at {}, not after {since:?}", before.asked_at));
+    }
+    if shows(&queue.ads) || shows(&before.ads) { Err("one of two answers shows it".to_owned()) } else { Ok(()) }
+}
+
+/// When the last submitter of these could bring in no more, and an earlier operator's, too.
+fn dead_by(facts: &Facts, record: &Record, attempts: &[&Submission]) -> Option<Timestamp> {
+    let open = attempts.iter().filter(|attempt| !brought_in_all(attempt, record)).map(|attempt| dead(attempt));
+    let strangers = match facts.past {
+        Past::Unknown { settled } => settled,
+        Past::Continuous => None,
+    };
+    open.chain(strangers).max()
+}
+
 fn settled(facts: &Facts, queue: &Queue) -> Result<(), String> {
     match facts.past {
         Past::Continuous => Ok(()),
@@ -105,11 +124,14 @@ pub fn may_release(facts: &Facts, before: &Record, permit: &ReleasePermit) -> Re
             if !queue.ads.is_empty() {
                 return Err("jobs are there".to_owned());
             }
-            let seen_twice = queue.before.as_ref().is_some_and(|before| before.ads.is_empty());
-            if !seen_twice && before.jobs.values().any(|job| !job.gone) {
-                return Err("what was there is missing in one answer only".to_owned());
+            let attempts: Vec<&Submission> = before.attempts.iter().collect();
+            asked_after(queue, before, &attempts)?;
+            let dead = dead_by(facts, before, &attempts);
+            if dead.is_some() || before.jobs.values().any(|job| !job.gone) {
+                let requests = before.requests.values().map(|last| last.finished.unwrap_or(last.started));
+                let recorded = before.jobs.values().map(|job| job.recorded);
+                missing_twice(queue, requests.chain(recorded).chain(dead).max(), |ads| !ads.is_empty())?;
             }
-            asked_after(queue, before, &before.attempts.iter().collect::<Vec<_>>())?;
             settled(facts, queue)?;
             for job in before.jobs.values() {
                 if queue.asked_at <= job.recorded {
@@ -171,6 +193,11 @@ pub fn may_submit(facts: &Facts, after: &Record, index: Index, permit: &SubmitPe
             let tried: Vec<&Submission> = after.attempts.iter().filter(|one| one.indices.contains(index)).collect();
             asked_after(queue, after, &tried)?;
             settled(facts, queue)?;
+            // What the last answer shows may be in history by now; the one before must not show any.
+            if queue.before.as_ref().is_none_or(|before| before.ads.iter().any(|ad| ad.index == index)) {
+                return Err("the answer before shows it, or there is none".to_owned());
+            }
+            missing_twice(queue, dead_by(facts, after, &tried), |_| false)?;
             // An ad that is also in history has left the queue.
             let left = |ad: &Ad| !history.ads.iter().any(|old| old.id == ad.id && old.attempt == ad.attempt);
             if queue.ads.iter().any(|ad| ad.index == index && left(ad)) {

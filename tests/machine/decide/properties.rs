@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use htc_operator::api::ConditionType;
 use htc_operator::machine::decide::{Action, Decision, Look};
-use htc_operator::machine::facts::{Facts, JobState, Record};
+use htc_operator::machine::facts::{Ad, Answer, Facts, Job, JobState, Record};
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::request::{ReleasePermit, SubmitPermit};
 use htc_operator::machine::transitions::{TRANSITIONS, find};
@@ -14,7 +14,7 @@ use htc_operator::machine::{Attempt, JobId, Kind, Request, RequestKey, Rules, Se
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::decide::design::{ads_of, is_a_job, is_at_rest, may_release, may_submit};
+use crate::decide::design::{ads_of, is_a_job, is_at_rest, may_release, may_submit, missing_twice};
 use crate::decide::seed::seed;
 use crate::given::at;
 
@@ -111,6 +111,9 @@ fn check(facts: &Facts, decision: &Decision) -> Result<(), TestCaseError> {
                 prop_assert_eq!((old.id, old.attempt, old.recorded), (job.id, job.attempt, job.recorded));
                 prop_assert!(old.fetched == job.fetched && (!old.gone || job.gone));
                 prop_assert!(!old.started || job.started);
+                if job.gone && !old.gone {
+                    check_gone(facts, old)?;
+                }
                 if old.outcome().is_some() && job.outcome() != old.outcome() {
                     prop_assert!(job.outcome().is_none() && before < Some(Phase::Completed), "{old:?} to {job:?}");
                 }
@@ -132,6 +135,17 @@ fn check(facts: &Facts, decision: &Decision) -> Result<(), TestCaseError> {
         "nothing would ever wake it"
     );
     prop_assert!(decision.again.is_none_or(|again| again >= Duration::from_secs(1)), "it spins: {:?}", decision.again);
+    Ok(())
+}
+
+/// A job has left the queue if history has it, or two answers lack it.
+fn check_gone(facts: &Facts, job: &Job) -> Result<(), TestCaseError> {
+    let Answer::Known(queue) = &facts.evidence.queue else { panic!("nobody has answered") };
+    let (_, history) = ads_of(facts);
+    let former = history.iter().any(|ad| ad.id == job.id && ad.attempt == job.attempt);
+    let shows = |ads: &[Ad]| queue.birthdate == job.birthdate && ads.iter().any(|ad| ad.id == job.id);
+    let missing = missing_twice(queue, Some(job.recorded), shows);
+    prop_assert!(former || missing.is_ok(), "{job:?} is gone although {}", missing.unwrap_err());
     Ok(())
 }
 

@@ -41,6 +41,9 @@ pub struct Seed {
     /// If it is being deleted: the jobs were removed and are gone.
     emptied: bool,
     queue: Result<(Timestamp, Birthdate, i64), Why>,
+    /// The answer before: how many milliseconds earlier it was asked for, which of the ads it showed, and whether it showed those that
+    /// are in history now.
+    before: Option<(i64, Vec<bool>, bool)>,
     history: Result<i64, Why>,
     reach: (BTreeSet<u32>, Option<i64>),
     /// What jobs report, by index and attempt; and whether something may follow an end.
@@ -101,6 +104,9 @@ pub fn seed() -> impl Strategy<Value = Seed> {
             prop::option::of((past_time(), select(vec![0, 3])).prop_map(|(at, code)| End { at, code })),
         );
         let reports = (prop::collection::vec(report, 0..4), prop::bool::weighted(0.3));
+        let shown = prop_oneof![2 => Just(vec![true]), 1 => prop::collection::vec(any::<bool>(), 1..6)];
+        let before = (select(vec![1, 1, 1, 1000, 3000, 8000]), shown, prop::bool::weighted(0.2));
+        let before = prop::option::weighted(0.85, before);
         (
             (Just(jobs), object, published, past, attempts(jobs), ads, recorded),
             (
@@ -109,14 +115,15 @@ pub fn seed() -> impl Strategy<Value = Seed> {
                 requests(),
                 in_flight,
                 prop::bool::weighted(0.2),
-                queue_answer(),
+                (queue_answer(), before),
                 history,
                 reach,
                 reports,
             ),
         )
             .prop_map(|((jobs, object, published, past, attempts, ads, recorded), rest)| {
-                let ((row, times), conditions, requests, in_flight, emptied, queue, history, reach, reports) = rest;
+                let ((row, times), conditions, requests, in_flight, emptied, (queue, before), history, reach, reports) =
+                    rest;
                 let seed = Seed {
                     jobs,
                     object,
@@ -132,6 +139,7 @@ pub fn seed() -> impl Strategy<Value = Seed> {
                     in_flight,
                     emptied,
                     queue,
+                    before,
                     history,
                     reach,
                     reports,
@@ -223,6 +231,7 @@ impl Seed {
         for ads in [&mut queue, &mut history] {
             let mut seen = BTreeSet::new();
             ads.retain(|ad| seen.insert((ad.id, ad.attempt)));
+            ads.sort_by_key(|ad| ad.id);
         }
         (queue, history)
     }
@@ -312,6 +321,16 @@ impl Seed {
         record
     }
 
+    /// The queue's answer before one that was asked for then.
+    fn before(&self, asked_at: Timestamp, queue: &[Ad], history: &[Ad]) -> Option<Earlier> {
+        let (earlier, shown, with_former) = self.before.as_ref()?;
+        let shown = queue.iter().zip(shown.iter().cycle()).filter(|(_, shown)| **shown).map(|(ad, _)| ad);
+        let former = history.iter().filter(|ad| *with_former && queue.iter().all(|queued| queued.id != ad.id));
+        let mut ads: Vec<Ad> = shown.chain(former).cloned().collect();
+        ads.sort_by_key(|ad| ad.id);
+        Some(Earlier { asked_at: Timestamp(asked_at.0 - earlier), ads: ads.into() })
+    }
+
     pub fn facts(&self) -> Facts {
         let (queue_ads, history_ads) = self.ads();
         let record = self.record(&queue_ads);
@@ -321,9 +340,9 @@ impl Seed {
                 asked_at,
                 birthdate,
                 steady_since: Timestamp(asked_at.0 - steady * 1000),
-                ads: queue_ads.clone().into(),
+                before: self.before(asked_at, &queue_ads, &history_ads),
+                ads: queue_ads.into(),
                 nameless: Arc::default(),
-                before: Some(Earlier { asked_at: Timestamp(asked_at.0 - 1), ads: queue_ads.into() }),
             }),
             Err(why) => unknown(why),
         };

@@ -19,7 +19,7 @@ use crate::owned::{Owned, Spec};
 use crate::ports::Port;
 use crate::proxy::Proxy;
 use crate::scratch::Scratch;
-use crate::storage::Storage;
+use crate::storage::{Storage, Stored};
 use crate::tool::{Finished, run, run_ok};
 use crate::wait::wait_for;
 
@@ -245,6 +245,16 @@ impl Kube {
         Ok(!self.harmed.load(Ordering::Relaxed)
             && self.must_run().is_ok()
             && remembered.restore(&url(&self.ports[1]))?)
+    }
+
+    /// What is stored of all objects of one kind, such as `htc.cern.ch/htcjobs`, in a namespace.
+    pub fn copy_stored(&self, kind: &str, namespace: &str) -> Result<Stored> {
+        Stored::copy(&url(&self.ports[1]), &format!("/registry/{kind}/{namespace}/"))
+    }
+
+    /// These objects are again what they were, as with a restored etcd; what is gone lives again, with its uid.
+    pub fn put_back(&self, stored: &Stored) -> Result<()> {
+        stored.put(&url(&self.ports[1]))
     }
 
     fn harm(&self) {

@@ -63,6 +63,7 @@ pub use ports::Port;
 pub use proxy::{Fault, Proxy, Rule, Seen};
 pub use registry::Registry;
 pub use scratch::Scratch;
+pub use storage::Stored;
 pub use wait::{Look, wait_for};
 
 /// The image of most files in examples/. Sites have it on CVMFS; a test bed's operator gets [`Assets::image`] for it.

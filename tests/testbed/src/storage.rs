@@ -59,6 +59,35 @@ impl Storage {
     }
 }
 
+/// What etcd had below a folder of keys, byte for byte: [`Kube::put_back`](crate::Kube::put_back).
+#[derive(Debug, Clone)]
+pub struct Stored(Vec<Value>);
+
+impl Stored {
+    /// Copies what etcd at this URL has below `folder`, which ends with a slash.
+    pub(crate) fn copy(etcd: &str, folder: &str) -> Result<Self> {
+        let end = folder.strip_suffix('/').map_or_else(|| folder.to_owned(), |folder| format!("{folder}0"));
+        let range = json!({ "key": STANDARD.encode(folder), "range_end": STANDARD.encode(end) });
+        let kvs = ask(etcd, "range", &range)?["kvs"].take();
+        let put = |kv: &Value| json!({ "request_put": { "key": kv["key"], "value": kv["value"] } });
+        Ok(Self(kvs.as_array().into_iter().flatten().map(put).collect()))
+    }
+
+    /// Writes it again, whatever is there now.
+    pub(crate) fn put(&self, etcd: &str) -> Result<()> {
+        for puts in self.0.chunks(AT_ONCE) {
+            ask(etcd, "txn", &json!({ "success": puts }))?;
+        }
+        Ok(())
+    }
+
+    /// How many keys it has.
+    #[must_use]
+    pub fn keys(&self) -> usize {
+        self.0.len()
+    }
+}
+
 /// One call of etcd's JSON gateway.
 fn ask(etcd: &str, call: &str, body: &Value) -> Result<Value> {
     let mut curl = Command::new("curl");
@@ -94,6 +123,14 @@ mod tests {
         .unwrap();
         assert!(kube.restore().unwrap());
         assert_eq!(kube.kubectl_ok(&["get", "configmaps", "-o", "name"]).unwrap(), "");
+
+        kube.apply_stdin(MADE).unwrap();
+        let uid = || kube.kubectl_ok(&["get", "configmap", "made", "-o", "jsonpath={.metadata.uid}"]).unwrap();
+        let (was, copy) = (uid(), kube.copy_stored("configmaps", "default").unwrap());
+        kube.kubectl_ok(&["delete", "configmap", "made"]).unwrap();
+        kube.put_back(&copy).unwrap();
+        assert_eq!((copy.keys(), uid()), (1, was), "it lives again");
+        assert!(kube.restore().unwrap());
 
         kube.kubectl_ok(&["label", "namespace", "default", "changed=true"]).unwrap();
         assert!(!kube.restore().unwrap(), "what was there before has changed");

@@ -1,0 +1,9 @@
+//! Any bytes as the answer of one of HTCondor's tools: it is read as JSON is, or counts as none.
+#![no_main]
+
+#[path = "../answer.rs"]
+mod answer;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    let _ = answer::take(data);
+});

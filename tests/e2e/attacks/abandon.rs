@@ -1,0 +1,34 @@
+//! Who annotates an HTCJob with `htc.cern.ch/abandon` and deletes it gives its jobs up; they do not run on for that.
+
+use testbed::Version;
+
+use bed::Promise;
+use bed::site::Site;
+
+/// As long as `condor_rm` has not ended the finalizer stays, and then the jobs are gone, too: nobody takes the pool's slots by
+/// HTCJobs that no longer count.
+///
+/// It fails if an abandoned HTCJob is let go at once (`abandon` instead of `remove_once_and_abandon`): no `condor_rm` is called.
+pub fn condor_rm_comes_before_the_finalizer_goes(version: Version) {
+    let site = Site::start(version);
+    let here = site.bed.namespace();
+    let uid = here.create(&site.lasting("left", 2));
+    here.wait_running("left", 2);
+    site.gates.shut("condor_rm");
+    here.kubectl(&["annotate", "htcjob", "left", "htc.cern.ch/abandon=true"]);
+    here.kubectl(&["delete", "htcjob", "left", "--wait=false"]);
+    site.gates.wait_at("condor_rm");
+    let object = here.get("left");
+    assert!(!object["metadata"]["finalizers"].is_null(), "{object:#}");
+    assert_eq!(site.bed.queue(&format!("HTCJobUID == \"{uid}\""), &["JobStatus"]), [["2"], ["2"]]);
+    site.gates.open("condor_rm");
+    here.wait_gone("left");
+    assert_eq!(site.gates.calls("condor_rm"), 1, "{}", site.bed.log());
+    here.wait_nothing_left(&uid);
+    let _promise = Promise;
+    let rows = site.bed.history(&format!("HTCJobUID == \"{uid}\""), &["JobStatus", "RemoveReason"]);
+    assert!(
+        rows.len() == 2 && rows.iter().all(|row| row[0] == "3" && row.join(" ").contains("htc-operator")),
+        "{rows:?}"
+    );
+}
