@@ -14,6 +14,7 @@ use crate::condor::Schedd;
 use crate::condor::query::Shown;
 use crate::kubernetes::{limited, watched};
 use crate::machine::Uid;
+use crate::machine::facts::Unknown;
 use crate::machine::ids::{IDS_IN_LINE, JobId, id_lines};
 use crate::metrics::Metrics;
 use crate::retry::Backoff;
@@ -32,7 +33,7 @@ pub struct OrphanReport {
 
 /// Looks for them; for the HTCJobs in `namespace` alone where one is watched.
 pub async fn find(client: &Client, schedd: &Schedd, namespace: Option<&str>) -> Result<OrphanReport, String> {
-    let shown = schedd.queue().await.map_err(|unknown| unknown.message)?;
+    let shown = whole(schedd.queue().await)?;
     let unreadable = shown.count_unreadable();
     let none = OrphanReport { unreadable, ..OrphanReport::default() };
     if shown.ads.is_empty() {
@@ -48,7 +49,7 @@ pub async fn find(client: &Client, schedd: &Schedd, namespace: Option<&str>) -> 
         return Ok(none);
     }
     // Jobs that went between the two answers, and their object with them, are none either.
-    let still = stray(&schedd.queue().await.map_err(|unknown| unknown.message)?);
+    let still = stray(&whole(schedd.queue().await)?);
     left.retain(|id| still.contains(id));
     let Some(namespace) = namespace else {
         return Ok(OrphanReport { orphans: left, ..none });
@@ -56,6 +57,16 @@ pub async fn find(client: &Client, schedd: &Schedd, namespace: Option<&str>) -> 
     let here = stray(&schedd.queue_in(namespace).await.map_err(|unknown| unknown.message)?);
     let (orphans, elsewhere) = left.into_iter().partition(|id| here.contains(id));
     Ok(OrphanReport { orphans, elsewhere, unreadable })
+}
+
+/// The answer, if it shows the jobs of all users.
+fn whole(answer: Result<Shown, Unknown>) -> Result<Shown, String> {
+    let shown = answer.map_err(|unknown| unknown.message)?;
+    if shown.silent.is_empty() {
+        return Ok(shown);
+    }
+    let users: Vec<&str> = shown.silent.iter().map(String::as_str).collect();
+    Err(format!("HTCondor does not show the jobs of {}, though those of others", users.join(", ")))
 }
 
 /// The HTCJobs that exist, in all namespaces or in one.

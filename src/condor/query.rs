@@ -161,7 +161,7 @@ impl Schedd {
             Err(unknown) => !in_parts && self.may_be_theirs(unknown).await,
         };
         if suspicious {
-            self.suspects.suspect_history(now);
+            self.suspects.suspect_history(self.clock.now());
         }
         answer.map(|(answer, _)| answer)
     }

@@ -230,13 +230,14 @@ impl Schedd {
 
     /// The same for those in the name of this identity, and no others.
     pub(super) async fn mine(&self) -> Result<String, Unknown> {
-        Ok(format!("{} && {}", self.of_operator(), of_users(&self.own_users().await?)))
+        Ok(format!("{} && {}", of_users(&self.own_users().await?), self.of_operator()))
     }
 
-    /// The same for those in these names, if they are not too many to be named; in any name if there is none.
+    /// The same for those in these names, if they are not too many to be named; in any name if there is none. Names come first: what
+    /// others wrote into their ads may take long to evaluate.
     pub(super) fn ours_of(&self, names: &[String]) -> String {
         match by_length(names).as_slice() {
-            [names] => format!("{} && {}", self.of_operator(), of_users(names)),
+            [names] => format!("{} && {}", of_users(names), self.of_operator()),
             _ => self.of_operator(),
         }
     }
@@ -281,6 +282,12 @@ impl Schedd {
             Err(error @ (ToolError::NotStarted { .. } | ToolError::Killed { .. })) => {
                 Err(unknown(Why::ScheddUnreachable, error.to_string()))
             }
+            Err(error @ ToolError::TooMuch { .. }) => Err(unknown(
+                Why::Incomplete,
+                format!(
+                    "{error}: somebody may have written too much into the ClassAd of a job; look for it with condor_q"
+                ),
+            )),
             Err(error) => Err(self.silent(&error)),
         }
     }

@@ -17,6 +17,7 @@ use super::ads::LARGE;
 use super::row::{ATTRIBUTES, NAMES, Row};
 use super::schedd::{EXCESS, Schedd, by_length, quoted};
 use super::shown::Shown;
+use crate::api::Identity;
 use crate::machine::facts::{Unknown, Why};
 use crate::machine::{JobId, Timestamp, Uid};
 
@@ -56,6 +57,17 @@ struct Suspect {
     rests: Option<(Timestamp, Unknown)>,
 }
 
+/// What became of a search.
+#[derive(Default)]
+struct Search {
+    /// Somebody's jobs were shown.
+    answered: bool,
+    /// Those who cannot be asked about together with others.
+    found: BTreeSet<String>,
+    /// Why it came to no end.
+    failed: Option<Unknown>,
+}
+
 impl Suspects {
     fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
         work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
@@ -72,14 +84,29 @@ impl Suspects {
         })
     }
 
-    fn did_harm(&self, user: &str, now: Timestamp, rests: Option<(Timestamp, Unknown)>) {
-        let known = self.with(|state| state.users.insert(user.to_owned(), Suspect { harmful: now, rests }));
+    fn did_harm(&self, user: &str, now: Timestamp) {
+        let known = self.with(|state| state.users.insert(user.to_owned(), Suspect { harmful: now, rests: None }));
         if known.is_none() {
             tracing::warn!(
                 user,
                 "the jobs of this user are asked about apart: HTCondor cannot show them together with those of others; somebody may have written too much into one of them"
             );
         }
+    }
+
+    /// A question about this user alone was not answered: none is put until then. That may be so because there is much to show, so
+    /// after a time it is tried together with the others again.
+    fn did_not_answer(&self, user: &str, now: Timestamp, until: Timestamp, why: &Unknown) {
+        let over = self.with(|state| {
+            let suspect = state.users.entry(user.to_owned()).or_insert(Suspect { harmful: now, rests: None });
+            suspect.rests = Some((until, why.clone()));
+            let over = now.since(suspect.harmful) >= PROBATION;
+            if over {
+                state.users.remove(user);
+            }
+            over
+        });
+        tracing::debug!(user, over, why = %why.why, message = %why.message, "no answer about this user's jobs");
     }
 
     fn did_none(&self, user: &str, now: Timestamp) {
@@ -154,44 +181,71 @@ fn not_among_users(users: &BTreeSet<String>) -> String {
 }
 
 impl Schedd {
-    /// This operator's jobs in the queue for which `which` holds, if it says anything. `about`: only these objects are asked about.
+    /// This operator's jobs in the queue for which `which` holds, if it says anything. `about`: only these objects are asked about,
+    /// and only users who may have jobs of them.
     pub(super) async fn ask_queue(&self, which: &str, about: &[Uid]) -> Result<Shown, Unknown> {
         self.own_users().await?;
+        let all = self.users.all();
+        let (alone, concerns) = (all.len() == 1, |user: &&String| {
+            about.is_empty() || about.iter().any(|uid| self.users.belongs(uid.as_str(), user))
+        });
         // Who is a suspect may change meanwhile, and each job is to be asked about.
-        let mut apart = self.suspects.users();
-        let others: Vec<String> = self.users.all().difference(&apart).cloned().collect();
+        let suspects = self.suspects.users();
+        let others: Vec<String> = all.difference(&suspects).filter(concerns).cloned().collect();
+        let mut apart: Vec<String> = suspects.iter().filter(concerns).cloned().collect();
         let (mut shown, mut answered, mut failed) = (Shown::default(), false, None);
+        let mut found = BTreeSet::new();
         if !others.is_empty() {
-            let constraint = all_of(&[&not_among_users(&apart), &self.ours_of(&others), which]);
-            let excess = (apart.len() + others.len() > 1).then_some(EXCESS);
-            match self.ask_whole(&constraint, self.tools.limit, excess).await {
+            let constraint = all_of(&[&not_among_users(&suspects), &self.ours_of(&others), which]);
+            match self.ask_whole(&constraint, self.tools.limit, (!alone).then_some(EXCESS)).await {
                 Ok(part) => {
                     shown = part;
                     answered = true;
                 }
                 // Where there is one user only, nobody else is held up.
-                Err(unknown) if apart.len() + others.len() > 1 && self.may_be_theirs(&unknown).await => {
-                    answered = self.search(&others, which, &mut shown, &mut apart).await?;
-                    failed = Some(unknown);
+                Err(unknown) if !alone && self.may_be_theirs(&unknown).await => {
+                    let search = self.search(&others, which, &mut shown).await;
+                    (answered, found, failed) = (search.answered, search.found, Some(unknown));
+                    if let Some(unknown) = search.failed {
+                        if answered {
+                            found.iter().for_each(|user| self.suspects.did_harm(user, self.clock.now()));
+                        }
+                        return Err(unknown);
+                    }
+                    apart.extend(found.iter().cloned());
                 }
                 Err(unknown) => return Err(unknown),
             }
         }
-        let concerns =
-            |user: &&String| about.is_empty() || about.iter().any(|uid| self.users.belongs(uid.as_str(), user));
-        for user in apart.iter().filter(concerns) {
-            match self.ask_apart(user, which).await {
-                Ok(part) => {
+        for user in &apart {
+            let began = self.clock.now();
+            if let Some(unknown) = self.suspects.rests(user, began) {
+                shown.silent.insert(user.clone());
+                failed.get_or_insert(unknown);
+                continue;
+            }
+            let answer = self.ask_by_size(user, which).await;
+            let now = self.clock.now();
+            match answer {
+                Ok((part, any_large)) => {
                     shown.absorb(part);
                     answered = true;
+                    if any_large || found.contains(user) {
+                        self.suspects.did_harm(user, now);
+                    } else {
+                        self.suspects.did_none(user, now);
+                    }
                 }
+                // It may be so with all of them.
+                Err(_) if !answered && found.contains(user) => break,
                 Err(unknown) => {
                     shown.silent.insert(user.clone());
+                    self.suspects.did_not_answer(user, now, now.plus(now.since(began) * REST), &unknown);
                     failed.get_or_insert(unknown);
                 }
             }
         }
-        // What fails for all is no doubt about some.
+        // What fails for all is nobody's fault, and no doubt about some.
         if let Some(unknown) = failed.filter(|_| !answered) {
             return Err(unknown);
         }
@@ -225,65 +279,45 @@ impl Schedd {
         Ok(shown)
     }
 
-    /// Asks about fewer and fewer of these users. Who cannot be asked about together with others is added to `apart`; whether the
-    /// jobs of any others are shown.
-    async fn search(
-        &self,
-        others: &[String],
-        which: &str,
-        shown: &mut Shown,
-        apart: &mut BTreeSet<String>,
-    ) -> Result<bool, Unknown> {
-        let (mut answered, mut failures) = (false, 0);
+    /// Asks about fewer and fewer of these users.
+    async fn search(&self, others: &[String], which: &str, shown: &mut Shown) -> Search {
+        let (mut search, mut failures) = (Search::default(), 0);
         let mut groups = by_length(others);
         while let Some(group) = groups.pop() {
             let constraint = all_of(&[&among_users(group), &self.ours_of(&[]), which]);
-            match (self.ask_whole(&constraint, self.tools.limit / SHARE, Some(EXCESS)).await, group) {
+            match (self.ask_whole(&constraint, self.limit_of(group), Some(EXCESS)).await, group) {
                 (Ok(part), _) => {
                     shown.absorb(part);
-                    answered = true;
+                    search.answered = true;
                 }
                 (Err(unknown), _) if failures == MOST_FAILURES || !self.may_be_theirs(&unknown).await => {
-                    return Err(unknown);
+                    search.failed = Some(unknown);
+                    return search;
                 }
-                (Err(_), [user]) => {
+                (Err(_), group) => {
                     failures += 1;
-                    self.suspects.did_harm(user, self.clock.now(), None);
-                    apart.insert(user.clone());
-                }
-                (Err(_), _) => {
-                    failures += 1;
-                    groups.extend(<[&[String]; 2]>::from(group.split_at(group.len() / 2)));
+                    if let [user] = group {
+                        search.found.insert(user.clone());
+                    } else {
+                        groups.extend(<[&[String]; 2]>::from(group.split_at(group.len() / 2)));
+                    }
                 }
             }
         }
-        Ok(answered)
+        search
     }
 
-    /// The jobs of one user.
-    async fn ask_apart(&self, user: &str, which: &str) -> Result<Shown, Unknown> {
-        let began = self.clock.now();
-        if let Some(unknown) = self.suspects.rests(user, began) {
-            return Err(unknown);
-        }
-        let answer = self.ask_by_size(user, which).await;
-        let now = self.clock.now();
-        match &answer {
-            Ok((_, true)) => self.suspects.did_harm(user, now, None),
-            Ok((_, false)) => self.suspects.did_none(user, now),
-            Err(unknown) => {
-                tracing::debug!(user, why = %unknown.why, message = %unknown.message, "no answer about this user's jobs");
-                let rests = now.plus(now.since(began) * REST);
-                self.suspects.did_harm(user, now, Some((rests, unknown.clone())));
-            }
-        }
-        answer.map(|(shown, _)| shown)
+    /// How long a question about these users alone may take. The operator's own jobs stand for all namespaces without a Secret,
+    /// there may be very many, and nobody with a Secret can edit them.
+    fn limit_of(&self, users: &[String]) -> Duration {
+        let own = self.users.of(&Identity::Operator);
+        if users.iter().all(|user| own.contains(user)) { self.tools.limit } else { self.tools.limit / SHARE }
     }
 
     /// The jobs of one user, and whether some of them have a large ad. Which there are is asked last: one that was never of
     /// the size that was asked for is then among those that do not say whose they are.
     async fn ask_by_size(&self, user: &str, which: &str) -> Result<(Shown, bool), Unknown> {
-        let limit = self.tools.limit / SHARE;
+        let limit = self.limit_of(&[user.to_owned()]);
         let its = all_of(&[&among_users(&[user.to_owned()]), &self.ours_of(&[]), which]);
         let (mut shown, mut seen, mut any_large) = (Shown::default(), BTreeSet::<JobId>::new(), false);
         let mut collect = |row: &Row| {

@@ -121,6 +121,9 @@ async fn what_is_too_large_to_be_shown_is_a_doubt_about_its_own_object_alone() {
     // What is about to happen with others does not wait for it.
     let shown = fake.schedd.queue_of(&["ours".into()]).await.unwrap();
     assert_eq!((ids(&shown), fake.calls().len()), (BTreeSet::from([1]), 1));
+    let fresh = Fake::new(5);
+    let shown = fresh.schedd.queue_of(&["ours".into()]).await.unwrap();
+    assert_eq!((ids(&shown), fresh.calls().len()), (BTreeSet::from([1]), 1), "before anybody knows of her");
     let shown = fake.schedd.queue_of(&["small".into()]).await.unwrap();
     assert!(ids(&shown).contains(&3) && fake.calls().len() == 5);
     let changed = fake.schedd.changed_since(crate::machine::SchedDate(1), Duration::from_secs(60)).await.unwrap();
@@ -145,6 +148,7 @@ async fn what_fails_for_all_is_nobodys_fault() {
     fake.set("away");
     let unknown = fake.schedd.queue().await.unwrap_err();
     assert!(unknown.why == Why::ScheddUnreachable && unknown.message.contains("Failed to fetch"), "{unknown:?}");
+    assert!(fake.schedd.suspects.users().is_empty(), "condor_q fails for everybody");
     let fake = Fake::new(2);
     fake.set("away");
     program(&fake.folder.path().join("condor_status"), "#!/bin/sh\nexit 1\n");
@@ -166,16 +170,20 @@ async fn one_among_hundreds_is_found() {
 #[test]
 fn who_does_no_harm_for_long_is_no_suspect() {
     let (suspects, at) = (Suspects::default(), |minute: i64| Timestamp(minute * 60_000));
-    suspects.did_harm("alice", at(0), None);
+    suspects.did_harm("alice", at(0));
     suspects.did_none("alice", at(9));
-    suspects.did_harm("alice", at(9), None);
+    suspects.did_harm("alice", at(9));
     suspects.did_none("alice", at(18));
     assert_eq!(suspects.users().len(), 1);
     suspects.did_none("alice", at(19));
     assert!(suspects.users().is_empty());
     let why = Unknown { why: Why::ScheddUnreachable, message: "slow".to_owned() };
-    suspects.did_harm("bob", at(20), Some((at(22), why.clone())));
-    assert_eq!((suspects.rests("bob", at(21)), suspects.rests("bob", at(22))), (Some(why), None));
+    suspects.did_not_answer("bob", at(20), at(22), &why);
+    assert_eq!((suspects.rests("bob", at(21)), suspects.rests("bob", at(22))), (Some(why.clone()), None));
+    suspects.did_not_answer("bob", at(29), at(30), &why);
+    assert_eq!(suspects.users().len(), 1);
+    suspects.did_not_answer("bob", at(30), at(31), &why);
+    assert!(suspects.users().is_empty(), "the whole question has more time");
     assert!(!suspects.in_history(at(0)));
     suspects.suspect_history(at(0));
     assert!(suspects.in_history(at(9)) && !suspects.in_history(at(10)));
