@@ -98,20 +98,15 @@ impl Model {
                 world.operators[*op].start(objects);
             }
             Action::Report(op, sent) => self.report(world, *op, sent, tell),
-            Action::OtherName | Action::NameThatIsAskedFor => {
-                world.troubles -= u8::from(*action == Action::OtherName);
-                world.change_schedd(self.scene.old_history);
-                let objects = world.objects.len();
-                world.operators[0].start(objects);
-            }
-            Action::Backup => world.backup = Some(world.objects.clone()),
-            Action::RestoreObjects => {
-                world.troubles -= 1;
-                world.objects = world.backup.take().unwrap();
-            }
-            Action::LoseLedger | Action::Restore | Action::Copy | Action::TakeOver | Action::Wake => {
-                self.upheaval(world, action);
-            }
+            Action::LoseLedger
+            | Action::Restore
+            | Action::Copy
+            | Action::TakeOver
+            | Action::Wake
+            | Action::OtherName
+            | Action::NameThatIsAskedFor
+            | Action::Backup
+            | Action::RestoreObjects => self.upheaval(world, action),
             _ => self.condor(world, action),
         }
     }
@@ -156,6 +151,16 @@ impl Model {
                 world.operators[1].start(objects);
             }
             Action::Wake => world.operators[0].awake = true,
+            Action::OtherName | Action::NameThatIsAskedFor => {
+                world.troubles -= u8::from(*action == Action::OtherName);
+                world.change_schedd(self.scene.old_history);
+                world.operators[0].start(objects);
+            }
+            Action::Backup => world.backup = Some(world.objects.clone()),
+            Action::RestoreObjects => {
+                world.troubles -= 1;
+                world.objects = world.backup.take().unwrap();
+            }
             _ => {}
         }
     }

@@ -322,7 +322,6 @@ impl Model {
                 Trouble::OtherName if self.shows_its_attempts(world) => actions.push(Action::OtherName),
                 Trouble::OldObjects => match &world.backup {
                     Some(backup) if *backup != world.objects => actions.push(Action::RestoreObjects),
-                    Some(_) => {}
                     // Older ones would take objects or finalizers away, which nobody is safe from.
                     None if world
                         .objects
@@ -331,7 +330,7 @@ impl Model {
                     {
                         actions.push(Action::Backup);
                     }
-                    None => {}
+                    Some(_) | None => {}
                 },
                 Trouble::SecondOperator if world.operators[0].leads && submitting(0) => actions.push(Action::TakeOver),
                 Trouble::Deadline => {

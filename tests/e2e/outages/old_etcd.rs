@@ -28,7 +28,9 @@ pub fn what_was_deleted_is_over(version: Version) {
 
     let copy = bed.kube.copy_stored("htc.cern.ch/htcjobs", &here.name).unwrap();
     assert_eq!(copy.keys(), NAMES.len());
-    NAMES.iter().for_each(|name| here.delete(name));
+    for name in NAMES {
+        here.delete(name);
+    }
     let before = had(&site, &uids);
     assert_eq!(before.values().map(Vec::len).sum::<usize>(), 2, "{before:#?}");
     for stopped in [false, true] {

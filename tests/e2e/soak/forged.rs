@@ -178,7 +178,7 @@ const FORGERIES: &[Forgery] = &[
         "a job that the operator removed",
         |found| {
             found.history[1].status = 3;
-            found.history[1].remove_reason = "removed by htc-operator (by user operator)".to_owned();
+            "removed by htc-operator (by user operator)".clone_into(&mut found.history[1].remove_reason);
         },
         &[Rule::ExitCode],
     ),

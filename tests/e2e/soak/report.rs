@@ -1,6 +1,8 @@
 //! What a soak tells: how far it is, what it has seen, and all there is to know about a violation.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::Write as _;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -14,6 +16,10 @@ use bed::carrier;
 
 /// Lines of the operator's log about one `HTCJob`.
 const LOG_LINES: usize = 300;
+/// Lines of HTCondor's logs about one job.
+const HTCONDOR_LINES: usize = 100;
+/// Violations that are told before the end of the tests.
+const AT_ONCE: usize = 10;
 
 /// Figures of one soak.
 pub struct Summary {
@@ -146,6 +152,17 @@ impl Soak {
         for violation in violations {
             println!("VIOLATION {:?} of {:?}: {}", violation.rule, violation.uid, violation.detail);
         }
+        // At once, where the test program keeps what a test prints until all are done.
+        for violation in violations.iter().take(AT_ONCE) {
+            let detail: String = violation.detail.split_whitespace().collect::<Vec<_>>().join(" ");
+            let _ = writeln!(
+                std::io::stderr(),
+                "soak, {}: {:?} of {:?}: {detail:.600}",
+                self.bed.pool.version(),
+                violation.rule,
+                violation.uid
+            );
+        }
         let logs = self.bed.logs();
         let uids: BTreeSet<&str> = violations.iter().map(|violation| violation.uid.as_str()).collect();
         for uid in uids.into_iter().filter(|uid| !uid.is_empty()) {
@@ -156,7 +173,10 @@ impl Soak {
             if let Some(object) = found.object(uid) {
                 println!("{:#}\n{:#}", object["metadata"], object["status"]);
             }
-            found.ads_of(uid).iter().for_each(|ad| println!("{ad:?}"));
+            for ad in found.ads_of(uid) {
+                println!("{ad:?}");
+                self.said_of(&ad.id).iter().for_each(|line| println!("{line}"));
+            }
             found.records_of(uid).iter().for_each(|record| println!("{record:?}"));
             found.events_of(uid).iter().for_each(|event| println!("{event:?}"));
             self.journal(uid).iter().for_each(|row| println!("{row}"));
@@ -164,6 +184,21 @@ impl Soak {
                 logs.lines().filter(|line| line.contains(uid) || line.starts_with("--- run")).collect();
             lines[lines.len().saturating_sub(LOG_LINES)..].iter().for_each(|line| println!("{line}"));
         }
+    }
+
+    /// What HTCondor's own logs have of one job.
+    fn said_of(&self, id: &str) -> Vec<String> {
+        let names_it = |line: &&str| {
+            let mut words = line.split(|letter: char| !letter.is_ascii_digit() && letter != '.');
+            words.any(|word| word.trim_matches('.') == id)
+        };
+        let mut lines = Vec::new();
+        for log in ["SchedLog", "ShadowLog"] {
+            let text = fs::read_to_string(self.bed.pool.log_dir().join(log)).unwrap_or_default();
+            lines.extend(text.lines().filter(names_it).map(|line| format!("{log}: {line}")));
+        }
+        lines.drain(..lines.len().saturating_sub(HTCONDOR_LINES));
+        lines
     }
 
     /// What the operator's own journal and intents have of one `HTCJob`: for people, nothing is judged by it.
