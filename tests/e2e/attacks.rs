@@ -15,6 +15,7 @@ on_both_versions!(
     confinement::what_has_no_end_is_not_read,
     edits::a_reason_given_by_hand_is_told_harmlessly,
     edits::an_index_that_grows_when_it_is_printed,
+    edits::large_values_hold_up_nobody_else,
     history::without_a_name_at_the_top,
     home::no_tool_obeys_what_lies_there,
     output::goes_to_its_own_place_only,
@@ -22,15 +23,3 @@ on_both_versions!(
     payload::a_link_leads_job_sh_nowhere,
     payload::an_image_that_is_the_node_is_refused,
 );
-
-/// It fails: what is tried succeeds.
-mod open {
-    use rstest::rstest;
-    use testbed::Version::{self, Sid, Trixie};
-
-    #[rstest]
-    #[ignore = "two jobs with some values of 2 MiB, and condor_q fails for all jobs that it is asked about"]
-    fn large_values_hold_up_nobody_else(#[values(Trixie, Sid)] version: Version) {
-        super::edits::large_values_hold_up_nobody_else(version);
-    }
-}

@@ -104,9 +104,8 @@ pub fn large_values_hold_up_nobody_else(version: Version) {
     // All of it has been read.
     wait_says(&hers, "attempt", "Tracked", "Incomplete", &attempt_id);
     wait_says(&hers, "bombs", "Tracked", "Incomplete", &bombs_id);
-    let held = hers.wait("reasons", "the reason", |object| {
-        condition(object, "Held").is_some_and(|told| told["message"].as_str().unwrap().contains("yyyy"))
-    });
+    // So long a reason is cut, or left out.
+    let held = hers.get("reasons");
     assert!(condition(&held, "Held").unwrap()["message"].as_str().unwrap().len() < 2000, "{held:#}");
 
     let beside = ["beside-0", "beside-1", "beside-2"].map(|name| took(&ours, name)).into_iter().min().unwrap();
