@@ -207,8 +207,8 @@ impl Schedd {
                     let search = self.search(&others, which, &mut shown).await;
                     (answered, found, failed) = (search.answered, search.found, Some(unknown));
                     if let Some(unknown) = search.failed {
-                        if answered {
-                            found.iter().for_each(|user| self.suspects.did_harm(user, self.clock.now()));
+                        for user in found.iter().filter(|_| answered) {
+                            self.suspects.did_harm(user, self.clock.now());
                         }
                         return Err(unknown);
                     }
