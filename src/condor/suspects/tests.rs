@@ -15,7 +15,7 @@ use crate::metrics::Metrics;
 /// Answers as a schedd does: 1.0 is the operator's, 2.0 to 5.0 are alice's. It fails when it is to show 2.0, which is large. 4.0 is
 /// large whenever small ones are asked for, and small whenever large ones are. 5.0 has a long reason. While there is a file `hangs`,
 /// nothing about alice is answered; while there is `away`, nothing at all.
-const CONDOR_Q: &str = r##"#!/bin/sh
+const CONDOR_Q: &str = r#"#!/bin/sh
 dir=${0%/*}; attributes=$6; constraint=$8
 echo "$attributes $constraint" >> "$dir/calls"
 fail() { echo "-- Failed to fetch ads from: <127.0.0.1:1>" >&2; exit 1; }
@@ -46,7 +46,7 @@ if about alice@test; then
 fi
 [ -n "$out" ] && echo "[$out]"
 exit 0
-"##;
+"#;
 
 struct Fake {
     folder: tempfile::TempDir,
@@ -166,6 +166,18 @@ async fn one_among_hundreds_is_found() {
     assert_eq!(ids(&shown), BTreeSet::from([1, 3, 5]));
     let calls = fake.calls().len();
     assert!(calls < 25, "{calls}");
+    assert_eq!(fake.schedd.suspects.users(), BTreeSet::from(["alice@test".to_owned()]));
+}
+
+/// The constraint then names nobody.
+#[tokio::test]
+async fn one_is_found_among_more_than_fit_into_an_argument() {
+    let fake = Fake::new(3000);
+    let shown = fake.schedd.queue().await.unwrap();
+    assert_eq!(ids(&shown), BTreeSet::from([1, 3, 5]));
+    assert_eq!(fake.doubts(&shown), ["large"]);
+    let calls = fake.calls();
+    assert!(calls[0].ends_with(" HTCOperator =?= \"op\"") && calls.len() < 35, "{}: {}", calls.len(), calls[0]);
     assert_eq!(fake.schedd.suspects.users(), BTreeSet::from(["alice@test".to_owned()]));
 }
 
