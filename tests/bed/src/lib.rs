@@ -38,6 +38,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use testbed::{
     Account, Assets, Client, EXAMPLES_IMAGE, Kube, KubeOptions, Owned, Pool, PoolOptions, Proxy, Scratch, Spec,
     Version, wait_for,
@@ -309,9 +310,13 @@ impl Bed {
         }
     }
 
-    /// Ends the operator with SIGTERM; how long that took.
+    /// Ends the operator with SIGTERM, which it must handle by then; how long that took.
     pub fn stop_operator(&self) -> Duration {
         let operator = self.operator.lock().unwrap().take().expect("the operator runs");
+        wait_for("the operator to handle SIGTERM", PATIENCE, || {
+            operator.wait_timeout(Duration::ZERO).unwrap().is_some() || signals::handles(operator.pid(), Signal::TERM)
+        })
+        .unwrap();
         let began = Instant::now();
         operator.terminate().unwrap();
         let status = operator.wait(PATIENCE).unwrap();

@@ -20,6 +20,13 @@ pub fn parent(pid: u32) -> u32 {
     stat.rsplit_once(')').unwrap().1.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
+/// Whether the process has a handler for it. One that has just begun has none yet, and is ended by it.
+pub(crate) fn handles(pid: u32, signal: Signal) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).map_or("0", str::trim);
+    u64::from_str_radix(caught, 16).unwrap() & (1 << (signal.as_raw() - 1)) != 0
+}
+
 /// A `condor_submit` whose time limit does not run: the `timeout` above it stands still. Both are gone with this value,
 /// whatever becomes of the test.
 pub struct Unlimited {
