@@ -13,7 +13,9 @@ use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, condition, ids};
 use serde_json::Value;
 use testbed::wait_for;
 
-on_both_versions!(share::no_more_active_jobs_than_the_share);
+on_versions!(
+    sid: share::no_more_active_jobs_than_the_share;
+);
 
 /// Active, succeeded, failed; -1 as long as there is no status.
 fn counts(object: &Value) -> [i64; 3] {

@@ -5,16 +5,19 @@ mod lanes;
 mod limits;
 mod retention;
 
-on_both_versions!(
-    err::its_end_is_told,
-    err::hostile_files_are_harmless,
-    limits::too_much_output_is_held,
-    limits::nothing_is_fetched_onto_a_full_volume,
-    limits::a_transfer_is_stopped_before_the_volume_is_full,
-    limits::a_namespace_has_its_share,
-    lanes::one_that_fails_holds_up_no_other,
-    lanes::one_that_hangs_holds_up_no_deletion,
-    lanes::many_that_fail_share_one_limit,
-    retention::what_is_left_goes_in_its_time,
-    retention::what_comes_back_is_not_taken_for_new,
+on_versions!(
+    both:
+        err::its_end_is_told,
+        err::hostile_files_are_harmless,
+        limits::too_much_output_is_held;
+    trixie:
+        limits::a_transfer_is_stopped_before_the_volume_is_full,
+        lanes::one_that_fails_holds_up_no_other,
+        lanes::many_that_fail_share_one_limit,
+        retention::what_comes_back_is_not_taken_for_new;
+    sid:
+        limits::nothing_is_fetched_onto_a_full_volume,
+        limits::a_namespace_has_its_share,
+        lanes::one_that_hangs_holds_up_no_deletion,
+        retention::what_is_left_goes_in_its_time;
 );

@@ -6,13 +6,16 @@ mod jobs;
 mod ledger;
 mod submitter;
 
-on_both_versions!(
-    submitter::landing_late_before_it_counts_as_dead,
-    submitter::alive_while_its_object_is_deleted,
-    submitter::alive_while_its_object_is_abandoned,
-    jobs::second_of_an_index,
-    jobs::behind_another_schedd,
-    ledger::copied_after_the_last_renewal,
-    ledger::another_ones_claim,
-    finalizer::not_attached_yet,
+on_versions!(
+    both:
+        jobs::second_of_an_index,
+        jobs::behind_another_schedd;
+    trixie:
+        submitter::alive_while_its_object_is_deleted,
+        ledger::copied_after_the_last_renewal,
+        finalizer::not_attached_yet;
+    sid:
+        submitter::landing_late_before_it_counts_as_dead,
+        submitter::alive_while_its_object_is_abandoned,
+        ledger::another_ones_claim;
 );
