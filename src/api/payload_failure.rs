@@ -1,6 +1,6 @@
 use strum::{EnumIter, FromRepr};
 
-/// How a job can fail before or instead of its payload, by the exit code that `job.sh` ends with. A payload that ends with
+/// How a job can fail before, instead of or after its payload, by the exit code that `job.sh` ends with. A payload that ends with
 /// one of these codes itself cannot be told apart, but for the missing line on standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, EnumIter, FromRepr)]
 #[repr(i32)]
@@ -17,6 +17,8 @@ pub enum PayloadFailure {
     CommandNotFound = 244,
     /// A file of the sandbox is missing, or not what it should be.
     SandboxBroken = 245,
+    /// The payload has left more files than the job's ad can name.
+    TooManyFiles = 246,
 }
 
 impl PayloadFailure {
@@ -44,6 +46,7 @@ impl PayloadFailure {
             }
             Self::CommandNotFound => "the image does not contain the command in spec.script.command",
             Self::SandboxBroken => "the job's files were missing or damaged on the node; see the file err",
+            Self::TooManyFiles => "the script left too many files as output: pack them into an archive",
         }
     }
 }

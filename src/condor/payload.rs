@@ -156,7 +156,7 @@ mod tests {
             assert_eq!(PayloadFailure::from_exit_code(failure.exit_code()), Some(failure));
             assert!(!failure.sentence().is_empty());
         }
-        assert!([0, 1, 239, 246, 255].iter().all(|code| PayloadFailure::from_exit_code(*code).is_none()));
+        assert!([0, 1, 239, 247, 255].iter().all(|code| PayloadFailure::from_exit_code(*code).is_none()));
     }
 
     #[test]

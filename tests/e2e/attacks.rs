@@ -20,7 +20,11 @@ on_versions!(
         home::no_tool_obeys_what_lies_there,
         output::goes_to_its_own_place_only,
         output::goes_to_its_own_place_without_confinement,
+        payload::a_later_run_is_not_what_an_earlier_one_wrote,
+        payload::a_link_brings_nothing_from_outside_of_the_container,
+        payload::a_link_brings_nothing_of_another_namespaces_job,
         payload::a_link_leads_job_sh_nowhere,
-        payload::an_image_that_is_the_node_is_refused;
+        payload::an_image_that_is_the_node_is_refused,
+        payload::what_a_payload_says_of_its_use_is_not_in_the_ad;
     trixie: abandon::condor_rm_comes_before_the_finalizer_goes;
 );

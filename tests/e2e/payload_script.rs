@@ -250,7 +250,7 @@ fn the_second_lock_holds() {
 #[test]
 fn a_payload_may_do_what_it_wants_in_its_folder() {
     for shell in SHELLS {
-        let source = "echo 'exit 99' > job.sh; echo > payload.conf; rm -rf .htc_cache .job.ad; exit 255";
+        let source = "echo 'exit 99' > job.sh; echo > payload.conf; rm -rf script.sh .job.ad; exit 255";
         assert_eq!(with_image("bash", source).run(shell).0, 255, "{shell}");
     }
 }
@@ -265,13 +265,56 @@ fn nothing_is_written_where_a_payload_points() {
         }
         let at = outside.path().display();
         for source in [
-            format!("mv .htc_cache o; mkdir .htc_cache; ln -s {at}/made .htc_cache/probe; exit 255"),
-            format!("rm -rf .htc_cache; ln -s {at} .htc_cache; exit 255"),
+            format!("mkdir .htc_work; ln -s {at}/made .htc_work/probe; ln -s {at}/made ../probe; exit 255"),
+            format!("mkdir -p .htc_work/run; ln -s {at} .htc_work/tmp; ln -s {at} tmp; ln -s {at} run; exit 255"),
         ] {
             assert_eq!(with_image("bash", &source).run(shell).0, 255, "{shell}");
             let made: Vec<_> = std::fs::read_dir(outside.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
             assert!(made.is_empty(), "{shell}: {source} made {made:?}");
         }
+    }
+}
+
+/// What is not plain output stays behind, and what job.sh and HTCondor believe is as it was.
+#[test]
+fn only_plain_files_with_harmless_names_come_back() {
+    let source = "echo mine >fine; echo mine >'fine too'; echo mine >-fine; chmod 0 fine; mkfifo pipe; ln -s /etc/passwd link
+        ln -s missing dangling; mkdir -p folder/deep; echo x >folder/deep/file; chmod 0 folder/deep folder; echo no >a,b
+        for name in job.sh payload.conf callback.token condor_exec.exe _condor_stderr .job.ad .update.ad $'line\\nend'; do
+            rm -f $name; echo no >\"$name\"; done; exit 3";
+    for shell in SHELLS {
+        let scratch = with_image("bash", source);
+        let before = ["job.sh", "payload.conf", "script.sh", ".job.ad"].map(|name| scratch.read(name));
+        let (code, _, stderr) = scratch.run(shell);
+        assert_eq!(code, 3, "{shell}: {stderr}");
+        assert!(stderr.contains("links do not come back as output (2)"), "{shell}: {stderr}");
+        assert!(stderr.contains("some files do not come back as output (7)"), "{shell}: {stderr}");
+        assert_eq!(
+            ["job.sh", "payload.conf", "script.sh", ".job.ad"].map(|name| scratch.read(name)),
+            before,
+            "{shell}"
+        );
+        let mut left: Vec<_> = std::fs::read_dir(scratch.folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        let wanted = ["-fine", ".job.ad", "fine", "fine too", "job.sh", "payload.conf", "script.sh"];
+        assert_eq!(left, wanted, "{shell}");
+        assert_eq!(scratch.read("fine"), "mine\n", "{shell}");
+    }
+}
+
+#[test]
+fn more_files_than_the_jobs_ad_can_name_are_a_failure() {
+    for shell in SHELLS {
+        let scratch = with_image("bash", "for n in {1..9000}; do : >$n; done");
+        let (code, _, stderr) = scratch.run(shell);
+        assert_eq!(PayloadFailure::from_exit_code(code), Some(PayloadFailure::TooManyFiles), "{shell}: {stderr}");
+        assert_eq!(std::fs::read_dir(scratch.folder.path()).unwrap().count(), 4, "{shell}: none came");
+        let scratch = with_image("bash", "for n in {1..5000}; do : >$n; done");
+        assert_eq!(scratch.run(shell).0, 0, "{shell}");
+        assert_eq!(std::fs::read_dir(scratch.folder.path()).unwrap().count(), 5004, "{shell}: all came");
     }
 }
 
@@ -307,7 +350,7 @@ fn terminate(shell: &str, source: &str) -> (i32, String, String) {
     let scratch = with_image("bash", source);
     let job = scratch.start(shell, &["3"]);
     let deadline = Instant::now() + Duration::from_secs(20);
-    while !Path::new(&scratch.folder.path().join("up")).exists() {
+    while !Path::new(&scratch.folder.path().join(".htc_work/run/up")).exists() {
         assert!(Instant::now() < deadline, "{shell}: the payload did not start");
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -315,7 +358,7 @@ fn terminate(shell: &str, source: &str) -> (i32, String, String) {
     assert!(Process::new("kill").arg(job.id().to_string()).status().unwrap().success());
     let result = ended(job.wait_with_output().unwrap());
     assert!(sent.elapsed() < Duration::from_secs(40), "{shell}: it took {:?}", sent.elapsed());
-    assert!(!scratch.folder.path().join(".htc_cache").exists(), "{shell}: the cache is left");
+    assert!(!scratch.folder.path().join(".htc_work").exists(), "{shell}: the folder is left");
     result
 }
 

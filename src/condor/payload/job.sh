@@ -7,6 +7,7 @@
 #   243  the image cannot be had, or no container can be started from it
 #   244  the command is not in the image
 #   245  the files of the job are not what they should be
+#   246  the payload has left too many files
 # Each of these comes with a line "htc-operator: ..." on standard error.
 #
 # If payload.conf has a callback, and the node has curl, the operator is told when the payload begins and when it has ended.
@@ -115,22 +116,84 @@ find_runtime() {
     runtime=
 }
 
-# Whatever the runtime keeps stays in the scratch directory, and goes before HTCondor looks for output. An empty folder covers
-# it in the container: a payload that could put a link there would have this shell and the runtime write, outside, where
-# the link leads.
-prepare_cache() {
-    cache=$PWD/.htc_cache
-    mkdir -p "$cache/tmp" "$cache/cover" || fail 245 "cannot write into the scratch directory $PWD"
-    binds=$binds,$cache/cover:/htc_run/.htc_cache:ro
-    export APPTAINER_CACHEDIR="$cache" SINGULARITY_CACHEDIR="$cache"
-    export APPTAINER_TMPDIR="$cache/tmp" SINGULARITY_TMPDIR="$cache/tmp"
-    trap remove_cache EXIT
+# Makes the folder that the payload runs in, and whatever the runtime keeps beside it. The payload does not see the scratch
+# directory itself: HTCondor, outside of the container, reads and obeys what lies there, follows its links, and gives it to the
+# job's next run. All of this goes before HTCondor looks for output.
+prepare_work() {
+    scratch=$PWD work=$PWD/.htc_work
+    mkdir "$work" || cannot_write
+    trap remove_work EXIT
+    mkdir "$work/run" "$work/tmp" || cannot_write
+    for file in script.sh "$_CONDOR_JOB_AD" "${_CONDOR_MACHINE_AD:-}"; do
+        if [ -r "$file" ]; then
+            cp "$file" "$work/run/" || cannot_write
+        fi
+    done
+    binds=$work/run:/htc_run$binds
+    export APPTAINER_CACHEDIR="$work" SINGULARITY_CACHEDIR="$work"
+    export APPTAINER_TMPDIR="$work/tmp" SINGULARITY_TMPDIR="$work/tmp"
+}
+
+cannot_write() {
+    fail 245 "cannot write into the scratch directory $scratch"
 }
 
 # shellcheck disable=SC2317 # called by trap
-remove_cache() {
-    chmod -R u+rwX "$cache" 2>/dev/null
-    rm -rf "$cache"
+remove_work() {
+    chmod -R u+rwX "$work" 2>/dev/null
+    rm -rf "$work"
+}
+
+# Most bytes of the names of all files that come back, and 32 for each file: HTCondor keeps the names in the job's ad.
+most_names=262144
+
+# Hands what the payload has left to HTCondor: plain files, under names that mean nothing to HTCondor. No process of the payload
+# is left that could change them meanwhile.
+collect() {
+    chmod u+rwx "$work/run"
+    names=0 links=0 refused=0
+    for file in "$work/run"/*; do
+        name=${file##*/}
+        if [ -L "$file" ]; then
+            links=$((links + 1))
+        elif [ -d "$file" ]; then
+            chmod -R u+rwX "$file"
+            rm -rf "$file" || cannot_write
+            continue
+        elif [ ! -f "$file" ]; then
+            rm -f "$file"
+            continue
+        else
+            case $name in
+                script.sh) rm -f "$file" && continue ;;
+                job.sh | payload.conf | callback.token | condor_exec.exe | _condor* | *,* | *[[:cntrl:]]*)
+                    refused=$((refused + 1))
+                    ;;
+                *)
+                    if [ ! -d "$scratch/$name" ]; then
+                        names=$((names + ${#name} + 32))
+                        continue
+                    fi
+                    refused=$((refused + 1))
+                    ;;
+            esac
+        fi
+        rm -f "$file"
+    done
+    if [ "$links" -gt 0 ]; then
+        echo "htc-operator: links do not come back as output ($links): copy what they lead to" >&2
+    fi
+    if [ "$refused" -gt 0 ]; then
+        echo "htc-operator: some files do not come back as output ($refused): their names have commas or control characters, or HTCondor uses them" >&2
+    fi
+    if [ "$names" -gt "$most_names" ]; then
+        fail 246 "the output has too many files: pack them into an archive"
+    fi
+    set -- "$work/run"/*
+    if [ -e "$1" ]; then
+        chmod u+rw "$@"
+        mv -f "$@" "$scratch/" || cannot_write
+    fi
 }
 
 # The variables a payload may rely on, by each of the ways that a site's configuration may leave open. Their values are
@@ -220,16 +283,16 @@ explain_255() {
     # shellcheck disable=SC2016
     lookup='case $1 in */*) [ -x "$1" ]; exit ;; esac
             IFS=:; for dir in $PATH; do [ -f "$dir/$1" ] && [ -x "$dir/$1" ] && exit 0; done; exit 1'
-    run in_container /bin/sh -c "$lookup" sh "$1" >/dev/null 2>"$cache/probe"
+    run in_container /bin/sh -c "$lookup" sh "$1" >/dev/null 2>"$work/probe"
     case $code in
         0) code=255 ;;
         1) fail 244 "the command $1 is not in the image $image" ;;
         255)
-            if grep -q '/bin/sh' "$cache/probe"; then
+            if grep -q '/bin/sh' "$work/probe"; then
                 echo "htc-operator: the image $image has no /bin/sh, so it is not known whether 255 is the payload's own" >&2
                 code=255
             else
-                tail -n 5 "$cache/probe" >&2
+                tail -n 5 "$work/probe" >&2
                 fail 243 "the image $image cannot be had on $(uname -n), or no container can be started from it"
             fi
             ;;
@@ -237,7 +300,6 @@ explain_255() {
     esac
 }
 
-# All of it is read before any of it runs: the payload may write to its own copy of this file.
 main() {
     callback='' source='' uid='' reporting='' told_to_stop=''
     index=${1:-}
@@ -248,7 +310,7 @@ main() {
 
     # payload.conf has one "key value" per line and ends with the line "end"; binds are used where the node has them.
     name='' image='' version='' complete='' checked='' folders=''
-    binds=$PWD:/htc_run
+    binds=
     set --
     if [ ! -r payload.conf ] || [ ! -r script.sh ]; then
         fail 245 "payload.conf or script.sh is missing from the scratch directory"
@@ -289,7 +351,7 @@ main() {
         check_image
     fi
     find_gpus
-    prepare_cache
+    prepare_work
     export_environment
     if [ -n "$callback" ]; then
         report htcjob.cloudevent.started </dev/null >/dev/null 2>&1 &
@@ -299,6 +361,7 @@ main() {
     if [ "$code" -eq 255 ]; then
         explain_255 "$1"
     fi
+    collect
     finish "$code"
 }
 

@@ -49,6 +49,9 @@ pub use promise::Promise;
 pub use servers::ControlPlane;
 pub use turns::Weight;
 
+/// Where `job.sh` has the payload run, in the scratch directory.
+const PAYLOADS: &str = ".htc_work/run";
+
 /// How long anything may take that normally takes seconds: machines are noisy.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -375,17 +378,18 @@ impl Bed {
         table(&self.pool.tool("condor_history", &arguments).unwrap())
     }
 
-    /// Scratch directories of the running jobs of one object, by the ad that lies in each.
-    pub fn scratch_directories(&self, uid: &str) -> Vec<PathBuf> {
+    /// The folders that the payloads of one object run in now, by the ad that lies in each.
+    pub fn payload_folders(&self, uid: &str) -> Vec<PathBuf> {
         let wanted = format!("HTCJobUID = \"{uid}\"");
         let is_its = |ad: &PathBuf| std::fs::read_to_string(ad).is_ok_and(|text| text.contains(&wanted));
         let ads = files_below(&self.pool.spool_dir().with_file_name("execute"), &|name| name == ".job.ad");
-        ads.into_iter().filter(is_its).map(|ad| ad.parent().unwrap().to_owned()).collect()
+        let folders = ads.into_iter().filter(is_its).map(|ad| ad.parent().unwrap().to_owned());
+        folders.filter(|folder| folder.ends_with(PAYLOADS)).collect()
     }
 
-    /// Puts a file `go` beside each payload of one object that runs now: a sign that tests give to their payloads.
+    /// Puts a file `go` into the folder of each payload of one object that runs now: a sign that tests give to their payloads.
     pub fn open_gate(&self, uid: &str) {
-        for folder in self.scratch_directories(uid) {
+        for folder in self.payload_folders(uid) {
             // The job may end in this moment.
             let _ = std::fs::write(folder.join("go"), "");
         }
@@ -395,8 +399,8 @@ impl Bed {
     pub fn kill_job(&self, uid: &str, file: &str) {
         let called = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         let found = wait_for("the job's process", PATIENCE, || {
-            let folder = self.scratch_directories(uid).into_iter().find(|folder| folder.join(file).exists())?;
-            let pids = testbed::processes::that_name(&folder);
+            let folder = self.payload_folders(uid).into_iter().find(|folder| folder.join(file).exists())?;
+            let pids = testbed::processes::that_name(folder.ancestors().nth(2).unwrap());
             pids.into_iter().find(|pid| ["condor_exec.exe", "job.sh"].contains(&called(pid).trim()))
         });
         let pid = rustix::process::Pid::from_raw(found.unwrap().try_into().unwrap()).unwrap();

@@ -11,21 +11,20 @@ const BEFORE: &str = "as it was";
 /// A payload puts a link where `job.sh` writes, and ends with the code for which it writes there. What the link leads to belongs to
 /// the account in which HTCondor runs jobs, and stays as it is.
 ///
-/// It fails if `job.sh` does not cover its folder in the container (`cover` in `prepare_cache`): the file is then empty.
+/// It fails if the payload's folder is the scratch directory (`binds` in `prepare_work`): the file is then empty.
 pub fn a_link_leads_job_sh_nowhere(version: Version) {
     let here = Bed::shared(version).namespace();
     let outside = here.bed.scratch().dir(&here.name).unwrap();
     let file = outside.join("file");
     let target = file.display();
     for (name, source) in [
+        ("within", format!("mkdir -p .htc_work; ln -s {target} .htc_work/probe")),
+        ("replaced", format!("mv .htc_work o; mkdir .htc_work; ln -s {target} .htc_work/probe")),
         (
-            "moved",
-            format!(
-                "mv /htc_run/.htc_cache /htc_run/o; mkdir /htc_run/.htc_cache; ln -s {target} /htc_run/.htc_cache/probe"
-            ),
+            "above",
+            format!("ln -sf {target} ../probe; ln -sf {target} /htc_run/../.htc_work/probe; ln -s {target} probe"),
         ),
-        ("emptied", format!("rm -rf .htc_cache; mkdir .htc_cache; ln -sf {target} .htc_cache/probe")),
-        ("whole", format!("rm -rf .htc_cache; ln -s {} .htc_cache", outside.display())),
+        ("whole", format!("rm -rf .htc_work; ln -s {} .htc_work", outside.display())),
     ] {
         Account::unprivileged().write(&file, BEFORE, 0o600).unwrap();
         here.create(&htcjob(name, &format!("{source}; echo ran; exit 255")));
@@ -63,4 +62,107 @@ pub fn an_image_that_is_the_node_is_refused(version: Version) {
         assert!(message.contains(words), "{name}: {message}");
         assert!(here.bed.jobs_of(&uid).is_empty(), "{name}");
     }
+}
+
+/// What a payload writes over the files of its job comes back as output, and HTCondor gives it to the job's next run: it still
+/// decides nothing outside of the container.
+///
+/// It fails if the payload's folder is the scratch directory: `bind` then shows the payload the node. And it would fail if HTCondor took
+/// a file `condor_exec.exe` that an earlier run left for the job's program.
+pub fn a_later_run_is_not_what_an_earlier_one_wrote(version: Version) {
+    let here = Bed::shared(version).namespace();
+    let outside = here.bed.scratch().dir(&here.name).unwrap();
+    Account::unprivileged().write(&outside.join("file"), BEFORE, 0o600).unwrap();
+    let folder = outside.display();
+    let program =
+        format!("printf '#!/bin/sh\\ncat {folder}/file\\n' >condor_exec.exe; chmod 755 condor_exec.exe; exit 1");
+    let bind = format!("cat {folder}/file && exit 0; echo 'bind {folder}' >>payload.conf; exit 1");
+    for (name, source) in [("exec", &program), ("conf", &bind)] {
+        let mut object = htcjob(name, source);
+        object["spec"]["maxRetries"] = 1.into();
+        here.create(&object);
+    }
+    let outs = ["exec", "conf"].map(|name| {
+        here.wait_ended(name);
+        here.wait_output(name);
+        let out = fs::read_to_string(here.output(name, 0).join("out")).unwrap();
+        println!("{version}: {name}: {out:?}");
+        out
+    });
+    let _promise = Promise;
+    assert!(!outs.iter().any(|out| out.contains(BEFORE)), "{outs:?}");
+}
+
+/// Links among a payload's output do not bring it files that its container does not show it.
+///
+/// It fails if they are there when HTCondor's starter, outside of the container, reads the output (`collect`).
+pub fn a_link_brings_nothing_from_outside_of_the_container(version: Version) {
+    let here = Bed::shared(version).namespace();
+    let outside = here.bed.scratch().dir(&here.name).unwrap();
+    Account::unprivileged().write(&outside.join("file"), BEFORE, 0o600).unwrap();
+    let target = outside.join("file");
+    let target = target.display();
+    here.create(&htcjob(
+        "link",
+        &format!(
+            "cat {target} && exit 9; ln -s {target} link; rm _condor_stderr; ln -s {target} _condor_stderr; exit 0"
+        ),
+    ));
+    let ended = here.wait_ended("link");
+    assert!(is_true(&ended, "Complete"), "{ended:#}");
+    here.wait_output("link");
+    let _promise = Promise;
+    for name in ["link", "err"] {
+        let came = fs::read_to_string(here.output("link", 0).join(name)).unwrap_or_default();
+        assert!(!came.contains(BEFORE), "{name}: {came}");
+    }
+}
+
+/// The same, with what a job of another namespace has on the same node: a payload knows its own folder there by `mountinfo`, and those
+/// of jobs that began at about the same time are beside it.
+///
+/// It fails for the same reason.
+pub fn a_link_brings_nothing_of_another_namespaces_job(version: Version) {
+    let bed = Bed::shared(version);
+    let (victim, here) = (bed.namespace(), bed.namespace());
+    let mut object = htcjob("victim", "while sleep 1; do :; done");
+    object["spec"]["env"] = serde_json::json!([{ "name": "PASSWORD", "value": BEFORE }]);
+    victim.create(&object);
+    victim.wait_running("victim", 1);
+    here.create(&htcjob(
+        "thief",
+        r#"own=; while read -r -a words; do [ "${words[4]}" != /htc_run ] || own=${words[3]}; done </proc/self/mountinfo
+           [[ $own =~ ^(.*/dir_)([0-9]+)(.*)$ ]] || exit 8
+           before=${BASH_REMATCH[1]} number=${BASH_REMATCH[2]} behind=${BASH_REMATCH[3]%/.htc_work/run}
+           echo "$own"
+           for ((n = number - 1500; n < number; n++)); do ln -s "$before$n$behind/payload.conf" "stolen.$n"; done"#,
+    ));
+    let ended = here.wait_ended("thief");
+    assert!(is_true(&ended, "Complete"), "{ended:#}");
+    here.wait_output("thief");
+    victim.delete("victim");
+    let stolen = bed::files_below(&here.output("thief", 0), &|_| true);
+    let _promise = Promise;
+    for file in stolen {
+        let text = fs::read_to_string(&file).unwrap();
+        assert!(!text.contains(BEFORE), "{}: {text}", file.display());
+    }
+}
+
+/// A payload writes the file by which HTCondor's startd tells the starter how much the slot has used: nothing of it comes into the
+/// job's ad.
+///
+/// It fails on 23.9 if the payload's folder is the scratch directory (`binds` in `prepare_work`).
+pub fn what_a_payload_says_of_its_use_is_not_in_the_ad(version: Version) {
+    let here = Bed::shared(version).namespace();
+    let uid = here.create(&htcjob(
+        "update",
+        r#"long=$(printf '%0200000d' 0)
+           for ((n = 0; n < 100; n++)); do echo "CpusUsage = \"mine$long\"" >new; mv new .update.ad; sleep 0.05; done"#,
+    ));
+    here.wait_ended("update");
+    here.wait_nothing_left(&uid);
+    let left = here.bed.history(&format!("HTCJobUID == \"{uid}\""), &["size(unparse(CpusUsage))"]);
+    let _promise = Promise;
+    assert!(matches!(&left[..], [row] if row[0].parse::<u32>().map_or(true, |size| size < 1000)), "{left:?}");
 }

@@ -107,7 +107,7 @@ pub fn create_and_wait(here: &Namespace<'_>, object: &Value, state: &str) -> (St
 /// Waits until all payloads of an object have begun. A SIGTERM that comes while their container is being made is lost, and
 /// HTCondor then waits for as long as the node allows.
 pub fn wait_up(bed: &Bed, uid: &str, count: usize) {
-    let up = || bed.scratch_directories(uid).iter().filter(|folder| folder.join("up").exists()).count();
+    let up = || bed.payload_folders(uid).iter().filter(|folder| folder.join("up").exists()).count();
     wait_for("the payloads to begin", PATIENCE, || up() == count).unwrap();
 }
 

@@ -173,7 +173,7 @@ fn a_payload_that_is_killed_is_reported_and_one_that_is_told_to_stop_is_not() {
         let scratch = ear.job("bash", "trap 'exit 0' TERM; touch up; while :; do sleep 0.05; done");
         let job = scratch.start(shell, &["3"]);
         let began = Instant::now();
-        while !scratch.folder.path().join("up").exists() {
+        while !scratch.folder.path().join(".htc_work/run/up").exists() {
             assert!(began.elapsed() < Duration::from_secs(30), "{shell}: the payload did not start");
             std::thread::sleep(Duration::from_millis(10));
         }
