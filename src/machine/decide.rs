@@ -21,6 +21,7 @@ use super::phase::Phase;
 use super::request::{Request, Scope, Work};
 use super::rules::{Rules, Settings};
 use super::status::{Conditions, Counts};
+use super::summary::EVERYDAY;
 use super::transitions::{IllegalTransition, Transition, Trigger, legal};
 use crate::api::{ConditionStatus, ConditionType, Reason};
 
@@ -57,20 +58,6 @@ const FAILED_TRIES: &[Reason] = &[
 
 /// Reasons of `Submitted` False that history gives, and may give again.
 const WAITS_FOR_A_PERSON: &[Reason] = &[Reason::HistoryTooShort, Reason::QueueLost, Reason::Lost];
-
-/// Reasons of `Submitted` and `JobsRemoved` False that are everyday progress.
-const EVERYDAY: &[Reason] = &[
-    Reason::Submitting,
-    Reason::SmallerSubmissions,
-    Reason::Suspended,
-    Reason::DeadlineExceeded,
-    Reason::Asking,
-    Reason::Removing,
-    Reason::JobsPresent,
-    Reason::Staging,
-    Reason::Waiting,
-    Reason::Adopting,
-];
 
 /// Failures that no HTCJob is to blame for: it goes on together with others. A fetch alone may fail in these words for what one
 /// HTCJob's jobs have left.

@@ -467,12 +467,24 @@ fn kubectl_knows_the_short_name_and_the_columns() {
     let object = htcjob(&spec(&json!({ "queue": 3 })));
     let name = name_of(&object);
     kubectl(&["apply", "-f", "-"], &object).unwrap();
-    let status = json!({ "phase": "Running", "total": 3, "active": 1, "succeeded": 2, "failed": 0, "attempt": 1, "clusterid": "12" });
+    let status = json!({
+        "phase": "Running", "state": "Held", "message": "1 of 3 jobs held", "schedd": "schedd@test",
+        "total": 3, "active": 1, "succeeded": 2, "failed": 0, "attempt": 1, "clusterid": "12",
+    });
     patch_status(name, &status).unwrap();
     let table = server().kubectl_ok(&["get", "htcj", name]).unwrap();
     let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(rows[0], ["NAME", "PHASE", "JOBS", "ACTIVE", "SUCCEEDED", "FAILED", "CLUSTER", "AGE"]);
-    assert_eq!(rows[1][..7], [name, "Running", "3", "1", "2", "0", "12"]);
+    assert_eq!(rows[0], ["NAME", "STATUS", "JOBS", "ACTIVE", "SUCCEEDED", "FAILED", "CLUSTER", "AGE"]);
+    assert_eq!(rows[1][..7], [name, "Held", "3", "1", "2", "0", "12"]);
+    let wide = server().kubectl_ok(&["get", "htcj", name, "-o", "wide"]).unwrap();
+    assert!(words(wide.lines().next().unwrap()).ends_with("AGE PHASE SCHEDD MESSAGE"), "{wide}");
+    assert!(words(&wide).ends_with("Running schedd@test 1 of 3 jobs held"), "{wide}");
+    for (selector, found) in
+        [("status.state=Held", true), ("status.state=Failed", false), ("status.phase=Running", true)]
+    {
+        let listed = server().kubectl_ok(&["get", "htcj", "--field-selector", selector, "-o", "name"]).unwrap();
+        assert_eq!(listed.contains(&format!("/{name}\n")), found, "{selector}: {listed}");
+    }
     assert!(server().kubectl_ok(&["get", "all"]).unwrap().contains(name), "`kubectl get all` does not show HTCJobs");
 }
 

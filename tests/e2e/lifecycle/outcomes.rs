@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use rstest::rstest;
+use serde_json::json;
 use testbed::Version::{self, Sid, Trixie};
 use testbed::{Account, PoolOptions, Scratch};
 
@@ -105,6 +106,11 @@ fn each_job_of_a_queue_knows_its_number(#[values(Trixie, Sid)] version: Version)
         let ended = here.wait_ended(name);
         assert!(is_true(&ended, "Complete"), "{ended:#}");
         assert_eq!(counts(&ended), [0, queue.into(), 0]);
+        let all = if queue == 1 { "0".to_owned() } else { format!("0-{}", queue - 1) };
+        assert_eq!(
+            (&ended["status"]["completedIndexes"], &ended["status"]["failedIndexes"]),
+            (&json!(all), &json!(null))
+        );
         assert_eq!(ids(&ended).len(), queue as usize);
         for index in 0..queue {
             assert_eq!(read(&here, name, index, "out"), format!("{index} {index} {name}\n"));
