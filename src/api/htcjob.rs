@@ -110,6 +110,14 @@ pub struct HTCJobSpec {
         .message("queue must be a number of jobs from 1 to 100000; leave it out for one job"))]
     pub queue: Option<i64>,
 
+    /// Which of the indexes to run, for example `3,17,200-210`. Default: all of them.
+    /// The other jobs of the queue are not part of this HTCJob.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16384))]
+    #[x_kube(validation = Rule::new("self.matches('^[0-9]{1,6}(-[0-9]{1,6})?(,[0-9]{1,6}(-[0-9]{1,6})?)*$')")
+        .message("indexes is a list of indexes and ranges, without blanks, such as 3,17,200-210"))]
+    pub indexes: Option<String>,
+
     /// Additional HTCondor submit commands, one `key = value` per line, for example `+JobFlavour = "espresso"`.
     /// docs/htcopts.md lists the allowed commands. `$` macros and line continuations are not allowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]

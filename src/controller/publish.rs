@@ -15,9 +15,8 @@ use super::{Context, WriteError};
 use crate::api::{Condition, HTCJobStatus, ObjectName, Observed};
 use crate::failpoint::{Point, around};
 use crate::kubernetes::{MANAGER, limited, unless_changed};
-use crate::machine::facts::{Facts, Published, Record};
+use crate::machine::facts::{Facts, Published, Record, Spec};
 use crate::machine::ids::{JobId, id_ranges};
-use crate::machine::indices::Indices;
 use crate::machine::status::{Counts, indexes};
 use crate::machine::summary::summary;
 use crate::machine::{Attempt, ScheddName, Timestamp, Uid};
@@ -57,7 +56,7 @@ fn status(
     let attempt = record.highest.0.max(published.attempt);
     let conditions = known.map(|known| known.conditions.as_slice()).unwrap_or_default();
     let summary = phase.map(|phase| summary(phase, conditions));
-    let asked_for = facts.object.spec.as_ref().map_or_else(|_| Indices::default(), |spec| Indices::first(spec.queue));
+    let asked_for = facts.object.spec.as_ref().map(Spec::asked_for).unwrap_or_default();
     let [completed_indexes, failed_indexes] =
         indexes(record, &asked_for).map(|set| (!set.is_empty()).then(|| set.within(RANGES_OF_INDEXES)));
     let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
@@ -79,7 +78,7 @@ fn status(
         jobs: (!ids.is_empty()).then(|| id_ranges(&ids, RANGES)).or_else(|| old.and_then(|old| old.jobs.clone())),
         uniqid: old.and_then(|old| old.uniqid),
         jobids: old.map(|old| old.jobids.clone()).unwrap_or_default(),
-        total: facts.object.spec.as_ref().ok().map(|spec| i64::from(spec.queue)),
+        total: facts.object.spec.as_ref().ok().map(|spec| number(spec.count())),
         active: number(counts.active),
         succeeded: number(counts.succeeded),
         failed: number(counts.failed),

@@ -13,9 +13,8 @@ mod tests;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::facts::{Answer, Condition, Facts, Failure, InFlight, Known, Past, Reach, Record, Why, Witness};
+use super::facts::{Answer, Condition, Facts, Failure, InFlight, Known, Past, Reach, Record, Spec, Why, Witness};
 use super::ids::{Attempt, Index, JobId, Kind, RequestKey, Timestamp};
-use super::indices::Indices;
 use super::judge::{self, Doubt, Sightings};
 use super::phase::Phase;
 use super::request::{Request, Scope, Work};
@@ -475,8 +474,8 @@ impl<'a> Run<'a> {
                 || (new && !self.record.attempted.contains(index))
                 || self.record.attempts.iter().any(|attempt| attempt.indices.contains(index))
         };
-        let queue = self.facts.object.spec.as_ref().map_or(0, |spec| spec.queue);
-        Indices::first(queue).iter().any(|index| !accounted_for(index))
+        let asked_for = self.facts.object.spec.as_ref().map(Spec::asked_for).unwrap_or_default();
+        asked_for.iter().any(|index| !accounted_for(index))
     }
 
     /// What to do, and to say, about a doubt: the condition's reason and message.

@@ -26,6 +26,12 @@ impl Indices {
         self.0.iter().map(|&(first, last)| (last - first) as usize + 1).sum()
     }
 
+    /// The largest number.
+    #[must_use]
+    pub fn last(&self) -> Option<Index> {
+        self.0.last().map(|&(_, last)| Index(last))
+    }
+
     /// Whether the set has no number.
     #[must_use]
     pub fn is_empty(&self) -> bool {

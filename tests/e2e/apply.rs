@@ -85,6 +85,8 @@ const IMMUTABLE: &str = "the spec cannot be changed once the HTCJob exists (only
 #[case::less_than_no_job(json!({ "queue": -1 }), "spec.queue", QUEUE)]
 #[case::no_jobs_in_the_script(json!({ "script": { "queue": 0 } }), "spec.script.queue", QUEUE)]
 #[case::too_many_jobs_in_the_script(json!({ "script": { "queue": 2_000_000 } }), "spec.script.queue", QUEUE)]
+#[case::indexes_with_blanks(json!({ "indexes": "3, 4" }), "spec.indexes", "indexes is a list of indexes and ranges, without blanks, such as 3,17,200-210")]
+#[case::indexes_without_an_end(json!({ "indexes": "3-" }), "spec.indexes", "indexes is a list of indexes and ranges")]
 #[case::queue_as_a_word(json!({ "queue": "three" }), "spec.queue", "must be of type integer")]
 #[case::two_numbers_of_jobs(
     json!({ "queue": 2, "script": { "queue": 3 } }),

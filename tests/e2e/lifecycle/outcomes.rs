@@ -123,6 +123,26 @@ fn each_job_of_a_queue_knows_its_number(#[values(Trixie, Sid)] version: Version)
     }
 }
 
+#[rstest]
+fn only_the_indexes_of_the_spec_run(#[values(Trixie, Sid)] version: Version) {
+    let here = Bed::shared(version).namespace();
+    let mut some = htcjob("some", "echo $1; [ $1 != 17 ]");
+    (some["spec"]["queue"], some["spec"]["indexes"]) = (1000.into(), "200-202,3,17".into());
+    let mut beyond = htcjob("beyond", "true");
+    (beyond["spec"]["queue"], beyond["spec"]["indexes"]) = (10.into(), "9-10".into());
+    here.create_all(&[some, beyond]);
+    let ended = here.wait_ended("some");
+    assert_eq!((counts(&ended), ids(&ended).len()), ([0, 4, 1], 5));
+    let status = &ended["status"];
+    assert_eq!((&status["total"], &status["completedIndexes"]), (&json!(5), &json!("3,200-202")), "{ended:#}");
+    assert_eq!(status["failedIndexes"], "17");
+    assert_eq!(read(&here, "some", 202, "out"), "202\n");
+    assert!(!here.output("some", 0).exists() && !here.output("some", 4).exists());
+    let told = here.wait("beyond", "a refusal", |object| object["status"]["state"] == "InvalidSpec");
+    let said = "spec.indexes: \"9-10\" is neither an index from 0 to 9 nor a range of them such as 3-7";
+    assert_eq!(told["status"]["message"], said);
+}
+
 /// What a job says that failed before its payload, in HTCondor, in Kubernetes and in its own error file.
 fn failed_before_the_payload(here: &Namespace<'_>, name: &str, code: i32, sentence: &str, line: &str) {
     let uid = here.uid(name);
