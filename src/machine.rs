@@ -29,6 +29,7 @@ pub mod phase;
 pub mod request;
 pub mod rules;
 pub mod status;
+pub mod summary;
 pub mod transitions;
 pub mod worker;
 

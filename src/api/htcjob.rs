@@ -28,11 +28,13 @@ pub const MAX_QUEUE: i64 = 100_000;
     derive = "PartialEq",
     derive = "Default",
     doc = "An HTCJob runs a script in a container on an HTCondor pool, once or many times. Deleting it removes its jobs from HTCondor.",
+    selectable = ".status.phase",
+    selectable = ".status.state",
     printcolumn(
-        name = "Phase",
+        name = "Status",
         type_ = "string",
-        json_path = ".status.phase",
-        description = "Pending, Submitted, Running, Completed or Terminating"
+        json_path = ".status.state",
+        description = "what needs attention, for example InvalidSpec, Held or Failed; otherwise the phase"
     ),
     printcolumn(
         name = "Jobs",
@@ -64,7 +66,28 @@ pub const MAX_QUEUE: i64 = 100_000;
         json_path = ".status.clusterid",
         description = "HTCondor's cluster id"
     ),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(
+        name = "Phase",
+        type_ = "string",
+        json_path = ".status.phase",
+        description = "Pending, Submitted, Running, Completed or Terminating",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Schedd",
+        type_ = "string",
+        json_path = ".status.schedd",
+        description = "name of the schedd that has the jobs",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Message",
+        type_ = "string",
+        json_path = ".status.message",
+        description = "explanation of the status",
+        priority = 1
+    )
 )]
 #[x_kube(
     validation = Rule::new("!has(self.queue) || !has(self.script) || !has(self.script.queue) || self.queue == self.script.queue")
@@ -86,6 +109,14 @@ pub struct HTCJobSpec {
     #[x_kube(validation = Rule::new("self >= 1 && self <= 100000")
         .message("queue must be a number of jobs from 1 to 100000; leave it out for one job"))]
     pub queue: Option<i64>,
+
+    /// Which of the indexes to run, for example `3,17,200-210`. Default: all of them.
+    /// The other jobs of the queue are not part of this HTCJob.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16384))]
+    #[x_kube(validation = Rule::new("self.matches('^[0-9]{1,6}(-[0-9]{1,6})?(,[0-9]{1,6}(-[0-9]{1,6})?)*$')")
+        .message("indexes is a list of indexes and ranges, without blanks, such as 3,17,200-210"))]
+    pub indexes: Option<String>,
 
     /// Additional HTCondor submit commands, one `key = value` per line, for example `+JobFlavour = "espresso"`.
     /// docs/htcopts.md lists the allowed commands. `$` macros and line continuations are not allowed.
@@ -248,6 +279,14 @@ pub struct HTCJobStatus {
     #[x_kube(validation = Rule::new("self == oldSelf || oldSelf == 'Pending' || self == 'Terminating' || (self == 'Completed' && oldSelf != 'Terminating') || (self == 'Running' && oldSelf == 'Submitted')")
         .message("the phase of an HTCJob cannot go back"))]
     pub phase: Option<Phase>,
+    /// What needs attention, in one word: the reason of a condition, Held, Suspended or Failed; otherwise the phase.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
+    pub state: Option<String>,
+    /// The first words of the condition that state comes from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub message: Option<String>,
     /// Generation of the spec that the operator last acted on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
@@ -289,6 +328,14 @@ pub struct HTCJobStatus {
     /// Jobs that ended in any other way.
     #[serde(default)]
     pub failed: i64,
+    /// Indexes of the jobs that exited with 0, as ranges, for example `0-4,7`. If the list is too long, it ends with `,…`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16384))]
+    pub completed_indexes: Option<String>,
+    /// Indexes of the jobs that ended in any other way, as ranges. If the list is too long, it ends with `,…`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16384))]
+    pub failed_indexes: Option<String>,
     /// Active jobs that wait for a machine.
     #[serde(default)]
     pub idle: i64,

@@ -232,15 +232,17 @@ fn plan(object: &Observed, context: &Context) -> (Option<Arc<Plan>>, Result<Spec
         Ok(job) => job,
         Err(invalid) => return (None, Err(format!("the HTCJob cannot be read: {}", invalid.error))),
     };
-    let queue = match Planner::queue(&job.spec) {
-        Ok(queue) => queue,
-        Err(error) => return (None, Err(error.to_string())),
-    };
+    let (queue, indexes) =
+        match Planner::queue(&job.spec).and_then(|queue| Ok((queue, Planner::indexes(&job.spec, queue)?))) {
+            Ok(asked_for) => asked_for,
+            Err(error) => return (None, Err(error.to_string())),
+        };
     let plan = context.planner.plan(&job.spec).map_err(|error| error.to_string());
     let seconds =
         |seconds: Option<i64>| seconds.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0)));
     let spec = Spec {
         queue,
+        indexes,
         suspend: job.spec.suspend,
         deadline: seconds(job.spec.active_deadline_seconds),
         ttl: seconds(job.spec.ttl_seconds_after_finished),

@@ -8,7 +8,7 @@ use kube::runtime::reflector::ObjectRef;
 
 use crate::api::{Observed, Phase, Wake};
 use crate::machine::decide::{Action, Decision};
-use crate::machine::facts::{Facts, JobState, Record};
+use crate::machine::facts::{Facts, JobState, Record, Spec};
 use crate::machine::{Kind, Uid, Work};
 
 /// The jobs of all namespaces.
@@ -77,8 +77,8 @@ impl NamespaceJobs {
         let mut namespaces = self.of();
         let namespace = namespaces.entry(namespace.to_owned()).or_default();
         let room = self.limit.saturating_sub(namespace.of_others(uid));
-        let queue = facts.object.spec.as_ref().map_or(0, |spec| spec.queue as usize);
-        let wanted = queue.saturating_sub(facts.record.jobs.len()) + may_have(&facts.record);
+        let asked_for = facts.object.spec.as_ref().map_or(0, Spec::count);
+        let wanted = asked_for.saturating_sub(facts.record.jobs.len()) + may_have(&facts.record);
         let before = namespace.jobs.get(uid).copied().unwrap_or_default();
         let has = may_have(&facts.record).max(before);
         // While one is under way no other submission begins.

@@ -15,15 +15,21 @@ use super::{Context, WriteError};
 use crate::api::{Condition, HTCJobStatus, ObjectName, Observed};
 use crate::failpoint::{Point, around};
 use crate::kubernetes::{MANAGER, limited, unless_changed};
-use crate::machine::facts::{Facts, Published, Record};
+use crate::machine::facts::{Facts, Published, Record, Spec};
 use crate::machine::ids::{JobId, id_ranges};
-use crate::machine::status::Counts;
+use crate::machine::status::{Counts, indexes};
+use crate::machine::summary::summary;
 use crate::machine::{Attempt, ScheddName, Timestamp, Uid};
 
 /// Ids listed one by one.
 const IDS: usize = 100;
 /// Most bytes of ids as ranges.
 const RANGES: usize = 32 * 1024;
+
+/// Most bytes of the indexes of jobs that succeeded, and of those that failed.
+const RANGES_OF_INDEXES: usize = 16 * 1024;
+/// Most characters of the message beside the state.
+const MESSAGE: usize = 200;
 
 /// The status that says what `record` has. It never says less than the object's status does: that is presence, and a
 /// ledger that was lost must not hide it.
@@ -48,10 +54,17 @@ fn status(
     let published = &facts.object.published;
     let phase = known.map(|known| known.phase).max(published.phase);
     let attempt = record.highest.0.max(published.attempt);
+    let conditions = known.map(|known| known.conditions.as_slice()).unwrap_or_default();
+    let summary = phase.map(|phase| summary(phase, conditions));
+    let asked_for = facts.object.spec.as_ref().map(Spec::asked_for).unwrap_or_default();
+    let [completed_indexes, failed_indexes] =
+        indexes(record, &asked_for).map(|set| (!set.is_empty()).then(|| set.within(RANGES_OF_INDEXES)));
     let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
     let time = |at: Timestamp| Moment::from_second(at.0.div_euclid(1000)).ok().map(Time);
     HTCJobStatus {
         phase,
+        state: summary.as_ref().map(|(state, _)| state.clone()),
+        message: summary.and_then(|(_, told)| told).map(|told| first_words(&told.message)),
         observed_generation: generation,
         schedd: (attempt > 0).then(|| whose(record, published, schedd).to_string()),
         attempt: (attempt > 0).then(|| i64::from(attempt)),
@@ -65,18 +78,18 @@ fn status(
         jobs: (!ids.is_empty()).then(|| id_ranges(&ids, RANGES)).or_else(|| old.and_then(|old| old.jobs.clone())),
         uniqid: old.and_then(|old| old.uniqid),
         jobids: old.map(|old| old.jobids.clone()).unwrap_or_default(),
-        total: facts.object.spec.as_ref().ok().map(|spec| i64::from(spec.queue)),
+        total: facts.object.spec.as_ref().ok().map(|spec| number(spec.count())),
         active: number(counts.active),
         succeeded: number(counts.succeeded),
         failed: number(counts.failed),
+        completed_indexes,
+        failed_indexes,
         idle: number(counts.idle),
         running: number(counts.running),
         held: number(counts.held),
         start_time: known.and_then(|known| known.started).and_then(time),
         completion_time: known.and_then(|known| known.completed).and_then(time),
-        conditions: known
-            .map(|known| known.conditions.as_slice())
-            .unwrap_or_default()
+        conditions: conditions
             .iter()
             .filter_map(|condition| {
                 Some(Condition {
@@ -89,6 +102,14 @@ fn status(
                 })
             })
             .collect(),
+    }
+}
+
+/// Enough for a line of `kubectl get -o wide`; the condition has all of it.
+fn first_words(message: &str) -> String {
+    match message.char_indices().nth(MESSAGE) {
+        Some((end, _)) => format!("{}…", &message[..end]),
+        None => message.to_owned(),
     }
 }
 

@@ -13,14 +13,14 @@ mod tests;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::facts::{Answer, Condition, Facts, Failure, InFlight, Known, Past, Reach, Record, Why, Witness};
+use super::facts::{Answer, Condition, Facts, Failure, InFlight, Known, Past, Reach, Record, Spec, Why, Witness};
 use super::ids::{Attempt, Index, JobId, Kind, RequestKey, Timestamp};
-use super::indices::Indices;
 use super::judge::{self, Doubt, Sightings};
 use super::phase::Phase;
 use super::request::{Request, Scope, Work};
 use super::rules::{Rules, Settings};
 use super::status::{Conditions, Counts};
+use super::summary::EVERYDAY;
 use super::transitions::{IllegalTransition, Transition, Trigger, legal};
 use crate::api::{ConditionStatus, ConditionType, Reason};
 
@@ -57,20 +57,6 @@ const FAILED_TRIES: &[Reason] = &[
 
 /// Reasons of `Submitted` False that history gives, and may give again.
 const WAITS_FOR_A_PERSON: &[Reason] = &[Reason::HistoryTooShort, Reason::QueueLost, Reason::Lost];
-
-/// Reasons of `Submitted` and `JobsRemoved` False that are everyday progress.
-const EVERYDAY: &[Reason] = &[
-    Reason::Submitting,
-    Reason::SmallerSubmissions,
-    Reason::Suspended,
-    Reason::DeadlineExceeded,
-    Reason::Asking,
-    Reason::Removing,
-    Reason::JobsPresent,
-    Reason::Staging,
-    Reason::Waiting,
-    Reason::Adopting,
-];
 
 /// Failures that no HTCJob is to blame for: it goes on together with others. A fetch alone may fail in these words for what one
 /// HTCJob's jobs have left.
@@ -488,8 +474,8 @@ impl<'a> Run<'a> {
                 || (new && !self.record.attempted.contains(index))
                 || self.record.attempts.iter().any(|attempt| attempt.indices.contains(index))
         };
-        let queue = self.facts.object.spec.as_ref().map_or(0, |spec| spec.queue);
-        Indices::first(queue).iter().any(|index| !accounted_for(index))
+        let asked_for = self.facts.object.spec.as_ref().map(Spec::asked_for).unwrap_or_default();
+        asked_for.iter().any(|index| !accounted_for(index))
     }
 
     /// What to do, and to say, about a doubt: the condition's reason and message.

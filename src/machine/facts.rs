@@ -78,8 +78,10 @@ pub enum Claim {
 /// As much of the spec as decisions need.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Spec {
-    /// Number of jobs requested.
+    /// `spec.queue`: indexes are smaller.
     pub queue: u32,
+    /// `spec.indexes`; none for all of the queue.
+    pub indexes: Option<Indices>,
     /// `spec.suspend`
     pub suspend: bool,
     /// `spec.activeDeadlineSeconds`
@@ -89,6 +91,20 @@ pub struct Spec {
     /// Why nothing more of it can be submitted, in words for the user. What was submitted before the operator or its settings
     /// changed goes on.
     pub refused: Option<String>,
+}
+
+impl Spec {
+    /// The jobs that are to run.
+    #[must_use]
+    pub fn asked_for(&self) -> Indices {
+        self.indexes.clone().unwrap_or_else(|| Indices::first(self.queue))
+    }
+
+    /// How many those are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.indexes.as_ref().map_or(self.queue as usize, Indices::len)
+    }
 }
 
 /// What the object's status says. It proves presence, never absence.

@@ -6,6 +6,9 @@ use std::str::FromStr;
 
 use super::ids::Index;
 
+/// What stands for the rest of a list that is too long.
+const CUT: &str = ",…";
+
 /// A set of [`Index`], as sorted, separate ranges; written `0-4,7`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Indices(Vec<(u32, u32)>);
@@ -21,6 +24,12 @@ impl Indices {
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.iter().map(|&(first, last)| (last - first) as usize + 1).sum()
+    }
+
+    /// The largest number.
+    #[must_use]
+    pub fn last(&self) -> Option<Index> {
+        self.0.last().map(|&(_, last)| Index(last))
     }
 
     /// Whether the set has no number.
@@ -60,6 +69,17 @@ impl Indices {
             }
         }
         Self(ranges)
+    }
+
+    /// The ranges as text, of at most `limit` bytes; if that is too few, it ends with `,…`.
+    #[must_use]
+    pub fn within(&self, limit: usize) -> String {
+        let text = self.to_string();
+        if text.len() <= limit {
+            return text;
+        }
+        let cut = text[..=limit.saturating_sub(CUT.len())].rfind(',').unwrap_or_default();
+        format!("{}{CUT}", &text[..cut])
     }
 
     /// The smallest `count` numbers.
@@ -149,6 +169,17 @@ mod tests {
             for number in 0..41 {
                 prop_assert_eq!(set.contains(Index(number)), model.contains(&number));
             }
+        }
+    }
+
+    #[test]
+    fn a_list_that_is_too_long_says_so() {
+        let set: Indices = [1, 3, 5, 6, 7, 100].into_iter().map(Index).collect();
+        assert_eq!(set.to_string(), "1,3,5-7,100");
+        assert_eq!(set.within(11), "1,3,5-7,100");
+        assert_eq!(set.within(10), "1,3,…");
+        for limit in 5..11 {
+            assert!(set.within(limit).len() <= limit, "{limit}");
         }
     }
 

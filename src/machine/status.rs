@@ -1,9 +1,15 @@
 //! From the record to counts, conditions and words.
 
+use std::collections::BTreeMap;
+
 use super::facts::{Condition, Hold, Job, JobState, Record};
 use super::ids::{JobId, Timestamp};
+use super::indices::Indices;
 use super::outcome::{Loss, Outcome};
 use crate::api::{ConditionStatus, ConditionType};
+
+/// Ways in which jobs failed that are told apart in one sentence.
+const WAYS: usize = 8;
 
 /// Counts over the accepted jobs of one object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,25 +38,18 @@ impl Counts {
     pub fn of(record: &Record) -> Self {
         let mut counts = Self::default();
         for job in record.jobs.values() {
-            let reported = record.reports.get(&job.id).and_then(|report| report.ended).map(|end| end.outcome());
-            match &job.state {
-                JobState::Idle | JobState::Running | JobState::Held(_) if reported == Some(Outcome::Succeeded) => {
-                    counts.succeeded += 1;
-                }
-                JobState::Idle | JobState::Running | JobState::Held(_) if reported.is_some() => counts.failed += 1,
-                JobState::Idle => counts.idle += 1,
-                JobState::Running => counts.running += 1,
-                JobState::Held(_) => counts.held += 1,
-                JobState::Ended(Outcome::Succeeded) => counts.succeeded += 1,
-                JobState::Ended(Outcome::Failed(_) | Outcome::Killed(_) | Outcome::FailedBefore) => counts.failed += 1,
-                JobState::Ended(Outcome::Removed) => {
+            match ended(record, job) {
+                Some(Outcome::Succeeded) => counts.succeeded += 1,
+                Some(outcome) => {
                     counts.failed += 1;
-                    counts.removed += 1;
+                    counts.removed += usize::from(outcome == Outcome::Removed);
+                    counts.lost += usize::from(matches!(outcome, Outcome::Lost(_)));
                 }
-                JobState::Ended(Outcome::Lost(_)) => {
-                    counts.failed += 1;
-                    counts.lost += 1;
-                }
+                None => match job.state {
+                    JobState::Running => counts.running += 1,
+                    JobState::Held(_) => counts.held += 1,
+                    JobState::Idle | JobState::Ended(_) => counts.idle += 1,
+                },
             }
         }
         counts.failed += record.known.as_ref().map_or(0, |known| known.given_up as usize);
@@ -59,13 +58,34 @@ impl Counts {
     }
 }
 
+/// How a job ended: by what HTCondor says, and until it does so by what the job reports itself.
+fn ended(record: &Record, job: &Job) -> Option<Outcome> {
+    let reported = || record.reports.get(&job.id).and_then(|report| report.ended).map(|end| end.outcome());
+    job.outcome().cloned().or_else(reported)
+}
+
+/// Which jobs of those that were asked for succeeded, and which failed, in the sense of [`Counts`].
+#[must_use]
+pub fn indexes(record: &Record, asked_for: &Indices) -> [Indices; 2] {
+    let those = |succeeded: bool| -> Indices {
+        let ends = record.jobs.iter().filter_map(|(index, job)| Some((*index, ended(record, job)?)));
+        ends.filter(|(_, outcome)| (*outcome == Outcome::Succeeded) == succeeded).map(|(index, _)| index).collect()
+    };
+    let mut failed = those(false);
+    if record.known.as_ref().is_some_and(|known| known.given_up > 0) {
+        let recorded = record.jobs.keys().copied().collect();
+        failed = Indices::union(&[failed, asked_for.without(&recorded)]);
+    }
+    [those(true), failed]
+}
+
 /// `3 jobs` or `1 job`.
 #[must_use]
 pub fn jobs(count: usize) -> String {
     if count == 1 { "1 job".to_owned() } else { format!("{count} jobs") }
 }
 
-/// How the jobs of `record` ended, in one sentence: how many, and the first failure by name.
+/// How the jobs of `record` ended, in one sentence: how many, in which ways, and the first failure by name.
 #[must_use]
 pub fn ending(record: &Record, counts: &Counts) -> String {
     if counts.failed == 0 {
@@ -77,7 +97,38 @@ pub fn ending(record: &Record, counts: &Counts) -> String {
         .iter()
         .find_map(|(index, job)| failure(job).map(|what| format!("; job {index} ({}) {what}", job.id)))
         .unwrap_or_default();
-    format!("{} of {} failed{first}", counts.failed, jobs(total))
+    let ways = if counts.failed > 1 { format!(": {}", ways(record)) } else { String::new() };
+    format!("{} of {} failed{ways}{first}", counts.failed, jobs(total))
+}
+
+/// In which ways jobs failed, and how many in each, the commonest first: `exit code 1 (2), signal 9 (1)`.
+fn ways(record: &Record) -> String {
+    let mut numbers: BTreeMap<String, usize> = BTreeMap::new();
+    for way in record.jobs.values().filter_map(|job| way(job.outcome()?)) {
+        *numbers.entry(way).or_default() += 1;
+    }
+    if let Some(known) = record.known.as_ref().filter(|known| known.given_up > 0) {
+        numbers.insert("never submitted".to_owned(), known.given_up as usize);
+    }
+    let mut ways: Vec<(String, usize)> = numbers.into_iter().collect();
+    ways.sort_by_key(|(_, number)| std::cmp::Reverse(*number));
+    let rest: usize = ways.iter().skip(WAYS).map(|(_, number)| number).sum();
+    let mut shown: Vec<String> = ways.iter().take(WAYS).map(|(way, number)| format!("{way} ({number})")).collect();
+    if rest > 0 {
+        shown.push(format!("other ways ({rest})"));
+    }
+    shown.join(", ")
+}
+
+fn way(outcome: &Outcome) -> Option<String> {
+    match outcome {
+        Outcome::Succeeded => None,
+        Outcome::Failed(code) => Some(format!("exit code {code}")),
+        Outcome::Killed(signal) => Some(format!("signal {signal}")),
+        Outcome::FailedBefore => Some("before the upgrade".to_owned()),
+        Outcome::Removed => Some("removed".to_owned()),
+        Outcome::Lost(_) => Some("lost".to_owned()),
+    }
 }
 
 /// What the first failed job wrote last, where that is known.

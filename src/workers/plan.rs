@@ -50,7 +50,7 @@ pub struct Reporting {
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Number of jobs.
-    pub queue: u32,
+    pub jobs: usize,
     /// The container image.
     pub image: Image,
     /// The program in it.
@@ -69,6 +69,9 @@ pub enum PlanError {
     /// The number of jobs.
     #[error("spec.queue is {0}: write a number from 1 to {MAX_QUEUE}")]
     Queue(i64),
+    /// Which of them.
+    #[error("spec.indexes: {0}")]
+    Indexes(String),
     /// The image.
     #[error("spec.script.image: {0}")]
     Image(#[from] crate::condor::payload::ImageError),
@@ -124,8 +127,9 @@ impl Planner {
         if let Some(name) = spec.credentials_secret_name.as_ref().filter(|name| !crate::api::is_name(name)) {
             return Err(PlanError::Credentials(name.clone()));
         }
+        let queue = Self::queue(spec)?;
         Ok(Plan {
-            queue: Self::queue(spec)?,
+            jobs: Self::indexes(spec, queue)?.map_or(queue as usize, |indexes| indexes.len()),
             image: Image::resolve(&spec.script.image, &self.images)?,
             command: Command::parse(&spec.script.command)?,
             source: spec.script.source.clone(),
@@ -138,6 +142,23 @@ impl Planner {
     pub fn queue(spec: &HTCJobSpec) -> Result<u32, PlanError> {
         let asked = spec.jobs();
         u32::try_from(asked).ok().filter(|_| (1..=MAX_QUEUE).contains(&asked)).ok_or(PlanError::Queue(asked))
+    }
+
+    /// Which of the jobs of the queue are to run, if the spec says so: in any order, and overlapping or not.
+    pub fn indexes(spec: &HTCJobSpec, queue: u32) -> Result<Option<Indices>, PlanError> {
+        let Some(text) = &spec.indexes else { return Ok(None) };
+        let wrong = |piece: &str| {
+            PlanError::Indexes(format!(
+                "{piece:?} is neither an index from 0 to {} nor a range of them such as 3-7",
+                queue - 1
+            ))
+        };
+        let ranges = text.split(',').map(|piece| {
+            let range: Indices = piece.parse().map_err(|_| wrong(piece))?;
+            let last = range.last().ok_or_else(|| wrong(piece))?;
+            if last.0 < queue { Ok(range) } else { Err(wrong(piece)) }
+        });
+        Ok(Some(Indices::union(&ranges.collect::<Result<Vec<_>, _>>()?)))
     }
 
     /// Folder that the jobs of an object are submitted from.
@@ -301,4 +322,25 @@ fn write_whole(path: &Path, mode: u32, contents: &[u8]) -> std::io::Result<()> {
     let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;
     file.write_all(contents)?;
     fs::rename(&new, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn indexes_are_of_the_queue() {
+        let indexes = |text: &str| {
+            let spec = HTCJobSpec { indexes: Some(text.to_owned()), ..HTCJobSpec::default() };
+            Planner::indexes(&spec, 10).map(|set| set.map(|set| set.to_string())).map_err(|error| error.to_string())
+        };
+        assert_eq!(Planner::indexes(&HTCJobSpec::default(), 10).unwrap(), None);
+        assert_eq!(indexes("7,2-4,3-5,0"), Ok(Some("0,2-5,7".to_owned())));
+        assert_eq!(indexes("9"), Ok(Some("9".to_owned())));
+        for (wrong, piece) in [("3,10", "10"), ("8-10", "8-10"), ("4-3", "4-3"), ("1,,2", ""), ("x", "x"), ("", "")] {
+            let said =
+                format!("spec.indexes: {piece:?} is neither an index from 0 to 9 nor a range of them such as 3-7");
+            assert_eq!(indexes(wrong), Err(said), "{wrong}");
+        }
+    }
 }

@@ -65,7 +65,7 @@ pub(super) fn touches(job: &WorkItem) -> usize {
     match &job.request.work {
         Work::Submit(indices, _) | Work::Fetch(indices) | Work::Tidy(indices) => indices.len(),
         Work::Adopt(jobs) => jobs.len(),
-        Work::Remove(_) | Work::Hold | Work::Release => job.plan.as_ref().map_or(0, |plan| plan.queue as usize),
+        Work::Remove(_) | Work::Hold | Work::Release => job.plan.as_ref().map_or(0, |plan| plan.jobs),
         Work::AttachFinalizer | Work::ReleaseFinalizer(_) | Work::DeleteObject => 0,
     }
 }

@@ -85,6 +85,8 @@ const IMMUTABLE: &str = "the spec cannot be changed once the HTCJob exists (only
 #[case::less_than_no_job(json!({ "queue": -1 }), "spec.queue", QUEUE)]
 #[case::no_jobs_in_the_script(json!({ "script": { "queue": 0 } }), "spec.script.queue", QUEUE)]
 #[case::too_many_jobs_in_the_script(json!({ "script": { "queue": 2_000_000 } }), "spec.script.queue", QUEUE)]
+#[case::indexes_with_blanks(json!({ "indexes": "3, 4" }), "spec.indexes", "indexes is a list of indexes and ranges, without blanks, such as 3,17,200-210")]
+#[case::indexes_without_an_end(json!({ "indexes": "3-" }), "spec.indexes", "indexes is a list of indexes and ranges")]
 #[case::queue_as_a_word(json!({ "queue": "three" }), "spec.queue", "must be of type integer")]
 #[case::two_numbers_of_jobs(
     json!({ "queue": 2, "script": { "queue": 3 } }),
@@ -467,12 +469,24 @@ fn kubectl_knows_the_short_name_and_the_columns() {
     let object = htcjob(&spec(&json!({ "queue": 3 })));
     let name = name_of(&object);
     kubectl(&["apply", "-f", "-"], &object).unwrap();
-    let status = json!({ "phase": "Running", "total": 3, "active": 1, "succeeded": 2, "failed": 0, "attempt": 1, "clusterid": "12" });
+    let status = json!({
+        "phase": "Running", "state": "Held", "message": "1 of 3 jobs held", "schedd": "schedd@test",
+        "total": 3, "active": 1, "succeeded": 2, "failed": 0, "attempt": 1, "clusterid": "12",
+    });
     patch_status(name, &status).unwrap();
     let table = server().kubectl_ok(&["get", "htcj", name]).unwrap();
     let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(rows[0], ["NAME", "PHASE", "JOBS", "ACTIVE", "SUCCEEDED", "FAILED", "CLUSTER", "AGE"]);
-    assert_eq!(rows[1][..7], [name, "Running", "3", "1", "2", "0", "12"]);
+    assert_eq!(rows[0], ["NAME", "STATUS", "JOBS", "ACTIVE", "SUCCEEDED", "FAILED", "CLUSTER", "AGE"]);
+    assert_eq!(rows[1][..7], [name, "Held", "3", "1", "2", "0", "12"]);
+    let wide = server().kubectl_ok(&["get", "htcj", name, "-o", "wide"]).unwrap();
+    assert!(words(wide.lines().next().unwrap()).ends_with("AGE PHASE SCHEDD MESSAGE"), "{wide}");
+    assert!(words(&wide).ends_with("Running schedd@test 1 of 3 jobs held"), "{wide}");
+    for (selector, found) in
+        [("status.state=Held", true), ("status.state=Failed", false), ("status.phase=Running", true)]
+    {
+        let listed = server().kubectl_ok(&["get", "htcj", "--field-selector", selector, "-o", "name"]).unwrap();
+        assert_eq!(listed.contains(&format!("/{name}\n")), found, "{selector}: {listed}");
+    }
     assert!(server().kubectl_ok(&["get", "all"]).unwrap().contains(name), "`kubectl get all` does not show HTCJobs");
 }
 

@@ -12,14 +12,14 @@ mod trouble;
 on_versions!(
     both:
         secrets::each_namespace_in_its_own_name,
-        secrets::a_lost_ledger_finds_jobs_in_all_names,
-        kerberos::jobs_of_a_kerberos_user,
         ads::one_users_ads_are_a_doubt_about_its_own_jobs_alone,
         ads::what_one_user_writes_holds_up_nobody_else;
     trixie:
         trouble::a_secret_that_goes_before_its_htcjob,
-        orphans::named_by_check_with_and_without_an_operator;
+        orphans::named_by_check_with_and_without_an_operator,
+        secrets::a_lost_ledger_finds_jobs_in_all_names;
     sid:
         trouble::what_is_wrong_with_a_secret_is_said,
-        trouble::one_that_cannot_be_read_any_more;
+        trouble::one_that_cannot_be_read_any_more,
+        kerberos::jobs_of_a_kerberos_user;
 );

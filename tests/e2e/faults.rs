@@ -13,16 +13,8 @@ mod stuck;
 on_versions!(
     both:
         schedd::killed_while_it_is_handed_jobs,
-        schedd::hanging_for_longer_than_every_limit,
-        schedd::out_of_reach,
         queue::lost_and_begun_anew,
-        queue::lost_before_anybody_looked,
-        queue::history_too_short,
-        history::hanging,
         limits::too_many_at_once,
-        limits::too_many_for_the_site,
-        limits::the_queue_is_full,
-        queue::seen_by_somebody_else,
         queue::one_answer_that_shows_nothing,
         queue::a_first_answer_that_shows_nothing,
         queue::a_look_at_few_that_shows_nothing;
@@ -31,12 +23,20 @@ on_versions!(
         api_server::forgetting_watches_and_away_for_long,
         disk::read_only_and_full,
         ledger::old_or_lost_at_the_start,
-        stuck::each_says_why;
+        stuck::each_says_why,
+        schedd::out_of_reach,
+        history::hanging,
+        limits::too_many_for_the_site,
+        queue::seen_by_somebody_else;
     sid:
         api_server::killed_in_every_phase,
         api_server::refusing_for_good_hides_nothing,
         limits::one_bad_spoils_nobody,
         disk::that_hangs,
         ledger::taken_away_while_the_operator_runs,
-        stuck::abandoned_and_orphaned;
+        stuck::abandoned_and_orphaned,
+        schedd::hanging_for_longer_than_every_limit,
+        limits::the_queue_is_full,
+        queue::history_too_short,
+        queue::lost_before_anybody_looked;
 );

@@ -15,14 +15,9 @@ mod submitter;
 
 on_versions!(
     both:
-        schedd::down_at_the_start_and_going_down,
-        schedd::hanging_while_it_is_submitted_to,
         schedd::refusing_the_credentials,
-        schedd::refusing_the_jobs,
         schedd::killed_while_it_takes_in_the_files,
-        submitter::killed_by_somebody_else,
-        submitter::outliving_the_operator,
-        submitter::landing_late;
+        submitter::killed_by_somebody_else;
     trixie:
         operator::stopped_at_any_point_it_goes_on,
         other_schedd::jobs_wait_for_their_own,
@@ -33,7 +28,9 @@ on_versions!(
         leader::a_ledger_each,
         leader::an_old_copy_of_the_ledger,
         lease::renewals_without_an_answer,
-        lease::two_copies_of_one_ledger;
+        lease::two_copies_of_one_ledger,
+        schedd::hanging_while_it_is_submitted_to,
+        submitter::landing_late;
     sid:
         operator::killed_at_any_point_it_goes_on,
         recovery::from_a_dead_submitter,
@@ -43,5 +40,8 @@ on_versions!(
         leader::one_ledger_for_two,
         leader::a_lease_that_cannot_be_renewed,
         lease::deleted_and_edited,
-        lease::one_identity_twice;
+        lease::one_identity_twice,
+        schedd::down_at_the_start_and_going_down,
+        schedd::refusing_the_jobs,
+        submitter::outliving_the_operator;
 );

@@ -152,6 +152,7 @@ impl Model {
         let inherited = self.inherited(world, op, object);
         let spec = Spec {
             queue: self.queues[usize::from(object)],
+            indexes: None,
             suspend: view.suspend,
             deadline: view.deadline.then_some(Duration::ZERO),
             ttl: None,

@@ -1,7 +1,7 @@
 //! HTCondor's answers into the record, and the phases that follow from it.
 
 use super::Run;
-use crate::machine::facts::{Ad, Answer, Hold, Job, JobState, JobStatus, Queue};
+use crate::machine::facts::{Ad, Answer, Hold, Job, JobState, JobStatus, Queue, Spec};
 use crate::machine::ids::{Index, JobId, SchedDate, id_ranges};
 use crate::machine::judge::{self, Acceptance, Doubt, SeenIn, Sighting, Sightings};
 use crate::machine::outcome::{Loss, Outcome};
@@ -85,12 +85,13 @@ impl Run<'_> {
     }
 
     fn record_accepted(&mut self, queue: &Queue, sightings: &Sightings<'_>) {
-        let limit = self.facts.object.spec.as_ref().map_or(u32::MAX, |spec| spec.queue);
+        let asked_for = self.facts.object.spec.as_ref().ok().map(Spec::asked_for);
+        let is_asked_for = |index| asked_for.as_ref().is_none_or(|asked_for| asked_for.contains(index));
         let mut accepted: Vec<(Index, Job)> = Vec::new();
         for (index, sighting) in sightings.iter() {
             let first = accepted.last().is_none_or(|(last, _)| *last != index);
-            if first && index.0 < limit && judge::counts(sighting.acceptance) && !self.record.jobs.contains_key(&index)
-            {
+            let new = first && is_asked_for(index) && !self.record.jobs.contains_key(&index);
+            if new && judge::counts(sighting.acceptance) {
                 accepted.push((index, self.accept(queue, sighting)));
             }
         }

@@ -54,7 +54,7 @@ impl Run<'_> {
             self.action = Action::Cancel(request.key.clone());
         }
         let recorded: Indices = self.record.jobs.keys().copied().collect();
-        let missing = Indices::first(spec.queue).without(&recorded);
+        let missing = spec.asked_for().without(&recorded);
         if !missing.is_empty() && !self.record.has_inherited() {
             self.give_up(&missing, sightings);
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{Look, Run};
 use crate::api::{ABANDON, ConditionStatus, ConditionType, Reason, SUBMIT_AGAIN};
-use crate::machine::facts::{Ad, Answer, Job, JobState, Queue};
+use crate::machine::facts::{Ad, Answer, Job, JobState, Queue, Spec};
 use crate::machine::ids::{Attempt, Kind, id_ranges};
 use crate::machine::inherited::{Inherited, InheritedJob};
 use crate::machine::judge::{Doubt, Sightings, all_recorded};
@@ -116,7 +116,7 @@ impl Run<'_> {
         if self.record.has_inherited() {
             return self.record.jobs.len();
         }
-        self.facts.object.spec.as_ref().map_or(usize::MAX, |spec| spec.queue as usize)
+        self.facts.object.spec.as_ref().map_or(usize::MAX, Spec::count)
     }
 
     /// What to say where nobody knows which jobs the Go operator submitted.

@@ -62,7 +62,7 @@ impl Run<'_> {
         }
         self.suspend(spec);
         self.remove_extra(sightings);
-        let asked_for = Indices::first(spec.queue);
+        let asked_for = spec.asked_for();
         let recorded: Indices = self.record.jobs.keys().copied().collect();
         let missing = asked_for.without(&recorded);
         if missing.is_empty() || self.record.has_inherited() {

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use rstest::rstest;
+use serde_json::json;
 use testbed::Version::{self, Sid, Trixie};
 use testbed::{Account, PoolOptions, Scratch};
 
@@ -105,6 +106,11 @@ fn each_job_of_a_queue_knows_its_number(#[values(Trixie, Sid)] version: Version)
         let ended = here.wait_ended(name);
         assert!(is_true(&ended, "Complete"), "{ended:#}");
         assert_eq!(counts(&ended), [0, queue.into(), 0]);
+        let all = if queue == 1 { "0".to_owned() } else { format!("0-{}", queue - 1) };
+        assert_eq!(
+            (&ended["status"]["completedIndexes"], &ended["status"]["failedIndexes"]),
+            (&json!(all), &json!(null))
+        );
         assert_eq!(ids(&ended).len(), queue as usize);
         for index in 0..queue {
             assert_eq!(read(&here, name, index, "out"), format!("{index} {index} {name}\n"));
@@ -115,6 +121,26 @@ fn each_job_of_a_queue_knows_its_number(#[values(Trixie, Sid)] version: Version)
         bed.wait_spool_free(&ids(&ended));
         eprintln!("{version}: {name} was {:?}", ids(&ended));
     }
+}
+
+#[rstest]
+fn only_the_indexes_of_the_spec_run(#[values(Trixie, Sid)] version: Version) {
+    let here = Bed::shared(version).namespace();
+    let mut some = htcjob("some", "echo $1; [ $1 != 17 ]");
+    (some["spec"]["queue"], some["spec"]["indexes"]) = (1000.into(), "200-202,3,17".into());
+    let mut beyond = htcjob("beyond", "true");
+    (beyond["spec"]["queue"], beyond["spec"]["indexes"]) = (10.into(), "9-10".into());
+    here.create_all(&[some, beyond]);
+    let ended = here.wait_ended("some");
+    assert_eq!((counts(&ended), ids(&ended).len()), ([0, 4, 1], 5));
+    let status = &ended["status"];
+    assert_eq!((&status["total"], &status["completedIndexes"]), (&json!(5), &json!("3,200-202")), "{ended:#}");
+    assert_eq!(status["failedIndexes"], "17");
+    assert_eq!(read(&here, "some", 202, "out"), "202\n");
+    assert!(!here.output("some", 0).exists() && !here.output("some", 4).exists());
+    let told = here.wait("beyond", "a refusal", |object| object["status"]["state"] == "InvalidSpec");
+    let said = "spec.indexes: \"9-10\" is neither an index from 0 to 9 nor a range of them such as 3-7";
+    assert_eq!(told["status"]["message"], said);
 }
 
 /// What a job says that failed before its payload, in HTCondor, in Kubernetes and in its own error file.

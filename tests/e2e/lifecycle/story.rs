@@ -25,7 +25,7 @@ fn events_tell_the_whole_story_once(#[case] version: Version) {
 
     let columns = |text: &str| text.lines().map(|line| line.split_whitespace().map(str::to_owned).collect()).collect();
     let table: Vec<Vec<String>> = columns(&here.kubectl(&["get", "htcjobs"]));
-    assert_eq!(table[0], ["NAME", "PHASE", "JOBS", "ACTIVE", "SUCCEEDED", "FAILED", "CLUSTER", "AGE"]);
+    assert_eq!(table[0], ["NAME", "STATUS", "JOBS", "ACTIVE", "SUCCEEDED", "FAILED", "CLUSTER", "AGE"]);
     assert_eq!(table[1][..7], ["tale", "Running", "2", "2", "0", "0", cluster]);
     assert_eq!(here.kubectl(&["get", "htcj", "-o", "name"]).trim(), "htcjob.htc.cern.ch/tale");
 

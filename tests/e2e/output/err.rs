@@ -38,12 +38,14 @@ pub fn its_end_is_told(version: Version) {
     let ids_of_noisy = ids(&here.get("noisy"));
     let lines: Vec<String> = (22..=30).map(|line| format!("line {line}")).collect();
     let wanted = format!(
-        "2 of 3 jobs failed; job 1 ({}) exited with 3; the err of job 1 ends with: {} | \u{fffd}[31mboom\u{fffd}[0m\u{fffd} it broke",
+        "2 of 3 jobs failed: exit code 3 (1), exit code 4 (1); job 1 ({}) exited with 3; the err of job 1 ends with: {} | \u{fffd}[31mboom\u{fffd}[0m\u{fffd} it broke",
         ids_of_noisy[1],
         lines.join(" | ")
     );
     assert_eq!(message, wanted);
     let object = here.wait_ended("noisy");
+    let status = &object["status"];
+    assert_eq!([&status["state"], &status["completedIndexes"], &status["failedIndexes"]], ["Failed", "0", "1-2"]);
     assert_eq!(condition(&object, "Failed").unwrap()["reason"], "JobsFailed");
     here.wait_event("noisy", "JobsFailed");
     assert_eq!(events(&here, "noisy", "JobsFailed"), [message.as_str()], "the Event that tells it");

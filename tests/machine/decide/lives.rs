@@ -6,8 +6,10 @@ use std::time::Duration;
 use htc_operator::api::ConditionType;
 use htc_operator::machine::decide::Look;
 use htc_operator::machine::facts::{Claim, Exit, JobState, JobStatus, Past, Published, Spec};
+use htc_operator::machine::indices::Indices;
 use htc_operator::machine::outcome::Outcome;
 use htc_operator::machine::phase::Phase;
+use htc_operator::machine::status::indexes;
 use htc_operator::machine::transitions::{TRANSITIONS, Trigger};
 use htc_operator::machine::{Index, Kind};
 
@@ -141,6 +143,42 @@ fn one_of_three_fails() {
     assert_eq!((last.active, last.succeeded, last.failed), (0, 2, 1));
     assert_eq!(last.detail, "1 of 3 jobs failed; job 1 (1.1) was killed by signal 9");
     assert!(world.queue.is_empty() && rests(&world));
+}
+
+#[test]
+fn failures_are_told_apart_by_their_kind() {
+    let mut world = running(6);
+    for (index, exit) in (0..).zip([Exit::Code(0), Exit::Signal(9), Exit::Code(1), Exit::Code(7), Exit::Code(1)]) {
+        world.end(index, exit);
+    }
+    world.end(5, Exit::Code(0));
+    world.run();
+    let last = world.transitions.iter().find(|told| told.trigger == Trigger::Failed).unwrap();
+    let said = "4 of 6 jobs failed: exit code 1 (2), exit code 7 (1), signal 9 (1); job 1 (1.1) was killed by signal 9";
+    assert_eq!(last.detail, said);
+    let [succeeded, failed] = indexes(&world.facts.record, &Indices::first(6)).map(|set| set.to_string());
+    assert_eq!([succeeded.as_str(), failed.as_str()], ["0,5", "1-4"]);
+}
+
+#[test]
+fn only_the_indexes_of_the_spec_run() {
+    let asked_for: Indices = "1,3-4".parse().unwrap();
+    let mut world = World::new(6);
+    world.facts.object.spec = Ok(Spec { queue: 6, indexes: Some(asked_for.clone()), ..Spec::default() });
+    world.settle();
+    asked_for.iter().for_each(|index| world.start(index.0));
+    world.settle();
+    world.end(1, Exit::Code(0));
+    world.end(3, Exit::Code(2));
+    world.settle();
+    assert_eq!(world.phase(), Some(Phase::Running));
+    world.end(4, Exit::Code(0));
+    world.run();
+    assert_eq!(world.facts.record.attempted, asked_for);
+    let last = world.transitions.iter().find(|told| told.trigger == Trigger::Failed).unwrap();
+    assert_eq!((last.active, last.succeeded, last.failed), (0, 2, 1));
+    assert_eq!(indexes(&world.facts.record, &asked_for).map(|set| set.to_string()), ["1,4", "3"]);
+    assert!(rests(&world) && delete(world).gone());
 }
 
 #[test]

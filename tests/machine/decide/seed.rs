@@ -9,6 +9,7 @@ use htc_operator::machine::facts::{
     Ad, Answer, Claim, Condition, Earlier, End, Evidence, Exit, Facts, History, InFlight, Job, JobState, Known,
     LastRequest, Object, Past, Published, Queue, Reach, Record, Report, Spec, Submission, Why, Witness,
 };
+use htc_operator::machine::indices::Indices;
 use htc_operator::machine::outcome::Outcome;
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::{Attempt, Birthdate, ClusterId, Index, JobId, Kind, RequestKey, Timestamp};
@@ -190,7 +191,9 @@ impl Seed {
             } else {
                 let (deadline, ttl) = (self.times.0.map(Duration::from_secs), self.times.1.map(Duration::from_secs));
                 let refused = (spec == 1).then(|| "line 1: no".to_owned());
-                Ok(Spec { queue: self.jobs, suspend, deadline, ttl, refused })
+                let indexes = (spec > 9).then(|| Indices::first(self.jobs));
+                let queue = self.jobs + u32::from(indexes.is_some());
+                Ok(Spec { queue, indexes, suspend, deadline, ttl, refused })
             },
             output: "/out".to_owned(),
             published: Published { phase, attempt, has_ids, schedd: None },

@@ -1,0 +1,104 @@
+//! One word for a whole `HTCJob`.
+
+use super::facts::Condition;
+use super::phase::Phase;
+use crate::api::{ConditionStatus, ConditionType, Reason};
+
+/// Reasons of `Submitted` and `JobsRemoved` False that are everyday progress.
+pub(super) const EVERYDAY: &[Reason] = &[
+    Reason::Submitting,
+    Reason::SmallerSubmissions,
+    Reason::Suspended,
+    Reason::DeadlineExceeded,
+    Reason::Asking,
+    Reason::Removing,
+    Reason::JobsPresent,
+    Reason::Staging,
+    Reason::Waiting,
+    Reason::Adopting,
+];
+
+/// What an `HTCJob` needs attention for, in one word, else its phase; and the condition that says more.
+#[must_use]
+pub fn summary(phase: Phase, conditions: &[Condition]) -> (String, Option<&Condition>) {
+    let told = |kind, status| conditions.iter().find(|told| told.kind == kind && told.status == status);
+    let is = |kind| told(kind, ConditionStatus::True);
+    let is_not = |kind| told(kind, ConditionStatus::False);
+    let troubled = |told: &&Condition| !told.reason.parse().is_ok_and(|reason| EVERYDAY.contains(&reason));
+    let by_reason = |told: &Condition| told.reason.clone();
+    let by_kind = |told: &Condition| told.kind.to_string();
+    let first = match phase {
+        Phase::Terminating => {
+            let removed = is_not(ConditionType::JobsRemoved);
+            removed.filter(troubled).map(|told| (by_reason(told), told)).or_else(|| Some((phase.to_string(), removed?)))
+        }
+        Phase::Completed => (is(ConditionType::Failed).map(|told| (by_kind(told), told)))
+            .or_else(|| is_not(ConditionType::OutputFetched).map(|told| (by_reason(told), told)))
+            .or_else(|| is(ConditionType::Complete).map(|told| (phase.to_string(), told))),
+        Phase::Pending | Phase::Submitted | Phase::Running => {
+            let submitted = is_not(ConditionType::Submitted);
+            (submitted.filter(troubled).or_else(|| is_not(ConditionType::Tracked)).map(|told| (by_reason(told), told)))
+                .or_else(|| is(ConditionType::Suspended).map(|told| (by_kind(told), told)))
+                .or_else(|| is(ConditionType::Held).map(|told| (by_kind(told), told)))
+                .or_else(|| Some((phase.to_string(), submitted?)))
+        }
+    };
+    first.map_or_else(|| (phase.to_string(), None), |(word, told)| (word, Some(told)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Timestamp;
+    use ConditionStatus::{False, True};
+    use ConditionType::{Complete, Failed, Held, JobsRemoved, OutputFetched, Submitted, Suspended, Tracked};
+
+    fn told(kind: ConditionType, status: ConditionStatus, reason: Reason) -> Condition {
+        Condition { kind, status, reason: reason.to_string(), message: format!("of {kind}"), since: Timestamp(0) }
+    }
+
+    fn word(phase: Phase, conditions: &[Condition]) -> String {
+        summary(phase, conditions).0
+    }
+
+    #[test]
+    fn what_needs_attention_comes_before_the_phase() {
+        let invalid = told(Submitted, False, Reason::InvalidSpec);
+        let staging = told(Submitted, False, Reason::Staging);
+        let accepted = told(Submitted, True, Reason::Accepted);
+        let silent = told(Tracked, False, Reason::ScheddUnreachable);
+        let held = told(Held, True, Reason::JobsHeld);
+        let suspended = told(Suspended, True, Reason::Suspended);
+        assert_eq!(word(Phase::Pending, &[]), "Pending");
+        assert_eq!(word(Phase::Pending, std::slice::from_ref(&invalid)), "InvalidSpec");
+        assert_eq!(summary(Phase::Pending, std::slice::from_ref(&staging)), ("Pending".to_owned(), Some(&staging)));
+        assert_eq!(word(Phase::Pending, &[told(Submitted, False, Reason::Suspended), suspended.clone()]), "Suspended");
+        assert_eq!(word(Phase::Running, &[accepted.clone(), held.clone()]), "Held");
+        assert_eq!(word(Phase::Running, &[accepted.clone(), suspended, held.clone()]), "Suspended");
+        assert_eq!(word(Phase::Running, &[accepted.clone(), silent, held]), "ScheddUnreachable");
+        assert_eq!(word(Phase::Running, &[accepted, told(Held, False, Reason::NotHeld)]), "Running");
+    }
+
+    #[test]
+    fn an_end_says_how() {
+        let failed = told(Failed, True, Reason::DeadlineExceeded);
+        let complete = told(Complete, True, Reason::AllSucceeded);
+        let lost = told(OutputFetched, False, Reason::OutputLost);
+        assert_eq!(summary(Phase::Completed, &[lost.clone(), failed.clone()]), ("Failed".to_owned(), Some(&failed)));
+        assert_eq!(word(Phase::Completed, &[lost, complete.clone()]), "OutputLost");
+        assert_eq!(word(Phase::Completed, &[told(OutputFetched, True, Reason::Fetched), complete]), "Completed");
+    }
+
+    #[test]
+    fn a_deletion_that_waits_says_for_what() {
+        let failed = told(Failed, True, Reason::JobsFailed);
+        assert_eq!(
+            word(Phase::Terminating, &[failed.clone(), told(JobsRemoved, False, Reason::Removing)]),
+            "Terminating"
+        );
+        assert_eq!(
+            word(Phase::Terminating, &[failed, told(JobsRemoved, False, Reason::NotRemovedYet)]),
+            "NotRemovedYet"
+        );
+    }
+}
