@@ -10,6 +10,7 @@
 //! - [`rules`]: times and sizes, and the rules that the model can break.
 //! - [`facts`]: what is known about one HTCJob.
 //! - [`status`]: the record as counts, conditions and words.
+//! - [`summary`]: the conditions as one word.
 //! - [`judge`]: from dated evidence to verdicts and proofs.
 //! - [`request`]: the effects that can be asked for.
 //! - [`transitions`]: the one table of legal transitions.

@@ -73,13 +73,15 @@ fn check(facts: &Facts, decision: &Decision) -> Result<(), TestCaseError> {
 
     // It is completed when all that was asked for has an outcome, and whoever was recorded was asked for.
     if let (Some(record), Ok(spec)) = (&decision.after, &facts.object.spec) {
-        prop_assert!(record.jobs.keys().all(|index| index.0 < spec.queue));
+        prop_assert!(record.jobs.keys().all(|index| spec.asked_for().contains(*index)));
         if after == Some(Phase::Completed) && before < after {
             let given_up = record.known.as_ref().unwrap().given_up;
-            prop_assert_eq!(record.jobs.len() + given_up as usize, spec.queue as usize);
+            prop_assert_eq!(record.jobs.len() + given_up as usize, spec.count());
             if given_up > 0 {
                 let (queue, _) = ads_of(facts);
-                prop_assert!(queue.iter().all(|ad| record.jobs.contains_key(&ad.index) || ad.index.0 >= spec.queue));
+                prop_assert!(
+                    queue.iter().all(|ad| record.jobs.contains_key(&ad.index) || !spec.asked_for().contains(ad.index))
+                );
                 prop_assert!(facts.in_flight.as_ref().is_none_or(|request| request.key.kind != Kind::Submit));
             }
             prop_assert!(record.jobs.values().all(|job| job.outcome().is_some()));
