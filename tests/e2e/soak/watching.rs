@@ -1,0 +1,42 @@
+//! The watch itself: it goes on where it ended, and tells when it may have missed something.
+
+use serde_json::{Value, json};
+use testbed::{Fault, PoolOptions, Rule, Version, wait_for};
+
+use bed::{Bed, PATIENCE, htcjob};
+
+#[test]
+fn each_status_is_shown_and_a_gap_is_told() {
+    let bed = Bed::new(Version::Trixie, &PoolOptions::default(), &[]);
+    let proxy = bed.kube.proxy().unwrap();
+    bed.through(&proxy);
+    let here = bed.namespace();
+    let watch = here.watch();
+    let uid = here.create(&htcjob("seen", "true"));
+    let say = |attempt: i64| {
+        let patch = json!({ "status": { "attempt": attempt } }).to_string();
+        here.kubectl(&["patch", "htcjob", "seen", "--subresource=status", "--type=merge", "-p", &patch]);
+    };
+    let watches = || proxy.seen().iter().filter(|seen| seen.path.contains("watch=")).count();
+    let wait_shown = |attempts: &[Value]| {
+        wait_for("the watch to show each status", PATIENCE, || {
+            let watched = watch.watched();
+            let statuses = watched.statuses.get(&uid).into_iter().flatten();
+            let shown: Vec<Value> = statuses.map(|status| status["attempt"].clone()).collect();
+            if shown == attempts { Ok(watched) } else { Err(format!("{shown:?}")) }
+        })
+        .unwrap()
+    };
+    say(1);
+    say(2);
+    let before = watches();
+    wait_for("two more watches", PATIENCE, || watches() >= before + 2).unwrap();
+    say(3);
+    let shown = wait_shown(&[Value::Null, 1.into(), 2.into(), 3.into()]);
+    assert_eq!(shown.lists, 1, "what ends goes on");
+
+    proxy.add(Rule::new("WATCH", "/htcjobs", Fault::Expire(0)).times(1));
+    wait_for("the objects to be listed anew", PATIENCE, || watch.watched().lists == 2).unwrap();
+    here.delete("seen");
+    wait_for("the watch to show that it is gone", PATIENCE, || watch.watched().gone.contains(&uid)).unwrap();
+}
