@@ -270,7 +270,7 @@ const FORGERIES: &[Forgery] = &[
         |found| shown(found, LEFT, &json!({ "phase": "Submitted" })),
         &[Rule::WentBack],
     ),
-    ("a count that goes back without a word", |found| counted(found), &[Rule::WentBack]),
+    ("a count that goes back without a word", counted, &[Rule::WentBack]),
     (
         "a count that goes back because a job was held right after its report",
         |found| {

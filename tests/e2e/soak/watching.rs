@@ -18,22 +18,18 @@ fn each_status_is_shown_and_a_gap_is_told() {
         here.kubectl(&["patch", "htcjob", "seen", "--subresource=status", "--type=merge", "-p", &patch]);
     };
     let watches = || proxy.seen().iter().filter(|seen| seen.path.contains("watch=")).count();
-    let wait_shown = |attempts: &[Value]| {
-        wait_for("the watch to show each status", PATIENCE, || {
-            let watched = watch.watched();
-            let statuses = watched.statuses.get(&uid).into_iter().flatten();
-            let shown: Vec<Value> = statuses.map(|status| status["attempt"].clone()).collect();
-            if shown == attempts { Ok(watched) } else { Err(format!("{shown:?}")) }
-        })
-        .unwrap()
-    };
     say(1);
     say(2);
     let before = watches();
     wait_for("two more watches", PATIENCE, || watches() >= before + 2).unwrap();
     say(3);
-    let shown = wait_shown(&[Value::Null, 1.into(), 2.into(), 3.into()]);
-    assert_eq!(shown.lists, 1, "what ends goes on");
+    let watched = wait_for("the watch to show each status", PATIENCE, || {
+        let watched = watch.watched();
+        let statuses = watched.statuses.get(&uid).into_iter().flatten();
+        let shown: Vec<Value> = statuses.map(|status| status["attempt"].clone()).collect();
+        if shown == [Value::Null, 1.into(), 2.into(), 3.into()] { Ok(watched) } else { Err(format!("{shown:?}")) }
+    });
+    assert_eq!(watched.unwrap().lists, 1, "a watch that ends goes on");
 
     proxy.add(Rule::new("WATCH", "/htcjobs", Fault::Expire(0)).times(1));
     wait_for("the objects to be listed anew", PATIENCE, || watch.watched().lists == 2).unwrap();
