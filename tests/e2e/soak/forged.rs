@@ -90,7 +90,7 @@ fn right() -> Collected {
         life(DELETED, Fate::Deleted("Running"), &[0], &[Act::Delete]),
     ];
     for (life, (_, statuses)) in lives.iter_mut().zip(&statuses) {
-        life.seen.clone_from(statuses);
+        life.seen = statuses[1..3].to_vec();
     }
     Collected {
         lives,
@@ -241,8 +241,12 @@ const FORGERIES: &[Forgery] = &[
     ("another cluster", |found| found.objects[0]["status"]["clusterid"] = "2".into(), &[Rule::Ids, Rule::Unwatched]),
     (
         "Complete though one failed",
-        |found| found.objects[0]["status"]["conditions"][2]["type"] = "Complete".into(),
-        &[Rule::Conditions, Rule::Unwatched],
+        |found| {
+            let status = &mut found.objects[0]["status"];
+            status["conditions"][2]["type"] = "Complete".into();
+            *found.watched.statuses.get_mut(LEFT).unwrap().last_mut().unwrap() = status.clone();
+        },
+        &[Rule::Conditions, Rule::ToldEnd],
     ),
     (
         "no output told",
@@ -314,15 +318,19 @@ const FORGERIES: &[Forgery] = &[
     ),
     ("a job that is not counted, for a moment", |found| shown(found, LEFT, &json!({ "active": 1 })), &[Rule::ToldJobs]),
     (
-        "an end that is told while jobs run",
-        |found| shown(found, LEFT, &json!({ "conditions": ended("Failed") })),
+        "an end that is told before its phase",
+        |found| shown(found, LEFT, &over(&json!({ "phase": "Running" }))),
         &[Rule::ToldEnd],
     ),
-    ("Complete though one failed, for a moment", |found| shown(found, LEFT, &completed("Complete")), &[Rule::ToldEnd]),
+    (
+        "an end that is told while a job runs",
+        |found| shown(found, LEFT, &over(&json!({ "active": 1, "succeeded": 0 }))),
+        &[Rule::ToldEnd],
+    ),
     (
         "an end that is taken back, for a moment",
         |found| {
-            shown(found, LEFT, &completed("Failed"));
+            shown(found, LEFT, &over(&json!({})));
             shown(found, LEFT, &json!({ "conditions": [] }));
         },
         &[Rule::ToldEnd],
@@ -341,12 +349,13 @@ fn counted(found: &mut Collected) {
     }
 }
 
-fn ended(kind: &str) -> Value {
-    json!([{ "type": kind, "status": "True" }])
-}
-
-fn completed(kind: &str) -> Value {
-    json!({ "phase": "Completed", "active": 0, "succeeded": 1, "failed": 1, "conditions": ended(kind) })
+/// How the first one ends, but for this.
+fn over(change: &Value) -> Value {
+    let conditions = json!([{ "type": "Failed", "status": "True" }]);
+    let mut status =
+        json!({ "phase": "Completed", "active": 0, "succeeded": 1, "failed": 1, "conditions": conditions });
+    status.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+    status
 }
 
 /// Only the operator's own end cannot be seen afterwards.
