@@ -17,11 +17,11 @@ fn each_status_is_shown_and_a_gap_is_told() {
         let patch = json!({ "status": { "attempt": attempt } }).to_string();
         here.kubectl(&["patch", "htcjob", "seen", "--subresource=status", "--type=merge", "-p", &patch]);
     };
-    let watches = || proxy.seen().iter().filter(|seen| seen.path.contains("watch=")).count();
+    let begun = || proxy.seen().iter().filter(|seen| seen.path.contains("watch=")).count();
     say(1);
     say(2);
-    let before = watches();
-    wait_for("two more watches", PATIENCE, || watches() >= before + 2).unwrap();
+    let before = begun();
+    wait_for("two more watches", PATIENCE, || begun() >= before + 2).unwrap();
     say(3);
     let watched = wait_for("the watch to show each status", PATIENCE, || {
         let watched = watch.watched();
