@@ -14,6 +14,7 @@ mod killer;
 mod plan;
 mod report;
 mod submitter;
+mod watching;
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -29,6 +30,7 @@ use self::report::Summary;
 use self::submitter::Submitter;
 use bed::carrier::{Carrier, Lot};
 use bed::dice::Dice;
+use bed::watch::Watch;
 use bed::{Bed, Namespace, PATIENCE};
 use testbed::{PoolOptions, Port, Scratch, Version, wait_for};
 
@@ -90,6 +92,7 @@ impl Soak {
     /// after it, and the uids of its `HTCJob`s.
     fn round(&self, kills: usize, dice: &mut Dice, former: &[String], summary: &mut Summary) -> Vec<String> {
         let here = self.bed.namespace();
+        let watch = here.watch();
         let plans = Plan::round(dice);
         let (mut at_kills, before) = (dice.fork(), self.killed.load(Ordering::Relaxed));
         let before_ended = self.ended.load(Ordering::Relaxed);
@@ -107,7 +110,7 @@ impl Soak {
         summary.tally.add(tally);
         summary.reports = self.carrier.tally();
         self.ended.store(before_ended + lives.len(), Ordering::Relaxed);
-        let found = self.settle(&here, lives, former);
+        let found = self.settle(&here, &watch, lives, former);
         violations.extend(check(&found));
         summary.add(&found);
         if !violations.is_empty() {
@@ -123,14 +126,14 @@ impl Soak {
     }
 
     /// Waits until nothing is wrong, or nothing changes any more that could mend it.
-    fn settle(&self, here: &Namespace<'_>, mut lives: Vec<Life>, former: &[String]) -> Collected {
+    fn settle(&self, here: &Namespace<'_>, watch: &Watch, mut lives: Vec<Life>, former: &[String]) -> Collected {
         let (mut last, mut since) = (Vec::new(), Instant::now());
         loop {
             let objects = here.all();
             for life in &mut lives {
                 life.look(&objects);
             }
-            let found = self.collect(here, &lives, former);
+            let found = self.collect(here, watch, &lives, former);
             let violations = check(&found);
             if violations.is_empty() {
                 return found;
@@ -149,10 +152,11 @@ impl Soak {
 /// What is wrong for this long stays wrong: longer than any of the operator's pauses and time limits in tests.
 const STILL: Duration = Duration::from_secs(60);
 
-/// Without what follows from HTCondor's removing a job by itself: its `HTCJob` has no output of it, for example.
+/// Without what follows from HTCondor's removing a job by itself: its `HTCJob` has no output of it, for example. And without
+/// what the watch has missed.
 fn by_the_operator(violations: &[Violation]) -> impl Iterator<Item = &Violation> {
     let by_others = |uid: &str| violations.iter().any(|other| other.rule == Rule::RemovedByOthers && other.uid == uid);
-    violations.iter().filter(move |violation| !by_others(&violation.uid))
+    violations.iter().filter(move |violation| violation.rule != Rule::Unwatched && !by_others(&violation.uid))
 }
 
 /// What becomes of a report on its way. What is late may come after the next start of its job, or after the job is gone.

@@ -12,8 +12,8 @@ use testbed::wait_for;
 use tokio::runtime::Runtime;
 
 pub struct Reader {
-    runtime: Runtime,
-    client: Client,
+    pub runtime: Runtime,
+    pub client: Client,
 }
 
 /// How long the API server may be away in the middle of a test that does not expect it.

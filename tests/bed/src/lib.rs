@@ -31,6 +31,7 @@ pub mod site;
 pub mod terminal;
 pub mod turns;
 pub mod volume;
+pub mod watch;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};

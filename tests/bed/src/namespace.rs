@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 use testbed::wait_for;
 
+use super::watch::Watch;
 use super::{Bed, PATIENCE};
 
 /// A payload that runs until [`Bed::open_gate`].
@@ -80,6 +81,11 @@ impl Namespace<'_> {
 
     pub fn all(&self) -> Vec<Value> {
         self.bed.reader.objects(&self.htcjobs())
+    }
+
+    /// Follows all objects, as the operator reaches the API server.
+    pub fn watch(&self) -> Watch {
+        Watch::new(&self.bed.kubeconfig, &self.name)
     }
 
     /// Waits until the object is as `wanted` says; the object.

@@ -1,12 +1,12 @@
 //! What must hold after a round, whatever was done to the operator. Pure, and nothing in it is the operator's.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 use strum::EnumIter;
 
 use crate::soak::collect::{Ad, Collected, Record, spooled};
-use crate::soak::driver::{Life, rank};
+use crate::soak::driver::{ENDED, Life, rank};
 
 /// What must hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, EnumIter)]
@@ -45,7 +45,14 @@ pub enum Rule {
     Output,
     /// Events tell each transition once, and nothing else.
     Events,
-    /// Neither phases nor counts were ever seen to go back, unless it was said that a reported end was none.
+    /// The watch missed nothing: what was listed it has shown, and its last word is how the object is, or that it is gone.
+    Unwatched,
+    /// In each status that was published, the jobs are of this `HTCJob`, count, and are of no later attempt than it tells;
+    /// those of the status before are among them, and it has counted each.
+    ToldJobs,
+    /// In each, `Complete` or `Failed` is said when all jobs are counted and have ended, and not taken back.
+    ToldEnd,
+    /// Neither phases nor counts ever went back, unless it was said that a reported end was none.
     WentBack,
     /// No status ever counted an end that none of its payloads has.
     CountedTooMuch,
@@ -77,11 +84,18 @@ const LISTED: usize = 100;
 pub fn check(found: &Collected) -> Vec<Violation> {
     let mut check = Check { found, violations: Vec::new() };
     check.strangers();
+    if found.watched.lists != 1 {
+        let detail = format!("listed {} times", found.watched.lists);
+        check.violations.push(Violation::new(Rule::Unwatched, "", detail));
+    }
     for life in &found.lives {
         let ads = found.ads_of(&life.uid);
         check.jobs(life, &ads);
         check.runs(life, &ads);
         check.events(life);
+        check.watched(life);
+        check.told_jobs(life, &ads);
+        check.told_end(life);
         check.went_back(life);
         check.counted(life);
         match (life.plan.is_deleted(), found.object(&life.uid)) {
@@ -112,6 +126,11 @@ impl Collected {
 
     pub fn object(&self, uid: &str) -> Option<&Value> {
         self.objects.iter().find(|object| object["metadata"]["uid"] == uid)
+    }
+
+    /// Each status that an `HTCJob` has had, oldest first.
+    pub fn statuses_of(&self, uid: &str) -> &[Value] {
+        self.watched.statuses.get(uid).map_or(&[], Vec::as_slice)
     }
 
     pub fn records_of(&self, uid: &str) -> Vec<&Record> {
@@ -241,7 +260,7 @@ impl Check<'_> {
             .take(jobs)
             .filter_map(|index| ads.iter().find(|ad| ad.index == index && ad.counts()).map(|ad| ad.id.as_str()))
             .collect();
-        let told: Vec<&str> = status["jobid"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let told: Vec<&str> = texts(&status["jobid"]).collect();
         let clusters: BTreeSet<&str> = counting.iter().filter_map(|id| id.split('.').next()).collect();
         let cluster = status["clusterid"].as_str().is_some_and(|cluster| clusters.contains(cluster));
         let ranges = status["jobs"].as_str().map(expand).unwrap_or_default();
@@ -253,11 +272,7 @@ impl Check<'_> {
             format!("its jobs are {counting:?}, of attempts up to {highest}, but it says: {status:#}")
         });
 
-        let says = |kind: &str| {
-            let conditions = status["conditions"].as_array().into_iter().flatten();
-            let condition = conditions.into_iter().find(|condition| condition["type"] == kind);
-            condition.map(|condition| condition["status"] == "True")
-        };
+        let says = |kind: &str| says(status, kind);
         let failed = succeeded < jobs;
         let right = [("Complete", !failed), ("Failed", failed), ("OutputFetched", true), ("Submitted", true)]
             .iter()
@@ -312,14 +327,62 @@ impl Check<'_> {
         self.require(right, Rule::Events, life, || format!("{events:#?}"));
     }
 
+    fn watched(&mut self, life: &Life) {
+        let statuses = self.found.statuses_of(&life.uid);
+        let last = match self.found.object(&life.uid) {
+            Some(object) => statuses.last() == Some(&object["status"]),
+            None => self.found.watched.gone.contains(&life.uid),
+        };
+        let listed = life.seen.iter().all(|status| statuses.contains(status));
+        self.require(last && listed, Rule::Unwatched, life, || format!("{:#?}, but {statuses:#?}", life.seen.last()));
+    }
+
+    fn told_jobs(&mut self, life: &Life, ads: &[&Ad]) {
+        let attempts: BTreeMap<&str, i64> =
+            ads.iter().filter(|ad| ad.counts()).map(|ad| (ad.id.as_str(), ad.attempt)).collect();
+        let mut before = BTreeSet::new();
+        for status in self.found.statuses_of(&life.uid) {
+            let ids = status["jobs"].as_str().map(expand).unwrap_or_default();
+            let listed: BTreeSet<String> = texts(&status["jobid"]).map(str::to_owned).collect();
+            let known =
+                |id: &String| attempts.get(id.as_str()).is_some_and(|attempt| *attempt <= number(status, "attempt"));
+            let counted: i64 = ["active", "succeeded", "failed"].iter().map(|name| number(status, name)).sum();
+            let right = ids.iter().all(known)
+                && ids.is_superset(&before)
+                && ids.is_superset(&listed)
+                && listed.len() == ids.len().min(LISTED)
+                && usize::try_from(counted) == Ok(ids.len());
+            self.require(right, Rule::ToldJobs, life, || {
+                format!("its jobs are {attempts:?}, it had told {before:?}, but it says: {status:#}")
+            });
+            before = ids;
+        }
+    }
+
+    fn told_end(&mut self, life: &Life) {
+        let mut before = ([false; 2], &Value::Null);
+        for status in self.found.statuses_of(&life.uid) {
+            let told = ["Complete", "Failed"].map(|kind| says(status, kind) == Some(true));
+            let (failed, ended) = (number(status, "failed"), number(status, "succeeded") + number(status, "failed"));
+            let all = usize::try_from(ended) == Ok(life.plan.codes.len()) && rank(status) >= ENDED;
+            let now = (told, &status["completionTime"]);
+            let right = (told == [false; 2] || (all && told == [failed == 0, failed > 0]))
+                && (before.0 == [false; 2] || told == before.0)
+                && (before.1.is_null() || now.1 == before.1);
+            self.require(right, Rule::ToldEnd, life, || format!("before: {before:?}, and then: {status:#}"));
+            before = now;
+        }
+    }
+
     fn went_back(&mut self, life: &Life) {
         let counts = |status: &Value| {
-            let number = |name: &str| status[name].as_i64().unwrap_or(0);
-            [i64::try_from(rank(status)).unwrap_or(0), number("attempt"), number("succeeded"), number("failed")]
+            let far = i64::try_from(rank(status)).unwrap_or(0);
+            [far, number(status, "attempt"), number(status, "succeeded"), number(status, "failed")]
         };
         // An end that was reported just before its job was stopped counts until HTCondor says otherwise.
         let compared = if life.plan.may_be_stopped() && self.is_refuted(life) { 2 } else { 4 };
-        for (before, after) in life.seen.iter().zip(life.seen.iter().skip(1)) {
+        let statuses = self.found.statuses_of(&life.uid);
+        for (before, after) in statuses.iter().zip(statuses.iter().skip(1)) {
             if counts(before).iter().zip(counts(after)).take(compared).any(|(before, after)| *before > after) {
                 self.say(Rule::WentBack, life, format!("from {before:#} to {after:#}"));
             }
@@ -334,7 +397,8 @@ impl Check<'_> {
     fn counted(&mut self, life: &Life) {
         let failed = life.plan.codes.iter().filter(|code| **code != 0).count();
         let most = [("succeeded", life.plan.codes.len() - failed), ("failed", failed)];
-        for status in life.seen.iter().filter(|status| status["phase"] != "Terminating") {
+        let statuses = self.found.statuses_of(&life.uid);
+        for status in statuses.iter().filter(|status| status["phase"] != "Terminating") {
             let right = |(name, most): &(&str, usize)| status[*name].as_u64().unwrap_or(0) <= *most as u64;
             self.require(most.iter().all(right), Rule::CountedTooMuch, life, || {
                 format!("{most:?} at most, not {status:#}")
@@ -343,6 +407,20 @@ impl Check<'_> {
         let wrong = self.is_refuted(life) && !life.plan.may_be_stopped();
         self.require(!wrong, Rule::Refuted, life, || format!("{:#?}", self.found.events_of(&life.uid)));
     }
+}
+
+fn number(status: &Value, name: &str) -> i64 {
+    status[name].as_i64().unwrap_or(0)
+}
+
+fn texts(list: &Value) -> impl Iterator<Item = &str> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str)
+}
+
+/// Whether a condition is True; none if nothing is said of it.
+fn says(status: &Value, kind: &str) -> Option<bool> {
+    let mut conditions = status["conditions"].as_array().into_iter().flatten();
+    conditions.find(|condition| condition["type"] == kind).map(|condition| condition["status"] == "True")
 }
 
 /// `7.0-2,9.1` as single ids.

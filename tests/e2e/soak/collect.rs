@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::soak::Soak;
 use crate::soak::driver::Life;
+use bed::watch::{Watch, Watched};
 use bed::{Namespace, files_below};
 
 /// All of it, as it was found.
@@ -15,6 +16,7 @@ pub struct Collected {
     pub lives: Vec<Life>,
     /// The `HTCJob`s that are still there.
     pub objects: Vec<Value>,
+    pub watched: Watched,
     pub events: Vec<Value>,
     pub queue: Vec<Ad>,
     pub history: Vec<Ad>,
@@ -119,7 +121,7 @@ pub struct Output {
 
 impl Soak {
     /// Looks at everything once. Jobs of former rounds are left out, those that nobody knows are not.
-    pub fn collect(&self, here: &Namespace<'_>, lives: &[Life], former: &[String]) -> Collected {
+    pub fn collect(&self, here: &Namespace<'_>, watch: &Watch, lives: &[Life], former: &[String]) -> Collected {
         // In this order: a job that leaves the queue meanwhile is seen in history.
         let queue = self.ads("condor_q", &["-allusers"]);
         let history = self.ads("condor_history", &[]);
@@ -140,6 +142,7 @@ impl Soak {
         Collected {
             lives: lives.to_vec(),
             objects: here.all(),
+            watched: watch.watched(),
             events,
             queue,
             spool: spool

@@ -16,7 +16,7 @@ use bed::{Namespace, PATIENCE};
 pub struct Life {
     pub plan: Plan,
     pub uid: String,
-    /// Its status each time it was seen to have changed.
+    /// Its status each time it was listed and had changed.
     pub seen: Vec<Value>,
     /// Steps that were done.
     done: usize,
@@ -27,7 +27,7 @@ pub struct Life {
 const PHASES: [&str; 5] = ["Pending", "Submitted", "Running", "Completed", "Terminating"];
 
 /// The rank of `Completed`.
-const ENDED: usize = 4;
+pub const ENDED: usize = 4;
 
 /// How far a status has come; 0 for none.
 pub fn rank(status: &Value) -> usize {

@@ -10,6 +10,7 @@ use crate::soak::checker::{Rule, check};
 use crate::soak::collect::{Ad, Collected, Output, Record};
 use crate::soak::driver::Life;
 use crate::soak::plan::{Act, Fate, Plan, Step};
+use bed::watch::Watched;
 
 const LEFT: &str = "uid-left";
 const HELD: &str = "uid-held";
@@ -19,8 +20,7 @@ fn life(uid: &str, fate: Fate, codes: &[u8], acts: &[Act]) -> Life {
     let step = |act: &Act| Step { phase: "", pause: Duration::ZERO, act: *act };
     let steps = acts.iter().map(step).collect();
     let plan = Plan { name: uid.replace("uid-", ""), fate, codes: codes.to_vec(), payload: Duration::ZERO, steps };
-    let seen = vec![json!({ "phase": "Submitted", "attempt": 1 }), json!({ "phase": "Running", "attempt": 1 })];
-    Life::new(plan, uid.to_owned(), seen)
+    Life::new(plan, uid.to_owned(), Vec::new())
 }
 
 fn ad(uid: &str, id: &str, index: u32, code: i64) -> Ad {
@@ -64,6 +64,12 @@ fn events(uid: &str, reasons: &[&str]) -> Vec<Value> {
     (1..).zip(reasons).map(event).collect()
 }
 
+/// What the watch showed of one that ends with this status.
+fn statuses(uid: &str, ids: &[&str], jobs: &str, last: Value) -> (String, Vec<Value>) {
+    let at = |phase| json!({ "phase": phase, "attempt": 1, "jobid": ids, "jobs": jobs, "active": ids.len() });
+    (uid.to_owned(), vec![Value::Null, at("Submitted"), at("Running"), last])
+}
+
 fn output(index: u32, name: &str, token: &str) -> Output {
     Output { out: Some(format!("{name} {index} {token}\n")), result: Some(format!("{token}\n")) }
 }
@@ -71,13 +77,25 @@ fn output(index: u32, name: &str, token: &str) -> Output {
 /// A round of three `HTCJob`s in which everything is right.
 fn right() -> Collected {
     let (start, end) = (["Pending", "Submitted", "Running"], ["Terminating", "JobsRemoved"]);
+    let objects = vec![object(LEFT, &["1.0", "1.1"], "1.0-1", 1), object(HELD, &["1.2"], "1.2", 1)];
+    let terminating = json!({ "phase": "Terminating", "attempt": 1, "jobid": ["2.0"], "jobs": "2.0", "active": 1 });
+    let statuses = [
+        statuses(LEFT, &["1.0", "1.1"], "1.0-1", objects[0]["status"].clone()),
+        statuses(HELD, &["1.2"], "1.2", objects[1]["status"].clone()),
+        statuses(DELETED, &["2.0"], "2.0", terminating),
+    ];
+    let mut lives = vec![
+        life(LEFT, Fate::Left, &[0, 7], &[]),
+        life(HELD, Fate::HeldByHand, &[0], &[Act::Hold, Act::Release]),
+        life(DELETED, Fate::Deleted("Running"), &[0], &[Act::Delete]),
+    ];
+    for (life, (_, statuses)) in lives.iter_mut().zip(&statuses) {
+        life.seen = statuses[1..3].to_vec();
+    }
     Collected {
-        lives: vec![
-            life(LEFT, Fate::Left, &[0, 7], &[]),
-            life(HELD, Fate::HeldByHand, &[0], &[Act::Hold, Act::Release]),
-            life(DELETED, Fate::Deleted("Running"), &[0], &[Act::Delete]),
-        ],
-        objects: vec![object(LEFT, &["1.0", "1.1"], "1.0-1", 1), object(HELD, &["1.2"], "1.2", 1)],
+        lives,
+        objects,
+        watched: Watched { statuses: statuses.into(), gone: [DELETED.to_owned()].into(), lists: 1 },
         events: [
             events(LEFT, &[&start[..], &["Failed", "Fetched"]].concat()),
             events(HELD, &[&start[..], &["JobsHeld", "NotHeld", "Completed", "Fetched"]].concat()),
@@ -107,6 +125,15 @@ fn right() -> Collected {
         .into(),
         spool: Vec::new(),
     }
+}
+
+/// The watch has shown one more status, just before the last one: like the one before it, but for this.
+fn shown(found: &mut Collected, uid: &str, change: &Value) {
+    let statuses = found.watched.statuses.get_mut(uid).unwrap();
+    let last = statuses.pop().unwrap();
+    let mut status = statuses.last().unwrap().clone();
+    status.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+    statuses.extend([status, last]);
 }
 
 type Forgery = (&'static str, fn(&mut Collected), &'static [Rule]);
@@ -149,7 +176,7 @@ const FORGERIES: &[Forgery] = &[
     (
         "a job that is missing",
         |found| drop(found.history.remove(0)),
-        &[Rule::OneJobEach, Rule::RunThatCounts, Rule::Ids],
+        &[Rule::OneJobEach, Rule::RunThatCounts, Rule::Ids, Rule::ToldJobs],
     ),
     (
         "a second run in the same job",
@@ -171,8 +198,12 @@ const FORGERIES: &[Forgery] = &[
     ),
     ("a payload that never ran", |found| found.records.retain(|record| record.token != "a"), &[Rule::OneRunEach]),
     ("a payload that did not end", |found| drop(found.records.remove(1)), &[Rule::OneRunEach]),
-    ("a late job that ran", |found| found.history[3].staged = Some(111), &[Rule::RunThatCounts]),
-    ("a job that never was accepted and ran", |found| found.history[3].staged = None, &[Rule::RunThatCounts]),
+    ("a late job that ran", |found| found.history[3].staged = Some(111), &[Rule::RunThatCounts, Rule::ToldJobs]),
+    (
+        "a job that never was accepted and ran",
+        |found| found.history[3].staged = None,
+        &[Rule::RunThatCounts, Rule::ToldJobs],
+    ),
     ("another exit code", |found| found.history[1].exit_code = Some(0), &[Rule::ExitCode]),
     (
         "a job that the operator removed",
@@ -183,29 +214,44 @@ const FORGERIES: &[Forgery] = &[
         &[Rule::ExitCode],
     ),
     ("a job that was removed", |found| found.history[1].status = 3, &[Rule::RemovedByOthers]),
-    ("an object that is gone", |found| drop(found.objects.remove(0)), &[Rule::Finalizer]),
-    ("a deleted one that stays", |found| found.objects.push(object(DELETED, &["2.0"], "2.0", 1)), &[Rule::Finalizer]),
+    (
+        "an object that is gone",
+        |found| {
+            found.objects.remove(0);
+            found.watched.gone.insert(LEFT.to_owned());
+        },
+        &[Rule::Finalizer],
+    ),
+    (
+        "a deleted one that stays",
+        |found| found.objects.push(object(DELETED, &["2.0"], "2.0", 1)),
+        &[Rule::Finalizer, Rule::Unwatched],
+    ),
     ("no finalizer", |found| found.objects[0]["metadata"]["finalizers"] = Value::Null, &[Rule::Finalizer]),
     (
         "one that is about to go",
         |found| found.objects[0]["metadata"]["deletionTimestamp"] = "now".into(),
         &[Rule::Finalizer],
     ),
-    ("another count", |found| found.objects[0]["status"]["succeeded"] = 2.into(), &[Rule::Counts]),
-    ("another phase", |found| found.objects[0]["status"]["phase"] = "Running".into(), &[Rule::Counts]),
-    ("another id", |found| found.objects[0]["status"]["jobid"][1] = "9.0".into(), &[Rule::Ids]),
-    ("other ranges", |found| found.objects[0]["status"]["jobs"] = "1.0-2".into(), &[Rule::Ids]),
-    ("an attempt that is not told", |found| found.history[0].attempt = 2, &[Rule::Ids]),
-    ("another cluster", |found| found.objects[0]["status"]["clusterid"] = "2".into(), &[Rule::Ids]),
+    ("another count", |found| found.objects[0]["status"]["succeeded"] = 2.into(), &[Rule::Counts, Rule::Unwatched]),
+    ("another phase", |found| found.objects[0]["status"]["phase"] = "Running".into(), &[Rule::Counts, Rule::Unwatched]),
+    ("another id", |found| found.objects[0]["status"]["jobid"][1] = "9.0".into(), &[Rule::Ids, Rule::Unwatched]),
+    ("other ranges", |found| found.objects[0]["status"]["jobs"] = "1.0-2".into(), &[Rule::Ids, Rule::Unwatched]),
+    ("an attempt that is not told", |found| found.history[0].attempt = 2, &[Rule::Ids, Rule::ToldJobs]),
+    ("another cluster", |found| found.objects[0]["status"]["clusterid"] = "2".into(), &[Rule::Ids, Rule::Unwatched]),
     (
         "Complete though one failed",
-        |found| found.objects[0]["status"]["conditions"][2]["type"] = "Complete".into(),
-        &[Rule::Conditions],
+        |found| {
+            let status = &mut found.objects[0]["status"];
+            status["conditions"][2]["type"] = "Complete".into();
+            *found.watched.statuses.get_mut(LEFT).unwrap().last_mut().unwrap() = status.clone();
+        },
+        &[Rule::Conditions, Rule::ToldEnd],
     ),
     (
         "no output told",
         |found| found.objects[0]["status"]["conditions"][1]["status"] = "False".into(),
-        &[Rule::Conditions],
+        &[Rule::Conditions, Rule::Unwatched],
     ),
     ("no output", |found| found.outputs.values_mut().for_each(|output| output.result = None), &[Rule::Output]),
     (
@@ -224,15 +270,15 @@ const FORGERIES: &[Forgery] = &[
     ("an Event that is missing", |found| drop(found.events.remove(3)), &[Rule::Events]),
     ("a number twice", |found| found.events.push(found.events[4].clone()), &[Rule::Events]),
     (
-        "a phase that goes back",
-        |found| found.lives[0].seen.push(json!({ "phase": "Submitted", "attempt": 1 })),
+        "a phase that goes back, for a moment",
+        |found| shown(found, LEFT, &json!({ "phase": "Submitted" })),
         &[Rule::WentBack],
     ),
-    ("a count that goes back without a word", |found| found.lives[1].seen.extend(counted()), &[Rule::WentBack]),
+    ("a count that goes back without a word", counted, &[Rule::WentBack]),
     (
         "a count that goes back because a job was held right after its report",
         |found| {
-            found.lives[1].seen.extend(counted());
+            counted(found);
             found.events.extend(events(HELD, &["CallbackRefuted"; 8]).split_off(7));
         },
         &[],
@@ -244,14 +290,72 @@ const FORGERIES: &[Forgery] = &[
     ),
     (
         "an end that no payload has, for a moment",
-        |found| found.lives[0].seen.push(json!({ "phase": "Running", "attempt": 1, "failed": 2 })),
-        &[Rule::CountedTooMuch],
+        |found| shown(found, LEFT, &json!({ "active": 0, "failed": 2 })),
+        &[Rule::CountedTooMuch, Rule::WentBack],
+    ),
+    ("a watch that saw nothing", |found| found.watched = Watched::default(), &[Rule::Unwatched]),
+    ("a watch that was begun anew", |found| found.watched.lists = 2, &[Rule::Unwatched]),
+    (
+        "a status that was listed, and the watch did not show it",
+        |found| drop(found.watched.statuses.get_mut(HELD).unwrap().remove(2)),
+        &[Rule::Unwatched],
+    ),
+    ("one that the watch did not see go", |found| found.watched.gone.clear(), &[Rule::Unwatched]),
+    (
+        "ids that are taken back, for a moment",
+        |found| shown(found, LEFT, &json!({ "jobid": ["1.0"], "jobs": "1.0", "active": 1 })),
+        &[Rule::ToldJobs],
+    ),
+    (
+        "a list that lacks an id, for a moment",
+        |found| shown(found, LEFT, &json!({ "jobid": ["1.0"] })),
+        &[Rule::ToldJobs],
+    ),
+    (
+        "another's id in the list, for a moment",
+        |found| shown(found, LEFT, &json!({ "jobid": ["1.0", "1.2"] })),
+        &[Rule::ToldJobs],
+    ),
+    ("a job that is not counted, for a moment", |found| shown(found, LEFT, &json!({ "active": 1 })), &[Rule::ToldJobs]),
+    (
+        "an end that is told before its phase",
+        |found| shown(found, LEFT, &over(&json!({ "phase": "Running" }))),
+        &[Rule::ToldEnd],
+    ),
+    (
+        "an end that is told while a job runs",
+        |found| shown(found, LEFT, &over(&json!({ "active": 1, "succeeded": 0 }))),
+        &[Rule::ToldEnd],
+    ),
+    (
+        "an end that is taken back, for a moment",
+        |found| {
+            shown(found, LEFT, &over(&json!({})));
+            shown(found, LEFT, &json!({ "conditions": [] }));
+        },
+        &[Rule::ToldEnd],
+    ),
+    (
+        "a time of the end that changes",
+        |found| shown(found, LEFT, &json!({ "completionTime": "another" })),
+        &[Rule::ToldEnd],
     ),
 ];
 
 /// An end is counted, and then it is not.
-fn counted() -> [Value; 2] {
-    [1, 0].map(|succeeded| json!({ "phase": "Running", "attempt": 1, "succeeded": succeeded }))
+fn counted(found: &mut Collected) {
+    for (succeeded, active) in [(1, 0), (0, 1)] {
+        shown(found, HELD, &json!({ "succeeded": succeeded, "active": active }));
+    }
+}
+
+/// How the first one ends, but for this.
+fn over(change: &Value) -> Value {
+    let conditions = json!([{ "type": "Failed", "status": "True" }]);
+    let mut status =
+        json!({ "phase": "Completed", "active": 0, "succeeded": 1, "failed": 1, "conditions": conditions });
+    status.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+    status
 }
 
 /// Only the operator's own end cannot be seen afterwards.

@@ -45,6 +45,7 @@ pub struct Summary {
     never_accepted: usize,
     begun_again: usize,
     litter: usize,
+    statuses: usize,
     /// `HTCJob`s that shared a cluster, at most.
     together: usize,
 }
@@ -70,6 +71,7 @@ impl Summary {
             never_accepted: 0,
             begun_again: 0,
             litter: 0,
+            statuses: 0,
             together: 0,
         }
     }
@@ -79,6 +81,7 @@ impl Summary {
         self.objects += found.lives.len();
         self.deleted += found.lives.iter().filter(|life| life.plan.is_deleted()).count();
         self.litter += found.spool.len();
+        self.statuses += found.watched.statuses.values().map(Vec::len).sum::<usize>();
         let mut clusters: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for ad in &found.history {
             clusters.entry(ad.id.split('.').next().unwrap_or_default()).or_default().insert(&ad.uid);
@@ -88,7 +91,7 @@ impl Summary {
         self.runs += found.records.iter().filter(|record| !record.end).count();
         for life in &found.lives {
             let ads = found.ads_of(&life.uid);
-            self.early += usize::from(life.seen.iter().any(|status| {
+            self.early += usize::from(found.statuses_of(&life.uid).iter().any(|status| {
                 let number = |name: &str| status[name].as_u64().unwrap_or_default();
                 status["phase"] == "Running" && number("succeeded") + number("failed") == life.plan.codes.len() as u64
             }));
@@ -108,7 +111,7 @@ impl Summary {
             "{}, {}: {} of {} wanted; {} HTCJobs ended, {} of them deleted; {} jobs, {} runs; at most {} HTCJobs in one \
              submission, {} submitted more than once, {} late jobs, {} jobs never accepted (of which {} files stay in the spool folder), {} jobs \
              begun again after a hold or for a retry; reports: {} stored, {} lost, {} late, {} twice, {} refused; {} HTCJobs seen to \
-             count all ends before HTCondor's word, {} ends refuted; {} violations",
+             count all ends before HTCondor's word, {} ends refuted; {} statuses watched; {} violations",
             self.version,
             duration(took),
             self.tally,
@@ -130,6 +133,7 @@ impl Summary {
             self.reports.refused,
             self.early,
             self.refuted,
+            self.statuses,
             self.violations
         );
     }
@@ -173,6 +177,7 @@ impl Soak {
             if let Some(object) = found.object(uid) {
                 println!("{:#}\n{:#}", object["metadata"], object["status"]);
             }
+            found.statuses_of(uid).iter().for_each(|status| println!("{status}"));
             for ad in found.ads_of(uid) {
                 println!("{ad:?}");
                 self.said_of(&ad.id).iter().for_each(|line| println!("{line}"));
