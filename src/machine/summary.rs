@@ -49,7 +49,7 @@ pub fn summary(phase: Phase, conditions: &[Condition]) -> (String, Option<&Condi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::Timestamp;
+    use crate::machine::ids::Timestamp;
     use ConditionStatus::{False, True};
     use ConditionType::{Complete, Failed, Held, JobsRemoved, OutputFetched, Submitted, Suspended, Tracked};
 

@@ -115,7 +115,7 @@ pub fn one_that_cannot_be_read_any_more(version: Version) {
     for name in ["known", "unknown"] {
         here.wait_phase(name, "Running");
     }
-    let loose = r#"[{"op": "replace", "path": "/spec/versions/0/schema/openAPIV3Schema",
+    let loose = r#"[{"op": "remove", "path": "/spec/versions/0/selectableFields"}, {"op": "replace", "path": "/spec/versions/0/schema/openAPIV3Schema",
         "value": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}]"#;
     kube.kubectl_ok(&["patch", "crd", "htcjobs.htc.cern.ch", "--type=json", "-p", loose]).unwrap();
     for name in ["known", "unknown"] {
