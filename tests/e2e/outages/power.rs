@@ -16,8 +16,9 @@ pub fn failing_while_jobs_are_submitted(version: Version) {
             // First, while the data folder is still empty.
             (Story::Completed, &[LedgerWithoutId, AfterLedgerMade, AfterLeaseTaken]),
             (Story::Completed, &[AfterFinalizerAttached, AfterDecisionSaved, BeforeSubmitIntents, AfterSubmitIntents]),
-            (Story::Completed, &[CondorSubmitFed, AfterSubmitterGone]),
-            (Story::Completed, &[AfterCondorSubmit, BeforeSubmitResults]),
+            (Story::Completed, &[CondorSubmitStarted, CondorSubmitFed]),
+            (Story::Completed, &[BeforeCondorSubmit, AfterCondorSubmit]),
+            (Story::Completed, &[BeforeSubmitResults]),
             (Story::Completed, &[AfterSubmitResults, AfterStatusWritten]),
         ],
     );

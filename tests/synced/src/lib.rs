@@ -103,8 +103,7 @@ impl Disk {
         if !path.starts_with(&self.volumes[0]) {
             return;
         }
-        // SAFETY: it belongs to the caller, who has it open during the call, and it is not closed here. To open the file once more
-        // would end the locks that the program has on it when that is closed.
+        // SAFETY: it belongs to the caller, who has it open during the call, and it is not closed here.
         let file = ManuallyDrop::new(unsafe { File::from_raw_fd(file) });
         let metadata = file.metadata().unwrap();
         if whole {
@@ -112,8 +111,10 @@ impl Disk {
         } else if metadata.is_dir() {
             self.keep_names(&path, call).unwrap();
         } else {
+            // To open it once more, and close it, ends the locks that the program has on it: only where it cannot be read as it is.
             let mut contents = vec![0; usize::try_from(metadata.len()).unwrap()];
-            file.read_exact_at(&mut contents, 0).unwrap();
+            let read = file.read_exact_at(&mut contents, 0);
+            let contents = read.map(|()| contents).or_else(|_| fs::read(&path)).unwrap();
             self.put(&self.name(&path, &metadata), &contents, call);
         }
     }

@@ -42,6 +42,7 @@ fn statement(code: u32, if_so: u8, otherwise: u8, value: u32) -> sock_filter {
 }
 
 /// It comes at the call itself, so that all may be done here that the caller might do.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "what the kernel keeps in a register")]
 extern "C" fn handle(_signal: c_int, _info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel gives a handler with `SA_SIGINFO` the registers of its thread, which waits meanwhile.
     let registers = unsafe { &mut (*context.cast::<ucontext_t>()).uc_mcontext };
