@@ -24,8 +24,8 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{FromRawFd as _, RawFd};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{LazyLock, Mutex};
 use std::time::UNIX_EPOCH;
 use std::{env, io, process};
 
@@ -67,12 +67,15 @@ pub extern "C" fn fdatasync(file: c_int) -> c_int {
     synchronise(file, libc::SYS_fdatasync, false)
 }
 
-/// Keeps and calls; `whole`: all that is below it, too.
+/// Keeps and calls; `whole`: all that is below it, too. One at a time, so that nothing older takes the place of what is kept.
 fn synchronise(file: RawFd, number: c_long, whole: bool) -> c_int {
+    static TURN: Mutex<()> = Mutex::new(());
     let mut call = Call::default();
-    if let Some(disk) = &*DISK {
+    let _turn = DISK.as_ref().map(|disk| {
+        let turn = TURN.lock().unwrap();
         disk.keep(file, whole, &mut call);
-    }
+        turn
+    });
     // SAFETY: each of the calls takes a number and no memory. The last argument is for `trap`.
     let result = unsafe { libc::syscall(number, file, trap::PASS) };
     if result == 0 {
