@@ -104,6 +104,6 @@ pub fn failing_at_any_moment(version: Version) {
 /// One that is lost, or lacks what the Lease says that it had, takes a new id.
 fn assert_ledger_kept(logs: &str) {
     let led = logs.lines().filter(|line| line.contains("htc-operator runs"));
-    let ids: BTreeSet<&str> = led.filter_map(|line| Some(line.split_once("ledger=\"")?.1.split('"').next()?)).collect();
+    let ids: BTreeSet<&str> = led.filter_map(|line| line.split_once("ledger=\"")?.1.split('"').next()).collect();
     assert_eq!(ids.len(), 1, "the ledgers {ids:?}:\n{logs}");
 }
