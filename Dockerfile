@@ -11,7 +11,8 @@ COPY src src
 COPY tests/testbed/Cargo.toml tests/testbed/
 COPY tests/bed/Cargo.toml tests/bed/
 COPY tests/bench/Cargo.toml tests/bench/
-RUN for crate in testbed bed bench; do mkdir -p tests/$crate/src && : >tests/$crate/src/lib.rs; done
+COPY tests/synced/Cargo.toml tests/synced/
+RUN for crate in testbed bed bench synced; do mkdir -p tests/$crate/src && : >tests/$crate/src/lib.rs; done
 RUN cargo build --locked --release --bin htc-operator
 
 FROM debian:trixie-slim

@@ -1,5 +1,5 @@
-//! Named points before and after every durable write and every external effect. A test ends the operator at one of them,
-//! which is as bad as a power failure there. Only the cargo feature `fail-points` compiles them in, and it is for tests.
+//! Named points before and after every durable write and every external effect. A test ends the operator at one of them, and
+//! may take away what was not synchronised by then. Only the cargo feature `fail-points` compiles them in, and it is for tests.
 
 use strum::{EnumIter, EnumString, IntoStaticStr};
 

@@ -1,6 +1,7 @@
 //! The handle to the thread that owns the file.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
@@ -207,7 +208,7 @@ fn within_savepoint<T>(
 pub(super) fn open(path: &Path) -> Result<Connection, LedgerError> {
     let failed = |source: Box<dyn std::error::Error + Send + Sync>| LedgerError::Open { path: path.to_owned(), source };
     if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder).map_err(|error| failed(error.into()))?;
+        make_folder(folder).map_err(|error| failed(error.into()))?;
     }
     let connection = Connection::open(path).map_err(|error| failed(error.into()))?;
     let held = |error: rusqlite::Error| match error.sqlite_error_code() {
@@ -221,6 +222,16 @@ pub(super) fn open(path: &Path) -> Result<Connection, LedgerError> {
     connection.execute_batch("begin immediate; commit").map_err(held)?;
     schema::must_be_known(&connection, path, held)?;
     Ok(connection)
+}
+
+/// SQLite synchronises the names in this folder; without that of the folder itself all that is in it would be lost. Not every file
+/// system can do that.
+fn make_folder(folder: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    if let Some(above) = folder.parent() {
+        let _ = File::open(above).and_then(|above| above.sync_all());
+    }
+    Ok(())
 }
 
 fn has_ledger_id(connection: &Connection) -> Result<bool, LedgerError> {

@@ -209,7 +209,7 @@ fn a_second_process_is_told_that_the_file_is_held() {
     assert!(error.to_string().contains("held by another process"), "{error}");
 }
 
-/// What SIGKILL spares a power failure takes, if it was not synchronised: no test can cut the power.
+/// What SIGKILL spares a power failure takes, if it was not synchronised: tests/e2e/outages/power.rs.
 #[test]
 fn each_transaction_is_synchronised() {
     let folder = tempfile::tempdir().unwrap();

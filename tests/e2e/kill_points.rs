@@ -1,7 +1,7 @@
 //! The operator is killed at every one of its fail points in turn: before and after every durable write and every external
 //! effect. Whatever it was about, everything ends as it was asked for.
 
-mod stories;
+pub mod stories;
 
 use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};

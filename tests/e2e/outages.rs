@@ -9,6 +9,7 @@ mod lease;
 mod old_etcd;
 mod operator;
 mod other_schedd;
+mod power;
 mod recovery;
 mod schedd;
 mod submitter;
@@ -27,12 +28,16 @@ on_versions!(
         data_folder::read_only,
         leader::a_ledger_each,
         leader::an_old_copy_of_the_ledger,
+        power::failing_while_jobs_are_submitted,
+        power::failing_while_jobs_end,
         lease::renewals_without_an_answer,
         lease::two_copies_of_one_ledger,
         schedd::hanging_while_it_is_submitted_to,
         submitter::landing_late;
     sid:
         operator::killed_at_any_point_it_goes_on,
+        power::failing_while_jobs_are_removed,
+        power::failing_at_any_moment,
         recovery::from_a_dead_submitter,
         recovery::with_all_accepted,
         events::refused_in_one_namespace,

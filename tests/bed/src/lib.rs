@@ -24,6 +24,7 @@ pub mod http;
 pub mod mortal;
 pub mod namespace;
 pub mod pages;
+pub mod power;
 mod promise;
 mod servers;
 pub mod signals;
@@ -112,6 +113,7 @@ pub struct Bed {
     operator: Mutex<Option<Owned>>,
     arguments: Vec<String>,
     volume: Option<volume::Volume>,
+    disk: Option<power::Disk>,
     runs: AtomicU32,
     environment: Mutex<Vec<(String, String)>>,
 }
@@ -159,6 +161,7 @@ impl Bed {
             operator: Mutex::new(None),
             arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
             volume: None,
+            disk: None,
             runs: AtomicU32::new(0),
             environment: Mutex::default(),
         }

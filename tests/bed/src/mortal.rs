@@ -65,6 +65,7 @@ impl Bed {
                 );
                 if as_told {
                     places.pop_front();
+                    self.lose_what_is_not_on_the_disk();
                 }
                 self.start_mortal_operator(places.front().copied());
                 if as_told {

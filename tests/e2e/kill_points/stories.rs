@@ -96,6 +96,18 @@ impl Stage {
         Self { site, _port: port, namespace, played: RefCell::default() }
     }
 
+    /// One where what the operator has not brought to the disk is lost whenever it dies.
+    pub fn without_power(version: Version) -> Self {
+        let mut stage = Self::new(version);
+        stage.site.bed.keep_what_is_on_the_disk();
+        stage
+    }
+
+    /// What all operators here have logged.
+    pub fn logs(&self) -> String {
+        self.site.bed.logs()
+    }
+
     /// Plays a story with an operator that dies at `places`, one after another, of which it must come to the first `certain`.
     pub fn play(&self, story: Story, title: &str, places: &[String], certain: usize) {
         let here = Namespace { bed: &self.site.bed, name: self.namespace.clone() };
