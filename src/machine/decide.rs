@@ -368,7 +368,9 @@ impl<'a> Run<'a> {
         }
         if !self.free() {
             let urgent = matches!(work, Work::Hold | Work::Remove(Scope::All | Scope::Staging | Scope::Unfinished));
-            let in_the_way = |fetch: &&InFlight| kind != Kind::Fetch && (!fetch.running || urgent);
+            let in_the_way = |fetch: &&InFlight| {
+                kind != Kind::Fetch && (!fetch.running || urgent) && fetch.can_be_cancelled(self.rules)
+            };
             if let Some(key) = self.in_flight(Kind::Fetch).filter(in_the_way).map(|fetch| fetch.key.clone()) {
                 self.action = Action::Cancel(key);
             }

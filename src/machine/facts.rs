@@ -11,6 +11,7 @@ use super::indices::Indices;
 use super::inherited::Inherited;
 use super::outcome::Outcome;
 use super::phase::Phase;
+use super::rules::Rules;
 use crate::api::{ConditionStatus, ConditionType, Reason};
 
 /// Everything that one decision is made from.
@@ -468,8 +469,8 @@ pub struct InFlight {
 impl InFlight {
     /// Whether it can be taken back: one that no worker has taken up, and a transfer of output, which a worker stops half way.
     #[must_use]
-    pub fn can_be_cancelled(&self) -> bool {
-        !self.running || self.key.kind == Kind::Fetch
+    pub fn can_be_cancelled(&self, rules: &Rules) -> bool {
+        !self.running || (self.key.kind == Kind::Fetch && rules.stop_transfers)
     }
 }
 

@@ -92,6 +92,8 @@ pub struct Rules {
     pub staged_is_accepted: bool,
     /// While a request is queued or running no other is made.
     pub one_request: bool,
+    /// A transfer that runs is stopped for a deletion, a hold or a removal.
+    pub stop_transfers: bool,
     /// The finalizer goes only with a proof.
     pub prove_gone: bool,
     /// The intents of a batch are durable before the tool runs.
@@ -145,6 +147,7 @@ impl Rules {
         late_is_no_job: true,
         staged_is_accepted: true,
         one_request: true,
+        stop_transfers: true,
         prove_gone: true,
         intent_first: true,
         fence_after_intent: true,

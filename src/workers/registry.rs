@@ -5,7 +5,7 @@ use strum::IntoEnumIterator as _;
 use tokio::sync::Notify;
 
 use crate::machine::facts::InFlight;
-use crate::machine::{Kind, RequestKey, Uid};
+use crate::machine::{Kind, RequestKey, Rules, Uid};
 
 /// The requests that are queued or running, at most one for each object.
 #[derive(Debug, Default)]
@@ -101,7 +101,7 @@ impl Registry {
             let entry = entries.of.get_mut(uid).filter(|entry| entry.ticket == ticket);
             entry.is_some_and(|entry| {
                 entry.request.running = true;
-                entry.stop = entry.request.can_be_cancelled().then(|| Arc::clone(stop));
+                entry.stop = entry.request.can_be_cancelled(&Rules::ALL).then(|| Arc::clone(stop));
                 true
             })
         })

@@ -23,6 +23,8 @@ pub enum Trouble {
     LingeringRemoval,
     /// A tool other than condor_submit fails.
     FailingTool,
+    /// A transfer of output hangs, or what it has brought is not taken in, until that is stopped or a time limit passes.
+    HangingTransfer,
     /// A tool works, but its answer is lost.
     LostAnswer,
     /// The Lease is renewed late: the fence is closed for a moment, after the intents of a submission are durable.
@@ -150,6 +152,8 @@ pub struct Sabotage {
     pub forgets_in_flight: bool,
     /// The registry lets a second request of an object in.
     pub registry_lets_all_in: bool,
+    /// What waits for its worker and is cancelled is free only when its turn comes.
+    pub frees_in_turn: bool,
     /// Two submissions may have the same attempt.
     pub attempts_have_no_key: bool,
     /// An answer is dated when it comes, not when it was asked for.

@@ -38,6 +38,11 @@ impl Model {
                 }
                 self.work(world, *op, *lane, *luck, tell);
             }
+            Action::Hang(op) => {
+                world.troubles -= 1;
+                Self::hang(world, *op);
+            }
+            Action::TransferLimit(op) => self.end_transfer(world, *op, tell),
             Action::Look(op, voice) => {
                 if *voice != Voice::Schedd {
                     world.troubles -= 1;

@@ -76,7 +76,7 @@ fn explore(model: Model) -> Found {
         .map(|(promise, path)| {
             let world = path.last_state().clone();
             let mut actions = path.into_actions();
-            if let Err(rest) = model.ends_well(&world) {
+            if let Err(rest) = model.ends_well(&world).and_then(|()| model.goes_on(&world)) {
                 actions.extend(rest);
             }
             (promise, model.story(&actions))

@@ -10,12 +10,12 @@ use htc_operator::machine::facts::{
     Spec, Unknown, Why,
 };
 use htc_operator::machine::phase::Phase;
-use htc_operator::machine::{Birthdate, Kind, Request, RequestKey, SchedDate, ScheddName, Timestamp, Work};
+use htc_operator::machine::{Birthdate, Kind, Request, RequestKey, Rules, SchedDate, ScheddName, Timestamp, Work};
 
 use crate::steps::Model;
 use crate::story::Teller;
 use crate::world::{
-    Broken, FAR, HtcJob, Lane, Memory, Operator, PendingLook, Reading, Slot, Watched, World, name, uid,
+    Batch, Broken, FAR, HtcJob, Lane, Memory, Operator, PendingLook, Reading, Slot, Watched, World, name, uid,
 };
 
 /// What becomes of the Kubernetes writes of a reconcile.
@@ -120,7 +120,9 @@ impl Model {
                 let full = !self.broken.registry_lets_all_in;
                 world.operators[op].memory.hand_over(place, request, full);
             }
-            Deed::Cancel(key) => world.operators[op].memory.cancel(place, &key),
+            Deed::Cancel(key) => {
+                world.operators[op].memory.cancel(place, &key, !self.broken.frees_in_turn, tell);
+            }
             Deed::Nothing => {}
         }
         if let Some(after) = decision.after.filter(|_| facts.object.finalizer && writes == Writes::Done) {
@@ -355,10 +357,19 @@ impl Memory {
         }
     }
 
-    /// What waits is free at once; in its queue it stays without effect, by its ticket. What runs may fail at any time, which is
-    /// what being stopped is.
-    fn cancel(&mut self, place: usize, key: &RequestKey) {
-        if self.registry[place].as_ref().is_some_and(|request| request.key == *key && !request.running) {
+    /// As `workers::registry` does. What waits is free at once; in its queue it stays without effect, by its ticket. A transfer
+    /// that runs is told to stop.
+    fn cancel(&mut self, place: usize, key: &RequestKey, frees: bool, tell: &mut Teller) {
+        let Some(request) = self.registry[place].as_ref().filter(|request| request.key == *key) else { return };
+        if request.running {
+            let stops = request.can_be_cancelled(&Rules::ALL);
+            let its = |batch: &&mut Batch| stops && batch.requests.iter().any(|other| other.key == *key);
+            for batch in self.batches.values_mut().filter(its) {
+                tell.say(|| format!("    stops: {:?} of {}", key.kind, key.uid.as_str()));
+                batch.stop = true;
+            }
+        } else if frees {
+            tell.say(|| format!("    takes back: {:?} of {}", key.kind, key.uid.as_str()));
             self.registry[place] = None;
             self.lanes.retain(|_, queue| {
                 queue.retain(|request| request.key != *key);

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use htc_operator::api::{ConditionStatus, ConditionType};
 use htc_operator::machine::Index;
-use htc_operator::machine::facts::JobState;
+use htc_operator::machine::facts::{Job, JobState, JobStatus};
 use htc_operator::machine::outcome::Outcome;
 use htc_operator::machine::phase::Phase;
 use stateright::Property;
@@ -15,9 +15,9 @@ use crate::steps::{Action, Model};
 use crate::story::Teller;
 use crate::world::{Broken, Slot, World};
 
-fn print(world: &World) -> u64 {
+fn print(world: &World, course: Course) -> u64 {
     let mut hasher = DefaultHasher::new();
-    world.hash(&mut hasher);
+    (world, course).hash(&mut hasher);
     hasher.finish()
 }
 
@@ -54,6 +54,10 @@ pub fn properties() -> Vec<Property<Model>> {
         Property::always(REFUTED, |model, world: &World| {
             model.holds(REFUTED, world.broken != Some(Broken::RefutedWrongly))
         }),
+        Property::always(WAITS, |model, world: &World| {
+            let told = || model.told.lock().unwrap().contains(WAITS);
+            told() || model.holds(WAITS, model.goes_on(world).is_ok())
+        }),
         Property::always(END, |model, world: &World| {
             let told = || model.told.lock().unwrap().contains(END);
             let looks = model.watches_the_end && world.broken.is_none();
@@ -72,6 +76,7 @@ pub const OUTCOME: &str = "an outcome is that of a payload, unless somebody else
 const COUNTED: &str = "nothing counts as ended that can go on, and only HTCondor's word completes";
 const RIGHT: &str = "what HTCondor has said since a report is right";
 const REFUTED: &str = "no true end is refuted";
+const WAITS: &str = "no deletion, hold or deadline waits for a transfer";
 pub const END: &str = "everything comes to a good end";
 
 impl Model {
@@ -86,22 +91,55 @@ const PATIENCE: usize = 400;
 /// HTCondor, workers, reconciles, looks, and limits that harm nobody take turns.
 const TURNS: usize = 5;
 
+/// A fair run: nothing goes wrong any more, and everybody has his turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Course {
+    ToTheEnd,
+    /// While a transfer hangs: no time limit ends it, no job starts or ends, and nobody resumes what is suspended.
+    BesideATransfer,
+}
+
 impl Model {
     /// Whether the world comes to a good end when nothing goes wrong any more and everybody has his turn. If not, the
     /// steps that lead to the bad one.
     pub fn ends_well(&self, world: &World) -> Result<(), Vec<Action>> {
+        self.run_fairly(world, Course::ToTheEnd)
+    }
+
+    /// Whether what is urgent comes about although a transfer hangs. If not, the steps that lead to where nothing goes on.
+    pub fn goes_on(&self, world: &World) -> Result<(), Vec<Action>> {
+        let hangs = (0..world.operators.len()).any(|op| world.operators[op].leads && Self::transfer_hangs(world, op));
+        if hangs { self.run_fairly(world, Course::BesideATransfer) } else { Ok(()) }
+    }
+
+    /// Whether an object is to be removed, held, or ended by its deadline, and is not yet.
+    fn is_urgent(world: &World, object: u8) -> bool {
+        let Some(job) = world.object(object) else { return false };
+        let has = |statuses: &[JobStatus]| {
+            world.queued().any(|job| job.object == object && statuses.contains(&job.ad.status))
+        };
+        let hold = job.suspend && has(&[JobStatus::Idle, JobStatus::Running]);
+        let end = job.deadline && !job.suspend && has(&[JobStatus::Idle, JobStatus::Running, JobStatus::Held]);
+        job.deleting || hold || end
+    }
+
+    fn run_fairly(&self, world: &World, course: Course) -> Result<(), Vec<Action>> {
         let mut now = world.clone();
         let (mut passed, mut steps, mut turn) = (HashSet::new(), Vec::new(), 0);
+        let objects = 0..u8::try_from(world.objects.len()).unwrap();
         loop {
-            let print = print(&now);
+            if course == Course::BesideATransfer && !objects.clone().any(|object| Self::is_urgent(&now, object)) {
+                break;
+            }
+            let print = print(&now, course);
             if self.good.lock().unwrap().contains(&print) {
                 break;
             }
             if !passed.insert((print, turn)) || steps.len() > PATIENCE {
                 return Err(steps);
             }
-            let Some((action, next)) = self.fair_step(&now, &mut turn) else {
-                if self.good_end(&now) {
+            let Some((action, next)) = self.fair_step(&now, &mut turn, course) else {
+                if course == Course::ToTheEnd && self.good_end(&now) {
                     break;
                 }
                 return Err(steps);
@@ -117,14 +155,18 @@ impl Model {
     }
 
     /// The next step of whoever's turn it is, or of the next one who can make one.
-    fn fair_step(&self, world: &World, turn: &mut usize) -> Option<(Action, World)> {
+    fn fair_step(&self, world: &World, turn: &mut usize, course: Course) -> Option<(Action, World)> {
         let mut actions = Vec::new();
         self.progress(world, &mut actions);
-        let slots = (0..).zip(&world.objects);
-        actions.extend(slots.filter_map(|(object, slot)| match slot {
-            Slot::There(job) if job.suspend => Some(Action::Resume(object)),
-            _ => None,
-        }));
+        if course == Course::BesideATransfer {
+            actions.retain(|action| !matches!(action, Action::Start(_) | Action::End(_)));
+        } else {
+            let slots = (0..).zip(&world.objects);
+            actions.extend(slots.filter_map(|(object, slot)| match slot {
+                Slot::There(job) if job.suspend => Some(Action::Resume(object)),
+                _ => None,
+            }));
+        }
         if world.clone().first_limit().is_some_and(|limit| Self::limit_harms_nobody(world, limit)) {
             actions.push(Action::LimitPasses);
         }
@@ -139,7 +181,8 @@ impl Model {
                 return Some(step);
             }
         }
-        step(&Action::LimitPasses)
+        let transfers = (0..world.operators.len()).map(Action::TransferLimit).filter(|_| course == Course::ToTheEnd);
+        [Action::LimitPasses].into_iter().chain(transfers).find_map(|action| step(&action))
     }
 
     /// Everything is over, or waits for an admin and says so.
@@ -157,13 +200,13 @@ impl Model {
         world.operators.iter().rposition(|operator| operator.leads).unwrap_or(0)
     }
 
-    /// Completed, and nothing that does not count is left in the queue.
+    /// Completed, nothing that does not count is left in the queue, and no output is still to be fetched.
     fn is_over(&self, world: &World, object: u8) -> bool {
         let rows = &world.operators[Self::leader(world)].ledger.rows[usize::from(object)];
         let completed = rows.known.as_ref().is_some_and(|known| known.phase == Phase::Completed);
         let extra =
             world.queued().any(|job| job.object == object && !job.overdue && (job.late() || job.files != Files::Here));
-        completed && !extra
+        completed && !extra && !rows.jobs.values().any(Job::has_output)
     }
 
     /// A condition says what an admin can do.

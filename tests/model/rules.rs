@@ -10,9 +10,9 @@ use crate::steps::Model;
 use crate::{Found, explore};
 
 use Trouble::{
-    BlindLook, BlindLookAtOne, Crash, Deadline, DyingNode, HalfSubmission, LimitPasses, LingeringRemoval, LostLedger,
-    OldObjects, OtherName, OtherSchedd, RemovedByHand, Reset, Rotation, SecondOperator, SlowLook, SlowReconcile,
-    SlowStaging, StagingFails,
+    BlindLook, BlindLookAtOne, Crash, Deadline, DyingNode, HalfSubmission, HangingTransfer, LimitPasses,
+    LingeringRemoval, LostLedger, OldObjects, OtherName, OtherSchedd, RemovedByHand, Reset, Rotation, SecondOperator,
+    SlowLook, SlowReconcile, SlowStaging, StagingFails, Suspend,
 };
 
 const ADMIN: &[&str] = &["HistoryTooShort", "Lost", "QueueLost"];
@@ -50,6 +50,10 @@ fn scene(troubles: u8, kinds: &'static [Trouble]) -> Scene {
     model.broken.registry_lets_all_in = true;
     model.broken.attempts_have_no_key = true;
 })]
+#[case::stop_transfers(scene(1, &[HangingTransfer]), |model: &mut Model| model.rules.stop_transfers = false)]
+#[case::stop_transfers_for_a_hold(fetched_early(&[HangingTransfer, Suspend]), |model: &mut Model| model.rules.stop_transfers = false)]
+#[case::stop_transfers_for_a_deadline(fetched_early(&[HangingTransfer, Deadline]), |model: &mut Model| model.rules.stop_transfers = false)]
+#[case::free_at_once(Scene { queues: &[1, 1], in_step: true, ..scene(1, &[HangingTransfer]) }, |model: &mut Model| model.broken.frees_in_turn = true)]
 #[case::prove_gone(scene(1, &[LingeringRemoval]), |model: &mut Model| model.rules.prove_gone = false)]
 #[case::intent_first(scene(0, &[]), |model: &mut Model| model.rules.intent_first = false)]
 #[case::fence_after_intent(two(), |model: &mut Model| model.rules.fence_after_intent = false)]
@@ -157,6 +161,11 @@ fn reporting(troubles: u8, kinds: &'static [Trouble]) -> Scene {
 
 fn blind(kinds: &'static [Trouble]) -> Scene {
     Scene { history_apart: true, deletes: 0, ..scene(1, kinds) }
+}
+
+/// The output of one job is fetched while the other runs.
+fn fetched_early(kinds: &'static [Trouble]) -> Scene {
+    Scene { queues: &[2], deletes: 0, ..scene(2, kinds) }
 }
 
 fn half_submitted(deletes: u8) -> Scene {

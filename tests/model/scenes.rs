@@ -7,10 +7,10 @@ use crate::steps::Model;
 use crate::{explore, full};
 
 use Trouble::{
-    BlindLook, BlindLookAtOne, Crash, Deadline, DyingNode, DyingSubmitter, FailingTool, HalfSubmission, Lapse,
-    LimitPasses, LingeringRemoval, LostAnswer, LostLedger, LostWrite, OldLedger, OldObjects, OtherName, OtherSchedd,
-    RemovedByHand, Reset, Rotation, SecondOperator, Silence, SlowLook, SlowReconcile, SlowStaging, SlowSubmitter,
-    StagingFails, StaleCache, Suspend,
+    BlindLook, BlindLookAtOne, Crash, Deadline, DyingNode, DyingSubmitter, FailingTool, HalfSubmission,
+    HangingTransfer, Lapse, LimitPasses, LingeringRemoval, LostAnswer, LostLedger, LostWrite, OldLedger, OldObjects,
+    OtherName, OtherSchedd, RemovedByHand, Reset, Rotation, SecondOperator, Silence, SlowLook, SlowReconcile,
+    SlowStaging, SlowSubmitter, StagingFails, StaleCache, Suspend,
 };
 
 /// Reasons of conditions that ask an admin what to do.
@@ -55,6 +55,7 @@ fn any_one_trouble() {
         RemovedByHand,
         LingeringRemoval,
         FailingTool,
+        HangingTransfer,
         Lapse,
         LostAnswer,
         Silence,
@@ -103,6 +104,18 @@ fn blind_answers() {
 fn removals() {
     let kinds = &[LingeringRemoval, OtherSchedd, SlowLook];
     holds(&Scene { slow_tools: true, ..Scene::new("removals", &[1], 2, kinds) });
+}
+
+/// A transfer of output hangs, and what must not wait for it is asked for.
+#[test]
+fn transfers() {
+    for (name, kinds) in [
+        ("holds beside transfers that hang", &[HangingTransfer, Suspend]),
+        ("deadlines beside transfers that hang", &[HangingTransfer, Deadline]),
+    ] {
+        holds(&Scene { in_step: true, deletes: 0, ..Scene::new(name, &[2], 2, kinds) });
+    }
+    holds(&Scene::new("behind transfers that hang", &[1, 1], 1, &[HangingTransfer]));
 }
 
 /// Where history was empty before the intent and has since dropped what came after it, nobody can tell: that is left out.

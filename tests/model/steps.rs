@@ -27,6 +27,10 @@ pub enum Action {
     FinishReconcile(usize),
     Take(usize, Lane),
     Work(usize, Lane, Luck),
+    /// A transfer under way hangs from now on.
+    Hang(usize),
+    /// The time limit of a transfer that hangs passes.
+    TransferLimit(usize),
     Look(usize, Voice),
     /// History is asked about one object, after the queue has answered.
     LookIntoHistory(usize, u8),
@@ -366,7 +370,10 @@ impl Model {
         let memory = &world.operators[op].memory;
         let looks = memory.look.is_none() && memory.watched.iter().any(Option::is_some);
         let seen = || (0..).zip(&memory.cache).filter(|(_, seen)| seen.is_some()).map(|(object, _)| object);
-        let simple = || memory.batches.keys().filter(|lane| **lane != Lane::Submit);
+        let simple = || {
+            let goes_on = |lane: &&Lane| **lane != Lane::Submit && Self::can_work(world, op, **lane);
+            memory.batches.keys().filter(goes_on)
+        };
         match kind {
             Trouble::Crash => actions.push(Action::Crash(op)),
             Trouble::LingeringRemoval if memory.batches.contains_key(&Lane::Remove) => {
@@ -378,6 +385,7 @@ impl Model {
                 actions.push(Action::Work(op, Lane::Submit, Luck::FenceCloses));
             }
             Trouble::FailingTool => actions.extend(simple().map(|lane| Action::Work(op, *lane, Luck::Fails))),
+            Trouble::HangingTransfer if Self::can_hang(world, op) => actions.push(Action::Hang(op)),
             Trouble::LostAnswer => actions.extend(simple().map(|lane| Action::Work(op, *lane, Luck::AnswerLost))),
             Trouble::Silence if looks => actions.push(Action::Look(op, Voice::Nobody)),
             Trouble::SlowLook if looks => actions.push(Action::BeginLook(op)),
@@ -432,6 +440,8 @@ impl stateright::Model for Model {
         if limit.is_some_and(|limit| limit.0 >= FAR && Self::limit_harms_nobody(world, limit)) {
             actions.push(Action::LimitPasses);
         }
+        let operators = 0..world.operators.len();
+        actions.extend(operators.filter(|op| Self::transfer_hangs(world, *op)).map(Action::TransferLimit));
         Self::reports(world, actions);
         self.users(world, actions);
         if world.troubles > 0 {

@@ -86,6 +86,8 @@ impl Model {
                 who(op),
                 if *luck == crate::workers::Luck::Well { String::new() } else { format!(" ({luck:?})") }
             ),
+            Action::Hang(op) => format!("the transfer of {} hangs from now on", who(op)),
+            Action::TransferLimit(op) => format!("the time limit of the transfer of {} passes", who(op)),
             Action::Look(op, voice) => format!("{} asks HTCondor{}", who(op), heard(*voice)),
             Action::LookIntoHistory(op, object) => format!("{} asks history about {}", who(op), name(*object)),
             Action::BlindLookAtOne(op, object) => {

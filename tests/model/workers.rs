@@ -8,6 +8,7 @@ use htc_operator::machine::request::{Scope, SubmitPermit};
 use htc_operator::machine::worker::{self, Step};
 use htc_operator::machine::{Index, Indices, Request, SchedDate, Timestamp, Work};
 
+use crate::bounds::Trouble;
 use crate::condor::Submitter;
 use crate::operator::{asked, lane};
 use crate::steps::Model;
@@ -75,6 +76,8 @@ impl Model {
             time_left: None,
             submitter: None,
             ended: None,
+            hangs: false,
+            stop: false,
         };
         memory.batches.insert(lane, batch);
         self.work(world, op, lane, Luck::Well, tell);
@@ -87,17 +90,54 @@ impl Model {
             Step::CommitIntents => two && lane == Lane::Submit,
             Step::CheckFenceAgain => two || lane == Lane::Submit,
             Step::RunTool if lane == Lane::Submit => two,
-            Step::RunTool => !self.scene.in_step,
+            Step::RunTool => !self.scene.in_step || (lane == Lane::Fetch && self.transfers_hang()),
             Step::CommitResults => lane != Lane::Submit && self.scene.slow_tools,
             Step::CheckFence | Step::CommitNotRun | Step::Wake => false,
         }
     }
 
+    fn transfers_hang(&self) -> bool {
+        self.scene.kinds.contains(&Trouble::HangingTransfer)
+    }
+
     /// Whether a worker can go on.
     pub fn can_work(world: &World, op: usize, lane: Lane) -> bool {
-        world.operators[op].memory.batches.get(&lane).is_some_and(|batch| {
+        let ended = |batch: &Batch| {
             batch.submitter.is_none_or(|number| world.submitters.iter().all(|other| other.number != number))
-        })
+        };
+        let batch = world.operators[op].memory.batches.get(&lane);
+        batch.is_some_and(|batch| ended(batch) && (!batch.hangs || batch.stop))
+    }
+
+    /// Whether a transfer of this operator hangs, and nobody has stopped it.
+    pub fn transfer_hangs(world: &World, op: usize) -> bool {
+        world.operators[op].memory.batches.get(&Lane::Fetch).is_some_and(|batch| batch.hangs && !batch.stop)
+    }
+
+    /// Whether a transfer is under way, or what it has brought is being taken in.
+    pub fn can_hang(world: &World, op: usize) -> bool {
+        let under_way = |batch: &Batch| matches!(batch.step, Step::RunTool | Step::CommitResults);
+        let batch = world.operators[op].memory.batches.get(&Lane::Fetch);
+        batch.is_some_and(|batch| under_way(batch) && !batch.hangs && !batch.stop)
+    }
+
+    /// Nothing more comes of a transfer.
+    pub fn hang(world: &mut World, op: usize) {
+        if let Some(batch) = world.operators[op].memory.batches.get_mut(&Lane::Fetch) {
+            batch.hangs = true;
+            batch.ended = None;
+        }
+    }
+
+    /// The time limit of a transfer that hangs passes.
+    pub fn end_transfer(&self, world: &mut World, op: usize, tell: &mut Teller) {
+        let at = world.tick();
+        let batch = world.operators[op].memory.batches.get_mut(&Lane::Fetch);
+        let Some(batch) = batch.filter(|batch| batch.hangs) else { return };
+        batch.hangs = false;
+        batch.step = Step::CommitResults;
+        batch.ended = Some(Ended { well: false, at, fetched: BTreeSet::new() });
+        self.work(world, op, Lane::Fetch, Luck::Well, tell);
     }
 
     /// Goes on with a batch, up to where others can come in between.
@@ -114,12 +154,19 @@ impl Model {
                     tell.say(|| format!("    its fence {}", if batch.checked { "holds" } else { "is refused" }));
                     batch.checked
                 }
+                // As `workers::tool_call` does: nothing comes of it, as if the operator had been killed.
+                Step::RunTool if batch.stop => {
+                    tell.say(|| "    the transfer is stopped".to_owned());
+                    true
+                }
                 Step::RunTool => {
                     waits = self.run(world, op, &mut batch, luck, tell);
                     true
                 }
                 Step::CommitResults => {
-                    self.commit(world, op, &mut batch, false);
+                    if batch.ended.is_some() {
+                        self.commit(world, op, &mut batch, false);
+                    }
                     true
                 }
                 Step::CommitNotRun => {

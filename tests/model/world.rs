@@ -145,6 +145,10 @@ pub struct Batch {
     pub time_left: Option<bool>,
     pub submitter: Option<u8>,
     pub ended: Option<Ended>,
+    /// A transfer, or taking in what it has brought, does not end by itself.
+    pub hangs: bool,
+    /// It was told to stop.
+    pub stop: bool,
 }
 
 /// How a tool ended.

@@ -142,7 +142,7 @@ impl Run<'_> {
 
     /// Nothing more is done for the object but what makes its jobs go.
     fn cancel_the_rest(&mut self) {
-        let request = self.facts.in_flight.as_ref().filter(|request| request.can_be_cancelled());
+        let request = self.facts.in_flight.as_ref().filter(|request| request.can_be_cancelled(self.rules));
         if let Some(request) = request
             && !matches!(request.key.kind, Kind::Adopt | Kind::Remove | Kind::ReleaseFinalizer)
         {

@@ -99,7 +99,7 @@ fn check(facts: &Facts, decision: &Decision) -> Result<(), TestCaseError> {
         }
         Action::Cancel(key) => {
             let stands = facts.in_flight.as_ref().unwrap();
-            prop_assert!(&stands.key == key && stands.can_be_cancelled(), "{key:?} cancelled, {stands:?}");
+            prop_assert!(&stands.key == key && stands.can_be_cancelled(&Rules::ALL), "{key:?} cancelled, {stands:?}");
         }
         Action::Nothing => {}
     }
