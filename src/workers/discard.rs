@@ -15,6 +15,7 @@ impl Planner {
         plain(uid.as_str())?;
         if let Some(parent) = own_folder(&self.data, &["sandbox"])? {
             remove(&parent.join(uid.as_str()), go_on)?;
+            sync(&parent);
         }
         Ok(())
     }
@@ -28,6 +29,7 @@ impl Planner {
             return Ok(());
         };
         remove(&named.join(short(uid)), go_on)?;
+        sync(&named);
         let _ = fs::remove_file(named.join(format!(".latest-{}", short(uid))));
         let latest = named.join("latest");
         // A link that another object of this name has made in this moment is made again before its output is fetched.
@@ -42,6 +44,12 @@ impl Planner {
         }
         Ok(())
     }
+}
+
+/// Brings to the disk that something is no longer in this folder: once the ledger says so, nobody removes it again. Not every file
+/// system can do that to a folder.
+fn sync(folder: &Path) {
+    let _ = fs::File::open(folder).and_then(|folder| folder.sync_all());
 }
 
 /// The names come from the ledger: one that is no name leads somewhere else.

@@ -84,7 +84,9 @@ impl Planner {
             }
         }
         let probe = self.output(name, uid).join(".htc_probe");
-        let tried = fs::write(&probe, b"").and_then(|()| fs::remove_file(&probe));
+        // New, so that nothing is opened that a link of this name leads to.
+        let _ = fs::remove_file(&probe);
+        let tried = fs::File::create_new(&probe).and_then(|_| fs::remove_file(&probe));
         tried.map_err(|error| cannot_write(&self.output(name, uid), &error))
     }
 
