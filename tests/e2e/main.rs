@@ -33,6 +33,7 @@ mod one_process;
 mod outages;
 mod output;
 mod payload_script;
+mod plugin;
 mod rows;
 mod rules;
 mod soak;

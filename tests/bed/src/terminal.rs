@@ -73,8 +73,10 @@ impl<'a> Terminal<'a> {
             }
         }
         let bin = scratch.dir("bin").unwrap();
-        let operator = scratch.share(&crate::program()).unwrap();
-        symlink(operator, bin.join("htc-operator")).unwrap();
+        for name in ["htc-operator", "kubectl-htc"] {
+            let program = scratch.share(&crate::program().with_file_name(name)).unwrap();
+            symlink(program, bin.join(name)).unwrap();
+        }
         symlink(bed.assets.kubectl(), bin.join("kubectl")).unwrap();
         scratch.dir("home").unwrap();
         let kubeconfig = scratch.path().join("kubeconfig");

@@ -1,0 +1,70 @@
+//! Which cluster, which namespace, which HTCJob: by kubectl's own flags and files.
+
+use std::path::PathBuf;
+
+use htc_operator::api::HTCJob;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config};
+
+use super::Failure;
+
+#[derive(clap::Args)]
+pub(super) struct Cluster {
+    /// Namespace of the HTCJob. Default: the namespace of the kubeconfig's context.
+    #[arg(short, long, global = true)]
+    namespace: Option<String>,
+    /// Context of the kubeconfig. Default: its current context.
+    #[arg(long, global = true)]
+    context: Option<String>,
+    /// Path of the kubeconfig. Default: as for kubectl.
+    #[arg(long, global = true, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+}
+
+/// The HTCJobs of one namespace.
+pub(super) struct Jobs {
+    pub(super) client: Client,
+    pub(super) namespace: String,
+    pub(super) api: Api<HTCJob>,
+}
+
+impl Cluster {
+    pub(super) async fn jobs(&self) -> Result<Jobs, Failure> {
+        let config = self.config().await.map_err(|why| Failure::new("find the cluster", why))?;
+        let namespace = self.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+        let client = Client::try_from(config).map_err(|error| Failure::new("connect to the cluster", error))?;
+        let api = Api::namespaced(client.clone(), &namespace);
+        Ok(Jobs { client, namespace, api })
+    }
+
+    async fn config(&self) -> Result<Config, String> {
+        let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
+        match &self.kubeconfig {
+            Some(file) => {
+                let kubeconfig = Kubeconfig::read_from(file).map_err(|error| error.to_string())?;
+                Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|error| error.to_string())
+            }
+            None if self.context.is_some() => {
+                Config::from_kubeconfig(&options).await.map_err(|error| error.to_string())
+            }
+            None => Config::infer().await.map_err(|error| error.to_string()),
+        }
+    }
+}
+
+impl Jobs {
+    pub(super) async fn get(&self, name: &str) -> Result<HTCJob, Failure> {
+        self.api.get(name).await.map_err(|error| Failure::new(&format!("get HTCJob {}/{name}", self.namespace), error))
+    }
+}
+
+/// A name as kubectl takes it: `zero` or `htcjob/zero`.
+pub(super) fn parse_name(text: &str) -> Result<String, String> {
+    match text.split_once('/') {
+        None => Ok(text.to_owned()),
+        Some(("htcjob" | "htcjobs" | "htcj" | "htcjob.htc.cern.ch" | "htcjobs.htc.cern.ch", name)) => {
+            Ok(name.to_owned())
+        }
+        Some((kind, _)) => Err(format!("{kind} is not htcjob: write the name of an HTCJob")),
+    }
+}

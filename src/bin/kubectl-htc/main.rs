@@ -1,0 +1,72 @@
+//! `kubectl htc`: what users do with HTCJobs beyond `kubectl get` and `kubectl describe`.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is what talks to the terminal")]
+
+mod cluster;
+mod retry;
+mod wait;
+mod why;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use self::cluster::Cluster;
+
+/// Something went wrong that is not a job's failure.
+const ERROR: u8 = 2;
+
+#[derive(Parser)]
+#[command(
+    name = "kubectl-htc",
+    bin_name = "kubectl htc",
+    version,
+    about = "Works with HTCJobs: waits for them, says what is wrong with them, and runs their failed jobs again",
+    after_help = "Exit codes: 0 done; 1 jobs have failed (wait); 2 an error, such as an HTCJob that does not exist.\n\n\
+                  Examples:\n  kubectl htc wait zero --timeout 10m\n  kubectl htc why zero\n  kubectl htc retry zero"
+)]
+struct Cli {
+    #[command(flatten)]
+    cluster: Cluster,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Create an HTCJob that runs the failed jobs of another one again.
+    Retry(retry::Arguments),
+    /// Wait until an HTCJob has ended, and show how far it is.
+    Wait(wait::Arguments),
+    /// Show on one page what an HTCJob is doing, what is wrong with it, and what to do next.
+    Why(why::Arguments),
+}
+
+/// A command could not be carried out.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Failure(String);
+
+impl Failure {
+    /// While doing what, and why.
+    fn new(doing: &str, why: impl std::fmt::Display) -> Self {
+        Self(format!("cannot {doing}: {why}"))
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let result = runtime.map_err(|error| Failure::new("start", error)).and_then(|runtime| runtime.block_on(run(cli)));
+    result.unwrap_or_else(|failure| {
+        eprintln!("error: {failure}");
+        ExitCode::from(ERROR)
+    })
+}
+
+async fn run(cli: Cli) -> Result<ExitCode, Failure> {
+    match cli.command {
+        Command::Retry(arguments) => retry::run(&cli.cluster, &arguments).await,
+        Command::Wait(arguments) => wait::run(&cli.cluster, &arguments).await,
+        Command::Why(arguments) => why::run(&cli.cluster, &arguments).await,
+    }
+}

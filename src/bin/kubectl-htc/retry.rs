@@ -1,0 +1,183 @@
+//! The failed jobs of an HTCJob, once more, as an HTCJob of their own.
+
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+use htc_operator::api::{HTCJob, Phase};
+use htc_operator::machine::indices::Indices;
+use kube::ResourceExt as _;
+use kube::api::PostParams;
+
+use super::Failure;
+use super::cluster::{Cluster, Jobs, parse_name};
+
+/// How many names are tried.
+const NAMES: u32 = 100;
+
+#[derive(clap::Args)]
+pub(super) struct Arguments {
+    /// Name of the HTCJob, which must have ended.
+    #[arg(value_parser = parse_name)]
+    name: String,
+    /// Which jobs to run again, for example `3,17,200-210`. Default: those that failed.
+    #[arg(long)]
+    indexes: Option<Indices>,
+    /// `client` prints the new HTCJob and does not send it; `server` sends it, but it is not stored.
+    #[arg(long, value_enum, default_value = "none", value_name = "none|client|server", hide_possible_values = true)]
+    dry_run: DryRun,
+    /// Print the new HTCJob in this format.
+    #[arg(short, long, value_enum)]
+    output: Option<Format>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum DryRun {
+    None,
+    Client,
+    Server,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Format {
+    Json,
+    Yaml,
+    Name,
+}
+
+pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let jobs = cluster.jobs().await?;
+    let former = jobs.get(&arguments.name).await?;
+    let indexes = match &arguments.indexes {
+        Some(indexes) => indexes.clone(),
+        None => failed(&former)?,
+    };
+    let mut new = again(&former, &indexes)?;
+    create(&jobs, &arguments.name, arguments.dry_run, &mut new).await?;
+    let name = new.name_any();
+    match arguments.output {
+        Some(Format::Json) => {
+            println!(
+                "{}",
+                serde_json::to_string_pretty(&new).map_err(|error| Failure::new("print the HTCJob", error))?
+            );
+        }
+        Some(Format::Yaml) => {
+            print!("{}", serde_saphyr::to_string(&new).map_err(|error| Failure::new("print the HTCJob", error))?);
+        }
+        Some(Format::Name) => println!("htcjob.htc.cern.ch/{name}"),
+        None => {
+            let dry = match arguments.dry_run {
+                DryRun::None => "",
+                DryRun::Client => " (dry run)",
+                DryRun::Server => " (server dry run)",
+            };
+            println!("htcjob.htc.cern.ch/{name} created{dry}: jobs {indexes} of {}", arguments.name);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The jobs that failed, once all have ended.
+fn failed(former: &HTCJob) -> Result<Indices, Failure> {
+    let name = former.name_any();
+    let status = former.status.as_ref();
+    let phase = status.and_then(|status| status.phase);
+    if phase != Some(Phase::Completed) {
+        let phase = phase.map_or_else(|| "not Pending yet".to_owned(), |phase| phase.to_string());
+        let why = format!(
+            "HTCJob {name} has not ended ({phase}): wait for it, or choose jobs that have ended with --indexes"
+        );
+        return Err(Failure(why));
+    }
+    let indexes = status.and_then(|status| status.failed_indexes.as_deref());
+    let indexes = indexes.ok_or_else(|| Failure(format!("no job of HTCJob {name} has failed")))?;
+    indexes.parse().map_err(|_| {
+        Failure(format!(
+            "status.failedIndexes of HTCJob {name} is too long to list all jobs: choose jobs with --indexes"
+        ))
+    })
+}
+
+/// The same HTCJob with these jobs only, without a name.
+fn again(former: &HTCJob, indexes: &Indices) -> Result<HTCJob, Failure> {
+    let ours = former.spec.indexes.as_deref().map(str::parse::<Indices>);
+    let outside = match ours {
+        Some(Ok(ours)) => indexes.without(&ours),
+        // In another order than this program writes them: the operator says which are none of the queue's.
+        Some(Err(_)) => Indices::default(),
+        None => indexes.iter().filter(|index| i64::from(index.0) >= former.spec.jobs()).collect(),
+    };
+    if !outside.is_empty() {
+        return Err(Failure(format!("HTCJob {} has no jobs {outside}", former.name_any())));
+    }
+    let mut spec = former.spec.clone();
+    (spec.indexes, spec.suspend) = (Some(indexes.to_string()), false);
+    let mut new = HTCJob::new("", spec);
+    new.metadata.namespace = former.namespace();
+    new.metadata.labels = former.metadata.labels.clone();
+    Ok(new)
+}
+
+/// `NAME-r1`, or the next number that is free.
+async fn create(jobs: &Jobs, name: &str, dry_run: DryRun, new: &mut HTCJob) -> Result<(), Failure> {
+    let (base, last) = match name.rsplit_once("-r").map(|(base, number)| (base, number.parse::<u32>())) {
+        Some((base, Ok(number))) => (base, number),
+        Some((_, Err(_))) | None => (name, 0),
+    };
+    let parameters = PostParams { dry_run: dry_run == DryRun::Server, ..PostParams::default() };
+    for number in (1..=NAMES).map(|more| last.saturating_add(more)) {
+        let name = format!("{base}-r{number}");
+        new.metadata.name = Some(name.clone());
+        let failure = |error| Failure::new(&format!("create HTCJob {}/{name}", jobs.namespace), error);
+        if dry_run == DryRun::Client {
+            if jobs.api.get_opt(&name).await.map_err(failure)?.is_none() {
+                return Ok(());
+            }
+            continue;
+        }
+        match jobs.api.create(&parameters, new).await {
+            Ok(created) => {
+                *new = created;
+                return Ok(());
+            }
+            Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {}
+            Err(error) => return Err(failure(error)),
+        }
+    }
+    Err(Failure(format!("{base}-r{} to {base}-r{} exist: delete those that nobody needs", last + 1, last + NAMES)))
+}
+
+#[cfg(test)]
+mod tests {
+    use htc_operator::api::{HTCJobSpec, HTCJobStatus};
+
+    use super::*;
+
+    fn ended(failed: Option<&str>, phase: Phase) -> HTCJob {
+        let mut job = HTCJob::new("sums", HTCJobSpec { queue: Some(10), suspend: true, ..HTCJobSpec::default() });
+        let failed_indexes = failed.map(str::to_owned);
+        job.status = Some(HTCJobStatus { phase: Some(phase), failed_indexes, ..HTCJobStatus::default() });
+        job
+    }
+
+    #[test]
+    fn what_failed_is_what_the_status_lists() {
+        let failed = |job: &HTCJob| failed(job).map(|set| set.to_string()).map_err(|failure| failure.0);
+        assert_eq!(failed(&ended(Some("1,3-5"), Phase::Completed)), Ok("1,3-5".to_owned()));
+        assert!(failed(&ended(None, Phase::Completed)).unwrap_err().contains("has failed"));
+        assert!(failed(&ended(Some("1"), Phase::Running)).unwrap_err().contains("has not ended (Running)"));
+        assert!(failed(&ended(Some("1,3,…"), Phase::Completed)).unwrap_err().contains("too long"));
+    }
+
+    #[test]
+    fn the_new_one_has_the_same_spec_and_these_indexes() {
+        let job = ended(Some("1"), Phase::Completed);
+        let new = again(&job, &"1,9".parse().unwrap()).unwrap();
+        assert_eq!((new.spec.indexes.as_deref(), new.spec.queue, new.spec.suspend), (Some("1,9"), Some(10), false));
+        assert!(new.status.is_none());
+        assert_eq!(again(&job, &"9-11".parse().unwrap()).unwrap_err().0, "HTCJob sums has no jobs 10-11");
+        let mut some = job;
+        some.spec.indexes = Some("2-4".to_owned());
+        assert_eq!(again(&some, &"1,4".parse().unwrap()).unwrap_err().0, "HTCJob sums has no jobs 1");
+    }
+}

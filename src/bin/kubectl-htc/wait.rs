@@ -1,0 +1,208 @@
+//! Waits for the end of an HTCJob.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use htc_operator::api::{Condition, ConditionStatus, HTCJob, HTCJobStatus};
+use kube::ResourceExt as _;
+
+use super::Failure;
+use super::cluster::{Cluster, parse_name};
+
+/// How often the API server is asked.
+const EVERY: Duration = Duration::from_secs(1);
+/// How often a line is printed where there is no terminal to show progress on.
+const LINE_EVERY: Duration = Duration::from_secs(30);
+const WIDTH: usize = 30;
+
+#[derive(clap::Args)]
+pub(super) struct Arguments {
+    /// Name of the HTCJob.
+    #[arg(value_parser = parse_name)]
+    name: String,
+    /// How long to wait, for example 90s, 10m or 8h. Default: without a limit.
+    #[arg(long, value_parser = parse_duration)]
+    timeout: Option<Duration>,
+}
+
+pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let jobs = cluster.jobs().await?;
+    let Arguments { name, timeout } = arguments;
+    let first = jobs.get(name).await?;
+    let (uid, began) = (first.uid(), Instant::now());
+    let mut progress = Progress::new(&first);
+    let mut known = first;
+    loop {
+        progress.show(&known);
+        if let Some((told, code)) = end(&known) {
+            progress.clear();
+            println!("htcjob.htc.cern.ch/{name}: {told}");
+            return Ok(code);
+        }
+        if timeout.is_some_and(|timeout| began.elapsed() >= timeout) {
+            progress.clear();
+            return Err(Failure(format!("HTCJob {name} has not ended in time: {}", line(&status(&known)))));
+        }
+        tokio::time::sleep(EVERY).await;
+        match jobs.api.get_opt(name).await {
+            Ok(Some(job)) if job.uid() == uid => known = job,
+            Ok(Some(_) | None) => {
+                progress.clear();
+                return Err(Failure(format!("HTCJob {name} was deleted")));
+            }
+            Err(error @ kube::Error::Api(_)) => {
+                progress.clear();
+                return Err(Failure::new(&format!("get HTCJob {}/{name}", jobs.namespace), error));
+            }
+            // The API server cannot be reached: jobs go on without it.
+            Err(error) => progress.note(&format!("cannot reach the API server, trying again: {error}")),
+        }
+    }
+}
+
+/// What to say of it at the end, if it has come to one.
+fn end(job: &HTCJob) -> Option<(String, ExitCode)> {
+    let status = job.status.as_ref()?;
+    let told = |kind: &str, value: ConditionStatus, reason: Option<&str>| -> Option<&Condition> {
+        let mut conditions = status.conditions.iter();
+        conditions.find(|told| {
+            told.type_ == kind && told.status == value && reason.is_none_or(|reason| told.reason == reason)
+        })
+    };
+    if let Some(complete) = told("Complete", ConditionStatus::True, None) {
+        return Some((complete.message.clone(), ExitCode::SUCCESS));
+    }
+    let failed = told("Failed", ConditionStatus::True, None);
+    // No job will come of it: the spec cannot be changed.
+    let refused =
+        || told("Submitted", ConditionStatus::False, Some("InvalidSpec")).filter(|_| status.attempt.is_none());
+    failed.or_else(refused).map(|told| (told.message.clone(), ExitCode::FAILURE))
+}
+
+fn status(job: &HTCJob) -> HTCJobStatus {
+    job.status.clone().unwrap_or_default()
+}
+
+/// `412 of 1000 jobs ended, 3 failed; 200 running, 388 idle`, and what needs attention.
+fn line(status: &HTCJobStatus) -> String {
+    let total = status.total.unwrap_or_default();
+    let mut line = format!("{} of {total} jobs ended", status.succeeded + status.failed);
+    if status.failed > 0 {
+        line += &format!(", {} failed", status.failed);
+    }
+    let states = [(status.running, "running"), (status.idle, "idle"), (status.held, "held")];
+    let states: Vec<String> =
+        states.iter().filter(|(count, _)| *count > 0).map(|(count, state)| format!("{count} {state}")).collect();
+    if !states.is_empty() {
+        line += &format!("; {}", states.join(", "));
+    }
+    let phase = status.phase.map(|phase| phase.to_string());
+    match &status.state {
+        Some(state) if Some(state) != phase.as_ref() => line + &format!(" ({state})"),
+        Some(_) | None => line,
+    }
+}
+
+/// Progress on standard error.
+struct Progress {
+    terminal: bool,
+    began: Instant,
+    /// How many had ended when it began.
+    before: i64,
+    last: Option<(Instant, String)>,
+}
+
+impl Progress {
+    fn new(job: &HTCJob) -> Self {
+        let status = status(job);
+        let before = status.succeeded + status.failed;
+        Self { terminal: std::io::stderr().is_terminal(), began: Instant::now(), before, last: None }
+    }
+
+    fn show(&mut self, job: &HTCJob) {
+        let status = status(job);
+        let line = line(&status) + &self.estimate(&status);
+        let (same, soon) =
+            self.last.as_ref().map_or((false, false), |(at, last)| (*last == line, at.elapsed() < LINE_EVERY));
+        if self.terminal {
+            eprint!("\r\x1b[K[{}] {line}", bar(&status));
+            let _ = std::io::stderr().flush();
+        } else if !same && !soon {
+            eprintln!("{line}");
+        } else {
+            return;
+        }
+        self.last = Some((Instant::now(), line));
+    }
+
+    /// At the pace since it began.
+    #[allow(clippy::cast_precision_loss, reason = "at most 100,000 jobs")]
+    fn estimate(&self, status: &HTCJobStatus) -> String {
+        let ended = status.succeeded + status.failed;
+        let left = status.total.unwrap_or_default() - ended;
+        let pace = (ended - self.before) as f64 / self.began.elapsed().as_secs_f64().max(1.0);
+        if pace <= 0.0 || left <= 0 {
+            return String::new();
+        }
+        format!("; {pace:.1}/s, about {:.0} s left", left as f64 / pace)
+    }
+
+    fn note(&mut self, text: &str) {
+        if self.last.as_ref().is_none_or(|(_, last)| last != text) {
+            self.clear();
+            eprintln!("{text}");
+            self.last = Some((Instant::now(), text.to_owned()));
+        }
+    }
+
+    fn clear(&self) {
+        if self.terminal {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+fn bar(status: &HTCJobStatus) -> String {
+    let total = usize::try_from(status.total.unwrap_or_default()).unwrap_or_default().max(1);
+    let ended = usize::try_from(status.succeeded + status.failed).unwrap_or_default().min(total);
+    let full = WIDTH * ended / total;
+    format!("{}{}", "#".repeat(full), ".".repeat(WIDTH - full))
+}
+
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is not a time such as 90s, 10m or 8h");
+    let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(wrong)?;
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_how_far_it_is() {
+        let status =
+            HTCJobStatus { total: Some(10), succeeded: 3, failed: 1, running: 2, idle: 4, ..HTCJobStatus::default() };
+        assert_eq!(line(&status), "4 of 10 jobs ended, 1 failed; 2 running, 4 idle");
+        assert_eq!(bar(&status), "############..................");
+        let status =
+            HTCJobStatus { state: Some("Held".to_owned()), total: Some(1), held: 1, ..HTCJobStatus::default() };
+        assert_eq!(line(&status), "0 of 1 jobs ended; 1 held (Held)");
+    }
+
+    #[test]
+    fn times_are_written_as_for_kubectl() {
+        assert_eq!(parse_duration("10m"), Ok(Duration::from_secs(600)));
+        for wrong in ["", "m", "10", "-1s", "1d", "1é"] {
+            assert!(parse_duration(wrong).is_err(), "{wrong}");
+        }
+    }
+}

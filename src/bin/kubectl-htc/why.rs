@@ -1,0 +1,100 @@
+//! One page about one HTCJob.
+
+use std::process::ExitCode;
+
+use htc_operator::api::{ConditionStatus, HTCJob, HTCJobStatus};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Event;
+use kube::api::ListParams;
+use kube::{Api, ResourceExt as _};
+
+use super::Failure;
+use super::cluster::{Cluster, Jobs, parse_name};
+
+/// How many of the last Events are shown.
+const EVENTS: usize = 10;
+
+#[derive(clap::Args)]
+pub(super) struct Arguments {
+    /// Name of the HTCJob.
+    #[arg(value_parser = parse_name)]
+    name: String,
+}
+
+pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let jobs = cluster.jobs().await?;
+    let job = jobs.get(&arguments.name).await?;
+    let status = job.status.clone().unwrap_or_default();
+    println!("{}", head(&jobs.namespace, &job, &status));
+    for condition in &status.conditions {
+        let mark = if condition.status == ConditionStatus::False { "not " } else { "" };
+        println!("  {mark}{} ({}): {}", condition.type_, condition.reason, condition.message);
+    }
+    if let Some(failed) = &status.failed_indexes {
+        println!("Failed jobs: {failed}");
+    }
+    match events(&jobs, &job).await {
+        Ok(events) if events.is_empty() => {}
+        Ok(events) => {
+            println!("Last Events:");
+            events.iter().for_each(|event| println!("  {event}"));
+        }
+        Err(error) => println!("Events cannot be listed: {error}"),
+    }
+    println!("Next: {}", next(&arguments.name, &status));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn head(namespace: &str, job: &HTCJob, status: &HTCJobStatus) -> String {
+    let state = status.state.clone().or_else(|| status.phase.map(|phase| phase.to_string()));
+    format!(
+        "HTCJob {namespace}/{}: {}; {} of {} jobs succeeded, {} failed, {} running, {} idle, {} held",
+        job.name_any(),
+        state.as_deref().unwrap_or("no operator has seen it yet"),
+        status.succeeded,
+        status.total.unwrap_or_else(|| job.spec.jobs()),
+        status.failed,
+        status.running,
+        status.idle,
+        status.held
+    )
+}
+
+/// The last Events of the object, oldest first.
+async fn events(jobs: &Jobs, job: &HTCJob) -> Result<Vec<String>, kube::Error> {
+    let api: Api<Event> = Api::namespaced(jobs.client.clone(), &jobs.namespace);
+    let uid = job.uid().unwrap_or_default();
+    let listed = api.list(&ListParams::default().fields(&format!("involvedObject.uid={uid}"))).await?;
+    let mut events: Vec<(Timestamp, String)> = listed
+        .into_iter()
+        .map(|event| {
+            let at =
+                event.event_time.map(|time| time.0).or(event.last_timestamp.map(|time| time.0)).unwrap_or_default();
+            let words = format!("{} {}", event.reason.unwrap_or_default(), event.message.unwrap_or_default());
+            (at, format!("{} {words}", at.strftime("%Y-%m-%d %H:%M:%SZ")))
+        })
+        .collect();
+    events.sort();
+    let old = events.len().saturating_sub(EVENTS);
+    Ok(events.into_iter().skip(old).map(|(_, line)| line).collect())
+}
+
+/// The next step, in one sentence.
+fn next(name: &str, status: &HTCJobStatus) -> String {
+    let phase = status.phase.map(|phase| phase.to_string()).unwrap_or_default();
+    match status.state.as_deref().unwrap_or(&phase) {
+        "" => "check that the operator runs and watches this namespace".to_owned(),
+        "InvalidSpec" => "correct the spec, delete this HTCJob and create it again".to_owned(),
+        "Failed" => {
+            format!("read the file err of a failed job, then run the failed jobs again: kubectl htc retry {name}")
+        }
+        "Held" => {
+            "if the reason above can be removed, do so and release the jobs with condor_release; else delete the HTCJob"
+                .to_owned()
+        }
+        "Suspended" => "set spec.suspend to false to resume".to_owned(),
+        "Completed" => "nothing: every job has succeeded".to_owned(),
+        "Pending" | "Submitted" | "Running" | "Terminating" => format!("wait: kubectl htc wait {name}"),
+        reason => format!("docs/troubleshooting.md explains {reason}"),
+    }
+}

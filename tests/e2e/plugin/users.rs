@@ -1,0 +1,84 @@
+//! What users do with it, and what it answers to what cannot be done.
+
+use std::process::Command;
+
+use bed::{Bed, Namespace, UNTIL_LET_GO, htcjob, ids};
+use serde_json::Value;
+use testbed::Version;
+
+/// Runs it; its exit code, standard output and standard error.
+fn htc(here: &Namespace<'_>, arguments: &[&str]) -> (i32, String, String) {
+    let folder = bed::program().parent().unwrap().to_owned();
+    let all = [&["htc", "-n", &here.name], arguments].concat();
+    let mut kubectl: Command = here.bed.kube.kubectl(&all);
+    let output = kubectl.env("PATH", format!("{}:/usr/bin:/bin", folder.display())).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    println!("kubectl {}: {output:?}", all.join(" "));
+    (output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr))
+}
+
+pub fn failed_jobs_run_again_and_no_others(version: Version) {
+    let here = &Bed::shared(version).namespace();
+    let mut sums = htcjob("sums", "echo $1 of $JOB_NAME; [ $JOB_NAME != sums ] || case $1 in 1|3) exit 4 ;; esac");
+    (sums["spec"]["queue"], sums["metadata"]["labels"]["team"]) = (5.into(), "top".into());
+    here.create(&sums);
+    let (code, told, progress) = htc(here, &["wait", "sums", "--timeout", "10m"]);
+    assert_eq!(code, 1, "{progress}");
+    assert!(told.starts_with("htcjob.htc.cern.ch/sums: 2 of 5 jobs failed: exit code 4 (2); job 1 ("), "{told}");
+
+    let (_, page, _) = htc(here, &["why", "htcjob/sums"]);
+    for part in [
+        "/sums: Failed; 3 of 5 jobs succeeded, 2 failed",
+        "  Failed (JobsFailed): 2 of 5 jobs failed",
+        "Failed jobs: 1,3\n",
+        " Submitted HTCondor accepted 5 jobs: ",
+        "kubectl htc retry sums",
+    ] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+
+    let (code, dry, _) = htc(here, &["retry", "sums", "--dry-run=client", "-o", "json"]);
+    let dry: Value = serde_json::from_str(&dry).unwrap();
+    assert_eq!((code, &dry["metadata"]["name"], &dry["spec"]["indexes"]), (0, &"sums-r1".into(), &"1,3".into()));
+    assert!(here.try_kubectl(&["get", "htcjob", "sums-r1"]).is_err(), "a dry run stores nothing");
+
+    let (_, told, _) = htc(here, &["retry", "sums"]);
+    assert_eq!(told, "htcjob.htc.cern.ch/sums-r1 created: jobs 1,3 of sums\n");
+    let (code, told, _) = htc(here, &["wait", "sums-r1", "--timeout=10m"]);
+    assert_eq!((code, told.as_str()), (0, "htcjob.htc.cern.ch/sums-r1: 2 jobs succeeded\n"));
+    let again = here.get("sums-r1");
+    assert_eq!((ids(&again).len(), &again["metadata"]["labels"]["team"]), (2, &"top".into()));
+    for index in [1, 3] {
+        let out = std::fs::read_to_string(here.output("sums-r1", index).join("out")).unwrap();
+        assert_eq!(out, format!("{index} of sums-r1\n"));
+    }
+    assert!(!here.output("sums-r1", 0).exists());
+    assert_eq!(ids(&here.get("sums")).len(), 5, "the first one is as it was");
+
+    let (_, told, _) = htc(here, &["retry", "sums", "--indexes", "0", "-o", "name"]);
+    assert_eq!(told, "htcjob.htc.cern.ch/sums-r2\n", "the next name that is free");
+    let (code, _, error) = htc(here, &["retry", "sums-r1"]);
+    assert_eq!((code, error.as_str()), (2, "error: no job of HTCJob sums-r1 has failed\n"));
+}
+
+pub fn what_it_cannot_do_is_an_error(version: Version) {
+    let here = &Bed::shared(version).namespace();
+    let (code, _, error) = htc(here, &["wait", "nosuch"]);
+    assert!(code == 2 && error.contains("not found"), "{error}");
+    here.create(&htcjob("runs", UNTIL_LET_GO));
+    here.wait_running("runs", 1);
+    let (code, _, error) = htc(here, &["wait", "runs", "--timeout=2s"]);
+    assert_eq!(code, 2);
+    assert!(error.contains("0 of 1 jobs ended; 1 running\n"), "{error}");
+    assert!(error.ends_with("has not ended in time: 0 of 1 jobs ended; 1 running\n"), "{error}");
+    let (code, _, error) = htc(here, &["retry", "runs"]);
+    assert!(code == 2 && error.contains("has not ended (Running)"), "{error}");
+    let (code, _, error) = htc(here, &["retry", "runs", "--indexes=7"]);
+    assert_eq!((code, error.as_str()), (2, "error: HTCJob runs has no jobs 7\n"));
+    let mut invalid = htcjob("invalid", "true");
+    invalid["spec"]["htcopts"] = "executable = /bin/sh".into();
+    here.create(&invalid);
+    let (code, told, _) = htc(here, &["wait", "invalid", "--timeout=5m"]);
+    assert!(code == 1 && told.starts_with("htcjob.htc.cern.ch/invalid: spec.htcopts"), "{told}");
+    here.delete("runs");
+}
