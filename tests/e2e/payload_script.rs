@@ -306,6 +306,20 @@ fn only_plain_files_with_harmless_names_come_back() {
 }
 
 #[test]
+fn a_later_run_finds_what_a_former_one_has_left() {
+    for shell in SHELLS {
+        let scratch = with_image("bash", "ls; cat kept; echo more >>kept; echo no >payload.conf; exit 4");
+        assert_eq!(scratch.run(shell).1, "script.sh\n", "{shell}");
+        assert_eq!(scratch.run(shell).1, "kept\nscript.sh\nmore\n", "{shell}");
+        assert_eq!(scratch.read("kept"), "more\nmore\n", "{shell}");
+        let mut left: Vec<_> =
+            std::fs::read_dir(scratch.folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, [".job.ad", "job.sh", "kept", "payload.conf", "script.sh"], "{shell}");
+    }
+}
+
+#[test]
 fn more_files_than_the_jobs_ad_can_name_are_a_failure() {
     for shell in SHELLS {
         let scratch = with_image("bash", "for n in {1..9000}; do : >$n; done");

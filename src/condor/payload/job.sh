@@ -124,6 +124,12 @@ prepare_work() {
     mkdir "$work" || cannot_write
     trap remove_work EXIT
     mkdir "$work/run" "$work/tmp" || cannot_write
+    # What a former run has left, which came back with this one's files.
+    for file in "$scratch"/*; do
+        if [ -f "$file" ] && [ ! -L "$file" ] && ! is_used "${file##*/}"; then
+            mv "$file" "$work/run/" || cannot_write
+        fi
+    done
     for file in script.sh "$_CONDOR_JOB_AD" "${_CONDOR_MACHINE_AD:-}"; do
         if [ -r "$file" ]; then
             cp "$file" "$work/run/" || cannot_write
@@ -132,6 +138,14 @@ prepare_work() {
     binds=$work/run:/htc_run$binds
     export APPTAINER_CACHEDIR="$work" SINGULARITY_CACHEDIR="$work"
     export APPTAINER_TMPDIR="$work/tmp" SINGULARITY_TMPDIR="$work/tmp"
+}
+
+# is_used NAME: whether the name means something to HTCondor or to the operator.
+is_used() {
+    case $1 in
+        script.sh | job.sh | payload.conf | callback.token | condor_exec.exe | _condor* | *,* | *[[:cntrl:]]*) return 0 ;;
+    esac
+    [ -d "$scratch/$1" ]
 }
 
 cannot_write() {
@@ -153,32 +167,21 @@ collect() {
     chmod u+rwx "$work/run"
     names=0 links=0 refused=0
     for file in "$work/run"/*; do
-        name=${file##*/}
+        base=${file##*/}
         if [ -L "$file" ]; then
             links=$((links + 1))
+            rm -f "$file"
         elif [ -d "$file" ]; then
             chmod -R u+rwX "$file"
             rm -rf "$file" || cannot_write
-            continue
-        elif [ ! -f "$file" ]; then
+        elif [ ! -f "$file" ] || [ "$base" = script.sh ]; then
             rm -f "$file"
-            continue
+        elif is_used "$base"; then
+            refused=$((refused + 1))
+            rm -f "$file"
         else
-            case $name in
-                script.sh) rm -f "$file" && continue ;;
-                job.sh | payload.conf | callback.token | condor_exec.exe | _condor* | *,* | *[[:cntrl:]]*)
-                    refused=$((refused + 1))
-                    ;;
-                *)
-                    if [ ! -d "$scratch/$name" ]; then
-                        names=$((names + ${#name} + 32))
-                        continue
-                    fi
-                    refused=$((refused + 1))
-                    ;;
-            esac
+            names=$((names + ${#base} + 32))
         fi
-        rm -f "$file"
     done
     if [ "$links" -gt 0 ]; then
         echo "htc-operator: links do not come back as output ($links): copy what they lead to" >&2
