@@ -114,7 +114,7 @@ fn read(stream: &mut impl Read) -> Option<Request> {
 fn the_start_and_the_end_are_cloudevents() {
     for shell in SHELLS {
         let ear = Ear::new(&[204]);
-        let source = "env; ls -A; until [ -e go ]; do sleep 0.05; done; exit 7";
+        let source = "env; ls -A; until [ -e go ]; do sleep 0.05; done; touch mine; exit 7";
         let scratch = ear.job("bash", source);
         let job = scratch.start(shell, &["3"]);
         let began = Instant::now();
@@ -122,7 +122,7 @@ fn the_start_and_the_end_are_cloudevents() {
             assert!(began.elapsed() < Duration::from_secs(30), "{shell}: no start is reported");
             std::thread::sleep(Duration::from_millis(10));
         }
-        scratch.write("go", "");
+        scratch.write(".htc_work/run/go", "");
         let (code, stdout, stderr) = ended(job.wait_with_output().unwrap());
         assert_eq!((code, stderr.as_str()), (7, ""), "{shell}");
         assert!(!stdout.contains(TOKEN) && !stdout.contains("callback.token"), "{shell}: {stdout}");
