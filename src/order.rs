@@ -123,7 +123,8 @@ fn arrows() -> Vec<Arrow> {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
-                folders.push(path);
+                // Programs use the rooms, and no room can use a program.
+                folders.extend((path != src().join("bin")).then_some(path));
             } else if path.extension().is_some_and(|extension| extension == "rs") {
                 let file = path.strip_prefix(src()).unwrap();
                 found.extend(Finder::all(file, &fs::read_to_string(&path).unwrap()));

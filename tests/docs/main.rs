@@ -182,7 +182,7 @@ fn every_test_that_is_named_exists() {
 fn every_flag_that_is_named_exists() {
     let operator = Config::augment_args(clap::Command::new("run"));
     let flags: BTreeSet<&str> = operator.get_arguments().filter_map(clap::Arg::get_long).collect();
-    let others = ["features", "for", "help", "log", "log-format", "nv", "release", "rocm"];
+    let others = ["dry-run", "features", "for", "help", "log", "log-format", "nv", "release", "rocm"];
     let mut seen = 0;
     for page in pages::user_pages() {
         for flag in read(&page).split("`--").skip(1) {
