@@ -55,7 +55,7 @@ fn status(
     let phase = known.map(|known| known.phase).max(published.phase);
     let attempt = record.highest.0.max(published.attempt);
     let conditions = known.map(|known| known.conditions.as_slice()).unwrap_or_default();
-    let summary = phase.map(|phase| summary(phase, conditions));
+    let summary = phase.map(|phase| summary(phase, counts.failed, conditions));
     let asked_for = facts.object.spec.as_ref().map(Spec::asked_for).unwrap_or_default();
     let [completed_indexes, failed_indexes] =
         indexes(record, &asked_for).map(|set| (!set.is_empty()).then(|| set.within(RANGES_OF_INDEXES)));

@@ -18,9 +18,9 @@ pub(super) const EVERYDAY: &[Reason] = &[
     Reason::Adopting,
 ];
 
-/// What an `HTCJob` needs attention for, in one word, else its phase; and the condition that says more.
+/// What an `HTCJob` with so many failed jobs needs attention for, in one word, else its phase; and the condition that says more.
 #[must_use]
-pub fn summary(phase: Phase, conditions: &[Condition]) -> (String, Option<&Condition>) {
+pub fn summary(phase: Phase, failed: usize, conditions: &[Condition]) -> (String, Option<&Condition>) {
     let told = |kind, status| conditions.iter().find(|told| told.kind == kind && told.status == status);
     let is = |kind| told(kind, ConditionStatus::True);
     let is_not = |kind| told(kind, ConditionStatus::False);
@@ -31,6 +31,10 @@ pub fn summary(phase: Phase, conditions: &[Condition]) -> (String, Option<&Condi
         Phase::Terminating => {
             let removed = is_not(ConditionType::JobsRemoved);
             removed.filter(troubled).map(|told| (by_reason(told), told)).or_else(|| Some((phase.to_string(), removed?)))
+        }
+        // Its failures are told once its output is here.
+        Phase::Completed if failed > 0 && is(ConditionType::Failed).is_none() => {
+            return (ConditionType::Failed.to_string(), is_not(ConditionType::OutputFetched));
         }
         Phase::Completed => (is(ConditionType::Failed).map(|told| (by_kind(told), told)))
             .or_else(|| is_not(ConditionType::OutputFetched).map(|told| (by_reason(told), told)))
@@ -58,7 +62,7 @@ mod tests {
     }
 
     fn word(phase: Phase, conditions: &[Condition]) -> String {
-        summary(phase, conditions).0
+        summary(phase, 0, conditions).0
     }
 
     #[test]
@@ -71,7 +75,7 @@ mod tests {
         let suspended = told(Suspended, True, Reason::Suspended);
         assert_eq!(word(Phase::Pending, &[]), "Pending");
         assert_eq!(word(Phase::Pending, std::slice::from_ref(&invalid)), "InvalidSpec");
-        assert_eq!(summary(Phase::Pending, std::slice::from_ref(&staging)), ("Pending".to_owned(), Some(&staging)));
+        assert_eq!(summary(Phase::Pending, 0, std::slice::from_ref(&staging)), ("Pending".to_owned(), Some(&staging)));
         assert_eq!(word(Phase::Pending, &[told(Submitted, False, Reason::Suspended), suspended.clone()]), "Suspended");
         assert_eq!(word(Phase::Running, &[accepted.clone(), held.clone()]), "Held");
         assert_eq!(word(Phase::Running, &[accepted.clone(), suspended, held.clone()]), "Suspended");
@@ -84,7 +88,8 @@ mod tests {
         let failed = told(Failed, True, Reason::DeadlineExceeded);
         let complete = told(Complete, True, Reason::AllSucceeded);
         let lost = told(OutputFetched, False, Reason::OutputLost);
-        assert_eq!(summary(Phase::Completed, &[lost.clone(), failed.clone()]), ("Failed".to_owned(), Some(&failed)));
+        assert_eq!(summary(Phase::Completed, 1, &[lost.clone(), failed.clone()]), ("Failed".to_owned(), Some(&failed)));
+        assert_eq!(summary(Phase::Completed, 1, &[]), ("Failed".to_owned(), None));
         assert_eq!(word(Phase::Completed, &[lost, complete.clone()]), "OutputLost");
         assert_eq!(word(Phase::Completed, &[told(OutputFetched, True, Reason::Fetched), complete]), "Completed");
     }

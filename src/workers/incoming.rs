@@ -171,6 +171,11 @@ impl Amount {
                 return Err(Stop::Refused(words));
             }
             match FileType::from_raw_mode(found.st_mode) {
+                FileType::RegularFile if found.st_mode & 0o6000 != 0 => {
+                    let words =
+                        format!("{:?} has a setuid or setgid bit; let the job clear it", name.to_string_lossy());
+                    return Err(Stop::Refused(words));
+                }
                 FileType::RegularFile => {
                     self.bytes = self.bytes.saturating_add(u64::try_from(found.st_size).unwrap_or_default());
                 }

@@ -280,15 +280,15 @@ fn nothing_is_written_where_a_payload_points() {
 fn only_plain_files_with_harmless_names_come_back() {
     let source = "echo mine >fine; echo mine >'fine too'; echo mine >-fine; chmod 0 fine; mkfifo pipe; ln -s /etc/passwd link
         ln -s missing dangling; mkdir -p folder/deep; echo x >folder/deep/file; chmod 0 folder/deep folder; echo no >a,b
-        for name in job.sh payload.conf callback.token condor_exec.exe _condor_stderr .job.ad .update.ad $'line\\nend'; do
-            rm -f $name; echo no >\"$name\"; done; exit 3";
+        for name in out err ' blank' job.sh payload.conf callback.token condor_exec.exe _condor_stderr .job.ad .update.ad $'line\\nend'; do
+            rm -f \"$name\"; echo no >\"$name\"; done; exit 3";
     for shell in SHELLS {
         let scratch = with_image("bash", source);
         let before = ["job.sh", "payload.conf", "script.sh", ".job.ad"].map(|name| scratch.read(name));
         let (code, _, stderr) = scratch.run(shell);
         assert_eq!(code, 3, "{shell}: {stderr}");
         assert!(stderr.contains("links do not come back as output (2)"), "{shell}: {stderr}");
-        assert!(stderr.contains("some files do not come back as output (7)"), "{shell}: {stderr}");
+        assert!(stderr.contains("some files do not come back as output (10)"), "{shell}: {stderr}");
         assert_eq!(
             ["job.sh", "payload.conf", "script.sh", ".job.ad"].map(|name| scratch.read(name)),
             before,

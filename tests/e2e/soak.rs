@@ -149,8 +149,9 @@ impl Soak {
     }
 }
 
-/// What is wrong for this long stays wrong: longer than any of the operator's pauses and time limits in tests.
-const STILL: Duration = Duration::from_secs(60);
+/// What is wrong for this long stays wrong: longer than any of the operator's pauses and time limits in tests, and than HTCondor
+/// leaves a released job idle. For 25.14 that has been more than two minutes, behind jobs of the same user that cannot run.
+const STILL: Duration = Duration::from_secs(300);
 
 /// Without what follows from HTCondor's removing a job by itself: its `HTCJob` has no output of it, for example. And without
 /// what the watch has missed.

@@ -48,7 +48,7 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
     let jobs = cluster.jobs().await?;
     let former = jobs.get(&arguments.name).await?;
     let indexes = match &arguments.indexes {
-        Some(indexes) => indexes.clone(),
+        Some(indexes) => ended(&former, indexes)?,
         None => failed(&former)?,
     };
     let mut new = again(&former, &indexes)?;
@@ -75,6 +75,22 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// These jobs, if each has ended: one that still runs would run twice.
+fn ended(former: &HTCJob, indexes: &Indices) -> Result<Indices, Failure> {
+    let status = former.status.as_ref();
+    if status.and_then(|status| status.phase) == Some(Phase::Completed) {
+        return Ok(indexes.clone());
+    }
+    let lists = status.into_iter().flat_map(|status| [&status.completed_indexes, &status.failed_indexes]);
+    let ended: Vec<Indices> = lists.flatten().filter_map(|list| list.trim_end_matches(",…").parse().ok()).collect();
+    let open = indexes.without(&Indices::union(&ended));
+    if open.is_empty() {
+        Ok(indexes.clone())
+    } else {
+        Err(Failure(format!("jobs {open} of HTCJob {} have not ended", former.name_any())))
+    }
 }
 
 /// The jobs that failed, once all have ended.
@@ -153,7 +169,7 @@ mod tests {
 
     use super::*;
 
-    fn ended(failed: Option<&str>, phase: Phase) -> HTCJob {
+    fn job(failed: Option<&str>, phase: Phase) -> HTCJob {
         let mut job = HTCJob::new("sums", HTCJobSpec { queue: Some(10), suspend: true, ..HTCJobSpec::default() });
         let failed_indexes = failed.map(str::to_owned);
         job.status = Some(HTCJobStatus { phase: Some(phase), failed_indexes, ..HTCJobStatus::default() });
@@ -163,20 +179,28 @@ mod tests {
     #[test]
     fn what_failed_is_what_the_status_lists() {
         let failed = |job: &HTCJob| failed(job).map(|set| set.to_string()).map_err(|failure| failure.0);
-        assert_eq!(failed(&ended(Some("1,3-5"), Phase::Completed)), Ok("1,3-5".to_owned()));
-        assert!(failed(&ended(None, Phase::Completed)).unwrap_err().contains("has failed"));
-        assert!(failed(&ended(Some("1"), Phase::Running)).unwrap_err().contains("has not ended (Running)"));
-        assert!(failed(&ended(Some("1,3,…"), Phase::Completed)).unwrap_err().contains("too long"));
+        assert_eq!(failed(&job(Some("1,3-5"), Phase::Completed)), Ok("1,3-5".to_owned()));
+        assert!(failed(&job(None, Phase::Completed)).unwrap_err().contains("has failed"));
+        assert!(failed(&job(Some("1"), Phase::Running)).unwrap_err().contains("has not ended (Running)"));
+        assert!(failed(&job(Some("1,3,…"), Phase::Completed)).unwrap_err().contains("too long"));
+    }
+
+    #[test]
+    fn what_still_runs_is_not_run_again() {
+        let running = job(Some("1,3-5"), Phase::Running);
+        assert!(ended(&running, &"1,4".parse().unwrap()).is_ok());
+        assert_eq!(ended(&running, &"1-2".parse().unwrap()).unwrap_err().0, "jobs 2 of HTCJob sums have not ended");
+        assert!(ended(&job(None, Phase::Completed), &"2".parse().unwrap()).is_ok());
     }
 
     #[test]
     fn the_new_one_has_the_same_spec_and_these_indexes() {
-        let job = ended(Some("1"), Phase::Completed);
-        let new = again(&job, &"1,9".parse().unwrap()).unwrap();
+        let former = job(Some("1"), Phase::Completed);
+        let new = again(&former, &"1,9".parse().unwrap()).unwrap();
         assert_eq!((new.spec.indexes.as_deref(), new.spec.queue, new.spec.suspend), (Some("1,9"), Some(10), false));
         assert!(new.status.is_none());
-        assert_eq!(again(&job, &"9-11".parse().unwrap()).unwrap_err().0, "HTCJob sums has no jobs 10-11");
-        let mut some = job;
+        assert_eq!(again(&former, &"9-11".parse().unwrap()).unwrap_err().0, "HTCJob sums has no jobs 10-11");
+        let mut some = former;
         some.spec.indexes = Some("2-4".to_owned());
         assert_eq!(again(&some, &"1,4".parse().unwrap()).unwrap_err().0, "HTCJob sums has no jobs 1");
     }

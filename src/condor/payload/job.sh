@@ -124,7 +124,8 @@ prepare_work() {
     mkdir "$work" || cannot_write
     trap remove_work EXIT
     mkdir "$work/run" "$work/tmp" || cannot_write
-    # What a former run has left, which came back with this one's files.
+    # What a former run has left, and HTCondor has kept; but for its standard output and error.
+    rm -f "$scratch/out" "$scratch/err"
     for file in "$scratch"/*; do
         if [ -f "$file" ] && [ ! -L "$file" ] && ! is_used "${file##*/}"; then
             mv "$file" "$work/run/" || cannot_write
@@ -143,7 +144,9 @@ prepare_work() {
 # is_used NAME: whether the name means something to HTCondor or to the operator.
 is_used() {
     case $1 in
-        script.sh | job.sh | payload.conf | callback.token | condor_exec.exe | _condor* | *,* | *[[:cntrl:]]*) return 0 ;;
+        script.sh | job.sh | payload.conf | callback.token | condor_exec.exe | out | err | _condor*) return 0 ;;
+        # HTCondor keeps names in a list.
+        *,* | ' '* | *' ' | *[[:cntrl:]]*) return 0 ;;
     esac
     [ -d "$scratch/$1" ]
 }
@@ -158,11 +161,10 @@ remove_work() {
     rm -rf "$work"
 }
 
-# Most bytes of the names of all files that come back, and 32 for each file: HTCondor keeps the names in the job's ad.
+# Most characters in the names of all files that come back, and 32 for each file: HTCondor keeps the names in the job's ad.
 most_names=262144
 
-# Hands what the payload has left to HTCondor: plain files, under names that mean nothing to HTCondor. No process of the payload
-# is left that could change them meanwhile.
+# Hands what the payload has left to HTCondor: plain files, under names that mean nothing to HTCondor.
 collect() {
     chmod u+rwx "$work/run"
     names=0 links=0 refused=0
@@ -187,16 +189,20 @@ collect() {
         echo "htc-operator: links do not come back as output ($links): copy what they lead to" >&2
     fi
     if [ "$refused" -gt 0 ]; then
-        echo "htc-operator: some files do not come back as output ($refused): their names have commas or control characters, or HTCondor uses them" >&2
+        echo "htc-operator: some files do not come back as output ($refused): HTCondor uses their names, or cannot keep them in a list" >&2
     fi
     if [ "$names" -gt "$most_names" ]; then
         fail 246 "the output has too many files: pack them into an archive"
     fi
     set -- "$work/run"/*
     if [ -e "$1" ]; then
-        chmod u+rw "$@"
+        chmod u+rw,ug-s "$@"
         mv -f "$@" "$scratch/" || cannot_write
     fi
+    # On a node where Apptainer may not make a PID namespace, a process of the payload may have lived on until here.
+    for file in "$scratch"/*; do
+        [ ! -L "$file" ] || rm -f "$file"
+    done
 }
 
 # The variables a payload may rely on, by each of the ways that a site's configuration may leave open. Their values are
@@ -289,13 +295,17 @@ explain_255() {
     run in_container /bin/sh -c "$lookup" sh "$1" >/dev/null 2>"$work/probe"
     case $code in
         0) code=255 ;;
-        1) fail 244 "the command $1 is not in the image $image" ;;
+        1)
+            collect
+            fail 244 "the command $1 is not in the image $image"
+            ;;
         255)
             if grep -q '/bin/sh' "$work/probe"; then
                 echo "htc-operator: the image $image has no /bin/sh, so it is not known whether 255 is the payload's own" >&2
                 code=255
             else
                 tail -n 5 "$work/probe" >&2
+                collect
                 fail 243 "the image $image cannot be had on $(uname -n), or no container can be started from it"
             fi
             ;;

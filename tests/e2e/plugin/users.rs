@@ -74,7 +74,7 @@ pub fn what_it_cannot_do_is_an_error(version: Version) {
     let (code, _, error) = htc(here, &["retry", "runs"]);
     assert!(code == 2 && error.contains("has not ended (Running)"), "{error}");
     let (code, _, error) = htc(here, &["retry", "runs", "--indexes=7"]);
-    assert_eq!((code, error.as_str()), (2, "error: HTCJob runs has no jobs 7\n"));
+    assert_eq!((code, error.as_str()), (2, "error: jobs 7 of HTCJob runs have not ended\n"));
     let mut invalid = htcjob("invalid", "true");
     invalid["spec"]["htcopts"] = "executable = /bin/sh".into();
     here.create(&invalid);
