@@ -196,7 +196,7 @@ collect() {
     fi
     set -- "$work/run"/*
     if [ -e "$1" ]; then
-        chmod u+rw,ug-s "$@"
+        chmod u+rw,ug-s "$@" 2>/dev/null
         mv -f "$@" "$scratch/" || cannot_write
     fi
     # On a node where Apptainer may not make a PID namespace, a process of the payload may have lived on until here.
