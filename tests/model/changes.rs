@@ -38,10 +38,7 @@ impl Model {
                 }
                 self.work(world, *op, *lane, *luck, tell);
             }
-            Action::Hang(op) => {
-                world.troubles -= 1;
-                Self::hang(world, *op);
-            }
+            Action::Hang(op) => Self::hang(world, *op),
             Action::TransferLimit(op) => self.end_transfer(world, *op, tell),
             Action::Look(op, voice) => {
                 if *voice != Voice::Schedd {

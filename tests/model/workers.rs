@@ -123,6 +123,7 @@ impl Model {
 
     /// Nothing more comes of a transfer.
     pub fn hang(world: &mut World, op: usize) {
+        world.troubles -= 1;
         if let Some(batch) = world.operators[op].memory.batches.get_mut(&Lane::Fetch) {
             batch.hangs = true;
             batch.ended = None;

@@ -130,7 +130,7 @@ fn again(former: &HTCJob, indexes: &Indices) -> Result<HTCJob, Failure> {
     (spec.indexes, spec.suspend) = (Some(indexes.to_string()), false);
     let mut new = HTCJob::new("", spec);
     new.metadata.namespace = former.namespace();
-    new.metadata.labels = former.metadata.labels.clone();
+    new.metadata.labels.clone_from(&former.metadata.labels);
     Ok(new)
 }
 

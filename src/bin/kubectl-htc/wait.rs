@@ -87,21 +87,17 @@ fn status(job: &HTCJob) -> HTCJobStatus {
 /// `412 of 1000 jobs ended, 3 failed; 200 running, 388 idle`, and what needs attention.
 fn line(status: &HTCJobStatus) -> String {
     let total = status.total.unwrap_or_default();
-    let mut line = format!("{} of {total} jobs ended", status.succeeded + status.failed);
-    if status.failed > 0 {
-        line += &format!(", {} failed", status.failed);
-    }
-    let states = [(status.running, "running"), (status.idle, "idle"), (status.held, "held")];
-    let states: Vec<String> =
-        states.iter().filter(|(count, _)| *count > 0).map(|(count, state)| format!("{count} {state}")).collect();
-    if !states.is_empty() {
-        line += &format!("; {}", states.join(", "));
-    }
+    let failed = if status.failed > 0 { format!(", {} failed", status.failed) } else { String::new() };
+    let active: Vec<String> = [(status.running, "running"), (status.idle, "idle"), (status.held, "held")]
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, what)| format!("{count} {what}"))
+        .collect();
+    let active = if active.is_empty() { String::new() } else { format!("; {}", active.join(", ")) };
     let phase = status.phase.map(|phase| phase.to_string());
-    match &status.state {
-        Some(state) if Some(state) != phase.as_ref() => line + &format!(" ({state})"),
-        Some(_) | None => line,
-    }
+    let attention = status.state.as_ref().filter(|state| Some(*state) != phase.as_ref());
+    let attention = attention.map(|state| format!(" ({state})")).unwrap_or_default();
+    format!("{} of {total} jobs ended{failed}{active}{attention}", status.succeeded + status.failed)
 }
 
 /// Progress on standard error.

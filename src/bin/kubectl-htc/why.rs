@@ -37,7 +37,9 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
         Ok(events) if events.is_empty() => {}
         Ok(events) => {
             println!("Last Events:");
-            events.iter().for_each(|event| println!("  {event}"));
+            for event in events {
+                println!("  {event}");
+            }
         }
         Err(error) => println!("Events cannot be listed: {error}"),
     }
