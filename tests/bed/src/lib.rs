@@ -382,17 +382,28 @@ impl Bed {
         table(&self.pool.tool("condor_history", &arguments).unwrap())
     }
 
-    /// The folders that the payloads of one object run in now, by the ad that lies in each.
+    /// The folders that the payloads of one object run in now.
     pub fn payload_folders(&self, uid: &str) -> Vec<PathBuf> {
+        self.folders_of(uid).into_iter().filter(|folder| folder.ends_with(PAYLOADS)).collect()
+    }
+
+    /// Scratch directories of the running jobs of one object, and the payloads' folders in them, by the ad that lies in each.
+    fn folders_of(&self, uid: &str) -> Vec<PathBuf> {
         let wanted = format!("HTCJobUID = \"{uid}\"");
         let is_its = |ad: &PathBuf| std::fs::read_to_string(ad).is_ok_and(|text| text.contains(&wanted));
         let ads = files_below(&self.pool.spool_dir().with_file_name("execute"), &|name| name == ".job.ad");
-        let folders = ads.into_iter().filter(is_its).map(|ad| ad.parent().unwrap().to_owned());
-        folders.filter(|folder| folder.ends_with(PAYLOADS)).collect()
+        ads.into_iter().filter(is_its).map(|ad| ad.parent().unwrap().to_owned()).collect()
     }
 
     /// Puts a file `go` into the folder of each payload of one object that runs now: a sign that tests give to their payloads.
     pub fn open_gate(&self, uid: &str) {
+        // HTCondor says that a job runs before its payload has begun.
+        wait_for("all payloads to begin", PATIENCE, || {
+            let (payloads, jobs): (Vec<_>, Vec<_>) =
+                self.folders_of(uid).into_iter().partition(|folder| folder.ends_with(PAYLOADS));
+            jobs.iter().all(|job| payloads.contains(&job.join(PAYLOADS)))
+        })
+        .unwrap();
         for folder in self.payload_folders(uid) {
             // The job may end in this moment.
             let _ = std::fs::write(folder.join("go"), "");
