@@ -67,16 +67,20 @@ fn ended(record: &Record, job: &Job) -> Option<Outcome> {
 /// Which jobs of those that were asked for succeeded, and which failed, in the sense of [`Counts`].
 #[must_use]
 pub fn indexes(record: &Record, asked_for: &Indices) -> [Indices; 2] {
-    let those = |succeeded: bool| -> Indices {
-        let ends = record.jobs.iter().filter_map(|(index, job)| Some((*index, ended(record, job)?)));
-        ends.filter(|(_, outcome)| (*outcome == Outcome::Succeeded) == succeeded).map(|(index, _)| index).collect()
-    };
-    let mut failed = those(false);
+    let (mut succeeded, mut failed) = (Vec::new(), Vec::new());
+    for (index, job) in &record.jobs {
+        match ended(record, job) {
+            Some(Outcome::Succeeded) => succeeded.push(*index),
+            Some(_) => failed.push(*index),
+            None => {}
+        }
+    }
+    let mut failed: Indices = failed.into_iter().collect();
     if record.known.as_ref().is_some_and(|known| known.given_up > 0) {
         let recorded = record.jobs.keys().copied().collect();
         failed = Indices::union(&[failed, asked_for.without(&recorded)]);
     }
-    [those(true), failed]
+    [succeeded.into_iter().collect(), failed]
 }
 
 /// `3 jobs` or `1 job`.

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 use htc_operator::api::{HTCJob, Phase};
 use htc_operator::machine::indices::Indices;
+use htc_operator::workers::{PlanError, Planner};
 use kube::ResourceExt as _;
 use kube::api::PostParams;
 
@@ -116,13 +117,10 @@ fn failed(former: &HTCJob) -> Result<Indices, Failure> {
 
 /// The same HTCJob with these jobs only, without a name.
 fn again(former: &HTCJob, indexes: &Indices) -> Result<HTCJob, Failure> {
-    let ours = former.spec.indexes.as_deref().map(str::parse::<Indices>);
-    let outside = match ours {
-        Some(Ok(ours)) => indexes.without(&ours),
-        // In another order than this program writes them: the operator says which are none of the queue's.
-        Some(Err(_)) => Indices::default(),
-        None => indexes.iter().filter(|index| i64::from(index.0) >= former.spec.jobs()).collect(),
-    };
+    let refused = |error: PlanError| Failure(format!("HTCJob {}: {error}", former.name_any()));
+    let queue = Planner::queue(&former.spec).map_err(refused)?;
+    let ours = Planner::indexes(&former.spec, queue).map_err(refused)?;
+    let outside = indexes.without(&ours.unwrap_or_else(|| Indices::first(queue)));
     if !outside.is_empty() {
         return Err(Failure(format!("HTCJob {} has no jobs {outside}", former.name_any())));
     }
@@ -201,7 +199,7 @@ mod tests {
         assert!(new.status.is_none());
         assert_eq!(again(&former, &"9-11".parse().unwrap()).unwrap_err().0, "HTCJob sums has no jobs 10-11");
         let mut some = former;
-        some.spec.indexes = Some("2-4".to_owned());
+        some.spec.indexes = Some("4,2-3".to_owned());
         assert_eq!(again(&some, &"1,4".parse().unwrap()).unwrap_err().0, "HTCJob sums has no jobs 1");
     }
 }
