@@ -90,6 +90,8 @@ pub enum Reason {
     CannotWriteFiles,
     /// `spec.activeDeadlineSeconds` has passed.
     DeadlineExceeded,
+    /// More jobs have failed than `spec.maxFailedIndexes` allows.
+    MaxFailedIndexesExceeded,
     /// The operator was stopped before the tool ran.
     Stopped,
     /// HTCondor answers again.
@@ -116,6 +118,8 @@ pub enum Reason {
     NoSpace,
     /// The namespace has as much as it may have.
     NamespaceLimit,
+    /// HTCondor has as many of the jobs as `spec.parallelism` allows.
+    Parallelism,
     /// The jobs left HTCondor's queue before their output was fetched.
     OutputLost,
     /// The jobs are being removed from HTCondor.

@@ -6,9 +6,9 @@ use kube::CustomResourceExt;
 use super::HTCJob;
 
 /// Fields of the spec that may be changed at any time; all others are fixed once the `HTCJob` exists.
-const MUTABLE: [&str; 3] = ["suspend", "activeDeadlineSeconds", "ttlSecondsAfterFinished"];
+const MUTABLE: [&str; 4] = ["suspend", "parallelism", "activeDeadlineSeconds", "ttlSecondsAfterFinished"];
 
-const IMMUTABLE: &str = "the spec cannot be changed once the HTCJob exists (only suspend, activeDeadlineSeconds and ttlSecondsAfterFinished can): delete the HTCJob and create it again";
+const IMMUTABLE: &str = "the spec cannot be changed once the HTCJob exists (only suspend, parallelism, activeDeadlineSeconds and ttlSecondsAfterFinished can): delete the HTCJob and create it again";
 
 /// The `CustomResourceDefinition` of the `HTCJob`.
 #[must_use]
@@ -21,7 +21,7 @@ pub fn crd_yaml() -> Result<String, serde_saphyr::ser::Error> {
     serde_saphyr::to_string(&crd())
 }
 
-/// Adds the rules that keep a spec as it was created, but for suspend and the two times: every field that the schema has.
+/// Adds the rules that keep a spec as it was created, but for what may change: every field that the schema has.
 #[must_use]
 pub fn fix_spec(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
     let schemas = crd.spec.versions.iter_mut().filter_map(|version| version.schema.as_mut());

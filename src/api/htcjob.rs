@@ -90,6 +90,8 @@ pub const MAX_QUEUE: i64 = 100_000;
     )
 )]
 #[x_kube(
+    validation = Rule::new("!has(self.queue) || !has(self.items) || self.queue == size(self.items)")
+        .message("spec.queue is not the number of items: leave spec.queue out").field_path(".queue"),
     validation = Rule::new("!has(self.queue) || !has(self.script) || !has(self.script.queue) || self.queue == self.script.queue")
         .message("spec.queue and spec.script.queue differ: write the number of jobs once, as spec.queue").field_path(".queue")
 )]
@@ -103,7 +105,7 @@ pub struct HTCJobSpec {
     /// Image, command and script that each job runs.
     pub script: Script,
 
-    /// Number of jobs, 1 to 100000. Default: 1.
+    /// Number of jobs, 1 to 100000. Default: the number of items, or 1.
     /// Each job gets its index, from 0, as the script's argument and in HTCPROCID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("self >= 1 && self <= 100000")
@@ -118,6 +120,27 @@ pub struct HTCJobSpec {
         .message("indexes is a list of indexes and ranges, without blanks, such as 3,17,200-210"))]
     pub indexes: Option<String>,
 
+    /// One line of text for each job, for example the name of an input file. The number of items is the number of jobs.
+    /// Each job gets its item as the script's second argument and in HTC_ITEM.
+    /// Items are arguments of HTCondor's jobs, which every user of the pool can read. Do not store passwords here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 10_000), inner(length(max = 1024), pattern(r"^[^\x00-\x1f\x7f]*$")))]
+    pub items: Vec<String>,
+
+    /// Most jobs that HTCondor has at a time. Default: all of them. The others are submitted as these end.
+    /// Can be changed at any time. With 0 nothing more is submitted. Jobs that HTCondor already has are not removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self >= 0 && self <= 100000")
+        .message("parallelism is a number of jobs from 0 to 100000; leave it out for no limit"))]
+    pub parallelism: Option<i64>,
+
+    /// If more jobs than this fail, the others are removed and the HTCJob is Failed with reason MaxFailedIndexesExceeded.
+    /// Default: no limit. A job that maxRetries runs again has not failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self >= 0 && self <= 100000")
+        .message("maxFailedIndexes is a number of jobs from 0 to 100000; leave it out for no limit"))]
+    pub max_failed_indexes: Option<i64>,
+
     /// Additional HTCondor submit commands, one `key = value` per line, for example `+JobFlavour = "espresso"`.
     /// docs/htcopts.md lists the allowed commands. `$` macros and line continuations are not allowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -128,7 +151,7 @@ pub struct HTCJobSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,
 
-    /// Environment variables for the script, in addition to HTCPROCID and JOB_NAME. Values are not expanded.
+    /// Environment variables for the script, in addition to HTCPROCID, HTC_ITEM and JOB_NAME. Values are not expanded.
     /// They are stored in a file of the job, not in its ClassAd, which every user of the pool can read.
     /// Everybody who may read the HTCJob can read them. Do not store passwords here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -209,8 +232,8 @@ pub struct Resources {
 #[x_kube(
     validation = Rule::new("!has(self.name) || self.name.matches('^[A-Za-z_][A-Za-z0-9_]*$')")
         .message("name is the name of an environment variable: use letters, digits and _, and do not start with a digit").field_path(".name"),
-    validation = Rule::new("!has(self.name) || !(self.name in ['HTCPROCID', 'JOB_NAME'])")
-        .message("HTCPROCID and JOB_NAME are set by htc-operator").field_path(".name")
+    validation = Rule::new("!has(self.name) || !(self.name in ['HTCPROCID', 'HTC_ITEM', 'JOB_NAME'])")
+        .message("HTCPROCID, HTC_ITEM and JOB_NAME are set by htc-operator").field_path(".name")
 )]
 pub struct EnvVar {
     /// Name of the variable: letters, digits and `_`, not starting with a digit.
@@ -257,10 +280,11 @@ pub struct Script {
 }
 
 impl HTCJobSpec {
-    /// The number of jobs asked for; 1 if the spec does not say.
+    /// The number of jobs asked for; that of the items, or 1, if the spec does not say.
     #[must_use]
     pub fn jobs(&self) -> i64 {
-        self.queue.or(self.script.queue).unwrap_or(1)
+        let items = (!self.items.is_empty()).then(|| i64::try_from(self.items.len()).unwrap_or(i64::MAX));
+        self.queue.or(self.script.queue).or(items).unwrap_or(1)
     }
 }
 

@@ -9,6 +9,9 @@ pub mod files;
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
 use super::htcopts::HtcOpts;
 use super::payload::{JOB_SH, PAYLOAD_CONF, SCRIPT_SH, TOKEN};
 
@@ -27,6 +30,8 @@ pub struct QueueItem<'a> {
     pub sandbox: &'a str,
     /// Absolute existing folder where `condor_transfer_data` writes what comes back.
     pub output: &'a str,
+    /// What the script gets as its second argument, if it gets one.
+    pub item: Option<&'a str>,
 }
 
 /// What all jobs of one description share.
@@ -95,6 +100,9 @@ const LEAVE_IN_QUEUE: &str = "JobStatus == 4 && (StageInFinish ?: 0) <= HTCNotAf
 /// The files of the job came too late.
 const LATE: &str = "(StageInFinish ?: 0) > HTCNotAfter";
 
+/// In place of an item, which is `=` and base64 otherwise: no character of it has a meaning for condor_submit.
+const NO_ITEM: &str = "-";
+
 const ID_CHARACTERS: &str = "-._";
 const NAME_CHARACTERS: &str = "-._/:@";
 const PATH_CHARACTERS: &str = "-._/:@+=~";
@@ -125,7 +133,7 @@ pub fn submit_description(common: &Common, jobs: &[QueueItem]) -> Result<String,
         r#"{options}universe = vanilla
 executable = {executable}
 transfer_executable = true
-arguments = $(htc_index)
+arguments = $(htc_index) $(htc_item)
 getenv = false
 should_transfer_files = YES
 when_to_transfer_output = ON_EXIT
@@ -142,7 +150,7 @@ MY.HTCJobAttempt = $(htc_attempt)
 MY.HTCJobIndex = $(htc_index)
 MY.HTCOperator = "{operator}"
 MY.HTCNotAfter = {not_after}
-queue htc_uid,htc_attempt,htc_index,htc_batch,htc_sandbox,htc_output from (
+queue htc_uid,htc_attempt,htc_index,htc_batch,htc_sandbox,htc_output,htc_item from (
 {rows})
 "#
     ))
@@ -154,7 +162,7 @@ fn rows(jobs: &[QueueItem]) -> Result<String, DescriptionError> {
     }
     let (mut ids, mut outputs, mut text) = (HashSet::new(), HashSet::new(), String::new());
     for job in jobs {
-        let QueueItem { uid, attempt, index, batch_name, sandbox, output } = *job;
+        let QueueItem { uid, attempt, index, batch_name, sandbox, output, item } = *job;
         characters("the uid", uid, ID_CHARACTERS)?;
         characters("the batch name", batch_name, NAME_CHARACTERS)?;
         path("the sandbox", sandbox)?;
@@ -165,7 +173,8 @@ fn rows(jobs: &[QueueItem]) -> Result<String, DescriptionError> {
         if !outputs.insert(output) {
             return Err(DescriptionError::Twice { what: "the output folder", value: output.to_owned() });
         }
-        let _ = writeln!(text, "{uid},{attempt},{index},{batch_name},{sandbox},{output}");
+        let item = item.map_or_else(|| NO_ITEM.to_owned(), |item| format!("={}", STANDARD.encode(item)));
+        let _ = writeln!(text, "{uid},{attempt},{index},{batch_name},{sandbox},{output},{item}");
     }
     Ok(text)
 }
@@ -202,17 +211,31 @@ mod tests {
             callback: true,
             output_limit: None,
         };
-        let job = QueueItem { uid: "u-1", attempt: 3, index: 4, batch_name: "ns/n", sandbox: "/s/1", output: "/o/1/4" };
-        let text = submit_description(&common, &[job, QueueItem { index: 5, output: "/o/1/5", ..job }]).unwrap();
+        let job = QueueItem {
+            uid: "u-1",
+            attempt: 3,
+            index: 4,
+            batch_name: "ns/n",
+            sandbox: "/s/1",
+            output: "/o/1/4",
+            item: None,
+        };
+        let text =
+            submit_description(&common, &[job, QueueItem { index: 5, output: "/o/1/5", item: Some("ä, $(x)"), ..job }])
+                .unwrap();
         assert!(text.starts_with("rank = Memory\nnotification = never\nuniverse = vanilla\n"));
         assert!(text.contains("payload.conf,$(htc_sandbox)/callback.token\n"), "{text}");
-        assert!(text.ends_with(" from (\nu-1,3,4,ns/n,/s/1,/o/1/4\nu-1,3,5,ns/n,/s/1,/o/1/5\n)\n"), "{text}");
+        assert!(
+            text.ends_with(" from (\nu-1,3,4,ns/n,/s/1,/o/1/4,-\nu-1,3,5,ns/n,/s/1,/o/1/5,=w6QsICQoeCk=\n)\n"),
+            "{text}"
+        );
     }
 
     #[test]
     fn a_late_job_is_removed_whatever_its_user_wants() {
         let opts = |text: &str| HtcOpts::parse(text, &Policy::default()).unwrap();
-        let job = QueueItem { uid: "u", attempt: 1, index: 0, batch_name: "n/x", sandbox: "/s", output: "/o" };
+        let job =
+            QueueItem { uid: "u", attempt: 1, index: 0, batch_name: "n/x", sandbox: "/s", output: "/o", item: None };
         let removed = |site: &str, user: &str| {
             let (site, user) = (opts(site), opts(user));
             let common = Common {
@@ -244,7 +267,8 @@ mod tests {
             callback: false,
             output_limit: None,
         };
-        let job = QueueItem { uid: "u", attempt: 1, index: 0, batch_name: "n/x", sandbox: "/s", output: "/o" };
+        let job =
+            QueueItem { uid: "u", attempt: 1, index: 0, batch_name: "n/x", sandbox: "/s", output: "/o", item: None };
         assert_eq!(submit_description(&common, &[]), Err(DescriptionError::NoJobs));
         assert!(submit_description(&Common { not_after: -1, ..common }, &[job]).is_err());
         assert!(submit_description(&Common { operator: "a\"b", ..common }, &[job]).is_err());

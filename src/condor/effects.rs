@@ -35,7 +35,7 @@ impl Schedd {
     /// `condor_rm` of those jobs of these objects that have not ended.
     pub async fn remove_unfinished(&self, uids: &[Uid]) -> Result<(), Unknown> {
         let constraint = format!("{} && !member(JobStatus, {{3,4}})", self.my_jobs_of(uids).await?);
-        let reason = format!("{REMOVED_BY_US}: activeDeadlineSeconds");
+        let reason = format!("{REMOVED_BY_US}: activeDeadlineSeconds or maxFailedIndexes");
         self.act("condor_rm", &["-reason", &reason, "-constraint", &constraint]).await
     }
 

@@ -240,10 +240,13 @@ fn plan(object: &Observed, context: &Context) -> (Option<Arc<Plan>>, Result<Spec
     let plan = context.planner.plan(&job.spec).map_err(|error| error.to_string());
     let seconds =
         |seconds: Option<i64>| seconds.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0)));
+    let most = |limit: Option<i64>| limit.map(|limit| u32::try_from(limit.max(0)).unwrap_or(u32::MAX));
     let spec = Spec {
         queue,
         indexes,
         suspend: job.spec.suspend,
+        parallelism: most(job.spec.parallelism),
+        max_failed: most(job.spec.max_failed_indexes),
         deadline: seconds(job.spec.active_deadline_seconds),
         ttl: seconds(job.spec.ttl_seconds_after_finished),
         refused: plan.as_ref().err().cloned(),

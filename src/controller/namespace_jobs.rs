@@ -78,7 +78,9 @@ impl NamespaceJobs {
         let namespace = namespaces.entry(namespace.to_owned()).or_default();
         let room = self.limit.saturating_sub(namespace.of_others(uid));
         let asked_for = facts.object.spec.as_ref().map_or(0, Spec::count);
-        let wanted = asked_for.saturating_sub(facts.record.jobs.len()) + may_have(&facts.record);
+        let at_a_time =
+            facts.object.spec.as_ref().ok().and_then(|spec| spec.parallelism).map_or(usize::MAX, |most| most as usize);
+        let wanted = at_a_time.min(asked_for.saturating_sub(facts.record.jobs.len()) + may_have(&facts.record));
         let before = namespace.jobs.get(uid).copied().unwrap_or_default();
         let has = may_have(&facts.record).max(before);
         // While one is under way no other submission begins.

@@ -7,7 +7,8 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::{Ledger, LedgerError};
 use crate::machine::facts::{
-    Condition, ErrTail, Failure, Hold, Job, JobState, Known, LastRequest, Record, Submission, Witness,
+    Condition, CutShort, ErrTail, Exceeded, Failure, Hold, Job, JobState, Known, LastRequest, Record, Submission,
+    Witness,
 };
 use crate::machine::ids::{Attempt, Birthdate, Index, SchedDate, ScheddName, Timestamp, Uid};
 use crate::machine::indices::Indices;
@@ -75,7 +76,7 @@ fn known(connection: &Connection, uid: &Uid) -> Result<Option<Known>, LedgerErro
     let mut statement = connection
         .prepare_cached(
             "select phase, isNew and epoch = (select value from ledger where key = 'epoch'), startedAt, completedAt, released, conditions,
-                    expiredAt, givenUp
+                    expiredAt, givenUp, exceeded
              from objects where uid = ?1",
         )
         .map_err(LedgerError::sql("read an object"))?;
@@ -91,18 +92,23 @@ fn known(connection: &Connection, uid: &Uid) -> Result<Option<Known>, LedgerErro
             new: row.get(1)?,
             started: row.get::<_, Option<i64>>(2)?.map(Timestamp),
             completed: row.get::<_, Option<i64>>(3)?.map(Timestamp),
-            expired: row.get::<_, Option<i64>>(6)?.map(Timestamp),
+            cut_short: None,
             given_up: row.get::<_, Option<u32>>(7)?.unwrap_or_default(),
             released: row.get(4)?,
             conditions: Vec::new(),
         };
-        Ok((phase, conditions, known))
+        let cut_short = row.get::<_, Option<i64>>(6)?.zip(Some(row.get::<_, Option<String>>(8)?));
+        Ok((phase, conditions, cut_short, known))
     };
-    let (phase, conditions, known) = read().map_err(LedgerError::sql("read an object"))?;
+    let (phase, conditions, cut_short, known) = read().map_err(LedgerError::sql("read an object"))?;
+    let cut_short = cut_short.map(|(at, exceeded)| {
+        let exceeded = exceeded.map_or(Ok(Exceeded::Deadline), |word| parse(uid, &word))?;
+        Ok::<_, LedgerError>(CutShort { at: Timestamp(at), exceeded })
+    });
     let stored: Vec<StoredCondition> =
         serde_json::from_str(&conditions).map_err(|error| LedgerError::row(uid, &error))?;
     let conditions = stored.into_iter().map(Condition::from).collect();
-    Ok(Some(Known { phase: parse(uid, &phase)?, conditions, ..known }))
+    Ok(Some(Known { phase: parse(uid, &phase)?, cut_short: cut_short.transpose()?, conditions, ..known }))
 }
 
 fn err(connection: &Connection, uid: &Uid) -> Result<Option<ErrTail>, LedgerError> {

@@ -36,12 +36,14 @@ const JOB_COLUMNS: &[(&str, &str)] = &[
     ("gone", "integer"),
 ];
 
-/// Columns added to `objects`. `expiredAt`: when the deadline had passed; `givenUp`: how many jobs were given up then.
+/// Columns added to `objects`. `expiredAt`: when it was cut short; `exceeded`: by which limit of its spec, null for the deadline;
+/// `givenUp`: how many jobs were given up then.
 /// `errIdx`, `errTail`: end of the `err` of the first failed job that wrote to it. `releasedAt`: when it was last let go.
 /// `sandboxGone`, `outputGone`: 1 once those files are removed. `attempted`: of how many of its jobs a submission was tried, and
 /// `recorded`: how many have a row; null if they are to be counted again. `early`: rows of `callbacks` that came for jobs without one.
 const OBJECT_COLUMNS: &[(&str, &str)] = &[
     ("expiredAt", "integer"),
+    ("exceeded", "text"),
     ("givenUp", "integer"),
     ("errIdx", "integer"),
     ("errTail", "text"),

@@ -96,12 +96,13 @@ fn write(connection: &Connection, save: &Save) -> Result<(), LedgerError> {
     connection
         .prepare_cached(
             "insert into objects(uid, namespace, name, phase, isNew, epoch, startedAt, completedAt, released, conditions, knownAt,
-                expiredAt, givenUp, releasedAt)
+                expiredAt, givenUp, releasedAt, exceeded)
              values (?1, ?2, ?3, ?4, ?5, (select value from ledger where key = 'epoch'), ?6, ?7, ?8, ?9, ?10, ?11, ?12,
-                iif(?8, ?10, null))
+                iif(?8, ?10, null), ?13)
              on conflict(uid) do update set phase = excluded.phase, startedAt = excluded.startedAt,
                 completedAt = excluded.completedAt, released = excluded.released, conditions = excluded.conditions,
-                expiredAt = excluded.expiredAt, givenUp = excluded.givenUp, releasedAt = excluded.releasedAt",
+                expiredAt = excluded.expiredAt, givenUp = excluded.givenUp, releasedAt = excluded.releasedAt,
+                exceeded = excluded.exceeded",
         )
         .and_then(|mut statement| {
             statement.execute(params![
@@ -115,8 +116,9 @@ fn write(connection: &Connection, save: &Save) -> Result<(), LedgerError> {
                 save.known.released,
                 conditions,
                 save.now.0,
-                save.known.expired.map(|at| at.0),
+                save.known.cut_short.map(|cut| cut.at.0),
                 save.known.given_up,
+                save.known.cut_short.map(|cut| <&str>::from(cut.exceeded)),
             ])
         })
         .map_err(LedgerError::sql("write an object"))?;

@@ -34,7 +34,7 @@ pub(super) fn known(phase: Phase) -> Known {
         new: true,
         started: Some(Timestamp(5)),
         completed: None,
-        expired: None,
+        cut_short: None,
         given_up: 0,
         released: false,
         conditions: vec![condition],

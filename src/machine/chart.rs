@@ -91,6 +91,9 @@ const fn meaning(trigger: Trigger) -> &'static str {
         Trigger::Failed => "Every job has ended and at least one did not succeed.",
         Trigger::RanAgain => "HTCondor runs a job again that had ended.",
         Trigger::DeadlineExceeded => "activeDeadlineSeconds has passed. Jobs that have not ended are removed.",
+        Trigger::MaxFailedIndexesExceeded => {
+            "More jobs have failed than maxFailedIndexes allows. Jobs that have not ended are removed."
+        }
         Trigger::ConditionChanged => "A condition changed, for example Held, Suspended, Tracked or OutputFetched.",
         Trigger::Deleted => "The HTCJob is being deleted.",
         Trigger::Gone => "HTCondor provably has none of the jobs. The finalizer is removed.",

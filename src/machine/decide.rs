@@ -58,6 +58,9 @@ const FAILED_TRIES: &[Reason] = &[
 /// Reasons of `Submitted` False that history gives, and may give again.
 const WAITS_FOR_A_PERSON: &[Reason] = &[Reason::HistoryTooShort, Reason::QueueLost, Reason::Lost];
 
+/// Reasons of `Submitted` False for which jobs wait until others have ended.
+const KEEPS_BACK: &[Reason] = &[Reason::NamespaceLimit, Reason::Parallelism];
+
 /// Failures that no HTCJob is to blame for: it goes on together with others. A fetch alone may fail in these words for what one
 /// HTCJob's jobs have left.
 const NOBODYS_FAULT: &[Reason] = &[
@@ -205,7 +208,7 @@ impl<'a> Run<'a> {
                     && !facts.object.published.shows_jobs(),
                 started: None,
                 completed: None,
-                expired: None,
+                cut_short: None,
                 given_up: 0,
                 released: false,
                 conditions: Vec::new(),
@@ -331,12 +334,10 @@ impl<'a> Run<'a> {
         let progress = match reason {
             Reason::Asking => is_one_of(FAILED_TRIES) || is_one_of(WAITS_FOR_A_PERSON),
             // Each part of the jobs, and what is left waits again.
-            Reason::Submitting | Reason::SmallerSubmissions => {
-                is_one_of(FAILED_TRIES) || is_one_of(&[Reason::NamespaceLimit])
-            }
+            Reason::Submitting | Reason::SmallerSubmissions => is_one_of(FAILED_TRIES) || is_one_of(KEEPS_BACK),
             // Some of the jobs after others: the schedd takes no more at a time.
             Reason::Staging | Reason::JobsPresent => {
-                is_one_of(&[Reason::SubmitRefused, Reason::NamespaceLimit]) && !self.record.jobs.is_empty()
+                (is_one_of(&[Reason::SubmitRefused]) || is_one_of(KEEPS_BACK)) && !self.record.jobs.is_empty()
             }
             _ => false,
         };

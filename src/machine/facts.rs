@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use strum::{Display, IntoStaticStr};
+use strum::{Display, EnumString, IntoStaticStr};
 
 use super::ids::{Attempt, Birthdate, Index, JobId, Kind, RequestKey, SchedDate, ScheddName, Timestamp, Uid};
 use super::indices::Indices;
@@ -85,6 +85,10 @@ pub struct Spec {
     pub indexes: Option<Indices>,
     /// `spec.suspend`
     pub suspend: bool,
+    /// `spec.parallelism`: most jobs that HTCondor may have that have not ended; none for no limit.
+    pub parallelism: Option<u32>,
+    /// `spec.maxFailedIndexes`: when more jobs have failed, the others are removed; none for no limit.
+    pub max_failed: Option<u32>,
     /// `spec.activeDeadlineSeconds`
     pub deadline: Option<Duration>,
     /// `spec.ttlSecondsAfterFinished`
@@ -235,14 +239,45 @@ pub struct Known {
     pub started: Option<Timestamp>,
     /// All jobs had an outcome.
     pub completed: Option<Timestamp>,
-    /// `activeDeadlineSeconds` had passed: nothing is submitted any more, and what has not ended is removed.
-    pub expired: Option<Timestamp>,
-    /// Jobs that were never accepted and, since the deadline, never will be.
+    /// It was cut short: nothing is submitted any more, and what has not ended is removed.
+    pub cut_short: Option<CutShort>,
+    /// Jobs that were never accepted and, since it was cut short, never will be.
     pub given_up: u32,
     /// Absence was proved and journaled; the finalizer may be gone already.
     pub released: bool,
     /// What was last said in conditions.
     pub conditions: Vec<Condition>,
+}
+
+/// When an object was cut short, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CutShort {
+    /// When that was decided.
+    pub at: Timestamp,
+    /// What it has exceeded.
+    pub exceeded: Exceeded,
+}
+
+/// A limit in the spec that ends an object before all its jobs have ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Display, EnumString, IntoStaticStr)]
+pub enum Exceeded {
+    /// `activeDeadlineSeconds`
+    #[strum(serialize = "activeDeadlineSeconds")]
+    Deadline,
+    /// `maxFailedIndexes`
+    #[strum(serialize = "maxFailedIndexes")]
+    FailedIndexes,
+}
+
+impl Exceeded {
+    /// The reason in conditions.
+    #[must_use]
+    pub const fn reason(self) -> Reason {
+        match self {
+            Self::Deadline => Reason::DeadlineExceeded,
+            Self::FailedIndexes => Reason::MaxFailedIndexesExceeded,
+        }
+    }
 }
 
 /// One condition, as the ledger keeps it.

@@ -126,6 +126,8 @@ pub struct Rules {
     pub prove_given_up: bool,
     /// An end that a job reports counts only where nothing can follow it.
     pub only_last_ends_count: bool,
+    /// What was tried counts, beside what is accepted, for how many jobs HTCondor may have.
+    pub tried_counts: bool,
     /// What a job reports is no outcome.
     pub only_htcondor_completes: bool,
     /// What HTCondor says of a job is right, whatever the job has reported before.
@@ -164,6 +166,7 @@ impl Rules {
         lost_queue_is_doubt: true,
         prove_given_up: true,
         only_last_ends_count: true,
+        tried_counts: true,
         only_htcondor_completes: true,
         htcondor_is_right: true,
         ask_after_report: true,

@@ -10,6 +10,8 @@ pub(super) const EVERYDAY: &[Reason] = &[
     Reason::SmallerSubmissions,
     Reason::Suspended,
     Reason::DeadlineExceeded,
+    Reason::MaxFailedIndexesExceeded,
+    Reason::Parallelism,
     Reason::Asking,
     Reason::Removing,
     Reason::JobsPresent,

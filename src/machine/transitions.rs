@@ -24,6 +24,8 @@ pub enum Trigger {
     RanAgain,
     /// `activeDeadlineSeconds` has passed.
     DeadlineExceeded,
+    /// More jobs have failed than `maxFailedIndexes` allows.
+    MaxFailedIndexesExceeded,
     /// A condition changed: held, suspended, stuck, recovered, output fetched.
     ConditionChanged,
     /// The object is being deleted.
@@ -79,6 +81,8 @@ pub const TRANSITIONS: &[Row] = {
         row(Some(Running), Trigger::RanAgain, Some(Running), "RanAgain"),
         row(Some(Submitted), Trigger::DeadlineExceeded, Some(Submitted), "DeadlineExceeded"),
         row(Some(Running), Trigger::DeadlineExceeded, Some(Running), "DeadlineExceeded"),
+        row(Some(Submitted), Trigger::MaxFailedIndexesExceeded, Some(Submitted), "MaxFailedIndexesExceeded"),
+        row(Some(Running), Trigger::MaxFailedIndexesExceeded, Some(Running), "MaxFailedIndexesExceeded"),
         row(Some(Pending), Trigger::Deleted, Some(Terminating), "Terminating"),
         row(Some(Submitted), Trigger::Deleted, Some(Terminating), "Terminating"),
         row(Some(Running), Trigger::Deleted, Some(Terminating), "Terminating"),

@@ -61,6 +61,8 @@ pub struct Plan {
     pub options: HtcOpts,
     /// The user's variables, names and values.
     pub env: Vec<(String, String)>,
+    /// The text that each job of the queue gets; empty if they get none.
+    pub items: Vec<String>,
 }
 
 /// Why a spec cannot be run; the message says what to write instead.
@@ -72,6 +74,9 @@ pub enum PlanError {
     /// Which of them.
     #[error("spec.indexes: {0}")]
     Indexes(String),
+    /// The items.
+    #[error("spec.items: {0}")]
+    Items(String),
     /// The image.
     #[error("spec.script.image: {0}")]
     Image(#[from] crate::condor::payload::ImageError),
@@ -109,6 +114,8 @@ pub enum PlanError {
 
 /// Most bytes of all variables together: they are copied for each job.
 const MAX_ENV_BYTES: usize = 64 * 1024;
+/// Most bytes of one item: HTCondor keeps it in the job's ad.
+const MAX_ITEM_BYTES: usize = 4 * 1024;
 const MIB: u64 = 1 << 20;
 const KIB: u64 = 1 << 10;
 
@@ -135,6 +142,7 @@ impl Planner {
             source: spec.script.source.clone(),
             options: options(spec, &self.policy)?,
             env: env(spec)?,
+            items: items(spec)?,
         })
     }
 
@@ -277,6 +285,24 @@ fn options(spec: &HTCJobSpec, policy: &Policy) -> Result<HtcOpts, PlanError> {
     Ok(options)
 }
 
+fn items(spec: &HTCJobSpec) -> Result<Vec<String>, PlanError> {
+    let items = &spec.items;
+    if !items.is_empty() && i64::try_from(items.len()) != Ok(spec.jobs()) {
+        return Err(PlanError::Items(format!(
+            "there are {} for {} jobs: leave spec.queue out",
+            items.len(),
+            spec.jobs()
+        )));
+    }
+    let longest = |item: &&String| item.len() > MAX_ITEM_BYTES || item.contains(char::is_control);
+    match items.iter().position(|item| longest(&item)) {
+        Some(index) => Err(PlanError::Items(format!(
+            "the item of job {index} is longer than {MAX_ITEM_BYTES} bytes or has a line feed or another control character"
+        ))),
+        None => Ok(items.clone()),
+    }
+}
+
 fn env(spec: &HTCJobSpec) -> Result<Vec<(String, String)>, PlanError> {
     let name_fits = |name: &str| {
         name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
@@ -289,7 +315,7 @@ fn env(spec: &HTCJobSpec) -> Result<Vec<(String, String)>, PlanError> {
                 "{name:?} is not a valid name for a variable: use letters, digits and `_`"
             )));
         }
-        if ["HTCPROCID", "JOB_NAME"].contains(&name.as_str()) {
+        if ["HTCPROCID", "HTC_ITEM", "JOB_NAME"].contains(&name.as_str()) {
             return Err(PlanError::Env(format!("{name} is set by htc-operator; choose another name")));
         }
         if !names.insert(name) {

@@ -142,18 +142,21 @@ impl Submission {
             let batch_name = format!("{}/{}", job.name.namespace, job.name.name);
             for index in indices(job).iter() {
                 let output = planner.job_incoming(&job.name, uid, index).display().to_string();
-                places.push((uid, job.request.key.attempt, index, batch_name.clone(), sandbox.clone(), output));
+                let items = job.plan.as_ref().map(|plan| plan.items.as_slice()).unwrap_or_default();
+                let item = items.get(index.0 as usize).map(String::as_str);
+                places.push((uid, job.request.key.attempt, index, batch_name.clone(), sandbox.clone(), output, item));
             }
         }
         let rows: Vec<description::QueueItem<'_>> = places
             .iter()
-            .map(|(uid, attempt, index, batch_name, sandbox, output)| description::QueueItem {
+            .map(|(uid, attempt, index, batch_name, sandbox, output, item)| description::QueueItem {
                 uid: uid.as_str(),
                 attempt: attempt.0,
                 index: index.0,
                 batch_name,
                 sandbox,
                 output,
+                item: *item,
             })
             .collect();
         let none = HtcOpts::default();

@@ -76,7 +76,7 @@ fn words(text: &str) -> String {
 }
 
 const QUEUE: &str = "queue must be a number of jobs from 1 to 100000; leave it out for one job";
-const IMMUTABLE: &str = "the spec cannot be changed once the HTCJob exists (only suspend, activeDeadlineSeconds and ttlSecondsAfterFinished can): delete the HTCJob and create it again";
+const IMMUTABLE: &str = "the spec cannot be changed once the HTCJob exists (only suspend, parallelism, activeDeadlineSeconds and ttlSecondsAfterFinished can): delete the HTCJob and create it again";
 
 #[rstest]
 #[case::no_jobs(json!({ "queue": 0 }), "spec.queue", QUEUE)]
@@ -111,7 +111,11 @@ const IMMUTABLE: &str = "the spec cannot be changed once the HTCJob exists (only
 #[case::disk_in_other_words(json!({ "resources": { "disk": "1gi" } }), "spec.resources.disk", "disk is a Kubernetes quantity such as 10Gi or 500M; a number alone is bytes")]
 #[case::less_than_no_gpu(json!({ "resources": { "gpus": -1 } }), "spec.resources.gpus", "gpus is a number of GPUs, from 0 to 1000")]
 #[case::variable_with_a_dash(json!({ "env": [{ "name": "a-b", "value": "x" }] }), "spec.env[0].name", "name is the name of an environment variable: use letters, digits and _, and do not start with a digit")]
-#[case::variable_of_ours(json!({ "env": [{ "name": "HTCPROCID", "value": "x" }] }), "spec.env[0].name", "HTCPROCID and JOB_NAME are set by htc-operator")]
+#[case::variable_of_ours(json!({ "env": [{ "name": "HTCPROCID", "value": "x" }] }), "spec.env[0].name", "HTCPROCID, HTC_ITEM and JOB_NAME are set by htc-operator")]
+#[case::two_numbers_of_items(json!({ "queue": 3, "items": ["a", "b"] }), "spec.queue", "spec.queue is not the number of items: leave spec.queue out")]
+#[case::item_of_two_lines(json!({ "items": ["a", "b\nc"] }), "spec.items[1]", "should match")]
+#[case::less_than_none_at_a_time(json!({ "parallelism": -1 }), "spec.parallelism", "parallelism is a number of jobs from 0 to 100000; leave it out for no limit")]
+#[case::less_than_no_failure(json!({ "maxFailedIndexes": -1 }), "spec.maxFailedIndexes", "maxFailedIndexes is a number of jobs from 0 to 100000; leave it out for no limit")]
 #[case::variable_twice(json!({ "env": [{ "name": "A" }, { "name": "A" }] }), "spec.env[1]", "Duplicate value")]
 #[case::blank_requirements(json!({ "requirements": " " }), "spec.requirements", "requirements is empty: leave it out, or write an expression such as `TARGET.HasAvx2`")]
 #[case::negative_retries(json!({ "maxRetries": -1 }), "spec.maxRetries", "maxRetries is how often HTCondor runs a failed job again: write a number from 0 to 1000")]
@@ -428,7 +432,7 @@ fn the_resource_reads_well() {
             "htcjob.spec",
             &[
                 "script <Object> -required- Image, command and script that each job runs.",
-                "Number of jobs, 1 to 100000. Default: 1. Each job gets its index, from 0, as the script's argument and in HTCPROCID.",
+                "Number of jobs, 1 to 100000. Default: the number of items, or 1. Each job gets its index, from 0, as the script's argument and in HTCPROCID.",
                 "Additional HTCondor submit commands, one `key = value` per line, for example `+JobFlavour = \"espresso\"`. docs/htcopts.md lists the allowed commands. `$` macros and line continuations are not allowed.",
                 "While true, no job is submitted and jobs in HTCondor are held. Set it to false to resume.",
             ],

@@ -5,6 +5,7 @@ mod by_hand;
 mod changes;
 mod names;
 mod outcomes;
+mod parts;
 mod share;
 mod story;
 mod suspend;
@@ -14,6 +15,12 @@ use serde_json::Value;
 use testbed::wait_for;
 
 on_versions!(
+    both:
+        parts::each_job_gets_its_item,
+        parts::no_more_at_a_time_than_parallelism;
+    trixie:
+        parts::parallelism_can_be_changed,
+        parts::too_many_failures_end_the_rest;
     sid: share::no_more_active_jobs_than_the_share;
 );
 

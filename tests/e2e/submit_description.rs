@@ -7,6 +7,8 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command as Process, Stdio};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use htc_operator::condor::description::{Common, QueueItem, files, submit_description};
 use htc_operator::condor::htcopts::{AttributeName, Attributes, HtcOpts, HtcOptsError, Policy};
 use htc_operator::condor::payload::{Command, Image, ImageMap, Payload, sandbox_files};
@@ -75,6 +77,7 @@ impl Folders {
                 batch_name: "default/test",
                 sandbox: &sandbox,
                 output,
+                item: (index % 2 == 1).then_some("$(x), \"y\""),
             })
             .collect();
         let common = Common {
@@ -468,7 +471,8 @@ fn every_row_has_its_own_identity() {
             let value = |name: &str| ad.get(name).or(ads[0].get(name)).map_or("nothing", String::as_str);
             assert_eq!(value("HTCJobIndex"), (row + 10).to_string(), "{version}: {ad:?}");
             assert!(value("Iwd").ends_with(&format!("/out{row}\"")), "{version}: {ad:?}");
-            assert_eq!(value("Args"), format!("\"{}\"", row + 10));
+            let item = ["-", "=JCh4KSwgInki", "-"][row];
+            assert_eq!(value("Args"), format!("\"{} {item}\"", row + 10));
             assert_eq!((value("HTCJobUID"), value("HTCJobAttempt")), ("\"6a1c7f2e-0000-4000-8000-000000000001\"", "2"));
             assert_eq!((value("HTCOperator"), value("HTCNotAfter")), ("\"uid/ns/operator\"", "1800000000"));
             assert_eq!((value("JobBatchName"), value("Out"), value("Err")), ("\"default/test\"", "\"out\"", "\"err\""));
@@ -500,20 +504,25 @@ proptest! {
     }
 
     #[test]
-    fn a_row_cannot_be_broken(uid in hostile_text(), batch_name in hostile_text(), path in hostile_text(), operator in hostile_text()) {
+    fn a_row_cannot_be_broken(uid in hostile_text(), batch_name in hostile_text(), path in hostile_text(), operator in hostile_text(), item in hostile_text()) {
         let none = HtcOpts::default();
         let path = format!("/{path}");
-        let good = QueueItem { uid: "u", attempt: 1, index: 0, batch_name: "n/x", sandbox: "/s", output: "/o" };
+        let good = QueueItem { uid: "u", attempt: 1, index: 0, batch_name: "n/x", sandbox: "/s", output: "/o", item: None };
         let common = Common { operator: "o", not_after: 1, site_defaults: &none, options: &none, callback: false, output_limit: None };
         let lines = submit_description(&common, &[good]).unwrap().lines().count();
         for (common, job) in [
             (common, QueueItem { uid: &uid, ..good }), (common, QueueItem { batch_name: &batch_name, ..good }), (common, QueueItem { sandbox: &path, ..good }),
             (common, QueueItem { output: &path, ..good }), (Common { operator: &operator, ..common }, good),
+            (common, QueueItem { item: Some(&item), ..good }),
         ] {
             let Ok(text) = submit_description(&common, &[job]) else { continue };
             prop_assert_eq!(text.lines().count(), lines);
             let row = text.lines().nth_back(1).unwrap();
+            let (row, last) = row.rsplit_once(',').unwrap();
             prop_assert_eq!(row, format!("{},1,0,{},{},{}", job.uid, job.batch_name, job.sandbox, job.output));
+            let meant = last.strip_prefix('=').map(|text| String::from_utf8(STANDARD.decode(text).unwrap()).unwrap());
+            prop_assert_eq!(meant.as_deref(), job.item);
+            prop_assert!(last.bytes().all(|b| b.is_ascii_alphanumeric() || b"-+/=".contains(&b)));
             prop_assert!(row.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._/:@+=~,".contains(&b)));
         }
     }

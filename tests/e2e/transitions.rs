@@ -29,6 +29,7 @@ fn each_is_made(#[case] version: Version) {
     ended_without_having_started(&here);
     while_jobs_run(&here, &gates);
     past_their_deadlines(&here);
+    with_more_failures_than_there_may_be(&here);
     runs_again(&here);
     assert_all_seen(&bed);
 }
@@ -118,6 +119,27 @@ fn past_their_deadlines(here: &Namespace<'_>) {
         here.wait_event(name, "DeadlineExceeded");
         let ended = here.wait_ended(name);
         assert_eq!(condition(&ended, "Failed").unwrap()["reason"], "DeadlineExceeded", "{ended:#}");
+        here.delete(name);
+    }
+}
+
+fn with_more_failures_than_there_may_be(here: &Namespace<'_>) {
+    for (name, options) in
+        [("none-starts", "requirements = false"), ("one-starts", "requirements = MY.HTCJobIndex == 0")]
+    {
+        let mut object = object(name, UNTIL_LET_GO, 2, options);
+        object["spec"]["maxFailedIndexes"] = 0.into();
+        here.create(&object);
+    }
+    for name in ["none-starts", "one-starts"] {
+        if name == "one-starts" {
+            here.wait_phase(name, "Running");
+        }
+        let removed = &ids(&accepted(here, name, 2))[1];
+        here.bed.condor.ok("condor_rm", &[removed]).unwrap();
+        here.wait_event(name, "MaxFailedIndexesExceeded");
+        let ended = here.wait_ended(name);
+        assert_eq!(condition(&ended, "Failed").unwrap()["reason"], "MaxFailedIndexesExceeded", "{ended:#}");
         here.delete(name);
     }
 }

@@ -191,7 +191,7 @@ pub fn known(phase: Phase) -> Known {
         new: true,
         started: reached(Phase::Submitted),
         completed: reached(Phase::Completed),
-        expired: None,
+        cut_short: None,
         given_up: 0,
         released: false,
         conditions: Vec::new(),

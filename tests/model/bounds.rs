@@ -86,6 +86,10 @@ pub struct Scene {
     pub name: &'static str,
     /// Number of jobs of each object.
     pub queues: &'static [u32],
+    /// `spec.parallelism` of each object.
+    pub parallelism: Option<u32>,
+    /// `spec.indexes` of each object: all but the first. The queue has one job more then.
+    pub not_the_first: bool,
     /// How many troubles may happen, and of which kinds.
     pub troubles: u8,
     pub kinds: &'static [Trouble],
@@ -123,6 +127,8 @@ impl Scene {
         Self {
             name,
             queues,
+            parallelism: None,
+            not_the_first: false,
             troubles,
             kinds,
             deletes: 1,

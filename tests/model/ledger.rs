@@ -133,7 +133,9 @@ impl Ledger {
 /// Words, and moments that no decision looks at, are left out.
 fn without_words(mut known: Known) -> Known {
     known.started = known.started.map(|_| Timestamp(0));
-    known.expired = known.expired.map(|_| Timestamp(0));
+    if let Some(cut) = &mut known.cut_short {
+        cut.at = Timestamp(0);
+    }
     known.completed = known.completed.map(|_| Timestamp(0));
     for condition in &mut known.conditions {
         condition.message.clear();

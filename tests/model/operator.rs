@@ -10,7 +10,9 @@ use htc_operator::machine::facts::{
     Spec, Unknown, Why,
 };
 use htc_operator::machine::phase::Phase;
-use htc_operator::machine::{Birthdate, Kind, Request, RequestKey, Rules, SchedDate, ScheddName, Timestamp, Work};
+use htc_operator::machine::{
+    Birthdate, Indices, Kind, Request, RequestKey, Rules, SchedDate, ScheddName, Timestamp, Work,
+};
 
 use crate::steps::Model;
 use crate::story::Teller;
@@ -154,8 +156,13 @@ impl Model {
         let inherited = self.inherited(world, op, object);
         let spec = Spec {
             queue: self.queues[usize::from(object)],
-            indexes: None,
+            indexes: self
+                .scene
+                .not_the_first
+                .then(|| Indices::first(self.queues[usize::from(object)]).without(&Indices::first(1))),
             suspend: view.suspend,
+            parallelism: self.scene.parallelism,
+            max_failed: None,
             deadline: view.deadline.then_some(Duration::ZERO),
             ttl: None,
             refused: None,

@@ -10,7 +10,7 @@ use htc_operator::machine::outcome::Outcome;
 use htc_operator::machine::phase::Phase;
 use stateright::Property;
 
-use crate::condor::Files;
+use crate::condor::{CondorJob, Files};
 use crate::steps::{Action, Model};
 use crate::story::Teller;
 use crate::world::{Broken, Slot, World};
@@ -54,6 +54,8 @@ pub fn properties() -> Vec<Property<Model>> {
         Property::always(REFUTED, |model, world: &World| {
             model.holds(REFUTED, world.broken != Some(Broken::RefutedWrongly))
         }),
+        Property::always(AT_A_TIME, |model, world: &World| model.holds(AT_A_TIME, model.keeps_to_parallelism(world))),
+        Property::always(ASKED_FOR, |model, world: &World| model.holds(ASKED_FOR, model.runs_what_is_asked_for(world))),
         Property::always(WAITS, |model, world: &World| {
             let told = || model.told.lock().unwrap().contains(WAITS);
             told() || model.holds(WAITS, model.goes_on(world).is_ok())
@@ -76,6 +78,8 @@ pub const OUTCOME: &str = "an outcome is that of a payload, unless somebody else
 const COUNTED: &str = "nothing counts as ended that can go on, and only HTCondor's word completes";
 const RIGHT: &str = "what HTCondor has said since a report is right";
 const REFUTED: &str = "no true end is refuted";
+const AT_A_TIME: &str = "HTCondor has no more jobs of an object at a time than it may have";
+const ASKED_FOR: &str = "no job is submitted that is not asked for";
 const WAITS: &str = "no deletion, hold or deadline waits for a transfer";
 pub const END: &str = "everything comes to a good end";
 
@@ -100,6 +104,20 @@ enum Course {
 }
 
 impl Model {
+    /// What came too late runs no payload, and does not count.
+    fn keeps_to_parallelism(&self, world: &World) -> bool {
+        let Some(most) = self.scene.parallelism else { return true };
+        let open = |job: &CondorJob| {
+            !matches!(job.ad.status, JobStatus::Completed | JobStatus::Removed) && !job.overdue && !job.late()
+        };
+        let has = |object: u8| world.queued().filter(|job| job.object == object && open(job)).count();
+        (0..).take(world.objects.len()).all(|object| has(object) <= most as usize)
+    }
+
+    fn runs_what_is_asked_for(&self, world: &World) -> bool {
+        !self.scene.not_the_first || world.queued().all(|job| job.ad.index > Index(0))
+    }
+
     /// Whether the world comes to a good end when nothing goes wrong any more and everybody has his turn. If not, the
     /// steps that lead to the bad one.
     pub fn ends_well(&self, world: &World) -> Result<(), Vec<Action>> {

@@ -116,6 +116,7 @@ fn scene(troubles: u8, kinds: &'static [Trouble]) -> Scene {
     model.rules.two_answers = false;
     model.broken.dates_answers_late = true;
 })]
+#[case::tried_counts(Scene { queues: &[2], parallelism: Some(1), ..scene(0, &[]) }, |model: &mut Model| model.rules.tried_counts = false)]
 #[case::only_last_ends_count(Scene { retries: true, ..reporting(0, &[]) }, |model: &mut Model| model.rules.only_last_ends_count = false)]
 #[case::only_htcondor_completes(reporting(1, &[DyingNode]), |model: &mut Model| model.rules.only_htcondor_completes = false)]
 #[case::htcondor_is_right(reporting(1, &[DyingNode]), |model: &mut Model| model.rules.htcondor_is_right = false)]

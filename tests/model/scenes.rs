@@ -86,6 +86,28 @@ fn submitters() {
     holds(&Scene { slow_jobs: true, ..Scene::new("deadlines", &[1], 2, deadline) });
 }
 
+/// Some jobs wait until others have ended, and some are not asked for.
+#[test]
+fn parts() {
+    let parts = |name, troubles, kinds| {
+        let scene = Scene::new(name, &[2], troubles, kinds);
+        Scene { parallelism: Some(1), in_step: !full(), ..scene }
+    };
+    holds(&Scene { slow_jobs: true, ..parts("one at a time", 0, &[]) });
+    holds(&parts("one at a time and crashes", 1, &[Crash, LostAnswer]));
+    holds(&parts("one at a time and submitters", 1, &[SlowSubmitter, SlowStaging, DyingSubmitter, LimitPasses]));
+    holds(&Scene { deletes: 0, ..parts("one at a time and deadlines", 2, &[Deadline, SlowStaging]) });
+    holds(&Scene {
+        admins: ADMIN,
+        ..parts("one at a time and other hands", 1, &[RemovedByHand, Suspend, Rotation, Reset])
+    });
+    holds(&Scene {
+        not_the_first: true,
+        parallelism: None,
+        ..parts("not all of the queue", 1, &[Crash, SlowSubmitter])
+    });
+}
+
 #[test]
 fn answers() {
     holds(&Scene::new("late answers", &[1], 2, &[Crash, SlowLook]));

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs one job of an HTCJob on a worker node. HTCondor starts it in the job's scratch directory with the job's index as
-# its only argument; script.sh and payload.conf lie beside it. The payload's exit code is its own, except:
+# Runs one job of an HTCJob on a worker node. HTCondor starts it in the job's scratch directory with the job's index
+# and its item as arguments; script.sh and payload.conf lie beside it. The payload's exit code is its own, except:
 #   240  the job's ad cannot be read, so it is unknown whether this job may still run
 #   241  its files reached HTCondor too late; another job runs in its place
 #   242  the node has no apptainer and no singularity
@@ -214,6 +214,12 @@ export_environment() {
         apptainer) export APPTAINERENV_HTCPROCID="$index" APPTAINERENV_JOB_NAME="$name" ;;
         *) export SINGULARITYENV_HTCPROCID="$index" SINGULARITYENV_JOB_NAME="$name" ;;
     esac
+    if [ -n "$has_item" ]; then
+        case $runtime in
+            apptainer) export APPTAINERENV_HTC_ITEM="$item" ;;
+            *) export SINGULARITYENV_HTC_ITEM="$item" ;;
+        esac
+    fi
 }
 
 # set_variable NAME TEXT: a variable of the user's, for the payload only. In TEXT a line feed is \n and a backslash \\.
@@ -319,6 +325,16 @@ main() {
     case $index in
         '' | *[!0-9]*) fail 245 "the job's index is missing from its arguments" ;;
     esac
+    # The job's item: = and base64, without a line feed at its end; - if it has none.
+    item='' has_item=''
+    case ${2:--} in
+        -) ;;
+        =*)
+            has_item=1
+            item=$(printf %s "${2#=}" | base64 -d) || fail 245 "the job's item cannot be decoded by base64 on $(uname -n)"
+            ;;
+        *) fail 245 "the job's item is not what it should be" ;;
+    esac
     check_deadline
 
     # payload.conf has one "key value" per line and ends with the line "end"; binds are used where the node has them.
@@ -370,7 +386,7 @@ main() {
         report htcjob.cloudevent.started </dev/null >/dev/null 2>&1 &
         reporting=$!
     fi
-    run in_container "$@" /htc_run/script.sh "$index"
+    run in_container "$@" /htc_run/script.sh "$index" ${has_item:+"$item"}
     if [ "$code" -eq 255 ]; then
         explain_255 "$1"
     fi

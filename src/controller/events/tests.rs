@@ -125,7 +125,7 @@ async fn journal(teller: &Teller, namespace: &str, name: &str, rows: usize) {
         new: true,
         started: None,
         completed: None,
-        expired: None,
+        cut_short: None,
         given_up: 0,
         released: false,
         conditions: Vec::new(),

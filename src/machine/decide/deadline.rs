@@ -1,11 +1,12 @@
-//! What times in the spec ask for: `activeDeadlineSeconds` and `ttlSecondsAfterFinished`.
+//! What ends an object: `activeDeadlineSeconds`, `maxFailedIndexes` and `ttlSecondsAfterFinished`.
 
 use super::{Action, Run};
 use crate::api::{ConditionStatus, ConditionType, Reason};
-use crate::machine::facts::{Job, JobStatus, LastRequest, Spec};
+use crate::machine::facts::{CutShort, Exceeded, Job, JobStatus, LastRequest, Spec};
 use crate::machine::ids::{Index, Kind, Timestamp};
 use crate::machine::indices::Indices;
 use crate::machine::judge::{self, Doubt, Sightings};
+use crate::machine::outcome::Outcome;
 use crate::machine::phase::Phase;
 use crate::machine::request::{Scope, Work};
 use crate::machine::status::{Counts, jobs};
@@ -15,7 +16,8 @@ impl Run<'_> {
     /// Notes that the deadline has passed. It counts from the first acceptance or the last resumption, as in `batch/v1`.
     pub(super) fn expire(&mut self, spec: &Spec) {
         let counting = matches!(self.known.phase, Phase::Submitted | Phase::Running) && !spec.suspend;
-        let (Some(limit), Some(since), true, None) = (spec.deadline, self.counts_since(), counting, self.known.expired)
+        let (Some(limit), Some(since), true, None) =
+            (spec.deadline, self.counts_since(), counting, self.known.cut_short)
         else {
             return;
         };
@@ -24,7 +26,7 @@ impl Run<'_> {
             self.look_again(due.since(self.now));
             return;
         }
-        self.known.expired = Some(self.now);
+        self.known.cut_short = Some(CutShort { at: self.now, exceeded: Exceeded::Deadline });
         let active = Counts::of(&self.record).active;
         let detail = format!(
             "activeDeadlineSeconds ({}) has passed; removing jobs that have not ended: {}",
@@ -33,6 +35,26 @@ impl Run<'_> {
         );
         let phase = self.known.phase;
         self.tell(Some(phase), Trigger::DeadlineExceeded, Some(phase), detail, true);
+    }
+
+    /// Notes that more jobs have failed than may. Like the deadline it does not count while the object is suspended.
+    pub(super) fn limit_failures(&mut self, spec: &Spec) {
+        let counting = matches!(self.known.phase, Phase::Submitted | Phase::Running) && !spec.suspend;
+        let (Some(most), true, None) = (spec.max_failed, counting, self.known.cut_short) else { return };
+        // By HTCondor's word: what jobs report may still be refuted.
+        let outcomes = self.record.jobs.values().filter_map(Job::outcome);
+        let failed = outcomes.filter(|outcome| **outcome != Outcome::Succeeded).count();
+        if failed <= most as usize {
+            return;
+        }
+        self.known.cut_short = Some(CutShort { at: self.now, exceeded: Exceeded::FailedIndexes });
+        let active = Counts::of(&self.record).active;
+        let detail = format!(
+            "{failed} jobs failed, more than maxFailedIndexes ({most}) allows; removing jobs that have not ended: {}",
+            jobs(active)
+        );
+        let phase = self.known.phase;
+        self.tell(Some(phase), Trigger::MaxFailedIndexesExceeded, Some(phase), detail, true);
     }
 
     fn counts_since(&self) -> Option<Timestamp> {
@@ -45,7 +67,7 @@ impl Run<'_> {
         })
     }
 
-    /// After the deadline: removes what has not ended, and gives up what was never accepted once that is proved.
+    /// After it was cut short: removes what has not ended, and gives up what was never accepted once that is proved.
     pub(super) fn wind_up(&mut self, spec: &Spec, sightings: &Sightings<'_>) {
         if self.known.phase == Phase::Completed {
             return;
@@ -61,7 +83,7 @@ impl Run<'_> {
         if self.known.phase != Phase::Completed {
             self.remove_unfinished();
             let removed = self.record.requests.get(&Kind::Remove).map(LastRequest::latest);
-            self.watch_closely(removed.or(self.known.expired).unwrap_or(self.now));
+            self.watch_closely(removed.or(self.known.cut_short.map(|cut| cut.at)).unwrap_or(self.now));
         }
     }
 
@@ -80,8 +102,13 @@ impl Run<'_> {
     }
 
     fn give_up(&mut self, missing: &Indices, sightings: &Sightings<'_>) {
-        let said = format!("activeDeadlineSeconds has passed; not submitted: {}", jobs(missing.len()));
-        let mut say = (Reason::DeadlineExceeded, said);
+        let (reason, why) = match self.known.cut_short.map(|cut| cut.exceeded) {
+            Some(Exceeded::FailedIndexes) => {
+                (Reason::MaxFailedIndexesExceeded, "more jobs failed than maxFailedIndexes allows")
+            }
+            Some(Exceeded::Deadline) | None => (Reason::DeadlineExceeded, "activeDeadlineSeconds has passed"),
+        };
+        let mut say = (reason, format!("{why}; not submitted: {}", jobs(missing.len())));
         if self.in_flight(Kind::Submit).is_none() {
             match self.prove_given_up(missing, sightings) {
                 Ok(()) => {

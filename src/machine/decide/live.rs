@@ -54,8 +54,9 @@ impl Run<'_> {
     /// What the spec asks for.
     fn pursue(&mut self, spec: &Spec, sightings: &Sightings<'_>, adopting: bool) {
         self.claim_anew();
+        self.limit_failures(spec);
         self.expire(spec);
-        if self.known.expired.is_some() {
+        if self.known.cut_short.is_some() {
             self.remove_extra(sightings);
             self.wind_up(spec, sightings);
             return;
@@ -233,15 +234,22 @@ impl Run<'_> {
             )
             .map(SubmitPermit::Again)
         };
-        let candidates = if fresh.is_empty() { missing } else { &fresh };
-        let allowed = self.namespace_allows(candidates);
-        let indices = candidates.take(self.most_at_once().min(allowed.max(1)));
-        let permit = if fresh.is_empty() {
-            again(&indices)
-        } else {
+        let tried = missing.without(&fresh);
+        // What was tried and may still be accepted takes the places of what was not: it is judged first.
+        let first = !fresh.is_empty() && (tried.is_empty() || self.places(spec, &fresh).0 > 0);
+        let candidates = if first { &fresh } else { &tried };
+        let (places, kept_back) = self.places(spec, candidates);
+        let indices = candidates.take(self.most_at_once().min(places.max(1)));
+        // Of those that are kept back none may come beside those that go.
+        let again = || {
+            if places < candidates.len() { again(candidates).and_then(|_| again(&indices)) } else { again(&indices) }
+        };
+        let permit = if first {
             judge::never_attempted(&facts.object, &self.record, facts.past, &indices, self.rules)
                 .map(SubmitPermit::First)
-                .or_else(|_| again(&indices))
+                .or_else(|_| again())
+        } else {
+            again()
         };
         if !self.record.attempts.is_empty() || !matches!(permit, Ok(SubmitPermit::First(_))) {
             // Jobs of what was tried may still be accepted. And the answer is kept for as long as it is gone by: thrown
@@ -251,8 +259,8 @@ impl Run<'_> {
         match (permit, &spec.refused) {
             (Ok(_), Some(message)) => self.say(ConditionType::Submitted, False, Reason::InvalidSpec, message),
             (Ok(permit), None) if !spec.suspend && (facts.object.claim == Claim::Ours || !self.rules.only_claimant) => {
-                if allowed == 0 {
-                    self.wait_for_namespace();
+                if places == 0 {
+                    self.keep_back(spec, kept_back);
                 } else {
                     self.submit_after_pause(indices, missing, permit);
                 }
@@ -288,20 +296,35 @@ impl Run<'_> {
         }
     }
 
-    /// How many of these jobs its namespace may have, beside those that HTCondor has or may have.
-    fn namespace_allows(&self, candidates: &Indices) -> usize {
-        let Some(room) = self.settings.namespace_room else { return usize::MAX };
+    /// How many of these jobs may go, beside those that HTCondor has or may have, and by what the others are kept back.
+    fn places(&self, spec: &Spec, candidates: &Indices) -> (usize, Reason) {
+        if spec.parallelism.is_none() && self.settings.namespace_room.is_none() {
+            return (usize::MAX, Reason::Waiting);
+        }
         let active = self.record.jobs.values().filter(|job| !matches!(job.state, JobState::Ended(_))).count();
-        let tried = self.record.in_doubt().without(candidates).len();
-        room.saturating_sub(active + tried)
+        let tried = if self.rules.tried_counts { self.record.in_doubt().without(candidates).len() } else { 0 };
+        let left = |most: Option<usize>| most.map_or(usize::MAX, |most| most.saturating_sub(active + tried));
+        let own = left(spec.parallelism.map(|most| most as usize));
+        let namespace = left(self.settings.namespace_room);
+        if own <= namespace { (own, Reason::Parallelism) } else { (namespace, Reason::NamespaceLimit) }
     }
 
-    /// It is woken when others end.
-    fn wait_for_namespace(&mut self) {
-        let message = "the namespace has as many active jobs as --namespace-active-jobs allows: the rest is submitted when others end. Delete HTCJobs that nobody needs";
-        self.namespace_is_full = true;
-        self.say(ConditionType::Submitted, False, Reason::NamespaceLimit, message);
-        self.look_again(self.settings.fetch_every);
+    /// It is woken when others end: those of its namespace, or its own.
+    fn keep_back(&mut self, spec: &Spec, reason: Reason) {
+        let message = match (reason, spec.parallelism) {
+            (Reason::Parallelism, Some(0)) => {
+                "spec.parallelism is 0: no more jobs are submitted until it is increased".to_owned()
+            }
+            (Reason::Parallelism, Some(most)) => {
+                format!("spec.parallelism is {most}: the other jobs are submitted as these end")
+            }
+            _ => {
+                self.namespace_is_full = true;
+                self.look_again(self.settings.fetch_every);
+                "the namespace has as many active jobs as --namespace-active-jobs allows: the rest is submitted when others end. Delete HTCJobs that nobody needs".to_owned()
+            }
+        };
+        self.say(ConditionType::Submitted, False, reason, &message);
     }
 
     /// Attempts in a row, the last ones, that the schedd has refused.
@@ -472,8 +495,8 @@ impl Run<'_> {
         if counts.failed == 0 {
             self.say(ConditionType::Complete, True, Reason::AllSucceeded, &message);
         } else {
-            let reason = if self.known.expired.is_some() {
-                Reason::DeadlineExceeded
+            let reason = if let Some(cut) = self.known.cut_short {
+                cut.exceeded.reason()
             } else if counts.removed == self.record.jobs.len() {
                 Reason::Removed
             } else if counts.lost > 0 {

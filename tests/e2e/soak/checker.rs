@@ -7,6 +7,7 @@ use strum::EnumIter;
 
 use crate::soak::collect::{Ad, Collected, Record, spooled};
 use crate::soak::driver::{ENDED, Life, rank};
+use crate::soak::plan::Fate;
 
 /// What must hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, EnumIter)]
@@ -23,6 +24,8 @@ pub enum Rule {
     LeftInSpool,
     /// Each index has exactly one job that counts; where the `HTCJob` was deleted, at most one.
     OneJobEach,
+    /// HTCondor got no job of an `HTCJob` with parallelism 1 before the one before had ended.
+    OneAtATime,
     /// Each payload ran exactly once; where the `HTCJob` was deleted, at most once.
     OneRunEach,
     /// No payload ran in a job that does not count.
@@ -91,6 +94,7 @@ pub fn check(found: &Collected) -> Vec<Violation> {
     for life in &found.lives {
         let ads = found.ads_of(&life.uid);
         check.jobs(life, &ads);
+        check.one_at_a_time(life, &ads);
         check.runs(life, &ads);
         check.events(life);
         check.watched(life);
@@ -213,6 +217,14 @@ impl Check<'_> {
                 self.say(Rule::ExitCode, life, format!("job {index} should have exited with {code}: {counting:#?}"));
             }
         }
+    }
+
+    fn one_at_a_time(&mut self, life: &Life, ads: &[&Ad]) {
+        let mut counting: Vec<&&Ad> = ads.iter().filter(|ad| ad.counts()).collect();
+        counting.sort_by_key(|ad| (ad.staged, ad.completed));
+        let in_turn = |pair: &[&&Ad]| pair[0].completed.is_some_and(|end| pair[1].staged >= Some(end));
+        let right = life.plan.fate != Fate::OneAtATime || counting.windows(2).all(in_turn);
+        self.require(right, Rule::OneAtATime, life, || format!("{counting:#?}"));
     }
 
     fn runs(&mut self, life: &Life, ads: &[&Ad]) {

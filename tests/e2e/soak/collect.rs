@@ -43,6 +43,8 @@ pub struct Ad {
     pub status: i64,
     /// `StageInFinish`
     pub staged: Option<i64>,
+    /// `CompletionDate`
+    pub completed: Option<i64>,
     /// `HTCNotAfter`
     pub not_after: Option<i64>,
     /// `NumShadowStarts` or `NumJobStarts`, whichever is larger: the latter is written late.
@@ -78,6 +80,7 @@ impl Ad {
             attempt: all("HTCJobAttempt"),
             status: all("JobStatus"),
             staged: number("StageInFinish"),
+            completed: number("CompletionDate").filter(|date| *date > 0),
             not_after: number("HTCNotAfter"),
             starts: all("NumShadowStarts").max(all("NumJobStarts")),
             exit_code: number("ExitCode"),
@@ -86,7 +89,7 @@ impl Ad {
     }
 }
 
-const ATTRIBUTES: &str = "ClusterId,ProcId,HTCJobUID,HTCJobIndex,HTCJobAttempt,JobStatus,StageInFinish,HTCNotAfter,\
+const ATTRIBUTES: &str = "ClusterId,ProcId,HTCJobUID,HTCJobIndex,HTCJobAttempt,JobStatus,StageInFinish,CompletionDate,HTCNotAfter,\
                           NumShadowStarts,NumJobStarts,ExitCode,RemoveReason";
 
 /// One line that a payload wrote.

@@ -31,6 +31,7 @@ fn ad(uid: &str, id: &str, index: u32, code: i64) -> Ad {
         attempt: 1,
         status: 4,
         staged: Some(100),
+        completed: Some(105),
         not_after: Some(110),
         starts: 1,
         exit_code: Some(code),
@@ -177,6 +178,11 @@ const FORGERIES: &[Forgery] = &[
         "a job that is missing",
         |found| drop(found.history.remove(0)),
         &[Rule::OneJobEach, Rule::RunThatCounts, Rule::Ids, Rule::ToldJobs],
+    ),
+    (
+        "a job that came before the one before had ended",
+        |found| found.lives[0].plan.fate = Fate::OneAtATime,
+        &[Rule::OneAtATime],
     ),
     (
         "a second run in the same job",

@@ -25,6 +25,8 @@ pub enum Fate {
     Left,
     /// Each of its payloads fails once, and HTCondor begins it again.
     Retried,
+    /// With `spec.parallelism` 1.
+    OneAtATime,
     /// Created with `spec.suspend`, later resumed.
     CreatedSuspended,
     Suspended,
@@ -35,11 +37,12 @@ pub enum Fate {
     HeldThenDeleted,
 }
 
-const FATES: [Fate; 13] = [
+const FATES: [Fate; 14] = [
     Fate::Left,
     Fate::Left,
     Fate::Left,
     Fate::Retried,
+    Fate::OneAtATime,
     Fate::CreatedSuspended,
     Fate::Suspended,
     Fate::HeldByHand,
@@ -97,7 +100,11 @@ impl Plan {
             kinds.swap(last, usize::try_from(dice.below(last as u64 + 1)).unwrap());
         }
         let number = |(number, (fate, jobs)): (usize, (Fate, usize)), dice: &mut Dice| {
-            let jobs = if jobs > 0 { jobs } else { *dice.one_of(&[1, 1, 1, 1, 3]) };
+            let jobs = match (fate, jobs) {
+                (Fate::OneAtATime, _) => 3,
+                (_, 0) => *dice.one_of(&[1, 1, 1, 1, 3]),
+                (_, jobs) => jobs,
+            };
             Self::new(format!("s{number}"), fate, jobs, dice)
         };
         let mut plans: Vec<Vec<Self>> = kinds.into_iter().enumerate().map(|kind| vec![number(kind, dice)]).collect();
@@ -178,6 +185,9 @@ note "$1" end
         if retried {
             object["spec"]["htcopts"] = "max_retries = 1".into();
         }
+        if self.fate == Fate::OneAtATime {
+            object["spec"]["parallelism"] = 1.into();
+        }
         if self.is_large() {
             object["spec"]["requirements"] = "false".into();
         }
@@ -193,7 +203,7 @@ fn steps(fate: Fate, phases: &[&'static str], dice: &mut Dice) -> Vec<Step> {
         Step { phase, pause: dice.milliseconds(0, 1500), act }
     };
     match fate {
-        Fate::Left | Fate::Retried => Vec::new(),
+        Fate::Left | Fate::Retried | Fate::OneAtATime => Vec::new(),
         Fate::CreatedSuspended => vec![later(dice, Act::Resume)],
         Fate::Suspended => {
             vec![met(dice, phases, Act::Suspend), later(dice, Act::Resume)]

@@ -186,44 +186,9 @@ pub fn may_submit(facts: &Facts, after: &Record, index: Index, permit: &SubmitPe
             if !proof.indices().contains(index) || proof.uid() != &facts.object.uid {
                 return Err("the proof is of something else".to_owned());
             }
-            let (Answer::Known(queue), Answer::Known(history)) = (&facts.evidence.queue, &facts.evidence.history)
-            else {
-                return Err("there is no answer".to_owned());
-            };
-            let tried: Vec<&Submission> = after.attempts.iter().filter(|one| one.indices.contains(index)).collect();
-            asked_after(queue, after, &tried)?;
-            settled(facts, queue)?;
-            // What the last answer shows may be in history by now; the one before must not show any.
-            if queue.before.as_ref().is_none_or(|before| before.ads.iter().any(|ad| ad.index == index)) {
-                return Err("the answer before shows it, or there is none".to_owned());
-            }
-            missing_twice(queue, dead_by(facts, after, &tried), |_| false)?;
-            // An ad that is also in history has left the queue.
-            let left = |ad: &Ad| !history.ads.iter().any(|old| old.id == ad.id && old.attempt == ad.attempt);
-            if queue.ads.iter().any(|ad| ad.index == index && left(ad)) {
-                return Err("an ad of it is in the queue".to_owned());
-            }
-            if history.asked_at <= queue.asked_at {
-                return Err("history was asked before the queue".to_owned());
-            }
-            if tried.is_empty() && facts.object.published.shows_jobs() {
-                return Err("its status shows jobs".to_owned());
-            }
+            cannot_come(facts, after, index)?;
             if facts.object.submit_again {
                 return Ok(());
-            }
-            let reaches = |witness: Option<&Witness>, back_to: SchedDate| match witness {
-                Some(Witness::Empty) => true,
-                Some(Witness::Newest(id)) => history.reaches.witnesses.contains(id),
-                None => history.reaches.date.is_some_and(|reached| reached <= back_to),
-            };
-            let far = if tried.is_empty() {
-                reaches(None, facts.object.created)
-            } else {
-                tried.iter().all(|one| reaches(after.witnesses.get(&one.attempt), one.intent_date))
-            };
-            if !far {
-                return Err("history does not reach back".to_owned());
             }
             // What the proof settles for good: no job but those judged may be missing up to there.
             let unsettled = after.attempts.iter().find(|one| {
@@ -237,6 +202,49 @@ pub fn may_submit(facts: &Facts, after: &Record, index: Index, permit: &SubmitPe
     }
 }
 
+/// Whether what was tried of a job has come to nothing, and cannot come to anything.
+pub fn cannot_come(facts: &Facts, after: &Record, index: Index) -> Result<(), String> {
+    let (Answer::Known(queue), Answer::Known(history)) = (&facts.evidence.queue, &facts.evidence.history) else {
+        return Err("there is no answer".to_owned());
+    };
+    let tried: Vec<&Submission> = after.attempts.iter().filter(|one| one.indices.contains(index)).collect();
+    asked_after(queue, after, &tried)?;
+    settled(facts, queue)?;
+    // What the last answer shows may be in history by now; the one before must not show any.
+    if queue.before.as_ref().is_none_or(|before| before.ads.iter().any(|ad| ad.index == index)) {
+        return Err("the answer before shows it, or there is none".to_owned());
+    }
+    missing_twice(queue, dead_by(facts, after, &tried), |_| false)?;
+    // An ad that is also in history has left the queue.
+    let left = |ad: &Ad| !history.ads.iter().any(|old| old.id == ad.id && old.attempt == ad.attempt);
+    if queue.ads.iter().any(|ad| ad.index == index && left(ad)) {
+        return Err("an ad of it is in the queue".to_owned());
+    }
+    if history.asked_at <= queue.asked_at {
+        return Err("history was asked before the queue".to_owned());
+    }
+    if tried.is_empty() && facts.object.published.shows_jobs() {
+        return Err("its status shows jobs".to_owned());
+    }
+    if facts.object.submit_again {
+        return Ok(());
+    }
+    let reaches = |witness: Option<&Witness>, back_to: SchedDate| match witness {
+        Some(Witness::Empty) => true,
+        Some(Witness::Newest(id)) => history.reaches.witnesses.contains(id),
+        None => history.reaches.date.is_some_and(|reached| reached <= back_to),
+    };
+    let far = if tried.is_empty() {
+        reaches(None, facts.object.created)
+    } else {
+        tried.iter().all(|one| reaches(after.witnesses.get(&one.attempt), one.intent_date))
+    };
+    if !far {
+        return Err("history does not reach back".to_owned());
+    }
+    Ok(())
+}
+
 pub fn is_at_rest(facts: &Facts, decision: &Decision) -> bool {
     let Some(after) = &decision.after else {
         return facts.object.deleting;
@@ -244,7 +252,11 @@ pub fn is_at_rest(facts: &Facts, decision: &Decision) -> bool {
     let known = after.known.as_ref().unwrap();
     let said = |kind| known.conditions.iter().any(|told| told.kind == kind && told.status == ConditionStatus::True);
     // Nothing is submitted: it is to be told otherwise, or nothing can be submitted of it.
-    let waits = facts.object.spec.as_ref().is_ok_and(|spec| spec.suspend || spec.refused.is_some());
+    let waits = facts
+        .object
+        .spec
+        .as_ref()
+        .is_ok_and(|spec| spec.suspend || spec.refused.is_some() || spec.parallelism == Some(0));
     known.released
         || facts.object.spec.is_err()
         || (waits && after.attempts.is_empty() && after.jobs.values().all(|job| job.gone))

@@ -111,10 +111,10 @@ fn suspension_stops_the_clock() {
     world.settle();
     world.wait(80);
     world.settle();
-    assert!(world.facts.record.known.as_ref().unwrap().expired.is_none());
+    assert!(world.facts.record.known.as_ref().unwrap().cut_short.is_none());
     world.wait(30);
     world.settle();
-    assert!(world.facts.record.known.as_ref().unwrap().expired.is_some());
+    assert!(world.facts.record.known.as_ref().unwrap().cut_short.is_some());
 }
 
 #[test]
@@ -179,6 +179,87 @@ fn only_the_indexes_of_the_spec_run() {
     assert_eq!((last.active, last.succeeded, last.failed), (0, 2, 1));
     assert_eq!(indexes(&world.facts.record, &asked_for).map(|set| set.to_string()), ["1,4", "3"]);
     assert!(rests(&world) && delete(world).gone());
+}
+
+#[test]
+fn never_more_at_a_time_than_parallelism() {
+    let mut world = World::new(5);
+    let spec = |most| Ok(Spec { queue: 5, parallelism: Some(most), ..Spec::default() });
+    let open = |world: &World| -> Vec<u32> {
+        let open = world.queue.iter().filter(|ad| ad.status != JobStatus::Completed);
+        open.map(|ad| ad.index.0).collect()
+    };
+    world.facts.object.spec = spec(2);
+    world.settle();
+    assert_eq!(open(&world), [0, 1]);
+    assert_eq!(world.condition(ConditionType::Submitted).as_deref(), Some("False Parallelism"));
+    assert_eq!(world.last.as_ref().map(|last| last.look.clone()), Some(Look::Changes), "it waits for its own jobs");
+    world.end(1, Exit::Code(0));
+    world.settle();
+    assert_eq!(open(&world), [0, 2]);
+    world.facts.object.spec = spec(0);
+    world.end(0, Exit::Code(0));
+    world.settle();
+    assert_eq!(open(&world), [2], "what runs goes on");
+    world.facts.object.spec = spec(9);
+    world.settle();
+    assert_eq!(open(&world), [2, 3, 4]);
+    assert_eq!(world.condition(ConditionType::Submitted).as_deref(), Some("True Accepted"));
+    (2..5).for_each(|index| world.end(index, Exit::Code(0)));
+    world.run();
+    assert_eq!(world.condition(ConditionType::Complete).as_deref(), Some("True AllSucceeded"));
+    let told = ["Pending", "Submitted", "Running", "AllSubmitted", "Completed", "Fetched"];
+    assert_eq!(world.reasons(), told, "no Event for each part");
+    assert!(delete(world).gone());
+}
+
+/// What was tried takes the places of what was not until it is known that HTCondor has none of it.
+#[test]
+fn what_the_schedd_refused_goes_again_before_the_others() {
+    let mut world = World::new(4);
+    world.fate = |_| Fate::Refused;
+    world.facts.object.spec = Ok(Spec { queue: 4, parallelism: Some(2), ..Spec::default() });
+    world.settle();
+    assert_eq!(world.facts.record.attempted.to_string(), "0-1");
+    world.fate = |_| Fate::Accepted;
+    world.run();
+    assert_eq!(world.queue.iter().map(|ad| ad.index.0).collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(world.condition(ConditionType::Submitted).as_deref(), Some("False Parallelism"));
+}
+
+/// Of two that were tried one may still be accepted when there is a place for one only.
+#[test]
+fn none_that_is_kept_back_comes_beside_those_that_go() {
+    let mut world = World::new(2);
+    let spec = |most| Ok(Spec { queue: 2, parallelism: Some(most), ..Spec::default() });
+    world.fate = |index| if index == Index(0) { Fate::Refused } else { Fate::Stuck };
+    world.facts.object.spec = spec(2);
+    world.settle();
+    world.fate = |_| Fate::Accepted;
+    world.facts.object.spec = spec(1);
+    world.run();
+    let kinds: Vec<Kind> = world.requests.iter().map(|request| request.key.kind).collect();
+    assert_eq!(kinds, [Kind::AttachFinalizer, Kind::Submit, Kind::Remove, Kind::Submit]);
+    assert_eq!(world.queue.len(), 1);
+}
+
+#[test]
+fn too_many_failures_end_the_rest() {
+    let mut world = World::new(6);
+    world.facts.object.spec = Ok(Spec { queue: 6, parallelism: Some(4), max_failed: Some(1), ..Spec::default() });
+    world.settle();
+    world.end(0, Exit::Code(3));
+    world.settle();
+    assert_eq!(world.phase(), Some(Phase::Running), "one may fail");
+    world.end(2, Exit::Signal(9));
+    world.run();
+    assert_eq!(world.phase(), Some(Phase::Completed));
+    assert_eq!(world.condition(ConditionType::Failed).as_deref(), Some("True MaxFailedIndexesExceeded"));
+    let last = world.transitions.iter().find(|told| told.trigger == Trigger::Failed).unwrap();
+    assert_eq!((last.active, last.succeeded, last.failed), (0, 0, 6));
+    assert!(world.reasons().contains(&"MaxFailedIndexesExceeded"));
+    assert_eq!(world.facts.record.known.as_ref().unwrap().given_up, 1, "the last was never submitted");
+    assert!(delete(world).gone());
 }
 
 #[test]
@@ -567,6 +648,12 @@ fn every_row_of_the_table_is_lived() {
     lives.push(stuck);
     for world in [submitted(1), running(1)] {
         lives.push(expired(world));
+    }
+    for mut world in [submitted(2), running(2)] {
+        world.facts.object.spec = Ok(Spec { queue: 2, max_failed: Some(0), ..Spec::default() });
+        world.remove_by_hand(0);
+        world.run();
+        lives.push(world);
     }
     let seen: Vec<_> = lives
         .iter()

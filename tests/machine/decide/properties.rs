@@ -10,11 +10,11 @@ use htc_operator::machine::facts::{Ad, Answer, Facts, Job, JobState, Record};
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::request::{ReleasePermit, SubmitPermit};
 use htc_operator::machine::transitions::{TRANSITIONS, find};
-use htc_operator::machine::{Attempt, JobId, Kind, Request, RequestKey, Rules, Settings, Work, decide};
+use htc_operator::machine::{Attempt, Index, JobId, Kind, Request, RequestKey, Rules, Settings, Work, decide};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::decide::design::{ads_of, is_a_job, is_at_rest, may_release, may_submit, missing_twice};
+use crate::decide::design::{ads_of, cannot_come, is_a_job, is_at_rest, may_release, may_submit, missing_twice};
 use crate::decide::seed::seed;
 use crate::given::at;
 
@@ -169,8 +169,14 @@ fn check_work(facts: &Facts, decision: &Decision, key: &RequestKey, work: &Work)
         Work::AttachFinalizer => prop_assert!(!facts.object.deleting),
         Work::Submit(indices, permit) => {
             let after = decision.after.as_ref().unwrap();
-            prop_assert!(after.known.as_ref().unwrap().expired.is_none(), "submitted after the deadline");
+            prop_assert!(after.known.as_ref().unwrap().cut_short.is_none(), "submitted after it was cut short");
             prop_assert!(!indices.is_empty() && indices.len() <= 3, "{indices}");
+            if let Some(most) = facts.object.spec.as_ref().unwrap().parallelism {
+                let open = after.jobs.values().filter(|job| job.outcome().is_none()).count();
+                let may_come = |index: &Index| cannot_come(facts, after, *index).is_err();
+                let tried = after.in_doubt().without(indices).iter().filter(may_come).count();
+                prop_assert!(open + tried + indices.len() <= most as usize, "more than {most} at a time");
+            }
             let (queue, history) = ads_of(facts);
             let known = queue.iter().chain(&history).map(|ad| ad.attempt.0);
             let highest = known.chain([facts.record.highest.0, facts.object.published.attempt]).max().unwrap();
@@ -188,7 +194,7 @@ fn check_work(facts: &Facts, decision: &Decision, key: &RequestKey, work: &Work)
                 Scope::Staging => prop_assert!(!facts.object.deleting),
                 Scope::Unfinished => {
                     let known = decision.after.as_ref().unwrap().known.as_ref().unwrap();
-                    prop_assert!(!facts.object.deleting && known.expired.is_some() && known.completed.is_none());
+                    prop_assert!(!facts.object.deleting && known.cut_short.is_some() && known.completed.is_none());
                 }
                 Scope::Extra(ids) => {
                     prop_assert!(!facts.object.deleting && !ids.is_empty());

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use htc_operator::api::{ConditionStatus, ConditionType};
 use htc_operator::machine::facts::{
-    Ad, Answer, Claim, Condition, Earlier, End, Evidence, Exit, Facts, History, InFlight, Job, JobState, Known,
-    LastRequest, Object, Past, Published, Queue, Reach, Record, Report, Spec, Submission, Why, Witness,
+    Ad, Answer, Claim, Condition, CutShort, Earlier, End, Evidence, Exceeded, Exit, Facts, History, InFlight, Job,
+    JobState, Known, LastRequest, Object, Past, Published, Queue, Reach, Record, Report, Spec, Submission, Why,
+    Witness,
 };
 use htc_operator::machine::indices::Indices;
 use htc_operator::machine::outcome::Outcome;
@@ -36,6 +37,8 @@ pub struct Seed {
     row: (bool, bool, bool, u8),
     /// Seconds: `activeDeadlineSeconds`, `ttlSecondsAfterFinished`, and since when the first has passed.
     times: (Option<u64>, Option<u64>, Option<i64>),
+    /// `parallelism`, `maxFailedIndexes`
+    limits: [Option<u32>; 2],
     conditions: Vec<Condition>,
     requests: BTreeMap<Kind, LastRequest>,
     in_flight: Option<(Kind, bool)>,
@@ -49,6 +52,25 @@ pub struct Seed {
     reach: (BTreeSet<u32>, Option<i64>),
     /// What jobs report, by index and attempt; and whether something may follow an end.
     reports: (Vec<Told>, bool),
+}
+
+type Times = (Option<u64>, Option<u64>, Option<i64>);
+
+fn times_and_limits() -> (impl Strategy<Value = Times>, impl Strategy<Value = [Option<u32>; 2]>) {
+    let times = (
+        prop::option::weighted(0.15, 1..30_u64),
+        prop::option::weighted(0.2, 0..10_u64),
+        prop::option::weighted(0.15, -8..0_i64),
+    );
+    let limits = [prop::option::weighted(0.3, 0..5_u32), prop::option::weighted(0.2, 0..3_u32)];
+    (times, limits)
+}
+
+/// The answer of the queue before: see [`Seed`].
+fn before() -> impl Strategy<Value = Option<(i64, Vec<bool>, bool)>> {
+    let shown = prop_oneof![2 => Just(vec![true]), 1 => prop::collection::vec(any::<bool>(), 1..6)];
+    let before = (select(vec![1, 1, 1, 1000, 3000, 8000]), shown, prop::bool::weighted(0.2));
+    prop::option::weighted(0.85, before)
 }
 
 pub fn seed() -> impl Strategy<Value = Seed> {
@@ -81,11 +103,7 @@ pub fn seed() -> impl Strategy<Value = Seed> {
             0..4,
         );
         let row = (prop::bool::weighted(0.85), prop::bool::weighted(0.75), prop::bool::weighted(0.1), 0..6_u8);
-        let times = (
-            prop::option::weighted(0.15, 1..30_u64),
-            prop::option::weighted(0.2, 0..10_u64),
-            prop::option::weighted(0.15, -8..0_i64),
-        );
+        let (times, limits) = times_and_limits();
         let in_flight = prop::option::weighted(
             0.2,
             (
@@ -105,26 +123,32 @@ pub fn seed() -> impl Strategy<Value = Seed> {
             prop::option::of((past_time(), select(vec![0, 3])).prop_map(|(at, code)| End { at, code })),
         );
         let reports = (prop::collection::vec(report, 0..4), prop::bool::weighted(0.3));
-        let shown = prop_oneof![2 => Just(vec![true]), 1 => prop::collection::vec(any::<bool>(), 1..6)];
-        let before = (select(vec![1, 1, 1, 1000, 3000, 8000]), shown, prop::bool::weighted(0.2));
-        let before = prop::option::weighted(0.85, before);
         (
             (Just(jobs), object, published, past, attempts(jobs), ads, recorded),
             (
-                (row, times),
+                (row, times, limits),
                 conditions(),
                 requests(),
                 in_flight,
                 prop::bool::weighted(0.2),
-                (queue_answer(), before),
+                (queue_answer(), before()),
                 history,
                 reach,
                 reports,
             ),
         )
             .prop_map(|((jobs, object, published, past, attempts, ads, recorded), rest)| {
-                let ((row, times), conditions, requests, in_flight, emptied, (queue, before), history, reach, reports) =
-                    rest;
+                let (
+                    (row, times, limits),
+                    conditions,
+                    requests,
+                    in_flight,
+                    emptied,
+                    (queue, before),
+                    history,
+                    reach,
+                    reports,
+                ) = rest;
                 let seed = Seed {
                     jobs,
                     object,
@@ -135,6 +159,7 @@ pub fn seed() -> impl Strategy<Value = Seed> {
                     recorded,
                     row,
                     times,
+                    limits,
                     conditions,
                     requests,
                     in_flight,
@@ -193,7 +218,8 @@ impl Seed {
                 let refused = (spec == 1).then(|| "line 1: no".to_owned());
                 let indexes = (spec > 9).then(|| Indices::first(self.jobs));
                 let queue = self.jobs + u32::from(indexes.is_some());
-                Ok(Spec { queue, indexes, suspend, deadline, ttl, refused })
+                let [parallelism, max_failed] = self.limits;
+                Ok(Spec { queue, indexes, suspend, parallelism, max_failed, deadline, ttl, refused })
             },
             output: "/out".to_owned(),
             published: Published { phase, attempt, has_ids, schedd: None },
@@ -312,7 +338,10 @@ impl Seed {
             new,
             started: (phase > Phase::Pending).then(|| at(-15)),
             completed: (phase == Phase::Completed).then(|| at(-5)),
-            expired: self.times.2.filter(|_| phase > Phase::Pending).map(at),
+            cut_short: self.times.2.filter(|_| phase > Phase::Pending).map(|seconds| CutShort {
+                at: at(seconds),
+                exceeded: if seconds % 2 == 0 { Exceeded::Deadline } else { Exceeded::FailedIndexes },
+            }),
             given_up: 0,
             released,
             conditions: self.conditions.iter().filter(in_order).cloned().collect(),

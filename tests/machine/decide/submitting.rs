@@ -260,6 +260,29 @@ fn a_namespace_gets_no_more_jobs_than_it_may_have() {
     assert_eq!(asked(&tried, Some(2)), None);
 }
 
+/// Those of `spec.parallelism`, and what was refused of them goes again before others do.
+#[test]
+fn the_others_wait_until_places_are_free() {
+    let with = |mut facts: Facts, most| {
+        let spec = facts.object.spec.clone().unwrap();
+        facts.object.spec = Ok(Spec { parallelism: Some(most), ..spec });
+        facts
+    };
+    let asked = |facts: &Facts| submits(&decide(facts)).map(|(indices, ..)| indices.clone());
+    assert_eq!(asked(&with(pending(5), 9)), Some(indices("0-4")));
+    assert_eq!(asked(&with(pending(5), 2)), Some(indices("0-1")));
+    let paused = decide(&with(pending(5), 0));
+    assert_eq!((paused.action.clone(), paused.namespace_is_full), (Action::Nothing, false));
+    assert_eq!(condition(&paused, ConditionType::Submitted), "False Parallelism");
+    assert!(message(&paused, ConditionType::Submitted).contains("until it is increased"));
+    let mut tried = pending(5);
+    add_attempt(&mut tried, attempt(1, "0-1"));
+    assert_eq!(asked(&with(tried.clone(), 3)), Some(indices("2")));
+    let waiting = decide(&with(tried.clone(), 2));
+    assert_eq!(waiting.action, Action::Nothing);
+    assert_ne!(condition(&waiting, ConditionType::Submitted), "False Parallelism", "the two are judged first");
+}
+
 #[test]
 fn a_schedd_that_takes_fewer_at_once_is_named_until_the_last_part() {
     let small = Settings { jobs_per_attempt: 2, refused_more: Some("MAX_JOBS".into()), ..settings() };
