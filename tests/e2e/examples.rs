@@ -103,6 +103,22 @@ fn three_jobs(#[values(Trixie, Sid)] version: Version) {
 }
 
 #[rstest]
+fn one_for_each_item(#[values(Trixie, Sid)] version: Version) {
+    let here = follow(&Site::shared(version).bed, "items.yaml");
+    assert!(is_true(&here.wait_ended("items"), "Complete"));
+    let items = ["one.root", "two words.root", "$(Process).root"];
+    for (index, item) in (0..).zip(items) {
+        assert_eq!(out(&here, "items", index), format!("job {index} reads {item}\n"));
+    }
+}
+
+#[test]
+fn two_at_a_time() {
+    let here = follow(&Site::shared(Trixie).bed, "parallelism.yaml");
+    assert!(is_true(&here.wait_ended("parallelism"), "Complete"));
+}
+
+#[rstest]
 fn one_that_fails(#[values(Trixie, Sid)] version: Version) {
     let here = follow(&Site::shared(version).bed, "retcode/notzero.yaml");
     let object = here.wait_ended("notzero");
