@@ -137,6 +137,7 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), S
         policy: config.policy(),
         callback: ready.reporting.clone(),
         output_limit: config.output_limit(),
+        keep_free: config.data.keep_free,
     };
     let mut running = Box::pin(assemble(&config, planner, ready)).await?;
     supervise(&mut running, stop).await?;

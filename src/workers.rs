@@ -18,6 +18,7 @@ mod sizes;
 mod submit;
 mod survivors;
 mod tool_call;
+mod unpack;
 
 use std::sync::Arc;
 

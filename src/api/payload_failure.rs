@@ -17,8 +17,6 @@ pub enum PayloadFailure {
     CommandNotFound = 244,
     /// A file of the sandbox is missing, or not what it should be.
     SandboxBroken = 245,
-    /// The payload has left more files than the job's ad can name.
-    TooManyFiles = 246,
 }
 
 impl PayloadFailure {
@@ -46,7 +44,6 @@ impl PayloadFailure {
             }
             Self::CommandNotFound => "the image does not contain the command in spec.script.command",
             Self::SandboxBroken => "the job's files were missing or damaged on the node; see the file err",
-            Self::TooManyFiles => "the script left too many files as output: pack them into an archive",
         }
     }
 }

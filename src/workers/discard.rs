@@ -119,6 +119,7 @@ mod tests {
             site_defaults: HtcOpts::default(),
             policy: Policy::default(),
             output_limit: None,
+            keep_free: 0,
         }
     }
 

@@ -15,15 +15,16 @@ use super::Planner;
 use super::plan::make_folder;
 use super::room::Amount;
 use super::tool_call::written;
+use super::unpack::{Bounds, unpack};
 use crate::api::{ObjectName, Reason};
 use crate::condor::fetch::INCOMING;
 use crate::machine::facts::Failure;
 use crate::machine::{Index, Indices, Uid};
 
 /// Most files, and folders, of the output of one job: each costs the volume an inode, however small it is.
-const MOST_FILES: u64 = 100_000;
+pub(super) const MOST_FILES: u64 = 100_000;
 /// Deepest folder of a job's output.
-const DEEPEST: usize = 32;
+pub(super) const DEEPEST: usize = 32;
 /// HTCondor's own slack when it counts the bytes of a job's output.
 const SLACK: u64 = 64 * 1024;
 const MIB: u64 = 1 << 20;
@@ -40,9 +41,12 @@ pub(super) struct Arrived {
 }
 
 /// Why output does not go to its place.
-enum Stop {
+#[derive(Debug)]
+pub(super) enum Stop {
     /// It is not what a job may leave.
     Refused(String),
+    /// There is no room for it.
+    NoSpace(String),
     /// The volume has trouble.
     Io(io::Error),
 }
@@ -135,7 +139,8 @@ impl Planner {
     }
 
     fn take_in_job(&self, folder: &Path, place: &Path, index: Index) -> Result<Amount, Failure> {
-        match self.look(folder) {
+        let bounds = Bounds { bytes: self.largest_output(), keep_free: self.keep_free };
+        match self.look(folder).and_then(|_| unpack(folder, bounds)).and_then(|()| self.look(folder)) {
             Ok(size) => move_in(folder, place)
                 .map(|()| size)
                 .map_err(|error| Failure::new(Reason::FetchFailed, cannot_write(place, &error))),
@@ -227,6 +232,10 @@ fn merge(from: &Path, to: &Path) -> io::Result<()> {
 fn not_kept(folder: &Path, index: Index, stop: Stop) -> Failure {
     match stop {
         Stop::Io(error) => Failure::new(Reason::FetchFailed, cannot_write(folder, &error)),
+        Stop::NoSpace(why) => {
+            let _ = remove(folder);
+            Failure::new(Reason::NoSpace, format!("the output of job {index} was fetched and is not kept: {why}"))
+        }
         Stop::Refused(why) => {
             let _ = remove(folder);
             let message = format!("the output of job {index} was fetched and is not kept: {why}");
@@ -272,6 +281,7 @@ mod tests {
                 site_defaults: HtcOpts::default(),
                 policy: Policy::default(),
                 output_limit: Some(1),
+                keep_free: 0,
             };
             let site = Self { folder, planner };
             site.empty();

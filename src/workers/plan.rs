@@ -33,6 +33,8 @@ pub struct Planner {
     pub callback: Option<Arc<Reporting>>,
     /// Most MiB of output of one job.
     pub output_limit: Option<u64>,
+    /// Bytes of the output's volume that are to stay free.
+    pub keep_free: u64,
 }
 
 /// Where jobs report, and what their tokens are made with.

@@ -38,7 +38,7 @@ pub(super) struct Amount {
 
 /// What is free on a volume, and what is to stay free.
 #[derive(Clone, Copy, Debug)]
-struct Volume {
+pub(super) struct Volume {
     free: Amount,
     keep: Amount,
 }
@@ -247,7 +247,7 @@ impl Amount {
 }
 
 impl Volume {
-    fn of(found: &StatVfs, keep_free: u64) -> Self {
+    pub(super) fn of(found: &StatVfs, keep_free: u64) -> Self {
         // A file system that counts no inodes says 0.
         let (inodes, keep) = match found.f_files {
             0 => (u64::MAX, 0),
@@ -265,6 +265,13 @@ impl Volume {
         let bytes = left(self.free.bytes, self.keep.bytes, reserved.bytes) / of_a_job.bytes.max(1);
         let inodes = left(self.free.inodes, self.keep.inodes, reserved.inodes) / of_a_job.inodes.max(1);
         bytes.min(inodes)
+    }
+
+    /// Whether so much can still come before it is short.
+    pub(super) fn has_room_for(&self, more: Amount) -> bool {
+        let left = |free: u64, more: u64| free.checked_sub(more);
+        let left = left(self.free.bytes, more.bytes).zip(left(self.free.inodes, more.inodes));
+        left.is_some_and(|(bytes, inodes)| !Self { free: Amount { bytes, inodes }, ..*self }.is_short())
     }
 
     fn is_short(&self) -> bool {

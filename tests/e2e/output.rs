@@ -1,6 +1,7 @@
 //! What jobs leave: the end of their `err`, a cap on it, room for it, and how long it is kept.
 
 mod err;
+mod folders;
 mod lanes;
 mod limits;
 mod retention;
@@ -9,6 +10,7 @@ on_versions!(
     both:
         err::its_end_is_told,
         err::hostile_files_are_harmless,
+        folders::come_back_whole,
         limits::too_much_output_is_held;
     trixie:
         limits::a_transfer_is_stopped_before_the_volume_is_full,

@@ -275,60 +275,97 @@ fn nothing_is_written_where_a_payload_points() {
     }
 }
 
-/// What is not plain output stays behind, and what job.sh and HTCondor believe is as it was.
+/// What its archive has, unpacked.
+fn unpacked(scratch: &Scratch) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = scratch.folder.path().join("htc_output.tar");
+    let tar = Process::new("tar").arg("-xf").arg(archive).arg("-C").arg(folder.path()).status().unwrap();
+    assert!(tar.success());
+    folder
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// What is neither file nor folder stays behind, what has a name of its own for HTCondor comes packed, and what job.sh and
+/// HTCondor believe is as it was.
 #[test]
-fn only_plain_files_with_harmless_names_come_back() {
+fn files_and_folders_come_back_and_mean_nothing_to_htcondor() {
     let source = "echo mine >fine; echo mine >'fine too'; echo mine >-fine; chmod 0 fine; mkfifo pipe; ln -s /etc/passwd link
-        ln -s missing dangling; mkdir -p folder/deep; echo x >folder/deep/file; chmod 0 folder/deep folder; echo no >a,b
+        ln -s missing dangling; mkdir -p folder/deep; echo x >folder/deep/file; ln folder/deep/file folder/deep/twin
+        ln -s / folder/deep/link; mkfifo folder/pipe; chmod 4755 folder/deep/file; chmod 0 folder/deep folder; echo yes >a,b
         for name in out err ' blank' job.sh payload.conf callback.token condor_exec.exe _condor_stderr .job.ad .update.ad $'line\\nend'; do
-            rm -f \"$name\"; echo no >\"$name\"; done; exit 3";
+            rm -f \"$name\"; echo yes >\"$name\"; done; exit 3";
     for shell in SHELLS {
         let scratch = with_image("bash", source);
         let before = ["job.sh", "payload.conf", "script.sh", ".job.ad"].map(|name| scratch.read(name));
         let (code, _, stderr) = scratch.run(shell);
         assert_eq!(code, 3, "{shell}: {stderr}");
-        assert!(stderr.contains("links do not come back as output (2)"), "{shell}: {stderr}");
-        assert!(stderr.contains("some files do not come back as output (10)"), "{shell}: {stderr}");
-        assert_eq!(
-            ["job.sh", "payload.conf", "script.sh", ".job.ad"].map(|name| scratch.read(name)),
-            before,
-            "{shell}"
-        );
-        let mut left: Vec<_> = std::fs::read_dir(scratch.folder.path())
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
-        left.sort();
-        let wanted = ["-fine", ".job.ad", "fine", "fine too", "job.sh", "payload.conf", "script.sh"];
-        assert_eq!(left, wanted, "{shell}");
+        assert!(stderr.contains("links do not come back as output (3)"), "{shell}: {stderr}");
+        assert!(stderr.contains("do not come back as output of the script (2)"), "{shell}: {stderr}");
+        let after = ["job.sh", "payload.conf", "script.sh", ".job.ad"].map(|name| scratch.read(name));
+        assert_eq!(after, before, "{shell}");
+        let wanted = ["-fine", ".job.ad", "fine", "fine too", "htc_output.tar", "job.sh", "payload.conf", "script.sh"];
+        assert_eq!(names(scratch.folder.path()), wanted, "{shell}");
         assert_eq!(scratch.read("fine"), "mine\n", "{shell}");
+        let unpacked = unpacked(&scratch);
+        let packed = [
+            " blank",
+            ".update.ad",
+            "_condor_stderr",
+            "a,b",
+            "callback.token",
+            "condor_exec.exe",
+            "folder",
+            "job.sh",
+            "line\nend",
+            "payload.conf",
+        ];
+        assert_eq!(names(unpacked.path()), packed, "{shell}");
+        assert_eq!(names(&unpacked.path().join("folder")), ["deep"], "{shell}");
+        let deep = unpacked.path().join("folder/deep");
+        assert_eq!(names(&deep), ["file", "twin"], "{shell}");
+        let listed =
+            Process::new("tar").arg("-tvf").arg(scratch.folder.path().join("htc_output.tar")).output().unwrap();
+        let listed = String::from_utf8(listed.stdout).unwrap();
+        assert!(
+            listed.lines().all(|line| line.starts_with(['d', '-', 'h']) && !line[..10].contains('s')),
+            "{shell}: {listed}"
+        );
     }
 }
 
 #[test]
 fn a_later_run_finds_what_a_former_one_has_left() {
     for shell in SHELLS {
-        let scratch = with_image("bash", "ls; cat kept; echo more >>kept; echo no >payload.conf; exit 4");
+        let scratch = with_image(
+            "bash",
+            "ls; cat kept; echo more >>kept; [ -e kept2 ] || echo no >payload.conf; : >kept2; exit 4",
+        );
         assert_eq!(scratch.run(shell).1, "script.sh\n", "{shell}");
-        assert_eq!(scratch.run(shell).1, "kept\nscript.sh\nmore\n", "{shell}");
+        assert_eq!(scratch.run(shell).1, "kept\nkept2\nscript.sh\nmore\n", "{shell}");
         assert_eq!(scratch.read("kept"), "more\nmore\n", "{shell}");
-        let mut left: Vec<_> =
-            std::fs::read_dir(scratch.folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
-        left.sort();
-        assert_eq!(left, [".job.ad", "job.sh", "kept", "payload.conf", "script.sh"], "{shell}");
+        // What the first run has packed is not the second's.
+        let left = [".job.ad", "job.sh", "kept", "kept2", "payload.conf", "script.sh"];
+        assert_eq!(names(scratch.folder.path()), left, "{shell}");
     }
 }
 
 #[test]
-fn more_files_than_the_jobs_ad_can_name_are_a_failure() {
+fn more_files_than_the_jobs_ad_can_name_come_packed() {
     for shell in SHELLS {
         let scratch = with_image("bash", "for n in {1..9000}; do : >$n; done");
         let (code, _, stderr) = scratch.run(shell);
-        assert_eq!(PayloadFailure::from_exit_code(code), Some(PayloadFailure::TooManyFiles), "{shell}: {stderr}");
-        assert_eq!(std::fs::read_dir(scratch.folder.path()).unwrap().count(), 4, "{shell}: none came");
+        assert_eq!(code, 0, "{shell}: {stderr}");
+        assert_eq!(names(scratch.folder.path()).len(), 5, "{shell}: none came as it is");
+        assert_eq!(names(unpacked(&scratch).path()).len(), 9000, "{shell}");
         let scratch = with_image("bash", "for n in {1..5000}; do : >$n; done");
         assert_eq!(scratch.run(shell).0, 0, "{shell}");
-        assert_eq!(std::fs::read_dir(scratch.folder.path()).unwrap().count(), 5004, "{shell}: all came");
+        assert_eq!(names(scratch.folder.path()).len(), 5004, "{shell}: all came");
     }
 }
 

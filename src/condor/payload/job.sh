@@ -7,7 +7,6 @@
 #   243  the image cannot be had, or no container can be started from it
 #   244  the command is not in the image
 #   245  the files of the job are not what they should be
-#   246  the payload has left too many files
 # Each of these comes with a line "htc-operator: ..." on standard error.
 #
 # If payload.conf has a callback, and the node has curl, the operator is told when the payload begins and when it has ended.
@@ -124,8 +123,8 @@ prepare_work() {
     mkdir "$work" || cannot_write
     trap remove_work EXIT
     mkdir "$work/run" "$work/tmp" || cannot_write
-    # What a former run has left, and HTCondor has kept; but for its standard output and error.
-    rm -f "$scratch/out" "$scratch/err"
+    # What a former run has left, and HTCondor has kept; but for its standard output and error, and what it has packed.
+    rm -f "$scratch/out" "$scratch/err" "$scratch/$archive"
     for file in "$scratch"/*; do
         if [ -f "$file" ] && [ ! -L "$file" ] && ! is_used "${file##*/}"; then
             mv "$file" "$work/run/" || cannot_write
@@ -161,26 +160,32 @@ remove_work() {
     rm -rf "$work"
 }
 
-# Most characters in the names of all files that come back, and 32 for each file: HTCondor keeps the names in the job's ad.
+# Most characters in the names of all files that come back as they are, and 32 for each file: HTCondor keeps the names in the
+# job's ad.
 most_names=262144
+# What does not come back as it is comes back in this file, and the operator unpacks it.
+archive=htc_output.tar
 
-# Hands what the payload has left to HTCondor: plain files, under names that mean nothing to HTCondor.
+# Hands what the payload has left to HTCondor: plain files under names that mean nothing to HTCondor as they are, and folders and
+# all other files packed.
 collect() {
-    chmod u+rwx "$work/run"
-    names=0 links=0 refused=0
-    for file in "$work/run"/*; do
+    pack=$work/pack
+    mkdir "$pack" || cannot_write
+    chmod -R u+rwX,ug-s "$work/run" 2>/dev/null
+    for file in script.sh "$_CONDOR_JOB_AD" "${_CONDOR_MACHINE_AD:-}"; do
+        [ -z "$file" ] || discard "$work/run/${file##*/}"
+    done
+    names=0 refused=0
+    links=$(find "$work/run" -type l -print | wc -l)
+    for file in "$work/run"/* "$work/run"/.[!.]* "$work/run"/..?*; do
         base=${file##*/}
-        if [ -L "$file" ]; then
-            links=$((links + 1))
+        if [ -L "$file" ] || { [ ! -d "$file" ] && [ ! -f "$file" ]; }; then
             rm -f "$file"
-        elif [ -d "$file" ]; then
-            chmod -R u+rwX "$file"
-            rm -rf "$file" || cannot_write
-        elif [ ! -f "$file" ] || [ "$base" = script.sh ]; then
-            rm -f "$file"
-        elif is_used "$base"; then
+        elif [ "$base" = out ] || [ "$base" = err ] || [ "$base" = "$archive" ]; then
             refused=$((refused + 1))
-            rm -f "$file"
+            discard "$file"
+        elif [ -d "$file" ] || is_used "$base" || [ "$base" != "${base#.}" ]; then
+            mv "$file" "$pack/" || cannot_write
         else
             names=$((names + ${#base} + 32))
         fi
@@ -189,20 +194,33 @@ collect() {
         echo "htc-operator: links do not come back as output ($links): copy what they lead to" >&2
     fi
     if [ "$refused" -gt 0 ]; then
-        echo "htc-operator: some files do not come back as output ($refused): HTCondor uses their names, or cannot keep them in a list" >&2
+        echo "htc-operator: out, err and $archive do not come back as output of the script ($refused): choose other names" >&2
     fi
     if [ "$names" -gt "$most_names" ]; then
-        fail 246 "the output has too many files: pack them into an archive"
+        find "$work/run" -mindepth 1 -maxdepth 1 -exec mv {} "$pack/" \; || cannot_write
     fi
     set -- "$work/run"/*
     if [ -e "$1" ]; then
-        chmod u+rw,ug-s "$@" 2>/dev/null
         mv -f "$@" "$scratch/" || cannot_write
     fi
     # On a node where Apptainer may not make a PID namespace, a process of the payload may have lived on until here.
     for file in "$scratch"/*; do
         [ ! -L "$file" ] || rm -f "$file"
     done
+    pack_rest
+}
+
+# Packs files and folders, and nothing else. tar follows no link: one that a process makes now is packed as it is, and refused.
+pack_rest() {
+    find "$pack" ! -type d ! -type f -exec rm -f {} +
+    if [ -n "$(find "$pack" -mindepth 1 -maxdepth 1 -print | head -n 1)" ]; then
+        tar -cf "$scratch/$archive" -C "$pack" . || fail 245 "the output cannot be packed by tar on $(uname -n)"
+    fi
+}
+
+# discard PATH: removes it, whatever it is.
+discard() {
+    rm -rf "$1" || cannot_write
 }
 
 # The variables a payload may rely on, by each of the ways that a site's configuration may leave open. Their values are

@@ -1,0 +1,43 @@
+//! Output that is more than plain files.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use testbed::Version;
+
+use bed::{Bed, htcjob, is_true};
+
+/// Folders, and names that HTCondor cannot keep, come back as they were.
+pub fn come_back_whole(version: Version) {
+    let here = Bed::shared(version).namespace();
+    let script = r#"mkdir -p results/deep/er empty; echo plain >plain; echo deep >results/deep/er/file
+        echo '#!/bin/sh' >results/run; chmod 750 results/run; echo odd >'a, b '; echo dot >.dot; ln -s /etc results/link
+        mkfifo results/pipe; echo one >results/one; ln results/one results/two; chmod 0 results/deep; echo mine >job.sh"#;
+    here.create(&htcjob("folders", script));
+    let ended = here.wait_ended("folders");
+    assert!(is_true(&ended, "Complete"), "{ended:#}");
+    here.wait_output("folders");
+    let output = here.output("folders", 0);
+    for (file, text) in [
+        ("plain", "plain\n"),
+        ("results/deep/er/file", "deep\n"),
+        ("a, b ", "odd\n"),
+        (".dot", "dot\n"),
+        ("results/one", "one\n"),
+        ("results/two", "one\n"),
+        ("job.sh", "mine\n"),
+    ] {
+        assert_eq!(
+            fs::read_to_string(output.join(file)).unwrap_or_else(|error| panic!("{file}: {error}")),
+            text,
+            "{file}"
+        );
+    }
+    assert!(output.join("empty").is_dir());
+    assert_eq!(fs::metadata(output.join("results/run")).unwrap().permissions().mode() & 0o777, 0o750);
+    for gone in ["results/link", "results/pipe", "htc_output.tar", "script.sh", ".job.ad"] {
+        assert!(output.join(gone).symlink_metadata().is_err(), "{gone}");
+    }
+    let err = fs::read_to_string(output.join("err")).unwrap();
+    assert_eq!(err, "htc-operator: links do not come back as output (1): copy what they lead to\n");
+}
