@@ -85,6 +85,11 @@ impl Scratch {
         std::fs::read_to_string(self.folder.path().join(name)).unwrap_or_default()
     }
 
+    /// What is in it.
+    fn names(&self) -> Vec<String> {
+        names(self.folder.path())
+    }
+
     fn start(&self, shell: &str, arguments: &[&str]) -> Child {
         let mut words: Vec<&str> = vec![];
         if is_root() {
@@ -159,12 +164,7 @@ fn the_payload_sees_its_index_its_name_and_its_folder() {
             "a bind that the node lacks was made: {}",
             scratch.read("root")
         );
-        let mut left: Vec<_> = std::fs::read_dir(scratch.folder.path())
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
-        left.sort();
-        assert_eq!(left, [".job.ad", "job.sh", "made", "payload.conf", "root", "script.sh"], "{shell}");
+        assert_eq!(scratch.names(), [".job.ad", "job.sh", "made", "payload.conf", "root", "script.sh"], "{shell}");
     }
 }
 
@@ -310,7 +310,7 @@ fn files_and_folders_come_back_and_mean_nothing_to_htcondor() {
         let after = ["job.sh", "payload.conf", "script.sh", ".job.ad"].map(|name| scratch.read(name));
         assert_eq!(after, before, "{shell}");
         let wanted = ["-fine", ".job.ad", "fine", "fine too", "htc_output.tar", "job.sh", "payload.conf", "script.sh"];
-        assert_eq!(names(scratch.folder.path()), wanted, "{shell}");
+        assert_eq!(scratch.names(), wanted, "{shell}");
         assert_eq!(scratch.read("fine"), "mine\n", "{shell}");
         let unpacked = unpacked(&scratch);
         let packed = [
@@ -351,7 +351,59 @@ fn a_later_run_finds_what_a_former_one_has_left() {
         assert_eq!(scratch.read("kept"), "more\nmore\n", "{shell}");
         // What the first run has packed is not the second's.
         let left = [".job.ad", "job.sh", "kept", "kept2", "payload.conf", "script.sh"];
-        assert_eq!(names(scratch.folder.path()), left, "{shell}");
+        assert_eq!(scratch.names(), left, "{shell}");
+    }
+}
+
+/// HTCondor would bring them back beside this run's, under the same names.
+#[test]
+fn a_former_runs_standard_output_is_not_this_ones() {
+    for shell in SHELLS {
+        let scratch = with_image("bash", "ls; exit 4");
+        for name in ["out", "err"] {
+            scratch.write(name, "former");
+        }
+        assert_eq!(scratch.run(shell), (4, "script.sh\n".to_owned(), String::new()), "{shell}");
+        assert_eq!(scratch.names(), [".job.ad", "job.sh", "payload.conf", "script.sh"], "{shell}");
+    }
+}
+
+/// On the operator's volume such a file would be one that runs in the operator's account.
+#[test]
+fn no_setuid_bit_comes_back() {
+    let source = "for mode in 4755 2755 6000; do echo x >$mode; chmod $mode $mode; done; ls -l >modes";
+    for shell in SHELLS {
+        let scratch = with_image("bash", source);
+        assert_eq!(scratch.run(shell), (0, String::new(), String::new()), "{shell}");
+        assert!(scratch.read("modes").contains("---S--S---"), "there were none: {}", scratch.read("modes"));
+        for (name, mode) in [("4755", 0o755), ("2755", 0o755), ("6000", 0o600)] {
+            let left = std::fs::metadata(scratch.folder.path().join(name)).unwrap().permissions().mode();
+            assert_eq!(left & 0o7777, mode, "{shell}: {name}");
+        }
+    }
+}
+
+/// A payload ends with 255, and what job.sh asks then fails: the image or the command, which the payload ran with, is gone. Its
+/// output still comes back.
+#[test]
+fn output_comes_back_though_the_image_is_gone() {
+    for (gone, failure) in [("image", PayloadFailure::ImageUnavailable), ("command", PayloadFailure::CommandNotFound)] {
+        for shell in SHELLS {
+            let folder = tempfile::tempdir().unwrap();
+            let at = folder.path().to_str().unwrap();
+            std::os::unix::fs::symlink(image(), folder.path().join("image")).unwrap();
+            std::os::unix::fs::symlink("/bin/bash", folder.path().join("command")).unwrap();
+            if is_root() {
+                chown(folder.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+            }
+            let site = Image::of_the_site(&format!("{at}/image")).unwrap();
+            let source = format!("echo mine >made; ln -s made link; rm {at}/{gone}; exit 255");
+            let scratch = Scratch::with(&site, &[at], &format!("{at}/command"), &source, None);
+            let (code, _, stderr) = scratch.run(shell);
+            assert_eq!(PayloadFailure::from_exit_code(code), Some(failure), "{shell}: {code} {stderr}");
+            assert_eq!(scratch.read("made"), "mine\n", "{shell}: {gone}");
+            assert_eq!(scratch.names(), [".job.ad", "job.sh", "made", "payload.conf", "script.sh"], "{shell}: {gone}");
+        }
     }
 }
 
@@ -361,11 +413,11 @@ fn more_files_than_the_jobs_ad_can_name_come_packed() {
         let scratch = with_image("bash", "for n in {1..9000}; do : >$n; done");
         let (code, _, stderr) = scratch.run(shell);
         assert_eq!(code, 0, "{shell}: {stderr}");
-        assert_eq!(names(scratch.folder.path()).len(), 5, "{shell}: none came as it is");
+        assert_eq!(scratch.names().len(), 5, "{shell}: none came as it is");
         assert_eq!(names(unpacked(&scratch).path()).len(), 9000, "{shell}");
         let scratch = with_image("bash", "for n in {1..5000}; do : >$n; done");
         assert_eq!(scratch.run(shell).0, 0, "{shell}");
-        assert_eq!(names(scratch.folder.path()).len(), 5004, "{shell}: all came");
+        assert_eq!(scratch.names().len(), 5004, "{shell}: all came");
     }
 }
 
