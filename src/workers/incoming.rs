@@ -257,7 +257,7 @@ fn cannot_write(folder: &Path, error: &io::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
     use crate::condor::htcopts::{HtcOpts, Policy};
@@ -362,6 +362,13 @@ mod tests {
         let site = Site::new();
         rustix::fs::mkfifoat(CWD, site.incoming("0/pipe"), Mode::RUSR).unwrap();
         site.assert_refused("\"pipe\" is no regular file");
+
+        for bit in [0o4644, 0o2644] {
+            let site = Site::new();
+            site.write("0/tool", "");
+            fs::set_permissions(site.incoming("0/tool"), fs::Permissions::from_mode(bit)).unwrap();
+            site.assert_refused("\"tool\" has a setuid or setgid bit");
+        }
 
         // The folder itself.
         let site = Site::new();
