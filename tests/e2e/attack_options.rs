@@ -22,6 +22,8 @@ fn with(name: &str, fields: &Value) -> Value {
 }
 
 /// No setting opens the first lock for such a name.
+///
+/// Against b8ba2a8: cannot succeed, because it has no `--allow-attribute`; there the attributes that are not known are allowed.
 #[test]
 fn the_operator_does_not_start_with_a_name_of_htcondors() {
     for name in ["DataReuseManifestSHA256", "TransferOutputRemaps", "SUBMIT_Iwd", "Iwd"] {
@@ -34,6 +36,9 @@ fn the_operator_does_not_start_with_a_name_of_htcondors() {
 }
 
 /// Were the name allowed all the same, the operator's own lines would take its effect away.
+///
+/// Against b8ba2a8: the operator does not take part in this test. There the attribute is allowed and submitted, as
+/// `spec::no_attribute_makes_htcondor_read_the_operators_files` shows, and nothing takes its effect away: it is the second half here.
 #[rstest]
 fn a_file_of_the_operators_is_not_read_even_if_its_attribute_is_allowed(#[values(Trixie, Sid)] version: Version) {
     let bed = Bed::shared(version);
@@ -97,6 +102,8 @@ fn a_file_of_the_operators_is_not_read_even_if_its_attribute_is_allowed(#[values
 }
 
 /// Refused at once, and nothing of it comes to HTCondor.
+///
+/// Against b8ba2a8: succeeds. `grown`, `requirements`, `priority`, `group`, `user` and `attribute` are submitted and run.
 #[rstest]
 fn bombs_priorities_and_others_groups_are_refused(#[values(Trixie, Sid)] version: Version) {
     let bed = Bed::shared(version);
@@ -162,6 +169,8 @@ fn bombs_priorities_and_others_groups_are_refused(#[values(Trixie, Sid)] version
 }
 
 /// A reason that a user wrote comes back as it is where it is harmless, and short and on one line where it is not.
+///
+/// Against b8ba2a8: succeeds. What turns text is in the condition as it was written.
 #[rstest]
 fn a_hold_reason_is_told_harmlessly(#[values(Trixie, Sid)] version: Version) {
     let bed = Bed::shared(version);

@@ -1,4 +1,7 @@
 //! What somebody tries who may create HTCJobs and Secrets in one namespace, and has credentials of his own for the pool.
+//!
+//! What is said "against b8ba2a8" was seen with an operator of that tree, before there was any defence, and with HTCondor 23.9. Where
+//! these tests expect what that operator did not have, the test was changed for it.
 
 mod abandon;
 mod confinement;

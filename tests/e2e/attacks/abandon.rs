@@ -9,6 +9,8 @@ use bed::site::Site;
 /// HTCJobs that no longer count.
 ///
 /// It fails if an abandoned HTCJob is let go at once (`abandon` instead of `remove_once_and_abandon`): no `condor_rm` is called.
+///
+/// Against b8ba2a8: succeeds. The HTCJob is let go at once, with its jobs running, and no `condor_rm` is called.
 pub fn condor_rm_comes_before_the_finalizer_goes(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();

@@ -80,6 +80,8 @@ impl Site {
 
 /// What an edited ad would have written or read is as it was; and without the step the same tool does it, so that this test means
 /// something.
+///
+/// Against b8ba2a8: succeeds. It starts tools as they are: with a step that does nothing, the first edit leads the tool elsewhere.
 pub fn tools_touch_their_own_folder_only(version: Version) {
     let site = Site::new(version);
     let elsewhere = site.folder("elsewhere");
@@ -121,6 +123,8 @@ pub fn tools_touch_their_own_folder_only(version: Version) {
 }
 
 /// A tool that asks for more memory than it may have does not get it, and its children are confined as it is.
+///
+/// Against b8ba2a8: succeeds in the same way, with the first script.
 pub fn what_it_gave_up_does_not_come_back(version: Version) {
     let site = Site::new(version);
     let own = site.folder("own");
@@ -150,6 +154,8 @@ pub fn what_it_gave_up_does_not_come_back(version: Version) {
 /// it. With the operator's own line after the attribute it is not read at all.
 ///
 /// It fails without that line in `description/files.rs`, as the second submission does here.
+///
+/// Against b8ba2a8: not run. It writes no such line and limits no tool's memory, so that each `condor_submit` is the second one here.
 pub fn what_has_no_end_is_not_read(version: Version) {
     let site = Site::new(version);
     let own = site.folder("own");

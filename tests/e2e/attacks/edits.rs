@@ -69,6 +69,8 @@ fn took(here: &Namespace<'_>, name: &str) -> Duration {
 ///
 /// It fails if the answers of `condor_q`, or the values in them, are kept whole: the peak is then higher by more than [`MOST`]. It
 /// fails, too, if an ad that cannot be read makes the whole answer count for nothing: the others then do not come to their end.
+///
+/// Against b8ba2a8: succeeds. From the edits on each `condor_q` fails, for all HTCJobs, and these say `ScheddUnreachable`.
 pub fn large_values_hold_up_nobody_else(version: Version) {
     let (site, alice) = site(version);
     let (hers, ours) = (hers(&site), site.bed.namespace());
@@ -127,6 +129,8 @@ pub fn large_values_hold_up_nobody_else(version: Version) {
 /// compares it. The operator does not hold that text.
 ///
 /// It fails if an answer is kept whole: the peak is then higher by the size of the text.
+///
+/// Against b8ba2a8: means nothing. It does not ask which jobs would write elsewhere; it has the tool write to `/elsewhere`.
 pub fn an_index_that_grows_when_it_is_printed(version: Version) {
     let (site, alice) = site(version);
     let (hers, ours) = (hers(&site), site.bed.namespace());
@@ -157,6 +161,9 @@ pub fn an_index_that_grows_when_it_is_printed(version: Version) {
 /// What steers a terminal, turns text or begins a line of its own is told as characters that only show themselves.
 ///
 /// It fails if `HoldReason` is not made harmless when an ad is read.
+///
+/// Against b8ba2a8: succeeds. The reason is in the status as it is, which the API server refuses each time for its control
+/// characters: the HTCJob shows nothing any more. What turns text is in the log.
 pub fn a_reason_given_by_hand_is_told_harmlessly(version: Version) {
     const STEERS: &str =
         "stop \u{1b}[2J\u{1b}]0;mine\u{7}\u{8}\u{9b}31m \u{202e}desrever\u{2066}\u{200b}\u{2028} FORGED";

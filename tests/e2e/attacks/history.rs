@@ -9,6 +9,9 @@ use bed::{Bed, PATIENCE, Promise, htcjob, is_true};
 ///
 /// It fails if `condor_history` is asked for its newest ad, whatever is in that: the HTCJob then says `Incomplete` for as long as
 /// the ad is the newest one.
+///
+/// Against b8ba2a8: succeeds. With `missing` at the top the next HTCJob says `Incomplete` (`condor_history shows a job without a
+/// GlobalJobId`) and is not submitted.
 pub fn without_a_name_at_the_top(version: Version) {
     let bed = Bed::start(version);
     let here = bed.namespace();

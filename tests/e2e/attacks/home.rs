@@ -16,6 +16,9 @@ use bed::{PATIENCE, Promise, UNTIL_LET_GO, condition, ids, is_true};
 /// It fails with `--confinement=off`: then the tools read the file, and the marker is there. Were they only able to read the home,
 /// they could not make the marker, would fail for that, and no HTCJob would come to its end. Without the folder in the fetch's
 /// constraint the first HTCJob does not say `OutputRedirected`.
+///
+/// Against b8ba2a8: succeeds. The transfer of `writes` puts `user_config` into the home, and the next tools run what it says: the
+/// marker is there.
 pub fn no_tool_obeys_what_lies_there(version: Version) {
     let mut site = Site::new(version, &[]);
     site.bed.mount_volume("size=64m");

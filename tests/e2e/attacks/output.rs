@@ -45,11 +45,15 @@ impl Marked {
 
 /// A user edits his own jobs with his own credentials, in each way in which `condor_transfer_data` could be led elsewhere. Nothing is
 /// written there, his HTCJobs say so, and another one of the same user has its output.
+///
+/// Against b8ba2a8: succeeds. The first HTCJob, `iwd-ledger`, writes over the marker beside the ledger.
 pub fn goes_to_its_own_place_only(version: Version) {
     attack(version, &[]);
 }
 
 /// The same where the kernel confines nothing.
+///
+/// Against b8ba2a8: succeeds in the same way.
 pub fn goes_to_its_own_place_without_confinement(version: Version) {
     attack(version, &["--confinement=off"]);
 }

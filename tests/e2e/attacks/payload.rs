@@ -12,6 +12,8 @@ const BEFORE: &str = "as it was";
 /// the account in which HTCondor runs jobs, and stays as it is.
 ///
 /// It fails if the payload's folder is the scratch directory (`binds` in `prepare_work`): the file is then empty.
+///
+/// Against b8ba2a8: succeeds with `.htc_cache`, as the folder was called there: the file of `within` is empty.
 pub fn a_link_leads_job_sh_nowhere(version: Version) {
     let here = Bed::shared(version).namespace();
     let outside = here.bed.scratch().dir(&here.name).unwrap();
@@ -42,6 +44,9 @@ pub fn a_link_leads_job_sh_nowhere(version: Version) {
 ///
 /// It fails if a user's path need not be in a folder that jobs see (`Image::of_a_user`): the payload then has the node's root for
 /// its own.
+///
+/// Against b8ba2a8: `root` is submitted, runs, and gets as far as Apptainer on the node, which refuses it (`/ as sandbox is not
+/// authorized`).
 pub fn an_image_that_is_the_node_is_refused(version: Version) {
     let here = Bed::shared(version).namespace();
     for (name, image, words) in [
@@ -69,6 +74,8 @@ pub fn an_image_that_is_the_node_is_refused(version: Version) {
 ///
 /// It fails if the payload's folder is the scratch directory: `bind` then shows the payload the node. And it would fail if HTCondor took
 /// a file `condor_exec.exe` that an earlier run left for the job's program.
+///
+/// Against b8ba2a8: succeeds with `conf`: its second run has the file in its output. It does not with `exec`.
 pub fn a_later_run_is_not_what_an_earlier_one_wrote(version: Version) {
     let here = Bed::shared(version).namespace();
     let outside = here.bed.scratch().dir(&here.name).unwrap();
@@ -96,6 +103,8 @@ pub fn a_later_run_is_not_what_an_earlier_one_wrote(version: Version) {
 /// Links among a payload's output do not bring it files that its container does not show it.
 ///
 /// It fails if they are there when HTCondor's starter, outside of the container, reads the output (`collect`).
+///
+/// Against b8ba2a8: succeeds. The output `link` has the file's text.
 pub fn a_link_brings_nothing_from_outside_of_the_container(version: Version) {
     let here = Bed::shared(version).namespace();
     let outside = here.bed.scratch().dir(&here.name).unwrap();
@@ -122,6 +131,8 @@ pub fn a_link_brings_nothing_from_outside_of_the_container(version: Version) {
 /// of jobs that began at about the same time are beside it.
 ///
 /// It fails for the same reason.
+///
+/// Against b8ba2a8: succeeds. One of the outputs is the `payload.conf` of `victim`, with its variables.
 pub fn a_link_brings_nothing_of_another_namespaces_job(version: Version) {
     let bed = Bed::shared(version);
     let (victim, here) = (bed.namespace(), bed.namespace());
@@ -153,6 +164,8 @@ pub fn a_link_brings_nothing_of_another_namespaces_job(version: Version) {
 /// job's ad.
 ///
 /// It fails on 23.9 if the payload's folder is the scratch directory (`binds` in `prepare_work`).
+///
+/// Against b8ba2a8: succeeds. `CpusUsage` in the ad has 200,006 characters.
 pub fn what_a_payload_says_of_its_use_is_not_in_the_ad(version: Version) {
     let here = Bed::shared(version).namespace();
     let uid = here.create(&htcjob(
