@@ -11,7 +11,8 @@ on_versions!(
         err::its_end_is_told,
         err::hostile_files_are_harmless,
         folders::come_back_whole,
-        limits::too_much_output_is_held;
+        limits::too_much_output_is_held,
+        limits::what_is_too_much_by_now_is_refused;
     trixie:
         limits::a_transfer_is_stopped_before_the_volume_is_full,
         lanes::one_that_fails_holds_up_no_other,

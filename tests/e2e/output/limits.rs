@@ -3,7 +3,7 @@
 use testbed::{Version, wait_for};
 
 use bed::site::Site;
-use bed::{PATIENCE, htcjob, is_true};
+use bed::{Bed, PATIENCE, UNTIL_LET_GO, htcjob, is_true};
 
 /// HTCondor holds a job that leaves more than `--output-limit`, and its HTCJob says which limit that is.
 pub fn too_much_output_is_held(version: Version) {
@@ -23,6 +23,40 @@ pub fn too_much_output_is_held(version: Version) {
     here.wait_output("small");
     assert_eq!(std::fs::metadata(here.output("small", 0).join("small")).unwrap().len(), 900_000);
     assert_eq!(here.get("large")["status"]["phase"], "Running", "held jobs complete no HTCJob");
+    here.delete("large");
+    here.wait_nothing_left(&uid);
+}
+
+/// Output that came within a limit which has been lowered since is not kept, its HTCJob says so and can be deleted. Other output comes.
+///
+/// It fails if what has arrived is not looked at (`look` in `incoming.rs`).
+pub fn what_is_too_much_by_now_is_refused(version: Version) {
+    let bed = Bed::start(version);
+    let here = bed.namespace();
+    let uid = here.create(&htcjob("large", &format!("head -c 900000 /dev/zero | tee more >result; {UNTIL_LET_GO}")));
+    here.create(&htcjob("small", UNTIL_LET_GO));
+    for name in ["large", "small"] {
+        here.wait_running(name, 1);
+    }
+    bed.stop_operator();
+    for name in ["large", "small"] {
+        let of = format!("HTCJobUID == \"{}\"", here.uid(name));
+        wait_for("the job to end", PATIENCE, || {
+            bed.open_gate(&here.uid(name));
+            bed.queue(&of, &["JobStatus"]).concat() == ["4"]
+        })
+        .unwrap();
+    }
+    let _operator = bed.start_another("bed", &bed.data, &["--output-limit=1M"]);
+    let message = here.wait_says("large", "OutputFetched", "False", "OutputRefused");
+    println!("{version}: {message}");
+    assert!(message.contains("is not kept") && message.contains("--output-limit"), "{message}");
+    here.wait_output("small");
+    let ended = here.wait_ended("large");
+    assert!(is_true(&ended, "Complete"), "{ended:#}");
+    assert!(!here.output("large", 0).exists());
+    let left = || bed::files_below(&bed.data.join("htc_out"), &|name| name == "result");
+    wait_for("what was refused to be removed", PATIENCE, || left().is_empty()).unwrap();
     here.delete("large");
     here.wait_nothing_left(&uid);
 }
