@@ -4,5 +4,7 @@ mod users;
 
 on_versions!(
     trixie: users::failed_jobs_run_again_and_no_others;
-    sid: users::what_it_cannot_do_is_an_error;
+    sid:
+        users::a_script_is_submitted_with_items,
+        users::what_it_cannot_do_is_an_error;
 );

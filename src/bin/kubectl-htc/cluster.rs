@@ -12,7 +12,7 @@ use super::Failure;
 pub(super) struct Cluster {
     /// Namespace of the HTCJob. Default: the namespace of the kubeconfig's context.
     #[arg(short, long, global = true)]
-    namespace: Option<String>,
+    pub(super) namespace: Option<String>,
     /// Context of the kubeconfig. Default: its current context.
     #[arg(long, global = true)]
     context: Option<String>,

@@ -2,13 +2,15 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is what talks to the terminal")]
 
 mod cluster;
+mod new;
 mod retry;
+mod submit;
 mod wait;
 mod why;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use self::cluster::Cluster;
 
@@ -20,9 +22,9 @@ const ERROR: u8 = 2;
     name = "kubectl-htc",
     bin_name = "kubectl htc",
     version,
-    about = "Works with HTCJobs: waits for them, says what is wrong with them, and runs their failed jobs again",
+    about = "Works with HTCJobs: creates them, waits for them, says what is wrong with them, and runs their failed jobs again",
     after_help = "Exit codes: 0 done; 1 jobs have failed (wait); 2 an error, such as an HTCJob that does not exist.\n\n\
-                  Examples:\n  kubectl htc wait zero --timeout 10m\n  kubectl htc why zero\n  kubectl htc retry zero"
+                  Examples:\n  kubectl htc submit zero --image centos --script zero.sh\n  kubectl htc wait zero --timeout 10m\n  kubectl htc why zero\n  kubectl htc retry zero"
 )]
 struct Cli {
     #[command(flatten)]
@@ -33,8 +35,15 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Print a script that completes this command's words in a shell.
+    Completion {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
     /// Create an HTCJob that runs the failed jobs of another one again.
     Retry(retry::Arguments),
+    /// Create an HTCJob from a script and flags.
+    Submit(Box<submit::Arguments>),
     /// Wait until an HTCJob has ended, and show how far it is.
     Wait(wait::Arguments),
     /// Show on one page what an HTCJob is doing, what is wrong with it, and what to do next.
@@ -65,6 +74,13 @@ fn main() -> ExitCode {
 
 async fn run(cli: Cli) -> Result<ExitCode, Failure> {
     match cli.command {
+        Command::Completion { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "kubectl-htc", &mut script);
+            let written = std::io::Write::write_all(&mut std::io::stdout(), &script);
+            written.map(|()| ExitCode::SUCCESS).map_err(|error| Failure::new("print the script", error))
+        }
+        Command::Submit(arguments) => submit::run(&cli.cluster, &arguments).await,
         Command::Retry(arguments) => retry::run(&cli.cluster, &arguments).await,
         Command::Wait(arguments) => wait::run(&cli.cluster, &arguments).await,
         Command::Why(arguments) => why::run(&cli.cluster, &arguments).await,

@@ -2,15 +2,14 @@
 
 use std::process::ExitCode;
 
-use clap::ValueEnum;
 use htc_operator::api::{HTCJob, Phase};
 use htc_operator::machine::indices::Indices;
 use htc_operator::workers::{PlanError, Planner};
 use kube::ResourceExt as _;
-use kube::api::PostParams;
 
 use super::Failure;
 use super::cluster::{Cluster, Jobs, parse_name};
+use super::new::{DryRun, New};
 
 /// How many names are tried.
 const NAMES: u32 = 100;
@@ -23,26 +22,8 @@ pub(super) struct Arguments {
     /// Which jobs to run again, for example `3,17,200-210`. Default: those that failed.
     #[arg(long)]
     indexes: Option<Indices>,
-    /// `client` prints the new HTCJob and does not send it; `server` sends it, but it is not stored.
-    #[arg(long, value_enum, default_value = "none", value_name = "none|client|server", hide_possible_values = true)]
-    dry_run: DryRun,
-    /// Print the new HTCJob in this format.
-    #[arg(short, long, value_enum)]
-    output: Option<Format>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum DryRun {
-    None,
-    Client,
-    Server,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Format {
-    Json,
-    Yaml,
-    Name,
+    #[command(flatten)]
+    new: New,
 }
 
 pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -53,28 +34,8 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
         None => failed(&former)?,
     };
     let mut new = again(&former, &indexes)?;
-    create(&jobs, &arguments.name, arguments.dry_run, &mut new).await?;
-    let name = new.name_any();
-    match arguments.output {
-        Some(Format::Json) => {
-            println!(
-                "{}",
-                serde_json::to_string_pretty(&new).map_err(|error| Failure::new("print the HTCJob", error))?
-            );
-        }
-        Some(Format::Yaml) => {
-            print!("{}", serde_saphyr::to_string(&new).map_err(|error| Failure::new("print the HTCJob", error))?);
-        }
-        Some(Format::Name) => println!("htcjob.htc.cern.ch/{name}"),
-        None => {
-            let dry = match arguments.dry_run {
-                DryRun::None => "",
-                DryRun::Client => " (dry run)",
-                DryRun::Server => " (server dry run)",
-            };
-            println!("htcjob.htc.cern.ch/{name} created{dry}: jobs {indexes} of {}", arguments.name);
-        }
-    }
+    create(&jobs, &arguments.name, &arguments.new, &mut new).await?;
+    arguments.new.print(&new, &format!(": jobs {indexes} of {}", arguments.name))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -133,23 +94,22 @@ fn again(former: &HTCJob, indexes: &Indices) -> Result<HTCJob, Failure> {
 }
 
 /// `NAME-r1`, or the next number that is free.
-async fn create(jobs: &Jobs, name: &str, dry_run: DryRun, new: &mut HTCJob) -> Result<(), Failure> {
+async fn create(jobs: &Jobs, name: &str, how: &New, new: &mut HTCJob) -> Result<(), Failure> {
     let (base, last) = match name.rsplit_once("-r").map(|(base, number)| (base, number.parse::<u32>())) {
         Some((base, Ok(number))) => (base, number),
         Some((_, Err(_))) | None => (name, 0),
     };
-    let parameters = PostParams { dry_run: dry_run == DryRun::Server, ..PostParams::default() };
     for number in (1..=NAMES).map(|more| last.saturating_add(more)) {
         let name = format!("{base}-r{number}");
         new.metadata.name = Some(name.clone());
         let failure = |error| Failure::new(&format!("create HTCJob {}/{name}", jobs.namespace), error);
-        if dry_run == DryRun::Client {
+        if how.dry_run == DryRun::Client {
             if jobs.api.get_opt(&name).await.map_err(failure)?.is_none() {
                 return Ok(());
             }
             continue;
         }
-        match jobs.api.create(&parameters, new).await {
+        match jobs.api.create(&how.parameters(), new).await {
             Ok(created) => {
                 *new = created;
                 return Ok(());

@@ -61,6 +61,35 @@ pub fn failed_jobs_run_again_and_no_others(version: Version) {
     assert_eq!((code, error.as_str()), (2, "error: no job of HTCJob sums-r1 has failed\n"));
 }
 
+pub fn a_script_is_submitted_with_items(version: Version) {
+    let here = &Bed::shared(version).namespace();
+    let folder = here.bed.scratch().dir(&here.name).unwrap();
+    let file = |name: &str, text: &str| {
+        std::fs::write(folder.join(name), text).unwrap();
+        folder.join(name).display().to_string()
+    };
+    let (script, items) = (file("script", "echo $2 $WHO"), file("items", "one\ntwo words\n"));
+    let flags = ["--image=centos", "--script", &script, "--items", &items, "--env=WHO=me", "--parallelism=1"];
+    let submit = |name: &str, more: &[&str]| htc(here, &[&["submit", name], &flags[..], more].concat());
+    let (code, yaml, _) = submit("dry", &["--dry-run=client", "-o", "yaml"]);
+    assert!(code == 0 && yaml.contains("two words") && yaml.contains(&here.name), "{yaml}");
+    assert!(here.try_kubectl(&["get", "htcjob", "dry"]).is_err(), "a dry run stores nothing");
+    std::fs::write(folder.join("dry.yaml"), yaml).unwrap();
+    here.kubectl(&["create", "--dry-run=server", "-f", folder.join("dry.yaml").to_str().unwrap()]);
+
+    let (code, told, _) = submit("flags", &[]);
+    assert_eq!((code, told.as_str()), (0, "htcjob.htc.cern.ch/flags created\n"));
+    let (code, _, error) = submit("flags", &[]);
+    assert!(code == 2 && error.contains("already exists"), "{error}");
+    let (code, _, error) = submit("wrong", &["--max-retries=-1"]);
+    assert!(code == 2 && error.contains("write a number from 0 to 1000"), "{error}");
+    let (code, told, _) = htc(here, &["wait", "flags", "--timeout=10m"]);
+    assert_eq!((code, told.as_str()), (0, "htcjob.htc.cern.ch/flags: 2 jobs succeeded\n"));
+    let out = std::fs::read_to_string(here.output("flags", 1).join("out")).unwrap();
+    assert_eq!(out, "two words me\n");
+    assert!(htc(here, &["completion", "bash"]).1.contains("--parallelism"));
+}
+
 pub fn what_it_cannot_do_is_an_error(version: Version) {
     let here = &Bed::shared(version).namespace();
     let (code, _, error) = htc(here, &["wait", "nosuch"]);

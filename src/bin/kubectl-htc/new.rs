@@ -1,0 +1,64 @@
+//! A new HTCJob: whether it is stored, and how it is told.
+
+use clap::ValueEnum;
+use htc_operator::api::HTCJob;
+use kube::ResourceExt as _;
+use kube::api::PostParams;
+
+use super::Failure;
+
+/// Flags of every command that creates an HTCJob.
+#[derive(clap::Args)]
+pub(super) struct New {
+    /// `client` prints the new HTCJob and does not send it; `server` sends it, but it is not stored.
+    #[arg(long, value_enum, default_value = "none", value_name = "none|client|server", hide_possible_values = true)]
+    pub(super) dry_run: DryRun,
+    /// Print the new HTCJob in this format.
+    #[arg(short, long, value_enum)]
+    output: Option<Format>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum DryRun {
+    None,
+    Client,
+    Server,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Format {
+    Json,
+    Yaml,
+    Name,
+}
+
+impl New {
+    pub(super) fn parameters(&self) -> PostParams {
+        PostParams { dry_run: self.dry_run == DryRun::Server, ..PostParams::default() }
+    }
+
+    /// Prints the HTCJob as it was asked for; else that it is created, and `more` about it.
+    pub(super) fn print(&self, new: &HTCJob, more: &str) -> Result<(), Failure> {
+        let name = new.name_any();
+        match self.output {
+            Some(Format::Json) => {
+                let json = serde_json::to_string_pretty(new);
+                println!("{}", json.map_err(|error| Failure::new("print the HTCJob", error))?);
+            }
+            Some(Format::Yaml) => {
+                let yaml = serde_saphyr::to_string(new);
+                print!("{}", yaml.map_err(|error| Failure::new("print the HTCJob", error))?);
+            }
+            Some(Format::Name) => println!("htcjob.htc.cern.ch/{name}"),
+            None => {
+                let dry = match self.dry_run {
+                    DryRun::None => "",
+                    DryRun::Client => " (dry run)",
+                    DryRun::Server => " (server dry run)",
+                };
+                println!("htcjob.htc.cern.ch/{name} created{dry}{more}");
+            }
+        }
+        Ok(())
+    }
+}
