@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use super::facts::{Answer, Condition, Facts, Failure, InFlight, Known, Past, Reach, Record, Spec, Why, Witness};
 use super::ids::{Attempt, Index, JobId, Kind, RequestKey, Timestamp};
+use super::indices::Indices;
 use super::judge::{self, Doubt, Sightings};
 use super::phase::Phase;
 use super::request::{Request, Scope, Work};
@@ -443,7 +444,9 @@ impl<'a> Run<'a> {
 
     /// How far back history must reach to say what became of what is missing.
     fn reach(&self) -> Reach {
-        let open = self.record.attempts.iter().map(|attempt| attempt.attempt);
+        // What has all been accepted has nothing missing but its jobs.
+        let open = self.record.attempts.iter().filter(|attempt| judge::is_open(attempt, &self.record, self.rules));
+        let open = open.map(|attempt| attempt.attempt);
         let live = self.record.jobs.values().filter(|job| job.outcome().is_none()).map(|job| job.attempt);
         let attempts: BTreeSet<Attempt> = open.chain(live).collect();
         let witnesses = attempts
@@ -453,7 +456,7 @@ impl<'a> Run<'a> {
                 Some(Witness::Empty) | None => None,
             })
             .collect();
-        let unwitnessed = attempts.is_empty()
+        let unwitnessed = (attempts.is_empty() && self.record.attempts.is_empty())
             || attempts.iter().any(|attempt| !self.record.witnesses.contains_key(attempt))
             || self.intents_may_be_unknown();
         Reach { witnesses, date: unwitnessed.then_some(self.facts.object.created) }
@@ -472,10 +475,12 @@ impl<'a> Run<'a> {
     /// Whether jobs are missing that another ledger may have had an intent of.
     fn intents_may_be_unknown(&self) -> bool {
         let new = self.known.new && self.facts.past == Past::Continuous;
+        let tried: Vec<Indices> = self.record.attempts.iter().map(|attempt| attempt.indices.clone()).collect();
+        let tried = Indices::union(&tried);
         let accounted_for = |index: Index| {
             self.record.jobs.contains_key(&index)
                 || (new && !self.record.attempted.contains(index))
-                || self.record.attempts.iter().any(|attempt| attempt.indices.contains(index))
+                || tried.contains(index)
         };
         let asked_for = self.facts.object.spec.as_ref().map(Spec::asked_for).unwrap_or_default();
         asked_for.iter().any(|index| !accounted_for(index))

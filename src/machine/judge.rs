@@ -152,6 +152,12 @@ pub fn may_submit_until(
     (!all_accepted(attempt, record, rules)).then(|| dead_at(attempt, settings))
 }
 
+/// Whether jobs of this attempt may still be missing.
+#[must_use]
+pub fn is_open(attempt: &Submission, record: &Record, rules: &Rules) -> bool {
+    !all_accepted(attempt, record, rules)
+}
+
 /// Whether the jobs of this attempt are all recorded.
 fn all_accepted(attempt: &Submission, record: &Record, rules: &Rules) -> bool {
     let mut indices = attempt.indices.iter();

@@ -1,15 +1,16 @@
 //! What comes back packed: folders, files whose names HTCondor cannot keep, and files that are too many for it. `job.sh` packs
 //! them on the node, where a payload's other processes may still write; so nothing in an archive is believed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read, Seek as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::fstatvfs;
-use tar::{Archive, Entry, EntryType};
+use tar::{Archive, Entry, EntryType, PaxExtensions};
 
 use super::incoming::{DEEPEST, MOST_FILES, Stop};
 use super::room::{Amount, Volume};
@@ -19,8 +20,14 @@ pub(super) const ARCHIVE: &str = "htc_output.tar";
 /// What is the job's own.
 const TAKEN: [&str; 3] = ["out", "err", ARCHIVE];
 /// Most bytes of an extension (a long name, pax records), which is held in memory.
-const LONGEST_EXTENSION: u64 = 64 * 1024;
-
+const LONGEST_EXTENSION: u64 = 8 * 1024;
+/// Most bytes of a path and of a name in it, as file systems have it.
+const LONGEST_PATH: usize = 3 * 1024;
+const LONGEST_NAME: usize = 255;
+/// Most bytes of all paths, which are held in memory.
+const ALL_PATHS: usize = 32 << 20;
+/// Most headers: of each file or folder its own, and those of its extensions.
+const MOST_HEADERS: u64 = 4 * MOST_FILES;
 /// An archive is made of blocks of so many bytes, and ends with two that are empty.
 const BLOCK: u64 = 512;
 
@@ -34,7 +41,7 @@ pub(super) struct Bounds {
 }
 
 /// Unpacks the archive in `folder`, if there is one, beside it, and removes it. All of it is looked at before anything is
-/// written: files and folders only, none of which is there already.
+/// written. A plain file of the same name is an earlier run's, which HTCondor has kept: it gives way.
 pub(super) fn unpack(folder: &Path, bounds: Bounds) -> Result<(), Stop> {
     let path = folder.join(ARCHIVE);
     let mut file = match fs::File::open(&path) {
@@ -42,9 +49,9 @@ pub(super) fn unpack(folder: &Path, bounds: Bounds) -> Result<(), Stop> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(Stop::Io(error)),
     };
-    check_extensions(&mut file).map_err(broken)??;
+    check_headers(&mut file)?;
     file.rewind().map_err(Stop::Io)?;
-    let needs = check(&mut file, bounds).map_err(broken)??;
+    let needs = Contents::check(&mut file, bounds)?.needs;
     if !Volume::of(&fstatvfs(&file)?, bounds.keep_free).has_room_for(needs) {
         let (mib, files) = (needs.bytes.div_ceil(1 << 20), needs.inodes);
         let words =
@@ -67,67 +74,117 @@ fn refused(what: &str, path: &Path) -> Stop {
     Stop::Refused(format!("it has {what}: {:?}", path.to_string_lossy()))
 }
 
-/// Before anything reads them: how large extensions are; and that it is whole, which the library does not ask. `Err` is an archive
-/// that cannot be read.
-fn check_extensions(file: &mut fs::File) -> io::Result<Result<(), Stop>> {
-    let length = file.metadata()?.len();
-    let mut end = 0;
+/// Before the library reads extensions: how large they are, and that none changes the size of what follows, which would bring other
+/// headers to light. And that the archive is whole, which the library does not ask.
+fn check_headers(file: &mut fs::File) -> Result<(), Stop> {
+    let length = file.metadata().map_err(Stop::Io)?.len();
+    let (mut end, mut headers) = (0, 0);
     let mut archive = Archive::new(file);
-    for entry in archive.entries_with_seek()?.raw(true) {
-        let entry = entry?;
+    for entry in archive.entries_with_seek().map_err(broken)?.raw(true) {
+        let mut entry = entry.map_err(broken)?;
         let kind = entry.header().entry_type();
-        let extends = kind.is_gnu_longname()
-            || kind.is_gnu_longlink()
-            || kind.is_pax_local_extensions()
-            || kind.is_pax_global_extensions();
-        if extends && entry.header().entry_size()? > LONGEST_EXTENSION {
-            return Ok(Err(Stop::Refused("a file packed by the job has a name that is too long".to_owned())));
+        let size = entry.header().entry_size().map_err(broken)?;
+        let records = kind.is_pax_local_extensions() || kind.is_pax_global_extensions();
+        if (records || kind.is_gnu_longname() || kind.is_gnu_longlink()) && size > LONGEST_EXTENSION {
+            return Err(Stop::Refused("a file packed by the job has a name that is too long".to_owned()));
         }
-        end = entry.raw_file_position().saturating_add(entry.header().entry_size()?.next_multiple_of(BLOCK));
+        if records && changes_sizes(&mut entry).map_err(broken)? {
+            return Err(Stop::Refused("a file packed by the job has a size that its header does not have".to_owned()));
+        }
+        headers += 1;
+        if headers > MOST_HEADERS {
+            return Err(Stop::Refused(format!("it has more than {MOST_FILES} files")));
+        }
+        end = entry.raw_file_position().saturating_add(size.next_multiple_of(BLOCK));
     }
     if length < end.saturating_add(2 * BLOCK) {
-        return Err(io::Error::other("it is not whole"));
+        return Err(broken(io::Error::other("it is not whole")));
     }
-    Ok(Ok(()))
+    Ok(())
 }
 
-/// What is in it, and how much that is.
-fn check(file: &mut fs::File, bounds: Bounds) -> io::Result<Result<Amount, Stop>> {
-    let mut needs = Amount::default();
-    let mut files: HashMap<PathBuf, u64> = HashMap::new();
-    let mut archive = Archive::new(file);
-    for entry in archive.entries_with_seek()? {
-        let entry = entry?;
-        let Some(path) = place(&entry)? else { continue };
-        let first = path.iter().next();
-        if TAKEN.iter().any(|taken| first == Some(OsStr::new(taken))) {
-            return Ok(Err(refused("a name that is the job's own", &path)));
-        }
-        let depth = path.iter().count();
-        if depth > DEEPEST {
-            return Ok(Err(refused(&format!("folders nested more than {DEEPEST} deep"), &path)));
-        }
-        let bytes = match entry.header().entry_type() {
-            EntryType::Directory => 0,
-            EntryType::Regular => entry.size(),
-            EntryType::Link => match linked(&entry)?.and_then(|first| files.get(&first)) {
-                Some(bytes) => *bytes,
-                None => return Ok(Err(refused("a name of a file that is not in it", &path))),
-            },
-            _ => return Ok(Err(refused("something that is no file and no folder", &path))),
-        };
-        needs = needs.plus(Amount { bytes, inodes: 1 });
-        if entry.header().entry_type() != EntryType::Directory {
-            files.insert(path, bytes);
-        }
-        if needs.inodes > MOST_FILES {
-            return Ok(Err(Stop::Refused(format!("it has more than {MOST_FILES} files"))));
-        }
-        if bounds.bytes.is_some_and(|most| needs.bytes > most) {
-            return Ok(Err(Stop::Refused("it has more bytes than --output-limit; let the job leave less".to_owned())));
+fn changes_sizes(records: &mut impl Read) -> io::Result<bool> {
+    let mut text = Vec::new();
+    records.read_to_end(&mut text)?;
+    for record in PaxExtensions::new(&text) {
+        let key = record?.key_bytes().to_owned();
+        if key == b"size" || key.starts_with(b"GNU.sparse") {
+            return Ok(true);
         }
     }
-    Ok(Ok(needs))
+    Ok(false)
+}
+
+/// What is in an archive.
+#[derive(Default)]
+struct Contents {
+    needs: Amount,
+    /// Each with its size.
+    files: HashMap<PathBuf, u64>,
+    folders: HashSet<PathBuf>,
+    bytes_of_paths: usize,
+}
+
+impl Contents {
+    fn check(file: &mut fs::File, bounds: Bounds) -> Result<Self, Stop> {
+        let mut contents = Self::default();
+        let mut archive = Archive::new(file);
+        for entry in archive.entries_with_seek().map_err(broken)? {
+            contents.add(&entry.map_err(broken)?)?;
+            if contents.needs.inodes > MOST_FILES || contents.bytes_of_paths > ALL_PATHS {
+                return Err(Stop::Refused(format!("it has more than {MOST_FILES} files, or too long names")));
+            }
+            if bounds.bytes.is_some_and(|most| contents.needs.bytes > most) {
+                let words = "it has more bytes than --output-limit; let the job leave less";
+                return Err(Stop::Refused(words.to_owned()));
+            }
+        }
+        Ok(contents)
+    }
+
+    fn add<R: Read>(&mut self, entry: &Entry<'_, R>) -> Result<(), Stop> {
+        let Some(path) = place(entry).map_err(broken)? else { return Ok(()) };
+        let kind = entry.header().entry_type();
+        let first = path.iter().next();
+        if TAKEN.iter().any(|taken| first == Some(OsStr::new(taken))) {
+            return Err(refused("a name that is the job's own", &path));
+        }
+        if path.as_os_str().len() > LONGEST_PATH || path.iter().any(|name| !is_a_name(name)) {
+            return Err(refused("a name that no file can have", &path));
+        }
+        let parents = path.iter().count() - 1;
+        if parents + usize::from(kind == EntryType::Directory) > DEEPEST {
+            return Err(refused(&format!("folders nested more than {DEEPEST} deep"), &path));
+        }
+        // tar packs a folder before what is in it.
+        if parents > 0 && path.parent().is_none_or(|parent| !self.folders.contains(parent)) {
+            return Err(refused("a file in a folder that is not in it", &path));
+        }
+        if self.files.contains_key(&path) || self.folders.contains(&path) {
+            return Err(refused("a name twice", &path));
+        }
+        let bytes = match kind {
+            EntryType::Directory => 0,
+            EntryType::Regular => entry.size(),
+            EntryType::Link => match linked(entry).map_err(broken)?.and_then(|first| self.files.get(&first)) {
+                Some(bytes) => *bytes,
+                None => return Err(refused("a name of a file that is not in it", &path)),
+            },
+            _ => return Err(refused("something that is no file and no folder", &path)),
+        };
+        self.needs = self.needs.plus(Amount { bytes, inodes: 1 });
+        self.bytes_of_paths += path.as_os_str().len();
+        if kind == EntryType::Directory {
+            self.folders.insert(path);
+        } else {
+            self.files.insert(path, bytes);
+        }
+        Ok(())
+    }
+}
+
+fn is_a_name(name: &OsStr) -> bool {
+    name.len() <= LONGEST_NAME && !name.as_bytes().contains(&0)
 }
 
 /// Where it goes, below the folder; none for the folder itself.
@@ -154,24 +211,18 @@ fn below(path: &Path) -> io::Result<Option<PathBuf>> {
     Ok((!place.as_os_str().is_empty()).then_some(place))
 }
 
+/// Links are none in there: only this writes into the folder, and it makes none.
 fn write<R: Read>(folder: &Path, mut entry: Entry<'_, R>) -> Result<(), Stop> {
     let Some(place) = place(&entry).map_err(broken)? else { return Ok(()) };
     let path = folder.join(&place);
-    if entry.header().entry_type() == EntryType::Directory {
-        return fs::create_dir_all(&path).map_err(Stop::Io);
+    if place.iter().count() == 1 && path.is_file() {
+        fs::remove_file(&path).map_err(Stop::Io)?;
     }
-    if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent).map_err(Stop::Io)?;
+    if entry.header().entry_type() == EntryType::Directory {
+        return fs::create_dir(&path).map_err(Stop::Io);
     }
     let mode = entry.header().mode().unwrap_or(0o644) & 0o777 | 0o600;
-    // Links are none in there: only this writes into the folder, and it makes none.
-    let mut file = match fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            return Err(refused("a file twice", &place));
-        }
-        Err(error) => return Err(Stop::Io(error)),
-    };
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&path).map_err(Stop::Io)?;
     match linked(&entry).map_err(broken)?.filter(|_| entry.header().entry_type() == EntryType::Link) {
         // It has been written before: the first of its names comes first.
         Some(first) => io::copy(&mut fs::File::open(folder.join(first)).map_err(Stop::Io)?, &mut file),
@@ -221,10 +272,12 @@ mod tests {
 
     #[test]
     fn files_and_folders_come_out_and_the_archive_goes() {
-        let long = format!("{}/{}", "d".repeat(120), "f".repeat(200));
+        let long = "f".repeat(200);
         let folder = packed(&[
             (EntryType::Directory, "./", ""),
             (EntryType::Directory, "./empty/", ""),
+            (EntryType::Directory, "./a/", ""),
+            (EntryType::Directory, "./a/b", ""),
             (EntryType::Regular, "./a/b/c", "deep"),
             (EntryType::Regular, "./a,b ", "odd"),
             (EntryType::Link, "./twin", "./a/b/c"),
@@ -243,13 +296,14 @@ mod tests {
         header.set_size(1);
         archive.append_data(&mut header, &long, &b"x"[..]).unwrap();
         archive.finish().unwrap();
+        // What an earlier run has left in its place gives way.
+        fs::write(folder.path().join(&long), "earlier").unwrap();
         unpack(folder.path(), BOUNDS).unwrap();
         assert_eq!(read(&long), "x");
     }
 
     #[test]
     fn nothing_is_written_of_what_is_refused() {
-        let deep = "d/".repeat(DEEPEST + 1);
         for (kind, name, contents, words) in [
             (EntryType::Regular, "../outside", "", "leads out of it"),
             (EntryType::Regular, "a/../../outside", "", "leads out of it"),
@@ -265,7 +319,10 @@ mod tests {
             (EntryType::Regular, "./out", "mine", "the job's own: \"out\""),
             (EntryType::Directory, "err/", "", "the job's own: \"err\""),
             (EntryType::Regular, "htc_output.tar", "", "the job's own"),
-            (EntryType::Directory, &deep, "", "nested more than"),
+            (EntryType::Regular, "a/b", "", "a file in a folder that is not in it: \"a/b\""),
+            (EntryType::Directory, "first/", "", "a name twice"),
+            (EntryType::Regular, "first", "2", "a name twice"),
+            (EntryType::Regular, "first/below", "", "a file in a folder that is not in it"),
         ] {
             let folder = packed(&[(EntryType::Regular, "first", "1"), (kind, name, contents)]);
             let said = message(unpack(folder.path(), BOUNDS).unwrap_err());
@@ -311,7 +368,61 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join(ARCHIVE), vec![0xff; 4096]).unwrap();
         assert!(message(unpack(folder.path(), BOUNDS).unwrap_err()).contains("cannot be read"));
-        let twice = packed(&[(EntryType::Regular, "a", "1"), (EntryType::Regular, "a", "2")]);
-        assert!(message(unpack(twice.path(), BOUNDS).unwrap_err()).contains("a file twice"));
+    }
+
+    #[test]
+    fn folders_may_be_nested_as_deep_as_others() {
+        let nested = |depth: usize, last: EntryType| {
+            let names: Vec<String> = (1..=depth).map(|count| "d/".repeat(count)).collect();
+            let file = "d/".repeat(depth) + "f";
+            let folders = names.iter().map(|name| (EntryType::Directory, name.as_str(), ""));
+            packed(&folders.chain([(last, file.as_str(), "")]).collect::<Vec<_>>())
+        };
+        assert!(unpack(nested(DEEPEST, EntryType::Regular).path(), BOUNDS).is_ok());
+        for folder in [nested(DEEPEST, EntryType::Directory), nested(DEEPEST + 1, EntryType::Regular)] {
+            assert!(message(unpack(folder.path(), BOUNDS).unwrap_err()).contains("nested more than"));
+        }
+    }
+
+    /// The library obeys a `size` of pax, which its raw view does not show: what counts as a file's contents there are headers then.
+    #[test]
+    fn records_that_change_what_follows_are_refused() {
+        for (record, words) in [("size=0", "a size that its header does not have"), ("path=other", "")] {
+            let folder = tempfile::tempdir().unwrap();
+            let mut archive = Builder::new(fs::File::create(folder.path().join(ARCHIVE)).unwrap());
+            let (key, value) = record.split_once('=').unwrap();
+            archive.append_pax_extensions([(key, value.as_bytes())]).unwrap();
+            let mut hidden = Header::new_gnu();
+            hidden.set_entry_type(EntryType::GNULongName);
+            hidden.set_size(1 << 30);
+            hidden.set_cksum();
+            let mut header = Header::new_gnu();
+            header.set_size(512);
+            header.set_mode(0o644);
+            archive.append_data(&mut header, "a", &hidden.as_bytes()[..]).unwrap();
+            archive.finish().unwrap();
+            match unpack(folder.path(), BOUNDS) {
+                Ok(()) => assert!(words.is_empty() && folder.path().join("other").exists()),
+                Err(stop) => {
+                    let said = message(stop);
+                    assert!(!words.is_empty() && said.contains(words), "{said}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn names_that_no_file_can_have_are_refused() {
+        for (record, name) in [("path", "n".repeat(256)), ("path", "a\0b".to_owned())] {
+            let folder = tempfile::tempdir().unwrap();
+            let mut archive = Builder::new(fs::File::create(folder.path().join(ARCHIVE)).unwrap());
+            archive.append_pax_extensions([(record, name.as_bytes())]).unwrap();
+            let mut header = Header::new_gnu();
+            header.set_size(0);
+            archive.append_data(&mut header, "a", io::empty()).unwrap();
+            archive.finish().unwrap();
+            let said = message(unpack(folder.path(), BOUNDS).unwrap_err());
+            assert!(said.contains("a name that no file can have"), "{said}");
+        }
     }
 }

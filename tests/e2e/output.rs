@@ -10,6 +10,7 @@ on_versions!(
     both:
         err::its_end_is_told,
         err::hostile_files_are_harmless,
+        folders::a_later_run_brings_its_own_only,
         folders::come_back_whole,
         limits::too_much_output_is_held,
         limits::what_is_too_much_by_now_is_refused;

@@ -349,9 +349,10 @@ fn a_later_run_finds_what_a_former_one_has_left() {
         assert_eq!(scratch.run(shell).1, "script.sh\n", "{shell}");
         assert_eq!(scratch.run(shell).1, "kept\nkept2\nscript.sh\nmore\n", "{shell}");
         assert_eq!(scratch.read("kept"), "more\nmore\n", "{shell}");
-        // What the first run has packed is not the second's.
-        let left = [".job.ad", "job.sh", "kept", "kept2", "payload.conf", "script.sh"];
+        // What the first run has packed is not the second's: HTCondor gets an archive without anything in its place.
+        let left = [".job.ad", "htc_output.tar", "job.sh", "kept", "kept2", "payload.conf", "script.sh"];
         assert_eq!(scratch.names(), left, "{shell}");
+        assert!(names(unpacked(&scratch).path()).is_empty(), "{shell}");
     }
 }
 

@@ -124,7 +124,12 @@ prepare_work() {
     trap remove_work EXIT
     mkdir "$work/run" "$work/tmp" || cannot_write
     # What a former run has left, and HTCondor has kept; but for its standard output and error, and what it has packed.
-    rm -f "$scratch/out" "$scratch/err" "$scratch/$archive"
+    rm -f "$scratch/out" "$scratch/err"
+    former=
+    if [ -e "$scratch/$archive" ]; then
+        former=1
+        rm -f "$scratch/$archive"
+    fi
     for file in "$scratch"/*; do
         if [ -f "$file" ] && [ ! -L "$file" ] && ! is_used "${file##*/}"; then
             mv "$file" "$work/run/" || cannot_write
@@ -197,7 +202,10 @@ collect() {
         echo "htc-operator: out, err and $archive do not come back as output of the script ($refused): choose other names" >&2
     fi
     if [ "$names" -gt "$most_names" ]; then
-        find "$work/run" -mindepth 1 -maxdepth 1 -exec mv {} "$pack/" \; || cannot_write
+        # The expansions belong to the inner shell.
+        # shellcheck disable=SC2016
+        find "$work/run" -mindepth 1 -maxdepth 1 -exec sh -c 'pack=$1; shift; mv "$@" "$pack/"' sh "$pack" {} + ||
+            cannot_write
     fi
     set -- "$work/run"/*
     if [ -e "$1" ]; then
@@ -213,8 +221,12 @@ collect() {
 # Packs files and folders, and nothing else. tar follows no link: one that a process makes now is packed as it is, and refused.
 pack_rest() {
     find "$pack" ! -type d ! -type f -exec rm -f {} +
-    if [ -n "$(find "$pack" -mindepth 1 -maxdepth 1 -print | head -n 1)" ]; then
-        tar -cf "$scratch/$archive" -C "$pack" . || fail 245 "the output cannot be packed by tar on $(uname -n)"
+    # What a former run has packed HTCondor still has: an archive without anything takes its place.
+    if [ -n "$former" ] || [ -n "$(find "$pack" -mindepth 1 -maxdepth 1 -print | head -n 1)" ]; then
+        tar -cf "$scratch/$archive" -C "$pack" . || {
+            rm -f "$scratch/$archive"
+            fail 245 "the output cannot be packed by tar on $(uname -n)"
+        }
     fi
 }
 

@@ -57,6 +57,10 @@ impl Run<'_> {
         self.limit_failures(spec);
         self.expire(spec);
         if self.known.cut_short.is_some() {
+            if !spec.suspend {
+                let kind = ConditionType::Suspended;
+                self.conditions.clear(kind, Reason::Resumed.into(), "spec.suspend is false", self.now);
+            }
             self.remove_extra(sightings);
             self.wind_up(spec, sightings);
             return;

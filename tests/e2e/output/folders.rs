@@ -41,3 +41,23 @@ pub fn come_back_whole(version: Version) {
     let err = fs::read_to_string(output.join("err")).unwrap();
     assert_eq!(err, "htc-operator: links do not come back as output (1): copy what they lead to\n");
 }
+
+/// What a former run has packed, or left under the name of what this one has packed, is not this one's.
+pub fn a_later_run_brings_its_own_only(version: Version) {
+    let here = Bed::shared(version).namespace();
+    for (name, second, wanted) in
+        [("none", "", None), ("folder", "rm results; mkdir results; echo 2 >results/f", Some("2\n"))]
+    {
+        let first = "mkdir old; echo 1 >old/f; echo 1 >results; touch tried; exit 5";
+        let mut object =
+            htcjob(name, &format!("[ -e tried ] || {{ {first}; }}\n[ ! -e old ] || exit 6\n{second}\nexit 0"));
+        object["spec"]["maxRetries"] = 1.into();
+        here.create(&object);
+        let ended = here.wait_ended(name);
+        assert!(is_true(&ended, "Complete"), "{ended:#}");
+        here.wait_output(name);
+        let output = here.output(name, 0);
+        assert!(!output.join("old").exists() && !output.join("htc_output.tar").exists(), "{name}");
+        assert_eq!(fs::read_to_string(output.join("results/f")).ok().as_deref(), wanted, "{name}");
+    }
+}

@@ -227,6 +227,22 @@ fn what_the_schedd_refused_goes_again_before_the_others() {
     assert_eq!(world.condition(ConditionType::Submitted).as_deref(), Some("False Parallelism"));
 }
 
+/// What fails while it is suspended counts when it is resumed, and it is told that it is.
+#[test]
+fn resumed_with_too_many_failures() {
+    let mut world = running(2);
+    let spec = |suspend| Ok(Spec { queue: 2, suspend, max_failed: Some(0), ..Spec::default() });
+    world.facts.object.spec = spec(true);
+    world.settle();
+    world.remove_by_hand(0);
+    world.settle();
+    assert_eq!(world.condition(ConditionType::Suspended).as_deref(), Some("True Suspended"));
+    world.facts.object.spec = spec(false);
+    world.run();
+    assert_eq!(world.condition(ConditionType::Failed).as_deref(), Some("True MaxFailedIndexesExceeded"));
+    assert_eq!(world.condition(ConditionType::Suspended).as_deref(), Some("False Resumed"));
+}
+
 /// Of two that were tried one may still be accepted when there is a place for one only.
 #[test]
 fn none_that_is_kept_back_comes_beside_those_that_go() {
