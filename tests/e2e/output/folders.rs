@@ -10,9 +10,9 @@ use bed::{Bed, htcjob, is_true};
 /// Folders, and names that HTCondor cannot keep, come back as they were.
 pub fn come_back_whole(version: Version) {
     let here = Bed::shared(version).namespace();
-    let script = r#"mkdir -p results/deep/er empty; echo plain >plain; echo deep >results/deep/er/file
+    let script = r"mkdir -p results/deep/er empty; echo plain >plain; echo deep >results/deep/er/file
         echo '#!/bin/sh' >results/run; chmod 750 results/run; echo odd >'a, b '; echo dot >.dot; ln -s /etc results/link
-        mkfifo results/pipe; echo one >results/one; ln results/one results/two; chmod 0 results/deep; echo mine >job.sh"#;
+        mkfifo results/pipe; echo one >results/one; ln results/one results/two; chmod 0 results/deep; echo mine >job.sh";
     here.create(&htcjob("folders", script));
     let ended = here.wait_ended("folders");
     assert!(is_true(&ended, "Complete"), "{ended:#}");
