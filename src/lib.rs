@@ -15,6 +15,7 @@
 //! - [`key`]: the tokens of jobs.
 //! - [`metrics`]: what is counted and measured.
 //! - [`ledger`]: the SQLite journal; what stands there has been decided, what does not has not happened.
+//! - [`procs`]: each job of an HTCJob as an object of the API.
 //! - [`lease`]: does this operator lead?
 //! - [`confine`]: what one process may touch, and the step that sees to it.
 //! - [`condor`]: HTCondor through its own tools, and the only place where processes are started.
@@ -51,6 +52,7 @@ pub mod operator;
 #[cfg(test)]
 mod order;
 pub mod orphans;
+pub mod procs;
 pub mod receiver;
 pub mod retention;
 pub mod retry;

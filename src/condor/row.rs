@@ -2,8 +2,11 @@
 
 use super::ads::{AdSink, Scalar};
 use crate::api::text::{WORDS, harmless};
-use crate::machine::facts::{Ad, Exit, Hold, JobStatus};
+use crate::machine::facts::{Ad, Exit, Hold, JobStatus, Runs};
 use crate::machine::{Attempt, ClusterId, Index, JobId, SchedDate};
+
+/// Most bytes of the name of a slot that are kept.
+const HOST: usize = 256;
 
 /// How the tools show an expression that is not evaluated: it says what it likes at each time it is asked for.
 const EXPRESSION: &str = "/Expr(";
@@ -64,6 +67,10 @@ row! {
     exit_signal: "ExitSignal",
     completed: "CompletionDate",
     started: "JobStartDate",
+    run_start: "JobCurrentStartDate",
+    starts: "NumJobStarts",
+    host: "RemoteHost",
+    last_host: "LastRemoteHost",
     remove_reason: "RemoveReason",
     global_id: "GlobalJobId",
     user: "User";
@@ -170,6 +177,14 @@ impl Row {
             started: date(self.started.as_ref()).is_some(),
             remove_reason: words(self.remove_reason.as_ref()),
             marked,
+            runs: Runs {
+                count: small(self.starts.as_ref()).unwrap_or_default(),
+                start: date(self.run_start.as_ref()),
+                end: date(self.completed.as_ref()),
+                host: text(self.host.as_ref())
+                    .or_else(|| text(self.last_host.as_ref()))
+                    .map(|host| harmless(host, HOST).into()),
+            },
         })
     }
 }

@@ -158,7 +158,12 @@ fn replace(
             "insert into callbacks(uid, jobId, event, at, retcode, earlier, settled) values (?1, ?2, ?3, ?4, ?5, ?6, exists
                 (select 1 from htcjobs where jobId = ?2 and uid = ?1 and outcome is not null))",
         )?
-        .execute(params![uid.as_str(), id, event, at.0, code, serde_json::json!(earlier).to_string()])
+        .execute(params![uid.as_str(), id, event, at.0, code, serde_json::json!(earlier).to_string()])?;
+    connection
+        .prepare_cached(
+            "update htcjobs set changed = (select value + 1 from ledger where key = 'sequence') where jobId = ?2 and uid = ?1",
+        )?
+        .execute(params![uid.as_str(), id])
         .map(drop)
 }
 

@@ -7,10 +7,10 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::{Ledger, LedgerError};
 use crate::machine::facts::{
-    Condition, CutShort, ErrTail, Exceeded, Failure, Hold, Job, JobState, Known, LastRequest, Record, Submission,
+    Condition, CutShort, ErrTail, Exceeded, Failure, Hold, Job, JobState, Known, LastRequest, Record, Runs, Submission,
     Witness,
 };
-use crate::machine::ids::{Attempt, Birthdate, Index, SchedDate, ScheddName, Timestamp, Uid};
+use crate::machine::ids::{Attempt, Birthdate, ClusterId, Index, JobId, SchedDate, ScheddName, Timestamp, Uid};
 use crate::machine::indices::Indices;
 use crate::machine::outcome::{Loss, Outcome};
 
@@ -223,35 +223,50 @@ fn requests(connection: &Connection, uid: &Uid) -> Result<Vec<(crate::machine::K
 
 fn jobs(connection: &Connection, uid: &Uid) -> Result<std::collections::BTreeMap<Index, Job>, LedgerError> {
     let sql = || LedgerError::sql("read jobs");
-    let mut statement = connection
-        .prepare_cached(
-            "select idx, jobId, attempt, birthdate, recordedAt, stagedIn, started, jobStatus, exitCode, exitSignal, outcome,
-                    holdCode, holdSubcode, holdReason, gone, status
-             from htcjobs where uid = ?1",
-        )
-        .map_err(sql())?;
+    let mut statement =
+        connection.prepare_cached(&format!("select {JOB} from htcjobs where uid = ?1")).map_err(sql())?;
     let mut rows = statement.query(params![uid.as_str()]).map_err(sql())?;
     let mut jobs = std::collections::BTreeMap::new();
     while let Some(row) = rows.next().map_err(sql())? {
-        let id: String = row.get(1).map_err(sql())?;
-        let state = state(row, uid)?;
-        let read = || -> Result<_, rusqlite::Error> {
-            Ok((
-                Index(row.get(0)?),
-                Attempt(row.get(2)?),
-                Birthdate(row.get(3)?),
-                Timestamp(row.get(4)?),
-                SchedDate(row.get(5)?),
-                row.get::<_, bool>(6)?,
-                row.get::<_, bool>(14)?,
-                row.get::<_, i64>(15)? >= 10,
-            ))
-        };
-        let (index, attempt, birthdate, recorded, staged_in, started, gone, fetched) = read().map_err(sql())?;
-        let job = Job { id: parse(uid, &id)?, attempt, birthdate, recorded, staged_in, started, state, fetched, gone };
+        let (index, job) = job(row, uid)?;
         jobs.insert(index, job);
     }
     Ok(jobs)
+}
+
+/// The columns that [`job`] reads.
+pub(super) const JOB: &str =
+    "idx, jobId, attempt, birthdate, recordedAt, stagedIn, started, jobStatus, exitCode, exitSignal, outcome,
+    holdCode, holdSubcode, holdReason, gone, status, starts, runStart, runEnd, host";
+/// How many those are.
+pub(super) const JOB_COLUMNS: usize = 20;
+
+/// One job of this object, from a row that begins with [`JOB`].
+pub(super) fn job(row: &Row<'_>, uid: &Uid) -> Result<(Index, Job), LedgerError> {
+    let read = || -> Result<_, rusqlite::Error> {
+        let date = |column| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(column)?.map(SchedDate));
+        let runs = Runs {
+            count: row.get::<_, Option<u32>>(16)?.unwrap_or_default(),
+            start: date(17)?,
+            end: date(18)?,
+            host: row.get::<_, Option<String>>(19)?.map(Into::into),
+        };
+        let job = Job {
+            id: JobId { cluster: ClusterId(0), proc: 0 },
+            attempt: Attempt(row.get(2)?),
+            birthdate: Birthdate(row.get(3)?),
+            recorded: Timestamp(row.get(4)?),
+            staged_in: SchedDate(row.get(5)?),
+            started: row.get(6)?,
+            state: JobState::Idle,
+            fetched: row.get::<_, i64>(15)? >= 10,
+            gone: row.get(14)?,
+            runs,
+        };
+        Ok((Index(row.get(0)?), row.get::<_, String>(1)?, job))
+    };
+    let (index, id, job) = read().map_err(LedgerError::sql("read jobs"))?;
+    Ok((index, Job { id: parse(uid, &id)?, state: state(row, uid)?, ..job }))
 }
 
 fn state(row: &Row<'_>, uid: &Uid) -> Result<JobState, LedgerError> {

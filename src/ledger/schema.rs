@@ -14,7 +14,8 @@ const ORIGINAL: &str = "create table if not exists htcjobs
     (htcjobName varchar, jobId char(10), status integer, tempDir varchar, uniqid integer)";
 
 /// Columns added to `htcjobs`. `status`: 1 active, 4 succeeded, 7 failed; +10 once the output is fetched. Rows of the Go
-/// operator have no uid.
+/// operator have no uid. `starts`, `runStart`, `runEnd` (on the schedd's clock), `host`: of its runs. `changed`: the number of the
+/// transaction that last changed it (`sequence` in the table `ledger`).
 const JOB_COLUMNS: &[(&str, &str)] = &[
     ("uniqid", "integer"),
     ("namespace", "text"),
@@ -34,6 +35,11 @@ const JOB_COLUMNS: &[(&str, &str)] = &[
     ("holdSubcode", "integer"),
     ("holdReason", "text"),
     ("gone", "integer"),
+    ("starts", "integer"),
+    ("runStart", "integer"),
+    ("runEnd", "integer"),
+    ("host", "text"),
+    ("changed", "integer"),
 ];
 
 /// Columns added to `objects`. `expiredAt`: when it was cut short; `exceeded`: by which limit of its spec, null for the deadline;
@@ -62,6 +68,7 @@ const SUBMISSION_COLUMNS: &[(&str, &str)] = &[("credentials", "text"), ("lock", 
 
 /// What needs the columns above.
 const INDEXES: &str = "
+create index if not exists htcjobs_changed on htcjobs(changed) where changed is not null;
 create index if not exists objects_sandbox on objects(uid) where released = 1 and sandboxGone is null;
 create index if not exists submissions_unseen on submissions(notAfter, lock)
     where state = 'open' and deadSince is null and lock is not null;

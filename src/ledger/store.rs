@@ -7,7 +7,7 @@ use super::load::StoredCondition;
 use super::{Ledger, LedgerError, Users};
 use crate::api::Reason;
 use crate::failpoint::{Point, around};
-use crate::machine::facts::{ErrTail, Failure, Job, JobState, Witness};
+use crate::machine::facts::{ErrTail, Failure, Job, JobState, Runs, Witness};
 use crate::machine::ids::{Attempt, Index, Uid};
 use crate::machine::indices::Indices;
 use crate::machine::judge::SubmitterLock;
@@ -167,18 +167,22 @@ fn write_job(connection: &Connection, save: &Save, index: Index, job: &Job) -> r
             (4, None)
         }
     };
+    let Runs { count, start, end, host } = &job.runs;
     connection
         .prepare_cached(
             "insert into htcjobs(htcjobName, jobId, status, tempDir, namespace, uid, idx, attempt, schedd, birthdate, recordedAt,
-                stagedIn, started, jobStatus, exitCode, exitSignal, outcome, holdCode, holdSubcode, holdReason, gone)
-             values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)
+                stagedIn, started, jobStatus, exitCode, exitSignal, outcome, holdCode, holdSubcode, holdReason, gone, starts, runStart,
+                runEnd, host, changed)
+             values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24,
+                ?25, (select value + 1 from ledger where key = 'sequence'))
              on conflict(uid, idx) where uid is not null do update set
                 schedd = iif(htcjobs.jobId = excluded.jobId and htcjobs.attempt = excluded.attempt, htcjobs.schedd, excluded.schedd),
                 jobId = excluded.jobId, attempt = excluded.attempt, birthdate = excluded.birthdate,
                 recordedAt = excluded.recordedAt, stagedIn = excluded.stagedIn, started = excluded.started,
                 jobStatus = excluded.jobStatus, exitCode = excluded.exitCode, exitSignal = excluded.exitSignal,
                 outcome = excluded.outcome, holdCode = excluded.holdCode, holdSubcode = excluded.holdSubcode,
-                holdReason = excluded.holdReason, gone = excluded.gone,
+                holdReason = excluded.holdReason, gone = excluded.gone, starts = excluded.starts, runStart = excluded.runStart,
+                runEnd = excluded.runEnd, host = excluded.host, changed = excluded.changed,
                 status = excluded.status % 10 + 10 * max(excluded.status / 10, htcjobs.status / 10)",
         )?
         .execute(params![
@@ -203,6 +207,10 @@ fn write_job(connection: &Connection, save: &Save, index: Index, job: &Job) -> r
             hold.map(|hold| hold.subcode),
             hold.map(|hold| hold.reason.as_str()),
             job.gone,
+            count,
+            start.map(|date| date.0),
+            end.map(|date| date.0),
+            host.as_deref(),
         ])
 }
 
@@ -275,7 +283,10 @@ fn resolve(connection: &Connection, result: &RequestResult) -> Result<(), Ledger
         })
         .map_err(sql())?;
     let mut fetched = connection
-        .prepare_cached("update htcjobs set status = status + 10 where uid = ?1 and idx = ?2 and status < 10")
+        .prepare_cached(
+            "update htcjobs set status = status + 10, changed = (select value + 1 from ledger where key = 'sequence')
+             where uid = ?1 and idx = ?2 and status < 10",
+        )
         .map_err(sql())?;
     for index in result.fetched.iter() {
         fetched.execute(params![key.uid.as_str(), index.0]).map_err(sql())?;

@@ -5,7 +5,9 @@ use rusqlite::Connection;
 use super::*;
 use crate::api::{ConditionStatus, ConditionType, Identity, ObjectName, Phase};
 use crate::health::Health;
-use crate::machine::facts::{Condition, ErrTail, Failure, Hold, Job, JobState, Known, Record, Submission, Witness};
+use crate::machine::facts::{
+    Condition, ErrTail, Failure, Hold, Job, JobState, Known, Record, Runs, Submission, Witness,
+};
 use crate::machine::outcome::{Loss, Outcome};
 use crate::machine::transitions::{Transition, Trigger};
 use crate::machine::{
@@ -52,6 +54,7 @@ pub(super) fn job(proc: u32, state: JobState) -> Job {
         state,
         fetched: false,
         gone: false,
+        runs: Runs::default(),
     }
 }
 

@@ -337,6 +337,19 @@ pub struct Reach {
     pub date: Option<SchedDate>,
 }
 
+/// What HTCondor says of a job's runs. It is shown to people; nothing is decided by it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Runs {
+    /// `NumJobStarts`: how often HTCondor has started it.
+    pub count: u32,
+    /// `JobCurrentStartDate`: when it was started last.
+    pub start: Option<SchedDate>,
+    /// `CompletionDate`
+    pub end: Option<SchedDate>,
+    /// `RemoteHost` or, of a job that does not run, `LastRemoteHost`: its slot, such as `slot1_2@node7.cern.ch`.
+    pub host: Option<Arc<str>>,
+}
+
 /// One accepted job.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Job {
@@ -358,6 +371,8 @@ pub struct Job {
     pub fetched: bool,
     /// It has ended and was proved to have left the queue.
     pub gone: bool,
+    /// Where and when it ran.
+    pub runs: Runs,
 }
 
 impl Job {
@@ -650,6 +665,8 @@ pub struct Ad {
     pub remove_reason: String,
     /// It carries this operator's attributes; a job of the Go operator does not before it is adopted.
     pub marked: bool,
+    /// Where and when it ran.
+    pub runs: Runs,
 }
 
 /// HTCondor's `JobStatus`.

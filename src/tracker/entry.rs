@@ -327,7 +327,7 @@ pub(super) mod tests {
 
     use super::*;
     use crate::api::HTCJob;
-    use crate::machine::facts::{Hold, JobStatus};
+    use crate::machine::facts::{Hold, JobStatus, Runs};
     use crate::machine::{Birthdate, ClusterId, Index, SchedDate};
 
     pub(in crate::tracker) fn ad(proc: u32, status: JobStatus) -> Ad {
@@ -345,6 +345,7 @@ pub(super) mod tests {
             started: false,
             remove_reason: String::new(),
             marked: true,
+            runs: Runs::default(),
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use htc_operator::machine::facts::{
     Ad, Answer, Claim, Earlier, Evidence, Exit, Facts, Failure, History, Hold, InFlight, Job, JobState, JobStatus,
-    Known, LastRequest, Object, Past, Published, Queue, Reach, Record, Spec, Submission, Unknown, Why, Witness,
+    Known, LastRequest, Object, Past, Published, Queue, Reach, Record, Runs, Spec, Submission, Unknown, Why, Witness,
 };
 use htc_operator::machine::judge::REMOVED_BY_US;
 use htc_operator::machine::outcome::Outcome;
@@ -67,6 +67,7 @@ pub fn ad(index: u32, job: &str) -> Ad {
         started: false,
         remove_reason: String::new(),
         marked: true,
+        runs: Runs::default(),
     }
 }
 
@@ -256,6 +257,7 @@ pub fn job(text: &str, state: JobState) -> Job {
         state,
         fetched: false,
         gone: false,
+        runs: Runs::default(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use htc_operator::machine::facts::{Ad, Exit, Hold, JobStatus, Witness};
+use htc_operator::machine::facts::{Ad, Exit, Hold, JobStatus, Runs, Witness};
 use htc_operator::machine::request::Scope;
 use htc_operator::machine::{Attempt, Birthdate, ClusterId, Index, JobId, SchedDate, ScheddName, Timestamp};
 
@@ -194,6 +194,7 @@ impl World {
                 started: false,
                 remove_reason: String::new(),
                 marked: true,
+                runs: Runs::default(),
             };
             let limit = if submitter.overdue { Timestamp(0) } else { submitter.limit };
             self.schedd.queue.push(CondorJob { object, ad, limit, files, overdue: submitter.overdue });

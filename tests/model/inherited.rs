@@ -1,6 +1,6 @@
 //! What the Go operator has left: its finalizer, what it wrote of its jobs, and the jobs, whose ads do not say whose they are.
 
-use htc_operator::machine::facts::{Ad, Hold, JobStatus};
+use htc_operator::machine::facts::{Ad, Hold, JobStatus, Runs};
 use htc_operator::machine::inherited::{Inherited, InheritedJob};
 use htc_operator::machine::{Attempt, ClusterId, Index, JobId, SchedDate, Timestamp};
 
@@ -31,6 +31,7 @@ fn job(object: u8, index: u32) -> CondorJob {
         started: false,
         remove_reason: String::new(),
         marked: false,
+        runs: Runs::default(),
     };
     CondorJob { object, ad, limit: Timestamp(0), files: Files::Here, overdue: false }
 }

@@ -43,6 +43,7 @@ impl Run<'_> {
         match seen.iter().find(same) {
             Some(sighting) => {
                 updated.started |= sighting.ad.started;
+                updated.runs = sighting.ad.runs.clone();
                 let state = state_of(sighting.ad);
                 let over = sighting.place == SeenIn::History;
                 let reopened =
@@ -117,6 +118,7 @@ impl Run<'_> {
             // By an operator whose ledger is lost.
             fetched: over && ad.staged_out.is_some() && state.left_output(),
             gone: over && !state_is_open(&state),
+            runs: ad.runs.clone(),
             state,
         }
     }

@@ -62,6 +62,7 @@ impl Run<'_> {
             state,
             fetched: inherited.fetched,
             gone: false,
+            runs: ad.map(|ad| ad.runs.clone()).unwrap_or_default(),
         }
     }
 

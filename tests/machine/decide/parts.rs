@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use htc_operator::api::{ConditionStatus, ConditionType};
 use htc_operator::machine::facts::{
-    Ad, Condition, Exit, Failure, Hold, JobState, JobStatus, LastRequest, Submission, Why,
+    Ad, Condition, Exit, Failure, Hold, JobState, JobStatus, LastRequest, Runs, Submission, Why,
 };
 use htc_operator::machine::judge::REMOVED_BY_US;
 use htc_operator::machine::outcome::{Loss, Outcome};
@@ -128,6 +128,7 @@ pub fn make_ad(id: JobId, attempt: u32, index: u32, shape: Shape) -> Ad {
         started: false,
         remove_reason: String::new(),
         marked: true,
+        runs: Runs::default(),
     };
     let hold = |code, subcode| Hold { code, subcode, reason: "because".to_owned() };
     let late = Ad { staged_in: Some(date(-4)), ..base.clone() };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use htc_operator::api::{ConditionStatus, ConditionType};
 use htc_operator::machine::facts::{
     Ad, Answer, Claim, Condition, CutShort, Earlier, End, Evidence, Exceeded, Exit, Facts, History, InFlight, Job,
-    JobState, Known, LastRequest, Object, Past, Published, Queue, Reach, Record, Report, Spec, Submission, Why,
+    JobState, Known, LastRequest, Object, Past, Published, Queue, Reach, Record, Report, Runs, Spec, Submission, Why,
     Witness,
 };
 use htc_operator::machine::indices::Indices;
@@ -311,6 +311,7 @@ impl Seed {
                     state: state.clone(),
                     fetched: *fetched && ended,
                     gone: *gone && ended && seen.is_none(),
+                    runs: Runs::default(),
                 },
             );
         }

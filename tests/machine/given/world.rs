@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use htc_operator::machine::decide::{Action, Decision, Look};
 use htc_operator::machine::facts::{
-    Ad, Answer, Claim, Earlier, Evidence, Exit, Facts, History, Hold, JobStatus, LastRequest, Queue, Reach, Submission,
-    Why, Witness,
+    Ad, Answer, Claim, Earlier, Evidence, Exit, Facts, History, Hold, JobStatus, LastRequest, Queue, Reach, Runs,
+    Submission, Why, Witness,
 };
 use htc_operator::machine::judge::REMOVED_BY_US;
 use htc_operator::machine::phase::Phase;
@@ -289,6 +289,7 @@ impl World {
                 started: false,
                 remove_reason: String::new(),
                 marked: true,
+                runs: Runs::default(),
             });
         }
         let all_refused = indices.iter().all(|index| fate(index) == Fate::Refused);

@@ -1,0 +1,155 @@
+//! Jobs as they are shown to people: a part of those of one object, or those that have changed.
+
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
+
+use super::load::{JOB, JOB_COLUMNS, job};
+use super::{Ledger, LedgerError};
+use crate::machine::facts::{End, Job};
+use crate::machine::ids::{Index, ScheddName, Timestamp, Uid};
+
+/// The exit code that a job reports itself, and when, as long as HTCondor has not said how it ended or that it has not.
+const REPORTED: &str = "(select max(at) from callbacks c where c.uid = htcjobs.uid and c.jobId = htcjobs.jobId
+        and c.retcode is not null and c.settled = 0 and c.refuted = 0),
+    (select retcode from callbacks c where c.uid = htcjobs.uid and c.jobId = htcjobs.jobId
+        and c.retcode is not null and c.settled = 0 and c.refuted = 0)";
+
+/// One recorded job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcRow {
+    /// Its number in its `HTCJob`.
+    pub index: Index,
+    /// What is recorded of it.
+    pub job: Job,
+    /// The schedd that has, or had, it.
+    pub schedd: Option<ScheddName>,
+    /// Its end by its own account, until HTCondor has said how it ended.
+    pub reported: Option<End>,
+    /// Number of the transaction that last changed it ([`Ledger::sequence`]); 0 if that was by an older version.
+    pub changed: i64,
+}
+
+impl Ledger {
+    /// At most `limit` recorded jobs of this object, by index, from `from` on.
+    pub async fn procs(&self, uid: Uid, from: Index, limit: usize) -> Result<Vec<ProcRow>, LedgerError> {
+        self.run(move |connection| procs(connection, &uid, from, limit)).await
+    }
+
+    /// How many jobs of this object were given up before they were ever submitted.
+    pub async fn given_up(&self, uid: Uid) -> Result<u32, LedgerError> {
+        self.run(move |connection| {
+            let given_up = connection
+                .prepare_cached("select givenUp from objects where uid = ?1")
+                .and_then(|mut rows| rows.query_row([uid.as_str()], |row| row.get::<_, Option<u32>>(0)).optional())
+                .map_err(LedgerError::sql("read an object"))?;
+            Ok(given_up.flatten().unwrap_or_default())
+        })
+        .await
+    }
+
+    /// At most `limit` jobs that were changed after transaction number `since`, the longest unchanged first.
+    pub async fn procs_changed(&self, since: i64, limit: usize) -> Result<Vec<(Uid, ProcRow)>, LedgerError> {
+        self.run(move |connection| changed(connection, since, limit)).await
+    }
+}
+
+fn procs(connection: &Connection, uid: &Uid, from: Index, limit: usize) -> Result<Vec<ProcRow>, LedgerError> {
+    let sql = || LedgerError::sql("read jobs");
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let mut statement = connection
+        .prepare_cached(&format!(
+            "select {JOB}, schedd, changed, {REPORTED} from htcjobs where uid = ?1 and idx >= ?2 order by idx limit ?3"
+        ))
+        .map_err(sql())?;
+    let mut rows = statement.query(params![uid.as_str(), from.0, limit]).map_err(sql())?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next().map_err(sql())? {
+        found.push(proc(row, uid)?);
+    }
+    Ok(found)
+}
+
+fn changed(connection: &Connection, since: i64, limit: usize) -> Result<Vec<(Uid, ProcRow)>, LedgerError> {
+    let sql = || LedgerError::sql("read the jobs that have changed");
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    // What one transaction has changed comes whole: it is asked on from the number of the last.
+    let mut statement = connection
+        .prepare_cached(&format!(
+            "select {JOB}, schedd, changed, {REPORTED}, uid from htcjobs where changed > ?1 and changed <=
+                coalesce((select changed from htcjobs where changed > ?1 order by changed limit 1 offset ?2), 1 << 62)
+             and uid is not null order by changed, uid, idx"
+        ))
+        .map_err(sql())?;
+    let mut rows = statement.query(params![since, limit]).map_err(sql())?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next().map_err(sql())? {
+        let uid: String = row.get(JOB_COLUMNS + 4).map_err(sql())?;
+        let uid = Uid::from(uid.as_str());
+        let row = proc(row, &uid)?;
+        found.push((uid, row));
+    }
+    Ok(found)
+}
+
+fn proc(row: &Row<'_>, uid: &Uid) -> Result<ProcRow, LedgerError> {
+    let (index, job) = job(row, uid)?;
+    let read = || -> rusqlite::Result<_> {
+        let at = row.get::<_, Option<i64>>(JOB_COLUMNS + 2)?.map(Timestamp);
+        let code = row.get::<_, Option<i32>>(JOB_COLUMNS + 3)?;
+        Ok(ProcRow {
+            index,
+            schedd: row.get::<_, Option<String>>(JOB_COLUMNS)?.map(|name| ScheddName::from(name.as_str())),
+            changed: row.get::<_, Option<i64>>(JOB_COLUMNS + 1)?.unwrap_or_default(),
+            reported: at.zip(code).map(|(at, code)| End { at, code }),
+            job,
+        })
+    };
+    read().map_err(LedgerError::sql("read jobs"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{job, known, save, uid};
+    use super::super::{Callback, Told};
+    use super::*;
+    use crate::api::Phase;
+    use crate::machine::facts::{JobState, Runs};
+    use crate::machine::ids::SchedDate;
+    use crate::machine::outcome::Outcome;
+
+    #[tokio::test]
+    async fn jobs_are_read_in_parts_and_those_that_changed_are_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open_alone(&folder.path().join("htcjobs.db")).unwrap();
+        let runs =
+            Runs { count: 2, start: Some(SchedDate(70)), end: Some(SchedDate(80)), host: Some("slot1_1@node".into()) };
+        let ran = Job { runs, ..job(1, JobState::Ended(Outcome::Failed(3))) };
+        let jobs =
+            vec![(Index(0), job(0, JobState::Running)), (Index(1), ran.clone()), (Index(7), job(7, JobState::Idle))];
+        ledger.save(save(known(Phase::Running), jobs, Vec::new())).await.unwrap();
+        let first = ledger.sequence();
+        let page = ledger.procs(uid(), Index(1), 5).await.unwrap();
+        assert_eq!(page.iter().map(|row| row.index.0).collect::<Vec<_>>(), [1, 7]);
+        assert_eq!((&page[0].job, page[0].changed, page[0].reported), (&ran, first, None));
+        assert_eq!(ledger.procs(uid(), Index(0), 1).await.unwrap().len(), 1);
+
+        let end = Callback {
+            uid: uid(),
+            name: "zero".to_owned(),
+            id: "12.0".parse().unwrap(),
+            event: "e".to_owned(),
+            told: Told::Ended(4),
+        };
+        ledger.receive(end, Timestamp(9)).await.unwrap();
+        let changed = ledger.procs_changed(first, 100).await.unwrap();
+        assert_eq!(changed.len(), 1);
+        assert_eq!((changed[0].0.clone(), changed[0].1.index), (uid(), Index(0)));
+        assert_eq!(changed[0].1.reported, Some(End { at: Timestamp(9), code: 4 }));
+        assert_eq!(changed[0].1.changed, ledger.sequence());
+
+        // What one transaction has changed is not torn apart.
+        assert_eq!(ledger.procs_changed(0, 1).await.unwrap().len(), 2);
+        let ended = (Index(0), job(0, JobState::Ended(Outcome::Succeeded)));
+        ledger.save(save(known(Phase::Completed), vec![ended], Vec::new())).await.unwrap();
+        assert_eq!(ledger.procs(uid(), Index(0), 1).await.unwrap()[0].reported, None);
+    }
+}

@@ -1,0 +1,398 @@
+//! Each job of an `HTCJob` as an object of the API: [`HTCProc`]. It is made when somebody asks, from the `HTCJob` and the ledger,
+//! and stored nowhere.
+
+pub mod answer;
+pub mod discovery;
+pub mod list;
+pub mod selection;
+pub mod table;
+
+use std::sync::Arc;
+
+use kube::Resource as _;
+use schemars::JsonSchema;
+use serde::Serialize;
+use sha2::{Digest as _, Sha256};
+use strum::{Display, EnumString, IntoStaticStr};
+
+use crate::api::{Observed, PayloadFailure};
+use crate::ledger::ProcRow;
+use crate::machine::facts::JobState;
+use crate::machine::ids::{Index, SchedDate, Uid};
+use crate::machine::indices::Indices;
+use crate::machine::outcome::{Loss, Outcome};
+
+/// The API group. Not the `HTCJob`'s own: an APIService takes its group's whole version from the CRDs.
+pub const GROUP: &str = "procs.htc.cern.ch";
+/// The version.
+pub const VERSION: &str = "v1alpha1";
+/// `apiVersion` of all objects.
+pub const API_VERSION: &str = "procs.htc.cern.ch/v1alpha1";
+/// The resource.
+pub const RESOURCE: &str = "htcprocs";
+/// The label, and the field, that name the `HTCJob`.
+pub const HTCJOB_LABEL: &str = "htc.cern.ch/htcjob";
+/// The label with the job's index.
+pub const INDEX_LABEL: &str = "htc.cern.ch/index";
+/// Longest value of a label.
+const LABEL: usize = 63;
+
+/// One job of an HTCJob. It cannot be created or changed: the HTCJob says what runs.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HTCProc {
+    /// What names it.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub name: ProcName,
+    /// Which job of which HTCJob it is.
+    pub spec: HTCProcSpec,
+    /// How the job is doing.
+    pub status: HTCProcStatus,
+}
+
+/// What names a job: its metadata.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProcName {
+    /// Namespace of the `HTCJob`.
+    pub namespace: String,
+    /// Name of the `HTCJob`.
+    pub htcjob: String,
+    /// Its uid.
+    pub htcjob_uid: String,
+    /// When that was created, in RFC 3339.
+    pub created: Option<String>,
+    /// Its index in the `HTCJob`.
+    pub index: u32,
+    /// Number of the ledger's transaction that last changed it.
+    pub version: i64,
+}
+
+/// Which job of which HTCJob it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HTCProcSpec {
+    /// Name of the HTCJob, in the same namespace.
+    pub htc_job: String,
+    /// The job's index in the HTCJob, from 0.
+    pub index: u32,
+    /// The job's item, if the HTCJob has items.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub item: Option<String>,
+}
+
+/// What a job is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, JsonSchema, Display, EnumString, IntoStaticStr)]
+pub enum State {
+    /// Not in HTCondor yet.
+    Waiting,
+    /// In HTCondor, not running.
+    Idle,
+    /// Running.
+    Running,
+    /// Held in HTCondor: holdReason says why.
+    Held,
+    /// Ended with exit code 0.
+    Succeeded,
+    /// Ended with another exit code, or killed by a signal.
+    Failed,
+    /// Removed before it ended, or never submitted because the HTCJob was cut short.
+    Removed,
+    /// HTCondor does not know the job any more.
+    Lost,
+}
+
+impl State {
+    /// Whether the job is over.
+    #[must_use]
+    pub const fn is_over(self) -> bool {
+        match self {
+            Self::Succeeded | Self::Failed | Self::Removed | Self::Lost => true,
+            Self::Waiting | Self::Idle | Self::Running | Self::Held => false,
+        }
+    }
+}
+
+/// How a job is doing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HTCProcStatus {
+    /// Waiting, Idle, Running, Held, Succeeded, Failed, Removed or Lost.
+    pub state: State,
+    /// The job's id in HTCondor, ClusterId.ProcId.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// The schedd that has, or had, the job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schedd: Option<String>,
+    /// Exit code of the job's last run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// The signal that killed the job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_signal: Option<i32>,
+    /// The slot that the job runs on, or ran on last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// How often HTCondor has started the job.
+    pub attempts: u32,
+    /// When the job was started last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<String>,
+    /// When the job ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub completion_time: Option<String>,
+    /// How long the last run took, or has taken so far, in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration_seconds: Option<i64>,
+    /// HTCondor's HoldReasonCode of a held job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hold_code: Option<i64>,
+    /// Why the job is held, in HTCondor's words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hold_reason: Option<String>,
+    /// What the state means, where that is known better.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Whether the job's output is stored.
+    pub output_fetched: bool,
+}
+
+/// As much of an `HTCJob` as its jobs need.
+#[derive(Clone, Debug, Default)]
+pub struct Parent {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: Uid,
+    /// When it was created, in RFC 3339.
+    pub created: Option<String>,
+    /// The jobs that it asks for; none if that cannot be read.
+    pub asked_for: Indices,
+    /// The object itself, for its items.
+    object: Option<Arc<Observed>>,
+}
+
+impl Parent {
+    /// From what the watch shows.
+    #[must_use]
+    pub fn of(object: &Arc<Observed>) -> Self {
+        let meta = object.meta();
+        let spec = object.0.as_ref().ok().map(|htcjob| &htcjob.spec);
+        let queue = spec.and_then(|spec| u32::try_from(spec.jobs()).ok()).unwrap_or_default();
+        let all = || Indices::first(queue);
+        let indexes = spec.and_then(|spec| spec.indexes.as_deref()).and_then(|text| text.parse::<Indices>().ok());
+        Self {
+            namespace: meta.namespace.clone().unwrap_or_default(),
+            name: meta.name.clone().unwrap_or_default(),
+            uid: Uid::from(meta.uid.as_deref().unwrap_or_default()),
+            created: meta.creation_timestamp.as_ref().map(|time| time.0.to_string()),
+            asked_for: indexes.unwrap_or_else(all),
+            object: Some(Arc::clone(object)),
+        }
+    }
+
+    fn item(&self, index: Index) -> Option<&String> {
+        let spec = &self.object.as_ref()?.0.as_ref().ok()?.spec;
+        spec.items.get(usize::try_from(index.0).ok()?)
+    }
+}
+
+/// An HTCProc's uid follows from its HTCJob's and the index: `kubectl describe` looks for Events by it.
+fn uid(parent: &str, index: u32) -> String {
+    let hash = Sha256::digest(format!("{parent}/{index}"));
+    let first = hash.iter().take(16).fold(0_u128, |number, byte| number << 8 | u128::from(*byte));
+    // Version 8 (one's own), variant 10.
+    let number = first & !(0xf << 76) & !(0x3 << 62) | 0x8 << 76 | 0x2 << 62;
+    let hex = format!("{number:032x}");
+    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+}
+
+fn time(date: SchedDate) -> Option<String> {
+    jiff::Timestamp::from_second(date.0).ok().map(|time| time.to_string())
+}
+
+impl ProcName {
+    /// `<htcjob>-<index>`
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("{}-{}", self.htcjob, self.index)
+    }
+
+    /// `HTCJob` and index of a name: what follows the last hyphen is the index.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<(&str, u32)> {
+        let (htcjob, index) = name.rsplit_once('-')?;
+        let plain = index == "0" || !index.starts_with('0');
+        let digits = !index.is_empty() && index.bytes().all(|byte| byte.is_ascii_digit());
+        (plain && digits && !htcjob.is_empty()).then_some((htcjob, index.parse().ok()?))
+    }
+
+    /// The object's metadata. A name that is too long for a label has none; the field `spec.htcJob` selects it.
+    #[must_use]
+    pub fn metadata(&self) -> serde_json::Value {
+        let mut labels = serde_json::json!({ INDEX_LABEL: self.index.to_string() });
+        if self.htcjob.len() <= LABEL {
+            labels[HTCJOB_LABEL] = self.htcjob.clone().into();
+        }
+        let mut metadata = serde_json::json!({
+            "name": self.name(),
+            "namespace": self.namespace,
+            "uid": uid(&self.htcjob_uid, self.index),
+            "resourceVersion": self.version.to_string(),
+            "labels": labels,
+        });
+        if let Some(created) = &self.created {
+            metadata["creationTimestamp"] = created.clone().into();
+        }
+        metadata
+    }
+}
+
+impl HTCProc {
+    /// A job that is recorded.
+    #[must_use]
+    pub fn recorded(parent: &Parent, row: &ProcRow, now: SchedDate) -> Self {
+        let job = &row.job;
+        let reported = || row.reported.map(|end| end.outcome());
+        let outcome = job.outcome().cloned().or_else(reported);
+        let mut status = HTCProcStatus {
+            id: Some(job.id.to_string()),
+            schedd: row.schedd.as_ref().map(|name| name.as_str().to_owned()),
+            host: job.runs.host.as_deref().map(str::to_owned),
+            attempts: job.runs.count,
+            start_time: job.runs.start.and_then(time),
+            completion_time: job.runs.end.and_then(time),
+            output_fetched: job.fetched,
+            ..HTCProcStatus::new(State::Idle)
+        };
+        status.state = match (&outcome, &job.state) {
+            (Some(outcome), _) => status.ended(outcome),
+            (None, JobState::Running) => State::Running,
+            (None, JobState::Held(hold)) => {
+                (status.hold_code, status.hold_reason) = (Some(hold.code), Some(hold.reason.clone()));
+                State::Held
+            }
+            (None, JobState::Idle | JobState::Ended(_)) => State::Idle,
+        };
+        let end = match status.state {
+            State::Running => Some(now),
+            state if state.is_over() => job.runs.end,
+            _ => None,
+        };
+        status.duration_seconds = job.runs.start.zip(end).map(|(start, end)| (end.0 - start.0).max(0));
+        Self::of(parent, row.index, row.changed, status)
+    }
+
+    /// A job that HTCondor has not accepted; `given_up`: and never will.
+    #[must_use]
+    pub fn not_recorded(parent: &Parent, index: Index, given_up: bool) -> Self {
+        let state = if given_up { State::Removed } else { State::Waiting };
+        let message = given_up.then(|| "the HTCJob was cut short before this job was submitted".to_owned());
+        Self::of(parent, index, 0, HTCProcStatus { message, ..HTCProcStatus::new(state) })
+    }
+
+    fn of(parent: &Parent, index: Index, version: i64, status: HTCProcStatus) -> Self {
+        Self {
+            name: ProcName {
+                namespace: parent.namespace.clone(),
+                htcjob: parent.name.clone(),
+                htcjob_uid: parent.uid.to_string(),
+                created: parent.created.clone(),
+                index: index.0,
+                version,
+            },
+            spec: HTCProcSpec { htc_job: parent.name.clone(), index: index.0, item: parent.item(index).cloned() },
+            status,
+        }
+    }
+
+    /// The object as JSON.
+    #[must_use]
+    pub fn object(&self) -> serde_json::Value {
+        serde_json::json!({
+            "apiVersion": API_VERSION,
+            "kind": "HTCProc",
+            "metadata": self.name.metadata(),
+            "spec": self.spec,
+            "status": self.status,
+        })
+    }
+}
+
+impl HTCProcStatus {
+    const fn new(state: State) -> Self {
+        Self {
+            state,
+            id: None,
+            schedd: None,
+            exit_code: None,
+            exit_signal: None,
+            host: None,
+            attempts: 0,
+            start_time: None,
+            completion_time: None,
+            duration_seconds: None,
+            hold_code: None,
+            hold_reason: None,
+            message: None,
+            output_fetched: false,
+        }
+    }
+
+    fn ended(&mut self, outcome: &Outcome) -> State {
+        match outcome {
+            Outcome::Succeeded => {
+                self.exit_code = Some(0);
+                State::Succeeded
+            }
+            Outcome::Failed(code) => {
+                self.exit_code = Some(*code);
+                self.message = PayloadFailure::from_exit_code(*code).map(|failure| failure.sentence().to_owned());
+                State::Failed
+            }
+            Outcome::Killed(signal) => {
+                self.exit_signal = Some(*signal);
+                State::Failed
+            }
+            Outcome::FailedBefore => {
+                self.message = Some("failed before the upgrade from the first htc-operator".to_owned());
+                State::Failed
+            }
+            Outcome::Removed => State::Removed,
+            Outcome::Lost(Loss::Vanished) => {
+                self.message = Some("the job is in neither HTCondor's queue nor its history".to_owned());
+                State::Lost
+            }
+            Outcome::Lost(Loss::QueueReset) => {
+                self.message = Some("the job was lost with the schedd's queue".to_owned());
+                State::Lost
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_taken_apart_at_the_last_hyphen() {
+        assert_eq!(ProcName::parse("fit-2-17"), Some(("fit-2", 17)));
+        assert_eq!(ProcName::parse("fit-0"), Some(("fit", 0)));
+        for name in ["fit", "-3", "fit-", "fit-07", "fit-+7", "fit-7x", "fit-99999999999", ""] {
+            assert_eq!(ProcName::parse(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_uid_is_one() {
+        let (one, other) = (uid("a", 1), uid("a", 2));
+        assert_ne!(one, other);
+        assert_eq!(one.len(), 36);
+        assert_eq!((&one[14..15], &one[8..9]), ("8", "-"));
+        assert!("89ab".contains(&one[19..20]), "{one}");
+    }
+}

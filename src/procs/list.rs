@@ -1,0 +1,225 @@
+//! What a list is asked for with, and where it goes on.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
+use percent_encoding::percent_decode_str;
+use serde::{Deserialize, Serialize};
+
+use super::answer::Failure;
+use super::selection::Selection;
+
+/// Longest `timeoutSeconds` of a watch. Clients begin a new one then.
+const LONGEST_WATCH: u64 = 3600;
+
+/// How objects are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Form {
+    /// As they are.
+    #[default]
+    Objects,
+    /// As a table for people.
+    Table(Include),
+}
+
+/// What of each object goes into a table's rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Include {
+    /// Nothing.
+    None,
+    /// Its metadata.
+    #[default]
+    Metadata,
+    /// All of it.
+    Object,
+}
+
+/// The last job of a page. The next one begins behind it, whatever has come and gone meanwhile.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cursor {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its `HTCJob`.
+    pub htcjob: String,
+    /// Its index.
+    pub index: u32,
+    /// The ledger's number when the first page was made: what all pages are a list of, at least.
+    pub version: i64,
+}
+
+impl Cursor {
+    /// As a token for clients.
+    #[must_use]
+    pub fn token(&self) -> String {
+        BASE64.encode(serde_json::json!(self).to_string())
+    }
+
+    fn parse(token: &str) -> Result<Self, Failure> {
+        let read = || serde_json::from_slice(&BASE64.decode(token).ok()?).ok();
+        read().ok_or_else(|| Failure::bad_request("continue key is not valid: list again from the start"))
+    }
+}
+
+/// The query of a request for one or several jobs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Query {
+    /// How many are wanted at most; none for all.
+    pub limit: Option<usize>,
+    /// Where the list goes on.
+    pub from: Option<Cursor>,
+    /// Which are wanted.
+    pub selection: Selection,
+    /// Changes are wanted, from now on or from this version on.
+    pub watch: Option<Watch>,
+    /// In which form.
+    pub form: Form,
+}
+
+/// A request to be told of changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Watch {
+    /// Those after this version; none for all that there is, and then changes.
+    pub since: Option<i64>,
+    /// For so many seconds.
+    pub seconds: Option<u64>,
+}
+
+/// The parameters of a query, decoded. One that comes twice is refused: the API server would read another than we.
+pub fn parameters(query: &str) -> Result<Vec<(String, String)>, Failure> {
+    let mut found: Vec<(String, String)> = Vec::new();
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let decode = |text: &str| {
+            let text = text.replace('+', " ");
+            percent_decode_str(&text).decode_utf8().map(std::borrow::Cow::into_owned)
+        };
+        let (Ok(name), Ok(value)) = (decode(name), decode(value)) else {
+            return Err(Failure::bad_request("the query is not UTF-8"));
+        };
+        if found.iter().any(|(other, _)| *other == name) {
+            return Err(Failure::bad_request(format!("the parameter {name:?} comes more than once")));
+        }
+        found.push((name, value));
+    }
+    Ok(found)
+}
+
+impl Query {
+    /// From a query and the header `Accept`.
+    pub fn parse(query: &str, accept: Option<&str>) -> Result<Self, Failure> {
+        let (mut labels, mut fields, mut include) = (None, None, Include::default());
+        let (mut wanted, mut watch, mut parsed) = (false, Watch::default(), Self::default());
+        for (name, value) in parameters(query)? {
+            let wrong = || Failure::bad_request(format!("the parameter {name} cannot be {value:?}"));
+            match name.as_str() {
+                "limit" => {
+                    let limit: usize = value.parse().map_err(|_| wrong())?;
+                    parsed.limit = (limit > 0).then_some(limit);
+                }
+                "continue" => parsed.from = (!value.is_empty()).then(|| Cursor::parse(&value)).transpose()?,
+                "labelSelector" => labels = Some(value),
+                "fieldSelector" => fields = Some(value),
+                "watch" => wanted = flag(&value).ok_or_else(wrong)?,
+                "timeoutSeconds" => {
+                    let seconds: u64 = value.parse().map_err(|_| wrong())?;
+                    watch.seconds = (seconds > 0).then_some(seconds.min(LONGEST_WATCH));
+                }
+                "resourceVersion" => {
+                    let since: Option<i64> =
+                        if value.is_empty() { None } else { Some(value.parse().map_err(|_| wrong())?) };
+                    watch.since = since.filter(|since| *since > 0);
+                }
+                "includeObject" => {
+                    include = match value.as_str() {
+                        "None" => Include::None,
+                        "Metadata" => Include::Metadata,
+                        "Object" => Include::Object,
+                        _ => return Err(wrong()),
+                    }
+                }
+                "sendInitialEvents" if flag(&value) == Some(true) => {
+                    return Err(Failure::invalid(
+                        "sendInitialEvents is not supported: list, and watch from its resourceVersion",
+                    ));
+                }
+                // What is listed is always the newest.
+                "resourceVersionMatch" | "allowWatchBookmarks" | "sendInitialEvents" | "pretty" | "timeout" => {}
+                _ => return Err(Failure::bad_request(format!("the parameter {name:?} is not known"))),
+            }
+        }
+        parsed.selection = Selection::parse(labels.as_deref(), fields.as_deref())?;
+        parsed.watch = wanted.then_some(watch);
+        parsed.form = form(accept, include)?;
+        Ok(parsed)
+    }
+}
+
+fn flag(value: &str) -> Option<bool> {
+    match value {
+        "" | "1" | "true" | "True" => Some(true),
+        "0" | "false" | "False" => Some(false),
+        _ => None,
+    }
+}
+
+/// The first form that is accepted and served.
+fn form(accept: Option<&str>, include: Include) -> Result<Form, Failure> {
+    let Some(accept) = accept.filter(|accept| !accept.trim().is_empty()) else { return Ok(Form::Objects) };
+    for range in accept.split(',') {
+        let mut parts = range.split(';').map(str::trim);
+        let kind = parts.next().unwrap_or_default();
+        if !["application/json", "application/*", "*/*"].contains(&kind) {
+            continue;
+        }
+        let parts: Vec<&str> = parts.collect();
+        let has = |wanted: &str| parts.contains(&wanted);
+        if has("as=Table") && has("g=meta.k8s.io") && (has("v=v1") || has("v=v1beta1")) {
+            return Ok(Form::Table(include));
+        }
+        if !parts.iter().any(|part| part.starts_with("as=")) {
+            return Ok(Form::Objects);
+        }
+    }
+    Err(Failure::not_acceptable())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KUBECTL: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
+
+    #[test]
+    fn what_kubectl_asks_is_understood() {
+        let query = Query::parse("fieldSelector=status.state%3DFailed&limit=500", Some(KUBECTL)).unwrap();
+        assert_eq!((query.limit, query.form, query.watch), (Some(500), Form::Table(Include::Metadata), None));
+        assert_eq!(query.selection, Selection::parse(None, Some("status.state=Failed")).unwrap());
+        let query = Query::parse("includeObject=Object&watch=true&resourceVersion=77", Some(KUBECTL)).unwrap();
+        assert_eq!(query.form, Form::Table(Include::Object));
+        assert_eq!(query.watch, Some(Watch { since: Some(77), seconds: None }));
+        let plain = Query::parse("", Some("application/vnd.kubernetes.protobuf,application/json")).unwrap();
+        assert_eq!(plain, Query::default());
+        let cursor = Cursor { namespace: "n".to_owned(), htcjob: "fit".to_owned(), index: 7, version: 12 };
+        let next = Query::parse(&format!("limit=1&continue={}", cursor.token()), None).unwrap();
+        assert_eq!(next.from, Some(cursor));
+    }
+
+    #[test]
+    fn what_is_not_obeyed_is_refused() {
+        let refused = |query: &str, accept| Query::parse(query, accept).map_err(|failure| failure.code);
+        for query in [
+            "limit=1&limit=2",
+            "limit=x",
+            "continue=abc",
+            "fieldselector=a=b",
+            "watch=maybe",
+            "resourceVersion=x",
+            "limit=-1",
+            "%ff=1",
+        ] {
+            assert_eq!(refused(query, None), Err(400), "{query}");
+        }
+        assert_eq!(refused("watch=1&sendInitialEvents=true", None), Err(422));
+        assert_eq!(refused("", Some("application/vnd.kubernetes.protobuf")), Err(406));
+        assert_eq!(refused("", Some("application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io")), Err(406));
+    }
+}
