@@ -4,11 +4,12 @@ mod groups;
 mod values;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 pub use groups::{
-    CallbackArgs, CondorArgs, ContainerArgs, CredentialsArgs, DataArgs, ElectionArgs, KubernetesArgs, MonitoringArgs,
-    OutputArgs, TimingArgs,
+    CallbackArgs, CondorArgs, ContainerArgs, CredentialsArgs, DataArgs, ElectionArgs, JobsApiArgs, KubernetesArgs,
+    MonitoringArgs, OutputArgs, TimingArgs,
 };
 
 use crate::condor::htcopts::{AccountingGroups, Attributes, Policy};
@@ -51,6 +52,9 @@ pub struct Config {
     /// What jobs report of themselves.
     #[command(flatten)]
     pub callbacks: CallbackArgs,
+    /// Each job as an object of the API.
+    #[command(flatten)]
+    pub jobs_api: JobsApiArgs,
     /// Health and metrics.
     #[command(flatten)]
     pub monitoring: MonitoringArgs,
@@ -106,6 +110,9 @@ impl Config {
         }
         if self.data.housekeeping.is_zero() || self.credentials.credentials_refresh.is_zero() {
             return Err("--housekeeping and --credentials-refresh must not be zero".to_owned());
+        }
+        if self.jobs_api.jobs_api_certificate_life < Duration::from_secs(60) {
+            return Err("--jobs-api-certificate-life must be at least 60s".to_owned());
         }
         if self.credentials.namespace_identities == 0 {
             return Err("--namespace-identities must be at least 1".to_owned());

@@ -84,12 +84,12 @@ pub async fn run(
     context: Arc<Context>,
     namespace: Option<&str>,
     concurrency: u16,
+    (reader, writer): (reflector::Store<Observed>, reflector::store::Writer<Observed>),
     wakes: mpsc::Receiver<ObjectRef<Observed>>,
     stop: impl Future<Output = ()> + Send + Sync + 'static,
 ) {
     let client = context.client.clone();
     let api: Api<Observed> = watched(&client, namespace);
-    let (reader, writer) = reflector::store();
     let served = Arc::new(CrdServed::new(context.health.clone()));
     let asked = Arc::clone(&served);
     let asking = api.clone();

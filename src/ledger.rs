@@ -26,7 +26,7 @@ pub(crate) use entries::Save;
 pub use entries::{Intent, Noted, RequestResult, SubmitResult};
 pub use error::LedgerError;
 pub use journal::{Except, Journaled};
-pub use procs::ProcRow;
+pub use procs::{ProcRow, ProcRows};
 pub use retention::{Artifact, Released};
 pub use submitters::Unseen;
 pub use users::LedgerSnapshot;

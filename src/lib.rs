@@ -14,6 +14,7 @@
 //! - [`fence`]: may this operator act?
 //! - [`key`]: the tokens of jobs.
 //! - [`metrics`]: what is counted and measured.
+//! - [`mtls`]: who may connect, by certificate.
 //! - [`ledger`]: the SQLite journal; what stands there has been decided, what does not has not happened.
 //! - [`procs`]: each job of an HTCJob as an object of the API.
 //! - [`lease`]: does this operator lead?
@@ -24,6 +25,8 @@
 //! - [`tracker`]: asks HTCondor about all jobs at once.
 //! - [`receiver`]: takes in what jobs report of themselves; answers who asks how the operator is.
 //! - [`controller`]: watches, gathers, decides, commits, hands over, publishes; the only place that writes to Kubernetes.
+//! - [`jobs_api`]: shows jobs to the fronts, from the ledger.
+//! - [`front`]: the jobs API as the API server sees it; asks whether a user may, and hands on to the leader.
 //! - [`orphans`]: jobs without an object.
 //! - [`retention`]: what is left of objects that are gone.
 //! - [`config`]: every flag and variable.
@@ -41,13 +44,16 @@ pub mod controller;
 pub mod credentials;
 pub mod failpoint;
 pub mod fence;
+pub mod front;
 pub mod health;
+pub mod jobs_api;
 pub mod key;
 pub mod kubernetes;
 pub mod lease;
 pub mod ledger;
 pub mod machine;
 pub mod metrics;
+pub mod mtls;
 pub mod operator;
 #[cfg(test)]
 mod order;

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use htc_operator::config::Config;
 use htc_operator::confine;
+use htc_operator::front::{self, FrontConfig};
 use htc_operator::telemetry::{self, Log, LogFormat};
 use htc_operator::{api, check, machine, operator};
 
@@ -31,6 +32,8 @@ struct Cli {
 enum Command {
     /// Run the operator until SIGTERM.
     Run(Box<Config>),
+    /// Run a front of the jobs API until SIGTERM: what the API server connects to for `kubectl get htcprocs`.
+    JobsApi(Box<FrontConfig>),
     /// Print the CustomResourceDefinition.
     Crd,
     /// Write the statecharts into a folder.
@@ -68,6 +71,9 @@ fn main() -> ExitCode {
         Command::Run(config) => {
             block_on(run(*config, log)).and_then(|result| result.map_err(|error| error.to_string()))
         }
+        Command::JobsApi(config) => {
+            block_on(serve(*config, log)).and_then(|result| result.map_err(|error| error.to_string()))
+        }
         Command::Crd => api::crd_yaml().map(|yaml| print!("{yaml}")).map_err(|error| error.to_string()),
         Command::Statechart { folder: None } => {
             print!("{}", machine::chart::mermaid());
@@ -90,6 +96,12 @@ async fn run(config: Config, log: Log) -> Result<(), operator::StartError> {
     let stop = operator::told_to_stop()?;
     tokio::spawn(log.follow_hangups()?);
     Box::pin(operator::run(config, stop)).await
+}
+
+async fn serve(config: FrontConfig, log: Log) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let stop = operator::told_to_stop()?;
+    tokio::spawn(log.follow_hangups()?);
+    Ok(front::run(config, stop).await?)
 }
 
 fn block_on<T>(work: impl Future<Output = T>) -> Result<T, String> {

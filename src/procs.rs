@@ -6,6 +6,7 @@ pub mod discovery;
 pub mod list;
 pub mod selection;
 pub mod table;
+pub mod target;
 
 use std::sync::Arc;
 
@@ -172,7 +173,7 @@ pub struct Parent {
     /// The jobs that it asks for; none if that cannot be read.
     pub asked_for: Indices,
     /// The object itself, for its items.
-    object: Option<Arc<Observed>>,
+    pub(crate) object: Option<Arc<Observed>>,
 }
 
 impl Parent {

@@ -17,6 +17,7 @@ macro_rules! limited {
             .shutdown_timeout(1)
     };
 }
+pub(crate) use limited;
 
 pub mod event;
 mod idle;
@@ -40,6 +41,7 @@ use crate::clock::Clock;
 use crate::key::KeyRing;
 use crate::ledger::{Ledger, Receipt};
 use crate::metrics::Metrics;
+use crate::mtls::MtlsError;
 pub use rate::Rate;
 use rate::Rates;
 use report::Refusal;
@@ -51,13 +53,13 @@ pub const BODY: usize = 64 * 1024;
 /// Longest time that a body may take.
 pub const BODY_TIME: Duration = Duration::from_secs(10);
 /// Longest time that the headers may take.
-const HEADER_TIME: Duration = Duration::from_secs(5);
+pub(crate) const HEADER_TIME: Duration = Duration::from_secs(5);
 /// How long a connection may be idle between two requests.
-const IDLE: Duration = Duration::from_secs(15);
+pub(crate) const IDLE: Duration = Duration::from_secs(15);
 /// Longest time that the ledger may take.
 const LEDGER_TIME: Duration = Duration::from_secs(10);
 /// Most connections of each port's thread.
-const CONNECTIONS: usize = 1024;
+pub(crate) const CONNECTIONS: usize = 1024;
 /// Threads of the receiver: TLS is what costs.
 const THREADS: usize = 2;
 /// What a job waits, in seconds, before it sends again what could not be stored.
@@ -77,6 +79,9 @@ pub enum ListenError {
     /// The certificate.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// The certificates of both sides.
+    #[error(transparent)]
+    Mtls(#[from] MtlsError),
 }
 
 /// What an operator that leads takes events in with.
@@ -222,7 +227,7 @@ async fn nothing_here(status: StatusCode) -> HttpResponse {
 }
 
 /// A listener, and the address that it has: port 0 becomes a free one.
-fn bind(address: SocketAddr) -> Result<(SocketAddr, TcpListener), ListenError> {
+pub(crate) fn bind(address: SocketAddr) -> Result<(SocketAddr, TcpListener), ListenError> {
     let bind = || {
         let listener = TcpListener::bind(address)?;
         Ok((listener.local_addr()?, listener))
@@ -230,7 +235,7 @@ fn bind(address: SocketAddr) -> Result<(SocketAddr, TcpListener), ListenError> {
     bind().map_err(|source| ListenError::Bind { address, source })
 }
 
-fn start(address: SocketAddr, server: Server) -> Port {
+pub(crate) fn start(address: SocketAddr, server: Server) -> Port {
     let handle = server.handle();
     Port { address, handle, task: tokio::spawn(server) }
 }

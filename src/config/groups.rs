@@ -327,6 +327,21 @@ pub struct CallbackArgs {
     pub callback_tls_key: Option<PathBuf>,
 }
 
+/// Each job as an object of the API.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Jobs API")]
+pub struct JobsApiArgs {
+    /// Address and port at which the fronts of the jobs API (`htc-operator jobs-api`) reach this operator. Default: there is no jobs
+    /// API.
+    #[arg(long, env = "HTC_JOBS_API_LISTEN")]
+    pub jobs_api_listen: Option<SocketAddr>,
+
+    /// How long certificates of the jobs API are valid. They are renewed after half of that. Their authority is valid 12 times as
+    /// long.
+    #[arg(long, env = "HTC_JOBS_API_CERTIFICATE_LIFE", default_value = "30d", value_parser = parse_duration)]
+    pub jobs_api_certificate_life: Duration,
+}
+
 /// Health and metrics.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Monitoring")]

@@ -28,20 +28,24 @@ pub struct ProcRow {
     pub changed: i64,
 }
 
+/// Some of an object's recorded jobs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProcRows {
+    /// The jobs, by index.
+    pub rows: Vec<ProcRow>,
+    /// The object was cut short: what is not recorded was given up.
+    pub given_up: bool,
+}
+
 impl Ledger {
     /// At most `limit` recorded jobs of this object, by index, from `from` on.
-    pub async fn procs(&self, uid: Uid, from: Index, limit: usize) -> Result<Vec<ProcRow>, LedgerError> {
-        self.run(move |connection| procs(connection, &uid, from, limit)).await
-    }
-
-    /// How many jobs of this object were given up before they were ever submitted.
-    pub async fn given_up(&self, uid: Uid) -> Result<u32, LedgerError> {
+    pub async fn procs(&self, uid: Uid, from: Index, limit: usize) -> Result<ProcRows, LedgerError> {
         self.run(move |connection| {
             let given_up = connection
-                .prepare_cached("select givenUp from objects where uid = ?1")
-                .and_then(|mut rows| rows.query_row([uid.as_str()], |row| row.get::<_, Option<u32>>(0)).optional())
+                .prepare_cached("select coalesce(givenUp, 0) > 0 from objects where uid = ?1")
+                .and_then(|mut rows| rows.query_row([uid.as_str()], |row| row.get(0)).optional())
                 .map_err(LedgerError::sql("read an object"))?;
-            Ok(given_up.flatten().unwrap_or_default())
+            Ok(ProcRows { rows: procs(connection, &uid, from, limit)?, given_up: given_up.unwrap_or_default() })
         })
         .await
     }
@@ -127,10 +131,11 @@ mod tests {
             vec![(Index(0), job(0, JobState::Running)), (Index(1), ran.clone()), (Index(7), job(7, JobState::Idle))];
         ledger.save(save(known(Phase::Running), jobs, Vec::new())).await.unwrap();
         let first = ledger.sequence();
-        let page = ledger.procs(uid(), Index(1), 5).await.unwrap();
+        let ProcRows { rows: page, given_up } = ledger.procs(uid(), Index(1), 5).await.unwrap();
+        assert!(!given_up);
         assert_eq!(page.iter().map(|row| row.index.0).collect::<Vec<_>>(), [1, 7]);
         assert_eq!((&page[0].job, page[0].changed, page[0].reported), (&ran, first, None));
-        assert_eq!(ledger.procs(uid(), Index(0), 1).await.unwrap().len(), 1);
+        assert_eq!(ledger.procs(uid(), Index(0), 1).await.unwrap().rows.len(), 1);
 
         let end = Callback {
             uid: uid(),
@@ -150,6 +155,6 @@ mod tests {
         assert_eq!(ledger.procs_changed(0, 1).await.unwrap().len(), 2);
         let ended = (Index(0), job(0, JobState::Ended(Outcome::Succeeded)));
         ledger.save(save(known(Phase::Completed), vec![ended], Vec::new())).await.unwrap();
-        assert_eq!(ledger.procs(uid(), Index(0), 1).await.unwrap()[0].reported, None);
+        assert_eq!(ledger.procs(uid(), Index(0), 1).await.unwrap().rows[0].reported, None);
     }
 }

@@ -50,6 +50,12 @@ impl Indices {
         self.0.iter().flat_map(|&(first, last)| RangeInclusive::new(first, last)).map(Index)
     }
 
+    /// The numbers from `first` on, smallest first.
+    pub fn iter_from(&self, first: Index) -> impl Iterator<Item = Index> + '_ {
+        let ranges = self.0.iter().filter(move |(_, last)| *last >= first.0);
+        ranges.flat_map(move |&(from, last)| RangeInclusive::new(from.max(first.0), last)).map(Index)
+    }
+
     /// The numbers of this set that are not in `other`.
     #[must_use]
     pub fn without(&self, other: &Self) -> Self {

@@ -14,9 +14,12 @@ use crate::config::Config;
 use crate::controller::{self, Context, NamespaceJobs, Publisher, VolatileState};
 use crate::credentials::Credentials;
 use crate::fence::Fence;
+use crate::jobs_api::certificates::{CertificateKeeper, Lives, Places};
+use crate::jobs_api::{self, Jobs};
 use crate::lease::Leader;
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
+use crate::mtls::{Accepted, Shown};
 use crate::receiver::Port;
 use crate::retention::Keeper;
 use crate::tracker::Tracker;
@@ -51,6 +54,12 @@ impl Drop for Part {
     }
 }
 
+/// What shows jobs to the fronts.
+struct JobsApi {
+    port: Port,
+    _certificates: Part,
+}
+
 /// An operator at work. All its parts end when this is dropped.
 pub(super) struct Running {
     leader: Leader,
@@ -64,6 +73,8 @@ pub(super) struct Running {
     housekeeping: Part,
     controller: Part,
     workers: JoinSet<()>,
+    /// Shows jobs to the fronts.
+    jobs_api: Option<JobsApi>,
     /// Tells the controller to begin nothing new.
     end: watch::Sender<bool>,
     _orphans: Part,
@@ -126,7 +137,7 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         settings: config.settings(),
         schedd: Arc::clone(&schedd),
         credentials: Arc::clone(&credentials),
-        operator: format!("{}/{}", config.kubernetes.operator_namespace, config.kubernetes.operator_name),
+        operator: operator_name(config),
         fence: fence.clone(),
         clock,
         publisher: publisher.clone(),
@@ -135,6 +146,9 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         metrics: metrics.clone(),
         health,
     });
+    let (objects, writer) = kube::runtime::reflector::store();
+    let jobs = Jobs { objects: objects.clone(), ledger: ledger.clone(), operator: operator_name(config) };
+    let jobs_api = jobs_api(config, &client, jobs)?;
     let (end, mut told) = watch::channel(false);
     let until_told = async move { drop(told.wait_for(|end| *end).await) };
     let (namespace, concurrency) = (config.kubernetes.watch_namespace.clone(), config.kubernetes.concurrency);
@@ -155,7 +169,7 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
             async move { publisher.run(client, ledger, clock, fence, metrics).await }
         }),
         controller: Part::start(async move {
-            controller::run(context, namespace.as_deref(), concurrency, wakes, until_told).await;
+            controller::run(context, namespace.as_deref(), concurrency, (objects, writer), wakes, until_told).await;
         }),
         workers: lanes,
         leader,
@@ -163,15 +177,38 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         fence,
         credentials,
         port,
+        jobs_api,
         end,
         _keys: keys,
     })
 }
 
+/// Namespace and name of this operator, as they stand on its `HTCJob`s.
+fn operator_name(config: &Config) -> String {
+    format!("{}/{}", config.kubernetes.operator_namespace, config.kubernetes.operator_name)
+}
+
+/// What shows jobs to the fronts, if it is switched on.
+fn jobs_api(config: &Config, client: &Client, jobs: Jobs) -> Result<Option<JobsApi>, StartError> {
+    let Some(address) = config.jobs_api.jobs_api_listen else { return Ok(None) };
+    let (shown, accepted) = (Shown::default(), Accepted::default());
+    let port = jobs_api::listen(address, jobs, shown.clone(), accepted.clone())?;
+    tracing::info!(address = %port.address, "the jobs API listens for its fronts");
+    let places = Places {
+        namespace: config.kubernetes.operator_namespace.clone(),
+        operator: config.kubernetes.operator_name.clone(),
+    };
+    let lives = Lives { certificate: config.jobs_api.jobs_api_certificate_life };
+    let keeper = CertificateKeeper::new(client.clone(), places, lives, shown, accepted);
+    Ok(Some(JobsApi { port, _certificates: Part::start(keeper.run()) }))
+}
+
 /// Waits until `stop` resolves; fails before that if the operator no longer leads, or one of its parts has ended: each of them
 /// runs for as long as the operator does, which would be deaf without it. In any case nothing new is begun afterwards.
 pub(super) async fn supervise(running: &mut Running, stop: impl Future<Output = ()>) -> Result<(), StartError> {
-    let Running { leader, ledger, fence, port, tracker, publisher, housekeeping, controller, workers, .. } = running;
+    let Running {
+        leader, ledger, fence, port, jobs_api, tracker, publisher, housekeeping, controller, workers, ..
+    } = running;
     let result = tokio::select! {
         () = stop => Ok(()),
         lost = leader.keep(ledger, fence) => Err(lost.into()),
@@ -180,11 +217,18 @@ pub(super) async fn supervise(running: &mut Running, stop: impl Future<Output = 
         () = housekeeping.ended() => Err(StartError::Failed("housekeeping")),
         () = controller.ended() => Err(StartError::Failed("controller")),
         () = ended(port) => Err(StartError::Failed("receiver")),
+        () = async {
+            match jobs_api {
+                Some(served) => served.port.ended().await,
+                None => std::future::pending().await,
+            }
+        } => Err(StartError::Failed("jobs API")),
         _ = workers.join_next() => Err(StartError::Failed("workers")),
     };
     fence.close();
     // Nothing is taken in any more: whoever reports now tries again, and finds the next operator.
     port.take();
+    jobs_api.take();
     result
 }
 

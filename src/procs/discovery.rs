@@ -63,10 +63,23 @@ pub fn groups(accept: &str) -> Option<Document> {
             && parts.all(|part| !part.starts_with("as="))
     };
     accept.split(',').any(plain).then(|| {
-        let version = json!({ "groupVersion": format!("{GROUP}/{VERSION}"), "version": VERSION });
-        let group = json!({ "name": GROUP, "versions": [version], "preferredVersion": version });
-        document("application/json", &json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": [group] }))
+        let groups = json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": [api_group()] });
+        document("application/json", &groups)
     })
+}
+
+fn api_group() -> Value {
+    let version = json!({ "groupVersion": format!("{GROUP}/{VERSION}"), "version": VERSION });
+    json!({ "name": GROUP, "versions": [version], "preferredVersion": version })
+}
+
+/// `/apis/GROUP`
+#[must_use]
+pub fn group() -> Document {
+    let mut group = api_group();
+    group["kind"] = "APIGroup".into();
+    group["apiVersion"] = "v1".into();
+    document("application/json", &group)
 }
 
 fn aggregated(version: &str) -> Value {

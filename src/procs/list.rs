@@ -81,6 +81,8 @@ pub struct Watch {
     pub since: Option<i64>,
     /// For so many seconds.
     pub seconds: Option<u64>,
+    /// Who watches wants to be told now and then up to which version nothing was missed.
+    pub bookmarks: bool,
 }
 
 /// The parameters of a query, decoded. One that comes twice is refused: the API server would read another than we.
@@ -141,8 +143,9 @@ impl Query {
                         "sendInitialEvents is not supported: list, and watch from its resourceVersion",
                     ));
                 }
+                "allowWatchBookmarks" => watch.bookmarks = flag(&value).ok_or_else(wrong)?,
                 // What is listed is always the newest.
-                "resourceVersionMatch" | "allowWatchBookmarks" | "sendInitialEvents" | "pretty" | "timeout" => {}
+                "resourceVersionMatch" | "sendInitialEvents" | "pretty" | "timeout" => {}
                 _ => return Err(Failure::bad_request(format!("the parameter {name:?} is not known"))),
             }
         }
@@ -195,7 +198,7 @@ mod tests {
         assert_eq!(query.selection, Selection::parse(None, Some("status.state=Failed")).unwrap());
         let query = Query::parse("includeObject=Object&watch=true&resourceVersion=77", Some(KUBECTL)).unwrap();
         assert_eq!(query.form, Form::Table(Include::Object));
-        assert_eq!(query.watch, Some(Watch { since: Some(77), seconds: None }));
+        assert_eq!(query.watch, Some(Watch { since: Some(77), ..Watch::default() }));
         let plain = Query::parse("", Some("application/vnd.kubernetes.protobuf,application/json")).unwrap();
         assert_eq!(plain, Query::default());
         let cursor = Cursor { namespace: "n".to_owned(), htcjob: "fit".to_owned(), index: 7, version: 12 };

@@ -85,6 +85,15 @@ impl Selection {
         })
     }
 
+    /// The only name that may be wanted, if there is only one.
+    #[must_use]
+    pub fn only_name(&self) -> Option<String> {
+        self.fields.iter().find_map(|required| match (required.key.as_str(), &required.test) {
+            ("metadata.name", Test::In(names)) if names.len() == 1 => names.first().cloned(),
+            _ => None,
+        })
+    }
+
     /// Whether a job can come to be wanted, or cease to be, while it exists.
     #[must_use]
     pub fn can_change(&self) -> bool {

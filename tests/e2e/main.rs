@@ -25,6 +25,7 @@ mod docs;
 mod examples;
 mod faults;
 mod images;
+mod jobs_api;
 mod kill_points;
 mod large;
 mod lifecycle;

@@ -19,6 +19,7 @@ pub mod carrier;
 pub mod census;
 pub mod desk;
 pub mod dice;
+pub mod front;
 pub mod gates;
 pub mod http;
 pub mod mortal;
@@ -42,7 +43,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use testbed::{
-    Account, Assets, Client, EXAMPLES_IMAGE, Kube, KubeOptions, Owned, Pool, PoolOptions, Proxy, Scratch, Spec,
+    Account, Assets, Client, EXAMPLES_IMAGE, Kube, KubeOptions, Owned, Pool, PoolOptions, Port, Proxy, Scratch, Spec,
     Version, wait_for,
 };
 
@@ -116,6 +117,9 @@ pub struct Bed {
     disk: Option<power::Disk>,
     runs: AtomicU32,
     environment: Mutex<Vec<(String, String)>>,
+    /// Where the operator's fronts reach it.
+    leader: Option<Port>,
+    front: OnceLock<front::Front>,
 }
 
 impl Bed {
@@ -164,13 +168,24 @@ impl Bed {
             disk: None,
             runs: AtomicU32::new(0),
             environment: Mutex::default(),
+            leader: None,
+            front: OnceLock::new(),
         }
     }
 
     /// Servers with the operator running.
     pub fn start(version: Version) -> Self {
-        let bed = Self::new(version, &PoolOptions::default(), LONG_SUBMISSIONS);
+        let bed = Self::with_jobs_api(version, LONG_SUBMISSIONS);
         bed.start_operator();
+        bed
+    }
+
+    /// Servers without the operator, which will serve the jobs API.
+    pub fn with_jobs_api(version: Version, arguments: &[&str]) -> Self {
+        let port = Port::reserve().unwrap();
+        let listen = format!("--jobs-api-listen=127.0.0.1:{}", port.number);
+        let mut bed = Self::new(version, &PoolOptions::default(), &[arguments, &[listen.as_str()]].concat());
+        bed.leader = Some(port);
         bed
     }
 

@@ -17,6 +17,9 @@ use crate::proxy::Credentials;
 const SERVER_NAMES: [&str; 6] =
     ["localhost", "127.0.0.1", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "10.96.0.1"];
 
+/// Name of the API server to API servers beside it.
+pub(crate) const FRONT_PROXY: &str = "front-proxy-client";
+
 /// A certificate authority and the files made by it.
 pub(crate) struct Authority {
     folder: PathBuf,
@@ -28,15 +31,7 @@ impl Authority {
     /// Makes the authority, the server's certificate and the key that signs service account tokens, all in `folder`.
     pub(crate) fn new(folder: &Path) -> Result<Self> {
         let account = Account::unprivileged();
-        account.make_dir(folder, 0o755)?;
-        let key = key("ca")?;
-        let mut params = params("ca", "testbed-ca", None, &[])?;
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
-        let certificate = params.self_signed(&key).map_err(failed("ca"))?;
-        let pem = certificate.pem();
-        let authority = Self { folder: folder.to_owned(), issuer: Issuer::new(params, key), pem };
-        account.write(&authority.ca(), &authority.pem, 0o644)?;
+        let authority = Self::bare(folder, "testbed-ca")?;
         let signer = self::key("service-account")?;
         account.write(&authority.service_account_key(), signer.serialize_pem(), 0o600)?;
         account.write(&authority.service_account_public_key(), signer.public_key_pem(), 0o644)?;
@@ -44,6 +39,21 @@ impl Authority {
             authority.issue("kube-apiserver", None, &SERVER_NAMES, ExtendedKeyUsagePurpose::ServerAuth)?;
         account.write(&authority.server_certificate(), certificate, 0o644)?;
         account.write(&authority.server_key(), key, 0o600)?;
+        Ok(authority)
+    }
+
+    /// Makes the authority alone.
+    fn bare(folder: &Path, name: &str) -> Result<Self> {
+        let account = Account::unprivileged();
+        account.make_dir(folder, 0o755)?;
+        let key = key("ca")?;
+        let mut params = params("ca", name, None, &[])?;
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+        let certificate = params.self_signed(&key).map_err(failed("ca"))?;
+        let pem = certificate.pem();
+        let authority = Self { folder: folder.to_owned(), issuer: Issuer::new(params, key), pem };
+        account.write(&authority.ca(), &authority.pem, 0o644)?;
         Ok(authority)
     }
 
@@ -87,6 +97,20 @@ impl Authority {
     pub(crate) fn credentials(&self, user: &str, group: Option<&str>) -> Result<Credentials> {
         let (certificate, key) = self.issue(user, group, &[], ExtendedKeyUsagePurpose::ClientAuth)?;
         Ok(Credentials { authority: self.pem.clone(), certificate, key })
+    }
+
+    /// The authority, the certificate and the key by which the API server shows itself to API servers beside it: an authority of
+    /// their own, or any user could speak for all.
+    pub(crate) fn front_proxy(&self) -> Result<[PathBuf; 3]> {
+        let folder = self.folder.join("front-proxy");
+        let proxy = Self::bare(&folder, FRONT_PROXY)?;
+        let (certificate, key) = proxy.issue(FRONT_PROXY, None, &[], ExtendedKeyUsagePurpose::ClientAuth)?;
+        let paths = ["proxy.crt", "proxy.key"].map(|name| folder.join(name));
+        for (path, pem) in paths.iter().zip([certificate, key]) {
+            Account::unprivileged().write(path, pem, 0o600)?;
+        }
+        let [certificate, key] = paths;
+        Ok([proxy.ca(), certificate, key])
     }
 
     /// Certificate and key with which the API server asks kubelets.

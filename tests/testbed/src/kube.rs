@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::account::Account;
 use crate::assets::Assets;
-use crate::certs::Authority;
+use crate::certs::{Authority, FRONT_PROXY};
 use crate::error::{Error, Result};
 use crate::owned::{Owned, Spec};
 use crate::ports::Port;
@@ -177,6 +177,18 @@ impl Kube {
             .arg(format!("--api-audiences={issuer}"))
             .arg(format!("--service-account-key-file={}", certs.service_account_public_key().display()))
             .arg(format!("--service-account-signing-key-file={}", certs.service_account_key().display()));
+        let [authority, certificate, key] = certs.front_proxy()?;
+        let spec = spec
+            .arg(format!("--requestheader-client-ca-file={}", authority.display()))
+            .arg(format!("--proxy-client-cert-file={}", certificate.display()))
+            .arg(format!("--proxy-client-key-file={}", key.display()))
+            .arg(format!("--requestheader-allowed-names={FRONT_PROXY}"))
+            .args([
+                "--requestheader-username-headers=X-Remote-User",
+                "--requestheader-group-headers=X-Remote-Group",
+                "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+                "--requestheader-uid-headers=X-Remote-Uid",
+            ]);
         let spec = if self.options.audit {
             spec.arg(format!("--audit-policy-file={}", self.audit_policy().display()))
                 .arg(format!("--audit-log-path={}", self.audit_log().display()))

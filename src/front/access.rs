@@ -1,0 +1,75 @@
+//! Whether a user may: the API server is asked again, although it has let the request through. It may have read the path in
+//! another way.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use kube::Client;
+use kube::api::{Api, PostParams};
+
+use super::authentication::User;
+use crate::kubernetes::{ApiError, limited};
+use crate::procs::{GROUP, RESOURCE, VERSION};
+
+/// How long an answer counts: what generic API servers take.
+const FRESH: Duration = Duration::from_secs(10);
+/// Most answers that are remembered.
+const MOST: usize = 10_000;
+
+/// What somebody wants to do.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Wish {
+    pub(super) user: User,
+    pub(super) verb: &'static str,
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) subresource: String,
+}
+
+/// Answers of a short while ago.
+#[derive(Default)]
+pub(super) struct Reviews(Mutex<HashMap<Wish, (bool, Instant)>>);
+
+impl Reviews {
+    /// Whether this is allowed.
+    pub(super) async fn allows(&self, client: &Client, wish: Wish) -> Result<bool, ApiError> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&wish).copied();
+        if let Some((allowed, at)) = known.filter(|(_, at)| at.elapsed() < FRESH) {
+            tracing::trace!(?at, "the answer is known");
+            return Ok(allowed);
+        }
+        let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let spec = SubjectAccessReviewSpec {
+            user: Some(wish.user.name.clone()),
+            uid: wish.user.uid.clone(),
+            groups: Some(wish.user.groups.clone()),
+            extra: Some(wish.user.extra.clone()),
+            resource_attributes: Some(ResourceAttributes {
+                group: Some(GROUP.to_owned()),
+                version: Some(VERSION.to_owned()),
+                resource: Some(RESOURCE.to_owned()),
+                verb: Some(wish.verb.to_owned()),
+                namespace: text(&wish.namespace),
+                name: text(&wish.name),
+                subresource: text(&wish.subresource),
+                ..ResourceAttributes::default()
+            }),
+            non_resource_attributes: None,
+        };
+        let api: Api<SubjectAccessReview> = Api::all(client.clone());
+        let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
+        let parameters = PostParams::default();
+        let answer = limited("ask whether a user may", &"HTCProcs", api.create(&parameters, &review)).await?;
+        let allowed = answer.status.is_some_and(|status| status.allowed && status.denied != Some(true));
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= MOST {
+            known.retain(|_, (_, at)| at.elapsed() < FRESH);
+        }
+        if known.len() < MOST {
+            known.insert(wish, (allowed, Instant::now()));
+        }
+        Ok(allowed)
+    }
+}

@@ -1,0 +1,198 @@
+//! The front's port.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix_web::http::header::{ACCEPT, CONTENT_TYPE, ETAG, IF_NONE_MATCH, RETRY_AFTER};
+use actix_web::http::{Method, StatusCode};
+use actix_web::{App, HttpRequest, HttpResponse, HttpServer, guard, web};
+use futures::StreamExt as _;
+use http_body_util::BodyExt as _;
+use sha2::{Digest as _, Sha256};
+
+use super::access::Wish;
+use super::authentication::User;
+use super::{Front, Place};
+use crate::jobs_api::refuse;
+use crate::mtls::server;
+use crate::procs::answer::Failure;
+use crate::procs::discovery::{self, Document};
+use crate::procs::list::parameters;
+use crate::procs::selection::Selection;
+use crate::procs::target::Target;
+use crate::procs::{GROUP, RESOURCE, VERSION};
+use crate::receiver::{ListenError, Port, bind, limited, start};
+
+/// Threads of the port.
+const THREADS: usize = 2;
+/// How long the leader may take to begin its answer.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// Serves the API server.
+pub(super) fn listen(address: SocketAddr, front: &Arc<Front>) -> Result<Port, ListenError> {
+    let config = server(front.shown.clone(), front.accepted.clone())?;
+    let shared = web::Data::from(Arc::clone(front));
+    let app = move || App::new().app_data(shared.clone()).default_service(web::to(answer));
+    let server = limited!(HttpServer::new(app)).workers(THREADS);
+    let (address, listener) = bind(address)?;
+    let server = server.listen_rustls_0_23(listener, config);
+    let server = server.map_err(|source| ListenError::Bind { address, source })?;
+    tracing::info!(%address, "the front of the jobs API listens");
+    Ok(start(address, server.run()))
+}
+
+/// Serves kubelet.
+pub(super) fn listen_health(address: SocketAddr, front: &Arc<Front>) -> Result<Port, ListenError> {
+    let shared = web::Data::from(Arc::clone(front));
+    let app = move || {
+        let get = |path: &str| web::resource(path).guard(guard::Get());
+        App::new()
+            .app_data(shared.clone())
+            .service(get("/healthz").to(|| async { HttpResponse::Ok().body("ok\n") }))
+            .service(get("/readyz").to(readyz))
+    };
+    let (address, listener) = bind(address)?;
+    let server = limited!(HttpServer::new(app)).workers(1).listen(listener);
+    let server = server.map_err(|source| ListenError::Bind { address, source })?;
+    Ok(start(address, server.run()))
+}
+
+/// Ready without a leader, too: discovery needs none.
+async fn readyz(front: web::Data<Front>) -> HttpResponse {
+    if front.is_ready() {
+        HttpResponse::Ok().body("ok\n")
+    } else {
+        HttpResponse::ServiceUnavailable().body("waiting for the certificate, or for whom the API server trusts\n")
+    }
+}
+
+async fn answer(request: HttpRequest, front: web::Data<Front>) -> HttpResponse {
+    let front = front.into_inner();
+    let path = request.uri().path();
+    let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or("*/*");
+    let (group, version) = (format!("/apis/{GROUP}"), format!("/apis/{GROUP}/{VERSION}"));
+    let constant = match path {
+        "/apis" => Some(discovery::groups(accept).ok_or_else(Failure::not_acceptable)),
+        _ if path == group => Some(Ok(discovery::group())),
+        _ if path == version => Some(Ok(discovery::resources())),
+        "/openapi/v2" => Some(Ok(discovery::openapi_v2())),
+        "/openapi/v3" => Some(Ok(discovery::openapi_v3_paths())),
+        _ if path.strip_prefix("/openapi/v3") == Some(&version) => Some(Ok(discovery::openapi_v3())),
+        _ => None,
+    };
+    let answer = match constant {
+        Some(document) => document.map(|document| constant_answer(&request, document)),
+        None => data(&request, &front).await,
+    };
+    answer.unwrap_or_else(|failure| refuse(&failure))
+}
+
+fn constant_answer(request: &HttpRequest, document: Document) -> HttpResponse {
+    let hash =
+        Sha256::digest(&document.body).iter().take(16).fold(0_u128, |number, byte| number << 8 | u128::from(*byte));
+    let tag = format!("\"{hash:x}\"");
+    let known = request.headers().get(IF_NONE_MATCH).and_then(|value| value.to_str().ok());
+    let unchanged = known.is_some_and(|known| known.split(',').any(|one| one.trim() == tag));
+    if unchanged {
+        return HttpResponse::NotModified().insert_header((ETAG, tag)).finish();
+    }
+    HttpResponse::Ok()
+        .insert_header((ETAG, tag))
+        .insert_header((CONTENT_TYPE, document.content_type))
+        .body(document.body)
+}
+
+/// What is asked about jobs.
+async fn data(request: &HttpRequest, front: &Arc<Front>) -> Result<HttpResponse, Failure> {
+    let user = front.headers().and_then(|headers| headers.user(request.headers()));
+    let user = user.ok_or_else(|| Failure::forbidden("the API server does not say who asks"))?;
+    let target = Target::parse(request.uri().path()).ok_or_else(Failure::no_such_path)?;
+    let query = request.uri().query().unwrap_or_default();
+    let wish = wish(request.method(), &target, query, &user)?;
+    let place = front.place(&user.name).ok_or_else(|| {
+        Failure::too_many(format!("too many requests for {RESOURCE} are answered at the moment: try again"))
+    })?;
+    let allowed = front.reviews.allows(&front.client, wish.clone()).await.map_err(|error| {
+        tracing::warn!(%error, "whether a user may cannot be asked");
+        Failure::unavailable("the API server cannot be asked whether this is allowed")
+    })?;
+    if !allowed {
+        let place = if wish.namespace.is_empty() {
+            "at the cluster scope".to_owned()
+        } else {
+            format!("in the namespace {:?}", wish.namespace)
+        };
+        let message = format!(
+            "{RESOURCE}.{GROUP} is forbidden: User {:?} cannot {} resource {:?} in API group {GROUP:?} {place}",
+            user.name, wish.verb, RESOURCE
+        );
+        return Err(Failure::forbidden(message));
+    }
+    hand_on(request, front, &user, place).await
+}
+
+/// What the API server makes of it, for RBAC.
+fn wish(method: &Method, target: &Target, query: &str, user: &User) -> Result<Wish, Failure> {
+    if *method != Method::GET {
+        return Err(Failure::not_allowed("HTCProcs can only be read: change their HTCJob"));
+    }
+    let parameters = parameters(query)?;
+    let value = |name: &str| parameters.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str());
+    let watch = value("watch").is_some_and(|watch| watch != "0" && !watch.eq_ignore_ascii_case("false"));
+    let verb = match (&target.name, watch) {
+        (Some(_), _) => "get",
+        (None, true) => "watch",
+        (None, false) => "list",
+    };
+    // A list of one name is allowed to who may list that name.
+    let named = || Selection::parse(None, value("fieldSelector")).ok().and_then(|selection| selection.only_name());
+    let owned = |text: &Option<String>| text.clone().unwrap_or_default();
+    Ok(Wish {
+        user: user.clone(),
+        verb,
+        namespace: owned(&target.namespace),
+        name: target.name.clone().or_else(named).unwrap_or_default(),
+        subresource: owned(&target.subresource),
+    })
+}
+
+/// Asks the leader, and passes its answer on as it comes.
+async fn hand_on(
+    request: &HttpRequest,
+    front: &Arc<Front>,
+    user: &User,
+    place: Place,
+) -> Result<HttpResponse, Failure> {
+    let nobody = || Failure::unavailable("no htc-operator leads at the moment: try again");
+    let leader = front.leader().ok_or_else(nobody)?;
+    let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+    let mut asked = http::Request::get(path).header("X-Remote-User", user.name.as_str());
+    if let Some(accept) = request.headers().get(ACCEPT) {
+        asked = asked.header("Accept", accept.as_bytes());
+    }
+    let asked = asked.body(kube::client::Body::empty()).map_err(|error| Failure::bad_request(error.to_string()))?;
+    let answer = match tokio::time::timeout(ANSWER, leader.send(asked)).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(error)) => {
+            tracing::info!(%error, "the leader cannot be reached");
+            return Err(nobody());
+        }
+        Err(_) => {
+            tracing::warn!("the leader does not answer within {} s", ANSWER.as_secs());
+            return Err(nobody());
+        }
+    };
+    let status = StatusCode::from_u16(answer.status().as_u16()).unwrap_or(StatusCode::BAD_GATEWAY);
+    let mut response = HttpResponse::build(status);
+    for (name, header) in [("content-type", CONTENT_TYPE), ("retry-after", RETRY_AFTER)] {
+        if let Some(value) = answer.headers().get(name).and_then(|value| value.to_str().ok()) {
+            response.insert_header((header, value));
+        }
+    }
+    let parts = answer.into_body().into_data_stream().map(move |part| {
+        let _at_work = &place;
+        part
+    });
+    Ok(response.streaming(parts))
+}

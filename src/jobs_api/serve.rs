@@ -1,0 +1,215 @@
+//! The leader's port: `get`, `list` and `watch`.
+
+use std::net::SocketAddr;
+
+use actix_web::http::StatusCode;
+use actix_web::http::header::{ACCEPT, RETRY_AFTER};
+use actix_web::web::Bytes;
+use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
+use futures::Stream;
+use serde_json::{Value, json};
+
+use super::walk::Walk;
+use super::watch::Watching;
+use super::{Jobs, now};
+use crate::ledger::LedgerError;
+use crate::machine::ids::Index;
+use crate::mtls::{Accepted, Shown, server};
+use crate::procs::answer::Failure;
+use crate::procs::list::{Cursor, Form, Query};
+use crate::procs::target::Target;
+use crate::procs::{API_VERSION, HTCProc, ProcName, table};
+use crate::receiver::{ListenError, Port, bind, limited, start};
+
+/// Threads of the port.
+const THREADS: usize = 2;
+
+/// The leader's port: served until it is dropped.
+pub type LeaderPort = Port;
+
+/// Serves the jobs to who is `accepted`.
+pub fn listen(address: SocketAddr, jobs: Jobs, shown: Shown, accepted: Accepted) -> Result<LeaderPort, ListenError> {
+    let config = server(shown, accepted)?;
+    let app = move || App::new().app_data(web::Data::new(jobs.clone())).default_service(web::to(answer));
+    let server = limited!(HttpServer::new(app)).workers(THREADS);
+    let (address, listener) = bind(address)?;
+    let server = server.listen_rustls_0_23(listener, config);
+    let server = server.map_err(|source| ListenError::Bind { address, source })?;
+    Ok(start(address, server.run()))
+}
+
+async fn answer(request: HttpRequest, jobs: web::Data<Jobs>) -> HttpResponse {
+    match serve(&request, &jobs).await {
+        Ok(response) => response,
+        Err(failure) => refuse(&failure),
+    }
+}
+
+/// A refusal, as Kubernetes writes it.
+pub(crate) fn refuse(failure: &Failure) -> HttpResponse {
+    let code = StatusCode::from_u16(failure.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = HttpResponse::build(code);
+    if let Some(seconds) = failure.retry_after {
+        response.insert_header((RETRY_AFTER, seconds.to_string()));
+    }
+    response.json(failure.status())
+}
+
+impl From<LedgerError> for Failure {
+    fn from(error: LedgerError) -> Self {
+        tracing::warn!(%error, "the jobs API cannot read the ledger");
+        Self::unavailable(format!("the operator cannot read its ledger: {error}"))
+    }
+}
+
+async fn serve(request: &HttpRequest, jobs: &Jobs) -> Result<HttpResponse, Failure> {
+    let target = Target::parse(request.uri().path()).ok_or_else(Failure::no_such_path)?;
+    if request.method() != actix_web::http::Method::GET {
+        return Err(Failure::not_allowed("HTCProcs can only be read: change their HTCJob"));
+    }
+    let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
+    let query = Query::parse(request.uri().query().unwrap_or_default(), accept)?;
+    let namespace = target.namespace.as_deref();
+    match (target.name, target.subresource) {
+        (_, Some(_)) => Err(Failure::no_such_path()),
+        (Some(name), None) => get(jobs, namespace.unwrap_or_default(), &name, query.form).await,
+        (None, None) => match query.watch {
+            Some(watch) => {
+                let watching = Watching::begin(jobs.clone(), namespace, &query, watch).await?;
+                Ok(stream(futures::stream::unfold(watching, Watching::next)))
+            }
+            None => list(jobs, namespace, query).await,
+        },
+    }
+}
+
+fn stream(parts: impl Stream<Item = Result<Bytes, LedgerError>> + 'static) -> HttpResponse {
+    HttpResponse::Ok().content_type("application/json").streaming(parts)
+}
+
+async fn get(jobs: &Jobs, namespace: &str, name: &str, form: Form) -> Result<HttpResponse, Failure> {
+    let none = || Failure::no_such_proc(name);
+    let (htcjob, index) = ProcName::parse(name).ok_or_else(none)?;
+    let parent = jobs.parent(namespace, htcjob).ok_or_else(none)?;
+    let index = Index(index);
+    let version = jobs.ledger.sequence();
+    let found = jobs.ledger.procs(parent.uid.clone(), index, 1).await?;
+    let proc = match found.rows.first().filter(|row| row.index == index) {
+        Some(row) => HTCProc::recorded(&parent, row, now()),
+        None if parent.asked_for.contains(index) => HTCProc::not_recorded(&parent, index, found.given_up),
+        None => return Err(none()),
+    };
+    Ok(HttpResponse::Ok().json(match form {
+        Form::Objects => proc.object(),
+        Form::Table(include) => {
+            let rows = json!([table::row(&proc, include, now())]);
+            table(&rows, &json!({ "resourceVersion": version.to_string() }))
+        }
+    }))
+}
+
+/// A whole table.
+pub(super) fn table(rows: &Value, metadata: &Value) -> Value {
+    json!({
+        "kind": "Table",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": metadata,
+        "columnDefinitions": table::columns(),
+        "rows": rows,
+    })
+}
+
+async fn list(jobs: &Jobs, namespace: Option<&str>, query: Query) -> Result<HttpResponse, Failure> {
+    let newest = jobs.ledger.sequence();
+    let version = query.from.as_ref().map_or(newest, |from| from.version);
+    let walk = Walk::new(jobs.clone(), namespace, query.selection, query.from.as_ref());
+    let page = Page { walk, form: query.form, left: query.limit, version, last: None, written: 0, over: false };
+    // The first part tells whether there is an answer at all.
+    let (first, page) = page.next().await?;
+    let rest = futures::stream::unfold(page, |page| async move {
+        if page.over {
+            return None;
+        }
+        match page.next().await {
+            Ok((part, page)) => Some((Ok(part), page)),
+            Err(error) => {
+                tracing::warn!(%error, "a list ends in the middle: the ledger cannot be read");
+                None
+            }
+        }
+    });
+    let first = futures::stream::iter([Ok::<_, LedgerError>(first)]);
+    Ok(stream(futures::StreamExt::chain(first, rest)))
+}
+
+/// One answer to a list. Its metadata come last: whether there is more is known at the end.
+struct Page {
+    walk: Walk,
+    form: Form,
+    left: Option<usize>,
+    version: i64,
+    last: Option<Cursor>,
+    written: usize,
+    over: bool,
+}
+
+impl Page {
+    /// The next part of the text.
+    async fn next(mut self) -> Result<(Bytes, Self), LedgerError> {
+        let mut text = if self.written == 0 && self.last.is_none() { self.head() } else { String::new() };
+        while !self.over {
+            let Some(procs) = self.walk.next().await? else {
+                self.end(&mut text, None);
+                break;
+            };
+            for proc in &procs {
+                if self.left == Some(0) {
+                    let token = self.last.as_ref().map(Cursor::token);
+                    self.end(&mut text, token);
+                    break;
+                }
+                self.write(&mut text, proc);
+            }
+            if !text.is_empty() {
+                break;
+            }
+        }
+        Ok((Bytes::from(text), self))
+    }
+
+    fn head(&self) -> String {
+        match self.form {
+            Form::Objects => format!(r#"{{"kind":"HTCProcList","apiVersion":"{API_VERSION}","items":["#),
+            Form::Table(_) => {
+                let columns = table::columns();
+                format!(r#"{{"kind":"Table","apiVersion":"meta.k8s.io/v1","columnDefinitions":{columns},"rows":["#)
+            }
+        }
+    }
+
+    fn write(&mut self, text: &mut String, proc: &HTCProc) {
+        let object = match self.form {
+            Form::Objects => proc.object(),
+            Form::Table(include) => table::row(proc, include, now()),
+        };
+        if self.written > 0 {
+            text.push(',');
+        }
+        text.push_str(&object.to_string());
+        self.written += 1;
+        self.left = self.left.map(|left| left.saturating_sub(1));
+        let ProcName { namespace, htcjob, index, .. } = proc.name.clone();
+        self.last = Some(Cursor { namespace, htcjob, index, version: self.version });
+    }
+
+    fn end(&mut self, text: &mut String, token: Option<String>) {
+        let mut metadata = json!({ "resourceVersion": self.version.to_string() });
+        if let Some(token) = token {
+            metadata["continue"] = token.into();
+        }
+        text.push_str("],\"metadata\":");
+        text.push_str(&metadata.to_string());
+        text.push('}');
+        self.over = true;
+    }
+}

@@ -1,0 +1,232 @@
+//! TLS on both sides: who may connect is known by certificate, of an authority *and* by name. Both can be exchanged while a port
+//! is served.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme,
+};
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+/// Why something cannot be used for TLS.
+#[derive(Debug, thiserror::Error)]
+pub enum MtlsError {
+    /// What should be PEM.
+    #[error("{what} cannot be read as PEM: {source}")]
+    Pem {
+        /// Which part.
+        what: &'static str,
+        /// What is wrong with it.
+        source: rustls::pki_types::pem::Error,
+    },
+    /// What is no certificate or key.
+    #[error("{what} cannot be used: {why}")]
+    Unusable {
+        /// Which part.
+        what: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+fn unusable(what: &'static str) -> impl FnOnce(&dyn std::fmt::Display) -> MtlsError {
+    move |why| MtlsError::Unusable { what, why: why.to_string() }
+}
+
+/// The certificates in a PEM text.
+fn certificates(what: &'static str, pem: &str) -> Result<Vec<CertificateDer<'static>>, MtlsError> {
+    CertificateDer::pem_slice_iter(pem.as_bytes())
+        .collect::<Result<_, _>>()
+        .map_err(|source| MtlsError::Pem { what, source })
+}
+
+/// Whose certificates are accepted, and under which names.
+#[derive(Clone, Debug)]
+pub struct Accepted(Arc<RwLock<Option<Current>>>, Arc<CryptoProvider>);
+
+#[derive(Clone, Debug)]
+struct Current {
+    chain: Arc<dyn ClientCertVerifier>,
+    names: BTreeSet<String>,
+}
+
+impl Default for Accepted {
+    /// Nobody, so far.
+    fn default() -> Self {
+        Self(Arc::default(), Arc::new(ring::default_provider()))
+    }
+}
+
+impl Accepted {
+    /// From now on these: certificates of these authorities (PEM) with one of these common names.
+    pub fn replace(&self, authorities: &str, names: BTreeSet<String>) -> Result<(), MtlsError> {
+        let what = "the authority of the clients";
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates(what, authorities)? {
+            roots.add(certificate).map_err(|error| unusable(what)(&error))?;
+        }
+        let chain = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&self.1))
+            .build()
+            .map_err(|error| unusable(what)(&error))?;
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(Current { chain, names });
+        Ok(())
+    }
+
+    /// From now on nobody.
+    pub fn nobody(&self) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn current(&self) -> Option<Current> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// The only common name of a certificate; none if it has several, or none.
+fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
+    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+    let mut names = certificate.subject().iter_common_name();
+    let (name, None) = (names.next()?, names.next()) else { return None };
+    name.as_str().ok().map(str::to_owned)
+}
+
+impl ClientCertVerifier for Accepted {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let current = self.current().ok_or(CertificateError::UnknownIssuer)?;
+        let verified = current.chain.verify_client_cert(end_entity, intermediates, now)?;
+        match common_name(end_entity) {
+            Some(name) if current.names.contains(&name) => Ok(verified),
+            name => {
+                tracing::warn!(
+                    name = name.as_deref().unwrap_or_default(),
+                    "a client certificate has no name that is accepted"
+                );
+                Err(CertificateError::ApplicationVerificationFailure.into())
+            }
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signature, &self.1.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &self.1.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.1.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// The certificate that a port shows. Without one, every handshake fails.
+#[derive(Clone, Debug, Default)]
+pub struct Shown(Arc<RwLock<Option<Arc<CertifiedKey>>>>);
+
+impl Shown {
+    /// From now on this one: a chain and its key, PEM.
+    pub fn replace(&self, chain: &str, key: &str) -> Result<(), MtlsError> {
+        let what = "the certificate";
+        let chain = certificates(what, chain)?;
+        let source = |source| MtlsError::Pem { what: "the key", source };
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(source)?;
+        let certified = CertifiedKey::from_der(chain, key, &ring::default_provider());
+        let certified = certified.map_err(|error| unusable(what)(&error))?;
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(certified));
+        Ok(())
+    }
+
+    /// Whether there is one.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+}
+
+impl ResolvesServerCert for Shown {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// What a port needs that shows `shown` and lets in `accepted`. No session is taken up again without a new look at who it is.
+pub fn server(shown: Shown, accepted: Accepted) -> Result<ServerConfig, MtlsError> {
+    let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| unusable("TLS")(&error))?
+        .with_client_cert_verifier(Arc::new(accepted))
+        .with_cert_resolver(Arc::new(shown));
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+
+    use super::*;
+
+    fn authority() -> (String, Issuer<'static, KeyPair>) {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        (params.self_signed(&key).unwrap().pem(), Issuer::new(params, key))
+    }
+
+    fn certificate(issuer: &Issuer<'static, KeyPair>, names: &[&str]) -> CertificateDer<'static> {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        for name in names {
+            params.distinguished_name.push(DnType::CommonName, *name);
+        }
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        params.signed_by(&key, issuer).unwrap().der().clone()
+    }
+
+    #[test]
+    fn authority_and_name_must_both_be_right() {
+        let ((pem, issuer), (_, other)) = (authority(), authority());
+        let accepted = Accepted::default();
+        let lets_in =
+            |certificate: &CertificateDer<'_>| accepted.verify_client_cert(certificate, &[], UnixTime::now()).is_ok();
+        let right = certificate(&issuer, &["front-proxy-client"]);
+        assert!(!lets_in(&right), "nobody is, before it is known who");
+        accepted.replace(&pem, BTreeSet::from(["front-proxy-client".to_owned()])).unwrap();
+        assert!(lets_in(&right));
+        assert!(!lets_in(&certificate(&issuer, &["somebody"])), "another name");
+        assert!(!lets_in(&certificate(&issuer, &[])), "no name");
+        assert!(!lets_in(&certificate(&other, &["front-proxy-client"])), "another authority");
+        accepted.nobody();
+        assert!(!lets_in(&right));
+        assert!(accepted.replace("no certificate", BTreeSet::new()).is_err());
+    }
+}
