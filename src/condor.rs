@@ -18,6 +18,7 @@ pub mod shown;
 pub mod submit;
 mod submitter_lock;
 mod suspects;
+pub mod tail;
 pub mod tools;
 
 pub use confined::{Confining, Touches};

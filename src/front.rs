@@ -76,7 +76,7 @@ struct Front {
     shown: Shown,
     accepted: Accepted,
     headers: RwLock<Option<Headers>>,
-    leader: RwLock<Option<Client>>,
+    leader: RwLock<Option<[Client; 2]>>,
     /// `resourceVersion` of the Secret that was read last.
     seen: Mutex<String>,
     reviews: Reviews,
@@ -118,8 +118,10 @@ impl Front {
         self.headers.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn leader(&self) -> Option<Client> {
-        self.leader.read().unwrap_or_else(PoisonError::into_inner).clone()
+    /// A client of the leader; `lasts`: for an answer that may be silent for long.
+    fn leader(&self, lasts: bool) -> Option<Client> {
+        let leader = self.leader.read().unwrap_or_else(PoisonError::into_inner).clone();
+        leader.map(|[usual, patient]| if lasts { patient } else { usual })
     }
 
     /// It can answer the API server.

@@ -2,7 +2,10 @@
 //! whether the user may.
 
 pub mod certificates;
+mod files;
+mod log;
 mod serve;
+mod volume;
 mod walk;
 mod watch;
 
@@ -11,11 +14,16 @@ use std::sync::Arc;
 use kube::ResourceExt as _;
 use kube::runtime::reflector::Store;
 
-use crate::api::{OPERATOR, Observed};
+use crate::api::{Identity, OPERATOR, ObjectName, Observed};
+use crate::condor::Schedd;
+use crate::credentials::{AtHand, Credentials};
 use crate::ledger::Ledger;
+use crate::machine::ids::Index;
 use crate::machine::ids::SchedDate;
-use crate::procs::Parent;
+use crate::procs::answer::Failure;
 use crate::procs::selection::Selection;
+use crate::procs::{HTCProc, Parent, ProcName};
+use crate::workers::Planner;
 
 /// What jobs are read from.
 #[derive(Clone)]
@@ -26,6 +34,10 @@ pub struct Jobs {
     pub ledger: Ledger,
     /// Namespace and name of this operator: others' `HTCJob`s are theirs to show.
     pub operator: String,
+    /// Where output is.
+    pub planner: Planner,
+    /// In whose name HTCondor is asked about jobs that run.
+    pub credentials: Arc<Credentials>,
 }
 
 impl Jobs {
@@ -50,6 +62,48 @@ impl Jobs {
         let reference = kube::runtime::reflector::ObjectRef::new(name).within(namespace);
         let object: Arc<Observed> = self.objects.get(&reference)?;
         self.ours(&object).then(|| Parent::of(&object))
+    }
+}
+
+/// One job, and where things of it are.
+struct Found {
+    parent: Parent,
+    index: Index,
+    /// As it is now.
+    proc: HTCProc,
+}
+
+impl Found {
+    fn htcjob(&self) -> ObjectName {
+        ObjectName { namespace: self.parent.namespace.clone(), name: self.parent.name.clone() }
+    }
+}
+
+impl Jobs {
+    /// The job of this name.
+    async fn find(&self, namespace: &str, name: &str) -> Result<Found, Failure> {
+        let none = || Failure::no_such_proc(name);
+        let (htcjob, index) = ProcName::parse(name).ok_or_else(none)?;
+        let parent = self.parent(namespace, htcjob).ok_or_else(none)?;
+        let index = Index(index);
+        let rows = self.ledger.procs(parent.uid.clone(), index, 1).await?;
+        let proc = match rows.rows.first().filter(|row| row.index == index) {
+            Some(row) => HTCProc::recorded(&parent, row, now()),
+            None if parent.asked_for.contains(index) => HTCProc::not_recorded(&parent, index, rows.given_up),
+            None => return Err(none()),
+        };
+        Ok(Found { parent, index, proc })
+    }
+
+    /// HTCondor, in the name that this job has there.
+    fn schedd(&self, parent: &Parent) -> Result<Arc<Schedd>, Failure> {
+        let spec = parent.object.as_ref().and_then(|object| object.0.as_ref().ok()).map(|htcjob| &htcjob.spec);
+        let identity = spec.map_or(Identity::Operator, |spec| Identity::of(&parent.namespace, spec));
+        match self.credentials.at_hand(&identity) {
+            AtHand::Good(schedd) => Ok(schedd),
+            AtHand::Bad(unknown) => Err(Failure::unavailable(unknown.message)),
+            AtHand::NotYet => Err(Failure::unavailable("the credentials are being looked for: try again")),
+        }
     }
 }
 

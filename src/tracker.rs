@@ -161,7 +161,7 @@ impl Tracker {
         loop {
             let uids = self.wait(asker, Instant::now(), failed.take(), took).await;
             let (began, asked_at) = (Instant::now(), self.schedd.clock.now());
-            let result = self.look_once(asker, &uids).await;
+            let result = Box::pin(self.look_once(asker, &uids)).await;
             took = began.elapsed();
             match result {
                 Ok(()) => backoff.reset(),

@@ -44,6 +44,7 @@ pub use registry::{Registry, Ticket};
 pub use room::Room;
 pub use sizes::Sizes;
 pub use survivors::Survivors;
+pub(crate) use tool_call::written;
 
 /// How long a worker rests when the ledger cannot store its intents.
 const LEDGER_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);

@@ -9,7 +9,7 @@ use super::known_users::KnownUsers;
 use super::pauses::Pauses;
 use super::row::{Row, Rows};
 use super::suspects::Suspects;
-use super::tools::{Cost, Output, ToolError, Tools};
+use super::tools::{Cost, Listener, Output, ToolError, Tools};
 use crate::api::Identity;
 use crate::api::text::{WORDS, harmless};
 use crate::clock::Clock;
@@ -186,7 +186,7 @@ impl Schedd {
                 ControlFlow::Continue(())
             }
         };
-        let result = self.tools.ask_at_length(tool, arguments, limit, &mut listener).await;
+        let result = self.tools.ask_at_length(tool, arguments, limit, Listener::Each(&mut listener)).await;
         if tool == QUEUE_TOOL {
             self.spend(result.as_ref().map_or_else(
                 |_| Cost { here: reading, there: began.elapsed().saturating_sub(reading) },

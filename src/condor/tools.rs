@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
+use tokio::sync::mpsc;
 
 use super::confined::{Confine, Confining, Touches, With};
 pub use super::cost::Cost;
@@ -18,6 +19,9 @@ use super::submitter_lock::HeldLock;
 use crate::api::text::{WORDS, harmless, harmless_lines};
 use crate::failpoint::{self, Point};
 use crate::metrics::Metrics;
+
+#[cfg(test)]
+mod tests;
 
 /// How HTCondor's tools are started.
 #[derive(Clone, Debug)]
@@ -87,7 +91,12 @@ pub struct Call<'a> {
 }
 
 /// What takes in a tool's standard output as it comes, until it has had enough.
-pub type Listener<'a> = &'a mut (dyn FnMut(&[u8]) -> ControlFlow<()> + Send);
+pub enum Listener<'a> {
+    /// Is told of each part.
+    Each(&'a mut (dyn FnMut(&[u8]) -> ControlFlow<()> + Send)),
+    /// Takes each part away; the tool waits until it has.
+    Channel(&'a mpsc::Sender<Vec<u8>>),
+}
 
 /// What a tool said.
 #[derive(Clone, Debug)]
@@ -482,143 +491,22 @@ async fn read(from: Option<impl AsyncRead + Unpin>, cap: usize, strict: bool) ->
 }
 
 /// Passes on all of it, as long as it is wanted; what is kept is nothing.
-async fn pass_on(from: Option<impl AsyncRead + Unpin>, listener: Listener<'_>) -> Result<Vec<u8>, ReadError> {
+async fn pass_on(from: Option<impl AsyncRead + Unpin>, mut listener: Listener<'_>) -> Result<Vec<u8>, ReadError> {
     let Some(mut from) = from else { return Ok(Vec::new()) };
     let mut buffer = vec![0; 64 * 1024];
     loop {
         match from.read(&mut buffer).await? {
             0 => return Ok(Vec::new()),
-            count if listener(&buffer[..count]).is_break() => return Err(ReadError::TooMuch),
-            _ => {}
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::confine::Confinement;
-
-    fn tools() -> Tools {
-        let limit = Duration::from_secs(20);
-        let off = Confining { wanted: Confinement::Off, reads: &[], protected: &[] };
-        Tools::new(None, off, limit, limit, limit, Metrics::default())
-    }
-
-    fn call<'a>(tool: &'static str, arguments: &[&'a str], limit: Duration) -> Call<'a> {
-        let (arguments, touches) = (arguments.to_vec(), Touches::default());
-        Call { tool, arguments, input: Vec::new(), limit, outlives_us: false, holds: None, touches }
-    }
-
-    #[tokio::test]
-    async fn a_tool_sees_only_its_own_environment_and_input() {
-        let tools = Tools { environment: vec![("PATH".into(), "/usr/bin:/bin".into())], ..tools() };
-        let said = tools
-            .call(Call {
-                input: b"in".to_vec(),
-                ..call(
-                    "sh",
-                    &["-c", "cat; env | cut -d= -f1 | sort | tr '\\n' ' '; echo oops >&2; exit 3"],
-                    tools.limit,
-                )
-            })
-            .await
-            .unwrap();
-        assert_eq!(said.status, Some(3));
-        assert_eq!(said.stderr, "oops");
-        let text = String::from_utf8(said.stdout).unwrap();
-        assert!(text.starts_with("in"), "{text}");
-        assert!(!text.contains("HOME"), "{text}");
-    }
-
-    #[tokio::test]
-    async fn each_has_its_own_credentials() {
-        let tools = tools();
-        let other = tools.for_another();
-        tools.set_credentials(vec![("KRB5CCNAME", "FILE:/mine".to_owned())], PathBuf::from("/"));
-        let sees = async |tools: Tools| {
-            let said = tools.run("sh", &["-c", "echo ${KRB5CCNAME-none}"]).await.unwrap();
-            String::from_utf8(said.stdout).unwrap().trim().to_owned()
-        };
-        let without = std::env::var("KRB5CCNAME").unwrap_or_else(|_| "none".to_owned());
-        assert_eq!(sees(tools.clone()).await, "FILE:/mine");
-        assert_eq!(sees(other).await, without);
-    }
-
-    #[tokio::test]
-    async fn the_whole_group_is_dead_after_the_limit() {
-        let script = "sleep 1000 & echo $!; exec sleep 1000";
-        let error = tools().call(call("sh", &["-c", script], Duration::from_millis(300))).await.unwrap_err();
-        assert!(matches!(error, ToolError::TimedOut { dead: true, .. }), "{error:?}");
-    }
-
-    #[tokio::test]
-    async fn what_is_dropped_half_way_is_killed() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("pid");
-        let script = format!("echo $$ > {}; exec sleep 1000", file.display());
-        let tools = tools();
-        let arguments = ["-c", script.as_str()];
-        let running = tools.run("sh", &arguments);
-        assert!(tokio::time::timeout(Duration::from_millis(500), running).await.is_err());
-        let pid: i32 = std::fs::read_to_string(file).unwrap().trim().parse().unwrap();
-        let pid = Pid::from_raw(pid).unwrap();
-        let deadline = std::time::Instant::now() + Duration::from_secs(10);
-        while rustix::process::test_kill_process(pid).is_ok() && std::time::Instant::now() < deadline {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
-        assert!(state.is_empty() || state.contains(") Z "), "still there: {state}");
-    }
-
-    #[test]
-    fn what_starts_a_tool_is_named_by_its_path() {
-        let tools = tools();
-        assert!(tools.timeout.starts_with('/') && tools.setpriv.starts_with('/'), "{tools:?}");
-        assert_eq!(locate("/nowhere:/", "no such program"), "no such program");
-    }
-
-    #[tokio::test]
-    async fn a_question_has_a_cost_and_a_limit() {
-        let (tools, limit) = (tools(), Duration::from_secs(20));
-        let ask = async |script| tools.ask("sh", &["-c", script], limit).await.unwrap().cost;
-        let asleep = ask("sleep 0.3").await;
-        assert!(asleep.there >= Duration::from_millis(250) && asleep.here < Duration::from_millis(150), "{asleep:?}");
-        let busy = ask("i=0; while [ $i -lt 400000 ]; do i=$((i + 1)); done").await;
-        assert!(busy.here > Duration::from_millis(50) && busy.there < busy.here / 2, "{busy:?}");
-        let error = tools.ask("sleep", &["1000"], Duration::from_millis(200)).await.unwrap_err();
-        assert!(matches!(error, ToolError::TimedOut { dead: true, .. }), "{error:?}");
-    }
-
-    #[tokio::test]
-    async fn a_missing_tool_says_so() {
-        let error = tools().run("condor_no_such_tool", &[]).await.unwrap_err();
-        assert!(matches!(error, ToolError::NotStarted { missing: true, .. }), "{error:?}");
-        assert!(error.to_string().contains("in the operator's PATH"), "{error}");
-    }
-
-    #[tokio::test]
-    async fn the_path_is_not_blamed_for_what_is_there() {
-        let error = tools().run("sh", &["-c", "echo cannot be confined >&2; exit 126"]).await.unwrap_err();
-        assert_eq!(error.to_string(), "cannot start sh: cannot be confined");
-    }
-
-    #[tokio::test]
-    async fn who_is_killed_at_its_limit_is_told_from_who_dies_otherwise() {
-        let (tools, limit) = (tools(), Duration::from_secs(20));
-        for (signal, number, cause) in [("XFSZ", 25, "a file larger"), ("ABRT", 6, "memory"), ("SEGV", 11, "memory")] {
-            let script = format!("ulimit -c 0; kill -{signal} $$");
-            let arguments = ["-c", script.as_str()];
-            for error in [tools.run("sh", &arguments).await, tools.ask("sh", &arguments, limit).await] {
-                let error = error.unwrap_err();
-                assert!(matches!(error, ToolError::Killed { signal, .. } if signal == number), "{error:?}");
-                assert!(error.to_string().contains(cause), "{error}");
+            count => {
+                let part = &buffer[..count];
+                let enough = match &mut listener {
+                    Listener::Each(listener) => listener(part).is_break(),
+                    Listener::Channel(channel) => channel.send(part.to_vec()).await.is_err(),
+                };
+                if enough {
+                    return Err(ReadError::TooMuch);
+                }
             }
         }
-        for script in ["kill -KILL $$", "exit 137"] {
-            let error = tools.run("sh", &["-c", script]).await.unwrap_err();
-            assert!(matches!(error, ToolError::TimedOut { .. }), "{error:?}");
-        }
-        assert!(tools.run("sh", &["-c", "exit 255"]).await.is_ok());
     }
 }

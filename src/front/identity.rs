@@ -19,6 +19,9 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// How long the leader may be silent in the middle of an answer. A watch without news brings a newline now and then.
 const SILENCE: Duration = Duration::from_secs(90);
 
+/// How long a log may be silent. Who follows it asks again from where it ended.
+const LOG_SILENCE: Duration = Duration::from_secs(15 * 60);
+
 /// Reads it again. What cannot be read leaves it as it was.
 pub(super) async fn follow(front: &Front) {
     let name = front.places.front();
@@ -42,21 +45,22 @@ pub(super) async fn follow(front: &Front) {
         }
         seen.clone_from(&version);
     }
-    match client(front, &authority, &chain, &key) {
-        Ok(client) => {
+    let make = |silence| client(front, &authority, &chain, &key, silence);
+    match make(SILENCE).and_then(|usual| Ok([usual, make(LOG_SILENCE)?])) {
+        Ok(clients) => {
             if let Err(error) = front.shown.replace(&chain, &key) {
                 tracing::warn!(%error, "the front's certificate cannot be used");
                 return;
             }
             tracing::info!(secret = full, version, "the front has a new certificate");
-            *front.leader.write().unwrap_or_else(PoisonError::into_inner) = Some(client);
+            *front.leader.write().unwrap_or_else(PoisonError::into_inner) = Some(clients);
         }
         Err(why) => tracing::warn!("the Secret {full} cannot be used: {why}"),
     }
 }
 
 /// A client of the leader.
-fn client(front: &Front, authority: &str, chain: &str, key: &str) -> Result<Client, String> {
+fn client(front: &Front, authority: &str, chain: &str, key: &str, silence: Duration) -> Result<Client, String> {
     let roots = CertificateDer::pem_slice_iter(authority.as_bytes())
         .map(|certificate| certificate.map(|certificate| certificate.to_vec()))
         .collect::<Result<Vec<_>, _>>()
@@ -66,7 +70,7 @@ fn client(front: &Front, authority: &str, chain: &str, key: &str) -> Result<Clie
     config.tls_server_name = Some(front.places.leader_host());
     config.default_retry = false;
     config.connect_timeout = Some(CONNECT);
-    config.read_timeout = Some(SILENCE);
+    config.read_timeout = Some(silence);
     config.auth_info = serde_json::from_value(serde_json::json!({
         "client-certificate-data": BASE64.encode(chain),
         "client-key-data": BASE64.encode(key),

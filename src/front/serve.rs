@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix_web::http::header::{ACCEPT, CONTENT_TYPE, ETAG, IF_NONE_MATCH, RETRY_AFTER};
+use actix_web::http::header::{ACCEPT, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
 use actix_web::http::{Method, StatusCode};
 use actix_web::{App, HttpRequest, HttpResponse, HttpServer, guard, web};
 use futures::StreamExt as _;
@@ -27,7 +27,7 @@ use crate::receiver::{ListenError, Port, bind, limited, start};
 /// Threads of the port.
 const THREADS: usize = 2;
 /// How long the leader may take to begin its answer.
-const ANSWER: Duration = Duration::from_secs(30);
+const ANSWER: Duration = Duration::from_secs(55);
 
 /// Serves the API server.
 pub(super) fn listen(address: SocketAddr, front: &Arc<Front>) -> Result<Port, ListenError> {
@@ -165,7 +165,8 @@ async fn hand_on(
     place: Place,
 ) -> Result<HttpResponse, Failure> {
     let nobody = || Failure::unavailable("no htc-operator leads at the moment: try again");
-    let leader = front.leader().ok_or_else(nobody)?;
+    let lasts = request.uri().path().ends_with("/log");
+    let leader = front.leader(lasts).ok_or_else(nobody)?;
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
     let mut asked = http::Request::get(path).header("X-Remote-User", user.name.as_str());
     if let Some(accept) = request.headers().get(ACCEPT) {
@@ -185,9 +186,9 @@ async fn hand_on(
     };
     let status = StatusCode::from_u16(answer.status().as_u16()).unwrap_or(StatusCode::BAD_GATEWAY);
     let mut response = HttpResponse::build(status);
-    for (name, header) in [("content-type", CONTENT_TYPE), ("retry-after", RETRY_AFTER)] {
+    for name in ["content-type", "etag", "retry-after", "x-htc-attempt", "x-htc-length"] {
         if let Some(value) = answer.headers().get(name).and_then(|value| value.to_str().ok()) {
-            response.insert_header((header, value));
+            response.insert_header((name, value));
         }
     }
     let parts = answer.into_body().into_data_stream().map(move |part| {

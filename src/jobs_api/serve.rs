@@ -11,9 +11,8 @@ use serde_json::{Value, json};
 
 use super::walk::Walk;
 use super::watch::Watching;
-use super::{Jobs, now};
+use super::{Found, Jobs, files, log, now};
 use crate::ledger::LedgerError;
-use crate::machine::ids::Index;
 use crate::mtls::{Accepted, Shown, server};
 use crate::procs::answer::Failure;
 use crate::procs::list::{Cursor, Form, Query};
@@ -67,9 +66,19 @@ async fn serve(request: &HttpRequest, jobs: &Jobs) -> Result<HttpResponse, Failu
     if request.method() != actix_web::http::Method::GET {
         return Err(Failure::not_allowed("HTCProcs can only be read: change their HTCJob"));
     }
-    let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
-    let query = Query::parse(request.uri().query().unwrap_or_default(), accept)?;
     let namespace = target.namespace.as_deref();
+    let words = request.uri().query().unwrap_or_default();
+    if let (Some(name), Some(subresource)) = (&target.name, &target.subresource) {
+        let find = jobs.find(namespace.unwrap_or_default(), name);
+        return match subresource.as_str() {
+            "log" => log::log(jobs, find.await?, log::LogQuery::parse(words)?).await,
+            "files" => files::files(jobs, find.await?, files::FilesQuery::parse(words)?).await,
+            "analysis" => analysis(jobs, &find.await?).await,
+            _ => Err(Failure::no_such_path()),
+        };
+    }
+    let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
+    let query = Query::parse(words, accept)?;
     match (target.name, target.subresource) {
         (_, Some(_)) => Err(Failure::no_such_path()),
         (Some(name), None) => get(jobs, namespace.unwrap_or_default(), &name, query.form).await,
@@ -88,17 +97,8 @@ fn stream(parts: impl Stream<Item = Result<Bytes, LedgerError>> + 'static) -> Ht
 }
 
 async fn get(jobs: &Jobs, namespace: &str, name: &str, form: Form) -> Result<HttpResponse, Failure> {
-    let none = || Failure::no_such_proc(name);
-    let (htcjob, index) = ProcName::parse(name).ok_or_else(none)?;
-    let parent = jobs.parent(namespace, htcjob).ok_or_else(none)?;
-    let index = Index(index);
     let version = jobs.ledger.sequence();
-    let found = jobs.ledger.procs(parent.uid.clone(), index, 1).await?;
-    let proc = match found.rows.first().filter(|row| row.index == index) {
-        Some(row) => HTCProc::recorded(&parent, row, now()),
-        None if parent.asked_for.contains(index) => HTCProc::not_recorded(&parent, index, found.given_up),
-        None => return Err(none()),
-    };
+    let proc = jobs.find(namespace, name).await?.proc;
     Ok(HttpResponse::Ok().json(match form {
         Form::Objects => proc.object(),
         Form::Table(include) => {
@@ -106,6 +106,20 @@ async fn get(jobs: &Jobs, namespace: &str, name: &str, form: Form) -> Result<Htt
             table(&rows, &json!({ "resourceVersion": version.to_string() }))
         }
     }))
+}
+
+/// Why a job is idle, in HTCondor's words.
+async fn analysis(jobs: &Jobs, found: &Found) -> Result<HttpResponse, Failure> {
+    let schedd = jobs.schedd(&found.parent)?;
+    let analysis = schedd.analyze(&found.parent.uid, found.index).await;
+    match analysis.map_err(|unknown| Failure::unavailable(unknown.message))? {
+        Some(text) => Ok(HttpResponse::Ok().content_type("text/plain; charset=utf-8").body(text + "\n")),
+        None => Err(Failure::bad_request(format!(
+            "only idle jobs are analysed: {} is {}",
+            found.proc.name.name(),
+            found.proc.status.state
+        ))),
+    }
 }
 
 /// A whole table.

@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
+use kube::runtime::reflector::Store;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::ready::Ready;
 use super::{StartError, keys, schedd};
+use crate::api::Observed;
 use crate::condor::{KnownUsers, Schedd, SubmitterLocks};
 use crate::config::Config;
 use crate::controller::{self, Context, NamespaceJobs, Publisher, VolatileState};
@@ -128,6 +130,7 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
     let namespace_jobs = NamespaceJobs::new(limit, shared.wake.clone(), known);
     let (workers, lanes) = Workers::start(Arc::new(shared));
     let publisher = Publisher::default();
+    let shown_planner = planner.clone();
     let context = Arc::new(Context {
         client: client.clone(),
         ledger: ledger.clone(),
@@ -147,8 +150,8 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         health,
     });
     let (objects, writer) = kube::runtime::reflector::store();
-    let jobs = Jobs { objects: objects.clone(), ledger: ledger.clone(), operator: operator_name(config) };
-    let jobs_api = jobs_api(config, &client, jobs)?;
+    let shown = (objects.clone(), ledger.clone(), shown_planner, Arc::clone(&credentials));
+    let jobs_api = jobs_api(config, &client, shown)?;
     let (end, mut told) = watch::channel(false);
     let until_told = async move { drop(told.wait_for(|end| *end).await) };
     let (namespace, concurrency) = (config.kubernetes.watch_namespace.clone(), config.kubernetes.concurrency);
@@ -189,8 +192,13 @@ fn operator_name(config: &Config) -> String {
 }
 
 /// What shows jobs to the fronts, if it is switched on.
-fn jobs_api(config: &Config, client: &Client, jobs: Jobs) -> Result<Option<JobsApi>, StartError> {
+fn jobs_api(
+    config: &Config,
+    client: &Client,
+    (objects, ledger, planner, credentials): (Store<Observed>, Ledger, Planner, Arc<Credentials>),
+) -> Result<Option<JobsApi>, StartError> {
     let Some(address) = config.jobs_api.jobs_api_listen else { return Ok(None) };
+    let jobs = Jobs { objects, ledger, operator: operator_name(config), planner, credentials };
     let (shown, accepted) = (Shown::default(), Accepted::default());
     let port = jobs_api::listen(address, jobs, shown.clone(), accepted.clone())?;
     tracing::info!(address = %port.address, "the jobs API listens for its fronts");

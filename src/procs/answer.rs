@@ -43,6 +43,12 @@ impl Failure {
         Self { name: Some(name.to_owned()), ..Self::new(404, "NotFound", message) }
     }
 
+    /// 404: there is the job, but not this of it.
+    #[must_use]
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self::new(404, "NotFound", message)
+    }
+
     /// 404: nothing is served at this path.
     #[must_use]
     pub fn no_such_path() -> Self {
@@ -59,6 +65,12 @@ impl Failure {
     #[must_use]
     pub fn not_acceptable() -> Self {
         Self::new(406, "NotAcceptable", "only application/json is served")
+    }
+
+    /// 409: it is no longer what it was.
+    #[must_use]
+    pub fn conflict(message: impl Into<String>) -> Self {
+        Self::new(409, "Conflict", message)
     }
 
     /// 410: what is asked for is too old.

@@ -32,7 +32,7 @@ fn verbs() -> Value {
 }
 
 /// Subresources, each with the verb that it is used by.
-pub const SUBRESOURCES: [(&str, &str); 0] = [];
+pub const SUBRESOURCES: [(&str, &str); 3] = [("analysis", "get"), ("files", "get"), ("log", "get")];
 
 fn kind() -> Value {
     json!({ "group": GROUP, "version": VERSION, "kind": "HTCProc" })

@@ -81,7 +81,7 @@ fn output(batch: &Batch, job: &Queued) -> String {
 }
 
 /// What a job wrote to its `out` or `err`, if that is here. Jobs of the Go operator have its cluster and proc in the name.
-pub(super) fn written(folder: &Path, what: &str, index: Index) -> Option<PathBuf> {
+pub(crate) fn written(folder: &Path, what: &str, index: Index) -> Option<PathBuf> {
     let own = folder.join(what);
     if own.exists() {
         return Some(own);

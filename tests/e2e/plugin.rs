@@ -1,10 +1,12 @@
 //! `kubectl htc`, as kubectl calls it: found in PATH by its name.
 
+mod jobs;
 mod users;
 
 on_versions!(
-    trixie: users::failed_jobs_run_again_and_no_others;
+    trixie: jobs::three_of_many_fail, users::failed_jobs_run_again_and_no_others;
     sid:
+        jobs::a_log_is_followed,
         users::a_script_is_submitted_with_items,
         users::what_it_cannot_do_is_an_error;
 );

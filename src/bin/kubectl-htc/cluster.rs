@@ -19,6 +19,12 @@ pub(super) struct Cluster {
     /// Path of the kubeconfig. Default: as for kubectl.
     #[arg(long, global = true, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
+    /// User to act as.
+    #[arg(long = "as", global = true, value_name = "USER")]
+    impersonate: Option<String>,
+    /// Group to act as. Can be repeated.
+    #[arg(long = "as-group", global = true, value_name = "GROUP", requires = "impersonate")]
+    impersonate_groups: Vec<String>,
 }
 
 /// The HTCJobs of one namespace.
@@ -30,7 +36,12 @@ pub(super) struct Jobs {
 
 impl Cluster {
     pub(super) async fn jobs(&self) -> Result<Jobs, Failure> {
-        let config = self.config().await.map_err(|why| Failure::new("find the cluster", why))?;
+        let mut config = self.config().await.map_err(|why| Failure::new("find the cluster", why))?;
+        if let Some(user) = &self.impersonate {
+            config.auth_info.impersonate = Some(user.clone());
+            config.auth_info.impersonate_groups =
+                Some(self.impersonate_groups.clone()).filter(|groups| !groups.is_empty());
+        }
         let namespace = self.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         let client = Client::try_from(config).map_err(|error| Failure::new("connect to the cluster", error))?;
         let api = Api::namespaced(client.clone(), &namespace);

@@ -2,7 +2,11 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is what talks to the terminal")]
 
 mod cluster;
+mod files;
+mod jobs;
+mod logs;
 mod new;
+mod procs;
 mod retry;
 mod submit;
 mod wait;
@@ -22,9 +26,9 @@ const ERROR: u8 = 2;
     name = "kubectl-htc",
     bin_name = "kubectl htc",
     version,
-    about = "Works with HTCJobs: creates them, waits for them, says what is wrong with them, and runs their failed jobs again",
+    about = "Works with HTCJobs: creates them, waits for them, shows their jobs, logs and files, says what is wrong with them, and runs their failed jobs again",
     after_help = "Exit codes: 0 done; 1 jobs have failed (wait); 2 an error, such as an HTCJob that does not exist.\n\n\
-                  Examples:\n  kubectl htc submit zero --image centos --script zero.sh\n  kubectl htc wait zero --timeout 10m\n  kubectl htc why zero\n  kubectl htc retry zero"
+                  Examples:\n  kubectl htc submit zero --image centos --script zero.sh\n  kubectl htc wait zero --timeout 10m\n  kubectl htc why zero\n  kubectl htc jobs zero --failed\n  kubectl htc logs zero/3 -f\n  kubectl htc files zero results\n  kubectl htc retry zero"
 )]
 struct Cli {
     #[command(flatten)]
@@ -40,6 +44,12 @@ enum Command {
         /// Which shell.
         shell: clap_complete::Shell,
     },
+    /// Fetch the output of jobs.
+    Files(files::Arguments),
+    /// List the jobs of an HTCJob, and how each is doing.
+    Jobs(jobs::Arguments),
+    /// Print what a job has written, or follow what it writes.
+    Logs(logs::Arguments),
     /// Create an HTCJob that runs the failed jobs of another one again.
     Retry(retry::Arguments),
     /// Create an HTCJob from a script and flags.
@@ -80,6 +90,9 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
             let written = std::io::Write::write_all(&mut std::io::stdout(), &script);
             written.map(|()| ExitCode::SUCCESS).map_err(|error| Failure::new("print the script", error))
         }
+        Command::Files(arguments) => files::run(&cli.cluster, &arguments).await,
+        Command::Jobs(arguments) => jobs::run(&cli.cluster, &arguments).await,
+        Command::Logs(arguments) => logs::run(&cli.cluster, &arguments).await,
         Command::Submit(arguments) => submit::run(&cli.cluster, &arguments).await,
         Command::Retry(arguments) => retry::run(&cli.cluster, &arguments).await,
         Command::Wait(arguments) => wait::run(&cli.cluster, &arguments).await,

@@ -9,21 +9,28 @@ use kube::api::ListParams;
 use kube::{Api, ResourceExt as _};
 
 use super::Failure;
-use super::cluster::{Cluster, Jobs, parse_name};
+use super::cluster::{Cluster, Jobs};
+use super::procs::{Which, parse_which};
 
 /// How many of the last Events are shown.
 const EVENTS: usize = 10;
+/// How many of the last lines of a job's `err`.
+const LINES: usize = 10;
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {
-    /// Name of the HTCJob.
-    #[arg(value_parser = parse_name)]
-    name: String,
+    /// Name of the HTCJob, or NAME/INDEX for one of its jobs.
+    #[arg(value_parser = parse_which)]
+    name: Which,
 }
 
 pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<ExitCode, Failure> {
     let jobs = cluster.jobs().await?;
-    let job = jobs.get(&arguments.name).await?;
+    let name = &arguments.name.htcjob;
+    if arguments.name.index.is_some() {
+        return why_job(&jobs, &arguments.name).await;
+    }
+    let job = jobs.get(name).await?;
     let status = job.status.clone().unwrap_or_default();
     println!("{}", head(&jobs.namespace, &job, &status));
     for condition in &status.conditions {
@@ -43,7 +50,50 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
         }
         Err(error) => println!("Events cannot be listed: {error}"),
     }
-    println!("Next: {}", next(&arguments.name, &status));
+    println!("Next: {}", next(name, &status));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The same of one job.
+async fn why_job(jobs: &Jobs, which: &Which) -> Result<ExitCode, Failure> {
+    let Some(proc) = jobs.procs(which, "").await?.into_iter().next() else { return Ok(ExitCode::FAILURE) };
+    println!("{} is {}; HTCondor has started it {} times", proc.name, proc.state, proc.attempts);
+    for (key, value) in &proc.status {
+        println!("  {key}: {value}");
+    }
+    let show = async |title: String, what: &str| {
+        let Ok(mut answer) = jobs.of_job(&proc.name, what).await else { return };
+        let mut text = Vec::new();
+        while let Some(Ok(part)) = answer.next().await {
+            text.extend(part);
+        }
+        if !text.is_empty() {
+            println!("{title}");
+            for line in String::from_utf8_lossy(&text).lines() {
+                println!("  {line}");
+            }
+        }
+    };
+    match proc.state.as_str() {
+        "Idle" => show("HTCondor on why it does not run:".to_owned(), "analysis").await,
+        "Running" | "Failed" | "Succeeded" => {
+            show("The last lines of err:".to_owned(), &format!("log?stream=err&tailLines={LINES}")).await;
+        }
+        _ => {}
+    }
+    let (htcjob, index) = (&which.htcjob, proc.index);
+    println!(
+        "Next: {}",
+        match proc.state.as_str() {
+            "Waiting" => format!("see why the HTCJob is not submitted: kubectl htc why {htcjob}"),
+            "Idle" => "wait, or ask for fewer resources in another HTCJob".to_owned(),
+            "Held" => "remove the reason for the hold and release the job with condor_release, or delete the HTCJob"
+                .to_owned(),
+            "Running" => format!("follow it: kubectl htc logs {htcjob}/{index} -f"),
+            "Succeeded" => format!("fetch its files: kubectl htc files {htcjob}/{index} FOLDER"),
+            _ => format!("run it again: kubectl htc retry {htcjob} --indexes {index}"),
+        }
+    );
     Ok(ExitCode::SUCCESS)
 }
 
@@ -88,7 +138,9 @@ fn next(name: &str, status: &HTCJobStatus) -> String {
         "" => "check that the operator runs and watches this namespace".to_owned(),
         "InvalidSpec" => "correct the spec, delete this HTCJob and create it again".to_owned(),
         "Failed" => {
-            format!("read the file err of a failed job, then run the failed jobs again: kubectl htc retry {name}")
+            format!(
+                "see what the failed jobs wrote (kubectl htc logs {name} --failed --err), and run them again: kubectl htc retry {name}"
+            )
         }
         "Held" => {
             "if the reason above can be removed, do so and release the jobs with condor_release; else delete the HTCJob"

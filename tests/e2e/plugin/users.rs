@@ -7,7 +7,7 @@ use serde_json::Value;
 use testbed::Version;
 
 /// Runs it; its exit code, standard output and standard error.
-fn htc(here: &Namespace<'_>, arguments: &[&str]) -> (i32, String, String) {
+pub fn htc(here: &Namespace<'_>, arguments: &[&str]) -> (i32, String, String) {
     let folder = bed::program().parent().unwrap().to_owned();
     let all = [&["htc", "-n", &here.name], arguments].concat();
     let mut kubectl: Command = here.bed.kube.kubectl(&all);

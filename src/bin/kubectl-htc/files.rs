@@ -1,0 +1,187 @@
+//! Brings the output of jobs here.
+
+use std::fs::{self, File};
+use std::io::{IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use super::Failure;
+use super::cluster::{Cluster, Jobs};
+use super::procs::{Proc, Which, parse_which};
+
+/// So often in a row a connection may end before anything came.
+const TRIES: u32 = 5;
+/// Pause before the next.
+const PAUSE: Duration = Duration::from_secs(2);
+
+#[derive(clap::Args)]
+pub(super) struct Arguments {
+    /// Name of the HTCJob, or NAME/INDEX for one of its jobs.
+    #[arg(value_parser = parse_which)]
+    name: Which,
+    /// Folder that the output goes to: of one job itself, of several each into a folder named after its index.
+    folder: PathBuf,
+    /// Replace files that are there already.
+    #[arg(long)]
+    overwrite: bool,
+    /// Only jobs that have failed.
+    #[arg(long)]
+    failed: bool,
+}
+
+pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let jobs = cluster.jobs().await?;
+    let Arguments { name, folder, overwrite, failed } = arguments;
+    let procs = jobs.procs(name, if *failed { "status.state=Failed" } else { "" }).await?;
+    if procs.is_empty() {
+        jobs.get(&name.htcjob).await?;
+    }
+    let (here, missing): (Vec<Proc>, Vec<Proc>) = procs.into_iter().partition(|proc| proc.fetched);
+    if let (Some(proc), Some(_)) = (missing.first(), name.index) {
+        return Err(Failure(format!("the output of {} is not stored: it is {}", proc.name, proc.state)));
+    }
+    make(folder)?;
+    let mut progress = Progress::new(here.len());
+    for proc in &here {
+        let place = if name.index.is_some() { folder.clone() } else { folder.join(proc.index.to_string()) };
+        make(&place)?;
+        if !overwrite && name.index.is_none() && !is_empty(&place) {
+            progress.clear();
+            eprintln!("{}: there is something already; skipped (--overwrite replaces it)", place.display());
+            continue;
+        }
+        let archive = folder.join(format!(".{}.tar.part", proc.name));
+        fetch(&jobs, proc, &archive, &mut progress).await?;
+        unpack(&archive, &place, *overwrite)?;
+        let _ = fs::remove_file(&archive);
+        progress.done += 1;
+    }
+    progress.clear();
+    println!("output of {} of {} jobs is in {}", progress.done, here.len() + missing.len(), folder.display());
+    if !missing.is_empty() {
+        eprintln!("the output of {} jobs is not stored (yet)", missing.len());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn make(folder: &Path) -> Result<(), Failure> {
+    fs::create_dir_all(folder).map_err(|error| Failure::new(&format!("make {}", folder.display()), error))
+}
+
+fn is_empty(folder: &Path) -> bool {
+    fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none())
+}
+
+/// Fetches an archive into a file. What an earlier call has brought is gone on with, if it is of the same archive.
+async fn fetch(jobs: &Jobs, proc: &Proc, archive: &Path, progress: &mut Progress) -> Result<(), Failure> {
+    let doing = format!("fetch the output of {}", proc.name);
+    let failed = |error: std::io::Error| Failure::new(&format!("write {}", archive.display()), error);
+    let tag_file = archive.with_extension("etag");
+    let mut tag = fs::read_to_string(&tag_file).ok();
+    let mut file = File::options().create(true).append(true).open(archive).map_err(failed)?;
+    let mut tries = 0;
+    loop {
+        let offset = file.metadata().map_err(failed)?.len();
+        let known = tag.as_ref().filter(|_| offset > 0).map(|tag| format!("&etag={tag}"));
+        if known.is_none() && offset > 0 {
+            file.set_len(0).map_err(failed)?;
+            continue;
+        }
+        let what = format!("files?offset={offset}{}", known.unwrap_or_default());
+        let mut answer = match jobs.of_job(&proc.name, &what).await {
+            Ok(answer) => answer,
+            // It is another archive now.
+            Err(refused) if refused.code == 409 || refused.code == 400 && offset > 0 => {
+                (tag, tries) = (None, tries + 1);
+                if tries > TRIES {
+                    return Err(Failure::new(&doing, refused.message));
+                }
+                continue;
+            }
+            Err(refused) if refused.may_pass() && tries < TRIES => {
+                tries += 1;
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+            Err(refused) => return Err(Failure::new(&doing, refused.message)),
+        };
+        let length: Option<u64> = answer.header("x-htc-length").and_then(|length| length.parse().ok());
+        let current = answer.header("etag").map(|tag| tag.trim_matches('"').to_owned());
+        if let Some(current) = &current {
+            fs::write(&tag_file, current).map_err(failed)?;
+        }
+        tag = current;
+        let mut at = offset;
+        while let Some(Ok(part)) = answer.next().await {
+            file.write_all(&part).map_err(failed)?;
+            at += part.len() as u64;
+            tries = 0;
+            progress.show(&proc.name, at, length);
+        }
+        if length.is_none_or(|length| at >= length) {
+            file.sync_all().map_err(failed)?;
+            let _ = fs::remove_file(&tag_file);
+            return Ok(());
+        }
+        tries += 1;
+        if tries > TRIES {
+            return Err(Failure::new(
+                &doing,
+                "the connection ends again and again: try again later, it goes on from there",
+            ));
+        }
+    }
+}
+
+/// Unpacks folders and regular files, and nothing outside of `place`.
+fn unpack(archive: &Path, place: &Path, overwrite: bool) -> Result<(), Failure> {
+    let doing = format!("unpack {}", archive.display());
+    let failed = |error: std::io::Error| Failure::new(&doing, error);
+    let mut unpacked = tar::Archive::new(File::open(archive).map_err(failed)?);
+    unpacked.set_preserve_permissions(false);
+    unpacked.set_overwrite(overwrite);
+    for entry in unpacked.entries().map_err(failed)? {
+        let mut entry = entry.map_err(failed)?;
+        let path = entry.path().map_err(failed)?.into_owned();
+        let kind = entry.header().entry_type();
+        if !kind.is_file() && !kind.is_dir() {
+            return Err(Failure::new(&doing, format!("{} is neither a file nor a folder", path.display())));
+        }
+        if !entry.unpack_in(place).map_err(failed)? {
+            return Err(Failure::new(&doing, format!("{} leads out of the folder", path.display())));
+        }
+    }
+    Ok(())
+}
+
+/// Progress on standard error, on a terminal only.
+struct Progress {
+    terminal: bool,
+    all: usize,
+    done: usize,
+}
+
+impl Progress {
+    fn new(all: usize) -> Self {
+        Self { terminal: std::io::stderr().is_terminal(), all, done: 0 }
+    }
+
+    fn show(&self, name: &str, at: u64, length: Option<u64>) {
+        if self.terminal {
+            let of = length.map(|length| format!(" of {:.1}", megabytes(length))).unwrap_or_default();
+            eprint!("\r\x1b[K{}/{} {name}: {:.1}{of} MB", self.done + 1, self.all, megabytes(at));
+        }
+    }
+
+    fn clear(&self) {
+        if self.terminal {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "for people")]
+fn megabytes(bytes: u64) -> f64 {
+    bytes as f64 / 1e6
+}

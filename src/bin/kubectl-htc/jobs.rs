@@ -1,0 +1,92 @@
+//! Lists the jobs of an HTCJob.
+
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+
+use super::Failure;
+use super::cluster::Cluster;
+use super::procs::{Which, parse_which};
+
+const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
+
+#[derive(clap::Args)]
+pub(super) struct Arguments {
+    /// Name of the HTCJob, or NAME/INDEX for one of its jobs.
+    #[arg(value_parser = parse_which)]
+    name: Which,
+    /// Only jobs that have failed.
+    #[arg(long, conflicts_with = "state")]
+    failed: bool,
+    /// Only jobs in this state: Waiting, Idle, Running, Held, Succeeded, Failed, Removed or Lost.
+    #[arg(long)]
+    state: Option<htc_operator::procs::State>,
+    /// Output format.
+    #[arg(short, long, value_enum)]
+    output: Option<Format>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    Wide,
+    Name,
+    Json,
+    Yaml,
+}
+
+pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let jobs = cluster.jobs().await?;
+    let Arguments { name, failed, state, output } = arguments;
+    let state = if *failed { Some("Failed".to_owned()) } else { state.map(|state| state.to_string()) };
+    let selector: Vec<String> =
+        [name.index.map(|index| format!("spec.index={index}")), state.map(|state| format!("status.state={state}"))]
+            .into_iter()
+            .flatten()
+            .collect();
+    let table = matches!(output, None | Some(Format::Wide));
+    // That it exists at all: no job of it may be in this state.
+    jobs.get(&name.htcjob).await?;
+    let accept = if table { TABLE } else { "application/json" };
+    let pages = jobs.pages(&name.htcjob, &selector.join(","), accept).await?;
+    if table {
+        print(&pages, *output == Some(Format::Wide));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let items: Vec<Value> = pages.iter().filter_map(|page| page["items"].as_array()).flatten().cloned().collect();
+    match output {
+        Some(Format::Name) => {
+            for item in &items {
+                println!("htcproc.procs.htc.cern.ch/{}", item["metadata"]["name"].as_str().unwrap_or_default());
+            }
+        }
+        Some(Format::Yaml) => {
+            let list = json!({ "apiVersion": "v1", "kind": "List", "items": items });
+            let yaml = serde_saphyr::to_string(&list).map_err(|error| Failure::new("write YAML", error))?;
+            print!("{yaml}");
+        }
+        _ => println!("{:#}", json!({ "apiVersion": "v1", "kind": "List", "items": items })),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The server's table, as kubectl prints it.
+fn print(pages: &[Value], wide: bool) {
+    let columns = pages.first().and_then(|page| page["columnDefinitions"].as_array()).cloned().unwrap_or_default();
+    let shown: Vec<usize> =
+        (0..columns.len()).filter(|at| wide || columns[*at]["priority"].as_u64().unwrap_or_default() == 0).collect();
+    let cell = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let head: Vec<String> =
+        shown.iter().map(|at| columns[*at]["name"].as_str().unwrap_or_default().to_uppercase()).collect();
+    let rows = pages.iter().filter_map(|page| page["rows"].as_array()).flatten();
+    let rows: Vec<Vec<String>> = rows.map(|row| shown.iter().map(|at| cell(&row["cells"][*at])).collect()).collect();
+    if rows.is_empty() {
+        eprintln!("No jobs found.");
+        return;
+    }
+    let width = |at: usize| rows.iter().chain([&head]).map(|row| row[at].chars().count()).max().unwrap_or_default();
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    for row in [&head].into_iter().chain(&rows) {
+        let cells = row.iter().zip(&widths).map(|(text, width)| format!("{text:width$}"));
+        println!("{}", cells.collect::<Vec<_>>().join("   ").trim_end());
+    }
+}

@@ -1,0 +1,189 @@
+//! Jobs of an HTCJob, through the API server's jobs API, as the user.
+
+use futures::StreamExt as _;
+use http::Request;
+use http_body_util::BodyExt as _;
+use kube::client::Body;
+use serde_json::Value;
+
+use super::Failure;
+use super::cluster::{Jobs, parse_name};
+
+/// Where HTCProcs are.
+const BASE: &str = "/apis/procs.htc.cern.ch/v1alpha1/namespaces";
+/// How many are asked for at once.
+const PAGE: usize = 500;
+
+/// An HTCJob, or one of its jobs: `zero`, `zero/17`, `htcjob/zero/17`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Which {
+    pub(super) htcjob: String,
+    pub(super) index: Option<u32>,
+}
+
+/// Reads what [`Which`] says.
+pub(super) fn parse_which(text: &str) -> Result<Which, String> {
+    let (name, index) = match text.rsplit_once('/') {
+        Some((name, index)) if !index.is_empty() && index.bytes().all(|byte| byte.is_ascii_digit()) => {
+            (name, Some(index.parse().map_err(|_| format!("{index} is not the index of a job"))?))
+        }
+        _ => (text, None),
+    };
+    Ok(Which { htcjob: parse_name(name)?, index })
+}
+
+/// An HTCProc, as far as it is used here.
+#[derive(Clone, Debug)]
+pub(super) struct Proc {
+    pub(super) name: String,
+    pub(super) index: u32,
+    pub(super) state: String,
+    pub(super) attempts: u64,
+    pub(super) fetched: bool,
+    /// What else its status says, for people.
+    pub(super) status: Vec<(String, String)>,
+}
+
+impl Proc {
+    fn read(object: &Value) -> Self {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        Self {
+            name: text(&object["metadata"]["name"]),
+            index: object["spec"]["index"].as_u64().and_then(|index| index.try_into().ok()).unwrap_or_default(),
+            state: text(&object["status"]["state"]),
+            attempts: object["status"]["attempts"].as_u64().unwrap_or_default(),
+            fetched: object["status"]["outputFetched"].as_bool().unwrap_or_default(),
+            status: object["status"]
+                .as_object()
+                .into_iter()
+                .flatten()
+                .filter(|(key, _)| !["state", "attempts"].contains(&key.as_str()))
+                .map(|(key, value)| (key.clone(), value.as_str().map_or_else(|| value.to_string(), str::to_owned)))
+                .collect(),
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.state.as_str(), "Succeeded" | "Failed" | "Removed" | "Lost")
+    }
+}
+
+/// An answer whose body comes part by part.
+pub(super) struct Answer {
+    pub(super) headers: http::HeaderMap,
+    parts: futures::stream::BoxStream<'static, Result<Vec<u8>, String>>,
+}
+
+impl Answer {
+    /// The next part; none at the end.
+    pub(super) async fn next(&mut self) -> Option<Result<Vec<u8>, String>> {
+        self.parts.next().await
+    }
+
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+}
+
+/// Why a request came to nothing.
+#[derive(Debug)]
+pub(super) struct Refused {
+    pub(super) code: u16,
+    pub(super) message: String,
+}
+
+impl Refused {
+    /// It may be answered a moment later.
+    pub(super) const fn may_pass(&self) -> bool {
+        matches!(self.code, 0 | 429 | 500 | 502 | 503 | 504)
+    }
+}
+
+impl Jobs {
+    /// Something of one job.
+    pub(super) async fn of_job(&self, name: &str, what: &str) -> Result<Answer, Refused> {
+        self.ask(&format!("{BASE}/{}/htcprocs/{name}/{what}", self.namespace), "*/*").await
+    }
+
+    async fn ask(&self, path: &str, accept: &str) -> Result<Answer, Refused> {
+        let broken = |error: &dyn std::fmt::Display| Refused { code: 0, message: error.to_string() };
+        let request =
+            Request::get(path).header("Accept", accept).body(Body::empty()).map_err(|error| broken(&error))?;
+        let answer = self.client.send(request).await.map_err(|error| broken(&error))?;
+        let (code, headers) = (answer.status(), answer.headers().clone());
+        let parts = answer.into_body().into_data_stream().map(|part| match part {
+            Ok(part) => Ok(part.to_vec()),
+            Err(error) => Err(error.to_string()),
+        });
+        let mut answer = Answer { headers, parts: parts.boxed() };
+        if code.is_success() {
+            return Ok(answer);
+        }
+        let mut body = Vec::new();
+        while let Some(Ok(part)) = answer.next().await {
+            body.extend(part);
+        }
+        let status: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let told = status["message"].as_str().map(str::to_owned);
+        let plain = || String::from_utf8_lossy(&body).trim().to_owned();
+        Err(Refused { code: code.as_u16(), message: told.unwrap_or_else(plain) })
+    }
+
+    /// The jobs of an HTCJob in this form, page by page; `selector`: of these fields.
+    pub(super) async fn pages(&self, htcjob: &str, selector: &str, accept: &str) -> Result<Vec<Value>, Failure> {
+        let doing = format!("list the jobs of HTCJob {}/{htcjob}", self.namespace);
+        let (mut pages, mut token) = (Vec::new(), String::new());
+        loop {
+            let more = if selector.is_empty() { String::new() } else { format!(",{selector}") };
+            let fields = format!("spec.htcJob={htcjob}{more}").replace('=', "%3D").replace(',', "%2C");
+            let query = format!("limit={PAGE}&continue={token}&fieldSelector={fields}");
+            let path = format!("{BASE}/{}/htcprocs?{query}", self.namespace);
+            let refused = |refused: Refused| match refused.code {
+                404 => Failure::new(&doing, "this cluster has no jobs API (docs/jobs-api.md): ask its administrator"),
+                _ => Failure::new(&doing, refused.message),
+            };
+            let mut answer = self.ask(&path, accept).await.map_err(refused)?;
+            let mut body = Vec::new();
+            while let Some(part) = answer.next().await {
+                body.extend(part.map_err(|error| Failure::new(&doing, error))?);
+            }
+            let page: Value = serde_json::from_slice(&body).map_err(|error| Failure::new(&doing, error))?;
+            page["metadata"]["continue"].as_str().unwrap_or_default().clone_into(&mut token);
+            pages.push(page);
+            if token.is_empty() {
+                return Ok(pages);
+            }
+        }
+    }
+
+    /// The jobs of an HTCJob, by index.
+    pub(super) async fn procs(&self, which: &Which, selector: &str) -> Result<Vec<Proc>, Failure> {
+        let one = which.index.map(|index| format!("spec.index={index}")).unwrap_or_default();
+        let selector =
+            [one.as_str(), selector].iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>().join(",");
+        let pages = self.pages(&which.htcjob, &selector, "application/json").await?;
+        let items = pages.iter().filter_map(|page| page["items"].as_array()).flatten();
+        let procs: Vec<Proc> = items.map(Proc::read).collect();
+        match (procs.is_empty(), which.index) {
+            (true, Some(index)) => Err(Failure(format!("HTCJob {} has no job {index}", which.htcjob))),
+            _ => Ok(procs),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_are_named_after_their_htcjob() {
+        let which = |htcjob: &str, index| Ok(Which { htcjob: htcjob.to_owned(), index });
+        assert_eq!(parse_which("zero"), which("zero", None));
+        assert_eq!(parse_which("zero/17"), which("zero", Some(17)));
+        assert_eq!(parse_which("htcjob/zero"), which("zero", None));
+        assert_eq!(parse_which("htcj/zero/0"), which("zero", Some(0)));
+        for wrong in ["pod/zero", "zero/1/2", "zero/99999999999"] {
+            assert!(parse_which(wrong).is_err(), "{wrong}");
+        }
+    }
+}

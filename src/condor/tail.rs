@@ -1,0 +1,130 @@
+//! What a job that runs has written so far, and why one is not running: for people.
+//!
+//! `condor_tail` and `condor_q -better-analyze` take a job by its id alone, and ids come again when a schedd's queue begins anew. So
+//! the schedd is asked which of the HTCJob's jobs has the id, right before and again once something has come.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use super::schedd::{QUEUE_TOOL, Schedd, unknown};
+use super::tools::{Listener, ToolError};
+use crate::api::text::{WORDS, harmless, harmless_lines};
+use crate::machine::facts::{Unknown, Why};
+use crate::machine::{Index, JobId, Uid};
+
+/// What reads a file of a job that runs.
+const TAIL: &str = "condor_tail";
+/// Most bytes that are read back from the end of such a file.
+const BACK: &str = "1073741824";
+/// Longest time that a job is followed by one call.
+const FOLLOWED: Duration = Duration::from_secs(6 * 3600);
+/// Most parts that wait for who reads slowly.
+const PARTS: usize = 16;
+
+/// Which of the two a job writes to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output.
+    #[default]
+    Out,
+    /// Standard error.
+    Err,
+}
+
+impl Stream {
+    /// Name of the file.
+    #[must_use]
+    pub const fn file(self) -> &'static str {
+        match self {
+            Self::Out => "out",
+            Self::Err => "err",
+        }
+    }
+}
+
+impl Schedd {
+    /// The id of this job, if it is in the queue with one of these `JobStatus`.
+    async fn queued(&self, uid: &Uid, index: Index, statuses: &str) -> Result<Option<JobId>, Unknown> {
+        let mine = self.my_jobs_of(std::slice::from_ref(uid)).await?;
+        let which = format!("{mine} && HTCJobIndex =?= {index} && member(JobStatus, {{{statuses}}})");
+        let mut found: Vec<JobId> = Vec::new();
+        self.each_queued(&which, "ClusterId,ProcId", self.tools.limit, None, |row| found.extend(row.job_id())).await?;
+        // A late one of an earlier attempt may be there beside it.
+        Ok(found.into_iter().max_by_key(|id| (id.cluster, id.proc)))
+    }
+
+    /// What this job writes, from the start of the file, if it runs now; `follow`: and goes on writing until the run ends. The parts
+    /// end when the run does, or with the reason why they cannot be had.
+    pub async fn tail(
+        self: &Arc<Self>,
+        uid: &Uid,
+        index: Index,
+        stream: Stream,
+        follow: bool,
+    ) -> Result<Option<mpsc::Receiver<Result<Vec<u8>, Unknown>>>, Unknown> {
+        let Some(id) = self.queued(uid, index, "2,6,7").await? else { return Ok(None) };
+        let (parts, mut read) = mpsc::channel::<Vec<u8>>(PARTS);
+        let (sender, receiver) = mpsc::channel(PARTS);
+        let (tools, name) = (self.tools.clone(), self.name.clone());
+        let id_text = id.to_string();
+        let failed = sender.clone();
+        let call = async move {
+            let mut arguments = vec!["-name", name.as_str(), "-maxbytes", BACK];
+            if stream == Stream::Err {
+                arguments.extend(["-no-stdout", "-stderr"]);
+            }
+            if follow {
+                arguments.push("-follow");
+            }
+            arguments.push(&id_text);
+            let limit = if follow { FOLLOWED } else { tools.limit };
+            let why = match tools.ask_at_length(TAIL, &arguments, limit, Listener::Channel(&parts)).await {
+                Ok(output) if output.status == Some(0) => None,
+                Ok(output) => Some(harmless(&output.stderr, WORDS)),
+                // Who reads has gone.
+                Err(ToolError::TooMuch { .. }) => None,
+                Err(error) => Some(error.to_string()),
+            };
+            // A job that ends while it is followed is no failure of the tool's.
+            if let Some(why) = why.filter(|_| !follow) {
+                let message = format!("HTCondor cannot show what the job has written: {why}");
+                let _ = failed.send(Err(unknown(Why::ScheddUnreachable, message))).await;
+            }
+        };
+        let (again, uid) = (Arc::clone(self), uid.clone());
+        tokio::spawn(async move {
+            let pass_on = async {
+                let mut sure = false;
+                while let Some(part) = read.recv().await {
+                    if !sure {
+                        match again.queued(&uid, index, "2,4,6,7").await {
+                            Ok(Some(now)) if now == id => sure = true,
+                            Ok(_) => return,
+                            Err(unknown) => return drop(sender.send(Err(unknown)).await),
+                        }
+                    }
+                    if sender.send(Ok(part)).await.is_err() {
+                        return;
+                    }
+                }
+            };
+            tokio::select! {
+                // Dropped half way, the tool is killed.
+                () = async { tokio::join!(call, pass_on); } => {}
+                () = sender.closed() => {}
+            }
+        });
+        Ok(Some(receiver))
+    }
+
+    /// Why this job does not run, in HTCondor's words; none if it is not idle.
+    pub async fn analyze(&self, uid: &Uid, index: Index) -> Result<Option<String>, Unknown> {
+        let Some(id) = self.queued(uid, index, "1").await? else { return Ok(None) };
+        let (name, id_text) = (self.name.as_str(), id.to_string());
+        let output = self.question(QUEUE_TOOL, &["-name", name, "-better-analyze", &id_text], self.tools.limit).await?;
+        let still = self.queued(uid, index, "1,2,4,5,6,7").await? == Some(id);
+        Ok(still.then(|| harmless_lines(String::from_utf8_lossy(&output.stdout).trim())))
+    }
+}

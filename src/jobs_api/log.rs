@@ -1,0 +1,332 @@
+//! What a job writes to standard output and standard error: of one that runs from its node, of one that has ended from the volume,
+//! and of one that ends meanwhile from the one and then the other, at the byte where it had come to. What is shown is of one run: when
+//! HTCondor starts the job again, the log ends.
+
+use std::time::Duration;
+
+use actix_web::HttpResponse;
+use actix_web::web::Bytes;
+use tokio::sync::mpsc;
+
+use super::{Found, Jobs, volume};
+use crate::condor::tail::Stream;
+use crate::machine::facts::Unknown;
+use crate::procs::State;
+use crate::procs::answer::Failure;
+use crate::procs::list::parameters;
+use crate::workers::written;
+
+/// Bytes that are read at once.
+const PART: usize = 256 * 1024;
+/// Pause between two looks at a job whose output is on its way.
+const PAUSE: Duration = Duration::from_secs(1);
+/// How long the output of a job that has ended is waited for.
+const ARRIVAL: Duration = Duration::from_secs(10 * 60);
+/// What a job has written before it was asked for has come when nothing more comes for so long.
+const BACKLOG: Duration = Duration::from_millis(500);
+/// How long the first part is waited for.
+const FIRST: Duration = Duration::from_secs(10);
+/// Most bytes that `tailLines` looks back.
+const LOOK_BACK: usize = 4 * 1024 * 1024;
+/// Longest time between looks at whether a job that is followed still runs.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// What is wanted of a log: words of `kubectl logs`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct LogQuery {
+    stream: Stream,
+    follow: bool,
+    /// The last so many lines of what there is.
+    tail_lines: Option<usize>,
+    /// At most so many bytes.
+    limit_bytes: Option<u64>,
+    /// From this byte of the file on.
+    offset: u64,
+}
+
+impl LogQuery {
+    /// From a query.
+    pub(super) fn parse(query: &str) -> Result<Self, Failure> {
+        let mut wanted = Self::default();
+        for (name, value) in parameters(query)? {
+            let wrong = || Failure::bad_request(format!("the parameter {name} cannot be {value:?}"));
+            match name.as_str() {
+                "stream" => {
+                    wanted.stream = match value.as_str() {
+                        "out" => Stream::Out,
+                        "err" => Stream::Err,
+                        _ => return Err(wrong()),
+                    }
+                }
+                "follow" => wanted.follow = value.parse().map_err(|_| wrong())?,
+                "tailLines" => wanted.tail_lines = Some(value.parse().map_err(|_| wrong())?),
+                "limitBytes" => wanted.limit_bytes = Some(value.parse().map_err(|_| wrong())?),
+                "offset" => wanted.offset = value.parse().map_err(|_| wrong())?,
+                "pretty" | "timeout" => {}
+                _ => return Err(Failure::bad_request(format!("the parameter {name:?} is not known"))),
+            }
+        }
+        if wanted.tail_lines.is_some() && wanted.offset > 0 {
+            return Err(Failure::bad_request("tailLines and offset exclude each other"));
+        }
+        Ok(wanted)
+    }
+}
+
+/// The header that says of which run the log is: how often HTCondor had started the job.
+const ATTEMPT: &str = "x-htc-attempt";
+
+/// Answers with the log.
+pub(super) async fn log(jobs: &Jobs, found: Found, wanted: LogQuery) -> Result<HttpResponse, Failure> {
+    let attempt = found.proc.status.attempts;
+    let (parts, receiver) = mpsc::channel(4);
+    let mut source =
+        Source { jobs: jobs.clone(), found, wanted, at: wanted.offset, left: wanted.limit_bytes, parts, told: false };
+    let mut first = receiver;
+    let work = tokio::spawn(async move {
+        let result = source.run().await;
+        if let Err(failure) = result {
+            let _ = source.parts.send(Err(failure)).await;
+        }
+    });
+    // The first part tells whether there is a log at all.
+    let Some(part) = first.recv().await else {
+        return Ok(HttpResponse::Ok().content_type("text/plain; charset=utf-8").body(""));
+    };
+    let part = part?;
+    let work = EndWith(work);
+    let rest = futures::stream::unfold((first, work), |(mut parts, work)| async move {
+        match parts.recv().await? {
+            Ok(part) => Some((Ok::<_, std::io::Error>(part), (parts, work))),
+            Err(failure) => {
+                tracing::info!(why = failure.message, "a log ends in the middle");
+                None
+            }
+        }
+    });
+    let all = futures::StreamExt::chain(futures::stream::iter([Ok(part)]), rest);
+    Ok(HttpResponse::Ok()
+        .content_type("text/plain; charset=utf-8")
+        .insert_header((ATTEMPT, attempt.to_string()))
+        .streaming(all))
+}
+
+/// Ends a task when it is dropped: a client that leaves is no longer worked for.
+struct EndWith(tokio::task::JoinHandle<()>);
+
+impl Drop for EndWith {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+struct Source {
+    jobs: Jobs,
+    found: Found,
+    wanted: LogQuery,
+    /// The next byte of the file.
+    at: u64,
+    left: Option<u64>,
+    parts: mpsc::Sender<Result<Bytes, Failure>>,
+    /// Something was sent, if only that there is a log.
+    told: bool,
+}
+
+impl Source {
+    async fn run(&mut self) -> Result<(), Failure> {
+        let mut attempt = self.found.proc.status.attempts;
+        let mut arrival: Option<tokio::time::Instant> = None;
+        loop {
+            let status = &self.found.proc.status;
+            // A job counts as running a moment before it is started.
+            if attempt > 0 && status.attempts != attempt {
+                return Ok(());
+            }
+            attempt = status.attempts;
+            match status.state {
+                State::Succeeded | State::Failed if status.output_fetched => return self.show_stored().await,
+                State::Succeeded | State::Failed if self.wanted.follow => {
+                    let until = *arrival.get_or_insert_with(|| tokio::time::Instant::now() + ARRIVAL);
+                    if tokio::time::Instant::now() >= until {
+                        return Err(self.not_here_yet());
+                    }
+                }
+                State::Succeeded | State::Failed => return Err(self.not_here_yet()),
+                State::Running => {
+                    self.show_running().await?;
+                    if self.left == Some(0) || !self.wanted.follow && self.told {
+                        return Ok(());
+                    }
+                }
+                _ if self.told => return Ok(()),
+                state => {
+                    let message = format!("{} is {state}: it has no log", self.found.proc.name.name());
+                    return Err(Failure::bad_request(message));
+                }
+            }
+            if self.parts.is_closed() {
+                return Ok(());
+            }
+            tokio::time::sleep(PAUSE).await;
+            self.look().await?;
+        }
+    }
+
+    async fn look(&mut self) -> Result<(), Failure> {
+        let name = self.found.proc.name.name();
+        self.found = self.jobs.find(&self.found.parent.namespace.clone(), &name).await?;
+        Ok(())
+    }
+
+    fn not_here_yet(&self) -> Failure {
+        let name = self.found.proc.name.name();
+        Failure::unavailable(format!("{name} has ended and its output has not arrived yet: try again"))
+    }
+
+    async fn show_stored(&mut self) -> Result<(), Failure> {
+        let folder = self.jobs.planner.job_output(&self.found.htcjob(), &self.found.parent.uid, self.found.index);
+        let (what, index) = (self.wanted.stream.file(), self.found.index);
+        let path =
+            volume::step(move || written(&folder, what, index).ok_or_else(|| std::io::ErrorKind::NotFound.into()));
+        let (file, length) = volume::opened(path.await?).await?;
+        if let Some(lines) = self.wanted.tail_lines.filter(|_| !self.told) {
+            let from = length.saturating_sub(LOOK_BACK as u64);
+            let end = volume::read(&file, from, LOOK_BACK).await?;
+            let start = last_lines(&end, lines);
+            self.at = from + start as u64;
+        }
+        loop {
+            let part = volume::read(&file, self.at, PART).await?;
+            self.at += part.len() as u64;
+            if part.is_empty() || !self.send(&part).await {
+                return self.begin().await;
+            }
+        }
+    }
+
+    async fn show_running(&mut self) -> Result<(), Failure> {
+        let schedd = self.jobs.schedd(&self.found.parent)?;
+        let unavailable = |unknown: Unknown| Failure::unavailable(unknown.message);
+        let (uid, stream, follow) = (&self.found.parent.uid, self.wanted.stream, self.wanted.follow);
+        let parts = schedd.tail(uid, self.found.index, stream, follow).await.map_err(unavailable)?;
+        let Some(mut parts) = parts else { return Ok(()) };
+        // The next byte that comes.
+        let mut next = 0;
+        if let Some(lines) = self.wanted.tail_lines.filter(|_| !self.told) {
+            let backlog = Backlog::read(&mut parts, follow).await.map_err(unavailable)?;
+            (next, self.at) = (backlog.total, backlog.total);
+            let from = last_lines(&backlog.kept, lines);
+            if !self.send(&backlog.kept[from..]).await {
+                return Ok(());
+            }
+        }
+        loop {
+            tokio::select! {
+                part = parts.recv() => {
+                    let Some(part) = part else { return self.begin().await };
+                    let part = part.map_err(unavailable)?;
+                    let end = next + part.len() as u64;
+                    // What was sent already is not sent again.
+                    let new = usize::try_from(self.at.saturating_sub(next)).unwrap_or(usize::MAX).min(part.len());
+                    next = end;
+                    if !self.send(&part[new..]).await {
+                        return Ok(());
+                    }
+                    self.at = self.at.max(end);
+                }
+                () = tokio::time::sleep(LOOK) => {
+                    self.begin().await?;
+                    self.look().await?;
+                    if self.found.proc.status.state != State::Running {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    /// There is a log, if an empty one.
+    async fn begin(&mut self) -> Result<(), Failure> {
+        if !self.told {
+            self.told = true;
+            let _ = self.parts.send(Ok(Bytes::new())).await;
+        }
+        Ok(())
+    }
+
+    /// Whether more is wanted.
+    async fn send(&mut self, part: &[u8]) -> bool {
+        let most = self.left.map_or(usize::MAX, |left| usize::try_from(left).unwrap_or(usize::MAX));
+        let part = &part[..part.len().min(most)];
+        self.left = self.left.map(|left| left.saturating_sub(part.len() as u64));
+        self.told = true;
+        self.parts.send(Ok(Bytes::copy_from_slice(part))).await.is_ok() && self.left != Some(0)
+    }
+}
+
+/// What a job had written when it was asked for.
+struct Backlog {
+    total: u64,
+    /// The end of it.
+    kept: Vec<u8>,
+}
+
+impl Backlog {
+    async fn read(parts: &mut mpsc::Receiver<Result<Vec<u8>, Unknown>>, follow: bool) -> Result<Self, Unknown> {
+        let mut backlog = Self { total: 0, kept: Vec::new() };
+        let mut silent = follow.then(|| tokio::time::Instant::now() + FIRST);
+        loop {
+            let part = match silent {
+                None => parts.recv().await,
+                Some(until) => match tokio::time::timeout_at(until, parts.recv()).await {
+                    Ok(part) => part,
+                    Err(_) => return Ok(backlog),
+                },
+            };
+            let Some(part) = part else { return Ok(backlog) };
+            let part = part?;
+            backlog.total += part.len() as u64;
+            backlog.kept.extend_from_slice(&part);
+            let excess = backlog.kept.len().saturating_sub(LOOK_BACK);
+            backlog.kept.drain(..excess);
+            silent = silent.map(|_| tokio::time::Instant::now() + BACKLOG);
+        }
+    }
+}
+
+/// Where the last so many lines begin.
+fn last_lines(text: &[u8], lines: usize) -> usize {
+    if lines == 0 {
+        return text.len();
+    }
+    let body = text.strip_suffix(b"\n").unwrap_or(text);
+    let breaks = body.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1);
+    breaks.take(lines).nth(lines - 1).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_lines_are_whole() {
+        let text = b"one\ntwo\nthree\n";
+        let last = |lines| &text[last_lines(text, lines)..];
+        assert_eq!(last(0), b"");
+        assert_eq!(last(1), b"three\n");
+        assert_eq!(last(2), b"two\nthree\n");
+        assert_eq!(last(7), text);
+        assert_eq!(&b"a\nb"[last_lines(b"a\nb", 1)..], b"b", "a line that has not ended is one");
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused() {
+        let wanted = LogQuery::parse("stream=err&follow=true&tailLines=5&limitBytes=10").unwrap();
+        assert_eq!((wanted.stream, wanted.follow, wanted.tail_lines), (Stream::Err, true, Some(5)));
+        for query in
+            ["stream=log", "follow=maybe", "tail=5", "tailLines=-1", "offset=5&tailLines=1", "offset=1&offset=2"]
+        {
+            assert_eq!(LogQuery::parse(query).map_err(|failure| failure.code), Err(400), "{query}");
+        }
+    }
+}

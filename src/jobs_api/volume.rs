@@ -1,0 +1,72 @@
+//! Reads the output of jobs, on a volume that may hang: with a limit of time, and of how much may hang.
+
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags};
+use tokio::sync::Semaphore;
+
+use crate::procs::answer::Failure;
+
+/// How long one step may take.
+const LIMIT: Duration = Duration::from_secs(30);
+/// Most steps at once, those included that hang.
+const MOST: usize = 32;
+
+static STEPS: Semaphore = Semaphore::const_new(MOST);
+
+/// Does one step of work on the volume.
+pub(super) async fn step<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<T, Failure> {
+    let place = tokio::time::timeout(LIMIT, STEPS.acquire()).await;
+    let Ok(Ok(place)) = place else {
+        return Err(Failure::unavailable("the operator's data volume does not answer; check it"));
+    };
+    let handle = tokio::task::spawn_blocking(move || {
+        let result = work();
+        drop(place);
+        result
+    });
+    match tokio::time::timeout(LIMIT, handle).await {
+        Ok(Ok(Ok(done))) => Ok(done),
+        Ok(Ok(Err(error))) if error.kind() == io::ErrorKind::NotFound => {
+            Err(Failure::not_found("the job has left no such file, or its output was removed"))
+        }
+        Ok(Ok(Err(error))) => Err(Failure::internal(format!("the job's output cannot be read: {error}"))),
+        Ok(Err(error)) => Err(Failure::internal(error.to_string())),
+        Err(_) => Err(Failure::unavailable(format!(
+            "the operator's data volume has not answered for {} s; check it",
+            LIMIT.as_secs()
+        ))),
+    }
+}
+
+/// A regular file, and its length. No link is followed.
+pub(super) fn open(path: &Path) -> io::Result<(File, u64)> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let metadata = file.metadata()?;
+    if metadata.is_file() { Ok((file, metadata.len())) } else { Err(io::ErrorKind::NotFound.into()) }
+}
+
+/// At most `most` bytes of an open file from `from` on.
+pub(super) async fn read(file: &Arc<File>, from: u64, most: usize) -> Result<Vec<u8>, Failure> {
+    let file = Arc::clone(file);
+    step(move || {
+        let mut part = Vec::new();
+        let mut file = &*file;
+        file.seek(SeekFrom::Start(from))?;
+        file.take(u64::try_from(most).unwrap_or(u64::MAX)).read_to_end(&mut part)?;
+        Ok(part)
+    })
+    .await
+}
+
+/// Opens a file beside the async threads.
+pub(super) async fn opened(path: PathBuf) -> Result<(Arc<File>, u64), Failure> {
+    step(move || open(&path)).await.map(|(file, length)| (Arc::new(file), length))
+}

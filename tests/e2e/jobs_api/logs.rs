@@ -1,0 +1,126 @@
+//! What a job writes: while it runs, when it ends, afterwards.
+
+use std::io::Read as _;
+use std::process::{Child, Stdio};
+
+use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, htcjob, is_true};
+use testbed::{Version, wait_for};
+
+/// The path of something of a job.
+fn path(here: &Namespace<'_>, name: &str, what: &str) -> String {
+    format!("/apis/procs.htc.cern.ch/v1alpha1/namespaces/{}/htcprocs/{name}/{what}", here.name)
+}
+
+fn raw(here: &Namespace<'_>, name: &str, what: &str) -> testbed::Result<String> {
+    here.try_kubectl(&["get", "--raw", &path(here, name, what)])
+}
+
+/// A log that is followed.
+struct Follower(Child, std::sync::mpsc::Receiver<String>);
+
+impl Follower {
+    fn begin(here: &Namespace<'_>, name: &str, what: &str) -> Self {
+        let mut kubectl = here.bed.kube.kubectl(&["get", "--raw", &path(here, name, what)]);
+        let mut child = kubectl.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (mut out, mut err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let mut text = String::new();
+            let _ = out.read_to_string(&mut text);
+            let _ = err.read_to_string(&mut text);
+            let _ = sender.send(text);
+        });
+        Self(child, receiver)
+    }
+
+    /// All of it, once it has ended.
+    fn end(self) -> String {
+        self.1.recv_timeout(PATIENCE).expect("the log ends")
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+pub fn followed_while_it_runs_and_to_its_end(version: Version) {
+    let bed = Bed::shared(version);
+    bed.front();
+    let here = bed.namespace();
+    let script = format!("echo first; echo trouble >&2; {UNTIL_LET_GO}; seq 1 20000; echo last");
+    here.create(&htcjob("talks", &script));
+    here.wait_running("talks", 1);
+    let shown = wait_for("what it wrote first", PATIENCE, || {
+        raw(&here, "talks-0", "log").ok().filter(|text| text == "first\n")
+    });
+    shown.unwrap();
+    assert_eq!(raw(&here, "talks-0", "log?stream=err").unwrap(), "trouble\n");
+    let (all, rest) = (
+        Follower::begin(&here, "talks-0", "log?follow=true"),
+        Follower::begin(&here, "talks-0", "log?follow=true&offset=6"),
+    );
+    let last = Follower::begin(&here, "talks-0", "log?follow=true&tailLines=1");
+    let ended = here.let_go("talks");
+    assert!(is_true(&ended, "Complete"), "{ended:#}");
+    let numbers: String = (1..=20000).map(|number| format!("{number}\n")).collect();
+    let (all, rest, last) = (all.end(), rest.end(), last.end());
+    assert!(all == format!("first\n{numbers}last\n"), "{} bytes: {:.200}", all.len(), all);
+    assert!(rest == format!("{numbers}last\n"), "{} bytes: {:.200}", rest.len(), rest);
+    assert!(last.ends_with("20000\nlast\n"), "{} bytes: {:.200}", last.len(), last);
+    // And afterwards, from the volume.
+    assert_eq!(raw(&here, "talks-0", "log").unwrap(), all);
+    assert_eq!(raw(&here, "talks-0", "log?tailLines=2").unwrap(), "20000\nlast\n");
+    assert_eq!(raw(&here, "talks-0", "log?limitBytes=3").unwrap(), "fir");
+    assert_eq!(raw(&here, "talks-0", "log?stream=err&follow=true").unwrap(), "trouble\n");
+    let refused = raw(&here, "talks-0", "log?lines=2").unwrap_err().to_string();
+    assert!(refused.contains("the parameter \"lines\" is not known"), "{refused}");
+}
+
+pub fn files_come_as_an_archive_that_can_be_resumed(version: Version) {
+    let bed = Bed::shared(version);
+    bed.front();
+    let here = bed.namespace();
+    let script = "mkdir -p results/deep; seq 1 50000 >results/deep/numbers; echo plain >plain; echo done";
+    here.create(&htcjob("makes", script));
+    here.wait_ended("makes");
+    here.wait_output("makes");
+    let folder = bed.scratch().dir(&here.name).unwrap();
+    let fetch = |what: &str| {
+        let output = bed.kube.kubectl(&["get", "--raw", &path(&here, "makes-0", what)]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        output.stdout
+    };
+    let whole = fetch("files");
+    let mut joined = whole[..70_000].to_vec();
+    joined.extend(fetch("files?offset=70000"));
+    assert!(joined == whole, "it goes on where it was");
+    std::fs::write(folder.join("makes.tar"), &whole).unwrap();
+    let unpacked =
+        std::process::Command::new("tar").arg("-xf").arg(folder.join("makes.tar")).arg("-C").arg(&folder).status();
+    assert!(unpacked.unwrap().success());
+    let numbers: String = (1..=50000).map(|number| format!("{number}\n")).collect();
+    assert!(std::fs::read_to_string(folder.join("results/deep/numbers")).unwrap() == numbers);
+    assert_eq!(std::fs::read_to_string(folder.join("out")).unwrap(), "done\n");
+    let changed = raw(&here, "makes-0", "files?offset=5&etag=00").unwrap_err().to_string();
+    assert!(changed.contains("begin again"), "{changed}");
+}
+
+pub fn why_a_job_is_idle(version: Version) {
+    let bed = Bed::shared(version);
+    bed.front();
+    let here = bed.namespace();
+    let mut object = htcjob("large", "true");
+    object["spec"]["requirements"] = "TARGET.NobodyHasThis == 7".into();
+    here.create(&object);
+    here.wait_phase("large", "Submitted");
+    let analysis = raw(&here, "large-0", "analysis").unwrap();
+    assert!(analysis.contains("NobodyHasThis"), "{analysis}");
+    let log = raw(&here, "large-0", "log").unwrap_err().to_string();
+    assert!(log.contains("large-0 is Idle: it has no log"), "{log}");
+    here.delete("large");
+    let gone = raw(&here, "large-0", "log").unwrap_err().to_string();
+    assert!(gone.contains("NotFound") || gone.contains("not found"), "{gone}");
+}
