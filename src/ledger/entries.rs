@@ -64,6 +64,8 @@ pub struct RequestResult {
     pub failure: Option<Failure>,
     /// Jobs whose output was fetched.
     pub fetched: Indices,
+    /// Jobs whose output is not kept, and why.
+    pub refused: Vec<(Index, String)>,
 }
 
 /// How a submitter ended.

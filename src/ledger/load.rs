@@ -1,14 +1,14 @@
 //! Rows into a [`Record`].
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::{Ledger, LedgerError};
 use crate::machine::facts::{
-    Condition, CutShort, ErrTail, Exceeded, Failure, Hold, Job, JobState, Known, LastRequest, Record, Runs, Submission,
-    Witness,
+    Condition, CutShort, ErrTail, Exceeded, Failure, Hold, Job, JobState, Known, LastRequest, Record, Refusal, Runs,
+    Submission, Witness,
 };
 use crate::machine::ids::{Attempt, Birthdate, ClusterId, Index, JobId, SchedDate, ScheddName, Timestamp, Uid};
 use crate::machine::indices::Indices;
@@ -32,9 +32,9 @@ fn parse<T: FromStr>(what: &Uid, text: &str) -> Result<T, LedgerError> {
 }
 
 fn load(connection: &Connection, uid: &Uid) -> Result<Record, LedgerError> {
-    let jobs = jobs(connection, uid)?;
+    let (jobs, refusals) = jobs(connection, uid)?;
     let schedds = schedds(connection, uid)?;
-    let mut record = Record { known: known(connection, uid)?, jobs, schedds, ..Record::default() };
+    let mut record = Record { known: known(connection, uid)?, jobs, refusals, schedds, ..Record::default() };
     let accepted = record.jobs.values().map(|job| job.attempt).max().unwrap_or_default();
     let mut attempted: Vec<Indices> = Vec::new();
     for (submission, state, witness) in submissions(connection, uid)? {
@@ -221,17 +221,26 @@ fn requests(connection: &Connection, uid: &Uid) -> Result<Vec<(crate::machine::K
     .collect()
 }
 
-fn jobs(connection: &Connection, uid: &Uid) -> Result<std::collections::BTreeMap<Index, Job>, LedgerError> {
+type Jobs = (BTreeMap<Index, Job>, BTreeMap<Index, Refusal>);
+
+fn jobs(connection: &Connection, uid: &Uid) -> Result<Jobs, LedgerError> {
     let sql = || LedgerError::sql("read jobs");
-    let mut statement =
-        connection.prepare_cached(&format!("select {JOB} from htcjobs where uid = ?1")).map_err(sql())?;
+    let mut statement = connection
+        .prepare_cached(&format!(
+            "select {JOB}, refused, refusedBy is (select value from ledger where key = 'outputLimits')
+             from htcjobs where uid = ?1"
+        ))
+        .map_err(sql())?;
     let mut rows = statement.query(params![uid.as_str()]).map_err(sql())?;
-    let mut jobs = std::collections::BTreeMap::new();
+    let (mut jobs, mut refusals) = (BTreeMap::new(), BTreeMap::new());
     while let Some(row) = rows.next().map_err(sql())? {
         let (index, job) = job(row, uid)?;
         jobs.insert(index, job);
+        if let Some(why) = row.get(JOB_COLUMNS).map_err(sql())? {
+            refusals.insert(index, Refusal { why, stands: row.get(JOB_COLUMNS + 1).map_err(sql())? });
+        }
     }
-    Ok(jobs)
+    Ok((jobs, refusals))
 }
 
 /// The columns that [`job`] reads.
@@ -290,4 +299,51 @@ fn state(row: &Row<'_>, uid: &Uid) -> Result<JobState, LedgerError> {
             _ => JobState::Idle,
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{job, known, save, uid};
+    use super::super::{Ledger, RequestResult};
+    use super::*;
+    use crate::api::Phase;
+    use crate::machine::{Kind, RequestKey};
+
+    #[tokio::test]
+    async fn a_refusal_stands_while_the_limits_are_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("htcjobs.db");
+        let ledger = Ledger::open_alone(&path).unwrap();
+        ledger.limit_output("1 5".to_owned()).await.unwrap();
+        let ended = |index| (Index(index), job(index, JobState::Ended(Outcome::Succeeded)));
+        let jobs = vec![ended(0), ended(1)];
+        ledger.save(save(known(Phase::Completed), jobs.clone(), Vec::new())).await.unwrap();
+        let refuse = async |ledger: &Ledger| {
+            let result = RequestResult {
+                key: RequestKey { uid: uid(), kind: Kind::Fetch, attempt: Attempt(1), step: 1 },
+                at: Timestamp(9),
+                failure: None,
+                fetched: Indices::default(),
+                refused: vec![(Index(1), "it is too much".to_owned())],
+            };
+            ledger.resolve(vec![result]).await.unwrap();
+        };
+        refuse(&ledger).await;
+        ledger.save(save(known(Phase::Completed), jobs, Vec::new())).await.unwrap();
+        let refused = async |ledger: &Ledger| {
+            let record = ledger.load(&uid()).await.unwrap();
+            (record.refusals[&Index(1)].clone(), record.to_fetch().to_string())
+        };
+        let refusal = |stands| Refusal { why: "it is too much".to_owned(), stands };
+        assert_eq!(refused(&ledger).await, (refusal(true), "0".to_owned()));
+        drop(ledger);
+
+        let ledger = Ledger::open_alone(&path).unwrap();
+        for (limits, stands, to_fetch) in [("1 5", true, "0"), ("1 6", false, "0-1")] {
+            ledger.limit_output(limits.to_owned()).await.unwrap();
+            assert_eq!(refused(&ledger).await, (refusal(stands), to_fetch.to_owned()), "{limits}");
+        }
+        refuse(&ledger).await;
+        assert_eq!(refused(&ledger).await, (refusal(true), "0".to_owned()));
+    }
 }

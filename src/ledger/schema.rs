@@ -15,7 +15,8 @@ const ORIGINAL: &str = "create table if not exists htcjobs
 
 /// Columns added to `htcjobs`. `status`: 1 active, 4 succeeded, 7 failed; +10 once the output is fetched. Rows of the Go
 /// operator have no uid. `starts`, `runStart`, `runEnd` (on the schedd's clock), `host`: of its runs. `changed`: the number of the
-/// transaction that last changed it (`sequence` in the table `ledger`).
+/// transaction that last changed it (`sequence` in the table `ledger`). `refused`: why its output was not kept, and `refusedBy`:
+/// by which limits (key `outputLimits` of `ledger`).
 const JOB_COLUMNS: &[(&str, &str)] = &[
     ("uniqid", "integer"),
     ("namespace", "text"),
@@ -40,6 +41,8 @@ const JOB_COLUMNS: &[(&str, &str)] = &[
     ("runEnd", "integer"),
     ("host", "text"),
     ("changed", "integer"),
+    ("refused", "text"),
+    ("refusedBy", "text"),
 ];
 
 /// Columns added to `objects`. `expiredAt`: when it was cut short; `exceeded`: by which limit of its spec, null for the deadline;

@@ -34,6 +34,17 @@ impl Ledger {
         Ok(())
     }
 
+    /// Notes by which limits output is refused from now on. What was refused by others may be kept by these.
+    pub async fn limit_output(&self, limits: String) -> Result<(), LedgerError> {
+        self.run(move |connection| {
+            connection
+                .execute("insert or replace into ledger(key, value) values ('outputLimits', ?1)", [limits])
+                .map(drop)
+                .map_err(LedgerError::sql("note the limits of output"))
+        })
+        .await
+    }
+
     /// Writes how requests ended.
     pub async fn resolve(&self, results: Vec<RequestResult>) -> Result<(), LedgerError> {
         let written = self.run(move |connection| results.iter().try_for_each(|result| resolve(connection, result)));
@@ -291,6 +302,15 @@ fn resolve(connection: &Connection, result: &RequestResult) -> Result<(), Ledger
     for index in result.fetched.iter() {
         fetched.execute(params![key.uid.as_str(), index.0]).map_err(sql())?;
     }
+    let mut refused = connection
+        .prepare_cached(
+            "update htcjobs set refused = ?3, refusedBy = (select value from ledger where key = 'outputLimits')
+             where uid = ?1 and idx = ?2",
+        )
+        .map_err(sql())?;
+    for (index, why) in &result.refused {
+        refused.execute(params![key.uid.as_str(), index.0, why]).map_err(sql())?;
+    }
     Ok(())
 }
 
@@ -337,6 +357,7 @@ fn resolve_submit(connection: &Connection, result: &SubmitResult) -> Result<(), 
         at: result.at,
         failure: result.not_run.then(|| Failure::new(Reason::Stopped, result.message.clone().unwrap_or_default())),
         fetched: Indices::default(),
+        refused: Vec::new(),
     };
     resolve(connection, &request)
 }

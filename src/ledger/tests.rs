@@ -247,8 +247,13 @@ async fn fetched_output_is_not_forgotten_by_an_older_view() {
     let ledger = Ledger::open_alone(&folder.path().join("htcjobs.db")).unwrap();
     let ended = job(0, JobState::Ended(Outcome::Succeeded));
     ledger.save(save(known(Phase::Completed), vec![(Index(0), ended.clone())], Vec::new())).await.unwrap();
-    let result =
-        RequestResult { key: key(Kind::Fetch, 1), at: Timestamp(9), failure: None, fetched: Indices::first(1) };
+    let result = RequestResult {
+        key: key(Kind::Fetch, 1),
+        at: Timestamp(9),
+        failure: None,
+        fetched: Indices::first(1),
+        refused: Vec::new(),
+    };
     ledger.resolve(vec![result]).await.unwrap();
     ledger
         .save(save(known(Phase::Completed), vec![(Index(0), Job { gone: true, ..ended })], Vec::new()))
@@ -302,6 +307,7 @@ async fn failures_in_a_row_are_counted_until_one_goes_well() {
         at: Timestamp(i64::from(step)),
         failure: failed.then(|| Failure { reason: "ScheddUnreachable".to_owned(), message: "down".to_owned() }),
         fetched: Indices::default(),
+        refused: Vec::new(),
     };
     for (step, failed, failures) in [(1, true, 1), (2, true, 2), (3, false, 0), (4, true, 1)] {
         let again = Intent { key: result(step, failed).key, at: Timestamp(1), submission: None };
@@ -469,7 +475,8 @@ async fn the_end_of_the_first_err_is_kept() {
     assert_eq!(failed, [(uid(), vec![Index(1), Index(2)])]);
     let fetched = |index: u32, text: &str| {
         let fetched: Indices = [Index(index)].into_iter().collect();
-        let result = RequestResult { key: key(Kind::Fetch, 1), at: Timestamp(9), failure: None, fetched };
+        let result =
+            RequestResult { key: key(Kind::Fetch, 1), at: Timestamp(9), failure: None, fetched, refused: Vec::new() };
         let tail = ErrTail { index: Index(index), text: text.to_owned() };
         ledger.resolve_fetches(vec![result], vec![(uid(), tail)])
     };

@@ -173,6 +173,17 @@ pub struct Record {
     pub reports: BTreeMap<JobId, Report>,
     /// What the first failed job whose output is here wrote last.
     pub err: Option<ErrTail>,
+    /// Jobs whose output came and was not kept.
+    pub refusals: BTreeMap<Index, Refusal>,
+}
+
+/// Why a job's output was not kept. It would be the same again: a job that has ended leaves nothing more.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Refusal {
+    /// In words, and what to do about it.
+    pub why: String,
+    /// The limits are those by which it was refused.
+    pub stands: bool,
 }
 
 impl Record {
@@ -180,6 +191,14 @@ impl Record {
     #[must_use]
     pub fn has_inherited(&self) -> bool {
         self.jobs.values().any(|job| job.attempt == Attempt::INHERITED)
+    }
+
+    /// Jobs whose output is to be fetched.
+    #[must_use]
+    pub fn to_fetch(&self) -> Indices {
+        let refused = |index: &Index| self.refusals.get(index).is_some_and(|refusal| refusal.stands);
+        let waiting = self.jobs.iter().filter(|(index, job)| job.has_output() && !refused(index));
+        waiting.map(|(index, _)| *index).collect()
     }
 
     /// Jobs that were tried and are not recorded: HTCondor may have them, or may get them yet.

@@ -45,6 +45,8 @@ pub(super) async fn get_ready(config: &Config, metrics: Metrics, health: Health)
     let client = kubernetes::client().await?;
     let operator = who_are_we(&client, config).await?;
     ledger.belong_to(&operator).await?;
+    // Another version may have other limits of its own.
+    ledger.limit_output(format!("{} {}", env!("CARGO_PKG_VERSION"), config.output.output_limit)).await?;
     let keys = if config.callbacks.callback_url.is_some() || config.callbacks.callback_listen.is_some() {
         Some(keys::Followed::begin(&client, config).await?)
     } else {

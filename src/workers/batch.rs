@@ -65,6 +65,7 @@ impl Batch {
                 at,
                 failure: why.clone(),
                 fetched: Indices::default(),
+                refused: Vec::new(),
             })
             .collect();
         if let Err(error) = self.shared.ledger.resolve(results).await {

@@ -28,12 +28,15 @@ pub(super) const DEEPEST: usize = 32;
 /// HTCondor's own slack when it counts the bytes of a job's output.
 const SLACK: u64 = 64 * 1024;
 const MIB: u64 = 1 << 20;
+pub(super) const TOO_LARGE: &str = "it has more bytes than --output-limit; let the job leave less";
 
 /// What came of the output of one object's jobs.
 #[derive(Debug, Default)]
 pub(super) struct Arrived {
     /// The jobs whose output is in its place now.
     pub(super) fetched: Indices,
+    /// Those whose output is not what a job may leave, and why: it is removed.
+    pub(super) refused: Vec<(Index, String)>,
     /// Why that of another is not, although it came.
     pub(super) failure: Option<Failure>,
     /// How much it is.
@@ -112,40 +115,56 @@ impl Planner {
     ///
     /// Only for use after a call that went well: what a killed one has left is not whole.
     pub(super) fn take_in(&self, name: &ObjectName, uid: &Uid, indices: &Indices) -> Arrived {
-        let (mut fetched, mut failure, mut size) = (Vec::new(), None, Amount::default());
+        let (mut fetched, mut came) = (Vec::new(), Arrived::default());
         for index in indices.iter() {
             let (folder, place) = (self.job_incoming(name, uid, index), self.job_output(name, uid, index));
             if written(&folder, "out", index).is_some() {
-                match self.take_in_job(&folder, &place, index) {
+                match self.take_in_job(&folder, &place) {
                     Ok(more) => {
                         fetched.push(index);
-                        size = size.plus(more);
+                        came.size = came.size.plus(more);
                     }
-                    Err(why) => failure = Some(why),
+                    Err(stop) => came.without(&folder, index, stop),
                 }
             } else if written(&place, "out", index).is_some() {
                 // It was moved by a call whose end is not in the ledger, or the job's folder is its place: a version before this
                 // one submitted it, or who owns it says so.
                 match self.look(&place) {
                     Ok(_) => fetched.push(index),
-                    Err(stop) => failure = Some(not_kept(&place, index, stop)),
+                    Err(stop) => came.without(&place, index, stop),
                 }
                 let _ = fs::remove_dir(&folder);
             }
         }
         // Once nothing is expected any more, nothing of it shows beside the output.
         let _ = fs::remove_dir(self.incoming(name, uid));
-        Arrived { fetched: fetched.into_iter().collect(), failure, size }
+        Arrived { fetched: fetched.into_iter().collect(), ..came }
     }
 
-    fn take_in_job(&self, folder: &Path, place: &Path, index: Index) -> Result<Amount, Failure> {
-        let bounds = Bounds { bytes: self.largest_output(), keep_free: self.keep_free };
-        match self.look(folder).and_then(|_| unpack(folder, bounds)).and_then(|()| self.look(folder)) {
-            Ok(size) => move_in(folder, place)
-                .map(|()| size)
-                .map_err(|error| Failure::new(Reason::FetchFailed, cannot_write(place, &error))),
-            Err(stop) => Err(not_kept(folder, index, stop)),
+    /// What a transfer that failed has brought of these jobs, as far as that is too much already.
+    pub(super) fn too_much(&self, name: &ObjectName, uid: &Uid, indices: &Indices) -> Arrived {
+        let mut arrived = Arrived::default();
+        for index in indices.iter() {
+            let folder = self.job_incoming(name, uid, index);
+            if let Err(stop @ Stop::Refused(_)) = self.look(&folder) {
+                arrived.without(&folder, index, stop);
+            }
         }
+        if let [(index, why), ..] = &arrived.refused[..] {
+            let message =
+                format!("the transfer ended at the output of job {index}: {why}. The other output is fetched again");
+            arrived.failure = Some(Failure::new(Reason::OutputRefused, message));
+        }
+        arrived
+    }
+
+    fn take_in_job(&self, folder: &Path, place: &Path) -> Result<Amount, Stop> {
+        let bounds = Bounds { bytes: self.largest_output(), keep_free: self.keep_free };
+        self.look(folder)?;
+        unpack(folder, bounds)?;
+        let size = self.look(folder)?;
+        move_in(folder, place).map_err(Stop::Io)?;
+        Ok(size)
     }
 
     /// How much is in a folder.
@@ -153,8 +172,7 @@ impl Planner {
         let mut count = Amount::default();
         count.add(&open_folder(CWD, folder)?, 0)?;
         if self.largest_output().is_some_and(|most| count.bytes > most) {
-            let mib = count.bytes.div_ceil(MIB);
-            return Err(Stop::Refused(format!("it has {mib} MiB, more than --output-limit; let the job leave less")));
+            return Err(Stop::Refused(TOO_LARGE.to_owned()));
         }
         Ok(count)
     }
@@ -228,18 +246,20 @@ fn merge(from: &Path, to: &Path) -> io::Result<()> {
     fs::remove_dir(from)
 }
 
-/// Removes what a job may not leave, and says why. What cannot be removed now is removed before the next call.
-fn not_kept(folder: &Path, index: Index, stop: Stop) -> Failure {
-    match stop {
-        Stop::Io(error) => Failure::new(Reason::FetchFailed, cannot_write(folder, &error)),
-        Stop::NoSpace(why) => {
-            let _ = remove(folder);
-            Failure::new(Reason::NoSpace, format!("the output of job {index} was fetched and is not kept: {why}"))
-        }
-        Stop::Refused(why) => {
-            let _ = remove(folder);
-            let message = format!("the output of job {index} was fetched and is not kept: {why}");
-            Failure::new(Reason::OutputRefused, message)
+impl Arrived {
+    /// Removes what is not kept, and notes why. What cannot be removed now is removed before the next call.
+    fn without(&mut self, folder: &Path, index: Index, stop: Stop) {
+        match stop {
+            Stop::Io(error) => self.failure = Some(Failure::new(Reason::FetchFailed, cannot_write(folder, &error))),
+            Stop::NoSpace(why) => {
+                let _ = remove(folder);
+                let message = format!("the output of job {index} was fetched and is not kept: {why}");
+                self.failure = Some(Failure::new(Reason::NoSpace, message));
+            }
+            Stop::Refused(why) => {
+                let _ = remove(folder);
+                self.refused.push((index, why));
+            }
         }
     }
 }
@@ -312,10 +332,9 @@ mod tests {
         fn assert_refused(&self, words: &str) {
             self.write("0/out", "0");
             self.write("1/out", "1");
-            let Arrived { fetched, failure, .. } = self.take_in();
-            let failure = failure.unwrap();
-            assert_eq!(failure.known_reason(), Some(Reason::OutputRefused));
-            assert!(failure.message.contains(words), "{failure:?}");
+            let Arrived { fetched, refused, failure, .. } = self.take_in();
+            assert!(matches!(&refused[..], [(Index(0), why)] if why.contains(words)), "{refused:?}");
+            assert_eq!(failure, None, "nothing is to be tried again");
             assert_eq!(fetched, [Index(1)].into_iter().collect());
             assert!(!self.output("0").exists() && !self.incoming("0").exists());
             assert_eq!(fs::read_to_string(self.output("1/out")).unwrap(), "1");
@@ -386,7 +405,7 @@ mod tests {
         let site = Site::new();
         site.write("0/large", vec![0; 1 << 20]);
         site.write("0/more", vec![0; 65 << 10]);
-        site.assert_refused("more than --output-limit");
+        site.assert_refused("more bytes than --output-limit");
 
         let site = Site::new();
         let deep: PathBuf = std::iter::repeat_n("d", DEEPEST + 1).collect();
@@ -407,6 +426,19 @@ mod tests {
         site.planner.clear_incoming(&name(), &Uid::from(UID), &Indices::first(1));
         assert!(!site.incoming("0").exists() && site.incoming("1").exists());
         site.planner.sync_output().unwrap();
+    }
+
+    #[test]
+    fn what_a_failed_transfer_has_left_is_refused_where_it_is_too_much_already() {
+        let site = Site::new();
+        site.write("0/large", vec![0; 2 << 20]);
+        site.write("1/large", "half");
+        let Arrived { fetched, refused, failure, .. } =
+            site.planner.too_much(&name(), &Uid::from(UID), &Indices::first(3));
+        assert!(matches!(&refused[..], [(Index(0), why)] if why.contains("--output-limit")), "{refused:?}");
+        // Until the others are here, that goes on alone.
+        assert_eq!(failure.unwrap().known_reason(), Some(Reason::OutputRefused));
+        assert!(fetched.is_empty() && !site.incoming("0").exists());
     }
 
     #[test]

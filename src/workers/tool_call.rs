@@ -22,6 +22,8 @@ const TAKE_IN_AFTER_STOP: Duration = Duration::from_secs(10);
 #[derive(Default)]
 pub(super) struct ToolCall {
     ended: Option<(Result<(), Failure>, Timestamp)>,
+    /// What a transfer that failed had brought, where that is too much already.
+    too_much: HashMap<Uid, Arrived>,
     /// It was ended half way, for one of its HTCJobs: nothing came of it, as if the operator had been killed.
     stopped: bool,
     /// Some of what was asked for did not come about.
@@ -169,8 +171,27 @@ async fn take_in(batch: &Batch) -> Option<HashMap<Uid, Arrived>> {
 fn not_on_the_disk(arrived: &mut HashMap<Uid, Arrived>, error: &std::io::Error) {
     for arrived in arrived.values_mut().filter(|arrived| !arrived.fetched.is_empty()) {
         let message = format!("the output cannot be brought to the disk: {error}; check the operator's data volume");
-        *arrived = Arrived { failure: Some(fetch_failed(message)), ..Arrived::default() };
+        let refused = std::mem::take(&mut arrived.refused);
+        *arrived = Arrived { failure: Some(fetch_failed(message)), refused, ..Arrived::default() };
     }
+}
+
+/// By the largest file that it may write, the kernel ends the tool, which says nothing of whose output that was.
+async fn too_much(batch: &Batch) -> HashMap<Uid, Arrived> {
+    let fetch = matches!(batch.jobs.first().map(|job| &job.request.work), Some(Work::Fetch(_)));
+    if !fetch {
+        return HashMap::new();
+    }
+    let (planner, all) = (batch.shared.planner.clone(), asked(batch));
+    let jobs = all.iter().map(|(_, _, indices)| indices.len()).sum();
+    let look = move || {
+        let each = |(name, uid, asked): (ObjectName, Uid, Indices)| {
+            let arrived = planner.too_much(&name, &uid, &asked);
+            (!arrived.refused.is_empty()).then_some((uid, arrived))
+        };
+        all.into_iter().filter_map(each).collect()
+    };
+    batch.shared.files.run(batch.uids(), files::limit(jobs), look).await.unwrap_or_default()
 }
 
 /// condor_transfer_data ends with 0 even when there was nothing to fetch. Says so of the jobs whose output should have come,
@@ -182,7 +203,8 @@ async fn say_missing(batch: &Batch, arrived: &mut HashMap<Uid, Arrived>) {
         .filter_map(|job| {
             let uid = &job.request.key.uid;
             let arrived = arrived.get(uid)?;
-            let rest: Indices = to_fetch(job).iter().filter(|index| !arrived.fetched.contains(*index)).collect();
+            let refused: Indices = arrived.refused.iter().map(|(index, _)| *index).collect();
+            let rest = to_fetch(job).without(&arrived.fetched).without(&refused);
             (!rest.is_empty() && arrived.failure.is_none()).then_some((uid, rest))
         })
         .collect();
@@ -262,6 +284,7 @@ impl ToolCall {
             }
         };
         if result.is_err() {
+            self.too_much = too_much(batch).await;
             reserve::clear(batch).await;
         }
         if matches!(batch.jobs.first().map(|job| &job.request.work), Some(Work::Remove(_))) {
@@ -277,7 +300,7 @@ impl ToolCall {
         let Some((result, at)) = self.ended.take() else {
             return false;
         };
-        let failure = result.err();
+        let mut failure = result.err();
         if let Some(Failure { message, .. }) = &failure {
             tracing::warn!(%message, "an HTCondor tool failed");
         }
@@ -291,13 +314,16 @@ impl ToolCall {
             };
             arrived = taken;
             say_missing(batch, &mut arrived).await;
+        } else if !self.too_much.is_empty() {
+            // The others are fetched again, without these.
+            (arrived, failure) = (std::mem::take(&mut self.too_much), None);
         }
         let result = |job: &Queued| {
             let key = job.request.key.clone();
-            let Arrived { fetched, failure: own, size } = arrived.remove(&key.uid).unwrap_or_default();
+            let Arrived { fetched, refused, failure: own, size } = arrived.remove(&key.uid).unwrap_or_default();
             batch.shared.namespace_output.add(&job.name.namespace, size.bytes);
             batch.shared.room.learn(&job.name.namespace, fetched.len(), size);
-            RequestResult { key, at, failure: failure.clone().or(own), fetched }
+            RequestResult { key, at, failure: failure.clone().or(own), fetched, refused }
         };
         let results: Vec<RequestResult> = batch.jobs.iter().map(result).collect();
         self.failed = results.iter().any(|result| result.failure.is_some());
@@ -315,6 +341,7 @@ impl ToolCall {
                 at,
                 failure: Some(Failure::new(Reason::Stopped, super::NOT_BEGUN.to_owned())),
                 fetched: Indices::default(),
+                refused: Vec::new(),
             })
             .collect();
         stored(batch.shared.ledger.resolve(results).await).await
@@ -374,7 +401,8 @@ mod tests {
 
     #[test]
     fn what_is_not_on_the_disk_is_not_fetched() {
-        let came = Arrived { fetched: Indices::first(1), failure: None, size: Amount { bytes: 9, inodes: 1 } };
+        let size = Amount { bytes: 9, inodes: 1 };
+        let came = Arrived { fetched: Indices::first(1), size, ..Arrived::default() };
         let mut arrived = HashMap::from([(Uid::from("a"), came), (Uid::from("b"), Arrived::default())]);
         not_on_the_disk(&mut arrived, &std::io::Error::other("gone"));
         let [a, b] = ["a", "b"].map(|uid| &arrived[&Uid::from(uid)]);

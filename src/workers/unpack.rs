@@ -12,7 +12,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::fstatvfs;
 use tar::{Archive, Entry, EntryType, PaxExtensions};
 
-use super::incoming::{DEEPEST, MOST_FILES, Stop};
+use super::incoming::{DEEPEST, MOST_FILES, Stop, TOO_LARGE};
 use super::room::{Amount, Volume};
 
 /// File name of the archive, as in `job.sh`.
@@ -67,6 +67,10 @@ pub(super) fn unpack(folder: &Path, bounds: Bounds) -> Result<(), Stop> {
 
 #[allow(clippy::needless_pass_by_value, reason = "for map_err")]
 fn broken(error: io::Error) -> Stop {
+    // The system's errors are the volume's, and pass; but where there is nothing to seek, the archive said so.
+    if error.raw_os_error().is_some() && error.kind() != io::ErrorKind::InvalidInput {
+        return Stop::Io(error);
+    }
     Stop::Refused(format!("what the job has packed cannot be read: {error}"))
 }
 
@@ -135,8 +139,7 @@ impl Contents {
                 return Err(Stop::Refused(format!("it has more than {MOST_FILES} files, or too long names")));
             }
             if bounds.bytes.is_some_and(|most| contents.needs.bytes > most) {
-                let words = "it has more bytes than --output-limit; let the job leave less";
-                return Err(Stop::Refused(words.to_owned()));
+                return Err(Stop::Refused(TOO_LARGE.to_owned()));
             }
         }
         Ok(contents)
@@ -368,6 +371,20 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join(ARCHIVE), vec![0xff; 4096]).unwrap();
         assert!(message(unpack(folder.path(), BOUNDS).unwrap_err()).contains("cannot be read"));
+    }
+
+    #[test]
+    fn a_volume_that_cannot_be_read_is_not_the_jobs_fault() {
+        struct Bad;
+        impl Read for Bad {
+            fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+                Err(io::Error::from_raw_os_error(5))
+            }
+        }
+        let error = Archive::new(Bad).entries().unwrap().next().unwrap().err().unwrap();
+        assert!(matches!(broken(error), Stop::Io(_)));
+        let einval = io::Error::from_raw_os_error(22);
+        assert!(matches!(broken(einval), Stop::Refused(_)), "a size leads beyond what a file can have");
     }
 
     #[test]

@@ -53,7 +53,9 @@ impl Run<'_> {
                     updated.state = state;
                 }
                 // 25.14 lets a job go once its output was fetched: by us, even if a crash kept us from writing it down.
-                updated.fetched |= over && sighting.ad.staged_out.is_some() && job.has_output();
+                // What was fetched and refused goes as well.
+                let kept = !self.record.refusals.contains_key(&index);
+                updated.fetched |= over && sighting.ad.staged_out.is_some() && job.has_output() && kept;
                 updated.gone = over && updated.outcome().is_some();
             }
             None if job.outcome().is_some() => match self.has_left(job, queue) {

@@ -411,8 +411,7 @@ impl Run<'_> {
             return;
         }
         let completed = self.known.phase == Phase::Completed;
-        let waiting: Indices =
-            self.record.jobs.iter().filter(|(_, job)| job.has_output()).map(|(index, _)| *index).collect();
+        let waiting = self.record.to_fetch();
         let last = self.record.requests.get(&Kind::Fetch);
         let failure = last.and_then(|last| last.failure.clone());
         let (failures, step) = last.map_or((0, 0), |last| (last.failures, last.step));
@@ -422,8 +421,11 @@ impl Run<'_> {
             self.tidy();
             return;
         }
-        if let Some(failure) = &failure {
-            self.say_failure(ConditionType::OutputFetched, failure);
+        match &failure {
+            Some(failure) => self.say_failure(ConditionType::OutputFetched, failure),
+            None => {
+                self.say_refused();
+            }
         }
         // Fetching names the uid, and whether jobs of the Go operator carry it by now only HTCondor knows. Until it answers,
         // `Tracked` says what is wrong.
@@ -445,10 +447,13 @@ impl Run<'_> {
 
     fn say_output(&mut self, completed: bool) {
         if !completed {
+            self.say_refused();
             return;
         }
+        let refused = |index: &Index| self.record.refusals.contains_key(index);
         let with_output = self.record.jobs.values().filter(|job| job.left_output()).count();
-        let lost = self.record.jobs.values().filter(|job| job.gone && !job.fetched && job.left_output()).count();
+        let unfetched = self.record.jobs.iter().filter(|(_, job)| job.left_output() && !job.fetched);
+        let lost = unfetched.filter(|(index, job)| job.gone && !refused(index)).count();
         let folder = &self.facts.object.output;
         if with_output == 0 {
             self.say(ConditionType::OutputFetched, True, Reason::NothingToFetch, "no job left output");
@@ -456,15 +461,32 @@ impl Run<'_> {
             let message =
                 format!("the output of {} was lost: they left HTCondor's queue before it was fetched", jobs(lost));
             self.say(ConditionType::OutputFetched, False, Reason::OutputLost, &message);
-        } else {
+        } else if !self.say_refused() {
             let message = format!("the output of {} is in {folder}", jobs(with_output));
             self.say(ConditionType::OutputFetched, True, Reason::Fetched, &message);
         }
     }
 
+    /// Says whose output was refused; false if that is nobody's.
+    fn say_refused(&mut self) -> bool {
+        let kept = |index: &Index| self.record.jobs.get(index).is_none_or(|job| job.fetched);
+        let refused: Vec<_> = self.record.refusals.iter().filter(|(index, _)| !kept(index)).collect();
+        let Some((index, refusal)) = refused.first() else { return false };
+        let message = format!(
+            "the output of {} was fetched and is not kept. Job {index}: {}. It is not fetched again, unless --output-limit is \
+             changed while HTCondor still has it",
+            jobs(refused.len()),
+            refusal.why
+        );
+        self.say(ConditionType::OutputFetched, False, Reason::OutputRefused, &message);
+        true
+    }
+
     /// Jobs whose output is here, or that have none, need not stay in the queue.
     fn tidy(&mut self) {
         let lingering = |(_, job): &(&Index, &Job)| job.fetched && !job.gone;
+        // What was refused stays until its HTCJob is deleted.
+        let leaves = |(index, job): (&Index, &Job)| !job.gone && !self.record.refusals.contains_key(index);
         let lingering: Indices = self.record.jobs.iter().filter(lingering).map(|(index, _)| *index).collect();
         let lingering = lingering.take(AT_ONCE);
         let ended = |kind| self.record.requests.get(&kind).map(LastRequest::latest);
@@ -477,7 +499,7 @@ impl Run<'_> {
         } else if !lingering.is_empty() {
             self.watch_closely(tidied.unwrap_or(self.now));
             self.look_again(wait);
-        } else if self.known.phase == Phase::Completed && self.record.jobs.values().any(|job| !job.gone) {
+        } else if self.known.phase == Phase::Completed && self.record.jobs.iter().any(leaves) {
             let since = self.known.completed.unwrap_or(self.now);
             self.watch_closely(since);
         }

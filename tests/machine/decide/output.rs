@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use htc_operator::api::ConditionType;
-use htc_operator::machine::decide::{Action, Decision, Look};
-use htc_operator::machine::facts::{Ad, ErrTail, Exit, Facts, Failure, Hold, InFlight, JobState, Spec};
+use htc_operator::machine::decide::{Action, Look};
+use htc_operator::machine::facts::{Ad, ErrTail, Exit, Facts, Failure, Hold, InFlight, JobState, Refusal, Spec};
 use htc_operator::machine::outcome::{Loss, Outcome};
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::{Index, Kind, Work};
 use rstest::rstest;
 
-use crate::decide::decision::{condition, decide, watched, work};
+use crate::decide::decision::{condition, decide, message, watched, work};
 use crate::given::{
     accepted, ad, at, change_job, date, done, ended, ended_job, failed, history, in_flight, indices, queue, running,
     running_job,
@@ -127,6 +127,61 @@ fn output_that_history_shows_as_fetched_is_not_lost() {
     assert_eq!(condition(&decide(&facts), ConditionType::OutputFetched), "False OutputLost");
 }
 
+/// Three jobs that succeeded; the output of the second was refused.
+fn refused() -> Facts {
+    let jobs = ["5.0", "5.1", "5.2"].iter().zip(0..);
+    let jobs: Vec<_> =
+        jobs.map(|(id, index)| (ended_job(id, Outcome::Succeeded), ended(ad(index, id), Exit::Code(0)))).collect();
+    let mut facts = accepted(Phase::Completed, &jobs);
+    facts.record.requests.insert(Kind::Fetch, done(-700));
+    facts.record.refusals.insert(Index(1), Refusal { why: "it is too much".to_owned(), stands: true });
+    facts
+}
+
+#[test]
+fn what_was_refused_is_not_fetched_again_and_hides_no_other() {
+    let mut facts = refused();
+    let decision = decide(&facts);
+    assert_eq!(condition(&decision, ConditionType::OutputFetched), "False OutputRefused");
+    let said = message(&decision, ConditionType::OutputFetched);
+    assert!(said.contains("the output of 1 job") && said.contains("Job 1: it is too much"), "{said}");
+    assert_eq!(work(&decision), Some(&Work::Fetch(indices("0,2"))));
+
+    for index in [0, 2] {
+        let job = facts.record.jobs.get_mut(&Index(index)).unwrap();
+        (job.fetched, job.gone) = (true, true);
+    }
+    facts.evidence.queue = queue(0, &[ended(ad(1, "5.1"), Exit::Code(0))]);
+    let decision = decide(&facts);
+    assert_eq!((decision.action.clone(), decision.again), (Action::Nothing, None), "and it rests");
+    assert_eq!(decision.look, Look::Changes);
+    assert_eq!(condition(&decision, ConditionType::OutputFetched), "False OutputRefused");
+    assert_eq!(condition(&decision, ConditionType::Complete), "True AllSucceeded");
+
+    // By other limits it may be kept.
+    facts.record.refusals.get_mut(&Index(1)).unwrap().stands = false;
+    assert_eq!(work(&decide(&facts)), Some(&Work::Fetch(indices("1"))));
+    facts.record.jobs.get_mut(&Index(1)).unwrap().fetched = true;
+    assert_eq!(condition(&decide(&facts), ConditionType::OutputFetched), "True Fetched");
+}
+
+#[test]
+fn what_was_refused_and_left_the_queue_is_neither_fetched_nor_lost() {
+    // 25.14 lets a job leave once its output was fetched, whatever became of that.
+    let mut facts = refused();
+    for index in [0, 2] {
+        let job = facts.record.jobs.get_mut(&Index(index)).unwrap();
+        (job.fetched, job.gone) = (true, true);
+    }
+    facts.evidence.queue = queue(-1, &[]);
+    facts.evidence.history = history(0, &[Ad { staged_out: Some(date(0)), ..ended(ad(1, "5.1"), Exit::Code(0)) }]);
+    let decision = decide(&facts);
+    let job = &decision.after.as_ref().unwrap().jobs[&Index(1)];
+    assert!(job.gone && !job.fetched, "{job:?}");
+    assert_eq!(condition(&decision, ConditionType::OutputFetched), "False OutputRefused");
+    assert_eq!((decision.action, decision.look, decision.again), (Action::Nothing, Look::Nothing, None));
+}
+
 #[test]
 fn while_jobs_run_output_is_fetched_now_and_then() {
     let jobs = [
@@ -164,12 +219,6 @@ fn the_end_is_said_once_with_its_reason(#[case] outcomes: &[Outcome], #[case] ki
     assert_eq!(condition(&decision, other), "nothing");
 }
 
-/// What `Failed` says.
-fn failed_message(decision: &Decision) -> String {
-    let known = decision.after.as_ref().unwrap().known.as_ref().unwrap();
-    known.conditions.iter().find(|condition| condition.kind == ConditionType::Failed).unwrap().message.clone()
-}
-
 #[test]
 fn what_the_first_failed_job_wrote_last_is_told_once() {
     let code = |code| (ended_job("5.0", Outcome::Failed(code)), ended(ad(0, "5.0"), Exit::Code(code)));
@@ -177,15 +226,15 @@ fn what_the_first_failed_job_wrote_last_is_told_once() {
     change_job(&mut facts, |job| job.fetched = true);
     facts.record.requests.insert(Kind::Fetch, done(-2));
     let without = decide(&facts);
-    assert_eq!(failed_message(&without), "1 of 1 job failed; job 0 (5.0) exited with 3");
+    assert_eq!(message(&without, ConditionType::Failed), "1 of 1 job failed; job 0 (5.0) exited with 3");
     assert!(!without.transitions.iter().any(|told| told.reason == "JobsFailed"));
 
     facts.record.err = Some(ErrTail { index: Index(0), text: "it broke".to_owned() });
     let decision = decide(&facts);
-    let message = "1 of 1 job failed; job 0 (5.0) exited with 3; the err of job 0 ends with: it broke";
-    assert_eq!(failed_message(&decision), message);
+    let words = "1 of 1 job failed; job 0 (5.0) exited with 3; the err of job 0 ends with: it broke";
+    assert_eq!(message(&decision, ConditionType::Failed), words);
     let told: Vec<_> = decision.transitions.iter().filter(|told| told.reason == "JobsFailed").collect();
-    assert!(matches!(told[..], [told] if told.detail == message && told.warning), "{told:?}");
+    assert!(matches!(told[..], [told] if told.detail == words && told.warning), "{told:?}");
     facts.record = decision.after.unwrap();
     assert!(decide(&facts).transitions.is_empty(), "not again");
 
@@ -194,12 +243,12 @@ fn what_the_first_failed_job_wrote_last_is_told_once() {
     facts.record = Facts { record: without.after.unwrap(), ..facts.clone() }.record;
     facts.record.err = err;
     let decision = decide(&facts);
-    assert_eq!(failed_message(&decision), message);
+    assert_eq!(message(&decision, ConditionType::Failed), words);
     assert_eq!(decision.transitions.iter().filter(|told| told.reason == "JobsFailed").count(), 1);
 
     // Of a job that has not failed after all nothing is said.
     facts.record.jobs.get_mut(&Index(0)).unwrap().state = JobState::Ended(Outcome::Removed);
-    assert!(!failed_message(&decide(&facts)).contains("it broke"));
+    assert!(!message(&decide(&facts), ConditionType::Failed).contains("it broke"));
 }
 
 #[test]
