@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::confined::Touches;
-use super::schedd::{Schedd, quoted};
+use super::schedd::{FETCH_TOOL, Schedd, quoted};
 use super::tools::Call;
 use crate::machine::facts::Unknown;
 use crate::machine::{Index, Indices, Uid};
@@ -122,14 +122,14 @@ impl Schedd {
     /// `condor_transfer_data` of these ended jobs, and of no others: 25.14 lets what was fetched leave the queue. Each
     /// arrives in its folder, which must be there. `limit`: how long that may take; `largest`: the largest file, in bytes.
     pub async fn fetch(&self, jobs: &[ToFetch<'_>], limit: Duration, largest: Option<u64>) -> Result<(), Unknown> {
-        const TOOL: &str = "condor_transfer_data";
         let mine = self.mine().await?;
         let constraint = format!("{mine} && {ENDED} && {}", going(jobs, false));
         let arguments = vec!["-name", self.name.as_str(), "-constraint", &constraint];
         let writes: Vec<PathBuf> = jobs.iter().map(ToFetch::place).collect();
         let touches = Touches { reads: &[], writes: &writes, largest: Some(largest.unwrap_or(u64::MAX)) };
-        let call = Call { tool: TOOL, arguments, input: Vec::new(), limit, outlives_us: false, holds: None, touches };
-        self.answer(TOOL, self.tools.call(call).await).map(drop)
+        let tool = FETCH_TOOL;
+        let call = Call { tool, arguments, input: Vec::new(), limit, outlives_us: false, holds: None, touches };
+        self.answer(tool, self.tools.call(call).await).map(drop)
     }
 
     /// Those of these ended jobs that [`Self::fetch`] leaves alone, because they would write elsewhere.

@@ -20,6 +20,9 @@ use crate::machine::{Birthdate, SchedDate, ScheddName, Timestamp, Uid};
 /// What the queue is asked by.
 pub(super) const QUEUE_TOOL: &str = "condor_q";
 
+/// What output is fetched by.
+pub(super) const FETCH_TOOL: &str = "condor_transfer_data";
+
 /// ClassAd expression for jobs of no operator of this kind.
 pub(super) const NOT_ADOPTED: &str = "HTCOperator =?= undefined && HTCJobUID =?= undefined";
 
@@ -312,8 +315,11 @@ impl Schedd {
         if let Some(why) = lacking {
             return unknown(Why::CredentialsFailed, why);
         }
-        let refused = ["AUTHENTICATE:", "DENIED", "Permission denied", "not authorized"];
-        if refused.iter().any(|sign| words.contains(sign)) {
+        let why = meaning(tool, &words);
+        if why == Why::NotWritten {
+            let message = format!("{tool} cannot write the output ({words}); check the operator's data volume");
+            unknown(why, message)
+        } else if why == Why::CredentialsRefused {
             let (whose, which) = match &self.identity {
                 Identity::Operator => ("the operator's credentials".to_owned(), "its token or ticket"),
                 secret @ Identity::Secret { .. } => {
@@ -321,7 +327,7 @@ impl Schedd {
                 }
             };
             let message = format!("schedd {} refuses {whose} ({tool}: {words}); check {which}", self.name);
-            unknown(Why::CredentialsRefused, message)
+            unknown(why, message)
         } else if words.contains("in the password file") {
             let message = format!(
                 "{tool} cannot run here ({words}); run the operator as an ordinary user, for which HTCondor's tools need no \
@@ -335,6 +341,19 @@ impl Schedd {
             );
             unknown(Why::ScheddUnreachable, message)
         }
+    }
+}
+
+/// What the words of a failing tool mean. The system's words for a file that may not be written are those of the schedd for who may
+/// do nothing.
+fn meaning(tool: &str, words: &str) -> Why {
+    let refused = ["AUTHENTICATE:", "DENIED", "Permission denied", "not authorized"];
+    if tool == FETCH_TOOL && words.contains("Error: writing to file") {
+        Why::NotWritten
+    } else if refused.iter().any(|sign| words.contains(sign)) {
+        Why::CredentialsRefused
+    } else {
+        Why::ScheddUnreachable
     }
 }
 
@@ -379,6 +398,30 @@ pub(super) fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As HTCondor 23.9 and 25.14 say it where Landlock, or the mode of a folder, stops the tool, and where the volume is full.
+    #[test]
+    fn what_cannot_be_written_here_is_not_the_schedds_word() {
+        let cannot = |errno: &str| {
+            format!(
+                "DCSchedd::receiveJobSandbox:7003:File transfer failed for target job 1.0: TOOL at 127.0.0.1 - |Error: writing to \
+                 file /elsewhere/marker: {errno} ERROR: Failed to spool job files."
+            )
+        };
+        for errno in ["(errno 13) Permission denied", "(errno 28) No space left on device"] {
+            assert_eq!(meaning(FETCH_TOOL, &cannot(errno)), Why::NotWritten);
+        }
+        // Then it is the schedd that cannot write.
+        assert_ne!(meaning("condor_submit", &cannot("(errno 28) No space left on device")), Why::NotWritten);
+        for words in [
+            "AUTHENTICATE:1003:Failed to authenticate with any method",
+            "SECMAN:2010:Received \"DENIED\" from server for user alice@test using method IDTOKENS.",
+            "Permission denied",
+        ] {
+            assert_eq!(meaning(FETCH_TOOL, words), Why::CredentialsRefused, "{words}");
+        }
+        assert_eq!(meaning(FETCH_TOOL, "ERROR: Can't find address of schedd"), Why::ScheddUnreachable);
+    }
 
     #[test]
     fn no_list_is_too_long_for_an_argument() {

@@ -576,6 +576,8 @@ pub enum Why {
     Incomplete,
     /// Another schedd answers to the name.
     AnotherSchedd,
+    /// The tool could not write here what HTCondor sent.
+    NotWritten,
 }
 
 impl From<Why> for Reason {
@@ -587,6 +589,7 @@ impl From<Why> for Reason {
             Why::CredentialsFailed => Self::CredentialsFailed,
             Why::Incomplete => Self::Incomplete,
             Why::AnotherSchedd => Self::AnotherSchedd,
+            Why::NotWritten => Self::FetchFailed,
         }
     }
 }
