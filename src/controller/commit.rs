@@ -16,7 +16,10 @@ pub(super) async fn commit(context: &Context, gathered: &Gathered, decision: &De
     let Some(after) = &decision.after else { return Ok(()) };
     let before = gathered.facts.record.known.as_ref();
     let Some(known) = after.known.clone() else { return Ok(()) };
-    let nothing_new = decision.transitions.is_empty() && decision.changed.is_empty() && before == Some(&known);
+    let nothing_new = decision.transitions.is_empty()
+        && decision.changed.is_empty()
+        && decision.settled.is_none()
+        && before == Some(&known);
     if nothing_new {
         return Ok(());
     }
@@ -36,6 +39,7 @@ pub(super) async fn commit(context: &Context, gathered: &Gathered, decision: &De
         name: gathered.name.clone(),
         known,
         jobs,
+        settled: decision.settled,
         schedd: context.schedd.name.clone(),
         transitions: decision.transitions.clone(),
         inherited: gathered.inherited(),

@@ -16,6 +16,8 @@ pub(crate) struct Save {
     pub(crate) name: ObjectName,
     pub(crate) known: Known,
     pub(crate) jobs: Vec<(Index, Job)>,
+    /// The attempts up to this one need not be read again.
+    pub(crate) settled: Option<Attempt>,
     pub(crate) schedd: ScheddName,
     /// The folder the jobs were submitted from (`tempDir`).
     pub(crate) sandbox: String,

@@ -44,13 +44,13 @@ fn load(connection: &Connection, uid: &Uid) -> Result<Record, LedgerError> {
         }
         record.refused += u32::from(submission.attempt > accepted);
         attempted.push(submission.indices.clone());
-        let witness = if witness.is_empty() { Witness::Empty } else { Witness::Newest(witness) };
-        record.witnesses.insert(submission.attempt, witness);
+        record.witnesses.insert(submission.attempt, seen_before(witness));
         if state == "open" {
             record.attempts.push(submission);
         }
     }
     record.attempted = Indices::union(&attempted);
+    witnesses_of_settled(connection, uid, &mut record)?;
     record.requests = requests(connection, uid)?.into_iter().collect();
     record.reports = super::callbacks::reports(connection, uid)?;
     record.err = err(connection, uid)?;
@@ -155,7 +155,7 @@ fn submissions(connection: &Connection, uid: &Uid) -> Result<Vec<(Submission, St
     let mut statement = connection
         .prepare_cached(
             "select attempt, indices, schedd, birthdate, intentAt, intentDate, notAfter, deadSince, message, state, witness
-             from submissions where uid = ?1 order by attempt",
+             from submissions where uid = ?1 and state <> 'settled' order by attempt",
         )
         .map_err(sql())?;
     let rows = statement
@@ -180,6 +180,29 @@ fn submissions(connection: &Connection, uid: &Uid) -> Result<Vec<(Submission, St
         Ok((Submission { indices: parse(uid, &indices)?, ..submission }, state, witness))
     })
     .collect()
+}
+
+/// Of the attempts that are settled, which may be thousands, only those are read that have jobs in HTCondor.
+fn witnesses_of_settled(connection: &Connection, uid: &Uid, record: &mut Record) -> Result<(), LedgerError> {
+    let sql = || LedgerError::sql("read what was seen before a submission");
+    let mut statement = connection
+        .prepare_cached("select witness from submissions where uid = ?1 and attempt = ?2 and state = 'settled'")
+        .map_err(sql())?;
+    let live: BTreeSet<Attempt> = record.jobs.values().filter(|job| !job.gone).map(|job| job.attempt).collect();
+    for attempt in live {
+        if record.witnesses.contains_key(&attempt) {
+            continue;
+        }
+        let found = statement.query_row(params![uid.as_str(), attempt.0], |row| row.get(0)).optional();
+        if let Some(witness) = found.map_err(sql())? {
+            record.witnesses.insert(attempt, seen_before(witness));
+        }
+    }
+    Ok(())
+}
+
+fn seen_before(witness: String) -> Witness {
+    if witness.is_empty() { Witness::Empty } else { Witness::Newest(witness) }
 }
 
 /// Where its jobs are that are not known to be gone.
@@ -303,8 +326,8 @@ fn state(row: &Row<'_>, uid: &Uid) -> Result<JobState, LedgerError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{job, known, save, uid};
-    use super::super::{Ledger, RequestResult};
+    use super::super::tests::{intent, job, known, save, uid};
+    use super::super::{Ledger, RequestResult, Save};
     use super::*;
     use crate::api::Phase;
     use crate::machine::{Kind, RequestKey};
@@ -345,5 +368,30 @@ mod tests {
         }
         refuse(&ledger).await;
         assert_eq!(refused(&ledger).await, (refusal(true), "0".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn of_settled_attempts_the_witnesses_of_live_jobs_alone_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open_alone(&folder.path().join("htcjobs.db")).unwrap();
+        let attempts = 1..=1000_u32;
+        ledger.intend(attempts.clone().map(|attempt| intent(attempt, &attempt.to_string())).collect()).await.unwrap();
+        let of = |attempt: u32| {
+            let (state, gone) = if attempt == 3 {
+                (JobState::Running, false)
+            } else {
+                (JobState::Ended(crate::machine::outcome::Outcome::Succeeded), true)
+            };
+            (Index(attempt), Job { attempt: Attempt(attempt), gone, ..job(attempt, state) })
+        };
+        let jobs = attempts.clone().take(999).map(of).collect();
+        let settled = Some(Attempt(998));
+        ledger.save(Save { settled, ..save(known(Phase::Running), jobs, Vec::new()) }).await.unwrap();
+        let record = ledger.load(&uid()).await.unwrap();
+        let open: Vec<u32> = record.attempts.iter().map(|attempt| attempt.attempt.0).collect();
+        let witnesses: Vec<u32> = record.witnesses.keys().map(|attempt| attempt.0).collect();
+        assert_eq!((open, witnesses), (vec![999, 1000], vec![3, 999, 1000]));
+        assert_eq!((record.highest, record.refused, record.jobs.len()), (Attempt(1000), 1, 999));
+        assert_eq!(record.in_doubt().to_string(), "1000");
     }
 }

@@ -81,6 +81,7 @@ update objects set releasedAt = coalesce((select max(time) from transitions t wh
     where released = 1 and releasedAt is null;
 ";
 
+/// `submissions.state`: `open`, `superseded`, `settled` (it is not read again) or `notRun`.
 /// `submissions.witness`: GlobalJobId of history's newest ad before the intent, empty if history was.
 /// Times are unix milliseconds on the operator's clock, dates unix seconds on the schedd's.
 const TABLES: &str = "

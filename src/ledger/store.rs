@@ -143,6 +143,14 @@ fn write(connection: &Connection, save: &Save) -> Result<(), LedgerError> {
         }
         write_job(connection, save, *index, job).map_err(LedgerError::sql("write a job"))?;
     }
+    if let Some(attempt) = save.settled {
+        connection
+            .prepare_cached(
+                "update submissions set state = 'settled' where uid = ?1 and attempt <= ?2 and state = 'open'",
+            )
+            .and_then(|mut statement| statement.execute(params![save.uid.as_str(), attempt.0]))
+            .map_err(LedgerError::sql("settle submissions"))?;
+    }
     super::callbacks::refute(connection, &save.uid, &save.refuted)?;
     super::journal::append(connection, &save.uid, &save.transitions, save.now)
 }

@@ -64,6 +64,7 @@ pub(super) fn save(known: Known, jobs: Vec<(Index, Job)>, transitions: Vec<Trans
         name: name(),
         known,
         jobs,
+        settled: None,
         schedd: ScheddName::from("schedd@test"),
         sandbox: "/data/sandbox/x".to_owned(),
         transitions,

@@ -32,6 +32,8 @@ pub struct Decision {
     pub after: Option<Record>,
     /// The jobs whose rows differ from before.
     pub changed: BTreeSet<Index>,
+    /// The attempts up to this one need not be read again.
+    pub settled: Option<Attempt>,
     /// What is to be journaled, in the same transaction.
     pub transitions: Vec<Transition>,
     /// Jobs whose own report of their end HTCondor contradicts; it no longer counts.
@@ -160,6 +162,7 @@ fn not_ours_yet(facts: &Facts) -> Decision {
     Decision {
         after: None,
         changed: BTreeSet::new(),
+        settled: None,
         transitions: Vec::new(),
         refuted: Vec::new(),
         action,
@@ -268,6 +271,7 @@ impl<'a> Run<'a> {
         self.known.conditions = conditions;
         self.record.known = Some(self.known);
         Ok(Decision {
+            settled: judge::settled_for_good(&self.record, self.rules),
             after: Some(self.record),
             changed: self.changed,
             transitions: self.transitions,

@@ -152,13 +152,14 @@ pub enum Past {
 pub struct Record {
     /// The object's own row.
     pub known: Option<Known>,
-    /// Its submissions that are not superseded, oldest first.
+    /// Its submissions that are neither superseded nor settled, oldest first.
     pub attempts: Vec<Submission>,
-    /// The highest attempt ever, superseded or not.
+    /// The highest attempt ever, whatever became of it.
     pub highest: Attempt,
-    /// For each attempt, what was seen in history before its intent.
+    /// For each attempt, what was seen in history before its intent; of those that are settled, only for those that have jobs
+    /// which are not gone.
     pub witnesses: BTreeMap<Attempt, Witness>,
-    /// Indices that were ever part of an attempt.
+    /// Indices that were ever part of an attempt; all jobs of those that are settled are recorded, and not repeated here.
     pub attempted: Indices,
     /// Attempts in a row of which HTCondor accepted nothing.
     pub refused: u32,

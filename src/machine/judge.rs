@@ -158,6 +158,14 @@ pub fn is_open(attempt: &Submission, record: &Record, rules: &Rules) -> bool {
     !all_accepted(attempt, record, rules)
 }
 
+/// The attempts up to this one need not be read again: no decision depends on more of them than is recorded of their jobs. Of those
+/// that are wholly accepted, from the oldest on, the last is kept: it shows whether those after it were refused in a row.
+#[must_use]
+pub fn settled_for_good(record: &Record, rules: &Rules) -> Option<Attempt> {
+    let settled = record.attempts.iter().take_while(|attempt| all_accepted(attempt, record, rules)).count();
+    record.attempts.get(settled.checked_sub(2)?).map(|attempt| attempt.attempt)
+}
+
 /// Whether the jobs of this attempt are all recorded.
 fn all_accepted(attempt: &Submission, record: &Record, rules: &Rules) -> bool {
     let mut indices = attempt.indices.iter();

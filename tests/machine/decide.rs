@@ -13,6 +13,7 @@ mod parts;
 mod properties;
 mod reporting;
 mod seed;
+mod settled;
 mod submitting;
 mod suspending;
 mod under_way;

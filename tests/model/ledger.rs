@@ -14,6 +14,13 @@ impl Rows {
         let accepted = record.jobs.values().map(|job| job.attempt).max().unwrap_or_default();
         let mut attempted = Vec::new();
         for (submission, witness, fate) in &self.submissions {
+            if *fate == Fate::Settled {
+                let live = |job: &Job| !job.gone && job.attempt == submission.attempt;
+                if self.jobs.values().any(live) {
+                    record.witnesses.insert(submission.attempt, witness.clone());
+                }
+                continue;
+            }
             record.highest = record.highest.max(submission.attempt);
             if *fate == Fate::NotRun {
                 continue;
@@ -57,6 +64,14 @@ impl Rows {
                 }
             }
             self.jobs.insert(*index, job);
+        }
+        for (submission, _, fate) in &mut self.submissions {
+            if decision.settled.is_some_and(|attempt| submission.attempt <= attempt) && *fate == Fate::Open {
+                *fate = Fate::Settled;
+                // Nothing of it but its number, its jobs and its witness is read any more.
+                submission.not_after = Timestamp(0);
+                submission.dead_since = None;
+            }
         }
         self.settle(decision);
         broken

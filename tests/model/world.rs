@@ -99,6 +99,7 @@ pub struct Rows {
 pub enum Fate {
     Open,
     Superseded,
+    Settled,
     NotRun,
 }
 

@@ -135,6 +135,7 @@ async fn journal(teller: &Teller, namespace: &str, name: &str, rows: usize) {
         name: ObjectName { namespace: namespace.to_owned(), name: name.to_owned() },
         known,
         jobs: Vec::new(),
+        settled: None,
         schedd: ScheddName::from("s"),
         sandbox: String::new(),
         transitions: vec![transition; rows],

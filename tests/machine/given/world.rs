@@ -148,6 +148,7 @@ impl World {
         if let Some(after) = decision.after.clone() {
             self.facts.record = after;
         }
+        self.facts.record.attempts.retain(|attempt| Some(attempt.attempt) > decision.settled);
         match decision.action.clone() {
             Action::Hand(request) => self.carry_out(&request),
             Action::Cancel(key) => {
