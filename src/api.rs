@@ -14,7 +14,7 @@ pub mod text;
 
 pub use condition::{Condition, ConditionStatus, ConditionType, Reason};
 pub use crd::{crd, crd_yaml, fix_spec};
-pub use htcjob::{EnvVar, HTCJob, HTCJobSpec, HTCJobStatus, MAX_QUEUE, Resources, Script};
+pub use htcjob::{ConfigMapKeyRef, EnvVar, HTCJob, HTCJobSpec, HTCJobStatus, ItemsFrom, MAX_QUEUE, Resources, Script};
 pub use identity::{Identity, is_name};
 pub use object::{ObjectName, Observed, Wake};
 pub use payload_failure::PayloadFailure;

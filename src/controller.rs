@@ -7,6 +7,7 @@ mod error;
 mod events;
 mod first_list;
 mod gather;
+mod items;
 mod namespace_jobs;
 mod publish;
 mod reconcile;

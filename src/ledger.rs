@@ -8,6 +8,7 @@ mod callbacks;
 mod entries;
 mod error;
 mod inherited;
+mod items;
 mod journal;
 mod load;
 mod procs;

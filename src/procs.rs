@@ -182,7 +182,10 @@ impl Parent {
     pub fn of(object: &Arc<Observed>) -> Self {
         let meta = object.meta();
         let spec = object.0.as_ref().ok().map(|htcjob| &htcjob.spec);
-        let queue = spec.and_then(|spec| u32::try_from(spec.jobs()).ok()).unwrap_or_default();
+        // Of items in a ConfigMap the status says how many there are, once they are read.
+        let total = || object.0.as_ref().ok().and_then(|htcjob| htcjob.status.as_ref()?.total);
+        let queue = spec.and_then(|spec| spec.jobs().or_else(total)).and_then(|queue| u32::try_from(queue).ok());
+        let queue = queue.unwrap_or_default();
         let all = || Indices::first(queue);
         let indexes = spec.and_then(|spec| spec.indexes.as_deref()).and_then(|text| text.parse::<Indices>().ok());
         Self {

@@ -7,6 +7,7 @@ mod discard;
 mod err_tail;
 mod files;
 mod incoming;
+mod items;
 mod lane;
 mod namespace_output;
 mod plan;
@@ -37,8 +38,9 @@ use crate::metrics::Metrics;
 use crate::retry::FailureLimit;
 
 pub use files::FileWork;
+pub use items::items_of;
 pub use namespace_output::NamespaceOutput;
-pub use plan::{Plan, PlanError, Planner, Reporting};
+pub use plan::{Plan, PlanError, Planner, Reporting, Texts};
 use pool::Pool;
 pub use registry::{Registry, Ticket};
 pub use room::Room;
@@ -70,6 +72,8 @@ pub struct WorkItem {
     pub adopted: bool,
     /// For a submission: what the jobs are to run.
     pub plan: Option<Arc<Plan>>,
+    /// The same, as the user wrote it.
+    pub texts: Option<Arc<Texts>>,
 }
 
 /// A request in its queue.

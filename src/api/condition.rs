@@ -44,6 +44,8 @@ pub enum Reason {
     Accepted,
     /// The spec cannot be run.
     InvalidSpec,
+    /// The ConfigMap of `spec.itemsFrom` is not there, may not be read, or has no items that jobs could get.
+    ItemsUnavailable,
     /// `spec.suspend` is true.
     Suspended,
     /// The jobs are being handed to HTCondor.

@@ -92,6 +92,8 @@ pub const MAX_QUEUE: i64 = 100_000;
 #[x_kube(
     validation = Rule::new("!has(self.queue) || !has(self.items) || self.queue == size(self.items)")
         .message("spec.queue is not the number of items: leave spec.queue out").field_path(".queue"),
+    validation = Rule::new("!has(self.items) || !has(self.itemsFrom)")
+        .message("spec.items and spec.itemsFrom exclude each other: write one of them").field_path(".itemsFrom"),
     validation = Rule::new("!has(self.queue) || !has(self.script) || !has(self.script.queue) || self.queue == self.script.queue")
         .message("spec.queue and spec.script.queue differ: write the number of jobs once, as spec.queue").field_path(".queue")
 )]
@@ -105,7 +107,7 @@ pub struct HTCJobSpec {
     /// Image, command and script that each job runs.
     pub script: Script,
 
-    /// Number of jobs, 1 to 100000. Default: the number of items, or 1.
+    /// Number of jobs, 1 to 100000. Default: the number of items, or 1 without items.
     /// Each job gets its index, from 0, as the script's argument and in HTCPROCID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("self >= 1 && self <= 100000")
@@ -126,6 +128,11 @@ pub struct HTCJobSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 10_000), inner(length(max = 1024), pattern(r"^[^\x00-\x1f\x7f]*$")))]
     pub items: Vec<String>,
+
+    /// Takes the items from a ConfigMap: one item in each line. They are read once, before the first job is submitted, and kept.
+    /// The operator needs permission to get the ConfigMap; docs/using.md has the Role.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub items_from: Option<ItemsFrom>,
 
     /// Most jobs that HTCondor has at a time. Default: all of them. The others are submitted as these end.
     /// Can be changed at any time. With 0 nothing more is submitted. Jobs that HTCondor already has are not removed.
@@ -200,6 +207,29 @@ pub struct HTCJobSpec {
     /// While true, no job is submitted and jobs in HTCondor are held. Set it to false to resume.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspend: bool,
+}
+
+/// Where items are read from.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ItemsFrom {
+    /// Key of a ConfigMap in the same namespace.
+    pub config_map_key_ref: ConfigMapKeyRef,
+}
+
+/// Key of a ConfigMap.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+pub struct ConfigMapKeyRef {
+    /// Name of the ConfigMap.
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$')")
+        .message("name is the name of a ConfigMap in the HTCJob's own namespace: lower-case letters, digits, - and ."))]
+    pub name: String,
+    /// Key in its `data`. The value has one item in each line; an empty line is an empty item.
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = Rule::new("self.matches('^[-._a-zA-Z0-9]+$')")
+        .message("key is a key of the ConfigMap: letters, digits, -, _ and ."))]
+    pub key: String,
 }
 
 /// Resources that each job needs, as Kubernetes quantities.
@@ -280,11 +310,12 @@ pub struct Script {
 }
 
 impl HTCJobSpec {
-    /// The number of jobs asked for; that of the items, or 1, if the spec does not say.
+    /// The number of jobs asked for; that of the items, or 1, if the spec does not say. None if a ConfigMap says it.
     #[must_use]
-    pub fn jobs(&self) -> i64 {
+    pub fn jobs(&self) -> Option<i64> {
         let items = (!self.items.is_empty()).then(|| i64::try_from(self.items.len()).unwrap_or(i64::MAX));
-        self.queue.or(self.script.queue).or(items).unwrap_or(1)
+        let said = self.queue.or(self.script.queue).or(items);
+        if self.items_from.is_some() { said } else { said.or(Some(1)) }
     }
 }
 

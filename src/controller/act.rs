@@ -18,7 +18,7 @@ use crate::machine::facts::Record;
 use crate::machine::ids::{IDS_IN_LINE, id_lines};
 use crate::machine::request::ReleasePermit;
 use crate::machine::{Request, Uid, Work};
-use crate::workers::WorkItem;
+use crate::workers::{Texts, WorkItem};
 
 /// Pause after what was refused for the moment: the object had changed, or a worker's queue was full.
 const BUSY: Duration = Duration::from_secs(1);
@@ -48,7 +48,13 @@ pub(super) struct ToShow {
 
 /// Tells the tracker what to look for, and does what was decided. If the API server refuses that, its answer comes with what is to
 /// be shown.
-pub(super) async fn act(context: &Context, object: &Observed, gathered: &Gathered, decision: Decision) -> Acted {
+pub(super) async fn act(
+    context: &Context,
+    object: &Observed,
+    gathered: &Gathered,
+    decision: Decision,
+    texts: Option<Arc<Texts>>,
+) -> Acted {
     let Decision { after: record, action, look, mut again, .. } = decision;
     let mut refused = None;
     let (uid, name) = (&gathered.facts.object.uid, &gathered.name);
@@ -83,7 +89,7 @@ pub(super) async fn act(context: &Context, object: &Observed, gathered: &Gathere
             let (plan, identity) = (gathered.plan.clone(), gathered.identity.clone());
             let adopted = gathered.facts.record.has_inherited();
             let (name, object) = (name.clone(), reference);
-            let taken = context.workers.hand_over(WorkItem { request, name, object, identity, adopted, plan });
+            let taken = context.workers.hand_over(WorkItem { request, name, object, identity, adopted, plan, texts });
             about_to_change |= taken;
             again = unless_done(again, taken);
         }

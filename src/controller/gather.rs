@@ -5,13 +5,17 @@ use std::time::Duration;
 
 use kube::{Resource as _, ResourceExt as _};
 
+use super::items::{self, Kept, Row};
 use super::{Context, GatherError};
 use crate::api::{ABANDON, CLAIM, FINALIZER, HTCJob, Identity, OLD_FINALIZER, ObjectName, Observed, SUBMIT_AGAIN};
-use crate::machine::facts::{Answer, Claim, Evidence, Facts, Job, Object, Past, Published, Record, Spec, Unknown, Why};
+use crate::machine::decide::{Action, Decision};
+use crate::machine::facts::{
+    Answer, Claim, Evidence, Facts, Job, Object, Past, Published, Record, Spec, Unknown, Unreadable, Why,
+};
 use crate::machine::ids::{JobId, id_ranges};
 use crate::machine::inherited::{Inherited, InheritedJob};
-use crate::machine::{SchedDate, ScheddName, Timestamp, Uid};
-use crate::workers::{Plan, Planner};
+use crate::machine::{Index, Request, SchedDate, ScheddName, Timestamp, Uid, Work};
+use crate::workers::{Plan, Planner, Texts};
 
 /// The facts, and what the workers will need.
 pub(super) struct Gathered {
@@ -21,6 +25,9 @@ pub(super) struct Gathered {
     /// In whose name its jobs are.
     pub(super) identity: Identity,
 }
+
+/// What is to be run, and what decisions need of that.
+type Planned = (Option<Arc<Plan>>, Result<Spec, Unreadable>);
 
 /// Gathers all that is known. The request in flight is looked up before the ledger is read: one that ends in between is
 /// then still seen, never missed.
@@ -52,11 +59,18 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
     };
     let evidence = in_its_name(evidence, &identity, assigned, &record, past, context);
     let evidence = unless_nameless(evidence, &record);
-    let (plan, spec) = plan(object, context);
-    let site = &context.planner.site_defaults;
-    let may_rerun = plan.as_ref().is_none_or(|plan| site.may_rerun() || plan.options.may_rerun());
     // None can be attached any more, and the Go operator's holds it as well.
     let deleting = object.meta().deletion_timestamp.is_some();
+    let published = object.0.as_ref().map(published).unwrap_or_default();
+    let (plan, spec) = match &object.0 {
+        Ok(job) => {
+            let ours = ours && !deleting;
+            plan(job, &Row { uid: &uid, name: &name, record: &record, published: &published, ours }, context).await?
+        }
+        Err(invalid) => (None, Err(Unreadable::invalid(format!("the HTCJob cannot be read: {}", invalid.error)))),
+    };
+    let site = &context.planner.site_defaults;
+    let may_rerun = plan.as_ref().is_none_or(|plan| site.may_rerun() || plan.options.may_rerun());
     let guarded = ours || (deleting && has_old_finalizer(object));
     let inherited = inherited(object, context, &name, &uid).await?;
     let annotated = |key: &str| object.annotations().get(key).is_some_and(|value| value == "true");
@@ -68,7 +82,7 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
             claim,
             spec,
             output: output(context, &name, &uid, inherited.as_ref()),
-            published: object.0.as_ref().map(published).unwrap_or_default(),
+            published,
             created: SchedDate(object.creation_timestamp().map_or(0, |time| time.0.as_second())),
             abandon: annotated(ABANDON),
             submit_again: annotated(SUBMIT_AGAIN),
@@ -227,31 +241,63 @@ fn may_be_forgotten(object: &Observed, context: &Context, uid: &Uid, record: &Re
 
 /// What it is to run, if that can be submitted, and what decisions need of the spec. An operator that refuses what a former one
 /// has submitted still follows it.
-fn plan(object: &Observed, context: &Context) -> (Option<Arc<Plan>>, Result<Spec, String>) {
-    let job = match &object.0 {
-        Ok(job) => job,
-        Err(invalid) => return (None, Err(format!("the HTCJob cannot be read: {}", invalid.error))),
+async fn plan(job: &HTCJob, row: &Row<'_>, context: &Context) -> Result<Planned, GatherError> {
+    let (read, lost) = match &job.spec.items_from {
+        None => (None, None),
+        Some(from) => {
+            // What is wrong with the rest of it is said first.
+            if let Err(error) = context.planner.plan(&job.spec, 0)
+                && !row.submitted()
+            {
+                return Ok((None, Err(Unreadable::invalid(error.to_string()))));
+            }
+            match items::kept(row, job, &from.config_map_key_ref, context).await? {
+                Kept::Items(items) => (Some(items), None),
+                Kept::Lost => (items::published_queue(job), Some(items::LOST)),
+                Kept::NotYet(unreadable) => return Ok((None, Err(unreadable))),
+            }
+        }
     };
-    let (queue, indexes) =
-        match Planner::queue(&job.spec).and_then(|queue| Ok((queue, Planner::indexes(&job.spec, queue)?))) {
-            Ok(asked_for) => asked_for,
-            Err(error) => return (None, Err(error.to_string())),
-        };
-    let plan = context.planner.plan(&job.spec).map_err(|error| error.to_string());
+    let asked_for = Planner::queue(&job.spec, read)
+        .and_then(|queue| Ok(Spec { queue, indexes: Planner::indexes(&job.spec, queue)?, ..Spec::default() }));
+    let asked_for = match asked_for {
+        Ok(asked_for) => asked_for,
+        Err(error) => return Ok((None, Err(Unreadable::invalid(error.to_string())))),
+    };
+    let plan = context.planner.plan(&job.spec, asked_for.count()).map_err(|error| error.to_string());
+    let plan = lost.map_or(plan, |lost| Err(lost.to_owned()));
     let seconds =
         |seconds: Option<i64>| seconds.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0)));
     let most = |limit: Option<i64>| limit.map(|limit| u32::try_from(limit.max(0)).unwrap_or(u32::MAX));
     let spec = Spec {
-        queue,
-        indexes,
         suspend: job.spec.suspend,
         parallelism: most(job.spec.parallelism),
         max_failed: most(job.spec.max_failed_indexes),
         deadline: seconds(job.spec.active_deadline_seconds),
         ttl: seconds(job.spec.ttl_seconds_after_finished),
         refused: plan.as_ref().err().cloned(),
+        ..asked_for
     };
-    (plan.ok().map(Arc::new), Ok(spec))
+    Ok((plan.ok().map(Arc::new), Ok(spec)))
+}
+
+/// What a submission takes from the spec as it stands there, if that is what was decided.
+pub(super) async fn texts(
+    object: &Observed,
+    gathered: &Gathered,
+    decision: &Decision,
+    context: &Context,
+) -> Result<Option<Arc<Texts>>, GatherError> {
+    let (Ok(job), Action::Hand(Request { work: Work::Submit(indices, _), .. })) = (&object.0, &decision.action) else {
+        return Ok(None);
+    };
+    let items = if job.spec.items_from.is_some() {
+        context.ledger.items(&gathered.facts.object.uid, indices).await?
+    } else {
+        let item = |index: Index| Some((index, job.spec.items.get(index.0 as usize)?.clone()));
+        indices.iter().filter_map(item).collect()
+    };
+    Ok(Some(Arc::new(Texts { source: job.spec.script.source.clone(), items })))
 }
 
 fn published(job: &HTCJob) -> Published {

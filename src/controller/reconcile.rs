@@ -10,7 +10,7 @@ use kube::runtime::reflector::ObjectRef;
 
 use super::act::{Acted, act};
 use super::commit::commit;
-use super::gather::{Gathered, gather};
+use super::gather::{Gathered, gather, texts};
 use super::publish::publish;
 use super::{Context, ReconcileError, WriteError};
 use crate::api::{OPERATOR, Observed};
@@ -48,8 +48,9 @@ async fn pass(object: &Observed, context: &Context) -> Result<Option<Duration>, 
     }
     let gathered = gather(object, context).await.map_err(ReconcileError::Gather)?;
     let decision = decide(object, &gathered, context).map_err(ReconcileError::Decide)?;
+    let texts = texts(object, &gathered, &decision, context).await.map_err(ReconcileError::Gather)?;
     commit(context, &gathered, &decision).await.map_err(ReconcileError::Commit)?;
-    match act(context, object, &gathered, decision).await {
+    match act(context, object, &gathered, decision, texts).await {
         Acted::Over { again } => Ok(again),
         Acted::Shown(mut status) => {
             let refused = status.refused.take();

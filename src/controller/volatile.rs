@@ -11,6 +11,9 @@ use crate::retry::Backoff;
 /// First and longest pause after a failed reconcile.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 
+/// First and longest pause after the items of an object could not be read.
+const ITEMS_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
 /// So long after it has changed a status waits for what is about to change it again, while little else is going on.
 const HOLD_BACK: Duration = Duration::from_secs(1);
 /// By so much longer for each request that waits for its worker: the fewer writes, the sooner all are through.
@@ -33,8 +36,18 @@ struct Seen {
     failing: Option<Backoff>,
     /// When it was first seen under another ledger's claim.
     stranger: Option<Timestamp>,
+    /// Its items could not be read.
+    items: Option<ItemsFailed>,
     /// It had no row, and this process itself has claimed it: it is new, however old it is.
     claimed: bool,
+}
+
+/// Why the items of an object could not be read, and when they are tried again.
+#[derive(Debug)]
+struct ItemsFailed {
+    message: String,
+    until: Timestamp,
+    pauses: Backoff,
 }
 
 /// A status that has not been written.
@@ -49,7 +62,7 @@ struct Owed {
 
 impl Seen {
     const fn is_empty(&self) -> bool {
-        matches!(self, Self { written: None, owed: None, failing: None, stranger: None, claimed: false })
+        matches!(self, Self { written: None, owed: None, failing: None, stranger: None, items: None, claimed: false })
     }
 }
 
@@ -101,6 +114,29 @@ impl VolatileState {
 
     pub(super) fn is_no_stranger(&self, uid: &Uid) {
         self.of(uid, |seen| seen.stranger = None);
+    }
+
+    /// Why the items could not be read, and for how long they are not asked for again.
+    pub(super) fn items_failed_before(&self, uid: &Uid, now: Timestamp) -> Option<(String, Duration)> {
+        self.of(uid, |seen| {
+            let failed = seen.items.as_ref().filter(|failed| failed.until > now)?;
+            Some((failed.message.clone(), failed.until.since(now)))
+        })
+    }
+
+    /// The items could not be read; the pause before the next try.
+    pub(super) fn items_failed(&self, uid: &Uid, message: &str, now: Timestamp) -> Duration {
+        self.of(uid, |seen| {
+            let pauses = || Backoff::new(ITEMS_PAUSES.0, ITEMS_PAUSES.1);
+            let mut pauses = seen.items.take().map_or_else(pauses, |failed| failed.pauses);
+            let until = now.plus(pauses.pause());
+            seen.items = Some(ItemsFailed { message: message.to_owned(), until, pauses });
+            until.since(now)
+        })
+    }
+
+    pub(super) fn items_are_kept(&self, uid: &Uid) {
+        self.of(uid, |seen| seen.items = None);
     }
 
     pub(super) fn claim(&self, uid: &Uid) {
@@ -228,6 +264,20 @@ mod tests {
         assert_eq!(ask(&complete, Some(&submitted), true, 1000, 1500), Publish::Now, "and so is the end");
         assert_eq!(ask(&submitted, Some(&submitted), true, 0, 2000), Publish::Known);
         assert!(volatile.0.lock().unwrap().is_empty(), "nothing is kept of what is at rest");
+    }
+
+    #[test]
+    fn items_are_asked_for_after_pauses_that_grow() {
+        let (volatile, uid) = (VolatileState::default(), Uid::from(UID));
+        assert_eq!(volatile.items_failed_before(&uid, at(0)), None);
+        let first = volatile.items_failed(&uid, "no such key", at(0));
+        assert_eq!(volatile.items_failed_before(&uid, at(0)), Some(("no such key".to_owned(), first)));
+        assert_eq!(volatile.items_failed_before(&uid, at(0).plus(first)), None, "it is time to ask");
+        let pauses: Vec<Duration> = (0..12).map(|_| volatile.items_failed(&uid, "no such key", at(0))).collect();
+        assert!(first <= Duration::from_millis(1200) && pauses[0] > first, "{first:?}, {pauses:?}");
+        assert!((Duration::from_secs(48)..=Duration::from_secs(72)).contains(&pauses[11]), "{pauses:?}");
+        volatile.items_are_kept(&uid);
+        assert!(volatile.0.lock().unwrap().is_empty());
     }
 
     #[test]

@@ -110,6 +110,9 @@ create table if not exists transitions(
 ) without rowid;
 drop index if exists transitions_untold;
 create index if not exists transitions_to_tell on transitions(time, uid, seq) where eventAt is null;
+create table if not exists items(
+    uid text not null, idx integer not null, item text not null, primary key(uid, idx)
+) without rowid;
 create table if not exists ledger(key text primary key, value text not null) without rowid;
 ";
 

@@ -47,8 +47,8 @@ pub struct Object {
     pub finalizer: bool,
     /// Whose ledger may submit it.
     pub claim: Claim,
-    /// The spec, or why it cannot be read, in words for the user.
-    pub spec: Result<Spec, String>,
+    /// The spec, or why it cannot be read.
+    pub spec: Result<Spec, Unreadable>,
     /// Where its output goes, for messages.
     pub output: String,
     /// What its status says.
@@ -96,6 +96,24 @@ pub struct Spec {
     /// Why nothing more of it can be submitted, in words for the user. What was submitted before the operator or its settings
     /// changed goes on.
     pub refused: Option<String>,
+}
+
+/// Why a spec cannot be read, or not yet: how many jobs it asks for is not known.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Unreadable {
+    /// The reason in the condition `Submitted`.
+    pub reason: Reason,
+    /// In words for the user.
+    pub message: String,
+    /// When it is worth another look.
+    pub again: Option<Duration>,
+}
+
+impl Unreadable {
+    /// A spec that never can be.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self { reason: Reason::InvalidSpec, message: message.into(), again: None }
+    }
 }
 
 impl Spec {

@@ -1,12 +1,14 @@
 //! What the jobs of one HTCJob are to run, and where their files lie.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::api::{EnvVar, HTCJobSpec, MAX_QUEUE, ObjectName, Quantity};
+use super::items::{LONGEST, is_item};
+use crate::api::{ConfigMapKeyRef, EnvVar, HTCJobSpec, ItemsFrom, MAX_QUEUE, ObjectName, Quantity};
 use crate::condor::htcopts::{HtcOpts, Policy};
 use crate::condor::payload::{Callback, Command, Image, ImageMap, Payload, sandbox_files};
 use crate::failpoint::{self, Point};
@@ -57,14 +59,19 @@ pub struct Plan {
     pub image: Image,
     /// The program in it.
     pub command: Command,
-    /// The script.
-    pub source: String,
     /// The user's submit commands, with those that stand for other fields of the spec.
     pub options: HtcOpts,
     /// The user's variables, names and values.
     pub env: Vec<(String, String)>,
-    /// The text that each job of the queue gets; empty if they get none.
-    pub items: Vec<String>,
+}
+
+/// What jobs that are to be submitted get as the user wrote it. It may be large, and is copied for a submission only.
+#[derive(Clone, Debug, Default)]
+pub struct Texts {
+    /// The script.
+    pub source: String,
+    /// The items of these jobs, if they get any.
+    pub items: BTreeMap<Index, String>,
 }
 
 /// Why a spec cannot be run; the message says what to write instead.
@@ -79,6 +86,9 @@ pub enum PlanError {
     /// The items.
     #[error("spec.items: {0}")]
     Items(String),
+    /// Where the items are.
+    #[error("spec.itemsFrom: {0}")]
+    ItemsFrom(String),
     /// The image.
     #[error("spec.script.image: {0}")]
     Image(#[from] crate::condor::payload::ImageError),
@@ -116,8 +126,6 @@ pub enum PlanError {
 
 /// Most bytes of all variables together: they are copied for each job.
 const MAX_ENV_BYTES: usize = 64 * 1024;
-/// Most bytes of one item: HTCondor keeps it in the job's ad.
-const MAX_ITEM_BYTES: usize = 4 * 1024;
 const MIB: u64 = 1 << 20;
 const KIB: u64 = 1 << 10;
 
@@ -131,26 +139,25 @@ impl Plan {
 }
 
 impl Planner {
-    /// Parses a spec.
-    pub fn plan(&self, spec: &HTCJobSpec) -> Result<Plan, PlanError> {
+    /// Parses a spec that asks for so many jobs.
+    pub fn plan(&self, spec: &HTCJobSpec, jobs: usize) -> Result<Plan, PlanError> {
         if let Some(name) = spec.credentials_secret_name.as_ref().filter(|name| !crate::api::is_name(name)) {
             return Err(PlanError::Credentials(name.clone()));
         }
-        let queue = Self::queue(spec)?;
+        check_items(spec)?;
         Ok(Plan {
-            jobs: Self::indexes(spec, queue)?.map_or(queue as usize, |indexes| indexes.len()),
+            jobs,
             image: Image::resolve(&spec.script.image, &self.images)?,
             command: Command::parse(&spec.script.command)?,
-            source: spec.script.source.clone(),
             options: options(spec, &self.policy)?,
             env: env(spec)?,
-            items: items(spec)?,
         })
     }
 
-    /// Number of jobs that the spec asks for.
-    pub fn queue(spec: &HTCJobSpec) -> Result<u32, PlanError> {
-        let asked = spec.jobs();
+    /// Number of jobs that the spec asks for; `read`: how many items were read from its ConfigMap.
+    pub fn queue(spec: &HTCJobSpec, read: Option<u32>) -> Result<u32, PlanError> {
+        let asked = read.map(i64::from).or_else(|| spec.jobs());
+        let asked = asked.ok_or_else(|| PlanError::ItemsFrom("the items have not been read".to_owned()))?;
         u32::try_from(asked).ok().filter(|_| (1..=MAX_QUEUE).contains(&asked)).ok_or(PlanError::Queue(asked))
     }
 
@@ -194,13 +201,20 @@ impl Planner {
     }
 
     /// Writes the files of the sandbox and makes the folders that the output arrives in. What is there as it should be stays.
-    pub fn prepare(&self, name: &ObjectName, uid: &Uid, plan: &Plan, indices: &Indices) -> Result<(), String> {
+    pub fn prepare(
+        &self,
+        name: &ObjectName,
+        uid: &Uid,
+        plan: &Plan,
+        source: &str,
+        indices: &Indices,
+    ) -> Result<(), String> {
         let token = self.callback.as_ref().map(|reporting| (reporting, reporting.keys.current().token(uid)));
         let payload = Payload {
             name: &name.name,
             image: &plan.image,
             command: &plan.command,
-            source: &plan.source,
+            source,
             binds: &self.binds,
             callback: token.as_ref().map(|(reporting, token)| Callback {
                 url: &reporting.url,
@@ -287,21 +301,31 @@ fn options(spec: &HTCJobSpec, policy: &Policy) -> Result<HtcOpts, PlanError> {
     Ok(options)
 }
 
-fn items(spec: &HTCJobSpec) -> Result<Vec<String>, PlanError> {
-    let items = &spec.items;
-    if !items.is_empty() && i64::try_from(items.len()) != Ok(spec.jobs()) {
-        return Err(PlanError::Items(format!(
-            "there are {} for {} jobs: leave spec.queue out",
-            items.len(),
-            spec.jobs()
-        )));
+fn check_items(spec: &HTCJobSpec) -> Result<(), PlanError> {
+    if let Some(ItemsFrom { config_map_key_ref: ConfigMapKeyRef { name, key } }) = &spec.items_from {
+        if !spec.items.is_empty() {
+            return Err(PlanError::ItemsFrom("spec.items is there as well: write one of them".to_owned()));
+        }
+        let is_key = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+        if !crate::api::is_name(name) || key.is_empty() || !key.chars().all(is_key) {
+            return Err(PlanError::ItemsFrom(format!(
+                "{name:?} and {key:?} are no name of a ConfigMap and one of its keys"
+            )));
+        }
     }
-    let longest = |item: &&String| item.len() > MAX_ITEM_BYTES || item.contains(char::is_control);
-    match items.iter().position(|item| longest(&item)) {
+    let items = &spec.items;
+    if items.is_empty() {
+        return Ok(());
+    }
+    let jobs = spec.jobs().unwrap_or_default();
+    if i64::try_from(items.len()) != Ok(jobs) {
+        return Err(PlanError::Items(format!("there are {} for {jobs} jobs: leave spec.queue out", items.len())));
+    }
+    match items.iter().position(|item| !is_item(item)) {
         Some(index) => Err(PlanError::Items(format!(
-            "the item of job {index} is longer than {MAX_ITEM_BYTES} bytes or has a line feed or another control character"
+            "the item of job {index} is longer than {LONGEST} characters or has a line feed or another control character"
         ))),
-        None => Ok(items.clone()),
+        None => Ok(()),
     }
 }
 

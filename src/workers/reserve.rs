@@ -180,6 +180,7 @@ mod tests {
             identity: Identity::default(),
             adopted: false,
             plan: None,
+            texts: None,
         };
         Queued { item, ticket }
     }

@@ -84,7 +84,7 @@ impl Submission {
         let bytes: usize = batch
             .jobs
             .iter()
-            .filter_map(|job| job.plan.as_ref().map(|plan| (plan.source.len() + BYTES_PER_JOB) * indices(job).len()))
+            .filter_map(|job| job.texts.as_ref().map(|texts| (texts.source.len() + BYTES_PER_JOB) * indices(job).len()))
             .sum();
         let transfer = Duration::from_secs((bytes / BYTES_PER_SECOND) as u64);
         let limit = (shared.limits.submit + transfer).min(shared.settings.submit_max);
@@ -142,8 +142,7 @@ impl Submission {
             let batch_name = format!("{}/{}", job.name.namespace, job.name.name);
             for index in indices(job).iter() {
                 let output = planner.job_incoming(&job.name, uid, index).display().to_string();
-                let items = job.plan.as_ref().map(|plan| plan.items.as_slice()).unwrap_or_default();
-                let item = items.get(index.0 as usize).map(String::as_str);
+                let item = job.texts.as_ref().and_then(|texts| texts.items.get(&index)).map(String::as_str);
                 places.push((uid, job.request.key.attempt, index, batch_name.clone(), sandbox.clone(), output, item));
             }
         }
@@ -303,14 +302,17 @@ async fn prepare(batch: &mut Batch) -> bool {
         let work: Vec<_> = batch
             .jobs
             .iter()
-            .map(|job| (job.name.clone(), job.request.key.uid.clone(), job.plan.clone(), indices(job).clone()))
+            .map(|job| {
+                let plan = job.plan.clone().zip(job.texts.clone());
+                (job.name.clone(), job.request.key.uid.clone(), plan, indices(job).clone())
+            })
             .collect();
         let jobs: usize = work.iter().map(|(_, _, _, indices)| indices.len()).sum();
         let write = move || {
             work.iter()
                 .filter_map(|(name, uid, plan, indices)| {
                     let result = match plan {
-                        Some(plan) => planner.prepare(name, uid, plan, indices),
+                        Some((plan, texts)) => planner.prepare(name, uid, plan, &texts.source, indices),
                         None => Err("the spec cannot be read any more".to_owned()),
                     };
                     result.err().map(|why| (uid.clone(), why))

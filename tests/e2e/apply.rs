@@ -113,6 +113,9 @@ const IMMUTABLE: &str = "the spec cannot be changed once the HTCJob exists (only
 #[case::variable_with_a_dash(json!({ "env": [{ "name": "a-b", "value": "x" }] }), "spec.env[0].name", "name is the name of an environment variable: use letters, digits and _, and do not start with a digit")]
 #[case::variable_of_ours(json!({ "env": [{ "name": "HTCPROCID", "value": "x" }] }), "spec.env[0].name", "HTCPROCID, HTC_ITEM and JOB_NAME are set by htc-operator")]
 #[case::two_numbers_of_items(json!({ "queue": 3, "items": ["a", "b"] }), "spec.queue", "spec.queue is not the number of items: leave spec.queue out")]
+#[case::items_twice(json!({ "items": ["a"], "itemsFrom": { "configMapKeyRef": { "name": "a", "key": "b" } } }), "spec.itemsFrom", "exclude each other: write one of them")]
+#[case::items_of_another_namespace(json!({ "itemsFrom": { "configMapKeyRef": { "name": "kube-system/a", "key": "b" } } }), "spec.itemsFrom.configMapKeyRef.name", "in the HTCJob's own namespace")]
+#[case::items_of_a_path(json!({ "itemsFrom": { "configMapKeyRef": { "name": "a", "key": "../b" } } }), "spec.itemsFrom.configMapKeyRef.key", "letters, digits, -, _ and .")]
 #[case::item_of_two_lines(json!({ "items": ["a", "b\nc"] }), "spec.items[1]", "should match")]
 #[case::less_than_none_at_a_time(json!({ "parallelism": -1 }), "spec.parallelism", "parallelism is a number of jobs from 0 to 100000; leave it out for no limit")]
 #[case::less_than_no_failure(json!({ "maxFailedIndexes": -1 }), "spec.maxFailedIndexes", "maxFailedIndexes is a number of jobs from 0 to 100000; leave it out for no limit")]
@@ -432,7 +435,7 @@ fn the_resource_reads_well() {
             "htcjob.spec",
             &[
                 "script <Object> -required- Image, command and script that each job runs.",
-                "Number of jobs, 1 to 100000. Default: the number of items, or 1. Each job gets its index, from 0, as the script's argument and in HTCPROCID.",
+                "Number of jobs, 1 to 100000. Default: the number of items, or 1 without items. Each job gets its index, from 0, as the script's argument and in HTCPROCID.",
                 "Additional HTCondor submit commands, one `key = value` per line, for example `+JobFlavour = \"espresso\"`. docs/htcopts.md lists the allowed commands. `$` macros and line continuations are not allowed.",
                 "While true, no job is submitted and jobs in HTCondor are held. Set it to false to resume.",
             ],
@@ -515,7 +518,8 @@ fn every_example_applies() {
         let applied = server().kubectl_ok(&["apply", "--dry-run=server", "-f", &examples, "-o", "name"]).unwrap();
         let kinds =
             ["htcjob.htc.cern.ch/", "role.rbac.authorization.k8s.io/", "rolebinding.rbac.authorization.k8s.io/"];
-        let known = |name: &str| kinds.iter().any(|kind| name.starts_with(kind)) || name.starts_with("serviceaccount/");
+        let of_core = |name: &str| name.starts_with("serviceaccount/") || name.starts_with("configmap/");
+        let known = |name: &str| kinds.iter().any(|kind| name.starts_with(kind)) || of_core(name);
         assert!(applied.lines().count() >= 2 && applied.lines().all(known), "{part}: {applied}");
     }
 }

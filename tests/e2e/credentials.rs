@@ -2,6 +2,7 @@
 //! real pool, a real API server and a real KDC.
 
 mod ads;
+mod config_maps;
 mod kerberos;
 mod orphans;
 mod secrets;
@@ -15,6 +16,7 @@ on_versions!(
         ads::one_users_ads_are_a_doubt_about_its_own_jobs_alone,
         ads::what_one_user_writes_holds_up_nobody_else;
     trixie:
+        config_maps::one_is_read_once_a_role_allows_it,
         trouble::a_secret_that_goes_before_its_htcjob,
         orphans::named_by_check_with_and_without_an_operator,
         secrets::a_lost_ledger_finds_jobs_in_all_names;

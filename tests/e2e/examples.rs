@@ -113,6 +113,15 @@ fn one_for_each_item(#[values(Trixie, Sid)] version: Version) {
 }
 
 #[test]
+fn one_for_each_line_of_a_config_map() {
+    let here = follow(&Site::shared(Sid).bed, "items-from.yaml");
+    assert!(is_true(&here.wait_ended("items-from"), "Complete"));
+    for (index, item) in (0..).zip(["one.root", "two words.root", "three.root"]) {
+        assert_eq!(out(&here, "items-from", index), format!("job {index} reads {item}\n"));
+    }
+}
+
+#[test]
 fn two_at_a_time() {
     let here = follow(&Site::shared(Trixie).bed, "parallelism.yaml");
     assert!(is_true(&here.wait_ended("parallelism"), "Complete"));

@@ -3,6 +3,7 @@
 
 mod by_hand;
 mod changes;
+mod items;
 mod names;
 mod outcomes;
 mod parts;
@@ -16,9 +17,11 @@ use testbed::wait_for;
 
 on_versions!(
     both:
+        items::items_of_a_config_map_are_read_once,
         parts::each_job_gets_its_item,
         parts::no_more_at_a_time_than_parallelism;
     trixie:
+        items::what_is_wrong_with_a_config_map_is_said_and_waited_for,
         parts::parallelism_can_be_changed,
         parts::too_many_failures_end_the_rest;
     sid: share::no_more_active_jobs_than_the_share;

@@ -79,7 +79,14 @@ fn failed(former: &HTCJob) -> Result<Indices, Failure> {
 /// The same HTCJob with these jobs only, without a name.
 fn again(former: &HTCJob, indexes: &Indices) -> Result<HTCJob, Failure> {
     let refused = |error: PlanError| Failure(format!("HTCJob {}: {error}", former.name_any()));
-    let queue = Planner::queue(&former.spec).map_err(refused)?;
+    if let Some(from) = &former.spec.items_from {
+        let name = &from.config_map_key_ref.name;
+        return Err(Failure(format!(
+            "HTCJob {} has its items from the ConfigMap {name} (spec.itemsFrom), which may have changed since: create an HTCJob with the items of jobs {indexes} in spec.items",
+            former.name_any()
+        )));
+    }
+    let queue = Planner::queue(&former.spec, None).map_err(refused)?;
     let ours = Planner::indexes(&former.spec, queue).map_err(refused)?;
     let outside = indexes.without(&ours.unwrap_or_else(|| Indices::first(queue)));
     if !outside.is_empty() {
@@ -123,7 +130,7 @@ async fn create(jobs: &Jobs, name: &str, how: &New, new: &mut HTCJob) -> Result<
 
 #[cfg(test)]
 mod tests {
-    use htc_operator::api::{HTCJobSpec, HTCJobStatus};
+    use htc_operator::api::{HTCJobSpec, HTCJobStatus, ItemsFrom};
 
     use super::*;
 
@@ -158,6 +165,10 @@ mod tests {
         assert_eq!((new.spec.indexes.as_deref(), new.spec.queue, new.spec.suspend), (Some("1,9"), Some(10), false));
         assert!(new.status.is_none());
         assert_eq!(again(&former, &"9-11".parse().unwrap()).unwrap_err().0, "HTCJob sums has no jobs 10-11");
+        let mut from = former.clone();
+        from.spec.queue = None;
+        from.spec.items_from = Some(ItemsFrom::default());
+        assert!(again(&from, &"1".parse().unwrap()).unwrap_err().0.contains("with the items of jobs 1 in spec.items"));
         let mut some = former;
         some.spec.indexes = Some("4,2-3".to_owned());
         assert_eq!(again(&some, &"1,4".parse().unwrap()).unwrap_err().0, "HTCJob sums has no jobs 1");

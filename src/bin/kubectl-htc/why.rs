@@ -98,13 +98,14 @@ async fn why_job(jobs: &Jobs, which: &Which) -> Result<ExitCode, Failure> {
 }
 
 fn head(namespace: &str, job: &HTCJob, status: &HTCJobStatus) -> String {
+    let total = status.total.or_else(|| job.spec.jobs());
     let state = status.state.clone().or_else(|| status.phase.map(|phase| phase.to_string()));
     format!(
         "HTCJob {namespace}/{}: {}; {} of {} jobs succeeded, {} failed, {} running, {} idle, {} held",
         job.name_any(),
         state.as_deref().unwrap_or("no operator has seen it yet"),
         status.succeeded,
-        status.total.unwrap_or_else(|| job.spec.jobs()),
+        total.map_or_else(|| "?".to_owned(), |total| total.to_string()),
         status.failed,
         status.running,
         status.idle,

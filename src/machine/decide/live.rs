@@ -35,7 +35,12 @@ impl Run<'_> {
             Err(_) if self.record.has_inherited() => self.say_accepted(adopting),
             Err(_) if self.is_still_the_go_operators() => self.say_inherited(),
             // Jobs from when the spec could still be read are followed all the same.
-            Err(message) => self.say(ConditionType::Submitted, False, Reason::InvalidSpec, message),
+            Err(unreadable) => {
+                self.say(ConditionType::Submitted, False, unreadable.reason, &unreadable.message);
+                if let Some(again) = unreadable.again {
+                    self.look_again(again);
+                }
+            }
         }
         self.say_held();
         if !adopting {

@@ -39,7 +39,7 @@ fn the_operator_needs_all_its_rights_and_no_others() {
 
     let asked = rights::asked(&bed.kube.audit_log(), ACCOUNT);
     let mut allowed = rights::of(&render("overlays/local"), "htc-operator", "htc-operator");
-    let mut in_namespace = render("namespace-credentials");
+    let mut in_namespace = [render("namespace-credentials"), render("namespace-items")].concat();
     for object in &mut in_namespace {
         object["metadata"]["namespace"] = ns.name.clone().into();
     }
@@ -88,6 +88,17 @@ fn story(ns: &Namespace<'_>) {
     ns.wait_ended("theirs");
     ns.delete("theirs");
     assert_eq!(bed.history(&format!("HTCJobUID == \"{uid}\""), &["User"]), [["alice@test"]]);
+    // One that takes its items from a ConfigMap.
+    ns.kubectl(&["create", "configmap", "my-items", "--from-literal=files.txt=one"]);
+    ns.kubectl(&["apply", "-k", path("deploy/namespace-items").to_str().unwrap()]);
+    wait_for("the new right", PATIENCE, || {
+        ns.try_kubectl(&["auth", "can-i", "get", "configmaps/my-items", "--as", ACCOUNT]).map(drop)
+    })
+    .unwrap();
+    let mut items = htcjob("items", "test \"$2\" = one");
+    items["spec"]["itemsFrom"] = serde_json::json!({ "configMapKeyRef": { "name": "my-items", "key": "files.txt" } });
+    ns.create(&items);
+    assert!(is_true(&ns.wait_ended("items"), "Complete"));
     let (well, said) = bed.check();
     assert!(well, "{said}");
 

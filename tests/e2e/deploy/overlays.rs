@@ -48,11 +48,13 @@ fn the_api_server_takes_the_overlays() {
     cern.retain(|object| object != &monitor);
     assert_eq!(dry_run(&kube, &cern).as_deref(), Ok(""));
     assert_eq!(dry_run(&kube, &[ingress("local")]).as_deref(), Ok(""));
-    let mut credentials = render("namespace-credentials");
-    for object in &mut credentials {
-        object["metadata"]["namespace"] = "default".into();
+    for folder in ["namespace-credentials", "namespace-items"] {
+        let mut rights = render(folder);
+        for object in &mut rights {
+            object["metadata"]["namespace"] = "default".into();
+        }
+        assert_eq!(dry_run(&kube, &rights).as_deref(), Ok(""), "{folder}");
     }
-    assert_eq!(dry_run(&kube, &credentials).as_deref(), Ok(""));
 
     // The namespace enforces the Pod Security Standard `restricted`.
     for overlay in ["overlays/local", "overlays/cern"] {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use htc_operator::api::{ConditionStatus, ConditionType};
 use htc_operator::machine::decide::{Action, Look};
-use htc_operator::machine::facts::{Ad, Evidence, Facts, Known, LastRequest, Past, Why};
+use htc_operator::machine::facts::{Ad, Evidence, Facts, Known, LastRequest, Past, Unreadable, Why};
 use htc_operator::machine::judge::REMOVED_BY_US;
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::request::{ReleasePermit, Scope};
@@ -271,7 +271,7 @@ fn abandoning_waits_for_the_request_that_stands() {
 #[test]
 fn a_deletion_goes_on_though_the_spec_cannot_be_read() {
     let mut facts = removing(&[]);
-    facts.object.spec = Err("cannot be read".to_owned());
+    facts.object.spec = Err(Unreadable::invalid("cannot be read"));
     assert!(matches!(work(&decide(&facts)), Some(Work::ReleaseFinalizer(_))));
 }
 

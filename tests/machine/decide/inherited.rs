@@ -2,7 +2,7 @@
 
 use htc_operator::api::ConditionType;
 use htc_operator::machine::decide::Look;
-use htc_operator::machine::facts::{Ad, Exit, Facts, JobState, Why};
+use htc_operator::machine::facts::{Ad, Exit, Facts, JobState, Unreadable, Why};
 use htc_operator::machine::inherited::{Inherited, InheritedJob};
 use htc_operator::machine::judge::{self, Doubt, Sightings};
 use htc_operator::machine::outcome::Outcome;
@@ -58,7 +58,7 @@ fn nothing_is_known_before_htcondor_answers() {
     let mut facts = old(&jobs);
     for invalid in [false, true] {
         if invalid {
-            facts.object.spec = Err("no such command".to_owned());
+            facts.object.spec = Err(Unreadable::invalid("no such command"));
         }
         let decision = decide(&facts);
         assert!(decision.after.as_ref().unwrap().jobs.is_empty());
@@ -178,7 +178,7 @@ fn what_is_unclear_is_neither_submitted_nor_let_go() {
         assert!(message(&decision, ConditionType::Submitted).contains("submit-again"));
     }
     let invalid = Facts {
-        object: htc_operator::machine::facts::Object { spec: Err("x".into()), ..facts.object.clone() },
+        object: htc_operator::machine::facts::Object { spec: Err(Unreadable::invalid("x")), ..facts.object.clone() },
         ..facts.clone()
     };
     assert_eq!(condition(&decide(&invalid), ConditionType::Submitted), "False GoOperator");

@@ -1,8 +1,9 @@
 //! From the finalizer to the first submission, and what stands against it.
 
-use htc_operator::api::ConditionType;
+use htc_operator::api::{ConditionType, Reason};
 use htc_operator::machine::decide::Action;
-use htc_operator::machine::facts::{Ad, Claim, Evidence, Exit, Facts, Failure, LastRequest, Past, Spec};
+use htc_operator::machine::facts::{Ad, Claim, Evidence, Exit, Facts, Failure, LastRequest, Past, Spec, Unreadable};
+use htc_operator::machine::outcome::Outcome;
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::transitions::Trigger;
 use htc_operator::machine::{Attempt, Kind, Rules, Settings, Timestamp, Work};
@@ -10,8 +11,8 @@ use rstest::rstest;
 
 use crate::decide::decision::{condition, decide, message, phase, submits, triggers, watched, work};
 use crate::given::{
-    accepted, ad, add_attempt, at, attempt, date, ended, failed, fresh, history, in_flight, indices, pending, queue,
-    running, running_job, settings, stillborn, submitted,
+    accepted, ad, add_attempt, at, attempt, date, ended, ended_job, failed, fresh, history, in_flight, indices,
+    pending, queue, running, running_job, settings, stillborn, submitted,
 };
 
 #[test]
@@ -151,7 +152,7 @@ fn a_queued_submission_is_cancelled_by_deletion_and_by_suspend() {
 #[test]
 fn a_spec_that_cannot_be_run_is_said_so_and_never_submitted() {
     let mut facts = pending(1);
-    facts.object.spec = Err("spec.htcopts: line 1: …".to_owned());
+    facts.object.spec = Err(Unreadable::invalid("spec.htcopts: line 1: …"));
     let decision = decide(&facts);
     assert_eq!(decision.action, Action::Nothing);
     assert_eq!(condition(&decision, ConditionType::Submitted), "False InvalidSpec");
@@ -159,10 +160,34 @@ fn a_spec_that_cannot_be_run_is_said_so_and_never_submitted() {
     assert!(decision.transitions[0].warning);
 }
 
+/// How many jobs it asks for is not known until its items are read: until then nothing is concluded from their number.
+#[test]
+fn a_spec_whose_items_are_not_there_yet_waits_for_them() {
+    let mut facts = pending(3);
+    let spec = facts.object.spec.clone();
+    let again = Some(std::time::Duration::from_secs(7));
+    let message = "there is no ConfigMap".to_owned();
+    facts.object.spec = Err(Unreadable { reason: Reason::ItemsUnavailable, message, again });
+    let decision = decide(&facts);
+    assert_eq!((&decision.action, decision.again), (&Action::Nothing, again));
+    assert_eq!(condition(&decision, ConditionType::Submitted), "False ItemsUnavailable");
+    assert_eq!(decision.transitions.iter().map(|told| told.reason.as_str()).collect::<Vec<_>>(), ["ItemsUnavailable"]);
+    facts.record = decision.after.unwrap();
+    facts.object.spec = spec;
+    let decision = decide(&facts);
+    assert_eq!(submits(&decision).map(|(indices, ..)| indices.clone()), Some(indices("0-2")));
+    assert_eq!(condition(&decision, ConditionType::Submitted), "False Submitting");
+    // One whose jobs have all ended is not complete: there may be more of them.
+    let ended = (ended_job("5.0", Outcome::Succeeded), ended(ad(0, "5.0"), Exit::Code(0)));
+    let mut facts = accepted(Phase::Running, &[ended]);
+    facts.object.spec = Err(Unreadable::invalid("the items are not known"));
+    assert_eq!(decide(&facts).after.unwrap().known.unwrap().phase, Phase::Running);
+}
+
 #[test]
 fn jobs_of_a_spec_that_is_no_longer_understood_are_followed_all_the_same() {
     let mut facts = accepted(Phase::Running, &[(running_job("5.0"), running(ad(0, "5.0")))]);
-    facts.object.spec = Err("the operator was updated".to_owned());
+    facts.object.spec = Err(Unreadable::invalid("the operator was updated"));
     let decision = decide(&facts);
     assert!(watched(&decision));
 }

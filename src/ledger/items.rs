@@ -1,0 +1,85 @@
+//! Items that were read from a ConfigMap: jobs get the same ones whatever becomes of it.
+
+use std::collections::BTreeMap;
+
+use rusqlite::{Connection, OptionalExtension as _, params};
+
+use super::{Ledger, LedgerError};
+use crate::machine::ids::{Index, Uid};
+use crate::machine::indices::Indices;
+
+impl Ledger {
+    /// Keeps the items of an object, unless it has some. Gives the number of those that it has then.
+    pub async fn keep_items(&self, uid: &Uid, items: Vec<String>) -> Result<u32, LedgerError> {
+        let uid = uid.clone();
+        self.run(move |connection| {
+            if let Some(kept) = count(connection, &uid)? {
+                return Ok(kept);
+            }
+            let sql = || LedgerError::sql("keep the items of an object");
+            let mut statement =
+                connection.prepare_cached("insert into items(uid, idx, item) values (?1, ?2, ?3)").map_err(sql())?;
+            for (index, item) in (0_u32..).zip(&items) {
+                statement.execute(params![uid.as_str(), index, item]).map_err(sql())?;
+            }
+            Ok(u32::try_from(items.len()).unwrap_or(u32::MAX))
+        })
+        .await
+    }
+
+    /// How many items are kept of an object; none if it has none.
+    pub async fn count_items(&self, uid: &Uid) -> Result<Option<u32>, LedgerError> {
+        let uid = uid.clone();
+        self.run(move |connection| count(connection, &uid)).await
+    }
+
+    /// The items of these jobs, each of which has one.
+    pub async fn items(&self, uid: &Uid, indices: &Indices) -> Result<BTreeMap<Index, String>, LedgerError> {
+        let (uid, indices) = (uid.clone(), indices.clone());
+        self.run(move |connection| {
+            let sql = || LedgerError::sql("read the items of jobs");
+            let mut statement =
+                connection.prepare_cached("select item from items where uid = ?1 and idx = ?2").map_err(sql())?;
+            let mut item = |index: Index| {
+                let found = statement.query_row(params![uid.as_str(), index.0], |row| row.get(0)).optional();
+                let missing = || LedgerError::row(&uid, &format!("the item of job {index} is missing"));
+                Ok((index, found.map_err(sql())?.ok_or_else(missing)?))
+            };
+            indices.iter().map(&mut item).collect()
+        })
+        .await
+    }
+}
+
+/// The last one's number says it: they are written together.
+fn count(connection: &Connection, uid: &Uid) -> Result<Option<u32>, LedgerError> {
+    connection
+        .prepare_cached("select max(idx) + 1 from items where uid = ?1")
+        .and_then(|mut statement| statement.query_row([uid.as_str()], |row| row.get(0)))
+        .map_err(LedgerError::sql("count the items of an object"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::uid;
+    use super::*;
+
+    #[tokio::test]
+    async fn items_are_kept_as_they_were_first_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("htcjobs.db");
+        let ledger = Ledger::open_alone(&path).unwrap();
+        let items = |items: &[&str]| items.iter().map(|item| (*item).to_owned()).collect::<Vec<_>>();
+        assert_eq!(ledger.count_items(&uid()).await.unwrap(), None);
+        assert_eq!(ledger.keep_items(&uid(), items(&["a", "", "µ"])).await.unwrap(), 3);
+        assert_eq!(ledger.keep_items(&uid(), items(&["b"])).await.unwrap(), 3, "the first stay");
+        ledger.close().await;
+        let ledger = Ledger::open_alone(&path).unwrap();
+        assert_eq!(ledger.count_items(&uid()).await.unwrap(), Some(3));
+        assert_eq!(ledger.count_items(&"other".into()).await.unwrap(), None);
+        let read = ledger.items(&uid(), &"0,2".parse().unwrap()).await.unwrap();
+        assert_eq!(read, BTreeMap::from([(Index(0), "a".to_owned()), (Index(2), "µ".to_owned())]));
+        let missing = ledger.items(&uid(), &"2-3".parse().unwrap()).await.unwrap_err();
+        assert!(missing.to_string().contains("the item of job 3 is missing"), "{missing}");
+    }
+}
