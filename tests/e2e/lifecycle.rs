@@ -24,7 +24,9 @@ on_versions!(
         items::what_is_wrong_with_a_config_map_is_said_and_waited_for,
         parts::parallelism_can_be_changed,
         parts::too_many_failures_end_the_rest;
-    sid: share::no_more_active_jobs_than_the_share;
+    sid:
+        share::no_more_active_jobs_than_the_share,
+        share::parallelism_within_the_share;
 );
 
 /// Active, succeeded, failed; -1 as long as there is no status.

@@ -309,6 +309,23 @@ fn the_others_wait_until_places_are_free() {
 }
 
 #[test]
+fn of_parallelism_and_the_namespaces_share_the_smaller_wins() {
+    let within = |most, room| {
+        let mut facts = pending(5);
+        facts.object.spec = Ok(Spec { queue: 5, parallelism: Some(most), ..Spec::default() });
+        let settings = Settings { namespace_room: Some(room), ..settings() };
+        let decision = htc_operator::machine::decide(&facts, at(0), &settings, &Rules::ALL).unwrap();
+        let submitted = submits(&decision).map_or(0, |(indices, ..)| indices.len());
+        (submitted, condition(&decision, ConditionType::Submitted), decision.namespace_is_full)
+    };
+    let submitting = || "False Submitting".to_owned();
+    assert_eq!(within(2, 3), (2, submitting(), false));
+    assert_eq!(within(3, 2), (2, submitting(), false));
+    assert_eq!(within(2, 0), (0, "False NamespaceLimit".to_owned(), true));
+    assert_eq!(within(0, 2), (0, "False Parallelism".to_owned(), false), "it asks for no place of the namespace");
+}
+
+#[test]
 fn a_schedd_that_takes_fewer_at_once_is_named_until_the_last_part() {
     let small = Settings { jobs_per_attempt: 2, refused_more: Some("MAX_JOBS".into()), ..settings() };
     let told = |queue| {
