@@ -266,7 +266,8 @@ impl HTCProc {
             id: Some(job.id.to_string()),
             schedd: row.schedd.as_ref().map(|name| name.as_str().to_owned()),
             host: job.runs.host.as_deref().map(str::to_owned),
-            attempts: job.runs.count,
+            // HTCondor counts a start a moment after the job runs.
+            attempts: job.runs.count.max(u32::from(job.started)),
             start_time: job.runs.start.and_then(time),
             completion_time: job.runs.end.and_then(time),
             output_fetched: job.fetched,

@@ -137,7 +137,8 @@ async fn list(jobs: &Jobs, namespace: Option<&str>, query: Query) -> Result<Http
     let newest = jobs.ledger.sequence();
     let version = query.from.as_ref().map_or(newest, |from| from.version);
     let walk = Walk::new(jobs.clone(), namespace, query.selection, query.from.as_ref());
-    let page = Page { walk, form: query.form, left: query.limit, version, last: None, written: 0, over: false };
+    let page =
+        Page { walk, form: query.form, left: query.limit, version, last: None, written: 0, begun: false, over: false };
     // The first part tells whether there is an answer at all.
     let (first, page) = page.next().await?;
     let rest = futures::stream::unfold(page, |page| async move {
@@ -164,13 +165,15 @@ struct Page {
     version: i64,
     last: Option<Cursor>,
     written: usize,
+    begun: bool,
     over: bool,
 }
 
 impl Page {
     /// The next part of the text.
     async fn next(mut self) -> Result<(Bytes, Self), LedgerError> {
-        let mut text = if self.written == 0 && self.last.is_none() { self.head() } else { String::new() };
+        let mut text = if self.begun { String::new() } else { self.head() };
+        self.begun = true;
         while !self.over {
             let Some(procs) = self.walk.next().await? else {
                 self.end(&mut text, None);

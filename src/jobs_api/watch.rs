@@ -39,6 +39,8 @@ pub(super) struct Watching {
     told: i64,
     /// The `HTCJob`s whose jobs were told.
     parents: BTreeMap<Uid, Parent>,
+    /// Those of which it was told that what is not recorded was given up.
+    given_up: BTreeSet<Uid>,
     /// Of a selection that jobs come into and leave: those that are in it.
     inside: BTreeMap<Uid, BTreeSet<u32>>,
     /// What is to be told before anything else.
@@ -72,6 +74,7 @@ impl Watching {
             bookmarks: watch.bookmarks,
             told: watch.since.unwrap_or(began),
             parents: parents.into_iter().map(|parent| (parent.uid.clone(), parent)).collect(),
+            given_up: jobs.ledger.given_up().await?,
             inside: BTreeMap::new(),
             first: None,
             began,
@@ -202,6 +205,7 @@ impl Watching {
             for (uid, row) in &changed {
                 self.tell(text, uid, row);
             }
+            self.tell_given_up(text).await?;
             self.told = if changed.len() < PART { newest } else { last.unwrap_or(newest) };
             if text.len() > 1 << 20 {
                 break;
@@ -210,22 +214,42 @@ impl Watching {
         Ok(())
     }
 
+    /// `HTCJob`s that were cut short: what was not submitted never will be.
+    async fn tell_given_up(&mut self, text: &mut String) -> Result<(), LedgerError> {
+        let now = self.jobs.ledger.given_up().await?;
+        let before = std::mem::replace(&mut self.given_up, now.clone());
+        let new: Vec<Parent> = now.difference(&before).filter_map(|uid| self.parents.get(uid)).cloned().collect();
+        for parent in new {
+            let mut walk = Walk::of(self.jobs.clone(), parent);
+            while let Some(procs) = walk.next().await? {
+                for proc in procs.iter().filter(|proc| proc.status.id.is_none()) {
+                    self.tell_one(text, proc, false);
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn tell(&mut self, text: &mut String, uid: &Uid, row: &ProcRow) {
         let Some(parent) = self.parents.get(uid) else { return };
         let proc = HTCProc::recorded(parent, row, now());
-        let matches = self.selection.matches(&proc);
+        self.tell_one(text, &proc, row.changed <= self.began);
+    }
+
+    /// Tells of one job that has changed; `before_the_watch`: since before the watch began.
+    fn tell_one(&mut self, text: &mut String, proc: &HTCProc, before_the_watch: bool) {
+        let matches = self.selection.matches(proc);
         if !self.selection.can_change() {
             if matches {
-                self.frame(text, "MODIFIED", &proc);
+                self.frame(text, "MODIFIED", proc);
             }
             return;
         }
-        let before_the_watch = row.changed <= self.began;
-        match (matches, if matches { !self.enter(&proc) } else { self.leave(&proc) }) {
-            (true, true) => self.frame(text, "MODIFIED", &proc),
-            (true, false) => self.frame(text, "ADDED", &proc),
-            (false, true) => self.frame(text, "DELETED", &proc),
-            (false, false) if before_the_watch => self.frame(text, "DELETED", &proc),
+        match (matches, if matches { !self.enter(proc) } else { self.leave(proc) }) {
+            (true, true) => self.frame(text, "MODIFIED", proc),
+            (true, false) => self.frame(text, "ADDED", proc),
+            (false, true) => self.frame(text, "DELETED", proc),
+            (false, false) if before_the_watch => self.frame(text, "DELETED", proc),
             (false, false) => {}
         }
     }

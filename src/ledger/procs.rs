@@ -1,5 +1,7 @@
 //! Jobs as they are shown to people: a part of those of one object, or those that have changed.
 
+use std::collections::BTreeSet;
+
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::load::{JOB, JOB_COLUMNS, job};
@@ -46,6 +48,19 @@ impl Ledger {
                 .and_then(|mut rows| rows.query_row([uid.as_str()], |row| row.get(0)).optional())
                 .map_err(LedgerError::sql("read an object"))?;
             Ok(ProcRows { rows: procs(connection, &uid, from, limit)?, given_up: given_up.unwrap_or_default() })
+        })
+        .await
+    }
+
+    /// The objects that were cut short before all their jobs were submitted, as long as they are not let go.
+    pub async fn given_up(&self) -> Result<BTreeSet<Uid>, LedgerError> {
+        self.run(|connection| {
+            let sql = || LedgerError::sql("read the objects that were cut short");
+            let mut statement = connection
+                .prepare_cached("select uid from objects where givenUp > 0 and released = 0")
+                .map_err(sql())?;
+            let uids = statement.query_map([], |row| row.get::<_, String>(0)).map_err(sql())?;
+            uids.map(|uid| uid.map(|uid| Uid::from(uid.as_str())).map_err(sql())).collect()
         })
         .await
     }

@@ -110,6 +110,10 @@ impl Failure {
         if let Some(name) = &self.name {
             details["name"] = name.clone().into();
         }
+        if self.reason == "Invalid" {
+            // kubectl shows these, and not the message.
+            details["causes"] = json!([{ "reason": "FieldValueInvalid", "message": self.message, "field": "query" }]);
+        }
         if let Some(seconds) = self.retry_after {
             details["retryAfterSeconds"] = seconds.into();
         }

@@ -1,10 +1,60 @@
 //! Each job as an object: `kubectl get htcprocs`, through the API server's aggregation and the front.
 
+mod attacks;
+mod away;
+mod kubectl;
 mod logs;
 mod reading;
+mod states;
+mod users;
+mod watching;
+
+use serde_json::Value;
+
+/// The paths of the API.
+const API: &str = "/apis/procs.htc.cern.ch/v1alpha1";
+
+/// Rows of a table: the words of each line but the first.
+fn rows(table: &str) -> Vec<Vec<&str>> {
+    table.lines().skip(1).map(|line| line.split_whitespace().collect()).collect()
+}
+
+/// The first word of each row.
+fn names(table: &str) -> Vec<&str> {
+    rows(table).into_iter().map(|row| row[0]).collect()
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// Where the jobs of a namespace are.
+fn path(namespace: &str) -> String {
+    format!("{API}/namespaces/{namespace}/htcprocs")
+}
 
 on_versions!(
     both: logs::followed_while_it_runs_and_to_its_end, reading::which_jobs_failed_and_how;
-    trixie: logs::why_a_job_is_idle;
-    sid: logs::files_come_as_an_archive_that_can_be_resumed;
+    trixie:
+        attacks::a_front_lets_in_the_api_server_alone,
+        attacks::a_leader_lets_in_fronts_alone,
+        attacks::nobody_speaks_for_others,
+        away::certificates_are_renewed_while_requests_go_on,
+        kubectl::as_any_other_kind,
+        kubectl::what_cannot_be_done_is_refused,
+        logs::why_a_job_is_idle,
+        states::a_job_that_is_held_or_removed,
+        watching::each_change_is_a_row;
+    sid:
+        attacks::a_path_is_read_as_the_api_server_reads_it,
+        away::other_apis_notice_nothing,
+        away::a_certificate_that_has_ended,
+        logs::files_come_as_an_archive_that_can_be_resumed,
+        states::jobs_that_wait_and_jobs_that_never_ran,
+        states::numbers_and_items,
+        users::one_namespace_and_no_other,
+        users::one_name_and_no_other,
+        users::somebody_else,
+        watching::of_those_that_fail,
+        watching::goes_on_from_a_version;
 );

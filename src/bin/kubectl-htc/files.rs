@@ -137,7 +137,12 @@ async fn fetch(jobs: &Jobs, proc: &Proc, archive: &Path, progress: &mut Progress
 /// Unpacks folders and regular files, and nothing outside of `place`.
 fn unpack(archive: &Path, place: &Path, overwrite: bool) -> Result<(), Failure> {
     let doing = format!("unpack {}", archive.display());
-    let failed = |error: std::io::Error| Failure::new(&doing, error);
+    // Which file it is stands in the error, and why in what caused it.
+    let failed = |error: std::io::Error| {
+        let causes = std::iter::successors(std::error::Error::source(&error), |cause| cause.source());
+        let words = causes.fold(error.to_string(), |words, cause| format!("{words}: {cause}"));
+        Failure::new(&doing, words)
+    };
     let mut unpacked = tar::Archive::new(File::open(archive).map_err(failed)?);
     unpacked.set_preserve_permissions(false);
     unpacked.set_overwrite(overwrite);

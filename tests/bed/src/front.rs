@@ -20,9 +20,15 @@ pub struct Front {
 }
 
 impl Bed {
-    /// The front of this bed's operator, which was started with [`Bed::with_jobs_api`]. The first who asks starts it, and makes it
-    /// known to the API server.
+    /// The front of this bed's operator, which was made by [`Bed::with_jobs_api`] and runs. The API server knows it.
     pub fn front(&self) -> &Front {
+        let front = self.new_front();
+        self.wait_known();
+        front
+    }
+
+    /// The front, which is started if nobody has done so; nothing is waited for.
+    pub fn new_front(&self) -> &Front {
         self.front.get_or_init(|| {
             let front = Front { process: Mutex::default(), port: Port::reserve().unwrap(), runs: 0.into() };
             front.start(self);
@@ -31,10 +37,17 @@ impl Bed {
         })
     }
 
+    /// The port at which fronts reach the operator.
+    pub fn leader_port(&self) -> u16 {
+        self.leader.as_ref().expect("the operator runs with --jobs-api-listen").number
+    }
+
     /// As a site does it, but for the Service: there is no network of pods, so that it stands for a port of this machine.
     fn make_known(&self, port: u16) {
         let folder = checkout().join("deploy/jobs-api");
         self.kube.kubectl_ok(&["apply", "-k", folder.to_str().unwrap()]).unwrap();
+        let users = checkout().join("deploy/crd/users.yaml");
+        self.kube.kubectl_ok(&["apply", "-f", users.to_str().unwrap()]).unwrap();
         let service = json!({
             "apiVersion": "v1", "kind": "Service",
             "metadata": { "name": "htc-operator-jobs-api", "namespace": "htc-operator" },
@@ -43,7 +56,6 @@ impl Bed {
         self.kube.apply_stdin(&service.to_string()).unwrap();
         let patch = json!({ "spec": { "service": { "port": port } } }).to_string();
         self.kube.kubectl_ok(&["patch", "apiservice", API_SERVICE, "--type=merge", "-p", &patch]).unwrap();
-        self.wait_known();
     }
 
     /// Until the API server has found the front, and tells clients what it serves.
@@ -71,7 +83,7 @@ impl Front {
     pub fn start(&self, bed: &Bed) {
         let run = self.runs.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let log = bed.scratch().path().join(format!("front-{run}.log"));
-        let leader = bed.leader.as_ref().expect("the operator runs with --jobs-api-listen").number;
+        let leader = bed.leader_port();
         let spec = Spec::new(bed.scratch().share(&program()).unwrap(), log)
             .args(["jobs-api", "--log", "info,htc_operator=debug"])
             .arg(format!("--front-listen=127.0.0.1:{}", self.port.number))

@@ -69,7 +69,8 @@ pub fn followed_while_it_runs_and_to_its_end(version: Version) {
     let (all, rest, last) = (all.end(), rest.end(), last.end());
     assert!(all == format!("first\n{numbers}last\n"), "{} bytes: {:.200}", all.len(), all);
     assert!(rest == format!("{numbers}last\n"), "{} bytes: {:.200}", rest.len(), rest);
-    assert!(last.ends_with("20000\nlast\n"), "{} bytes: {:.200}", last.len(), last);
+    // From where the job was when it was first asked for.
+    assert!(last.ends_with("last\n") && all.ends_with(&last), "{} bytes: {:.200}", last.len(), last);
     // And afterwards, from the volume.
     assert_eq!(raw(&here, "talks-0", "log").unwrap(), all);
     assert_eq!(raw(&here, "talks-0", "log?tailLines=2").unwrap(), "20000\nlast\n");

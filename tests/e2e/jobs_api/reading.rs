@@ -1,13 +1,9 @@
 //! What kubectl shows of jobs.
 
 use bed::{Bed, htcjob, is_true};
-use serde_json::Value;
 use testbed::Version;
 
-/// Rows of a table: the words of each line but the first.
-fn rows(table: &str) -> Vec<Vec<&str>> {
-    table.lines().skip(1).map(|line| line.split_whitespace().collect()).collect()
-}
+use crate::jobs_api::{json, names, rows};
 
 pub fn which_jobs_failed_and_how(version: Version) {
     let bed = Bed::shared(version);
@@ -21,11 +17,9 @@ pub fn which_jobs_failed_and_how(version: Version) {
     assert!(is_true(&ended, "Failed"), "{ended:#}");
 
     let all = here.kubectl(&["get", "htcprocs"]);
-    println!("{all}");
     assert!(all.starts_with("NAME "), "{all}");
-    let names: Vec<&str> = rows(&all).iter().map(|row| row[0]).collect();
     assert_eq!(
-        names,
+        names(&all),
         ["fit-2-0", "fit-2-1", "fit-2-2", "fit-2-3", "fit-2-4", "fit-2-5", "fit-2-6", "fit-2-7"],
         "{all}"
     );
@@ -36,10 +30,8 @@ pub fn which_jobs_failed_and_how(version: Version) {
         "{failed}"
     );
     assert_eq!(rows(&failed)[0][2], "7", "{failed}");
-    println!("{}", here.kubectl(&["get", "htcprocs", "-o", "wide"]));
 
-    let one: Value = serde_json::from_str(&here.kubectl(&["get", "htcproc", "fit-2-3", "-o", "json"])).unwrap();
-    println!("{one:#}");
+    let one = json(&here.kubectl(&["get", "htcproc", "fit-2-3", "-o", "json"]));
     assert_eq!(
         (&one["kind"], &one["spec"]["htcJob"], &one["spec"]["index"]),
         (&"HTCProc".into(), &"fit-2".into(), &3.into())

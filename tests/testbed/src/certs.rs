@@ -18,7 +18,7 @@ const SERVER_NAMES: [&str; 6] =
     ["localhost", "127.0.0.1", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "10.96.0.1"];
 
 /// Name of the API server to API servers beside it.
-pub(crate) const FRONT_PROXY: &str = "front-proxy-client";
+pub const FRONT_PROXY: &str = "front-proxy-client";
 
 /// A certificate authority and the files made by it.
 pub(crate) struct Authority {
@@ -99,25 +99,16 @@ impl Authority {
         Ok(Credentials { authority: self.pem.clone(), certificate, key })
     }
 
-    /// The authority, the certificate and the key by which the API server shows itself to API servers beside it: an authority of
-    /// their own, or any user could speak for all.
-    pub(crate) fn front_proxy(&self) -> Result<[PathBuf; 3]> {
-        let folder = self.folder.join("front-proxy");
-        let proxy = Self::bare(&folder, FRONT_PROXY)?;
-        let (certificate, key) = proxy.issue(FRONT_PROXY, None, &[], ExtendedKeyUsagePurpose::ClientAuth)?;
-        let paths = ["proxy.crt", "proxy.key"].map(|name| folder.join(name));
-        for (path, pem) in paths.iter().zip([certificate, key]) {
-            Account::unprivileged().write(path, pem, 0o600)?;
-        }
-        let [certificate, key] = paths;
-        Ok([proxy.ca(), certificate, key])
+    /// The authority by which the API server shows itself to API servers beside it: one of their own, or any user could speak for
+    /// all.
+    pub(crate) fn of_front_proxy(folder: &Path) -> Result<Self> {
+        Self::bare(folder, FRONT_PROXY)
     }
 
-    /// Certificate and key with which the API server asks kubelets.
-    pub(crate) fn kubelet_client(&self) -> Result<(PathBuf, PathBuf)> {
-        let (certificate, key) =
-            self.issue("kubelet-client", Some("system:masters"), &[], ExtendedKeyUsagePurpose::ClientAuth)?;
-        let paths = ["kubelet-client.crt", "kubelet-client.key"].map(|name| self.folder.join(name));
+    /// Files with certificate and key of a client.
+    pub(crate) fn client_files(&self, user: &str, group: Option<&str>) -> Result<(PathBuf, PathBuf)> {
+        let (certificate, key) = self.issue(user, group, &[], ExtendedKeyUsagePurpose::ClientAuth)?;
+        let paths = ["crt", "key"].map(|end| self.folder.join(format!("{user}.{end}")));
         for (path, pem) in paths.iter().zip([certificate, key]) {
             Account::unprivileged().write(path, pem, 0o600)?;
         }

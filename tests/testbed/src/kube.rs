@@ -17,7 +17,7 @@ use crate::certs::{Authority, FRONT_PROXY};
 use crate::error::{Error, Result};
 use crate::owned::{Owned, Spec};
 use crate::ports::Port;
-use crate::proxy::Proxy;
+use crate::proxy::{Credentials, Proxy};
 use crate::scratch::Scratch;
 use crate::storage::{Storage, Stored};
 use crate::tool::{Finished, run, run_ok};
@@ -61,6 +61,8 @@ pub struct Kube {
     apiserver: Mutex<Option<Owned>>,
     etcd: Owned,
     authority: Authority,
+    /// Of the API server towards API servers beside it.
+    front_proxy: Authority,
     kubeconfig: PathBuf,
     kubectl: PathBuf,
     server: PathBuf,
@@ -121,6 +123,7 @@ impl Kube {
         let scratch = Scratch::new()?;
         let ports = [Port::reserve()?, Port::reserve()?, Port::reserve()?];
         let authority = Authority::new(&scratch.dir("certs")?)?;
+        let front_proxy = Authority::of_front_proxy(&scratch.path().join("front-proxy"))?;
         let kubeconfig = scratch.path().join("kubeconfig");
         authority.kubeconfig(&kubeconfig, "testbed-admin", Some("system:masters"), ports[0].number)?;
         scratch.dir("home")?;
@@ -138,6 +141,7 @@ impl Kube {
             apiserver: Mutex::new(None),
             etcd: Owned::spawn(&etcd)?,
             authority,
+            front_proxy,
             kubeconfig,
             kubectl: assets.kubectl().to_owned(),
             server: assets.kube_apiserver().to_owned(),
@@ -177,9 +181,9 @@ impl Kube {
             .arg(format!("--api-audiences={issuer}"))
             .arg(format!("--service-account-key-file={}", certs.service_account_public_key().display()))
             .arg(format!("--service-account-signing-key-file={}", certs.service_account_key().display()));
-        let [authority, certificate, key] = certs.front_proxy()?;
+        let (certificate, key) = self.front_proxy.client_files(FRONT_PROXY, None)?;
         let spec = spec
-            .arg(format!("--requestheader-client-ca-file={}", authority.display()))
+            .arg(format!("--requestheader-client-ca-file={}", self.front_proxy.ca().display()))
             .arg(format!("--proxy-client-cert-file={}", certificate.display()))
             .arg(format!("--proxy-client-key-file={}", key.display()))
             .arg(format!("--requestheader-allowed-names={FRONT_PROXY}"))
@@ -197,7 +201,7 @@ impl Kube {
         };
         // Where there is an address there are nodes: kubelets are asked for logs, and to run commands.
         let spec = if self.options.address.is_some() {
-            let (certificate, key) = certs.kubelet_client()?;
+            let (certificate, key) = certs.client_files("kubelet-client", Some("system:masters"))?;
             spec.arg(format!("--kubelet-client-certificate={}", certificate.display()))
                 .arg(format!("--kubelet-client-key={}", key.display()))
                 .arg("--kubelet-preferred-address-types=InternalIP")
@@ -318,6 +322,23 @@ impl Kube {
     /// A proxy before the API server, which spoils requests on demand; to the API server it is a cluster admin.
     pub fn proxy(&self) -> Result<Proxy> {
         Proxy::start(self.ports[0].number, &self.authority.credentials("testbed-proxy", Some("system:masters"))?)
+    }
+
+    /// What who is `user` to the API server, a member of `group`, can show to others.
+    pub fn credentials(&self, user: &str, group: Option<&str>) -> Result<Credentials> {
+        self.authority.credentials(user, group)
+    }
+
+    /// A certificate of the authority by which the API server shows itself to API servers beside it. Its own name there is
+    /// [`FRONT_PROXY`].
+    pub fn front_proxy_credentials(&self, name: &str) -> Result<Credentials> {
+        self.front_proxy.credentials(name, None)
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.ports[0].number
     }
 
     /// One JSON object (`audit.k8s.io/v1`, Event) a line for each request of a service account, written before the request is

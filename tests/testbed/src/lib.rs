@@ -49,6 +49,7 @@ mod wait;
 
 pub use account::Account;
 pub use assets::Assets;
+pub use certs::FRONT_PROXY;
 pub use client::Client;
 pub use cluster::{cluster, cluster_inside};
 pub use demo::demo;
@@ -60,7 +61,7 @@ pub use operator_image::IMAGE_ACCOUNT;
 pub use owned::{Owned, Spec};
 pub use pool::{Pool, PoolOptions, Version};
 pub use ports::Port;
-pub use proxy::{Fault, Proxy, Rule, Seen};
+pub use proxy::{Credentials, Fault, Proxy, Rule, Seen};
 pub use registry::Registry;
 pub use scratch::Scratch;
 pub use storage::Stored;

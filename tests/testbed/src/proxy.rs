@@ -108,11 +108,15 @@ pub struct Proxy {
     _runtime: tokio::runtime::Runtime,
 }
 
-/// Who it is to the API server: certificate and key, and the authority that the API server's certificate is checked by.
-pub(crate) struct Credentials {
-    pub(crate) authority: String,
-    pub(crate) certificate: String,
-    pub(crate) key: String,
+/// Who somebody is: certificate and key, and the authority that has signed it. All PEM.
+#[derive(Clone, Debug)]
+pub struct Credentials {
+    /// The authority's certificate.
+    pub authority: String,
+    /// The certificate.
+    pub certificate: String,
+    /// Its key.
+    pub key: String,
 }
 
 type AnswerBody = BoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;

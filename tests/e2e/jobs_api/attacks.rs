@@ -1,0 +1,180 @@
+//! What somebody tries who reaches the ports of the front and of the leader, or sends headers that only the API server may.
+
+use bed::direct::Direct;
+use bed::{Bed, htcjob};
+use testbed::{FRONT_PROXY, Version};
+
+use crate::jobs_api::{API, json, path};
+
+/// What the API server would say of a cluster admin.
+const ADMIN: [(&str, &str); 2] = [("X-Remote-User", "system:admin"), ("X-Remote-Group", "system:masters")];
+
+/// No connection, or none on which anything is answered.
+fn is_shut(caller: &Direct, path: &str) -> Result<(), String> {
+    match caller.get(path, &ADMIN) {
+        Err(_) => Ok(()),
+        Ok((status, body)) => Err(format!("{path}: {status} {body}")),
+    }
+}
+
+pub fn a_front_lets_in_the_api_server_alone(version: Version) {
+    let bed = Bed::shared(version);
+    let port = bed.front().port.number;
+    let kube = &bed.kube;
+    let api_server = Direct::new(port, Some(&kube.front_proxy_credentials(FRONT_PROXY).unwrap()));
+    let everything = [format!("{API}/htcprocs"), API.to_owned(), "/apis".to_owned(), "/openapi/v3".to_owned()];
+    for path in &everything {
+        assert_eq!(api_server.get(path, &ADMIN).map(|(status, _)| status), Ok(200), "{path}");
+    }
+    let another_name = kube.front_proxy_credentials("somebody").unwrap();
+    // The authority of users signs any name.
+    let another_authority = kube.credentials(FRONT_PROXY, None).unwrap();
+    let an_admin = kube.credentials("system:admin", Some("system:masters")).unwrap();
+    let shown = [None, Some(&another_name), Some(&another_authority), Some(&an_admin)];
+    for (number, shown) in shown.into_iter().enumerate() {
+        let caller = Direct::new(port, shown);
+        for path in &everything {
+            is_shut(&caller, path).unwrap_or_else(|answer| panic!("caller {number} has an answer: {answer}"));
+        }
+    }
+    // It speaks for somebody, or it hears nothing of jobs.
+    let (status, body) = api_server.get(&format!("{API}/htcprocs"), &[]).unwrap();
+    assert_eq!((status, &json(&body)["reason"]), (403, &"Forbidden".into()), "{body}");
+}
+
+pub fn a_leader_lets_in_fronts_alone(version: Version) {
+    let bed = Bed::shared(version);
+    bed.front();
+    let here = bed.namespace();
+    let kube = &bed.kube;
+    let entry = |secret: &str, key: &str| {
+        let data = kube.kubectl_ok(&["-n", "htc-operator", "get", "secret", secret, "-o", "json"]).unwrap();
+        decoded(json(&data)["data"][key].as_str().unwrap())
+    };
+    let secret = "htc-operator-jobs-api-front";
+    let front = testbed::Credentials {
+        authority: entry(secret, "ca.crt"),
+        certificate: entry(secret, "tls.crt"),
+        key: entry(secret, "tls.key"),
+    };
+    let jobs = path(&here.name);
+    let (status, body) = Direct::new(bed.leader_port(), Some(&front)).get(&jobs, &[]).unwrap();
+    assert_eq!(status, 200, "{body}");
+    let shown = [
+        None,
+        Some(kube.front_proxy_credentials(FRONT_PROXY).unwrap()),
+        Some(kube.front_proxy_credentials("htc-operator-jobs-api-front").unwrap()),
+        Some(kube.credentials("htc-operator-jobs-api-front", Some("system:masters")).unwrap()),
+    ];
+    for (number, shown) in shown.iter().enumerate() {
+        let caller = Direct::new(bed.leader_port(), shown.as_ref());
+        is_shut(&caller, &jobs).unwrap_or_else(|answer| panic!("caller {number} has an answer: {answer}"));
+    }
+    // And a front's certificate opens no front.
+    is_shut(&Direct::new(bed.front().port.number, Some(&front)), &jobs).unwrap();
+}
+
+fn decoded(text: &str) -> String {
+    use base64::Engine as _;
+    String::from_utf8(base64::engine::general_purpose::STANDARD.decode(text).unwrap()).unwrap()
+}
+
+/// The API server takes away what a client says of its name. A user's answer stays the user's own.
+pub fn nobody_speaks_for_others(version: Version) {
+    let bed = Bed::shared(version);
+    let port = bed.front().port.number;
+    let (here, there) = (bed.namespace(), bed.namespace());
+    for namespace in [&here, &there] {
+        namespace.create(&htcjob("fit", "true"));
+        namespace.wait_ended("fit");
+    }
+    let ann = here.person("ann", &["htcprocs-view"]);
+    ann.comes_to_see(&["get", "htcprocs"]);
+    let certificate = bed.kube.credentials(&ann.name, None).unwrap();
+    let through = Direct::new(bed.kube.port(), Some(&certificate));
+    let forged = [ADMIN[0], ADMIN[1], ("X-Remote-Extra-Scopes", "all"), ("X-Remote-Uid", "0")];
+    let (status, body) = through.get(&path(&here.name), &forged).unwrap();
+    assert_eq!((status, json(&body)["items"].as_array().map(Vec::len)), (200, Some(1)), "{body}");
+    for path in [path(&there.name), format!("{API}/htcprocs")] {
+        let (status, body) = through.get(&path, &forged).unwrap();
+        assert!(status == 403 && body.contains(&ann.name), "{path}: {status} {body}");
+    }
+    let (status, body) = Direct::new(bed.kube.port(), None).get(&path(&here.name), &forged).unwrap();
+    assert!([401, 403].contains(&status), "anonymous: {status} {body}");
+
+    // The front asks again, whoever has let a request through.
+    let api_server = Direct::new(port, Some(&bed.kube.front_proxy_credentials(FRONT_PROXY).unwrap()));
+    let as_ann = [("X-Remote-User", ann.name.as_str()), ("X-Remote-Group", "system:authenticated")];
+    let seen = |path: &str| api_server.get(path, &as_ann).unwrap();
+    assert_eq!(seen(&path(&here.name)).0, 200);
+    assert_eq!(seen(&format!("{}/fit-0", path(&here.name))).0, 200);
+    for path in [
+        path(&there.name),
+        format!("{}/fit-0", path(&there.name)),
+        format!("{}?watch=1", path(&there.name)),
+        format!("{API}/htcprocs"),
+        format!("{API}/htcprocs?fieldSelector=metadata.namespace%3D{}", here.name),
+    ] {
+        let (status, body) = seen(&path);
+        assert!(status == 403 && body.contains("is forbidden: User"), "{path}: {status} {body}");
+    }
+    let anonymous = [("X-Remote-User", "system:anonymous"), ("X-Remote-Group", "system:unauthenticated")];
+    assert_eq!(api_server.get(&path(&here.name), &anonymous).map(|(status, _)| status), Ok(403));
+}
+
+/// What the API server and the front read differently, somebody could be allowed as the one and be given as the other.
+pub fn a_path_is_read_as_the_api_server_reads_it(version: Version) {
+    let bed = Bed::shared(version);
+    let port = bed.front().port.number;
+    let (here, there) = (bed.namespace(), bed.namespace());
+    for namespace in [&here, &there] {
+        namespace.create(&htcjob("fit", "true"));
+        namespace.wait_ended("fit");
+    }
+    let ann = here.person("ann", &["htcprocs-view"]);
+    ann.comes_to_see(&["get", "htcprocs"]);
+    let (jobs, theirs) = (path(&here.name), path(&there.name));
+    let tricks = [
+        format!("{jobs}/../../../namespaces/{}/htcprocs", there.name),
+        format!("{jobs}/..%2f..%2f{}%2fhtcprocs", there.name),
+        format!("{jobs}/%2e%2e/%2e%2e/{}/htcprocs/fit-0", there.name),
+        format!("{API}/namespaces/{}/../{}/htcprocs", here.name, there.name),
+        format!("{API}/namespaces/{}/htcprocs/fit-0/../../../{}/htcprocs/fit-0", here.name, there.name),
+        format!("{API}//namespaces/{}/htcprocs", there.name),
+        format!("{API}/namespaces//{}/htcprocs", there.name),
+        format!("{API}/./htcprocs"),
+        format!("{API}/watch/namespaces/{}/htcprocs", there.name),
+        format!("{API}/proxy/namespaces/{}/htcprocs/fit-0", there.name),
+        format!("{jobs}/fit-0/log/x"),
+        format!("{jobs}/fit-0/"),
+        format!("{jobs}/fit%2d0/x"),
+        format!("{jobs};x={}", there.name),
+        format!("{theirs}#"),
+    ];
+    // As ann through the API server; and as the API server, which has allowed a cluster admin whatever it is.
+    let certificate = bed.kube.credentials(&ann.name, None).unwrap();
+    let through = Direct::new(bed.kube.port(), Some(&certificate));
+    let api_server = Direct::new(port, Some(&bed.kube.front_proxy_credentials(FRONT_PROXY).unwrap()));
+    for trick in &tricks {
+        if let Ok((status, body)) = through.get(trick, &[]) {
+            assert!(status >= 300 && !body.contains(r#""kind":"HTCProc"#), "{trick}: {status} {body}");
+        }
+    }
+    for trick in &tricks[..tricks.len() - 1] {
+        let (status, body) = api_server.get(trick, &ADMIN).unwrap();
+        assert_eq!((status, json(&body)["reason"].as_str()), (404, Some("NotFound")), "{trick}: {body}");
+    }
+    // What an API server has not decided on is not done.
+    for query in
+        ["?limit=1&limit=2", "?fieldSelector=metadata.name%3Dfit-0&fieldSelector=spec.index%3D0", "?watch=0&watch=1"]
+    {
+        let (status, body) = api_server.get(&format!("{jobs}{query}"), &ADMIN).unwrap();
+        assert_eq!(status, 400, "{query}: {body}");
+    }
+    for method in ["POST", "PUT", "PATCH", "DELETE"] {
+        for path in [&jobs, &format!("{jobs}/fit-0")] {
+            let (status, body) = api_server.ask(method, path, &ADMIN).unwrap();
+            assert_eq!((status, json(&body)["reason"].as_str()), (405, Some("MethodNotAllowed")), "{method}: {body}");
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Each state of a job, as its object says it.
+
+use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, htcjob, ids};
+use serde_json::{Value, json};
+use testbed::{Version, wait_for};
+
+use crate::jobs_api::{json, names, rows};
+
+/// The object of one job once it is in this state.
+fn wait_state(here: &Namespace<'_>, name: &str, state: &str) -> Value {
+    wait_for(&format!("{name} to be {state}"), PATIENCE, || {
+        let found = json(&here.kubectl(&["get", "htcproc", name, "-o", "json"]));
+        if found["status"]["state"] == state { Ok(found) } else { Err(found.to_string()) }
+    })
+    .unwrap()
+}
+
+pub fn numbers_and_items(version: Version) {
+    let bed = Bed::shared(version);
+    bed.front();
+    let here = bed.namespace();
+    let mut object = htcjob("fit", "true");
+    object["spec"]["items"] = json!(["first", "second", "two words", "last"]);
+    object["spec"]["indexes"] = "0,2-3".into();
+    here.create(&object);
+    here.wait_ended("fit");
+    let wide = here.kubectl(&["get", "htcprocs", "-o", "wide"]);
+    assert_eq!(names(&wide), ["fit-0", "fit-2", "fit-3"]);
+    assert!(wide.lines().nth(2).unwrap().contains("two words"), "{wide}");
+    let items = "-o=jsonpath={range .items[*]}{.spec.index}={.spec.item};{end}";
+    assert_eq!(here.kubectl(&["get", "htcprocs", items]), "0=first;2=two words;3=last;");
+    let why = here.try_kubectl(&["get", "htcproc", "fit-1"]).unwrap_err().to_string();
+    assert!(why.contains("NotFound"), "{why}");
+    let by_index = here.kubectl(&["get", "htcprocs", "--field-selector=spec.index=2"]);
+    assert_eq!(names(&by_index), ["fit-2"]);
+}
+
+pub fn jobs_that_wait_and_jobs_that_never_ran(version: Version) {
+    let bed = Bed::shared(version);
+    bed.front();
+    let here = bed.namespace();
+    let mut object = htcjob("waits", "true");
+    object["spec"]["queue"] = 3.into();
+    object["spec"]["parallelism"] = 0.into();
+    here.create(&object);
+    let table = wait_for("jobs that wait", PATIENCE, || {
+        let table = here.kubectl(&["get", "htcprocs"]);
+        if rows(&table).len() == 3 { Ok(table) } else { Err(table) }
+    })
+    .unwrap();
+    assert!(rows(&table).iter().all(|row| row[1] == "Waiting"), "{table}");
+    let one = json(&here.kubectl(&["get", "htcproc", "waits-2", "-o", "json"]));
+    assert!(one["status"]["id"].is_null() && one["status"]["attempts"] == 0, "{one:#}");
+    here.kubectl(&["patch", "htcjob", "waits", "--type=merge", "-p", r#"{"spec":{"parallelism":3}}"#]);
+    here.wait_ended("waits");
+    for index in 0..3 {
+        wait_state(&here, &format!("waits-{index}"), "Succeeded");
+    }
+
+    // The first fails, and one failure is too many: the others are never submitted. Who watches sees that, too.
+    let watch = here.admin().begins(&["get", "htcprocs", "-w", "-l", "htc.cern.ch/htcjob=short"]);
+    let mut object = htcjob("short", &format!("{UNTIL_LET_GO}; exit 3"));
+    object["spec"]["queue"] = 3.into();
+    object["spec"]["parallelism"] = 1.into();
+    object["spec"]["maxFailedIndexes"] = 0.into();
+    here.create(&object);
+    here.wait_running("short", 1);
+    bed::person::wait_printed(&watch, "jobs that wait", |text| text.matches("Waiting").count() >= 2);
+    here.let_go("short");
+    assert_eq!(wait_state(&here, "short-0", "Failed")["status"]["exitCode"], 3);
+    for name in ["short-1", "short-2"] {
+        let never = wait_state(&here, name, "Removed");
+        assert_eq!(never["status"]["message"], "the HTCJob was cut short before this job was submitted");
+        assert!(never["status"]["id"].is_null(), "{never:#}");
+    }
+    bed::person::wait_printed(&watch, "jobs that were given up", |text| text.matches("Removed").count() == 2);
+}
+
+pub fn a_job_that_is_held_or_removed(version: Version) {
+    let bed = Bed::shared(version);
+    bed.front();
+    let here = bed.namespace();
+    let mut object = htcjob("fit", UNTIL_LET_GO);
+    object["spec"]["queue"] = 3.into();
+    here.create(&object);
+    let ids = ids(&here.wait_running("fit", 3));
+    let running = wait_state(&here, "fit-0", "Running");
+    assert_eq!((&running["status"]["id"], &running["status"]["attempts"]), (&ids[0].as_str().into(), &1.into()));
+    assert!(running["status"]["host"].is_string() && running["status"]["durationSeconds"].is_i64(), "{running:#}");
+    bed.condor.ok("condor_hold", &["-reason", "the disk is full", &ids[1]]).unwrap();
+    bed.condor.ok("condor_rm", &[&ids[2]]).unwrap();
+    let held = wait_state(&here, "fit-1", "Held");
+    let reason = held["status"]["holdReason"].as_str().unwrap();
+    assert!(reason.contains("the disk is full") && held["status"]["holdCode"] == 1, "{held:#}");
+    let wide = here.kubectl(&["get", "htcproc", "fit-1", "-o", "wide"]);
+    assert!(wide.contains("the disk is full"), "{wide}");
+    let removed = wait_state(&here, "fit-2", "Removed");
+    assert!(removed["status"]["exitCode"].is_null(), "{removed:#}");
+    bed.condor.ok("condor_release", &[&ids[1]]).unwrap();
+    here.let_go("fit");
+    let released = wait_state(&here, "fit-1", "Succeeded");
+    assert!(released["status"]["holdReason"].is_null(), "{released:#}");
+    assert_eq!(released["status"]["attempts"], 2, "{released:#}");
+}

@@ -1,0 +1,137 @@
+//! Jobs as they change.
+
+use bed::person::wait_printed;
+use bed::{Bed, Namespace, UNTIL_LET_GO, htcjob, is_true};
+use serde_json::Value;
+use testbed::{Version, wait_for};
+
+use crate::jobs_api::{json, path, rows};
+
+/// Event, name and state of each row that kubectl has printed.
+fn events(printed: &str) -> Vec<[String; 3]> {
+    rows(printed).into_iter().map(|row| [row[0], row[1], row[2]].map(str::to_owned)).collect()
+}
+
+fn is(event: &[String; 3], expected: [&str; 3]) -> bool {
+    event.iter().zip(expected).all(|(word, expected)| word == expected)
+}
+
+/// A job that kubectl can say more of than its head.
+fn one_that_has_ended(here: &Namespace<'_>) {
+    here.create(&htcjob("before", "true"));
+    here.wait_ended("before");
+}
+
+pub fn each_change_is_a_row(version: Version) {
+    let bed = Bed::shared(version);
+    bed.front();
+    let here = bed.namespace();
+    one_that_has_ended(&here);
+    let ann = here.person("ann", &["htcprocs-view"]);
+    ann.comes_to_see(&["get", "htcprocs"]);
+    let watch = ann.begins(&["get", "htcprocs", "-w", "--output-watch-events"]);
+    wait_printed(&watch, "the jobs that are there", |text| {
+        events(text).iter().any(|event| is(event, ["ADDED", "before-0", "Succeeded"]))
+    });
+    here.create(&htcjob("fit", UNTIL_LET_GO));
+    wait_printed(&watch, "a job that runs", |text| {
+        events(text).iter().any(|event| is(event, ["MODIFIED", "fit-0", "Running"]))
+    });
+    here.let_go("fit");
+    wait_printed(&watch, "a job that has ended", |text| {
+        events(text).iter().any(|event| is(event, ["MODIFIED", "fit-0", "Succeeded"]))
+    });
+    here.delete("fit");
+    let text = wait_printed(&watch, "a job whose HTCJob is deleted", |text| {
+        events(text).iter().any(|event| is(event, ["DELETED", "fit-0", "Succeeded"]))
+    });
+    let of_fit: Vec<String> =
+        events(&text).into_iter().filter(|event| event[1] == "fit-0").map(|[kind, ..]| kind).collect();
+    assert_eq!(of_fit.first().map(String::as_str), Some("ADDED"), "{text}");
+    assert_eq!(of_fit.iter().filter(|kind| *kind != "MODIFIED").count(), 2, "it comes once and goes once: {text}");
+    assert!(watch.is_running(), "{text}");
+    assert_eq!(text.matches("STATE").count(), 1, "one head for all rows: {text}");
+    // One job, by name: it is printed once, and then what becomes of it.
+    here.create(&htcjob("one", UNTIL_LET_GO));
+    here.wait_running("one", 1);
+    let watch = ann.begins(&["get", "htcproc", "one-0", "-w"]);
+    wait_printed(&watch, "the job", |text| text.contains("Running"));
+    here.let_go("one");
+    let text = wait_printed(&watch, "its end", |text| text.contains("Succeeded"));
+    assert!(rows(&text).iter().all(|row| row[0] == "one-0"), "{text}");
+}
+
+pub fn of_those_that_fail(version: Version) {
+    let bed = Bed::shared(version);
+    bed.front();
+    let here = bed.namespace();
+    one_that_has_ended(&here);
+    let mut object = htcjob("fit", &format!("{UNTIL_LET_GO}; [ $1 != 1 ]"));
+    object["spec"]["queue"] = 3.into();
+    here.create(&object);
+    here.wait_running("fit", 3);
+    let ann = here.person("ann", &["htcprocs-view"]);
+    ann.comes_to_see(&["get", "htcprocs"]);
+    let failed = "--field-selector=status.state=Failed";
+    let watch = ann.begins(&["get", "htcprocs", "-w", "--output-watch-events", failed]);
+    let running =
+        ann.begins(&["get", "htcprocs", "-w", "--output-watch-events", "--field-selector=status.state=Running"]);
+    wait_printed(&running, "the jobs that run", |text| events(text).len() == 3);
+    assert!(is_true(&here.let_go("fit"), "Failed"));
+    let text = wait_printed(&watch, "the job that has failed", |text| text.contains("fit-1"));
+    assert_eq!(events(&text), [["ADDED", "fit-1", "Failed"]], "{text}");
+    // What leaves a selection is gone for who watches it.
+    let text = wait_printed(&running, "no job that runs", |text| text.matches("DELETED").count() == 3);
+    assert_eq!(events(&text).len(), 6, "{text}");
+    here.delete("fit");
+    let text = wait_printed(&watch, "the HTCJob to be gone", |text| text.contains("DELETED"));
+    assert_eq!(events(&text), [["ADDED", "fit-1", "Failed"], ["DELETED", "fit-1", "Failed"]], "{text}");
+}
+
+pub fn goes_on_from_a_version(version: Version) {
+    let bed = Bed::shared(version);
+    bed.front();
+    let here = bed.namespace();
+    one_that_has_ended(&here);
+    here.create(&htcjob("fit", UNTIL_LET_GO));
+    here.wait_running("fit", 1);
+    let jobs = path(&here.name);
+    let raw = |query: &str| here.kubectl(&["get", "--raw", &format!("{jobs}?{query}")]);
+    let listed = wait_for("the job to run in a list", bed::PATIENCE, || {
+        let list = json(&raw(""));
+        (list["items"][1]["status"]["state"] == "Running").then_some(list)
+    })
+    .unwrap();
+    let since = listed["metadata"]["resourceVersion"].as_str().unwrap();
+    let frames = |query: &str| -> Vec<[String; 3]> {
+        let text = raw(&format!("watch=true&timeoutSeconds=2&{query}"));
+        let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        text.lines()
+            .filter(|line| !line.is_empty())
+            .map(json)
+            .map(|frame| {
+                let object = &frame["object"];
+                [&frame["type"], &object["metadata"]["name"], &object["status"]["state"]].map(word)
+            })
+            .collect()
+    };
+    here.let_go("fit");
+    here.create(&htcjob("new", "true"));
+    here.wait_ended("new");
+    let all = frames(&format!("resourceVersion={since}"));
+    assert!(!all.iter().any(|frame| frame[1] == "before-0"), "what has not changed is not told: {all:?}");
+    let of_fit: Vec<&[String; 3]> = all.iter().filter(|frame| frame[1] == "fit-0").collect();
+    assert!(of_fit.iter().all(|frame| frame[0] == "MODIFIED"), "{all:?}");
+    assert_eq!(of_fit.last().unwrap()[2], "Succeeded", "{all:?}");
+    assert!(all.iter().any(|frame| frame[1] == "new-0" && frame[2] == "Succeeded"), "{all:?}");
+    // Without a version: all that there is.
+    let now = frames("");
+    assert_eq!(now, ["before-0", "fit-0", "new-0"].map(|name| ["ADDED", name, "Succeeded"]), "{now:?}");
+    // What was Running then and is not now has left the selection; what never was in it is not told.
+    let running = frames(&format!("resourceVersion={since}&fieldSelector=status.state%3DRunning"));
+    let left: Vec<&str> = running.iter().filter(|frame| frame[0] == "DELETED").map(|frame| frame[1].as_str()).collect();
+    assert!(left.contains(&"fit-0") && !left.contains(&"before-0"), "{running:?}");
+    let why = here.try_kubectl(&["get", "--raw", &format!("{jobs}?watch=true&resourceVersion=999999999999")]);
+    let why = why.unwrap_err().to_string();
+    assert!(why.contains("list again"), "{why}");
+}
