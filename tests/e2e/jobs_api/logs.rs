@@ -15,6 +15,11 @@ fn raw(here: &Namespace<'_>, name: &str, what: &str) -> testbed::Result<String> 
     here.try_kubectl(&["get", "--raw", &path(here, name, what)])
 }
 
+/// What `seq` prints.
+fn numbers(last: u32) -> String {
+    (1..=last).fold(String::new(), |text, number| text + &number.to_string() + "\n")
+}
+
 /// A log that is followed.
 struct Follower(Child, std::sync::mpsc::Receiver<String>);
 
@@ -65,7 +70,7 @@ pub fn followed_while_it_runs_and_to_its_end(version: Version) {
     let last = Follower::begin(&here, "talks-0", "log?follow=true&tailLines=1");
     let ended = here.let_go("talks");
     assert!(is_true(&ended, "Complete"), "{ended:#}");
-    let numbers: String = (1..=20000).map(|number| format!("{number}\n")).collect();
+    let numbers = numbers(20_000);
     let (all, rest, last) = (all.end(), rest.end(), last.end());
     assert!(all == format!("first\n{numbers}last\n"), "{} bytes: {:.200}", all.len(), all);
     assert!(rest == format!("{numbers}last\n"), "{} bytes: {:.200}", rest.len(), rest);
@@ -102,7 +107,7 @@ pub fn files_come_as_an_archive_that_can_be_resumed(version: Version) {
     let unpacked =
         std::process::Command::new("tar").arg("-xf").arg(folder.join("makes.tar")).arg("-C").arg(&folder).status();
     assert!(unpacked.unwrap().success());
-    let numbers: String = (1..=50000).map(|number| format!("{number}\n")).collect();
+    let numbers = numbers(50_000);
     assert!(std::fs::read_to_string(folder.join("results/deep/numbers")).unwrap() == numbers);
     assert_eq!(std::fs::read_to_string(folder.join("out")).unwrap(), "done\n");
     let changed = raw(&here, "makes-0", "files?offset=5&etag=00").unwrap_err().to_string();
