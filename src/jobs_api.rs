@@ -1,5 +1,5 @@
-//! The jobs API as the leader serves it: reads the ledger, for the fronts ([`crate::front`]) and for nobody else. They have asked
-//! whether the user may.
+//! The jobs API as the leader serves it: reads the ledger, and notes there what users want of single jobs; for the fronts
+//! ([`crate::front`]) and for nobody else. They have asked whether the user may.
 
 pub mod certificates;
 mod files;
@@ -8,6 +8,7 @@ mod serve;
 mod volume;
 mod walk;
 mod watch;
+mod wish;
 
 use std::sync::Arc;
 
@@ -15,6 +16,7 @@ use kube::ResourceExt as _;
 use kube::runtime::reflector::Store;
 
 use crate::api::{Identity, OPERATOR, ObjectName, Observed};
+use crate::clock::Clock;
 use crate::condor::Schedd;
 use crate::credentials::{AtHand, Credentials};
 use crate::ledger::Ledger;
@@ -23,6 +25,7 @@ use crate::machine::ids::SchedDate;
 use crate::procs::answer::Failure;
 use crate::procs::selection::Selection;
 use crate::procs::{HTCProc, Parent, ProcName};
+use crate::receiver::Wakes;
 use crate::workers::Planner;
 
 /// What jobs are read from.
@@ -38,6 +41,10 @@ pub struct Jobs {
     pub planner: Planner,
     /// In whose name HTCondor is asked about jobs that run.
     pub credentials: Arc<Credentials>,
+    /// Wakes an `HTCJob` of which a user wants something.
+    pub(crate) wakes: Arc<Wakes>,
+    /// When a user wants it.
+    pub clock: Clock,
 }
 
 impl Jobs {
@@ -89,7 +96,9 @@ impl Jobs {
         let rows = self.ledger.procs(parent.uid.clone(), index, 1).await?;
         let proc = match rows.rows.first().filter(|row| row.index == index) {
             Some(row) => HTCProc::recorded(&parent, row, now()),
-            None if parent.asked_for.contains(index) => HTCProc::not_recorded(&parent, index, rows.given_up),
+            None if parent.asked_for.contains(index) => {
+                HTCProc::not_recorded(&parent, index, rows.given_up, rows.wishes.get(&index))
+            }
             None => return Err(none()),
         };
         Ok(Found { parent, index, proc })

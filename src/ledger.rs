@@ -19,6 +19,7 @@ mod submitters;
 #[cfg(test)]
 mod tests;
 mod users;
+mod wishes;
 mod writer;
 
 pub use actor::{Ledger, Users};
@@ -31,3 +32,4 @@ pub use procs::{ProcRow, ProcRows};
 pub use retention::{Artifact, Released};
 pub use submitters::Unseen;
 pub use users::LedgerSnapshot;
+pub use wishes::{NotTaken, ProcWish};

@@ -7,6 +7,7 @@
 //! - [`phase`]: what the phases mean.
 //! - [`outcome`]: how jobs end.
 //! - [`inherited`]: what the Go operator has left.
+//! - [`wishes`]: what users ask for of single jobs.
 //! - [`rules`]: times and sizes, and the rules that the model can break.
 //! - [`facts`]: what is known about one HTCJob.
 //! - [`status`]: the record as counts, conditions and words.
@@ -32,6 +33,7 @@ pub mod rules;
 pub mod status;
 pub mod summary;
 pub mod transitions;
+pub mod wishes;
 pub mod worker;
 
 pub use decide::{Decision, Look, decide};

@@ -17,11 +17,12 @@ use sha2::{Digest as _, Sha256};
 use strum::{Display, EnumString, IntoStaticStr};
 
 use crate::api::{Observed, PayloadFailure};
-use crate::ledger::ProcRow;
+use crate::ledger::{ProcRow, ProcWish};
 use crate::machine::facts::JobState;
 use crate::machine::ids::{Index, SchedDate, Uid};
 use crate::machine::indices::Indices;
 use crate::machine::outcome::{Loss, Outcome};
+use crate::machine::wishes::Wanted;
 
 /// The API group. Not the `HTCJob`'s own: an APIService takes its group's whole version from the CRDs.
 pub const GROUP: &str = "procs.htc.cern.ch";
@@ -152,6 +153,12 @@ pub struct HTCProcStatus {
     /// Why the job is held, in HTCondor's words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hold_reason: Option<String>,
+    /// What a user has asked for: Hold, Release or Remove. It is done as soon as HTCondor takes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requested: Option<&'static str>,
+    /// Why the job is in this state, one word: RemovedByUser.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<&'static str>,
     /// What the state means, where that is known better.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
@@ -287,16 +294,29 @@ impl HTCProc {
             state if state.is_over() => job.runs.end,
             _ => None,
         };
+        status.request(row.wish);
         status.duration_seconds = job.runs.start.zip(end).map(|(start, end)| (end.0 - start.0).max(0));
         Self::of(parent, row.index, row.changed, status)
     }
 
     /// A job that HTCondor has not accepted; `given_up`: and never will.
     #[must_use]
-    pub fn not_recorded(parent: &Parent, index: Index, given_up: bool) -> Self {
-        let state = if given_up { State::Removed } else { State::Waiting };
-        let message = given_up.then(|| "the HTCJob was cut short before this job was submitted".to_owned());
-        Self::of(parent, index, 0, HTCProcStatus { message, ..HTCProcStatus::new(state) })
+    pub fn not_recorded(parent: &Parent, index: Index, given_up: bool, wish: Option<&ProcWish>) -> Self {
+        let withdrawn = wish.is_some_and(|wish| wish.withdrawn);
+        let mut status = match wish.map(|wish| wish.wanted) {
+            _ if given_up || withdrawn => HTCProcStatus::new(State::Removed),
+            Some(Wanted::Hold) => HTCProcStatus::new(State::Held),
+            Some(Wanted::Release | Wanted::Remove) | None => HTCProcStatus::new(State::Waiting),
+        };
+        status.request(wish.map(|wish| wish.wanted));
+        if status.state == State::Held {
+            status.hold_reason = Some("held by a user before it was submitted".to_owned());
+        } else if withdrawn {
+            status.message = Some("a user removed the job before it was submitted".to_owned());
+        } else if given_up {
+            status.message = Some("the HTCJob was cut short before this job was submitted".to_owned());
+        }
+        Self::of(parent, index, wish.map_or(0, |wish| wish.changed), status)
     }
 
     fn of(parent: &Parent, index: Index, version: i64, status: HTCProcStatus) -> Self {
@@ -342,8 +362,19 @@ impl HTCProcStatus {
             duration_seconds: None,
             hold_code: None,
             hold_reason: None,
+            requested: None,
+            reason: None,
             message: None,
             output_fetched: false,
+        }
+    }
+
+    /// Says what a user wants, as long as it can come about; then what came of it.
+    fn request(&mut self, wanted: Option<Wanted>) {
+        if !self.state.is_over() {
+            self.requested = wanted.map(<&'static str>::from);
+        } else if self.state == State::Removed && wanted == Some(Wanted::Remove) {
+            self.reason = Some("RemovedByUser");
         }
     }
 

@@ -46,7 +46,7 @@ pub use rate::Rate;
 use rate::Rates;
 use report::Refusal;
 pub use tls::{Certificate, TlsError};
-use wakes::Wakes;
+pub(crate) use wakes::Wakes;
 
 /// Most bytes of a body.
 pub const BODY: usize = 64 * 1024;

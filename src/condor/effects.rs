@@ -15,6 +15,9 @@ use crate::machine::{ClusterId, Indices, JobId, Uid};
 const NO_MATCH: &[&str] =
     &["Couldn't find/", "There are no jobs in the queue", "Failed to set attribute", "Queue transaction failed"];
 
+/// Jobs that are idle or running.
+const LOOSE: &str = "member(JobStatus, {1,2,7})";
+
 /// Procs in one constraint.
 const PROCS_PER_CALL: usize = 5000;
 
@@ -41,18 +44,51 @@ impl Schedd {
 
     /// `condor_rm` of these jobs of one object.
     pub async fn remove_jobs(&self, uid: &Uid, ids: &[JobId]) -> Result<(), Unknown> {
+        self.act_on(uid, ids, "true", "condor_rm", &["-reason", REMOVED_BY_US]).await
+    }
+
+    /// `condor_rm` of those of these jobs of one object that have not ended: a user removes them.
+    pub async fn remove_wished(&self, uid: &Uid, ids: &[JobId]) -> Result<(), Unknown> {
+        let reason = format!("{REMOVED_BY_US}: a user of the HTCJob removed this job");
+        self.act_on(uid, ids, "!member(JobStatus, {3,4})", "condor_rm", &["-reason", &reason]).await
+    }
+
+    /// `condor_hold` of those of these jobs of one object that are idle or running: a user holds them.
+    pub async fn hold_jobs(&self, uid: &Uid, ids: &[JobId]) -> Result<(), Unknown> {
+        let subcode = Hold::WISHED.to_string();
+        let arguments = ["-reason", "a user of the HTCJob holds this job", "-subcode", &subcode];
+        self.act_on(uid, ids, LOOSE, "condor_hold", &arguments).await
+    }
+
+    /// `condor_release` of those of these jobs of one object that are held, but not of those whose files are coming.
+    pub async fn release_jobs(&self, uid: &Uid, ids: &[JobId]) -> Result<(), Unknown> {
+        let held = format!("JobStatus == 5 && HoldReasonCode =!= {}", Hold::SPOOLING);
+        let reason = "spec.suspend is false, or a user of the HTCJob releases this job";
+        self.act_on(uid, ids, &held, "condor_release", &["-reason", reason]).await
+    }
+
+    /// Calls a tool for those of these jobs of one object for which an expression is true.
+    async fn act_on(
+        &self,
+        uid: &Uid,
+        ids: &[JobId],
+        expression: &str,
+        tool: &'static str,
+        arguments: &[&str],
+    ) -> Result<(), Unknown> {
         for ids in ids.chunks(PROCS_PER_CALL) {
             let list: Vec<String> = ids.iter().map(|id| format!("\"{id}\"")).collect();
             let which = format!("member(strcat(ClusterId, \".\", ProcId), {{{}}})", list.join(","));
-            let constraint = format!("{} && {which}", self.my_jobs_of(std::slice::from_ref(uid)).await?);
-            self.act("condor_rm", &["-reason", REMOVED_BY_US, "-constraint", &constraint]).await?;
+            let theirs = self.my_jobs_of(std::slice::from_ref(uid)).await?;
+            let constraint = format!("{theirs} && {which} && {expression}");
+            self.act(tool, &[arguments, &["-constraint", &constraint]].concat()).await?;
         }
         Ok(())
     }
 
     /// `condor_hold` of the idle and running jobs of these objects, with the subcode that says that it was us.
     pub async fn hold(&self, uids: &[Uid]) -> Result<(), Unknown> {
-        let constraint = format!("{} && member(JobStatus, {{1,2,7}})", self.my_jobs_of(uids).await?);
+        let constraint = format!("{} && {LOOSE}", self.my_jobs_of(uids).await?);
         let subcode = Hold::SUSPENDED.to_string();
         let arguments = ["-reason", "spec.suspend is true", "-subcode", &subcode, "-constraint", &constraint];
         self.act("condor_hold", &arguments).await

@@ -19,6 +19,7 @@ pub(super) async fn commit(context: &Context, gathered: &Gathered, decision: &De
     let nothing_new = decision.transitions.is_empty()
         && decision.changed.is_empty()
         && decision.settled.is_none()
+        && decision.wishes.is_empty()
         && before == Some(&known);
     if nothing_new {
         return Ok(());
@@ -40,6 +41,7 @@ pub(super) async fn commit(context: &Context, gathered: &Gathered, decision: &De
         known,
         jobs,
         settled: decision.settled,
+        wishes: decision.wishes.clone(),
         schedd: context.schedd.name.clone(),
         transitions: decision.transitions.clone(),
         inherited: gathered.inherited(),

@@ -123,9 +123,13 @@ async fn data(request: &HttpRequest, front: &Arc<Front>) -> Result<HttpResponse,
         } else {
             format!("in the namespace {:?}", wish.namespace)
         };
+        let resource = match wish.subresource.as_str() {
+            "" => RESOURCE.to_owned(),
+            subresource => format!("{RESOURCE}/{subresource}"),
+        };
         let message = format!(
-            "{RESOURCE}.{GROUP} is forbidden: User {:?} cannot {} resource {:?} in API group {GROUP:?} {place}",
-            user.name, wish.verb, RESOURCE
+            "{RESOURCE}.{GROUP} is forbidden: User {:?} cannot {} resource {resource:?} in API group {GROUP:?} {place}",
+            user.name, wish.verb
         );
         return Err(Failure::forbidden(message));
     }
@@ -134,16 +138,15 @@ async fn data(request: &HttpRequest, front: &Arc<Front>) -> Result<HttpResponse,
 
 /// What the API server makes of it, for RBAC.
 fn wish(method: &Method, target: &Target, query: &str, user: &User) -> Result<Wish, Failure> {
-    if *method != Method::GET {
-        return Err(Failure::not_allowed("HTCProcs can only be read: change their HTCJob"));
-    }
+    let action = target.action(method.as_str())?;
     let parameters = parameters(query)?;
     let value = |name: &str| parameters.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str());
     let watch = value("watch").is_some_and(|watch| watch != "0" && !watch.eq_ignore_ascii_case("false"));
-    let verb = match (&target.name, watch) {
-        (Some(_), _) => "get",
-        (None, true) => "watch",
-        (None, false) => "list",
+    let verb = match (action, &target.name, watch) {
+        (Some(_), _, _) => "create",
+        (None, Some(_), _) => "get",
+        (None, None, true) => "watch",
+        (None, None, false) => "list",
     };
     // A list of one name is allowed to who may list that name.
     let named = || Selection::parse(None, value("fieldSelector")).ok().and_then(|selection| selection.only_name());
@@ -168,7 +171,11 @@ async fn hand_on(
     let lasts = request.uri().path().ends_with("/log");
     let leader = front.leader(lasts).ok_or_else(nobody)?;
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
-    let mut asked = http::Request::get(path).header("X-Remote-User", user.name.as_str());
+    // What is posted has no body that means anything.
+    let mut asked = http::Request::builder()
+        .method(request.method().as_str())
+        .uri(path)
+        .header("X-Remote-User", user.name.as_str());
     if let Some(accept) = request.headers().get(ACCEPT) {
         asked = asked.header("Accept", accept.as_bytes());
     }

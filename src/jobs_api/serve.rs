@@ -1,4 +1,4 @@
-//! The leader's port: `get`, `list` and `watch`.
+//! The leader's port.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::walk::Walk;
 use super::watch::Watching;
-use super::{Found, Jobs, files, log, now};
+use super::{Found, Jobs, files, log, now, wish};
 use crate::ledger::LedgerError;
 use crate::mtls::{Accepted, Shown, server};
 use crate::procs::answer::Failure;
@@ -63,8 +63,10 @@ impl From<LedgerError> for Failure {
 
 async fn serve(request: &HttpRequest, jobs: &Jobs) -> Result<HttpResponse, Failure> {
     let target = Target::parse(request.uri().path()).ok_or_else(Failure::no_such_path)?;
-    if request.method() != actix_web::http::Method::GET {
-        return Err(Failure::not_allowed("HTCProcs can only be read: change their HTCJob"));
+    if let Some(wanted) = target.action(request.method().as_str())? {
+        let (namespace, name) = (target.namespace.unwrap_or_default(), target.name.unwrap_or_default());
+        let user = request.headers().get("X-Remote-User").and_then(|user| user.to_str().ok()).unwrap_or("somebody");
+        return wish::wish(jobs, &namespace, &name, wanted, user).await;
     }
     let namespace = target.namespace.as_deref();
     let words = request.uri().query().unwrap_or_default();

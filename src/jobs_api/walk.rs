@@ -91,7 +91,7 @@ fn merge(
         let recorded = if row == Some(next) { rows.next() } else { None };
         procs.push(match recorded {
             Some(row) => HTCProc::recorded(parent, row, now),
-            None => HTCProc::not_recorded(parent, next, found.given_up),
+            None => HTCProc::not_recorded(parent, next, found.given_up, found.wishes.get(&next)),
         });
         last = Some(next);
     }
@@ -120,7 +120,7 @@ mod tests {
             gone: false,
             runs: Runs::default(),
         };
-        ProcRow { index: Index(index), job, schedd: None, reported: None, changed: 1 }
+        ProcRow { index: Index(index), job, schedd: None, reported: None, wish: None, changed: 1 }
     }
 
     /// All jobs, in parts of this size, of a ledger that has these rows.
@@ -131,7 +131,7 @@ mod tests {
         while let Some(first) = from {
             let rows =
                 recorded.iter().filter(|index| **index >= first.0).take(limit).map(|index| row(*index)).collect();
-            let (procs, next) = merge(&parent, &ProcRows { rows, given_up: false }, first, limit, SchedDate(5));
+            let (procs, next) = merge(&parent, &ProcRows { rows, ..ProcRows::default() }, first, limit, SchedDate(5));
             assert!(procs.len() <= limit);
             assert!(next.is_none_or(|next| next > first), "it goes on");
             all.extend(procs.iter().map(|proc| (proc.spec.index, proc.status.state)));

@@ -206,6 +206,7 @@ impl Watching {
                 self.tell(text, uid, row);
             }
             self.tell_given_up(text).await?;
+            self.tell_wishes(text).await?;
             self.told = if changed.len() < PART { newest } else { last.unwrap_or(newest) };
             if text.len() > 1 << 20 {
                 break;
@@ -226,6 +227,19 @@ impl Watching {
                     self.tell_one(text, proc, false);
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// What users want of jobs that are not recorded.
+    async fn tell_wishes(&mut self, text: &mut String) -> Result<(), LedgerError> {
+        for (uid, index, wish) in self.jobs.ledger.wishes_changed(self.told).await? {
+            let given_up = self.given_up.contains(&uid);
+            let Some(parent) = self.parents.get(&uid).filter(|parent| parent.asked_for.contains(index)) else {
+                continue;
+            };
+            let proc = HTCProc::not_recorded(parent, index, given_up, Some(&wish));
+            self.tell_one(text, &proc, wish.changed <= self.began);
         }
         Ok(())
     }

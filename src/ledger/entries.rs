@@ -9,6 +9,7 @@ use crate::machine::indices::Indices;
 use crate::machine::inherited::InheritedJob;
 use crate::machine::judge::SubmitterLock;
 use crate::machine::transitions::Transition;
+use crate::machine::wishes::Change;
 
 /// A decision, to be written in one transaction.
 pub(crate) struct Save {
@@ -18,6 +19,8 @@ pub(crate) struct Save {
     pub(crate) jobs: Vec<(Index, Job)>,
     /// The attempts up to this one need not be read again.
     pub(crate) settled: Option<Attempt>,
+    /// What has become of wishes about single jobs.
+    pub(crate) wishes: Vec<Change>,
     pub(crate) schedd: ScheddName,
     /// The folder the jobs were submitted from (`tempDir`).
     pub(crate) sandbox: String,

@@ -27,7 +27,7 @@ impl Ledger {
     }
 }
 
-fn parse<T: FromStr>(what: &Uid, text: &str) -> Result<T, LedgerError> {
+pub(super) fn parse<T: FromStr>(what: &Uid, text: &str) -> Result<T, LedgerError> {
     text.parse().map_err(|_| LedgerError::row(what, &format!("`{text}` is not known to this version")))
 }
 
@@ -54,6 +54,7 @@ fn load(connection: &Connection, uid: &Uid) -> Result<Record, LedgerError> {
     record.requests = requests(connection, uid)?.into_iter().collect();
     record.reports = super::callbacks::reports(connection, uid)?;
     record.err = err(connection, uid)?;
+    record.wishes = super::wishes::wishes(connection, uid)?;
     Ok(record)
 }
 

@@ -1,19 +1,22 @@
 //! Jobs as they are shown to people: a part of those of one object, or those that have changed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
-use super::load::{JOB, JOB_COLUMNS, job};
-use super::{Ledger, LedgerError};
+use super::load::{JOB, JOB_COLUMNS, job, parse};
+use super::{Ledger, LedgerError, ProcWish};
 use crate::machine::facts::{End, Job};
 use crate::machine::ids::{Index, ScheddName, Timestamp, Uid};
+use crate::machine::wishes::Wanted;
 
-/// The exit code that a job reports itself, and when, as long as HTCondor has not said how it ended or that it has not.
+/// The exit code that a job reports itself, and when, as long as HTCondor has not said how it ended or that it has not; and what a
+/// user wants of it.
 const REPORTED: &str = "(select max(at) from callbacks c where c.uid = htcjobs.uid and c.jobId = htcjobs.jobId
         and c.retcode is not null and c.settled = 0 and c.refuted = 0),
     (select retcode from callbacks c where c.uid = htcjobs.uid and c.jobId = htcjobs.jobId
-        and c.retcode is not null and c.settled = 0 and c.refuted = 0)";
+        and c.retcode is not null and c.settled = 0 and c.refuted = 0),
+    (select wanted from wishes w where w.uid = htcjobs.uid and w.idx = htcjobs.idx)";
 
 /// One recorded job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +29,8 @@ pub struct ProcRow {
     pub schedd: Option<ScheddName>,
     /// Its end by its own account, until HTCondor has said how it ended.
     pub reported: Option<End>,
+    /// What a user wants of it.
+    pub wish: Option<Wanted>,
     /// Number of the transaction that last changed it ([`Ledger::sequence`]); 0 if that was by an older version.
     pub changed: i64,
 }
@@ -37,6 +42,8 @@ pub struct ProcRows {
     pub rows: Vec<ProcRow>,
     /// The object was cut short: what is not recorded was given up.
     pub given_up: bool,
+    /// What users want of the jobs from there on, whether or not they are recorded: of no fewer than there are rows.
+    pub wishes: BTreeMap<Index, ProcWish>,
 }
 
 impl Ledger {
@@ -47,7 +54,10 @@ impl Ledger {
                 .prepare_cached("select coalesce(givenUp, 0) > 0 from objects where uid = ?1")
                 .and_then(|mut rows| rows.query_row([uid.as_str()], |row| row.get(0)).optional())
                 .map_err(LedgerError::sql("read an object"))?;
-            Ok(ProcRows { rows: procs(connection, &uid, from, limit)?, given_up: given_up.unwrap_or_default() })
+            let most = i64::try_from(limit).unwrap_or(i64::MAX);
+            let wishes = super::wishes::shown(connection, &uid, from, most)?;
+            let rows = procs(connection, &uid, from, limit)?;
+            Ok(ProcRows { rows, given_up: given_up.unwrap_or_default(), wishes })
         })
         .await
     }
@@ -101,7 +111,7 @@ fn changed(connection: &Connection, since: i64, limit: usize) -> Result<Vec<(Uid
     let mut rows = statement.query(params![since, limit]).map_err(sql())?;
     let mut found = Vec::new();
     while let Some(row) = rows.next().map_err(sql())? {
-        let uid: String = row.get(JOB_COLUMNS + 4).map_err(sql())?;
+        let uid: String = row.get(JOB_COLUMNS + 5).map_err(sql())?;
         let uid = Uid::from(uid.as_str());
         let row = proc(row, &uid)?;
         found.push((uid, row));
@@ -111,6 +121,7 @@ fn changed(connection: &Connection, since: i64, limit: usize) -> Result<Vec<(Uid
 
 fn proc(row: &Row<'_>, uid: &Uid) -> Result<ProcRow, LedgerError> {
     let (index, job) = job(row, uid)?;
+    let wish: Option<String> = row.get(JOB_COLUMNS + 4).map_err(LedgerError::sql("read jobs"))?;
     let read = || -> rusqlite::Result<_> {
         let at = row.get::<_, Option<i64>>(JOB_COLUMNS + 2)?.map(Timestamp);
         let code = row.get::<_, Option<i32>>(JOB_COLUMNS + 3)?;
@@ -119,10 +130,12 @@ fn proc(row: &Row<'_>, uid: &Uid) -> Result<ProcRow, LedgerError> {
             schedd: row.get::<_, Option<String>>(JOB_COLUMNS)?.map(|name| ScheddName::from(name.as_str())),
             changed: row.get::<_, Option<i64>>(JOB_COLUMNS + 1)?.unwrap_or_default(),
             reported: at.zip(code).map(|(at, code)| End { at, code }),
+            wish: None,
             job,
         })
     };
-    read().map_err(LedgerError::sql("read jobs"))
+    let row = read().map_err(LedgerError::sql("read jobs"))?;
+    Ok(ProcRow { wish: wish.map(|wish| parse(uid, &wish)).transpose()?, ..row })
 }
 
 #[cfg(test)]
@@ -146,7 +159,7 @@ mod tests {
             vec![(Index(0), job(0, JobState::Running)), (Index(1), ran.clone()), (Index(7), job(7, JobState::Idle))];
         ledger.save(save(known(Phase::Running), jobs, Vec::new())).await.unwrap();
         let first = ledger.sequence();
-        let ProcRows { rows: page, given_up } = ledger.procs(uid(), Index(1), 5).await.unwrap();
+        let ProcRows { rows: page, given_up, .. } = ledger.procs(uid(), Index(1), 5).await.unwrap();
         assert!(!given_up);
         assert_eq!(page.iter().map(|row| row.index.0).collect::<Vec<_>>(), [1, 7]);
         assert_eq!((&page[0].job, page[0].changed, page[0].reported), (&ran, first, None));

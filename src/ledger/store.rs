@@ -151,6 +151,7 @@ fn write(connection: &Connection, save: &Save) -> Result<(), LedgerError> {
             .and_then(|mut statement| statement.execute(params![save.uid.as_str(), attempt.0]))
             .map_err(LedgerError::sql("settle submissions"))?;
     }
+    super::wishes::change(connection, &save.uid, &save.wishes)?;
     super::callbacks::refute(connection, &save.uid, &save.refuted)?;
     super::journal::append(connection, &save.uid, &save.transitions, save.now)
 }

@@ -65,6 +65,7 @@ pub(super) fn save(known: Known, jobs: Vec<(Index, Job)>, transitions: Vec<Trans
         known,
         jobs,
         settled: None,
+        wishes: Vec::new(),
         schedd: ScheddName::from("schedd@test"),
         sandbox: "/data/sandbox/x".to_owned(),
         transitions,

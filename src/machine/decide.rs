@@ -9,6 +9,7 @@ mod live;
 mod terminate;
 #[cfg(test)]
 mod tests;
+mod wishes;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -23,6 +24,7 @@ use super::rules::{Rules, Settings};
 use super::status::{Conditions, Counts};
 use super::summary::EVERYDAY;
 use super::transitions::{IllegalTransition, Transition, Trigger, legal};
+use super::wishes::Change;
 use crate::api::{ConditionStatus, ConditionType, Reason};
 
 /// What is to be done about one object.
@@ -34,6 +36,8 @@ pub struct Decision {
     pub changed: BTreeSet<Index>,
     /// The attempts up to this one need not be read again.
     pub settled: Option<Attempt>,
+    /// What has become of wishes about single jobs.
+    pub wishes: Vec<Change>,
     /// What is to be journaled, in the same transaction.
     pub transitions: Vec<Transition>,
     /// Jobs whose own report of their end HTCondor contradicts; it no longer counts.
@@ -163,6 +167,7 @@ fn not_ours_yet(facts: &Facts) -> Decision {
         after: None,
         changed: BTreeSet::new(),
         settled: None,
+        wishes: Vec::new(),
         transitions: Vec::new(),
         refuted: Vec::new(),
         action,
@@ -272,6 +277,7 @@ impl<'a> Run<'a> {
         self.record.known = Some(self.known);
         Ok(Decision {
             settled: judge::settled_for_good(&self.record, self.rules),
+            wishes: self.record.wishes.changes(&self.facts.record.wishes),
             after: Some(self.record),
             changed: self.changed,
             transitions: self.transitions,
@@ -373,7 +379,12 @@ impl<'a> Run<'a> {
             return;
         }
         if !self.free() {
-            let urgent = matches!(work, Work::Hold | Work::Remove(Scope::All | Scope::Staging | Scope::Unfinished));
+            let urgent = matches!(
+                work,
+                Work::Hold
+                    | Work::HoldJobs(_)
+                    | Work::Remove(Scope::All | Scope::Staging | Scope::Unfinished | Scope::Wished(_))
+            );
             let in_the_way = |fetch: &&InFlight| {
                 kind != Kind::Fetch && (!fetch.running || urgent) && fetch.can_be_cancelled(self.rules)
             };

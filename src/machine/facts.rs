@@ -12,6 +12,7 @@ use super::inherited::Inherited;
 use super::outcome::Outcome;
 use super::phase::Phase;
 use super::rules::Rules;
+use super::wishes::Wishes;
 use crate::api::{ConditionStatus, ConditionType, Reason};
 
 /// Everything that one decision is made from.
@@ -194,6 +195,8 @@ pub struct Record {
     pub err: Option<ErrTail>,
     /// Jobs whose output came and was not kept.
     pub refusals: BTreeMap<Index, Refusal>,
+    /// What users ask for of single jobs.
+    pub wishes: Wishes,
 }
 
 /// Why a job's output was not kept. It would be the same again: a job that has ended leaves nothing more.
@@ -223,8 +226,9 @@ impl Record {
     /// Jobs that were tried and are not recorded: HTCondor may have them, or may get them yet.
     #[must_use]
     pub fn in_doubt(&self) -> Indices {
+        let withdrawn = self.wishes.withdrawn();
         let tried = self.attempts.iter().flat_map(|attempt| attempt.indices.iter());
-        tried.filter(|index| !self.jobs.contains_key(index)).collect()
+        tried.filter(|index| !self.jobs.contains_key(index) && !withdrawn.contains(*index)).collect()
     }
 }
 
@@ -483,6 +487,8 @@ impl Hold {
     pub const SPOOLING: i64 = 16;
     /// `HoldReasonSubCode` of the holds that this operator makes for `spec.suspend`.
     pub const SUSPENDED: i64 = 8_472;
+    /// `HoldReasonSubCode` of the holds of single jobs that users ask for.
+    pub const WISHED: i64 = 8_473;
 
     /// Whether this hold is the operator's own, for `spec.suspend`.
     #[must_use]

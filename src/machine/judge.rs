@@ -388,7 +388,9 @@ fn dead_since(attempts: &[&Submission], record: &Record, settings: &Settings, ru
 
 /// The latest attempt up to which no job is missing but `indices`.
 fn settled(record: &Record, indices: &Indices) -> Attempt {
-    let missing_too = |index: Index| !indices.contains(index) && !record.jobs.contains_key(&index);
+    let withdrawn = record.wishes.withdrawn();
+    let judged = |index: Index| indices.contains(index) || withdrawn.contains(index);
+    let missing_too = |index: Index| !judged(index) && !record.jobs.contains_key(&index);
     let unsettled = record.attempts.iter().find(|attempt| attempt.indices.iter().any(missing_too));
     unsettled.map_or(record.highest, |attempt| Attempt(attempt.attempt.0.saturating_sub(1)))
 }

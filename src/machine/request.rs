@@ -33,6 +33,10 @@ pub enum Work {
     Hold,
     /// Release the jobs that the operator holds.
     Release,
+    /// Hold these jobs, if they are idle or running: users ask for it.
+    HoldJobs(Vec<JobId>),
+    /// Release these jobs, if they are held.
+    ReleaseJobs(Vec<JobId>),
     /// Bring back the output of these ended jobs.
     Fetch(Indices),
     /// Let these ended jobs, whose output is here, leave the queue.
@@ -74,4 +78,6 @@ pub enum Scope {
     Unfinished,
     /// Jobs that never counted: late ones and duplicates.
     Extra(Vec<JobId>),
+    /// Those of these that have not ended: users ask for it.
+    Wished(Vec<JobId>),
 }

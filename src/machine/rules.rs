@@ -124,6 +124,12 @@ pub struct Rules {
     pub lost_queue_is_doubt: bool,
     /// After the deadline a job is given up only once it is proved that it never was and never will be accepted.
     pub prove_given_up: bool,
+    /// A job that a user removes before it is recorded has failed only once it is proved that it never was and never will be accepted.
+    pub prove_withdrawn: bool,
+    /// A job that a user has held or removed is not submitted.
+    pub wishes_keep_back: bool,
+    /// A release is over only once the job is not held, or a release that was asked for since has ended well.
+    pub release_until_done: bool,
     /// An end that a job reports counts only where nothing can follow it.
     pub only_last_ends_count: bool,
     /// What was tried counts, beside what is accepted, for how many jobs HTCondor may have.
@@ -165,6 +171,9 @@ impl Rules {
         remove_extra: true,
         lost_queue_is_doubt: true,
         prove_given_up: true,
+        prove_withdrawn: true,
+        wishes_keep_back: true,
+        release_until_done: true,
         only_last_ends_count: true,
         tried_counts: true,
         only_htcondor_completes: true,

@@ -3,13 +3,17 @@
 use std::collections::BTreeMap;
 
 use super::facts::{Condition, Hold, Job, JobState, Record};
-use super::ids::{JobId, Timestamp};
+use super::ids::{Index, JobId, Timestamp};
 use super::indices::Indices;
 use super::outcome::{Loss, Outcome};
+use super::wishes::Wanted;
 use crate::api::{ConditionStatus, ConditionType};
 
 /// Ways in which jobs failed that are told apart in one sentence.
 const WAYS: usize = 8;
+
+/// What became of a job that a user removed.
+const REMOVED_BY_A_USER: &str = "removed by a user";
 
 /// Counts over the accepted jobs of one object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,7 +56,9 @@ impl Counts {
                 },
             }
         }
-        counts.failed += record.known.as_ref().map_or(0, |known| known.given_up as usize);
+        let withdrawn = record.wishes.withdrawn().len();
+        counts.removed += withdrawn;
+        counts.failed += withdrawn + record.known.as_ref().map_or(0, |known| known.given_up as usize);
         counts.active = counts.idle + counts.running + counts.held;
         counts
     }
@@ -75,7 +81,8 @@ pub fn indexes(record: &Record, asked_for: &Indices) -> [Indices; 2] {
             None => {}
         }
     }
-    let mut failed: Indices = failed.into_iter().collect();
+    let failed: Indices = failed.into_iter().collect();
+    let mut failed = Indices::union(&[failed, record.wishes.withdrawn()]);
     if record.known.as_ref().is_some_and(|known| known.given_up > 0) {
         let recorded = record.jobs.keys().copied().collect();
         failed = Indices::union(&[failed, asked_for.without(&recorded)]);
@@ -99,7 +106,10 @@ pub fn ending(record: &Record, counts: &Counts) -> String {
     let first = record
         .jobs
         .iter()
-        .find_map(|(index, job)| failure(job).map(|what| format!("; job {index} ({}) {what}", job.id)))
+        .find_map(|(index, job)| {
+            let what = failure(job, record.wishes.is(*index, Wanted::Remove))?;
+            Some(format!("; job {index} ({}) {what}", job.id))
+        })
         .unwrap_or_default();
     let ways = if counts.failed > 1 { format!(": {}", ways(record)) } else { String::new() };
     format!("{} of {} failed{ways}{first}", counts.failed, jobs(total))
@@ -108,8 +118,13 @@ pub fn ending(record: &Record, counts: &Counts) -> String {
 /// In which ways jobs failed, and how many in each, the commonest first: `exit code 1 (2), signal 9 (1)`.
 fn ways(record: &Record) -> String {
     let mut numbers: BTreeMap<String, usize> = BTreeMap::new();
-    for way in record.jobs.values().filter_map(|job| way(job.outcome()?)) {
+    let by_user = |index: Index| record.wishes.is(index, Wanted::Remove);
+    for way in record.jobs.iter().filter_map(|(index, job)| way(job.outcome()?, by_user(*index))) {
         *numbers.entry(way).or_default() += 1;
+    }
+    let withdrawn = record.wishes.withdrawn().len();
+    if withdrawn > 0 {
+        *numbers.entry(REMOVED_BY_A_USER.to_owned()).or_default() += withdrawn;
     }
     if let Some(known) = record.known.as_ref().filter(|known| known.given_up > 0) {
         numbers.insert("never submitted".to_owned(), known.given_up as usize);
@@ -124,12 +139,13 @@ fn ways(record: &Record) -> String {
     shown.join(", ")
 }
 
-fn way(outcome: &Outcome) -> Option<String> {
+fn way(outcome: &Outcome, removed_by_user: bool) -> Option<String> {
     match outcome {
         Outcome::Succeeded => None,
         Outcome::Failed(code) => Some(format!("exit code {code}")),
         Outcome::Killed(signal) => Some(format!("signal {signal}")),
         Outcome::FailedBefore => Some("before the upgrade".to_owned()),
+        Outcome::Removed if removed_by_user => Some(REMOVED_BY_A_USER.to_owned()),
         Outcome::Removed => Some("removed".to_owned()),
         Outcome::Lost(_) => Some("lost".to_owned()),
     }
@@ -145,7 +161,7 @@ pub fn wrote_last(record: &Record) -> Option<String> {
     Some(format!("the err of job {} ends with: {}", err.index, err.text))
 }
 
-fn failure(job: &Job) -> Option<String> {
+fn failure(job: &Job, removed_by_user: bool) -> Option<String> {
     match job.outcome()? {
         Outcome::Succeeded => None,
         Outcome::Failed(code) => Some(match crate::api::PayloadFailure::from_exit_code(*code) {
@@ -154,6 +170,7 @@ fn failure(job: &Job) -> Option<String> {
         }),
         Outcome::Killed(signal) => Some(format!("was killed by signal {signal}")),
         Outcome::FailedBefore => Some("failed before the upgrade".to_owned()),
+        Outcome::Removed if removed_by_user => Some("was removed by a user".to_owned()),
         Outcome::Removed => Some("was removed from HTCondor".to_owned()),
         Outcome::Lost(Loss::Vanished) => Some("is in neither HTCondor's queue nor its history".to_owned()),
         Outcome::Lost(Loss::QueueReset) => Some("was lost with the schedd's queue".to_owned()),

@@ -41,6 +41,12 @@ pub enum Notice {
     Adopted,
     /// HTCondor contradicts what a job reported about its own end.
     CallbackRefuted,
+    /// A user holds single jobs.
+    HeldByUser,
+    /// A user releases single jobs.
+    ReleasedByUser,
+    /// A user removes single jobs.
+    RemovedByUser,
 }
 
 /// One row of the table.
@@ -71,6 +77,7 @@ pub const TRANSITIONS: &[Row] = {
     &[
         row(None, Trigger::Guarded, Some(Pending), "Pending"),
         row(Some(Pending), Trigger::Accepted, Some(Submitted), "Submitted"),
+        row(Some(Pending), Trigger::Failed, Some(Completed), "Failed"),
         row(Some(Submitted), Trigger::AllAccepted, Some(Submitted), "AllSubmitted"),
         row(Some(Running), Trigger::AllAccepted, Some(Running), "AllSubmitted"),
         row(Some(Submitted), Trigger::Started, Some(Running), "Running"),

@@ -10,7 +10,8 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::ready::Ready;
 use super::{StartError, keys, schedd};
-use crate::api::Observed;
+use crate::api::{Observed, Wake};
+use crate::clock::Clock;
 use crate::condor::{KnownUsers, Schedd, SubmitterLocks};
 use crate::config::Config;
 use crate::controller::{self, Context, NamespaceJobs, Publisher, VolatileState};
@@ -22,7 +23,7 @@ use crate::lease::Leader;
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::mtls::{Accepted, Shown};
-use crate::receiver::Port;
+use crate::receiver::{Port, Wakes};
 use crate::retention::Keeper;
 use crate::tracker::Tracker;
 use crate::workers::{FileWork, Limits, NamespaceOutput, Planner, Registry, Room, Shared, Sizes, Survivors, Workers};
@@ -91,6 +92,7 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
     let schedd = Arc::new(schedd(config, operator, clock, users, &metrics, health.clone()));
     let credentials = credentials(config, &schedd, &client, &metrics).await;
     let (wake, wakes) = mpsc::channel(WAKES);
+    let woken = wake.clone();
     let (interval, soon, longest) = (config.timing.tracker_interval, config.timing.soon, config.timing.pause_max);
     let tracker = Arc::new(Tracker::new(Arc::clone(&schedd), wake.clone(), interval, soon, longest, metrics.clone()));
     let limits = limits(config);
@@ -129,8 +131,7 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
     let known = if limit == 0 { Vec::new() } else { ledger.live().await? };
     let namespace_jobs = NamespaceJobs::new(limit, shared.wake.clone(), known);
     let (workers, lanes) = Workers::start(Arc::new(shared));
-    let publisher = Publisher::default();
-    let shown_planner = planner.clone();
+    let (publisher, shown_planner) = (Publisher::default(), planner.clone());
     let context = Arc::new(Context {
         client: client.clone(),
         ledger: ledger.clone(),
@@ -150,8 +151,8 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         health,
     });
     let (objects, writer) = kube::runtime::reflector::store();
-    let shown = (objects.clone(), ledger.clone(), shown_planner, Arc::clone(&credentials));
-    let jobs_api = jobs_api(config, &client, shown)?;
+    let sources = (objects.clone(), ledger.clone(), shown_planner, Arc::clone(&credentials));
+    let jobs_api = jobs_api(config, &client, sources, (woken, clock))?;
     let (end, mut told) = watch::channel(false);
     let until_told = async move { drop(told.wait_for(|end| *end).await) };
     let (namespace, concurrency) = (config.kubernetes.watch_namespace.clone(), config.kubernetes.concurrency);
@@ -196,9 +197,11 @@ fn jobs_api(
     config: &Config,
     client: &Client,
     (objects, ledger, planner, credentials): (Store<Observed>, Ledger, Planner, Arc<Credentials>),
+    (wake, clock): (Wake, Clock),
 ) -> Result<Option<JobsApi>, StartError> {
     let Some(address) = config.jobs_api.jobs_api_listen else { return Ok(None) };
-    let jobs = Jobs { objects, ledger, operator: operator_name(config), planner, credentials };
+    let wakes = Arc::new(Wakes::start(wake));
+    let jobs = Jobs { objects, ledger, operator: operator_name(config), planner, credentials, wakes, clock };
     let (shown, accepted) = (Shown::default(), Accepted::default());
     let port = jobs_api::listen(address, jobs, shown.clone(), accepted.clone())?;
     tracing::info!(address = %port.address, "the jobs API listens for its fronts");

@@ -32,7 +32,14 @@ fn verbs() -> Value {
 }
 
 /// Subresources, each with the verb that it is used by.
-pub const SUBRESOURCES: [(&str, &str); 3] = [("analysis", "get"), ("files", "get"), ("log", "get")];
+pub const SUBRESOURCES: [(&str, &str); 6] = [
+    ("analysis", "get"),
+    ("files", "get"),
+    ("hold", "create"),
+    ("log", "get"),
+    ("release", "create"),
+    ("remove", "create"),
+];
 
 fn kind() -> Value {
     json!({ "group": GROUP, "version": VERSION, "kind": "HTCProc" })

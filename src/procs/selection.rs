@@ -212,7 +212,7 @@ mod tests {
 
     fn proc(index: u32) -> HTCProc {
         let parent = Parent { namespace: "physics".to_owned(), name: "fit-2".to_owned(), ..Parent::default() };
-        HTCProc::not_recorded(&parent, Index(index), false)
+        HTCProc::not_recorded(&parent, Index(index), false, None)
     }
 
     #[test]

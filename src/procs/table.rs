@@ -120,7 +120,7 @@ mod tests {
             created: Some("1970-01-01T00:00:10Z".to_owned()),
             ..Parent::default()
         };
-        let proc = HTCProc::not_recorded(&parent, Index(7), true);
+        let proc = HTCProc::not_recorded(&parent, Index(7), true, None);
         let row = row(&proc, Include::Metadata, SchedDate(100));
         let cells = row["cells"].as_array().unwrap();
         assert_eq!(cells.len(), columns().as_array().unwrap().len());

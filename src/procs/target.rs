@@ -1,6 +1,8 @@
 //! Which jobs a path names. It is read as the API server reads it, or not at all: what it has allowed must be what is done.
 
+use super::answer::Failure;
 use super::{GROUP, RESOURCE, VERSION};
+use crate::machine::wishes::Wanted;
 
 /// Longest name of a namespace.
 const NAMESPACE: usize = 63;
@@ -43,6 +45,26 @@ impl Target {
             _ => None,
         }
     }
+
+    /// What a request of this method wants of the job; none if it only reads.
+    ///
+    /// # Errors
+    ///
+    /// Nothing is done by this method here.
+    pub fn action(&self, method: &str) -> Result<Option<Wanted>, Failure> {
+        let wanted = match self.subresource.as_deref() {
+            Some("hold") => Some(Wanted::Hold),
+            Some("release") => Some(Wanted::Release),
+            Some("remove") => Some(Wanted::Remove),
+            Some(_) | None => None,
+        };
+        match (method, wanted) {
+            ("GET", None) => Ok(None),
+            ("POST", Some(wanted)) => Ok(Some(wanted)),
+            (_, Some(_)) => Err(Failure::not_allowed("a job is held, released or removed by POST")),
+            (_, None) => Err(Failure::not_allowed("HTCProcs can only be read: change their HTCJob")),
+        }
+    }
 }
 
 fn is_plain(part: &str, longest: usize) -> bool {
@@ -58,6 +80,25 @@ mod tests {
         let target = Target::parse(&format!("/apis/procs.htc.cern.ch/v1alpha1{rest}"))?;
         let text = |part: Option<String>| part.unwrap_or_default();
         Some((text(target.namespace), text(target.name), text(target.subresource)))
+    }
+
+    #[test]
+    fn what_changes_a_job_is_posted() {
+        let action = |subresource: &str, method| {
+            let subresource = (!subresource.is_empty()).then(|| subresource.to_owned());
+            let target = Target { namespace: Some("a".to_owned()), name: Some("fit-7".to_owned()), subresource };
+            target.action(method).map_err(|failure| failure.code)
+        };
+        assert_eq!(action("", "GET"), Ok(None));
+        assert_eq!(action("log", "GET"), Ok(None));
+        assert_eq!(action("hold", "POST"), Ok(Some(Wanted::Hold)));
+        assert_eq!(action("release", "POST"), Ok(Some(Wanted::Release)));
+        assert_eq!(action("remove", "POST"), Ok(Some(Wanted::Remove)));
+        for (subresource, method) in
+            [("hold", "GET"), ("remove", "DELETE"), ("log", "POST"), ("", "POST"), ("", "DELETE")]
+        {
+            assert_eq!(action(subresource, method), Err(405), "{method} {subresource}");
+        }
     }
 
     #[test]

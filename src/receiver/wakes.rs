@@ -18,7 +18,7 @@ const ROUND: Duration = Duration::from_millis(20);
 const SAME_OBJECT: Duration = Duration::from_secs(1);
 
 /// Wakes objects without keeping anybody waiting. An object that is to be woken several times in a short time is woken once.
-pub(super) struct Wakes {
+pub(crate) struct Wakes {
     waiting: Arc<Waiting>,
     task: AbortHandle,
 }
@@ -30,13 +30,13 @@ struct Waiting {
 }
 
 impl Wakes {
-    pub(super) fn start(wake: Wake) -> Self {
+    pub(crate) fn start(wake: Wake) -> Self {
         let waiting = Arc::new(Waiting::default());
         let task = tokio::spawn(rounds(Arc::clone(&waiting), wake)).abort_handle();
         Self { waiting, task }
     }
 
-    pub(super) fn wake(&self, uid: &Uid, name: ObjectName) {
+    pub(crate) fn wake(&self, uid: &Uid, name: ObjectName) {
         self.waiting.objects.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.clone(), name);
         self.waiting.news.notify_one();
     }

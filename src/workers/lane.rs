@@ -120,7 +120,7 @@ fn together(first: &Queued, other: &Queued) -> bool {
             (Some(plan), Some(other)) => plan.same_description(other),
             (Some(_) | None, _) => false,
         },
-        (Work::Remove(Scope::Extra(_)), Work::Remove(_)) => false,
+        (Work::Remove(Scope::Extra(_) | Scope::Wished(_)), Work::Remove(_)) => false,
         (Work::Remove(a), Work::Remove(b)) => a == b,
         (Work::Hold, Work::Hold) | (Work::Release, Work::Release) | (Work::Tidy(_), Work::Tidy(_)) => true,
         // How long a transfer takes, and what the tool says of it, is its own namespace's.

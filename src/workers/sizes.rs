@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::{Limits, Queued, WorkItem};
-use crate::machine::request::{SubmitPermit, Work};
+use crate::machine::request::{Scope, SubmitPermit, Work};
 use crate::machine::{Kind, Timestamp, Uid};
 
 /// A request that touches more jobs than this is served beside the others, so that it holds none of them up: a submission
@@ -65,6 +65,9 @@ pub(super) fn touches(job: &WorkItem) -> usize {
     match &job.request.work {
         Work::Submit(indices, _) | Work::Fetch(indices) | Work::Tidy(indices) => indices.len(),
         Work::Adopt(jobs) => jobs.len(),
+        Work::Remove(Scope::Extra(ids) | Scope::Wished(ids)) | Work::HoldJobs(ids) | Work::ReleaseJobs(ids) => {
+            ids.len()
+        }
         Work::Remove(_) | Work::Hold | Work::Release => job.plan.as_ref().map_or(0, |plan| plan.jobs),
         Work::AttachFinalizer | Work::ReleaseFinalizer(_) | Work::DeleteObject => 0,
     }

@@ -249,6 +249,9 @@ async fn call(batch: &Batch) -> Result<(), Unknown> {
         Some((Work::Remove(Scope::Staging), _)) => schedd.remove_staging(&uids).await,
         Some((Work::Remove(Scope::Unfinished), _)) => schedd.remove_unfinished(&uids).await,
         Some((Work::Remove(Scope::Extra(ids)), uid)) => schedd.remove_jobs(uid, ids).await,
+        Some((Work::Remove(Scope::Wished(ids)), uid)) => schedd.remove_wished(uid, ids).await,
+        Some((Work::HoldJobs(ids), uid)) => schedd.hold_jobs(uid, ids).await,
+        Some((Work::ReleaseJobs(ids), uid)) => schedd.release_jobs(uid, ids).await,
         Some((Work::Hold, _)) => schedd.hold(&uids).await,
         Some((Work::Release, _)) => schedd.release(&uids).await,
         Some((Work::Fetch(_), _)) => {

@@ -8,6 +8,7 @@ mod reading;
 mod states;
 mod users;
 mod watching;
+mod wishes;
 
 use serde_json::Value;
 
@@ -34,7 +35,10 @@ fn path(namespace: &str) -> String {
 }
 
 on_versions!(
-    both: logs::followed_while_it_runs_and_to_its_end, reading::which_jobs_failed_and_how;
+    both:
+        logs::followed_while_it_runs_and_to_its_end,
+        reading::which_jobs_failed_and_how,
+        wishes::each_job_goes_its_own_way;
     trixie:
         attacks::a_front_lets_in_the_api_server_alone,
         attacks::a_leader_lets_in_fronts_alone,
@@ -44,7 +48,8 @@ on_versions!(
         kubectl::what_cannot_be_done_is_refused,
         logs::why_a_job_is_idle,
         states::a_job_that_is_held_or_removed,
-        watching::each_change_is_a_row;
+        watching::each_change_is_a_row,
+        wishes::removed_before_any_is_submitted;
     sid:
         attacks::a_path_is_read_as_the_api_server_reads_it,
         away::other_apis_notice_nothing,
@@ -56,5 +61,7 @@ on_versions!(
         users::one_name_and_no_other,
         users::somebody_else,
         watching::of_those_that_fail,
-        watching::goes_on_from_a_version;
+        watching::goes_on_from_a_version,
+        wishes::who_may_and_who_may_not,
+        wishes::wishes_are_kept;
 );

@@ -2,9 +2,10 @@
 
 mod jobs;
 mod users;
+mod wishes;
 
 on_versions!(
-    trixie: jobs::three_of_many_fail, users::failed_jobs_run_again_and_no_others;
+    trixie: jobs::three_of_many_fail, users::failed_jobs_run_again_and_no_others, wishes::hold_release_and_remove;
     sid:
         jobs::a_log_is_followed,
         users::a_script_is_submitted_with_items,

@@ -18,3 +18,4 @@ mod submitting;
 mod suspending;
 mod under_way;
 mod unknown_past;
+mod wishing;

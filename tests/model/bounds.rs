@@ -65,6 +65,8 @@ pub enum Trouble {
     Suspend,
     /// The deadline of an object passes.
     Deadline,
+    /// A user holds or removes a single job.
+    Wish,
     /// The node of a job dies right after its payload has ended and that was reported.
     DyingNode,
 }

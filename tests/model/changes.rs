@@ -94,6 +94,7 @@ impl Model {
                 }
             }
             Action::Resume(object) => world.object_mut(*object).unwrap().suspend = false,
+            Action::Wish(object, index, wanted) => Self::wish(world, *object, *index, *wanted),
             Action::Crash(op) => {
                 world.troubles -= 1;
                 let objects = world.objects.len();

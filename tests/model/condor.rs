@@ -292,6 +292,12 @@ impl World {
                 let unfinished = |job: &CondorJob| job.is_of(object) && job.ad.status != JobStatus::Completed;
                 self.remove(unfinished, &by_us(), lingering);
             }
+            Scope::Wished(ids) => {
+                let unfinished = |job: &CondorJob| {
+                    job.is_of(object) && ids.contains(&job.ad.id) && job.ad.status != JobStatus::Completed
+                };
+                self.remove(unfinished, &by_us(), lingering);
+            }
             Scope::Extra(ids) => {
                 self.remove(|job| job.is_of(object) && ids.contains(&job.ad.id), &by_us(), lingering);
             }

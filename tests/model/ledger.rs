@@ -3,6 +3,7 @@
 use htc_operator::api::ConditionType;
 use htc_operator::machine::facts::{Failure, Job, Known, LastRequest, Record, Submission, Witness};
 use htc_operator::machine::indices::Indices;
+use htc_operator::machine::wishes::Change;
 use htc_operator::machine::{Attempt, Decision, Index, RequestKey, ScheddName, Timestamp};
 
 use crate::world::{Broken, Fate, Ledger, Rows};
@@ -37,6 +38,7 @@ impl Rows {
         record.schedds = self.schedds.iter().filter(left).map(|(_, schedd)| schedd.clone()).collect();
         record.requests.clone_from(&self.requests);
         record.reports = self.told();
+        record.wishes.clone_from(&self.wishes);
         record
     }
 
@@ -64,6 +66,12 @@ impl Rows {
                 }
             }
             self.jobs.insert(*index, job);
+        }
+        for Change { index, now, .. } in &decision.wishes {
+            self.wishes.retain(|other, _| other != *index);
+            if let Some(wished) = now {
+                self.wishes.insert(*index, wished.clone());
+            }
         }
         for (submission, _, fate) in &mut self.submissions {
             if decision.settled.is_some_and(|attempt| submission.attempt <= attempt) && *fate == Fate::Open {

@@ -23,6 +23,7 @@ mod properties;
 mod reports;
 mod steps;
 mod story;
+mod wishes;
 mod workers;
 mod world;
 

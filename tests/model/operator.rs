@@ -81,7 +81,8 @@ impl Model {
         let decision = decide(&facts, now, &self.settings, &self.rules).unwrap();
         let mut broken = None;
         let known = decision.after.as_ref().and_then(|after| after.known.as_ref());
-        if known.is_some() && (known != facts.record.known.as_ref() || !decision.changed.is_empty()) {
+        let news = !decision.changed.is_empty() || !decision.wishes.is_empty();
+        if known.is_some() && (known != facts.record.known.as_ref() || news) {
             let schedd = world.schedd.name.clone();
             broken = world.operators[op].ledger.rows[place].save(&decision, &schedd);
             for transition in &decision.transitions {
@@ -119,6 +120,8 @@ impl Model {
                 if matches!(request.work, Work::Submit(..)) && known.is_some_and(over) {
                     world.breaks(Broken::SubmittedDeleted);
                 }
+                let rows = world.operators[op].ledger.rows[place].clone();
+                Self::watch_submissions(world, &rows, &request);
                 let full = !self.broken.registry_lets_all_in;
                 world.operators[op].memory.hand_over(place, request, full);
             }
@@ -409,6 +412,8 @@ pub fn asked(request: &Request) -> String {
         Work::Remove(scope) => format!("remove jobs of {object} ({scope:?})"),
         Work::Hold => format!("hold the jobs of {object}"),
         Work::Release => format!("release the jobs of {object}"),
+        Work::HoldJobs(ids) => format!("hold {ids:?} of {object}"),
+        Work::ReleaseJobs(ids) => format!("release {ids:?} of {object}"),
         Work::Fetch(indices) => format!("fetch the output of jobs {indices} of {object}"),
         Work::Tidy(indices) => format!("let jobs {indices} of {object} leave the queue"),
         Work::Adopt(_) => format!("adopt the jobs of {object} that the Go operator submitted"),

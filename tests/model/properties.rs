@@ -40,6 +40,9 @@ pub fn properties() -> Vec<Property<Model>> {
         Property::always(OVER, |model, world: &World| {
             model.holds(OVER, world.broken != Some(Broken::SubmittedDeleted))
         }),
+        Property::always(UNWANTED, |model, world: &World| {
+            model.holds(UNWANTED, world.broken != Some(Broken::SubmittedUnwanted))
+        }),
         Property::always(FENCE, |model, world: &World| {
             model.holds(FENCE, world.broken != Some(Broken::ToolBehindFence))
         }),
@@ -73,6 +76,7 @@ const LEFT: &str = "nothing of an object that is gone is in HTCondor";
 const BACK: &str = "phases never go back";
 const IDS: &str = "ids change only with the attempt";
 pub const OVER: &str = "what was being deleted is not submitted";
+pub const UNWANTED: &str = "what a user has held or removed is not submitted";
 const FENCE: &str = "no tool is begun behind a fence";
 pub const OUTCOME: &str = "an outcome is that of a payload, unless somebody else made it";
 const COUNTED: &str = "nothing counts as ended that can go on, and only HTCondor's word completes";
@@ -138,7 +142,7 @@ impl Model {
         };
         let hold = job.suspend && has(&[JobStatus::Idle, JobStatus::Running]);
         let end = job.deadline && !job.suspend && has(&[JobStatus::Idle, JobStatus::Running, JobStatus::Held]);
-        job.deleting || hold || end
+        job.deleting || hold || end || Self::has_a_wish(world, object)
     }
 
     fn run_fairly(&self, world: &World, course: Course) -> Result<(), Vec<Action>> {
@@ -184,6 +188,7 @@ impl Model {
                 Slot::There(job) if job.suspend => Some(Action::Resume(object)),
                 _ => None,
             }));
+            self.releases(world, &mut actions);
         }
         if world.clone().first_limit().is_some_and(|limit| Self::limit_harms_nobody(world, limit)) {
             actions.push(Action::LimitPasses);
@@ -214,7 +219,7 @@ impl Model {
         })
     }
 
-    fn leader(world: &World) -> usize {
+    pub fn leader(world: &World) -> usize {
         world.operators.iter().rposition(|operator| operator.leads).unwrap_or(0)
     }
 
@@ -286,8 +291,10 @@ impl Model {
         let given_up = rows.known.as_ref().is_some_and(|known| known.given_up > 0);
         let missing = |index: &u32| !rows.jobs.contains_key(&Index(*index));
         let given_up_alive = given_up && (0..self.queues[place]).filter(missing).any(|index| live(index as usize));
+        // Nor what a user has removed before.
+        let withdrawn_alive = rows.wishes.withdrawn().iter().any(|index| live(index.0 as usize));
         let deleting = world.object(object).is_none_or(|job| job.deleting);
-        if (forgotten || lost_alive || given_up_alive) && !deleting {
+        if (forgotten || lost_alive || given_up_alive || withdrawn_alive) && !deleting {
             world.breaks(Broken::Forgotten);
         }
     }

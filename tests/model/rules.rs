@@ -10,9 +10,9 @@ use crate::steps::Model;
 use crate::{Found, explore};
 
 use Trouble::{
-    BlindLook, BlindLookAtOne, Crash, Deadline, DyingNode, HalfSubmission, HangingTransfer, LimitPasses,
-    LingeringRemoval, LostLedger, OldObjects, OtherName, OtherSchedd, RemovedByHand, Reset, Rotation, SecondOperator,
-    SlowLook, SlowReconcile, SlowStaging, StagingFails, Suspend,
+    BlindLook, BlindLookAtOne, Crash, Deadline, DyingNode, DyingSubmitter, HalfSubmission, HangingTransfer,
+    LimitPasses, LingeringRemoval, LostLedger, OldObjects, OtherName, OtherSchedd, RemovedByHand, Reset, Rotation,
+    SecondOperator, SlowLook, SlowReconcile, SlowStaging, SlowSubmitter, StagingFails, Suspend, Wish,
 };
 
 const ADMIN: &[&str] = &["HistoryTooShort", "Lost", "QueueLost"];
@@ -116,6 +116,9 @@ fn scene(troubles: u8, kinds: &'static [Trouble]) -> Scene {
     model.rules.two_answers = false;
     model.broken.dates_answers_late = true;
 })]
+#[case::prove_withdrawn(wishing(&[Wish, SlowSubmitter]), |model: &mut Model| model.rules.prove_withdrawn = false)]
+#[case::wishes_keep_back(wishing(&[Wish, DyingSubmitter]), |model: &mut Model| model.rules.wishes_keep_back = false)]
+#[case::release_until_done(wishing(&[Wish, Crash]), |model: &mut Model| model.rules.release_until_done = false)]
 #[case::tried_counts(Scene { queues: &[2], parallelism: Some(1), ..scene(0, &[]) }, |model: &mut Model| model.rules.tried_counts = false)]
 #[case::only_last_ends_count(Scene { retries: true, ..reporting(0, &[]) }, |model: &mut Model| model.rules.only_last_ends_count = false)]
 #[case::only_htcondor_completes(reporting(1, &[DyingNode]), |model: &mut Model| model.rules.only_htcondor_completes = false)]
@@ -167,6 +170,10 @@ fn blind(kinds: &'static [Trouble]) -> Scene {
 /// The output of one job is fetched while the other runs.
 fn fetched_early(kinds: &'static [Trouble]) -> Scene {
     Scene { queues: &[2], deletes: 0, ..scene(2, kinds) }
+}
+
+fn wishing(kinds: &'static [Trouble]) -> Scene {
+    Scene { deletes: 0, slow_jobs: true, ..scene(2, kinds) }
 }
 
 fn half_submitted(deletes: u8) -> Scene {

@@ -10,7 +10,7 @@ use Trouble::{
     BlindLook, BlindLookAtOne, Crash, Deadline, DyingNode, DyingSubmitter, FailingTool, HalfSubmission,
     HangingTransfer, Lapse, LimitPasses, LingeringRemoval, LostAnswer, LostLedger, LostWrite, OldLedger, OldObjects,
     OtherName, OtherSchedd, RemovedByHand, Reset, Rotation, SecondOperator, Silence, SlowLook, SlowReconcile,
-    SlowStaging, SlowSubmitter, StagingFails, StaleCache, Suspend,
+    SlowStaging, SlowSubmitter, StagingFails, StaleCache, Suspend, Wish,
 };
 
 /// Reasons of conditions that ask an admin what to do.
@@ -106,6 +106,21 @@ fn parts() {
         parallelism: None,
         ..parts("not all of the queue", 1, &[Crash, SlowSubmitter])
     });
+}
+
+/// Users hold, release and remove single jobs, at any time.
+#[test]
+fn wishes() {
+    let wishes = |name, troubles, kinds| Scene { deletes: 0, ..Scene::new(name, &[1], troubles, kinds) };
+    holds(&Scene { slow_jobs: true, ..wishes("wishes", 2, &[Wish]) });
+    holds(&wishes("wishes and crashes", 2, &[Wish, Crash]));
+    holds(&wishes("wishes and submitters", 2, &[Wish, SlowSubmitter, SlowStaging, DyingSubmitter]));
+    holds(&Scene { slow_tools: true, ..wishes("wishes and tools", 2, &[Wish, FailingTool, LostAnswer]) });
+    holds(&wishes("wishes beside suspend", 2, &[Wish, Suspend]));
+    holds(&Scene { slow_jobs: true, ..wishes("wishes beside deadlines", 2, &[Wish, Deadline]) });
+    holds(&Scene { deletes: 1, ..wishes("wishes beside deletion", 1, &[Wish]) });
+    holds(&Scene { in_step: true, queues: &[2], parallelism: Some(1), ..wishes("wishes of two", 2, &[Wish, Crash]) });
+    holds(&Scene { in_step: true, queues: &[2], ..wishes("wishes beside transfers", 2, &[Wish, HangingTransfer]) });
 }
 
 #[test]

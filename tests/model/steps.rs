@@ -5,8 +5,9 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use htc_operator::machine::facts::JobStatus;
+use htc_operator::machine::wishes::Wanted;
 use htc_operator::machine::worker::Step;
-use htc_operator::machine::{Birthdate, ClusterId, Rules, Settings, Timestamp};
+use htc_operator::machine::{Birthdate, ClusterId, Index, Rules, Settings, Timestamp};
 use stateright::Property;
 
 use crate::bounds::{Sabotage, Scene, Trouble};
@@ -48,6 +49,8 @@ pub enum Action {
     /// The deadline of an object passes.
     Deadline(u8),
     Resume(u8),
+    /// A user wants something of a job.
+    Wish(u8, Index, Wanted),
     Submit(usize),
     SubmitSlowly(usize),
     SubmitFirst(usize),
@@ -337,6 +340,7 @@ impl Model {
                     Some(_) | None => {}
                 },
                 Trouble::SecondOperator if world.operators[0].leads && submitting(0) => actions.push(Action::TakeOver),
+                Trouble::Wish => self.wishes(world, actions),
                 Trouble::Deadline => {
                     actions.extend((0..).zip(&world.objects).filter_map(|(object, slot)| match slot {
                         Slot::There(job) if !job.deadline && !job.deleting => Some(Action::Deadline(object)),

@@ -102,6 +102,9 @@ impl Model {
             Action::Suspend(object) => format!("{} is suspended", name(*object)),
             Action::Deadline(object) => format!("the deadline of {} passes", name(*object)),
             Action::Resume(object) => format!("{} is resumed", name(*object)),
+            Action::Wish(object, index, wanted) => {
+                format!("a user wants of job {index} of {}: {wanted}", name(*object))
+            }
             Action::Submit(nth) => format!("condor_submit brings in {}", cluster(nth)),
             Action::SubmitSlowly(nth) => format!("condor_submit makes {}; the files are slow", cluster(nth)),
             Action::SubmitFirst(nth) => format!("condor_submit brings in the first of {}", cluster(nth)),

@@ -32,7 +32,10 @@ pub enum Luck {
 /// As `workers::batch` does.
 fn together(first: &Request, other: &Request) -> bool {
     let alone = |request: &Request| {
-        matches!(request.work, Work::Submit(_, SubmitPermit::Again(_)) | Work::Remove(Scope::Extra(_))) || request.alone
+        matches!(
+            request.work,
+            Work::Submit(_, SubmitPermit::Again(_)) | Work::Remove(Scope::Extra(_) | Scope::Wished(_))
+        ) || request.alone
     };
     if alone(first) || alone(other) {
         return false;
@@ -360,6 +363,8 @@ impl Model {
                     }
                 }
             }
+            Work::HoldJobs(ids) => world.hold_jobs(owner, ids),
+            Work::ReleaseJobs(ids) => world.release_jobs(owner, ids),
             Work::Fetch(indices) => {
                 for place in 0..world.schedd.queue.len() {
                     let job = &mut world.schedd.queue[place];

@@ -12,6 +12,7 @@ use htc_operator::machine::facts::{
     Answer, Evidence, InFlight, Job, Known, LastRequest, Published, Reach, Submission, Witness,
 };
 use htc_operator::machine::judge::REMOVED_BY_US;
+use htc_operator::machine::wishes::{Wish, Wishes};
 use htc_operator::machine::worker::Step;
 use htc_operator::machine::{Birthdate, Index, Kind, Request, ScheddName, Timestamp, Uid};
 
@@ -92,6 +93,7 @@ pub struct Rows {
     /// `htcjobs.schedd`
     pub schedds: BTreeMap<Index, ScheddName>,
     pub reports: BTreeMap<Event, Stored>,
+    pub wishes: Wishes,
 }
 
 /// `submissions.state`
@@ -223,6 +225,7 @@ pub enum Broken {
     HtcondorOverruled,
     RefutedWrongly,
     SubmittedDeleted,
+    SubmittedUnwanted,
 }
 
 pub fn uid(object: u8) -> Uid {
@@ -385,6 +388,12 @@ impl Ledger {
             }
             for report in rows.reports.values_mut() {
                 each(&mut report.at);
+            }
+            for (_, wished) in rows.wishes.iter_mut() {
+                if let Wish::Release { since, asked } = &mut wished.wish {
+                    each(since);
+                    asked.iter_mut().for_each(&mut *each);
+                }
             }
         }
     }

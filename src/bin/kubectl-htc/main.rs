@@ -1,6 +1,7 @@
 //! `kubectl htc`: what users do with HTCJobs beyond `kubectl get` and `kubectl describe`.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is what talks to the terminal")]
 
+mod act;
 mod cluster;
 mod files;
 mod jobs;
@@ -15,6 +16,7 @@ mod why;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
+use htc_operator::machine::wishes::Wanted;
 
 use self::cluster::Cluster;
 
@@ -46,10 +48,16 @@ enum Command {
     },
     /// Fetch the output of jobs.
     Files(files::Arguments),
+    /// Hold single jobs until they are released; those that wait are not submitted.
+    Hold(act::Arguments),
     /// List the jobs of an HTCJob, and how each is doing.
     Jobs(jobs::Arguments),
     /// Print what a job has written, or follow what it writes.
     Logs(logs::Arguments),
+    /// Release single jobs that are held, whoever holds them.
+    Release(act::Arguments),
+    /// Remove single jobs: they count as failed, and the others go on.
+    Remove(act::Arguments),
     /// Create an HTCJob that runs the failed jobs of another one again.
     Retry(retry::Arguments),
     /// Create an HTCJob from a script and flags.
@@ -91,8 +99,11 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
             written.map(|()| ExitCode::SUCCESS).map_err(|error| Failure::new("print the script", error))
         }
         Command::Files(arguments) => files::run(&cli.cluster, &arguments).await,
+        Command::Hold(arguments) => act::run(&cli.cluster, &arguments, Wanted::Hold).await,
         Command::Jobs(arguments) => jobs::run(&cli.cluster, &arguments).await,
         Command::Logs(arguments) => logs::run(&cli.cluster, &arguments).await,
+        Command::Release(arguments) => act::run(&cli.cluster, &arguments, Wanted::Release).await,
+        Command::Remove(arguments) => act::run(&cli.cluster, &arguments, Wanted::Remove).await,
         Command::Submit(arguments) => submit::run(&cli.cluster, &arguments).await,
         Command::Retry(arguments) => retry::run(&cli.cluster, &arguments).await,
         Command::Wait(arguments) => wait::run(&cli.cluster, &arguments).await,

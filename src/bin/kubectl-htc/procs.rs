@@ -106,9 +106,18 @@ impl Jobs {
     }
 
     async fn ask(&self, path: &str, accept: &str) -> Result<Answer, Refused> {
+        self.send(Request::get(path).header("Accept", accept)).await
+    }
+
+    /// Asks that something is done about one job.
+    pub(super) async fn post(&self, name: &str, action: &str) -> Result<(), Refused> {
+        let path = format!("{BASE}/{}/htcprocs/{name}/{action}", self.namespace);
+        self.send(Request::post(path).header("Accept", "application/json")).await.map(drop)
+    }
+
+    async fn send(&self, request: http::request::Builder) -> Result<Answer, Refused> {
         let broken = |error: &dyn std::fmt::Display| Refused { code: 0, message: error.to_string() };
-        let request =
-            Request::get(path).header("Accept", accept).body(Body::empty()).map_err(|error| broken(&error))?;
+        let request = request.body(Body::empty()).map_err(|error| broken(&error))?;
         let answer = self.client.send(request).await.map_err(|error| broken(&error))?;
         let (code, headers) = (answer.status(), answer.headers().clone());
         let parts = answer.into_body().into_data_stream().map(|part| match part {

@@ -136,6 +136,7 @@ async fn journal(teller: &Teller, namespace: &str, name: &str, rows: usize) {
         known,
         jobs: Vec::new(),
         settled: None,
+        wishes: Vec::new(),
         schedd: ScheddName::from("s"),
         sandbox: String::new(),
         transitions: vec![transition; rows],

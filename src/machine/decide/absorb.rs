@@ -89,7 +89,9 @@ impl Run<'_> {
 
     fn record_accepted(&mut self, queue: &Queue, sightings: &Sightings<'_>) {
         let asked_for = self.facts.object.spec.as_ref().ok().map(Spec::asked_for);
-        let is_asked_for = |index| asked_for.as_ref().is_none_or(|asked_for| asked_for.contains(index));
+        let withdrawn = self.record.wishes.withdrawn();
+        let is_asked_for =
+            |index| asked_for.as_ref().is_none_or(|asked_for| asked_for.contains(index)) && !withdrawn.contains(index);
         let mut accepted: Vec<(Index, Job)> = Vec::new();
         for (index, sighting) in sightings.iter() {
             let first = accepted.last().is_none_or(|(last, _)| *last != index);
@@ -137,7 +139,7 @@ impl Run<'_> {
             };
             self.go(Trigger::Accepted, Phase::Submitted, detail, false);
         } else if self.new_jobs > 0
-            && self.record.jobs.len() >= asked_for
+            && self.record.jobs.len() + self.record.wishes.withdrawn().len() >= asked_for
             && matches!(self.known.phase, Phase::Submitted | Phase::Running)
         {
             let phase = self.known.phase;
@@ -158,10 +160,17 @@ impl Run<'_> {
     pub(super) fn complete(&mut self) {
         let counts = Counts::of(&self.record);
         let asked_for = self.asked_for();
-        let in_htcondor = matches!(self.known.phase, Phase::Submitted | Phase::Running);
+        let withdrawn = self.record.wishes.withdrawn().len();
+        let in_htcondor = match self.known.phase {
+            Phase::Submitted | Phase::Running => true,
+            // Users have removed all of them.
+            Phase::Pending => withdrawn > 0 && self.record.jobs.is_empty(),
+            Phase::Completed | Phase::Terminating => false,
+        };
         // What jobs report of themselves counts, but only HTCondor's word completes.
         let ended = self.record.jobs.values().all(|job| job.outcome().is_some());
-        if in_htcondor && ended && self.record.jobs.len() + self.known.given_up as usize >= asked_for {
+        let over = self.record.jobs.len() + withdrawn + self.known.given_up as usize;
+        if in_htcondor && ended && over >= asked_for {
             self.known.completed = Some(self.now);
             let trigger = if counts.failed == 0 { Trigger::Succeeded } else { Trigger::Failed };
             let detail = ending(&self.record, &counts);

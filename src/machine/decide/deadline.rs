@@ -43,7 +43,8 @@ impl Run<'_> {
         let (Some(most), true, None) = (spec.max_failed, counting, self.known.cut_short) else { return };
         // By HTCondor's word: what jobs report may still be refuted.
         let outcomes = self.record.jobs.values().filter_map(Job::outcome);
-        let failed = outcomes.filter(|outcome| **outcome != Outcome::Succeeded).count();
+        let ended = outcomes.filter(|outcome| **outcome != Outcome::Succeeded).count();
+        let failed = ended + self.record.wishes.withdrawn().len();
         if failed <= most as usize {
             return;
         }
@@ -76,7 +77,7 @@ impl Run<'_> {
             self.action = Action::Cancel(request.key.clone());
         }
         let recorded: Indices = self.record.jobs.keys().copied().collect();
-        let missing = spec.asked_for().without(&recorded);
+        let missing = spec.asked_for().without(&recorded).without(&self.record.wishes.withdrawn());
         if !missing.is_empty() && !self.record.has_inherited() {
             self.give_up(&missing, sightings);
         }
@@ -132,7 +133,7 @@ impl Run<'_> {
     }
 
     /// Whether none of the missing jobs can still be accepted: never tried, or proved to have come to nothing.
-    fn prove_given_up(&self, missing: &Indices, sightings: &Sightings<'_>) -> Result<(), Doubt> {
+    pub(super) fn prove_given_up(&self, missing: &Indices, sightings: &Sightings<'_>) -> Result<(), Doubt> {
         let facts = self.facts;
         let untouched = |index: &Index| !self.record.attempted.contains(*index) && sightings.of(*index).is_empty();
         let fresh: Indices = missing.iter().filter(untouched).collect();

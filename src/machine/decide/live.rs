@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::wishes::is_loose;
 use super::{Look, Run};
 use crate::api::{ConditionStatus, ConditionType, Reason};
 use crate::machine::decide::Action;
@@ -58,6 +59,9 @@ impl Run<'_> {
 
     /// What the spec asks for.
     fn pursue(&mut self, spec: &Spec, sightings: &Sightings<'_>, adopting: bool) {
+        let recorded: Indices = self.record.jobs.keys().copied().collect();
+        self.tell_wishes();
+        let doubt = self.withdraw(&self.wanted(spec).without(&recorded), sightings);
         self.claim_anew();
         self.limit_failures(spec);
         self.expire(spec);
@@ -70,11 +74,11 @@ impl Run<'_> {
             self.wind_up(spec, sightings);
             return;
         }
+        self.remove_wished();
         self.suspend(spec);
         self.remove_extra(sightings);
-        let asked_for = spec.asked_for();
-        let recorded: Indices = self.record.jobs.keys().copied().collect();
-        let missing = asked_for.without(&recorded);
+        let missing = self.wanted(spec).without(&recorded);
+        let kept_back = self.kept_back();
         if missing.is_empty() || self.record.has_inherited() {
             self.say_accepted(adopting);
         } else if spec.refused.is_some() && self.is_still_the_go_operators() {
@@ -83,8 +87,10 @@ impl Run<'_> {
             self.say(ConditionType::Submitted, False, Reason::InvalidSpec, message);
         } else if spec.suspend && self.record.attempts.is_empty() {
             self.say(ConditionType::Submitted, False, Reason::Suspended, "spec.suspend is true: nothing is submitted");
+        } else if missing.iter().all(|index| kept_back.contains(index)) {
+            self.say_kept_back(&missing, doubt.as_ref(), sightings);
         } else {
-            self.submit(spec, &missing, sightings);
+            self.submit(spec, &missing.without(&kept_back), sightings);
         }
     }
 
@@ -95,6 +101,11 @@ impl Run<'_> {
 
     fn say_accepted(&mut self, adopting: bool) {
         if adopting {
+            return;
+        }
+        if self.record.jobs.is_empty() {
+            let message = "users removed all of the jobs before they were submitted";
+            self.say(ConditionType::Submitted, False, Reason::Removed, message);
             return;
         }
         let message = format!("HTCondor has accepted {}", jobs(self.record.jobs.len()));
@@ -130,7 +141,7 @@ impl Run<'_> {
         }
         self.look_behind_holds();
         let states = || self.record.jobs.values().map(|job| &job.state);
-        let loose = states().filter(|state| matches!(state, JobState::Idle | JobState::Running)).count();
+        let loose = states().filter(|state| is_loose(state)).count();
         let ours = states().filter(|state| matches!(state, JobState::Held(hold) if hold.is_ours())).count();
         if spec.suspend {
             if let Some(request) = self.in_flight(Kind::Submit).filter(|request| !request.running) {
@@ -148,15 +159,15 @@ impl Run<'_> {
             if loose > 0 {
                 self.ask_settled(Kind::Hold, Work::Hold);
             }
+            self.release_wished(true);
         } else {
             if self.conditions.is_true(ConditionType::Suspended) && self.known.started.is_some() {
                 // As in batch/v1: the deadline counts from here.
                 self.known.started = Some(self.now);
             }
             self.conditions.clear(ConditionType::Suspended, Reason::Resumed.into(), "spec.suspend is false", self.now);
-            if ours > 0 {
-                self.ask_settled(Kind::Release, Work::Release);
-            }
+            self.hold_wished();
+            self.release_wished(false);
         }
     }
 
@@ -368,7 +379,7 @@ impl Run<'_> {
         }
     }
 
-    fn wait_for_attempt(&mut self, doubt: &Doubt, sightings: &Sightings<'_>) {
+    pub(super) fn wait_for_attempt(&mut self, doubt: &Doubt, sightings: &Sightings<'_>) {
         let staging = sightings
             .iter()
             .filter(|(_, sighting)| sighting.place == SeenIn::Queue && sighting.acceptance == Acceptance::Staging)

@@ -7,7 +7,7 @@ use testbed::{Version, wait_for};
 use crate::jobs_api::{json, names, rows};
 
 /// The object of one job once it is in this state.
-fn wait_state(here: &Namespace<'_>, name: &str, state: &str) -> Value {
+pub(super) fn wait_state(here: &Namespace<'_>, name: &str, state: &str) -> Value {
     wait_for(&format!("{name} to be {state}"), PATIENCE, || {
         let found = json(&here.kubectl(&["get", "htcproc", name, "-o", "json"]));
         if found["status"]["state"] == state { Ok(found) } else { Err(found.to_string()) }

@@ -11,6 +11,7 @@ use htc_operator::machine::outcome::Outcome;
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::status::indexes;
 use htc_operator::machine::transitions::{TRANSITIONS, Trigger};
+use htc_operator::machine::wishes::{Wanted, Wish, Wished};
 use htc_operator::machine::{Index, Kind};
 
 use crate::given::world::{Fate, World};
@@ -600,6 +601,18 @@ fn an_object_that_no_ledger_had_submitted_is_submitted_after_the_wait() {
     assert_eq!(world.counts()[&Kind::Submit], 2);
 }
 
+/// A user removes its only job while a submission is tried in vain.
+fn removed_before_it_is_submitted() -> World {
+    let mut world = World::new(1);
+    world.fate = |_| Fate::Refused;
+    world.settle();
+    let wish = Wish::new(Wanted::Remove, world.now);
+    world.facts.record.wishes.insert(Index(0), Wished { number: 1, wish, untold: Some("alice".to_owned()) });
+    world.run();
+    assert_eq!(world.phase(), Some(Phase::Completed));
+    world
+}
+
 /// Every row of the table is made by some life, and no life makes a transition that the table lacks (the world checks that).
 #[test]
 fn every_row_of_the_table_is_lived() {
@@ -608,6 +621,7 @@ fn every_row_of_the_table_is_lived() {
     let mut deleted_at_once = World::new(1);
     deleted_at_once.step();
     lives.push(delete(deleted_at_once));
+    lives.push(removed_before_it_is_submitted());
     for started in [false, true] {
         // The last is accepted, in both phases; a condition changes in both.
         let mut world = World::new(2);

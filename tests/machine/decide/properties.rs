@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use htc_operator::api::ConditionType;
 use htc_operator::machine::decide::{Action, Decision, Look};
-use htc_operator::machine::facts::{Ad, Answer, Facts, Job, JobState, Record};
+use htc_operator::machine::facts::{Ad, Answer, Facts, Job, JobState, Past, Record};
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::request::{ReleasePermit, SubmitPermit};
 use htc_operator::machine::transitions::{TRANSITIONS, find};
+use htc_operator::machine::wishes::{Wanted, Wish};
 use htc_operator::machine::{Attempt, Index, JobId, Kind, Request, RequestKey, Rules, Settings, Work, decide};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -76,7 +77,9 @@ fn check(facts: &Facts, decision: &Decision) -> Result<(), TestCaseError> {
         prop_assert!(record.jobs.keys().all(|index| spec.asked_for().contains(*index)));
         if after == Some(Phase::Completed) && before < after {
             let given_up = record.known.as_ref().unwrap().given_up;
-            prop_assert_eq!(record.jobs.len() + given_up as usize, spec.count());
+            let withdrawn = record.wishes.withdrawn();
+            let asked_for = withdrawn.iter().filter(|index| spec.asked_for().contains(*index)).count();
+            prop_assert_eq!(record.jobs.len() + given_up as usize + asked_for, spec.count());
             if given_up > 0 {
                 let (queue, _) = ads_of(facts);
                 prop_assert!(
@@ -156,8 +159,8 @@ fn check_work(facts: &Facts, decision: &Decision, key: &RequestKey, work: &Work)
         Work::AttachFinalizer => Kind::AttachFinalizer,
         Work::Submit(..) => Kind::Submit,
         Work::Remove(_) => Kind::Remove,
-        Work::Hold => Kind::Hold,
-        Work::Release => Kind::Release,
+        Work::Hold | Work::HoldJobs(_) => Kind::Hold,
+        Work::Release | Work::ReleaseJobs(_) => Kind::Release,
         Work::Fetch(_) => Kind::Fetch,
         Work::Tidy(_) => Kind::Tidy,
         Work::Adopt(_) => Kind::Adopt,
@@ -171,6 +174,8 @@ fn check_work(facts: &Facts, decision: &Decision, key: &RequestKey, work: &Work)
             let after = decision.after.as_ref().unwrap();
             prop_assert!(after.known.as_ref().unwrap().cut_short.is_none(), "submitted after it was cut short");
             prop_assert!(!indices.is_empty() && indices.len() <= 3, "{indices}");
+            let unwanted = after.wishes.kept_back().iter().find(|index| indices.contains(*index));
+            prop_assert!(unwanted.is_none(), "{unwanted:?} is submitted although a user has held or removed it");
             if let Some(most) = facts.object.spec.as_ref().unwrap().parallelism {
                 let open = after.jobs.values().filter(|job| job.outcome().is_none()).count();
                 let may_come = |index: &Index| cannot_come(facts, after, *index).is_err();
@@ -196,6 +201,9 @@ fn check_work(facts: &Facts, decision: &Decision, key: &RequestKey, work: &Work)
                     let known = decision.after.as_ref().unwrap().known.as_ref().unwrap();
                     prop_assert!(!facts.object.deleting && known.cut_short.is_some() && known.completed.is_none());
                 }
+                Scope::Wished(ids) => check_wished(facts, decision, ids, |job, wish, _| {
+                    job.outcome().is_none() && wish == Some(Wanted::Remove)
+                })?,
                 Scope::Extra(ids) => {
                     prop_assert!(!facts.object.deleting && !ids.is_empty());
                     let (queue, _) = ads_of(facts);
@@ -207,7 +215,20 @@ fn check_work(facts: &Facts, decision: &Decision, key: &RequestKey, work: &Work)
                 }
             }
         }
+        Work::HoldJobs(ids) => check_wished(facts, decision, ids, |job, wish, suspended| {
+            let loose = matches!(job.state, JobState::Idle | JobState::Running);
+            loose && wish == Some(Wanted::Hold) && !suspended
+        })?,
+        Work::ReleaseJobs(ids) => check_wished(facts, decision, ids, |job, wish, suspended| {
+            let JobState::Held(hold) = &job.state else { return false };
+            match wish {
+                Some(Wanted::Release) => !suspended || !hold.is_ours(),
+                None => hold.is_ours() && !suspended,
+                Some(Wanted::Hold | Wanted::Remove) => false,
+            }
+        })?,
         Work::Hold | Work::Release => {
+            prop_assert!(*work == Work::Hold || decision.after.as_ref().unwrap().wishes.is_empty());
             let suspend = facts.object.spec.as_ref().unwrap().suspend;
             prop_assert!(!facts.object.deleting && suspend == (*work == Work::Hold));
             let jobs = decision.after.as_ref().unwrap().jobs.values();
@@ -242,6 +263,46 @@ fn check_work(facts: &Facts, decision: &Decision, key: &RequestKey, work: &Work)
             prop_assert!(allowed.is_ok(), "released although {}", allowed.unwrap_err());
         }
     }
+    Ok(())
+}
+
+/// What is asked about these jobs is what users want, and only of jobs that are recorded.
+fn check_wished(
+    facts: &Facts,
+    decision: &Decision,
+    ids: &[JobId],
+    may: impl Fn(&Job, Option<Wanted>, bool) -> bool,
+) -> Result<(), TestCaseError> {
+    let after = decision.after.as_ref().unwrap();
+    let suspended = facts.object.spec.as_ref().unwrap().suspend;
+    prop_assert!(!facts.object.deleting && !ids.is_empty());
+    for id in ids {
+        let found = after.jobs.iter().find(|(_, job)| job.id == *id);
+        let allowed = found.is_some_and(|(index, job)| may(job, after.wishes.of(*index).map(Wish::wanted), suspended));
+        prop_assert!(allowed, "{id}");
+    }
+    Ok(())
+}
+
+/// A job that a user removes is withdrawn only if it cannot come any more; a wish is told once; nobody else's is touched.
+fn check_wishes(facts: &Facts, decision: &Decision) -> Result<(), TestCaseError> {
+    let Some(after) = &decision.after else { return Ok(()) };
+    let before = &facts.record.wishes;
+    for (index, wished) in after.wishes.iter() {
+        let old = before.iter().find(|(other, _)| *other == index).map(|(_, old)| old);
+        prop_assert_eq!(old.map(|old| old.wish.wanted()), Some(wished.wish.wanted()));
+        let withdrawn = Some(&Wish::Remove { withdrawn: true });
+        if Some(&wished.wish) == withdrawn && old.map(|old| &old.wish) != withdrawn {
+            prop_assert!(!after.jobs.contains_key(&index));
+            prop_assert!(facts.in_flight.as_ref().is_none_or(|request| request.key.kind != Kind::Submit));
+            let known = facts.record.known.as_ref().is_some_and(|known| known.new) && facts.past == Past::Continuous;
+            let never_tried = known && !facts.record.attempted.contains(index);
+            let cannot = if never_tried { Ok(()) } else { cannot_come(facts, after, index) };
+            prop_assert!(cannot.is_ok(), "job {index} is withdrawn although {}", cannot.unwrap_err());
+        }
+    }
+    let mut gone = before.iter().filter(|(index, _)| after.wishes.of(*index).is_none());
+    prop_assert!(gone.all(|(_, wished)| wished.wish.wanted() == Wanted::Release), "only releases are over");
     Ok(())
 }
 
@@ -330,6 +391,7 @@ fn every_decision_keeps_the_rules() {
         check(facts, decision)?;
         check_fixpoint(facts, decision)?;
         check_hints(facts, decision)?;
+        check_wishes(facts, decision)?;
         let mut seen = seen.lock().unwrap();
         for told in &decision.transitions {
             seen.insert(format!("{:?} --{}--> {:?}", told.from, told.trigger, told.to));
@@ -347,6 +409,8 @@ fn every_decision_keeps_the_rules() {
                 Work::AttachFinalizer => "attach".to_owned(),
                 Work::Hold => "hold".to_owned(),
                 Work::Release => "release jobs".to_owned(),
+                Work::HoldJobs(_) => "hold single jobs".to_owned(),
+                Work::ReleaseJobs(_) => "release single jobs".to_owned(),
                 Work::Fetch(_) => "fetch".to_owned(),
                 Work::Tidy(_) => "tidy".to_owned(),
                 Work::Adopt(_) => "adopt".to_owned(),
@@ -356,6 +420,10 @@ fn every_decision_keeps_the_rules() {
         seen.insert(action);
         if decision.after.as_ref().is_some_and(|after| !after.reports.is_empty()) {
             seen.insert("a reported end counts".to_owned());
+        }
+        let withdrawn = |record: &Record| record.wishes.withdrawn().len();
+        if decision.after.as_ref().is_some_and(|after| withdrawn(after) > withdrawn(&facts.record)) {
+            seen.insert("a job is withdrawn".to_owned());
         }
         if !decision.refuted.is_empty() {
             seen.insert("a reported end is refuted".to_owned());
@@ -373,6 +441,10 @@ fn every_decision_keeps_the_rules() {
         "remove Staging",
         "remove Extra",
         "remove Unfinished",
+        "remove Wished",
+        "hold single jobs",
+        "release single jobs",
+        "a job is withdrawn",
         "delete",
         "hold",
         "release jobs",

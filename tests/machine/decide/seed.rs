@@ -13,6 +13,7 @@ use htc_operator::machine::facts::{
 use htc_operator::machine::indices::Indices;
 use htc_operator::machine::outcome::Outcome;
 use htc_operator::machine::phase::Phase;
+use htc_operator::machine::wishes::{Wish, Wished};
 use htc_operator::machine::{Attempt, Birthdate, ClusterId, Index, JobId, Kind, RequestKey, Timestamp};
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -52,6 +53,8 @@ pub struct Seed {
     reach: (BTreeSet<u32>, Option<i64>),
     /// What jobs report, by index and attempt; and whether something may follow an end.
     reports: (Vec<Told>, bool),
+    /// What users want of jobs.
+    wishes: Vec<(u32, Wished)>,
 }
 
 type Times = (Option<u64>, Option<u64>, Option<i64>);
@@ -71,6 +74,15 @@ fn before() -> impl Strategy<Value = Option<(i64, Vec<bool>, bool)>> {
     let shown = prop_oneof![2 => Just(vec![true]), 1 => prop::collection::vec(any::<bool>(), 1..6)];
     let before = (select(vec![1, 1, 1, 1000, 3000, 8000]), shown, prop::bool::weighted(0.2));
     prop::option::weighted(0.85, before)
+}
+
+fn wished() -> impl Strategy<Value = Wished> {
+    let wish = prop_oneof![
+        Just(Wish::Hold),
+        (past_time(), prop::option::of(past_time())).prop_map(|(since, asked)| Wish::Release { since, asked }),
+        any::<bool>().prop_map(|withdrawn| Wish::Remove { withdrawn }),
+    ];
+    (wish, prop::option::of(Just("alice".to_owned()))).prop_map(|(wish, untold)| Wished { number: 1, wish, untold })
 }
 
 pub fn seed() -> impl Strategy<Value = Seed> {
@@ -123,6 +135,7 @@ pub fn seed() -> impl Strategy<Value = Seed> {
             prop::option::of((past_time(), select(vec![0, 3])).prop_map(|(at, code)| End { at, code })),
         );
         let reports = (prop::collection::vec(report, 0..4), prop::bool::weighted(0.3));
+        let wishes = prop_oneof![2 => Just(Vec::new()), 1 => prop::collection::vec((0..jobs, wished()), 1..4)];
         (
             (Just(jobs), object, published, past, attempts(jobs), ads, recorded),
             (
@@ -134,7 +147,7 @@ pub fn seed() -> impl Strategy<Value = Seed> {
                 (queue_answer(), before()),
                 history,
                 reach,
-                reports,
+                (reports, wishes),
             ),
         )
             .prop_map(|((jobs, object, published, past, attempts, ads, recorded), rest)| {
@@ -147,7 +160,7 @@ pub fn seed() -> impl Strategy<Value = Seed> {
                     (queue, before),
                     history,
                     reach,
-                    reports,
+                    (reports, wishes),
                 ) = rest;
                 let seed = Seed {
                     jobs,
@@ -169,6 +182,7 @@ pub fn seed() -> impl Strategy<Value = Seed> {
                     history,
                     reach,
                     reports,
+                    wishes,
                 };
                 seed.emptied()
             })
@@ -347,6 +361,13 @@ impl Seed {
             released,
             conditions: self.conditions.iter().filter(in_order).cloned().collect(),
         });
+        let wishes = self.wishes.iter().map(|(index, wished)| (Index(*index), wished.clone()));
+        // What is recorded was not withdrawn, nor was what HTCondor has.
+        let there = |index: &Index| record.jobs.contains_key(index) || queue.iter().any(|ad| ad.index == *index);
+        let true_ones =
+            |(index, wished): &(Index, Wished)| wished.wish != Wish::Remove { withdrawn: true } || !there(index);
+        let wishes = wishes.filter(true_ones).collect();
+        record.wishes = wishes;
         let report = |&(index, attempt, started, ended): &Told| {
             (JobId { cluster: ClusterId(u64::from(attempt) * 10), proc: index }, Report { started, ended })
         };

@@ -244,6 +244,21 @@ impl World {
                     ad.hold = no_hold();
                 }
             }
+            Work::HoldJobs(ids) => {
+                for ad in self.queue.iter_mut().filter(|ad| ids.contains(&ad.id)) {
+                    if matches!(ad.status, JobStatus::Idle | JobStatus::Running) {
+                        ad.status = JobStatus::Held;
+                        ad.hold = Hold { code: Hold::BY_USER, subcode: Hold::WISHED, reason: "a user".to_owned() };
+                    }
+                }
+            }
+            Work::ReleaseJobs(ids) => {
+                let held = |ad: &&mut Ad| ad.status == JobStatus::Held && ids.contains(&ad.id);
+                for ad in self.queue.iter_mut().filter(held) {
+                    ad.status = JobStatus::Idle;
+                    ad.hold = no_hold();
+                }
+            }
             Work::Fetch(indices) => {
                 for (_, job) in self.facts.record.jobs.iter_mut().filter(|(index, _)| indices.contains(**index)) {
                     job.fetched = true;
@@ -317,6 +332,9 @@ impl World {
             Scope::All => true,
             Scope::Staging => ad.staged_in.is_none() && ad.status == JobStatus::Held,
             Scope::Unfinished => !matches!(ad.status, JobStatus::Completed | JobStatus::Removed),
+            Scope::Wished(ids) => {
+                ids.contains(&ad.id) && !matches!(ad.status, JobStatus::Completed | JobStatus::Removed)
+            }
             Scope::Extra(ids) => ids.contains(&ad.id),
         };
         for ad in self.queue.iter_mut().filter(|ad| chosen(ad)) {

@@ -1,0 +1,265 @@
+//! What users ask for of single jobs.
+
+use std::collections::BTreeMap;
+
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
+use strum::IntoStaticStr;
+
+use super::load::parse;
+use super::{Ledger, LedgerError};
+use crate::machine::ids::{Index, Timestamp, Uid};
+use crate::machine::wishes::{Change, Wanted, Wish, Wished, Wishes};
+
+/// The number of the transaction under way.
+const CHANGED: &str = "(select value + 1 from ledger where key = 'sequence')";
+
+/// Why a wish is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+pub enum NotTaken {
+    /// The job has ended.
+    Ended,
+    /// A user has removed the job.
+    Removed,
+    /// The object is not recorded yet, or not any more.
+    NotRecorded,
+}
+
+impl Ledger {
+    /// Notes what a user wants of a job, in the place of what was wanted of it before; the same once more changes nothing.
+    pub async fn wish(
+        &self,
+        uid: &Uid,
+        index: Index,
+        wanted: Wanted,
+        user: String,
+        now: Timestamp,
+    ) -> Result<Result<(), NotTaken>, LedgerError> {
+        let uid = uid.clone();
+        self.run(move |connection| wish(connection, &uid, index, wanted, &user, now)).await
+    }
+
+    /// Wishes that were changed after transaction number `since`, of jobs that are not recorded.
+    pub async fn wishes_changed(&self, since: i64) -> Result<Vec<(Uid, Index, ProcWish)>, LedgerError> {
+        self.run(move |connection| changed(connection, since)).await
+    }
+}
+
+/// A wish as it is shown to people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcWish {
+    /// What is wanted.
+    pub wanted: Wanted,
+    /// The job will never be submitted.
+    pub withdrawn: bool,
+    /// Number of the transaction that last changed it.
+    pub changed: i64,
+}
+
+fn wish(
+    connection: &Connection,
+    uid: &Uid,
+    index: Index,
+    wanted: Wanted,
+    user: &str,
+    now: Timestamp,
+) -> Result<Result<(), NotTaken>, LedgerError> {
+    let sql = || LedgerError::sql("write a wish");
+    let known: Option<bool> = connection
+        .prepare_cached("select released or phase in ('Completed', 'Terminating') from objects where uid = ?1")
+        .and_then(|mut statement| statement.query_row([uid.as_str()], |row| row.get(0)).optional())
+        .map_err(sql())?;
+    let ended: bool = connection
+        .prepare_cached("select exists(select 1 from htcjobs where uid = ?1 and idx = ?2 and outcome is not null)")
+        .and_then(|mut statement| statement.query_row(params![uid.as_str(), index.0], |row| row.get(0)))
+        .map_err(sql())?;
+    let standing: Option<String> = connection
+        .prepare_cached("select wanted from wishes where uid = ?1 and idx = ?2")
+        .and_then(|mut statement| statement.query_row(params![uid.as_str(), index.0], |row| row.get(0)).optional())
+        .map_err(sql())?;
+    let standing = standing.map(|text| parse::<Wanted>(uid, &text)).transpose()?;
+    match known {
+        None => return Ok(Err(NotTaken::NotRecorded)),
+        Some(true) => return Ok(Err(NotTaken::Ended)),
+        Some(false) if ended => return Ok(Err(NotTaken::Ended)),
+        Some(false) => {}
+    }
+    match standing {
+        Some(standing) if standing == wanted => return Ok(Ok(())),
+        Some(Wanted::Remove) => return Ok(Err(NotTaken::Removed)),
+        Some(Wanted::Hold | Wanted::Release) | None => {}
+    }
+    connection
+        .prepare_cached(&format!(
+            "insert or replace into wishes(uid, idx, wanted, user, at, changed) values (?1, ?2, ?3, ?4, ?5, {CHANGED})"
+        ))
+        .and_then(|mut statement| statement.execute(params![uid.as_str(), index.0, <&str>::from(wanted), user, now.0]))
+        .map_err(sql())?;
+    touch(connection, uid, index)?;
+    Ok(Ok(()))
+}
+
+/// The job is shown anew.
+fn touch(connection: &Connection, uid: &Uid, index: Index) -> Result<(), LedgerError> {
+    connection
+        .prepare_cached(&format!("update htcjobs set changed = {CHANGED} where uid = ?1 and idx = ?2"))
+        .and_then(|mut statement| statement.execute(params![uid.as_str(), index.0]))
+        .map(drop)
+        .map_err(LedgerError::sql("write a wish"))
+}
+
+/// What a decision has made of them. One that has been replaced meanwhile has another number.
+pub(super) fn change(connection: &Connection, uid: &Uid, changes: &[Change]) -> Result<(), LedgerError> {
+    let sql = || LedgerError::sql("change a wish");
+    let mut delete = connection.prepare_cached("delete from wishes where number = ?1").map_err(sql())?;
+    let mut update = connection
+        .prepare_cached(&format!(
+            "update wishes set told = ?2, askedAt = ?3, withdrawn = ?4, changed = {CHANGED} where number = ?1"
+        ))
+        .map_err(sql())?;
+    for Change { index, number, now } in changes {
+        let Some(wished) = now else {
+            delete.execute([number]).map_err(sql())?;
+            touch(connection, uid, *index)?;
+            continue;
+        };
+        let asked = match &wished.wish {
+            Wish::Release { asked, .. } => asked.map(|at| at.0),
+            Wish::Hold | Wish::Remove { .. } => None,
+        };
+        let withdrawn = wished.wish == Wish::Remove { withdrawn: true };
+        update.execute(params![number, wished.untold.is_none(), asked, withdrawn]).map_err(sql())?;
+    }
+    Ok(())
+}
+
+/// All of an object's.
+pub(super) fn wishes(connection: &Connection, uid: &Uid) -> Result<Wishes, LedgerError> {
+    let sql = || LedgerError::sql("read wishes");
+    let mut statement = connection
+        .prepare_cached("select idx, number, wanted, user, at, told, askedAt, withdrawn from wishes where uid = ?1")
+        .map_err(sql())?;
+    let read = |row: &Row<'_>| {
+        let told: bool = row.get(5)?;
+        Ok((
+            (Index(row.get(0)?), row.get::<_, i64>(1)?, row.get::<_, String>(2)?),
+            (!told).then(|| row.get::<_, String>(3)).transpose()?,
+            (Timestamp(row.get(4)?), row.get::<_, Option<i64>>(6)?.map(Timestamp), row.get::<_, bool>(7)?),
+        ))
+    };
+    let rows = statement.query_map([uid.as_str()], read).map_err(sql())?;
+    rows.map(|row| {
+        let ((index, number, wanted), untold, (since, asked, withdrawn)) = row.map_err(sql())?;
+        let wish = match parse(uid, &wanted)? {
+            Wanted::Hold => Wish::Hold,
+            Wanted::Release => Wish::Release { since, asked },
+            Wanted::Remove => Wish::Remove { withdrawn },
+        };
+        Ok((index, Wished { number, wish, untold }))
+    })
+    .collect()
+}
+
+/// What is wished of the jobs of an object, from an index on, at most `limit` of them.
+pub(super) fn shown(
+    connection: &Connection,
+    uid: &Uid,
+    from: Index,
+    limit: i64,
+) -> Result<BTreeMap<Index, ProcWish>, LedgerError> {
+    let sql = || LedgerError::sql("read wishes");
+    let mut statement = connection
+        .prepare_cached(
+            "select wanted, withdrawn, changed, idx from wishes where uid = ?1 and idx >= ?2 order by idx limit ?3",
+        )
+        .map_err(sql())?;
+    let read = |row: &Row<'_>| Ok((wanted(row)?, Index(row.get(3)?)));
+    let rows = statement.query_map(params![uid.as_str(), from.0, limit], read).map_err(sql())?;
+    rows.map(|row| {
+        let (shown, index) = row.map_err(sql())?;
+        Ok((index, proc_wish(uid, shown)?))
+    })
+    .collect()
+}
+
+fn changed(connection: &Connection, since: i64) -> Result<Vec<(Uid, Index, ProcWish)>, LedgerError> {
+    let sql = || LedgerError::sql("read the wishes that have changed");
+    let mut statement = connection
+        .prepare_cached(
+            "select wanted, withdrawn, changed, idx, uid from wishes where changed > ?1 and not exists
+                (select 1 from htcjobs where htcjobs.uid = wishes.uid and htcjobs.idx = wishes.idx)",
+        )
+        .map_err(sql())?;
+    let read = |row: &Row<'_>| Ok((wanted(row)?, Index(row.get(3)?), row.get::<_, String>(4)?));
+    let rows = statement.query_map([since], read).map_err(sql())?;
+    rows.map(|row| {
+        let (shown, index, uid) = row.map_err(sql())?;
+        let uid = Uid::from(uid.as_str());
+        let shown = proc_wish(&uid, shown)?;
+        Ok((uid, index, shown))
+    })
+    .collect()
+}
+
+/// From a row that begins with `wanted, withdrawn, changed`.
+fn wanted(row: &Row<'_>) -> rusqlite::Result<(String, bool, i64)> {
+    Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+}
+
+fn proc_wish(uid: &Uid, (wanted, withdrawn, changed): (String, bool, i64)) -> Result<ProcWish, LedgerError> {
+    Ok(ProcWish { wanted: parse(uid, &wanted)?, withdrawn, changed })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Save;
+    use super::super::tests::{job, known, save, uid};
+    use super::*;
+    use crate::api::Phase;
+    use crate::machine::facts::JobState;
+    use crate::machine::outcome::Outcome;
+
+    #[tokio::test]
+    async fn wishes_are_taken_kept_and_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open_alone(&folder.path().join("htcjobs.db")).unwrap();
+        let wish = async |index, wanted, user: &str| {
+            ledger.wish(&uid(), Index(index), wanted, user.to_owned(), Timestamp(5)).await.unwrap()
+        };
+        assert_eq!(wish(0, Wanted::Hold, "alice").await, Err(NotTaken::NotRecorded));
+        let ended = job(1, JobState::Ended(Outcome::Succeeded));
+        let jobs = vec![(Index(0), job(0, JobState::Running)), (Index(1), ended)];
+        ledger.save(save(known(Phase::Running), jobs, Vec::new())).await.unwrap();
+        let since = ledger.sequence();
+        assert_eq!(wish(0, Wanted::Hold, "alice").await, Ok(()));
+        assert_eq!(wish(1, Wanted::Hold, "alice").await, Err(NotTaken::Ended));
+        assert_eq!(wish(2, Wanted::Remove, "alice").await, Ok(()));
+        assert_eq!(ledger.procs_changed(since, 9).await.unwrap().len(), 1);
+        let unrecorded = ledger.wishes_changed(since).await.unwrap();
+        assert_eq!(unrecorded.iter().map(|(_, index, _)| index.0).collect::<Vec<_>>(), [2]);
+        let now = ledger.sequence();
+        assert_eq!(wish(0, Wanted::Hold, "bob").await, Ok(()));
+        assert_eq!(ledger.sequence(), now, "the same once more is nothing new");
+        assert_eq!(wish(2, Wanted::Release, "bob").await, Err(NotTaken::Removed));
+
+        let before = ledger.load(&uid()).await.unwrap().wishes;
+        assert_eq!(before.iter().map(|(_, wished)| wished.untold.as_deref()).collect::<Vec<_>>(), [Some("alice"); 2]);
+        assert_eq!(wish(0, Wanted::Release, "bob").await, Ok(()));
+        let mut after = before.clone();
+        for (_, wished) in after.iter_mut() {
+            wished.untold = None;
+            if wished.wish.wanted() == Wanted::Remove {
+                wished.wish = Wish::Remove { withdrawn: true };
+            }
+        }
+        let save = Save { wishes: after.changes(&before), ..save(known(Phase::Running), Vec::new(), Vec::new()) };
+        ledger.save(save).await.unwrap();
+        let after = ledger.load(&uid()).await.unwrap().wishes;
+        assert_eq!(after.withdrawn().to_string(), "2");
+        let replaced = after.iter().next().unwrap().1;
+        assert_eq!(replaced.wish, Wish::Release { since: Timestamp(5), asked: None });
+        assert_eq!(replaced.untold.as_deref(), Some("bob"), "what replaced a wish is told");
+        let shown = ledger.procs(uid(), Index(0), 9).await.unwrap();
+        assert_eq!(shown.rows[0].wish, Some(Wanted::Release));
+        assert!(shown.wishes[&Index(2)].withdrawn);
+    }
+}

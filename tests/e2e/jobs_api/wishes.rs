@@ -1,0 +1,179 @@
+//! Users hold, release and remove single jobs.
+
+use bed::person::Person;
+use bed::{Bed, LONG_SUBMISSIONS, Namespace, PATIENCE, UNTIL_LET_GO, htcjob, ids, is_true};
+use serde_json::Value;
+use testbed::tool::Finished;
+use testbed::{Version, wait_for};
+
+use crate::jobs_api::states::wait_state;
+use crate::jobs_api::{json, path};
+
+/// Asks that something is done about one job.
+fn post(person: &Person<'_>, here: &Namespace<'_>, job: &str, action: &str) -> Finished {
+    let body = here.bed.scratch().path().join(format!("{}-nothing.json", here.name));
+    std::fs::write(&body, "{}").unwrap();
+    let to = format!("{}/{job}/{action}", path(&here.name));
+    person.kubectl(&["create", "--raw", &to, "-f", body.to_str().unwrap()])
+}
+
+/// The job as it is answered.
+fn does(person: &Person<'_>, here: &Namespace<'_>, job: &str, action: &str) -> Value {
+    let Finished { status, stdout, stderr } = post(person, here, job, action);
+    assert!(status.success(), "{action} {job}: {stderr}");
+    json(&stdout)
+}
+
+fn refused(person: &Person<'_>, here: &Namespace<'_>, job: &str, action: &str) -> String {
+    let Finished { status, stdout, stderr } = post(person, here, job, action);
+    assert!(!status.success() && stdout.is_empty(), "{action} {job}: {stdout}");
+    stderr
+}
+
+fn status_in_queue(bed: &Bed, id: &str) -> String {
+    bed.condor.ok("condor_q", &[id, "-af", "JobStatus", "HoldReason"]).unwrap().stdout.trim().to_owned()
+}
+
+/// Of five jobs, three at a time: one is held while it runs, one while it waits, one is removed while it runs, and one while it waits. The
+/// others go on, and what is released runs.
+pub fn each_job_goes_its_own_way(version: Version) {
+    let bed = Bed::shared(version);
+    bed.front();
+    let here = bed.namespace();
+    let ann = here.person("ann", &["htcprocs-view", "htcprocs-edit"]);
+    let mut object = htcjob("fit", UNTIL_LET_GO);
+    object["spec"]["queue"] = 5.into();
+    object["spec"]["parallelism"] = 3.into();
+    here.create(&object);
+    let all = ids(&here.wait_running("fit", 3));
+    ann.comes_to_see(&["get", "htcprocs"]);
+
+    assert_eq!(does(&ann, &here, "fit-0", "remove")["status"]["requested"], "Remove");
+    assert_eq!(does(&ann, &here, "fit-1", "hold")["status"]["requested"], "Hold");
+    let waits = does(&ann, &here, "fit-3", "hold");
+    assert_eq!(waits["status"]["state"], "Held", "{waits:#}");
+    does(&ann, &here, "fit-4", "remove");
+    for name in ["fit-0", "fit-4"] {
+        let removed = wait_state(&here, name, "Removed");
+        assert_eq!(removed["status"]["reason"], "RemovedByUser", "{removed:#}");
+    }
+    let held = wait_state(&here, "fit-1", "Held");
+    assert_eq!(held["status"]["holdReason"], "a user of the HTCJob holds this job", "{held:#}");
+    let seen = here.wait_event("fit", "RemovedByUser");
+    assert!(seen["message"].as_str().unwrap().starts_with(&format!("{} removes ", ann.name)), "{seen:#}");
+    here.wait_event("fit", "HeldByUser");
+
+    // Whoever releases it in HTCondor: it is held until a user releases it.
+    bed.condor.ok("condor_release", &[&all[1]]).unwrap();
+    wait_for("the job to be held again", PATIENCE, || {
+        let answer = status_in_queue(bed, &all[1]);
+        if answer.starts_with("5 ") { Ok(()) } else { Err(answer) }
+    })
+    .unwrap();
+    assert!(refused(&ann, &here, "fit-0", "release").contains("fit-0 has ended: Removed"));
+    assert!(refused(&ann, &here, "fit-4", "hold").contains("fit-4 has ended: Removed"));
+
+    does(&ann, &here, "fit-1", "release");
+    does(&ann, &here, "fit-3", "release");
+    here.wait_running("fit", 3);
+    let released = wait_state(&here, "fit-1", "Running");
+    assert!(released["status"]["requested"].is_null() && released["status"]["attempts"] == 2, "{released:#}");
+    here.let_go("fit");
+    let ended = here.wait_ended("fit");
+    assert_eq!(ended["status"]["failedIndexes"], "0,4", "{ended:#}");
+    assert_eq!((&ended["status"]["succeeded"], &ended["status"]["failed"]), (&3.into(), &2.into()), "{ended:#}");
+    assert!(is_true(&ended, "Failed"));
+    let message = ended["status"]["message"].as_str().unwrap();
+    assert!(message.starts_with("2 of 5 jobs failed: removed by a user (2)"), "{message}");
+    assert_eq!(ids(&ended).len(), 4, "the one that waited never was in HTCondor: {ended:#}");
+}
+
+/// All jobs are removed before they are submitted: it ends, and HTCondor never hears of it.
+pub fn removed_before_any_is_submitted(version: Version) {
+    let bed = Bed::shared(version);
+    bed.front();
+    let here = bed.namespace();
+    let ann = here.person("ann", &["htcprocs-view", "htcprocs-edit"]);
+    let mut object = htcjob("never", "true");
+    object["spec"]["queue"] = 2.into();
+    object["spec"]["suspend"] = true.into();
+    here.create(&object);
+    here.wait_phase("never", "Pending");
+    ann.comes_to_see(&["get", "htcprocs"]);
+    let why = refused(&ann, &here, "never-0", "release");
+    assert!(why.contains("HTCJob never is suspended, and never-0 with it: set spec.suspend to false"), "{why}");
+    for job in ["never-0", "never-1"] {
+        does(&ann, &here, job, "remove");
+    }
+    let ended = here.wait_phase("never", "Completed");
+    assert_eq!((&ended["status"]["failed"], &ended["status"]["attempt"]), (&2.into(), &Value::Null), "{ended:#}");
+    here.kubectl(&["delete", "htcjob", "never", "--timeout=60s"]);
+}
+
+/// Who may only look may change nothing; nor may who is of another namespace, and nothing else can be posted.
+pub fn who_may_and_who_may_not(version: Version) {
+    let bed = Bed::shared(version);
+    bed.front();
+    let (here, there) = (bed.namespace(), bed.namespace());
+    here.create(&{
+        let mut object = htcjob("fit", "true");
+        object["spec"]["suspend"] = true.into();
+        object
+    });
+    here.wait_phase("fit", "Pending");
+    let (viewer, stranger) = (here.person("vera", &["htcprocs-view"]), there.person("sam", &["htcprocs-edit"]));
+    let editor = here.person("ann", &["htcprocs-view", "htcprocs-edit"]);
+    viewer.comes_to_see(&["get", "htcprocs"]);
+    for person in [&viewer, &stranger] {
+        for action in ["hold", "release", "remove"] {
+            let why = refused(person, &here, "fit-0", action);
+            let words = format!("cannot create resource \"htcprocs/{action}\"");
+            assert!(why.contains("Forbidden") && why.contains(&words), "{why}");
+        }
+    }
+    let can = |person: &Person<'_>, what: &str| person.kubectl(&["auth", "can-i", "create", what]).stdout;
+    assert_eq!(can(&viewer, "htcprocs/hold").trim(), "no");
+    assert_eq!(can(&editor, "htcprocs/hold").trim(), "yes");
+    editor.comes_to_see(&["get", "htcprocs"]);
+    assert!(refused(&editor, &here, "fit-7", "hold").contains("NotFound"));
+    assert!(refused(&editor, &here, "nosuch-0", "remove").contains("NotFound"));
+
+    // An admin, whom RBAC lets do anything.
+    let admin = here.admin();
+    for action in ["log", "files", "analysis"] {
+        assert!(refused(&admin, &here, "fit-0", action).contains("MethodNotAllowed"), "{action}");
+    }
+    let why = admin.is_refused(&["get", "--raw", &format!("{}/fit-0/hold", path(&here.name))]);
+    assert!(why.contains("by POST"), "{why}");
+    let proc = json(&here.kubectl(&["get", "htcproc", "fit-0", "-o", "json"]));
+    assert_eq!((&proc["status"]["state"], &proc["status"]["requested"]), (&"Waiting".into(), &Value::Null));
+}
+
+/// A wish outlives the operator, and HTCondor's silence.
+pub fn wishes_are_kept(version: Version) {
+    let bed = Bed::with_jobs_api(version, LONG_SUBMISSIONS);
+    bed.start_operator();
+    bed.front();
+    let here = bed.namespace();
+    let admin = here.admin();
+    let mut object = htcjob("fit", UNTIL_LET_GO);
+    object["spec"]["queue"] = 2.into();
+    here.create(&object);
+    let all = ids(&here.wait_running("fit", 2));
+    bed.pool.pause_schedd().unwrap();
+    does(&admin, &here, "fit-0", "hold");
+    does(&admin, &here, "fit-1", "remove");
+    bed.kill_operator();
+    bed.pool.resume_schedd().unwrap();
+    bed.start_operator();
+    bed.wait_known();
+    admin.comes_to_see(&["get", "htcprocs"]);
+    wait_state(&here, "fit-0", "Held");
+    assert_eq!(wait_state(&here, "fit-1", "Removed")["status"]["reason"], "RemovedByUser");
+    assert!(status_in_queue(&bed, &all[0]).starts_with("5 "));
+    assert_eq!(here.count_events("fit", "HeldByUser"), 1);
+    does(&admin, &here, "fit-0", "release");
+    here.let_go("fit");
+    here.wait_ended("fit");
+    wait_state(&here, "fit-0", "Succeeded");
+}

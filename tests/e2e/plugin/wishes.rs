@@ -1,0 +1,34 @@
+//! Single jobs are held, released and removed.
+
+use bed::{Bed, UNTIL_LET_GO, htcjob};
+use testbed::Version;
+
+use super::users::htc;
+
+pub fn hold_release_and_remove(version: Version) {
+    let bed = Bed::shared(version);
+    bed.front();
+    let here = &bed.namespace();
+    let mut object = htcjob("fit", UNTIL_LET_GO);
+    object["spec"]["queue"] = 5.into();
+    here.create(&object);
+    here.wait_running("fit", 3);
+    let (code, told, _) = htc(here, &["hold", "fit", "--indexes=1-2"]);
+    assert_eq!((code, told.as_str()), (0, "htcproc/fit-1 will be held\nhtcproc/fit-2 will be held\n"));
+    here.wait("fit", "two jobs are held", |object| object["status"]["held"] == 2);
+    let (code, told, _) = htc(here, &["remove", "fit/0", "htcjob/fit/2"]);
+    assert_eq!((code, told.as_str()), (0, "htcproc/fit-0 will be removed\nhtcproc/fit-2 will be removed\n"));
+    here.wait("fit", "two jobs are removed", |object| object["status"]["failedIndexes"] == "0,2");
+    let (code, told, error) = htc(here, &["release", "fit/1", "fit/2"]);
+    assert_eq!((code, told.as_str()), (2, "htcproc/fit-1 will be released\n"));
+    assert!(error.contains("cannot release htcproc/fit-2: fit-2 has ended: Removed"), "{error}");
+    here.let_go("fit");
+    here.wait_ended("fit");
+    let (_, names, _) = htc(here, &["jobs", "fit", "--state=Succeeded", "-o", "name"]);
+    assert_eq!(names.lines().count(), 3, "{names}");
+
+    let (code, _, error) = htc(here, &["hold", "fit"]);
+    assert!(code == 2 && error.contains("spec.suspend"), "{error}");
+    let (code, _, error) = htc(here, &["remove", "fit/1", "--as=somebody"]);
+    assert!(code == 2 && error.contains("forbidden"), "{error}");
+}

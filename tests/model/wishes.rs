@@ -1,0 +1,114 @@
+//! Users who hold, release and remove single jobs.
+
+use htc_operator::machine::facts::{Hold, JobStatus};
+use htc_operator::machine::phase::Phase;
+use htc_operator::machine::wishes::{Wanted, Wish, Wished};
+use htc_operator::machine::{Index, JobId, Request, Work};
+
+use crate::bounds::Trouble;
+use crate::steps::{Action, Model};
+use crate::world::{Broken, Rows, World};
+
+impl Rows {
+    /// As `ledger::wishes` does: whether this can be wished of a job now.
+    fn takes(&self, index: Index, wanted: Wanted) -> bool {
+        let goes_on = self.known.as_ref().is_some_and(|known| known.phase < Phase::Completed);
+        let ended = self.jobs.get(&index).is_some_and(|job| job.outcome().is_some());
+        let standing = self.wishes.of(index).map(Wish::wanted);
+        goes_on && !ended && standing != Some(wanted) && standing != Some(Wanted::Remove)
+    }
+}
+
+impl Model {
+    /// What users can wish now.
+    pub fn wishes(&self, world: &World, actions: &mut Vec<Action>) {
+        if !self.scene.kinds.contains(&Trouble::Wish) {
+            return;
+        }
+        self.each_job(world, |object, index, rows| {
+            let wanted = [Wanted::Hold, Wanted::Remove].into_iter().filter(|wanted| rows.takes(index, *wanted));
+            actions.extend(wanted.map(|wanted| Action::Wish(object, index, wanted)));
+        });
+        self.releases(world, actions);
+    }
+
+    /// Who holds a job releases it in the end.
+    pub fn releases(&self, world: &World, actions: &mut Vec<Action>) {
+        self.each_job(world, |object, index, rows| {
+            let suspended = world.object(object).is_some_and(|job| job.suspend);
+            let held = rows.wishes.is(index, Wanted::Hold) && rows.takes(index, Wanted::Release);
+            if held && !suspended {
+                actions.push(Action::Wish(object, index, Wanted::Release));
+            }
+        });
+    }
+
+    fn each_job(&self, world: &World, mut work: impl FnMut(u8, Index, &Rows)) {
+        let leader = Self::leader(world);
+        for (object, queue) in (0..).zip(self.queues) {
+            if world.object(object).is_none_or(|job| job.deleting) {
+                continue;
+            }
+            let rows = &world.operators[leader].ledger.rows[usize::from(object)];
+            (0..*queue).for_each(|index| work(object, Index(index), rows));
+        }
+    }
+
+    /// A wish comes in.
+    pub fn wish(world: &mut World, object: u8, index: Index, wanted: Wanted) {
+        if wanted != Wanted::Release {
+            world.troubles = world.troubles.saturating_sub(1);
+        }
+        if wanted == Wanted::Remove {
+            world.excuse(object, index);
+        }
+        let (leader, now) = (Self::leader(world), world.tick());
+        let wished = Wished { number: 0, wish: Wish::new(wanted, now), untold: None };
+        world.operators[leader].ledger.rows[usize::from(object)].wishes.insert(index, wished);
+    }
+
+    /// Whether a user waits for a job to be held or removed that HTCondor has.
+    pub fn has_a_wish(world: &World, object: u8) -> bool {
+        let rows = &world.operators[Self::leader(world)].ledger.rows[usize::from(object)];
+        world.queued().filter(|job| job.object == object).any(|job| {
+            let loose = matches!(job.ad.status, JobStatus::Idle | JobStatus::Running);
+            let recorded = rows.jobs.get(&job.ad.index).is_some_and(|known| known.id == job.ad.id);
+            recorded
+                && match rows.wishes.of(job.ad.index).map(Wish::wanted) {
+                    Some(Wanted::Hold) => loose,
+                    Some(Wanted::Remove) => loose || job.ad.status == JobStatus::Held,
+                    Some(Wanted::Release) | None => false,
+                }
+        })
+    }
+
+    /// What a user has held or removed must not be submitted.
+    pub fn watch_submissions(world: &mut World, rows: &Rows, request: &Request) {
+        if let Work::Submit(indices, _) = &request.work
+            && rows.wishes.kept_back().iter().any(|index| indices.contains(index))
+        {
+            world.breaks(Broken::SubmittedUnwanted);
+        }
+    }
+}
+
+impl World {
+    /// `condor_hold` of these jobs.
+    pub fn hold_jobs(&mut self, object: u8, ids: &[JobId]) {
+        for job in self.schedd.queue.iter_mut().filter(|job| job.is_of(object) && ids.contains(&job.ad.id)) {
+            if matches!(job.ad.status, JobStatus::Idle | JobStatus::Running) {
+                job.ad.status = JobStatus::Held;
+                job.ad.hold = Hold { code: Hold::BY_USER, subcode: Hold::WISHED, reason: String::new() };
+            }
+        }
+    }
+
+    /// `condor_release` of these jobs.
+    pub fn release_jobs(&mut self, object: u8, ids: &[JobId]) {
+        for job in self.schedd.queue.iter_mut().filter(|job| job.is_of(object) && ids.contains(&job.ad.id)) {
+            if job.ad.status == JobStatus::Held && job.ad.hold.code != Hold::SPOOLING {
+                job.ad.status = JobStatus::Idle;
+            }
+        }
+    }
+}
