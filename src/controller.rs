@@ -24,7 +24,7 @@ use kube::runtime::{Controller, WatchStreamExt as _, controller, watcher};
 use kube::{Client, Resource as _, ResourceExt as _};
 use tokio::sync::mpsc;
 
-use crate::api::Observed;
+use crate::api::{ABANDON, CLAIM, OPERATOR, Observed, SUBMIT_AGAIN};
 use crate::clock::Clock;
 use crate::condor::Schedd;
 use crate::credentials::Credentials;
@@ -99,11 +99,7 @@ pub async fn run(
     let (remembering, known) = (Arc::clone(&context), reader.clone());
     let watch = watcher(api, watcher::Config::default())
         .default_backoff()
-        .modify(|object| {
-            // Not emptied: an empty list keeps its room, 1 KB for each object.
-            object.meta_mut().managed_fields = None;
-            object.annotations_mut().remove("kubectl.kubernetes.io/last-applied-configuration");
-        })
+        .modify(keep_what_is_read)
         .reflect(writer)
         .inspect(move |event| {
             served.seen(event);
@@ -145,6 +141,15 @@ pub async fn run(
     }
 }
 
+/// Of the metadata only what is read is kept: whoever writes an HTCJob may put much into it, of which nothing is read. The spec is
+/// kept whole: its script is written for each submission.
+fn keep_what_is_read(object: &mut Observed) {
+    let metadata = object.meta_mut();
+    // Not emptied: an empty list keeps its room, 1 KB for each object.
+    (metadata.managed_fields, metadata.labels, metadata.owner_references) = (None, None, None);
+    object.annotations_mut().retain(|key, _| [ABANDON, CLAIM, OPERATOR, SUBMIT_AGAIN].contains(&key.as_str()));
+}
+
 /// What nobody has told us of, and what went while the watch was broken, too.
 fn forget_what_is_gone(context: &Context, event: &watcher::Event<Observed>, known: &reflector::Store<Observed>) {
     let uid = |object: &Observed| object.uid().map(|uid| Uid::from(uid.as_str()));
@@ -175,5 +180,40 @@ pub async fn served(client: &Client, namespace: Option<&str>) -> Result<(), Stri
             Err("the API server does not know HTCJobs: run `kubectl apply -f crd/`".to_owned())
         }
         Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn of_the_metadata_only_what_is_read_is_kept() {
+        let mut object: Observed = serde_json::from_value(json!({
+            "apiVersion": "htc.cern.ch/v1alpha1", "kind": "HTCJob",
+            "metadata": {
+                "name": "a", "uid": "u", "generation": 7, "finalizers": ["f"],
+                "labels": { "l": "x" }, "managedFields": [{ "manager": "m" }],
+                "ownerReferences": [{ "apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "c" }],
+                "annotations": {
+                    CLAIM: "1", OPERATOR: "2", ABANDON: "true", SUBMIT_AGAIN: "true", "example.org/large": "x",
+                    "htc.cern.ch/of-no-meaning": "x", "kubectl.kubernetes.io/last-applied-configuration": "{}",
+                },
+            },
+            "spec": {},
+        }))
+        .unwrap();
+        keep_what_is_read(&mut object);
+        assert_eq!(
+            object.annotations().keys().map(String::as_str).collect::<Vec<_>>(),
+            [ABANDON, CLAIM, OPERATOR, SUBMIT_AGAIN]
+        );
+        assert!(
+            object.labels().is_empty() && object.managed_fields().is_empty() && object.owner_references().is_empty()
+        );
+        let metadata = (object.name_any(), object.uid(), object.meta().generation, object.finalizers());
+        assert_eq!(metadata, ("a".to_owned(), Some("u".to_owned()), Some(7), &["f".to_owned()][..]));
     }
 }

@@ -22,6 +22,7 @@ on_versions!(
         parts::no_more_at_a_time_than_parallelism;
     trixie:
         items::what_is_wrong_with_a_config_map_is_said_and_waited_for,
+        share::a_crowd_takes_turns_with_others,
         parts::parallelism_can_be_changed,
         parts::too_many_failures_end_the_rest;
     sid:

@@ -40,7 +40,7 @@ on_versions!(
         power::failing_at_any_moment,
         recovery::from_a_dead_submitter,
         recovery::with_all_accepted,
-        events::refused_in_one_namespace,
+        events::refused_in_some_namespaces,
         old_etcd::what_was_deleted_is_over,
         leader::one_ledger_for_two,
         leader::a_lease_that_cannot_be_renewed,

@@ -1,13 +1,15 @@
-//! A namespace's share of active jobs.
+//! A namespace's share of active jobs, and of the submissions.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use serde_json::Value;
 use testbed::{Version, wait_for};
 
 use crate::lifecycle::of;
-use bed::PATIENCE;
-use bed::site::Site;
+use bed::site::{Site, says};
+use bed::{LONG_SUBMISSIONS, Namespace, PATIENCE, htcjob, ids};
 
 /// A namespace has no more active jobs than it may have, what is left is submitted when others end, and another namespace has its own.
 pub fn no_more_active_jobs_than_the_share(version: Version) {
@@ -75,4 +77,60 @@ pub fn parallelism_within_the_share(version: Version) {
     assert_eq!(most, [3, 2]);
     site.assert_complete_once(&here, "first", 4);
     site.assert_complete_once(&here, "second", 4);
+}
+
+/// HTCJobs of one namespace that all wait for a submission, and those of another one that come after them.
+const CROWD: usize = 40;
+const OTHERS: usize = 8;
+/// Most of them in one submission.
+const TOGETHER: usize = 4;
+
+/// Who comes after a crowd waits for no more of the crowd than its own number, and the submission under way. That is counted, and not
+/// timed: HTCondor numbers jobs in the order of their submissions.
+///
+/// It fails if namespaces have no turns (`in_turn` in `lane.rs`, and what `take` puts behind the others).
+pub fn a_crowd_takes_turns_with_others(version: Version) {
+    let together = format!("--batch-objects={TOGETHER}");
+    let site = Site::with(version, "", &[&[together.as_str()], LONG_SUBMISSIONS].concat());
+    site.bed.start_operator();
+    let (crowd, here) = (site.bed.namespace(), site.bed.namespace());
+    let mut object = htcjob("", "true");
+    object["spec"]["htcopts"] = "requirements = false".into();
+    let mut named = |name: String| {
+        object["metadata"]["name"] = name.into();
+        object.clone()
+    };
+    site.gates.shut("condor_submit");
+    crowd.create(&named("crowd-first".to_owned()));
+    site.gates.wait_at("condor_submit");
+    crowd.create_all(&(1..CROWD).map(|number| named(format!("crowd-{number}"))).collect::<Vec<_>>());
+    let all_wait = |here: &Namespace<'_>, count: usize| {
+        wait_for("all to wait for their submission", PATIENCE, || {
+            let waits = |object: &&Value| says(object, "Submitted", "False", "Submitting");
+            let waiting = here.all().iter().filter(waits).count();
+            if waiting == count { Ok(()) } else { Err(waiting) }
+        })
+        .unwrap();
+    };
+    all_wait(&crowd, CROWD);
+    here.create_all(&(0..OTHERS).map(|number| named(format!("other-{number}"))).collect::<Vec<_>>());
+    all_wait(&here, OTHERS);
+    site.gates.open("condor_submit");
+
+    let numbers = |here: &Namespace<'_>, count: usize| -> BTreeSet<(u64, u64)> {
+        wait_for("all to be accepted", PATIENCE, || {
+            let accepted = |object: &&Value| object["status"]["clusterid"].is_string();
+            let ids: Vec<String> = here.all().iter().filter(accepted).flat_map(ids).collect();
+            if ids.len() == count { Ok(ids) } else { Err(ids.len()) }
+        })
+        .unwrap()
+        .iter()
+        .map(|id| id.split_once('.').map(|(cluster, proc)| (cluster.parse().unwrap(), proc.parse().unwrap())).unwrap())
+        .collect()
+    };
+    let (others, all) = (numbers(&here, OTHERS), numbers(&crowd, CROWD));
+    let before = all.iter().filter(|id| *id < others.last().unwrap()).count();
+    println!("{version}: {before} of {CROWD} came before the last of {OTHERS} others");
+    assert!(before <= OTHERS + 2 * TOGETHER, "{before} of the crowd came first: {all:?}, {others:?}");
+    assert!(all.iter().any(|id| id < others.first().unwrap()), "the crowd was first");
 }

@@ -7,12 +7,26 @@ use testbed::{Version, wait_for};
 
 const WEBHOOK: &str = "refuses-events";
 
-/// A webhook that nobody answers stands before the Events of one namespace. They are more than are written at once, and come first; the
-/// others' Events come all the same, and theirs as soon as the webhook is gone.
-pub fn refused_in_one_namespace(version: Version) {
+/// So many are more than are tried in one go once nothing goes well.
+const NAMESPACES: usize = 20;
+
+/// A webhook that nobody answers stands before the Events of one namespace, and of many others. They are more than are written at once, and
+/// come first; other Events come all the same, and theirs as soon as the webhook is gone.
+///
+/// It fails if what is refused of one object counts as trouble with all Events (`what_it_means` in `events.rs`).
+pub fn refused_in_some_namespaces(version: Version) {
     let site = Site::start(version);
+    let many: Vec<_> = (0..NAMESPACES).map(|_| site.bed.namespace()).collect();
     let (refused, here) = (site.bed.namespace(), site.bed.namespace());
-    refuse_events(&site, &refused);
+    refuse_events(&site, &many.iter().chain([&refused]).collect::<Vec<_>>());
+    let mut waits = site.noted("waits", 1, "");
+    waits["spec"]["suspend"] = true.into();
+    for namespace in &many {
+        namespace.create(&waits);
+    }
+    for namespace in &many {
+        namespace.wait_phase("waits", "Pending");
+    }
     let names: Vec<String> = (0..12).map(|nth| format!("refused-{nth}")).collect();
     for name in &names {
         refused.create(&site.noted(name, 1, ""));
@@ -32,19 +46,26 @@ pub fn refused_in_one_namespace(version: Version) {
     for name in &names {
         refused.wait_event(name, "Completed");
     }
+    for namespace in &many {
+        namespace.wait_event("waits", "Pending");
+    }
     for here in [&refused, &here] {
         site.assert_journal_told(here);
     }
 }
 
-fn refuse_events(site: &Site, here: &Namespace<'_>) {
+fn refuse_events(site: &Site, namespaces: &[&Namespace<'_>]) {
+    let names: Vec<&str> = namespaces.iter().map(|namespace| namespace.name.as_str()).collect();
+    let here = namespaces[0];
     let webhook = json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
         "metadata": { "name": WEBHOOK },
         "webhooks": [{
             "name": "events.example.com", "failurePolicy": "Fail", "sideEffects": "None", "admissionReviewVersions": ["v1"],
             "timeoutSeconds": 2,
-            "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": here.name } },
+            "namespaceSelector": {
+                "matchExpressions": [{ "key": "kubernetes.io/metadata.name", "operator": "In", "values": names }],
+            },
             "rules": [{ "apiGroups": [""], "apiVersions": ["v1"], "resources": ["events"], "operations": ["CREATE"] }],
             "clientConfig": { "url": "https://127.0.0.1:1/" },
         }],
