@@ -5,6 +5,9 @@
 /// Most bytes that are kept of what a tool says, and of HTCondor's reasons.
 pub const WORDS: usize = 1000;
 
+/// Hexadecimal digits of a uid before its first `-`.
+const UID_BEGINS: usize = 8;
+
 /// What was left out.
 const CUT: &str = "…";
 
@@ -38,6 +41,22 @@ pub fn harmless_lines(text: &str) -> String {
     text.chars().map(|c| if c == '\n' { c } else { character(c) }).collect()
 }
 
+/// `text` without the uids of other objects than `own`: a tool that was called for several says the same to each. One that a cut has
+/// left a part of counts, too.
+#[must_use]
+pub fn without_others(text: &str, own: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let end = rest.find(|c: char| !c.is_ascii_hexdigit() && c != '-').unwrap_or(rest.len());
+        let (word, after) = rest.split_at(end.max(first.len_utf8()));
+        let is_uid = word.len() > UID_BEGINS && word.find('-') == Some(UID_BEGINS);
+        shown.push_str(if is_uid && !own.starts_with(word) { CUT } else { word });
+        rest = after;
+    }
+    shown
+}
+
 /// A character that only shows itself: what Rust's own `escape_debug` prints as it is.
 fn character(c: char) -> char {
     match c {
@@ -64,6 +83,18 @@ mod tests {
         }
         assert_eq!(harmless("one\ttwo\r\nthree", 100), "one two  three");
         assert_eq!(harmless_lines("one\ttwo\nthree\u{7}"), "one two\nthree\u{fffd}");
+    }
+
+    #[test]
+    fn others_are_not_named() {
+        let [own, other] = ["11111111-3b8c-4a51-9d1f-6f1a3a5f0001", "2222222a-3b8c-4a51-9d1f-6f1a3a5f0002"];
+        let said = format!(
+            "condor_rm: no (HTCJobUID in {{\"{own}\",\"{other}\"}}), /d/{other}/x; é 1.0-9 2026-11-23 {}",
+            &other[..12]
+        );
+        let shown = format!("condor_rm: no (HTCJobUID in {{\"{own}\",\"…\"}}), /d/…/x; é 1.0-9 2026-11-23 …");
+        assert_eq!(without_others(&said, own), shown);
+        assert_eq!(without_others(&own[..20], own), own[..20]);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::{Limits, Queued, WorkItem};
+use crate::api::text::without_others;
 use crate::machine::request::{Scope, SubmitPermit, Work};
 use crate::machine::{Kind, Timestamp, Uid};
 
@@ -175,7 +176,8 @@ impl Sizes {
             state.jobs = state.jobs.min(jobs / SHRINK).max(1);
             if refusal == Refusal::TooMany {
                 state.grows = Some(now.plus(self.forget));
-                state.words = Some(words.into());
+                // They are shown to others, too.
+                state.words = Some(without_others(words, "").into());
             }
             tracing::info!(jobs = state.jobs, "most jobs in one submission from now on, as the schedd refuses {jobs}");
         });

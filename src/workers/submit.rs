@@ -8,6 +8,7 @@ use super::batch::Batch;
 use super::sizes::Refusal;
 use super::{Plan, Queued, WorkItem};
 use crate::api::Reason;
+use crate::api::text::without_others;
 use crate::condor::description::{self, Common, submit_description};
 use crate::condor::htcopts::HtcOpts;
 use crate::condor::schedd::Reading;
@@ -202,7 +203,7 @@ impl Submission {
                 at,
                 dead_since: submitted.dead.then_some(at),
                 exit_status: submitted.status,
-                message: submitted.message.clone(),
+                message: submitted.message.as_ref().map(|words| without_others(words, job.request.key.uid.as_str())),
                 not_run,
                 supersedes: match &job.request.work {
                     Work::Submit(_, SubmitPermit::Again(proof)) => Some(proof.attempt()),

@@ -8,6 +8,7 @@ use super::batch::Batch;
 use super::err_tail::err_tail;
 use super::incoming::Arrived;
 use super::{Queued, files, reserve};
+use crate::api::text::without_others;
 use crate::api::{ObjectName, Reason};
 use crate::condor::fetch::ToFetch;
 use crate::ledger::{Intent, LedgerError, RequestResult};
@@ -276,7 +277,7 @@ impl ToolCall {
             result = call(batch) => result.map_err(Failure::from),
             // The tool is killed, as at the end of its time limit.
             () = batch.stop.notified() => {
-                tracing::info!("a transfer was stopped: one of its HTCJobs was deleted, suspended, or passed its deadline");
+                tracing::info!("a transfer was stopped: one of its HTCJobs was deleted, suspended or resumed, or has passed its deadline");
                 reserve::clear(batch).await;
                 self.stopped = true;
                 return;
@@ -326,7 +327,11 @@ impl ToolCall {
             let Arrived { fetched, refused, failure: own, size } = arrived.remove(&key.uid).unwrap_or_default();
             batch.shared.namespace_output.add(&job.name.namespace, size.bytes);
             batch.shared.room.learn(&job.name.namespace, fetched.len(), size);
-            RequestResult { key, at, failure: failure.clone().or(own), fetched, refused }
+            let failure = failure.as_ref().map(|Failure { reason, message }| Failure {
+                reason: reason.clone(),
+                message: without_others(message, key.uid.as_str()),
+            });
+            RequestResult { key, at, failure: failure.or(own), fetched, refused }
         };
         let results: Vec<RequestResult> = batch.jobs.iter().map(result).collect();
         self.failed = results.iter().any(|result| result.failure.is_some());
