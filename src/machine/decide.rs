@@ -373,18 +373,16 @@ impl<'a> Run<'a> {
     }
 
     /// Hands over a request, unless one stands already. A fetch that waits for its turn, which failed ones of all share, is in
-    /// nobody's way: it is asked for again. Nor do removal and hold wait for a transfer, which may take an hour.
+    /// nobody's way: it is asked for again. Nor do removal, hold and release wait for a transfer, which may take an hour.
     fn ask(&mut self, kind: Kind, work: Work) {
         if self.action != Action::Nothing {
             return;
         }
         if !self.free() {
-            let urgent = matches!(
-                work,
-                Work::Hold
-                    | Work::HoldJobs(_)
-                    | Work::Remove(Scope::All | Scope::Staging | Scope::Unfinished | Scope::Wished(_))
-            );
+            let remove =
+                matches!(work, Work::Remove(Scope::All | Scope::Staging | Scope::Unfinished | Scope::Wished(_)));
+            let hold = matches!(work, Work::Hold | Work::HoldJobs(_) | Work::Release | Work::ReleaseJobs(_));
+            let urgent = remove || hold;
             let in_the_way = |fetch: &&InFlight| {
                 kind != Kind::Fetch && (!fetch.running || urgent) && fetch.can_be_cancelled(self.rules)
             };

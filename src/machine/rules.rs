@@ -92,7 +92,7 @@ pub struct Rules {
     pub staged_is_accepted: bool,
     /// While a request is queued or running no other is made.
     pub one_request: bool,
-    /// A transfer that runs is stopped for a deletion, a hold or a removal.
+    /// A transfer that runs is stopped for a deletion, a hold, a release or a removal.
     pub stop_transfers: bool,
     /// The finalizer goes only with a proof.
     pub prove_gone: bool,

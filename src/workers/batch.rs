@@ -79,7 +79,8 @@ impl Batch {
     }
 
     /// Does work on the files of all of them, `jobs` in number. If it hangs, all fail by it; those whose files are still at work
-    /// for a call before this one fail at once. None if no request is left.
+    /// for a call before this one fail at once. None if no request is left, or one is to stop: then nobody is told of it, as if the
+    /// operator had been killed.
     pub(super) async fn on_files<T, W>(
         &mut self,
         failed: fn(String) -> Failure,
@@ -95,7 +96,7 @@ impl Batch {
             return None;
         }
         let (jobs, work) = work(self);
-        match self.shared.files.run(self.uids(), files::limit(jobs), work).await {
+        match self.shared.files.run_unless(&self.stop, self.uids(), files::limit(jobs), work).await? {
             Ok(result) => Some(result),
             Err(why) => {
                 tracing::error!(%why, "the files of these HTCJobs are left alone");

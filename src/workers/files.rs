@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::Notify;
+
 use crate::machine::Uid;
 
 /// Least time that work on files may take.
@@ -94,6 +96,20 @@ impl FileWork {
             )),
         }
     }
+
+    /// The same, unless it is to stop meanwhile: none then. What was begun goes on here, too.
+    pub(super) async fn run_unless<T: Send + 'static>(
+        &self,
+        stop: &Notify,
+        uids: Vec<Uid>,
+        limit: Duration,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<Result<T, String>> {
+        tokio::select! {
+            result = self.run(uids, limit, work) => Some(result),
+            () = stop.notified() => None,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -122,6 +138,28 @@ mod tests {
         while files.busy(&uid()).is_some() {
             tokio::task::yield_now().await;
         }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_hangs_is_let_go_when_it_is_to_stop() {
+        let (files, stop) = (FileWork::default(), Notify::new());
+        let ((go_on, hangs), (tell, told)) = (channel::<()>(), tokio::sync::oneshot::channel());
+        let hang = move || {
+            tell.send(()).unwrap();
+            assert!(hangs.recv().is_err());
+        };
+        let stops = async {
+            told.await.unwrap();
+            stop.notify_one();
+        };
+        let (done, ()) = tokio::join!(files.run_unless(&stop, vec![uid()], limit(1), hang), stops);
+        assert_eq!(done, None);
+        assert!(files.busy(&uid()).is_some(), "it goes on");
+        drop(go_on);
+        while files.busy(&uid()).is_some() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(files.run_unless(&stop, vec![uid()], limit(1), || 1).await, Some(Ok(1)));
     }
 
     #[tokio::test(flavor = "multi_thread")]

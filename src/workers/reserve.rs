@@ -51,10 +51,8 @@ fn namespace(batch: &Batch) -> String {
 
 /// Asks the volume beside the asynchronous threads, which it may not answer.
 async fn ask<T: Send + 'static>(batch: &Batch, question: impl FnOnce() -> T + Send + 'static) -> Result<T, NotNow> {
-    tokio::select! {
-        answer = batch.shared.files.run(Vec::new(), files::limit(0), question) => answer.map_err(NotNow::from),
-        () = batch.stop.notified() => Err(NotNow(None)),
-    }
+    let answer = batch.shared.files.run_unless(&batch.stop, Vec::new(), files::limit(0), question).await;
+    answer.map_or(Err(NotNow(None)), |answer| answer.map_err(NotNow::from))
 }
 
 /// Of how many jobs the namespace may get the output now.

@@ -23,5 +23,6 @@ on_versions!(
         limits::nothing_is_fetched_onto_a_full_volume,
         limits::a_namespace_has_its_share,
         lanes::one_that_hangs_holds_up_no_deletion,
+        lanes::one_that_hangs_holds_up_no_hold_release_or_deadline,
         retention::what_is_left_goes_in_its_time;
 );

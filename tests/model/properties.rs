@@ -134,7 +134,7 @@ impl Model {
         if hangs { self.run_fairly(world, Course::BesideATransfer) } else { Ok(()) }
     }
 
-    /// Whether an object is to be removed, held, or ended by its deadline, and is not yet.
+    /// Whether an object is to be removed, held, let go, or ended by its deadline, and is not yet.
     fn is_urgent(world: &World, object: u8) -> bool {
         let Some(job) = world.object(object) else { return false };
         let has = |statuses: &[JobStatus]| {
@@ -142,7 +142,10 @@ impl Model {
         };
         let hold = job.suspend && has(&[JobStatus::Idle, JobStatus::Running]);
         let end = job.deadline && !job.suspend && has(&[JobStatus::Idle, JobStatus::Running, JobStatus::Held]);
-        job.deleting || hold || end || Self::has_a_wish(world, object)
+        let ours = |job: &CondorJob| job.ad.status == JobStatus::Held && job.ad.hold.is_ours();
+        let to_release = |job: &CondorJob| job.object == object && ours(job) && !Self::is_held_by_user(world, job);
+        let release = !job.suspend && world.queued().any(to_release);
+        job.deleting || hold || release || end || Self::has_a_wish(world, object)
     }
 
     fn run_fairly(&self, world: &World, course: Course) -> Result<(), Vec<Action>> {

@@ -6,6 +6,7 @@ use htc_operator::machine::wishes::{Wanted, Wish, Wished};
 use htc_operator::machine::{Index, JobId, Request, Work};
 
 use crate::bounds::Trouble;
+use crate::condor::CondorJob;
 use crate::steps::{Action, Model};
 use crate::world::{Broken, Rows, World};
 
@@ -80,6 +81,12 @@ impl Model {
                     Some(Wanted::Release) | None => false,
                 }
         })
+    }
+
+    /// Whether a user wants this job to be held.
+    pub fn is_held_by_user(world: &World, job: &CondorJob) -> bool {
+        let rows = &world.operators[Self::leader(world)].ledger.rows[usize::from(job.object)];
+        rows.wishes.is(job.ad.index, Wanted::Hold)
     }
 
     /// What a user has held or removed must not be submitted.

@@ -133,6 +133,55 @@ pub fn one_that_hangs_holds_up_no_deletion(version: Version) {
     site.assert_complete_once(&there, "other", 1);
 }
 
+/// The transfer of what has ended of an HTCJob hangs, whatever is wanted of its other job: that is held, let go, and removed at its
+/// deadline all the same, and what was not fetched comes once transfers go well again.
+pub fn one_that_hangs_holds_up_no_hold_release_or_deadline(version: Version) {
+    let site = Site::with(version, "", &["--fetch-every=1s"]);
+    let place = site.bed.pool.scratch().dir("transfers").unwrap();
+    testbed::Account::unprivileged().write(&place.join("hang"), "", 0o644).unwrap();
+    let at = place.display();
+    site.gates.replace(
+        "condor_transfer_data",
+        &format!(
+            "echo $$ >>{at}/hanging\nwhile [ -e {at}/hang ]; do sleep 0.1; done\nreal=$1; shift; exec $real \"$@\"\n"
+        ),
+    );
+    let transfers = |count: usize| {
+        let hanging = || fs::read_to_string(place.join("hanging")).unwrap_or_default().lines().count();
+        wait_for("a transfer that hangs", PATIENCE, || if hanging() == count { Ok(()) } else { Err(hanging()) })
+            .unwrap();
+    };
+    site.bed.start_operator();
+    let here = site.bed.namespace();
+    let mut object = site.lasting("parts", 2);
+    let source =
+        object["spec"]["script"]["source"].as_str().unwrap().replace("while [", "while [ $HTCPROCID = 1 ] && [");
+    object["spec"]["script"]["source"] = source.into();
+    let uid = here.create(&object);
+    let wait = |what: &str, count: &str, number: u32| {
+        let began = Instant::now();
+        let object = here.wait("parts", what, |object| object["status"][count] == number);
+        println!("{version}: {what} after {:.1?}", began.elapsed());
+        object
+    };
+    transfers(1);
+    here.suspend("parts", true);
+    wait("it is held", "held", 1);
+    transfers(2);
+    here.suspend("parts", false);
+    wait("it is let go", "held", 0);
+    transfers(3);
+    here.kubectl(&["patch", "htcjob", "parts", "--type=merge", "-p", r#"{"spec":{"activeDeadlineSeconds":1}}"#]);
+    let object = wait("it is removed", "failed", 1);
+    assert_eq!((&object["status"]["succeeded"], &object["status"]["active"]), (&1.into(), &0.into()), "{object:#}");
+    assert!(here.events("parts").iter().all(|(reason, _)| reason != "Stopped"), "{:?}", here.events("parts"));
+
+    fs::remove_file(place.join("hang")).unwrap();
+    here.wait_says("parts", "OutputFetched", "True", "Fetched");
+    here.delete("parts");
+    site.bed.assert_removed(&uid, "parts");
+}
+
 /// So many fetches that fail at once.
 const MANY: usize = 30;
 /// Tries a minute that they have together, and how many workers try at the same time.

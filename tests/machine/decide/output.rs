@@ -12,8 +12,8 @@ use rstest::rstest;
 
 use crate::decide::decision::{condition, decide, message, watched, work};
 use crate::given::{
-    accepted, ad, at, change_job, date, done, ended, ended_job, failed, history, in_flight, indices, queue, running,
-    running_job,
+    accepted, ad, at, change_job, date, done, ended, ended_job, failed, held, history, in_flight, indices, job,
+    own_hold, queue, running, running_job,
 };
 
 /// One job that succeeded a minute ago and lies in the queue.
@@ -288,21 +288,23 @@ fn a_job_with_too_much_output_says_what_to_do() {
 
 /// Failed fetches of all wait for one another, and a transfer may take an hour: what else is to be done does not wait for them.
 #[test]
-fn a_fetch_that_waits_for_its_turn_or_runs_is_given_up_for_a_hold() {
-    let jobs = [
-        (ended_job("5.0", Outcome::Succeeded), ended(ad(0, "5.0"), Exit::Code(0))),
-        (running_job("5.1"), running(ad(1, "5.1"))),
-    ];
-    let mut facts = accepted(Phase::Running, &jobs);
-    facts.object.spec = Ok(Spec { queue: 2, suspend: true, ..Spec::default() });
-    let waits = in_flight(&facts, Kind::Fetch, false);
-    for running in [false, true] {
-        facts.in_flight = Some(InFlight { running, ..waits.clone() });
-        assert_eq!(decide(&facts).action, Action::Cancel(waits.key.clone()));
+fn a_fetch_that_waits_for_its_turn_or_runs_is_given_up_for_a_hold_and_a_release() {
+    let fetched = (ended_job("5.0", Outcome::Succeeded), ended(ad(0, "5.0"), Exit::Code(0)));
+    let runs = (running_job("5.1"), running(ad(1, "5.1")));
+    let held = (job("5.1", JobState::Held(own_hold())), held(ad(1, "5.1"), Hold::BY_USER, Hold::SUSPENDED));
+    for (other, suspend, wanted) in [(&runs, true, Work::Hold), (&held, false, Work::Release)] {
+        let mut facts = accepted(Phase::Running, &[fetched.clone(), other.clone()]);
+        let with = |suspend| Ok(Spec { queue: 2, suspend, ..Spec::default() });
+        facts.object.spec = with(suspend);
+        let waits = in_flight(&facts, Kind::Fetch, false);
+        for running in [false, true] {
+            facts.in_flight = Some(InFlight { running, ..waits.clone() });
+            assert_eq!(decide(&facts).action, Action::Cancel(waits.key.clone()), "{wanted:?}");
+        }
+        facts.in_flight = None;
+        assert_eq!(work(&decide(&facts)), Some(&wanted));
+        facts.object.spec = with(!suspend);
+        facts.in_flight = Some(in_flight(&facts, Kind::Fetch, true));
+        assert_eq!(decide(&facts).action, Action::Nothing, "nothing else is wanted");
     }
-    facts.in_flight = None;
-    assert_eq!(work(&decide(&facts)), Some(&Work::Hold));
-    facts.object.spec = Ok(Spec { queue: 2, ..Spec::default() });
-    facts.in_flight = Some(in_flight(&facts, Kind::Fetch, false));
-    assert_eq!(decide(&facts).action, Action::Nothing, "nothing else is wanted");
 }
