@@ -21,8 +21,12 @@ use crate::api::Identity;
 use crate::machine::facts::{Unknown, Why};
 use crate::machine::{JobId, Timestamp, Uid};
 
-/// How long after the last harm a user is asked about apart.
+/// How long after the last harm a user is asked about apart. It doubles each time that the user is found again.
 const PROBATION: Duration = Duration::from_mins(10);
+/// The longest.
+const LONGEST_PROBATION: Duration = Duration::from_hours(24);
+/// After so long without harm it begins anew.
+const FORGOTTEN: Duration = Duration::from_hours(48);
 /// After a question that was not answered, its user is left alone for so many times as long as it took.
 const REST: u32 = 4;
 /// Failed questions in one search. It goes on with the next question to the queue.
@@ -45,6 +49,8 @@ pub(super) struct Suspects(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     users: BTreeMap<String, Suspect>,
+    /// How often each was found, and when the last harm was: who does harm only now and then is not to be searched for each time.
+    found: BTreeMap<String, (u32, Timestamp)>,
     /// History is asked about large ads apart, since then.
     history: Option<Timestamp>,
 }
@@ -68,6 +74,13 @@ struct Search {
     failed: Option<Unknown>,
 }
 
+impl State {
+    fn probation(&self, user: &str) -> Duration {
+        let again = self.found.get(user).map_or(0, |(times, _)| times.saturating_sub(1));
+        PROBATION.saturating_mul(1_u32.checked_shl(again).unwrap_or(u32::MAX)).min(LONGEST_PROBATION)
+    }
+}
+
 impl Suspects {
     fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
         work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
@@ -85,8 +98,15 @@ impl Suspects {
     }
 
     fn did_harm(&self, user: &str, now: Timestamp) {
-        let known = self.with(|state| state.users.insert(user.to_owned(), Suspect { harmful: now, rests: None }));
-        if known.is_none() {
+        let known = self.with(|state| {
+            let known = state.users.insert(user.to_owned(), Suspect { harmful: now, rests: None }).is_some();
+            state.found.retain(|_, (_, last)| now.since(*last) < FORGOTTEN);
+            let (times, last) = state.found.entry(user.to_owned()).or_insert((0, now));
+            *last = now;
+            *times += u32::from(!known);
+            known
+        });
+        if !known {
             tracing::warn!(
                 user,
                 "the jobs of this user are asked about apart: HTCondor cannot show them together with those of others; somebody may have written too much into one of them"
@@ -95,7 +115,7 @@ impl Suspects {
     }
 
     /// A question about this user alone was not answered: none is put until then. That may be so because there is much to show, so
-    /// after a time it is tried together with the others again.
+    /// after a time, always the same, it is tried together with the others again.
     fn did_not_answer(&self, user: &str, now: Timestamp, until: Timestamp, why: &Unknown) {
         let over = self.with(|state| {
             let suspect = state.users.entry(user.to_owned()).or_insert(Suspect { harmful: now, rests: None });
@@ -111,7 +131,8 @@ impl Suspects {
 
     fn did_none(&self, user: &str, now: Timestamp) {
         let over = self.with(|state| {
-            let over = state.users.get(user).is_some_and(|suspect| now.since(suspect.harmful) >= PROBATION);
+            let probation = state.probation(user);
+            let over = state.users.get(user).is_some_and(|suspect| now.since(suspect.harmful) >= probation);
             if over {
                 state.users.remove(user);
             }

@@ -203,6 +203,28 @@ fn who_does_no_harm_for_long_is_no_suspect() {
     assert!(suspects.in_history(at(9)) && !suspects.in_history(at(10)));
 }
 
+/// Who does harm, waits until it is forgotten, and does it again is searched for ever more seldom.
+#[test]
+fn who_is_found_again_and_again_is_asked_about_apart_for_longer() {
+    let (suspects, mut now, mut waits) = (Suspects::default(), Timestamp(0), Vec::new());
+    let minutes = |count: u64| Duration::from_mins(count);
+    for _ in 0..10 {
+        suspects.did_harm("alice", now);
+        suspects.did_harm("alice", now);
+        let found = now;
+        while !suspects.users().is_empty() {
+            now = now.plus(minutes(10));
+            suspects.did_none("alice", now);
+        }
+        waits.push(now.since(found).as_secs() / 60);
+    }
+    assert_eq!(waits, [10, 20, 40, 80, 160, 320, 640, 1280, 1440, 1440]);
+    now = now.plus(FORGOTTEN);
+    suspects.did_harm("alice", now);
+    suspects.did_none("alice", now.plus(PROBATION));
+    assert!(suspects.users().is_empty());
+}
+
 #[test]
 fn the_size_of_each_attribute_counts() {
     let [large, small, long_reason] = parts();
