@@ -2,6 +2,7 @@
 //! and the others are right and in time.
 
 mod bad;
+mod pace;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use self::bad::{BAD, Bad};
+use self::pace::meanwhile;
 use bed::site::Site;
 use bed::{LONG_SUBMISSIONS, Namespace, PATIENCE, ids, is_true};
 use serde_json::Value;
@@ -16,14 +18,12 @@ use testbed::Version::{self, Sid, Trixie};
 use testbed::{Account, wait_for};
 
 const GOOD: usize = 190;
-/// Good ones that show, alone, how fast this machine is now.
-const ALONE: usize = 60;
-
-/// How much longer than alone each may take, on a machine on which others work, too.
-const FACTOR: f64 = 3.0;
+/// How much more time the good ones may take than without the bad ones, and how much more processor time of the schedd and the
+/// operator each may cost, as the machine was then.
+const FACTOR: f64 = 1.25;
 /// What the bad ones may cost: a submission of fifty that fails for the sake of one goes again with six, and then each
 /// alone, after pauses of 1 and 2 s.
-const FOR_THE_BAD: Duration = Duration::from_secs(20);
+const FOR_THE_BAD: Duration = Duration::from_secs(10);
 
 /// Patience with all of them together.
 const LIMIT: Duration = PATIENCE.saturating_mul(3);
@@ -38,10 +38,9 @@ struct Times {
 }
 
 impl Times {
-    /// The most that `count` may take where these were taken by [`ALONE`], and kubectl took so long to create all.
-    #[allow(clippy::cast_precision_loss, reason = "hundreds")]
-    fn most(self, count: usize, created: Duration) -> Self {
-        let most = |alone: Duration| alone.mul_f64(FACTOR * count as f64 / ALONE as f64) + FOR_THE_BAD + created;
+    /// The most that the same may take beside bad ones, on a machine that is so many times slower by then.
+    fn most(self, slower: f64) -> Self {
+        let most = |alone: Duration| alone.mul_f64(FACTOR * slower) + FOR_THE_BAD;
         Self { ids: most(self.ids), complete: most(self.complete) }
     }
 }
@@ -50,6 +49,16 @@ impl fmt::Display for Times {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "all ids after {:.1?}, all complete after {:.1?}", self.ids, self.complete)
     }
+}
+
+/// Processor time of the schedd, the operator and all that they have waited for, so far.
+fn spent(site: &Site) -> Duration {
+    let ticks = |pid: u32| {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let fields = text.rsplit(") ").next().unwrap().split(' ');
+        fields.skip(11).take(4).map(|field| field.parse::<u32>().unwrap()).sum::<u32>()
+    };
+    Duration::from_millis(10) * (ticks(site.bed.pool.schedd_pid().unwrap()) + ticks(site.bed.operator_pid()))
 }
 
 fn name(object: &Value) -> &str {
@@ -187,7 +196,7 @@ fn ten_bad_ones_among_two_hundred_hurt_nobody() {
 }
 
 #[test]
-#[ignore = "make test-long: 260 containers"]
+#[ignore = "make test-long: 390 containers"]
 fn ten_bad_ones_among_two_hundred_hurt_nobody_on_sid() {
     ten_bad_ones_among_two_hundred(Sid);
 }
@@ -198,11 +207,13 @@ fn ten_bad_ones_among_two_hundred(version: Version) {
     site.bed.start_operator();
 
     let here = site.bed.namespace();
-    let began = Instant::now();
-    here.create_all(&(0..ALONE).map(|number| good(&site, number)).collect::<Vec<_>>());
-    println!("{version}: {ALONE} good ones created within {:.1?}", began.elapsed());
-    let alone = wait_good(&here, ALONE, began);
-    println!("{version}: {ALONE} good ones alone: {alone}");
+    let (began, before) = (Instant::now(), spent(&site));
+    let (alone, pace_alone) = meanwhile(|| {
+        here.create_all(&(0..GOOD).map(|number| good(&site, number)).collect::<Vec<_>>());
+        wait_good(&here, GOOD, began)
+    });
+    let work_alone = (spent(&site) - before) / u32::try_from(GOOD).unwrap();
+    println!("{version}: {GOOD} good ones alone: {alone}; {work_alone:.1?} of work for each; pace {pace_alone}");
     delete_all(&site, &here);
 
     let here = site.bed.namespace();
@@ -211,24 +222,30 @@ fn ten_bad_ones_among_two_hundred(version: Version) {
     account.make_dir(&outputs, 0o755).unwrap();
     account.write(&outputs.join("folderless"), "not a folder", 0o644).unwrap();
     let alone_runs = site.forget_runs();
-    assert!(alone_runs.len() == ALONE && alone_runs.values().all(|runs| *runs == 1), "{alone_runs:?}");
+    assert!(alone_runs.len() == GOOD && alone_runs.values().all(|runs| *runs == 1), "{alone_runs:?}");
     let submitted = site.gates.calls("condor_submit");
-    let (objects, began) = (crowd(&site), Instant::now());
-    let (times, created) = thread::scope(|scope| {
-        let hand = scope.spawn(|| {
-            here.create_all(&objects);
-            let created = began.elapsed();
-            remove_by_hand(&here);
-            created
-        });
-        (wait_good(&here, GOOD, began), hand.join().unwrap())
+    let (objects, began, before) = (crowd(&site), Instant::now(), spent(&site));
+    let (times, pace) = meanwhile(|| {
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                here.create_all(&objects);
+                remove_by_hand(&here);
+            });
+            wait_good(&here, GOOD, began)
+        })
     });
-    println!("{version}: {} created within {created:.1?}", objects.len());
-    let (most, commands) = (alone.most(GOOD + BAD.len(), created), site.gates.calls("condor_submit") - submitted);
-    println!("{version}: {GOOD} good ones among {} bad ones, {commands} condor_submit: {times}", BAD.len());
+    let work = (spent(&site) - before) / u32::try_from(objects.len()).unwrap();
+    let slower = pace.slower_than(pace_alone);
+    let (most, commands) = (alone.most(slower.time), site.gates.calls("condor_submit") - submitted);
+    println!(
+        "{version}: {GOOD} good ones among {} bad ones, {commands} condor_submit: {times}; {work:.1?} of work for each; pace {pace}",
+        BAD.len()
+    );
     println!("{version}: allowed: {most}");
     assert_good(&site, &here, GOOD);
     assert!(times.ids < most.ids && times.complete < most.complete, "{times}, instead of: {most}");
+    let most = work_alone.mul_f64(FACTOR * slower.work);
+    assert!(work < most, "{work:.1?} of work for each, instead of {most:.1?}");
     assert!(commands < GOOD / 2, "what waits goes together: {commands} condor_submit");
 
     wait_bad(&site, &here);
