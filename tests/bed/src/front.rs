@@ -1,12 +1,13 @@
 //! The front of the jobs API, and the API server that knows it.
 
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testbed::{Owned, Port, Spec, tool, wait_for};
+use testbed::{Account, KubeOptions, Owned, PoolOptions, Port, Spec, Version, tool, wait_for};
 
-use super::{Bed, PATIENCE, checkout, program};
+use super::{Bed, PATIENCE, checkout, http, kubeconfig_with, program};
 
 const KUBECTL: Duration = Duration::from_secs(60);
 /// The API server's name for the API.
@@ -16,10 +17,30 @@ pub const API_SERVICE: &str = "v1alpha1.procs.htc.cern.ch";
 pub struct Front {
     process: Mutex<Option<Owned>>,
     pub port: Port,
+    /// Where kubelet would ask.
+    health: Port,
+    kubeconfig: PathBuf,
     runs: std::sync::atomic::AtomicU32,
 }
 
 impl Bed {
+    /// Servers without the operator, which will serve the jobs API.
+    pub fn with_jobs_api(version: Version, arguments: &[&str]) -> Self {
+        Self::new(version, &PoolOptions::default(), arguments).serving_jobs()
+    }
+
+    /// The same, with an API server for this test alone, beside which [`Bed::controllers`] may run.
+    pub fn with_jobs_api_alone(version: Version, kube: &KubeOptions, arguments: &[&str]) -> Self {
+        Self::with_kube(version, kube, &PoolOptions::default(), arguments).serving_jobs()
+    }
+
+    fn serving_jobs(mut self) -> Self {
+        let port = Port::reserve().unwrap();
+        self.arguments.push(format!("--jobs-api-listen=127.0.0.1:{}", port.number));
+        self.leader = Some(port);
+        self
+    }
+
     /// The front of this bed's operator, which was made by [`Bed::with_jobs_api`] and runs. The API server knows it.
     pub fn front(&self) -> &Front {
         let front = self.new_front();
@@ -30,9 +51,20 @@ impl Bed {
     /// The front, which is started if nobody has done so; nothing is waited for.
     pub fn new_front(&self) -> &Front {
         self.front.get_or_init(|| {
-            let front = Front { process: Mutex::default(), port: Port::reserve().unwrap(), runs: 0.into() };
+            let front = Front::new(self.kubeconfig.clone());
             front.start(self);
             self.make_known(front.port.number);
+            front
+        })
+    }
+
+    /// The front, which shows the API server this token and nothing else. Nobody makes it known to the API server.
+    pub fn front_as(&self, token: &str) -> &Front {
+        self.front.get_or_init(|| {
+            let kubeconfig = self.scratch.path().join("kubeconfig-front");
+            Account::unprivileged().write(&kubeconfig, kubeconfig_with(&self.kube, token), 0o600).unwrap();
+            let front = Front::new(kubeconfig);
+            front.start(self);
             front
         })
     }
@@ -79,6 +111,17 @@ impl Bed {
 }
 
 impl Front {
+    fn new(kubeconfig: PathBuf) -> Self {
+        let [port, health] = [(); 2].map(|()| Port::reserve().unwrap());
+        Self { process: Mutex::default(), port, health, kubeconfig, runs: 0.into() }
+    }
+
+    /// Whether kubelet would find it ready; what it says.
+    pub fn readiness(&self) -> std::io::Result<(bool, String)> {
+        let answer = http::get(([127, 0, 0, 1], self.health.number).into(), "/readyz")?;
+        Ok((answer.status == 200, answer.body))
+    }
+
     /// Starts it, on its port.
     pub fn start(&self, bed: &Bed) {
         let run = self.runs.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -87,8 +130,10 @@ impl Front {
         let spec = Spec::new(bed.scratch().share(&program()).unwrap(), log)
             .args(["jobs-api", "--log", "info,htc_operator=debug"])
             .arg(format!("--front-listen=127.0.0.1:{}", self.port.number))
+            .arg(format!("--http-listen=127.0.0.1:{}", self.health.number))
             .arg(format!("--leader-url=https://127.0.0.1:{leader}"));
-        *self.process.lock().unwrap() = Some(Owned::spawn(&bed.as_operator(spec)).unwrap());
+        let spec = bed.as_operator(spec).env("KUBECONFIG", &self.kubeconfig);
+        *self.process.lock().unwrap() = Some(Owned::spawn(&spec).unwrap());
     }
 
     /// Ends it.

@@ -182,15 +182,6 @@ impl Bed {
         bed
     }
 
-    /// Servers without the operator, which will serve the jobs API.
-    pub fn with_jobs_api(version: Version, arguments: &[&str]) -> Self {
-        let port = Port::reserve().unwrap();
-        let listen = format!("--jobs-api-listen=127.0.0.1:{}", port.number);
-        let mut bed = Self::new(version, &PoolOptions::default(), &[arguments, &[listen.as_str()]].concat());
-        bed.leader = Some(port);
-        bed
-    }
-
     /// The servers that all tests of this program share, which do no harm to them: one set for each version.
     pub fn shared(version: Version) -> &'static Self {
         static TRIXIE: OnceLock<Bed> = OnceLock::new();

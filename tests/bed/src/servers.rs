@@ -4,7 +4,9 @@ use std::ops::Deref;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use testbed::{Assets, Kube, KubeOptions};
+use testbed::{Assets, Controllers, Kube, KubeOptions};
+
+use super::Bed;
 
 static FREE: Mutex<Vec<Kube>> = Mutex::new(Vec::new());
 
@@ -52,5 +54,13 @@ impl Drop for ControlPlane {
     fn drop(&mut self) {
         let kube = self.0.take().filter(|kube| !thread::panicking() && kube.restore().unwrap_or(false));
         free().extend(kube);
+    }
+}
+
+impl Bed {
+    /// Starts these controllers of kube-controller-manager, such as `namespace-controller`. They change what other tests find: the
+    /// API server must be of this test alone.
+    pub fn controllers(&self, which: &[&str]) -> Controllers {
+        Controllers::start(&self.assets, &self.kube, which).unwrap()
     }
 }

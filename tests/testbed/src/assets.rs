@@ -30,6 +30,7 @@ pub struct Assets {
     cache: PathBuf,
     kube_apiserver: PathBuf,
     kubectl: PathBuf,
+    kube_controller_manager: PathBuf,
     etcd: PathBuf,
     trixie: PathBuf,
     sid: PathBuf,
@@ -67,8 +68,9 @@ impl Assets {
             // It takes minutes and is mostly computing, the others seconds and are mostly downloads.
             let kubernetes = scope.spawn(|| kubernetes(cache, get));
             let rest = Self::from_debian(cache, get, more);
-            let [kube_apiserver, kubectl] = kubernetes.join().unwrap_or_else(|panic| resume_unwind(panic))?;
-            Ok(Self { kube_apiserver, kubectl, ..rest? })
+            let [kube_apiserver, kubectl, kube_controller_manager] =
+                kubernetes.join().unwrap_or_else(|panic| resume_unwind(panic))?;
+            Ok(Self { kube_apiserver, kubectl, kube_controller_manager, ..rest? })
         })
     }
 
@@ -92,6 +94,7 @@ impl Assets {
             cache: cache.root().to_owned(),
             kube_apiserver: PathBuf::new(),
             kubectl: PathBuf::new(),
+            kube_controller_manager: PathBuf::new(),
             etcd,
             trixie,
             sid,
@@ -119,6 +122,12 @@ impl Assets {
     #[must_use]
     pub fn kubectl(&self) -> &Path {
         &self.kubectl
+    }
+
+    /// The controllers of the API server's version.
+    #[must_use]
+    pub fn kube_controller_manager(&self) -> &Path {
+        &self.kube_controller_manager
     }
 
     /// etcd.
@@ -185,10 +194,10 @@ impl Assets {
     }
 }
 
-/// kube-apiserver and kubectl.
-fn kubernetes(cache: &Cache, get: Get<'_>) -> Result<[PathBuf; 2]> {
+/// Each of [`PROGRAMS`].
+fn kubernetes(cache: &Cache, get: Get<'_>) -> Result<[PathBuf; 3]> {
     match PROGRAMS.map(provided) {
-        [Some(kube_apiserver), Some(kubectl)] => Ok([kube_apiserver, kubectl]),
+        [Some(kube_apiserver), Some(kubectl), Some(controllers)] => Ok([kube_apiserver, kubectl, controllers]),
         some => {
             let kubernetes = with_go(cache, get, Arch::current()?, &Suite::new(LATEST), Part::ApiServer);
             let bin = get(&kubernetes, false)?.join("bin");
@@ -220,7 +229,7 @@ fn with_go(cache: &Cache, get: Get<'_>, arch: Arch, latest: &Suite, part: Part) 
 /// The paths of what a cluster with a node needs beside [`Assets`].
 #[derive(Debug, Clone)]
 pub(crate) struct ClusterAssets {
-    /// The folder of kube-controller-manager, kube-scheduler, kubelet and kube-proxy.
+    /// The folder of kube-scheduler, kubelet and kube-proxy.
     pub(crate) kubernetes: PathBuf,
     /// The container runtime's root folder.
     pub(crate) runtime: PathBuf,
@@ -247,7 +256,7 @@ impl ClusterAssets {
     }
 }
 
-/// A program in `KUBEBUILDER_ASSETS`, envtest's folder of kube-apiserver, etcd and kubectl.
+/// A program in `KUBEBUILDER_ASSETS`: envtest's folder has kube-apiserver, etcd and kubectl.
 fn provided(program: &str) -> Option<PathBuf> {
     let path = Path::new(&env::var_os("KUBEBUILDER_ASSETS")?).join(program);
     path.is_file().then_some(path)

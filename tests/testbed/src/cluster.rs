@@ -15,6 +15,7 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
 
 use crate::assets::{Assets, ClusterAssets};
+use crate::controllers;
 use crate::error::{Doing as _, Error, Result};
 use crate::kube::{Kube, KubeOptions};
 use crate::owned::{Owned, Spec};
@@ -109,8 +110,8 @@ impl Cluster {
         run_ok("making the cluster's network", Command::new("sh").args(["-euc", &network]), "", LIMIT)?;
         let kube = Kube::start_with(&assets, &KubeOptions::at(ADDRESS))?;
         let controllers = [
-            controller(&programs, &kube, &scratch, "kube-controller-manager")?,
-            controller(&programs, &kube, &scratch, "kube-scheduler")?,
+            Owned::spawn(&controllers::spec(assets.kube_controller_manager(), &kube, &scratch)?)?,
+            scheduler(&programs, &kube, &scratch)?,
         ];
         let node = Node::start(name, &programs, &kube, &assets, &scratch)?;
         let cluster = Self { node, controllers, kube, assets, scratch };
@@ -142,7 +143,8 @@ impl Cluster {
     }
 }
 
-fn controller(programs: &ClusterAssets, kube: &Kube, scratch: &Scratch, program: &str) -> Result<Owned> {
+fn scheduler(programs: &ClusterAssets, kube: &Kube, scratch: &Scratch) -> Result<Owned> {
+    let program = "kube-scheduler";
     let kubeconfig = kube.kubeconfig_for(&format!("system:{program}"), None)?;
     let spec = Spec::new(programs.kubernetes.join(program), scratch.path().join(format!("{program}.log")))
         .args(
@@ -151,14 +153,5 @@ fn controller(programs: &ClusterAssets, kube: &Kube, scratch: &Scratch, program:
         )
         .args(["--leader-elect=false", "--bind-address=127.0.0.1"])
         .arg(format!("--cert-dir={}", scratch.dir(program)?.display()));
-    let spec = if program == "kube-scheduler" {
-        spec
-    } else {
-        let certs = kube.authority();
-        spec.args(["--use-service-account-credentials=true", "--service-cluster-ip-range=10.96.0.0/16"])
-            .arg("--authentication-tolerate-lookup-failure=true")
-            .arg(format!("--service-account-private-key-file={}", certs.service_account_key().display()))
-            .arg(format!("--root-ca-file={}", certs.ca().display()))
-    };
     Owned::spawn(&spec)
 }

@@ -1,7 +1,7 @@
 //! A Kubernetes control plane: etcd and kube-apiserver as plain processes on loopback.
 //!
-//! That is enough for CRDs, CEL, RBAC, Secrets, Leases, Events, finalizers and server-side apply. Without a
-//! controller-manager nothing collects the objects of a deleted owner, and a deleted namespace stays Terminating.
+//! That is enough for CRDs, CEL, RBAC, Secrets, Leases, Events, finalizers and server-side apply. Without
+//! [`Controllers`](crate::Controllers) nothing collects the objects of a deleted owner, and a deleted namespace stays Terminating.
 
 use std::fmt;
 use std::net::Ipv4Addr;

@@ -13,11 +13,11 @@ use crate::tool::{run, run_ok, run_ok_watched};
 /// The release built, as in `kubernetes/go.mod`.
 pub(crate) const VERSION: &str = "v1.36.3";
 
-/// What all tests need. The `go.sum` also covers kube-controller-manager and kube-scheduler.
-pub(crate) const PROGRAMS: [&str; 2] = ["kube-apiserver", "kubectl"];
+/// What all tests need. The `go.sum` also covers kube-scheduler.
+pub(crate) const PROGRAMS: [&str; 3] = ["kube-apiserver", "kubectl", "kube-controller-manager"];
 
 /// What makes a cluster with a node of it.
-const CLUSTER_PROGRAMS: [&str; 4] = ["kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"];
+const CLUSTER_PROGRAMS: [&str; 3] = ["kube-scheduler", "kubelet", "kube-proxy"];
 
 const GO_MOD: &str = include_str!("../kubernetes/go.mod");
 const GO_SUM: &str = include_str!("../kubernetes/go.sum");
