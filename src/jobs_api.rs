@@ -19,7 +19,7 @@ use crate::api::{Identity, OPERATOR, ObjectName, Observed};
 use crate::clock::Clock;
 use crate::condor::Schedd;
 use crate::credentials::{AtHand, Credentials};
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, LedgerError};
 use crate::machine::ids::Index;
 use crate::machine::ids::SchedDate;
 use crate::procs::answer::Failure;
@@ -94,14 +94,28 @@ impl Jobs {
         let parent = self.parent(namespace, htcjob).ok_or_else(none)?;
         let index = Index(index);
         let rows = self.ledger.procs(parent.uid.clone(), index, 1).await?;
-        let proc = match rows.rows.first().filter(|row| row.index == index) {
+        let mut proc = match rows.rows.first().filter(|row| row.index == index) {
             Some(row) => HTCProc::recorded(&parent, row, now()),
             None if parent.asked_for.contains(index) => {
                 HTCProc::not_recorded(&parent, index, rows.given_up, rows.wishes.get(&index))
             }
             None => return Err(none()),
         };
+        self.add_items(&parent, std::slice::from_mut(&mut proc)).await?;
         Ok(Found { parent, index, proc })
+    }
+
+    /// Gives jobs of one `HTCJob` the items that it took from a ConfigMap.
+    async fn add_items(&self, parent: &Parent, procs: &mut [HTCProc]) -> Result<(), LedgerError> {
+        if !parent.takes_items() || procs.is_empty() {
+            return Ok(());
+        }
+        let wanted = procs.iter().map(|proc| Index(proc.spec.index)).collect();
+        let items = self.ledger.items_kept(&parent.uid, wanted).await?;
+        for (proc, item) in procs.iter_mut().zip(items) {
+            proc.spec.item = item;
+        }
+        Ok(())
     }
 
     /// HTCondor, in the name that this job has there.

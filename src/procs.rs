@@ -164,6 +164,9 @@ pub struct HTCProcStatus {
     pub message: Option<String>,
     /// Whether the job's output is stored.
     pub output_fetched: bool,
+    /// Size of the stored output in bytes. Absent if an older version of the operator stored it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_bytes: Option<i64>,
 }
 
 /// As much of an `HTCJob` as its jobs need.
@@ -205,6 +208,14 @@ impl Parent {
         }
     }
 
+    /// Whether its jobs have items that only the ledger knows.
+    #[must_use]
+    pub fn takes_items(&self) -> bool {
+        let object = self.object.as_ref().and_then(|object| object.0.as_ref().ok());
+        object.is_some_and(|htcjob| htcjob.spec.items_from.is_some())
+    }
+
+    /// What its spec says.
     fn item(&self, index: Index) -> Option<&String> {
         let spec = &self.object.as_ref()?.0.as_ref().ok()?.spec;
         spec.items.get(usize::try_from(index.0).ok()?)
@@ -278,6 +289,7 @@ impl HTCProc {
             start_time: job.runs.start.and_then(time),
             completion_time: job.runs.end.and_then(time),
             output_fetched: job.fetched,
+            output_bytes: row.output_bytes.filter(|_| job.fetched),
             ..HTCProcStatus::new(State::Idle)
         };
         status.state = match (&outcome, &job.state) {
@@ -366,6 +378,7 @@ impl HTCProcStatus {
             reason: None,
             message: None,
             output_fetched: false,
+            output_bytes: None,
         }
     }
 

@@ -177,7 +177,9 @@ impl Page {
         let mut text = if self.begun { String::new() } else { self.head() };
         self.begun = true;
         while !self.over {
-            let Some(procs) = self.walk.next().await? else {
+            // One more than are wanted says that there are more.
+            let most = self.left.map_or(usize::MAX, |left| left.saturating_add(1));
+            let Some(procs) = self.walk.next_of(most).await? else {
                 self.end(&mut text, None);
                 break;
             };

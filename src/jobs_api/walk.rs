@@ -49,18 +49,30 @@ impl Walk {
 
     /// The next jobs that are wanted; none at the end. There may be none in a part that is not the last.
     pub(super) async fn next(&mut self) -> Result<Option<Vec<HTCProc>>, LedgerError> {
+        self.next_of(PART).await
+    }
+
+    /// The same for who wants so many at most.
+    pub(super) async fn next_of(&mut self, most: usize) -> Result<Option<Vec<HTCProc>>, LedgerError> {
         let Some(parent) = self.parents.front() else { return Ok(None) };
         let only = self.selection.only_index();
-        let limit = if only.is_some() { 1 } else { PART };
+        let limit = match only {
+            Some(_) => 1,
+            // Where some are left out, more have to be looked at.
+            None if self.selection.takes_whole_htcjobs() => most.clamp(1, PART),
+            None => PART,
+        };
         let found = self.jobs.ledger.procs(parent.uid.clone(), self.from, limit).await?;
-        let (procs, next) = merge(parent, &found, self.from, limit, now());
+        let (mut procs, next) = merge(parent, &found, self.from, limit, now());
+        procs.retain(|proc| self.selection.matches(proc));
+        self.jobs.add_items(parent, &mut procs).await?;
         if let Some(next) = next.filter(|next| only.is_none_or(|only| next.0 <= only)) {
             self.from = next;
         } else {
             self.parents.pop_front();
             self.begin(Index(0));
         }
-        Ok(Some(procs.into_iter().filter(|proc| self.selection.matches(proc)).collect()))
+        Ok(Some(procs))
     }
 }
 
@@ -120,7 +132,7 @@ mod tests {
             gone: false,
             runs: Runs::default(),
         };
-        ProcRow { index: Index(index), job, schedd: None, reported: None, wish: None, changed: 1 }
+        ProcRow { index: Index(index), job, schedd: None, reported: None, wish: None, output_bytes: None, changed: 1 }
     }
 
     /// All jobs, in parts of this size, of a ledger that has these rows.

@@ -11,7 +11,8 @@ use super::serve::table;
 use super::walk::Walk;
 use super::{Jobs, now};
 use crate::ledger::{LedgerError, ProcRow};
-use crate::machine::ids::Uid;
+use crate::machine::ids::{Index, Uid};
+use crate::machine::indices::Indices;
 use crate::procs::answer::Failure;
 use crate::procs::list::{Form, Query, Watch};
 use crate::procs::selection::Selection;
@@ -166,7 +167,21 @@ impl Watching {
             now.iter().filter(|(uid, _)| !self.parents.contains_key(*uid)).map(|(_, parent)| parent.clone()).collect(),
             self.parents.iter().filter(|(uid, _)| !now.contains_key(*uid)).map(|(_, parent)| parent.clone()).collect(),
         );
+        // How many items a ConfigMap has is known a little later than the HTCJob.
+        let more: Vec<(Parent, Indices)> = now
+            .iter()
+            .filter_map(|(uid, parent)| Some((parent, &self.parents.get(uid)?.asked_for)))
+            .filter(|(parent, before)| parent.asked_for != **before)
+            .map(|(parent, before)| (parent.clone(), before.clone()))
+            .collect();
         self.parents = now;
+        for (parent, before) in more {
+            let waits = |proc: &HTCProc| proc.status.id.is_none() && !before.contains(Index(proc.spec.index));
+            for proc in self.all_of(&parent).await?.into_iter().filter(waits) {
+                self.enter(&proc);
+                self.frame(text, "ADDED", &proc);
+            }
+        }
         for parent in gone {
             // The ledger keeps its rows for a while.
             for proc in self.all_of(&parent).await? {
@@ -202,8 +217,10 @@ impl Watching {
             let newest = self.jobs.ledger.sequence();
             let changed = self.jobs.ledger.procs_changed(self.told, PART).await?;
             let last = changed.last().map(|(_, row)| row.changed);
-            for (uid, row) in &changed {
-                self.tell(text, uid, row);
+            for of_one in changed.chunk_by(|(one, _), (other, _)| one == other) {
+                for part in of_one.chunks(PART) {
+                    self.tell(text, part).await?;
+                }
             }
             self.tell_given_up(text).await?;
             self.tell_wishes(text).await?;
@@ -238,16 +255,24 @@ impl Watching {
             let Some(parent) = self.parents.get(&uid).filter(|parent| parent.asked_for.contains(index)) else {
                 continue;
             };
-            let proc = HTCProc::not_recorded(parent, index, given_up, Some(&wish));
-            self.tell_one(text, &proc, wish.changed <= self.began);
+            let mut procs = vec![HTCProc::not_recorded(parent, index, given_up, Some(&wish))];
+            self.jobs.add_items(parent, &mut procs).await?;
+            for proc in procs {
+                self.tell_one(text, &proc, wish.changed <= self.began);
+            }
         }
         Ok(())
     }
 
-    fn tell(&mut self, text: &mut String, uid: &Uid, row: &ProcRow) {
-        let Some(parent) = self.parents.get(uid) else { return };
-        let proc = HTCProc::recorded(parent, row, now());
-        self.tell_one(text, &proc, row.changed <= self.began);
+    /// Tells of jobs of one `HTCJob`.
+    async fn tell(&mut self, text: &mut String, changed: &[(Uid, ProcRow)]) -> Result<(), LedgerError> {
+        let Some(parent) = changed.first().and_then(|(uid, _)| self.parents.get(uid)) else { return Ok(()) };
+        let mut procs: Vec<HTCProc> = changed.iter().map(|(_, row)| HTCProc::recorded(parent, row, now())).collect();
+        self.jobs.add_items(parent, &mut procs).await?;
+        for proc in procs {
+            self.tell_one(text, &proc, proc.name.version <= self.began);
+        }
+        Ok(())
     }
 
     /// Tells of one job that has changed; `before_the_watch`: since before the watch began.

@@ -1,5 +1,6 @@
 //! What the controller and the workers have to say to the ledger.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::api::{Identity, ObjectName};
@@ -69,6 +70,8 @@ pub struct RequestResult {
     pub failure: Option<Failure>,
     /// Jobs whose output was fetched.
     pub fetched: Indices,
+    /// How many bytes the output of each of them has.
+    pub sizes: BTreeMap<Index, u64>,
     /// Jobs whose output is not kept, and why.
     pub refused: Vec<(Index, String)>,
 }

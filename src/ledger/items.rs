@@ -37,18 +37,32 @@ impl Ledger {
     pub async fn items(&self, uid: &Uid, indices: &Indices) -> Result<BTreeMap<Index, String>, LedgerError> {
         let (uid, indices) = (uid.clone(), indices.clone());
         self.run(move |connection| {
-            let sql = || LedgerError::sql("read the items of jobs");
-            let mut statement =
-                connection.prepare_cached("select item from items where uid = ?1 and idx = ?2").map_err(sql())?;
-            let mut item = |index: Index| {
-                let found = statement.query_row(params![uid.as_str(), index.0], |row| row.get(0)).optional();
-                let missing = || LedgerError::row(&uid, &format!("the item of job {index} is missing"));
-                Ok((index, found.map_err(sql())?.ok_or_else(missing)?))
-            };
-            indices.iter().map(&mut item).collect()
+            let missing = |index| LedgerError::row(&uid, &format!("the item of job {index} is missing"));
+            let found = some(connection, &uid, indices.iter())?;
+            indices.iter().zip(found).map(|(index, item)| Ok((index, item.ok_or_else(|| missing(index))?))).collect()
         })
         .await
     }
+
+    /// The items of these jobs, in order; none of a job of which none is kept.
+    pub async fn items_kept(&self, uid: &Uid, wanted: Vec<Index>) -> Result<Vec<Option<String>>, LedgerError> {
+        let uid = uid.clone();
+        self.run(move |connection| some(connection, &uid, wanted.into_iter())).await
+    }
+}
+
+/// Those of these jobs that have one; in order.
+fn some(
+    connection: &Connection,
+    uid: &Uid,
+    wanted: impl Iterator<Item = Index>,
+) -> Result<Vec<Option<String>>, LedgerError> {
+    let sql = || LedgerError::sql("read the items of jobs");
+    let mut statement =
+        connection.prepare_cached("select item from items where uid = ?1 and idx = ?2").map_err(sql())?;
+    wanted
+        .map(|index| statement.query_row(params![uid.as_str(), index.0], |row| row.get(0)).optional().map_err(sql()))
+        .collect()
 }
 
 /// The last one's number says it: they are written together.
@@ -79,6 +93,8 @@ mod tests {
         assert_eq!(ledger.count_items(&"other".into()).await.unwrap(), None);
         let read = ledger.items(&uid(), &"0,2".parse().unwrap()).await.unwrap();
         assert_eq!(read, BTreeMap::from([(Index(0), "a".to_owned()), (Index(2), "µ".to_owned())]));
+        let kept = ledger.items_kept(&uid(), vec![Index(2), Index(7), Index(0)]).await.unwrap();
+        assert_eq!(kept, [Some("µ".to_owned()), None, Some("a".to_owned())]);
         let missing = ledger.items(&uid(), &"2-3".parse().unwrap()).await.unwrap_err();
         assert!(missing.to_string().contains("the item of job 3 is missing"), "{missing}");
     }

@@ -348,6 +348,7 @@ mod tests {
                 at: Timestamp(9),
                 failure: None,
                 fetched: Indices::default(),
+                sizes: BTreeMap::new(),
                 refused: vec![(Index(1), "it is too much".to_owned())],
             };
             ledger.resolve(vec![result]).await.unwrap();

@@ -31,6 +31,8 @@ pub struct ProcRow {
     pub reported: Option<End>,
     /// What a user wants of it.
     pub wish: Option<Wanted>,
+    /// Size of its output in bytes, if that is known.
+    pub output_bytes: Option<i64>,
     /// Number of the transaction that last changed it ([`Ledger::sequence`]); 0 if that was by an older version.
     pub changed: i64,
 }
@@ -86,7 +88,7 @@ fn procs(connection: &Connection, uid: &Uid, from: Index, limit: usize) -> Resul
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let mut statement = connection
         .prepare_cached(&format!(
-            "select {JOB}, schedd, changed, {REPORTED} from htcjobs where uid = ?1 and idx >= ?2 order by idx limit ?3"
+            "select {JOB}, schedd, changed, {REPORTED}, outputBytes from htcjobs where uid = ?1 and idx >= ?2 order by idx limit ?3"
         ))
         .map_err(sql())?;
     let mut rows = statement.query(params![uid.as_str(), from.0, limit]).map_err(sql())?;
@@ -103,7 +105,7 @@ fn changed(connection: &Connection, since: i64, limit: usize) -> Result<Vec<(Uid
     // What one transaction has changed comes whole: it is asked on from the number of the last.
     let mut statement = connection
         .prepare_cached(&format!(
-            "select {JOB}, schedd, changed, {REPORTED}, uid from htcjobs where changed > ?1 and changed <=
+            "select {JOB}, schedd, changed, {REPORTED}, outputBytes, uid from htcjobs where changed > ?1 and changed <=
                 coalesce((select changed from htcjobs where changed > ?1 order by changed limit 1 offset ?2), 1 << 62)
              and uid is not null order by changed, uid, idx"
         ))
@@ -111,7 +113,7 @@ fn changed(connection: &Connection, since: i64, limit: usize) -> Result<Vec<(Uid
     let mut rows = statement.query(params![since, limit]).map_err(sql())?;
     let mut found = Vec::new();
     while let Some(row) = rows.next().map_err(sql())? {
-        let uid: String = row.get(JOB_COLUMNS + 5).map_err(sql())?;
+        let uid: String = row.get(JOB_COLUMNS + 6).map_err(sql())?;
         let uid = Uid::from(uid.as_str());
         let row = proc(row, &uid)?;
         found.push((uid, row));
@@ -131,6 +133,7 @@ fn proc(row: &Row<'_>, uid: &Uid) -> Result<ProcRow, LedgerError> {
             changed: row.get::<_, Option<i64>>(JOB_COLUMNS + 1)?.unwrap_or_default(),
             reported: at.zip(code).map(|(at, code)| End { at, code }),
             wish: None,
+            output_bytes: row.get(JOB_COLUMNS + 5)?,
             job,
         })
     };
@@ -141,12 +144,41 @@ fn proc(row: &Row<'_>, uid: &Uid) -> Result<ProcRow, LedgerError> {
 #[cfg(test)]
 mod tests {
     use super::super::tests::{job, known, save, uid};
-    use super::super::{Callback, Told};
+    use super::super::{Callback, RequestResult, Told};
     use super::*;
     use crate::api::Phase;
     use crate::machine::facts::{JobState, Runs};
-    use crate::machine::ids::SchedDate;
+    use crate::machine::ids::{Attempt, SchedDate};
     use crate::machine::outcome::Outcome;
+    use crate::machine::{Kind, RequestKey};
+
+    #[tokio::test]
+    async fn the_size_of_output_is_known_if_it_was_when_that_came() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open_alone(&folder.path().join("htcjobs.db")).unwrap();
+        let ended = |index| (Index(index), job(index, JobState::Ended(Outcome::Succeeded)));
+        let jobs: Vec<_> = (0..3).map(ended).collect();
+        ledger.save(save(known(Phase::Completed), jobs.clone(), Vec::new())).await.unwrap();
+        let result = |fetched: &str, sizes: &[(u32, u64)]| RequestResult {
+            key: RequestKey { uid: uid(), kind: Kind::Fetch, attempt: Attempt(1), step: 1 },
+            at: Timestamp(9),
+            failure: None,
+            fetched: fetched.parse().unwrap(),
+            sizes: sizes.iter().map(|(index, bytes)| (Index(*index), *bytes)).collect(),
+            refused: Vec::new(),
+        };
+        let before = ledger.sequence();
+        ledger.resolve(vec![result("0-1", &[(1, 77)])]).await.unwrap();
+        let sizes = async || -> Vec<Option<i64>> {
+            ledger.procs(uid(), Index(0), 9).await.unwrap().rows.iter().map(|row| row.output_bytes).collect()
+        };
+        assert_eq!(sizes().await, [None, Some(77), None]);
+        let told = ledger.procs_changed(before, 9).await.unwrap();
+        assert_eq!(told.iter().map(|(_, row)| row.output_bytes).collect::<Vec<_>>(), [None, Some(77)]);
+        ledger.resolve(vec![result("0-1", &[(0, 5), (1, 5)])]).await.unwrap();
+        ledger.save(save(known(Phase::Completed), jobs, Vec::new())).await.unwrap();
+        assert_eq!(sizes().await, [None, Some(77), None], "what came first stays");
+    }
 
     #[tokio::test]
     async fn jobs_are_read_in_parts_and_those_that_changed_are_known() {

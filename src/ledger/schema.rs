@@ -16,7 +16,8 @@ const ORIGINAL: &str = "create table if not exists htcjobs
 /// Columns added to `htcjobs`. `status`: 1 active, 4 succeeded, 7 failed; +10 once the output is fetched. Rows of the Go
 /// operator have no uid. `starts`, `runStart`, `runEnd` (on the schedd's clock), `host`: of its runs. `changed`: the number of the
 /// transaction that last changed it (`sequence` in the table `ledger`). `refused`: why its output was not kept, and `refusedBy`:
-/// by which limits (key `outputLimits` of `ledger`).
+/// by which limits (key `outputLimits` of `ledger`). `outputBytes`: size of the output that was fetched; null if an older version
+/// fetched it.
 const JOB_COLUMNS: &[(&str, &str)] = &[
     ("uniqid", "integer"),
     ("namespace", "text"),
@@ -43,6 +44,7 @@ const JOB_COLUMNS: &[(&str, &str)] = &[
     ("changed", "integer"),
     ("refused", "text"),
     ("refusedBy", "text"),
+    ("outputBytes", "integer"),
 ];
 
 /// Columns added to `objects`. `expiredAt`: when it was cut short; `exceeded`: by which limit of its spec, null for the deadline;

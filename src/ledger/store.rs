@@ -1,5 +1,7 @@
 //! What the controller and the workers write.
 
+use std::collections::BTreeMap;
+
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::entries::{Intent, Noted, RequestResult, Save, SubmitResult};
@@ -304,12 +306,14 @@ fn resolve(connection: &Connection, result: &RequestResult) -> Result<(), Ledger
         .map_err(sql())?;
     let mut fetched = connection
         .prepare_cached(
-            "update htcjobs set status = status + 10, changed = (select value + 1 from ledger where key = 'sequence')
+            "update htcjobs set status = status + 10, outputBytes = ?3,
+                changed = (select value + 1 from ledger where key = 'sequence')
              where uid = ?1 and idx = ?2 and status < 10",
         )
         .map_err(sql())?;
     for index in result.fetched.iter() {
-        fetched.execute(params![key.uid.as_str(), index.0]).map_err(sql())?;
+        let bytes = result.sizes.get(&index).map(|bytes| i64::try_from(*bytes).unwrap_or(i64::MAX));
+        fetched.execute(params![key.uid.as_str(), index.0, bytes]).map_err(sql())?;
     }
     let mut refused = connection
         .prepare_cached(
@@ -366,6 +370,7 @@ fn resolve_submit(connection: &Connection, result: &SubmitResult) -> Result<(), 
         at: result.at,
         failure: result.not_run.then(|| Failure::new(Reason::Stopped, result.message.clone().unwrap_or_default())),
         fetched: Indices::default(),
+        sizes: BTreeMap::new(),
         refused: Vec::new(),
     };
     resolve(connection, &request)

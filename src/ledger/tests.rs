@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use rusqlite::Connection;
@@ -254,6 +255,7 @@ async fn fetched_output_is_not_forgotten_by_an_older_view() {
         at: Timestamp(9),
         failure: None,
         fetched: Indices::first(1),
+        sizes: BTreeMap::new(),
         refused: Vec::new(),
     };
     ledger.resolve(vec![result]).await.unwrap();
@@ -309,6 +311,7 @@ async fn failures_in_a_row_are_counted_until_one_goes_well() {
         at: Timestamp(i64::from(step)),
         failure: failed.then(|| Failure { reason: "ScheddUnreachable".to_owned(), message: "down".to_owned() }),
         fetched: Indices::default(),
+        sizes: BTreeMap::new(),
         refused: Vec::new(),
     };
     for (step, failed, failures) in [(1, true, 1), (2, true, 2), (3, false, 0), (4, true, 1)] {
@@ -477,8 +480,8 @@ async fn the_end_of_the_first_err_is_kept() {
     assert_eq!(failed, [(uid(), vec![Index(1), Index(2)])]);
     let fetched = |index: u32, text: &str| {
         let fetched: Indices = [Index(index)].into_iter().collect();
-        let result =
-            RequestResult { key: key(Kind::Fetch, 1), at: Timestamp(9), failure: None, fetched, refused: Vec::new() };
+        let (key, sizes) = (key(Kind::Fetch, 1), BTreeMap::new());
+        let result = RequestResult { key, at: Timestamp(9), failure: None, fetched, sizes, refused: Vec::new() };
         let tail = ErrTail { index: Index(index), text: text.to_owned() };
         ledger.resolve_fetches(vec![result], vec![(uid(), tail)])
     };
@@ -507,7 +510,8 @@ async fn a_file_of_the_first_schema_is_brought_up_to_date() {
         "drop index objects_sandbox; drop index objects_output; drop index objects_rows;
          alter table objects drop column errIdx; alter table objects drop column errTail;
          alter table objects drop column releasedAt; alter table objects drop column sandboxGone;
-         alter table objects drop column outputGone; pragma user_version = 1",
+         alter table objects drop column outputGone; alter table htcjobs drop column outputBytes;
+         pragma user_version = 1",
     )
     .unwrap();
     drop(file);

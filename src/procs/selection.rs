@@ -94,6 +94,13 @@ impl Selection {
         })
     }
 
+    /// Whether of each `HTCJob` all jobs are wanted, or none.
+    #[must_use]
+    pub fn takes_whole_htcjobs(&self) -> bool {
+        let of_the_htcjob = [HTCJOB_LABEL, "spec.htcJob", "metadata.namespace"];
+        self.labels.iter().chain(&self.fields).all(|required| of_the_htcjob.contains(&required.key.as_str()))
+    }
+
     /// Whether a job can come to be wanted, or cease to be, while it exists.
     #[must_use]
     pub fn can_change(&self) -> bool {
@@ -238,6 +245,8 @@ mod tests {
             assert_eq!(selection.matches(&proc(7)), expected, "{labels:?} {fields:?}");
             // A shortcut never leaves out what matches.
             assert!(!expected || selection.may_have("physics", "fit-2"), "{labels:?} {fields:?}");
+            let whole = [6, 7, 8].map(|index| selection.matches(&proc(index))) == [expected; 3];
+            assert!(whole || !selection.takes_whole_htcjobs(), "{labels:?} {fields:?}");
             assert!(!expected || selection.only_index().is_none_or(|index| index == 7), "{labels:?} {fields:?}");
         }
     }

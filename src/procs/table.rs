@@ -10,7 +10,7 @@ use crate::machine::ids::SchedDate;
 const CELL: usize = 120;
 
 /// Names, types, descriptions, and whether only `-o wide` shows them.
-const COLUMNS: [(&str, &str, &str, u8); 10] = [
+const COLUMNS: [(&str, &str, &str, u8); 11] = [
     ("Name", "string", "name of the HTCJob, and the job's index", 0),
     ("State", "string", "Waiting, Idle, Running, Held, Succeeded, Failed, Removed or Lost", 0),
     ("Exit", "string", "exit code, or the signal that killed the job", 0),
@@ -19,6 +19,7 @@ const COLUMNS: [(&str, &str, &str, u8); 10] = [
     ("Duration", "string", "how long the last run took, or has taken so far", 0),
     ("Age", "string", "since the HTCJob was created", 0),
     ("Host", "string", "the slot that the job runs on, or ran on last", 1),
+    ("Output", "string", "size of the job's stored output", 1),
     ("Item", "string", "the job's item, if the HTCJob has items", 1),
     ("Message", "string", "why the job is held, or what its state means", 1),
 ];
@@ -54,6 +55,7 @@ pub fn row(proc: &HTCProc, include: Include, now: SchedDate) -> Value {
         status.duration_seconds.map(human).unwrap_or_default(),
         age,
         status.host.as_deref().unwrap_or_default(),
+        status.output_bytes.map(size).unwrap_or_default(),
         short(proc.spec.item.as_deref().unwrap_or_default()),
         short(message),
     ]);
@@ -79,6 +81,21 @@ fn short(text: &str) -> String {
         end -= 1;
     }
     format!("{}…", &line[..end])
+}
+
+/// Bytes as Kubernetes writes them: `512`, `1.5Ki`, `34Mi`.
+#[must_use]
+pub fn size(bytes: i64) -> String {
+    let mut tenths = i128::from(bytes.max(0)) * 10;
+    let mut unit = "";
+    for next in ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"] {
+        if tenths < 10 * 1024 {
+            break;
+        }
+        (tenths, unit) = ((tenths + 512) / 1024, next);
+    }
+    let (whole, tenth) = (tenths / 10, tenths % 10);
+    if tenth == 0 || whole >= 10 { format!("{whole}{unit}") } else { format!("{whole}.{tenth}{unit}") }
 }
 
 /// Seconds as kubectl writes them: `45s`, `3m12s`, `5h7m`, `3d4h`, `40d`.
@@ -128,5 +145,7 @@ mod tests {
         assert_eq!(row["object"]["metadata"]["labels"]["htc.cern.ch/htcjob"], "fit");
         let shown: Vec<String> = [5, 119, 125, 700, 11_000, 20_000, 90_000, 200_000, 900_000].map(human).into();
         assert_eq!(shown, ["5s", "119s", "2m5s", "11m", "3h3m", "5h33m", "25h", "2d7h", "10d"]);
+        let sizes: Vec<String> = [0, 1023, 1024, 1536, 10_000_000, 1 << 40, i64::MAX].map(size).into();
+        assert_eq!(sizes, ["0", "1023", "1Ki", "1.5Ki", "9.5Mi", "1Ti", "8Ei"]);
     }
 }

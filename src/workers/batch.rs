@@ -1,5 +1,6 @@
 //! A batch of requests that share one call of a tool.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::sync::Notify;
@@ -65,6 +66,7 @@ impl Batch {
                 at,
                 failure: why.clone(),
                 fetched: Indices::default(),
+                sizes: BTreeMap::new(),
                 refused: Vec::new(),
             })
             .collect();

@@ -4,6 +4,7 @@
 //! a folder of their own in `.incoming`, beside the place of their output; it is empty before each call, and what has come is
 //! looked at before anything is moved.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
@@ -35,11 +36,13 @@ pub(super) const TOO_LARGE: &str = "it has more bytes than --output-limit; let t
 pub(super) struct Arrived {
     /// The jobs whose output is in its place now.
     pub(super) fetched: Indices,
+    /// How many bytes each of them has there.
+    pub(super) sizes: BTreeMap<Index, u64>,
     /// Those whose output is not what a job may leave, and why: it is removed.
     pub(super) refused: Vec<(Index, String)>,
     /// Why that of another is not, although it came.
     pub(super) failure: Option<Failure>,
-    /// How much it is.
+    /// How much has come.
     pub(super) size: Amount,
 }
 
@@ -122,6 +125,7 @@ impl Planner {
                 match self.take_in_job(&folder, &place) {
                     Ok(more) => {
                         fetched.push(index);
+                        came.sizes.insert(index, more.bytes);
                         came.size = came.size.plus(more);
                     }
                     Err(stop) => came.without(&folder, index, stop),
@@ -130,7 +134,10 @@ impl Planner {
                 // It was moved by a call whose end is not in the ledger, or the job's folder is its place: a version before this
                 // one submitted it, or who owns it says so.
                 match self.look(&place) {
-                    Ok(_) => fetched.push(index),
+                    Ok(there) => {
+                        fetched.push(index);
+                        came.sizes.insert(index, there.bytes);
+                    }
                     Err(stop) => came.without(&place, index, stop),
                 }
                 let _ = fs::remove_dir(&folder);
@@ -351,8 +358,9 @@ mod tests {
         site.write("0/out", "0");
         site.write("0/data", "d");
         site.write("1/data", "no `out`: this job was not fetched");
-        let Arrived { fetched, failure, .. } = site.take_in();
+        let Arrived { fetched, sizes, failure, .. } = site.take_in();
         assert_eq!((fetched, failure), (Indices::first(1), None));
+        assert_eq!(sizes, BTreeMap::from([(Index(0), 2)]));
         assert_eq!(fs::read_to_string(site.output("0/data")).unwrap(), "d");
         assert!(!site.incoming("0").exists() && !site.output("1").exists());
 

@@ -1,6 +1,6 @@
 //! Removal, hold and release, fetching and tidying: one call of one tool for the whole batch.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -324,14 +324,14 @@ impl ToolCall {
         }
         let result = |job: &Queued| {
             let key = job.request.key.clone();
-            let Arrived { fetched, refused, failure: own, size } = arrived.remove(&key.uid).unwrap_or_default();
+            let Arrived { fetched, sizes, refused, failure: own, size } = arrived.remove(&key.uid).unwrap_or_default();
             batch.shared.namespace_output.add(&job.name.namespace, size.bytes);
             batch.shared.room.learn(&job.name.namespace, fetched.len(), size);
             let failure = failure.as_ref().map(|Failure { reason, message }| Failure {
                 reason: reason.clone(),
                 message: without_others(message, key.uid.as_str()),
             });
-            RequestResult { key, at, failure: failure.or(own), fetched, refused }
+            RequestResult { key, at, failure: failure.or(own), fetched, sizes, refused }
         };
         let results: Vec<RequestResult> = batch.jobs.iter().map(result).collect();
         self.failed = results.iter().any(|result| result.failure.is_some());
@@ -349,6 +349,7 @@ impl ToolCall {
                 at,
                 failure: Some(Failure::new(Reason::Stopped, super::NOT_BEGUN.to_owned())),
                 fetched: Indices::default(),
+                sizes: BTreeMap::new(),
                 refused: Vec::new(),
             })
             .collect();

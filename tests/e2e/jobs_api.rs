@@ -48,6 +48,7 @@ on_versions!(
         kubectl::what_cannot_be_done_is_refused,
         logs::why_a_job_is_idle,
         states::a_job_that_is_held_or_removed,
+        states::items_of_a_configmap,
         watching::each_change_is_a_row,
         wishes::removed_before_any_is_submitted;
     sid:
@@ -56,6 +57,7 @@ on_versions!(
         away::a_certificate_that_has_ended,
         logs::files_come_as_an_archive_that_can_be_resumed,
         states::jobs_that_wait_and_jobs_that_never_ran,
+        states::size_of_output,
         states::numbers_and_items,
         users::one_namespace_and_no_other,
         users::one_name_and_no_other,

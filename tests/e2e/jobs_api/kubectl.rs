@@ -24,7 +24,7 @@ pub fn as_any_other_kind(version: Version) {
 
     let wide = ann.sees(&["get", "htcprocs", "-o", "wide"]);
     let head: Vec<&str> = wide.lines().next().unwrap().split_whitespace().collect();
-    let columns = ["NAME", "STATE", "EXIT", "ID", "ATTEMPTS", "DURATION", "AGE", "HOST", "ITEM", "MESSAGE"];
+    let columns = ["NAME", "STATE", "EXIT", "ID", "ATTEMPTS", "DURATION", "AGE", "HOST", "OUTPUT", "ITEM", "MESSAGE"];
     assert_eq!(head, columns, "{wide}");
     assert_eq!(rows(&wide)[3][..3], ["fit-3", "Failed", "7"], "{wide}");
 

@@ -35,6 +35,59 @@ pub fn numbers_and_items(version: Version) {
     assert_eq!(names(&by_index), ["fit-2"]);
 }
 
+/// Items that only the ledger has: of jobs that wait as of those that have ended, in lists, one by one, and as they change.
+pub fn items_of_a_configmap(version: Version) {
+    let bed = Bed::shared(version);
+    bed.front();
+    let here = bed.namespace();
+    here.kubectl(&["create", "configmap", "runs", "--from-literal=files.txt=first\n\ntwo words\n"]);
+    let mut object = htcjob("fit", UNTIL_LET_GO);
+    object["spec"]["itemsFrom"] = json!({ "configMapKeyRef": { "name": "runs", "key": "files.txt" } });
+    object["spec"]["parallelism"] = 2.into();
+    let watch = here.admin().begins(&["get", "htcprocs", "-w", "-o", "wide"]);
+    here.create(&object);
+    here.wait_running("fit", 2);
+    bed::person::wait_printed(&watch, "the job that waits", |text| {
+        text.lines().any(|line| line.contains("Waiting") && line.contains("two words"))
+    });
+    let items = "-o=jsonpath={range .items[*]}{.spec.index}={.spec.item} {.status.state};{end}";
+    let listed = here.kubectl(&["get", "htcprocs", items]);
+    assert!(listed.starts_with("0=first ") && listed.ends_with("2=two words Waiting;"), "{listed}");
+    assert!(listed.contains(";1= "), "an empty line is an item: {listed}");
+    here.kubectl(&["delete", "configmap", "runs"]);
+    here.let_go("fit");
+    for (index, item) in [(0, "first"), (1, ""), (2, "two words")] {
+        let one = wait_state(&here, &format!("fit-{index}"), "Succeeded");
+        assert_eq!(one["spec"]["item"], item, "{one:#}");
+    }
+    bed::person::wait_printed(&watch, "an item in what is watched", |text| {
+        text.lines().any(|line| line.contains("Succeeded") && line.contains("two words"))
+    });
+}
+
+/// How much a job has left, once it is here.
+pub fn size_of_output(version: Version) {
+    let bed = Bed::shared(version);
+    bed.front();
+    let here = bed.namespace();
+    let script = "mkdir deep; head -c 5000 /dev/zero >deep/data; head -c 700 /dev/zero >flat";
+    here.create(&htcjob("fit", script));
+    here.wait_ended("fit");
+    here.wait_output("fit");
+    let one = wait_state(&here, "fit-0", "Succeeded");
+    let here_now = bed::files_below(&here.output("fit", 0), &|_| true);
+    let bytes: u64 =
+        here_now.iter().map(|path| path.metadata().unwrap()).filter(|file| file.is_file()).map(|file| file.len()).sum();
+    assert!(bytes >= 5700, "{here_now:?}");
+    assert_eq!((&one["status"]["outputBytes"], &one["status"]["outputFetched"]), (&bytes.into(), &true.into()));
+    let wide = here.kubectl(&["get", "htcprocs", "-o", "wide"]);
+    assert!(wide.lines().next().unwrap().contains("OUTPUT") && wide.contains("5.6Ki"), "{wide}");
+    here.create(&htcjob("runs", UNTIL_LET_GO));
+    here.wait_running("runs", 1);
+    let running = wait_state(&here, "runs-0", "Running");
+    assert!(running["status"]["outputBytes"].is_null(), "{running:#}");
+}
+
 pub fn jobs_that_wait_and_jobs_that_never_ran(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
