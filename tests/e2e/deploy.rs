@@ -3,6 +3,7 @@
 mod dockerfile;
 mod finalizer;
 mod image;
+mod jobs_api;
 mod life;
 mod manifests;
 mod overlays;

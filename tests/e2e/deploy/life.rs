@@ -12,7 +12,12 @@ const ACCOUNT: &str = "system:serviceaccount:htc-operator:htc-operator";
 
 /// A token of the operator's service account, as its pod has one.
 pub fn token(bed: &Bed) -> String {
-    let arguments = ["-n", "htc-operator", "create", "token", "htc-operator", "--duration=2h"];
+    token_of(bed, "htc-operator")
+}
+
+/// The same of another account in its namespace.
+pub fn token_of(bed: &Bed, account: &str) -> String {
+    let arguments = ["-n", "htc-operator", "create", "token", account, "--duration=2h"];
     bed.kube.kubectl_ok(&arguments).unwrap().trim().to_owned()
 }
 

@@ -30,6 +30,25 @@ pub fn render_at(folder: &Path) -> Vec<Value> {
     text.split("\n---\n").map(|document| serde_saphyr::from_str(document).unwrap()).collect()
 }
 
+/// The objects of an overlay below deploy/ to which somebody has added a component.
+pub fn render_with(overlay: &str, component: &str) -> Vec<Value> {
+    let folder = tempfile::tempdir().unwrap();
+    let mut copy = Command::new("cp");
+    copy.arg("-r").arg(path("deploy")).arg(folder.path());
+    tool::run_ok("copying", &mut copy, "", Duration::from_secs(60)).unwrap();
+    let overlay = folder.path().join("deploy").join(overlay);
+    let file = overlay.join("kustomization.yaml");
+    let mut text = std::fs::read_to_string(&file).unwrap();
+    let line = format!("components:\n  - {component}\n");
+    if text.contains("\ncomponents:\n") {
+        text = text.replacen("components:\n", &line, 1);
+    } else {
+        text.push_str(&line);
+    }
+    std::fs::write(&file, text).unwrap();
+    render_at(&overlay)
+}
+
 /// The only object of its kind and name.
 pub fn find<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
     let found: Vec<&Value> =
