@@ -4,6 +4,7 @@ mod attacks;
 mod away;
 mod kubectl;
 mod logs;
+mod namespaces;
 mod reading;
 mod states;
 mod users;
@@ -47,6 +48,7 @@ on_versions!(
         kubectl::as_any_other_kind,
         kubectl::what_cannot_be_done_is_refused,
         logs::why_a_job_is_idle,
+        namespaces::go_with_all_that_runs_in_them,
         states::a_job_that_is_held_or_removed,
         states::items_of_a_configmap,
         watching::each_change_is_a_row,
@@ -56,6 +58,7 @@ on_versions!(
         away::other_apis_notice_nothing,
         away::a_certificate_that_has_ended,
         logs::files_come_as_an_archive_that_can_be_resumed,
+        namespaces::stay_while_the_api_does_not_answer,
         states::jobs_that_wait_and_jobs_that_never_ran,
         states::size_of_output,
         states::numbers_and_items,
@@ -64,6 +67,7 @@ on_versions!(
         users::somebody_else,
         watching::of_those_that_fail,
         watching::goes_on_from_a_version,
+        watching::goes_on_with_the_next_leader,
         wishes::who_may_and_who_may_not,
         wishes::wishes_are_kept;
 );
