@@ -23,9 +23,8 @@ const LIMIT: Duration = Duration::from_secs(400);
 fn every_command_runs() {
     let ports = [Port::reserve().unwrap(), Port::reserve().unwrap()];
     let [callbacks, http] = ports.each_ref().map(|port| format!("127.0.0.1:{}", port.number));
-    let bed = Bed::new(
+    let bed = Bed::with_jobs_api(
         Version::Trixie,
-        &testbed::PoolOptions::default(),
         &[
             &format!("--callback-listen={callbacks}"),
             &format!("--callback-url=http://{callbacks}/cloudevents"),
@@ -33,6 +32,7 @@ fn every_command_runs() {
         ],
     );
     bed.start_operator();
+    bed.front();
     let failed = deployment::run_as_told(&bed, || {
         let run = |name: &String| {
             let page = Page::of_markdown(name, &read(name));
