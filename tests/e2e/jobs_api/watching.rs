@@ -165,6 +165,7 @@ pub fn goes_on_with_the_next_leader(version: Version) {
     assert!(!watch.log_text().contains("Succeeded"), "{}", watch.log_text());
     bed.start_operator();
     here.let_go("fit");
+    here.wait_output("fit");
     let frames = wait_for("the job's end on another watch", PATIENCE, || {
         let text = raw(&format!("watch=true&timeoutSeconds=2&resourceVersion={since}"));
         let text = text.map_err(|error| error.to_string())?;
