@@ -8,7 +8,7 @@ use bench::Options;
 #[test]
 fn rows_can_be_measured() {
     bed::turns::take(bed::Weight::Heavy);
-    let rows: BTreeSet<u8> = (1..=10).collect();
+    let rows: BTreeSet<u8> = (1..=11).collect();
     let program = bed::program();
     let report = bench::measure(&Options {
         rows: rows.clone(),
@@ -44,6 +44,8 @@ fn rows_can_be_measured() {
     five(8, "liveJobs");
     assert!(number(9, "p50Seconds") < 20.0);
     assert!(number(10, "perSecond") > 1.0);
+    assert!((number(11, "jobs") - 20.0).abs() < 0.1 && number(11, "listSeconds") > 0.0);
+    assert!(number(11, "watchedSeconds") > 0.0 && number(11, "frontPeakMiB") > 1.0);
     for (name, chart) in &report.charts {
         assert!(chart.svg().contains("<polyline"), "{name}");
     }

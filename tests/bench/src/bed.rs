@@ -139,6 +139,24 @@ impl Bed {
         Err(Error::Waited { what: format!("the operator to log `{CAUGHT_UP}`"), limit: began.elapsed(), seen })
     }
 
+    /// The operator's process.
+    pub(crate) fn operator_pid(&self) -> Result<u32> {
+        Ok(self.operator()?.pid())
+    }
+
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
+    }
+
+    pub(crate) fn kube(&self) -> &Kube {
+        &self.kube
+    }
+
+    /// A program that reaches the API server as the operator does.
+    pub(crate) fn with_kubeconfig(&self, spec: Spec) -> Spec {
+        spec.env("KUBECONFIG", &self.kubeconfig)
+    }
+
     /// What the operator takes of the machine.
     pub(crate) fn usage(&self) -> Result<Usage> {
         Usage::of(self.operator()?.pid())

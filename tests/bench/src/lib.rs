@@ -7,6 +7,7 @@
 mod bed;
 mod cluster;
 mod error;
+mod front;
 mod raw;
 mod report;
 mod rows;
@@ -37,7 +38,7 @@ pub struct Options {
     pub crd: String,
     /// Which HTCondor.
     pub version: Version,
-    /// Which rows; 7 takes some ten minutes.
+    /// Which rows; 7 and 11 take some ten minutes.
     pub rows: BTreeSet<u8>,
     /// Row 1: HTCJobs created at once. Row 3 deletes as many as the last.
     pub at_once: Vec<u32>,
@@ -51,14 +52,14 @@ pub struct Options {
     pub finished: Vec<u32>,
     /// Rows 5 and 8: how long it is looked on; in row 4 a quarter of that.
     pub window: Duration,
-    /// Row 7: jobs of the huge HTCJob.
+    /// Rows 7 and 11: jobs of the huge HTCJob.
     pub huge: u32,
     /// Row 10: callbacks that are sent as fast as they are taken.
     pub callbacks: u32,
 }
 
 impl Options {
-    /// All rows but 7, with the numbers that the aims are about.
+    /// All rows but 7 and 11, with the numbers that the aims are about.
     #[must_use]
     pub fn new(program: PathBuf, crd: String) -> Self {
         Self {
@@ -93,7 +94,7 @@ pub fn measure(options: &Options) -> Result<Report> {
         (&[1, 3], rows::at_once::measure),
         (&[4], rows::ends::measure),
         (&[9, 10], rows::callbacks::measure),
-        (&[7], rows::huge::measure),
+        (&[7, 11], rows::huge::measure),
         (&[5, 6, 8], rows::finished::measure),
     ];
     for (rows, measurement) in measurements {

@@ -19,10 +19,10 @@ struct Cli {
     /// Folder for the table, the JSON and the curves.
     #[arg(long, default_value = "target/bench")]
     out: PathBuf,
-    /// Which rows; without it all but 7, which takes long.
+    /// Which rows; without it all but 7 and 11, which take long.
     #[arg(long, value_delimiter = ',')]
     rows: Vec<u8>,
-    /// Row 7 too.
+    /// Rows 7 and 11 too.
     #[arg(long)]
     full: bool,
     /// Which HTCondor.
@@ -31,7 +31,7 @@ struct Cli {
     /// Rows 5, 6 and 8: numbers of finished HTCJobs, growing.
     #[arg(long, value_delimiter = ',')]
     finished: Vec<u32>,
-    /// Row 7: jobs of the huge HTCJob.
+    /// Rows 7 and 11: jobs of the huge HTCJob.
     #[arg(long)]
     huge: Option<u32>,
     /// Row 10: callbacks.
@@ -63,7 +63,7 @@ fn run(cli: Cli) -> Result<()> {
         options.rows = cli.rows.into_iter().collect();
     }
     if cli.full {
-        options.rows.insert(7);
+        options.rows.extend([7, 11]);
     }
     if !cli.finished.is_empty() {
         options.finished = cli.finished;

@@ -24,6 +24,12 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
+    /// From now on the peak is of what is to come.
+    pub(crate) fn forget_peak(pid: u32) -> Result<()> {
+        let path = PathBuf::from(format!("/proc/{pid}/clear_refs"));
+        fs::write(&path, "5").doing("forget the peak by", &path)
+    }
+
     pub(crate) fn of(pid: u32) -> Result<Self> {
         let read = |name: &str| {
             let path = PathBuf::from(format!("/proc/{pid}/{name}"));

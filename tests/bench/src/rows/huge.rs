@@ -1,4 +1,4 @@
-//! Row 7: one HTCJob with as many jobs as there may be.
+//! Rows 7 and 11: one HTCJob with as many jobs as there may be.
 
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,20 @@ const STEP: u32 = 500;
 pub(crate) fn measure(bed: &mut Bed, raw: &Raw, options: &Options, report: &mut Report) -> Result<()> {
     bed.pool.set_start(false)?;
     let queue = options.huge;
+    let namespace = if options.rows.contains(&7) {
+        submitted(bed, raw, queue, report)?
+    } else {
+        super::procs::htcjob_of(bed, queue)?
+    };
+    let listed =
+        if options.rows.contains(&11) { super::procs::measure(bed, &namespace, queue, report) } else { Ok(()) };
+    say("deleting it");
+    bed.clear(&namespace)?;
+    listed
+}
+
+/// Row 7; the namespace with the HTCJob.
+fn submitted(bed: &mut Bed, raw: &Raw, queue: u32, report: &mut Report) -> Result<String> {
     say(&format!("row 7: one HTCJob with queue {queue}"));
     let jobs = queue.min(STEP);
     let step = raw.submit(&raw.prepare(1, jobs)?, 1)?.took.as_secs_f64();
@@ -90,7 +104,6 @@ pub(crate) fn measure(bed: &mut Bed, raw: &Raw, options: &Options, report: &mut 
         ]
         .into(),
     });
-    say("row 7: deleting it");
     bed.clear(&small)?;
-    bed.clear(&namespace)
+    Ok(namespace)
 }
