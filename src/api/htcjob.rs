@@ -166,6 +166,15 @@ pub struct HTCJobSpec {
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub env: Vec<EnvVar>,
 
+    /// Which of the files and folders that the script leaves in its working directory come back: paths and patterns, such as
+    /// `results` or `plots/*.pdf`. A folder comes back with all that is in it. Default: all of them.
+    /// `*`, `?` and `[a-z]` stand for parts of one name, and `**` for any number of folders. `out` and `err` always come back.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 256), pattern(r"^[^\x00-\x1f\x7f\\]*$")))]
+    #[x_kube(validation = Rule::new("!self.exists(path, path.matches('(^|/)[.]{0,2}/|(^|/)[.]{1,2}$'))")
+        .message("outputs are paths below the script's working directory, such as results or plots/*.pdf: without .., and not beginning with /"))]
+    pub outputs: Vec<String>,
+
     /// ClassAd expression that a machine must satisfy, for example `TARGET.HasAvx2 && TARGET.OpSysMajorVer >= 9`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2000))]

@@ -7,11 +7,13 @@
 mod command;
 mod image;
 mod image_map;
+mod outputs;
 
 pub use crate::api::PayloadFailure;
 pub use command::{Command, CommandError};
 pub use image::{Image, ImageError};
 pub use image_map::{ImageMap, ImagePrefix, ImagePrefixError};
+pub use outputs::{MOST as MOST_OUTPUTS, OutputPattern, OutputPatternError};
 
 /// File name of the program that HTCondor starts.
 pub const JOB_SH: &str = "job.sh";
@@ -43,6 +45,8 @@ pub struct Payload<'a> {
     pub callback: Option<Callback<'a>>,
     /// Variables for the script, names and values.
     pub env: &'a [(String, String)],
+    /// Which of what the script leaves comes back; empty for all of it.
+    pub outputs: &'a [OutputPattern],
 }
 
 /// Where a job reports, and as whom.
@@ -102,7 +106,7 @@ pub fn sandbox_files(payload: &Payload) -> Result<Vec<SandboxFile>, PayloadError
 }
 
 fn payload_conf(payload: &Payload) -> Result<String, PayloadError> {
-    let Payload { name, image, command, source: _, binds, callback, env } = *payload;
+    let Payload { name, image, command, source: _, binds, callback, env, outputs } = *payload;
     let plain = |text: &str, further: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || further.contains(c));
     if !(1..=253).contains(&name.len()) || !plain(name, "-.") {
         return Err(PayloadError::Name(name.to_owned()));
@@ -126,6 +130,8 @@ fn payload_conf(payload: &Payload) -> Result<String, PayloadError> {
     let lines = lines.chain(command.words().map(|word| ("command", word)));
     let env: Vec<String> = env.iter().map(|(name, value)| format!("{name} {}", one_line(value))).collect();
     let lines = lines.chain(env.iter().map(|variable| ("env", variable.as_str())));
+    let outputs = outputs.iter().flat_map(|output| [("output", output.text()), ("match", output.expression())]);
+    let lines = lines.chain(outputs);
     let text = lines.fold(String::new(), |text, (key, value)| text + key + " " + value + "\n");
     Ok(text + "end\n")
 }
@@ -165,7 +171,16 @@ mod tests {
         let conf = |image: Image| {
             let binds = &["/cvmfs".to_owned()];
             let (name, source) = ("n", "");
-            let payload = Payload { name, image: &image, command: &command, source, binds, callback: None, env: &[] };
+            let payload = Payload {
+                name,
+                image: &image,
+                command: &command,
+                source,
+                binds,
+                callback: None,
+                env: &[],
+                outputs: &[],
+            };
             String::from_utf8(sandbox_files(&payload).unwrap().remove(2).contents).unwrap()
         };
         let path = || "/cvmfs/x".to_owned();
@@ -186,12 +201,13 @@ mod tests {
             binds: &binds,
             callback: None,
             env: &env,
+            outputs: &[OutputPattern::parse("a b/*").unwrap()],
         };
         let files = sandbox_files(&payload).unwrap();
         let names: Vec<_> = files.iter().map(|file| (file.name, file.mode)).collect();
         assert_eq!(names, [("job.sh", 0o755), ("script.sh", 0o755), ("payload.conf", 0o644)]);
         assert_eq!(files[1].contents, b"print(1)");
-        let text = "version 1\nname my-job\nimage docker://python:3\nbind /cvmfs\nbind /eos\ncommand python\ncommand -u\nenv A  b\\nc\\\\n$x \nenv EMPTY \nend\n";
+        let text = "version 1\nname my-job\nimage docker://python:3\nbind /cvmfs\nbind /eos\ncommand python\ncommand -u\nenv A  b\\nc\\\\n$x \nenv EMPTY \noutput a b/*\nmatch [.]/a b/[^/]*\\(/[^/]*\\)*\nend\n";
         assert_eq!(files[2].contents, text.as_bytes());
         let callback = Callback { url: "https://h:8/cloudevents", source: "cern.ch", uid: "u-1", token: "00ff" };
         let reporting = Payload { callback: Some(callback), ..payload };

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::items::{LONGEST, is_item};
 use crate::api::{ConfigMapKeyRef, EnvVar, HTCJobSpec, ItemsFrom, MAX_QUEUE, ObjectName, Quantity};
 use crate::condor::htcopts::{HtcOpts, Policy};
-use crate::condor::payload::{Callback, Command, Image, ImageMap, Payload, sandbox_files};
+use crate::condor::payload::{Callback, Command, Image, ImageMap, MOST_OUTPUTS, OutputPattern, Payload, sandbox_files};
 use crate::failpoint::{self, Point};
 use crate::key::KeyRing;
 use crate::machine::indices::Indices;
@@ -63,6 +63,8 @@ pub struct Plan {
     pub options: HtcOpts,
     /// The user's variables, names and values.
     pub env: Vec<(String, String)>,
+    /// Which of what the script leaves comes back; empty for all of it.
+    pub outputs: Vec<OutputPattern>,
 }
 
 /// What jobs that are to be submitted get as the user wrote it. It may be large, and is copied for a submission only.
@@ -117,6 +119,9 @@ pub enum PlanError {
     /// A variable.
     #[error("spec.env: {0}")]
     Env(String),
+    /// What is to come back.
+    #[error("spec.outputs: {0}")]
+    Outputs(String),
     /// The credentials.
     #[error(
         "spec.credentialsSecretName: {0:?} is not a valid name for a Secret: use lower-case letters, digits, - and ."
@@ -151,6 +156,7 @@ impl Planner {
             command: Command::parse(&spec.script.command)?,
             options: options(spec, &self.policy)?,
             env: env(spec)?,
+            outputs: outputs(spec)?,
         })
     }
 
@@ -223,6 +229,7 @@ impl Planner {
                 token,
             }),
             env: &plan.env,
+            outputs: &plan.outputs,
         };
         let files = sandbox_files(&payload).map_err(|error| error.to_string())?;
         let sandbox = self.sandbox(uid);
@@ -355,6 +362,14 @@ fn env(spec: &HTCJobSpec) -> Result<Vec<(String, String)>, PlanError> {
         return Err(PlanError::Env("it is larger than 64 KiB; put what is long into the script".to_owned()));
     }
     Ok(spec.env.iter().map(|variable| (variable.name.clone(), variable.value.clone())).collect())
+}
+
+fn outputs(spec: &HTCJobSpec) -> Result<Vec<OutputPattern>, PlanError> {
+    if spec.outputs.len() > MOST_OUTPUTS {
+        return Err(PlanError::Outputs(format!("write at most {MOST_OUTPUTS}: one pattern can match many files")));
+    }
+    let parse = |text: &String| OutputPattern::parse(text).map_err(|error| PlanError::Outputs(error.to_string()));
+    spec.outputs.iter().map(parse).collect()
 }
 
 /// The first eight characters of a uid.

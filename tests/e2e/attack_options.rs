@@ -50,8 +50,16 @@ fn a_file_of_the_operators_is_not_read_even_if_its_attribute_is_allowed(#[values
         Image::of_the_site(Assets::locate().unwrap().image().to_str().unwrap()).unwrap(),
         htc_operator::condor::payload::Command::parse("bash").unwrap(),
     );
-    let payload =
-        Payload { name: "m", image: &image, command: &command, source: "true", binds: &[], callback: None, env: &[] };
+    let payload = Payload {
+        name: "m",
+        image: &image,
+        command: &command,
+        source: "true",
+        binds: &[],
+        callback: None,
+        env: &[],
+        outputs: &[],
+    };
     for file in sandbox_files(&payload).unwrap() {
         account.write(&scratch.join(file.name), file.contents, file.mode).unwrap();
     }

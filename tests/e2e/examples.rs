@@ -112,6 +112,18 @@ fn one_for_each_item(#[values(Trixie, Sid)] version: Version) {
     }
 }
 
+#[rstest]
+fn some_of_the_output(#[values(Trixie, Sid)] version: Version) {
+    let here = follow(&Site::shared(version).bed, "outputs.yaml");
+    assert_eq!(out(&here, "outputs", 0), "");
+    let output = here.output("outputs", 0);
+    assert_eq!(fs::read_to_string(output.join("plots/mass.pdf")).unwrap(), "1\n");
+    assert_eq!(fs::read_to_string(output.join("summary/2026/fit.txt")).unwrap(), "3\n");
+    assert!(!output.join("plots/raw.root").exists() && !output.join("scratch.root").exists());
+    let err = fs::read_to_string(output.join("err")).unwrap();
+    assert_eq!(err, "htc-operator: nothing matches 1 of spec.outputs: tables/*.csv\n");
+}
+
 #[test]
 fn one_for_each_line_of_a_config_map() {
     let here = follow(&Site::shared(Sid).bed, "items-from.yaml");

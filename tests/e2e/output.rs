@@ -5,6 +5,7 @@ mod folders;
 mod lanes;
 mod limits;
 mod retention;
+mod selected;
 
 on_versions!(
     both:
@@ -12,6 +13,7 @@ on_versions!(
         err::hostile_files_are_harmless,
         folders::a_later_run_brings_its_own_only,
         folders::come_back_whole,
+        selected::what_the_spec_names_comes_back,
         limits::too_much_output_is_held,
         limits::what_is_too_much_by_now_is_refused;
     trixie:

@@ -2,6 +2,7 @@
 
 mod gpus;
 mod https;
+mod outputs;
 mod reports;
 
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -56,8 +57,21 @@ impl Scratch {
         let folder = tempfile::tempdir().unwrap();
         let command = Command::parse(command).unwrap();
         let binds: Vec<String> = binds.iter().map(ToString::to_string).collect();
-        let payload = Payload { name: "my-job", image, command: &command, source, binds: &binds, callback, env: &[] };
-        for file in sandbox_files(&payload).unwrap() {
+        let payload = Payload {
+            name: "my-job",
+            image,
+            command: &command,
+            source,
+            binds: &binds,
+            callback,
+            env: &[],
+            outputs: &[],
+        };
+        Self::of(folder, &payload)
+    }
+
+    fn of(folder: tempfile::TempDir, payload: &Payload<'_>) -> Self {
+        for file in sandbox_files(payload).unwrap() {
             let path = folder.path().join(file.name);
             std::fs::write(&path, file.contents).unwrap();
             std::fs::set_permissions(&path, PermissionsExt::from_mode(file.mode)).unwrap();

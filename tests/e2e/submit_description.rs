@@ -54,6 +54,7 @@ impl Folders {
             binds: &[],
             callback: None,
             env: &[],
+            outputs: &[],
         };
         for file in sandbox_files(&payload).unwrap() {
             std::fs::write(root.path().join("sandbox").join(file.name), file.contents).unwrap();
@@ -489,7 +490,7 @@ proptest! {
         let fallback = (Command::parse("bash").unwrap(), Image::resolve("centos", &ImageMap::new()).unwrap());
         let (command, image) = (command.unwrap_or(fallback.0), image.unwrap_or(fallback.1));
         let binds = [bind];
-        let payload = Payload { name: &name, image: &image, command: &command, source: "exit", binds: &binds, callback: None, env: &[] };
+        let payload = Payload { name: &name, image: &image, command: &command, source: "exit", binds: &binds, callback: None, env: &[], outputs: &[] };
         for payload in [payload, Payload { name: "a.b-c", ..payload }, Payload { name: "x", binds: &[], ..payload }] {
             let Ok(files) = sandbox_files(&payload) else { continue };
             let text = String::from_utf8(files[2].contents.clone()).unwrap();

@@ -58,6 +58,9 @@ pub(super) struct Arguments {
     /// Variable of the script. Repeat it for more.
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_variable)]
     env: Vec<EnvVar>,
+    /// File, folder or pattern that comes back, for example `plots/*.pdf`. Repeat it for more. Default: all that the script leaves.
+    #[arg(long, value_name = "PATTERN")]
+    outputs: Vec<String>,
     /// HTCondor submit command, for example `+JobFlavour = "espresso"`. Repeat it for more.
     #[arg(long, value_name = "KEY = VALUE", allow_hyphen_values = true)]
     htcopts: Vec<String>,
@@ -117,6 +120,7 @@ fn spec(arguments: &Arguments) -> Result<HTCJobSpec, Failure> {
         max_retries: arguments.max_retries,
         resources: (resources != Resources::default()).then_some(resources),
         env: arguments.env.clone(),
+        outputs: arguments.outputs.clone(),
         htcopts: (!arguments.htcopts.is_empty()).then(|| arguments.htcopts.join("\n")),
         credentials_secret_name: arguments.credentials_secret_name.clone(),
         ..HTCJobSpec::default()
@@ -169,7 +173,15 @@ mod tests {
         let (script, items) = (path("script", "echo $2\n"), path("items", "one\n\nthree\n"));
         let flags =
             ["--script", &script, "--items", &items, "--parallelism=2", "--memory=2Gi", "--cpus=4", "--env=A=b=c"];
-        let more = ["--htcopts", "+JobFlavour = \"espresso\"", "--htcopts", "rank = Memory"];
+        let more = [
+            "--outputs=*.root",
+            "--outputs",
+            "plots",
+            "--htcopts",
+            "+JobFlavour = \"espresso\"",
+            "--htcopts",
+            "rank = Memory",
+        ];
         let spec = spec(&arguments(&[&flags[..], &more].concat()).unwrap()).unwrap();
         assert_eq!(spec.script.source, "echo $2\n");
         assert_eq!((spec.items, spec.queue), (vec!["one".to_owned(), String::new(), "three".to_owned()], None));
@@ -178,6 +190,7 @@ mod tests {
         assert_eq!((resources.cpus, resources.disk), (Some(Quantity::Number(4)), None));
         assert_eq!(resources.memory, Some(Quantity::Text("2Gi".to_owned())));
         assert_eq!((spec.env[0].name.as_str(), spec.env[0].value.as_str()), ("A", "b=c"));
+        assert_eq!(spec.outputs, ["*.root", "plots"]);
         assert_eq!(spec.htcopts.as_deref(), Some("+JobFlavour = \"espresso\"\nrank = Memory"));
     }
 

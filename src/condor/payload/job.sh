@@ -168,6 +168,8 @@ remove_work() {
 # Most characters in the names of all files that come back as they are, and 32 for each file: HTCondor keeps the names in the
 # job's ad.
 most_names=262144
+# Most patterns without a match that are named.
+most_missed=5
 # What does not come back as it is comes back in this file, and the operator unpacks it.
 archive=htc_output.tar
 
@@ -180,6 +182,7 @@ collect() {
     for file in script.sh "$_CONDOR_JOB_AD" "${_CONDOR_MACHINE_AD:-}"; do
         [ -z "$file" ] || discard "$work/run/${file##*/}"
     done
+    select_outputs
     names=0 refused=0
     links=$(find "$work/run" -type l -print | wc -l)
     for file in "$work/run"/* "$work/run"/.[!.]* "$work/run"/..?*; do
@@ -216,6 +219,35 @@ collect() {
         [ ! -L "$file" ] || rm -f "$file"
     done
     pack_rest
+}
+
+# Removes what is not to come back, if the user says what is. What matches nothing is told in the job's standard error, with what
+# else is said of its output. `find` compares: its arguments are no program, and it follows no link while it removes.
+select_outputs() {
+    [ -n "$outputs" ] || return 0
+    set --
+    missing='' missed=0
+    while IFS= read -r pattern && IFS= read -r expression; do
+        set -- "$@" -o -regex "$expression"
+        if [ -z "$(find_output -regex "$expression" -print | head -n 1)" ]; then
+            missed=$((missed + 1))
+            [ "$missed" -gt "$most_missed" ] || missing="$missing${missing:+,} $pattern"
+        fi
+    done <<EOF
+$outputs
+EOF
+    shift
+    find_output -depth ! \( "$@" \) \( ! -type d -o -empty \) -delete ||
+        fail 245 "the output cannot be selected by find on $(uname -n)"
+    if [ "$missed" -gt 0 ]; then
+        [ "$missed" -le "$most_missed" ] || missing="$missing, ..."
+        printf 'htc-operator: nothing matches %s of spec.outputs:%s\n' "$missed" "$missing" >&2
+    fi
+}
+
+# find_output EXPRESSION...: looks at what the payload has left, by names relative to its folder.
+find_output() {
+    (cd "$work/run" && LC_ALL=C find . -mindepth 1 "$@" </dev/null)
 }
 
 # Packs files and folders, and nothing else. tar follows no link: one that a process makes now is packed as it is, and refused.
@@ -368,7 +400,7 @@ main() {
     check_deadline
 
     # payload.conf has one "key value" per line and ends with the line "end"; binds are used where the node has them.
-    name='' image='' version='' complete='' checked='' folders=''
+    name='' image='' version='' complete='' checked='' folders='' outputs=''
     binds=
     set --
     if [ ! -r payload.conf ] || [ ! -r script.sh ]; then
@@ -392,6 +424,10 @@ main() {
                 fi
                 ;;
             'image_in_binds yes') checked=1 ;;
+            'output '* | 'match '*)
+                outputs="$outputs$value
+"
+                ;;
             'env '*) set_variable "${value%% *}" "${value#* }" ;;
             end) complete=1 ;;
         esac
