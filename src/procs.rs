@@ -138,6 +138,9 @@ pub struct HTCProcStatus {
     pub host: Option<String>,
     /// How often HTCondor has started the job.
     pub attempts: u32,
+    /// When HTCondor had the job and its files. Before that it was waiting, after that idle or running.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub submit_time: Option<String>,
     /// When the job was started last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_time: Option<String>,
@@ -286,6 +289,7 @@ impl HTCProc {
             host: job.runs.host.as_deref().map(str::to_owned),
             // HTCondor counts a start a moment after the job runs.
             attempts: job.runs.count.max(u32::from(job.started)),
+            submit_time: Some(job.staged_in).filter(|date| date.0 > 0).and_then(time),
             start_time: job.runs.start.and_then(time),
             completion_time: job.runs.end.and_then(time),
             output_fetched: job.fetched,
@@ -369,6 +373,7 @@ impl HTCProcStatus {
             exit_signal: None,
             host: None,
             attempts: 0,
+            submit_time: None,
             start_time: None,
             completion_time: None,
             duration_seconds: None,

@@ -8,23 +8,23 @@ use kube::{Api, Client, Config};
 
 use super::Failure;
 
-#[derive(clap::Args)]
+#[derive(Default, clap::Args)]
 pub(super) struct Cluster {
     /// Namespace of the HTCJob. Default: the namespace of the kubeconfig's context.
     #[arg(short, long, global = true)]
     pub(super) namespace: Option<String>,
     /// Context of the kubeconfig. Default: its current context.
     #[arg(long, global = true)]
-    context: Option<String>,
+    pub(super) context: Option<String>,
     /// Path of the kubeconfig. Default: as for kubectl.
     #[arg(long, global = true, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
+    pub(super) kubeconfig: Option<PathBuf>,
     /// User to act as.
     #[arg(long = "as", global = true, value_name = "USER")]
-    impersonate: Option<String>,
+    pub(super) impersonate: Option<String>,
     /// Group to act as. Can be repeated.
     #[arg(long = "as-group", global = true, value_name = "GROUP", requires = "impersonate")]
-    impersonate_groups: Vec<String>,
+    pub(super) impersonate_groups: Vec<String>,
 }
 
 /// The HTCJobs of one namespace.

@@ -12,10 +12,18 @@ use super::procs::{Proc, Which, parse_which};
 
 /// So often in a row a connection may end before anything came.
 const TRIES: u32 = 5;
+/// Of the bar.
+const WIDTH: usize = 30;
 /// Pause before the next.
 const PAUSE: Duration = Duration::from_secs(2);
 
 #[derive(clap::Args)]
+#[command(after_help = "A call that was interrupted goes on where it ended, when it is repeated.\n\n\
+    Examples:\n  \
+    kubectl htc files sums results\n  \
+    kubectl htc files sums/3 results-of-3\n  \
+    kubectl htc files sums results --failed\n  \
+    kubectl htc files sums results --overwrite")]
 pub(super) struct Arguments {
     /// Name of the HTCJob, or NAME/INDEX for one of its jobs.
     #[arg(value_parser = parse_which)]
@@ -172,10 +180,19 @@ impl Progress {
         Self { terminal: std::io::stderr().is_terminal(), all, done: 0 }
     }
 
+    /// `[######........] 4/9 sums-3: 2.1 of 8.4 MB`
+    fn line(&self, name: &str, at: u64, length: Option<u64>) -> String {
+        let of = length.map(|length| format!(" of {:.1}", megabytes(length))).unwrap_or_default();
+        let (all, width) = (self.all.max(1) as u64 * 100, WIDTH as u64);
+        let part = length.filter(|length| *length > 0).map_or(0, |length| at.min(length) * 100 / length);
+        let full = usize::try_from((self.done as u64 * 100 + part) * width / all).unwrap_or(WIDTH).min(WIDTH);
+        let bar = format!("{}{}", "#".repeat(full), ".".repeat(WIDTH - full));
+        format!("[{bar}] {}/{} {name}: {:.1}{of} MB", self.done + 1, self.all, megabytes(at))
+    }
+
     fn show(&self, name: &str, at: u64, length: Option<u64>) {
         if self.terminal {
-            let of = length.map(|length| format!(" of {:.1}", megabytes(length))).unwrap_or_default();
-            eprint!("\r\x1b[K{}/{} {name}: {:.1}{of} MB", self.done + 1, self.all, megabytes(at));
+            eprint!("\r\x1b[K{}", self.line(name, at, length));
         }
     }
 
@@ -189,4 +206,21 @@ impl Progress {
 #[allow(clippy::cast_precision_loss, reason = "for people")]
 fn megabytes(bytes: u64) -> f64 {
     bytes as f64 / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bar_shows_how_many_jobs_are_done_and_how_far_this_one_is() {
+        let mut progress = Progress { terminal: true, all: 2, done: 0 };
+        let line = progress.line("sums-3", 1_000_000, Some(4_000_000));
+        assert_eq!(line, "[###...........................] 1/2 sums-3: 1.0 of 4.0 MB");
+        progress.done = 1;
+        let line = progress.line("sums-5", 4_000_000, Some(4_000_000));
+        assert_eq!(line, "[##############################] 2/2 sums-5: 4.0 of 4.0 MB");
+        assert!(progress.line("sums-5", 7, None).ends_with(" 2/2 sums-5: 0.0 MB"));
+        assert!(progress.line("sums-5", 7, Some(0)).starts_with("[###############..."));
+    }
 }

@@ -11,6 +11,11 @@ use super::procs::{Which, parse_which};
 const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
 
 #[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    kubectl htc jobs sums\n  \
+    kubectl htc jobs sums --failed -o wide\n  \
+    kubectl htc jobs sums --state Held -o name\n  \
+    kubectl htc jobs sums/3 -o yaml")]
 pub(super) struct Arguments {
     /// Name of the HTCJob, or NAME/INDEX for one of its jobs.
     #[arg(value_parser = parse_which)]

@@ -14,6 +14,11 @@ const PAUSE: Duration = Duration::from_secs(2);
 const MOST: usize = 50;
 
 #[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    kubectl htc logs sums/3\n  \
+    kubectl htc logs sums/3 -f\n  \
+    kubectl htc logs sums/3 --err --tail 20\n  \
+    kubectl htc logs sums --failed --err")]
 pub(super) struct Arguments {
     /// Name of the HTCJob, or NAME/INDEX for one of its jobs.
     #[arg(value_parser = parse_which)]

@@ -140,29 +140,52 @@ impl Jobs {
 
     /// The jobs of an HTCJob in this form, page by page; `selector`: of these fields.
     pub(super) async fn pages(&self, htcjob: &str, selector: &str, accept: &str) -> Result<Vec<Value>, Failure> {
-        let doing = format!("list the jobs of HTCJob {}/{htcjob}", self.namespace);
-        let (mut pages, mut token) = (Vec::new(), String::new());
+        let mut pages = Vec::new();
+        self.each_page(htcjob, selector, accept, |page| pages.push(page)).await?;
+        Ok(pages)
+    }
+
+    /// The same, without all pages in memory.
+    pub(super) async fn each_page(
+        &self,
+        htcjob: &str,
+        selector: &str,
+        accept: &str,
+        mut take: impl FnMut(Value),
+    ) -> Result<(), Failure> {
+        let mut token = String::new();
         loop {
-            let more = if selector.is_empty() { String::new() } else { format!(",{selector}") };
-            let fields = format!("spec.htcJob={htcjob}{more}").replace('=', "%3D").replace(',', "%2C");
-            let query = format!("limit={PAGE}&continue={token}&fieldSelector={fields}");
-            let path = format!("{BASE}/{}/htcprocs?{query}", self.namespace);
-            let refused = |refused: Refused| match refused.code {
-                404 => Failure::new(&doing, "this cluster has no jobs API (docs/jobs-api.md): ask its administrator"),
-                _ => Failure::new(&doing, refused.message),
-            };
-            let mut answer = self.ask(&path, accept).await.map_err(refused)?;
-            let mut body = Vec::new();
-            while let Some(part) = answer.next().await {
-                body.extend(part.map_err(|error| Failure::new(&doing, error))?);
-            }
-            let page: Value = serde_json::from_slice(&body).map_err(|error| Failure::new(&doing, error))?;
+            let page = self.page(htcjob, selector, accept, &token).await?;
             page["metadata"]["continue"].as_str().unwrap_or_default().clone_into(&mut token);
-            pages.push(page);
+            take(page);
             if token.is_empty() {
-                return Ok(pages);
+                return Ok(());
             }
         }
+    }
+
+    async fn page(&self, htcjob: &str, selector: &str, accept: &str, token: &str) -> Result<Value, Failure> {
+        let doing = format!("list the jobs of HTCJob {}/{htcjob}", self.namespace);
+        let more = if selector.is_empty() { String::new() } else { format!(",{selector}") };
+        let fields = format!("spec.htcJob={htcjob}{more}").replace('=', "%3D").replace(',', "%2C");
+        let query = format!("limit={PAGE}&continue={token}&fieldSelector={fields}");
+        let path = format!("{BASE}/{}/htcprocs?{query}", self.namespace);
+        let refused = |refused: Refused| match refused.code {
+            404 => Failure::new(&doing, "this cluster has no jobs API (docs/jobs-api.md): ask its administrator"),
+            _ => Failure::new(&doing, refused.message),
+        };
+        let mut answer = self.ask(&path, accept).await.map_err(refused)?;
+        let mut body = Vec::new();
+        while let Some(part) = answer.next().await {
+            body.extend(part.map_err(|error| Failure::new(&doing, error))?);
+        }
+        serde_json::from_slice(&body).map_err(|error| Failure::new(&doing, error))
+    }
+
+    /// The first jobs of an HTCJob, as many as one answer has.
+    pub(super) async fn first_procs(&self, htcjob: &str, selector: &str) -> Result<Vec<Proc>, Failure> {
+        let page = self.page(htcjob, selector, "application/json", "").await?;
+        Ok(page["items"].as_array().into_iter().flatten().map(Proc::read).collect())
     }
 
     /// The jobs of an HTCJob, by index.

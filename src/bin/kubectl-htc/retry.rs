@@ -15,11 +15,21 @@ use super::new::{DryRun, New};
 const NAMES: u32 = 100;
 
 #[derive(clap::Args)]
+#[command(
+    after_help = "The new HTCJob has the same spec and the same items, and is named NAME-r1, NAME-r2 and so on.\n\n\
+    Examples:\n  \
+    kubectl htc retry sums\n  \
+    kubectl htc retry sums --indexes 3,17,200-210\n  \
+    kubectl htc retry sums --dry-run=client -o yaml"
+)]
 pub(super) struct Arguments {
     /// Name of the HTCJob, which must have ended.
     #[arg(value_parser = parse_name)]
     name: String,
-    /// Which jobs to run again, for example `3,17,200-210`. Default: those that failed.
+    /// The jobs that failed. This is the default.
+    #[arg(long, conflicts_with = "indexes")]
+    failed: bool,
+    /// Which jobs to run again, for example `3,17,200-210`.
     #[arg(long)]
     indexes: Option<Indices>,
     #[command(flatten)]
@@ -30,8 +40,8 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
     let jobs = cluster.jobs().await?;
     let former = jobs.get(&arguments.name).await?;
     let indexes = match &arguments.indexes {
-        Some(indexes) => ended(&former, indexes)?,
-        None => failed(&former)?,
+        Some(indexes) if !arguments.failed => ended(&former, indexes)?,
+        _ => failed(&former)?,
     };
     let mut new = again(&former, &indexes)?;
     create(&jobs, &arguments.name, &arguments.new, &mut new).await?;

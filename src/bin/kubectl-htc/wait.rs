@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use htc_operator::api::{Condition, ConditionStatus, HTCJob, HTCJobStatus};
+use htc_operator::procs::table::human;
 use kube::ResourceExt as _;
 
 use super::Failure;
@@ -17,6 +18,12 @@ const LINE_EVERY: Duration = Duration::from_secs(30);
 const WIDTH: usize = 30;
 
 #[derive(clap::Args)]
+#[command(
+    after_help = "Exit codes: 0 every job has succeeded; 1 jobs have failed, or the spec is not valid; 2 an error, or the time is up.\n\n\
+    Examples:\n  \
+    kubectl htc wait sums\n  \
+    kubectl htc wait sums --timeout 8h || kubectl htc why sums"
+)]
 pub(super) struct Arguments {
     /// Name of the HTCJob.
     #[arg(value_parser = parse_name)]
@@ -133,15 +140,10 @@ impl Progress {
     }
 
     /// At the pace since it began.
-    #[allow(clippy::cast_precision_loss, reason = "at most 100,000 jobs")]
     fn estimate(&self, status: &HTCJobStatus) -> String {
         let ended = status.succeeded + status.failed;
         let left = status.total.unwrap_or_default() - ended;
-        let pace = (ended - self.before) as f64 / self.began.elapsed().as_secs_f64().max(1.0);
-        if pace <= 0.0 || left <= 0 {
-            return String::new();
-        }
-        format!("; {pace:.1}/s, about {:.0} s left", left as f64 / pace)
+        estimate(ended - self.before, left, self.began.elapsed().as_secs_f64())
     }
 
     fn note(&mut self, text: &str) {
@@ -157,6 +159,21 @@ impl Progress {
             eprint!("\r\x1b[K");
         }
     }
+}
+
+/// Jobs by the second, the minute or the hour, and how long the rest takes.
+#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "for people")]
+fn estimate(ended: i64, left: i64, seconds: f64) -> String {
+    let pace = ended as f64 / seconds.max(1.0);
+    if pace <= 0.0 || left <= 0 {
+        return String::new();
+    }
+    let (rate, unit) = match pace {
+        pace if pace >= 1.0 => (pace, "s"),
+        pace if pace * 60.0 >= 1.0 => (pace * 60.0, "min"),
+        pace => (pace * 3600.0, "h"),
+    };
+    format!("; {rate:.1}/{unit}, about {} left", human((left as f64 / pace).ceil() as i64))
 }
 
 fn bar(status: &HTCJobStatus) -> String {
@@ -192,6 +209,15 @@ mod tests {
         let status =
             HTCJobStatus { state: Some("Held".to_owned()), total: Some(1), held: 1, ..HTCJobStatus::default() };
         assert_eq!(line(&status), "0 of 1 jobs ended; 1 held (Held)");
+    }
+
+    #[test]
+    fn the_rest_is_estimated() {
+        assert_eq!(estimate(0, 10, 60.0), "");
+        assert_eq!(estimate(10, 0, 60.0), "");
+        assert_eq!(estimate(120, 60, 60.0), "; 2.0/s, about 30s left");
+        assert_eq!(estimate(6, 30, 60.0), "; 6.0/min, about 5m left");
+        assert_eq!(estimate(1, 20, 1800.0), "; 2.0/h, about 10h left");
     }
 
     #[test]

@@ -18,6 +18,9 @@ const EVENTS: usize = 10;
 const LINES: usize = 10;
 
 #[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    kubectl htc why sums\n  \
+    kubectl htc why sums/3")]
 pub(super) struct Arguments {
     /// Name of the HTCJob, or NAME/INDEX for one of its jobs.
     #[arg(value_parser = parse_which)]
@@ -50,8 +53,34 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
         }
         Err(error) => println!("Events cannot be listed: {error}"),
     }
+    if status.idle > 0 && status.running == 0 {
+        idle(&jobs, name).await;
+    }
     println!("Next: {}", next(name, &status));
     Ok(ExitCode::SUCCESS)
+}
+
+/// Why the first of the idle jobs does not run, as the others do not either. Without the jobs API nothing is said.
+async fn idle(jobs: &Jobs, name: &str) {
+    let procs = jobs.first_procs(name, "status.state=Idle").await.unwrap_or_default();
+    if let Some(proc) = procs.first() {
+        show(jobs, &proc.name, &format!("HTCondor on why {} does not run:", proc.name), "analysis").await;
+    }
+}
+
+/// Prints an answer about one job below a title, if there is something in it.
+async fn show(jobs: &Jobs, proc: &str, title: &str, what: &str) {
+    let Ok(mut answer) = jobs.of_job(proc, what).await else { return };
+    let mut text = Vec::new();
+    while let Some(Ok(part)) = answer.next().await {
+        text.extend(part);
+    }
+    if !text.is_empty() {
+        println!("{title}");
+        for line in String::from_utf8_lossy(&text).lines() {
+            println!("  {line}");
+        }
+    }
 }
 
 /// The same of one job.
@@ -61,23 +90,11 @@ async fn why_job(jobs: &Jobs, which: &Which) -> Result<ExitCode, Failure> {
     for (key, value) in &proc.status {
         println!("  {key}: {value}");
     }
-    let show = async |title: String, what: &str| {
-        let Ok(mut answer) = jobs.of_job(&proc.name, what).await else { return };
-        let mut text = Vec::new();
-        while let Some(Ok(part)) = answer.next().await {
-            text.extend(part);
-        }
-        if !text.is_empty() {
-            println!("{title}");
-            for line in String::from_utf8_lossy(&text).lines() {
-                println!("  {line}");
-            }
-        }
-    };
     match proc.state.as_str() {
-        "Idle" => show("HTCondor on why it does not run:".to_owned(), "analysis").await,
+        "Idle" => show(jobs, &proc.name, "HTCondor on why it does not run:", "analysis").await,
         "Running" | "Failed" | "Succeeded" => {
-            show("The last lines of err:".to_owned(), &format!("log?stream=err&tailLines={LINES}")).await;
+            let what = format!("log?stream=err&tailLines={LINES}");
+            show(jobs, &proc.name, "The last lines of err:", &what).await;
         }
         _ => {}
     }
@@ -97,7 +114,7 @@ async fn why_job(jobs: &Jobs, which: &Which) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn head(namespace: &str, job: &HTCJob, status: &HTCJobStatus) -> String {
+pub(super) fn head(namespace: &str, job: &HTCJob, status: &HTCJobStatus) -> String {
     let total = status.total.or_else(|| job.spec.jobs());
     let state = status.state.clone().or_else(|| status.phase.map(|phase| phase.to_string()));
     format!(
@@ -113,16 +130,26 @@ fn head(namespace: &str, job: &HTCJob, status: &HTCJobStatus) -> String {
     )
 }
 
-/// The last Events of the object, oldest first.
-async fn events(jobs: &Jobs, job: &HTCJob) -> Result<Vec<String>, kube::Error> {
+/// The Events of the object, in no order.
+pub(super) async fn events_of(jobs: &Jobs, job: &HTCJob) -> Result<Vec<Event>, kube::Error> {
     let api: Api<Event> = Api::namespaced(jobs.client.clone(), &jobs.namespace);
     let uid = job.uid().unwrap_or_default();
-    let listed = api.list(&ListParams::default().fields(&format!("involvedObject.uid={uid}"))).await?;
-    let mut events: Vec<(Timestamp, String)> = listed
+    Ok(api.list(&ListParams::default().fields(&format!("involvedObject.uid={uid}"))).await?.items)
+}
+
+/// When it happened.
+pub(super) fn time(event: &Event) -> Timestamp {
+    let time = event.event_time.as_ref().map(|time| time.0);
+    time.or(event.last_timestamp.as_ref().map(|time| time.0)).unwrap_or_default()
+}
+
+/// The last Events of the object, oldest first.
+async fn events(jobs: &Jobs, job: &HTCJob) -> Result<Vec<String>, kube::Error> {
+    let mut events: Vec<(Timestamp, String)> = events_of(jobs, job)
+        .await?
         .into_iter()
         .map(|event| {
-            let at =
-                event.event_time.map(|time| time.0).or(event.last_timestamp.map(|time| time.0)).unwrap_or_default();
+            let at = time(&event);
             let words = format!("{} {}", event.reason.unwrap_or_default(), event.message.unwrap_or_default());
             (at, format!("{} {words}", at.strftime("%Y-%m-%d %H:%M:%SZ")))
         })

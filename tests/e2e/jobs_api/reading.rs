@@ -38,7 +38,7 @@ pub fn which_jobs_failed_and_how(version: Version) {
     );
     assert_eq!(one["status"]["exitCode"], 7);
     assert_eq!(one["status"]["id"], ended["status"]["jobid"][3], "{ended:#}");
-    for field in ["host", "startTime", "completionTime"] {
+    for field in ["host", "submitTime", "startTime", "completionTime"] {
         assert!(one["status"][field].as_str().is_some_and(|text| !text.is_empty()), "{field}: {one:#}");
     }
 }

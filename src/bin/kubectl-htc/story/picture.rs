@@ -1,0 +1,429 @@
+//! Rows as an SVG that a browser opens at once, however many jobs there are.
+
+use std::fmt::Write as _;
+
+use jiff::Timestamp;
+
+use super::timeline::{Doing, Result, Row, Shade};
+
+/// Most jobs that have a row each. Of more, each row shows several.
+const MOST_ROWS: usize = 250;
+/// About as many rows then.
+const GROUPS: usize = 100;
+/// In how many steps a row of several jobs is drawn.
+const COLUMNS: i64 = 80;
+/// Most jobs that did not succeed that the title of such a row names.
+const NAMED: usize = 10;
+
+const WIDTH: i64 = 1000;
+const LEFT: i64 = 96;
+const RIGHT: i64 = 110;
+const TOP: i64 = 76;
+const ROW: i64 = 15;
+const GROUP: i64 = 22;
+/// Of what is drawn for one job.
+const BAR: i64 = 11;
+
+const STYLE: &str = "text{font:11px system-ui,sans-serif;fill:#1f2328}.t{font-size:13px;font-weight:600}.l{text-anchor:end}\
+.b{fill:#fff}.o{fill-opacity:0}.a{stroke:#d1d9e0}.w{fill:#c8ced5}.i{fill:#e3b341}.r{fill:#4493f8}.h{fill:#a475f9}.s{fill:#2da44e}\
+.f{fill:#d1242f}text.f{font-weight:600}g:hover>.o{fill-opacity:.12}\
+@media(prefers-color-scheme:dark){text{fill:#e6edf3}.b{fill:#0d1117}.a{stroke:#30363d}.w{fill:#565d66}.f{fill:#ff7b72}.s{fill:#3fb950}}";
+
+/// What is drawn.
+pub(super) struct Picture {
+    heading: String,
+    rows: Vec<Row>,
+    notes: Vec<String>,
+    from: i64,
+    to: i64,
+}
+
+impl Picture {
+    /// `note`: what else is to be known of the rows.
+    pub(super) fn new(heading: &str, rows: Vec<Row>, note: Option<&str>) -> Self {
+        let bounds = || rows.iter().filter_map(Row::bounds);
+        let from = bounds().map(|(from, _)| from).min().unwrap_or_default();
+        let to = bounds().map(|(_, to)| to).max().unwrap_or_default().max(from + 1);
+        let mut notes: Vec<String> = note.map(str::to_owned).into_iter().collect();
+        if rows.len() > MOST_ROWS {
+            notes.push(format!(
+                "{} jobs: each row shows {} of them, and the share that is in each state.",
+                rows.len(),
+                size(rows.len())
+            ));
+        }
+        if rows.iter().any(|row| row.again) {
+            notes.push(
+                "Of jobs that were started more than once the last run is shown; earlier ones are shown as idle."
+                    .to_owned(),
+            );
+        }
+        if rows.iter().any(|row| row.end == "held") {
+            notes.push(
+                "Since when jobs are held is not known: their last start, or else their submission, is shown."
+                    .to_owned(),
+            );
+        }
+        Self { heading: heading.to_owned(), rows, notes, from, to }
+    }
+
+    /// The whole file.
+    pub(super) fn svg(&self) -> String {
+        let grouped = self.rows.len() > MOST_ROWS;
+        let (step, lines) =
+            if grouped { (GROUP, self.rows.len().div_ceil(size(self.rows.len()))) } else { (ROW, self.rows.len()) };
+        let top = TOP + 16 * whole(self.notes.len());
+        let height = top + step * whole(lines) + 12;
+        let mut text = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
+             role=\"group\" aria-labelledby=\"title about\"><title id=\"title\">{}</title><desc id=\"about\">{}</desc>\
+             <style>{STYLE}</style><rect class=\"b\" width=\"{WIDTH}\" height=\"{height}\"/>\n",
+            escape(&self.heading),
+            escape(&self.about())
+        );
+        let _ = writeln!(text, "<text class=\"t\" x=\"12\" y=\"22\">{}</text>", escape(&self.heading));
+        legend(&mut text);
+        for (at, note) in self.notes.iter().enumerate() {
+            let _ = writeln!(text, "<text x=\"12\" y=\"{}\">{}</text>", 58 + 16 * whole(at), escape(note));
+        }
+        self.axis(&mut text, top, height);
+        for line in 0..lines {
+            let y = top + step * whole(line);
+            if grouped { self.group(&mut text, line, y) } else { self.row(&mut text, &self.rows[line], y) }
+        }
+        text + "</svg>\n"
+    }
+
+    /// For who does not see the picture.
+    fn about(&self) -> String {
+        let count = |result| self.rows.iter().filter(|row| row.result == result).count();
+        let time = |second| shown(second, "%Y-%m-%d %H:%M:%S UTC");
+        let mut text = format!(
+            "{} jobs from {} to {}: {} succeeded, {} did not, {} have not ended.",
+            self.rows.len(),
+            time(self.from),
+            time(self.to),
+            count(Result::Succeeded),
+            count(Result::Failed),
+            count(Result::Open)
+        );
+        let named = named(&self.rows);
+        if !named.is_empty() {
+            let _ = write!(text, " Not succeeded: {named}.");
+        }
+        self.notes.iter().fold(text, |text, note| text + " " + note)
+    }
+
+    fn x(&self, second: i64) -> i64 {
+        LEFT + (WIDTH - LEFT - RIGHT) * (second - self.from) / (self.to - self.from)
+    }
+
+    fn axis(&self, text: &mut String, top: i64, height: i64) {
+        let step = tick(self.to - self.from);
+        let format = if step >= 86400 {
+            "%Y-%m-%d"
+        } else if step >= 60 {
+            "%H:%M"
+        } else {
+            "%H:%M:%S"
+        };
+        let first = self.from.div_euclid(step) * step + step;
+        let mut ticks: Vec<i64> = (0..=(self.to - first).div_euclid(step)).map(|nth| first + nth * step).collect();
+        if self.x(first) - LEFT > 70 {
+            ticks.insert(0, self.from);
+        }
+        for at in ticks {
+            let (x, y) = (self.x(at), top - 6);
+            let _ = writeln!(
+                text,
+                "<path class=\"a\" d=\"M{x} {y}V{}\"/><text x=\"{x}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+                height - 8,
+                y - 3,
+                shown(at, format)
+            );
+        }
+        let _ = writeln!(text, "<text class=\"l\" x=\"{}\" y=\"{}\">UTC</text>", LEFT - 34, top - 9);
+    }
+
+    fn row(&self, text: &mut String, row: &Row, y: i64) {
+        let label = row.index.map_or_else(|| "all jobs".to_owned(), |index| index.to_string());
+        open(text, &row.sentence(), y, ROW);
+        let _ = write!(text, "<text class=\"l\" x=\"{}\" y=\"{}\">{label}</text>", LEFT - 8, y + 11);
+        let mut last = LEFT;
+        for span in &row.spans {
+            let (x, end) = (self.x(span.from), self.x(span.to).max(self.x(span.from) + 1));
+            let class = class(Shade::Doing(span.doing));
+            let _ = write!(text, "<path class=\"{class}\" d=\"M{x} {}h{}v{BAR}H{x}z\"/>", y + 2, end - x);
+            last = end;
+        }
+        let (mark, class) = match row.result {
+            Result::Open => ("", ""),
+            Result::Succeeded => ("✓ ", " class=\"s\""),
+            Result::Failed => ("✗ ", " class=\"f\""),
+        };
+        if row.result != Result::Open {
+            let _ = write!(text, "<path{class} d=\"M{last} {}h4v{BAR}h-4z\"/>", y + 2);
+        }
+        let class = if row.result == Result::Failed { class } else { "" };
+        let _ =
+            writeln!(text, "<text{class} x=\"{}\" y=\"{}\">{mark}{}</text></g>", last + 8, y + 11, escape(&row.end));
+    }
+
+    /// Several jobs in one row: one above the other, the share of each state at each step.
+    fn group(&self, text: &mut String, nth: usize, y: i64) {
+        let size = size(self.rows.len());
+        let rows = &self.rows[nth * size..self.rows.len().min((nth + 1) * size)];
+        let index = |row: Option<&Row>| row.and_then(|row| row.index).unwrap_or_default();
+        let (first, last) = (index(rows.first()), index(rows.last()));
+        let failed = rows.iter().filter(|row| row.result == Result::Failed).count();
+        let succeeded = rows.iter().filter(|row| row.result == Result::Succeeded).count();
+        let open = rows.len() - failed - succeeded;
+        let mut about =
+            format!("jobs {first} to {last}: {succeeded} succeeded, {failed} did not, {open} have not ended");
+        let named = named(rows);
+        if !named.is_empty() {
+            let _ = write!(about, "; {named}");
+        }
+        self::open(text, &about, y, GROUP);
+        let _ = write!(text, "<text class=\"l\" x=\"{}\" y=\"{}\">{first}–{last}</text>", LEFT - 8, y + 14);
+        let shades =
+            [Shade::Failed, Shade::Succeeded].into_iter().chain(Doing::ALL.into_iter().rev().map(Shade::Doing));
+        let shades: Vec<Shade> = shades.collect();
+        let columns: Vec<Vec<i64>> = (0..COLUMNS).map(|column| self.stack(rows, &shades, column)).collect();
+        for (at, shade) in shades.iter().enumerate() {
+            let path = outline(&columns, at, y + 2);
+            if !path.is_empty() {
+                let _ = write!(text, "<path class=\"{}\" d=\"{path}\"/>", class(*shade));
+            }
+        }
+        let class = if failed > 0 { " class=\"f\"" } else { "" };
+        let end = match (failed, open) {
+            (0, 0) => "✓ succeeded".to_owned(),
+            (0, open) => format!("{open} open"),
+            (failed, _) => format!("✗ {failed} failed"),
+        };
+        let _ = writeln!(text, "<text{class} x=\"{}\" y=\"{}\">{end}</text></g>", WIDTH - RIGHT + 8, y + 14);
+    }
+
+    /// Heights at which the shades of a column end, from the bottom up, in a bar of `GROUP - 4`.
+    fn stack(&self, rows: &[Row], shades: &[Shade], column: i64) -> Vec<i64> {
+        // The last is what has become of them, the others what was in the middle of their time.
+        let moment = if column + 1 == COLUMNS {
+            self.to
+        } else {
+            self.from + (self.to - self.from) * (2 * column + 1) / (2 * COLUMNS)
+        };
+        let mut counts = vec![0; shades.len()];
+        for shade in rows.iter().filter_map(|row| row.at(moment).or_else(|| row.at(moment - 1))) {
+            if let Some(at) = shades.iter().position(|other| *other == shade) {
+                counts[at] += 1;
+            }
+        }
+        let mut sum = 0;
+        counts
+            .into_iter()
+            .map(|count| {
+                sum += count;
+                let all = whole(rows.len()).max(1);
+                // Rounded up: one job of many is seen all the same.
+                ((GROUP - 4) * sum + all - 1) / all
+            })
+            .collect()
+    }
+}
+
+/// How many jobs a row shows.
+fn size(jobs: usize) -> usize {
+    jobs.div_ceil(GROUPS)
+}
+
+/// What one shade covers of all columns, those of the same height together.
+fn outline(columns: &[Vec<i64>], shade: usize, y: i64) -> String {
+    let all = GROUP - 4;
+    let edge = |column: i64| LEFT + (WIDTH - LEFT - RIGHT) * column / COLUMNS;
+    let part = |column: &Vec<i64>| (shade.checked_sub(1).map_or(0, |below| column[below]), column[shade]);
+    let (mut path, mut at) = (String::new(), 0);
+    while at < columns.len() {
+        let (low, high) = part(&columns[at]);
+        let same = columns[at..].iter().take_while(|column| part(column) == (low, high)).count();
+        if high > low {
+            let (x, end) = (edge(whole(at)), edge(whole(at + same)));
+            let _ = write!(path, "M{x} {}H{end}v{}H{x}z", y + all - high, high - low);
+        }
+        at += same;
+    }
+    path
+}
+
+/// Those that did not succeed, and how they ended: `3 (exit code 7), 17 (signal 9)`.
+fn named(rows: &[Row]) -> String {
+    let mut failed =
+        rows.iter().filter(|row| row.result == Result::Failed).filter_map(|row| Some((row.index?, &row.end)));
+    let first: Vec<String> = failed.by_ref().take(NAMED).map(|(index, end)| format!("{index} ({end})")).collect();
+    let more = failed.count();
+    let text = first.join(", ");
+    if more > 0 { format!("{text} and {more} more") } else { text }
+}
+
+fn open(text: &mut String, title: &str, y: i64, height: i64) {
+    let _ = write!(
+        text,
+        "<g role=\"img\"><title>{}</title><rect class=\"o\" y=\"{y}\" width=\"{WIDTH}\" height=\"{height}\"/>",
+        escape(title)
+    );
+}
+
+fn legend(text: &mut String) {
+    let shades = Doing::ALL.map(|doing| (Shade::Doing(doing), doing.word()));
+    let shades =
+        shades.into_iter().chain([(Shade::Succeeded, "succeeded"), (Shade::Failed, "failed, removed or lost")]);
+    for (at, (shade, word)) in shades.enumerate() {
+        let x = 12 + 84 * whole(at);
+        let _ = write!(text, "<path class=\"{}\" d=\"M{x} 32h{BAR}v{BAR}h-{BAR}z\"/>", class(shade));
+        let _ = writeln!(text, "<text x=\"{}\" y=\"42\">{word}</text>", x + 16);
+    }
+}
+
+const fn class(shade: Shade) -> &'static str {
+    match shade {
+        Shade::Doing(Doing::Waiting) => "w",
+        Shade::Doing(Doing::Idle) => "i",
+        Shade::Doing(Doing::Running) => "r",
+        Shade::Doing(Doing::Held) => "h",
+        Shade::Succeeded => "s",
+        Shade::Failed => "f",
+    }
+}
+
+/// Seconds between two marks of the axis: eight of them at most.
+fn tick(span: i64) -> i64 {
+    const STEPS: [i64; 19] =
+        [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400, 172_800];
+    let longest = || (span / 8 / 86_400 + 1) * 86_400;
+    STEPS.into_iter().find(|step| span / step <= 8).unwrap_or_else(longest)
+}
+
+fn shown(second: i64, format: &str) -> String {
+    Timestamp::from_second(second).map(|time| time.strftime(format).to_string()).unwrap_or_default()
+}
+
+fn whole(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// As text in XML, which has no control characters at all.
+fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => escaped.push(' '),
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::timeline::Span;
+    use super::*;
+
+    fn job(index: u64, result: Result, end: &str) -> Row {
+        let from = 1_000_000;
+        let start = from + 10 + i64::try_from(index % 50).unwrap();
+        let span = |doing, from, to| Span { doing, from, to };
+        let spans = vec![
+            span(Doing::Waiting, from, from + 10),
+            span(Doing::Idle, from + 10, start),
+            span(Doing::Running, start, start + 60),
+        ];
+        Row { index: Some(index), spans, result, end: end.to_owned(), more: String::new(), again: false }
+    }
+
+    fn jobs(count: u64) -> Vec<Row> {
+        let job = |index: u64| match index % 100 {
+            3 => job(index, Result::Failed, "exit code 7"),
+            5 => job(index, Result::Open, "running"),
+            _ => job(index, Result::Succeeded, "succeeded"),
+        };
+        (0..count).map(job).collect()
+    }
+
+    /// It is XML; the texts of its elements of this name.
+    fn texts(svg: &str, name: &str) -> Vec<String> {
+        let document = roxmltree::Document::parse(svg).unwrap_or_else(|error| panic!("{error}: {svg}"));
+        let nodes = document.descendants().filter(|node| node.has_tag_name(("http://www.w3.org/2000/svg", name)));
+        nodes.filter_map(|node| node.text()).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn each_of_some_jobs_has_a_row() {
+        let svg = Picture::new("HTCJob team/sums: Running", jobs(10), None).svg();
+        let titles = texts(&svg, "title");
+        assert_eq!(titles.len(), 11);
+        assert_eq!(titles[0], "HTCJob team/sums: Running");
+        assert_eq!(titles[4], "job 3: exit code 7; waiting 10s, idle 3s, running 60s");
+        assert!(texts(&svg, "text").contains(&"✗ exit code 7".to_owned()), "{svg}");
+        let about = &texts(&svg, "desc")[0];
+        assert!(
+            about.contains(": 8 succeeded, 1 did not, 1 have not ended. Not succeeded: 3 (exit code 7)."),
+            "{about}"
+        );
+        assert!(texts(&svg, "text").contains(&"13:47:00".to_owned()), "{svg}");
+        assert!(svg.contains("prefers-color-scheme:dark"));
+    }
+
+    #[test]
+    fn many_jobs_share_rows_and_the_picture_says_so() {
+        for count in [251, 10_000, 100_000] {
+            let svg = Picture::new("many", jobs(count), None).svg();
+            assert!(svg.len() < 1_000_000, "{count} jobs take {} bytes", svg.len());
+            let rows = texts(&svg, "title").len() - 1;
+            assert!((80..=GROUPS).contains(&rows), "{count} jobs have {rows} rows");
+            assert!(texts(&svg, "text").iter().any(|text| text.starts_with(&format!("{count} jobs: each row shows "))));
+        }
+        let svg = Picture::new("many", jobs(10_000), None).svg();
+        let title = &texts(&svg, "title")[1];
+        assert_eq!(title, "jobs 0 to 99: 98 succeeded, 1 did not, 1 have not ended; 3 (exit code 7)");
+        assert!(texts(&svg, "text").contains(&"✗ 1 failed".to_owned()));
+    }
+
+    #[test]
+    fn a_share_is_as_high_as_it_is_large() {
+        let picture = Picture::new("many", jobs(1000), None);
+        let shades = [Shade::Failed, Shade::Succeeded, Shade::Doing(Doing::Running)];
+        let rows = &picture.rows[..10];
+        assert_eq!(picture.stack(rows, &shades, 0), [0, 0, 0], "all wait");
+        assert_eq!(picture.stack(rows, &shades, COLUMNS - 1)[1], 17, "nine of ten have ended, the tenth has not");
+        assert_eq!(outline(&[vec![0, 18], vec![0, 18], vec![9, 18]], 1, 0), "M96 0H115v18H96zM115 0H125v9H115z");
+    }
+
+    #[test]
+    fn texts_of_users_are_text() {
+        let mut row = job(0, Result::Failed, "<script>alert(1)</script>");
+        row.more = "a\u{1b}[2J & \"b\"\u{0} <!-- ]]>".to_owned();
+        let svg = Picture::new("</svg><b>", vec![row], Some("see <docs> & ask")).svg();
+        let titles = texts(&svg, "title");
+        assert_eq!(titles[0], "</svg><b>");
+        assert!(titles[1].ends_with("a [2J & \"b\"  <!-- ]]>"), "{titles:?}");
+        assert!(!svg.contains("<script"), "{svg}");
+        assert!(texts(&svg, "text").contains(&"see <docs> & ask".to_owned()));
+    }
+
+    #[test]
+    fn nothing_and_little_can_be_drawn() {
+        let mut none = job(0, Result::Open, "waiting");
+        none.spans.clear();
+        for rows in [Vec::new(), vec![none]] {
+            texts(&Picture::new("none", rows, None).svg(), "title");
+        }
+        assert_eq!(
+            [1, 9, 100, 3600, 86_400, 864_000, 40_000_000].map(tick),
+            [1, 2, 15, 600, 14_400, 172_800, 5_011_200]
+        );
+    }
+}

@@ -1,0 +1,102 @@
+//! What has happened, as text and as a picture; and what completes a command that is being typed.
+
+use std::os::unix::fs::symlink;
+
+use bed::{Bed, UNTIL_LET_GO, htcjob};
+use serde_json::Value;
+use testbed::Version;
+
+use super::users::htc;
+
+/// Texts of a picture's elements of this name; it must be XML.
+fn texts(svg: &str, name: &str) -> Vec<String> {
+    let document = roxmltree::Document::parse(svg).unwrap_or_else(|error| panic!("{error}: {svg}"));
+    let all = document.descendants().filter(|node| node.tag_name().name() == name);
+    all.filter_map(|node| node.text()).map(str::to_owned).collect()
+}
+
+pub fn it_is_told_and_drawn(version: Version) {
+    let bed = Bed::shared(version);
+    bed.front();
+    let here = &bed.namespace();
+    let mut object = htcjob("tale", &format!("case $1 in 1) exit 7;; 2) kill -9 $$;; 3) {UNTIL_LET_GO};; esac"));
+    object["spec"]["queue"] = 4.into();
+    here.create(&object);
+    here.wait("tale", "three ended", |object| object["status"]["failed"] == 2 && object["status"]["succeeded"] == 1);
+    let folder = bed.scratch().dir(&format!("{}-story", here.name)).unwrap();
+    let file = folder.join("tale.svg").display().to_string();
+
+    // While one runs.
+    let (code, told, error) = htc(here, &["story", "tale", "--svg", &file]);
+    assert_eq!((code, error.as_str()), (0, format!("{file}: a timeline of 4 jobs\n").as_str()));
+    assert!(told.lines().last().unwrap().ends_with("  now        Running"), "{told}");
+    let svg = std::fs::read_to_string(&file).unwrap();
+    let titles = texts(&svg, "title");
+    let title = |index: usize| titles.iter().find(|title| title.starts_with(&format!("job {index}: "))).unwrap();
+    for (index, end) in [(0, "succeeded"), (1, "exit code 7"), (2, "exit code 137"), (3, "running")] {
+        assert!(title(index).starts_with(&format!("job {index}: {end}")), "{titles:?}");
+        assert!(title(index).contains(" on "), "where it ran: {titles:?}");
+    }
+    assert!(title(3).contains("running "), "{titles:?}");
+    assert!(texts(&svg, "text").contains(&"✗ exit code 7".to_owned()), "{svg}");
+
+    here.let_go("tale");
+    here.wait_ended("tale");
+    let (_, told, _) = htc(here, &["story", "tale"]);
+    let whats: Vec<&str> = told.lines().filter_map(|line| line.get(30..)?.split_whitespace().next()).collect();
+    let wanted = ["WHAT", "Created", "Pending", "Submitted", "Running"];
+    let places: Vec<Option<usize>> = wanted.iter().map(|wanted| whats.iter().position(|what| what == wanted)).collect();
+    assert!(places.is_sorted() && places.iter().all(Option::is_some), "{told}");
+    assert!(told.contains("  Failed") && !told.contains("  now  "), "{told}");
+    let (_, json, _) = htc(here, &["story", "tale", "-o", "json"]);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let steps = json["steps"].as_array().unwrap();
+    assert!(steps[0]["what"] == "Created" && steps[0]["pauseSeconds"].is_null(), "{json:#}");
+    assert!(steps[1..].iter().all(|step| step["pauseSeconds"].is_i64()), "{json:#}");
+
+    // Who may not see the jobs sees the HTCJob, and reads what is missing.
+    let ann = here.person("ann", &["htcjobs-view"]);
+    ann.comes_to_see(&["get", "htcjobs"]);
+    let (code, svg, error) = htc(here, &["story", "tale", "--svg=-", "--as", &ann.name]);
+    assert_eq!((code, error.as_str()), (0, ""));
+    assert_eq!(texts(&svg, "title").len(), 2, "{svg}");
+    let note = texts(&svg, "text").into_iter().find(|text| text.contains("without its jobs"));
+    assert!(note.is_some_and(|note| note.contains("forbidden")), "{svg}");
+    let (code, told, error) = htc(here, &["story", "tale", "--as", &ann.name]);
+    assert!(code == 0 && told.contains("Submitted") && error.contains("Events cannot be listed"), "{told}{error}");
+    let (code, _, error) = htc(here, &["story", "nosuch"]);
+    assert!(code == 2 && error.contains("not found"), "{error}");
+}
+
+/// kubectl finds what completes its plugins by a name in PATH.
+pub fn kubectl_completes_names(version: Version) {
+    let bed = Bed::shared(version);
+    bed.front();
+    let here = &bed.namespace();
+    let mut object = htcjob("sums", "exit $1");
+    object["spec"]["queue"] = 2.into();
+    here.create(&object);
+    here.create(&htcjob("other", "true"));
+    here.wait_ended("sums");
+    let bin = bed.scratch().dir(&format!("{}-bin", here.name)).unwrap();
+    let program = bed::program().with_file_name("kubectl-htc");
+    for name in ["kubectl-htc", "kubectl_complete-htc"] {
+        symlink(&program, bin.join(name)).unwrap();
+    }
+    // As the scripts of `kubectl completion` ask.
+    let complete = |words: &[&str]| {
+        let mut kubectl = bed.kube.kubectl(&[&["__complete", "htc"], words].concat());
+        let output = kubectl.env("PATH", format!("{}:/usr/bin:/bin", bin.display())).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let namespace = format!("--namespace={}", here.name);
+    assert_eq!(complete(&["why", &namespace, "s"]), "sums\tFailed\n:4\n");
+    assert_eq!(complete(&["-n", &here.name, "logs", "sums/"]), "sums/0\tSucceeded\nsums/1\tFailed\n:4\n");
+    assert!(complete(&["st"]).starts_with("story\t"), "{}", complete(&["st"]));
+    assert_eq!(complete(&["files", "sums", ""]), ":0\n", "names of files");
+    let (code, same, _) = htc(here, &["__complete", "retry", &namespace, "ot"]);
+    assert_eq!((code, same.starts_with("other\t")), (0, true), "{same}");
+    // Nobody waits for a cluster that cannot be reached.
+    let (code, nothing, error) = htc(here, &["__complete", "why", "--kubeconfig=/nosuch", ""]);
+    assert_eq!((code, nothing.as_str(), error.as_str()), (0, ":4\n", ""));
+}
