@@ -7,12 +7,13 @@
 # make bench     the operator beside HTCondor's own tools, measured (ROWS=1,3: some rows; FULL=1: 100,000 jobs too; VERSION=sid)
 # make lint      formatting, clippy, shell scripts, bans and licences
 # make generate  crd/ and statecharts/ from the code
+# make record    the session in the README, from docs/session/session.sh
 #
 # All of them set up what they need. What is downloaded or built goes into a folder outside this checkout
 # (HTC_TESTBED_CACHE, else /var/cache/htc-operator for root and ~/.cache/htc-operator for others).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long cluster soak model bench lint generate setup prerequisites cargo-deny
+.PHONY: help demo test test-long cluster soak model bench lint generate record setup prerequisites cargo-deny
 
 CACHE = $(or $(HTC_TESTBED_CACHE),$(if $(filter 0,$(shell id -u)),/var/cache,$(or $(XDG_CACHE_HOME),$(HOME)/.cache))/htc-operator)
 DEBUG = $(or $(CARGO_TARGET_DIR),target)/debug
@@ -71,6 +72,9 @@ generate: prerequisites ## crd/ and statecharts/
 	cargo build --locked --quiet --bin htc-operator
 	cargo run --locked --quiet -- crd > crd/.new && mv crd/.new crd/htcjobs.htc.cern.ch.yaml
 	cargo run --locked --quiet -- statechart statecharts
+
+record: setup ## the session in the README
+	HTC_RECORD=1 $(E2E) plugin::sid::the_readme_shows_what_happens
 
 setup: prerequisites ## real servers, into the cache
 	cargo run --locked --quiet -p testbed -- setup

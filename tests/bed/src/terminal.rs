@@ -119,6 +119,22 @@ impl<'a> Terminal<'a> {
         }
     }
 
+    /// Runs commands in a folder of the checkout: each behind a `$`, and below it what it prints. What is printed to standard error,
+    /// such as progress, is left out, and a command may fail.
+    pub fn record(&self, folder: &Path, commands: &[&str]) -> String {
+        let mut text = String::new();
+        for command in commands {
+            let log = self.scratch.path().join("record.log");
+            let _ = fs::remove_file(&log);
+            let quiet = format!("exec 2>/dev/null; {command}");
+            let spec = self.spec(&log).current_dir(self.checkout.join(folder)).args(["-c", &quiet]);
+            Owned::spawn(&spec).unwrap().wait(super::PATIENCE).unwrap();
+            let shown = fs::read(&log).unwrap_or_default();
+            let _ = write!(text, "$ {command}\n{}", String::from_utf8_lossy(&shown));
+        }
+        text
+    }
+
     fn spec(&self, log: &Path) -> Spec {
         let mut path = String::new();
         write!(path, "{}:", self.scratch.path().join("bin").display()).unwrap();
