@@ -31,7 +31,7 @@ fn refused(person: &Person<'_>, here: &Namespace<'_>, job: &str, action: &str) -
 }
 
 fn status_in_queue(bed: &Bed, id: &str) -> String {
-    bed.condor.ok("condor_q", &[id, "-af", "JobStatus", "HoldReason"]).unwrap().stdout.trim().to_owned()
+    bed.condor.ok("condor_q", &[id, "-af", "JobStatus", "HoldReason"]).unwrap().trim().to_owned()
 }
 
 /// Of five jobs, three at a time: one is held while it runs, one while it waits, one is removed while it runs, and one while it waits. The
@@ -58,9 +58,11 @@ pub fn each_job_goes_its_own_way(version: Version) {
         assert_eq!(removed["status"]["reason"], "RemovedByUser", "{removed:#}");
     }
     let held = wait_state(&here, "fit-1", "Held");
-    assert_eq!(held["status"]["holdReason"], "a user of the HTCJob holds this job", "{held:#}");
-    let seen = here.wait_event("fit", "RemovedByUser");
-    assert!(seen["message"].as_str().unwrap().starts_with(&format!("{} removes ", ann.name)), "{seen:#}");
+    let reason = held["status"]["holdReason"].as_str().unwrap();
+    assert!(reason.starts_with("a user of the HTCJob holds this job"), "{held:#}");
+    here.wait_event("fit", "RemovedByUser");
+    let told = here.kubectl(&["get", "events", "-o=jsonpath={range .items[*]}{.message}{'\\n'}{end}"]);
+    assert!(told.contains(&format!("{} removes ", ann.name)), "{told}");
     here.wait_event("fit", "HeldByUser");
 
     // Whoever releases it in HTCondor: it is held until a user releases it.
@@ -133,8 +135,8 @@ pub fn who_may_and_who_may_not(version: Version) {
     }
     let can = |person: &Person<'_>, what: &str| person.kubectl(&["auth", "can-i", "create", what]).stdout;
     assert_eq!(can(&viewer, "htcprocs/hold").trim(), "no");
-    assert_eq!(can(&editor, "htcprocs/hold").trim(), "yes");
     editor.comes_to_see(&["get", "htcprocs"]);
+    assert_eq!(can(&editor, "htcprocs/hold").trim(), "yes");
     assert!(refused(&editor, &here, "fit-7", "hold").contains("NotFound"));
     assert!(refused(&editor, &here, "nosuch-0", "remove").contains("NotFound"));
 

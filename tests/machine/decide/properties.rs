@@ -8,7 +8,7 @@ use htc_operator::api::ConditionType;
 use htc_operator::machine::decide::{Action, Decision, Look};
 use htc_operator::machine::facts::{Ad, Answer, Facts, Job, JobState, Past, Record};
 use htc_operator::machine::phase::Phase;
-use htc_operator::machine::request::{ReleasePermit, SubmitPermit};
+use htc_operator::machine::request::{ReleasePermit, Scope, SubmitPermit};
 use htc_operator::machine::transitions::{TRANSITIONS, find};
 use htc_operator::machine::wishes::{Wanted, Wish};
 use htc_operator::machine::{Attempt, Index, JobId, Kind, Request, RequestKey, Rules, Settings, Work, decide};
@@ -154,6 +154,32 @@ fn check_gone(facts: &Facts, job: &Job) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+fn check_removal(facts: &Facts, decision: &Decision, scope: &Scope) -> Result<(), TestCaseError> {
+    let recorded: BTreeSet<JobId> = decision.after.as_ref().unwrap().jobs.values().map(|job| job.id).collect();
+    match scope {
+        Scope::All => prop_assert!(facts.object.deleting),
+        Scope::Staging => prop_assert!(!facts.object.deleting),
+        Scope::Unfinished => {
+            let known = decision.after.as_ref().unwrap().known.as_ref().unwrap();
+            prop_assert!(!facts.object.deleting && known.cut_short.is_some() && known.completed.is_none());
+        }
+        Scope::Wished(ids) => {
+            check_wished(facts, decision, ids, |job, wish, _| job.outcome().is_none() && wish == Some(Wanted::Remove))?
+        }
+        Scope::Extra(ids) => {
+            prop_assert!(!facts.object.deleting && !ids.is_empty());
+            let (queue, _) = ads_of(facts);
+            for id in ids {
+                prop_assert!(queue.iter().any(|ad| ad.id == *id), "{id} is not in the queue");
+                let kept = recorded.contains(id) && queue.iter().any(|ad| ad.id == *id && is_a_job(ad));
+                prop_assert!(!kept, "{id} is a recorded job");
+            }
+        }
+    }
+
+    Ok(())
+}
+
 fn check_work(facts: &Facts, decision: &Decision, key: &RequestKey, work: &Work) -> Result<(), TestCaseError> {
     let of_kind = match work {
         Work::AttachFinalizer => Kind::AttachFinalizer,
@@ -191,30 +217,7 @@ fn check_work(facts: &Facts, decision: &Decision, key: &RequestKey, work: &Work)
                 prop_assert!(allowed.is_ok(), "job {index} is submitted although {}", allowed.unwrap_err());
             }
         }
-        Work::Remove(scope) => {
-            use htc_operator::machine::request::Scope;
-            let recorded: BTreeSet<JobId> = decision.after.as_ref().unwrap().jobs.values().map(|job| job.id).collect();
-            match scope {
-                Scope::All => prop_assert!(facts.object.deleting),
-                Scope::Staging => prop_assert!(!facts.object.deleting),
-                Scope::Unfinished => {
-                    let known = decision.after.as_ref().unwrap().known.as_ref().unwrap();
-                    prop_assert!(!facts.object.deleting && known.cut_short.is_some() && known.completed.is_none());
-                }
-                Scope::Wished(ids) => check_wished(facts, decision, ids, |job, wish, _| {
-                    job.outcome().is_none() && wish == Some(Wanted::Remove)
-                })?,
-                Scope::Extra(ids) => {
-                    prop_assert!(!facts.object.deleting && !ids.is_empty());
-                    let (queue, _) = ads_of(facts);
-                    for id in ids {
-                        prop_assert!(queue.iter().any(|ad| ad.id == *id), "{id} is not in the queue");
-                        let kept = recorded.contains(id) && queue.iter().any(|ad| ad.id == *id && is_a_job(ad));
-                        prop_assert!(!kept, "{id} is a recorded job");
-                    }
-                }
-            }
-        }
+        Work::Remove(scope) => check_removal(facts, decision, scope)?,
         Work::HoldJobs(ids) => check_wished(facts, decision, ids, |job, wish, suspended| {
             let loose = matches!(job.state, JobState::Idle | JobState::Running);
             loose && wish == Some(Wanted::Hold) && !suspended

@@ -85,6 +85,10 @@ fn wished() -> impl Strategy<Value = Wished> {
     (wish, prop::option::of(Just("alice".to_owned()))).prop_map(|(wish, untold)| Wished { number: 1, wish, untold })
 }
 
+fn wishes(jobs: u32) -> impl Strategy<Value = Vec<(u32, Wished)>> {
+    prop_oneof![2 => Just(Vec::new()), 1 => prop::collection::vec((0..jobs, wished()), 1..4)]
+}
+
 pub fn seed() -> impl Strategy<Value = Seed> {
     (1..=5_u32).prop_flat_map(|jobs| {
         let object = (
@@ -135,7 +139,7 @@ pub fn seed() -> impl Strategy<Value = Seed> {
             prop::option::of((past_time(), select(vec![0, 3])).prop_map(|(at, code)| End { at, code })),
         );
         let reports = (prop::collection::vec(report, 0..4), prop::bool::weighted(0.3));
-        let wishes = prop_oneof![2 => Just(Vec::new()), 1 => prop::collection::vec((0..jobs, wished()), 1..4)];
+        let wishes = wishes(jobs);
         (
             (Just(jobs), object, published, past, attempts(jobs), ads, recorded),
             (
