@@ -80,7 +80,9 @@ pub fn each_job_goes_its_own_way(version: Version) {
     assert!(released["status"]["requested"].is_null(), "{released:#}");
     here.let_go("fit");
     let ended = here.wait_ended("fit");
-    assert_eq!(wait_state(&here, "fit-1", "Succeeded")["status"]["attempts"], 2);
+    // Between two holds it may have run, too.
+    let again = wait_state(&here, "fit-1", "Succeeded");
+    assert!(again["status"]["attempts"].as_u64() >= Some(2), "{again:#}");
     assert_eq!(ended["status"]["failedIndexes"], "0,4", "{ended:#}");
     assert_eq!((&ended["status"]["succeeded"], &ended["status"]["failed"]), (&3.into(), &2.into()), "{ended:#}");
     assert!(is_true(&ended, "Failed"));
