@@ -76,8 +76,12 @@ pub fn size_of_output(version: Version) {
     here.wait_output("fit");
     let one = wait_state(&here, "fit-0", "Succeeded");
     let here_now = bed::files_below(&here.output("fit", 0), &|_| true);
-    let bytes: u64 =
-        here_now.iter().map(|path| path.metadata().unwrap()).filter(|file| file.is_file()).map(|file| file.len()).sum();
+    let bytes: u64 = here_now
+        .iter()
+        .map(|path| path.metadata().unwrap())
+        .filter(std::fs::Metadata::is_file)
+        .map(|file| file.len())
+        .sum();
     assert!(bytes >= 5700, "{here_now:?}");
     assert_eq!((&one["status"]["outputBytes"], &one["status"]["outputFetched"]), (&bytes.into(), &true.into()));
     let wide = here.kubectl(&["get", "htcprocs", "-o", "wide"]);
