@@ -199,14 +199,19 @@ impl Parent {
         let total = || object.0.as_ref().ok().and_then(|htcjob| htcjob.status.as_ref()?.total);
         let queue = spec.and_then(|spec| spec.jobs().or_else(total)).and_then(|queue| u32::try_from(queue).ok());
         let queue = queue.unwrap_or_default();
-        let all = || Indices::first(queue);
-        let indexes = spec.and_then(|spec| spec.indexes.as_deref()).and_then(|text| text.parse::<Indices>().ok());
+        // Which jobs run is the operator's to say; what it would refuse has none.
+        let asked_for = match spec.and_then(|spec| spec.indexes.as_deref()) {
+            Some(text) => {
+                Indices::in_any_order(text).filter(|indexes| indexes.last().is_some_and(|last| last.0 < queue))
+            }
+            None => Some(Indices::first(queue)),
+        };
         Self {
             namespace: meta.namespace.clone().unwrap_or_default(),
             name: meta.name.clone().unwrap_or_default(),
             uid: Uid::from(meta.uid.as_deref().unwrap_or_default()),
             created: meta.creation_timestamp.as_ref().map(|time| time.0.to_string()),
-            asked_for: indexes.unwrap_or_else(all),
+            asked_for: asked_for.unwrap_or_default(),
             object: Some(Arc::clone(object)),
         }
     }
@@ -319,12 +324,13 @@ impl HTCProc {
     #[must_use]
     pub fn not_recorded(parent: &Parent, index: Index, given_up: bool, wish: Option<&ProcWish>) -> Self {
         let withdrawn = wish.is_some_and(|wish| wish.withdrawn);
-        let mut status = match wish.map(|wish| wish.wanted) {
+        let wanted = wish.and_then(|wish| wish.wanted);
+        let mut status = match wanted {
             _ if given_up || withdrawn => HTCProcStatus::new(State::Removed),
             Some(Wanted::Hold) => HTCProcStatus::new(State::Held),
             Some(Wanted::Release | Wanted::Remove) | None => HTCProcStatus::new(State::Waiting),
         };
-        status.request(wish.map(|wish| wish.wanted));
+        status.request(wanted);
         if status.state == State::Held {
             status.hold_reason = Some("held by a user before it was submitted".to_owned());
         } else if withdrawn {

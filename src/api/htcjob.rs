@@ -166,9 +166,10 @@ pub struct HTCJobSpec {
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub env: Vec<EnvVar>,
 
-    /// Which of the files and folders that the script leaves in its working directory come back: paths and patterns, such as
-    /// `results` or `plots/*.pdf`. A folder comes back with all that is in it. Default: all of them.
-    /// `*`, `?` and `[a-z]` stand for parts of one name, and `**` for any number of folders. `out` and `err` always come back.
+    /// Which of the files and folders that the script leaves come back: paths and patterns such as `plots/*.pdf`. Default: all.
+    /// A folder comes back with all that is in it.
+    /// `*`, `?` and `[a-z]` stand for parts of one name, and `**` for any number of folders.
+    /// `out` and `err` always come back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 256), pattern(r"^[^\x00-\x1f\x7f\\]*$")))]
     #[x_kube(validation = Rule::new("!self.exists(path, path.matches('(^|/)[.]{0,2}/|(^|/)[.]{1,2}$'))")

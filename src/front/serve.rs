@@ -141,6 +141,9 @@ fn wish(method: &Method, target: &Target, query: &str, user: &User) -> Result<Wi
     let action = target.action(method.as_str())?;
     let parameters = parameters(query)?;
     let value = |name: &str| parameters.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str());
+    if action.is_some() && value("dryRun").is_some() {
+        return Err(Failure::bad_request("holding, releasing and removing a job cannot be tried with dryRun"));
+    }
     let watch = value("watch").is_some_and(|watch| watch != "0" && !watch.eq_ignore_ascii_case("false"));
     let verb = match (action, &target.name, watch) {
         (Some(_), _, _) => "create",

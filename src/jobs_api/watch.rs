@@ -223,8 +223,9 @@ impl Watching {
                 }
             }
             self.tell_given_up(text).await?;
-            self.tell_wishes(text).await?;
-            self.told = if changed.len() < PART { newest } else { last.unwrap_or(newest) };
+            let until = if changed.len() < PART { newest } else { last.unwrap_or(newest) };
+            self.tell_wishes(text, until).await?;
+            self.told = until;
             if text.len() > 1 << 20 {
                 break;
             }
@@ -248,9 +249,9 @@ impl Watching {
         Ok(())
     }
 
-    /// What users want of jobs that are not recorded.
-    async fn tell_wishes(&mut self, text: &mut String) -> Result<(), LedgerError> {
-        for (uid, index, wish) in self.jobs.ledger.wishes_changed(self.told).await? {
+    /// What users want of jobs that are not recorded, of the versions up to `until`.
+    async fn tell_wishes(&mut self, text: &mut String, until: i64) -> Result<(), LedgerError> {
+        for (uid, index, wish) in self.jobs.ledger.wishes_changed(self.told, until).await? {
             let given_up = self.given_up.contains(&uid);
             let Some(parent) = self.parents.get(&uid).filter(|parent| parent.asked_for.contains(index)) else {
                 continue;

@@ -48,6 +48,9 @@ fn possible(found: &Found, wanted: Wanted) -> Result<(), Failure> {
     if object.is_some_and(|object| object.meta().deletion_timestamp.is_some()) {
         return Err(Failure::conflict(format!("HTCJob {parent} is being deleted, and {name} with it")));
     }
+    if let Some(Err(why)) = object.map(|object| object.0.as_ref().map_err(ToString::to_string)) {
+        return Err(Failure::conflict(format!("the spec of HTCJob {parent} cannot be read: {why}")));
+    }
     let suspended = object.and_then(|object| object.0.as_ref().ok()).is_some_and(|htcjob| htcjob.spec.suspend);
     if suspended && wanted == Wanted::Release {
         return Err(Failure::conflict(format!(

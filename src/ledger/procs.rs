@@ -16,7 +16,7 @@ const REPORTED: &str = "(select max(at) from callbacks c where c.uid = htcjobs.u
         and c.retcode is not null and c.settled = 0 and c.refuted = 0),
     (select retcode from callbacks c where c.uid = htcjobs.uid and c.jobId = htcjobs.jobId
         and c.retcode is not null and c.settled = 0 and c.refuted = 0),
-    (select wanted from wishes w where w.uid = htcjobs.uid and w.idx = htcjobs.idx)";
+    (select wanted from wishes w where w.uid = htcjobs.uid and w.idx = htcjobs.idx and w.over = 0)";
 
 /// One recorded job.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -86,7 +86,7 @@ update objects set releasedAt = coalesce((select max(time) from transitions t wh
 /// `submissions.state`: `open`, `superseded`, `settled` (it is not read again) or `notRun`.
 /// `submissions.witness`: GlobalJobId of history's newest ad before the intent, empty if history was.
 /// `wishes`: what users ask for of single jobs (`wanted`: Hold, Release or Remove). `askedAt`: when a release was last asked for.
-/// `withdrawn`: the job was proved never to have been in HTCondor. `changed`: as in `htcjobs`.
+/// `withdrawn`: the job was proved never to have been in HTCondor. `over`: nothing more is to be done. `changed`: as in `htcjobs`.
 /// Times are unix milliseconds on the operator's clock, dates unix seconds on the schedd's.
 const TABLES: &str = "
 create unique index if not exists htcjobs_uid on htcjobs(uid, idx) where uid is not null;
@@ -120,7 +120,7 @@ create table if not exists items(
 create table if not exists wishes(
     number integer primary key autoincrement, uid text not null, idx integer not null, wanted text not null, user text not null,
     at integer not null, told integer not null default 0, askedAt integer, withdrawn integer not null default 0,
-    changed integer not null, unique(uid, idx)
+    over integer not null default 0, changed integer not null, unique(uid, idx)
 );
 create index if not exists wishes_changed on wishes(changed);
 create table if not exists ledger(key text primary key, value text not null) without rowid;

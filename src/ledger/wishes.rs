@@ -38,17 +38,17 @@ impl Ledger {
         self.run(move |connection| wish(connection, &uid, index, wanted, &user, now)).await
     }
 
-    /// Wishes that were changed after transaction number `since`, of jobs that are not recorded.
-    pub async fn wishes_changed(&self, since: i64) -> Result<Vec<(Uid, Index, ProcWish)>, LedgerError> {
-        self.run(move |connection| changed(connection, since)).await
+    /// Wishes that were last changed after transaction number `since` and not after `until`, of jobs that are not recorded.
+    pub async fn wishes_changed(&self, since: i64, until: i64) -> Result<Vec<(Uid, Index, ProcWish)>, LedgerError> {
+        self.run(move |connection| changed(connection, since, until)).await
     }
 }
 
 /// A wish as it is shown to people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcWish {
-    /// What is wanted.
-    pub wanted: Wanted,
+    /// What is wanted; none if that is over.
+    pub wanted: Option<Wanted>,
     /// The job will never be submitted.
     pub withdrawn: bool,
     /// Number of the transaction that last changed it.
@@ -64,29 +64,36 @@ fn wish(
     now: Timestamp,
 ) -> Result<Result<(), NotTaken>, LedgerError> {
     let sql = || LedgerError::sql("write a wish");
-    let known: Option<bool> = connection
-        .prepare_cached("select released or phase in ('Completed', 'Terminating') from objects where uid = ?1")
-        .and_then(|mut statement| statement.query_row([uid.as_str()], |row| row.get(0)).optional())
-        .map_err(sql())?;
-    let ended: bool = connection
-        .prepare_cached("select exists(select 1 from htcjobs where uid = ?1 and idx = ?2 and outcome is not null)")
-        .and_then(|mut statement| statement.query_row(params![uid.as_str(), index.0], |row| row.get(0)))
-        .map_err(sql())?;
-    let standing: Option<String> = connection
-        .prepare_cached("select wanted from wishes where uid = ?1 and idx = ?2")
+    // Of an object that was cut short, what is not recorded was given up.
+    let over: Option<bool> = connection
+        .prepare_cached(
+            "select released or phase in ('Completed', 'Terminating')
+                or coalesce((select outcome is not null from htcjobs where uid = ?1 and idx = ?2), coalesce(givenUp, 0) > 0)
+             from objects where uid = ?1",
+        )
         .and_then(|mut statement| statement.query_row(params![uid.as_str(), index.0], |row| row.get(0)).optional())
         .map_err(sql())?;
-    let standing = standing.map(|text| parse::<Wanted>(uid, &text)).transpose()?;
-    match known {
+    let standing: Option<(String, bool)> = connection
+        .prepare_cached("select wanted, askedAt is not null from wishes where uid = ?1 and idx = ?2 and over = 0")
+        .and_then(|mut statement| {
+            let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
+            statement.query_row(params![uid.as_str(), index.0], read).optional()
+        })
+        .map_err(sql())?;
+    match over {
         None => return Ok(Err(NotTaken::NotRecorded)),
         Some(true) => return Ok(Err(NotTaken::Ended)),
-        Some(false) if ended => return Ok(Err(NotTaken::Ended)),
         Some(false) => {}
     }
-    match standing {
-        Some(standing) if standing == wanted => return Ok(Ok(())),
-        Some(Wanted::Remove) => return Ok(Err(NotTaken::Removed)),
-        Some(Wanted::Hold | Wanted::Release) | None => {}
+    if let Some((standing, asked)) = standing {
+        let standing = parse::<Wanted>(uid, &standing)?;
+        // A release that HTCondor was asked for may be over by an answer from before this one.
+        if standing == wanted && !(standing == Wanted::Release && asked) {
+            return Ok(Ok(()));
+        }
+        if standing == Wanted::Remove {
+            return Ok(Err(NotTaken::Removed));
+        }
     }
     connection
         .prepare_cached(&format!(
@@ -110,7 +117,10 @@ fn touch(connection: &Connection, uid: &Uid, index: Index) -> Result<(), LedgerE
 /// What a decision has made of them. One that has been replaced meanwhile has another number.
 pub(super) fn change(connection: &Connection, uid: &Uid, changes: &[Change]) -> Result<(), LedgerError> {
     let sql = || LedgerError::sql("change a wish");
-    let mut delete = connection.prepare_cached("delete from wishes where number = ?1").map_err(sql())?;
+    // The row stays, so that who watches hears of it.
+    let mut end = connection
+        .prepare_cached(&format!("update wishes set over = 1, changed = {CHANGED} where number = ?1"))
+        .map_err(sql())?;
     let mut update = connection
         .prepare_cached(&format!(
             "update wishes set told = ?2, askedAt = ?3, withdrawn = ?4, changed = {CHANGED} where number = ?1"
@@ -118,7 +128,7 @@ pub(super) fn change(connection: &Connection, uid: &Uid, changes: &[Change]) -> 
         .map_err(sql())?;
     for Change { index, number, now } in changes {
         let Some(wished) = now else {
-            delete.execute([number]).map_err(sql())?;
+            end.execute([number]).map_err(sql())?;
             touch(connection, uid, *index)?;
             continue;
         };
@@ -136,7 +146,9 @@ pub(super) fn change(connection: &Connection, uid: &Uid, changes: &[Change]) -> 
 pub(super) fn wishes(connection: &Connection, uid: &Uid) -> Result<Wishes, LedgerError> {
     let sql = || LedgerError::sql("read wishes");
     let mut statement = connection
-        .prepare_cached("select idx, number, wanted, user, at, told, askedAt, withdrawn from wishes where uid = ?1")
+        .prepare_cached(
+            "select idx, number, wanted, user, at, told, askedAt, withdrawn from wishes where uid = ?1 and over = 0",
+        )
         .map_err(sql())?;
     let read = |row: &Row<'_>| {
         let told: bool = row.get(5)?;
@@ -169,7 +181,8 @@ pub(super) fn shown(
     let sql = || LedgerError::sql("read wishes");
     let mut statement = connection
         .prepare_cached(
-            "select wanted, withdrawn, changed, idx from wishes where uid = ?1 and idx >= ?2 order by idx limit ?3",
+            "select iif(over, null, wanted), withdrawn, changed, idx from wishes where uid = ?1 and idx >= ?2
+             order by idx limit ?3",
         )
         .map_err(sql())?;
     let read = |row: &Row<'_>| Ok((wanted(row)?, Index(row.get(3)?)));
@@ -181,16 +194,16 @@ pub(super) fn shown(
     .collect()
 }
 
-fn changed(connection: &Connection, since: i64) -> Result<Vec<(Uid, Index, ProcWish)>, LedgerError> {
+fn changed(connection: &Connection, since: i64, until: i64) -> Result<Vec<(Uid, Index, ProcWish)>, LedgerError> {
     let sql = || LedgerError::sql("read the wishes that have changed");
     let mut statement = connection
         .prepare_cached(
-            "select wanted, withdrawn, changed, idx, uid from wishes where changed > ?1 and not exists
-                (select 1 from htcjobs where htcjobs.uid = wishes.uid and htcjobs.idx = wishes.idx)",
+            "select iif(over, null, wanted), withdrawn, changed, idx, uid from wishes
+             where changed > ?1 and changed <= ?2 and not exists (select 1 from htcjobs where htcjobs.uid = wishes.uid and htcjobs.idx = wishes.idx)",
         )
         .map_err(sql())?;
     let read = |row: &Row<'_>| Ok((wanted(row)?, Index(row.get(3)?), row.get::<_, String>(4)?));
-    let rows = statement.query_map([since], read).map_err(sql())?;
+    let rows = statement.query_map([since, until], read).map_err(sql())?;
     rows.map(|row| {
         let (shown, index, uid) = row.map_err(sql())?;
         let uid = Uid::from(uid.as_str());
@@ -201,12 +214,13 @@ fn changed(connection: &Connection, since: i64) -> Result<Vec<(Uid, Index, ProcW
 }
 
 /// From a row that begins with `wanted, withdrawn, changed`.
-fn wanted(row: &Row<'_>) -> rusqlite::Result<(String, bool, i64)> {
+fn wanted(row: &Row<'_>) -> rusqlite::Result<(Option<String>, bool, i64)> {
     Ok((row.get(0)?, row.get(1)?, row.get(2)?))
 }
 
-fn proc_wish(uid: &Uid, (wanted, withdrawn, changed): (String, bool, i64)) -> Result<ProcWish, LedgerError> {
-    Ok(ProcWish { wanted: parse(uid, &wanted)?, withdrawn, changed })
+fn proc_wish(uid: &Uid, row: (Option<String>, bool, i64)) -> Result<ProcWish, LedgerError> {
+    let (wanted, withdrawn, changed) = row;
+    Ok(ProcWish { wanted: wanted.map(|wanted| parse(uid, &wanted)).transpose()?, withdrawn, changed })
 }
 
 #[cfg(test)]
@@ -234,7 +248,7 @@ mod tests {
         assert_eq!(wish(1, Wanted::Hold, "alice").await, Err(NotTaken::Ended));
         assert_eq!(wish(2, Wanted::Remove, "alice").await, Ok(()));
         assert_eq!(ledger.procs_changed(since, 9).await.unwrap().len(), 1);
-        let unrecorded = ledger.wishes_changed(since).await.unwrap();
+        let unrecorded = ledger.wishes_changed(since, ledger.sequence()).await.unwrap();
         assert_eq!(unrecorded.iter().map(|(_, index, _)| index.0).collect::<Vec<_>>(), [2]);
         let now = ledger.sequence();
         assert_eq!(wish(0, Wanted::Hold, "bob").await, Ok(()));

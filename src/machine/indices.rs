@@ -20,6 +20,13 @@ impl Indices {
         count.checked_sub(1).map_or_else(Self::default, |last| Self(vec![(0, last)]))
     }
 
+    /// Indexes and ranges in any order, overlapping or not; none if that is not what the text is.
+    #[must_use]
+    pub fn in_any_order(text: &str) -> Option<Self> {
+        let pieces: Option<Vec<Self>> = text.split(',').map(|piece| piece.parse().ok()).collect();
+        pieces.map(|pieces| Self::union(&pieces))
+    }
+
     /// How many numbers are in the set.
     #[must_use]
     pub fn len(&self) -> usize {

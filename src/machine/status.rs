@@ -111,7 +111,7 @@ pub fn ending(record: &Record, counts: &Counts) -> String {
             Some(format!("; job {index} ({}) {what}", job.id))
         })
         .unwrap_or_default();
-    let ways = if counts.failed > 1 { format!(": {}", ways(record)) } else { String::new() };
+    let ways = if counts.failed > 1 || first.is_empty() { format!(": {}", ways(record)) } else { String::new() };
     format!("{} of {} failed{ways}{first}", counts.failed, jobs(total))
 }
 
@@ -177,11 +177,12 @@ fn failure(job: &Job, removed_by_user: bool) -> Option<String> {
     }
 }
 
-/// The jobs that somebody else than we holds: how many, and the first one with HTCondor's reason.
+/// The jobs that neither we hold nor a user of the object: how many, and the first one with HTCondor's reason.
 #[must_use]
 pub fn held_by_others(record: &Record) -> Option<(usize, JobId, &Hold)> {
-    let mut held = record.jobs.values().filter_map(|job| match &job.state {
-        JobState::Held(hold) if !hold.is_ours() => Some((job.id, hold)),
+    let as_wished = |index: Index, hold: &Hold| hold.is_wished() && record.wishes.is(index, Wanted::Hold);
+    let mut held = record.jobs.iter().filter_map(|(index, job)| match &job.state {
+        JobState::Held(hold) if !hold.is_ours() && !as_wished(*index, hold) => Some((job.id, hold)),
         JobState::Held(_) | JobState::Idle | JobState::Running | JobState::Ended(_) => None,
     });
     let (id, first) = held.next()?;

@@ -23,7 +23,7 @@ const GOOD: usize = 190;
 const FACTOR: f64 = 1.25;
 /// What the bad ones may cost: a submission of fifty that fails for the sake of one goes again with six, and then each
 /// alone, after pauses of 1 and 2 s.
-const FOR_THE_BAD: Duration = Duration::from_secs(10);
+const FOR_THE_BAD: Duration = Duration::from_secs(20);
 
 /// Patience with all of them together.
 const LIMIT: Duration = PATIENCE.saturating_mul(3);

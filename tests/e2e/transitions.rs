@@ -10,7 +10,7 @@ use htc_operator::machine::transitions::TRANSITIONS;
 use rstest::rstest;
 use serde_json::Value;
 use testbed::Version::{self, Sid, Trixie};
-use testbed::{PoolOptions, wait_for};
+use testbed::wait_for;
 
 #[rstest]
 #[case::sid(Sid)]
@@ -21,9 +21,11 @@ fn each_is_made(#[case] version: Version) {
     let gates = Gates::new(version);
     let argument = gates.argument();
     let own = [LONG_SUBMISSIONS, &[&argument, "--batch-jobs=1", "--fetch-every=600s"]].concat();
-    let bed = Bed::new(version, &PoolOptions::default(), &own);
+    let bed = Bed::with_jobs_api(version, &own);
     bed.start_operator();
+    bed.front();
     let here = bed.namespace();
+    removed_before_it_is_submitted(&here);
     bed.pool.set_start(false).unwrap();
     while_nothing_starts(&here);
     ended_without_having_started(&here);
@@ -43,6 +45,19 @@ fn object(name: &str, source: &str, queue: u32, options: &str) -> Value {
 
 fn accepted(here: &Namespace<'_>, name: &str, jobs: u32) -> Value {
     here.wait(name, "all jobs accepted", |object| object["status"]["active"] == jobs && is_true(object, "Submitted"))
+}
+
+/// By a user, through the jobs API.
+fn removed_before_it_is_submitted(here: &Namespace<'_>) {
+    let mut object = object("never", "true", 1, "");
+    object["spec"]["suspend"] = true.into();
+    here.create(&object);
+    here.wait_phase("never", "Pending");
+    let job = format!("/apis/procs.htc.cern.ch/v1alpha1/namespaces/{}/htcprocs/never-0", here.name);
+    here.admin().comes_to_see(&["get", "--raw", &job]);
+    here.kubectl(&["create", "--raw", &format!("{job}/remove"), "-f", "/dev/null"]);
+    here.wait_phase("never", "Completed");
+    here.delete("never");
 }
 
 fn while_nothing_starts(here: &Namespace<'_>) {

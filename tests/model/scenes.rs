@@ -118,7 +118,7 @@ fn wishes() {
     holds(&Scene { slow_tools: true, ..wishes("wishes and tools", 2, &[Wish, FailingTool, LostAnswer]) });
     holds(&wishes("wishes beside suspend", 2, &[Wish, Suspend]));
     holds(&Scene { slow_jobs: true, ..wishes("wishes beside deadlines", 2, &[Wish, Deadline]) });
-    holds(&Scene { deletes: 1, ..wishes("wishes beside deletion", 1, &[Wish]) });
+    holds(&Scene { deletes: 1, in_step: true, queues: &[2], ..wishes("wishes beside deletion", 1, &[Wish]) });
     holds(&Scene { in_step: true, queues: &[2], parallelism: Some(1), ..wishes("wishes of two", 2, &[Wish, Crash]) });
     holds(&Scene { in_step: true, queues: &[2], ..wishes("wishes beside transfers", 2, &[Wish, HangingTransfer]) });
 }

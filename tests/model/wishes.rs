@@ -64,7 +64,8 @@ impl Model {
             world.excuse(object, index);
         }
         let (leader, now) = (Self::leader(world), world.tick());
-        let wished = Wished { number: 0, wish: Wish::new(wanted, now), untold: None };
+        let untold = Some("a user".to_owned());
+        let wished = Wished { number: 0, wish: Wish::new(wanted, now), untold };
         world.operators[leader].ledger.rows[usize::from(object)].wishes.insert(index, wished);
     }
 
@@ -89,11 +90,13 @@ impl Model {
         rows.wishes.is(job.ad.index, Wanted::Hold)
     }
 
-    /// What a user has held or removed must not be submitted.
+    /// What a user has held or removed must not be submitted once the operator has seen that.
     pub fn watch_submissions(world: &mut World, rows: &Rows, request: &Request) {
-        if let Work::Submit(indices, _) = &request.work
-            && rows.wishes.kept_back().iter().any(|index| indices.contains(index))
-        {
+        let Work::Submit(indices, _) = &request.work else { return };
+        let unwanted = |(index, wished): (Index, &Wished)| {
+            wished.untold.is_none() && wished.wish.keeps_back() && indices.contains(index)
+        };
+        if rows.wishes.iter().any(unwanted) {
             world.breaks(Broken::SubmittedUnwanted);
         }
     }

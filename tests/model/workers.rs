@@ -82,7 +82,12 @@ impl Model {
             hangs: false,
             stop: false,
         };
+        let taken = batch.requests.clone();
         memory.batches.insert(lane, batch);
+        for request in &taken {
+            let rows = world.operators[op].ledger.rows[object(request)].clone();
+            Self::watch_submissions(world, &rows, request);
+        }
         self.work(world, op, lane, Luck::Well, tell);
     }
 

@@ -104,8 +104,9 @@ async fn why_job(jobs: &Jobs, which: &Which) -> Result<ExitCode, Failure> {
         match proc.state.as_str() {
             "Waiting" => format!("see why the HTCJob is not submitted: kubectl htc why {htcjob}"),
             "Idle" => "wait, or ask for fewer resources in another HTCJob".to_owned(),
-            "Held" => "remove the reason for the hold and release the job with condor_release, or delete the HTCJob"
-                .to_owned(),
+            "Held" =>
+                "remove the reason for the hold and release the job with kubectl htc release, or delete the HTCJob"
+                    .to_owned(),
             "Running" => format!("follow it: kubectl htc logs {htcjob}/{index} -f"),
             "Succeeded" => format!("fetch its files: kubectl htc files {htcjob}/{index} FOLDER"),
             _ => format!("run it again: kubectl htc retry {htcjob} --indexes {index}"),
@@ -171,7 +172,7 @@ fn next(name: &str, status: &HTCJobStatus) -> String {
             )
         }
         "Held" => {
-            "if the reason above can be removed, do so and release the jobs with condor_release; else delete the HTCJob"
+            "if the reason above can be removed, do so and release the jobs with kubectl htc release; else delete the HTCJob"
                 .to_owned()
         }
         "Suspended" => "set spec.suspend to false to resume".to_owned(),

@@ -94,7 +94,9 @@ impl Run<'_> {
         {
             return;
         }
-        let last = self.record.requests.get(&Kind::Remove);
+        // Not those of single jobs before.
+        let cut = self.known.cut_short.map_or(self.now, |cut| cut.at);
+        let last = self.record.requests.get(&Kind::Remove).filter(|last| last.latest() > cut);
         let due = last.map(|last| last.latest().plus(self.settings.pause(last.step.saturating_sub(1))));
         match due.filter(|due| *due > self.now) {
             Some(due) => self.look_again(due.since(self.now)),

@@ -241,6 +241,7 @@ impl Run<'_> {
             return;
         }
         let fresh = missing.without(&self.record.attempted);
+        let free = self.held_and_not_accepted(sightings);
         let again = |indices: &Indices| {
             judge::prove_never_accepted(
                 &facts.object,
@@ -256,9 +257,9 @@ impl Run<'_> {
         };
         let tried = missing.without(&fresh);
         // What was tried and may still be accepted takes the places of what was not: it is judged first.
-        let first = !fresh.is_empty() && (tried.is_empty() || self.places(spec, &fresh).0 > 0);
+        let first = !fresh.is_empty() && (tried.is_empty() || self.places(spec, &fresh, &free).0 > 0);
         let candidates = if first { &fresh } else { &tried };
-        let (places, kept_back) = self.places(spec, candidates);
+        let (places, kept_back) = self.places(spec, candidates, &free);
         let indices = candidates.take(self.most_at_once().min(places.max(1)));
         // Of those that are kept back none may come beside those that go.
         let again = || {
@@ -316,13 +317,15 @@ impl Run<'_> {
         }
     }
 
-    /// How many of these jobs may go, beside those that HTCondor has or may have, and by what the others are kept back.
-    fn places(&self, spec: &Spec, candidates: &Indices) -> (usize, Reason) {
+    /// How many of these jobs may go, beside those that HTCondor has or may have, and by what the others are kept back. `free`: proved
+    /// not to be there.
+    fn places(&self, spec: &Spec, candidates: &Indices, free: &Indices) -> (usize, Reason) {
         if spec.parallelism.is_none() && self.settings.namespace_room.is_none() {
             return (usize::MAX, Reason::Waiting);
         }
         let active = self.record.jobs.values().filter(|job| !matches!(job.state, JobState::Ended(_))).count();
-        let tried = if self.rules.tried_counts { self.record.in_doubt().without(candidates).len() } else { 0 };
+        let tried =
+            if self.rules.tried_counts { self.record.in_doubt().without(candidates).without(free).len() } else { 0 };
         let left = |most: Option<usize>| most.map_or(usize::MAX, |most| most.saturating_sub(active + tried));
         let own = left(spec.parallelism.map(|most| most as usize));
         let namespace = left(self.settings.namespace_room);

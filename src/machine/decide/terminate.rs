@@ -21,11 +21,26 @@ impl Run<'_> {
     pub(super) fn terminate(&mut self) {
         self.begin_to_terminate();
         self.cancel_the_rest();
+        if self.removes_some() {
+            return;
+        }
         if self.facts.object.abandon {
             self.remove_once_and_abandon();
             return;
         }
         self.remove_and_release();
+    }
+
+    /// Whether some of the jobs are being removed since before the deletion: that is not the removal of all of them, and ends first.
+    fn removes_some(&mut self) -> bool {
+        if self.conditions.get(ConditionType::JobsRemoved).is_some() {
+            return false;
+        }
+        let Some(request) = self.in_flight(Kind::Remove) else { return false };
+        if !request.running {
+            self.action = Action::Cancel(request.key.clone());
+        }
+        true
     }
 
     /// Whether the object was being deleted, or was let go, and lives: the API server's data are older than the ledger.

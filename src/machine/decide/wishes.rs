@@ -2,7 +2,7 @@
 
 use super::{Action, Look, Run};
 use crate::api::{ConditionStatus, ConditionType, Reason};
-use crate::machine::facts::{Answer, Job, JobState, LastRequest, Spec};
+use crate::machine::facts::{Answer, Job, JobState, JobStatus, LastRequest, Spec};
 use crate::machine::ids::{Index, JobId, Kind, Timestamp};
 use crate::machine::indices::Indices;
 use crate::machine::judge::{self, Doubt, Sightings};
@@ -10,7 +10,7 @@ use crate::machine::phase::Phase;
 use crate::machine::request::{Scope, Work};
 use crate::machine::status::jobs;
 use crate::machine::transitions::Notice;
-use crate::machine::wishes::{Wanted, Wish};
+use crate::machine::wishes::{Wanted, Wish, Wished};
 
 /// Most jobs of which something is asked at once.
 const AT_ONCE: usize = 2000;
@@ -21,9 +21,11 @@ impl Run<'_> {
     /// Tells of new wishes: one Event for those of a user that have come together.
     pub(super) fn tell_wishes(&mut self) {
         let mut new: Vec<(Wanted, String, Vec<Index>)> = Vec::new();
+        let mut keeps_back = false;
         for (index, wished) in self.record.wishes.iter_mut() {
             let Some(user) = wished.untold.take() else { continue };
             let wanted = wished.wish.wanted();
+            keeps_back |= wished.wish.keeps_back();
             match new.iter_mut().find(|(other, whose, _)| *other == wanted && *whose == user) {
                 Some((_, _, indices)) => indices.push(index),
                 None => new.push((wanted, user, vec![index])),
@@ -39,6 +41,10 @@ impl Run<'_> {
             let detail = format!("{user} {does} {}: {}", jobs(which.len()), which.within(IDS_IN_MESSAGE));
             self.tell_condition(notice.to_string(), detail, false);
         }
+        // What has not begun may have these jobs in it.
+        if let Some(request) = self.in_flight(Kind::Submit).filter(|request| keeps_back && !request.running) {
+            self.action = Action::Cancel(request.key.clone());
+        }
     }
 
     /// The jobs that are asked for and that no user has removed.
@@ -52,16 +58,11 @@ impl Run<'_> {
     }
 
     /// What users have removed and HTCondor is not known to have: gone once it is proved that it never was accepted, and never
-    /// will be. A submission that has not begun is taken back; what has begun is waited for.
+    /// will be. A submission under way is waited for. Gives what is not proved.
     pub(super) fn withdraw(&mut self, missing: &Indices, sightings: &Sightings<'_>) -> Option<Doubt> {
         let removed: Indices = missing.iter().filter(|index| self.record.wishes.is(*index, Wanted::Remove)).collect();
-        if removed.is_empty() || self.known.phase == Phase::Completed {
-            return None;
-        }
-        if let Some(request) = self.in_flight(Kind::Submit) {
-            if !request.running {
-                self.action = Action::Cancel(request.key.clone());
-            }
+        let over = self.known.phase == Phase::Completed || self.record.has_inherited();
+        if removed.is_empty() || over || self.in_flight(Kind::Submit).is_some() {
             return None;
         }
         let untried = removed.without(&self.record.attempted);
@@ -76,8 +77,7 @@ impl Run<'_> {
                     }
                 }
                 Err(doubt) => {
-                    let dead = self.record.attempts.iter().map(|attempt| judge::dead_at(attempt, self.settings)).max();
-                    self.dispel(&doubt, dead.unwrap_or(self.now));
+                    self.ask_about(&doubt);
                     left = Some(doubt);
                 }
             }
@@ -105,7 +105,7 @@ impl Run<'_> {
 
     /// Removes what users have removed, while HTCondor has it and it has not ended.
     pub(super) fn remove_wished(&mut self) {
-        let ids = self.ids_of(|wish, job| wish.wanted() == Wanted::Remove && job.outcome().is_none());
+        let ids = self.ids_of(Wanted::Remove, |status| !matches!(status, JobStatus::Completed | JobStatus::Removed));
         if !ids.is_empty() {
             self.ask_settled(Kind::Remove, Work::Remove(Scope::Wished(ids)));
             self.look_behind(Kind::Remove);
@@ -114,7 +114,8 @@ impl Run<'_> {
 
     /// Holds what users hold, each time that it is loose.
     pub(super) fn hold_wished(&mut self) {
-        let ids = self.ids_of(|wish, job| *wish == Wish::Hold && is_loose(&job.state));
+        let loose = [JobStatus::Idle, JobStatus::Running, JobStatus::Suspended];
+        let ids = self.ids_of(Wanted::Hold, |status| loose.contains(&status));
         if !ids.is_empty() {
             self.ask_settled(Kind::Hold, Work::HoldJobs(ids));
         }
@@ -126,7 +127,7 @@ impl Run<'_> {
         self.forget_releases();
         let wishes = &self.record.wishes;
         let wanted = |index: &Index, job: &Job| match (&job.state, wishes.of(*index)) {
-            (JobState::Held(hold), Some(Wish::Release { .. })) => !(suspended && hold.is_ours()),
+            (JobState::Held(_), Some(Wish::Release { .. })) => !suspended,
             (JobState::Held(hold), None) => !suspended && hold.is_ours(),
             (JobState::Held(_), Some(Wish::Hold | Wish::Remove { .. }))
             | (JobState::Idle | JobState::Running | JobState::Ended(_), _) => false,
@@ -136,7 +137,11 @@ impl Run<'_> {
         if ids.is_empty() {
             return;
         }
-        let work = if wishes.is_empty() { Work::Release } else { Work::ReleaseJobs(ids) };
+        let past = |(index, wished): (Index, &Wished)| {
+            let ended = self.record.jobs.get(&index).is_none_or(|job| job.outcome().is_some());
+            wished.wish.wanted() == Wanted::Remove && ended
+        };
+        let work = if wishes.iter().all(past) { Work::Release } else { Work::ReleaseJobs(ids) };
         let free = self.action == Action::Nothing;
         self.ask_settled(Kind::Release, work);
         let asked = free && matches!(&self.action, Action::Hand(request) if request.key.kind == Kind::Release);
@@ -188,12 +193,38 @@ impl Run<'_> {
         }
     }
 
-    fn ids_of(&self, which: impl Fn(&Wish, &Job) -> bool) -> Vec<JobId> {
-        let wished = self.record.wishes.iter().filter_map(|(index, wished)| {
-            let job = self.record.jobs.get(&index)?;
-            which(&wished.wish, job).then_some(job.id)
-        });
-        wished.take(AT_ONCE).collect()
+    /// The jobs of which this is wished and that the queue shows, with such a status. An id of another queue is another job's.
+    fn ids_of(&self, wanted: Wanted, status: impl Fn(JobStatus) -> bool) -> Vec<JobId> {
+        let Answer::Known(queue) = &self.facts.evidence.queue else { return Vec::new() };
+        let shown = |job: &&Job| {
+            let place = queue.ads.binary_search_by_key(&job.id, |ad| ad.id);
+            queue.birthdate == job.birthdate && place.is_ok_and(|place| status(queue.ads[place].status))
+        };
+        let wished = self.record.wishes.iter().filter(|(_, wished)| wished.wish.wanted() == wanted);
+        let jobs = wished.filter_map(|(index, _)| self.record.jobs.get(&index)).filter(|job| job.outcome().is_none());
+        jobs.filter(shown).map(|job| job.id).take(AT_ONCE).collect()
+    }
+
+    /// Of what users hold and was tried: those that are proved never to have been accepted, and so take nobody's place.
+    pub(super) fn held_and_not_accepted(&mut self, sightings: &Sightings<'_>) -> Indices {
+        let in_doubt = self.record.in_doubt();
+        let held: Indices = in_doubt.iter().filter(|index| self.record.wishes.is(*index, Wanted::Hold)).collect();
+        if held.is_empty() || self.in_flight(Kind::Submit).is_some() {
+            return Indices::default();
+        }
+        match self.prove_given_up(&held, sightings) {
+            Ok(()) => held,
+            Err(doubt) => {
+                self.ask_about(&doubt);
+                Indices::default()
+            }
+        }
+    }
+
+    /// Asks HTCondor what a doubt about attempts is to be dispelled by.
+    fn ask_about(&mut self, doubt: &Doubt) {
+        let dead = self.record.attempts.iter().map(|attempt| judge::dead_at(attempt, self.settings)).max();
+        self.dispel(doubt, dead.unwrap_or(self.now));
     }
 
     /// An answer from before the last request of this kind shows what is no longer so.

@@ -191,12 +191,10 @@ pub fn may_submit(facts: &Facts, after: &Record, index: Index, permit: &SubmitPe
                 return Ok(());
             }
             // What the proof settles for good: no job but those judged may be missing up to there.
-            let unsettled = after.attempts.iter().find(|one| {
-                one.attempt <= proof.attempt()
-                    && one.indices.iter().any(|other| {
-                        other.0 < spec.queue && !after.jobs.contains_key(&other) && !proof.indices().contains(other)
-                    })
-            });
+            let judged = |index| proof.indices().contains(index) || after.wishes.withdrawn().contains(index);
+            let missing = |other| other.0 < spec.queue && !after.jobs.contains_key(&other) && !judged(other);
+            let unsettled =
+                after.attempts.iter().find(|one| one.attempt <= proof.attempt() && one.indices.iter().any(missing));
             unsettled.map_or(Ok(()), |one| Err(format!("attempt {} is superseded unjudged", one.attempt)))
         }
     }

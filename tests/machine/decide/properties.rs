@@ -225,13 +225,18 @@ fn check_work(facts: &Facts, decision: &Decision, key: &RequestKey, work: &Work)
         Work::ReleaseJobs(ids) => check_wished(facts, decision, ids, |job, wish, suspended| {
             let JobState::Held(hold) = &job.state else { return false };
             match wish {
-                Some(Wanted::Release) => !suspended || !hold.is_ours(),
+                Some(Wanted::Release) => !suspended,
                 None => hold.is_ours() && !suspended,
                 Some(Wanted::Hold | Wanted::Remove) => false,
             }
         })?,
         Work::Hold | Work::Release => {
-            prop_assert!(*work == Work::Hold || decision.after.as_ref().unwrap().wishes.is_empty());
+            let after = decision.after.as_ref().unwrap();
+            let mut left = after
+                .wishes
+                .iter()
+                .filter(|(index, _)| after.jobs.get(index).is_some_and(|job| job.outcome().is_none()));
+            prop_assert!(*work == Work::Hold || left.next().is_none());
             let suspend = facts.object.spec.as_ref().unwrap().suspend;
             prop_assert!(!facts.object.deleting && suspend == (*work == Work::Hold));
             let jobs = decision.after.as_ref().unwrap().jobs.values();
@@ -355,7 +360,10 @@ pub fn check_fixpoint(facts: &Facts, decision: &Decision) -> Result<(), TestCase
     prop_assert!(second.transitions.is_empty(), "says more: {:#?}", second.transitions);
     prop_assert!(second.changed.is_empty(), "changes more: {:?}", second.changed);
     prop_assert_eq!(second.after.as_ref(), Some(after));
-    prop_assert_eq!(&second.action, &decision.action);
+    // A submission is taken back once for new wishes: what is queued afterwards is made without those jobs.
+    let once = facts.record.wishes.iter().any(|(_, wished)| wished.untold.is_some())
+        && matches!(&decision.action, Action::Cancel(key) if key.kind == Kind::Submit);
+    prop_assert!(second.action == decision.action || once, "{:?} instead of {:?}", second.action, decision.action);
     prop_assert_eq!(&second.look, &decision.look);
     prop_assert_eq!(second.again, decision.again);
     Ok(())

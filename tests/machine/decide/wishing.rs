@@ -3,6 +3,7 @@
 use htc_operator::api::ConditionType;
 use htc_operator::machine::decide::{Action, Look};
 use htc_operator::machine::facts::{Exit, Facts, Hold, Job, JobState, LastRequest, Spec};
+use htc_operator::machine::outcome::Outcome;
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::request::Scope;
 use htc_operator::machine::wishes::{Wanted, Wish, Wished};
@@ -11,8 +12,8 @@ use htc_operator::machine::{Index, JobId, Kind, Work};
 use crate::decide::decision::{condition, decide, message, phase, submits, work};
 use crate::given::world::World;
 use crate::given::{
-    accepted, ad, at, done, failed, held, id, idle_job, in_flight, job, no_hold, other_hold, own_hold, pending, queue,
-    running, running_job, submitted,
+    accepted, ad, at, done, ended_job, failed, held, id, idle_job, in_flight, indices, job, no_hold, other_hold,
+    own_hold, pending, queue, running, running_job, submitted,
 };
 
 fn wish(facts: &mut Facts, index: u32, wanted: Wanted) {
@@ -181,6 +182,79 @@ fn what_a_user_holds_waits_and_the_others_are_submitted() {
     wish(&mut facts, 1, Wanted::Release);
     let decision = decide(&facts);
     assert_eq!(submits(&decision).unwrap().0.to_string(), "1");
+}
+
+#[test]
+fn a_queued_submission_is_taken_back_once_for_a_job_that_is_held() {
+    for wanted in [Wanted::Hold, Wanted::Remove] {
+        let mut facts = pending(2);
+        wish(&mut facts, 1, wanted);
+        facts.in_flight = Some(in_flight(&facts, Kind::Submit, false));
+        let decision = decide(&facts);
+        assert!(matches!(decision.action, Action::Cancel(_)), "{wanted}");
+        facts.record.wishes = decision.after.unwrap().wishes;
+        assert_eq!(decide(&facts).action, Action::Nothing, "what is queued since then is without it");
+    }
+}
+
+#[test]
+fn a_removal_of_single_jobs_is_not_that_of_a_deletion() {
+    let mut facts = accepted(Phase::Running, &[(running_job("5.0"), running(ad(0, "5.0")))]);
+    facts.object.deleting = true;
+    for abandon in [false, true] {
+        facts.object.abandon = abandon;
+        facts.in_flight = Some(in_flight(&facts, Kind::Remove, true));
+        let decision = decide(&facts);
+        assert_eq!(condition(&decision, ConditionType::JobsRemoved), "nothing", "it ends first");
+        facts.record = decision.after.unwrap();
+        facts.record.requests.insert(Kind::Remove, done(-1));
+        facts.in_flight = None;
+        assert_eq!(work(&decide(&facts)), Some(&Work::Remove(Scope::All)));
+    }
+}
+
+#[test]
+fn what_is_cut_short_does_not_wait_for_the_removals_before() {
+    let jobs = [(ended_job("5.0", Outcome::Removed), ad(0, "5.0")), (running_job("5.1"), running(ad(1, "5.1")))];
+    let mut facts = accepted(Phase::Running, &jobs);
+    let spec = facts.object.spec.clone().unwrap();
+    facts.object.spec = Ok(Spec { max_failed: Some(0), ..spec });
+    facts.evidence.queue = queue(0, &[running(ad(1, "5.1"))]);
+    facts.record.requests.insert(Kind::Remove, LastRequest { step: 9, ..done(-1) });
+    assert_eq!(work(&decide(&facts)), Some(&Work::Remove(Scope::Unfinished)));
+}
+
+#[test]
+fn what_is_held_and_was_refused_takes_nobodys_place() {
+    let mut facts = submitted(2);
+    facts.record.attempts[0].indices = indices("0");
+    facts.record.attempted = indices("0");
+    let spec = facts.object.spec.clone().unwrap();
+    facts.object.spec = Ok(Spec { parallelism: Some(1), ..spec });
+    wish(&mut facts, 0, Wanted::Hold);
+    facts.evidence.queue = queue(-1, &[]);
+    let decision = decide(&facts);
+    assert_eq!(decision.action, Action::Nothing, "history was not asked");
+    assert!(matches!(decision.look, Look::Every { history: Some(_), .. }));
+    facts.evidence.history = crate::given::history(0, &[]);
+    assert_eq!(submits(&decide(&facts)).unwrap().0.to_string(), "1");
+}
+
+#[test]
+fn a_job_that_the_queue_does_not_show_is_not_removed_again_and_again() {
+    let mut facts = accepted(Phase::Running, &[(running_job("5.0"), running(ad(0, "5.0")))]);
+    wish(&mut facts, 0, Wanted::Remove);
+    facts.evidence.queue = queue(-1, &[]);
+    assert_eq!(decide(&facts).action, Action::Nothing);
+}
+
+#[test]
+fn what_a_user_holds_is_no_trouble() {
+    let by_user = (held_by_wish("5.0"), held(ad(0, "5.0"), Hold::BY_USER, Hold::WISHED));
+    let mut facts = accepted(Phase::Submitted, &[by_user]);
+    assert_eq!(condition(&decide(&facts), ConditionType::Held), "True JobsHeld", "nobody is known to want that");
+    wish(&mut facts, 0, Wanted::Hold);
+    assert_eq!(condition(&decide(&facts), ConditionType::Held), "nothing");
 }
 
 /// A whole life: of four jobs one is removed while it waits, one while it runs, one is held and released.

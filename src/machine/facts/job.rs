@@ -1,0 +1,130 @@
+//! One accepted job.
+
+use std::sync::Arc;
+
+use crate::machine::ids::{Attempt, Birthdate, JobId, SchedDate, Timestamp};
+use crate::machine::outcome::Outcome;
+
+/// What HTCondor says of a job's runs. It is shown to people; nothing is decided by it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Runs {
+    /// `NumJobStarts`: how often HTCondor has started it.
+    pub count: u32,
+    /// `JobCurrentStartDate`: when it was started last.
+    pub start: Option<SchedDate>,
+    /// `CompletionDate`
+    pub end: Option<SchedDate>,
+    /// `RemoteHost` or, of a job that does not run, `LastRemoteHost`: its slot, such as `slot1_2@node7.cern.ch`.
+    pub host: Option<Arc<str>>,
+}
+
+/// One accepted job.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Job {
+    /// Its id in HTCondor.
+    pub id: JobId,
+    /// The attempt that submitted it; [`Attempt::INHERITED`] if that was the Go operator.
+    pub attempt: Attempt,
+    /// Birthdate of the queue in which it was seen.
+    pub birthdate: Birthdate,
+    /// When it was recorded.
+    pub recorded: Timestamp,
+    /// `StageInFinish`
+    pub staged_in: SchedDate,
+    /// It has started at least once.
+    pub started: bool,
+    /// How it is doing.
+    pub state: JobState,
+    /// Its output lies in the output folder.
+    pub fetched: bool,
+    /// It has ended and was proved to have left the queue.
+    pub gone: bool,
+    /// Where and when it ran.
+    pub runs: Runs,
+}
+
+impl Job {
+    /// Its outcome, if it has one.
+    #[must_use]
+    pub const fn outcome(&self) -> Option<&Outcome> {
+        self.state.outcome()
+    }
+
+    /// Whether HTCondor has output of it that is not fetched.
+    #[must_use]
+    pub fn has_output(&self) -> bool {
+        !self.fetched && !self.gone && self.left_output()
+    }
+
+    /// Whether it ended in a way that leaves output.
+    #[must_use]
+    pub fn left_output(&self) -> bool {
+        self.state.left_output()
+    }
+}
+
+/// How one accepted job is doing.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum JobState {
+    /// Waits for a machine.
+    Idle,
+    /// Runs, or its output is being transferred.
+    Running,
+    /// On hold.
+    Held(Hold),
+    /// Over.
+    Ended(Outcome),
+}
+
+impl JobState {
+    /// The outcome, if there is one.
+    #[must_use]
+    pub const fn outcome(&self) -> Option<&Outcome> {
+        match self {
+            Self::Ended(outcome) => Some(outcome),
+            Self::Idle | Self::Running | Self::Held(_) => None,
+        }
+    }
+
+    /// Whether it is an end that leaves output.
+    #[must_use]
+    pub fn left_output(&self) -> bool {
+        self.outcome().is_some_and(Outcome::left_output)
+    }
+}
+
+/// Why a job is held.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Hold {
+    /// `HoldReasonCode`
+    pub code: i64,
+    /// `HoldReasonSubCode`
+    pub subcode: i64,
+    /// `HoldReason`
+    pub reason: String,
+}
+
+impl Hold {
+    /// `HoldReasonCode` of a hold by a person or a tool.
+    pub const BY_USER: i64 = 1;
+    /// `HoldReasonCode` of a job whose output is larger than it may be.
+    pub const OUTPUT_TOO_LARGE: i64 = 33;
+    /// `HoldReasonCode` of a job whose files are being spooled.
+    pub const SPOOLING: i64 = 16;
+    /// `HoldReasonSubCode` of the holds that this operator makes for `spec.suspend`.
+    pub const SUSPENDED: i64 = 8_472;
+    /// `HoldReasonSubCode` of the holds of single jobs that users ask for.
+    pub const WISHED: i64 = 8_473;
+
+    /// Whether this hold is the operator's own, for `spec.suspend`.
+    #[must_use]
+    pub const fn is_ours(&self) -> bool {
+        self.code == Self::BY_USER && self.subcode == Self::SUSPENDED
+    }
+
+    /// Whether this hold is the operator's own, for a user who holds this job.
+    #[must_use]
+    pub const fn is_wished(&self) -> bool {
+        self.code == Self::BY_USER && self.subcode == Self::WISHED
+    }
+}
