@@ -212,7 +212,7 @@ fn ten_bad_ones_among_two_hundred(version: Version) {
         here.create_all(&(0..GOOD).map(|number| good(&site, number)).collect::<Vec<_>>());
         wait_good(&here, GOOD, began)
     });
-    let work_alone = (spent(&site) - before) / u32::try_from(GOOD).unwrap();
+    let work_alone = spent(&site).saturating_sub(before) / u32::try_from(GOOD).unwrap();
     println!("{version}: {GOOD} good ones alone: {alone}; {work_alone:.1?} of work for each; pace {pace_alone}");
     delete_all(&site, &here);
 
@@ -234,7 +234,7 @@ fn ten_bad_ones_among_two_hundred(version: Version) {
             wait_good(&here, GOOD, began)
         })
     });
-    let work = (spent(&site) - before) / u32::try_from(objects.len()).unwrap();
+    let work = spent(&site).saturating_sub(before) / u32::try_from(objects.len()).unwrap();
     let slower = pace.slower_than(pace_alone);
     let (most, commands) = (alone.most(slower.time), site.gates.calls("condor_submit") - submitted);
     println!(

@@ -51,6 +51,7 @@ impl Model {
         lines
     }
 
+    #[allow(clippy::too_many_lines, reason = "a table")]
     fn words(&self, world: &World, action: &Action) -> String {
         let who = |op: &usize| match (self.scene.two_operators, op) {
             (false, _) => "the operator",

@@ -54,7 +54,7 @@ fn measure(is_over: &mpsc::Receiver<()>) -> Pace {
     while pieces == 0 || is_over.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
         let (began, before) = (Instant::now(), spent());
         piece(&mut numbers);
-        (time, work, pieces) = (time + began.elapsed(), work + (spent() - before), pieces + 1);
+        (time, work, pieces) = (time + began.elapsed(), work + spent().saturating_sub(before), pieces + 1);
     }
     let mean = |sum: Duration| sum.as_secs_f64() * 1000.0 / f64::from(pieces);
     Pace { time: mean(time), work: mean(work) }

@@ -116,7 +116,7 @@ fn patterns_are_data() {
         "ä",
     ];
     let quoted = |name: &str| format!("'{}'", name.replace('\'', "'\\''"));
-    let all: String = names.iter().map(|name| format!("echo mine >./{}; ", quoted(name))).collect();
+    let all: String = names.iter().map(|name| format!("echo mine >./{}; ", quoted(name))).collect::<Vec<_>>().concat();
     let source = format!("{all} for n in other pwned2 aab b a 'x y'; do echo >\"$n\"; done");
     for shell in SHELLS {
         let scratch = selecting(&names, &source);

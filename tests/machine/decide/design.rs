@@ -191,8 +191,8 @@ pub fn may_submit(facts: &Facts, after: &Record, index: Index, permit: &SubmitPe
                 return Ok(());
             }
             // What the proof settles for good: no job but those judged may be missing up to there.
-            let judged = |index| proof.indices().contains(index) || after.wishes.withdrawn().contains(index);
-            let missing = |other| other.0 < spec.queue && !after.jobs.contains_key(&other) && !judged(other);
+            let judged = |index: Index| proof.indices().contains(index) || after.wishes.withdrawn().contains(index);
+            let missing = |other: Index| other.0 < spec.queue && !after.jobs.contains_key(&other) && !judged(other);
             let unsettled =
                 after.attempts.iter().find(|one| one.attempt <= proof.attempt() && one.indices.iter().any(missing));
             unsettled.map_or(Ok(()), |one| Err(format!("attempt {} is superseded unjudged", one.attempt)))

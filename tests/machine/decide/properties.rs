@@ -164,7 +164,7 @@ fn check_removal(facts: &Facts, decision: &Decision, scope: &Scope) -> Result<()
             prop_assert!(!facts.object.deleting && known.cut_short.is_some() && known.completed.is_none());
         }
         Scope::Wished(ids) => {
-            check_wished(facts, decision, ids, |job, wish, _| job.outcome().is_none() && wish == Some(Wanted::Remove))?
+            check_wished(facts, decision, ids, |job, wish, _| job.outcome().is_none() && wish == Some(Wanted::Remove))?;
         }
         Scope::Extra(ids) => {
             prop_assert!(!facts.object.deleting && !ids.is_empty());
