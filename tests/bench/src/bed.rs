@@ -210,12 +210,21 @@ impl Bed {
 
     /// Waits until the API server has had nothing to write for HTCJobs for 5 s, and no tool was called.
     pub(crate) fn wait_quiet(&self) -> Result<()> {
+        self.wait_rest(true)
+    }
+
+    /// The same with live jobs, which the operator goes on looking at: only writes are waited for.
+    pub(crate) fn wait_written(&self) -> Result<()> {
+        self.wait_rest(false)
+    }
+
+    fn wait_rest(&self, of_tools: bool) -> Result<()> {
         let mut last = (self.cluster.requests()?, self.tools.calls());
         let mut since = Instant::now();
         wait_for("the operator to come to rest", Duration::from_mins(5), || {
             let now = (self.cluster.requests().map_err(|error| error.to_string())?, self.tools.calls());
             let (writes, calls) = (now.0.since(&last.0).writes(), now.1.since(&last.1).words());
-            if writes > 0 || calls != "none" {
+            if writes > 0 || of_tools && calls != "none" {
                 (last, since) = (now, Instant::now());
             }
             if since.elapsed() >= Duration::from_secs(5) { Ok(()) } else { Err(format!("{writes} writes, {calls}")) }

@@ -46,11 +46,12 @@ pub fn each_job_goes_its_own_way(version: Version) {
     let all = ids(&here.wait_running("fit", 3));
     ann.comes_to_see(&["get", "htcprocs"]);
 
-    assert_eq!(does(&ann, &here, "fit-0", "remove")["status"]["requested"], "Remove");
-    assert_eq!(does(&ann, &here, "fit-1", "hold")["status"]["requested"], "Hold");
+    // Those that wait first: the end of a job makes room for one of them.
     let waits = does(&ann, &here, "fit-3", "hold");
     assert_eq!(waits["status"]["state"], "Held", "{waits:#}");
     does(&ann, &here, "fit-4", "remove");
+    assert_eq!(does(&ann, &here, "fit-0", "remove")["status"]["requested"], "Remove");
+    assert_eq!(does(&ann, &here, "fit-1", "hold")["status"]["requested"], "Hold");
     for name in ["fit-0", "fit-4"] {
         let removed = wait_state(&here, name, "Removed");
         assert_eq!(removed["status"]["reason"], "RemovedByUser", "{removed:#}");

@@ -26,7 +26,7 @@ pub(super) fn measure(bed: &mut Bed, namespace: &str, queue: u32, report: &mut R
     let small = bed.namespace()?;
     let front = Front::start(bed)?;
     let by_hand = condor_q(bed)?;
-    bed.wait_quiet()?;
+    bed.wait_written()?;
     let (leader, before) = (bed.operator_pid()?, bed.usage()?);
     for pid in [leader, front.pid()] {
         Usage::forget_peak(pid)?;
