@@ -7,6 +7,7 @@ mod actor;
 mod callbacks;
 mod entries;
 mod error;
+mod exits;
 mod inherited;
 mod items;
 mod journal;

@@ -18,7 +18,7 @@ use strum::{Display, EnumString, IntoStaticStr};
 
 use crate::api::{Observed, PayloadFailure};
 use crate::ledger::{ProcRow, ProcWish};
-use crate::machine::facts::JobState;
+use crate::machine::facts::{Exit, JobState};
 use crate::machine::ids::{Index, SchedDate, Uid};
 use crate::machine::indices::Indices;
 use crate::machine::outcome::{Loss, Outcome};
@@ -115,6 +115,29 @@ impl State {
     }
 }
 
+/// How an attempt ended by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct EarlierExit {
+    /// Which of the attempts that ended by themselves it was, from 1.
+    pub number: u32,
+    /// Its exit code.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// The signal that killed it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_signal: Option<i32>,
+}
+
+impl From<(u32, Exit)> for EarlierExit {
+    fn from((number, exit): (u32, Exit)) -> Self {
+        match exit {
+            Exit::Code(code) => Self { number, exit_code: Some(code), exit_signal: None },
+            Exit::Signal(signal) => Self { number, exit_code: None, exit_signal: Some(signal) },
+        }
+    }
+}
+
 /// How a job is doing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -138,6 +161,10 @@ pub struct HTCProcStatus {
     pub host: Option<String>,
     /// How often HTCondor has started the job.
     pub attempts: u32,
+    /// How the attempts ended that HTCondor ran again (maxRetries), the last ten of them. Those that HTCondor interrupted, and those
+    /// that ended between two looks of the operator, are not among them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub earlier_exits: Vec<EarlierExit>,
     /// When HTCondor had the job and its files. Before that it was waiting, after that idle or running.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub submit_time: Option<String>,
@@ -315,6 +342,10 @@ impl HTCProc {
             state if state.is_over() => job.runs.end,
             _ => None,
         };
+        // The last one is how the job ended.
+        let ended = matches!(status.state, State::Succeeded | State::Failed);
+        let earlier = row.exits.iter().filter(|(number, _)| !ended || *number < job.runs.exits);
+        status.earlier_exits = earlier.copied().map(EarlierExit::from).collect();
         status.request(row.wish);
         status.duration_seconds = job.runs.start.zip(end).map(|(start, end)| (end.0 - start.0).max(0));
         Self::of(parent, row.index, row.changed, status)
@@ -379,6 +410,7 @@ impl HTCProcStatus {
             exit_signal: None,
             host: None,
             attempts: 0,
+            earlier_exits: Vec::new(),
             submit_time: None,
             start_time: None,
             completion_time: None,

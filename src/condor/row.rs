@@ -69,6 +69,8 @@ row! {
     started: "JobStartDate",
     run_start: "JobCurrentStartDate",
     starts: "NumJobStarts",
+    exits: "NumJobCompletions",
+    vacated: "LastVacateTime",
     host: "RemoteHost",
     last_host: "LastRemoteHost",
     remove_reason: "RemoveReason",
@@ -179,6 +181,9 @@ impl Row {
             marked,
             runs: Runs {
                 count: small(self.starts.as_ref()).unwrap_or_default(),
+                exits: small(self.exits.as_ref()).unwrap_or_default(),
+                last_exit: exit.filter(Exit::is_real),
+                vacated: date(self.vacated.as_ref()),
                 start: date(self.run_start.as_ref()),
                 end: date(self.completed.as_ref()),
                 host: text(self.host.as_ref())

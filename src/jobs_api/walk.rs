@@ -132,7 +132,16 @@ mod tests {
             gone: false,
             runs: Runs::default(),
         };
-        ProcRow { index: Index(index), job, schedd: None, reported: None, wish: None, output_bytes: None, changed: 1 }
+        ProcRow {
+            index: Index(index),
+            job,
+            schedd: None,
+            reported: None,
+            wish: None,
+            output_bytes: None,
+            exits: Vec::new(),
+            changed: 1,
+        }
     }
 
     /// All jobs, in parts of this size, of a ledger that has these rows.

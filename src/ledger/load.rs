@@ -270,9 +270,10 @@ fn jobs(connection: &Connection, uid: &Uid) -> Result<Jobs, LedgerError> {
 /// The columns that [`job`] reads.
 pub(super) const JOB: &str =
     "idx, jobId, attempt, birthdate, recordedAt, stagedIn, started, jobStatus, exitCode, exitSignal, outcome,
-    holdCode, holdSubcode, holdReason, gone, status, starts, runStart, runEnd, host";
+    holdCode, holdSubcode, holdReason, gone, status, starts, runStart, runEnd, host,
+    exits, lastExit, vacated";
 /// How many those are.
-pub(super) const JOB_COLUMNS: usize = 20;
+pub(super) const JOB_COLUMNS: usize = 23;
 
 /// One job of this object, from a row that begins with [`JOB`].
 pub(super) fn job(row: &Row<'_>, uid: &Uid) -> Result<(Index, Job), LedgerError> {
@@ -283,6 +284,9 @@ pub(super) fn job(row: &Row<'_>, uid: &Uid) -> Result<(Index, Job), LedgerError>
             start: date(17)?,
             end: date(18)?,
             host: row.get::<_, Option<String>>(19)?.map(Into::into),
+            exits: row.get::<_, Option<u32>>(20)?.unwrap_or_default(),
+            last_exit: row.get::<_, Option<i32>>(21)?.map(super::exits::read),
+            vacated: date(22)?,
         };
         let job = Job {
             id: JobId { cluster: ClusterId(0), proc: 0 },

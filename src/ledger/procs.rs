@@ -6,9 +6,13 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::load::{JOB, JOB_COLUMNS, job, parse};
 use super::{Ledger, LedgerError, ProcWish};
-use crate::machine::facts::{End, Job};
+use crate::machine::facts::{End, Exit, Job};
 use crate::machine::ids::{Index, ScheddName, Timestamp, Uid};
 use crate::machine::wishes::Wanted;
+
+/// How it ended by itself, as a JSON array of pairs.
+const EXITS: &str = "(select nullif(json_group_array(json_array(number, exit)), '[]') from
+        (select number, exit from exits e where e.uid = htcjobs.uid and e.idx = htcjobs.idx order by number))";
 
 /// The exit code that a job reports itself, and when, as long as HTCondor has not said how it ended or that it has not; and what a
 /// user wants of it.
@@ -33,6 +37,8 @@ pub struct ProcRow {
     pub wish: Option<Wanted>,
     /// Size of its output in bytes, if that is known.
     pub output_bytes: Option<i64>,
+    /// How it ended by itself, each with its number, as far as that was seen.
+    pub exits: Vec<(u32, Exit)>,
     /// Number of the transaction that last changed it ([`Ledger::sequence`]); 0 if that was by an older version.
     pub changed: i64,
 }
@@ -88,7 +94,7 @@ fn procs(connection: &Connection, uid: &Uid, from: Index, limit: usize) -> Resul
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let mut statement = connection
         .prepare_cached(&format!(
-            "select {JOB}, schedd, changed, {REPORTED}, outputBytes from htcjobs where uid = ?1 and idx >= ?2 order by idx limit ?3"
+            "select {JOB}, schedd, changed, {REPORTED}, outputBytes, {EXITS} from htcjobs where uid = ?1 and idx >= ?2 order by idx limit ?3"
         ))
         .map_err(sql())?;
     let mut rows = statement.query(params![uid.as_str(), from.0, limit]).map_err(sql())?;
@@ -105,7 +111,7 @@ fn changed(connection: &Connection, since: i64, limit: usize) -> Result<Vec<(Uid
     // What one transaction has changed comes whole: it is asked on from the number of the last.
     let mut statement = connection
         .prepare_cached(&format!(
-            "select {JOB}, schedd, changed, {REPORTED}, outputBytes, uid from htcjobs where changed > ?1 and changed <=
+            "select {JOB}, schedd, changed, {REPORTED}, outputBytes, {EXITS}, uid from htcjobs where changed > ?1 and changed <=
                 coalesce((select changed from htcjobs where changed > ?1 order by changed limit 1 offset ?2), 1 << 62)
              and uid is not null order by changed, uid, idx"
         ))
@@ -113,7 +119,7 @@ fn changed(connection: &Connection, since: i64, limit: usize) -> Result<Vec<(Uid
     let mut rows = statement.query(params![since, limit]).map_err(sql())?;
     let mut found = Vec::new();
     while let Some(row) = rows.next().map_err(sql())? {
-        let uid: String = row.get(JOB_COLUMNS + 6).map_err(sql())?;
+        let uid: String = row.get(JOB_COLUMNS + 7).map_err(sql())?;
         let uid = Uid::from(uid.as_str());
         let row = proc(row, &uid)?;
         found.push((uid, row));
@@ -134,6 +140,7 @@ fn proc(row: &Row<'_>, uid: &Uid) -> Result<ProcRow, LedgerError> {
             reported: at.zip(code).map(|(at, code)| End { at, code }),
             wish: None,
             output_bytes: row.get(JOB_COLUMNS + 5)?,
+            exits: super::exits::list(row.get_ref(JOB_COLUMNS + 6)?.as_str_or_null()?),
             job,
         })
     };
@@ -184,8 +191,13 @@ mod tests {
     async fn jobs_are_read_in_parts_and_those_that_changed_are_known() {
         let folder = tempfile::tempdir().unwrap();
         let ledger = Ledger::open_alone(&folder.path().join("htcjobs.db")).unwrap();
-        let runs =
-            Runs { count: 2, start: Some(SchedDate(70)), end: Some(SchedDate(80)), host: Some("slot1_1@node".into()) };
+        let runs = Runs {
+            count: 2,
+            start: Some(SchedDate(70)),
+            end: Some(SchedDate(80)),
+            host: Some("slot1_1@node".into()),
+            ..Runs::default()
+        };
         let ran = Job { runs, ..job(1, JobState::Ended(Outcome::Failed(3))) };
         let jobs =
             vec![(Index(0), job(0, JobState::Running)), (Index(1), ran.clone()), (Index(7), job(7, JobState::Idle))];

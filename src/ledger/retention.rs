@@ -128,7 +128,7 @@ fn forget(connection: &Connection, uid: &Uid, until: Timestamp) -> rusqlite::Res
                 identity from submissions where uid = ?1",
         )?
         .execute([uid.as_str()])?;
-    for table in ["callbacks", "requests", "transitions", "submissions", "items", "wishes", "objects"] {
+    for table in ["callbacks", "requests", "transitions", "submissions", "items", "wishes", "exits", "objects"] {
         connection.prepare_cached(&format!("delete from {table} where uid = ?1"))?.execute([uid.as_str()])?;
     }
     connection

@@ -17,7 +17,8 @@ const ORIGINAL: &str = "create table if not exists htcjobs
 /// operator have no uid. `starts`, `runStart`, `runEnd` (on the schedd's clock), `host`: of its runs. `changed`: the number of the
 /// transaction that last changed it (`sequence` in the table `ledger`). `refused`: why its output was not kept, and `refusedBy`:
 /// by which limits (key `outputLimits` of `ledger`). `outputBytes`: size of the output that was fetched; null if an older version
-/// fetched it.
+/// fetched it. `exits`, `lastExit` (as in the table `exits`), `vacated`: how often it ended by itself, how it did last, and when
+/// HTCondor interrupted it last (on the schedd's clock).
 const JOB_COLUMNS: &[(&str, &str)] = &[
     ("uniqid", "integer"),
     ("namespace", "text"),
@@ -45,6 +46,9 @@ const JOB_COLUMNS: &[(&str, &str)] = &[
     ("refused", "text"),
     ("refusedBy", "text"),
     ("outputBytes", "integer"),
+    ("exits", "integer"),
+    ("lastExit", "integer"),
+    ("vacated", "integer"),
 ];
 
 /// Columns added to `objects`. `expiredAt`: when it was cut short; `exceeded`: by which limit of its spec, null for the deadline;
@@ -87,6 +91,7 @@ update objects set releasedAt = coalesce((select max(time) from transitions t wh
 /// `submissions.witness`: GlobalJobId of history's newest ad before the intent, empty if history was.
 /// `wishes`: what users ask for of single jobs (`wanted`: Hold, Release or Remove). `askedAt`: when a release was last asked for.
 /// `withdrawn`: the job was proved never to have been in HTCondor. `over`: nothing more is to be done. `changed`: as in `htcjobs`.
+/// `exits`: how a job ended by itself for the `number`th time (`exit`: its exit code, or a signal below 0), as far as that was seen.
 /// Times are unix milliseconds on the operator's clock, dates unix seconds on the schedd's.
 const TABLES: &str = "
 create unique index if not exists htcjobs_uid on htcjobs(uid, idx) where uid is not null;
@@ -123,6 +128,9 @@ create table if not exists wishes(
     over integer not null default 0, changed integer not null, unique(uid, idx)
 );
 create index if not exists wishes_changed on wishes(changed);
+create table if not exists exits(
+    uid text not null, idx integer not null, number integer not null, exit integer not null, primary key(uid, idx, number)
+) without rowid;
 create table if not exists ledger(key text primary key, value text not null) without rowid;
 ";
 

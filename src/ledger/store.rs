@@ -189,14 +189,15 @@ fn write_job(connection: &Connection, save: &Save, index: Index, job: &Job) -> r
             (4, None)
         }
     };
-    let Runs { count, start, end, host } = &job.runs;
+    super::exits::note(connection, &save.uid, index, job)?;
+    let Runs { count, start, end, host, exits, last_exit, vacated } = &job.runs;
     connection
         .prepare_cached(
             "insert into htcjobs(htcjobName, jobId, status, tempDir, namespace, uid, idx, attempt, schedd, birthdate, recordedAt,
                 stagedIn, started, jobStatus, exitCode, exitSignal, outcome, holdCode, holdSubcode, holdReason, gone, starts, runStart,
-                runEnd, host, changed)
+                runEnd, host, exits, lastExit, vacated, changed)
              values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24,
-                ?25, (select value + 1 from ledger where key = 'sequence'))
+                ?25, ?26, ?27, ?28, (select value + 1 from ledger where key = 'sequence'))
              on conflict(uid, idx) where uid is not null do update set
                 schedd = iif(htcjobs.jobId = excluded.jobId and htcjobs.attempt = excluded.attempt, htcjobs.schedd, excluded.schedd),
                 jobId = excluded.jobId, attempt = excluded.attempt, birthdate = excluded.birthdate,
@@ -204,7 +205,8 @@ fn write_job(connection: &Connection, save: &Save, index: Index, job: &Job) -> r
                 jobStatus = excluded.jobStatus, exitCode = excluded.exitCode, exitSignal = excluded.exitSignal,
                 outcome = excluded.outcome, holdCode = excluded.holdCode, holdSubcode = excluded.holdSubcode,
                 holdReason = excluded.holdReason, gone = excluded.gone, starts = excluded.starts, runStart = excluded.runStart,
-                runEnd = excluded.runEnd, host = excluded.host, changed = excluded.changed,
+                runEnd = excluded.runEnd, host = excluded.host, exits = excluded.exits, lastExit = excluded.lastExit,
+                vacated = excluded.vacated, changed = excluded.changed,
                 status = excluded.status % 10 + 10 * max(excluded.status / 10, htcjobs.status / 10)",
         )?
         .execute(params![
@@ -233,6 +235,9 @@ fn write_job(connection: &Connection, save: &Save, index: Index, job: &Job) -> r
             start.map(|date| date.0),
             end.map(|date| date.0),
             host.as_deref(),
+            exits,
+            last_exit.map(super::exits::written),
+            vacated.map(|date| date.0),
         ])
 }
 

@@ -39,6 +39,7 @@ on_versions!(
     both:
         logs::followed_while_it_runs_and_to_its_end,
         reading::which_jobs_failed_and_how,
+        states::each_end_of_a_job_that_runs_again,
         wishes::each_job_goes_its_own_way;
     trixie:
         attacks::a_front_lets_in_the_api_server_alone,

@@ -34,6 +34,7 @@ mod one_process;
 mod outages;
 mod output;
 mod payload_script;
+mod places;
 mod plugin;
 mod rows;
 mod rules;

@@ -200,3 +200,14 @@ pub enum Exit {
     /// `ExitSignal`
     Signal(i32),
 }
+
+impl Exit {
+    /// Whether a process can end so: whose job it is may write anything into its ad.
+    #[must_use]
+    pub fn is_real(&self) -> bool {
+        match self {
+            Self::Code(code) => (0..=255).contains(code),
+            Self::Signal(signal) => (1..=64).contains(signal),
+        }
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::evidence::Exit;
 use crate::machine::ids::{Attempt, Birthdate, JobId, SchedDate, Timestamp};
 use crate::machine::outcome::Outcome;
 
@@ -10,6 +11,13 @@ use crate::machine::outcome::Outcome;
 pub struct Runs {
     /// `NumJobStarts`: how often HTCondor has started it.
     pub count: u32,
+    /// `NumJobCompletions`: how often it has ended by itself, the last time included. HTCondor runs it again after that if it has
+    /// retries left.
+    pub exits: u32,
+    /// `ExitCode` or `ExitSignal`: how it ended last. HTCondor puts SIGTERM there, too, when it interrupts a job.
+    pub last_exit: Option<Exit>,
+    /// `LastVacateTime`: when HTCondor interrupted it last.
+    pub vacated: Option<SchedDate>,
     /// `JobCurrentStartDate`: when it was started last.
     pub start: Option<SchedDate>,
     /// `CompletionDate`

@@ -75,6 +75,12 @@ impl Namespace<'_> {
         self.bed.reader.object(&self.htcjobs(), name)
     }
 
+    /// One of the jobs, with its index, as the jobs API shows it.
+    pub fn proc(&self, name: &str) -> Value {
+        let collection = format!("/apis/procs.htc.cern.ch/v1alpha1/namespaces/{}/htcprocs", self.name);
+        self.bed.reader.object(&collection, name).unwrap_or_else(|| panic!("there is no HTCProc {name}"))
+    }
+
     fn htcjobs(&self) -> String {
         format!("/apis/htc.cern.ch/v1alpha1/namespaces/{}/htcjobs", self.name)
     }

@@ -1,6 +1,6 @@
 //! Each state of a job, as its object says it.
 
-use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, htcjob, ids};
+use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, htcjob, ids, is_true};
 use serde_json::{Value, json};
 use testbed::{Version, wait_for};
 
@@ -9,7 +9,7 @@ use crate::jobs_api::{json, names, rows};
 /// The object of one job once it is in this state.
 pub(super) fn wait_state(here: &Namespace<'_>, name: &str, state: &str) -> Value {
     wait_for(&format!("{name} to be {state}"), PATIENCE, || {
-        let found = json(&here.kubectl(&["get", "htcproc", name, "-o", "json"]));
+        let found = here.proc(name);
         if found["status"]["state"] == state { Ok(found) } else { Err(found.to_string()) }
     })
     .unwrap()
@@ -90,6 +90,44 @@ pub fn size_of_output(version: Version) {
     here.wait_running("runs", 1);
     let running = wait_state(&here, "runs-0", "Running");
     assert!(running["status"]["outputBytes"].is_null(), "{running:#}");
+}
+
+/// Of four runs, one exits, one is killed, one is interrupted by HTCondor, and the last one succeeds.
+pub fn each_end_of_a_job_that_runs_again(version: Version) {
+    let bed = Bed::shared(version);
+    bed.front();
+    let here = bed.namespace();
+    let runs_on = format!("{UNTIL_LET_GO}; rm go; [ $n != 1 ] || kill -9 $$");
+    let mut object =
+        htcjob("fit", &format!("n=$(cat n || echo 0); echo $((n + 1)) >n; [ $n != 0 ] || exit 3; {runs_on}"));
+    object["spec"]["maxRetries"] = 5.into();
+    let uid = here.create(&object);
+    let exits = |expected: Value| {
+        wait_for("the ends of its runs", PATIENCE, || {
+            let found = here.proc("fit-0");
+            let runs_again = found["status"]["state"] == "Running" && !bed.payload_folders(&uid).is_empty();
+            if runs_again && found["status"]["earlierExits"] == expected { Ok(()) } else { Err(format!("{found:#}")) }
+        })
+        .unwrap();
+    };
+    here.wait_running("fit", 1);
+    let first = json!({ "number": 1, "exitCode": 3 });
+    exits(json!([first]));
+    bed.open_gate(&uid);
+    // The shell in the container is killed: for HTCondor, the job has exited with what a shell makes of that.
+    let second = json!({ "number": 2, "exitCode": 137 });
+    exits(json!([first, second]));
+    let id = ids(&here.get("fit")).remove(0);
+    let starts = || bed.queue(&format!("HTCJobUID == \"{uid}\""), &["NumJobStarts"]).concat().concat();
+    wait_for("the third run", PATIENCE, || starts() == "3").unwrap();
+    bed.condor.ok("condor_vacate_job", &[&id]).unwrap();
+    wait_for("the fourth run", PATIENCE, || starts() == "4").unwrap();
+    exits(json!([first, second]));
+    assert!(is_true(&here.let_go("fit"), "Complete"));
+    let ended = wait_state(&here, "fit-0", "Succeeded");
+    let status = &ended["status"];
+    assert_eq!((&status["exitCode"], &status["attempts"]), (&0.into(), &4.into()), "{ended:#}");
+    assert_eq!(status["earlierExits"], json!([first, second]), "{ended:#}");
 }
 
 pub fn jobs_that_wait_and_jobs_that_never_ran(version: Version) {
