@@ -7,7 +7,7 @@ use bench::Options;
 
 #[test]
 fn rows_can_be_measured() {
-    bed::turns::take(bed::Weight::Heavy);
+    bed::turns::take(bed::Weight::Servers);
     let rows: BTreeSet<u8> = (1..=11).collect();
     let program = bed::program();
     let report = bench::measure(&Options {
