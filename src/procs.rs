@@ -16,6 +16,7 @@ use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 use strum::{Display, EnumString, IntoStaticStr};
 
+use crate::api::text::{WORDS, harmless};
 use crate::api::{Observed, PayloadFailure};
 use crate::ledger::{ProcRow, ProcWish};
 use crate::machine::facts::{Exit, JobState};
@@ -183,13 +184,16 @@ pub struct HTCProcStatus {
     /// Why the job is held, in HTCondor's words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hold_reason: Option<String>,
+    /// Since when the job is held in HTCondor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_since: Option<String>,
     /// What a user has asked for: Hold, Release or Remove. It is done as soon as HTCondor takes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requested: Option<&'static str>,
     /// Why the job is in this state, one word: RemovedByUser.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<&'static str>,
-    /// What the state means, where that is known better.
+    /// What the state means, where that is known better; or why HTCondor has not done what is requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// Whether the job's output is stored.
@@ -333,6 +337,7 @@ impl HTCProc {
             (None, JobState::Running) => State::Running,
             (None, JobState::Held(hold)) => {
                 (status.hold_code, status.hold_reason) = (Some(hold.code), Some(hold.reason.clone()));
+                status.held_since = hold.since.and_then(time);
                 State::Held
             }
             (None, JobState::Idle | JobState::Ended(_)) => State::Idle,
@@ -347,6 +352,7 @@ impl HTCProc {
         let earlier = row.exits.iter().filter(|(number, _)| !ended || *number < job.runs.exits);
         status.earlier_exits = earlier.copied().map(EarlierExit::from).collect();
         status.request(row.wish);
+        status.refuse(row.wish, row.refusal.as_deref());
         status.duration_seconds = job.runs.start.zip(end).map(|(start, end)| (end.0 - start.0).max(0));
         Self::of(parent, row.index, row.changed, status)
     }
@@ -417,6 +423,7 @@ impl HTCProcStatus {
             duration_seconds: None,
             hold_code: None,
             hold_reason: None,
+            held_since: None,
             requested: None,
             reason: None,
             message: None,
@@ -431,6 +438,21 @@ impl HTCProcStatus {
             self.requested = wanted.map(<&'static str>::from);
         } else if self.state == State::Removed && wanted == Some(Wanted::Remove) {
             self.reason = Some("RemovedByUser");
+        }
+    }
+
+    /// Says why what a user wants has not come about, if HTCondor has refused it.
+    fn refuse(&mut self, wanted: Option<Wanted>, why: Option<&str>) {
+        let (Some(wanted), Some(why)) = (wanted, why) else { return };
+        let (open, done) = match wanted {
+            Wanted::Hold => (!self.state.is_over() && self.state != State::Held, "held"),
+            Wanted::Release => (self.state == State::Held, "released"),
+            Wanted::Remove => (!self.state.is_over(), "removed"),
+        };
+        if open {
+            let why = harmless(why, WORDS);
+            self.message =
+                Some(format!("HTCondor has not {done} the job: {why}; the operator tries again with growing pauses"));
         }
     }
 

@@ -57,6 +57,7 @@ row! {
     not_after: "HTCNotAfter",
     operator: "HTCOperator",
     status: "JobStatus",
+    entered: "EnteredCurrentStatus",
     hold_code: "HoldReasonCode",
     hold_subcode: "HoldReasonSubCode",
     hold_reason: "HoldReason",
@@ -161,16 +162,18 @@ impl Row {
         let by_signal = matches!(self.by_signal, Some(Scalar::Flag(true)));
         let exit =
             if by_signal { code(&self.exit_signal).map(Exit::Signal) } else { code(&self.exit_code).map(Exit::Code) };
+        let status = JobStatus::from_code(number(self.status.as_ref())?)?;
         Some(Ad {
             id: self.job_id()?,
             attempt,
             index,
             not_after: number(self.not_after.as_ref()).map(SchedDate),
-            status: JobStatus::from_code(number(self.status.as_ref())?)?,
+            status,
             hold: Hold {
                 code: number(self.hold_code.as_ref()).unwrap_or_default(),
                 subcode: number(self.hold_subcode.as_ref()).unwrap_or_default(),
                 reason: words(self.hold_reason.as_ref()),
+                since: date(self.entered.as_ref()).filter(|_| status == JobStatus::Held),
             },
             staged_in: date(self.staged_in.as_ref()),
             staged_out: date(self.staged_out.as_ref()),
@@ -233,7 +236,7 @@ mod tests {
     #[test]
     fn an_ad_is_read_as_the_tools_write_it() {
         let json = br#"[
-{ "ClusterId": 7, "ProcId": 3, "HTCJobUID": "u", "HTCJobAttempt": 2, "HTCJobIndex": 5, "JobStatus": 5, "HoldReasonCode": 1,
+{ "ClusterId": 7, "ProcId": 3, "HTCJobUID": "u", "HTCJobAttempt": 2, "HTCJobIndex": 5, "JobStatus": 5, "HoldReasonCode": 1, "EnteredCurrentStatus": 99,
   "HoldReason": "a \"reason\" with \\ and \u00e9 and ~", "HoldReasonSubCode": null, "ExitBySignal": false,
   "ExitCode": "\/Expr(undefined)\/", "CompletionDate": 0, "StageInFinish": 17, "ServerTime": 1.5, "Other": {"a": [1]} }
 ,
@@ -245,7 +248,7 @@ mod tests {
         assert_eq!(rows[1], ("7.4".to_owned(), None), "it lacks what ours have");
         let ad = rows[0].1.clone().unwrap();
         assert_eq!((ad.id.to_string().as_str(), ad.attempt.0, ad.index.0, ad.status), ("7.3", 2, 5, JobStatus::Held));
-        assert_eq!((ad.hold.code, ad.hold.subcode), (1, 0));
+        assert_eq!((ad.hold.code, ad.hold.subcode, ad.hold.since), (1, 0, Some(SchedDate(99))));
         assert_eq!(ad.hold.reason, "a \"reason\" with \\ and é and \u{fffd}");
         assert_eq!((ad.exit, ad.completed, ad.staged_in, ad.not_after), (None, false, Some(SchedDate(17)), None));
     }

@@ -138,6 +138,7 @@ mod tests {
             schedd: None,
             reported: None,
             wish: None,
+            refusal: None,
             output_bytes: None,
             exits: Vec::new(),
             changed: 1,

@@ -44,6 +44,8 @@ pub(super) struct Watching {
     given_up: BTreeSet<Uid>,
     /// Of a selection that jobs come into and leave: those that are in it.
     inside: BTreeMap<Uid, BTreeSet<u32>>,
+    /// HTCJob, index and version of jobs that were told with their HTCJob, and whose change is still to come.
+    ahead: BTreeSet<(String, u32, i64)>,
     /// What is to be told before anything else.
     first: Option<Walk>,
     /// Changes up to this version were made before the watch began: whether a job was in the selection before them is not known.
@@ -67,7 +69,12 @@ impl Watching {
             return Err(Failure::expired("the version is not of this operator's ledger: list again"));
         }
         let selection = query.selection.clone();
-        let parents = jobs.parents(namespace, &selection);
+        let mut parents = jobs.parents(namespace, &selection);
+        if let Some(since) = watch.since {
+            // The others are new to who knows what there was then.
+            let then = jobs.ledger.recorded_until(since).await?;
+            parents.retain(|parent| then.contains(&parent.uid));
+        }
         let seconds = watch.seconds.unwrap_or(USUAL);
         let mut watching = Self {
             namespace: namespace.map(str::to_owned),
@@ -77,6 +84,7 @@ impl Watching {
             parents: parents.into_iter().map(|parent| (parent.uid.clone(), parent)).collect(),
             given_up: jobs.ledger.given_up().await?,
             inside: BTreeMap::new(),
+            ahead: BTreeSet::new(),
             first: None,
             began,
             columns: true,
@@ -137,7 +145,7 @@ impl Watching {
             self.first = Some(walk);
             for proc in &procs {
                 self.enter(proc);
-                self.frame(&mut text, "ADDED", proc);
+                self.write(&mut text, "ADDED", proc);
             }
             return Ok(text);
         }
@@ -179,14 +187,14 @@ impl Watching {
             let waits = |proc: &HTCProc| proc.status.id.is_none() && !before.contains(Index(proc.spec.index));
             for proc in self.all_of(&parent).await?.into_iter().filter(waits) {
                 self.enter(&proc);
-                self.frame(text, "ADDED", &proc);
+                self.frame(text, "ADDED", proc);
             }
         }
         for parent in gone {
             // The ledger keeps its rows for a while.
             for proc in self.all_of(&parent).await? {
                 if self.leave(&proc) {
-                    self.frame(text, "DELETED", &proc);
+                    self.frame(text, "DELETED", proc);
                 }
             }
             self.inside.remove(&parent.uid);
@@ -194,7 +202,10 @@ impl Watching {
         for parent in new {
             for proc in self.all_of(&parent).await? {
                 self.enter(&proc);
-                self.frame(text, "ADDED", &proc);
+                if proc.name.version > self.told {
+                    self.ahead.insert(change(&proc));
+                }
+                self.frame(text, "ADDED", proc);
             }
         }
         Ok(())
@@ -215,17 +226,32 @@ impl Watching {
     async fn tell_changes(&mut self, text: &mut String) -> Result<(), LedgerError> {
         while self.jobs.ledger.sequence() > self.told {
             let newest = self.jobs.ledger.sequence();
-            let changed = self.jobs.ledger.procs_changed(self.told, PART).await?;
-            let last = changed.last().map(|(_, row)| row.changed);
+            let mut changed = self.jobs.ledger.procs_changed(self.told, PART).await?;
+            let last = changed.last().map(|(_, row)| row.changed).filter(|_| changed.len() >= PART);
+            let until = last.map_or(newest, |last| last.min(newest));
+            // What has changed since then would be told twice.
+            changed.retain(|(_, row)| row.changed <= until);
+            self.tell_given_up(text).await?;
+            let mut procs = self.wished(until).await?;
             for of_one in changed.chunk_by(|(one, _), (other, _)| one == other) {
                 for part in of_one.chunks(PART) {
-                    self.tell(text, part).await?;
+                    procs.extend(self.recorded(part).await?);
                 }
             }
-            self.tell_given_up(text).await?;
-            let until = if changed.len() < PART { newest } else { last.unwrap_or(newest) };
-            self.tell_wishes(text, until).await?;
+            procs.sort_by_key(|proc| proc.name.version);
+            let mut procs = procs.into_iter().peekable();
+            while let Some(proc) = procs.next() {
+                let version = proc.name.version;
+                // Who goes on from there misses none of those that one transaction has changed.
+                if procs.peek().is_none_or(|next| next.name.version > version) {
+                    self.told = version;
+                }
+                if !self.ahead.remove(&change(&proc)) {
+                    self.tell_one(text, proc);
+                }
+            }
             self.told = until;
+            self.ahead.retain(|(_, _, version)| *version > until);
             if text.len() > 1 << 20 {
                 break;
             }
@@ -241,16 +267,19 @@ impl Watching {
         for parent in new {
             let mut walk = Walk::of(self.jobs.clone(), parent);
             while let Some(procs) = walk.next().await? {
-                for proc in procs.iter().filter(|proc| proc.status.id.is_none()) {
-                    self.tell_one(text, proc, false);
+                for mut proc in procs.into_iter().filter(|proc| proc.status.id.is_none()) {
+                    // Since the watch began, though its wish may be older.
+                    proc.name.version = i64::MAX;
+                    self.tell_one(text, proc);
                 }
             }
         }
         Ok(())
     }
 
-    /// What users want of jobs that are not recorded, of the versions up to `until`.
-    async fn tell_wishes(&mut self, text: &mut String, until: i64) -> Result<(), LedgerError> {
+    /// Jobs that are not recorded and of which users want something, of the versions up to `until`.
+    async fn wished(&self, until: i64) -> Result<Vec<HTCProc>, LedgerError> {
+        let mut all = Vec::new();
         for (uid, index, wish) in self.jobs.ledger.wishes_changed(self.told, until).await? {
             let given_up = self.given_up.contains(&uid);
             let Some(parent) = self.parents.get(&uid).filter(|parent| parent.asked_for.contains(index)) else {
@@ -258,34 +287,30 @@ impl Watching {
             };
             let mut procs = vec![HTCProc::not_recorded(parent, index, given_up, Some(&wish))];
             self.jobs.add_items(parent, &mut procs).await?;
-            for proc in procs {
-                self.tell_one(text, &proc, wish.changed <= self.began);
-            }
+            all.extend(procs);
         }
-        Ok(())
+        Ok(all)
     }
 
-    /// Tells of jobs of one `HTCJob`.
-    async fn tell(&mut self, text: &mut String, changed: &[(Uid, ProcRow)]) -> Result<(), LedgerError> {
-        let Some(parent) = changed.first().and_then(|(uid, _)| self.parents.get(uid)) else { return Ok(()) };
+    /// Jobs of one `HTCJob`.
+    async fn recorded(&self, changed: &[(Uid, ProcRow)]) -> Result<Vec<HTCProc>, LedgerError> {
+        let Some(parent) = changed.first().and_then(|(uid, _)| self.parents.get(uid)) else { return Ok(Vec::new()) };
         let mut procs: Vec<HTCProc> = changed.iter().map(|(_, row)| HTCProc::recorded(parent, row, now())).collect();
         self.jobs.add_items(parent, &mut procs).await?;
-        for proc in procs {
-            self.tell_one(text, &proc, proc.name.version <= self.began);
-        }
-        Ok(())
+        Ok(procs)
     }
 
-    /// Tells of one job that has changed; `before_the_watch`: since before the watch began.
-    fn tell_one(&mut self, text: &mut String, proc: &HTCProc, before_the_watch: bool) {
-        let matches = self.selection.matches(proc);
+    /// Tells of one job that has changed.
+    fn tell_one(&mut self, text: &mut String, proc: HTCProc) {
+        let matches = self.selection.matches(&proc);
         if !self.selection.can_change() {
             if matches {
                 self.frame(text, "MODIFIED", proc);
             }
             return;
         }
-        match (matches, if matches { !self.enter(proc) } else { self.leave(proc) }) {
+        let before_the_watch = proc.name.version <= self.began;
+        match (matches, if matches { !self.enter(&proc) } else { self.leave(&proc) }) {
             (true, true) => self.frame(text, "MODIFIED", proc),
             (true, false) => self.frame(text, "ADDED", proc),
             (false, true) => self.frame(text, "DELETED", proc),
@@ -309,7 +334,13 @@ impl Watching {
                 .is_some_and(|inside| inside.remove(&proc.spec.index))
     }
 
-    fn frame(&mut self, text: &mut String, kind: &str, proc: &HTCProc) {
+    /// Its version is the one from which another watch can go on.
+    fn frame(&mut self, text: &mut String, kind: &str, mut proc: HTCProc) {
+        proc.name.version = self.told;
+        self.write(text, kind, &proc);
+    }
+
+    fn write(&mut self, text: &mut String, kind: &str, proc: &HTCProc) {
         let object = match self.form {
             Form::Objects => proc.object(),
             Form::Table(include) => {
@@ -323,6 +354,10 @@ impl Watching {
         };
         push(text, kind, &object);
     }
+}
+
+fn change(proc: &HTCProc) -> (String, u32, i64) {
+    (proc.name.htcjob_uid.clone(), proc.spec.index, proc.name.version)
 }
 
 fn push(text: &mut String, kind: &str, object: &Value) {

@@ -271,9 +271,9 @@ fn jobs(connection: &Connection, uid: &Uid) -> Result<Jobs, LedgerError> {
 pub(super) const JOB: &str =
     "idx, jobId, attempt, birthdate, recordedAt, stagedIn, started, jobStatus, exitCode, exitSignal, outcome,
     holdCode, holdSubcode, holdReason, gone, status, starts, runStart, runEnd, host,
-    exits, lastExit, vacated";
+    exits, lastExit, vacated, heldSince";
 /// How many those are.
-pub(super) const JOB_COLUMNS: usize = 23;
+pub(super) const JOB_COLUMNS: usize = 24;
 
 /// One job of this object, from a row that begins with [`JOB`].
 pub(super) fn job(row: &Row<'_>, uid: &Uid) -> Result<(Index, Job), LedgerError> {
@@ -323,6 +323,7 @@ fn state(row: &Row<'_>, uid: &Uid) -> Result<JobState, LedgerError> {
                 code: row.get(11).map_err(sql())?,
                 subcode: row.get(12).map_err(sql())?,
                 reason: row.get(13).map_err(sql())?,
+                since: row.get::<_, Option<i64>>(23).map_err(sql())?.map(SchedDate),
             }),
             _ => JobState::Idle,
         },

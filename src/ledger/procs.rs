@@ -20,7 +20,8 @@ const REPORTED: &str = "(select max(at) from callbacks c where c.uid = htcjobs.u
         and c.retcode is not null and c.settled = 0 and c.refuted = 0),
     (select retcode from callbacks c where c.uid = htcjobs.uid and c.jobId = htcjobs.jobId
         and c.retcode is not null and c.settled = 0 and c.refuted = 0),
-    (select wanted from wishes w where w.uid = htcjobs.uid and w.idx = htcjobs.idx and w.over = 0)";
+    (select wanted from wishes w where w.uid = htcjobs.uid and w.idx = htcjobs.idx and w.over = 0),
+    (select failure from wishes w where w.uid = htcjobs.uid and w.idx = htcjobs.idx and w.over = 0)";
 
 /// One recorded job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +36,8 @@ pub struct ProcRow {
     pub reported: Option<End>,
     /// What a user wants of it.
     pub wish: Option<Wanted>,
+    /// Why HTCondor refused that the last time.
+    pub refusal: Option<String>,
     /// Size of its output in bytes, if that is known.
     pub output_bytes: Option<i64>,
     /// How it ended by itself, each with its number, as far as that was seen.
@@ -83,6 +86,18 @@ impl Ledger {
         .await
     }
 
+    /// The objects that were recorded by transaction number `until` or before it.
+    pub async fn recorded_until(&self, until: i64) -> Result<BTreeSet<Uid>, LedgerError> {
+        self.run(move |connection| {
+            let sql = || LedgerError::sql("read which objects are recorded");
+            let mut statement =
+                connection.prepare_cached("select uid from objects where coalesce(made, 0) <= ?1").map_err(sql())?;
+            let uids = statement.query_map([until], |row| row.get::<_, String>(0)).map_err(sql())?;
+            uids.map(|uid| uid.map(|uid| Uid::from(uid.as_str())).map_err(sql())).collect()
+        })
+        .await
+    }
+
     /// At most `limit` jobs that were changed after transaction number `since`, the longest unchanged first.
     pub async fn procs_changed(&self, since: i64, limit: usize) -> Result<Vec<(Uid, ProcRow)>, LedgerError> {
         self.run(move |connection| changed(connection, since, limit)).await
@@ -119,7 +134,7 @@ fn changed(connection: &Connection, since: i64, limit: usize) -> Result<Vec<(Uid
     let mut rows = statement.query(params![since, limit]).map_err(sql())?;
     let mut found = Vec::new();
     while let Some(row) = rows.next().map_err(sql())? {
-        let uid: String = row.get(JOB_COLUMNS + 7).map_err(sql())?;
+        let uid: String = row.get(JOB_COLUMNS + 8).map_err(sql())?;
         let uid = Uid::from(uid.as_str());
         let row = proc(row, &uid)?;
         found.push((uid, row));
@@ -139,8 +154,9 @@ fn proc(row: &Row<'_>, uid: &Uid) -> Result<ProcRow, LedgerError> {
             changed: row.get::<_, Option<i64>>(JOB_COLUMNS + 1)?.unwrap_or_default(),
             reported: at.zip(code).map(|(at, code)| End { at, code }),
             wish: None,
-            output_bytes: row.get(JOB_COLUMNS + 5)?,
-            exits: super::exits::list(row.get_ref(JOB_COLUMNS + 6)?.as_str_or_null()?),
+            refusal: row.get(JOB_COLUMNS + 5)?,
+            output_bytes: row.get(JOB_COLUMNS + 6)?,
+            exits: super::exits::list(row.get_ref(JOB_COLUMNS + 7)?.as_str_or_null()?),
             job,
         })
     };
@@ -205,6 +221,8 @@ mod tests {
         let first = ledger.sequence();
         let ProcRows { rows: page, given_up, .. } = ledger.procs(uid(), Index(1), 5).await.unwrap();
         assert!(!given_up);
+        assert!(ledger.recorded_until(first - 1).await.unwrap().is_empty());
+        assert!(ledger.recorded_until(first).await.unwrap().contains(&uid()));
         assert_eq!(page.iter().map(|row| row.index.0).collect::<Vec<_>>(), [1, 7]);
         assert_eq!((&page[0].job, page[0].changed, page[0].reported), (&ran, first, None));
         assert_eq!(ledger.procs(uid(), Index(0), 1).await.unwrap().rows.len(), 1);

@@ -18,7 +18,7 @@ const ORIGINAL: &str = "create table if not exists htcjobs
 /// transaction that last changed it (`sequence` in the table `ledger`). `refused`: why its output was not kept, and `refusedBy`:
 /// by which limits (key `outputLimits` of `ledger`). `outputBytes`: size of the output that was fetched; null if an older version
 /// fetched it. `exits`, `lastExit` (as in the table `exits`), `vacated`: how often it ended by itself, how it did last, and when
-/// HTCondor interrupted it last (on the schedd's clock).
+/// HTCondor interrupted it last; `heldSince` (all on the schedd's clock).
 const JOB_COLUMNS: &[(&str, &str)] = &[
     ("uniqid", "integer"),
     ("namespace", "text"),
@@ -49,13 +49,15 @@ const JOB_COLUMNS: &[(&str, &str)] = &[
     ("exits", "integer"),
     ("lastExit", "integer"),
     ("vacated", "integer"),
+    ("heldSince", "integer"),
 ];
 
 /// Columns added to `objects`. `expiredAt`: when it was cut short; `exceeded`: by which limit of its spec, null for the deadline;
 /// `givenUp`: how many jobs were given up then.
 /// `errIdx`, `errTail`: end of the `err` of the first failed job that wrote to it. `releasedAt`: when it was last let go.
 /// `sandboxGone`, `outputGone`: 1 once those files are removed. `attempted`: of how many of its jobs a submission was tried, and
-/// `recorded`: how many have a row; null if they are to be counted again. `early`: rows of `callbacks` that came for jobs without one.
+/// `recorded`: how many have a row; null if they are to be counted again. `early`: rows of `callbacks` that came for jobs without one. `made`: number of the
+/// transaction that recorded it; null if that was by an older version.
 const OBJECT_COLUMNS: &[(&str, &str)] = &[
     ("expiredAt", "integer"),
     ("exceeded", "text"),
@@ -68,7 +70,11 @@ const OBJECT_COLUMNS: &[(&str, &str)] = &[
     ("attempted", "integer"),
     ("recorded", "integer"),
     ("early", "integer"),
+    ("made", "integer"),
 ];
+
+/// Columns added to `wishes`.
+const WISH_COLUMNS: &[(&str, &str)] = &[("failure", "text")];
 
 /// Columns added to `submissions`. `credentials`: namespace and name of the Secret whose credentials it had; empty or null where
 /// they were the operator's own. `identity` is who that was to the schedd. `lock`: what its submitter holds for as long as it
@@ -90,7 +96,8 @@ update objects set releasedAt = coalesce((select max(time) from transitions t wh
 /// `submissions.state`: `open`, `superseded`, `settled` (it is not read again) or `notRun`.
 /// `submissions.witness`: GlobalJobId of history's newest ad before the intent, empty if history was.
 /// `wishes`: what users ask for of single jobs (`wanted`: Hold, Release or Remove). `askedAt`: when a release was last asked for.
-/// `withdrawn`: the job was proved never to have been in HTCondor. `over`: nothing more is to be done. `changed`: as in `htcjobs`.
+/// `withdrawn`: the job was proved never to have been in HTCondor. `failure`: why HTCondor refused it the last time. `over`: nothing
+/// more is to be done. `changed`: as in `htcjobs`.
 /// `exits`: how a job ended by itself for the `number`th time (`exit`: its exit code, or a signal below 0), as far as that was seen.
 /// Times are unix milliseconds on the operator's clock, dates unix seconds on the schedd's.
 const TABLES: &str = "
@@ -205,6 +212,7 @@ pub(super) fn migrate(connection: &Connection) -> Result<(), LedgerError> {
         connection.execute_batch(TABLES)?;
         connection.execute_batch(CALLBACKS)?;
         add_columns(connection, "objects", OBJECT_COLUMNS)?;
+        add_columns(connection, "wishes", WISH_COLUMNS)?;
         add_columns(connection, "submissions", SUBMISSION_COLUMNS)?;
         add_columns(connection, "callbacks", CALLBACK_COLUMNS)?;
         connection.execute_batch(COUNTS)?;

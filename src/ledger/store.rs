@@ -109,9 +109,9 @@ fn write(connection: &Connection, save: &Save) -> Result<(), LedgerError> {
     connection
         .prepare_cached(
             "insert into objects(uid, namespace, name, phase, isNew, epoch, startedAt, completedAt, released, conditions, knownAt,
-                expiredAt, givenUp, releasedAt, exceeded)
+                expiredAt, givenUp, releasedAt, exceeded, made)
              values (?1, ?2, ?3, ?4, ?5, (select value from ledger where key = 'epoch'), ?6, ?7, ?8, ?9, ?10, ?11, ?12,
-                iif(?8, ?10, null), ?13)
+                iif(?8, ?10, null), ?13, (select value + 1 from ledger where key = 'sequence'))
              on conflict(uid) do update set phase = excluded.phase, startedAt = excluded.startedAt,
                 completedAt = excluded.completedAt, released = excluded.released, conditions = excluded.conditions,
                 expiredAt = excluded.expiredAt, givenUp = excluded.givenUp, releasedAt = excluded.releasedAt,
@@ -195,9 +195,9 @@ fn write_job(connection: &Connection, save: &Save, index: Index, job: &Job) -> r
         .prepare_cached(
             "insert into htcjobs(htcjobName, jobId, status, tempDir, namespace, uid, idx, attempt, schedd, birthdate, recordedAt,
                 stagedIn, started, jobStatus, exitCode, exitSignal, outcome, holdCode, holdSubcode, holdReason, gone, starts, runStart,
-                runEnd, host, exits, lastExit, vacated, changed)
+                runEnd, host, exits, lastExit, vacated, heldSince, changed)
              values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24,
-                ?25, ?26, ?27, ?28, (select value + 1 from ledger where key = 'sequence'))
+                ?25, ?26, ?27, ?28, ?29, (select value + 1 from ledger where key = 'sequence'))
              on conflict(uid, idx) where uid is not null do update set
                 schedd = iif(htcjobs.jobId = excluded.jobId and htcjobs.attempt = excluded.attempt, htcjobs.schedd, excluded.schedd),
                 jobId = excluded.jobId, attempt = excluded.attempt, birthdate = excluded.birthdate,
@@ -206,7 +206,7 @@ fn write_job(connection: &Connection, save: &Save, index: Index, job: &Job) -> r
                 outcome = excluded.outcome, holdCode = excluded.holdCode, holdSubcode = excluded.holdSubcode,
                 holdReason = excluded.holdReason, gone = excluded.gone, starts = excluded.starts, runStart = excluded.runStart,
                 runEnd = excluded.runEnd, host = excluded.host, exits = excluded.exits, lastExit = excluded.lastExit,
-                vacated = excluded.vacated, changed = excluded.changed,
+                vacated = excluded.vacated, heldSince = excluded.heldSince, changed = excluded.changed,
                 status = excluded.status % 10 + 10 * max(excluded.status / 10, htcjobs.status / 10)",
         )?
         .execute(params![
@@ -238,6 +238,7 @@ fn write_job(connection: &Connection, save: &Save, index: Index, job: &Job) -> r
             exits,
             last_exit.map(super::exits::written),
             vacated.map(|date| date.0),
+            hold.and_then(|hold| hold.since).map(|date| date.0),
         ])
 }
 
@@ -329,7 +330,7 @@ fn resolve(connection: &Connection, result: &RequestResult) -> Result<(), Ledger
     for (index, why) in &result.refused {
         refused.execute(params![key.uid.as_str(), index.0, why]).map_err(sql())?;
     }
-    Ok(())
+    super::wishes::answered(connection, result)
 }
 
 fn keep_tail(connection: &Connection, uid: &Uid, tail: &ErrTail) -> Result<(), LedgerError> {

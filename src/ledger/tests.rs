@@ -132,7 +132,7 @@ pub(super) fn original(path: &Path) {
 async fn a_record_comes_back_as_it_was_written() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("sqlite/htcjobs.db");
-    let hold = Hold { code: 1, subcode: 42, reason: "why not".to_owned() };
+    let hold = Hold { code: 1, subcode: 42, reason: "why not".to_owned(), since: Some(SchedDate(77)) };
     let states = [
         JobState::Idle,
         JobState::Running,
@@ -511,6 +511,8 @@ async fn a_file_of_the_first_schema_is_brought_up_to_date() {
          alter table objects drop column errIdx; alter table objects drop column errTail;
          alter table objects drop column releasedAt; alter table objects drop column sandboxGone;
          alter table objects drop column outputGone; alter table htcjobs drop column outputBytes;
+         alter table htcjobs drop column heldSince; alter table objects drop column made;
+         alter table wishes drop column failure;
          pragma user_version = 1",
     )
     .unwrap();

@@ -6,12 +6,15 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use strum::IntoStaticStr;
 
 use super::load::parse;
-use super::{Ledger, LedgerError};
-use crate::machine::ids::{Index, Timestamp, Uid};
+use super::{Ledger, LedgerError, RequestResult};
+use crate::api::Reason;
+use crate::machine::ids::{Index, Kind, Timestamp, Uid};
 use crate::machine::wishes::{Change, Wanted, Wish, Wished, Wishes};
 
 /// The number of the transaction under way.
 const CHANGED: &str = "(select value + 1 from ledger where key = 'sequence')";
+/// Most bytes of what an Event says of wishes that were replaced before it.
+const REPLACED: usize = 512;
 
 /// Why a wish is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
@@ -73,10 +76,12 @@ fn wish(
         )
         .and_then(|mut statement| statement.query_row(params![uid.as_str(), index.0], |row| row.get(0)).optional())
         .map_err(sql())?;
-    let standing: Option<(String, bool)> = connection
-        .prepare_cached("select wanted, askedAt is not null from wishes where uid = ?1 and idx = ?2 and over = 0")
+    let standing: Option<(String, bool, Option<String>)> = connection
+        .prepare_cached(
+            "select wanted, askedAt is not null, iif(told, null, user) from wishes where uid = ?1 and idx = ?2 and over = 0",
+        )
         .and_then(|mut statement| {
-            let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
+            let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
             statement.query_row(params![uid.as_str(), index.0], read).optional()
         })
         .map_err(sql())?;
@@ -85,7 +90,8 @@ fn wish(
         Some(true) => return Ok(Err(NotTaken::Ended)),
         Some(false) => {}
     }
-    if let Some((standing, asked)) = standing {
+    let mut user = user.to_owned();
+    if let Some((standing, asked, untold)) = standing {
         let standing = parse::<Wanted>(uid, &standing)?;
         // A release that HTCondor was asked for may be over by an answer from before this one.
         if standing == wanted && !(standing == Wanted::Release && asked) {
@@ -93,6 +99,11 @@ fn wish(
         }
         if standing == Wanted::Remove {
             return Ok(Err(NotTaken::Removed));
+        }
+        if let Some(whose) = untold {
+            let earlier =
+                if whose.len() > REPLACED { "…".to_owned() } else { format!("{whose} {}", standing.does()) };
+            user = format!("{earlier}, then {user}");
         }
     }
     connection
@@ -123,7 +134,7 @@ pub(super) fn change(connection: &Connection, uid: &Uid, changes: &[Change]) -> 
         .map_err(sql())?;
     let mut update = connection
         .prepare_cached(&format!(
-            "update wishes set told = ?2, askedAt = ?3, withdrawn = ?4, changed = {CHANGED} where number = ?1"
+            "update wishes set told = ?2, askedAt = ?3, withdrawn = ?4, changed = iif(withdrawn = ?4, changed, {CHANGED}) where number = ?1"
         ))
         .map_err(sql())?;
     for Change { index, number, now } in changes {
@@ -140,6 +151,39 @@ pub(super) fn change(connection: &Connection, uid: &Uid, changes: &[Change]) -> 
         update.execute(params![number, wished.untold.is_none(), asked, withdrawn]).map_err(sql())?;
     }
     Ok(())
+}
+
+/// What came of a request that carries out wishes. Why HTCondor refused it is shown with those that there were when it began.
+pub(super) fn answered(connection: &Connection, result: &RequestResult) -> Result<(), LedgerError> {
+    let sql = || LedgerError::sql("write what came of wishes");
+    let (uid, kind) = (&result.key.uid, result.key.kind);
+    let wanted = match kind {
+        Kind::Hold => Wanted::Hold,
+        Kind::Release => Wanted::Release,
+        Kind::Remove => Wanted::Remove,
+        Kind::AttachFinalizer
+        | Kind::Adopt
+        | Kind::Submit
+        | Kind::Fetch
+        | Kind::Tidy
+        | Kind::ReleaseFinalizer
+        | Kind::DeleteObject => return Ok(()),
+    };
+    let failure = result.failure.as_ref();
+    if failure.is_some_and(|failure| failure.known_reason() == Some(Reason::Stopped)) {
+        return Ok(());
+    }
+    let mut statement = connection
+        .prepare_cached(&format!(
+            "update wishes set failure = ?3, changed = {CHANGED} where uid = ?1 and wanted = ?2 and over = 0
+                 and failure is not ?3 and at <= (select startedAt from requests where uid = ?1 and kind = ?4) returning idx"
+        ))
+        .map_err(sql())?;
+    let message = failure.map(|failure| failure.message.as_str());
+    let values = params![uid.as_str(), <&str>::from(wanted), message, <&str>::from(kind)];
+    let changed = statement.query_map(values, |row| row.get(0).map(Index)).map_err(sql())?;
+    let changed: Vec<Index> = changed.collect::<Result<_, _>>().map_err(sql())?;
+    changed.into_iter().try_for_each(|index| touch(connection, uid, index))
 }
 
 /// All of an object's.
@@ -225,11 +269,14 @@ fn proc_wish(uid: &Uid, row: (Option<String>, bool, i64)) -> Result<ProcWish, Le
 
 #[cfg(test)]
 mod tests {
-    use super::super::Save;
     use super::super::tests::{job, known, save, uid};
+    use super::super::{Intent, Save};
     use super::*;
     use crate::api::Phase;
-    use crate::machine::facts::JobState;
+    use crate::machine::RequestKey;
+    use crate::machine::facts::{Failure, JobState};
+    use crate::machine::ids::Attempt;
+    use crate::machine::indices::Indices;
     use crate::machine::outcome::Outcome;
 
     #[tokio::test]
@@ -275,5 +322,52 @@ mod tests {
         let shown = ledger.procs(uid(), Index(0), 9).await.unwrap();
         assert_eq!(shown.rows[0].wish, Some(Wanted::Release));
         assert!(shown.wishes[&Index(2)].withdrawn);
+    }
+
+    #[tokio::test]
+    async fn what_replaces_a_wish_that_is_not_told_tells_of_both() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open_alone(&folder.path().join("htcjobs.db")).unwrap();
+        let jobs = vec![(Index(0), job(0, JobState::Running))];
+        ledger.save(save(known(Phase::Running), jobs, Vec::new())).await.unwrap();
+        let wish = async |wanted, user: &str| {
+            ledger.wish(&uid(), Index(0), wanted, user.to_owned(), Timestamp(5)).await.unwrap().unwrap();
+            ledger.load(&uid()).await.unwrap().wishes.iter().next().unwrap().1.untold.clone().unwrap()
+        };
+        assert_eq!(wish(Wanted::Hold, "ann").await, "ann");
+        assert_eq!(wish(Wanted::Release, "bob").await, "ann holds, then bob");
+        let long = "c".repeat(REPLACED);
+        assert_eq!(wish(Wanted::Hold, &long).await, format!("ann holds, then bob releases, then {long}"));
+        assert_eq!(wish(Wanted::Remove, "dora").await, "…, then dora");
+    }
+
+    #[tokio::test]
+    async fn why_a_wish_is_refused_is_kept_until_it_is_done() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open_alone(&folder.path().join("htcjobs.db")).unwrap();
+        let jobs = (0..3).map(|index| (Index(index), job(index, JobState::Running))).collect();
+        ledger.save(save(known(Phase::Running), jobs, Vec::new())).await.unwrap();
+        for (index, wanted, at) in [(0, Wanted::Hold, 5), (1, Wanted::Remove, 5), (2, Wanted::Hold, 8)] {
+            let taken = ledger.wish(&uid(), Index(index), wanted, "ann".to_owned(), Timestamp(at)).await.unwrap();
+            assert_eq!(taken, Ok(()));
+        }
+        let key = RequestKey { uid: uid(), kind: Kind::Hold, attempt: Attempt(1), step: 1 };
+        let answer = async |failure: Option<Failure>| {
+            let before = ledger.sequence();
+            ledger.intend(vec![Intent { key: key.clone(), at: Timestamp(7), submission: None }]).await.unwrap();
+            let (fetched, sizes, refused) = (Indices::default(), BTreeMap::new(), Vec::new());
+            let result = RequestResult { key: key.clone(), at: Timestamp(9), failure, fetched, sizes, refused };
+            ledger.resolve(vec![result]).await.unwrap();
+            let rows = ledger.procs(uid(), Index(0), 9).await.unwrap().rows;
+            let refusals: Vec<Option<String>> = rows.into_iter().map(|row| row.refusal).collect();
+            (refusals, ledger.procs_changed(before, 9).await.unwrap().len())
+        };
+        let refused = || Some(Failure::new(Reason::ScheddUnreachable, "denied".to_owned()));
+        let denied = vec![Some("denied".to_owned()), None, None];
+        assert_eq!(answer(refused()).await, (denied.clone(), 1), "one is of another kind, and one came later");
+        assert_eq!(answer(refused()).await, (denied.clone(), 0), "nothing new");
+        let stopped = Some(Failure::new(Reason::Stopped, "the operator ends".to_owned()));
+        assert_eq!(answer(stopped).await, (denied, 0), "HTCondor was not asked");
+        assert_eq!(answer(None).await, (vec![None; 3], 1));
     }
 }

@@ -18,6 +18,18 @@ pub enum Wanted {
     Remove,
 }
 
+impl Wanted {
+    /// What a user does who asks for it.
+    #[must_use]
+    pub const fn does(self) -> &'static str {
+        match self {
+            Self::Hold => "holds",
+            Self::Release => "releases",
+            Self::Remove => "removes",
+        }
+    }
+}
+
 /// A wish, and how far it has come.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Wish {
@@ -76,7 +88,8 @@ pub struct Wished {
     pub number: i64,
     /// What is wished.
     pub wish: Wish,
-    /// Whose wish it is, as long as no Event tells of it.
+    /// Whose wish it is, as long as no Event tells of it; and before that what it has replaced of which none tells either: `ann
+    /// holds, then bob`.
     pub untold: Option<String>,
 }
 

@@ -21,7 +21,12 @@ const COLUMNS: [(&str, &str, &str, u8); 11] = [
     ("Host", "string", "the slot that the job runs on, or ran on last", 1),
     ("Output", "string", "size of the job's stored output", 1),
     ("Item", "string", "the job's item, if the HTCJob has items", 1),
-    ("Message", "string", "why the job is held, or what its state means", 1),
+    (
+        "Message",
+        "string",
+        "why the job is held, what its state means, or why HTCondor has not done what is requested",
+        1,
+    ),
 ];
 
 /// The definitions of the columns.
@@ -45,7 +50,7 @@ pub fn row(proc: &HTCProc, include: Include, now: SchedDate) -> Value {
     };
     let created = proc.name.created.as_deref().and_then(|time| time.parse::<jiff::Timestamp>().ok());
     let age = created.map_or_else(|| "<unknown>".to_owned(), |created| human(now.0 - created.as_second()));
-    let message = status.hold_reason.as_deref().or(status.message.as_deref()).unwrap_or_default();
+    let message = status.message.as_deref().or(status.hold_reason.as_deref()).unwrap_or_default();
     let cells = json!([
         proc.name.name(),
         status.state,

@@ -337,7 +337,7 @@ pub(super) mod tests {
             index: Index(proc),
             not_after: None,
             status,
-            hold: Hold { code: 0, subcode: 0, reason: String::new() },
+            hold: Hold { code: 0, subcode: 0, reason: String::new(), since: None },
             staged_in: None,
             staged_out: None,
             exit: None,

@@ -11,7 +11,7 @@ mod links;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use bed::pages::{self, ELSEWHERE, blocks, pages, read, run_here};
+use bed::pages::{self, ELSEWHERE, blocks, pages, read};
 use clap::Args as _;
 use htc_operator::api::{ConditionType, PayloadFailure, Reason};
 use htc_operator::config::Config;
@@ -21,15 +21,19 @@ use strum::IntoEnumIterator as _;
 #[test]
 fn what_is_not_run_says_why() {
     let mut run = 0;
-    for name in run_here() {
+    for name in pages::user_pages() {
         for block in blocks(&read(&name)) {
             let place = format!("{name}:{}", block.line);
             match block.language.as_str() {
                 "sh" => run += 1,
-                "console" => assert!(
-                    block.before.starts_with("<!-- not run: "),
-                    "{place}: the line before it is no `<!-- not run: why -->`"
-                ),
+                "console" => {
+                    let why = block.before.strip_prefix("<!-- not run: ");
+                    let why =
+                        why.unwrap_or_else(|| panic!("{place}: the line before it is no `<!-- not run: why -->`"));
+                    for test in why.split_whitespace().filter(|word| word.starts_with("tests/")) {
+                        assert!(bed::checkout().join(test).exists(), "{place}: there is no {test}");
+                    }
+                }
                 "yaml" | "mermaid" | "text" => {
                     let command = block.text.lines().find(|line| {
                         let line = line.trim_start_matches(['#', '$', ' ']);
@@ -192,6 +196,26 @@ fn every_flag_that_is_named_exists() {
         }
     }
     assert!(seen > 30, "only {seen} flags were looked at");
+}
+
+/// With `--help` behind them the plugin reads a command and its flags, and does nothing.
+#[test]
+fn every_call_of_the_plugin_is_one() {
+    let mut seen = 0;
+    for page in pages::user_pages() {
+        let text = read(&page);
+        let quoted = text.split('`').skip(1).step_by(2).flat_map(str::lines);
+        for call in quoted.filter_map(|line| line.trim_start_matches(['$', ' ']).strip_prefix("kubectl htc ")) {
+            let call = call.split(['|', '>', ';', '&']).next().unwrap_or_default();
+            let words =
+                call.replace("[/INDEX]", "/3").replace("INDEX", "3").replace("NAME", "fit").replace("SHELL", "bash");
+            let mut plugin = std::process::Command::new(env!("CARGO_BIN_EXE_kubectl-htc"));
+            let done = plugin.args(words.split_whitespace()).arg("--help").output().unwrap();
+            assert!(done.status.success(), "{page}: kubectl htc {call}: {}", String::from_utf8_lossy(&done.stderr));
+            seen += 1;
+        }
+    }
+    assert!(seen > 30, "only {seen} calls were looked at");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! What `kubectl apply` takes and what it refuses, with which words; what `kubectl explain` and `kubectl get` show.
 
+mod pages;
+
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};

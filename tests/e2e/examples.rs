@@ -134,6 +134,22 @@ fn one_for_each_line_of_a_config_map() {
 }
 
 #[test]
+fn those_that_failed_run_again() {
+    let here = follow(&Site::shared(Sid).bed, "retry.yaml");
+    assert!(is_true(&here.wait_ended("retry-r1"), "Complete"));
+    assert_eq!(here.get("retry")["status"]["failedIndexes"], "1,3");
+    for index in [1, 3] {
+        assert_eq!(out(&here, "retry-r1", index), format!("job {index} of retry-r1 succeeds\n"));
+    }
+}
+
+#[test]
+fn jobs_that_take_a_while() {
+    let here = follow(&Site::shared(Trixie).bed, "single-jobs.yaml");
+    here.delete("single-jobs");
+}
+
+#[test]
 fn two_at_a_time() {
     let here = follow(&Site::shared(Trixie).bed, "parallelism.yaml");
     assert!(is_true(&here.wait_ended("parallelism"), "Complete"));

@@ -53,6 +53,7 @@ on_versions!(
         states::a_job_that_is_held_or_removed,
         states::items_of_a_configmap,
         watching::each_change_is_a_row,
+        watching::what_users_ask_for,
         wishes::removed_before_any_is_submitted;
     sid:
         attacks::a_path_is_read_as_the_api_server_reads_it,
@@ -70,5 +71,6 @@ on_versions!(
         watching::goes_on_from_a_version,
         watching::goes_on_with_the_next_leader,
         wishes::who_may_and_who_may_not,
+        wishes::what_htcondor_refuses_is_told,
         wishes::wishes_are_kept;
 );

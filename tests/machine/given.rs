@@ -72,15 +72,15 @@ pub fn ad(index: u32, job: &str) -> Ad {
 }
 
 pub fn no_hold() -> Hold {
-    Hold { code: 0, subcode: 0, reason: String::new() }
+    Hold { code: 0, subcode: 0, reason: String::new(), since: None }
 }
 
 pub fn own_hold() -> Hold {
-    Hold { code: Hold::BY_USER, subcode: Hold::SUSPENDED, reason: "spec.suspend".to_owned() }
+    Hold { code: Hold::BY_USER, subcode: Hold::SUSPENDED, reason: "spec.suspend".to_owned(), since: None }
 }
 
 pub fn other_hold() -> Hold {
-    Hold { code: 13, subcode: 2, reason: "because".to_owned() }
+    Hold { code: 13, subcode: 2, reason: "because".to_owned(), since: None }
 }
 
 pub fn running(ad: Ad) -> Ad {
@@ -92,7 +92,7 @@ pub fn ended(ad: Ad, exit: Exit) -> Ad {
 }
 
 pub fn held(ad: Ad, code: i64, subcode: i64) -> Ad {
-    Ad { status: JobStatus::Held, hold: Hold { code, subcode, reason: "because".to_owned() }, ..ad }
+    Ad { status: JobStatus::Held, hold: Hold { code, subcode, reason: "because".to_owned(), since: None }, ..ad }
 }
 
 /// Its files are on their way.

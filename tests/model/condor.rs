@@ -178,7 +178,7 @@ impl World {
         self.schedd.next_cluster += 1;
         let submitter = &mut self.submitters[place];
         submitter.cluster = Some(cluster);
-        let hold = Hold { code: Hold::SPOOLING, subcode: 0, reason: String::new() };
+        let hold = Hold { code: Hold::SPOOLING, subcode: 0, reason: String::new(), since: None };
         for (proc, (object, attempt, index)) in (0..).zip(submitter.rows.clone()) {
             let ad = Ad {
                 id: JobId { cluster, proc },
@@ -273,7 +273,7 @@ impl World {
         for job in &mut self.schedd.queue {
             if which(job) && job.ad.status != JobStatus::Removed {
                 job.ad.status = JobStatus::Removed;
-                job.ad.hold = Hold { code: 0, subcode: 0, reason: String::new() };
+                job.ad.hold = Hold { code: 0, subcode: 0, reason: String::new(), since: None };
                 reason.clone_into(&mut job.ad.remove_reason);
                 job.limit = Timestamp(0);
             }

@@ -23,7 +23,7 @@ fn job(object: u8, index: u32) -> CondorJob {
         index: Index(index),
         not_after: None,
         status: JobStatus::Idle,
-        hold: Hold { code: 0, subcode: 0, reason: String::new() },
+        hold: Hold { code: 0, subcode: 0, reason: String::new(), since: None },
         staged_in: Some(SchedDate(2)),
         staged_out: None,
         exit: None,

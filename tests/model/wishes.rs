@@ -108,7 +108,7 @@ impl World {
         for job in self.schedd.queue.iter_mut().filter(|job| job.is_of(object) && ids.contains(&job.ad.id)) {
             if matches!(job.ad.status, JobStatus::Idle | JobStatus::Running) {
                 job.ad.status = JobStatus::Held;
-                job.ad.hold = Hold { code: Hold::BY_USER, subcode: Hold::WISHED, reason: String::new() };
+                job.ad.hold = Hold { code: Hold::BY_USER, subcode: Hold::WISHED, reason: String::new(), since: None };
             }
         }
     }

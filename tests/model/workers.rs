@@ -357,7 +357,8 @@ impl Model {
                 for job in world.schedd.queue.iter_mut().filter(|job| job.is_of(owner)) {
                     if matches!(job.ad.status, JobStatus::Idle | JobStatus::Running) {
                         job.ad.status = JobStatus::Held;
-                        job.ad.hold = Hold { code: Hold::BY_USER, subcode: Hold::SUSPENDED, reason: String::new() };
+                        job.ad.hold =
+                            Hold { code: Hold::BY_USER, subcode: Hold::SUSPENDED, reason: String::new(), since: None };
                     }
                 }
             }

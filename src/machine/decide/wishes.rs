@@ -32,13 +32,13 @@ impl Run<'_> {
             }
         }
         for (wanted, user, indices) in new {
-            let (notice, does) = match wanted {
-                Wanted::Hold => (Notice::HeldByUser, "holds"),
-                Wanted::Release => (Notice::ReleasedByUser, "releases"),
-                Wanted::Remove => (Notice::RemovedByUser, "removes"),
+            let notice = match wanted {
+                Wanted::Hold => Notice::HeldByUser,
+                Wanted::Release => Notice::ReleasedByUser,
+                Wanted::Remove => Notice::RemovedByUser,
             };
             let which: Indices = indices.iter().copied().collect();
-            let detail = format!("{user} {does} {}: {}", jobs(which.len()), which.within(IDS_IN_MESSAGE));
+            let detail = format!("{user} {} {}: {}", wanted.does(), jobs(which.len()), which.within(IDS_IN_MESSAGE));
             self.tell_condition(notice.to_string(), detail, false);
         }
         // What has not begun may have these jobs in it.

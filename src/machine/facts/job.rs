@@ -110,6 +110,8 @@ pub struct Hold {
     pub subcode: i64,
     /// `HoldReason`
     pub reason: String,
+    /// `EnteredCurrentStatus`: since when. It is shown to people; nothing is decided by it.
+    pub since: Option<SchedDate>,
 }
 
 impl Hold {

@@ -15,6 +15,8 @@ const TOOLS: &[&str] = &[
     "condor_submit",
     "condor_history",
     "condor_rm",
+    "condor_hold",
+    "condor_release",
     "condor_ping",
     "condor_q",
     "condor_status",

@@ -293,7 +293,7 @@ fn hide_once(site: &Site, round: u32, look: Look) -> PathBuf {
     let once = site.bed.pool.scratch().dir("once").unwrap().join(round.to_string());
     Account::unprivileged().make_dir(&once, 0o755).unwrap();
     let wanted = match look {
-        Look::AtAll => "*EnteredCurrentStatus*|*member\\(HTCJobUID*) ;; *)",
+        Look::AtAll => "*'EnteredCurrentStatus >= '*|*member\\(HTCJobUID*) ;; *)",
         Look::AtFew => "*member\\(HTCJobUID*)",
     };
     let script = format!(

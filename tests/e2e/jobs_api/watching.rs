@@ -1,10 +1,14 @@
 //! Jobs as they change.
 
+use std::collections::BTreeSet;
+
+use bed::gates::Gates;
 use bed::person::wait_printed;
 use bed::{Bed, LONG_SUBMISSIONS, Namespace, PATIENCE, UNTIL_LET_GO, htcjob, is_true};
 use serde_json::Value;
 use testbed::{Version, wait_for};
 
+use crate::jobs_api::wishes::does;
 use crate::jobs_api::{json, path, rows};
 
 /// Event, name and state of each row that kubectl has printed.
@@ -123,15 +127,24 @@ pub fn goes_on_from_a_version(version: Version) {
     here.let_go("fit");
     here.create(&htcjob("new", "true"));
     here.wait_ended("new");
+    let mut waits = htcjob("waits", "true");
+    waits["spec"]["suspend"] = true.into();
+    here.create(&waits);
+    here.wait_phase("waits", "Pending");
     let all = frames(&format!("resourceVersion={since}"));
     assert!(!all.iter().any(|frame| frame[1] == "before-0"), "what has not changed is not told: {all:?}");
     let of_fit: Vec<&[String; 3]> = all.iter().filter(|frame| frame[1] == "fit-0").collect();
     assert!(of_fit.iter().all(|frame| frame[0] == "MODIFIED"), "{all:?}");
     assert_eq!(of_fit.last().unwrap()[2], "Succeeded", "{all:?}");
     assert!(all.iter().any(|frame| frame[1] == "new-0" && frame[2] == "Succeeded"), "{all:?}");
+    let of_new = all.iter().filter(|frame| frame[0] == "ADDED").map(|frame| frame[1].as_str());
+    assert_eq!(of_new.collect::<BTreeSet<_>>(), ["new-0", "waits-0"].into(), "{all:?}");
+    assert!(all.iter().any(|frame| frame[1] == "waits-0" && frame[2] == "Waiting"), "{all:?}");
     // Without a version: all that there is.
     let now = frames("");
-    assert_eq!(now, ["before-0", "fit-0", "new-0"].map(|name| ["ADDED", name, "Succeeded"]), "{now:?}");
+    let (last, others) = now.split_last().unwrap();
+    assert_eq!(others, ["before-0", "fit-0", "new-0"].map(|name| ["ADDED", name, "Succeeded"]), "{now:?}");
+    assert_eq!(*last, ["ADDED", "waits-0", "Waiting"]);
     // What was Running then and is not now has left the selection; what never was in it is not told.
     let running = frames(&format!("resourceVersion={since}&fieldSelector=status.state%3DRunning"));
     let left: Vec<&str> = running.iter().filter(|frame| frame[0] == "DELETED").map(|frame| frame[1].as_str()).collect();
@@ -178,4 +191,135 @@ pub fn goes_on_with_the_next_leader(version: Version) {
     let last = told.last().unwrap()["object"]["metadata"]["resourceVersion"].as_str().unwrap();
     let number = |version: &str| version.parse::<u64>().unwrap();
     assert!(number(last) > number(since), "{frames}");
+}
+
+/// Watches of a second, each of which goes on from the last event of the one before.
+struct Watches<'a> {
+    here: &'a Namespace<'a>,
+    since: String,
+    /// All events so far.
+    told: Vec<Value>,
+}
+
+fn version_of(object: &Value) -> &str {
+    object["metadata"]["resourceVersion"].as_str().unwrap()
+}
+
+fn name_of(event: &Value) -> &str {
+    event["object"]["metadata"]["name"].as_str().unwrap()
+}
+
+/// What a job's events are about, but for the time that goes by.
+fn shown(event: &Value) -> Value {
+    let mut status = event["object"]["status"].clone();
+    status.as_object_mut().unwrap().remove("durationSeconds");
+    status
+}
+
+impl<'a> Watches<'a> {
+    fn from(here: &'a Namespace<'a>, since: &str) -> Self {
+        Self { here, since: since.to_owned(), told: Vec::new() }
+    }
+
+    fn one(&self, since: &str) -> Vec<Value> {
+        let to = format!("{}?watch=true&timeoutSeconds=1&resourceVersion={since}", path(&self.here.name));
+        let text = self.here.kubectl(&["get", "--raw", &to]);
+        text.lines().filter(|line| !line.is_empty()).map(json).collect()
+    }
+
+    /// Goes on until a new event says this of a job.
+    fn until(&mut self, job: &str, wanted: [(&str, Value); 2]) {
+        let already = self.told.len();
+        wait_for(&format!("{job} to be {wanted:?}"), PATIENCE, || {
+            let new = self.one(&self.since);
+            if let Some(last) = new.last() {
+                version_of(&last["object"]).clone_into(&mut self.since);
+            }
+            self.told.extend(new);
+            let is = |event: &&Value| {
+                let status = &event["object"]["status"];
+                name_of(event) == job && wanted.iter().all(|(field, value)| status[*field] == *value)
+            };
+            let seen = &self.told[already..];
+            if seen.iter().any(|event| is(&event)) { Ok(()) } else { Err(format!("{seen:?}")) }
+        })
+        .unwrap();
+    }
+}
+
+/// Holds, releases and removals of single jobs, one in HTCondor and one that waits: who watches sees what is asked for, and that it
+/// is done. Who goes on from any event misses none behind it, and is told none twice.
+pub fn what_users_ask_for(version: Version) {
+    let gates = Gates::new(version);
+    let bed = Bed::with_jobs_api(version, &[LONG_SUBMISSIONS, &[&gates.argument()]].concat());
+    bed.start_operator();
+    bed.front();
+    let here = bed.namespace();
+    one_that_has_ended(&here);
+    let admin = here.admin();
+    let mut object = htcjob("fit", UNTIL_LET_GO);
+    object["spec"]["queue"] = 4.into();
+    object["spec"]["parallelism"] = 3.into();
+    gates.shut("condor_submit");
+    here.create(&object);
+    gates.wait_at("condor_submit");
+    let list = || json(&here.kubectl(&["get", "--raw", &path(&here.name)]));
+    let waits = wait_for("the jobs to wait", PATIENCE, || {
+        let list = list();
+        if list["items"].as_array().unwrap().len() == 5 { Ok(list) } else { Err(list.to_string()) }
+    })
+    .unwrap();
+    let rows = admin.begins(&["get", "htcprocs", "-w", "--output-watch-events"]);
+    wait_printed(&rows, "the job that waits", |text| text.contains("fit-3"));
+    gates.open("condor_submit");
+    here.wait_running("fit", 3);
+    let mut watches = Watches::from(&here, version_of(&waits));
+
+    // HTCondor has accepted three jobs at once.
+    let all = watches.one(&watches.since);
+    let names = |events: &[Value]| events.iter().map(|event| name_of(event).to_owned()).collect::<BTreeSet<_>>();
+    assert_eq!(names(&all), ["fit-0", "fit-1", "fit-2"].map(str::to_owned).into(), "{all:?}");
+    for (number, event) in all.iter().enumerate() {
+        let behind = names(&all[number + 1..]);
+        let told = names(&watches.one(version_of(&event["object"])));
+        assert!(told.is_superset(&behind), "behind {event}: {told:?}");
+    }
+    watches.until("fit-0", [("state", "Running".into()), ("requested", Value::Null)]);
+
+    let steps =
+        [("hold", "condor_hold", "Hold"), ("release", "condor_release", "Release"), ("remove", "condor_rm", "Remove")];
+    for ((action, tool, asked), done) in steps.into_iter().zip([["Held"; 2], ["Running", "Waiting"], ["Removed"; 2]]) {
+        let open = if asked == "Hold" { asked.into() } else { Value::Null };
+        does(&admin, &here, "fit-3", action);
+        watches.until("fit-3", [("state", done[1].into()), ("requested", open.clone())]);
+        gates.shut(tool);
+        let before = does(&admin, &here, "fit-0", action)["status"]["state"].clone();
+        watches.until("fit-0", [("state", before), ("requested", asked.into())]);
+        gates.open(tool);
+        watches.until("fit-0", [("state", done[0].into()), ("requested", open)]);
+    }
+    for event in &watches.told {
+        assert_eq!(event["type"], "MODIFIED", "{event}");
+    }
+    for job in ["fit-0", "fit-3"] {
+        let told: Vec<Value> = watches.told.iter().filter(|event| name_of(event) == job).map(shown).collect();
+        let over = told.iter().position(|status| status["state"] == "Removed").unwrap();
+        for two in told[..=over].windows(2) {
+            assert_ne!(two[0], two[1], "{job} is told twice: {told:#?}");
+        }
+    }
+    let versions: Vec<u64> = watches.told.iter().map(|event| version_of(&event["object"]).parse().unwrap()).collect();
+    assert!(versions.is_sorted(), "{versions:?}");
+
+    let printed = wait_printed(&rows, "both to be removed", |text| text.matches("Removed").count() >= 2);
+    for (job, expected) in
+        [("fit-0", ["Running", "Held", "Running", "Removed"]), ("fit-3", ["Waiting", "Held", "Waiting", "Removed"])]
+    {
+        let mut states = events(&printed).into_iter().filter(|event| event[1] == job).map(|[.., state]| state);
+        for state in expected {
+            assert!(states.any(|seen| seen == state), "{job} is not {state} in its turn: {printed}");
+        }
+    }
+    here.let_go("fit");
+    here.wait_ended("fit");
 }

@@ -1,6 +1,7 @@
 //! Users hold, release and remove single jobs.
 
-use bed::person::Person;
+use bed::gates::Gates;
+use bed::person::{Person, wait_printed};
 use bed::{Bed, LONG_SUBMISSIONS, Namespace, PATIENCE, UNTIL_LET_GO, htcjob, ids, is_true};
 use serde_json::Value;
 use testbed::tool::Finished;
@@ -16,7 +17,7 @@ fn post(person: &Person<'_>, here: &Namespace<'_>, job: &str, action: &str) -> F
 }
 
 /// The job as it is answered.
-fn does(person: &Person<'_>, here: &Namespace<'_>, job: &str, action: &str) -> Value {
+pub(super) fn does(person: &Person<'_>, here: &Namespace<'_>, job: &str, action: &str) -> Value {
     let Finished { status, stdout, stderr } = post(person, here, job, action);
     assert!(status.success(), "{action} {job}: {stderr}");
     json(&stdout)
@@ -181,4 +182,60 @@ pub fn wishes_are_kept(version: Version) {
     here.let_go("fit");
     here.wait_ended("fit");
     wait_state(&here, "fit-0", "Succeeded");
+}
+
+/// What HTCondor refuses is tried again. Meanwhile the job says what HTCondor has answered.
+pub fn what_htcondor_refuses_is_told(version: Version) {
+    let gates = Gates::new(version);
+    let bed = Bed::with_jobs_api(version, &[LONG_SUBMISSIONS, &[&gates.argument()]].concat());
+    bed.start_operator();
+    bed.front();
+    let here = bed.namespace();
+    let admin = here.admin();
+    let mut object = htcjob("fit", UNTIL_LET_GO);
+    object["spec"]["queue"] = 3.into();
+    here.create(&object);
+    here.wait_running("fit", 3);
+    admin.comes_to_see(&["get", "htcprocs"]);
+    let watch = admin.begins(&["get", "htcprocs", "-w", "-o", "wide"]);
+    let refuse = |tool: &str| gates.replace(tool, "printf 'ERROR: not \\033[2Jtoday\\n' >&2; exit 1\n");
+    let told = |job: &str, done: &str| {
+        let begins = format!("HTCondor has not {done} the job: ");
+        let said = wait_for(&format!("what is said of {job}"), PATIENCE, || {
+            let found = json(&here.kubectl(&["get", "htcproc", job, "-o", "json"]));
+            let said = found["status"]["message"].as_str().unwrap_or_default().to_owned();
+            if said.starts_with(&begins) && !found["status"]["requested"].is_null() {
+                Ok(said)
+            } else {
+                Err(found.to_string())
+            }
+        })
+        .unwrap();
+        assert!(said.contains("ERROR: not ") && !said.contains('\u{1b}'), "{said:?}");
+        assert!(said.ends_with("; the operator tries again with growing pauses"), "{said}");
+        wait_printed(&watch, "the same in a watch", |text| text.contains(&begins));
+    };
+
+    refuse("condor_hold");
+    refuse("condor_rm");
+    does(&admin, &here, "fit-0", "hold");
+    told("fit-0", "held");
+    does(&admin, &here, "fit-1", "remove");
+    told("fit-1", "removed");
+    let other = wait_state(&here, "fit-2", "Running");
+    assert!(other["status"]["message"].is_null(), "{other:#}");
+
+    gates.restore("condor_hold");
+    gates.restore("condor_rm");
+    for (job, state) in [("fit-0", "Held"), ("fit-1", "Removed")] {
+        let done = wait_state(&here, job, state);
+        assert!(done["status"]["message"].is_null(), "{done:#}");
+    }
+    refuse("condor_release");
+    does(&admin, &here, "fit-0", "release");
+    told("fit-0", "released");
+    gates.restore("condor_release");
+    here.let_go("fit");
+    let ended = wait_state(&here, "fit-0", "Succeeded");
+    assert!(ended["status"]["message"].is_null(), "{ended:#}");
 }

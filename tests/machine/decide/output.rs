@@ -270,7 +270,7 @@ fn a_fetch_goes_alone_after_a_failure_of_its_own() {
 
 #[test]
 fn a_job_with_too_much_output_says_what_to_do() {
-    let reason = Hold { code: 33, subcode: 0, reason: "too much".to_owned() };
+    let reason = Hold { code: 33, subcode: 0, reason: "too much".to_owned(), since: None };
     let facts = |hold: &Hold| {
         let mut seen = ad(0, "5.0");
         seen.status = htc_operator::machine::facts::JobStatus::Held;

@@ -130,7 +130,7 @@ pub fn make_ad(id: JobId, attempt: u32, index: u32, shape: Shape) -> Ad {
         marked: true,
         runs: Runs::default(),
     };
-    let hold = |code, subcode| Hold { code, subcode, reason: "because".to_owned() };
+    let hold = |code, subcode| Hold { code, subcode, reason: "because".to_owned(), since: None };
     let late = Ad { staged_in: Some(date(-4)), ..base.clone() };
     let unstaged = Ad { staged_in: None, ..base.clone() };
     let removed = |ad: Ad, reason: &str| Ad { status: JobStatus::Removed, remove_reason: reason.to_owned(), ..ad };
@@ -172,8 +172,13 @@ pub fn job_state() -> impl Strategy<Value = JobState> {
     prop_oneof![
         Just(JobState::Idle),
         Just(JobState::Running),
-        Just(JobState::Held(Hold { code: 13, subcode: 2, reason: "because".to_owned() })),
-        Just(JobState::Held(Hold { code: Hold::BY_USER, subcode: Hold::SUSPENDED, reason: String::new() })),
+        Just(JobState::Held(Hold { code: 13, subcode: 2, reason: "because".to_owned(), since: None })),
+        Just(JobState::Held(Hold {
+            code: Hold::BY_USER,
+            subcode: Hold::SUSPENDED,
+            reason: String::new(),
+            since: None
+        })),
         outcome().prop_map(JobState::Ended),
         outcome().prop_map(JobState::Ended),
     ]

@@ -52,6 +52,19 @@ fn a_job_that_a_user_holds_is_held_whenever_it_is_loose() {
 }
 
 #[test]
+fn what_was_replaced_before_it_was_told_is_told_with_what_replaced_it() {
+    let all = [0, 1, 2].map(|index| (running_job(&format!("5.{index}")), running(ad(index, &format!("5.{index}")))));
+    let mut facts = accepted(Phase::Running, &all);
+    for (index, whose) in [(0, "ann holds, then bob"), (1, "bob"), (2, "ann holds, then bob")] {
+        let wish = Wish::new(Wanted::Remove, at(-5));
+        facts.record.wishes.insert(Index(index), Wished { number: 1, wish, untold: Some(whose.to_owned()) });
+    }
+    let decision = decide(&facts);
+    let told: Vec<&str> = decision.transitions.iter().map(|told| told.detail.as_str()).collect();
+    assert_eq!(told, ["ann holds, then bob removes 2 jobs: 0,2", "bob removes 1 job: 1"]);
+}
+
+#[test]
 fn what_a_user_holds_is_not_released_with_the_others() {
     let ours = |index, text| (job(text, JobState::Held(own_hold())), held(ad(index, text), 1, Hold::SUSPENDED));
     let mut facts = accepted(Phase::Submitted, &[ours(0, "5.0"), ours(1, "5.1")]);

@@ -233,8 +233,12 @@ impl World {
                 for ad in &mut self.queue {
                     if matches!(ad.status, JobStatus::Idle | JobStatus::Running) {
                         ad.status = JobStatus::Held;
-                        ad.hold =
-                            Hold { code: Hold::BY_USER, subcode: Hold::SUSPENDED, reason: "spec.suspend".to_owned() };
+                        ad.hold = Hold {
+                            code: Hold::BY_USER,
+                            subcode: Hold::SUSPENDED,
+                            reason: "spec.suspend".to_owned(),
+                            since: None,
+                        };
                     }
                 }
             }
@@ -248,7 +252,12 @@ impl World {
                 for ad in self.queue.iter_mut().filter(|ad| ids.contains(&ad.id)) {
                     if matches!(ad.status, JobStatus::Idle | JobStatus::Running) {
                         ad.status = JobStatus::Held;
-                        ad.hold = Hold { code: Hold::BY_USER, subcode: Hold::WISHED, reason: "a user".to_owned() };
+                        ad.hold = Hold {
+                            code: Hold::BY_USER,
+                            subcode: Hold::WISHED,
+                            reason: "a user".to_owned(),
+                            since: None,
+                        };
                     }
                 }
             }
