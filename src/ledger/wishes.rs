@@ -318,7 +318,7 @@ mod tests {
         assert_eq!(after.withdrawn().to_string(), "2");
         let replaced = after.iter().next().unwrap().1;
         assert_eq!(replaced.wish, Wish::Release { since: Timestamp(5), asked: None });
-        assert_eq!(replaced.untold.as_deref(), Some("bob"), "what replaced a wish is told");
+        assert_eq!(replaced.untold.as_deref(), Some("alice holds, then bob"), "what replaced a wish is told");
         let shown = ledger.procs(uid(), Index(0), 9).await.unwrap();
         assert_eq!(shown.rows[0].wish, Some(Wanted::Release));
         assert!(shown.wishes[&Index(2)].withdrawn);

@@ -187,6 +187,8 @@ pub fn a_job_that_is_held_or_removed(version: Version) {
     let held = wait_state(&here, "fit-1", "Held");
     let reason = held["status"]["holdReason"].as_str().unwrap();
     assert!(reason.contains("the disk is full") && held["status"]["holdCode"] == 1, "{held:#}");
+    let since = |time: &str| held["status"][time].as_str().and_then(|time| time.parse::<jiff::Timestamp>().ok());
+    assert!(since("heldSince").is_some() && since("heldSince") >= since("startTime"), "{held:#}");
     let wide = here.kubectl(&["get", "htcproc", "fit-1", "-o", "wide"]);
     assert!(wide.contains("the disk is full"), "{wide}");
     let removed = wait_state(&here, "fit-2", "Removed");
@@ -194,6 +196,6 @@ pub fn a_job_that_is_held_or_removed(version: Version) {
     bed.condor.ok("condor_release", &[&ids[1]]).unwrap();
     here.let_go("fit");
     let released = wait_state(&here, "fit-1", "Succeeded");
-    assert!(released["status"]["holdReason"].is_null(), "{released:#}");
+    assert!(released["status"]["holdReason"].is_null() && released["status"]["heldSince"].is_null(), "{released:#}");
     assert_eq!(released["status"]["attempts"], 2, "{released:#}");
 }
