@@ -56,8 +56,8 @@ const JOB_COLUMNS: &[(&str, &str)] = &[
 /// `givenUp`: how many jobs were given up then.
 /// `errIdx`, `errTail`: end of the `err` of the first failed job that wrote to it. `releasedAt`: when it was last let go.
 /// `sandboxGone`, `outputGone`: 1 once those files are removed. `attempted`: of how many of its jobs a submission was tried, and
-/// `recorded`: how many have a row; null if they are to be counted again. `early`: rows of `callbacks` that came for jobs without one. `made`: number of the
-/// transaction that recorded it; null if that was by an older version.
+/// `recorded`: how many have a row; null if they are to be counted again. `early`: rows of `callbacks` that came for jobs without one.
+/// `made`: number of the transaction that recorded it; null if that was by an older version.
 const OBJECT_COLUMNS: &[(&str, &str)] = &[
     ("expiredAt", "integer"),
     ("exceeded", "text"),

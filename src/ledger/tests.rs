@@ -511,7 +511,8 @@ async fn a_file_of_the_first_schema_is_brought_up_to_date() {
          alter table objects drop column errIdx; alter table objects drop column errTail;
          alter table objects drop column releasedAt; alter table objects drop column sandboxGone;
          alter table objects drop column outputGone; alter table htcjobs drop column outputBytes;
-         alter table htcjobs drop column heldSince; alter table objects drop column made;
+         alter table htcjobs drop column heldSince; alter table htcjobs drop column exits;
+         alter table htcjobs drop column lastExit; alter table htcjobs drop column vacated; drop table exits; alter table objects drop column made;
          alter table wishes drop column failure;
          pragma user_version = 1",
     )
