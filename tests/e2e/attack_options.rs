@@ -111,7 +111,7 @@ fn a_file_of_the_operators_is_not_read_even_if_its_attribute_is_allowed(#[values
 
 /// Refused at once, and nothing of it comes to HTCondor.
 ///
-/// Against b8ba2a8: succeeds. `grown`, `requirements`, `priority`, `group`, `user` and `attribute` are submitted and run.
+/// Against b8ba2a8: succeeds. All ten are accepted.
 #[rstest]
 fn bombs_priorities_and_others_groups_are_refused(#[values(Trixie, Sid)] version: Version) {
     let bed = Bed::shared(version);

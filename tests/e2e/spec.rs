@@ -62,7 +62,8 @@ fn further_submit_commands_reach_the_job(#[values(Trixie, Sid)] version: Version
 
 /// What HTCondor's tools would read for such a job they would read as the operator, and tell its user.
 ///
-/// Against b8ba2a8: succeeds. The first HTCJob is accepted by HTCondor with that attribute.
+/// Against b8ba2a8: succeeds. The first HTCJob is accepted by HTCondor with that attribute, and is then held for a reason that has the
+/// file's text.
 #[rstest]
 fn no_attribute_makes_htcondor_read_the_operators_files(#[values(Trixie, Sid)] version: Version) {
     let bed = Bed::shared(version);

@@ -155,7 +155,8 @@ pub fn what_it_gave_up_does_not_come_back(version: Version) {
 ///
 /// It fails without that line in `description/files.rs`, as the second submission does here.
 ///
-/// Against b8ba2a8: not run. It writes no such line and limits no tool's memory, so that each `condor_submit` is the second one here.
+/// Against b8ba2a8: passes, with a step that does nothing, because the line is the test's. That operator writes no such line and limits
+/// no tool's memory, so that each `condor_submit` is the second one here.
 pub fn what_has_no_end_is_not_read(version: Version) {
     let site = Site::new(version);
     let own = site.folder("own");

@@ -165,7 +165,7 @@ pub fn a_link_brings_nothing_of_another_namespaces_job(version: Version) {
 ///
 /// It fails on 23.9 if the payload's folder is the scratch directory (`binds` in `prepare_work`).
 ///
-/// Against b8ba2a8: succeeds. `CpusUsage` in the ad has 200,006 characters.
+/// Against b8ba2a8: succeeds with 23.9. `CpusUsage` in the ad has 200,006 characters.
 pub fn what_a_payload_says_of_its_use_is_not_in_the_ad(version: Version) {
     let here = Bed::shared(version).namespace();
     let uid = here.create(&htcjob(
