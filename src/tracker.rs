@@ -178,7 +178,7 @@ impl Tracker {
     async fn look_once(&self, asker: Asker, uids: &[Uid]) -> Result<(), Unknown> {
         let result = match asker {
             Asker::All => self.look().await,
-            Asker::Urgent => self.look_at(uids).await,
+            Asker::Urgent => Box::pin(self.look_at(uids)).await,
         };
         match &result {
             Ok(()) => {}
