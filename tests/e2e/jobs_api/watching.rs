@@ -230,7 +230,7 @@ impl<'a> Watches<'a> {
     }
 
     /// Goes on until a new event says this of a job.
-    fn until(&mut self, job: &str, wanted: [(&str, Value); 2]) {
+    fn until(&mut self, job: &str, wanted: &[(&str, Value); 2]) {
         let already = self.told.len();
         wait_for(&format!("{job} to be {wanted:?}"), PATIENCE, || {
             let new = self.one(&self.since);
@@ -286,19 +286,19 @@ pub fn what_users_ask_for(version: Version) {
         let told = names(&watches.one(version_of(&event["object"])));
         assert!(told.is_superset(&behind), "behind {event}: {told:?}");
     }
-    watches.until("fit-0", [("state", "Running".into()), ("requested", Value::Null)]);
+    watches.until("fit-0", &[("state", "Running".into()), ("requested", Value::Null)]);
 
     let steps =
         [("hold", "condor_hold", "Hold"), ("release", "condor_release", "Release"), ("remove", "condor_rm", "Remove")];
     for ((action, tool, asked), done) in steps.into_iter().zip([["Held"; 2], ["Running", "Waiting"], ["Removed"; 2]]) {
         let open = if asked == "Hold" { asked.into() } else { Value::Null };
         does(&admin, &here, "fit-3", action);
-        watches.until("fit-3", [("state", done[1].into()), ("requested", open.clone())]);
+        watches.until("fit-3", &[("state", done[1].into()), ("requested", open.clone())]);
         gates.shut(tool);
         let before = does(&admin, &here, "fit-0", action)["status"]["state"].clone();
-        watches.until("fit-0", [("state", before), ("requested", asked.into())]);
+        watches.until("fit-0", &[("state", before), ("requested", asked.into())]);
         gates.open(tool);
-        watches.until("fit-0", [("state", done[0].into()), ("requested", open)]);
+        watches.until("fit-0", &[("state", done[0].into()), ("requested", open)]);
     }
     for event in &watches.told {
         assert_eq!(event["type"], "MODIFIED", "{event}");
