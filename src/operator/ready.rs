@@ -82,12 +82,16 @@ fn listen(config: &Config, keys: Option<&KeyRing>, metrics: &Metrics) -> Result<
     Ok(Some((receiver, port)))
 }
 
-/// Opens the ledger, as soon as no other process holds it.
+/// Opens the ledger, as soon as no other process holds it. If its volume hangs, the operator can still be told to stop.
 async fn open_ledger(config: &Config, metrics: &Metrics, health: &Health) -> Result<Ledger, StartError> {
     let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
     let mut told = false;
     loop {
-        match Ledger::open(&config.ledger(), metrics, health) {
+        let opening = {
+            let (path, metrics, health) = (config.ledger(), metrics.clone(), health.clone());
+            tokio::task::spawn_blocking(move || Ledger::open(&path, &metrics, &health))
+        };
+        match opening.await.unwrap_or(Err(LedgerError::Stopped)) {
             Err(error @ LedgerError::Locked { .. }) if !told => {
                 health.standing_by();
                 tracing::info!(reason = %error, "standing by");

@@ -5,7 +5,7 @@ mod keys;
 mod latency;
 mod limits;
 mod monitor;
-mod readiness;
+pub mod readiness;
 mod storm;
 mod tls;
 mod ways;

@@ -3,6 +3,7 @@
 
 mod data_folder;
 mod events;
+mod hanging_disk;
 mod kubernetes;
 mod leader;
 mod lease;
@@ -30,6 +31,7 @@ on_versions!(
         leader::an_old_copy_of_the_ledger,
         power::failing_while_jobs_are_submitted,
         power::failing_while_jobs_end,
+        hanging_disk::lets_another_operator_lead,
         lease::renewals_without_an_answer,
         lease::two_copies_of_one_ledger,
         schedd::hanging_while_it_is_submitted_to,
@@ -41,6 +43,7 @@ on_versions!(
         recovery::from_a_dead_submitter,
         recovery::with_all_accepted,
         events::refused_in_some_namespaces,
+        hanging_disk::holds_up_an_operator_that_is_started_again,
         old_etcd::what_was_deleted_is_over,
         leader::one_ledger_for_two,
         leader::a_lease_that_cannot_be_renewed,

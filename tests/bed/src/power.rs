@@ -1,13 +1,13 @@
-//! A machine whose power can be cut: what the operator has not synchronised is gone then (tests/synced).
+//! A machine whose power can be cut: what the operator has not synchronised is gone then. Or its disk hangs (tests/synced).
 
 use std::fs;
 use std::os::unix::fs::{lchown, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use testbed::Account;
+use testbed::{Account, wait_for};
 
-use super::{Bed, files_below};
+use super::{Bed, PATIENCE, files_below};
 
 /// What the operator has brought to the disk.
 pub struct Disk {
@@ -27,6 +27,27 @@ impl Bed {
         let folders = [&store, &self.data, &output].map(|folder| folder.display().to_string());
         self.set_env("HTC_SYNCED", &format!("htc-operator:{}", folders.join(":")));
         self.disk = Some(Disk { store, failures: AtomicU32::new(0) });
+    }
+
+    /// From now on nothing that the operator writes comes to the disk, and its calls for that do not return.
+    pub fn hang_the_disk(&self) {
+        fs::write(self.sign("hangs"), "").unwrap();
+    }
+
+    /// Waits until a call is seen to wait.
+    pub fn wait_for_the_hanging_disk(&self) {
+        let waits = self.sign("waits");
+        let _ = fs::remove_file(&waits);
+        wait_for("a call that the disk does not answer", PATIENCE, || waits.exists()).unwrap();
+    }
+
+    /// The disk answers again, also the calls that wait.
+    pub fn have_the_disk_answer(&self) {
+        fs::remove_file(self.sign("hangs")).unwrap();
+    }
+
+    fn sign(&self, name: &str) -> PathBuf {
+        self.disk.as_ref().expect("the disk is looked at").store.join(name)
     }
 
     /// The operator ends, and of its files only what it has synchronised is left. What it has started goes on, as on another

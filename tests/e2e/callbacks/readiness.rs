@@ -12,7 +12,8 @@ use bed::PATIENCE;
 use bed::http;
 use bed::signals::signal;
 
-const GATES: [&str; 6] = ["crd-served", "cache-synced", "ledger-writable", "ledger-answers", "schedd-seen", "leading"];
+pub const GATES: [&str; 6] =
+    ["crd-served", "cache-synced", "ledger-writable", "ledger-answers", "schedd-seen", "leading"];
 
 /// Waits until `/readyz` says that all gates are open but those that are `missing`.
 pub fn wait(address: SocketAddr, missing: &[&str]) {

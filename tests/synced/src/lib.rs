@@ -1,4 +1,5 @@
-//! Keeps what a power failure would leave of a program's files: what the program has synchronised, and nothing else.
+//! Keeps what a power failure would leave of a program's files: what the program has synchronised, and nothing else. And it has the
+//! volume hang.
 //!
 //! `LD_PRELOAD` brings this library into the program. `HTC_SYNCED` is `PROGRAM:STORE:VOLUME[:FOLDER…]`: in the program of that file
 //! name, files below `VOLUME` are kept in the folder `STORE`. Each of the `FOLDER`s, below `VOLUME`, is a volume of its own.
@@ -11,7 +12,10 @@
 //! What is kept is what was there when the call began, and it counts once the call has succeeded. Nothing is kept that the kernel
 //! would have written by itself: of all that a power failure may leave, this is the least.
 //!
-//! In the store, each file is called `INODE-BIRTH`, and holds what is in a file, where a link leads, or, of a folder, a line for each
+//! While there is a file `hangs` in the store, none of these calls returns for a file below `VOLUME`: so it is on a volume that does not
+//! answer, while the kernel still takes in what is written, and reads what it knows. The first call that waits makes a file `waits`.
+//!
+//! In the store, each other file is called `INODE-BIRTH`, and holds what is in a file, where a link leads, or, of a folder, a line for each
 //! entry: kind, store's name, name. A volume is called `volume-0`, `volume-1` and so on. All that is there when a program begins
 //! and the store is empty counts as kept.
 #![allow(clippy::unwrap_used, reason = "a panic ends the program, and fails its test")]
@@ -26,8 +30,8 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex};
-use std::time::UNIX_EPOCH;
-use std::{env, io, process};
+use std::time::{Duration, UNIX_EPOCH};
+use std::{env, io, process, thread};
 
 use libc::{c_int, c_long};
 
@@ -72,6 +76,7 @@ fn synchronise(file: RawFd, number: c_long, whole: bool) -> c_int {
     static TURN: Mutex<()> = Mutex::new(());
     let mut call = Call::default();
     let _turn = DISK.as_ref().map(|disk| {
+        disk.wait_while_it_hangs(file);
         let turn = TURN.lock().unwrap();
         disk.keep(file, whole, &mut call);
         turn
@@ -101,11 +106,22 @@ impl Call {
 }
 
 impl Disk {
-    fn keep(&self, file: RawFd, whole: bool, call: &mut Call) {
+    /// The path of an open file, if it is on one of the volumes.
+    fn path(&self, file: RawFd) -> Option<PathBuf> {
         let path = fs::read_link(format!("/proc/self/fd/{file}")).unwrap_or_default();
-        if !path.starts_with(&self.volumes[0]) {
-            return;
+        path.starts_with(&self.volumes[0]).then_some(path)
+    }
+
+    fn wait_while_it_hangs(&self, file: RawFd) {
+        let hangs = self.store.join("hangs");
+        while hangs.exists() && self.path(file).is_some() {
+            fs::write(self.store.join("waits"), "").unwrap();
+            thread::sleep(Duration::from_millis(50));
         }
+    }
+
+    fn keep(&self, file: RawFd, whole: bool, call: &mut Call) {
+        let Some(path) = self.path(file) else { return };
         // SAFETY: it belongs to the caller, who has it open during the call, and it is not closed here.
         let file = ManuallyDrop::new(unsafe { File::from_raw_fd(file) });
         let metadata = file.metadata().unwrap();
