@@ -13,6 +13,7 @@ mod publish;
 mod reconcile;
 pub mod secret;
 mod volatile;
+mod writes;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -43,6 +44,7 @@ pub use events::Publisher;
 use first_list::FirstList;
 pub use namespace_jobs::NamespaceJobs;
 pub use volatile::VolatileState;
+pub use writes::{PutOff, Writes};
 
 /// What every reconcile needs.
 pub struct Context {
@@ -72,6 +74,8 @@ pub struct Context {
     pub publisher: Publisher,
     /// What is remembered of each object.
     pub volatile: VolatileState,
+    /// Those to the API server.
+    pub writes: Writes,
     /// How many jobs each namespace may have.
     pub namespace_jobs: NamespaceJobs,
     /// Where it is counted.

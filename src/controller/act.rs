@@ -12,7 +12,6 @@ use super::gather::Gathered;
 use super::{Context, WriteError};
 use crate::api::{CLAIM, FINALIZER, OLD_FINALIZER, OPERATOR, ObjectName, Observed};
 use crate::failpoint::{Point, around};
-use crate::kubernetes::{limited, unless_changed};
 use crate::machine::decide::{Action, Decision, Look};
 use crate::machine::facts::Record;
 use crate::machine::ids::{IDS_IN_LINE, id_lines};
@@ -156,8 +155,8 @@ async fn delete(context: &Context, object: &Observed, name: &ObjectName) -> Resu
     let api: Api<Observed> = Api::namespaced(context.client.clone(), &name.namespace);
     let preconditions = Preconditions { uid: object.uid(), resource_version: object.resource_version() };
     let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
-    let deleted = limited("delete HTCJob", name, api.delete(&name.name, &parameters));
-    Ok(unless_changed(around(Point::BeforeObjectDeleted, deleted, Point::AfterObjectDeleted).await)?)
+    let deleted = context.writes.write("delete HTCJob", name, api.delete(&name.name, &parameters));
+    around(Point::BeforeObjectDeleted, deleted, Point::AfterObjectDeleted).await
 }
 
 /// A merge patch that carries uid and resourceVersion: the API server refuses it when anything has changed since.
@@ -174,7 +173,7 @@ async fn patch_metadata(
     let api: Api<Observed> = Api::namespaced(context.client.clone(), &name.namespace);
     let patch = Patch::Merge(json!({ "metadata": metadata }));
     let parameters = PatchParams::default();
-    Ok(unless_changed(limited(what, name, api.patch(&name.name, &parameters, &patch)).await)?)
+    context.writes.write(what, name, api.patch(&name.name, &parameters, &patch)).await
 }
 
 /// The object is gone, or will be in a moment.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use strum::IntoStaticStr;
 
+use super::writes::PutOff;
 use crate::fence::Refused;
 use crate::kubernetes::ApiError;
 use crate::ledger::LedgerError;
@@ -50,6 +51,9 @@ pub enum WriteError {
     /// This operator may not act now.
     #[error(transparent)]
     Refused(#[from] Refused),
+    /// It was not tried.
+    #[error(transparent)]
+    PutOff(#[from] PutOff),
 }
 
 impl ReconcileError {
@@ -67,6 +71,7 @@ impl ReconcileError {
                 Refused::Stopping => "Stopping",
                 Refused::NotLeading => "NotLeading",
             },
+            Self::Act(WriteError::PutOff(PutOff)) | Self::Publish(WriteError::PutOff(PutOff)) => "PutOff",
         };
         (self.into(), reason)
     }
@@ -78,8 +83,8 @@ impl ReconcileError {
             Self::Gather(_)
             | Self::Decide(_)
             | Self::Commit(_)
-            | Self::Act(WriteError::Refused(_))
-            | Self::Publish(WriteError::Refused(_)) => Duration::ZERO,
+            | Self::Act(WriteError::Refused(_) | WriteError::PutOff(_))
+            | Self::Publish(WriteError::Refused(_) | WriteError::PutOff(_)) => Duration::ZERO,
         }
     }
 }

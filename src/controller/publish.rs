@@ -14,7 +14,7 @@ use super::volatile::Publish;
 use super::{Context, WriteError};
 use crate::api::{Condition, HTCJobStatus, ObjectName, Observed};
 use crate::failpoint::{Point, around};
-use crate::kubernetes::{MANAGER, limited, unless_changed};
+use crate::kubernetes::MANAGER;
 use crate::machine::facts::{Facts, Published, Record, Spec};
 use crate::machine::ids::{JobId, id_ranges};
 use crate::machine::status::{Counts, indexes};
@@ -150,8 +150,9 @@ async fn write(context: &Context, name: &ObjectName, uid: &Uid, status: HTCJobSt
         "status": status,
     }));
     let parameters = PatchParams::apply(MANAGER).force();
-    let written = limited("write the status of HTCJob", name, api.patch_status(&name.name, &parameters, &patch));
-    if !unless_changed(around(Point::BeforeStatusWritten, written, Point::AfterStatusWritten).await)? {
+    let request = api.patch_status(&name.name, &parameters, &patch);
+    let written = context.writes.write("write the status of HTCJob", name, request);
+    if !around(Point::BeforeStatusWritten, written, Point::AfterStatusWritten).await? {
         return Ok(false);
     }
     context.volatile.published(uid, status);

@@ -14,7 +14,7 @@ use crate::api::{Observed, Wake};
 use crate::clock::Clock;
 use crate::condor::{KnownUsers, Schedd, SubmitterLocks};
 use crate::config::Config;
-use crate::controller::{self, Context, NamespaceJobs, Publisher, VolatileState};
+use crate::controller::{self, Context, NamespaceJobs, Publisher, VolatileState, Writes};
 use crate::credentials::Credentials;
 use crate::fence::Fence;
 use crate::jobs_api::certificates::{CertificateKeeper, Lives, Places};
@@ -146,6 +146,7 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         clock,
         publisher: publisher.clone(),
         volatile: VolatileState::default(),
+        writes: Writes::new(config.kubernetes.concurrency),
         namespace_jobs,
         metrics: metrics.clone(),
         health,

@@ -19,6 +19,7 @@ on_versions!(
         queue::a_first_answer_that_shows_nothing,
         queue::a_look_at_few_that_shows_nothing;
     trixie:
+        api_server::a_webhook_that_hangs,
         api_server::refusing_and_losing_writes,
         api_server::forgetting_watches_and_away_for_long,
         disk::read_only_and_full,
