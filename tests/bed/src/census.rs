@@ -2,7 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::{Bed, Promise};
+use testbed::wait_for;
+
+use super::{Bed, PATIENCE, Promise};
+
+/// `JobStatus`
+const REMOVED: u32 = 3;
+const COMPLETED: u32 = 4;
 
 /// One job of an `HTCJob`, as its ad has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,17 +82,44 @@ impl Bed {
         counting
     }
 
-    /// No index of the `HTCJob` has more than one job that counts; none is in the queue.
+    /// No index of the `HTCJob` has more than one job that counts; none is in the queue. HTCondor's history has each job that the
+    /// operator has seen accepted: an answer that shows nothing proves nothing.
     pub fn assert_removed(&self, uid: &str, what: &str) {
+        let all = self.assert_none_left(uid, what);
+        let _promise = Promise;
+        let missing: Vec<String> =
+            self.recorded(uid).into_iter().filter(|id| all.iter().all(|job| job.id != *id)).collect();
+        assert!(missing.is_empty(), "{what}: history does not show {missing:?}: {all:#?}");
+        let was_accepted = |line: &str| line.contains(uid) && line.contains(" to=\"Submitted\"");
+        assert!(
+            all.iter().any(|job| job.accepted) || !self.logs().lines().any(was_accepted),
+            "{what}: HTCondor shows none of the jobs that it has accepted: {all:#?}"
+        );
+    }
+
+    /// Ids of the jobs that the operator's ledger has of one `HTCJob`. It may have been lost.
+    fn recorded(&self, uid: &str) -> Vec<String> {
+        // A copy of it may be torn.
+        let rows = wait_for("the ledger's jobs", PATIENCE, || {
+            self.ledger(&format!("select jobId from htcjobs where uid = '{uid}'")).map_err(|error| error.to_string())
+        });
+        rows.unwrap().concat()
+    }
+
+    /// The same where HTCondor may have lost all that it knew of the jobs; what it knows.
+    pub fn assert_none_left(&self, uid: &str, what: &str) -> Vec<Seen> {
         let _promise = Promise;
         let left = self.queue(&format!("HTCJobUID == \"{uid}\""), &["ClusterId", "JobStatus"]);
         assert!(left.is_empty(), "{what}: left in the queue: {left:?}");
         let all = self.jobs_of(uid);
+        let still: Vec<&Seen> = all.iter().filter(|job| ![REMOVED, COMPLETED].contains(&job.status)).collect();
+        assert!(still.is_empty(), "{what}: neither ended nor removed: {still:#?}");
         let mut indices: Vec<u32> = all.iter().filter(|job| job.accepted).map(|job| job.index).collect();
         let count = indices.len();
         indices.sort_unstable();
         indices.dedup();
         assert_eq!(indices.len(), count, "{what}: an index was accepted twice: {all:#?}");
+        all
     }
 }
 
