@@ -215,3 +215,20 @@ impl Ledger {
         around(Point::BeforeEventsMarked, marked, Point::AfterEventsMarked).await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{known, said, save, uid};
+    use super::*;
+    use crate::api::Phase;
+    use crate::machine::facts::Known;
+
+    #[tokio::test]
+    async fn rows_of_an_object_that_another_ledger_has_claimed_may_have_been_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open_alone(&folder.path().join("htcjobs.db")).unwrap();
+        let claimed = Known { new: false, ..known(Phase::Pending) };
+        ledger.save(save(claimed, Vec::new(), vec![said("A")])).await.unwrap();
+        assert!(ledger.untold_of(uid()).await.unwrap().unwrap().told_before);
+    }
+}

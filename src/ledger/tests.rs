@@ -105,7 +105,7 @@ pub(super) fn intent(attempt: u32, indices: &str) -> Intent {
     Intent { key: key(Kind::Submit, attempt), at: Timestamp(50), submission: Some(submission(attempt, indices)) }
 }
 
-fn said(reason: &str) -> Transition {
+pub(super) fn said(reason: &str) -> Transition {
     Transition {
         from: None,
         to: Some(Phase::Pending),

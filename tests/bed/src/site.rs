@@ -136,8 +136,8 @@ impl Site {
         ended
     }
 
-    /// Every row of the journal is an Event, once, and no Event is anything else. Ends the operator and starts it again.
-    pub fn assert_journal_told(&self, here: &Namespace<'_>) {
+    /// Every row of the journal is an Event. Ends the operator and starts it again. Gives what stands in the journal.
+    pub fn assert_all_told(&self, here: &Namespace<'_>) -> Vec<(String, String)> {
         self.bed.stop_operator();
         let rows = journal(&self.bed, &here.name);
         self.bed.start_operator();
@@ -146,6 +146,12 @@ impl Site {
             rows.iter().find(|row| !told.contains(row)).map_or(Ok(()), |row| Err(format!("{row:?} is not told")))
         })
         .unwrap();
+        rows
+    }
+
+    /// The same, once, and no Event is anything else.
+    pub fn assert_journal_told(&self, here: &Namespace<'_>) {
+        let rows = self.assert_all_told(here);
         let mut told = events(here);
         for row in &rows {
             told.remove(told.iter().position(|event| event == row).unwrap());

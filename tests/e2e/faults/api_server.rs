@@ -1,7 +1,9 @@
 //! The API server is killed in every phase, refuses writes, loses answers, is slow, forgets watches.
 
+use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
+use serde_json::json;
 use testbed::{Fault, Proxy, Rule, Seen, Version, wait_for};
 
 use bed::site::Site;
@@ -147,6 +149,24 @@ pub fn refusing_for_good_hides_nothing(version: Version) {
     here.create(&over);
     here.wait("over", "Complete", |object| bed::is_true(object, "Complete"));
 
+    // Its end and its deletion are decided at once: there is no output to fetch.
+    proxy.add(Rule::new("DELETE", "/htcjobs/removed", Fault::Status(403, None)));
+    let mut removed = site.lasting("removed", 1);
+    removed["spec"]["ttlSecondsAfterFinished"] = 0.into();
+    let uid = here.create(&removed);
+    here.wait_phase("removed", "Running");
+    site.bed.pool.tool("condor_rm", &["-constraint", &format!("HTCJobUID == \"{uid}\"")]).unwrap();
+    here.wait("removed", "Failed", |object| bed::is_true(object, "Failed"));
+
+    // One that was never submitted is let go at once.
+    let mut waits = site.noted("waits", 1, "");
+    waits["spec"]["suspend"] = true.into();
+    here.create(&waits);
+    here.wait_phase("waits", "Pending");
+    proxy.add(Rule::new("PATCH", "/htcjobs/waits?", Fault::Status(403, None)));
+    here.kubectl(&["delete", "htcjob", "waits", "--wait=false"]);
+    here.wait_phase("waits", "Terminating");
+
     here.create(&site.lasting("stays", 1));
     here.wait_phase("stays", "Running");
     let uid = here.uid("stays");
@@ -157,8 +177,55 @@ pub fn refusing_for_good_hides_nothing(version: Version) {
     site.bed.assert_removed(&uid, "stays");
 
     proxy.clear();
-    here.wait_gone("over");
-    here.wait_gone("stays");
+    for name in ["over", "removed", "waits", "stays"] {
+        here.wait_gone(name);
+    }
+}
+
+const HANGS: &str = "hangs";
+/// So many that all reconciles are taken by them again and again, each for as long as a write may take.
+const BEFORE_THE_WEBHOOK: usize = 40;
+
+/// A webhook before the HTCJobs of one namespace takes connections, and says nothing. Those of others go on.
+pub fn a_webhook_that_hangs(version: Version) {
+    let site = Site::with(version, "", &["--concurrency=4"]);
+    let (hangs, here) = (site.bed.namespace(), site.bed.namespace());
+    let names: Vec<String> = (0..BEFORE_THE_WEBHOOK).map(|nth| format!("waits-{nth}")).collect();
+    let suspended = |name: &String| {
+        let mut object = site.noted(name, 1, "");
+        object["spec"]["suspend"] = true.into();
+        object
+    };
+    hangs.create_all(&names.iter().map(suspended).collect::<Vec<_>>());
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap();
+    nobody.set_nonblocking(true).unwrap();
+    let webhook = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration", "metadata": { "name": HANGS },
+        "webhooks": [{
+            "name": "hangs.example.com", "failurePolicy": "Fail", "sideEffects": "None", "admissionReviewVersions": ["v1"],
+            "timeoutSeconds": 30,
+            "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": hangs.name } },
+            "rules": [{
+                "apiGroups": ["htc.cern.ch"], "apiVersions": ["*"], "resources": ["htcjobs", "htcjobs/status"], "operations": ["UPDATE"],
+            }],
+            "clientConfig": { "url": format!("https://{}/", nobody.local_addr().unwrap()) },
+        }],
+    });
+    site.bed.kube.apply_stdin(&webhook.to_string()).unwrap();
+    site.bed.start_operator();
+    let _asked = wait_for("the webhook to be asked", PATIENCE, || nobody.accept()).unwrap();
+    here.create(&site.noted("one", 1, ""));
+    site.assert_complete_once(&here, "one", 1);
+    let away = |object: &serde_json::Value| object["status"]["phase"].is_null();
+    assert!(
+        hangs.all().iter().filter(|object| away(object)).count() > BEFORE_THE_WEBHOOK / 2,
+        "the webhook did not hang"
+    );
+
+    site.bed.kube.kubectl_ok(&["delete", "validatingwebhookconfiguration", HANGS]).unwrap();
+    for name in &names {
+        hangs.wait_phase(name, "Pending");
+    }
 }
 
 /// How long the API server refuses everything.

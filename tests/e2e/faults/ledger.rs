@@ -107,6 +107,8 @@ pub fn old_or_lost_at_the_start(version: Version) {
     site.assert_complete_once(&here, "handed", 2);
     assert_eq!(here.get("between")["status"]["running"], 2);
     assert_eq!(here.get("done")["status"]["phase"], "Completed");
+    // Rows of the file that is lost were told under the same numbers.
+    site.assert_all_told(&here);
 
     site.bed.stop_operator();
     remove(&file(&site));

@@ -259,6 +259,20 @@ fn what_is_abandoned_is_removed_once_before_it_goes() {
     assert!(lets_go(&never), "there is nothing to remove");
 }
 
+/// As above: it seems to begin in the future.
+#[test]
+fn what_is_abandoned_on_a_clock_ahead_is_removed_once() {
+    let mut facts = removing(&[running(ad(0, "5.0"))]);
+    facts.object.abandon = true;
+    facts.record.known.as_mut().unwrap().conditions.iter_mut().for_each(|told| told.since = at(30));
+    facts.record.requests.insert(Kind::Remove, done(20));
+    let decision = decide(&facts);
+    assert_eq!(work(&decision), Some(&Work::Remove(Scope::All)), "that one may have been before the deletion");
+    facts.record.requests.insert(Kind::Remove, done(0));
+    let decision = decide(&facts);
+    assert!(matches!(work(&decision), Some(Work::ReleaseFinalizer(ReleasePermit::Abandoned(_)))), "{decision:?}");
+}
+
 #[test]
 fn abandoning_waits_for_the_request_that_stands() {
     let mut facts = removing(&[]);
