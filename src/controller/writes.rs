@@ -123,7 +123,9 @@ mod tests {
     }
 
     fn end_all(turns: Vec<Turn<'_>>, began: Instant, now: Instant) {
-        turns.into_iter().for_each(|turn| turn.ended(began, now));
+        for turn in turns {
+            turn.ended(began, now);
+        }
     }
 
     #[test]

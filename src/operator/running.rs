@@ -95,8 +95,7 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
     let woken = wake.clone();
     let (interval, soon, longest) = (config.timing.tracker_interval, config.timing.soon, config.timing.pause_max);
     let tracker = Arc::new(Tracker::new(Arc::clone(&schedd), wake.clone(), interval, soon, longest, metrics.clone()));
-    let limits = limits(config);
-    let locks = SubmitterLocks::new(&config.data.data_dir);
+    let (limits, locks) = (limits(config), SubmitterLocks::new(&config.data.data_dir));
     let mut survivors =
         Survivors::of(ledger.clone(), locks.clone(), clock, config.timing.dead_margin, wake.clone()).await?;
     // Before anything is said about them, if that can be.
