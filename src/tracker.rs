@@ -178,7 +178,7 @@ impl Tracker {
     async fn look_once(&self, asker: Asker, uids: &[Uid]) -> Result<(), Unknown> {
         let result = match asker {
             Asker::All => self.look().await,
-            Asker::Urgent => Box::pin(self.look_at(uids)).await,
+            Asker::Urgent => self.look_at(uids).await,
         };
         match &result {
             Ok(()) => {}
@@ -318,7 +318,7 @@ impl Tracker {
         let _turn = self.turn.lock().await;
         let spent = self.schedd.spent();
         let inherited = self.watchlist.inherited(&[]);
-        let found = self.ask(self.with_inherited(&inherited, self.schedd.queue())).await?;
+        let found = self.ask(self.with_inherited(&inherited, Box::pin(self.schedd.queue()))).await?;
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) =
             LastLook { asked_at: found.asked_at, cost: self.schedd.spent() - spent };
         self.metrics.looked();
@@ -347,7 +347,7 @@ impl Tracker {
     /// Asks about the jobs of these objects: what is found is all that there is of them.
     async fn look_at(&self, uids: &[Uid]) -> Result<(), Unknown> {
         let inherited = self.watchlist.inherited(uids);
-        let found = self.ask(self.with_inherited(&inherited, self.schedd.queue_of(uids))).await?;
+        let found = self.ask(self.with_inherited(&inherited, Box::pin(self.schedd.queue_of(uids)))).await?;
         self.publish(found, uids, &inherited).await;
         Ok(())
     }
