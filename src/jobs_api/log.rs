@@ -134,15 +134,13 @@ struct Source {
 
 impl Source {
     async fn run(&mut self) -> Result<(), Failure> {
-        let mut attempt = self.found.proc.status.attempts;
+        let mut start = None;
         let mut arrival: Option<tokio::time::Instant> = None;
         loop {
             let status = &self.found.proc.status;
-            // A job counts as running a moment before it is started.
-            if attempt > 0 && status.attempts != attempt {
+            if began_again(&mut start, status.start_time.as_ref()) {
                 return Ok(());
             }
-            attempt = status.attempts;
             match status.state {
                 State::Succeeded | State::Failed if status.output_fetched => return self.show_stored().await,
                 State::Succeeded | State::Failed if self.wanted.follow => {
@@ -210,6 +208,7 @@ impl Source {
         let (uid, stream, follow) = (&self.found.parent.uid, self.wanted.stream, self.wanted.follow);
         let parts = schedd.tail(uid, self.found.index, stream, follow).await.map_err(unavailable)?;
         let Some(mut parts) = parts else { return Ok(()) };
+        let mut start = self.found.proc.status.start_time.clone();
         // The next byte that comes.
         let mut next = 0;
         if let Some(lines) = self.wanted.tail_lines.filter(|_| !self.told) {
@@ -237,7 +236,8 @@ impl Source {
                 () = tokio::time::sleep(LOOK) => {
                     self.begin().await?;
                     self.look().await?;
-                    if self.found.proc.status.state != State::Running {
+                    let status = &self.found.proc.status;
+                    if status.state != State::Running || began_again(&mut start, status.start_time.as_ref()) {
                         return Ok(());
                     }
                 }
@@ -262,6 +262,13 @@ impl Source {
         self.told = true;
         self.parts.send(Ok(Bytes::copy_from_slice(part))).await.is_ok() && self.left != Some(0)
     }
+}
+
+/// Whether HTCondor has begun the job again since it was first seen to have begun. Its count of starts does not tell: it comes a moment
+/// later, and never if the run was over by then (seen with 23.9 and 25.14).
+fn began_again(first: &mut Option<String>, now: Option<&String>) -> bool {
+    let Some(now) = now else { return false };
+    first.get_or_insert_with(|| now.clone()) != now
 }
 
 /// What a job had written when it was asked for.

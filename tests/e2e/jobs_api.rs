@@ -38,7 +38,6 @@ fn path(namespace: &str) -> String {
 on_versions!(
     both:
         logs::followed_while_it_runs_and_to_its_end,
-        logs::followed_until_it_is_held_begun_again_or_removed,
         reading::which_jobs_failed_and_how,
         states::each_end_of_a_job_that_runs_again,
         wishes::each_job_goes_its_own_way;

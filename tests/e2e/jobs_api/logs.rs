@@ -3,10 +3,8 @@
 use std::io::Read as _;
 use std::process::{Child, Stdio};
 
-use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, htcjob, ids, is_true};
+use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, htcjob, is_true};
 use testbed::{Version, wait_for};
-
-use crate::jobs_api::states::wait_state;
 
 /// The path of something of a job.
 fn path(here: &Namespace<'_>, name: &str, what: &str) -> String {
@@ -85,43 +83,6 @@ pub fn followed_while_it_runs_and_to_its_end(version: Version) {
     assert_eq!(raw(&here, "talks-0", "log?stream=err&follow=true").unwrap(), "trouble\n");
     let refused = raw(&here, "talks-0", "log?lines=2").unwrap_err().to_string();
     assert!(refused.contains("the parameter \"lines\" is not known"), "{refused}");
-}
-
-/// A log that is followed is of one run: it ends when the job is held, is interrupted and begins again, or is removed; nothing that
-/// came before is lost.
-pub fn followed_until_it_is_held_begun_again_or_removed(version: Version) {
-    let bed = Bed::shared(version);
-    bed.front();
-    let here = bed.namespace();
-    let names = ["held", "again", "removed"];
-    for name in names {
-        here.create(&htcjob(name, &format!("echo first; {UNTIL_LET_GO}")));
-    }
-    let jobs = names.map(|name| ids(&here.wait_running(name, 1)).remove(0));
-    let followers = names.map(|name| {
-        let proc = format!("{name}-0");
-        let shown = || raw(&here, &proc, "log").ok().filter(|text| text == "first\n");
-        wait_for("what it wrote first", PATIENCE, shown).unwrap();
-        Follower::begin(&here, &proc, "log?follow=true")
-    });
-    for (tool, id) in ["condor_hold", "condor_vacate_job", "condor_rm"].into_iter().zip(&jobs) {
-        bed.condor.ok(tool, &[id]).unwrap();
-    }
-    for (name, follower) in names.into_iter().zip(followers) {
-        assert_eq!(follower.end(), "first\n", "{name}");
-    }
-    wait_state(&here, "held-0", "Held");
-    wait_state(&here, "removed-0", "Removed");
-    for name in ["held-0", "removed-0"] {
-        let refused = raw(&here, name, "log").unwrap_err().to_string();
-        assert!(refused.contains("it has no log"), "{refused}");
-    }
-    let starts = || bed.queue(&format!("ClusterId == {}", jobs[1].split('.').next().unwrap()), &["NumJobStarts"]);
-    wait_for("the second run", PATIENCE, || starts().concat().concat() == "2").unwrap();
-    wait_state(&here, "again-0", "Running");
-    let second = Follower::begin(&here, "again-0", "log?follow=true");
-    here.let_go("again");
-    assert_eq!(second.end(), "first\n", "the log of the second run");
 }
 
 pub fn files_come_as_an_archive_that_can_be_resumed(version: Version) {
