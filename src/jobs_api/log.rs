@@ -80,8 +80,16 @@ const ATTEMPT: &str = "x-htc-attempt";
 pub(super) async fn log(jobs: &Jobs, found: Found, wanted: LogQuery) -> Result<HttpResponse, Failure> {
     let attempt = found.proc.status.attempts;
     let (parts, receiver) = mpsc::channel(4);
-    let mut source =
-        Source { jobs: jobs.clone(), found, wanted, at: wanted.offset, left: wanted.limit_bytes, parts, told: false };
+    let mut source = Source {
+        jobs: jobs.clone(),
+        start: found.proc.status.start_time.clone(),
+        found,
+        wanted,
+        at: wanted.offset,
+        left: wanted.limit_bytes,
+        parts,
+        told: false,
+    };
     let mut first = receiver;
     let work = tokio::spawn(async move {
         let result = source.run().await;
@@ -123,6 +131,8 @@ impl Drop for EndWith {
 struct Source {
     jobs: Jobs,
     found: Found,
+    /// When the run began that is shown.
+    start: Option<String>,
     wanted: LogQuery,
     /// The next byte of the file.
     at: u64,
@@ -134,13 +144,12 @@ struct Source {
 
 impl Source {
     async fn run(&mut self) -> Result<(), Failure> {
-        let mut start = None;
         let mut arrival: Option<tokio::time::Instant> = None;
         loop {
-            let status = &self.found.proc.status;
-            if began_again(&mut start, status.start_time.as_ref()) {
+            if self.began_again() {
                 return Ok(());
             }
+            let status = &self.found.proc.status;
             match status.state {
                 State::Succeeded | State::Failed if status.output_fetched => return self.show_stored().await,
                 State::Succeeded | State::Failed if self.wanted.follow => {
@@ -208,7 +217,6 @@ impl Source {
         let (uid, stream, follow) = (&self.found.parent.uid, self.wanted.stream, self.wanted.follow);
         let parts = schedd.tail(uid, self.found.index, stream, follow).await.map_err(unavailable)?;
         let Some(mut parts) = parts else { return Ok(()) };
-        let mut start = self.found.proc.status.start_time.clone();
         // The next byte that comes.
         let mut next = 0;
         if let Some(lines) = self.wanted.tail_lines.filter(|_| !self.told) {
@@ -236,13 +244,19 @@ impl Source {
                 () = tokio::time::sleep(LOOK) => {
                     self.begin().await?;
                     self.look().await?;
-                    let status = &self.found.proc.status;
-                    if status.state != State::Running || began_again(&mut start, status.start_time.as_ref()) {
+                    if self.found.proc.status.state != State::Running || self.began_again() {
                         return Ok(());
                     }
                 }
             }
         }
+    }
+
+    /// Whether HTCondor has begun the job again since the log began. Its count of starts does not tell: it comes a moment later (seen
+    /// with 23.9 and 25.14), and never if the run was over by then (23.9).
+    fn began_again(&mut self) -> bool {
+        let Some(now) = &self.found.proc.status.start_time else { return false };
+        self.start.get_or_insert_with(|| now.clone()) != now
     }
 
     /// There is a log, if an empty one.
@@ -262,13 +276,6 @@ impl Source {
         self.told = true;
         self.parts.send(Ok(Bytes::copy_from_slice(part))).await.is_ok() && self.left != Some(0)
     }
-}
-
-/// Whether HTCondor has begun the job again since it was first seen to have begun. Its count of starts does not tell: it comes a moment
-/// later, and never if the run was over by then (seen with 23.9 and 25.14).
-fn began_again(first: &mut Option<String>, now: Option<&String>) -> bool {
-    let Some(now) = now else { return false };
-    first.get_or_insert_with(|| now.clone()) != now
 }
 
 /// What a job had written when it was asked for.

@@ -247,7 +247,7 @@ impl Watching {
                     self.told = version;
                 }
                 if !self.ahead.remove(&change(&proc)) {
-                    self.tell_one(text, proc);
+                    self.tell_one(text, proc, version <= self.began);
                 }
             }
             self.told = until;
@@ -267,10 +267,8 @@ impl Watching {
         for parent in new {
             let mut walk = Walk::of(self.jobs.clone(), parent);
             while let Some(procs) = walk.next().await? {
-                for mut proc in procs.into_iter().filter(|proc| proc.status.id.is_none()) {
-                    // Since the watch began, though its wish may be older.
-                    proc.name.version = i64::MAX;
-                    self.tell_one(text, proc);
+                for proc in procs.into_iter().filter(|proc| proc.status.id.is_none()) {
+                    self.tell_one(text, proc, false);
                 }
             }
         }
@@ -300,8 +298,8 @@ impl Watching {
         Ok(procs)
     }
 
-    /// Tells of one job that has changed.
-    fn tell_one(&mut self, text: &mut String, proc: HTCProc) {
+    /// Tells of one job that has changed, before the watch began or since.
+    fn tell_one(&mut self, text: &mut String, proc: HTCProc, before_the_watch: bool) {
         let matches = self.selection.matches(&proc);
         if !self.selection.can_change() {
             if matches {
@@ -309,7 +307,6 @@ impl Watching {
             }
             return;
         }
-        let before_the_watch = proc.name.version <= self.began;
         match (matches, if matches { !self.enter(&proc) } else { self.leave(&proc) }) {
             (true, true) => self.frame(text, "MODIFIED", proc),
             (true, false) => self.frame(text, "ADDED", proc),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use rusqlite::{Connection, OptionalExtension as _, params};
 
+use super::writer::NUMBER;
 use super::{Ledger, LedgerError};
 use crate::api::ObjectName;
 use crate::failpoint::{Point, around};
@@ -160,9 +161,7 @@ fn replace(
         )?
         .execute(params![uid.as_str(), id, event, at.0, code, serde_json::json!(earlier).to_string()])?;
     connection
-        .prepare_cached(
-            "update htcjobs set changed = (select value + 1 from ledger where key = 'sequence') where jobId = ?2 and uid = ?1",
-        )?
+        .prepare_cached(&format!("update htcjobs set changed = {NUMBER} where jobId = ?2 and uid = ?1"))?
         .execute(params![uid.as_str(), id])
         .map(drop)
 }

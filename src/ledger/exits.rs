@@ -21,8 +21,8 @@ pub(super) const fn read(written: i32) -> Exit {
 }
 
 /// Of pairs in a JSON array, as [`super::procs`] reads them.
-pub(super) fn list(pairs: Option<&str>) -> Vec<(u32, Exit)> {
-    let pairs: Vec<(u32, i32)> = pairs.and_then(|pairs| serde_json::from_str(pairs).ok()).unwrap_or_default();
+pub(super) fn list(pairs: &str) -> Vec<(u32, Exit)> {
+    let pairs: Vec<(u32, i32)> = serde_json::from_str(pairs).unwrap_or_default();
     pairs.into_iter().map(|(number, exit)| (number, read(exit))).collect()
 }
 
@@ -36,8 +36,7 @@ pub(super) fn note(connection: &Connection, uid: &Uid, index: Index, job: &Job) 
     let noted = connection
         .prepare_cached(
             "insert or ignore into exits(uid, idx, number, exit) select ?1, ?2, ?3, ?4
-             where iif((select 1 from htcjobs where uid = ?1 and idx = ?2),
-                (select vacated is ?5 from htcjobs where uid = ?1 and idx = ?2), ?5 is null)",
+             where coalesce((select vacated is ?5 from htcjobs where uid = ?1 and idx = ?2), ?5 is null)",
         )?
         .execute(params![uid.as_str(), index.0, number, written(exit), vacated])?;
     if noted > 0 && number > KEPT {

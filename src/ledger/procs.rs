@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rusqlite::{Connection, OptionalExtension as _, Row, params};
+use rusqlite::{Connection, OptionalExtension as _, Params, Row, params};
 
 use super::load::{JOB, JOB_COLUMNS, job, parse};
 use super::{Ledger, LedgerError, ProcWish};
@@ -11,7 +11,7 @@ use crate::machine::ids::{Index, ScheddName, Timestamp, Uid};
 use crate::machine::wishes::Wanted;
 
 /// How it ended by itself, as a JSON array of pairs.
-const EXITS: &str = "(select nullif(json_group_array(json_array(number, exit)), '[]') from
+const EXITS: &str = "(select json_group_array(json_array(number, exit)) from
         (select number, exit from exits e where e.uid = htcjobs.uid and e.idx = htcjobs.idx order by number))";
 
 /// The exit code that a job reports itself, and when, as long as HTCondor has not said how it ended or that it has not; and what a
@@ -76,12 +76,8 @@ impl Ledger {
     /// The objects that were cut short before all their jobs were submitted, as long as they are not let go.
     pub async fn given_up(&self) -> Result<BTreeSet<Uid>, LedgerError> {
         self.run(|connection| {
-            let sql = || LedgerError::sql("read the objects that were cut short");
-            let mut statement = connection
-                .prepare_cached("select uid from objects where givenUp > 0 and released = 0")
-                .map_err(sql())?;
-            let uids = statement.query_map([], |row| row.get::<_, String>(0)).map_err(sql())?;
-            uids.map(|uid| uid.map(|uid| Uid::from(uid.as_str())).map_err(sql())).collect()
+            uids(connection, "select uid from objects where givenUp > 0 and released = 0", ())
+                .map_err(LedgerError::sql("read the objects that were cut short"))
         })
         .await
     }
@@ -89,11 +85,8 @@ impl Ledger {
     /// The objects that were recorded by transaction number `until` or before it.
     pub async fn recorded_until(&self, until: i64) -> Result<BTreeSet<Uid>, LedgerError> {
         self.run(move |connection| {
-            let sql = || LedgerError::sql("read which objects are recorded");
-            let mut statement =
-                connection.prepare_cached("select uid from objects where coalesce(made, 0) <= ?1").map_err(sql())?;
-            let uids = statement.query_map([until], |row| row.get::<_, String>(0)).map_err(sql())?;
-            uids.map(|uid| uid.map(|uid| Uid::from(uid.as_str())).map_err(sql())).collect()
+            uids(connection, "select uid from objects where coalesce(made, 0) <= ?1", [until])
+                .map_err(LedgerError::sql("read which objects are recorded"))
         })
         .await
     }
@@ -102,6 +95,13 @@ impl Ledger {
     pub async fn procs_changed(&self, since: i64, limit: usize) -> Result<Vec<(Uid, ProcRow)>, LedgerError> {
         self.run(move |connection| changed(connection, since, limit)).await
     }
+}
+
+/// The first column of what a query finds.
+fn uids(connection: &Connection, query: &str, parameters: impl Params) -> rusqlite::Result<BTreeSet<Uid>> {
+    let mut statement = connection.prepare_cached(query)?;
+    let uids = statement.query_map(parameters, |row| Ok(Uid::from(row.get_ref(0)?.as_str()?)))?;
+    uids.collect()
 }
 
 fn procs(connection: &Connection, uid: &Uid, from: Index, limit: usize) -> Result<Vec<ProcRow>, LedgerError> {
@@ -156,7 +156,7 @@ fn proc(row: &Row<'_>, uid: &Uid) -> Result<ProcRow, LedgerError> {
             wish: None,
             refusal: row.get(JOB_COLUMNS + 5)?,
             output_bytes: row.get(JOB_COLUMNS + 6)?,
-            exits: super::exits::list(row.get_ref(JOB_COLUMNS + 7)?.as_str_or_null()?),
+            exits: super::exits::list(row.get_ref(JOB_COLUMNS + 7)?.as_str()?),
             job,
         })
     };

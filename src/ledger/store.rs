@@ -6,6 +6,7 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::entries::{Intent, Noted, RequestResult, Save, SubmitResult};
 use super::load::StoredCondition;
+use super::writer::NUMBER;
 use super::{Ledger, LedgerError, Users};
 use crate::api::Reason;
 use crate::failpoint::{Point, around};
@@ -107,16 +108,16 @@ fn write(connection: &Connection, save: &Save) -> Result<(), LedgerError> {
     let stored: Vec<StoredCondition> = save.known.conditions.iter().map(StoredCondition::from).collect();
     let conditions = serde_json::to_string(&stored).map_err(|error| LedgerError::row(&save.uid, &error))?;
     connection
-        .prepare_cached(
+        .prepare_cached(&format!(
             "insert into objects(uid, namespace, name, phase, isNew, epoch, startedAt, completedAt, released, conditions, knownAt,
                 expiredAt, givenUp, releasedAt, exceeded, made)
              values (?1, ?2, ?3, ?4, ?5, (select value from ledger where key = 'epoch'), ?6, ?7, ?8, ?9, ?10, ?11, ?12,
-                iif(?8, ?10, null), ?13, (select value + 1 from ledger where key = 'sequence'))
+                iif(?8, ?10, null), ?13, {NUMBER})
              on conflict(uid) do update set phase = excluded.phase, startedAt = excluded.startedAt,
                 completedAt = excluded.completedAt, released = excluded.released, conditions = excluded.conditions,
                 expiredAt = excluded.expiredAt, givenUp = excluded.givenUp, releasedAt = excluded.releasedAt,
-                exceeded = excluded.exceeded",
-        )
+                exceeded = excluded.exceeded"
+        ))
         .and_then(|mut statement| {
             statement.execute(params![
                 save.uid.as_str(),
@@ -192,12 +193,12 @@ fn write_job(connection: &Connection, save: &Save, index: Index, job: &Job) -> r
     super::exits::note(connection, &save.uid, index, job)?;
     let Runs { count, start, end, host, exits, last_exit, vacated } = &job.runs;
     connection
-        .prepare_cached(
+        .prepare_cached(&format!(
             "insert into htcjobs(htcjobName, jobId, status, tempDir, namespace, uid, idx, attempt, schedd, birthdate, recordedAt,
                 stagedIn, started, jobStatus, exitCode, exitSignal, outcome, holdCode, holdSubcode, holdReason, gone, starts, runStart,
                 runEnd, host, exits, lastExit, vacated, heldSince, changed)
              values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24,
-                ?25, ?26, ?27, ?28, ?29, (select value + 1 from ledger where key = 'sequence'))
+                ?25, ?26, ?27, ?28, ?29, {NUMBER})
              on conflict(uid, idx) where uid is not null do update set
                 schedd = iif(htcjobs.jobId = excluded.jobId and htcjobs.attempt = excluded.attempt, htcjobs.schedd, excluded.schedd),
                 jobId = excluded.jobId, attempt = excluded.attempt, birthdate = excluded.birthdate,
@@ -207,8 +208,8 @@ fn write_job(connection: &Connection, save: &Save, index: Index, job: &Job) -> r
                 holdReason = excluded.holdReason, gone = excluded.gone, starts = excluded.starts, runStart = excluded.runStart,
                 runEnd = excluded.runEnd, host = excluded.host, exits = excluded.exits, lastExit = excluded.lastExit,
                 vacated = excluded.vacated, heldSince = excluded.heldSince, changed = excluded.changed,
-                status = excluded.status % 10 + 10 * max(excluded.status / 10, htcjobs.status / 10)",
-        )?
+                status = excluded.status % 10 + 10 * max(excluded.status / 10, htcjobs.status / 10)"
+        ))?
         .execute(params![
             save.name.name,
             job.id.to_string(),
@@ -311,11 +312,11 @@ fn resolve(connection: &Connection, result: &RequestResult) -> Result<(), Ledger
         })
         .map_err(sql())?;
     let mut fetched = connection
-        .prepare_cached(
+        .prepare_cached(&format!(
             "update htcjobs set status = status + 10, outputBytes = ?3,
-                changed = (select value + 1 from ledger where key = 'sequence')
-             where uid = ?1 and idx = ?2 and status < 10",
-        )
+                changed = {NUMBER}
+             where uid = ?1 and idx = ?2 and status < 10"
+        ))
         .map_err(sql())?;
     for index in result.fetched.iter() {
         let bytes = result.sizes.get(&index).map(|bytes| i64::try_from(*bytes).unwrap_or(i64::MAX));

@@ -6,13 +6,12 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use strum::IntoStaticStr;
 
 use super::load::parse;
+use super::writer::NUMBER;
 use super::{Ledger, LedgerError, RequestResult};
 use crate::api::Reason;
 use crate::machine::ids::{Index, Kind, Timestamp, Uid};
 use crate::machine::wishes::{Change, Wanted, Wish, Wished, Wishes};
 
-/// The number of the transaction under way.
-const CHANGED: &str = "(select value + 1 from ledger where key = 'sequence')";
 /// Most bytes of what an Event says of wishes that were replaced before it.
 const REPLACED: usize = 512;
 
@@ -108,7 +107,7 @@ fn wish(
     }
     connection
         .prepare_cached(&format!(
-            "insert or replace into wishes(uid, idx, wanted, user, at, changed) values (?1, ?2, ?3, ?4, ?5, {CHANGED})"
+            "insert or replace into wishes(uid, idx, wanted, user, at, changed) values (?1, ?2, ?3, ?4, ?5, {NUMBER})"
         ))
         .and_then(|mut statement| statement.execute(params![uid.as_str(), index.0, <&str>::from(wanted), user, now.0]))
         .map_err(sql())?;
@@ -119,7 +118,7 @@ fn wish(
 /// The job is shown anew.
 fn touch(connection: &Connection, uid: &Uid, index: Index) -> Result<(), LedgerError> {
     connection
-        .prepare_cached(&format!("update htcjobs set changed = {CHANGED} where uid = ?1 and idx = ?2"))
+        .prepare_cached(&format!("update htcjobs set changed = {NUMBER} where uid = ?1 and idx = ?2"))
         .and_then(|mut statement| statement.execute(params![uid.as_str(), index.0]))
         .map(drop)
         .map_err(LedgerError::sql("write a wish"))
@@ -130,11 +129,11 @@ pub(super) fn change(connection: &Connection, uid: &Uid, changes: &[Change]) -> 
     let sql = || LedgerError::sql("change a wish");
     // The row stays, so that who watches hears of it.
     let mut end = connection
-        .prepare_cached(&format!("update wishes set over = 1, changed = {CHANGED} where number = ?1"))
+        .prepare_cached(&format!("update wishes set over = 1, changed = {NUMBER} where number = ?1"))
         .map_err(sql())?;
     let mut update = connection
         .prepare_cached(&format!(
-            "update wishes set told = ?2, askedAt = ?3, withdrawn = ?4, changed = iif(withdrawn = ?4, changed, {CHANGED}) where number = ?1"
+            "update wishes set told = ?2, askedAt = ?3, withdrawn = ?4, changed = iif(withdrawn = ?4, changed, {NUMBER}) where number = ?1"
         ))
         .map_err(sql())?;
     for Change { index, number, now } in changes {
@@ -175,7 +174,7 @@ pub(super) fn answered(connection: &Connection, result: &RequestResult) -> Resul
     }
     let mut statement = connection
         .prepare_cached(&format!(
-            "update wishes set failure = ?3, changed = {CHANGED} where uid = ?1 and wanted = ?2 and over = 0
+            "update wishes set failure = ?3, changed = {NUMBER} where uid = ?1 and wanted = ?2 and over = 0
                  and failure is not ?3 and at <= (select startedAt from requests where uid = ?1 and kind = ?4) returning idx"
         ))
         .map_err(sql())?;

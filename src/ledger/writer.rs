@@ -14,6 +14,9 @@ use super::LedgerError;
 use crate::health::Health;
 use crate::metrics::Metrics;
 
+/// The number of the transaction under way, in an SQL statement.
+pub(super) const NUMBER: &str = "(select value + 1 from ledger where key = 'sequence')";
+
 /// Most statements in one transaction.
 const BATCH: usize = 512;
 

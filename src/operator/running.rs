@@ -93,9 +93,9 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
     let credentials = credentials(config, &schedd, &client, &metrics).await;
     let (wake, wakes) = mpsc::channel(WAKES);
     let woken = wake.clone();
-    let (interval, soon, longest) = (config.timing.tracker_interval, config.timing.soon, config.timing.pause_max);
-    let tracker = Arc::new(Tracker::new(Arc::clone(&schedd), wake.clone(), interval, soon, longest, metrics.clone()));
-    let (limits, locks) = (limits(config), SubmitterLocks::new(&config.data.data_dir));
+    let tracker = Arc::new(tracker(config, &schedd, &wake, &metrics));
+    let limits = limits(config);
+    let locks = SubmitterLocks::new(&config.data.data_dir);
     let mut survivors =
         Survivors::of(ledger.clone(), locks.clone(), clock, config.timing.dead_margin, wake.clone()).await?;
     // Before anything is said about them, if that can be.
@@ -313,6 +313,11 @@ fn keeper(config: &Config, client: Client, shared: &Shared) -> Keeper {
         planner: shared.planner.clone(),
         times: config.keep_times(),
     }
+}
+
+fn tracker(config: &Config, schedd: &Arc<Schedd>, wake: &Wake, metrics: &Metrics) -> Tracker {
+    let (interval, soon, longest) = (config.timing.tracker_interval, config.timing.soon, config.timing.pause_max);
+    Tracker::new(Arc::clone(schedd), wake.clone(), interval, soon, longest, metrics.clone())
 }
 
 fn limits(config: &Config) -> Limits {
