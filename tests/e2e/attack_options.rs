@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use bed::{Bed, PATIENCE, condition, htcjob, ids, is_true};
+use bed::{Bed, PATIENCE, condition, htcjob, ids, is_true, of};
 use htc_operator::condor::description::{Common, QueueItem, submit_description};
 use htc_operator::condor::htcopts::HtcOpts;
 use htc_operator::condor::payload::{Image, Payload, sandbox_files};
@@ -169,7 +169,7 @@ fn bombs_priorities_and_others_groups_are_refused(#[values(Trixie, Sid)] version
         });
         let message = condition(&object, "Submitted").unwrap()["message"].as_str().unwrap();
         assert!(message.contains(words), "{name}: {message}");
-        let of = format!("HTCJobUID == \"{uid}\"");
+        let of = of(uid);
         for jobs in [bed.queue(&of, &["ClusterId"]), bed.history(&of, &["ClusterId"])] {
             assert!(jobs.is_empty(), "{name}: {jobs:?}");
         }

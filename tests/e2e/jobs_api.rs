@@ -30,13 +30,9 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// Where the jobs of a namespace are.
-fn path(namespace: &str) -> String {
-    format!("{API}/namespaces/{namespace}/htcprocs")
-}
-
 on_versions!(
     both:
+        logs::followed_until_its_run_is_over,
         logs::followed_while_it_runs_and_to_its_end,
         reading::which_jobs_failed_and_how,
         states::each_end_of_a_job_that_runs_again,

@@ -1,11 +1,10 @@
 //! One HTCJob of very many jobs: it is accepted in steps, what is told of it is right at any time and stays small, and it
 //! holds up nobody. `HTC_LARGE=100000` says how many.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bed::{Bed, Namespace, PATIENCE, htcjob};
+use bed::{Bed, Namespace, PATIENCE, beside, htcjob, of};
 use serde_json::Value;
 use testbed::{PoolOptions, Version, wait_for};
 
@@ -57,18 +56,14 @@ fn assert_right(object: &Value, total: u64) -> u64 {
 }
 
 /// Creates small ones of this kind one after another until it is told to stop; how long each had to wait for its id.
-fn small_ones(here: &Namespace<'_>, kind: &str, stop: &AtomicBool) -> Vec<Duration> {
-    let mut waits = Vec::new();
-    while !stop.load(Ordering::Relaxed) {
-        let name = format!("{kind}-{}", waits.len());
-        let began = Instant::now();
-        here.create(&htcjob(&name, "true"));
-        wait_for("its id", PATIENCE, || here.get(&name)["status"]["clusterid"].is_string())
-            .unwrap_or_else(|error| panic!("{name}: {error}\n{}", here.bed.logs()));
-        waits.push(began.elapsed());
-        thread::sleep(Duration::from_secs(1));
-    }
-    waits
+fn small_one(here: &Namespace<'_>, kind: &str, waits: &mut Vec<Duration>) {
+    let name = format!("{kind}-{}", waits.len());
+    let began = Instant::now();
+    here.create(&htcjob(&name, "true"));
+    wait_for("its id", PATIENCE, || here.get(&name)["status"]["clusterid"].is_string())
+        .unwrap_or_else(|error| panic!("{name}: {error}\n{}", here.bed.logs()));
+    waits.push(began.elapsed());
+    thread::sleep(Duration::from_secs(1));
 }
 
 fn told(what: &str, waits: &[Duration]) -> Duration {
@@ -90,22 +85,19 @@ fn one_of_very_many_jobs_is_accepted_in_steps_and_holds_up_nobody() {
     bed.start_operator();
     let here = bed.namespace();
     let pid = bed.operator_pid();
-    let stop = AtomicBool::new(false);
-    let alone = thread::scope(|scope| {
-        let small = scope.spawn(|| small_ones(&here, "alone", &stop));
-        thread::sleep(Duration::from_secs(8));
-        stop.store(true, Ordering::Relaxed);
-        told("alone", &small.join().unwrap())
-    });
+    let small = |kind| {
+        let here = &here;
+        move |waits: &mut Vec<Duration>| small_one(here, kind, waits)
+    };
+    let ((), alone) = beside(Vec::new(), small("alone"), || thread::sleep(Duration::from_secs(8)));
+    let alone = told("alone", &alone);
 
     let (began, before) = (Instant::now(), memory(pid, "VmRSS"));
     let mut large = htcjob("large", "true");
     large["spec"]["queue"] = total.into();
     let uid = here.create(&large);
-    stop.store(false, Ordering::Relaxed);
     let limit = Duration::from_secs(60 + total / SLOWEST);
-    let beside = thread::scope(|scope| {
-        let small = scope.spawn(|| small_ones(&here, "beside", &stop));
+    let ((), with_it) = beside(Vec::new(), small("beside"), || {
         let (mut accepted, mut steps) = (0, 0);
         while accepted < total {
             let now = assert_right(&here.get("large"), total);
@@ -119,20 +111,19 @@ fn one_of_very_many_jobs_is_accepted_in_steps_and_holds_up_nobody() {
             thread::sleep(Duration::from_millis(300));
         }
         println!("{total} jobs accepted in {steps} steps and {:.0?}", began.elapsed());
-        stop.store(true, Ordering::Relaxed);
-        told("beside", &small.join().unwrap())
     });
+    let with_it = told("beside", &with_it);
     let object = here.get("large");
     println!("its status has {} bytes", object["status"].to_string().len());
     println!("the operator has {} MiB at most, {before} before", memory(pid, "VmHWM"));
     let began = Instant::now();
-    let constraint = format!("HTCJobUID == \"{uid}\"");
+    let constraint = of(&uid);
     assert_eq!(bed.queue(&constraint, &["HTCJobIndex"]).len() as u64, total);
     println!("condor_q of all takes {:.1?}", began.elapsed());
     here.wait_event("large", "AllSubmitted");
     let reasons: Vec<String> = here.events("large").into_iter().map(|(reason, _)| reason).collect();
     assert_eq!(reasons, ["Pending", "Submitted", "AllSubmitted"], "no Event for each step");
-    assert!(beside < alone * 2 + Duration::from_secs(2), "{beside:?} beside the large one, {alone:?} without it");
+    assert!(with_it < alone * 2 + Duration::from_secs(2), "{with_it:?} beside the large one, {alone:?} without it");
 
     let began = Instant::now();
     here.kubectl(&["delete", "htcjob", "large", "--wait=false"]);

@@ -11,7 +11,7 @@ mod share;
 mod story;
 mod suspend;
 
-use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, condition, ids};
+use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, condition, ids, of};
 use serde_json::Value;
 use testbed::wait_for;
 
@@ -46,11 +46,6 @@ fn read(here: &Namespace<'_>, name: &str, index: u32, file: &str) -> String {
     here.wait_output(name);
     let path = here.output(name, index).join(file);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-/// A constraint for all jobs of one object.
-fn of(uid: &str) -> String {
-    format!("HTCJobUID == \"{uid}\"")
 }
 
 /// An attribute that is one word, of the only job in history that the constraint has.

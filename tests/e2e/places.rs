@@ -2,12 +2,11 @@
 //! the operator takes to look. `HTC_PLACES=20000` says how many jobs; a hundredth of them may be there at a time.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bed::site::Site;
-use bed::{PATIENCE, is_true};
+use bed::{PATIENCE, beside, is_true, of};
 use testbed::{Version, wait_for};
 
 /// In `make test`.
@@ -23,10 +22,6 @@ const LOOK: u64 = 5;
 const SUBMISSION: u64 = 5;
 /// From the start of an operator after a kill until it submits again.
 const RECOVERY: u64 = 10;
-
-fn of(uid: &str) -> String {
-    format!("HTCJobUID == \"{uid}\"")
-}
 
 /// Seconds since 1970, as HTCondor has them.
 fn now() -> u64 {
@@ -48,21 +43,18 @@ fn limit(jobs: u32) -> Duration {
 }
 
 /// What HTCondor showed while the jobs ran.
+#[derive(Default)]
 struct Looks {
     most: usize,
     /// The longest that one of them took, in whole seconds.
     slowest: u64,
 }
 
-fn look(site: &Site, open: &str, ended: &AtomicBool) -> Looks {
-    let mut looks = Looks { most: 0, slowest: 0 };
-    while !ended.load(Ordering::Relaxed) {
-        let began = now();
-        looks.most = looks.most.max(site.bed.queue(open, &["ProcId"]).len());
-        looks.slowest = looks.slowest.max(now() - began);
-        thread::sleep(Duration::from_millis(200));
-    }
-    looks
+fn look(site: &Site, open: &str, looks: &mut Looks) {
+    let began = now();
+    looks.most = looks.most.max(site.bed.queue(open, &["ProcId"]).len());
+    looks.slowest = looks.slowest.max(now() - began);
+    thread::sleep(Duration::from_millis(200));
 }
 
 /// Kills the operator each time that so many more jobs have ended; when it was away, or was finding out what it had done.
@@ -72,7 +64,6 @@ fn kill(site: &Site, uid: &str, jobs: u32) -> Vec<(u64, u64)> {
     let kill = |number: u32| {
         let enough = jobs as usize * number as usize / (KILLS as usize + 1);
         wait_for("jobs to end", limit(jobs), || {
-            thread::sleep(Duration::from_millis(300));
             let done = done();
             if done >= enough { Ok(()) } else { Err(format!("{done} of {enough}")) }
         })
@@ -109,18 +100,16 @@ fn all_are_taken_and_never_one_more() {
     object["spec"]["parallelism"] = at_a_time.into();
     let uid = here.create(&object);
     let open = format!("{} && !member(JobStatus, {{3,4}})", of(&uid));
-    let over = AtomicBool::new(false);
-    let (looks, away) = thread::scope(|scope| {
-        let looks = scope.spawn(|| look(&site, &open, &over));
-        let kills = scope.spawn(|| kill(&site, &uid, jobs));
-        let away = kills.join();
-        if away.is_ok() {
+    let (away, looks) = beside(
+        Looks::default(),
+        |looks| look(&site, &open, looks),
+        || {
+            let away = kill(&site, &uid, jobs);
             let ended = wait_for("all jobs to end", limit(jobs), || is_true(&here.get("places"), "Complete"));
             ended.unwrap_or_else(|error| panic!("{error}\n{:#}\n{}", here.get("places"), site.bed.logs()));
-        }
-        over.store(true, Ordering::Relaxed);
-        (looks.join().unwrap(), away.unwrap())
-    });
+            away
+        },
+    );
     assert!(looks.most <= at_a_time as usize, "{} in HTCondor, {at_a_time} may be", looks.most);
 
     let fetched = wait_for("the output of all jobs to be here", limit(jobs), || {

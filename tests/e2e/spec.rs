@@ -1,6 +1,6 @@
 //! Each field of the spec, on both versions of HTCondor: what becomes of it in the job, and how it ends.
 
-use bed::{Bed, Namespace, UNTIL_LET_GO, condition, htcjob, ids, is_true};
+use bed::{Bed, Namespace, UNTIL_LET_GO, condition, htcjob, ids, is_true, of};
 use rstest::rstest;
 use serde_json::{Value, json};
 use testbed::Version::{self, Sid, Trixie};
@@ -12,10 +12,6 @@ fn with(name: &str, source: &str, fields: &Value) -> Value {
         object["spec"][field] = value.clone();
     }
     object
-}
-
-fn of(uid: &str) -> String {
-    format!("HTCJobUID == \"{uid}\"")
 }
 
 fn counts(object: &Value) -> [i64; 3] {

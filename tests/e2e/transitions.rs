@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use bed::gates::Gates;
-use bed::{Bed, LONG_SUBMISSIONS, Namespace, UNTIL_LET_GO, condition, htcjob, ids, is_true};
+use bed::{Bed, LONG_SUBMISSIONS, Namespace, UNTIL_LET_GO, condition, htcjob, ids, is_true, of};
 use htc_operator::api::Phase;
 use htc_operator::machine::transitions::TRANSITIONS;
 use rstest::rstest;
@@ -53,7 +53,7 @@ fn removed_before_it_is_submitted(here: &Namespace<'_>) {
     object["spec"]["suspend"] = true.into();
     here.create(&object);
     here.wait_phase("never", "Pending");
-    let job = format!("/apis/procs.htc.cern.ch/v1alpha1/namespaces/{}/htcprocs/never-0", here.name);
+    let job = here.procs() + "/never-0";
     here.admin().comes_to_see(&["get", "--raw", &job]);
     here.kubectl(&["create", "--raw", &format!("{job}/remove"), "-f", "/dev/null"]);
     here.wait_phase("never", "Completed");
@@ -85,7 +85,7 @@ fn ended_without_having_started(here: &Namespace<'_>) {
     let id = ids(&accepted(here, "unseen", 1)).remove(0);
     bed.kill_operator();
     bed.pool.set_start(true).unwrap();
-    let is = format!("HTCJobUID == \"{uid}\"");
+    let is = of(&uid);
     wait_for("the job to complete", bed::PATIENCE, || bed.queue(&is, &["JobStatus"]) == [["4"]]).unwrap();
     bed.pool.tool("condor_qedit", &[&id, "JobStartDate", "undefined"]).unwrap();
     bed.start_operator();

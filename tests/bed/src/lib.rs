@@ -15,6 +15,7 @@
 )]
 
 mod api;
+mod beside;
 pub mod carrier;
 pub mod census;
 pub mod desk;
@@ -49,6 +50,7 @@ use testbed::{
     Version, wait_for,
 };
 
+pub use beside::beside;
 pub use namespace::*;
 pub use promise::Promise;
 pub use servers::ControlPlane;
@@ -59,6 +61,11 @@ const PAYLOADS: &str = ".htc_work/run";
 
 /// How long anything may take that normally takes seconds: machines are noisy.
 pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A constraint for all jobs of one `HTCJob`.
+pub fn of(uid: &str) -> String {
+    format!("HTCJobUID == \"{uid}\"")
+}
 
 /// The operator's program: cargo builds it, with its fail points, before it builds the tests.
 pub fn program() -> PathBuf {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use testbed::wait_for;
 
+use super::beside::Ends;
 use super::{Bed, PATIENCE};
 
 /// The times that a dead submitter is waited for, shorter than usual: many are.
@@ -31,6 +32,7 @@ impl Bed {
             let over = &over;
             let keeper = scope.spawn(move || self.keep(places, over, &started));
             met.recv().unwrap();
+            // The keeper ends with the story, also if that fails.
             let end = Ends(over);
             story();
             for place in &places[..certain] {
@@ -75,14 +77,5 @@ impl Bed {
             thread::sleep(Duration::from_millis(10));
         }
         places.len()
-    }
-}
-
-/// Ends the keeper with the story, even if that fails.
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
     }
 }

@@ -77,8 +77,12 @@ impl Namespace<'_> {
 
     /// One of the jobs, with its index, as the jobs API shows it.
     pub fn proc(&self, name: &str) -> Value {
-        let collection = format!("/apis/procs.htc.cern.ch/v1alpha1/namespaces/{}/htcprocs", self.name);
-        self.bed.reader.object(&collection, name).unwrap_or_else(|| panic!("there is no HTCProc {name}"))
+        self.bed.reader.object(&self.procs(), name).unwrap_or_else(|| panic!("there is no HTCProc {name}"))
+    }
+
+    /// Where the jobs API has its jobs.
+    pub fn procs(&self) -> String {
+        format!("/apis/procs.htc.cern.ch/v1alpha1/namespaces/{}/htcprocs", self.name)
     }
 
     fn htcjobs(&self) -> String {

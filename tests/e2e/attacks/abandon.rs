@@ -2,8 +2,8 @@
 
 use testbed::Version;
 
-use bed::Promise;
 use bed::site::Site;
+use bed::{Promise, of};
 
 /// As long as `condor_rm` has not ended the finalizer stays, and then the jobs are gone, too: nobody takes the pool's slots by
 /// HTCJobs that no longer count.
@@ -22,13 +22,13 @@ pub fn condor_rm_comes_before_the_finalizer_goes(version: Version) {
     site.gates.wait_at("condor_rm");
     let object = here.get("left");
     assert!(!object["metadata"]["finalizers"].is_null(), "{object:#}");
-    assert_eq!(site.bed.queue(&format!("HTCJobUID == \"{uid}\""), &["JobStatus"]), [["2"], ["2"]]);
+    assert_eq!(site.bed.queue(&of(&uid), &["JobStatus"]), [["2"], ["2"]]);
     site.gates.open("condor_rm");
     here.wait_gone("left");
     assert_eq!(site.gates.calls("condor_rm"), 1, "{}", site.bed.log());
     here.wait_nothing_left(&uid);
     let _promise = Promise;
-    let rows = site.bed.history(&format!("HTCJobUID == \"{uid}\""), &["JobStatus", "RemoveReason"]);
+    let rows = site.bed.history(&of(&uid), &["JobStatus", "RemoveReason"]);
     assert!(
         rows.len() == 2 && rows.iter().all(|row| row[0] == "3" && row.join(" ").contains("htc-operator")),
         "{rows:?}"

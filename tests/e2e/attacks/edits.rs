@@ -7,7 +7,7 @@ use serde_json::json;
 use testbed::{Client, Version, wait_for};
 
 use crate::credentials::site::{Site, let_read, put_secret, wait_says, with_secret};
-use bed::{Namespace, PATIENCE, UNTIL_LET_GO, condition, ids, is_true};
+use bed::{Namespace, PATIENCE, UNTIL_LET_GO, condition, ids, is_true, of};
 
 /// Bytes of one value.
 const LARGE: usize = 2 << 20;
@@ -33,7 +33,7 @@ fn hers(site: &Site) -> Namespace<'_> {
 /// `condor_qedit` of all jobs of an HTCJob; what it writes does not fit on a command line.
 fn edit(alice: &Client, uid: &str, edits: &[(&str, &str)]) {
     let lines: String = edits.iter().flat_map(|&(name, value)| [name, " = ", value, "\n"]).collect();
-    let of = format!("HTCJobUID == \"{uid}\"");
+    let of = of(uid);
     let done = alice.run("condor_qedit", &["-constraint", &of, "-edits:long", "-"], &lines).unwrap();
     assert!(done.status.success(), "{done:?}");
 }
@@ -88,7 +88,7 @@ pub fn large_values_hold_up_nobody_else(version: Version) {
     forget_peak(&site);
 
     let text = format!("\"{}\"", "y".repeat(LARGE));
-    alice.ok("condor_hold", &["-reason", "by hand", "-constraint", &format!("HTCJobUID == \"{reasons}\"")]).unwrap();
+    alice.ok("condor_hold", &["-reason", "by hand", "-constraint", &of(&reasons)]).unwrap();
     hers.wait("reasons", "all held", |object| object["status"]["held"] == JOBS);
     edit(&alice, &reasons, &[("HoldReason", &text), ("RemoveReason", &text)]);
     edit(&alice, &attempt, &[("HTCJobAttempt", &text), ("GlobalJobId", &text)]);

@@ -2,7 +2,7 @@
 
 use testbed::{Version, wait_for};
 
-use bed::{Bed, PATIENCE, Promise, htcjob, is_true};
+use bed::{Bed, PATIENCE, Promise, htcjob, is_true, of};
 
 /// The newest ad of history is another user's, whose `GlobalJobId` is missing, no text, another job's, or an expression. HTCJobs are
 /// submitted all the same, each job once.
@@ -18,7 +18,7 @@ pub fn without_a_name_at_the_top(version: Version) {
     let uid = here.create(&htcjob("first", "echo A"));
     here.wait_ended("first");
     here.wait_nothing_left(&uid);
-    let first = bed.history(&format!("HTCJobUID == \"{uid}\""), &["GlobalJobId"]).concat().remove(0);
+    let first = bed.history(&of(&uid), &["GlobalJobId"]).concat().remove(0);
 
     let alice = bed.pool.client("alice@test").unwrap();
     let description = "executable = /bin/true\ntransfer_executable = false\nrequirements = false\nqueue\n";

@@ -7,7 +7,7 @@ use serde_json::Value;
 use testbed::{Account, Version, wait_for};
 
 use crate::credentials::site::{Site, let_read, put_secret, with_secret};
-use bed::{Namespace, PATIENCE, Promise, UNTIL_LET_GO, condition, ids, is_true};
+use bed::{Namespace, PATIENCE, Promise, UNTIL_LET_GO, condition, ids, is_true, of};
 
 const BEFORE: &str = "as it was";
 const ATTACK: &str = "attack";
@@ -133,7 +133,7 @@ fn attack(version: Version, arguments: &[&str]) {
     let uid = attacker.create(&with_secret("url", "mine", &source));
     let id = ids(&attacker.wait_phase("url", "Running"))[0].clone();
     site.bed.stop_operator();
-    let status = || site.bed.queue(&format!("HTCJobUID == \"{uid}\""), &["JobStatus"]).concat();
+    let status = || site.bed.queue(&of(&uid), &["JobStatus"]).concat();
     wait_for("the job to end", PATIENCE, || {
         site.bed.open_gate(&uid);
         status() == ["4"]

@@ -4,7 +4,7 @@ use std::fs;
 
 use testbed::{Account, Version};
 
-use bed::{Bed, Promise, condition, htcjob, is_true};
+use bed::{Bed, Promise, condition, htcjob, is_true, of};
 
 const BEFORE: &str = "as it was";
 
@@ -175,7 +175,7 @@ pub fn what_a_payload_says_of_its_use_is_not_in_the_ad(version: Version) {
     ));
     here.wait_ended("update");
     here.wait_nothing_left(&uid);
-    let left = here.bed.history(&format!("HTCJobUID == \"{uid}\""), &["size(unparse(CpusUsage))"]);
+    let left = here.bed.history(&of(&uid), &["size(unparse(CpusUsage))"]);
     let _promise = Promise;
     assert!(matches!(&left[..], [row] if row[0].parse::<u32>().map_or(true, |size| size < 1000)), "{left:?}");
 }

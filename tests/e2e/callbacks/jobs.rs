@@ -13,7 +13,7 @@ use bed::carrier::{Carrier, Lot, Report};
 use bed::desk::KEY;
 use bed::gates::Gates;
 use bed::http::{self, Answer};
-use bed::{Bed, Namespace, UNTIL_LET_GO, htcjob, ids, is_true};
+use bed::{Bed, Namespace, UNTIL_LET_GO, htcjob, ids, is_true, of};
 
 /// HTCondor is asked by itself so seldom that a test would wait for it.
 const SELDOM: Duration = Duration::from_secs(600);
@@ -189,7 +189,7 @@ fn a_job_reports_its_start_and_its_end(#[values(Trixie, Sid)] version: Version) 
         testbed::wait_for("both reports in the ledger", bed::PATIENCE, rows).unwrap();
         // Nobody can read its token.
         let token = Keys::parse(KEY).unwrap().token(&uid.as_str().into());
-        let ads = site.bed.pool.tool("condor_history", &["-long", "-constraint", &format!("HTCJobUID == \"{uid}\"")]);
+        let ads = site.bed.pool.tool("condor_history", &["-long", "-constraint", &of(&uid)]);
         let queue = site.bed.pool.tool("condor_q", &["-long", "-allusers"]).unwrap();
         assert!(!(ads.unwrap() + &queue).contains(&token));
         let output = here.output(&name, 0);

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use testbed::{Version, wait_for};
 
 use crate::credentials::site::{Site, let_read, put_secret, users, with_secret};
-use bed::{PATIENCE, UNTIL_LET_GO, condition, is_true};
+use bed::{PATIENCE, UNTIL_LET_GO, condition, is_true, of};
 
 /// Two namespaces and three names, through all that is done to jobs: each in its own name and in no other.
 pub fn each_namespace_in_its_own_name(version: Version) {
@@ -37,9 +37,9 @@ pub fn each_namespace_in_its_own_name(version: Version) {
         assert_eq!(found.mode() & 0o777, 0o600);
     }
     // No batch has jobs of two of them.
-    let clusters = |uid: &str| site.bed.queue(&format!("HTCJobUID == \"{uid}\""), &["ClusterId"])[0][0].clone();
-    let of = [clusters(&one), clusters(&three), clusters(&plain)];
-    assert!(of[0] != of[1] && of[0] != of[2] && of[1] != of[2], "{of:?}");
+    let clusters = |uid: &str| site.bed.queue(&of(uid), &["ClusterId"])[0][0].clone();
+    let theirs = [clusters(&one), clusters(&three), clusters(&plain)];
+    assert!(theirs[0] != theirs[1] && theirs[0] != theirs[2] && theirs[1] != theirs[2], "{theirs:?}");
 
     for (here, name, ..) in all {
         here.suspend(name, true);
@@ -63,7 +63,7 @@ pub fn each_namespace_in_its_own_name(version: Version) {
         here.delete(name);
         here.wait_nothing_left(uid);
     }
-    let removed = site.bed.history(&format!("HTCJobUID == \"{two}\""), &["JobStatus", "User", "RemoveReason"]);
+    let removed = site.bed.history(&of(&two), &["JobStatus", "User", "RemoveReason"]);
     assert!(
         removed[0][0] == "3" && removed[0][1] == "alice@test" && removed[0].concat().contains("alice"),
         "{removed:?}"
@@ -90,11 +90,10 @@ pub fn a_lost_ledger_finds_jobs_in_all_names(version: Version) {
     for name in ["runs", "doomed", "plain"] {
         here.wait_phase(name, "Running");
     }
-    let before: Vec<_> =
-        uids.iter().map(|uid| site.bed.queue(&format!("HTCJobUID == \"{uid}\""), &["ClusterId", "ProcId"])).collect();
+    let before: Vec<_> = uids.iter().map(|uid| site.bed.queue(&of(uid), &["ClusterId", "ProcId"])).collect();
 
     // Who has a token for the pool can write what he likes into an ad; alice's count for nobody but herself.
-    let operator = site.bed.queue(&format!("HTCJobUID == \"{plain}\""), &["HTCOperator"])[0][0].clone();
+    let operator = site.bed.queue(&of(&plain), &["HTCOperator"])[0][0].clone();
     let alice = site.bed.pool.client("alice@test").unwrap();
     let forged = format!(
         "executable = /bin/true\ntransfer_executable = false\nhold = false\nMy.HTCOperator = \"{operator}\"\nMy.HTCJobUID = \"{plain}\"\n\
@@ -114,7 +113,7 @@ pub fn a_lost_ledger_finds_jobs_in_all_names(version: Version) {
         object["status"]["phase"] == "Running"
             && condition(object, "Submitted").is_some_and(|told| told["status"] == "True")
     });
-    let after = site.bed.queue(&format!("HTCJobUID == \"{}\"", uids[0]), &["ClusterId", "ProcId"]);
+    let after = site.bed.queue(&of(&uids[0]), &["ClusterId", "ProcId"]);
     assert_eq!(after, before[0], "not submitted again");
     here.let_go("runs");
     here.delete("runs");

@@ -7,7 +7,7 @@ use base64::Engine as _;
 use serde_json::{Value, json};
 use testbed::{Account, PoolOptions, Version, wait_for};
 
-use bed::{Bed, Namespace, PATIENCE, Promise, condition, files_below, htcjob};
+use bed::{Bed, Namespace, PATIENCE, Promise, condition, files_below, htcjob, of};
 
 pub struct Site {
     pub bed: Bed,
@@ -154,8 +154,7 @@ pub fn wait_says(here: &Namespace<'_>, name: &str, kind: &str, reason: &str, wor
 
 /// Users of the jobs in the queue of one object, each once.
 pub fn users(bed: &Bed, uid: &str) -> Vec<String> {
-    let mut users: Vec<String> =
-        bed.queue(&format!("HTCJobUID == \"{uid}\""), &["User"]).into_iter().map(|row| row[0].clone()).collect();
+    let mut users: Vec<String> = bed.queue(&of(uid), &["User"]).into_iter().map(|row| row[0].clone()).collect();
     users.sort_unstable();
     users.dedup();
     users

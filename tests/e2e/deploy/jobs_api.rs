@@ -119,7 +119,7 @@ fn view_and_edit(here: &Namespace<'_>) {
         .unwrap();
     editor.sees(&["create", "-f", file.to_str().unwrap()]);
     here.wait_running("fit", 1);
-    let job = format!("/apis/procs.htc.cern.ch/v1alpha1/namespaces/{}/htcprocs/fit-0", here.name);
+    let job = here.procs() + "/fit-0";
     let log = format!("{job}/log");
     for person in [&viewer, &editor] {
         assert!(person.comes_to_see(&["get", "htcprocs"]).contains("Running"));

@@ -6,7 +6,7 @@ use testbed::{KubeOptions, Owned, PoolOptions, Port, Scratch, Version, wait_for}
 
 use crate::deploy::manifests::{path, render};
 use crate::deploy::rights;
-use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, htcjob, is_true};
+use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, htcjob, is_true, of};
 
 const ACCOUNT: &str = "system:serviceaccount:htc-operator:htc-operator";
 
@@ -92,7 +92,7 @@ fn story(ns: &Namespace<'_>) {
     let uid = ns.create(&theirs);
     ns.wait_ended("theirs");
     ns.delete("theirs");
-    assert_eq!(bed.history(&format!("HTCJobUID == \"{uid}\""), &["User"]), [["alice@test"]]);
+    assert_eq!(bed.history(&of(&uid), &["User"]), [["alice@test"]]);
     // One that takes its items from a ConfigMap.
     ns.kubectl(&["create", "configmap", "my-items", "--from-literal=files.txt=one"]);
     ns.kubectl(&["apply", "-k", path("deploy/namespace-items").to_str().unwrap()]);

@@ -1,38 +1,21 @@
 //! Stands in for the Deployment controller and the kubelet, which the test bed lacks: the operator's process runs, or does not,
 //! as the Deployment `htc-operator` says.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use testbed::wait_for;
 
-use bed::{Bed, PATIENCE};
+use bed::{Bed, PATIENCE, beside};
 
 /// Does `work` while the bed's operator, which runs, is started and stopped as the Deployment says.
 pub fn run_as_told<T>(bed: &Bed, work: impl FnOnce() -> T) -> T {
     bed.kube.apply_stdin(&deployment().to_string()).unwrap();
-    let over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        // It ends when this one does, however it does.
-        let _end = End(&over);
-        scope.spawn(|| {
-            let mut runs = true;
-            while !over.load(Ordering::Relaxed) {
-                runs = obey(bed, runs);
-                std::thread::sleep(Duration::from_millis(300));
-            }
-        });
-        work()
-    })
-}
-
-struct End<'a>(&'a AtomicBool);
-
-impl Drop for End<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
+    let keep = |runs: &mut bool| {
+        *runs = obey(bed, *runs);
+        std::thread::sleep(Duration::from_millis(300));
+    };
+    beside(true, keep, work).0
 }
 
 fn deployment() -> Value {

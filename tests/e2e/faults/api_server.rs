@@ -7,7 +7,7 @@ use serde_json::json;
 use testbed::{Fault, Proxy, Rule, Seen, Version, wait_for};
 
 use bed::site::Site;
-use bed::{Namespace, PATIENCE};
+use bed::{Namespace, PATIENCE, of};
 
 /// What each HTCJob that runs to its end is told, once.
 const STORY: [&str; 5] = ["Pending", "Submitted", "Running", "Completed", "Fetched"];
@@ -155,7 +155,7 @@ pub fn refusing_for_good_hides_nothing(version: Version) {
     removed["spec"]["ttlSecondsAfterFinished"] = 0.into();
     let uid = here.create(&removed);
     here.wait_phase("removed", "Running");
-    site.bed.pool.tool("condor_rm", &["-constraint", &format!("HTCJobUID == \"{uid}\"")]).unwrap();
+    site.bed.pool.tool("condor_rm", &["-constraint", &of(&uid)]).unwrap();
     here.wait("removed", "Failed", |object| bed::is_true(object, "Failed"));
 
     // One that was never submitted is let go at once.

@@ -8,11 +8,11 @@ use testbed::{Account, Version, wait_for};
 
 use crate::faults::stuck::assert_growing;
 use bed::site::Site;
-use bed::{Namespace, PATIENCE, condition, ids, is_true};
+use bed::{Namespace, PATIENCE, condition, ids, is_true, of};
 
 /// Whether the jobs of `uid` run, each in its first start: nothing has touched them.
 fn assert_untouched(site: &Site, uid: &str, count: usize) {
-    let rows = site.bed.queue(&format!("HTCJobUID == \"{uid}\""), &["JobStatus", "NumShadowStarts"]);
+    let rows = site.bed.queue(&of(uid), &["JobStatus", "NumShadowStarts"]);
     assert_eq!(rows, vec![vec!["2".to_owned(), "1".to_owned()]; count]);
 }
 
@@ -31,7 +31,7 @@ pub fn lost_and_begun_anew(version: Version) {
         here.wait_phase(name, "Running");
     }
     site.assert_complete_once(&here, "done", 1);
-    let held = format!("HTCJobUID == \"{}\"", here.uid("held"));
+    let held = of(&here.uid("held"));
     site.bed.pool.tool("condor_hold", &["-reason", "for a while", "-constraint", &held]).unwrap();
     here.wait_says("held", "Held", "True", "JobsHeld");
     site.gates.shut("condor_rm");
@@ -135,7 +135,7 @@ pub fn history_too_short(version: Version) {
     let here = site.bed.namespace();
     let first = here.create(&site.noted("first", 1, ""));
     site.assert_complete_once(&here, "first", 1);
-    let witness = format!("HTCJobUID == \"{first}\"");
+    let witness = of(&first);
     let file = site.bed.pool.spool_dir().join("history");
 
     for name in ["rotated", "missing"] {

@@ -9,7 +9,7 @@ use serde_json::Value;
 use testbed::{Account, Version, wait_for};
 
 use bed::site::Site;
-use bed::{Namespace, PATIENCE, is_true};
+use bed::{Namespace, PATIENCE, is_true, of};
 
 /// One way to wait.
 struct Case {
@@ -121,7 +121,7 @@ pub fn each_says_why(version: Version) {
     let shadow = shadow_of(&site, &here.get("stubborn"));
     kill_process(shadow, Signal::STOP).unwrap();
 
-    let held = format!("HTCJobUID == \"{}\"", here.uid("held"));
+    let held = of(&here.uid("held"));
     site.bed.pool.tool("condor_hold", &["-reason", "the tape robot is away", "-constraint", &held]).unwrap();
     let output = here.output("unfetched", 0).parent().unwrap().to_owned();
     fs::set_permissions(&output, fs::Permissions::from_mode(0o555)).unwrap();
@@ -259,7 +259,7 @@ pub fn abandoned_and_orphaned(version: Version) {
         told.contains(&format!("{},{},", left[0], left[1])) && told.contains(",…. The operator's log lists all"),
         "{told}"
     );
-    assert!(told.contains(&format!("HTCJobUID == \"{uid}\"")) && told.len() < 1024, "{told}");
+    assert!(told.contains(&of(&uid)) && told.len() < 1024, "{told}");
     let named = |text: &str, sign: &str| -> Vec<String> {
         let lines = text.lines().filter(|line| line.contains(sign));
         lines.flat_map(|line| line.split(['=', ',', ' ', ';'])).map(str::to_owned).collect()
@@ -282,15 +282,11 @@ pub fn abandoned_and_orphaned(version: Version) {
     assert!(!well, "{text}");
     let said = named(&text, "WRONG orphans: 200 jobs");
     assert!(left.iter().all(|id| said.contains(id)), "{text}");
-    assert_eq!(
-        site.bed.queue(&format!("HTCJobUID == \"{uid}\""), &["ProcId"]).len(),
-        left.len(),
-        "only a person removes"
-    );
+    assert_eq!(site.bed.queue(&of(&uid), &["ProcId"]).len(), left.len(), "only a person removes");
 
     // Without any it says so.
     here.delete("next");
-    site.bed.pool.tool("condor_rm", &["-constraint", &format!("HTCJobUID == \"{uid}\"")]).unwrap();
+    site.bed.pool.tool("condor_rm", &["-constraint", &of(&uid)]).unwrap();
     here.wait_nothing_left(&uid);
     site.bed.stop_operator();
     site.bed.start_operator();

@@ -4,7 +4,7 @@ use bed::direct::Direct;
 use bed::{Bed, htcjob};
 use testbed::{FRONT_PROXY, Version};
 
-use crate::jobs_api::{API, json, path};
+use crate::jobs_api::{API, json};
 
 /// What the API server would say of a cluster admin.
 const ADMIN: [(&str, &str); 2] = [("X-Remote-User", "system:admin"), ("X-Remote-Group", "system:masters")];
@@ -57,7 +57,7 @@ pub fn a_leader_lets_in_fronts_alone(version: Version) {
         certificate: entry(secret, "tls.crt"),
         key: entry(secret, "tls.key"),
     };
-    let jobs = path(&here.name);
+    let jobs = here.procs();
     let (status, body) = Direct::new(bed.leader_port(), Some(&front)).get(&jobs, &[]).unwrap();
     assert_eq!(status, 200, "{body}");
     let shown = [
@@ -93,25 +93,25 @@ pub fn nobody_speaks_for_others(version: Version) {
     let certificate = bed.kube.credentials(&ann.name, None).unwrap();
     let through = Direct::new(bed.kube.port(), Some(&certificate));
     let forged = [ADMIN[0], ADMIN[1], ("X-Remote-Extra-Scopes", "all"), ("X-Remote-Uid", "0")];
-    let (status, body) = through.get(&path(&here.name), &forged).unwrap();
+    let (status, body) = through.get(&here.procs(), &forged).unwrap();
     assert_eq!((status, json(&body)["items"].as_array().map(Vec::len)), (200, Some(1)), "{body}");
-    for path in [path(&there.name), format!("{API}/htcprocs")] {
+    for path in [there.procs(), format!("{API}/htcprocs")] {
         let (status, body) = through.get(&path, &forged).unwrap();
         assert!(status == 403 && body.contains(&ann.name), "{path}: {status} {body}");
     }
-    let (status, body) = Direct::new(bed.kube.port(), None).get(&path(&here.name), &forged).unwrap();
+    let (status, body) = Direct::new(bed.kube.port(), None).get(&here.procs(), &forged).unwrap();
     assert!([401, 403].contains(&status), "anonymous: {status} {body}");
 
     // The front asks again, whoever has let a request through.
     let api_server = Direct::new(port, Some(&bed.kube.front_proxy_credentials(FRONT_PROXY).unwrap()));
     let as_ann = [("X-Remote-User", ann.name.as_str()), ("X-Remote-Group", "system:authenticated")];
     let seen = |path: &str| api_server.get(path, &as_ann).unwrap();
-    assert_eq!(seen(&path(&here.name)).0, 200);
-    assert_eq!(seen(&format!("{}/fit-0", path(&here.name))).0, 200);
+    assert_eq!(seen(&here.procs()).0, 200);
+    assert_eq!(seen(&format!("{}/fit-0", here.procs())).0, 200);
     for path in [
-        path(&there.name),
-        format!("{}/fit-0", path(&there.name)),
-        format!("{}?watch=1", path(&there.name)),
+        there.procs(),
+        format!("{}/fit-0", there.procs()),
+        format!("{}?watch=1", there.procs()),
         format!("{API}/htcprocs"),
         format!("{API}/htcprocs?fieldSelector=metadata.namespace%3D{}", here.name),
     ] {
@@ -119,7 +119,7 @@ pub fn nobody_speaks_for_others(version: Version) {
         assert!(status == 403 && body.contains("is forbidden: User"), "{path}: {status} {body}");
     }
     let anonymous = [("X-Remote-User", "system:anonymous"), ("X-Remote-Group", "system:unauthenticated")];
-    assert_eq!(api_server.get(&path(&here.name), &anonymous).map(|(status, _)| status), Ok(403));
+    assert_eq!(api_server.get(&here.procs(), &anonymous).map(|(status, _)| status), Ok(403));
 }
 
 /// What the API server and the front read differently, somebody could be allowed as the one and be given as the other.
@@ -133,7 +133,7 @@ pub fn a_path_is_read_as_the_api_server_reads_it(version: Version) {
     }
     let ann = here.person("ann", &["htcprocs-view"]);
     ann.comes_to_see(&["get", "htcprocs"]);
-    let (jobs, theirs) = (path(&here.name), path(&there.name));
+    let (jobs, theirs) = (here.procs(), there.procs());
     let tricks = [
         format!("{jobs}/../../../namespaces/{}/htcprocs", there.name),
         format!("{jobs}/..%2f..%2f{}%2fhtcprocs", there.name),

@@ -6,7 +6,7 @@ use bed::front::available;
 use bed::{Bed, LONG_SUBMISSIONS, Namespace, PATIENCE, htcjob};
 use testbed::{FRONT_PROXY, Version, wait_for};
 
-use crate::jobs_api::{API, json, names, path};
+use crate::jobs_api::{API, json, names};
 use bed::direct::Direct;
 
 fn wait_available(bed: &Bed, status: &str) {
@@ -57,7 +57,7 @@ pub fn other_apis_notice_nothing(version: Version) {
     wait_available(&bed, "False");
     others_notice_nothing(&here, "without-front");
     here.wait_ended("without-front");
-    let why = here.try_kubectl(&["get", "--raw", &path(&here.name)]).unwrap_err().to_string();
+    let why = here.try_kubectl(&["get", "--raw", &here.procs()]).unwrap_err().to_string();
     assert!(why.contains("currently unable to handle the request"), "{why}");
 
     bed.kill_operator();
@@ -71,7 +71,7 @@ pub fn other_apis_notice_nothing(version: Version) {
     assert_eq!(discovered["resources"][0]["name"], "htcprocs", "{discovered}");
     let api_server = Direct::new(front.port.number, Some(&bed.kube.front_proxy_credentials(FRONT_PROXY).unwrap()));
     let admin = [("X-Remote-User", "testbed-admin"), ("X-Remote-Group", "system:masters")];
-    let (status, body) = api_server.get(&path(&here.name), &admin).unwrap();
+    let (status, body) = api_server.get(&here.procs(), &admin).unwrap();
     let answer = json(&body);
     assert_eq!((status, &answer["reason"]), (503, &"ServiceUnavailable".into()), "{body}");
     assert_eq!(answer["details"]["retryAfterSeconds"], 2, "clients try again by themselves: {body}");
@@ -112,7 +112,7 @@ pub fn certificates_are_renewed_while_requests_go_on(version: Version) {
     // Until the first would have ended, and two others have come.
     while began.elapsed() < Duration::from_secs(60) || seen.len() < 2 {
         assert!(began.elapsed() < PATIENCE, "the certificate is not renewed: {}", seen.len());
-        let answer = json(&here.kubectl(&["get", "--raw", &path(&here.name)]));
+        let answer = json(&here.kubectl(&["get", "--raw", &here.procs()]));
         assert_eq!(answer["items"].as_array().map(Vec::len), Some(1), "{answer}");
         let now = front_certificate(&bed);
         if now != first && seen.last() != Some(&now) {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use bed::{Bed, htcjob};
 use testbed::Version;
 
-use crate::jobs_api::{API, json, names, path, rows};
+use crate::jobs_api::{API, json, names, rows};
 
 pub fn as_any_other_kind(version: Version) {
     let bed = Bed::shared(version);
@@ -66,7 +66,7 @@ pub fn as_any_other_kind(version: Version) {
     assert_eq!(names(&ann.sees(&["get", "htcprocs", "--chunk-size=2"])), all);
     let (mut next, mut pages, mut versions) = (String::new(), Vec::new(), BTreeSet::new());
     loop {
-        let page = json(&ann.sees(&["get", "--raw", &format!("{}?limit=4{next}", path(&here.name))]));
+        let page = json(&ann.sees(&["get", "--raw", &format!("{}?limit=4{next}", here.procs())]));
         let items = page["items"].as_array().unwrap();
         pages.push(items.iter().map(|item| item["metadata"]["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>());
         versions.insert(page["metadata"]["resourceVersion"].as_str().unwrap().to_owned());
@@ -124,7 +124,7 @@ pub fn what_cannot_be_done_is_refused(version: Version) {
         let said = admin.is_refused(&["get", "htcprocs", selector]);
         assert!(said.contains(why), "{selector}: {said}");
     }
-    let jobs = path(&here.name);
+    let jobs = here.procs();
     for (query, why) in [
         ("?limit=x", "limit"),
         ("?continue=abc", "list again from the start"),

@@ -2,13 +2,14 @@
 
 use std::io::Read as _;
 use std::process::{Child, Stdio};
+use std::sync::mpsc;
 
-use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, htcjob, is_true};
+use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, htcjob, is_true, of};
 use testbed::{Version, wait_for};
 
 /// The path of something of a job.
 fn path(here: &Namespace<'_>, name: &str, what: &str) -> String {
-    format!("/apis/procs.htc.cern.ch/v1alpha1/namespaces/{}/htcprocs/{name}/{what}", here.name)
+    format!("{}/{name}/{what}", here.procs())
 }
 
 fn raw(here: &Namespace<'_>, name: &str, what: &str) -> testbed::Result<String> {
@@ -20,17 +21,20 @@ fn numbers(last: u32) -> String {
     (1..=last).fold(String::new(), |text, number| text + &number.to_string() + "\n")
 }
 
-/// A log that is followed.
-struct Follower(Child, std::sync::mpsc::Receiver<String>);
+/// A log that is followed: its first byte, and then all of it.
+struct Follower(Child, mpsc::Receiver<String>);
 
 impl Follower {
     fn begin(here: &Namespace<'_>, name: &str, what: &str) -> Self {
         let mut kubectl = here.bed.kube.kubectl(&["get", "--raw", &path(here, name, what)]);
         let mut child = kubectl.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (mut out, mut err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
-        let (sender, receiver) = std::sync::mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || {
-            let mut text = String::new();
+            let mut first = [0];
+            let read = out.read_exact(&mut first).map(|()| first[0].into());
+            let mut text = read.map_or_else(|_| String::new(), |first: char| first.to_string());
+            let _ = sender.send(text.clone());
             let _ = out.read_to_string(&mut text);
             let _ = err.read_to_string(&mut text);
             let _ = sender.send(text);
@@ -38,9 +42,17 @@ impl Follower {
         Self(child, receiver)
     }
 
+    /// Waits until something has come.
+    fn wait_begun(&self) {
+        let first = self.1.recv_timeout(PATIENCE).expect("the log begins");
+        assert!(!first.is_empty(), "there is no log: {:?}", self.1.recv_timeout(PATIENCE));
+    }
+
     /// All of it, once it has ended.
     fn end(self) -> String {
-        self.1.recv_timeout(PATIENCE).expect("the log ends")
+        // The first byte may be still to come.
+        let texts = || self.1.recv_timeout(PATIENCE);
+        std::iter::from_fn(|| texts().ok()).last().expect("the log ends")
     }
 }
 
@@ -83,6 +95,39 @@ pub fn followed_while_it_runs_and_to_its_end(version: Version) {
     assert_eq!(raw(&here, "talks-0", "log?stream=err&follow=true").unwrap(), "trouble\n");
     let refused = raw(&here, "talks-0", "log?lines=2").unwrap_err().to_string();
     assert!(refused.contains("the parameter \"lines\" is not known"), "{refused}");
+}
+
+/// What is shown is of one run. A log ends with it, whatever ends it; the next run has another one.
+pub fn followed_until_its_run_is_over(version: Version) {
+    let bed = Bed::shared(version);
+    bed.front();
+    let here = bed.namespace();
+    let follow = |name: &str| {
+        let job = format!("{name}-0");
+        let has = |text: &String| text == "first\n";
+        wait_for("its log", PATIENCE, || raw(&here, &job, "log").ok().filter(has)).unwrap();
+        let follower = Follower::begin(&here, &job, "log?follow=true");
+        follower.wait_begun();
+        follower
+    };
+    let names = ["held", "again", "removed"];
+    for name in names {
+        here.create(&htcjob(name, &format!("echo first; {UNTIL_LET_GO}; echo last")));
+    }
+    let logs = names.map(|name| {
+        here.wait_running(name, 1);
+        follow(name)
+    });
+    let tools = ["condor_hold", "condor_vacate_job", "condor_rm"];
+    for (name, tool) in names.into_iter().zip(tools) {
+        bed.condor.ok(tool, &["-constraint", &of(&here.uid(name))]).unwrap();
+    }
+    for (name, log) in names.into_iter().zip(logs) {
+        assert_eq!(log.end(), "first\n", "{name}");
+    }
+    let log = follow("again");
+    here.let_go("again");
+    assert_eq!(log.end(), "first\nlast\n");
 }
 
 pub fn files_come_as_an_archive_that_can_be_resumed(version: Version) {

@@ -1,7 +1,7 @@
 //! Namespaces that are deleted, by the controller that does it in every cluster.
 
 use bed::front::available;
-use bed::{Bed, LONG_SUBMISSIONS, Namespace, PATIENCE, UNTIL_LET_GO, checkout, htcjob, ids};
+use bed::{Bed, LONG_SUBMISSIONS, Namespace, PATIENCE, UNTIL_LET_GO, checkout, htcjob, ids, of};
 use serde_json::Value;
 use testbed::{Controllers, KubeOptions, Version, wait_for};
 
@@ -81,7 +81,7 @@ pub fn go_with_all_that_runs_in_them(version: Version) {
     delete(&here);
     wait_gone(&here, &controllers);
     for uid in [&runs, &held, &theirs, &waits, &ended] {
-        assert_eq!(bed.queue(&format!("HTCJobUID == \"{uid}\""), &["ClusterId"]), Vec::<Vec<String>>::new());
+        assert_eq!(bed.queue(&of(uid), &["ClusterId"]), Vec::<Vec<String>>::new());
     }
     bed.wait_spool_free(&[running, on_hold].concat());
     assert_eq!(names(&bed.kube.kubectl_ok(&["get", "htcprocs", "-A"]).unwrap()), [there.name.as_str()]);
@@ -123,10 +123,10 @@ pub fn stay_while_the_api_does_not_answer(version: Version) {
     let why = wait_kept(&here, "NamespaceFinalizersRemaining");
     assert!(why.contains("htc.cern.ch/condor-jobs"), "{why}");
     assert!(here.get("runs")["metadata"]["deletionTimestamp"].is_string());
-    assert_eq!(bed.queue(&format!("HTCJobUID == \"{uid}\""), &["ClusterId"]).len(), 2);
+    assert_eq!(bed.queue(&of(&uid), &["ClusterId"]).len(), 2);
     bed.start_operator();
     wait_gone(&here, &controllers);
-    assert_eq!(bed.queue(&format!("HTCJobUID == \"{uid}\""), &["ClusterId"]), Vec::<Vec<String>>::new());
+    assert_eq!(bed.queue(&of(&uid), &["ClusterId"]), Vec::<Vec<String>>::new());
 
     // Who takes the API away lets them go, too.
     let third = bed.namespace();

@@ -1,6 +1,6 @@
 //! Each state of a job, as its object says it.
 
-use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, htcjob, ids, is_true};
+use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, htcjob, ids, is_true, of};
 use serde_json::{Value, json};
 use testbed::{Version, wait_for};
 
@@ -118,7 +118,7 @@ pub fn each_end_of_a_job_that_runs_again(version: Version) {
     let second = json!({ "number": 2, "exitCode": 137 });
     exits(json!([first, second]));
     let id = ids(&here.get("fit")).remove(0);
-    let starts = || bed.queue(&format!("HTCJobUID == \"{uid}\""), &["NumJobStarts"]).concat().concat();
+    let starts = || bed.queue(&of(&uid), &["NumJobStarts"]).concat().concat();
     wait_for("the third run", PATIENCE, || starts() == "3").unwrap();
     bed.condor.ok("condor_vacate_job", &[&id]).unwrap();
     wait_for("the fourth run", PATIENCE, || starts() == "4").unwrap();

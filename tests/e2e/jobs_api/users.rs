@@ -1,10 +1,10 @@
 //! Who sees which jobs: what RBAC says of their namespace, and nothing else.
 
-use bed::{Bed, htcjob};
+use bed::{Bed, Namespace, htcjob};
 use serde_json::json;
 use testbed::Version;
 
-use crate::jobs_api::{json, names, path};
+use crate::jobs_api::{json, names};
 
 pub fn one_namespace_and_no_other(version: Version) {
     let bed = Bed::shared(version);
@@ -17,12 +17,12 @@ pub fn one_namespace_and_no_other(version: Version) {
     let ann = here.person("ann", &["htcprocs-view"]);
     assert_eq!(names(&ann.comes_to_see(&["get", "htcprocs"])), ["fit-0"]);
     assert_eq!(json(&ann.sees(&["get", "htcproc", "fit-0", "-o", "json"]))["metadata"]["namespace"], here.name);
-    let watched = |namespace: &str| format!("{}?watch=1&timeoutSeconds=1", path(namespace));
-    let frames = ann.sees(&["get", "--raw", &watched(&here.name)]);
+    let watched = |place: &Namespace<'_>| place.procs() + "?watch=1&timeoutSeconds=1";
+    let frames = ann.sees(&["get", "--raw", &watched(&here)]);
     assert_eq!(frames.lines().map(|frame| json(frame)["type"].clone()).collect::<Vec<_>>(), ["ADDED"]);
 
     // Elsewhere, and everywhere, nothing.
-    let (jobs, watch) = (path(&there.name), watched(&there.name));
+    let (jobs, watch) = (there.procs(), watched(&there));
     for (arguments, verb) in [
         (["-n", &there.name, "get", "htcprocs"].as_slice(), "list"),
         (&["-n", &there.name, "get", "htcproc", "fit-0"], "get"),
@@ -83,7 +83,7 @@ pub fn one_name_and_no_other(version: Version) {
         let done = selected(selector);
         assert!(!done.status.success() && done.stderr.contains("Forbidden"), "{selector}: {done:?}");
     }
-    let twice = format!("{}?fieldSelector=metadata.name%3Dfit-1&fieldSelector=spec.index%3D0", path(&here.name));
+    let twice = format!("{}?fieldSelector=metadata.name%3Dfit-1&fieldSelector=spec.index%3D0", here.procs());
     let why = bob.is_refused(&["get", "--raw", &twice]);
     assert!(why.contains("comes more than once"), "{why}");
     for arguments in [["get", "htcprocs"].as_slice(), &["get", "htcproc", "fit-0"]] {

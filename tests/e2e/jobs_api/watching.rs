@@ -9,7 +9,7 @@ use serde_json::Value;
 use testbed::{Version, wait_for};
 
 use crate::jobs_api::wishes::does;
-use crate::jobs_api::{json, path, rows};
+use crate::jobs_api::{json, rows};
 
 /// Event, name and state of each row that kubectl has printed.
 fn events(printed: &str) -> Vec<[String; 3]> {
@@ -104,7 +104,7 @@ pub fn goes_on_from_a_version(version: Version) {
     one_that_has_ended(&here);
     here.create(&htcjob("fit", UNTIL_LET_GO));
     here.wait_running("fit", 1);
-    let jobs = path(&here.name);
+    let jobs = here.procs();
     let raw = |query: &str| here.kubectl(&["get", "--raw", &format!("{jobs}?{query}")]);
     let listed = wait_for("the job to run in a list", bed::PATIENCE, || {
         let list = json(&raw(""));
@@ -165,7 +165,7 @@ pub fn goes_on_with_the_next_leader(version: Version) {
     one_that_has_ended(&here);
     here.create(&htcjob("fit", UNTIL_LET_GO));
     here.wait_running("fit", 1);
-    let raw = |query: &str| here.try_kubectl(&["get", "--raw", &format!("{}?{query}", path(&here.name))]);
+    let raw = |query: &str| here.try_kubectl(&["get", "--raw", &format!("{}?{query}", here.procs())]);
     let since = wait_for("the job to run in a list", PATIENCE, || {
         let list = json(&raw("").map_err(|error| error.to_string())?);
         let state = &list["items"][1]["status"]["state"];
@@ -173,8 +173,7 @@ pub fn goes_on_with_the_next_leader(version: Version) {
     })
     .unwrap();
     let since = since.as_str().unwrap();
-    let watch =
-        here.admin().begins(&["get", "--raw", &format!("{}?watch=1&resourceVersion={since}", path(&here.name))]);
+    let watch = here.admin().begins(&["get", "--raw", &format!("{}?watch=1&resourceVersion={since}", here.procs())]);
     bed.stop_operator();
     watch.wait(PATIENCE).unwrap();
     assert!(!watch.log_text().contains("Succeeded"), "{}", watch.log_text());
@@ -224,7 +223,7 @@ impl<'a> Watches<'a> {
     }
 
     fn one(&self, since: &str) -> Vec<Value> {
-        let to = format!("{}?watch=true&timeoutSeconds=1&resourceVersion={since}", path(&self.here.name));
+        let to = format!("{}?watch=true&timeoutSeconds=1&resourceVersion={since}", self.here.procs());
         let text = self.here.kubectl(&["get", "--raw", &to]);
         text.lines().filter(|line| !line.is_empty()).map(json).collect()
     }
@@ -265,7 +264,7 @@ pub fn what_users_ask_for(version: Version) {
     gates.shut("condor_submit");
     here.create(&object);
     gates.wait_at("condor_submit");
-    let list = || json(&here.kubectl(&["get", "--raw", &path(&here.name)]));
+    let list = || json(&here.kubectl(&["get", "--raw", &here.procs()]));
     let waits = wait_for("the jobs to wait", PATIENCE, || {
         let list = list();
         if list["items"].as_array().unwrap().len() == 5 { Ok(list) } else { Err(list.to_string()) }

@@ -7,12 +7,12 @@ use serde_json::Value;
 use testbed::tool::Finished;
 use testbed::{Version, wait_for};
 
+use crate::jobs_api::json;
 use crate::jobs_api::states::wait_state;
-use crate::jobs_api::{json, path};
 
 /// Asks that something is done about one job.
 fn post(person: &Person<'_>, here: &Namespace<'_>, job: &str, action: &str) -> Finished {
-    let to = format!("{}/{job}/{action}", path(&here.name));
+    let to = format!("{}/{job}/{action}", here.procs());
     person.kubectl(&["create", "--raw", &to, "-f", "/dev/null"])
 }
 
@@ -149,9 +149,9 @@ pub fn who_may_and_who_may_not(version: Version) {
     for action in ["log", "files", "analysis"] {
         assert!(refused(&admin, &here, "fit-0", action).contains("MethodNotAllowed"), "{action}");
     }
-    let why = admin.is_refused(&["get", "--raw", &format!("{}/fit-0/hold", path(&here.name))]);
+    let why = admin.is_refused(&["get", "--raw", &format!("{}/fit-0/hold", here.procs())]);
     assert!(why.contains("by POST"), "{why}");
-    let proc = json(&here.kubectl(&["get", "htcproc", "fit-0", "-o", "json"]));
+    let proc = here.proc("fit-0");
     assert_eq!((&proc["status"]["state"], &proc["status"]["requested"]), (&"Waiting".into(), &Value::Null));
 }
 
@@ -202,7 +202,7 @@ pub fn what_htcondor_refuses_is_told(version: Version) {
     let told = |job: &str, done: &str| {
         let begins = format!("HTCondor has not {done} the job: ");
         let said = wait_for(&format!("what is said of {job}"), PATIENCE, || {
-            let found = json(&here.kubectl(&["get", "htcproc", job, "-o", "json"]));
+            let found = here.proc(job);
             let said = found["status"]["message"].as_str().unwrap_or_default().to_owned();
             if said.starts_with(&begins) && !found["status"]["requested"].is_null() {
                 Ok(said)

@@ -1,15 +1,12 @@
 //! Jobs of one HTCJob that differ, that wait for each other, and that end with each other: `items`, `parallelism` and
 //! `maxFailedIndexes`.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-
 use serde_json::json;
 use testbed::{Version, wait_for};
 
-use crate::lifecycle::{counts, of, read, told_in};
+use crate::lifecycle::{counts, read, told_in};
 use bed::site::Site;
-use bed::{Bed, PATIENCE, UNTIL_LET_GO, htcjob, is_true};
+use bed::{Bed, PATIENCE, UNTIL_LET_GO, beside, htcjob, is_true, of};
 
 /// What would mean something to condor_submit, to a shell, or in a list.
 const ITEMS: [&str; 7] =
@@ -48,23 +45,14 @@ pub fn no_more_at_a_time_than_parallelism(version: Version) {
     object["spec"]["parallelism"] = 2.into();
     let uid = here.create(&object);
     let open = format!("{} && !member(JobStatus, {{3,4}})", of(&uid));
-    let ended = AtomicBool::new(false);
-    let most = thread::scope(|scope| {
-        let looks = scope.spawn(|| {
-            let mut most = 0;
-            while !ended.load(Ordering::Relaxed) {
-                most = most.max(site.bed.queue(&open, &["ProcId"]).len());
-            }
-            most
-        });
+    let look = |most: &mut usize| *most = site.bed.queue(&open, &["ProcId"]).len().max(*most);
+    let ((), most) = beside(0, look, || {
         here.wait_says("parts", "Submitted", "False", "Parallelism");
         // The leader that follows knows what is in HTCondor.
         site.bed.kill_operator();
         site.bed.start_operator();
         here.wait_says("parts", "Submitted", "True", "Accepted");
         here.wait_ended("parts");
-        ended.store(true, Ordering::Relaxed);
-        looks.join().unwrap()
     });
     assert_eq!(most, 2);
     site.assert_complete_once(&here, "parts", 9);

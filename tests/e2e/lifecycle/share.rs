@@ -1,15 +1,12 @@
 //! A namespace's share of active jobs, and of the submissions.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 
 use serde_json::Value;
 use testbed::{Version, wait_for};
 
-use crate::lifecycle::of;
 use bed::site::{Site, says};
-use bed::{LONG_SUBMISSIONS, Namespace, PATIENCE, htcjob, ids};
+use bed::{LONG_SUBMISSIONS, Namespace, PATIENCE, beside, htcjob, ids, of};
 
 /// A namespace has no more active jobs than it may have, what is left is submitted when others end, and another namespace has its own.
 pub fn no_more_active_jobs_than_the_share(version: Version) {
@@ -55,24 +52,18 @@ pub fn parallelism_within_the_share(version: Version) {
     here.wait_says("second", "Submitted", "False", "NamespaceLimit");
     assert_eq!(site.bed.jobs_of(&second).len(), 1);
     let open = |of: &str| format!("({of}) && !member(JobStatus, {{3,4}})");
-    let ended = AtomicBool::new(false);
-    let most = thread::scope(|scope| {
-        let looks = scope.spawn(|| {
-            let both = open(&format!("{} || {}", of(&first), of(&second)));
-            let mut most = [0, 0];
-            while !ended.load(Ordering::Relaxed) {
-                most[0] = most[0].max(site.bed.queue(&both, &["ProcId"]).len());
-                most[1] = most[1].max(site.bed.queue(&open(&of(&second)), &["ProcId"]).len());
-            }
-            most
-        });
+    let queries = [open(&format!("{} || {}", of(&first), of(&second))), open(&of(&second))];
+    let look = |most: &mut [usize; 2]| {
+        for (most, query) in most.iter_mut().zip(&queries) {
+            *most = site.bed.queue(query, &["ProcId"]).len().max(*most);
+        }
+    };
+    let ((), most) = beside([0, 0], look, || {
         site.finish("first");
         here.wait_says("second", "Submitted", "False", "Parallelism");
         here.wait_ended("first");
         site.finish("second");
         here.wait_ended("second");
-        ended.store(true, Ordering::Relaxed);
-        looks.join().unwrap()
     });
     assert_eq!(most, [3, 2]);
     site.assert_complete_once(&here, "first", 4);

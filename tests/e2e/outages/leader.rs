@@ -8,7 +8,7 @@ use testbed::{Owned, Scratch, Version, wait_for};
 
 use bed::signals::{Unlimited, signal};
 use bed::site::Site;
-use bed::{PATIENCE, is_true};
+use bed::{PATIENCE, is_true, of};
 
 /// A Lease that is soon free.
 pub const SHORT: [&str; 3] = ["--lease-duration=4s", "--lease-renew-deadline=3s", "--lease-retry=500ms"];
@@ -148,7 +148,7 @@ pub fn a_lease_that_cannot_be_renewed(version: Version) {
     wait_for("the operator to notice", PATIENCE, || site.bed.log().contains("the Lease could not be renewed")).unwrap();
     wait_for("the last renewal to be too old", PATIENCE, || paused.elapsed() > RENEW_DEADLINE).unwrap();
     site.finish("one");
-    let of = format!("HTCJobUID == \"{uid}\"");
+    let of = of(&uid);
     wait_for("the job to end", PATIENCE, || site.bed.queue(&of, &["JobStatus"]) == [["4"]]).unwrap();
     let asked = site.gates.calls("condor_q");
     wait_for("some more looks at the queue", PATIENCE, || site.gates.calls("condor_q") >= asked + 3).unwrap();

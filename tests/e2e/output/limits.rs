@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use testbed::{Version, wait_for};
 
 use bed::site::Site;
-use bed::{Bed, PATIENCE, UNTIL_LET_GO, htcjob, is_true};
+use bed::{Bed, PATIENCE, UNTIL_LET_GO, htcjob, is_true, of};
 
 /// HTCondor holds a job that leaves more than `--output-limit`, and its HTCJob says which limit that is.
 pub fn too_much_output_is_held(version: Version) {
@@ -17,7 +17,7 @@ pub fn too_much_output_is_held(version: Version) {
     here.create(&htcjob("small", "head -c 900000 /dev/zero > small; echo ran"));
     let message = here.wait_says("large", "Held", "True", "JobsHeld");
     println!("{version}: {message}");
-    let held = site.bed.queue(&format!("HTCJobUID == \"{uid}\""), &["JobStatus", "HoldReasonCode", "NumJobStarts"]);
+    let held = site.bed.queue(&of(&uid), &["JobStatus", "HoldReasonCode", "NumJobStarts"]);
     assert_eq!(held, [["5", "33", "1"]], "HTCondor's code for too much output");
     assert!(message.contains("--output-limit") && message.contains("delete the HTCJob"), "{message}");
     assert_eq!(here.wait_event("large", "JobsHeld").iter().filter(|reason| *reason == "JobsHeld").count(), 1);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use testbed::{Account, Scratch, Version, wait_for};
 
 use bed::site::Site;
-use bed::{LONG_SUBMISSIONS, PATIENCE, ids};
+use bed::{LONG_SUBMISSIONS, PATIENCE, ids, of};
 
 /// `remove_extra`: of two jobs of one index the one that is recorded stays.
 pub fn second_of_an_index(version: Version) {
@@ -14,7 +14,7 @@ pub fn second_of_an_index(version: Version) {
     let here = site.bed.namespace();
     let uid = here.create(&site.lasting("one", 1));
     let running = here.wait("one", "it runs", |object| object["status"]["running"] == 1);
-    let of = format!("HTCJobUID == \"{uid}\"");
+    let of = of(&uid);
     let row = site.bed.queue(&of, &["HTCOperator", "HTCNotAfter"]).remove(0);
     let second = site
         .bed

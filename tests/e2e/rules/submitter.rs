@@ -6,7 +6,7 @@ use testbed::{Version, wait_for};
 
 use bed::signals::Unlimited;
 use bed::site::Site;
-use bed::{PATIENCE, condition};
+use bed::{PATIENCE, condition, of};
 
 /// The submit limit below, and what the schedd's clock, which counts whole seconds, may add to it.
 const TOO_LATE: Duration = Duration::from_secs(5 + 10);
@@ -34,7 +34,7 @@ pub fn landing_late_before_it_counts_as_dead(version: Version) {
 
     let removed = wait_for("the late job to be removed", PATIENCE, || {
         assert_eq!(here.get("late")["status"]["phase"], "Pending", "a late job was taken for one that counts");
-        let rows = site.bed.history(&format!("HTCJobUID == \"{uid}\""), &["HTCJobAttempt", "RemoveReason"]);
+        let rows = site.bed.history(&of(&uid), &["HTCJobAttempt", "RemoveReason"]);
         rows.first().map(|row| row.join(" ")).ok_or_else(|| format!("{:?}", site.bed.jobs_of(&uid)))
     })
     .unwrap();
