@@ -20,8 +20,7 @@ use crate::clock::Clock;
 use crate::condor::Schedd;
 use crate::credentials::{AtHand, Credentials};
 use crate::ledger::{Ledger, LedgerError};
-use crate::machine::ids::Index;
-use crate::machine::ids::SchedDate;
+use crate::machine::ids::{Index, SchedDate, Uid};
 use crate::procs::answer::Failure;
 use crate::procs::selection::Selection;
 use crate::procs::{HTCProc, Parent, ProcName};
@@ -52,16 +51,23 @@ impl Jobs {
         object.annotations().get(OPERATOR).is_none_or(|operator| *operator == self.operator)
     }
 
-    /// The `HTCJob`s whose jobs may be wanted, in the order of lists.
-    fn parents(&self, namespace: Option<&str>, selection: &Selection) -> Vec<Parent> {
+    /// The `HTCJob`s whose jobs may be wanted, in the order of lists. None that the ledger says was let go: so it is known from which
+    /// transaction on its jobs are shown no more.
+    async fn parents(&self, namespace: Option<&str>, selection: &Selection) -> Result<Vec<Parent>, LedgerError> {
         let state = self.objects.state();
         let wanted = state.iter().filter(|object| {
             let (its, name) = (object.namespace().unwrap_or_default(), object.name_any());
             namespace.is_none_or(|namespace| *namespace == *its) && self.ours(object) && selection.may_have(&its, &name)
         });
         let mut parents: Vec<Parent> = wanted.map(Parent::of).collect();
+        let deleted: Vec<Uid> =
+            parents.iter().filter(|parent| parent.deleted).map(|parent| parent.uid.clone()).collect();
+        if !deleted.is_empty() {
+            let let_go = self.ledger.let_go(deleted).await?;
+            parents.retain(|parent| !let_go.contains(&parent.uid));
+        }
         parents.sort_by(|one, other| (&one.namespace, &one.name).cmp(&(&other.namespace, &other.name)));
-        parents
+        Ok(parents)
     }
 
     /// The `HTCJob` of this name.

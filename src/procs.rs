@@ -214,6 +214,8 @@ pub struct Parent {
     pub uid: Uid,
     /// When it was created, in RFC 3339.
     pub created: Option<String>,
+    /// Somebody has deleted it.
+    pub deleted: bool,
     /// The jobs that it asks for; none if that cannot be read.
     pub asked_for: Indices,
     /// The object itself, for its items.
@@ -242,6 +244,7 @@ impl Parent {
             name: meta.name.clone().unwrap_or_default(),
             uid: Uid::from(meta.uid.as_deref().unwrap_or_default()),
             created: meta.creation_timestamp.as_ref().map(|time| time.0.to_string()),
+            deleted: meta.deletion_timestamp.is_some(),
             asked_for: asked_for.unwrap_or_default(),
             object: Some(Arc::clone(object)),
         }

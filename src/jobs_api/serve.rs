@@ -138,7 +138,7 @@ pub(super) fn table(rows: &Value, metadata: &Value) -> Value {
 async fn list(jobs: &Jobs, namespace: Option<&str>, query: Query) -> Result<HttpResponse, Failure> {
     let newest = jobs.ledger.sequence();
     let version = query.from.as_ref().map_or(newest, |from| from.version);
-    let walk = Walk::new(jobs.clone(), namespace, query.selection, query.from.as_ref());
+    let walk = Walk::new(jobs.clone(), namespace, query.selection, query.from.as_ref()).await?;
     let page =
         Page { walk, form: query.form, left: query.limit, version, last: None, written: 0, begun: false, over: false };
     // The first part tells whether there is an answer at all.

@@ -22,8 +22,13 @@ pub(super) struct Walk {
 
 impl Walk {
     /// From the start, or behind a job.
-    pub(super) fn new(jobs: Jobs, namespace: Option<&str>, selection: Selection, behind: Option<&Cursor>) -> Self {
-        let mut parents: VecDeque<Parent> = jobs.parents(namespace, &selection).into();
+    pub(super) async fn new(
+        jobs: Jobs,
+        namespace: Option<&str>,
+        selection: Selection,
+        behind: Option<&Cursor>,
+    ) -> Result<Self, LedgerError> {
+        let mut parents: VecDeque<Parent> = jobs.parents(namespace, &selection).await?.into();
         let mut from = Index(0);
         if let Some(Cursor { namespace, htcjob, index, .. }) = behind {
             let place = (namespace, htcjob);
@@ -34,7 +39,7 @@ impl Walk {
         }
         let mut walk = Self { jobs, selection, parents, from };
         walk.begin(from);
-        walk
+        Ok(walk)
     }
 
     /// Through all jobs of one `HTCJob`.

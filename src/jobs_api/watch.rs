@@ -69,8 +69,11 @@ impl Watching {
             return Err(Failure::expired("the version is not of this operator's ledger: list again"));
         }
         let selection = query.selection.clone();
-        let mut parents = jobs.parents(namespace, &selection);
+        let mut parents = jobs.parents(namespace, &selection).await?;
         if let Some(since) = watch.since {
+            if jobs.ledger.let_go_since(namespace.map(str::to_owned), since).await? {
+                return Err(Failure::expired("HTCJobs have gone since that version: list again"));
+            }
             // The others are new to who knows what there was then.
             let then = jobs.ledger.recorded_until(since).await?;
             parents.retain(|parent| then.contains(&parent.uid));
@@ -94,7 +97,7 @@ impl Watching {
             selection,
             jobs,
         };
-        let walk = Walk::new(watching.jobs.clone(), namespace, watching.selection.clone(), None);
+        let walk = Walk::new(watching.jobs.clone(), namespace, watching.selection.clone(), None).await?;
         if watch.since.is_none() {
             watching.first = Some(walk);
         } else if watching.selection.can_change() {
@@ -149,8 +152,10 @@ impl Watching {
             }
             return Ok(text);
         }
+        // What is let go after that is told with a later version.
+        let newest = self.jobs.ledger.sequence();
         self.tell_parents(&mut text).await?;
-        self.tell_changes(&mut text).await?;
+        self.tell_changes(&mut text, newest).await?;
         if text.is_empty() && self.bookmarks && Instant::now() >= self.bookmark {
             self.bookmark = Instant::now() + BOOKMARK;
             let object = json!({
@@ -168,6 +173,7 @@ impl Watching {
         let now: BTreeMap<Uid, Parent> = self
             .jobs
             .parents(self.namespace.as_deref(), &self.selection)
+            .await?
             .into_iter()
             .map(|parent| (parent.uid.clone(), parent))
             .collect();
@@ -223,9 +229,9 @@ impl Watching {
         Ok(all)
     }
 
-    async fn tell_changes(&mut self, text: &mut String) -> Result<(), LedgerError> {
-        while self.jobs.ledger.sequence() > self.told {
-            let newest = self.jobs.ledger.sequence();
+    /// Up to that version.
+    async fn tell_changes(&mut self, text: &mut String, newest: i64) -> Result<(), LedgerError> {
+        while newest > self.told {
             let mut changed = self.jobs.ledger.procs_changed(self.told, PART).await?;
             let last = changed.last().map(|(_, row)| row.changed).filter(|_| changed.len() >= PART);
             let until = last.map_or(newest, |last| last.min(newest));

@@ -91,6 +91,35 @@ impl Ledger {
         .await
     }
 
+    /// Whether an object of this namespace, or any, was let go after transaction number `since`. One whose rows are removed counts
+    /// for all namespaces.
+    pub async fn let_go_since(&self, namespace: Option<String>, since: i64) -> Result<bool, LedgerError> {
+        self.run(move |connection| {
+            connection
+                .prepare_cached(
+                    "select exists(select 1 from objects where letGo > ?1 and (?2 is null or namespace = ?2))
+                        or exists(select 1 from ledger where key = 'letGo' and cast(value as integer) > ?1)",
+                )
+                .and_then(|mut rows| rows.query_row(params![since, namespace], |row| row.get(0)))
+                .map_err(LedgerError::sql("read whether objects were let go"))
+        })
+        .await
+    }
+
+    /// Those of these objects that were let go.
+    pub async fn let_go(&self, uids: Vec<Uid>) -> Result<BTreeSet<Uid>, LedgerError> {
+        self.run(move |connection| {
+            let mut let_go = BTreeSet::new();
+            for uid in uids {
+                let found =
+                    self::uids(connection, "select uid from objects where uid = ?1 and released = 1", [uid.as_str()]);
+                let_go.extend(found.map_err(LedgerError::sql("read which objects were let go"))?);
+            }
+            Ok(let_go)
+        })
+        .await
+    }
+
     /// At most `limit` jobs that were changed after transaction number `since`, the longest unchanged first.
     pub async fn procs_changed(&self, since: i64, limit: usize) -> Result<Vec<(Uid, ProcRow)>, LedgerError> {
         self.run(move |connection| changed(connection, since, limit)).await
@@ -166,11 +195,12 @@ fn proc(row: &Row<'_>, uid: &Uid) -> Result<ProcRow, LedgerError> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::entries::Save;
     use super::super::tests::{job, known, save, uid};
-    use super::super::{Callback, RequestResult, Told};
+    use super::super::{Artifact, Callback, RequestResult, Told};
     use super::*;
     use crate::api::Phase;
-    use crate::machine::facts::{JobState, Runs};
+    use crate::machine::facts::{JobState, Known, Runs};
     use crate::machine::ids::{Attempt, SchedDate};
     use crate::machine::outcome::Outcome;
     use crate::machine::{Kind, RequestKey};
@@ -201,6 +231,34 @@ mod tests {
         ledger.resolve(vec![result("0-1", &[(0, 5), (1, 5)])]).await.unwrap();
         ledger.save(save(known(Phase::Completed), jobs, Vec::new())).await.unwrap();
         assert_eq!(sizes().await, [None, Some(77), None], "what came first stays");
+    }
+
+    #[tokio::test]
+    async fn what_was_let_go_is_known_by_its_transaction() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open_alone(&folder.path().join("htcjobs.db")).unwrap();
+        let other = Uid::from("0b5ea2a4-3b8c-4a51-9d1f-6f1a3a5f0002");
+        for uid in [uid(), other.clone()] {
+            ledger.save(Save { uid, ..save(known(Phase::Running), Vec::new(), Vec::new()) }).await.unwrap();
+        }
+        let before = ledger.sequence();
+        let since =
+            async |namespace: &str, since| ledger.let_go_since(Some(namespace.to_owned()), since).await.unwrap();
+        assert!(!since("physics", 0).await);
+        let released = Known { released: true, ..known(Phase::Terminating) };
+        ledger.save(save(released.clone(), Vec::new(), Vec::new())).await.unwrap();
+        let let_go = ledger.sequence();
+        // Once more changes nothing.
+        ledger.save(save(released, Vec::new(), Vec::new())).await.unwrap();
+        assert_eq!(ledger.let_go(vec![uid(), other]).await.unwrap(), BTreeSet::from([uid()]));
+        assert!(since("physics", before).await && !since("physics", let_go).await && !since("chemistry", before).await);
+        assert!(ledger.let_go_since(None, before).await.unwrap());
+        for left in [Artifact::Sandbox, Artifact::Output] {
+            ledger.removed(left, vec![uid()]).await.unwrap();
+        }
+        assert!(ledger.forget(uid(), Timestamp(i64::MAX)).await.unwrap());
+        assert!(since("chemistry", before).await, "it may have been there");
+        assert!(!since("physics", let_go).await);
     }
 
     #[tokio::test]

@@ -128,6 +128,12 @@ fn forget(connection: &Connection, uid: &Uid, until: Timestamp) -> rusqlite::Res
                 identity from submissions where uid = ?1",
         )?
         .execute([uid.as_str()])?;
+    connection
+        .prepare_cached(
+            "insert into ledger(key, value) select 'letGo', letGo from objects where uid = ?1 and letGo is not null
+             on conflict(key) do update set value = max(cast(value as integer), cast(excluded.value as integer))",
+        )?
+        .execute([uid.as_str()])?;
     for table in ["callbacks", "requests", "transitions", "submissions", "items", "wishes", "exits", "objects"] {
         connection.prepare_cached(&format!("delete from {table} where uid = ?1"))?.execute([uid.as_str()])?;
     }

@@ -57,7 +57,7 @@ const JOB_COLUMNS: &[(&str, &str)] = &[
 /// `errIdx`, `errTail`: end of the `err` of the first failed job that wrote to it. `releasedAt`: when it was last let go.
 /// `sandboxGone`, `outputGone`: 1 once those files are removed. `attempted`: of how many of its jobs a submission was tried, and
 /// `recorded`: how many have a row; null if they are to be counted again. `early`: rows of `callbacks` that came for jobs without one.
-/// `made`: number of the transaction that recorded it; null if that was by an older version.
+/// `made`, `letGo`: numbers of the transactions that recorded it and let it go; null if that was by an older version.
 const OBJECT_COLUMNS: &[(&str, &str)] = &[
     ("expiredAt", "integer"),
     ("exceeded", "text"),
@@ -71,6 +71,7 @@ const OBJECT_COLUMNS: &[(&str, &str)] = &[
     ("recorded", "integer"),
     ("early", "integer"),
     ("made", "integer"),
+    ("letGo", "integer"),
 ];
 
 /// Columns added to `wishes`.
@@ -84,6 +85,7 @@ const SUBMISSION_COLUMNS: &[(&str, &str)] = &[("credentials", "text"), ("lock", 
 /// What needs the columns above.
 const INDEXES: &str = "
 create index if not exists htcjobs_changed on htcjobs(changed) where changed is not null;
+create index if not exists objects_let_go on objects(letGo) where letGo is not null;
 create index if not exists objects_sandbox on objects(uid) where released = 1 and sandboxGone is null;
 create index if not exists submissions_unseen on submissions(notAfter, lock)
     where state = 'open' and deadSince is null and lock is not null;

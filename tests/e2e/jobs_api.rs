@@ -66,6 +66,7 @@ on_versions!(
         watching::of_those_that_fail,
         watching::goes_on_from_a_version,
         watching::goes_on_with_the_next_leader,
+        watching::that_an_htcjob_is_gone,
         wishes::who_may_and_who_may_not,
         wishes::what_htcondor_refuses_is_told,
         wishes::wishes_are_kept;

@@ -194,6 +194,48 @@ pub fn goes_on_with_the_next_leader(version: Version) {
     assert!(number(last) > number(since), "{frames}");
 }
 
+/// Who watches is told of an HTCJob that is let go, also if something else keeps it in Kubernetes. Who has missed that has to list again.
+pub fn that_an_htcjob_is_gone(version: Version) {
+    let bed = Bed::shared(version);
+    bed.front();
+    let here = bed.namespace();
+    let mut kept = htcjob("kept", "true");
+    kept["metadata"]["finalizers"] = serde_json::json!(["example.org/keep"]);
+    here.create(&kept);
+    here.wait_ended("kept");
+    one_that_has_ended(&here);
+    let admin = here.admin();
+    admin.comes_to_see(&["get", "htcprocs"]);
+    let list = || json(&here.kubectl(&["get", "--raw", &here.procs()]));
+    let names = |list: &Value| {
+        let names = list["items"].as_array().unwrap().iter().map(|proc| proc["metadata"]["name"].clone());
+        names.collect::<Vec<_>>()
+    };
+    let before = list();
+    assert_eq!(names(&before), ["before-0", "kept-0"]);
+    let from = |list: &Value| format!("{}?watch=1&timeoutSeconds=1&resourceVersion={}", here.procs(), version_of(list));
+    let watch = admin.begins(&["get", "htcprocs", "-w", "--output-watch-events"]);
+    wait_printed(&watch, "the jobs that are there", |text| text.contains("before-0"));
+    here.kubectl(&["delete", "htcjob", "kept", "--wait=false"]);
+    wait_printed(&watch, "that the job is gone", |text| text.contains("DELETED") && text.contains("kept-0"));
+    let why = here.try_kubectl(&["get", "--raw", &from(&before)]).unwrap_err().to_string();
+    assert!(why.contains("HTCJobs have gone since that version: list again"), "{why}");
+    let after = list();
+    assert_eq!(names(&after), ["before-0"]);
+    assert_eq!(here.kubectl(&["get", "--raw", &from(&after)]).trim(), "");
+    here.kubectl(&[
+        "patch",
+        "htcjob",
+        "kept",
+        "--type=json",
+        "-p",
+        r#"[{"op":"remove","path":"/metadata/finalizers"}]"#,
+    ]);
+    here.wait_gone("kept");
+    let told = here.kubectl(&["get", "--raw", &from(&after)]);
+    assert!(!told.contains("kept-0"), "its job is gone already: {told}");
+}
+
 /// Watches of a second, each of which goes on from the last event of the one before.
 struct Watches<'a> {
     here: &'a Namespace<'a>,

@@ -138,7 +138,7 @@ pub fn seed() -> impl Strategy<Value = Seed> {
             prop::option::of(past_time()),
             prop::option::of((past_time(), select(vec![0, 3])).prop_map(|(at, code)| End { at, code })),
         );
-        let reports = ((prop::collection::vec(report, 0..4), prop::bool::weighted(0.3)), wishes(jobs));
+        let told = ((prop::collection::vec(report, 0..4), prop::bool::weighted(0.3)), wishes(jobs));
         (
             (Just(jobs), object, published, past, attempts(jobs), ads, recorded),
             (
@@ -150,7 +150,7 @@ pub fn seed() -> impl Strategy<Value = Seed> {
                 (queue_answer(), before()),
                 history,
                 reach,
-                reports,
+                told,
             ),
         )
             .prop_map(|((jobs, object, published, past, attempts, ads, recorded), rest)| {
