@@ -8,6 +8,8 @@ use serde_json::json;
 use testbed::Credentials;
 use tokio::runtime::Runtime;
 
+use crate::PATIENCE;
+
 /// A caller of one port of this machine.
 pub struct Direct {
     runtime: Runtime,
@@ -36,12 +38,15 @@ impl Direct {
         let request = http::Request::builder().method(method).uri(path);
         let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
         let request = request.body(Body::empty()).unwrap();
-        self.runtime.block_on(async {
+        let answer = async {
             let answer = self.client.send(request).await.map_err(|error| format!("{error:?}"))?;
             let status = answer.status().as_u16();
             let body = answer.into_body().collect_bytes().await.map_err(|error| format!("{error:?}"))?;
             Ok((status, String::from_utf8_lossy(&body).into_owned()))
-        })
+        };
+        // hyper's client waits for ever, now and then, for a connection that was shut at once.
+        let limited = self.runtime.block_on(async { tokio::time::timeout(PATIENCE, answer).await });
+        limited.unwrap_or_else(|_| Err(format!("{method} {path}: no answer within {} s", PATIENCE.as_secs())))
     }
 
     pub fn get(&self, path: &str, headers: &[(&str, &str)]) -> Result<(u16, String), String> {
