@@ -72,6 +72,7 @@ lint: prerequisites cargo-deny ## what CI refuses before it tests
 generate: prerequisites ## crd/ and statecharts/
 	cargo build --locked --quiet --bin htc-operator
 	cargo run --locked --quiet -- crd > crd/.new && mv crd/.new crd/htcjobs.htc.cern.ch.yaml
+	cargo run --locked --quiet -- crd htcpools > crd/.new && mv crd/.new crd/htcpools.htc.cern.ch.yaml
 	cargo run --locked --quiet -- statechart statecharts
 
 record: setup ## the session in the README

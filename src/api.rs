@@ -5,6 +5,9 @@ mod crd;
 #[allow(clippy::duplicated_attributes, reason = "kube's printer columns repeat their keys")]
 #[allow(unreachable_pub, reason = "kube's derive makes items that lint takes for unreachable")]
 mod htcjob;
+#[allow(clippy::duplicated_attributes, reason = "kube's printer columns repeat their keys")]
+#[allow(unreachable_pub, reason = "kube's derive makes items that lint takes for unreachable")]
+mod htcpool;
 mod identity;
 mod object;
 mod payload_failure;
@@ -13,8 +16,9 @@ mod quantity;
 pub mod text;
 
 pub use condition::{Condition, ConditionStatus, ConditionType, Reason};
-pub use crd::{crd, crd_yaml, fix_spec};
+pub use crd::{crd, crd_yaml, fix_spec, pool_crd, pool_crd_yaml};
 pub use htcjob::{ConfigMapKeyRef, EnvVar, HTCJob, HTCJobSpec, HTCJobStatus, ItemsFrom, MAX_QUEUE, Resources, Script};
+pub use htcpool::{ExternalPool, HTCPool, HTCPoolSpec, HTCPoolStatus, POOL_FINALIZER, pool_of};
 pub use identity::{Identity, is_name};
 pub use object::{ObjectName, Observed, Wake};
 pub use payload_failure::PayloadFailure;
@@ -32,6 +36,8 @@ pub const CLAIM: &str = "htc.cern.ch/ledger";
 /// Annotation, written in the same patch: namespace and name of the operator whose it is. Operators of other names leave it
 /// alone: they would not find its jobs.
 pub const OPERATOR: &str = "htc.cern.ch/operator";
+/// Annotation, written in the same patch: namespace and name of its `HTCPool`, for when the spec cannot be read any more.
+pub const POOL: &str = "htc.cern.ch/pool";
 /// Annotation: `"true"` releases a deleted object although its jobs may be left in HTCondor.
 pub const ABANDON: &str = "htc.cern.ch/abandon";
 /// Annotation: `"true"` lets an object be submitted again although HTCondor's history no longer reaches back far enough

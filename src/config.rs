@@ -171,7 +171,7 @@ impl Config {
         let credentials = self.credentials_setup();
         let ledger = self.ledger().parent().map(Path::to_owned);
         let folders = [self.data.data_dir.clone(), self.output_dir(), credentials.run_dir];
-        folders.into_iter().chain(credentials.own).chain(ledger).collect()
+        folders.into_iter().chain(self.credentials.credentials.clone()).chain(ledger).collect()
     }
 
     /// The ledger's file.
@@ -190,7 +190,7 @@ impl Config {
     #[must_use]
     pub fn credentials_setup(&self) -> credentials::Setup {
         credentials::Setup {
-            own: self.credentials.credentials.clone(),
+            own: self.credentials.credentials.clone().map_or(credentials::Own::Configured, credentials::Own::Mounted),
             run_dir: self.credentials.run_dir.clone().unwrap_or_else(credentials::usual_run_dir),
             refresh: self.credentials.credentials_refresh,
             namespace_identities: self.credentials.namespace_identities,

@@ -25,18 +25,16 @@ use kube::runtime::{Controller, WatchStreamExt as _, controller, watcher};
 use kube::{Client, Resource as _, ResourceExt as _};
 use tokio::sync::mpsc;
 
-use crate::api::{ABANDON, CLAIM, OPERATOR, Observed, SUBMIT_AGAIN};
+use crate::api::{ABANDON, CLAIM, OPERATOR, Observed, POOL, SUBMIT_AGAIN};
 use crate::clock::Clock;
-use crate::condor::Schedd;
-use crate::credentials::Credentials;
 use crate::fence::Fence;
 use crate::health::Health;
 use crate::kubernetes::{limited, watched};
 use crate::ledger::Ledger;
 use crate::machine::{Settings, Uid};
 use crate::metrics::Metrics;
-use crate::tracker::Tracker;
-use crate::workers::{Planner, Workers};
+use crate::pools::Pools;
+use crate::workers::{Planner, Registry};
 
 use crd_served::CrdServed;
 pub use error::{GatherError, ReconcileError, WriteError};
@@ -52,18 +50,14 @@ pub struct Context {
     pub client: Client,
     /// The journal.
     pub ledger: Ledger,
-    /// HTCondor's answers.
-    pub tracker: Arc<Tracker>,
-    /// The effects.
-    pub workers: Workers,
+    /// Where jobs go.
+    pub pools: Arc<Pools>,
+    /// The requests under way in all of them.
+    pub requests: Arc<Registry>,
     /// Specs into plans.
     pub planner: Planner,
     /// Times and sizes.
     pub settings: Settings,
-    /// The schedd.
-    pub schedd: Arc<Schedd>,
-    /// In whose name it is spoken to.
-    pub credentials: Arc<Credentials>,
     /// Namespace and name of this operator.
     pub operator: String,
     /// Whether it may act.
@@ -121,7 +115,7 @@ pub async fn run(
             }
         })
         .touched_objects();
-    context.tracker.forget_what_leaves(reader.clone());
+    context.pools.default().tracker.forget_what_leaves(reader.clone());
     context.metrics.count_objects(reader.clone());
     let wakes =
         futures::stream::unfold(
@@ -151,7 +145,7 @@ fn keep_what_is_read(object: &mut Observed) {
     let metadata = object.meta_mut();
     // Not emptied: an empty list keeps its room, 1 KB for each object.
     (metadata.managed_fields, metadata.labels, metadata.owner_references) = (None, None, None);
-    object.annotations_mut().retain(|key, _| [ABANDON, CLAIM, OPERATOR, SUBMIT_AGAIN].contains(&key.as_str()));
+    object.annotations_mut().retain(|key, _| [ABANDON, CLAIM, OPERATOR, POOL, SUBMIT_AGAIN].contains(&key.as_str()));
 }
 
 /// What nobody has told us of, and what went while the watch was broken, too.
@@ -161,14 +155,14 @@ fn forget_what_is_gone(context: &Context, event: &watcher::Event<Observed>, know
         watcher::Event::Delete(object) => {
             if let Some(uid) = uid(object) {
                 context.volatile.forget(&uid);
-                context.schedd.users.forget(&uid);
+                context.pools.forget(&uid);
                 context.namespace_jobs.forget(&uid);
             }
         }
         watcher::Event::InitDone => {
             let there: HashSet<Uid> = known.state().iter().filter_map(|object| uid(object)).collect();
             context.volatile.keep(&there);
-            context.schedd.users.keep(&there);
+            context.pools.keep(&there);
             context.namespace_jobs.keep(&there);
         }
         watcher::Event::Init | watcher::Event::InitApply(_) | watcher::Event::Apply(_) => {}

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use kube::Client;
 
-use crate::api::Identity;
+use crate::api::{Identity, ObjectName};
 use crate::condor::Schedd;
 use crate::machine::Timestamp;
 use crate::machine::facts::{Unknown, Why};
@@ -42,8 +42,8 @@ const IDLE: Duration = Duration::from_secs(30);
 /// What the operator is told about credentials.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Where the operator's own are mounted, if it has any beside what `CONDOR_CONFIG` says.
-    pub own: Option<PathBuf>,
+    /// Where the operator's own are.
+    pub own: Own,
     /// Where the folder for tickets and tokens is made: on this machine.
     pub run_dir: PathBuf,
     /// After what time credentials are read again.
@@ -52,6 +52,17 @@ pub struct Setup {
     pub namespace_identities: usize,
     /// Kerberos realms that users of Secrets may be in. If it is empty: the default realm of `krb5.conf`.
     pub allowed_realms: Vec<String>,
+}
+
+/// Where the operator's own credentials are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Own {
+    /// Where `CONDOR_CONFIG` says.
+    Configured,
+    /// In this folder.
+    Mounted(PathBuf),
+    /// In the Secret of an `HTCPool`. The tools find no others.
+    Secret(ObjectName),
 }
 
 /// All identities that are in use.
@@ -97,7 +108,7 @@ impl Credentials {
     /// What is at hand for an identity; what is not, or not for much longer, is looked for meanwhile.
     #[must_use]
     pub fn at_hand(self: &Arc<Self>, identity: &Identity) -> AtHand {
-        if *identity == Identity::Operator && self.setup.own.is_none() {
+        if *identity == Identity::Operator && self.setup.own == Own::Configured {
             return AtHand::Good(Arc::clone(&self.schedd));
         }
         let now = self.schedd.clock.now();
@@ -127,7 +138,9 @@ impl Credentials {
 
     /// Looks for the operator's own, waits for the end of that, and says what was found; none if it has none of its own.
     pub async fn look_for_own(&self) -> Option<Result<String, String>> {
-        self.setup.own.as_ref()?;
+        if self.setup.own == Own::Configured {
+            return None;
+        }
         let holder = match self.holder(&Identity::Operator) {
             Ok(holder) => holder,
             Err(unknown) => return Some(Err(unknown.message)),
@@ -144,7 +157,7 @@ impl Credentials {
         loop {
             let now = self.schedd.clock.now();
             let mut wait = self.setup.refresh;
-            if self.setup.own.is_some()
+            if self.setup.own != Own::Configured
                 && let Ok(own) = self.holder(&Identity::Operator)
             {
                 if own.next() <= now && own.begin() {
@@ -165,12 +178,15 @@ impl Credentials {
 
     async fn refresh(&self, holder: &Holder) {
         let source = match (&holder.schedd().identity, &self.setup.own, &self.client) {
-            (Identity::Operator, Some(folder), _) => Source::Mounted(folder.clone()),
-            (Identity::Secret { namespace, name }, _, Some(client)) => {
+            (Identity::Operator, Own::Mounted(folder), _) => Source::Mounted(folder.clone()),
+            (Identity::Secret { namespace, name }, _, Some(client))
+            | (Identity::Operator, Own::Secret(ObjectName { namespace, name }), Some(client)) => {
                 let (client, realms) = (client.clone(), Arc::clone(&self.realms));
                 Source::Secret { client, namespace: namespace.clone(), name: name.clone(), realms }
             }
-            (Identity::Operator, None, _) | (Identity::Secret { .. }, _, None) => Source::Nothing,
+            (Identity::Operator, Own::Configured | Own::Secret(_), _) | (Identity::Secret { .. }, _, None) => {
+                Source::Nothing
+            }
         };
         holder.refresh(source, self.setup.refresh, &self.turns).await;
         self.metrics.credentials(self.failing());
@@ -214,7 +230,8 @@ impl Credentials {
             let message = format!("cannot make a folder for tickets and tokens in {base}: {error}; check --run-dir");
             Unknown { why: Why::CredentialsFailed, message }
         })?;
-        let holder = Arc::new(Holder::new(&self.schedd, identity, folder));
+        let only = *identity != Identity::Operator || matches!(self.setup.own, Own::Secret(_));
+        let holder = Arc::new(Holder::new(&self.schedd, identity, folder, only));
         holders.insert(identity.clone(), Arc::clone(&holder));
         Ok(holder)
     }

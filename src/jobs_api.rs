@@ -18,9 +18,10 @@ use kube::runtime::reflector::Store;
 use crate::api::{Identity, OPERATOR, ObjectName, Observed};
 use crate::clock::Clock;
 use crate::condor::Schedd;
-use crate::credentials::{AtHand, Credentials};
+use crate::credentials::AtHand;
 use crate::ledger::{Ledger, LedgerError};
 use crate::machine::ids::{Index, SchedDate, Uid};
+use crate::pools::{Place, Pools};
 use crate::procs::answer::Failure;
 use crate::procs::selection::Selection;
 use crate::procs::{HTCProc, Parent, ProcName};
@@ -38,8 +39,8 @@ pub struct Jobs {
     pub operator: String,
     /// Where output is.
     pub planner: Planner,
-    /// In whose name HTCondor is asked about jobs that run.
-    pub credentials: Arc<Credentials>,
+    /// Where HTCondor is asked about jobs that run.
+    pub pools: Arc<Pools>,
     /// Wakes an `HTCJob` of which a user wants something.
     pub(crate) wakes: Arc<Wakes>,
     /// When a user wants it.
@@ -126,9 +127,14 @@ impl Jobs {
 
     /// HTCondor, in the name that this job has there.
     fn schedd(&self, parent: &Parent) -> Result<Arc<Schedd>, Failure> {
-        let spec = parent.object.as_ref().and_then(|object| object.0.as_ref().ok()).map(|htcjob| &htcjob.spec);
+        let object = parent.object.as_ref().ok_or_else(|| Failure::unavailable("the HTCJob is gone"))?;
+        let spec = object.0.as_ref().ok().map(|htcjob| &htcjob.spec);
         let identity = spec.map_or(Identity::Operator, |spec| Identity::of(&parent.namespace, spec));
-        match self.credentials.at_hand(&identity) {
+        let Place { pool, trouble, .. } = self.pools.place(&parent.uid, &parent.namespace, object);
+        let Some(pool) = pool else {
+            return Err(Failure::unavailable(trouble.map_or_else(String::new, |trouble| trouble.message)));
+        };
+        match pool.credentials.at_hand(&identity) {
             AtHand::Good(schedd) => Ok(schedd),
             AtHand::Bad(unknown) => Err(Failure::unavailable(unknown.message)),
             AtHand::NotYet => Err(Failure::unavailable("the credentials are being looked for: try again")),

@@ -23,6 +23,7 @@
 //! - [`credentials`]: in whose name that happens; tickets and tokens.
 //! - [`workers`]: carry out what was decided, in batches, in the machine's order.
 //! - [`tracker`]: asks HTCondor about all jobs at once.
+//! - [`pools`]: whole pools, one for each `HTCPool` beside that of the operator's flags.
 //! - [`receiver`]: takes in what jobs report of themselves; answers who asks how the operator is.
 //! - [`controller`]: watches, gathers, decides, commits, hands over, publishes; the only place that writes to Kubernetes.
 //! - [`jobs_api`]: shows jobs to the fronts, from the ledger.
@@ -58,6 +59,7 @@ pub mod operator;
 #[cfg(test)]
 mod order;
 pub mod orphans;
+pub mod pools;
 pub mod procs;
 pub mod receiver;
 pub mod retention;

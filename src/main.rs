@@ -34,8 +34,12 @@ enum Command {
     Run(Box<Config>),
     /// Run a front of the jobs API until SIGTERM: what the API server connects to for `kubectl get htcprocs`.
     JobsApi(Box<FrontConfig>),
-    /// Print the CustomResourceDefinition.
-    Crd,
+    /// Print a CustomResourceDefinition.
+    Crd {
+        /// Of which kind.
+        #[arg(default_value = "htcjobs")]
+        kind: Kind,
+    },
     /// Write the statecharts into a folder.
     Statechart {
         /// The folder. Default: print the Mermaid diagram.
@@ -43,6 +47,14 @@ enum Command {
     },
     /// Check the cluster, the schedd, the credentials and the database, and say what to fix.
     Check(Box<Config>),
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Kind {
+    /// HTCJob.
+    Htcjobs,
+    /// HTCPool.
+    Htcpools,
 }
 
 fn main() -> ExitCode {
@@ -74,7 +86,12 @@ fn main() -> ExitCode {
         Command::JobsApi(config) => {
             block_on(serve(*config, log)).and_then(|result| result.map_err(|error| error.to_string()))
         }
-        Command::Crd => api::crd_yaml().map(|yaml| print!("{yaml}")).map_err(|error| error.to_string()),
+        Command::Crd { kind } => match kind {
+            Kind::Htcjobs => api::crd_yaml(),
+            Kind::Htcpools => api::pool_crd_yaml(),
+        }
+        .map(|yaml| print!("{yaml}"))
+        .map_err(|error| error.to_string()),
         Command::Statechart { folder: None } => {
             print!("{}", machine::chart::mermaid());
             Ok(())

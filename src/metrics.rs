@@ -1,5 +1,5 @@
 //! What an operator counts and measures, for Prometheus. Every label has few values, none of which anybody but this program
-//! chooses; `docs/metrics.md` names them all.
+//! chooses, apart from the names of `HTCPool`s; `docs/metrics.md` names them all.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,15 +17,27 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 use strum::IntoEnumIterator as _;
 
-use crate::api::{HTCJobStatus, Observed, Phase};
+use crate::api::{HTCJobStatus, ObjectName, Observed, Phase};
 use crate::fence::Fence;
 
 /// Requests that wait or run, by kind.
 type Queues = Box<dyn Fn() -> BTreeMap<&'static str, usize> + Send + Sync>;
 
-/// The metrics of one operator. Clones share them.
-#[derive(Clone, Default)]
-pub struct Metrics(Arc<Inner>);
+/// The metrics of one operator, in the hands of what works for one pool. Clones share them.
+#[derive(Clone)]
+pub struct Metrics {
+    inner: Arc<Inner>,
+    pool: Arc<str>,
+}
+
+/// The pool of the operator's flags. An `HTCPool` is `namespace/name`.
+const DEFAULT_POOL: &str = "default";
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self { inner: Arc::default(), pool: DEFAULT_POOL.into() }
+    }
+}
 
 struct Inner {
     registry: Registry,
@@ -40,7 +52,7 @@ struct Inner {
     commits: Histogram,
     batches: Histogram,
     waiting: Gauge,
-    orphans: Gauge,
+    orphans: Family<Pool, Gauge>,
     unreadable: Family<Ads, Gauge>,
     events_given_up: Counter,
     confined: Gauge,
@@ -72,12 +84,19 @@ struct Answered {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Ads {
+    pool: Arc<str>,
     place: &'static str,
     whose: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Pool {
+    pool: Arc<str>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Whose {
+    pool: Arc<str>,
     whose: &'static str,
 }
 
@@ -103,7 +122,7 @@ impl Default for Inner {
             commits: Histogram::new(exponential_buckets(0.0001, 2.0, 16)),
             batches: Histogram::new(exponential_buckets(1.0, 2.0, 10)),
             waiting: Gauge::default(),
-            orphans: Gauge::default(),
+            orphans: Family::default(),
             unreadable: Family::default(),
             events_given_up: Counter::default(),
             confined: Gauge::default(),
@@ -187,7 +206,7 @@ struct AtScrape {
     fence: OnceLock<Fence>,
     objects: OnceLock<Store<Observed>>,
     queues: OnceLock<Queues>,
-    last_look: Mutex<Option<Instant>>,
+    last_looks: Mutex<BTreeMap<Arc<str>, Instant>>,
 }
 
 impl fmt::Debug for AtScrape {
@@ -202,7 +221,7 @@ struct Scrape(Arc<AtScrape>);
 
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let AtScrape { fence, objects, queues, last_look } = &*self.0;
+        let AtScrape { fence, objects, queues, last_looks } = &*self.0;
         let leads = fence.get().is_some_and(|fence| fence.check().is_ok());
         let leader = ConstGauge::new(i64::from(leads));
         let help = "Whether this operator leads: 1 or 0";
@@ -223,12 +242,15 @@ impl Collector for Scrape {
             let depths = queues().into_iter().map(|(kind, depth)| (kind, i64::try_from(depth).unwrap_or(i64::MAX)));
             gauge("requests", "Requests that wait for a worker or run, by kind", "kind", &depths.collect())?;
         }
-        let last = *last_look.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(last) = last {
-            let age = ConstGauge::new(last.elapsed().as_secs_f64());
+        let last_looks = last_looks.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if !last_looks.is_empty() {
+            let age = |last: &Instant| ConstGauge::new(last.elapsed().as_secs_f64());
             let help = "Time since HTCondor last answered about all jobs; it is asked only while there are any";
-            let encoder = encoder.encode_descriptor("tracker_age", help, Some(&Unit::Seconds), age.metric_type())?;
-            age.encode(encoder)?;
+            let kind = ConstGauge::new(0.0).metric_type();
+            let mut family = encoder.encode_descriptor("tracker_age", help, Some(&Unit::Seconds), kind)?;
+            for (pool, last) in &last_looks {
+                age(last).encode(family.encode_family(&[("pool", &**pool)])?)?;
+            }
         }
         Ok(())
     }
@@ -262,104 +284,129 @@ const fn states(told: &HTCJobStatus) -> [(&'static str, i64); 5] {
 }
 
 impl Metrics {
+    /// The same in the hands of what works for this `HTCPool`.
+    #[must_use]
+    pub fn of_pool(&self, pool: &ObjectName) -> Self {
+        Self { pool: pool.to_string().into(), ..self.clone() }
+    }
+
+    /// The pool is gone.
+    pub fn forget_pool(&self) {
+        let Self { inner, pool } = self;
+        inner.orphans.remove(&Pool { pool: Arc::clone(pool) });
+        for whose in ["operator", "secrets"] {
+            inner.credentials.remove(&Whose { pool: Arc::clone(pool), whose });
+        }
+        for place in ["queue", "history"] {
+            for whose in ["htcjob", "nobody"] {
+                inner.unreadable.remove(&Ads { pool: Arc::clone(pool), place, whose });
+            }
+        }
+        inner.at_scrape.last_looks.lock().unwrap_or_else(PoisonError::into_inner).remove(pool);
+    }
+
     /// From now on the objects in `store` are counted.
     pub fn count_objects(&self, store: Store<Observed>) {
-        let _ = self.0.at_scrape.objects.set(store);
+        let _ = self.inner.at_scrape.objects.set(store);
     }
 
     /// From now on this operator leads for as long as `fence` is open.
     pub fn leads_within(&self, fence: Fence) {
-        let _ = self.0.at_scrape.fence.set(fence);
+        let _ = self.inner.at_scrape.fence.set(fence);
     }
 
     /// From now on `queues` says how many requests of each kind wait or run.
     pub fn count_requests(&self, queues: impl Fn() -> BTreeMap<&'static str, usize> + Send + Sync + 'static) {
-        let _ = self.0.at_scrape.queues.set(Box::new(queues));
+        let _ = self.inner.at_scrape.queues.set(Box::new(queues));
     }
 
     /// A pass over one HTCJob has ended; if it failed, in which step and why.
     pub fn reconciled(&self, took: Duration, failure: Option<(&'static str, &'static str)>) {
-        self.0.reconciles.inc();
-        self.0.durations.observe(took.as_secs_f64());
+        self.inner.reconciles.inc();
+        self.inner.durations.observe(took.as_secs_f64());
         if let Some((step, reason)) = failure {
-            self.0.failures.get_or_create(&Failure { step, reason }).inc();
+            self.inner.failures.get_or_create(&Failure { step, reason }).inc();
         }
     }
 
     /// So many HTCJobs were part of a condor_submit.
     pub fn submitted(&self, objects: usize) {
-        self.0.submissions.inc_by(objects as u64);
+        self.inner.submissions.inc_by(objects as u64);
     }
 
     /// An attempt was judged: `accepted`, `late`, `stillborn`, `absent`, or `not_run`.
     pub fn attempt(&self, verdict: &'static str) {
-        self.0.attempts.get_or_create(&Verdict { verdict }).inc();
+        self.inner.attempts.get_or_create(&Verdict { verdict }).inc();
     }
 
     /// So many HTCJobs were part of a condor_rm.
     pub fn removed(&self, objects: usize) {
-        self.0.removals.inc_by(objects as u64);
+        self.inner.removals.inc_by(objects as u64);
     }
 
     /// A call of one of HTCondor's tools ended: `ok`, `failed` by its exit status, or `error` without one.
     pub fn tool(&self, tool: &'static str, outcome: &'static str, elapsed: Duration) {
-        self.0.tools.get_or_create(&Call { tool, outcome }).observe(elapsed.as_secs_f64());
+        self.inner.tools.get_or_create(&Call { tool, outcome }).observe(elapsed.as_secs_f64());
     }
 
     /// An event of a job was answered: `Stored`, `Again`, or the reason of the refusal.
     pub fn callback(&self, outcome: &'static str) {
-        self.0.callbacks.get_or_create(&Answered { outcome }).inc();
+        self.inner.callbacks.get_or_create(&Answered { outcome }).inc();
     }
 
     /// A transaction of the ledger has ended.
     pub fn transaction(&self, tasks: usize, took: Duration) {
-        self.0.commits.observe(took.as_secs_f64());
-        self.0.batches.observe(f64::from(u32::try_from(tasks).unwrap_or(u32::MAX)));
+        self.inner.commits.observe(took.as_secs_f64());
+        self.inner.batches.observe(f64::from(u32::try_from(tasks).unwrap_or(u32::MAX)));
     }
 
     /// So many more (or fewer) wait for the ledger.
     pub fn ledger_queue(&self, change: i64) {
-        self.0.waiting.inc_by(change);
+        self.inner.waiting.inc_by(change);
     }
 
     /// HTCondor has answered about all jobs.
     pub fn looked(&self) {
-        *self.0.at_scrape.last_look.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        let mut last_looks = self.inner.at_scrape.last_looks.lock().unwrap_or_else(PoisonError::into_inner);
+        last_looks.insert(Arc::clone(&self.pool), Instant::now());
     }
 
     /// So many jobs in HTCondor belong to no HTCJob.
     pub fn orphans(&self, count: usize) {
-        self.0.orphans.set(i64::try_from(count).unwrap_or(i64::MAX));
+        let pool = Arc::clone(&self.pool);
+        self.inner.orphans.get_or_create(&Pool { pool }).set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     /// An answer about jobs in `place` (queue or history) showed so many ads that cannot be read: of HTCJobs that wait for
     /// them, and of nobody.
     pub fn unreadable(&self, place: &'static str, of_htcjobs: usize, of_nobody: usize) {
         for (whose, count) in [("htcjob", of_htcjobs), ("nobody", of_nobody)] {
-            self.0.unreadable.get_or_create(&Ads { place, whose }).set(i64::try_from(count).unwrap_or(i64::MAX));
+            let ads = Ads { pool: Arc::clone(&self.pool), place, whose };
+            self.inner.unreadable.get_or_create(&ads).set(i64::try_from(count).unwrap_or(i64::MAX));
         }
     }
 
     /// So many Events will not be written.
     pub fn events_given_up(&self, count: usize) {
-        self.0.events_given_up.inc_by(count as u64);
+        self.inner.events_given_up.inc_by(count as u64);
     }
 
     /// Whether HTCondor's tools are confined.
     pub fn confined(&self, confined: bool) {
-        self.0.confined.set(confined.into());
+        self.inner.confined.set(confined.into());
     }
 
     /// So many identities have no credentials that are good: the operator's own, and those of Secrets.
     pub fn credentials(&self, (own, secrets): (i64, i64)) {
-        self.0.credentials.get_or_create(&Whose { whose: "operator" }).set(own);
-        self.0.credentials.get_or_create(&Whose { whose: "secrets" }).set(secrets);
+        for (whose, count) in [("operator", own), ("secrets", secrets)] {
+            self.inner.credentials.get_or_create(&Whose { pool: Arc::clone(&self.pool), whose }).set(count);
+        }
     }
 
     /// All of it in OpenMetrics' text format.
     pub fn text(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &self.0.registry)?;
+        prometheus_client::encoding::text::encode(&mut text, &self.inner.registry)?;
         Ok(text)
     }
 }

@@ -33,7 +33,7 @@ use crate::condor::{Schedd, SubmitterLocks};
 use crate::credentials::{AtHand, Credentials};
 use crate::fence::Fence;
 use crate::ledger::Ledger;
-use crate::machine::{Kind, Request, RequestKey, Settings, Uid};
+use crate::machine::{Kind, Request, Settings};
 use crate::metrics::Metrics;
 use crate::retry::FailureLimit;
 
@@ -104,8 +104,8 @@ pub struct Shared {
     pub fence: Fence,
     /// The clock.
     pub clock: Clock,
-    /// Requests under way.
-    pub registry: Registry,
+    /// Requests under way, in all pools: of each object there is one.
+    pub registry: Arc<Registry>,
     /// How objects are woken.
     pub wake: Wake,
     /// Where sandboxes and output lie, and what the site adds.
@@ -126,6 +126,31 @@ pub struct Shared {
     pub namespace_output: Arc<NamespaceOutput>,
     /// Where they are counted.
     pub metrics: Metrics,
+}
+
+impl Shared {
+    /// The same for the workers of another pool. What is learned of a schedd begins anew; what is this machine's is shared.
+    #[must_use]
+    pub fn at(&self, schedd: Arc<Schedd>, credentials: Arc<Credentials>, metrics: Metrics) -> Self {
+        Self {
+            schedd,
+            credentials,
+            ledger: self.ledger.clone(),
+            fence: self.fence.clone(),
+            clock: self.clock,
+            registry: Arc::clone(&self.registry),
+            wake: self.wake.clone(),
+            planner: self.planner.clone(),
+            files: self.files.clone(),
+            locks: self.locks.clone(),
+            settings: self.settings.clone(),
+            sizes: Sizes::new(self.limits.clone(), self.settings.pause_max),
+            limits: self.limits.clone(),
+            room: Arc::clone(&self.room),
+            namespace_output: Arc::clone(&self.namespace_output),
+            metrics,
+        }
+    }
 }
 
 /// Limits of batches and submissions.
@@ -248,23 +273,5 @@ impl Workers {
     #[must_use]
     pub fn refused_more(&self) -> Option<Arc<str>> {
         self.shared.sizes.refused_more()
-    }
-
-    /// Takes a request back if that can be; whether its object is free at once.
-    #[must_use]
-    pub fn cancel(&self, key: &RequestKey) -> bool {
-        self.shared.registry.cancel(key)
-    }
-
-    /// How many requests wait for their workers.
-    #[must_use]
-    pub fn waiting(&self) -> usize {
-        self.shared.registry.waiting()
-    }
-
-    /// The request that stands for an object.
-    #[must_use]
-    pub fn in_flight(&self, uid: &Uid) -> Option<crate::machine::facts::InFlight> {
-        self.shared.registry.get(uid)
     }
 }

@@ -58,9 +58,10 @@ fn names(folder: &str) -> BTreeSet<String> {
 #[test]
 fn the_crd_is_up_to_date() {
     must_be("crd/htcjobs.htc.cern.ch.yaml", &api::crd_yaml().unwrap());
+    must_be("crd/htcpools.htc.cern.ch.yaml", &api::pool_crd_yaml().unwrap());
     assert_eq!(
         names("crd"),
-        BTreeSet::from(["Kustomization".to_owned(), "htcjobs.htc.cern.ch.yaml".to_owned()]),
+        ["Kustomization", "htcjobs.htc.cern.ch.yaml", "htcpools.htc.cern.ch.yaml"].map(str::to_owned).into(),
         "`kubectl apply -f crd/` takes all files with an extension"
     );
 }

@@ -46,6 +46,12 @@ pub enum Reason {
     InvalidSpec,
     /// The ConfigMap of `spec.itemsFrom` is not there, may not be read, or has no items that jobs could get.
     ItemsUnavailable,
+    /// There is no `HTCPool` of the name in `spec.pool`.
+    PoolNotFound,
+    /// The `HTCPool` is not for the namespace of the `HTCJob`.
+    PoolNotAllowed,
+    /// Nothing is submitted to the `HTCPool` now.
+    PoolNotReady,
     /// `spec.suspend` is true.
     Suspended,
     /// The jobs are being handed to HTCondor.

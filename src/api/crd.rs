@@ -3,7 +3,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 };
 use kube::CustomResourceExt;
 
-use super::HTCJob;
+use super::{HTCJob, HTCPool};
 
 /// Fields of the spec that may be changed at any time; all others are fixed once the `HTCJob` exists.
 const MUTABLE: [&str; 4] = ["suspend", "parallelism", "activeDeadlineSeconds", "ttlSecondsAfterFinished"];
@@ -19,6 +19,17 @@ pub fn crd() -> CustomResourceDefinition {
 /// [`crd`] as the YAML that stands in `crd/`.
 pub fn crd_yaml() -> Result<String, serde_saphyr::ser::Error> {
     serde_saphyr::to_string(&crd())
+}
+
+/// The `CustomResourceDefinition` of the `HTCPool`.
+#[must_use]
+pub fn pool_crd() -> CustomResourceDefinition {
+    HTCPool::crd()
+}
+
+/// [`pool_crd`] as the YAML that stands in `crd/`.
+pub fn pool_crd_yaml() -> Result<String, serde_saphyr::ser::Error> {
+    serde_saphyr::to_string(&pool_crd())
 }
 
 /// Adds the rules that keep a spec as it was created, but for what may change: every field that the schema has.

@@ -199,6 +199,13 @@ pub struct HTCJobSpec {
         .message("credentialsSecretName is the name of a Secret in the HTCJob's own namespace: lower-case letters, digits, - and ."))]
     pub credentials_secret_name: Option<String>,
 
+    /// HTCPool to run on: its name, or `namespace/name` if it is in another namespace. Default: the pool of the operator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 317))]
+    #[x_kube(validation = Rule::new("self.matches('^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/)?[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$')")
+        .message("pool is the name of an HTCPool, or namespace/name: lower-case letters, digits, - and ."))]
+    pub pool: Option<String>,
+
     /// Time limit in seconds for the whole HTCJob, counted from status.startTime or from the last resumption.
     /// Jobs that have not ended by then are removed, and the HTCJob is Failed with reason DeadlineExceeded.
     /// Time that jobs wait in HTCondor counts. The clock stops while the HTCJob is suspended, and restarts from zero.

@@ -1,7 +1,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::HTCJobSpec;
+use super::{HTCJobSpec, ObjectName};
 
 /// In whose name something is done in HTCondor.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -72,13 +72,11 @@ impl FromStr for Identity {
     type Err = NoIdentity;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text.split_once('/') {
-            None if text.is_empty() => Ok(Self::Operator),
-            Some((namespace, name)) if is_name(namespace) && is_name(name) => {
-                Ok(Self::Secret { namespace: namespace.to_owned(), name: name.to_owned() })
-            }
-            Some(_) | None => Err(NoIdentity(text.to_owned())),
+        if text.is_empty() {
+            return Ok(Self::Operator);
         }
+        let ObjectName { namespace, name } = text.parse().map_err(|_| NoIdentity(text.to_owned()))?;
+        Ok(Self::Secret { namespace, name })
     }
 }
 

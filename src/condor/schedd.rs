@@ -10,8 +10,8 @@ use super::pauses::Pauses;
 use super::row::{Row, Rows};
 use super::suspects::Suspects;
 use super::tools::{Cost, Listener, Output, ToolError, Tools};
-use crate::api::Identity;
 use crate::api::text::{WORDS, harmless};
+use crate::api::{Identity, ObjectName};
 use crate::clock::Clock;
 use crate::health::Health;
 use crate::machine::facts::{Unknown, Why};
@@ -50,6 +50,8 @@ pub struct Schedd {
     /// For whom no tool may be started now.
     pub pauses: Arc<Pauses>,
     pub(super) suspects: Arc<Suspects>,
+    /// Where the operator's own credentials are, if they are those of an `HTCPool`.
+    secret: Option<ObjectName>,
     lacking: Arc<Mutex<Option<String>>>,
     latest: Mutex<Option<Reading>>,
     spent: Mutex<Cost>,
@@ -83,7 +85,14 @@ impl Schedd {
     ) -> Self {
         let (identity, lacking, latest) = (Identity::Operator, Arc::default(), Mutex::default());
         let (pauses, suspects, spent, users) = (Arc::default(), Arc::default(), Mutex::default(), Arc::new(users));
-        Self { name, operator, tools, clock, identity, users, pauses, suspects, lacking, latest, spent, health }
+        let secret = None;
+        Self { name, operator, tools, clock, identity, users, pauses, suspects, secret, lacking, latest, spent, health }
+    }
+
+    /// The same with the operator's own credentials in the Secret of an `HTCPool`.
+    #[must_use]
+    pub fn with_secret(self, secret: ObjectName) -> Self {
+        Self { secret: Some(secret), ..self }
     }
 
     /// The same schedd for another identity, whose tools these are.
@@ -93,7 +102,8 @@ impl Schedd {
         let (lacking, latest, spent, health) =
             (Arc::default(), Mutex::default(), Mutex::default(), self.health.clone());
         let (clock, pauses, suspects) = (self.clock, Arc::clone(&self.pauses), Arc::clone(&self.suspects));
-        Self { name, operator, tools, clock, identity, users, pauses, suspects, lacking, latest, spent, health }
+        let secret = self.secret.clone();
+        Self { name, operator, tools, clock, identity, users, pauses, suspects, secret, lacking, latest, spent, health }
     }
 
     /// Why the tools have no credentials that are good for anything, if they should have some: what fails then fails for that.
@@ -123,6 +133,23 @@ impl Schedd {
                 ),
             )),
         }
+    }
+
+    /// Its name as it says it itself, and its birthdate: no two schedds have both in common.
+    pub async fn who(&self) -> Result<(String, Birthdate), Unknown> {
+        const TOOL: &str = "condor_status";
+        let arguments = ["-schedd", "-direct", self.name.as_str(), "-af", "Name", "JobQueueBirthdate"];
+        let output = self.question(TOOL, &arguments, self.tools.limit).await?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let words: Vec<&str> = text.split_whitespace().collect();
+        if let [name, birthdate] = words.as_slice()
+            && let Ok(birthdate) = birthdate.parse()
+        {
+            return Ok((harmless(name, WORDS), Birthdate(birthdate)));
+        }
+        let said = harmless(text.trim(), WORDS);
+        let message = format!("{TOOL} says {said:?} where name and birthdate of schedd {} should be", self.name);
+        Err(unknown(Why::Incomplete, message))
     }
 
     /// The latest reading if it is recent, else a new one: for what comes after it.
@@ -320,11 +347,13 @@ impl Schedd {
             let message = format!("{tool} cannot write the output ({words}); check the operator's data volume");
             unknown(why, message)
         } else if why == Why::CredentialsRefused {
-            let (whose, which) = match &self.identity {
-                Identity::Operator => ("the operator's credentials".to_owned(), "its token or ticket"),
-                secret @ Identity::Secret { .. } => {
-                    (format!("the credentials in the Secret {secret}"), "the token or the user there")
-                }
+            let secret = match &self.identity {
+                Identity::Operator => self.secret.as_ref().map(ObjectName::to_string),
+                secret @ Identity::Secret { .. } => Some(secret.to_string()),
+            };
+            let (whose, which) = match secret {
+                None => ("the operator's credentials".to_owned(), "its token or ticket"),
+                Some(secret) => (format!("the credentials in the Secret {secret}"), "the token or the user there"),
             };
             let message = format!("schedd {} refuses {whose} ({tool}: {words}); check {which}", self.name);
             unknown(why, message)

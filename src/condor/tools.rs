@@ -61,6 +61,13 @@ const INHERITED: &[&str] = &["CONDOR_CONFIG", "KRB5CCNAME", "KRB5_CONFIG", "TMPD
 /// There is nothing in their home.
 const SET: &[(&str, &str)] =
     &[("HOME", "/nonexistent"), ("_CONDOR_ENABLE_URL_TRANSFERS", "false"), ("_CONDOR_SIGN_S3_URLS", "false")];
+/// What tools have that must find no credentials of the operator's own, until they have others.
+const NONE: &[(&str, &str)] = &[
+    ("KRB5CCNAME", "FILE:/nonexistent/ccache"),
+    ("_CONDOR_SEC_TOKEN_DIRECTORY", "/nonexistent"),
+    ("_CONDOR_SEC_TOKEN_SYSTEM_DIRECTORY", "/nonexistent"),
+    ("_CONDOR_SEC_CLIENT_AUTHENTICATION_METHODS", "IDTOKENS"),
+];
 /// Most bytes kept of what a tool says on standard error.
 const STDERR_CAP: usize = 64 * 1024;
 /// Most bytes of an answer: 100,000 job ads have about 60 MB.
@@ -252,6 +259,17 @@ impl Tools {
     #[must_use]
     pub fn for_another(&self) -> Self {
         Self { credentials: Arc::default(), own: false, ..self.clone() }
+    }
+
+    /// The same tools for another pool: they find its collector, and no credentials so far.
+    #[must_use]
+    pub fn for_pool(&self, collector: &str, metrics: Metrics) -> Self {
+        let mut tools = Self { metrics, ..self.for_another() };
+        let set: Vec<(&str, &str)> =
+            [("_CONDOR_COLLECTOR_HOST", collector)].into_iter().chain(NONE.iter().copied()).collect();
+        tools.environment.retain(|(name, _)| set.iter().all(|(other, _)| other != name));
+        tools.environment.extend(set.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())));
+        tools
     }
 
     /// From now on the tools, and all clones of this, find their credentials by these variables, in this folder.

@@ -10,13 +10,14 @@ use serde_json::json;
 
 use super::gather::Gathered;
 use super::{Context, WriteError};
-use crate::api::{CLAIM, FINALIZER, OLD_FINALIZER, OPERATOR, ObjectName, Observed};
+use crate::api::{CLAIM, FINALIZER, OLD_FINALIZER, OPERATOR, ObjectName, Observed, POOL};
 use crate::failpoint::{Point, around};
+use crate::ledger::RequestResult;
 use crate::machine::decide::{Action, Decision, Look};
-use crate::machine::facts::Record;
+use crate::machine::facts::{Failure, Record, SpecRefused};
 use crate::machine::ids::{IDS_IN_LINE, id_lines};
 use crate::machine::request::ReleasePermit;
-use crate::machine::{Request, Uid, Work};
+use crate::machine::{Request, RequestKey, Work};
 use crate::workers::{Texts, WorkItem};
 
 /// Pause after what was refused for the moment: the object had changed, or a worker's queue was full.
@@ -59,13 +60,15 @@ pub(super) async fn act(
     let (uid, name) = (&gathered.facts.object.uid, &gathered.name);
     let mut about_to_change = gathered.facts.in_flight.is_some() || matches!(look, Look::Every { soon: true, .. });
     let reference = ObjectRef::from_obj(object);
-    context.tracker.watch(uid, &reference, look, gathered.still_inherited());
+    if let Some(pool) = &gathered.place.pool {
+        pool.tracker.watch(uid, &reference, look, gathered.still_inherited());
+    }
     match action {
         Action::Hand(Request { work: Work::AttachFinalizer, .. }) => {
             if record.is_none() {
                 context.volatile.claim(uid);
             }
-            match attach(context, object, name).await {
+            match attach(context, object, gathered).await {
                 Ok(done) => return Acted::Over { again: unless_done(again, done) },
                 Err(error) => refused = Some(error),
             }
@@ -74,7 +77,7 @@ pub(super) async fn act(
             name_what_is_left(&permit, object);
             match release(context, object, name).await {
                 Ok(done) => {
-                    forget(context, uid, &reference);
+                    forget(context, gathered, &reference);
                     return Acted::Over { again: unless_done(None, done) };
                 }
                 Err(error) => refused = Some(error),
@@ -88,12 +91,16 @@ pub(super) async fn act(
             let (plan, identity) = (gathered.plan.clone(), gathered.identity.clone());
             let adopted = gathered.facts.record.has_inherited();
             let (name, object) = (name.clone(), reference);
-            let taken = context.workers.hand_over(WorkItem { request, name, object, identity, adopted, plan, texts });
+            let item = WorkItem { request, name, object, identity, adopted, plan, texts };
+            let taken = match &gathered.place.pool {
+                Some(pool) => pool.workers.hand_over(item),
+                None => fail(context, gathered, item.request.key).await,
+            };
             about_to_change |= taken;
             again = unless_done(again, taken);
         }
         Action::Cancel(key) => {
-            if context.workers.cancel(&key) {
+            if context.requests.cancel(&key) {
                 again = Some(Duration::ZERO);
             }
         }
@@ -102,6 +109,20 @@ pub(super) async fn act(
     // The next try may be a long time away.
     about_to_change &= refused.is_none();
     Acted::Shown(Box::new(ToShow { record, again, about_to_change, refused }))
+}
+
+/// A request for a pool that is not there has failed: it is tried again after the usual pauses, and who abandons what is there does
+/// not wait for it. Whether that is recorded.
+async fn fail(context: &Context, gathered: &Gathered, key: RequestKey) -> bool {
+    let failure = gathered.place.trouble.clone().map(|SpecRefused { reason, message }| Failure::new(reason, message));
+    let result = RequestResult::without_output(key, context.clock.now(), failure);
+    match context.ledger.resolve(vec![result]).await {
+        Ok(()) => true,
+        Err(error) => {
+            tracing::warn!(%error, "that a request has failed was not recorded");
+            false
+        }
+    }
 }
 
 /// What was refused is tried again even if the watch shows no change: a conflict that was made up on the way, or whose change
@@ -128,14 +149,15 @@ fn name_what_is_left(permit: &ReleasePermit, object: &Observed) {
 }
 
 /// Attaches the finalizer and the claim in one patch, only if the object is still the one that was seen.
-async fn attach(context: &Context, object: &Observed, name: &ObjectName) -> Result<bool, WriteError> {
+async fn attach(context: &Context, object: &Observed, gathered: &Gathered) -> Result<bool, WriteError> {
     let mut finalizers = object.finalizers().to_vec();
     if !finalizers.iter().any(|finalizer| finalizer == FINALIZER) {
         finalizers.push(FINALIZER.to_owned());
     }
-    let metadata =
-        json!({ "finalizers": finalizers, "annotations": { CLAIM: context.ledger.id(), OPERATOR: context.operator } });
-    let patched = patch_metadata(context, object, name, "attach the finalizer of HTCJob", metadata);
+    let pool = gathered.place.name.as_ref().map(ObjectName::to_string);
+    let annotations = json!({ CLAIM: context.ledger.id(), OPERATOR: context.operator, POOL: pool });
+    let metadata = json!({ "finalizers": finalizers, "annotations": annotations });
+    let patched = patch_metadata(context, object, &gathered.name, "attach the finalizer of HTCJob", metadata);
     around(Point::BeforeFinalizerAttached, patched, Point::AfterFinalizerAttached).await
 }
 
@@ -177,9 +199,12 @@ async fn patch_metadata(
 }
 
 /// The object is gone, or will be in a moment.
-fn forget(context: &Context, uid: &Uid, reference: &ObjectRef<Observed>) {
-    context.tracker.watch(uid, reference, Look::Nothing, Arc::default());
-    context.schedd.users.forget(uid);
+fn forget(context: &Context, gathered: &Gathered, reference: &ObjectRef<Observed>) {
+    let uid = &gathered.facts.object.uid;
+    if let Some(pool) = &gathered.place.pool {
+        pool.tracker.watch(uid, reference, Look::Nothing, Arc::default());
+    }
+    context.pools.forget(uid);
     context.namespace_jobs.forget(uid);
     context.volatile.forget(uid);
 }

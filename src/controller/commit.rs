@@ -38,16 +38,18 @@ pub(super) async fn commit(context: &Context, gathered: &Gathered, decision: &De
         sandbox: context.planner.sandbox(&uid).display().to_string(),
         uid,
         name: gathered.name.clone(),
+        pool: gathered.place.name.clone(),
         known,
         jobs,
         settled: decision.settled,
         wishes: decision.wishes.clone(),
-        schedd: context.schedd.name.clone(),
+        schedd: gathered.facts.schedd.clone(),
         transitions: decision.transitions.clone(),
         inherited: gathered.inherited(),
         refuted: decision.refuted.clone(),
         now: context.clock.now(),
     };
+    context.pools.assign(&save.uid, save.pool.as_ref());
     context.ledger.save(save).await?;
     if told {
         context.publisher.news();

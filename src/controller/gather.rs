@@ -7,14 +7,17 @@ use kube::{Resource as _, ResourceExt as _};
 
 use super::items::{self, Kept, Row};
 use super::{Context, GatherError};
-use crate::api::{ABANDON, CLAIM, FINALIZER, HTCJob, Identity, OLD_FINALIZER, ObjectName, Observed, SUBMIT_AGAIN};
+use crate::api::{
+    ABANDON, CLAIM, FINALIZER, HTCJob, Identity, OLD_FINALIZER, ObjectName, Observed, Reason, SUBMIT_AGAIN,
+};
 use crate::machine::decide::{Action, Decision};
 use crate::machine::facts::{
-    Answer, Claim, Evidence, Facts, Job, Object, Past, Published, Record, Spec, Unknown, Unreadable, Why,
+    Answer, Claim, Evidence, Facts, Job, Object, Past, Published, Record, Spec, SpecRefused, Unknown, Unreadable, Why,
 };
 use crate::machine::ids::{JobId, id_ranges};
 use crate::machine::inherited::{Inherited, InheritedJob};
 use crate::machine::{Index, Request, SchedDate, ScheddName, Timestamp, Uid, Work};
+use crate::pools::{Place, Pool};
 use crate::workers::{Plan, Planner, Texts};
 
 /// The facts, and what the workers will need.
@@ -24,6 +27,8 @@ pub(super) struct Gathered {
     pub(super) plan: Option<Arc<Plan>>,
     /// In whose name its jobs are.
     pub(super) identity: Identity,
+    /// Where they are, or go.
+    pub(super) place: Place,
 }
 
 /// What is to be run, and what decisions need of that.
@@ -35,19 +40,11 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
     let uid = Uid::from(object.uid().ok_or(GatherError::Nameless("uid"))?.as_str());
     let namespace = object.namespace().ok_or(GatherError::Nameless("namespace"))?;
     let name = ObjectName { namespace, name: object.name_any() };
-    let in_flight = context.workers.in_flight(&uid);
-    let now = context.clock.now();
-    let (identity, assigned) = match &object.0 {
-        Ok(job) => {
-            let identity = Identity::of(&name.namespace, &job.spec);
-            let assigned = context.schedd.users.assign(&uid, &identity, now);
-            (identity, assigned)
-        }
-        // Which Secret it names cannot be read. As long as that is not known, jobs in all names are its own: none is
-        // overlooked.
-        Err(_) => context.schedd.users.assigned(&uid).unwrap_or((Identity::Operator, Timestamp(0))),
-    };
-    let (evidence, silent_since) = context.tracker.evidence(&uid);
+    let in_flight = context.requests.get(&uid);
+    let place = context.pools.place(&uid, &name.namespace, object);
+    let (identity, assigned) = whose(object, &uid, &name.namespace, place.pool.as_deref(), context.clock.now());
+    let (evidence, silent_since) =
+        place.pool.as_ref().map_or_else(|| (nowhere(&place), None), |pool| pool.tracker.evidence(&uid));
     let record = context.ledger.load(&uid).await?;
     let claim = claim(object, context);
     let ours = object.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
@@ -57,7 +54,10 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
         }
         past => past,
     };
-    let evidence = in_its_name(evidence, &identity, assigned, &record, past, context);
+    let evidence = match &place.pool {
+        Some(pool) => in_its_name(evidence, (&identity, assigned), &record, past, pool),
+        None => evidence,
+    };
     let evidence = unless_nameless(evidence, &record);
     // None can be attached any more, and the Go operator's holds it as well.
     let deleting = object.meta().deletion_timestamp.is_some();
@@ -65,7 +65,8 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
     let (plan, spec) = match &object.0 {
         Ok(job) => {
             let ours = ours && !deleting;
-            plan(job, &Row { uid: &uid, name: &name, record: &record, published: &published, ours }, context).await?
+            let row = Row { uid: &uid, name: &name, record: &record, published: &published, ours };
+            in_its_place(&place, &row, plan(job, &row, context).await?)
         }
         Err(invalid) => (None, Err(Unreadable::invalid(format!("the HTCJob cannot be read: {}", invalid.error)))),
     };
@@ -75,6 +76,7 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
     let inherited = inherited(object, context, &name, &uid).await?;
     let annotated = |key: &str| object.annotations().get(key).is_some_and(|value| value == "true");
     let facts = Facts {
+        schedd: schedd(&place, &record, &published),
         object: Object {
             uid: uid.clone(),
             deleting,
@@ -94,9 +96,58 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
         in_flight,
         evidence,
         silent_since,
-        schedd: context.schedd.name.clone(),
     };
-    Ok(Gathered { facts, name, plan, identity })
+    Ok(Gathered { facts, name, plan, identity, place })
+}
+
+/// In whose name the object's jobs are, and since when that is known.
+fn whose(object: &Observed, uid: &Uid, namespace: &str, pool: Option<&Pool>, now: Timestamp) -> (Identity, Timestamp) {
+    let users = pool.map(|pool| &pool.schedd.users);
+    match &object.0 {
+        Ok(job) => {
+            let identity = Identity::of(namespace, &job.spec);
+            let assigned = users.map_or(now, |users| users.assign(uid, &identity, now));
+            (identity, assigned)
+        }
+        // Which Secret it names cannot be read. As long as that is not known, jobs in all names are its own: none is
+        // overlooked.
+        Err(_) => users.and_then(|users| users.assigned(uid)).unwrap_or((Identity::Operator, Timestamp(0))),
+    }
+}
+
+/// What is known where it is not known where to ask.
+fn nowhere(place: &Place) -> Evidence {
+    match &place.trouble {
+        Some(SpecRefused { reason: Reason::PoolNotFound, message }) => {
+            let unknown = Unknown { why: Why::PoolNotFound, message: message.clone() };
+            Evidence { queue: Answer::Unknown(unknown.clone()), history: Answer::Unknown(unknown) }
+        }
+        Some(_) | None => Evidence::none(),
+    }
+}
+
+/// The schedd that is asked; where none can be, the one that has the jobs.
+fn schedd(place: &Place, record: &Record, published: &Published) -> ScheddName {
+    let asked = place.pool.as_ref().map(|pool| pool.schedd.name.clone());
+    let attempted = || record.attempts.first().map(|attempt| attempt.schedd.clone());
+    let known = || record.schedds.iter().next().cloned().or_else(attempted).or_else(|| published.schedd.clone());
+    asked.or_else(known).unwrap_or_else(|| ScheddName::from(""))
+}
+
+/// Nothing is submitted to a pool that is not there, is not for this namespace or is not ready. What was submitted goes on.
+fn in_its_place(place: &Place, row: &Row<'_>, planned: Planned) -> Planned {
+    let Some(trouble) = &place.trouble else { return planned };
+    match planned {
+        (_, Ok(_)) if !row.submitted() => {
+            let SpecRefused { reason, message } = trouble.clone();
+            (None, Err(Unreadable { reason, message, again: None }))
+        }
+        (plan, Ok(spec)) => {
+            let refused = spec.refused.or_else(|| Some(trouble.clone()));
+            (plan, Ok(Spec { refused, ..spec }))
+        }
+        (plan, Err(unreadable)) => (plan, Err(unreadable)),
+    }
 }
 
 /// An answer says nothing about jobs in a name that was not known when it was asked for: so it is with those of Secrets after a
@@ -104,19 +155,18 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
 /// not known to be of one identity: jobs in any name then counted as its own.
 fn in_its_name(
     evidence: Evidence,
-    identity: &Identity,
-    assigned: Timestamp,
+    (identity, assigned): (&Identity, Timestamp),
     record: &Record,
     past: Past,
-    context: &Context,
+    pool: &Pool,
 ) -> Evidence {
-    let since = match (identity, context.schedd.users.known_since(identity)) {
+    let since = match (identity, pool.schedd.users.known_since(identity)) {
         // Its name is asked for before anything else.
         (Identity::Operator, _) => assigned,
         (Identity::Secret { .. }, Some(known)) => known.max(assigned),
         (Identity::Secret { .. }, None) => {
             let new = past == Past::Continuous && record.known.as_ref().is_none_or(|known| known.new);
-            let failed = if new { None } else { context.credentials.introduce(identity) };
+            let failed = if new { None } else { pool.credentials.introduce(identity) };
             return match failed {
                 Some(unknown) => {
                     Evidence { queue: Answer::Unknown(unknown.clone()), history: Answer::Unknown(unknown) }
@@ -275,7 +325,7 @@ async fn plan(job: &HTCJob, row: &Row<'_>, context: &Context) -> Result<Planned,
         max_failed: most(job.spec.max_failed_indexes),
         deadline: seconds(job.spec.active_deadline_seconds),
         ttl: seconds(job.spec.ttl_seconds_after_finished),
-        refused: plan.as_ref().err().cloned(),
+        refused: plan.as_ref().err().map(SpecRefused::invalid),
         ..asked_for
     };
     Ok((plan.ok().map(Arc::new), Ok(spec)))

@@ -129,8 +129,8 @@ pub(super) async fn publish(
     let Some(record) = record.filter(|_| gathered.facts.object.finalizer) else { return Ok(again) };
     let uid = &gathered.facts.object.uid;
     let old = object.0.as_ref().ok().and_then(|job| job.status.as_ref());
-    let status = status(&record, &gathered.facts, old, &context.schedd.name, object.meta().generation);
-    let waiting = || context.workers.waiting();
+    let status = status(&record, &gathered.facts, old, &gathered.facts.schedd, object.meta().generation);
+    let waiting = || context.requests.waiting();
     Ok(match context.volatile.publish(uid, &status, old, about_to_change, waiting, context.clock.now()) {
         Publish::Known => again,
         Publish::Later(pause) => Some(sooner(again, pause)),

@@ -19,6 +19,7 @@ use crate::machine::decide::Decision;
 use crate::machine::rules::Rules;
 use crate::machine::transitions::IllegalTransition;
 use crate::machine::{Settings, Uid};
+use crate::workers::Workers;
 
 /// Longest pause that the API server is granted when it asks to be left alone.
 const LEFT_ALONE: Duration = Duration::from_secs(60);
@@ -87,8 +88,10 @@ fn guard(object: &Observed, context: &Context) -> ControlFlow<Option<Duration>> 
 
 /// What the machine makes of the facts, within what the schedd is known to take at once and what the namespace may have.
 fn decide(object: &Observed, gathered: &Gathered, context: &Context) -> Result<Decision, IllegalTransition> {
-    let jobs_per_attempt = context.settings.jobs_per_attempt.min(context.workers.jobs_per_submission());
-    let refused_more = context.workers.refused_more();
+    let workers = gathered.place.pool.as_ref().map(|pool| &pool.workers);
+    let most = workers.map_or(usize::MAX, Workers::jobs_per_submission);
+    let jobs_per_attempt = context.settings.jobs_per_attempt.min(most);
+    let refused_more = workers.and_then(Workers::refused_more);
     let (namespace, facts) = (&gathered.name.namespace, &gathered.facts);
     let namespace_room = context.namespace_jobs.room(namespace, facts);
     let settings = Settings { jobs_per_attempt, namespace_room, refused_more, ..context.settings.clone() };

@@ -21,6 +21,8 @@ pub(super) const TOKENS: &str = "tokens";
 pub(super) struct Holder {
     schedd: Arc<Schedd>,
     folder: PathBuf,
+    /// The tools find nothing but these.
+    only: bool,
     state: Mutex<State>,
 }
 
@@ -63,16 +65,16 @@ impl Ticket {
 }
 
 impl Holder {
-    pub(super) fn new(own: &Arc<Schedd>, identity: &Identity, folder: PathBuf) -> Self {
+    /// `only`: whoever this is must find no credentials but these.
+    pub(super) fn new(own: &Arc<Schedd>, identity: &Identity, folder: PathBuf, only: bool) -> Self {
         let schedd = match identity {
             Identity::Operator => Arc::clone(own),
-            Identity::Secret { .. } => {
-                let tools = own.tools.for_another();
-                tools.set_credentials(only_these(&folder, &Material::default()), folder.clone());
-                Arc::new(own.acting_as(identity.clone(), tools))
-            }
+            Identity::Secret { .. } => Arc::new(own.acting_as(identity.clone(), own.tools.for_another())),
         };
-        Self { schedd, folder, state: Mutex::default() }
+        if only {
+            schedd.tools.set_credentials(only_these(&folder, &Material::default()), folder.clone());
+        }
+        Self { schedd, folder, only, state: Mutex::default() }
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
@@ -90,7 +92,7 @@ impl Holder {
             let due = state.next <= now;
             let old = |at: Timestamp| now.since(at) > refresh.max(SHORTEST) * 2;
             let shown = match &state.found {
-                Some((Ok(()), at)) if !old(*at) && state.is_good(now) && self.is_known(state) => {
+                Some((Ok(()), at)) if !old(*at) && self.is_good(state) && self.is_known(state) => {
                     AtHand::Good(Arc::clone(&self.schedd))
                 }
                 Some((Err(why), _)) if !due => AtHand::Bad(why.clone()),
@@ -138,9 +140,7 @@ impl Holder {
                 Err(why)
             }
             // The operator's own may be empty; a Secret that was never read is not what was read before.
-            Err(SourceError::Silent(why))
-                if self.with(|state| state.found.is_some() && state.is_good(self.schedd.clock.now())) =>
-            {
+            Err(SourceError::Silent(why)) if self.with(|state| state.found.is_some() && self.is_good(state)) => {
                 tracing::warn!(
                     identity = self.schedd.identity.logged(),
                     "{why}; what was read before is used meanwhile"
@@ -212,10 +212,7 @@ impl Holder {
                 },
             },
         };
-        let variables = match self.schedd.identity {
-            Identity::Operator => these(&self.folder, &material),
-            Identity::Secret { .. } => only_these(&self.folder, &material),
-        };
+        let variables = if self.only { only_these(&self.folder, &material) } else { these(&self.folder, &material) };
         self.schedd.tools.set_credentials(variables, self.folder.clone());
         self.with(|state| {
             state.material = material;
@@ -241,6 +238,15 @@ impl Holder {
         self.schedd.identity().await?;
         self.with(|state| state.introduced = true);
         Ok(())
+    }
+
+    /// Whether all that there is has not ended. The operator may have none of its own: then `CONDOR_CONFIG` says where they are.
+    fn is_good(&self, state: &State) -> bool {
+        let now = self.schedd.clock.now();
+        let ended =
+            state.ticket.is_some_and(|ticket| ticket.ends <= now) || state.token_ends.is_some_and(|at| at <= now);
+        let has = state.ticket.is_some() || state.material.token.is_some();
+        (has || (!self.only && state.material.is_empty())) && !ended
     }
 
     /// The operator's own is asked for by whoever needs it.
@@ -293,15 +299,6 @@ impl Drop for Looking<'_> {
 }
 
 impl State {
-    /// Whether all that there is has not ended.
-    fn is_good(&self, now: Timestamp) -> bool {
-        let has = self.ticket.is_some() || self.material.token.is_some();
-        let ended =
-            self.ticket.is_some_and(|ticket| ticket.ends <= now) || self.token_ends.is_some_and(|ends| ends <= now);
-        // The operator may have none of its own: then CONDOR_CONFIG says where they are.
-        (has || self.material.is_empty()) && !ended
-    }
-
     fn in_words(&self) -> String {
         let at = |moment: Timestamp| {
             jiff::Timestamp::from_millisecond(moment.0)

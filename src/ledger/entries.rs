@@ -16,6 +16,8 @@ use crate::machine::wishes::Change;
 pub(crate) struct Save {
     pub(crate) uid: Uid,
     pub(crate) name: ObjectName,
+    /// Its `HTCPool`, which stays what it was first; none for the pool of the operator's flags.
+    pub(crate) pool: Option<ObjectName>,
     pub(crate) known: Known,
     pub(crate) jobs: Vec<(Index, Job)>,
     /// The attempts up to this one need not be read again.
@@ -74,6 +76,14 @@ pub struct RequestResult {
     pub sizes: BTreeMap<Index, u64>,
     /// Jobs whose output is not kept, and why.
     pub refused: Vec<(Index, String)>,
+}
+
+impl RequestResult {
+    /// That of a request which brought no output.
+    #[must_use]
+    pub fn without_output(key: RequestKey, at: Timestamp, failure: Option<Failure>) -> Self {
+        Self { key, at, failure, fetched: Indices::default(), sizes: BTreeMap::new(), refused: Vec::new() }
+    }
 }
 
 /// How a submitter ended.

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::{Ledger, LedgerError};
+use crate::api::ObjectName;
 use crate::machine::facts::{
     Condition, CutShort, ErrTail, Exceeded, Failure, Hold, Job, JobState, Known, LastRequest, Record, Refusal, Runs,
     Submission, Witness,
@@ -19,6 +20,55 @@ impl Ledger {
     pub async fn load(&self, uid: &Uid) -> Result<Record, LedgerError> {
         let uid = uid.clone();
         self.run(move |connection| load(connection, &uid)).await
+    }
+
+    /// The pool of each object that was not let go.
+    pub async fn pools(&self) -> Result<Vec<(Uid, Option<ObjectName>)>, LedgerError> {
+        self.run(move |connection| {
+            let sql = || LedgerError::sql("read the pools of objects");
+            let mut statement = connection.prepare("select uid, pool from objects where released = 0").map_err(sql())?;
+            let read = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, Option<String>>(1)?));
+            let rows = statement.query_map([], read).map_err(sql())?;
+            rows.map(|row| {
+                let (uid, pool) = row.map_err(sql())?;
+                let uid = Uid::from(uid.as_str());
+                let pool = pool.map(|pool| parse(&uid, &pool)).transpose()?;
+                Ok((uid, pool))
+            })
+            .collect()
+        })
+        .await
+    }
+
+    /// Where this pool is, by what was noted when the first of its objects was recorded. While there are none it is noted anew.
+    pub async fn settle_pool(&self, pool: ObjectName, place: String) -> Result<String, LedgerError> {
+        self.run(move |connection| {
+            let (name, key) = (pool.to_string(), format!("pool:{pool}"));
+            let settle = || -> rusqlite::Result<String> {
+                connection
+                    .prepare_cached(
+                        "insert into ledger(key, value) values (?1, ?2) on conflict(key) do update set value = excluded.value
+                         where not exists (select 1 from objects where pool = ?3 and released = 0)",
+                    )?
+                    .execute([&key, &place, &name])?;
+                let mut statement = connection.prepare_cached("select value from ledger where key = ?1")?;
+                statement.query_row([&key], |row| row.get(0))
+            };
+            settle().map_err(LedgerError::sql("note where a pool is"))
+        })
+        .await
+    }
+
+    /// How many objects that were not let go are in this pool.
+    pub async fn count_in(&self, pool: ObjectName) -> Result<u32, LedgerError> {
+        self.run(move |connection| {
+            let query = "select count(*) from objects where pool = ?1 and released = 0";
+            connection
+                .prepare_cached(query)
+                .and_then(|mut statement| statement.query_row([pool.to_string()], |row| row.get(0)))
+                .map_err(LedgerError::sql("count the objects of a pool"))
+        })
+        .await
     }
 
     /// All HTCJobs that were not let go and have not completed, with their namespaces.

@@ -124,8 +124,11 @@ fn forget(connection: &Connection, uid: &Uid, until: Timestamp) -> rusqlite::Res
     connection
         .prepare_cached(
             "insert or ignore into ledger(key, value)
-             select distinct 'identity:' || identity || case when coalesce(credentials, '') = '' then '' else char(10) || credentials end,
-                identity from submissions where uid = ?1",
+             select distinct 'identity:' || identity || case
+                    when pool is not null then char(10) || coalesce(credentials, '') || char(10) || pool
+                    when coalesce(credentials, '') = '' then ''
+                    else char(10) || credentials end,
+                identity from submissions join objects using (uid) where uid = ?1",
         )?
         .execute([uid.as_str()])?;
     connection

@@ -57,6 +57,7 @@ const JOB_COLUMNS: &[(&str, &str)] = &[
 /// `errIdx`, `errTail`: end of the `err` of the first failed job that wrote to it. `releasedAt`: when it was last let go.
 /// `sandboxGone`, `outputGone`: 1 once those files are removed. `attempted`: of how many of its jobs a submission was tried, and
 /// `recorded`: how many have a row; null if they are to be counted again. `early`: rows of `callbacks` that came for jobs without one.
+/// `pool`: namespace and name of its HTCPool; null for the pool of the operator's flags.
 /// `made`, `letGo`: numbers of the transactions that recorded it and let it go; null if that was by an older version.
 const OBJECT_COLUMNS: &[(&str, &str)] = &[
     ("expiredAt", "integer"),
@@ -72,6 +73,7 @@ const OBJECT_COLUMNS: &[(&str, &str)] = &[
     ("early", "integer"),
     ("made", "integer"),
     ("letGo", "integer"),
+    ("pool", "text"),
 ];
 
 /// Columns added to `wishes`.
@@ -86,6 +88,7 @@ const SUBMISSION_COLUMNS: &[(&str, &str)] = &[("credentials", "text"), ("lock", 
 const INDEXES: &str = "
 create index if not exists htcjobs_changed on htcjobs(changed) where changed is not null;
 create index if not exists objects_let_go on objects(letGo) where letGo is not null;
+create index if not exists objects_pool on objects(pool) where pool is not null and released = 0;
 create index if not exists objects_sandbox on objects(uid) where released = 1 and sandboxGone is null;
 create index if not exists submissions_unseen on submissions(notAfter, lock)
     where state = 'open' and deadSince is null and lock is not null;
@@ -234,6 +237,11 @@ pub(super) fn migrate(connection: &Connection) -> Result<(), LedgerError> {
 pub(super) fn columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<String>> {
     let mut statement = connection.prepare("select name from pragma_table_info(?1)")?;
     statement.query_map([table], |row| row.get(0))?.collect()
+}
+
+/// Of a table that a file of an older version may lack, or have without it.
+pub(super) fn has_column(connection: &Connection, table: &str, column: &str) -> rusqlite::Result<bool> {
+    Ok(columns(connection, table)?.iter().any(|name| name == column))
 }
 
 fn add_columns(connection: &Connection, table: &str, wanted: &[(&str, &str)]) -> rusqlite::Result<()> {

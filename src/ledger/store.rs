@@ -1,14 +1,12 @@
 //! What the controller and the workers write.
 
-use std::collections::BTreeMap;
-
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::entries::{Intent, Noted, RequestResult, Save, SubmitResult};
 use super::load::StoredCondition;
 use super::writer::NUMBER;
 use super::{Ledger, LedgerError, Users};
-use crate::api::Reason;
+use crate::api::{ObjectName, Reason};
 use crate::failpoint::{Point, around};
 use crate::machine::facts::{ErrTail, Failure, Job, JobState, Runs, Witness};
 use crate::machine::ids::{Attempt, Index, Uid};
@@ -110,9 +108,9 @@ fn write(connection: &Connection, save: &Save) -> Result<(), LedgerError> {
     connection
         .prepare_cached(&format!(
             "insert into objects(uid, namespace, name, phase, isNew, epoch, startedAt, completedAt, released, conditions, knownAt,
-                expiredAt, givenUp, releasedAt, exceeded, made, letGo)
+                expiredAt, givenUp, releasedAt, exceeded, made, letGo, pool)
              values (?1, ?2, ?3, ?4, ?5, (select value from ledger where key = 'epoch'), ?6, ?7, ?8, ?9, ?10, ?11, ?12,
-                iif(?8, ?10, null), ?13, {NUMBER}, iif(?8, {NUMBER}, null))
+                iif(?8, ?10, null), ?13, {NUMBER}, iif(?8, {NUMBER}, null), ?14)
              on conflict(uid) do update set phase = excluded.phase, startedAt = excluded.startedAt,
                 completedAt = excluded.completedAt, released = excluded.released, conditions = excluded.conditions,
                 expiredAt = excluded.expiredAt, givenUp = excluded.givenUp, releasedAt = excluded.releasedAt,
@@ -133,6 +131,7 @@ fn write(connection: &Connection, save: &Save) -> Result<(), LedgerError> {
                 save.known.cut_short.map(|cut| cut.at.0),
                 save.known.given_up,
                 save.known.cut_short.map(|cut| <&str>::from(cut.exceeded)),
+                save.pool.as_ref().map(ObjectName::to_string),
             ])
         })
         .map_err(LedgerError::sql("write an object"))?;
@@ -372,13 +371,6 @@ fn resolve_submit(connection: &Connection, result: &SubmitResult) -> Result<(), 
             .and_then(|mut statement| statement.execute(params![key.uid.as_str(), attempt.0]))
             .map_err(LedgerError::sql("supersede a submission"))?;
     }
-    let request = RequestResult {
-        key: key.clone(),
-        at: result.at,
-        failure: result.not_run.then(|| Failure::new(Reason::Stopped, result.message.clone().unwrap_or_default())),
-        fetched: Indices::default(),
-        sizes: BTreeMap::new(),
-        refused: Vec::new(),
-    };
-    resolve(connection, &request)
+    let failure = result.not_run.then(|| Failure::new(Reason::Stopped, result.message.clone().unwrap_or_default()));
+    resolve(connection, &RequestResult::without_output(key.clone(), result.at, failure))
 }

@@ -63,6 +63,7 @@ pub(super) fn save(known: Known, jobs: Vec<(Index, Job)>, transitions: Vec<Trans
     Save {
         uid: uid(),
         name: name(),
+        pool: None,
         known,
         jobs,
         settled: None,
@@ -159,7 +160,7 @@ async fn a_record_comes_back_as_it_was_written() {
     assert_eq!(record.attempts, [submission(1, "0-7").submission]);
     assert_eq!(record.witnesses[&Attempt(1)], Witness::Newest("s#1.0#5".to_owned()));
     let operator = (Identity::Operator, "operator@test".to_owned());
-    assert_eq!(ledger.identities().await.unwrap().into_iter().collect::<Vec<_>>(), [operator]);
+    assert_eq!(ledger.identities(None).await.unwrap().into_iter().collect::<Vec<_>>(), [operator]);
 }
 
 /// Where a job is does not change with the schedd that the operator asks now.
@@ -578,7 +579,7 @@ async fn what_was_let_go_is_forgotten_in_its_time_and_nothing_else() {
     assert_eq!(ledger.load(&uid()).await.unwrap(), Record::default());
     assert_eq!(ledger.load(&another).await.unwrap().jobs.len(), 2500);
     let operator = (Identity::Operator, "operator@test".to_owned());
-    assert_eq!(ledger.identities().await.unwrap().into_iter().collect::<Vec<_>>(), [operator]);
+    assert_eq!(ledger.identities(None).await.unwrap().into_iter().collect::<Vec<_>>(), [operator]);
     let known = |ledger: &Ledger| [100, 60_100, 60_101].map(|created| ledger.has_forgotten(Timestamp(created)));
     assert_eq!(known(&ledger), [true, true, false], "first known at 100, and a minute for the clocks");
     ledger.close().await;

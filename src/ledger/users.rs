@@ -15,6 +15,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension as _};
 use rustix::process::{Flock, FlockType, fcntl_getlk};
 
 use super::{Ledger, LedgerError, Users, schema};
+use crate::api::ObjectName;
 
 /// How often a file is read that changes all the while.
 const TRIES: u32 = 50;
@@ -32,14 +33,15 @@ pub struct LedgerSnapshot {
     pub operator: Option<String>,
     /// Under which names it has submitted.
     pub users: Users,
-    /// Where jobs are that are not known to be gone, and of how many HTCJobs.
+    /// Where jobs are that are not known to be gone, and of how many HTCJobs; but for those in HTCPools.
     pub schedds: BTreeMap<String, i64>,
 }
 
 impl Ledger {
-    /// Every name under which jobs were submitted, and in whose.
-    pub async fn identities(&self) -> Result<Users, LedgerError> {
-        self.run(move |connection| users(connection).map_err(LedgerError::sql("read the identities"))).await
+    /// Every name under which jobs were submitted to a pool, and in whose: to an `HTCPool`, or to that of the operator's flags.
+    pub async fn identities(&self, pool: Option<ObjectName>) -> Result<Users, LedgerError> {
+        self.run(move |connection| users(connection, pool.as_ref()).map_err(LedgerError::sql("read the identities")))
+            .await
     }
 
     /// Looks at the file without a lock and without writing anything, whoever has it; none if there is none. Not for a process
@@ -95,7 +97,7 @@ fn look(path: &Path) -> Result<LedgerSnapshot, LedgerError> {
     schema::must_be_known(&connection, path, |error| failed(error.into()))?;
     let read = || -> rusqlite::Result<LedgerSnapshot> {
         let (id, operator) = (value(&connection, "id")?, value(&connection, "operator")?);
-        let (users, schedds) = (users(&connection)?, schedds(&connection)?);
+        let (users, schedds) = (users(&connection, None)?, schedds(&connection)?);
         Ok(LedgerSnapshot { in_use, id, operator, users, schedds })
     };
     read().map_err(|error| failed(error.into()))
@@ -108,36 +110,51 @@ fn value(connection: &Connection, key: &str) -> rusqlite::Result<Option<String>>
     connection.query_row("select value from ledger where key = ?1", [key], |row| row.get(0)).optional()
 }
 
-/// Of a file that was not brought up to date, too.
-fn users(connection: &Connection) -> rusqlite::Result<Users> {
+/// Of a file that was not brought up to date, too. What is left of objects whose rows were removed is `identity:` and a name; behind
+/// that, on lines of their own, credentials and `HTCPool`.
+fn users(connection: &Connection, pool: Option<&ObjectName>) -> rusqlite::Result<Users> {
     let columns = schema::columns(connection, "submissions")?;
     if columns.is_empty() {
         return Ok(Users::new());
     }
     let credentials = if columns.iter().any(|name| name == "credentials") { "coalesce(credentials, '')" } else { "''" };
+    let knows_pools = schema::has_column(connection, "objects", "pool")?;
+    let of_pool = if knows_pools { "coalesce((select pool from objects o where o.uid = s.uid), '')" } else { "''" };
+    let pool = pool.map(ObjectName::to_string).unwrap_or_default();
     let mut statement = connection.prepare(&format!(
-        "select {credentials}, identity from submissions
-         union select case when instr(key, char(10)) then substr(key, instr(key, char(10)) + 1) else '' end, value
-         from ledger where key like 'identity:%'"
+        "select {credentials}, identity from submissions s where {of_pool} = ?1
+         union select key, value from ledger where key like 'identity:%'"
     ))?;
     let rows: Vec<(String, String)> =
-        statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?;
-    Ok(rows.into_iter().filter_map(|(credentials, user)| Some((credentials.parse().ok()?, user))).collect())
+        statement.query_map([&pool], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?;
+    let read = |(credentials, user): (String, String)| {
+        let credentials = if credentials.starts_with("identity:") {
+            let mut lines = credentials.split('\n').skip(1);
+            let (credentials, its) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
+            (its == pool).then(|| credentials.to_owned())?
+        } else {
+            credentials
+        };
+        Some((credentials.parse().ok()?, user))
+    };
+    Ok(rows.into_iter().filter_map(read).collect())
 }
 
 /// Of a file that was not brought up to date, too. Submissions count of which no job is recorded.
 fn schedds(connection: &Connection) -> rusqlite::Result<BTreeMap<String, i64>> {
-    let of_ours = schema::columns(connection, "htcjobs")?.iter().any(|name| name == "gone");
+    let of_ours = schema::has_column(connection, "htcjobs", "gone")?;
     if !of_ours || schema::columns(connection, "objects")?.is_empty() {
         return Ok(BTreeMap::new());
     }
-    let mut statement = connection.prepare(
+    let knows_pools = schema::has_column(connection, "objects", "pool")?;
+    let in_its_own_pool = if knows_pools { "pool is null" } else { "true" };
+    let mut statement = connection.prepare(&format!(
         "select schedd, count(distinct uid) from (
              select uid, schedd from htcjobs where uid is not null and schedd is not null and gone = 0
              union select uid, schedd from submissions where state = 'open' and uid not in
                  (select uid from htcjobs where uid is not null)
-         ) where uid in (select uid from objects where released = 0) group by schedd",
-    )?;
+         ) where uid in (select uid from objects where released = 0 and {in_its_own_pool}) group by schedd",
+    ))?;
     statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
 }
 
@@ -145,11 +162,12 @@ fn schedds(connection: &Connection) -> rusqlite::Result<BTreeMap<String, i64>> {
 mod tests {
     use std::path::PathBuf;
 
-    use super::super::Intent;
-    use super::super::tests::{intent, original};
+    use super::super::tests::{intent, known, original, save};
+    use super::super::{Intent, Save};
     use super::*;
-    use crate::api::Identity;
-    use crate::machine::Attempt;
+    use crate::api::{Identity, Phase};
+    use crate::machine::facts::Known;
+    use crate::machine::{Attempt, Timestamp};
 
     fn alice() -> (Identity, String) {
         (Identity::Secret { namespace: "physics".to_owned(), name: "mine".to_owned() }, "alice@test".to_owned())
@@ -181,7 +199,7 @@ mod tests {
         let seen = Ledger::snapshot(&path).unwrap().unwrap();
         assert_eq!((seen.id.as_deref(), seen.operator.as_deref()), (Some(ledger.id()), Some("uid/ns/name")));
         assert_eq!(seen.users, Users::from([alice()]));
-        assert_eq!(seen.users, ledger.identities().await.unwrap());
+        assert_eq!(seen.users, ledger.identities(None).await.unwrap());
         assert!(files(folder.path()) == before, "a look has changed something");
         let bob = (Identity::Operator, "bob@test".to_owned());
         ledger.intend(vec![in_the_name_of(bob.clone(), 2)]).await.unwrap();
@@ -214,5 +232,42 @@ mod tests {
         std::fs::write(&path, "no database ".repeat(1000)).unwrap();
         let error = Ledger::snapshot(&path).unwrap_err().to_string();
         assert!(error.contains("htcjobs.db") && error.contains("not a database"), "{error}");
+    }
+
+    fn in_pool(pool: &ObjectName, released: bool) -> Save {
+        let known = Known { released, ..known(Phase::Pending) };
+        Save { pool: Some(pool.clone()), ..save(known, Vec::new(), Vec::new()) }
+    }
+
+    #[tokio::test]
+    async fn names_are_known_by_pool_even_when_the_rows_are_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open_alone(&folder.path().join("htcjobs.db")).unwrap();
+        let pool: ObjectName = "physics/lhc".parse().unwrap();
+        let saved = in_pool(&pool, true);
+        let uid = saved.uid.clone();
+        ledger.save(saved).await.unwrap();
+        ledger.intend(vec![in_the_name_of(alice(), 1)]).await.unwrap();
+        for _ in 0..2 {
+            assert_eq!(ledger.identities(Some(pool.clone())).await.unwrap(), Users::from([alice()]));
+            assert_eq!(ledger.identities(None).await.unwrap(), Users::new());
+            assert!(ledger.forget(uid.clone(), Timestamp(i64::MAX)).await.unwrap());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_pool_is_where_it_was_as_long_as_there_are_objects_in_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open_alone(&folder.path().join("htcjobs.db")).unwrap();
+        let pool: ObjectName = "physics/lhc".parse().unwrap();
+        let settle = |place: &str| ledger.settle_pool(pool.clone(), place.to_owned());
+        assert_eq!(settle("a").await.unwrap(), "a");
+        assert_eq!(settle("b").await.unwrap(), "b");
+        ledger.save(in_pool(&pool, false)).await.unwrap();
+        assert_eq!(settle("c").await.unwrap(), "b");
+        assert_eq!((ledger.count_in(pool.clone()).await.unwrap(), ledger.pools().await.unwrap().len()), (1, 1));
+        ledger.save(in_pool(&pool, true)).await.unwrap();
+        assert_eq!(settle("c").await.unwrap(), "c");
+        assert_eq!((ledger.count_in(pool.clone()).await.unwrap(), ledger.pools().await.unwrap().len()), (0, 0));
     }
 }

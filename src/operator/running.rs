@@ -23,10 +23,11 @@ use crate::lease::Leader;
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::mtls::{Accepted, Shown};
+use crate::pools::{Base, PartEnded, Pool, PoolKeeper, Pools};
 use crate::receiver::{Port, Wakes};
 use crate::retention::Keeper;
 use crate::tracker::Tracker;
-use crate::workers::{FileWork, Limits, NamespaceOutput, Planner, Registry, Room, Shared, Sizes, Survivors, Workers};
+use crate::workers::{FileWork, Limits, NamespaceOutput, Planner, Room, Shared, Sizes, Survivors, Workers};
 
 /// How long the batches under way may take to end once the operator is told to stop.
 const DRAIN: Duration = Duration::from_secs(4);
@@ -76,6 +77,11 @@ pub(super) struct Running {
     housekeeping: Part,
     controller: Part,
     workers: JoinSet<()>,
+    /// Sees to the pools of HTCPools.
+    pool_keeper: Part,
+    /// Told when a part of one of them ends.
+    pool_ended: mpsc::Receiver<String>,
+    pools: Arc<Pools>,
     /// Shows jobs to the fronts.
     jobs_api: Option<JobsApi>,
     /// Tells the controller to begin nothing new.
@@ -88,39 +94,20 @@ pub(super) struct Running {
 pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) -> Result<Running, StartError> {
     let Ready { client, keys, receiver, operator, ledger, fence, leader, clock, metrics, health, .. } = ready;
     tracing::info!(%operator, schedd = %config.condor.schedd, ledger = ledger.id(), data = %config.data.data_dir.display(), "htc-operator runs");
-    let users = KnownUsers::new(ledger.identities().await?);
+    let users = KnownUsers::new(ledger.identities(None).await?);
     let schedd = Arc::new(schedd(config, operator, clock, users, &metrics, health.clone()));
     let credentials = credentials(config, &schedd, &client, &metrics).await;
     let (wake, wakes) = mpsc::channel(WAKES);
     let woken = wake.clone();
     let tracker = Arc::new(tracker(config, &schedd, &wake, &metrics));
-    let limits = limits(config);
     let locks = SubmitterLocks::new(&config.data.data_dir);
     let mut survivors =
         Survivors::of(ledger.clone(), locks.clone(), clock, config.timing.dead_margin, wake.clone()).await?;
     // Before anything is said about them, if that can be.
     let _ = tokio::time::timeout(FIRST_LOOK, survivors.look()).await;
-    let shared = Shared {
-        schedd: Arc::clone(&schedd),
-        credentials: Arc::clone(&credentials),
-        ledger: ledger.clone(),
-        fence: fence.clone(),
-        clock,
-        registry: Registry::default(),
-        wake,
-        planner: planner.clone(),
-        files: FileWork::default(),
-        locks,
-        settings: config.settings(),
-        sizes: Sizes::new(limits.clone(), config.timing.pause_max),
-        limits,
-        room: Arc::new(Room::new(config.output_dir(), config.data.keep_free, planner.largest_output())),
-        namespace_output: Arc::new(NamespaceOutput::new(
-            config.output_dir().join("htc_out"),
-            config.output.namespace_output_limit,
-        )),
-        metrics: metrics.clone(),
-    };
+    let journal = (ledger.clone(), fence.clone(), clock, metrics.clone());
+    let pool = (Arc::clone(&schedd), Arc::clone(&credentials));
+    let shared = shared(config, journal, pool, wake, planner.clone(), locks);
     let keeper = keeper(config, client.clone(), &shared);
     let port = receiver.map(|(receiver, port)| {
         receiver.open(ledger.clone(), clock, shared.wake.clone());
@@ -129,17 +116,23 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
     let limit = config.condor.namespace_active_jobs;
     let known = if limit == 0 { Vec::new() } else { ledger.live().await? };
     let namespace_jobs = NamespaceJobs::new(limit, shared.wake.clone(), known);
-    let (workers, lanes) = Workers::start(Arc::new(shared));
+    let shared = Arc::new(shared);
+    let (workers, lanes) = Workers::start(Arc::clone(&shared));
     let (publisher, shown_planner) = (Publisher::default(), planner.clone());
+    let default = Pool {
+        schedd: Arc::clone(&schedd),
+        credentials: Arc::clone(&credentials),
+        tracker: Arc::clone(&tracker),
+        workers,
+    };
+    let pools = Arc::new(Pools::new(Arc::new(default), ledger.pools().await?));
     let context = Arc::new(Context {
         client: client.clone(),
         ledger: ledger.clone(),
-        tracker: Arc::clone(&tracker),
-        workers,
+        pools: Arc::clone(&pools),
+        requests: Arc::clone(&shared.registry),
         planner,
         settings: config.settings(),
-        schedd: Arc::clone(&schedd),
-        credentials: Arc::clone(&credentials),
         operator: operator_name(config),
         fence: fence.clone(),
         clock,
@@ -151,7 +144,19 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         health,
     });
     let (objects, writer) = kube::runtime::reflector::store();
-    let sources = (objects.clone(), ledger.clone(), shown_planner, Arc::clone(&credentials));
+    let (part_ended, pool_ended) = PartEnded::channel();
+    let base = Base {
+        client: client.clone(),
+        shared,
+        credentials: config.credentials_setup(),
+        name: operator_name(config),
+        intervals: (config.timing.tracker_interval, config.timing.soon, config.timing.pause_max),
+        objects: objects.clone(),
+        ended: part_ended,
+    };
+    let pool_keeper =
+        PoolKeeper::new(base, Arc::clone(&pools), fence.clone(), config.kubernetes.watch_namespace.clone());
+    let sources = (objects.clone(), ledger.clone(), shown_planner, Arc::clone(&pools));
     let jobs_api = jobs_api(config, &client, sources, (woken, clock))?;
     let (end, mut told) = watch::channel(false);
     let until_told = async move { drop(told.wait_for(|end| *end).await) };
@@ -162,6 +167,9 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
             tokio::join!(keeper.run(), kept.keep(), survivors.run());
         }),
         tracker: Part::start(async move { Box::pin(tracker.run()).await }),
+        pool_keeper: Part::start(async move { Box::pin(pool_keeper.run()).await }),
+        pool_ended,
+        pools,
         _orphans: Part::start(crate::orphans::count_at_start(
             client.clone(),
             schedd,
@@ -187,6 +195,39 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
     })
 }
 
+/// What workers work with.
+fn shared(
+    config: &Config,
+    (ledger, fence, clock, metrics): (Ledger, Fence, Clock, Metrics),
+    (schedd, credentials): (Arc<Schedd>, Arc<Credentials>),
+    wake: Wake,
+    planner: Planner,
+    locks: SubmitterLocks,
+) -> Shared {
+    let limits = limits(config);
+    Shared {
+        schedd,
+        credentials,
+        ledger,
+        fence,
+        clock,
+        registry: Arc::default(),
+        wake,
+        files: FileWork::default(),
+        locks,
+        settings: config.settings(),
+        sizes: Sizes::new(limits.clone(), config.timing.pause_max),
+        limits,
+        room: Arc::new(Room::new(config.output_dir(), config.data.keep_free, planner.largest_output())),
+        namespace_output: Arc::new(NamespaceOutput::new(
+            config.output_dir().join("htc_out"),
+            config.output.namespace_output_limit,
+        )),
+        planner,
+        metrics,
+    }
+}
+
 /// Namespace and name of this operator, as they stand on its `HTCJob`s.
 fn operator_name(config: &Config) -> String {
     format!("{}/{}", config.kubernetes.operator_namespace, config.kubernetes.operator_name)
@@ -196,12 +237,12 @@ fn operator_name(config: &Config) -> String {
 fn jobs_api(
     config: &Config,
     client: &Client,
-    (objects, ledger, planner, credentials): (Store<Observed>, Ledger, Planner, Arc<Credentials>),
+    (objects, ledger, planner, pools): (Store<Observed>, Ledger, Planner, Arc<Pools>),
     (wake, clock): (Wake, Clock),
 ) -> Result<Option<JobsApi>, StartError> {
     let Some(address) = config.jobs_api.jobs_api_listen else { return Ok(None) };
     let wakes = Arc::new(Wakes::start(wake));
-    let jobs = Jobs { objects, ledger, operator: operator_name(config), planner, credentials, wakes, clock };
+    let jobs = Jobs { objects, ledger, operator: operator_name(config), planner, pools, wakes, clock };
     let (shown, accepted) = (Shown::default(), Accepted::default());
     let port = jobs_api::listen(address, jobs, shown.clone(), accepted.clone())?;
     tracing::info!(address = %port.address, "the jobs API listens for its fronts");
@@ -218,7 +259,19 @@ fn jobs_api(
 /// runs for as long as the operator does, which would be deaf without it. In any case nothing new is begun afterwards.
 pub(super) async fn supervise(running: &mut Running, stop: impl Future<Output = ()>) -> Result<(), StartError> {
     let Running {
-        leader, ledger, fence, port, jobs_api, tracker, publisher, housekeeping, controller, workers, ..
+        leader,
+        ledger,
+        fence,
+        port,
+        jobs_api,
+        tracker,
+        publisher,
+        housekeeping,
+        controller,
+        workers,
+        pool_keeper,
+        pool_ended,
+        ..
     } = running;
     let result = tokio::select! {
         () = stop => Ok(()),
@@ -227,6 +280,11 @@ pub(super) async fn supervise(running: &mut Running, stop: impl Future<Output = 
         () = publisher.ended() => Err(StartError::Failed("publisher of Events")),
         () = housekeeping.ended() => Err(StartError::Failed("housekeeping")),
         () = controller.ended() => Err(StartError::Failed("controller")),
+        () = pool_keeper.ended() => Err(StartError::Failed("keeper of pools")),
+        Some(pool) = pool_ended.recv() => {
+            tracing::error!("a part of HTCPool {pool} ended");
+            Err(StartError::Failed("tracker or workers of a pool"))
+        }
         () = ended(port) => Err(StartError::Failed("receiver")),
         () = async {
             match jobs_api {
@@ -255,14 +313,20 @@ pub(super) async fn drain(running: Running) {
         housekeeping,
         mut controller,
         mut workers,
+        pool_keeper,
+        pools,
         end,
         ..
     } = running;
     tracing::info!("told to stop: nothing new is begun, what runs is given {} s", DRAIN.as_secs());
     let _ = end.send(true);
+    // It has the pools, and through them the workers' queues.
+    drop(pool_keeper);
     let drained = tokio::time::timeout(DRAIN, async {
         // The workers end when the context, which holds their queues, is dropped with the controller.
         controller.ended().await;
+        pools.drain().await;
+        drop(pools);
         while workers.join_next().await.is_some() {}
     });
     let drained = drained.await.is_ok();

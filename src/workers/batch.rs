@@ -1,6 +1,5 @@
 //! A batch of requests that share one call of a tool.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::sync::Notify;
@@ -11,7 +10,6 @@ use crate::condor::Schedd;
 use crate::ledger::RequestResult;
 use crate::machine::Uid;
 use crate::machine::facts::Failure;
-use crate::machine::indices::Indices;
 
 /// Most HTCJobs of a batch that a log line names.
 const NAMED: usize = 3;
@@ -61,14 +59,7 @@ impl Batch {
         self.failed |= !failed.is_empty();
         let results: Vec<RequestResult> = failed
             .iter()
-            .map(|(why, job)| RequestResult {
-                key: job.request.key.clone(),
-                at,
-                failure: why.clone(),
-                fetched: Indices::default(),
-                sizes: BTreeMap::new(),
-                refused: Vec::new(),
-            })
+            .map(|(why, job)| RequestResult::without_output(job.request.key.clone(), at, why.clone()))
             .collect();
         if let Err(error) = self.shared.ledger.resolve(results).await {
             tracing::warn!(%error, "the results of {} requests are not in the ledger", failed.len());

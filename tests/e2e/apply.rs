@@ -486,7 +486,11 @@ fn the_resource_reads_well() {
 #[test]
 fn kubectl_knows_the_short_name_and_the_columns() {
     let resources = server().kubectl_ok(&["api-resources", "--api-group=htc.cern.ch", "--no-headers"]).unwrap();
-    assert_eq!(words(&resources), "htcjobs htcj htc.cern.ch/v1alpha1 true HTCJob");
+    let kinds: Vec<String> = resources.lines().map(words).collect();
+    assert_eq!(
+        kinds,
+        ["htcjobs htcj htc.cern.ch/v1alpha1 true HTCJob", "htcpools htcpl htc.cern.ch/v1alpha1 true HTCPool"]
+    );
     let object = htcjob(&spec(&json!({ "queue": 3 })));
     let name = name_of(&object);
     kubectl(&["apply", "-f", "-"], &object).unwrap();

@@ -36,6 +36,7 @@ mod output;
 mod payload_script;
 mod places;
 mod plugin;
+mod pools;
 mod rows;
 mod rules;
 mod soak;

@@ -133,6 +133,7 @@ async fn journal(teller: &Teller, namespace: &str, name: &str, rows: usize) {
     let save = Save {
         uid: name.into(),
         name: ObjectName { namespace: namespace.to_owned(), name: name.to_owned() },
+        pool: None,
         known,
         jobs: Vec::new(),
         settled: None,

@@ -6,7 +6,7 @@ use super::wishes::is_loose;
 use super::{Look, Run};
 use crate::api::{ConditionStatus, ConditionType, Reason};
 use crate::machine::decide::Action;
-use crate::machine::facts::{Answer, Claim, Hold, Job, JobState, JobStatus, LastRequest, Past, Spec};
+use crate::machine::facts::{Answer, Claim, Hold, Job, JobState, JobStatus, LastRequest, Past, Spec, SpecRefused};
 use crate::machine::ids::{Attempt, Index, JobId, Kind, Timestamp};
 use crate::machine::indices::Indices;
 use crate::machine::judge::{self, Acceptance, Doubt, SeenIn, Sightings, all_recorded};
@@ -83,8 +83,8 @@ impl Run<'_> {
             self.say_accepted(adopting);
         } else if spec.refused.is_some() && self.is_still_the_go_operators() {
             self.say_inherited();
-        } else if let (Some(message), true) = (&spec.refused, self.record.attempts.is_empty()) {
-            self.say(ConditionType::Submitted, False, Reason::InvalidSpec, message);
+        } else if let (Some(SpecRefused { reason, message }), true) = (&spec.refused, self.record.attempts.is_empty()) {
+            self.say(ConditionType::Submitted, False, *reason, message);
         } else if spec.suspend && self.record.attempts.is_empty() {
             self.say(ConditionType::Submitted, False, Reason::Suspended, "spec.suspend is true: nothing is submitted");
         } else if missing.iter().all(|index| kept_back.contains(index)) {
@@ -278,7 +278,9 @@ impl Run<'_> {
             self.look.more(Look::Changes);
         }
         match (permit, &spec.refused) {
-            (Ok(_), Some(message)) => self.say(ConditionType::Submitted, False, Reason::InvalidSpec, message),
+            (Ok(_), Some(SpecRefused { reason, message })) => {
+                self.say(ConditionType::Submitted, False, *reason, message);
+            }
             (Ok(permit), None) if !spec.suspend && (facts.object.claim == Claim::Ours || !self.rules.only_claimant) => {
                 if places == 0 {
                     self.keep_back(spec, kept_back);

@@ -105,7 +105,7 @@ impl Run<'_> {
 
     /// Removes what users have removed, while HTCondor has it and it has not ended.
     pub(super) fn remove_wished(&mut self) {
-        let ids = self.ids_of(Wanted::Remove, |status| !matches!(status, JobStatus::Completed | JobStatus::Removed));
+        let ids = self.ids_of(Wanted::Remove, |_, status| !matches!(status, JobStatus::Completed | JobStatus::Removed));
         if !ids.is_empty() {
             self.ask_settled(Kind::Remove, Work::Remove(Scope::Wished(ids)));
             self.look_behind(Kind::Remove);
@@ -115,7 +115,7 @@ impl Run<'_> {
     /// Holds what users hold, each time that it is loose.
     pub(super) fn hold_wished(&mut self) {
         let loose = [JobStatus::Idle, JobStatus::Running, JobStatus::Suspended];
-        let ids = self.ids_of(Wanted::Hold, |status| loose.contains(&status));
+        let ids = self.ids_of(Wanted::Hold, |job, status| is_loose(&job.state) && loose.contains(&status));
         if !ids.is_empty() {
             self.ask_settled(Kind::Hold, Work::HoldJobs(ids));
         }
@@ -193,12 +193,13 @@ impl Run<'_> {
         }
     }
 
-    /// The jobs of which this is wished and that the queue shows, with such a status. An id of another queue is another job's.
-    fn ids_of(&self, wanted: Wanted, status: impl Fn(JobStatus) -> bool) -> Vec<JobId> {
+    /// The jobs of which this is wished, that have not ended and that the queue shows, of those that may be asked for, by what is
+    /// recorded and by the status that the queue shows. An id of another queue is another job's.
+    fn ids_of(&self, wanted: Wanted, may: impl Fn(&Job, JobStatus) -> bool) -> Vec<JobId> {
         let Answer::Known(queue) = &self.facts.evidence.queue else { return Vec::new() };
         let shown = |job: &&Job| {
             let place = queue.ads.binary_search_by_key(&job.id, |ad| ad.id);
-            queue.birthdate == job.birthdate && place.is_ok_and(|place| status(queue.ads[place].status))
+            queue.birthdate == job.birthdate && place.is_ok_and(|place| may(job, queue.ads[place].status))
         };
         let wished = self.record.wishes.iter().filter(|(_, wished)| wished.wish.wanted() == wanted);
         let jobs = wished.filter_map(|(index, _)| self.record.jobs.get(&index)).filter(|job| job.outcome().is_none());

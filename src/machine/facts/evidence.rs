@@ -49,6 +49,8 @@ pub enum Why {
     AnotherSchedd,
     /// The tool could not write here what HTCondor sent.
     NotWritten,
+    /// It is not known any more where the pool is.
+    PoolNotFound,
 }
 
 impl From<Why> for Reason {
@@ -61,6 +63,7 @@ impl From<Why> for Reason {
             Why::Incomplete => Self::Incomplete,
             Why::AnotherSchedd => Self::AnotherSchedd,
             Why::NotWritten => Self::FetchFailed,
+            Why::PoolNotFound => Self::PoolNotFound,
         }
     }
 }

@@ -66,9 +66,24 @@ pub struct Spec {
     pub deadline: Option<Duration>,
     /// `spec.ttlSecondsAfterFinished`
     pub ttl: Option<Duration>,
-    /// Why nothing more of it can be submitted, in words for the user. What was submitted before the operator or its settings
-    /// changed goes on.
-    pub refused: Option<String>,
+    /// Why nothing more of it can be submitted. What was submitted before the operator, its settings or the pool changed goes on.
+    pub refused: Option<SpecRefused>,
+}
+
+/// Why nothing of a spec is submitted.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SpecRefused {
+    /// The reason in the condition `Submitted`.
+    pub reason: Reason,
+    /// In words for the user.
+    pub message: String,
+}
+
+impl SpecRefused {
+    /// The spec itself is why.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self { reason: Reason::InvalidSpec, message: message.into() }
+    }
 }
 
 /// Why a spec cannot be read, or not yet: how many jobs it asks for is not known.

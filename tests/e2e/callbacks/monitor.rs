@@ -19,7 +19,10 @@ fn orphans_are_counted_with_every_look() {
     let stray = ids(&here.wait_phase("stray", "Running")).remove(0);
     here.wait_phase("other", "Running");
     let shows = |count: &str| {
-        wait_for(&format!("{count} orphans"), PATIENCE, || site.metric(&format!("htc_orphans {count}"))).unwrap();
+        wait_for(&format!("{count} orphans"), PATIENCE, || {
+            site.metric(&format!("htc_orphans{{pool=\"default\"}} {count}"))
+        })
+        .unwrap();
     };
     shows("0");
     site.bed.kill_operator();

@@ -6,6 +6,7 @@ use testbed::{KubeOptions, Owned, PoolOptions, Port, Scratch, Version, wait_for}
 
 use crate::deploy::manifests::{path, render};
 use crate::deploy::rights;
+use crate::pools::site as pools;
 use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, htcjob, is_true, of};
 
 const ACCOUNT: &str = "system:serviceaccount:htc-operator:htc-operator";
@@ -93,6 +94,10 @@ fn story(ns: &Namespace<'_>) {
     ns.wait_ended("theirs");
     ns.delete("theirs");
     assert_eq!(bed.history(&of(&uid), &["User"]), [["alice@test"]]);
+    // An HTCPool comes and goes.
+    pools::apply(ns, "again", &bed.pool, "my-condor", &[]);
+    pools::wait_ready(ns, "again", "SameSchedd");
+    pools::delete(ns, "again");
     // One that takes its items from a ConfigMap.
     ns.kubectl(&["create", "configmap", "my-items", "--from-literal=files.txt=one"]);
     ns.kubectl(&["apply", "-k", path("deploy/namespace-items").to_str().unwrap()]);

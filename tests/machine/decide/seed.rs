@@ -7,8 +7,8 @@ use std::time::Duration;
 use htc_operator::api::{ConditionStatus, ConditionType};
 use htc_operator::machine::facts::{
     Ad, Answer, Claim, Condition, CutShort, Earlier, End, Evidence, Exceeded, Exit, Facts, History, InFlight, Job,
-    JobState, Known, LastRequest, Object, Past, Published, Queue, Reach, Record, Report, Runs, Spec, Submission,
-    Unreadable, Why, Witness,
+    JobState, Known, LastRequest, Object, Past, Published, Queue, Reach, Record, Report, Runs, Spec, SpecRefused,
+    Submission, Unreadable, Why, Witness,
 };
 use htc_operator::machine::indices::Indices;
 use htc_operator::machine::outcome::Outcome;
@@ -232,7 +232,7 @@ impl Seed {
                 Err(Unreadable::invalid("line 1: no"))
             } else {
                 let (deadline, ttl) = (self.times.0.map(Duration::from_secs), self.times.1.map(Duration::from_secs));
-                let refused = (spec == 1).then(|| "line 1: no".to_owned());
+                let refused = (spec == 1).then(|| SpecRefused::invalid("line 1: no"));
                 let indexes = (spec > 9).then(|| Indices::first(self.jobs));
                 let queue = self.jobs + u32::from(indexes.is_some());
                 let [parallelism, max_failed] = self.limits;

@@ -2,7 +2,9 @@
 
 use htc_operator::api::{ConditionType, Reason};
 use htc_operator::machine::decide::Action;
-use htc_operator::machine::facts::{Ad, Claim, Evidence, Exit, Facts, Failure, LastRequest, Past, Spec, Unreadable};
+use htc_operator::machine::facts::{
+    Ad, Claim, Evidence, Exit, Facts, Failure, LastRequest, Past, Spec, SpecRefused, Unreadable,
+};
 use htc_operator::machine::outcome::Outcome;
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::transitions::Trigger;
@@ -196,7 +198,12 @@ fn jobs_of_a_spec_that_is_no_longer_understood_are_followed_all_the_same() {
 #[test]
 fn what_was_submitted_of_a_spec_that_is_refused_now_goes_on_to_its_end() {
     let refused = |queue, suspend| {
-        Ok(Spec { queue, suspend, refused: Some("`+RunNumber` is not allowed".to_owned()), ..Spec::default() })
+        Ok(Spec {
+            queue,
+            suspend,
+            refused: Some(SpecRefused::invalid("`+RunNumber` is not allowed")),
+            ..Spec::default()
+        })
     };
     let mut over = accepted(Phase::Running, &[(running_job("5.0"), ended(ad(0, "5.0"), Exit::Code(0)))]);
     over.object.spec = refused(1, false);

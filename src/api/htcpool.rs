@@ -1,0 +1,152 @@
+//! The `HTCPool`: an HTCondor pool that `HTCJob`s name.
+
+use kube::{CustomResource, KubeSchema};
+use serde::{Deserialize, Serialize};
+
+use super::{Condition, HTCJobSpec, ObjectName};
+
+/// Held by every `HTCPool` that this operator has seen, until no `HTCJob` needs it.
+pub const POOL_FINALIZER: &str = "htc.cern.ch/pool";
+/// In `allowedNamespaces`: all of them.
+const ALL: &str = "*";
+
+/// Where the pool is, and who may use it.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[kube(
+    group = "htc.cern.ch",
+    version = "v1alpha1",
+    kind = "HTCPool",
+    plural = "htcpools",
+    shortname = "htcpl",
+    category = "all",
+    namespaced,
+    status = "HTCPoolStatus",
+    derive = "PartialEq",
+    derive = "Default",
+    doc = "An HTCPool is an HTCondor pool that HTCJobs can run on. HTCJobs name it in spec.pool.",
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type=='Ready')].status",
+        description = "whether HTCJobs are submitted to this pool"
+    ),
+    printcolumn(
+        name = "Reason",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type=='Ready')].reason",
+        description = "why, in one word"
+    ),
+    printcolumn(
+        name = "Schedd",
+        type_ = "string",
+        json_path = ".spec.external.schedd",
+        description = "name of the schedd"
+    ),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(
+        name = "Message",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type=='Ready')].message",
+        description = "explanation of the condition Ready",
+        priority = 1
+    )
+)]
+#[serde(rename_all = "camelCase")]
+pub struct HTCPoolSpec {
+    /// A pool that runs outside of this operator. It cannot be changed: HTCJobs are found again only where they were submitted.
+    #[x_kube(validation = Rule::new("self == oldSelf")
+        .message("a pool cannot be changed into another one: create a new HTCPool"))]
+    pub external: ExternalPool,
+
+    /// Namespaces whose HTCJobs may use the pool. `*` stands for all namespaces. Default: only the namespace of the HTCPool.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 1000),
+        inner(length(min = 1, max = 63), pattern(r"^([*]|[a-z0-9]([-a-z0-9]*[a-z0-9])?)$"))
+    )]
+    pub allowed_namespaces: Vec<String>,
+}
+
+/// A pool that runs outside of this operator.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct ExternalPool {
+    /// Host of the collector, for example `cm.example.org` or `cm.example.org:9618`. Several are separated by commas.
+    #[schemars(length(max = 1024))]
+    #[x_kube(validation = Rule::new("self.matches('^[A-Za-z0-9][-A-Za-z0-9.]*(:[0-9]{1,5})?(,[A-Za-z0-9][-A-Za-z0-9.]*(:[0-9]{1,5})?)*$')")
+        .message("collector is the collector's host, such as cm.example.org:9618; several are separated by commas, without blanks"))]
+    pub collector: String,
+    /// Name of the schedd that the HTCJobs are submitted to, as `condor_status -schedd` shows it.
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = Rule::new("self.matches('^[A-Za-z0-9][-A-Za-z0-9._@]*$')")
+        .message("schedd is the name of a schedd, as condor_status -schedd shows it"))]
+    pub schedd: String,
+    /// Secret in the namespace of the HTCPool. HTCJobs that name no Secret of their own are submitted with its credentials.
+    /// Its keys: `token` (an HTCondor IDTOKEN), `user` and `keytab`, or `username` and `password` (Kerberos).
+    /// The operator needs permission to get it; docs/credentials.md has the Role.
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$')")
+        .message("credentialsSecretName is the name of a Secret in the HTCPool's own namespace: lower-case letters, digits, - and ."))]
+    pub credentials_secret_name: String,
+}
+
+/// Observed state of the HTCPool.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct HTCPoolStatus {
+    /// Generation of the spec that the status refers to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Ready: whether HTCJobs are submitted to this pool.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    pub conditions: Vec<Condition>,
+}
+
+impl HTCPoolSpec {
+    /// Whether `HTCJob`s of `namespace` may use the pool, which is in namespace `own`.
+    #[must_use]
+    pub fn allows(&self, own: &str, namespace: &str) -> bool {
+        if self.allowed_namespaces.is_empty() {
+            return own == namespace;
+        }
+        self.allowed_namespaces.iter().any(|allowed| allowed == ALL || allowed == namespace)
+    }
+}
+
+/// The `HTCPool` that an `HTCJob` in `namespace` with this spec is for; none for the pool of the operator's flags.
+#[must_use]
+pub fn pool_of(namespace: &str, spec: &HTCJobSpec) -> Option<ObjectName> {
+    let pool = spec.pool.as_deref()?;
+    let (namespace, name) = pool.split_once('/').unwrap_or((namespace, pool));
+    Some(ObjectName { namespace: namespace.to_owned(), name: name.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_is_for_its_own_namespace_or_for_those_that_it_names() {
+        let allowing = |namespaces: &[&str]| HTCPoolSpec {
+            allowed_namespaces: namespaces.iter().map(|name| (*name).to_owned()).collect(),
+            ..HTCPoolSpec::default()
+        };
+        let may = |namespaces: &[&str], namespace| allowing(namespaces).allows("own", namespace);
+        assert!(may(&[], "own") && !may(&[], "other"));
+        assert!(may(&["other"], "other") && !may(&["other"], "own") && !may(&["oth"], "other"));
+        assert!(may(&["a", "*"], "own") && may(&["*"], "other"));
+    }
+
+    #[test]
+    fn a_pool_without_a_namespace_is_in_that_of_the_htcjob() {
+        let of = |pool: Option<&str>| {
+            let spec = HTCJobSpec { pool: pool.map(str::to_owned), ..HTCJobSpec::default() };
+            pool_of("physics", &spec).map(|name| name.to_string())
+        };
+        assert_eq!(of(None), None);
+        assert_eq!(of(Some("lhc")).as_deref(), Some("physics/lhc"));
+        assert_eq!(of(Some("grid/lhc")).as_deref(), Some("grid/lhc"));
+    }
+}

@@ -1,0 +1,266 @@
+//! HTCondor pools: that of the operator's flags, and those of `HTCPool`s. All that is known and done in one of them is its own.
+
+mod keeper;
+mod making;
+mod seen;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kube::ResourceExt as _;
+use tokio::task::{JoinHandle, JoinSet};
+
+use crate::api::{HTCPoolSpec, ObjectName, Observed, POOL, Reason, pool_of};
+use crate::condor::Schedd;
+use crate::credentials::Credentials;
+use crate::machine::Uid;
+use crate::machine::facts::SpecRefused;
+use crate::metrics::Metrics;
+use crate::tracker::Tracker;
+use crate::workers::Workers;
+
+pub use keeper::PoolKeeper;
+pub use making::{Base, PartEnded};
+
+/// An HTCondor pool: the schedd that has the jobs, and all that is known and done only there.
+#[derive(Debug)]
+pub struct Pool {
+    /// The schedd.
+    pub schedd: Arc<Schedd>,
+    /// In whose name it is spoken to.
+    pub credentials: Arc<Credentials>,
+    /// Its answers.
+    pub tracker: Arc<Tracker>,
+    /// The effects.
+    pub workers: Workers,
+}
+
+/// Where the jobs of one `HTCJob` are, or go.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The `HTCPool`; none for the pool of the operator's flags.
+    pub name: Option<ObjectName>,
+    /// The pool; none while it is not known where that is.
+    pub pool: Option<Arc<Pool>>,
+    /// Why nothing is submitted there.
+    pub trouble: Option<SpecRefused>,
+}
+
+/// All pools of one operator.
+#[derive(Debug)]
+pub struct Pools {
+    default: Arc<Pool>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    named: HashMap<ObjectName, Named>,
+    /// The pool of each object that is recorded: it stays where it was first.
+    assigned: HashMap<Uid, Option<ObjectName>>,
+    /// Batches of pools that have ended: they come to their end.
+    ending: HashMap<ObjectName, Vec<JoinHandle<()>>>,
+    /// Whether all `HTCPool`s are known; why not, as far as that is.
+    listed: Option<Result<(), String>>,
+}
+
+/// The pool of an `HTCPool`, at work.
+#[derive(Debug)]
+struct Named {
+    /// `metadata.uid` of the `HTCPool`.
+    uid: String,
+    pool: Arc<Pool>,
+    /// Who may use it.
+    spec: HTCPoolSpec,
+    /// Why nothing is submitted to it.
+    trouble: Option<String>,
+    /// Ends when the last batch does, once nobody has the pool.
+    lanes: JoinHandle<()>,
+    /// What asks HTCondor. It ends when this is dropped.
+    _asking: JoinSet<()>,
+    metrics: Metrics,
+}
+
+impl Pools {
+    /// That of the operator's flags, and no others yet. `recorded`: the pools of the objects that the ledger has.
+    #[must_use]
+    pub fn new(default: Arc<Pool>, recorded: impl IntoIterator<Item = (Uid, Option<ObjectName>)>) -> Self {
+        let state = State { assigned: recorded.into_iter().collect(), ..State::default() };
+        Self { default, state: Mutex::new(state) }
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+        work(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The pool of the operator's flags.
+    #[must_use]
+    pub const fn default(&self) -> &Arc<Pool> {
+        &self.default
+    }
+
+    /// Where the jobs of this object are, or go. What is recorded counts; else what its spec says.
+    #[must_use]
+    pub fn place(&self, uid: &Uid, namespace: &str, object: &Observed) -> Place {
+        self.with(|state| {
+            let Some(name) = state.name_for(uid, namespace, object) else {
+                return Place { name: None, pool: Some(Arc::clone(&self.default)), trouble: None };
+            };
+            let Some(named) = state.named.get(&name) else {
+                let trouble = Some(state.not_found(&name));
+                return Place { name: Some(name), pool: None, trouble };
+            };
+            let trouble = named.trouble(&name, namespace);
+            Place { name: Some(name), pool: Some(Arc::clone(&named.pool)), trouble }
+        })
+    }
+
+    /// The name of that.
+    fn name_for(&self, uid: &Uid, namespace: &str, object: &Observed) -> Option<ObjectName> {
+        self.with(|state| state.name_for(uid, namespace, object))
+    }
+
+    /// From now on the object's jobs are in this pool.
+    pub fn assign(&self, uid: &Uid, name: Option<&ObjectName>) {
+        self.with(|state| {
+            state.assigned.entry(uid.clone()).or_insert_with(|| name.cloned());
+        });
+    }
+
+    /// The object is gone.
+    pub fn forget(&self, uid: &Uid) {
+        self.default.schedd.users.forget(uid);
+        self.with(|state| {
+            state.assigned.remove(uid);
+            state.named.values().for_each(|named| named.pool.schedd.users.forget(uid));
+        });
+    }
+
+    /// All objects but these are gone.
+    pub fn keep(&self, uids: &HashSet<Uid>) {
+        self.default.schedd.users.keep(uids);
+        self.with(|state| {
+            state.assigned.retain(|uid, _| uids.contains(uid));
+            state.named.values().for_each(|named| named.pool.schedd.users.keep(uids));
+        });
+    }
+
+    /// Ends the pools of all `HTCPool`s, and waits for their batches.
+    pub async fn drain(&self) {
+        let ending: Vec<JoinHandle<()>> = self.with(|state| {
+            let ended = state.named.drain().map(|(_, named)| named.end());
+            ended.chain(state.ending.drain().flat_map(|(_, lanes)| lanes)).collect()
+        });
+        for lanes in ending {
+            let _ = lanes.await;
+        }
+    }
+
+    /// All `HTCPool`s are known; or not, for this reason. What was known stays so. Whether that is new.
+    fn are_listed(&self, result: Result<(), String>) -> bool {
+        self.with(|state| {
+            let new = state.listed.as_ref().is_none_or(|listed| listed.is_err() && *listed != result);
+            if new {
+                state.listed = Some(result);
+            }
+            new
+        })
+    }
+
+    fn names(&self) -> Vec<ObjectName> {
+        self.with(|state| state.named.keys().cloned().collect())
+    }
+
+    fn uid(&self, name: &ObjectName) -> Option<String> {
+        self.with(|state| state.named.get(name).map(|named| named.uid.clone()))
+    }
+
+    /// Why nothing is submitted to it, for whoever may use it.
+    fn trouble_of(&self, name: &ObjectName) -> Option<String> {
+        self.with(|state| state.named.get(name).and_then(|named| named.trouble.clone()))
+    }
+
+    fn put(&self, name: &ObjectName, named: Named) {
+        self.with(|state| state.named.insert(name.clone(), named));
+    }
+
+    /// Whether that is new.
+    fn set(&self, name: &ObjectName, spec: &HTCPoolSpec, trouble: Option<String>) -> bool {
+        self.with(|state| {
+            let Some(named) = state.named.get_mut(name) else { return false };
+            let new = named.spec != *spec || named.trouble != trouble;
+            (named.spec, named.trouble) = (spec.clone(), trouble);
+            new
+        })
+    }
+
+    /// The pool is gone, or has become another one: nobody gets it any more.
+    fn end(&self, name: &ObjectName) {
+        self.with(|state| {
+            if let Some(named) = state.named.remove(name) {
+                state.ending.entry(name.clone()).or_default().push(named.end());
+            }
+        });
+    }
+
+    /// Whether something of a pool that has ended is still under way.
+    fn is_ending(&self, name: &ObjectName) -> bool {
+        self.with(|state| {
+            let Some(lanes) = state.ending.get_mut(name) else { return false };
+            lanes.retain(|lanes| !lanes.is_finished());
+            !lanes.is_empty()
+        })
+    }
+}
+
+impl State {
+    fn name_for(&self, uid: &Uid, namespace: &str, object: &Observed) -> Option<ObjectName> {
+        self.assigned.get(uid).cloned().unwrap_or_else(|| match &object.0 {
+            Ok(job) => pool_of(namespace, &job.spec),
+            Err(_) => object.annotations().get(POOL).and_then(|name| name.parse().ok()),
+        })
+    }
+
+    fn not_found(&self, name: &ObjectName) -> SpecRefused {
+        let (reason, message) = match &self.listed {
+            Some(Ok(())) => (
+                Reason::PoolNotFound,
+                format!(
+                    "there is no HTCPool {name}, or the operator does not work with it yet: create it, or write the name of another one (kubectl get htcpools -A)"
+                ),
+            ),
+            Some(Err(why)) => {
+                (Reason::PoolNotReady, format!("the operator cannot list HTCPools: {why}; ask its administrator"))
+            }
+            None => (Reason::PoolNotReady, "the operator is still listing the HTCPools".to_owned()),
+        };
+        SpecRefused { reason, message }
+    }
+}
+
+impl Named {
+    /// Why nothing of this namespace is submitted to it.
+    fn trouble(&self, name: &ObjectName, namespace: &str) -> Option<SpecRefused> {
+        if !self.spec.allows(&name.namespace, namespace) {
+            let message = format!(
+                "HTCPool {name} is not for namespace {namespace}: ask its administrator to add the namespace to spec.allowedNamespaces, or name another pool"
+            );
+            return Some(SpecRefused { reason: Reason::PoolNotAllowed, message });
+        }
+        let message = self.trouble.as_ref()?;
+        Some(SpecRefused { reason: Reason::PoolNotReady, message: format!("HTCPool {name} is not ready: {message}") })
+    }
+
+    /// Ends when the batches under way do.
+    fn end(self) -> JoinHandle<()> {
+        let Self { pool, lanes, metrics, .. } = self;
+        metrics.forget_pool();
+        let credentials = Arc::clone(&pool.credentials);
+        tokio::spawn(async move {
+            // Their queues are shut once nobody has the pool.
+            drop(pool);
+            let _ = lanes.await;
+            credentials.close();
+        })
+    }
+}

@@ -1,0 +1,375 @@
+//! Keeps a pool at work for each `HTCPool`, and says how it is.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::{FutureExt as _, StreamExt as _};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::{Api, Patch, PatchParams};
+use kube::core::DeserializeGuard;
+use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Resource as _, ResourceExt};
+use serde_json::json;
+use tokio::sync::Notify;
+
+use super::making::{SELDOM, probe};
+use super::seen::{Ready, Seen, ready};
+use super::{Base, Pools};
+use crate::api::{
+    Condition, ConditionStatus, FINALIZER, HTCPool, OLD_FINALIZER, OPERATOR, ObjectName, Observed, POOL_FINALIZER,
+};
+use crate::fence::Fence;
+use crate::kubernetes::{ApiError, MANAGER, limited, unless_changed, watched};
+use crate::ledger::LedgerError;
+use crate::machine::Uid;
+
+/// An `HTCPool` as it is watched: one that cannot be decoded does not end the watch.
+type ObservedPool = DeserializeGuard<HTCPool>;
+
+/// Until a pool is looked at again of which something is awaited that nobody tells.
+const AWAITED: Duration = Duration::from_secs(2);
+
+/// The same after a failure.
+const FAILED: Duration = Duration::from_secs(15);
+
+/// Keeps the pools of all `HTCPool`s.
+pub struct PoolKeeper {
+    base: Base,
+    pools: Arc<Pools>,
+    fence: Fence,
+    /// The only namespace whose `HTCPool`s are kept, if it is one.
+    namespace: Option<String>,
+    seen: Mutex<HashMap<ObjectName, Arc<Mutex<Seen>>>>,
+    default: Mutex<Seen>,
+    news: Arc<Notify>,
+}
+
+/// Why an `HTCPool` was not seen to.
+#[derive(Debug, thiserror::Error)]
+enum KeepError {
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+}
+
+impl PoolKeeper {
+    /// Keeps those of all namespaces, or of one.
+    #[must_use]
+    pub fn new(base: Base, pools: Arc<Pools>, fence: Fence, namespace: Option<String>) -> Self {
+        let (seen, default, news) = (Mutex::default(), Mutex::default(), Arc::default());
+        Self { base, pools, fence, namespace, seen, default, news }
+    }
+
+    /// Runs until it is dropped.
+    pub async fn run(self) {
+        let (store, writer) = reflector::store();
+        let watch = self.watch(writer);
+        let (interval, soon, _) = self.base.intervals;
+        let times = (soon, interval.saturating_mul(SELDOM));
+        let first = Notify::new();
+        // Without HTCPools nobody needs to know which schedd that is.
+        let default = async {
+            first.notified().await;
+            probe(&self.pools.default().schedd, &self.default, &self.news, times).await;
+        };
+        tokio::join!(watch, default, self.follow(&store, &first));
+    }
+
+    async fn watch(&self, writer: reflector::store::Writer<ObservedPool>) {
+        let api: Api<ObservedPool> = watched(&self.base.client, self.namespace.as_deref());
+        let mut told = String::new();
+        let mut events = Box::pin(watcher(api, watcher::Config::default()).default_backoff().reflect(writer));
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(event) => {
+                    told.clear();
+                    if matches!(event, watcher::Event::InitDone) && self.pools.are_listed(Ok(())) {
+                        self.wake(None).await;
+                    }
+                    if !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_)) {
+                        self.news.notify_one();
+                    }
+                }
+                Err(error) => {
+                    let words = error.to_string();
+                    if words != told {
+                        tracing::warn!(%error, "HTCPools cannot be watched (is their CRD installed?); HTCJobs that name none are not affected");
+                        told.clone_from(&words);
+                    }
+                    if self.pools.are_listed(Err(words)) {
+                        self.wake(None).await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Looks at all of them whenever there is news. `first`: told that there are some.
+    async fn follow(&self, store: &Store<ObservedPool>, first: &Notify) {
+        loop {
+            let news = self.news.notified();
+            let mut objects: Vec<Arc<ObservedPool>> = store.state();
+            objects.sort_by_cached_key(|object| (object.creation_timestamp().map(|time| time.0), name_of(&**object)));
+            if !objects.is_empty() {
+                first.notify_one();
+            }
+            self.end_those_not_in(&objects).await;
+            let looks = (0..objects.len()).map(|place| self.look_at(&objects[place], &objects[..place]));
+            let again = futures::future::join_all(looks).await.into_iter().flatten().min();
+            match again {
+                None => news.await,
+                Some(pause) => drop(tokio::time::timeout(pause, news).await),
+            }
+        }
+    }
+
+    /// Not, if another operator has its finalizer: that one knows which `HTCJob`s are in it.
+    fn is_ours(&self, object: &ObservedPool) -> bool {
+        object.annotations().get(OPERATOR).is_none_or(|operator| *operator == self.base.name)
+    }
+
+    async fn end_those_not_in(&self, objects: &[Arc<ObservedPool>]) {
+        let there: Vec<ObjectName> =
+            objects.iter().filter(|object| self.is_ours(object)).map(|object| name_of(&**object)).collect();
+        for name in self.pools.names().into_iter().filter(|name| !there.contains(name)) {
+            self.end(&name);
+            self.wake(Some(&name)).await;
+            tracing::warn!(
+                "HTCPool {name} is gone, and its finalizer with it: its HTCJobs wait until it is there again"
+            );
+        }
+    }
+
+    fn end(&self, name: &ObjectName) {
+        self.pools.end(name);
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+    }
+
+    fn seen(&self, name: &ObjectName) -> Arc<Mutex<Seen>> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(seen.entry(name.clone()).or_default())
+    }
+
+    /// Sees to one of them; when it is to be looked at again, if nothing happens before. `before`: those that were made earlier.
+    #[tracing::instrument(level = "error", skip_all, fields(htcpool = %name_of(object)))]
+    async fn look_at(&self, object: &ObservedPool, before: &[Arc<ObservedPool>]) -> Option<Duration> {
+        let Ok(pool) = &object.0 else { return None };
+        if !self.is_ours(object) {
+            return None;
+        }
+        if self.fence.check().is_err() {
+            return Some(AWAITED);
+        }
+        match self.keep(pool, before).await {
+            Ok(again) => again,
+            Err(error) => {
+                tracing::warn!(%error, "an HTCPool was not seen to; it is tried again");
+                Some(FAILED)
+            }
+        }
+    }
+
+    async fn keep(&self, object: &HTCPool, before: &[Arc<ObservedPool>]) -> Result<Option<Duration>, KeepError> {
+        let name = name_of(object);
+        let deleting = object.meta().deletion_timestamp.is_some();
+        let guarded = object.finalizers().iter().any(|finalizer| finalizer == POOL_FINALIZER);
+        if deleting {
+            if !guarded {
+                self.end(&name);
+                return Ok(None);
+            }
+            let Some(using) = self.count_in(&name).await? else { return Ok(Some(AWAITED)) };
+            if using == 0 {
+                return self.let_go(object, &name).await;
+            }
+            if !self.ensure(object, &name).await? {
+                return Ok(Some(AWAITED));
+            }
+            let jobs = if using == 1 { "1 HTCJob uses".to_owned() } else { format!("{using} HTCJobs use") };
+            let message = format!("{jobs} this pool; it is deleted once they are deleted");
+            self.tell(&name, object, Some("it is being deleted".to_owned())).await;
+            self.publish(object, &name, "InUse", ConditionStatus::False, &message).await?;
+            return Ok(Some(AWAITED));
+        }
+        if !guarded {
+            let set = self.set_finalizer(object, &name, true).await?;
+            return Ok((!set).then_some(AWAITED));
+        }
+        if !self.ensure(object, &name).await? {
+            return Ok(Some(AWAITED));
+        }
+        let seen = |name: &ObjectName| self.seen(name).lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let default = self.default.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut others = vec![(None, default)];
+        let ours = before.iter().filter(|other| self.is_ours(other)).map(|other| name_of(&**other));
+        others.extend(ours.map(|other| (Some(other.clone()), seen(&other))));
+        let mine = seen(&name);
+        if mine == Seen::default() && was_ready(object) {
+            // It was so before this operator was started; soon it is known whether it still is.
+            self.tell(&name, object, self.pools.trouble_of(&name)).await;
+            return Ok(None);
+        }
+        let Ready { status, reason, message, mut trouble } = ready(&mine, &others);
+        if mine.schedd.is_none() && self.pools.trouble_of(&name).is_none() {
+            // It was ready before this operator was started, and each of its HTCJobs finds out that it is silent.
+            trouble = None;
+        }
+        self.tell(&name, object, trouble).await;
+        self.publish(object, &name, &reason, status, &message).await?;
+        Ok(None)
+    }
+
+    /// Sees to it that the pool is at work; not if it is another one than that which the `HTCJob`s are in.
+    async fn ensure(&self, object: &HTCPool, name: &ObjectName) -> Result<bool, KeepError> {
+        let uid = object.uid().unwrap_or_default();
+        match self.pools.uid(name) {
+            Some(same) if same == uid => return Ok(true),
+            Some(_) => self.end(name),
+            None => {}
+        }
+        if self.pools.is_ending(name) {
+            return Ok(false);
+        }
+        let external = &object.spec.external;
+        let place = format!("collector {}, schedd {}", external.collector, external.schedd);
+        let before = self.base.shared.ledger.settle_pool(name.clone(), place.clone()).await?;
+        if before != place {
+            let message = format!(
+                "HTCJobs are in the pool that this HTCPool was before, with {before}: delete this HTCPool, and create it with these again"
+            );
+            self.publish(object, name, "AnotherPool", ConditionStatus::False, &message).await?;
+            return Ok(false);
+        }
+        let seen = (self.seen(name), Arc::clone(&self.news));
+        let mut named = self.base.make(name, &uid, &object.spec, seen).await?;
+        if was_ready(object) {
+            named.trouble = None;
+        }
+        tracing::info!("the pool is at work: schedd {}", named.pool.schedd.name);
+        self.pools.put(name, named);
+        self.wake(Some(name)).await;
+        Ok(true)
+    }
+
+    /// Nobody needs it any more.
+    async fn let_go(&self, object: &HTCPool, name: &ObjectName) -> Result<Option<Duration>, KeepError> {
+        self.end(name);
+        // Who has found the pool before may still record an HTCJob.
+        if self.pools.is_ending(name) {
+            return Ok(Some(AWAITED / 10));
+        }
+        if self.count_in(name).await? == Some(0) && self.set_finalizer(object, name, false).await? {
+            tracing::info!("no HTCJob uses the pool any more: it is let go");
+        }
+        Ok(Some(AWAITED))
+    }
+
+    /// Who may use the pool now, and why nothing is submitted to it; its `HTCJob`s look again if that is new.
+    async fn tell(&self, name: &ObjectName, object: &HTCPool, trouble: Option<String>) {
+        if self.pools.set(name, &object.spec, trouble) {
+            self.wake(Some(name)).await;
+        }
+    }
+
+    /// The objects that are in this pool, or in any that has a name.
+    async fn wake(&self, name: Option<&ObjectName>) {
+        for object in self.base.objects.state() {
+            let its = self.name_for(&object);
+            if its.is_some() && (name.is_none() || its.as_ref() == name) {
+                let _ = self.base.shared.wake.send(ObjectRef::from_obj(&*object)).await;
+            }
+        }
+    }
+
+    fn name_for(&self, object: &Observed) -> Option<ObjectName> {
+        let uid = Uid::from(object.uid().unwrap_or_default().as_str());
+        self.pools.name_for(&uid, &object.namespace().unwrap_or_default(), object)
+    }
+
+    /// How many `HTCJob`s are in it: by the ledger, or by a finalizer of theirs, which outlives its row now and then. None while
+    /// the `HTCJob`s are not known.
+    async fn count_in(&self, name: &ObjectName) -> Result<Option<usize>, LedgerError> {
+        let recorded = self.base.shared.ledger.count_in(name.clone()).await? as usize;
+        let ready = self.base.objects.wait_until_ready().now_or_never().is_some();
+        let is_guarded =
+            |object: &Observed| object.finalizers().iter().any(|own| own == FINALIZER || own == OLD_FINALIZER);
+        let state = self.base.objects.state();
+        let guarded =
+            state.iter().filter(|object| is_guarded(object) && self.name_for(object).as_ref() == Some(name)).count();
+        Ok(ready.then_some(recorded.max(guarded)))
+    }
+
+    /// Whether it was done. With uid and resourceVersion: the API server refuses it when anything has changed since.
+    async fn set_finalizer(&self, object: &HTCPool, name: &ObjectName, wanted: bool) -> Result<bool, ApiError> {
+        let mut finalizers: Vec<&str> =
+            object.finalizers().iter().map(String::as_str).filter(|other| *other != POOL_FINALIZER).collect();
+        if wanted {
+            finalizers.push(POOL_FINALIZER);
+        }
+        let mut metadata =
+            json!({ "uid": object.uid(), "resourceVersion": object.resource_version(), "finalizers": finalizers });
+        if wanted {
+            metadata["annotations"] = json!({ OPERATOR: self.base.name });
+        }
+        let api: Api<HTCPool> = Api::namespaced(self.base.client.clone(), &name.namespace);
+        let patch = Patch::Merge(json!({ "metadata": metadata }));
+        let what = if wanted { "attach the finalizer of HTCPool" } else { "release the finalizer of HTCPool" };
+        let parameters = PatchParams::default();
+        unless_changed(limited(what, name, api.patch(&name.name, &parameters, &patch)).await)
+    }
+
+    /// Writes the condition, unless it says so already. What a tool said each time is not news.
+    async fn publish(
+        &self,
+        object: &HTCPool,
+        name: &ObjectName,
+        reason: &str,
+        status: ConditionStatus,
+        message: &str,
+    ) -> Result<(), ApiError> {
+        let old = ready_condition(object);
+        let told = old.is_some_and(|old| old.status == status && old.reason == reason);
+        if told && object.status.as_ref().and_then(|status| status.observed_generation) == object.meta().generation {
+            return Ok(());
+        }
+        let now = Time(jiff::Timestamp::now());
+        let since = old.filter(|old| old.status == status).map_or(now, |old| old.last_transition_time.clone());
+        let condition = Condition {
+            type_: READY.to_owned(),
+            status,
+            reason: reason.to_owned(),
+            message: message.chars().take(4000).collect(),
+            last_transition_time: since,
+            observed_generation: object.meta().generation,
+        };
+        tracing::info!(reason, "Ready is {status}: {message}");
+        let api: Api<HTCPool> = Api::namespaced(self.base.client.clone(), &name.namespace);
+        let patch = Patch::Apply(json!({
+            "apiVersion": HTCPool::api_version(&()),
+            "kind": HTCPool::kind(&()),
+            "metadata": { "name": name.name, "uid": object.uid() },
+            "status": { "observedGeneration": object.meta().generation, "conditions": [condition] },
+        }));
+        let parameters = PatchParams::apply(MANAGER).force();
+        let request = api.patch_status(&name.name, &parameters, &patch);
+        unless_changed(limited("write the status of HTCPool", name, request).await).map(drop)
+    }
+}
+
+/// The type of the only condition.
+const READY: &str = "Ready";
+
+fn ready_condition(object: &HTCPool) -> Option<&Condition> {
+    object.status.as_ref()?.conditions.iter().find(|condition| condition.type_ == READY)
+}
+
+fn was_ready(object: &HTCPool) -> bool {
+    ready_condition(object).is_some_and(|ready| ready.status == ConditionStatus::True)
+}
+
+fn name_of(object: &impl ResourceExt) -> ObjectName {
+    ObjectName { namespace: object.namespace().unwrap_or_default(), name: object.name_any() }
+}
