@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::PathBuf;
-use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, Once, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -64,8 +64,26 @@ thread_local! {
     static TURN: RefCell<Option<Turn>> = const { RefCell::new(None) };
 }
 
+/// Longest text of a failure that is told at once, in letters.
+const TOLD: usize = 2000;
+
+/// The first words of each failure come at once: the test program keeps what a test prints until all are done, and some runs do
+/// not come to that.
+static TELL: Once = Once::new();
+
+fn tell_at_once() {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        before(panic);
+        let own = thread::current();
+        let text: String = panic.to_string().chars().take(TOLD).collect();
+        let _ = writeln!(std::io::stderr(), "{} {text}", own.name().unwrap_or("a thread"));
+    }));
+}
+
 /// Waits for this test's turn, once: what it asks for later, it has.
 pub fn take(weight: Weight) {
+    TELL.call_once(tell_at_once);
     TURN.with(|turn| {
         turn.borrow_mut().get_or_insert_with(|| Turn::wait(weight));
     });

@@ -21,8 +21,8 @@ fn numbers(last: u32) -> String {
     (1..=last).fold(String::new(), |text, number| text + &number.to_string() + "\n")
 }
 
-/// A log that is followed: its first byte, and then all of it.
-struct Follower(Child, mpsc::Receiver<String>);
+/// A log that is followed: its first byte, and then all of it; and whose it is.
+struct Follower(Child, mpsc::Receiver<String>, String);
 
 impl Follower {
     fn begin(here: &Namespace<'_>, name: &str, what: &str) -> Self {
@@ -39,7 +39,7 @@ impl Follower {
             let _ = err.read_to_string(&mut text);
             let _ = sender.send(text);
         });
-        Self(child, receiver)
+        Self(child, receiver, name.to_owned())
     }
 
     /// Waits until something has come.
@@ -49,10 +49,15 @@ impl Follower {
     }
 
     /// All of it, once it has ended.
-    fn end(self) -> String {
+    fn end(self, here: &Namespace<'_>) -> String {
         // The first byte may be still to come.
         let texts = || self.1.recv_timeout(PATIENCE);
-        std::iter::from_fn(|| texts().ok()).last().expect("the log ends")
+        std::iter::from_fn(|| texts().ok()).last().unwrap_or_else(|| {
+            let proc = here.try_kubectl(&["get", "htcproc", &self.2, "-o", "yaml"]);
+            let job = of(&here.uid(self.2.rsplit_once('-').unwrap().0));
+            let ads = here.bed.condor.ok("condor_q", &["-constraint", &job, "-long"]);
+            panic!("the log of {} does not end: {proc:#?} {ads:#?}", self.2)
+        })
     }
 }
 
@@ -83,7 +88,7 @@ pub fn followed_while_it_runs_and_to_its_end(version: Version) {
     let ended = here.let_go("talks");
     assert!(is_true(&ended, "Complete"), "{ended:#}");
     let numbers = numbers(20_000);
-    let (all, rest, last) = (all.end(), rest.end(), last.end());
+    let (all, rest, last) = (all.end(&here), rest.end(&here), last.end(&here));
     assert!(all == format!("first\n{numbers}last\n"), "{} bytes: {:.200}", all.len(), all);
     assert!(rest == format!("{numbers}last\n"), "{} bytes: {:.200}", rest.len(), rest);
     // From where the job was when it was first asked for.
@@ -123,11 +128,11 @@ pub fn followed_until_its_run_is_over(version: Version) {
         bed.condor.ok(tool, &["-constraint", &of(&here.uid(name))]).unwrap();
     }
     for (name, log) in names.into_iter().zip(logs) {
-        assert_eq!(log.end(), "first\n", "{name}");
+        assert_eq!(log.end(&here), "first\n", "{name}");
     }
     let log = follow("again");
     here.let_go("again");
-    assert_eq!(log.end(), "first\nlast\n");
+    assert_eq!(log.end(&here), "first\nlast\n");
 }
 
 pub fn files_come_as_an_archive_that_can_be_resumed(version: Version) {

@@ -107,7 +107,10 @@ pub fn from_an_orphan_that_lives(version: Version) {
     site.bed.kill_operator();
     let [lock] = locks(&site, &uid).try_into().unwrap();
     let orphan = submitter.unsigned_abs();
-    signal(parent(orphan), Signal::KILL);
+    let above = parent(orphan);
+    signal(above, Signal::KILL);
+    // Whoever stands still when the last process above its group dies is hung up on, if that has its parent in the same session.
+    wait_for("the end of what limits its time", PATIENCE, || parent(orphan) != above).unwrap();
     signal(orphan, Signal::STOP);
     site.bed.pool.resume_schedd().unwrap();
     assert!(!is_gone(&site, &lock), "it is alive");

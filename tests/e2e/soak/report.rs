@@ -156,8 +156,8 @@ impl Soak {
         for violation in violations {
             println!("VIOLATION {:?} of {:?}: {}", violation.rule, violation.uid, violation.detail);
         }
-        // At once, where the test program keeps what a test prints until all are done.
-        for violation in violations.iter().take(AT_ONCE) {
+        // At once, where the test program keeps what a test prints until all are done; the first, which the others follow from, last.
+        for violation in violations.iter().take(AT_ONCE).rev() {
             let detail: String = violation.detail.split_whitespace().collect::<Vec<_>>().join(" ");
             let _ = writeln!(
                 std::io::stderr(),
