@@ -262,6 +262,30 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_nobody_is_shown_is_no_change() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open_alone(&folder.path().join("htcjobs.db")).unwrap();
+        let write = async |job: &Job| {
+            let before = ledger.sequence();
+            ledger.save(save(known(Phase::Running), vec![(Index(0), job.clone())], Vec::new())).await.unwrap();
+            ledger.procs_changed(before, 9).await.unwrap().len()
+        };
+        let mut ran = job(0, JobState::Running);
+        assert_eq!(write(&ran).await, 1);
+        ran.runs.vacated = Some(SchedDate(90));
+        ran.gone = true;
+        assert_eq!(write(&ran).await, 0);
+        let load = ledger.procs(uid(), Index(0), 1).await.unwrap().rows.remove(0);
+        assert_eq!(load.job, ran, "it is kept all the same");
+        ran.runs.host = Some("slot1_1@node".into());
+        assert_eq!(write(&ran).await, 1);
+        ran.fetched = true;
+        assert_eq!(write(&ran).await, 1);
+        ran.state = JobState::Ended(Outcome::Failed(3));
+        assert_eq!(write(&ran).await, 1);
+    }
+
+    #[tokio::test]
     async fn jobs_are_read_in_parts_and_those_that_changed_are_known() {
         let folder = tempfile::tempdir().unwrap();
         let ledger = Ledger::open_alone(&folder.path().join("htcjobs.db")).unwrap();

@@ -170,6 +170,15 @@ fn code(job: &Job) -> i64 {
     if job.fetched { base + 10 } else { base }
 }
 
+/// Whether a job's row shows people the same as before. They are not told when its last run was interrupted, for example.
+const SHOWN: &str = "
+    (htcjobs.jobId, htcjobs.stagedIn, htcjobs.started, htcjobs.jobStatus, htcjobs.exitCode, htcjobs.exitSignal, htcjobs.outcome,
+        htcjobs.holdCode, htcjobs.holdReason, htcjobs.heldSince, htcjobs.starts, htcjobs.runStart, htcjobs.runEnd, htcjobs.host,
+        htcjobs.exits)
+    is (excluded.jobId, excluded.stagedIn, excluded.started, excluded.jobStatus, excluded.exitCode, excluded.exitSignal,
+        excluded.outcome, excluded.holdCode, excluded.holdReason, excluded.heldSince, excluded.starts, excluded.runStart,
+        excluded.runEnd, excluded.host, excluded.exits)";
+
 fn write_job(connection: &Connection, save: &Save, index: Index, job: &Job) -> rusqlite::Result<usize> {
     let (outcome, exit_code, exit_signal): (Option<&str>, Option<i32>, Option<i32>) = match job.outcome() {
         None => (None, None, None),
@@ -206,7 +215,8 @@ fn write_job(connection: &Connection, save: &Save, index: Index, job: &Job) -> r
                 outcome = excluded.outcome, holdCode = excluded.holdCode, holdSubcode = excluded.holdSubcode,
                 holdReason = excluded.holdReason, gone = excluded.gone, starts = excluded.starts, runStart = excluded.runStart,
                 runEnd = excluded.runEnd, host = excluded.host, exits = excluded.exits, lastExit = excluded.lastExit,
-                vacated = excluded.vacated, heldSince = excluded.heldSince, changed = excluded.changed,
+                vacated = excluded.vacated, heldSince = excluded.heldSince,
+                changed = iif({SHOWN} and excluded.status / 10 <= htcjobs.status / 10, htcjobs.changed, excluded.changed),
                 status = excluded.status % 10 + 10 * max(excluded.status / 10, htcjobs.status / 10)"
         ))?
         .execute(params![
