@@ -18,7 +18,7 @@ pub mod text;
 pub use condition::{Condition, ConditionStatus, ConditionType, Reason};
 pub use crd::{crd, crd_yaml, fix_spec, pool_crd, pool_crd_yaml};
 pub use htcjob::{ConfigMapKeyRef, EnvVar, HTCJob, HTCJobSpec, HTCJobStatus, ItemsFrom, MAX_QUEUE, Resources, Script};
-pub use htcpool::{ExternalPool, HTCPool, HTCPoolSpec, HTCPoolStatus, POOL_FINALIZER, pool_of};
+pub use htcpool::{ExternalPool, HTCPool, HTCPoolSpec, HTCPoolStatus, POOL_FINALIZER, READY, pool_of};
 pub use identity::{Identity, is_name};
 pub use object::{ObjectName, Observed, Wake};
 pub use payload_failure::PayloadFailure;

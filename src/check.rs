@@ -3,9 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use kube::Client;
+use kube::api::{Api, ListParams};
+use kube::core::DeserializeGuard;
+use kube::{Client, ResourceExt as _};
 use rustix::fs::{Access, access, statvfs};
 
+use crate::api::{ConditionStatus, HTCPool, OPERATOR};
 use crate::clock::Clock;
 use crate::condor::{KnownUsers, Schedd};
 use crate::config::{self, Config};
@@ -68,6 +71,9 @@ pub async fn check(config: &Config) -> Vec<Line> {
         lines.push(Line { what: "other schedds", found: Err(found) });
     }
     if let (Ok(client), Ok(_)) = (&client, &operator) {
+        if let Some(found) = pools(client, &operator::operator_name(config), namespace).await {
+            lines.push(Line { what: "pools", found });
+        }
         let found = orphans(client, &schedd, namespace).await;
         let found = match unknown {
             Some(why) => add(found, &why),
@@ -165,6 +171,43 @@ async fn ask_schedd(schedd: &Schedd) -> Result<String, String> {
         ))
     };
     ask.await.map_err(|unknown: crate::machine::facts::Unknown| unknown.message)
+}
+
+/// What the operator has found out about each `HTCPool` of its own; none if there are none.
+async fn pools(client: &Client, operator: &str, namespace: Option<&str>) -> Option<Result<String, String>> {
+    let api: Api<DeserializeGuard<HTCPool>> = kubernetes::watched(client, namespace);
+    let listed = kubernetes::limited("list", &"HTCPools", api.list(&ListParams::default())).await;
+    let pools = match listed {
+        Ok(list) => list.items,
+        // Their CRD is not installed.
+        Err(error) if error.code() == Some(404) => return None,
+        Err(error) if error.code() == Some(403) => {
+            return Some(Ok(format!("{error}; HTCJobs that name no pool are not affected")));
+        }
+        Err(error) => return Some(Err(error.to_string())),
+    };
+    let is_ours =
+        |pool: &&DeserializeGuard<HTCPool>| pool.annotations().get(OPERATOR).is_none_or(|own| own == operator);
+    let ours: Vec<_> = pools.iter().filter(is_ours).collect();
+    let troubles: Vec<String> = ours.iter().filter_map(|pool| trouble(pool)).collect();
+    match (ours.len(), troubles.is_empty()) {
+        (0, _) => None,
+        (count, true) => Some(Ok(format!("the operator has found all HTCPools ready ({count})"))),
+        (_, false) => Some(Err(troubles.join("; "))),
+    }
+}
+
+/// Why an `HTCPool` is not ready.
+fn trouble(pool: &DeserializeGuard<HTCPool>) -> Option<String> {
+    let why = match &pool.0 {
+        Err(error) => error.error.clone(),
+        Ok(pool) => match pool.ready() {
+            None => "no operator has looked at it yet".to_owned(),
+            Some(ready) if ready.status == ConditionStatus::True => return None,
+            Some(ready) => format!("{}: {}", ready.reason, ready.message),
+        },
+    };
+    Some(format!("HTCPool {}/{}: {why}", pool.namespace().unwrap_or_default(), pool.name_any()))
 }
 
 fn database(path: &Path, ledger: &Result<Option<LedgerSnapshot>, LedgerError>) -> Result<String, String> {

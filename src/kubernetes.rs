@@ -3,14 +3,20 @@
 use std::fmt::Display;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::Api;
 use kube::core::{NamespaceResourceScope, Status};
 use kube::{Client, Resource};
+
+use crate::api::text::harmless;
 
 /// The field manager of all that the operator writes.
 pub const MANAGER: &str = "htc-operator";
 /// Time limit of one request to the API server.
 pub const API_LIMIT: Duration = Duration::from_secs(15);
+/// The API server refuses longer messages of Events, in letters.
+const EVENT_MESSAGE: usize = 1024;
 
 /// How to reach the API server is not known.
 #[derive(Debug, thiserror::Error)]
@@ -124,5 +130,22 @@ pub fn unless_changed<T>(result: Result<T, ApiError>) -> Result<bool, ApiError> 
             Ok(false)
         }
         Err(error) => Err(error),
+    }
+}
+
+/// An Event about an object, as `kubectl describe` shows it. It has no name yet.
+pub(crate) fn event(about: ObjectReference, reason: &str, message: &str, warning: bool, time: Option<Time>) -> Event {
+    Event {
+        metadata: ObjectMeta { namespace: about.namespace.clone(), ..ObjectMeta::default() },
+        involved_object: about,
+        reason: Some(reason.to_owned()),
+        message: Some(harmless(message, EVENT_MESSAGE)),
+        type_: Some(if warning { "Warning" } else { "Normal" }.to_owned()),
+        first_timestamp: time.clone(),
+        last_timestamp: time,
+        count: Some(1),
+        source: Some(EventSource { component: Some(MANAGER.to_owned()), host: None }),
+        reporting_component: Some(MANAGER.to_owned()),
+        ..Event::default()
     }
 }

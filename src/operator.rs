@@ -25,6 +25,7 @@ use crate::receiver::{ListenError, monitor};
 use crate::workers::Planner;
 
 use ready::get_ready;
+pub(crate) use running::operator_name;
 use running::{assemble, drain, supervise};
 
 /// Why the operator cannot run.

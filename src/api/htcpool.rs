@@ -7,6 +7,8 @@ use super::{Condition, HTCJobSpec, ObjectName};
 
 /// Held by every `HTCPool` that this operator has seen, until no `HTCJob` needs it.
 pub const POOL_FINALIZER: &str = "htc.cern.ch/pool";
+/// Type of the only condition.
+pub const READY: &str = "Ready";
 /// In `allowedNamespaces`: all of them.
 const ALL: &str = "*";
 
@@ -112,6 +114,14 @@ impl HTCPoolSpec {
             return own == namespace;
         }
         self.allowed_namespaces.iter().any(|allowed| allowed == ALL || allowed == namespace)
+    }
+}
+
+impl HTCPool {
+    /// The condition `Ready`.
+    #[must_use]
+    pub fn ready(&self) -> Option<&Condition> {
+        self.status.as_ref()?.conditions.iter().find(|condition| condition.type_ == READY)
     }
 }
 

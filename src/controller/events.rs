@@ -11,18 +11,17 @@ use std::time::{Duration, Instant};
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use jiff::Timestamp as Moment;
-use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::api::core::v1::{Event, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Client;
 use kube::api::{Api, PostParams};
 use kube::core::Status;
 use tokio::sync::Notify;
 
-use crate::api::text::harmless;
 use crate::clock::Clock;
 use crate::failpoint::{Point, around};
 use crate::fence::Fence;
-use crate::kubernetes::{ApiError, MANAGER, limited};
+use crate::kubernetes::{self, ApiError, limited};
 use crate::ledger::{Except, Journaled, Ledger};
 use crate::machine::{Timestamp, Uid};
 use crate::metrics::Metrics;
@@ -39,8 +38,6 @@ const LONGEST: Duration = Duration::from_secs(60);
 const CLEANING: Duration = Duration::from_secs(60);
 /// From one read of the journal to the next is so many times as long as it took: others need the ledger too.
 const READ_SHARE: u32 = 5;
-/// The API server refuses longer messages.
-const MESSAGE: usize = 1024;
 
 /// Tells the journal's rows to Kubernetes, apart from the reconciles. Rows that were not told before a crash are told
 /// after it.
@@ -388,28 +385,15 @@ fn event(row: &Journaled, ledger: &str) -> Event {
     let time = Moment::from_millisecond(row.time.0)
         .ok()
         .map(|moment| Time(Moment::from_second(moment.as_second()).unwrap_or(moment)));
-    Event {
-        metadata: ObjectMeta {
-            name: Some(name(row, ledger)),
-            namespace: Some(row.name.namespace.clone()),
-            ..ObjectMeta::default()
-        },
-        involved_object: ObjectReference {
-            api_version: Some("htc.cern.ch/v1alpha1".to_owned()),
-            kind: Some("HTCJob".to_owned()),
-            name: Some(row.name.name.clone()),
-            namespace: Some(row.name.namespace.clone()),
-            uid: Some(row.uid.to_string()),
-            ..ObjectReference::default()
-        },
-        reason: Some(row.reason.clone()),
-        message: Some(harmless(&row.detail, MESSAGE)),
-        type_: Some(if row.warning { "Warning" } else { "Normal" }.to_owned()),
-        first_timestamp: time.clone(),
-        last_timestamp: time,
-        count: Some(1),
-        source: Some(EventSource { component: Some(MANAGER.to_owned()), host: None }),
-        reporting_component: Some(MANAGER.to_owned()),
-        ..Event::default()
-    }
+    let about = ObjectReference {
+        api_version: Some("htc.cern.ch/v1alpha1".to_owned()),
+        kind: Some("HTCJob".to_owned()),
+        name: Some(row.name.name.clone()),
+        namespace: Some(row.name.namespace.clone()),
+        uid: Some(row.uid.to_string()),
+        ..ObjectReference::default()
+    };
+    let mut event = kubernetes::event(about, &row.reason, &row.detail, row.warning, time);
+    event.metadata.name = Some(name(row, ledger));
+    event
 }

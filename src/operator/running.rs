@@ -229,7 +229,7 @@ fn shared(
 }
 
 /// Namespace and name of this operator, as they stand on its `HTCJob`s.
-fn operator_name(config: &Config) -> String {
+pub(crate) fn operator_name(config: &Config) -> String {
     format!("{}/{}", config.kubernetes.operator_namespace, config.kubernetes.operator_name)
 }
 

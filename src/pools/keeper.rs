@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::{FutureExt as _, StreamExt as _};
+use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::core::DeserializeGuard;
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::{WatchStreamExt as _, watcher};
@@ -15,13 +16,14 @@ use serde_json::json;
 use tokio::sync::Notify;
 
 use super::making::{SELDOM, probe};
-use super::seen::{Ready, Seen, ready};
+use super::seen::{ASKING, Ready, Seen, ready};
 use super::{Base, Pools};
 use crate::api::{
     Condition, ConditionStatus, FINALIZER, HTCPool, OLD_FINALIZER, OPERATOR, ObjectName, Observed, POOL_FINALIZER,
+    READY,
 };
 use crate::fence::Fence;
-use crate::kubernetes::{ApiError, MANAGER, limited, unless_changed, watched};
+use crate::kubernetes::{self, ApiError, MANAGER, limited, unless_changed, watched};
 use crate::ledger::LedgerError;
 use crate::machine::Uid;
 
@@ -156,7 +158,13 @@ impl PoolKeeper {
     /// Sees to one of them; when it is to be looked at again, if nothing happens before. `before`: those that were made earlier.
     #[tracing::instrument(level = "error", skip_all, fields(htcpool = %name_of(object)))]
     async fn look_at(&self, object: &ObservedPool, before: &[Arc<ObservedPool>]) -> Option<Duration> {
-        let Ok(pool) = &object.0 else { return None };
+        let pool = match &object.0 {
+            Ok(pool) => pool,
+            Err(error) => {
+                tracing::warn!(error = %error.error, "an HTCPool cannot be read: HTCJobs do not find it");
+                return None;
+            }
+        };
         if !self.is_ours(object) {
             return None;
         }
@@ -191,7 +199,7 @@ impl PoolKeeper {
             let jobs = if using == 1 { "1 HTCJob uses".to_owned() } else { format!("{using} HTCJobs use") };
             let message = format!("{jobs} this pool; it is deleted once they are deleted");
             self.tell(&name, object, Some("it is being deleted".to_owned())).await;
-            self.publish(object, &name, "InUse", ConditionStatus::False, &message).await?;
+            self.publish(object, &name, IN_USE, ConditionStatus::False, &message).await?;
             return Ok(Some(AWAITED));
         }
         if !guarded {
@@ -330,7 +338,7 @@ impl PoolKeeper {
         status: ConditionStatus,
         message: &str,
     ) -> Result<(), ApiError> {
-        let old = ready_condition(object);
+        let old = object.ready();
         let told = old.is_some_and(|old| old.status == status && old.reason == reason);
         if told && object.status.as_ref().and_then(|status| status.observed_generation) == object.meta().generation {
             return Ok(());
@@ -355,19 +363,38 @@ impl PoolKeeper {
         }));
         let parameters = PatchParams::apply(MANAGER).force();
         let request = api.patch_status(&name.name, &parameters, &patch);
-        unless_changed(limited("write the status of HTCPool", name, request).await).map(drop)
+        if unless_changed(limited("write the status of HTCPool", name, request).await)? && !told {
+            self.tell_event(object, name, (reason, message), status).await;
+        }
+        Ok(())
+    }
+
+    /// Tells it as an Event. One that cannot be written is not tried again: the condition says the same.
+    async fn tell_event(
+        &self,
+        object: &HTCPool,
+        name: &ObjectName,
+        (reason, message): (&str, &str),
+        status: ConditionStatus,
+    ) {
+        let expected = status == ConditionStatus::True || [ASKING, IN_USE].contains(&reason);
+        let now = jiff::Timestamp::now();
+        let now = Time(jiff::Timestamp::from_second(now.as_second()).unwrap_or(now));
+        let mut event = kubernetes::event(object.object_ref(&()), reason, message, !expected, Some(now));
+        event.metadata.generate_name = Some(format!("{}.", name.name));
+        let api: Api<Event> = Api::namespaced(self.base.client.clone(), &name.namespace);
+        let parameters = PostParams::default();
+        if let Err(error) = limited("write an Event of HTCPool", name, api.create(&parameters, &event)).await {
+            tracing::warn!(%error, reason, "an Event of an HTCPool is not told");
+        }
     }
 }
 
-/// The type of the only condition.
-const READY: &str = "Ready";
-
-fn ready_condition(object: &HTCPool) -> Option<&Condition> {
-    object.status.as_ref()?.conditions.iter().find(|condition| condition.type_ == READY)
-}
+/// Reason of one that is deleted while `HTCJob`s are in it.
+const IN_USE: &str = "InUse";
 
 fn was_ready(object: &HTCPool) -> bool {
-    ready_condition(object).is_some_and(|ready| ready.status == ConditionStatus::True)
+    object.ready().is_some_and(|ready| ready.status == ConditionStatus::True)
 }
 
 fn name_of(object: &impl ResourceExt) -> ObjectName {

@@ -4,6 +4,9 @@ use crate::api::{ConditionStatus, ObjectName};
 use crate::machine::Birthdate;
 use crate::machine::facts::Unknown;
 
+/// Reason of a pool whose schedd has not been heard yet.
+pub(super) const ASKING: &str = "Asking";
+
 /// Which schedd it is, by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Schedd {
@@ -45,7 +48,7 @@ pub(super) fn ready(seen: &Seen, before: &[(Option<ObjectName>, Seen)]) -> Ready
     let Some(schedd) = &seen.schedd else {
         return match &seen.silent {
             Some(Unknown { why, message }) => Ready::no(why, message.clone()),
-            None => Ready::no(&"Asking", "its schedd has not answered yet".to_owned()),
+            None => Ready::no(&ASKING, "its schedd has not answered yet".to_owned()),
         };
     };
     if let Some((other, _)) = before.iter().find(|(_, other)| other.schedd.as_ref() == Some(schedd)) {

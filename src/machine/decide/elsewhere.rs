@@ -19,7 +19,7 @@ impl Run<'_> {
         }
         let here = &self.facts.schedd;
         let message = format!(
-            "jobs of this HTCJob are at schedd {other}, or may be, and this operator asks {here}: nothing is known about them here. Run the operator with --schedd={other} until they have ended"
+            "jobs of this HTCJob are at schedd {other}, or may be, and this operator asks {here}: nothing is known about them here. Run the operator with --schedd={other} until they have ended, or, if the HTCJob has spec.pool, create that HTCPool again with this schedd"
         );
         let kind = if self.facts.object.deleting {
             self.begin_to_terminate();

@@ -4,7 +4,7 @@ use bed::site::Site;
 use bed::{Namespace, PATIENCE};
 use testbed::{Version, wait_for};
 
-use super::site::{Pools, apply, delete, describe, wait_ready, with_pool};
+use super::site::{Pools, apply, delete, describe, wait_events, wait_ready, with_pool};
 
 fn wait_says(here: &Namespace<'_>, name: &str, reason: &str) -> String {
     here.wait_says(name, "Submitted", "False", reason)
@@ -31,6 +31,9 @@ pub fn what_is_missing_is_said_and_waited_for(version: Version) {
     there.kubectl(&["patch", "htcpool", "second", "--type=merge", "-p", &allowed]);
     pools.ends_well(&here, "waits");
     assert_eq!(pools.site.runs("waits", 1), 1);
+    wait_events(&there, "second", &["Answering"]);
+    let (well, said) = bed.check();
+    assert!(well && said.contains("ok    pools: the operator has found all HTCPools ready (1)"), "{said}");
     delete(&there, "second");
 }
 
@@ -49,6 +52,8 @@ pub fn it_stays_until_no_htcjob_needs_it(version: Version) {
     bed.kill_operator();
     bed.start_operator();
     here.delete("late");
+    // Once, however often it is looked at.
+    wait_events(&here, "second", &["Answering", "InUse"]);
     here.delete("runs");
     assert!(pools.queue(&uid).is_empty());
     wait_for("the HTCPool to be gone", PATIENCE, || {
@@ -66,6 +71,9 @@ pub fn the_same_schedd_is_no_second_pool(version: Version) {
     describe(&here, "again", &bed.pool, &[]);
     let message = wait_ready(&here, "again", "SameSchedd");
     assert!(message.contains("HTCJobs without spec.pool"), "{message}");
+    wait_events(&here, "again", &["SameSchedd"]);
+    let (well, said) = bed.check();
+    assert!(!well && said.contains(&format!("HTCPool {}/again: SameSchedd: ", here.name)), "{said}");
     here.create(&with_pool(site.noted("waits", 1, ""), "again"));
     let message = wait_says(&here, "waits", "PoolNotReady");
     assert!(message.contains(bed.pool.schedd_name()), "{message}");

@@ -120,3 +120,24 @@ pub fn wait_ready(here: &Namespace<'_>, name: &str, reason: &str) -> String {
     .unwrap();
     message
 }
+
+/// Reasons of the Events about an `HTCPool`, in order of the alphabet.
+pub fn events(here: &Namespace<'_>, name: &str) -> Vec<String> {
+    let about = |event: &Value| event["involvedObject"]["kind"] == "HTCPool" && event["involvedObject"]["name"] == name;
+    let events = here.all_events();
+    let mut reasons: Vec<String> =
+        events.iter().filter(|event| about(event)).map(|event| event["reason"].as_str().unwrap().to_owned()).collect();
+    reasons.sort_unstable();
+    reasons
+}
+
+/// Waits until one more Event is told, and no other.
+pub fn wait_events(here: &Namespace<'_>, name: &str, reasons: &[&str]) {
+    let told = || {
+        let mut told = events(here, name);
+        // It is told only if the schedd is slow.
+        told.retain(|reason| reason != "Asking");
+        told
+    };
+    wait_for("the Events of an HTCPool", PATIENCE, || if told() == reasons { Ok(()) } else { Err(told()) }).unwrap();
+}
