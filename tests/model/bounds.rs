@@ -120,6 +120,8 @@ pub struct Scene {
     pub retries: bool,
     /// History may be asked without asking the queue again.
     pub history_apart: bool,
+    /// There are two pools with the same ids, and the objects are in them in turn.
+    pub two_pools: bool,
     /// The objects are the Go operator's, and this one has just taken its place.
     pub go_operator: Option<GoOperator>,
 }
@@ -146,6 +148,7 @@ impl Scene {
             reports: false,
             retries: false,
             history_apart: false,
+            two_pools: false,
             go_operator: None,
         }
     }
@@ -168,4 +171,8 @@ pub struct Sabotage {
     pub dates_answers_late: bool,
     /// An earlier operator's submitter is not waited for.
     pub no_wait_for_strangers: bool,
+    /// After a crash, all objects are taken for those of the first pool.
+    pub forgets_pools: bool,
+    /// Another schedd has the name of the first.
+    pub names_come_again: bool,
 }

@@ -3,7 +3,7 @@
 use htc_operator::machine::facts::JobStatus;
 use htc_operator::machine::{Index, JobId, Timestamp};
 
-use crate::condor::Files;
+use crate::condor::{Files, Schedd};
 use crate::operator::Voice;
 use crate::steps::{Action, Model};
 use crate::story::Teller;
@@ -13,6 +13,11 @@ use crate::world::{HtcJob, Ledger, Memory, Slot, World};
 impl Model {
     pub fn change(&self, world: &mut World, action: &Action, tell: &mut Teller) {
         match action {
+            Action::There(action) => {
+                world.change_pool();
+                self.change(world, action, tell);
+                world.change_pool();
+            }
             Action::Reconcile(op, object, writes) => {
                 if *writes == crate::operator::Writes::Lost {
                     world.troubles -= 1;
@@ -99,6 +104,10 @@ impl Model {
                 world.troubles -= 1;
                 let objects = world.objects.len();
                 world.operators[*op].start(objects);
+                if let Some(pool) = world.other_pool_mut() {
+                    pool.memory = Memory::new(objects);
+                    pool.forgotten |= self.broken.forgets_pools;
+                }
             }
             Action::Report(op, sent) => self.report(world, *op, sent, tell),
             Action::LoseLedger
@@ -157,6 +166,9 @@ impl Model {
             Action::OtherName | Action::NameThatIsAskedFor => {
                 world.troubles -= u8::from(*action == Action::OtherName);
                 world.change_schedd(self.scene.old_history);
+                if self.broken.names_come_again {
+                    world.schedd.name = Schedd::new(false).name;
+                }
                 world.operators[0].start(objects);
             }
             Action::Backup => world.backup = Some(world.objects.clone()),

@@ -6,6 +6,7 @@ use htc_operator::machine::facts::{Ad, Exit, Hold, JobStatus, Runs, Witness};
 use htc_operator::machine::request::Scope;
 use htc_operator::machine::{Attempt, Birthdate, ClusterId, Index, JobId, SchedDate, ScheddName, Timestamp};
 
+use crate::pools::OtherPool;
 use crate::world::{Broken, FAR, Slot, World, by_us};
 
 /// `HTCNotAfter` of every ad: dates matter only in that one lies before or after this.
@@ -33,6 +34,8 @@ pub struct Schedd {
 pub struct Elsewhere {
     pub schedd: Schedd,
     pub submitters: Vec<Submitter>,
+    /// If the operator works with it as well.
+    pub pool: Option<OtherPool>,
 }
 
 /// A job in the queue.
@@ -312,10 +315,11 @@ impl World {
     /// From its next start on the operator asks the other schedd.
     pub fn change_schedd(&mut self, foreign: bool) {
         let other = self.elsewhere.take();
-        let other = other.unwrap_or_else(|| Elsewhere { schedd: Schedd::second(foreign), submitters: Vec::new() });
-        let schedd = std::mem::replace(&mut self.schedd, other.schedd);
-        let submitters = std::mem::replace(&mut self.submitters, other.submitters);
-        self.elsewhere = Some(Elsewhere { schedd, submitters });
+        let second = || Elsewhere { schedd: Schedd::second(foreign), submitters: Vec::new(), pool: None };
+        let Elsewhere { schedd, submitters, pool } = other.unwrap_or_else(second);
+        let schedd = std::mem::replace(&mut self.schedd, schedd);
+        let submitters = std::mem::replace(&mut self.submitters, submitters);
+        self.elsewhere = Some(Elsewhere { schedd, submitters, pool });
     }
 
     /// Does this at each schedd.

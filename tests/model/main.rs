@@ -19,6 +19,7 @@ mod condor;
 mod inherited;
 mod ledger;
 mod operator;
+mod pools;
 mod properties;
 mod reports;
 mod steps;

@@ -22,13 +22,15 @@ fn print(world: &World, course: Course) -> u64 {
 }
 
 fn whose_turn(action: &Action) -> usize {
-    match action {
+    let there = if matches!(action, Action::There(_)) { TURNS / 2 } else { 0 };
+    let turn = match action.anywhere() {
         Action::Take(..) | Action::Work(..) => 1,
         Action::Reconcile(..) | Action::ReconcileAll(_) | Action::FinishReconcile(_) => 2,
         Action::Look(..) | Action::LookIntoHistory(..) | Action::BlindLookAtOne(..) | Action::FinishLook(_) => 3,
         Action::LimitPasses => 4,
         _ => 0,
-    }
+    };
+    there + turn
 }
 
 pub fn properties() -> Vec<Property<Model>> {
@@ -96,8 +98,8 @@ impl Model {
 
 /// Most steps to a good end.
 const PATIENCE: usize = 400;
-/// HTCondor, workers, reconciles, looks, and limits that harm nobody take turns.
-const TURNS: usize = 5;
+/// HTCondor, workers, reconciles, looks, and limits that harm nobody take turns; and those of the second pool.
+const TURNS: usize = 10;
 
 /// A fair run: nothing goes wrong any more, and everybody has his turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -130,8 +132,15 @@ impl Model {
 
     /// Whether what is urgent comes about although a transfer hangs. If not, the steps that lead to where nothing goes on.
     pub fn goes_on(&self, world: &World) -> Result<(), Vec<Action>> {
-        let hangs = (0..world.operators.len()).any(|op| world.operators[op].leads && Self::transfer_hangs(world, op));
-        if hangs { self.run_fairly(world, Course::BesideATransfer) } else { Ok(()) }
+        let hangs = |world: &World| {
+            (0..world.operators.len()).any(|op| world.operators[op].leads && Self::transfer_hangs(world, op))
+        };
+        let hangs_there = world.other_pool().is_some() && {
+            let mut world = world.clone();
+            world.change_pool();
+            hangs(&world)
+        };
+        if hangs_there || hangs(world) { self.run_fairly(world, Course::BesideATransfer) } else { Ok(()) }
     }
 
     /// Whether an object is to be removed, held, let go, or ended by its deadline, and is not yet.
@@ -184,7 +193,7 @@ impl Model {
         let mut actions = Vec::new();
         self.progress(world, &mut actions);
         if course == Course::BesideATransfer {
-            actions.retain(|action| !matches!(action, Action::Start(_) | Action::End(_)));
+            actions.retain(|action| !matches!(action.anywhere(), Action::Start(_) | Action::End(_)));
         } else {
             let slots = (0..).zip(&world.objects);
             actions.extend(slots.filter_map(|(object, slot)| match slot {
@@ -207,8 +216,12 @@ impl Model {
                 return Some(step);
             }
         }
-        let transfers = (0..world.operators.len()).map(Action::TransferLimit).filter(|_| course == Course::ToTheEnd);
-        [Action::LimitPasses].into_iter().chain(transfers).find_map(|action| step(&action))
+        let mut late = vec![Action::LimitPasses];
+        if course == Course::ToTheEnd {
+            Self::transfer_limits(world, &mut late);
+            Self::there(world, &mut late, Self::transfer_limits);
+        }
+        late.iter().find_map(step)
     }
 
     /// Everything is over, or waits for an admin and says so.
@@ -243,6 +256,9 @@ impl Model {
     /// The operator is started with the schedd that a condition names.
     pub fn is_sent_elsewhere(world: &World, object: u8) -> bool {
         let (Some(other), Some(job)) = (&world.elsewhere, world.object(object)) else { return false };
+        if other.pool.is_some() {
+            return false;
+        }
         let record = world.operators[Self::leader(world)].ledger.rows[usize::from(object)].load();
         let recorded = record.schedds.iter().chain(record.attempts.iter().map(|attempt| &attempt.schedd));
         let unknown = record.jobs.is_empty() && record.attempts.is_empty();

@@ -35,6 +35,11 @@ fn scene(troubles: u8, kinds: &'static [Trouble]) -> Scene {
     model.told.lock().unwrap().insert(crate::properties::OUTCOME);
     model.rules.same_schedd = false;
 })]
+#[case::pools_are_known(Scene { two_pools: true, queues: &[1, 1], deletes: 0, in_step: true, ..scene(1, &[Crash]) }, |model: &mut Model| model.broken.forgets_pools = true)]
+#[case::a_pool_is_settled(scene(1, &[OtherName]), |model: &mut Model| {
+    // The ledger knows the place of a pool: `decide` cannot tell it by the name of the schedd.
+    model.broken.names_come_again = true;
+})]
 #[case::deleted_is_over(scene(1, &[OldObjects]), |model: &mut Model| model.rules.deleted_is_over = false)]
 #[case::deleted_is_over_once_it_was_submitted(scene(1, &[OldObjects]), |model: &mut Model| {
     // What it would submit is told above.

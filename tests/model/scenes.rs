@@ -186,6 +186,17 @@ fn schedds() {
     holds(&Scene { admins: ADMIN, in_step: true, ..scene });
 }
 
+/// Two pools whose ids are equal, with an object in each: what happens in the one is nothing to the other.
+#[test]
+fn pools() {
+    let pools = |name, troubles, kinds| Scene { two_pools: true, ..Scene::new(name, &[1, 1], troubles, kinds) };
+    holds(&pools("two pools", 0, &[]));
+    holds(&pools("two pools and crashes", 1, &[Crash]));
+    holds(&Scene { deletes: 0, ..pools("two pools and submitters", 1, &[SlowSubmitter, SlowStaging, DyingSubmitter]) });
+    holds(&Scene { admins: ADMIN, ..pools("one of two pools is lost", 1, &[Reset]) });
+    holds(&pools("one of two pools is silent", 1, &[Silence, HangingTransfer]));
+}
+
 /// etcd is restored from a copy.
 #[test]
 fn old_objects() {

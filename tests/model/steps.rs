@@ -81,6 +81,8 @@ pub enum Action {
     NameThatIsAskedFor,
     Backup,
     RestoreObjects,
+    /// In the second of two pools.
+    There(Box<Action>),
 }
 
 /// A scene, with rules that may be broken.
@@ -145,6 +147,7 @@ impl Model {
             schedd: Schedd::new(self.scene.old_history),
             submitters: Vec::new(),
             elsewhere: None,
+            there: false,
             sent: BTreeSet::new(),
             copy: None,
             backup: None,
@@ -158,6 +161,9 @@ impl Model {
             clock: 0,
             next_ledger: 3,
         };
+        if self.scene.two_pools {
+            world.add_pool(self.scene.old_history);
+        }
         self.had_go_operator(&mut world);
         world.settle();
         world
@@ -165,6 +171,11 @@ impl Model {
 
     /// What goes on by itself when nothing goes wrong, in an order in which everything comes to an end.
     pub fn progress(&self, world: &World, actions: &mut Vec<Action>) {
+        self.progress_here(world, actions);
+        Self::there(world, actions, |world, actions| self.progress_here(world, actions));
+    }
+
+    fn progress_here(&self, world: &World, actions: &mut Vec<Action>) {
         for (nth, submitter) in world.submitters.iter().enumerate() {
             actions.push(if submitter.cluster.is_some() { Action::Send(nth) } else { Action::Submit(nth) });
         }
@@ -249,13 +260,19 @@ impl Model {
 
     /// Whether the earliest limit ahead matters to nobody but to those who wait for it.
     pub fn limit_harms_nobody(world: &World, limit: Timestamp) -> bool {
-        let waiting = |operator: &Operator| {
-            operator.awake
-                && operator.memory.batches.values().any(|batch| batch.not_after == limit && batch.submitter.is_none())
+        let waiting = |memory: &Memory| {
+            memory.batches.values().any(|batch| batch.not_after == limit && batch.submitter.is_none())
         };
+        let awake = world.operators.iter().filter(|operator| operator.awake).map(|operator| &operator.memory);
+        let mut memories = awake.chain(world.other_pool().map(|pool| &pool.memory));
         world.submitting().all(|submitter| submitter.limit != limit)
             && world.queued().all(|job| job.limit != limit || job.files == Files::Never)
-            && !world.operators.iter().any(waiting)
+            && !memories.any(waiting)
+    }
+
+    pub fn transfer_limits(world: &World, actions: &mut Vec<Action>) {
+        let operators = 0..world.operators.len();
+        actions.extend(operators.filter(|op| Self::transfer_hangs(world, *op)).map(Action::TransferLimit));
     }
 
     /// Each report may come at any time; one that came before changes nothing.
@@ -444,12 +461,13 @@ impl stateright::Model for Model {
         if limit.is_some_and(|limit| limit.0 >= FAR && Self::limit_harms_nobody(world, limit)) {
             actions.push(Action::LimitPasses);
         }
-        let operators = 0..world.operators.len();
-        actions.extend(operators.filter(|op| Self::transfer_hangs(world, *op)).map(Action::TransferLimit));
+        Self::transfer_limits(world, actions);
+        Self::there(world, actions, Self::transfer_limits);
         Self::reports(world, actions);
         self.users(world, actions);
         if world.troubles > 0 {
             self.troubles(world, actions);
+            Self::there(world, actions, |world, actions| self.troubles(world, actions));
         }
     }
 

@@ -71,6 +71,11 @@ impl Model {
             format!("job {} ({}, index {}, attempt {})", job.ad.id, name(job.object), job.ad.index, job.ad.attempt)
         };
         match action {
+            Action::There(action) => {
+                let mut there = world.clone();
+                there.change_pool();
+                format!("in the second pool, {}", self.words(&there, action))
+            }
             Action::Reconcile(op, object, writes) => {
                 format!("{} reconciles {}{}", who(op), name(*object), written(*writes))
             }

@@ -293,9 +293,9 @@ impl Model {
 
     /// Whether a submitter lives, or the operator that would have started it.
     fn lock_is_held(world: &World, limit: Timestamp) -> bool {
-        let operators = || world.operators.iter().flat_map(|operator| operator.memory.batches.values());
+        let mut batches = world.memories().flat_map(|memory| memory.batches.values());
         world.submitting().any(|submitter| submitter.limit == limit && !submitter.overdue)
-            || operators().any(|batch| batch.not_after == limit)
+            || batches.any(|batch| batch.not_after == limit)
     }
 
     pub fn look_at_submitters(&self, world: &mut World, op: usize) {

@@ -31,6 +31,8 @@ pub struct World {
     pub submitters: Vec<Submitter>,
     /// Another schedd, if the operator ever was started with another name.
     pub elsewhere: Option<Elsewhere>,
+    /// Of two pools, `schedd` and the operator's memory are those of the second one. Only while a step is made there.
+    pub there: bool,
     /// What jobs have reported, whether or not it came to anybody's ears.
     pub sent: BTreeSet<Sent>,
     /// An old copy of the first operator's ledger.
@@ -292,14 +294,13 @@ impl World {
         self.broken.get_or_insert(promise);
     }
 
-    /// Numbers all moments anew, and lets the watches see what there is.
-    pub fn settle(&mut self) {
-        let objects: Vec<Option<HtcJob>> = self
-            .objects
-            .iter()
-            .map(|slot| match slot {
-                Slot::There(job) => Some(job.clone()),
-                Slot::NotYet | Slot::Gone => None,
+    /// Lets the watches see what there is.
+    fn watch_objects(&mut self) {
+        let objects: Vec<Option<HtcJob>> = (0..)
+            .zip(&self.objects)
+            .map(|(object, slot)| match slot {
+                Slot::There(job) if self.is_here(object) => Some(job.clone()),
+                Slot::There(_) | Slot::NotYet | Slot::Gone => None,
             })
             .collect();
         for operator in &mut self.operators {
@@ -312,6 +313,11 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Numbers all moments anew, and lets the watches see what there is.
+    pub fn settle(&mut self) {
+        self.in_each_pool(Self::watch_objects);
         let mut moments = Vec::with_capacity(32);
         self.times(&mut |time| moments.push(*time));
         moments.sort_unstable();
@@ -350,6 +356,9 @@ impl World {
         }
         if let Some(copy) = &mut self.copy {
             copy.times(&mut each);
+        }
+        if let Some(pool) = self.other_pool_mut() {
+            pool.memory.times(&mut each);
         }
         let elsewhere = self.elsewhere.iter_mut().map(|other| (&mut other.schedd, &mut other.submitters));
         for (schedd, submitters) in elsewhere.chain([(&mut self.schedd, &mut self.submitters)]) {
