@@ -139,5 +139,6 @@ pub fn wait_events(here: &Namespace<'_>, name: &str, reasons: &[&str]) {
         told.retain(|reason| reason != "Asking");
         told
     };
-    wait_for("the Events of an HTCPool", PATIENCE, || if told() == reasons { Ok(()) } else { Err(told()) }).unwrap();
+    let come = || if told() == reasons { Ok(()) } else { Err(told().join(" ")) };
+    wait_for("the Events of an HTCPool", PATIENCE, come).unwrap();
 }
