@@ -16,6 +16,7 @@ impl Model {
             Action::There(action) => {
                 world.change_pool();
                 self.change(world, action, tell);
+                self.come_to_rest(world);
                 world.change_pool();
             }
             Action::Reconcile(op, object, writes) => {
@@ -107,6 +108,9 @@ impl Model {
                 if let Some(pool) = world.other_pool_mut() {
                     pool.memory = Memory::new(objects);
                     pool.forgotten |= self.broken.forgets_pools;
+                    world.change_pool();
+                    self.come_to_rest(world);
+                    world.change_pool();
                 }
             }
             Action::Report(op, sent) => self.report(world, *op, sent, tell),

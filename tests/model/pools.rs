@@ -1,9 +1,17 @@
 //! Two pools side by side. Their schedds have the same name and the same birthdate, and give the same ids: objects are in the one
 //! and the other in turn. What the operator remembers of a pool is that pool's, and so are its workers; the ledger is one.
+//!
+//! In the second pool the operator's own steps follow at once on whatever happens there: else each of its moments would be explored beside
+//! each of the first pool's, of which there are a thousand. The two are alike, so what the first one goes through step by step is
+//! explored beside all that HTCondor and users do in the second.
 
 use crate::condor::{Elsewhere, Schedd};
 use crate::steps::{Action, Model};
+use crate::story::Teller;
 use crate::world::{Memory, World};
+
+/// Most steps to rest. What has not come to it goes on with the next step there.
+const RESTLESS: usize = 50;
 
 /// A pool with which the operator works as well.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -73,6 +81,36 @@ impl Model {
         world.change_pool();
         list(&world, &mut there);
         actions.extend(there.into_iter().map(|action| Action::There(Box::new(action))));
+    }
+}
+
+impl Model {
+    /// What the operator does by itself in the pool that is looked at, until that changes nothing any more.
+    pub fn come_to_rest(&self, world: &mut World) {
+        let is_own = |action: &Action| {
+            !matches!(
+                action,
+                Action::Submit(_)
+                    | Action::Send(_)
+                    | Action::Land(_)
+                    | Action::Start(_)
+                    | Action::End(_)
+                    | Action::Purge
+            )
+        };
+        for _ in 0..RESTLESS {
+            world.settle();
+            let mut actions = Vec::new();
+            self.progress_here(world, &mut actions);
+            let step = actions.iter().filter(|action| is_own(action)).find_map(|action| {
+                let next = self.apply(world, action, &mut Teller::silent());
+                (next != *world).then_some(next)
+            });
+            match step {
+                Some(next) => *world = next,
+                None => return,
+            }
+        }
     }
 }
 

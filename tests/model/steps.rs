@@ -175,7 +175,7 @@ impl Model {
         Self::there(world, actions, |world, actions| self.progress_here(world, actions));
     }
 
-    fn progress_here(&self, world: &World, actions: &mut Vec<Action>) {
+    pub fn progress_here(&self, world: &World, actions: &mut Vec<Action>) {
         for (nth, submitter) in world.submitters.iter().enumerate() {
             actions.push(if submitter.cluster.is_some() { Action::Send(nth) } else { Action::Submit(nth) });
         }
