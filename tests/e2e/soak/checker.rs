@@ -24,8 +24,8 @@ pub enum Rule {
     LeftInSpool,
     /// Each index has exactly one job that counts; where the `HTCJob` was deleted, at most one.
     OneJobEach,
-    /// HTCondor got no job of an `HTCJob` with parallelism 1 before the one before had ended.
-    OneAtATime,
+    /// HTCondor never had more jobs of an `HTCJob` that had not ended than its parallelism allows.
+    Parallelism,
     /// Each payload ran exactly once; where the `HTCJob` was deleted, at most once.
     OneRunEach,
     /// No payload ran in a job that does not count.
@@ -94,7 +94,7 @@ pub fn check(found: &Collected) -> Vec<Violation> {
     for life in &found.lives {
         let ads = found.ads_of(&life.uid);
         check.jobs(life, &ads);
-        check.one_at_a_time(life, &ads);
+        check.parallelism(life, &ads);
         check.runs(life, &ads);
         check.events(life);
         check.watched(life);
@@ -219,12 +219,15 @@ impl Check<'_> {
         }
     }
 
-    fn one_at_a_time(&mut self, life: &Life, ads: &[&Ad]) {
-        let mut counting: Vec<&&Ad> = ads.iter().filter(|ad| ad.counts()).collect();
-        counting.sort_by_key(|ad| (ad.staged, ad.completed));
-        let in_turn = |pair: &[&&Ad]| pair[0].completed.is_some_and(|end| pair[1].staged >= Some(end));
-        let right = life.plan.fate != Fate::OneAtATime || counting.windows(2).all(in_turn);
-        self.require(right, Rule::OneAtATime, life, || format!("{counting:#?}"));
+    fn parallelism(&mut self, life: &Life, ads: &[&Ad]) {
+        let Fate::AtATime(most) = life.plan.fate else { return };
+        let counting: Vec<&&Ad> = ads.iter().filter(|ad| ad.counts()).collect();
+        let open = |moment: Option<i64>| {
+            let is_open = |ad: &&&&Ad| ad.staged <= moment && ad.completed.is_none_or(|end| Some(end) > moment);
+            counting.iter().filter(is_open).count()
+        };
+        let right = counting.iter().all(|ad| open(ad.staged) <= most);
+        self.require(right, Rule::Parallelism, life, || format!("{counting:#?}"));
     }
 
     fn runs(&mut self, life: &Life, ads: &[&Ad]) {

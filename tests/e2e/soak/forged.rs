@@ -181,8 +181,8 @@ const FORGERIES: &[Forgery] = &[
     ),
     (
         "a job that came before the one before had ended",
-        |found| found.lives[0].plan.fate = Fate::OneAtATime,
-        &[Rule::OneAtATime],
+        |found| found.lives[0].plan.fate = Fate::AtATime(1),
+        &[Rule::Parallelism],
     ),
     (
         "a second run in the same job",

@@ -25,8 +25,8 @@ pub enum Fate {
     Left,
     /// Each of its payloads fails once, and HTCondor begins it again.
     Retried,
-    /// With `spec.parallelism` 1.
-    OneAtATime,
+    /// With this `spec.parallelism`.
+    AtATime(usize),
     /// Created with `spec.suspend`, later resumed.
     CreatedSuspended,
     Suspended,
@@ -37,12 +37,13 @@ pub enum Fate {
     HeldThenDeleted,
 }
 
-const FATES: [Fate; 14] = [
+const FATES: [Fate; 15] = [
     Fate::Left,
     Fate::Left,
     Fate::Left,
     Fate::Retried,
-    Fate::OneAtATime,
+    Fate::AtATime(1),
+    Fate::AtATime(2),
     Fate::CreatedSuspended,
     Fate::Suspended,
     Fate::HeldByHand,
@@ -101,7 +102,7 @@ impl Plan {
         }
         let number = |(number, (fate, jobs)): (usize, (Fate, usize)), dice: &mut Dice| {
             let jobs = match (fate, jobs) {
-                (Fate::OneAtATime, _) => 3,
+                (Fate::AtATime(most), _) => 2 * most + 1,
                 (_, 0) => *dice.one_of(&[1, 1, 1, 1, 3]),
                 (_, jobs) => jobs,
             };
@@ -185,8 +186,8 @@ note "$1" end
         if retried {
             object["spec"]["htcopts"] = "max_retries = 1".into();
         }
-        if self.fate == Fate::OneAtATime {
-            object["spec"]["parallelism"] = 1.into();
+        if let Fate::AtATime(most) = self.fate {
+            object["spec"]["parallelism"] = most.into();
         }
         if self.is_large() {
             object["spec"]["requirements"] = "false".into();
@@ -203,7 +204,7 @@ fn steps(fate: Fate, phases: &[&'static str], dice: &mut Dice) -> Vec<Step> {
         Step { phase, pause: dice.milliseconds(0, 1500), act }
     };
     match fate {
-        Fate::Left | Fate::Retried | Fate::OneAtATime => Vec::new(),
+        Fate::Left | Fate::Retried | Fate::AtATime(_) => Vec::new(),
         Fate::CreatedSuspended => vec![later(dice, Act::Resume)],
         Fate::Suspended => {
             vec![met(dice, phases, Act::Suspend), later(dice, Act::Resume)]
