@@ -6,9 +6,13 @@ mod story;
 mod users;
 mod wishes;
 
+use bed::{Bed, LONG_SUBMISSIONS};
+use testbed::Version;
+
 on_versions!(
+    both:
+        jobs::three_of_many_fail;
     trixie:
-        jobs::three_of_many_fail,
         story::kubectl_completes_names,
         users::failed_jobs_run_again_and_no_others,
         wishes::hold_release_and_remove;
@@ -19,3 +23,22 @@ on_versions!(
         users::a_script_is_submitted_with_items,
         users::what_it_cannot_do_is_an_error;
 );
+
+#[test]
+#[ignore = "make test-long: a thousand containers keep the machine busy for minutes"]
+fn three_of_a_thousand_fail_on_trixie() {
+    three_of_a_thousand_fail(Version::Trixie);
+}
+
+#[test]
+#[ignore = "make test-long: a thousand containers keep the machine busy for minutes"]
+fn three_of_a_thousand_fail_on_sid() {
+    three_of_a_thousand_fail(Version::Sid);
+}
+
+fn three_of_a_thousand_fail(version: Version) {
+    bed::turns::take(bed::Weight::Heavy);
+    let bed = Bed::with_jobs_api(version, LONG_SUBMISSIONS);
+    bed.start_operator();
+    jobs::three_fail_of(1000, &bed.namespace());
+}

@@ -50,6 +50,18 @@ impl Person<'_> {
         tool::run("asking as somebody", &mut self.command(arguments), "", KUBECTL).unwrap()
     }
 
+    /// `kubectl htc`, as kubectl finds it: its exit code, standard output and standard error.
+    pub fn htc(&self, arguments: &[&str]) -> (i32, String, String) {
+        let folder = super::program().parent().unwrap().to_owned();
+        let all = [&["htc", "-n", &self.here.name], arguments].concat();
+        let mut kubectl = self.here.bed.kube.kubectl(&all);
+        kubectl.env("KUBECONFIG", &self.kubeconfig).env("PATH", format!("{}:/usr/bin:/bin", folder.display()));
+        let output = kubectl.output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        println!("{}: kubectl {}: {output:?}", self.name, all.join(" "));
+        (output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr))
+    }
+
     /// What kubectl prints, which must succeed.
     pub fn sees(&self, arguments: &[&str]) -> String {
         tool::run_ok("asking as somebody", &mut self.command(arguments), "", KUBECTL).unwrap()

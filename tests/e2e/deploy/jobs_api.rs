@@ -99,6 +99,7 @@ fn story(here: &Namespace<'_>, known: &mut [Value]) {
     bed.wait_known();
     assert_eq!(available(bed)["status"], "True");
     view_and_edit(here);
+    only_who_edits_acts(here);
     renewed(bed);
     only_its_own(bed);
 }
@@ -143,6 +144,41 @@ fn view_and_edit(here: &Namespace<'_>) {
         for arguments in [["get", "htcprocs", "-n", &there.name], ["delete", "htcprocs", "fit-0", "--wait=false"]] {
             assert!(person.is_refused(&arguments).contains("Forbidden"), "{arguments:?}");
         }
+    }
+}
+
+/// `edit` lets people hold, release and remove single jobs, and `view` does not; both ask why a job is idle as far as they may.
+fn only_who_edits_acts(here: &Namespace<'_>) {
+    let (viewer, editor) = (here.person("looks", &["view"]), here.person("acts", &["edit"]));
+    let mut object = htcjob("two", UNTIL_LET_GO);
+    object["spec"]["queue"] = 2.into();
+    here.create(&object);
+    here.wait_running("two", 2);
+    for person in [&viewer, &editor] {
+        person.comes_to_see(&["get", "htcprocs"]);
+    }
+    for action in ["hold", "release", "remove"] {
+        let to = format!("{}/two-0/{action}", here.procs());
+        let why = viewer.is_refused(&["create", "--raw", &to, "-f", "/dev/null"]);
+        assert!(why.contains(&format!("cannot create resource \"htcprocs/{action}\"")), "{why}");
+        let (code, _, error) = viewer.htc(&[action, "two/0"]);
+        assert!(code == 2 && error.contains("forbidden"), "{error}");
+    }
+    let does = |arguments: &[&str], expected: &str| {
+        let (code, told, error) = editor.htc(arguments);
+        assert_eq!((code, told.as_str()), (0, expected), "{error}");
+    };
+    does(&["hold", "two/0"], "htcproc/two-0 will be held\n");
+    here.wait("two", "one job is held", |object| object["status"]["held"] == 1);
+    does(&["release", "two/0"], "htcproc/two-0 will be released\n");
+    here.wait_running("two", 2);
+    does(&["remove", "two/1"], "htcproc/two-1 will be removed\n");
+    here.let_go("two");
+    let ended = here.wait_ended("two");
+    assert_eq!(ended["status"]["failedIndexes"], "1", "{ended:#}");
+    for person in [&viewer, &editor] {
+        let (code, page, error) = person.htc(&["why", "two"]);
+        assert!(code == 0 && page.contains("removed by a user"), "{page}{error}");
     }
 }
 

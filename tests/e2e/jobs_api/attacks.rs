@@ -99,6 +99,13 @@ pub fn nobody_speaks_for_others(version: Version) {
         let (status, body) = through.get(&path, &forged).unwrap();
         assert!(status == 403 && body.contains(&ann.name), "{path}: {status} {body}");
     }
+    let one = |namespace: &bed::Namespace<'_>, what: &str| format!("{}/fit-0/{what}", namespace.procs());
+    for what in ["log", "log?stream=err&follow=true", "files", "analysis"] {
+        let (status, body) = through.get(&one(&there, what), &forged).unwrap();
+        assert!(status == 403 && body.contains(&ann.name), "{what}: {status} {body}");
+        let (status, body) = Direct::new(bed.kube.port(), None).get(&one(&here, what), &forged).unwrap();
+        assert!([401, 403].contains(&status), "anonymous, {what}: {status} {body}");
+    }
     let (status, body) = Direct::new(bed.kube.port(), None).get(&here.procs(), &forged).unwrap();
     assert!([401, 403].contains(&status), "anonymous: {status} {body}");
 
@@ -112,6 +119,9 @@ pub fn nobody_speaks_for_others(version: Version) {
         there.procs(),
         format!("{}/fit-0", there.procs()),
         format!("{}?watch=1", there.procs()),
+        one(&there, "log"),
+        one(&there, "files"),
+        one(&there, "analysis"),
         format!("{API}/htcprocs"),
         format!("{API}/htcprocs?fieldSelector=metadata.namespace%3D{}", here.name),
     ] {

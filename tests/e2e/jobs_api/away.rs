@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use bed::front::available;
 use bed::{Bed, LONG_SUBMISSIONS, Namespace, PATIENCE, htcjob};
-use testbed::{FRONT_PROXY, Version, wait_for};
+use testbed::{FRONT_PROXY, KubeOptions, Version, wait_for};
 
 use crate::jobs_api::{API, json, names};
 use bed::direct::Direct;
@@ -39,6 +39,32 @@ fn others_notice_nothing(here: &Namespace<'_>, name: &str) {
     assert!(groups["groups"].as_array().unwrap().iter().any(|group| group["name"] == "htc.cern.ch"), "{groups}");
     here.create(&htcjob(name, "true"));
     here.wait(name, "to be there", |_| true);
+}
+
+/// Controllers that look at all kinds of objects go on with the others: what has lost its owner goes, and what there is counts.
+fn controllers_notice_nothing(here: &Namespace<'_>) {
+    let comes = |what: &str, output: &dyn Fn() -> String, wanted: &str| {
+        let seen = || if output() == wanted { Ok(()) } else { Err(output()) };
+        wait_for(what, PATIENCE, seen).unwrap();
+    };
+    here.kubectl(&["create", "quota", "few", "--hard=count/configmaps=7"]);
+    let used = || here.kubectl(&["get", "quota", "few", "-o=jsonpath={.status.used['count/configmaps']}"]);
+    comes("the quota to be counted", &used, "0");
+    here.kubectl(&["create", "configmap", "owner"]);
+    let uid = here.kubectl(&["get", "configmap", "owner", "-o=jsonpath={.metadata.uid}"]);
+    let owned = serde_json::json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {
+            "name": "owned", "namespace": here.name,
+            "ownerReferences": [{ "apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid }],
+        },
+    });
+    here.bed.kube.apply_stdin(&owned.to_string()).unwrap();
+    comes("the quota to count both", &used, "2");
+    here.kubectl(&["delete", "configmap", "owner"]);
+    let left = || here.kubectl(&["get", "configmaps", "-o", "name"]);
+    comes("what was owned to be gone", &left, "");
+    comes("the quota to count none", &used, "0");
 }
 
 pub fn other_apis_notice_nothing(version: Version) {
@@ -126,16 +152,29 @@ pub fn certificates_are_renewed_while_requests_go_on(version: Version) {
 }
 
 pub fn a_certificate_that_has_ended(version: Version) {
-    let bed = Bed::with_jobs_api(version, &[LONG_SUBMISSIONS, &["--jobs-api-certificate-life=60s"]].concat());
+    let arguments = [LONG_SUBMISSIONS, &["--jobs-api-certificate-life=60s"]].concat();
+    let bed = Bed::with_jobs_api_alone(version, &KubeOptions::default(), &arguments);
+    let _controllers =
+        bed.controllers(&["namespace-controller", "garbage-collector-controller", "resourcequota-controller"]);
     bed.start_operator();
     bed.front();
-    let here = bed.namespace();
+    let (here, other) = (bed.namespace(), bed.namespace());
     // Nobody renews it.
     bed.kill_operator();
     wait_available(&bed, "False");
     others_notice_nothing(&here, "meanwhile");
+    controllers_notice_nothing(&here);
+    bed.kube.kubectl_ok(&["delete", "namespace", &other.name, "--wait=false"]).unwrap();
+    let find = || bed.object("/api/v1/namespaces", &other.name);
+    wait_for("the namespace to be kept", PATIENCE, || {
+        let object = find().ok_or("it is gone")?;
+        let kept = bed::condition(&object, "NamespaceDeletionDiscoveryFailure").map(|kept| kept["status"] == "True");
+        if kept == Some(true) { Ok(()) } else { Err(object.to_string()) }
+    })
+    .unwrap();
     bed.start_operator();
     bed.wait_known();
+    wait_for("the namespace to be gone", PATIENCE, || find().map_or(Ok(()), |left| Err(left.to_string()))).unwrap();
     here.wait_ended("meanwhile");
     assert_eq!(names(&here.kubectl(&["get", "htcprocs"])), ["meanwhile-0"]);
 }

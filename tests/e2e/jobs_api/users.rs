@@ -34,6 +34,13 @@ pub fn one_namespace_and_no_other(version: Version) {
         let words = format!("User \"{}\" cannot {verb} resource \"htcprocs\"", ann.name);
         assert!(why.contains("Forbidden") && why.contains(&words), "{arguments:?}: {why}");
     }
+    for (path, resource) in
+        [("log", "log"), ("log?follow=true&stream=err", "log"), ("files", "files"), ("analysis", "analysis")]
+    {
+        let why = ann.is_refused(&["get", "--raw", &format!("{jobs}/fit-0/{path}")]);
+        let words = format!("User \"{}\" cannot get resource \"htcprocs/{resource}\"", ann.name);
+        assert!(why.contains("Forbidden") && why.contains(&words), "{path}: {why}");
+    }
     // Nor does she see what another right is for.
     assert!(ann.is_refused(&["get", "htcjobs"]).contains("Forbidden"));
 

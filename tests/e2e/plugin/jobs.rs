@@ -1,63 +1,123 @@
 //! Jobs one by one: which, what they wrote, their files.
 
-use bed::{Bed, UNTIL_LET_GO, htcjob, is_true};
+use bed::person::Person;
+use bed::{Bed, Namespace, UNTIL_LET_GO, htcjob, is_true};
 use testbed::Version;
 
 use super::users::htc;
 
+/// Jobs of which 3, 17 and 200 fail, each in a way of its own, in the first HTCJob of them.
+const SCRIPT: &str = "[ $JOB_NAME = many ] && case $1 in 3) echo broken >&2; exit 7;; 17) exit 1;; 200) kill -9 $$;; esac; \
+    mkdir d; echo $1 of $JOB_NAME >d/number";
+
 pub fn three_of_many_fail(version: Version) {
-    let bed = Bed::shared(version);
-    bed.front();
-    let here = &bed.namespace();
-    let script =
-        "case $1 in 3) echo broken >&2; exit 7;; 17) exit 1;; 200) kill -9 $$;; esac; mkdir d; echo $1 >d/number";
-    let mut object = htcjob("many", script);
-    object["spec"]["queue"] = 210.into();
-    here.create(&object);
+    three_fail_of(210, &Bed::shared(version).namespace());
+}
+
+/// Somebody who may view a namespace finds the three, what they wrote and left; who may edit it runs these again, and no others.
+/// Both have kubectl alone, as it is and with the plugin.
+pub fn three_fail_of(count: usize, here: &Namespace<'_>) {
+    here.bed.front();
+    let viewer = here.person("viewer", &["htcjobs-view", "htcprocs-view"]);
+    let editor = here.person("editor", &["htcjobs-edit", "htcprocs-view", "htcprocs-edit"]);
+    let mut object = htcjob("many", SCRIPT);
+    object["spec"]["queue"] = count.into();
+    let file = here.bed.scratch().path().join(format!("{}-many.json", here.name));
+    std::fs::write(&file, object.to_string()).unwrap();
+    editor.comes_to_see(&["get", "htcprocs"]);
+    editor.sees(&["create", "-f", file.to_str().unwrap()]);
     let ended = here.wait_ended("many");
     assert!(is_true(&ended, "Failed"), "{ended:#}");
+    let message = ended["status"]["message"].as_str().unwrap();
+    let ways = format!("3 of {count} jobs failed: exit code 1 (1), exit code 137 (1), exit code 7 (1); ");
+    assert!(message.starts_with(&ways), "{message}");
     here.wait_output("many");
+    viewer.comes_to_see(&["get", "htcprocs"]);
 
-    let (code, table, _) = htc(here, &["jobs", "many", "--failed"]);
+    which_they_are(here, &viewer, count);
+    what_they_wrote(here, &viewer);
+    their_files(here, &viewer, count);
+    these_run_again(here, &viewer, &editor);
+}
+
+fn which_they_are(here: &Namespace<'_>, viewer: &Person<'_>, count: usize) {
+    let failed = ["get", "htcprocs", "--field-selector=status.state=Failed", "-o", "name"];
+    let mut names: Vec<String> = viewer.sees(&failed).lines().map(str::to_owned).collect();
+    names.sort_unstable();
+    let expected = ["many-17", "many-200", "many-3"].map(|name| format!("htcproc.procs.htc.cern.ch/{name}"));
+    assert_eq!(names, expected);
+    let (code, table, _) = viewer.htc(&["jobs", "many", "--failed"]);
     let names: Vec<&str> = table.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
     assert_eq!((code, names), (0, vec!["many-3", "many-17", "many-200"]), "{table}");
-    let (_, names, _) = htc(here, &["jobs", "many", "--state=Succeeded", "-o", "name"]);
-    assert_eq!(names.lines().count(), 207, "{names}");
-    let (code, log, _) = htc(here, &["logs", "many/3", "--err"]);
+    let (_, names, _) = viewer.htc(&["jobs", "many", "--state=Succeeded", "-o", "name"]);
+    assert_eq!(names.lines().count(), count - 3, "{names}");
+    let (code, _, error) = viewer.htc(&["jobs", "nosuch"]);
+    assert!(code == 2 && error.contains("not found"), "{error}");
+    let (code, _, error) = htc(here, &["jobs", "many", "--as=somebody"]);
+    assert!(code == 2 && error.contains("somebody") && error.contains("forbidden"), "{error}");
+}
+
+fn what_they_wrote(here: &Namespace<'_>, viewer: &Person<'_>) {
+    assert_eq!(viewer.sees(&["get", "--raw", &format!("{}/many-3/log?stream=err", here.procs())]), "broken\n");
+    let (code, log, _) = viewer.htc(&["logs", "many/3", "--err"]);
     assert_eq!((code, log.as_str()), (0, "broken\n"));
-    let (code, logs, _) = htc(here, &["logs", "many", "--failed", "--err"]);
+    let (code, logs, _) = viewer.htc(&["logs", "many", "--failed", "--err"]);
     assert!(code == 0 && logs.starts_with("==> many/3 <==\nbroken\n==> many/17 <==\n"), "{logs}");
-    let (code, _, error) = htc(here, &["logs", "many"]);
-    assert!(code == 2 && error.contains("HTCJob many has 210 jobs: name one of them, such as many/0"), "{error}");
+    let (code, _, error) = viewer.htc(&["logs", "many"]);
+    assert!(code == 2 && error.contains("jobs: name one of them, such as many/0"), "{error}");
+    let (code, _, error) = viewer.htc(&["logs", "many/99999"]);
+    assert_eq!((code, error.as_str()), (2, "error: HTCJob many has no job 99999\n"));
     let (code, page, _) = htc(here, &["why", "many/3"]);
     assert!(code == 0 && page.starts_with("many-3 is Failed") && page.contains("  broken\n"), "{page}");
     assert!(page.contains("kubectl htc retry many --indexes 3"), "{page}");
+}
 
-    let folder = bed.scratch().dir(&format!("{}-files", here.name)).unwrap();
+fn their_files(here: &Namespace<'_>, viewer: &Person<'_>, count: usize) {
+    let archive = viewer.sees(&["get", "--raw", &format!("{}/many-5/files", here.procs())]);
+    assert!(archive.contains("5 of many\n"), "{archive}");
+    let folder = here.bed.scratch().dir(&format!("{}-files", here.name)).unwrap();
     let path = folder.to_str().unwrap();
-    let (code, told, error) = htc(here, &["files", "many", path]);
-    assert_eq!((code, told.as_str()), (0, format!("output of 210 of 210 jobs is in {path}\n").as_str()), "{error}");
-    for index in [0, 17, 209] {
-        let number = std::fs::read_to_string(folder.join(format!("{index}/d/number")));
-        assert_eq!(number.ok(), (index != 17).then(|| format!("{index}\n")), "{index}");
+    let (code, told, error) = viewer.htc(&["files", "many", path]);
+    let expected = format!("output of {count} of {count} jobs is in {path}\n");
+    assert_eq!((code, told.as_str()), (0, expected.as_str()), "{error}");
+    let number = |index: usize| std::fs::read_to_string(folder.join(format!("{index}/d/number"))).ok();
+    for index in [0, 3, 17, 200, count - 1] {
+        let failed = [3, 17, 200].contains(&index);
+        assert_eq!(number(index), (!failed).then(|| format!("{index} of many\n")), "{index}");
     }
+    assert_eq!(std::fs::read_to_string(folder.join("3/err")).unwrap(), "broken\n");
     // Nothing is replaced unasked.
     std::fs::write(folder.join("5/d/number"), "mine").unwrap();
-    let (code, _, error) = htc(here, &["files", "many", path]);
+    let (code, _, error) = viewer.htc(&["files", "many", path]);
     assert!(code == 0 && error.contains("skipped"), "{error}");
-    assert_eq!(std::fs::read_to_string(folder.join("5/d/number")).unwrap(), "mine");
-    let (code, _, error) = htc(here, &["files", "many/5", folder.join("5").to_str().unwrap()]);
+    assert_eq!(number(5).unwrap(), "mine");
+    let fifth = folder.join("5");
+    let (code, _, error) = viewer.htc(&["files", "many/5", fifth.to_str().unwrap()]);
     assert!(code == 2 && error.contains("exists"), "{error}");
-    let (code, _, error) = htc(here, &["files", "many/5", folder.join("5").to_str().unwrap(), "--overwrite"]);
+    let (code, _, error) = viewer.htc(&["files", "many/5", fifth.to_str().unwrap(), "--overwrite"]);
     assert_eq!((code, error.as_str()), (0, ""));
-    assert_eq!(std::fs::read_to_string(folder.join("5/d/number")).unwrap(), "5\n");
+    assert_eq!(number(5).unwrap(), "5 of many\n");
+}
 
-    let (code, _, error) = htc(here, &["jobs", "nosuch"]);
-    assert!(code == 2 && error.contains("not found"), "{error}");
-    let (code, _, error) = htc(here, &["logs", "many/999"]);
-    assert_eq!((code, error.as_str()), (2, "error: HTCJob many has no job 999\n"));
-    let (code, _, error) = htc(here, &["jobs", "many", "--as=somebody"]);
-    assert!(code == 2 && error.contains("somebody") && error.contains("forbidden"), "{error}");
+fn these_run_again(here: &Namespace<'_>, viewer: &Person<'_>, editor: &Person<'_>) {
+    let (code, _, error) = viewer.htc(&["retry", "many"]);
+    assert!(code == 2 && error.contains("forbidden"), "{error}");
+    let (code, told, _) = editor.htc(&["retry", "many"]);
+    assert_eq!((code, told.as_str()), (0, "htcjob.htc.cern.ch/many-r1 created: jobs 3,17,200 of many\n"));
+    let (code, told, _) = viewer.htc(&["wait", "many-r1", "--timeout=10m"]);
+    assert_eq!((code, told.as_str()), (0, "htcjob.htc.cern.ch/many-r1: 3 jobs succeeded\n"));
+    let (_, names, _) = viewer.htc(&["jobs", "many-r1", "-o", "name"]);
+    let mut names: Vec<&str> = names.lines().map(|name| name.rsplit('/').next().unwrap()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["many-r1-17", "many-r1-200", "many-r1-3"]);
+    here.wait_output("many-r1");
+    for index in [3, 17, 200] {
+        let number = std::fs::read_to_string(here.output("many-r1", index).join("d/number")).unwrap();
+        assert_eq!(number, format!("{index} of many-r1\n"));
+    }
+    let mut in_htcondor: Vec<u32> = here.bed.jobs_of(&here.uid("many-r1")).iter().map(|job| job.index).collect();
+    in_htcondor.sort_unstable();
+    assert_eq!(in_htcondor, [3, 17, 200]);
 }
 
 pub fn a_log_is_followed(version: Version) {

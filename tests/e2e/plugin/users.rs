@@ -1,20 +1,12 @@
 //! What users do with it, and what it answers to what cannot be done.
 
-use std::process::Command;
-
 use bed::{Bed, Namespace, UNTIL_LET_GO, htcjob, ids};
 use serde_json::Value;
 use testbed::Version;
 
-/// Runs it; its exit code, standard output and standard error.
+/// As a cluster admin: its exit code, standard output and standard error.
 pub fn htc(here: &Namespace<'_>, arguments: &[&str]) -> (i32, String, String) {
-    let folder = bed::program().parent().unwrap().to_owned();
-    let all = [&["htc", "-n", &here.name], arguments].concat();
-    let mut kubectl: Command = here.bed.kube.kubectl(&all);
-    let output = kubectl.env("PATH", format!("{}:/usr/bin:/bin", folder.display())).output().unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    println!("kubectl {}: {output:?}", all.join(" "));
-    (output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr))
+    here.admin().htc(arguments)
 }
 
 pub fn failed_jobs_run_again_and_no_others(version: Version) {
