@@ -1,5 +1,5 @@
 # make demo      one HTCJob through a real API server and a real HTCondor pool, for you to watch
-# make test      everything, on real servers of both versions of HTCondor
+# make test      everything, on real servers; with both versions of HTCondor where the version matters
 # make test-long the same with more of it: each test with both versions, 500 random kills, 100,000 jobs (before a release; hours)
 # make cluster   deploy/ on a real control plane with a real node, as docs/install.md says (needs root)
 # make soak      KILLS=500 random kills of the operator (VERSION=sid: one version only; HTC_TEST_SEED=…: as before)

@@ -25,7 +25,7 @@
 //! - [`tracker`]: asks HTCondor about all jobs at once.
 //! - [`pools`]: whole pools, one for each `HTCPool` beside that of the operator's flags.
 //! - [`receiver`]: takes in what jobs report of themselves; answers who asks how the operator is.
-//! - [`controller`]: watches, gathers, decides, commits, hands over, publishes; the only place that writes to Kubernetes.
+//! - [`controller`]: watches, gathers, decides, commits, hands over, publishes; the only place that writes `HTCJob`s.
 //! - [`jobs_api`]: shows jobs to the fronts, from the ledger.
 //! - [`front`]: the jobs API as the API server sees it; asks whether a user may, and hands on to the leader.
 //! - [`orphans`]: jobs without an object.

@@ -111,8 +111,8 @@ pub fn told_to_stop() -> Result<impl Future<Output = ()>, StartError> {
     })
 }
 
-/// Runs an operator until `stop` resolves. Several may run in one process: they share its log and its environment, and
-/// nothing else.
+/// Runs an operator until `stop` resolves. Several may run in one process: they share its log, its environment, and
+/// how many reads of output may hang.
 pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), StartError> {
     let mut stop = std::pin::pin!(stop);
     let (metrics, health) = (Metrics::default(), Health::default());
