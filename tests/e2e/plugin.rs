@@ -1,5 +1,6 @@
 //! `kubectl htc`, as kubectl calls it: found in PATH by its name.
 
+mod files;
 mod jobs;
 mod recording;
 mod story;
@@ -13,6 +14,7 @@ on_versions!(
     both:
         jobs::three_of_many_fail;
     trixie:
+        files::a_call_that_is_cut_off_is_gone_on_with,
         story::kubectl_completes_names,
         users::failed_jobs_run_again_and_no_others,
         wishes::hold_release_and_remove;

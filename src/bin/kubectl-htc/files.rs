@@ -1,11 +1,14 @@
 //! Brings the output of jobs here.
 
+mod parcel;
+
 use std::fs::{self, File};
 use std::io::{IsTerminal as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use self::parcel::{Parcel, is_taken, make};
 use super::Failure;
 use super::cluster::{Cluster, Jobs};
 use super::procs::{Proc, Which, parse_which};
@@ -53,16 +56,17 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
     let mut progress = Progress::new(here.len());
     for proc in &here {
         let place = if name.index.is_some() { folder.clone() } else { folder.join(proc.index.to_string()) };
-        make(&place)?;
-        if !overwrite && name.index.is_none() && !is_empty(&place) {
+        let parcel = Parcel::of(&proc.name, folder);
+        if !overwrite && name.index.is_none() && is_taken(&place) {
             progress.clear();
             eprintln!("{}: there is something already; skipped (--overwrite replaces it)", place.display());
+            parcel.tidy()?;
             continue;
         }
-        let archive = folder.join(format!(".{}.tar.part", proc.name));
-        fetch(&jobs, proc, &archive, &mut progress).await?;
-        unpack(&archive, &place, *overwrite)?;
-        let _ = fs::remove_file(&archive);
+        parcel.make()?;
+        fetch(&jobs, proc, &parcel, &mut progress).await?;
+        parcel.unpack()?;
+        parcel.deliver(&place, *overwrite)?;
         progress.done += 1;
     }
     progress.clear();
@@ -73,21 +77,14 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
     Ok(ExitCode::SUCCESS)
 }
 
-fn make(folder: &Path) -> Result<(), Failure> {
-    fs::create_dir_all(folder).map_err(|error| Failure::new(&format!("make {}", folder.display()), error))
-}
-
-fn is_empty(folder: &Path) -> bool {
-    fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none())
-}
-
-/// Fetches an archive into a file. What an earlier call has brought is gone on with, if it is of the same archive.
-async fn fetch(jobs: &Jobs, proc: &Proc, archive: &Path, progress: &mut Progress) -> Result<(), Failure> {
+/// Fetches an archive. What an earlier call has brought is gone on with, if it is of the same archive: the operator is asked, even if
+/// nothing is missing.
+async fn fetch(jobs: &Jobs, proc: &Proc, parcel: &Parcel, progress: &mut Progress) -> Result<(), Failure> {
     let doing = format!("fetch the output of {}", proc.name);
+    let (archive, tag_file) = (parcel.archive(), parcel.tag());
     let failed = |error: std::io::Error| Failure::new(&format!("write {}", archive.display()), error);
-    let tag_file = archive.with_extension("etag");
     let mut tag = fs::read_to_string(&tag_file).ok();
-    let mut file = File::options().create(true).append(true).open(archive).map_err(failed)?;
+    let mut file = File::options().create(true).append(true).open(&archive).map_err(failed)?;
     let mut tries = 0;
     loop {
         let offset = file.metadata().map_err(failed)?.len();
@@ -95,6 +92,9 @@ async fn fetch(jobs: &Jobs, proc: &Proc, archive: &Path, progress: &mut Progress
         if known.is_none() && offset > 0 {
             file.set_len(0).map_err(failed)?;
             continue;
+        }
+        if offset == 0 {
+            parcel.forget_unpacked().map_err(failed)?;
         }
         let what = format!("files?offset={offset}{}", known.unwrap_or_default());
         let mut answer = match jobs.of_job(&proc.name, &what).await {
@@ -128,9 +128,7 @@ async fn fetch(jobs: &Jobs, proc: &Proc, archive: &Path, progress: &mut Progress
             progress.show(&proc.name, at, length);
         }
         if length.is_none_or(|length| at >= length) {
-            file.sync_all().map_err(failed)?;
-            let _ = fs::remove_file(&tag_file);
-            return Ok(());
+            return file.sync_all().map_err(failed);
         }
         tries += 1;
         if tries > TRIES {
@@ -140,32 +138,6 @@ async fn fetch(jobs: &Jobs, proc: &Proc, archive: &Path, progress: &mut Progress
             ));
         }
     }
-}
-
-/// Unpacks folders and regular files, and nothing outside of `place`.
-fn unpack(archive: &Path, place: &Path, overwrite: bool) -> Result<(), Failure> {
-    let doing = format!("unpack {}", archive.display());
-    // Which file it is stands in the error, and why in what caused it.
-    let failed = |error: std::io::Error| {
-        let causes = std::iter::successors(std::error::Error::source(&error), |cause| cause.source());
-        let words = causes.fold(error.to_string(), |words, cause| format!("{words}: {cause}"));
-        Failure::new(&doing, words)
-    };
-    let mut unpacked = tar::Archive::new(File::open(archive).map_err(failed)?);
-    unpacked.set_preserve_permissions(false);
-    unpacked.set_overwrite(overwrite);
-    for entry in unpacked.entries().map_err(failed)? {
-        let mut entry = entry.map_err(failed)?;
-        let path = entry.path().map_err(failed)?.into_owned();
-        let kind = entry.header().entry_type();
-        if !kind.is_file() && !kind.is_dir() {
-            return Err(Failure::new(&doing, format!("{} is neither a file nor a folder", path.display())));
-        }
-        if !entry.unpack_in(place).map_err(failed)? {
-            return Err(Failure::new(&doing, format!("{} leads out of the folder", path.display())));
-        }
-    }
-    Ok(())
 }
 
 /// Progress on standard error, on a terminal only.

@@ -50,15 +50,19 @@ impl Person<'_> {
         tool::run("asking as somebody", &mut self.command(arguments), "", KUBECTL).unwrap()
     }
 
-    /// `kubectl htc`, as kubectl finds it: its exit code, standard output and standard error.
-    pub fn htc(&self, arguments: &[&str]) -> (i32, String, String) {
+    /// `kubectl htc` with these arguments, as kubectl finds it.
+    pub fn htc_command(&self, arguments: &[&str]) -> Command {
         let folder = super::program().parent().unwrap().to_owned();
-        let all = [&["htc", "-n", &self.here.name], arguments].concat();
-        let mut kubectl = self.here.bed.kube.kubectl(&all);
+        let mut kubectl = self.here.bed.kube.kubectl(&[&["htc", "-n", &self.here.name], arguments].concat());
         kubectl.env("KUBECONFIG", &self.kubeconfig).env("PATH", format!("{}:/usr/bin:/bin", folder.display()));
-        let output = kubectl.output().unwrap();
+        kubectl
+    }
+
+    /// The same run to its end: its exit code, standard output and standard error.
+    pub fn htc(&self, arguments: &[&str]) -> (i32, String, String) {
+        let output = self.htc_command(arguments).output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        println!("{}: kubectl {}: {output:?}", self.name, all.join(" "));
+        println!("{}: kubectl htc {}: {output:?}", self.name, arguments.join(" "));
         (output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr))
     }
 

@@ -1,8 +1,15 @@
 //! What users do with it, and what it answers to what cannot be done.
 
+use std::process::Command;
+
 use bed::{Bed, Namespace, UNTIL_LET_GO, htcjob, ids};
 use serde_json::Value;
 use testbed::Version;
+
+/// `kubectl htc` with these arguments, as a cluster admin.
+pub fn command(here: &Namespace<'_>, arguments: &[&str]) -> Command {
+    here.admin().htc_command(arguments)
+}
 
 /// As a cluster admin: its exit code, standard output and standard error.
 pub fn htc(here: &Namespace<'_>, arguments: &[&str]) -> (i32, String, String) {
