@@ -1,8 +1,10 @@
 //! The failed jobs of an HTCJob, once more, as an HTCJob of their own.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use htc_operator::api::{HTCJob, Phase};
+use htc_operator::machine::Index;
 use htc_operator::machine::indices::Indices;
 use htc_operator::workers::{PlanError, Planner};
 use kube::ResourceExt as _;
@@ -11,12 +13,17 @@ use super::Failure;
 use super::cluster::{Cluster, Jobs, parse_name};
 use super::new::{DryRun, New};
 
+/// Most bytes of an HTCJob that is created: etcd takes 1.5 MiB, and the status and what the API server adds need room.
+const LARGEST: usize = 1_400_000;
+/// Most bytes of indexes in a message.
+const INDEXES: usize = 512;
 /// How many names are tried.
 const NAMES: u32 = 100;
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "The new HTCJob has the same spec and the same items, and is named NAME-r1, NAME-r2 and so on.\n\n\
+    after_help = "The new HTCJob has the same spec and the same items, and is named NAME-r1, NAME-r2 and so on. Items that were read \
+    from a ConfigMap are written into spec.items: those of the jobs that run again, each at its index.\n\n\
     Examples:\n  \
     kubectl htc retry sums\n  \
     kubectl htc retry sums --indexes 3,17,200-210\n  \
@@ -43,7 +50,8 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
         Some(indexes) if !arguments.failed => ended(&former, indexes)?,
         _ => failed(&former)?,
     };
-    let mut new = again(&former, &indexes)?;
+    let items = if former.spec.items_from.is_some() { items(&jobs, &former, &indexes).await? } else { BTreeMap::new() };
+    let mut new = again(&former, &indexes, items)?;
     create(&jobs, &arguments.name, &arguments.new, &mut new).await?;
     arguments.new.print(&new, &format!(": jobs {indexes} of {}", arguments.name))?;
     Ok(ExitCode::SUCCESS)
@@ -86,17 +94,11 @@ fn failed(former: &HTCJob) -> Result<Indices, Failure> {
     })
 }
 
-/// The same HTCJob with these jobs only, without a name.
-fn again(former: &HTCJob, indexes: &Indices) -> Result<HTCJob, Failure> {
+/// The same HTCJob with these jobs only, without a name. In place of a ConfigMap it has the `items` of these jobs: each at its index, and
+/// empty ones for those that do not run.
+fn again(former: &HTCJob, indexes: &Indices, mut items: BTreeMap<Index, String>) -> Result<HTCJob, Failure> {
     let refused = |error: PlanError| Failure(format!("HTCJob {}: {error}", former.name_any()));
-    if let Some(from) = &former.spec.items_from {
-        let name = &from.config_map_key_ref.name;
-        return Err(Failure(format!(
-            "HTCJob {} has its items from the ConfigMap {name} (spec.itemsFrom), which may have changed since: create an HTCJob with the items of jobs {indexes} in spec.items",
-            former.name_any()
-        )));
-    }
-    let queue = Planner::queue(&former.spec, None).map_err(refused)?;
+    let queue = Planner::queue(&former.spec, read(former)).map_err(refused)?;
     let ours = Planner::indexes(&former.spec, queue).map_err(refused)?;
     let outside = indexes.without(&ours.unwrap_or_else(|| Indices::first(queue)));
     if !outside.is_empty() {
@@ -104,10 +106,51 @@ fn again(former: &HTCJob, indexes: &Indices) -> Result<HTCJob, Failure> {
     }
     let mut spec = former.spec.clone();
     (spec.indexes, spec.suspend) = (Some(indexes.to_string()), false);
+    if spec.items_from.take().is_some() {
+        let unknown: Indices = indexes.iter().filter(|index| !items.contains_key(index)).collect();
+        if !unknown.is_empty() {
+            return Err(Failure(format!(
+                "the operator does not know the items of jobs {} any more: create an HTCJob with their items in spec.items",
+                unknown.within(INDEXES)
+            )));
+        }
+        spec.items = (0..queue).map(|index| items.remove(&Index(index)).unwrap_or_default()).collect();
+    }
     let mut new = HTCJob::new("", spec);
     new.metadata.namespace = former.namespace();
     new.metadata.labels.clone_from(&former.metadata.labels);
+    let size = serde_json::to_vec(&new).map_err(|error| Failure::new("write the new HTCJob", error))?.len();
+    if size > LARGEST {
+        return Err(Failure(format!(
+            "with the items of {} jobs in spec.items the new HTCJob would have {size} bytes, and Kubernetes has room for {LARGEST}: \
+             run fewer of them at a time with --indexes, or create an HTCJob with spec.itemsFrom and spec.indexes",
+            indexes.len()
+        )));
+    }
     Ok(new)
+}
+
+/// How many items the operator has read from the ConfigMap of this HTCJob.
+fn read(former: &HTCJob) -> Option<u32> {
+    former.spec.items_from.as_ref()?;
+    former.status.as_ref()?.total?.try_into().ok()
+}
+
+/// The items of these jobs as the operator has read them: the ConfigMap may have changed since.
+async fn items(jobs: &Jobs, former: &HTCJob, indexes: &Indices) -> Result<BTreeMap<Index, String>, Failure> {
+    let (mut items, name) = (BTreeMap::new(), former.name_any());
+    let listed = jobs.each_page(&name, "", "application/json", |page| {
+        for spec in page["items"].as_array().into_iter().flatten().map(|proc| &proc["spec"]) {
+            let index = spec["index"].as_u64().and_then(|index| index.try_into().ok()).map(Index);
+            if let (Some(index), Some(item)) = (index.filter(|index| indexes.contains(*index)), spec["item"].as_str()) {
+                items.insert(index, item.to_owned());
+            }
+        }
+    });
+    listed.await.map_err(|Failure(why)| {
+        Failure(format!("the items of HTCJob {name} (spec.itemsFrom) cannot be read: {why}"))
+    })?;
+    Ok(items)
 }
 
 /// `NAME-r1`, or the next number that is free.
@@ -171,16 +214,33 @@ mod tests {
     #[test]
     fn the_new_one_has_the_same_spec_and_these_indexes() {
         let former = job(Some("1"), Phase::Completed);
-        let new = again(&former, &"1,9".parse().unwrap()).unwrap();
+        let again = |job: &HTCJob, indexes: &str| again(job, &indexes.parse().unwrap(), BTreeMap::new());
+        let new = again(&former, "1,9").unwrap();
         assert_eq!((new.spec.indexes.as_deref(), new.spec.queue, new.spec.suspend), (Some("1,9"), Some(10), false));
         assert!(new.status.is_none());
-        assert_eq!(again(&former, &"9-11".parse().unwrap()).unwrap_err().0, "HTCJob sums has no jobs 10-11");
-        let mut from = former.clone();
-        from.spec.queue = None;
-        from.spec.items_from = Some(ItemsFrom::default());
-        assert!(again(&from, &"1".parse().unwrap()).unwrap_err().0.contains("with the items of jobs 1 in spec.items"));
+        assert_eq!(again(&former, "9-11").unwrap_err().0, "HTCJob sums has no jobs 10-11");
         let mut some = former;
         some.spec.indexes = Some("4,2-3".to_owned());
-        assert_eq!(again(&some, &"1,4".parse().unwrap()).unwrap_err().0, "HTCJob sums has no jobs 1");
+        assert_eq!(again(&some, "1,4").unwrap_err().0, "HTCJob sums has no jobs 1");
+    }
+
+    #[test]
+    fn items_of_a_config_map_stay_at_their_indexes() {
+        let mut former = job(Some("1,3"), Phase::Completed);
+        (former.spec.queue, former.spec.items_from) = (None, Some(ItemsFrom::default()));
+        former.status.as_mut().unwrap().total = Some(5);
+        let items = |length: usize| [1, 3].map(|index| (Index(index), "x".repeat(length))).into();
+        let wanted: Indices = "1,3".parse().unwrap();
+        let new = again(&former, &wanted, items(2)).unwrap().spec;
+        assert_eq!(new.items, ["", "xx", "", "xx", ""]);
+        assert_eq!((new.items_from, new.indexes.as_deref()), (None, Some("1,3")));
+        let error = again(&former, &wanted, [(Index(3), String::new())].into()).unwrap_err().0;
+        assert!(error.contains("the items of jobs 1 any more"), "{error}");
+        let error = again(&former, &wanted, items(LARGEST / 2)).unwrap_err().0;
+        assert!(error.contains("run fewer of them at a time with --indexes"), "{error}");
+        let outside = again(&former, &"4-5".parse().unwrap(), BTreeMap::new()).unwrap_err().0;
+        assert_eq!(outside, "HTCJob sums has no jobs 5");
+        former.status = None;
+        assert!(again(&former, &wanted, items(2)).is_err(), "nobody has read them");
     }
 }

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use bed::{Bed, Namespace, UNTIL_LET_GO, htcjob, ids};
-use serde_json::Value;
+use serde_json::{Value, json};
 use testbed::Version;
 
 /// `kubectl htc` with these arguments, as a cluster admin.
@@ -58,6 +58,36 @@ pub fn failed_jobs_run_again_and_no_others(version: Version) {
     assert_eq!(told, "htcjob.htc.cern.ch/sums-r2\n", "the next name that is free");
     let (code, _, error) = htc(here, &["retry", "sums-r1"]);
     assert_eq!((code, error.as_str()), (2, "error: no job of HTCJob sums-r1 has failed\n"));
+}
+
+/// Whatever is in the ConfigMap by now; each at the index that it had.
+pub fn items_of_a_config_map_run_again(version: Version) {
+    let bed = Bed::shared(version);
+    bed.front();
+    let here = &bed.namespace();
+    let put = |list: &str| {
+        let config_map = json!({ "apiVersion": "v1", "kind": "ConfigMap", "data": { "list": list },
+            "metadata": { "name": "inputs", "namespace": here.name } });
+        bed.kube.apply_stdin(&config_map.to_string()).unwrap();
+    };
+    put("one\ntwo\nthree \"words\"\n");
+    let mut sums = htcjob("sums", "echo $1 $2; [ $JOB_NAME != sums ] || [ $1 = 1 ]");
+    sums["spec"]["itemsFrom"] = json!({ "configMapKeyRef": { "name": "inputs", "key": "list" } });
+    here.create(&sums);
+    here.wait_ended("sums");
+    put("other\n");
+    let (code, told, error) = htc(here, &["retry", "sums"]);
+    assert_eq!((code, told.as_str()), (0, "htcjob.htc.cern.ch/sums-r1 created: jobs 0,2 of sums\n"), "{error}");
+    let spec = &here.get("sums-r1")["spec"];
+    assert_eq!((&spec["items"], &spec["itemsFrom"]), (&json!(["one", "", "three \"words\""]), &Value::Null), "{spec}");
+    let (code, told, _) = htc(here, &["wait", "sums-r1", "--timeout=10m"]);
+    assert_eq!((code, told.as_str()), (0, "htcjob.htc.cern.ch/sums-r1: 2 jobs succeeded\n"));
+    let out = std::fs::read_to_string(here.output("sums-r1", 2).join("out")).unwrap();
+    assert_eq!(out, "2 three \"words\"\n");
+    let ann = here.person("ann", &["htcjobs-view"]);
+    ann.comes_to_see(&["get", "htcjobs"]);
+    let (code, _, error) = htc(here, &["retry", "sums", "--as", &ann.name]);
+    assert!(code == 2 && error.contains("(spec.itemsFrom) cannot be read") && error.contains("forbidden"), "{error}");
 }
 
 pub fn a_script_is_submitted_with_items(version: Version) {
