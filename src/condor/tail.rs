@@ -16,12 +16,21 @@ use crate::machine::{Index, JobId, Uid};
 
 /// What reads a file of a job that runs.
 const TAIL: &str = "condor_tail";
-/// Most bytes that are read back from the end of such a file.
-const BACK: &str = "1073741824";
+/// `condor_tail` begins so many bytes before the end of a file, and does not say where that is: with more than any file has, at byte 0.
+const WHOLE: u64 = i64::MAX.unsigned_abs();
 /// Longest time that a job is followed by one call.
 const FOLLOWED: Duration = Duration::from_secs(6 * 3600);
 /// Most parts that wait for who reads slowly.
 const PARTS: usize = 16;
+
+/// Where a file of a job that runs is read from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum From {
+    /// Its first byte.
+    Start,
+    /// So many bytes before its end, or its first byte if it has fewer. Which byte that is is not known.
+    End(u64),
+}
 
 /// Which of the two a job writes to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,6 +40,15 @@ pub enum Stream {
     Out,
     /// Standard error.
     Err,
+}
+
+impl From {
+    const fn back(self) -> u64 {
+        match self {
+            Self::Start => WHOLE,
+            Self::End(bytes) => bytes,
+        }
+    }
 }
 
 impl Stream {
@@ -55,23 +73,24 @@ impl Schedd {
         Ok(found.into_iter().max_by_key(|id| (id.cluster, id.proc)))
     }
 
-    /// What this job writes, from the start of the file, if it runs now; `follow`: and goes on writing until the run ends. The parts
-    /// end when the run does, or with the reason why they cannot be had.
+    /// What this job writes, if it runs now; `follow`: and goes on writing until the run ends. The parts end when the run does, or with
+    /// the reason why they cannot be had. Nothing limits how much comes: who has had enough drops the receiver.
     pub async fn tail(
         self: &Arc<Self>,
         uid: &Uid,
         index: Index,
         stream: Stream,
+        from: From,
         follow: bool,
     ) -> Result<Option<mpsc::Receiver<Result<Vec<u8>, Unknown>>>, Unknown> {
         let Some(id) = self.queued(uid, index, "2,6,7").await? else { return Ok(None) };
         let (parts, mut read) = mpsc::channel::<Vec<u8>>(PARTS);
         let (sender, receiver) = mpsc::channel(PARTS);
         let (tools, name) = (self.tools.clone(), self.name.clone());
-        let id_text = id.to_string();
+        let (id_text, back) = (id.to_string(), from.back().to_string());
         let failed = sender.clone();
         let call = async move {
-            let mut arguments = vec!["-name", name.as_str(), "-maxbytes", BACK];
+            let mut arguments = vec!["-name", name.as_str(), "-maxbytes", &back];
             if stream == Stream::Err {
                 arguments.extend(["-no-stdout", "-stderr"]);
             }

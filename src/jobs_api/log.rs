@@ -1,6 +1,9 @@
 //! What a job writes to standard output and standard error: of one that runs from its node, of one that has ended from the volume,
 //! and of one that ends meanwhile from the one and then the other, at the byte where it had come to. What is shown is of one run: when
 //! HTCondor starts the job again, the log ends.
+//!
+//! HTCondor cannot be asked for a part of what a job that runs has written: it sends all of it, or the end of it without saying where
+//! that begins. So of such a job the beginning is shown, up to a limit, or the last lines.
 
 use std::time::Duration;
 
@@ -9,7 +12,7 @@ use actix_web::web::Bytes;
 use tokio::sync::mpsc;
 
 use super::{Found, Jobs, volume};
-use crate::condor::tail::Stream;
+use crate::condor::tail::{From, Stream};
 use crate::machine::facts::Unknown;
 use crate::procs::State;
 use crate::procs::answer::Failure;
@@ -28,6 +31,8 @@ const BACKLOG: Duration = Duration::from_millis(500);
 const FIRST: Duration = Duration::from_secs(10);
 /// Most bytes that `tailLines` looks back.
 const LOOK_BACK: usize = 4 * 1024 * 1024;
+/// Most bytes that HTCondor is made to send of a job that runs: as many as come within the time limit of a tool.
+const SENT: u64 = 1 << 28;
 /// Longest time between looks at whether a job that is followed still runs.
 const LOOK: Duration = Duration::from_secs(5);
 
@@ -105,10 +110,11 @@ pub(super) async fn log(jobs: &Jobs, found: Found, wanted: LogQuery) -> Result<H
     let work = EndWith(work);
     let rest = futures::stream::unfold((first, work), |(mut parts, work)| async move {
         match parts.recv().await? {
-            Ok(part) => Some((Ok::<_, std::io::Error>(part), (parts, work))),
+            Ok(part) => Some((Ok(part), (parts, work))),
+            // Who reads must not take it for the end.
             Err(failure) => {
                 tracing::info!(why = failure.message, "a log ends in the middle");
-                None
+                Some((Err(std::io::Error::other(failure.message)), (parts, work)))
             }
         }
     });
@@ -212,15 +218,24 @@ impl Source {
     }
 
     async fn show_running(&mut self) -> Result<(), Failure> {
+        if self.at >= SENT {
+            return Err(self.too_much());
+        }
         let schedd = self.jobs.schedd(&self.found.parent)?;
         let unavailable = |unknown: Unknown| Failure::unavailable(unknown.message);
         let (uid, stream, follow) = (&self.found.parent.uid, self.wanted.stream, self.wanted.follow);
-        let parts = schedd.tail(uid, self.found.index, stream, follow).await.map_err(unavailable)?;
+        let last_lines_of = self.wanted.tail_lines.filter(|_| !self.told);
+        // Where the last lines are matters only to who goes on from there.
+        let from = if last_lines_of.is_some() && !follow { From::End(LOOK_BACK as u64) } else { From::Start };
+        let parts = schedd.tail(uid, self.found.index, stream, from, follow).await.map_err(unavailable)?;
         let Some(mut parts) = parts else { return Ok(()) };
         // The next byte that comes.
         let mut next = 0;
-        if let Some(lines) = self.wanted.tail_lines.filter(|_| !self.told) {
+        if let Some(lines) = last_lines_of {
             let backlog = Backlog::read(&mut parts, follow).await.map_err(unavailable)?;
+            if backlog.total > SENT {
+                return Err(self.too_much());
+            }
             (next, self.at) = (backlog.total, backlog.total);
             let from = last_lines(&backlog.kept, lines);
             if !self.send(&backlog.kept[from..]).await {
@@ -236,10 +251,13 @@ impl Source {
                     // What was sent already is not sent again.
                     let new = usize::try_from(self.at.saturating_sub(next)).unwrap_or(usize::MAX).min(part.len());
                     next = end;
-                    if !self.send(&part[new..]).await {
+                    if new < part.len() && !self.send(&part[new..]).await {
                         return Ok(());
                     }
                     self.at = self.at.max(end);
+                    if next >= SENT {
+                        return Err(self.too_much());
+                    }
                 }
                 () = tokio::time::sleep(LOOK) => {
                     self.begin().await?;
@@ -250,6 +268,14 @@ impl Source {
                 }
             }
         }
+    }
+
+    fn too_much(&self) -> Failure {
+        Failure::bad_request(format!(
+            "{} runs, and of a job that runs no more than {SENT} bytes of its log can be read: wait until it has ended, or ask for its \
+             last lines only, without following it",
+            self.found.proc.name.name()
+        ))
     }
 
     /// Whether HTCondor has begun the job again since the log began. Its count of starts does not tell: it comes a moment later (seen
@@ -301,6 +327,9 @@ impl Backlog {
             let part = part?;
             backlog.total += part.len() as u64;
             backlog.kept.extend_from_slice(&part);
+            if backlog.total > SENT {
+                return Ok(backlog);
+            }
             let excess = backlog.kept.len().saturating_sub(LOOK_BACK);
             backlog.kept.drain(..excess);
             silent = silent.map(|_| tokio::time::Instant::now() + BACKLOG);

@@ -110,7 +110,7 @@ async fn follow_to_the_end(jobs: &Jobs, first: &Proc, arguments: &Arguments) -> 
         if proc.state == "Running" || proc.is_over() {
             match shown.print(jobs, &proc, arguments, true).await {
                 Ok(()) if ended => return Ok(ExitCode::SUCCESS),
-                Err(why) if ended && shown.bytes == 0 => return Err(Failure(why)),
+                Err(why) if ended => return Err(Failure(why)),
                 // The connection ended, or the job has only just begun or ended.
                 Ok(()) | Err(_) => {}
             }

@@ -164,6 +164,33 @@ pub fn files_come_as_an_archive_that_can_be_resumed(version: Version) {
     assert!(changed.contains("begin again"), "{changed}");
 }
 
+/// Of what a job that runs has written HTCondor sends all or the end: what comes is what was asked for, or nothing.
+pub fn of_more_than_htcondor_is_made_to_send(version: Version) {
+    let bed = Bed::shared(version);
+    bed.front();
+    let here = bed.namespace();
+    // A hole of 300 MB takes no room.
+    let script = "printf first; truncate -s 200000000 /dev/stdout; printf marked >>/dev/stdout; \
+                  truncate -s 300000000 /dev/stdout; echo last >>/dev/stdout";
+    here.create(&htcjob("vast", &format!("{script}; {UNTIL_LET_GO}")));
+    here.wait_running("vast", 1);
+    let part = |what: &str| raw(&here, "vast-0", what);
+    wait_for("the last line", PATIENCE, || {
+        let last = part("log?tailLines=1").map_err(|error| error.to_string())?;
+        if last.trim_matches('\0') == "last\n" { Ok(()) } else { Err(format!("{} bytes", last.len())) }
+    })
+    .unwrap();
+    assert_eq!(part("log?limitBytes=5").unwrap(), "first");
+    assert_eq!(part("log?offset=200000000&limitBytes=6").unwrap(), "marked");
+    // Some of it came: it must not look like the end.
+    assert!(part("log?offset=268000000").is_err());
+    for what in ["log?offset=290000000", "log?tailLines=1&follow=true"] {
+        let why = part(what).unwrap_err().to_string();
+        assert!(why.contains("no more than 268435456 bytes"), "{what}: {why}");
+    }
+    here.delete("vast");
+}
+
 pub fn why_a_job_is_idle(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
