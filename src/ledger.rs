@@ -28,7 +28,7 @@ pub use callbacks::{Callback, Receipt, Told};
 pub(crate) use entries::Save;
 pub use entries::{Intent, Noted, RequestResult, SubmitResult};
 pub use error::LedgerError;
-pub use journal::{Except, Journaled};
+pub use journal::{Except, Journaled, StoryRow};
 pub use procs::{ProcRow, ProcRows};
 pub use retention::{Artifact, Released};
 pub use submitters::Unseen;

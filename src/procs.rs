@@ -5,6 +5,7 @@ pub mod answer;
 pub mod discovery;
 pub mod list;
 pub mod selection;
+pub mod story;
 pub mod table;
 pub mod target;
 
@@ -264,9 +265,9 @@ impl Parent {
     }
 }
 
-/// An HTCProc's uid follows from its HTCJob's and the index: `kubectl describe` looks for Events by it.
-fn uid(parent: &str, index: u32) -> String {
-    let hash = Sha256::digest(format!("{parent}/{index}"));
+/// An object's uid follows from its HTCJob's and, of an HTCProc, the index: `kubectl describe` looks for Events by it.
+fn uid(parent: &str, which: &str) -> String {
+    let hash = Sha256::digest(format!("{parent}/{which}"));
     let first = hash.iter().take(16).fold(0_u128, |number, byte| number << 8 | u128::from(*byte));
     // Version 8 (one's own), variant 10.
     let number = first & !(0xf << 76) & !(0x3 << 62) | 0x8 << 76 | 0x2 << 62;
@@ -304,7 +305,7 @@ impl ProcName {
         let mut metadata = serde_json::json!({
             "name": self.name(),
             "namespace": self.namespace,
-            "uid": uid(&self.htcjob_uid, self.index),
+            "uid": uid(&self.htcjob_uid, &self.index.to_string()),
             "resourceVersion": self.version.to_string(),
             "labels": labels,
         });
@@ -506,7 +507,7 @@ mod tests {
 
     #[test]
     fn a_uid_is_one() {
-        let (one, other) = (uid("a", 1), uid("a", 2));
+        let (one, other) = (uid("a", "1"), uid("a", "2"));
         assert_ne!(one, other);
         assert_eq!(one.len(), 36);
         assert_eq!((&one[14..15], &one[8..9]), ("8", "-"));

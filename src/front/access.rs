@@ -11,7 +11,7 @@ use kube::api::{Api, PostParams};
 
 use super::authentication::User;
 use crate::kubernetes::{ApiError, limited};
-use crate::procs::{GROUP, RESOURCE, VERSION};
+use crate::procs::{GROUP, VERSION};
 
 /// How long an answer counts: what generic API servers take.
 const FRESH: Duration = Duration::from_secs(10);
@@ -23,6 +23,7 @@ const MOST: usize = 10_000;
 pub(super) struct Wish {
     pub(super) user: User,
     pub(super) verb: &'static str,
+    pub(super) resource: &'static str,
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) subresource: String,
@@ -49,7 +50,7 @@ impl Reviews {
             resource_attributes: Some(ResourceAttributes {
                 group: Some(GROUP.to_owned()),
                 version: Some(VERSION.to_owned()),
-                resource: Some(RESOURCE.to_owned()),
+                resource: Some(wish.resource.to_owned()),
                 verb: Some(wish.verb.to_owned()),
                 namespace: text(&wish.namespace),
                 name: text(&wish.name),

@@ -124,12 +124,12 @@ async fn data(request: &HttpRequest, front: &Arc<Front>) -> Result<HttpResponse,
             format!("in the namespace {:?}", wish.namespace)
         };
         let resource = match wish.subresource.as_str() {
-            "" => RESOURCE.to_owned(),
-            subresource => format!("{RESOURCE}/{subresource}"),
+            "" => wish.resource.to_owned(),
+            subresource => format!("{}/{subresource}", wish.resource),
         };
         let message = format!(
-            "{RESOURCE}.{GROUP} is forbidden: User {:?} cannot {} resource {resource:?} in API group {GROUP:?} {place}",
-            user.name, wish.verb
+            "{}.{GROUP} is forbidden: User {:?} cannot {} resource {resource:?} in API group {GROUP:?} {place}",
+            wish.resource, user.name, wish.verb
         );
         return Err(Failure::forbidden(message));
     }
@@ -157,6 +157,7 @@ fn wish(method: &Method, target: &Target, query: &str, user: &User) -> Result<Wi
     Ok(Wish {
         user: user.clone(),
         verb,
+        resource: target.kind.resource(),
         namespace: owned(&target.namespace),
         name: target.name.clone().or_else(named).unwrap_or_default(),
         subresource: owned(&target.subresource),

@@ -16,7 +16,8 @@ use crate::ledger::LedgerError;
 use crate::mtls::{Accepted, Shown, server};
 use crate::procs::answer::Failure;
 use crate::procs::list::{Cursor, Form, Query};
-use crate::procs::target::Target;
+use crate::procs::story::{HTCStory, STORIES};
+use crate::procs::target::{Kind, Target};
 use crate::procs::{API_VERSION, HTCProc, ProcName, table};
 use crate::receiver::{ListenError, Port, bind, limited, start};
 
@@ -70,6 +71,14 @@ async fn serve(request: &HttpRequest, jobs: &Jobs) -> Result<HttpResponse, Failu
     }
     let namespace = target.namespace.as_deref();
     let words = request.uri().query().unwrap_or_default();
+    match (target.kind, &target.name) {
+        (Kind::Procs, _) => {}
+        (Kind::Stories, None) => return Err(Failure::no_such_path()),
+        (Kind::Stories, Some(name)) => {
+            let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
+            return story(jobs, namespace.unwrap_or_default(), name, Query::parse(words, accept)?.form).await;
+        }
+    }
     if let (Some(name), Some(subresource)) = (&target.name, &target.subresource) {
         let find = jobs.find(namespace.unwrap_or_default(), name);
         return match subresource.as_str() {
@@ -108,6 +117,13 @@ async fn get(jobs: &Jobs, namespace: &str, name: &str, form: Form) -> Result<Htt
             table(&rows, &json!({ "resourceVersion": version.to_string() }))
         }
     }))
+}
+
+/// What has happened to an `HTCJob`.
+async fn story(jobs: &Jobs, namespace: &str, name: &str, form: Form) -> Result<HttpResponse, Failure> {
+    let parent = jobs.parent(namespace, name).ok_or_else(|| Failure::no_such(STORIES, name))?;
+    let rows = jobs.ledger.story(parent.uid.clone()).await?;
+    Ok(HttpResponse::Ok().json(HTCStory::of(&parent, rows).answer(form)))
 }
 
 /// Why a job is idle, in HTCondor's words.

@@ -29,6 +29,31 @@ pub struct Journaled {
     pub told_before: bool,
 }
 
+/// One row of the journal, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoryRow {
+    /// Number of the row within its object, from 1.
+    pub seq: i64,
+    /// When it happened.
+    pub time: Timestamp,
+    /// The phase before it.
+    pub from: Option<String>,
+    /// The phase after it.
+    pub to: Option<String>,
+    /// Reason of its Event.
+    pub reason: String,
+    /// Message of its Event.
+    pub detail: String,
+    /// Event type `Warning`.
+    pub warning: bool,
+    /// Jobs that had not ended.
+    pub active: i64,
+    /// Jobs that had succeeded.
+    pub succeeded: i64,
+    /// Jobs that had failed.
+    pub failed: i64,
+}
+
 /// Whose rows are left alone, or are meant alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Except {
@@ -157,6 +182,37 @@ impl Ledger {
         .await
     }
 
+    /// The last rows of this object, at most [`KEPT`], the oldest first: whether or not they are Events.
+    pub async fn story(&self, uid: Uid) -> Result<Vec<StoryRow>, LedgerError> {
+        self.run(move |connection| {
+            let sql = || LedgerError::sql("read the journal");
+            let mut statement = connection
+                .prepare_cached(
+                    "select seq, time, \"from\", \"to\", reason, detail, warning, active, succeeded, failed from transitions
+                     where uid = ?1 order by seq desc limit ?2",
+                )
+                .map_err(sql())?;
+            let rows = statement.query_map(params![uid.as_str(), KEPT], |row| {
+                Ok(StoryRow {
+                    seq: row.get(0)?,
+                    time: Timestamp(row.get(1)?),
+                    from: row.get(2)?,
+                    to: row.get(3)?,
+                    reason: row.get(4)?,
+                    detail: row.get(5)?,
+                    warning: row.get(6)?,
+                    active: row.get(7)?,
+                    succeeded: row.get(8)?,
+                    failed: row.get(9)?,
+                })
+            });
+            let mut rows: Vec<StoryRow> = rows.and_then(Iterator::collect).map_err(sql())?;
+            rows.reverse();
+            Ok(rows)
+        })
+        .await
+    }
+
     /// The oldest row of this object that is not an Event yet.
     pub async fn untold_of(&self, uid: Uid) -> Result<Option<Journaled>, LedgerError> {
         self.run(move |connection| {
@@ -230,5 +286,21 @@ mod tests {
         let claimed = Known { new: false, ..known(Phase::Pending) };
         ledger.save(save(claimed, Vec::new(), vec![said("A")])).await.unwrap();
         assert!(ledger.untold_of(uid()).await.unwrap().unwrap().told_before);
+    }
+
+    #[tokio::test]
+    async fn the_story_is_the_last_rows_in_their_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open_alone(&folder.path().join("htcjobs.db")).unwrap();
+        assert_eq!(ledger.story(uid()).await.unwrap(), []);
+        let rows = (1..=KEPT + 5).map(|number| said(&number.to_string())).collect();
+        ledger.save(save(known(Phase::Running), Vec::new(), rows)).await.unwrap();
+        let story = ledger.story(uid()).await.unwrap();
+        let numbers: Vec<i64> = story.iter().map(|row| row.seq).collect();
+        assert_eq!(numbers, (6..=KEPT + 5).collect::<Vec<_>>(), "those that are no Events yet are there, too");
+        let untold = ledger.untold_of(uid()).await.unwrap().unwrap();
+        ledger.told(vec![(uid(), KEPT + 5)], Timestamp(9)).await.unwrap();
+        assert_eq!(ledger.story(uid()).await.unwrap(), story);
+        assert_eq!((untold.seq, story[0].time, story[0].reason.as_str()), (1, untold.time, "6"));
     }
 }

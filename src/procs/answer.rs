@@ -39,7 +39,13 @@ impl Failure {
     /// 404: there is no such job.
     #[must_use]
     pub fn no_such_proc(name: &str) -> Self {
-        let message = format!("{RESOURCE}.{GROUP} \"{name}\" not found");
+        Self::no_such(RESOURCE, name)
+    }
+
+    /// 404: there is no object of this resource and name.
+    #[must_use]
+    pub fn no_such(resource: &str, name: &str) -> Self {
+        let message = format!("{resource}.{GROUP} \"{name}\" not found");
         Self { name: Some(name.to_owned()), ..Self::new(404, "NotFound", message) }
     }
 

@@ -3,12 +3,15 @@
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
+use super::story::{HTCStory, STORIES};
 use super::{GROUP, HTCProcSpec, HTCProcStatus, RESOURCE, VERSION};
 
 /// Media type of a group's discovery, with its version in place of `{}`.
 const AGGREGATED: [&str; 2] = ["v2", "v2beta1"];
 /// Name of the schema.
 const SCHEMA: &str = "ch.cern.htc.procs.v1alpha1.HTCProc";
+/// Name of the schema of stories.
+const STORY: &str = "ch.cern.htc.procs.v1alpha1.HTCStory";
 /// Name of the list's schema.
 const LIST: &str = "ch.cern.htc.procs.v1alpha1.HTCProcList";
 
@@ -43,6 +46,10 @@ pub const SUBRESOURCES: [(&str, &str); 6] = [
 
 fn kind() -> Value {
     json!({ "group": GROUP, "version": VERSION, "kind": "HTCProc" })
+}
+
+fn story_kind() -> Value {
+    json!({ "group": GROUP, "version": VERSION, "kind": "HTCStory" })
 }
 
 /// `/apis`, in the form that is accepted; none if none of these is.
@@ -93,6 +100,13 @@ fn aggregated(version: &str) -> Value {
     let subresource =
         |(name, verb): &(&str, &str)| json!({ "subresource": name, "responseKind": kind(), "verbs": [verb] });
     let subresources: Vec<Value> = SUBRESOURCES.iter().map(subresource).collect();
+    let stories = json!({
+        "resource": STORIES,
+        "responseKind": story_kind(),
+        "scope": "Namespaced",
+        "singularResource": "htcstory",
+        "verbs": ["get"],
+    });
     let resource = json!({
         "resource": RESOURCE,
         "responseKind": kind(),
@@ -108,7 +122,7 @@ fn aggregated(version: &str) -> Value {
         "metadata": {},
         "items": [{
             "metadata": { "name": GROUP },
-            "versions": [{ "version": VERSION, "freshness": "Current", "resources": [resource] }],
+            "versions": [{ "version": VERSION, "freshness": "Current", "resources": [resource, stories] }],
         }],
     })
 }
@@ -132,6 +146,13 @@ pub fn resources() -> Document {
             "kind": "HTCProc",
             "verbs": [verb],
         })
+    }));
+    resources.push(json!({
+        "name": STORIES,
+        "singularName": "htcstory",
+        "namespaced": true,
+        "kind": "HTCStory",
+        "verbs": ["get"],
     }));
     let list = json!({
         "kind": "APIResourceList",
@@ -162,14 +183,15 @@ pub fn openapi_v3_paths() -> Document {
 #[must_use]
 pub fn openapi_v3() -> Document {
     let reference = |name: &str| json!({ "$ref": format!("#/components/schemas/{name}") });
-    let get = |action: &str, schema: &str, parameters: &Value| {
+    let get = |action: &str, kind: Value, schema: &str, parameters: &Value| {
+        let name = kind["kind"].as_str().unwrap_or_default();
         let content = json!({ "application/json": { "schema": reference(schema) } });
         json!({
             "get": {
-                "description": "reads jobs of HTCJobs",
-                "operationId": format!("{action}HTCProc"),
+                "description": "reads what is known of HTCJobs",
+                "operationId": format!("{action}{name}"),
                 "x-kubernetes-action": action,
-                "x-kubernetes-group-version-kind": kind(),
+                "x-kubernetes-group-version-kind": kind,
                 "responses": { "200": { "description": "OK", "content": content } },
             },
             "parameters": parameters,
@@ -179,12 +201,16 @@ pub fn openapi_v3() -> Document {
         |name: &str| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } });
     let base = format!("/apis/{GROUP}/{VERSION}");
     let mut paths = Map::new();
-    paths.insert(format!("{base}/{RESOURCE}"), get("list", LIST, &json!([])));
+    paths.insert(format!("{base}/{RESOURCE}"), get("list", kind(), LIST, &json!([])));
     let namespaced = format!("{base}/namespaces/{{namespace}}/{RESOURCE}");
-    paths.insert(namespaced.clone(), get("list", LIST, &json!([parameter("namespace")])));
+    paths.insert(namespaced.clone(), get("list", kind(), LIST, &json!([parameter("namespace")])));
     paths.insert(
         format!("{namespaced}/{{name}}"),
-        get("get", SCHEMA, &json!([parameter("namespace"), parameter("name")])),
+        get("get", kind(), SCHEMA, &json!([parameter("namespace"), parameter("name")])),
+    );
+    paths.insert(
+        format!("{base}/namespaces/{{namespace}}/{STORIES}/{{name}}"),
+        get("get", story_kind(), STORY, &json!([parameter("namespace"), parameter("name")])),
     );
     let text = |description: &str| json!({ "type": "string", "description": description });
     let api_version = text("procs.htc.cern.ch/v1alpha1");
@@ -201,6 +227,11 @@ pub fn openapi_v3() -> Document {
         },
         "x-kubernetes-group-version-kind": [kind()],
     });
+    let mut story = schema_of::<HTCStory>();
+    story["properties"]["apiVersion"] = api_version.clone();
+    story["properties"]["kind"] = text("HTCStory");
+    story["properties"]["metadata"] = metadata.clone();
+    story["x-kubernetes-group-version-kind"] = json!([story_kind()]);
     let list = json!({
         "type": "object",
         "description": "A list of HTCProcs.",
@@ -216,7 +247,7 @@ pub fn openapi_v3() -> Document {
         "openapi": "3.0.0",
         "info": { "title": "htc-operator", "version": VERSION },
         "paths": paths,
-        "components": { "schemas": { SCHEMA: proc, LIST: list } },
+        "components": { "schemas": { SCHEMA: proc, LIST: list, STORY: story } },
     });
     document("application/json", &whole)
 }
@@ -265,10 +296,13 @@ mod tests {
     fn every_field_is_explained() {
         let whole: Value = serde_json::from_str(&openapi_v3().body).unwrap();
         let schema = &whole["components"]["schemas"][SCHEMA]["properties"];
-        for part in ["spec", "status"] {
-            let properties = schema[part]["properties"].as_object().unwrap();
+        let story = &whole["components"]["schemas"][STORY]["properties"];
+        for part in
+            [&schema["spec"], &schema["status"], &story["transitions"]["items"], &json!({ "properties": story })]
+        {
+            let properties = part["properties"].as_object().unwrap();
             for (name, field) in properties {
-                assert!(field["description"].is_string(), "{part}.{name}: {field}");
+                assert!(field["description"].is_string(), "{name}: {field}");
             }
         }
         assert!(!whole.to_string().contains("$defs"), "{whole}");

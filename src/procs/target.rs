@@ -1,6 +1,7 @@
 //! Which jobs a path names. It is read as the API server reads it, or not at all: what it has allowed must be what is done.
 
 use super::answer::Failure;
+use super::story::STORIES;
 use super::{GROUP, RESOURCE, VERSION};
 use crate::machine::wishes::Wanted;
 
@@ -9,9 +10,32 @@ const NAMESPACE: usize = 63;
 /// Longest name of an object.
 const NAME: usize = 253;
 
+/// Of what kind the objects are that a request is about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// Jobs.
+    #[default]
+    Procs,
+    /// What has happened to an `HTCJob`.
+    Stories,
+}
+
+impl Kind {
+    /// The resource, as RBAC names it.
+    #[must_use]
+    pub const fn resource(self) -> &'static str {
+        match self {
+            Self::Procs => RESOURCE,
+            Self::Stories => STORIES,
+        }
+    }
+}
+
 /// What a request is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Target {
+    /// Whether it is jobs. What follows is of a story in the same way, which is got by its name only.
+    pub kind: Kind,
     /// Jobs of this namespace; none for all.
     pub namespace: Option<String>,
     /// The job of this name; none for a list.
@@ -40,7 +64,10 @@ impl Target {
                     [name, subresource] => (owned(name), owned(subresource)),
                     _ => return None,
                 };
-                Some(Self { namespace: owned(namespace), name, subresource })
+                Some(Self { kind: Kind::Procs, namespace: owned(namespace), name, subresource })
+            }
+            ["namespaces", namespace, STORIES, name] if is_plain(namespace, NAMESPACE) => {
+                Some(Self { kind: Kind::Stories, namespace: owned(namespace), name: owned(name), subresource: None })
             }
             _ => None,
         }
@@ -62,7 +89,7 @@ impl Target {
             ("GET", None) => Ok(None),
             ("POST", Some(wanted)) => Ok(Some(wanted)),
             (_, Some(_)) => Err(Failure::not_allowed("a job is held, released or removed by POST")),
-            (_, None) => Err(Failure::not_allowed("HTCProcs can only be read: change their HTCJob")),
+            (_, None) => Err(Failure::not_allowed("HTCProcs and HTCStories can only be read: change their HTCJob")),
         }
     }
 }
@@ -86,7 +113,8 @@ mod tests {
     fn what_changes_a_job_is_posted() {
         let action = |subresource: &str, method| {
             let subresource = (!subresource.is_empty()).then(|| subresource.to_owned());
-            let target = Target { namespace: Some("a".to_owned()), name: Some("fit-7".to_owned()), subresource };
+            let (namespace, name) = (Some("a".to_owned()), Some("fit-7".to_owned()));
+            let target = Target { namespace, name, subresource, ..Target::default() };
             target.action(method).map_err(|failure| failure.code)
         };
         assert_eq!(action("", "GET"), Ok(None));
@@ -108,6 +136,11 @@ mod tests {
         assert_eq!(parse("/namespaces/a/htcprocs"), target("a", "", ""));
         assert_eq!(parse("/namespaces/a/htcprocs/fit-2-7"), target("a", "fit-2-7", ""));
         assert_eq!(parse("/namespaces/a/htcprocs/fit-7/log"), target("a", "fit-7", "log"));
+        assert_eq!(parse("/namespaces/a/htcstories/fit"), target("a", "fit", ""));
+        let kind =
+            |rest: &str| Target::parse(&format!("/apis/procs.htc.cern.ch/v1alpha1{rest}")).map(|target| target.kind);
+        assert_eq!(kind("/namespaces/a/htcprocs/htcstories"), Some(Kind::Procs));
+        assert_eq!(kind("/namespaces/htcprocs/htcstories/fit"), Some(Kind::Stories));
         for rest in [
             "",
             "/",
@@ -124,6 +157,11 @@ mod tests {
             "/namespaces/a/htcprocs/fit%2d7",
             "/namespaces/A/htcprocs",
             "/namespaces/a/htcjobs/fit",
+            "/htcstories",
+            "/htcstories/fit",
+            "/namespaces/a/htcstories",
+            "/namespaces/a/htcstories/fit/log",
+            "/namespaces/a/htcstories/..",
             "/watch/namespaces/a/htcprocs",
             "/proxy/namespaces/a/htcprocs",
             "/namespaces/a b/htcprocs",

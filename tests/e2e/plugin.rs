@@ -22,6 +22,7 @@ on_versions!(
         jobs::a_log_is_followed,
         recording::the_readme_shows_what_happens,
         story::it_is_told_and_drawn,
+        story::it_is_told_when_the_events_are_gone,
         users::a_script_is_submitted_with_items,
         users::items_of_a_config_map_run_again,
         users::what_it_cannot_do_is_an_error;

@@ -109,6 +109,18 @@ impl Jobs {
         self.send(Request::get(path).header("Accept", accept)).await
     }
 
+    /// What the operator has recorded of an HTCJob: an HTCStory.
+    pub(super) async fn story(&self, htcjob: &str) -> Result<Value, Refused> {
+        let path = format!("{BASE}/{}/htcstories/{htcjob}", self.namespace);
+        let mut answer = self.ask(&path, "application/json").await?;
+        let broken = |why: String| Refused { code: 0, message: why };
+        let mut body = Vec::new();
+        while let Some(part) = answer.next().await {
+            body.extend(part.map_err(broken)?);
+        }
+        serde_json::from_slice(&body).map_err(|error| broken(error.to_string()))
+    }
+
     /// Asks that something is done about one job.
     pub(super) async fn post(&self, name: &str, action: &str) -> Result<(), Refused> {
         let path = format!("{BASE}/{}/htcprocs/{name}/{action}", self.namespace);

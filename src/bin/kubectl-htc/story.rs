@@ -6,23 +6,25 @@ mod timeline;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use htc_operator::api::{HTCJob, HTCJobStatus, Phase};
+use htc_operator::api::{HTCJob, HTCJobStatus, Phase, Reason};
 use htc_operator::procs::table::human;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
 use kube::ResourceExt as _;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use self::picture::Picture;
-use self::timeline::Row;
+use self::timeline::{Hold, Row};
 use super::Failure;
 use super::cluster::{Cluster, Jobs, parse_name};
+use super::procs::Refused;
 use super::why;
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "Times are in UTC. Kubernetes keeps Events for an hour, unless its administrators have set another time. \
-    What happened before that comes from the status, which has fewer times.\n\n\
+    after_help = "Times are in UTC. The steps come from the operator, which keeps the last 200 of each HTCJob. Without the jobs API, \
+    or without the right to get HTCStories, they come from Events, which Kubernetes keeps for an hour, unless its administrators have \
+    set another time. What happened before that comes from the status, which has fewer times.\n\n\
     Examples:\n  \
     kubectl htc story sums\n  \
     kubectl htc story sums --svg sums.svg\n  \
@@ -49,15 +51,13 @@ enum Format {
 pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<ExitCode, Failure> {
     let jobs = cluster.jobs().await?;
     let job = jobs.get(&arguments.name).await?;
-    let (events, told) = match why::events_of(&jobs, &job).await {
-        Ok(events) => (events, None),
-        Err(error) => (Vec::new(), Some(format!("Events cannot be listed: {error}"))),
-    };
+    let (told, left_out) = told(&jobs, &job).await;
     let now = Timestamp::now();
     if let Some(path) = &arguments.svg {
-        let (rows, note) = rows(&jobs, &job, &events, now.as_second()).await;
+        let (rows, note) = rows(&jobs, &job, &told, now.as_second()).await;
         let count = rows.len();
-        let picture = Picture::new(&why::head(&jobs.namespace, &job, &status(&job)), rows, note.as_deref());
+        let holds = holds(&job, &told, now.as_second());
+        let picture = Picture::new(&why::head(&jobs.namespace, &job, &status(&job)), rows, holds, note.as_deref());
         write(path, &picture.svg())?;
         if path == Path::new("-") {
             return Ok(ExitCode::SUCCESS);
@@ -67,17 +67,69 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
             Some(note) => eprintln!("{}: {note}", path.display()),
         }
     }
-    let steps = steps(&job, &events);
+    let steps = steps(&job, told);
     match arguments.output {
         None => println!("{}\n{}", why::head(&jobs.namespace, &job, &status(&job)), text(&job, &steps, now)),
         Some(format) => print(format, &steps)?,
     }
-    if let Some(told) = told {
-        eprintln!("{told}");
-    } else if !events.iter().any(|event| event.reason.as_deref() == Some("Pending")) {
-        eprintln!("The first Events are gone or have not come yet; what is missing comes from the status.");
+    if let Some(left_out) = left_out {
+        eprintln!("{left_out}");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the operator tells: from its ledger, else from Events; and what the user is to know of that.
+pub(super) async fn told(jobs: &Jobs, job: &HTCJob) -> (Vec<Step>, Option<String>) {
+    let why = match jobs.story(&job.name_any()).await {
+        Ok(story) => return recorded(&story),
+        Err(Refused { code: 404, .. }) => "this cluster has no jobs API, or an older one (docs/jobs-api.md)".to_owned(),
+        Err(refused) => refused.message,
+    };
+    match why::events_of(jobs, job).await {
+        Ok(events) => {
+            let steps = of_events(&events);
+            let gone = if steps.iter().any(|step| step.what == "Pending") {
+                ""
+            } else {
+                " The first are gone or have not come yet; what is missing comes from the status."
+            };
+            (steps, Some(format!("The steps come from Events, which Kubernetes keeps for an hour: {why}.{gone}")))
+        }
+        Err(error) => (Vec::new(), Some(format!("{why}. Events cannot be listed: {error}"))),
+    }
+}
+
+/// The steps of an HTCStory.
+fn recorded(story: &Value) -> (Vec<Step>, Option<String>) {
+    let step = |transition: &Value| {
+        let text = |key: &str| transition[key].as_str().unwrap_or_default();
+        Some(Step {
+            at: text("time").parse().ok()?,
+            what: text("reason").to_owned(),
+            message: text("message").to_owned(),
+        })
+    };
+    let steps = story["transitions"].as_array().into_iter().flatten().filter_map(step).collect();
+    let earlier = story["earlierTransitions"].as_i64().unwrap_or_default();
+    let left_out = (earlier > 0).then(|| {
+        format!("{earlier} earlier steps are not kept by the operator; what is missing comes from the status.")
+    });
+    (steps, left_out)
+}
+
+/// The steps that Events tell of, in their order.
+fn of_events(events: &[Event]) -> Vec<Step> {
+    let mut events: Vec<(&Event, Timestamp)> = events.iter().map(|event| (event, why::time(event))).collect();
+    // Their names end with their numbers.
+    events.sort_by_key(|(event, at)| {
+        let name = event.metadata.name.as_deref().unwrap_or_default();
+        (*at, name.len(), name)
+    });
+    let owned = |text: &Option<String>| text.clone().unwrap_or_default();
+    events
+        .iter()
+        .map(|(event, at)| Step { at: *at, what: owned(&event.reason), message: owned(&event.message) })
+        .collect()
 }
 
 fn status(job: &HTCJob) -> HTCJobStatus {
@@ -86,30 +138,22 @@ fn status(job: &HTCJob) -> HTCJobStatus {
 
 /// Something that has happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Step {
-    at: Timestamp,
-    what: String,
-    message: String,
+pub(super) struct Step {
+    pub(super) at: Timestamp,
+    pub(super) what: String,
+    pub(super) message: String,
 }
 
-/// What has happened, in order. What a time of the object or of its status says an Event of the same time says better.
-fn steps(job: &HTCJob, events: &[Event]) -> Vec<Step> {
+/// What has happened, in order. What a time of the object or of its status says is left out where the operator `told` of the same time:
+/// it says it better.
+fn steps(job: &HTCJob, told: Vec<Step>) -> Vec<Step> {
     let step =
         |at: Timestamp, what: &str, message: &str| Step { at, what: what.to_owned(), message: message.to_owned() };
-    let mut of_events: Vec<(&Event, Timestamp)> = events.iter().map(|event| (event, why::time(event))).collect();
-    // Their names end with their numbers.
-    of_events.sort_by_key(|(event, at)| {
-        let name = event.metadata.name.as_deref().unwrap_or_default();
-        (*at, name.len(), name)
-    });
-    let told = |at: Timestamp| of_events.iter().any(|(_, event)| (event.as_second() - at.as_second()).abs() <= 1);
+    let is_told = |step: &Step| told.iter().any(|other| (other.at.as_second() - step.at.as_second()).abs() <= 1);
     let mut steps = Vec::new();
     if let Some(created) = &job.metadata.creation_timestamp {
         steps.push(step(created.0, "Created", "the HTCJob was created"));
     }
-    steps.extend(of_events.iter().map(|(event, at)| {
-        step(*at, event.reason.as_deref().unwrap_or_default(), event.message.as_deref().unwrap_or_default())
-    }));
     let status = status(job);
     let mut known: Vec<Step> = Vec::new();
     known.extend(status.start_time.as_ref().map(|at| step(at.0, "Submitted", "HTCondor accepted the first job")));
@@ -118,7 +162,9 @@ fn steps(job: &HTCJob, events: &[Event]) -> Vec<Step> {
         let at = condition.last_transition_time.0;
         Some(step(at, &condition.reason, &condition.message)).filter(|step| !step.what.is_empty())
     }));
-    steps.extend(known.into_iter().filter(|step| !told(step.at)));
+    known.retain(|step| !is_told(step));
+    steps.extend(told);
+    steps.extend(known);
     if let Some(deleted) = &job.metadata.deletion_timestamp {
         steps.push(step(deleted.0, "Deleted", "somebody deleted the HTCJob"));
     }
@@ -173,8 +219,29 @@ fn print(format: Format, steps: &[Step]) -> Result<(), Failure> {
     Ok(())
 }
 
+/// When HTCondor held some of the jobs, and the reason that was given first: of single jobs, holds that are over are not recorded.
+fn holds(job: &HTCJob, told: &[Step], now: i64) -> Vec<Hold> {
+    let (held, over) = (Reason::JobsHeld.to_string(), Reason::NotHeld.to_string());
+    let ended = status(job).completion_time.map_or(now, |time| time.0.as_second());
+    let mut holds: Vec<Hold> = Vec::new();
+    let mut open = false;
+    for step in told {
+        let at = step.at.as_second();
+        if step.what == held && !open {
+            holds.push(Hold { from: at, to: ended.max(at), message: step.message.clone() });
+            open = true;
+        } else if step.what == over && open {
+            open = false;
+            if let Some(last) = holds.last_mut() {
+                last.to = at;
+            }
+        }
+    }
+    holds
+}
+
 /// A row for each job; where jobs cannot be had, one for the HTCJob, and why.
-async fn rows(jobs: &Jobs, job: &HTCJob, events: &[Event], now: i64) -> (Vec<Row>, Option<String>) {
+async fn rows(jobs: &Jobs, job: &HTCJob, told: &[Step], now: i64) -> (Vec<Row>, Option<String>) {
     let created = job.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0.as_second());
     let finished = status(job).completion_time.map(|time| time.0.as_second());
     let mut rows = Vec::new();
@@ -189,8 +256,8 @@ async fn rows(jobs: &Jobs, job: &HTCJob, events: &[Event], now: i64) -> (Vec<Row
         Ok(()) => return (rows, None),
         Err(Failure(why)) => why,
     };
-    let running = events.iter().filter(|event| event.reason.as_deref() == Some("Running")).map(why::time).min();
-    let row = Row::of_htcjob(&status(job), created, running.map(Timestamp::as_second), now);
+    let running = told.iter().find(|step| step.what == "Running").map(|step| step.at.as_second());
+    let row = Row::of_htcjob(&status(job), created, running, now);
     (vec![row], Some(format!("the HTCJob as a whole, without its jobs: {why}")))
 }
 
@@ -245,17 +312,40 @@ mod tests {
     fn events_tell_the_story_and_the_status_what_they_leave_out() {
         // Two of one second stand in the order of their numbers, however the API server lists them.
         let events = [event(3, 160, "Running"), event(2, 101, "Submitted"), event(1, 101, "Pending")];
-        let found = steps(&job(Phase::Completed), &events);
+        let found = steps(&job(Phase::Completed), of_events(&events));
         let wanted = [(100, "Created"), (101, "Pending"), (101, "Submitted"), (160, "Running"), (400, "Completed")];
         assert_eq!(whats(&found), wanted, "the start, a second later than its Event, is not told twice");
-        let without = steps(&job(Phase::Completed), &[]);
+        let without = steps(&job(Phase::Completed), Vec::new());
         assert_eq!(whats(&without), [(100, "Created"), (102, "Submitted"), (400, "Completed")]);
+    }
+
+    #[test]
+    fn the_ledger_tells_the_story_and_what_it_has_forgotten() {
+        let transition = |time: &str, reason: &str| json!({ "time": time, "reason": reason, "message": "m" });
+        let rows = [transition("1970-01-01T00:01:42Z", "Submitted"), transition("1970-01-01T00:02:40Z", "Running")];
+        let (told, left_out) = recorded(&json!({ "earlierTransitions": 0, "transitions": rows }));
+        assert_eq!((whats(&told), left_out), (vec![(102, "Submitted"), (160, "Running")], None));
+        let found = steps(&job(Phase::Completed), told);
+        assert_eq!(whats(&found), [(100, "Created"), (102, "Submitted"), (160, "Running"), (400, "Completed")]);
+        let (_, left_out) = recorded(&json!({ "earlierTransitions": 7, "transitions": rows }));
+        assert!(left_out.unwrap().starts_with("7 earlier steps"));
+    }
+
+    #[test]
+    fn holds_last_until_they_are_over() {
+        let step = |second, what: &str| Step { at: at(second), what: what.to_owned(), message: what.to_owned() };
+        let told = [step(110, "JobsHeld"), step(120, "JobsHeld"), step(150, "NotHeld"), step(200, "JobsHeld")];
+        let spans = |job: &HTCJob| -> Vec<(i64, i64)> {
+            holds(job, &told, 1000).iter().map(|hold| (hold.from, hold.to)).collect()
+        };
+        assert_eq!(spans(&job(Phase::Running)), [(110, 150), (200, 1000)]);
+        assert_eq!(spans(&job(Phase::Completed)), [(110, 150), (200, 400)]);
     }
 
     #[test]
     fn a_line_has_a_time_and_the_pause_before_it() {
         let job = job(Phase::Running);
-        let shown = text(&job, &steps(&job, &[event(1, 101, "Pending")]), at(700));
+        let shown = text(&job, &steps(&job, of_events(&[event(1, 101, "Pending")])), at(700));
         let lines: Vec<&str> = shown.lines().collect();
         assert_eq!(lines[0], "TIME                   PAUSE  WHAT     MESSAGE");
         assert_eq!(lines[1], "1970-01-01 00:01:40Z          Created  the HTCJob was created");

@@ -141,6 +141,7 @@ fn view_and_edit(here: &Namespace<'_>) {
         assert!(person.sees(&["get", "--raw", &format!("{job}/files")]).len() > 512);
         let why = person.is_refused(&["get", "--raw", &format!("{job}/analysis")]);
         assert!(why.contains("only idle jobs are analysed"), "{why}");
+        assert!(person.sees(&["get", "htcstory", "fit"]).contains(" Submitted "));
         for arguments in [["get", "htcprocs", "-n", &there.name], ["delete", "htcprocs", "fit-0", "--wait=false"]] {
             assert!(person.is_refused(&arguments).contains("Forbidden"), "{arguments:?}");
         }

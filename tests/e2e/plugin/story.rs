@@ -68,6 +68,64 @@ pub fn it_is_told_and_drawn(version: Version) {
     assert!(code == 2 && error.contains("not found"), "{error}");
 }
 
+/// Kubernetes forgets Events after an hour; the operator does not, and shows them to who may view the jobs.
+pub fn it_is_told_when_the_events_are_gone(version: Version) {
+    let bed = Bed::shared(version);
+    bed.front();
+    let (here, there) = (&bed.namespace(), &bed.namespace());
+    let mut object = htcjob("tale", "grep -q '^NumJobCompletions = [1-9]' .job.ad || exit 75");
+    object["spec"]["htcopts"] = "on_exit_hold = ExitCode == 75".into();
+    here.create(&object);
+    here.wait("tale", "it is held", |object| object["status"]["held"] == 1);
+    let (code, _, error) = htc(here, &["release", "tale/0"]);
+    assert_eq!(code, 0, "{error}");
+    here.wait_ended("tale");
+    here.wait_output("tale");
+
+    let (code, told, error) = htc(here, &["story", "tale"]);
+    assert_eq!((code, error.as_str()), (0, ""));
+    let words = ["Pending", "Submitted", "Running", "JobsHeld", "ReleasedByUser", "NotHeld", "Completed", "Fetched"];
+    for what in words {
+        assert!(told.contains(&format!("  {what} ")), "{what}: {told}");
+    }
+    here.kubectl(&["delete", "events", "--all"]);
+    let (_, again, error) = htc(here, &["story", "tale"]);
+    assert_eq!((again.as_str(), error.as_str()), (told.as_str(), ""));
+    // The hold is over, and is drawn.
+    let (_, svg, _) = htc(here, &["story", "tale", "--svg=-"]);
+    let titles = texts(&svg, "title");
+    assert!(titles.iter().any(|title| title.starts_with("held: ") && title.contains("1 of 1 job held")), "{titles:?}");
+
+    // Who may not list Events reads the same.
+    let ann = here.person("ann", &["htcjobs-view", "htcprocs-view"]);
+    ann.comes_to_see(&["get", "htcstory", "tale"]);
+    let (code, hers, error) = htc(here, &["story", "tale", "--as", &ann.name]);
+    assert_eq!((code, hers.as_str(), error.as_str()), (0, told.as_str(), ""));
+    let table = ann.sees(&["get", "htcstory", "tale"]);
+    let head: Vec<&str> = table.lines().next().unwrap().split_whitespace().collect();
+    assert_eq!(head, ["NAME", "TIME", "PAUSE", "REASON", "MESSAGE"]);
+    assert!(table.contains(" Submitted ") && table.contains(" JobsHeld "), "{table}");
+    let first = ann.sees(&["get", "htcstory", "tale", "-o", "jsonpath={.transitions[0].to} {.earlierTransitions}"]);
+    assert_eq!(first, "Pending 0");
+    assert!(ann.sees(&["explain", "htcstories.transitions"]).contains("pauseSeconds"));
+    for arguments in [["get", "htcstories"].as_slice(), &["-n", &there.name, "get", "htcstory", "tale"]] {
+        assert!(ann.is_refused(arguments).contains("Forbidden"), "{arguments:?}");
+    }
+    let half = here.person("half", &["htcjobs-view"]);
+    half.comes_to_see(&["get", "htcjobs"]);
+    assert!(half.is_refused(&["get", "htcstory", "tale"]).contains("Forbidden"));
+    let (code, told, error) = htc(here, &["story", "tale", "--as", &half.name]);
+    assert!(code == 0 && told.contains("  Completed "), "{told}");
+    assert!(error.contains("forbidden") && error.contains("Events cannot be listed"), "{error}");
+    here.kubectl(&["create", "role", "events", "--verb=list", "--resource=events"]);
+    here.kubectl(&["create", "rolebinding", "events", "--role=events", &format!("--user={}", half.name)]);
+    half.comes_to_see(&["get", "events"]);
+    let (_, _, error) = htc(here, &["story", "tale", "--as", &half.name]);
+    assert!(error.starts_with("The steps come from Events, which Kubernetes keeps for an hour: "), "{error}");
+    let nobody = here.admin().is_refused(&["get", "htcstory", "nosuch"]);
+    assert!(nobody.contains("htcstories.procs.htc.cern.ch \"nosuch\" not found"), "{nobody}");
+}
+
 /// kubectl finds what completes its plugins by a name in PATH.
 pub fn kubectl_completes_names(version: Version) {
     let bed = Bed::shared(version);

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use jiff::Timestamp;
 
-use super::timeline::{Doing, Result, Row, Shade};
+use super::timeline::{Doing, Hold, Result, Row, Shade};
 
 /// Most jobs that have a row each. Of more, each row shows several.
 const MOST_ROWS: usize = 250;
@@ -33,14 +33,15 @@ const STYLE: &str = "text{font:11px system-ui,sans-serif;fill:#1f2328}.t{font-si
 pub(super) struct Picture {
     heading: String,
     rows: Vec<Row>,
+    holds: Vec<Hold>,
     notes: Vec<String>,
     from: i64,
     to: i64,
 }
 
 impl Picture {
-    /// `note`: what else is to be known of the rows.
-    pub(super) fn new(heading: &str, rows: Vec<Row>, note: Option<&str>) -> Self {
+    /// `holds`: when some of the jobs were held; `note`: what else is to be known of the rows.
+    pub(super) fn new(heading: &str, rows: Vec<Row>, holds: Vec<Hold>, note: Option<&str>) -> Self {
         let bounds = || rows.iter().filter_map(Row::bounds);
         let from = bounds().map(|(from, _)| from).min().unwrap_or_default();
         let to = bounds().map(|(_, to)| to).max().unwrap_or_default().max(from + 1);
@@ -58,13 +59,16 @@ impl Picture {
                     .to_owned(),
             );
         }
-        if rows.iter().any(|row| row.end == "held") {
+        if rows.iter().any(|row| row.held_since_unknown) {
             notes.push(
-                "Since when jobs are held is not known: their last start, or else their submission, is shown."
+                "Since when some jobs are held is not known: their last start, or else their submission, is shown."
                     .to_owned(),
             );
         }
-        Self { heading: heading.to_owned(), rows, notes, from, to }
+        if !holds.is_empty() {
+            notes.push("Which job was held is known only while it is: the first row shows when any was.".to_owned());
+        }
+        Self { heading: heading.to_owned(), rows, holds, notes, from, to }
     }
 
     /// The whole file.
@@ -73,7 +77,8 @@ impl Picture {
         let (step, lines) =
             if grouped { (GROUP, self.rows.len().div_ceil(size(self.rows.len()))) } else { (ROW, self.rows.len()) };
         let top = TOP + 16 * whole(self.notes.len());
-        let height = top + step * whole(lines) + 12;
+        let first = top + if self.holds.is_empty() { 0 } else { ROW };
+        let height = first + step * whole(lines) + 12;
         let mut text = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
              role=\"group\" aria-labelledby=\"title about\"><title id=\"title\">{}</title><desc id=\"about\">{}</desc>\
@@ -87,8 +92,11 @@ impl Picture {
             let _ = writeln!(text, "<text x=\"12\" y=\"{}\">{}</text>", 58 + 16 * whole(at), escape(note));
         }
         self.axis(&mut text, top, height);
+        if !self.holds.is_empty() {
+            self.held(&mut text, top);
+        }
         for line in 0..lines {
-            let y = top + step * whole(line);
+            let y = first + step * whole(line);
             if grouped { self.group(&mut text, line, y) } else { self.row(&mut text, &self.rows[line], y) }
         }
         text + "</svg>\n"
@@ -143,6 +151,21 @@ impl Picture {
             );
         }
         let _ = writeln!(text, "<text class=\"l\" x=\"{}\" y=\"{}\">UTC</text>", LEFT - 34, top - 9);
+    }
+
+    /// When any of the jobs was held.
+    fn held(&self, text: &mut String, y: i64) {
+        let times = self.holds.iter().map(|hold| {
+            let time = |second| shown(second, "%Y-%m-%d %H:%M:%S");
+            format!("{} to {}: {}", time(hold.from), time(hold.to), hold.message)
+        });
+        open(text, &format!("held: {}", times.collect::<Vec<_>>().join("; ")), y, ROW);
+        let _ = write!(text, "<text class=\"l\" x=\"{}\" y=\"{}\">some held</text>", LEFT - 8, y + 11);
+        for hold in &self.holds {
+            let (x, end) = (self.x(hold.from.max(self.from)), self.x(hold.to.clamp(self.from, self.to)));
+            let _ = write!(text, "<path class=\"h\" d=\"M{x} {}h{}v{BAR}H{x}z\"/>", y + 2, (end - x).max(1));
+        }
+        text.push_str("</g>\n");
     }
 
     fn row(&self, text: &mut String, row: &Row, y: i64) {
@@ -341,7 +364,15 @@ mod tests {
             span(Doing::Idle, from + 10, start),
             span(Doing::Running, start, start + 60),
         ];
-        Row { index: Some(index), spans, result, end: end.to_owned(), more: String::new(), again: false }
+        Row {
+            index: Some(index),
+            spans,
+            result,
+            end: end.to_owned(),
+            more: String::new(),
+            again: false,
+            held_since_unknown: false,
+        }
     }
 
     fn jobs(count: u64) -> Vec<Row> {
@@ -362,7 +393,7 @@ mod tests {
 
     #[test]
     fn each_of_some_jobs_has_a_row() {
-        let svg = Picture::new("HTCJob team/sums: Running", jobs(10), None).svg();
+        let svg = Picture::new("HTCJob team/sums: Running", jobs(10), Vec::new(), None).svg();
         let titles = texts(&svg, "title");
         assert_eq!(titles.len(), 11);
         assert_eq!(titles[0], "HTCJob team/sums: Running");
@@ -378,15 +409,30 @@ mod tests {
     }
 
     #[test]
+    fn when_some_were_held_has_a_row_of_its_own() {
+        for count in [10, 1000] {
+            let rows = jobs(count);
+            let lines = texts(&Picture::new("sums", rows.clone(), Vec::new(), None).svg(), "title").len();
+            let hold = Hold { from: 1_000_020, to: 1_000_030, message: "1 of 10 jobs held; 5.0: <disk>".to_owned() };
+            let svg = Picture::new("sums", rows, vec![hold], None).svg();
+            let titles = texts(&svg, "title");
+            assert_eq!(titles.len(), lines + 1);
+            let title = "held: 1970-01-12 13:47:00 to 1970-01-12 13:47:10: 1 of 10 jobs held; 5.0: <disk>";
+            assert_eq!(titles[1], title);
+            assert!(texts(&svg, "text").contains(&"some held".to_owned()));
+        }
+    }
+
+    #[test]
     fn many_jobs_share_rows_and_the_picture_says_so() {
         for count in [251, 10_000, 100_000] {
-            let svg = Picture::new("many", jobs(count), None).svg();
+            let svg = Picture::new("many", jobs(count), Vec::new(), None).svg();
             assert!(svg.len() < 1_000_000, "{count} jobs take {} bytes", svg.len());
             let rows = texts(&svg, "title").len() - 1;
             assert!((80..=GROUPS).contains(&rows), "{count} jobs have {rows} rows");
             assert!(texts(&svg, "text").iter().any(|text| text.starts_with(&format!("{count} jobs: each row shows "))));
         }
-        let svg = Picture::new("many", jobs(10_000), None).svg();
+        let svg = Picture::new("many", jobs(10_000), Vec::new(), None).svg();
         let title = &texts(&svg, "title")[1];
         assert_eq!(title, "jobs 0 to 99: 98 succeeded, 1 did not, 1 have not ended; 3 (exit code 7)");
         assert!(texts(&svg, "text").contains(&"✗ 1 failed".to_owned()));
@@ -394,7 +440,7 @@ mod tests {
 
     #[test]
     fn a_share_is_as_high_as_it_is_large() {
-        let picture = Picture::new("many", jobs(1000), None);
+        let picture = Picture::new("many", jobs(1000), Vec::new(), None);
         let shades = [Shade::Failed, Shade::Succeeded, Shade::Doing(Doing::Running)];
         let rows = &picture.rows[..10];
         assert_eq!(picture.stack(rows, &shades, 0), [0, 0, 0], "all wait");
@@ -406,7 +452,7 @@ mod tests {
     fn texts_of_users_are_text() {
         let mut row = job(0, Result::Failed, "<script>alert(1)</script>");
         row.more = "a\u{1b}[2J & \"b\"\u{0} <!-- ]]>".to_owned();
-        let svg = Picture::new("</svg><b>", vec![row], Some("see <docs> & ask")).svg();
+        let svg = Picture::new("</svg><b>", vec![row], Vec::new(), Some("see <docs> & ask")).svg();
         let titles = texts(&svg, "title");
         assert_eq!(titles[0], "</svg><b>");
         assert!(titles[1].ends_with("a [2J & \"b\"  <!-- ]]>"), "{titles:?}");
@@ -419,7 +465,7 @@ mod tests {
         let mut none = job(0, Result::Open, "waiting");
         none.spans.clear();
         for rows in [Vec::new(), vec![none]] {
-            texts(&Picture::new("none", rows, None).svg(), "title");
+            texts(&Picture::new("none", rows, Vec::new(), None).svg(), "title");
         }
         assert_eq!(
             [1, 9, 100, 3600, 86_400, 864_000, 40_000_000].map(tick),

@@ -44,6 +44,17 @@ pub(super) struct Row {
     pub(super) more: String,
     /// The job was started more than once.
     pub(super) again: bool,
+    /// It is held, and it is not known since when.
+    pub(super) held_since_unknown: bool,
+}
+
+/// HTCondor held some of the jobs, from when to when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Hold {
+    pub(super) from: i64,
+    pub(super) to: i64,
+    /// How many, and why.
+    pub(super) message: String,
 }
 
 /// Puts spans together, each from the end of the one before it: clocks may differ, and times of one job must not.
@@ -79,6 +90,10 @@ impl Row {
         if let Some(start) = start {
             spans.until(Doing::Idle, start);
         }
+        let held_since = time("heldSince").filter(|_| state == State::Held);
+        if let Some(since) = held_since.filter(|_| submitted.is_some()) {
+            spans.until(if start.is_some() { Doing::Running } else { Doing::Idle }, since);
+        }
         let last = match state {
             State::Waiting => Doing::Waiting,
             State::Held => Doing::Held,
@@ -112,6 +127,8 @@ impl Row {
             end,
             more: more.join("; "),
             again: attempts > 1,
+            // A user may hold one that waits, which then is not submitted.
+            held_since_unknown: state == State::Held && held_since.is_none() && submitted.is_some(),
         }
     }
 
@@ -139,7 +156,15 @@ impl Row {
             Result::Succeeded => "succeeded".to_owned(),
             Result::Open => status.phase.map(|phase| phase.to_string().to_lowercase()).unwrap_or_default(),
         };
-        Self { index: None, spans: spans.done, result, end, more: String::new(), again: false }
+        Self {
+            index: None,
+            spans: spans.done,
+            result,
+            end,
+            more: String::new(),
+            again: false,
+            held_since_unknown: false,
+        }
     }
 
     /// The first moment that it tells of, and the last.
@@ -241,8 +266,22 @@ mod tests {
         assert_eq!(spans(&idle), [("waiting", 100, 110), ("idle", 110, 1000)], "it was evicted");
         let held =
             row(&json!({ "state": "Held", "submitTime": submit, "startTime": start, "holdReason": "disk\nfull" }));
-        assert_eq!(spans(&held)[2], ("held", 150, 1000));
         assert!(held.sentence().ends_with("; disk"), "{}", held.sentence());
+        assert_eq!(spans(&held)[2], ("held", 150, 1000));
+        assert!(held.held_since_unknown);
+        let held = |more: &[(&str, &str)]| {
+            let mut status = json!({ "state": "Held", "heldSince": time(170) });
+            for (key, value) in more {
+                status[*key] = (*value).into();
+            }
+            row(&status)
+        };
+        let ran = held(&[("submitTime", &submit), ("startTime", &start)]);
+        let wanted = [("waiting", 100, 110), ("idle", 110, 150), ("running", 150, 170), ("held", 170, 1000)];
+        assert_eq!(spans(&ran), wanted);
+        assert!(!ran.held_since_unknown);
+        let idle = held(&[("submitTime", &submit)]);
+        assert_eq!(spans(&idle), [("waiting", 100, 110), ("idle", 110, 170), ("held", 170, 1000)]);
         assert_eq!(spans(&row(&json!({ "state": "Waiting" }))), [("waiting", 100, 1000)]);
     }
 
