@@ -284,6 +284,7 @@ impl Config {
             pause_first: self.timing.pause_first,
             pause_max: self.timing.pause_max,
             fetch_every: self.output.fetch_every,
+            keep_output: self.data.keep_output,
             eager: Settings::default().eager,
             silence: self.timing.tracker_interval.saturating_mul(3),
             soon: self.timing.soon,

@@ -6,6 +6,7 @@ mod doubts;
 mod elsewhere;
 mod hints;
 mod inherit;
+mod kept;
 mod live;
 mod terminate;
 #[cfg(test)]

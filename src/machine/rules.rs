@@ -24,6 +24,8 @@ pub struct Settings {
     pub pause_max: Duration,
     /// Least time between two fetches of output while jobs are still running.
     pub fetch_every: Duration,
+    /// How long the output of a deleted HTCJob is kept; `Duration::MAX`: always.
+    pub keep_output: Duration,
     /// How long after an effect HTCondor is asked every `soon`; after that, at the tracker's interval.
     pub eager: Duration,
     /// How long the queue must not have answered before `Tracked` is False: three of the tracker's intervals.
@@ -50,6 +52,7 @@ impl Default for Settings {
             pause_first: Duration::from_secs(5),
             pause_max: Duration::from_secs(600),
             fetch_every: Duration::from_secs(60),
+            keep_output: Duration::from_secs(30 * 86_400),
             eager: Duration::from_secs(15),
             silence: Duration::from_secs(60),
             soon: Duration::from_secs(1),

@@ -115,6 +115,7 @@ impl Model {
             pause_first: Duration::ZERO,
             pause_max: Duration::ZERO,
             fetch_every: Duration::ZERO,
+            keep_output: Duration::MAX,
             eager: Duration::ZERO,
             silence: Duration::ZERO,
             soon: Duration::ZERO,

@@ -483,7 +483,7 @@ impl Run<'_> {
                 format!("the output of {} was lost: they left HTCondor's queue before it was fetched", jobs(lost));
             self.say(ConditionType::OutputFetched, False, Reason::OutputLost, &message);
         } else if !self.say_refused() {
-            let message = format!("the output of {} is in {folder}", jobs(with_output));
+            let message = format!("the output of {} is in {folder}{}", jobs(with_output), self.says_how_long_kept());
             self.say(ConditionType::OutputFetched, True, Reason::Fetched, &message);
         }
     }

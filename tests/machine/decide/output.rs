@@ -7,13 +7,13 @@ use htc_operator::machine::decide::{Action, Look};
 use htc_operator::machine::facts::{Ad, ErrTail, Exit, Facts, Failure, Hold, InFlight, JobState, Refusal, Spec};
 use htc_operator::machine::outcome::{Loss, Outcome};
 use htc_operator::machine::phase::Phase;
-use htc_operator::machine::{Index, Kind, Work};
+use htc_operator::machine::{Index, Kind, Rules, Settings, Work};
 use rstest::rstest;
 
 use crate::decide::decision::{condition, decide, message, watched, work};
 use crate::given::{
     accepted, ad, at, change_job, date, done, ended, ended_job, failed, held, history, in_flight, indices, job,
-    own_hold, queue, running, running_job,
+    own_hold, queue, running, running_job, settings,
 };
 
 /// One job that succeeded a minute ago and lies in the queue.
@@ -125,6 +125,26 @@ fn output_that_history_shows_as_fetched_is_not_lost() {
     assert_eq!(condition(&decide(&facts), ConditionType::OutputFetched), "True Fetched");
     facts.evidence.history = history(0, &[left]);
     assert_eq!(condition(&decide(&facts), ConditionType::OutputFetched), "False OutputLost");
+}
+
+#[test]
+fn it_is_said_where_the_output_is_and_how_long() {
+    let mut facts = completed();
+    change_job(&mut facts, |job| job.fetched = true);
+    let said = |facts: &Facts, keep_output| {
+        let settings = Settings { keep_output, ..settings() };
+        let decision = htc_operator::machine::decide(facts, at(0), &settings, &Rules::ALL).unwrap();
+        message(&decision, ConditionType::OutputFetched)
+    };
+    let (month, folder) = (Duration::from_secs(30 * 86_400), "/data/htc_out/default/x/11111111");
+    let where_it_is = format!("the output of 1 job is in {folder}; it ");
+    assert_eq!(said(&facts, month), where_it_is.clone() + "is removed 30 days after the HTCJob is deleted");
+    assert_eq!(said(&facts, Duration::MAX), where_it_is.clone() + "stays there after the HTCJob is deleted");
+    assert_eq!(said(&facts, Duration::ZERO), where_it_is.clone() + "is removed when the HTCJob is deleted");
+    facts.object.spec.as_mut().unwrap().ttl = Some(Duration::from_secs(7200));
+    let with_ttl =
+        "is removed 30 days after the HTCJob is deleted (2 hours after its end: spec.ttlSecondsAfterFinished)";
+    assert_eq!(said(&facts, month), where_it_is + with_ttl);
 }
 
 /// Three jobs that succeeded; the output of the second was refused.

@@ -31,6 +31,7 @@ fn settings() -> Settings {
         pause_first: Duration::from_secs(2),
         pause_max: Duration::from_secs(8),
         fetch_every: Duration::from_secs(3),
+        keep_output: Duration::from_secs(9),
         eager: Duration::from_secs(3),
         silence: Duration::from_secs(6),
         soon: Duration::from_secs(1),
