@@ -139,13 +139,16 @@ fn view_and_edit(here: &Namespace<'_>) {
         assert_eq!(failed.trim(), "htcproc.procs.htc.cern.ch/fit-0");
         assert_eq!(person.sees(&["get", "--raw", &log]), "begun\ndone\n");
         assert!(person.sees(&["get", "--raw", &format!("{job}/files")]).len() > 512);
-        let why = person.is_refused(&["get", "--raw", &format!("{job}/analysis")]);
-        assert!(why.contains("only idle jobs are analysed"), "{why}");
         assert!(person.sees(&["get", "htcstory", "fit"]).contains(" Submitted "));
         for arguments in [["get", "htcprocs", "-n", &there.name], ["delete", "htcprocs", "fit-0", "--wait=false"]] {
             assert!(person.is_refused(&arguments).contains("Forbidden"), "{arguments:?}");
         }
     }
+    let analysis = ["get", "--raw", &format!("{job}/analysis")];
+    let why = editor.is_refused(&analysis);
+    assert!(why.contains("only idle jobs are analysed"), "{why}");
+    let why = viewer.is_refused(&analysis);
+    assert!(why.contains("Forbidden") && why.contains("htcprocs/analysis"), "{why}");
 }
 
 /// `edit` lets people hold, release and remove single jobs, and `view` does not; both ask why a job is idle as far as they may.
