@@ -5,6 +5,7 @@ mod jobs;
 mod recording;
 mod story;
 mod users;
+mod why;
 mod wishes;
 
 use bed::{Bed, LONG_SUBMISSIONS};
@@ -17,6 +18,7 @@ on_versions!(
         files::a_call_that_is_cut_off_is_gone_on_with,
         story::kubectl_completes_names,
         users::failed_jobs_run_again_and_no_others,
+        why::it_says_why_jobs_do_not_run,
         wishes::hold_release_and_remove;
     sid:
         jobs::a_log_is_followed,

@@ -3,6 +3,9 @@
 use std::process::ExitCode;
 
 use htc_operator::api::{ConditionStatus, HTCJob, HTCJobStatus};
+use htc_operator::machine::Index;
+use htc_operator::machine::indices::Indices;
+use htc_operator::machine::transitions::Notice;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
 use kube::api::ListParams;
@@ -10,7 +13,8 @@ use kube::{Api, ResourceExt as _};
 
 use super::Failure;
 use super::cluster::{Cluster, Jobs};
-use super::procs::{Which, parse_which};
+use super::procs::{Proc, Refused, Which, parse_which};
+use super::story::{self, Step};
 
 /// How many of the last Events are shown.
 const EVENTS: usize = 10;
@@ -70,7 +74,11 @@ async fn idle(jobs: &Jobs, name: &str) {
 
 /// Prints an answer about one job below a title, if there is something in it.
 async fn show(jobs: &Jobs, proc: &str, title: &str, what: &str) {
-    let Ok(mut answer) = jobs.of_job(proc, what).await else { return };
+    let mut answer = match jobs.of_job(proc, what).await {
+        Ok(answer) => answer,
+        Err(Refused { code: 403, message }) => return println!("{title}\n  you may not see that: {message}"),
+        Err(_) => return,
+    };
     let mut text = Vec::new();
     while let Some(Ok(part)) = answer.next().await {
         text.extend(part);
@@ -89,6 +97,16 @@ async fn why_job(jobs: &Jobs, which: &Which) -> Result<ExitCode, Failure> {
     println!("{} is {}; HTCondor has started it {} times", proc.name, proc.state, proc.attempts);
     for (key, value) in &proc.status {
         println!("  {key}: {value}");
+    }
+    if let Ok(job) = jobs.get(&which.htcjob).await {
+        let (told, _) = story::told(jobs, &job).await;
+        let of_it: Vec<&Step> = told.iter().filter(|step| is_about(step, &proc)).collect();
+        if !of_it.is_empty() {
+            println!("Events about it:");
+        }
+        for step in of_it.iter().skip(of_it.len().saturating_sub(EVENTS)) {
+            println!("  {} {} {}", step.at.strftime("%Y-%m-%d %H:%M:%SZ"), step.what, step.message);
+        }
     }
     match proc.state.as_str() {
         "Idle" => show(jobs, &proc.name, "HTCondor on why it does not run:", "analysis").await,
@@ -113,6 +131,23 @@ async fn why_job(jobs: &Jobs, which: &Which) -> Result<ExitCode, Failure> {
         }
     );
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether it names this job: by its id in HTCondor, as `job 3`, or among the jobs of which a user wants something.
+fn is_about(step: &Step, proc: &Proc) -> bool {
+    let id = proc.status.iter().find(|(key, _)| key == "id").map(|(_, id)| id.as_str());
+    let index = proc.index.to_string();
+    let plain = |word: &str| word.trim_matches(|c: char| !c.is_ascii_alphanumeric()).to_owned();
+    let words: Vec<String> = step.message.split_whitespace().map(plain).collect();
+    let named = words.iter().any(|word| Some(word.as_str()) == id)
+        || words.windows(2).any(|two| two[0].eq_ignore_ascii_case("job") && two[1] == index);
+    let wished = [Notice::HeldByUser, Notice::ReleasedByUser, Notice::RemovedByUser];
+    named
+        || wished.iter().any(|notice| notice.to_string() == step.what)
+            && step.message.rsplit_once(": ").is_some_and(|(_, list)| {
+                let listed: Option<Indices> = list.trim_end_matches(",…").parse().ok();
+                listed.is_some_and(|listed| listed.contains(Index(proc.index)))
+            })
 }
 
 pub(super) fn head(namespace: &str, job: &HTCJob, status: &HTCJobStatus) -> String {
@@ -179,5 +214,34 @@ fn next(name: &str, status: &HTCJobStatus) -> String {
         "Completed" => "nothing: every job has succeeded".to_owned(),
         "Pending" | "Submitted" | "Running" | "Terminating" => format!("wait: kubectl htc wait {name}"),
         reason => format!("docs/troubleshooting.md explains {reason}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_names_a_job_is_about_it() {
+        let status = vec![("id".to_owned(), "12.3".to_owned())];
+        let proc =
+            Proc { name: "sums-3".to_owned(), index: 3, state: String::new(), attempts: 1, fetched: false, status };
+        let about = |what: &str, message: &str| {
+            let step = Step { at: Timestamp::default(), what: what.to_owned(), message: message.to_owned() };
+            is_about(&step, &proc)
+        };
+        assert!(about("JobsHeld", "1 of 5 jobs held; 12.3: no disk; release"));
+        assert!(about("Failed", "1 of 5 jobs failed: exit code 4 (1); job 3 (12.3) wrote"));
+        assert!(about("Failed", "the output of 1 job is not kept. Job 3: too much"));
+        assert!(about("HeldByUser", "oidc:ann holds 3 jobs: 1-4"));
+        assert!(about("RemovedByUser", "ann removes 700 jobs: 1,3,…"));
+        for (what, message) in [
+            ("JobsHeld", "1 of 5 jobs held; 12.30: no disk"),
+            ("Failed", "job 30 (12.30) failed; 3 others"),
+            ("HeldByUser", "ann holds 2 jobs: 1,4"),
+            ("Submitted", "HTCondor accepted 5 jobs: 12.0-4"),
+        ] {
+            assert!(!about(what, message), "{message}");
+        }
     }
 }

@@ -1,0 +1,56 @@
+//! What is wrong, on one page: of jobs that wait, and of those that are held.
+
+use bed::{Bed, htcjob};
+use testbed::{Version, wait_for};
+
+use super::users::htc;
+
+pub fn it_says_why_jobs_do_not_run(version: Version) {
+    let bed = Bed::shared(version);
+    bed.front();
+    let here = &bed.namespace();
+    let mut large = htcjob("large", "true");
+    (large["spec"]["requirements"], large["spec"]["queue"]) = ("TARGET.NobodyHasThis == 7".into(), 2.into());
+    here.create(&large);
+    let mut waits = htcjob("waits", "exit 75");
+    waits["spec"]["htcopts"] =
+        "on_exit_hold = ExitCode == 75\non_exit_hold_reason = \"the calibration is not ready\"".into();
+    here.create(&waits);
+
+    here.wait("large", "it is idle", |object| object["status"]["idle"] == 2);
+    for (which, title) in
+        [("large", "HTCondor on why large-0 does not run:\n"), ("large/1", "HTCondor on why it does not run:\n")]
+    {
+        let (code, page, _) = htc(here, &["why", which]);
+        let analysis = page.split_once(title).unwrap_or_else(|| panic!("{page}")).1;
+        assert!(code == 0 && analysis.contains("NobodyHasThis"), "{page}");
+    }
+    // Who may only view the namespace reads that the rest is not for him.
+    let ann = here.person("ann", &["htcjobs-view", "htcprocs-view"]);
+    ann.comes_to_see(&["get", "htcprocs"]);
+    let (code, page, _) = htc(here, &["why", "large/1", "--as", &ann.name]);
+    assert!(code == 0 && page.starts_with("large-1 is Idle"), "{page}");
+    assert!(page.contains("you may not see that: ") && !page.contains("NobodyHasThis"), "{page}");
+
+    here.wait("waits", "it is held", |object| object["status"]["held"] == 1);
+    let id = here.get("waits")["status"]["jobid"][0].as_str().unwrap().to_owned();
+    wait_for("both pages to say why it is held", bed::PATIENCE, || {
+        let (_, page, _) = htc(here, &["why", "waits"]);
+        let (_, of_job, _) = htc(here, &["why", "waits/0"]);
+        let said = format!("Held (JobsHeld): 1 of 1 job held; {id}: the calibration is not ready");
+        let event = format!(" JobsHeld 1 of 1 job held; {id}: the calibration is not ready");
+        let told = of_job.split_once("Events about it:\n").is_some_and(|(_, told)| told.contains(&event));
+        let good = page.contains(&said)
+            && page.contains("kubectl htc release")
+            && of_job.contains("  holdReason: the calibration is not ready\n")
+            && told;
+        if good { Ok(()) } else { Err(format!("{page}{of_job}")) }
+    })
+    .unwrap();
+    htc(here, &["hold", "large/1"]);
+    here.wait("large", "one is held", |object| object["status"]["held"] == 1);
+    let (_, page, _) = htc(here, &["why", "large/1"]);
+    assert!(page.contains(" HeldByUser testbed-admin holds 1 job: 1\n"), "{page}");
+    let (_, page, _) = htc(here, &["why", "large/0"]);
+    assert!(!page.contains("Events about it:"), "{page}");
+}
