@@ -417,7 +417,7 @@ impl Run<'_> {
             let what_to_do = if code == Hold::OUTPUT_TOO_LARGE {
                 "its output is larger than the operator's --output-limit: delete the HTCJob and create one with less output"
             } else {
-                "release held jobs with condor_release"
+                "release held jobs with kubectl htc release or condor_release"
             };
             let message = format!("{held} of {} held; {id}: {reason}; {what_to_do}", jobs(self.record.jobs.len()));
             self.say(ConditionType::Held, True, Reason::JobsHeld, &message);

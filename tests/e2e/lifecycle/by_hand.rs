@@ -89,7 +89,10 @@ fn a_policy_holds_with_its_own_reason(#[values(Trixie, Sid)] version: Version) {
         [
             "True",
             "JobsHeld",
-            &format!("1 of 1 job held; {}: no running today; release held jobs with condor_release", ids(&held)[0])
+            &format!(
+                "1 of 1 job held; {}: no running today; release held jobs with kubectl htc release or condor_release",
+                ids(&held)[0]
+            )
         ]
     );
     assert_eq!(bed.queue(&of(&uid), &["HoldReasonCode", "HoldReasonSubCode"]), [["3", "42"]]);
@@ -188,7 +191,9 @@ fn policies_end_jobs(#[values(Trixie, Sid)] version: Version) {
     let id = ids(&held).remove(0);
     assert_eq!(
         told_in(&held, "Held")[2],
-        format!("1 of 1 job held; {id}: look at it first; release held jobs with condor_release")
+        format!(
+            "1 of 1 job held; {id}: look at it first; release held jobs with kubectl htc release or condor_release"
+        )
     );
     assert_eq!(counts(&held), [1, 0, 0], "a job that is held has not ended");
     // HTCondor keeps the ExitCode 0 of a job that was held at its end and then removed.

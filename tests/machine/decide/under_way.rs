@@ -143,7 +143,7 @@ fn held_jobs_are_told_with_htcondors_reason_and_complete_nothing() {
     assert_eq!(condition(&decision, ConditionType::Held), "True JobsHeld");
     assert_eq!(
         message(&decision, ConditionType::Held),
-        "1 of 1 job held; 5.0: because; release held jobs with condor_release"
+        "1 of 1 job held; 5.0: because; release held jobs with kubectl htc release or condor_release"
     );
     assert_eq!((triggers(&decision), decision.transitions[0].warning), (vec![Trigger::ConditionChanged], true));
     let mut released = accepted(Phase::Submitted, &[(job("5.0", JobState::Held(other_hold())), ad(0, "5.0"))]);
