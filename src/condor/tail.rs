@@ -23,13 +23,13 @@ const FOLLOWED: Duration = Duration::from_secs(6 * 3600);
 /// Most parts that wait for who reads slowly.
 const PARTS: usize = 16;
 
-/// Where a file of a job that runs is read from.
+/// How much is wanted of a file of a job that runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum From {
-    /// Its first byte.
-    Start,
-    /// So many bytes before its end, or its first byte if it has fewer. Which byte that is is not known.
-    End(u64),
+pub enum Extent {
+    /// From its first byte on.
+    All,
+    /// From so many bytes before its end on, or from its first byte if it has fewer. Which byte that is is not known.
+    Last(u64),
 }
 
 /// Which of the two a job writes to.
@@ -42,11 +42,11 @@ pub enum Stream {
     Err,
 }
 
-impl From {
+impl Extent {
     const fn back(self) -> u64 {
         match self {
-            Self::Start => WHOLE,
-            Self::End(bytes) => bytes,
+            Self::All => WHOLE,
+            Self::Last(bytes) => bytes,
         }
     }
 }
@@ -80,14 +80,14 @@ impl Schedd {
         uid: &Uid,
         index: Index,
         stream: Stream,
-        from: From,
+        extent: Extent,
         follow: bool,
     ) -> Result<Option<mpsc::Receiver<Result<Vec<u8>, Unknown>>>, Unknown> {
         let Some(id) = self.queued(uid, index, "2,6,7").await? else { return Ok(None) };
         let (parts, mut read) = mpsc::channel::<Vec<u8>>(PARTS);
         let (sender, receiver) = mpsc::channel(PARTS);
         let (tools, name) = (self.tools.clone(), self.name.clone());
-        let (id_text, back) = (id.to_string(), from.back().to_string());
+        let (id_text, back) = (id.to_string(), extent.back().to_string());
         let failed = sender.clone();
         let call = async move {
             let mut arguments = vec!["-name", name.as_str(), "-maxbytes", &back];

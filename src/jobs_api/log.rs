@@ -12,7 +12,7 @@ use actix_web::web::Bytes;
 use tokio::sync::mpsc;
 
 use super::{Found, Jobs, volume};
-use crate::condor::tail::{From, Stream};
+use crate::condor::tail::{Extent, Stream};
 use crate::machine::facts::Unknown;
 use crate::procs::State;
 use crate::procs::answer::Failure;
@@ -226,8 +226,8 @@ impl Source {
         let (uid, stream, follow) = (&self.found.parent.uid, self.wanted.stream, self.wanted.follow);
         let last_lines_of = self.wanted.tail_lines.filter(|_| !self.told);
         // Where the last lines are matters only to who goes on from there.
-        let from = if last_lines_of.is_some() && !follow { From::End(LOOK_BACK as u64) } else { From::Start };
-        let parts = schedd.tail(uid, self.found.index, stream, from, follow).await.map_err(unavailable)?;
+        let extent = if last_lines_of.is_some() && !follow { Extent::Last(LOOK_BACK as u64) } else { Extent::All };
+        let parts = schedd.tail(uid, self.found.index, stream, extent, follow).await.map_err(unavailable)?;
         let Some(mut parts) = parts else { return Ok(()) };
         // The next byte that comes.
         let mut next = 0;
