@@ -24,6 +24,7 @@
 //! - [`workers`]: carry out what was decided, in batches, in the machine's order.
 //! - [`tracker`]: asks HTCondor about all jobs at once.
 //! - [`pools`]: whole pools, one for each `HTCPool` beside that of the operator's flags.
+//! - [`queue`]: which jobs have room, for each `HTCQueue`.
 //! - [`receiver`]: takes in what jobs report of themselves; answers who asks how the operator is.
 //! - [`controller`]: watches, gathers, decides, commits, hands over, publishes; the only place that writes `HTCJob`s.
 //! - [`jobs_api`]: shows jobs to the fronts, from the ledger.
@@ -61,6 +62,7 @@ mod order;
 pub mod orphans;
 pub mod pools;
 pub mod procs;
+pub mod queue;
 pub mod receiver;
 pub mod retention;
 pub mod retry;
