@@ -73,6 +73,7 @@ generate: prerequisites ## crd/ and statecharts/
 	cargo build --locked --quiet --bin htc-operator
 	cargo run --locked --quiet -- crd > crd/.new && mv crd/.new crd/htcjobs.htc.cern.ch.yaml
 	cargo run --locked --quiet -- crd htcpools > crd/.new && mv crd/.new crd/htcpools.htc.cern.ch.yaml
+	cargo run --locked --quiet -- crd htcqueues > crd/.new && mv crd/.new crd/htcqueues.htc.cern.ch.yaml
 	cargo run --locked --quiet -- statechart statecharts
 
 record: setup ## the session in the README

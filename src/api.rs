@@ -8,6 +8,9 @@ mod htcjob;
 #[allow(clippy::duplicated_attributes, reason = "kube's printer columns repeat their keys")]
 #[allow(unreachable_pub, reason = "kube's derive makes items that lint takes for unreachable")]
 mod htcpool;
+#[allow(clippy::duplicated_attributes, reason = "kube's printer columns repeat their keys")]
+#[allow(unreachable_pub, reason = "kube's derive makes items that lint takes for unreachable")]
+mod htcqueue;
 mod identity;
 mod object;
 mod payload_failure;
@@ -16,9 +19,13 @@ mod quantity;
 pub mod text;
 
 pub use condition::{Condition, ConditionStatus, ConditionType, Reason};
-pub use crd::{crd, crd_yaml, fix_spec, pool_crd, pool_crd_yaml};
+pub use crd::{crd, crd_yaml, fix_spec, pool_crd, pool_crd_yaml, queue_crd, queue_crd_yaml};
 pub use htcjob::{ConfigMapKeyRef, EnvVar, HTCJob, HTCJobSpec, HTCJobStatus, ItemsFrom, MAX_QUEUE, Resources, Script};
 pub use htcpool::{ExternalPool, HTCPool, HTCPoolSpec, HTCPoolStatus, POOL_FINALIZER, READY, pool_of};
+pub use htcqueue::{
+    ACTIVE, HTCQueue, HTCQueueSpec, HTCQueueStatus, LabelOperator, LabelRequirement, NamespaceSelector, NamespaceUsed,
+    PRIORITY_CLASS, QUEUE_NAME, QueueingStrategy, Quota, StopPolicy, Used, WaitingHTCJob,
+};
 pub use identity::{Identity, is_name};
 pub use object::{ObjectName, Observed, Wake};
 pub use payload_failure::PayloadFailure;

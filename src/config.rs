@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::Args;
 pub use groups::{
     CallbackArgs, CondorArgs, ContainerArgs, CredentialsArgs, DataArgs, ElectionArgs, JobsApiArgs, KubernetesArgs,
-    MonitoringArgs, OutputArgs, TimingArgs,
+    MonitoringArgs, OutputArgs, QueueingArgs, TimingArgs,
 };
 
 use crate::condor::htcopts::{AccountingGroups, Attributes, Policy};
@@ -52,6 +52,9 @@ pub struct Config {
     /// What jobs report of themselves.
     #[command(flatten)]
     pub callbacks: CallbackArgs,
+    /// How many jobs may be in HTCondor at a time, and whose.
+    #[command(flatten)]
+    pub queueing: QueueingArgs,
     /// Each job as an object of the API.
     #[command(flatten)]
     pub jobs_api: JobsApiArgs,

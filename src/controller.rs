@@ -15,7 +15,7 @@ pub mod secret;
 mod volatile;
 mod writes;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use futures::StreamExt as _;
@@ -25,7 +25,7 @@ use kube::runtime::{Controller, WatchStreamExt as _, controller, watcher};
 use kube::{Client, Resource as _, ResourceExt as _};
 use tokio::sync::mpsc;
 
-use crate::api::{ABANDON, CLAIM, OPERATOR, Observed, POOL, SUBMIT_AGAIN};
+use crate::api::{ABANDON, CLAIM, OPERATOR, Observed, POOL, PRIORITY_CLASS, QUEUE_NAME, SUBMIT_AGAIN};
 use crate::clock::Clock;
 use crate::fence::Fence;
 use crate::health::Health;
@@ -34,6 +34,7 @@ use crate::ledger::Ledger;
 use crate::machine::{Settings, Uid};
 use crate::metrics::Metrics;
 use crate::pools::Pools;
+use crate::queue::Queues;
 use crate::workers::{Planner, Registry};
 
 use crd_served::CrdServed;
@@ -72,6 +73,8 @@ pub struct Context {
     pub writes: Writes,
     /// How many jobs each namespace may have.
     pub namespace_jobs: NamespaceJobs,
+    /// Which jobs have room.
+    pub queues: Arc<Queues>,
     /// Where it is counted.
     pub metrics: Metrics,
     /// Told what the watch sees.
@@ -144,7 +147,11 @@ pub async fn run(
 fn keep_what_is_read(object: &mut Observed) {
     let metadata = object.meta_mut();
     // Not emptied: an empty list keeps its room, 1 KB for each object.
-    (metadata.managed_fields, metadata.labels, metadata.owner_references) = (None, None, None);
+    (metadata.managed_fields, metadata.owner_references) = (None, None);
+    let is_read = |key: &str| [QUEUE_NAME, PRIORITY_CLASS].contains(&key);
+    let labels = metadata.labels.take().unwrap_or_default().into_iter();
+    let labels: BTreeMap<String, String> = labels.filter(|(key, _)| is_read(key)).collect();
+    metadata.labels = (!labels.is_empty()).then_some(labels);
     object.annotations_mut().retain(|key, _| [ABANDON, CLAIM, OPERATOR, POOL, SUBMIT_AGAIN].contains(&key.as_str()));
 }
 
@@ -157,6 +164,7 @@ fn forget_what_is_gone(context: &Context, event: &watcher::Event<Observed>, know
                 context.volatile.forget(&uid);
                 context.pools.forget(&uid);
                 context.namespace_jobs.forget(&uid);
+                context.queues.forget(&uid);
             }
         }
         watcher::Event::InitDone => {
@@ -164,6 +172,7 @@ fn forget_what_is_gone(context: &Context, event: &watcher::Event<Observed>, know
             context.volatile.keep(&there);
             context.pools.keep(&there);
             context.namespace_jobs.keep(&there);
+            context.queues.listed(&there);
         }
         watcher::Event::Init | watcher::Event::InitApply(_) | watcher::Event::Apply(_) => {}
     }
@@ -193,7 +202,7 @@ mod tests {
             "apiVersion": "htc.cern.ch/v1alpha1", "kind": "HTCJob",
             "metadata": {
                 "name": "a", "uid": "u", "generation": 7, "finalizers": ["f"],
-                "labels": { "l": "x" }, "managedFields": [{ "manager": "m" }],
+                "labels": { "l": "x", QUEUE_NAME: "q", PRIORITY_CLASS: "p" }, "managedFields": [{ "manager": "m" }],
                 "ownerReferences": [{ "apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "c" }],
                 "annotations": {
                     CLAIM: "1", OPERATOR: "2", ABANDON: "true", SUBMIT_AGAIN: "true", "example.org/large": "x",
@@ -208,9 +217,8 @@ mod tests {
             object.annotations().keys().map(String::as_str).collect::<Vec<_>>(),
             [ABANDON, CLAIM, OPERATOR, SUBMIT_AGAIN]
         );
-        assert!(
-            object.labels().is_empty() && object.managed_fields().is_empty() && object.owner_references().is_empty()
-        );
+        assert_eq!(object.labels().keys().collect::<Vec<_>>(), [PRIORITY_CLASS, QUEUE_NAME]);
+        assert!(object.managed_fields().is_empty() && object.owner_references().is_empty());
         let metadata = (object.name_any(), object.uid(), object.meta().generation, object.finalizers());
         assert_eq!(metadata, ("a".to_owned(), Some("u".to_owned()), Some(7), &["f".to_owned()][..]));
     }

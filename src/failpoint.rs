@@ -28,6 +28,8 @@ pub enum Point {
     AfterOtherResults,
     BeforeNotRun,
     AfterNotRun,
+    BeforeGrants,
+    AfterGrants,
     BeforeEventsMarked,
     AfterEventsMarked,
     BeforeLedgerAnew,

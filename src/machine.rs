@@ -18,6 +18,7 @@
 //! - [`worker`]: the order in which a request is carried out.
 //! - [`chart`]: the table as pictures.
 //! - [`mod@decide`]: what to do.
+//! - [`mod@room`]: what an object has of its queue.
 
 pub mod chart;
 pub mod decide;
@@ -29,6 +30,7 @@ pub mod judge;
 pub mod outcome;
 pub mod phase;
 pub mod request;
+pub mod room;
 pub mod rules;
 pub mod status;
 pub mod summary;

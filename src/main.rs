@@ -55,6 +55,8 @@ enum Kind {
     Htcjobs,
     /// HTCPool.
     Htcpools,
+    /// HTCQueue.
+    Htcqueues,
 }
 
 fn main() -> ExitCode {
@@ -89,6 +91,7 @@ fn main() -> ExitCode {
         Command::Crd { kind } => match kind {
             Kind::Htcjobs => api::crd_yaml(),
             Kind::Htcpools => api::pool_crd_yaml(),
+            Kind::Htcqueues => api::queue_crd_yaml(),
         }
         .map(|yaml| print!("{yaml}"))
         .map_err(|error| error.to_string()),

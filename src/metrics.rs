@@ -57,6 +57,8 @@ struct Inner {
     events_given_up: Counter,
     confined: Gauge,
     credentials: Family<Whose, Gauge>,
+    granted: Counter,
+    waits_for_grants: Histogram,
     at_scrape: Arc<AtScrape>,
 }
 
@@ -127,6 +129,9 @@ impl Default for Inner {
             events_given_up: Counter::default(),
             confined: Gauge::default(),
             credentials: Family::default(),
+            granted: Counter::default(),
+            // 10 ms to 5 days.
+            waits_for_grants: Histogram::new(exponential_buckets(0.01, 4.0, 14)),
             at_scrape: Arc::default(),
             registry: Registry::with_prefix("htc"),
         };
@@ -196,6 +201,13 @@ impl Inner {
             "1 if HTCondor's tools are confined to the files that each call needs, else 0",
             self.confined.clone(),
         );
+        registry.register("queue_granted_jobs", "Jobs that were given room in an HTCQueue", self.granted.clone());
+        registry.register_with_unit(
+            "queue_time_to_grant",
+            "How long an HTCJob has waited for room when it gets some",
+            Unit::Seconds,
+            self.waits_for_grants.clone(),
+        );
         registry.register_collector(Box::new(Scrape(Arc::clone(&self.at_scrape))));
     }
 }
@@ -207,6 +219,20 @@ struct AtScrape {
     objects: OnceLock<Store<Observed>>,
     queues: OnceLock<Queues>,
     last_looks: Mutex<BTreeMap<Arc<str>, Instant>>,
+    htcqueues: Mutex<Vec<QueueMeasured>>,
+}
+
+/// What is measured of an `HTCQueue`.
+#[derive(Clone, Debug)]
+pub struct QueueMeasured {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Jobs that wait.
+    pub waiting: i64,
+    /// What is in use, by resource.
+    pub used: Vec<(&'static str, i64)>,
+    /// What may be, by resource.
+    pub quota: Vec<(&'static str, i64)>,
 }
 
 impl fmt::Debug for AtScrape {
@@ -221,7 +247,7 @@ struct Scrape(Arc<AtScrape>);
 
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let AtScrape { fence, objects, queues, last_looks } = &*self.0;
+        let AtScrape { fence, objects, queues, last_looks, htcqueues } = &*self.0;
         let leads = fence.get().is_some_and(|fence| fence.check().is_ok());
         let leader = ConstGauge::new(i64::from(leads));
         let help = "Whether this operator leads: 1 or 0";
@@ -242,6 +268,10 @@ impl Collector for Scrape {
             let depths = queues().into_iter().map(|(kind, depth)| (kind, i64::try_from(depth).unwrap_or(i64::MAX)));
             gauge("requests", "Requests that wait for a worker or run, by kind", "kind", &depths.collect())?;
         }
+        let htcqueues = htcqueues.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if !htcqueues.is_empty() {
+            encode_queues(&mut encoder, &htcqueues)?;
+        }
         let last_looks = last_looks.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if !last_looks.is_empty() {
             let age = |last: &Instant| ConstGauge::new(last.elapsed().as_secs_f64());
@@ -254,6 +284,26 @@ impl Collector for Scrape {
         }
         Ok(())
     }
+}
+
+fn encode_queues(encoder: &mut DescriptorEncoder<'_>, queues: &[QueueMeasured]) -> Result<(), fmt::Error> {
+    let kind = ConstGauge::new(0_i64).metric_type();
+    let mut family = encoder.encode_descriptor("queue_waiting_jobs", "Jobs that wait for room", None, kind)?;
+    for queue in queues {
+        ConstGauge::new(queue.waiting).encode(family.encode_family(&[("queue", &*queue.name)])?)?;
+    }
+    let mut amounts = |name: &str, help: &str, of: fn(&QueueMeasured) -> &[(&'static str, i64)]| {
+        let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+        for queue in queues {
+            for (resource, amount) in of(queue) {
+                let labels = [("queue", &*queue.name), ("resource", *resource)];
+                ConstGauge::new(*amount).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    };
+    amounts("queue_used", "What is in use in an HTCQueue", |queue| &queue.used)?;
+    amounts("queue_quota", "What may be in use in an HTCQueue", |queue| &queue.quota)
 }
 
 fn count(store: &Store<Observed>) -> (BTreeMap<&'static str, i64>, BTreeMap<&'static str, i64>) {
@@ -403,6 +453,19 @@ impl Metrics {
         }
     }
 
+    /// So many jobs were given room in queues; so long had the HTCJobs waited.
+    pub fn granted(&self, jobs: usize, waits: &[Duration]) {
+        self.inner.granted.inc_by(jobs as u64);
+        for wait in waits {
+            self.inner.waits_for_grants.observe(wait.as_secs_f64());
+        }
+    }
+
+    /// All `HTCQueue`s are these, and that is how they are.
+    pub fn queues(&self, queues: Vec<QueueMeasured>) {
+        *self.inner.at_scrape.htcqueues.lock().unwrap_or_else(PoisonError::into_inner) = queues;
+    }
+
     /// All of it in OpenMetrics' text format.
     pub fn text(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
@@ -467,11 +530,19 @@ mod tests {
         metrics.orphans(0);
         metrics.unreadable("queue", 0, 0);
         metrics.credentials((0, 0));
+        metrics.granted(3, &[Duration::from_secs(2)]);
+        metrics.queues(vec![QueueMeasured {
+            name: "q".into(),
+            waiting: 7,
+            used: vec![("jobs", 3)],
+            quota: vec![("jobs", 3)],
+        }]);
         let text = metrics.text().unwrap();
         for phase in Phase::iter().map(<&str>::from).chain(["none"]) {
             assert!(text.contains(&format!("htc_objects{{phase=\"{phase}\"}} 0")), "{text}");
         }
         assert!(text.contains("htc_jobs{state=\"running\"} 0"), "{text}");
+        assert!(text.contains("htc_queue_used{queue=\"q\",resource=\"jobs\"} 3"), "{text}");
         let page = include_str!("../docs/metrics.md");
         let documented: BTreeSet<String> =
             page.lines().filter_map(|line| Some(line.strip_prefix("| `")?.split('`').next()?.to_owned())).collect();

@@ -1,6 +1,21 @@
 //! Queues with quotas (`HTCQueue`s): which jobs of which `HTCJob`s may be in HTCondor at a time.
+//!
+//! What an `HTCJob` has and asks for is derived from its record (`machine::room`). [`admit::admit`] decides over all of them; what it
+//! grants is in the ledger before anything is submitted that has it, and leaves it in the transaction that records why.
 
 pub mod admit;
 mod amounts;
+mod keeper;
+mod line;
+mod plan;
+mod shown;
+mod state;
+mod terms;
+#[cfg(test)]
+mod tests;
+pub mod words;
 
 pub use amounts::{Amounts, Limits, Resource};
+pub use keeper::QueueKeeper;
+pub use state::{Decided, Queueing, Queues};
+pub use terms::Demand;

@@ -59,9 +59,12 @@ fn names(folder: &str) -> BTreeSet<String> {
 fn the_crd_is_up_to_date() {
     must_be("crd/htcjobs.htc.cern.ch.yaml", &api::crd_yaml().unwrap());
     must_be("crd/htcpools.htc.cern.ch.yaml", &api::pool_crd_yaml().unwrap());
+    must_be("crd/htcqueues.htc.cern.ch.yaml", &api::queue_crd_yaml().unwrap());
     assert_eq!(
         names("crd"),
-        ["Kustomization", "htcjobs.htc.cern.ch.yaml", "htcpools.htc.cern.ch.yaml"].map(str::to_owned).into(),
+        ["Kustomization", "htcjobs.htc.cern.ch.yaml", "htcpools.htc.cern.ch.yaml", "htcqueues.htc.cern.ch.yaml"]
+            .map(str::to_owned)
+            .into(),
         "`kubectl apply -f crd/` takes all files with an extension"
     );
 }
@@ -120,7 +123,11 @@ fn walk(schema: &Value, path: &str, each: &mut impl FnMut(&str, &Value)) {
 }
 
 fn schema() -> Value {
-    let crd = serde_json::to_value(api::crd()).unwrap();
+    schema_of(&api::crd())
+}
+
+fn schema_of(crd: &impl serde::Serialize) -> Value {
+    let crd = serde_json::to_value(crd).unwrap();
     let versions = crd["spec"]["versions"].as_array().unwrap();
     assert_eq!(versions.len(), 1);
     versions[0]["schema"]["openAPIV3Schema"].clone()
@@ -128,7 +135,6 @@ fn schema() -> Value {
 
 #[test]
 fn every_field_is_described_as_a_sentence() {
-    let schema = schema();
     let mut seen = 0;
     let mut wrong = Vec::new();
     let mut check = |path: &str, property: &Value| {
@@ -142,8 +148,10 @@ fn every_field_is_described_as_a_sentence() {
             wrong.push(format!("{path}: {text:?}"));
         }
     };
-    check("", &schema);
-    walk(&schema, "", &mut check);
+    for schema in [schema(), schema_of(&api::queue_crd())] {
+        check("", &schema);
+        walk(&schema, "", &mut check);
+    }
     assert!(wrong.is_empty(), "`kubectl explain` would read badly:\n{}", wrong.join("\n"));
     assert!(seen > 30, "only {seen} fields were looked at");
 }
@@ -161,13 +169,15 @@ fn every_string_list_and_map_has_a_bound() {
         None if schema["x-kubernetes-int-or-string"] == true => schema["maxLength"].is_u64(),
         _ => false,
     };
-    walk(&schema(), "", &mut |path, property| {
-        for (path, part) in [(path.to_owned(), property), (format!("{path}[]"), &property["items"])] {
-            if part.is_object() && !bounded(part) {
-                wrong.push(path);
+    for schema in [schema(), schema_of(&api::queue_crd())] {
+        walk(&schema, "", &mut |path, property| {
+            for (path, part) in [(path.to_owned(), property), (format!("{path}[]"), &property["items"])] {
+                if part.is_object() && !bounded(part) {
+                    wrong.push(path);
+                }
             }
-        }
-    });
+        });
+    }
     assert!(wrong.is_empty(), "without bound: {wrong:?}");
 }
 

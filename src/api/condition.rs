@@ -16,6 +16,8 @@ pub enum ConditionType {
     Held,
     /// `spec.suspend` is in force.
     Suspended,
+    /// Jobs have room in their `HTCQueue`; `False` says what they wait for.
+    QuotaReserved,
     /// The output of the ended jobs lies in the output folder.
     OutputFetched,
     /// Deletion: the jobs are gone from HTCondor; `False` says what is waited for.
@@ -128,6 +130,18 @@ pub enum Reason {
     NamespaceLimit,
     /// HTCondor has as many of the jobs as `spec.parallelism` allows.
     Parallelism,
+    /// The `HTCQueue` has no room for more of the jobs.
+    Queued,
+    /// Jobs have room in their `HTCQueue`.
+    QuotaReserved,
+    /// The quota of the `HTCQueue` is used up, or others are before it.
+    WaitingForQuota,
+    /// One job alone needs more than the `HTCQueue` ever has.
+    ExceedsMaxQuota,
+    /// There is no such `HTCQueue`, it is not for this namespace, or the HTCJob cannot be counted in it.
+    Misconfigured,
+    /// No `HTCQueue` applies any more.
+    NoQueue,
     /// The jobs left HTCondor's queue before their output was fetched.
     OutputLost,
     /// The jobs are being removed from HTCondor.

@@ -3,7 +3,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 };
 use kube::CustomResourceExt;
 
-use super::{HTCJob, HTCPool};
+use super::{HTCJob, HTCPool, HTCQueue};
 
 /// Fields of the spec that may be changed at any time; all others are fixed once the `HTCJob` exists.
 const MUTABLE: [&str; 4] = ["suspend", "parallelism", "activeDeadlineSeconds", "ttlSecondsAfterFinished"];
@@ -30,6 +30,17 @@ pub fn pool_crd() -> CustomResourceDefinition {
 /// [`pool_crd`] as the YAML that stands in `crd/`.
 pub fn pool_crd_yaml() -> Result<String, serde_saphyr::ser::Error> {
     serde_saphyr::to_string(&pool_crd())
+}
+
+/// The `CustomResourceDefinition` of the `HTCQueue`.
+#[must_use]
+pub fn queue_crd() -> CustomResourceDefinition {
+    HTCQueue::crd()
+}
+
+/// [`queue_crd`] as the YAML that stands in `crd/`.
+pub fn queue_crd_yaml() -> Result<String, serde_saphyr::ser::Error> {
+    serde_saphyr::to_string(&queue_crd())
 }
 
 /// Adds the rules that keep a spec as it was created, but for what may change: every field that the schema has.

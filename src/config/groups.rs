@@ -10,6 +10,7 @@ use super::values::{parse_duration, parse_image, parse_keep, parse_realm, parse_
 use crate::condor::htcopts::{AttributeName, GroupPattern, PriorityRange};
 use crate::condor::payload::ImagePrefix;
 use crate::confine::Confinement;
+use crate::queue::Queueing;
 
 /// Which HTCJobs this operator works on, and who it is among others.
 #[derive(Args, Clone, Debug)]
@@ -52,6 +53,16 @@ pub struct ElectionArgs {
     /// Pause between two attempts to take or renew the Lease.
     #[arg(long, env = "HTC_LEASE_RETRY", default_value = "2s", value_parser = parse_duration)]
     pub lease_retry: Duration,
+}
+
+/// How many jobs may be in HTCondor at a time, and whose.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Queues")]
+pub struct QueueingArgs {
+    /// Who decides when jobs may be submitted. `embedded`: this operator, by HTCQueues. `none`: there are no queues, and an HTCJob
+    /// with the label kueue.x-k8s.io/queue-name waits.
+    #[arg(long, env = "HTC_QUEUEING", value_enum, default_value = "none")]
+    pub queueing: Queueing,
 }
 
 /// The schedd, its tools, and what one call of them may hold.

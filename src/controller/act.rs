@@ -206,5 +206,6 @@ fn forget(context: &Context, gathered: &Gathered, reference: &ObjectRef<Observed
     }
     context.pools.forget(uid);
     context.namespace_jobs.forget(uid);
+    context.queues.forget(uid);
     context.volatile.forget(uid);
 }

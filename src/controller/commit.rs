@@ -9,10 +9,17 @@ use crate::ledger::{LedgerError, Save};
 use crate::machine::Attempt;
 use crate::machine::decide::Decision;
 use crate::machine::facts::Known;
+use crate::machine::room::Room;
 use crate::machine::transitions::{Transition, Trigger};
 
 /// Writes the decision into the ledger, in one transaction; nothing is handed over or published before.
-pub(super) async fn commit(context: &Context, gathered: &Gathered, decision: &Decision) -> Result<(), LedgerError> {
+pub(super) async fn commit(
+    context: &Context,
+    gathered: &Gathered,
+    decision: &Decision,
+    room: Option<&Room>,
+) -> Result<(), LedgerError> {
+    let gives_back = room.map(|room| room.gives_back.clone()).unwrap_or_default();
     let Some(after) = &decision.after else { return Ok(()) };
     let before = gathered.facts.record.known.as_ref();
     let Some(known) = after.known.clone() else { return Ok(()) };
@@ -20,6 +27,7 @@ pub(super) async fn commit(context: &Context, gathered: &Gathered, decision: &De
         && decision.changed.is_empty()
         && decision.settled.is_none()
         && decision.wishes.is_empty()
+        && gives_back.is_empty()
         && before == Some(&known);
     if nothing_new {
         return Ok(());
@@ -47,6 +55,7 @@ pub(super) async fn commit(context: &Context, gathered: &Gathered, decision: &De
         transitions: decision.transitions.clone(),
         inherited: gathered.inherited(),
         refuted: decision.refuted.clone(),
+        gives_back,
         now: context.clock.now(),
     };
     context.pools.assign(&save.uid, save.pool.as_ref());

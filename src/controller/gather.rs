@@ -74,6 +74,9 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
     let may_rerun = plan.as_ref().is_none_or(|plan| site.may_rerun() || plan.options.may_rerun());
     let guarded = ours || (deleting && has_old_finalizer(object));
     let inherited = inherited(object, context, &name, &uid).await?;
+    let queue = context.queues.fact(&uid, &name.namespace, object, record.queue.as_deref());
+    let drained = queue.as_ref().is_some_and(|queue| queue.drained);
+    let spec = spec.map(|spec| Spec { suspend: spec.suspend || drained, ..spec });
     let annotated = |key: &str| object.annotations().get(key).is_some_and(|value| value == "true");
     let facts = Facts {
         schedd: schedd(&place, &record, &published),
@@ -96,6 +99,7 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
         in_flight,
         evidence,
         silent_since,
+        queue,
     };
     Ok(Gathered { facts, name, plan, identity, place })
 }

@@ -18,8 +18,9 @@ use crate::kubernetes::MANAGER;
 use crate::machine::facts::{Facts, Published, Record, Spec};
 use crate::machine::ids::{JobId, id_ranges};
 use crate::machine::status::{Counts, indexes};
-use crate::machine::summary::summary;
+use crate::machine::summary::{QUEUED, summary};
 use crate::machine::{Attempt, ScheddName, Timestamp, Uid};
+use crate::queue::words;
 
 /// Ids listed one by one.
 const IDS: usize = 100;
@@ -63,7 +64,7 @@ fn status(
     let time = |at: Timestamp| Moment::from_second(at.0.div_euclid(1000)).ok().map(Time);
     HTCJobStatus {
         phase,
-        state: summary.as_ref().map(|(state, _)| state.clone()),
+        state: summary.as_ref().map(|(state, _)| with_place(state, facts)),
         message: summary.and_then(|(_, told)| told).map(|told| first_words(&told.message)),
         observed_generation: generation,
         schedd: (attempt > 0).then(|| whose(record, published, schedd).to_string()),
@@ -102,6 +103,15 @@ fn status(
                 })
             })
             .collect(),
+    }
+}
+
+/// `Queued (4th)`
+fn with_place(state: &str, facts: &Facts) -> String {
+    let wait = facts.queue.as_ref().and_then(|queue| queue.waits.as_ref());
+    match wait.and_then(|wait| wait.place).filter(|_| state == QUEUED) {
+        Some(place) => format!("{state} ({})", words::place(place as usize)),
+        None => state.to_owned(),
     }
 }
 

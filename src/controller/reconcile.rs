@@ -13,12 +13,14 @@ use super::commit::commit;
 use super::gather::{Gathered, gather, texts};
 use super::publish::publish;
 use super::{Context, ReconcileError, WriteError};
-use crate::api::{OPERATOR, Observed};
+use crate::api::{OPERATOR, Observed, Phase};
 use crate::fence::Refused;
 use crate::machine::decide::Decision;
+use crate::machine::room::room;
 use crate::machine::rules::Rules;
 use crate::machine::transitions::IllegalTransition;
 use crate::machine::{Settings, Uid};
+use crate::queue::{Decided, Demand};
 use crate::workers::Workers;
 
 /// Longest pause that the API server is granted when it asks to be left alone.
@@ -47,10 +49,25 @@ async fn pass(object: &Observed, context: &Context) -> Result<Option<Duration>, 
     if let ControlFlow::Break(again) = guard(object, context) {
         return Ok(again);
     }
+    let result = steps(object, context).await;
+    context.queues.looked_at(object);
+    result
+}
+
+async fn steps(object: &Observed, context: &Context) -> Result<Option<Duration>, ReconcileError> {
     let gathered = gather(object, context).await.map_err(ReconcileError::Gather)?;
     let decision = decide(object, &gathered, context).map_err(ReconcileError::Decide)?;
     let texts = texts(object, &gathered, &decision, context).await.map_err(ReconcileError::Gather)?;
-    commit(context, &gathered, &decision).await.map_err(ReconcileError::Commit)?;
+    let room = context.queues.is_embedded().then(|| room(&gathered.facts, &decision, &Rules::ALL));
+    commit(context, &gathered, &decision, room.as_ref()).await.map_err(ReconcileError::Commit)?;
+    if let Some(room) = &room {
+        let Gathered { facts, name, plan, .. } = &gathered;
+        let demand = Demand::of(plan.as_ref().map(|plan| &plan.options), &context.planner.site_defaults);
+        let (uid, record) = (&facts.object.uid, &facts.record);
+        let after = decision.after.as_ref().and_then(|after| after.known.as_ref());
+        let over = after.is_some_and(|known| known.phase == Phase::Completed);
+        context.queues.decided(&Decided { object, uid, name, record, demand, room, over });
+    }
     match act(context, object, &gathered, decision, texts).await {
         Acted::Over { again } => Ok(again),
         Acted::Shown(mut status) => {
@@ -81,6 +98,7 @@ fn guard(object: &Observed, context: &Context) -> ControlFlow<Option<Duration>> 
     }
     if object.annotations().get(OPERATOR).is_some_and(|operator| *operator != context.operator) {
         tracing::debug!("left alone: it is another operator's");
+        context.queues.looked_at(object);
         return ControlFlow::Break(None);
     }
     ControlFlow::Continue(())

@@ -32,7 +32,22 @@ pub(crate) struct Save {
     pub(crate) inherited: Arc<[InheritedJob]>,
     /// Jobs whose reported end HTCondor contradicts.
     pub(crate) refuted: Vec<JobId>,
+    /// Jobs that give back their room in the queue.
+    pub(crate) gives_back: Indices,
     pub(crate) now: Timestamp,
+}
+
+/// Room in a queue for jobs of one object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The object.
+    pub uid: Uid,
+    /// The queue.
+    pub queue: String,
+    /// The jobs.
+    pub indices: Indices,
+    /// Its number: later grants have higher ones.
+    pub number: u64,
 }
 
 /// That a request is taken up; for a submission, also what is to be submitted.

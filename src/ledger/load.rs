@@ -105,6 +105,9 @@ fn load(connection: &Connection, uid: &Uid) -> Result<Record, LedgerError> {
     record.reports = super::callbacks::reports(connection, uid)?;
     record.err = err(connection, uid)?;
     record.wishes = super::wishes::wishes(connection, uid)?;
+    if let Some(grant) = super::grants::of(connection, uid)? {
+        (record.queue, record.granted) = (Some(grant.queue), grant.indices);
+    }
     Ok(record)
 }
 

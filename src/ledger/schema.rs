@@ -103,6 +103,7 @@ update objects set releasedAt = coalesce((select max(time) from transitions t wh
 /// `wishes`: what users ask for of single jobs (`wanted`: Hold, Release or Remove). `askedAt`: when a release was last asked for.
 /// `withdrawn`: the job was proved never to have been in HTCondor. `failure`: why HTCondor refused it the last time. `over`: nothing
 /// more is to be done. `changed`: as in `htcjobs`.
+/// `grants`: which jobs of an object have room in its queue (`indices`), and the number of the last grant that it got (`number`).
 /// `exits`: how a job ended by itself for the `number`th time (`exit`: its exit code, or a signal below 0), as far as that was seen.
 /// Times are unix milliseconds on the operator's clock, dates unix seconds on the schedd's.
 const TABLES: &str = "
@@ -142,6 +143,9 @@ create table if not exists wishes(
 create index if not exists wishes_changed on wishes(changed);
 create table if not exists exits(
     uid text not null, idx integer not null, number integer not null, exit integer not null, primary key(uid, idx, number)
+) without rowid;
+create table if not exists grants(
+    uid text primary key, queue text not null, indices text not null, number integer not null
 ) without rowid;
 create table if not exists ledger(key text primary key, value text not null) without rowid;
 ";

@@ -154,6 +154,7 @@ fn write(connection: &Connection, save: &Save) -> Result<(), LedgerError> {
             .map_err(LedgerError::sql("settle submissions"))?;
     }
     super::wishes::change(connection, &save.uid, &save.wishes)?;
+    super::grants::give_back(connection, &save.uid, &save.gives_back, save.known.released)?;
     super::callbacks::refute(connection, &save.uid, &save.refuted)?;
     super::journal::append(connection, &save.uid, &save.transitions, save.now)
 }

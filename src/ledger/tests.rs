@@ -61,6 +61,7 @@ pub(super) fn job(proc: u32, state: JobState) -> Job {
 
 pub(super) fn save(known: Known, jobs: Vec<(Index, Job)>, transitions: Vec<Transition>) -> Save {
     Save {
+        gives_back: crate::machine::Indices::default(),
         uid: uid(),
         name: name(),
         pool: None,

@@ -8,6 +8,7 @@ mod hints;
 mod inherit;
 mod kept;
 mod live;
+mod queued;
 mod terminate;
 #[cfg(test)]
 mod tests;
@@ -67,7 +68,7 @@ const FAILED_TRIES: &[Reason] = &[
 const WAITS_FOR_A_PERSON: &[Reason] = &[Reason::HistoryTooShort, Reason::QueueLost, Reason::Lost];
 
 /// Reasons of `Submitted` False for which jobs wait until others have ended.
-const KEEPS_BACK: &[Reason] = &[Reason::NamespaceLimit, Reason::Parallelism];
+const KEEPS_BACK: &[Reason] = &[Reason::NamespaceLimit, Reason::Parallelism, Reason::Queued];
 
 /// Failures that no HTCJob is to blame for: it goes on together with others. A fetch alone may fail in these words for what one
 /// HTCJob's jobs have left.
@@ -266,6 +267,10 @@ impl<'a> Run<'a> {
         for condition in changed.into_iter().filter(worth_an_event) {
             let warning = match condition.kind {
                 ConditionType::Held => condition.status == ConditionStatus::True,
+                ConditionType::QuotaReserved => {
+                    let troubles = [Reason::ExceedsMaxQuota, Reason::Misconfigured];
+                    condition.reason.parse().is_ok_and(|reason| troubles.contains(&reason))
+                }
                 ConditionType::Suspended | ConditionType::Complete | ConditionType::Failed => false,
                 ConditionType::Submitted
                 | ConditionType::Tracked
@@ -465,7 +470,11 @@ fn worth_an_event(condition: &Condition) -> bool {
             condition.status == ConditionStatus::False
                 && !condition.reason.parse().is_ok_and(|reason| EVERYDAY.contains(&reason))
         }
-        ConditionType::Tracked | ConditionType::Held | ConditionType::Suspended | ConditionType::OutputFetched => true,
+        ConditionType::Tracked
+        | ConditionType::Held
+        | ConditionType::Suspended
+        | ConditionType::QuotaReserved
+        | ConditionType::OutputFetched => true,
         ConditionType::Complete | ConditionType::Failed => false,
     }
 }

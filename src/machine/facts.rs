@@ -3,6 +3,7 @@
 mod evidence;
 mod job;
 mod object;
+mod queue;
 mod record;
 mod request;
 
@@ -11,6 +12,7 @@ use super::ids::{ScheddName, Timestamp};
 pub use evidence::{Ad, Answer, Earlier, Evidence, Exit, History, JobStatus, Queue, Unknown, Why};
 pub use job::{Hold, Job, JobState, Runs};
 pub use object::{Claim, Object, Past, Published, Spec, SpecRefused, Unreadable};
+pub use queue::{QueueWait, Queued};
 pub use record::{
     Condition, CutShort, End, ErrTail, Exceeded, Known, Reach, Record, Refusal, Report, Submission, Witness,
 };
@@ -33,6 +35,8 @@ pub struct Facts {
     /// When the first question was put that the queue has not answered since its last answer; none if that is not why there is
     /// none.
     pub silent_since: Option<Timestamp>,
+    /// The queue that it is in; none if it needs room in none.
+    pub queue: Option<Queued>,
     /// The schedd that gave them, and that takes what is submitted now.
     pub schedd: ScheddName,
 }

@@ -145,6 +145,10 @@ pub struct Rules {
     pub ask_after_report: bool,
     /// An object that the Go operator had is taken for one that has jobs, unless they are all known.
     pub inherited_is_presence: bool,
+    /// Of an object in a queue nothing is submitted or released that has no room there.
+    pub granted_first: bool,
+    /// Held jobs give their room back only once an answer from after the last hold and release shows them held.
+    pub room_until_held: bool,
 }
 
 impl Rules {
@@ -183,6 +187,8 @@ impl Rules {
         htcondor_is_right: true,
         ask_after_report: true,
         inherited_is_presence: true,
+        granted_first: true,
+        room_until_held: true,
     };
 }
 

@@ -12,6 +12,7 @@ pub(super) const EVERYDAY: &[Reason] = &[
     Reason::DeadlineExceeded,
     Reason::MaxFailedIndexesExceeded,
     Reason::Parallelism,
+    Reason::Queued,
     Reason::Asking,
     Reason::Removing,
     Reason::JobsPresent,
@@ -19,6 +20,9 @@ pub(super) const EVERYDAY: &[Reason] = &[
     Reason::Waiting,
     Reason::Adopting,
 ];
+
+/// What an `HTCJob` is that waits for room in its queue.
+pub const QUEUED: &str = "Queued";
 
 /// What an `HTCJob` with so many failed jobs needs attention for, in one word, else its phase; and the condition that says more.
 #[must_use]
@@ -29,6 +33,10 @@ pub fn summary(phase: Phase, failed: usize, conditions: &[Condition]) -> (String
     let troubled = |told: &&Condition| !told.reason.parse().is_ok_and(|reason| EVERYDAY.contains(&reason));
     let by_reason = |told: &Condition| told.reason.clone();
     let by_kind = |told: &Condition| told.kind.to_string();
+    let by_quota = |told: &Condition| match told.reason.parse() {
+        Ok(Reason::ExceedsMaxQuota | Reason::Misconfigured) => told.reason.clone(),
+        _ => QUEUED.to_owned(),
+    };
     let first = match phase {
         Phase::Terminating => {
             let removed = is_not(ConditionType::JobsRemoved);
@@ -46,6 +54,7 @@ pub fn summary(phase: Phase, failed: usize, conditions: &[Condition]) -> (String
             (submitted.filter(troubled).or_else(|| is_not(ConditionType::Tracked)).map(|told| (by_reason(told), told)))
                 .or_else(|| is(ConditionType::Suspended).map(|told| (by_kind(told), told)))
                 .or_else(|| is(ConditionType::Held).map(|told| (by_kind(told), told)))
+                .or_else(|| is_not(ConditionType::QuotaReserved).map(|told| (by_quota(told), told)))
                 .or_else(|| Some((phase.to_string(), submitted?)))
         }
     };

@@ -20,10 +20,11 @@ use crate::fence::Fence;
 use crate::jobs_api::certificates::{CertificateKeeper, Lives, Places};
 use crate::jobs_api::{self, Jobs};
 use crate::lease::Leader;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, LedgerError};
 use crate::metrics::Metrics;
 use crate::mtls::{Accepted, Shown};
 use crate::pools::{Base, PartEnded, Pool, PoolKeeper, Pools};
+use crate::queue::{QueueKeeper, Queueing, Queues};
 use crate::receiver::{Port, Wakes};
 use crate::retention::Keeper;
 use crate::tracker::Tracker;
@@ -79,6 +80,8 @@ pub(super) struct Running {
     workers: JoinSet<()>,
     /// Sees to the pools of HTCPools.
     pool_keeper: Part,
+    /// Gives room in queues.
+    queue_keeper: Part,
     /// Told when a part of one of them ends.
     pool_ended: mpsc::Receiver<String>,
     pools: Arc<Pools>,
@@ -116,6 +119,9 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
     let limit = config.condor.namespace_active_jobs;
     let known = if limit == 0 { Vec::new() } else { ledger.live().await? };
     let namespace_jobs = NamespaceJobs::new(limit, shared.wake.clone(), known);
+    let queues = Arc::new(queues(config.queueing.queueing, &ledger, &metrics).await?);
+    let queue_keeper =
+        QueueKeeper::new(Arc::clone(&queues), client.clone(), ledger.clone(), fence.clone(), shared.wake.clone());
     let shared = Arc::new(shared);
     let (workers, lanes) = Workers::start(Arc::clone(&shared));
     let (publisher, shown_planner) = (Publisher::default(), planner.clone());
@@ -140,6 +146,7 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         volatile: VolatileState::default(),
         writes: Writes::new(config.kubernetes.concurrency),
         namespace_jobs,
+        queues,
         metrics: metrics.clone(),
         health,
     });
@@ -168,6 +175,7 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         }),
         tracker: Part::start(async move { Box::pin(tracker.run()).await }),
         pool_keeper: Part::start(async move { Box::pin(pool_keeper.run()).await }),
+        queue_keeper: Part::start(async move { Box::pin(queue_keeper.run()).await }),
         pool_ended,
         pools,
         _orphans: Part::start(crate::orphans::count_at_start(
@@ -193,6 +201,15 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         end,
         _keys: keys,
     })
+}
+
+/// The queues, with what the ledger has of those in them.
+async fn queues(mode: Queueing, ledger: &Ledger, metrics: &Metrics) -> Result<Queues, LedgerError> {
+    let (known, grants) = match mode {
+        Queueing::None => (Vec::new(), Vec::new()),
+        Queueing::Embedded => (ledger.live().await?, ledger.grants().await?),
+    };
+    Ok(Queues::new(mode, metrics.clone(), known, &grants))
 }
 
 /// What workers work with.
@@ -270,6 +287,7 @@ pub(super) async fn supervise(running: &mut Running, stop: impl Future<Output = 
         controller,
         workers,
         pool_keeper,
+        queue_keeper,
         pool_ended,
         ..
     } = running;
@@ -280,6 +298,7 @@ pub(super) async fn supervise(running: &mut Running, stop: impl Future<Output = 
         () = publisher.ended() => Err(StartError::Failed("publisher of Events")),
         () = housekeeping.ended() => Err(StartError::Failed("housekeeping")),
         () = controller.ended() => Err(StartError::Failed("controller")),
+        () = queue_keeper.ended() => Err(StartError::Failed("keeper of queues")),
         () = pool_keeper.ended() => Err(StartError::Failed("keeper of pools")),
         Some(pool) = pool_ended.recv() => {
             tracing::error!("a part of HTCPool {pool} ended");
@@ -314,6 +333,7 @@ pub(super) async fn drain(running: Running) {
         mut controller,
         mut workers,
         pool_keeper,
+        queue_keeper,
         pools,
         end,
         ..
@@ -321,7 +341,7 @@ pub(super) async fn drain(running: Running) {
     tracing::info!("told to stop: nothing new is begun, what runs is given {} s", DRAIN.as_secs());
     let _ = end.send(true);
     // It has the pools, and through them the workers' queues.
-    drop(pool_keeper);
+    drop((pool_keeper, queue_keeper));
     let drained = tokio::time::timeout(DRAIN, async {
         // The workers end when the context, which holds their queues, is dropped with the controller.
         controller.ended().await;

@@ -150,10 +150,10 @@ impl<'a> Run<'a> {
     fn new(terms: &'a Terms, claims: &'a [Claim]) -> Self {
         let (mut used, mut by_namespace, mut last) = (Amounts::default(), HashMap::new(), HashMap::new());
         for claim in claims {
-            let uses = claim.each.times(claim.uses);
-            used = used.plus(&uses);
+            let its_jobs = claim.each.times(claim.uses);
+            used = used.plus(&its_jobs);
             let its: &mut Amounts = by_namespace.entry(&*claim.namespace).or_default();
-            *its = its.plus(&uses);
+            *its = its.plus(&its_jobs);
             let its: &mut u64 = last.entry(&*claim.namespace).or_default();
             *its = claim.last.max(*its);
         }

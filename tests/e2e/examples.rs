@@ -36,6 +36,7 @@ impl Site {
         let arguments = [
             format!("--image-prefix=gitlab-registry.cern.ch/={}/mirror/", registry.address()),
             format!("--image=python:3.12={}", assets.python().display()),
+            "--queueing=embedded".to_owned(),
         ];
         let bed = Bed::new(version, &PoolOptions::default(), &arguments.each_ref().map(String::as_str));
         bed.start_operator();
@@ -100,6 +101,13 @@ fn three_jobs(#[values(Trixie, Sid)] version: Version) {
         [0, 1, 2].map(|index| out(&here, "queue", index)),
         [0, 1, 2].map(|n| format!("this is job {n} of queue\n"))
     );
+}
+
+#[test]
+fn room_for_two() {
+    let here = follow(&Site::shared(Trixie).bed, "htcqueue.yaml");
+    assert!(is_true(&here.wait_ended("queued"), "Complete"));
+    assert_eq!(out(&here, "queued", 3), "job 3 had room\n");
 }
 
 #[rstest]

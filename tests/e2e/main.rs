@@ -37,6 +37,7 @@ mod payload_script;
 mod places;
 mod plugin;
 mod pools;
+mod queue;
 mod rows;
 mod rules;
 mod soak;

@@ -11,6 +11,7 @@ mod lives;
 mod output;
 mod parts;
 mod properties;
+mod queued;
 mod reporting;
 mod seed;
 mod settled;

@@ -122,6 +122,8 @@ pub struct Scene {
     pub history_apart: bool,
     /// There are two pools with the same ids, and the objects are in them in turn.
     pub two_pools: bool,
+    /// The objects are in a queue that has room for so many jobs.
+    pub room: Option<u64>,
     /// The objects are the Go operator's, and this one has just taken its place.
     pub go_operator: Option<GoOperator>,
 }
@@ -149,6 +151,7 @@ impl Scene {
             retries: false,
             history_apart: false,
             two_pools: false,
+            room: None,
             go_operator: None,
         }
     }

@@ -37,6 +37,7 @@ impl Model {
                     self.reconcile(world, *op, reading, crate::operator::Writes::Done, tell);
                 }
             }
+            Action::Grant(op) => self.grant(world, *op, tell),
             Action::Take(op, lane) => self.take(world, *op, *lane, tell),
             Action::Work(op, lane, luck) => {
                 if *luck != Luck::Well {

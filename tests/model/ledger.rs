@@ -39,6 +39,7 @@ impl Rows {
         record.requests.clone_from(&self.requests);
         record.reports = self.told();
         record.wishes.clone_from(&self.wishes);
+        record.granted.clone_from(&self.granted);
         record
     }
 

@@ -21,6 +21,7 @@ mod ledger;
 mod operator;
 mod pools;
 mod properties;
+mod queue;
 mod reports;
 mod steps;
 mod story;

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use htc_operator::machine::decide::{Action as Deed, Look, decide};
 use htc_operator::machine::facts::{
-    Answer, Claim, Earlier, Evidence, Facts, History, InFlight, Known, Object, Past, Published, Queue, Reach, Record,
-    Spec, Unknown, Why,
+    Answer, Claim, Earlier, Evidence, Facts, History, InFlight, Known, Object, Past, Published, Queue, Queued, Reach,
+    Record, Spec, Unknown, Why,
 };
 use htc_operator::machine::phase::Phase;
+use htc_operator::machine::room::room;
 use htc_operator::machine::{
     Birthdate, Indices, Kind, Request, RequestKey, Rules, SchedDate, ScheddName, Timestamp, Work,
 };
@@ -44,6 +45,7 @@ impl Operator {
     /// A new process on this ledger.
     pub fn start(&mut self, objects: usize) {
         self.memory = Memory::new(objects);
+        self.memory.queue = crate::queue::Queue::start(&self.ledger.rows);
         self.awake = true;
     }
 }
@@ -81,16 +83,26 @@ impl Model {
         let decision = decide(&facts, now, &self.settings, &self.rules).unwrap();
         let mut broken = None;
         let known = decision.after.as_ref().and_then(|after| after.known.as_ref());
-        let news = !decision.changed.is_empty() || !decision.wishes.is_empty();
+        let room = self.scene.room.map(|_| room(&facts, &decision, &self.rules));
+        let gives_back = room.as_ref().map(|room| room.gives_back.clone()).unwrap_or_default();
+        let news = !decision.changed.is_empty() || !decision.wishes.is_empty() || !gives_back.is_empty();
         if known.is_some() && (known != facts.record.known.as_ref() || news) {
             let schedd = world.schedd.name.clone();
-            broken = world.operators[op].ledger.rows[place].save(&decision, &schedd);
+            let rows = &mut world.operators[op].ledger.rows[place];
+            broken = rows.save(&decision, &schedd);
+            rows.granted = rows.granted.without(&gives_back);
+            if known.is_some_and(|known| known.released) {
+                rows.granted = Indices::default();
+            }
             for transition in &decision.transitions {
                 tell.say(|| format!("    {}: {}", transition.trigger, words(&transition.reason, &transition.detail)));
             }
         }
         if let Some(broken) = broken {
             world.breaks(broken);
+        }
+        if let Some(room) = &room {
+            world.operators[op].memory.queue.decided(place, &facts.record.granted, room);
         }
         self.watch_reports(world, (op, object), &facts.evidence, &facts.record.reports, &decision);
         world.operators[op].memory.watch(place, decision.look.clone());
@@ -157,6 +169,7 @@ impl Model {
             claim => past(world, op, object, claim, !self.broken.no_wait_for_strangers),
         };
         let inherited = self.inherited(world, op, object);
+        let queue = self.scene.room.map(|_| Queued { queue: "q".to_owned(), waits: None, drained: false });
         let spec = Spec {
             queue: self.queues[usize::from(object)],
             indexes: self
@@ -184,7 +197,16 @@ impl Model {
             may_rerun: self.scene.retries,
             inherited,
         };
-        Facts { object, record, past, in_flight, evidence, silent_since: None, schedd: world.schedd.name.clone() }
+        Facts {
+            object,
+            record,
+            past,
+            in_flight,
+            evidence,
+            silent_since: None,
+            queue,
+            schedd: world.schedd.name.clone(),
+        }
     }
 
     fn release(&self, world: &mut World, object: u8, tell: &mut Teller) {

@@ -24,7 +24,7 @@ fn print(world: &World, course: Course) -> u64 {
 fn whose_turn(action: &Action) -> usize {
     let there = if matches!(action, Action::There(_)) { TURNS / 2 } else { 0 };
     let turn = match action.anywhere() {
-        Action::Take(..) | Action::Work(..) => 1,
+        Action::Take(..) | Action::Work(..) | Action::Grant(_) => 1,
         Action::Reconcile(..) | Action::ReconcileAll(_) | Action::FinishReconcile(_) => 2,
         Action::Look(..) | Action::LookIntoHistory(..) | Action::BlindLookAtOne(..) | Action::FinishLook(_) => 3,
         Action::LimitPasses => 4,
@@ -60,6 +60,7 @@ pub fn properties() -> Vec<Property<Model>> {
             model.holds(REFUTED, world.broken != Some(Broken::RefutedWrongly))
         }),
         Property::always(AT_A_TIME, |model, world: &World| model.holds(AT_A_TIME, model.keeps_to_parallelism(world))),
+        Property::always(ROOM, |model, world: &World| model.holds(ROOM, model.keeps_to_room(world))),
         Property::always(ASKED_FOR, |model, world: &World| model.holds(ASKED_FOR, model.runs_what_is_asked_for(world))),
         Property::always(WAITS, |model, world: &World| {
             let told = || model.told.lock().unwrap().contains(WAITS);
@@ -85,6 +86,7 @@ const COUNTED: &str = "nothing counts as ended that can go on, and only HTCondor
 const RIGHT: &str = "what HTCondor has said since a report is right";
 const REFUTED: &str = "no true end is refuted";
 const AT_A_TIME: &str = "HTCondor has no more jobs of an object at a time than it may have";
+const ROOM: &str = "HTCondor has no more jobs at a time than their queue has room for";
 const ASKED_FOR: &str = "no job is submitted that is not asked for";
 const WAITS: &str = "no deletion, hold or deadline waits for a transfer";
 pub const END: &str = "everything comes to a good end";

@@ -125,6 +125,8 @@ fn scene(troubles: u8, kinds: &'static [Trouble]) -> Scene {
 #[case::wishes_keep_back(wishing(&[Wish, DyingSubmitter]), |model: &mut Model| model.rules.wishes_keep_back = false)]
 #[case::release_until_done(wishing(&[Wish, Crash]), |model: &mut Model| model.rules.release_until_done = false)]
 #[case::tried_counts(Scene { queues: &[2], parallelism: Some(1), ..scene(0, &[]) }, |model: &mut Model| model.rules.tried_counts = false)]
+#[case::granted_first(queued(0, &[]), |model: &mut Model| model.rules.granted_first = false)]
+#[case::room_until_held(Scene { slow_jobs: true, ..queued(2, &[Suspend]) }, |model: &mut Model| model.rules.room_until_held = false)]
 #[case::only_last_ends_count(Scene { retries: true, ..reporting(0, &[]) }, |model: &mut Model| model.rules.only_last_ends_count = false)]
 #[case::only_htcondor_completes(reporting(1, &[DyingNode]), |model: &mut Model| model.rules.only_htcondor_completes = false)]
 #[case::htcondor_is_right(reporting(1, &[DyingNode]), |model: &mut Model| model.rules.htcondor_is_right = false)]
@@ -179,6 +181,10 @@ fn fetched_early(kinds: &'static [Trouble]) -> Scene {
 
 fn wishing(kinds: &'static [Trouble]) -> Scene {
     Scene { deletes: 0, slow_jobs: true, ..scene(2, kinds) }
+}
+
+fn queued(troubles: u8, kinds: &'static [Trouble]) -> Scene {
+    Scene { room: Some(1), queues: &[1, 1], in_step: true, deletes: 0, ..scene(troubles, kinds) }
 }
 
 fn half_submitted(deletes: u8) -> Scene {

@@ -200,6 +200,20 @@ fn pools() {
     holds(&lasting("one of two pools is silent", &[Silence, HangingTransfer]));
 }
 
+/// Two objects, and a queue that has room for one job: never more than one is in HTCondor, and both are in the end.
+#[test]
+fn queued() {
+    let one_place = |name, troubles, kinds| Scene { room: Some(1), ..Scene::new(name, &[1, 1], troubles, kinds) };
+    holds(&Scene { slow_jobs: true, ..one_place("one place", 0, &[]) });
+    holds(&Scene { in_step: !full(), deletes: 0, ..one_place("one place and crashes", 1, &[Crash]) });
+    let submitters = &[SlowSubmitter, SlowStaging, DyingSubmitter];
+    holds(&Scene { deletes: 0, ..one_place("one place and submitters", 1, submitters) });
+    holds(&Scene { deletes: 0, slow_jobs: true, ..one_place("one place and suspend", 2, &[Suspend]) });
+    holds(&Scene { deletes: 0, ..one_place("one place and a lost ledger", 1, &[LostLedger]) });
+    holds(&Scene { deletes: 0, ..one_place("one place and deadlines", 1, &[Deadline]) });
+    holds(&Scene { queues: &[2], ..one_place("one place for two jobs of one", 1, &[Crash]) });
+}
+
 /// etcd is restored from a copy.
 #[test]
 fn old_objects() {

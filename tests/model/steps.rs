@@ -27,6 +27,8 @@ pub enum Action {
     BeginReconcile(usize, u8),
     FinishReconcile(usize),
     Take(usize, Lane),
+    /// The keeper of queues decides, or makes what it has decided durable.
+    Grant(usize),
     Work(usize, Lane, Luck),
     /// A transfer under way hangs from now on.
     Hang(usize),
@@ -230,6 +232,9 @@ impl Model {
                     let seen = (0..).zip(&memory.cache).filter(|(_, seen)| seen.is_some());
                     actions.extend(seen.map(|(object, _)| Action::Reconcile(op, object, Writes::Done)));
                 }
+            }
+            if operator.leads && self.can_grant(world, op) {
+                actions.push(Action::Grant(op));
             }
             if operator.leads && !self.gone_unseen(world, op).is_empty() {
                 actions.push(Action::LookAtSubmitters(op));

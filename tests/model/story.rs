@@ -92,6 +92,7 @@ impl Model {
                 who(op),
                 if *luck == crate::workers::Luck::Well { String::new() } else { format!(" ({luck:?})") }
             ),
+            Action::Grant(op) => format!("the keeper of queues of {} goes on", who(op)),
             Action::Hang(op) => format!("the transfer of {} hangs from now on", who(op)),
             Action::TransferLimit(op) => format!("the time limit of the transfer of {} passes", who(op)),
             Action::Look(op, voice) => format!("{} asks HTCondor{}", who(op), heard(*voice)),

@@ -14,7 +14,7 @@ use htc_operator::machine::facts::{
 use htc_operator::machine::judge::REMOVED_BY_US;
 use htc_operator::machine::wishes::{Wish, Wishes};
 use htc_operator::machine::worker::Step;
-use htc_operator::machine::{Birthdate, Index, Kind, Request, ScheddName, Timestamp, Uid};
+use htc_operator::machine::{Birthdate, Index, Indices, Kind, Request, ScheddName, Timestamp, Uid};
 
 use crate::condor::{Elsewhere, Schedd, Submitter};
 use crate::reports::{Event, Sent, Stored};
@@ -96,6 +96,8 @@ pub struct Rows {
     pub schedds: BTreeMap<Index, ScheddName>,
     pub reports: BTreeMap<Event, Stored>,
     pub wishes: Wishes,
+    /// `grants.indices`
+    pub granted: Indices,
 }
 
 /// `submissions.state`
@@ -126,6 +128,8 @@ pub struct Memory {
     pub reading: Option<Reading>,
     /// When the wait for an earlier operator's submitter is over.
     pub strangers: Vec<Option<Timestamp>>,
+    /// What the keeper of queues knows.
+    pub queue: crate::queue::Queue,
 }
 
 /// The workers.
@@ -247,6 +251,7 @@ pub fn number(uid: &Uid) -> u8 {
 impl Memory {
     pub fn new(objects: usize) -> Self {
         Self {
+            queue: crate::queue::Queue::start(&vec![Rows::default(); objects]),
             cache: vec![None; objects],
             registry: vec![None; objects],
             watched: vec![None; objects],
@@ -310,6 +315,7 @@ impl World {
             for (object, seen) in operator.memory.cache.iter().enumerate() {
                 if seen.is_none() {
                     operator.memory.watched[object] = None;
+                    operator.memory.queue.forget(object);
                 }
             }
         }

@@ -9,6 +9,7 @@ mod jobs;
 mod logs;
 mod new;
 mod procs;
+mod queue;
 mod retry;
 mod story;
 mod submit;
@@ -73,6 +74,8 @@ enum Command {
     Jobs(jobs::Arguments),
     /// Print what a job has written, or follow what it writes.
     Logs(logs::Arguments),
+    /// Show how full queues are, and who waits for what.
+    Queue(queue::Arguments),
     /// Release single jobs that are held, whoever holds them.
     Release(act::Arguments),
     /// Remove single jobs: they count as failed, and the others go on.
@@ -132,6 +135,7 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Hold(arguments) => act::run(&cli.cluster, &arguments, Wanted::Hold).await,
         Command::Jobs(arguments) => jobs::run(&cli.cluster, &arguments).await,
         Command::Logs(arguments) => logs::run(&cli.cluster, &arguments).await,
+        Command::Queue(arguments) => queue::run(&cli.cluster, &arguments).await,
         Command::Release(arguments) => act::run(&cli.cluster, &arguments, Wanted::Release).await,
         Command::Remove(arguments) => act::run(&cli.cluster, &arguments, Wanted::Remove).await,
         Command::Story(arguments) => story::run(&cli.cluster, &arguments).await,

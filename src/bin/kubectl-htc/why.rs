@@ -210,6 +210,7 @@ fn next(name: &str, status: &HTCJobStatus) -> String {
             "if the reason above can be removed, do so and release the jobs with kubectl htc release; else delete the HTCJob"
                 .to_owned()
         }
+        state if state.starts_with("Queued") => format!("wait: kubectl htc wait {name}; docs/queues.md explains the queue"),
         "Suspended" => "set spec.suspend to false to resume".to_owned(),
         "Completed" => "nothing: every job has succeeded".to_owned(),
         "Pending" | "Submitted" | "Running" | "Terminating" => format!("wait: kubectl htc wait {name}"),

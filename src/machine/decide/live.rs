@@ -76,6 +76,7 @@ impl Run<'_> {
         }
         self.remove_wished();
         self.suspend(spec);
+        self.say_quota(spec);
         self.remove_extra(sightings);
         let missing = self.wanted(spec).without(&recorded);
         let kept_back = self.kept_back();
@@ -86,11 +87,17 @@ impl Run<'_> {
         } else if let (Some(SpecRefused { reason, message }), true) = (&spec.refused, self.record.attempts.is_empty()) {
             self.say(ConditionType::Submitted, False, *reason, message);
         } else if spec.suspend && self.record.attempts.is_empty() {
-            self.say(ConditionType::Submitted, False, Reason::Suspended, "spec.suspend is true: nothing is submitted");
+            let message = format!("{}: nothing is submitted", self.why_suspended());
+            self.say(ConditionType::Submitted, False, Reason::Suspended, &message);
         } else if missing.iter().all(|index| kept_back.contains(index)) {
             self.say_kept_back(&missing, doubt.as_ref(), sightings);
         } else {
-            self.submit(spec, &missing.without(&kept_back), sightings);
+            let missing = self.with_room_or_tried(&missing.without(&kept_back));
+            if missing.is_empty() {
+                self.say_queued();
+            } else {
+                self.submit(spec, &missing, sightings);
+            }
         }
     }
 
@@ -147,12 +154,13 @@ impl Run<'_> {
             if let Some(request) = self.in_flight(Kind::Submit).filter(|request| !request.running) {
                 self.action = Action::Cancel(request.key.clone());
             }
+            let because = self.why_suspended();
             let message = match (loose, ours) {
-                (0, 0) => "spec.suspend is true: nothing is submitted".to_owned(),
-                (0, held) => format!("spec.suspend is true: {} held", jobs(held)),
+                (0, 0) => format!("{because}: nothing is submitted"),
+                (0, held) => format!("{because}: {} held", jobs(held)),
                 (loose, _) => match self.failed(Kind::Hold) {
-                    Some(why) => format!("spec.suspend is true: {} cannot be held: {why}", jobs(loose)),
-                    None => format!("spec.suspend is true: {} being held", jobs(loose)),
+                    Some(why) => format!("{because}: {} cannot be held: {why}", jobs(loose)),
+                    None => format!("{because}: {} being held", jobs(loose)),
                 },
             };
             self.say(ConditionType::Suspended, True, Reason::Suspended, &message);
@@ -260,10 +268,15 @@ impl Run<'_> {
         let first = !fresh.is_empty() && (tried.is_empty() || self.places(spec, &fresh, &free).0 > 0);
         let candidates = if first { &fresh } else { &tried };
         let (places, kept_back) = self.places(spec, candidates, &free);
-        let indices = candidates.take(self.most_at_once().min(places.max(1)));
+        let with_room = self.with_room(candidates);
+        // What has no room is judged all the same.
+        let (places, kept_back, going) =
+            if with_room.is_empty() { (0, Reason::Queued, candidates) } else { (places, kept_back, &with_room) };
+        let indices = going.take(self.most_at_once().min(places.max(1)));
         // Of those that are kept back none may come beside those that go.
         let again = || {
-            if places < candidates.len() { again(candidates).and_then(|_| again(&indices)) } else { again(&indices) }
+            let all = places.min(going.len()) >= candidates.len();
+            if all { again(&indices) } else { again(candidates).and_then(|_| again(&indices)) }
         };
         let permit = if first {
             judge::never_attempted(&facts.object, &self.record, facts.past, &indices, self.rules)
@@ -334,8 +347,12 @@ impl Run<'_> {
         if own <= namespace { (own, Reason::Parallelism) } else { (namespace, Reason::NamespaceLimit) }
     }
 
-    /// It is woken when others end: those of its namespace, or its own.
+    /// It is woken when others end: those of its queue, those of its namespace, or its own.
     fn keep_back(&mut self, spec: &Spec, reason: Reason) {
+        if reason == Reason::Queued {
+            self.say_queued();
+            return;
+        }
         let message = match (reason, spec.parallelism) {
             (Reason::Parallelism, Some(0)) => {
                 "spec.parallelism is 0: no more jobs are submitted until it is increased".to_owned()

@@ -24,7 +24,16 @@ fn facts() -> Facts {
         inherited: None,
     };
     let (record, past, evidence) = (Record::default(), Past::Continuous, Evidence::none());
-    Facts { object, record, past, in_flight: None, evidence, silent_since: None, schedd: "schedd@test".into() }
+    Facts {
+        object,
+        record,
+        past,
+        in_flight: None,
+        evidence,
+        silent_since: None,
+        queue: None,
+        schedd: "schedd@test".into(),
+    }
 }
 
 /// In a release, too.

@@ -127,8 +127,10 @@ impl Run<'_> {
         self.forget_releases();
         let wishes = &self.record.wishes;
         let wanted = |index: &Index, job: &Job| match (&job.state, wishes.of(*index)) {
-            (JobState::Held(_), Some(Wish::Release { .. })) => !suspended,
-            (JobState::Held(hold), None) => !suspended && hold.is_ours(),
+            (JobState::Held(hold), Some(Wish::Release { .. })) => {
+                !suspended && (!hold.is_ours() || self.has_room(*index))
+            }
+            (JobState::Held(hold), None) => !suspended && hold.is_ours() && self.has_room(*index),
             (JobState::Held(_), Some(Wish::Hold | Wish::Remove { .. }))
             | (JobState::Idle | JobState::Running | JobState::Ended(_), _) => false,
         };
@@ -141,7 +143,11 @@ impl Run<'_> {
             let ended = self.record.jobs.get(&index).is_none_or(|job| job.outcome().is_some());
             wished.wish.wanted() == Wanted::Remove && ended
         };
-        let work = if wishes.iter().all(past) { Work::Release } else { Work::ReleaseJobs(ids) };
+        let waits_for_room = |(index, job): (&Index, &Job)| {
+            matches!(&job.state, JobState::Held(why) if why.is_ours()) && !self.has_room(*index)
+        };
+        let all = wishes.iter().all(past) && !self.record.jobs.iter().any(waits_for_room);
+        let work = if all { Work::Release } else { Work::ReleaseJobs(ids) };
         let free = self.action == Action::Nothing;
         self.ask_settled(Kind::Release, work);
         let asked = free && matches!(&self.action, Action::Hand(request) if request.key.kind == Kind::Release);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use strum::{Display, EnumString, IntoStaticStr};
 
-use super::{Job, LastRequest};
+use super::{Job, JobState, LastRequest};
 use crate::api::{ConditionStatus, ConditionType, Reason};
 use crate::machine::ids::{Attempt, Birthdate, Index, JobId, Kind, SchedDate, ScheddName, Timestamp};
 use crate::machine::indices::Indices;
@@ -43,6 +43,10 @@ pub struct Record {
     pub refusals: BTreeMap<Index, Refusal>,
     /// What users ask for of single jobs.
     pub wishes: Wishes,
+    /// Jobs that have room in its queue.
+    pub granted: Indices,
+    /// The queue that gave it room first.
+    pub queue: Option<String>,
 }
 
 /// Why a job's output was not kept. It would be the same again: a job that has ended leaves nothing more.
@@ -67,6 +71,21 @@ impl Record {
         let refused = |index: &Index| self.refusals.get(index).is_some_and(|refusal| refusal.stands);
         let waiting = self.jobs.iter().filter(|(index, job)| job.has_output() && !refused(index));
         waiting.map(|(index, _)| *index).collect()
+    }
+
+    /// Jobs that HTCondor has, or may have: those that have not ended, and those of attempts that are not known to have come to
+    /// nothing. Not those that this operator holds for `spec.suspend`.
+    #[must_use]
+    pub fn in_use(&self) -> Indices {
+        let is_open = |job: &Job| match &job.state {
+            JobState::Idle | JobState::Running => true,
+            JobState::Held(hold) => !hold.is_ours(),
+            JobState::Ended(_) => false,
+        };
+        let open: Indices = self.jobs.iter().filter(|(_, job)| is_open(job)).map(|(index, _)| *index).collect();
+        // Of what has completed, the rest was given up with a proof.
+        let completed = self.known.as_ref().is_some_and(|known| known.phase == Phase::Completed);
+        if completed { open } else { Indices::union(&[open, self.in_doubt()]) }
     }
 
     /// Jobs that were tried and are not recorded: HTCondor may have them, or may get them yet.

@@ -38,6 +38,7 @@ impl ControlPlane {
         let kube = Kube::start_with(assets, options).unwrap();
         kube.apply_crd(&htc_operator::api::crd_yaml().unwrap(), "htcjobs.htc.cern.ch").unwrap();
         kube.apply_crd(&htc_operator::api::pool_crd_yaml().unwrap(), "htcpools.htc.cern.ch").unwrap();
+        kube.apply_crd(&htc_operator::api::queue_crd_yaml().unwrap(), "htcqueues.htc.cern.ch").unwrap();
         kube.kubectl_ok(&["create", "namespace", "htc-operator"]).unwrap();
         kube
     }

@@ -28,6 +28,7 @@ fn the_operator_needs_all_its_rights_and_no_others() {
     let arguments = [
         format!("--callback-url=http://127.0.0.1:{}/cloudevents", port.number),
         format!("--callback-listen=127.0.0.1:{}", port.number),
+        "--queueing=embedded".to_owned(),
     ];
     let arguments = arguments.each_ref().map(String::as_str);
     let bed = Bed::with_kube(
@@ -98,6 +99,16 @@ fn story(ns: &Namespace<'_>) {
     pools::apply(ns, "again", &bed.pool, "my-condor", &[]);
     pools::wait_ready(ns, "again", "SameSchedd");
     pools::delete(ns, "again");
+    // An HTCQueue gives room to one.
+    let spec = r#"{"namespaceSelector":{},"quota":{"jobs":1}}"#;
+    let queue = format!(
+        r#"{{"apiVersion":"htc.cern.ch/v1alpha1","kind":"HTCQueue","metadata":{{"name":"batch"}},"spec":{spec}}}"#
+    );
+    bed.kube.apply_stdin(&queue).unwrap();
+    let mut queued = htcjob("queued", "true");
+    queued["metadata"]["labels"] = serde_json::json!({ "kueue.x-k8s.io/queue-name": "batch" });
+    ns.create(&queued);
+    assert!(is_true(&ns.wait_ended("queued"), "Complete"));
     // One that takes its items from a ConfigMap.
     ns.kubectl(&["create", "configmap", "my-items", "--from-literal=files.txt=one"]);
     ns.kubectl(&["apply", "-k", path("deploy/namespace-items").to_str().unwrap()]);

@@ -32,13 +32,15 @@ pub enum Story {
     Expired,
     /// The Lease says that another ledger led last.
     Swapped,
+    /// Two HTCJobs in a queue that has room for one job.
+    Queued,
 }
 
 /// Lives of the operator: what happens, and where it dies, one place after another. Each point is in one of them, mostly
 /// right after the one that comes before it, so that what was not done, or not written down, is repeated and dies again.
 pub const LIVES: &[(Story, &[Point])] = {
     use Point::*;
-    use Story::{Completed, Deleted, Expired, Refused, Stopped, Suspended, Swapped};
+    use Story::{Completed, Deleted, Expired, Queued, Refused, Stopped, Suspended, Swapped};
     &[
         // First, while the data folder is still empty.
         (Completed, &[BeforeLedgerMade, LedgerWithoutId, AfterLedgerMade]),
@@ -68,6 +70,7 @@ pub const LIVES: &[(Story, &[Point])] = {
         (Stopped, &[BeforeLeaseReleased]),
         (Stopped, &[AfterLeaseReleased]),
         (Swapped, &[BeforeLedgerAnew, AfterLedgerAnew]),
+        (Queued, &[BeforeGrants, AfterGrants]),
     ]
 };
 
@@ -86,7 +89,7 @@ impl Stage {
         let port = Port::reserve().unwrap();
         let url = format!("--callback-url=http://127.0.0.1:{}/cloudevents", port.number);
         let listen = format!("--callback-listen=127.0.0.1:{}", port.number);
-        let site = Site::with(version, "", &[&url, &listen]);
+        let site = Site::with(version, "", &[&url, &listen, "--queueing=embedded"]);
         let mut config = fs::OpenOptions::new().append(true).open(site.bed.pool.config()).unwrap();
         let closed = "SUBMIT_REQUIREMENT_NAMES = Wanted\nSUBMIT_REQUIREMENT_Wanted = RemoteJob =!= true\n\
                       SUBMIT_REQUIREMENT_Wanted_REASON = \"nobody wants this job\"";
@@ -123,6 +126,7 @@ impl Stage {
             Story::Refused => self.refused(&here, title),
             Story::Expired => self.expired(&here, title),
             Story::Stopped => self.stopped(&here, title),
+            Story::Queued => self.queued(&here, title),
         });
     }
 
@@ -136,6 +140,26 @@ impl Stage {
         here.kubectl(&["delete", "htcjob", &one, &two, "--wait=false"]);
         self.gone(here, &one, &uids[0], vec![1]);
         self.gone(here, &two, &uids[1], vec![1, 1]);
+    }
+
+    fn queued(&self, here: &Namespace<'_>, title: &str) {
+        let queue = format!(
+            r#"{{"apiVersion":"htc.cern.ch/v1alpha1","kind":"HTCQueue","metadata":{{"name":"{title}"}},
+                "spec":{{"namespaceSelector":{{}},"quota":{{"jobs":1}}}}}}"#
+        );
+        self.site.bed.kube.apply_stdin(&queue).unwrap();
+        let names = [1, 2].map(|number| format!("{title}-{number}"));
+        for name in &names {
+            let mut object = self.site.noted(name, 1, "");
+            object["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = title.into();
+            here.create(&object);
+        }
+        for name in &names {
+            self.site.assert_complete_once(here, name, 1);
+            let uid = here.uid(name);
+            here.kubectl(&["delete", "htcjob", name, "--wait=false"]);
+            self.gone(here, name, &uid, vec![1]);
+        }
     }
 
     fn suspended(&self, here: &Namespace<'_>, name: &str) {

@@ -425,6 +425,15 @@ impl Seed {
             Claim::Ours | Claim::None | Claim::Other => self.past,
         };
         let evidence = Evidence { queue, history };
-        Facts { object, record, past, in_flight, evidence, silent_since: None, schedd: "schedd@test".into() }
+        Facts {
+            object,
+            record,
+            past,
+            in_flight,
+            evidence,
+            silent_since: None,
+            queue: None,
+            schedd: "schedd@test".into(),
+        }
     }
 }

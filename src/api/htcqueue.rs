@@ -1,0 +1,353 @@
+//! The `HTCQueue`: how many jobs may be in HTCondor at a time, and whose.
+
+use std::collections::BTreeMap;
+
+use kube::{CustomResource, KubeSchema};
+use serde::{Deserialize, Serialize};
+
+use super::{Condition, Quantity};
+
+/// Label of an `HTCJob`: the name of its `HTCQueue`. It is Kueue's label, too.
+pub const QUEUE_NAME: &str = "kueue.x-k8s.io/queue-name";
+/// Label of an `HTCJob`: one of the names in `spec.priorities` of its `HTCQueue`. It is Kueue's label, too.
+pub const PRIORITY_CLASS: &str = "kueue.x-k8s.io/priority-class";
+/// Type of the only condition of an `HTCQueue`.
+pub const ACTIVE: &str = "Active";
+
+/// Which HTCJobs the queue is for, and how many of their jobs may be in HTCondor at a time.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[kube(
+    group = "htc.cern.ch",
+    version = "v1alpha1",
+    kind = "HTCQueue",
+    plural = "htcqueues",
+    shortname = "htcq",
+    status = "HTCQueueStatus",
+    derive = "PartialEq",
+    derive = "Default",
+    doc = "An HTCQueue limits how many jobs of HTCJobs are in HTCondor at a time. HTCJobs name it in the label kueue.x-k8s.io/queue-name.",
+    printcolumn(
+        name = "Used",
+        type_ = "integer",
+        json_path = ".status.used.jobs",
+        description = "jobs that have room"
+    ),
+    printcolumn(
+        name = "Quota",
+        type_ = "integer",
+        json_path = ".spec.quota.jobs",
+        description = "most jobs that may have room"
+    ),
+    printcolumn(
+        name = "Waiting",
+        type_ = "integer",
+        json_path = ".status.waitingJobs",
+        description = "jobs that wait for room"
+    ),
+    printcolumn(
+        name = "Active",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type=='Active')].status",
+        description = "whether jobs get room in this queue"
+    ),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(
+        name = "Message",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type=='Active')].message",
+        description = "explanation of the condition Active",
+        priority = 1
+    )
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.queueingStrategy) || self.queueingStrategy != 'StrictFIFO' || !has(self.fairSharing) || !self.fairSharing")
+        .message("StrictFIFO serves HTCJobs by priority and age only: leave fairSharing out, or write BestEffortFIFO").field_path(".fairSharing")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct HTCQueueSpec {
+    /// Namespaces whose HTCJobs may use the queue, by their labels. `{}` selects all namespaces. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace_selector: Option<NamespaceSelector>,
+
+    /// The queue is also for HTCJobs of these namespaces that name no queue.
+    /// If several queues are default for a namespace, the one whose name comes first in the alphabet is used.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub default: bool,
+
+    /// Most that all jobs in the queue may use together. What is left out is not limited.
+    #[serde(default)]
+    pub quota: Quota,
+
+    /// Most that the jobs of each namespace may use. What is left out is not limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_namespace: Option<Quota>,
+
+    /// Among HTCJobs of the same priority, the namespace that uses least is served first. Default: true, with StrictFIFO false.
+    /// With false the oldest HTCJob is served first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fair_sharing: Option<bool>,
+
+    /// With `BestEffortFIFO`, an HTCJob that does not fit is passed by others that do. This is the default.
+    /// With `StrictFIFO` nobody passes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queueing_strategy: Option<QueueingStrategy>,
+
+    /// Numbers for the names that HTCJobs may have in the label `kueue.x-k8s.io/priority-class`. Higher ones are served first.
+    /// HTCJobs without this label have priority 0.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 64))]
+    #[x_kube(validation = Rule::new("self.all(name, name.size() <= 63)")
+        .message("a name in priorities is the value of a label: at most 63 characters"))]
+    pub priorities: BTreeMap<String, i32>,
+
+    /// `Hold` gives no room to further jobs. `HoldAndDrain` also holds the jobs that are in HTCondor, as spec.suspend of their HTCJobs does.
+    /// Default: `None`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_policy: Option<StopPolicy>,
+}
+
+/// Amounts that may be used at most.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Quota {
+    /// Jobs that are in HTCondor, or on their way there, and have not ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self >= 0 && self <= 1000000000")
+        .message("jobs is a number of jobs, 0 or more; leave it out for no limit"))]
+    pub jobs: Option<i64>,
+    /// Cores of these jobs, as they request them in HTCondor. A job that requests none has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self >= 0 && self <= 1000000000")
+        .message("cpus is a number of cores, 0 or more; leave it out for no limit"))]
+    pub cpus: Option<i64>,
+    /// Memory of these jobs, such as 500Gi. HTCJobs must then say how much memory each job needs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 : self.matches('^[0-9]{1,15}([.][0-9]{1,3})?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$')")
+        .message("memory is a Kubernetes quantity such as 500Gi; a number alone is bytes"))]
+    pub memory: Option<Quantity>,
+    /// GPUs of these jobs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self >= 0 && self <= 1000000000")
+        .message("gpus is a number of GPUs, 0 or more; leave it out for no limit"))]
+    pub gpus: Option<i64>,
+}
+
+/// Namespaces, by their labels. All that is written must be true of a namespace.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct NamespaceSelector {
+    /// Labels that the namespace must have, with these values.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 64, "additionalProperties" = { "type": "string", "maxLength": 63 }))]
+    pub match_labels: BTreeMap<String, String>,
+    /// What must be true of its labels.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub match_expressions: Vec<LabelRequirement>,
+}
+
+/// What must be true of one label.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+pub struct LabelRequirement {
+    /// Name of the label.
+    #[schemars(length(max = 317))]
+    pub key: String,
+    /// What must be true: `In`, `NotIn` (one of the values), `Exists` or `DoesNotExist`.
+    pub operator: LabelOperator,
+    /// Values, for `In` and `NotIn`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1000), inner(length(max = 63)))]
+    pub values: Vec<String>,
+}
+
+/// How a label is compared, as in Kubernetes' label selectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub enum LabelOperator {
+    /// It has one of the values.
+    In,
+    /// It has none of the values, or is not there.
+    NotIn,
+    /// It is there.
+    Exists,
+    /// It is not there.
+    DoesNotExist,
+}
+
+/// Whether HTCJobs that do not fit are passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub enum QueueingStrategy {
+    /// They are.
+    #[serde(rename = "BestEffortFIFO")]
+    BestEffortFifo,
+    /// They are not.
+    #[serde(rename = "StrictFIFO")]
+    StrictFifo,
+}
+
+/// Whether the queue is at work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub enum StopPolicy {
+    /// It is.
+    None,
+    /// No further job gets room.
+    Hold,
+    /// The same, and the jobs in HTCondor are held.
+    HoldAndDrain,
+}
+
+/// Observed state of the HTCQueue.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct HTCQueueStatus {
+    /// Generation of the spec that the status refers to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// What is in use. It may be more than a quota that was lowered.
+    #[serde(default)]
+    pub used: Used,
+    /// HTCJobs that have room for some of their jobs.
+    #[serde(default)]
+    pub admitted: i64,
+    /// HTCJobs that wait for room, for all or for some of their jobs.
+    #[serde(default)]
+    pub pending: i64,
+    /// Jobs that wait for room.
+    #[serde(default)]
+    pub waiting_jobs: i64,
+    /// The same for each namespace: the first 100 in the order of the alphabet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 100))]
+    pub by_namespace: Vec<NamespaceUsed>,
+    /// The first 10 HTCJobs that wait.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 10))]
+    pub waiting: Vec<WaitingHTCJob>,
+    /// Active: whether jobs get room in this queue.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    pub conditions: Vec<Condition>,
+}
+
+/// Amounts in use.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Used {
+    /// Jobs in use.
+    #[serde(default)]
+    pub jobs: i64,
+    /// Cores in use.
+    #[serde(default)]
+    pub cpus: i64,
+    /// Memory in use.
+    #[serde(default)]
+    #[schemars(length(max = 32))]
+    pub memory: String,
+    /// GPUs in use.
+    #[serde(default)]
+    pub gpus: i64,
+}
+
+/// What the HTCJobs of one namespace use.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+pub struct NamespaceUsed {
+    /// Name of the namespace.
+    #[schemars(length(max = 63))]
+    pub namespace: String,
+    /// What is in use.
+    #[serde(default)]
+    pub used: Used,
+    /// HTCJobs that wait for room.
+    #[serde(default)]
+    pub pending: i64,
+}
+
+/// An HTCJob that waits for room.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+pub struct WaitingHTCJob {
+    /// Its namespace.
+    #[schemars(length(max = 63))]
+    pub namespace: String,
+    /// Name of the HTCJob.
+    #[schemars(length(max = 253))]
+    pub name: String,
+    /// Its position in the queue, from 1. An HTCJob that cannot get room as it is has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub position: Option<i64>,
+    /// Jobs of it that wait.
+    #[serde(default)]
+    pub jobs: i64,
+    /// Reason of its condition QuotaReserved.
+    #[schemars(length(max = 128))]
+    pub reason: String,
+    /// What it waits for.
+    #[schemars(length(max = 1024))]
+    pub message: String,
+}
+
+impl NamespaceSelector {
+    /// Whether it selects a namespace with these labels.
+    #[must_use]
+    pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.match_labels.iter().all(|(key, value)| labels.get(key) == Some(value))
+            && self.match_expressions.iter().all(|requirement| requirement.is_met_by(labels))
+    }
+}
+
+impl LabelRequirement {
+    fn is_met_by(&self, labels: &BTreeMap<String, String>) -> bool {
+        let value = labels.get(&self.key);
+        let is_one_of_them = value.is_some_and(|value| self.values.contains(value));
+        match self.operator {
+            LabelOperator::In => is_one_of_them,
+            LabelOperator::NotIn => !is_one_of_them,
+            LabelOperator::Exists => value.is_some(),
+            LabelOperator::DoesNotExist => value.is_none(),
+        }
+    }
+}
+
+impl HTCQueueSpec {
+    /// Whether `HTCJob`s of a namespace with these labels may use the queue.
+    #[must_use]
+    pub fn is_for(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.namespace_selector.as_ref().is_some_and(|selector| selector.selects(labels))
+    }
+
+    /// What is to be done with the jobs.
+    #[must_use]
+    pub fn stop(&self) -> StopPolicy {
+        self.stop_policy.unwrap_or(StopPolicy::None)
+    }
+}
+
+impl HTCQueue {
+    /// The condition `Active`.
+    #[must_use]
+    pub fn active(&self) -> Option<&Condition> {
+        self.status.as_ref()?.conditions.iter().find(|condition| condition.type_ == ACTIVE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    #[rstest]
+    #[case(json!({}), true)]
+    #[case(json!({ "matchLabels": { "team": "atlas" } }), true)]
+    #[case(json!({ "matchLabels": { "team": "cms" } }), false)]
+    #[case(json!({ "matchExpressions": [{ "key": "team", "operator": "In", "values": ["atlas", "cms"] }] }), true)]
+    #[case(json!({ "matchExpressions": [{ "key": "team", "operator": "NotIn", "values": ["atlas"] }] }), false)]
+    #[case(json!({ "matchExpressions": [{ "key": "other", "operator": "NotIn", "values": ["atlas"] }] }), true)]
+    #[case(json!({ "matchExpressions": [{ "key": "team", "operator": "Exists" }] }), true)]
+    #[case(json!({ "matchExpressions": [{ "key": "team", "operator": "DoesNotExist" }] }), false)]
+    #[case(json!({ "matchLabels": { "team": "atlas" }, "matchExpressions": [{ "key": "x", "operator": "Exists" }] }), false)]
+    fn namespaces_are_selected_as_in_kubernetes(#[case] selector: serde_json::Value, #[case] selected: bool) {
+        let labels = BTreeMap::from([("team".to_owned(), "atlas".to_owned())]);
+        let spec: HTCQueueSpec = serde_json::from_value(json!({ "namespaceSelector": selector })).unwrap();
+        assert_eq!(spec.is_for(&labels), selected);
+        assert!(!HTCQueueSpec::default().is_for(&labels), "without a selector it is for nobody");
+    }
+}

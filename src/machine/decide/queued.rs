@@ -1,0 +1,90 @@
+//! Objects in a queue: what has no room is not submitted, and not released.
+
+use super::Run;
+use crate::api::{ConditionStatus, ConditionType, Reason};
+use crate::machine::facts::{JobState, QueueWait, Queued, Spec};
+use crate::machine::ids::Index;
+use crate::machine::indices::Indices;
+use crate::machine::phase::Phase;
+
+use ConditionStatus::{False, True};
+use ConditionType::{QuotaReserved, Submitted};
+
+impl Run<'_> {
+    /// The queue that has to give room; none if none has to.
+    fn queue(&self) -> Option<&Queued> {
+        self.facts.queue.as_ref().filter(|_| self.rules.granted_first)
+    }
+
+    /// Whether this job has room.
+    pub(super) fn has_room(&self, index: Index) -> bool {
+        self.queue().is_none() || self.record.granted.contains(index)
+    }
+
+    /// Those of these jobs that have room.
+    pub(super) fn with_room(&self, jobs: &Indices) -> Indices {
+        if self.queue().is_none() { jobs.clone() } else { jobs.iter().filter(|index| self.has_room(*index)).collect() }
+    }
+
+    /// Those of these jobs that have room, or of which it must be found out what became of them: that asks no queue.
+    pub(super) fn with_room_or_tried(&self, jobs: &Indices) -> Indices {
+        let tried = |index: &Index| self.record.attempted.contains(*index) || self.has_room(*index);
+        jobs.iter().filter(tried).collect()
+    }
+
+    /// What is not submitted for lack of room. Whoever gives it wakes the object.
+    pub(super) fn say_queued(&mut self) {
+        let Some(queue) = self.facts.queue.as_ref() else { return };
+        let message = match &queue.waits {
+            Some(waits) => waits.message.clone(),
+            None => format!("the other jobs wait for room in HTCQueue {}", queue.queue),
+        };
+        self.say(Submitted, False, Reason::Queued, &message);
+    }
+
+    /// Says whether it has room. It has, from when the first of its jobs does until all of it is given back: that others of its jobs
+    /// wait is for `Submitted` to say.
+    pub(super) fn say_quota(&mut self, spec: &Spec) {
+        let told = self.conditions.get(QuotaReserved).map(|told| told.status);
+        if self.known.phase == Phase::Completed {
+            return;
+        }
+        let Some(queue) = &self.facts.queue else {
+            if told == Some(False) {
+                let message = "no HTCQueue applies: the jobs are submitted at once";
+                self.say(QuotaReserved, True, Reason::NoQueue, message);
+            }
+            return;
+        };
+        let has = !self.record.granted.is_empty() || !self.record.in_use().is_empty();
+        if has {
+            let message = format!("jobs of this HTCJob have room in HTCQueue {}", queue.queue);
+            self.say(QuotaReserved, True, Reason::QuotaReserved, &message);
+        } else if spec.suspend {
+            let why = if queue.drained { "the queue is being drained" } else { "spec.suspend is true" };
+            if told.is_some() {
+                let message = format!("{why}: no job of this HTCJob has room in HTCQueue {}", queue.queue);
+                self.say(QuotaReserved, False, Reason::Suspended, &message);
+            }
+        } else if let Some(QueueWait { reason, message, .. }) = &queue.waits {
+            // Between two parts it is nobody's news that the next one waits.
+            if !(told == Some(True) && *reason == Reason::WaitingForQuota) || self.holds_some() {
+                let (reason, message) = (*reason, message.clone());
+                self.say(QuotaReserved, False, reason, &message);
+            }
+        }
+    }
+
+    /// Whether jobs of it are held that are to be released.
+    fn holds_some(&self) -> bool {
+        self.record.jobs.values().any(|job| matches!(&job.state, JobState::Held(hold) if hold.is_ours()))
+    }
+
+    /// Why its jobs are held.
+    pub(super) fn why_suspended(&self) -> String {
+        match &self.facts.queue {
+            Some(queue) if queue.drained => format!("HTCQueue {} has stopPolicy HoldAndDrain", queue.queue),
+            Some(_) | None => "spec.suspend is true".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! Watches `HTCQueue`s, gives room as soon as there is some, and says how each queue is.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::{Api, Patch, PatchParams};
+use kube::core::{DeserializeGuard, PartialObjectMeta};
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Client, Resource as _, ResourceExt as _};
+use serde_json::json;
+use tokio::sync::watch;
+
+use super::admit::Terms;
+use super::line::Named;
+use super::plan::Outcome;
+use super::shown::{condition, status};
+use super::state::Queues;
+use crate::api::{ACTIVE, Condition, HTCQueue, HTCQueueStatus, Observed, Wake};
+use crate::fence::Fence;
+use crate::kubernetes::{ApiError, MANAGER, limited, unless_changed};
+use crate::ledger::{Grant, Ledger, LedgerError};
+
+/// What has changed within this time is decided about together.
+const TOGETHER: Duration = Duration::from_millis(50);
+/// Until something is tried again that did not come about.
+const AGAIN: Duration = Duration::from_secs(1);
+/// The status of a queue is written once in this time at most.
+const SELDOM: Duration = Duration::from_secs(5);
+/// Most grants in one transaction.
+const AT_ONCE: usize = 500;
+
+/// An `HTCQueue` as it is watched: one that cannot be decoded does not end the watch.
+type ObservedQueue = DeserializeGuard<HTCQueue>;
+
+/// Keeps the queues.
+pub struct QueueKeeper {
+    queues: Arc<Queues>,
+    client: Client,
+    ledger: Ledger,
+    fence: Fence,
+    wake: Wake,
+}
+
+/// What was last written of each queue, by its uid, and when.
+type Written = HashMap<String, (Instant, HTCQueueStatus)>;
+
+/// What became of all queues.
+type Outcomes = Arc<[Outcome]>;
+
+/// What the keeper remembers between two passes.
+#[derive(Default)]
+struct Memory {
+    /// What is not durable yet.
+    granting: Vec<Grant>,
+    /// Who is to be woken.
+    waking: VecDeque<ObjectRef<Observed>>,
+    /// The same, to be woken once.
+    woken: HashSet<ObjectRef<Observed>>,
+}
+
+impl Memory {
+    fn wakes(&mut self, objects: Vec<ObjectRef<Observed>>) {
+        for object in objects {
+            if self.woken.insert(object.clone()) {
+                self.waking.push_back(object);
+            }
+        }
+    }
+}
+
+impl QueueKeeper {
+    /// Gives room in the name of this operator while its fence is open.
+    #[must_use]
+    pub const fn new(queues: Arc<Queues>, client: Client, ledger: Ledger, fence: Fence, wake: Wake) -> Self {
+        Self { queues, client, ledger, fence, wake }
+    }
+
+    /// Runs until it is dropped. Without queues there is nothing to do.
+    pub async fn run(self) {
+        if !self.queues.is_embedded() {
+            return std::future::pending().await;
+        }
+        let (latest, outcomes) = watch::channel(Outcomes::from([]));
+        tokio::join!(self.watch_queues(), self.watch_namespaces(), self.follow(&latest), self.publish(outcomes));
+    }
+
+    async fn watch_queues(&self) {
+        let api: Api<ObservedQueue> = Api::all(self.client.clone());
+        let mut told = String::new();
+        let mut listing = HashMap::new();
+        let mut events = Box::pin(watcher(api, watcher::Config::default()).default_backoff());
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(event) => {
+                    told.clear();
+                    self.seen(event, &mut listing);
+                }
+                Err(error) => self.cannot_list("HTCQueues", &error, &mut told, |queues, result| {
+                    // Where the kind is not known there is none of it.
+                    let none = matches!(&error, watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404);
+                    queues.with(|state| {
+                        if !matches!(state.world.listed, Some(Ok(()))) {
+                            state.world.listed = Some(if none { Ok(()) } else { Err(result) });
+                        }
+                    });
+                }),
+            }
+        }
+    }
+
+    fn seen(&self, event: watcher::Event<ObservedQueue>, listing: &mut HashMap<String, Named>) {
+        match event {
+            watcher::Event::Init => listing.clear(),
+            watcher::Event::InitApply(object) => {
+                if let Some((name, queue)) = named(&object) {
+                    listing.insert(name, queue);
+                }
+                return;
+            }
+            watcher::Event::InitDone => self.queues.with(|state| {
+                state.world.queues = listing.drain().collect();
+                state.world.listed = Some(Ok(()));
+            }),
+            watcher::Event::Apply(object) => {
+                let Some((name, queue)) = named(&object) else { return };
+                let same = self.queues.with(|state| {
+                    let same = state.world.queues.get(&name) == Some(&queue);
+                    state.world.queues.insert(name, queue);
+                    same
+                });
+                // What is written of it is no news.
+                if same {
+                    return;
+                }
+            }
+            watcher::Event::Delete(object) => {
+                self.queues.with(|state| state.world.queues.remove(&object.name_any()));
+            }
+        }
+        self.queues.news.notify_one();
+    }
+
+    async fn watch_namespaces(&self) {
+        let api: Api<PartialObjectMeta<Namespace>> = Api::all(self.client.clone());
+        let mut told = String::new();
+        let mut listing = HashMap::new();
+        let mut events = Box::pin(watcher(api, watcher::Config::default()).default_backoff());
+        let labels = |object: &PartialObjectMeta<Namespace>| (object.name_any(), object.labels().clone());
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(watcher::Event::Init) => listing.clear(),
+                Ok(watcher::Event::InitApply(object)) => {
+                    drop(listing.insert(object.name_any(), object.labels().clone()))
+                }
+                Ok(watcher::Event::InitDone) => {
+                    told.clear();
+                    self.queues.with(|state| {
+                        state.world.namespaces = listing.drain().collect();
+                        state.world.namespaces_listed = Some(Ok(()));
+                    });
+                    self.queues.news.notify_one();
+                }
+                Ok(watcher::Event::Apply(object)) => {
+                    let (name, labels) = labels(&object);
+                    let before = self.queues.with(|state| state.world.namespaces.insert(name, labels.clone()));
+                    if before != Some(labels) {
+                        self.queues.news.notify_one();
+                    }
+                }
+                Ok(watcher::Event::Delete(object)) => {
+                    self.queues.with(|state| state.world.namespaces.remove(&object.name_any()));
+                }
+                Err(error) => self.cannot_list("namespaces", &error, &mut told, |queues, result| {
+                    queues.with(|state| {
+                        if !matches!(state.world.namespaces_listed, Some(Ok(()))) {
+                            state.world.namespaces_listed = Some(Err(result));
+                        }
+                    });
+                }),
+            }
+        }
+    }
+
+    /// What was known stays known.
+    fn cannot_list(&self, what: &str, error: &watcher::Error, told: &mut String, note: impl FnOnce(&Queues, String)) {
+        let words = error.to_string();
+        if words == *told {
+            return;
+        }
+        tracing::warn!(%error, "{what} cannot be watched: queues stay as they were seen last (is the CRD of HTCQueues installed?)");
+        note(&self.queues, words.clone());
+        *told = words;
+        self.queues.news.notify_one();
+    }
+
+    /// Decides whenever there is news.
+    async fn follow(&self, latest: &watch::Sender<Outcomes>) {
+        let mut memory = Memory::default();
+        loop {
+            let news = self.queues.news.notified();
+            let again = if self.fence.check().is_err() { Some(AGAIN) } else { self.pass(&mut memory, latest).await };
+            match again {
+                None => news.await,
+                Some(pause) => drop(tokio::time::timeout(pause, news).await),
+            }
+            tokio::time::sleep(TOGETHER).await;
+        }
+    }
+
+    /// When the next one is due, if nothing happens before.
+    async fn pass(&self, memory: &mut Memory, latest: &watch::Sender<Outcomes>) -> Option<Duration> {
+        let plan = self.queues.plan();
+        let mut again = plan.again;
+        let sooner = |again: &mut Option<Duration>, pause: Duration| {
+            *again = Some(again.map_or(pause, |again| again.min(pause)));
+        };
+        memory.granting.extend(plan.grants);
+        if let Err(error) = self.make_durable(memory).await {
+            tracing::warn!(%error, "no room is given in queues; it is tried again");
+            sooner(&mut again, AGAIN);
+        }
+        memory.wakes(plan.wake);
+        while let Some(object) = memory.waking.pop_front() {
+            if self.wake.try_send(object.clone()).is_err() {
+                memory.waking.push_front(object);
+                sooner(&mut again, AGAIN);
+                break;
+            }
+            memory.woken.remove(&object);
+        }
+        self.queues.metrics.queues(plan.queues.iter().map(Outcome::measured).collect());
+        if plan.begun {
+            latest.send_replace(plan.queues.into());
+        }
+        again
+    }
+
+    /// Says how the queues are. Nobody waits for that.
+    async fn publish(&self, mut outcomes: watch::Receiver<Outcomes>) {
+        let mut written = Written::new();
+        loop {
+            let latest = outcomes.borrow_and_update().clone();
+            let there: HashSet<&str> = latest.iter().map(|outcome| outcome.queue.uid.as_str()).collect();
+            written.retain(|uid, _| there.contains(uid.as_str()));
+            let mut again: Option<Duration> = None;
+            for outcome in latest.iter() {
+                let pause = if self.fence.check().is_err() {
+                    Some(SELDOM)
+                } else {
+                    self.show(outcome, &mut written).await.unwrap_or_else(|error| {
+                        tracing::warn!(%error, "the status of an HTCQueue was not written; it is tried again");
+                        Some(SELDOM)
+                    })
+                };
+                again = again.into_iter().chain(pause).min();
+            }
+            match again {
+                None => drop(outcomes.changed().await),
+                Some(pause) => tokio::time::sleep(pause).await,
+            }
+        }
+    }
+
+    /// What was granted counts already; it is tried until it is durable.
+    async fn make_durable(&self, memory: &mut Memory) -> Result<(), LedgerError> {
+        while !memory.granting.is_empty() {
+            let part: Vec<Grant> = memory.granting.iter().take(AT_ONCE).cloned().collect();
+            let granted = self.ledger.grant(part.clone()).await?;
+            memory.granting.drain(..part.len());
+            let refused: Vec<Grant> = part.into_iter().filter(|grant| !granted.contains(grant)).collect();
+            let woken = self.queues.granted(&granted, &refused);
+            memory.wakes(woken);
+        }
+        Ok(())
+    }
+
+    /// Writes the status of a queue if it has changed; or says when it may.
+    async fn show(&self, outcome: &Outcome, written: &mut Written) -> Result<Option<Duration>, ApiError> {
+        let (reason, active, message) = condition(outcome);
+        let mut new = status(outcome);
+        let before = written.get(&outcome.queue.uid);
+        let told = before.and_then(|(_, before)| before.conditions.first());
+        let now = Time(jiff::Timestamp::from_second(jiff::Timestamp::now().as_second()).unwrap_or_default());
+        let since = told.filter(|told| told.status == active).map_or(now, |told| told.last_transition_time.clone());
+        new.conditions = vec![Condition {
+            type_: ACTIVE.to_owned(),
+            status: active,
+            reason: reason.to_owned(),
+            message,
+            last_transition_time: since,
+            observed_generation: outcome.queue.generation,
+        }];
+        if let Some((at, before)) = before {
+            if *before == new {
+                return Ok(None);
+            }
+            let left = SELDOM.saturating_sub(at.elapsed());
+            if !left.is_zero() {
+                return Ok(Some(left));
+            }
+        }
+        let api: Api<HTCQueue> = Api::all(self.client.clone());
+        let patch = Patch::Apply(json!({
+            "apiVersion": HTCQueue::api_version(&()),
+            "kind": HTCQueue::kind(&()),
+            // With the uid, another one of the same name is not touched.
+            "metadata": { "name": outcome.name, "uid": outcome.queue.uid },
+            "status": new,
+        }));
+        let parameters = PatchParams::apply(MANAGER).force();
+        let request = api.patch_status(&outcome.name, &parameters, &patch);
+        unless_changed(limited("write the status of HTCQueue", &outcome.name, request).await)?;
+        written.insert(outcome.queue.uid.clone(), (Instant::now(), new));
+        Ok(None)
+    }
+}
+
+/// What is known of a queue; none if it cannot be read.
+fn named(object: &ObservedQueue) -> Option<(String, Named)> {
+    let name = object.name_any();
+    match &object.0 {
+        Ok(queue) => {
+            let terms = Terms::of(&queue.spec);
+            let (uid, generation) = (object.uid().unwrap_or_default(), object.meta().generation);
+            Some((name, Named { uid, generation, spec: queue.spec.clone(), terms }))
+        }
+        Err(error) => {
+            tracing::warn!(error = %error.error, htcqueue = name, "an HTCQueue cannot be read: HTCJobs do not find it");
+            None
+        }
+    }
+}

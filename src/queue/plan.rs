@@ -1,0 +1,236 @@
+//! One pass over all queues: what is to be granted, what is to be told, and whom.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kube::runtime::reflector::ObjectRef;
+
+use super::admit::{Admission, Claim, Waits, admit};
+use super::line::{Line, Named};
+use super::state::{Entry, PLACES, Queues, State};
+use super::terms::{field, priority};
+use super::words;
+use crate::api::{Observed, Reason};
+use crate::ledger::Grant;
+use crate::machine::facts::QueueWait;
+use crate::machine::{Indices, Uid};
+
+/// What is to be done.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    /// To be made durable, then told to [`Queues::granted`].
+    pub(super) grants: Vec<Grant>,
+    /// Who is to look again, whatever is granted.
+    pub(super) wake: Vec<ObjectRef<Observed>>,
+    /// What became of each queue.
+    pub(super) queues: Vec<Outcome>,
+    /// Every HTCJob of the first list was looked at.
+    pub(super) begun: bool,
+    /// When places are to be told again.
+    pub(super) again: Option<Duration>,
+}
+
+/// What became of one queue.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) name: String,
+    pub(super) queue: Named,
+    /// How many namespaces it is for.
+    pub(super) namespaces: usize,
+    pub(super) admission: Admission,
+    /// Those that wait, in the order of the admission, and those that cannot be counted.
+    pub(super) waiting: Vec<Told>,
+    /// HTCJobs that have room.
+    pub(super) admitted: usize,
+    /// HTCJobs that cannot be counted.
+    pub(super) refused: u64,
+}
+
+/// One that waits.
+#[derive(Clone, Debug)]
+pub(super) struct Told {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) jobs: u64,
+    pub(super) place: Option<usize>,
+    pub(super) wait: QueueWait,
+}
+
+/// Those of one queue.
+#[derive(Default)]
+struct Members {
+    claims: Vec<Claim>,
+    /// Those that the queue cannot count, and why.
+    refused: Vec<(Uid, u64, QueueWait)>,
+    admitted: usize,
+}
+
+impl Queues {
+    /// Decides. What it grants counts from now on, and must be made durable.
+    pub(super) fn plan(&self) -> Plan {
+        self.with(|state| {
+            let begun = state.first.as_ref().is_some_and(HashSet::is_empty);
+            let mut plan = Plan { begun, ..Plan::default() };
+            let mut members: BTreeMap<String, Members> = BTreeMap::new();
+            let mut lines: Vec<(Uid, Line)> = Vec::with_capacity(state.htcjobs.len());
+            for (uid, entry) in &state.htcjobs {
+                let line = entry.line(&state.world);
+                if let Some(name) = line.queue()
+                    && let Some(queue) = state.world.queues.get(name)
+                {
+                    let members = members.entry(name.to_owned()).or_default();
+                    join(members, uid, entry, &line, queue, name);
+                    let found = entry.found();
+                    if begun && !found.is_empty() {
+                        plan.grants.push(grant(uid, name, found));
+                    }
+                }
+                lines.push((uid.clone(), line));
+            }
+            let now = Instant::now();
+            let places = state.placed.is_none_or(|placed| now.duration_since(placed) >= PLACES);
+            let mut moved = false;
+            let names: Vec<String> = state.world.queues.keys().cloned().collect();
+            for name in names {
+                let its = members.remove(&name).unwrap_or_default();
+                let Some(queue) = state.world.queues.get(&name).cloned() else { continue };
+                let mut terms = queue.terms.clone();
+                terms.stopped |= !begun;
+                let admission = admit(&terms, &its.claims);
+                for (place, indices) in &admission.grants {
+                    plan.grants.push(grant(&its.claims[*place].uid, &name, indices.clone()));
+                }
+                let waiting =
+                    if begun { tell(state, &name, &queue, &its, &admission, (places, &mut moved)) } else { Vec::new() };
+                let namespaces = state.world.namespaces_of(&queue);
+                let (admitted, refused) = (its.admitted, its.refused.len() as u64);
+                plan.queues.push(Outcome { name, queue, namespaces, admission, waiting, admitted, refused });
+            }
+            if places {
+                state.placed = Some(now);
+            } else if moved {
+                let left = state.placed.map_or(PLACES, |placed| PLACES.saturating_sub(now.duration_since(placed)));
+                plan.again = Some(left);
+            }
+            for (uid, line) in lines {
+                let Some(entry) = state.htcjobs.get_mut(&uid) else { continue };
+                let goes_by = Some((line, entry.wait.clone()));
+                if !entry.over && entry.shown != goes_by && entry.woken_for != goes_by {
+                    entry.woken_for = goes_by;
+                    plan.wake.extend(entry.reference.clone());
+                }
+            }
+            for grant in &mut plan.grants {
+                state.number += 1;
+                grant.number = state.number;
+                reserve(state, grant);
+            }
+            plan
+        })
+    }
+}
+
+/// What is granted counts before it is durable: a decision that is made meanwhile may give it back.
+fn reserve(state: &mut State, grant: &Grant) {
+    let Some(entry) = state.htcjobs.get_mut(&grant.uid) else { return };
+    let asked = !entry.asks.is_empty();
+    entry.granted = Indices::union(&[entry.granted.clone(), grant.indices.clone()]);
+    entry.asks = entry.asks.without(&grant.indices);
+    (entry.bound, entry.last) = (Some(grant.queue.clone()), grant.number);
+    if asked && entry.asks.is_empty() {
+        entry.wait = None;
+    }
+}
+
+fn grant(uid: &Uid, queue: &str, indices: Indices) -> Grant {
+    Grant { uid: uid.clone(), queue: queue.to_owned(), indices, number: 0 }
+}
+
+/// Counts one, and lets it ask if it may.
+fn join(members: &mut Members, uid: &Uid, entry: &Entry, line: &Line, queue: &Named, name: &str) {
+    let uses = entry.in_use().len() as u64;
+    members.admitted += usize::from(uses > 0);
+    let mut claim = Claim {
+        uid: uid.clone(),
+        namespace: Arc::clone(&entry.namespace),
+        priority: 0,
+        created: entry.created,
+        each: entry.demand.each,
+        uses,
+        last: entry.last,
+        asks: Indices::default(),
+    };
+    if let (Line::In { .. }, false) = (line, entry.asks.is_empty()) {
+        match may_ask(name, queue, entry) {
+            Ok(priority) => (claim.priority, claim.asks) = (priority, entry.asks.clone()),
+            Err(message) => {
+                let wait = QueueWait { reason: Reason::Misconfigured, message, place: None };
+                members.refused.push((uid.clone(), entry.asks.len() as u64, wait));
+            }
+        }
+    }
+    members.claims.push(claim);
+}
+
+/// Its priority; or why it cannot be served.
+fn may_ask(name: &str, queue: &Named, entry: &Entry) -> Result<i64, String> {
+    if let Some(resource) = entry.demand.missing(&queue.terms) {
+        return Err(format!(
+            "HTCQueue {name} has a quota of {resource}, and the HTCJob does not say in a number how much each job needs: create it again with {}",
+            field(resource)
+        ));
+    }
+    priority(name, &queue.spec, entry.class.as_deref())
+}
+
+/// Notes what those are told that wait. Places that have only moved are told now and then.
+fn tell(
+    state: &mut State,
+    name: &str,
+    queue: &Named,
+    members: &Members,
+    admission: &Admission,
+    (places, moved): (bool, &mut bool),
+) -> Vec<Told> {
+    let of_line = admission.waiting.iter().map(|waits| {
+        let claim = &members.claims[waits.claim];
+        let own = admission.namespaces.get(&claim.namespace).map(|share| share.used).unwrap_or_default();
+        let message = words::waits(name, &queue.terms, waits, &claim.each, (&admission.used, &own));
+        let place = waits.place.map(|place| u32::try_from(place).unwrap_or(u32::MAX));
+        (claim.uid.clone(), waits.jobs, QueueWait { reason: words::reason(waits.why), message, place })
+    });
+    let refused = members.refused.iter().cloned();
+    let mut told = Vec::new();
+    for (uid, jobs, wait) in of_line.chain(refused) {
+        let Some(entry) = state.htcjobs.get_mut(&uid) else { continue };
+        if told.len() < SHOWN
+            && let Some(reference) = &entry.reference
+        {
+            told.push(Told {
+                namespace: entry.namespace.to_string(),
+                name: reference.name.clone(),
+                jobs,
+                place: wait.place.map(|place| place as usize),
+                wait: wait.clone(),
+            });
+        }
+        let roughly = |wait: &QueueWait| wait.place.map(|place| words::roughly(place as usize));
+        let same = entry.wait.as_ref().is_some_and(|before| before.reason == wait.reason);
+        let there = entry.wait.as_ref().is_some_and(|before| roughly(before) == roughly(&wait));
+        if !same || (places && !there) {
+            entry.wait = Some(wait);
+        } else if !there {
+            *moved = true;
+        }
+    }
+    told
+}
+
+/// Most that are shown of those that wait.
+pub(super) const SHOWN: usize = 10;
+
+/// How many jobs wait.
+pub(super) fn jobs_waiting(waiting: &[Waits]) -> u64 {
+    waiting.iter().map(|waits| waits.jobs).fold(0, u64::saturating_add)
+}

@@ -1,0 +1,96 @@
+//! What is shown of a queue: its status, its condition, its metrics.
+
+use super::admit::Share;
+use super::amounts::{Amounts, Resource};
+use super::plan::{Outcome, SHOWN, Told, jobs_waiting};
+use crate::api::text::harmless;
+use crate::api::{ConditionStatus, HTCQueueStatus, NamespaceUsed, StopPolicy, Used, WaitingHTCJob};
+use crate::metrics::QueueMeasured;
+use strum::IntoEnumIterator as _;
+
+/// Most namespaces that are shown.
+const NAMESPACES: usize = 100;
+/// Most bytes of one message.
+const MESSAGE: usize = 1000;
+
+fn number(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+fn used(amounts: &Amounts) -> Used {
+    let of = |resource| number(amounts.get(resource));
+    Used {
+        jobs: of(Resource::Jobs),
+        cpus: of(Resource::Cpus),
+        memory: Resource::Memory.shown(amounts.get(Resource::Memory)),
+        gpus: of(Resource::Gpus),
+    }
+}
+
+/// The status without its condition.
+pub(super) fn status(outcome: &Outcome) -> HTCQueueStatus {
+    let Outcome { queue, admission, waiting, admitted, .. } = outcome;
+    let namespace = |(name, share): (&std::sync::Arc<str>, &Share)| NamespaceUsed {
+        namespace: name.to_string(),
+        used: used(&share.used),
+        pending: number(share.waiting),
+    };
+    let shown = |told: &Told| WaitingHTCJob {
+        namespace: told.namespace.clone(),
+        name: told.name.clone(),
+        position: told.place.map(|place| number(place as u64)),
+        jobs: number(told.jobs),
+        reason: told.wait.reason.to_string(),
+        message: harmless(&told.wait.message, MESSAGE),
+    };
+    let some = |(_, share): &(&std::sync::Arc<str>, &Share)| share.waiting > 0 || share.used != Amounts::default();
+    HTCQueueStatus {
+        observed_generation: queue.generation,
+        used: used(&admission.used),
+        admitted: number(*admitted as u64),
+        pending: number(admission.waiting.len() as u64 + outcome.refused),
+        waiting_jobs: number(jobs_waiting(&admission.waiting)),
+        by_namespace: admission.namespaces.iter().filter(some).take(NAMESPACES).map(namespace).collect(),
+        waiting: waiting.iter().take(SHOWN).map(shown).collect(),
+        conditions: Vec::new(),
+    }
+}
+
+/// The condition `Active`: reason, status, message.
+pub(super) fn condition(outcome: &Outcome) -> (&'static str, ConditionStatus, String) {
+    let queue = &outcome.queue;
+    let no = ConditionStatus::False;
+    match queue.spec.stop() {
+        StopPolicy::Hold => return ("Stopped", no, "stopPolicy is Hold: no further job gets room".to_owned()),
+        StopPolicy::HoldAndDrain => {
+            let message = "stopPolicy is HoldAndDrain: no further job gets room, and the jobs in HTCondor are held";
+            return ("Stopped", no, message.to_owned());
+        }
+        StopPolicy::None => {}
+    }
+    if queue.spec.namespace_selector.is_none() {
+        return ("NoNamespace", no, "it is for no namespace: write spec.namespaceSelector ({} for all)".to_owned());
+    }
+    if outcome.namespaces == 0 {
+        return ("NoNamespace", no, "no namespace has the labels of spec.namespaceSelector".to_owned());
+    }
+    let message = if outcome.namespaces == 1 {
+        "it is for 1 namespace".to_owned()
+    } else {
+        format!("it is for {} namespaces", outcome.namespaces)
+    };
+    ("Ready", ConditionStatus::True, message)
+}
+
+impl Outcome {
+    /// What is measured of it.
+    pub(super) fn measured(&self) -> QueueMeasured {
+        let Self { name, queue, admission, .. } = self;
+        QueueMeasured {
+            name: name.as_str().into(),
+            waiting: number(jobs_waiting(&admission.waiting)),
+            used: Resource::iter().map(|resource| (resource.into(), number(admission.used.get(resource)))).collect(),
+            quota: queue.terms.quota.iter().map(|(resource, limit)| (resource.into(), number(limit))).collect(),
+        }
+    }
+}

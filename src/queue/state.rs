@@ -1,0 +1,361 @@
+//! What every `HTCJob` has of its queue, and what it asks for, between two passes.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use kube::ResourceExt as _;
+use kube::runtime::reflector::ObjectRef;
+use tokio::sync::Notify;
+
+use super::line::{Asks, Line, World};
+use super::terms::Demand;
+use crate::api::{FINALIZER, ObjectName, Observed, PRIORITY_CLASS, QUEUE_NAME, Reason};
+use crate::ledger::Grant;
+use crate::machine::facts::{QueueWait, Queued, Record};
+use crate::machine::room::Room;
+use crate::machine::{Indices, Uid};
+use crate::metrics::Metrics;
+
+/// Who decides when jobs may be submitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Queueing {
+    /// Nobody: there are no queues, and an HTCJob that names one waits.
+    None,
+    /// This operator, by HTCQueues.
+    Embedded,
+}
+
+/// All queues, and all `HTCJob`s that may be in one.
+#[derive(Debug)]
+pub struct Queues {
+    mode: Queueing,
+    pub(super) state: Mutex<State>,
+    pub(super) news: Notify,
+    pub(super) metrics: Metrics,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) world: World,
+    pub(super) htcjobs: HashMap<Uid, Entry>,
+    /// Those of the first list that were not looked at yet; none while it is not known. Nothing new is granted before.
+    pub(super) first: Option<HashSet<Uid>>,
+    /// Those that were looked at before the first list was complete.
+    looked_at: HashSet<Uid>,
+    /// Of the last grant.
+    pub(super) number: u64,
+    /// When places were told last.
+    pub(super) placed: Option<Instant>,
+}
+
+/// One `HTCJob`.
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// None as long as only the ledger knows it.
+    pub(super) reference: Option<ObjectRef<Observed>>,
+    pub(super) namespace: Arc<str>,
+    /// Its label.
+    pub(super) label: Option<String>,
+    /// Its label for the priority.
+    pub(super) class: Option<String>,
+    /// When it was made, in seconds.
+    pub(super) created: i64,
+    /// The queue that gave it room before.
+    pub(super) bound: Option<String>,
+    pub(super) demand: Demand,
+    /// What the ledger has: it is changed here only once that is durable.
+    pub(super) granted: Indices,
+    pub(super) uses: Indices,
+    /// What is in `uses` is not known: it is all that could be.
+    pub(super) unknown: bool,
+    pub(super) asks: Indices,
+    /// It has completed: nothing that queues do is news to it.
+    pub(super) over: bool,
+    /// The number of its last grant.
+    pub(super) last: u64,
+    /// Why it waits, as it is told.
+    pub(super) wait: Option<QueueWait>,
+    /// What its last pass went by.
+    pub(super) shown: Option<(Line, Option<QueueWait>)>,
+    /// What it was woken for last.
+    pub(super) woken_for: Option<(Line, Option<QueueWait>)>,
+    /// Since when it asks for something.
+    pub(super) since: Option<Instant>,
+}
+
+impl Entry {
+    /// One of which nothing but the object is known.
+    fn unknown(object: &Observed) -> Self {
+        let jobs = object.0.as_ref().ok().and_then(|job| job.spec.jobs()).and_then(|jobs| u32::try_from(jobs).ok());
+        Self {
+            reference: Some(ObjectRef::from_obj(object)),
+            namespace: object.namespace().unwrap_or_default().as_str().into(),
+            label: object.labels().get(QUEUE_NAME).cloned(),
+            class: None,
+            created: 0,
+            bound: None,
+            demand: Demand::one(),
+            granted: Indices::default(),
+            uses: Indices::first(jobs.unwrap_or_default()),
+            unknown: true,
+            asks: Indices::default(),
+            over: false,
+            last: 0,
+            wait: None,
+            shown: None,
+            woken_for: None,
+            since: None,
+        }
+    }
+
+    fn asks(&self) -> Asks<'_> {
+        Asks { namespace: &self.namespace, label: self.label.as_deref(), bound: self.bound.as_deref() }
+    }
+
+    pub(super) fn line(&self, world: &World) -> Line {
+        world.line(self.asks())
+    }
+
+    /// All that counts in the queue.
+    pub(super) fn in_use(&self) -> Indices {
+        Indices::union(&[self.granted.clone(), self.uses.clone()])
+    }
+
+    /// What of that it was not granted: it is in HTCondor, whatever the queue says.
+    pub(super) fn found(&self) -> Indices {
+        // Nearly always there is nothing, and a set of 100,000 is not looked through for that.
+        let nothing = self.unknown || self.in_use().len() == self.granted.len();
+        if nothing { Indices::default() } else { self.uses.without(&self.granted) }
+    }
+}
+
+/// What its last decision has made of an `HTCJob`.
+#[derive(Debug)]
+pub struct Decided<'a> {
+    /// As the watch shows it.
+    pub object: &'a Observed,
+    /// Its uid.
+    pub uid: &'a Uid,
+    /// Its name.
+    pub name: &'a ObjectName,
+    /// As the ledger had it before the decision.
+    pub record: &'a Record,
+    /// What one of its jobs uses.
+    pub demand: Demand,
+    /// What it has and asks for after the decision, which is durable.
+    pub room: &'a Room,
+    /// It has completed by then.
+    pub over: bool,
+}
+
+impl Queues {
+    /// `known`: what the ledger has of objects that were not let go, and what they were granted.
+    #[must_use]
+    pub fn new(mode: Queueing, metrics: Metrics, known: Vec<(String, Uid, Record)>, grants: &[Grant]) -> Self {
+        let numbers: HashMap<&Uid, u64> = grants.iter().map(|grant| (&grant.uid, grant.number)).collect();
+        let htcjobs = known.into_iter().map(|(namespace, uid, record)| {
+            let entry = Entry {
+                reference: None,
+                namespace: namespace.as_str().into(),
+                label: None,
+                class: None,
+                created: 0,
+                bound: record.queue.clone(),
+                demand: Demand::one(),
+                uses: record.in_use(),
+                granted: record.granted,
+                unknown: false,
+                asks: Indices::default(),
+                over: false,
+                last: numbers.get(&uid).copied().unwrap_or_default(),
+                wait: None,
+                shown: None,
+                woken_for: None,
+                since: None,
+            };
+            (uid, entry)
+        });
+        let number = grants.iter().map(|grant| grant.number).max().unwrap_or_default();
+        let state = State { htcjobs: htcjobs.collect(), number, ..State::default() };
+        Self { mode, state: Mutex::new(state), news: Notify::new(), metrics }
+    }
+
+    pub(super) fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+        work(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether this operator gives room.
+    #[must_use]
+    pub const fn is_embedded(&self) -> bool {
+        match self.mode {
+            Queueing::None => false,
+            Queueing::Embedded => true,
+        }
+    }
+
+    /// The queue that the object is in, as far as a decision needs to know; none if it needs room in none. `bound`: the queue that gave
+    /// it room before.
+    pub fn fact(&self, uid: &Uid, namespace: &str, object: &Observed, bound: Option<&str>) -> Option<Queued> {
+        let label = object.labels().get(QUEUE_NAME).map(String::as_str);
+        if !self.is_embedded() {
+            return label.map(|queue| Queued {
+                queue: queue.to_owned(),
+                waits: Some(QueueWait { reason: Reason::Misconfigured, message: no_queues(queue), place: None }),
+                drained: false,
+            });
+        }
+        self.with(|state| {
+            let line = state.world.line(Asks { namespace, label, bound });
+            let entry = state.htcjobs.get_mut(uid);
+            let wait = entry.as_ref().and_then(|entry| entry.wait.clone());
+            if let Some(entry) = entry {
+                entry.shown = Some((line.clone(), wait.clone()));
+            }
+            match line {
+                Line::Free => None,
+                Line::In { queue, drained } => Some(Queued { queue, waits: wait, drained }),
+                Line::Out { queue, wait } => Some(Queued { queue, waits: Some(wait), drained: false }),
+                Line::NotYet { queue } => Some(Queued { queue, waits: None, drained: false }),
+            }
+        })
+    }
+
+    /// What was decided is durable: it counts from now on.
+    pub fn decided(&self, decided: &Decided<'_>) {
+        if !self.is_embedded() {
+            return;
+        }
+        let Decided { object, uid, name, record, demand, room, over } = decided;
+        let changed = self.with(|state| {
+            let label = |key: &str| object.labels().get(key).cloned();
+            let created = object.creation_timestamp().map_or(0, |time| time.0.as_second());
+            let entry = state.htcjobs.entry((*uid).clone()).or_insert_with(|| Entry {
+                reference: None,
+                namespace: name.namespace.as_str().into(),
+                label: None,
+                class: None,
+                created,
+                bound: record.queue.clone(),
+                demand: *demand,
+                granted: record.granted.clone(),
+                uses: Indices::default(),
+                unknown: false,
+                asks: Indices::default(),
+                over: false,
+                last: 0,
+                wait: None,
+                shown: None,
+                woken_for: None,
+                since: None,
+            });
+            let (label, class) = (label(QUEUE_NAME), label(PRIORITY_CLASS));
+            let granted = if room.gives_back.is_empty() {
+                entry.granted.clone()
+            } else {
+                entry.granted.without(&room.gives_back)
+            };
+            // What was granted since the facts were gathered is not asked for any more.
+            let asks = room.asks.without(&granted);
+            let before = (&entry.label, &entry.class, &entry.granted, &entry.uses, &entry.asks, entry.demand);
+            let changed = entry.reference.is_none()
+                || before != (&label, &class, &granted, &room.uses, &asks, *demand)
+                || entry.unknown != room.unknown;
+            if !changed {
+                return false;
+            }
+            entry.reference = Some(ObjectRef::from_obj(object));
+            (entry.created, entry.label, entry.class, entry.demand) = (created, label, class, *demand);
+            (entry.granted, entry.uses, entry.unknown) = (granted, room.uses.clone(), room.unknown);
+            entry.since = if asks.is_empty() { None } else { entry.since.or_else(|| Some(Instant::now())) };
+            if asks.is_empty() {
+                entry.wait = None;
+            }
+            (entry.asks, entry.over) = (asks, *over);
+            true
+        });
+        if changed {
+            self.news.notify_one();
+        }
+    }
+
+    /// All `HTCJob`s that are there at the start are these.
+    pub fn listed(&self, uids: &HashSet<Uid>) {
+        if !self.is_embedded() {
+            return;
+        }
+        self.with(|state| {
+            state.htcjobs.retain(|uid, _| uids.contains(uid));
+            if state.first.is_none() {
+                let looked_at = std::mem::take(&mut state.looked_at);
+                state.first = Some(uids.difference(&looked_at).cloned().collect());
+            }
+        });
+        self.news.notify_one();
+    }
+
+    /// An object was looked at, whatever came of it. One that could not be is taken to have all that it may have.
+    pub fn looked_at(&self, object: &Observed) {
+        let Some(uid) = object.uid().filter(|_| self.is_embedded()) else { return };
+        let uid = Uid::from(uid.as_str());
+        let done = self.with(|state| {
+            if object.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
+                state.htcjobs.entry(uid.clone()).or_insert_with(|| Entry::unknown(object));
+            }
+            match &mut state.first {
+                None => {
+                    state.looked_at.insert(uid.clone());
+                    false
+                }
+                Some(first) => first.remove(&uid) && first.is_empty(),
+            }
+        });
+        if done {
+            self.news.notify_one();
+        }
+    }
+
+    /// An object is gone, and its room with it.
+    pub fn forget(&self, uid: &Uid) {
+        let had = self.with(|state| {
+            if let Some(first) = &mut state.first {
+                first.remove(uid);
+            }
+            state.htcjobs.remove(uid).is_some()
+        });
+        if had {
+            self.news.notify_one();
+        }
+    }
+
+    /// These were granted, and that is durable; `refused` were not, as nobody has them any more. Gives those that are to look again.
+    pub(super) fn granted(&self, grants: &[Grant], refused: &[Grant]) -> Vec<ObjectRef<Observed>> {
+        let (mut woken, mut took) = (Vec::new(), Vec::new());
+        let jobs: usize = grants.iter().map(|grant| grant.indices.len()).sum();
+        self.with(|state| {
+            for grant in grants {
+                let Some(entry) = state.htcjobs.get_mut(&grant.uid) else { continue };
+                took.extend(entry.since.map(|since| since.elapsed()));
+                entry.since = (!entry.asks.is_empty()).then(Instant::now);
+                woken.extend(entry.reference.clone());
+            }
+            for grant in refused {
+                if let Some(entry) = state.htcjobs.get_mut(&grant.uid) {
+                    entry.granted = entry.granted.without(&grant.indices);
+                }
+            }
+        });
+        self.metrics.granted(jobs, &took);
+        woken
+    }
+}
+
+/// Places are told again after this time.
+pub(super) const PLACES: Duration = Duration::from_secs(5);
+
+fn no_queues(queue: &str) -> String {
+    format!(
+        "the label {QUEUE_NAME} names the HTCQueue {queue:?}, and this operator works without queues (--queueing=none): ask its administrator, or remove the label"
+    )
+}

@@ -1,0 +1,136 @@
+//! Passes over all queues, without an API server and a ledger.
+
+use std::collections::{BTreeMap, HashSet};
+
+use kube::ResourceExt as _;
+use serde_json::json;
+
+use super::admit::Terms;
+use super::line::Named;
+use super::state::{Decided, Queueing, Queues};
+use super::terms::Demand;
+use crate::api::{FINALIZER, HTCQueueSpec, ObjectName, Observed, QUEUE_NAME, Reason};
+use crate::machine::facts::Record;
+use crate::machine::room::Room;
+use crate::machine::{Indices, Uid};
+use crate::metrics::Metrics;
+
+fn queues() -> Queues {
+    let queues = Queues::new(Queueing::Embedded, Metrics::default(), Vec::new(), &[]);
+    queues.with(|state| {
+        state.world.listed = Some(Ok(()));
+        state.world.namespaces_listed = Some(Ok(()));
+        state.world.namespaces = BTreeMap::from([("ns".to_owned(), BTreeMap::new())]);
+    });
+    queues
+}
+
+fn set(queues: &Queues, name: &str, spec: serde_json::Value) {
+    let spec: HTCQueueSpec = serde_json::from_value(spec).unwrap();
+    let named = Named { uid: name.to_owned(), generation: Some(1), terms: Terms::of(&spec), spec };
+    queues.with(|state| state.world.queues.insert(name.to_owned(), named));
+}
+
+fn with_quota(queues: &Queues, jobs: u32) {
+    set(queues, "q", json!({ "namespaceSelector": {}, "quota": { "jobs": jobs } }));
+}
+
+fn object(name: &str, label: Option<&str>) -> Observed {
+    serde_json::from_value(json!({
+        "apiVersion": "htc.cern.ch/v1alpha1", "kind": "HTCJob",
+        "metadata": {
+            "name": name, "namespace": "ns", "uid": name, "finalizers": [FINALIZER], "creationTimestamp": "2026-01-01T00:00:00Z",
+            "labels": label.map(|label| json!({ QUEUE_NAME: label })),
+        },
+        "spec": { "script": { "image": "i", "command": "c", "source": "s" }, "queue": 3 },
+    }))
+    .unwrap()
+}
+
+fn indices(text: &str) -> Indices {
+    text.parse().unwrap()
+}
+
+fn decided(queues: &Queues, object: &Observed, [uses, asks, gives_back]: [&str; 3]) {
+    let uid = Uid::from(object.uid().unwrap().as_str());
+    let name = ObjectName { namespace: "ns".to_owned(), name: object.name_any() };
+    let room = Room { uses: indices(uses), unknown: false, asks: indices(asks), gives_back: indices(gives_back) };
+    let (record, demand) = (Record::default(), Demand::one());
+    queues.decided(&Decided { object, uid: &uid, name: &name, record: &record, demand, room: &room, over: false });
+    queues.looked_at(object);
+}
+
+fn listed(queues: &Queues, objects: &[&Observed]) {
+    let uids: HashSet<Uid> = objects.iter().map(|object| Uid::from(object.uid().unwrap().as_str())).collect();
+    queues.listed(&uids);
+}
+
+/// What a pass grants: name and jobs.
+fn granted(queues: &Queues) -> Vec<(String, String)> {
+    let grants = queues.plan().grants;
+    grants.iter().map(|grant| (grant.uid.to_string(), grant.indices.to_string())).collect()
+}
+
+fn pair(name: &str, jobs: &str) -> Vec<(String, String)> {
+    vec![(name.to_owned(), jobs.to_owned())]
+}
+
+#[test]
+fn nothing_is_granted_before_all_of_the_first_list_were_looked_at() {
+    let (queues, a, b) = (queues(), object("a", Some("q")), object("b", Some("q")));
+    with_quota(&queues, 3);
+    decided(&queues, &a, ["", "0-1", ""]);
+    assert!(granted(&queues).is_empty(), "it is not known who there is");
+    listed(&queues, &[&a, &b]);
+    assert!(granted(&queues).is_empty() && !queues.plan().begun);
+    // It cannot be looked at: it may have all of its three jobs.
+    queues.looked_at(&b);
+    assert!(granted(&queues).is_empty() && queues.plan().begun);
+    decided(&queues, &b, ["0", "", ""]);
+    assert_eq!(granted(&queues), [("b".to_owned(), "0".to_owned()), ("a".to_owned(), "0-1".to_owned())]);
+}
+
+#[test]
+fn what_is_granted_counts_at_once_and_may_be_given_back_meanwhile() {
+    let (queues, a, b) = (queues(), object("a", Some("q")), object("b", Some("q")));
+    with_quota(&queues, 1);
+    listed(&queues, &[]);
+    decided(&queues, &a, ["", "0", ""]);
+    assert_eq!(granted(&queues), pair("a", "0"));
+    decided(&queues, &b, ["", "0", ""]);
+    // By a record from before the grant.
+    decided(&queues, &a, ["", "0", ""]);
+    assert!(granted(&queues).is_empty());
+    decided(&queues, &a, ["", "", "0"]);
+    assert_eq!(granted(&queues), pair("b", "0"));
+    queues.forget(&"b".into());
+    decided(&queues, &a, ["", "0", ""]);
+    assert_eq!(granted(&queues), pair("a", "0"));
+}
+
+/// Nobody is woken twice for the same, and those in no queue learn that one is their default.
+#[test]
+fn those_are_woken_for_whom_something_changes() {
+    let (queues, a) = (queues(), object("a", None));
+    listed(&queues, &[]);
+    decided(&queues, &a, ["0", "1", ""]);
+    assert_eq!(queues.fact(&"a".into(), "ns", &a, None), None);
+    assert!(queues.plan().wake.is_empty());
+    set(&queues, "default", json!({ "namespaceSelector": {}, "quota": { "jobs": 1 }, "default": true }));
+    assert_eq!((queues.plan().wake.len(), queues.plan().wake.len()), (1, 0));
+    let queued = queues.fact(&"a".into(), "ns", &a, None).unwrap();
+    let waits = queued.waits.unwrap();
+    assert_eq!((queued.queue.as_str(), waits.reason, waits.place), ("default", Reason::WaitingForQuota, Some(1)));
+    set(&queues, "default", json!({ "namespaceSelector": {}, "stopPolicy": "HoldAndDrain", "default": true }));
+    assert_eq!(queues.plan().wake.len(), 1);
+    assert!(queues.fact(&"a".into(), "ns", &a, None).unwrap().drained);
+    assert!(queues.plan().wake.is_empty());
+}
+
+#[test]
+fn without_queues_a_label_is_not_ignored() {
+    let queues = Queues::new(Queueing::None, Metrics::default(), Vec::new(), &[]);
+    assert_eq!(queues.fact(&"a".into(), "ns", &object("a", None), None), None);
+    let queued = queues.fact(&"a".into(), "ns", &object("a", Some("q")), None).unwrap();
+    assert_eq!(queued.waits.unwrap().reason, Reason::Misconfigured);
+}

@@ -1,0 +1,26 @@
+//! HTCQueues: who may have how many jobs in HTCondor, and who waits for what.
+
+mod changes;
+mod limits;
+mod site;
+mod users;
+mod walk;
+
+on_versions!(
+    both:
+        walk::as_in_the_seed,
+        changes::suspend_gives_room_back_and_resume_waits_for_it;
+    trixie:
+        walk::killed_while_it_gives_room,
+        changes::a_quota_that_is_lowered_takes_nothing,
+        changes::a_queue_that_is_stopped_gives_nothing_and_one_that_is_drained_holds,
+        limits::what_can_never_run_says_so_at_once,
+        limits::priority_comes_first,
+        users::who_may_see_and_who_may_change;
+    sid:
+        walk::a_lost_ledger_counts_what_htcondor_has,
+        changes::a_queue_that_is_made_again_goes_on,
+        limits::a_namespace_that_comes_later_is_served,
+        limits::without_a_label_the_default_queue_counts,
+        users::without_queues_a_label_is_told_and_waited_for;
+);

@@ -1,0 +1,123 @@
+//! What changes while jobs run: they are suspended, the quota is lowered, the queue is stopped or gone.
+
+use serde_json::json;
+use testbed::Version;
+
+use bed::{beside, condition, of};
+
+use super::site::{Queued, wait_quota, wait_state};
+
+pub fn suspend_gives_room_back_and_resume_waits_for_it(version: Version) {
+    let queued = Queued::start(version);
+    let bed = &queued.site.bed;
+    let here = bed.namespace();
+    queued.queue("batch", &json!({ "quota": { "jobs": 1 } }));
+    let first = here.create(&queued.lasting("first", 1, "batch"));
+    here.wait_running("first", 1);
+    let second = here.create(&queued.lasting("second", 1, "batch"));
+    wait_state(&here, "second", "Queued (1st)");
+    let look = |most: &mut usize| *most = queued.open(&[&first, &second]).max(*most);
+    let ((), most) = beside(0, look, || {
+        here.suspend("first", true);
+        here.wait_running("second", 1);
+        let message = wait_quota(&here, "first", "False", "Suspended");
+        assert!(message.starts_with("spec.suspend is true"), "{message}");
+        here.suspend("first", false);
+        let message = wait_quota(&here, "first", "False", "WaitingForQuota");
+        assert!(message.starts_with("1 job waits for room"), "{message}");
+        wait_state(&here, "first", "Queued (1st)");
+        assert_eq!(here.get("first")["status"]["held"], 1);
+        bed.kill_operator();
+        bed.start_operator();
+        queued.site.finish("second");
+        here.wait_running("first", 1);
+        queued.site.finish("first");
+        here.wait_ended("first");
+    });
+    assert_eq!(most, 1);
+    queued.site.assert_complete_once(&here, "second", 1);
+    let story = here.story("first", "Fetched");
+    let told =
+        ["Pending", "QuotaReserved", "Submitted", "Running", "Suspended", "Suspended", "Resumed", "WaitingForQuota"];
+    assert_eq!(story[..told.len()], told, "{story:?}");
+}
+
+/// Nothing is taken, and nothing new is granted until it fits.
+pub fn a_quota_that_is_lowered_takes_nothing(version: Version) {
+    let queued = Queued::start(version);
+    let here = queued.site.bed.namespace();
+    queued.queue("batch", &json!({ "quota": { "jobs": 3 } }));
+    let many = here.create(&queued.lasting("many", 3, "batch"));
+    here.wait_running("many", 3);
+    queued.change("batch", &json!({ "quota": { "jobs": 1 } }));
+    let later = here.create(&queued.lasting("later", 1, "batch"));
+    let message = wait_quota(&here, "later", "False", "WaitingForQuota");
+    assert!(message.contains("has 3 of 1 jobs in use"), "{message}");
+    queued.wait("batch", "more is in use than may be", |status| status["used"]["jobs"] == 3);
+    assert_eq!((queued.open(&[&many]), queued.open(&[&later])), (3, 0));
+    queued.site.finish("many");
+    queued.site.assert_complete_once(&here, "many", 3);
+    here.wait_running("later", 1);
+    queued.site.finish("later");
+    queued.site.assert_complete_once(&here, "later", 1);
+}
+
+pub fn a_queue_that_is_stopped_gives_nothing_and_one_that_is_drained_holds(version: Version) {
+    let queued = Queued::start(version);
+    let bed = &queued.site.bed;
+    let here = bed.namespace();
+    queued.queue("batch", &json!({ "quota": { "jobs": 5 } }));
+    let runs = here.create(&queued.lasting("runs", 1, "batch"));
+    here.wait_running("runs", 1);
+    queued.change("batch", &json!({ "stopPolicy": "Hold" }));
+    queued.wait("batch", "it is stopped", |status| status["conditions"][0]["reason"] == "Stopped");
+    here.create(&queued.lasting("waits", 1, "batch"));
+    let message = wait_quota(&here, "waits", "False", "Suspended");
+    assert!(message.contains("stopped by its administrator"), "{message}");
+    assert_eq!(here.get("runs")["status"]["running"], 1);
+
+    queued.change("batch", &json!({ "stopPolicy": "HoldAndDrain" }));
+    let held = here.wait("runs", "held", |object| object["status"]["held"] == 1);
+    let message = condition(&held, "Suspended").unwrap()["message"].as_str().unwrap();
+    assert!(message.starts_with("HTCQueue batch has stopPolicy HoldAndDrain"), "{message}");
+    queued.wait("batch", "nothing is in use", |status| status["used"]["jobs"] == 0);
+    assert_eq!(bed.queue(&of(&runs), &["JobStatus"]), [["5"]]);
+
+    queued.change("batch", &json!({ "stopPolicy": "None" }));
+    here.wait_running("runs", 1);
+    here.wait_running("waits", 1);
+    for name in ["runs", "waits"] {
+        queued.site.finish(name);
+        here.wait_ended(name);
+    }
+}
+
+/// What runs goes on, what waits says so and goes on by itself, and what ran before counts in the new one.
+pub fn a_queue_that_is_made_again_goes_on(version: Version) {
+    let queued = Queued::start(version);
+    let bed = &queued.site.bed;
+    let here = bed.namespace();
+    queued.queue("batch", &json!({ "quota": { "jobs": 1 } }));
+    let uid = here.create(&queued.lasting("parts", 2, "batch"));
+    here.wait_running("parts", 1);
+    bed.kube.kubectl_ok(&["delete", "htcqueue", "batch"]).unwrap();
+    here.create(&queued.lasting("late", 1, "batch"));
+    let message = wait_quota(&here, "late", "False", "Misconfigured");
+    assert!(message.contains("there is no HTCQueue batch"), "{message}");
+    assert_eq!(queued.open(&[&uid]), 1);
+    queued.queue("batch", &json!({ "quota": { "jobs": 1 }, "namespaceSelector": { "matchLabels": { "no": "such" } } }));
+    let message = here.wait("late", "not for this namespace", |object| {
+        condition(object, "QuotaReserved")
+            .is_some_and(|told| told["message"].as_str().unwrap().contains("is not for namespace"))
+    });
+    assert_eq!(message["status"]["state"], "Misconfigured");
+    let queue = queued.wait("batch", "it is for nobody", |status| status["conditions"][0]["reason"] == "NoNamespace");
+    assert_eq!(queue["status"]["used"]["jobs"], 1, "what runs counts");
+    bed.kube.kubectl_ok(&["label", "namespace", &here.name, "no=such"]).unwrap();
+    wait_quota(&here, "late", "False", "WaitingForQuota");
+    for name in ["parts", "late"] {
+        queued.site.finish(name);
+    }
+    queued.site.assert_complete_once(&here, "parts", 2);
+    queued.site.assert_complete_once(&here, "late", 1);
+}

@@ -1,0 +1,115 @@
+//! How much each may have, and who is first.
+
+use serde_json::json;
+use testbed::Version;
+
+use super::site::{Queued, labelled, wait_quota, wait_state};
+
+pub fn what_can_never_run_says_so_at_once(version: Version) {
+    let queued = Queued::start(version);
+    let bed = &queued.site.bed;
+    let here = bed.namespace();
+    queued.queue("batch", &json!({ "quota": { "jobs": 1, "memory": "1Gi" }, "priorities": { "urgent": 5 } }));
+    let mut object = queued.lasting("large", 1, "batch");
+    object["spec"]["resources"] = json!({ "memory": "2Gi" });
+    let uid = here.create(&object);
+    let message = wait_quota(&here, "large", "False", "ExceedsMaxQuota");
+    assert!(message.contains("each job needs 2048Mi memory") && message.contains("1024Mi in all"), "{message}");
+    wait_state(&here, "large", "ExceedsMaxQuota");
+    here.create(&queued.lasting("silent", 1, "batch"));
+    let message = wait_quota(&here, "silent", "False", "Misconfigured");
+    assert!(message.contains("spec.resources.memory"), "{message}");
+    let mut object = queued.lasting("nameless", 1, "batch");
+    object["spec"]["resources"] = json!({ "memory": "10Mi" });
+    object["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = "nobody".into();
+    here.create(&object);
+    let message = wait_quota(&here, "nameless", "False", "Misconfigured");
+    assert!(message.contains("no priority \"nobody\" (it has urgent)"), "{message}");
+    // They hold up nobody, and what is mended goes on.
+    let mut object = labelled(queued.site.noted("fits", 1, ""), "batch");
+    object["spec"]["resources"] = json!({ "memory": "100Mi" });
+    here.create(&object);
+    queued.site.assert_complete_once(&here, "fits", 1);
+    here.kubectl(&["label", "htcjob", "nameless", "--overwrite", "kueue.x-k8s.io/priority-class=urgent"]);
+    here.wait_running("nameless", 1);
+    queued.change("batch", &json!({ "quota": { "jobs": 2, "memory": "4Gi" } }));
+    here.wait_running("large", 1);
+    assert_eq!(bed.jobs_of(&uid).len(), 1);
+    for name in ["nameless", "large"] {
+        queued.site.finish(name);
+        here.wait_ended(name);
+    }
+    here.delete("silent");
+}
+
+pub fn priority_comes_first(version: Version) {
+    let queued = Queued::start(version);
+    let here = queued.site.bed.namespace();
+    queued.queue(
+        "batch",
+        &json!({ "quota": { "jobs": 1 }, "priorities": { "urgent": 5 }, "queueingStrategy": "StrictFIFO" }),
+    );
+    here.create(&queued.lasting("runs", 1, "batch"));
+    here.wait_running("runs", 1);
+    here.create(&queued.lasting("early", 1, "batch"));
+    wait_state(&here, "early", "Queued (1st)");
+    let mut object = queued.lasting("urgent", 1, "batch");
+    object["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = "urgent".into();
+    here.create(&object);
+    wait_state(&here, "urgent", "Queued (1st)");
+    let early = wait_state(&here, "early", "Queued (2nd)");
+    let message = early["status"]["message"].as_str().unwrap();
+    assert!(message.contains("1 job before it"), "{message}");
+    queued.site.finish("runs");
+    here.wait_running("urgent", 1);
+    assert_eq!(here.get("early")["status"]["running"], 0);
+    for name in ["urgent", "early"] {
+        queued.site.finish(name);
+        here.wait_ended(name);
+    }
+}
+
+/// One has many jobs that wait, and another comes later with few: it does not wait for the many.
+pub fn a_namespace_that_comes_later_is_served(version: Version) {
+    let queued = Queued::start(version);
+    let bed = &queued.site.bed;
+    let (here, there) = (bed.namespace(), bed.namespace());
+    queued.queue("batch", &json!({ "quota": { "jobs": 4 }, "perNamespace": { "jobs": 3 } }));
+    let many = here.create(&labelled(queued.site.noted("many", 60, "sleep 1"), "batch"));
+    here.wait("many", "some have run", |object| object["status"]["succeeded"].as_i64() >= Some(1));
+    assert!(queued.open(&[&many]) <= 3, "no more than a namespace may have");
+    there.create(&labelled(queued.site.noted("few", 4, "sleep 1"), "batch"));
+    queued.site.assert_complete_once(&there, "few", 4);
+    let ended = here.get("many")["status"]["succeeded"].as_i64().unwrap();
+    assert!(ended < 50, "the few have waited for the many: {ended} of 60 have ended before");
+    here.delete("many");
+}
+
+pub fn without_a_label_the_default_queue_counts(version: Version) {
+    let queued = Queued::start(version);
+    let bed = &queued.site.bed;
+    let (here, there) = (bed.namespace(), bed.namespace());
+    bed.kube.kubectl_ok(&["label", "namespace", &here.name, "team=atlas"]).unwrap();
+    let spec = json!({
+        "quota": { "jobs": 1 }, "default": true,
+        "namespaceSelector": { "matchExpressions": [{ "key": "team", "operator": "In", "values": ["atlas"] }] },
+    });
+    queued.queue("atlas", &spec);
+    queued.wait("atlas", "it is for one", |status| status["conditions"][0]["message"] == "it is for 1 namespace");
+    here.create(&queued.site.lasting("default", 2));
+    here.wait_running("default", 1);
+    wait_quota(&here, "default", "True", "QuotaReserved");
+    here.wait_says("default", "Submitted", "False", "Queued");
+    // For others it is none: they go at once.
+    there.create(&queued.site.lasting("free", 3));
+    let free = there.wait_running("free", 3);
+    assert!(bed::condition(&free, "QuotaReserved").is_none(), "{free:#}");
+    // It is no longer the default: what waits goes on.
+    let before = here.uid("default");
+    queued.change("atlas", &json!({ "quota": { "jobs": 2 }, "default": false }));
+    queued.wait_in_htcondor(&[&before], 2);
+    queued.site.finish("default");
+    queued.site.finish("free");
+    queued.site.assert_complete_once(&here, "default", 2);
+    there.wait_ended("free");
+}

@@ -1,0 +1,62 @@
+//! What users see and may do, and an operator that works without queues.
+
+use serde_json::json;
+use testbed::Version;
+
+use bed::checkout;
+use bed::site::Site;
+
+use super::site::{Queued, labelled, wait_quota};
+
+/// With the roles of `deploy/crd`.
+pub fn who_may_see_and_who_may_change(version: Version) {
+    let queued = Queued::start(version);
+    let bed = &queued.site.bed;
+    let here = bed.namespace();
+    queued.queue("batch", &json!({ "quota": { "jobs": 2 } }));
+    let users = checkout().join("deploy/crd/users.yaml");
+    bed.kube.kubectl_ok(&["apply", "-f", users.to_str().unwrap()]).unwrap();
+    let bind = |role: &str, user: &str| {
+        let (name, role, user) = (format!("{user}-{role}"), format!("--clusterrole={role}"), format!("--user={user}"));
+        bed.kube.kubectl_ok(&["create", "clusterrolebinding", &name, &role, &user]).unwrap();
+    };
+    let (ann, admin, nobody) = (here.person("ann", &[]), here.person("boss", &[]), here.person("eve", &[]));
+    bind("htcqueues-view", &ann.name);
+    bind("htcqueues-edit", &admin.name);
+    let shown = ann.comes_to_see(&["get", "htcqueues"]);
+    assert!(shown.contains("QUOTA") && shown.contains("WAITING") && shown.contains("batch"), "{shown}");
+    let raise = ["patch", "htcqueue", "batch", "--type=merge", "-p", r#"{"spec":{"quota":{"jobs":3}}}"#];
+    for (who, arguments) in [(&ann, &raise[..]), (&nobody, &["get", "htcqueues"][..])] {
+        let refused = who.kubectl(arguments);
+        assert!(!refused.status.success() && refused.stderr.contains("forbidden"), "{refused:?}");
+    }
+    admin.comes_to_see(&raise);
+    assert_eq!(queued.get("batch")["spec"]["quota"]["jobs"], 3);
+    let wrong = json!({ "queueingStrategy": "StrictFIFO", "fairSharing": true }).to_string();
+    let patch = format!(r#"{{"spec":{wrong}}}"#);
+    let refused = admin.kubectl(&["patch", "htcqueue", "batch", "--type=merge", "-p", &patch]);
+    assert!(refused.stderr.contains("leave fairSharing out"), "{refused:?}");
+}
+
+/// A label is refused, not ignored; without one all is as it was.
+pub fn without_queues_a_label_is_told_and_waited_for(version: Version) {
+    let site = Site::start(version);
+    let bed = &site.bed;
+    let here = bed.namespace();
+    let uid = here.create(&labelled(site.noted("labelled", 1, ""), "batch"));
+    here.create(&site.noted("plain", 1, ""));
+    site.assert_complete_once(&here, "plain", 1);
+    let message = wait_quota(&here, "labelled", "False", "Misconfigured");
+    assert!(message.contains("--queueing=none"), "{message}");
+    assert!(bed.jobs_of(&uid).is_empty());
+    here.kubectl(&["label", "htcjob", "labelled", "kueue.x-k8s.io/queue-name-"]);
+    site.assert_complete_once(&here, "labelled", 1);
+    wait_quota(&here, "labelled", "True", "NoQueue");
+    // With queues, and without the kind: nothing waits that names none.
+    let queued = Site::with(version, "", &["--queueing=embedded"]);
+    queued.bed.kube.kubectl_ok(&["delete", "crd", "htcqueues.htc.cern.ch"]).unwrap();
+    queued.bed.start_operator();
+    let there = queued.bed.namespace();
+    there.create(&queued.noted("plain", 1, ""));
+    queued.assert_complete_once(&there, "plain", 1);
+}

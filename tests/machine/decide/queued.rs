@@ -1,0 +1,165 @@
+//! Objects in a queue: what has room is submitted and released, what has not waits, and what is not needed is given back.
+
+use htc_operator::api::{ConditionType, Reason};
+use htc_operator::machine::decide::Action;
+use htc_operator::machine::facts::{Claim, Exit, Facts, Hold, JobState, Past, QueueWait, Queued, Spec};
+use htc_operator::machine::outcome::Outcome;
+use htc_operator::machine::phase::Phase;
+use htc_operator::machine::room::{Room, room};
+use htc_operator::machine::wishes::{Wanted, Wish, Wished};
+use htc_operator::machine::{Decision, Index, Kind, Rules, Work};
+
+use crate::decide::decision::{condition, decide, message, submits, work};
+use crate::given::{
+    accepted, ad, add_attempt, at, attempt, done, ended, ended_job, held, history, indices, job, own_hold, pending,
+    queue, running, running_job,
+};
+
+fn waits(reason: Reason) -> Option<QueueWait> {
+    Some(QueueWait { reason, message: format!("because of {reason}"), place: Some(4) })
+}
+
+fn in_queue(mut facts: Facts, granted: &str) -> Facts {
+    facts.queue = Some(Queued { queue: "batch".to_owned(), waits: waits(Reason::WaitingForQuota), drained: false });
+    facts.record.granted = indices(granted);
+    facts
+}
+
+fn submitted(decision: &Decision) -> String {
+    submits(decision).map_or_else(String::new, |(indices, ..)| indices.to_string())
+}
+
+fn room_of(facts: &Facts) -> Room {
+    room(facts, &decide(facts), &Rules::ALL)
+}
+
+/// Uses, asks, gives back.
+fn shares(facts: &Facts) -> [String; 3] {
+    let Room { uses, asks, gives_back, .. } = room_of(facts);
+    [uses, asks, gives_back].map(|set| set.to_string())
+}
+
+#[test]
+fn nothing_is_submitted_without_room() {
+    let none = decide(&in_queue(pending(5), ""));
+    assert_eq!(none.action, Action::Nothing);
+    assert_eq!(condition(&none, ConditionType::Submitted), "False Queued");
+    assert_eq!(condition(&none, ConditionType::QuotaReserved), "False WaitingForQuota");
+    assert_eq!(message(&none, ConditionType::Submitted), "because of WaitingForQuota");
+    let told: Vec<&str> = none.transitions.iter().map(|row| row.reason.as_str()).collect();
+    assert_eq!(told, ["WaitingForQuota"], "one Event, not two");
+
+    let some = decide(&in_queue(pending(5), "1,3-4"));
+    assert_eq!(submitted(&some), "1,3-4");
+    assert_eq!(condition(&some, ConditionType::QuotaReserved), "True QuotaReserved");
+    assert_eq!(submitted(&decide(&in_queue(pending(2), "0-1"))), "0-1");
+    let mut free = in_queue(pending(5), "");
+    free.queue = None;
+    assert_eq!(submitted(&decide(&free)), "0-4");
+}
+
+/// What was tried is found out whatever the queue says, and goes again only with room.
+#[test]
+fn judging_asks_no_queue() {
+    let mut facts = in_queue(pending(3), "");
+    add_attempt(&mut facts, attempt(1, "0-1"));
+    assert_eq!(condition(&decide(&facts), ConditionType::Submitted), "False Asking");
+    (facts.evidence.queue, facts.evidence.history) = (queue(-1, &[]), history(0, &[]));
+    let proved = decide(&facts);
+    assert_eq!(submitted(&proved), "", "it never was accepted, and has no room to go again");
+    assert_eq!(condition(&proved, ConditionType::Submitted), "False Queued");
+    facts.record.granted = indices("1");
+    assert_eq!(submitted(&decide(&facts)), "1");
+    facts.record.granted = indices("0-2");
+    assert_eq!(submitted(&decide(&facts)), "2", "what was never tried goes first, as ever");
+}
+
+#[test]
+fn ends_give_room_back_and_others_ask() {
+    assert_eq!(shares(&in_queue(pending(5), "")), ["", "0-4", ""]);
+    assert_eq!(shares(&in_queue(pending(5), "0-1")), ["", "2-4", ""], "what is on its way keeps its room");
+    let jobs = [
+        (ended_job("5.0", Outcome::Succeeded), ended(ad(0, "5.0"), Exit::Code(0))),
+        (running_job("5.1"), running(ad(1, "5.1"))),
+    ];
+    let mut facts = in_queue(accepted(Phase::Running, &jobs), "0-1");
+    facts.object.spec = Ok(Spec { queue: 4, ..Spec::default() });
+    assert_eq!(shares(&facts), ["1", "2-3", "0"]);
+    facts.object.spec = Ok(Spec { queue: 4, parallelism: Some(2), ..Spec::default() });
+    assert_eq!(shares(&facts), ["1", "2", "0"], "it asks for no more than it may have at a time");
+    facts.object.spec = Ok(Spec { queue: 4, parallelism: Some(1), ..Spec::default() });
+    facts.record.granted = indices("1,2");
+    assert_eq!(shares(&facts), ["1", "", "2"], "parallelism was lowered");
+    // What waits for nothing keeps nothing: it is deleted, cut short, held by a user.
+    facts.object.spec = Ok(Spec { queue: 4, ..Spec::default() });
+    facts.record.wishes.insert(Index(2), Wished { number: 1, wish: Wish::new(Wanted::Hold, at(-5)), untold: None });
+    assert_eq!(shares(&facts), ["1", "3", "2"]);
+    facts.object.deleting = true;
+    assert_eq!(shares(&facts), ["1", "", "2"]);
+}
+
+#[test]
+fn held_jobs_give_room_back_once_they_are_held_for_good() {
+    let ours = (job("5.0", JobState::Held(own_hold())), held(ad(0, "5.0"), Hold::BY_USER, Hold::SUSPENDED));
+    let mut facts = in_queue(accepted(Phase::Running, &[ours]), "0");
+    facts.object.spec = Ok(Spec { queue: 1, suspend: true, ..Spec::default() });
+    assert_eq!(shares(&facts), ["", "", "0"]);
+    facts.record.requests.insert(Kind::Release, done(0));
+    assert_eq!(shares(&facts), ["", "", ""], "the answer is from before a release");
+    facts.record.requests.insert(Kind::Release, done(-5));
+    assert_eq!(shares(&facts), ["", "", "0"]);
+    let eager = Rules { room_until_held: false, ..Rules::ALL };
+    facts.record.requests.insert(Kind::Release, done(0));
+    assert_eq!(room(&facts, &decide(&facts), &eager).gives_back.to_string(), "0");
+
+    // Resumed, it waits for room before it is released.
+    facts.record.requests.clear();
+    facts.object.spec = Ok(Spec { queue: 1, ..Spec::default() });
+    facts.record.granted = indices("");
+    let waiting = decide(&facts);
+    assert_eq!(
+        (work(&waiting), condition(&waiting, ConditionType::QuotaReserved)),
+        (None, "False WaitingForQuota".to_owned())
+    );
+    assert_eq!(shares(&facts), ["", "0", ""]);
+    facts.record.granted = indices("0");
+    assert_eq!(work(&decide(&facts)), Some(&Work::Release));
+    assert_eq!(shares(&facts), ["", "", ""]);
+}
+
+#[test]
+fn only_those_with_room_are_released() {
+    let held_by_us =
+        |index, id: &str| (job(id, JobState::Held(own_hold())), held(ad(index, id), Hold::BY_USER, Hold::SUSPENDED));
+    let facts = in_queue(accepted(Phase::Running, &[held_by_us(0, "5.0"), held_by_us(1, "5.1")]), "1");
+    assert_eq!(work(&decide(&facts)), Some(&Work::ReleaseJobs(vec!["5.1".parse().unwrap()])));
+}
+
+/// Until it is known what another ledger's object has, all that it may have counts.
+#[test]
+fn what_is_not_known_counts_as_used() {
+    let mut facts = in_queue(pending(5), "");
+    facts.object.claim = Claim::Other;
+    facts.past = Past::Unknown { settled: None };
+    facts.record.known.as_mut().unwrap().new = false;
+    let room = room_of(&facts);
+    assert_eq!((room.uses.to_string().as_str(), room.unknown, room.asks.is_empty()), ("0-4", true, true));
+}
+
+#[test]
+fn one_that_is_drained_says_so_and_one_whose_queue_goes_is_free() {
+    let mut facts = in_queue(pending(2), "0");
+    facts.queue.as_mut().unwrap().drained = true;
+    facts.object.spec = Ok(Spec { queue: 2, suspend: true, ..Spec::default() });
+    let drained = decide(&facts);
+    assert!(message(&drained, ConditionType::Suspended).starts_with("HTCQueue batch has stopPolicy HoldAndDrain"));
+    assert_eq!(shares(&facts), ["", "", "0"]);
+
+    let mut facts = in_queue(pending(2), "");
+    facts.queue.as_mut().unwrap().waits = waits(Reason::Misconfigured);
+    facts.record = decide(&facts).after.unwrap();
+    facts.queue = None;
+    let free = decide(&facts);
+    assert_eq!(condition(&free, ConditionType::QuotaReserved), "True NoQueue");
+    assert_eq!(submitted(&free), "0-1");
+}
