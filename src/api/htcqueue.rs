@@ -231,17 +231,17 @@ pub struct HTCQueueStatus {
 /// Amounts in use.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Used {
-    /// Jobs in use.
+    /// Number of jobs in use.
     #[serde(default)]
     pub jobs: i64,
-    /// Cores in use.
+    /// Number of cores in use.
     #[serde(default)]
     pub cpus: i64,
-    /// Memory in use.
+    /// Memory in use, for example 2048Mi.
     #[serde(default)]
     #[schemars(length(max = 32))]
     pub memory: String,
-    /// GPUs in use.
+    /// Number of GPUs in use.
     #[serde(default)]
     pub gpus: i64,
 }
@@ -263,7 +263,7 @@ pub struct NamespaceUsed {
 /// An HTCJob that waits for room.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 pub struct WaitingHTCJob {
-    /// Its namespace.
+    /// Namespace of the HTCJob.
     #[schemars(length(max = 63))]
     pub namespace: String,
     /// Name of the HTCJob.

@@ -208,7 +208,13 @@ fn queued() {
     holds(&Scene { in_step: !full(), deletes: 0, ..one_place("one place and crashes", 1, &[Crash]) });
     let submitters = &[SlowSubmitter, SlowStaging, DyingSubmitter];
     holds(&Scene { deletes: 0, ..one_place("one place and submitters", 1, submitters) });
-    holds(&Scene { deletes: 0, slow_jobs: true, ..one_place("one place and suspend", 2, &[Suspend]) });
+}
+
+#[test]
+fn queued_beside_others() {
+    let one_place = |name, troubles, kinds| Scene { room: Some(1), ..Scene::new(name, &[1, 1], troubles, kinds) };
+    holds(&Scene { deletes: 0, slow_jobs: true, ..one_place("one place and suspend", 1, &[Suspend]) });
+    holds(&Scene { deletes: 0, ..one_place("one place and suspend again", 2, &[Suspend]) });
     holds(&Scene { deletes: 0, ..one_place("one place and a lost ledger", 1, &[LostLedger]) });
     holds(&Scene { deletes: 0, ..one_place("one place and deadlines", 1, &[Deadline]) });
     holds(&Scene { queues: &[2], ..one_place("one place for two jobs of one", 1, &[Crash]) });

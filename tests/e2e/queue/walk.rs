@@ -95,7 +95,7 @@ pub fn a_lost_ledger_counts_what_htcondor_has(version: Version) {
     let bed = &queued.site.bed;
     let here = bed.namespace();
     queued.queue("batch", &json!({ "quota": { "jobs": 2 } }));
-    let uid = here.create(&queued.lasting("runs", 3, "batch"));
+    let uid = here.create(&queued.lasting("runs", 2, "batch"));
     here.wait_running("runs", 2);
     wait_for("the jobs' ids in the status", PATIENCE, || {
         here.get("runs")["status"]["jobid"].as_array().map(Vec::len) == Some(2)
@@ -116,7 +116,7 @@ pub fn a_lost_ledger_counts_what_htcondor_has(version: Version) {
         ends_well(&here, "late");
     });
     assert_eq!(most, 2);
-    assert_eq!((0..3).map(|index| queued.site.runs("runs", index)).collect::<Vec<_>>(), [1, 1, 1]);
+    assert_eq!([0, 1].map(|index| queued.site.runs("runs", index)), [1, 1]);
 }
 
 fn ends_well(here: &Namespace<'_>, name: &str) {
