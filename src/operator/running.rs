@@ -80,8 +80,6 @@ pub(super) struct Running {
     workers: JoinSet<()>,
     /// Sees to the pools of HTCPools.
     pool_keeper: Part,
-    /// Gives room in queues.
-    queue_keeper: Part,
     /// Told when a part of one of them ends.
     pool_ended: mpsc::Receiver<String>,
     pools: Arc<Pools>,
@@ -116,12 +114,8 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         receiver.open(ledger.clone(), clock, shared.wake.clone());
         port
     });
-    let limit = config.condor.namespace_active_jobs;
-    let known = if limit == 0 { Vec::new() } else { ledger.live().await? };
-    let namespace_jobs = NamespaceJobs::new(limit, shared.wake.clone(), known);
-    let queues = Arc::new(queues(config.queueing.queueing, &ledger, &metrics).await?);
-    let queue_keeper =
-        QueueKeeper::new(Arc::clone(&queues), client.clone(), ledger.clone(), fence.clone(), shared.wake.clone());
+    let namespace_jobs = namespace_jobs(config, &shared).await?;
+    let (queues, queue_keeper) = queues(config, client.clone(), &shared).await?;
     let shared = Arc::new(shared);
     let (workers, lanes) = Workers::start(Arc::clone(&shared));
     let (publisher, shown_planner) = (Publisher::default(), planner.clone());
@@ -171,11 +165,10 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
     let kept = Arc::clone(&credentials);
     Ok(Running {
         housekeeping: Part::start(async move {
-            tokio::join!(keeper.run(), kept.keep(), survivors.run());
+            tokio::join!(keeper.run(), kept.keep(), survivors.run(), Box::pin(queue_keeper.run()));
         }),
         tracker: Part::start(async move { Box::pin(tracker.run()).await }),
         pool_keeper: Part::start(async move { Box::pin(pool_keeper.run()).await }),
-        queue_keeper: Part::start(async move { Box::pin(queue_keeper.run()).await }),
         pool_ended,
         pools,
         _orphans: Part::start(crate::orphans::count_at_start(
@@ -203,13 +196,24 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
     })
 }
 
-/// The queues, with what the ledger has of those in them.
-async fn queues(mode: Queueing, ledger: &Ledger, metrics: &Metrics) -> Result<Queues, LedgerError> {
+/// How many jobs each namespace has, by what the ledger knows.
+async fn namespace_jobs(config: &Config, shared: &Shared) -> Result<NamespaceJobs, LedgerError> {
+    let limit = config.condor.namespace_active_jobs;
+    let known = if limit == 0 { Vec::new() } else { shared.ledger.live().await? };
+    Ok(NamespaceJobs::new(limit, shared.wake.clone(), known))
+}
+
+/// The queues, with what the ledger has of those in them, and what keeps them.
+async fn queues(config: &Config, client: Client, shared: &Shared) -> Result<(Arc<Queues>, QueueKeeper), LedgerError> {
+    let Shared { ledger, fence, metrics, wake, .. } = shared;
+    let mode = config.queueing.queueing;
     let (known, grants) = match mode {
         Queueing::None => (Vec::new(), Vec::new()),
         Queueing::Embedded => (ledger.live().await?, ledger.grants().await?),
     };
-    Ok(Queues::new(mode, metrics.clone(), known, &grants))
+    let queues = Arc::new(Queues::new(mode, metrics.clone(), known, &grants));
+    let keeper = QueueKeeper::new(Arc::clone(&queues), client, ledger.clone(), fence.clone(), wake.clone());
+    Ok((queues, keeper))
 }
 
 /// What workers work with.
@@ -287,7 +291,6 @@ pub(super) async fn supervise(running: &mut Running, stop: impl Future<Output = 
         controller,
         workers,
         pool_keeper,
-        queue_keeper,
         pool_ended,
         ..
     } = running;
@@ -298,7 +301,6 @@ pub(super) async fn supervise(running: &mut Running, stop: impl Future<Output = 
         () = publisher.ended() => Err(StartError::Failed("publisher of Events")),
         () = housekeeping.ended() => Err(StartError::Failed("housekeeping")),
         () = controller.ended() => Err(StartError::Failed("controller")),
-        () = queue_keeper.ended() => Err(StartError::Failed("keeper of queues")),
         () = pool_keeper.ended() => Err(StartError::Failed("keeper of pools")),
         Some(pool) = pool_ended.recv() => {
             tracing::error!("a part of HTCPool {pool} ended");
@@ -333,7 +335,6 @@ pub(super) async fn drain(running: Running) {
         mut controller,
         mut workers,
         pool_keeper,
-        queue_keeper,
         pools,
         end,
         ..
@@ -341,7 +342,7 @@ pub(super) async fn drain(running: Running) {
     tracing::info!("told to stop: nothing new is begun, what runs is given {} s", DRAIN.as_secs());
     let _ = end.send(true);
     // It has the pools, and through them the workers' queues.
-    drop((pool_keeper, queue_keeper));
+    drop(pool_keeper);
     let drained = tokio::time::timeout(DRAIN, async {
         // The workers end when the context, which holds their queues, is dropped with the controller.
         controller.ended().await;

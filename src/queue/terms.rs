@@ -164,7 +164,7 @@ mod tests {
         assert_eq!((demand.each.to_string().as_str(), demand.unknown), ("1 jobs, 4 cpus, 1000Mi memory", None));
         let demand = Demand::of(None, &options(""));
         assert_eq!((demand.each.to_string().as_str(), demand.unknown), ("1 jobs, 1 cpus", Some(Resource::Memory)));
-        let terms = |quota| Terms::of(&serde_json::from_value(json!({ "quota": quota })).unwrap());
+        let terms = |quota: serde_json::Value| Terms::of(&serde_json::from_value(json!({ "quota": quota })).unwrap());
         assert_eq!(demand.missing(&terms(json!({ "memory": "1Gi" }))), Some(Resource::Memory));
         assert_eq!(demand.missing(&terms(json!({ "jobs": 1 }))), None);
         let unknown = Demand::of(Some(&options("request_cpus = 1 + 1")), &site);

@@ -4,7 +4,7 @@ mod files;
 mod jobs;
 mod recording;
 mod story;
-mod users;
+pub mod users;
 mod why;
 mod wishes;
 

@@ -3,6 +3,7 @@
 use serde_json::json;
 use testbed::Version;
 
+use crate::plugin::users::htc;
 use bed::checkout;
 use bed::site::Site;
 
@@ -32,6 +33,15 @@ pub fn who_may_see_and_who_may_change(version: Version) {
     }
     admin.comes_to_see(&raise);
     assert_eq!(queued.get("batch")["spec"]["quota"]["jobs"], 3);
+    let queue = queued.wait("batch", "it is seen", |status| status["conditions"][0]["reason"] == "Ready");
+    assert_eq!(queue["status"]["used"]["jobs"], 0);
+    let (code, all, error) = htc(&here, &["queue"]);
+    assert!(
+        code == 0 && all == "batch: [--------------------] 0 of 3 jobs; 0 jobs of 0 HTCJobs wait; Ready\n",
+        "{all}{error}"
+    );
+    let (code, page, error) = htc(&here, &["queue", "batch"]);
+    assert!(code == 0 && page.starts_with("HTCQueue batch\n  Ready: it is for "), "{page}{error}");
     let wrong = json!({ "queueingStrategy": "StrictFIFO", "fairSharing": true }).to_string();
     let patch = format!(r#"{{"spec":{wrong}}}"#);
     let refused = admin.kubectl(&["patch", "htcqueue", "batch", "--type=merge", "-p", &patch]);
