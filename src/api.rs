@@ -1,5 +1,7 @@
 //! The `HTCJob` as users write and read it: types, conditions, CRD generation.
 
+#[allow(unreachable_pub, reason = "kube's derive makes items that lint takes for unreachable")]
+mod backend;
 mod condition;
 mod crd;
 #[allow(clippy::duplicated_attributes, reason = "kube's printer columns repeat their keys")]
@@ -18,6 +20,7 @@ mod phase;
 mod quantity;
 pub mod text;
 
+pub use backend::{Backend, ClaimVolume, KubernetesSpec, PullSecret, Toleration};
 pub use condition::{Condition, ConditionStatus, ConditionType, Reason};
 pub use crd::{crd, crd_yaml, fix_spec, pool_crd, pool_crd_yaml, queue_crd, queue_crd_yaml};
 pub use htcjob::{ConfigMapKeyRef, EnvVar, HTCJob, HTCJobSpec, HTCJobStatus, ItemsFrom, MAX_QUEUE, Resources, Script};
@@ -45,6 +48,10 @@ pub const CLAIM: &str = "htc.cern.ch/ledger";
 pub const OPERATOR: &str = "htc.cern.ch/operator";
 /// Annotation, written in the same patch: namespace and name of its `HTCPool`, for when the spec cannot be read any more.
 pub const POOL: &str = "htc.cern.ch/pool";
+/// Annotation, written in the same patch: what runs its jobs, for when the spec cannot be read any more; none for HTCondor.
+pub const BACKEND: &str = "htc.cern.ch/backend";
+/// Label of an `HTCJob` that its Job and Pods get as well.
+pub const APP_LABEL: &str = "app";
 /// Annotation: `"true"` releases a deleted object although its jobs may be left in HTCondor.
 pub const ABANDON: &str = "htc.cern.ch/abandon";
 /// Annotation: `"true"` lets an object be submitted again although HTCondor's history no longer reaches back far enough

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::Args;
 pub use groups::{
     CallbackArgs, CondorArgs, ContainerArgs, CredentialsArgs, DataArgs, ElectionArgs, JobsApiArgs, KubernetesArgs,
-    MonitoringArgs, OutputArgs, QueueingArgs, TimingArgs,
+    MonitoringArgs, OutputArgs, PodsArgs, QueueingArgs, TimingArgs,
 };
 
 use crate::condor::htcopts::{AccountingGroups, Attributes, Policy};
@@ -28,6 +28,9 @@ pub struct Config {
     /// Which HTCJobs this operator works on, and who it is among others.
     #[command(flatten)]
     pub kubernetes: KubernetesArgs,
+    /// Jobs as Pods on the cluster's own nodes.
+    #[command(flatten)]
+    pub pods: PodsArgs,
     /// Which of several processes acts.
     #[command(flatten)]
     pub election: ElectionArgs,

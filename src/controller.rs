@@ -9,6 +9,7 @@ mod first_list;
 mod gather;
 mod items;
 mod namespace_jobs;
+mod pods;
 mod publish;
 mod reconcile;
 pub mod secret;
@@ -25,11 +26,14 @@ use kube::runtime::{Controller, WatchStreamExt as _, controller, watcher};
 use kube::{Client, Resource as _, ResourceExt as _};
 use tokio::sync::mpsc;
 
-use crate::api::{ABANDON, CLAIM, OPERATOR, Observed, POOL, PRIORITY_CLASS, QUEUE_NAME, SUBMIT_AGAIN};
+use crate::api::{
+    ABANDON, APP_LABEL, BACKEND, CLAIM, OPERATOR, Observed, POOL, PRIORITY_CLASS, QUEUE_NAME, SUBMIT_AGAIN,
+};
 use crate::clock::Clock;
 use crate::fence::Fence;
 use crate::health::Health;
 use crate::kubernetes::{limited, watched};
+use crate::kubernetes_backend::Watched;
 use crate::ledger::Ledger;
 use crate::machine::{Settings, Uid};
 use crate::metrics::Metrics;
@@ -42,6 +46,7 @@ pub use error::{GatherError, ReconcileError, WriteError};
 pub use events::Publisher;
 use first_list::FirstList;
 pub use namespace_jobs::NamespaceJobs;
+pub use pods::Creations;
 pub use volatile::VolatileState;
 pub use writes::{PutOff, Writes};
 
@@ -75,6 +80,10 @@ pub struct Context {
     pub namespace_jobs: NamespaceJobs,
     /// Which jobs have room.
     pub queues: Arc<Queues>,
+    /// Jobs and Pods of the second backend.
+    pub pods: Arc<Watched>,
+    /// Jobs that the API server has refused.
+    pub creations: Creations,
     /// Where it is counted.
     pub metrics: Metrics,
     /// Told what the watch sees.
@@ -148,11 +157,12 @@ fn keep_what_is_read(object: &mut Observed) {
     let metadata = object.meta_mut();
     // Not emptied: an empty list keeps its room, 1 KB for each object.
     (metadata.managed_fields, metadata.owner_references) = (None, None);
-    let is_read = |key: &str| [QUEUE_NAME, PRIORITY_CLASS].contains(&key);
-    let labels = metadata.labels.take().unwrap_or_default().into_iter();
-    let labels: BTreeMap<String, String> = labels.filter(|(key, _)| is_read(key)).collect();
-    metadata.labels = (!labels.is_empty()).then_some(labels);
-    object.annotations_mut().retain(|key, _| [ABANDON, CLAIM, OPERATOR, POOL, SUBMIT_AGAIN].contains(&key.as_str()));
+    metadata.labels.take_if(|labels| {
+        labels.retain(|key, _| [APP_LABEL, PRIORITY_CLASS, QUEUE_NAME].contains(&key.as_str()));
+        labels.is_empty()
+    });
+    let read = [ABANDON, BACKEND, CLAIM, OPERATOR, POOL, SUBMIT_AGAIN];
+    object.annotations_mut().retain(|key, _| read.contains(&key.as_str()));
 }
 
 /// What nobody has told us of, and what went while the watch was broken, too.
@@ -165,6 +175,7 @@ fn forget_what_is_gone(context: &Context, event: &watcher::Event<Observed>, know
                 context.pools.forget(&uid);
                 context.namespace_jobs.forget(&uid);
                 context.queues.forget(&uid);
+                context.creations.forget(&uid);
             }
         }
         watcher::Event::InitDone => {
@@ -173,6 +184,7 @@ fn forget_what_is_gone(context: &Context, event: &watcher::Event<Observed>, know
             context.pools.keep(&there);
             context.namespace_jobs.keep(&there);
             context.queues.listed(&there);
+            context.creations.keep(&there);
         }
         watcher::Event::Init | watcher::Event::InitApply(_) | watcher::Event::Apply(_) => {}
     }

@@ -88,6 +88,16 @@ struct Found {
 }
 
 impl Found {
+    /// Refuses what only HTCondor's jobs have; `instead`: what to do with a Pod.
+    fn must_be_htcondors(&self, instead: &str) -> Result<(), Failure> {
+        if self.parent.has_pods() {
+            let pod = self.proc.status.id.as_deref().unwrap_or("of which there is none yet");
+            let name = self.proc.name.name();
+            return Err(Failure::bad_request(format!("{name} runs as a Pod ({pod}): {instead}")));
+        }
+        Ok(())
+    }
+
     fn htcjob(&self) -> ObjectName {
         ObjectName { namespace: self.parent.namespace.clone(), name: self.parent.name.clone() }
     }
@@ -100,13 +110,22 @@ impl Jobs {
         let (htcjob, index) = ProcName::parse(name).ok_or_else(none)?;
         let parent = self.parent(namespace, htcjob).ok_or_else(none)?;
         let index = Index(index);
-        let rows = self.ledger.procs(parent.uid.clone(), index, 1).await?;
-        let mut proc = match rows.rows.first().filter(|row| row.index == index) {
-            Some(row) => HTCProc::recorded(&parent, row, now()),
-            None if parent.asked_for.contains(index) => {
-                HTCProc::not_recorded(&parent, index, rows.given_up, rows.wishes.get(&index))
+        let mut proc = if parent.has_pods() {
+            let rows = self.ledger.runs(parent.uid.clone(), index, 1).await?;
+            match rows.rows.first().filter(|row| row.index == index) {
+                Some(row) => HTCProc::of_pod(&parent, row, now()),
+                None if parent.asked_for.contains(index) => HTCProc::not_recorded(&parent, index, rows.given_up, None),
+                None => return Err(none()),
             }
-            None => return Err(none()),
+        } else {
+            let rows = self.ledger.procs(parent.uid.clone(), index, 1).await?;
+            match rows.rows.first().filter(|row| row.index == index) {
+                Some(row) => HTCProc::recorded(&parent, row, now()),
+                None if parent.asked_for.contains(index) => {
+                    HTCProc::not_recorded(&parent, index, rows.given_up, rows.wishes.get(&index))
+                }
+                None => return Err(none()),
+            }
         };
         self.add_items(&parent, std::slice::from_mut(&mut proc)).await?;
         Ok(Found { parent, index, proc })

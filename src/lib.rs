@@ -25,6 +25,7 @@
 //! - [`tracker`]: asks HTCondor about all jobs at once.
 //! - [`pools`]: whole pools, one for each `HTCPool` beside that of the operator's flags.
 //! - [`queue`]: which jobs have room, for each `HTCQueue`.
+//! - [`kubernetes_backend`]: the cluster's own nodes instead of a pool: an `HTCJob` as a Job, and what is seen of its Pods.
 //! - [`receiver`]: takes in what jobs report of themselves; answers who asks how the operator is.
 //! - [`controller`]: watches, gathers, decides, commits, hands over, publishes; the only place that writes `HTCJob`s.
 //! - [`jobs_api`]: shows jobs to the fronts, from the ledger.
@@ -51,6 +52,7 @@ pub mod health;
 pub mod jobs_api;
 pub mod key;
 pub mod kubernetes;
+pub mod kubernetes_backend;
 pub mod lease;
 pub mod ledger;
 pub mod machine;

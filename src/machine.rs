@@ -15,6 +15,7 @@
 //! - [`judge`]: from dated evidence to verdicts and proofs.
 //! - [`request`]: the effects that can be asked for.
 //! - [`transitions`]: the one table of legal transitions.
+//! - [`pods`]: the decision about an `HTCJob` whose jobs are Pods.
 //! - [`worker`]: the order in which a request is carried out.
 //! - [`chart`]: the table as pictures.
 //! - [`mod@decide`]: what to do.
@@ -29,6 +30,7 @@ pub mod inherited;
 pub mod judge;
 pub mod outcome;
 pub mod phase;
+pub mod pods;
 pub mod request;
 pub mod room;
 pub mod rules;

@@ -18,12 +18,13 @@ use sha2::{Digest as _, Sha256};
 use strum::{Display, EnumString, IntoStaticStr};
 
 use crate::api::text::{WORDS, harmless};
-use crate::api::{Observed, PayloadFailure};
-use crate::ledger::{ProcRow, ProcWish};
+use crate::api::{Backend, Observed, PayloadFailure};
+use crate::ledger::{ProcRow, ProcWish, RunRow};
 use crate::machine::facts::{Exit, JobState};
 use crate::machine::ids::{Index, SchedDate, Uid};
 use crate::machine::indices::Indices;
 use crate::machine::outcome::{Loss, Outcome};
+use crate::machine::pods::{RunEnd, RunState};
 use crate::machine::wishes::Wanted;
 
 /// The API group. Not the `HTCJob`'s own: an APIService takes its group's whole version from the CRDs.
@@ -146,7 +147,7 @@ impl From<(u32, Exit)> for EarlierExit {
 pub struct HTCProcStatus {
     /// Waiting, Idle, Running, Held, Succeeded, Failed, Removed or Lost.
     pub state: State,
-    /// The job's id in HTCondor, ClusterId.ProcId.
+    /// The job's id in HTCondor, ClusterId.ProcId; with backend Kubernetes the name of its newest Pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// The schedd that has, or had, the job.
@@ -158,7 +159,7 @@ pub struct HTCProcStatus {
     /// The signal that killed the job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_signal: Option<i32>,
-    /// The slot that the job runs on, or ran on last.
+    /// The slot that the job runs on, or ran on last; with backend Kubernetes the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     /// How often HTCondor has started the job.
@@ -256,6 +257,13 @@ impl Parent {
     pub fn takes_items(&self) -> bool {
         let object = self.object.as_ref().and_then(|object| object.0.as_ref().ok());
         object.is_some_and(|htcjob| htcjob.spec.items_from.is_some())
+    }
+
+    /// Whether its jobs are Pods.
+    #[must_use]
+    pub fn has_pods(&self) -> bool {
+        let object = self.object.as_ref().and_then(|object| object.0.as_ref().ok());
+        object.is_some_and(|htcjob| htcjob.spec.backend() == Backend::Kubernetes)
     }
 
     /// What its spec says.
@@ -358,6 +366,33 @@ impl HTCProc {
         status.request(row.wish);
         status.refuse(row.wish, row.refusal.as_deref());
         status.duration_seconds = job.runs.start.zip(end).map(|(start, end)| (end.0 - start.0).max(0));
+        Self::of(parent, row.index, row.changed, status)
+    }
+
+    /// A job that is a Pod, or was.
+    #[must_use]
+    pub fn of_pod(parent: &Parent, row: &RunRow, now: SchedDate) -> Self {
+        let run = &row.run;
+        let state = match run.state {
+            RunState::Waiting => State::Waiting,
+            RunState::Pending | RunState::Exited => State::Idle,
+            RunState::Running => State::Running,
+            RunState::Ended(RunEnd::Succeeded) => State::Succeeded,
+            RunState::Ended(RunEnd::Failed) => State::Failed,
+            RunState::Ended(RunEnd::Removed) => State::Removed,
+        };
+        let end = if state == State::Running { Some(now) } else { run.end };
+        let status = HTCProcStatus {
+            id: run.pod.as_deref().map(str::to_owned),
+            host: run.host.as_deref().map(str::to_owned),
+            attempts: run.starts,
+            exit_code: run.exit,
+            start_time: run.start.and_then(time),
+            completion_time: run.end.and_then(time),
+            duration_seconds: run.start.zip(end).map(|(start, end)| (end.0 - start.0).max(0)),
+            message: run.message.as_deref().filter(|_| state != State::Succeeded).map(str::to_owned),
+            ..HTCProcStatus::new(state)
+        };
         Self::of(parent, row.index, row.changed, status)
     }
 

@@ -14,6 +14,8 @@ pub enum ConditionType {
     Tracked,
     /// Some jobs are on hold in HTCondor; the message has HTCondor's reason.
     Held,
+    /// Pods cannot start; the message says why.
+    Stuck,
     /// `spec.suspend` is in force.
     Suspended,
     /// Jobs have room in their `HTCQueue`; `False` says what they wait for.
@@ -54,6 +56,22 @@ pub enum Reason {
     PoolNotAllowed,
     /// Nothing is submitted to the `HTCPool` now.
     PoolNotReady,
+    /// This operator does not run jobs as Pods.
+    BackendDisabled,
+    /// The Job is being created.
+    Creating,
+    /// The API server refuses the Job or its ConfigMap.
+    CreateRefused,
+    /// Another object has the name that the Job, or its ConfigMap, is to have.
+    NameTaken,
+    /// The operator cannot see Jobs and Pods.
+    WatchFailed,
+    /// Pods wait for something that they may not get: an image, a node, a volume.
+    PodsCannotStart,
+    /// The Job has made no Pods.
+    PodsNotCreated,
+    /// Pods start.
+    PodsStart,
     /// `spec.suspend` is true.
     Suspended,
     /// The jobs are being handed to HTCondor.

@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
-use super::{Condition, Phase, Quantity};
+use super::{Backend, Condition, KubernetesSpec, Phase, Quantity};
 
 /// The largest number of jobs one `HTCJob` may have.
 pub const MAX_QUEUE: i64 = 100_000;
@@ -95,7 +95,9 @@ pub const MAX_QUEUE: i64 = 100_000;
     validation = Rule::new("!has(self.items) || !has(self.itemsFrom)")
         .message("spec.items and spec.itemsFrom exclude each other: write one of them").field_path(".itemsFrom"),
     validation = Rule::new("!has(self.queue) || !has(self.script) || !has(self.script.queue) || self.queue == self.script.queue")
-        .message("spec.queue and spec.script.queue differ: write the number of jobs once, as spec.queue").field_path(".queue")
+        .message("spec.queue and spec.script.queue differ: write the number of jobs once, as spec.queue").field_path(".queue"),
+    validation = Rule::new("!has(self.kubernetes) || (has(self.backend) && self.backend == 'Kubernetes')")
+        .message("spec.kubernetes is for Pods only: write spec.backend: Kubernetes, or leave it out").field_path(".kubernetes")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct HTCJobSpec {
@@ -205,6 +207,15 @@ pub struct HTCJobSpec {
     #[x_kube(validation = Rule::new("self.matches('^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/)?[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$')")
         .message("pool is the name of an HTCPool, or namespace/name: lower-case letters, digits, - and ."))]
     pub pool: Option<String>,
+
+    /// What runs the jobs: an HTCondor pool (HTCondor, the default), or Pods on the cluster's own nodes (Kubernetes).
+    /// docs/kubernetes-backend.md says what the other fields mean for Pods, and which are refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<Backend>,
+
+    /// What only Pods have: volumes, Secrets to pull the image with, and on which nodes they run. With backend Kubernetes only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubernetes: Option<KubernetesSpec>,
 
     /// Time limit in seconds for the whole HTCJob, counted from status.startTime or from the last resumption.
     /// Jobs that have not ended by then are removed, and the HTCJob is Failed with reason DeadlineExceeded.
@@ -327,6 +338,12 @@ pub struct Script {
 }
 
 impl HTCJobSpec {
+    /// What runs the jobs.
+    #[must_use]
+    pub fn backend(&self) -> Backend {
+        self.backend.unwrap_or_default()
+    }
+
     /// The number of jobs asked for; that of the items, or 1, if the spec does not say. None if a ConfigMap says it.
     #[must_use]
     pub fn jobs(&self) -> Option<i64> {
@@ -373,6 +390,10 @@ pub struct HTCJobStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub clusterid: Option<String>,
+    /// Name of the Job whose Pods run the jobs, with backend Kubernetes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub job_name: Option<String>,
     /// HTCondor ids of the first 100 jobs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100), inner(length(max = 32)))]

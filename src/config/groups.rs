@@ -10,6 +10,7 @@ use super::values::{parse_duration, parse_image, parse_keep, parse_realm, parse_
 use crate::condor::htcopts::{AttributeName, GroupPattern, PriorityRange};
 use crate::condor::payload::ImagePrefix;
 use crate::confine::Confinement;
+use crate::kubernetes_backend::Site;
 use crate::queue::Queueing;
 
 /// Which HTCJobs this operator works on, and who it is among others.
@@ -31,6 +32,46 @@ pub struct KubernetesArgs {
     /// Maximum number of HTCJobs that are reconciled at the same time.
     #[arg(long, env = "HTC_CONCURRENCY", default_value_t = 32)]
     pub concurrency: u16,
+}
+
+/// Jobs as Pods on the cluster's own nodes.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Kubernetes backend")]
+pub struct PodsArgs {
+    /// Run HTCJobs with `spec.backend: Kubernetes` as Pods. It needs the rights of deploy/components/kubernetes-backend.
+    #[arg(long, env = "HTC_KUBERNETES_BACKEND")]
+    pub kubernetes_backend: bool,
+
+    /// Name of the resource that `spec.resources.gpus` asks for.
+    #[arg(long, env = "HTC_KUBERNETES_GPU_RESOURCE", default_value = "nvidia.com/gpu")]
+    pub kubernetes_gpu_resource: String,
+
+    /// User id that the Pods run as. Default: that of the image, which must be a number and not 0.
+    #[arg(long, env = "HTC_KUBERNETES_RUN_AS_USER", value_parser = clap::value_parser!(i64).range(1..))]
+    pub kubernetes_run_as_user: Option<i64>,
+
+    /// A ServiceAccount that HTCJobs may name: their Pods get its token. Default: none. Can be repeated; in the environment
+    /// variable, separate names with commas.
+    #[arg(
+        long = "kubernetes-service-account",
+        env = "HTC_KUBERNETES_SERVICE_ACCOUNTS",
+        value_name = "NAME",
+        value_delimiter = ','
+    )]
+    pub kubernetes_service_accounts: Vec<String>,
+}
+
+impl PodsArgs {
+    /// What the site says about Pods.
+    #[must_use]
+    pub fn site(&self) -> Site {
+        Site {
+            enabled: self.kubernetes_backend,
+            gpu_resource: self.kubernetes_gpu_resource.clone(),
+            run_as_user: self.kubernetes_run_as_user,
+            service_accounts: self.kubernetes_service_accounts.clone(),
+        }
+    }
 }
 
 /// Which of several processes acts.

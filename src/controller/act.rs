@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::gather::Gathered;
 use super::{Context, WriteError};
-use crate::api::{CLAIM, FINALIZER, OLD_FINALIZER, OPERATOR, ObjectName, Observed, POOL};
+use crate::api::{BACKEND, Backend, CLAIM, FINALIZER, OLD_FINALIZER, OPERATOR, ObjectName, Observed, POOL};
 use crate::failpoint::{Point, around};
 use crate::ledger::RequestResult;
 use crate::machine::decide::{Action, Decision, Look};
@@ -68,7 +68,8 @@ pub(super) async fn act(
             if record.is_none() {
                 context.volatile.claim(uid);
             }
-            match attach(context, object, gathered).await {
+            let pool = gathered.place.name.as_ref();
+            match attach(context, object, name, pool, Backend::HTCondor).await {
                 Ok(done) => return Acted::Over { again: unless_done(again, done) },
                 Err(error) => refused = Some(error),
             }
@@ -149,20 +150,30 @@ fn name_what_is_left(permit: &ReleasePermit, object: &Observed) {
 }
 
 /// Attaches the finalizer and the claim in one patch, only if the object is still the one that was seen.
-async fn attach(context: &Context, object: &Observed, gathered: &Gathered) -> Result<bool, WriteError> {
+pub(super) async fn attach(
+    context: &Context,
+    object: &Observed,
+    name: &ObjectName,
+    pool: Option<&ObjectName>,
+    backend: Backend,
+) -> Result<bool, WriteError> {
     let mut finalizers = object.finalizers().to_vec();
     if !finalizers.iter().any(|finalizer| finalizer == FINALIZER) {
         finalizers.push(FINALIZER.to_owned());
     }
-    let pool = gathered.place.name.as_ref().map(ObjectName::to_string);
-    let annotations = json!({ CLAIM: context.ledger.id(), OPERATOR: context.operator, POOL: pool });
+    let pool = pool.map(ObjectName::to_string);
+    let backend = match backend {
+        Backend::HTCondor => None,
+        Backend::Kubernetes => Some(backend.to_string()),
+    };
+    let annotations = json!({ CLAIM: context.ledger.id(), OPERATOR: context.operator, POOL: pool, BACKEND: backend });
     let metadata = json!({ "finalizers": finalizers, "annotations": annotations });
-    let patched = patch_metadata(context, object, &gathered.name, "attach the finalizer of HTCJob", metadata);
+    let patched = patch_metadata(context, object, name, "attach the finalizer of HTCJob", metadata);
     around(Point::BeforeFinalizerAttached, patched, Point::AfterFinalizerAttached).await
 }
 
 /// Takes our finalizers away, only if the object is still the one that was seen. One that is gone already is fine.
-async fn release(context: &Context, object: &Observed, name: &ObjectName) -> Result<bool, WriteError> {
+pub(super) async fn release(context: &Context, object: &Observed, name: &ObjectName) -> Result<bool, WriteError> {
     let finalizers: Vec<&String> =
         object.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER && *finalizer != OLD_FINALIZER).collect();
     let patched =
@@ -171,7 +182,7 @@ async fn release(context: &Context, object: &Observed, name: &ObjectName) -> Res
 }
 
 /// Deletes an object whose time after its end is over, only if it is still the one that was seen.
-async fn delete(context: &Context, object: &Observed, name: &ObjectName) -> Result<bool, WriteError> {
+pub(super) async fn delete(context: &Context, object: &Observed, name: &ObjectName) -> Result<bool, WriteError> {
     context.fence.check()?;
     tracing::info!("deleted: ttlSecondsAfterFinished has passed");
     let api: Api<Observed> = Api::namespaced(context.client.clone(), &name.namespace);

@@ -67,7 +67,7 @@ pub(super) async fn commit(
 }
 
 /// One line for each transition.
-fn log(transitions: &[Transition], before: Option<&Known>) {
+pub(super) fn log(transitions: &[Transition], before: Option<&Known>) {
     for transition in transitions {
         let phase = |phase: Option<Phase>| phase.map_or("-", <&str>::from);
         let (from, to) = (phase(transition.from), phase(transition.to));

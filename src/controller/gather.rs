@@ -49,7 +49,7 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
     let claim = claim(object, context);
     let ours = object.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
     let past = match past(context, &uid, claim, ours) {
-        Past::Continuous if may_be_forgotten(object, context, &uid, &record) => {
+        Past::Continuous if may_be_forgotten(object, context, &uid, record.known.is_some()) => {
             Past::Unknown { settled: Some(context.clock.now()) }
         }
         past => past,
@@ -65,7 +65,8 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
     let (plan, spec) = match &object.0 {
         Ok(job) => {
             let ours = ours && !deleting;
-            let row = Row { uid: &uid, name: &name, record: &record, published: &published, ours };
+            let (recorded, submitted) = (record.known.is_some(), items::submitted(&record, &published));
+            let row = Row { uid: &uid, name: &name, ours, recorded, submitted };
             in_its_place(&place, &row, plan(job, &row, context).await?)
         }
         Err(invalid) => (None, Err(Unreadable::invalid(format!("the HTCJob cannot be read: {}", invalid.error)))),
@@ -142,7 +143,7 @@ fn schedd(place: &Place, record: &Record, published: &Published) -> ScheddName {
 fn in_its_place(place: &Place, row: &Row<'_>, planned: Planned) -> Planned {
     let Some(trouble) = &place.trouble else { return planned };
     match planned {
-        (_, Ok(_)) if !row.submitted() => {
+        (_, Ok(_)) if !row.submitted => {
             let SpecRefused { reason, message } = trouble.clone();
             (None, Err(Unreadable { reason, message, again: None }))
         }
@@ -257,7 +258,7 @@ fn output(context: &Context, name: &ObjectName, uid: &Uid, inherited: Option<&In
     }
 }
 
-fn claim(object: &Observed, context: &Context) -> Claim {
+pub(super) fn claim(object: &Observed, context: &Context) -> Claim {
     match object.annotations().get(CLAIM) {
         None => Claim::None,
         Some(id) if id == context.ledger.id() => Claim::Ours,
@@ -267,7 +268,7 @@ fn claim(object: &Observed, context: &Context) -> Claim {
 
 /// An object that carries our finalizer but not our ledger's claim may have been submitted by somebody whose submitter
 /// still lives: it waits for the longest life of one, from when it was first seen so.
-fn past(context: &Context, uid: &Uid, claim: Claim, ours: bool) -> Past {
+pub(super) fn past(context: &Context, uid: &Uid, claim: Claim, ours: bool) -> Past {
     // Finalizer and claim come in one patch: without both, no operator of this kind has ever touched it.
     if claim == Claim::None && !ours {
         return Past::Continuous;
@@ -284,8 +285,8 @@ fn past(context: &Context, uid: &Uid, claim: Claim, ours: bool) -> Past {
 
 /// An object of ours without a row is new, unless it is old enough to have been one whose rows are removed by now: it came
 /// back with a restored etcd, and its jobs may have run.
-fn may_be_forgotten(object: &Observed, context: &Context, uid: &Uid, record: &Record) -> bool {
-    if record.known.is_some() {
+pub(super) fn may_be_forgotten(object: &Observed, context: &Context, uid: &Uid, recorded: bool) -> bool {
+    if recorded {
         context.volatile.has_a_row(uid);
         return false;
     }
@@ -301,7 +302,7 @@ async fn plan(job: &HTCJob, row: &Row<'_>, context: &Context) -> Result<Planned,
         Some(from) => {
             // What is wrong with the rest of it is said first.
             if let Err(error) = context.planner.plan(&job.spec, 0)
-                && !row.submitted()
+                && !row.submitted
             {
                 return Ok((None, Err(Unreadable::invalid(error.to_string()))));
             }

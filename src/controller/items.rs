@@ -28,18 +28,18 @@ pub(super) const LOST: &str = "spec.itemsFrom: the items were lost with the oper
 pub(super) struct Row<'a> {
     pub(super) uid: &'a Uid,
     pub(super) name: &'a ObjectName,
-    pub(super) record: &'a Record,
-    pub(super) published: &'a Published,
     /// It has our finalizer and is not being deleted.
     pub(super) ours: bool,
+    /// The ledger has a row of it.
+    pub(super) recorded: bool,
+    /// Jobs of it were submitted.
+    pub(super) submitted: bool,
 }
 
-impl Row<'_> {
-    /// Whether jobs of it were submitted.
-    pub(super) fn submitted(&self) -> bool {
-        let recorded = self.record.highest.0 > 0 || !self.record.jobs.is_empty();
-        recorded || self.published.attempt > 0 || self.published.shows_jobs()
-    }
+/// Whether jobs of an object were submitted to HTCondor.
+pub(super) fn submitted(record: &Record, published: &Published) -> bool {
+    let recorded = record.highest.0 > 0 || !record.jobs.is_empty();
+    recorded || published.attempt > 0 || published.shows_jobs()
 }
 
 /// The items of an object that has them in a ConfigMap, from the ledger; if they are not there, they are read now. After a failure
@@ -55,10 +55,10 @@ pub(super) async fn kept(
         return Ok(Kept::Items(items));
     }
     // What the ConfigMap has now need not be what those jobs have got.
-    if asked.submitted() {
+    if asked.submitted {
         return Ok(Kept::Lost);
     }
-    if !asked.ours || asked.record.known.is_none() {
+    if !asked.ours || !asked.recorded {
         let message = "the items are read once the HTCJob is recorded".to_owned();
         let again = asked.ours.then_some(std::time::Duration::ZERO);
         return Ok(Kept::NotYet(Unreadable { reason: Reason::Waiting, message, again }));

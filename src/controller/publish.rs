@@ -15,7 +15,7 @@ use super::{Context, WriteError};
 use crate::api::{Condition, HTCJobStatus, ObjectName, Observed};
 use crate::failpoint::{Point, around};
 use crate::kubernetes::MANAGER;
-use crate::machine::facts::{Facts, Published, Record, Spec};
+use crate::machine::facts::{self, Facts, Published, Record, Spec};
 use crate::machine::ids::{JobId, id_ranges};
 use crate::machine::status::{Counts, indexes};
 use crate::machine::summary::{QUEUED, summary};
@@ -28,7 +28,7 @@ const IDS: usize = 100;
 const RANGES: usize = 32 * 1024;
 
 /// Most bytes of the indexes of jobs that succeeded, and of those that failed.
-const RANGES_OF_INDEXES: usize = 16 * 1024;
+pub(super) const RANGES_OF_INDEXES: usize = 16 * 1024;
 /// Most characters of the message beside the state.
 const MESSAGE: usize = 200;
 
@@ -61,7 +61,6 @@ fn status(
     let [completed_indexes, failed_indexes] =
         indexes(record, &asked_for).map(|set| (!set.is_empty()).then(|| set.within(RANGES_OF_INDEXES)));
     let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-    let time = |at: Timestamp| Moment::from_second(at.0.div_euclid(1000)).ok().map(Time);
     HTCJobStatus {
         phase,
         state: summary.as_ref().map(|(state, _)| with_place(state, facts)),
@@ -90,19 +89,8 @@ fn status(
         held: number(counts.held),
         start_time: known.and_then(|known| known.started).and_then(time),
         completion_time: known.and_then(|known| known.completed).and_then(time),
-        conditions: conditions
-            .iter()
-            .filter_map(|condition| {
-                Some(Condition {
-                    type_: condition.kind.to_string(),
-                    status: condition.status,
-                    reason: condition.reason.clone(),
-                    message: condition.message.chars().take(4000).collect(),
-                    last_transition_time: time(condition.since)?,
-                    observed_generation: generation,
-                })
-            })
-            .collect(),
+        conditions: self::conditions(conditions, generation),
+        ..HTCJobStatus::default()
     }
 }
 
@@ -115,8 +103,27 @@ fn with_place(state: &str, facts: &Facts) -> String {
     }
 }
 
+/// The conditions as users see them.
+pub(super) fn conditions(conditions: &[facts::Condition], generation: Option<i64>) -> Vec<Condition> {
+    let shown = conditions.iter().filter_map(|condition| {
+        Some(Condition {
+            type_: condition.kind.to_string(),
+            status: condition.status,
+            reason: condition.reason.clone(),
+            message: condition.message.chars().take(4000).collect(),
+            last_transition_time: time(condition.since)?,
+            observed_generation: generation,
+        })
+    });
+    shown.collect()
+}
+
+pub(super) fn time(at: Timestamp) -> Option<Time> {
+    Moment::from_second(at.0.div_euclid(1000)).ok().map(Time)
+}
+
 /// Enough for a line of `kubectl get -o wide`; the condition has all of it.
-fn first_words(message: &str) -> String {
+pub(super) fn first_words(message: &str) -> String {
     match message.char_indices().nth(MESSAGE) {
         Some((end, _)) => format!("{}…", &message[..end]),
         None => message.to_owned(),
@@ -137,14 +144,27 @@ pub(super) async fn publish(
     ToShow { record, again, about_to_change, .. }: ToShow,
 ) -> Result<Option<Duration>, WriteError> {
     let Some(record) = record.filter(|_| gathered.facts.object.finalizer) else { return Ok(again) };
-    let uid = &gathered.facts.object.uid;
     let old = object.0.as_ref().ok().and_then(|job| job.status.as_ref());
     let status = status(&record, &gathered.facts, old, &gathered.facts.schedd, object.meta().generation);
+    let of = (&gathered.name, &gathered.facts.object.uid);
+    publish_status(context, object, of, status, about_to_change, again).await
+}
+
+/// Publishes a status, unless it is known already or will soon be another one; when the next pass is due.
+pub(super) async fn publish_status(
+    context: &Context,
+    object: &Observed,
+    (name, uid): (&ObjectName, &Uid),
+    status: HTCJobStatus,
+    about_to_change: bool,
+    again: Option<Duration>,
+) -> Result<Option<Duration>, WriteError> {
+    let old = object.0.as_ref().ok().and_then(|job| job.status.as_ref());
     let waiting = || context.requests.waiting();
     Ok(match context.volatile.publish(uid, &status, old, about_to_change, waiting, context.clock.now()) {
         Publish::Known => again,
         Publish::Later(pause) => Some(sooner(again, pause)),
-        Publish::Now => unless_done(again, write(context, &gathered.name, uid, status).await?),
+        Publish::Now => unless_done(again, write(context, name, uid, status).await?),
     })
 }
 

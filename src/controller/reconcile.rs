@@ -12,7 +12,7 @@ use super::act::{Acted, act};
 use super::commit::commit;
 use super::gather::{Gathered, gather, texts};
 use super::publish::publish;
-use super::{Context, ReconcileError, WriteError};
+use super::{Context, ReconcileError, WriteError, pods};
 use crate::api::{OPERATOR, Observed, Phase};
 use crate::fence::Refused;
 use crate::machine::decide::Decision;
@@ -55,6 +55,9 @@ async fn pass(object: &Observed, context: &Context) -> Result<Option<Duration>, 
 }
 
 async fn steps(object: &Observed, context: &Context) -> Result<Option<Duration>, ReconcileError> {
+    if pods::has(object) {
+        return pods::pass(object, context).await;
+    }
     let gathered = gather(object, context).await.map_err(ReconcileError::Gather)?;
     let decision = decide(object, &gathered, context).map_err(ReconcileError::Decide)?;
     let texts = texts(object, &gathered, &decision, context).await.map_err(ReconcileError::Gather)?;

@@ -72,11 +72,25 @@ impl Writes {
         name: &ObjectName,
         request: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<bool, WriteError> {
+        match self.ask(what, name, request).await {
+            Ok(_) => Ok(true),
+            Err(WriteError::Api(error)) => Ok(unless_changed::<T>(Err(error))?),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The same where the answer itself is wanted.
+    pub(super) async fn ask<T>(
+        &self,
+        what: &'static str,
+        name: &ObjectName,
+        request: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, WriteError> {
         let began = Instant::now();
         let turn = self.begin(&name.namespace, began)?;
         let result = limited(what, name, request).await;
         turn.ended(began, Instant::now());
-        Ok(unless_changed(result)?)
+        Ok(result?)
     }
 
     fn namespaces(&self) -> MutexGuard<'_, HashMap<String, Namespace>> {

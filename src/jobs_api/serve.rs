@@ -82,9 +82,21 @@ async fn serve(request: &HttpRequest, jobs: &Jobs) -> Result<HttpResponse, Failu
     if let (Some(name), Some(subresource)) = (&target.name, &target.subresource) {
         let find = jobs.find(namespace.unwrap_or_default(), name);
         return match subresource.as_str() {
-            "log" => log::log(jobs, find.await?, log::LogQuery::parse(words)?).await,
-            "files" => files::files(jobs, find.await?, files::FilesQuery::parse(words)?).await,
-            "analysis" => analysis(jobs, &find.await?).await,
+            "log" => {
+                let found = find.await?;
+                found.must_be_htcondors("read its log by `kubectl logs`, as long as there is the Pod")?;
+                log::log(jobs, found, log::LogQuery::parse(words)?).await
+            }
+            "files" => {
+                let found = find.await?;
+                found.must_be_htcondors("its files go with it; let the script write to a volume of spec.kubernetes")?;
+                files::files(jobs, found, files::FilesQuery::parse(words)?).await
+            }
+            "analysis" => {
+                let found = find.await?;
+                found.must_be_htcondors("`kubectl describe pod` says why it waits")?;
+                analysis(jobs, &found).await
+            }
             _ => Err(Failure::no_such_path()),
         };
     }

@@ -67,8 +67,16 @@ impl Walk {
             None if self.selection.takes_whole_htcjobs() => most.clamp(1, PART),
             None => PART,
         };
-        let found = self.jobs.ledger.procs(parent.uid.clone(), self.from, limit).await?;
-        let (mut procs, next) = merge(parent, &found, self.from, limit, now());
+        let (mut procs, next) = if parent.has_pods() {
+            let found = self.jobs.ledger.runs(parent.uid.clone(), self.from, limit).await?;
+            let recorded = found.rows.iter().map(|row| HTCProc::of_pod(parent, row, now())).collect();
+            merge_procs(parent, recorded, self.from, limit, |index| {
+                HTCProc::not_recorded(parent, index, found.given_up, None)
+            })
+        } else {
+            let found = self.jobs.ledger.procs(parent.uid.clone(), self.from, limit).await?;
+            merge(parent, &found, self.from, limit, now())
+        };
         procs.retain(|proc| self.selection.matches(proc));
         self.jobs.add_items(parent, &mut procs).await?;
         if let Some(next) = next.filter(|next| only.is_none_or(|only| next.0 <= only)) {
@@ -90,15 +98,29 @@ fn merge(
     limit: usize,
     now: SchedDate,
 ) -> (Vec<HTCProc>, Option<Index>) {
-    let mut rows = found.rows.iter().peekable();
+    let recorded = found.rows.iter().map(|row| HTCProc::recorded(parent, row, now)).collect();
+    let other = |index| HTCProc::not_recorded(parent, index, found.given_up, found.wishes.get(&index));
+    merge_procs(parent, recorded, from, limit, other)
+}
+
+/// Those that are recorded, and `other` ones between them.
+fn merge_procs(
+    parent: &Parent,
+    recorded: Vec<HTCProc>,
+    from: Index,
+    limit: usize,
+    other: impl Fn(Index) -> HTCProc,
+) -> (Vec<HTCProc>, Option<Index>) {
+    let all_were_read = recorded.len() < limit;
+    let mut rows = recorded.into_iter().peekable();
     let mut asked_for = parent.asked_for.iter_from(from).peekable();
     let mut procs = Vec::new();
     let mut last = None;
     while procs.len() < limit {
-        let row = rows.peek().map(|row| row.index);
+        let row = rows.peek().map(|proc| Index(proc.spec.index));
         let asked = asked_for.peek().copied();
         // Behind the last row that was read there may be more of them.
-        if row.is_none() && found.rows.len() >= limit {
+        if row.is_none() && !all_were_read {
             break;
         }
         let Some(next) = [row, asked].into_iter().flatten().min() else { return (procs, None) };
@@ -106,10 +128,7 @@ fn merge(
             asked_for.next();
         }
         let recorded = if row == Some(next) { rows.next() } else { None };
-        procs.push(match recorded {
-            Some(row) => HTCProc::recorded(parent, row, now),
-            None => HTCProc::not_recorded(parent, next, found.given_up, found.wishes.get(&next)),
-        });
+        procs.push(recorded.unwrap_or_else(|| other(next)));
         last = Some(next);
     }
     (procs, last.and_then(|last| last.0.checked_add(1)).map(Index))

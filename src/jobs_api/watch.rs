@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::serve::table;
 use super::walk::Walk;
 use super::{Jobs, now};
-use crate::ledger::{LedgerError, ProcRow};
+use crate::ledger::{LedgerError, ProcRow, RunRow};
 use crate::machine::ids::{Index, Uid};
 use crate::machine::indices::Indices;
 use crate::procs::answer::Failure;
@@ -233,16 +233,22 @@ impl Watching {
     async fn tell_changes(&mut self, text: &mut String, newest: i64) -> Result<(), LedgerError> {
         while newest > self.told {
             let mut changed = self.jobs.ledger.procs_changed(self.told, PART).await?;
+            let mut runs = self.jobs.ledger.runs_changed(self.told, PART).await?;
             let last = changed.last().map(|(_, row)| row.changed).filter(|_| changed.len() >= PART);
-            let until = last.map_or(newest, |last| last.min(newest));
+            let last_run = runs.last().map(|(_, row)| row.changed).filter(|_| runs.len() >= PART);
+            let until = [last, last_run].into_iter().flatten().fold(newest, i64::min);
             // What has changed since then would be told twice.
             changed.retain(|(_, row)| row.changed <= until);
+            runs.retain(|(_, row)| row.changed <= until);
             self.tell_given_up(text).await?;
             let mut procs = self.wished(until).await?;
             for of_one in changed.chunk_by(|(one, _), (other, _)| one == other) {
                 for part in of_one.chunks(PART) {
                     procs.extend(self.recorded(part).await?);
                 }
+            }
+            for of_one in runs.chunk_by(|(one, _), (other, _)| one == other) {
+                procs.extend(self.of_pods(of_one).await?);
             }
             procs.sort_by_key(|proc| proc.name.version);
             let mut procs = procs.into_iter().peekable();
@@ -300,6 +306,14 @@ impl Watching {
     async fn recorded(&self, changed: &[(Uid, ProcRow)]) -> Result<Vec<HTCProc>, LedgerError> {
         let Some(parent) = changed.first().and_then(|(uid, _)| self.parents.get(uid)) else { return Ok(Vec::new()) };
         let mut procs: Vec<HTCProc> = changed.iter().map(|(_, row)| HTCProc::recorded(parent, row, now())).collect();
+        self.jobs.add_items(parent, &mut procs).await?;
+        Ok(procs)
+    }
+
+    /// The same of one whose jobs are Pods.
+    async fn of_pods(&self, changed: &[(Uid, RunRow)]) -> Result<Vec<HTCProc>, LedgerError> {
+        let Some(parent) = changed.first().and_then(|(uid, _)| self.parents.get(uid)) else { return Ok(Vec::new()) };
+        let mut procs: Vec<HTCProc> = changed.iter().map(|(_, row)| HTCProc::of_pod(parent, row, now())).collect();
         self.jobs.add_items(parent, &mut procs).await?;
         Ok(procs)
     }

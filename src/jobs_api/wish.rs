@@ -40,6 +40,9 @@ pub(super) async fn wish(
 
 /// Refuses what could come to nothing but confusion.
 fn possible(found: &Found, wanted: Wanted) -> Result<(), Failure> {
+    found.must_be_htcondors(
+        "single ones cannot be held, released or removed; suspend the whole HTCJob by spec.suspend, or delete it",
+    )?;
     let (name, parent) = (found.proc.name.name(), &found.parent.name);
     let object = found.parent.object.as_ref();
     if found.proc.status.state.is_over() {

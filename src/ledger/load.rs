@@ -126,7 +126,7 @@ fn live(connection: &Connection) -> Result<Vec<(String, Uid, Record)>, LedgerErr
     .collect()
 }
 
-fn known(connection: &Connection, uid: &Uid) -> Result<Option<Known>, LedgerError> {
+pub(super) fn known(connection: &Connection, uid: &Uid) -> Result<Option<Known>, LedgerError> {
     let mut statement = connection
         .prepare_cached(
             "select phase, isNew and epoch = (select value from ledger where key = 'epoch'), startedAt, completedAt, released, conditions,

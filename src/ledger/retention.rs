@@ -117,7 +117,10 @@ fn forget(connection: &Connection, uid: &Uid, until: Timestamp) -> rusqlite::Res
     let jobs = connection
         .prepare_cached("delete from htcjobs where rowid in (select rowid from htcjobs where uid = ?1 limit ?2)")?
         .execute(params![uid.as_str(), ROWS])?;
-    if i64::try_from(jobs).is_ok_and(|jobs| jobs >= ROWS) {
+    let runs = connection
+        .prepare_cached("delete from runs where uid = ?1 and idx in (select idx from runs where uid = ?1 limit ?2)")?
+        .execute(params![uid.as_str(), ROWS])?;
+    if i64::try_from(jobs.max(runs)).is_ok_and(|rows| rows >= ROWS) {
         return Ok((false, 0));
     }
     // Under these names there may still be jobs, of objects that were abandoned.

@@ -58,6 +58,7 @@ const JOB_COLUMNS: &[(&str, &str)] = &[
 /// `sandboxGone`, `outputGone`: 1 once those files are removed. `attempted`: of how many of its jobs a submission was tried, and
 /// `recorded`: how many have a row; null if they are to be counted again. `early`: rows of `callbacks` that came for jobs without one.
 /// `pool`: namespace and name of its HTCPool; null for the pool of the operator's flags.
+/// `batchJob`: uid of its Job, where its jobs are Pods; null before that is recorded, and where they are HTCondor's.
 /// `made`, `letGo`: numbers of the transactions that recorded it and let it go; null if that was by an older version.
 const OBJECT_COLUMNS: &[(&str, &str)] = &[
     ("expiredAt", "integer"),
@@ -74,6 +75,7 @@ const OBJECT_COLUMNS: &[(&str, &str)] = &[
     ("made", "integer"),
     ("letGo", "integer"),
     ("pool", "text"),
+    ("batchJob", "text"),
 ];
 
 /// Columns added to `wishes`.
@@ -105,6 +107,8 @@ update objects set releasedAt = coalesce((select max(time) from transitions t wh
 /// more is to be done. `changed`: as in `htcjobs`.
 /// `grants`: which jobs of an object have room in its queue (`indices`), and the number of the last grant that it got (`number`).
 /// `exits`: how a job ended by itself for the `number`th time (`exit`: its exit code, or a signal below 0), as far as that was seen.
+/// `runs`: the indexes of HTCJobs whose jobs are Pods: the newest Pod, `starts` of Pods, `runStart`, `runEnd` (unix seconds on the
+/// node's clock). `state`: Waiting, Pending, Running, Exited; or, by the Job's word, Succeeded, Failed, Removed.
 /// Times are unix milliseconds on the operator's clock, dates unix seconds on the schedd's.
 const TABLES: &str = "
 create unique index if not exists htcjobs_uid on htcjobs(uid, idx) where uid is not null;
@@ -147,6 +151,11 @@ create table if not exists exits(
 create table if not exists grants(
     uid text primary key, queue text not null, indices text not null, number integer not null
 ) without rowid;
+create table if not exists runs(
+    uid text not null, idx integer not null, pod text, state text not null, starts integer not null, runStart integer,
+    runEnd integer, host text, exitCode integer, message text, changed integer not null, primary key(uid, idx)
+) without rowid;
+create index if not exists runs_changed on runs(changed);
 create table if not exists ledger(key text primary key, value text not null) without rowid;
 ";
 

@@ -8,8 +8,8 @@ use super::writer::NUMBER;
 use super::{Ledger, LedgerError, Users};
 use crate::api::{ObjectName, Reason};
 use crate::failpoint::{Point, around};
-use crate::machine::facts::{ErrTail, Failure, Job, JobState, Runs, Witness};
-use crate::machine::ids::{Attempt, Index, Uid};
+use crate::machine::facts::{ErrTail, Failure, Job, JobState, Known, Runs, Witness};
+use crate::machine::ids::{Attempt, Index, Timestamp, Uid};
 use crate::machine::indices::Indices;
 use crate::machine::judge::SubmitterLock;
 use crate::machine::outcome::Outcome;
@@ -102,9 +102,17 @@ fn users_of(intents: &[Intent]) -> Users {
     submissions.map(|noted| (noted.identity.clone(), noted.user.clone())).collect()
 }
 
-fn write(connection: &Connection, save: &Save) -> Result<(), LedgerError> {
-    let stored: Vec<StoredCondition> = save.known.conditions.iter().map(StoredCondition::from).collect();
-    let conditions = serde_json::to_string(&stored).map_err(|error| LedgerError::row(&save.uid, &error))?;
+/// Writes an object's own row.
+pub(super) fn write_object(
+    connection: &Connection,
+    uid: &Uid,
+    name: &ObjectName,
+    pool: Option<&ObjectName>,
+    known: &Known,
+    now: Timestamp,
+) -> Result<(), LedgerError> {
+    let stored: Vec<StoredCondition> = known.conditions.iter().map(StoredCondition::from).collect();
+    let conditions = serde_json::to_string(&stored).map_err(|error| LedgerError::row(uid, &error))?;
     connection
         .prepare_cached(&format!(
             "insert into objects(uid, namespace, name, phase, isNew, epoch, startedAt, completedAt, released, conditions, knownAt,
@@ -118,23 +126,28 @@ fn write(connection: &Connection, save: &Save) -> Result<(), LedgerError> {
         ))
         .and_then(|mut statement| {
             statement.execute(params![
-                save.uid.as_str(),
-                save.name.namespace,
-                save.name.name,
-                <&str>::from(save.known.phase),
-                save.known.new,
-                save.known.started.map(|at| at.0),
-                save.known.completed.map(|at| at.0),
-                save.known.released,
+                uid.as_str(),
+                name.namespace,
+                name.name,
+                <&str>::from(known.phase),
+                known.new,
+                known.started.map(|at| at.0),
+                known.completed.map(|at| at.0),
+                known.released,
                 conditions,
-                save.now.0,
-                save.known.cut_short.map(|cut| cut.at.0),
-                save.known.given_up,
-                save.known.cut_short.map(|cut| <&str>::from(cut.exceeded)),
-                save.pool.as_ref().map(ObjectName::to_string),
+                now.0,
+                known.cut_short.map(|cut| cut.at.0),
+                known.given_up,
+                known.cut_short.map(|cut| <&str>::from(cut.exceeded)),
+                pool.map(ObjectName::to_string),
             ])
         })
-        .map_err(LedgerError::sql("write an object"))?;
+        .map(drop)
+        .map_err(LedgerError::sql("write an object"))
+}
+
+fn write(connection: &Connection, save: &Save) -> Result<(), LedgerError> {
+    write_object(connection, &save.uid, &save.name, save.pool.as_ref(), &save.known, save.now)?;
     for (index, job) in &save.jobs {
         if job.attempt == Attempt::INHERITED {
             super::inherited::bind(connection, save, *index, job)?;

@@ -271,7 +271,9 @@ impl<'a> Run<'a> {
                     let troubles = [Reason::ExceedsMaxQuota, Reason::Misconfigured];
                     condition.reason.parse().is_ok_and(|reason| troubles.contains(&reason))
                 }
-                ConditionType::Suspended | ConditionType::Complete | ConditionType::Failed => false,
+                ConditionType::Stuck | ConditionType::Suspended | ConditionType::Complete | ConditionType::Failed => {
+                    false
+                }
                 ConditionType::Submitted
                 | ConditionType::Tracked
                 | ConditionType::OutputFetched
@@ -475,6 +477,6 @@ fn worth_an_event(condition: &Condition) -> bool {
         | ConditionType::Suspended
         | ConditionType::QuotaReserved
         | ConditionType::OutputFetched => true,
-        ConditionType::Complete | ConditionType::Failed => false,
+        ConditionType::Stuck | ConditionType::Complete | ConditionType::Failed => false,
     }
 }

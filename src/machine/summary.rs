@@ -19,6 +19,7 @@ pub(super) const EVERYDAY: &[Reason] = &[
     Reason::Staging,
     Reason::Waiting,
     Reason::Adopting,
+    Reason::Creating,
 ];
 
 /// What an `HTCJob` is that waits for room in its queue.
@@ -54,6 +55,7 @@ pub fn summary(phase: Phase, failed: usize, conditions: &[Condition]) -> (String
             (submitted.filter(troubled).or_else(|| is_not(ConditionType::Tracked)).map(|told| (by_reason(told), told)))
                 .or_else(|| is(ConditionType::Suspended).map(|told| (by_kind(told), told)))
                 .or_else(|| is(ConditionType::Held).map(|told| (by_kind(told), told)))
+                .or_else(|| is(ConditionType::Stuck).map(|told| (by_reason(told), told)))
                 .or_else(|| is_not(ConditionType::QuotaReserved).map(|told| (by_quota(told), told)))
                 .or_else(|| Some((phase.to_string(), submitted?)))
         }

@@ -14,11 +14,12 @@ use crate::api::{Observed, Wake};
 use crate::clock::Clock;
 use crate::condor::{KnownUsers, Schedd, SubmitterLocks};
 use crate::config::Config;
-use crate::controller::{self, Context, NamespaceJobs, Publisher, VolatileState, Writes};
+use crate::controller::{self, Context, Creations, NamespaceJobs, Publisher, VolatileState, Writes};
 use crate::credentials::Credentials;
 use crate::fence::Fence;
 use crate::jobs_api::certificates::{CertificateKeeper, Lives, Places};
 use crate::jobs_api::{self, Jobs};
+use crate::kubernetes_backend::Watched;
 use crate::lease::Leader;
 use crate::ledger::{Ledger, LedgerError};
 use crate::metrics::Metrics;
@@ -83,6 +84,8 @@ pub(super) struct Running {
     /// Told when a part of one of them ends.
     pool_ended: mpsc::Receiver<String>,
     pools: Arc<Pools>,
+    /// Watches Jobs and Pods.
+    pods: Part,
     /// Shows jobs to the fronts.
     jobs_api: Option<JobsApi>,
     /// Tells the controller to begin nothing new.
@@ -99,7 +102,7 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
     let schedd = Arc::new(schedd(config, operator, clock, users, &metrics, health.clone()));
     let credentials = credentials(config, &schedd, &client, &metrics).await;
     let (wake, wakes) = mpsc::channel(WAKES);
-    let woken = wake.clone();
+    let (woken, pods_wake) = (wake.clone(), wake.clone());
     let tracker = Arc::new(tracker(config, &schedd, &wake, &metrics));
     let locks = SubmitterLocks::new(&config.data.data_dir);
     let mut survivors =
@@ -126,6 +129,7 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         workers,
     };
     let pools = Arc::new(Pools::new(Arc::new(default), ledger.pools().await?));
+    let pods = Arc::new(Watched::new(config.pods.site()));
     let context = Arc::new(Context {
         client: client.clone(),
         ledger: ledger.clone(),
@@ -141,6 +145,8 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         writes: Writes::new(config.kubernetes.concurrency),
         namespace_jobs,
         queues,
+        pods: Arc::clone(&pods),
+        creations: Creations::default(),
         metrics: metrics.clone(),
         health,
     });
@@ -169,6 +175,10 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         }),
         tracker: Part::start(async move { Box::pin(tracker.run()).await }),
         pool_keeper: Part::start(async move { Box::pin(pool_keeper.run()).await }),
+        pods: Part::start({
+            let (client, namespace) = (client.clone(), namespace.clone());
+            async move { Box::pin(pods.run(&client, namespace.as_deref(), pods_wake)).await }
+        }),
         pool_ended,
         pools,
         _orphans: Part::start(crate::orphans::count_at_start(
@@ -292,6 +302,7 @@ pub(super) async fn supervise(running: &mut Running, stop: impl Future<Output = 
         workers,
         pool_keeper,
         pool_ended,
+        pods,
         ..
     } = running;
     let result = tokio::select! {
@@ -301,6 +312,7 @@ pub(super) async fn supervise(running: &mut Running, stop: impl Future<Output = 
         () = publisher.ended() => Err(StartError::Failed("publisher of Events")),
         () = housekeeping.ended() => Err(StartError::Failed("housekeeping")),
         () = controller.ended() => Err(StartError::Failed("controller")),
+        () = pods.ended() => Err(StartError::Failed("watch of Jobs and Pods")),
         () = pool_keeper.ended() => Err(StartError::Failed("keeper of pools")),
         Some(pool) = pool_ended.recv() => {
             tracing::error!("a part of HTCPool {pool} ended");

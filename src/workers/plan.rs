@@ -160,6 +160,16 @@ impl Planner {
         })
     }
 
+    /// The user's variables, names and values.
+    pub fn variables(spec: &HTCJobSpec) -> Result<Vec<(String, String)>, PlanError> {
+        env(spec)
+    }
+
+    /// Whether the items, or where they are, can be what the spec says.
+    pub fn check_items(spec: &HTCJobSpec) -> Result<(), PlanError> {
+        check_items(spec)
+    }
+
     /// Number of jobs that the spec asks for; `read`: how many items were read from its ConfigMap.
     pub fn queue(spec: &HTCJobSpec, read: Option<u32>) -> Result<u32, PlanError> {
         let asked = read.map(i64::from).or_else(|| spec.jobs());

@@ -27,6 +27,7 @@ mod faults;
 mod images;
 mod jobs_api;
 mod kill_points;
+mod kubernetes_backend;
 mod large;
 mod lifecycle;
 mod many;

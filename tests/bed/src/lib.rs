@@ -375,6 +375,11 @@ impl Bed {
         self.reader.object(collection, name)
     }
 
+    /// All objects of a collection.
+    pub fn objects(&self, collection: &str) -> Vec<serde_json::Value> {
+        self.reader.objects(collection)
+    }
+
     /// Attributes of jobs in the queue, of everybody: one row a job, one column an attribute; as `condor_q -af` prints it.
     pub fn queue(&self, constraint: &str, attributes: &[&str]) -> Vec<Vec<String>> {
         let mut arguments = vec!["-allusers", "-constraint", constraint, "-af"];

@@ -1,0 +1,258 @@
+//! What was decided is carried out.
+
+use std::time::Duration;
+
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
+use kube::runtime::reflector::ObjectRef;
+use kube::{Resource, ResourceExt as _};
+use serde_json::json;
+
+use super::gather::{Gathered, pods_of, texts_of, whose};
+use crate::api::{Backend, Observed, Reason};
+use crate::controller::act::{attach, delete, release, unless_done};
+use crate::controller::{Context, WriteError};
+use crate::failpoint::{Point, around};
+use crate::kubernetes_backend::{Texts, config_map, job};
+use crate::machine::pods::{Action, Adjust, JobSeen, JobUid, Permit};
+
+/// Most Pods that are deleted in one pass.
+const PODS: u32 = 500;
+
+/// What is left to be done.
+pub(super) enum Acted {
+    /// Nothing: the object has become another one, or is gone.
+    Over { again: Option<Duration> },
+    /// Its status may be another one.
+    Shown { again: Option<Duration> },
+}
+
+pub(super) async fn act(
+    context: &Context,
+    object: &Observed,
+    gathered: &Gathered,
+    action: Action,
+    again: Option<Duration>,
+) -> Result<Acted, WriteError> {
+    let (uid, name) = (&gathered.facts.object.uid, &gathered.name);
+    let again = match action {
+        Action::Nothing => again,
+        Action::AttachFinalizer => {
+            if gathered.facts.record.known.is_none() {
+                context.volatile.claim(uid);
+            }
+            let done = attach(context, object, name, None, Backend::Kubernetes).await?;
+            return Ok(Acted::Over { again: unless_done(again, done) });
+        }
+        Action::Create => match create(context, object, gathered).await? {
+            Created::Here => {
+                context.creations.forget(uid);
+                Some(Duration::ZERO)
+            }
+            Created::Refused(reason, message) => {
+                context.creations.refused(uid, reason, message, context.clock.now());
+                Some(Duration::ZERO)
+            }
+        },
+        Action::Adjust(job, wanted) => {
+            let done = adjust(context, gathered, &job, wanted).await?;
+            doubt_unless(context, gathered, again, done)
+        }
+        Action::DeleteJob(job) => {
+            let done = delete_job(context, gathered, &job).await?;
+            doubt_unless(context, gathered, again, done)
+        }
+        Action::DeletePods(job) => {
+            delete_pods(context, gathered, &job).await?;
+            again
+        }
+        Action::ReleaseFinalizer(permit) => {
+            if let Permit::Abandoned(job) = &permit {
+                tracing::warn!(job, "abandoned by annotation: this Job and its Pods may be left");
+            }
+            let done = release(context, object, name).await?;
+            context.volatile.forget(uid);
+            context.creations.forget(uid);
+            return Ok(Acted::Over { again: unless_done(None, done) });
+        }
+        Action::DeleteObject => unless_done(again, delete(context, object, name).await?),
+    };
+    Ok(Acted::Shown { again })
+}
+
+/// What was not there, or another one, is asked for before anything else is done.
+fn doubt_unless(context: &Context, gathered: &Gathered, again: Option<Duration>, done: bool) -> Option<Duration> {
+    if !done {
+        context.pods.doubt(&gathered.facts.object.uid);
+    }
+    unless_done(again, done)
+}
+
+enum Created {
+    Here,
+    Refused(Reason, String),
+}
+
+/// Creates the ConfigMap and then the Job. Whatever was created before by this name is found, and is only ours if it says so.
+async fn create(context: &Context, object: &Observed, gathered: &Gathered) -> Result<Created, WriteError> {
+    let (Ok(htcjob), Some(plan), Ok(spec)) = (&object.0, &gathered.plan, &gathered.facts.object.spec) else {
+        return Ok(Created::Refused(Reason::InvalidSpec, "the HTCJob cannot be read".to_owned()));
+    };
+    let identity = gathered.identity();
+    let texts = if htcjob.spec.items_from.is_some() {
+        let kept = context.ledger.items(&gathered.facts.object.uid, &spec.asked_for()).await;
+        match kept {
+            Ok(kept) => texts_of(htcjob, spec, |index| kept.get(&index).cloned()),
+            Err(error) => return Ok(Created::Refused(Reason::ItemsUnavailable, error.to_string())),
+        }
+    } else {
+        texts_of(htcjob, spec, |index| htcjob.spec.items.get(index.0 as usize).cloned())
+    };
+    let map = match config_map(&identity, &texts) {
+        Ok(map) => map,
+        Err(error) => return Ok(Created::Refused(Reason::InvalidSpec, error.to_string())),
+    };
+    if let Some(refused) = create_config_map(context, gathered, &map).await? {
+        return Ok(refused);
+    }
+    create_job(context, gathered, plan, &texts).await
+}
+
+async fn create_config_map(
+    context: &Context,
+    gathered: &Gathered,
+    map: &ConfigMap,
+) -> Result<Option<Created>, WriteError> {
+    let (name, of) = (&gathered.name, &gathered.facts.object);
+    let api: Api<ConfigMap> = Api::namespaced(context.client.clone(), &name.namespace);
+    context.fence.check()?;
+    let parameters = PostParams::default();
+    let created = context.writes.ask("create the ConfigMap of HTCJob", name, api.create(&parameters, map));
+    match around(Point::BeforeConfigMapCreated, created, Point::AfterConfigMapCreated).await {
+        Ok(_) => Ok(None),
+        Err(error) if is_there(&error) => {
+            let there = context.writes.ask("get the ConfigMap of HTCJob", name, api.get(&of.job_name)).await?;
+            if is_controlled(&there, of.uid.as_str()) {
+                return Ok(None);
+            }
+            let message = format!(
+                "there is a ConfigMap {} already, and it is not this HTCJob's. It is left alone: delete it, or create the HTCJob again",
+                of.job_name
+            );
+            Ok(Some(Created::Refused(Reason::NameTaken, message)))
+        }
+        Err(error) => refused(error).map(Some),
+    }
+}
+
+async fn create_job(
+    context: &Context,
+    gathered: &Gathered,
+    plan: &crate::kubernetes_backend::PodPlan,
+    texts: &Texts,
+) -> Result<Created, WriteError> {
+    let (name, of) = (&gathered.name, &gathered.facts.object);
+    let Ok(spec) = &of.spec else { return Ok(Created::Refused(Reason::InvalidSpec, String::new())) };
+    let new = job(&gathered.identity(), plan, &context.pods.site, texts, Adjust::of(spec));
+    let api: Api<Job> = Api::namespaced(context.client.clone(), &name.namespace);
+    context.fence.check()?;
+    let parameters = PostParams::default();
+    let created = context.writes.ask("create the Job of HTCJob", name, api.create(&parameters, &new));
+    let there = match around(Point::BeforeJobCreated, created, Point::AfterJobCreated).await {
+        Ok(job) => job,
+        Err(error) if is_there(&error) => {
+            context.writes.ask("get the Job of HTCJob", name, api.get(&of.job_name)).await?
+        }
+        Err(error) => return refused(error),
+    };
+    match whose(&there, &of.uid, None) {
+        JobSeen::Ours(_) => {
+            if let Some(seen) = crate::kubernetes_backend::seen_job(&there) {
+                context.pods.saw(&of.uid, seen);
+            }
+            Ok(Created::Here)
+        }
+        JobSeen::Foreign(whose) => {
+            let message = format!(
+                "there is a Job {} already, and it is not this HTCJob's: {whose}. It is left alone: delete it, or create the HTCJob again",
+                of.job_name
+            );
+            Ok(Created::Refused(Reason::NameTaken, message))
+        }
+        JobSeen::Absent | JobSeen::Unknown(_) => Ok(Created::Here),
+    }
+}
+
+fn is_there(error: &WriteError) -> bool {
+    matches!(error, WriteError::Api(error) if error.answer().is_some_and(|answer| answer.reason == "AlreadyExists"))
+}
+
+fn is_controlled(object: &impl Resource, uid: &str) -> bool {
+    object.owner_references().iter().any(|owner| owner.controller == Some(true) && owner.uid == uid)
+}
+
+/// What the API server refuses is said; what it could not answer is tried again.
+fn refused(error: WriteError) -> Result<Created, WriteError> {
+    let WriteError::Api(api) = &error else { return Err(error) };
+    let said = |more: &str| Ok(Created::Refused(Reason::CreateRefused, format!("{api}{more}")));
+    match (api.code(), api.answer()) {
+        (Some(403), Some(answer)) if answer.message.contains("cannot ") => said(
+            ". An administrator of the namespace can allow it: kubectl apply --namespace NAMESPACE -k deploy/namespace-kubernetes-backend",
+        ),
+        (Some(400..=428 | 430..=499), Some(_)) => said(""),
+        (_, _) => Err(error),
+    }
+}
+
+/// Changes what may change of the Job, only if it is the one that is recorded.
+async fn adjust(context: &Context, gathered: &Gathered, uid: &JobUid, wanted: Adjust) -> Result<bool, WriteError> {
+    let (name, of) = (&gathered.name, &gathered.facts.object);
+    let Adjust { suspend, parallelism, deadline } = wanted;
+    let patch = Patch::Merge(json!({
+        "metadata": { "uid": uid.as_str() },
+        "spec": {
+            "suspend": suspend,
+            "parallelism": parallelism,
+            "activeDeadlineSeconds": deadline.map(|limit| limit.as_secs()),
+        },
+    }));
+    context.fence.check()?;
+    let api: Api<Job> = Api::namespaced(context.client.clone(), &name.namespace);
+    let parameters = PatchParams::default();
+    let patched = context.writes.write("change the Job of HTCJob", name, api.patch(&of.job_name, &parameters, &patch));
+    around(Point::BeforeJobAdjusted, patched, Point::AfterJobAdjusted).await
+}
+
+/// Deletes the Job and its Pods, only if it is the one that is recorded.
+async fn delete_job(context: &Context, gathered: &Gathered, uid: &JobUid) -> Result<bool, WriteError> {
+    let (name, of) = (&gathered.name, &gathered.facts.object);
+    context.fence.check()?;
+    let api: Api<Job> = Api::namespaced(context.client.clone(), &name.namespace);
+    // Without a policy the API server leaves the Pods where they are.
+    let parameters = DeleteParams {
+        preconditions: Some(Preconditions { uid: Some(uid.as_str().to_owned()), resource_version: None }),
+        propagation_policy: Some(PropagationPolicy::Foreground),
+        ..DeleteParams::default()
+    };
+    let deleted = context.writes.write("delete the Job of HTCJob", name, api.delete(&of.job_name, &parameters));
+    around(Point::BeforeJobDeleted, deleted, Point::AfterJobDeleted).await
+}
+
+/// Deletes Pods that have lost their Job.
+async fn delete_pods(context: &Context, gathered: &Gathered, uid: &JobUid) -> Result<(), WriteError> {
+    let name = &gathered.name;
+    let api: Api<Pod> = Api::namespaced(context.client.clone(), &name.namespace);
+    for pod in pods_of(context, name, uid, PODS).await? {
+        let (pod_name, reference) = (pod.name_any(), ObjectRef::from_obj(&pod));
+        if pod.metadata.deletion_timestamp.is_some() {
+            continue;
+        }
+        context.fence.check()?;
+        tracing::info!(pod = %reference, "deleted: its Job is gone");
+        let preconditions = Preconditions { uid: pod.uid(), resource_version: None };
+        let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        context.writes.write("delete a Pod of HTCJob", name, api.delete(&pod_name, &parameters)).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,246 @@
+//! The facts about one object whose jobs are Pods.
+
+use std::time::Duration;
+
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, ListParams};
+use kube::{Resource as _, ResourceExt as _};
+
+use crate::api::{ABANDON, APP_LABEL, FINALIZER, HTCJob, ObjectName, Observed, SUBMIT_AGAIN};
+use crate::controller::gather::{claim, may_be_forgotten, past};
+use crate::controller::items::{self, Kept, Row};
+use crate::controller::{Context, GatherError};
+use crate::kubernetes::{ApiError, limited};
+use crate::kubernetes_backend::{CONTROLLER_UID, Identity, PodPlan, Texts, job_name, seen_job};
+use crate::machine::Uid;
+use crate::machine::facts::{Past, Spec, SpecRefused, Unreadable};
+use crate::machine::ids::Index;
+use crate::machine::indices::Indices;
+use crate::machine::pods::{BatchJob, Facts, JobSeen, JobUid, Left, Object, PodsSeen, Record};
+use crate::workers::Planner;
+
+/// The facts, and what the Job is made of.
+pub(super) struct Gathered {
+    pub(super) facts: Facts,
+    pub(super) name: ObjectName,
+    pub(super) plan: Option<PodPlan>,
+    pub(super) app: Option<String>,
+}
+
+impl Gathered {
+    pub(super) fn identity(&self) -> Identity {
+        Identity { name: self.name.clone(), uid: self.facts.object.uid.clone(), app: self.app.clone() }
+    }
+}
+
+pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathered, GatherError> {
+    let uid = Uid::from(object.uid().ok_or(GatherError::Nameless("uid"))?.as_str());
+    let namespace = object.namespace().ok_or(GatherError::Nameless("namespace"))?;
+    let name = ObjectName { namespace, name: object.name_any() };
+    let record = context.ledger.load_runs(&uid).await?;
+    let claim = claim(object, context);
+    let finalizer = object.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
+    let past = match past(context, &uid, claim, finalizer) {
+        Past::Continuous if may_be_forgotten(object, context, &uid, record.known.is_some()) => {
+            Past::Unknown { settled: Some(context.clock.now()) }
+        }
+        past => past,
+    };
+    let deleting = object.meta().deletion_timestamp.is_some();
+    let status = object.0.as_ref().ok().and_then(|job| job.status.as_ref());
+    let shows_job = status.is_some_and(|status| {
+        status.job_name.is_some() || status.phase.is_some_and(|phase| phase > crate::api::Phase::Pending)
+    });
+    let (plan, spec) = match &object.0 {
+        Ok(job) => {
+            let row = Row {
+                uid: &uid,
+                name: &name,
+                ours: finalizer && !deleting,
+                recorded: record.known.is_some(),
+                submitted: record.job.is_some() || shows_job,
+            };
+            plan(job, &row, context).await?
+        }
+        Err(invalid) => (None, Err(Unreadable::invalid(format!("the HTCJob cannot be read: {}", invalid.error)))),
+    };
+    let asked: Option<Indices> = spec.as_ref().ok().map(Spec::asked_for);
+    let job_name = job_name(&name.name, &uid);
+    let wanted = Wanted { uid: &uid, job_name: &job_name, record: &record, asked: asked.as_ref(), deleting, finalizer };
+    let job = see_job(context, &name, &wanted).await;
+    let pods = match (&job, &asked) {
+        (JobSeen::Ours(job), Some(asked)) => context.pods.pods(&job.uid, &asked.iter().collect::<Vec<_>>()),
+        _ => PodsSeen::Unknown,
+    };
+    let annotated = |key: &str| object.annotations().get(key).is_some_and(|value| value == "true");
+    let mut facts = Facts {
+        create: context.creations.may(&uid, context.clock.now()),
+        object: Object {
+            uid,
+            deleting,
+            finalizer,
+            claim,
+            spec,
+            job_name,
+            shows_job,
+            abandon: annotated(ABANDON),
+            submit_again: annotated(SUBMIT_AGAIN),
+        },
+        record,
+        past,
+        job,
+        pods,
+        left: Left::Unknown,
+    };
+    if deleting && finalizer && is_gone(&facts) {
+        facts.left = see_left(context, &name, facts.record.job.as_ref()).await;
+    }
+    let app = object.labels().get(APP_LABEL).cloned();
+    Ok(Gathered { facts, name, plan, app })
+}
+
+/// What is asked for.
+struct Wanted<'a> {
+    uid: &'a Uid,
+    job_name: &'a str,
+    record: &'a Record,
+    asked: Option<&'a Indices>,
+    deleting: bool,
+    finalizer: bool,
+}
+
+/// The Job by what is watched. Only what is not seen there and matters is asked for: then the API server's answer is of now.
+async fn see_job(context: &Context, name: &ObjectName, wanted: &Wanted<'_>) -> JobSeen {
+    if let Some(why) = context.pods.trouble() {
+        return JobSeen::Unknown(why);
+    }
+    if let Some(job) = context.pods.job(wanted.uid) {
+        return JobSeen::Ours(by_index(job, wanted.asked));
+    }
+    let over = wanted.record.known.as_ref().is_none_or(|known| known.completed.is_some());
+    let follows = wanted.record.job.is_some() && !over;
+    // To create one that is there is a conflict.
+    if !follows && !(wanted.deleting && wanted.finalizer) {
+        return JobSeen::Absent;
+    }
+    let api: Api<Job> = Api::namespaced(context.client.clone(), &name.namespace);
+    match limited("get Job", &wanted.job_name, api.get_opt(wanted.job_name)).await {
+        Ok(None) => JobSeen::Absent,
+        Ok(Some(job)) => whose(&job, wanted.uid, wanted.asked),
+        Err(error) => JobSeen::Unknown(error.to_string()),
+    }
+}
+
+/// Whose a Job is that has the name.
+pub(super) fn whose(job: &Job, uid: &Uid, asked: Option<&Indices>) -> JobSeen {
+    let owner = job.owner_references().iter().find(|owner| owner.controller == Some(true));
+    match (owner, seen_job(job)) {
+        (Some(owner), Some(job)) if owner.uid == uid.as_str() => JobSeen::Ours(by_index(job, asked)),
+        (Some(owner), _) => JobSeen::Foreign(format!("{} {} controls it", owner.kind, owner.name)),
+        (None, _) => JobSeen::Foreign("nothing controls it".to_owned()),
+    }
+}
+
+/// Completion indexes become those of the `HTCJob`. Where these are not known, nothing is said of them, nor that it has ended.
+fn by_index(job: BatchJob, asked: Option<&Indices>) -> BatchJob {
+    let Some(asked) = asked else {
+        return BatchJob { succeeded: Indices::default(), failed: Indices::default(), failing: None, end: None, ..job };
+    };
+    let all: Vec<Index> = asked.iter().collect();
+    let of = |set: &Indices| set.iter().filter_map(|completion| all.get(completion.0 as usize).copied()).collect();
+    BatchJob { succeeded: of(&job.succeeded), failed: of(&job.failed), ..job }
+}
+
+fn is_gone(facts: &Facts) -> bool {
+    match &facts.job {
+        JobSeen::Absent | JobSeen::Foreign(_) => true,
+        JobSeen::Ours(other) => facts.record.job.as_ref().is_some_and(|recorded| *recorded != other.uid),
+        JobSeen::Unknown(_) => false,
+    }
+}
+
+/// Whether Pods are left of a Job that is gone.
+async fn see_left(context: &Context, name: &ObjectName, job: Option<&JobUid>) -> Left {
+    let Some(job) = job else { return Left::None };
+    match pods_of(context, name, job, 1).await {
+        Ok(pods) if pods.is_empty() => Left::None,
+        Ok(_) => Left::Some,
+        Err(error) => {
+            tracing::warn!(%error, "whether Pods are left is not known");
+            Left::Unknown
+        }
+    }
+}
+
+/// At most so many Pods of a Job, as the API server has them now.
+pub(super) async fn pods_of(
+    context: &Context,
+    name: &ObjectName,
+    job: &JobUid,
+    most: u32,
+) -> Result<Vec<Pod>, ApiError> {
+    let api: Api<Pod> = Api::namespaced(context.client.clone(), &name.namespace);
+    let of_job = ListParams::default().labels(&format!("{CONTROLLER_UID}={}", job.as_str())).limit(most);
+    Ok(limited("list the Pods of HTCJob", name, api.list(&of_job)).await?.items)
+}
+
+type Planned = (Option<PodPlan>, Result<Spec, Unreadable>);
+
+/// What it is to run, and what decisions need of that.
+async fn plan(job: &HTCJob, row: &Row<'_>, context: &Context) -> Result<Planned, GatherError> {
+    let plan = PodPlan::parse(&job.spec, &context.pods.site);
+    let read = match &job.spec.items_from {
+        None => None,
+        Some(from) => {
+            // What is wrong with the rest of it is said first.
+            if let (Err(error), false) = (&plan, row.submitted) {
+                return Ok((None, Err(Unreadable::invalid(error.to_string()))));
+            }
+            match items::kept(row, job, &from.config_map_key_ref, context).await? {
+                Kept::Items(items) => Some(items),
+                // The Job has them.
+                Kept::Lost => items::published_queue(job),
+                Kept::NotYet(unreadable) => return Ok((None, Err(unreadable))),
+            }
+        }
+    };
+    let asked_for = Planner::queue(&job.spec, read)
+        .and_then(|queue| Ok(Spec { queue, indexes: Planner::indexes(&job.spec, queue)?, ..Spec::default() }));
+    let asked_for = match asked_for {
+        Ok(asked_for) => asked_for,
+        Err(error) => return Ok((None, Err(Unreadable::invalid(error.to_string())))),
+    };
+    let seconds =
+        |seconds: Option<i64>| seconds.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0)));
+    let most = |limit: Option<i64>| limit.map(|limit| u32::try_from(limit.max(0)).unwrap_or(u32::MAX));
+    let spec = Spec {
+        suspend: job.spec.suspend,
+        parallelism: most(job.spec.parallelism),
+        max_failed: most(job.spec.max_failed_indexes),
+        deadline: seconds(job.spec.active_deadline_seconds),
+        ttl: seconds(job.spec.ttl_seconds_after_finished),
+        ..asked_for
+    };
+    let refused = match &plan {
+        Err(error) => Some(SpecRefused::invalid(error.to_string())),
+        Ok(_) if !context.pods.site.enabled => Some(SpecRefused {
+            reason: crate::api::Reason::BackendDisabled,
+            message: context.pods.trouble().unwrap_or_default(),
+        }),
+        // Said before anything is made.
+        Ok(_) if !row.submitted => {
+            let texts = texts_of(job, &spec, |index| job.spec.items.get(index.0 as usize).cloned());
+            texts.data().err().map(|error| SpecRefused::invalid(error.to_string()))
+        }
+        Ok(_) => None,
+    };
+    Ok((plan.ok(), Ok(Spec { refused, ..spec })))
+}
+
+/// What goes into the ConfigMap.
+pub(super) fn texts_of(job: &HTCJob, spec: &Spec, item: impl Fn(Index) -> Option<String>) -> Texts {
+    let indexes: Vec<Index> = spec.asked_for().iter().collect();
+    let items = indexes.iter().filter_map(|index| item(*index)).collect();
+    Texts { source: job.spec.script.source.clone(), indexes, items }
+}

@@ -1,0 +1,21 @@
+//! The cluster's own nodes as a backend: what an `HTCJob` is as a Job, and what is seen of Jobs and Pods. Nothing is written here:
+//! [`crate::controller`] does that.
+
+mod plan;
+mod seen;
+mod template;
+mod watch;
+
+pub use plan::{PodPlan, PodPlanError, Site};
+pub use seen::job as seen_job;
+pub use template::{Identity, Texts, TooLarge, config_map, job, job_name};
+pub use watch::Watched;
+
+/// Label of Jobs and Pods: uid of the `HTCJob`.
+pub const HTCJOB_UID: &str = "htc.cern.ch/htcjob-uid";
+/// Annotation of Jobs and Pods: name of the `HTCJob`, which may be too long for a label.
+pub const HTCJOB: &str = "htc.cern.ch/htcjob";
+/// Label that Kubernetes gives to the Pods of a Job: the Job's uid.
+pub const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
+/// Where the script is in the container.
+const MOUNTED: &str = "/etc/htcjob";

@@ -1,0 +1,130 @@
+//! Jobs and Pods as Kubernetes shows them, made small.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::batch::v1;
+use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+
+use crate::api::text::harmless;
+use crate::machine::ids::{SchedDate, Timestamp};
+use crate::machine::pods::{BatchJob, Exceeded, JobEnd, JobUid, Pod, PodPhase};
+
+/// Most bytes that are kept of what a Pod says.
+const WORDS: usize = 500;
+/// What a container waits for on its usual way.
+const USUAL: [&str; 2] = ["ContainerCreating", "PodInitializing"];
+
+/// A Job; its indexes are Kubernetes' completion indexes.
+#[must_use]
+pub fn job(job: &v1::Job) -> Option<BatchJob> {
+    let spec = job.spec.clone().unwrap_or_default();
+    let status = job.status.clone().unwrap_or_default();
+    let indexes = |text: Option<String>| text.and_then(|text| text.parse().ok()).unwrap_or_default();
+    let conditions = status.conditions.unwrap_or_default();
+    let is = |kind: &str| conditions.iter().find(|told| told.type_ == kind && told.status == "True");
+    let failed = is("Failed");
+    let end = match (is("Complete"), failed) {
+        (Some(_), _) => Some(JobEnd::Complete),
+        (None, Some(failed)) => Some(JobEnd::Failed {
+            exceeded: exceeded(failed.reason.as_deref()),
+            message: harmless(failed.message.as_deref().unwrap_or_default(), WORDS),
+        }),
+        (None, None) => None,
+    };
+    let ended = is("Complete").or(failed).and_then(|told| told.last_transition_time.as_ref()).map(moment);
+    Some(BatchJob {
+        uid: JobUid::from(job.metadata.uid.as_deref()?),
+        deleting: job.metadata.deletion_timestamp.is_some(),
+        suspended: spec.suspend.unwrap_or_default(),
+        parallelism: spec.parallelism.and_then(|most| u32::try_from(most).ok()),
+        deadline: spec.active_deadline_seconds.and_then(|limit| u64::try_from(limit).ok()).map(Duration::from_secs),
+        started: status.start_time.as_ref().map(moment),
+        succeeded: indexes(status.completed_indexes),
+        failed: indexes(status.failed_indexes),
+        failing: is("FailureTarget").and_then(|told| exceeded(told.reason.as_deref())),
+        end,
+        ended,
+    })
+}
+
+fn exceeded(reason: Option<&str>) -> Option<Exceeded> {
+    match reason {
+        Some("DeadlineExceeded") => Some(Exceeded::Deadline),
+        Some("MaxFailedIndexesExceeded") => Some(Exceeded::FailedIndexes),
+        Some(_) | None => None,
+    }
+}
+
+fn moment(time: &Time) -> Timestamp {
+    Timestamp(time.0.as_millisecond())
+}
+
+/// A Pod of a Job.
+#[derive(Clone, Debug)]
+pub(super) struct SeenPod {
+    /// Uid of the Job.
+    pub(super) job: JobUid,
+    /// Its completion index.
+    pub(super) completion: u32,
+    /// When it was created, and which failure it follows: the newest of an index is the last by this.
+    pub(super) order: (i64, u32),
+    pub(super) pod: Pod,
+}
+
+/// A Pod, unless it is none of an Indexed Job.
+pub(super) fn pod(pod: &k8s_openapi::api::core::v1::Pod) -> Option<SeenPod> {
+    let ObjectMeta { name, annotations, owner_references, creation_timestamp, .. } = &pod.metadata;
+    let annotation = |name: &str| annotations.as_ref()?.get(name);
+    let number = |name: &str| annotation(name).and_then(|text| text.parse::<u32>().ok());
+    let owner =
+        owner_references.iter().flatten().find(|owner| owner.controller == Some(true) && owner.kind == "Job")?;
+    let failures = number("batch.kubernetes.io/job-index-failure-count").unwrap_or_default();
+    let status = pod.status.clone().unwrap_or_default();
+    let container = status.container_statuses.iter().flatten().next();
+    let state = container.and_then(|container| container.state.as_ref());
+    let terminated = state.and_then(|state| state.terminated.as_ref());
+    let began = state.and_then(|state| state.running.as_ref()).and_then(|running| running.started_at.as_ref());
+    let began = began.or_else(|| terminated.and_then(|ended| ended.started_at.as_ref()));
+    let date = |time: &Time| SchedDate(time.0.as_second());
+    let phase = match status.phase.as_deref() {
+        Some("Succeeded" | "Failed") => PodPhase::Ended,
+        Some("Running") => PodPhase::Running,
+        Some(_) | None => PodPhase::Pending(kept_from(&status, container).map(Into::into)),
+    };
+    let words =
+        terminated.and_then(|ended| ended.message.as_ref().or(ended.reason.as_ref().filter(|why| *why != "Error")));
+    let of_pod = || status.message.as_ref().or(status.reason.as_ref());
+    let message = words.filter(|words| !words.trim().is_empty()).or_else(of_pod);
+    Some(SeenPod {
+        job: JobUid::from(owner.uid.as_str()),
+        completion: number("batch.kubernetes.io/job-completion-index")?,
+        order: (creation_timestamp.as_ref().map_or(0, |time| time.0.as_second()), failures),
+        pod: Pod {
+            name: name.as_deref()?.into(),
+            phase,
+            failures,
+            start: began.map(date),
+            end: terminated.and_then(|ended| ended.finished_at.as_ref()).map(date),
+            node: pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).map(Into::into),
+            exit: terminated.map(|ended| ended.exit_code),
+            message: message.map(|words| Arc::from(harmless(words.trim(), WORDS))),
+        },
+    })
+}
+
+/// Why a Pod that has not started may never do so.
+fn kept_from(status: &PodStatus, container: Option<&ContainerStatus>) -> Option<String> {
+    let waiting = container.and_then(|container| container.state.as_ref()?.waiting.as_ref());
+    let waiting = waiting.and_then(|waiting| {
+        let reason = waiting.reason.as_deref().filter(|reason| !USUAL.contains(reason))?;
+        Some((reason, waiting.message.as_deref()))
+    });
+    let unscheduled =
+        status.conditions.iter().flatten().find(|told| told.type_ == "PodScheduled" && told.status == "False");
+    let unscheduled = unscheduled.and_then(|told| Some((told.reason.as_deref()?, told.message.as_deref())));
+    let (reason, message) = waiting.or(unscheduled)?;
+    let message = message.map_or_else(String::new, |message| format!(": {message}"));
+    Some(harmless(&format!("{reason}{message}"), WORDS))
+}

@@ -1,0 +1,295 @@
+//! Jobs and Pods of `HTCJob`s, as they are watched. Of each only what is read is kept, and it is all lost with the process.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::pin::pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures::TryStreamExt as _;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod as KubernetesPod;
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Client, Resource, ResourceExt as _};
+use tokio::sync::Notify;
+
+use super::seen::{self, SeenPod};
+use super::{HTCJOB, HTCJOB_UID, Site};
+use crate::api::{Observed, Wake};
+use crate::kubernetes::watched;
+use crate::machine::Uid;
+use crate::machine::ids::Index;
+use crate::machine::pods::{BatchJob, JobUid, PodsSeen};
+
+/// Changes within this time wake an `HTCJob` once.
+const TOGETHER: Duration = Duration::from_millis(200);
+/// A watch that is broken for so long shows nothing any more.
+const BLIND: Duration = Duration::from_secs(60);
+
+/// What is seen, by those who ask and those who watch.
+#[derive(Debug)]
+pub struct Watched {
+    /// What the site says about Pods.
+    pub site: Site,
+    state: Mutex<State>,
+    news: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    jobs: HashMap<Uid, BatchJob>,
+    pods: HashMap<JobUid, HashMap<String, SeenPod>>,
+    /// Of those that are being listed.
+    listed: HashMap<JobUid, HashMap<String, SeenPod>>,
+    jobs_listed: HashMap<Uid, BatchJob>,
+    jobs_health: Health,
+    pods_health: Health,
+    /// `HTCJob`s that are to be woken.
+    woken: HashSet<ObjectRef<Observed>>,
+    /// All of which something was seen, for when a watch breaks.
+    owners: HashMap<Uid, ObjectRef<Observed>>,
+}
+
+/// How a watch is doing.
+#[derive(Debug, Default)]
+struct Health {
+    listed: bool,
+    failing: Option<(Instant, String)>,
+}
+
+impl Health {
+    fn trouble(&self, what: &str) -> Option<String> {
+        match &self.failing {
+            Some((since, why)) if !self.listed || since.elapsed() >= BLIND => Some(format!(
+                "the operator cannot watch {what}: {why}; ask its administrator (deploy/components/kubernetes-backend has the rights that it needs)"
+            )),
+            Some(_) | None if self.listed => None,
+            Some(_) | None => Some(format!("the operator is still listing {what}")),
+        }
+    }
+}
+
+impl Watched {
+    /// Nothing is seen yet.
+    #[must_use]
+    pub fn new(site: Site) -> Self {
+        Self { site, state: Mutex::default(), news: Notify::new() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why nothing can be said of Jobs and Pods.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        if !self.site.enabled {
+            return Some(DISABLED.to_owned());
+        }
+        let state = self.state();
+        state.jobs_health.trouble("Jobs").or_else(|| state.pods_health.trouble("Pods"))
+    }
+
+    /// The Job of this `HTCJob`, by its completion indexes, if one is seen.
+    #[must_use]
+    pub fn job(&self, uid: &Uid) -> Option<BatchJob> {
+        self.state().jobs.get(uid).cloned()
+    }
+
+    /// The newest Pod of each index of this Job; `indexes`: those of the `HTCJob`, in the order of the completion indexes.
+    #[must_use]
+    pub fn pods(&self, job: &JobUid, indexes: &[Index]) -> PodsSeen {
+        let state = self.state();
+        if state.pods_health.trouble("Pods").is_some() {
+            return PodsSeen::Unknown;
+        }
+        let mut newest: BTreeMap<u32, &SeenPod> = BTreeMap::new();
+        for pod in state.pods.get(job).into_iter().flat_map(HashMap::values) {
+            let known = newest.entry(pod.completion).or_insert(pod);
+            if pod.order > known.order {
+                *known = pod;
+            }
+        }
+        let of = |(completion, seen): (u32, &SeenPod)| Some((*indexes.get(completion as usize)?, seen.pod.clone()));
+        PodsSeen::Known(newest.into_iter().filter_map(of).collect())
+    }
+
+    /// The API server has answered with this Job, sooner than the watch.
+    pub fn saw(&self, uid: &Uid, job: BatchJob) {
+        self.state().jobs.entry(uid.clone()).or_insert(job);
+    }
+
+    /// What is seen of it is no longer so: it is asked for the next time.
+    pub fn doubt(&self, uid: &Uid) {
+        self.state().jobs.remove(uid);
+    }
+
+    /// Watches until it is dropped; `HTCJob`s are woken when something of theirs changes.
+    pub async fn run(&self, client: &Client, namespace: Option<&str>, wake: Wake) {
+        if !self.site.enabled {
+            return std::future::pending().await;
+        }
+        let jobs = self.watch::<Job>(client, namespace, Self::job_event, |state| &mut state.jobs_health);
+        let pods = self.watch::<KubernetesPod>(client, namespace, Self::pod_event, |state| &mut state.pods_health);
+        tokio::join!(jobs, pods, self.tell(wake));
+    }
+
+    async fn watch<K>(
+        &self,
+        client: &Client,
+        namespace: Option<&str>,
+        seen: fn(&Self, watcher::Event<K>),
+        health: fn(&mut State) -> &mut Health,
+    ) where
+        K: Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>
+            + Clone
+            + std::fmt::Debug
+            + serde::de::DeserializeOwned
+            + Send
+            + 'static,
+    {
+        let ours = watcher::Config::default().labels(HTCJOB_UID);
+        let mut events = pin!(watcher(watched::<K>(client, namespace), ours).default_backoff());
+        loop {
+            match events.try_next().await {
+                Ok(Some(event)) => {
+                    let listed = matches!(event, watcher::Event::InitDone);
+                    seen(self, event);
+                    let mut state = self.state();
+                    let health = health(&mut state);
+                    health.failing = None;
+                    if listed && !std::mem::replace(&mut health.listed, true) {
+                        state.wake_all();
+                        drop(state);
+                        self.news.notify_one();
+                    }
+                }
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::warn!(%error, kind = %K::kind(&()), "a watch of the second backend broke; it is begun again");
+                    let mut state = self.state();
+                    health(&mut state).failing.get_or_insert_with(|| (Instant::now(), error.to_string()));
+                    state.wake_all();
+                    drop(state);
+                    self.news.notify_one();
+                }
+            }
+        }
+    }
+
+    fn job_event(&self, event: watcher::Event<Job>) {
+        let mut state = self.state();
+        match event {
+            watcher::Event::Init => state.jobs_listed.clear(),
+            watcher::Event::InitApply(job) => {
+                if let (Some(owner), Some(seen)) = (owner(&job), seen::job(&job)) {
+                    state.wake(&job, &owner);
+                    state.jobs_listed.insert(owner, seen);
+                }
+            }
+            watcher::Event::InitDone => {
+                let gone: Vec<Uid> =
+                    state.jobs.keys().filter(|uid| !state.jobs_listed.contains_key(*uid)).cloned().collect();
+                state.jobs = std::mem::take(&mut state.jobs_listed);
+                gone.iter().for_each(|uid| state.wake_known(uid));
+            }
+            watcher::Event::Apply(job) => {
+                if let (Some(owner), Some(seen)) = (owner(&job), seen::job(&job)) {
+                    state.wake(&job, &owner);
+                    state.jobs.insert(owner, seen);
+                }
+            }
+            watcher::Event::Delete(job) => {
+                if let Some(owner) = owner(&job) {
+                    state.wake(&job, &owner);
+                    let uid = job.uid().map(|uid| JobUid::from(uid.as_str()));
+                    if state.jobs.get(&owner).map(|seen| &seen.uid) == uid.as_ref() {
+                        state.jobs.remove(&owner);
+                    }
+                    state.owners.remove(&owner);
+                }
+            }
+        }
+        drop(state);
+        self.news.notify_one();
+    }
+
+    fn pod_event(&self, event: watcher::Event<KubernetesPod>) {
+        let mut state = self.state();
+        let named =
+            |pod: &KubernetesPod| Some((pod.labels().get(HTCJOB_UID).map(|uid| Uid::from(uid.as_str()))?, pod.uid()?));
+        match event {
+            watcher::Event::Init => state.listed.clear(),
+            watcher::Event::InitApply(pod) => {
+                if let (Some((owner, uid)), Some(seen)) = (named(&pod), seen::pod(&pod)) {
+                    state.wake(&pod, &owner);
+                    state.listed.entry(seen.job.clone()).or_default().insert(uid, seen);
+                }
+            }
+            watcher::Event::InitDone => {
+                state.pods = std::mem::take(&mut state.listed);
+                state.wake_all();
+            }
+            watcher::Event::Apply(pod) => {
+                if let (Some((owner, uid)), Some(seen)) = (named(&pod), seen::pod(&pod)) {
+                    state.wake(&pod, &owner);
+                    state.pods.entry(seen.job.clone()).or_default().insert(uid, seen);
+                }
+            }
+            watcher::Event::Delete(pod) => {
+                if let (Some((owner, uid)), Some(seen)) = (named(&pod), seen::pod(&pod)) {
+                    state.wake(&pod, &owner);
+                    if let Some(pods) = state.pods.get_mut(&seen.job) {
+                        pods.remove(&uid);
+                        if pods.is_empty() {
+                            state.pods.remove(&seen.job);
+                        }
+                    }
+                }
+            }
+        }
+        drop(state);
+        self.news.notify_one();
+    }
+
+    /// Wakes what is to be woken, a moment later: what changes together is looked at once.
+    async fn tell(&self, wake: Wake) {
+        loop {
+            self.news.notified().await;
+            tokio::time::sleep(TOGETHER).await;
+            let woken = std::mem::take(&mut self.state().woken);
+            for object in woken {
+                let _ = wake.send(object).await;
+            }
+        }
+    }
+}
+
+/// What to do about a backend that is switched off.
+pub(crate) const DISABLED: &str = "this operator does not run jobs as Pods: ask its administrator to switch that on (--kubernetes-backend, deploy/components/kubernetes-backend), or leave spec.backend out";
+
+impl State {
+    /// The `HTCJob` that this is of.
+    fn wake(&mut self, object: &impl kube::ResourceExt, owner: &Uid) {
+        let Some(name) = object.annotations().get(HTCJOB) else { return };
+        let reference = ObjectRef::new(name).within(&object.namespace().unwrap_or_default());
+        self.owners.insert(owner.clone(), reference.clone());
+        self.woken.insert(reference);
+    }
+
+    fn wake_known(&mut self, owner: &Uid) {
+        if let Some(reference) = self.owners.remove(owner) {
+            self.woken.insert(reference);
+        }
+    }
+
+    fn wake_all(&mut self) {
+        self.woken.extend(self.owners.values().cloned());
+    }
+}
+
+/// Uid of the `HTCJob` that controls this Job.
+fn owner(job: &Job) -> Option<Uid> {
+    let owner = job.owner_references().iter().find(|owner| owner.controller == Some(true) && owner.kind == "HTCJob")?;
+    Some(Uid::from(owner.uid.as_str()))
+}

@@ -1,0 +1,265 @@
+//! `HTCJob`s whose jobs are Pods: their Job, and what is known of each index.
+
+use std::collections::BTreeMap;
+
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
+
+use super::load::{known, parse};
+use super::writer::NUMBER;
+use super::{Ledger, LedgerError};
+use crate::api::ObjectName;
+use crate::failpoint::{Point, around};
+use crate::machine::facts::Known;
+use crate::machine::ids::{Index, SchedDate, Timestamp, Uid};
+use crate::machine::pods::{JobUid, Record, Run, RunState};
+use crate::machine::transitions::Transition;
+
+/// A decision about an object whose jobs are Pods, to be written in one transaction.
+pub(crate) struct SaveRuns {
+    pub(crate) uid: Uid,
+    pub(crate) name: ObjectName,
+    pub(crate) known: Known,
+    /// Its Job, which stays what it was first.
+    pub(crate) job: Option<JobUid>,
+    pub(crate) runs: Vec<(Index, Run)>,
+    pub(crate) transitions: Vec<Transition>,
+    pub(crate) now: Timestamp,
+}
+
+/// What is recorded of one index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunRow {
+    /// Its number in its `HTCJob`.
+    pub index: Index,
+    /// What is recorded of it.
+    pub run: Run,
+    /// Number of the transaction that last changed it ([`Ledger::sequence`]).
+    pub changed: i64,
+}
+
+/// Some of an object's indexes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RunRows {
+    /// Those that are recorded, by index.
+    pub rows: Vec<RunRow>,
+    /// The object was cut short: what is not recorded was given up.
+    pub given_up: bool,
+}
+
+const RUN: &str = "idx, pod, state, starts, runStart, runEnd, host, exitCode, message, changed, uid";
+
+impl Ledger {
+    /// Writes a decision: the object's row, the indexes that changed, the transitions.
+    pub(crate) async fn save_runs(&self, save: SaveRuns) -> Result<(), LedgerError> {
+        let saved = self.run(move |connection| write(connection, &save));
+        around(Point::BeforeDecisionSaved, saved, Point::AfterDecisionSaved).await
+    }
+
+    /// All that is known about one object whose jobs are Pods; empty if nothing is.
+    pub async fn load_runs(&self, uid: &Uid) -> Result<Record, LedgerError> {
+        let uid = uid.clone();
+        self.run(move |connection| {
+            let runs = rows(connection, &uid, Index(0), i64::MAX)?;
+            Ok(Record {
+                known: known(connection, &uid)?,
+                job: batch_job(connection, &uid)?,
+                runs: runs.into_iter().map(|row| (row.index, row.run)).collect::<BTreeMap<_, _>>(),
+            })
+        })
+        .await
+    }
+
+    /// At most `limit` recorded indexes of this object, from `from` on.
+    pub async fn runs(&self, uid: Uid, from: Index, limit: usize) -> Result<RunRows, LedgerError> {
+        self.run(move |connection| {
+            let given_up = connection
+                .prepare_cached("select coalesce(givenUp, 0) > 0 from objects where uid = ?1")
+                .and_then(|mut rows| rows.query_row([uid.as_str()], |row| row.get(0)).optional())
+                .map_err(LedgerError::sql("read an object"))?;
+            let rows = rows(connection, &uid, from, i64::try_from(limit).unwrap_or(i64::MAX))?;
+            Ok(RunRows { rows, given_up: given_up.unwrap_or_default() })
+        })
+        .await
+    }
+
+    /// At most `limit` indexes that were changed after transaction number `since`, the longest unchanged first; what one transaction
+    /// has changed comes whole.
+    pub async fn runs_changed(&self, since: i64, limit: usize) -> Result<Vec<(Uid, RunRow)>, LedgerError> {
+        self.run(move |connection| {
+            let sql = || LedgerError::sql("read the Pods' jobs that have changed");
+            let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+            let mut statement = connection
+                .prepare_cached(&format!(
+                    "select {RUN} from runs where changed > ?1 and changed <=
+                        coalesce((select changed from runs where changed > ?1 order by changed limit 1 offset ?2), 1 << 62)
+                     order by changed, uid, idx"
+                ))
+                .map_err(sql())?;
+            let mut rows = statement.query(params![since, limit]).map_err(sql())?;
+            let mut found = Vec::new();
+            while let Some(row) = rows.next().map_err(sql())? {
+                let uid: String = row.get(10).map_err(sql())?;
+                let uid = Uid::from(uid.as_str());
+                found.push((uid.clone(), run(row, &uid)?));
+            }
+            Ok(found)
+        })
+        .await
+    }
+}
+
+fn write(connection: &Connection, save: &SaveRuns) -> Result<(), LedgerError> {
+    super::store::write_object(connection, &save.uid, &save.name, None, &save.known, save.now)?;
+    if let Some(job) = &save.job {
+        connection
+            .prepare_cached("update objects set batchJob = coalesce(batchJob, ?2) where uid = ?1")
+            .and_then(|mut statement| statement.execute(params![save.uid.as_str(), job.as_str()]))
+            .map_err(LedgerError::sql("write the Job of an object"))?;
+    }
+    for (index, run) in &save.runs {
+        write_run(connection, &save.uid, *index, run).map_err(LedgerError::sql("write an index"))?;
+    }
+    super::journal::append(connection, &save.uid, &save.transitions, save.now)
+}
+
+fn word(state: RunState) -> &'static str {
+    match state {
+        RunState::Waiting => "Waiting",
+        RunState::Pending => "Pending",
+        RunState::Running => "Running",
+        RunState::Exited => "Exited",
+        RunState::Ended(end) => end.into(),
+    }
+}
+
+fn write_run(connection: &Connection, uid: &Uid, index: Index, run: &Run) -> rusqlite::Result<usize> {
+    let Run { pod, state, starts, start, end, host, exit, message } = run;
+    connection
+        .prepare_cached(&format!(
+            "insert into runs(uid, idx, pod, state, starts, runStart, runEnd, host, exitCode, message, changed)
+             values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, {NUMBER})
+             on conflict(uid, idx) do update set pod = excluded.pod, state = excluded.state, starts = excluded.starts,
+                runStart = excluded.runStart, runEnd = excluded.runEnd, host = excluded.host, exitCode = excluded.exitCode,
+                message = excluded.message, changed = excluded.changed"
+        ))?
+        .execute(params![
+            uid.as_str(),
+            index.0,
+            pod.as_deref(),
+            word(*state),
+            starts,
+            start.map(|date| date.0),
+            end.map(|date| date.0),
+            host.as_deref(),
+            exit,
+            message.as_deref(),
+        ])
+}
+
+fn batch_job(connection: &Connection, uid: &Uid) -> Result<Option<JobUid>, LedgerError> {
+    let read = |row: &Row<'_>| Ok(row.get::<_, Option<String>>(0)?.map(|uid| JobUid::from(uid.as_str())));
+    connection
+        .prepare_cached("select batchJob from objects where uid = ?1")
+        .and_then(|mut statement| statement.query_row([uid.as_str()], read).optional())
+        .map(Option::flatten)
+        .map_err(LedgerError::sql("read the Job of an object"))
+}
+
+fn rows(connection: &Connection, uid: &Uid, from: Index, limit: i64) -> Result<Vec<RunRow>, LedgerError> {
+    let sql = || LedgerError::sql("read the Pods' jobs of an object");
+    let query = format!("select {RUN} from runs where uid = ?1 and idx >= ?2 order by idx limit ?3");
+    let mut statement = connection.prepare_cached(&query).map_err(sql())?;
+    let mut rows = statement.query(params![uid.as_str(), from.0, limit]).map_err(sql())?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next().map_err(sql())? {
+        found.push(run(row, uid)?);
+    }
+    Ok(found)
+}
+
+fn run(row: &Row<'_>, uid: &Uid) -> Result<RunRow, LedgerError> {
+    let read = || -> rusqlite::Result<_> {
+        let text = |column| Ok::<_, rusqlite::Error>(row.get::<_, Option<String>>(column)?.map(Into::into));
+        let date = |column| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(column)?.map(SchedDate));
+        let run = Run {
+            pod: text(1)?,
+            state: RunState::Waiting,
+            starts: row.get(3)?,
+            start: date(4)?,
+            end: date(5)?,
+            host: text(6)?,
+            exit: row.get(7)?,
+            message: text(8)?,
+        };
+        Ok((RunRow { index: Index(row.get(0)?), run, changed: row.get(9)? }, row.get::<_, String>(2)?))
+    };
+    let (row, state) = read().map_err(LedgerError::sql("read the Pods' jobs of an object"))?;
+    let state = match state.as_str() {
+        "Waiting" => RunState::Waiting,
+        "Pending" => RunState::Pending,
+        "Running" => RunState::Running,
+        "Exited" => RunState::Exited,
+        end => RunState::Ended(parse(uid, end)?),
+    };
+    Ok(RunRow { run: Run { state, ..row.run }, ..row })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{known as row, uid};
+    use super::*;
+    use crate::api::Phase;
+    use crate::machine::pods::RunEnd;
+
+    fn save(job: Option<&str>, runs: Vec<(Index, Run)>) -> SaveRuns {
+        let name = ObjectName { namespace: "physics".to_owned(), name: "zero".to_owned() };
+        let job = job.map(JobUid::from);
+        SaveRuns { uid: uid(), name, known: row(Phase::Running), job, runs, transitions: Vec::new(), now: Timestamp(5) }
+    }
+
+    #[tokio::test]
+    async fn what_is_written_is_read_and_the_first_job_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("htcjobs.db");
+        let ledger = Ledger::open_alone(&path).unwrap();
+        let states = [
+            RunState::Waiting,
+            RunState::Pending,
+            RunState::Running,
+            RunState::Exited,
+            RunState::Ended(RunEnd::Succeeded),
+            RunState::Ended(RunEnd::Failed),
+            RunState::Ended(RunEnd::Removed),
+        ];
+        let run = |state| Run {
+            pod: Some("a-0-xyz".into()),
+            state,
+            starts: 2,
+            start: Some(SchedDate(7)),
+            end: Some(SchedDate(9)),
+            host: Some("node".into()),
+            exit: Some(3),
+            message: Some("it is broken".into()),
+        };
+        let runs: Vec<(Index, Run)> = (0..).map(Index).zip(states.map(run)).collect();
+        ledger.save_runs(save(Some("one"), runs.clone())).await.unwrap();
+        let first = ledger.sequence();
+        ledger.save_runs(save(Some("two"), vec![(Index(9), Run::default())])).await.unwrap();
+        ledger.close().await;
+        let ledger = Ledger::open_alone(&path).unwrap();
+        let record = ledger.load_runs(&uid()).await.unwrap();
+        assert_eq!(record.job, Some(JobUid::from("one")));
+        assert_eq!(record.runs.len(), 8);
+        assert!(runs.iter().all(|(index, run)| record.runs[index] == *run), "{record:?}");
+        let part = ledger.runs(uid(), Index(5), 2).await.unwrap();
+        assert_eq!(part.rows.iter().map(|row| row.index.0).collect::<Vec<_>>(), [5, 6]);
+        let changed = ledger.runs_changed(first, 10).await.unwrap();
+        assert_eq!(changed.iter().map(|(_, row)| row.index.0).collect::<Vec<_>>(), [9]);
+        assert_eq!(
+            ledger.runs_changed(0, 1).await.unwrap().len(),
+            7,
+            "what one transaction has changed is not torn apart"
+        );
+        assert!(ledger.load(&uid()).await.unwrap().jobs.is_empty());
+    }
+}

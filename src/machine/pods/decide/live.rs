@@ -1,0 +1,176 @@
+//! While the object is not being deleted: its Job is created, kept as the spec wants it, and in the end left.
+
+use std::time::Duration;
+
+use super::{Action, Adjust, OwnJob, Run};
+use crate::api::ConditionStatus::{False, True};
+use crate::api::{ConditionType, Reason};
+use crate::machine::facts::{Claim, Spec, SpecRefused, Unreadable};
+use crate::machine::phase::Phase;
+use crate::machine::pods::facts::{BatchJob, Create, JobSeen, PodPhase, PodsSeen};
+use crate::machine::status::jobs;
+
+/// What is not watched is looked at again after this time.
+const UNWATCHED: Duration = Duration::from_secs(60);
+/// How long a Job has to make its first Pod.
+const FIRST_POD: Duration = Duration::from_secs(15);
+
+impl Run<'_> {
+    /// The object was let go, or was being deleted, and is back: the API server's data were restored.
+    pub(super) fn wait_for_deletion(&mut self) {
+        let message = "the HTCJob was deleted before, and is back: the API server's data were restored from a copy. Nothing is created again. Delete it; create a new HTCJob to run the jobs again";
+        self.say(ConditionType::Submitted, False, Reason::WasDeleted, message);
+    }
+
+    pub(super) fn live(&mut self) {
+        if self.known.phase == Phase::Completed {
+            self.leave();
+        } else if self.record.job.is_none() {
+            self.create();
+        } else {
+            self.keep();
+        }
+    }
+
+    fn create(&mut self) {
+        let facts = self.facts;
+        let spec = match &facts.object.spec {
+            Ok(Spec { refused: Some(SpecRefused { reason, message }), .. }) => {
+                self.say(ConditionType::Submitted, False, *reason, message);
+                return;
+            }
+            Ok(spec) => spec,
+            Err(Unreadable { reason, message, again }) => {
+                self.say(ConditionType::Submitted, False, *reason, message);
+                if let Some(again) = again {
+                    self.look_again(*again);
+                }
+                return;
+            }
+        };
+        self.suspend(spec);
+        let name = &facts.object.job_name;
+        match &facts.job {
+            JobSeen::Unknown(why) => {
+                self.say(ConditionType::Submitted, False, Reason::WatchFailed, why);
+                self.look_again(self.settings.pause_first);
+            }
+            JobSeen::Foreign(whose) => {
+                let message = format!(
+                    "there is a Job {name} already, and it is not this HTCJob's: {whose}. It is left alone: delete it, or create the HTCJob again"
+                );
+                self.say(ConditionType::Submitted, False, Reason::NameTaken, &message);
+                self.look_again(UNWATCHED);
+            }
+            // It goes, and another can be created then.
+            JobSeen::Ours(_) => {
+                let message =
+                    format!("Job {name} was deleted before it was begun; it is created again when it is gone");
+                self.say(ConditionType::Submitted, False, Reason::Creating, &message);
+            }
+            JobSeen::Absent if !self.known.new && !facts.object.submit_again => {
+                let message = "another operator, or this one with a ledger that is lost, may have run the jobs, and there is no Job of it. Nothing is created. If you know that they have not run, or may run again, set the annotation htc.cern.ch/submit-again: \"true\"";
+                self.say(ConditionType::Submitted, False, Reason::PastUnknown, message);
+            }
+            JobSeen::Absent if facts.object.claim != Claim::Ours => self.action = Action::AttachFinalizer,
+            JobSeen::Absent => match &facts.create {
+                Create::Refused { reason, message, again } => {
+                    self.say(ConditionType::Submitted, False, *reason, message);
+                    self.look_again(*again);
+                }
+                Create::May => {
+                    let said = self.conditions.get(ConditionType::Submitted);
+                    // What it was refused for stays said while it is tried again.
+                    if said.is_none_or(|said| said.reason != Reason::CreateRefused.to_string()) {
+                        self.say(ConditionType::Submitted, False, Reason::Creating, &format!("creating Job {name}"));
+                    }
+                    self.action = Action::Create;
+                }
+            },
+        }
+    }
+
+    fn keep(&mut self) {
+        let name = self.facts.object.job_name.clone();
+        let job = match self.own_job() {
+            OwnJob::Unknown(why) => {
+                self.say(ConditionType::Tracked, False, Reason::WatchFailed, why);
+                self.look_again(self.settings.pause_first);
+                return;
+            }
+            // It has been given up already.
+            OwnJob::Gone => return,
+            OwnJob::Here(job) => job,
+        };
+        if self.conditions.get(ConditionType::Tracked).is_some_and(|told| told.status == False) {
+            self.say(ConditionType::Tracked, True, Reason::Tracking, "Jobs and Pods are seen again");
+        }
+        self.say(ConditionType::Submitted, True, Reason::Accepted, &format!("Job {name} is created"));
+        let Ok(spec) = &self.facts.object.spec else { return };
+        self.suspend(spec);
+        self.find_stuck(spec, job);
+        if job.end.is_none() && job.failing.is_none() && !job.deleting {
+            let wanted = Adjust::of(spec);
+            let is =
+                Adjust { suspend: job.suspended, parallelism: job.parallelism.unwrap_or(1), deadline: job.deadline };
+            if is != wanted {
+                self.action = Action::Adjust(job.uid.clone(), wanted);
+            }
+        }
+    }
+
+    fn suspend(&mut self, spec: &Spec) {
+        if spec.suspend {
+            let message = "spec.suspend is true: the Job is suspended, and has no Pods";
+            self.say(ConditionType::Suspended, True, Reason::Suspended, message);
+        } else {
+            if self.conditions.is_true(ConditionType::Suspended) && self.known.started.is_some() {
+                // As in batch/v1: the deadline counts from here.
+                self.known.started = Some(self.now);
+            }
+            self.conditions.clear(ConditionType::Suspended, Reason::Resumed.into(), "spec.suspend is false", self.now);
+        }
+    }
+
+    fn find_stuck(&mut self, spec: &Spec, job: &BatchJob) {
+        let PodsSeen::Known(pods) = &self.facts.pods else { return };
+        let mut stuck = pods.iter().filter_map(|(index, pod)| match &pod.phase {
+            PodPhase::Pending(Some(why)) => Some((index, &pod.name, why)),
+            PodPhase::Pending(None) | PodPhase::Running | PodPhase::Ended => None,
+        });
+        if let Some((index, name, why)) = stuck.next() {
+            let count = jobs(1 + stuck.count());
+            let message = format!("{count} cannot start. Pod {name} of job {index}: {why}");
+            self.say(ConditionType::Stuck, True, Reason::PodsCannotStart, &message);
+            return;
+        }
+        let none_yet = pods.is_empty() && job.succeeded.is_empty() && job.failed.is_empty() && job.end.is_none();
+        let waits = none_yet && !spec.suspend && !job.suspended && spec.parallelism != Some(0);
+        let since = job.started.filter(|_| waits);
+        if let Some(since) = since {
+            let passed = self.now.since(since);
+            if passed >= FIRST_POD {
+                let message = format!(
+                    "Job {name} has made no Pod yet: its Events say why, for example a ResourceQuota (kubectl describe job {name})",
+                    name = self.facts.object.job_name
+                );
+                self.say(ConditionType::Stuck, True, Reason::PodsNotCreated, &message);
+                return;
+            }
+            self.look_again(FIRST_POD.saturating_sub(passed));
+        }
+        self.conditions.clear(ConditionType::Stuck, Reason::PodsStart.into(), "no Pod is kept from starting", self.now);
+    }
+
+    /// After `ttlSecondsAfterFinished` the object goes.
+    fn leave(&mut self) {
+        let ttl = self.facts.object.spec.as_ref().ok().and_then(|spec| spec.ttl);
+        let (Some(ttl), Some(completed)) = (ttl, self.known.completed) else { return };
+        let due = completed.plus(ttl);
+        if due > self.now {
+            self.look_again(due.since(self.now));
+        } else {
+            self.action = Action::DeleteObject;
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The object is being deleted: its Job and Pods go first.
+
+use std::time::Duration;
+
+use super::{Action, OwnJob, Permit, Run};
+use crate::api::ConditionStatus::False;
+use crate::api::{ConditionType, Reason};
+use crate::machine::phase::Phase;
+use crate::machine::pods::facts::{Left, PodsGone};
+use crate::machine::transitions::Trigger;
+
+/// How long Pods may take to go before somebody should look.
+const SLOW: Duration = Duration::from_secs(120);
+
+impl Run<'_> {
+    pub(super) fn terminate(&mut self) {
+        if self.known.phase != Phase::Terminating {
+            let detail = "the HTCJob is being deleted, its Job and Pods with it".to_owned();
+            self.go(Trigger::Deleted, Phase::Terminating, detail, false);
+        }
+        if !self.facts.object.finalizer {
+            return;
+        }
+        let name = self.facts.object.job_name.clone();
+        if self.facts.object.abandon {
+            let detail = format!("abandoned by annotation; Job {name} and its Pods may be left");
+            self.release(Permit::Abandoned(name), detail, true);
+            return;
+        }
+        let none = self.record.job.is_none();
+        // Proved from what is recorded, not from what this decision has come to know.
+        if let Some(proof) = PodsGone::prove(self.facts) {
+            let detail = if none { "no Job was begun".to_owned() } else { format!("Job {name} and its Pods are gone") };
+            self.release(Permit::Gone(proof), detail, false);
+            return;
+        }
+        match self.own_job() {
+            OwnJob::Unknown(why) => {
+                self.say(ConditionType::JobsRemoved, False, Reason::WatchFailed, why);
+                self.look_again(self.settings.pause_first);
+            }
+            OwnJob::Here(job) => {
+                self.removing(&format!("Job {name}"));
+                if !job.deleting {
+                    self.action = Action::DeleteJob(job.uid.clone());
+                }
+            }
+            OwnJob::Gone => {
+                self.removing(&format!("Pods of Job {name}"));
+                match (self.facts.left, &self.facts.record.job) {
+                    (Left::Some, Some(uid)) => self.action = Action::DeletePods(uid.clone()),
+                    (Left::Some | Left::Unknown | Left::None, _) => {}
+                }
+                // A Pod that goes wakes the object only if it was seen.
+                self.look_again(self.settings.pause_first);
+            }
+        }
+    }
+
+    fn removing(&mut self, what: &str) {
+        let since = self.conditions.get(ConditionType::JobsRemoved).map_or(self.now, |told| told.since);
+        let passed = self.now.since(since);
+        if passed < SLOW {
+            self.say(ConditionType::JobsRemoved, False, Reason::Removing, &format!("deleting {what}"));
+            self.look_again(SLOW.saturating_sub(passed));
+        } else {
+            let message = format!(
+                "{what} are still there {} s after the deletion: a node may not answer. `kubectl get pods -l batch.kubernetes.io/job-name={}` shows the Pods; the HTCJob goes when they have",
+                passed.as_secs(),
+                self.facts.object.job_name
+            );
+            self.say(ConditionType::JobsRemoved, False, Reason::NotRemovedYet, &message);
+        }
+    }
+
+    fn release(&mut self, permit: Permit, detail: String, warning: bool) {
+        if !self.known.released {
+            self.known.released = true;
+            self.tell(Some(Phase::Terminating), Trigger::Gone, None, detail, warning);
+        }
+        self.action = Action::ReleaseFinalizer(permit);
+    }
+}

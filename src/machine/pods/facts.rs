@@ -1,0 +1,287 @@
+//! What is known about one `HTCJob` whose jobs are Pods.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::api::Reason;
+use crate::machine::facts::{Claim, Known, Past, Spec, Unreadable};
+use crate::machine::ids::{Index, SchedDate, Timestamp, Uid};
+use crate::machine::indices::Indices;
+
+pub use crate::machine::facts::Exceeded;
+
+/// Kubernetes' uid of a Job.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobUid(Arc<str>);
+
+impl JobUid {
+    /// The text itself.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for JobUid {
+    fn from(text: &str) -> Self {
+        Self(text.into())
+    }
+}
+
+/// Everything that one decision is made from.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// The `HTCJob`.
+    pub object: Object,
+    /// What the ledger has of it.
+    pub record: Record,
+    /// Whether the ledger can be trusted to know all that happened before.
+    pub past: Past,
+    /// Its Job.
+    pub job: JobSeen,
+    /// The Pods of its Job: of each index the newest.
+    pub pods: PodsSeen,
+    /// Whether Pods are left of a Job that is gone.
+    pub left: Left,
+    /// Whether the Job may be created.
+    pub create: Create,
+}
+
+/// The `HTCJob`, as the API server shows it.
+#[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is one fact of its own")]
+pub struct Object {
+    /// `metadata.uid`
+    pub uid: Uid,
+    /// `deletionTimestamp` is set.
+    pub deleting: bool,
+    /// Our finalizer stands.
+    pub finalizer: bool,
+    /// Whose ledger may create its Job.
+    pub claim: Claim,
+    /// The spec, or why it cannot be read.
+    pub spec: Result<Spec, Unreadable>,
+    /// Name that its Job has, or will have.
+    pub job_name: String,
+    /// Its status shows that it once had a Job. It proves presence, never absence.
+    pub shows_job: bool,
+    /// Annotation [`ABANDON`](crate::api::ABANDON).
+    pub abandon: bool,
+    /// Annotation [`SUBMIT_AGAIN`](crate::api::SUBMIT_AGAIN).
+    pub submit_again: bool,
+}
+
+/// What the ledger has of one object; empty if it has nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Record {
+    /// The object's own row.
+    pub known: Option<Known>,
+    /// Its Job, recorded before it was resumed for the first time.
+    pub job: Option<JobUid>,
+    /// Its indexes of which a Pod was seen, or an end.
+    pub runs: BTreeMap<Index, Run>,
+}
+
+/// One index of which a Pod was seen, or an end.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Run {
+    /// Its newest Pod.
+    pub pod: Option<Arc<str>>,
+    /// How it is doing.
+    pub state: RunState,
+    /// How many of its Pods were started, as far as the Job counts failed ones.
+    pub starts: u32,
+    /// When its container was started, on the node's clock.
+    pub start: Option<SchedDate>,
+    /// When that ended.
+    pub end: Option<SchedDate>,
+    /// The node.
+    pub host: Option<Arc<str>>,
+    /// The container's exit code.
+    pub exit: Option<i32>,
+    /// Why it waits or how it ended, in words of the node or of the container itself.
+    pub message: Option<Arc<str>>,
+}
+
+/// How one index is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum RunState {
+    /// It has no Pod: the Job is suspended, or makes another one.
+    #[default]
+    Waiting,
+    /// Its Pod has not started.
+    Pending,
+    /// Its Pod runs.
+    Running,
+    /// Its Pod has ended, and the Job has not said yet what that means.
+    Exited,
+    /// Over, by the Job's word.
+    Ended(RunEnd),
+}
+
+impl RunState {
+    /// How it is over.
+    #[must_use]
+    pub const fn end(self) -> Option<RunEnd> {
+        match self {
+            Self::Ended(end) => Some(end),
+            Self::Waiting | Self::Pending | Self::Running | Self::Exited => None,
+        }
+    }
+}
+
+/// How one index is over.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, strum::Display, strum::EnumString, strum::IntoStaticStr,
+)]
+pub enum RunEnd {
+    /// Its last Pod succeeded.
+    Succeeded,
+    /// Its last Pod failed, and it had no retries left.
+    Failed,
+    /// It was cut short with its Job.
+    Removed,
+}
+
+/// What is known of the Job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JobSeen {
+    /// It is not known whether it is there; why.
+    Unknown(String),
+    /// The API server said that it is not there.
+    Absent,
+    /// Another object has its name; whose it is, in words.
+    Foreign(String),
+    /// It is there, and the `HTCJob` is its controller.
+    Ours(BatchJob),
+}
+
+/// A Job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchJob {
+    /// `metadata.uid`
+    pub uid: JobUid,
+    /// `deletionTimestamp` is set.
+    pub deleting: bool,
+    /// `spec.suspend`
+    pub suspended: bool,
+    /// `spec.parallelism`
+    pub parallelism: Option<u32>,
+    /// `spec.activeDeadlineSeconds`
+    pub deadline: Option<Duration>,
+    /// `status.startTime`: since when it is not suspended.
+    pub started: Option<Timestamp>,
+    /// `status.completedIndexes`, as indexes of the `HTCJob`.
+    pub succeeded: Indices,
+    /// `status.failedIndexes`, as indexes of the `HTCJob`.
+    pub failed: Indices,
+    /// Condition `FailureTarget`: it is being cut short because of this.
+    pub failing: Option<Exceeded>,
+    /// Condition `Complete` or `Failed`: all its Pods have ended.
+    pub end: Option<JobEnd>,
+    /// Since when that condition holds.
+    pub ended: Option<Timestamp>,
+}
+
+/// How a Job ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JobEnd {
+    /// All its indexes succeeded.
+    Complete,
+    /// It failed.
+    Failed {
+        /// The limit that it has exceeded, if it was cut short.
+        exceeded: Option<Exceeded>,
+        /// The API server's words.
+        message: String,
+    },
+}
+
+/// What is known of the Pods of the Job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PodsSeen {
+    /// They are not known yet, or no longer.
+    Unknown,
+    /// The newest of each index.
+    Known(BTreeMap<Index, Pod>),
+}
+
+/// A Pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pod {
+    /// Its name.
+    pub name: Arc<str>,
+    /// How it is doing.
+    pub phase: PodPhase,
+    /// Pods of its index that had failed before it.
+    pub failures: u32,
+    /// When its container was started.
+    pub start: Option<SchedDate>,
+    /// When that ended.
+    pub end: Option<SchedDate>,
+    /// Its node.
+    pub node: Option<Arc<str>>,
+    /// The container's exit code.
+    pub exit: Option<i32>,
+    /// The container's last words.
+    pub message: Option<Arc<str>>,
+}
+
+/// How a Pod is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PodPhase {
+    /// It has not started; why it may never, if there is a reason to think so.
+    Pending(Option<Arc<str>>),
+    /// It runs.
+    Running,
+    /// It has ended.
+    Ended,
+}
+
+/// Whether Pods are left of a Job that is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// It was not asked.
+    Unknown,
+    /// The API server said that there are none.
+    None,
+    /// There are some.
+    Some,
+}
+
+/// Whether the Job may be created.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Create {
+    /// It may be tried.
+    May,
+    /// The API server has refused it.
+    Refused {
+        /// In one word.
+        reason: Reason,
+        /// In its words.
+        message: String,
+        /// When it is tried again.
+        again: Duration,
+    },
+}
+
+/// The API server said that neither the Job nor any Pod of it is there; or that there never was one. Nothing else releases the
+/// finalizer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodsGone(());
+
+impl PodsGone {
+    /// From what is known.
+    #[must_use]
+    pub fn prove(facts: &Facts) -> Option<Self> {
+        let job_gone = match &facts.job {
+            JobSeen::Absent | JobSeen::Foreign(_) => true,
+            JobSeen::Ours(other) => facts.record.job.as_ref().is_some_and(|recorded| *recorded != other.uid),
+            JobSeen::Unknown(_) => false,
+        };
+        // One that was never recorded was never resumed, and has made no Pods.
+        let pods_gone = facts.record.job.is_none() || facts.left == Left::None;
+        (job_gone && pods_gone).then_some(Self(()))
+    }
+}

@@ -1,0 +1,28 @@
+//! The same HTCJob as Pods: by the controllers of a real kube-controller-manager. There is no node: what a kubelet would say of a Pod
+//! is written into its status.
+
+mod kills;
+mod lives;
+mod stage;
+mod trouble;
+
+pub use kills::POINTS;
+
+on_versions!(
+    trixie:
+        kills::killed_at_every_point,
+        kills::another_operator_leaves_it_alone,
+        lives::all_succeed_and_nothing_is_left,
+        lives::failures_have_exit_codes_and_are_tried_again,
+        lives::only_some_indexes_with_items,
+        lives::too_many_failures_cut_it_short,
+        lives::suspended_and_resumed_and_as_many_at_a_time_as_are_wanted,
+        lives::the_deadline_and_the_time_after_the_end,
+        trouble::a_job_that_somebody_deletes_is_lost,
+        trouble::a_name_that_is_taken_is_left_alone,
+        trouble::a_quota_is_said_and_waited_for,
+        trouble::a_lost_node_is_no_failure,
+        trouble::an_image_that_is_missing_is_said,
+        trouble::what_has_no_meaning_is_refused,
+        trouble::a_namespace_goes_with_all_that_runs_in_it;
+);

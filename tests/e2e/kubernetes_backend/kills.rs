@@ -1,0 +1,86 @@
+//! The operator dies at every step, and another one goes on: never two Jobs, and nothing left.
+
+use bed::{Namespace, PATIENCE, is_true};
+use htc_operator::failpoint::Point;
+use testbed::{Version, wait_for};
+
+use super::stage::{Owned as _, Stage, assert_one_job, pods};
+
+/// Where it dies, in each life one after the other.
+const LIVES: &[&[Point]] = {
+    use Point::*;
+    &[
+        &[BeforeFinalizerAttached, AfterFinalizerAttached, BeforeDecisionSaved, AfterDecisionSaved],
+        &[BeforeConfigMapCreated, AfterConfigMapCreated, BeforeJobCreated, AfterJobCreated],
+        &[BeforeJobAdjusted, AfterJobAdjusted, BeforeStatusWritten, AfterStatusWritten],
+        &[BeforeJobDeleted, AfterJobDeleted, BeforeFinalizerReleased, AfterFinalizerReleased],
+    ]
+};
+
+/// Those that no other life has.
+pub const POINTS: &[Point] = {
+    use Point::*;
+    &[
+        BeforeConfigMapCreated,
+        AfterConfigMapCreated,
+        BeforeJobCreated,
+        AfterJobCreated,
+        BeforeJobAdjusted,
+        AfterJobAdjusted,
+        BeforeJobDeleted,
+        AfterJobDeleted,
+    ]
+};
+
+fn completed(here: &Namespace<'_>, name: &str) {
+    here.create(&pods(name, 2));
+    here.wait_pods("both", |pods| pods.len() == 2);
+    let job = assert_one_job(here, name);
+    here.run(0);
+    here.end(0, 0);
+    here.end(1, 5);
+    let ended = here.wait_ended(name);
+    assert!(is_true(&ended, "Failed"), "{ended:#}");
+    let counts = ["succeeded", "failed", "active"].map(|count| ended["status"][count].as_i64().unwrap());
+    assert_eq!(counts, [1, 1, 0], "{ended:#}");
+    assert_eq!(assert_one_job(here, name), job, "it is the same one");
+    let pods = here.pods();
+    assert_eq!(pods.len(), 2, "each index had one Pod: {pods:#?}");
+    here.kubectl(&["delete", "htcjob", name, "--wait=false"]);
+    here.wait_gone(name);
+    assert!(here.jobs().is_empty() && here.pods().is_empty());
+    here.wait_all_gone();
+}
+
+pub fn killed_at_every_point(version: Version) {
+    assert!(POINTS.iter().all(|point| LIVES.concat().contains(point)));
+    let stage = Stage::new(version);
+    let here = stage.namespace();
+    for (number, life) in LIVES.iter().enumerate() {
+        let places: Vec<String> = life.iter().map(|point| <&str>::from(point).to_owned()).collect();
+        stage.bed.dying_at(&places, places.len(), || completed(&here, &format!("life-{number}")));
+    }
+}
+
+pub fn another_operator_leaves_it_alone(version: Version) {
+    let stage = Stage::start(version);
+    let here = stage.namespace();
+    here.create(&pods("ours", 1));
+    here.run(0);
+    here.wait_phase("ours", "Running");
+    let job = assert_one_job(&here, "ours");
+    let data = stage.bed.scratch().dir("other").unwrap();
+    let other = stage.bed.start_another("other", &data, &["--operator-name=other", "--kubernetes-backend"]);
+    wait_for("the other operator to run", PATIENCE, || other.log_text().contains("htc-operator runs")).unwrap();
+    here.end(0, 0);
+    assert!(is_true(&here.wait_ended("ours"), "Complete"));
+    // Whichever of them gets it.
+    here.create(&pods("late", 1));
+    here.end(0, 0);
+    here.wait_ended("late");
+    assert_one_job(&here, "late");
+    assert_eq!(assert_one_job(&here, "ours"), job);
+    here.delete("ours");
+    here.delete("late");
+    here.wait_all_gone();
+}

@@ -1,0 +1,181 @@
+//! What goes wrong, and is said.
+
+use bed::{Namespace, PATIENCE, condition, is_true};
+use serde_json::{Value, json};
+use testbed::{Version, wait_for};
+
+use super::stage::{Owned as _, Stage, assert_one_job, container, pods};
+
+fn wait_says(here: &Namespace<'_>, name: &str, reason: &str) -> String {
+    here.wait_says(name, "Submitted", "False", reason)
+}
+
+/// Waits until another HTCJob, made later, has run: by then the operator would have done something about the first one.
+fn another_runs(here: &Namespace<'_>, name: &str) {
+    here.create(&pods(name, 1));
+    here.end(0, 0);
+    here.wait_ended(name);
+}
+
+pub fn a_job_that_somebody_deletes_is_lost(version: Version) {
+    let stage = Stage::start(version);
+    let here = stage.namespace();
+    here.create(&pods("gone", 3));
+    here.end(2, 0);
+    here.wait("gone", "one has succeeded", |object| object["status"]["succeeded"] == 1);
+    let job = here.job_name("gone");
+    here.kubectl(&["delete", "job", &job, "--wait=false"]);
+    let ended = here.wait_ended("gone");
+    let failed = condition(&ended, "Failed").unwrap();
+    assert_eq!(failed["reason"], "Lost");
+    assert!(failed["message"].as_str().unwrap().contains("was deleted before it ended"), "{failed}");
+    assert_eq!((&ended["status"]["succeeded"], &ended["status"]["failedIndexes"]), (&json!(1), &json!("0-1")));
+    // Nor is it made again by an operator that was started since, nor if somebody deletes the end of it, too.
+    stage.bed.kill_operator();
+    stage.bed.start_operator();
+    another_runs(&here, "other");
+    let jobs = here.jobs();
+    assert!(jobs.iter().all(|other| other["metadata"]["name"] != *job), "{jobs:#?}");
+    here.delete("gone");
+    here.delete("other");
+    here.wait_all_gone();
+}
+
+pub fn a_name_that_is_taken_is_left_alone(version: Version) {
+    let stage = Stage::new(version);
+    let here = stage.namespace();
+    for name in ["first", "second"] {
+        here.create(&pods(name, 1));
+        let template = json!({ "spec": {
+            "restartPolicy": "Never", "containers": [{ "name": "c", "image": "theirs" }] } });
+        let job = json!({ "apiVersion": "batch/v1", "kind": "Job", "metadata": {
+            "name": here.job_name(name), "namespace": here.name }, "spec": { "suspend": true, "template": template } });
+        stage.bed.kube.apply_stdin(&job.to_string()).unwrap();
+    }
+    stage.bed.start_operator();
+    let message = wait_says(&here, "first", "NameTaken");
+    assert!(message.contains(&here.job_name("first")) && message.contains("left alone"), "{message}");
+    wait_says(&here, "second", "NameTaken");
+    // Somebody else's is neither taken over nor deleted.
+    let theirs = here.job_name("second");
+    here.delete("second");
+    let left = here.jobs();
+    assert!(left.iter().any(|job| job["metadata"]["name"] == *theirs), "{left:#?}");
+    here.kubectl(&["delete", "job", &here.job_name("first"), "--wait=false"]);
+    here.end(0, 0);
+    assert!(is_true(&here.wait_ended("first"), "Complete"));
+    here.delete("first");
+}
+
+pub fn a_quota_is_said_and_waited_for(version: Version) {
+    let stage = Stage::start(version);
+    let here = stage.namespace();
+    let quota = |hard: Value| {
+        let quota = json!({ "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {
+            "name": "quota", "namespace": here.name }, "spec": { "hard": hard } });
+        stage.bed.kube.apply_stdin(&quota.to_string()).unwrap();
+        let quotas = format!("/api/v1/namespaces/{}/resourcequotas", here.name);
+        wait_for("the quota to be in force", PATIENCE, || {
+            stage.bed.object(&quotas, "quota").is_some_and(|quota| quota["status"]["hard"] == quota["spec"]["hard"])
+        })
+        .unwrap();
+    };
+    quota(json!({ "count/jobs.batch": "0" }));
+    here.create(&pods("many", 1));
+    let message = wait_says(&here, "many", "CreateRefused");
+    assert!(message.contains("exceeded quota"), "{message}");
+    assert_eq!(here.get("many")["status"]["phase"], "Pending");
+    here.kubectl(&["delete", "resourcequota", "quota"]);
+    quota(json!({ "pods": "0" }));
+    let message = here.wait_says("many", "Stuck", "True", "PodsNotCreated");
+    assert!(message.contains("kubectl describe job many-"), "{message}");
+    here.kubectl(&["delete", "resourcequota", "quota"]);
+    here.end(0, 0);
+    let ended = here.wait_ended("many");
+    assert!(is_true(&ended, "Complete") && !is_true(&ended, "Stuck"), "{ended:#}");
+    here.delete("many");
+}
+
+pub fn a_lost_node_is_no_failure(version: Version) {
+    let stage = Stage::start(version);
+    let here = stage.namespace();
+    here.create(&pods("moved", 1));
+    here.run(0);
+    here.wait_phase("moved", "Running");
+    let first = here.wait_index(0)["metadata"]["uid"].clone();
+    here.play(
+        0,
+        json!({ "phase": "Failed", "reason": "Evicted", "message": "The node was low on memory.",
+        "conditions": [{ "type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet" }] }),
+    );
+    let second = here.wait_index(0);
+    assert_ne!(second["metadata"]["uid"], first);
+    assert_eq!(here.get("moved")["status"]["failed"], 0);
+    here.end(0, 0);
+    assert!(is_true(&here.wait_ended("moved"), "Complete"));
+    here.delete("moved");
+}
+
+pub fn an_image_that_is_missing_is_said(version: Version) {
+    let stage = Stage::start(version);
+    let here = stage.namespace();
+    here.create(&pods("typo", 1));
+    let waiting =
+        json!({ "waiting": { "reason": "ImagePullBackOff", "message": "Back-off pulling image \"centos\"" } });
+    here.play(0, json!({ "containerStatuses": [container(&waiting)] }));
+    let message = here.wait_says("typo", "Stuck", "True", "PodsCannotStart");
+    assert!(message.contains("ImagePullBackOff: Back-off pulling image"), "{message}");
+    assert_eq!(here.get("typo")["status"]["state"], "PodsCannotStart");
+    here.run(0);
+    here.wait("typo", "not stuck", |object| object["status"]["state"] == "Running");
+    here.delete("typo");
+}
+
+pub fn what_has_no_meaning_is_refused(version: Version) {
+    let stage = Stage::start(version);
+    let here = stage.namespace();
+    let mut object = pods("options", 1);
+    object["spec"]["htcopts"] = "priority = 1".into();
+    here.create(&object);
+    let message = wait_says(&here, "options", "InvalidSpec");
+    assert!(message.starts_with("spec.htcopts has no meaning with backend Kubernetes: "), "{message}");
+    let mut object = pods("large", 1);
+    object["spec"]["script"]["source"] = "x".repeat(200_000).into();
+    object["spec"]["items"] = vec!["y".repeat(1000); 900].into();
+    object["spec"]["queue"] = 900.into();
+    here.create(&object);
+    let message = wait_says(&here, "large", "InvalidSpec");
+    assert!(message.contains("a ConfigMap has room for 1048576"), "{message}");
+    let mut object = pods("account", 1);
+    object["spec"]["kubernetes"] = json!({ "serviceAccountName": "admin" });
+    here.create(&object);
+    let message = wait_says(&here, "account", "InvalidSpec");
+    assert!(message.contains("--kubernetes-service-account"), "{message}");
+    // By the API server itself.
+    let mut object = bed::htcjob("condor", "true");
+    object["spec"]["kubernetes"] = json!({});
+    object["metadata"]["namespace"] = here.name.clone().into();
+    let refused = stage.bed.kube.apply_stdin(&object.to_string()).unwrap_err().to_string();
+    assert!(refused.contains("spec.kubernetes is for Pods only"), "{refused}");
+    assert!(here.jobs().is_empty());
+    for name in ["options", "large", "account"] {
+        here.delete(name);
+    }
+}
+
+pub fn a_namespace_goes_with_all_that_runs_in_it(version: Version) {
+    let stage = Stage::start(version);
+    // The namespace controller asks every API.
+    stage.bed.front();
+    let here = stage.namespace();
+    here.create(&pods("runs", 2));
+    here.run(0);
+    here.wait_phase("runs", "Running");
+    assert_one_job(&here, "runs");
+    stage.bed.kube.kubectl_ok(&["delete", "namespace", &here.name, "--wait=false"]).unwrap();
+    wait_for("the namespace to be gone", PATIENCE, || match stage.bed.object("/api/v1/namespaces", &here.name) {
+        None => Ok(()),
+        Some(left) => Err(left["status"].to_string()),
+    })
+    .unwrap_or_else(|error| panic!("{error}\n{}\n{}", stage.bed.log(), stage.controllers.log()));
+}
