@@ -4,6 +4,8 @@
 mod plan;
 mod seen;
 mod template;
+#[cfg(test)]
+mod tests;
 mod watch;
 
 pub use plan::{PodPlan, PodPlanError, Site};

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use super::seen::{self, SeenPod};
 use super::{HTCJOB, HTCJOB_UID, Site};
-use crate::api::{Observed, Wake};
+use crate::api::{ObjectName, Observed, Wake};
 use crate::kubernetes::watched;
 use crate::machine::Uid;
 use crate::machine::ids::Index;
@@ -37,17 +37,27 @@ pub struct Watched {
 
 #[derive(Debug, Default)]
 struct State {
-    jobs: HashMap<Uid, BatchJob>,
-    pods: HashMap<JobUid, HashMap<String, SeenPod>>,
+    jobs: HashMap<ObjectName, SeenJob>,
+    pods: HashMap<PodsOf, HashMap<String, SeenPod>>,
     /// Of those that are being listed.
-    listed: HashMap<JobUid, HashMap<String, SeenPod>>,
-    jobs_listed: HashMap<Uid, BatchJob>,
+    listed: HashMap<PodsOf, HashMap<String, SeenPod>>,
+    jobs_listed: HashMap<ObjectName, SeenJob>,
     jobs_health: Health,
     pods_health: Health,
     /// `HTCJob`s that are to be woken.
     woken: HashSet<ObjectRef<Observed>>,
     /// All of which something was seen, for when a watch breaks.
     owners: HashMap<Uid, ObjectRef<Observed>>,
+}
+
+/// Namespace, and Job there: somebody elsewhere may write any uid into a Pod.
+type PodsOf = (String, JobUid);
+
+/// A Job, and the uid of the `HTCJob` that it says controls it.
+#[derive(Clone, Debug)]
+struct SeenJob {
+    owner: Uid,
+    job: BatchJob,
 }
 
 /// How a watch is doing.
@@ -64,7 +74,8 @@ impl Health {
                 "the operator cannot watch {what}: {why}; ask its administrator (deploy/components/kubernetes-backend has the rights that it needs)"
             )),
             Some(_) | None if self.listed => None,
-            Some(_) | None => Some(format!("the operator is still listing {what}")),
+            // Nobody has to be told of that.
+            Some(_) | None => Some(String::new()),
         }
     }
 }
@@ -80,7 +91,7 @@ impl Watched {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Why nothing can be said of Jobs and Pods.
+    /// Why nothing can be said of Jobs and Pods; empty while they are listed for the first time.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         if !self.site.enabled {
@@ -90,21 +101,22 @@ impl Watched {
         state.jobs_health.trouble("Jobs").or_else(|| state.pods_health.trouble("Pods"))
     }
 
-    /// The Job of this `HTCJob`, by its completion indexes, if one is seen.
+    /// The Job of this name, by its completion indexes, if one is seen that this `HTCJob` controls.
     #[must_use]
-    pub fn job(&self, uid: &Uid) -> Option<BatchJob> {
-        self.state().jobs.get(uid).cloned()
+    pub fn job(&self, name: &ObjectName, uid: &Uid) -> Option<BatchJob> {
+        self.state().jobs.get(name).filter(|seen| seen.owner == *uid).map(|seen| seen.job.clone())
     }
 
     /// The newest Pod of each index of this Job; `indexes`: those of the `HTCJob`, in the order of the completion indexes.
     #[must_use]
-    pub fn pods(&self, job: &JobUid, indexes: &[Index]) -> PodsSeen {
+    pub fn pods(&self, namespace: &str, job: &JobUid, indexes: &[Index]) -> PodsSeen {
         let state = self.state();
         if state.pods_health.trouble("Pods").is_some() {
             return PodsSeen::Unknown;
         }
         let mut newest: BTreeMap<u32, &SeenPod> = BTreeMap::new();
-        for pod in state.pods.get(job).into_iter().flat_map(HashMap::values) {
+        let of_job = (namespace.to_owned(), job.clone());
+        for pod in state.pods.get(&of_job).into_iter().flat_map(HashMap::values) {
             let known = newest.entry(pod.completion).or_insert(pod);
             if pod.order > known.order {
                 *known = pod;
@@ -115,13 +127,13 @@ impl Watched {
     }
 
     /// The API server has answered with this Job, sooner than the watch.
-    pub fn saw(&self, uid: &Uid, job: BatchJob) {
-        self.state().jobs.entry(uid.clone()).or_insert(job);
+    pub fn saw(&self, name: &ObjectName, owner: &Uid, job: BatchJob) {
+        self.state().jobs.entry(name.clone()).or_insert_with(|| SeenJob { owner: owner.clone(), job });
     }
 
     /// What is seen of it is no longer so: it is asked for the next time.
-    pub fn doubt(&self, uid: &Uid) {
-        self.state().jobs.remove(uid);
+    pub fn doubt(&self, name: &ObjectName) {
+        self.state().jobs.remove(name);
     }
 
     /// Watches until it is dropped; `HTCJob`s are woken when something of theirs changes.
@@ -182,31 +194,31 @@ impl Watched {
         match event {
             watcher::Event::Init => state.jobs_listed.clear(),
             watcher::Event::InitApply(job) => {
-                if let (Some(owner), Some(seen)) = (owner(&job), seen::job(&job)) {
-                    state.wake(&job, &owner);
-                    state.jobs_listed.insert(owner, seen);
+                if let Some((name, seen)) = seen_job(&job) {
+                    state.wake(&job, &seen.owner);
+                    state.jobs_listed.insert(name, seen);
                 }
             }
             watcher::Event::InitDone => {
-                let gone: Vec<Uid> =
-                    state.jobs.keys().filter(|uid| !state.jobs_listed.contains_key(*uid)).cloned().collect();
-                state.jobs = std::mem::take(&mut state.jobs_listed);
+                let listed = std::mem::take(&mut state.jobs_listed);
+                let gone = state.jobs.iter().filter(|(name, _)| !listed.contains_key(*name));
+                let gone: Vec<Uid> = gone.map(|(_, seen)| seen.owner.clone()).collect();
+                state.jobs = listed;
                 gone.iter().for_each(|uid| state.wake_known(uid));
             }
             watcher::Event::Apply(job) => {
-                if let (Some(owner), Some(seen)) = (owner(&job), seen::job(&job)) {
-                    state.wake(&job, &owner);
-                    state.jobs.insert(owner, seen);
+                if let Some((name, seen)) = seen_job(&job) {
+                    state.wake(&job, &seen.owner);
+                    state.jobs.insert(name, seen);
                 }
             }
             watcher::Event::Delete(job) => {
-                if let Some(owner) = owner(&job) {
-                    state.wake(&job, &owner);
-                    let uid = job.uid().map(|uid| JobUid::from(uid.as_str()));
-                    if state.jobs.get(&owner).map(|seen| &seen.uid) == uid.as_ref() {
-                        state.jobs.remove(&owner);
+                if let Some((name, gone)) = seen_job(&job) {
+                    state.wake(&job, &gone.owner);
+                    if state.jobs.get(&name).is_some_and(|seen| seen.job.uid == gone.job.uid) {
+                        state.jobs.remove(&name);
                     }
-                    state.owners.remove(&owner);
+                    state.owners.remove(&gone.owner);
                 }
             }
         }
@@ -216,14 +228,12 @@ impl Watched {
 
     fn pod_event(&self, event: watcher::Event<KubernetesPod>) {
         let mut state = self.state();
-        let named =
-            |pod: &KubernetesPod| Some((pod.labels().get(HTCJOB_UID).map(|uid| Uid::from(uid.as_str()))?, pod.uid()?));
         match event {
             watcher::Event::Init => state.listed.clear(),
             watcher::Event::InitApply(pod) => {
-                if let (Some((owner, uid)), Some(seen)) = (named(&pod), seen::pod(&pod)) {
+                if let Some((owner, of, uid, seen)) = seen_pod(&pod) {
                     state.wake(&pod, &owner);
-                    state.listed.entry(seen.job.clone()).or_default().insert(uid, seen);
+                    state.listed.entry(of).or_default().insert(uid, seen);
                 }
             }
             watcher::Event::InitDone => {
@@ -231,18 +241,22 @@ impl Watched {
                 state.wake_all();
             }
             watcher::Event::Apply(pod) => {
-                if let (Some((owner, uid)), Some(seen)) = (named(&pod), seen::pod(&pod)) {
+                if let Some((owner, of, uid, seen)) = seen_pod(&pod) {
                     state.wake(&pod, &owner);
-                    state.pods.entry(seen.job.clone()).or_default().insert(uid, seen);
+                    state.pods.entry(of).or_default().insert(uid, seen);
                 }
             }
             watcher::Event::Delete(pod) => {
-                if let (Some((owner, uid)), Some(seen)) = (named(&pod), seen::pod(&pod)) {
+                if let Some((owner, of, uid, _)) = seen_pod(&pod) {
                     state.wake(&pod, &owner);
-                    if let Some(pods) = state.pods.get_mut(&seen.job) {
+                    let left = state.pods.get_mut(&of).map(|pods| {
                         pods.remove(&uid);
-                        if pods.is_empty() {
-                            state.pods.remove(&seen.job);
+                        pods.len()
+                    });
+                    if left == Some(0) {
+                        state.pods.remove(&of);
+                        if state.jobs.values().all(|seen| seen.owner != owner) {
+                            state.owners.remove(&owner);
                         }
                     }
                 }
@@ -288,8 +302,16 @@ impl State {
     }
 }
 
-/// Uid of the `HTCJob` that controls this Job.
-fn owner(job: &Job) -> Option<Uid> {
+/// A Job by its name, if an `HTCJob` controls it.
+fn seen_job(job: &Job) -> Option<(ObjectName, SeenJob)> {
     let owner = job.owner_references().iter().find(|owner| owner.controller == Some(true) && owner.kind == "HTCJob")?;
-    Some(Uid::from(owner.uid.as_str()))
+    let name = ObjectName { namespace: job.namespace()?, name: job.name_any() };
+    Some((name, SeenJob { owner: Uid::from(owner.uid.as_str()), job: seen::job(job)? }))
+}
+
+/// A Pod of a Job: uid of the `HTCJob` by its label, its Job, and its own uid.
+fn seen_pod(pod: &KubernetesPod) -> Option<(Uid, PodsOf, String, SeenPod)> {
+    let owner = Uid::from(pod.labels().get(HTCJOB_UID)?.as_str());
+    let seen = seen::pod(pod)?;
+    Some((owner, (pod.namespace()?, seen.job.clone()), pod.uid()?, seen))
 }

@@ -22,6 +22,7 @@ pub fn files() -> Vec<File> {
     vec![
         File { name: "htcjob.mmd", contents: mermaid() },
         File { name: "overview.mmd", contents: overview() },
+        File { name: "kubernetes.mmd", contents: of_pods() },
         File { name: "htcjob.scxml", contents: scxml() },
         File { name: "README.md", contents: readme() },
     ]
@@ -32,6 +33,17 @@ pub fn files() -> Vec<File> {
 pub fn mermaid() -> String {
     let mut text = "stateDiagram-v2\n    direction LR\n".to_owned();
     for row in TRANSITIONS.iter().filter(|row| row.trigger != Trigger::ConditionChanged) {
+        let _ = writeln!(text, "    {} --> {}: {}", drawn(row.from), drawn(row.to), row.trigger);
+    }
+    text
+}
+
+/// What of the table an `HTCJob` with backend Kubernetes goes through.
+#[must_use]
+pub fn of_pods() -> String {
+    let mut text = "stateDiagram-v2\n    direction LR\n".to_owned();
+    let drawn_row = |row: &&Row| row.trigger != Trigger::ConditionChanged && meaning_for_pods(row.trigger).is_some();
+    for row in TRANSITIONS.iter().filter(drawn_row) {
         let _ = writeln!(text, "    {} --> {}: {}", drawn(row.from), drawn(row.to), row.trigger);
     }
     text
@@ -100,6 +112,25 @@ const fn meaning(trigger: Trigger) -> &'static str {
     }
 }
 
+/// With backend Kubernetes; none for what does not happen there.
+const fn meaning_for_pods(trigger: Trigger) -> Option<&'static str> {
+    match trigger {
+        Trigger::Guarded => Some("The finalizer is attached and the HTCJob is recorded in the ledger."),
+        Trigger::Accepted => {
+            Some("The Job is created, suspended, and recorded in the ledger. Only then it is resumed.")
+        }
+        Trigger::Started => Some("The first Pod started."),
+        Trigger::Succeeded => Some("The Job is Complete."),
+        Trigger::Failed => Some("The Job is Failed, or was deleted before it ended."),
+        Trigger::DeadlineExceeded => Some("The Job has exceeded activeDeadlineSeconds."),
+        Trigger::MaxFailedIndexesExceeded => Some("More indexes of the Job have failed than maxFailedIndexes allows."),
+        Trigger::ConditionChanged => Some("A condition changed, for example Suspended, Stuck or Tracked."),
+        Trigger::Deleted => Some("The HTCJob is being deleted."),
+        Trigger::Gone => Some("The API server has neither the Job nor any of its Pods. The finalizer is removed."),
+        Trigger::AllAccepted | Trigger::RanAgain => None,
+    }
+}
+
 fn table_row(row: &Row) -> String {
     let name = |phase: Option<Phase>| phase.map_or_else(|| "–".to_owned(), |phase| phase.to_string());
     let reason = row.reason.unwrap_or("the condition's reason");
@@ -118,6 +149,16 @@ pub fn readme() -> String {
     }
     text.push_str("\n## Transitions\n\nEach transition is recorded as one row in the ledger's journal and published as one Event.\n\n| from | trigger | to | Event reason | why |\n| --- | --- | --- | --- | --- |\n");
     text.extend(TRANSITIONS.iter().map(table_row));
+    let _ = write!(
+        text,
+        "\n## With backend Kubernetes\n\nThe same table; some rows do not occur.\n\n```mermaid\n{}```\n\n| trigger | why |\n| --- | --- |\n",
+        of_pods()
+    );
+    for trigger in Trigger::iter() {
+        if let Some(why) = meaning_for_pods(trigger) {
+            let _ = writeln!(text, "| {trigger} | {why} |");
+        }
+    }
     text
 }
 

@@ -207,7 +207,11 @@ fn those_that_need_more_than_there_is_here() {
 
 #[test]
 fn none_is_forgotten() {
-    let source = concat!(include_str!("examples.rs"), include_str!("examples/argo.rs"));
+    let source = concat!(
+        include_str!("examples.rs"),
+        include_str!("examples/argo.rs"),
+        include_str!("kubernetes_backend/document.rs")
+    );
     let mut files = Vec::new();
     let mut folders = vec![folder()];
     while let Some(here) = folders.pop() {

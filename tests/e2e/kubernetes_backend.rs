@@ -1,8 +1,10 @@
 //! The same HTCJob as Pods: by the controllers of a real kube-controller-manager. There is no node: what a kubelet would say of a Pod
 //! is written into its status.
 
+mod document;
 mod kills;
 mod lives;
+mod rights;
 mod stage;
 mod trouble;
 
@@ -10,6 +12,7 @@ pub use kills::POINTS;
 
 on_versions!(
     trixie:
+        document::its_commands_and_the_examples_work,
         kills::killed_at_every_point,
         kills::another_operator_leaves_it_alone,
         lives::all_succeed_and_nothing_is_left,
@@ -18,6 +21,7 @@ on_versions!(
         lives::too_many_failures_cut_it_short,
         lives::suspended_and_resumed_and_as_many_at_a_time_as_are_wanted,
         lives::the_deadline_and_the_time_after_the_end,
+        rights::all_are_needed_and_suffice,
         trouble::a_job_that_somebody_deletes_is_lost,
         trouble::a_name_that_is_taken_is_left_alone,
         trouble::a_quota_is_said_and_waited_for,

@@ -11,3 +11,4 @@
 mod decide;
 mod given;
 mod judge;
+mod pods;

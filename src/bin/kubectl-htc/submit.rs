@@ -4,7 +4,10 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use htc_operator::api::{EnvVar, HTCJob, HTCJobSpec, Quantity, Resources, Script};
+use htc_operator::api::{
+    APP_LABEL, Backend, ClaimVolume, EnvVar, HTCJob, HTCJobSpec, KubernetesSpec, PullSecret, Quantity, Resources,
+    Script,
+};
 
 use super::Failure;
 use super::cluster::Cluster;
@@ -15,19 +18,23 @@ use super::new::{DryRun, New};
     kubectl htc submit hello --image centos --script hello.sh\n  \
     kubectl htc submit sums --image python:3.12 --command python3 --script sums.py --queue 100 --memory 2Gi\n  \
     ls *.root | kubectl htc submit skim --image centos --script skim.sh --items - --parallelism 20\n  \
-    kubectl htc submit hello --image centos --script hello.sh --dry-run=client -o yaml >hello.yaml")]
+    kubectl htc submit hello --image centos --script hello.sh --dry-run=client -o yaml >hello.yaml\n  \
+    kubectl htc submit fit --k8s-image registry.example.org/team/fit:1.0 -- ./fit.py --input /ntuples/all.root")]
 pub(super) struct Arguments {
     /// Name of the new HTCJob.
     name: String,
     /// Container image, for example `centos` or a folder on CVMFS.
-    #[arg(long)]
-    image: String,
+    #[arg(long, required_unless_present = "k8s_image")]
+    image: Option<String>,
     /// File with the script; `-` reads standard input.
-    #[arg(long, value_name = "FILE")]
-    script: PathBuf,
-    /// Program of the image that runs the script, with its options.
-    #[arg(long, default_value = "bash")]
-    command: String,
+    #[arg(long, value_name = "FILE", required_unless_present = "payload")]
+    script: Option<PathBuf>,
+    /// The script itself: one text, or a program and its arguments.
+    #[arg(last = true, conflicts_with = "script")]
+    payload: Vec<String>,
+    /// Program of the image that runs the script, with its options. Default: `bash`; `bash -l` with backend Kubernetes.
+    #[arg(long)]
+    command: Option<String>,
     /// Number of jobs. Default: the number of items, or 1.
     #[arg(long, value_name = "NUMBER", conflicts_with = "items")]
     queue: Option<i64>,
@@ -68,11 +75,56 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "NAME")]
     credentials_secret_name: Option<String>,
     #[command(flatten)]
+    helper: Helper,
+    #[command(flatten)]
     new: New,
+}
+
+/// The submission helper's options by its names. With any of them the jobs run as Pods on the cluster's own nodes.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Kubernetes backend")]
+struct Helper {
+    /// Container image, as docker writes it. The jobs run as Pods.
+    #[arg(long, value_name = "IMAGE", conflicts_with = "image")]
+    k8s_image: Option<String>,
+    /// Secret that the image is pulled with. Default: `sh-k8s-registry-secret`. The jobs run as Pods.
+    #[arg(long, value_name = "NAME")]
+    k8s_registry_secret: Option<String>,
+    /// PersistentVolumeClaim with the input data. Default: `ntuples-claim`. The jobs run as Pods.
+    #[arg(long, value_name = "NAME")]
+    k8s_volume_claim: Option<String>,
+    /// Path in the container at which the claim is mounted. Default: `/ntuples`. The jobs run as Pods.
+    #[arg(long, value_name = "PATH")]
+    k8s_mount_path: Option<String>,
+}
+
+/// What the submission helper labels its objects with.
+const HELPER: &str = "submission-helper";
+
+impl Helper {
+    /// What Pods get, if the jobs run as Pods.
+    fn pods(&self) -> Option<KubernetesSpec> {
+        let Self { k8s_image, k8s_registry_secret, k8s_volume_claim, k8s_mount_path } = self;
+        let given = [k8s_image, k8s_registry_secret, k8s_volume_claim, k8s_mount_path];
+        let or = |given: &Option<String>, usual: &str| given.clone().unwrap_or_else(|| usual.to_owned());
+        given.iter().any(|given| given.is_some()).then(|| KubernetesSpec {
+            image_pull_secrets: vec![PullSecret { name: or(k8s_registry_secret, "sh-k8s-registry-secret") }],
+            volumes: vec![ClaimVolume {
+                claim: or(k8s_volume_claim, "ntuples-claim"),
+                mount_path: or(k8s_mount_path, "/ntuples"),
+                read_only: false,
+            }],
+            ..KubernetesSpec::default()
+        })
+    }
 }
 
 pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut new = HTCJob::new(&arguments.name, spec(arguments)?);
+    if arguments.helper.pods().is_some() {
+        let label = (APP_LABEL.to_owned(), HELPER.to_owned());
+        new.metadata.labels.get_or_insert_default().extend([label]);
+    }
     if arguments.new.dry_run == DryRun::Client {
         new.metadata.namespace.clone_from(&cluster.namespace);
     } else {
@@ -89,7 +141,7 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
 /// What the API server does not know to be wrong the operator says: the condition `Submitted` is then False.
 fn spec(arguments: &Arguments) -> Result<HTCJobSpec, Failure> {
     let stdin = |path: &Path| path == Path::new("-");
-    if stdin(&arguments.script) && arguments.items.as_deref().is_some_and(stdin) {
+    if arguments.script.as_deref().is_some_and(stdin) && arguments.items.as_deref().is_some_and(stdin) {
         return Err(Failure("--script and --items cannot both read standard input".to_owned()));
     }
     let quantity = |text: &Option<String>| text.as_ref().map(|text| quantity(text));
@@ -106,13 +158,23 @@ fn spec(arguments: &Arguments) -> Result<HTCJobSpec, Failure> {
     if arguments.items.is_some() && items.is_empty() {
         return Err(Failure("there are no items: write one in each line".to_owned()));
     }
+    let kubernetes = arguments.helper.pods();
+    let image = arguments.helper.k8s_image.as_ref().or(arguments.image.as_ref());
+    // A login shell reads the profile, which sets up the environment.
+    let usual = if kubernetes.is_some() { "bash -l" } else { "bash" };
+    let source = match &arguments.script {
+        Some(path) => read(path)?,
+        None => payload(&arguments.payload),
+    };
     Ok(HTCJobSpec {
         script: Script {
-            image: arguments.image.clone(),
-            command: arguments.command.clone(),
-            source: read(&arguments.script)?,
+            image: image.cloned().unwrap_or_default(),
+            command: arguments.command.clone().unwrap_or_else(|| usual.to_owned()),
+            source,
             ..Script::default()
         },
+        backend: kubernetes.is_some().then_some(Backend::Kubernetes),
+        kubernetes,
         queue: arguments.queue,
         items,
         parallelism: arguments.parallelism,
@@ -125,6 +187,22 @@ fn spec(arguments: &Arguments) -> Result<HTCJobSpec, Failure> {
         credentials_secret_name: arguments.credentials_secret_name.clone(),
         ..HTCJobSpec::default()
     })
+}
+
+/// One word is a script; several are a program and its arguments, which stay what they are.
+fn payload(words: &[String]) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
+    let quoted = |word: &String| {
+        if !word.is_empty() && word.chars().all(plain) {
+            word.clone()
+        } else {
+            format!("'{}'", word.replace('\'', "'\\''"))
+        }
+    };
+    match words {
+        [script] => format!("{script}\n"),
+        words => words.iter().map(quoted).collect::<Vec<_>>().join(" ") + "\n",
+    }
 }
 
 fn read(path: &Path) -> Result<String, Failure> {
@@ -192,6 +270,51 @@ mod tests {
         assert_eq!((spec.env[0].name.as_str(), spec.env[0].value.as_str()), ("A", "b=c"));
         assert_eq!(spec.outputs, ["*.root", "plots"]);
         assert_eq!(spec.htcopts.as_deref(), Some("+JobFlavour = \"espresso\"\nrank = Memory"));
+    }
+
+    #[test]
+    fn the_submission_helpers_options_make_pods() {
+        let parse = |words: &[&str]| {
+            let words = [&["kubectl-htc", "submit", "fit"], words].concat();
+            Cli::try_parse_from(words).map(|cli| match cli.command {
+                Command::Submit(arguments) => spec(&arguments).unwrap(),
+                _ => panic!("another command"),
+            })
+        };
+        let usual = parse(&["--k8s-image=team/fit:1", "--", "./fit.py", "a b", "it's"]).unwrap();
+        assert_eq!((usual.backend, usual.script.image.as_str()), (Some(Backend::Kubernetes), "team/fit:1"));
+        assert_eq!(
+            (usual.script.command.as_str(), usual.script.source.as_str()),
+            ("bash -l", "./fit.py 'a b' 'it'\\''s'\n")
+        );
+        let pods = usual.kubernetes.unwrap();
+        assert_eq!(pods.image_pull_secrets[0].name, "sh-k8s-registry-secret");
+        assert_eq!(
+            (pods.volumes[0].claim.as_str(), pods.volumes[0].mount_path.as_str()),
+            ("ntuples-claim", "/ntuples")
+        );
+        let own = [
+            "--image=i",
+            "--k8s-registry-secret=s",
+            "--k8s-volume-claim=c",
+            "--k8s-mount-path=/in",
+            "--",
+            "cd /in && ls",
+        ];
+        let own = parse(&own).unwrap();
+        assert_eq!((own.script.image.as_str(), own.script.source.as_str()), ("i", "cd /in && ls\n"));
+        let pods = own.kubernetes.unwrap();
+        assert_eq!((pods.image_pull_secrets[0].name.as_str(), pods.volumes[0].claim.as_str()), ("s", "c"));
+        assert_eq!(pods.volumes[0].mount_path, "/in");
+        let condor = parse(&["--image=i", "--", "true"]).unwrap();
+        assert_eq!((condor.backend, condor.kubernetes, condor.script.command.as_str()), (None, None, "bash"));
+        for wrong in [
+            &["--", "true"][..],
+            &["--image=i", "--k8s-image=i", "--", "true"],
+            &["--image=i", "--script=s", "--", "x"],
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong:?}");
+        }
     }
 
     #[test]

@@ -84,7 +84,7 @@ pub(super) async fn act(
 /// What was not there, or another one, is asked for before anything else is done.
 fn doubt_unless(context: &Context, gathered: &Gathered, again: Option<Duration>, done: bool) -> Option<Duration> {
     if !done {
-        context.pods.doubt(&gathered.facts.object.uid);
+        context.pods.doubt(&gathered.named());
     }
     unless_done(again, done)
 }
@@ -169,7 +169,7 @@ async fn create_job(
     match whose(&there, &of.uid, None) {
         JobSeen::Ours(_) => {
             if let Some(seen) = crate::kubernetes_backend::seen_job(&there) {
-                context.pods.saw(&of.uid, seen);
+                context.pods.saw(&gathered.named(), &of.uid, seen);
             }
             Ok(Created::Here)
         }
@@ -243,7 +243,7 @@ async fn delete_job(context: &Context, gathered: &Gathered, uid: &JobUid) -> Res
 async fn delete_pods(context: &Context, gathered: &Gathered, uid: &JobUid) -> Result<(), WriteError> {
     let name = &gathered.name;
     let api: Api<Pod> = Api::namespaced(context.client.clone(), &name.namespace);
-    for pod in pods_of(context, name, uid, PODS).await? {
+    for pod in pods_of(context, name, (&gathered.facts.object.uid, uid), PODS).await? {
         let (pod_name, reference) = (pod.name_any(), ObjectRef::from_obj(&pod));
         if pod.metadata.deletion_timestamp.is_some() {
             continue;

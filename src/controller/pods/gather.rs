@@ -12,7 +12,7 @@ use crate::controller::gather::{claim, may_be_forgotten, past};
 use crate::controller::items::{self, Kept, Row};
 use crate::controller::{Context, GatherError};
 use crate::kubernetes::{ApiError, limited};
-use crate::kubernetes_backend::{CONTROLLER_UID, Identity, PodPlan, Texts, job_name, seen_job};
+use crate::kubernetes_backend::{CONTROLLER_UID, HTCJOB_UID, Identity, PodPlan, Texts, job_name, seen_job};
 use crate::machine::Uid;
 use crate::machine::facts::{Past, Spec, SpecRefused, Unreadable};
 use crate::machine::ids::Index;
@@ -29,6 +29,11 @@ pub(super) struct Gathered {
 }
 
 impl Gathered {
+    /// Its Job.
+    pub(super) fn named(&self) -> ObjectName {
+        ObjectName { namespace: self.name.namespace.clone(), name: self.facts.object.job_name.clone() }
+    }
+
     pub(super) fn identity(&self) -> Identity {
         Identity { name: self.name.clone(), uid: self.facts.object.uid.clone(), app: self.app.clone() }
     }
@@ -70,7 +75,9 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
     let wanted = Wanted { uid: &uid, job_name: &job_name, record: &record, asked: asked.as_ref(), deleting, finalizer };
     let job = see_job(context, &name, &wanted).await;
     let pods = match (&job, &asked) {
-        (JobSeen::Ours(job), Some(asked)) => context.pods.pods(&job.uid, &asked.iter().collect::<Vec<_>>()),
+        (JobSeen::Ours(job), Some(asked)) => {
+            context.pods.pods(&name.namespace, &job.uid, &asked.iter().collect::<Vec<_>>())
+        }
         _ => PodsSeen::Unknown,
     };
     let annotated = |key: &str| object.annotations().get(key).is_some_and(|value| value == "true");
@@ -94,7 +101,7 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
         left: Left::Unknown,
     };
     if deleting && finalizer && is_gone(&facts) {
-        facts.left = see_left(context, &name, facts.record.job.as_ref()).await;
+        facts.left = see_left(context, &name, &facts.object.uid, facts.record.job.as_ref()).await;
     }
     let app = object.labels().get(APP_LABEL).cloned();
     Ok(Gathered { facts, name, plan, app })
@@ -115,7 +122,8 @@ async fn see_job(context: &Context, name: &ObjectName, wanted: &Wanted<'_>) -> J
     if let Some(why) = context.pods.trouble() {
         return JobSeen::Unknown(why);
     }
-    if let Some(job) = context.pods.job(wanted.uid) {
+    let named = ObjectName { namespace: name.namespace.clone(), name: wanted.job_name.to_owned() };
+    if let Some(job) = context.pods.job(&named, wanted.uid) {
         return JobSeen::Ours(by_index(job, wanted.asked));
     }
     let over = wanted.record.known.as_ref().is_none_or(|known| known.completed.is_some());
@@ -161,9 +169,9 @@ fn is_gone(facts: &Facts) -> bool {
 }
 
 /// Whether Pods are left of a Job that is gone.
-async fn see_left(context: &Context, name: &ObjectName, job: Option<&JobUid>) -> Left {
+async fn see_left(context: &Context, name: &ObjectName, uid: &Uid, job: Option<&JobUid>) -> Left {
     let Some(job) = job else { return Left::None };
-    match pods_of(context, name, job, 1).await {
+    match pods_of(context, name, (uid, job), 1).await {
         Ok(pods) if pods.is_empty() => Left::None,
         Ok(_) => Left::Some,
         Err(error) => {
@@ -177,11 +185,12 @@ async fn see_left(context: &Context, name: &ObjectName, job: Option<&JobUid>) ->
 pub(super) async fn pods_of(
     context: &Context,
     name: &ObjectName,
-    job: &JobUid,
+    (uid, job): (&Uid, &JobUid),
     most: u32,
 ) -> Result<Vec<Pod>, ApiError> {
     let api: Api<Pod> = Api::namespaced(context.client.clone(), &name.namespace);
-    let of_job = ListParams::default().labels(&format!("{CONTROLLER_UID}={}", job.as_str())).limit(most);
+    let of_job =
+        ListParams::default().labels(&format!("{CONTROLLER_UID}={},{HTCJOB_UID}={uid}", job.as_str())).limit(most);
     Ok(limited("list the Pods of HTCJob", name, api.list(&of_job)).await?.items)
 }
 

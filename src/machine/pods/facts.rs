@@ -147,7 +147,7 @@ pub enum RunEnd {
 /// What is known of the Job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobSeen {
-    /// It is not known whether it is there; why.
+    /// It is not known whether it is there; why. Empty where it was not asked for yet.
     Unknown(String),
     /// The API server said that it is not there.
     Absent,

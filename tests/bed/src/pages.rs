@@ -5,8 +5,11 @@ use std::path::Path;
 use crate::checkout;
 
 /// Pages whose commands need another bed than the one for all others, and the tests that run them there.
-pub const ELSEWHERE: [(&str, &str); 2] =
-    [("docs/install.md", "tests/e2e/deploy/overlays.rs"), ("docs/upgrading.md", "tests/e2e/upgrade/document.rs")];
+pub const ELSEWHERE: [(&str, &str); 3] = [
+    ("docs/install.md", "tests/e2e/deploy/overlays.rs"),
+    ("docs/kubernetes-backend.md", "tests/e2e/kubernetes_backend/document.rs"),
+    ("docs/upgrading.md", "tests/e2e/upgrade/document.rs"),
+];
 
 /// The pages whose commands are run together.
 pub fn run_here() -> Vec<String> {

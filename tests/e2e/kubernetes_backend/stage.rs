@@ -5,12 +5,14 @@ use serde_json::{Value, json};
 use testbed::{Controllers, KubeOptions, Version, wait_for};
 
 /// What a Job needs of kube-controller-manager.
-const CONTROLLERS: &[&str] = &[
+pub const CONTROLLERS: &[&str] = &[
     "job-controller",
     "garbage-collector-controller",
     "serviceaccount-controller",
     "namespace-controller",
     "resourcequota-controller",
+    // Without kubelet it alone ends a Pod that is deleted.
+    "pod-garbage-collector-controller",
 ];
 
 pub struct Stage {

@@ -177,5 +177,7 @@ pub fn a_namespace_goes_with_all_that_runs_in_it(version: Version) {
         None => Ok(()),
         Some(left) => Err(left["status"].to_string()),
     })
-    .unwrap_or_else(|error| panic!("{error}\n{}\n{}", stage.bed.log(), stage.controllers.log()));
+    .unwrap_or_else(|error| {
+        panic!("{error}\n{:#?}\n{:#?}\n{:#?}\n{}", here.all(), here.jobs(), here.pods(), stage.controllers.log())
+    });
 }

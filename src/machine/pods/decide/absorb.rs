@@ -53,6 +53,9 @@ impl Run<'_> {
         self.absorb_pods();
         self.end_runs(&job.succeeded, RunEnd::Succeeded);
         self.end_runs(&job.failed, RunEnd::Failed);
+        if self.known.phase == Phase::Terminating {
+            return;
+        }
         let begun = |state: RunState| matches!(state, RunState::Running | RunState::Exited | RunState::Ended(_));
         let started = self.record.runs.values().any(|run| begun(run.state));
         if self.known.phase == Phase::Submitted && started {
@@ -78,9 +81,12 @@ impl Run<'_> {
     fn absorb_pods(&mut self) {
         let PodsSeen::Known(pods) = &self.facts.pods else { return };
         for (index, run) in &mut self.record.runs {
-            if !pods.contains_key(index) && matches!(run.state, RunState::Pending | RunState::Running) {
-                run.state = RunState::Waiting;
-                run.message = None;
+            match run.state {
+                RunState::Pending | RunState::Running if !pods.contains_key(index) => {
+                    (run.state, run.message) = (RunState::Waiting, None);
+                }
+                RunState::Exited if !pods.contains_key(index) => run.state = RunState::Waiting,
+                RunState::Waiting | RunState::Pending | RunState::Running | RunState::Exited | RunState::Ended(_) => {}
             }
         }
         for (index, pod) in pods {

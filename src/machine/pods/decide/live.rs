@@ -12,6 +12,8 @@ use crate::machine::status::jobs;
 
 /// What is not watched is looked at again after this time.
 const UNWATCHED: Duration = Duration::from_secs(60);
+/// For what a Job, or its ConfigMap, is not created.
+const REFUSALS: [Reason; 4] = [Reason::CreateRefused, Reason::NameTaken, Reason::InvalidSpec, Reason::ItemsUnavailable];
 /// How long a Job has to make its first Pod.
 const FIRST_POD: Duration = Duration::from_secs(15);
 
@@ -52,8 +54,12 @@ impl Run<'_> {
         let name = &facts.object.job_name;
         match &facts.job {
             JobSeen::Unknown(why) => {
-                self.say(ConditionType::Submitted, False, Reason::WatchFailed, why);
-                self.look_again(self.settings.pause_first);
+                if why.is_empty() {
+                    self.say(ConditionType::Submitted, False, Reason::Waiting, "the operator lists the Jobs and Pods");
+                } else {
+                    self.say(ConditionType::Submitted, False, Reason::WatchFailed, why);
+                }
+                self.look_again(self.pause_for(why));
             }
             JobSeen::Foreign(whose) => {
                 let message = format!(
@@ -79,9 +85,9 @@ impl Run<'_> {
                     self.look_again(*again);
                 }
                 Create::May => {
-                    let said = self.conditions.get(ConditionType::Submitted);
-                    // What it was refused for stays said while it is tried again.
-                    if said.is_none_or(|said| said.reason != Reason::CreateRefused.to_string()) {
+                    let said = self.conditions.get(ConditionType::Submitted).and_then(|said| said.reason.parse().ok());
+                    // What it was refused for stays said while it is tried again: one Event, not one for each try.
+                    if said.is_none_or(|said| !REFUSALS.contains(&said)) {
                         self.say(ConditionType::Submitted, False, Reason::Creating, &format!("creating Job {name}"));
                     }
                     self.action = Action::Create;
@@ -94,8 +100,10 @@ impl Run<'_> {
         let name = self.facts.object.job_name.clone();
         let job = match self.own_job() {
             OwnJob::Unknown(why) => {
-                self.say(ConditionType::Tracked, False, Reason::WatchFailed, why);
-                self.look_again(self.settings.pause_first);
+                if !why.is_empty() {
+                    self.say(ConditionType::Tracked, False, Reason::WatchFailed, why);
+                }
+                self.look_again(self.pause_for(why));
                 return;
             }
             // It has been given up already.
@@ -119,6 +127,11 @@ impl Run<'_> {
         }
     }
 
+    /// How long it takes until more may be known.
+    pub(super) fn pause_for(&self, why: &str) -> Duration {
+        if why.is_empty() { self.settings.soon } else { self.settings.pause_first }
+    }
+
     fn suspend(&mut self, spec: &Spec) {
         if spec.suspend {
             let message = "spec.suspend is true: the Job is suspended, and has no Pods";
@@ -138,7 +151,9 @@ impl Run<'_> {
             PodPhase::Pending(Some(why)) => Some((index, &pod.name, why)),
             PodPhase::Pending(None) | PodPhase::Running | PodPhase::Ended => None,
         });
-        if let Some((index, name, why)) = stuck.next() {
+        // Where some run, others may wait for their turn.
+        let none_runs = pods.values().all(|pod| pod.phase != PodPhase::Running);
+        if let Some((index, name, why)) = stuck.next().filter(|_| none_runs) {
             let count = jobs(1 + stuck.count());
             let message = format!("{count} cannot start. Pod {name} of job {index}: {why}");
             self.say(ConditionType::Stuck, True, Reason::PodsCannotStart, &message);

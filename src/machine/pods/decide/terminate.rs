@@ -36,8 +36,12 @@ impl Run<'_> {
         }
         match self.own_job() {
             OwnJob::Unknown(why) => {
-                self.say(ConditionType::JobsRemoved, False, Reason::WatchFailed, why);
-                self.look_again(self.settings.pause_first);
+                if why.is_empty() {
+                    self.removing(&format!("Job {name}"));
+                } else {
+                    self.say(ConditionType::JobsRemoved, False, Reason::WatchFailed, why);
+                }
+                self.look_again(self.pause_for(why));
             }
             OwnJob::Here(job) => {
                 self.removing(&format!("Job {name}"));

@@ -1,0 +1,70 @@
+//! The component and the Role of a namespace: the operator under exactly these rights.
+
+use std::panic::AssertUnwindSafe;
+
+use bed::{Bed, is_true};
+use htc_operator::failpoint::Point;
+use serde_json::Value;
+use testbed::{KubeOptions, PoolOptions, Version};
+
+use super::stage::{CONTROLLERS, Owned as _, Stage, pods};
+use crate::deploy::life::token;
+use crate::deploy::manifests::{container, each, list, render, render_with};
+use crate::deploy::rights::{self, Right};
+
+const ACCOUNT: &str = "system:serviceaccount:htc-operator:htc-operator";
+const COMPONENT: &str = "../../components/kubernetes-backend";
+
+/// The Role that is for one namespace, there.
+fn role(namespace: &str) -> Vec<Value> {
+    let mut objects = render("namespace-kubernetes-backend");
+    objects.iter_mut().for_each(|object| object["metadata"]["namespace"] = namespace.into());
+    objects
+}
+
+pub fn all_are_needed_and_suffice(version: Version) {
+    let audit = KubeOptions { audit: true, ..KubeOptions::default() };
+    let bed = Bed::with_kube(version, &audit, &PoolOptions::default(), &["--kubernetes-backend"]);
+    let overlay = render_with("overlays/local", COMPONENT);
+    let switched_on = each(&container(&overlay)["env"]).any(|variable| variable["name"] == "HTC_KUBERNETES_BACKEND");
+    assert!(switched_on);
+    let stage = Stage { controllers: bed.controllers(CONTROLLERS), bed };
+    stage.bed.kube.apply_stdin(&list(&overlay)).unwrap();
+    stage.bed.log_in(&token(&stage.bed));
+    let (here, closed) = (stage.namespace(), stage.namespace());
+    let mine = role(&here.name);
+    stage.bed.kube.apply_stdin(&list(&mine)).unwrap();
+    let story = std::panic::catch_unwind(AssertUnwindSafe(|| {
+        // Killed between ConfigMap and Job: what is there is looked at.
+        let places = [<&str>::from(Point::AfterConfigMapCreated).to_owned()];
+        stage.bed.dying_at(&places, 1, || {
+            here.create(&pods("ends", 1));
+            here.end(0, 0);
+            assert!(is_true(&here.wait_ended("ends"), "Complete"));
+        });
+        here.delete("ends");
+        // Its Pods are left behind.
+        here.create(&pods("orphaned", 1));
+        here.run(0);
+        here.wait_phase("orphaned", "Running");
+        here.kubectl(&["delete", "job", &here.job_name("orphaned"), "--cascade=orphan"]);
+        here.wait_ended("orphaned");
+        here.delete("orphaned");
+        assert!(here.pods().is_empty(), "{:#?}", here.pods());
+        here.wait_all_gone();
+        // Where it has no such Role it says what to do, and HTCJobs can be deleted.
+        closed.create(&pods("waits", 1));
+        let message = closed.wait_says("waits", "Submitted", "False", "CreateRefused");
+        assert!(message.contains("deploy/namespace-kubernetes-backend"), "{message}");
+    }));
+    let asked = rights::asked(&stage.bed.kube.audit_log(), ACCOUNT);
+    let in_its_namespaces: Vec<_> = asked.iter().filter(|asked| asked.namespace != closed.name).cloned().collect();
+    rights::must_suffice(&in_its_namespaces);
+    story.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    let all = [overlay, mine].concat();
+    let of_the_backend = |right: &Right| right.role.contains("kubernetes-backend");
+    let rights: Vec<Right> =
+        rights::of(&all, "htc-operator", "htc-operator").into_iter().filter(of_the_backend).collect();
+    assert_eq!(rights.len(), 11, "{rights:?}");
+    rights::must_be_needed(&rights, &asked);
+}

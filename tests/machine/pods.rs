@@ -1,0 +1,395 @@
+//! The decision about an `HTCJob` whose jobs are Pods: case by case, and for all facts.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use htc_operator::api::{ConditionStatus, ConditionType, Phase, Reason};
+use htc_operator::machine::facts::{Claim, Past, Spec, SpecRefused, Unreadable};
+use htc_operator::machine::pods::{
+    Action, Adjust, BatchJob, Counts, Create, Decision, Exceeded, Facts, JobEnd, JobSeen, Left, Object, Permit, Pod,
+    PodPhase, PodsSeen, Record, RunEnd, RunState, decide_pods,
+};
+use htc_operator::machine::transitions::find;
+use htc_operator::machine::{Index, Indices, Settings, Timestamp, Uid};
+use proptest::prelude::*;
+
+const NOW: Timestamp = Timestamp(1_000_000);
+
+fn spec(queue: u32) -> Spec {
+    Spec { queue, ..Spec::default() }
+}
+
+fn new(queue: u32) -> Facts {
+    Facts {
+        object: Object {
+            uid: Uid::from("u"),
+            deleting: false,
+            finalizer: false,
+            claim: Claim::None,
+            spec: Ok(spec(queue)),
+            job_name: "sums-12345678".to_owned(),
+            shows_job: false,
+            abandon: false,
+            submit_again: false,
+        },
+        record: Record::default(),
+        past: Past::Continuous,
+        job: JobSeen::Absent,
+        pods: PodsSeen::Known(BTreeMap::new()),
+        left: Left::Unknown,
+        create: Create::May,
+    }
+}
+
+fn job(uid: &str) -> BatchJob {
+    BatchJob {
+        uid: uid.into(),
+        deleting: false,
+        suspended: true,
+        parallelism: Some(3),
+        deadline: None,
+        started: None,
+        succeeded: Indices::default(),
+        failed: Indices::default(),
+        failing: None,
+        end: None,
+        ended: None,
+    }
+}
+
+fn pod(phase: PodPhase, exit: Option<i32>) -> Pod {
+    Pod { name: "sums-0-x".into(), phase, failures: 0, start: None, end: None, node: None, exit, message: None }
+}
+
+fn decide(facts: &Facts) -> Decision {
+    decide_pods(facts, NOW, &Settings::default()).unwrap()
+}
+
+/// Decides and takes over what was decided.
+fn step(facts: &mut Facts) -> Decision {
+    let decision = decide(facts);
+    if let Some(after) = &decision.after {
+        facts.record = after.clone();
+    }
+    decision
+}
+
+fn guarded(queue: u32) -> Facts {
+    let mut facts = new(queue);
+    (facts.object.finalizer, facts.object.claim) = (true, Claim::Ours);
+    step(&mut facts);
+    facts
+}
+
+/// With its Job recorded.
+fn begun(queue: u32) -> Facts {
+    let mut facts = guarded(queue);
+    facts.job = JobSeen::Ours(BatchJob { parallelism: Some(queue), ..job("j") });
+    step(&mut facts);
+    facts
+}
+
+fn phase(facts: &Facts) -> Phase {
+    facts.record.known.as_ref().unwrap().phase
+}
+
+fn says(facts: &Facts, kind: ConditionType) -> Option<(ConditionStatus, String)> {
+    let conditions = &facts.record.known.as_ref().unwrap().conditions;
+    conditions.iter().find(|told| told.kind == kind).map(|told| (told.status, told.reason.clone()))
+}
+
+fn is_said(facts: &Facts, kind: ConditionType, status: ConditionStatus, reason: Reason) -> bool {
+    says(facts, kind) == Some((status, reason.to_string()))
+}
+
+#[test]
+fn a_job_runs_only_once_it_is_recorded() {
+    let mut facts = new(3);
+    assert_eq!(decide(&facts).action, Action::AttachFinalizer);
+    (facts.object.finalizer, facts.object.claim) = (true, Claim::Ours);
+    assert_eq!(step(&mut facts).action, Action::Create);
+    facts.job = JobSeen::Ours(job("j"));
+    let decision = step(&mut facts);
+    // In the transaction that is committed before the action.
+    assert_eq!(decision.after.unwrap().job, Some("j".into()));
+    let wanted = Adjust { suspend: false, parallelism: 3, deadline: None };
+    assert_eq!(decision.action, Action::Adjust("j".into(), wanted));
+    assert_eq!(phase(&facts), Phase::Submitted);
+    facts.job = JobSeen::Ours(BatchJob { suspended: false, ..job("j") });
+    assert_eq!(step(&mut facts).action, Action::Nothing);
+}
+
+#[test]
+fn what_was_recorded_and_is_gone_is_lost_and_what_was_not_is_made_again() {
+    let mut facts = guarded(2);
+    assert_eq!(decide(&facts).action, Action::Create, "it was never recorded, whoever has deleted it");
+    facts = begun(2);
+    for gone in [JobSeen::Absent, JobSeen::Foreign("x".to_owned()), JobSeen::Ours(job("another"))] {
+        let mut facts = Facts { job: gone, ..facts.clone() };
+        let decision = step(&mut facts);
+        assert_eq!((decision.action, phase(&facts)), (Action::Nothing, Phase::Completed));
+        assert!(is_said(&facts, ConditionType::Failed, ConditionStatus::True, Reason::Lost));
+        assert_eq!(Counts::of(&facts.record).failed, 2);
+        assert_eq!(step(&mut facts).action, Action::Nothing);
+    }
+    facts.job = JobSeen::Unknown(String::new());
+    step(&mut facts);
+    assert_eq!(says(&facts, ConditionType::Tracked), None, "the operator has just been started");
+    facts.job = JobSeen::Unknown("no answer".to_owned());
+    step(&mut facts);
+    assert_eq!(phase(&facts), Phase::Submitted);
+    assert!(is_said(&facts, ConditionType::Tracked, ConditionStatus::False, Reason::WatchFailed));
+}
+
+#[test]
+fn a_ledger_of_unknown_past_creates_nothing() {
+    let mut facts = new(1);
+    (facts.object.finalizer, facts.object.claim) = (true, Claim::Other);
+    facts.past = Past::Unknown { settled: None };
+    assert_eq!(step(&mut facts).action, Action::Nothing);
+    assert!(is_said(&facts, ConditionType::Submitted, ConditionStatus::False, Reason::PastUnknown));
+    // What it finds it goes on with.
+    let mut found = Facts { job: JobSeen::Ours(job("j")), ..facts.clone() };
+    assert_eq!(step(&mut found).after.unwrap().job, Some("j".into()));
+    // A status that shows a Job is presence.
+    let mut shown = facts.clone();
+    shown.object.shows_job = true;
+    step(&mut shown);
+    assert!(is_said(&shown, ConditionType::Failed, ConditionStatus::True, Reason::Lost));
+    facts.object.submit_again = true;
+    assert_eq!(step(&mut facts).action, Action::AttachFinalizer, "the claim comes first");
+    facts.object.claim = Claim::Ours;
+    assert_eq!(step(&mut facts).action, Action::Create);
+}
+
+#[test]
+fn only_the_jobs_word_ends_it() {
+    let mut facts = begun(2);
+    let ended = |exit: i32| pod(PodPhase::Ended, Some(exit));
+    facts.pods = PodsSeen::Known(BTreeMap::from([(Index(0), ended(0)), (Index(1), ended(3))]));
+    step(&mut facts);
+    let counts = Counts::of(&facts.record);
+    assert_eq!((phase(&facts), counts.active, counts.succeeded, counts.failed), (Phase::Running, 2, 0, 0));
+    let over = BatchJob { suspended: false, succeeded: "0".parse().unwrap(), failed: "1".parse().unwrap(), ..job("j") };
+    facts.job = JobSeen::Ours(over.clone());
+    step(&mut facts);
+    let counts = Counts::of(&facts.record);
+    assert_eq!((phase(&facts), counts.active, counts.succeeded, counts.failed), (Phase::Running, 0, 1, 1));
+    let end = JobEnd::Failed { exceeded: None, message: "Job has failed indexes".to_owned() };
+    facts.job = JobSeen::Ours(BatchJob { end: Some(end), ..over });
+    let decision = step(&mut facts);
+    assert_eq!(phase(&facts), Phase::Completed);
+    let told = &decision.transitions.last().unwrap().detail;
+    assert_eq!(
+        told,
+        "1 of 2 jobs failed: exit code 3 (1); job 1 (Pod sums-0-x) exited with 3. The Job says: Job has failed indexes"
+    );
+}
+
+#[test]
+fn exit_codes_are_waited_for_but_not_for_long() {
+    let mut facts = begun(1);
+    let end = Some(JobEnd::Failed { exceeded: None, message: String::new() });
+    let failed = BatchJob { failed: "0".parse().unwrap(), end, ended: Some(NOW), ..job("j") };
+    facts.job = JobSeen::Ours(failed.clone());
+    assert!(step(&mut facts).again.is_some());
+    assert_eq!(phase(&facts), Phase::Running);
+    for ended in [Some(Timestamp(NOW.0 - 3000)), Some(Timestamp(NOW.0 + 3_600_000)), None] {
+        let mut facts = Facts { job: JobSeen::Ours(BatchJob { ended, ..failed.clone() }), ..facts.clone() };
+        step(&mut facts);
+        assert_eq!(phase(&facts), Phase::Completed, "{ended:?}");
+    }
+}
+
+#[test]
+fn cut_short_in_two_steps_or_one() {
+    for (exceeded, reason) in
+        [(Exceeded::Deadline, Reason::DeadlineExceeded), (Exceeded::FailedIndexes, Reason::MaxFailedIndexesExceeded)]
+    {
+        for at_once in [false, true] {
+            let mut facts = begun(3);
+            facts.pods = PodsSeen::Known(BTreeMap::from([(Index(1), pod(PodPhase::Running, None))]));
+            let failing = BatchJob { failing: Some(exceeded), suspended: false, ..job("j") };
+            if !at_once {
+                facts.job = JobSeen::Ours(failing.clone());
+                assert_eq!(step(&mut facts).action, Action::Nothing, "it is not resumed any more");
+            }
+            let end = JobEnd::Failed { exceeded: Some(exceeded), message: "it was active too long".to_owned() };
+            facts.job = JobSeen::Ours(BatchJob { end: Some(end), ..failing });
+            step(&mut facts);
+            assert!(is_said(&facts, ConditionType::Failed, ConditionStatus::True, reason));
+            assert_eq!(facts.record.runs[&Index(1)].state, RunState::Ended(RunEnd::Removed));
+            assert_eq!(Counts::of(&facts.record).failed, 3);
+        }
+    }
+}
+
+#[test]
+fn what_is_wrong_is_said_and_nothing_is_made() {
+    let mut facts = guarded(1);
+    facts.object.spec = Ok(Spec { refused: Some(SpecRefused::invalid("no")), ..spec(1) });
+    assert_eq!(step(&mut facts).action, Action::Nothing);
+    assert!(is_said(&facts, ConditionType::Submitted, ConditionStatus::False, Reason::InvalidSpec));
+    facts.object.spec = Err(Unreadable::invalid("no"));
+    assert_eq!(step(&mut facts).action, Action::Nothing);
+    facts.object.spec = Ok(spec(1));
+    let again = Duration::from_secs(7);
+    facts.create = Create::Refused { reason: Reason::CreateRefused, message: "quota".to_owned(), again };
+    let decision = step(&mut facts);
+    assert_eq!((decision.action, decision.again), (Action::Nothing, Some(again)));
+    assert!(is_said(&facts, ConditionType::Submitted, ConditionStatus::False, Reason::CreateRefused));
+    facts.create = Create::May;
+    let decision = step(&mut facts);
+    assert_eq!(
+        (decision.action, decision.transitions.len()),
+        (Action::Create, 0),
+        "it is tried again, and not told again"
+    );
+    facts.job = JobSeen::Foreign("somebody's".to_owned());
+    assert_eq!(step(&mut facts).action, Action::Nothing);
+    assert!(is_said(&facts, ConditionType::Submitted, ConditionStatus::False, Reason::NameTaken));
+}
+
+#[test]
+fn it_goes_when_job_and_pods_have_gone() {
+    let mut facts = begun(1);
+    facts.object.deleting = true;
+    assert_eq!(step(&mut facts).action, Action::DeleteJob("j".into()));
+    assert_eq!(phase(&facts), Phase::Terminating);
+    facts.job = JobSeen::Ours(BatchJob { deleting: true, ..job("j") });
+    assert_eq!(step(&mut facts).action, Action::Nothing);
+    facts.job = JobSeen::Absent;
+    for (left, action) in [(Left::Unknown, Action::Nothing), (Left::Some, Action::DeletePods("j".into()))] {
+        facts.left = left;
+        assert_eq!(step(&mut facts).action, action);
+    }
+    facts.left = Left::None;
+    assert!(matches!(step(&mut facts).action, Action::ReleaseFinalizer(Permit::Gone(_))));
+    assert!(matches!(step(&mut facts).action, Action::ReleaseFinalizer(_)), "and again, if that was lost");
+    // One of which no Job was begun.
+    let mut never = guarded(1);
+    never.object.deleting = true;
+    assert!(matches!(step(&mut never).action, Action::ReleaseFinalizer(Permit::Gone(_))));
+}
+
+#[test]
+fn its_time_after_the_end() {
+    let mut facts = begun(1);
+    let done = BatchJob { succeeded: "0".parse().unwrap(), end: Some(JobEnd::Complete), ..job("j") };
+    facts.job = JobSeen::Ours(done);
+    facts.object.spec = Ok(Spec { ttl: Some(Duration::from_secs(5)), ..spec(1) });
+    assert_eq!(step(&mut facts).again, Some(Duration::from_secs(5)));
+    assert!(is_said(&facts, ConditionType::Complete, ConditionStatus::True, Reason::AllSucceeded));
+    let later = decide_pods(&facts, NOW.plus(Duration::from_secs(5)), &Settings::default()).unwrap();
+    assert_eq!(later.action, Action::DeleteObject);
+}
+
+prop_compose! {
+    fn jobs()(
+        uid in prop_oneof!["j", "k"], deleting: bool, suspended: bool, succeeded in proptest::collection::vec(0_u32..4, 0..4),
+        failed in proptest::collection::vec(0_u32..4, 0..4), failing in prop_oneof![Just(None), Just(Some(Exceeded::Deadline))],
+        end in prop_oneof![
+            3 => Just(None), 1 => Just(Some(JobEnd::Complete)),
+            1 => Just(Some(JobEnd::Failed { exceeded: Some(Exceeded::FailedIndexes), message: String::new() })),
+        ],
+    ) -> BatchJob {
+        let set = |numbers: Vec<u32>| numbers.into_iter().map(Index).collect();
+        BatchJob { deleting, suspended, succeeded: set(succeeded), failed: set(failed), failing, end, ..job(&uid) }
+    }
+}
+
+fn seen() -> impl Strategy<Value = JobSeen> {
+    prop_oneof![
+        Just(JobSeen::Absent),
+        Just(JobSeen::Unknown("?".to_owned())),
+        Just(JobSeen::Foreign("x".to_owned())),
+        jobs().prop_map(JobSeen::Ours),
+    ]
+}
+
+fn pods_seen() -> impl Strategy<Value = PodsSeen> {
+    let phases = prop_oneof![
+        Just(pod(PodPhase::Pending(None), None)),
+        Just(pod(PodPhase::Pending(Some("ErrImagePull".into())), None)),
+        Just(pod(PodPhase::Running, None)),
+        (0..3).prop_map(|code| pod(PodPhase::Ended, Some(code))),
+    ];
+    let some = proptest::collection::btree_map((0_u32..4).prop_map(Index), phases, 0..4);
+    prop_oneof![Just(PodsSeen::Unknown), some.prop_map(PodsSeen::Known)]
+}
+
+prop_compose! {
+    /// What may be seen next, whatever was before.
+    fn turn()(
+        deleting in prop::bool::weighted(0.2), job in seen(), pods in pods_seen(), suspend: bool,
+        left in prop_oneof![Just(Left::Unknown), Just(Left::None), Just(Left::Some)],
+        claim in prop_oneof![Just(Claim::Ours), Just(Claim::Other)], readable in prop::bool::weighted(0.9),
+        again in prop::bool::weighted(0.1), shows_job in prop::bool::weighted(0.2), abandon in prop::bool::weighted(0.1),
+    ) -> (bool, JobSeen, PodsSeen, bool, Left, Claim, bool, bool, bool, bool) {
+        (deleting, job, pods, suspend, left, claim, readable, again, shows_job, abandon)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #[test]
+    fn whatever_is_seen_the_rules_hold(turns in proptest::collection::vec(turn(), 1..8)) {
+        let mut facts = new(4);
+        facts.object.finalizer = true;
+        let mut deleted = false;
+        for (deleting, job, pods, suspend, left, claim, readable, again, shows_job, abandon) in turns {
+            deleted |= deleting;
+            (facts.job, facts.pods, facts.left) = (job, pods, left);
+            let object = &mut facts.object;
+            (object.deleting, object.claim, object.submit_again) = (deleted, claim, again);
+            (object.shows_job, object.abandon) = (shows_job, abandon);
+            object.spec = if readable { Ok(Spec { suspend, ..spec(4) }) } else { Err(Unreadable::invalid("no")) };
+            let before = facts.record.clone();
+            let decision = decide_pods(&facts, NOW, &Settings::default());
+            prop_assert!(decision.is_ok(), "{decision:?}");
+            let decision = decision.unwrap();
+            let after = decision.after.clone().unwrap();
+            // A phase never goes back, and what is told is in the table.
+            let phases = (before.known.as_ref().map(|known| known.phase), after.known.as_ref().unwrap().phase);
+            prop_assert!(phases.0.is_none_or(|before| before <= phases.1), "{phases:?}");
+            for told in &decision.transitions {
+                prop_assert!(find(told.from, told.trigger, told.to).is_some(), "{told:?}");
+            }
+            // The Job that was recorded first stays, and none is created once there was one, or in doubt.
+            prop_assert!(before.job.is_none() || before.job == after.job);
+            let new = after.known.as_ref().unwrap().new;
+            match &decision.action {
+                Action::Create => {
+                    prop_assert!(after.job.is_none() && facts.job == JobSeen::Absent && !deleted && readable);
+                    prop_assert!((new || again) && claim == Claim::Ours);
+                }
+                // Nothing is done to a Job that is not the one in the ledger.
+                Action::Adjust(uid, _) => prop_assert_eq!(Some(uid), after.job.as_ref()),
+                Action::DeleteJob(uid) => {
+                    let its = matches!(&facts.job, JobSeen::Ours(job) if job.uid == *uid);
+                    prop_assert!(its && deleted && after.job.as_ref().is_none_or(|job| job == uid));
+                }
+                Action::DeletePods(uid) => prop_assert!(deleted && after.job.as_ref() == Some(uid)),
+                Action::ReleaseFinalizer(permit) => {
+                    let gone = match &facts.job {
+                        JobSeen::Absent | JobSeen::Foreign(_) => true,
+                        JobSeen::Ours(job) => before.job.as_ref().is_some_and(|uid| *uid != job.uid),
+                        JobSeen::Unknown(_) => false,
+                    };
+                    let nothing_left = gone && (before.job.is_none() || left == Left::None);
+                    prop_assert!(deleted && (nothing_left || (abandon && matches!(permit, Permit::Abandoned(_)))));
+                }
+                Action::DeleteObject | Action::AttachFinalizer | Action::Nothing => {}
+            }
+            // An index that is over stays as it is, and they add up.
+            for (index, run) in &before.runs {
+                if run.state.end().is_some() {
+                    prop_assert_eq!(run.state, after.runs[index].state);
+                }
+            }
+            let counts = Counts::of(&after);
+            prop_assert!(counts.active + counts.succeeded + counts.failed <= 4, "{counts:?}");
+            facts.record = after;
+        }
+    }
+}
