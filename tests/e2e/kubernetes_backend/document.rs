@@ -14,6 +14,9 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// The HTCJobs whose Pods end well; those of others wait.
 const END: [&str; 2] = ["pods-", "volume-"];
 
+/// What the page applies itself.
+const APPLIED: &str = "kubernetes/claim.yaml";
+
 /// Ends each Pod that waits to be run.
 fn end_pods(here: &Namespace<'_>) {
     for pod in here.pods().iter().filter(|pod| pod["status"]["phase"] == "Pending") {
@@ -29,6 +32,7 @@ fn end_pods(here: &Namespace<'_>) {
 
 pub fn its_commands_and_the_examples_work(version: Version) {
     let stage = Stage::start(version);
+    assert!(read("docs/kubernetes-backend.md").contains(APPLIED));
     let page = ("docs/kubernetes-backend.md", Page::of_markdown as fn(&str, &str) -> Page);
     let examples = ["kubernetes/pods.yaml", "kubernetes/volume.yaml"].map(|file| format!("examples/{file}"));
     let comments = Page::of_comments as fn(&str, &str) -> Page;
