@@ -56,7 +56,7 @@ async fn pass(object: &Observed, context: &Context) -> Result<Option<Duration>, 
 
 async fn steps(object: &Observed, context: &Context) -> Result<Option<Duration>, ReconcileError> {
     if pods::has(object) {
-        return pods::pass(object, context).await;
+        return Box::pin(pods::pass(object, context)).await;
     }
     let gathered = gather(object, context).await.map_err(ReconcileError::Gather)?;
     let decision = decide(object, &gathered, context).map_err(ReconcileError::Decide)?;

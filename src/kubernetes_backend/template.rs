@@ -1,7 +1,7 @@
 //! The ConfigMap and the Job of an `HTCJob`.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 
 use k8s_openapi::api::batch::v1::{
     Job, JobSpec, PodFailurePolicy, PodFailurePolicyOnPodConditionsPattern, PodFailurePolicyRule,
@@ -106,14 +106,10 @@ impl Texts {
     pub fn data(&self) -> Result<BTreeMap<String, String>, TooLarge> {
         let mut data = BTreeMap::from([("script".to_owned(), self.source.clone())]);
         if !self.is_plain() {
-            let lines = self.indexes.iter().fold(String::new(), |mut lines, index| {
-                let _ = writeln!(lines, "{index}");
-                lines
-            });
-            data.insert("indexes".to_owned(), lines);
+            data.insert("indexes".to_owned(), lines(&self.indexes));
         }
         if !self.items.is_empty() {
-            data.insert("items".to_owned(), self.items.iter().map(|item| format!("{item}\n")).collect());
+            data.insert("items".to_owned(), lines(&self.items));
         }
         if self.is_looked_up() {
             data.insert("run".to_owned(), RUN.to_owned());
@@ -123,6 +119,14 @@ impl Texts {
             _ => Ok(data),
         }
     }
+}
+
+/// One in each line.
+fn lines(all: &[impl Display]) -> String {
+    all.iter().fold(String::new(), |mut lines, one| {
+        let _ = writeln!(lines, "{one}");
+        lines
+    })
 }
 
 fn metadata(of: &Identity, controller: bool) -> ObjectMeta {
@@ -254,7 +258,7 @@ fn container(of: &Identity, plan: &PodPlan, site: &Site, texts: &Texts, mounts: 
         // Kubernetes puts the variable's value there: the image needs no shell.
         (plan.command.clone(), vec![format!("{MOUNTED}/script"), "$(HTCPROCID)".to_owned()])
     };
-    let plain = |name: &str, value: &str| EnvVar {
+    let variable = |name: &str, value: &str| EnvVar {
         name: name.to_owned(),
         // Kubernetes expands $(NAME) in values; $$ is a $.
         value: Some(value.replace('$', "$$")),
@@ -271,8 +275,8 @@ fn container(of: &Identity, plan: &PodPlan, site: &Site, texts: &Texts, mounts: 
             ..EnvVarSource::default()
         }),
     };
-    let mut env = vec![index, plain("JOB_NAME", &of.name.name)];
-    env.extend(plan.env.iter().map(|(name, value)| plain(name, value)));
+    let mut env = vec![index, variable("JOB_NAME", &of.name.name)];
+    env.extend(plan.env.iter().map(|(name, value)| variable(name, value)));
     Container {
         name: "job".to_owned(),
         image: Some(plan.image.clone()),

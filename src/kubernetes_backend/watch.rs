@@ -204,7 +204,9 @@ impl Watched {
                 let gone = state.jobs.iter().filter(|(name, _)| !listed.contains_key(*name));
                 let gone: Vec<Uid> = gone.map(|(_, seen)| seen.owner.clone()).collect();
                 state.jobs = listed;
-                gone.iter().for_each(|uid| state.wake_known(uid));
+                for uid in &gone {
+                    state.wake_known(uid);
+                }
             }
             watcher::Event::Apply(job) => {
                 if let Some((name, seen)) = seen_job(&job) {

@@ -152,15 +152,7 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
     });
     let (objects, writer) = kube::runtime::reflector::store();
     let (part_ended, pool_ended) = PartEnded::channel();
-    let base = Base {
-        client: client.clone(),
-        shared,
-        credentials: config.credentials_setup(),
-        name: operator_name(config),
-        intervals: (config.timing.tracker_interval, config.timing.soon, config.timing.pause_max),
-        objects: objects.clone(),
-        ended: part_ended,
-    };
+    let base = base(config, client.clone(), shared, objects.clone(), part_ended);
     let pool_keeper =
         PoolKeeper::new(base, Arc::clone(&pools), fence.clone(), config.kubernetes.watch_namespace.clone());
     let sources = (objects.clone(), ledger.clone(), shown_planner, Arc::clone(&pools));
@@ -175,10 +167,7 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         }),
         tracker: Part::start(async move { Box::pin(tracker.run()).await }),
         pool_keeper: Part::start(async move { Box::pin(pool_keeper.run()).await }),
-        pods: Part::start({
-            let (client, namespace) = (client.clone(), namespace.clone());
-            async move { Box::pin(pods.run(&client, namespace.as_deref(), pods_wake)).await }
-        }),
+        pods: watching(pods, client.clone(), namespace.clone(), pods_wake),
         pool_ended,
         pools,
         _orphans: Part::start(crate::orphans::count_at_start(
@@ -224,6 +213,24 @@ async fn queues(config: &Config, client: Client, shared: &Shared) -> Result<(Arc
     let queues = Arc::new(Queues::new(mode, metrics.clone(), known, &grants));
     let keeper = QueueKeeper::new(Arc::clone(&queues), client, ledger.clone(), fence.clone(), wake.clone());
     Ok((queues, keeper))
+}
+
+/// What pools are made from.
+fn base(config: &Config, client: Client, shared: Arc<Shared>, objects: Store<Observed>, ended: PartEnded) -> Base {
+    Base {
+        client,
+        shared,
+        credentials: config.credentials_setup(),
+        name: operator_name(config),
+        intervals: (config.timing.tracker_interval, config.timing.soon, config.timing.pause_max),
+        objects,
+        ended,
+    }
+}
+
+/// Watches Jobs and Pods.
+fn watching(pods: Arc<Watched>, client: Client, namespace: Option<String>, wake: Wake) -> Part {
+    Part::start(async move { Box::pin(pods.run(&client, namespace.as_deref(), wake)).await })
 }
 
 /// What workers work with.

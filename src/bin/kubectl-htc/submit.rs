@@ -83,6 +83,7 @@ pub(super) struct Arguments {
 /// The submission helper's options by its names. With any of them the jobs run as Pods on the cluster's own nodes.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Kubernetes backend")]
+#[allow(clippy::struct_field_names, reason = "the submission helper's names")]
 struct Helper {
     /// Container image, as docker writes it. The jobs run as Pods.
     #[arg(long, value_name = "IMAGE", conflicts_with = "image")]

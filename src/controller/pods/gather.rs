@@ -129,7 +129,8 @@ async fn see_job(context: &Context, name: &ObjectName, wanted: &Wanted<'_>) -> J
     let over = wanted.record.known.as_ref().is_none_or(|known| known.completed.is_some());
     let follows = wanted.record.job.is_some() && !over;
     // To create one that is there is a conflict.
-    if !follows && !(wanted.deleting && wanted.finalizer) {
+    let matters = follows || (wanted.deleting && wanted.finalizer);
+    if !matters {
         return JobSeen::Absent;
     }
     let api: Api<Job> = Api::namespaced(context.client.clone(), &name.namespace);
