@@ -36,7 +36,7 @@ const NOT_LEADING: Duration = Duration::from_secs(2);
 ))]
 pub(super) async fn reconcile(object: Arc<Observed>, context: Arc<Context>) -> Result<Requeue, ReconcileError> {
     let began = Instant::now();
-    let result = pass(&object, &context).await;
+    let result = Box::pin(pass(&object, &context)).await;
     context.metrics.reconciled(began.elapsed(), result.as_ref().err().map(ReconcileError::step_and_reason));
     if let Err(error) = &result {
         tracing::warn!(%error, "a reconcile failed; it is tried again");

@@ -75,6 +75,7 @@ enum Becomes {
 }
 
 /// Field, what is written there, and what becomes of it.
+#[allow(clippy::too_many_lines, reason = "a line for each field")]
 fn table() -> Vec<(&'static str, Value, Becomes)> {
     use Becomes::{Nothing, Refused, Stands};
     let script = |field: &str, value: &str| json!({ "script": { field: value } });
