@@ -16,7 +16,7 @@ pub mod secret;
 mod volatile;
 mod writes;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use futures::StreamExt as _;

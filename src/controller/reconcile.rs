@@ -50,7 +50,7 @@ async fn pass(object: &Observed, context: &Context) -> Result<Option<Duration>, 
         return Ok(again);
     }
     let result = steps(object, context).await;
-    context.queues.looked_at(object);
+    context.queues.looked_at(object, !pods::has(object));
     result
 }
 
@@ -101,7 +101,7 @@ fn guard(object: &Observed, context: &Context) -> ControlFlow<Option<Duration>> 
     }
     if object.annotations().get(OPERATOR).is_some_and(|operator| *operator != context.operator) {
         tracing::debug!("left alone: it is another operator's");
-        context.queues.looked_at(object);
+        context.queues.looked_at(object, !pods::has(object));
         return ControlFlow::Break(None);
     }
     ControlFlow::Continue(())

@@ -295,12 +295,12 @@ impl Queues {
         self.news.notify_one();
     }
 
-    /// An object was looked at, whatever came of it. One that could not be is taken to have all that it may have.
-    pub fn looked_at(&self, object: &Observed) {
+    /// An object was looked at, whatever came of it. One that could not be is taken to have all that it may have, if it `counts`.
+    pub fn looked_at(&self, object: &Observed, counts: bool) {
         let Some(uid) = object.uid().filter(|_| self.is_embedded()) else { return };
         let uid = Uid::from(uid.as_str());
         let done = self.with(|state| {
-            if object.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
+            if counts && object.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
                 state.htcjobs.entry(uid.clone()).or_insert_with(|| Entry::unknown(object));
             }
             match &mut state.first {

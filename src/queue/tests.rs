@@ -57,7 +57,7 @@ fn decided(queues: &Queues, object: &Observed, [uses, asks, gives_back]: [&str; 
     let room = Room { uses: indices(uses), unknown: false, asks: indices(asks), gives_back: indices(gives_back) };
     let (record, demand) = (Record::default(), Demand::one());
     queues.decided(&Decided { object, uid: &uid, name: &name, record: &record, demand, room: &room, over: false });
-    queues.looked_at(object);
+    queues.looked_at(object, true);
 }
 
 fn listed(queues: &Queues, objects: &[&Observed]) {
@@ -84,7 +84,7 @@ fn nothing_is_granted_before_all_of_the_first_list_were_looked_at() {
     listed(&queues, &[&a, &b]);
     assert!(granted(&queues).is_empty() && !queues.plan().begun);
     // It cannot be looked at: it may have all of its three jobs.
-    queues.looked_at(&b);
+    queues.looked_at(&b, true);
     assert!(granted(&queues).is_empty() && queues.plan().begun);
     decided(&queues, &b, ["0", "", ""]);
     assert_eq!(granted(&queues), [("b".to_owned(), "0".to_owned()), ("a".to_owned(), "0-1".to_owned())]);

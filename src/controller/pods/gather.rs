@@ -7,14 +7,14 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
 use kube::{Resource as _, ResourceExt as _};
 
-use crate::api::{ABANDON, APP_LABEL, FINALIZER, HTCJob, ObjectName, Observed, SUBMIT_AGAIN};
+use crate::api::{ABANDON, APP_LABEL, FINALIZER, HTCJob, ObjectName, Observed, Reason, SUBMIT_AGAIN};
 use crate::controller::gather::{claim, may_be_forgotten, past};
 use crate::controller::items::{self, Kept, Row};
 use crate::controller::{Context, GatherError};
 use crate::kubernetes::{ApiError, limited};
 use crate::kubernetes_backend::{CONTROLLER_UID, HTCJOB_UID, Identity, PodPlan, Texts, job_name, seen_job};
 use crate::machine::Uid;
-use crate::machine::facts::{Past, Spec, SpecRefused, Unreadable};
+use crate::machine::facts::{Past, Queued, Spec, SpecRefused, Unreadable};
 use crate::machine::ids::Index;
 use crate::machine::indices::Indices;
 use crate::machine::pods::{BatchJob, Facts, JobSeen, JobUid, Left, Object, PodsSeen, Record};
@@ -66,7 +66,7 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
                 recorded: record.known.is_some(),
                 submitted: record.job.is_some() || shows_job,
             };
-            plan(job, &row, context).await?
+            plan(job, object, &row, context).await?
         }
         Err(invalid) => (None, Err(Unreadable::invalid(format!("the HTCJob cannot be read: {}", invalid.error)))),
     };
@@ -198,7 +198,7 @@ pub(super) async fn pods_of(
 type Planned = (Option<PodPlan>, Result<Spec, Unreadable>);
 
 /// What it is to run, and what decisions need of that.
-async fn plan(job: &HTCJob, row: &Row<'_>, context: &Context) -> Result<Planned, GatherError> {
+async fn plan(job: &HTCJob, object: &Observed, row: &Row<'_>, context: &Context) -> Result<Planned, GatherError> {
     let plan = PodPlan::parse(&job.spec, &context.pods.site);
     let read = match &job.spec.items_from {
         None => None,
@@ -234,18 +234,26 @@ async fn plan(job: &HTCJob, row: &Row<'_>, context: &Context) -> Result<Planned,
     };
     let refused = match &plan {
         Err(error) => Some(SpecRefused::invalid(error.to_string())),
-        Ok(_) if !context.pods.site.enabled => Some(SpecRefused {
-            reason: crate::api::Reason::BackendDisabled,
-            message: context.pods.trouble().unwrap_or_default(),
-        }),
+        Ok(_) if !context.pods.site.enabled => {
+            Some(SpecRefused { reason: Reason::BackendDisabled, message: context.pods.trouble().unwrap_or_default() })
+        }
         // Said before anything is made.
-        Ok(_) if !row.submitted => {
+        Ok(_) if !row.submitted => in_a_queue(object, row, context).or_else(|| {
             let texts = texts_of(job, &spec, |index| job.spec.items.get(index.0 as usize).cloned());
             texts.data().err().map(|error| SpecRefused::invalid(error.to_string()))
-        }
+        }),
         Ok(_) => None,
     };
     Ok((plan.ok(), Ok(Spec { refused, ..spec })))
+}
+
+/// Pods do not count in queues, so who is in one may have none: that would be a way round its quota.
+fn in_a_queue(object: &Observed, row: &Row<'_>, context: &Context) -> Option<SpecRefused> {
+    let Queued { queue, .. } = context.queues.fact(row.uid, &row.name.namespace, object, None)?;
+    let message = format!(
+        "the HTCJob is in HTCQueue {queue:?}, by its label or as the default of its namespace, and HTCQueues give room to backend HTCondor only: create it again without spec.backend, or outside of that HTCQueue"
+    );
+    Some(SpecRefused { reason: Reason::Misconfigured, message })
 }
 
 /// What goes into the ConfigMap.

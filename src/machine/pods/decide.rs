@@ -171,6 +171,7 @@ impl<'a> Run<'a> {
                 }
                 ConditionType::Held
                 | ConditionType::Suspended
+                | ConditionType::QuotaReserved
                 | ConditionType::OutputFetched
                 | ConditionType::Complete
                 | ConditionType::Failed => false,
@@ -254,6 +255,7 @@ fn worth_an_event(condition: &Condition) -> bool {
         | ConditionType::Held
         | ConditionType::Stuck
         | ConditionType::Suspended
+        | ConditionType::QuotaReserved
         | ConditionType::OutputFetched => true,
         ConditionType::Complete | ConditionType::Failed => false,
     }
