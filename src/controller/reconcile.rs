@@ -49,7 +49,7 @@ async fn pass(object: &Observed, context: &Context) -> Result<Option<Duration>, 
     if let ControlFlow::Break(again) = guard(object, context) {
         return Ok(again);
     }
-    let result = steps(object, context).await;
+    let result = Box::pin(steps(object, context)).await;
     context.queues.looked_at(object, !pods::has(object));
     result
 }

@@ -155,7 +155,7 @@ impl QueueKeeper {
             match event {
                 Ok(watcher::Event::Init) => listing.clear(),
                 Ok(watcher::Event::InitApply(object)) => {
-                    drop(listing.insert(object.name_any(), object.labels().clone()))
+                    drop(listing.insert(object.name_any(), object.labels().clone()));
                 }
                 Ok(watcher::Event::InitDone) => {
                     told.clear();

@@ -118,9 +118,9 @@ fn those_are_woken_for_whom_something_changes() {
     assert!(queues.plan().wake.is_empty());
     set(&queues, "default", json!({ "namespaceSelector": {}, "quota": { "jobs": 1 }, "default": true }));
     assert_eq!((queues.plan().wake.len(), queues.plan().wake.len()), (1, 0));
-    let queued = queues.fact(&"a".into(), "ns", &a, None).unwrap();
-    let waits = queued.waits.unwrap();
-    assert_eq!((queued.queue.as_str(), waits.reason, waits.place), ("default", Reason::WaitingForQuota, Some(1)));
+    let fact = queues.fact(&"a".into(), "ns", &a, None).unwrap();
+    let waits = fact.waits.unwrap();
+    assert_eq!((fact.queue.as_str(), waits.reason, waits.place), ("default", Reason::WaitingForQuota, Some(1)));
     set(&queues, "default", json!({ "namespaceSelector": {}, "stopPolicy": "HoldAndDrain", "default": true }));
     assert_eq!(queues.plan().wake.len(), 1);
     assert!(queues.fact(&"a".into(), "ns", &a, None).unwrap().drained);
@@ -131,6 +131,6 @@ fn those_are_woken_for_whom_something_changes() {
 fn without_queues_a_label_is_not_ignored() {
     let queues = Queues::new(Queueing::None, Metrics::default(), Vec::new(), &[]);
     assert_eq!(queues.fact(&"a".into(), "ns", &object("a", None), None), None);
-    let queued = queues.fact(&"a".into(), "ns", &object("a", Some("q")), None).unwrap();
-    assert_eq!(queued.waits.unwrap().reason, Reason::Misconfigured);
+    let fact = queues.fact(&"a".into(), "ns", &object("a", Some("q")), None).unwrap();
+    assert_eq!(fact.waits.unwrap().reason, Reason::Misconfigured);
 }

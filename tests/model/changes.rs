@@ -11,14 +11,29 @@ use crate::workers::Luck;
 use crate::world::{HtcJob, Ledger, Memory, Slot, World};
 
 impl Model {
+    fn change_there(&self, world: &mut World, action: &Action, tell: &mut Teller) {
+        world.change_pool();
+        self.change(world, action, tell);
+        self.come_to_rest(world);
+        world.change_pool();
+    }
+
+    fn crash(&self, world: &mut World, op: usize) {
+        world.troubles -= 1;
+        let objects = world.objects.len();
+        world.operators[op].start(objects);
+        if let Some(pool) = world.other_pool_mut() {
+            pool.memory = Memory::new(objects);
+            pool.forgotten |= self.broken.forgets_pools;
+            world.change_pool();
+            self.come_to_rest(world);
+            world.change_pool();
+        }
+    }
+
     pub fn change(&self, world: &mut World, action: &Action, tell: &mut Teller) {
         match action {
-            Action::There(action) => {
-                world.change_pool();
-                self.change(world, action, tell);
-                self.come_to_rest(world);
-                world.change_pool();
-            }
+            Action::There(action) => self.change_there(world, action, tell),
             Action::Reconcile(op, object, writes) => {
                 if *writes == crate::operator::Writes::Lost {
                     world.troubles -= 1;
@@ -102,18 +117,7 @@ impl Model {
             }
             Action::Resume(object) => world.object_mut(*object).unwrap().suspend = false,
             Action::Wish(object, index, wanted) => Self::wish(world, *object, *index, *wanted),
-            Action::Crash(op) => {
-                world.troubles -= 1;
-                let objects = world.objects.len();
-                world.operators[*op].start(objects);
-                if let Some(pool) = world.other_pool_mut() {
-                    pool.memory = Memory::new(objects);
-                    pool.forgotten |= self.broken.forgets_pools;
-                    world.change_pool();
-                    self.come_to_rest(world);
-                    world.change_pool();
-                }
-            }
+            Action::Crash(op) => self.crash(world, *op),
             Action::Report(op, sent) => self.report(world, *op, sent, tell),
             Action::LoseLedger
             | Action::Restore

@@ -15,12 +15,13 @@ use crate::given::{
     queue, running, running_job,
 };
 
-fn waits(reason: Reason) -> Option<QueueWait> {
-    Some(QueueWait { reason, message: format!("because of {reason}"), place: Some(4) })
+fn waits(reason: Reason) -> QueueWait {
+    QueueWait { reason, message: format!("because of {reason}"), place: Some(4) }
 }
 
 fn in_queue(mut facts: Facts, granted: &str) -> Facts {
-    facts.queue = Some(Queued { queue: "batch".to_owned(), waits: waits(Reason::WaitingForQuota), drained: false });
+    facts.queue =
+        Some(Queued { queue: "batch".to_owned(), waits: Some(waits(Reason::WaitingForQuota)), drained: false });
     facts.record.granted = indices(granted);
     facts
 }
@@ -156,7 +157,7 @@ fn one_that_is_drained_says_so_and_one_whose_queue_goes_is_free() {
     assert_eq!(shares(&facts), ["", "", "0"]);
 
     let mut facts = in_queue(pending(2), "");
-    facts.queue.as_mut().unwrap().waits = waits(Reason::Misconfigured);
+    facts.queue.as_mut().unwrap().waits = Some(waits(Reason::Misconfigured));
     facts.record = decide(&facts).after.unwrap();
     facts.queue = None;
     let free = decide(&facts);
