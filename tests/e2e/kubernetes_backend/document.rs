@@ -42,7 +42,7 @@ pub fn its_commands_and_the_examples_work(version: Version) {
         let page = parse(&name, &read(&name));
         assert!(!page.is_empty(), "{name}");
         let run = || Terminal::open(&stage.bed, &here.name).run(&page, LIMIT);
-        let (ran, ()) = beside((), |_| end_pods(&here), run);
+        let (ran, ()) = beside((), |()| end_pods(&here), run);
         ran.unwrap_or_else(|error| panic!("{error}\n{}", stage.bed.log()));
         here.wait_all_gone();
     }

@@ -18,7 +18,9 @@ const COMPONENT: &str = "../../components/kubernetes-backend";
 /// The Role that is for one namespace, there.
 fn role(namespace: &str) -> Vec<Value> {
     let mut objects = render("namespace-kubernetes-backend");
-    objects.iter_mut().for_each(|object| object["metadata"]["namespace"] = namespace.into());
+    for object in &mut objects {
+        object["metadata"]["namespace"] = namespace.into();
+    }
     objects
 }
 

@@ -53,8 +53,8 @@ pub fn a_call_that_is_cut_off_is_gone_on_with(version: Version) {
     cut(here, &["files", "cut", path], || fs::metadata(&archive).is_ok_and(|file| file.len() > 1_000_000));
     assert_eq!(entries(&first.join("d")), MANY);
     assert!(!parcel.exists());
-    let come = fs::metadata(&archive).unwrap().len();
-    assert!(come < LARGE, "{come} bytes have come: all");
+    let fetched = fs::metadata(&archive).unwrap().len();
+    assert!(fetched < LARGE, "{fetched} bytes have come: all");
     // What has come is not fetched once more, or this would be gone.
     let mut file = fs::OpenOptions::new().write(true).open(&archive).unwrap();
     file.seek(SeekFrom::Start(5000)).unwrap();

@@ -99,8 +99,8 @@ pub fn it_is_told_when_the_events_are_gone(version: Version) {
     // Who may not list Events reads the same.
     let ann = here.person("ann", &["htcjobs-view", "htcprocs-view"]);
     ann.comes_to_see(&["get", "htcstory", "tale"]);
-    let (code, hers, error) = htc(here, &["story", "tale", "--as", &ann.name]);
-    assert_eq!((code, hers.as_str(), error.as_str()), (0, told.as_str(), ""));
+    let (code, shown, error) = htc(here, &["story", "tale", "--as", &ann.name]);
+    assert_eq!((code, shown.as_str(), error.as_str()), (0, told.as_str(), ""));
     let table = ann.sees(&["get", "htcstory", "tale"]);
     let head: Vec<&str> = table.lines().next().unwrap().split_whitespace().collect();
     assert_eq!(head, ["NAME", "TIME", "PAUSE", "REASON", "MESSAGE"]);
