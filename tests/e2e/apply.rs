@@ -489,7 +489,11 @@ fn kubectl_knows_the_short_name_and_the_columns() {
     let kinds: Vec<String> = resources.lines().map(words).collect();
     assert_eq!(
         kinds,
-        ["htcjobs htcj htc.cern.ch/v1alpha1 true HTCJob", "htcpools htcpl htc.cern.ch/v1alpha1 true HTCPool"]
+        [
+            "htcjobs htcj htc.cern.ch/v1alpha1 true HTCJob",
+            "htcpools htcpl htc.cern.ch/v1alpha1 true HTCPool",
+            "htcqueues htcq htc.cern.ch/v1alpha1 false HTCQueue",
+        ]
     );
     let object = htcjob(&spec(&json!({ "queue": 3 })));
     let name = name_of(&object);
@@ -531,12 +535,17 @@ fn conditions_are_told_apart_by_their_type() {
 #[test]
 fn every_example_applies() {
     // The workflow is Argo's, not this server's: tests/examples/argo.rs has it.
-    for part in ["", "command", "retcode", "argo/rbac.yaml"] {
+    for part in ["", "command", "retcode", "kubernetes", "argo/rbac.yaml"] {
         let examples = format!("{}/{part}", folder("examples"));
         let applied = server().kubectl_ok(&["apply", "--dry-run=server", "-f", &examples, "-o", "name"]).unwrap();
-        let kinds =
-            ["htcjob.htc.cern.ch/", "role.rbac.authorization.k8s.io/", "rolebinding.rbac.authorization.k8s.io/"];
-        let of_core = |name: &str| name.starts_with("serviceaccount/") || name.starts_with("configmap/");
+        let kinds = [
+            "htcjob.htc.cern.ch/",
+            "htcqueue.htc.cern.ch/",
+            "role.rbac.authorization.k8s.io/",
+            "rolebinding.rbac.authorization.k8s.io/",
+        ];
+        let core = ["serviceaccount/", "configmap/", "persistentvolumeclaim/"];
+        let of_core = |name: &str| core.iter().any(|kind| name.starts_with(kind));
         let known = |name: &str| kinds.iter().any(|kind| name.starts_with(kind)) || of_core(name);
         assert!(applied.lines().count() >= 2 && applied.lines().all(known), "{part}: {applied}");
     }
