@@ -21,7 +21,7 @@ fn the_corpus_of_the_fuzz_target_is_taken_as_its_names_say() {
             Ok(_) => "Read",
             Err("it is empty") => "Empty",
             Err("it is cut short") => "CutShort",
-            Err("it is no list of ads") => "Broken",
+            Err("it is not a list of ads") => "Broken",
             Err(other) => panic!("{name}: {other}"),
         };
         assert_eq!(name.split('-').next(), Some(taken), "{name}");

@@ -47,7 +47,7 @@ enum At {
     NestedText(usize),
     /// After the array.
     End,
-    /// It is no array of ads.
+    /// It is not an array of ads.
     Broken,
 }
 
@@ -58,7 +58,7 @@ pub(super) enum NotComplete {
     Empty,
     #[strum(to_string = "it is cut short")]
     CutShort,
-    #[strum(to_string = "it is no list of ads")]
+    #[strum(to_string = "it is not a list of ads")]
     Broken,
 }
 

@@ -101,7 +101,7 @@ fn name(entry: &str, bytes: Vec<u8>) -> Result<String, String> {
         text.len() <= NAME && !text.starts_with('-') && text.chars().all(|c| c.is_ascii_graphic() && c != '\\')
     };
     let text = String::from_utf8(bytes).ok().filter(plain);
-    text.ok_or_else(|| format!("`{entry}` is no name of a Kerberos user: write USER or USER@REALM"))
+    text.ok_or_else(|| format!("`{entry}` is not the name of a Kerberos user: write USER or USER@REALM"))
 }
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ impl Headers {
     fn parse(data: &BTreeMap<String, String>) -> Result<Self, String> {
         let list = |key: &str| -> Result<Vec<String>, String> {
             let text = data.get(key).map_or("[]", String::as_str);
-            serde_json::from_str(text).map_err(|error| format!("its entry {key} is no list: {error}"))
+            serde_json::from_str(text).map_err(|error| format!("its entry {key} is not a list: {error}"))
         };
         let authority = data.get("requestheader-client-ca-file").filter(|pem| !pem.trim().is_empty()).ok_or(
             "it has no requestheader-client-ca-file: start kube-apiserver with --requestheader-client-ca-file",

@@ -62,7 +62,7 @@ pub enum PodPlanError {
     Image(#[from] ImageError),
     /// An image that only Apptainer runs.
     #[error(
-        "spec.script.image: {0:?} is no name in a registry: write one as docker does, such as `python:3.12`. Backend HTCondor runs image folders and .sif files"
+        "spec.script.image: {0:?} is not a name in a registry: write one as docker does, such as `python:3.12`. Backend HTCondor runs image folders and .sif files"
     )]
     ImageFile(String),
     /// An image with a scheme.
@@ -186,7 +186,7 @@ fn check_pods(pods: &KubernetesSpec, site: &Site) -> Result<(), PodPlanError> {
         priority_class_name,
     } = pods;
     let wrong = |field, problem: String| Err(PodPlanError::Pods { field, problem });
-    let no_name = |name: &str| format!("{name:?} is no name of an object: use lower-case letters, digits, - and .");
+    let no_name = |name: &str| format!("{name:?} is not a name of an object: use lower-case letters, digits, - and .");
     if let Some(PullSecret { name }) = image_pull_secrets.iter().find(|secret| !is_name(&secret.name)) {
         return wrong("imagePullSecrets", no_name(name));
     }

@@ -133,9 +133,9 @@ impl fmt::Display for Indices {
     }
 }
 
-/// The text is no list of ranges such as `0-4,7`.
+/// The text is not a list of ranges such as `0-4,7`.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no list of ranges such as 0-4,7")]
+#[error("`{0}` is not a list of ranges such as 0-4,7")]
 pub struct NotIndices(String);
 
 impl FromStr for Indices {

@@ -57,7 +57,11 @@ fn plain(part: &str) -> Result<()> {
     let fits = !part.is_empty()
         && !part.starts_with('.')
         && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '.');
-    if fits { Ok(()) } else { Err(Error::new(ErrorKind::InvalidInput, format!("`{part}` is no name of a folder"))) }
+    if fits {
+        Ok(())
+    } else {
+        Err(Error::new(ErrorKind::InvalidInput, format!("`{part}` is not the name of a folder")))
+    }
 }
 
 /// A folder below the data folder, each part of which is a folder and no link; but the first may be one that an admin has

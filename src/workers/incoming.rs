@@ -217,7 +217,7 @@ impl Amount {
                     return Err(Stop::Refused(words));
                 }
                 _ => {
-                    let words = format!("{:?} is no regular file; let the job remove it", name.to_string_lossy());
+                    let words = format!("{:?} is not a regular file; let the job remove it", name.to_string_lossy());
                     return Err(Stop::Refused(words));
                 }
             }
@@ -383,12 +383,12 @@ mod tests {
         fs::create_dir(&outside).unwrap();
         fs::write(outside.join("keep"), "").unwrap();
         symlink(&outside, site.incoming("0/link")).unwrap();
-        site.assert_refused("\"link\" is no regular file");
+        site.assert_refused("\"link\" is not a regular file");
         assert!(outside.join("keep").exists());
 
         let site = Site::new();
         rustix::fs::mkfifoat(CWD, site.incoming("0/pipe"), Mode::RUSR).unwrap();
-        site.assert_refused("\"pipe\" is no regular file");
+        site.assert_refused("\"pipe\" is not a regular file");
 
         for bit in [0o4644, 0o2644] {
             let site = Site::new();

@@ -45,6 +45,7 @@ on_versions!(
         kubectl::as_any_other_kind,
         kubectl::what_cannot_be_done_is_refused,
         logs::of_more_than_htcondor_is_made_to_send,
+        logs::followed_for_longer_than_a_minute,
         logs::why_a_job_is_idle,
         namespaces::go_with_all_that_runs_in_them,
         states::a_job_that_is_held_or_removed,

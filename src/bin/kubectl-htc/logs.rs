@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Failure;
 use super::cluster::{Cluster, Jobs};
-use super::procs::{Proc, Which, parse_which};
+use super::procs::{Proc, Refused, Which, parse_which};
 
 /// Pause before a job is looked at again that has no log yet.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -62,11 +62,11 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
             println!("==> {}/{} <==", name.htcjob, proc.index);
         }
         let mut shown = Shown::default();
-        if let Err(why) = shown.print(&jobs, proc, arguments, false).await {
+        if let Err(Refused { message, .. }) = shown.print_whole(&jobs, proc, arguments).await {
             if !failed {
-                return Err(Failure(why));
+                return Err(Failure(message));
             }
-            eprintln!("error: {why}");
+            eprintln!("error: {message}");
             code = ExitCode::from(super::ERROR);
         }
     }
@@ -85,20 +85,32 @@ struct Shown {
 
 impl Shown {
     /// Prints what there is; `follow`: until the answer ends.
-    async fn print(&mut self, jobs: &Jobs, proc: &Proc, wanted: &Arguments, follow: bool) -> Result<(), String> {
+    async fn print(&mut self, jobs: &Jobs, proc: &Proc, wanted: &Arguments, follow: bool) -> Result<(), Refused> {
         let stream = if wanted.err { "err" } else { "out" };
         let tail = wanted.tail.filter(|_| self.bytes == 0).map(|lines| format!("&tailLines={lines}"));
         // With the last lines alone it is not known at which byte they begin.
         let place = tail.unwrap_or_else(|| format!("&offset={}", self.bytes));
         let what = format!("log?stream={stream}&follow={follow}{place}");
-        let mut answer = jobs.of_job(&proc.name, &what).await.map_err(|refused| refused.message)?;
+        let mut answer = jobs.of_job(&proc.name, &what).await?;
+        let broken = |message: String| Refused { code: 0, message };
         while let Some(part) = answer.next().await {
-            let part = part?;
-            self.bytes += part.len() as u64;
+            let part = part.map_err(broken)?;
             let mut out = std::io::stdout().lock();
-            out.write_all(&part).and_then(|()| out.flush()).map_err(|error| error.to_string())?;
+            out.write_all(&part).and_then(|()| out.flush()).map_err(|error| broken(error.to_string()))?;
+            self.bytes += part.len() as u64;
         }
         Ok(())
+    }
+
+    /// Prints all that there is, over connections that end too early.
+    async fn print_whole(&mut self, jobs: &Jobs, proc: &Proc, wanted: &Arguments) -> Result<(), Refused> {
+        loop {
+            let before = self.bytes;
+            match self.print(jobs, proc, wanted, false).await {
+                Err(Refused { code: 0, .. }) if wanted.tail.is_none() && self.bytes > before => {}
+                done => return done,
+            }
+        }
     }
 }
 
@@ -108,9 +120,21 @@ async fn follow_to_the_end(jobs: &Jobs, first: &Proc, arguments: &Arguments) -> 
     loop {
         let ended = proc.is_over() && (proc.fetched || !matches!(proc.state.as_str(), "Succeeded" | "Failed"));
         if proc.state == "Running" || proc.is_over() {
-            match shown.print(jobs, &proc, arguments, true).await {
+            let printed = if ended {
+                shown.print_whole(jobs, &proc, arguments).await
+            } else {
+                shown.print(jobs, &proc, arguments, true).await
+            };
+            match printed {
                 Ok(()) if ended => return Ok(ExitCode::SUCCESS),
-                Err(why) if ended => return Err(Failure(why)),
+                Err(Refused { code, message }) if ended && (code == 0 || shown.bytes == 0) => {
+                    return Err(Failure(message));
+                }
+                // It has written more than can be had while it runs.
+                Err(Refused { code: 400, message }) if told != message => {
+                    eprintln!("{message}: waiting");
+                    told = message;
+                }
                 // The connection ended, or the job has only just begun or ended.
                 Ok(()) | Err(_) => {}
             }

@@ -3,6 +3,7 @@
 use std::io::Read as _;
 use std::process::{Child, Stdio};
 use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, htcjob, is_true, of};
 use testbed::{Version, wait_for};
@@ -133,6 +134,26 @@ pub fn followed_until_its_run_is_over(version: Version) {
     let log = follow("again");
     here.let_go("again");
     assert_eq!(log.end(&here), "first\nlast\n");
+}
+
+/// The API server ends a request after 60 s (`--request-timeout`), but not that of a log.
+pub fn followed_for_longer_than_a_minute(version: Version) {
+    let bed = Bed::shared(version);
+    bed.front();
+    let here = bed.namespace();
+    here.create(&htcjob("slow", &format!("for number in $(seq 1 70); do echo $number; sleep 1; done; {UNTIL_LET_GO}")));
+    let began = Instant::now();
+    let follower =
+        wait_for("its log", PATIENCE, || raw(&here, "slow-0", "log").ok().filter(|text| text.starts_with("1\n")))
+            .map(|_| Follower::begin(&here, "slow-0", "log?follow=true"))
+            .unwrap();
+    wait_for("what it writes last", PATIENCE * 2, || {
+        raw(&here, "slow-0", "log?tailLines=1").ok().filter(|text| text == "70\n")
+    })
+    .unwrap();
+    assert!(began.elapsed() > Duration::from_mins(1));
+    here.let_go("slow");
+    assert_eq!(follower.end(&here), numbers(70));
 }
 
 pub fn files_come_as_an_archive_that_can_be_resumed(version: Version) {
