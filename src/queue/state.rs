@@ -86,20 +86,19 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// One of which nothing but the object is known.
-    fn unknown(object: &Observed) -> Self {
-        let jobs = object.0.as_ref().ok().and_then(|job| job.spec.jobs()).and_then(|jobs| u32::try_from(jobs).ok());
+    /// One that uses nothing, asks for nothing and is in no queue, as far as is known.
+    fn new(namespace: &str) -> Self {
         Self {
-            reference: Some(ObjectRef::from_obj(object)),
-            namespace: object.namespace().unwrap_or_default().as_str().into(),
-            label: object.labels().get(QUEUE_NAME).cloned(),
+            reference: None,
+            namespace: namespace.into(),
+            label: None,
             class: None,
             created: 0,
             bound: None,
             demand: Demand::one(),
             granted: Indices::default(),
-            uses: Indices::first(jobs.unwrap_or_default()),
-            unknown: true,
+            uses: Indices::default(),
+            unknown: false,
             asks: Indices::default(),
             over: false,
             last: 0,
@@ -107,6 +106,18 @@ impl Entry {
             shown: None,
             woken_for: None,
             since: None,
+        }
+    }
+
+    /// One of which nothing but the object is known.
+    fn unknown(object: &Observed) -> Self {
+        let jobs = object.0.as_ref().ok().and_then(|job| job.spec.jobs()).and_then(|jobs| u32::try_from(jobs).ok());
+        Self {
+            reference: Some(ObjectRef::from_obj(object)),
+            label: object.labels().get(QUEUE_NAME).cloned(),
+            uses: Indices::first(jobs.unwrap_or_default()),
+            unknown: true,
+            ..Self::new(&object.namespace().unwrap_or_default())
         }
     }
 
@@ -157,23 +168,11 @@ impl Queues {
         let numbers: HashMap<&Uid, u64> = grants.iter().map(|grant| (&grant.uid, grant.number)).collect();
         let htcjobs = known.into_iter().map(|(namespace, uid, record)| {
             let entry = Entry {
-                reference: None,
-                namespace: namespace.as_str().into(),
-                label: None,
-                class: None,
-                created: 0,
                 bound: record.queue.clone(),
-                demand: Demand::one(),
                 uses: record.in_use(),
                 granted: record.granted,
-                unknown: false,
-                asks: Indices::default(),
-                over: false,
                 last: numbers.get(&uid).copied().unwrap_or_default(),
-                wait: None,
-                shown: None,
-                woken_for: None,
-                since: None,
+                ..Entry::new(&namespace)
             };
             (uid, entry)
         });
@@ -232,23 +231,11 @@ impl Queues {
             let label = |key: &str| object.labels().get(key).cloned();
             let created = object.creation_timestamp().map_or(0, |time| time.0.as_second());
             let entry = state.htcjobs.entry((*uid).clone()).or_insert_with(|| Entry {
-                reference: None,
-                namespace: name.namespace.as_str().into(),
-                label: None,
-                class: None,
                 created,
                 bound: record.queue.clone(),
                 demand: *demand,
                 granted: record.granted.clone(),
-                uses: Indices::default(),
-                unknown: false,
-                asks: Indices::default(),
-                over: false,
-                last: 0,
-                wait: None,
-                shown: None,
-                woken_for: None,
-                since: None,
+                ..Entry::new(&name.namespace)
             });
             let (label, class) = (label(QUEUE_NAME), label(PRIORITY_CLASS));
             let granted = if room.gives_back.is_empty() {
