@@ -3,16 +3,25 @@
 use std::collections::BTreeMap;
 
 use super::admit::Terms;
-use crate::api::{HTCQueueSpec, QUEUE_NAME, Reason, StopPolicy};
+use crate::api::{Condition, HTCQueueSpec, QUEUE_NAME, Reason, StopPolicy};
 use crate::machine::facts::QueueWait;
 
 /// An `HTCQueue`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(super) struct Named {
     pub(super) uid: String,
     pub(super) generation: Option<i64>,
     pub(super) spec: HTCQueueSpec,
     pub(super) terms: Terms,
+    /// What its status says about `Active`.
+    pub(super) told: Option<Condition>,
+}
+
+impl Named {
+    /// Whether it is the same queue with the same spec. What is written of it is no news.
+    pub(super) fn is_as(&self, before: &Self) -> bool {
+        (&self.uid, self.generation, &self.spec) == (&before.uid, before.generation, &before.spec)
+    }
 }
 
 /// All `HTCQueue`s and namespaces, as far as they are known.
@@ -133,7 +142,7 @@ mod tests {
 
     fn queue(spec: serde_json::Value) -> Named {
         let spec: HTCQueueSpec = serde_json::from_value(spec).unwrap();
-        Named { uid: "u".to_owned(), generation: Some(1), terms: Terms::of(&spec), spec }
+        Named { uid: "u".to_owned(), generation: Some(1), terms: Terms::of(&spec), spec, told: None }
     }
 
     fn world() -> World {

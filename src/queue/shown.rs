@@ -12,6 +12,8 @@ use strum::IntoEnumIterator as _;
 const NAMESPACES: usize = 100;
 /// Most bytes of one message.
 const MESSAGE: usize = 1000;
+/// Reason of a queue that no `HTCJob` can be in.
+pub(super) const NO_NAMESPACE: &str = "NoNamespace";
 
 fn number(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
@@ -69,10 +71,10 @@ pub(super) fn condition(outcome: &Outcome) -> (&'static str, ConditionStatus, St
         StopPolicy::None => {}
     }
     if queue.spec.namespace_selector.is_none() {
-        return ("NoNamespace", no, "it is for no namespace: write spec.namespaceSelector ({} for all)".to_owned());
+        return (NO_NAMESPACE, no, "it is for no namespace: write spec.namespaceSelector ({} for all)".to_owned());
     }
     if outcome.namespaces == 0 {
-        return ("NoNamespace", no, "no namespace has the labels of spec.namespaceSelector".to_owned());
+        return (NO_NAMESPACE, no, "no namespace has the labels of spec.namespaceSelector".to_owned());
     }
     let message = if outcome.namespaces == 1 {
         "it is for 1 namespace".to_owned()

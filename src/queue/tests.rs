@@ -27,7 +27,7 @@ fn queues() -> Queues {
 
 fn set(queues: &Queues, name: &str, spec: serde_json::Value) {
     let spec: HTCQueueSpec = serde_json::from_value(spec).unwrap();
-    let named = Named { uid: name.to_owned(), generation: Some(1), terms: Terms::of(&spec), spec };
+    let named = Named { uid: name.to_owned(), generation: Some(1), terms: Terms::of(&spec), spec, told: None };
     queues.with(|state| state.world.queues.insert(name.to_owned(), named));
 }
 

@@ -22,10 +22,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde_json::json;
+
 use self::checker::{Rule, Violation, check};
 use self::collect::Collected;
 use self::driver::{Life, drive};
-use self::plan::{Plan, ROUND};
+use self::plan::{Plan, QUEUE, QUOTA, ROUND};
 use self::report::Summary;
 use self::submitter::Submitter;
 use bed::carrier::{Carrier, Lot};
@@ -70,8 +72,14 @@ impl Soak {
         let port = Port::reserve().unwrap();
         let listen = format!("--callback-listen=127.0.0.1:{}", port.number);
         let carrier = Carrier::new(port.number, move |_| lot(&mut dice));
-        let arguments = [submitter.argument(), bind, carrier.argument(), listen];
+        let queueing = "--queueing=embedded".to_owned();
+        let arguments = [submitter.argument(), bind, carrier.argument(), listen, queueing];
         let bed = Bed::new(version, &PoolOptions::default(), &arguments.each_ref().map(String::as_str));
+        let queue = json!({
+            "apiVersion": "htc.cern.ch/v1alpha1", "kind": "HTCQueue", "metadata": { "name": QUEUE },
+            "spec": { "namespaceSelector": {}, "quota": { "jobs": QUOTA } },
+        });
+        bed.kube.apply_stdin(&queue.to_string()).unwrap();
         Self {
             bed,
             carrier,

@@ -86,6 +86,19 @@ pub fn a_queue_that_is_stopped_gives_nothing_and_one_that_is_drained_holds(versi
     queued.change("batch", &json!({ "stopPolicy": "None" }));
     here.wait_running("runs", 1);
     here.wait_running("waits", 1);
+    let active = queued.wait("batch", "it gives room", |status| status["conditions"][0]["reason"] == "Ready");
+    // Each change once, and the next operator tells nothing again.
+    bed.kill_operator();
+    bed.start_operator();
+    let pods = here.create(&queued.lasting("next", 1, "batch"));
+    here.wait_running("next", 1);
+    queued.wait("batch", "three are in use", |status| status["used"]["jobs"] == 3);
+    assert_eq!(queued.events("batch"), ["Ready", "Ready", "Stopped"]);
+    let since = |queue: &serde_json::Value| queue["status"]["conditions"][0]["lastTransitionTime"].clone();
+    assert_eq!(since(&queued.get("batch")), since(&active));
+    queued.site.finish("next");
+    queued.site.assert_complete_once(&here, "next", 1);
+    assert_eq!(bed.jobs_of(&pods).len(), 1);
     for name in ["runs", "waits"] {
         queued.site.finish(name);
         here.wait_ended(name);

@@ -40,6 +40,18 @@ impl Queued {
         serde_json::from_str(&self.site.bed.kube.kubectl_ok(&["get", "htcqueue", name, "-o", "json"]).unwrap()).unwrap()
     }
 
+    /// Reasons of the Events about a queue, in order of the alphabet.
+    pub fn events(&self, name: &str) -> Vec<String> {
+        let events = self.site.bed.kube.kubectl_ok(&["get", "events", "-n", "default", "-o", "json"]).unwrap();
+        let events: Value = serde_json::from_str(&events).unwrap();
+        let about =
+            |event: &&Value| event["involvedObject"]["kind"] == "HTCQueue" && event["involvedObject"]["name"] == name;
+        let reason = |event: &Value| event["reason"].as_str().unwrap().to_owned();
+        let mut reasons: Vec<String> = events["items"].as_array().unwrap().iter().filter(about).map(reason).collect();
+        reasons.sort_unstable();
+        reasons
+    }
+
     /// Waits until the status of a queue is as `wanted` says; the queue.
     pub fn wait(&self, name: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         wait_for(&format!("HTCQueue {name}: {what}"), PATIENCE, || {

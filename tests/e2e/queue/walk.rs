@@ -50,6 +50,7 @@ pub fn as_in_the_seed(version: Version) {
     });
     assert_eq!(most, 2, "never more than the quota");
     queued.wait("batch", "nothing is in use", |status| status["used"]["jobs"] == 0 && status["waitingJobs"] == 0);
+    assert_eq!(queued.events("batch"), ["Ready"]);
     // One for each transition, not for each place.
     for (name, reasons) in [
         ("before", ["Pending", "Misconfigured", "QuotaReserved", "Submitted"]),

@@ -7,7 +7,7 @@ use strum::EnumIter;
 
 use crate::soak::collect::{Ad, Collected, Record, spooled};
 use crate::soak::driver::{ENDED, Life, rank};
-use crate::soak::plan::Fate;
+use crate::soak::plan::{Fate, QUOTA};
 
 /// What must hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, EnumIter)]
@@ -26,6 +26,8 @@ pub enum Rule {
     OneJobEach,
     /// HTCondor never had more jobs of an `HTCJob` that had not ended than its parallelism allows.
     Parallelism,
+    /// HTCondor never had more jobs of the queue's `HTCJob`s that had not ended than its quota allows.
+    Quota,
     /// Each payload ran exactly once; where the `HTCJob` was deleted, at most once.
     OneRunEach,
     /// No payload ran in a job that does not count.
@@ -91,6 +93,7 @@ pub fn check(found: &Collected) -> Vec<Violation> {
         let detail = format!("listed {} times", found.watched.lists);
         check.violations.push(Violation::new(Rule::Unwatched, "", detail));
     }
+    check.quota();
     for life in &found.lives {
         let ads = found.ads_of(&life.uid);
         check.jobs(life, &ads);
@@ -159,6 +162,15 @@ impl Collected {
     }
 }
 
+/// How many of these jobs HTCondor had at most that had not ended.
+fn at_a_time(ads: &[&Ad]) -> usize {
+    let open = |moment: Option<i64>| {
+        let is_open = |ad: &&&Ad| ad.staged <= moment && ad.completed.is_none_or(|end| Some(end) > moment);
+        ads.iter().filter(is_open).count()
+    };
+    ads.iter().map(|ad| open(ad.staged)).max().unwrap_or_default()
+}
+
 struct Check<'a> {
     found: &'a Collected,
     violations: Vec<Violation>,
@@ -221,13 +233,17 @@ impl Check<'_> {
 
     fn parallelism(&mut self, life: &Life, ads: &[&Ad]) {
         let Fate::AtATime(most) = life.plan.fate else { return };
-        let counting: Vec<&&Ad> = ads.iter().filter(|ad| ad.counts()).collect();
-        let open = |moment: Option<i64>| {
-            let is_open = |ad: &&&&Ad| ad.staged <= moment && ad.completed.is_none_or(|end| Some(end) > moment);
-            counting.iter().filter(is_open).count()
-        };
-        let right = counting.iter().all(|ad| open(ad.staged) <= most);
-        self.require(right, Rule::Parallelism, life, || format!("{counting:#?}"));
+        let counting: Vec<&Ad> = ads.iter().copied().filter(|ad| ad.counts()).collect();
+        self.require(at_a_time(&counting) <= most, Rule::Parallelism, life, || format!("{counting:#?}"));
+    }
+
+    fn quota(&mut self) {
+        let queued = self.found.lives.iter().filter(|life| life.plan.fate == Fate::Queued);
+        let counting: Vec<&Ad> =
+            queued.flat_map(|life| self.found.ads_of(&life.uid)).filter(|ad| ad.counts()).collect();
+        if at_a_time(&counting) > QUOTA {
+            self.violations.push(Violation::new(Rule::Quota, "", format!("{counting:#?}")));
+        }
     }
 
     fn runs(&mut self, life: &Life, ads: &[&Ad]) {

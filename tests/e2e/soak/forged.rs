@@ -185,6 +185,17 @@ const FORGERIES: &[Forgery] = &[
         &[Rule::Parallelism],
     ),
     (
+        "more jobs of a queue than its quota",
+        |found| {
+            found.lives[0].plan.fate = Fate::Queued;
+            found.history[0].completed = Some(106);
+            let more = |id: &str| Ad { id: id.to_owned(), staged: Some(105), ..found.history[0].clone() };
+            let more = ["8.0", "8.1", "8.2"].map(more);
+            found.history.extend(more);
+        },
+        &[Rule::OneJobEach, Rule::Quota],
+    ),
+    (
         "a second run in the same job",
         |found| found.records.extend(run(LEFT, "1.0", 0, "x")),
         &[Rule::OneRunEach, Rule::Output],

@@ -27,6 +27,8 @@ pub enum Fate {
     Retried,
     /// With this `spec.parallelism`.
     AtATime(usize),
+    /// In the queue, which has room for [`QUOTA`] jobs.
+    Queued,
     /// Created with `spec.suspend`, later resumed.
     CreatedSuspended,
     Suspended,
@@ -37,13 +39,19 @@ pub enum Fate {
     HeldThenDeleted,
 }
 
-const FATES: [Fate; 15] = [
+/// The HTCQueue.
+pub const QUEUE: &str = "soak";
+/// Jobs that it lets run.
+pub const QUOTA: usize = 3;
+
+const FATES: [Fate; 16] = [
     Fate::Left,
     Fate::Left,
     Fate::Left,
     Fate::Retried,
     Fate::AtATime(1),
     Fate::AtATime(2),
+    Fate::Queued,
     Fate::CreatedSuspended,
     Fate::Suspended,
     Fate::HeldByHand,
@@ -103,6 +111,7 @@ impl Plan {
         let number = |(number, (fate, jobs)): (usize, (Fate, usize)), dice: &mut Dice| {
             let jobs = match (fate, jobs) {
                 (Fate::AtATime(most), _) => 2 * most + 1,
+                (Fate::Queued, _) => QUOTA - 1,
                 (_, 0) => *dice.one_of(&[1, 1, 1, 1, 3]),
                 (_, jobs) => jobs,
             };
@@ -189,6 +198,9 @@ note "$1" end
         if let Fate::AtATime(most) = self.fate {
             object["spec"]["parallelism"] = most.into();
         }
+        if self.fate == Fate::Queued {
+            object["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = QUEUE.into();
+        }
         if self.is_large() {
             object["spec"]["requirements"] = "false".into();
         }
@@ -204,7 +216,7 @@ fn steps(fate: Fate, phases: &[&'static str], dice: &mut Dice) -> Vec<Step> {
         Step { phase, pause: dice.milliseconds(0, 1500), act }
     };
     match fate {
-        Fate::Left | Fate::Retried | Fate::AtATime(_) => Vec::new(),
+        Fate::Left | Fate::Retried | Fate::AtATime(_) | Fate::Queued => Vec::new(),
         Fate::CreatedSuspended => vec![later(dice, Act::Resume)],
         Fate::Suspended => {
             vec![met(dice, phases, Act::Suspend), later(dice, Act::Resume)]
