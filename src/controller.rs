@@ -39,7 +39,7 @@ use crate::machine::{Settings, Uid};
 use crate::metrics::Metrics;
 use crate::pools::Pools;
 use crate::queue::Queues;
-use crate::workers::{Planner, Registry};
+use crate::workers::{Planner, PodLogs, Registry};
 
 use crd_served::CrdServed;
 pub use error::{GatherError, ReconcileError, WriteError};
@@ -82,6 +82,8 @@ pub struct Context {
     pub queues: Arc<Queues>,
     /// Jobs and Pods of the second backend.
     pub pods: Arc<Watched>,
+    /// Has the logs of its Pods kept.
+    pub pod_logs: PodLogs,
     /// Jobs that the API server has refused.
     pub creations: Creations,
     /// Where it is counted.

@@ -30,6 +30,8 @@ pub enum Point {
     AfterNotRun,
     BeforeGrants,
     AfterGrants,
+    BeforeLogsSaved,
+    AfterLogsSaved,
     BeforeEventsMarked,
     AfterEventsMarked,
     BeforeLedgerAnew,

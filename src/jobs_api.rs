@@ -4,6 +4,7 @@
 pub mod certificates;
 mod files;
 mod log;
+mod pod_log;
 mod serve;
 mod volume;
 mod walk;
@@ -12,8 +13,8 @@ mod wish;
 
 use std::sync::Arc;
 
-use kube::ResourceExt as _;
 use kube::runtime::reflector::Store;
+use kube::{Client, ResourceExt as _};
 
 use crate::api::{Identity, OPERATOR, ObjectName, Observed};
 use crate::clock::Clock;
@@ -35,6 +36,8 @@ pub struct Jobs {
     pub objects: Store<Observed>,
     /// What is recorded of their jobs.
     pub ledger: Ledger,
+    /// Where Pods are asked for their logs.
+    pub client: Client,
     /// Namespace and name of this operator: others' `HTCJob`s are theirs to show.
     pub operator: String,
     /// Where output is.

@@ -24,7 +24,7 @@ use crate::machine::facts::{Exit, JobState};
 use crate::machine::ids::{Index, SchedDate, Uid};
 use crate::machine::indices::Indices;
 use crate::machine::outcome::{Loss, Outcome};
-use crate::machine::pods::{RunEnd, RunState};
+use crate::machine::pods::{KeptLog, RunEnd, RunState};
 use crate::machine::wishes::Wanted;
 
 /// The API group. Not the `HTCJob`'s own: an APIService takes its group's whole version from the CRDs.
@@ -382,7 +382,13 @@ impl HTCProc {
             RunState::Ended(RunEnd::Removed) => State::Removed,
         };
         let end = if state == State::Running { Some(now) } else { run.end };
+        let kept = match &run.log {
+            KeptLog::Kept { pod, bytes } if run.pod.as_ref() == Some(pod) => Some(*bytes),
+            KeptLog::Kept { .. } | KeptLog::NotYet | KeptLog::Failed { .. } | KeptLog::Gone => None,
+        };
         let status = HTCProcStatus {
+            output_fetched: kept.is_some(),
+            output_bytes: kept.and_then(|bytes| i64::try_from(bytes).ok()),
             id: run.pod.as_deref().map(str::to_owned),
             host: run.host.as_deref().map(str::to_owned),
             attempts: run.starts,

@@ -20,7 +20,7 @@ use crate::procs::list::parameters;
 use crate::workers::written;
 
 /// Bytes that are read at once.
-const PART: usize = 256 * 1024;
+pub(super) const PART: usize = 256 * 1024;
 /// Pause between two looks at a job whose output is on its way.
 const PAUSE: Duration = Duration::from_secs(1);
 /// How long the output of a job that has ended is waited for.
@@ -34,15 +34,15 @@ const LOOK_BACK: usize = 4 * 1024 * 1024;
 /// Most bytes that HTCondor is made to send of a job that runs: as many as come within the time limit of a tool.
 const SENT: u64 = 1 << 28;
 /// Longest time between looks at whether a job that is followed still runs.
-const LOOK: Duration = Duration::from_secs(5);
+pub(super) const LOOK: Duration = Duration::from_secs(5);
 
 /// What is wanted of a log: words of `kubectl logs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LogQuery {
     stream: Stream,
-    follow: bool,
+    pub(super) follow: bool,
     /// The last so many lines of what there is.
-    tail_lines: Option<usize>,
+    pub(super) tail_lines: Option<usize>,
     /// At most so many bytes.
     limit_bytes: Option<u64>,
     /// From this byte of the file on.
@@ -83,6 +83,12 @@ const ATTEMPT: &str = "x-htc-attempt";
 
 /// Answers with the log.
 pub(super) async fn log(jobs: &Jobs, found: Found, wanted: LogQuery) -> Result<HttpResponse, Failure> {
+    if found.parent.has_pods() && wanted.stream == Stream::Err {
+        let name = found.proc.name.name();
+        return Err(Failure::bad_request(format!(
+            "{name} runs as a Pod, and Pods write standard output and standard error into one log: ask for stream=out"
+        )));
+    }
     let attempt = found.proc.status.attempts;
     let (parts, receiver) = mpsc::channel(4);
     let mut source = Source {
@@ -134,18 +140,18 @@ impl Drop for EndWith {
     }
 }
 
-struct Source {
-    jobs: Jobs,
-    found: Found,
+pub(super) struct Source {
+    pub(super) jobs: Jobs,
+    pub(super) found: Found,
     /// When the run began that is shown.
     start: Option<String>,
-    wanted: LogQuery,
+    pub(super) wanted: LogQuery,
     /// The next byte of the file.
-    at: u64,
+    pub(super) at: u64,
     left: Option<u64>,
-    parts: mpsc::Sender<Result<Bytes, Failure>>,
+    pub(super) parts: mpsc::Sender<Result<Bytes, Failure>>,
     /// Something was sent, if only that there is a log.
-    told: bool,
+    pub(super) told: bool,
 }
 
 impl Source {
@@ -158,6 +164,12 @@ impl Source {
             let status = &self.found.proc.status;
             match status.state {
                 State::Succeeded | State::Failed if status.output_fetched => return self.show_stored().await,
+                // Until it is kept it is the Pod's; and where it cannot be kept, for as long as the Pod is there.
+                State::Succeeded | State::Failed | State::Removed if self.found.parent.has_pods() => {
+                    return self.show_pod().await;
+                }
+                // A Pod that has ended and of which the Job has not said yet what that means, too.
+                State::Idle if self.found.parent.has_pods() && !self.told => return self.show_pod().await,
                 State::Succeeded | State::Failed if self.wanted.follow => {
                     let until = *arrival.get_or_insert_with(|| tokio::time::Instant::now() + ARRIVAL);
                     if tokio::time::Instant::now() >= until {
@@ -220,6 +232,9 @@ impl Source {
     async fn show_running(&mut self) -> Result<(), Failure> {
         if self.at >= SENT {
             return Err(self.too_much());
+        }
+        if self.found.parent.has_pods() {
+            return self.show_pod().await;
         }
         let schedd = self.jobs.schedd(&self.found.parent)?;
         let unavailable = |unknown: Unknown| Failure::unavailable(unknown.message);
@@ -286,7 +301,7 @@ impl Source {
     }
 
     /// There is a log, if an empty one.
-    async fn begin(&mut self) -> Result<(), Failure> {
+    pub(super) async fn begin(&mut self) -> Result<(), Failure> {
         if !self.told {
             self.told = true;
             let _ = self.parts.send(Ok(Bytes::new())).await;
@@ -295,7 +310,7 @@ impl Source {
     }
 
     /// Whether more is wanted.
-    async fn send(&mut self, part: &[u8]) -> bool {
+    pub(super) async fn send(&mut self, part: &[u8]) -> bool {
         let most = self.left.map_or(usize::MAX, |left| usize::try_from(left).unwrap_or(usize::MAX));
         let part = &part[..part.len().min(most)];
         self.left = self.left.map(|left| left.saturating_sub(part.len() as u64));

@@ -82,11 +82,7 @@ async fn serve(request: &HttpRequest, jobs: &Jobs) -> Result<HttpResponse, Failu
     if let (Some(name), Some(subresource)) = (&target.name, &target.subresource) {
         let find = jobs.find(namespace.unwrap_or_default(), name);
         return match subresource.as_str() {
-            "log" => {
-                let found = find.await?;
-                found.must_be_htcondors("read its log by `kubectl logs`, as long as there is the Pod")?;
-                log::log(jobs, found, log::LogQuery::parse(words)?).await
-            }
+            "log" => log::log(jobs, find.await?, log::LogQuery::parse(words)?).await,
             "files" => {
                 let found = find.await?;
                 found.must_be_htcondors("its files go with it; let the script write to a volume of spec.kubernetes")?;

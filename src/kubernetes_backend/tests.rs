@@ -123,6 +123,8 @@ fn table() -> Vec<(&'static str, Value, Becomes)> {
         ("parallelism", json!({ "queue": 5, "parallelism": 0 }), Stands("/job/parallelism", json!(0))),
         ("maxFailedIndexes", json!({ "maxFailedIndexes": 2 }), Stands("/job/maxFailedIndexes", json!(2))),
         ("maxFailedIndexes", json!({}), Stands("/job/maxFailedIndexes", Value::Null)),
+        ("maxRetries", json!({ "maxRetries": 100_001 }), Refused("write a number from 0 to 100000")),
+        ("maxFailedIndexes", json!({ "maxFailedIndexes": 100_001 }), Refused("write a number from 0 to 100000")),
         ("maxRetries", json!({}), Stands("/job/backoffLimitPerIndex", json!(0))),
         ("maxRetries", json!({ "maxRetries": 4 }), Stands("/job/backoffLimitPerIndex", json!(4))),
         (
@@ -193,6 +195,19 @@ fn table() -> Vec<(&'static str, Value, Becomes)> {
             Stands("/pod/volumes/1/persistentVolumeClaim/claimName", json!("data")),
         ),
         ("kubernetes.volumes", volume("/data"), Stands("/c/volumeMounts/1/mountPath", json!("/data"))),
+        (
+            "kubernetes.volumes",
+            pods(json!({ "volumes": [{ "claim": "Data", "mountPath": "/data" }] })),
+            Refused("no name of an object"),
+        ),
+        (
+            "kubernetes.volumes",
+            pods(
+                json!({ "volumes": [{ "claim": "a", "mountPath": "/data" }, { "claim": "b", "mountPath": "/data/" }] }),
+            ),
+            Refused("is there twice"),
+        ),
+        ("kubernetes.volumes", volume("/etc/htcjob/run"), Refused("where the script is")),
         ("kubernetes.volumes", volume("data"), Refused("no absolute path")),
         ("kubernetes.volumes", volume("/"), Refused("no absolute path")),
         ("kubernetes.volumes", volume("/a/../etc"), Refused("no absolute path")),

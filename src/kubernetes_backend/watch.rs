@@ -317,3 +317,28 @@ fn seen_pod(pod: &KubernetesPod) -> Option<(Uid, PodsOf, String, SeenPod)> {
     let seen = seen::pod(pod)?;
     Some((owner, (pod.namespace()?, seen.job.clone()), pod.uid()?, seen))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn only_the_job_that_it_controls_is_seen() {
+        let site = Site { enabled: true, gpu_resource: String::new(), run_as_user: None, service_accounts: Vec::new() };
+        let name = ObjectName { namespace: "n".to_owned(), name: "sums-0b5ea2a4".to_owned() };
+        let is_seen = |owner: &Value| {
+            let watched = Watched::new(site.clone());
+            let job = json!({ "metadata": {
+                "name": name.name, "namespace": name.namespace, "uid": "j", "ownerReferences": [owner] } });
+            watched.job_event(watcher::Event::Apply(serde_json::from_value(job).unwrap()));
+            watched.job(&name, &Uid::from("u")).is_some()
+        };
+        let owner = |kind: &str, uid: &str, controller: bool| json!({ "apiVersion": "x/v1", "kind": kind, "name": "sums", "uid": uid, "controller": controller });
+        assert!(is_seen(&owner("HTCJob", "u", true)));
+        for other in [owner("HTCJob", "v", true), owner("HTCJob", "u", false), owner("CronJob", "u", true)] {
+            assert!(!is_seen(&other), "{other}");
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! `HTCJob`s whose jobs are Pods: their Job, and what is known of each index.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
@@ -11,7 +12,7 @@ use crate::api::ObjectName;
 use crate::failpoint::{Point, around};
 use crate::machine::facts::Known;
 use crate::machine::ids::{Index, SchedDate, Timestamp, Uid};
-use crate::machine::pods::{JobUid, Record, Run, RunState};
+use crate::machine::pods::{JobUid, KeptLog, Record, Run, RunState};
 use crate::machine::transitions::Transition;
 
 /// A decision about an object whose jobs are Pods, to be written in one transaction.
@@ -46,13 +47,24 @@ pub struct RunRows {
     pub given_up: bool,
 }
 
-const RUN: &str = "idx, pod, state, starts, runStart, runEnd, host, exitCode, message, changed, uid";
+const RUN: &str = "idx, pod, state, starts, runStart, runEnd, host, exitCode, message, changed, uid, logPod, logBytes, logTries, logAt, \
+     logFailure";
 
 impl Ledger {
     /// Writes a decision: the object's row, the indexes that changed, the transitions.
     pub(crate) async fn save_runs(&self, save: SaveRuns) -> Result<(), LedgerError> {
         let saved = self.run(move |connection| write(connection, &save));
         around(Point::BeforeDecisionSaved, saved, Point::AfterDecisionSaved).await
+    }
+
+    /// Writes what became of the logs of some indexes.
+    pub async fn save_logs(&self, uid: Uid, logs: Vec<(Index, KeptLog)>) -> Result<(), LedgerError> {
+        let saved = self.run(move |connection| {
+            logs.iter()
+                .try_for_each(|(index, log)| write_log(connection, &uid, *index, log).map(drop))
+                .map_err(LedgerError::sql("write what became of the logs of Pods"))
+        });
+        around(Point::BeforeLogsSaved, saved, Point::AfterLogsSaved).await
     }
 
     /// All that is known about one object whose jobs are Pods; empty if nothing is.
@@ -133,7 +145,8 @@ fn word(state: RunState) -> &'static str {
 }
 
 fn write_run(connection: &Connection, uid: &Uid, index: Index, run: &Run) -> rusqlite::Result<usize> {
-    let Run { pod, state, starts, start, end, host, exit, message } = run;
+    // Of the log only who has asked for it writes.
+    let Run { pod, state, starts, start, end, host, exit, message, log: _ } = run;
     connection
         .prepare_cached(&format!(
             "insert into runs(uid, idx, pod, state, starts, runStart, runEnd, host, exitCode, message, changed)
@@ -154,6 +167,40 @@ fn write_run(connection: &Connection, uid: &Uid, index: Index, run: &Run) -> rus
             exit,
             message.as_deref(),
         ])
+}
+
+/// `logTries` is 0 if it is kept (`logPod` is there) or its Pod was gone (`logPod` is null), and null if it was not asked for yet.
+fn write_log(connection: &Connection, uid: &Uid, index: Index, log: &KeptLog) -> rusqlite::Result<usize> {
+    let (pod, bytes, tries, at, failure) = match log {
+        KeptLog::NotYet => (None, None, None, None, None),
+        KeptLog::Failed { tries, at, why } => (None, None, Some(*tries), Some(at.0), Some(&**why)),
+        KeptLog::Kept { pod, bytes } => {
+            (Some(&**pod), Some(i64::try_from(*bytes).unwrap_or(i64::MAX)), Some(0), None, None)
+        }
+        KeptLog::Gone => (None, None, Some(0), None, None),
+    };
+    connection
+        .prepare_cached(&format!(
+            "update runs set logPod = ?3, logBytes = ?4, logTries = ?5, logAt = ?6, logFailure = ?7, changed = {NUMBER}
+             where uid = ?1 and idx = ?2"
+        ))?
+        .execute(params![uid.as_str(), index.0, pod, bytes, tries, at, failure])
+}
+
+fn read_log(row: &Row<'_>) -> rusqlite::Result<KeptLog> {
+    let text = |column| Ok::<_, rusqlite::Error>(row.get::<_, Option<String>>(column)?.map(Arc::<str>::from));
+    Ok(match (row.get::<_, Option<u32>>(13)?, text(11)?) {
+        (None, _) => KeptLog::NotYet,
+        (Some(0), Some(pod)) => {
+            let bytes: Option<i64> = row.get(12)?;
+            KeptLog::Kept { pod, bytes: bytes.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or_default() }
+        }
+        (Some(0), None) => KeptLog::Gone,
+        (Some(tries), _) => {
+            let at = row.get::<_, Option<i64>>(14)?.unwrap_or_default();
+            KeptLog::Failed { tries, at: Timestamp(at), why: text(15)?.unwrap_or_default() }
+        }
+    })
 }
 
 fn batch_job(connection: &Connection, uid: &Uid) -> Result<Option<JobUid>, LedgerError> {
@@ -190,6 +237,7 @@ fn run(row: &Row<'_>, uid: &Uid) -> Result<RunRow, LedgerError> {
             host: text(6)?,
             exit: row.get(7)?,
             message: text(8)?,
+            log: read_log(row)?,
         };
         Ok((RunRow { index: Index(row.get(0)?), run, changed: row.get(9)? }, row.get::<_, String>(2)?))
     };
@@ -240,17 +288,32 @@ mod tests {
             host: Some("node".into()),
             exit: Some(3),
             message: Some("it is broken".into()),
+            log: KeptLog::NotYet,
         };
         let runs: Vec<(Index, Run)> = (0..).map(Index).zip(states.map(run)).collect();
         ledger.save_runs(save(Some("one"), runs.clone())).await.unwrap();
-        let first = ledger.sequence();
         ledger.save_runs(save(Some("two"), vec![(Index(9), Run::default())])).await.unwrap();
         ledger.close().await;
         let ledger = Ledger::open_alone(&path).unwrap();
+        let logs = [
+            KeptLog::Kept { pod: "a-0-xyz".into(), bytes: 7 },
+            KeptLog::Failed { tries: 2, at: Timestamp(9), why: "no answer".into() },
+            KeptLog::Gone,
+        ];
+        let asked: Vec<(Index, KeptLog)> = (0..).map(Index).zip(logs).collect();
         let record = ledger.load_runs(&uid()).await.unwrap();
         assert_eq!(record.job, Some(JobUid::from("one")));
         assert_eq!(record.runs.len(), 8);
         assert!(runs.iter().all(|(index, run)| record.runs[index] == *run), "{record:?}");
+        ledger.save_logs(uid(), asked.clone()).await.unwrap();
+        // A decision that was made before says nothing of them.
+        ledger.save_runs(save(Some("one"), runs.clone())).await.unwrap();
+        let kept = ledger.load_runs(&uid()).await.unwrap();
+        for (index, log) in &asked {
+            assert_eq!(kept.runs[index], Run { log: log.clone(), ..runs[index.0 as usize].1.clone() });
+        }
+        let first = ledger.sequence();
+        ledger.save_runs(save(Some("two"), vec![(Index(9), Run::default())])).await.unwrap();
         let part = ledger.runs(uid(), Index(5), 2).await.unwrap();
         assert_eq!(part.rows.iter().map(|row| row.index.0).collect::<Vec<_>>(), [5, 6]);
         let changed = ledger.runs_changed(first, 10).await.unwrap();

@@ -81,6 +81,17 @@ const OBJECT_COLUMNS: &[(&str, &str)] = &[
 /// Columns added to `wishes`.
 const WISH_COLUMNS: &[(&str, &str)] = &[("failure", "text")];
 
+/// Columns added to `runs`: what became of the log of the index's last Pod. `logPod`, `logBytes`: whose log is on the volume, and its
+/// size. `logTries`: how often it was refused in a row, for the last time `logAt` with the words `logFailure`; null if it was not asked
+/// for yet, and 0 with no `logPod` if the Pod was gone.
+const RUN_COLUMNS: &[(&str, &str)] = &[
+    ("logPod", "text"),
+    ("logBytes", "integer"),
+    ("logTries", "integer"),
+    ("logAt", "integer"),
+    ("logFailure", "text"),
+];
+
 /// Columns added to `submissions`. `credentials`: namespace and name of the Secret whose credentials it had; empty or null where
 /// they were the operator's own. `identity` is who that was to the schedd. `lock`: what its submitter holds for as long as it
 /// lives; null if nothing does.
@@ -231,6 +242,7 @@ pub(super) fn migrate(connection: &Connection) -> Result<(), LedgerError> {
         connection.execute_batch(CALLBACKS)?;
         add_columns(connection, "objects", OBJECT_COLUMNS)?;
         add_columns(connection, "wishes", WISH_COLUMNS)?;
+        add_columns(connection, "runs", RUN_COLUMNS)?;
         add_columns(connection, "submissions", SUBMISSION_COLUMNS)?;
         add_columns(connection, "callbacks", CALLBACK_COLUMNS)?;
         connection.execute_batch(COUNTS)?;

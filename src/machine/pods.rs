@@ -12,7 +12,7 @@ mod status;
 
 pub use decide::{Action, Adjust, Decision, Permit, decide_pods};
 pub use facts::{
-    BatchJob, Create, Exceeded, Facts, JobEnd, JobSeen, JobUid, Left, Object, Pod, PodPhase, PodsGone, PodsSeen,
-    Record, Run, RunEnd, RunState,
+    BatchJob, Create, Exceeded, Facts, JobEnd, JobSeen, JobUid, KeptLog, Left, Object, Pod, PodPhase, PodsGone,
+    PodsSeen, Record, Run, RunEnd, RunState,
 };
 pub use status::{Counts, indexes};

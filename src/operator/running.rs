@@ -29,7 +29,7 @@ use crate::queue::{QueueKeeper, Queueing, Queues};
 use crate::receiver::{Port, Wakes};
 use crate::retention::Keeper;
 use crate::tracker::Tracker;
-use crate::workers::{FileWork, Limits, NamespaceOutput, Planner, Room, Shared, Sizes, Survivors, Workers};
+use crate::workers::{FileWork, Limits, NamespaceOutput, Planner, PodLogs, Room, Shared, Sizes, Survivors, Workers};
 
 /// How long the batches under way may take to end once the operator is told to stop.
 const DRAIN: Duration = Duration::from_secs(4);
@@ -146,6 +146,7 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         namespace_jobs,
         queues,
         pods: Arc::clone(&pods),
+        pod_logs: PodLogs::new(client.clone(), Arc::clone(&shared)),
         creations: Creations::default(),
         metrics: metrics.clone(),
         health,
@@ -280,7 +281,8 @@ fn jobs_api(
 ) -> Result<Option<JobsApi>, StartError> {
     let Some(address) = config.jobs_api.jobs_api_listen else { return Ok(None) };
     let wakes = Arc::new(Wakes::start(wake));
-    let jobs = Jobs { objects, ledger, operator: operator_name(config), planner, pools, wakes, clock };
+    let jobs =
+        Jobs { objects, ledger, client: client.clone(), operator: operator_name(config), planner, pools, wakes, clock };
     let (shown, accepted) = (Shown::default(), Accepted::default());
     let port = jobs_api::listen(address, jobs, shown.clone(), accepted.clone())?;
     tracing::info!(address = %port.address, "the jobs API listens for its fronts");

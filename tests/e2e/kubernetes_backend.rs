@@ -3,7 +3,9 @@
 
 mod document;
 mod kills;
+mod kubelet;
 mod lives;
+mod logs;
 mod rights;
 mod stage;
 mod trouble;
@@ -21,6 +23,9 @@ on_versions!(
         lives::too_many_failures_cut_it_short,
         lives::suspended_and_resumed_and_as_many_at_a_time_as_are_wanted,
         lives::the_deadline_and_the_time_after_the_end,
+        logs::from_the_pod_and_then_from_the_volume,
+        logs::no_more_is_kept_than_of_other_output,
+        logs::what_cannot_be_had_is_tried_again_and_holds_up_no_deletion_for_long,
         rights::all_are_needed_and_suffice,
         trouble::a_job_that_somebody_deletes_is_lost,
         trouble::a_name_that_is_taken_is_left_alone,

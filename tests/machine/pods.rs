@@ -6,8 +6,8 @@ use std::time::Duration;
 use htc_operator::api::{ConditionStatus, ConditionType, Phase, Reason};
 use htc_operator::machine::facts::{Claim, Past, Spec, SpecRefused, Unreadable};
 use htc_operator::machine::pods::{
-    Action, Adjust, BatchJob, Counts, Create, Decision, Exceeded, Facts, JobEnd, JobSeen, Left, Object, Permit, Pod,
-    PodPhase, PodsSeen, Record, RunEnd, RunState, decide_pods,
+    Action, Adjust, BatchJob, Counts, Create, Decision, Exceeded, Facts, JobEnd, JobSeen, KeptLog, Left, Object,
+    Permit, Pod, PodPhase, PodsSeen, Record, RunEnd, RunState, decide_pods,
 };
 use htc_operator::machine::transitions::find;
 use htc_operator::machine::{Index, Indices, Settings, Timestamp, Uid};
@@ -284,6 +284,76 @@ fn its_time_after_the_end() {
     assert_eq!(later.action, Action::DeleteObject);
 }
 
+/// Over, with a Pod of each.
+fn over(queue: u32) -> Facts {
+    let mut facts = begun(queue);
+    let pods = (0..queue).map(|index| (Index(index), pod(PodPhase::Ended, Some(0)))).collect();
+    facts.pods = PodsSeen::Known(pods);
+    let succeeded = (0..queue).map(Index).collect();
+    facts.job = JobSeen::Ours(BatchJob { succeeded, end: Some(JobEnd::Complete), ..job("j") });
+    facts
+}
+
+fn kept() -> KeptLog {
+    KeptLog::Kept { pod: "sums-0-x".into(), bytes: 3 }
+}
+
+fn failed(tries: u32, at: Timestamp) -> KeptLog {
+    KeptLog::Failed { tries, at, why: "no answer".into() }
+}
+
+#[test]
+fn logs_are_kept_of_what_is_over_and_tried_again() {
+    let mut facts = begun(2);
+    facts.pods = PodsSeen::Known(BTreeMap::from([
+        (Index(0), pod(PodPhase::Ended, Some(0))),
+        (Index(1), pod(PodPhase::Running, None)),
+    ]));
+    let running = BatchJob { suspended: false, parallelism: Some(2), ..job("j") };
+    facts.job = JobSeen::Ours(running.clone());
+    assert_eq!(step(&mut facts).action, Action::Nothing, "the Job has not said that it is over");
+    facts.job = JobSeen::Ours(BatchJob { succeeded: "0".parse().unwrap(), ..running });
+    let wanted = Action::KeepLogs(vec![(Index(0), "sums-0-x".into())]);
+    assert_eq!(step(&mut facts).action, wanted, "while the others run");
+    let mut with = |log| {
+        facts.record.runs.get_mut(&Index(0)).unwrap().log = log;
+        decide(&facts)
+    };
+    assert_eq!(with(kept()).action, Action::Nothing);
+    assert_eq!(with(KeptLog::Gone).action, Action::Nothing);
+    assert_eq!(with(KeptLog::Kept { pod: "another".into(), bytes: 3 }).action, wanted);
+    let waits = with(failed(1, NOW));
+    assert_eq!((waits.action, waits.again), (Action::Nothing, Some(Duration::from_secs(10))));
+    assert_eq!(with(failed(2, Timestamp(NOW.0 - 19_000))).action, Action::Nothing);
+    assert_eq!(with(failed(2, Timestamp(NOW.0 - 20_000))).action, wanted);
+    assert_eq!(with(failed(17, Timestamp(NOW.0 - 600_000))).action, wanted);
+    assert_eq!(with(failed(18, Timestamp(0))).action, Action::Nothing, "it is given up");
+}
+
+#[test]
+fn a_deletion_waits_for_logs_but_not_for_long() {
+    let mut facts = over(1);
+    assert!(matches!(step(&mut facts).action, Action::KeepLogs(_)));
+    facts.object.deleting = true;
+    assert!(matches!(step(&mut facts).action, Action::KeepLogs(_)), "before the Pods go");
+    let later = |facts: &Facts, seconds: i64| {
+        decide_pods(facts, Timestamp(NOW.0 + seconds * 1000), &Settings::default()).unwrap()
+    };
+    facts.record.runs.get_mut(&Index(0)).unwrap().log = failed(9, NOW);
+    let waits = later(&facts, 4);
+    assert_eq!((waits.action, waits.again), (Action::Nothing, Some(Duration::from_secs(1))));
+    assert!(matches!(later(&facts, 59).action, Action::KeepLogs(_)));
+    assert_eq!(later(&facts, 60).action, Action::DeleteJob("j".into()), "whatever became of them");
+    facts.record.runs.get_mut(&Index(0)).unwrap().log = kept();
+    assert_eq!(later(&facts, 1).action, Action::DeleteJob("j".into()));
+    // What runs has no end, and is not waited for.
+    let mut runs = begun(1);
+    runs.pods = PodsSeen::Known(BTreeMap::from([(Index(0), pod(PodPhase::Running, None))]));
+    step(&mut runs);
+    runs.object.deleting = true;
+    assert_eq!(step(&mut runs).action, Action::DeleteJob("j".into()));
+}
+
 prop_compose! {
     fn jobs()(
         uid in prop_oneof!["j", "k"], deleting: bool, suspended: bool, succeeded in proptest::collection::vec(0_u32..4, 0..4),
@@ -378,6 +448,14 @@ proptest! {
                     };
                     let nothing_left = gone && (before.job.is_none() || left == Left::None);
                     prop_assert!(deleted && (nothing_left || (abandon && matches!(permit, Permit::Abandoned(_)))));
+                }
+                // Nobody asks for the log of a Pod that may still write.
+                Action::KeepLogs(pods) => {
+                    for (index, pod) in pods {
+                        let run = &after.runs[index];
+                        let over = matches!(run.state, RunState::Ended(RunEnd::Succeeded | RunEnd::Failed));
+                        prop_assert!(over && run.pod.as_ref() == Some(pod), "{run:?}");
+                    }
                 }
                 Action::DeleteObject | Action::AttachFinalizer | Action::Nothing => {}
             }

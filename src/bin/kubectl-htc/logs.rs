@@ -10,6 +10,8 @@ use super::procs::{Proc, Refused, Which, parse_which};
 
 /// Pause before a job is looked at again that has no log yet.
 const PAUSE: Duration = Duration::from_secs(2);
+/// There is no log, and will be none.
+const GONE: u16 = 404;
 /// Most jobs whose logs one call prints.
 const MOST: usize = 50;
 
@@ -126,8 +128,9 @@ async fn follow_to_the_end(jobs: &Jobs, first: &Proc, arguments: &Arguments) -> 
                 shown.print(jobs, &proc, arguments, true).await
             };
             match printed {
-                Ok(()) if ended => return Ok(ExitCode::SUCCESS),
-                Err(Refused { code, message }) if ended && (code == 0 || shown.bytes == 0) => {
+                // Of a job that is over the answer ends when all was shown.
+                Ok(()) if proc.is_over() => return Ok(ExitCode::SUCCESS),
+                Err(Refused { code, message }) if code == GONE || ended && (code == 0 || shown.bytes == 0) => {
                     return Err(Failure(message));
                 }
                 // It has written more than can be had while it runs.

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use htc_operator::api::{ConditionStatus, HTCJob, HTCJobStatus};
+use htc_operator::api::{Backend, ConditionStatus, HTCJob, HTCJobStatus};
 use htc_operator::machine::Index;
 use htc_operator::machine::indices::Indices;
 use htc_operator::machine::transitions::Notice;
@@ -57,10 +57,11 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
         }
         Err(error) => println!("Events cannot be listed: {error}"),
     }
-    if status.idle > 0 && status.running == 0 {
+    let has_pods = job.spec.backend() == Backend::Kubernetes;
+    if status.idle > 0 && status.running == 0 && !has_pods {
         idle(&jobs, name).await;
     }
-    println!("Next: {}", next(name, &status));
+    println!("Next: {}", next(name, &status, has_pods));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -94,11 +95,14 @@ async fn show(jobs: &Jobs, proc: &str, title: &str, what: &str) {
 /// The same of one job.
 async fn why_job(jobs: &Jobs, which: &Which) -> Result<ExitCode, Failure> {
     let Some(proc) = jobs.procs(which, "").await?.into_iter().next() else { return Ok(ExitCode::FAILURE) };
-    println!("{} is {}; HTCondor has started it {} times", proc.name, proc.state, proc.attempts);
+    let job = jobs.get(&which.htcjob).await;
+    let has_pods = job.as_ref().is_ok_and(|job| job.spec.backend() == Backend::Kubernetes);
+    let starts = if has_pods { "its Pods were started" } else { "HTCondor has started it" };
+    println!("{} is {}; {starts} {} times", proc.name, proc.state, proc.attempts);
     for (key, value) in &proc.status {
         println!("  {key}: {value}");
     }
-    if let Ok(job) = jobs.get(&which.htcjob).await {
+    if let Ok(job) = job {
         let (told, _) = story::told(jobs, &job).await;
         let of_it: Vec<&Step> = told.iter().filter(|step| is_about(step, &proc)).collect();
         if !of_it.is_empty() {
@@ -109,10 +113,12 @@ async fn why_job(jobs: &Jobs, which: &Which) -> Result<ExitCode, Failure> {
         }
     }
     match proc.state.as_str() {
+        "Idle" if has_pods => println!("Why it waits says its Pod: kubectl describe pod {}", pod_of(&proc)),
         "Idle" => show(jobs, &proc.name, "HTCondor on why it does not run:", "analysis").await,
         "Running" | "Failed" | "Succeeded" => {
-            let what = format!("log?stream=err&tailLines={LINES}");
-            show(jobs, &proc.name, "The last lines of err:", &what).await;
+            let stream = if has_pods { "out" } else { "err" };
+            let what = format!("log?stream={stream}&tailLines={LINES}");
+            show(jobs, &proc.name, &format!("The last lines of {stream}:"), &what).await;
         }
         _ => {}
     }
@@ -121,16 +127,23 @@ async fn why_job(jobs: &Jobs, which: &Which) -> Result<ExitCode, Failure> {
         "Next: {}",
         match proc.state.as_str() {
             "Waiting" => format!("see why the HTCJob is not submitted: kubectl htc why {htcjob}"),
+            "Idle" if has_pods => "wait, or remove what its Pod waits for".to_owned(),
             "Idle" => "wait, or ask for fewer resources in another HTCJob".to_owned(),
             "Held" =>
                 "remove the reason for the hold and release the job with kubectl htc release, or delete the HTCJob"
                     .to_owned(),
             "Running" => format!("follow it: kubectl htc logs {htcjob}/{index} -f"),
+            "Succeeded" if has_pods => format!("read its log: kubectl htc logs {htcjob}/{index}"),
             "Succeeded" => format!("fetch its files: kubectl htc files {htcjob}/{index} FOLDER"),
             _ => format!("run it again: kubectl htc retry {htcjob} --indexes {index}"),
         }
     );
     Ok(ExitCode::SUCCESS)
+}
+
+/// Its newest Pod, by name.
+fn pod_of(proc: &Proc) -> &str {
+    proc.status.iter().find(|(key, _)| key == "id").map_or("of which there is none yet", |(_, id)| id)
 }
 
 /// Whether it names this job: by its id in HTCondor, as `job 3`, or among the jobs of which a user wants something.
@@ -196,14 +209,15 @@ async fn events(jobs: &Jobs, job: &HTCJob) -> Result<Vec<String>, kube::Error> {
 }
 
 /// The next step, in one sentence.
-fn next(name: &str, status: &HTCJobStatus) -> String {
+fn next(name: &str, status: &HTCJobStatus, has_pods: bool) -> String {
     let phase = status.phase.map(|phase| phase.to_string()).unwrap_or_default();
     match status.state.as_deref().unwrap_or(&phase) {
         "" => "check that the operator runs and watches this namespace".to_owned(),
         "InvalidSpec" => "correct the spec, delete this HTCJob and create it again".to_owned(),
         "Failed" => {
+            let stream = if has_pods { "" } else { " --err" };
             format!(
-                "see what the failed jobs wrote (kubectl htc logs {name} --failed --err), and run them again: kubectl htc retry {name}"
+                "see what the failed jobs wrote (kubectl htc logs {name} --failed{stream}), and run them again: kubectl htc retry {name}"
             )
         }
         "Held" => {

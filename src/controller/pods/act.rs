@@ -1,5 +1,6 @@
 //! What was decided is carried out.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::batch::v1::Job;
@@ -15,7 +16,9 @@ use crate::controller::act::{attach, delete, release, unless_done};
 use crate::controller::{Context, WriteError};
 use crate::failpoint::{Point, around};
 use crate::kubernetes_backend::{Texts, config_map, job};
-use crate::machine::pods::{Action, Adjust, JobSeen, JobUid, Permit};
+use crate::machine::ids::Index;
+use crate::machine::pods::{Action, Adjust, JobSeen, JobUid, KeptLog, Permit};
+use crate::workers::WantedLogs;
 
 /// Most Pods that are deleted in one pass.
 const PODS: u32 = 500;
@@ -59,7 +62,12 @@ pub(super) async fn act(
             let done = adjust(context, gathered, &job, wanted).await?;
             doubt_unless(context, gathered, again, done)
         }
+        Action::KeepLogs(pods) => {
+            keep_logs(context, gathered, object, pods);
+            again
+        }
         Action::DeleteJob(job) => {
+            context.pod_logs.stop(uid);
             let done = delete_job(context, gathered, &job).await?;
             doubt_unless(context, gathered, again, done)
         }
@@ -73,12 +81,30 @@ pub(super) async fn act(
             }
             let done = release(context, object, name).await?;
             context.volatile.forget(uid);
+            context.pod_logs.stop(uid);
             context.creations.forget(uid);
             return Ok(Acted::Over { again: unless_done(None, done) });
         }
         Action::DeleteObject => unless_done(again, delete(context, object, name).await?),
     };
     Ok(Acted::Shown { again })
+}
+
+/// Asks for these logs, beside what else is done.
+fn keep_logs(context: &Context, gathered: &Gathered, object: &Observed, pods: Vec<(Index, Arc<str>)>) {
+    let record = &gathered.facts.record;
+    let Some(job) = &record.job else { return };
+    let tries = |index: Index| match record.runs.get(&index).map(|run| &run.log) {
+        Some(KeptLog::Failed { tries, .. }) => *tries,
+        Some(KeptLog::NotYet | KeptLog::Kept { .. } | KeptLog::Gone) | None => 0,
+    };
+    context.pod_logs.keep(WantedLogs {
+        name: gathered.name.clone(),
+        uid: gathered.facts.object.uid.clone(),
+        object: ObjectRef::from_obj(object),
+        job: job.clone(),
+        pods: pods.into_iter().map(|(index, pod)| (index, pod, tries(index))).collect(),
+    });
 }
 
 /// What was not there, or another one, is asked for before anything else is done.
@@ -224,17 +250,21 @@ async fn adjust(context: &Context, gathered: &Gathered, uid: &JobUid, wanted: Ad
     around(Point::BeforeJobAdjusted, patched, Point::AfterJobAdjusted).await
 }
 
+/// Without a policy the API server leaves the Pods where they are.
+fn with_its_pods(uid: &JobUid) -> DeleteParams {
+    DeleteParams {
+        preconditions: Some(Preconditions { uid: Some(uid.as_str().to_owned()), resource_version: None }),
+        propagation_policy: Some(PropagationPolicy::Foreground),
+        ..DeleteParams::default()
+    }
+}
+
 /// Deletes the Job and its Pods, only if it is the one that is recorded.
 async fn delete_job(context: &Context, gathered: &Gathered, uid: &JobUid) -> Result<bool, WriteError> {
     let (name, of) = (&gathered.name, &gathered.facts.object);
     context.fence.check()?;
     let api: Api<Job> = Api::namespaced(context.client.clone(), &name.namespace);
-    // Without a policy the API server leaves the Pods where they are.
-    let parameters = DeleteParams {
-        preconditions: Some(Preconditions { uid: Some(uid.as_str().to_owned()), resource_version: None }),
-        propagation_policy: Some(PropagationPolicy::Foreground),
-        ..DeleteParams::default()
-    };
+    let parameters = with_its_pods(uid);
     let deleted = context.writes.write("delete the Job of HTCJob", name, api.delete(&of.job_name, &parameters));
     around(Point::BeforeJobDeleted, deleted, Point::AfterJobDeleted).await
 }
@@ -255,4 +285,27 @@ async fn delete_pods(context: &Context, gathered: &Gathered, uid: &JobUid) -> Re
         context.writes.write("delete a Pod of HTCJob", name, api.delete(&pod_name, &parameters)).await?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_recorded_job_is_deleted_and_its_pods_with_it() {
+        let parameters = serde_json::to_value(with_its_pods(&JobUid::from("j"))).unwrap();
+        assert_eq!(parameters["preconditions"]["uid"], "j");
+        assert_eq!(parameters["propagationPolicy"], "Foreground");
+    }
+
+    #[test]
+    fn a_config_map_is_its_only_if_it_controls_it() {
+        let controlled = |uid: &str, controller: bool| {
+            let owner =
+                json!({ "apiVersion": "x/v1", "kind": "HTCJob", "name": "a", "uid": uid, "controller": controller });
+            let map: ConfigMap = serde_json::from_value(json!({ "metadata": { "ownerReferences": [owner] } })).unwrap();
+            is_controlled(&map, "u")
+        };
+        assert!(controlled("u", true) && !controlled("v", true) && !controlled("u", false));
+    }
 }

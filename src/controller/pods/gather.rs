@@ -262,3 +262,29 @@ pub(super) fn texts_of(job: &HTCJob, spec: &Spec, item: impl Fn(Index) -> Option
     let items = indexes.iter().filter_map(|index| item(*index)).collect();
     Texts { source: job.spec.script.source.clone(), indexes, items }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn seen(owners: &Value) -> JobSeen {
+        let job =
+            json!({ "metadata": { "name": "sums-0b5ea2a4", "namespace": "n", "uid": "j", "ownerReferences": owners } });
+        whose(&serde_json::from_value(job).unwrap(), &Uid::from("u"), None)
+    }
+
+    #[test]
+    fn a_job_is_its_only_if_it_controls_it() {
+        let owner = |kind: &str, uid: &str, controller: bool| json!({ "apiVersion": "htc.cern.ch/v1alpha1", "kind": kind, "name": "sums", "uid": uid, "controller": controller });
+        assert!(matches!(seen(&json!([owner("HTCJob", "u", true)])), JobSeen::Ours(_)));
+        for foreign in [json!([]), json!([owner("HTCJob", "v", true)]), json!([owner("HTCJob", "u", false)])] {
+            assert!(matches!(seen(&foreign), JobSeen::Foreign(_)), "{foreign}");
+        }
+        let JobSeen::Foreign(whose) = seen(&json!([owner("CronJob", "c", true), owner("HTCJob", "u", false)])) else {
+            panic!("it is somebody else's")
+        };
+        assert_eq!(whose, "CronJob sums controls it");
+    }
+}

@@ -2,9 +2,11 @@
 
 mod absorb;
 mod live;
+mod logs;
 mod terminate;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::facts::{BatchJob, Facts, JobSeen, JobUid, PodsGone, Record};
@@ -44,6 +46,8 @@ pub enum Action {
     Create,
     /// Change what may change of the Job.
     Adjust(JobUid, Adjust),
+    /// Keep the logs of the last Pods of these indexes, which are over.
+    KeepLogs(Vec<(Index, Arc<str>)>),
     /// Delete the Job and its Pods.
     DeleteJob(JobUid),
     /// Delete the Pods that are left of a Job that is gone.

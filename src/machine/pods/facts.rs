@@ -102,6 +102,34 @@ pub struct Run {
     pub exit: Option<i32>,
     /// Why it waits or how it ended, in words of the node or of the container itself.
     pub message: Option<Arc<str>>,
+    /// What became of the log of its last Pod.
+    pub log: KeptLog,
+}
+
+/// What became of the log of an index's last Pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum KeptLog {
+    /// It was not asked for yet.
+    #[default]
+    NotYet,
+    /// The API server, or the volume, has refused it so often.
+    Failed {
+        /// How often, in a row.
+        tries: u32,
+        /// The last time.
+        at: Timestamp,
+        /// Why, in words.
+        why: Arc<str>,
+    },
+    /// The log of this Pod is on the volume.
+    Kept {
+        /// The Pod.
+        pod: Arc<str>,
+        /// Its size.
+        bytes: u64,
+    },
+    /// The Pod was gone by then.
+    Gone,
 }
 
 /// How one index is doing.

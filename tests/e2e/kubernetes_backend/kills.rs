@@ -13,6 +13,7 @@ const LIVES: &[&[Point]] = {
         &[BeforeFinalizerAttached, AfterFinalizerAttached, BeforeDecisionSaved, AfterDecisionSaved],
         &[BeforeConfigMapCreated, AfterConfigMapCreated, BeforeJobCreated, AfterJobCreated],
         &[BeforeJobAdjusted, AfterJobAdjusted, BeforeStatusWritten, AfterStatusWritten],
+        &[BeforeLogsSaved, AfterLogsSaved],
         &[BeforeJobDeleted, AfterJobDeleted, BeforeFinalizerReleased, AfterFinalizerReleased],
     ]
 };
@@ -27,6 +28,8 @@ pub const POINTS: &[Point] = {
         AfterJobCreated,
         BeforeJobAdjusted,
         AfterJobAdjusted,
+        BeforeLogsSaved,
+        AfterLogsSaved,
         BeforeJobDeleted,
         AfterJobDeleted,
     ]

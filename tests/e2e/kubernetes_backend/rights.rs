@@ -7,6 +7,7 @@ use htc_operator::failpoint::Point;
 use serde_json::Value;
 use testbed::{KubeOptions, PoolOptions, Version};
 
+use super::kubelet::{Kubelet, kept};
 use super::stage::{CONTROLLERS, Owned as _, Stage, pods};
 use crate::deploy::life::token;
 use crate::deploy::manifests::{container, each, list, render, render_with};
@@ -34,6 +35,7 @@ pub fn all_are_needed_and_suffice(version: Version) {
     stage.bed.kube.apply_stdin(&list(&overlay)).unwrap();
     stage.bed.log_in(&token(&stage.bed));
     let (here, closed) = (stage.namespace(), stage.namespace());
+    let kubelet = Kubelet::start(&stage.bed);
     let mine = role(&here.name);
     stage.bed.kube.apply_stdin(&list(&mine)).unwrap();
     let story = std::panic::catch_unwind(AssertUnwindSafe(|| {
@@ -41,10 +43,13 @@ pub fn all_are_needed_and_suffice(version: Version) {
         let places = [<&str>::from(Point::AfterConfigMapCreated).to_owned()];
         stage.bed.dying_at(&places, 1, || {
             here.create(&pods("ends", 1));
+            let pod = kubelet.take(&here, 0);
+            kubelet.writes(&pod, b"kept");
             here.end(0, 0);
             assert!(is_true(&here.wait_ended("ends"), "Complete"));
         });
         here.delete("ends");
+        assert_eq!(std::fs::read_to_string(kept(&here, "ends", 0)).unwrap(), "kept");
         // Its Pods are left behind.
         here.create(&pods("orphaned", 1));
         here.run(0);
@@ -67,6 +72,6 @@ pub fn all_are_needed_and_suffice(version: Version) {
     let of_the_backend = |right: &Right| right.role.contains("kubernetes-backend");
     let rights: Vec<Right> =
         rights::of(&all, "htc-operator", "htc-operator").into_iter().filter(of_the_backend).collect();
-    assert_eq!(rights.len(), 11, "{rights:?}");
+    assert_eq!(rights.len(), 13, "{rights:?}");
     rights::must_be_needed(&rights, &asked);
 }

@@ -125,6 +125,7 @@ impl Run<'_> {
                 self.action = Action::Adjust(job.uid.clone(), wanted);
             }
         }
+        self.keep_logs(false);
     }
 
     /// How long it takes until more may be known.
@@ -179,6 +180,7 @@ impl Run<'_> {
 
     /// After `ttlSecondsAfterFinished` the object goes.
     fn leave(&mut self) {
+        self.keep_logs(false);
         let ttl = self.facts.object.spec.as_ref().ok().and_then(|spec| spec.ttl);
         let (Some(ttl), Some(completed)) = (ttl, self.known.completed) else { return };
         let due = completed.plus(ttl);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::logs::{Logs, WAITED_FOR};
 use super::{Action, OwnJob, Permit, Run};
 use crate::api::ConditionStatus::False;
 use crate::api::{ConditionType, Reason};
@@ -44,8 +45,14 @@ impl Run<'_> {
                 self.look_again(self.pause_for(why));
             }
             OwnJob::Here(job) => {
-                self.removing(&format!("Job {name}"));
-                if !job.deleting {
+                let waited = self.removing(&format!("Job {name}"));
+                if job.deleting {
+                    return;
+                }
+                // The Pods take their logs with them.
+                if waited < WAITED_FOR && matches!(self.keep_logs(true), Logs::Wanted) {
+                    self.look_again(WAITED_FOR.saturating_sub(waited));
+                } else {
                     self.action = Action::DeleteJob(job.uid.clone());
                 }
             }
@@ -61,7 +68,8 @@ impl Run<'_> {
         }
     }
 
-    fn removing(&mut self, what: &str) {
+    /// Says what is being removed; since when that is said.
+    fn removing(&mut self, what: &str) -> Duration {
         let since = self.conditions.get(ConditionType::JobsRemoved).map_or(self.now, |told| told.since);
         let passed = self.now.since(since);
         if passed < SLOW {
@@ -75,6 +83,7 @@ impl Run<'_> {
             );
             self.say(ConditionType::JobsRemoved, False, Reason::NotRemovedYet, &message);
         }
+        passed
     }
 
     fn release(&mut self, permit: Permit, detail: String, warning: bool) {

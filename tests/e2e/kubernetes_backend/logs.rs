@@ -1,0 +1,123 @@
+//! What Pods write: from their node while they are there, and from the volume afterwards.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
+
+use bed::{Bed, Namespace, PATIENCE, is_true};
+use testbed::{KubeOptions, Version, wait_for};
+
+use super::kubelet::{Kubelet, is_fetched, kept, log};
+use super::stage::{CONTROLLERS, Owned as _, Stage, pods};
+use crate::plugin::users::{command, htc};
+
+fn wait_kept(here: &Namespace<'_>, proc: &str) {
+    wait_for(&format!("the log of {proc}"), PATIENCE, || {
+        let proc = here.proc(proc);
+        if is_fetched(&proc) { Ok(()) } else { Err(proc["status"].to_string()) }
+    })
+    .unwrap_or_else(|error| panic!("{error}\n{}", here.bed.log()));
+}
+
+pub fn from_the_pod_and_then_from_the_volume(version: Version) {
+    let stage = Stage::start(version);
+    stage.bed.front();
+    let here = stage.namespace();
+    let kubelet = Kubelet::start(&stage.bed);
+    here.create(&pods("talks", 2));
+    let pods = [0, 1].map(|index| kubelet.take(&here, index));
+    here.run(0);
+    here.wait("talks", "one runs", |object| object["status"]["running"] == 1);
+    kubelet.writes(&pods[0], b"one\ntwo\n");
+    assert_eq!(log(&here, "talks-0", "").unwrap(), "one\ntwo\n");
+    assert_eq!(log(&here, "talks-0", "tailLines=1").unwrap(), "two\n");
+    assert_eq!(log(&here, "talks-0", "offset=4").unwrap(), "two\n");
+    assert_eq!(log(&here, "talks-0", "offset=2&limitBytes=3").unwrap(), "e\nt");
+    let refused = log(&here, "talks-0", "stream=err").unwrap_err();
+    assert!(refused.contains("one log: ask for stream=out"), "{refused}");
+    // It is followed, from the Pod to its end and no further.
+    let mut follows = command(&here, &["logs", "talks/0", "-f"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(follows.stdout.take().unwrap()).lines();
+    let mut next = || lines.next().unwrap().unwrap();
+    assert_eq!([next(), next()], ["one", "two"]);
+    kubelet.writes(&pods[0], b"three\n");
+    assert_eq!(next(), "three");
+    kubelet.writes(&pods[0], b"four\n");
+    kubelet.ends(&pods[0]);
+    here.end(0, 0);
+    assert_eq!(next(), "four");
+    assert!(follows.wait().unwrap().success() && lines.next().is_none());
+    // It is kept while the other job has not even begun.
+    wait_kept(&here, "talks-0");
+    assert_eq!(std::fs::read_to_string(kept(&here, "talks", 0)).unwrap(), "one\ntwo\nthree\nfour\n");
+    kubelet.writes(&pods[1], b"bad\n");
+    kubelet.ends(&pods[1]);
+    here.end(1, 3);
+    here.wait_ended("talks");
+    wait_kept(&here, "talks-1");
+    assert_eq!(here.proc("talks-1")["status"]["outputBytes"], 4);
+    // Their Pods go; the logs stay.
+    for pod in &pods {
+        here.kubectl(&["delete", "pod", pod, "--force", "--grace-period=0"]);
+    }
+    let asked = kubelet.asked().len();
+    assert_eq!(htc(&here, &["logs", "talks/1"]), (0, "bad\n".to_owned(), String::new()));
+    assert_eq!(log(&here, "talks-0", "tailLines=2").unwrap(), "three\nfour\n");
+    assert_eq!(kubelet.asked().len(), asked, "the node is not asked any more");
+    here.delete("talks");
+    assert!(kept(&here, "talks", 1).exists(), "as HTCondor's output: --keep-output removes it");
+    here.wait_all_gone();
+}
+
+pub fn what_cannot_be_had_is_tried_again_and_holds_up_no_deletion_for_long(version: Version) {
+    let stage = Stage::start(version);
+    stage.bed.front();
+    let here = stage.namespace();
+    let kubelet = Kubelet::start(&stage.bed);
+    kubelet.is_broken(true);
+    here.create(&pods("later", 1));
+    let pod = kubelet.take(&here, 0);
+    kubelet.writes(&pod, b"kept\n");
+    kubelet.ends(&pod);
+    here.end(0, 0);
+    assert!(is_true(&here.wait_ended("later"), "Complete"));
+    wait_for("the node to be asked", PATIENCE, || !kubelet.asked().is_empty()).unwrap();
+    assert!(!is_fetched(&here.proc("later-0")));
+    // Somebody deletes it while its log is not kept yet: it waits for that.
+    here.kubectl(&["delete", "htcjob", "later", "--wait=false"]);
+    here.wait("later", "it is being deleted", |object| object["status"]["phase"] == "Terminating");
+    assert!(!here.jobs().is_empty());
+    let path = kept(&here, "later", 0);
+    kubelet.is_broken(false);
+    here.wait_gone("later");
+    let text = std::fs::read_to_string(&path);
+    assert_eq!(text.unwrap_or_else(|error| panic!("{error}\n{}", stage.bed.log())), "kept\n");
+    // It never can be.
+    kubelet.is_broken(true);
+    here.create(&pods("never", 1));
+    let pod = kubelet.take(&here, 0);
+    kubelet.ends(&pod);
+    here.end(0, 0);
+    here.wait_ended("never");
+    here.kubectl(&["delete", "htcjob", "never", "--wait=false"]);
+    here.wait_gone("never");
+    here.wait_all_gone();
+}
+
+pub fn no_more_is_kept_than_of_other_output(version: Version) {
+    let limit = ["--kubernetes-backend", "--output-limit=1M"];
+    let bed = Bed::with_jobs_api_alone(version, &KubeOptions::default(), &limit);
+    let stage = Stage { controllers: bed.controllers(CONTROLLERS), bed };
+    stage.bed.start_operator();
+    stage.bed.front();
+    let here = stage.namespace();
+    let kubelet = Kubelet::start(&stage.bed);
+    here.create(&pods("large", 1));
+    let pod = kubelet.take(&here, 0);
+    kubelet.writes(&pod, &vec![b'x'; 3 << 20]);
+    kubelet.ends(&pod);
+    here.end(0, 0);
+    here.wait_ended("large");
+    wait_kept(&here, "large-0");
+    assert_eq!(std::fs::metadata(kept(&here, "large", 0)).unwrap().len(), 1 << 20);
+    here.delete("large");
+}
