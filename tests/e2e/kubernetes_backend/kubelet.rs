@@ -148,8 +148,12 @@ fn answer(state: &State, config: Arc<ServerConfig>, stream: TcpStream) -> std::i
     stream
         .write_all(format!("HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n").as_bytes())?;
     stream.flush()?;
+    if status != "200 OK" {
+        stream.conn.send_close_notify();
+        return stream.flush();
+    }
     let mut at = 0;
-    while status == "200 OK" {
+    loop {
         let mut logs = state.logs.lock().unwrap();
         let log = logs.get(&pod).unwrap();
         if at == 0
