@@ -85,8 +85,8 @@ fn table() -> Vec<(&'static str, Value, Becomes)> {
         ("name", json!({ "name": "x" }), Nothing),
         ("backend", json!({}), Stands("/job/completionMode", json!("Indexed"))),
         ("script.image", json!({}), Stands("/c/image", json!("python:3.12"))),
-        ("script.image", script("image", "/cvmfs/x"), Refused("no name in a registry")),
-        ("script.image", script("image", "my.sif"), Refused("no name in a registry")),
+        ("script.image", script("image", "/cvmfs/x"), Refused("not a name in a registry")),
+        ("script.image", script("image", "my.sif"), Refused("not a name in a registry")),
         ("script.image", script("image", "docker://python"), Refused("has a scheme")),
         ("script.image", script("image", "Python X"), Refused("spec.script.image")),
         ("script.command", json!({}), Stands("/c/command", json!(["python3", "-u"]))),
@@ -198,7 +198,7 @@ fn table() -> Vec<(&'static str, Value, Becomes)> {
         (
             "kubernetes.volumes",
             pods(json!({ "volumes": [{ "claim": "Data", "mountPath": "/data" }] })),
-            Refused("no name of an object"),
+            Refused("not a name of an object"),
         ),
         (
             "kubernetes.volumes",
