@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use kube::api::Api;
+use kube::api::{Api, PostParams};
 use kube::core::{NamespaceResourceScope, Status};
-use kube::{Client, Resource};
+use kube::{Client, Resource, ResourceExt as _};
 
 use crate::api::text::harmless;
 
@@ -148,4 +148,30 @@ pub(crate) fn event(about: ObjectReference, reason: &str, message: &str, warning
         reporting_component: Some(MANAGER.to_owned()),
         ..Event::default()
     }
+}
+
+/// Tells an Event about an object that now is `reason`. One that cannot be written is not tried again: the object's condition says the
+/// same.
+pub(crate) async fn tell_event(client: &Client, about: ObjectReference, reason: &str, message: &str, warning: bool) {
+    let now = jiff::Timestamp::now();
+    let now = Time(jiff::Timestamp::from_second(now.as_second()).unwrap_or(now));
+    let object = format!(
+        "{} {}",
+        about.kind.as_deref().unwrap_or_default(),
+        [&about.namespace, &about.name].into_iter().flatten().map(String::as_str).collect::<Vec<_>>().join("/")
+    );
+    let mut event = event(about, reason, message, warning, Some(now));
+    event.metadata.generate_name = event.involved_object.name.as_ref().map(|name| format!("{name}."));
+    // Where Events about objects of no namespace are: https://github.com/kubernetes/kubernetes/pull/48529
+    let api: Api<Event> =
+        Api::namespaced(client.clone(), event.involved_object.namespace.as_deref().unwrap_or("default"));
+    let parameters = PostParams::default();
+    if let Err(error) = limited("write an Event of", &object, api.create(&parameters, &event)).await {
+        tracing::warn!(%error, reason, "an Event is not told");
+    }
+}
+
+/// Whether the object of this uid controls another one.
+pub(crate) fn is_controlled(object: &impl Resource, uid: &str) -> bool {
+    object.owner_references().iter().any(|owner| owner.controller == Some(true) && owner.uid == uid)
 }

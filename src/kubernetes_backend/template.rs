@@ -20,6 +20,7 @@ use crate::api::{APP_LABEL, ObjectName, Resources};
 use crate::machine::Uid;
 use crate::machine::ids::Index;
 use crate::machine::pods::Adjust;
+use crate::workers::CONTAINER;
 
 /// Most bytes of a ConfigMap's data, by the API server.
 const LARGEST: usize = 1 << 20;
@@ -278,7 +279,7 @@ fn container(of: &Identity, plan: &PodPlan, site: &Site, texts: &Texts, mounts: 
     let mut env = vec![index, variable("JOB_NAME", &of.name.name)];
     env.extend(plan.env.iter().map(|(name, value)| variable(name, value)));
     Container {
-        name: "job".to_owned(),
+        name: CONTAINER.to_owned(),
         image: Some(plan.image.clone()),
         command: Some(command),
         args: Some(args),

@@ -5,9 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::{FutureExt as _, StreamExt as _};
-use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::{Api, Patch, PatchParams};
 use kube::core::DeserializeGuard;
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::{WatchStreamExt as _, watcher};
@@ -364,29 +363,11 @@ impl PoolKeeper {
         let parameters = PatchParams::apply(MANAGER).force();
         let request = api.patch_status(&name.name, &parameters, &patch);
         if unless_changed(limited("write the status of HTCPool", name, request).await)? && !told {
-            self.tell_event(object, name, (reason, message), status).await;
+            let expected = status == ConditionStatus::True || [ASKING, IN_USE].contains(&reason);
+            let about = object.object_ref(&());
+            kubernetes::tell_event(&self.base.client, about, reason, message, !expected).await;
         }
         Ok(())
-    }
-
-    /// Tells it as an Event. One that cannot be written is not tried again: the condition says the same.
-    async fn tell_event(
-        &self,
-        object: &HTCPool,
-        name: &ObjectName,
-        (reason, message): (&str, &str),
-        status: ConditionStatus,
-    ) {
-        let expected = status == ConditionStatus::True || [ASKING, IN_USE].contains(&reason);
-        let now = jiff::Timestamp::now();
-        let now = Time(jiff::Timestamp::from_second(now.as_second()).unwrap_or(now));
-        let mut event = kubernetes::event(object.object_ref(&()), reason, message, !expected, Some(now));
-        event.metadata.generate_name = Some(format!("{}.", name.name));
-        let api: Api<Event> = Api::namespaced(self.base.client.clone(), &name.namespace);
-        let parameters = PostParams::default();
-        if let Err(error) = limited("write an Event of HTCPool", name, api.create(&parameters, &event)).await {
-            tracing::warn!(%error, reason, "an Event of an HTCPool is not told");
-        }
     }
 }
 

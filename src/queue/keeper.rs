@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
-use k8s_openapi::api::core::v1::{Event, Namespace, ObjectReference};
+use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::{Api, Patch, PatchParams};
 use kube::core::{DeserializeGuard, PartialObjectMeta};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::{WatchStreamExt as _, watcher};
@@ -22,7 +22,7 @@ use super::shown::{NO_NAMESPACE, condition, status};
 use super::state::Queues;
 use crate::api::{ACTIVE, Condition, HTCQueue, HTCQueueStatus, Observed, Wake};
 use crate::fence::Fence;
-use crate::kubernetes::{ApiError, MANAGER, event, limited, unless_changed};
+use crate::kubernetes::{self, ApiError, MANAGER, limited, unless_changed};
 use crate::ledger::{Grant, Ledger, LedgerError};
 
 /// What has changed within this time is decided about together.
@@ -286,9 +286,7 @@ impl QueueKeeper {
         // Before the first write it is what an operator before this one has told.
         let told = before.and_then(|(_, before)| before.conditions.first()).or(outcome.queue.told.as_ref());
         let now = Time(jiff::Timestamp::from_second(jiff::Timestamp::now().as_second()).unwrap_or_default());
-        let since = told
-            .filter(|told| told.status == active)
-            .map_or_else(|| now.clone(), |told| told.last_transition_time.clone());
+        let since = told.filter(|told| told.status == active).map_or(now, |told| told.last_transition_time.clone());
         let is_news = told.is_none_or(|told| told.reason != reason);
         new.conditions = vec![Condition {
             type_: ACTIVE.to_owned(),
@@ -320,31 +318,16 @@ impl QueueKeeper {
         let is_there = unless_changed(limited("write the status of HTCQueue", &outcome.name, request).await)?;
         written.insert(outcome.queue.uid.clone(), (Instant::now(), new));
         if is_there && is_news {
-            self.tell_event(outcome, (reason, &message), now).await;
+            let about = ObjectReference {
+                api_version: Some(HTCQueue::api_version(&()).into()),
+                kind: Some(HTCQueue::kind(&()).into()),
+                name: Some(outcome.name.clone()),
+                uid: Some(outcome.queue.uid.clone()),
+                ..ObjectReference::default()
+            };
+            kubernetes::tell_event(&self.client, about, reason, &message, reason == NO_NAMESPACE).await;
         }
         Ok(None)
-    }
-
-    /// Tells a change of `Active` as an Event. One that cannot be written is not tried again: the condition says the same.
-    async fn tell_event(&self, outcome: &Outcome, (reason, message): (&str, &str), now: Time) {
-        let about = ObjectReference {
-            api_version: Some(HTCQueue::api_version(&()).into()),
-            kind: Some(HTCQueue::kind(&()).into()),
-            name: Some(outcome.name.clone()),
-            // Where Events about objects of no namespace are: https://github.com/kubernetes/kubernetes/pull/48529
-            namespace: Some("default".to_owned()),
-            uid: Some(outcome.queue.uid.clone()),
-            ..ObjectReference::default()
-        };
-        let mut event = event(about, reason, message, reason == NO_NAMESPACE, Some(now));
-        event.metadata.generate_name = Some(format!("{}.", outcome.name));
-        event.involved_object.namespace = None;
-        let api: Api<Event> = Api::namespaced(self.client.clone(), "default");
-        let parameters = PostParams::default();
-        if let Err(error) = limited("write an Event of HTCQueue", &outcome.name, api.create(&parameters, &event)).await
-        {
-            tracing::warn!(%error, reason, "an Event of an HTCQueue is not told");
-        }
     }
 }
 

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use futures::{AsyncReadExt as _, FutureExt as _, StreamExt as _};
 use k8s_openapi::api::core::v1::Pod;
+use kube::Client;
 use kube::api::{Api, LogParams};
 use kube::runtime::reflector::ObjectRef;
-use kube::{Client, ResourceExt as _};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 
@@ -20,7 +20,7 @@ use super::room::{Full, Reservation};
 use super::{Shared, files};
 use crate::api::text::{WORDS, harmless};
 use crate::api::{ObjectName, Observed};
-use crate::kubernetes::limited;
+use crate::kubernetes::{is_controlled, limited};
 use crate::machine::pods::{JobUid, KeptLog};
 use crate::machine::{Index, Indices, Uid};
 
@@ -181,7 +181,7 @@ async fn stream(client: &Client, shared: &Arc<Shared>, wanted: &WantedLogs, inde
     // Another one of its name is not its.
     match limited("get Pod", &pod, api.get_opt(pod)).await {
         // One that came to no node has written nothing.
-        Ok(Some(there)) if is_of(&there, &wanted.job) && has_node(&there) => {}
+        Ok(Some(there)) if is_controlled(&there, wanted.job.as_str()) && has_node(&there) => {}
         Ok(_) => return Came::Gone,
         Err(error) => return Came::Failed(error.to_string()),
     }
@@ -263,9 +263,4 @@ pub const CONTAINER: &str = "job";
 
 fn has_node(pod: &Pod) -> bool {
     pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some())
-}
-
-/// Whether this Job controls the Pod.
-fn is_of(pod: &Pod, job: &JobUid) -> bool {
-    pod.owner_references().iter().any(|owner| owner.controller == Some(true) && owner.uid == job.as_str())
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::runtime::reflector::ObjectRef;
-use kube::{Resource, ResourceExt as _};
 use serde_json::json;
 
 use super::gather::{Gathered, pods_of, texts_of, whose};
@@ -15,6 +15,7 @@ use crate::api::{Backend, Observed, Reason};
 use crate::controller::act::{attach, delete, release, unless_done};
 use crate::controller::{Context, WriteError};
 use crate::failpoint::{Point, around};
+use crate::kubernetes::is_controlled;
 use crate::kubernetes_backend::{Texts, config_map, job};
 use crate::machine::ids::Index;
 use crate::machine::pods::{Action, Adjust, JobSeen, JobUid, KeptLog, Permit};
@@ -212,10 +213,6 @@ async fn create_job(
 
 fn is_there(error: &WriteError) -> bool {
     matches!(error, WriteError::Api(error) if error.answer().is_some_and(|answer| answer.reason == "AlreadyExists"))
-}
-
-fn is_controlled(object: &impl Resource, uid: &str) -> bool {
-    object.owner_references().iter().any(|owner| owner.controller == Some(true) && owner.uid == uid)
 }
 
 /// What the API server refuses is said; what it could not answer is tried again.
