@@ -1,4 +1,5 @@
 # docker build -t htc-operator:dev .
+# docker build -t htcondor:dev --target htcondor .
 #
 # The operator with HTCondor's command-line tools and Kerberos. It runs as uid 10001 with a read-only root file system;
 # volumes go to /data, /state, /tmp and, for its configuration and credentials, /etc/htc-operator and /credentials.
@@ -14,6 +15,21 @@ COPY tests/bench/Cargo.toml tests/bench/
 COPY tests/synced/Cargo.toml tests/synced/
 RUN for crate in testbed bed bench synced; do mkdir -p tests/$crate/src && : >tests/$crate/src/lib.rs; done
 RUN cargo build --locked --release --bin htc-operator
+
+# HTCondor's daemons for pools that the operator runs (spec.managed of an HTCPool), in a folder that runs in any image: workers get
+# a copy of it. It runs as nobody.
+FROM debian:trixie-slim AS htcondor-tree
+COPY deploy/image/htcondor-packages deploy/image/relocate.sh /tmp/image/
+WORKDIR /tmp/packages
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends patchelf \
+    && grep -v '^#' /tmp/image/htcondor-packages | xargs apt-get download \
+    && for package in *.deb; do dpkg-deb -x "$package" /htcondor; done \
+    && sh /tmp/image/relocate.sh /htcondor /htcondor
+
+FROM debian:trixie-slim AS htcondor
+COPY --from=htcondor-tree /htcondor /htcondor
+USER 65534:65534
 
 FROM debian:trixie-slim
 COPY deploy/image/packages deploy/image/prepare.sh /tmp/image/

@@ -24,7 +24,8 @@ TESTBED = cargo run --locked --quiet -p testbed --
 # The tests on real servers mostly wait: all are started at once, and tests/bed/src/turns.rs says which may run.
 # Not by `cargo run`: a cargo in a cargo sees other variables, and builds ring and all that uses it once more.
 E2E = RUST_TEST_THREADS=1000 $(DEBUG)/testbed measured cargo test $(ALL) --test e2e --
-SHELL_SCRIPTS = .ci/run tests/testbed/prerequisites.sh src/condor/payload/job.sh deploy/image/prepare.sh
+SHELL_SCRIPTS = .ci/run tests/testbed/prerequisites.sh src/condor/payload/job.sh deploy/image/prepare.sh \
+	deploy/image/relocate.sh
 
 help: ## this list
 	@sed -n 's/^# \(make .*\)/\1/p' $(MAKEFILE_LIST)

@@ -14,6 +14,8 @@ mod htcpool;
 #[allow(unreachable_pub, reason = "kube's derive makes items that lint takes for unreachable")]
 mod htcqueue;
 mod identity;
+#[allow(unreachable_pub, reason = "kube's derive makes items that lint takes for unreachable")]
+mod managed;
 mod object;
 mod payload_failure;
 mod phase;
@@ -24,12 +26,15 @@ pub use backend::{Backend, ClaimVolume, KubernetesSpec, PullSecret, Toleration};
 pub use condition::{Condition, ConditionStatus, ConditionType, Reason};
 pub use crd::{crd, crd_yaml, fix_spec, pool_crd, pool_crd_yaml, queue_crd, queue_crd_yaml};
 pub use htcjob::{ConfigMapKeyRef, EnvVar, HTCJob, HTCJobSpec, HTCJobStatus, ItemsFrom, MAX_QUEUE, Resources, Script};
-pub use htcpool::{ExternalPool, HTCPool, HTCPoolSpec, HTCPoolStatus, POOL_FINALIZER, READY, pool_of};
+pub use htcpool::{ExternalPool, HTCPool, HTCPoolSpec, HTCPoolStatus, POOL_FINALIZER, READY, WorkersStatus, pool_of};
 pub use htcqueue::{
     ACTIVE, HTCQueue, HTCQueueSpec, HTCQueueStatus, LabelOperator, LabelRequirement, NamespaceSelector, NamespaceUsed,
     PRIORITY_CLASS, QUEUE_NAME, QueueingStrategy, Quota, StopPolicy, Used, WaitingHTCJob,
 };
 pub use identity::{Identity, is_name};
+pub use managed::{
+    Autoscaling, CentralManager, ManagedPool, PodResources, QueueStorage, Reclaim, ScheddPod, Storage, Workers,
+};
 pub use object::{ObjectName, Observed, Wake};
 pub use payload_failure::PayloadFailure;
 pub use phase::Phase;

@@ -15,6 +15,7 @@ pub mod query;
 mod row;
 pub mod schedd;
 pub mod shown;
+pub mod startds;
 pub mod submit;
 mod submitter_lock;
 mod suspects;

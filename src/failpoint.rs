@@ -60,6 +60,8 @@ pub enum Point {
     AfterCondorTransferData,
     BeforeCondorQedit,
     AfterCondorQedit,
+    BeforeCondorDrain,
+    AfterCondorDrain,
     // Kubernetes.
     BeforeLeaseTaken,
     AfterLeaseTaken,
@@ -86,6 +88,13 @@ pub enum Point {
     AfterStatusWritten,
     BeforeEventWritten,
     AfterEventWritten,
+    // Managed pools.
+    BeforePoolObjectMade,
+    AfterPoolObjectMade,
+    BeforeWorkerMade,
+    AfterWorkerMade,
+    BeforeWorkerDeleted,
+    AfterWorkerDeleted,
 }
 
 /// The points before and after each of HTCondor's tools that changes something.
@@ -97,6 +106,7 @@ const TOOLS: &[(&str, Point, Point)] = &[
     ("condor_release", Point::BeforeCondorRelease, Point::AfterCondorRelease),
     ("condor_transfer_data", Point::BeforeCondorTransferData, Point::AfterCondorTransferData),
     ("condor_qedit", Point::BeforeCondorQedit, Point::AfterCondorQedit),
+    ("condor_drain", Point::BeforeCondorDrain, Point::AfterCondorDrain),
 ];
 
 /// Work that has a point before and a point after it.

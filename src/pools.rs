@@ -2,6 +2,7 @@
 
 mod keeper;
 mod making;
+pub mod managed;
 mod seen;
 
 use std::collections::{HashMap, HashSet};
@@ -20,6 +21,7 @@ use crate::tracker::Tracker;
 use crate::workers::Workers;
 
 pub use keeper::PoolKeeper;
+use making::Reach;
 pub use making::{Base, PartEnded};
 
 /// An HTCondor pool: the schedd that has the jobs, and all that is known and done only there.
@@ -70,6 +72,8 @@ struct Named {
     /// `metadata.uid` of the `HTCPool`.
     uid: String,
     pool: Arc<Pool>,
+    /// Where it is.
+    reach: Reach,
     /// Who may use it.
     spec: HTCPoolSpec,
     /// Why nothing is submitted to it.
@@ -110,7 +114,7 @@ impl Pools {
                 let trouble = Some(state.not_found(&name));
                 return Place { name: Some(name), pool: None, trouble };
             };
-            let trouble = named.trouble(&name, namespace);
+            let trouble = named.trouble(&name, namespace, object);
             Place { name: Some(name), pool: Some(Arc::clone(&named.pool)), trouble }
         })
     }
@@ -173,6 +177,10 @@ impl Pools {
 
     fn uid(&self, name: &ObjectName) -> Option<String> {
         self.with(|state| state.named.get(name).map(|named| named.uid.clone()))
+    }
+
+    fn reach(&self, name: &ObjectName) -> Option<Reach> {
+        self.with(|state| state.named.get(name).map(|named| named.reach.clone()))
     }
 
     /// Why nothing is submitted to it, for whoever may use it.
@@ -240,15 +248,20 @@ impl State {
 
 impl Named {
     /// Why nothing of this namespace is submitted to it.
-    fn trouble(&self, name: &ObjectName, namespace: &str) -> Option<SpecRefused> {
+    fn trouble(&self, name: &ObjectName, namespace: &str, object: &Observed) -> Option<SpecRefused> {
         if !self.spec.allows(&name.namespace, namespace) {
             let message = format!(
                 "HTCPool {name} is not for namespace {namespace}: ask its administrator to add the namespace to spec.allowedNamespaces, or name another pool"
             );
             return Some(SpecRefused { reason: Reason::PoolNotAllowed, message });
         }
-        let message = self.trouble.as_ref()?;
-        Some(SpecRefused { reason: Reason::PoolNotReady, message: format!("HTCPool {name} is not ready: {message}") })
+        if let Some(message) = &self.trouble {
+            let message = format!("HTCPool {name} is not ready: {message}");
+            return Some(SpecRefused { reason: Reason::PoolNotReady, message });
+        }
+        let (managed, job) = (self.spec.managed.as_ref()?, object.0.as_ref().ok()?);
+        let why = managed::demand::fits(managed, &job.spec).err()?;
+        Some(SpecRefused { reason: Reason::NoWorkerFits, message: format!("no worker of HTCPool {name} fits: {why}") })
     }
 
     /// Ends when the batches under way do.

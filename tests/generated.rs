@@ -71,7 +71,7 @@ fn the_crd_is_up_to_date() {
 
 #[test]
 fn the_statecharts_are_up_to_date() {
-    let files = chart::files();
+    let files = [chart::files(), vec![htc_operator::pools::managed::states::file()]].concat();
     for file in &files {
         must_be(&format!("statecharts/{}", file.name), &file.contents);
     }

@@ -72,6 +72,8 @@ pub enum Reason {
     PodsNotCreated,
     /// Pods start.
     PodsStart,
+    /// The workers of the `HTCPool` have another image, or are too small.
+    NoWorkerFits,
     /// `spec.suspend` is true.
     Suspended,
     /// The jobs are being handed to HTCondor.

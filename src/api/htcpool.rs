@@ -3,7 +3,7 @@
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
-use super::{Condition, HTCJobSpec, ObjectName};
+use super::{Condition, HTCJobSpec, ManagedPool, ObjectName};
 
 /// Held by every `HTCPool` that this operator has seen, until no `HTCJob` needs it.
 pub const POOL_FINALIZER: &str = "htc.cern.ch/pool";
@@ -25,6 +25,7 @@ const ALL: &str = "*";
     status = "HTCPoolStatus",
     derive = "PartialEq",
     derive = "Default",
+    scale = r#"{"specReplicasPath":".spec.managed.workers.replicas","statusReplicasPath":".status.workers.replicas","labelSelectorPath":".status.workers.selector"}"#,
     doc = "An HTCPool is an HTCondor pool that HTCJobs can run on. HTCJobs name it in spec.pool.",
     printcolumn(
         name = "Ready",
@@ -42,7 +43,13 @@ const ALL: &str = "*";
         name = "Schedd",
         type_ = "string",
         json_path = ".spec.external.schedd",
-        description = "name of the schedd"
+        description = "name of the schedd of an external pool"
+    ),
+    printcolumn(
+        name = "Workers",
+        type_ = "integer",
+        json_path = ".status.workers.ready",
+        description = "workers of a managed pool that HTCondor knows"
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(
@@ -53,12 +60,23 @@ const ALL: &str = "*";
         priority = 1
     )
 )]
+#[x_kube(
+    validation = Rule::new("has(self.external) != has(self.managed)")
+        .message("write either spec.external or spec.managed"),
+    validation = Rule::new("has(self.external) == has(oldSelf.external)")
+        .message("a pool cannot be changed into another one: create a new HTCPool")
+)]
 #[serde(rename_all = "camelCase")]
 pub struct HTCPoolSpec {
     /// A pool that runs outside of this operator. It cannot be changed: HTCJobs are found again only where they were submitted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("self == oldSelf")
         .message("a pool cannot be changed into another one: create a new HTCPool"))]
-    pub external: ExternalPool,
+    pub external: Option<ExternalPool>,
+
+    /// A pool that the operator runs in the namespace of the HTCPool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub managed: Option<ManagedPool>,
 
     /// Namespaces whose HTCJobs may use the pool. `*` stands for all namespaces. Default: only the namespace of the HTCPool.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -104,6 +122,30 @@ pub struct HTCPoolStatus {
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
+    /// Which signing key the pool of a managed HTCPool has. The key itself is in a Secret.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub signing_key: Option<String>,
+    /// Workers of a managed pool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workers: Option<WorkersStatus>,
+}
+
+/// Workers of a managed pool.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkersStatus {
+    /// Pods of workers that are there and are not being drained.
+    pub replicas: i32,
+    /// Workers that HTCondor's collector knows.
+    pub ready: i32,
+    /// Workers that run jobs.
+    pub busy: i32,
+    /// Workers that take no jobs any more and end when those that they have end.
+    pub draining: i32,
+    /// Label selector of the pods, for the scale subresource.
+    #[schemars(length(max = 512))]
+    pub selector: String,
 }
 
 impl HTCPoolSpec {

@@ -35,6 +35,8 @@ pub struct Payload<'a> {
     pub name: &'a str,
     /// Where the container's files come from.
     pub image: &'a Image,
+    /// How the HTCJob calls the image, without `docker://`: on a worker that is a container of it the payload gets no other.
+    pub named: &'a str,
     /// What runs the script.
     pub command: &'a Command,
     /// The script.
@@ -106,7 +108,7 @@ pub fn sandbox_files(payload: &Payload) -> Result<Vec<SandboxFile>, PayloadError
 }
 
 fn payload_conf(payload: &Payload) -> Result<String, PayloadError> {
-    let Payload { name, image, command, source: _, binds, callback, env, outputs } = *payload;
+    let Payload { name, image, named, command, source: _, binds, callback, env, outputs } = *payload;
     let plain = |text: &str, further: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || further.contains(c));
     if !(1..=253).contains(&name.len()) || !plain(name, "-.") {
         return Err(PayloadError::Name(name.to_owned()));
@@ -123,6 +125,8 @@ fn payload_conf(payload: &Payload) -> Result<String, PayloadError> {
     let lines = [("version", version.as_str()), ("name", name)].into_iter();
     let text = image.argument();
     let lines = lines.chain([("image", text.as_str())]);
+    let named = named.strip_prefix("docker://").unwrap_or(named);
+    let lines = lines.chain((!named.contains(char::is_control)).then_some(("named", named)));
     let lines = lines.chain(matches!(image, Image::UsersFolder(_)).then_some(("image_in_binds", "yes")));
     let lines = lines.chain(binds.iter().map(|bind| ("bind", bind.as_str())));
     let callback = [("callback", url), ("source", source), ("uid", uid)];
@@ -174,6 +178,7 @@ mod tests {
             let payload = Payload {
                 name,
                 image: &image,
+                named: "docker://python:3.12",
                 command: &command,
                 source,
                 binds,
@@ -184,8 +189,8 @@ mod tests {
             String::from_utf8(sandbox_files(&payload).unwrap().remove(2).contents).unwrap()
         };
         let path = || "/cvmfs/x".to_owned();
-        assert!(conf(Image::UsersFolder(path())).contains("\nimage /cvmfs/x\nimage_in_binds yes\nbind /cvmfs\n"));
-        assert!(conf(Image::Folder(path())).contains("\nimage /cvmfs/x\nbind /cvmfs\n"));
+        assert!(conf(Image::UsersFolder(path())).contains("\nimage /cvmfs/x\nnamed python:3.12\nimage_in_binds yes\n"));
+        assert!(conf(Image::Folder(path())).contains("\nimage /cvmfs/x\nnamed python:3.12\nbind /cvmfs\n"));
     }
 
     #[test]
@@ -196,6 +201,7 @@ mod tests {
         let payload = Payload {
             name: "my-job",
             image: &image,
+            named: "centos",
             command: &command,
             source: "print(1)",
             binds: &binds,
@@ -207,7 +213,7 @@ mod tests {
         let names: Vec<_> = files.iter().map(|file| (file.name, file.mode)).collect();
         assert_eq!(names, [("job.sh", 0o755), ("script.sh", 0o755), ("payload.conf", 0o644)]);
         assert_eq!(files[1].contents, b"print(1)");
-        let text = "version 1\nname my-job\nimage docker://python:3\nbind /cvmfs\nbind /eos\ncommand python\ncommand -u\nenv A  b\\nc\\\\n$x \nenv EMPTY \noutput a b/*\nmatch [.]/a b/[^/]*\\(/[^/]*\\)*\nend\n";
+        let text = "version 1\nname my-job\nimage docker://python:3\nnamed centos\nbind /cvmfs\nbind /eos\ncommand python\ncommand -u\nenv A  b\\nc\\\\n$x \nenv EMPTY \noutput a b/*\nmatch [.]/a b/[^/]*\\(/[^/]*\\)*\nend\n";
         assert_eq!(files[2].contents, text.as_bytes());
         let callback = Callback { url: "https://h:8/cloudevents", source: "cern.ch", uid: "u-1", token: "00ff" };
         let reporting = Payload { callback: Some(callback), ..payload };

@@ -14,7 +14,10 @@ use kube::{Resource as _, ResourceExt};
 use serde_json::json;
 use tokio::sync::Notify;
 
-use super::making::{SELDOM, probe};
+use super::making::{Reach, SELDOM, probe};
+use super::managed::apply::ApplyError;
+use super::managed::caretaker::{Caretaker, Charge, LOOK_AGAIN};
+use super::managed::names::BadName;
 use super::seen::{ASKING, Ready, Seen, ready};
 use super::{Base, Pools};
 use crate::api::{
@@ -43,6 +46,8 @@ pub struct PoolKeeper {
     /// The only namespace whose `HTCPool`s are kept, if it is one.
     namespace: Option<String>,
     seen: Mutex<HashMap<ObjectName, Arc<Mutex<Seen>>>>,
+    /// Those that see to managed pools.
+    caretakers: Mutex<HashMap<ObjectName, Arc<Caretaker>>>,
     default: Mutex<Seen>,
     news: Arc<Notify>,
 }
@@ -56,12 +61,15 @@ enum KeepError {
     Ledger(#[from] LedgerError),
 }
 
+/// Where a pool is, or why that is not known: reason and message of its condition.
+type Found = Result<Reach, (&'static str, String)>;
+
 impl PoolKeeper {
     /// Keeps those of all namespaces, or of one.
     #[must_use]
     pub fn new(base: Base, pools: Arc<Pools>, fence: Fence, namespace: Option<String>) -> Self {
         let (seen, default, news) = (Mutex::default(), Mutex::default(), Arc::default());
-        Self { base, pools, fence, namespace, seen, default, news }
+        Self { base, pools, fence, namespace, seen, caretakers: Mutex::default(), default, news }
     }
 
     /// Runs until it is dropped.
@@ -145,6 +153,10 @@ impl PoolKeeper {
     }
 
     fn end(&self, name: &ObjectName) {
+        // It has the pool, too.
+        if let Some(caretaker) = self.caretakers.lock().unwrap_or_else(PoisonError::into_inner).remove(name) {
+            caretaker.stop();
+        }
         self.pools.end(name);
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
     }
@@ -226,22 +238,49 @@ impl PoolKeeper {
         }
         self.tell(&name, object, trouble).await;
         self.publish(object, &name, &reason, status, &message).await?;
-        Ok(None)
+        Ok(object.spec.managed.is_some().then_some(LOOK_AGAIN))
     }
 
     /// Sees to it that the pool is at work; not if it is another one than that which the `HTCJob`s are in.
     async fn ensure(&self, object: &HTCPool, name: &ObjectName) -> Result<bool, KeepError> {
         let uid = object.uid().unwrap_or_default();
-        match self.pools.uid(name) {
-            Some(same) if same == uid => return Ok(true),
-            Some(_) => self.end(name),
-            None => {}
-        }
+        let at_work = match self.pools.uid(name) {
+            Some(same) => {
+                if same != uid {
+                    self.end(name);
+                }
+                same == uid
+            }
+            None => false,
+        };
         if self.pools.is_ending(name) {
             return Ok(false);
         }
-        let external = &object.spec.external;
-        let place = format!("collector {}, schedd {}", external.collector, external.schedd);
+        let reach = match self.find(object, name).await? {
+            Ok(reach) => reach,
+            // What has been made works without what cannot be changed.
+            Err((reason, message)) if at_work => {
+                tracing::warn!(reason, "the objects of the pool are not as they should be: {message}");
+                return Ok(true);
+            }
+            Err((reason, message)) => {
+                self.publish(object, name, reason, ConditionStatus::False, &message).await?;
+                return Ok(false);
+            }
+        };
+        if at_work {
+            if self.pools.reach(name).as_ref() == Some(&reach) {
+                return Ok(true);
+            }
+            tracing::info!("the collector of the pool has another address: {}", reach.collector);
+            self.end(name);
+            return Ok(false);
+        }
+        let place = match &object.spec.external {
+            Some(_) => format!("collector {}, schedd {}", reach.collector, reach.schedd),
+            // Its collector has another address each time that its Service is made.
+            None => format!("managed, schedd {}", reach.schedd),
+        };
         let before = self.base.shared.ledger.settle_pool(name.clone(), place.clone()).await?;
         if before != place {
             let message = format!(
@@ -251,14 +290,71 @@ impl PoolKeeper {
             return Ok(false);
         }
         let seen = (self.seen(name), Arc::clone(&self.news));
-        let mut named = self.base.make(name, &uid, &object.spec, seen).await?;
+        let mut named = self.base.make(name, &uid, &object.spec, reach, seen).await?;
         if was_ready(object) {
             named.trouble = None;
         }
         tracing::info!("the pool is at work: schedd {}", named.pool.schedd.name);
+        let pool = Arc::clone(&named.pool);
         self.pools.put(name, named);
+        if let Some(caretaker) = self.caretakers.lock().unwrap_or_else(PoisonError::into_inner).get(name) {
+            caretaker.start(&pool);
+        }
         self.wake(Some(name)).await;
         Ok(true)
+    }
+
+    /// Where the pool is; a managed one is made so.
+    async fn find(&self, object: &HTCPool, name: &ObjectName) -> Result<Found, KeepError> {
+        let spec = match (&object.spec.external, &object.spec.managed) {
+            (Some(external), _) => return Ok(Ok(Reach::of_external(&name.namespace, external))),
+            (None, Some(spec)) => spec,
+            (None, None) => {
+                return Ok(Err(("InvalidSpec", "it has neither spec.external nor spec.managed".to_owned())));
+            }
+        };
+        let caretaker = match self.caretaker(object, name) {
+            Ok(caretaker) => caretaker,
+            Err(error) => return Ok(Err(("InvalidName", error.to_string()))),
+        };
+        let applied = match caretaker.see_to(object, spec).await {
+            Ok(applied) => applied,
+            Err(error) => {
+                let reason = match &error {
+                    ApplyError::NotOurs { .. } => "NameTaken",
+                    ApplyError::KeyGone(_) | ApplyError::NoKey { .. } => "SigningKeyMissing",
+                    ApplyError::Api(refused) if refused.code() == Some(403) => "NotPermitted",
+                    ApplyError::Api(_) | ApplyError::Random(_) | ApplyError::Changed { .. } => "NotMade",
+                };
+                return Ok(Err((reason, error.to_string())));
+            }
+        };
+        if !caretaker.publish_key(object, &applied).await? {
+            return Ok(Err(("NotMade", "the HTCPool has changed meanwhile".to_owned())));
+        }
+        let names = caretaker.names();
+        let secret = ObjectName { namespace: name.namespace.clone(), name: names.operator_token() };
+        Ok(Ok(Reach { collector: applied.collector, schedd: names.schedd(), secret }))
+    }
+
+    fn caretaker(&self, object: &HTCPool, name: &ObjectName) -> Result<Arc<Caretaker>, BadName> {
+        let uid = object.uid().unwrap_or_default();
+        let mut caretakers = self.caretakers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(caretaker) = caretakers.get(name).filter(|caretaker| caretaker.is_of(&uid)) {
+            return Ok(Arc::clone(caretaker));
+        }
+        let (calm, soon, _) = self.base.intervals;
+        let charge = Charge {
+            client: self.base.client.clone(),
+            fence: self.fence.clone(),
+            pools: Arc::clone(&self.pools),
+            objects: self.base.objects.clone(),
+            operator: self.base.name.parse().unwrap_or_else(|_| name.clone()),
+            intervals: (calm, soon),
+        };
+        let caretaker = Arc::new(Caretaker::new(charge, object, name)?);
+        caretakers.insert(name.clone(), Arc::clone(&caretaker));
+        Ok(caretaker)
     }
 
     /// Nobody needs it any more.

@@ -13,7 +13,7 @@ use tracing::Instrument as _;
 
 use super::seen::{Schedd as Itself, Seen};
 use super::{Named, Pool};
-use crate::api::{HTCPoolSpec, ObjectName, Observed};
+use crate::api::{ExternalPool, HTCPoolSpec, ObjectName, Observed};
 use crate::condor::{KnownUsers, Schedd};
 use crate::credentials::{Credentials, Own, Setup};
 use crate::health::Health;
@@ -46,6 +46,24 @@ impl PartEnded {
     }
 }
 
+/// Where a pool is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Reach {
+    /// Host and port of its collector.
+    pub(super) collector: String,
+    /// Name of its schedd.
+    pub(super) schedd: String,
+    /// The Secret with the operator's credentials for it.
+    pub(super) secret: ObjectName,
+}
+
+impl Reach {
+    pub(super) fn of_external(namespace: &str, external: &ExternalPool) -> Self {
+        let secret = ObjectName { namespace: namespace.to_owned(), name: external.credentials_secret_name.clone() };
+        Self { collector: external.collector.clone(), schedd: external.schedd.clone(), secret }
+    }
+}
+
 /// What every pool has, and what pools of `HTCPool`s are made from.
 pub struct Base {
     /// The API server, for Secrets.
@@ -71,17 +89,17 @@ impl Base {
         name: &ObjectName,
         uid: &str,
         spec: &HTCPoolSpec,
+        reach: Reach,
         (seen, news): (Arc<Mutex<Seen>>, Arc<Notify>),
     ) -> Result<Named, LedgerError> {
         let Shared { schedd: own, ledger, clock, wake, metrics, .. } = &*self.shared;
         let metrics = metrics.of_pool(name);
-        let external = &spec.external;
-        let tools = own.tools.for_pool(&external.collector, metrics.clone());
+        let Reach { collector, schedd, secret } = reach.clone();
+        let tools = own.tools.for_pool(&collector, metrics.clone());
         let users = KnownUsers::new(ledger.identities(Some(name.clone())).await?);
-        let schedd = ScheddName::from(external.schedd.as_str());
+        let schedd = ScheddName::from(schedd.as_str());
         // Whether the operator is ready is not for one of its pools to say.
         let health = Health::default();
-        let secret = ObjectName { namespace: name.namespace.clone(), name: external.credentials_secret_name.clone() };
         let schedd = Schedd::new(schedd, own.operator.clone(), tools, *clock, users, health);
         let schedd = Arc::new(schedd.with_secret(secret.clone()));
         let setup = Setup { own: Own::Secret(secret), ..self.credentials.clone() };
@@ -119,7 +137,7 @@ impl Base {
         asking.spawn(self.ended.clone().watch(name.clone(), work));
         let pool = Arc::new(Pool { schedd, credentials, tracker, workers });
         let trouble = Some("its schedd has not answered yet".to_owned());
-        Ok(Named { uid: uid.to_owned(), pool, spec: spec.clone(), trouble, lanes, _asking: asking, metrics })
+        Ok(Named { uid: uid.to_owned(), pool, reach, spec: spec.clone(), trouble, lanes, _asking: asking, metrics })
     }
 }
 

@@ -57,6 +57,8 @@ pub struct Plan {
     pub jobs: usize,
     /// The container image.
     pub image: Image,
+    /// How the user calls it.
+    pub named: String,
     /// The program in it.
     pub command: Command,
     /// The user's submit commands, with those that stand for other fields of the spec.
@@ -153,6 +155,7 @@ impl Planner {
         Ok(Plan {
             jobs,
             image: Image::resolve(&spec.script.image, &self.images)?,
+            named: spec.script.image.clone(),
             command: Command::parse(&spec.script.command)?,
             options: options(spec, &self.policy)?,
             env: env(spec)?,
@@ -229,6 +232,7 @@ impl Planner {
         let payload = Payload {
             name: &name.name,
             image: &plan.image,
+            named: &plan.named,
             command: &plan.command,
             source,
             binds: &self.binds,

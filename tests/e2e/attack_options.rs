@@ -53,6 +53,7 @@ fn a_file_of_the_operators_is_not_read_even_if_its_attribute_is_allowed(#[values
     let payload = Payload {
         name: "m",
         image: &image,
+        named: "centos",
         command: &command,
         source: "true",
         binds: &[],

@@ -8,6 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use self::stories::{LIVES, Stage, Story};
+use crate::pools::managed::POINTS;
 use bed::dice::Dice;
 use htc_operator::failpoint::Point;
 use rstest::rstest;
@@ -22,7 +23,8 @@ const PAIRS: u64 = 2;
 #[test]
 fn every_point_is_in_a_life() {
     let of_pods = crate::kubernetes_backend::POINTS;
-    let met: Vec<Point> = LIVES.iter().flat_map(|(_, points)| *points).chain(of_pods).copied().collect();
+    let lives = LIVES.iter().flat_map(|(_, points)| *points).chain(POINTS).chain(of_pods);
+    let met: Vec<Point> = lives.copied().collect();
     let forgotten: Vec<Point> = Point::iter().filter(|point| !met.contains(point)).collect();
     assert!(forgotten.is_empty(), "{forgotten:?}");
 }

@@ -4,6 +4,7 @@ mod gpus;
 mod https;
 mod outputs;
 mod reports;
+mod worker;
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
@@ -60,6 +61,7 @@ impl Scratch {
         let payload = Payload {
             name: "my-job",
             image,
+            named: "python:3.12",
             command: &command,
             source,
             binds: &binds,

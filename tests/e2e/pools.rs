@@ -1,5 +1,6 @@
 //! HTCJobs go to the pool that they name: each stays there, and no pool has to do with another.
 
+pub mod managed;
 mod one;
 mod several;
 pub mod site;
@@ -7,11 +8,15 @@ pub mod site;
 on_versions!(
     both:
         several::jobs_with_the_same_ids_are_not_mistaken_for_one_another,
-        several::one_that_hangs_holds_up_no_other;
+        several::one_that_hangs_holds_up_no_other,
+        managed::tokens_let_each_do_what_it_needs_and_no_more,
+        managed::jobs_run_through_a_pool_of_its_own,
+        managed::it_grows_with_the_jobs_and_shrinks_without_them;
     trixie:
         one::what_is_missing_is_said_and_waited_for,
         one::it_stays_until_no_htcjob_needs_it,
-        one::another_pool_of_its_name_is_not_taken_for_it;
+        one::another_pool_of_its_name_is_not_taken_for_it,
+        managed::what_is_made_is_the_pools_own_and_restricted;
     sid:
         one::the_same_schedd_is_no_second_pool,
         one::a_queue_that_is_lost_is_not_taken_for_jobs_that_are_gone;

@@ -49,6 +49,7 @@ impl Folders {
         let payload = Payload {
             name: "test",
             image: &image,
+            named: "centos",
             command: &command,
             source: "exit 0",
             binds: &[],
@@ -490,7 +491,7 @@ proptest! {
         let fallback = (Command::parse("bash").unwrap(), Image::resolve("centos", &ImageMap::new()).unwrap());
         let (command, image) = (command.unwrap_or(fallback.0), image.unwrap_or(fallback.1));
         let binds = [bind];
-        let payload = Payload { name: &name, image: &image, command: &command, source: "exit", binds: &binds, callback: None, env: &[], outputs: &[] };
+        let payload = Payload { name: &name, image: &image, named: "centos", command: &command, source: "exit", binds: &binds, callback: None, env: &[], outputs: &[] };
         for payload in [payload, Payload { name: "a.b-c", ..payload }, Payload { name: "x", binds: &[], ..payload }] {
             let Ok(files) = sandbox_files(&payload) else { continue };
             let text = String::from_utf8(files[2].contents.clone()).unwrap();

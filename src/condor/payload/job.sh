@@ -9,6 +9,9 @@
 #   245  the files of the job are not what they should be
 # Each of these comes with a line "htc-operator: ..." on standard error.
 #
+# A worker of a managed pool is the container itself: its slot says which image that is (HTCWorkerImage). There the payload is
+# started as it is, in its folder, with no container of its own.
+#
 # If payload.conf has a callback, and the node has curl, the operator is told when the payload begins and when it has ended.
 # What cannot be told is found out by HTCondor: nothing is said about it, and the job ends at most 23 s later for it.
 set -u
@@ -107,12 +110,31 @@ finish() {
 
 # Empty if there is none: what becomes of that is told once it is known whom to tell.
 find_runtime() {
+    worker=$(worker_image)
+    if [ -n "$worker" ]; then
+        runtime=none
+        return
+    fi
     for runtime in apptainer singularity; do
         if command -v "$runtime" >/dev/null 2>&1; then
             return
         fi
     done
     runtime=
+}
+
+# Prints the image that this worker is a container of, if it is one.
+worker_image() {
+    [ -r "${_CONDOR_MACHINE_AD:-}" ] || return 0
+    while IFS= read -r line || [ -n "$line" ]; do
+        case $line in
+            'HTCWorkerImage = "'*'"')
+                line=${line#*\"}
+                printf '%s\n' "${line%\"}"
+                return
+                ;;
+        esac
+    done <"$_CONDOR_MACHINE_AD"
 }
 
 # Makes the folder that the payload runs in, and whatever the runtime keeps beside it. The payload does not see the scratch
@@ -273,11 +295,13 @@ export_environment() {
     export APPTAINER_NO_EVAL=1 SINGULARITY_NO_EVAL=1
     export HTCPROCID="$index" JOB_NAME="$name"
     case $runtime in
+        none) ;;
         apptainer) export APPTAINERENV_HTCPROCID="$index" APPTAINERENV_JOB_NAME="$name" ;;
         *) export SINGULARITYENV_HTCPROCID="$index" SINGULARITYENV_JOB_NAME="$name" ;;
     esac
     if [ -n "$has_item" ]; then
         case $runtime in
+            none) export HTC_ITEM="$item" ;;
             apptainer) export APPTAINERENV_HTC_ITEM="$item" ;;
             *) export SINGULARITYENV_HTC_ITEM="$item" ;;
         esac
@@ -286,6 +310,11 @@ export_environment() {
 
 # set_variable NAME TEXT: a variable of the user's, for the payload only. In TEXT a line feed is \n and a backslash \\.
 set_variable() {
+    if [ "$runtime" = none ]; then
+        variables="$variables$1 $2
+"
+        return
+    fi
     # The letter keeps line feeds at the end, which the shell would take away.
     text=$(printf '%b.' "$2")
     case $runtime in
@@ -334,6 +363,35 @@ find_gpus() {
 # shellcheck disable=SC2317 # called by run
 in_container() {
     exec "$runtime" --quiet exec --contain --ipc --pid ${gpus:+"$gpus"} --pwd /htc_run --bind "$binds" "$image" "$@"
+}
+
+# in_worker COMMAND...: becomes the command, in the folder of the payload.
+# shellcheck disable=SC2317 # called by run
+in_worker() {
+    cd "$work/run" || exit 245
+    export HOME="$work/tmp" TMPDIR="$work/tmp" TMP="$work/tmp" TEMP="$work/tmp"
+    unset APPTAINER_CACHEDIR SINGULARITY_CACHEDIR APPTAINER_TMPDIR SINGULARITY_TMPDIR APPTAINER_NO_EVAL SINGULARITY_NO_EVAL
+    unset CONDOR_CONFIG CONDOR_PROCD_ADDRESS CONDOR_PROCD_ADDRESS_BASE
+    program=$(find_program "$1") || exit 127
+    shift
+    set -- "$program" "$@"
+    # Not by this shell, to which they might mean something.
+    while IFS= read -r line; do
+        [ -n "$line" ] || continue
+        text=$(printf '%b.' "${line#* }")
+        set -- "${line%% *}=${text%.}" "$@"
+    done <<EOF
+$variables
+EOF
+    exec env "$@"
+}
+
+# find_program NAME: prints where the program is.
+find_program() {
+    case $1 in
+        */*) [ -f "$1" ] && [ -x "$1" ] && printf '%s\n' "$1" ;;
+        *) command -v "$1" ;;
+    esac
 }
 
 # Runs a function in the background so that signals reach it, and waits for it, however often a signal interrupts that.
@@ -400,7 +458,7 @@ main() {
     check_deadline
 
     # payload.conf has one "key value" per line and ends with the line "end"; binds are used where the node has them.
-    name='' image='' version='' complete='' checked='' folders='' outputs=''
+    name='' image='' named='' variables='' version='' complete='' checked='' folders='' outputs=''
     binds=
     set --
     if [ ! -r payload.conf ] || [ ! -r script.sh ]; then
@@ -413,6 +471,7 @@ main() {
             'version '*) version=$value ;;
             'name '*) name=$value ;;
             'image '*) image=$value ;;
+            'named '*) named=$value ;;
             'command '*) set -- "$@" "$value" ;;
             'callback '*) callback=$value ;;
             'source '*) source=$value ;;
@@ -442,7 +501,12 @@ main() {
     if [ -z "$runtime" ]; then
         fail 242 "neither apptainer nor singularity is in PATH on $(uname -n)"
     fi
-    if [ -n "$checked" ]; then
+    if [ "$runtime" = none ]; then
+        if [ "$named" != "$worker" ]; then
+            fail 243 "the image $named cannot be had on $(uname -n): this worker is a container of $worker, and has no others"
+        fi
+        find_program "$1" >/dev/null || fail 244 "the command $1 is not in the image $named"
+    elif [ -n "$checked" ]; then
         check_image
     fi
     find_gpus
@@ -452,8 +516,12 @@ main() {
         report htcjob.cloudevent.started </dev/null >/dev/null 2>&1 &
         reporting=$!
     fi
-    run in_container "$@" /htc_run/script.sh "$index" ${has_item:+"$item"}
-    if [ "$code" -eq 255 ]; then
+    if [ "$runtime" = none ]; then
+        run in_worker "$@" ./script.sh "$index" ${has_item:+"$item"}
+    else
+        run in_container "$@" /htc_run/script.sh "$index" ${has_item:+"$item"}
+    fi
+    if [ "$code" -eq 255 ] && [ "$runtime" != none ]; then
         explain_255 "$1"
     fi
     collect

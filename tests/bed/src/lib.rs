@@ -375,7 +375,7 @@ impl Bed {
         self.reader.object(collection, name)
     }
 
-    /// All objects of a collection.
+    /// All objects of a collection such as `/api/v1/namespaces/default/pods`.
     pub fn objects(&self, collection: &str) -> Vec<serde_json::Value> {
         self.reader.objects(collection)
     }

@@ -48,7 +48,7 @@ fn the_api_server_takes_the_overlays() {
     cern.retain(|object| object != &monitor);
     assert_eq!(dry_run(&kube, &cern).as_deref(), Ok(""));
     assert_eq!(dry_run(&kube, &[ingress("local")]).as_deref(), Ok(""));
-    for folder in ["namespace-credentials", "namespace-items", "namespace-kubernetes-backend"] {
+    for folder in ["namespace-credentials", "namespace-items", "namespace-kubernetes-backend", "namespace-pools"] {
         let mut rights = render(folder);
         for object in &mut rights {
             object["metadata"]["namespace"] = "default".into();

@@ -11,6 +11,7 @@ fn selecting(outputs: &[&str], source: &str) -> Scratch {
     let payload = Payload {
         name: "my-job",
         image: &image,
+        named: "centos",
         command: &command,
         source,
         binds: &[],

@@ -47,11 +47,13 @@ pub struct KubeOptions {
     /// `GOGC`: by how many per cent the API server's memory may grow before garbage is collected. More saves a fifth of the
     /// processor time of servers that live for a minute.
     pub garbage: u16,
+    /// Where the addresses of Services come from.
+    pub services: String,
 }
 
 impl Default for KubeOptions {
     fn default() -> Self {
-        Self { audit: false, address: None, garbage: 100 }
+        Self { audit: false, address: None, garbage: 100, services: "10.96.0.0/16".to_owned() }
     }
 }
 
@@ -169,11 +171,8 @@ impl Kube {
             .arg(format!("--etcd-servers={}", url(&self.ports[1])))
             .arg(format!("--secure-port={}", self.ports[0].number))
             .args(self.options.arguments())
-            .args([
-                "--service-cluster-ip-range=10.96.0.0/16",
-                "--authorization-mode=Node,RBAC",
-                "--allow-privileged=true",
-            ])
+            .arg(format!("--service-cluster-ip-range={}", self.options.services))
+            .args(["--authorization-mode=Node,RBAC", "--allow-privileged=true"])
             .arg(format!("--client-ca-file={}", certs.ca().display()))
             .arg(format!("--tls-cert-file={}", certs.server_certificate().display()))
             .arg(format!("--tls-private-key-file={}", certs.server_key().display()))

@@ -1,0 +1,183 @@
+//! `spec.managed` of an `HTCPool`: a pool that the operator runs.
+
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Quantity;
+
+/// A pool that the operator runs: a central manager, a schedd and workers, as pods in the namespace of the HTCPool.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct ManagedPool {
+    /// Image with HTCondor, built from the target `htcondor` of the operator's Dockerfile.
+    #[schemars(length(max = 512))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-zA-Z0-9][-a-zA-Z0-9._/:@]*$')")
+        .message("image is the name of an image such as registry.example.org/htcondor:1.0"))]
+    pub image: String,
+    /// Secrets with credentials for the registries of the images.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(min = 1, max = 253), pattern(r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")))]
+    pub image_pull_secrets: Vec<String>,
+    /// The pod with HTCondor's collector and negotiator.
+    #[serde(default)]
+    pub central_manager: CentralManager,
+    /// The pod with the queue.
+    pub schedd: ScheddPod,
+    /// The pods that run jobs.
+    pub workers: Workers,
+}
+
+/// What a pod of HTCondor's daemons asks for.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct PodResources {
+    /// Cores: 4, 500m.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 : self.matches('^[0-9]{1,6}(m|[.][0-9]{1,3})?$')")
+        .message("cpus is a number of cores such as 4 or 500m"))]
+    pub cpus: Option<Quantity>,
+    /// Memory: 2Gi, 500M.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 : self.matches('^[0-9]{1,15}([.][0-9]{1,3})?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$')")
+        .message("memory is a Kubernetes quantity such as 2Gi or 500M; a number alone is bytes"))]
+    pub memory: Option<Quantity>,
+    /// Ephemeral storage: 10Gi.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 : self.matches('^[0-9]{1,15}([.][0-9]{1,3})?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$')")
+        .message("disk is a Kubernetes quantity such as 10Gi or 500M; a number alone is bytes"))]
+    pub disk: Option<Quantity>,
+}
+
+/// The central manager.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct CentralManager {
+    /// What its pod asks for. Default: 100m and 256Mi.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<PodResources>,
+    /// A volume for users' priorities. Without it they begin anew with each pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self == oldSelf")
+        .message("the volume of the central manager cannot be changed: create a new HTCPool"))]
+    pub storage: Option<Storage>,
+}
+
+/// A volume.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Storage {
+    /// Its size: 1Gi.
+    #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 : self.matches('^[0-9]{1,15}([.][0-9]{1,3})?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$')")
+        .message("size is a Kubernetes quantity such as 10Gi or 500M; a number alone is bytes"))]
+    pub size: Quantity,
+    /// Its StorageClass. Default: that of the cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub storage_class_name: Option<String>,
+}
+
+impl Default for Storage {
+    fn default() -> Self {
+        Self { size: Quantity::Text("1Gi".to_owned()), storage_class_name: None }
+    }
+}
+
+/// The schedd.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct ScheddPod {
+    /// What its pod asks for. Default: 200m and 512Mi.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<PodResources>,
+    /// The volume of the queue, which has the input and the output of all jobs, too.
+    #[x_kube(validation = Rule::new("self == oldSelf")
+        .message("the volume of the queue cannot be changed: create a new HTCPool"))]
+    pub storage: QueueStorage,
+}
+
+/// The volume of the queue.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct QueueStorage {
+    /// Its size: 10Gi.
+    #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 : self.matches('^[0-9]{1,15}([.][0-9]{1,3})?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$')")
+        .message("size is a Kubernetes quantity such as 10Gi or 500M; a number alone is bytes"))]
+    pub size: Quantity,
+    /// Its StorageClass. Default: that of the cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub storage_class_name: Option<String>,
+    /// What becomes of the volume's claim when the HTCPool is deleted. Default: Retain.
+    #[serde(default)]
+    pub reclaim: Reclaim,
+}
+
+impl Default for QueueStorage {
+    fn default() -> Self {
+        Self { size: Quantity::Text("10Gi".to_owned()), storage_class_name: None, reclaim: Reclaim::Retain }
+    }
+}
+
+/// What becomes of the claim of a pool that is deleted.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, strum::IntoStaticStr)]
+pub enum Reclaim {
+    /// It stays.
+    #[default]
+    Retain,
+    /// It is deleted.
+    Delete,
+}
+
+/// The workers: each is a pod, and is the container of the jobs that it runs.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[x_kube(
+    validation = Rule::new("!has(self.replicas) || !has(self.autoscaling)")
+        .message("replicas and autoscaling exclude each other: write one of them"),
+    validation = Rule::new("has(self.image) == has(oldSelf.image)")
+        .message("the image of the workers cannot be changed: create a new HTCPool")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct Workers {
+    /// The image that jobs run in; only HTCJobs with this image run in the pool. It needs /bin/sh and the usual tools beside it
+    /// (find, tar, base64). Default: the image with HTCondor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    #[x_kube(
+        validation = Rule::new("self.matches('^[a-zA-Z0-9][-a-zA-Z0-9._/:@]*$')")
+            .message("image is the name of an image such as python:3.12"),
+        validation = Rule::new("self == oldSelf")
+            .message("the image of the workers cannot be changed: create a new HTCPool")
+    )]
+    pub image: Option<String>,
+    /// Number of workers, as `kubectl scale` sets it. Default: 0. A worker that is too many takes no more jobs, and goes when those that it
+    /// has have ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self >= 0 && self <= 10000").message("replicas is a number of workers from 0 to 10000"))]
+    pub replicas: Option<i32>,
+    /// What jobs have on one worker. Default: 1 core, 1Gi of memory and 1Gi of disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<PodResources>,
+    /// As many workers as the jobs that wait need.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub autoscaling: Option<Autoscaling>,
+}
+
+/// How the number of workers follows the jobs.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[x_kube(validation = Rule::new("!has(self.min) || self.min <= self.max").message("min is larger than max"))]
+#[serde(rename_all = "camelCase")]
+pub struct Autoscaling {
+    /// Fewest workers. Default: 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self >= 0 && self <= 10000").message("min is a number of workers from 0 to 10000"))]
+    pub min: Option<i32>,
+    /// Most workers.
+    #[x_kube(validation = Rule::new("self >= 0 && self <= 10000").message("max is a number of workers from 0 to 10000"))]
+    pub max: i32,
+    /// How long a worker has had no job when it goes. Default: 300.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self >= 0 && self <= 604800")
+        .message("scaleDownAfterSeconds is a number of seconds from 0 to 604800"))]
+    pub scale_down_after_seconds: Option<i32>,
+}

@@ -1,0 +1,112 @@
+//! The workers of a pool, as its collector knows them, and how one of them is sent away.
+
+use std::collections::HashMap;
+
+use super::schedd::{Schedd, unknown};
+use super::tools::ToolError;
+use crate::api::text::{WORDS, harmless};
+use crate::machine::facts::{Unknown, Why};
+
+const STATUS: &str = "condor_status";
+const DRAIN: &str = "condor_drain";
+/// The startd drains already.
+const DRAINS_ALREADY: &str = "error code 10001";
+/// The expression of `-check` was false for a slot.
+const CHECK_FAILED: &str = "error code 10003";
+
+/// What the collector says of workers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Startds {
+    /// How long the collector has run, in seconds, by itself.
+    pub collector_age: i64,
+    /// By the attribute that tells them apart.
+    pub by_id: HashMap<String, Startd>,
+}
+
+/// A worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Startd {
+    /// Jobs have parts of it.
+    pub busy: bool,
+    /// It takes no more jobs.
+    pub draining: bool,
+}
+
+/// What became of a wish to drain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Drained {
+    /// It drains, be it since before.
+    Accepted,
+    /// It has jobs, which was not to be.
+    Busy,
+    /// It is not known; why.
+    Unknown(String),
+}
+
+impl Schedd {
+    /// All startds of the schedd's pool with the attribute `id`.
+    pub async fn startds(&self, id: &str) -> Result<Startds, Unknown> {
+        let constraint = format!("{id} =!= undefined");
+        let slots = ["-constraint", &constraint, "-af", id, "PartitionableSlot", "DynamicSlot", "State"];
+        let slots = self.question(STATUS, &slots, self.tools.limit).await?;
+        // Asked afterwards: a collector that has begun anew in between is a young one. In the answer to a question about all kinds of
+        // ads this number is as old as the collector's last word about itself.
+        let age = self.question(STATUS, &["-collector", "-af", "StatsLifetime"], self.tools.limit).await?;
+        let collector_age = String::from_utf8_lossy(&age.stdout).trim().parse().map_err(|_| {
+            let message = format!("{STATUS} does not say how long the collector of schedd {} has run", self.name);
+            unknown(Why::Incomplete, message)
+        })?;
+        Ok(Startds { collector_age, by_id: read(&String::from_utf8_lossy(&slots.stdout)) })
+    }
+
+    /// Has the startd of a slot take no more jobs, finish those that it has, and end. With `if_idle` it does so only if it has none:
+    /// it looks itself, in the same step.
+    pub async fn drain(&self, slot: &str, if_idle: bool) -> Drained {
+        let mut arguments = vec!["-graceful", "-exit-on-completion", "-reason", "it is not needed any more"];
+        if if_idle {
+            arguments.extend(["-check", "DynamicSlot =!= true"]);
+        }
+        arguments.push(slot);
+        match self.tools.run(DRAIN, &arguments).await {
+            Ok(output) if output.status == Some(0) => Drained::Accepted,
+            Ok(output) if output.stderr.contains(DRAINS_ALREADY) => Drained::Accepted,
+            Ok(output) if if_idle && output.stderr.contains(CHECK_FAILED) => Drained::Busy,
+            Ok(output) => Drained::Unknown(format!("{DRAIN}: {}", harmless(&output.stderr, WORDS))),
+            Err(error @ ToolError::NotStarted { .. }) => Drained::Unknown(error.to_string()),
+            Err(error) => Drained::Unknown(error.to_string()),
+        }
+    }
+}
+
+fn read(text: &str) -> HashMap<String, Startd> {
+    let mut startds: HashMap<String, Startd> = HashMap::new();
+    for line in text.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words.as_slice() {
+            [id, "true", _, state] => startds.entry((*id).to_owned()).or_default().draining |= *state == "Drained",
+            // Its slots for jobs may be told before itself.
+            [id, _, "true", _] => startds.entry((*id).to_owned()).or_default().busy = true,
+            _ => {}
+        }
+    }
+    startds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_is_busy_while_a_part_of_it_is_taken() {
+        let text = "u-1 undefined true Claimed\n\
+                    u-1 true undefined Unclaimed\n\
+                    u-2 true undefined Drained\n\
+                    u-3 undefined undefined undefined\n\
+                    u-4 true undefined Unclaimed\n";
+        let startds = read(text);
+        let of = |id: &str| startds.get(id).copied();
+        assert_eq!(of("u-1"), Some(Startd { busy: true, draining: false }));
+        assert_eq!(of("u-2"), Some(Startd { busy: false, draining: true }));
+        assert_eq!((of("u-3"), of("u-4")), (None, Some(Startd::default())));
+    }
+}

@@ -1,0 +1,15 @@
+//! Pools that the operator runs itself: central manager, schedd and workers as pods.
+//!
+//! [`token`], [`config`], [`objects`], [`demand`] and [`scale`] are pure: they say what is to be there. [`apply`] and `caretaker` see to
+//! it.
+
+pub mod apply;
+pub(super) mod caretaker;
+pub mod config;
+pub mod demand;
+pub mod names;
+pub mod objects;
+pub mod scale;
+mod seen;
+pub mod states;
+pub mod token;

@@ -1,0 +1,328 @@
+//! Sees to one managed pool: to its objects, and to its workers for as long as it is at work.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::Pod as KubePod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
+use kube::runtime::reflector::{self, Store};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Client, Resource as _, ResourceExt as _};
+use serde_json::json;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use super::apply::{Applied, Applier, ApplyError};
+use super::config::POD_UID;
+use super::demand::needed;
+use super::names::{BadName, Names};
+use super::objects::Design;
+use super::scale::{Drain, Goal, Plan, scale};
+use super::seen::{Memory, Said, said};
+use crate::api::{Condition, HTCJob, HTCPool, ManagedPool, ObjectName, Observed, WorkersStatus};
+use crate::condor::startds::Drained;
+use crate::failpoint::{Point, around};
+use crate::fence::Fence;
+use crate::kubernetes::{ApiError, limited, unless_changed};
+use crate::machine::Uid;
+use crate::pools::{Pool, Pools};
+
+/// The field manager of what this says in the status. The condition `Ready` is another one's.
+const MANAGER: &str = "htc-operator-workers";
+/// Until objects that are as they should be are looked at again.
+pub(in crate::pools) const LOOK_AGAIN: Duration = Duration::from_mins(5);
+/// The same after something has gone wrong with them.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// What a caretaker is told once.
+#[derive(Clone)]
+pub(in crate::pools) struct Charge {
+    pub(in crate::pools) client: Client,
+    pub(in crate::pools) fence: Fence,
+    pub(in crate::pools) pools: Arc<Pools>,
+    /// All `HTCJob`s.
+    pub(in crate::pools) objects: Store<Observed>,
+    /// Namespace and name of this operator.
+    pub(in crate::pools) operator: ObjectName,
+    /// How often HTCondor is asked while nothing changes, and while something does.
+    pub(in crate::pools) intervals: (Duration, Duration),
+}
+
+/// Sees to one managed pool. It ends when this is dropped.
+pub(in crate::pools) struct Caretaker {
+    charge: Charge,
+    names: Names,
+    applier: Applier,
+    object: Mutex<Arc<HTCPool>>,
+    applied: Mutex<Option<(i64, Instant, Applied)>>,
+    news: Notify,
+    work: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Drop for Caretaker {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Caretaker {
+    pub(in crate::pools) fn new(charge: Charge, object: &HTCPool, name: &ObjectName) -> Result<Self, BadName> {
+        let names = Names::new(name, &object.uid().unwrap_or_default())?;
+        let applier = Applier::new(charge.client.clone());
+        let (applied, news, work) = (Mutex::default(), Notify::new(), Mutex::default());
+        Ok(Self { charge, names, applier, object: Mutex::new(Arc::new(object.clone())), applied, news, work })
+    }
+
+    /// It is the same `HTCPool`.
+    pub(in crate::pools) fn is_of(&self, uid: &str) -> bool {
+        self.names.uid == uid
+    }
+
+    pub(in crate::pools) const fn names(&self) -> &Names {
+        &self.names
+    }
+
+    /// Sees to it that all objects but the workers are there, and are as the `HTCPool` says now.
+    pub(in crate::pools) async fn see_to(&self, object: &HTCPool, spec: &ManagedPool) -> Result<Applied, ApplyError> {
+        *self.object.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(object.clone());
+        self.news.notify_one();
+        let generation = object.meta().generation.unwrap_or_default();
+        let before = self.applied.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some((of, at, applied)) = before
+            && of == generation
+            && at.elapsed() < LOOK_AGAIN
+        {
+            return Ok(applied);
+        }
+        let had_key = object.status.as_ref().is_some_and(|status| status.signing_key.is_some());
+        let design = Design { names: &self.names, spec, operator: &self.charge.operator };
+        let applied = self.applier.apply(&design, had_key, now()).await?;
+        *self.applied.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some((generation, Instant::now(), applied.clone()));
+        Ok(applied)
+    }
+
+    /// From now on the workers are seen to.
+    pub(in crate::pools) fn start(self: &Arc<Self>, pool: &Arc<Pool>) {
+        // Neither is kept by its work: the pool ends when nobody else has it.
+        let (own, pool) = (Arc::downgrade(self), Arc::downgrade(pool));
+        let work = async move {
+            let Some(caretaker) = own.upgrade() else { return };
+            let (names, charge) = (caretaker.names.clone(), caretaker.charge.clone());
+            drop(caretaker);
+            let (store, writer) = reflector::store();
+            let pods: Api<KubePod> = Api::namespaced(charge.client.clone(), &names.pool.namespace);
+            let selector = super::objects::worker_selector(&names);
+            let watched = watcher(pods, watcher::Config::default().labels(&selector));
+            let mut watched = Box::pin(watched.default_backoff().reflect(writer));
+            let (mut memory, mut listed) = (Memory::default(), false);
+            let mut pause = Duration::ZERO;
+            loop {
+                let Some(caretaker) = own.upgrade() else { return };
+                tokio::select! {
+                    event = watched.next() => match event {
+                        Some(Ok(event)) => {
+                            listed |= matches!(event, watcher::Event::InitDone);
+                            if matches!(event, watcher::Event::Init | watcher::Event::InitApply(_)) { continue; }
+                            pause = pause.min(Duration::from_millis(100));
+                            continue;
+                        }
+                        Some(Err(error)) => tracing::warn!(%error, "the workers' pods cannot be watched"),
+                        None => return,
+                    },
+                    () = caretaker.news.notified() => {}
+                    () = tokio::time::sleep(pause) => {}
+                }
+                let Some(pool) = pool.upgrade() else { return };
+                if listed {
+                    pause = caretaker.look(&pool, &store, &mut memory).await;
+                } else {
+                    pause = RETRY;
+                }
+            }
+        };
+        let task = tokio::spawn(work);
+        let before = self.work.lock().unwrap_or_else(PoisonError::into_inner).replace(task);
+        if let Some(before) = before {
+            before.abort();
+        }
+    }
+
+    pub(in crate::pools) fn stop(&self) {
+        if let Some(work) = self.work.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            work.abort();
+        }
+    }
+
+    /// Looks at the workers, and does what is to be done; when to look again.
+    async fn look(&self, pool: &Pool, pods: &Store<KubePod>, memory: &mut Memory) -> Duration {
+        let (calm, soon) = self.charge.intervals;
+        let object = Arc::clone(&self.object.lock().unwrap_or_else(PoisonError::into_inner));
+        let Some(spec) = &object.spec.managed else { return calm };
+        let design = Design { names: &self.names, spec, operator: &self.charge.operator };
+        let Ok(template) = design.worker_template() else { return calm };
+        let goal = self.goal(spec);
+        let pods = pods.state();
+        memory.notice(&pods, now());
+        let mut evidence = memory.evidence(&pods, &self.names, goal, &template, now());
+        let mut plan = scale(&evidence);
+        let (restless, drains) = (memory.is_restless(&evidence), !plan.drain.is_empty());
+        if memory.age(now()).is_none_or(|age| age >= if restless || drains { soon } else { calm }) {
+            memory.take_in(pool.schedd.startds(POD_UID).await, now());
+            evidence = memory.evidence(&pods, &self.names, goal, &template, now());
+            plan = scale(&evidence);
+        }
+        if self.charge.fence.check().is_ok() {
+            if let Err(error) = self.carry_out(&plan, pool, &design, &pods, memory).await {
+                tracing::warn!(%error, "the workers of the pool are not as they should be; it is tried again");
+            }
+            evidence = memory.evidence(&pods, &self.names, goal, &template, now());
+            if let Err(error) = self.publish(&object, &said(&evidence, &plan, memory)).await {
+                tracing::warn!(%error, "the status of the workers is not written");
+            }
+        }
+        let follows = matches!(goal, Goal::Follow { .. });
+        let again = plan.again.map_or(calm, |again| Duration::from_secs(u64::try_from(again - now()).unwrap_or(0)));
+        let usual = if follows || memory.is_restless(&evidence) { soon } else { calm };
+        usual.min(again).max(Duration::from_millis(200))
+    }
+
+    fn goal(&self, spec: &ManagedPool) -> Goal {
+        let number = |number: Option<i32>, default: u32| {
+            number.map_or(default, |number| u32::try_from(number).unwrap_or_default())
+        };
+        let Some(autoscaling) = &spec.workers.autoscaling else {
+            return Goal::Replicas(number(spec.workers.replicas, 0));
+        };
+        let objects = self.charge.objects.state();
+        let mine = objects.iter().filter(|object| {
+            let uid = Uid::from(object.uid().unwrap_or_default().as_str());
+            let name = self.charge.pools.name_for(&uid, &object.namespace().unwrap_or_default(), object);
+            name.as_ref() == Some(&self.names.pool)
+        });
+        let jobs: Vec<&HTCJob> = mine.filter_map(|object| object.0.as_ref().ok()).collect();
+        Goal::Follow {
+            needed: needed(spec, jobs),
+            min: number(autoscaling.min, 0),
+            max: number(Some(autoscaling.max), 0),
+            after: number(autoscaling.scale_down_after_seconds, 300).into(),
+        }
+    }
+
+    /// Each step does nothing if it has been done before: an operator that dies between two of them has lost nothing.
+    async fn carry_out(
+        &self,
+        plan: &Plan,
+        pool: &Pool,
+        design: &Design<'_>,
+        pods: &[Arc<KubePod>],
+        memory: &mut Memory,
+    ) -> Result<(), ApplyError> {
+        let pod = |number: u32| pods.iter().find(|pod| self.names.worker_number(&pod.name_any()) == Some(number));
+        for number in &plan.remove {
+            if let Some(pod) = pod(*number) {
+                self.delete(pod, false).await?;
+            }
+        }
+        for number in &plan.withdraw {
+            if let Some(pod) = pod(*number) {
+                self.delete(pod, true).await?;
+            }
+        }
+        for (number, how) in &plan.drain {
+            let Some(pod) = pod(*number) else { continue };
+            let slot = format!("slot1@{}@{}", pod.name_any(), self.names.domain());
+            match pool.schedd.drain(&slot, *how == Drain::IfIdle).await {
+                Drained::Accepted => {
+                    tracing::info!("worker {} takes no more jobs, and ends after those that it has", pod.name_any());
+                    memory.drains(pod.uid().unwrap_or_default());
+                }
+                Drained::Busy => tracing::debug!("worker {} has got a job meanwhile: it stays", pod.name_any()),
+                Drained::Unknown(why) => tracing::warn!("worker {} is not drained: {why}", pod.name_any()),
+            }
+        }
+        for number in &plan.make {
+            let Ok(object) = design.worker(*number) else { continue };
+            let made = self.applier.create(&object);
+            match around(Point::BeforeWorkerMade, made, Point::AfterWorkerMade).await {
+                Ok(_) => tracing::info!("worker {} is made", self.names.worker(*number)),
+                // It is there already, and the watch has not told it yet.
+                Err(ApplyError::Changed { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// `unchanged`: only if nothing has happened to it since it was seen.
+    async fn delete(&self, pod: &KubePod, unchanged: bool) -> Result<(), ApiError> {
+        let api: Api<KubePod> = Api::namespaced(self.charge.client.clone(), &self.names.pool.namespace);
+        let resource_version = if unchanged { pod.resource_version() } else { None };
+        let preconditions = Some(Preconditions { uid: pod.uid(), resource_version });
+        let parameters = DeleteParams { preconditions, ..DeleteParams::default() };
+        let name = pod.name_any();
+        let deleted = limited("delete the pod", &name, api.delete(&name, &parameters));
+        unless_changed(around(Point::BeforeWorkerDeleted, deleted, Point::AfterWorkerDeleted).await).map(drop)
+    }
+
+    /// Writes it, unless it says so already.
+    async fn publish(&self, object: &HTCPool, said: &Said) -> Result<(), ApiError> {
+        let status = object.status.clone().unwrap_or_default();
+        let applied = self.applied.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let signing_key = applied.map(|(.., applied)| applied.signing_key).or_else(|| status.signing_key.clone());
+        let workers = WorkersStatus { selector: super::objects::worker_selector(&self.names), ..said.counts.clone() };
+        let old = status.conditions.iter().find(|condition| condition.type_ == WORKERS_READY);
+        let told = old.is_some_and(|old| old.status == said.status && old.reason == said.reason);
+        if told && status.workers.as_ref() == Some(&workers) && status.signing_key == signing_key {
+            return Ok(());
+        }
+        let now = Time(jiff::Timestamp::now());
+        let since = old.filter(|old| old.status == said.status).map_or(now, |old| old.last_transition_time.clone());
+        let condition = Condition {
+            type_: WORKERS_READY.to_owned(),
+            status: said.status,
+            reason: said.reason.to_owned(),
+            message: said.message.clone(),
+            last_transition_time: since,
+            observed_generation: object.meta().generation,
+        };
+        let mut status = json!({ "workers": workers, "conditions": [condition] });
+        if let Some(key) = signing_key {
+            status["signingKey"] = key.into();
+        }
+        let api: Api<HTCPool> = Api::namespaced(self.charge.client.clone(), &self.names.pool.namespace);
+        let patch = Patch::Apply(json!({
+            "apiVersion": HTCPool::api_version(&()), "kind": HTCPool::kind(&()),
+            "metadata": { "name": self.names.pool.name, "uid": self.names.uid },
+            "status": status,
+        }));
+        let parameters = PatchParams::apply(MANAGER).force();
+        let request = api.patch_status(&self.names.pool.name, &parameters, &patch);
+        unless_changed(limited("write the status of HTCPool", &self.names.pool, request).await).map(drop)
+    }
+
+    /// The pool has had a signing key from now on: before anything is told by it.
+    pub(in crate::pools) async fn publish_key(&self, object: &HTCPool, applied: &Applied) -> Result<bool, ApiError> {
+        if object.status.as_ref().and_then(|status| status.signing_key.as_ref()) == Some(&applied.signing_key) {
+            return Ok(true);
+        }
+        let api: Api<HTCPool> = Api::namespaced(self.charge.client.clone(), &self.names.pool.namespace);
+        let patch = Patch::Apply(json!({
+            "apiVersion": HTCPool::api_version(&()), "kind": HTCPool::kind(&()),
+            "metadata": { "name": self.names.pool.name, "uid": self.names.uid },
+            "status": { "signingKey": applied.signing_key },
+        }));
+        let parameters = PatchParams::apply(MANAGER).force();
+        let request = api.patch_status(&self.names.pool.name, &parameters, &patch);
+        unless_changed(limited("write the status of HTCPool", &self.names.pool, request).await)
+    }
+}
+
+/// Type of the condition about workers.
+pub(in crate::pools) const WORKERS_READY: &str = "WorkersReady";
+
+fn now() -> i64 {
+    jiff::Timestamp::now().as_second()
+}

@@ -1,0 +1,212 @@
+//! HTCondor's configuration for the pods of a managed pool.
+//!
+//! What was measured on both versions is said where it stands. Everything that differs from pod to pod comes from the pod's environment.
+
+use std::fmt::Write as _;
+
+use super::names::{Names, PORT, Role};
+use super::token::KEY_NAME;
+
+/// How often daemons tell the collector of themselves, in seconds. After a collector has begun anew all of them have done so within two
+/// of these.
+pub const UPDATE_INTERVAL: u32 = 20;
+/// How long a job goes on, and keeps its claim, while its schedd is away, in seconds; and how long a worker that is gone is waited for.
+const JOB_LEASE: u32 = 1200;
+/// MiB of a worker's memory that its jobs do not get: HTCondor's daemons have them.
+pub const RESERVE_MIB: u64 = 128;
+/// Attribute of slots: `metadata.uid` of the worker's pod.
+pub const POD_UID: &str = "HTCPodUID";
+/// Attribute of slots: the image that the worker is a container of. `job.sh` runs the payload there, and in no container of its own.
+pub const WORKER_IMAGE: &str = "HTCWorkerImage";
+
+/// Where HTCondor is in its own image, and in those that it is brought into.
+pub const RELEASE: &str = "/htcondor";
+/// Folder of the configuration.
+pub const CONFIG: &str = "/htcpool/config";
+/// Folder of all that is written and need not outlive the pod.
+pub const LOCAL: &str = "/htcpool/local";
+/// Folder of what outlives it.
+pub const SPOOL: &str = "/htcpool/spool";
+/// Folder of the Secret, for the container that prepares the others.
+pub const SECRET: &str = "/htcpool/secret";
+
+/// What the daemons of all roles have.
+const COMMON: &str = r"LOCAL_CONFIG_FILE =
+LOCAL_CONFIG_DIR =
+BIN = $(RELEASE_DIR)/bin
+SBIN = $(RELEASE_DIR)/sbin
+LIB = $(RELEASE_DIR)/lib/condor
+LIBEXEC = $(RELEASE_DIR)/libexec/condor
+SHARE = $(RELEASE_DIR)/share/condor
+ETC = $(LOCAL_DIR)
+RUN = $(LOCAL_DIR)/run
+LOG = $(LOCAL_DIR)/log
+LOCK = $(LOCAL_DIR)/lock
+EXECUTE = $(LOCAL_DIR)/execute
+CRED_STORE_DIR = $(LOCAL_DIR)/cred
+SEC_PASSWORD_DIRECTORY = $(LOCAL_DIR)/passwords.d
+SEC_TOKEN_SYSTEM_DIRECTORY = $(LOCAL_DIR)/tokens.d
+SEC_TOKEN_DIRECTORY = $(LOCAL_DIR)/tokens.d
+USE_SHARED_PORT = true
+DAEMON_SOCKET_DIR = auto
+NETWORK_INTERFACE = $ENV(POD_IP)
+NETWORK_HOSTNAME = $ENV(POD_NAME).$(UID_DOMAIN)
+BIND_ALL_INTERFACES = false
+FILESYSTEM_DOMAIN = $(NETWORK_HOSTNAME)
+# Tokens, and nothing else. A family session would do for the daemons of one pod among themselves; 23.9 takes those of other pods on
+# loopback for its family, too, and then never reaches the collector.
+SEC_USE_FAMILY_SESSION = false
+SEC_DEFAULT_AUTHENTICATION = REQUIRED
+SEC_DEFAULT_AUTHENTICATION_METHODS = IDTOKENS
+SEC_DEFAULT_ENCRYPTION = REQUIRED
+SEC_DEFAULT_INTEGRITY = REQUIRED
+SEC_CLIENT_AUTHENTICATION = REQUIRED
+SEC_CLIENT_AUTHENTICATION_METHODS = IDTOKENS
+ALLOW_READ = *@$(UID_DOMAIN)
+ALLOW_DAEMON = $(MYSELF)
+ALLOW_ADMINISTRATOR = $(MYSELF)
+ALLOW_WRITE =
+ALLOW_CONFIG =
+ALLOW_OWNER =
+ALLOW_ADVERTISE_MASTER =
+ALLOW_ADVERTISE_SCHEDD =
+ALLOW_ADVERTISE_STARTD =
+ENABLE_KERNEL_TUNING = false
+NEGOTIATOR_INTERVAL = 20
+NEGOTIATOR_CYCLE_DELAY = 5
+MAIL = /bin/true
+SENDMAIL = /bin/true
+CONDOR_ADMIN =
+";
+
+const CENTRAL_MANAGER: &str = r"DAEMON_LIST = MASTER COLLECTOR NEGOTIATOR
+MASTER_NAME = $(MYSELF)
+NEGOTIATOR_NAME = $(MYSELF)
+COLLECTOR_NAME = $(UID_DOMAIN)
+";
+
+/// A schedd that is stopped leaves its jobs running: it finds them again within their lease.
+const SCHEDD: &str = r"DAEMON_LIST = MASTER SCHEDD
+MASTER_NAME = $(MYSELF)
+SHUTDOWN_GRACEFUL_TIMEOUT = 40
+";
+
+/// One slot that is divided as jobs ask for it. A drain never ends a job; SIGTERM, by which Kubernetes ends a pod that somebody has
+/// deleted, does so within the pod's grace period, and the jobs run again elsewhere at once.
+const WORKER: &str = r"DAEMON_LIST = MASTER STARTD
+MASTER_NAME = $ENV(POD_NAME)@$(UID_DOMAIN)
+STARTD_NAME = $ENV(POD_NAME)@$(UID_DOMAIN)
+NUM_CPUS = $ENV(WORKER_CPUS)
+DISK = $ENV(WORKER_DISK_KIB)
+NUM_SLOTS = 1
+NUM_SLOTS_TYPE_1 = 1
+SLOT_TYPE_1 = 100%
+SLOT_TYPE_1_PARTITIONABLE = true
+START = true
+SUSPEND = false
+PREEMPT = false
+KILL = false
+WANT_SUSPEND = false
+WANT_VACATE = false
+RUNBENCHMARKS = 0
+MaxJobRetirementTime = 31536000
+MachineMaxVacateTime = 30
+SHUTDOWN_GRACEFUL_TIMEOUT = 60
+SHUTDOWN_FAST_TIMEOUT = 30
+# The startd ends when it has been drained; the pod ends with the master.
+MASTER.DAEMON_SHUTDOWN = STARTD_StartTime =?= 0 && time() - DaemonStartTime > 60
+# Jobs find what the image has set.
+JOB_INHERITS_STARTER_ENVIRONMENT = true
+ENABLE_URL_TRANSFERS = false
+";
+
+/// The file `condor_config` of a role.
+#[must_use]
+pub fn condor_config(names: &Names, role: Role) -> String {
+    let mut text = String::new();
+    let mut set = |name: &str, value: &dyn std::fmt::Display| {
+        let _ = writeln!(text, "{name} = {value}");
+    };
+    set("RELEASE_DIR", &format!("{RELEASE}/usr"));
+    set("LOCAL_DIR", &LOCAL);
+    set("UID_DOMAIN", &names.domain());
+    set("TRUST_DOMAIN", &names.trust_domain());
+    set("DEFAULT_DOMAIN_NAME", &names.domain());
+    set("CONDOR_HOST", &names.collector());
+    set("COLLECTOR_HOST", &format!("$(CONDOR_HOST):{PORT}"));
+    set("SHARED_PORT_PORT", &PORT);
+    set("SEC_TOKEN_ISSUER_KEY", &KEY_NAME);
+    set("MYSELF", &names.identity(role));
+    let [central_manager, schedd, worker] =
+        [Role::CentralManager, Role::Schedd, Role::Worker].map(|role| names.identity(role));
+    set("SPOOL", &if role == Role::Worker { format!("{LOCAL}/spool") } else { format!("{SPOOL}/spool") });
+    for interval in ["UPDATE_INTERVAL", "MASTER_UPDATE_INTERVAL", "NEGOTIATOR_UPDATE_INTERVAL", "SCHEDD_INTERVAL"] {
+        set(interval, &UPDATE_INTERVAL);
+    }
+    text.push_str(COMMON);
+    let mut set = |name: &str, value: &dyn std::fmt::Display| {
+        let _ = writeln!(text, "{name} = {value}");
+    };
+    set("ALLOW_NEGOTIATOR", &central_manager);
+    match role {
+        Role::CentralManager => {
+            // Who is an administrator here may have any daemon of the pool drain itself: they leave the right to do so with their ads.
+            set("ALLOW_ADMINISTRATOR", &format!("{central_manager} {}", names.operator()));
+            set("ALLOW_ADVERTISE_MASTER", &format!("{central_manager} {schedd} {worker}"));
+            set("ALLOW_ADVERTISE_SCHEDD", &schedd);
+            set("ALLOW_ADVERTISE_STARTD", &worker);
+            text.push_str(CENTRAL_MANAGER);
+        }
+        Role::Schedd => {
+            set("ALLOW_WRITE", &names.operator());
+            set("SCHEDD_NAME", &names.schedd());
+            set("JOB_DEFAULT_LEASE_DURATION", &JOB_LEASE);
+            text.push_str(SCHEDD);
+        }
+        Role::Worker => {
+            set("MEMORY", &format!("$ENV(WORKER_MEMORY_MIB) - {RESERVE_MIB}"));
+            set(POD_UID, &"\"$ENV(POD_UID)\"");
+            set(WORKER_IMAGE, &"\"$ENV(WORKER_IMAGE)\"");
+            set("STARTD_ATTRS", &format!("$(STARTD_ATTRS) {POD_UID} {WORKER_IMAGE}"));
+            text.push_str(WORKER);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use strum::IntoEnumIterator as _;
+
+    use super::*;
+    use crate::api::ObjectName;
+
+    fn value<'a>(config: &'a str, name: &str) -> Option<&'a str> {
+        config.lines().rev().find_map(|line| line.strip_prefix(name)?.strip_prefix(" ="))
+    }
+
+    #[test]
+    fn each_role_lets_in_whom_it_needs_and_nobody_else() {
+        let pool = ObjectName { namespace: "n".to_owned(), name: "p".to_owned() };
+        let names = Names::new(&pool, "0123456789").unwrap();
+        let allowed = |role: Role, level: &str| {
+            let config = condor_config(&names, role);
+            let text = value(&config, level).unwrap().trim().replace("$(MYSELF)", &names.identity(role));
+            text.replace("@p.n.htcpool", "")
+        };
+        let writers = Role::iter().map(|role| allowed(role, "ALLOW_WRITE"));
+        assert_eq!(writers.collect::<Vec<_>>(), ["", "operator", ""]);
+        let administrators = Role::iter().map(|role| allowed(role, "ALLOW_ADMINISTRATOR"));
+        assert_eq!(administrators.collect::<Vec<_>>(), ["central-manager operator", "schedd", "worker"]);
+        for (level, who) in [("MASTER", "central-manager schedd worker"), ("SCHEDD", "schedd"), ("STARTD", "worker")] {
+            let level = format!("ALLOW_ADVERTISE_{level}");
+            let all = Role::iter().map(|role| allowed(role, &level));
+            assert_eq!(all.collect::<Vec<_>>(), [who, "", ""], "{level}");
+        }
+        for role in Role::iter() {
+            let config = condor_config(&names, role);
+            assert_eq!(value(&config, "SEC_DEFAULT_AUTHENTICATION_METHODS"), Some(" IDTOKENS"));
+            assert!(!config.contains("ALLOW_DAEMON = *") && !config.contains("use security"));
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Which HTCJobs fit on the workers of a managed pool, and how many workers they fill.
+
+use super::objects::{WorkerSize, worker_image};
+use crate::api::{HTCJob, HTCJobSpec, ManagedPool, Phase};
+use crate::condor::htcopts::{HtcOpts, Policy};
+
+/// How an image may be written besides.
+const SCHEME: &str = "docker://";
+const MIB: u64 = 1 << 20;
+/// What HTCondor's newer tools ask for where the HTCJob says nothing: cores, MiB of memory, MiB of disk.
+const UNSAID: [u64; 3] = [1, 128, 1024];
+/// Parts of a worker are counted in so many of it.
+const WHOLE: u64 = 1 << 20;
+
+/// How often a job of this spec fits on one worker.
+///
+/// # Errors
+/// Not once; why, and what to do.
+pub fn fits(pool: &ManagedPool, job: &HTCJobSpec) -> Result<u64, String> {
+    let (wanted, has) = (image(&job.script.image), image(worker_image(pool)));
+    if wanted != has {
+        return Err(format!(
+            "its workers are containers of the image {has}, and the HTCJob names {wanted}: write this image, or name another pool"
+        ));
+    }
+    let size = WorkerSize::of(pool).map_err(|error| error.to_string())?;
+    let resources = job.resources.clone().unwrap_or_default();
+    if resources.gpus.unwrap_or_default() > 0 {
+        return Err("its workers have no GPUs: name another pool".to_owned());
+    }
+    let options = job.htcopts.as_deref().and_then(|text| HtcOpts::parse(text, &Policy::default()).ok());
+    let option = |name: &str| options.as_ref()?.command(name)?.trim().parse::<u64>().ok();
+    let (cpus, memory, disk) = (resources.cpus, resources.memory, resources.disk);
+    let asked = |quantity: Option<crate::api::Quantity>, unit: u64, option: Option<u64>, unsaid: u64| {
+        quantity.and_then(|quantity| quantity.in_units_of(unit).ok()).or(option).unwrap_or(unsaid).max(1)
+    };
+    let [few_cpus, few_memory, few_disk] = UNSAID;
+    let asked = [
+        ("cores", asked(cpus, 1, option("request_cpus"), few_cpus), size.cpus),
+        ("MiB of memory", asked(memory, MIB, option("request_memory"), few_memory), size.memory),
+        ("MiB of disk", asked(disk, MIB, option("request_disk").map(|kib| kib.div_ceil(1024)), few_disk), size.disk),
+    ];
+    if let Some((what, asked, there)) = asked.iter().find(|(_, asked, there)| asked > there) {
+        return Err(format!(
+            "a worker has {there} {what}, and the jobs ask for {asked}: ask for less, or have spec.managed.workers.resources of the pool enlarged"
+        ));
+    }
+    Ok(asked.iter().map(|(_, asked, there)| there / asked).min().unwrap_or(1).max(1))
+}
+
+/// As HTCJobs and workers compare it.
+#[must_use]
+pub fn image(text: &str) -> &str {
+    text.strip_prefix(SCHEME).unwrap_or(text)
+}
+
+/// How many workers the jobs of these HTCJobs fill: those that run, those that wait, and those that are yet to be submitted.
+#[must_use]
+pub fn needed<'a>(pool: &ManagedPool, jobs: impl IntoIterator<Item = &'a HTCJob>) -> u32 {
+    let parts = jobs.into_iter().filter_map(|job| {
+        let count = u64::try_from(wanting(job)).ok()?;
+        Some(count.saturating_mul(WHOLE).div_ceil(fits(pool, &job.spec).ok()?))
+    });
+    let parts: u64 = parts.fold(0, u64::saturating_add);
+    u32::try_from(parts.div_ceil(WHOLE)).unwrap_or(u32::MAX)
+}
+
+/// How many of its jobs want to run.
+fn wanting(job: &HTCJob) -> i64 {
+    let status = job.status.clone().unwrap_or_default();
+    if job.metadata.deletion_timestamp.is_some() || job.spec.suspend {
+        return status.running;
+    }
+    let all = job.spec.jobs().unwrap_or(status.active);
+    match status.phase {
+        None | Some(Phase::Pending) => all,
+        Some(Phase::Submitted | Phase::Running) => {
+            let left = all - status.succeeded - status.failed - status.held;
+            job.spec.parallelism.map_or(left, |most| left.min(most))
+        }
+        Some(Phase::Completed | Phase::Terminating) => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::api::{HTCJobStatus, PodResources, Quantity, Resources};
+
+    fn pool() -> ManagedPool {
+        let mut pool = ManagedPool { image: "htcondor:1".to_owned(), ..ManagedPool::default() };
+        pool.workers.image = Some("python:3.12".to_owned());
+        let quantity = |text: &str| Some(Quantity::Text(text.to_owned()));
+        pool.workers.resources =
+            Some(PodResources { cpus: quantity("4"), memory: quantity("8Gi"), disk: quantity("10Gi") });
+        pool
+    }
+
+    fn job(cpus: i64, memory: &str, queue: i64) -> HTCJob {
+        let mut spec = HTCJobSpec { queue: Some(queue), ..HTCJobSpec::default() };
+        spec.script.image = "docker://python:3.12".to_owned();
+        spec.resources = Some(Resources {
+            cpus: Some(Quantity::Number(cpus)),
+            memory: Some(Quantity::Text(memory.to_owned())),
+            ..Resources::default()
+        });
+        HTCJob::new("job", spec)
+    }
+
+    #[rstest]
+    #[case(1, "1Gi", Some(4))]
+    #[case(1, "3Gi", Some(2))]
+    #[case(4, "1Gi", Some(1))]
+    #[case(5, "1Gi", None)]
+    #[case(1, "9Gi", None)]
+    fn a_job_fits_by_cores_and_memory(#[case] cpus: i64, #[case] memory: &str, #[case] expected: Option<u64>) {
+        assert_eq!(fits(&pool(), &job(cpus, memory, 1).spec).ok(), expected);
+    }
+
+    #[test]
+    fn what_the_options_ask_for_counts() {
+        let mut job = job(1, "1Gi", 1);
+        job.spec.resources = None;
+        job.spec.htcopts = Some("request_cpus = 2\nrequest_memory = 1024".to_owned());
+        assert_eq!(fits(&pool(), &job.spec), Ok(2));
+        job.spec.htcopts = Some("request_memory = 9000".to_owned());
+        assert!(fits(&pool(), &job.spec).unwrap_err().contains("9000"));
+    }
+
+    #[test]
+    fn another_image_never_fits() {
+        let mut job = job(1, "1Gi", 1);
+        "python:3.13".clone_into(&mut job.spec.script.image);
+        let said = fits(&pool(), &job.spec).unwrap_err();
+        assert!(said.contains("python:3.12") && said.contains("python:3.13"), "{said}");
+        assert_eq!(needed(&pool(), [&job]), 0);
+    }
+
+    #[test]
+    fn workers_are_filled_by_what_runs_and_what_waits() {
+        let under_way = |status: HTCJobStatus| HTCJob { status: Some(status), ..job(1, "1Gi", 10) };
+        let half =
+            under_way(HTCJobStatus { phase: Some(Phase::Running), succeeded: 5, held: 1, ..HTCJobStatus::default() });
+        let ended = under_way(HTCJobStatus { phase: Some(Phase::Completed), succeeded: 10, ..HTCJobStatus::default() });
+        assert_eq!(needed(&pool(), [&job(1, "1Gi", 9)]), 3);
+        assert_eq!(needed(&pool(), [&half]), 1);
+        assert_eq!(needed(&pool(), [&ended]), 0);
+        // Two of these and one of those fill less than two workers.
+        assert_eq!(needed(&pool(), [&job(2, "1Gi", 1), &job(1, "1Gi", 2), &job(1, "2Gi", 1)]), 2);
+        let mut suspended = job(1, "1Gi", 10);
+        suspended.spec.suspend = true;
+        assert_eq!(needed(&pool(), [&suspended]), 0);
+    }
+}

@@ -1,0 +1,287 @@
+//! Which workers a managed pool gets, and which go. Pure: it sees dated evidence and says what to do.
+//!
+//! A worker goes by being drained: HTCondor itself says whether it has a job, in the same step in which it stops taking any. Only a pod
+//! that has ended, or has never begun, is deleted.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+/// Most workers that are made at one look: the next one is soon.
+const AT_ONCE: usize = 50;
+/// First pause after a worker that ended too soon, in seconds; it doubles with each that follows.
+const FIRST_PAUSE: i64 = 10;
+/// Longest pause.
+const LONGEST_PAUSE: i64 = 300;
+
+/// What is known about the workers of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Evidence {
+    /// Unix seconds.
+    pub now: i64,
+    /// How many there should be.
+    pub goal: Goal,
+    /// All their pods.
+    pub workers: Vec<Worker>,
+    /// What the collector's answer is worth.
+    pub answer: Answer,
+    /// Workers that ended too soon.
+    pub deaths: Deaths,
+}
+
+/// How many workers there should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goal {
+    /// As many as somebody has written. Those that are too many go even if they have jobs: as soon as these have ended.
+    Replicas(u32),
+    /// As many as the jobs need.
+    Follow {
+        /// Workers that all jobs fill that run or wait.
+        needed: u32,
+        /// Fewest.
+        min: u32,
+        /// Most.
+        max: u32,
+        /// How long one has had nothing to do when it goes, in seconds.
+        after: i64,
+    },
+}
+
+/// What the collector's answer is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It names all workers that it should.
+    Known,
+    /// The collector has begun a short while ago: those that it does not name, and what it says of those that it does, prove nothing.
+    Young,
+    /// There is none, or it is too old.
+    Unknown,
+}
+
+/// Workers that ended by themselves soon after they began, since the last one that did not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Deaths {
+    /// How many.
+    pub count: u32,
+    /// When the last one was seen, in unix seconds.
+    pub last: i64,
+}
+
+/// A worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Worker {
+    /// The number in its name.
+    pub number: u32,
+    /// Its pod.
+    pub pod: Pod,
+    /// What HTCondor says of it.
+    pub slot: Slot,
+    /// It was made as it would be made now.
+    pub current: bool,
+    /// HTCondor was told to drain it, and has accepted that.
+    pub drained: bool,
+}
+
+/// The pod of a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pod {
+    /// No container of it has begun.
+    Waiting {
+        /// Since when, in unix seconds.
+        since: i64,
+    },
+    /// It has begun.
+    Running,
+    /// It has ended, well or not.
+    Ended,
+    /// Somebody has deleted it.
+    Leaving,
+}
+
+/// What HTCondor says of a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slot {
+    /// Nothing: it may have jobs all the same.
+    Unseen,
+    /// It has no job.
+    Idle {
+        /// Seen so since then, in unix seconds.
+        since: i64,
+    },
+    /// It has jobs.
+    Busy,
+    /// It takes no more jobs, and ends after those that it has.
+    Draining,
+}
+
+/// How a worker is drained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Drain {
+    /// Unless it has a job by now: HTCondor looks, and refuses.
+    IfIdle,
+    /// It finishes its jobs.
+    Graceful,
+}
+
+/// What to do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Make these.
+    pub make: Vec<u32>,
+    /// Delete the pods of these: they have ended.
+    pub remove: Vec<u32>,
+    /// Delete the pods of these unless they have begun by now.
+    pub withdraw: Vec<u32>,
+    /// Drain these.
+    pub drain: Vec<(u32, Drain)>,
+    /// None is made before this time, in unix seconds: too many have ended at once.
+    pub held_until: Option<i64>,
+    /// When to look again although nothing has happened, in unix seconds.
+    pub again: Option<i64>,
+}
+
+impl Worker {
+    /// It goes already.
+    const fn goes(&self) -> bool {
+        self.drained || matches!(self.slot, Slot::Draining) || matches!(self.pod, Pod::Ended | Pod::Leaving)
+    }
+
+    /// It counts as one of those that there should be.
+    #[must_use]
+    pub const fn counts(&self) -> bool {
+        self.current && !self.goes()
+    }
+}
+
+impl Goal {
+    /// How many there should be.
+    #[must_use]
+    pub fn wanted(self) -> u32 {
+        match self {
+            Self::Replicas(replicas) => replicas,
+            Self::Follow { needed, min, max, .. } => needed.max(min).min(max),
+        }
+    }
+
+    /// Since when a worker must have had nothing to do.
+    const fn idle_before(self, now: i64) -> i64 {
+        match self {
+            Self::Replicas(_) => now,
+            Self::Follow { after, .. } => now - after,
+        }
+    }
+
+    const fn after(self) -> i64 {
+        match self {
+            Self::Replicas(_) => 0,
+            Self::Follow { after, .. } => after,
+        }
+    }
+
+    const fn spares_the_busy(self) -> bool {
+        match self {
+            Self::Replicas(_) => false,
+            Self::Follow { .. } => true,
+        }
+    }
+}
+
+impl Deaths {
+    /// Until when none is made.
+    fn pause_ends(self) -> Option<i64> {
+        let doubled = self.count.checked_sub(1)?;
+        let pause = FIRST_PAUSE.checked_shl(doubled.min(16)).unwrap_or(LONGEST_PAUSE).min(LONGEST_PAUSE);
+        Some(self.last + pause)
+    }
+}
+
+/// Decides.
+#[must_use]
+pub fn scale(evidence: &Evidence) -> Plan {
+    let Evidence { now, goal, ref workers, answer, deaths } = *evidence;
+    let mut plan = Plan {
+        remove: workers.iter().filter(|worker| worker.pod == Pod::Ended).map(|worker| worker.number).collect(),
+        ..Plan::default()
+    };
+    let wanted = usize::try_from(goal.wanted()).unwrap_or(usize::MAX);
+    let (counted, rest): (Vec<&Worker>, Vec<&Worker>) = workers.iter().partition(|worker| worker.counts());
+    if counted.len() < wanted {
+        match deaths.pause_ends().filter(|ends| *ends > now) {
+            Some(ends) => (plan.held_until, plan.again) = (Some(ends), Some(ends)),
+            None => plan.make = free_numbers(workers, (wanted - counted.len()).min(AT_ONCE)),
+        }
+    }
+    for worker in rest.iter().filter(|worker| !worker.goes()) {
+        // Of a template that is no longer that of the pool.
+        match (worker.pod, worker.slot) {
+            (Pod::Waiting { .. }, _) => plan.withdraw.push(worker.number),
+            (Pod::Running, Slot::Idle { .. }) if answer == Answer::Known => {
+                plan.drain.push((worker.number, Drain::IfIdle));
+            }
+            (Pod::Running, Slot::Busy) if answer == Answer::Known => plan.drain.push((worker.number, Drain::Graceful)),
+            (Pod::Running | Pod::Ended | Pod::Leaving, _) => {}
+        }
+    }
+    take_away(&mut plan, evidence, counted, wanted);
+    plan
+}
+
+/// Those that are too many: pods that wait, then workers without jobs, the longest first, and then others if that is wanted.
+fn take_away(plan: &mut Plan, evidence: &Evidence, counted: Vec<&Worker>, wanted: usize) {
+    let Evidence { now, goal, answer, .. } = *evidence;
+    let mut excess = counted.len().saturating_sub(wanted);
+    let due = goal.idle_before(now);
+    let (mut waiting, mut idle, mut busy) = (Vec::new(), Vec::new(), Vec::new());
+    for worker in counted {
+        match (worker.pod, worker.slot) {
+            (Pod::Waiting { since }, _) => waiting.push((Reverse(worker.number), since)),
+            (Pod::Running, Slot::Idle { since }) => idle.push((since, worker.number)),
+            (Pod::Running, Slot::Busy) => busy.push(Reverse(worker.number)),
+            // What it does is not known.
+            (Pod::Running, Slot::Unseen | Slot::Draining) | (Pod::Ended | Pod::Leaving, _) => {}
+        }
+    }
+    waiting.sort_unstable();
+    idle.sort_unstable();
+    busy.sort_unstable();
+    let mut later = |since: i64| {
+        let when = since + goal.after();
+        plan.again = Some(plan.again.map_or(when, |again| again.min(when)));
+    };
+    for (Reverse(number), since) in waiting {
+        if excess == 0 {
+            return;
+        }
+        if since > due {
+            later(since);
+        } else {
+            plan.withdraw.push(number);
+            excess -= 1;
+        }
+    }
+    if answer != Answer::Known {
+        return;
+    }
+    for (since, number) in idle {
+        if excess == 0 {
+            return;
+        }
+        if since > due {
+            later(since);
+        } else {
+            plan.drain.push((number, Drain::IfIdle));
+        }
+        excess -= 1;
+    }
+    if !goal.spares_the_busy() {
+        plan.drain.extend(busy.into_iter().take(excess).map(|Reverse(number)| (number, Drain::Graceful)));
+    }
+}
+
+/// The lowest numbers that no pod has: who is told twice makes the same ones.
+fn free_numbers(workers: &[Worker], count: usize) -> Vec<u32> {
+    let taken: BTreeSet<u32> = workers.iter().map(|worker| worker.number).collect();
+    (0..=u32::MAX).filter(|number| !taken.contains(number)).take(count).collect()
+}
+
+#[cfg(test)]
+mod tests;

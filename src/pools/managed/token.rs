@@ -1,0 +1,161 @@
+//! The signing key of a managed pool, and the IDTOKENs that are made with it.
+//!
+//! A token is a JSON Web Token with HS256. Its key is HKDF-SHA256 of the signing key; HTCondor keeps that in a file, each byte XORed with
+//! one of `DE AD BE EF` (HTCondor's `condor_auth_passwd.cpp`, `store_cred.cpp`, `secure_file.cpp`). The signing key called `POOL` is
+//! doubled before that; all others, such as [`KEY_NAME`], are taken as they are.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+
+use crate::key::hex;
+
+/// Name of the signing key: of its file in `SEC_PASSWORD_DIRECTORY`, and in the header of each token.
+pub const KEY_NAME: &str = "htcpool";
+/// Random bytes in a signing key.
+const LENGTH: usize = 64;
+/// What HTCondor hides the bytes of a key file with.
+const VEIL: [u8; 4] = [0xde, 0xad, 0xbe, 0xef];
+
+/// A signing key: who has it can make tokens of everybody in its pool.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SigningKey(Vec<u8>);
+
+impl fmt::Debug for SigningKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SigningKey({})", self.fingerprint())
+    }
+}
+
+/// What is in the Secret is no signing key.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it has {0} bytes, and a signing key has {LENGTH}")]
+pub struct NoKey(usize);
+
+/// HTCondor's levels of authorization, as far as tokens of managed pools are limited to them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
+pub enum Right {
+    /// To ask.
+    Read,
+    /// To submit jobs, and to change one's own.
+    Write,
+    /// To tell daemons what to do.
+    Administrator,
+    /// To negotiate.
+    Negotiator,
+    /// What daemons do among themselves.
+    Daemon,
+    /// To tell the collector of a master.
+    AdvertiseMaster,
+    /// To tell the collector of a schedd.
+    AdvertiseSchedd,
+    /// To tell the collector of a startd.
+    AdvertiseStartd,
+}
+
+impl SigningKey {
+    /// A new one.
+    pub fn random() -> Result<Self, getrandom::Error> {
+        let mut bytes = vec![0; LENGTH];
+        getrandom::fill(&mut bytes)?;
+        Ok(Self(bytes))
+    }
+
+    /// From the contents of HTCondor's file.
+    pub fn from_file(contents: &[u8]) -> Result<Self, NoKey> {
+        if contents.len() == LENGTH { Ok(Self(veil(contents))) } else { Err(NoKey(contents.len())) }
+    }
+
+    /// The contents of HTCondor's file.
+    #[must_use]
+    pub fn file(&self) -> Vec<u8> {
+        veil(&self.0)
+    }
+
+    /// Tells keys apart, and says nothing about them: 16 hexadecimal digits.
+    #[must_use]
+    pub fn fingerprint(&self) -> String {
+        hex(&Sha256::digest(&self.0)[..8])
+    }
+
+    /// A token without an end for `identity` (`name@domain`), good where `trust_domain` is, for no more than these rights; without any:
+    /// for all that the identity has. `issued`: unix seconds.
+    pub fn token(
+        &self,
+        trust_domain: &str,
+        identity: &str,
+        rights: &[Right],
+        issued: i64,
+    ) -> Result<String, getrandom::Error> {
+        let mut id = [0; 16];
+        getrandom::fill(&mut id)?;
+        let scope: Vec<String> = rights.iter().map(|right| format!("condor:/{}", <&str>::from(right))).collect();
+        let header = json!({ "alg": "HS256", "kid": KEY_NAME });
+        let mut claims = json!({ "iss": trust_domain, "sub": identity, "iat": issued, "jti": hex(&id) });
+        if !scope.is_empty() {
+            claims["scope"] = scope.join(" ").into();
+        }
+        let encode = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
+        let signed = format!("{}.{}", encode(header.to_string().as_bytes()), encode(claims.to_string().as_bytes()));
+        let signature = mac(&self.derived(), &[signed.as_bytes()]);
+        Ok(format!("{signed}.{}", encode(&signature)))
+    }
+
+    /// HKDF-SHA256 (RFC 5869) with one block of output.
+    fn derived(&self) -> Vec<u8> {
+        let extracted = mac(b"htcondor", &[&self.0]);
+        mac(&extracted, &[b"master jwt", &[1]])
+    }
+}
+
+fn mac(key: &[u8], parts: &[&[u8]]) -> Vec<u8> {
+    // HMAC takes keys of any length.
+    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else { return Vec::new() };
+    parts.iter().for_each(|part| mac.update(part));
+    mac.finalize().into_bytes().to_vec()
+}
+
+fn veil(bytes: &[u8]) -> Vec<u8> {
+    bytes.iter().zip(VEIL.iter().cycle()).map(|(byte, veil)| byte ^ veil).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_is_derived_as_htcondor_does() {
+        let key = SigningKey((0..64).collect());
+        // By Python's hmac and hashlib.
+        assert_eq!(hex(&key.derived()), "ce74508bac81a421cf56451aa6ea08dbb123aef386724b005d789171406172b5");
+    }
+
+    #[test]
+    fn a_key_survives_its_file_and_is_never_shown() {
+        let key = SigningKey::random().unwrap();
+        assert_eq!(SigningKey::from_file(&key.file()).as_ref(), Ok(&key));
+        assert_ne!(key.file(), key.0);
+        assert_eq!(SigningKey::from_file(b"short"), Err(NoKey(5)));
+        assert_ne!(key, SigningKey::random().unwrap());
+        assert_eq!(format!("{key:?}"), format!("SigningKey({})", key.fingerprint()));
+    }
+
+    #[test]
+    fn a_token_says_whose_it_is_and_what_it_is_for() {
+        let key = SigningKey::random().unwrap();
+        let token = key.token("trust", "worker@pool", &[Right::Read, Right::AdvertiseStartd], 7).unwrap();
+        let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1).unwrap()).unwrap();
+        let claims: serde_json::Value = serde_json::from_slice(&claims).unwrap();
+        assert_eq!(
+            (&claims["iss"], &claims["sub"], &claims["iat"]),
+            (&"trust".into(), &"worker@pool".into(), &7.into())
+        );
+        assert_eq!(claims["scope"], "condor:/READ condor:/ADVERTISE_STARTD");
+        assert_ne!(token, key.token("trust", "worker@pool", &[Right::Read, Right::AdvertiseStartd], 7).unwrap());
+    }
+}

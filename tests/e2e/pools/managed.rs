@@ -1,0 +1,414 @@
+//! Pools that the operator runs: their objects on a real API server, and their pods on a node that this test plays.
+
+mod node;
+
+use htc_operator::failpoint::Point;
+use serde_json::{Value, json};
+use testbed::{Account, Controllers, KubeOptions, PoolOptions, Port, Version, wait_for};
+
+use bed::site::says;
+use bed::{Bed, Namespace, PATIENCE, htcjob, is_true};
+
+use super::site::{delete, wait_ready, with_pool};
+use node::{IMAGE_SAYS, Node, names, services};
+
+const POOL: &str = "own";
+/// The image that jobs run in.
+const IMAGE: &str = "registry.example.org/analysis:1";
+
+/// Real controllers make the pods of the central manager and of the schedd, and delete what is owned by what is gone.
+const CONTROLLERS: &[&str] = &[
+    "deployment-controller",
+    "replicaset-controller",
+    "statefulset-controller",
+    "serviceaccount-controller",
+    "garbage-collector-controller",
+];
+
+/// Where the operator dies while it makes a pool and its workers, and sends them away again.
+pub const POINTS: &[Point] = &[
+    Point::BeforePoolObjectMade,
+    Point::AfterPoolObjectMade,
+    Point::BeforeWorkerMade,
+    Point::AfterWorkerMade,
+    Point::BeforeCondorDrain,
+    Point::AfterCondorDrain,
+    Point::BeforeWorkerDeleted,
+    Point::AfterWorkerDeleted,
+];
+
+struct Cluster {
+    // Fields drop in this order.
+    _controllers: Option<Controllers>,
+    bed: Bed,
+    _net: Port,
+}
+
+impl Cluster {
+    fn start(version: Version, with_controllers: bool) -> Self {
+        let net = Port::reserve().unwrap();
+        let options = KubeOptions { services: services(&net), garbage: 400, ..KubeOptions::default() };
+        let own = ["--credentials-refresh=3s", "--tracker-interval=3s"];
+        let bed = Bed::with_kube(version, &options, &PoolOptions::default(), &own);
+        let controllers = with_controllers.then(|| bed.controllers(CONTROLLERS));
+        bed.start_operator();
+        Self { _controllers: controllers, bed, _net: net }
+    }
+
+    /// A namespace that lets in no pod that is not restricted.
+    fn namespace(&self) -> Namespace<'_> {
+        let here = self.bed.namespace();
+        let label = "pod-security.kubernetes.io/enforce=restricted";
+        self.bed.kube.kubectl_ok(&["label", "namespace", &here.name, label]).unwrap();
+        here
+    }
+}
+
+fn pool(workers: &Value) -> Value {
+    json!({
+        "apiVersion": "htc.cern.ch/v1alpha1", "kind": "HTCPool", "metadata": { "name": POOL },
+        "spec": { "managed": {
+            "image": "htcondor:test",
+            "schedd": { "storage": { "size": "1Gi" } },
+            "workers": workers,
+        }},
+    })
+}
+
+fn fixed(replicas: u32) -> Value {
+    let resources = json!({ "cpus": 2, "memory": "512Mi", "disk": "4Gi" });
+    json!({ "image": IMAGE, "replicas": replicas, "resources": resources })
+}
+
+fn apply(here: &Namespace<'_>, mut object: Value) {
+    object["metadata"]["namespace"] = here.name.clone().into();
+    here.bed.kube.apply_stdin(&object.to_string()).unwrap();
+}
+
+fn get(here: &Namespace<'_>) -> Value {
+    let text = here.kubectl(&["get", "htcpool", POOL, "-o", "json"]);
+    serde_json::from_str(&text).unwrap()
+}
+
+/// Waits until HTCondor knows that many workers; the pool.
+fn wait_workers(here: &Namespace<'_>, ready: u32) -> Value {
+    wait_for(&format!("{ready} workers"), PATIENCE, || {
+        let pool = get(here);
+        if says(&pool, "WorkersReady", "True", "AsWanted") && pool["status"]["workers"]["ready"] == ready {
+            Ok(pool)
+        } else {
+            Err(format!("{:#}", pool["status"]))
+        }
+    })
+    .unwrap()
+}
+
+/// An `HTCJob` that notes that it runs, and runs until it is told to finish.
+fn lasting(name: &str) -> Value {
+    let script = "echo $JOB_NAME.$HTCPROCID.$IMAGE_SAYS >>/runs/ran\n\
+                  while [ ! -e /runs/finish-$JOB_NAME ]; do sleep 0.3; done\necho finished in $PWD >result\n";
+    let mut object = with_pool(htcjob(name, script), POOL);
+    object["spec"]["script"]["image"] = format!("docker://{IMAGE}").into();
+    object
+}
+
+fn note(name: &str) -> String {
+    format!("{name}.0.{IMAGE_SAYS}")
+}
+
+/// It has succeeded, ran once, and its output is here.
+fn ends_well(here: &Namespace<'_>, node: &Node<'_>, name: &str) {
+    node.finish(name);
+    let ended = here.wait_ended(name);
+    assert!(is_true(&ended, "Complete"), "{ended:#}\n{}", here.bed.logs());
+    assert_eq!(node.noted(&note(name)), 1, "{name}");
+    here.wait_output(name);
+    let result = std::fs::read_to_string(here.output(name, 0).join("result")).unwrap();
+    assert!(result.starts_with("finished in "), "{result}");
+}
+
+/// A token of the pool, in a configuration of its own: what condor_ping says of these rights at the collector or the schedd.
+fn rights(here: &Namespace<'_>, secret: &str, at: &str) -> Vec<String> {
+    let bed = here.bed;
+    let folder = bed.scratch().dir(&format!("as-{secret}-{at}")).unwrap();
+    let account = Account::unprivileged();
+    account.make_dir(&folder.join("tokens"), 0o700).unwrap();
+    let token = here.kubectl(&["get", "secret", secret, "-o", "go-template={{.data.token | base64decode}}"]);
+    account.write(&folder.join("tokens/token"), token, 0o600).unwrap();
+    let service = here.kubectl(&["get", "service", "own-central-manager", "-o", "jsonpath={.spec.clusterIP}"]);
+    let text = format!(
+        "RELEASE_DIR = {}\nLOCAL_DIR = {1}\nLOCAL_CONFIG_FILE =\nLOCAL_CONFIG_DIR =\nREQUIRE_LOCAL_CONFIG_FILE = false\n\
+         COLLECTOR_HOST = {service}:9618\nSEC_TOKEN_DIRECTORY = {1}/tokens\nSEC_CLIENT_AUTHENTICATION_METHODS = IDTOKENS\n",
+        bed.pool.release_dir().display(),
+        folder.display()
+    );
+    let config = folder.join("condor_config");
+    account.write(&config, text, 0o644).unwrap();
+    let levels = ["READ", "WRITE", "ADMINISTRATOR", "ADVERTISE_SCHEDD", "ADVERTISE_STARTD", "ADVERTISE_MASTER"];
+    let schedd = format!("schedd@own.{}.htcpool", here.name);
+    let mut granted = Vec::new();
+    for level in levels {
+        let mut ping = account.command(&bed.pool.bin_dir().join("condor_ping"));
+        let to: &[&str] = if at == "schedd" { &["-type", "schedd", "-name", &schedd] } else { &["-type", "collector"] };
+        ping.env_clear().env("CONDOR_CONFIG", &config).env("HOME", "/nonexistent").args(to).args(["-quiet", level]);
+        if ping.output().unwrap().status.success() {
+            granted.push(level.to_lowercase());
+        }
+    }
+    granted
+}
+
+/// Each token opens what its holder needs, and nothing else.
+pub fn tokens_let_each_do_what_it_needs_and_no_more(version: Version) {
+    let cluster = Cluster::start(version, true);
+    let here = cluster.namespace();
+    Node::run(&cluster.bed, &here.name, version, |_| {
+        apply(&here, pool(&fixed(0)));
+        wait_ready(&here, POOL, "Answering");
+        let at_collector = |who: &str| rights(&here, &format!("own-{who}-token"), "collector").join(" ");
+        // Who may be an administrator may write, too: there is nothing to write to a collector but what is advertised.
+        assert_eq!(at_collector("operator"), "read write administrator");
+        assert_eq!(at_collector("schedd"), "read advertise_schedd advertise_master");
+        assert_eq!(at_collector("worker"), "read advertise_startd advertise_master");
+        let at_schedd = |who: &str| rights(&here, &format!("own-{who}-token"), "schedd").join(" ");
+        assert_eq!(at_schedd("operator"), "read write");
+        assert_eq!(at_schedd("worker"), "read");
+        delete(&here, POOL);
+    });
+}
+
+/// Central manager and schedd are replaced, and workers go, while jobs run: no job is lost, and none runs twice.
+pub fn jobs_run_through_a_pool_of_its_own(version: Version) {
+    let cluster = Cluster::start(version, true);
+    let (here, bed) = (cluster.namespace(), &cluster.bed);
+    Node::run(bed, &here.name, version, |node| {
+        apply(&here, pool(&fixed(1)));
+        wait_ready(&here, POOL, "Answering");
+        for name in ["first", "second"] {
+            here.create(&lasting(name));
+            here.wait_phase(name, "Running");
+        }
+        let running = wait_workers(&here, 1);
+        assert_eq!(running["status"]["workers"]["busy"], 1, "{running:#}");
+        let mut other = lasting("other-image");
+        other["spec"]["script"]["image"] = "another:1".into();
+        here.create(&other);
+        let message = here.wait_says("other-image", "Submitted", "False", "NoWorkerFits");
+        assert!(message.contains(IMAGE), "{message}");
+        here.delete("other-image");
+
+        // Both are busy, or would be: the new one has nothing to do, and goes.
+        here.kubectl(&["scale", "htcpool", POOL, "--replicas=2"]);
+        wait_workers(&here, 2);
+        here.kubectl(&["scale", "htcpool", POOL, "--replicas=1"]);
+        node.wait_pods("worker", "the first alone", |pods| {
+            pods.len() == 1 && pods[0]["metadata"]["name"] == "own-worker-0"
+        });
+
+        for role in ["central-manager", "schedd"] {
+            let before = node.pods(role)[0]["metadata"]["uid"].clone();
+            here.kubectl(&["delete", "pod", "-l", &format!("htc.cern.ch/role={role}"), "--wait=false"]);
+            node.wait_pods(role, "another one", |pods| {
+                pods.len() == 1 && pods[0]["metadata"]["uid"] != before && pods[0]["status"]["phase"] == "Running"
+            });
+            bed.kill_operator();
+            bed.start_operator();
+        }
+        wait_ready(&here, POOL, "Answering");
+        ends_well(&here, node, "first");
+        here.create(&lasting("third"));
+        here.wait_phase("third", "Running");
+
+        // It finishes what it has, and takes nothing more.
+        here.kubectl(&["scale", "htcpool", POOL, "--replicas=0"]);
+        wait_for("the worker to drain", PATIENCE, || {
+            let status = get(&here)["status"]["workers"].clone();
+            if status["draining"] == 1 { Ok(()) } else { Err(status) }
+        })
+        .unwrap();
+        here.create(&lasting("late"));
+        here.wait_phase("late", "Submitted");
+        for name in ["second", "third"] {
+            assert_eq!(here.get(name)["status"]["phase"], "Running", "{name}");
+            ends_well(&here, node, name);
+        }
+        node.wait_pods("worker", "none", |pods| pods.is_empty());
+        assert_eq!(node.noted(&note("late")), 0);
+        here.kubectl(&["scale", "htcpool", POOL, "--replicas=1"]);
+        here.wait_phase("late", "Running");
+        ends_well(&here, node, "late");
+
+        here.kubectl(&["delete", "htcpool", POOL, "--wait=false"]);
+        wait_ready(&here, POOL, "InUse");
+        for name in ["first", "second", "third", "late"] {
+            here.delete(name);
+        }
+        delete(&here, POOL);
+        wait_for("all that the pool had to be gone", PATIENCE, || {
+            let kinds = "pods,services,configmaps,secrets,deployments,statefulsets,networkpolicies";
+            let left = here.kubectl(&["get", kinds, "-l", "htc.cern.ch/htcpool", "-o", "name"]);
+            if left.trim().is_empty() { Ok(()) } else { Err(left) }
+        })
+        .unwrap();
+        assert!(here.kubectl(&["get", "persistentvolumeclaims", "-o", "name"]).contains("spool-own-schedd-0"));
+    });
+}
+
+/// From no workers to as many as the jobs need and back; one that is lost is replaced, and its job runs again.
+pub fn it_grows_with_the_jobs_and_shrinks_without_them(version: Version) {
+    let cluster = Cluster::start(version, true);
+    let (here, bed) = (cluster.namespace(), &cluster.bed);
+    Node::run(bed, &here.name, version, |node| {
+        let mut workers = fixed(0);
+        workers.as_object_mut().unwrap().remove("replicas");
+        workers["autoscaling"] = json!({ "max": 2, "scaleDownAfterSeconds": 5 });
+        let places: Vec<String> = POINTS.iter().map(|point| <&str>::from(point).to_owned()).collect();
+        bed.dying_at(&places, places.len(), || {
+            apply(&here, pool(&workers));
+            wait_ready(&here, POOL, "Answering");
+            assert_eq!(names(&node.pods("worker")), "");
+            // Two fit on one worker.
+            for name in ["a", "b", "c"] {
+                here.create(&lasting(name));
+            }
+            node.wait_pods("worker", "two", |pods| pods.len() == 2);
+            for name in ["a", "b", "c"] {
+                here.wait_phase(name, "Running");
+            }
+            assert_eq!(node.pods("worker").len(), 2, "nothing is made twice");
+            for name in ["a", "b", "c"] {
+                ends_well(&here, node, name);
+            }
+            node.wait_pods("worker", "none", |pods| pods.is_empty());
+        });
+
+        here.create(&lasting("again"));
+        here.wait_phase("again", "Running");
+        let worker = node.pods("worker")[0]["metadata"]["name"].as_str().unwrap().to_owned();
+        node.lose(&worker);
+        wait_workers(&here, 1);
+        here.kubectl(&["annotate", "htcjob", "again", "htc.cern.ch/abandon=true"]);
+        here.delete("again");
+        delete(&here, POOL);
+    });
+}
+
+/// The objects of a pool, and what is refused.
+pub fn what_is_made_is_the_pools_own_and_restricted(version: Version) {
+    let cluster = Cluster::start(version, false);
+    let (here, bed) = (cluster.namespace(), &cluster.bed);
+    let path = |folder: &str| bed::checkout().join("deploy").join(folder).display().to_string();
+    bed.kube.kubectl_ok(&["apply", "-k", &path("overlays/local")]).unwrap();
+    bed.stop_operator();
+    bed.become_user("system:serviceaccount:htc-operator:htc-operator");
+    bed.start_operator();
+    here.kubectl(&["create", "serviceaccount", "default"]);
+    here.kubectl(&["create", "service", "clusterip", "own-schedd", "--tcp=1"]);
+    apply(&here, pool(&fixed(1)));
+    let message = wait_ready(&here, POOL, "NotPermitted");
+    assert!(message.contains("own-signing-key"), "{message}");
+    here.kubectl(&["apply", "-k", &path("namespace-pools")]);
+    let message = wait_ready(&here, POOL, "NameTaken");
+    assert!(message.contains("Service own-schedd"), "{message}");
+    here.kubectl(&["delete", "service", "own-schedd"]);
+    wait_ready(&here, POOL, "ScheddUnreachable");
+    let wait_pods = |count: usize| {
+        wait_for(&format!("{count} workers"), PATIENCE, || {
+            let pods = here.kubectl(&["get", "pods", "-l", "htc.cern.ch/role=worker", "-o", "name"]);
+            if pods.lines().count() == count { Ok(()) } else { Err(pods) }
+        })
+        .unwrap();
+    };
+    wait_pods(1);
+
+    owned_and_let_in(&here);
+
+    // One edit by hand is undone when the pool is looked at again; another spec is written.
+    here.kubectl(&["patch", "statefulset", "own-schedd", "--type=merge", "-p", r#"{"spec":{"replicas":2}}"#]);
+    let patch = r#"{"spec":{"managed":{"image":"htcondor:next"}}}"#;
+    here.kubectl(&["patch", "htcpool", POOL, "--type=merge", "-p", patch]);
+    wait_for("the StatefulSet to be as it should be", PATIENCE, || {
+        let set: Value =
+            serde_json::from_str(&here.kubectl(&["get", "statefulset", "own-schedd", "-o", "json"])).unwrap();
+        let image = &set["spec"]["template"]["spec"]["containers"][0]["image"];
+        if *image == "htcondor:next" && set["spec"]["replicas"] == 1 { Ok(()) } else { Err(set["spec"].clone()) }
+    })
+    .unwrap();
+
+    refused(&here);
+
+    // The key is never made a second time: all tokens would be worth nothing.
+    let key =
+        |here: &Namespace<'_>| here.kubectl(&["get", "secret", "own-signing-key", "-o", "jsonpath={.data.htcpool}"]);
+    let before = key(&here);
+    here.bed.kill_operator();
+    here.bed.start_operator();
+    here.kubectl(&["scale", "htcpool", POOL, "--replicas=3"]);
+    wait_pods(3);
+    assert_eq!(key(&here), before);
+    here.kubectl(&["delete", "secret", "own-signing-key"]);
+    here.bed.kill_operator();
+    here.bed.start_operator();
+    let message = wait_ready(&here, POOL, "SigningKeyMissing");
+    assert!(message.contains("own-signing-key"), "{message}");
+    delete(&here, POOL);
+}
+
+/// All that the pool has is there, and its own; and pods of its templates are let into a namespace that is restricted.
+fn owned_and_let_in(here: &Namespace<'_>) {
+    let uid = get(here)["metadata"]["uid"].clone();
+    let kinds = "services,configmaps,secrets,deployments,statefulsets,networkpolicies,pods";
+    let all: Value =
+        serde_json::from_str(&here.kubectl(&["get", kinds, "-l", "htc.cern.ch/htcpool=own", "-o", "json"])).unwrap();
+    let items = all["items"].as_array().unwrap();
+    let found: Vec<String> =
+        items.iter().map(|item| format!("{} {}", item["kind"], item["metadata"]["name"]).replace('"', "")).collect();
+    for expected in [
+        "Service own-central-manager",
+        "Service own-schedd",
+        "ConfigMap own-config",
+        "Secret own-signing-key",
+        "Secret own-central-manager-token",
+        "Secret own-schedd-token",
+        "Secret own-worker-token",
+        "Secret own-operator-token",
+        "Deployment own-central-manager",
+        "StatefulSet own-schedd",
+        "NetworkPolicy own-pool",
+        "Pod own-worker-0",
+    ] {
+        assert!(found.iter().any(|item| item == expected), "{expected} is not in {found:?}");
+    }
+    assert_eq!(found.len(), 12, "{found:?}");
+    for item in items {
+        let owner = &item["metadata"]["ownerReferences"][0];
+        assert_eq!((&owner["uid"], &owner["kind"]), (&uid, &"HTCPool".into()), "{item:#}");
+        // Pods of these templates are let in here; a worker is in already.
+        if item["spec"]["template"].is_object() {
+            let mut pod =
+                json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "tried", "namespace": here.name } });
+            pod["spec"] = item["spec"]["template"]["spec"].clone();
+            for claim in item["spec"]["volumeClaimTemplates"].as_array().into_iter().flatten() {
+                let volume = json!({ "name": claim["metadata"]["name"], "emptyDir": {} });
+                pod["spec"]["volumes"].as_array_mut().unwrap().push(volume);
+            }
+            here.bed.kube.apply_stdin(&pod.to_string()).unwrap();
+            here.kubectl(&["delete", "pod", "tried", "--grace-period=0", "--force"]);
+        }
+    }
+}
+
+/// What would make another pool of it, or has no meaning.
+fn refused(here: &Namespace<'_>) {
+    for (refused, says) in [
+        (r#"{"spec":{"managed":{"workers":{"image":"another:1"}}}}"#, "the image of the workers cannot be changed"),
+        (r#"{"spec":{"managed":{"workers":{"autoscaling":{"max":3}}}}}"#, "exclude each other"),
+        (r#"{"spec":{"managed":{"schedd":{"storage":{"size":"2Gi"}}}}}"#, "the volume of the queue cannot be changed"),
+        (r#"{"spec":{"external":{"collector":"c","schedd":"s","credentialsSecretName":"x"}}}"#, "either"),
+        (r#"{"spec":{"managed":null}}"#, "either"),
+    ] {
+        let error =
+            here.try_kubectl(&["patch", "htcpool", POOL, "--type=merge", "-p", refused]).unwrap_err().to_string();
+        assert!(error.contains(says), "{refused}: {error}");
+    }
+}

@@ -1,0 +1,368 @@
+//! A node without a kernel of its own: runs the containers of pods with bubblewrap, as the account and with the files, the environment
+//! and the addresses that their specs say. It plays kubelet, the scheduler and kube-proxy; the controllers are real.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bed::{Bed, PATIENCE};
+use serde_json::{Value, json};
+use testbed::{Account, Owned, Port, Scratch, Spec, Version, processes, wait_for};
+
+/// Labels of the objects.
+const ROLE: &str = "htc.cern.ch/role";
+/// What the image that workers run in has in its environment.
+pub const IMAGE_SAYS: &str = "hello";
+/// `nobody`
+const ACCOUNT: &str = "65534";
+
+pub struct Node<'a> {
+    bed: &'a Bed,
+    namespace: String,
+    scratch: Scratch,
+    /// HTCondor as its image has it.
+    tree: PathBuf,
+    /// Bound into each worker as `/runs`, beside what its pod says.
+    pub runs: PathBuf,
+    running: Mutex<HashMap<String, Running>>,
+    /// Tells the addresses of this node's pods from those of others.
+    net: Port,
+    pods: AtomicU32,
+    stop: AtomicBool,
+}
+
+struct Running {
+    name: String,
+    daemons: Owned,
+    told_to_end: Option<Instant>,
+}
+
+/// Where an API server may take addresses of Services from that are on loopback and nobody else's.
+pub fn services(net: &Port) -> String {
+    format!("127.{}.{}.0/24", net.number >> 8, net.number & 255)
+}
+
+impl<'a> Node<'a> {
+    /// Runs the pods of a namespace for as long as `test` runs.
+    pub fn run(bed: &'a Bed, namespace: &str, version: Version, test: impl FnOnce(&Self)) {
+        let scratch = Scratch::new().unwrap();
+        let runs = scratch.dir("runs").unwrap();
+        let tree = scratch.path().join("htcondor");
+        let done = std::process::Command::new("cp").arg("-a").arg(bed.assets.condor(version)).arg(&tree).status();
+        assert!(done.unwrap().success());
+        let script = bed::checkout().join("deploy/image/relocate.sh");
+        let relocated = std::process::Command::new("sh").arg(script).arg(&tree).arg("/htcondor").output().unwrap();
+        assert!(relocated.status.success(), "{relocated:?}");
+        let node = Node {
+            bed,
+            namespace: namespace.to_owned(),
+            scratch,
+            tree,
+            runs,
+            running: Mutex::default(),
+            net: Port::reserve().unwrap(),
+            pods: AtomicU32::new(1),
+            stop: AtomicBool::new(false),
+        };
+        thread::scope(|scope| {
+            let kubelet = scope.spawn(|| node.serve());
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(&node)));
+            node.stop.store(true, Ordering::Relaxed);
+            let served = kubelet.join();
+            if let Err(panic) = result {
+                eprintln!("{}", node.logs());
+                std::panic::resume_unwind(panic);
+            }
+            served.unwrap();
+        });
+    }
+
+    /// How many lines the payloads have noted that begin so.
+    pub fn noted(&self, what: &str) -> usize {
+        fs::read_to_string(self.runs.join("ran")).unwrap_or_default().lines().filter(|line| *line == what).count()
+    }
+
+    pub fn finish(&self, name: &str) {
+        fs::write(self.runs.join(format!("finish-{name}")), "").unwrap();
+    }
+
+    /// The pods of a role.
+    pub fn pods(&self, role: &str) -> Vec<Value> {
+        let mut pods = self.bed.objects(&format!("/api/v1/namespaces/{}/pods", self.namespace));
+        pods.retain(|pod| pod["metadata"]["labels"][ROLE] == role);
+        pods
+    }
+
+    /// SIGKILL to all of a pod at once, as when its node dies; its pod is gone, too.
+    pub fn lose(&self, pod: &str) {
+        let mut running = self.running.lock().unwrap();
+        let uid = running.iter().find(|(_, pod_)| pod_.name == pod).map(|(uid, _)| uid.clone()).unwrap();
+        running.remove(&uid).unwrap().daemons.kill9().unwrap();
+        drop(running);
+        self.kubectl(&["delete", "pod", pod, "--grace-period=0", "--force"]);
+    }
+
+    fn kubectl(&self, words: &[&str]) {
+        // What it is about may be gone.
+        let _ = self.bed.kube.kubectl_ok(&[&["-n", &self.namespace], words].concat());
+    }
+
+    fn serve(&self) {
+        while !self.stop.load(Ordering::Relaxed) {
+            let pods = self.bed.objects(&format!("/api/v1/namespaces/{}/pods", self.namespace));
+            for pod in &pods {
+                self.see_to(pod);
+            }
+            self.end_those_not_in(&pods);
+            thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    fn see_to(&self, pod: &Value) {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (name, uid) = (text(&pod["metadata"]["name"]), text(&pod["metadata"]["uid"]));
+        let phase = text(&pod["status"]["phase"]);
+        let deleted = !pod["metadata"]["deletionTimestamp"].is_null();
+        let mut running = self.running.lock().unwrap();
+        match running.get_mut(&uid) {
+            None if deleted => self.kubectl(&["delete", "pod", &name, "--grace-period=0", "--force"]),
+            // It has ended since it was listed.
+            None if self.scratch.path().join(format!("pod-{uid}")).exists() => {}
+            None if ["Succeeded", "Failed"].contains(&phase.as_str()) => {}
+            None => {
+                let daemons = self.begin(pod, &name, &uid);
+                running.insert(uid, Running { name, daemons, told_to_end: None });
+            }
+            Some(own) => {
+                if let Some(status) = own.daemons.wait_timeout(Duration::ZERO).unwrap() {
+                    running.remove(&uid);
+                    let code = status.code().unwrap_or(137);
+                    if deleted {
+                        self.kubectl(&["delete", "pod", &name, "--grace-period=0", "--force"]);
+                    } else if pod["spec"]["restartPolicy"] == "Never" {
+                        let phase = if code == 0 { "Succeeded" } else { "Failed" };
+                        let ended = json!({ "terminated": { "exitCode": code, "finishedAt": now(), "startedAt": pod["status"]["startTime"] } });
+                        self.tell(&name, phase, &ended, &text(&pod["status"]["podIP"]));
+                    }
+                } else if deleted {
+                    let grace = pod["spec"]["terminationGracePeriodSeconds"].as_u64().unwrap_or(30);
+                    match own.told_to_end {
+                        None => {
+                            own.told_to_end = Some(Instant::now());
+                            for master in processes::descendants(own.daemons.pid(), "condor_master") {
+                                let pid = rustix::process::Pid::from_raw(master.try_into().unwrap()).unwrap();
+                                let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+                            }
+                        }
+                        Some(told) if told.elapsed() > Duration::from_secs(grace) => own.daemons.kill9().unwrap(),
+                        Some(_) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    fn end_those_not_in(&self, pods: &[Value]) {
+        let there: Vec<&str> = pods.iter().filter_map(|pod| pod["metadata"]["uid"].as_str()).collect();
+        self.running.lock().unwrap().retain(|uid, own| {
+            let stays = there.contains(&uid.as_str());
+            if !stays {
+                own.daemons.kill9().unwrap();
+            }
+            stays
+        });
+    }
+
+    /// Binds the pod to the node, and starts its containers.
+    fn begin(&self, pod: &Value, name: &str, uid: &str) -> Owned {
+        let binding = json!({
+            "apiVersion": "v1", "kind": "Binding", "metadata": { "name": name, "namespace": self.namespace },
+            "target": { "apiVersion": "v1", "kind": "Node", "name": "node" },
+        });
+        let role = pod["metadata"]["labels"][ROLE].as_str().unwrap().to_owned();
+        let file = self.scratch.path().join(format!("binding-{uid}"));
+        fs::write(&file, binding.to_string()).unwrap();
+        self.kubectl(&["create", "-f", file.to_str().unwrap()]);
+        let services = self.bed.objects(&format!("/api/v1/namespaces/{}/services", self.namespace));
+        let address = |service: &Value| service["spec"]["clusterIP"].as_str().unwrap().to_owned();
+        let collector = services.iter().find(|service| address(service) != "None").unwrap();
+        // Whoever asks for the Service finds its pod.
+        let ip = if role == "central-manager" {
+            address(collector)
+        } else {
+            let number = self.pods.fetch_add(1, Ordering::Relaxed);
+            format!("127.{}.{}.{number}", self.net.number >> 8, self.net.number & 255)
+        };
+        let folder = self.scratch.dir(&format!("pod-{uid}")).unwrap();
+        let service = collector["metadata"]["name"].as_str().unwrap();
+        let hosts =
+            format!("127.0.0.1 localhost\n{ip} {name}\n{} {service}.{}.svc\n", address(collector), self.namespace);
+        fs::write(folder.join("hosts"), hosts).unwrap();
+        let volumes = self.volumes(&pod["spec"], &folder);
+        let is_worker = role == "worker";
+        for container in pod["spec"]["initContainers"].as_array().unwrap() {
+            let prepared = self.contain(pod, container, &ip, &folder, &volumes, false);
+            let prepared = Owned::spawn(&prepared).unwrap();
+            let status = prepared.wait(PATIENCE).unwrap();
+            assert!(status.success(), "{}", prepared.log_text());
+        }
+        let container = &pod["spec"]["containers"][0];
+        let daemons = Owned::spawn(&self.contain(pod, container, &ip, &folder, &volumes, is_worker)).unwrap();
+        self.tell(name, "Running", &json!({ "running": { "startedAt": now() } }), &ip);
+        daemons
+    }
+
+    fn tell(&self, name: &str, phase: &str, state: &Value, ip: &str) {
+        let ready = phase == "Running";
+        let status = json!({ "status": {
+            "phase": phase, "podIP": ip, "podIPs": [{ "ip": ip }], "startTime": now(),
+            "conditions": [{ "type": "Ready", "status": if ready { "True" } else { "False" } }],
+            "containerStatuses": [{
+                "name": "condor", "image": "i", "imageID": "i", "ready": ready, "restartCount": 0, "state": state,
+            }],
+        }});
+        self.kubectl(&["patch", "pod", name, "--subresource=status", "--type=merge", "-p", &status.to_string()]);
+    }
+
+    /// What each volume is on the node.
+    fn volumes(&self, spec: &Value, folder: &Path) -> HashMap<String, PathBuf> {
+        let account = Account::unprivileged();
+        let get = |kind: &str, name: &Value| {
+            self.bed.object(&format!("/api/v1/namespaces/{}/{kind}", self.namespace), name.as_str().unwrap()).unwrap()
+        };
+        let mut volumes = HashMap::new();
+        for volume in spec["volumes"].as_array().unwrap() {
+            let name = volume["name"].as_str().unwrap().to_owned();
+            let mut place = folder.join(&name);
+            if let Some(claim) = volume["persistentVolumeClaim"]["claimName"].as_str() {
+                place = self.scratch.path().join("claims").join(claim);
+            }
+            if !place.exists() {
+                fs::create_dir_all(place.parent().unwrap()).unwrap();
+                account.make_dir(&place, 0o770).unwrap();
+            }
+            if volume["configMap"].is_object() {
+                let map = get("configmaps", &volume["configMap"]["name"]);
+                for item in volume["configMap"]["items"].as_array().unwrap() {
+                    let text = map["data"][item["key"].as_str().unwrap()].as_str().unwrap();
+                    account.write(&place.join(item["path"].as_str().unwrap()), text, 0o644).unwrap();
+                }
+            }
+            if volume["secret"].is_object() {
+                let secret = get("secrets", &volume["secret"]["secretName"]);
+                for (entry, value) in secret["data"].as_object().unwrap() {
+                    let bytes = decoded(value.as_str().unwrap());
+                    account.write(&place.join(entry), bytes, 0o440).unwrap();
+                }
+            }
+            volumes.insert(name, place);
+        }
+        volumes
+    }
+
+    /// A container of the pod.
+    fn contain(
+        &self,
+        pod: &Value,
+        container: &Value,
+        ip: &str,
+        folder: &Path,
+        volumes: &HashMap<String, PathBuf>,
+        is_worker: bool,
+    ) -> Spec {
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let (name, image) = (text(&pod["metadata"]["name"]), text(&container["image"]));
+        let account = &pod["spec"]["securityContext"];
+        assert_eq!((&account["runAsUser"], &account["runAsNonRoot"]), (&65534.into(), &true.into()));
+        let log = folder.join(format!("{}.log", text(&container["name"])));
+        let mut spec = Spec::new("bwrap", log)
+            .args(["--unshare-user", "--uid", ACCOUNT, "--gid", ACCOUNT, "--cap-drop", "ALL", "--die-with-parent"])
+            .args(["--unshare-ipc", "--unshare-pid", "--as-pid-1", "--unshare-uts", "--hostname", &name])
+            .args(["--new-session", "--clearenv", "--tmpfs", "/"]);
+        let root = self.bed.assets.image();
+        for entry in fs::read_dir(root).unwrap() {
+            let entry = entry.unwrap();
+            let at = Path::new("/").join(entry.file_name());
+            if let Ok(target) = fs::read_link(entry.path()) {
+                spec = spec.arg("--symlink").arg(target).arg(at);
+            } else {
+                spec = spec.arg("--ro-bind").arg(entry.path()).arg(at);
+            }
+        }
+        spec = spec.args(["--proc", "/proc", "--dev", "/dev", "--ro-bind"]).arg(folder.join("hosts")).arg("/etc/hosts");
+        if image.starts_with("htcondor") {
+            spec = spec.arg("--ro-bind").arg(&self.tree).arg("/htcondor");
+        }
+        for mount in container["volumeMounts"].as_array().unwrap() {
+            let how = if mount["readOnly"] == true { "--ro-bind" } else { "--bind" };
+            spec = spec.arg(how).arg(&volumes[mount["name"].as_str().unwrap()]).arg(text(&mount["mountPath"]));
+        }
+        if is_worker {
+            spec = spec.arg("--bind").arg(&self.runs).arg("/runs");
+        }
+        let field = |path: &str| match path {
+            "metadata.name" => name.clone(),
+            "metadata.uid" => text(&pod["metadata"]["uid"]),
+            "status.podIP" => ip.to_owned(),
+            other => panic!("{other}"),
+        };
+        let mut environment =
+            vec![("PATH".to_owned(), "/bin".to_owned()), ("IMAGE_SAYS".to_owned(), IMAGE_SAYS.to_owned())];
+        for variable in container["env"].as_array().into_iter().flatten() {
+            let source = &variable["valueFrom"];
+            let value = if let Some(path) = source["fieldRef"]["fieldPath"].as_str() {
+                field(path)
+            } else if let Some(resource) = source["resourceFieldRef"]["resource"].as_str() {
+                let amount = text(&container["resources"]["limits"][resource.strip_prefix("limits.").unwrap()]);
+                amount.strip_suffix("Mi").unwrap_or(&amount).to_owned()
+            } else {
+                text(&variable["value"])
+            };
+            environment.push((text(&variable["name"]), value));
+        }
+        for (name, value) in &environment {
+            spec = spec.args(["--setenv", name, value]);
+        }
+        spec.arg("--").args(container["command"].as_array().unwrap().iter().map(text))
+    }
+
+    /// What HTCondor has logged in the pods, for who looks for the cause of a failure.
+    fn logs(&self) -> String {
+        let mut text = String::new();
+        for file in bed::files_below(self.scratch.path(), &|name| name.ends_with("Log") || name.ends_with("log")) {
+            let bytes = fs::read(&file).unwrap_or_default();
+            let all = String::from_utf8_lossy(&bytes);
+            let last: Vec<&str> = all.lines().rev().take(25).collect();
+            let last: Vec<&str> = last.into_iter().rev().collect();
+            text += &format!("--- {}\n{}\n", file.display(), last.join("\n"));
+        }
+        text
+    }
+
+    /// Waits for something about the pods of a role.
+    pub fn wait_pods(&self, role: &str, what: &str, wanted: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+        wait_for(&format!("pods of role {role}: {what}"), PATIENCE, || {
+            let pods = self.pods(role);
+            if wanted(&pods) { Ok(pods) } else { Err(names(&pods)) }
+        })
+        .unwrap()
+    }
+}
+
+pub fn names(pods: &[Value]) -> String {
+    let words = pods.iter().map(|pod| format!("{} {}", pod["metadata"]["name"], pod["status"]["phase"]));
+    words.collect::<Vec<_>>().join(", ")
+}
+
+fn now() -> String {
+    jiff::Timestamp::from_second(jiff::Timestamp::now().as_second()).unwrap().to_string()
+}
+
+fn decoded(text: &str) -> Vec<u8> {
+    use base64::Engine as _;
+    base64::engine::general_purpose::STANDARD.decode(text).unwrap()
+}
