@@ -201,4 +201,21 @@ mod tests {
         assert_eq!(of(Some("lhc")).as_deref(), Some("physics/lhc"));
         assert_eq!(of(Some("grid/lhc")).as_deref(), Some("grid/lhc"));
     }
+
+    #[test]
+    fn a_pool_that_was_stored_before_there_were_managed_ones_is_read() {
+        let stored = serde_json::json!({
+            "apiVersion": "htc.cern.ch/v1alpha1", "kind": "HTCPool", "metadata": { "name": "lhc" },
+            "spec": {
+                "external": { "collector": "cm:9618", "schedd": "schedd", "credentialsSecretName": "token" },
+                "allowedNamespaces": ["physics"],
+            },
+            "status": { "observedGeneration": 1, "conditions": [] },
+        });
+        let pool: HTCPool = serde_json::from_value(stored).unwrap();
+        assert!(pool.spec.managed.is_none());
+        assert_eq!(pool.spec.external.unwrap().schedd, "schedd");
+        let status = pool.status.unwrap();
+        assert_eq!((status.observed_generation, status.signing_key, status.workers.is_none()), (Some(1), None, true));
+    }
 }
