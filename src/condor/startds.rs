@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use super::schedd::{Schedd, unknown};
-use super::tools::ToolError;
 use crate::api::text::{WORDS, harmless};
 use crate::machine::facts::{Unknown, Why};
 
@@ -72,7 +71,6 @@ impl Schedd {
             Ok(output) if output.stderr.contains(DRAINS_ALREADY) => Drained::Accepted,
             Ok(output) if if_idle && output.stderr.contains(CHECK_FAILED) => Drained::Busy,
             Ok(output) => Drained::Unknown(format!("{DRAIN}: {}", harmless(&output.stderr, WORDS))),
-            Err(error @ ToolError::NotStarted { .. }) => Drained::Unknown(error.to_string()),
             Err(error) => Drained::Unknown(error.to_string()),
         }
     }

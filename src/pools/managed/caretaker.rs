@@ -71,8 +71,8 @@ impl Caretaker {
     pub(in crate::pools) fn new(charge: Charge, object: &HTCPool, name: &ObjectName) -> Result<Self, BadName> {
         let names = Names::new(name, &object.uid().unwrap_or_default())?;
         let applier = Applier::new(charge.client.clone());
-        let (applied, news, work) = (Mutex::default(), Notify::new(), Mutex::default());
-        Ok(Self { charge, names, applier, object: Mutex::new(Arc::new(object.clone())), applied, news, work })
+        let (news, work, object) = (Notify::new(), Mutex::default(), Mutex::new(Arc::new(object.clone())));
+        Ok(Self { charge, names, applier, object, applied: Mutex::default(), news, work })
     }
 
     /// It is the same `HTCPool`.
@@ -168,7 +168,7 @@ impl Caretaker {
         memory.notice(&pods, now());
         let mut evidence = memory.evidence(&pods, &self.names, goal, &template, now());
         let mut plan = scale(&evidence);
-        let (restless, drains) = (memory.is_restless(&evidence), !plan.drain.is_empty());
+        let (restless, drains) = (Memory::is_restless(&evidence), !plan.drain.is_empty());
         if memory.age(now()).is_none_or(|age| age >= if restless || drains { soon } else { calm }) {
             memory.take_in(pool.schedd.startds(POD_UID).await, now());
             evidence = memory.evidence(&pods, &self.names, goal, &template, now());
@@ -185,7 +185,7 @@ impl Caretaker {
         }
         let follows = matches!(goal, Goal::Follow { .. });
         let again = plan.again.map_or(calm, |again| Duration::from_secs(u64::try_from(again - now()).unwrap_or(0)));
-        let usual = if follows || memory.is_restless(&evidence) { soon } else { calm };
+        let usual = if follows || Memory::is_restless(&evidence) { soon } else { calm };
         usual.min(again).max(Duration::from_millis(200))
     }
 

@@ -124,7 +124,7 @@ impl Memory {
     }
 
     /// Something is about to change of which nobody tells.
-    pub(super) fn is_restless(&self, evidence: &Evidence) -> bool {
+    pub(super) fn is_restless(evidence: &Evidence) -> bool {
         let settled = |worker: &Worker| {
             worker.counts() && worker.pod == Pod::Running && matches!(worker.slot, Slot::Idle { .. } | Slot::Busy)
         };

@@ -116,7 +116,9 @@ impl SigningKey {
 fn mac(key: &[u8], parts: &[&[u8]]) -> Vec<u8> {
     // HMAC takes keys of any length.
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else { return Vec::new() };
-    parts.iter().for_each(|part| mac.update(part));
+    for part in parts {
+        mac.update(part);
+    }
     mac.finalize().into_bytes().to_vec()
 }
 
