@@ -288,7 +288,10 @@ pub fn it_grows_with_the_jobs_and_shrinks_without_them(version: Version) {
         node.lose(&worker);
         wait_workers(&here, 1);
         here.kubectl(&["annotate", "htcjob", "again", "htc.cern.ch/abandon=true"]);
-        here.delete("again");
+        // Completed ones are in the pool, too.
+        for name in ["again", "a", "b", "c"] {
+            here.delete(name);
+        }
         delete(&here, POOL);
     });
 }
