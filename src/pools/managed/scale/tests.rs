@@ -273,7 +273,7 @@ impl World {
 
     fn step(&mut self, event: &Event, goal: &mut Goal) {
         let one = |world: &Self, index: usize, fits: fn(&Real) -> bool| {
-            world.pods.iter().position(|real| fits(real)).filter(|_| index < world.pods.len()).map(|first| {
+            world.pods.iter().position(fits).filter(|_| index < world.pods.len()).map(|first| {
                 let other = index.max(first);
                 if fits(&world.pods[other]) { other } else { first }
             })
