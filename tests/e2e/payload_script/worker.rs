@@ -9,7 +9,7 @@ fn on_worker(image: &str, mut scratch: Scratch) -> Scratch {
     scratch.write(".machine.ad", &format!("Cpus = 1\nHTCWorkerImage = \"{image}\"\nMemory = 1\n"));
     scratch.environment.push(("_CONDOR_MACHINE_AD", scratch.folder.path().join(".machine.ad")));
     // There is no container runtime.
-    scratch.path = "/usr/bin:/bin".to_owned();
+    "/usr/bin:/bin".clone_into(&mut scratch.path);
     scratch
 }
 

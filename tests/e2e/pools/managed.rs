@@ -232,7 +232,7 @@ pub fn jobs_run_through_a_pool_of_its_own(version: Version) {
             assert_eq!(here.get(name)["status"]["phase"], "Running", "{name}");
             ends_well(&here, node, name);
         }
-        node.wait_pods("worker", "none", |pods| pods.is_empty());
+        node.wait_pods("worker", "none", <[Value]>::is_empty);
         assert_eq!(node.noted(&note("late")), 0);
         here.kubectl(&["scale", "htcpool", POOL, "--replicas=1"]);
         here.wait_phase("late", "Running");
@@ -279,7 +279,7 @@ pub fn it_grows_with_the_jobs_and_shrinks_without_them(version: Version) {
             for name in ["a", "b", "c"] {
                 ends_well(&here, node, name);
             }
-            node.wait_pods("worker", "none", |pods| pods.is_empty());
+            node.wait_pods("worker", "none", <[Value]>::is_empty);
         });
 
         here.create(&lasting("again"));
@@ -328,8 +328,8 @@ pub fn what_is_made_is_the_pools_own_and_restricted(version: Version) {
 
     // One edit by hand is undone when the pool is looked at again; another spec is written.
     here.kubectl(&["patch", "statefulset", "own-schedd", "--type=merge", "-p", r#"{"spec":{"replicas":2}}"#]);
-    let patch = r#"{"spec":{"managed":{"image":"htcondor:next"}}}"#;
-    here.kubectl(&["patch", "htcpool", POOL, "--type=merge", "-p", patch]);
+    let image = r#"{"spec":{"managed":{"image":"htcondor:next"}}}"#;
+    here.kubectl(&["patch", "htcpool", POOL, "--type=merge", "-p", image]);
     wait_for("the StatefulSet to be as it should be", PATIENCE, || {
         let set: Value =
             serde_json::from_str(&here.kubectl(&["get", "statefulset", "own-schedd", "-o", "json"])).unwrap();

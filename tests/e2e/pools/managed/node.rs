@@ -2,6 +2,7 @@
 //! and the addresses that their specs say. It plays kubelet, the scheduler and kube-proxy; the controllers are real.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -338,7 +339,7 @@ impl<'a> Node<'a> {
             let all = String::from_utf8_lossy(&bytes);
             let last: Vec<&str> = all.lines().rev().take(25).collect();
             let last: Vec<&str> = last.into_iter().rev().collect();
-            text += &format!("--- {}\n{}\n", file.display(), last.join("\n"));
+            let _ = writeln!(text, "--- {}\n{}", file.display(), last.join("\n"));
         }
         text
     }
