@@ -126,7 +126,7 @@ fn payload_conf(payload: &Payload) -> Result<String, PayloadError> {
     let text = image.argument();
     let lines = lines.chain([("image", text.as_str())]);
     let named = named.strip_prefix("docker://").unwrap_or(named);
-    let lines = lines.chain((!named.contains(char::is_control)).then_some(("named", named)));
+    let lines = lines.chain(plain(named, "-._/:@").then_some(("named", named)));
     let lines = lines.chain(matches!(image, Image::UsersFolder(_)).then_some(("image_in_binds", "yes")));
     let lines = lines.chain(binds.iter().map(|bind| ("bind", bind.as_str())));
     let callback = [("callback", url), ("source", source), ("uid", uid)];

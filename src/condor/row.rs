@@ -143,6 +143,11 @@ impl Row {
         Some(JobId { cluster: ClusterId(cluster), proc: small(self.proc.as_ref())? })
     }
 
+    /// `JobCurrentStartDate`
+    pub(super) fn run_start(&self) -> Option<SchedDate> {
+        date(self.run_start.as_ref())
+    }
+
     /// The ad, if it has what every job of ours has.
     pub(super) fn ad(&self) -> Option<Ad> {
         let attempt = Attempt(small(self.attempt.as_ref())?);
@@ -187,7 +192,7 @@ impl Row {
                 exits: small(self.exits.as_ref()).unwrap_or_default(),
                 last_exit: exit.filter(Exit::is_real),
                 vacated: date(self.vacated.as_ref()),
-                start: date(self.run_start.as_ref()),
+                start: self.run_start(),
                 end: date(self.completed.as_ref()),
                 host: text(self.host.as_ref())
                     .or_else(|| text(self.last_host.as_ref()))

@@ -1,18 +1,19 @@
 //! What a job that runs has written so far, and why one is not running: for people.
 //!
 //! `condor_tail` and `condor_q -better-analyze` take a job by its id alone, and ids come again when a schedd's queue begins anew. So
-//! the schedd is asked which of the HTCJob's jobs has the id, right before and again once something has come.
+//! the schedd is asked which of the HTCJob's jobs has the id, and since when it runs, right before and again once something has come.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 
+use super::row::Row;
 use super::schedd::{QUEUE_TOOL, Schedd, unknown};
 use super::tools::{Listener, ToolError};
 use crate::api::text::{WORDS, harmless, harmless_lines};
 use crate::machine::facts::{Unknown, Why};
-use crate::machine::{Index, JobId, Uid};
+use crate::machine::{Index, JobId, SchedDate, Uid};
 
 /// What reads a file of a job that runs.
 const TAIL: &str = "condor_tail";
@@ -62,19 +63,35 @@ impl Stream {
     }
 }
 
+/// A run of a job in the queue.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Queued {
+    id: JobId,
+    /// When it was started last, by the schedd's clock.
+    start: Option<SchedDate>,
+}
+
+/// What a job that runs writes.
+pub struct Tail {
+    /// When the run began, by the schedd's clock.
+    pub start: Option<SchedDate>,
+    /// They end when the run does, or with the reason why they cannot be had.
+    pub parts: mpsc::Receiver<Result<Vec<u8>, Unknown>>,
+}
+
 impl Schedd {
-    /// The id of this job, if it is in the queue with one of these `JobStatus`.
-    async fn queued(&self, uid: &Uid, index: Index, statuses: &str) -> Result<Option<JobId>, Unknown> {
+    /// This job, if it is in the queue with one of these `JobStatus`: its id, and when it was started last.
+    async fn queued(&self, uid: &Uid, index: Index, statuses: &str) -> Result<Option<Queued>, Unknown> {
         let mine = self.my_jobs_of(std::slice::from_ref(uid)).await?;
         let which = format!("{mine} && HTCJobIndex =?= {index} && member(JobStatus, {{{statuses}}})");
-        let mut found: Vec<JobId> = Vec::new();
-        self.each_queued(&which, "ClusterId,ProcId", self.tools.limit, None, |row| found.extend(row.job_id())).await?;
+        let mut found: Vec<Queued> = Vec::new();
+        let each = |row: &Row| found.extend(row.job_id().map(|id| Queued { id, start: row.run_start() }));
+        self.each_queued(&which, "ClusterId,ProcId,JobCurrentStartDate", self.tools.limit, None, each).await?;
         // A late one of an earlier attempt may be there beside it.
-        Ok(found.into_iter().max_by_key(|id| (id.cluster, id.proc)))
+        Ok(found.into_iter().max_by_key(|job| (job.id.cluster, job.id.proc)))
     }
 
-    /// What this job writes, if it runs now; `follow`: and goes on writing until the run ends. The parts end when the run does, or with
-    /// the reason why they cannot be had. Nothing limits how much comes: who has had enough drops the receiver.
+    /// What this job writes, if it runs now; `follow`: and goes on writing until the run ends. Nothing limits how much comes: who has had enough drops the receiver.
     pub async fn tail(
         self: &Arc<Self>,
         uid: &Uid,
@@ -82,12 +99,12 @@ impl Schedd {
         stream: Stream,
         extent: Extent,
         follow: bool,
-    ) -> Result<Option<mpsc::Receiver<Result<Vec<u8>, Unknown>>>, Unknown> {
-        let Some(id) = self.queued(uid, index, "2,6,7").await? else { return Ok(None) };
+    ) -> Result<Option<Tail>, Unknown> {
+        let Some(run) = self.queued(uid, index, "2,6,7").await? else { return Ok(None) };
         let (parts, mut read) = mpsc::channel::<Vec<u8>>(PARTS);
         let (sender, receiver) = mpsc::channel(PARTS);
         let (tools, name) = (self.tools.clone(), self.name.clone());
-        let (id_text, back) = (id.to_string(), extent.back().to_string());
+        let (id_text, back) = (run.id.to_string(), extent.back().to_string());
         let failed = sender.clone();
         let call = async move {
             let mut arguments = vec!["-name", name.as_str(), "-maxbytes", &back];
@@ -119,7 +136,7 @@ impl Schedd {
                 while let Some(part) = read.recv().await {
                     if !sure {
                         match again.queued(&uid, index, "2,4,6,7").await {
-                            Ok(Some(now)) if now == id => sure = true,
+                            Ok(Some(now)) if now == run => sure = true,
                             Ok(_) => return,
                             Err(unknown) => return drop(sender.send(Err(unknown)).await),
                         }
@@ -135,15 +152,15 @@ impl Schedd {
                 () = sender.closed() => {}
             }
         });
-        Ok(Some(receiver))
+        Ok(Some(Tail { start: run.start, parts: receiver }))
     }
 
     /// Why this job does not run, in HTCondor's words; none if it is not idle.
     pub async fn analyze(&self, uid: &Uid, index: Index) -> Result<Option<String>, Unknown> {
-        let Some(id) = self.queued(uid, index, "1").await? else { return Ok(None) };
+        let Some(Queued { id, .. }) = self.queued(uid, index, "1").await? else { return Ok(None) };
         let (name, id_text) = (self.name.as_str(), id.to_string());
         let output = self.question(QUEUE_TOOL, &["-name", name, "-better-analyze", &id_text], self.tools.limit).await?;
-        let still = self.queued(uid, index, "1,2,4,5,6,7").await? == Some(id);
+        let still = self.queued(uid, index, "1,2,4,5,6,7").await?.is_some_and(|now| now.id == id);
         Ok(still.then(|| harmless_lines(String::from_utf8_lossy(&output.stdout).trim())))
     }
 }

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use actix_web::HttpResponse;
 use actix_web::web::Bytes;
+use jiff::Timestamp;
 use tokio::sync::mpsc;
 
 use super::{Found, Jobs, volume};
-use crate::condor::tail::{Extent, Stream};
+use crate::condor::tail::{Extent, Stream, Tail};
 use crate::machine::facts::Unknown;
 use crate::procs::State;
 use crate::procs::answer::Failure;
@@ -93,7 +94,7 @@ pub(super) async fn log(jobs: &Jobs, found: Found, wanted: LogQuery) -> Result<H
     let (parts, receiver) = mpsc::channel(4);
     let mut source = Source {
         jobs: jobs.clone(),
-        start: found.proc.status.start_time.clone(),
+        start: began(&found),
         found,
         wanted,
         at: wanted.offset,
@@ -144,7 +145,7 @@ pub(super) struct Source {
     pub(super) jobs: Jobs,
     pub(super) found: Found,
     /// When the run began that is shown.
-    start: Option<String>,
+    start: Option<Timestamp>,
     pub(super) wanted: LogQuery,
     /// The next byte of the file.
     pub(super) at: u64,
@@ -158,7 +159,7 @@ impl Source {
     async fn run(&mut self) -> Result<(), Failure> {
         let mut arrival: Option<tokio::time::Instant> = None;
         loop {
-            if self.began_again() {
+            if self.began_again(began(&self.found)) {
                 return Ok(());
             }
             let status = &self.found.proc.status;
@@ -242,8 +243,15 @@ impl Source {
         let last_lines_of = self.wanted.tail_lines.filter(|_| !self.told);
         // Where the last lines are matters only to who goes on from there.
         let extent = if last_lines_of.is_some() && !follow { Extent::Last(LOOK_BACK as u64) } else { Extent::All };
-        let parts = schedd.tail(uid, self.found.index, stream, extent, follow).await.map_err(unavailable)?;
-        let Some(mut parts) = parts else { return Ok(()) };
+        let tail = schedd.tail(uid, self.found.index, stream, extent, follow).await.map_err(unavailable)?;
+        let Some(Tail { start, mut parts }) = tail else { return Ok(()) };
+        // What the ledger knows of the run may be late: without HTCondor's word an interruption right now would not be seen.
+        let start = start.and_then(|date| Timestamp::from_second(date.0).ok());
+        if !self.told {
+            self.start = start.or(self.start);
+        } else if self.began_again(start) {
+            return Ok(());
+        }
         // The next byte that comes.
         let mut next = 0;
         if let Some(lines) = last_lines_of {
@@ -277,7 +285,7 @@ impl Source {
                 () = tokio::time::sleep(LOOK) => {
                     self.begin().await?;
                     self.look().await?;
-                    if self.found.proc.status.state != State::Running || self.began_again() {
+                    if self.found.proc.status.state != State::Running || self.began_again(began(&self.found)) {
                         return Ok(());
                     }
                 }
@@ -293,11 +301,10 @@ impl Source {
         ))
     }
 
-    /// Whether HTCondor has begun the job again since the log began. Its count of starts does not tell: it comes a moment later (seen
-    /// with 23.9 and 25.14), and never if the run was over by then (23.9).
-    fn began_again(&mut self) -> bool {
-        let Some(now) = &self.found.proc.status.start_time else { return false };
-        self.start.get_or_insert_with(|| now.clone()) != now
+    /// Whether HTCondor has begun the job again since the log began, if this is when it did last. Its count of starts does not tell: it
+    /// comes a moment later (seen with 23.9 and 25.14), and never if the run was over by then (23.9).
+    fn began_again(&mut self, last: Option<Timestamp>) -> bool {
+        last.is_some_and(|last| last > *self.start.get_or_insert(last))
     }
 
     /// There is a log, if an empty one.
@@ -317,6 +324,11 @@ impl Source {
         self.told = true;
         self.parts.send(Ok(Bytes::copy_from_slice(part))).await.is_ok() && self.left != Some(0)
     }
+}
+
+/// When the job was started last, as far as the ledger knows.
+fn began(found: &Found) -> Option<Timestamp> {
+    found.proc.status.start_time.as_ref()?.parse().ok()
 }
 
 /// What a job had written when it was asked for.

@@ -486,16 +486,18 @@ proptest! {
     #![proptest_config(Config { cases: 2_000, failure_persistence: None, ..Config::default() })]
 
     #[test]
-    fn what_goes_to_the_node_keeps_its_lines(command in hostile_text(), image in hostile_text(), name in hostile_text(), bind in hostile_text()) {
+    fn what_goes_to_the_node_keeps_its_lines(command in hostile_text(), image in hostile_text(), named in hostile_text(), name in hostile_text(), bind in hostile_text()) {
         let (command, image) = (Command::parse(&command), Image::resolve(&image, &ImageMap::new()));
         let fallback = (Command::parse("bash").unwrap(), Image::resolve("centos", &ImageMap::new()).unwrap());
         let (command, image) = (command.unwrap_or(fallback.0), image.unwrap_or(fallback.1));
         let binds = [bind];
-        let payload = Payload { name: &name, image: &image, named: "centos", command: &command, source: "exit", binds: &binds, callback: None, env: &[], outputs: &[] };
+        let payload = Payload { name: &name, image: &image, named: &named, command: &command, source: "exit", binds: &binds, callback: None, env: &[], outputs: &[] };
         for payload in [payload, Payload { name: "a.b-c", ..payload }, Payload { name: "x", binds: &[], ..payload }] {
             let Ok(files) = sandbox_files(&payload) else { continue };
             let text = String::from_utf8(files[2].contents.clone()).unwrap();
             let mut meant = vec!["version 1".to_owned(), format!("name {}", payload.name), format!("image {}", image.argument())];
+            let reference = |c: char| c.is_ascii_alphanumeric() || "-._/:@".contains(c);
+            meant.extend(named.strip_prefix("docker://").into_iter().chain([&*named]).take(1).filter(|named| named.chars().all(reference)).map(|named| format!("named {named}")));
             meant.extend(payload.binds.iter().map(|bind| format!("bind {bind}")));
             meant.extend(command.words().map(|word| format!("command {word}")));
             meant.push("end".to_owned());

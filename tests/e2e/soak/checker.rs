@@ -287,10 +287,12 @@ impl Check<'_> {
             format!("phase Completed, {succeeded} of {jobs} succeeded, it should say: {status:#}")
         });
 
-        let counting: Vec<&str> = (0..)
+        let mut counting: Vec<&str> = (0..)
             .take(jobs)
             .filter_map(|index| ads.iter().find(|ad| ad.index == index && ad.counts()).map(|ad| ad.id.as_str()))
             .collect();
+        // Of two indexes the later one may have the earlier job.
+        counting.sort_by_key(|id| id.split('.').map(|number| number.parse::<u64>().unwrap()).collect::<Vec<_>>());
         let told: Vec<&str> = texts(&status["jobid"]).collect();
         let clusters: BTreeSet<&str> = counting.iter().filter_map(|id| id.split('.').next()).collect();
         let cluster = status["clusterid"].as_str().is_some_and(|cluster| clusters.contains(cluster));

@@ -146,6 +146,14 @@ const FORGERIES: &[Forgery] = &[
         &[Rule::UnknownJob, Rule::LeftInQueue],
     ),
     ("a job of an index that is not there", |found| found.history.push(ad(LEFT, "9.0", 2, 0)), &[Rule::UnknownJob]),
+    (
+        "an earlier job of a later index",
+        |found| {
+            (found.history[0], found.history[1]) = (ad(LEFT, "1.0", 1, 7), ad(LEFT, "1.1", 0, 0));
+            found.records.splice(..4, [run(LEFT, "1.0", 1, "b"), run(LEFT, "1.1", 0, "a")].concat());
+        },
+        &[],
+    ),
     ("a run that nobody knows", |found| found.records.extend(run("uid-stranger", "9.0", 0, "x")), &[Rule::UnknownRun]),
     ("a job that stays", |found| found.queue.push(found.history[0].clone()), &[Rule::LeftInQueue]),
     (
