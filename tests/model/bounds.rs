@@ -67,6 +67,8 @@ pub enum Trouble {
     Deadline,
     /// A user holds or removes a single job.
     Wish,
+    /// A user changes the ConfigMap that the items of an object are in.
+    NewItems,
     /// The node of a job dies right after its payload has ended and that was reported.
     DyingNode,
 }
@@ -124,6 +126,8 @@ pub struct Scene {
     pub two_pools: bool,
     /// The objects are in a queue that has room for so many jobs.
     pub room: Option<u64>,
+    /// Items come from a ConfigMap.
+    pub items: bool,
     /// The objects are the Go operator's, and this one has just taken its place.
     pub go_operator: Option<GoOperator>,
 }
@@ -152,6 +156,7 @@ impl Scene {
             history_apart: false,
             two_pools: false,
             room: None,
+            items: false,
             go_operator: None,
         }
     }
@@ -176,6 +181,8 @@ pub struct Sabotage {
     pub no_wait_for_strangers: bool,
     /// After a crash, all objects are taken for those of the first pool.
     pub forgets_pools: bool,
+    /// Items are read whenever they are wanted.
+    pub reads_items_again: bool,
     /// Another schedd has the name of the first.
     pub names_come_again: bool,
 }

@@ -115,6 +115,10 @@ impl Model {
                     world.excuse(*object, Index(index));
                 }
             }
+            Action::NewItems(object) => {
+                world.troubles -= 1;
+                world.config_maps[usize::from(*object)] = 1;
+            }
             Action::Resume(object) => world.object_mut(*object).unwrap().suspend = false,
             Action::Wish(object, index, wanted) => Self::wish(world, *object, *index, *wanted),
             Action::Crash(op) => self.crash(world, *op),

@@ -79,6 +79,8 @@ pub struct Former {
 pub struct Submitter {
     pub number: u8,
     pub rows: Vec<(u8, Attempt, Index)>,
+    /// The items of each object, as it has them.
+    pub items: Vec<Option<u8>>,
     /// When `timeout` kills it.
     pub limit: Timestamp,
     /// `HTCNotAfter` had passed before it began: the operator was stopped in between.
@@ -181,8 +183,12 @@ impl World {
         self.schedd.next_cluster += 1;
         let submitter = &mut self.submitters[place];
         submitter.cluster = Some(cluster);
+        let mut others = false;
         let hold = Hold { code: Hold::SPOOLING, subcode: 0, reason: String::new(), since: None };
         for (proc, (object, attempt, index)) in (0..).zip(submitter.rows.clone()) {
+            let (items, first) = (submitter.items[usize::from(object)], &mut self.seen.items[usize::from(object)]);
+            others |= first.is_some() && *first != items;
+            *first = first.or(items);
             let ad = Ad {
                 id: JobId { cluster, proc },
                 attempt,
@@ -201,6 +207,9 @@ impl World {
             };
             let limit = if submitter.overdue { Timestamp(0) } else { submitter.limit };
             self.schedd.queue.push(CondorJob { object, ad, limit, files, overdue: submitter.overdue });
+        }
+        if others {
+            self.breaks(Broken::OtherItems);
         }
         self.nothing_is_left();
     }

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use htc_operator::api::Reason;
 use htc_operator::machine::decide::{Action as Deed, Look, decide};
 use htc_operator::machine::facts::{
     Answer, Claim, Earlier, Evidence, Facts, History, InFlight, Known, Object, Past, Published, Queue, Queued, Reach,
-    Record, Spec, Unknown, Why,
+    Record, Spec, SpecRefused, Unknown, Unreadable, Why,
 };
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::room::room;
@@ -183,12 +184,13 @@ impl Model {
             ttl: None,
             refused: None,
         };
+        let spec = if self.scene.items { self.with_items(world, (op, object), view, &record, spec) } else { Ok(spec) };
         let object = Object {
             uid: uid(object),
             deleting: view.deleting,
             finalizer: view.finalizer || (view.deleting && self.is_held(false)),
             claim,
-            spec: Ok(spec),
+            spec,
             output: String::new(),
             published: view.published.clone(),
             created: SchedDate(1),
@@ -207,6 +209,33 @@ impl Model {
             queue,
             schedd: world.schedd.name.clone(),
         }
+    }
+
+    /// As `controller::items::kept` does.
+    fn with_items(
+        &self,
+        world: &mut World,
+        (op, object): (usize, u8),
+        view: &HtcJob,
+        record: &Record,
+        spec: Spec,
+    ) -> Result<Spec, Unreadable> {
+        let place = usize::from(object);
+        let kept = &mut world.operators[op].ledger.rows[place].items;
+        if kept.is_some() && !self.broken.reads_items_again {
+            return Ok(spec);
+        }
+        let published = view.published.attempt > 0 || view.published.shows_jobs();
+        let submitted = record.highest.0 > 0 || !record.jobs.is_empty() || published;
+        if submitted && !self.broken.reads_items_again {
+            return Ok(Spec { refused: Some(SpecRefused::invalid(&String::new())), ..spec });
+        }
+        if !view.finalizer || view.deleting || record.known.is_none() {
+            let (reason, message) = (Reason::Waiting, String::new());
+            return Err(Unreadable { reason, message, again: Some(Duration::ZERO) });
+        }
+        *kept = Some(world.config_maps[place]);
+        Ok(spec)
     }
 
     fn release(&self, world: &mut World, object: u8, tell: &mut Teller) {

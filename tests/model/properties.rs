@@ -45,6 +45,7 @@ pub fn properties() -> Vec<Property<Model>> {
         Property::always(UNWANTED, |model, world: &World| {
             model.holds(UNWANTED, world.broken != Some(Broken::SubmittedUnwanted))
         }),
+        Property::always(ITEMS, |model, world: &World| model.holds(ITEMS, world.broken != Some(Broken::OtherItems))),
         Property::always(FENCE, |model, world: &World| {
             model.holds(FENCE, world.broken != Some(Broken::ToolBehindFence))
         }),
@@ -80,6 +81,7 @@ const BACK: &str = "phases never go back";
 const IDS: &str = "ids change only with the attempt";
 pub const OVER: &str = "what was being deleted is not submitted";
 pub const UNWANTED: &str = "what a user has held or removed is not submitted";
+const ITEMS: &str = "all jobs of an object get their items from the same contents of its ConfigMap";
 const FENCE: &str = "no tool is begun behind a fence";
 pub const OUTCOME: &str = "an outcome is that of a payload, unless somebody else made it";
 const COUNTED: &str = "nothing counts as ended that can go on, and only HTCondor's word completes";

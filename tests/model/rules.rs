@@ -11,8 +11,8 @@ use crate::{Found, explore};
 
 use Trouble::{
     BlindLook, BlindLookAtOne, Crash, Deadline, DyingNode, DyingSubmitter, HalfSubmission, HangingTransfer,
-    LimitPasses, LingeringRemoval, LostLedger, OldObjects, OtherName, OtherSchedd, RemovedByHand, Reset, Rotation,
-    SecondOperator, SlowLook, SlowReconcile, SlowStaging, SlowSubmitter, StagingFails, Suspend, Wish,
+    LimitPasses, LingeringRemoval, LostLedger, NewItems, OldObjects, OtherName, OtherSchedd, RemovedByHand, Reset,
+    Rotation, SecondOperator, SlowLook, SlowReconcile, SlowStaging, SlowSubmitter, StagingFails, Suspend, Wish,
 };
 
 const ADMIN: &[&str] = &["HistoryTooShort", "Lost", "QueueLost"];
@@ -125,6 +125,7 @@ fn scene(troubles: u8, kinds: &'static [Trouble]) -> Scene {
 #[case::wishes_keep_back(wishing(&[Wish, DyingSubmitter]), |model: &mut Model| model.rules.wishes_keep_back = false)]
 #[case::release_until_done(wishing(&[Wish, Crash]), |model: &mut Model| model.rules.release_until_done = false)]
 #[case::tried_counts(Scene { queues: &[2], parallelism: Some(1), ..scene(0, &[]) }, |model: &mut Model| model.rules.tried_counts = false)]
+#[case::items_are_read_once(Scene { queues: &[2], parallelism: Some(1), items: true, in_step: true, deletes: 0, ..scene(1, &[NewItems]) }, |model: &mut Model| model.broken.reads_items_again = true)]
 #[case::granted_first(queued(0, &[]), |model: &mut Model| model.rules.granted_first = false)]
 #[case::room_until_held(Scene { slow_jobs: true, ..queued(2, &[Suspend]) }, |model: &mut Model| model.rules.room_until_held = false)]
 #[case::only_last_ends_count(Scene { retries: true, ..reporting(0, &[]) }, |model: &mut Model| model.rules.only_last_ends_count = false)]

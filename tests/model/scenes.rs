@@ -8,13 +8,16 @@ use crate::{explore, full};
 
 use Trouble::{
     BlindLook, BlindLookAtOne, Crash, Deadline, DyingNode, DyingSubmitter, FailingTool, HalfSubmission,
-    HangingTransfer, Lapse, LimitPasses, LingeringRemoval, LostAnswer, LostLedger, LostWrite, OldLedger, OldObjects,
-    OtherName, OtherSchedd, RemovedByHand, Reset, Rotation, SecondOperator, Silence, SlowLook, SlowReconcile,
-    SlowStaging, SlowSubmitter, StagingFails, StaleCache, Suspend, Wish,
+    HangingTransfer, Lapse, LimitPasses, LingeringRemoval, LostAnswer, LostLedger, LostWrite, NewItems, OldLedger,
+    OldObjects, OtherName, OtherSchedd, RemovedByHand, Reset, Rotation, SecondOperator, Silence, SlowLook,
+    SlowReconcile, SlowStaging, SlowSubmitter, StagingFails, StaleCache, Suspend, Wish,
 };
 
 /// Reasons of conditions that ask an admin what to do.
 const ADMIN: &[&str] = &["HistoryTooShort", "Lost", "QueueLost"];
+
+/// And that items were lost, with a ledger.
+const LOST_ITEMS: &[&str] = &["HistoryTooShort", "Lost", "QueueLost", "InvalidSpec"];
 
 fn holds(scene: &Scene) {
     let scene = Scene { troubles: scene.troubles + u8::from(full() && !scene.kinds.is_empty()), ..scene.clone() };
@@ -106,6 +109,23 @@ fn parts() {
         parallelism: None,
         ..parts("not all of the queue", 1, &[Crash, SlowSubmitter])
     });
+}
+
+/// Items come from a ConfigMap that a user changes at any time.
+#[test]
+fn items() {
+    let items = |name, troubles, kinds| Scene { items: true, deletes: 0, ..Scene::new(name, &[1], troubles, kinds) };
+    holds(&Scene { deletes: 1, creates: true, ..items("items", 1, &[NewItems, Crash]) });
+    holds(&items("items and submitters", 2, &[NewItems, DyingSubmitter, SlowSubmitter, Crash]));
+    holds(&Scene {
+        queues: &[2],
+        parallelism: Some(1),
+        in_step: true,
+        ..items("items in parts", 2, &[NewItems, Crash])
+    });
+    let lost = items("items and a lost ledger", 2, &[NewItems, LostLedger]);
+    holds(&Scene { queues: &[2], parallelism: Some(1), in_step: true, admins: LOST_ITEMS, ..lost });
+    holds(&Scene { admins: LOST_ITEMS, in_step: true, ..items("items and an old ledger", 2, &[NewItems, OldLedger]) });
 }
 
 const fn wish(name: &'static str, troubles: u8, kinds: &'static [Trouble]) -> Scene {

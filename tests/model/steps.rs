@@ -50,6 +50,8 @@ pub enum Action {
     Suspend(u8),
     /// The deadline of an object passes.
     Deadline(u8),
+    /// The ConfigMap of an object's items gets other ones.
+    NewItems(u8),
     Resume(u8),
     /// A user wants something of a job.
     Wish(u8, Index, Wanted),
@@ -155,10 +157,12 @@ impl Model {
             copy: None,
             backup: None,
             troubles: self.scene.troubles,
+            config_maps: vec![0; objects],
             seen: Seen {
                 ran: self.queues.iter().map(|queue| vec![0; each(queue)]).collect(),
                 excused: self.queues.iter().map(|queue| vec![false; each(queue)]).collect(),
                 output: self.queues.iter().map(|queue| vec![false; each(queue)]).collect(),
+                items: vec![None; objects],
             },
             broken: None,
             clock: 0,
@@ -369,6 +373,10 @@ impl Model {
                         Slot::There(job) if !job.deadline && !job.deleting => Some(Action::Deadline(object)),
                         _ => None,
                     }));
+                }
+                Trouble::NewItems => {
+                    let same = (0..).zip(&world.config_maps).filter(|(_, contents)| **contents == 0);
+                    actions.extend(same.map(|(object, _)| Action::NewItems(object)));
                 }
                 Trouble::Suspend => actions.extend((0..).zip(&world.objects).filter_map(|(object, slot)| match slot {
                     Slot::There(job) if !job.suspend && !job.deleting => Some(Action::Suspend(object)),

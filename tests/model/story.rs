@@ -107,6 +107,7 @@ impl Model {
             Action::Create(object) => format!("{} is created", name(*object)),
             Action::Delete(object) => format!("{} is deleted", name(*object)),
             Action::Suspend(object) => format!("{} is suspended", name(*object)),
+            Action::NewItems(object) => format!("a user changes the items of {}", name(*object)),
             Action::Deadline(object) => format!("the deadline of {} passes", name(*object)),
             Action::Resume(object) => format!("{} is resumed", name(*object)),
             Action::Wish(object, index, wanted) => {

@@ -259,7 +259,7 @@ impl Model {
         }
         let at = world.tick();
         if batch.requests.iter().any(|request| lane(request) == Lane::Submit) {
-            return self.submit(world, batch, at, tell);
+            return self.submit(world, op, batch, at, tell);
         }
         let (mut well, mut fetched) = (luck != Luck::AnswerLost, BTreeSet::new());
         if luck == Luck::Fails {
@@ -310,7 +310,7 @@ impl Model {
         }
     }
 
-    fn submit(&self, world: &mut World, batch: &mut Batch, at: Timestamp, tell: &mut Teller) -> bool {
+    fn submit(&self, world: &mut World, op: usize, batch: &mut Batch, at: Timestamp, tell: &mut Teller) -> bool {
         if batch.submitter.is_some() {
             tell.say(|| "    condor_submit has ended".to_owned());
             batch.ended = Some(Ended { well: true, at, fetched: BTreeSet::new() });
@@ -345,7 +345,8 @@ impl Model {
         let number = (0..=u8::MAX).find(|number| world.submitters.iter().all(|other| other.number != *number)).unwrap();
         batch.submitter = Some(number);
         tell.say(|| "    condor_submit is started".to_owned());
-        world.submitters.push(Submitter { number, rows: rows.collect(), limit, overdue, cluster: None });
+        let items = world.operators[op].ledger.rows.iter().map(|rows| rows.items).collect();
+        world.submitters.push(Submitter { number, rows: rows.collect(), items, limit, overdue, cluster: None });
         true
     }
 

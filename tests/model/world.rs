@@ -41,6 +41,8 @@ pub struct World {
     pub backup: Option<Vec<Slot>>,
     /// How many more troubles may happen.
     pub troubles: u8,
+    /// Which contents the ConfigMap of each object's items has: the first, or another one.
+    pub config_maps: Vec<u8>,
     pub seen: Seen,
     pub broken: Option<Broken>,
     pub clock: i64,
@@ -98,6 +100,8 @@ pub struct Rows {
     pub wishes: Wishes,
     /// `grants.indices`
     pub granted: Indices,
+    /// `items`: which contents of the ConfigMap.
+    pub items: Option<u8>,
 }
 
 /// `submissions.state`
@@ -215,6 +219,8 @@ pub struct Seen {
     pub excused: Vec<Vec<bool>>,
     /// The output lies in its folder.
     pub output: Vec<Vec<bool>>,
+    /// With which items its jobs were submitted, of each object.
+    pub items: Vec<Option<u8>>,
 }
 
 /// A promise that was broken.
@@ -232,6 +238,7 @@ pub enum Broken {
     RefutedWrongly,
     SubmittedDeleted,
     SubmittedUnwanted,
+    OtherItems,
 }
 
 pub fn uid(object: u8) -> Uid {
