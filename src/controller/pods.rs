@@ -45,7 +45,10 @@ pub(super) async fn pass(object: &Observed, context: &Context) -> Result<Option<
         count(context, object, &gathered, &decision, room);
     }
     let Decision { after: record, action, again, .. } = decision;
-    let again = again.into_iter().chain(gathered.unwatched.then_some(UNWATCHED)).min();
+    let again = again.into_iter().chain(gathered.unwatched.then_some(UNWATCHED));
+    // What has no room any more is told so by the next pass.
+    let gave = room.as_ref().is_some_and(|room| !room.gives_back.is_empty());
+    let again = again.chain(gave.then_some(Duration::ZERO)).min();
     let again = match act(context, object, &gathered, action, again).await {
         Ok(Acted::Over { again }) => return Ok(again),
         Ok(Acted::Shown { again }) => again,

@@ -7,8 +7,8 @@ use testbed::{Version, wait_for};
 use super::lives::counts;
 use super::stage::{Owned as _, Stage, assert_one_job, container, pods};
 
-fn owner(uid: &str) -> Value {
-    json!({ "apiVersion": "htc.cern.ch/v1alpha1", "kind": "HTCJob", "name": "sums", "uid": uid, "controller": true })
+fn owner(name: &str, uid: &str) -> Value {
+    json!({ "apiVersion": "htc.cern.ch/v1alpha1", "kind": "HTCJob", "name": name, "uid": uid, "controller": true })
 }
 
 /// Whoever may create ConfigMaps has no other script run, also if it says that it is the HTCJob's own.
@@ -21,7 +21,7 @@ pub fn a_config_map_with_another_script_is_not_run(version: Version) {
         let mut map = json!({ "apiVersion": "v1", "kind": "ConfigMap", "immutable": true,
             "metadata": { "name": here.job_name(name), "namespace": here.name }, "data": { "script": "steal" } });
         if owned {
-            map["metadata"]["ownerReferences"] = json!([owner(&uid)]);
+            map["metadata"]["ownerReferences"] = json!([owner(name, &uid)]);
         }
         stage.bed.kube.apply_stdin(&map.to_string()).unwrap();
     }
@@ -84,7 +84,7 @@ pub fn what_is_forged_elsewhere_is_none_of_it(version: Version) {
     }
     let template = json!({ "metadata": {}, "spec": { "restartPolicy": "Never", "containers": containers } });
     let mut forged = metadata(&here.job_name("sums"), &there.name, false);
-    forged["ownerReferences"] = json!([owner(&uid)]);
+    forged["ownerReferences"] = json!([owner("sums", &uid)]);
     let forged = json!({ "apiVersion": "batch/v1", "kind": "Job", "metadata": forged,
         "spec": { "suspend": true, "template": template } });
     stage.bed.kube.apply_stdin(&forged.to_string()).unwrap();
