@@ -1,5 +1,7 @@
 //! `htc-operator check`: can the cluster, the schedd and the database be used? One line each.
 
+mod pods;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -73,6 +75,9 @@ pub async fn check(config: &Config) -> Vec<Line> {
     if let (Ok(client), Ok(_)) = (&client, &operator) {
         if let Some(found) = pools(client, &operator::operator_name(config), namespace).await {
             lines.push(Line { what: "pools", found });
+        }
+        if config.pods.kubernetes_backend {
+            lines.push(Line { what: "kubernetes backend", found: pods::rights(client, namespace).await });
         }
         let found = orphans(client, &schedd, namespace).await;
         let found = match unknown {

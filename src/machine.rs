@@ -15,11 +15,11 @@
 //! - [`judge`]: from dated evidence to verdicts and proofs.
 //! - [`request`]: the effects that can be asked for.
 //! - [`transitions`]: the one table of legal transitions.
-//! - [`pods`]: the decision about an `HTCJob` whose jobs are Pods.
 //! - [`worker`]: the order in which a request is carried out.
 //! - [`chart`]: the table as pictures.
 //! - [`mod@decide`]: what to do.
 //! - [`mod@room`]: what an object has of its queue.
+//! - [`pods`]: the decision about an `HTCJob` whose jobs are Pods.
 
 pub mod chart;
 pub mod decide;

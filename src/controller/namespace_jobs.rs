@@ -9,6 +9,7 @@ use kube::runtime::reflector::ObjectRef;
 use crate::api::{Observed, Phase, Wake};
 use crate::machine::decide::{Action, Decision};
 use crate::machine::facts::{Facts, JobState, Record, Spec};
+use crate::machine::pods::Share;
 use crate::machine::{Kind, Uid, Work};
 
 /// The jobs of all namespaces.
@@ -54,12 +55,14 @@ fn submits(facts: &Facts) -> bool {
 }
 
 impl NamespaceJobs {
-    /// At most `limit` jobs for each namespace (0: no limit). `known`: what the ledger has.
+    /// At most `limit` jobs for each namespace (0: no limit). `known`: what the ledger has; `pods`: the HTCJobs among them that may have
+    /// Pods. These count with all that there may be until they were looked at.
     #[must_use]
-    pub fn new(limit: usize, wake: Wake, known: Vec<(String, Uid, Record)>) -> Self {
+    pub fn new(limit: usize, wake: Wake, known: Vec<(String, Uid, Record)>, pods: &HashSet<Uid>) -> Self {
         let mut namespaces: HashMap<String, Namespace> = HashMap::new();
         for (namespace, uid, record) in known {
-            namespaces.entry(namespace).or_default().jobs.insert(uid, may_have(&record));
+            let jobs = if pods.contains(&uid) { limit } else { may_have(&record) };
+            namespaces.entry(namespace).or_default().jobs.insert(uid, jobs);
         }
         Self { limit, wake, namespaces: Mutex::new(namespaces) }
     }
@@ -95,8 +98,6 @@ impl NamespaceJobs {
             return;
         }
         let uid = &facts.object.uid;
-        let mut namespaces = self.of();
-        let namespace = namespaces.entry(name.to_owned()).or_default();
         let record = decision.and_then(|decision| decision.after.as_ref()).unwrap_or(&facts.record);
         let jobs = match decision.map(|decision| &decision.action) {
             Some(Action::Hand(request)) => match &request.work {
@@ -107,8 +108,42 @@ impl NamespaceJobs {
             Some(Action::Cancel(_) | Action::Nothing) | None if submits(facts) => return,
             Some(Action::Cancel(_) | Action::Nothing) | None => may_have(record),
         };
-        namespace.jobs.insert(uid.clone(), jobs);
         let waits = decision.is_some_and(|decision| decision.namespace_is_full);
+        self.settle(name, object, uid, jobs, waits);
+    }
+
+    /// How many Pods at a time an HTCJob may have in all, none without a limit. Until [`Self::pods_decided`] all of them count.
+    pub(super) fn pods(&self, namespace: &str, uid: &Uid, share: Share) -> Option<usize> {
+        if self.limit == 0 {
+            return None;
+        }
+        let mut namespaces = self.of();
+        let namespace = namespaces.entry(namespace.to_owned()).or_default();
+        let room = self.limit.saturating_sub(namespace.of_others(uid));
+        let before = namespace.jobs.get(uid).copied().unwrap_or_default();
+        let most = share.has.unwrap_or(before).max(room.min(share.wants));
+        namespace.jobs.insert(uid.clone(), most);
+        Some(most)
+    }
+
+    /// So many count after the decision; where that is not known, as many as before.
+    pub(super) fn pods_decided(
+        &self,
+        name: &str,
+        object: &ObjectRef<Observed>,
+        uid: &Uid,
+        jobs: Option<usize>,
+        waits: bool,
+    ) {
+        if let Some(jobs) = jobs.filter(|_| self.limit > 0) {
+            self.settle(name, object, uid, jobs, waits);
+        }
+    }
+
+    fn settle(&self, name: &str, object: &ObjectRef<Observed>, uid: &Uid, jobs: usize, waits: bool) {
+        let mut namespaces = self.of();
+        let namespace = namespaces.entry(name.to_owned()).or_default();
+        namespace.jobs.insert(uid.clone(), jobs);
         namespace.waiting.retain(|waiting| waiting != object);
         let free = self.limit.saturating_sub(namespace.jobs.values().sum());
         let next = namespace.next(free);
@@ -183,7 +218,7 @@ mod tests {
             ("physics".to_owned(), Uid::from("b"), record(4)),
             ("chemistry".to_owned(), Uid::from("c"), record(9)),
         ];
-        let jobs = NamespaceJobs::new(10, wake, known);
+        let jobs = NamespaceJobs::new(10, wake, known, &HashSet::new());
         assert_eq!(jobs.of()["physics"].of_others(&Uid::from("b")), 3);
         jobs.of().get_mut("physics").unwrap().waiting.push_back(ObjectRef::new("waits"));
         jobs.forget(&Uid::from("c"));
@@ -193,5 +228,27 @@ mod tests {
         assert_eq!(jobs.of()["physics"].of_others(&Uid::from("x")), 3);
         jobs.keep(&HashSet::new());
         assert!(jobs.of().is_empty());
+    }
+
+    #[test]
+    fn pods_count_beside_jobs_and_with_all_before_they_are_known() {
+        let (wake, mut woken) = mpsc::channel(8);
+        let (a, b) = (Uid::from("a"), Uid::from("b"));
+        let known = vec![("physics".to_owned(), a.clone(), record(0)), ("physics".to_owned(), b.clone(), record(3))];
+        let jobs = NamespaceJobs::new(10, wake, known, &HashSet::from([a.clone()]));
+        let (pods, waits) = (Uid::from("pods"), ObjectRef::new("waits"));
+        let wants = |wants| Share { has: Some(0), wants };
+        assert_eq!(jobs.pods("physics", &pods, wants(5)), Some(0), "what a has is not known");
+        jobs.pods_decided("physics", &waits, &pods, Some(0), true);
+        let unknown = Share { has: None, wants: 0 };
+        assert_eq!(jobs.pods("physics", &a, unknown), Some(10));
+        jobs.pods_decided("physics", &ObjectRef::new("a"), &a, None, false);
+        assert!(woken.try_recv().is_err());
+        assert_eq!(jobs.pods("physics", &a, Share { has: Some(2), wants: 2 }), Some(2));
+        jobs.pods_decided("physics", &ObjectRef::new("a"), &a, Some(2), false);
+        assert_eq!(woken.try_recv().unwrap().name, "waits");
+        assert_eq!(jobs.pods("physics", &pods, wants(9)), Some(5));
+        assert_eq!(jobs.pods("physics", &Uid::from("c"), wants(1)), Some(0), "they count before they are decided");
+        assert_eq!(jobs.pods("physics", &pods, Share { has: Some(7), wants: 0 }), Some(7), "nothing is taken away");
     }
 }

@@ -8,17 +8,24 @@ mod show;
 use std::time::Duration;
 
 use kube::ResourceExt as _;
+use kube::runtime::reflector::ObjectRef;
 
 use super::commit::log;
 use super::publish::publish_status;
 use super::{Context, ReconcileError};
-use crate::api::{BACKEND, Backend, Observed};
+use crate::api::{BACKEND, Backend, Observed, Phase};
 use crate::ledger::{LedgerError, SaveRuns};
-use crate::machine::pods::{Decision, decide_pods};
+use crate::machine::pods::{Decision, decide_pods, room, share, share_after};
+use crate::machine::room::Room;
+use crate::machine::transitions::IllegalTransition;
+use crate::queue::{Decided, Demand};
 
 use act::{Acted, act};
 use gather::{Gathered, gather};
 pub use refused::Creations;
+
+/// A Job that the watch does not show is asked for again after this time.
+const UNWATCHED: Duration = Duration::from_secs(10);
 
 /// Whether the jobs of this object are Pods. If its spec cannot be read, the annotation says so that came with the finalizer.
 pub(super) fn has(object: &Observed) -> bool {
@@ -30,11 +37,18 @@ pub(super) fn has(object: &Observed) -> bool {
 
 /// The steps; when the next pass is due, if nothing calls for one before.
 pub(super) async fn pass(object: &Observed, context: &Context) -> Result<Option<Duration>, ReconcileError> {
-    let gathered = gather(object, context).await.map_err(ReconcileError::Gather)?;
-    let decision =
-        decide_pods(&gathered.facts, context.clock.now(), &context.settings).map_err(ReconcileError::Decide)?;
-    commit(context, &gathered, &decision).await.map_err(ReconcileError::Commit)?;
+    let mut gathered = gather(object, context).await.map_err(ReconcileError::Gather)?;
+    let decision = decide(object, &mut gathered, context).map_err(ReconcileError::Decide)?;
+    let room = context.queues.is_embedded().then(|| room(&gathered.facts, &decision));
+    commit(context, &gathered, &decision, room.as_ref()).await.map_err(ReconcileError::Commit)?;
+    if let Some(room) = &room {
+        count(context, object, &gathered, &decision, room);
+    }
     let Decision { after: record, action, again, .. } = decision;
+    let again = again.into_iter().chain(gathered.unwatched.then_some(UNWATCHED));
+    // What has no room any more is told so by the next pass.
+    let gave = room.as_ref().is_some_and(|room| !room.gives_back.is_empty());
+    let again = again.chain(gave.then_some(Duration::ZERO)).min();
     let again = match act(context, object, &gathered, action, again).await {
         Ok(Acted::Over { again }) => return Ok(again),
         Ok(Acted::Shown { again }) => again,
@@ -63,12 +77,48 @@ async fn show(
     publish_status(context, object, (&gathered.name, &gathered.facts.object.uid), status, false, again).await
 }
 
+/// What the machine makes of the facts, within what the namespace may have.
+fn decide(object: &Observed, gathered: &mut Gathered, context: &Context) -> Result<Decision, IllegalTransition> {
+    let (namespace, wanted) = (&gathered.name.namespace, share(&gathered.facts));
+    let room = context.namespace_jobs.pods(namespace, &gathered.facts.object.uid, wanted);
+    gathered.facts.namespace_room = room;
+    let decision = decide_pods(&gathered.facts, context.clock.now(), &context.settings);
+    let has = decision.as_ref().map_or(wanted.has, |decision| share_after(&gathered.facts, decision));
+    let waits = room.is_some_and(|room| room < wanted.wants);
+    let (uid, reference) = (&gathered.facts.object.uid, ObjectRef::from_obj(object));
+    context.namespace_jobs.pods_decided(namespace, &reference, uid, has, waits);
+    decision
+}
+
+/// What it has of its queue counts from now on.
+fn count(context: &Context, object: &Observed, gathered: &Gathered, decision: &Decision, room: &Room) {
+    let (facts, name) = (&gathered.facts, &gathered.name);
+    let resources = object.0.as_ref().ok().and_then(|job| job.spec.resources.clone()).unwrap_or_default();
+    let after = decision.after.as_ref().and_then(|after| after.known.as_ref());
+    context.queues.decided(&Decided {
+        object,
+        uid: &facts.object.uid,
+        name,
+        bound: facts.record.queue.as_deref(),
+        granted: &facts.record.granted,
+        demand: Demand::of_pods(&resources),
+        room,
+        over: after.is_some_and(|known| known.phase == Phase::Completed),
+    });
+}
+
 /// Writes the decision into the ledger, in one transaction; nothing is done or published before.
-async fn commit(context: &Context, gathered: &Gathered, decision: &Decision) -> Result<(), LedgerError> {
+async fn commit(
+    context: &Context,
+    gathered: &Gathered,
+    decision: &Decision,
+    room: Option<&Room>,
+) -> Result<(), LedgerError> {
     let Some(after) = &decision.after else { return Ok(()) };
     let before = &gathered.facts.record;
     let Some(known) = after.known.clone() else { return Ok(()) };
-    let changed = !decision.changed.is_empty() || !decision.transitions.is_empty();
+    let gives_back = room.map(|room| room.gives_back.clone()).unwrap_or_default();
+    let changed = !decision.changed.is_empty() || !decision.transitions.is_empty() || !gives_back.is_empty();
     if !changed && before.known.as_ref() == Some(&known) && before.job == after.job {
         return Ok(());
     }
@@ -80,6 +130,7 @@ async fn commit(context: &Context, gathered: &Gathered, decision: &Decision) -> 
         known,
         job: after.job.clone(),
         runs: runs.collect(),
+        gives_back,
         transitions: decision.transitions.clone(),
         now: context.clock.now(),
     };

@@ -15,7 +15,7 @@ use super::{Context, WriteError};
 use crate::api::{Condition, HTCJobStatus, ObjectName, Observed};
 use crate::failpoint::{Point, around};
 use crate::kubernetes::MANAGER;
-use crate::machine::facts::{self, Facts, Published, Record, Spec};
+use crate::machine::facts::{self, Facts, Published, Queued, Record, Spec};
 use crate::machine::ids::{JobId, id_ranges};
 use crate::machine::status::{Counts, indexes};
 use crate::machine::summary::{QUEUED, summary};
@@ -63,7 +63,7 @@ fn status(
     let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
     HTCJobStatus {
         phase,
-        state: summary.as_ref().map(|(state, _)| with_place(state, facts)),
+        state: summary.as_ref().map(|(state, _)| with_place(state, facts.queue.as_ref())),
         message: summary.and_then(|(_, told)| told).map(|told| first_words(&told.message)),
         observed_generation: generation,
         schedd: (attempt > 0).then(|| whose(record, published, schedd).to_string()),
@@ -95,8 +95,8 @@ fn status(
 }
 
 /// `Queued (4th)`
-fn with_place(state: &str, facts: &Facts) -> String {
-    let wait = facts.queue.as_ref().and_then(|queue| queue.waits.as_ref());
+pub(super) fn with_place(state: &str, queue: Option<&Queued>) -> String {
+    let wait = queue.and_then(|queue| queue.waits.as_ref());
     match wait.and_then(|wait| wait.place).filter(|_| state == QUEUED) {
         Some(place) => format!("{state} ({})", words::place(place as usize)),
         None => state.to_owned(),

@@ -50,7 +50,7 @@ async fn pass(object: &Observed, context: &Context) -> Result<Option<Duration>, 
         return Ok(again);
     }
     let result = Box::pin(steps(object, context)).await;
-    context.queues.looked_at(object, !pods::has(object));
+    context.queues.looked_at(object);
     result
 }
 
@@ -66,10 +66,10 @@ async fn steps(object: &Observed, context: &Context) -> Result<Option<Duration>,
     if let Some(room) = &room {
         let Gathered { facts, name, plan, .. } = &gathered;
         let demand = Demand::of(plan.as_ref().map(|plan| &plan.options), &context.planner.site_defaults);
-        let (uid, record) = (&facts.object.uid, &facts.record);
+        let (uid, bound, granted) = (&facts.object.uid, facts.record.queue.as_deref(), &facts.record.granted);
         let after = decision.after.as_ref().and_then(|after| after.known.as_ref());
         let over = after.is_some_and(|known| known.phase == Phase::Completed);
-        context.queues.decided(&Decided { object, uid, name, record, demand, room, over });
+        context.queues.decided(&Decided { object, uid, name, bound, granted, demand, room, over });
     }
     match act(context, object, &gathered, decision, texts).await {
         Acted::Over { again } => Ok(again),
@@ -101,7 +101,7 @@ fn guard(object: &Observed, context: &Context) -> ControlFlow<Option<Duration>> 
     }
     if object.annotations().get(OPERATOR).is_some_and(|operator| *operator != context.operator) {
         tracing::debug!("left alone: it is another operator's");
-        context.queues.looked_at(object, !pods::has(object));
+        context.queues.looked_at(object);
         return ControlFlow::Break(None);
     }
     ControlFlow::Continue(())

@@ -7,6 +7,7 @@ use k8s_openapi::api::batch::v1;
 use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
+use super::CONTROLLER_UID;
 use crate::api::text::harmless;
 use crate::machine::ids::{SchedDate, Timestamp};
 use crate::machine::pods::{BatchJob, Exceeded, JobEnd, JobUid, Pod, PodPhase};
@@ -33,6 +34,7 @@ pub fn job(job: &v1::Job) -> Option<BatchJob> {
         }),
         (None, None) => None,
     };
+    let count = |count: Option<i32>| count.and_then(|count| u32::try_from(count).ok()).unwrap_or_default();
     let ended = is("Complete").or(failed).and_then(|told| told.last_transition_time.as_ref()).map(moment);
     Some(BatchJob {
         uid: JobUid::from(job.metadata.uid.as_deref()?),
@@ -41,6 +43,9 @@ pub fn job(job: &v1::Job) -> Option<BatchJob> {
         parallelism: spec.parallelism.and_then(|most| u32::try_from(most).ok()),
         deadline: spec.active_deadline_seconds.and_then(|limit| u64::try_from(limit).ok()).map(Duration::from_secs),
         started: status.start_time.as_ref().map(moment),
+        stopped: is("Suspended").is_some(),
+        active: count(status.active),
+        terminating: count(status.terminating),
         succeeded: indexes(status.completed_indexes),
         failed: indexes(status.failed_indexes),
         failing: is("FailureTarget").and_then(|told| exceeded(told.reason.as_deref())),
@@ -80,6 +85,10 @@ pub(super) fn pod(pod: &k8s_openapi::api::core::v1::Pod) -> Option<SeenPod> {
     let number = |name: &str| annotation(name).and_then(|text| text.parse::<u32>().ok());
     let owner =
         owner_references.iter().flatten().find(|owner| owner.controller == Some(true) && owner.kind == "Job")?;
+    // By this label the Job controller finds its own: another one is none, whatever owner somebody has written into it.
+    if pod.metadata.labels.as_ref()?.get(CONTROLLER_UID) != Some(&owner.uid) {
+        return None;
+    }
     let failures = number("batch.kubernetes.io/job-index-failure-count").unwrap_or_default();
     let status = pod.status.clone().unwrap_or_default();
     let container = status.container_statuses.iter().flatten().next();

@@ -21,6 +21,9 @@ use crate::machine::Uid;
 use crate::machine::ids::Index;
 use crate::machine::pods::{BatchJob, JobUid, PodsSeen};
 
+#[cfg(test)]
+mod tests;
+
 /// Changes within this time wake an `HTCJob` once.
 const TOGETHER: Duration = Duration::from_millis(200);
 /// A watch that is broken for so long shows nothing any more.
@@ -47,16 +50,20 @@ struct State {
     /// `HTCJob`s that are to be woken.
     woken: HashSet<ObjectRef<Observed>>,
     /// All of which something was seen, for when a watch breaks.
-    owners: HashMap<Uid, ObjectRef<Observed>>,
+    owners: HashMap<OwnerOf, ObjectRef<Observed>>,
 }
 
 /// Namespace, and Job there: somebody elsewhere may write any uid into a Pod.
 type PodsOf = (String, JobUid);
+/// Namespace, and `HTCJob` there.
+type OwnerOf = (String, Uid);
 
 /// A Job, and the uid of the `HTCJob` that it says controls it.
 #[derive(Clone, Debug)]
 struct SeenJob {
     owner: Uid,
+    /// `metadata.resourceVersion`, which the API server counts up.
+    version: u64,
     job: BatchJob,
 }
 
@@ -127,8 +134,10 @@ impl Watched {
     }
 
     /// The API server has answered with this Job, sooner than the watch.
-    pub fn saw(&self, name: &ObjectName, owner: &Uid, job: BatchJob) {
-        self.state().jobs.entry(name.clone()).or_insert_with(|| SeenJob { owner: owner.clone(), job });
+    pub fn saw(&self, job: &Job) {
+        if let Some((name, seen)) = seen_job(job) {
+            self.state().see(name, seen);
+        }
     }
 
     /// What is seen of it is no longer so: it is asked for the next time.
@@ -200,27 +209,35 @@ impl Watched {
                 }
             }
             watcher::Event::InitDone => {
-                let listed = std::mem::take(&mut state.jobs_listed);
+                let mut listed = std::mem::take(&mut state.jobs_listed);
+                for (name, seen) in &mut listed {
+                    if let Some(newer) = state.jobs.get(name).filter(|known| known.is_newer_than(seen)) {
+                        *seen = newer.clone();
+                    }
+                }
                 let gone = state.jobs.iter().filter(|(name, _)| !listed.contains_key(*name));
-                let gone: Vec<Uid> = gone.map(|(_, seen)| seen.owner.clone()).collect();
+                let gone: Vec<OwnerOf> =
+                    gone.map(|(name, seen)| (name.namespace.clone(), seen.owner.clone())).collect();
                 state.jobs = listed;
-                for uid in &gone {
-                    state.wake_known(uid);
+                for owner in &gone {
+                    state.wake_known(owner);
                 }
             }
-            watcher::Event::Apply(job) => {
-                if let Some((name, seen)) = seen_job(&job) {
+            watcher::Event::Apply(job) => match seen_job(&job) {
+                Some((name, seen)) => {
                     state.wake(&job, &seen.owner);
-                    state.jobs.insert(name, seen);
+                    state.see(name, seen);
                 }
-            }
+                // Somebody has taken it away from its HTCJob.
+                None => state.forget_job(&job),
+            },
             watcher::Event::Delete(job) => {
                 if let Some((name, gone)) = seen_job(&job) {
                     state.wake(&job, &gone.owner);
                     if state.jobs.get(&name).is_some_and(|seen| seen.job.uid == gone.job.uid) {
                         state.jobs.remove(&name);
                     }
-                    state.owners.remove(&gone.owner);
+                    state.owners.remove(&(name.namespace, gone.owner));
                 }
             }
         }
@@ -242,12 +259,14 @@ impl Watched {
                 state.pods = std::mem::take(&mut state.listed);
                 state.wake_all();
             }
-            watcher::Event::Apply(pod) => {
-                if let Some((owner, of, uid, seen)) = seen_pod(&pod) {
+            watcher::Event::Apply(pod) => match seen_pod(&pod) {
+                Some((owner, of, uid, seen)) => {
                     state.wake(&pod, &owner);
                     state.pods.entry(of).or_default().insert(uid, seen);
                 }
-            }
+                // The Job controller has let it go.
+                None => state.forget_pod(&pod),
+            },
             watcher::Event::Delete(pod) => {
                 if let Some((owner, of, uid, _)) = seen_pod(&pod) {
                     state.wake(&pod, &owner);
@@ -257,8 +276,9 @@ impl Watched {
                     });
                     if left == Some(0) {
                         state.pods.remove(&of);
-                        if state.jobs.values().all(|seen| seen.owner != owner) {
-                            state.owners.remove(&owner);
+                        let its = |(name, seen): (&ObjectName, &SeenJob)| name.namespace == of.0 && seen.owner == owner;
+                        if !state.jobs.iter().any(its) {
+                            state.owners.remove(&(of.0, owner));
                         }
                     }
                 }
@@ -284,16 +304,49 @@ impl Watched {
 /// What to do about a backend that is switched off.
 pub(crate) const DISABLED: &str = "this operator does not run jobs as Pods: ask its administrator to switch that on (--kubernetes-backend, deploy/components/kubernetes-backend), or leave spec.backend out";
 
+impl SeenJob {
+    /// The same Job, as it was later.
+    fn is_newer_than(&self, other: &Self) -> bool {
+        self.job.uid == other.job.uid && self.version > other.version
+    }
+}
+
 impl State {
+    /// What the API server answers to a change may come before what the watch says of the time before it.
+    fn see(&mut self, name: ObjectName, seen: SeenJob) {
+        if self.jobs.get(&name).is_none_or(|known| !known.is_newer_than(&seen)) {
+            self.jobs.insert(name, seen);
+        }
+    }
+
     /// The `HTCJob` that this is of.
     fn wake(&mut self, object: &impl kube::ResourceExt, owner: &Uid) {
         let Some(name) = object.annotations().get(HTCJOB) else { return };
-        let reference = ObjectRef::new(name).within(&object.namespace().unwrap_or_default());
-        self.owners.insert(owner.clone(), reference.clone());
+        let namespace = object.namespace().unwrap_or_default();
+        let reference = ObjectRef::new(name).within(&namespace);
+        self.owners.insert((namespace, owner.clone()), reference.clone());
         self.woken.insert(reference);
     }
 
-    fn wake_known(&mut self, owner: &Uid) {
+    fn forget_job(&mut self, job: &Job) {
+        let name = ObjectName { namespace: job.namespace().unwrap_or_default(), name: job.name_any() };
+        if let Some(seen) = self.jobs.remove(&name) {
+            self.wake_known(&(name.namespace, seen.owner));
+        }
+    }
+
+    fn forget_pod(&mut self, pod: &KubernetesPod) {
+        let (Some(namespace), Some(uid)) = (pod.namespace(), pod.uid()) else { return };
+        for (_, pods) in self.pods.iter_mut().filter(|((its, _), _)| *its == namespace) {
+            pods.remove(&uid);
+        }
+        self.pods.retain(|_, pods| !pods.is_empty());
+        if let Some(owner) = pod.labels().get(HTCJOB_UID) {
+            self.wake(pod, &Uid::from(owner.as_str()));
+        }
+    }
+
+    fn wake_known(&mut self, owner: &OwnerOf) {
         if let Some(reference) = self.owners.remove(owner) {
             self.woken.insert(reference);
         }
@@ -308,7 +361,8 @@ impl State {
 fn seen_job(job: &Job) -> Option<(ObjectName, SeenJob)> {
     let owner = job.owner_references().iter().find(|owner| owner.controller == Some(true) && owner.kind == "HTCJob")?;
     let name = ObjectName { namespace: job.namespace()?, name: job.name_any() };
-    Some((name, SeenJob { owner: Uid::from(owner.uid.as_str()), job: seen::job(job)? }))
+    let version = job.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default();
+    Some((name, SeenJob { owner: Uid::from(owner.uid.as_str()), version, job: seen::job(job)? }))
 }
 
 /// A Pod of a Job: uid of the `HTCJob` by its label, its Job, and its own uid.
@@ -316,29 +370,4 @@ fn seen_pod(pod: &KubernetesPod) -> Option<(Uid, PodsOf, String, SeenPod)> {
     let owner = Uid::from(pod.labels().get(HTCJOB_UID)?.as_str());
     let seen = seen::pod(pod)?;
     Some((owner, (pod.namespace()?, seen.job.clone()), pod.uid()?, seen))
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    #[test]
-    fn only_the_job_that_it_controls_is_seen() {
-        let site = Site { enabled: true, gpu_resource: String::new(), run_as_user: None, service_accounts: Vec::new() };
-        let name = ObjectName { namespace: "n".to_owned(), name: "sums-0b5ea2a4".to_owned() };
-        let is_seen = |owner: &Value| {
-            let watched = Watched::new(site.clone());
-            let job = json!({ "metadata": {
-                "name": name.name, "namespace": name.namespace, "uid": "j", "ownerReferences": [owner] } });
-            watched.job_event(watcher::Event::Apply(serde_json::from_value(job).unwrap()));
-            watched.job(&name, &Uid::from("u")).is_some()
-        };
-        let owner = |kind: &str, uid: &str, controller: bool| json!({ "apiVersion": "x/v1", "kind": kind, "name": "sums", "uid": uid, "controller": controller });
-        assert!(is_seen(&owner("HTCJob", "u", true)));
-        for other in [owner("HTCJob", "v", true), owner("HTCJob", "u", false), owner("CronJob", "u", true)] {
-            assert!(!is_seen(&other), "{other}");
-        }
-    }
 }

@@ -1,6 +1,6 @@
 //! `HTCJob`s whose jobs are Pods: their Job, and what is known of each index.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
@@ -12,6 +12,7 @@ use crate::api::ObjectName;
 use crate::failpoint::{Point, around};
 use crate::machine::facts::Known;
 use crate::machine::ids::{Index, SchedDate, Timestamp, Uid};
+use crate::machine::indices::Indices;
 use crate::machine::pods::{JobUid, KeptLog, Record, Run, RunState};
 use crate::machine::transitions::Transition;
 
@@ -23,6 +24,8 @@ pub(crate) struct SaveRuns {
     /// Its Job, which stays what it was first.
     pub(crate) job: Option<JobUid>,
     pub(crate) runs: Vec<(Index, Run)>,
+    /// Room in its queue that it needs no more.
+    pub(crate) gives_back: Indices,
     pub(crate) transitions: Vec<Transition>,
     pub(crate) now: Timestamp,
 }
@@ -72,11 +75,28 @@ impl Ledger {
         let uid = uid.clone();
         self.run(move |connection| {
             let runs = rows(connection, &uid, Index(0), i64::MAX)?;
+            let grant = super::grants::of(connection, &uid)?;
+            let (queue, granted) = grant.map_or_else(Default::default, |grant| (Some(grant.queue), grant.indices));
             Ok(Record {
+                queue,
+                granted,
                 known: known(connection, &uid)?,
                 job: batch_job(connection, &uid)?,
                 runs: runs.into_iter().map(|row| (row.index, row.run)).collect::<BTreeMap<_, _>>(),
             })
+        })
+        .await
+    }
+
+    /// The objects that have a Job and were not let go.
+    pub async fn with_pods(&self) -> Result<HashSet<Uid>, LedgerError> {
+        self.run(|connection| {
+            let sql = || LedgerError::sql("read the objects with Jobs");
+            let mut statement = connection
+                .prepare("select uid from objects where released = 0 and batchJob is not null")
+                .map_err(sql())?;
+            let rows = statement.query_map([], |row| row.get::<_, String>(0)).map_err(sql())?;
+            rows.map(|row| Ok(Uid::from(row.map_err(sql())?.as_str()))).collect()
         })
         .await
     }
@@ -131,6 +151,7 @@ fn write(connection: &Connection, save: &SaveRuns) -> Result<(), LedgerError> {
     for (index, run) in &save.runs {
         write_run(connection, &save.uid, *index, run).map_err(LedgerError::sql("write an index"))?;
     }
+    super::grants::give_back(connection, &save.uid, &save.gives_back, save.known.released)?;
     super::journal::append(connection, &save.uid, &save.transitions, save.now)
 }
 
@@ -262,7 +283,16 @@ mod tests {
     fn save(job: Option<&str>, runs: Vec<(Index, Run)>) -> SaveRuns {
         let name = ObjectName { namespace: "physics".to_owned(), name: "zero".to_owned() };
         let job = job.map(JobUid::from);
-        SaveRuns { uid: uid(), name, known: row(Phase::Running), job, runs, transitions: Vec::new(), now: Timestamp(5) }
+        SaveRuns {
+            uid: uid(),
+            name,
+            known: row(Phase::Running),
+            job,
+            runs,
+            gives_back: Indices::default(),
+            transitions: Vec::new(),
+            now: Timestamp(5),
+        }
     }
 
     #[tokio::test]
@@ -301,6 +331,7 @@ mod tests {
             KeptLog::Gone,
         ];
         let asked: Vec<(Index, KeptLog)> = (0..).map(Index).zip(logs).collect();
+        assert_eq!(ledger.with_pods().await.unwrap(), HashSet::from([uid()]));
         let record = ledger.load_runs(&uid()).await.unwrap();
         assert_eq!(record.job, Some(JobUid::from("one")));
         assert_eq!(record.runs.len(), 8);
@@ -324,5 +355,24 @@ mod tests {
             "what one transaction has changed is not torn apart"
         );
         assert!(ledger.load(&uid()).await.unwrap().jobs.is_empty());
+    }
+
+    #[tokio::test]
+    async fn room_in_a_queue_is_kept_until_it_is_given_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open_alone(&folder.path().join("htcjobs.db")).unwrap();
+        ledger.save_runs(save(None, Vec::new())).await.unwrap();
+        let indices: Indices = "0-3".parse().unwrap();
+        let grant = super::super::Grant { uid: uid(), queue: "q".to_owned(), indices: indices.clone(), number: 1 };
+        ledger.grant(vec![grant]).await.unwrap();
+        let record = ledger.load_runs(&uid()).await.unwrap();
+        assert_eq!((record.queue.as_deref(), record.granted), (Some("q"), indices));
+        let gives_back = "2-3".parse().unwrap();
+        ledger.save_runs(SaveRuns { gives_back, ..save(None, Vec::new()) }).await.unwrap();
+        assert_eq!(ledger.load_runs(&uid()).await.unwrap().granted.to_string(), "0-1");
+        let mut released = save(None, Vec::new());
+        released.known.released = true;
+        ledger.save_runs(released).await.unwrap();
+        assert!(ledger.grants().await.unwrap().is_empty());
     }
 }

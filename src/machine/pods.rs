@@ -8,6 +8,7 @@
 
 mod decide;
 mod facts;
+mod room;
 mod status;
 
 pub use decide::{Action, Adjust, Decision, Permit, decide_pods};
@@ -15,4 +16,5 @@ pub use facts::{
     BatchJob, Create, Exceeded, Facts, JobEnd, JobSeen, JobUid, KeptLog, Left, Object, Pod, PodPhase, PodsGone,
     PodsSeen, Record, Run, RunEnd, RunState,
 };
+pub use room::{Share, room, share, share_after};
 pub use status::{Counts, indexes};

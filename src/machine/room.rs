@@ -22,6 +22,8 @@ pub struct Room {
     pub asks: Indices,
     /// Jobs that have room and need it no more: they have ended, are held, or are not to be submitted now.
     pub gives_back: Indices,
+    /// What it uses beyond what it was granted goes on, and is granted to it afterwards.
+    pub keeps_what_it_uses: bool,
 }
 
 /// What the object has of its queue after this decision.
@@ -59,7 +61,7 @@ pub fn room(facts: &Facts, decision: &Decision, rules: &Rules) -> Room {
         !needed && if held.contains(*index) { held_for_good } else { !submits }
     };
     let gives_back = granted.iter().filter(not_needed).collect();
-    Room { uses, unknown, asks, gives_back }
+    Room { uses, unknown, asks, gives_back, keeps_what_it_uses: true }
 }
 
 /// Jobs that are held for `spec.suspend`, and that nobody else wants to be.

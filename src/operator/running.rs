@@ -1,5 +1,6 @@
 //! The parts of an operator that leads: put together, watched over, and brought to their end.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -199,8 +200,11 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
 /// How many jobs each namespace has, by what the ledger knows.
 async fn namespace_jobs(config: &Config, shared: &Shared) -> Result<NamespaceJobs, LedgerError> {
     let limit = config.condor.namespace_active_jobs;
-    let known = if limit == 0 { Vec::new() } else { shared.ledger.live().await? };
-    Ok(NamespaceJobs::new(limit, shared.wake.clone(), known))
+    if limit == 0 {
+        return Ok(NamespaceJobs::new(limit, shared.wake.clone(), Vec::new(), &HashSet::new()));
+    }
+    let (known, pods) = (shared.ledger.live().await?, shared.ledger.with_pods().await?);
+    Ok(NamespaceJobs::new(limit, shared.wake.clone(), known, &pods))
 }
 
 /// The queues, with what the ledger has of those in them, and what keeps them.

@@ -70,6 +70,8 @@ pub(super) struct Entry {
     pub(super) uses: Indices,
     /// What is in `uses` is not known: it is all that could be.
     pub(super) unknown: bool,
+    /// What it uses and was not granted is granted afterwards.
+    pub(super) keeps: bool,
     pub(super) asks: Indices,
     /// It has completed: nothing that queues do is news to it.
     pub(super) over: bool,
@@ -99,6 +101,7 @@ impl Entry {
             granted: Indices::default(),
             uses: Indices::default(),
             unknown: false,
+            keeps: true,
             asks: Indices::default(),
             over: false,
             last: 0,
@@ -134,10 +137,10 @@ impl Entry {
         Indices::union(&[self.granted.clone(), self.uses.clone()])
     }
 
-    /// What of that it was not granted: it is in HTCondor, whatever the queue says.
+    /// What of that it was not granted, and goes on whatever the queue says.
     pub(super) fn found(&self) -> Indices {
         // Nearly always there is nothing, and a set of 100,000 is not looked through for that.
-        let nothing = self.unknown || self.in_use().len() == self.granted.len();
+        let nothing = self.unknown || !self.keeps || self.in_use().len() == self.granted.len();
         if nothing { Indices::default() } else { self.uses.without(&self.granted) }
     }
 }
@@ -151,8 +154,10 @@ pub struct Decided<'a> {
     pub uid: &'a Uid,
     /// Its name.
     pub name: &'a ObjectName,
-    /// As the ledger had it before the decision.
-    pub record: &'a Record,
+    /// The queue that gave it room before, as the ledger had it before the decision.
+    pub bound: Option<&'a str>,
+    /// What it had there.
+    pub granted: &'a Indices,
     /// What one of its jobs uses.
     pub demand: Demand,
     /// What it has and asks for after the decision, which is durable.
@@ -226,15 +231,15 @@ impl Queues {
         if !self.is_embedded() {
             return;
         }
-        let Decided { object, uid, name, record, demand, room, over } = decided;
+        let Decided { object, uid, name, bound, granted, demand, room, over } = decided;
         let changed = self.with(|state| {
             let label = |key: &str| object.labels().get(key).cloned();
             let created = object.creation_timestamp().map_or(0, |time| time.0.as_second());
             let entry = state.htcjobs.entry((*uid).clone()).or_insert_with(|| Entry {
                 created,
-                bound: record.queue.clone(),
+                bound: bound.map(str::to_owned),
                 demand: *demand,
-                granted: record.granted.clone(),
+                granted: (*granted).clone(),
                 ..Entry::new(&name.namespace)
             });
             let (label, class) = (label(QUEUE_NAME), label(PRIORITY_CLASS));
@@ -248,13 +253,14 @@ impl Queues {
             let before = (&entry.label, &entry.class, &entry.granted, &entry.uses, &entry.asks, entry.demand);
             let changed = entry.reference.is_none()
                 || before != (&label, &class, &granted, &room.uses, &asks, *demand)
-                || entry.unknown != room.unknown;
+                || (entry.unknown, entry.keeps) != (room.unknown, room.keeps_what_it_uses);
             if !changed {
                 return false;
             }
             entry.reference = Some(ObjectRef::from_obj(object));
             (entry.created, entry.label, entry.class, entry.demand) = (created, label, class, *demand);
-            (entry.granted, entry.uses, entry.unknown) = (granted, room.uses.clone(), room.unknown);
+            (entry.granted, entry.uses) = (granted, room.uses.clone());
+            (entry.unknown, entry.keeps) = (room.unknown, room.keeps_what_it_uses);
             entry.since = if asks.is_empty() { None } else { entry.since.or_else(|| Some(Instant::now())) };
             if asks.is_empty() {
                 entry.wait = None;
@@ -282,12 +288,12 @@ impl Queues {
         self.news.notify_one();
     }
 
-    /// An object was looked at, whatever came of it. One that could not be is taken to have all that it may have, if it `counts`.
-    pub fn looked_at(&self, object: &Observed, counts: bool) {
+    /// An object was looked at, whatever came of it. One that could not be is taken to have all that it may have.
+    pub fn looked_at(&self, object: &Observed) {
         let Some(uid) = object.uid().filter(|_| self.is_embedded()) else { return };
         let uid = Uid::from(uid.as_str());
         let done = self.with(|state| {
-            if counts && object.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
+            if object.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
                 state.htcjobs.entry(uid.clone()).or_insert_with(|| Entry::unknown(object));
             }
             match &mut state.first {

@@ -2,7 +2,7 @@
 
 use super::admit::{Order, Terms};
 use super::amounts::{Amounts, Limits, Resource};
-use crate::api::{HTCQueueSpec, QueueingStrategy, Quota, StopPolicy};
+use crate::api::{HTCQueueSpec, QueueingStrategy, Quota, Resources, StopPolicy};
 use crate::condor::htcopts::HtcOpts;
 
 /// A MiB in bytes.
@@ -75,6 +75,25 @@ impl Demand {
             (Resource::Memory, memory),
             (Resource::Gpus, count("request_gpus", 0)),
         ];
+        Self::of_all(all)
+    }
+
+    /// What a Pod with these resources uses: whole cores, and one if it asks for none.
+    #[must_use]
+    pub fn of_pods(resources: &Resources) -> Self {
+        let Resources { cpus, memory, disk: _, gpus } = resources;
+        let cpus = cpus.as_ref().map_or(Some(1), |cpus| cpus.in_units_of(1).ok());
+        let memory = memory.as_ref().and_then(|memory| memory.in_units_of(MIB).ok());
+        let gpus = u64::try_from(gpus.unwrap_or_default()).ok();
+        Self::of_all([
+            (Resource::Jobs, Some(1)),
+            (Resource::Cpus, cpus),
+            (Resource::Memory, memory),
+            (Resource::Gpus, gpus),
+        ])
+    }
+
+    fn of_all(all: [(Resource, Option<u64>); 4]) -> Self {
         let known: Vec<(Resource, u64)> =
             all.iter().filter_map(|(resource, amount)| Some((*resource, (*amount)?))).collect();
         let unknown = all.iter().find(|(_, amount)| amount.is_none()).map(|(resource, _)| *resource);
@@ -169,6 +188,17 @@ mod tests {
         assert_eq!(demand.missing(&terms(json!({ "jobs": 1 }))), None);
         let unknown = Demand::of(Some(&options("request_cpus = 1 + 1")), &site);
         assert_eq!(unknown.unknown, Some(Resource::Cpus));
+    }
+
+    #[test]
+    fn pods_count_with_what_they_ask_for() {
+        let of = |resources: serde_json::Value| {
+            let demand = Demand::of_pods(&serde_json::from_value(resources).unwrap());
+            (demand.each.to_string(), demand.unknown)
+        };
+        assert_eq!(of(json!({})), ("1 jobs, 1 cpus".to_owned(), Some(Resource::Memory)));
+        let all = of(json!({ "cpus": "1500m", "memory": "1500Ki", "disk": "1Gi", "gpus": 2 }));
+        assert_eq!(all, ("1 jobs, 2 cpus, 2Mi memory, 2 gpus".to_owned(), None));
     }
 
     #[test]

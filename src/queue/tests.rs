@@ -10,7 +10,6 @@ use super::line::Named;
 use super::state::{Decided, Queueing, Queues};
 use super::terms::Demand;
 use crate::api::{FINALIZER, HTCQueueSpec, ObjectName, Observed, QUEUE_NAME, Reason};
-use crate::machine::facts::Record;
 use crate::machine::room::Room;
 use crate::machine::{Indices, Uid};
 use crate::metrics::Metrics;
@@ -52,12 +51,22 @@ fn indices(text: &str) -> Indices {
 }
 
 fn decided(queues: &Queues, object: &Observed, [uses, asks, gives_back]: [&str; 3]) {
+    let room = Room {
+        uses: indices(uses),
+        unknown: false,
+        asks: indices(asks),
+        gives_back: indices(gives_back),
+        keeps_what_it_uses: true,
+    };
+    decided_room(queues, object, &room);
+}
+
+fn decided_room(queues: &Queues, object: &Observed, room: &Room) {
     let uid = Uid::from(object.uid().unwrap().as_str());
     let name = ObjectName { namespace: "ns".to_owned(), name: object.name_any() };
-    let room = Room { uses: indices(uses), unknown: false, asks: indices(asks), gives_back: indices(gives_back) };
-    let (record, demand) = (Record::default(), Demand::one());
-    queues.decided(&Decided { object, uid: &uid, name: &name, record: &record, demand, room: &room, over: false });
-    queues.looked_at(object, true);
+    let (granted, demand) = (&Indices::default(), Demand::one());
+    queues.decided(&Decided { object, uid: &uid, name: &name, bound: None, granted, demand, room, over: false });
+    queues.looked_at(object);
 }
 
 fn listed(queues: &Queues, objects: &[&Observed]) {
@@ -84,7 +93,7 @@ fn nothing_is_granted_before_all_of_the_first_list_were_looked_at() {
     listed(&queues, &[&a, &b]);
     assert!(granted(&queues).is_empty() && !queues.plan().begun);
     // It cannot be looked at: it may have all of its three jobs.
-    queues.looked_at(&b, true);
+    queues.looked_at(&b);
     assert!(granted(&queues).is_empty() && queues.plan().begun);
     decided(&queues, &b, ["0", "", ""]);
     assert_eq!(granted(&queues), [("b".to_owned(), "0".to_owned()), ("a".to_owned(), "0-1".to_owned())]);
@@ -133,4 +142,24 @@ fn without_queues_a_label_is_not_ignored() {
     assert_eq!(queues.fact(&"a".into(), "ns", &object("a", None), None), None);
     let fact = queues.fact(&"a".into(), "ns", &object("a", Some("q")), None).unwrap();
     assert_eq!(fact.waits.unwrap().reason, Reason::Misconfigured);
+}
+
+/// What Pods use beyond their room is counted and not granted: the Job is changed back.
+#[test]
+fn what_does_not_go_on_counts_and_gets_no_room() {
+    let (queues, a, b) = (queues(), object("a", Some("q")), object("b", Some("q")));
+    with_quota(&queues, 3);
+    listed(&queues, &[]);
+    let room = |keeps_what_it_uses| Room {
+        uses: indices("0-1"),
+        unknown: false,
+        asks: indices(""),
+        gives_back: indices(""),
+        keeps_what_it_uses,
+    };
+    decided_room(&queues, &a, &room(false));
+    decided(&queues, &b, ["", "0-1", ""]);
+    assert_eq!(granted(&queues), pair("b", "0"), "both are in use");
+    decided_room(&queues, &a, &room(true));
+    assert_eq!(granted(&queues), pair("a", "0-1"));
 }

@@ -1,11 +1,13 @@
 //! The same HTCJob as Pods: by the controllers of a real kube-controller-manager. There is no node: what a kubelet would say of a Pod
 //! is written into its status.
 
+mod attacks;
 mod document;
 mod kills;
 mod kubelet;
 mod lives;
 mod logs;
+mod queued;
 mod rights;
 mod stage;
 mod trouble;
@@ -14,6 +16,10 @@ pub use kills::POINTS;
 
 on_versions!(
     trixie:
+        attacks::a_config_map_with_another_script_is_not_run,
+        attacks::what_is_forged_elsewhere_is_none_of_it,
+        attacks::a_job_that_is_changed_by_hand_is_changed_back_and_stays_its_own,
+        attacks::its_pods_are_restricted,
         document::its_commands_and_the_examples_work,
         kills::killed_at_every_point,
         kills::another_operator_leaves_it_alone,
@@ -26,6 +32,10 @@ on_versions!(
         logs::from_the_pod_and_then_from_the_volume,
         logs::no_more_is_kept_than_of_other_output,
         logs::what_cannot_be_had_is_tried_again_and_holds_up_no_deletion_for_long,
+        queued::one_quota_counts_both_backends,
+        queued::suspended_it_gives_room_back_and_waits_for_it,
+        queued::pods_that_are_left_keep_their_room,
+        queued::killed_while_it_gives_room,
         rights::all_are_needed_and_suffice,
         trouble::a_job_that_somebody_deletes_is_lost,
         trouble::a_name_that_is_taken_is_left_alone,

@@ -2,7 +2,7 @@
 
 mod changes;
 mod limits;
-mod site;
+pub mod site;
 mod users;
 mod walk;
 

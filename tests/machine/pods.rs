@@ -13,6 +13,8 @@ use htc_operator::machine::transitions::find;
 use htc_operator::machine::{Index, Indices, Settings, Timestamp, Uid};
 use proptest::prelude::*;
 
+mod queued;
+
 const NOW: Timestamp = Timestamp(1_000_000);
 
 fn spec(queue: u32) -> Spec {
@@ -38,6 +40,8 @@ fn new(queue: u32) -> Facts {
         pods: PodsSeen::Known(BTreeMap::new()),
         left: Left::Unknown,
         create: Create::May,
+        queue: None,
+        namespace_room: None,
     }
 }
 
@@ -49,6 +53,9 @@ fn job(uid: &str) -> BatchJob {
         parallelism: Some(3),
         deadline: None,
         started: None,
+        stopped: false,
+        active: 0,
+        terminating: 0,
         succeeded: Indices::default(),
         failed: Indices::default(),
         failing: None,

@@ -6,7 +6,7 @@ mod timeline;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use htc_operator::api::{HTCJob, HTCJobStatus, Phase, Reason};
+use htc_operator::api::{Backend, HTCJob, HTCJobStatus, Phase, Reason};
 use htc_operator::procs::table::human;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
@@ -158,7 +158,11 @@ fn steps(job: &HTCJob, told: Vec<Step>) -> Vec<Step> {
     }
     let status = status(job);
     let mut known: Vec<Step> = Vec::new();
-    known.extend(status.start_time.as_ref().map(|at| step(at.0, "Submitted", "HTCondor accepted the first job")));
+    let accepted = match job.spec.backend() {
+        Backend::HTCondor => "HTCondor accepted the first job",
+        Backend::Kubernetes => "the Job is created",
+    };
+    known.extend(status.start_time.as_ref().map(|at| step(at.0, "Submitted", accepted)));
     known.extend(status.completion_time.as_ref().map(|at| step(at.0, "Completed", "every job had ended")));
     known.extend(status.conditions.iter().filter_map(|condition| {
         let at = condition.last_transition_time.0;
@@ -317,8 +321,13 @@ mod tests {
         let found = steps(&job(Phase::Completed), of_events(&events));
         let wanted = [(100, "Created"), (101, "Pending"), (101, "Submitted"), (160, "Running"), (400, "Completed")];
         assert_eq!(whats(&found), wanted, "the start, a second later than its Event, is not told twice");
-        let without = steps(&job(Phase::Completed), Vec::new());
-        assert_eq!(whats(&without), [(100, "Created"), (102, "Submitted"), (400, "Completed")]);
+        let mut pods = job(Phase::Completed);
+        for (backend, accepted) in [(None, "HTCondor accepted"), (Some(Backend::Kubernetes), "the Job is created")] {
+            pods.spec.backend = backend;
+            let without = steps(&pods, Vec::new());
+            assert_eq!(whats(&without), [(100, "Created"), (102, "Submitted"), (400, "Completed")]);
+            assert!(without[1].message.starts_with(accepted));
+        }
     }
 
     #[test]

@@ -102,8 +102,9 @@ async fn why_job(jobs: &Jobs, which: &Which) -> Result<ExitCode, Failure> {
     for (key, value) in &proc.status {
         println!("  {key}: {value}");
     }
-    if let Ok(job) = job {
-        let (told, _) = story::told(jobs, &job).await;
+    let htcjob = job.as_ref().ok().and_then(|job| job.status.as_ref()?.job_name.as_deref());
+    if let Ok(job) = &job {
+        let (told, _) = story::told(jobs, job).await;
         let of_it: Vec<&Step> = told.iter().filter(|step| is_about(step, &proc)).collect();
         if !of_it.is_empty() {
             println!("Events about it:");
@@ -113,7 +114,7 @@ async fn why_job(jobs: &Jobs, which: &Which) -> Result<ExitCode, Failure> {
         }
     }
     match proc.state.as_str() {
-        "Idle" if has_pods => println!("Why it waits says its Pod: kubectl describe pod {}", pod_of(&proc)),
+        "Idle" if has_pods => println!("{}", where_to_look(&proc, htcjob)),
         "Idle" => show(jobs, &proc.name, "HTCondor on why it does not run:", "analysis").await,
         "Running" | "Failed" | "Succeeded" => {
             let stream = if has_pods { "out" } else { "err" };
@@ -141,9 +142,13 @@ async fn why_job(jobs: &Jobs, which: &Which) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Its newest Pod, by name.
-fn pod_of(proc: &Proc) -> &str {
-    proc.status.iter().find(|(key, _)| key == "id").map_or("of which there is none yet", |(_, id)| id)
+/// What says why a job waits that is to run as a Pod: its newest Pod, or the Job that has made none.
+fn where_to_look(proc: &Proc, job: Option<&str>) -> String {
+    match (proc.status.iter().find(|(key, _)| key == "id"), job) {
+        (Some((_, pod)), _) => format!("Why it waits says its Pod: kubectl describe pod {pod}"),
+        (None, Some(job)) => format!("It has no Pod yet. The Events of its Job say why: kubectl describe job {job}"),
+        (None, None) => "It has no Pod yet, nor a Job".to_owned(),
+    }
 }
 
 /// Whether it names this job: by its id in HTCondor, as `job 3`, or among the jobs of which a user wants something.
@@ -235,6 +240,21 @@ fn next(name: &str, status: &HTCJobStatus, has_pods: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_waits_is_told_what_says_why() {
+        let proc = |status| Proc {
+            name: "sums-3".to_owned(),
+            index: 3,
+            state: "Idle".to_owned(),
+            attempts: 0,
+            fetched: false,
+            status,
+        };
+        let pod = vec![("id".to_owned(), "sums-1-3-x".to_owned())];
+        assert!(where_to_look(&proc(pod), Some("sums-1")).ends_with("kubectl describe pod sums-1-3-x"));
+        assert!(where_to_look(&proc(Vec::new()), Some("sums-1")).ends_with("kubectl describe job sums-1"));
+    }
 
     #[test]
     fn what_names_a_job_is_about_it() {

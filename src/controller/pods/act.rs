@@ -15,7 +15,7 @@ use crate::api::{Backend, Observed, Reason};
 use crate::controller::act::{attach, delete, release, unless_done};
 use crate::controller::{Context, WriteError};
 use crate::failpoint::{Point, around};
-use crate::kubernetes::is_controlled;
+use crate::kubernetes::{is_controlled, unless_changed};
 use crate::kubernetes_backend::{Texts, config_map, job};
 use crate::machine::ids::Index;
 use crate::machine::pods::{Action, Adjust, JobSeen, JobUid, KeptLog, Permit};
@@ -82,6 +82,8 @@ pub(super) async fn act(
             }
             let done = release(context, object, name).await?;
             context.volatile.forget(uid);
+            context.namespace_jobs.forget(uid);
+            context.queues.forget(uid);
             context.pod_logs.stop(uid);
             context.creations.forget(uid);
             return Ok(Acted::Over { again: unless_done(None, done) });
@@ -160,17 +162,24 @@ async fn create_config_map(
         Ok(_) => Ok(None),
         Err(error) if is_there(&error) => {
             let there = context.writes.ask("get the ConfigMap of HTCJob", name, api.get(&of.job_name)).await?;
-            if is_controlled(&there, of.uid.as_str()) {
+            if is_as(&there, map, of.uid.as_str()) {
                 return Ok(None);
             }
             let message = format!(
-                "there is a ConfigMap {} already, and it is not this HTCJob's. It is left alone: delete it, or create the HTCJob again",
+                "there is a ConfigMap {} already, and it is not this HTCJob's: another object controls it, or something else is in it. It is left alone: delete it, or create the HTCJob again",
                 of.job_name
             );
             Ok(Some(Created::Refused(Reason::NameTaken, message)))
         }
         Err(error) => refused(error).map(Some),
     }
+}
+
+/// Whether it is what the operator has created before, and can be changed by nobody: whoever may create ConfigMaps may write any owner
+/// into one.
+fn is_as(there: &ConfigMap, map: &ConfigMap, uid: &str) -> bool {
+    let nothing_else = there.binary_data.as_ref().is_none_or(std::collections::BTreeMap::is_empty);
+    is_controlled(there, uid) && there.data == map.data && there.immutable == Some(true) && nothing_else
 }
 
 async fn create_job(
@@ -193,11 +202,9 @@ async fn create_job(
         }
         Err(error) => return refused(error),
     };
-    match whose(&there, &of.uid, None) {
+    match whose(&there, &of.uid, None, None) {
         JobSeen::Ours(_) => {
-            if let Some(seen) = crate::kubernetes_backend::seen_job(&there) {
-                context.pods.saw(&gathered.named(), &of.uid, seen);
-            }
+            context.pods.saw(&there);
             Ok(Created::Here)
         }
         JobSeen::Foreign(whose) => {
@@ -243,8 +250,15 @@ async fn adjust(context: &Context, gathered: &Gathered, uid: &JobUid, wanted: Ad
     context.fence.check()?;
     let api: Api<Job> = Api::namespaced(context.client.clone(), &name.namespace);
     let parameters = PatchParams::default();
-    let patched = context.writes.write("change the Job of HTCJob", name, api.patch(&of.job_name, &parameters, &patch));
-    around(Point::BeforeJobAdjusted, patched, Point::AfterJobAdjusted).await
+    let patched = context.writes.ask("change the Job of HTCJob", name, api.patch(&of.job_name, &parameters, &patch));
+    match around(Point::BeforeJobAdjusted, patched, Point::AfterJobAdjusted).await {
+        Ok(job) => {
+            context.pods.saw(&job);
+            Ok(true)
+        }
+        Err(WriteError::Api(error)) => Ok(unless_changed::<Job>(Err(error))?),
+        Err(error) => Err(error),
+    }
 }
 
 /// Without a policy the API server leaves the Pods where they are.
@@ -286,6 +300,9 @@ async fn delete_pods(context: &Context, gathered: &Gathered, uid: &JobUid) -> Re
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::ByteString;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
     use super::*;
 
     #[test]
@@ -300,8 +317,18 @@ mod tests {
         let controlled = |uid: &str, controller: bool| {
             let owner =
                 json!({ "apiVersion": "x/v1", "kind": "HTCJob", "name": "a", "uid": uid, "controller": controller });
-            let map: ConfigMap = serde_json::from_value(json!({ "metadata": { "ownerReferences": [owner] } })).unwrap();
-            is_controlled(&map, "u")
+            let map: ConfigMap = serde_json::from_value(
+                json!({ "metadata": { "ownerReferences": [owner] }, "data": { "script": "s" }, "immutable": true }),
+            )
+            .unwrap();
+            let wanted = ConfigMap { metadata: ObjectMeta::default(), ..map.clone() };
+            let forged = [
+                ConfigMap { data: None, ..map.clone() },
+                ConfigMap { immutable: None, ..map.clone() },
+                ConfigMap { binary_data: Some([("run".to_owned(), ByteString(Vec::new()))].into()), ..map.clone() },
+            ];
+            assert!(forged.iter().all(|forged| !is_as(forged, &wanted, "u")));
+            is_as(&map, &wanted, "u")
         };
         assert!(controlled("u", true) && !controlled("v", true) && !controlled("u", false));
     }

@@ -14,7 +14,7 @@ use crate::controller::{Context, GatherError};
 use crate::kubernetes::{ApiError, limited};
 use crate::kubernetes_backend::{CONTROLLER_UID, HTCJOB_UID, Identity, PodPlan, Texts, job_name, seen_job};
 use crate::machine::Uid;
-use crate::machine::facts::{Past, Queued, Spec, SpecRefused, Unreadable};
+use crate::machine::facts::{Past, Spec, SpecRefused, Unreadable};
 use crate::machine::ids::Index;
 use crate::machine::indices::Indices;
 use crate::machine::pods::{BatchJob, Facts, JobSeen, JobUid, Left, Object, PodsSeen, Record};
@@ -26,6 +26,8 @@ pub(super) struct Gathered {
     pub(super) name: ObjectName,
     pub(super) plan: Option<PodPlan>,
     pub(super) app: Option<String>,
+    /// Its Job is there, and is not seen by the watch: somebody has taken the label away.
+    pub(super) unwatched: bool,
 }
 
 impl Gathered {
@@ -57,6 +59,8 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
     let shows_job = status.is_some_and(|status| {
         status.job_name.is_some() || status.phase.is_some_and(|phase| phase > crate::api::Phase::Pending)
     });
+    let queue = context.queues.fact(&uid, &name.namespace, object, record.queue.as_deref());
+    let drained = queue.as_ref().is_some_and(|queue| queue.drained);
     let (plan, spec) = match &object.0 {
         Ok(job) => {
             let row = Row {
@@ -66,7 +70,7 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
                 recorded: record.known.is_some(),
                 submitted: record.job.is_some() || shows_job,
             };
-            plan(job, object, &row, context).await?
+            plan(job, drained, &row, context).await?
         }
         Err(invalid) => (None, Err(Unreadable::invalid(format!("the HTCJob cannot be read: {}", invalid.error)))),
     };
@@ -99,12 +103,18 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
         job,
         pods,
         left: Left::Unknown,
+        queue,
+        namespace_room: None,
     };
-    if deleting && finalizer && is_gone(&facts) {
+    // Who deletes a Job may leave its Pods, which use what they were given.
+    let matters = (deleting && finalizer) || !facts.record.granted.is_empty();
+    if matters && is_gone(&facts) {
         facts.left = see_left(context, &name, &facts.object.uid, facts.record.job.as_ref()).await;
     }
     let app = object.labels().get(APP_LABEL).cloned();
-    Ok(Gathered { facts, name, plan, app })
+    let named = ObjectName { namespace: name.namespace.clone(), name: facts.object.job_name.clone() };
+    let unwatched = matches!(facts.job, JobSeen::Ours(_)) && context.pods.job(&named, &facts.object.uid).is_none();
+    Ok(Gathered { facts, name, plan, app, unwatched })
 }
 
 /// What is asked for.
@@ -136,15 +146,16 @@ async fn see_job(context: &Context, name: &ObjectName, wanted: &Wanted<'_>) -> J
     let api: Api<Job> = Api::namespaced(context.client.clone(), &name.namespace);
     match limited("get Job", &wanted.job_name, api.get_opt(wanted.job_name)).await {
         Ok(None) => JobSeen::Absent,
-        Ok(Some(job)) => whose(&job, wanted.uid, wanted.asked),
+        Ok(Some(job)) => whose(&job, wanted.uid, wanted.record.job.as_ref(), wanted.asked),
         Err(error) => JobSeen::Unknown(error.to_string()),
     }
 }
 
-/// Whose a Job is that has the name.
-pub(super) fn whose(job: &Job, uid: &Uid, asked: Option<&Indices>) -> JobSeen {
+/// Whose a Job is that has the name. The one that is recorded stays the `HTCJob`'s, also if somebody has taken the owner out of it.
+pub(super) fn whose(job: &Job, uid: &Uid, recorded: Option<&JobUid>, asked: Option<&Indices>) -> JobSeen {
     let owner = job.owner_references().iter().find(|owner| owner.controller == Some(true));
     match (owner, seen_job(job)) {
+        (_, Some(job)) if recorded.is_some_and(|recorded| *recorded == job.uid) => JobSeen::Ours(by_index(job, asked)),
         (Some(owner), Some(job)) if owner.uid == uid.as_str() => JobSeen::Ours(by_index(job, asked)),
         (Some(owner), _) => JobSeen::Foreign(format!("{} {} controls it", owner.kind, owner.name)),
         (None, _) => JobSeen::Foreign("nothing controls it".to_owned()),
@@ -198,7 +209,7 @@ pub(super) async fn pods_of(
 type Planned = (Option<PodPlan>, Result<Spec, Unreadable>);
 
 /// What it is to run, and what decisions need of that.
-async fn plan(job: &HTCJob, object: &Observed, row: &Row<'_>, context: &Context) -> Result<Planned, GatherError> {
+async fn plan(job: &HTCJob, drained: bool, row: &Row<'_>, context: &Context) -> Result<Planned, GatherError> {
     let plan = PodPlan::parse(&job.spec, &context.pods.site);
     let read = match &job.spec.items_from {
         None => None,
@@ -225,7 +236,7 @@ async fn plan(job: &HTCJob, object: &Observed, row: &Row<'_>, context: &Context)
         |seconds: Option<i64>| seconds.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0)));
     let most = |limit: Option<i64>| limit.map(|limit| u32::try_from(limit.max(0)).unwrap_or(u32::MAX));
     let spec = Spec {
-        suspend: job.spec.suspend,
+        suspend: job.spec.suspend || drained,
         parallelism: most(job.spec.parallelism),
         max_failed: most(job.spec.max_failed_indexes),
         deadline: seconds(job.spec.active_deadline_seconds),
@@ -238,22 +249,13 @@ async fn plan(job: &HTCJob, object: &Observed, row: &Row<'_>, context: &Context)
             Some(SpecRefused { reason: Reason::BackendDisabled, message: context.pods.trouble().unwrap_or_default() })
         }
         // Said before anything is made.
-        Ok(_) if !row.submitted => in_a_queue(object, row, context).or_else(|| {
+        Ok(_) if !row.submitted => {
             let texts = texts_of(job, &spec, |index| job.spec.items.get(index.0 as usize).cloned());
             texts.data().err().map(|error| SpecRefused::invalid(error.to_string()))
-        }),
+        }
         Ok(_) => None,
     };
     Ok((plan.ok(), Ok(Spec { refused, ..spec })))
-}
-
-/// Pods do not count in queues, so who is in one may have none: that would be a way round its quota.
-fn in_a_queue(object: &Observed, row: &Row<'_>, context: &Context) -> Option<SpecRefused> {
-    let Queued { queue, .. } = context.queues.fact(row.uid, &row.name.namespace, object, None)?;
-    let message = format!(
-        "the HTCJob is in HTCQueue {queue:?}, by its label or as the default of its namespace, and HTCQueues give room to backend HTCondor only: create it again without spec.backend, or outside of that HTCQueue"
-    );
-    Some(SpecRefused { reason: Reason::Misconfigured, message })
 }
 
 /// What goes into the ConfigMap.
@@ -272,7 +274,14 @@ mod tests {
     fn seen(owners: &Value) -> JobSeen {
         let job =
             json!({ "metadata": { "name": "sums-0b5ea2a4", "namespace": "n", "uid": "j", "ownerReferences": owners } });
-        whose(&serde_json::from_value(job).unwrap(), &Uid::from("u"), None)
+        whose(&serde_json::from_value(job).unwrap(), &Uid::from("u"), None, None)
+    }
+
+    #[test]
+    fn the_recorded_job_stays_its_own() {
+        let job: Job = serde_json::from_value(json!({ "metadata": { "name": "sums-0b5ea2a4", "uid": "j" } })).unwrap();
+        let seen = |recorded: &str| whose(&job, &Uid::from("u"), Some(&JobUid::from(recorded)), None);
+        assert!(matches!(seen("j"), JobSeen::Ours(_)) && matches!(seen("k"), JobSeen::Foreign(_)));
     }
 
     #[test]

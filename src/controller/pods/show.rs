@@ -3,7 +3,7 @@
 use kube::Resource as _;
 
 use crate::api::{Condition, HTCJobStatus, Observed};
-use crate::controller::publish::{RANGES_OF_INDEXES, conditions, first_words, time};
+use crate::controller::publish::{RANGES_OF_INDEXES, conditions, first_words, time, with_place};
 use crate::machine::facts::Spec;
 use crate::machine::pods::{Counts, Facts, Record, indexes};
 use crate::machine::summary::summary;
@@ -26,7 +26,7 @@ pub(super) fn status(record: &Record, facts: &Facts, object: &Observed) -> HTCJo
     let has_job = record.job.is_some();
     HTCJobStatus {
         phase,
-        state: summary.as_ref().map(|(state, _)| state.clone()),
+        state: summary.as_ref().map(|(state, _)| with_place(state, facts.queue.as_ref())),
         message: summary.and_then(|(_, told)| told).map(|told| first_words(&told.message)),
         observed_generation: generation,
         job_name: has_job.then(|| facts.object.job_name.clone()).or_else(|| old.and_then(|old| old.job_name.clone())),

@@ -3,6 +3,7 @@
 mod absorb;
 mod live;
 mod logs;
+mod queued;
 mod terminate;
 
 use std::collections::BTreeSet;
@@ -169,13 +170,16 @@ impl<'a> Run<'a> {
         let (conditions, changed) = std::mem::take(&mut self.conditions).finish();
         for condition in changed.into_iter().filter(worth_an_event) {
             let warning = match condition.kind {
+                ConditionType::QuotaReserved => {
+                    let troubles = [Reason::ExceedsMaxQuota, Reason::Misconfigured];
+                    condition.reason.parse().is_ok_and(|reason| troubles.contains(&reason))
+                }
                 ConditionType::Stuck => condition.status == ConditionStatus::True,
                 ConditionType::Submitted | ConditionType::Tracked | ConditionType::JobsRemoved => {
                     condition.status != ConditionStatus::True
                 }
                 ConditionType::Held
                 | ConditionType::Suspended
-                | ConditionType::QuotaReserved
                 | ConditionType::OutputFetched
                 | ConditionType::Complete
                 | ConditionType::Failed => false,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::Reason;
-use crate::machine::facts::{Claim, Known, Past, Spec, Unreadable};
+use crate::machine::facts::{Claim, Known, Past, Queued, Spec, Unreadable};
 use crate::machine::ids::{Index, SchedDate, Timestamp, Uid};
 use crate::machine::indices::Indices;
 
@@ -46,6 +46,10 @@ pub struct Facts {
     pub left: Left,
     /// Whether the Job may be created.
     pub create: Create,
+    /// The `HTCQueue` that it is in; none if it needs room in none.
+    pub queue: Option<Queued>,
+    /// How many Pods it may have at a time beside the others of its namespace; none without a limit.
+    pub namespace_room: Option<usize>,
 }
 
 /// The `HTCJob`, as the API server shows it.
@@ -81,6 +85,10 @@ pub struct Record {
     pub job: Option<JobUid>,
     /// Its indexes of which a Pod was seen, or an end.
     pub runs: BTreeMap<Index, Run>,
+    /// The `HTCQueue` that gave it room before.
+    pub queue: Option<String>,
+    /// Its room there. The Job controller chooses which indexes run: it is so many at a time, whichever they are.
+    pub granted: Indices,
 }
 
 /// One index of which a Pod was seen, or an end.
@@ -198,8 +206,14 @@ pub struct BatchJob {
     pub parallelism: Option<u32>,
     /// `spec.activeDeadlineSeconds`
     pub deadline: Option<Duration>,
-    /// `status.startTime`: since when it is not suspended.
+    /// `status.startTime`: when it was resumed last, as far as the Job controller has seen that.
     pub started: Option<Timestamp>,
+    /// Condition `Suspended`: the Job controller has seen that it is, and has deleted its Pods.
+    pub stopped: bool,
+    /// `status.active`: its Pods that have not ended, and are not being deleted.
+    pub active: u32,
+    /// `status.terminating`: its Pods that are being deleted, and have not ended.
+    pub terminating: u32,
     /// `status.completedIndexes`, as indexes of the `HTCJob`.
     pub succeeded: Indices,
     /// `status.failedIndexes`, as indexes of the `HTCJob`.
@@ -210,6 +224,20 @@ pub struct BatchJob {
     pub end: Option<JobEnd>,
     /// Since when that condition holds.
     pub ended: Option<Timestamp>,
+}
+
+impl BatchJob {
+    /// The Job controller has seen that it was resumed. Only after that its Pods are known by what it says when it is suspended.
+    #[must_use]
+    pub const fn is_begun(&self) -> bool {
+        self.started.is_some() && !self.stopped
+    }
+
+    /// The Job controller has seen that it is suspended: it makes no Pods, and says how many are left.
+    #[must_use]
+    pub const fn is_stopped(&self) -> bool {
+        self.suspended && (self.started.is_none() || self.stopped)
+    }
 }
 
 /// How a Job ended.

@@ -6,7 +6,7 @@ use testbed::{Version, wait_for};
 
 use super::stage::{Owned as _, Stage, assert_one_job, index_of, pods};
 
-fn counts(object: &Value) -> [i64; 3] {
+pub fn counts(object: &Value) -> [i64; 3] {
     ["active", "succeeded", "failed"].map(|count| object["status"][count].as_i64().unwrap())
 }
 

@@ -68,6 +68,14 @@ pub fn all_are_needed_and_suffice(version: Version) {
     let in_its_namespaces: Vec<_> = asked.iter().filter(|asked| asked.namespace != closed.name).cloned().collect();
     rights::must_suffice(&in_its_namespaces);
     story.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    stage.bed.set_env("HTC_KUBERNETES_BACKEND", "true");
+    let (well, said) = stage.bed.check();
+    let line = said.lines().find(|line| line.contains("kubernetes backend: ")).unwrap_or_else(|| panic!("{said}"));
+    let missing = format!("pods/log in namespace {}: ", closed.name);
+    assert!(!well && line.contains(&missing) && !line.contains("all namespaces"), "{said}");
+    closed.delete("waits");
+    let (_, said) = stage.bed.check();
+    assert!(said.contains("ok    kubernetes backend: the operator may watch Jobs and Pods; no HTCJob"), "{said}");
     let all = [overlay, mine].concat();
     let of_the_backend = |right: &Right| right.role.contains("kubernetes-backend");
     let rights: Vec<Right> =

@@ -113,12 +113,16 @@ impl Run<'_> {
         if self.conditions.get(ConditionType::Tracked).is_some_and(|told| told.status == False) {
             self.say(ConditionType::Tracked, True, Reason::Tracking, "Jobs and Pods are seen again");
         }
-        self.say(ConditionType::Submitted, True, Reason::Accepted, &format!("Job {name} is created"));
         let Ok(spec) = &self.facts.object.spec else { return };
+        // It stays said until it is so no more: one Event.
+        if !self.say_share(spec) {
+            self.say(ConditionType::Submitted, True, Reason::Accepted, &format!("Job {name} is created"));
+        }
         self.suspend(spec);
+        self.say_quota(spec, job);
         self.find_stuck(spec, job);
         if job.end.is_none() && job.failing.is_none() && !job.deleting {
-            let wanted = Adjust::of(spec);
+            let wanted = self.wanted(spec, job);
             let is =
                 Adjust { suspend: job.suspended, parallelism: job.parallelism.unwrap_or(1), deadline: job.deadline };
             if is != wanted {
@@ -135,8 +139,8 @@ impl Run<'_> {
 
     fn suspend(&mut self, spec: &Spec) {
         if spec.suspend {
-            let message = "spec.suspend is true: the Job is suspended, and has no Pods";
-            self.say(ConditionType::Suspended, True, Reason::Suspended, message);
+            let message = format!("{}: the Job is suspended, and has no Pods", self.why_suspended());
+            self.say(ConditionType::Suspended, True, Reason::Suspended, &message);
         } else {
             if self.conditions.is_true(ConditionType::Suspended) && self.known.started.is_some() {
                 // As in batch/v1: the deadline counts from here.
@@ -180,6 +184,10 @@ impl Run<'_> {
 
     /// After `ttlSecondsAfterFinished` the object goes.
     fn leave(&mut self) {
+        if !self.record.granted.is_empty() && matches!(self.own_job(), OwnJob::Gone) {
+            // Its room is given back when its Pods are gone.
+            self.look_again(self.settings.pause_first);
+        }
         self.keep_logs(false);
         let ttl = self.facts.object.spec.as_ref().ok().and_then(|spec| spec.ttl);
         let (Some(ttl), Some(completed)) = (ttl, self.known.completed) else { return };

@@ -1,0 +1,108 @@
+//! Whether the operator has the rights that jobs as Pods take.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
+use kube::api::{Api, ListParams, PostParams};
+use kube::{Client, ResourceExt};
+
+use crate::api::{Backend, Observed, Phase};
+use crate::kubernetes::{ApiError, limited, watched};
+
+/// Most namespaces that are asked about.
+const NAMESPACES: usize = 50;
+/// What is watched: group, resource, verb.
+const WATCHED: [(&str, &str, &str); 4] =
+    [("batch", "jobs", "list"), ("batch", "jobs", "watch"), ("", "pods", "list"), ("", "pods", "watch")];
+/// What it takes in each namespace.
+const IN_NAMESPACES: [(&str, &str, &str); 9] = [
+    ("batch", "jobs", "get"),
+    ("batch", "jobs", "create"),
+    ("batch", "jobs", "patch"),
+    ("batch", "jobs", "delete"),
+    ("", "configmaps", "get"),
+    ("", "configmaps", "create"),
+    ("", "pods", "get"),
+    ("", "pods", "delete"),
+    ("", "pods/log", "get"),
+];
+
+/// What is missing, or that nothing is: where Jobs and Pods are watched, and in namespaces with `HTCJob`s that are to run as Pods.
+pub(super) async fn rights(client: &Client, namespace: Option<&str>) -> Result<String, String> {
+    let asked = ask(client, namespace).await.map_err(|error| error.to_string())?;
+    let Rights { missing, namespaces, not_asked } = asked;
+    let more =
+        if not_asked == 0 { String::new() } else { format!("; {not_asked} more namespaces were not asked about") };
+    match (missing.is_empty(), namespaces) {
+        (true, 0) => Ok("the operator may watch Jobs and Pods; no HTCJob is to run as Pods now".to_owned()),
+        (true, count) => Ok(format!(
+            "the operator may watch Jobs and Pods, and make them in the {count} namespaces with HTCJobs that are to run as Pods{more}"
+        )),
+        (false, _) => Err(format!(
+            "the operator may not {}: deploy/components/kubernetes-backend has the rights to watch, and for each namespace kubectl apply --namespace NAMESPACE -k deploy/namespace-kubernetes-backend{more}",
+            missing.join("; ")
+        )),
+    }
+}
+
+struct Rights {
+    missing: Vec<String>,
+    namespaces: usize,
+    not_asked: usize,
+}
+
+async fn ask(client: &Client, namespace: Option<&str>) -> Result<Rights, ApiError> {
+    let mut missing: Vec<String> = denied(client, namespace, &WATCHED).await?.into_iter().collect();
+    let objects: Api<Observed> = watched(client, namespace);
+    let listed = limited("list", &"HTCJobs", objects.list(&ListParams::default())).await?;
+    let wanted: BTreeSet<String> =
+        listed.items.iter().filter(|object| is_to_run(object)).filter_map(ResourceExt::namespace).collect();
+    for namespace in wanted.iter().take(NAMESPACES) {
+        missing.extend(denied(client, Some(namespace), &IN_NAMESPACES).await?);
+    }
+    let namespaces = wanted.len().min(NAMESPACES);
+    Ok(Rights { missing, namespaces, not_asked: wanted.len() - namespaces })
+}
+
+fn is_to_run(object: &Observed) -> bool {
+    object.0.as_ref().is_ok_and(|job| {
+        let completed =
+            job.status.as_ref().and_then(|status| status.phase).is_some_and(|phase| phase >= Phase::Completed);
+        job.spec.backend() == Backend::Kubernetes && !completed
+    })
+}
+
+/// Which of these it may not do there, in words.
+async fn denied(
+    client: &Client,
+    namespace: Option<&str>,
+    rights: &[(&str, &str, &str)],
+) -> Result<Option<String>, ApiError> {
+    let api: Api<SelfSubjectAccessReview> = Api::all(client.clone());
+    let mut denied = Vec::new();
+    for (group, resource, verb) in rights {
+        let (resource, subresource) =
+            resource.split_once('/').map_or((*resource, None), |(resource, sub)| (resource, Some(sub)));
+        let attributes = ResourceAttributes {
+            group: Some((*group).to_owned()),
+            resource: Some(resource.to_owned()),
+            subresource: subresource.map(str::to_owned),
+            verb: Some((*verb).to_owned()),
+            namespace: namespace.map(str::to_owned),
+            ..ResourceAttributes::default()
+        };
+        let spec = SelfSubjectAccessReviewSpec {
+            resource_attributes: Some(attributes),
+            ..SelfSubjectAccessReviewSpec::default()
+        };
+        let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
+        let answer =
+            limited("ask whether the operator may", &verb, api.create(&PostParams::default(), &review)).await?;
+        if !answer.status.is_some_and(|status| status.allowed) {
+            let what = subresource.map_or_else(|| resource.to_owned(), |sub| format!("{resource}/{sub}"));
+            denied.push(format!("{verb} {what}"));
+        }
+    }
+    let place = namespace.map_or_else(|| "all namespaces".to_owned(), |namespace| format!("namespace {namespace}"));
+    Ok((!denied.is_empty()).then(|| format!("{} in {place}", denied.join(", "))))
+}

@@ -1,0 +1,113 @@
+//! What is seen of Jobs and Pods, and whom it wakes.
+
+use serde_json::{Value, json};
+
+use super::super::CONTROLLER_UID;
+use super::*;
+
+fn site() -> Site {
+    Site { enabled: true, gpu_resource: String::new(), run_as_user: None, service_accounts: Vec::new() }
+}
+
+/// A Job that says an `HTCJob` of this uid controls it.
+fn forged(namespace: &str, version: u32, suspended: bool) -> Job {
+    serde_json::from_value(json!({
+        "metadata": {
+            "name": "sums-0b5ea2a4", "namespace": namespace, "uid": namespace, "resourceVersion": version.to_string(),
+            "annotations": { HTCJOB: "sums" },
+            "ownerReferences": [{ "apiVersion": "x/v1", "kind": "HTCJob", "name": "sums", "uid": "u", "controller": true }],
+        },
+        "spec": { "suspend": suspended },
+    }))
+    .unwrap()
+}
+
+/// Who forges a Job of it in another namespace takes none of its news away.
+#[test]
+fn another_namespaces_job_of_the_same_uid_is_none_of_it() {
+    for deleted in [false, true] {
+        let watched = Watched::new(site());
+        watched.job_event(watcher::Event::Apply(forged("its", 1, true)));
+        watched.job_event(watcher::Event::Apply(forged("other", 2, true)));
+        if deleted {
+            watched.job_event(watcher::Event::Delete(forged("other", 3, true)));
+        }
+        watched.state().woken.clear();
+        watched.job_event(watcher::Event::Init);
+        watched.job_event(watcher::Event::InitDone);
+        let woken: Vec<String> = watched.state().woken.iter().filter_map(|of| of.namespace.clone()).collect();
+        assert!(woken.contains(&"its".to_owned()), "its Job is gone, and it is told: {woken:?}");
+    }
+}
+
+/// A Job without its owner, and a Pod that the Job controller has let go, are not shown as they were before.
+#[test]
+fn what_is_no_longer_its_is_forgotten() {
+    let watched = Watched::new(site());
+    let name = ObjectName { namespace: "n".to_owned(), name: "sums-0b5ea2a4".to_owned() };
+    let mut job = forged("n", 1, false);
+    watched.job_event(watcher::Event::Apply(job.clone()));
+    job.metadata.owner_references = None;
+    watched.state().woken.clear();
+    watched.job_event(watcher::Event::Apply(job));
+    assert!(watched.job(&name, &Uid::from("u")).is_none() && watched.state().woken.len() == 1);
+
+    watched.state().pods_health.listed = true;
+    let pods = || match watched.pods("n", &JobUid::from("j"), &[Index(0)]) {
+        PodsSeen::Known(pods) => pods.len(),
+        PodsSeen::Unknown => panic!("they are known"),
+    };
+    let pod = |controller: &str, owned: bool| -> KubernetesPod {
+        let owner =
+            json!({ "apiVersion": "batch/v1", "kind": "Job", "name": name.name, "uid": "j", "controller": true });
+        serde_json::from_value(json!({ "metadata": {
+            "name": "sums-0", "namespace": "n", "uid": "p",
+            "labels": { HTCJOB_UID: "u", CONTROLLER_UID: controller },
+            "annotations": { HTCJOB: "sums", "batch.kubernetes.io/job-completion-index": "0" },
+            "ownerReferences": if owned { json!([owner]) } else { json!([]) },
+        } }))
+        .unwrap()
+    };
+    watched.pod_event(watcher::Event::Apply(pod("another", true)));
+    assert_eq!(pods(), 0, "the Job controller does not count it");
+    watched.pod_event(watcher::Event::Apply(pod("j", true)));
+    assert_eq!(pods(), 1);
+    watched.pod_event(watcher::Event::Apply(pod("j", false)));
+    assert_eq!(pods(), 0);
+}
+
+/// An answer to a change comes before the watch has told of the time before it.
+#[test]
+fn what_is_seen_of_a_job_does_not_become_older() {
+    let watched = Watched::new(site());
+    let is_suspended = |watched: &Watched| {
+        let name = ObjectName { namespace: "n".to_owned(), name: "sums-0b5ea2a4".to_owned() };
+        watched.job(&name, &Uid::from("u")).unwrap().suspended
+    };
+    watched.saw(&forged("n", 5, false));
+    watched.job_event(watcher::Event::Apply(forged("n", 4, true)));
+    assert!(!is_suspended(&watched));
+    watched.job_event(watcher::Event::Init);
+    watched.job_event(watcher::Event::InitApply(forged("n", 4, true)));
+    watched.job_event(watcher::Event::InitDone);
+    assert!(!is_suspended(&watched));
+    watched.job_event(watcher::Event::Apply(forged("n", 6, true)));
+    assert!(is_suspended(&watched));
+}
+
+#[test]
+fn only_the_job_that_it_controls_is_seen() {
+    let name = ObjectName { namespace: "n".to_owned(), name: "sums-0b5ea2a4".to_owned() };
+    let is_seen = |owner: &Value| {
+        let watched = Watched::new(site());
+        let job = json!({ "metadata": {
+            "name": name.name, "namespace": name.namespace, "uid": "j", "ownerReferences": [owner] } });
+        watched.job_event(watcher::Event::Apply(serde_json::from_value(job).unwrap()));
+        watched.job(&name, &Uid::from("u")).is_some()
+    };
+    let owner = |kind: &str, uid: &str, controller: bool| json!({ "apiVersion": "x/v1", "kind": kind, "name": "sums", "uid": uid, "controller": controller });
+    assert!(is_seen(&owner("HTCJob", "u", true)));
+    for other in [owner("HTCJob", "v", true), owner("HTCJob", "u", false), owner("CronJob", "u", true)] {
+        assert!(!is_seen(&other), "{other}");
+    }
+}

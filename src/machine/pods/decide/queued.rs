@@ -1,0 +1,89 @@
+//! Objects in a queue: their Job runs as many Pods at a time as there is room for, and is suspended while there is none.
+
+use super::{Adjust, Run};
+use crate::api::ConditionStatus::{False, True};
+use crate::api::ConditionType::{QuotaReserved, Submitted};
+use crate::api::Reason;
+use crate::machine::facts::{QueueWait, Queued, Spec};
+use crate::machine::pods::facts::BatchJob;
+use crate::machine::pods::room::left;
+
+impl Run<'_> {
+    /// How the Job is to be, within what its queue and its namespace give.
+    pub(super) fn wanted(&self, spec: &Spec, job: &BatchJob) -> Adjust {
+        let wanted = Adjust::of(spec);
+        if self.facts.queue.is_none() && self.facts.namespace_room.is_none() {
+            return wanted;
+        }
+        let is = job.parallelism.unwrap_or(1);
+        // What runs and was never counted goes on; it is granted that.
+        let counted = self.facts.queue.is_none() || self.record.queue.is_some();
+        let room = if counted { self.room() } else { is };
+        let none = if counted { room == 0 && wanted.parallelism > 0 } else { job.suspended };
+        let suspend = wanted.suspend || none;
+        let at_a_time = wanted.parallelism.min(room).min(self.left(spec));
+        // The last ones are less than that by themselves.
+        let parallelism = if none || is.min(self.left(spec)) == at_a_time { is } else { at_a_time };
+        // Before the Job controller has seen that it was resumed, it cannot say that the Pods are gone.
+        let suspend = suspend && (job.suspended || job.is_begun());
+        Adjust { suspend, parallelism, ..wanted }
+    }
+
+    /// How many Pods have room.
+    fn room(&self) -> u32 {
+        let granted = self.facts.queue.as_ref().map(|_| self.record.granted.len());
+        let most = granted.into_iter().chain(self.facts.namespace_room).min();
+        most.map_or(u32::MAX, |most| u32::try_from(most).unwrap_or(u32::MAX))
+    }
+
+    fn left(&self, spec: &Spec) -> u32 {
+        u32::try_from(left(spec, &self.record)).unwrap_or(u32::MAX)
+    }
+
+    /// Says that the namespace has no more room, if it is that which keeps some of it back.
+    pub(super) fn say_share(&mut self, spec: &Spec) -> bool {
+        let Some(room) = self.facts.namespace_room else { return false };
+        let wants = Adjust::of(spec).parallelism.min(self.left(spec)) as usize;
+        let granted = self.facts.queue.as_ref().map_or(usize::MAX, |_| self.record.granted.len());
+        let keeps_back = !spec.suspend && room < wants.min(granted);
+        if keeps_back {
+            self.look_again(self.settings.fetch_every);
+            let message = format!(
+                "the namespace has as many active jobs as --namespace-active-jobs allows: {room} of {wants} Pods of this HTCJob may run at a time, and more when others end. Delete HTCJobs that nobody needs"
+            );
+            self.say(Submitted, False, Reason::NamespaceLimit, &message);
+        }
+        keeps_back
+    }
+
+    /// Says whether it has room: from when the first of its jobs has until all of it is given back.
+    pub(super) fn say_quota(&mut self, spec: &Spec, job: &BatchJob) {
+        let told = self.conditions.get(QuotaReserved).map(|told| told.status);
+        let Some(Queued { queue, waits, drained }) = &self.facts.queue else {
+            if told == Some(False) {
+                self.say(QuotaReserved, True, Reason::NoQueue, "no HTCQueue applies: the jobs run at once");
+            }
+            return;
+        };
+        if !self.record.granted.is_empty() || (self.record.queue.is_none() && !job.suspended) {
+            let message = format!("jobs of this HTCJob have room in HTCQueue {queue}");
+            self.say(QuotaReserved, True, Reason::QuotaReserved, &message);
+        } else if spec.suspend {
+            let why = if *drained { "the queue is being drained" } else { "spec.suspend is true" };
+            if told.is_some() {
+                let message = format!("{why}: no job of this HTCJob has room in HTCQueue {queue}");
+                self.say(QuotaReserved, False, Reason::Suspended, &message);
+            }
+        } else if let Some(QueueWait { reason, message, .. }) = waits {
+            self.say(QuotaReserved, False, *reason, message);
+        }
+    }
+
+    /// Why its Job is suspended.
+    pub(super) fn why_suspended(&self) -> String {
+        match &self.facts.queue {
+            Some(Queued { queue, drained: true, .. }) => format!("HTCQueue {queue} has stopPolicy HoldAndDrain"),
+            Some(_) | None => "spec.suspend is true".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! By users who may edit what is in a namespace.
+
+use bed::{PATIENCE, is_true};
+use serde_json::{Value, json};
+use testbed::{Version, wait_for};
+
+use super::lives::counts;
+use super::stage::{Owned as _, Stage, assert_one_job, container, pods};
+
+fn owner(name: &str, uid: &str) -> Value {
+    json!({ "apiVersion": "htc.cern.ch/v1alpha1", "kind": "HTCJob", "name": name, "uid": uid, "controller": true })
+}
+
+/// Whoever may create ConfigMaps has no other script run, also if it says that it is the HTCJob's own.
+pub fn a_config_map_with_another_script_is_not_run(version: Version) {
+    let stage = Stage::new(version);
+    let here = stage.namespace();
+    let maps = format!("/api/v1/namespaces/{}/configmaps", here.name);
+    for (name, owned) in [("theirs", false), ("forged", true)] {
+        let uid = here.create(&pods(name, 1));
+        let mut map = json!({ "apiVersion": "v1", "kind": "ConfigMap", "immutable": true,
+            "metadata": { "name": here.job_name(name), "namespace": here.name }, "data": { "script": "steal" } });
+        if owned {
+            map["metadata"]["ownerReferences"] = json!([owner(name, &uid)]);
+        }
+        stage.bed.kube.apply_stdin(&map.to_string()).unwrap();
+    }
+    stage.bed.start_operator();
+    for name in ["theirs", "forged"] {
+        let message = here.wait_says(name, "Submitted", "False", "NameTaken");
+        assert!(message.contains(&format!("a ConfigMap {}", here.job_name(name))), "{message}");
+        assert!(here.jobs().iter().all(|job| job["metadata"]["name"] != *here.job_name(name)));
+        assert_eq!(
+            stage.bed.object(&maps, &here.job_name(name)).unwrap()["data"]["script"],
+            "steal",
+            "it is left alone"
+        );
+        here.kubectl(&["delete", "configmap", &here.job_name(name)]);
+        here.wait_index(0);
+        let map = stage.bed.object(&maps, &here.job_name(name)).unwrap();
+        assert!(map["data"]["script"].as_str().unwrap().contains("echo $1"), "{map:#}");
+        here.end(0, 0);
+        assert!(is_true(&here.wait_ended(name), "Complete"));
+        here.delete(name);
+    }
+    // Another one of the same name begins anew.
+    here.create(&pods("forged", 1));
+    here.end(0, 3);
+    assert!(is_true(&here.wait_ended("forged"), "Failed"));
+    here.delete("forged");
+}
+
+/// Objects of another namespace, or of none of its Jobs, that say they are the HTCJob's.
+pub fn what_is_forged_elsewhere_is_none_of_it(version: Version) {
+    let stage = Stage::start(version);
+    let (here, there) = (stage.namespace(), stage.namespace());
+    let uid = here.create(&pods("sums", 2));
+    here.wait_pods("both", |pods| pods.len() == 2);
+    let job = assert_one_job(&here, "sums");
+    let own: Vec<Value> = here.pods().iter().map(|pod| pod["metadata"]["name"].clone()).collect();
+    let metadata = |name: &str, namespace: &str, labelled: bool| {
+        let mut metadata = json!({
+            "name": name, "namespace": namespace,
+            "labels": { "htc.cern.ch/htcjob-uid": uid, "app.kubernetes.io/managed-by": "htc-operator" },
+            "annotations": { "htc.cern.ch/htcjob": "sums", "batch.kubernetes.io/job-completion-index": "0" },
+            "ownerReferences": [{ "apiVersion": "batch/v1", "kind": "Job", "name": here.job_name("sums"), "uid": job,
+                "controller": true }],
+        });
+        if labelled {
+            metadata["labels"]["batch.kubernetes.io/controller-uid"] = job.clone().into();
+        }
+        metadata
+    };
+    let containers = json!([{ "name": "job", "image": "theirs" }]);
+    let lies = json!({ "status": { "phase": "Failed", "containerStatuses": [container(&json!({ "terminated": {
+        "exitCode": 99, "message": "lies", "finishedAt": "2026-01-01T00:00:07Z" } }))] } });
+    for (name, namespace, labelled) in [("elsewhere", &there, true), ("beside", &here, false)] {
+        let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata(name, &namespace.name, labelled),
+            "spec": { "containers": containers, "restartPolicy": "Never" } });
+        stage.bed.kube.apply_stdin(&pod.to_string()).unwrap();
+        // The garbage collector may have removed it by then: its owner is not there.
+        let patch = ["patch", "pod", name, "--subresource=status", "--type=merge", "-p", &lies.to_string()];
+        let _ = namespace.try_kubectl(&patch);
+    }
+    let template = json!({ "metadata": {}, "spec": { "restartPolicy": "Never", "containers": containers } });
+    let mut forged = metadata(&here.job_name("sums"), &there.name, false);
+    forged["ownerReferences"] = json!([owner("sums", &uid)]);
+    let forged = json!({ "apiVersion": "batch/v1", "kind": "Job", "metadata": forged,
+        "spec": { "suspend": true, "template": template } });
+    stage.bed.kube.apply_stdin(&forged.to_string()).unwrap();
+    // Once another one has run, the operator has seen all that.
+    there.create(&pods("other", 1));
+    wait_for("the Pod of the other", PATIENCE, || {
+        there.pods().iter().any(|pod| pod["metadata"]["name"].as_str().unwrap().starts_with("other-"))
+    })
+    .unwrap();
+    let seen = here.get("sums");
+    assert_eq!(counts(&seen), [2, 0, 0], "{seen:#}");
+    stage.bed.front();
+    let proc = here.proc("sums-0");
+    assert!(own.contains(&proc["status"]["id"]) && proc["status"]["exitCode"].is_null(), "{proc:#}");
+    for pod in own {
+        let pod = pod.as_str().unwrap();
+        let done = json!({ "status": { "phase": "Succeeded", "containerStatuses": [container(&json!({ "terminated": {
+            "exitCode": 0, "finishedAt": "2026-01-01T00:00:07Z" } }))] } });
+        here.kubectl(&["patch", "pod", pod, "--subresource=status", "--type=merge", "-p", &done.to_string()]);
+    }
+    let ended = here.wait_ended("sums");
+    assert!(is_true(&ended, "Complete"), "{ended:#}");
+    here.delete("sums");
+    there.delete("other");
+}
+
+/// `suspend` and `parallelism` are the HTCJob's to say. Without its owner and label the Job is still the one that is recorded.
+pub fn a_job_that_is_changed_by_hand_is_changed_back_and_stays_its_own(version: Version) {
+    let stage = Stage::start(version);
+    let here = stage.namespace();
+    let uid = here.create(&pods("sums", 3));
+    here.wait_pods("all", |pods| pods.len() == 3);
+    let job = here.job_name("sums");
+    here.kubectl(&["patch", "job", &job, "--type=merge", "-p", r#"{"spec":{"suspend":true,"parallelism":1}}"#]);
+    wait_for("the Job to be as it was", PATIENCE, || {
+        let spec = here.job("sums")["spec"].clone();
+        if spec["suspend"] == false && spec["parallelism"] == 3 { Ok(()) } else { Err(spec) }
+    })
+    .unwrap();
+    here.wait_pods("all again", |pods| pods.len() == 3);
+    let free = r#"{"metadata":{"ownerReferences":null,"labels":{"htc.cern.ch/htcjob-uid":null}}}"#;
+    here.kubectl(&["patch", "job", &job, "--type=merge", "-p", free]);
+    here.end(0, 0);
+    here.end(1, 0);
+    let seen = here.wait("sums", "two have succeeded", |object| object["status"]["succeeded"] == 2);
+    assert!(!is_true(&seen, "Failed"), "{seen:#}");
+    here.kubectl(&["delete", "htcjob", "sums", "--wait=false"]);
+    here.wait_gone("sums");
+    let jobs = here.jobs();
+    assert!(jobs.is_empty() && here.pods().is_empty(), "{uid}: {jobs:#?}");
+}
+
+/// A namespace that enforces the Pod Security Standard `restricted` lets them in.
+pub fn its_pods_are_restricted(version: Version) {
+    let stage = Stage::start(version);
+    let here = stage.namespace();
+    stage
+        .bed
+        .kube
+        .kubectl_ok(&["label", "namespace", &here.name, "pod-security.kubernetes.io/enforce=restricted"])
+        .unwrap();
+    let plain = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "plain", "namespace": here.name },
+        "spec": { "containers": [{ "name": "job", "image": "centos" }] } });
+    let refused = stage.bed.kube.apply_stdin(&plain.to_string()).unwrap_err().to_string();
+    assert!(refused.contains("restricted"), "{refused}");
+    let mut object = pods("all", 2);
+    let spec = &mut object["spec"];
+    spec["items"] = json!(["$(HTCPROCID) `id` \"", "\\"]);
+    spec["env"] = json!([{ "name": "ODD", "value": "$(HTCPROCID) $$ '\n" }]);
+    spec["resources"] = json!({ "cpus": "500m", "memory": "1Gi", "disk": "1Gi" });
+    spec["kubernetes"] =
+        json!({ "volumes": [{ "claim": "data", "mountPath": "/data" }], "imagePullSecrets": [{ "name": "s" }] });
+    here.create(&object);
+    let made = here.wait_pods("both", |pods| pods.len() == 2);
+    let container = &made[0]["spec"]["containers"][0];
+    let odd = container["env"].as_array().unwrap().iter().find(|variable| variable["name"] == "ODD").unwrap();
+    assert_eq!(odd["value"], "$$(HTCPROCID) $$$$ '\n", "nothing in it is expanded");
+    let maps = format!("/api/v1/namespaces/{}/configmaps", here.name);
+    let map = stage.bed.object(&maps, &here.job_name("all")).unwrap();
+    assert_eq!(map["data"]["items"], "$(HTCPROCID) `id` \"\n\\\n");
+    here.end(0, 0);
+    here.end(1, 0);
+    assert!(is_true(&here.wait_ended("all"), "Complete"));
+    here.delete("all");
+}

@@ -1,0 +1,398 @@
+//! Pods in a queue: as many at a time as there is room for, whatever is seen late.
+
+use std::collections::BTreeSet;
+
+use htc_operator::machine::facts::{QueueWait, Queued};
+use htc_operator::machine::pods::{Share, room, share, share_after};
+use htc_operator::machine::room::Room;
+use rstest::rstest;
+
+use super::*;
+
+fn in_queue() -> Option<Queued> {
+    Some(Queued { queue: "q".to_owned(), waits: None, drained: false })
+}
+
+fn set(text: &str) -> Indices {
+    text.parse().unwrap()
+}
+
+/// With its Job recorded, suspended and as the Job controller has left it, and this room.
+fn queued(queue: u32, granted: Option<&str>) -> Facts {
+    let mut facts = guarded(queue);
+    facts.queue = in_queue();
+    facts.job = JobSeen::Ours(BatchJob { parallelism: Some(queue), stopped: true, ..job("j") });
+    step(&mut facts);
+    if let Some(granted) = granted {
+        (facts.record.queue, facts.record.granted) = (Some("q".to_owned()), set(granted));
+    }
+    facts
+}
+
+fn resumed(parallelism: u32) -> BatchJob {
+    BatchJob { suspended: false, parallelism: Some(parallelism), started: Some(NOW), active: parallelism, ..job("j") }
+}
+
+fn room_of(facts: &Facts) -> Room {
+    room(facts, &decide(facts))
+}
+
+fn has(facts: &Facts) -> [String; 3] {
+    let Room { uses, asks, gives_back, .. } = room_of(facts);
+    [uses, asks, gives_back].map(|set| set.to_string())
+}
+
+fn texts(all: [&str; 3]) -> [String; 3] {
+    all.map(str::to_owned)
+}
+
+/// None if the Job stays as it is, else `suspend` and `parallelism`.
+fn wants(facts: &Facts) -> Option<(bool, u32)> {
+    match decide(facts).action {
+        Action::Adjust(_, Adjust { suspend, parallelism, .. }) => Some((suspend, parallelism)),
+        _ => None,
+    }
+}
+
+#[rstest]
+// Nothing was counted yet: what is suspended waits, and what runs goes on.
+#[case(None, true, 4, None)]
+#[case(None, false, 4, None)]
+#[case(Some(""), true, 4, None)]
+#[case(Some("0-1"), true, 4, Some((false, 2)))]
+#[case(Some("0-3"), true, 4, Some((false, 4)))]
+#[case(Some("0-1"), false, 2, None)]
+#[case(Some("0-2"), false, 2, Some((false, 3)))]
+// Somebody has changed it by hand.
+#[case(Some("0-1"), false, 4, Some((false, 2)))]
+#[case(Some(""), false, 4, Some((true, 4)))]
+fn it_runs_as_many_at_a_time_as_have_room(
+    #[case] granted: Option<&str>,
+    #[case] suspended: bool,
+    #[case] parallelism: u32,
+    #[case] wanted: Option<(bool, u32)>,
+) {
+    let mut facts = queued(4, granted);
+    let suspended_job = BatchJob { parallelism: Some(parallelism), stopped: true, ..job("j") };
+    facts.job = JobSeen::Ours(if suspended { suspended_job } else { resumed(parallelism) });
+    assert_eq!(wants(&facts), wanted);
+    facts.queue = None;
+    let all = (!suspended && parallelism == 4).then_some(()).map_or(Some((false, 4)), |()| None);
+    assert_eq!(wants(&facts), all, "in no queue");
+}
+
+#[test]
+fn room_is_asked_for_and_given_back_when_fewer_are_left() {
+    let mut facts = queued(6, None);
+    assert_eq!(has(&facts), texts(["", "0-5", ""]));
+    facts.object.spec = Ok(Spec { parallelism: Some(3), ..spec(6) });
+    assert_eq!(has(&facts), texts(["", "0-2", ""]));
+    let mut facts = Facts { record: queued(6, Some("0-1")).record, ..facts };
+    assert_eq!(has(&facts), texts(["", "2", ""]));
+    facts.job = JobSeen::Ours(resumed(2));
+    assert_eq!(has(&facts), texts(["0-1", "2", ""]));
+    // One that ends is followed by another in its place.
+    facts.job = JobSeen::Ours(BatchJob { succeeded: set("0-3"), ..resumed(2) });
+    assert_eq!((has(&facts), wants(&facts)), (texts(["0-1", "", ""]), None));
+    facts.job = JobSeen::Ours(BatchJob { succeeded: set("0-3"), failed: set("5"), active: 1, ..resumed(2) });
+    assert_eq!((has(&facts), wants(&facts)), (texts(["0", "", "1"]), None));
+    facts.job = JobSeen::Ours(BatchJob { succeeded: set("0-5"), end: Some(JobEnd::Complete), ..resumed(2) });
+    assert_eq!(has(&facts), texts(["", "", "0-1"]));
+}
+
+#[test]
+fn suspended_it_gives_room_back_once_its_pods_are_gone() {
+    let mut facts = queued(2, Some("0-1"));
+    facts.job = JobSeen::Ours(BatchJob { started: None, ..resumed(2) });
+    facts.object.spec = Ok(Spec { suspend: true, ..spec(2) });
+    assert_eq!(wants(&facts), None, "the Job controller has not seen yet that it was resumed");
+    facts.job = JobSeen::Ours(resumed(2));
+    assert_eq!((wants(&facts), has(&facts)), (Some((true, 2)), texts(["0-1", "", ""])));
+    let suspended = BatchJob { suspended: true, ..resumed(2) };
+    for (job, back) in [
+        (suspended.clone(), ""),
+        (BatchJob { active: 0, ..suspended.clone() }, ""),
+        (BatchJob { active: 0, stopped: true, terminating: 1, ..suspended.clone() }, "1"),
+        (BatchJob { active: 0, stopped: true, ..suspended.clone() }, "0-1"),
+    ] {
+        facts.job = JobSeen::Ours(job.clone());
+        assert_eq!(has(&facts)[2], back, "{job:?}");
+    }
+    facts.pods = PodsSeen::Known(BTreeMap::from([(Index(1), pod(PodPhase::Running, None))]));
+    assert_eq!(has(&facts)[2], "1", "its Pod is still seen");
+}
+
+#[test]
+fn a_job_that_somebody_deletes_keeps_its_room_while_its_pods_are_there() {
+    for (left, back) in [(Left::Unknown, ""), (Left::Some, ""), (Left::None, "0-1")] {
+        let mut facts = queued(2, Some("0-1"));
+        (facts.job, facts.left) = (JobSeen::Absent, left);
+        let decision = step(&mut facts);
+        assert_eq!(phase(&facts), Phase::Completed);
+        assert_eq!(room(&facts, &decision).gives_back.to_string(), back, "{left:?}");
+        assert!(decide(&facts).again.is_some());
+    }
+}
+
+#[test]
+fn what_is_not_known_counts_with_all_unless_its_room_is_recorded() {
+    let unknown = JobSeen::Unknown("?".to_owned());
+    let facts = Facts { job: unknown.clone(), ..queued(3, None) };
+    let Room { uses, unknown: is_unknown, keeps_what_it_uses, .. } = room_of(&facts);
+    assert_eq!((uses.to_string(), is_unknown, keeps_what_it_uses), ("0-2".to_owned(), true, true));
+    let facts = Facts { job: unknown.clone(), ..queued(3, Some("0-1")) };
+    let Room { uses, unknown: is_unknown, keeps_what_it_uses, gives_back, .. } = room_of(&facts);
+    assert_eq!((uses.to_string(), is_unknown, keeps_what_it_uses), ("0-1".to_owned(), false, false));
+    assert!(gives_back.is_empty());
+    let facts = Facts { job: unknown, queue: in_queue(), ..guarded(3) };
+    assert_eq!(has(&facts), texts(["", "", ""]), "a new one has no Pods");
+}
+
+#[rstest]
+#[case(0, Some((true, 4)), true)]
+#[case(3, Some((false, 3)), true)]
+#[case(4, Some((false, 4)), false)]
+fn the_namespace_has_room_for_some(#[case] most: usize, #[case] wanted: Option<(bool, u32)>, #[case] told: bool) {
+    let mut facts = begun(4);
+    facts.namespace_room = Some(most);
+    let resumes = if most == 0 { None } else { wanted };
+    assert_eq!(wants(&facts), resumes, "it is suspended");
+    facts.job = JobSeen::Ours(resumed(4));
+    let changed = if most == 4 { None } else { wanted };
+    assert_eq!(wants(&facts), changed);
+    step(&mut facts);
+    assert_eq!(is_said(&facts, ConditionType::Submitted, ConditionStatus::False, Reason::NamespaceLimit), told);
+    assert_eq!(share(&facts), Share { has: Some(4), wants: 4 });
+    facts.job = JobSeen::Ours(BatchJob { parallelism: Some(4), ..job("j") });
+    let decision = decide(&facts);
+    assert_eq!(share_after(&facts, &decision), Some(most), "what is changed now counts");
+}
+
+#[test]
+fn it_is_told_whether_it_has_room() {
+    let is = |facts: &Facts, status, reason| is_said(facts, ConditionType::QuotaReserved, status, reason);
+    let mut facts = queued(2, None);
+    step(&mut facts);
+    assert_eq!(says(&facts, ConditionType::QuotaReserved), None, "it is not known yet");
+    let wait = QueueWait { reason: Reason::WaitingForQuota, message: "wait".to_owned(), place: Some(1) };
+    facts.queue = Some(Queued { waits: Some(wait), ..in_queue().unwrap() });
+    let decision = step(&mut facts);
+    assert!(is(&facts, ConditionStatus::False, Reason::WaitingForQuota));
+    assert!(decision.transitions.last().is_some_and(|told| !told.warning && told.reason == "WaitingForQuota"));
+    (facts.record.queue, facts.record.granted) = (Some("q".to_owned()), set("0"));
+    step(&mut facts);
+    assert!(is(&facts, ConditionStatus::True, Reason::QuotaReserved));
+    facts.record.granted = set("");
+    facts.queue = Some(Queued { drained: true, ..in_queue().unwrap() });
+    facts.object.spec = Ok(Spec { suspend: true, ..spec(2) });
+    step(&mut facts);
+    assert!(is(&facts, ConditionStatus::False, Reason::Suspended));
+    facts.queue = None;
+    step(&mut facts);
+    assert!(is(&facts, ConditionStatus::True, Reason::NoQueue));
+}
+
+/// A Job with its controller, which looks when it likes, and its Pods.
+#[derive(Clone, Debug, Default)]
+struct World {
+    facts: Option<Facts>,
+    /// As it is: `suspend` and `parallelism`.
+    spec: (bool, u32),
+    /// As its controller has it.
+    cached: (bool, u32),
+    status: BatchStatus,
+    live: BTreeSet<u32>,
+    terminating: BTreeSet<u32>,
+    over: BTreeSet<u32>,
+    deleted: bool,
+    room: Room,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct BatchStatus {
+    started: bool,
+    stopped: bool,
+    active: u32,
+    terminating: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// The operator looks; it sees the Pods or not yet.
+    Look(bool),
+    /// News of the Job arrive.
+    Watch,
+    Controller,
+    Cache,
+    PodEnds(u32),
+    PodGoes,
+    Suspend(bool),
+    Parallelism(u32),
+    DeleteJob,
+    Grant,
+}
+
+const JOBS: u32 = 4;
+
+impl World {
+    fn new() -> Self {
+        let mut facts = guarded(JOBS);
+        facts.queue = in_queue();
+        let mut world = Self { spec: (true, JOBS), cached: (true, JOBS), ..Self::default() };
+        facts.job = world.shown();
+        world.facts = Some(facts);
+        world
+    }
+
+    fn pods(&self) -> usize {
+        self.live.len() + self.terminating.len()
+    }
+
+    /// The Job as the API server has it.
+    fn shown(&self) -> JobSeen {
+        let BatchStatus { started, stopped, active, terminating } = self.status;
+        let complete = self.over.len() == JOBS as usize && self.pods() == 0;
+        JobSeen::Ours(BatchJob {
+            suspended: self.spec.0,
+            parallelism: Some(self.spec.1),
+            started: started.then_some(NOW),
+            stopped,
+            active,
+            terminating,
+            succeeded: self.over.iter().copied().map(Index).collect(),
+            end: complete.then_some(JobEnd::Complete),
+            ..job("j")
+        })
+    }
+
+    fn in_use(&self) -> usize {
+        let granted = self.facts.as_ref().unwrap().record.granted.clone();
+        Indices::union(&[granted, self.room.uses.clone()]).len()
+    }
+
+    fn step(&mut self, now: Step) {
+        let mut facts = self.facts.take().unwrap();
+        match now {
+            Step::Look(pods) => {
+                let seen = self.live.iter().filter(|_| pods);
+                let seen = seen.map(|index| (Index(*index), pod(PodPhase::Running, None))).collect();
+                facts.pods = PodsSeen::Known(seen);
+                // This is asked for.
+                facts.left = if self.pods() == 0 { Left::None } else { Left::Some };
+                let decision = step(&mut facts);
+                self.room = room(&facts, &decision);
+                facts.record.granted = facts.record.granted.without(&self.room.gives_back);
+                if let Action::Adjust(_, Adjust { suspend, parallelism, .. }) = decision.action
+                    && !self.deleted
+                {
+                    self.spec = (suspend, parallelism);
+                    facts.job = self.shown();
+                }
+            }
+            Step::Watch => facts.job = if self.deleted { JobSeen::Absent } else { self.shown() },
+            Step::Controller if !self.deleted => self.control(),
+            Step::Cache => self.cached = self.spec,
+            Step::PodEnds(index) if self.live.remove(&index) => drop(self.over.insert(index)),
+            Step::PodGoes => drop(self.terminating.pop_first()),
+            Step::Suspend(suspend) => {
+                let spec = facts.object.spec.clone().unwrap();
+                facts.object.spec = Ok(Spec { suspend, ..spec });
+            }
+            // Its controller's view is then not older: it says nothing by which that could be known.
+            Step::Parallelism(most) => {
+                let spec = facts.object.spec.clone().unwrap();
+                facts.object.spec = Ok(Spec { parallelism: Some(most), ..spec });
+                self.cached = self.spec;
+                if !self.deleted {
+                    self.control();
+                }
+            }
+            Step::DeleteJob => self.deleted = true,
+            Step::Controller | Step::PodEnds(_) | Step::Grant => {}
+        }
+        self.facts = Some(facts);
+    }
+
+    /// As the Job controller does: by what it has seen of the Job and, exactly, of its Pods.
+    fn control(&mut self) {
+        let (suspend, parallelism) = self.cached;
+        let wanted = if suspend { 0 } else { parallelism as usize };
+        while self.live.len() > wanted {
+            let last = self.live.pop_last().unwrap();
+            self.terminating.insert(last);
+        }
+        let busy =
+            |index: &u32| self.live.contains(index) || self.terminating.contains(index) || self.over.contains(index);
+        let free: Vec<u32> = (0..JOBS).filter(|index| !busy(index)).collect();
+        let more = wanted.saturating_sub(self.pods());
+        self.live.extend(free.into_iter().take(more));
+        let started = self.status.started || !suspend;
+        let count = |pods: &BTreeSet<u32>| u32::try_from(pods.len()).unwrap();
+        self.status =
+            BatchStatus { started, stopped: suspend, active: count(&self.live), terminating: count(&self.terminating) };
+    }
+}
+
+fn steps() -> impl Strategy<Value = (bool, Step)> {
+    let step = prop_oneof![
+        8 => any::<bool>().prop_map(Step::Look),
+        6 => Just(Step::Watch),
+        6 => Just(Step::Controller),
+        6 => Just(Step::Cache),
+        4 => (0..JOBS).prop_map(Step::PodEnds),
+        4 => Just(Step::PodGoes),
+        2 => any::<bool>().prop_map(Step::Suspend),
+        1 => (0..=JOBS).prop_map(Step::Parallelism),
+        1 => Just(Step::DeleteJob),
+        8 => Just(Step::Grant),
+    ];
+    (any::<bool>(), step)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3000))]
+    /// Two of them in one queue: whatever is seen late, there are no more Pods than the queue gives, and none is forgotten.
+    #[test]
+    fn there_are_never_more_pods_than_have_room(all in proptest::collection::vec(steps(), 1..120), quota in 1_usize..5) {
+        let mut worlds = [World::new(), World::new()];
+        for (second, now) in all {
+            let place = usize::from(second);
+            if matches!(now, Step::Grant) {
+                let free = quota.saturating_sub(worlds.iter().map(World::in_use).sum());
+                let world = &mut worlds[place];
+                let record = &mut world.facts.as_mut().unwrap().record;
+                let asks = world.room.asks.without(&record.granted).take(free);
+                if !asks.is_empty() {
+                    record.queue = Some("q".to_owned());
+                    record.granted = Indices::union(&[record.granted.clone(), asks]);
+                }
+            }
+            worlds[place].step(now);
+            let pods: usize = worlds.iter().map(World::pods).sum();
+            prop_assert!(pods <= quota, "{now:?}: {worlds:#?}");
+        }
+        // Once all is seen, the room is used, or nobody wants it.
+        for _ in 0..40 {
+            for place in 0..2 {
+                // Pods that a deleted Job has left end.
+                if worlds[place].deleted {
+                    worlds[place].live.clear();
+                }
+                for now in [Step::Cache, Step::Controller, Step::PodGoes, Step::Watch, Step::Look(true)] {
+                    worlds[place].step(now);
+                }
+                let free = quota.saturating_sub(worlds.iter().map(World::in_use).sum());
+                let world = &mut worlds[place];
+                let record = &mut world.facts.as_mut().unwrap().record;
+                let asks = world.room.asks.without(&record.granted).take(free);
+                if !asks.is_empty() {
+                    record.queue = Some("q".to_owned());
+                    record.granted = Indices::union(&[record.granted.clone(), asks]);
+                }
+            }
+        }
+        let pods: usize = worlds.iter().map(World::pods).sum();
+        let waits = worlds.iter().any(|world| !world.room.asks.is_empty());
+        prop_assert!(pods == quota || !waits, "{pods} of {quota}: {worlds:#?}");
+    }
+}
