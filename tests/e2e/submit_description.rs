@@ -496,7 +496,7 @@ proptest! {
         for payload in [payload, Payload { name: "a.b-c", ..payload }, Payload { name: "x", binds: &[], ..payload }] {
             let Ok(files) = sandbox_files(&payload) else { continue };
             let text = String::from_utf8(files[2].contents.clone()).unwrap();
-            let mut meant = vec!["version 1".to_owned(), format!("name {}", payload.name), format!("image {}", image.argument())];
+            let mut meant = vec!["version 1".to_owned(), format!("name {}", payload.name), format!("image {}", image.argument()), "named centos".to_owned()];
             meant.extend(payload.binds.iter().map(|bind| format!("bind {bind}")));
             meant.extend(command.words().map(|word| format!("command {word}")));
             meant.push("end".to_owned());

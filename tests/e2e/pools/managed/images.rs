@@ -1,14 +1,11 @@
 //! Images that HTCJobs name get workers of their own.
 
 use serde_json::{Value, json};
-use testbed::{Version, wait_for};
-
-use bed::PATIENCE;
-use bed::site::says;
+use testbed::Version;
 
 use super::super::site::{delete, wait_ready};
-use super::node::{BARE, Node};
-use super::{Cluster, IMAGE, POOL, apply, ends_well_as, fixed, get, lasting, pool};
+use super::node::Node;
+use super::{Cluster, IMAGE, POOL, apply, ends_well_as, fixed, lasting, pool};
 
 const OTHER: &str = "registry.example.org/tools/other:1";
 
@@ -18,7 +15,7 @@ fn of_image(name: &str, image: &str) -> Value {
     object
 }
 
-/// Workers run jobs of their image only; one that cannot be a worker says so, and holds up no other.
+/// Workers run jobs of their image only.
 pub fn each_image_gets_workers_of_its_own(version: Version) {
     let cluster = Cluster::start(version, true);
     let here = cluster.namespace();
@@ -47,39 +44,10 @@ pub fn each_image_gets_workers_of_its_own(version: Version) {
         images.sort_unstable();
         assert_eq!(images, [IMAGE, OTHER]);
 
-        let bare = format!("registry.example.org/tools/{BARE}:1");
-        here.create(&of_image("bare", &bare));
-        let lacks = "the image lacks find tar base64";
-        wait_for("the pool to say what the image lacks", PATIENCE, || {
-            let pool = get(&here);
-            let conditions = pool["status"]["conditions"].to_string();
-            if says(&pool, "WorkersReady", "False", "EndTooSoon") && conditions.contains(lacks) {
-                Ok(())
-            } else {
-                Err(conditions)
-            }
-        })
-        .unwrap();
-        wait_for("the HTCJob to have an Event", PATIENCE, || {
-            let events = here.kubectl(&["get", "events", "-o", "json"]);
-            let events: Value = serde_json::from_str(&events).unwrap();
-            let about = |event: &Value| event["involvedObject"]["name"] == "bare" && event["reason"] == "NoWorkerFits";
-            let said: Vec<String> = events["items"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .filter(|event| about(event))
-                .map(|event| event["message"].as_str().unwrap().to_owned())
-                .collect();
-            if said.iter().any(|said| said.contains(lacks)) { Ok(()) } else { Err(events.to_string()) }
-        })
-        .unwrap();
-        assert_eq!(here.get("bare")["status"]["phase"], "Submitted");
-
         for (name, image) in jobs {
             ends_well_as(&here, node, name, &format!("{name}.0.{image}"));
         }
-        for name in ["bare", "own", "other", "another"] {
+        for name in ["own", "other", "another"] {
             here.delete(name);
         }
         node.wait_pods("worker", "none", <[Value]>::is_empty);

@@ -16,8 +16,6 @@ use testbed::{Account, Owned, Port, Scratch, Spec, Version, processes, wait_for}
 
 /// Labels of the objects.
 const ROLE: &str = "htc.cern.ch/role";
-/// In names of images: they lack what workers need.
-pub const BARE: &str = "bare";
 /// `nobody`
 const ACCOUNT: &str = "65534";
 
@@ -135,9 +133,8 @@ impl<'a> Node<'a> {
             None if self.scratch.path().join(format!("pod-{uid}")).exists() => {}
             None if ["Succeeded", "Failed"].contains(&phase.as_str()) => {}
             None => {
-                if let Some(daemons) = self.begin(pod, &name, &uid) {
-                    running.insert(uid, Running { name, daemons, told_to_end: None });
-                }
+                let daemons = self.begin(pod, &name, &uid);
+                running.insert(uid, Running { name, daemons, told_to_end: None });
             }
             Some(own) => {
                 if let Some(status) = own.daemons.wait_timeout(Duration::ZERO).unwrap() {
@@ -179,8 +176,8 @@ impl<'a> Node<'a> {
         });
     }
 
-    /// Binds the pod to the node, and starts its containers; none if its image is found wanting.
-    fn begin(&self, pod: &Value, name: &str, uid: &str) -> Option<Owned> {
+    /// Binds the pod to the node, and starts its containers.
+    fn begin(&self, pod: &Value, name: &str, uid: &str) -> Owned {
         let binding = json!({
             "apiVersion": "v1", "kind": "Binding", "metadata": { "name": name, "namespace": self.namespace },
             "target": { "apiVersion": "v1", "kind": "Node", "name": "node" },
@@ -210,30 +207,12 @@ impl<'a> Node<'a> {
             let prepared = self.contain(pod, container, &ip, &folder, &volumes, false);
             let prepared = Owned::spawn(&prepared).unwrap();
             let status = prepared.wait(PATIENCE).unwrap();
-            if !status.success() {
-                assert_eq!(container["name"], "check", "{}", prepared.log_text());
-                self.tell_check(name, status.code().unwrap(), &prepared.log_text());
-                return None;
-            }
+            assert!(status.success(), "{}", prepared.log_text());
         }
         let container = &pod["spec"]["containers"][0];
         let daemons = Owned::spawn(&self.contain(pod, container, &ip, &folder, &volumes, is_worker)).unwrap();
         self.tell(name, "Running", &json!({ "running": { "startedAt": now() } }), &ip);
-        Some(daemons)
-    }
-
-    /// As kubelet does it for a container whose `terminationMessagePolicy` is `FallbackToLogsOnError`.
-    fn tell_check(&self, name: &str, code: i32, log: &str) {
-        let of = |name: &str, state: Value| -> Value {
-            json!({ "name": name, "image": "i", "imageID": "i", "ready": false, "restartCount": 0, "state": state })
-        };
-        let ended = |code: i32, message: &str| json!({ "terminated": { "exitCode": code, "message": message } });
-        let status = json!({ "status": {
-            "phase": "Failed", "startTime": now(),
-            "initContainerStatuses": [of("prepare", ended(0, "")), of("check", ended(code, log))],
-            "containerStatuses": [of("condor", json!({ "waiting": { "reason": "PodInitializing" } }))],
-        }});
-        self.kubectl(&["patch", "pod", name, "--subresource=status", "--type=merge", "-p", &status.to_string()]);
+        daemons
     }
 
     fn tell(&self, name: &str, phase: &str, state: &Value, ip: &str) {
@@ -330,9 +309,7 @@ impl<'a> Node<'a> {
             "status.podIP" => ip.to_owned(),
             other => panic!("{other}"),
         };
-        // What is not in the path is not in the image.
-        let path = if image.contains(BARE) { "/nowhere" } else { "/bin" };
-        let mut environment = vec![("PATH".to_owned(), path.to_owned()), ("IMAGE_SAYS".to_owned(), image.clone())];
+        let mut environment = vec![("PATH".to_owned(), "/bin".to_owned()), ("IMAGE_SAYS".to_owned(), image.clone())];
         for variable in container["env"].as_array().into_iter().flatten() {
             let source = &variable["valueFrom"];
             let value = if let Some(path) = source["fieldRef"]["fieldPath"].as_str() {
