@@ -134,13 +134,15 @@ pub enum Reclaim {
 #[x_kube(
     validation = Rule::new("!has(self.replicas) || !has(self.autoscaling)")
         .message("replicas and autoscaling exclude each other: write one of them"),
+    validation = Rule::new("!has(self.allowedImages) || has(self.autoscaling)")
+        .message("allowedImages needs autoscaling: workers of these images come when jobs wait for them"),
     validation = Rule::new("has(self.image) == has(oldSelf.image)")
         .message("the image of the workers cannot be changed: create a new HTCPool")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct Workers {
-    /// The image that jobs run in; only HTCJobs with this image run in the pool. It needs /bin/sh and the usual tools beside it
-    /// (find, tar, base64). Default: the image with HTCondor.
+    /// The image that jobs run in; only HTCJobs with this image, and with those of allowedImages, run in the pool. It needs /bin/sh, the
+    /// usual tools beside it (find, tar, base64) and an account with the number 65534. Default: the image with HTCondor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     #[x_kube(
@@ -150,6 +152,15 @@ pub struct Workers {
             .message("the image of the workers cannot be changed: create a new HTCPool")
     )]
     pub image: Option<String>,
+    /// Further images that HTCJobs may name: each gets workers of its own while its jobs wait or run. With `*` at its end an entry stands for
+    /// all images whose names begin so; `*` stands for all. autoscaling.max counts for all images together, and autoscaling.min for
+    /// `image`. Default: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 100),
+        inner(length(min = 1, max = 512), pattern(r"^([*]|[a-zA-Z0-9][-a-zA-Z0-9._/:@]*[*]?)$"))
+    )]
+    pub allowed_images: Vec<String>,
     /// Number of workers, as `kubectl scale` sets it. Default: 0. A worker that is too many takes no more jobs, and goes when those that it
     /// has have ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -180,4 +191,15 @@ pub struct Autoscaling {
     #[x_kube(validation = Rule::new("self >= 0 && self <= 604800")
         .message("scaleDownAfterSeconds is a number of seconds from 0 to 604800"))]
     pub scale_down_after_seconds: Option<i32>,
+}
+
+impl Workers {
+    /// Whether an HTCJob may name this image, which is written without a scheme, beside `image`.
+    #[must_use]
+    pub fn allows(&self, image: &str) -> bool {
+        self.allowed_images.iter().any(|allowed| match allowed.strip_suffix('*') {
+            Some(beginning) => image.starts_with(beginning),
+            None => image == allowed,
+        })
+    }
 }

@@ -32,6 +32,8 @@ pub struct QueueItem<'a> {
     pub output: &'a str,
     /// What the script gets as its second argument, if it gets one.
     pub item: Option<&'a str>,
+    /// The image as its HTCJob names it: [`IMAGE`], by which workers that are containers of one image know their jobs.
+    pub image: &'a str,
 }
 
 /// What all jobs of one description share.
@@ -100,7 +102,13 @@ const LEAVE_IN_QUEUE: &str = "JobStatus == 4 && (StageInFinish ?: 0) <= HTCNotAf
 /// The files of the job came too late.
 const LATE: &str = "(StageInFinish ?: 0) > HTCNotAfter";
 
-/// In place of an item, which is `=` and base64 otherwise: no character of it has a meaning for condor_submit.
+/// Attribute of jobs: the image as their HTCJob names it, without [`SCHEME`].
+pub const IMAGE: &str = "HTCImage";
+
+/// How an image may be written besides.
+const SCHEME: &str = "docker://";
+
+/// In place of an item, which is `=` and base64 otherwise, or of an image: no character of it has a meaning for condor_submit.
 const NO_ITEM: &str = "-";
 
 const ID_CHARACTERS: &str = "-._";
@@ -150,7 +158,8 @@ MY.HTCJobAttempt = $(htc_attempt)
 MY.HTCJobIndex = $(htc_index)
 MY.HTCOperator = "{operator}"
 MY.HTCNotAfter = {not_after}
-queue htc_uid,htc_attempt,htc_index,htc_batch,htc_sandbox,htc_output,htc_item from (
+MY.{IMAGE} = "$(htc_image)"
+queue htc_uid,htc_attempt,htc_index,htc_batch,htc_sandbox,htc_output,htc_image,htc_item from (
 {rows})
 "#
     ))
@@ -162,7 +171,7 @@ fn rows(jobs: &[QueueItem]) -> Result<String, DescriptionError> {
     }
     let (mut ids, mut outputs, mut text) = (HashSet::new(), HashSet::new(), String::new());
     for job in jobs {
-        let QueueItem { uid, attempt, index, batch_name, sandbox, output, item } = *job;
+        let QueueItem { uid, attempt, index, batch_name, sandbox, output, item, image } = *job;
         characters("the uid", uid, ID_CHARACTERS)?;
         characters("the batch name", batch_name, NAME_CHARACTERS)?;
         path("the sandbox", sandbox)?;
@@ -174,7 +183,10 @@ fn rows(jobs: &[QueueItem]) -> Result<String, DescriptionError> {
             return Err(DescriptionError::Twice { what: "the output folder", value: output.to_owned() });
         }
         let item = item.map_or_else(|| NO_ITEM.to_owned(), |item| format!("={}", STANDARD.encode(item)));
-        let _ = writeln!(text, "{uid},{attempt},{index},{batch_name},{sandbox},{output},{item}");
+        // One that is written otherwise is a site's own name, which no worker is a container of.
+        let image = image.strip_prefix(SCHEME).unwrap_or(image);
+        let image = if characters("the image", image, PATH_CHARACTERS).is_ok() { image } else { NO_ITEM };
+        let _ = writeln!(text, "{uid},{attempt},{index},{batch_name},{sandbox},{output},{image},{item}");
     }
     Ok(text)
 }
@@ -219,14 +231,19 @@ mod tests {
             sandbox: "/s/1",
             output: "/o/1/4",
             item: None,
+            image: "docker://python:3.12",
         };
-        let text =
-            submit_description(&common, &[job, QueueItem { index: 5, output: "/o/1/5", item: Some("ä, $(x)"), ..job }])
-                .unwrap();
+        let text = submit_description(
+            &common,
+            &[job, QueueItem { index: 5, output: "/o/1/5", item: Some("ä, $(x)"), image: "my image", ..job }],
+        )
+        .unwrap();
         assert!(text.starts_with("rank = Memory\nnotification = never\nuniverse = vanilla\n"));
         assert!(text.contains("payload.conf,$(htc_sandbox)/callback.token\n"), "{text}");
         assert!(
-            text.ends_with(" from (\nu-1,3,4,ns/n,/s/1,/o/1/4,-\nu-1,3,5,ns/n,/s/1,/o/1/5,=w6QsICQoeCk=\n)\n"),
+            text.ends_with(
+                " from (\nu-1,3,4,ns/n,/s/1,/o/1/4,python:3.12,-\nu-1,3,5,ns/n,/s/1,/o/1/5,-,=w6QsICQoeCk=\n)\n"
+            ),
             "{text}"
         );
     }
@@ -234,8 +251,16 @@ mod tests {
     #[test]
     fn a_late_job_is_removed_whatever_its_user_wants() {
         let opts = |text: &str| HtcOpts::parse(text, &Policy::default()).unwrap();
-        let job =
-            QueueItem { uid: "u", attempt: 1, index: 0, batch_name: "n/x", sandbox: "/s", output: "/o", item: None };
+        let job = QueueItem {
+            uid: "u",
+            attempt: 1,
+            index: 0,
+            batch_name: "n/x",
+            sandbox: "/s",
+            output: "/o",
+            item: None,
+            image: "i",
+        };
         let removed = |site: &str, user: &str| {
             let (site, user) = (opts(site), opts(user));
             let common = Common {
@@ -267,8 +292,16 @@ mod tests {
             callback: false,
             output_limit: None,
         };
-        let job =
-            QueueItem { uid: "u", attempt: 1, index: 0, batch_name: "n/x", sandbox: "/s", output: "/o", item: None };
+        let job = QueueItem {
+            uid: "u",
+            attempt: 1,
+            index: 0,
+            batch_name: "n/x",
+            sandbox: "/s",
+            output: "/o",
+            item: None,
+            image: "i",
+        };
         assert_eq!(submit_description(&common, &[]), Err(DescriptionError::NoJobs));
         assert!(submit_description(&Common { not_after: -1, ..common }, &[job]).is_err());
         assert!(submit_description(&Common { operator: "a\"b", ..common }, &[job]).is_err());

@@ -1,14 +1,16 @@
 //! Pools that the operator runs itself: central manager, schedd and workers as pods.
 //!
-//! [`token`], [`config`], [`objects`], [`demand`] and [`scale`] are pure: they say what is to be there. [`apply`] and `caretaker` see to
+//! [`token`], [`config`], [`objects`], [`demand`], [`scale`] and [`groups`] are pure: they say what is to be there. [`apply`] and `caretaker` see to
 //! it.
 
 pub mod apply;
 pub(super) mod caretaker;
 pub mod config;
 pub mod demand;
+pub mod groups;
 pub mod names;
 pub mod objects;
+mod said;
 pub mod scale;
 mod seen;
 pub mod states;

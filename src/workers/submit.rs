@@ -141,15 +141,25 @@ impl Submission {
             let uid = &job.request.key.uid;
             let sandbox = planner.sandbox(uid).display().to_string();
             let batch_name = format!("{}/{}", job.name.namespace, job.name.name);
+            let image = job.plan.as_deref().map_or("", |plan: &Plan| plan.named.as_str());
             for index in indices(job).iter() {
                 let output = planner.job_incoming(&job.name, uid, index).display().to_string();
                 let item = job.texts.as_ref().and_then(|texts| texts.items.get(&index)).map(String::as_str);
-                places.push((uid, job.request.key.attempt, index, batch_name.clone(), sandbox.clone(), output, item));
+                places.push((
+                    uid,
+                    job.request.key.attempt,
+                    index,
+                    batch_name.clone(),
+                    sandbox.clone(),
+                    output,
+                    item,
+                    image,
+                ));
             }
         }
         let rows: Vec<description::QueueItem<'_>> = places
             .iter()
-            .map(|(uid, attempt, index, batch_name, sandbox, output, item)| description::QueueItem {
+            .map(|(uid, attempt, index, batch_name, sandbox, output, item, image)| description::QueueItem {
                 uid: uid.as_str(),
                 attempt: attempt.0,
                 index: index.0,
@@ -157,6 +167,7 @@ impl Submission {
                 sandbox,
                 output,
                 item: *item,
+                image,
             })
             .collect();
         let none = HtcOpts::default();

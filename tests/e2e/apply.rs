@@ -535,12 +535,13 @@ fn conditions_are_told_apart_by_their_type() {
 #[test]
 fn every_example_applies() {
     // The workflow is Argo's, not this server's: tests/examples/argo.rs has it.
-    for part in ["", "command", "retcode", "kubernetes", "argo/rbac.yaml"] {
+    for part in ["", "command", "retcode", "kubernetes", "pools", "argo/rbac.yaml"] {
         let examples = format!("{}/{part}", folder("examples"));
         let applied = server().kubectl_ok(&["apply", "--dry-run=server", "-f", &examples, "-o", "name"]).unwrap();
         let kinds = [
             "htcjob.htc.cern.ch/",
             "htcqueue.htc.cern.ch/",
+            "htcpool.htc.cern.ch/",
             "role.rbac.authorization.k8s.io/",
             "rolebinding.rbac.authorization.k8s.io/",
         ];

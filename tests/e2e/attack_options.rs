@@ -82,6 +82,7 @@ fn a_file_of_the_operators_is_not_read_even_if_its_attribute_is_allowed(#[values
             sandbox: scratch.to_str().unwrap(),
             output: output.to_str().unwrap(),
             item: None,
+            image: "python:3.12",
         };
         let attack = format!("MY.DataReuseManifestSHA256 = \"{}\"\n", secret.display());
         attack + &submit_description(&common, &[job]).unwrap()

@@ -11,7 +11,8 @@ on_versions!(
         several::one_that_hangs_holds_up_no_other,
         managed::tokens_let_each_do_what_it_needs_and_no_more,
         managed::jobs_run_through_a_pool_of_its_own,
-        managed::it_grows_with_the_jobs_and_shrinks_without_them;
+        managed::it_grows_with_the_jobs_and_shrinks_without_them,
+        managed::each_image_gets_workers_of_its_own;
     trixie:
         one::what_is_missing_is_said_and_waited_for,
         one::it_stays_until_no_htcjob_needs_it,

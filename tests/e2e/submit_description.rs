@@ -80,6 +80,7 @@ impl Folders {
                 sandbox: &sandbox,
                 output,
                 item: (index % 2 == 1).then_some("$(x), \"y\""),
+                image: "docker://python:3.12",
             })
             .collect();
         let common = Common {
@@ -508,22 +509,25 @@ proptest! {
     }
 
     #[test]
-    fn a_row_cannot_be_broken(uid in hostile_text(), batch_name in hostile_text(), path in hostile_text(), operator in hostile_text(), item in hostile_text()) {
+    fn a_row_cannot_be_broken(uid in hostile_text(), batch_name in hostile_text(), path in hostile_text(), operator in hostile_text(), item in hostile_text(), image in hostile_text()) {
         let none = HtcOpts::default();
         let path = format!("/{path}");
-        let good = QueueItem { uid: "u", attempt: 1, index: 0, batch_name: "n/x", sandbox: "/s", output: "/o", item: None };
+        let good = QueueItem { uid: "u", attempt: 1, index: 0, batch_name: "n/x", sandbox: "/s", output: "/o", item: None, image: "i" };
         let common = Common { operator: "o", not_after: 1, site_defaults: &none, options: &none, callback: false, output_limit: None };
         let lines = submit_description(&common, &[good]).unwrap().lines().count();
         for (common, job) in [
             (common, QueueItem { uid: &uid, ..good }), (common, QueueItem { batch_name: &batch_name, ..good }), (common, QueueItem { sandbox: &path, ..good }),
             (common, QueueItem { output: &path, ..good }), (Common { operator: &operator, ..common }, good),
-            (common, QueueItem { item: Some(&item), ..good }),
+            (common, QueueItem { item: Some(&item), ..good }), (common, QueueItem { image: &image, ..good }),
         ] {
             let Ok(text) = submit_description(&common, &[job]) else { continue };
             prop_assert_eq!(text.lines().count(), lines);
             let row = text.lines().nth_back(1).unwrap();
             let (row, last) = row.rsplit_once(',').unwrap();
+            let (row, told) = row.rsplit_once(',').unwrap();
             prop_assert_eq!(row, format!("{},1,0,{},{},{}", job.uid, job.batch_name, job.sandbox, job.output));
+            prop_assert!(told == "-" || told == job.image.strip_prefix("docker://").unwrap_or(job.image));
+            prop_assert!(told.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._/:@+=~".contains(&b)));
             let meant = last.strip_prefix('=').map(|text| String::from_utf8(STANDARD.decode(text).unwrap()).unwrap());
             prop_assert_eq!(meant.as_deref(), job.item);
             prop_assert!(last.bytes().all(|b| b.is_ascii_alphanumeric() || b"-+/=".contains(&b)));

@@ -1,5 +1,6 @@
 //! Sees to one managed pool: to its objects, and to its workers for as long as it is at work.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,16 +17,18 @@ use tokio::task::JoinHandle;
 
 use super::apply::{Applied, Applier, ApplyError};
 use super::config::POD_UID;
-use super::demand::needed;
+use super::demand::{image, needed, waits};
+use super::groups::{Wish, scale_all};
 use super::names::{BadName, Names};
-use super::objects::Design;
-use super::scale::{Drain, Goal, Plan, scale};
-use super::seen::{Memory, Said, said};
-use crate::api::{Condition, HTCJob, HTCPool, ManagedPool, ObjectName, Observed, WorkersStatus};
+use super::objects::{Design, worker_image};
+use super::said::{Said, said};
+use super::scale::{Drain, Goal, Plan};
+use super::seen::{Memory, Wanted, image_of};
+use crate::api::{Condition, HTCPool, ManagedPool, ObjectName, Observed, QuantityError, Reason, WorkersStatus};
 use crate::condor::startds::Drained;
 use crate::failpoint::{Point, around};
 use crate::fence::Fence;
-use crate::kubernetes::{ApiError, limited, unless_changed};
+use crate::kubernetes::{ApiError, limited, tell_event, unless_changed};
 use crate::machine::Uid;
 use crate::pools::{Pool, Pools};
 
@@ -162,79 +165,110 @@ impl Caretaker {
         let object = Arc::clone(&self.object.lock().unwrap_or_else(PoisonError::into_inner));
         let Some(spec) = &object.spec.managed else { return calm };
         let design = Design { names: &self.names, spec, operator: &self.charge.operator };
-        let Ok(template) = design.worker_template() else { return calm };
-        let goal = self.goal(spec);
-        let pods = pods.state();
+        let (wish, pods) = (self.wish(spec), pods.state());
+        let Ok(wanted) = wanted(&wish, &design, &pods) else { return calm };
         memory.notice(&pods, now());
-        let mut evidence = memory.evidence(&pods, &self.names, goal, &template, now());
-        let mut plan = scale(&evidence);
-        let (restless, drains) = (Memory::is_restless(&evidence), !plan.drain.is_empty());
+        let most = wish.most();
+        let mut groups = memory.evidence(&pods, &self.names, &wanted, now());
+        let mut plans = scale_all(&groups, most);
+        let (restless, drains) = (Memory::is_restless(&groups), plans.values().any(|plan| !plan.drain.is_empty()));
         if memory.age(now()).is_none_or(|age| age >= if restless || drains { soon } else { calm }) {
             memory.take_in(pool.schedd.startds(POD_UID).await, now());
-            evidence = memory.evidence(&pods, &self.names, goal, &template, now());
-            plan = scale(&evidence);
+            groups = memory.evidence(&pods, &self.names, &wanted, now());
+            plans = scale_all(&groups, most);
         }
         if self.charge.fence.check().is_ok() {
-            if let Err(error) = self.carry_out(&plan, pool, &design, &pods, memory).await {
+            if let Err(error) = self.carry_out(&plans, pool, &design, &pods, memory).await {
                 tracing::warn!(%error, "the workers of the pool are not as they should be; it is tried again");
             }
-            evidence = memory.evidence(&pods, &self.names, goal, &template, now());
-            if let Err(error) = self.publish(&object, &said(&evidence, &plan, memory)).await {
+            self.tell_lacks(memory).await;
+            groups = memory.evidence(&pods, &self.names, &wanted, now());
+            if let Err(error) = self.publish(&object, &said(&groups, &plans, memory)).await {
                 tracing::warn!(%error, "the status of the workers is not written");
             }
         }
-        let follows = matches!(goal, Goal::Follow { .. });
-        let again = plan.again.map_or(calm, |again| Duration::from_secs(u64::try_from(again - now()).unwrap_or(0)));
-        let usual = if follows || Memory::is_restless(&evidence) { soon } else { calm };
+        let follows = matches!(wish, Wish::Follow { .. });
+        let again = plans.values().filter_map(|plan| plan.again).min();
+        let again = again.map_or(calm, |again| Duration::from_secs(u64::try_from(again - now()).unwrap_or(0)));
+        let usual = if follows || Memory::is_restless(&groups) { soon } else { calm };
         usual.min(again).max(Duration::from_millis(200))
     }
 
-    fn goal(&self, spec: &ManagedPool) -> Goal {
+    fn wish(&self, spec: &ManagedPool) -> Wish {
         let number = |number: Option<i32>, default: u32| {
             number.map_or(default, |number| u32::try_from(number).unwrap_or_default())
         };
         let Some(autoscaling) = &spec.workers.autoscaling else {
-            return Goal::Replicas(number(spec.workers.replicas, 0));
+            return Wish::Replicas(number(spec.workers.replicas, 0));
         };
-        let objects = self.charge.objects.state();
-        let mine = objects.iter().filter(|object| {
-            let uid = Uid::from(object.uid().unwrap_or_default().as_str());
-            let name = self.charge.pools.name_for(&uid, &object.namespace().unwrap_or_default(), object);
-            name.as_ref() == Some(&self.names.pool)
-        });
-        let jobs: Vec<&HTCJob> = mine.filter_map(|object| object.0.as_ref().ok()).collect();
-        Goal::Follow {
-            needed: needed(spec, jobs),
+        let mine = self.mine();
+        Wish::Follow {
+            needed: needed(spec, mine.iter().filter_map(|object| object.0.as_ref().ok())),
             min: number(autoscaling.min, 0),
             max: number(Some(autoscaling.max), 0),
             after: number(autoscaling.scale_down_after_seconds, 300).into(),
         }
     }
 
+    /// The `HTCJob`s in this pool.
+    fn mine(&self) -> Vec<Arc<Observed>> {
+        let mut objects = self.charge.objects.state();
+        objects.retain(|object| {
+            let uid = Uid::from(object.uid().unwrap_or_default().as_str());
+            let name = self.charge.pools.name_for(&uid, &object.namespace().unwrap_or_default(), object);
+            name.as_ref() == Some(&self.names.pool)
+        });
+        objects
+    }
+
+    /// `HTCJob`s whose jobs wait for workers that their image cannot be, say so: once.
+    async fn tell_lacks(&self, memory: &mut Memory) {
+        if !memory.has_lacks() {
+            return;
+        }
+        for object in self.mine() {
+            let (Ok(job), Some(uid)) = (&object.0, object.uid()) else { continue };
+            let named = image(&job.spec.script.image).to_owned();
+            let Some(lack) = memory.lack(&named).map(str::to_owned) else { continue };
+            if waits(job) && memory.is_news(uid) {
+                let message = format!(
+                    "no worker of HTCPool {} can be made of the image {named}: {lack}; use an image that has all that a worker needs",
+                    self.names.pool
+                );
+                let reason: &str = Reason::NoWorkerFits.into();
+                tell_event(&self.charge.client, job.object_ref(&()), reason, &message, true).await;
+            }
+        }
+    }
+
     /// Each step does nothing if it has been done before: an operator that dies between two of them has lost nothing.
     async fn carry_out(
         &self,
-        plan: &Plan,
+        plans: &BTreeMap<String, Plan>,
         pool: &Pool,
         design: &Design<'_>,
         pods: &[Arc<KubePod>],
         memory: &mut Memory,
     ) -> Result<(), ApplyError> {
         let pod = |number: u32| pods.iter().find(|pod| self.names.worker_number(&pod.name_any()) == Some(number));
-        for number in &plan.remove {
-            if let Some(pod) = pod(*number) {
+        // Lists, not iterators: those would be held over what is waited for.
+        let removed: Vec<u32> = plans.values().flat_map(|plan| plan.remove.clone()).collect();
+        let withdrawn: Vec<u32> = plans.values().flat_map(|plan| plan.withdraw.clone()).collect();
+        let drained: Vec<(u32, Drain)> = plans.values().flat_map(|plan| plan.drain.clone()).collect();
+        for number in removed {
+            if let Some(pod) = pod(number) {
                 self.delete(pod, false).await?;
             }
         }
-        for number in &plan.withdraw {
-            if let Some(pod) = pod(*number) {
+        for number in withdrawn {
+            if let Some(pod) = pod(number) {
                 self.delete(pod, true).await?;
             }
         }
-        for (number, how) in &plan.drain {
-            let Some(pod) = pod(*number) else { continue };
+        for (number, how) in drained {
+            let Some(pod) = pod(number) else { continue };
             let slot = format!("slot1@{}@{}", pod.name_any(), self.names.domain());
-            match pool.schedd.drain(&slot, *how == Drain::IfIdle).await {
+            match pool.schedd.drain(&slot, how == Drain::IfIdle).await {
                 Drained::Accepted => {
                     tracing::info!("worker {} takes no more jobs, and ends after those that it has", pod.name_any());
                     memory.drains(pod.uid().unwrap_or_default());
@@ -243,14 +277,16 @@ impl Caretaker {
                 Drained::Unknown(why) => tracing::warn!("worker {} is not drained: {why}", pod.name_any()),
             }
         }
-        for number in &plan.make {
-            let Ok(object) = design.worker(*number) else { continue };
-            let made = self.applier.create(&object);
-            match around(Point::BeforeWorkerMade, made, Point::AfterWorkerMade).await {
-                Ok(_) => tracing::info!("worker {} is made", self.names.worker(*number)),
-                // It is there already, and the watch has not told it yet.
-                Err(ApplyError::Changed { .. }) => {}
-                Err(error) => return Err(error),
+        for (image, plan) in plans {
+            for number in &plan.make {
+                let Ok(object) = design.worker(*number, image) else { continue };
+                let made = self.applier.create(&object);
+                match around(Point::BeforeWorkerMade, made, Point::AfterWorkerMade).await {
+                    Ok(_) => tracing::info!(image, "worker {} is made", self.names.worker(*number)),
+                    // It is there already, and the watch has not told it yet.
+                    Err(ApplyError::Changed { .. }) => {}
+                    Err(error) => return Err(error),
+                }
             }
         }
         Ok(())
@@ -259,9 +295,7 @@ impl Caretaker {
     /// `unchanged`: only if nothing has happened to it since it was seen.
     async fn delete(&self, pod: &KubePod, unchanged: bool) -> Result<(), ApiError> {
         let api: Api<KubePod> = Api::namespaced(self.charge.client.clone(), &self.names.pool.namespace);
-        let resource_version = if unchanged { pod.resource_version() } else { None };
-        let preconditions = Some(Preconditions { uid: pod.uid(), resource_version });
-        let parameters = DeleteParams { preconditions, ..DeleteParams::default() };
+        let parameters = just_this(pod, unchanged);
         let name = pod.name_any();
         let deleted = limited("delete the pod", &name, api.delete(&name, &parameters));
         unless_changed(around(Point::BeforeWorkerDeleted, deleted, Point::AfterWorkerDeleted).await).map(drop)
@@ -323,6 +357,37 @@ impl Caretaker {
 /// Type of the condition about workers.
 pub(in crate::pools) const WORKERS_READY: &str = "WorkersReady";
 
+/// Deletes no other pod of the same name; and, if it is to be `unchanged`, not one whose containers have begun since it was seen.
+fn just_this(pod: &KubePod, unchanged: bool) -> DeleteParams {
+    let resource_version = if unchanged { pod.resource_version() } else { None };
+    let preconditions = Some(Preconditions { uid: pod.uid(), resource_version });
+    DeleteParams { preconditions, ..DeleteParams::default() }
+}
+
+/// What there should be of each image that is named or there.
+fn wanted(wish: &Wish, design: &Design<'_>, pods: &[Arc<KubePod>]) -> Result<BTreeMap<String, Wanted>, QuantityError> {
+    let goals = wish.goals(image(worker_image(design.spec)), pods.iter().map(|pod| image_of(pod)));
+    let wanted = |(image, goal): (String, Goal)| {
+        let template = design.worker_template(&image)?;
+        Ok((image, Wanted { goal, template }))
+    };
+    goals.into_iter().map(wanted).collect()
+}
+
 fn now() -> i64 {
     jiff::Timestamp::now().as_second()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_is_deleted_by_what_it_was() {
+        let pod = json!({ "metadata": { "name": "p", "uid": "u", "resourceVersion": "7" } });
+        let pod: KubePod = serde_json::from_value(pod).unwrap();
+        let of = |unchanged| just_this(&pod, unchanged).preconditions.unwrap();
+        assert_eq!((of(false).uid.as_deref(), of(false).resource_version), (Some("u"), None));
+        assert_eq!((of(true).uid.as_deref(), of(true).resource_version.as_deref()), (Some("u"), Some("7")));
+    }
 }

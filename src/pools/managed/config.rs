@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 
 use super::names::{Names, PORT, Role};
 use super::token::KEY_NAME;
+use crate::condor::description::IMAGE;
 
 /// How often daemons tell the collector of themselves, in seconds. After a collector has begun anew all of them have done so within two
 /// of these.
@@ -91,8 +92,8 @@ MASTER_NAME = $(MYSELF)
 SHUTDOWN_GRACEFUL_TIMEOUT = 40
 ";
 
-/// One slot that is divided as jobs ask for it. A drain never ends a job; SIGTERM, by which Kubernetes ends a pod that somebody has
-/// deleted, does so within the pod's grace period, and the jobs run again elsewhere at once.
+/// One slot that is divided as jobs of its image ask for it. A drain never ends a job; SIGTERM, by which Kubernetes ends a pod that
+/// somebody has deleted, does so within the pod's grace period, and the jobs run again elsewhere at once.
 const WORKER: &str = r"DAEMON_LIST = MASTER STARTD
 MASTER_NAME = $ENV(POD_NAME)@$(UID_DOMAIN)
 STARTD_NAME = $ENV(POD_NAME)@$(UID_DOMAIN)
@@ -102,7 +103,6 @@ NUM_SLOTS = 1
 NUM_SLOTS_TYPE_1 = 1
 SLOT_TYPE_1 = 100%
 SLOT_TYPE_1_PARTITIONABLE = true
-START = true
 SUSPEND = false
 PREEMPT = false
 KILL = false
@@ -167,6 +167,7 @@ pub fn condor_config(names: &Names, role: Role) -> String {
             set("MEMORY", &format!("$ENV(WORKER_MEMORY_MIB) - {RESERVE_MIB}"));
             set(POD_UID, &"\"$ENV(POD_UID)\"");
             set(WORKER_IMAGE, &"\"$ENV(WORKER_IMAGE)\"");
+            set("START", &format!("TARGET.{IMAGE} =?= {WORKER_IMAGE}"));
             set("STARTD_ATTRS", &format!("$(STARTD_ATTRS) {POD_UID} {WORKER_IMAGE}"));
             text.push_str(WORKER);
         }
@@ -208,5 +209,13 @@ mod tests {
             assert_eq!(value(&config, "SEC_DEFAULT_AUTHENTICATION_METHODS"), Some(" IDTOKENS"));
             assert!(!config.contains("ALLOW_DAEMON = *") && !config.contains("use security"));
         }
+    }
+
+    #[test]
+    fn only_jobs_of_its_image_start_on_a_worker() {
+        let names = Names::new(&ObjectName { namespace: "n".to_owned(), name: "p".to_owned() }, "0123456789").unwrap();
+        let config = condor_config(&names, Role::Worker);
+        assert_eq!(value(&config, "START"), Some(" TARGET.HTCImage =?= HTCWorkerImage"));
+        assert!(value(&config, "STARTD_ATTRS").unwrap().contains("HTCWorkerImage"));
     }
 }

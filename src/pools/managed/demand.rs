@@ -1,5 +1,7 @@
 //! Which HTCJobs fit on the workers of a managed pool, and how many workers they fill.
 
+use std::collections::BTreeMap;
+
 use super::objects::{WorkerSize, worker_image};
 use crate::api::{HTCJob, HTCJobSpec, ManagedPool, Phase};
 use crate::condor::htcopts::{HtcOpts, Policy};
@@ -18,9 +20,11 @@ const WHOLE: u64 = 1 << 20;
 /// Not once; why, and what to do.
 pub fn fits(pool: &ManagedPool, job: &HTCJobSpec) -> Result<u64, String> {
     let (wanted, has) = (image(&job.script.image), image(worker_image(pool)));
-    if wanted != has {
+    if wanted != has && !(is_of_registry(wanted) && pool.workers.allows(wanted)) {
+        let others = pool.workers.allowed_images.join(", ");
+        let others = if others.is_empty() { others } else { format!(" or of those that it allows ({others})") };
         return Err(format!(
-            "its workers are containers of the image {has}, and the HTCJob names {wanted}: write this image, or name another pool"
+            "its workers are containers of the image {has}{others}, and the HTCJob names {wanted}: write an image that it has, or name another pool"
         ));
     }
     let size = WorkerSize::of(pool).map_err(|error| error.to_string())?;
@@ -54,15 +58,31 @@ pub fn image(text: &str) -> &str {
     text.strip_prefix(SCHEME).unwrap_or(text)
 }
 
-/// How many workers the jobs of these HTCJobs fill: those that run, those that wait, and those that are yet to be submitted.
+/// No file and no folder: a pod can be made of it.
+fn is_of_registry(image: &str) -> bool {
+    image.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && image.chars().all(|c| c.is_ascii_alphanumeric() || "-._/:@".contains(c))
+}
+
+/// How many workers of each image the jobs of these HTCJobs fill: those that run, those that wait, and those that are yet to be
+/// submitted.
 #[must_use]
-pub fn needed<'a>(pool: &ManagedPool, jobs: impl IntoIterator<Item = &'a HTCJob>) -> u32 {
-    let parts = jobs.into_iter().filter_map(|job| {
-        let count = u64::try_from(wanting(job)).ok()?;
-        Some(count.saturating_mul(WHOLE).div_ceil(fits(pool, &job.spec).ok()?))
-    });
-    let parts: u64 = parts.fold(0, u64::saturating_add);
-    u32::try_from(parts.div_ceil(WHOLE)).unwrap_or(u32::MAX)
+pub fn needed<'a>(pool: &ManagedPool, jobs: impl IntoIterator<Item = &'a HTCJob>) -> BTreeMap<String, u32> {
+    let mut parts: BTreeMap<String, u64> = BTreeMap::new();
+    for job in jobs {
+        let Ok(count @ 1..) = u64::try_from(wanting(job)) else { continue };
+        let Ok(fits) = fits(pool, &job.spec) else { continue };
+        let sum = parts.entry(image(&job.spec.script.image).to_owned()).or_default();
+        *sum = sum.saturating_add(count.saturating_mul(WHOLE).div_ceil(fits));
+    }
+    let whole = |parts: u64| u32::try_from(parts.div_ceil(WHOLE)).unwrap_or(u32::MAX);
+    parts.into_iter().map(|(image, parts)| (image, whole(parts))).collect()
+}
+
+/// Some of its jobs do not run yet.
+#[must_use]
+pub fn waits(job: &HTCJob) -> bool {
+    wanting(job) > job.status.as_ref().map_or(0, |status| status.running)
 }
 
 /// How many of its jobs want to run.
@@ -135,7 +155,24 @@ mod tests {
         "python:3.13".clone_into(&mut job.spec.script.image);
         let said = fits(&pool(), &job.spec).unwrap_err();
         assert!(said.contains("python:3.12") && said.contains("python:3.13"), "{said}");
-        assert_eq!(needed(&pool(), [&job]), 0);
+        assert_eq!(needed(&pool(), [&job]), BTreeMap::new());
+    }
+
+    #[rstest]
+    #[case("python:3.13", "python:*", true)]
+    #[case("docker://python:3.13", "python:3.13", true)]
+    #[case("python:3.13", "python:3.1", false)]
+    #[case("registry.example.org/a/b@sha256:0", "*", true)]
+    #[case("evil.example.org/registry.example.org/a", "registry.example.org/*", false)]
+    #[case("/cvmfs/unpacked.cern.ch/a", "*", false)]
+    #[case("a+b", "*", false)]
+    fn only_images_that_are_allowed_get_workers(#[case] named: &str, #[case] allowed: &str, #[case] expected: bool) {
+        let (mut pool, mut job) = (pool(), job(1, "1Gi", 8));
+        named.clone_into(&mut job.spec.script.image);
+        pool.workers.allowed_images = vec![allowed.to_owned()];
+        assert_eq!(fits(&pool, &job.spec).is_ok(), expected);
+        let workers = BTreeMap::from([(image(named).to_owned(), 2)]);
+        assert_eq!(needed(&pool, [&job]), if expected { workers } else { BTreeMap::new() });
     }
 
     #[test]
@@ -144,13 +181,18 @@ mod tests {
         let half =
             under_way(HTCJobStatus { phase: Some(Phase::Running), succeeded: 5, held: 1, ..HTCJobStatus::default() });
         let ended = under_way(HTCJobStatus { phase: Some(Phase::Completed), succeeded: 10, ..HTCJobStatus::default() });
-        assert_eq!(needed(&pool(), [&job(1, "1Gi", 9)]), 3);
-        assert_eq!(needed(&pool(), [&half]), 1);
-        assert_eq!(needed(&pool(), [&ended]), 0);
+        let needed = |jobs: &[&HTCJob]| {
+            let needed = needed(&pool(), jobs.iter().copied());
+            assert!(needed.keys().all(|image| image == "python:3.12"));
+            needed.values().sum::<u32>()
+        };
+        assert_eq!(needed(&[&job(1, "1Gi", 9)]), 3);
+        assert_eq!(needed(&[&half]), 1);
+        assert_eq!(needed(&[&ended]), 0);
         // Two of these and one of those fill less than two workers.
-        assert_eq!(needed(&pool(), [&job(2, "1Gi", 1), &job(1, "1Gi", 2), &job(1, "2Gi", 1)]), 2);
+        assert_eq!(needed(&[&job(2, "1Gi", 1), &job(1, "1Gi", 2), &job(1, "2Gi", 1)]), 2);
         let mut suspended = job(1, "1Gi", 10);
         suspended.spec.suspend = true;
-        assert_eq!(needed(&pool(), [&suspended]), 0);
+        assert_eq!(needed(&[&suspended]), 0);
     }
 }

@@ -1,12 +1,16 @@
 //! The objects of a managed pool, as its `HTCPool` says what they are to be.
 
+mod pod;
+
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::config::{CONFIG, LOCAL, RELEASE, RESERVE_MIB, SECRET, SPOOL, condor_config};
+use super::config::condor_config;
 use super::names::{Names, PORT, Role};
-use crate::api::{GROUP, ManagedPool, ObjectName, PodResources, Quantity, QuantityError, Reclaim};
+use crate::api::{GROUP, ManagedPool, ObjectName, PodResources, Quantity, Reclaim};
 use crate::key::hex;
+
+pub use pod::{CHECK_CONTAINER, WorkerSize};
 
 /// Label of everything that belongs to a managed pool: the name of its `HTCPool`.
 pub const POOL_LABEL: &str = "htc.cern.ch/htcpool";
@@ -14,27 +18,10 @@ pub const POOL_LABEL: &str = "htc.cern.ch/htcpool";
 pub const ROLE_LABEL: &str = "htc.cern.ch/role";
 /// Annotation of pods: changes with what they are made from.
 pub const TEMPLATE: &str = "htc.cern.ch/template";
+/// Annotation of workers: the image that they are containers of, as HTCJobs name it.
+pub const IMAGE: &str = "htc.cern.ch/image";
 /// Name of the container with the daemons.
 const CONTAINER: &str = "condor";
-/// Debian's `nobody`: HTCondor does not start as a user that is not in passwd, and this one is there in nearly all images.
-const ACCOUNT: u32 = 65534;
-/// MiB of a worker's disk that its jobs do not get: HTCondor and its logs have them.
-const DISK_RESERVE_MIB: u64 = 512;
-const MIB: u64 = 1 << 20;
-
-/// HTCondor takes key and token only from files of its own account that nobody else may read. A Secret's files are root's.
-const PREPARE: &str = r"set -eu
-umask 077
-cd /htcpool/local
-mkdir -p log execute run lock cred spool passwords.d tokens.d
-rm -f tokens.d/token passwords.d/htcpool
-cp /htcpool/secret/token tokens.d/token
-if [ -e /htcpool/secret/htcpool ]; then cp /htcpool/secret/htcpool passwords.d/htcpool; fi
-chmod 755 log execute run lock spool
-umask 022
-if [ -d /htcpool/spool ]; then mkdir -p /htcpool/spool/spool; fi
-if [ -d /htcpool/tree ]; then cp -R -P -p /htcondor/. /htcpool/tree/; fi
-";
 
 /// What the objects of a managed pool are made from.
 #[derive(Clone, Copy, Debug)]
@@ -45,33 +32,6 @@ pub struct Design<'a> {
     pub spec: &'a ManagedPool,
     /// This operator, which the pods are to let in.
     pub operator: &'a ObjectName,
-}
-
-/// What jobs have on one worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WorkerSize {
-    /// Cores.
-    pub cpus: u64,
-    /// MiB
-    pub memory: u64,
-    /// MiB
-    pub disk: u64,
-}
-
-impl WorkerSize {
-    /// # Errors
-    /// A quantity that is none; the API server lets none in.
-    pub fn of(spec: &ManagedPool) -> Result<Self, QuantityError> {
-        let resources = spec.workers.resources.clone().unwrap_or_default();
-        let or = |quantity: Option<Quantity>, unit: u64, default: u64| {
-            quantity.map_or(Ok(default), |quantity| quantity.in_units_of(unit))
-        };
-        Ok(Self {
-            cpus: or(resources.cpus, 1, 1)?,
-            memory: or(resources.memory, MIB, 1024)?,
-            disk: or(resources.disk, MIB, 1024)?,
-        })
-    }
 }
 
 /// The image that the workers are containers of.
@@ -111,49 +71,6 @@ impl Design<'_> {
         object["type"] = "Opaque".into();
         object["data"] = data.clone();
         object
-    }
-
-    /// A worker's pod.
-    ///
-    /// # Errors
-    /// A quantity that is none.
-    pub fn worker(&self, number: u32) -> Result<Value, QuantityError> {
-        let size = WorkerSize::of(self.spec)?;
-        let (memory, disk) = (size.memory + RESERVE_MIB, size.disk + DISK_RESERVE_MIB);
-        let amounts = json!({
-            "cpu": size.cpus.to_string(), "memory": format!("{memory}Mi"), "ephemeral-storage": format!("{disk}Mi"),
-        });
-        let limit = |name: &str, resource: &str, divisor: &str| {
-            let source = json!({ "containerName": CONTAINER, "resource": resource, "divisor": divisor });
-            json!({ "name": name, "valueFrom": { "resourceFieldRef": source } })
-        };
-        let environment = [
-            field("POD_UID", "metadata.uid"),
-            json!({ "name": "WORKER_IMAGE", "value": worker_image(self.spec) }),
-            limit("WORKER_CPUS", "limits.cpu", "1"),
-            limit("WORKER_MEMORY_MIB", "limits.memory", "1Mi"),
-            json!({ "name": "WORKER_DISK_KIB", "value": (size.disk * 1024).to_string() }),
-        ];
-        let mut pod = self.pod(Role::Worker, &json!({ "limits": amounts, "requests": amounts }), &environment);
-        // It ends when it has been drained, and is not to begin again.
-        pod["spec"]["restartPolicy"] = "Never".into();
-        pod["spec"]["terminationGracePeriodSeconds"] = 120.into();
-        let mut object = self.object("v1", "Pod", &self.names.worker(number));
-        let template = digest(&pod.to_string());
-        merge(&mut object["metadata"]["labels"], &pod["metadata"]["labels"]);
-        object["metadata"]["annotations"] = json!({
-            TEMPLATE: template, "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
-        });
-        object["spec"] = pod["spec"].take();
-        Ok(object)
-    }
-
-    /// What [`TEMPLATE`] says of a worker that is made now.
-    ///
-    /// # Errors
-    /// A quantity that is none.
-    pub fn worker_template(&self) -> Result<String, QuantityError> {
-        Ok(self.worker(0)?["metadata"]["annotations"][TEMPLATE].as_str().unwrap_or_default().to_owned())
     }
 
     fn object(&self, api_version: &str, kind: &str, name: &str) -> Value {
@@ -229,7 +146,7 @@ impl Design<'_> {
         let role = Role::CentralManager;
         let mut object = self.object("apps/v1", "Deployment", &self.names.of(role));
         let resources = resources(self.spec.central_manager.resources.as_ref(), ("100m", "256Mi"));
-        let mut template = self.pod(role, &resources, &[]);
+        let mut template = self.pod(role, &self.spec.image, &resources, &[]);
         let spool = if self.spec.central_manager.storage.is_some() {
             json!({ "name": "spool", "persistentVolumeClaim": { "claimName": self.names.of(role) } })
         } else {
@@ -268,7 +185,7 @@ impl Design<'_> {
             "replicas": 1,
             "serviceName": self.names.of(role),
             "selector": { "matchLabels": self.selector(role) },
-            "template": self.pod(role, &resources, &[]),
+            "template": self.pod(role, &self.spec.image, &resources, &[]),
             "persistentVolumeClaimRetentionPolicy": { "whenDeleted": deleted, "whenScaled": "Retain" },
             "volumeClaimTemplates": [{
                 "apiVersion": "v1", "kind": "PersistentVolumeClaim",
@@ -278,90 +195,6 @@ impl Design<'_> {
         });
         object
     }
-
-    /// The template of a role's pods, of the level `restricted`.
-    fn pod(&self, role: Role, resources: &Value, environment: &[Value]) -> Value {
-        let mut labels = self.labels();
-        merge(&mut labels, &self.selector(role));
-        let config = condor_config(self.names, role);
-        let is_worker = role == Role::Worker;
-        let image = if is_worker { worker_image(self.spec) } else { &self.spec.image };
-        let mut env = vec![
-            json!({ "name": "CONDOR_CONFIG", "value": format!("{CONFIG}/condor_config") }),
-            field("POD_NAME", "metadata.name"),
-            field("POD_IP", "status.podIP"),
-        ];
-        env.extend_from_slice(environment);
-        let mount = |name: &str, path: &str| json!({ "name": name, "mountPath": path });
-        let own = if is_worker { ("tree", "/htcpool/tree") } else { ("spool", SPOOL) };
-        let readable = |name: &str, path: &str| json!({ "name": name, "mountPath": path, "readOnly": true });
-        let secured = json!({
-            "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] }, "readOnlyRootFilesystem": !is_worker,
-        });
-        let mut prepared = secured.clone();
-        prepared["readOnlyRootFilesystem"] = true.into();
-        let mut container = json!({
-            "name": CONTAINER, "image": image,
-            "command": [format!("{RELEASE}/usr/sbin/condor_master"), "-f"],
-            "env": env,
-            "resources": resources,
-            "securityContext": secured,
-            "volumeMounts": [
-                readable("config", CONFIG), mount("local", LOCAL), mount("tmp", "/tmp"),
-                if is_worker { readable("tree", RELEASE) } else { mount("spool", SPOOL) },
-            ],
-            "ports": [{ "name": CONTAINER, "containerPort": PORT, "protocol": "TCP" }],
-        });
-        if !is_worker {
-            // The port is the master's: a schedd that is busy is not to be killed for it.
-            let probe = json!({ "tcpSocket": { "port": CONTAINER }, "periodSeconds": 10, "failureThreshold": 3 });
-            container["readinessProbe"] = probe;
-        }
-        let mut volumes = vec![
-            json!({
-                "name": "config",
-                "configMap": {
-                    "name": self.names.object("config"),
-                    "items": [{ "key": <&str>::from(role), "path": "condor_config" }],
-                },
-            }),
-            json!({ "name": "secret", "secret": { "secretName": self.names.token(role), "defaultMode": 0o440 } }),
-            json!({ "name": "local", "emptyDir": {} }),
-            json!({ "name": "tmp", "emptyDir": {} }),
-        ];
-        if is_worker {
-            volumes.push(json!({ "name": "tree", "emptyDir": {} }));
-        }
-        let mut template = json!({
-            "metadata": { "labels": labels, "annotations": { TEMPLATE: digest(&config) } },
-            "spec": {
-                "automountServiceAccountToken": false,
-                "enableServiceLinks": false,
-                "terminationGracePeriodSeconds": 60,
-                "securityContext": {
-                    "runAsNonRoot": true, "runAsUser": ACCOUNT, "runAsGroup": ACCOUNT, "fsGroup": ACCOUNT,
-                    "fsGroupChangePolicy": "OnRootMismatch", "seccompProfile": { "type": "RuntimeDefault" },
-                },
-                "initContainers": [{
-                    "name": "prepare", "image": self.spec.image, "command": ["/bin/sh", "-c", PREPARE],
-                    "securityContext": prepared,
-                    "resources": { "requests": { "cpu": "10m", "memory": "64Mi" }, "limits": { "memory": "256Mi" } },
-                    "volumeMounts": [readable("secret", SECRET), mount("local", LOCAL), mount(own.0, own.1)],
-                }],
-                "containers": [container],
-                "volumes": volumes,
-            },
-        });
-        if !self.spec.image_pull_secrets.is_empty() {
-            let secrets = self.spec.image_pull_secrets.iter().map(|name| json!({ "name": name }));
-            template["spec"]["imagePullSecrets"] = secrets.collect();
-        }
-        template
-    }
-}
-
-fn field(name: &str, path: &str) -> Value {
-    json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": path } } })
 }
 
 /// What a pod of daemons asks for; it may have more of the processor.
@@ -424,7 +257,7 @@ mod tests {
     fn all_is_the_pools_own() {
         with(&spec(), |design| {
             let mut objects = design.objects();
-            objects.push(design.worker(3).unwrap());
+            objects.push(design.worker(3, "i").unwrap());
             objects.push(design.secret("s", &json!({}), &json!({})));
             for object in objects {
                 let owner = &object["metadata"]["ownerReferences"][0];
@@ -439,7 +272,7 @@ mod tests {
     #[test]
     fn only_those_who_check_tokens_see_the_key_and_no_job_sees_a_secret() {
         with(&spec(), |design| {
-            let worker = design.worker(0).unwrap();
+            let worker = design.worker(0, "i").unwrap();
             let mounts = |container: &Value| -> Vec<String> {
                 let mounts = container["volumeMounts"].as_array().unwrap();
                 mounts.iter().map(|mount| mount["name"].as_str().unwrap().to_owned()).collect()
@@ -459,7 +292,7 @@ mod tests {
             disk: None,
         });
         with(&spec, |design| {
-            let limits = &design.worker(0).unwrap()["spec"]["containers"][0]["resources"]["limits"];
+            let limits = &design.worker(0, "i").unwrap()["spec"]["containers"][0]["resources"]["limits"];
             assert_eq!(limits, &json!({ "cpu": "2", "memory": "2176Mi", "ephemeral-storage": "1536Mi" }));
         });
     }
@@ -468,12 +301,26 @@ mod tests {
     fn another_template_is_another_worker() {
         let (mut spec, mut before, mut same) = (spec(), String::new(), String::new());
         with(&spec, |design| {
-            before = design.worker_template().unwrap();
-            same = design.worker(7).unwrap()["metadata"]["annotations"][TEMPLATE].as_str().unwrap().to_owned();
+            before = design.worker_template("i").unwrap();
+            same = design.worker(7, "i").unwrap()["metadata"]["annotations"][TEMPLATE].as_str().unwrap().to_owned();
         });
         assert_eq!(before, same);
         spec.workers.resources = Some(PodResources { cpus: Some(Quantity::Number(2)), memory: None, disk: None });
-        with(&spec, |design| assert_ne!(design.worker_template().unwrap(), before));
+        with(&spec, |design| assert_ne!(design.worker_template("i").unwrap(), before));
+    }
+
+    #[test]
+    fn a_worker_is_a_container_of_its_image_and_the_image_is_checked_first() {
+        with(&spec(), |design| {
+            let worker = design.worker(0, "python:3.13").unwrap();
+            let of = |list: &str, place: usize| worker["spec"][list][place]["image"].clone();
+            assert_eq!(of("containers", 0), "python:3.13");
+            assert_eq!((of("initContainers", 0), of("initContainers", 1)), ("htcondor:1".into(), "python:3.13".into()));
+            assert_eq!(worker["spec"]["initContainers"][1]["name"], CHECK_CONTAINER);
+            let env = worker["spec"]["containers"][0]["env"].as_array().unwrap();
+            assert!(env.contains(&json!({ "name": "WORKER_IMAGE", "value": "python:3.13" })), "{env:?}");
+            assert_ne!(design.worker_template("python:3.13").unwrap(), design.worker_template("i").unwrap());
+        });
     }
 
     #[test]

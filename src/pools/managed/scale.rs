@@ -26,6 +26,10 @@ pub struct Evidence {
     pub answer: Answer,
     /// Workers that ended too soon.
     pub deaths: Deaths,
+    /// Numbers that workers of other images have.
+    pub taken: BTreeSet<u32>,
+    /// Most that may be made now.
+    pub room: u32,
 }
 
 /// How many workers there should be.
@@ -197,7 +201,7 @@ impl Deaths {
 /// Decides.
 #[must_use]
 pub fn scale(evidence: &Evidence) -> Plan {
-    let Evidence { now, goal, ref workers, answer, deaths } = *evidence;
+    let Evidence { now, goal, ref workers, answer, deaths, ref taken, room } = *evidence;
     let mut plan = Plan {
         remove: workers.iter().filter(|worker| worker.pod == Pod::Ended).map(|worker| worker.number).collect(),
         ..Plan::default()
@@ -207,7 +211,7 @@ pub fn scale(evidence: &Evidence) -> Plan {
     if counted.len() < wanted {
         match deaths.pause_ends().filter(|ends| *ends > now) {
             Some(ends) => (plan.held_until, plan.again) = (Some(ends), Some(ends)),
-            None => plan.make = free_numbers(workers, (wanted - counted.len()).min(AT_ONCE)),
+            None => plan.make = free_numbers(workers, taken, (wanted - counted.len()).min(AT_ONCE).min(room as usize)),
         }
     }
     for worker in rest.iter().filter(|worker| !worker.goes()) {
@@ -278,9 +282,9 @@ fn take_away(plan: &mut Plan, evidence: &Evidence, counted: Vec<&Worker>, wanted
 }
 
 /// The lowest numbers that no pod has: who is told twice makes the same ones.
-fn free_numbers(workers: &[Worker], count: usize) -> Vec<u32> {
-    let taken: BTreeSet<u32> = workers.iter().map(|worker| worker.number).collect();
-    (0..=u32::MAX).filter(|number| !taken.contains(number)).take(count).collect()
+fn free_numbers(workers: &[Worker], taken: &BTreeSet<u32>, count: usize) -> Vec<u32> {
+    let own: BTreeSet<u32> = workers.iter().map(|worker| worker.number).collect();
+    (0..=u32::MAX).filter(|number| !own.contains(number) && !taken.contains(number)).take(count).collect()
 }
 
 #[cfg(test)]

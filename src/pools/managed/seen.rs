@@ -1,6 +1,6 @@
 //! What is known of the workers of one pool: from their pods, and from the collector, with the time at which it was asked.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use kube::ResourceExt as _;
 
 use super::config::UPDATE_INTERVAL;
 use super::names::Names;
-use super::objects::TEMPLATE;
-use super::scale::{Answer, Deaths, Evidence, Goal, Plan, Pod, Slot, Worker};
-use crate::api::{ConditionStatus, WorkersStatus};
+use super::objects::{CHECK_CONTAINER, IMAGE, TEMPLATE};
+use super::scale::{Answer, Deaths, Evidence, Goal, Pod, Slot, Worker};
+use crate::api::text::{WORDS, harmless};
 use crate::condor::startds::Startds;
 use crate::machine::facts::Unknown;
 
@@ -32,16 +32,20 @@ pub(super) struct Memory {
     drained: HashSet<String>,
     /// Those whose end has been counted.
     ended: HashSet<String>,
-    deaths: Deaths,
+    /// By image.
+    deaths: BTreeMap<String, Deaths>,
+    /// What an image lacks that a worker needs, as it says itself.
+    lacks: BTreeMap<String, String>,
+    /// `HTCJob`s that were told so, by their uids.
+    told: HashSet<String>,
 }
 
-/// What is said of the workers.
+/// What there should be of an image, and what a worker of it is made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Said {
-    pub(super) counts: WorkersStatus,
-    pub(super) status: ConditionStatus,
-    pub(super) reason: &'static str,
-    pub(super) message: String,
+pub(super) struct Wanted {
+    pub(super) goal: Goal,
+    /// As [`TEMPLATE`] says it of one that is made now.
+    pub(super) template: String,
 }
 
 impl Memory {
@@ -66,33 +70,56 @@ impl Memory {
         self.drained.insert(uid);
     }
 
+    /// Why a worker cannot be made of this image.
+    pub(super) fn lack(&self, image: &str) -> Option<&str> {
+        self.lacks.get(image).map(String::as_str)
+    }
+
+    pub(super) fn has_lacks(&self) -> bool {
+        !self.lacks.is_empty()
+    }
+
+    /// The `HTCJob` with this uid was not told before.
+    pub(super) fn is_news(&mut self, uid: String) -> bool {
+        self.told.insert(uid)
+    }
+
     /// Counts those that have ended too soon, and forgets those that are gone.
     pub(super) fn notice(&mut self, pods: &[Arc<KubePod>], now: i64) {
         let there: HashSet<String> = pods.iter().filter_map(|pod| pod.uid()).collect();
         self.drained.retain(|uid| there.contains(uid));
         self.ended.retain(|uid| there.contains(uid));
         for pod in pods {
-            let uid = pod.uid().unwrap_or_default();
+            let (uid, image) = (pod.uid().unwrap_or_default(), image_of(pod).to_owned());
             match state(pod) {
                 Pod::Ended if self.ended.insert(uid.clone()) => {
                     if !self.drained.contains(&uid) && exit_code(pod) != Some(IN_ORDER) && lived(pod, now) < TOO_SOON {
-                        self.deaths = Deaths { count: self.deaths.count.saturating_add(1), last: now };
+                        if let Some(lack) = lack(pod) {
+                            self.lacks.insert(image.clone(), lack);
+                        }
+                        let deaths = self.deaths.entry(image).or_default();
+                        *deaths = Deaths { count: deaths.count.saturating_add(1), last: now };
                     }
                 }
-                Pod::Running if lived(pod, now) >= TOO_SOON => self.deaths = Deaths::default(),
+                Pod::Running if lived(pod, now) >= TOO_SOON => {
+                    self.deaths.remove(&image);
+                    if self.lacks.remove(&image).is_some() && self.lacks.is_empty() {
+                        self.told.clear();
+                    }
+                }
                 Pod::Ended | Pod::Running | Pod::Waiting { .. } | Pod::Leaving => {}
             }
         }
     }
 
+    /// Of the workers of each image that there is or should be.
     pub(super) fn evidence(
         &self,
         pods: &[Arc<KubePod>],
         names: &Names,
-        goal: Goal,
-        template: &str,
+        wanted: &BTreeMap<String, Wanted>,
         now: i64,
-    ) -> Evidence {
+    ) -> BTreeMap<String, Evidence> {
         let startds = match &self.answer {
             Some((at, Ok(startds))) if now - at <= GOOD_FOR => Some(startds),
             Some(_) | None => None,
@@ -102,7 +129,7 @@ impl Memory {
             Some(startds) if startds.collector_age < i64::from(2 * UPDATE_INTERVAL) => Answer::Young,
             Some(_) => Answer::Known,
         };
-        let worker = |pod: &Arc<KubePod>| {
+        let worker = |pod: &Arc<KubePod>, template: &str| {
             let uid = pod.uid().unwrap_or_default();
             let slot = match startds.and_then(|startds| startds.by_id.get(&uid)) {
                 None => Slot::Unseen,
@@ -118,13 +145,23 @@ impl Memory {
                 drained: self.drained.contains(&uid),
             })
         };
-        let mut workers: Vec<Worker> = pods.iter().filter_map(worker).collect();
-        workers.sort_unstable_by_key(|worker| worker.number);
-        Evidence { now, goal, workers, answer, deaths: self.deaths }
+        let of = |(image, wanted): (&String, &Wanted)| {
+            let its = pods.iter().filter(|pod| image_of(pod) == image);
+            let mut workers: Vec<Worker> = its.filter_map(|pod| worker(pod, &wanted.template)).collect();
+            workers.sort_unstable_by_key(|worker| worker.number);
+            let deaths = self.deaths.get(image).copied().unwrap_or_default();
+            let (taken, room) = (BTreeSet::new(), u32::MAX);
+            (image.clone(), Evidence { now, goal: wanted.goal, workers, answer, deaths, taken, room })
+        };
+        wanted.iter().map(of).collect()
     }
 
     /// Something is about to change of which nobody tells.
-    pub(super) fn is_restless(evidence: &Evidence) -> bool {
+    pub(super) fn is_restless(groups: &BTreeMap<String, Evidence>) -> bool {
+        groups.values().any(Self::is_one_restless)
+    }
+
+    fn is_one_restless(evidence: &Evidence) -> bool {
         let settled = |worker: &Worker| {
             worker.counts() && worker.pod == Pod::Running && matches!(worker.slot, Slot::Idle { .. } | Slot::Busy)
         };
@@ -134,7 +171,7 @@ impl Memory {
             || evidence.workers.iter().any(|worker| !settled(worker))
     }
 
-    fn silent(&self) -> Option<&str> {
+    pub(super) fn silent(&self) -> Option<&str> {
         match &self.answer {
             Some((_, Err(unknown))) => Some(&unknown.message),
             Some((_, Ok(_))) | None => None,
@@ -142,51 +179,20 @@ impl Memory {
     }
 }
 
-/// What is to be said of the workers.
-pub(super) fn said(evidence: &Evidence, plan: &Plan, memory: &Memory) -> Said {
-    let count = |which: &dyn Fn(&Worker) -> bool| {
-        i32::try_from(evidence.workers.iter().filter(|worker| which(worker)).count()).unwrap_or(i32::MAX)
-    };
-    let alive = |worker: &Worker| matches!(worker.pod, Pod::Waiting { .. } | Pod::Running);
-    let counts = WorkersStatus {
-        replicas: count(&Worker::counts),
-        ready: count(&|worker| worker.pod == Pod::Running && matches!(worker.slot, Slot::Idle { .. } | Slot::Busy)),
-        busy: count(&|worker| worker.pod == Pod::Running && worker.slot == Slot::Busy),
-        draining: count(&|worker| alive(worker) && (worker.drained || worker.slot == Slot::Draining)),
-        selector: String::new(),
-    };
-    let wanted = i32::try_from(evidence.goal.wanted()).unwrap_or(i32::MAX);
-    let no = |reason, message| Said { counts: counts.clone(), status: ConditionStatus::False, reason, message };
-    if plan.held_until.is_some() {
-        let message = format!(
-            "workers end shortly after they begin ({} so far): look at the pods' events and at spec.managed.workers; the next one is made after a pause",
-            evidence.deaths.count
-        );
-        return no("EndTooSoon", message);
-    }
-    if let Some(silent) = memory.silent() {
-        return Said { status: ConditionStatus::Unknown, ..no("CollectorSilent", silent.to_owned()) };
-    }
-    if evidence.answer == Answer::Young {
-        let message = "the central manager has begun a short while ago: what it knows is not whole yet".to_owned();
-        return Said { status: ConditionStatus::Unknown, ..no("CollectorYoung", message) };
-    }
-    if counts.ready < wanted {
-        return no(
-            "Starting",
-            format!("{} of {wanted} workers are there; pods that wait say why themselves", counts.ready),
-        );
-    }
-    if counts.replicas > wanted || counts.draining > 0 {
-        return no("Leaving", format!("{wanted} workers are wanted; those that are too many finish their jobs first"));
-    }
-    Said {
-        status: ConditionStatus::True,
-        ..no(
-            "AsWanted",
-            if wanted == 1 { "1 worker is there".to_owned() } else { format!("{wanted} workers are there") },
-        )
-    }
+/// The image that a worker is a container of, as HTCJobs name it: a cluster may get it from elsewhere.
+pub(super) fn image_of(pod: &KubePod) -> &str {
+    let in_spec = || pod.spec.as_ref()?.containers.first()?.image.as_ref();
+    pod.annotations().get(IMAGE).or_else(in_spec).map(String::as_str).unwrap_or_default()
+}
+
+/// What the container that checks the image has said, if it was not content.
+fn lack(pod: &KubePod) -> Option<String> {
+    let statuses = pod.status.as_ref()?.init_container_statuses.as_ref()?;
+    let check = statuses.iter().find(|status| status.name == CHECK_CONTAINER)?;
+    let ended = check.state.as_ref()?.terminated.as_ref().filter(|ended| ended.exit_code != 0)?;
+    let said = ended.message.as_deref().map(str::trim).filter(|said| !said.is_empty());
+    let said = said.map_or_else(|| format!("its check ended with {}", ended.exit_code), str::to_owned);
+    Some(harmless(&said, WORDS / 2))
 }
 
 fn state(pod: &KubePod) -> Pod {
@@ -224,113 +230,4 @@ fn container(pod: &KubePod) -> Option<&k8s_openapi::api::core::v1::ContainerStat
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-    use crate::api::ObjectName;
-    use crate::condor::startds::Startd;
-    use crate::machine::facts::Why;
-
-    const NOW: i64 = 1_800_000_000;
-
-    fn at(seconds: i64) -> String {
-        jiff::Timestamp::from_second(NOW + seconds).unwrap().to_string()
-    }
-
-    fn pod(number: u32, phase: &str, state: &serde_json::Value) -> Arc<KubePod> {
-        let pod = json!({
-            "metadata": {
-                "name": format!("p-worker-{number}"), "uid": format!("u-{number}"),
-                "creationTimestamp": at(-1000), "annotations": { TEMPLATE: "t" },
-            },
-            "status": {
-                "phase": phase,
-                "containerStatuses": [{
-                    "name": "condor", "image": "i", "imageID": "i", "ready": true, "restartCount": 0, "state": state,
-                }],
-            },
-        });
-        Arc::new(serde_json::from_value(pod).unwrap())
-    }
-
-    fn names() -> Names {
-        Names::new(&ObjectName { namespace: "n".to_owned(), name: "p".to_owned() }, "uid").unwrap()
-    }
-
-    fn startds(age: i64, startds: &[(&str, bool, bool)]) -> Startds {
-        let by_id =
-            startds.iter().map(|(id, busy, draining)| ((*id).to_owned(), Startd { busy: *busy, draining: *draining }));
-        Startds { collector_age: age, by_id: by_id.collect() }
-    }
-
-    fn ended(lived: i64, code: i32) -> serde_json::Value {
-        json!({ "terminated": { "exitCode": code, "startedAt": at(-lived), "finishedAt": at(0) } })
-    }
-
-    #[test]
-    fn an_answer_is_worth_what_its_collector_can_know() {
-        let mut memory = Memory::default();
-        let running = pod(0, "Running", &json!({ "running": { "startedAt": at(-500) } }));
-        let see =
-            |memory: &Memory, now| memory.evidence(&[Arc::clone(&running)], &names(), Goal::Replicas(1), "t", now);
-        assert_eq!(see(&memory, NOW).answer, Answer::Unknown);
-        memory.take_in(Ok(startds(39, &[])), NOW);
-        assert_eq!(see(&memory, NOW).answer, Answer::Young);
-        memory.take_in(Ok(startds(40, &[("u-0", false, false)])), NOW);
-        assert_eq!(see(&memory, NOW).answer, Answer::Known);
-        assert_eq!(see(&memory, NOW).workers[0].slot, Slot::Idle { since: NOW });
-        assert_eq!(see(&memory, NOW + GOOD_FOR + 1).answer, Answer::Unknown);
-        memory.take_in(Ok(startds(60, &[("u-0", false, false)])), NOW + 20);
-        assert_eq!(see(&memory, NOW + 20).workers[0].slot, Slot::Idle { since: NOW });
-        memory.take_in(Ok(startds(80, &[("u-0", true, false)])), NOW + 40);
-        assert_eq!(see(&memory, NOW + 40).workers[0].slot, Slot::Busy);
-        memory.take_in(Ok(startds(99, &[("u-0", false, false)])), NOW + 60);
-        assert_eq!(see(&memory, NOW + 60).workers[0].slot, Slot::Idle { since: NOW + 60 });
-        memory.take_in(Err(Unknown { why: Why::Incomplete, message: "m".to_owned() }), NOW + 61);
-        assert_eq!(see(&memory, NOW + 61).answer, Answer::Unknown);
-    }
-
-    #[test]
-    fn a_pod_of_an_earlier_name_is_not_taken_for_this_one() {
-        let mut memory = Memory::default();
-        memory.take_in(Ok(startds(500, &[("u-of-the-former", true, true)])), NOW);
-        let new = pod(0, "Running", &json!({ "running": { "startedAt": at(0) } }));
-        let evidence = memory.evidence(&[new], &names(), Goal::Replicas(1), "t", NOW);
-        assert_eq!(evidence.workers[0].slot, Slot::Unseen);
-    }
-
-    #[test]
-    fn only_workers_that_ended_too_soon_count() {
-        let mut memory = Memory::default();
-        let mut after = |state: &serde_json::Value, number: u32| {
-            memory.notice(&[pod(number, "Failed", state)], NOW);
-            memory.deaths.count
-        };
-        assert_eq!(after(&ended(5, 1), 0), 1);
-        assert_eq!(after(&ended(5, 1), 0), 1, "it is counted once");
-        assert_eq!(after(&ended(5, 44), 1), 2);
-        assert_eq!(after(&ended(5, IN_ORDER), 2), 2);
-        assert_eq!(after(&ended(TOO_SOON, 1), 3), 2);
-        memory.notice(&[pod(4, "Running", &json!({ "running": { "startedAt": at(-TOO_SOON) } }))], NOW);
-        assert_eq!(memory.deaths, Deaths::default());
-    }
-
-    #[test]
-    fn what_is_said_is_what_is_known() {
-        let mut memory = Memory::default();
-        let pods = [pod(0, "Running", &json!({ "running": { "startedAt": at(-500) } })), pod(1, "Pending", &json!({}))];
-        let reason = |memory: &Memory, replicas: u32| {
-            let evidence = memory.evidence(&pods, &names(), Goal::Replicas(replicas), "t", NOW);
-            said(&evidence, &Plan::default(), memory).reason
-        };
-        assert_eq!(reason(&memory, 2), "Starting");
-        memory.take_in(Ok(startds(500, &[("u-0", true, false)])), NOW);
-        assert_eq!((reason(&memory, 2), reason(&memory, 1)), ("Starting", "Leaving"));
-        memory.take_in(Ok(startds(500, &[("u-0", true, false), ("u-1", false, false)])), NOW);
-        memory.take_in(Ok(startds(1, &[])), NOW);
-        assert_eq!(reason(&memory, 1), "CollectorYoung");
-        memory.take_in(Err(Unknown { why: Why::Incomplete, message: "m".to_owned() }), NOW);
-        assert_eq!(reason(&memory, 1), "CollectorSilent");
-    }
-}
+mod tests;

@@ -1,5 +1,6 @@
 //! Pools that the operator runs: their objects on a real API server, and their pods on a node that this test plays.
 
+mod images;
 mod node;
 
 use htc_operator::failpoint::Point;
@@ -10,7 +11,9 @@ use bed::site::says;
 use bed::{Bed, Namespace, PATIENCE, htcjob, is_true};
 
 use super::site::{delete, wait_ready, with_pool};
-use node::{IMAGE_SAYS, Node, names, services};
+use node::{Node, names, services};
+
+pub use images::each_image_gets_workers_of_its_own;
 
 const POOL: &str = "own";
 /// The image that jobs run in.
@@ -113,15 +116,19 @@ fn lasting(name: &str) -> Value {
 }
 
 fn note(name: &str) -> String {
-    format!("{name}.0.{IMAGE_SAYS}")
+    format!("{name}.0.{IMAGE}")
 }
 
 /// It has succeeded, ran once, and its output is here.
 fn ends_well(here: &Namespace<'_>, node: &Node<'_>, name: &str) {
+    ends_well_as(here, node, name, &note(name));
+}
+
+fn ends_well_as(here: &Namespace<'_>, node: &Node<'_>, name: &str, note: &str) {
     node.finish(name);
     let ended = here.wait_ended(name);
     assert!(is_true(&ended, "Complete"), "{ended:#}\n{}", here.bed.logs());
-    assert_eq!(node.noted(&note(name)), 1, "{name}");
+    assert_eq!(node.noted(note), 1, "{name}");
     here.wait_output(name);
     let result = std::fs::read_to_string(here.output(name, 0).join("result")).unwrap();
     assert!(result.starts_with("finished in "), "{result}");
@@ -406,6 +413,8 @@ fn refused(here: &Namespace<'_>) {
     for (refused, says) in [
         (r#"{"spec":{"managed":{"workers":{"image":"another:1"}}}}"#, "the image of the workers cannot be changed"),
         (r#"{"spec":{"managed":{"workers":{"autoscaling":{"max":3}}}}}"#, "exclude each other"),
+        (r#"{"spec":{"managed":{"workers":{"allowedImages":["*"]}}}}"#, "allowedImages needs autoscaling"),
+        (r#"{"spec":{"managed":{"workers":{"allowedImages":["a*b"]}}}}"#, "should match"),
         (r#"{"spec":{"managed":{"schedd":{"storage":{"size":"2Gi"}}}}}"#, "the volume of the queue cannot be changed"),
         (r#"{"spec":{"external":{"collector":"c","schedd":"s","credentialsSecretName":"x"}}}"#, "either"),
         (r#"{"spec":{"managed":null}}"#, "either"),

@@ -22,12 +22,25 @@ fn waiting(number: u32) -> Worker {
     worker(number, Pod::Waiting { since: NOW - 1000 }, Slot::Unseen)
 }
 
+/// Its containers have not begun for so many seconds.
+fn fresh(number: u32, seconds: i64) -> Worker {
+    worker(number, Pod::Waiting { since: NOW - seconds }, Slot::Unseen)
+}
+
 fn unseen(number: u32) -> Worker {
     worker(number, Pod::Running, Slot::Unseen)
 }
 
 fn evidence(goal: Goal, workers: Vec<Worker>) -> Evidence {
-    Evidence { now: NOW, goal, workers, answer: Answer::Known, deaths: Deaths::default() }
+    Evidence {
+        now: NOW,
+        goal,
+        workers,
+        answer: Answer::Known,
+        deaths: Deaths::default(),
+        taken: BTreeSet::new(),
+        room: u32::MAX,
+    }
 }
 
 fn follow(needed: u32) -> Goal {
@@ -48,6 +61,11 @@ fn follow(needed: u32) -> Goal {
 #[case::one_that_has_jobs_stays(follow(1), vec![busy(0), busy(1)], Plan::default())]
 #[case::unless_fewer_are_asked_for(Goal::Replicas(1), vec![busy(0), busy(1)], Plan { drain: vec![(1, Drain::Graceful)], ..Plan::default() })]
 #[case::those_without_jobs_first(Goal::Replicas(1), vec![idle(0, 0), busy(1)], Plan { drain: vec![(0, Drain::IfIdle)], ..Plan::default() })]
+#[case::the_last_that_waits_goes_first(Goal::Replicas(1), vec![waiting(0), waiting(1)], Plan { withdraw: vec![1], ..Plan::default() })]
+#[case::one_that_waits_may_still_be_needed(follow(1), vec![busy(0), fresh(1, 10)], Plan { again: Some(NOW + 290), ..Plan::default() })]
+#[case::meanwhile_another_goes(follow(1), vec![fresh(0, 10), idle(1, 400)], Plan { drain: vec![(1, Drain::IfIdle)], again: Some(NOW + 290), ..Plan::default() })]
+#[case::the_next_that_is_due(follow(1), vec![fresh(0, 10), idle(1, 200), busy(2)], Plan { again: Some(NOW + 100), ..Plan::default() })]
+#[case::most_counts_more_than_fewest(Goal::Follow { needed: 9, min: 3, max: 2, after: 0 }, vec![], Plan { make: vec![0, 1], ..Plan::default() })]
 #[case::none_that_is_unseen(Goal::Replicas(0), vec![unseen(0)], Plan::default())]
 fn a_pool_is_as_large_as_it_should_be(#[case] goal: Goal, #[case] workers: Vec<Worker>, #[case] expected: Plan) {
     assert_eq!(scale(&evidence(goal, workers)), expected);
@@ -60,6 +78,14 @@ fn nothing_is_drained_on_an_answer_that_is_worth_nothing(#[values(Answer::Young,
     evidence.answer = answer;
     let plan = scale(&evidence);
     assert_eq!(plan, Plan { withdraw: vec![2], ..Plan::default() });
+}
+
+#[test]
+fn some_at_a_time_as_there_is_room_and_by_numbers_that_are_free() {
+    let mut evidence = evidence(Goal::Replicas(120), vec![busy(1)]);
+    assert_eq!(scale(&evidence).make.len(), 50);
+    (evidence.room, evidence.taken) = (2, BTreeSet::from([0, 3]));
+    assert_eq!(scale(&evidence).make, vec![2, 4]);
 }
 
 #[test]
@@ -216,7 +242,15 @@ impl World {
             drained: real.told,
         };
         let workers = self.pods.iter().map(seen).collect();
-        Evidence { now: self.now, goal, workers, answer, deaths: Deaths::default() }
+        Evidence {
+            now: self.now,
+            goal,
+            workers,
+            answer,
+            deaths: Deaths::default(),
+            taken: BTreeSet::new(),
+            room: u32::MAX,
+        }
     }
 
     /// Does what HTCondor and Kubernetes would do.

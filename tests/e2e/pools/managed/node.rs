@@ -16,8 +16,6 @@ use testbed::{Account, Owned, Port, Scratch, Spec, Version, processes, wait_for}
 
 /// Labels of the objects.
 const ROLE: &str = "htc.cern.ch/role";
-/// What the image that workers run in has in its environment.
-pub const IMAGE_SAYS: &str = "hello";
 /// `nobody`
 const ACCOUNT: &str = "65534";
 
@@ -298,7 +296,7 @@ impl<'a> Node<'a> {
         if image.starts_with("htcondor") {
             spec = spec.arg("--ro-bind").arg(&self.tree).arg("/htcondor");
         }
-        for mount in container["volumeMounts"].as_array().unwrap() {
+        for mount in container["volumeMounts"].as_array().into_iter().flatten() {
             let how = if mount["readOnly"] == true { "--ro-bind" } else { "--bind" };
             spec = spec.arg(how).arg(&volumes[mount["name"].as_str().unwrap()]).arg(text(&mount["mountPath"]));
         }
@@ -311,8 +309,7 @@ impl<'a> Node<'a> {
             "status.podIP" => ip.to_owned(),
             other => panic!("{other}"),
         };
-        let mut environment =
-            vec![("PATH".to_owned(), "/bin".to_owned()), ("IMAGE_SAYS".to_owned(), IMAGE_SAYS.to_owned())];
+        let mut environment = vec![("PATH".to_owned(), "/bin".to_owned()), ("IMAGE_SAYS".to_owned(), image.clone())];
         for variable in container["env"].as_array().into_iter().flatten() {
             let source = &variable["valueFrom"];
             let value = if let Some(path) = source["fieldRef"]["fieldPath"].as_str() {

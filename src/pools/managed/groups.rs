@@ -1,0 +1,106 @@
+//! Workers of several images in one pool: how many of each there should be, and which are made first when not all can be. Pure, as
+//! [`scale`](super::scale) is, which decides for each image by itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::scale::{Evidence, Goal, Plan, scale};
+
+/// What there should be of all images together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// As many of the pool's own image as somebody has written, and none of others.
+    Replicas(u32),
+    /// As many as the jobs need.
+    Follow {
+        /// Workers that the jobs of each image fill.
+        needed: BTreeMap<String, u32>,
+        /// Fewest of the pool's own image.
+        min: u32,
+        /// Most of all images together.
+        max: u32,
+        /// How long one has had nothing to do when it goes, in seconds.
+        after: i64,
+    },
+}
+
+impl Wish {
+    /// Most workers of all images together.
+    #[must_use]
+    pub const fn most(&self) -> u32 {
+        match self {
+            Self::Replicas(replicas) => *replicas,
+            Self::Follow { max, .. } => *max,
+        }
+    }
+
+    /// What there should be of each image: of the pool's `own`, of those that jobs need, and of those `there`.
+    ///
+    /// Where `max` is too small for all of them each gets one more in turn, so none gets all.
+    #[must_use]
+    pub fn goals<'a>(&self, own: &'a str, there: impl IntoIterator<Item = &'a str>) -> BTreeMap<String, Goal> {
+        let images = there.into_iter().chain([own]).map(str::to_owned);
+        match self {
+            Self::Replicas(replicas) => {
+                let of = |image: String| {
+                    let replicas = if image == own { *replicas } else { 0 };
+                    (image, Goal::Replicas(replicas))
+                };
+                images.map(of).collect()
+            }
+            Self::Follow { needed, min, max, after } => {
+                let mut asked: BTreeMap<String, u32> = images.map(|image| (image, 0)).collect();
+                asked.extend(needed.iter().map(|(image, needed)| (image.clone(), *needed)));
+                let mut given: BTreeMap<String, u32> = asked.keys().map(|image| (image.clone(), 0)).collect();
+                let mut left = *max;
+                if let (Some(asked), Some(given)) = (asked.get_mut(own), given.get_mut(own)) {
+                    *asked = (*asked).max(*min);
+                    *given = (*min).min(left);
+                    left -= *given;
+                }
+                loop {
+                    let before = left;
+                    for (image, given) in &mut given {
+                        if left > 0 && asked.get(image).is_some_and(|asked| asked > given) {
+                            *given += 1;
+                            left -= 1;
+                        }
+                    }
+                    if left == before {
+                        break;
+                    }
+                }
+                let goal = |needed: u32| Goal::Follow { needed, min: 0, max: needed, after: *after };
+                given.into_iter().map(|(image, given)| (image, goal(given))).collect()
+            }
+        }
+    }
+}
+
+/// Decides for each image. All of them together have no more workers than `most` that stay: where there is no room for one that jobs
+/// wait for, those that have nothing to do go at once.
+#[must_use]
+pub fn scale_all(groups: &BTreeMap<String, Evidence>, most: u32) -> BTreeMap<String, Plan> {
+    let counted = |evidence: &Evidence| evidence.workers.iter().filter(|worker| worker.counts()).count() as u64;
+    let lacking = |evidence: &Evidence| u64::from(evidence.goal.wanted()).saturating_sub(counted(evidence));
+    let mut room = u64::from(most).saturating_sub(groups.values().map(counted).sum());
+    let crowded = groups.values().map(lacking).sum::<u64>() > room;
+    let mut taken: BTreeSet<u32> =
+        groups.values().flat_map(|group| &group.workers).map(|worker| worker.number).collect();
+    let mut plans = BTreeMap::new();
+    for (image, evidence) in groups {
+        let mut evidence = evidence.clone();
+        if let (true, Goal::Follow { after, .. }) = (crowded, &mut evidence.goal) {
+            *after = 0;
+        }
+        evidence.taken.extend(&taken);
+        evidence.room = u32::try_from(room).unwrap_or(u32::MAX);
+        let plan = scale(&evidence);
+        taken.extend(&plan.make);
+        room -= plan.make.len() as u64;
+        plans.insert(image.clone(), plan);
+    }
+    plans
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,171 @@
+use proptest::prelude::*;
+use rstest::rstest;
+
+use super::*;
+use crate::pools::managed::scale::{Answer, Deaths, Drain, Pod, Slot, Worker};
+
+const NOW: i64 = 1_000_000;
+
+fn wants(needed: &[(&str, u32)], min: u32, max: u32) -> Wish {
+    let needed = needed.iter().map(|(image, needed)| ((*image).to_owned(), *needed)).collect();
+    Wish::Follow { needed, min, max, after: 300 }
+}
+
+#[rstest]
+#[case::its_own(&[("own", 3)], 0, 5, &[("own", 3)])]
+#[case::none_is_needed(&[], 1, 5, &[("own", 1)])]
+#[case::each_gets_what_it_needs(&[("a", 2), ("own", 1)], 0, 5, &[("a", 2), ("own", 1)])]
+#[case::in_turn(&[("a", 9), ("b", 1), ("own", 9)], 0, 6, &[("a", 3), ("b", 1), ("own", 2)])]
+#[case::the_fewest_come_first(&[("a", 9)], 2, 3, &[("a", 1), ("own", 2)])]
+#[case::no_more_than_most(&[("a", 1), ("b", 1)], 0, 1, &[("a", 1), ("b", 0), ("own", 0)])]
+#[case::most_is_less_than_fewest(&[("own", 9)], 3, 2, &[("own", 2)])]
+fn images_share_what_there_may_be(
+    #[case] needed: &[(&str, u32)],
+    #[case] min: u32,
+    #[case] max: u32,
+    #[case] expected: &[(&str, u32)],
+) {
+    let goals = wants(needed, min, max).goals("own", []);
+    let wanted: Vec<(&str, u32)> = goals.iter().map(|(image, goal)| (image.as_str(), goal.wanted())).collect();
+    assert_eq!(wanted, expected);
+}
+
+#[test]
+fn what_is_there_and_not_needed_has_a_goal() {
+    assert_eq!(wants(&[], 0, 5).goals("own", ["old"])["old"].wanted(), 0);
+    let fixed = Wish::Replicas(2).goals("own", ["old"]);
+    assert_eq!(fixed, BTreeMap::from([("old".to_owned(), Goal::Replicas(0)), ("own".to_owned(), Goal::Replicas(2))]));
+}
+
+fn worker(number: u32, slot: Slot) -> Worker {
+    Worker { number, pod: Pod::Running, slot, current: true, drained: false }
+}
+
+fn groups(wish: &Wish, there: &[(&str, Vec<Worker>)]) -> BTreeMap<String, Evidence> {
+    let goals = wish.goals("own", there.iter().map(|(image, _)| *image));
+    let of = |(image, goal): (String, Goal)| {
+        let its = there.iter().filter(|(other, _)| *other == image);
+        let workers = its.flat_map(|(_, workers)| workers.clone()).collect();
+        let (answer, deaths, taken, room) = (Answer::Known, Deaths::default(), BTreeSet::new(), u32::MAX);
+        (image, Evidence { now: NOW, goal, workers, answer, deaths, taken, room })
+    };
+    goals.into_iter().map(of).collect()
+}
+
+fn plan(wish: &Wish, there: &[(&str, Vec<Worker>)]) -> BTreeMap<String, Plan> {
+    scale_all(&groups(wish, there), wish.most())
+}
+
+#[test]
+fn numbers_are_those_of_the_pool() {
+    let plans = plan(&wants(&[("a", 2), ("own", 2)], 0, 9), &[("a", vec![worker(1, Slot::Busy)])]);
+    assert_eq!((&plans["a"].make, &plans["own"].make), (&vec![0], &vec![2, 3]));
+}
+
+#[test]
+fn who_has_nothing_to_do_makes_room_at_once_and_only_then() {
+    let short = Slot::Idle { since: NOW - 1 };
+    let there = [("a", vec![worker(0, Slot::Busy), worker(1, short), worker(2, short)])];
+    let roomy = plan(&wants(&[("a", 1), ("own", 1)], 0, 4), &there);
+    assert_eq!((&roomy["a"].drain, &roomy["own"].make), (&vec![], &vec![3]));
+    let crowded = plan(&wants(&[("a", 1), ("own", 1)], 0, 3), &there);
+    assert_eq!(crowded["a"].drain, vec![(1, Drain::IfIdle), (2, Drain::IfIdle)]);
+    // Not before that one is told.
+    assert_eq!(crowded["own"].make, Vec::<u32>::new());
+}
+
+#[test]
+fn who_has_jobs_keeps_its_place() {
+    let there = [("a", vec![worker(0, Slot::Busy), worker(1, Slot::Busy)])];
+    let plans = plan(&wants(&[("a", 1), ("own", 2)], 0, 2), &there);
+    assert_eq!((&plans["a"], &plans["own"]), (&Plan::default(), &Plan::default()));
+}
+
+#[test]
+fn an_image_whose_workers_end_at_once_holds_up_no_other() {
+    let wish = wants(&[("a", 1), ("own", 1)], 0, 5);
+    let mut groups = groups(&wish, &[]);
+    groups.get_mut("a").unwrap().deaths = Deaths { count: 9, last: NOW };
+    let plans = scale_all(&groups, wish.most());
+    assert_eq!((&plans["a"].make, &plans["own"].make), (&vec![], &vec![0]));
+}
+
+fn any_worker() -> impl Strategy<Value = (Pod, Slot, bool)> {
+    let pod = prop_oneof![
+        (0i64..600).prop_map(|age| Pod::Waiting { since: NOW - age }),
+        Just(Pod::Running),
+        Just(Pod::Running),
+        Just(Pod::Ended),
+        Just(Pod::Leaving),
+    ];
+    let slot = prop_oneof![
+        Just(Slot::Unseen),
+        (0i64..600).prop_map(|age| Slot::Idle { since: NOW - age }),
+        Just(Slot::Busy),
+        Just(Slot::Draining),
+    ];
+    (pod, slot, any::<bool>())
+}
+
+const IMAGES: [&str; 3] = ["a", "b", "own"];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 1000 }))]
+
+    #[test]
+    fn together_they_are_never_too_many_and_each_acts_on_its_own(
+        workers in prop::collection::vec((0usize..3, any_worker()), 0..8),
+        needed in prop::array::uniform3(0u32..5),
+        (min, max) in (0u32..3, 0u32..6),
+    ) {
+        let mut there: Vec<(&str, Vec<Worker>)> = IMAGES.iter().map(|image| (*image, Vec::new())).collect();
+        for (number, (place, (pod, slot, drained))) in (0..).zip(workers) {
+            there[place].1.push(Worker { number, pod, slot, current: true, drained });
+        }
+        let needed: Vec<(&str, u32)> = IMAGES.into_iter().zip(needed).collect();
+        let wish = wants(&needed, min, max);
+        let groups = groups(&wish, &there);
+        let plans = scale_all(&groups, max);
+        let stay = groups.values().flat_map(|group| &group.workers).filter(|worker| worker.counts()).count();
+        let made: Vec<u32> = plans.values().flat_map(|plan| plan.make.clone()).collect();
+        prop_assert!(made.is_empty() || stay + made.len() <= max as usize);
+        let numbers: BTreeSet<u32> = there.iter().flat_map(|(_, workers)| workers).map(|worker| worker.number).collect();
+        prop_assert!(made.iter().all(|number| !numbers.contains(number)));
+        prop_assert_eq!(made.iter().collect::<BTreeSet<_>>().len(), made.len());
+        for (image, plan) in &plans {
+            let own: Vec<u32> = groups[image].workers.iter().map(|worker| worker.number).collect();
+            let told = plan.remove.iter().chain(&plan.withdraw).chain(plan.drain.iter().map(|(number, _)| number));
+            prop_assert!(told.into_iter().all(|number| own.contains(number)));
+            prop_assert!(plan.drain.iter().all(|(_, how)| *how == Drain::IfIdle));
+        }
+    }
+
+    /// Each worker does one job of its image at each look, and has nothing to do when there is none.
+    #[test]
+    fn every_image_gets_its_turn(needed in prop::array::uniform3(0u32..9), (min, max) in (0u32..3, 3u32..6)) {
+        let mut left: Vec<(&str, u32)> = IMAGES.into_iter().zip(needed).collect();
+        let mut there: Vec<(&str, Vec<Worker>)> = IMAGES.iter().map(|image| (*image, Vec::new())).collect();
+        for _ in 0..60 {
+            let wish = wants(&left, min, max);
+            let plans = plan(&wish, &there);
+            for ((image, workers), (_, left)) in there.iter_mut().zip(&mut left) {
+                let plan = &plans[*image];
+                for worker in workers.iter_mut() {
+                    let was = matches!(worker.slot, Slot::Idle { .. });
+                    worker.slot = match (*left, was) {
+                        (0, true) => worker.slot,
+                        (0, false) => Slot::Idle { since: NOW },
+                        (_, _) => Slot::Busy,
+                    };
+                    *left = left.saturating_sub(1);
+                }
+                workers.retain(|worker| {
+                    let drained = plan.drain.iter().any(|(number, _)| *number == worker.number);
+                    !(drained && matches!(worker.slot, Slot::Idle { .. }))
+                });
+                workers.extend(plan.make.iter().map(|number| self::worker(*number, Slot::Idle { since: NOW })));
+            }
+        }
+        prop_assert!(left.iter().all(|(_, left)| *left == 0), "{left:?} {there:?}");
+    }
+}

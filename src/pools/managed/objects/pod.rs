@@ -1,0 +1,214 @@
+//! The pods of a managed pool, of the level `restricted`.
+
+use serde_json::{Value, json};
+
+use super::{CONTAINER, Design, IMAGE, TEMPLATE, digest, merge, push};
+use crate::api::{ManagedPool, Quantity, QuantityError};
+use crate::pools::managed::config::{CONFIG, LOCAL, RELEASE, RESERVE_MIB, SECRET, SPOOL, condor_config};
+use crate::pools::managed::names::{PORT, Role};
+
+/// Debian's `nobody`: HTCondor does not start as a user that is not in passwd, and this one is there in nearly all images.
+const ACCOUNT: u32 = 65534;
+/// MiB of a worker's disk that its jobs do not get: HTCondor and its logs have them.
+const DISK_RESERVE_MIB: u64 = 512;
+/// Name of the container that sees whether an image has what a worker needs.
+pub const CHECK_CONTAINER: &str = "check";
+const MIB: u64 = 1 << 20;
+
+/// HTCondor takes key and token only from files of its own account that nobody else may read. A Secret's files are root's.
+const PREPARE: &str = r"set -eu
+umask 077
+cd /htcpool/local
+mkdir -p log execute run lock cred spool passwords.d tokens.d
+rm -f tokens.d/token passwords.d/htcpool
+cp /htcpool/secret/token tokens.d/token
+if [ -e /htcpool/secret/htcpool ]; then cp /htcpool/secret/htcpool passwords.d/htcpool; fi
+chmod 755 log execute run lock spool
+umask 022
+if [ -d /htcpool/spool ]; then mkdir -p /htcpool/spool/spool; fi
+if [ -d /htcpool/tree ]; then cp -R -P -p /htcondor/. /htcpool/tree/; fi
+";
+
+/// In the image that jobs run in, with what its shell has itself. What it says is shown to users.
+const CHECK: &str = r#"missing=
+for tool in find tar base64; do
+    command -v "$tool" >/dev/null 2>&1 || missing="$missing $tool"
+done
+account=
+while IFS=: read -r _ _ uid _ || [ -n "$uid" ]; do
+    if [ "$uid" = 65534 ]; then account=1; fi
+done </etc/passwd
+if [ -z "$account" ]; then missing="$missing nobody(65534)-in-/etc/passwd"; fi
+if [ -n "$missing" ]; then
+    echo "the image lacks$missing" >&2
+    exit 1
+fi
+"#;
+
+/// What jobs have on one worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerSize {
+    /// Cores.
+    pub cpus: u64,
+    /// MiB
+    pub memory: u64,
+    /// MiB
+    pub disk: u64,
+}
+
+impl WorkerSize {
+    /// # Errors
+    /// A quantity that is none; the API server lets none in.
+    pub fn of(spec: &ManagedPool) -> Result<Self, QuantityError> {
+        let resources = spec.workers.resources.clone().unwrap_or_default();
+        let or = |quantity: Option<Quantity>, unit: u64, default: u64| {
+            quantity.map_or(Ok(default), |quantity| quantity.in_units_of(unit))
+        };
+        Ok(Self {
+            cpus: or(resources.cpus, 1, 1)?,
+            memory: or(resources.memory, MIB, 1024)?,
+            disk: or(resources.disk, MIB, 1024)?,
+        })
+    }
+}
+
+impl Design<'_> {
+    /// A worker's pod: a container of this image.
+    ///
+    /// # Errors
+    /// A quantity that is none.
+    pub fn worker(&self, number: u32, image: &str) -> Result<Value, QuantityError> {
+        let size = WorkerSize::of(self.spec)?;
+        let (memory, disk) = (size.memory + RESERVE_MIB, size.disk + DISK_RESERVE_MIB);
+        let amounts = json!({
+            "cpu": size.cpus.to_string(), "memory": format!("{memory}Mi"), "ephemeral-storage": format!("{disk}Mi"),
+        });
+        let limit = |name: &str, resource: &str, divisor: &str| {
+            let source = json!({ "containerName": CONTAINER, "resource": resource, "divisor": divisor });
+            json!({ "name": name, "valueFrom": { "resourceFieldRef": source } })
+        };
+        let environment = [
+            field("POD_UID", "metadata.uid"),
+            json!({ "name": "WORKER_IMAGE", "value": image }),
+            limit("WORKER_CPUS", "limits.cpu", "1"),
+            limit("WORKER_MEMORY_MIB", "limits.memory", "1Mi"),
+            json!({ "name": "WORKER_DISK_KIB", "value": (size.disk * 1024).to_string() }),
+        ];
+        let mut pod = self.pod(Role::Worker, image, &json!({ "limits": amounts, "requests": amounts }), &environment);
+        // It ends when it has been drained, and is not to begin again.
+        pod["spec"]["restartPolicy"] = "Never".into();
+        pod["spec"]["terminationGracePeriodSeconds"] = 120.into();
+        push(&mut pod["spec"]["initContainers"], check(image));
+        let mut object = self.object("v1", "Pod", &self.names.worker(number));
+        let template = digest(&pod.to_string());
+        merge(&mut object["metadata"]["labels"], &pod["metadata"]["labels"]);
+        object["metadata"]["annotations"] = json!({
+            TEMPLATE: template, IMAGE: image, "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+        });
+        object["spec"] = pod["spec"].take();
+        Ok(object)
+    }
+
+    /// What [`TEMPLATE`] says of a worker that is made now.
+    ///
+    /// # Errors
+    /// A quantity that is none.
+    pub fn worker_template(&self, image: &str) -> Result<String, QuantityError> {
+        Ok(self.worker(0, image)?["metadata"]["annotations"][TEMPLATE].as_str().unwrap_or_default().to_owned())
+    }
+
+    /// The template of a role's pods, of the level `restricted`.
+    pub(super) fn pod(&self, role: Role, image: &str, resources: &Value, environment: &[Value]) -> Value {
+        let mut labels = self.labels();
+        merge(&mut labels, &self.selector(role));
+        let config = condor_config(self.names, role);
+        let is_worker = role == Role::Worker;
+        let mut env = vec![
+            json!({ "name": "CONDOR_CONFIG", "value": format!("{CONFIG}/condor_config") }),
+            field("POD_NAME", "metadata.name"),
+            field("POD_IP", "status.podIP"),
+        ];
+        env.extend_from_slice(environment);
+        let mount = |name: &str, path: &str| json!({ "name": name, "mountPath": path });
+        let own = if is_worker { ("tree", "/htcpool/tree") } else { ("spool", SPOOL) };
+        let readable = |name: &str, path: &str| json!({ "name": name, "mountPath": path, "readOnly": true });
+        let secured = json!({
+            "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] }, "readOnlyRootFilesystem": !is_worker,
+        });
+        let mut prepared = secured.clone();
+        prepared["readOnlyRootFilesystem"] = true.into();
+        let mut container = json!({
+            "name": CONTAINER, "image": image,
+            "command": [format!("{RELEASE}/usr/sbin/condor_master"), "-f"],
+            "env": env,
+            "resources": resources,
+            "securityContext": secured,
+            "volumeMounts": [
+                readable("config", CONFIG), mount("local", LOCAL), mount("tmp", "/tmp"),
+                if is_worker { readable("tree", RELEASE) } else { mount("spool", SPOOL) },
+            ],
+            "ports": [{ "name": CONTAINER, "containerPort": PORT, "protocol": "TCP" }],
+        });
+        if !is_worker {
+            // The port is the master's: a schedd that is busy is not to be killed for it.
+            let probe = json!({ "tcpSocket": { "port": CONTAINER }, "periodSeconds": 10, "failureThreshold": 3 });
+            container["readinessProbe"] = probe;
+        }
+        let mut volumes = vec![
+            json!({
+                "name": "config",
+                "configMap": {
+                    "name": self.names.object("config"),
+                    "items": [{ "key": <&str>::from(role), "path": "condor_config" }],
+                },
+            }),
+            json!({ "name": "secret", "secret": { "secretName": self.names.token(role), "defaultMode": 0o440 } }),
+            json!({ "name": "local", "emptyDir": {} }),
+            json!({ "name": "tmp", "emptyDir": {} }),
+        ];
+        if is_worker {
+            volumes.push(json!({ "name": "tree", "emptyDir": {} }));
+        }
+        let mut template = json!({
+            "metadata": { "labels": labels, "annotations": { TEMPLATE: digest(&config) } },
+            "spec": {
+                "automountServiceAccountToken": false,
+                "enableServiceLinks": false,
+                "terminationGracePeriodSeconds": 60,
+                "securityContext": {
+                    "runAsNonRoot": true, "runAsUser": ACCOUNT, "runAsGroup": ACCOUNT, "fsGroup": ACCOUNT,
+                    "fsGroupChangePolicy": "OnRootMismatch", "seccompProfile": { "type": "RuntimeDefault" },
+                },
+                "initContainers": [{
+                    "name": "prepare", "image": self.spec.image, "command": ["/bin/sh", "-c", PREPARE],
+                    "securityContext": prepared,
+                    "resources": { "requests": { "cpu": "10m", "memory": "64Mi" }, "limits": { "memory": "256Mi" } },
+                    "volumeMounts": [readable("secret", SECRET), mount("local", LOCAL), mount(own.0, own.1)],
+                }],
+                "containers": [container],
+                "volumes": volumes,
+            },
+        });
+        if !self.spec.image_pull_secrets.is_empty() {
+            let secrets = self.spec.image_pull_secrets.iter().map(|name| json!({ "name": name }));
+            template["spec"]["imagePullSecrets"] = secrets.collect();
+        }
+        template
+    }
+}
+
+/// Ends at once, and well if a worker can be made of the image. One without a shell says so itself.
+fn check(image: &str) -> Value {
+    json!({
+        "name": CHECK_CONTAINER, "image": image, "command": ["/bin/sh", "-c", CHECK],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": {
+            "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] }, "readOnlyRootFilesystem": true,
+        },
+        "resources": { "requests": { "cpu": "10m", "memory": "16Mi" }, "limits": { "memory": "64Mi" } },
+    })
+}
+
+fn field(name: &str, path: &str) -> Value {
+    json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": path } } })
+}

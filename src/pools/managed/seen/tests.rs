@@ -1,0 +1,209 @@
+use serde_json::json;
+
+use super::*;
+use crate::api::ObjectName;
+use crate::condor::startds::Startd;
+use crate::machine::facts::Why;
+
+const NOW: i64 = 1_800_000_000;
+
+fn at(seconds: i64) -> String {
+    jiff::Timestamp::from_second(NOW + seconds).unwrap().to_string()
+}
+
+fn pod(number: u32, phase: &str, state: &serde_json::Value) -> Arc<KubePod> {
+    let pod = json!({
+        "metadata": {
+            "name": format!("p-worker-{number}"), "uid": format!("u-{number}"),
+            "creationTimestamp": at(-1000), "annotations": { TEMPLATE: "t" },
+        },
+        "spec": { "containers": [{ "name": "condor", "image": "i" }] },
+        "status": {
+            "phase": phase,
+            "containerStatuses": [{
+                "name": "condor", "image": "i", "imageID": "i", "ready": true, "restartCount": 0, "state": state,
+            }],
+        },
+    });
+    Arc::new(serde_json::from_value(pod).unwrap())
+}
+
+fn one(replicas: u32) -> BTreeMap<String, Wanted> {
+    BTreeMap::from([("i".to_owned(), Wanted { goal: Goal::Replicas(replicas), template: "t".to_owned() })])
+}
+
+fn see(memory: &Memory, pod: &Arc<KubePod>, now: i64) -> Evidence {
+    memory.evidence(&[Arc::clone(pod)], &names(), &one(1), now).remove("i").unwrap()
+}
+
+fn names() -> Names {
+    Names::new(&ObjectName { namespace: "n".to_owned(), name: "p".to_owned() }, "uid").unwrap()
+}
+
+fn startds(age: i64, startds: &[(&str, bool, bool)]) -> Startds {
+    let by_id =
+        startds.iter().map(|(id, busy, draining)| ((*id).to_owned(), Startd { busy: *busy, draining: *draining }));
+    Startds { collector_age: age, by_id: by_id.collect() }
+}
+
+fn ended(lived: i64, code: i32) -> serde_json::Value {
+    json!({ "terminated": { "exitCode": code, "startedAt": at(-lived), "finishedAt": at(0) } })
+}
+
+#[test]
+fn an_answer_is_worth_what_its_collector_can_know() {
+    let mut memory = Memory::default();
+    let running = pod(0, "Running", &json!({ "running": { "startedAt": at(-500) } }));
+    let see = |memory: &Memory, now| see(memory, &running, now);
+    assert_eq!(see(&memory, NOW).answer, Answer::Unknown);
+    memory.take_in(Ok(startds(39, &[])), NOW);
+    assert_eq!(see(&memory, NOW).answer, Answer::Young);
+    memory.take_in(Ok(startds(40, &[("u-0", false, false)])), NOW);
+    assert_eq!(see(&memory, NOW).answer, Answer::Known);
+    assert_eq!(see(&memory, NOW).workers[0].slot, Slot::Idle { since: NOW });
+    assert_eq!(see(&memory, NOW + GOOD_FOR + 1).answer, Answer::Unknown);
+    memory.take_in(Ok(startds(60, &[("u-0", false, false)])), NOW + 20);
+    assert_eq!(see(&memory, NOW + 20).workers[0].slot, Slot::Idle { since: NOW });
+    memory.take_in(Ok(startds(80, &[("u-0", true, false)])), NOW + 40);
+    assert_eq!(see(&memory, NOW + 40).workers[0].slot, Slot::Busy);
+    memory.take_in(Ok(startds(99, &[("u-0", false, false)])), NOW + 60);
+    assert_eq!(see(&memory, NOW + 60).workers[0].slot, Slot::Idle { since: NOW + 60 });
+    memory.take_in(Err(Unknown { why: Why::Incomplete, message: "m".to_owned() }), NOW + 61);
+    assert_eq!(see(&memory, NOW + 61).answer, Answer::Unknown);
+}
+
+#[test]
+fn a_pod_of_an_earlier_name_is_not_taken_for_this_one() {
+    let mut memory = Memory::default();
+    memory.take_in(Ok(startds(500, &[("u-of-the-former", true, true)])), NOW);
+    let new = pod(0, "Running", &json!({ "running": { "startedAt": at(0) } }));
+    assert_eq!(see(&memory, &new, NOW).workers[0].slot, Slot::Unseen);
+}
+
+#[test]
+fn only_workers_that_ended_too_soon_count() {
+    let mut memory = Memory::default();
+    let mut after = |state: &serde_json::Value, number: u32| {
+        memory.notice(&[pod(number, "Failed", state)], NOW);
+        memory.deaths.get("i").map_or(0, |deaths| deaths.count)
+    };
+    assert_eq!(after(&ended(5, 1), 0), 1);
+    assert_eq!(after(&ended(5, 1), 0), 1, "it is counted once");
+    assert_eq!(after(&ended(5, 44), 1), 2);
+    assert_eq!(after(&ended(5, IN_ORDER), 2), 2);
+    assert_eq!(after(&ended(TOO_SOON, 1), 3), 2);
+    let mut running_for = |seconds: i64| {
+        memory.notice(&[pod(4, "Running", &json!({ "running": { "startedAt": at(-seconds) } }))], NOW);
+        memory.deaths.len()
+    };
+    assert_eq!([TOO_SOON - 1, TOO_SOON].map(&mut running_for), [1, 0]);
+}
+
+#[test]
+fn one_that_is_not_named_for_a_while_is_idle_anew() {
+    let mut memory = Memory::default();
+    let running = pod(0, "Running", &json!({ "running": { "startedAt": at(-500) } }));
+    for (names, when) in [(true, 0), (false, 10), (true, 20)] {
+        let told: &[(&str, bool, bool)] = if names { &[("u-0", false, false)] } else { &[] };
+        memory.take_in(Ok(startds(500, told)), NOW + when);
+    }
+    assert_eq!(see(&memory, &running, NOW + 20).workers[0].slot, Slot::Idle { since: NOW + 20 });
+    memory.take_in(Ok(startds(500, &[("u-0", false, true)])), NOW + 30);
+    assert_eq!(see(&memory, &running, NOW + 30).workers[0].slot, Slot::Draining);
+}
+
+#[test]
+fn one_that_was_drained_goes_and_has_not_died() {
+    let mut memory = Memory::default();
+    memory.drains("u-0".to_owned());
+    let running = pod(0, "Running", &json!({ "running": { "startedAt": at(-5) } }));
+    memory.notice(&[Arc::clone(&running)], NOW);
+    assert!(see(&memory, &running, NOW).workers[0].drained);
+    memory.notice(&[pod(0, "Failed", &ended(5, 1))], NOW);
+    assert_eq!(memory.deaths, BTreeMap::new());
+    memory.notice(&[], NOW);
+    assert!(!see(&memory, &running, NOW).workers[0].drained);
+}
+
+#[test]
+fn a_pod_is_what_its_status_says() {
+    let of = |phase: Option<&str>, deleted: bool| {
+        let mut pod = KubePod::clone(&pod(0, "Pending", &json!({})));
+        pod.status.as_mut().unwrap().phase = phase.map(str::to_owned);
+        pod.metadata.deletion_timestamp = deleted.then(|| serde_json::from_value(json!(at(0))).unwrap());
+        state(&pod)
+    };
+    let waiting = Pod::Waiting { since: NOW - 1000 };
+    assert_eq!([of(None, false), of(Some("Pending"), false)], [waiting; 2]);
+    assert_eq!([of(Some("Running"), false), of(Some("Unknown"), false)], [Pod::Running; 2]);
+    assert_eq!([of(Some("Succeeded"), true), of(Some("Failed"), false)], [Pod::Ended; 2]);
+    assert_eq!([of(None, true), of(Some("Running"), true)], [Pod::Leaving; 2]);
+}
+
+fn of_image(pod: &Arc<KubePod>, image: &str) -> Arc<KubePod> {
+    let mut pod = KubePod::clone(pod);
+    pod.metadata.annotations.as_mut().unwrap().insert(IMAGE.to_owned(), image.to_owned());
+    Arc::new(pod)
+}
+
+#[test]
+fn a_worker_belongs_to_the_image_that_it_was_made_for() {
+    let running = |number| pod(number, "Running", &json!({ "running": { "startedAt": at(-5) } }));
+    let mut mirrored = KubePod::clone(&of_image(&running(1), "i"));
+    mirrored.metadata.annotations.as_mut().unwrap().insert(TEMPLATE.to_owned(), "former".to_owned());
+    mirrored.spec.as_mut().unwrap().containers[0].image = Some("mirror/i".to_owned());
+    let (mut memory, mut wanted) = (Memory::default(), one(2));
+    wanted.insert("j".to_owned(), wanted["i"].clone());
+    memory.notice(&[of_image(&pod(9, "Failed", &ended(5, 1)), "j")], NOW);
+    let pods = [running(0), Arc::new(mirrored), of_image(&running(2), "j")];
+    let groups = memory.evidence(&pods, &names(), &wanted, NOW);
+    let of = |image: &str| -> Vec<(u32, bool)> {
+        groups[image].workers.iter().map(|worker| (worker.number, worker.current)).collect()
+    };
+    assert_eq!((of("i"), of("j")), (vec![(0, true), (1, false)], vec![(2, true)]));
+    assert_eq!((groups["i"].deaths.count, groups["j"].deaths.count), (0, 1));
+}
+
+#[test]
+fn it_is_looked_at_often_while_something_is_about_to_change() {
+    let running = pod(0, "Running", &json!({ "running": { "startedAt": at(-500) } }));
+    let mut memory = Memory::default();
+    let restless = |memory: &Memory, pods: &[Arc<KubePod>], replicas: u32| {
+        Memory::is_restless(&memory.evidence(pods, &names(), &one(replicas), NOW))
+    };
+    assert!(restless(&memory, &[], 0), "nothing is known");
+    memory.take_in(Ok(startds(500, &[("u-0", true, false)])), NOW);
+    let there = [running];
+    assert_eq!([0, 1, 2].map(|replicas| restless(&memory, &there, replicas)), [true, false, true]);
+    memory.take_in(Ok(startds(500, &[("u-0", true, true)])), NOW);
+    assert!(restless(&memory, &there, 1), "it drains");
+}
+
+#[test]
+fn what_an_image_lacks_is_said_until_a_worker_of_it_works() {
+    let failed = |code: i32, message: serde_json::Value| {
+        let mut pod = KubePod::clone(&pod(0, "Failed", &json!({ "waiting": { "reason": "PodInitializing" } })));
+        let status = json!([
+            { "name": "prepare", "image": "h", "imageID": "h", "ready": true, "restartCount": 0,
+              "state": { "terminated": { "exitCode": 0 } } },
+            { "name": CHECK_CONTAINER, "image": "i", "imageID": "i", "ready": false, "restartCount": 0,
+              "state": { "terminated": { "exitCode": code, "message": message } } },
+        ]);
+        pod.status.as_mut().unwrap().init_container_statuses = serde_json::from_value(status).unwrap();
+        Arc::new(pod)
+    };
+    let mut memory = Memory::default();
+    memory.notice(&[failed(1, json!("the image lacks find\n"))], NOW);
+    assert_eq!(memory.lack("i"), Some("the image lacks find"));
+    assert_eq!(memory.deaths["i"].count, 1);
+    let mut silent = Memory::default();
+    silent.notice(&[failed(1, json!(null))], NOW);
+    assert_eq!(silent.lack("i"), Some("its check ended with 1"));
+    let mut content = Memory::default();
+    content.notice(&[failed(0, json!(null))], NOW);
+    assert_eq!(content.lack("i"), None);
+    assert_eq!([(); 2].map(|()| memory.is_news("u".to_owned())), [true, false]);
+    memory.notice(&[pod(1, "Running", &json!({ "running": { "startedAt": at(-TOO_SOON) } }))], NOW);
+    assert_eq!(memory.lack("i"), None);
+    assert!(memory.is_news("u".to_owned()));
+}

@@ -1,0 +1,56 @@
+//! Images that HTCJobs name get workers of their own.
+
+use serde_json::{Value, json};
+use testbed::Version;
+
+use super::super::site::{delete, wait_ready};
+use super::node::Node;
+use super::{Cluster, IMAGE, POOL, apply, ends_well_as, fixed, lasting, pool};
+
+const OTHER: &str = "registry.example.org/tools/other:1";
+
+fn of_image(name: &str, image: &str) -> Value {
+    let mut object = lasting(name);
+    object["spec"]["script"]["image"] = image.into();
+    object
+}
+
+/// Workers run jobs of their image only.
+pub fn each_image_gets_workers_of_its_own(version: Version) {
+    let cluster = Cluster::start(version, true);
+    let here = cluster.namespace();
+    Node::run(&cluster.bed, &here.name, version, |node| {
+        let mut workers = fixed(0);
+        workers.as_object_mut().unwrap().remove("replicas");
+        workers["autoscaling"] = json!({ "max": 3, "scaleDownAfterSeconds": 5 });
+        workers["allowedImages"] = json!(["registry.example.org/tools/*"]);
+        apply(&here, pool(&workers));
+        wait_ready(&here, POOL, "Answering");
+
+        here.create(&of_image("elsewhere", "elsewhere.example.org/tools/other:1"));
+        let message = here.wait_says("elsewhere", "Submitted", "False", "NoWorkerFits");
+        assert!(message.contains("registry.example.org/tools/*"), "{message}");
+        here.delete("elsewhere");
+
+        // A worker has room for two jobs: those of the other image do not get it.
+        let jobs = [("own", IMAGE), ("other", OTHER), ("another", OTHER)];
+        for (name, image) in jobs {
+            here.create(&of_image(name, image));
+            here.wait_phase(name, "Running");
+        }
+        let pods = node.pods("worker");
+        let mut images: Vec<&str> =
+            pods.iter().map(|pod| pod["spec"]["containers"][0]["image"].as_str().unwrap()).collect();
+        images.sort_unstable();
+        assert_eq!(images, [IMAGE, OTHER]);
+
+        for (name, image) in jobs {
+            ends_well_as(&here, node, name, &format!("{name}.0.{image}"));
+        }
+        for name in ["own", "other", "another"] {
+            here.delete(name);
+        }
+        node.wait_pods("worker", "none", <[Value]>::is_empty);
+        delete(&here, POOL);
+    });
+}
