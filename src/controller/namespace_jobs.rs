@@ -237,8 +237,8 @@ mod tests {
         let known = vec![("physics".to_owned(), a.clone(), record(0)), ("physics".to_owned(), b.clone(), record(3))];
         let jobs = NamespaceJobs::new(10, wake, known, &HashSet::from([a.clone()]));
         let (pods, waits) = (Uid::from("pods"), ObjectRef::new("waits"));
-        let wants = |wants| Share { has: Some(0), wants };
-        assert_eq!(jobs.pods("physics", &pods, wants(5)), Some(0), "what a has is not known");
+        let asking = |wants| Share { has: Some(0), wants };
+        assert_eq!(jobs.pods("physics", &pods, asking(5)), Some(0), "what a has is not known");
         jobs.pods_decided("physics", &waits, &pods, Some(0), true);
         let unknown = Share { has: None, wants: 0 };
         assert_eq!(jobs.pods("physics", &a, unknown), Some(10));
@@ -247,8 +247,8 @@ mod tests {
         assert_eq!(jobs.pods("physics", &a, Share { has: Some(2), wants: 2 }), Some(2));
         jobs.pods_decided("physics", &ObjectRef::new("a"), &a, Some(2), false);
         assert_eq!(woken.try_recv().unwrap().name, "waits");
-        assert_eq!(jobs.pods("physics", &pods, wants(9)), Some(5));
-        assert_eq!(jobs.pods("physics", &Uid::from("c"), wants(1)), Some(0), "they count before they are decided");
+        assert_eq!(jobs.pods("physics", &pods, asking(9)), Some(5));
+        assert_eq!(jobs.pods("physics", &Uid::from("c"), asking(1)), Some(0), "they count before they are decided");
         assert_eq!(jobs.pods("physics", &pods, Share { has: Some(7), wants: 0 }), Some(7), "nothing is taken away");
     }
 }

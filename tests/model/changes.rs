@@ -115,15 +115,12 @@ impl Model {
                     world.excuse(*object, Index(index));
                 }
             }
-            Action::NewItems(object) => {
-                world.troubles -= 1;
-                world.config_maps[usize::from(*object)] = 1;
-            }
             Action::Resume(object) => world.object_mut(*object).unwrap().suspend = false,
             Action::Wish(object, index, wanted) => Self::wish(world, *object, *index, *wanted),
             Action::Crash(op) => self.crash(world, *op),
             Action::Report(op, sent) => self.report(world, *op, sent, tell),
-            Action::LoseLedger
+            Action::NewItems(_)
+            | Action::LoseLedger
             | Action::Restore
             | Action::Copy
             | Action::TakeOver
@@ -153,6 +150,10 @@ impl Model {
                 world.next_ledger += 1;
                 world.operators[0].ledger = Ledger::new(id, objects);
                 world.operators[0].start(objects);
+            }
+            Action::NewItems(object) => {
+                world.troubles -= 1;
+                world.config_maps[usize::from(*object)] = 1;
             }
             Action::Copy => world.copy = Some(world.operators[0].ledger.clone()),
             Action::Restore => {

@@ -228,7 +228,7 @@ impl Model {
         let published = view.published.attempt > 0 || view.published.shows_jobs();
         let submitted = record.highest.0 > 0 || !record.jobs.is_empty() || published;
         if submitted && !self.broken.reads_items_again {
-            return Ok(Spec { refused: Some(SpecRefused::invalid(&String::new())), ..spec });
+            return Ok(Spec { refused: Some(SpecRefused::invalid(String::new())), ..spec });
         }
         if !view.finalizer || view.deleting || record.known.is_none() {
             let (reason, message) = (Reason::Waiting, String::new());

@@ -124,11 +124,11 @@ fn ends_well(here: &Namespace<'_>, node: &Node<'_>, name: &str) {
     ends_well_as(here, node, name, &note(name));
 }
 
-fn ends_well_as(here: &Namespace<'_>, node: &Node<'_>, name: &str, note: &str) {
+fn ends_well_as(here: &Namespace<'_>, node: &Node<'_>, name: &str, written: &str) {
     node.finish(name);
     let ended = here.wait_ended(name);
     assert!(is_true(&ended, "Complete"), "{ended:#}\n{}", here.bed.logs());
-    assert_eq!(node.noted(note), 1, "{name}");
+    assert_eq!(node.noted(written), 1, "{name}");
     here.wait_output(name);
     let result = std::fs::read_to_string(here.output(name, 0).join("result")).unwrap();
     assert!(result.starts_with("finished in "), "{result}");

@@ -9,8 +9,8 @@ use rstest::rstest;
 
 use super::*;
 
-fn in_queue() -> Option<Queued> {
-    Some(Queued { queue: "q".to_owned(), waits: None, drained: false })
+fn in_queue() -> Queued {
+    Queued { queue: "q".to_owned(), waits: None, drained: false }
 }
 
 fn set(text: &str) -> Indices {
@@ -20,7 +20,7 @@ fn set(text: &str) -> Indices {
 /// With its Job recorded, suspended and as the Job controller has left it, and this room.
 fn queued(queue: u32, granted: Option<&str>) -> Facts {
     let mut facts = guarded(queue);
-    facts.queue = in_queue();
+    facts.queue = Some(in_queue());
     facts.job = JobSeen::Ours(BatchJob { parallelism: Some(queue), stopped: true, ..job("j") });
     step(&mut facts);
     if let Some(granted) = granted {
@@ -144,7 +144,7 @@ fn what_is_not_known_counts_with_all_unless_its_room_is_recorded() {
     let Room { uses, unknown: is_unknown, keeps_what_it_uses, gives_back, .. } = room_of(&facts);
     assert_eq!((uses.to_string(), is_unknown, keeps_what_it_uses), ("0-1".to_owned(), false, false));
     assert!(gives_back.is_empty());
-    let facts = Facts { job: unknown, queue: in_queue(), ..guarded(3) };
+    let facts = Facts { job: unknown, queue: Some(in_queue()), ..guarded(3) };
     assert_eq!(has(&facts), texts(["", "", ""]), "a new one has no Pods");
 }
 
@@ -175,7 +175,7 @@ fn it_is_told_whether_it_has_room() {
     step(&mut facts);
     assert_eq!(says(&facts, ConditionType::QuotaReserved), None, "it is not known yet");
     let wait = QueueWait { reason: Reason::WaitingForQuota, message: "wait".to_owned(), place: Some(1) };
-    facts.queue = Some(Queued { waits: Some(wait), ..in_queue().unwrap() });
+    facts.queue = Some(Queued { waits: Some(wait), ..in_queue() });
     let decision = step(&mut facts);
     assert!(is(&facts, ConditionStatus::False, Reason::WaitingForQuota));
     assert!(decision.transitions.last().is_some_and(|told| !told.warning && told.reason == "WaitingForQuota"));
@@ -183,7 +183,7 @@ fn it_is_told_whether_it_has_room() {
     step(&mut facts);
     assert!(is(&facts, ConditionStatus::True, Reason::QuotaReserved));
     facts.record.granted = set("");
-    facts.queue = Some(Queued { drained: true, ..in_queue().unwrap() });
+    facts.queue = Some(Queued { drained: true, ..in_queue() });
     facts.object.spec = Ok(Spec { suspend: true, ..spec(2) });
     step(&mut facts);
     assert!(is(&facts, ConditionStatus::False, Reason::Suspended));
@@ -237,7 +237,7 @@ const JOBS: u32 = 4;
 impl World {
     fn new() -> Self {
         let mut facts = guarded(JOBS);
-        facts.queue = in_queue();
+        facts.queue = Some(in_queue());
         let mut world = Self { spec: (true, JOBS), cached: (true, JOBS), ..Self::default() };
         facts.job = world.shown();
         world.facts = Some(facts);
