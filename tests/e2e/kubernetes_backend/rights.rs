@@ -59,7 +59,7 @@ pub fn all_are_needed_and_suffice(version: Version) {
         here.delete("orphaned");
         assert!(here.pods().is_empty(), "{:#?}", here.pods());
         here.wait_all_gone();
-        // Where it has no such Role it says what to do, and HTCJobs can be deleted.
+        // Where it has no such Role it says what to do.
         closed.create(&pods("waits", 1));
         let message = closed.wait_says("waits", "Submitted", "False", "CreateRefused");
         assert!(message.contains("deploy/namespace-kubernetes-backend"), "{message}");
@@ -73,6 +73,8 @@ pub fn all_are_needed_and_suffice(version: Version) {
     let line = said.lines().find(|line| line.contains("kubernetes backend: ")).unwrap_or_else(|| panic!("{said}"));
     let missing = format!("pods/log in namespace {}: ", closed.name);
     assert!(!well && line.contains(&missing) && !line.contains("all namespaces"), "{said}");
+    // Without it nobody could say that there is no Job of it.
+    stage.bed.kube.apply_stdin(&list(&role(&closed.name))).unwrap();
     closed.delete("waits");
     let (_, said) = stage.bed.check();
     assert!(said.contains("ok    kubernetes backend: the operator may watch Jobs and Pods; no HTCJob"), "{said}");
