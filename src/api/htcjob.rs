@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
-use super::{Backend, Condition, KubernetesSpec, Phase, Quantity};
+use super::{Backend, Condition, KubernetesSpec, Phase, Quantity, quantity};
 
 /// The largest number of jobs one `HTCJob` may have.
 pub const MAX_QUEUE: i64 = 100_000;
@@ -265,17 +265,17 @@ pub struct ConfigMapKeyRef {
 pub struct Resources {
     /// Cores, `request_cpus`: 4, or 500m, which HTCondor counts as 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 : self.matches('^[0-9]{1,6}(m|[.][0-9]{1,3})?$')")
+    #[x_kube(validation = Rule::new(quantity::CORES)
         .message("cpus is a number of cores such as 4 or 500m"))]
     pub cpus: Option<Quantity>,
     /// Memory, `request_memory`: 2Gi, 500M; rounded up to MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 : self.matches('^[0-9]{1,15}([.][0-9]{1,3})?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$')")
+    #[x_kube(validation = Rule::new(quantity::BYTES)
         .message("memory is a Kubernetes quantity such as 2Gi or 500M; a number alone is bytes"))]
     pub memory: Option<Quantity>,
     /// Disk for the job's folder on the node, `request_disk`: 10Gi; rounded up to KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 : self.matches('^[0-9]{1,15}([.][0-9]{1,3})?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$')")
+    #[x_kube(validation = Rule::new(quantity::BYTES)
         .message("disk is a Kubernetes quantity such as 10Gi or 500M; a number alone is bytes"))]
     pub disk: Option<Quantity>,
     /// GPUs, `request_gpus`.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
-use super::{Condition, Quantity};
+use super::{Condition, Quantity, quantity};
 
 /// Label of an `HTCJob`: the name of its `HTCQueue`. It is Kueue's label, too.
 pub const QUEUE_NAME: &str = "kueue.x-k8s.io/queue-name";
@@ -121,7 +121,7 @@ pub struct Quota {
     pub cpus: Option<i64>,
     /// Memory of these jobs, such as 500Gi. HTCJobs must then say how much memory each job needs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 : self.matches('^[0-9]{1,15}([.][0-9]{1,3})?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$')")
+    #[x_kube(validation = Rule::new(quantity::BYTES)
         .message("memory is a Kubernetes quantity such as 500Gi; a number alone is bytes"))]
     pub memory: Option<Quantity>,
     /// GPUs of these jobs.

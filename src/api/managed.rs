@@ -4,7 +4,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Quantity;
+use super::{Quantity, quantity};
 
 /// A pool that the operator runs: a central manager, a schedd and workers, as pods in the namespace of the HTCPool.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
@@ -34,17 +34,17 @@ pub struct ManagedPool {
 pub struct PodResources {
     /// Cores: 4, 500m.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 : self.matches('^[0-9]{1,6}(m|[.][0-9]{1,3})?$')")
+    #[x_kube(validation = Rule::new(quantity::CORES)
         .message("cpus is a number of cores such as 4 or 500m"))]
     pub cpus: Option<Quantity>,
     /// Memory: 2Gi, 500M.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 : self.matches('^[0-9]{1,15}([.][0-9]{1,3})?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$')")
+    #[x_kube(validation = Rule::new(quantity::BYTES)
         .message("memory is a Kubernetes quantity such as 2Gi or 500M; a number alone is bytes"))]
     pub memory: Option<Quantity>,
     /// Ephemeral storage: 10Gi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 : self.matches('^[0-9]{1,15}([.][0-9]{1,3})?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$')")
+    #[x_kube(validation = Rule::new(quantity::BYTES)
         .message("disk is a Kubernetes quantity such as 10Gi or 500M; a number alone is bytes"))]
     pub disk: Option<Quantity>,
 }
@@ -68,7 +68,7 @@ pub struct CentralManager {
 #[serde(rename_all = "camelCase")]
 pub struct Storage {
     /// Its size: 1Gi.
-    #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 : self.matches('^[0-9]{1,15}([.][0-9]{1,3})?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$')")
+    #[x_kube(validation = Rule::new(quantity::BYTES)
         .message("size is a Kubernetes quantity such as 10Gi or 500M; a number alone is bytes"))]
     pub size: Quantity,
     /// Its StorageClass. Default: that of the cluster.
@@ -101,7 +101,7 @@ pub struct ScheddPod {
 #[serde(rename_all = "camelCase")]
 pub struct QueueStorage {
     /// Its size: 10Gi.
-    #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 : self.matches('^[0-9]{1,15}([.][0-9]{1,3})?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$')")
+    #[x_kube(validation = Rule::new(quantity::BYTES)
         .message("size is a Kubernetes quantity such as 10Gi or 500M; a number alone is bytes"))]
     pub size: Quantity,
     /// Its StorageClass. Default: that of the cluster.

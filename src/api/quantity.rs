@@ -3,6 +3,12 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
+/// The CEL rule of fields with cores.
+pub(super) const CORES: &str = "type(self) == int ? self >= 1 : self.matches('^[0-9]{1,6}(m|[.][0-9]{1,3})?$')";
+/// The CEL rule of fields with bytes.
+pub(super) const BYTES: &str =
+    "type(self) == int ? self >= 1 : self.matches('^[0-9]{1,15}([.][0-9]{1,3})?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$')";
+
 /// A Kubernetes quantity: a number, or text such as `500m`, `2Gi`, `1.5G`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(untagged)]

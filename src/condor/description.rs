@@ -13,7 +13,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::htcopts::HtcOpts;
-use super::payload::{JOB_SH, PAYLOAD_CONF, SCRIPT_SH, TOKEN};
+use super::payload::{JOB_SH, PAYLOAD_CONF, SCRIPT_SH, TOKEN, without_scheme};
 
 /// One job, which becomes one row and one proc.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,11 +102,8 @@ const LEAVE_IN_QUEUE: &str = "JobStatus == 4 && (StageInFinish ?: 0) <= HTCNotAf
 /// The files of the job came too late.
 const LATE: &str = "(StageInFinish ?: 0) > HTCNotAfter";
 
-/// Attribute of jobs: the image as their HTCJob names it, without [`SCHEME`].
+/// Attribute of jobs: the image as their HTCJob names it, without a scheme.
 pub const IMAGE: &str = "HTCImage";
-
-/// How an image may be written besides.
-const SCHEME: &str = "docker://";
 
 /// In place of an item, which is `=` and base64 otherwise, or of an image: no character of it has a meaning for condor_submit.
 const NO_ITEM: &str = "-";
@@ -184,7 +181,7 @@ fn rows(jobs: &[QueueItem]) -> Result<String, DescriptionError> {
         }
         let item = item.map_or_else(|| NO_ITEM.to_owned(), |item| format!("={}", STANDARD.encode(item)));
         // One that is written otherwise is a site's own name, which no worker is a container of.
-        let image = image.strip_prefix(SCHEME).unwrap_or(image);
+        let image = without_scheme(image);
         let image = if characters("the image", image, PATH_CHARACTERS).is_ok() { image } else { NO_ITEM };
         let _ = writeln!(text, "{uid},{attempt},{index},{batch_name},{sandbox},{output},{image},{item}");
     }
@@ -210,6 +207,17 @@ fn path(what: &'static str, value: &str) -> Result<(), DescriptionError> {
 mod tests {
     use super::*;
     use crate::condor::htcopts::Policy;
+
+    const JOB: QueueItem<'_> = QueueItem {
+        uid: "u",
+        attempt: 1,
+        index: 0,
+        batch_name: "n/x",
+        sandbox: "/s",
+        output: "/o",
+        item: None,
+        image: "i",
+    };
 
     #[test]
     fn the_operators_lines_come_last() {
@@ -251,16 +259,6 @@ mod tests {
     #[test]
     fn a_late_job_is_removed_whatever_its_user_wants() {
         let opts = |text: &str| HtcOpts::parse(text, &Policy::default()).unwrap();
-        let job = QueueItem {
-            uid: "u",
-            attempt: 1,
-            index: 0,
-            batch_name: "n/x",
-            sandbox: "/s",
-            output: "/o",
-            item: None,
-            image: "i",
-        };
         let removed = |site: &str, user: &str| {
             let (site, user) = (opts(site), opts(user));
             let common = Common {
@@ -271,7 +269,7 @@ mod tests {
                 callback: false,
                 output_limit: None,
             };
-            let text = submit_description(&common, &[job]).unwrap();
+            let text = submit_description(&common, &[JOB]).unwrap();
             text.lines().rfind(|line| line.starts_with("periodic_remove")).unwrap().to_owned()
         };
         let late = "periodic_remove = (StageInFinish ?: 0) > HTCNotAfter";
@@ -292,35 +290,25 @@ mod tests {
             callback: false,
             output_limit: None,
         };
-        let job = QueueItem {
-            uid: "u",
-            attempt: 1,
-            index: 0,
-            batch_name: "n/x",
-            sandbox: "/s",
-            output: "/o",
-            item: None,
-            image: "i",
-        };
         assert_eq!(submit_description(&common, &[]), Err(DescriptionError::NoJobs));
-        assert!(submit_description(&Common { not_after: -1, ..common }, &[job]).is_err());
-        assert!(submit_description(&Common { operator: "a\"b", ..common }, &[job]).is_err());
-        assert!(submit_description(&common, &[job, job]).is_err(), "one index twice");
-        assert!(submit_description(&common, &[job, QueueItem { index: 1, ..job }]).is_err(), "one folder twice");
+        assert!(submit_description(&Common { not_after: -1, ..common }, &[JOB]).is_err());
+        assert!(submit_description(&Common { operator: "a\"b", ..common }, &[JOB]).is_err());
+        assert!(submit_description(&common, &[JOB, JOB]).is_err(), "one index twice");
+        assert!(submit_description(&common, &[JOB, QueueItem { index: 1, ..JOB }]).is_err(), "one folder twice");
         for text in ["", "a,b", "a b", "a\nb", "a\"b", "$(x)", "a)", "ä", "(", "#a"] {
             let path = format!("/{text}");
             let bad = [
-                QueueItem { uid: text, ..job },
-                QueueItem { batch_name: text, ..job },
-                QueueItem { sandbox: &path, ..job },
-                QueueItem { output: &path, ..job },
+                QueueItem { uid: text, ..JOB },
+                QueueItem { batch_name: text, ..JOB },
+                QueueItem { sandbox: &path, ..JOB },
+                QueueItem { output: &path, ..JOB },
             ];
             for job in bad {
                 assert!(submit_description(&common, &[job]).is_err(), "{job:?}");
             }
         }
         for path in ["s", "/a/../b", "/a/./b", "//a", "/a/", "~/a"] {
-            assert!(submit_description(&common, &[QueueItem { sandbox: path, ..job }]).is_err(), "{path}");
+            assert!(submit_description(&common, &[QueueItem { sandbox: path, ..JOB }]).is_err(), "{path}");
         }
     }
 }

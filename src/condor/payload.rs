@@ -11,7 +11,7 @@ mod outputs;
 
 pub use crate::api::PayloadFailure;
 pub use command::{Command, CommandError};
-pub use image::{Image, ImageError};
+pub use image::{Image, ImageError, without_scheme};
 pub use image_map::{ImageMap, ImagePrefix, ImagePrefixError};
 pub use outputs::{MOST as MOST_OUTPUTS, OutputPattern, OutputPatternError};
 
@@ -125,7 +125,7 @@ fn payload_conf(payload: &Payload) -> Result<String, PayloadError> {
     let lines = [("version", version.as_str()), ("name", name)].into_iter();
     let text = image.argument();
     let lines = lines.chain([("image", text.as_str())]);
-    let named = named.strip_prefix("docker://").unwrap_or(named);
+    let named = without_scheme(named);
     let lines = lines.chain(plain(named, "-._/:@").then_some(("named", named)));
     let lines = lines.chain(matches!(image, Image::UsersFolder(_)).then_some(("image_in_binds", "yes")));
     let lines = lines.chain(binds.iter().map(|bind| ("bind", bind.as_str())));

@@ -57,6 +57,12 @@ pub enum ImageError {
     Reference(String),
 }
 
+/// The name of an image: it may be written with `docker://` before it.
+#[must_use]
+pub fn without_scheme(text: &str) -> &str {
+    text.strip_prefix("docker://").unwrap_or(text)
+}
+
 impl Image {
     /// Finds out what a user's text means: a whole name of the site's, an absolute path, a name with a prefix of the
     /// site's, or else a name in a registry.
@@ -70,7 +76,7 @@ impl Image {
         if text.is_empty() {
             return Err(ImageError::Empty);
         }
-        let name = text.strip_prefix("docker://").unwrap_or(text);
+        let name = without_scheme(text);
         match map.path_of(text).or_else(|| map.path_of(name)) {
             Some(path) => Self::of_the_site(path),
             None if text.starts_with('/') => Self::of_a_user(text, map),

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::GroupVersionKind;
-use kube::{Client, ResourceExt as _};
+use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
 use super::names::{PORT, Role};
@@ -107,7 +107,7 @@ impl Applier {
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &design.names.pool.namespace);
         let there = limited("read the Secret", &name, api.get_opt(&name)).await?;
         if let Some(secret) = there {
-            if !secret.owner_references().iter().any(|owner| owner.uid == design.names.uid) {
+            if !is_owned(&secret, design) {
                 return Err(ApplyError::NotOurs { kind: "Secret".to_owned(), name });
             }
             let entry = secret.data.as_ref().and_then(|data| data.get(KEY_NAME));
@@ -144,7 +144,7 @@ impl Applier {
         for (name, identity, rights, with_key) in daemons.into_iter().chain([operator]) {
             let there = limited("read the Secret", &name, api.get_opt(&name)).await?;
             if let Some(secret) = &there {
-                if !secret.owner_references().iter().any(|owner| owner.uid == names.uid) {
+                if !is_owned(secret, design) {
                     return Err(ApplyError::NotOurs { kind: "Secret".to_owned(), name });
                 }
                 if secret.annotations().get(SIGNED_BY) == Some(&key.fingerprint()) {
@@ -171,7 +171,7 @@ impl Applier {
         let there = limited("read the object", &format!("{kind} {name}"), self.api(object).get_opt(&name)).await?;
         let made = match there {
             None => self.make(object).await?,
-            Some(there) if !there.owner_references().iter().any(|owner| owner.uid == design.names.uid) => {
+            Some(there) if !is_owned(&there, design) => {
                 return Err(ApplyError::NotOurs { kind, name });
             }
             Some(there) if self.is_as_written(object, &there) => return Ok(there),
@@ -219,6 +219,11 @@ impl Applier {
         let namespace = text(&object["metadata"]["namespace"]);
         Api::namespaced_with(self.client.clone(), &namespace, &ApiResource::from_gvk(&kind))
     }
+}
+
+/// The pool is an owner of it.
+fn is_owned(there: &impl ResourceExt, design: &Design<'_>) -> bool {
+    there.owner_references().iter().any(|owner| owner.uid == design.names.uid)
 }
 
 fn dynamic(object: &Value) -> Option<DynamicObject> {

@@ -11,7 +11,7 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use kube::runtime::reflector::{self, Store};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Client, Resource as _, ResourceExt as _};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
@@ -326,15 +326,7 @@ impl Caretaker {
         if let Some(key) = signing_key {
             status["signingKey"] = key.into();
         }
-        let api: Api<HTCPool> = Api::namespaced(self.charge.client.clone(), &self.names.pool.namespace);
-        let patch = Patch::Apply(json!({
-            "apiVersion": HTCPool::api_version(&()), "kind": HTCPool::kind(&()),
-            "metadata": { "name": self.names.pool.name, "uid": self.names.uid },
-            "status": status,
-        }));
-        let parameters = PatchParams::apply(MANAGER).force();
-        let request = api.patch_status(&self.names.pool.name, &parameters, &patch);
-        unless_changed(limited("write the status of HTCPool", &self.names.pool, request).await).map(drop)
+        self.write_status(&status).await.map(drop)
     }
 
     /// The pool has had a signing key from now on: before anything is told by it.
@@ -342,11 +334,16 @@ impl Caretaker {
         if object.status.as_ref().and_then(|status| status.signing_key.as_ref()) == Some(&applied.signing_key) {
             return Ok(true);
         }
+        self.write_status(&json!({ "signingKey": applied.signing_key })).await
+    }
+
+    /// Whether it was written: not if the HTCPool is another one by now.
+    async fn write_status(&self, status: &Value) -> Result<bool, ApiError> {
         let api: Api<HTCPool> = Api::namespaced(self.charge.client.clone(), &self.names.pool.namespace);
         let patch = Patch::Apply(json!({
             "apiVersion": HTCPool::api_version(&()), "kind": HTCPool::kind(&()),
             "metadata": { "name": self.names.pool.name, "uid": self.names.uid },
-            "status": { "signingKey": applied.signing_key },
+            "status": status,
         }));
         let parameters = PatchParams::apply(MANAGER).force();
         let request = api.patch_status(&self.names.pool.name, &parameters, &patch);

@@ -6,8 +6,6 @@ use super::objects::{WorkerSize, worker_image};
 use crate::api::{HTCJob, HTCJobSpec, ManagedPool, Phase};
 use crate::condor::htcopts::{HtcOpts, Policy};
 
-/// How an image may be written besides.
-const SCHEME: &str = "docker://";
 const MIB: u64 = 1 << 20;
 /// What HTCondor's newer tools ask for where the HTCJob says nothing: cores, MiB of memory, MiB of disk.
 const UNSAID: [u64; 3] = [1, 128, 1024];
@@ -53,10 +51,7 @@ pub fn fits(pool: &ManagedPool, job: &HTCJobSpec) -> Result<u64, String> {
 }
 
 /// As HTCJobs and workers compare it.
-#[must_use]
-pub fn image(text: &str) -> &str {
-    text.strip_prefix(SCHEME).unwrap_or(text)
-}
+pub use crate::condor::payload::without_scheme as image;
 
 /// No file and no folder: a pod can be made of it.
 fn is_of_registry(image: &str) -> bool {

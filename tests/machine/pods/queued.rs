@@ -349,6 +349,18 @@ fn steps() -> impl Strategy<Value = (bool, Step)> {
     (any::<bool>(), step)
 }
 
+/// The queue gives one of them what it asks for, as far as there is room.
+fn grant(worlds: &mut [World; 2], place: usize, quota: usize) {
+    let free = quota.saturating_sub(worlds.iter().map(World::in_use).sum());
+    let world = &mut worlds[place];
+    let record = &mut world.facts.as_mut().unwrap().record;
+    let asks = world.room.asks.without(&record.granted).take(free);
+    if !asks.is_empty() {
+        record.queue = Some("q".to_owned());
+        record.granted = Indices::union(&[record.granted.clone(), asks]);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
     /// Two of them in one queue: whatever is seen late, there are no more Pods than the queue gives, and none is forgotten.
@@ -358,14 +370,7 @@ proptest! {
         for (second, now) in all {
             let place = usize::from(second);
             if matches!(now, Step::Grant) {
-                let free = quota.saturating_sub(worlds.iter().map(World::in_use).sum());
-                let world = &mut worlds[place];
-                let record = &mut world.facts.as_mut().unwrap().record;
-                let asks = world.room.asks.without(&record.granted).take(free);
-                if !asks.is_empty() {
-                    record.queue = Some("q".to_owned());
-                    record.granted = Indices::union(&[record.granted.clone(), asks]);
-                }
+                grant(&mut worlds, place, quota);
             }
             worlds[place].step(now);
             let pods: usize = worlds.iter().map(World::pods).sum();
@@ -381,14 +386,7 @@ proptest! {
                 for now in [Step::Cache, Step::Controller, Step::PodGoes, Step::Watch, Step::Look(true)] {
                     worlds[place].step(now);
                 }
-                let free = quota.saturating_sub(worlds.iter().map(World::in_use).sum());
-                let world = &mut worlds[place];
-                let record = &mut world.facts.as_mut().unwrap().record;
-                let asks = world.room.asks.without(&record.granted).take(free);
-                if !asks.is_empty() {
-                    record.queue = Some("q".to_owned());
-                    record.granted = Indices::union(&[record.granted.clone(), asks]);
-                }
+                grant(&mut worlds, place, quota);
             }
         }
         let pods: usize = worlds.iter().map(World::pods).sum();
