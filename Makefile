@@ -58,7 +58,7 @@ soak: setup ## random kills, and everything checked afterwards
 model: ## how things can go wrong, explored further than in make test (some minutes)
 	HTC_MODEL=full cargo test --locked --release --features fail-points --test model -- --nocapture --test-threads=1
 
-bench: setup ## table, JSON and curves in target/bench (15 minutes with 2 cores, FULL=1 20)
+bench: setup ## table, JSON and curves in target/bench (15 minutes with 2 cores, FULL=1 30)
 	cargo build --locked --release --package htc-operator --package bench
 	target/release/bench target/release/htc-operator $(if $(ROWS),--rows $(ROWS)) $(if $(FULL),--full) $(if $(VERSION),--version $(VERSION))
 

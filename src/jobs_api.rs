@@ -42,6 +42,8 @@ pub struct Jobs {
     pub operator: String,
     /// Where output is.
     pub planner: Planner,
+    /// How it is read.
+    pub volume: Volume,
     /// Where HTCondor is asked about jobs that run.
     pub pools: Arc<Pools>,
     /// Wakes an `HTCJob` of which a user wants something.
@@ -171,3 +173,4 @@ fn now() -> SchedDate {
 
 pub(crate) use serve::refuse;
 pub use serve::{LeaderPort, listen};
+pub use volume::Volume;

@@ -9,7 +9,7 @@ mod pace;
 mod watchlist;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -21,7 +21,6 @@ use tracing::Instrument as _;
 use crate::api::{Observed, Wake};
 use crate::condor::query::{HistoryAnswer, Shown, WantedInherited, reach};
 use crate::condor::schedd::{Reading, Schedd};
-use crate::condor::tools::Cost;
 use crate::machine::decide::Look;
 use crate::machine::facts::{Ad, Answer, Evidence, History, JobStatus, Queue, Reach, Unknown, Why};
 use crate::machine::inherited::InheritedJob;
@@ -29,6 +28,7 @@ use crate::machine::{Birthdate, SchedDate, Timestamp, Uid};
 use crate::metrics::Metrics;
 use crate::retry::Backoff;
 use entry::Urgency;
+use pace::Recent;
 use watchlist::Watchlist;
 
 /// Changes of the watchlist that come in so short a time are looked at together: each look goes over all of it.
@@ -56,17 +56,18 @@ pub struct Tracker {
     longest: Duration,
     steady: Mutex<Option<Steady>>,
     store: OnceLock<Store<Observed>>,
-    last: Mutex<LastLook>,
+    last: Mutex<LastLooks>,
     /// Held by who looks at all jobs and by who asks which have changed: of two answers about one job, the younger is shown.
     turn: tokio::sync::Mutex<()>,
     metrics: Metrics,
 }
 
-/// The last look at all jobs that was answered.
-#[derive(Clone, Copy, Debug)]
-struct LastLook {
+/// The last looks at all jobs that were answered.
+#[derive(Debug)]
+struct LastLooks {
+    /// When the last of them was asked for.
     asked_at: Timestamp,
-    cost: Cost,
+    costs: Recent,
 }
 
 /// What one look found.
@@ -127,7 +128,7 @@ impl Tracker {
         metrics: Metrics,
     ) -> Self {
         let (watchlist, steady, store) = (Watchlist::default(), Mutex::default(), OnceLock::new());
-        let last = Mutex::new(LastLook { asked_at: schedd.clock.now(), cost: Cost::default() });
+        let last = Mutex::new(LastLooks { asked_at: schedd.clock.now(), costs: Recent::default() });
         let turn = tokio::sync::Mutex::default();
         Self { schedd, watchlist, wake, interval, soon, longest, steady, store, last, turn, metrics }
     }
@@ -221,11 +222,11 @@ impl Tracker {
 
     /// Asks again and again which jobs have changed, at the pace that their cost allows.
     async fn follow_changes(&self) {
-        let (mut since, mut cost, mut failed) = (self.schedd.clock.now(), Cost::default(), false);
+        let (mut since, mut costs, mut failed) = (self.schedd.clock.now(), Recent::default(), false);
         loop {
             let answered = self.watchlist.answered();
-            let last = self.last_look();
-            let pause = if failed { Some(self.interval) } else { pace::pause(cost, last.cost, self.interval) };
+            let of_all = self.last_looks().costs.mean();
+            let pause = if failed { Some(self.interval) } else { pace::pause(costs.mean(), of_all, self.interval) };
             match pause.filter(|_| self.watchlist.may_change()) {
                 None => {
                     answered.await;
@@ -238,11 +239,11 @@ impl Tracker {
             }
             let turn = self.turn.lock().await;
             let (asked_at, before) = (self.schedd.clock.now(), self.schedd.spent());
-            since = since.max(self.last_look().asked_at);
+            since = since.max(self.last_looks().asked_at);
             let Some(SchedDate(date)) = self.schedd.date(since) else { continue };
             let changed = self.schedd.changed_since(SchedDate(date - OVERLAP), CHANGES_LIMIT);
             let found = changed.instrument(tracing::error_span!("look", htcjobs = "changed")).await;
-            cost = self.schedd.spent() - before;
+            costs.add(self.schedd.spent() - before);
             failed = found.is_err();
             match found {
                 Ok(shown) => {
@@ -259,8 +260,8 @@ impl Tracker {
         }
     }
 
-    fn last_look(&self) -> LastLook {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    fn last_looks(&self) -> MutexGuard<'_, LastLooks> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Asks history for all that want it, one question at a time.
@@ -319,8 +320,11 @@ impl Tracker {
         let spent = self.schedd.spent();
         let inherited = self.watchlist.inherited(&[]);
         let found = self.ask(self.with_inherited(&inherited, Box::pin(self.schedd.queue()))).await?;
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) =
-            LastLook { asked_at: found.asked_at, cost: self.schedd.spent() - spent };
+        {
+            let mut last = self.last_looks();
+            last.asked_at = found.asked_at;
+            last.costs.add(self.schedd.spent() - spent);
+        }
         self.metrics.looked();
         self.count_unreadable("queue", &found.shown);
         self.count_orphans(&found.shown);

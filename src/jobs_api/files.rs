@@ -10,7 +10,8 @@ use actix_web::http::header::ETAG;
 use actix_web::web::Bytes;
 use sha2::{Digest as _, Sha256};
 
-use super::{Found, Jobs, volume};
+use super::volume::Volume;
+use super::{Found, Jobs};
 use crate::procs::answer::Failure;
 use crate::procs::list::parameters;
 
@@ -76,7 +77,7 @@ pub(super) async fn files(jobs: &Jobs, found: Found, wanted: FilesQuery) -> Resu
         return Err(Failure::not_found(format!("{name} is {state}: its output is not stored (yet)")));
     }
     let folder = jobs.planner.job_output(&found.htcjob(), &found.parent.uid, found.index);
-    let entries = volume::step(move || entries(&folder)).await?;
+    let entries = jobs.volume.step(move || entries(&folder)).await?;
     let length = entries.iter().map(Entry::whole).sum::<u64>() + END;
     let tag = tag(&entries);
     if wanted.tag.as_ref().is_some_and(|begun| *begun != tag) {
@@ -86,10 +87,11 @@ pub(super) async fn files(jobs: &Jobs, found: Found, wanted: FilesQuery) -> Resu
         return Err(Failure::bad_request(format!("the archive has {length} bytes")));
     }
     let archive = Archive { entries: entries.into(), at: wanted.offset, end: END };
-    let parts = futures::stream::unfold(Some(archive), |archive| async {
-        let archive = archive?;
-        match archive.next().await {
-            Ok(Some((part, archive))) => Some((Ok(part), Some(archive))),
+    let begun = Some((archive, jobs.volume.clone()));
+    let parts = futures::stream::unfold(begun, |archive| async {
+        let (archive, volume) = archive?;
+        match archive.next(&volume).await {
+            Ok(Some((part, archive))) => Some((Ok(part), Some((archive, volume)))),
             Ok(None) => None,
             Err(failure) => {
                 tracing::warn!(why = failure.message, "an archive ends in the middle");
@@ -159,7 +161,7 @@ struct Archive {
 }
 
 impl Archive {
-    async fn next(mut self) -> Result<Option<(Bytes, Self)>, Failure> {
+    async fn next(mut self, volume: &Volume) -> Result<Option<(Bytes, Self)>, Failure> {
         while self.entries.front().is_some_and(|first| self.at >= first.whole()) {
             self.at -= self.entries.pop_front().map_or(0, |first| first.whole());
         }
@@ -173,11 +175,11 @@ impl Archive {
         let part = if self.at < header {
             entry.header[usize::try_from(self.at).unwrap_or_default()..].to_vec()
         } else if let Some(path) = entry.file.clone().filter(|_| self.at < header + entry.size) {
-            let (file, length) = volume::opened(path).await?;
+            let (file, length) = volume.opened(path).await?;
             if length != entry.size {
                 return Err(Failure::internal("a file has changed while it was read"));
             }
-            volume::read(&file, self.at - header, PART).await?
+            volume.read(&file, self.at - header, PART).await?
         } else {
             vec![0; usize::try_from(entry.whole() - self.at).unwrap_or_default()]
         };
@@ -197,9 +199,10 @@ mod tests {
 
     async fn archive(folder: &Path, offset: u64) -> Vec<u8> {
         let entries = entries(folder).unwrap();
+        let volume = Volume::default();
         let mut archive = Archive { entries: entries.into(), at: offset, end: END };
         let mut all = Vec::new();
-        while let Some((part, rest)) = archive.next().await.unwrap() {
+        while let Some((part, rest)) = archive.next(&volume).await.unwrap() {
             all.extend_from_slice(&part);
             archive = rest;
         }

@@ -12,7 +12,7 @@ use actix_web::web::Bytes;
 use jiff::Timestamp;
 use tokio::sync::mpsc;
 
-use super::{Found, Jobs, volume};
+use super::{Found, Jobs};
 use crate::condor::tail::{Extent, Stream, Tail};
 use crate::machine::facts::Unknown;
 use crate::procs::State;
@@ -212,17 +212,19 @@ impl Source {
     async fn show_stored(&mut self) -> Result<(), Failure> {
         let folder = self.jobs.planner.job_output(&self.found.htcjob(), &self.found.parent.uid, self.found.index);
         let (what, index) = (self.wanted.stream.file(), self.found.index);
-        let path =
-            volume::step(move || written(&folder, what, index).ok_or_else(|| std::io::ErrorKind::NotFound.into()));
-        let (file, length) = volume::opened(path.await?).await?;
+        let path = self
+            .jobs
+            .volume
+            .step(move || written(&folder, what, index).ok_or_else(|| std::io::ErrorKind::NotFound.into()));
+        let (file, length) = self.jobs.volume.opened(path.await?).await?;
         if let Some(lines) = self.wanted.tail_lines.filter(|_| !self.told) {
             let from = length.saturating_sub(LOOK_BACK as u64);
-            let end = volume::read(&file, from, LOOK_BACK).await?;
+            let end = self.jobs.volume.read(&file, from, LOOK_BACK).await?;
             let start = last_lines(&end, lines);
             self.at = from + start as u64;
         }
         loop {
-            let part = volume::read(&file, self.at, PART).await?;
+            let part = self.jobs.volume.read(&file, self.at, PART).await?;
             self.at += part.len() as u64;
             if part.is_empty() || !self.send(&part).await {
                 return self.begin().await;

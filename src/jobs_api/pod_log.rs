@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, LogParams};
 
 use super::log::{PART, Source};
-use crate::kubernetes::{ApiError, limited};
+use crate::kubernetes::{ApiError, is_controlled, limited};
 use crate::procs::answer::Failure;
 use crate::workers::CONTAINER;
 
@@ -26,6 +26,12 @@ impl Source {
             ..LogParams::default()
         };
         let api: Api<Pod> = Api::namespaced(self.jobs.client.clone(), &self.found.parent.namespace);
+        let job = self.jobs.ledger.job_of(self.found.parent.uid.clone()).await?;
+        let there = limited("get Pod", &pod, api.get(&pod)).await.map_err(|error| self.no_log(&pod, &error))?;
+        // Another one of its name is not its.
+        if !job.is_some_and(|job| is_controlled(&there, job.as_str())) {
+            return Err(self.is_gone(&pod));
+        }
         let log = limited("read the log of Pod", &pod, api.log_stream(&pod, &parameters)).await;
         let mut log = std::pin::pin!(log.map_err(|error| self.no_log(&pod, &error))?);
         let (mut next, mut buffer) = (0_u64, vec![0; PART]);
@@ -53,12 +59,15 @@ impl Source {
         }
     }
 
+    fn is_gone(&self, pod: &str) -> Failure {
+        let name = self.found.proc.name.name();
+        Failure::not_found(format!("the log of {name} is not kept, and its Pod {pod} is gone: its log went with it"))
+    }
+
     fn no_log(&self, pod: &str, error: &ApiError) -> Failure {
         let name = self.found.proc.name.name();
         match error.code() {
-            Some(404) => Failure::not_found(format!(
-                "the log of {name} is not kept, and its Pod {pod} is gone: its log went with it"
-            )),
+            Some(404) => self.is_gone(pod),
             // The container has not started.
             Some(400) => Failure::bad_request(format!("{name} has no log yet: {error}")),
             Some(403) => Failure::unavailable(format!(

@@ -16,32 +16,60 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Most steps at once, those included that hang.
 const MOST: usize = 32;
 
-static STEPS: Semaphore = Semaphore::const_new(MOST);
+/// The volume; clones share the steps that hang.
+#[derive(Clone, Debug)]
+pub struct Volume(Arc<Semaphore>);
 
-/// Does one step of work on the volume.
-pub(super) async fn step<T: Send + 'static>(
-    work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> Result<T, Failure> {
-    let place = tokio::time::timeout(LIMIT, STEPS.acquire()).await;
-    let Ok(Ok(place)) = place else {
-        return Err(Failure::unavailable("the operator's data volume does not answer; check it"));
-    };
-    let handle = tokio::task::spawn_blocking(move || {
-        let result = work();
-        drop(place);
-        result
-    });
-    match tokio::time::timeout(LIMIT, handle).await {
-        Ok(Ok(Ok(done))) => Ok(done),
-        Ok(Ok(Err(error))) if error.kind() == io::ErrorKind::NotFound => {
-            Err(Failure::not_found("the job has left no such file, or its output was removed"))
+impl Default for Volume {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(MOST)))
+    }
+}
+
+impl Volume {
+    /// Does one step of work on the volume.
+    pub(super) async fn step<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let Ok(Ok(turn)) = tokio::time::timeout(LIMIT, Arc::clone(&self.0).acquire_owned()).await else {
+            return Err(Failure::unavailable("the operator's data volume does not answer; check it"));
+        };
+        let handle = tokio::task::spawn_blocking(move || {
+            let result = work();
+            drop(turn);
+            result
+        });
+        match tokio::time::timeout(LIMIT, handle).await {
+            Ok(Ok(Ok(done))) => Ok(done),
+            Ok(Ok(Err(error))) if error.kind() == io::ErrorKind::NotFound => {
+                Err(Failure::not_found("the job has left no such file, or its output was removed"))
+            }
+            Ok(Ok(Err(error))) => Err(Failure::internal(format!("the job's output cannot be read: {error}"))),
+            Ok(Err(error)) => Err(Failure::internal(error.to_string())),
+            Err(_) => Err(Failure::unavailable(format!(
+                "the operator's data volume has not answered for {} s; check it",
+                LIMIT.as_secs()
+            ))),
         }
-        Ok(Ok(Err(error))) => Err(Failure::internal(format!("the job's output cannot be read: {error}"))),
-        Ok(Err(error)) => Err(Failure::internal(error.to_string())),
-        Err(_) => Err(Failure::unavailable(format!(
-            "the operator's data volume has not answered for {} s; check it",
-            LIMIT.as_secs()
-        ))),
+    }
+
+    /// Opens a file beside the async threads.
+    pub(super) async fn opened(&self, path: PathBuf) -> Result<(Arc<File>, u64), Failure> {
+        self.step(move || open(&path)).await.map(|(file, length)| (Arc::new(file), length))
+    }
+
+    /// At most `most` bytes of an open file from `from` on.
+    pub(super) async fn read(&self, file: &Arc<File>, from: u64, most: usize) -> Result<Vec<u8>, Failure> {
+        let file = Arc::clone(file);
+        self.step(move || {
+            let mut part = Vec::new();
+            let mut file = &*file;
+            file.seek(SeekFrom::Start(from))?;
+            file.take(u64::try_from(most).unwrap_or(u64::MAX)).read_to_end(&mut part)?;
+            Ok(part)
+        })
+        .await
     }
 }
 
@@ -51,22 +79,4 @@ pub(super) fn open(path: &Path) -> io::Result<(File, u64)> {
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     let metadata = file.metadata()?;
     if metadata.is_file() { Ok((file, metadata.len())) } else { Err(io::ErrorKind::NotFound.into()) }
-}
-
-/// At most `most` bytes of an open file from `from` on.
-pub(super) async fn read(file: &Arc<File>, from: u64, most: usize) -> Result<Vec<u8>, Failure> {
-    let file = Arc::clone(file);
-    step(move || {
-        let mut part = Vec::new();
-        let mut file = &*file;
-        file.seek(SeekFrom::Start(from))?;
-        file.take(u64::try_from(most).unwrap_or(u64::MAX)).read_to_end(&mut part)?;
-        Ok(part)
-    })
-    .await
-}
-
-/// Opens a file beside the async threads.
-pub(super) async fn opened(path: PathBuf) -> Result<(Arc<File>, u64), Failure> {
-    step(move || open(&path)).await.map(|(file, length)| (Arc::new(file), length))
 }

@@ -114,6 +114,11 @@ impl Ledger {
         .await
     }
 
+    /// The Job of an `HTCJob`, if it is recorded.
+    pub async fn job_of(&self, uid: Uid) -> Result<Option<JobUid>, LedgerError> {
+        self.run(move |connection| batch_job(connection, &uid)).await
+    }
+
     /// At most `limit` indexes that were changed after transaction number `since`, the longest unchanged first; what one transaction
     /// has changed comes whole.
     pub async fn runs_changed(&self, since: i64, limit: usize) -> Result<Vec<(Uid, RunRow)>, LedgerError> {

@@ -19,7 +19,7 @@ use crate::controller::{self, Context, Creations, NamespaceJobs, Publisher, Vola
 use crate::credentials::Credentials;
 use crate::fence::Fence;
 use crate::jobs_api::certificates::{CertificateKeeper, Lives, Places};
-use crate::jobs_api::{self, Jobs};
+use crate::jobs_api::{self, Jobs, Volume};
 use crate::kubernetes_backend::Watched;
 use crate::lease::Leader;
 use crate::ledger::{Ledger, LedgerError};
@@ -285,8 +285,17 @@ fn jobs_api(
 ) -> Result<Option<JobsApi>, StartError> {
     let Some(address) = config.jobs_api.jobs_api_listen else { return Ok(None) };
     let wakes = Arc::new(Wakes::start(wake));
-    let jobs =
-        Jobs { objects, ledger, client: client.clone(), operator: operator_name(config), planner, pools, wakes, clock };
+    let jobs = Jobs {
+        objects,
+        ledger,
+        client: client.clone(),
+        operator: operator_name(config),
+        planner,
+        volume: Volume::default(),
+        pools,
+        wakes,
+        clock,
+    };
     let (shown, accepted) = (Shown::default(), Accepted::default());
     let port = jobs_api::listen(address, jobs, shown.clone(), accepted.clone())?;
     tracing::info!(address = %port.address, "the jobs API listens for its fronts");

@@ -1,5 +1,6 @@
 //! How often HTCondor is asked which jobs have changed: as often as it is cheap.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::condor::tools::Cost;
@@ -9,10 +10,34 @@ const SHARE: f64 = 0.02;
 /// Nobody needs to know sooner.
 const SHORTEST: Duration = Duration::from_secs(1);
 
-/// The pause after a question which jobs have changed, if it cost `changes`, and a look at all jobs each `interval` costs
+/// Over so many questions the cost of one is spread: one that meets a bad moment, such as a schedd that starts hundreds of jobs, is paid
+/// for in parts, not by one long silence.
+const SPREAD: u32 = 8;
+
+/// What the last questions of one kind cost.
+#[derive(Debug, Default)]
+pub(super) struct Recent(VecDeque<Cost>);
+
+impl Recent {
+    pub(super) fn add(&mut self, cost: Cost) {
+        if self.0.len() >= SPREAD as usize {
+            self.0.pop_front();
+        }
+        self.0.push_back(cost);
+    }
+
+    /// The cost of each, on average.
+    pub(super) fn mean(&self) -> Cost {
+        let Cost { here, there } = self.0.iter().fold(Cost::default(), |sum, cost| sum + *cost);
+        let number = u32::try_from(self.0.len()).unwrap_or(SPREAD).max(1);
+        Cost { here: here / number, there: there / number }
+    }
+}
+
+/// The pause after a question which jobs have changed, if such questions cost `changes` each, and a look at all jobs each `interval` costs
 /// `all`: such that together they take no more than their share. `None` where the looks at all jobs take all of it.
 ///
-/// It is `interval` at most: a question that costs so much may have met a bad moment, and is put again.
+/// It is `interval` at most: questions that cost so much may have met bad moments, and are put again.
 pub(super) fn pause(changes: Cost, all: Cost, interval: Duration) -> Option<Duration> {
     if interval <= SHORTEST {
         return None;
@@ -58,7 +83,34 @@ mod tests {
         assert_eq!(pause(cost(1, 1), cost(1, 1), Duration::ZERO), None);
     }
 
+    #[test]
+    fn one_bad_moment_is_paid_for_in_parts() {
+        let mut recent = Recent::default();
+        let pauses: Vec<f64> = (0..32)
+            .map(|number| {
+                recent.add(if number == 8 { cost(15, 800) } else { cost(15, 10) });
+                pause(recent.mean(), Cost::default(), INTERVAL).unwrap().as_secs_f64()
+            })
+            .collect();
+        assert!(pauses[..8].iter().all(|pause| *pause <= 1.0), "{pauses:?}");
+        assert!(pauses[8..16].iter().all(|pause| *pause > 5.0 && *pause < 6.0), "{pauses:?}");
+        assert!(pauses[16..].iter().all(|pause| *pause <= 1.0), "{pauses:?}");
+    }
+
     proptest! {
+        #[test]
+        fn spread_or_not_they_take_their_share_at_most(costs in proptest::collection::vec(0..400_u64, 1..60)) {
+            let mut recent = Recent::default();
+            let (mut spent, mut time) = (0.0, 0.0);
+            // What the last ones cost is paid for by those that follow.
+            for spent_now in costs.iter().copied().chain([0; SPREAD as usize]) {
+                recent.add(cost(0, spent_now));
+                spent += Duration::from_millis(spent_now).as_secs_f64();
+                time += pause(recent.mean(), Cost::default(), INTERVAL).unwrap().as_secs_f64();
+            }
+            prop_assert!(spent <= SHARE * time * 1.000_001, "{spent} s in {time} s");
+        }
+
         #[test]
         fn looks_take_their_share_at_most(
             changes in (0..10_000_000_u64, 0..10_000_000_u64),

@@ -8,7 +8,7 @@ use bench::Options;
 #[test]
 fn rows_can_be_measured() {
     bed::turns::take(bed::Weight::Servers);
-    let rows: BTreeSet<u8> = (1..=11).collect();
+    let rows: BTreeSet<u8> = (1..=13).collect();
     let program = bed::program();
     let report = bench::measure(&Options {
         rows: rows.clone(),
@@ -20,7 +20,10 @@ fn rows_can_be_measured() {
         ends: 5,
         spread: 2,
         callbacks: 100,
-        ..Options::new(program, htc_operator::api::crd_yaml().unwrap())
+        pods: 5,
+        waiting: 5,
+        room: 12,
+        ..Options::new(program, htc_operator::api::crd_yaml().unwrap(), htc_operator::api::queue_crd_yaml().unwrap())
     })
     .unwrap();
     println!("{}", report.markdown());
@@ -46,6 +49,10 @@ fn rows_can_be_measured() {
     assert!(number(10, "perSecond") > 1.0);
     assert!((number(11, "jobs") - 20.0).abs() < 0.1 && number(11, "listSeconds") > 0.0);
     assert!(number(11, "watchedSeconds") > 0.0 && number(11, "frontPeakMiB") > 1.0);
+    five(12, "htcjobs");
+    assert!(number(12, "podsSeconds") > 0.0 && number(12, "bareRatio") > 0.0);
+    five(13, "waiting");
+    assert!(number(13, "lateSeconds") > 0.0 && number(13, "grantedPerSecond") > 0.0);
     for (name, chart) in &report.charts {
         assert!(chart.svg().contains("<polyline"), "{name}");
     }

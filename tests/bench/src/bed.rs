@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use testbed::{Account, Assets, Client, Kube, Owned, Pool, PoolOptions, Scratch, Spec, Version, wait_for};
+use testbed::{Account, Assets, Client, Controllers, Kube, Owned, Pool, PoolOptions, Scratch, Spec, Version, wait_for};
 
 use crate::cluster::{Cluster, PATIENCE, htcjob};
 use crate::error::{Error, Result};
@@ -150,6 +150,11 @@ impl Bed {
 
     pub(crate) fn kube(&self) -> &Kube {
         &self.kube
+    }
+
+    /// Starts these controllers of kube-controller-manager; they end with the value.
+    pub(crate) fn controllers(&self, which: &[&str]) -> Result<Controllers> {
+        Ok(Controllers::start(&Assets::locate()?, &self.kube, which)?)
     }
 
     /// A program that reaches the API server as the operator does.

@@ -1,6 +1,7 @@
 //! The API server: objects made and deleted, the watch, and the requests that it counts.
 
 mod bare;
+mod jobs;
 mod pages;
 
 use std::collections::BTreeMap;

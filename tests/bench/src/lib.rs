@@ -34,11 +34,13 @@ pub use svg::Chart;
 pub struct Options {
     /// The operator's program.
     pub program: PathBuf,
-    /// The CustomResourceDefinition.
+    /// The CustomResourceDefinition of HTCJobs.
     pub crd: String,
+    /// The one of HTCQueues.
+    pub queue_crd: String,
     /// Which HTCondor.
     pub version: Version,
-    /// Which rows; 7 and 11 take some ten minutes.
+    /// Which rows; 7, 11 and 13 take some ten minutes.
     pub rows: BTreeSet<u8>,
     /// Row 1: HTCJobs created at once. Row 3 deletes as many as the last.
     pub at_once: Vec<u32>,
@@ -56,17 +58,24 @@ pub struct Options {
     pub huge: u32,
     /// Row 10: callbacks that are sent as fast as they are taken.
     pub callbacks: u32,
+    /// Row 12: HTCJobs of the Kubernetes backend.
+    pub pods: u32,
+    /// Row 13: HTCJobs that wait in a queue.
+    pub waiting: u32,
+    /// Row 13: jobs for which the queue has room.
+    pub room: u32,
 }
 
 impl Options {
-    /// All rows but 7 and 11, with the numbers that the aims are about.
+    /// All rows but 7, 11 and 13, with the numbers that the aims are about.
     #[must_use]
-    pub fn new(program: PathBuf, crd: String) -> Self {
+    pub fn new(program: PathBuf, crd: String, queue_crd: String) -> Self {
         Self {
             program,
             crd,
+            queue_crd,
             version: Version::Trixie,
-            rows: [1, 2, 3, 4, 5, 6, 8, 9, 10].into(),
+            rows: [1, 2, 3, 4, 5, 6, 8, 9, 10, 12].into(),
             at_once: vec![100, 1000],
             queue: 1000,
             ends: 200,
@@ -75,6 +84,9 @@ impl Options {
             window: Duration::from_mins(1),
             huge: 100_000,
             callbacks: 10_000,
+            pods: 1000,
+            waiting: 10_000,
+            room: 100,
         }
     }
 }
@@ -88,13 +100,15 @@ pub fn measure(options: &Options) -> Result<Report> {
     say("starting etcd, kube-apiserver, an HTCondor pool and the operator");
     let mut bed = Bed::start(&options.program, &options.crd, options.version)?;
     let raw = bed.by_hand()?;
-    let measurements: [(&[u8], Measurement); 6] = [
+    let measurements: [(&[u8], Measurement); 8] = [
         // Before the others: on ext4 nothing is created fast for minutes after thousands of files were deleted.
         (&[2], rows::queue::measure),
         (&[1, 3], rows::at_once::measure),
         (&[4], rows::ends::measure),
         (&[9, 10], rows::callbacks::measure),
+        (&[12], rows::pods::measure),
         (&[7, 11], rows::huge::measure),
+        (&[13], rows::waiting::measure),
         (&[5, 6, 8], rows::finished::measure),
     ];
     for (rows, measurement) in measurements {

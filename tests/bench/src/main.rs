@@ -13,16 +13,16 @@ use testbed::Version;
 struct Cli {
     /// The operator's program, built with --release.
     program: PathBuf,
-    /// Folder with the CustomResourceDefinition `htcjobs.htc.cern.ch.yaml`.
+    /// Folder with the CustomResourceDefinitions.
     #[arg(long, default_value = "crd")]
     crd: PathBuf,
     /// Folder for the table, the JSON and the curves.
     #[arg(long, default_value = "target/bench")]
     out: PathBuf,
-    /// Which rows; without it all but 7 and 11, which take long.
+    /// Which rows; without it all but 7, 11 and 13, which take long.
     #[arg(long, value_delimiter = ',')]
     rows: Vec<u8>,
-    /// Rows 7 and 11 too.
+    /// Rows 7, 11 and 13 too.
     #[arg(long)]
     full: bool,
     /// Which HTCondor.
@@ -37,6 +37,12 @@ struct Cli {
     /// Row 10: callbacks.
     #[arg(long)]
     callbacks: Option<u32>,
+    /// Row 12: HTCJobs of the Kubernetes backend.
+    #[arg(long)]
+    pods: Option<u32>,
+    /// Row 13: HTCJobs that wait.
+    #[arg(long)]
+    waiting: Option<u32>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -56,20 +62,24 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<()> {
-    let path = cli.crd.join("htcjobs.htc.cern.ch.yaml");
-    let crd = std::fs::read_to_string(&path).map_err(|source| Error::File { doing: "read", path, source })?;
-    let mut options = Options::new(cli.program, crd);
+    let crd = |name: &str| {
+        let path = cli.crd.join(format!("{name}.yaml"));
+        std::fs::read_to_string(&path).map_err(|source| Error::File { doing: "read", path, source })
+    };
+    let mut options = Options::new(cli.program, crd("htcjobs.htc.cern.ch")?, crd("htcqueues.htc.cern.ch")?);
     if !cli.rows.is_empty() {
         options.rows = cli.rows.into_iter().collect();
     }
     if cli.full {
-        options.rows.extend([7, 11]);
+        options.rows.extend([7, 11, 13]);
     }
     if !cli.finished.is_empty() {
         options.finished = cli.finished;
     }
     options.huge = cli.huge.unwrap_or(options.huge);
     options.callbacks = cli.callbacks.unwrap_or(options.callbacks);
+    options.pods = cli.pods.unwrap_or(options.pods);
+    options.waiting = cli.waiting.unwrap_or(options.waiting);
     options.version = match cli.version {
         Pool::Trixie => Version::Trixie,
         Pool::Sid => Version::Sid,

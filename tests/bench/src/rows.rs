@@ -5,8 +5,10 @@ pub(crate) mod callbacks;
 pub(crate) mod ends;
 pub(crate) mod finished;
 pub(crate) mod huge;
+pub(crate) mod pods;
 pub(crate) mod procs;
 pub(crate) mod queue;
+pub(crate) mod waiting;
 
 use std::time::{Duration, Instant};
 

@@ -78,14 +78,19 @@ impl Kubelet {
     /// Puts the Pod of this completion index on the node; its name.
     pub fn take(&self, here: &Namespace<'_>, index: u32) -> String {
         let pod = here.wait_index(index)["metadata"]["name"].as_str().unwrap().to_owned();
+        self.take_named(here, &pod);
+        pod
+    }
+
+    /// Puts this Pod on the node.
+    pub fn take_named(&self, here: &Namespace<'_>, pod: &str) {
         let binding = json!({ "apiVersion": "v1", "kind": "Binding", "metadata": { "name": pod, "namespace": here.name },
             "target": { "apiVersion": "v1", "kind": "Node", "name": NODE } });
         let file = here.bed.scratch().path().join(format!("binding-{pod}.json"));
         std::fs::write(&file, binding.to_string()).unwrap();
         let path = format!("/api/v1/namespaces/{}/pods/{pod}/binding", here.name);
         here.kubectl(&["create", "--raw", &path, "-f", file.to_str().unwrap()]);
-        self.state.logs.lock().unwrap().insert(pod.clone(), Log::default());
-        pod
+        self.state.logs.lock().unwrap().insert(pod.to_owned(), Log::default());
     }
 
     pub fn writes(&self, pod: &str, text: &[u8]) {

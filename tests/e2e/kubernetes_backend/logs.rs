@@ -4,6 +4,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
 
 use bed::{Bed, Namespace, PATIENCE, is_true};
+use serde_json::json;
 use testbed::{KubeOptions, Version, wait_for};
 
 use super::kubelet::{Kubelet, is_fetched, kept, log};
@@ -100,6 +101,24 @@ pub fn what_cannot_be_had_is_tried_again_and_holds_up_no_deletion_for_long(versi
     here.wait_ended("never");
     here.kubectl(&["delete", "htcjob", "never", "--wait=false"]);
     here.wait_gone("never");
+    // A Pod of somebody else takes its name: what that writes is not its log.
+    here.create(&pods("taken", 1));
+    let pod = kubelet.take(&here, 0);
+    kubelet.ends(&pod);
+    here.end(0, 0);
+    here.wait_ended("taken");
+    here.kubectl(&["delete", "pod", &pod, "--force", "--grace-period=0"]);
+    let other = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": pod, "namespace": here.name },
+        "spec": { "containers": [{ "name": "job", "image": "theirs" }] } });
+    stage.bed.kube.apply_stdin(&other.to_string()).unwrap();
+    kubelet.take_named(&here, &pod);
+    kubelet.writes(&pod, b"another's\n");
+    kubelet.ends(&pod);
+    kubelet.is_broken(false);
+    let refused = log(&here, "taken-0", "").unwrap_err();
+    assert!(refused.contains("is gone: its log went with it"), "{refused}");
+    here.kubectl(&["delete", "pod", &pod, "--force", "--grace-period=0"]);
+    here.delete("taken");
     here.wait_all_gone();
 }
 

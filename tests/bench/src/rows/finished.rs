@@ -19,7 +19,7 @@ const FILL: u32 = 1000;
 /// What a window showed.
 pub(super) struct Window {
     seconds: f64,
-    writes: u64,
+    pub(super) writes: u64,
     reads: u64,
     renewals: u64,
     pub(super) tools: crate::tools::Calls,
@@ -28,7 +28,7 @@ pub(super) struct Window {
     pub(super) tools_cpu: f64,
     /// The same of the schedd.
     pub(super) schedd_cpu: f64,
-    rss: f64,
+    pub(super) rss: f64,
     pss: f64,
 }
 
@@ -127,7 +127,7 @@ impl Window {
     }
 
     #[allow(clippy::cast_precision_loss, reason = "counts of requests")]
-    fn numbers(&self) -> [(&'static str, f64); 10] {
+    pub(super) fn numbers(&self) -> [(&'static str, f64); 10] {
         [
             ("windowSeconds", self.seconds),
             ("apiWrites", self.writes as f64),
