@@ -8,6 +8,7 @@ pub(super) mod caretaker;
 pub mod config;
 pub mod demand;
 pub mod groups;
+mod made;
 pub mod names;
 pub mod objects;
 mod said;

@@ -62,6 +62,14 @@ pub enum ApplyError {
     },
 }
 
+impl ApplyError {
+    /// The API server has said no: nothing was made.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Api(error) if error.code().is_some_and(|code| (400..500).contains(&code)))
+    }
+}
+
 /// What there is of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {

@@ -18,12 +18,12 @@ use tokio::task::JoinHandle;
 use super::apply::{Applied, Applier, ApplyError};
 use super::config::POD_UID;
 use super::demand::{image, needed, waits};
-use super::groups::{Wish, scale_all};
+use super::groups::{There, Wish, scale_all};
 use super::names::{BadName, Names};
-use super::objects::{Design, worker_image};
-use super::said::{Said, said};
+use super::objects::{Design, TEMPLATE, worker_image};
+use super::said::{Said, counts, images_said, workers_said};
 use super::scale::{Drain, Goal, Plan};
-use super::seen::{Memory, Wanted, image_of};
+use super::seen::{Memory, Wanted};
 use crate::api::{Condition, HTCPool, ManagedPool, ObjectName, Observed, QuantityError, Reason, WorkersStatus};
 use crate::condor::startds::Drained;
 use crate::failpoint::{Point, around};
@@ -128,6 +128,7 @@ impl Caretaker {
                     event = watched.next() => match event {
                         Some(Ok(event)) => {
                             listed |= matches!(event, watcher::Event::InitDone);
+                            memory.made.watched(&event, &names);
                             if matches!(event, watcher::Event::Init | watcher::Event::InitApply(_)) { continue; }
                             pause = pause.min(Duration::from_millis(100));
                             continue;
@@ -166,8 +167,9 @@ impl Caretaker {
         let Some(spec) = &object.spec.managed else { return calm };
         let design = Design { names: &self.names, spec, operator: &self.charge.operator };
         let (wish, pods) = (self.wish(spec), pods.state());
-        let Ok(wanted) = wanted(&wish, &design, &pods) else { return calm };
         memory.notice(&pods, now());
+        memory.keep(&wish.asked(image(worker_image(spec))));
+        let Ok(wanted) = wanted(&wish, &design, &memory.there(&pods, &self.names)) else { return calm };
         let most = wish.most();
         let mut groups = memory.evidence(&pods, &self.names, &wanted, now());
         let mut plans = scale_all(&groups, most);
@@ -183,7 +185,8 @@ impl Caretaker {
             }
             self.tell_lacks(memory).await;
             groups = memory.evidence(&pods, &self.names, &wanted, now());
-            if let Err(error) = self.publish(&object, &said(&groups, &plans, memory)).await {
+            let said = [workers_said(&groups, &plans, memory), images_said(memory)];
+            if let Err(error) = self.publish(&object, (&counts(&groups), &said)).await {
                 tracing::warn!(%error, "the status of the workers is not written");
             }
         }
@@ -231,10 +234,8 @@ impl Caretaker {
             let named = image(&job.spec.script.image).to_owned();
             let Some(lack) = memory.lack(&named).map(str::to_owned) else { continue };
             if waits(job) && memory.is_news(uid) {
-                let message = format!(
-                    "no worker of HTCPool {} can be made of the image {named}: {lack}; use an image that has all that a worker needs",
-                    self.names.pool
-                );
+                let message =
+                    format!("no worker of HTCPool {} can be made of the image {named}: {lack}", self.names.pool);
                 let reason: &str = Reason::NoWorkerFits.into();
                 tell_event(&self.charge.client, job.object_ref(&()), reason, &message, true).await;
             }
@@ -280,12 +281,22 @@ impl Caretaker {
         for (image, plan) in plans {
             for number in &plan.make {
                 let Ok(object) = design.worker(*number, image) else { continue };
+                let template = object["metadata"]["annotations"][TEMPLATE].as_str().unwrap_or_default();
+                memory.made.asks(*number, image, template);
                 let made = self.applier.create(&object);
                 match around(Point::BeforeWorkerMade, made, Point::AfterWorkerMade).await {
-                    Ok(_) => tracing::info!(image, "worker {} is made", self.names.worker(*number)),
+                    Ok(object) => {
+                        tracing::info!(image, "worker {} is made", self.names.worker(*number));
+                        memory.made.is_there(*number, object.uid());
+                    }
                     // It is there already, and the watch has not told it yet.
-                    Err(ApplyError::Changed { .. }) => {}
-                    Err(error) => return Err(error),
+                    Err(ApplyError::Changed { .. }) => memory.made.is_there(*number, None),
+                    Err(error) => {
+                        if error.is_refusal() {
+                            memory.made.refused(*number);
+                        }
+                        return Err(error);
+                    }
                 }
             }
         }
@@ -302,27 +313,30 @@ impl Caretaker {
     }
 
     /// Writes it, unless it says so already.
-    async fn publish(&self, object: &HTCPool, said: &Said) -> Result<(), ApiError> {
+    async fn publish(&self, object: &HTCPool, (counts, said): (&WorkersStatus, &[Said])) -> Result<(), ApiError> {
         let status = object.status.clone().unwrap_or_default();
         let applied = self.applied.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let signing_key = applied.map(|(.., applied)| applied.signing_key).or_else(|| status.signing_key.clone());
-        let workers = WorkersStatus { selector: super::objects::worker_selector(&self.names), ..said.counts.clone() };
-        let old = status.conditions.iter().find(|condition| condition.type_ == WORKERS_READY);
-        let told = old.is_some_and(|old| old.status == said.status && old.reason == said.reason);
-        if told && status.workers.as_ref() == Some(&workers) && status.signing_key == signing_key {
+        let workers = WorkersStatus { selector: super::objects::worker_selector(&self.names), ..counts.clone() };
+        let old = |said: &Said| status.conditions.iter().find(|condition| condition.type_ == said.kind);
+        let told = |said: &Said| old(said).is_some_and(|old| said.is_told_by(old));
+        if said.iter().all(told) && status.workers.as_ref() == Some(&workers) && status.signing_key == signing_key {
             return Ok(());
         }
         let now = Time(jiff::Timestamp::now());
-        let since = old.filter(|old| old.status == said.status).map_or(now, |old| old.last_transition_time.clone());
-        let condition = Condition {
-            type_: WORKERS_READY.to_owned(),
-            status: said.status,
-            reason: said.reason.to_owned(),
-            message: said.message.clone(),
-            last_transition_time: since,
-            observed_generation: object.meta().generation,
+        let condition = |said: &Said| {
+            let since = old(said).filter(|old| old.status == said.status);
+            Condition {
+                type_: said.kind.to_owned(),
+                status: said.status,
+                reason: said.reason.to_owned(),
+                message: said.message.clone(),
+                last_transition_time: since.map_or_else(|| now.clone(), |old| old.last_transition_time.clone()),
+                observed_generation: object.meta().generation,
+            }
         };
-        let mut status = json!({ "workers": workers, "conditions": [condition] });
+        let conditions: Vec<Condition> = said.iter().map(condition).collect();
+        let mut status = json!({ "workers": workers, "conditions": conditions });
         if let Some(key) = signing_key {
             status["signingKey"] = key.into();
         }
@@ -351,9 +365,6 @@ impl Caretaker {
     }
 }
 
-/// Type of the condition about workers.
-pub(in crate::pools) const WORKERS_READY: &str = "WorkersReady";
-
 /// Deletes no other pod of the same name; and, if it is to be `unchanged`, not one whose containers have begun since it was seen.
 fn just_this(pod: &KubePod, unchanged: bool) -> DeleteParams {
     let resource_version = if unchanged { pod.resource_version() } else { None };
@@ -362,8 +373,12 @@ fn just_this(pod: &KubePod, unchanged: bool) -> DeleteParams {
 }
 
 /// What there should be of each image that is named or there.
-fn wanted(wish: &Wish, design: &Design<'_>, pods: &[Arc<KubePod>]) -> Result<BTreeMap<String, Wanted>, QuantityError> {
-    let goals = wish.goals(image(worker_image(design.spec)), pods.iter().map(|pod| image_of(pod)));
+fn wanted(
+    wish: &Wish,
+    design: &Design<'_>,
+    there: &BTreeMap<String, There>,
+) -> Result<BTreeMap<String, Wanted>, QuantityError> {
+    let goals = wish.goals(image(worker_image(design.spec)), there, now());
     let wanted = |(image, goal): (String, Goal)| {
         let template = design.worker_template(&image)?;
         Ok((image, Wanted { goal, template }))

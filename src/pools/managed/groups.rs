@@ -3,7 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::scale::{Evidence, Goal, Plan, scale};
+use super::scale::{Deaths, Evidence, Goal, Plan, scale};
+
+/// When so many workers of an image have ended too soon, and none has not, the image gives back its share of the room.
+const GIVES_BACK: u32 = 3;
 
 /// What there should be of all images together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +26,48 @@ pub enum Wish {
     },
 }
 
+/// What is known of the workers of one image, whatever there should be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct There {
+    /// Those that wait, run, or were made just now.
+    pub alive: u32,
+    /// Those that ended too soon.
+    pub deaths: Deaths,
+}
+
+impl Deaths {
+    /// No worker of the image has stayed so far.
+    #[must_use]
+    pub const fn is_hopeless(self) -> bool {
+        self.count >= GIVES_BACK
+    }
+}
+
+impl There {
+    /// Most that there should be: an image that fails again and again keeps what it has, and gets one more after each pause.
+    fn most(self, now: i64) -> u32 {
+        if !self.deaths.is_hopeless() {
+            u32::MAX
+        } else if self.deaths.pause_ends().is_some_and(|ends| ends > now) {
+            self.alive
+        } else {
+            self.alive.max(1)
+        }
+    }
+}
+
 impl Wish {
+    /// Images that workers are asked for; `own`: that of the pool.
+    #[must_use]
+    pub fn asked<'a>(&'a self, own: &'a str) -> BTreeSet<&'a str> {
+        let (fewest, needed) = match self {
+            Self::Replicas(replicas) => (*replicas, None),
+            Self::Follow { needed, min, .. } => (*min, Some(needed)),
+        };
+        let needed = needed.into_iter().flatten().filter(|(_, needed)| **needed > 0).map(|(image, _)| image.as_str());
+        needed.chain((fewest > 0).then_some(own)).collect()
+    }
+
     /// Most workers of all images together.
     #[must_use]
     pub const fn most(&self) -> u32 {
@@ -37,8 +81,8 @@ impl Wish {
     ///
     /// Where `max` is too small for all of them each gets one more in turn, so none gets all.
     #[must_use]
-    pub fn goals<'a>(&self, own: &'a str, there: impl IntoIterator<Item = &'a str>) -> BTreeMap<String, Goal> {
-        let images = there.into_iter().chain([own]).map(str::to_owned);
+    pub fn goals(&self, own: &str, there: &BTreeMap<String, There>, now: i64) -> BTreeMap<String, Goal> {
+        let images = there.keys().map(String::as_str).chain([own]).map(str::to_owned);
         match self {
             Self::Replicas(replicas) => {
                 let of = |image: String| {
@@ -50,13 +94,12 @@ impl Wish {
             Self::Follow { needed, min, max, after } => {
                 let mut asked: BTreeMap<String, u32> = images.map(|image| (image, 0)).collect();
                 asked.extend(needed.iter().map(|(image, needed)| (image.clone(), *needed)));
+                let most = |image: &str| there.get(image).map_or(u32::MAX, |there| there.most(now));
+                asked.iter_mut().for_each(|(image, asked)| *asked = (*asked).min(most(image)));
                 let mut given: BTreeMap<String, u32> = asked.keys().map(|image| (image.clone(), 0)).collect();
-                let mut left = *max;
-                if let (Some(asked), Some(given)) = (asked.get_mut(own), given.get_mut(own)) {
-                    *asked = (*asked).max(*min);
-                    *given = (*min).min(left);
-                    left -= *given;
-                }
+                let fewest = (*min).min(*max).min(most(own));
+                let mut left = *max - fewest;
+                given.insert(own.to_owned(), fewest);
                 loop {
                     let before = left;
                     for (image, given) in &mut given {
@@ -95,8 +138,9 @@ pub fn scale_all(groups: &BTreeMap<String, Evidence>, most: u32) -> BTreeMap<Str
         evidence.taken.extend(&taken);
         evidence.room = u32::try_from(room).unwrap_or(u32::MAX);
         let plan = scale(&evidence);
+        let own: BTreeSet<u32> = evidence.workers.iter().map(|worker| worker.number).collect();
+        room -= plan.make.iter().filter(|number| !own.contains(number)).count() as u64;
         taken.extend(&plan.make);
-        room -= plan.make.len() as u64;
         plans.insert(image.clone(), plan);
     }
     plans

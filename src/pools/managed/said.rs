@@ -4,40 +4,76 @@ use std::collections::BTreeMap;
 
 use super::scale::{Answer, Evidence, Plan, Pod, Slot, Worker};
 use super::seen::Memory;
-use crate::api::{ConditionStatus, WorkersStatus};
+use crate::api::text::harmless;
+use crate::api::{Condition, ConditionStatus, WorkersStatus};
 
-/// What is said of the workers.
+/// Type of the condition about the number of workers.
+pub(super) const WORKERS_READY: &str = "WorkersReady";
+/// Type of the condition about the images that workers are made of.
+pub(super) const IMAGES_USABLE: &str = "ImagesUsable";
+
+/// A condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Said {
-    pub(super) counts: WorkersStatus,
+    pub(super) kind: &'static str,
     pub(super) status: ConditionStatus,
     pub(super) reason: &'static str,
     pub(super) message: String,
 }
 
-/// What is to be said of the workers.
-pub(super) fn said(groups: &BTreeMap<String, Evidence>, plans: &BTreeMap<String, Plan>, memory: &Memory) -> Said {
+impl Said {
+    /// The object says so already. What the message about workers counts is in the status as well.
+    pub(super) fn is_told_by(&self, old: &Condition) -> bool {
+        let words = self.kind == WORKERS_READY || old.message == self.message;
+        old.status == self.status && old.reason == self.reason && words
+    }
+}
+
+/// How many workers there are.
+pub(super) fn counts(groups: &BTreeMap<String, Evidence>) -> WorkersStatus {
     let count = |which: &dyn Fn(&Worker) -> bool| {
         let workers = groups.values().flat_map(|group| &group.workers);
         i32::try_from(workers.filter(|worker| which(worker)).count()).unwrap_or(i32::MAX)
     };
     let alive = |worker: &Worker| matches!(worker.pod, Pod::Waiting { .. } | Pod::Running);
-    let counts = WorkersStatus {
+    WorkersStatus {
         replicas: count(&Worker::counts),
         ready: count(&|worker| worker.pod == Pod::Running && matches!(worker.slot, Slot::Idle { .. } | Slot::Busy)),
         busy: count(&|worker| worker.pod == Pod::Running && worker.slot == Slot::Busy),
         draining: count(&|worker| alive(worker) && (worker.drained || worker.slot == Slot::Draining)),
         selector: String::new(),
-    };
+    }
+}
+
+/// What is to be said of the images.
+pub(super) fn images_said(memory: &Memory) -> Said {
+    let failing = memory.failing();
+    if failing.is_empty() {
+        let message = "no image is known that workers cannot be made of".to_owned();
+        return Said { kind: IMAGES_USABLE, status: ConditionStatus::True, reason: "NoneFails", message };
+    }
+    let each: Vec<String> = failing.iter().map(|(image, why)| format!("{image}: {why}")).collect();
+    let message = harmless(
+        &format!("HTCJobs wait for workers of images that fail; it is tried again after pauses. {}", each.join("; ")),
+        4000,
+    );
+    Said { kind: IMAGES_USABLE, status: ConditionStatus::False, reason: "ImageFails", message }
+}
+
+/// What is to be said of the number of workers.
+pub(super) fn workers_said(
+    groups: &BTreeMap<String, Evidence>,
+    plans: &BTreeMap<String, Plan>,
+    memory: &Memory,
+) -> Said {
+    let counts = counts(groups);
     let wanted: u64 = groups.values().map(|group| u64::from(group.goal.wanted())).sum();
     let wanted = i32::try_from(wanted).unwrap_or(i32::MAX);
-    let no = |reason, message| Said { counts: counts.clone(), status: ConditionStatus::False, reason, message };
-    let mut held = plans.iter().filter(|(_, plan)| plan.held_until.is_some());
-    if let Some((image, count)) = held.find_map(|(image, _)| Some((image, groups.get(image)?.deaths.count))) {
-        let next = memory.lack(image).map_or_else(
-            || "look at the pods' events and at spec.managed.workers".to_owned(),
-            |lack| format!("{lack}; use an image that has all that a worker needs (docs/pools.md)"),
-        );
+    let no = |reason, message| Said { kind: WORKERS_READY, status: ConditionStatus::False, reason, message };
+    let held = |image: &String| plans.get(image).is_some_and(|plan| plan.held_until.is_some());
+    let fails = |(image, group): &(&String, &Evidence)| held(image) || group.deaths.is_hopeless();
+    if let Some((image, count)) = groups.iter().find(fails).map(|(image, group)| (image, group.deaths.count)) {
+        let next = memory.lack(image).unwrap_or("look at the pods' events and at spec.managed.workers");
         let message = format!(
             "workers of the image {image} end shortly after they begin ({count} so far): {next}; the next one is made after a pause"
         );
@@ -91,7 +127,7 @@ mod tests {
     }
 
     fn one(evidence: Evidence, memory: &Memory) -> Said {
-        said(&BTreeMap::from([("python:3.12".to_owned(), evidence)]), &BTreeMap::new(), memory)
+        workers_said(&BTreeMap::from([("python:3.12".to_owned(), evidence)]), &BTreeMap::new(), memory)
     }
 
     #[test]
@@ -119,17 +155,44 @@ mod tests {
         let idle = (Pod::Running, Slot::Idle { since: NOW });
         let mut bad = group(1, &[], Answer::Known);
         bad.deaths = Deaths { count: 3, last: NOW };
-        let groups = BTreeMap::from([
+        let mut groups = BTreeMap::from([
             ("alpine:3".to_owned(), bad),
             ("python:3.12".to_owned(), group(2, &[idle, (Pod::Running, Slot::Busy)], Answer::Known)),
         ]);
-        let told = |plans: &BTreeMap<String, Plan>| said(&groups, plans, &Memory::default());
-        let told_so = told(&BTreeMap::new());
-        assert_eq!((told_so.counts.ready, told_so.counts.busy, told_so.reason), (2, 1, "Starting"));
+        let told_so = workers_said(&groups, &BTreeMap::new(), &Memory::default());
+        let counted = counts(&groups);
+        assert_eq!((counted.ready, counted.busy, told_so.reason), (2, 1, "EndTooSoon"));
+        groups.get_mut("alpine:3").unwrap().deaths.count = 2;
+        let told_so = workers_said(&groups, &BTreeMap::new(), &Memory::default());
+        assert_eq!(told_so.reason, "Starting");
         assert!(told_so.message.contains("2 of 3"), "{}", told_so.message);
         let held = Plan { held_until: Some(NOW + 9), ..Plan::default() };
-        let told_so = told(&BTreeMap::from([("alpine:3".to_owned(), held)]));
+        let told_so = workers_said(&groups, &BTreeMap::from([("alpine:3".to_owned(), held)]), &Memory::default());
         assert_eq!(told_so.reason, "EndTooSoon");
-        assert!(told_so.message.contains("alpine:3") && told_so.message.contains("(3 so far)"), "{}", told_so.message);
+        assert!(told_so.message.contains("alpine:3") && told_so.message.contains("(2 so far)"), "{}", told_so.message);
+    }
+
+    #[test]
+    fn an_image_that_fails_is_told_with_what_it_lacks_and_once() {
+        let mut memory = Memory::default();
+        let said = images_said(&memory);
+        assert_eq!((said.status, said.reason), (ConditionStatus::True, "NoneFails"));
+        memory.lacks.insert("alpine:3".to_owned(), "the image lacks find".to_owned());
+        let said = images_said(&memory);
+        assert_eq!((said.status, said.reason), (ConditionStatus::False, "ImageFails"));
+        assert!(said.message.contains("alpine:3: the image lacks find"), "{}", said.message);
+        let mut old = Condition {
+            type_: IMAGES_USABLE.to_owned(),
+            status: said.status,
+            reason: said.reason.to_owned(),
+            message: said.message.clone(),
+            last_transition_time: serde_json::from_value(serde_json::json!("2026-01-01T00:00:00Z")).unwrap(),
+            observed_generation: None,
+        };
+        assert!(said.is_told_by(&old));
+        old.message.push_str("; another:1: it fails");
+        assert!(!said.is_told_by(&old), "another image fails");
+        let workers = Said { kind: WORKERS_READY, ..said };
+        assert!(workers.is_told_by(&old), "its numbers are in the status");
     }
 }

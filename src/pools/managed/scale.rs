@@ -99,6 +99,11 @@ pub enum Pod {
     Ended,
     /// Somebody has deleted it.
     Leaving,
+    /// It was asked for, and the watch has not shown it yet: what the watch shows of others may be newer than what it shows of this one.
+    Made {
+        /// The API server has made it; else it may not be there.
+        sure: bool,
+    },
 }
 
 /// What HTCondor says of a worker.
@@ -129,7 +134,7 @@ pub enum Drain {
 /// What to do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Make these.
+    /// Make these: new ones, and those of which it is not known whether they were made.
     pub make: Vec<u32>,
     /// Delete the pods of these: they have ended.
     pub remove: Vec<u32>,
@@ -191,7 +196,8 @@ impl Goal {
 
 impl Deaths {
     /// Until when none is made.
-    fn pause_ends(self) -> Option<i64> {
+    #[must_use]
+    pub fn pause_ends(self) -> Option<i64> {
         let doubled = self.count.checked_sub(1)?;
         let pause = FIRST_PAUSE.checked_shl(doubled.min(16)).unwrap_or(LONGEST_PAUSE).min(LONGEST_PAUSE);
         Some(self.last + pause)
@@ -208,10 +214,17 @@ pub fn scale(evidence: &Evidence) -> Plan {
     };
     let wanted = usize::try_from(goal.wanted()).unwrap_or(usize::MAX);
     let (counted, rest): (Vec<&Worker>, Vec<&Worker>) = workers.iter().partition(|worker| worker.counts());
-    if counted.len() < wanted {
+    let lacking = wanted.saturating_sub(counted.len());
+    let unsure = counted.iter().filter(|worker| worker.pod == Pod::Made { sure: false }).map(|worker| worker.number);
+    let mut anew: Vec<u32> = unsure.collect();
+    anew.truncate(wanted.saturating_sub(counted.len() - anew.len()));
+    if lacking > 0 || !anew.is_empty() {
         match deaths.pause_ends().filter(|ends| *ends > now) {
             Some(ends) => (plan.held_until, plan.again) = (Some(ends), Some(ends)),
-            None => plan.make = free_numbers(workers, taken, (wanted - counted.len()).min(AT_ONCE).min(room as usize)),
+            None => {
+                plan.make = anew;
+                plan.make.extend(free_numbers(workers, taken, lacking.min(AT_ONCE).min(room as usize)));
+            }
         }
     }
     for worker in rest.iter().filter(|worker| !worker.goes()) {
@@ -222,7 +235,8 @@ pub fn scale(evidence: &Evidence) -> Plan {
                 plan.drain.push((worker.number, Drain::IfIdle));
             }
             (Pod::Running, Slot::Busy) if answer == Answer::Known => plan.drain.push((worker.number, Drain::Graceful)),
-            (Pod::Running | Pod::Ended | Pod::Leaving, _) => {}
+            // One that was made just now is withdrawn when it is seen.
+            (Pod::Running | Pod::Ended | Pod::Leaving | Pod::Made { .. }, _) => {}
         }
     }
     take_away(&mut plan, evidence, counted, wanted);
@@ -232,7 +246,9 @@ pub fn scale(evidence: &Evidence) -> Plan {
 /// Those that are too many: pods that wait, then workers without jobs, the longest first, and then others if that is wanted.
 fn take_away(plan: &mut Plan, evidence: &Evidence, counted: Vec<&Worker>, wanted: usize) {
     let Evidence { now, goal, answer, .. } = *evidence;
-    let mut excess = counted.len().saturating_sub(wanted);
+    // Those that are made just now are the first to go, when they are seen.
+    let seen = counted.iter().filter(|worker| !matches!(worker.pod, Pod::Made { .. })).count();
+    let mut excess = seen.saturating_sub(wanted);
     let due = goal.idle_before(now);
     let (mut waiting, mut idle, mut busy) = (Vec::new(), Vec::new(), Vec::new());
     for worker in counted {
@@ -241,7 +257,7 @@ fn take_away(plan: &mut Plan, evidence: &Evidence, counted: Vec<&Worker>, wanted
             (Pod::Running, Slot::Idle { since }) => idle.push((since, worker.number)),
             (Pod::Running, Slot::Busy) => busy.push(Reverse(worker.number)),
             // What it does is not known.
-            (Pod::Running, Slot::Unseen | Slot::Draining) | (Pod::Ended | Pod::Leaving, _) => {}
+            (Pod::Running, Slot::Unseen | Slot::Draining) | (Pod::Ended | Pod::Leaving | Pod::Made { .. }, _) => {}
         }
     }
     waiting.sort_unstable();

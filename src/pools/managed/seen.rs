@@ -8,6 +8,8 @@ use k8s_openapi::api::core::v1::Pod as KubePod;
 use kube::ResourceExt as _;
 
 use super::config::UPDATE_INTERVAL;
+use super::groups::There;
+use super::made::Made;
 use super::names::Names;
 use super::objects::{CHECK_CONTAINER, IMAGE, TEMPLATE};
 use super::scale::{Answer, Deaths, Evidence, Goal, Pod, Slot, Worker};
@@ -21,6 +23,15 @@ const TOO_SOON: i64 = 120;
 const GOOD_FOR: i64 = 60;
 /// Exit code of a master whose startd has been drained.
 const IN_ORDER: i32 = 99;
+/// Why a container does not begin that will not begin by waiting.
+const NOT_TO_BE_HAD: [&str; 6] = [
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "ErrImageNeverPull",
+    "RegistryUnavailable",
+    "CreateContainerError",
+];
 
 /// What has been seen of the workers so far.
 #[derive(Debug, Default)]
@@ -30,12 +41,14 @@ pub(super) struct Memory {
     idle: HashMap<String, i64>,
     /// Those that have accepted to drain.
     drained: HashSet<String>,
-    /// Those whose end has been counted.
+    /// Those whose end has been counted, or whose image was waited for in vain.
     ended: HashSet<String>,
+    /// Those that were asked for and are not shown yet.
+    pub(super) made: Made,
     /// By image.
     deaths: BTreeMap<String, Deaths>,
     /// What an image lacks that a worker needs, as it says itself.
-    lacks: BTreeMap<String, String>,
+    pub(super) lacks: BTreeMap<String, String>,
     /// `HTCJob`s that were told so, by their uids.
     told: HashSet<String>,
 }
@@ -79,6 +92,35 @@ impl Memory {
         !self.lacks.is_empty()
     }
 
+    /// Forgets why workers of images have ended that are not asked for any more.
+    pub(super) fn keep(&mut self, asked: &BTreeSet<&str>) {
+        self.deaths.retain(|image, _| asked.contains(image.as_str()));
+        self.lacks.retain(|image, _| asked.contains(image.as_str()));
+    }
+
+    /// What is known of each image that there are workers of, or were.
+    pub(super) fn there(&self, pods: &[Arc<KubePod>], names: &Names) -> BTreeMap<String, There> {
+        let deaths = self.deaths.iter().map(|(image, deaths)| (image.clone(), There { alive: 0, deaths: *deaths }));
+        let mut there: BTreeMap<String, There> = deaths.collect();
+        for pod in pods {
+            let its = there.entry(image_of(pod).to_owned()).or_default();
+            let alive = matches!(state(pod), Pod::Waiting { .. } | Pod::Running);
+            let uid = pod.uid().unwrap_or_default();
+            its.alive += u32::from(alive && !self.drained.contains(&uid) && !self.ended.contains(&uid));
+        }
+        for worker in self.made.not_in(pods, names) {
+            there.entry(worker.image.clone()).or_default().alive += 1;
+        }
+        there
+    }
+
+    /// What is wrong with each image that workers cannot be made of, or end again and again.
+    pub(super) fn failing(&self) -> BTreeMap<&str, &str> {
+        let hopeless = self.deaths.iter().filter(|(_, deaths)| deaths.is_hopeless());
+        let hopeless = hopeless.map(|(image, _)| (image.as_str(), "its workers end shortly after they begin"));
+        hopeless.chain(self.lacks.iter().map(|(image, lack)| (image.as_str(), lack.as_str()))).collect()
+    }
+
     /// The `HTCJob` with this uid was not told before.
     pub(super) fn is_news(&mut self, uid: String) -> bool {
         self.told.insert(uid)
@@ -97,8 +139,15 @@ impl Memory {
                         if let Some(lack) = lack(pod) {
                             self.lacks.insert(image.clone(), lack);
                         }
-                        let deaths = self.deaths.entry(image).or_default();
-                        *deaths = Deaths { count: deaths.count.saturating_add(1), last: now };
+                        self.died(image, now);
+                    }
+                }
+                Pod::Waiting { since } if now.saturating_sub(since) >= TOO_SOON => {
+                    if let Some(lack) = not_to_be_had(pod)
+                        && self.ended.insert(uid)
+                    {
+                        self.lacks.insert(image.clone(), lack);
+                        self.died(image, now);
                     }
                 }
                 Pod::Running if lived(pod, now) >= TOO_SOON => {
@@ -107,9 +156,14 @@ impl Memory {
                         self.told.clear();
                     }
                 }
-                Pod::Ended | Pod::Running | Pod::Waiting { .. } | Pod::Leaving => {}
+                Pod::Ended | Pod::Running | Pod::Waiting { .. } | Pod::Leaving | Pod::Made { .. } => {}
             }
         }
+    }
+
+    fn died(&mut self, image: String, now: i64) {
+        let deaths = self.deaths.entry(image).or_default();
+        *deaths = Deaths { count: deaths.count.saturating_add(1), last: now };
     }
 
     /// Of the workers of each image that there is or should be.
@@ -141,13 +195,17 @@ impl Memory {
                 number: names.worker_number(&pod.name_any())?,
                 pod: state(pod),
                 slot,
-                current: pod.annotations().get(TEMPLATE).is_some_and(|made| made == template),
+                // One that waits for its image in vain is withdrawn.
+                current: pod.annotations().get(TEMPLATE).is_some_and(|made| made == template)
+                    && !self.ended.contains(&uid),
                 drained: self.drained.contains(&uid),
             })
         };
         let of = |(image, wanted): (&String, &Wanted)| {
             let its = pods.iter().filter(|pod| image_of(pod) == image);
-            let mut workers: Vec<Worker> = its.filter_map(|pod| worker(pod, &wanted.template)).collect();
+            let made = self.made.not_in(pods, names).filter(|made| made.image == *image);
+            let made = made.map(|made| made.worker(&wanted.template));
+            let mut workers: Vec<Worker> = its.filter_map(|pod| worker(pod, &wanted.template)).chain(made).collect();
             workers.sort_unstable_by_key(|worker| worker.number);
             let deaths = self.deaths.get(image).copied().unwrap_or_default();
             let (taken, room) = (BTreeSet::new(), u32::MAX);
@@ -192,7 +250,18 @@ fn lack(pod: &KubePod) -> Option<String> {
     let ended = check.state.as_ref()?.terminated.as_ref().filter(|ended| ended.exit_code != 0)?;
     let said = ended.message.as_deref().map(str::trim).filter(|said| !said.is_empty());
     let said = said.map_or_else(|| format!("its check ended with {}", ended.exit_code), str::to_owned);
-    Some(harmless(&said, WORDS / 2))
+    let said = harmless(&said, WORDS / 2);
+    Some(format!("{said}; use an image that has all that a worker needs (docs/pools.md)"))
+}
+
+/// Why an image cannot be had, if that is why a pod waits.
+fn not_to_be_had(pod: &KubePod) -> Option<String> {
+    let status = pod.status.as_ref()?;
+    let lists = [status.init_container_statuses.as_ref(), status.container_statuses.as_ref()];
+    let waits =
+        lists.into_iter().flatten().flatten().filter_map(|container| container.state.as_ref()?.waiting.as_ref());
+    let why = waits.filter_map(|waits| waits.reason.as_deref()).find(|why| NOT_TO_BE_HAD.contains(why))?;
+    Some(format!("it cannot be had ({why}): look at its name, and at spec.managed.imagePullSecrets"))
 }
 
 fn state(pod: &KubePod) -> Pod {

@@ -10,7 +10,7 @@ use crate::machine::chart::File;
 /// The state of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::EnumIter)]
 pub enum State {
-    /// Its pod is there, and no container of it has begun.
+    /// Its pod is made, and no container of it has begun.
     Waiting,
     /// Its pod has begun, and HTCondor says nothing of it: it may have jobs.
     Unseen,
@@ -77,7 +77,7 @@ impl State {
     #[must_use]
     pub const fn of(worker: &Worker) -> Self {
         match (worker.pod, worker.slot) {
-            (Pod::Waiting { .. }, _) => Self::Waiting,
+            (Pod::Waiting { .. } | Pod::Made { .. }, _) => Self::Waiting,
             (Pod::Ended, _) => Self::Ended,
             (Pod::Leaving, _) => Self::Leaving,
             (Pod::Running, _) if worker.drained => Self::Draining,
@@ -90,7 +90,7 @@ impl State {
 
     const fn meaning(self) -> &'static str {
         match self {
-            Self::Waiting => "Its pod is there, and its daemons have not begun.",
+            Self::Waiting => "Its pod is made, and its daemons have not begun.",
             Self::Unseen => "Its daemons have begun, and the collector does not name it: it may have jobs.",
             Self::Idle => "It has no job.",
             Self::Busy => "It has jobs.",

@@ -19,22 +19,79 @@ fn wants(needed: &[(&str, u32)], min: u32, max: u32) -> Wish {
 #[case::the_fewest_come_first(&[("a", 9)], 2, 3, &[("a", 1), ("own", 2)])]
 #[case::no_more_than_most(&[("a", 1), ("b", 1)], 0, 1, &[("a", 1), ("b", 0), ("own", 0)])]
 #[case::most_is_less_than_fewest(&[("own", 9)], 3, 2, &[("own", 2)])]
+#[case::the_fewest_of_one_that_is_asked_for(&[("own", 1)], 3, 5, &[("own", 3)])]
+#[case::the_fewest_count_as_its_share(&[("a", 9), ("own", 1)], 2, 4, &[("a", 2), ("own", 2)])]
 fn images_share_what_there_may_be(
     #[case] needed: &[(&str, u32)],
     #[case] min: u32,
     #[case] max: u32,
     #[case] expected: &[(&str, u32)],
 ) {
-    let goals = wants(needed, min, max).goals("own", []);
+    let goals = wants(needed, min, max).goals("own", &BTreeMap::new(), NOW);
     let wanted: Vec<(&str, u32)> = goals.iter().map(|(image, goal)| (image.as_str(), goal.wanted())).collect();
     assert_eq!(wanted, expected);
 }
 
 #[test]
 fn what_is_there_and_not_needed_has_a_goal() {
-    assert_eq!(wants(&[], 0, 5).goals("own", ["old"])["old"].wanted(), 0);
-    let fixed = Wish::Replicas(2).goals("own", ["old"]);
+    let old = BTreeMap::from([("old".to_owned(), There::default())]);
+    assert_eq!(wants(&[], 0, 5).goals("own", &old, NOW)["old"].wanted(), 0);
+    let fixed = Wish::Replicas(2).goals("own", &old, NOW);
     assert_eq!(fixed, BTreeMap::from([("old".to_owned(), Goal::Replicas(0)), ("own".to_owned(), Goal::Replicas(2))]));
+}
+
+#[rstest]
+#[case::twice_is_bad_luck(2, 0, 0, 2)]
+#[case::then_there_is_a_pause(3, 10, 0, 0)]
+#[case::in_which_those_that_live_may(3, 10, 1, 1)]
+#[case::after_which_it_is_tried_once(3, 40, 0, 1)]
+#[case::and_the_pauses_grow(6, 299, 0, 0)]
+#[case::to_five_minutes(6, 300, 0, 1)]
+fn an_image_that_fails_gives_its_share_to_the_others(
+    #[case] count: u32,
+    #[case] ago: i64,
+    #[case] alive: u32,
+    #[case] expected: u32,
+) {
+    let there = BTreeMap::from([("a".to_owned(), There { alive, deaths: Deaths { count, last: NOW - ago } })]);
+    let goals = wants(&[("a", 9), ("own", 9)], 0, 4).goals("own", &there, NOW);
+    assert_eq!((goals["a"].wanted(), goals["own"].wanted()), (expected, 4 - expected));
+}
+
+#[test]
+fn the_fewest_are_not_kept_for_an_image_that_fails() {
+    let there = BTreeMap::from([("own".to_owned(), There { alive: 0, deaths: Deaths { count: 3, last: NOW } })]);
+    let goals = wants(&[("a", 9)], 2, 4).goals("own", &there, NOW);
+    assert_eq!((goals["a"].wanted(), goals["own"].wanted()), (4, 0));
+}
+
+#[test]
+fn images_are_asked_for_by_jobs_and_by_what_is_written() {
+    let asked = |wish: &Wish| wish.asked("own").into_iter().map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(asked(&wants(&[("a", 1), ("b", 0)], 0, 4)), ["a"]);
+    assert_eq!(asked(&wants(&[("a", 1)], 1, 4)), ["a", "own"]);
+    assert_eq!((asked(&Wish::Replicas(1)), asked(&Wish::Replicas(0))), (vec!["own".to_owned()], vec![]));
+}
+
+#[test]
+fn those_that_go_take_up_no_room() {
+    let going = [
+        Worker { drained: true, ..worker(0, Slot::Busy) },
+        worker(1, Slot::Draining),
+        Worker { pod: Pod::Ended, ..worker(2, Slot::Busy) },
+        Worker { pod: Pod::Leaving, ..worker(3, Slot::Busy) },
+        Worker { current: false, ..worker(4, Slot::Busy) },
+    ];
+    let plans = plan(&wants(&[("own", 2)], 0, 2), &[("a", going.to_vec())]);
+    assert_eq!(plans["own"].make, [5, 6]);
+}
+
+#[test]
+fn those_that_are_not_seen_yet_take_up_room_and_are_asked_for_again_in_their_place() {
+    let made = |number, sure| Worker { pod: Pod::Made { sure }, ..worker(number, Slot::Unseen) };
+    let wish = wants(&[("a", 2), ("own", 2)], 0, 4);
+    let plans = plan(&wish, &[("a", vec![made(0, false), made(1, true)]), ("own", vec![worker(2, Slot::Busy)])]);
+    assert_eq!((&plans["a"].make, &plans["own"].make), (&vec![0], &vec![3]));
 }
 
 fn worker(number: u32, slot: Slot) -> Worker {
@@ -42,7 +99,8 @@ fn worker(number: u32, slot: Slot) -> Worker {
 }
 
 fn groups(wish: &Wish, there: &[(&str, Vec<Worker>)]) -> BTreeMap<String, Evidence> {
-    let goals = wish.goals("own", there.iter().map(|(image, _)| *image));
+    let known = there.iter().map(|(image, _)| ((*image).to_owned(), There::default())).collect();
+    let goals = wish.goals("own", &known, NOW);
     let of = |(image, goal): (String, Goal)| {
         let its = there.iter().filter(|(other, _)| *other == image);
         let workers = its.flat_map(|(_, workers)| workers.clone()).collect();
@@ -97,6 +155,7 @@ fn any_worker() -> impl Strategy<Value = (Pod, Slot, bool)> {
         Just(Pod::Running),
         Just(Pod::Ended),
         Just(Pod::Leaving),
+        any::<bool>().prop_map(|sure| Pod::Made { sure }),
     ];
     let slot = prop_oneof![
         Just(Slot::Unseen),
@@ -128,6 +187,10 @@ proptest! {
         let plans = scale_all(&groups, max);
         let stay = groups.values().flat_map(|group| &group.workers).filter(|worker| worker.counts()).count();
         let made: Vec<u32> = plans.values().flat_map(|plan| plan.make.clone()).collect();
+        let again = |number: &u32| groups.values().flat_map(|group| &group.workers).any(|worker| {
+            worker.number == *number && worker.pod == Pod::Made { sure: false }
+        });
+        let made: Vec<u32> = made.into_iter().filter(|number| !again(number)).collect();
         prop_assert!(made.is_empty() || stay + made.len() <= max as usize);
         let numbers: BTreeSet<u32> = there.iter().flat_map(|(_, workers)| workers).map(|worker| worker.number).collect();
         prop_assert!(made.iter().all(|number| !numbers.contains(number)));

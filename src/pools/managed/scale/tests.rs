@@ -1,8 +1,8 @@
-use proptest::prelude::*;
 use rstest::rstest;
 
 use super::*;
-use crate::pools::managed::states::{State, TABLE};
+
+mod world;
 
 const NOW: i64 = 1_000_000;
 
@@ -25,6 +25,11 @@ fn waiting(number: u32) -> Worker {
 /// Its containers have not begun for so many seconds.
 fn fresh(number: u32, seconds: i64) -> Worker {
     worker(number, Pod::Waiting { since: NOW - seconds }, Slot::Unseen)
+}
+
+/// The watch has not shown it yet.
+fn made(number: u32, sure: bool) -> Worker {
+    worker(number, Pod::Made { sure }, Slot::Unseen)
 }
 
 fn unseen(number: u32) -> Worker {
@@ -73,8 +78,9 @@ fn a_pool_is_as_large_as_it_should_be(#[case] goal: Goal, #[case] workers: Vec<W
 
 #[rstest]
 fn nothing_is_drained_on_an_answer_that_is_worth_nothing(#[values(Answer::Young, Answer::Unknown)] answer: Answer) {
-    let outdated = Worker { current: false, ..idle(4, 900) };
-    let mut evidence = evidence(Goal::Replicas(1), vec![idle(0, 900), busy(1), waiting(2), outdated]);
+    let outdated = |worker: Worker| Worker { current: false, ..worker };
+    let workers = vec![idle(0, 900), busy(1), waiting(2), outdated(idle(4, 900)), outdated(busy(5))];
+    let mut evidence = evidence(Goal::Replicas(1), workers);
     evidence.answer = answer;
     let plan = scale(&evidence);
     assert_eq!(plan, Plan { withdraw: vec![2], ..Plan::default() });
@@ -106,6 +112,29 @@ fn what_has_ended_is_removed_whatever_htcondor_says() {
 }
 
 #[test]
+fn what_has_ended_is_replaced() {
+    let plan = scale(&evidence(Goal::Replicas(1), vec![worker(0, Pod::Ended, Slot::Idle { since: NOW })]));
+    assert_eq!(plan, Plan { make: vec![1], remove: vec![0], ..Plan::default() });
+}
+
+#[rstest]
+#[case::one_that_is_not_shown_yet_counts(Goal::Replicas(2), vec![busy(0), made(1, true)], Plan::default())]
+#[case::its_number_is_taken(Goal::Replicas(2), vec![made(0, true)], Plan { make: vec![1], ..Plan::default() })]
+#[case::it_is_withdrawn_when_it_is_seen(Goal::Replicas(1), vec![idle(0, 9), made(1, true)], Plan::default())]
+#[case::no_answer_is_no_worker(Goal::Replicas(2), vec![busy(0), made(1, false)], Plan { make: vec![1], ..Plan::default() })]
+#[case::nor_none(Goal::Replicas(3), vec![made(1, false)], Plan { make: vec![1, 0, 2], ..Plan::default() })]
+#[case::only_if_it_is_wanted(Goal::Replicas(1), vec![busy(0), made(1, false)], Plan::default())]
+#[case::and_nobody_goes_for_it(Goal::Replicas(1), vec![idle(0, 9), made(1, false)], Plan::default())]
+#[case::nor_is_one_made_of_what_is_outdated(
+    Goal::Replicas(1),
+    vec![Worker { current: false, ..made(0, false) }],
+    Plan { make: vec![1], ..Plan::default() }
+)]
+fn what_was_made_counts_before_it_is_seen(#[case] goal: Goal, #[case] workers: Vec<Worker>, #[case] expected: Plan) {
+    assert_eq!(scale(&evidence(goal, workers)), expected);
+}
+
+#[test]
 fn workers_of_another_template_are_replaced_and_finish_their_jobs() {
     let old = |worker: Worker| Worker { current: false, ..worker };
     let plan =
@@ -132,263 +161,4 @@ fn workers_that_end_at_once_are_made_ever_more_seldom(#[case] count: u32, #[case
     assert_eq!((held.make, held.held_until, held.again), (vec![], Some(NOW + 1), Some(NOW + 1)));
     evidence.deaths.last -= 1;
     assert_eq!(scale(&evidence).make, vec![0]);
-}
-
-/// A pool, as it is, and as it is seen.
-#[derive(Clone, Debug)]
-struct World {
-    now: i64,
-    pods: Vec<Real>,
-    collector_began: i64,
-    next: u32,
-    /// The states in which the workers were last, by their ids.
-    states: Vec<(u32, State)>,
-}
-
-#[derive(Clone, Debug)]
-struct Real {
-    number: u32,
-    /// Tells pods of one name apart.
-    id: u32,
-    pod: Pod,
-    /// Jobs that run.
-    jobs: u32,
-    draining: bool,
-    idle_since: i64,
-    told: bool,
-}
-
-#[derive(Clone, Debug)]
-enum Event {
-    Time(i64),
-    Begin(usize),
-    JobStarts(usize),
-    JobEnds(usize),
-    NodeDies(usize),
-    CollectorRestarts,
-    Goal(Goal),
-    /// A look; whether the answer comes, and whether a job starts on each worker between the look and the act.
-    Look {
-        answer: bool,
-        late_job: bool,
-    },
-}
-
-fn events() -> impl Strategy<Value = Vec<Event>> {
-    let goal = prop_oneof![
-        (0u32..6).prop_map(Goal::Replicas),
-        (0u32..8, 0u32..3, 3u32..6).prop_map(|(needed, min, max)| Goal::Follow { needed, min, max, after: 30 }),
-    ];
-    let event = prop_oneof![
-        (1i64..60).prop_map(Event::Time),
-        (0usize..8).prop_map(Event::Begin),
-        (0usize..8).prop_map(Event::JobStarts),
-        (0usize..8).prop_map(Event::JobEnds),
-        (0usize..8).prop_map(Event::NodeDies),
-        Just(Event::CollectorRestarts),
-        goal.prop_map(Event::Goal),
-        (any::<bool>(), any::<bool>()).prop_map(|(answer, late_job)| Event::Look { answer, late_job }),
-    ];
-    prop::collection::vec(event, 1..120)
-}
-
-impl World {
-    fn new() -> Self {
-        Self { now: NOW, pods: Vec::new(), collector_began: NOW - 1000, next: 0, states: Vec::new() }
-    }
-
-    /// Each change of state stands in the table.
-    fn record(&mut self) {
-        let state = |real: &Real| match (real.pod, real.draining, real.jobs) {
-            (Pod::Waiting { .. }, ..) => State::Waiting,
-            (Pod::Ended, ..) => State::Ended,
-            (Pod::Leaving, ..) => State::Leaving,
-            (Pod::Running, true, _) => State::Draining,
-            (Pod::Running, false, 0) => State::Idle,
-            (Pod::Running, false, _) => State::Busy,
-        };
-        let now: Vec<(u32, State)> = self.pods.iter().map(|real| (real.id, state(real))).collect();
-        let of =
-            |states: &[(u32, State)], id: u32| states.iter().find(|(other, _)| *other == id).map(|(_, state)| *state);
-        let allowed = |from: Option<State>, to: Option<State>| TABLE.iter().any(|row| (row.from, row.to) == (from, to));
-        for id in self.states.iter().chain(&now).map(|(id, _)| *id) {
-            let (from, to) = (of(&self.states, id), of(&now, id));
-            // One that begins is not seen for a while.
-            let unseen = from == Some(State::Waiting) && to == Some(State::Idle);
-            assert!(from == to || unseen || allowed(from, to), "a worker went from {from:?} to {to:?}");
-        }
-        self.states = now;
-    }
-
-    fn see(&self, goal: Goal, answer: bool) -> Evidence {
-        let answer = if !answer {
-            Answer::Unknown
-        } else if self.now - self.collector_began < 40 {
-            Answer::Young
-        } else {
-            Answer::Known
-        };
-        let seen = |real: &Real| Worker {
-            number: real.number,
-            pod: real.pod,
-            // A collector that has begun anew knows nothing of them.
-            slot: match real.pod {
-                Pod::Running if answer == Answer::Known && real.draining => Slot::Draining,
-                Pod::Running if answer == Answer::Known && real.jobs > 0 => Slot::Busy,
-                Pod::Running if answer == Answer::Known => Slot::Idle { since: real.idle_since },
-                Pod::Running | Pod::Waiting { .. } | Pod::Ended | Pod::Leaving => Slot::Unseen,
-            },
-            current: true,
-            drained: real.told,
-        };
-        let workers = self.pods.iter().map(seen).collect();
-        Evidence {
-            now: self.now,
-            goal,
-            workers,
-            answer,
-            deaths: Deaths::default(),
-            taken: BTreeSet::new(),
-            room: u32::MAX,
-        }
-    }
-
-    /// Does what HTCondor and Kubernetes would do.
-    fn act(&mut self, plan: &Plan, goal: Goal) {
-        for number in &plan.make {
-            assert!(self.pods.iter().all(|real| real.number != *number), "worker {number} is there already");
-            self.next += 1;
-            let (id, pod) = (self.next, Pod::Waiting { since: self.now });
-            self.pods.push(Real {
-                number: *number,
-                id,
-                pod,
-                jobs: 0,
-                draining: false,
-                idle_since: self.now,
-                told: false,
-            });
-        }
-        self.record();
-        for number in &plan.remove {
-            let real = self.pods.iter().find(|real| real.number == *number).unwrap();
-            assert_eq!(real.pod, Pod::Ended, "a pod that runs is deleted");
-            self.pods.retain(|real| real.number != *number);
-        }
-        self.record();
-        // The API server refuses it for a pod that has changed.
-        self.pods.retain(|real| !(plan.withdraw.contains(&real.number) && matches!(real.pod, Pod::Waiting { .. })));
-        self.record();
-        for (number, how) in &plan.drain {
-            let real = self.pods.iter_mut().find(|real| real.number == *number).unwrap();
-            match how {
-                // HTCondor refuses.
-                Drain::IfIdle if real.jobs > 0 => {}
-                Drain::IfIdle => (real.draining, real.told) = (true, true),
-                Drain::Graceful => {
-                    assert!(matches!(goal, Goal::Replicas(_)), "nobody asked for that");
-                    (real.draining, real.told) = (true, true);
-                }
-            }
-        }
-        self.drained_ones_end();
-    }
-
-    /// A worker that is drained ends after its last job; never before.
-    fn drained_ones_end(&mut self) {
-        self.record();
-        for real in &mut self.pods {
-            if real.pod == Pod::Running && real.draining && real.jobs == 0 {
-                real.pod = Pod::Ended;
-            }
-        }
-        self.record();
-    }
-
-    fn step(&mut self, event: &Event, goal: &mut Goal) {
-        let one = |world: &Self, index: usize, fits: fn(&Real) -> bool| {
-            world.pods.iter().position(fits).filter(|_| index < world.pods.len()).map(|first| {
-                let other = index.max(first);
-                if fits(&world.pods[other]) { other } else { first }
-            })
-        };
-        match event {
-            Event::Time(seconds) => self.now += seconds,
-            Event::Begin(index) => {
-                if let Some(index) = one(self, *index, |real| matches!(real.pod, Pod::Waiting { .. })) {
-                    (self.pods[index].pod, self.pods[index].idle_since) = (Pod::Running, self.now);
-                }
-            }
-            Event::JobStarts(index) => {
-                if let Some(index) = one(self, *index, |real| real.pod == Pod::Running && !real.draining) {
-                    self.pods[index].jobs += 1;
-                }
-            }
-            Event::JobEnds(index) => {
-                if let Some(index) = one(self, *index, |real| real.jobs > 0) {
-                    (self.pods[index].jobs, self.pods[index].idle_since) = (self.pods[index].jobs - 1, self.now);
-                }
-                self.drained_ones_end();
-            }
-            Event::NodeDies(index) => {
-                if let Some(index) = one(self, *index, |real| real.pod == Pod::Running) {
-                    (self.pods[index].pod, self.pods[index].jobs) = (Pod::Ended, 0);
-                }
-            }
-            Event::CollectorRestarts => self.collector_began = self.now,
-            Event::Goal(new) => *goal = *new,
-            Event::Look { answer, late_job } => {
-                let seen = self.see(*goal, *answer);
-                let plan = scale(&seen);
-                assert_eq!(plan, scale(&seen));
-                if seen.answer != Answer::Known {
-                    assert!(plan.drain.is_empty(), "{plan:?}");
-                }
-                if *late_job {
-                    for real in self.pods.iter_mut().filter(|real| real.pod == Pod::Running && !real.draining) {
-                        real.jobs += 1;
-                    }
-                }
-                self.record();
-                let jobs: u32 = self.pods.iter().map(|real| real.jobs).sum();
-                self.act(&plan, *goal);
-                assert_eq!(self.pods.iter().map(|real| real.jobs).sum::<u32>(), jobs, "a job is lost by {plan:?}");
-            }
-        }
-        self.record();
-    }
-
-    /// Nothing more happens: all jobs end, and it is looked at for long enough.
-    fn settle(&mut self, goal: Goal) {
-        for _ in 0..20 {
-            for real in &mut self.pods {
-                if matches!(real.pod, Pod::Waiting { .. }) {
-                    (real.pod, real.idle_since) = (Pod::Running, self.now);
-                }
-                real.jobs = 0;
-            }
-            self.drained_ones_end();
-            self.now += 61;
-            let plan = scale(&self.see(goal, true));
-            self.act(&plan, goal);
-        }
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 2000 }))]
-
-    #[test]
-    fn no_job_is_ever_lost_and_the_pool_becomes_what_it_should_be(events in events()) {
-        let (mut world, mut goal) = (World::new(), Goal::Replicas(2));
-        for event in &events {
-            world.step(event, &mut goal);
-            let mut ids: Vec<u32> = world.pods.iter().map(|real| real.id).collect();
-            ids.dedup();
-            prop_assert_eq!(ids.len(), world.pods.len());
-        }
-        world.settle(goal);
-        prop_assert_eq!(u32::try_from(world.pods.len()).unwrap(), goal.wanted(), "{:?}", world);
-        prop_assert_eq!(scale(&world.see(goal, true)), Plan { again: scale(&world.see(goal, true)).again, ..Plan::default() });
-    }
 }

@@ -180,6 +180,58 @@ fn it_is_looked_at_often_while_something_is_about_to_change() {
 }
 
 #[test]
+fn an_image_that_cannot_be_had_is_given_up_for_a_while() {
+    let waits = |number: u32, seconds: i64, why: &str| {
+        let mut pod = KubePod::clone(&pod(number, "Pending", &json!({ "waiting": { "reason": "PodInitializing" } })));
+        pod.metadata.creation_timestamp = serde_json::from_value(json!(at(-seconds))).unwrap();
+        let status = json!([{ "name": CHECK_CONTAINER, "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+            "state": { "waiting": { "reason": why } } }]);
+        pod.status.as_mut().unwrap().init_container_statuses = serde_json::from_value(status).unwrap();
+        Arc::new(pod)
+    };
+    let mut memory = Memory::default();
+    let mut alive = |pod: &Arc<KubePod>| {
+        memory.notice(&[Arc::clone(pod)], NOW);
+        let there = memory.there(&[Arc::clone(pod)], &names())["i"];
+        assert_eq!(see(&memory, pod, NOW).workers[0].current, there.alive == 1);
+        (there.alive, there.deaths.count)
+    };
+    assert_eq!(alive(&waits(0, TOO_SOON, "ContainerCreating")), (1, 0));
+    assert_eq!(alive(&waits(0, TOO_SOON - 1, "ImagePullBackOff")), (1, 0));
+    assert_eq!([(); 2].map(|()| alive(&waits(0, TOO_SOON, "ImagePullBackOff"))), [(0, 1); 2], "it is counted once");
+    assert!(memory.failing()["i"].contains("(ImagePullBackOff)"), "{:?}", memory.failing());
+}
+
+#[test]
+fn an_image_that_nobody_asks_for_is_forgotten() {
+    let mut memory = Memory::default();
+    for number in 0..3 {
+        memory.notice(&[pod(number, "Failed", &ended(5, 1))], NOW);
+    }
+    assert_eq!(memory.failing().into_keys().collect::<Vec<_>>(), ["i"]);
+    memory.keep(&BTreeSet::from(["i"]));
+    assert_eq!(memory.there(&[], &names())["i"].deaths, Deaths { count: 3, last: NOW });
+    memory.keep(&BTreeSet::from(["j"]));
+    assert!(memory.failing().is_empty() && memory.there(&[], &names()).is_empty());
+}
+
+#[test]
+fn what_was_made_just_now_is_a_worker_of_its_image() {
+    let mut memory = Memory::default();
+    memory.made.asks(7, "i", "t");
+    memory.made.is_there(7, Some("u-7".to_owned()));
+    let seen = |memory: &Memory, pods: &[Arc<KubePod>]| -> Vec<(u32, Pod)> {
+        let groups = memory.evidence(pods, &names(), &one(1), NOW);
+        groups["i"].workers.iter().map(|worker| (worker.number, worker.pod)).collect()
+    };
+    assert_eq!(seen(&memory, &[]), [(7, Pod::Made { sure: true })]);
+    assert_eq!(memory.there(&[], &names())["i"].alive, 1);
+    let shown = [pod(7, "Running", &json!({ "running": { "startedAt": at(0) } }))];
+    assert_eq!(seen(&memory, &shown), [(7, Pod::Running)]);
+    assert_eq!(memory.there(&shown, &names())["i"].alive, 1);
+}
+
+#[test]
 fn what_an_image_lacks_is_said_until_a_worker_of_it_works() {
     let failed = |code: i32, message: serde_json::Value| {
         let mut pod = KubePod::clone(&pod(0, "Failed", &json!({ "waiting": { "reason": "PodInitializing" } })));
@@ -194,11 +246,11 @@ fn what_an_image_lacks_is_said_until_a_worker_of_it_works() {
     };
     let mut memory = Memory::default();
     memory.notice(&[failed(1, json!("the image lacks find\n"))], NOW);
-    assert_eq!(memory.lack("i"), Some("the image lacks find"));
+    assert!(memory.lack("i").unwrap().starts_with("the image lacks find; use "));
     assert_eq!(memory.deaths["i"].count, 1);
     let mut silent = Memory::default();
     silent.notice(&[failed(1, json!(null))], NOW);
-    assert_eq!(silent.lack("i"), Some("its check ended with 1"));
+    assert!(silent.lack("i").unwrap().starts_with("its check ended with 1; "));
     let mut content = Memory::default();
     content.notice(&[failed(0, json!(null))], NOW);
     assert_eq!(content.lack("i"), None);

@@ -1,0 +1,397 @@
+//! A pool whose watch and whose collector are behind what happens: no job is ever lost, and there are never too many workers.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod as KubePod;
+use kube::runtime::watcher;
+use proptest::prelude::*;
+
+use super::super::*;
+use super::NOW;
+use crate::api::ObjectName;
+use crate::pools::managed::made::Made;
+use crate::pools::managed::names::Names;
+use crate::pools::managed::states::{State, TABLE};
+
+fn names() -> Names {
+    Names::new(&ObjectName { namespace: "n".to_owned(), name: "p".to_owned() }, "uid").unwrap()
+}
+
+fn pod_of(real: &Real) -> KubePod {
+    let mut pod = KubePod::default();
+    (pod.metadata.name, pod.metadata.uid) = (Some(names().worker(real.number)), Some(real.id.to_string()));
+    pod
+}
+
+/// A pool, as it is, and as it is seen.
+#[derive(Debug)]
+struct World {
+    now: i64,
+    pods: Vec<Real>,
+    collector_began: i64,
+    next: u32,
+    /// The states in which the workers were last, by their ids.
+    states: Vec<(u32, State)>,
+    /// What the pods were after each change: the watch shows one after another.
+    changes: Vec<Vec<Real>>,
+    /// Which of these it shows.
+    shown: usize,
+    /// What the operator remembers.
+    made: Made,
+    told: BTreeSet<u32>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Real {
+    number: u32,
+    /// Tells pods of one name apart.
+    id: u32,
+    pod: Pod,
+    /// Jobs that run.
+    jobs: u32,
+    draining: bool,
+    idle_since: i64,
+}
+
+/// What becomes of the request to make a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Request {
+    Answered,
+    /// It is made, and the answer is lost.
+    Unanswered,
+    Lost,
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    Time(i64),
+    Begin(usize),
+    JobStarts(usize),
+    JobEnds(usize),
+    NodeDies(usize),
+    CollectorRestarts,
+    Goal(Goal),
+    /// The watch shows so many changes more.
+    Watch(usize),
+    /// The watch is begun anew.
+    List,
+    /// Another operator takes over.
+    Restart,
+    /// A look; whether the answer comes, and whether a job starts on each worker between the look and the act.
+    Look {
+        answer: bool,
+        late_job: bool,
+        request: Request,
+    },
+}
+
+fn look() -> impl Strategy<Value = Event> {
+    let request =
+        prop_oneof![Just(Request::Answered), Just(Request::Answered), Just(Request::Unanswered), Just(Request::Lost),];
+    (any::<bool>(), any::<bool>(), request).prop_map(|(answer, late_job, request)| Event::Look {
+        answer,
+        late_job,
+        request,
+    })
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let goal = prop_oneof![
+        (0u32..6).prop_map(Goal::Replicas),
+        (0u32..8, 0u32..3, 3u32..6).prop_map(|(needed, min, max)| Goal::Follow { needed, min, max, after: 30 }),
+    ];
+    let event = prop_oneof![
+        (1i64..60).prop_map(Event::Time),
+        (0usize..8).prop_map(Event::Begin),
+        (0usize..8).prop_map(Event::JobStarts),
+        (0usize..8).prop_map(Event::JobEnds),
+        (0usize..8).prop_map(Event::NodeDies),
+        Just(Event::CollectorRestarts),
+        goal.prop_map(Event::Goal),
+        (0usize..6).prop_map(Event::Watch),
+        Just(Event::List),
+        Just(Event::Restart),
+        look(),
+        look(),
+    ];
+    prop::collection::vec(event, 1..120)
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            now: NOW,
+            pods: Vec::new(),
+            collector_began: NOW - 1000,
+            next: 0,
+            states: Vec::new(),
+            changes: vec![Vec::new()],
+            shown: 0,
+            made: Made::default(),
+            told: BTreeSet::new(),
+        }
+    }
+
+    /// The watch shows one change more.
+    fn watch(&mut self) {
+        let Some(next) = self.changes.get(self.shown + 1) else { return };
+        let before = &self.changes[self.shown];
+        let is_in = |pods: &[Real], real: &Real| pods.iter().any(|other| other.id == real.id);
+        let gone = before.iter().filter(|real| !is_in(next, real)).map(|real| watcher::Event::Delete(pod_of(real)));
+        let events: Vec<_> = gone.chain(next.iter().map(|real| watcher::Event::Apply(pod_of(real)))).collect();
+        events.iter().for_each(|event| self.made.watched(event, &names()));
+        self.shown += 1;
+    }
+
+    /// The watch lists all, as they are now.
+    fn list(&mut self) {
+        self.made.watched(&watcher::Event::Init, &names());
+        for real in &self.pods {
+            self.made.watched(&watcher::Event::InitApply(pod_of(real)), &names());
+        }
+        self.made.watched(&watcher::Event::InitDone, &names());
+        self.shown = self.changes.len() - 1;
+    }
+
+    fn view(&self) -> &[Real] {
+        &self.changes[self.shown]
+    }
+
+    /// The pod that the operator takes for this worker.
+    fn seen(&self, number: u32) -> Real {
+        self.view().iter().find(|real| real.number == number).unwrap().clone()
+    }
+
+    /// Pods that take jobs, or will.
+    fn staying(&self) -> usize {
+        let stays = |real: &&Real| !real.draining && matches!(real.pod, Pod::Waiting { .. } | Pod::Running);
+        self.pods.iter().filter(stays).count()
+    }
+
+    /// Each change of state stands in the table.
+    fn record(&mut self) {
+        let state = |real: &Real| match (real.pod, real.draining, real.jobs) {
+            (Pod::Waiting { .. } | Pod::Made { .. }, ..) => State::Waiting,
+            (Pod::Ended, ..) => State::Ended,
+            (Pod::Leaving, ..) => State::Leaving,
+            (Pod::Running, true, _) => State::Draining,
+            (Pod::Running, false, 0) => State::Idle,
+            (Pod::Running, false, _) => State::Busy,
+        };
+        let now: Vec<(u32, State)> = self.pods.iter().map(|real| (real.id, state(real))).collect();
+        let of =
+            |states: &[(u32, State)], id: u32| states.iter().find(|(other, _)| *other == id).map(|(_, state)| *state);
+        let allowed = |from: Option<State>, to: Option<State>| TABLE.iter().any(|row| (row.from, row.to) == (from, to));
+        for id in self.states.iter().chain(&now).map(|(id, _)| *id) {
+            let (from, to) = (of(&self.states, id), of(&now, id));
+            // One that begins is not seen for a while.
+            let unseen = from == Some(State::Waiting) && to == Some(State::Idle);
+            assert!(from == to || unseen || allowed(from, to), "a worker went from {from:?} to {to:?}");
+        }
+        self.states = now;
+        if self.changes.last() != Some(&self.pods) {
+            self.changes.push(self.pods.clone());
+        }
+    }
+
+    fn see(&self, goal: Goal, answer: bool) -> Evidence {
+        let answer = if !answer {
+            Answer::Unknown
+        } else if self.now - self.collector_began < 40 {
+            Answer::Young
+        } else {
+            Answer::Known
+        };
+        let collected = |id: u32| match self.pods.iter().find(|real| real.id == id && real.pod == Pod::Running) {
+            // A collector that has begun anew knows nothing of them.
+            Some(real) if answer == Answer::Known && real.draining => Slot::Draining,
+            Some(real) if answer == Answer::Known && real.jobs > 0 => Slot::Busy,
+            Some(real) if answer == Answer::Known => Slot::Idle { since: real.idle_since },
+            Some(_) | None => Slot::Unseen,
+        };
+        let seen = |real: &Real| Worker {
+            number: real.number,
+            pod: real.pod,
+            slot: collected(real.id),
+            current: true,
+            drained: self.told.contains(&real.id),
+        };
+        let pods: Vec<Arc<KubePod>> = self.view().iter().map(|real| Arc::new(pod_of(real))).collect();
+        let made = self.made.not_in(&pods, &names()).map(|made| made.worker("t"));
+        let workers = self.view().iter().map(seen).chain(made).collect();
+        Evidence {
+            now: self.now,
+            goal,
+            workers,
+            answer,
+            deaths: Deaths::default(),
+            taken: BTreeSet::new(),
+            room: u32::MAX,
+        }
+    }
+
+    /// Does what HTCondor and Kubernetes would do.
+    fn act(&mut self, plan: &Plan, goal: Goal, request: Request) {
+        for number in &plan.remove {
+            let seen = self.seen(*number);
+            assert_eq!(seen.pod, Pod::Ended, "a pod that runs is deleted");
+            self.pods.retain(|real| real.id != seen.id);
+            self.record();
+        }
+        for number in &plan.withdraw {
+            // The API server refuses it for a pod that has changed.
+            let seen = self.seen(*number);
+            self.pods.retain(|real| *real != seen || !matches!(real.pod, Pod::Waiting { .. }));
+            self.record();
+        }
+        for (number, how) in &plan.drain {
+            let seen = self.seen(*number);
+            let Some(real) = self.pods.iter_mut().find(|real| real.number == *number && real.pod == Pod::Running)
+            else {
+                continue;
+            };
+            assert_eq!(real.id, seen.id, "another worker is drained");
+            match how {
+                // HTCondor refuses.
+                Drain::IfIdle if real.jobs > 0 => continue,
+                Drain::IfIdle => {}
+                Drain::Graceful => assert!(matches!(goal, Goal::Replicas(_)), "nobody asked for that"),
+            }
+            real.draining = true;
+            self.told.insert(real.id);
+        }
+        self.drained_ones_end();
+        let before = self.pods.len();
+        for number in &plan.make {
+            self.made.asks(*number, "i", "t");
+            let id = self.ask_for(*number, request);
+            if let Some(uid) = id.filter(|_| request == Request::Answered) {
+                self.made.is_there(*number, uid);
+            }
+            self.record();
+        }
+        if self.pods.len() > before {
+            assert!(self.staying() <= goal.wanted() as usize, "{} of {} by {plan:?}", self.staying(), goal.wanted());
+        }
+    }
+
+    /// The answer: the pod's uid if it was made just now. None: it never came there.
+    fn ask_for(&mut self, number: u32, request: Request) -> Option<Option<String>> {
+        if request == Request::Lost {
+            return None;
+        }
+        if self.pods.iter().any(|real| real.number == number) {
+            return Some(None);
+        }
+        self.next += 1;
+        let (id, pod) = (self.next, Pod::Waiting { since: self.now });
+        self.pods.push(Real { number, id, pod, jobs: 0, draining: false, idle_since: self.now });
+        Some(Some(id.to_string()))
+    }
+
+    /// A worker that is drained ends after its last job; never before.
+    fn drained_ones_end(&mut self) {
+        self.record();
+        for real in &mut self.pods {
+            if real.pod == Pod::Running && real.draining && real.jobs == 0 {
+                real.pod = Pod::Ended;
+            }
+        }
+        self.record();
+    }
+
+    fn step(&mut self, event: &Event, goal: &mut Goal) {
+        let one = |world: &Self, index: usize, fits: fn(&Real) -> bool| {
+            world.pods.iter().position(fits).filter(|_| index < world.pods.len()).map(|first| {
+                let other = index.max(first);
+                if fits(&world.pods[other]) { other } else { first }
+            })
+        };
+        match event {
+            Event::Time(seconds) => self.now += seconds,
+            Event::Begin(index) => {
+                if let Some(index) = one(self, *index, |real| matches!(real.pod, Pod::Waiting { .. })) {
+                    (self.pods[index].pod, self.pods[index].idle_since) = (Pod::Running, self.now);
+                }
+            }
+            Event::JobStarts(index) => {
+                if let Some(index) = one(self, *index, |real| real.pod == Pod::Running && !real.draining) {
+                    self.pods[index].jobs += 1;
+                }
+            }
+            Event::JobEnds(index) => {
+                if let Some(index) = one(self, *index, |real| real.jobs > 0) {
+                    (self.pods[index].jobs, self.pods[index].idle_since) = (self.pods[index].jobs - 1, self.now);
+                }
+                self.drained_ones_end();
+            }
+            Event::NodeDies(index) => {
+                if let Some(index) = one(self, *index, |real| real.pod == Pod::Running) {
+                    (self.pods[index].pod, self.pods[index].jobs) = (Pod::Ended, 0);
+                }
+            }
+            Event::CollectorRestarts => self.collector_began = self.now,
+            Event::Goal(new) => *goal = *new,
+            Event::Watch(changes) => (0..*changes).for_each(|_| self.watch()),
+            Event::List => self.list(),
+            Event::Restart => {
+                (self.made, self.told) = (Made::default(), BTreeSet::new());
+                self.list();
+            }
+            Event::Look { answer, late_job, request } => {
+                let seen = self.see(*goal, *answer);
+                let plan = scale(&seen);
+                assert_eq!(plan, scale(&seen));
+                if seen.answer != Answer::Known {
+                    assert!(plan.drain.is_empty(), "{plan:?}");
+                }
+                if *late_job {
+                    for real in self.pods.iter_mut().filter(|real| real.pod == Pod::Running && !real.draining) {
+                        real.jobs += 1;
+                    }
+                }
+                self.record();
+                let jobs: u32 = self.pods.iter().map(|real| real.jobs).sum();
+                self.act(&plan, *goal, *request);
+                assert_eq!(self.pods.iter().map(|real| real.jobs).sum::<u32>(), jobs, "a job is lost by {plan:?}");
+            }
+        }
+        self.record();
+    }
+
+    /// Nothing more happens: all jobs end, and it is looked at for long enough.
+    fn settle(&mut self, goal: Goal) {
+        for _ in 0..20 {
+            for real in &mut self.pods {
+                if matches!(real.pod, Pod::Waiting { .. }) {
+                    (real.pod, real.idle_since) = (Pod::Running, self.now);
+                }
+                real.jobs = 0;
+            }
+            self.drained_ones_end();
+            self.now += 61;
+            self.list();
+            let plan = scale(&self.see(goal, true));
+            self.act(&plan, goal, Request::Answered);
+        }
+        self.list();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 2000 }))]
+
+    #[test]
+    fn no_job_is_ever_lost_and_the_pool_becomes_what_it_should_be(events in events()) {
+        let (mut world, mut goal) = (World::new(), Goal::Replicas(2));
+        for event in &events {
+            world.step(event, &mut goal);
+            let mut ids: Vec<u32> = world.pods.iter().map(|real| real.id).collect();
+            ids.dedup();
+            prop_assert_eq!(ids.len(), world.pods.len());
+        }
+        world.settle(goal);
+        prop_assert_eq!(u32::try_from(world.pods.len()).unwrap(), goal.wanted(), "{:?}", world);
+        prop_assert_eq!(scale(&world.see(goal, true)), Plan { again: scale(&world.see(goal, true)).again, ..Plan::default() });
+    }
+}
