@@ -75,6 +75,20 @@ struct Health {
 }
 
 impl Health {
+    /// The watch has told something. That a list is begun says nothing yet: so does one that fails again and again.
+    fn heard<K>(&mut self, event: &watcher::Event<K>) {
+        if !matches!(event, watcher::Event::Init) {
+            self.failing = None;
+        }
+    }
+
+    /// The watch broke; whether it had not been broken before.
+    fn broke(&mut self, why: String) -> bool {
+        let news = self.failing.is_none();
+        self.failing.get_or_insert_with(|| (Instant::now(), why));
+        news
+    }
+
     fn trouble(&self, what: &str) -> Option<String> {
         match &self.failing {
             Some((since, why)) if !self.listed || since.elapsed() >= BLIND => Some(format!(
@@ -175,10 +189,10 @@ impl Watched {
             match events.try_next().await {
                 Ok(Some(event)) => {
                     let listed = matches!(event, watcher::Event::InitDone);
+                    health(&mut self.state()).heard(&event);
                     seen(self, event);
                     let mut state = self.state();
                     let health = health(&mut state);
-                    health.failing = None;
                     if listed && !std::mem::replace(&mut health.listed, true) {
                         state.wake_all();
                         drop(state);
@@ -187,9 +201,10 @@ impl Watched {
                 }
                 Ok(None) => return,
                 Err(error) => {
-                    tracing::warn!(%error, kind = %K::kind(&()), "a watch of the second backend broke; it is begun again");
                     let mut state = self.state();
-                    health(&mut state).failing.get_or_insert_with(|| (Instant::now(), error.to_string()));
+                    if health(&mut state).broke(error.to_string()) {
+                        tracing::warn!(%error, kind = %K::kind(&()), "a watch of the second backend broke; it is begun again");
+                    }
                     state.wake_all();
                     drop(state);
                     self.news.notify_one();

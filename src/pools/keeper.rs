@@ -93,12 +93,14 @@ impl PoolKeeper {
         let mut events = Box::pin(watcher(api, watcher::Config::default()).default_backoff().reflect(writer));
         while let Some(event) = events.next().await {
             match event {
+                // A list is begun; it has not come.
+                Ok(watcher::Event::Init) => {}
                 Ok(event) => {
                     told.clear();
                     if matches!(event, watcher::Event::InitDone) && self.pools.are_listed(Ok(())) {
                         self.wake(None).await;
                     }
-                    if !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_)) {
+                    if !matches!(event, watcher::Event::InitApply(_)) {
                         self.news.notify_one();
                     }
                 }

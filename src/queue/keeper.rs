@@ -97,7 +97,10 @@ impl QueueKeeper {
         while let Some(event) = events.next().await {
             match event {
                 Ok(event) => {
-                    told.clear();
+                    // A list that is begun has not come.
+                    if !matches!(event, watcher::Event::Init) {
+                        told.clear();
+                    }
                     self.seen(event, &mut listing);
                 }
                 Err(error) => self.cannot_list("HTCQueues", &error, &mut told, |queues, result| {

@@ -111,3 +111,17 @@ fn only_the_job_that_it_controls_is_seen() {
         assert!(!is_seen(&other), "{other}");
     }
 }
+
+/// A watch that fails begins a list each time: for how long it has failed is told from the first time on.
+#[test]
+fn a_list_that_is_begun_is_no_answer() {
+    let mut health = Health { listed: true, failing: None };
+    assert!(health.broke("first".to_owned()));
+    let long_ago = Instant::now().checked_sub(BLIND).unwrap();
+    health.failing = Some((long_ago, "first".to_owned()));
+    health.heard(&watcher::Event::<Job>::Init);
+    assert!(!health.broke("second".to_owned()));
+    assert!(health.trouble("Jobs").is_some_and(|told| told.contains("first")));
+    health.heard(&watcher::Event::<Job>::InitDone);
+    assert_eq!(health.trouble("Jobs"), None);
+}

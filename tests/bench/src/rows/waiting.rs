@@ -56,7 +56,7 @@ pub(crate) fn measure(bed: &mut Bed, _: &Raw, options: &Options, report: &mut Re
         ids.map(|at| at.duration_since(began).as_secs_f64()).fold(0.0, f64::max)
     };
     let last_of_late = after(bed.cluster.seen.all(&late));
-    let others = room.saturating_sub(LATE);
+    let others = room.saturating_sub(LATE).min(waiting);
     let at = bed
         .cluster
         .seen
