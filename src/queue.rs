@@ -1,4 +1,4 @@
-//! Queues with quotas (`HTCQueue`s): which jobs of which `HTCJob`s may be in HTCondor at a time.
+//! Queues with quotas: which jobs of which `HTCJob`s may be in HTCondor at a time. `HTCQueue`s, or Kueue.
 //!
 //! What an `HTCJob` has and asks for is derived from its record (`machine::room`). [`admit::admit`] decides over all of them; what it
 //! grants is in the ledger before anything is submitted that has it, and leaves it in the transaction that records why.
@@ -6,6 +6,7 @@
 pub mod admit;
 mod amounts;
 mod keeper;
+mod kueue;
 mod line;
 mod plan;
 mod shown;
@@ -17,5 +18,5 @@ pub mod words;
 
 pub use amounts::{Amounts, Limits, Resource};
 pub use keeper::QueueKeeper;
-pub use state::{Decided, Queueing, Queues};
+pub use state::{Asker, Decided, Progress, Queueing, Queues};
 pub use terms::Demand;
