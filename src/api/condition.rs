@@ -162,6 +162,8 @@ pub enum Reason {
     Misconfigured,
     /// Kueue has not decided about the HTCJob, or has taken its quota back.
     PendingEvaluation,
+    /// Kueue cannot admit the HTCJob as things are: its queue is not there, or is stopped.
+    Inadmissible,
     /// Kueue finds no `ResourceFlavor` for the jobs.
     NoMatchingFlavor,
     /// Others are being evicted for this HTCJob.

@@ -35,7 +35,7 @@ pub fn summary(phase: Phase, failed: usize, conditions: &[Condition]) -> (String
     let by_reason = |told: &Condition| told.reason.clone();
     let by_kind = |told: &Condition| told.kind.to_string();
     let by_quota = |told: &Condition| match told.reason.parse() {
-        Ok(Reason::ExceedsMaxQuota | Reason::Misconfigured) => told.reason.clone(),
+        Ok(Reason::ExceedsMaxQuota | Reason::Misconfigured | Reason::Inadmissible) => told.reason.clone(),
         _ => QUEUED.to_owned(),
     };
     let first = match phase {

@@ -143,9 +143,9 @@ fn those_are_woken_for_whom_something_changes() {
     assert!(queues.plan().wake.is_empty());
     set(&queues, "default", json!({ "namespaceSelector": {}, "quota": { "jobs": 1 }, "default": true }));
     assert_eq!((queues.plan().wake.len(), queues.plan().wake.len()), (1, 0));
-    let fact = fact(&queues, &a).unwrap();
-    let waits = fact.waits.unwrap();
-    assert_eq!((fact.queue.as_str(), waits.reason, waits.place), ("default", Reason::WaitingForQuota, Some(1)));
+    let told = fact(&queues, &a).unwrap();
+    let waits = told.waits.unwrap();
+    assert_eq!((told.queue.as_str(), waits.reason, waits.place), ("default", Reason::WaitingForQuota, Some(1)));
     set(&queues, "default", json!({ "namespaceSelector": {}, "stopPolicy": "HoldAndDrain", "default": true }));
     assert_eq!(queues.plan().wake.len(), 1);
     assert!(fact(&queues, &a).unwrap().drained);
@@ -156,8 +156,8 @@ fn those_are_woken_for_whom_something_changes() {
 fn without_queues_a_label_is_not_ignored() {
     let queues = Queues::new(Queueing::None, Metrics::default(), Vec::new(), &[]);
     assert_eq!(fact(&queues, &object("a", None)), None);
-    let fact = fact(&queues, &object("a", Some("q"))).unwrap();
-    assert_eq!(fact.waits.unwrap().reason, Reason::Misconfigured);
+    let told = fact(&queues, &object("a", Some("q"))).unwrap();
+    assert_eq!(told.waits.unwrap().reason, Reason::Misconfigured);
 }
 
 /// What Pods use beyond their room is counted and not granted: the Job is changed back.

@@ -134,9 +134,10 @@ impl Seen {
     }
 }
 
-/// Kueue's reason, as far as it is one that is explained.
+/// Kueue's reason, as far as it is one that is explained. Kueue has finer ones behind a feature gate.
 fn quota_reason(reason: &str) -> Reason {
     let known = [
+        Reason::Inadmissible,
         Reason::WaitingForQuota,
         Reason::ExceedsMaxQuota,
         Reason::Misconfigured,
@@ -144,5 +145,8 @@ fn quota_reason(reason: &str) -> Reason {
         Reason::NoMatchingFlavor,
         Reason::WaitingForPreemptedWorkloads,
     ];
+    if reason == "Pending" {
+        return Reason::WaitingForQuota;
+    }
     reason.parse().ok().filter(|reason| known.contains(reason)).unwrap_or(Reason::PendingEvaluation)
 }

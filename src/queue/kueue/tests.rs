@@ -96,40 +96,40 @@ type OfSeen = fn(&mut Value);
 
 #[rstest]
 // Nothing is given back while jobs are, or may be, in HTCondor.
-#[case::evicted(EVICTED, same, |w| w.in_use = true, None)]
+#[case::evicted(EVICTED, same, |w: &mut Wanted| w.in_use = true, None)]
 #[case::evicted_and_none_is_left(EVICTED, same, none, Some(Step::GiveBack))]
-#[case::deactivated("QuotaReserved Admitted", inactive, |w| w.in_use = true, None)]
+#[case::deactivated("QuotaReserved Admitted", inactive, |w: &mut Wanted| w.in_use = true, None)]
 #[case::deactivated_and_none_is_left("QuotaReserved Admitted", inactive, none, Some(Step::GiveBack))]
 #[case::given_back("!QuotaReserved !Admitted Evicted/Preempted", same, none, None)]
-#[case::suspended_while_jobs_run(ADMITTED, same, |w| (w.suspend, w.in_use) = (true, true), None)]
-#[case::suspended_with_all_held(ADMITTED, same, |w| w.suspend = true, Some(Step::Deactivate))]
-#[case::suspended_for_long("!QuotaReserved", suspended, |w| w.suspend = true, None)]
+#[case::suspended_while_jobs_run(ADMITTED, same, |w: &mut Wanted| (w.suspend, w.in_use) = (true, true), None)]
+#[case::suspended_with_all_held(ADMITTED, same, |w: &mut Wanted| w.suspend = true, Some(Step::Deactivate))]
+#[case::suspended_for_long("!QuotaReserved", suspended, |w: &mut Wanted| w.suspend = true, None)]
 #[case::resumed("!QuotaReserved", suspended, none, Some(Step::Activate))]
 #[case::somebody_else_has_deactivated_it("!QuotaReserved", inactive, none, None)]
-#[case::and_it_was_suspended("!QuotaReserved", inactive, |w| w.suspend = true, None)]
-#[case::deleted_while_jobs_run(ADMITTED, deleting, |w| w.in_use = true, None)]
+#[case::and_it_was_suspended("!QuotaReserved", inactive, |w: &mut Wanted| w.suspend = true, None)]
+#[case::deleted_while_jobs_run(ADMITTED, deleting, |w: &mut Wanted| w.in_use = true, None)]
 #[case::deleted(ADMITTED, deleting, none, Some(Step::LetGo))]
 // What is over.
-#[case::ended(ADMITTED, same, |w| w.ended = Some(true), Some(Step::Finish { failed: true }))]
-#[case::ended_and_not_gone(ADMITTED, same, |w| (w.ended, w.in_use, w.left) = (Some(true), true, 3), None)]
-#[case::finished("QuotaReserved Admitted Finished", same, |w| w.ended = Some(false), Some(Step::LetGo))]
-#[case::finished_by_somebody("QuotaReserved Admitted Finished", same, |w| w.in_use = true, None)]
+#[case::ended(ADMITTED, same, |w: &mut Wanted| w.ended = Some(true), Some(Step::Finish { failed: true }))]
+#[case::ended_and_not_gone(ADMITTED, same, |w: &mut Wanted| (w.ended, w.in_use, w.left) = (Some(true), true, 3), None)]
+#[case::finished("QuotaReserved Admitted Finished", same, |w: &mut Wanted| w.ended = Some(false), Some(Step::LetGo))]
+#[case::finished_by_somebody("QuotaReserved Admitted Finished", same, |w: &mut Wanted| w.in_use = true, None)]
 // Progress.
-#[case::accepted(ADMITTED, same, |w| w.accepted = true, Some(Step::Progress { reclaim: None, ready: true }))]
-#[case::ready("QuotaReserved Admitted PodsReady", same, |w| w.accepted = true, None)]
-#[case::one_is_left("QuotaReserved Admitted PodsReady", same, |w| w.left = 1, Some(Step::Progress { reclaim: Some(2), ready: false }))]
-#[case::more_are_left_than_run("QuotaReserved Admitted", same, |w| w.left = 9, None)]
-#[case::told_so("QuotaReserved Admitted", |o| o["status"]["reclaimablePods"] = json!([{ "name": "jobs", "count": 2 }]), |w| w.left = 1, None)]
-#[case::deleted_htcjob("QuotaReserved Admitted", same, |w| (w.deleting, w.left, w.in_use) = (true, 2, true), Some(Step::Progress { reclaim: Some(1), ready: false }))]
+#[case::accepted(ADMITTED, same, |w: &mut Wanted| w.accepted = true, Some(Step::Progress { reclaim: None, ready: true }))]
+#[case::ready("QuotaReserved Admitted PodsReady", same, |w: &mut Wanted| w.accepted = true, None)]
+#[case::one_is_left("QuotaReserved Admitted PodsReady", same, |w: &mut Wanted| w.left = 1, Some(Step::Progress { reclaim: Some(2), ready: false }))]
+#[case::more_are_left_than_run("QuotaReserved Admitted", same, |w: &mut Wanted| w.left = 9, None)]
+#[case::told_so("QuotaReserved Admitted", |o: &mut Value| o["status"]["reclaimablePods"] = json!([{ "name": "jobs", "count": 2 }]), |w: &mut Wanted| w.left = 1, None)]
+#[case::deleted_htcjob("QuotaReserved Admitted", same, |w: &mut Wanted| (w.deleting, w.left, w.in_use) = (true, 2, true), Some(Step::Progress { reclaim: Some(1), ready: false }))]
 // In line.
 #[case::waits("!QuotaReserved", same, none, None)]
-#[case::in_another_queue("!QuotaReserved", same, |w| w.queue = Some("other".to_owned()), Some(Step::Change))]
-#[case::bound_to_it("!QuotaReserved", same, |w| (w.queue, w.bound) = (Some("other".to_owned()), true), None)]
-#[case::in_another_queue_too_late(ADMITTED, same, |w| w.queue = Some("other".to_owned()), None)]
-#[case::fewer_at_a_time("!QuotaReserved", same, |w| w.count = 2, Some(Step::Change))]
-#[case::in_no_queue("!QuotaReserved", same, |w| w.queue = None, Some(Step::Delete))]
-#[case::in_no_queue_and_deleted("!QuotaReserved", deleting, |w| w.queue = None, Some(Step::LetGo))]
-#[case::of_somebody_else(EVICTED, |o| o["metadata"]["ownerReferences"][0]["uid"] = "v".into(), none, None)]
+#[case::in_another_queue("!QuotaReserved", same, |w: &mut Wanted| w.queue = Some("other".to_owned()), Some(Step::Change))]
+#[case::bound_to_it("!QuotaReserved", same, |w: &mut Wanted| (w.queue, w.bound) = (Some("other".to_owned()), true), None)]
+#[case::in_another_queue_too_late(ADMITTED, same, |w: &mut Wanted| w.queue = Some("other".to_owned()), None)]
+#[case::fewer_at_a_time("!QuotaReserved", same, |w: &mut Wanted| w.count = 2, Some(Step::Change))]
+#[case::in_no_queue("!QuotaReserved", same, |w: &mut Wanted| w.queue = None, Some(Step::Delete))]
+#[case::in_no_queue_and_deleted("!QuotaReserved", deleting, |w: &mut Wanted| w.queue = None, Some(Step::LetGo))]
+#[case::of_somebody_else(EVICTED, |o: &mut Value| o["metadata"]["ownerReferences"][0]["uid"] = "v".into(), none, None)]
 fn one_step_at_a_time(
     #[case] said: &str,
     #[case] of_seen: OfSeen,
@@ -141,11 +141,11 @@ fn one_step_at_a_time(
 
 #[rstest]
 #[case::new(none, true)]
-#[case::in_no_queue(|w| w.queue = None, false)]
-#[case::being_deleted(|w| w.deleting = true, false)]
-#[case::over(|w| w.ended = Some(false), false)]
+#[case::in_no_queue(|w: &mut Wanted| w.queue = None, false)]
+#[case::being_deleted(|w: &mut Wanted| w.deleting = true, false)]
+#[case::over(|w: &mut Wanted| w.ended = Some(false), false)]
 // It keeps its place in the line.
-#[case::suspended(|w| w.suspend = true, true)]
+#[case::suspended(|w: &mut Wanted| w.suspend = true, true)]
 fn one_is_made_for_each_that_is_to_run(#[case] of_wanted: OfWanted, #[case] made: bool) {
     assert_eq!(next(&wanted(of_wanted), None), made.then_some(Step::Create));
 }
@@ -159,14 +159,16 @@ fn one_is_made_for_each_that_is_to_run(#[case] of_wanted: OfWanted, #[case] made
 #[case::checks("QuotaReserved !Admitted", same, None)]
 #[case::finished("QuotaReserved Admitted Finished", same, None)]
 #[case::waits("!QuotaReserved", same, None)]
-#[case::partly_over(ADMITTED, |o| o["status"]["reclaimablePods"] = json!([{ "name": "jobs", "count": 2 }]), Some(1))]
+#[case::partly_over(ADMITTED, |o: &mut Value| o["status"]["reclaimablePods"] = json!([{ "name": "jobs", "count": 2 }]), Some(1))]
 fn room_is_what_is_admitted(#[case] said: &str, #[case] of_seen: OfSeen, #[case] room: Option<u32>) {
     assert_eq!(seen(said, of_seen).room(), room);
 }
 
 #[rstest]
 #[case("!QuotaReserved/WaitingForQuota", same, Reason::WaitingForQuota, "LocalQueue q: words of !QuotaReserved")]
-#[case("!QuotaReserved/Pending", same, Reason::PendingEvaluation, "LocalQueue q: words of !QuotaReserved")]
+#[case("!QuotaReserved/Pending", same, Reason::WaitingForQuota, "LocalQueue q: words of !QuotaReserved")]
+#[case("!QuotaReserved/Inadmissible", same, Reason::Inadmissible, "LocalQueue q: words of !QuotaReserved")]
+#[case("!QuotaReserved/Other", same, Reason::PendingEvaluation, "LocalQueue q: words of !QuotaReserved")]
 #[case("QuotaReserved !Admitted", same, Reason::UnsatisfiedAdmissionChecks, "has quota for it: words of !Admitted")]
 #[case(EVICTED, same, Reason::PendingEvaluation, "Kueue evicts Workload htcjob-u (Preempted): words of Evicted")]
 #[case("!QuotaReserved Evicted/Deactivated", inactive, Reason::Suspended, "is deactivated (words of Evicted): set its")]
@@ -340,8 +342,8 @@ fn unknown_is_not_absent() {
     granted(&queues);
     decided(&queues, ["0", "2", "1"]);
     queues.with(|state| state.kueue.gone(&"u".into(), 1));
-    let fact = fact(&queues, false);
-    assert!(!fact.drained && granted(&queues).is_empty(), "{fact:?}");
+    let told = fact(&queues, false);
+    assert!(!told.drained && granted(&queues).is_empty(), "{told:?}");
     assert_eq!(steps(&queues), [Step::Create]);
     // What is being written may have been: nothing is granted before that is known.
     see(&queues, ADMITTED, 2);

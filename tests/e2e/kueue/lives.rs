@@ -61,13 +61,13 @@ pub fn what_waits_says_why_in_the_words_of_kueue(version: Version) {
     assert!(bed.jobs_of(&second).is_empty());
     // The words are those of now, also where the reason stays.
     let lost = here.create(&labelled(stage.site.noted("lost", 1, ""), "elsewhere"));
-    let message = wait_quota(&here, "lost", "False", "Misconfigured");
+    let message = wait_quota(&here, "lost", "False", "Inadmissible");
     assert!(message.contains("elsewhere"), "{message}");
-    wait_state(&here, "lost", "Misconfigured");
+    wait_state(&here, "lost", "Inadmissible");
     stage.local_queue(&here, "elsewhere", "nowhere");
     here.wait("lost", "told of the ClusterQueue", |object| {
         condition(object, "QuotaReserved").is_some_and(|told| {
-            told["reason"] == "Misconfigured" && told["message"].as_str().unwrap().contains("nowhere")
+            told["reason"] == "Inadmissible" && told["message"].as_str().unwrap().contains("nowhere")
         })
     });
     let mut unknown = stage.of_class("unknown", 1, "nobody");
@@ -89,7 +89,7 @@ pub fn what_waits_says_why_in_the_words_of_kueue(version: Version) {
     // One that waits and is no more in a queue needs no quota; Pods are not for this engine.
     stage.cluster_queue("pool", 0, &json!({}));
     here.create(&labelled(stage.site.noted("leaves", 1, ""), "batch"));
-    wait_quota(&here, "leaves", "False", "ExceedsMaxQuota");
+    wait_quota(&here, "leaves", "False", "WaitingForQuota");
     here.kubectl(&["label", "htcjob", "leaves", "kueue.x-k8s.io/queue-name-"]);
     stage.site.assert_complete_once(&here, "leaves", 1);
     wait_for("its Workload to be gone", bed::PATIENCE, || stage.workload(&here, "leaves").is_none()).unwrap();

@@ -5,7 +5,7 @@ use serde_json::json;
 use testbed::Version;
 
 use super::stage::Stage;
-use crate::queue::site::wait_quota;
+use crate::queue::site::{labelled, wait_quota};
 
 pub fn as_many_as_are_admitted_and_what_is_over_goes_to_others(version: Version) {
     let stage = Stage::start(version);
@@ -14,19 +14,9 @@ pub fn as_many_as_are_admitted_and_what_is_over_goes_to_others(version: Version)
     here.create(&stage.lasting("first", 1));
     here.wait_running("first", 1);
     // Of four at a time, two fit.
-    let mut parts = crate::queue::site::labelled(
-        stage.site.noted(
-            "parts",
-            6,
-            "[ $HTCPROCID -lt 5 ] || while [ ! -e $(dirname $0)/x ] && [ ! -e RUNS/finish-parts ]; do sleep 0.3; done",
-        ),
-        "batch",
-    );
-    let source = parts["spec"]["script"]["source"]
-        .as_str()
-        .unwrap()
-        .replace("RUNS", &stage.site.ran().parent().unwrap().display().to_string());
-    parts["spec"]["script"]["source"] = source.into();
+    let runs = stage.site.ran().parent().unwrap().display().to_string();
+    let script = format!("[ $HTCPROCID -lt 5 ] || while [ ! -e {runs}/finish-parts ]; do sleep 0.3; done");
+    let mut parts = labelled(stage.site.noted("parts", 6, &script), "batch");
     parts["spec"]["parallelism"] = 4.into();
     let look = |most: &mut usize| *most = stage.open().max(*most);
     let ((), most) = beside(0, look, || {

@@ -54,7 +54,7 @@ impl Kueue {
             .env("KUEUE_METRICS_CERTS", &certs)
             .arg(format!("--config={}", config.display()))
             .arg(format!("--kubeconfig={}", kube.kubeconfig().display()))
-            .arg("--feature-gates=VisibilityOnDemand=false,MultiKueue=false,TopologyAwareScheduling=false");
+            .arg("--feature-gates=VisibilityOnDemand=false,MultiKueue=false");
         let kueue = Self { process: Mutex::new(None), spec, port, scratch };
         kueue.run()?;
         kube.apply_stdin(&webhooks(kube, &home, kueue.port.number)?)?;
