@@ -13,13 +13,12 @@ use super::amounts::Resource;
 use super::kueue::Kueue;
 use super::line::{Asks, Line, World};
 use super::terms::Demand;
-use crate::api::{
-    ConditionStatus, ConditionType, FINALIZER, ObjectName, Observed, PRIORITY_CLASS, Phase, QUEUE_NAME, Reason,
-};
+use crate::api::{FINALIZER, ObjectName, Observed, PRIORITY_CLASS, Phase, QUEUE_NAME, Reason};
 use crate::ledger::Grant;
 use crate::machine::decide::Decision;
 use crate::machine::facts::{Facts, QueueWait, Queued, Record};
 use crate::machine::room::Room;
+use crate::machine::status::Counts;
 use crate::machine::{Indices, Uid};
 use crate::metrics::Metrics;
 
@@ -128,8 +127,8 @@ impl Progress {
         let spec = facts.object.spec.as_ref().ok()?;
         let over = record.jobs.values().filter(|job| job.outcome().is_some()).count() + record.wishes.withdrawn().len();
         let left = if known.cut_short.is_some() { record.in_use().len() } else { spec.count().saturating_sub(over) };
-        let is = |kind| known.conditions.iter().any(|told| told.kind == kind && told.status == ConditionStatus::True);
-        let ended = (known.phase == Phase::Completed).then(|| !is(ConditionType::Complete));
+        // `Complete` and `Failed` are said later, when the output is here.
+        let ended = (known.phase == Phase::Completed).then(|| Counts::of(record).succeeded < spec.count());
         Some(Self {
             at_a_time: spec.count().min(spec.parallelism.map_or(usize::MAX, |most| most as usize)),
             left,

@@ -82,6 +82,14 @@ impl Run<'_> {
         self.record.jobs.values().any(|job| matches!(&job.state, JobState::Held(hold) if hold.is_ours()))
     }
 
+    /// Why its jobs are not held any more.
+    pub(super) fn why_resumed(&self) -> String {
+        match self.facts.queue.as_ref().map(|queue| queue.kind) {
+            Some(QueueKind::LocalQueue) => "spec.suspend is false, and Kueue admits the HTCJob".to_owned(),
+            Some(QueueKind::HTCQueue) | None => "spec.suspend is false".to_owned(),
+        }
+    }
+
     /// Why its jobs are held.
     pub(super) fn why_suspended(&self) -> String {
         let drained = self.facts.queue.as_ref().and_then(Queued::why_drained);

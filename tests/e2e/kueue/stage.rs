@@ -104,7 +104,9 @@ impl Stage {
 
     pub fn workload(&self, here: &Namespace<'_>, name: &str) -> Option<Value> {
         let workloads = format!("/apis/kueue.x-k8s.io/v1beta2/namespaces/{}/workloads", here.name);
-        self.site.bed.object(&workloads, &format!("htcjob-{}", here.uid(name)))
+        let mut workload = self.site.bed.object(&workloads, &format!("htcjob-{}", here.uid(name)))?;
+        workload["metadata"]["managedFields"] = Value::Null;
+        Some(workload)
     }
 
     /// Waits until the Workload of an `HTCJob` is as `wanted` says; the Workload.
