@@ -9,6 +9,7 @@ mod keeper;
 mod kueue;
 mod line;
 mod plan;
+mod progress;
 mod shown;
 mod state;
 mod terms;
@@ -18,5 +19,6 @@ pub mod words;
 
 pub use amounts::{Amounts, Limits, Resource};
 pub use keeper::QueueKeeper;
-pub use state::{Asker, Decided, Progress, Queueing, Queues};
+pub use progress::Progress;
+pub use state::{Asker, Decided, Queueing, Queues};
 pub use terms::Demand;

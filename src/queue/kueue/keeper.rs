@@ -45,7 +45,7 @@ pub(in crate::queue) struct KueueKeeper {
 /// What came of a write.
 enum Written {
     /// The Workload is this now.
-    Now(Option<DynamicObject>),
+    Now(Option<Box<DynamicObject>>),
     /// It failed, or is for later.
     Failed(QueueWait),
 }
@@ -175,7 +175,7 @@ impl KueueKeeper {
             match &what {
                 What::Step(Step::Create, wanted, _) => self.create(&api, wanted).await,
                 What::Step(step, wanted, Some(seen)) => self.change(&api, step, wanted, seen).await,
-                What::Step(_, _, None) => Written::Now(self.look(&api, &uid).await),
+                What::Step(_, _, None) => Written::Now(self.look(&api, &uid).await.map(Box::new)),
                 What::Orphan(seen) => self.let_go(&api, seen).await,
             }
         };
@@ -186,13 +186,13 @@ impl KueueKeeper {
                 let failures =
                     self.queues.with(|state| state.kueue.troubles.get(&uid).map_or(0, |known| known.failures)) + 1;
                 // As the write may have been carried out all the same, nothing else is done before that is known.
-                let now = self.look(&api, &uid).await;
+                let now = self.look(&api, &uid).await.map(Box::new);
                 let pause = (AGAIN * (1 << failures.min(5))).min(SELDOM);
                 (now, Some(Trouble { wait, failures, until: Instant::now() + pause }))
             }
         };
-        let seen = now.as_ref().and_then(of).map(|(_, seen)| seen);
-        self.queues.written(&uid, Some(seen), trouble);
+        let seen = now.as_deref().and_then(of).map(|(_, seen)| seen);
+        self.queues.written(&uid, seen, trouble);
     }
 
     /// As it is now.
@@ -228,7 +228,7 @@ impl KueueKeeper {
         let parameters = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
         let made = limited("make Workload", &name, api.create(&parameters, &object));
         match around(Point::BeforeWorkloadMade, made, Point::AfterWorkloadMade).await {
-            Ok(now) => Written::Now(Some(now)),
+            Ok(now) => now_is(now),
             Err(error) if error.code() == Some(409) => self.known_before(api, &wanted.uid, &name).await,
             Err(error) => Written::Failed(failed(&error)),
         }
@@ -243,12 +243,12 @@ impl KueueKeeper {
                 message: format!("Workload {name} is not of this HTCJob: delete it"),
                 place: None,
             }),
-            Some(now) if now.labels().get(MANAGED).is_some_and(|manager| manager == MANAGER) => Written::Now(Some(now)),
+            Some(now) if now.labels().get(MANAGED).is_some_and(|manager| manager == MANAGER) => now_is(now),
             Some(_) => {
                 let labels = serde_json::json!({ "metadata": { "labels": { MANAGED: MANAGER } } });
                 let patch = Patch::Merge(&labels);
                 match limited("label Workload", &name, api.patch(name, &PatchParams::default(), &patch)).await {
-                    Ok(now) => Written::Now(Some(now)),
+                    Ok(now) => now_is(now),
                     Err(error) => Written::Failed(failed(&error)),
                 }
             }
@@ -278,12 +278,12 @@ impl KueueKeeper {
             let deleted = limited("delete Workload", &seen.name, api.delete(&seen.name, &parameters));
             return match around(Point::BeforeWorkloadChanged, deleted, Point::AfterWorkloadChanged).await {
                 Err(error) if !matches!(error.code(), Some(404 | 409)) => Written::Failed(failed(&error)),
-                Ok(_) | Err(_) => Written::Now(self.look(api, &wanted.uid).await),
+                Ok(_) | Err(_) => Written::Now(self.look(api, &wanted.uid).await.map(Box::new)),
             };
         }
         let now = Time(jiff::Timestamp::from_second(jiff::Timestamp::now().as_second()).unwrap_or_default());
         let Some((of_status, body)) = patch(step, wanted, seen, &now) else {
-            return Written::Now(self.look(api, &wanted.uid).await);
+            return Written::Now(self.look(api, &wanted.uid).await.map(Box::new));
         };
         self.patch(api, seen, of_status, &body).await
     }
@@ -302,12 +302,12 @@ impl KueueKeeper {
         match around(Point::BeforeWorkloadChanged, patched, Point::AfterWorkloadChanged).await {
             // Without its last finalizer it may be gone.
             Ok(now) if now.metadata.deletion_timestamp.is_some() && now.finalizers().is_empty() => Written::Now(None),
-            Ok(now) => Written::Now(Some(now)),
+            Ok(now) => now_is(now),
             Err(error) if error.code() == Some(404) => Written::Now(None),
             Err(error) if error.code() == Some(409) => {
                 tracing::debug!(%error, "the Workload has changed meanwhile");
                 match limited("get Workload", &seen.name, api.get_opt(&seen.name)).await {
-                    Ok(now) => Written::Now(now),
+                    Ok(now) => Written::Now(now.map(Box::new)),
                     Err(error) => Written::Failed(failed(&error)),
                 }
             }
@@ -341,6 +341,10 @@ fn of(object: &DynamicObject) -> Option<(Uid, Seen)> {
     let uid = Uid::from(object.labels().get(JOB_UID)?.as_str());
     (object.name_any() == name(&uid)).then_some(())?;
     Some((uid, Seen::of(object)?))
+}
+
+fn now_is(now: DynamicObject) -> Written {
+    Written::Now(Some(Box::new(now)))
 }
 
 fn failed(error: &ApiError) -> QueueWait {

@@ -16,6 +16,7 @@ const POD_SET: &str = "jobs";
 const MESSAGE: usize = 1024;
 
 /// What a Workload is to know of its `HTCJob`.
+#[allow(clippy::struct_excessive_bools, reason = "each stands for itself")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::queue) struct Wanted {
     pub(in crate::queue) uid: Uid,

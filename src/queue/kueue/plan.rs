@@ -131,7 +131,8 @@ impl Queues {
                 let Standing { line, wait } = state.standing(uid, queue, !in_use.is_empty(), entry.holds);
                 let known = state.kueue.workloads.get(uid);
                 silent |= known.is_some_and(|known| known.seen.is_silent() && known.since.elapsed() < SILENT);
-                let gives = grants(entry, &in_use, known.map(|known| &known.seen), &wait);
+                let admitted = known.map(|known| &known.seen).filter(|_| wait.is_none());
+                let gives = grants(entry, &in_use, admitted);
                 if !gives.is_empty() && !state.kueue.writing.contains(uid) {
                     plan.grants.push(grant(uid, queue, gives));
                 }
@@ -174,50 +175,46 @@ impl Queues {
                 });
                 all.extend(orphans.map(|(uid, known)| (uid, What::Orphan(Box::new(known.seen.clone())))));
             }
-            let mut begin = Vec::new();
+            let mut ready = Vec::new();
             for (uid, what) in all {
                 match state.kueue.troubles.get(uid) {
                     _ if state.kueue.writing.contains(uid) => {}
                     Some(trouble) if trouble.until > now => {
                         writes.again = writes.again.into_iter().chain([trouble.until]).min();
                     }
-                    Some(_) | None => begin.push(Write { uid: uid.clone(), what }),
+                    Some(_) | None => ready.push(Write { uid: uid.clone(), what }),
                 }
             }
-            state.kueue.writing.extend(begin.iter().map(|write| write.uid.clone()));
-            writes.now = begin;
+            state.kueue.writing.extend(ready.iter().map(|write| write.uid.clone()));
+            writes.now = ready;
             writes
         })
     }
 
-    /// What came of a write. `seen`: the Workload as it is now, if that is known; it may be gone.
-    pub(super) fn written(&self, uid: &Uid, seen: Option<Option<Seen>>, trouble: Option<Trouble>) {
+    /// What came of a write. `seen`: the Workload as it is now; it may be gone.
+    pub(super) fn written(&self, uid: &Uid, seen: Option<Seen>, trouble: Option<Trouble>) {
         self.with(|state| {
-            // What is not known stays in the way of grants.
-            if let Some(seen) = seen {
-                state.kueue.writing.remove(uid);
-                match seen {
-                    Some(seen) => drop(state.kueue.see(uid.clone(), seen)),
-                    None => drop(state.kueue.workloads.remove(uid)),
-                }
+            state.kueue.writing.remove(uid);
+            match seen {
+                Some(seen) => drop(state.kueue.see(uid.clone(), seen)),
+                None => drop(state.kueue.workloads.remove(uid)),
             }
             match trouble {
                 Some(trouble) => drop(state.kueue.troubles.insert(uid.clone(), trouble)),
                 None => drop(state.kueue.troubles.remove(uid)),
             }
         });
-        self.news.notify_one();
-        self.writes.notify_one();
+        self.tell_news();
     }
 }
 
 /// What it is given now.
-fn grants(entry: &Entry, in_use: &Indices, seen: Option<&Seen>, wait: &Option<QueueWait>) -> Indices {
+fn grants(entry: &Entry, in_use: &Indices, seen: Option<&Seen>) -> Indices {
     let found = entry.found();
     if !found.is_empty() {
         return found;
     }
-    let room = seen.filter(|_| wait.is_none()).and_then(Seen::room).unwrap_or_default() as usize;
+    let room = seen.and_then(Seen::room).unwrap_or_default() as usize;
     entry.asks.take(room.saturating_sub(in_use.len()))
 }
 

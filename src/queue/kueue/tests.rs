@@ -17,7 +17,8 @@ use crate::machine::room::Room;
 use crate::machine::{Indices, Uid};
 use crate::metrics::Metrics;
 use crate::queue::amounts::{Amounts, Resource};
-use crate::queue::state::{Asker, Decided, Progress, Queueing, Queues};
+use crate::queue::progress::Progress;
+use crate::queue::state::{Asker, Decided, Queueing, Queues};
 use crate::queue::terms::Demand;
 
 const EVICTED: &str = "QuotaReserved Admitted Evicted/Preempted";

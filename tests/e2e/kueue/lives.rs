@@ -42,7 +42,11 @@ pub fn admitted_submitted_finished(version: Version) {
         here.delete(name);
     }
     let workloads = format!("/apis/kueue.x-k8s.io/v1beta2/namespaces/{}/workloads", here.name);
-    wait_for("all Workloads to be gone", bed::PATIENCE, || stage.site.bed.objects(&workloads).is_empty()).unwrap();
+    wait_for("all Workloads to be gone", bed::PATIENCE, || {
+        let left = stage.site.bed.objects(&workloads);
+        if left.is_empty() { Ok(()) } else { Err(format!("{:#?}", left[0]["metadata"])) }
+    })
+    .unwrap_or_else(|error| panic!("{error}\n{}", stage.site.bed.log()));
     stage.wait_used("pool", 0);
     assert_eq!(stage.open(), 0);
 }

@@ -103,7 +103,7 @@ impl<'a> Build<'a> {
     pub(crate) fn download(&self, module: &str) -> Result<PathBuf> {
         self.fetch(&["list", "-modcacherw", "-m", "-f", "{{.Path}}", module])?;
         let fetch = || self.run(&["mod", "download", "-modcacherw", "-json", module]);
-        let said = self.persist(fetch)?;
+        let said = persist(fetch)?;
         let dir = serde_json::from_str::<serde_json::Value>(&said)
             .ok()
             .and_then(|said| said["Dir"].as_str().map(PathBuf::from));
@@ -119,21 +119,7 @@ impl<'a> Build<'a> {
     }
 
     fn fetch(&self, arguments: &[&str]) -> Result<String> {
-        self.persist(|| self.run(arguments))
-    }
-
-    fn persist(&self, fetch: impl Fn() -> Result<String>) -> Result<String> {
-        let mut attempt = 1;
-        loop {
-            match fetch() {
-                Ok(said) => return Ok(said),
-                Err(error) if attempt == ATTEMPTS => return Err(error),
-                Err(error) => {
-                    progress::say(&format!("{error}\n  trying again ({attempt} of {ATTEMPTS} attempts failed)"));
-                    attempt += 1;
-                }
-            }
-        }
+        persist(|| self.run(arguments))
     }
 
     /// Downloads what is needed and builds it into the folder `bin`. `meter` is what the progress is told of.
@@ -156,5 +142,20 @@ impl<'a> Build<'a> {
             remove(&self.staging.join(folder))?;
         }
         Ok(())
+    }
+}
+
+/// Tries again what fails on the way.
+fn persist(fetch: impl Fn() -> Result<String>) -> Result<String> {
+    let mut attempt = 1;
+    loop {
+        match fetch() {
+            Ok(said) => return Ok(said),
+            Err(error) if attempt == ATTEMPTS => return Err(error),
+            Err(error) => {
+                progress::say(&format!("{error}\n  trying again ({attempt} of {ATTEMPTS} attempts failed)"));
+                attempt += 1;
+            }
+        }
     }
 }
