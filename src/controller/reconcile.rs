@@ -50,7 +50,7 @@ async fn pass(object: &Observed, context: &Context) -> Result<Option<Duration>, 
         return Ok(again);
     }
     let result = Box::pin(steps(object, context)).await;
-    context.queues.looked_at(object);
+    context.queues.looked_at(object, result.is_err());
     result
 }
 
@@ -103,7 +103,7 @@ fn guard(object: &Observed, context: &Context) -> ControlFlow<Option<Duration>> 
     }
     if object.annotations().get(OPERATOR).is_some_and(|operator| *operator != context.operator) {
         tracing::debug!("left alone: it is another operator's");
-        context.queues.looked_at(object);
+        context.queues.looked_at(object, true);
         return ControlFlow::Break(None);
     }
     ControlFlow::Continue(())

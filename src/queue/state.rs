@@ -343,12 +343,13 @@ impl Queues {
         self.tell_news();
     }
 
-    /// An object was looked at, whatever came of it. One that could not be is taken to have all that it may have.
-    pub fn looked_at(&self, object: &Observed) {
+    /// An object was looked at. One that could not be (`failed`) is taken to have all that it may have; of the others it is known by
+    /// now what they have, and one that was let go meanwhile has nothing.
+    pub fn looked_at(&self, object: &Observed, failed: bool) {
         let Some(uid) = object.uid().filter(|_| self.give_room()) else { return };
         let uid = Uid::from(uid.as_str());
         let done = self.with(|state| {
-            if object.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
+            if failed && object.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
                 state.htcjobs.entry(uid.clone()).or_insert_with(|| Entry::unknown(object));
             }
             match &mut state.first {

@@ -77,7 +77,7 @@ fn decided_room(queues: &Queues, object: &Observed, room: &Room) {
         over: false,
         progress: None,
     });
-    queues.looked_at(object);
+    queues.looked_at(object, false);
 }
 
 fn fact(queues: &Queues, object: &Observed) -> Option<Queued> {
@@ -109,7 +109,7 @@ fn nothing_is_granted_before_all_of_the_first_list_were_looked_at() {
     listed(&queues, &[&a, &b]);
     assert!(granted(&queues).is_empty() && !queues.plan().begun);
     // It cannot be looked at: it may have all of its three jobs.
-    queues.looked_at(&b);
+    queues.looked_at(&b, true);
     assert!(granted(&queues).is_empty() && queues.plan().begun);
     decided(&queues, &b, ["0", "", ""]);
     assert_eq!(granted(&queues), [("b".to_owned(), "0".to_owned()), ("a".to_owned(), "0-1".to_owned())]);
@@ -131,6 +131,20 @@ fn what_is_granted_counts_at_once_and_may_be_given_back_meanwhile() {
     queues.forget(&"b".into());
     decided(&queues, &a, ["", "0", ""]);
     assert_eq!(granted(&queues), pair("a", "0"));
+}
+
+/// The watch may show that it is gone before the pass ends that has let it go.
+#[test]
+fn what_was_let_go_has_nothing() {
+    let (queues, a, b) = (queues(), object("a", Some("q")), object("b", Some("q")));
+    with_quota(&queues, 1);
+    listed(&queues, &[]);
+    decided(&queues, &a, ["", "0", ""]);
+    assert_eq!(granted(&queues), pair("a", "0"));
+    queues.forget(&"a".into());
+    queues.looked_at(&a, false);
+    decided(&queues, &b, ["", "0", ""]);
+    assert_eq!(granted(&queues), pair("b", "0"));
 }
 
 /// Nobody is woken twice for the same, and those in no queue learn that one is their default.

@@ -60,8 +60,11 @@ impl Run<'_> {
         if has {
             let message = format!("jobs of this HTCJob have room in {} {}", queue.kind, queue.queue);
             self.say(QuotaReserved, True, Reason::QuotaReserved, &message);
-        } else if let (QueueKind::LocalQueue, true, Some(waits)) = (queue.kind, queue.drained, &queue.waits) {
-            self.say(QuotaReserved, False, waits.reason, &waits.message);
+        } else if queue.drained && queue.kind == QueueKind::LocalQueue {
+            // Where nothing is known yet, what was told stays.
+            if let Some(waits) = &queue.waits {
+                self.say(QuotaReserved, False, waits.reason, &waits.message);
+            }
         } else if spec.suspend {
             let why = if queue.drained { "the queue is being drained" } else { "spec.suspend is true" };
             if told.is_some() {

@@ -35,7 +35,7 @@ impl Queued {
         let says = || match (self.kind, &self.waits) {
             (QueueKind::HTCQueue, _) => format!("HTCQueue {} has stopPolicy HoldAndDrain", self.queue),
             (QueueKind::LocalQueue, Some(waits)) => waits.message.clone(),
-            (QueueKind::LocalQueue, None) => format!("LocalQueue {} does not admit it", self.queue),
+            (QueueKind::LocalQueue, None) => format!("it is not known yet whether LocalQueue {} admits it", self.queue),
         };
         self.drained.then(says)
     }

@@ -46,25 +46,24 @@ struct Standing {
 impl State {
     /// The queue that it is in: that which gave it room, else that of its label.
     fn standing(&self, uid: &Uid, queue: &str, uses: bool, held: bool) -> Standing {
-        let not_yet = || Standing { line: Line::NotYet { queue: queue.to_owned() }, wait: None };
         let is_in = |wait: Option<QueueWait>, drained: bool| Standing {
             line: Line::In { queue: queue.to_owned(), drained },
             wait,
         };
         match &self.kueue.listed {
-            None => return not_yet(),
+            None => return is_in(None, held),
             Some(Err(why)) => {
                 let message = format!(
                     "the operator cannot watch Workloads of Kueue: {why}; ask its administrator (deploy/components/kueue)"
                 );
-                return is_in(Some(waits(Reason::Misconfigured, message)), false);
+                return is_in(Some(waits(Reason::Misconfigured, message)), held);
             }
             Some(Ok(())) => {}
         }
         let trouble = self.kueue.troubles.get(uid).map(|trouble| trouble.wait.clone());
         let Some(known) = self.kueue.workloads.get(uid) else {
-            // That it is not seen proves nothing: nothing new starts, and what runs goes on.
-            return is_in(trouble, false);
+            // That it is not seen proves nothing: nothing new starts, what runs goes on, and what is held stays so.
+            return is_in(trouble, held);
         };
         let seen = &known.seen;
         if seen.owner.as_ref().is_none_or(|(_, owner)| owner != uid) {

@@ -352,8 +352,12 @@ fn unknown_is_not_absent() {
     assert!(granted(&queues).is_empty());
     queues.with(|state| state.kueue.writing.clear());
     assert_eq!(granted(&queues), "2");
+    // What is held stays so.
+    assert!(!fact(&queues, true).drained);
     queues.with(|state| state.kueue.listed = Some(Err("forbidden".to_owned())));
-    assert!(steps(&queues).is_empty());
+    assert!(steps(&queues).is_empty() && fact(&queues, true).drained && !fact(&queues, false).drained);
+    queues.with(|state| (state.kueue.listed, _) = (None, state.kueue.workloads.clear()));
+    assert!(fact(&queues, true).drained && !fact(&queues, false).drained);
 }
 
 /// The finalizer of a Workload whose `HTCJob` was let go is looked at, and of no other.
