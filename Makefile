@@ -40,6 +40,7 @@ test: setup ## all tests
 	$(E2E)
 
 test-long: test ## what takes too long for every change
+	$(TESTBED) setup --kueue
 	$(E2E) --ignored
 	HTC_LARGE=100000 RUST_TEST_THREADS=1 cargo test $(ALL) --test e2e -- large::
 	HTC_PLACES=20000 cargo test $(ALL) --test e2e -- --nocapture places::

@@ -1,5 +1,7 @@
 //! `htc-operator check`: can the cluster, the schedd and the database be used? One line each.
 
+mod access;
+mod kueue;
 mod pods;
 
 use std::path::Path;
@@ -24,6 +26,7 @@ use crate::machine::ids::id_ranges;
 use crate::metrics::Metrics;
 use crate::operator;
 use crate::orphans::OrphanReport;
+use crate::queue::Queueing;
 
 /// One line of the report.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +81,9 @@ pub async fn check(config: &Config) -> Vec<Line> {
         }
         if config.pods.kubernetes_backend {
             lines.push(Line { what: "kubernetes backend", found: pods::rights(client, namespace).await });
+        }
+        if config.queueing.queueing == Queueing::Kueue {
+            lines.push(Line { what: "kueue", found: kueue::rights(client, namespace).await });
         }
         let found = orphans(client, &schedd, namespace).await;
         let found = match unknown {

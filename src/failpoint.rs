@@ -88,6 +88,11 @@ pub enum Point {
     AfterStatusWritten,
     BeforeEventWritten,
     AfterEventWritten,
+    // Workloads of Kueue.
+    BeforeWorkloadMade,
+    AfterWorkloadMade,
+    BeforeWorkloadChanged,
+    AfterWorkloadChanged,
     // Managed pools.
     BeforePoolObjectMade,
     AfterPoolObjectMade,

@@ -150,17 +150,27 @@ pub enum Reason {
     NamespaceLimit,
     /// HTCondor has as many of the jobs as `spec.parallelism` allows.
     Parallelism,
-    /// The `HTCQueue` has no room for more of the jobs.
+    /// The queue has no room for more of the jobs.
     Queued,
-    /// Jobs have room in their `HTCQueue`.
+    /// Jobs have room in their queue.
     QuotaReserved,
-    /// The quota of the `HTCQueue` is used up, or others are before it.
+    /// The quota of the queue is used up, or others are before it.
     WaitingForQuota,
-    /// One job alone needs more than the `HTCQueue` ever has.
+    /// One job alone needs more than the queue ever has.
     ExceedsMaxQuota,
-    /// There is no such `HTCQueue`, it is not for this namespace, or the HTCJob cannot be counted in it.
+    /// There is no such queue, it is not for this namespace, or the HTCJob cannot be counted in it.
     Misconfigured,
-    /// No `HTCQueue` applies any more.
+    /// Kueue has not decided about the HTCJob, or has taken its quota back.
+    PendingEvaluation,
+    /// Kueue cannot admit the HTCJob as things are: its queue is not there, or is stopped.
+    Inadmissible,
+    /// Kueue finds no `ResourceFlavor` for the jobs.
+    NoMatchingFlavor,
+    /// Others are being evicted for this HTCJob.
+    WaitingForPreemptedWorkloads,
+    /// Kueue has quota for the HTCJob, and its admission checks are not done.
+    UnsatisfiedAdmissionChecks,
+    /// No queue applies any more.
     NoQueue,
     /// The jobs left HTCondor's queue before their output was fetched.
     OutputLost,

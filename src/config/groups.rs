@@ -11,7 +11,7 @@ use crate::condor::htcopts::{AttributeName, GroupPattern, PriorityRange};
 use crate::condor::payload::ImagePrefix;
 use crate::confine::Confinement;
 use crate::kubernetes_backend::Site;
-use crate::queue::Queueing;
+use crate::queue::{Queueing, Resource};
 
 /// Which HTCJobs this operator works on, and who it is among others.
 #[derive(Args, Clone, Debug)]
@@ -100,10 +100,22 @@ pub struct ElectionArgs {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Queues")]
 pub struct QueueingArgs {
-    /// Who decides when jobs may be submitted. `embedded`: this operator, by HTCQueues. `none`: there are no queues, and an HTCJob
-    /// with the label kueue.x-k8s.io/queue-name waits.
+    /// Who decides when jobs may be submitted. `embedded`: this operator, by HTCQueues. `kueue`: Kueue, by a Workload for each
+    /// HTCJob. `none`: there are no queues, and an HTCJob with the label kueue.x-k8s.io/queue-name waits.
     #[arg(long, env = "HTC_QUEUEING", value_enum, default_value = "none")]
     pub queueing: Queueing,
+
+    /// What is requested of Kueue for each job, under names such as htc.cern.ch/jobs. The ClusterQueues must cover all of it. May
+    /// be repeated, or be separated by commas.
+    #[arg(
+        long = "kueue-resources",
+        env = "HTC_KUEUE_RESOURCES",
+        value_enum,
+        value_name = "RESOURCE",
+        value_delimiter = ',',
+        default_value = "jobs,cpus,gpus"
+    )]
+    pub kueue_resources: Vec<Resource>,
 }
 
 /// The schedd, its tools, and what one call of them may hold.

@@ -12,12 +12,14 @@ use crate::api::{
 };
 use crate::machine::decide::{Action, Decision};
 use crate::machine::facts::{
-    Answer, Claim, Evidence, Facts, Job, Object, Past, Published, Record, Spec, SpecRefused, Unknown, Unreadable, Why,
+    Answer, Claim, Evidence, Facts, Job, JobState, Object, Past, Published, Record, Spec, SpecRefused, Unknown,
+    Unreadable, Why,
 };
 use crate::machine::ids::{JobId, id_ranges};
 use crate::machine::inherited::{Inherited, InheritedJob};
 use crate::machine::{Index, Request, SchedDate, ScheddName, Timestamp, Uid, Work};
 use crate::pools::{Place, Pool};
+use crate::queue::Asker;
 use crate::workers::{Plan, Planner, Texts};
 
 /// The facts, and what the workers will need.
@@ -75,7 +77,9 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
     let may_rerun = plan.as_ref().is_none_or(|plan| site.may_rerun() || plan.options.may_rerun());
     let guarded = ours || (deleting && has_old_finalizer(object));
     let inherited = inherited(object, context, &name, &uid).await?;
-    let queue = context.queues.fact(&uid, &name.namespace, object, record.queue.as_deref());
+    let holds = record.jobs.values().any(|job| matches!(&job.state, JobState::Held(hold) if hold.is_ours()));
+    let bound = record.queue.as_deref();
+    let queue = context.queues.fact(&Asker { uid: &uid, namespace: &name.namespace, object, bound, holds });
     let drained = queue.as_ref().is_some_and(|queue| queue.drained);
     let spec = spec.map(|spec| Spec { suspend: spec.suspend || drained, ..spec });
     let annotated = |key: &str| object.annotations().get(key).is_some_and(|value| value == "true");

@@ -39,7 +39,7 @@ pub(super) fn has(object: &Observed) -> bool {
 pub(super) async fn pass(object: &Observed, context: &Context) -> Result<Option<Duration>, ReconcileError> {
     let mut gathered = gather(object, context).await.map_err(ReconcileError::Gather)?;
     let decision = decide(object, &mut gathered, context).map_err(ReconcileError::Decide)?;
-    let room = context.queues.is_embedded().then(|| room(&gathered.facts, &decision));
+    let room = context.queues.give_room().then(|| room(&gathered.facts, &decision));
     commit(context, &gathered, &decision, room.as_ref()).await.map_err(ReconcileError::Commit)?;
     if let Some(room) = &room {
         count(context, object, &gathered, &decision, room);
@@ -104,6 +104,7 @@ fn count(context: &Context, object: &Observed, gathered: &Gathered, decision: &D
         demand: Demand::of_pods(&resources),
         room,
         over: after.is_some_and(|known| known.phase == Phase::Completed),
+        progress: None,
     });
 }
 

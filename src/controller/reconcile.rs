@@ -20,7 +20,7 @@ use crate::machine::room::room;
 use crate::machine::rules::Rules;
 use crate::machine::transitions::IllegalTransition;
 use crate::machine::{Settings, Uid};
-use crate::queue::{Decided, Demand};
+use crate::queue::{Decided, Demand, Progress};
 use crate::workers::Workers;
 
 /// Longest pause that the API server is granted when it asks to be left alone.
@@ -50,7 +50,7 @@ async fn pass(object: &Observed, context: &Context) -> Result<Option<Duration>, 
         return Ok(again);
     }
     let result = Box::pin(steps(object, context)).await;
-    context.queues.looked_at(object);
+    context.queues.looked_at(object, result.is_err());
     result
 }
 
@@ -61,7 +61,7 @@ async fn steps(object: &Observed, context: &Context) -> Result<Option<Duration>,
     let gathered = gather(object, context).await.map_err(ReconcileError::Gather)?;
     let decision = decide(object, &gathered, context).map_err(ReconcileError::Decide)?;
     let texts = texts(object, &gathered, &decision, context).await.map_err(ReconcileError::Gather)?;
-    let room = context.queues.is_embedded().then(|| room(&gathered.facts, &decision, &Rules::ALL));
+    let room = context.queues.give_room().then(|| room(&gathered.facts, &decision, &Rules::ALL));
     commit(context, &gathered, &decision, room.as_ref()).await.map_err(ReconcileError::Commit)?;
     if let Some(room) = &room {
         let Gathered { facts, name, plan, .. } = &gathered;
@@ -69,7 +69,9 @@ async fn steps(object: &Observed, context: &Context) -> Result<Option<Duration>,
         let (uid, bound, granted) = (&facts.object.uid, facts.record.queue.as_deref(), &facts.record.granted);
         let after = decision.after.as_ref().and_then(|after| after.known.as_ref());
         let over = after.is_some_and(|known| known.phase == Phase::Completed);
-        context.queues.decided(&Decided { object, uid, name, bound, granted, demand, room, over });
+        let suspend = object.0.as_ref().is_ok_and(|job| job.spec.suspend);
+        let progress = Progress::of(facts, &decision, suspend);
+        context.queues.decided(&Decided { object, uid, name, bound, granted, demand, room, over, progress });
     }
     match act(context, object, &gathered, decision, texts).await {
         Acted::Over { again } => Ok(again),
@@ -101,7 +103,7 @@ fn guard(object: &Observed, context: &Context) -> ControlFlow<Option<Duration>> 
     }
     if object.annotations().get(OPERATOR).is_some_and(|operator| *operator != context.operator) {
         tracing::debug!("left alone: it is another operator's");
-        context.queues.looked_at(object);
+        context.queues.looked_at(object, true);
         return ControlFlow::Break(None);
     }
     ControlFlow::Continue(())

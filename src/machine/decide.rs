@@ -268,7 +268,7 @@ impl<'a> Run<'a> {
             let warning = match condition.kind {
                 ConditionType::Held => condition.status == ConditionStatus::True,
                 ConditionType::QuotaReserved => {
-                    let troubles = [Reason::ExceedsMaxQuota, Reason::Misconfigured];
+                    let troubles = [Reason::ExceedsMaxQuota, Reason::Misconfigured, Reason::Inadmissible];
                     condition.reason.parse().is_ok_and(|reason| troubles.contains(&reason))
                 }
                 ConditionType::Stuck | ConditionType::Suspended | ConditionType::Complete | ConditionType::Failed => {

@@ -35,7 +35,7 @@ pub fn summary(phase: Phase, failed: usize, conditions: &[Condition]) -> (String
     let by_reason = |told: &Condition| told.reason.clone();
     let by_kind = |told: &Condition| told.kind.to_string();
     let by_quota = |told: &Condition| match told.reason.parse() {
-        Ok(Reason::ExceedsMaxQuota | Reason::Misconfigured) => told.reason.clone(),
+        Ok(Reason::ExceedsMaxQuota | Reason::Misconfigured | Reason::Inadmissible) => told.reason.clone(),
         _ => QUEUED.to_owned(),
     };
     let first = match phase {
@@ -52,9 +52,13 @@ pub fn summary(phase: Phase, failed: usize, conditions: &[Condition]) -> (String
             .or_else(|| is(ConditionType::Complete).map(|told| (phase.to_string(), told))),
         Phase::Pending | Phase::Submitted | Phase::Running => {
             let submitted = is_not(ConditionType::Submitted);
+            // Held, and in line for room again.
+            let waits = |told: &Condition| told.reason.parse() != Ok(Reason::Suspended);
+            let evicted =
+                is(ConditionType::Suspended).is_some() && is_not(ConditionType::QuotaReserved).is_some_and(waits);
             (submitted.filter(troubled).or_else(|| is_not(ConditionType::Tracked)).map(|told| (by_reason(told), told)))
-                .or_else(|| is(ConditionType::Suspended).map(|told| (by_kind(told), told)))
-                .or_else(|| is(ConditionType::Held).map(|told| (by_kind(told), told)))
+                .or_else(|| is(ConditionType::Suspended).filter(|_| !evicted).map(|told| (by_kind(told), told)))
+                .or_else(|| is(ConditionType::Held).filter(|_| !evicted).map(|told| (by_kind(told), told)))
                 .or_else(|| is(ConditionType::Stuck).map(|told| (by_reason(told), told)))
                 .or_else(|| is_not(ConditionType::QuotaReserved).map(|told| (by_quota(told), told)))
                 .or_else(|| Some((phase.to_string(), submitted?)))

@@ -213,10 +213,13 @@ async fn queues(config: &Config, client: Client, shared: &Shared) -> Result<(Arc
     let mode = config.queueing.queueing;
     let (known, grants) = match mode {
         Queueing::None => (Vec::new(), Vec::new()),
-        Queueing::Embedded => (ledger.live().await?, ledger.grants().await?),
+        Queueing::Embedded | Queueing::Kueue => (ledger.live().await?, ledger.grants().await?),
     };
-    let queues = Arc::new(Queues::new(mode, metrics.clone(), known, &grants));
-    let keeper = QueueKeeper::new(Arc::clone(&queues), client, ledger.clone(), fence.clone(), wake.clone());
+    let resources = &config.queueing.kueue_resources;
+    let queues = Arc::new(Queues::with_kueue(mode, resources, metrics.clone(), known, &grants));
+    let namespace = config.kubernetes.watch_namespace.clone();
+    let (own, fence, wake) = (Arc::clone(&queues), fence.clone(), wake.clone());
+    let keeper = QueueKeeper::new(own, client, ledger.clone(), fence, wake, namespace);
     Ok((queues, keeper))
 }
 

@@ -2,10 +2,13 @@
 
 use std::fmt;
 
+use clap::ValueEnum;
 use strum::{Display, EnumCount, EnumIter, IntoEnumIterator as _, IntoStaticStr};
 
 /// What a queue limits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Display, EnumCount, EnumIter, IntoStaticStr)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Display, EnumCount, EnumIter, IntoStaticStr, ValueEnum,
+)]
 #[strum(serialize_all = "lowercase")]
 pub enum Resource {
     /// Jobs.

@@ -16,10 +16,11 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use super::admit::Terms;
+use super::kueue::KueueKeeper;
 use super::line::Named;
 use super::plan::Outcome;
 use super::shown::{NO_NAMESPACE, condition, status};
-use super::state::Queues;
+use super::state::{Queueing, Queues};
 use crate::api::{ACTIVE, Condition, HTCQueue, HTCQueueStatus, Observed, Wake};
 use crate::fence::Fence;
 use crate::kubernetes::{self, ApiError, MANAGER, limited, unless_changed};
@@ -44,6 +45,8 @@ pub struct QueueKeeper {
     ledger: Ledger,
     fence: Fence,
     wake: Wake,
+    /// The one that is watched, if it is one.
+    namespace: Option<String>,
 }
 
 /// What was last written of each queue, by its uid, and when.
@@ -76,16 +79,29 @@ impl Memory {
 impl QueueKeeper {
     /// Gives room in the name of this operator while its fence is open.
     #[must_use]
-    pub const fn new(queues: Arc<Queues>, client: Client, ledger: Ledger, fence: Fence, wake: Wake) -> Self {
-        Self { queues, client, ledger, fence, wake }
+    pub const fn new(
+        queues: Arc<Queues>,
+        client: Client,
+        ledger: Ledger,
+        fence: Fence,
+        wake: Wake,
+        namespace: Option<String>,
+    ) -> Self {
+        Self { queues, client, ledger, fence, wake, namespace }
     }
 
     /// Runs until it is dropped. Without queues there is nothing to do.
     pub async fn run(self) {
-        if !self.queues.is_embedded() {
-            return std::future::pending().await;
-        }
         let (latest, outcomes) = watch::channel(Outcomes::from([]));
+        match self.queues.mode {
+            Queueing::None => return std::future::pending().await,
+            Queueing::Kueue => {
+                let (queues, client) = (Arc::clone(&self.queues), self.client.clone());
+                let kueue = KueueKeeper::new(queues, client, self.fence.clone(), self.namespace.clone());
+                tokio::join!(kueue.run(), self.follow(&latest));
+            }
+            Queueing::Embedded => {}
+        }
         tokio::join!(self.watch_queues(), self.watch_namespaces(), self.follow(&latest), self.publish(outcomes));
     }
 

@@ -8,7 +8,7 @@ use kube::runtime::reflector::ObjectRef;
 
 use super::admit::{Admission, Claim, Waits, admit};
 use super::line::{Line, Named};
-use super::state::{Entry, PLACES, Queues, State};
+use super::state::{Entry, PLACES, Queueing, Queues, State};
 use super::terms::{field, priority};
 use super::words;
 use crate::api::{Observed, Reason};
@@ -69,6 +69,9 @@ struct Members {
 impl Queues {
     /// Decides. What it grants counts from now on, and must be made durable.
     pub(super) fn plan(&self) -> Plan {
+        if self.mode == Queueing::Kueue {
+            return self.kueue_plan();
+        }
         self.with(|state| {
             let begun = state.first.as_ref().is_some_and(HashSet::is_empty);
             let mut plan = Plan { begun, ..Plan::default() };
@@ -121,13 +124,18 @@ impl Queues {
                     plan.wake.extend(entry.reference.clone());
                 }
             }
-            for grant in &mut plan.grants {
-                state.number += 1;
-                grant.number = state.number;
-                reserve(state, grant);
-            }
+            number(state, &mut plan);
             plan
         })
+    }
+}
+
+/// What is granted gets its number, and counts.
+pub(super) fn number(state: &mut State, plan: &mut Plan) {
+    for grant in &mut plan.grants {
+        state.number += 1;
+        grant.number = state.number;
+        reserve(state, grant);
     }
 }
 
@@ -143,7 +151,7 @@ fn reserve(state: &mut State, grant: &Grant) {
     }
 }
 
-fn grant(uid: &Uid, queue: &str, indices: Indices) -> Grant {
+pub(super) fn grant(uid: &Uid, queue: &str, indices: Indices) -> Grant {
     Grant { uid: uid.clone(), queue: queue.to_owned(), indices, number: 0 }
 }
 

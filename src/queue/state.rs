@@ -9,7 +9,10 @@ use kube::ResourceExt as _;
 use kube::runtime::reflector::ObjectRef;
 use tokio::sync::Notify;
 
+use super::amounts::Resource;
+use super::kueue::Kueue;
 use super::line::{Asks, Line, World};
+use super::progress::Progress;
 use super::terms::Demand;
 use crate::api::{FINALIZER, ObjectName, Observed, PRIORITY_CLASS, QUEUE_NAME, Reason};
 use crate::ledger::Grant;
@@ -25,20 +28,26 @@ pub enum Queueing {
     None,
     /// This operator, by HTCQueues.
     Embedded,
+    /// Kueue, by Workloads that this operator makes.
+    Kueue,
 }
 
 /// All queues, and all `HTCJob`s that may be in one.
 #[derive(Debug)]
 pub struct Queues {
-    mode: Queueing,
+    pub(super) mode: Queueing,
     pub(super) state: Mutex<State>,
+    /// For who gives room.
     pub(super) news: Notify,
+    /// For who writes Workloads.
+    pub(super) writes: Notify,
     pub(super) metrics: Metrics,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) world: World,
+    pub(super) kueue: Kueue,
     pub(super) htcjobs: HashMap<Uid, Entry>,
     /// Those of the first list that were not looked at yet; none while it is not known. Nothing new is granted before.
     pub(super) first: Option<HashSet<Uid>>,
@@ -51,6 +60,7 @@ pub(super) struct State {
 }
 
 /// One `HTCJob`.
+#[allow(clippy::struct_excessive_bools, reason = "each stands for itself")]
 #[derive(Debug)]
 pub(super) struct Entry {
     /// None as long as only the ledger knows it.
@@ -85,6 +95,25 @@ pub(super) struct Entry {
     pub(super) woken_for: Option<(Line, Option<QueueWait>)>,
     /// Since when it asks for something.
     pub(super) since: Option<Instant>,
+    /// This operator holds jobs of it.
+    pub(super) holds: bool,
+    /// How far it is; none before its first decision.
+    pub(super) progress: Option<Progress>,
+}
+
+/// Who asks for its queue.
+#[derive(Clone, Copy, Debug)]
+pub struct Asker<'a> {
+    /// Its uid.
+    pub uid: &'a Uid,
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// As the watch shows it.
+    pub object: &'a Observed,
+    /// The queue that gave it room before.
+    pub bound: Option<&'a str>,
+    /// This operator holds jobs of it.
+    pub holds: bool,
 }
 
 impl Entry {
@@ -109,6 +138,8 @@ impl Entry {
             shown: None,
             woken_for: None,
             since: None,
+            holds: false,
+            progress: None,
         }
     }
 
@@ -164,12 +195,26 @@ pub struct Decided<'a> {
     pub room: &'a Room,
     /// It has completed by then.
     pub over: bool,
+    /// How far it is then.
+    pub progress: Option<Progress>,
 }
 
 impl Queues {
     /// `known`: what the ledger has of objects that were not let go, and what they were granted.
     #[must_use]
     pub fn new(mode: Queueing, metrics: Metrics, known: Vec<(String, Uid, Record)>, grants: &[Grant]) -> Self {
+        Self::with_kueue(mode, &[], metrics, known, grants)
+    }
+
+    /// The same; `resources` are requested of Kueue.
+    #[must_use]
+    pub fn with_kueue(
+        mode: Queueing,
+        resources: &[Resource],
+        metrics: Metrics,
+        known: Vec<(String, Uid, Record)>,
+        grants: &[Grant],
+    ) -> Self {
         let numbers: HashMap<&Uid, u64> = grants.iter().map(|grant| (&grant.uid, grant.number)).collect();
         let htcjobs = known.into_iter().map(|(namespace, uid, record)| {
             let entry = Entry {
@@ -182,32 +227,36 @@ impl Queues {
             (uid, entry)
         });
         let number = grants.iter().map(|grant| grant.number).max().unwrap_or_default();
-        let state = State { htcjobs: htcjobs.collect(), number, ..State::default() };
-        Self { mode, state: Mutex::new(state), news: Notify::new(), metrics }
+        let kueue = Kueue { resources: resources.to_vec(), ..Kueue::default() };
+        let state = State { htcjobs: htcjobs.collect(), number, kueue, ..State::default() };
+        Self { mode, state: Mutex::new(state), news: Notify::new(), writes: Notify::new(), metrics }
     }
 
     pub(super) fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
         work(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether this operator gives room.
+    /// Whether there are queues, of this operator or of Kueue.
     #[must_use]
-    pub const fn is_embedded(&self) -> bool {
+    pub const fn give_room(&self) -> bool {
         match self.mode {
             Queueing::None => false,
-            Queueing::Embedded => true,
+            Queueing::Embedded | Queueing::Kueue => true,
         }
     }
 
-    /// The queue that the object is in, as far as a decision needs to know; none if it needs room in none. `bound`: the queue that gave
-    /// it room before.
-    pub fn fact(&self, uid: &Uid, namespace: &str, object: &Observed, bound: Option<&str>) -> Option<Queued> {
+    /// The queue that the object is in, as far as a decision needs to know; none if it needs room in none.
+    pub fn fact(&self, asker: &Asker<'_>) -> Option<Queued> {
+        let Asker { uid, namespace, object, bound, .. } = *asker;
         let label = object.labels().get(QUEUE_NAME).map(String::as_str);
-        if !self.is_embedded() {
+        if self.mode == Queueing::Kueue {
+            return self.kueue_fact(asker, label);
+        }
+        if !self.give_room() {
             return label.map(|queue| Queued {
                 queue: queue.to_owned(),
                 waits: Some(QueueWait { reason: Reason::Misconfigured, message: no_queues(queue), place: None }),
-                drained: false,
+                ..Queued::default()
             });
         }
         self.with(|state| {
@@ -219,19 +268,19 @@ impl Queues {
             }
             match line {
                 Line::Free => None,
-                Line::In { queue, drained } => Some(Queued { queue, waits: wait, drained }),
-                Line::Out { queue, wait } => Some(Queued { queue, waits: Some(wait), drained: false }),
-                Line::NotYet { queue } => Some(Queued { queue, waits: None, drained: false }),
+                Line::In { queue, drained } => Some(Queued { queue, waits: wait, drained, ..Queued::default() }),
+                Line::Out { queue, wait } => Some(Queued { queue, waits: Some(wait), ..Queued::default() }),
+                Line::NotYet { queue } => Some(Queued { queue, ..Queued::default() }),
             }
         })
     }
 
     /// What was decided is durable: it counts from now on.
     pub fn decided(&self, decided: &Decided<'_>) {
-        if !self.is_embedded() {
+        if !self.give_room() {
             return;
         }
-        let Decided { object, uid, name, bound, granted, demand, room, over } = decided;
+        let Decided { object, uid, name, bound, granted, demand, room, over, progress } = decided;
         let changed = self.with(|state| {
             let label = |key: &str| object.labels().get(key).cloned();
             let created = object.creation_timestamp().map_or(0, |time| time.0.as_second());
@@ -253,7 +302,8 @@ impl Queues {
             let before = (&entry.label, &entry.class, &entry.granted, &entry.uses, &entry.asks, entry.demand);
             let changed = entry.reference.is_none()
                 || before != (&label, &class, &granted, &room.uses, &asks, *demand)
-                || (entry.unknown, entry.keeps) != (room.unknown, room.keeps_what_it_uses);
+                || (entry.unknown, entry.keeps) != (room.unknown, room.keeps_what_it_uses)
+                || entry.progress != *progress;
             if !changed {
                 return false;
             }
@@ -265,17 +315,22 @@ impl Queues {
             if asks.is_empty() {
                 entry.wait = None;
             }
-            (entry.asks, entry.over) = (asks, *over);
+            (entry.asks, entry.over, entry.progress) = (asks, *over, progress.clone());
             true
         });
         if changed {
-            self.news.notify_one();
+            self.tell_news();
         }
+    }
+
+    pub(super) fn tell_news(&self) {
+        self.news.notify_one();
+        self.writes.notify_one();
     }
 
     /// All `HTCJob`s that are there at the start are these.
     pub fn listed(&self, uids: &HashSet<Uid>) {
-        if !self.is_embedded() {
+        if !self.give_room() {
             return;
         }
         self.with(|state| {
@@ -285,15 +340,16 @@ impl Queues {
                 state.first = Some(uids.difference(&looked_at).cloned().collect());
             }
         });
-        self.news.notify_one();
+        self.tell_news();
     }
 
-    /// An object was looked at, whatever came of it. One that could not be is taken to have all that it may have.
-    pub fn looked_at(&self, object: &Observed) {
-        let Some(uid) = object.uid().filter(|_| self.is_embedded()) else { return };
+    /// An object was looked at. One that could not be (`failed`) is taken to have all that it may have; of the others it is known by
+    /// now what they have, and one that was let go meanwhile has nothing.
+    pub fn looked_at(&self, object: &Observed, failed: bool) {
+        let Some(uid) = object.uid().filter(|_| self.give_room()) else { return };
         let uid = Uid::from(uid.as_str());
         let done = self.with(|state| {
-            if object.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
+            if failed && object.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
                 state.htcjobs.entry(uid.clone()).or_insert_with(|| Entry::unknown(object));
             }
             match &mut state.first {
@@ -305,7 +361,7 @@ impl Queues {
             }
         });
         if done {
-            self.news.notify_one();
+            self.tell_news();
         }
     }
 
@@ -315,10 +371,11 @@ impl Queues {
             if let Some(first) = &mut state.first {
                 first.remove(uid);
             }
+            state.kueue.troubles.remove(uid);
             state.htcjobs.remove(uid).is_some()
         });
         if had {
-            self.news.notify_one();
+            self.tell_news();
         }
     }
 

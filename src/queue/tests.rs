@@ -7,9 +7,10 @@ use serde_json::json;
 
 use super::admit::Terms;
 use super::line::Named;
-use super::state::{Decided, Queueing, Queues};
+use super::state::{Asker, Decided, Queueing, Queues};
 use super::terms::Demand;
 use crate::api::{FINALIZER, HTCQueueSpec, ObjectName, Observed, QUEUE_NAME, Reason};
+use crate::machine::facts::Queued;
 use crate::machine::room::Room;
 use crate::machine::{Indices, Uid};
 use crate::metrics::Metrics;
@@ -65,8 +66,23 @@ fn decided_room(queues: &Queues, object: &Observed, room: &Room) {
     let uid = Uid::from(object.uid().unwrap().as_str());
     let name = ObjectName { namespace: "ns".to_owned(), name: object.name_any() };
     let (granted, demand) = (&Indices::default(), Demand::one());
-    queues.decided(&Decided { object, uid: &uid, name: &name, bound: None, granted, demand, room, over: false });
-    queues.looked_at(object);
+    queues.decided(&Decided {
+        object,
+        uid: &uid,
+        name: &name,
+        bound: None,
+        granted,
+        demand,
+        room,
+        over: false,
+        progress: None,
+    });
+    queues.looked_at(object, false);
+}
+
+fn fact(queues: &Queues, object: &Observed) -> Option<Queued> {
+    let uid = Uid::from(object.uid().unwrap().as_str());
+    queues.fact(&Asker { uid: &uid, namespace: "ns", object, bound: None, holds: false })
 }
 
 fn listed(queues: &Queues, objects: &[&Observed]) {
@@ -93,7 +109,7 @@ fn nothing_is_granted_before_all_of_the_first_list_were_looked_at() {
     listed(&queues, &[&a, &b]);
     assert!(granted(&queues).is_empty() && !queues.plan().begun);
     // It cannot be looked at: it may have all of its three jobs.
-    queues.looked_at(&b);
+    queues.looked_at(&b, true);
     assert!(granted(&queues).is_empty() && queues.plan().begun);
     decided(&queues, &b, ["0", "", ""]);
     assert_eq!(granted(&queues), [("b".to_owned(), "0".to_owned()), ("a".to_owned(), "0-1".to_owned())]);
@@ -117,31 +133,45 @@ fn what_is_granted_counts_at_once_and_may_be_given_back_meanwhile() {
     assert_eq!(granted(&queues), pair("a", "0"));
 }
 
+/// The watch may show that it is gone before the pass ends that has let it go.
+#[test]
+fn what_was_let_go_has_nothing() {
+    let (queues, a, b) = (queues(), object("a", Some("q")), object("b", Some("q")));
+    with_quota(&queues, 1);
+    listed(&queues, &[]);
+    decided(&queues, &a, ["", "0", ""]);
+    assert_eq!(granted(&queues), pair("a", "0"));
+    queues.forget(&"a".into());
+    queues.looked_at(&a, false);
+    decided(&queues, &b, ["", "0", ""]);
+    assert_eq!(granted(&queues), pair("b", "0"));
+}
+
 /// Nobody is woken twice for the same, and those in no queue learn that one is their default.
 #[test]
 fn those_are_woken_for_whom_something_changes() {
     let (queues, a) = (queues(), object("a", None));
     listed(&queues, &[]);
     decided(&queues, &a, ["0", "1", ""]);
-    assert_eq!(queues.fact(&"a".into(), "ns", &a, None), None);
+    assert_eq!(fact(&queues, &a), None);
     assert!(queues.plan().wake.is_empty());
     set(&queues, "default", json!({ "namespaceSelector": {}, "quota": { "jobs": 1 }, "default": true }));
     assert_eq!((queues.plan().wake.len(), queues.plan().wake.len()), (1, 0));
-    let fact = queues.fact(&"a".into(), "ns", &a, None).unwrap();
-    let waits = fact.waits.unwrap();
-    assert_eq!((fact.queue.as_str(), waits.reason, waits.place), ("default", Reason::WaitingForQuota, Some(1)));
+    let told = fact(&queues, &a).unwrap();
+    let waits = told.waits.unwrap();
+    assert_eq!((told.queue.as_str(), waits.reason, waits.place), ("default", Reason::WaitingForQuota, Some(1)));
     set(&queues, "default", json!({ "namespaceSelector": {}, "stopPolicy": "HoldAndDrain", "default": true }));
     assert_eq!(queues.plan().wake.len(), 1);
-    assert!(queues.fact(&"a".into(), "ns", &a, None).unwrap().drained);
+    assert!(fact(&queues, &a).unwrap().drained);
     assert!(queues.plan().wake.is_empty());
 }
 
 #[test]
 fn without_queues_a_label_is_not_ignored() {
     let queues = Queues::new(Queueing::None, Metrics::default(), Vec::new(), &[]);
-    assert_eq!(queues.fact(&"a".into(), "ns", &object("a", None), None), None);
-    let fact = queues.fact(&"a".into(), "ns", &object("a", Some("q")), None).unwrap();
-    assert_eq!(fact.waits.unwrap().reason, Reason::Misconfigured);
+    assert_eq!(fact(&queues, &object("a", None)), None);
+    let told = fact(&queues, &object("a", Some("q"))).unwrap();
+    assert_eq!(told.waits.unwrap().reason, Reason::Misconfigured);
 }
 
 /// What Pods use beyond their room is counted and not granted: the Job is changed back.

@@ -23,7 +23,8 @@ const PAIRS: u64 = 2;
 #[test]
 fn every_point_is_in_a_life() {
     let of_pods = crate::kubernetes_backend::POINTS;
-    let lives = LIVES.iter().flat_map(|(_, points)| *points).chain(POINTS).chain(of_pods);
+    let of_kueue = crate::kueue::POINTS;
+    let lives = LIVES.iter().flat_map(|(_, points)| *points).chain(POINTS).chain(of_pods).chain(of_kueue);
     let met: Vec<Point> = lives.copied().collect();
     let forgotten: Vec<Point> = Point::iter().filter(|point| !met.contains(point)).collect();
     assert!(forgotten.is_empty(), "{forgotten:?}");

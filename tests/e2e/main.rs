@@ -28,6 +28,7 @@ mod images;
 mod jobs_api;
 mod kill_points;
 mod kubernetes_backend;
+mod kueue;
 mod large;
 mod lifecycle;
 mod many;

@@ -170,7 +170,7 @@ impl Model {
             claim => past(world, op, object, claim, !self.broken.no_wait_for_strangers),
         };
         let inherited = self.inherited(world, op, object);
-        let queue = self.scene.room.map(|_| Queued { queue: "q".to_owned(), waits: None, drained: false });
+        let queue = self.scene.room.map(|_| Queued { queue: "q".to_owned(), ..Queued::default() });
         let spec = Spec {
             queue: self.queues[usize::from(object)],
             indexes: self

@@ -18,6 +18,7 @@ use crate::machine::facts::{Past, Spec, SpecRefused, Unreadable};
 use crate::machine::ids::Index;
 use crate::machine::indices::Indices;
 use crate::machine::pods::{BatchJob, Facts, JobSeen, JobUid, Left, Object, PodsSeen, Record};
+use crate::queue::Asker;
 use crate::workers::Planner;
 
 /// The facts, and what the Job is made of.
@@ -59,7 +60,8 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
     let shows_job = status.is_some_and(|status| {
         status.job_name.is_some() || status.phase.is_some_and(|phase| phase > crate::api::Phase::Pending)
     });
-    let queue = context.queues.fact(&uid, &name.namespace, object, record.queue.as_deref());
+    let bound = record.queue.as_deref();
+    let queue = context.queues.fact(&Asker { uid: &uid, namespace: &name.namespace, object, bound, holds: false });
     let drained = queue.as_ref().is_some_and(|queue| queue.drained);
     let (plan, spec) = match &object.0 {
         Ok(job) => {

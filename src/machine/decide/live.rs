@@ -173,7 +173,8 @@ impl Run<'_> {
                 // As in batch/v1: the deadline counts from here.
                 self.known.started = Some(self.now);
             }
-            self.conditions.clear(ConditionType::Suspended, Reason::Resumed.into(), "spec.suspend is false", self.now);
+            let message = self.why_resumed();
+            self.conditions.clear(ConditionType::Suspended, Reason::Resumed.into(), &message, self.now);
             self.hold_wished();
             self.release_wished(false);
         }

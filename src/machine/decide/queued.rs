@@ -2,7 +2,7 @@
 
 use super::Run;
 use crate::api::{ConditionStatus, ConditionType, Reason};
-use crate::machine::facts::{JobState, QueueWait, Queued, Spec};
+use crate::machine::facts::{JobState, QueueKind, QueueWait, Queued, Spec};
 use crate::machine::ids::Index;
 use crate::machine::indices::Indices;
 use crate::machine::phase::Phase;
@@ -37,7 +37,7 @@ impl Run<'_> {
         let Some(queue) = self.facts.queue.as_ref() else { return };
         let message = match &queue.waits {
             Some(waits) => waits.message.clone(),
-            None => format!("the other jobs wait for room in HTCQueue {}", queue.queue),
+            None => format!("the other jobs wait for room in {} {}", queue.kind, queue.queue),
         };
         self.say(Submitted, False, Reason::Queued, &message);
     }
@@ -51,19 +51,24 @@ impl Run<'_> {
         }
         let Some(queue) = &self.facts.queue else {
             if told == Some(False) {
-                let message = "no HTCQueue applies: the jobs are submitted at once";
+                let message = "no queue applies: the jobs are submitted at once";
                 self.say(QuotaReserved, True, Reason::NoQueue, message);
             }
             return;
         };
         let has = !self.record.granted.is_empty() || !self.record.in_use().is_empty();
         if has {
-            let message = format!("jobs of this HTCJob have room in HTCQueue {}", queue.queue);
+            let message = format!("jobs of this HTCJob have room in {} {}", queue.kind, queue.queue);
             self.say(QuotaReserved, True, Reason::QuotaReserved, &message);
+        } else if queue.drained && queue.kind == QueueKind::LocalQueue {
+            // Where nothing is known yet, what was told stays.
+            if let Some(waits) = &queue.waits {
+                self.say(QuotaReserved, False, waits.reason, &waits.message);
+            }
         } else if spec.suspend {
             let why = if queue.drained { "the queue is being drained" } else { "spec.suspend is true" };
             if told.is_some() {
-                let message = format!("{why}: no job of this HTCJob has room in HTCQueue {}", queue.queue);
+                let message = format!("{why}: no job of this HTCJob has room in {} {}", queue.kind, queue.queue);
                 self.say(QuotaReserved, False, Reason::Suspended, &message);
             }
         } else if let Some(QueueWait { reason, message, .. }) = &queue.waits {
@@ -80,11 +85,17 @@ impl Run<'_> {
         self.record.jobs.values().any(|job| matches!(&job.state, JobState::Held(hold) if hold.is_ours()))
     }
 
+    /// Why its jobs are not held any more.
+    pub(super) fn why_resumed(&self) -> String {
+        match self.facts.queue.as_ref().map(|queue| queue.kind) {
+            Some(QueueKind::LocalQueue) => "spec.suspend is false, and Kueue admits the HTCJob".to_owned(),
+            Some(QueueKind::HTCQueue) | None => "spec.suspend is false".to_owned(),
+        }
+    }
+
     /// Why its jobs are held.
     pub(super) fn why_suspended(&self) -> String {
-        match &self.facts.queue {
-            Some(queue) if queue.drained => format!("HTCQueue {} has stopPolicy HoldAndDrain", queue.queue),
-            Some(_) | None => "spec.suspend is true".to_owned(),
-        }
+        let drained = self.facts.queue.as_ref().and_then(Queued::why_drained);
+        drained.unwrap_or_else(|| "spec.suspend is true".to_owned())
     }
 }

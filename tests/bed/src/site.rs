@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use serde_json::Value;
-use testbed::{PoolOptions, Scratch, Version, wait_for};
+use testbed::{KubeOptions, PoolOptions, Scratch, Version, wait_for};
 
 use crate::gates::Gates;
 use crate::{Bed, Namespace, PATIENCE, condition, htcjob, ids};
@@ -32,13 +32,29 @@ impl Site {
 
     /// The same with lines for the pool's configuration and arguments for the operator.
     pub fn with(version: Version, extra_config: &str, arguments: &[&str]) -> Self {
+        Self::on(Bed::new, version, extra_config, arguments)
+    }
+
+    /// Servers without the operator, and an API server of its own.
+    pub fn alone(version: Version, kube: &KubeOptions, arguments: &[&str]) -> Self {
+        let bed =
+            |version, options: &PoolOptions, arguments: &[&str]| Bed::with_kube(version, kube, options, arguments);
+        Self::on(bed, version, "", arguments)
+    }
+
+    fn on(
+        bed: impl FnOnce(Version, &PoolOptions, &[&str]) -> Bed,
+        version: Version,
+        extra_config: &str,
+        arguments: &[&str],
+    ) -> Self {
         let scratch = Scratch::new().unwrap();
         let runs = scratch.dir("runs").unwrap();
         let gates = Gates::new(version);
         let gate = gates.argument();
         let bind = format!("--bind={}", runs.display());
         let options = PoolOptions { extra_config: extra_config.to_owned(), ..PoolOptions::default() };
-        let bed = Bed::new(version, &options, &[&[gate.as_str(), bind.as_str()][..], arguments].concat());
+        let bed = bed(version, &options, &[&[gate.as_str(), bind.as_str()][..], arguments].concat());
         // A schedd that finds its jobs' nodes gone with it begins the jobs again after this time: 40 minutes otherwise.
         let mut config = fs::OpenOptions::new().append(true).open(bed.condor.config()).unwrap();
         writeln!(config, "JOB_DEFAULT_LEASE_DURATION = 20").unwrap();

@@ -21,7 +21,7 @@ fn waits(reason: Reason) -> QueueWait {
 
 fn in_queue(mut facts: Facts, granted: &str) -> Facts {
     facts.queue =
-        Some(Queued { queue: "batch".to_owned(), waits: Some(waits(Reason::WaitingForQuota)), drained: false });
+        Some(Queued { queue: "batch".to_owned(), waits: Some(waits(Reason::WaitingForQuota)), ..Queued::default() });
     facts.record.granted = indices(granted);
     facts
 }

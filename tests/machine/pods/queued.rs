@@ -10,7 +10,7 @@ use rstest::rstest;
 use super::*;
 
 fn in_queue() -> Queued {
-    Queued { queue: "q".to_owned(), waits: None, drained: false }
+    Queued { queue: "q".to_owned(), ..Queued::default() }
 }
 
 fn set(text: &str) -> Indices {

@@ -8,8 +8,10 @@ use std::thread;
 use crate::account::Account;
 use crate::cache::{Cache, Recipe};
 use crate::error::Result;
+use crate::go::GoTool;
 use crate::kerberos::Kerberos;
-use crate::kubernetes::{GoTool, Kubernetes, PROGRAMS, Part};
+use crate::kubernetes::{Kubernetes, PROGRAMS, Part};
+use crate::kueue_recipe::KueueRecipe;
 use crate::node_recipe::ContainerRuntime;
 use crate::operator_image::OperatorImage;
 use crate::packages::{Arch, Suite};
@@ -214,16 +216,32 @@ fn kubernetes(cache: &Cache, get: Get<'_>) -> Result<[PathBuf; 3]> {
 fn with_go(cache: &Cache, get: Get<'_>, arch: Arch, latest: &Suite, part: Part) -> Kubernetes {
     let mut kubernetes = Kubernetes { go: None, arch: arch.debian, part };
     if cache.find(&kubernetes).is_none() {
-        kubernetes.go = match GoTool::in_path() {
-            Some(go) => Some(go),
-            // A `locate` shall complain about Kubernetes, not about Go.
-            None => get(&Go { suite: latest, arch }, true).ok().map(|home| {
-                let root = Go::root(&home);
-                GoTool { program: root.join("bin/go"), root: Some(root) }
-            }),
-        };
+        kubernetes.go = go(get, arch, latest);
     }
     kubernetes
+}
+
+/// A Go compiler. A `locate` shall complain about what it lacks, not about Go.
+fn go(get: Get<'_>, arch: Arch, latest: &Suite) -> Option<GoTool> {
+    GoTool::in_path().or_else(|| {
+        let root = Go::root(&get(&Go { suite: latest, arch }, true).ok()?);
+        Some(GoTool { program: root.join("bin/go"), root: Some(root) })
+    })
+}
+
+/// The folder of Kueue: its controller and its manifests.
+pub(crate) fn locate_kueue() -> Result<PathBuf> {
+    Cache::locate()?.require(&KueueRecipe { go: None, arch: Arch::current()?.debian })
+}
+
+/// The same; makes it if it is not in the cache yet.
+pub(crate) fn setup_kueue() -> Result<PathBuf> {
+    let (cache, arch) = (Cache::locate()?, Arch::current()?);
+    let mut kueue = KueueRecipe { go: None, arch: arch.debian };
+    if cache.find(&kueue).is_none() {
+        kueue.go = go(&|recipe, _| cache.ensure(recipe, false), arch, &Suite::new(LATEST));
+    }
+    cache.ensure(&kueue, false)
 }
 
 /// The paths of what a cluster with a node needs beside [`Assets`].

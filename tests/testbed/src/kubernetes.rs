@@ -1,14 +1,13 @@
 //! Builds Kubernetes' own programs as a Go dependency: the embedded `go.mod` and `go.sum` pin every byte.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::cache::{Recipe, digest, remove};
-use crate::error::{Doing, Result};
-use crate::progress::{self, Meter};
-use crate::tool::{run, run_ok, run_ok_watched};
+use crate::cache::{Recipe, digest};
+use crate::error::Result;
+use crate::go::{Build, GoTool};
+use crate::tool::run_ok;
 
 /// The release built, as in `kubernetes/go.mod`.
 pub(crate) const VERSION: &str = "v1.36.3";
@@ -49,9 +48,8 @@ impl Part {
     }
 }
 
-const DOWNLOAD: Duration = Duration::from_mins(10);
+const CHECK: Duration = Duration::from_mins(10);
 const BUILD: Duration = Duration::from_mins(40);
-const ATTEMPTS: u32 = 4;
 
 /// Kubernetes built from source.
 #[derive(Debug, Clone)]
@@ -62,46 +60,6 @@ pub(crate) struct Kubernetes {
     pub(crate) arch: &'static str,
     /// Which of its programs.
     pub(crate) part: Part,
-}
-
-/// A Go compiler.
-#[derive(Debug, Clone)]
-pub(crate) struct GoTool {
-    /// Its `go`.
-    pub(crate) program: PathBuf,
-    /// GOROOT, where the program does not know it by itself.
-    pub(crate) root: Option<PathBuf>,
-}
-
-impl GoTool {
-    /// The `go` in PATH when it is a 1.26: 1.27 breaks the `OpenAPI` of Kubernetes 1.36, older ones do not build it.
-    #[must_use]
-    pub(crate) fn in_path() -> Option<Self> {
-        let done =
-            run("asking for Go's version", Command::new("go").env("GOTOOLCHAIN", "local").arg("version"), "", DOWNLOAD)
-                .ok()?;
-        let version = done.stdout.split_whitespace().nth(2)?.strip_prefix("go")?.to_owned();
-        let fits = version == "1.26" || version.starts_with("1.26.");
-        fits.then(|| Self { program: PathBuf::from("go"), root: None })
-    }
-
-    fn command(&self, staging: &Path) -> Command {
-        let mut go = Command::new(&self.program);
-        if let Some(root) = &self.root {
-            go.env("GOROOT", root);
-        }
-        go.current_dir(staging.join("module"))
-            .env("GOPATH", staging.join("gopath"))
-            .env("GOCACHE", staging.join("gocache"))
-            .env("GOFLAGS", "-mod=readonly")
-            .env("GOTOOLCHAIN", "local")
-            .env("GOWORK", "off")
-            .env("CGO_ENABLED", "0")
-            .env_remove("GOMODCACHE")
-            .env_remove("GOOS")
-            .env_remove("GOARCH");
-        go
-    }
 }
 
 impl Kubernetes {
@@ -134,51 +92,13 @@ impl Recipe for Kubernetes {
     }
 
     fn make(&self, staging: &Path, _home: &Path) -> Result<()> {
-        let go = self.go.as_ref().ok_or_else(|| crate::Error::Machine {
-            problem: "no Go compiler".to_owned(),
-            remedy: "run `testbed setup`, which finds or fetches one".to_owned(),
-        })?;
-        let module = staging.join("module");
-        fs::create_dir(&module).doing("making the folder", &module)?;
-        for (file, text) in [("go.mod", GO_MOD), ("go.sum", &self.part.sums())] {
-            let path = module.join(file);
-            fs::write(&path, text).doing("writing", &path)?;
-        }
-        let fetch = || {
-            let mut list = go.command(staging);
-            list.args(["list", "-modcacherw", "-deps", "-f", "{{.ImportPath}}"]).args(self.packages());
-            run_ok("downloading Kubernetes' source from the Go module proxy", &mut list, "", DOWNLOAD)
-        };
-        let mut attempt = 1;
-        let packages = loop {
-            match fetch() {
-                Ok(list) => break list.lines().count(),
-                Err(error) if attempt == ATTEMPTS => return Err(error),
-                Err(error) => {
-                    progress::say(&format!("{error}\n  trying again ({attempt} of {ATTEMPTS} attempts failed)"));
-                    attempt += 1;
-                }
-            }
-        };
-        let mut meter = Meter::new("Kubernetes' packages", packages);
-        let bin = staging.join("bin");
-        fs::create_dir(&bin).doing("making the folder", &bin)?;
-        let mut build = go.command(staging);
-        build
-            .args(["build", "-v", "-modcacherw", "-buildvcs=false"])
-            .args(Self::flags())
-            .arg("-o")
-            .arg(&bin)
-            .args(self.packages());
-        run_ok_watched("building Kubernetes", &mut build, BUILD, move |_| meter.count())?;
-        for folder in ["gocache", "gopath", "module"] {
-            remove(&staging.join(folder))?;
-        }
-        Ok(())
+        let build = Build::begin(staging, self.go.as_ref(), "Kubernetes", (GO_MOD, &self.part.sums()))?;
+        let (packages, flags) = (self.packages().collect(), Self::flags().to_vec());
+        Build { packages, flags, limit: BUILD, ..build }.finish("Kubernetes' packages")
     }
 
     fn check(&self, home: &Path) -> Result<()> {
         let program = home.join("bin").join(self.part.programs()[0]);
-        run_ok("trying Kubernetes", Command::new(program).arg("--version"), "", DOWNLOAD).map(drop)
+        run_ok("trying Kubernetes", Command::new(program).arg("--version"), "", CHECK).map(drop)
     }
 }

@@ -14,8 +14,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The rooms: [`cache`] keeps artefacts; `packages`, `recipes` and `kubernetes` make them; [`Assets`] says where they
-//! are; [`Owned`] runs a process bound to this one; [`Kube`], [`Pool`], [`Registry`] and [`Kdc`] are the servers; [`wait_for`] is how tests wait.
+//! The rooms: [`cache`] keeps artefacts; `packages`, `recipes`, `kubernetes` and `kueue_recipe` make them; [`Assets`] says where they
+//! are; [`Owned`] runs a process bound to this one; [`Kube`], [`Kueue`], [`Pool`], [`Registry`] and [`Kdc`] are the servers; [`wait_for`] is how tests wait.
 
 mod account;
 mod assets;
@@ -26,10 +26,13 @@ mod cluster;
 mod controllers;
 mod demo;
 mod error;
+mod go;
 mod kdc;
 mod kerberos;
 mod kube;
 mod kubernetes;
+mod kueue;
+mod kueue_recipe;
 mod measured;
 mod node_recipe;
 mod oci;
@@ -58,6 +61,7 @@ pub use demo::demo;
 pub use error::{Error, Result};
 pub use kdc::{Kdc, REALM};
 pub use kube::{Kube, KubeOptions};
+pub use kueue::Kueue;
 pub use measured::measured;
 pub use operator_image::IMAGE_ACCOUNT;
 pub use owned::{Owned, Spec};
@@ -75,4 +79,9 @@ pub const EXAMPLES_IMAGE: &str = "/cvmfs/unpacked.cern.ch/registry.hub.docker.co
 /// Makes what a cluster with a node needs and is not in the cache yet. With `refresh` what is Debian's is made again.
 pub fn setup_cluster(refresh: bool) -> Result<()> {
     assets::ClusterAssets::setup(refresh).map(drop)
+}
+
+/// Makes Kueue's controller, if it is not in the cache yet.
+pub fn setup_kueue() -> Result<()> {
+    assets::setup_kueue().map(drop)
 }

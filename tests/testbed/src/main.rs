@@ -28,6 +28,9 @@ enum Command {
         /// Also what a cluster with a node needs: about 5 minutes more.
         #[arg(long)]
         cluster: bool,
+        /// Also Kueue's controller, which some tests of `make test-long` need: up to half an hour more.
+        #[arg(long)]
+        kueue: bool,
     },
     /// Show one HTCJob from kubectl apply to kubectl delete. Makes what is missing for that in the cache, and the operator.
     Demo,
@@ -81,9 +84,9 @@ fn main() -> ExitCode {
             Ok(code) => return ExitCode::from(code),
             Err(error) => Err(error),
         },
-        Command::Setup { refresh, cluster } => {
-            Assets::setup(refresh).and_then(|_| if cluster { testbed::setup_cluster(refresh) } else { Ok(()) })
-        }
+        Command::Setup { refresh, cluster, kueue } => Assets::setup(refresh)
+            .and_then(|_| if cluster { testbed::setup_cluster(refresh) } else { Ok(()) })
+            .and_then(|()| if kueue { testbed::setup_kueue() } else { Ok(()) }),
         Command::Demo => testbed::demo(std::path::Path::new("."), &stop_signal()),
         Command::Cluster { program, inside: None } => {
             testbed::cluster(&program, std::path::Path::new("."), &signals().1)

@@ -59,19 +59,19 @@ impl Run<'_> {
     /// Says whether it has room: from when the first of its jobs has until all of it is given back.
     pub(super) fn say_quota(&mut self, spec: &Spec, job: &BatchJob) {
         let told = self.conditions.get(QuotaReserved).map(|told| told.status);
-        let Some(Queued { queue, waits, drained }) = &self.facts.queue else {
+        let Some(Queued { kind, queue, waits, drained }) = &self.facts.queue else {
             if told == Some(False) {
-                self.say(QuotaReserved, True, Reason::NoQueue, "no HTCQueue applies: the jobs run at once");
+                self.say(QuotaReserved, True, Reason::NoQueue, "no queue applies: the jobs run at once");
             }
             return;
         };
         if !self.record.granted.is_empty() || (self.record.queue.is_none() && !job.suspended) {
-            let message = format!("jobs of this HTCJob have room in HTCQueue {queue}");
+            let message = format!("jobs of this HTCJob have room in {kind} {queue}");
             self.say(QuotaReserved, True, Reason::QuotaReserved, &message);
         } else if spec.suspend {
             let why = if *drained { "the queue is being drained" } else { "spec.suspend is true" };
             if told.is_some() {
-                let message = format!("{why}: no job of this HTCJob has room in HTCQueue {queue}");
+                let message = format!("{why}: no job of this HTCJob has room in {kind} {queue}");
                 self.say(QuotaReserved, False, Reason::Suspended, &message);
             }
         } else if let Some(QueueWait { reason, message, .. }) = waits {
@@ -81,9 +81,7 @@ impl Run<'_> {
 
     /// Why its Job is suspended.
     pub(super) fn why_suspended(&self) -> String {
-        match &self.facts.queue {
-            Some(Queued { queue, drained: true, .. }) => format!("HTCQueue {queue} has stopPolicy HoldAndDrain"),
-            Some(_) | None => "spec.suspend is true".to_owned(),
-        }
+        let drained = self.facts.queue.as_ref().and_then(Queued::why_drained);
+        drained.unwrap_or_else(|| "spec.suspend is true".to_owned())
     }
 }

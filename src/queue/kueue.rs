@@ -1,0 +1,96 @@
+//! Kueue as the queueing engine: each `HTCJob` in a queue has a Workload, and has the room that Kueue admits it with.
+//!
+//! [`seen`] reads a Workload, [`next`] decides what is written of it, [`plan`] gives what is admitted to the `HTCJob`, as the
+//! embedded queue does, and [`keeper`] watches and writes. Kueue counts a Workload's quota as used until its owner lets it go: that
+//! is done once nothing of the `HTCJob` is in use any more, by the same proof by which the embedded queue takes room back.
+
+mod keeper;
+pub(super) mod next;
+mod plan;
+pub(super) mod seen;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use super::amounts::Resource;
+use crate::machine::Uid;
+use crate::machine::facts::QueueWait;
+
+pub(super) use keeper::KueueKeeper;
+use seen::Seen;
+
+/// API group of Kueue.
+pub(super) const GROUP: &str = "kueue.x-k8s.io";
+/// Its version.
+pub(super) const VERSION: &str = "v1beta2";
+/// Held by each Workload until nothing that it stands for is in use any more.
+pub(super) const IN_USE: &str = "kueue.x-k8s.io/resource-in-use";
+/// Label of a Workload: the uid of its owner.
+pub(super) const JOB_UID: &str = "kueue.x-k8s.io/job-uid";
+/// Label of each Workload that an operator of this kind has made.
+pub(super) const MANAGED: &str = "app.kubernetes.io/managed-by";
+/// Annotation: `spec.active` is false as the `HTCJob` is suspended.
+pub(super) const SUSPENDED: &str = "htc.cern.ch/suspended";
+/// What Kueue has said nothing of for so long is told to wait for it.
+pub(super) const SILENT: Duration = Duration::from_secs(5);
+
+/// What is known of Kueue.
+#[derive(Debug, Default)]
+pub(super) struct Kueue {
+    /// What is requested of it for each job.
+    pub(super) resources: Vec<Resource>,
+    /// Whether the Workloads are known; why not.
+    pub(super) listed: Option<Result<(), String>>,
+    /// By the uid of the `HTCJob`.
+    pub(super) workloads: HashMap<Uid, Known>,
+    /// What is being written of, or was written with an outcome that is not known: nothing is granted meanwhile.
+    pub(super) writing: HashSet<Uid>,
+    /// Why something is not written.
+    pub(super) troubles: HashMap<Uid, Trouble>,
+}
+
+/// A Workload, and since when there is one.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) seen: Seen,
+    pub(super) since: Instant,
+}
+
+/// Why something was not written.
+#[derive(Clone, Debug)]
+pub(super) struct Trouble {
+    pub(super) wait: QueueWait,
+    /// How often in a row.
+    pub(super) failures: u32,
+    /// When it is tried again.
+    pub(super) until: Instant,
+}
+
+impl Kueue {
+    /// A Workload as the API server has it now, or had it. What is newer is known already stays. Whether it is news.
+    pub(super) fn see(&mut self, owner: Uid, seen: Seen) -> bool {
+        match self.workloads.get_mut(&owner) {
+            Some(known) if known.seen.version > seen.version => false,
+            Some(known) if known.seen == seen => false,
+            Some(known) => {
+                if known.seen.uid != seen.uid {
+                    known.since = Instant::now();
+                }
+                known.seen = seen;
+                true
+            }
+            None => {
+                self.workloads.insert(owner, Known { seen, since: Instant::now() });
+                true
+            }
+        }
+    }
+
+    /// The Workload of this version, or an older one, is gone.
+    pub(super) fn gone(&mut self, owner: &Uid, version: u64) -> bool {
+        let older = self.workloads.get(owner).is_some_and(|known| known.seen.version <= version);
+        older && self.workloads.remove(owner).is_some()
+    }
+}

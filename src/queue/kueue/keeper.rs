@@ -1,0 +1,364 @@
+//! Watches Workloads, and writes what is to be written of them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Client, Resource as _, ResourceExt as _};
+use tokio::sync::Semaphore;
+
+use super::next::{Step, Wanted, let_go, name, patch, workload};
+use super::plan::{What, Write, missing};
+use super::seen::Seen;
+use super::{GROUP, JOB_UID, MANAGED, Trouble, VERSION};
+use crate::api::{FINALIZER, Observed, Reason};
+use crate::failpoint::{Point, around};
+use crate::fence::Fence;
+use crate::kubernetes::{ApiError, MANAGER, limited};
+use crate::machine::Uid;
+use crate::machine::facts::QueueWait;
+use crate::queue::state::Queues;
+
+/// What has changed within this time is written about together.
+const TOGETHER: Duration = Duration::from_millis(50);
+/// Until something is tried again that did not come about, at first and at most.
+const AGAIN: Duration = Duration::from_secs(1);
+const SELDOM: Duration = Duration::from_secs(30);
+/// Requests at a time.
+const AT_ONCE: usize = 16;
+
+/// Keeps the Workloads.
+pub(in crate::queue) struct KueueKeeper {
+    queues: Arc<Queues>,
+    client: Client,
+    fence: Fence,
+    namespace: Option<String>,
+    turns: Semaphore,
+}
+
+/// What came of a write.
+enum Written {
+    /// The Workload is this now.
+    Now(Option<Box<DynamicObject>>),
+    /// It failed, or is for later.
+    Failed(QueueWait),
+}
+
+fn resource(kind: &str) -> ApiResource {
+    ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP, VERSION, kind))
+}
+
+impl KueueKeeper {
+    pub(in crate::queue) fn new(queues: Arc<Queues>, client: Client, fence: Fence, namespace: Option<String>) -> Self {
+        Self { queues, client, fence, namespace, turns: Semaphore::new(AT_ONCE) }
+    }
+
+    /// Runs until it is dropped.
+    pub(in crate::queue) async fn run(&self) {
+        tokio::join!(self.watch(), self.write_all());
+    }
+
+    fn workloads(&self, namespace: &str) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), namespace, &resource("Workload"))
+    }
+
+    async fn watch(&self) {
+        let kind = resource("Workload");
+        let api: Api<DynamicObject> = match &self.namespace {
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &kind),
+            None => Api::all_with(self.client.clone(), &kind),
+        };
+        let which = watcher::Config::default().labels(&format!("{MANAGED}={MANAGER}"));
+        let mut told = String::new();
+        let mut listing: HashMap<Uid, Seen> = HashMap::new();
+        let mut events = Box::pin(watcher(api, which).default_backoff());
+        while let Some(event) = events.next().await {
+            let changed = match event {
+                Ok(watcher::Event::Init) => {
+                    listing.clear();
+                    false
+                }
+                Ok(watcher::Event::InitApply(object)) => {
+                    listing.extend(of(&object));
+                    false
+                }
+                Ok(watcher::Event::InitDone) => {
+                    told.clear();
+                    self.listed(&mut listing);
+                    true
+                }
+                Ok(watcher::Event::Apply(object)) => {
+                    let Some((owner, seen)) = of(&object) else { continue };
+                    self.queues.with(|state| state.kueue.see(owner, seen))
+                }
+                Ok(watcher::Event::Delete(object)) => {
+                    let Some((owner, seen)) = of(&object) else { continue };
+                    self.queues.with(|state| state.kueue.gone(&owner, seen.version))
+                }
+                Err(error) => {
+                    let words = error.to_string();
+                    if words == told {
+                        continue;
+                    }
+                    tracing::warn!(%error, "Workloads of Kueue cannot be watched: they stay as they were seen last");
+                    told.clone_from(&words);
+                    self.queues.with(|state| {
+                        let known = state.kueue.listed == Some(Ok(()));
+                        if !known {
+                            state.kueue.listed = Some(Err(words));
+                        }
+                        !known
+                    })
+                }
+            };
+            if changed {
+                self.queues.news.notify_one();
+                self.queues.writes.notify_one();
+            }
+        }
+    }
+
+    fn listed(&self, listing: &mut HashMap<Uid, Seen>) {
+        self.queues.with(|state| {
+            // What was made while they were listed is not in the list.
+            let oldest = listing.values().map(|seen| seen.version).max().unwrap_or_default();
+            state.kueue.workloads.retain(|owner, known| listing.contains_key(owner) || known.seen.version > oldest);
+            for (owner, seen) in listing.drain() {
+                state.kueue.see(owner, seen);
+            }
+            state.kueue.listed = Some(Ok(()));
+        });
+    }
+
+    async fn write_all(&self) {
+        let mut under_way = FuturesUnordered::new();
+        loop {
+            let news = self.queues.writes.notified();
+            let again = if self.fence.check().is_ok() {
+                let writes = self.queues.kueue_writes();
+                under_way.extend(writes.now.into_iter().map(|write| self.write(write)));
+                writes.again
+            } else {
+                Some(Instant::now() + AGAIN)
+            };
+            let pause = again.map_or(SELDOM, |again| again.saturating_duration_since(Instant::now()));
+            tokio::select! {
+                () = news => tokio::time::sleep(TOGETHER).await,
+                () = tokio::time::sleep(pause) => {}
+                Some(()) = under_way.next() => {}
+            }
+        }
+    }
+
+    /// Writes, and finds out how the Workload is then.
+    async fn write(&self, write: Write) {
+        let Write { uid, what } = write;
+        let namespace = match &what {
+            What::Step(_, wanted, _) => wanted.namespace.clone(),
+            What::Orphan(seen) => seen.namespace.clone(),
+        };
+        let api = self.workloads(&namespace);
+        let _turn = self.turns.acquire().await;
+        let written = if self.fence.check().is_err() {
+            Written::Failed(QueueWait {
+                reason: Reason::PendingEvaluation,
+                message: "this operator does not lead".to_owned(),
+                place: None,
+            })
+        } else {
+            match &what {
+                What::Step(Step::Create, wanted, _) => self.create(&api, wanted).await,
+                What::Step(step, wanted, Some(seen)) => self.change(&api, step, wanted, seen).await,
+                What::Step(_, _, None) => Written::Now(self.look(&api, &uid).await.map(Box::new)),
+                What::Orphan(seen) => self.let_go(&api, seen).await,
+            }
+        };
+        let (now, trouble) = match written {
+            Written::Now(now) => (now, None),
+            Written::Failed(wait) => {
+                tracing::warn!(htcjob = %uid, namespace, "{}", wait.message);
+                let failures =
+                    self.queues.with(|state| state.kueue.troubles.get(&uid).map_or(0, |known| known.failures)) + 1;
+                // As the write may have been carried out all the same, nothing else is done before that is known.
+                let now = self.look(&api, &uid).await.map(Box::new);
+                let pause = (AGAIN * (1 << failures.min(5))).min(SELDOM);
+                (now, Some(Trouble { wait, failures, until: Instant::now() + pause }))
+            }
+        };
+        let seen = now.as_deref().and_then(of).map(|(_, seen)| seen);
+        self.queues.written(&uid, seen, trouble);
+    }
+
+    /// As it is now.
+    async fn look(&self, api: &Api<DynamicObject>, uid: &Uid) -> Option<DynamicObject> {
+        let name = name(uid);
+        loop {
+            match limited("get Workload", &name, api.get_opt(&name)).await {
+                Ok(now) => return now,
+                Err(error) => {
+                    tracing::warn!(%error, "a Workload cannot be looked at; it is tried again");
+                    tokio::time::sleep(AGAIN).await;
+                }
+            }
+        }
+    }
+
+    async fn create(&self, api: &Api<DynamicObject>, wanted: &Wanted) -> Written {
+        if let Some(message) = missing(wanted.unknown, &wanted.resources) {
+            return Written::Failed(QueueWait { reason: Reason::Misconfigured, message, place: None });
+        }
+        let priority = match &wanted.class {
+            None => None,
+            Some(class) => match self.priority(class).await {
+                Ok(priority) => Some(priority),
+                Err(wait) => return Written::Failed(wait),
+            },
+        };
+        let object: DynamicObject = match serde_json::from_value(workload(wanted, priority)) {
+            Ok(object) => object,
+            Err(error) => return Written::Failed(wait("make a Workload", &error.to_string(), None)),
+        };
+        let name = name(&wanted.uid);
+        let parameters = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
+        let made = limited("make Workload", &name, api.create(&parameters, &object));
+        match around(Point::BeforeWorkloadMade, made, Point::AfterWorkloadMade).await {
+            Ok(now) => now_is(now),
+            Err(error) if error.code() == Some(409) => self.known_before(api, &wanted.uid, &name).await,
+            Err(error) => Written::Failed(failed(&error)),
+        }
+    }
+
+    /// There is one of this name, which the watch does not show.
+    async fn known_before(&self, api: &Api<DynamicObject>, uid: &Uid, name: &str) -> Written {
+        match self.look(api, uid).await {
+            None => Written::Now(None),
+            Some(now) if of(&now).is_none() => Written::Failed(QueueWait {
+                reason: Reason::Misconfigured,
+                message: format!("Workload {name} is not of this HTCJob: delete it"),
+                place: None,
+            }),
+            Some(now) if now.labels().get(MANAGED).is_some_and(|manager| manager == MANAGER) => now_is(now),
+            Some(_) => {
+                let labels = serde_json::json!({ "metadata": { "labels": { MANAGED: MANAGER } } });
+                let patch = Patch::Merge(&labels);
+                match limited("label Workload", &name, api.patch(name, &PatchParams::default(), &patch)).await {
+                    Ok(now) => now_is(now),
+                    Err(error) => Written::Failed(failed(&error)),
+                }
+            }
+        }
+    }
+
+    async fn priority(&self, class: &str) -> Result<i64, QueueWait> {
+        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource("WorkloadPriorityClass"));
+        let misconfigured = |message: String| QueueWait { reason: Reason::Misconfigured, message, place: None };
+        match limited("get WorkloadPriorityClass", &class, api.get_opt(class)).await {
+            Ok(Some(found)) => found.data["value"]
+                .as_i64()
+                .ok_or_else(|| misconfigured(format!("WorkloadPriorityClass {class} has no value"))),
+            Ok(None) => Err(misconfigured(format!(
+                "there is no WorkloadPriorityClass {class}: change the label {} of the HTCJob, or remove it",
+                crate::api::PRIORITY_CLASS
+            ))),
+            Err(error) => Err(failed(&error)),
+        }
+    }
+
+    async fn change(&self, api: &Api<DynamicObject>, step: &Step, wanted: &Wanted, seen: &Seen) -> Written {
+        if *step == Step::Delete {
+            let preconditions =
+                Preconditions { uid: Some(seen.uid.clone()), resource_version: Some(seen.version.to_string()) };
+            let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+            let deleted = limited("delete Workload", &seen.name, api.delete(&seen.name, &parameters));
+            return match around(Point::BeforeWorkloadChanged, deleted, Point::AfterWorkloadChanged).await {
+                Err(error) if !matches!(error.code(), Some(404 | 409)) => Written::Failed(failed(&error)),
+                Ok(_) | Err(_) => Written::Now(self.look(api, &wanted.uid).await.map(Box::new)),
+            };
+        }
+        let now = Time(jiff::Timestamp::from_second(jiff::Timestamp::now().as_second()).unwrap_or_default());
+        let Some((of_status, body)) = patch(step, wanted, seen, &now) else {
+            return Written::Now(self.look(api, &wanted.uid).await.map(Box::new));
+        };
+        self.patch(api, seen, of_status, &body).await
+    }
+
+    async fn patch(&self, api: &Api<DynamicObject>, seen: &Seen, of_status: bool, body: &serde_json::Value) -> Written {
+        let parameters = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+        let patch = Patch::Merge(body);
+        let patched = async {
+            if of_status {
+                limited("write the status of Workload", &seen.name, api.patch_status(&seen.name, &parameters, &patch))
+                    .await
+            } else {
+                limited("change Workload", &seen.name, api.patch(&seen.name, &parameters, &patch)).await
+            }
+        };
+        match around(Point::BeforeWorkloadChanged, patched, Point::AfterWorkloadChanged).await {
+            // Without its last finalizer it may be gone.
+            Ok(now) if now.metadata.deletion_timestamp.is_some() && now.finalizers().is_empty() => Written::Now(None),
+            Ok(now) => now_is(now),
+            Err(error) if error.code() == Some(404) => Written::Now(None),
+            Err(error) if error.code() == Some(409) => {
+                tracing::debug!(%error, "the Workload has changed meanwhile");
+                match limited("get Workload", &seen.name, api.get_opt(&seen.name)).await {
+                    Ok(now) => Written::Now(now.map(Box::new)),
+                    Err(error) => Written::Failed(failed(&error)),
+                }
+            }
+            Err(error) => Written::Failed(failed(&error)),
+        }
+    }
+
+    /// Takes the finalizer off if the `HTCJob` is gone, or was let go.
+    async fn let_go(&self, api: &Api<DynamicObject>, seen: &Seen) -> Written {
+        let Some((owner, uid)) = &seen.owner else { return Written::Now(None) };
+        let htcjobs: Api<Observed> = Api::namespaced(self.client.clone(), &seen.namespace);
+        let which = ListParams::default().fields(&format!("metadata.name={owner}"));
+        let listed = match limited("list HTCJobs named", owner, htcjobs.list(&which)).await {
+            Ok(listed) => listed,
+            Err(error) => return Written::Failed(failed(&error)),
+        };
+        let is_held = |object: &Observed| {
+            object.uid().as_deref() == Some(uid.as_str())
+                && (object.meta().deletion_timestamp.is_none()
+                    || object.finalizers().iter().any(|finalizer| finalizer == FINALIZER))
+        };
+        if listed.items.iter().any(is_held) {
+            return Written::Failed(wait("let go Workload", "its HTCJob is there", None));
+        }
+        self.patch(api, seen, false, &let_go(seen)).await
+    }
+}
+
+/// The uid of the `HTCJob`, and its Workload.
+fn of(object: &DynamicObject) -> Option<(Uid, Seen)> {
+    let uid = Uid::from(object.labels().get(JOB_UID)?.as_str());
+    (object.name_any() == name(&uid)).then_some(())?;
+    Some((uid, Seen::of(object)?))
+}
+
+fn now_is(now: DynamicObject) -> Written {
+    Written::Now(Some(Box::new(now)))
+}
+
+fn failed(error: &ApiError) -> QueueWait {
+    wait("", &error.to_string(), error.code())
+}
+
+fn wait(what: &str, why: &str, code: Option<u16>) -> QueueWait {
+    let (reason, next) = match code {
+        Some(403) => (Reason::Misconfigured, "; the operator needs the rights of deploy/components/kueue"),
+        Some(404) => (Reason::Misconfigured, "; is Kueue installed?"),
+        Some(400 | 422) => (Reason::Misconfigured, ""),
+        _ => (Reason::PendingEvaluation, "; it is tried again: does Kueue run?"),
+    };
+    let what = if what.is_empty() { String::new() } else { format!("cannot {what}: ") };
+    let message = crate::api::text::harmless(&format!("{what}{why}{next}"), 1000);
+    QueueWait { reason, message, place: None }
+}

@@ -1,0 +1,152 @@
+//! What a Workload says.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt as _;
+use kube::core::DynamicObject;
+use serde_json::Value;
+
+use super::{IN_USE, SUSPENDED};
+use crate::api::Reason;
+use crate::api::text::harmless;
+use crate::machine::Uid;
+use crate::machine::facts::QueueWait;
+
+/// Most of Kueue's words that are told.
+const WORDS: usize = 600;
+
+/// A Workload.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::queue) struct Seen {
+    pub(in crate::queue) namespace: String,
+    pub(in crate::queue) name: String,
+    pub(in crate::queue) uid: String,
+    /// `metadata.resourceVersion`, which the API server counts up.
+    pub(in crate::queue) version: u64,
+    /// Name and uid of its owner.
+    pub(in crate::queue) owner: Option<(String, Uid)>,
+    pub(in crate::queue) deleting: bool,
+    pub(in crate::queue) finalizers: Vec<String>,
+    /// Deactivated for `spec.suspend` of the `HTCJob`.
+    pub(in crate::queue) suspended: bool,
+    pub(in crate::queue) active: bool,
+    pub(in crate::queue) queue: String,
+    /// Of the podSet.
+    pub(in crate::queue) count: u32,
+    /// How many of those are admitted.
+    pub(in crate::queue) admitted: Option<u32>,
+    pub(in crate::queue) reclaimed: u32,
+    pub(in crate::queue) conditions: Vec<Condition>,
+}
+
+impl Seen {
+    /// None if it cannot be read: it is no Workload of this operator.
+    pub(in crate::queue) fn of(object: &DynamicObject) -> Option<Self> {
+        let (spec, status) = (&object.data["spec"], &object.data["status"]);
+        let number = |value: &Value| value.as_u64().and_then(|number| u32::try_from(number).ok());
+        let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+        let owner = object.owner_references().iter().find(|owner| owner.controller == Some(true));
+        Some(Self {
+            namespace: object.namespace()?,
+            name: object.name_any(),
+            uid: object.uid()?,
+            version: object.resource_version()?.parse().ok()?,
+            owner: owner.map(|owner| (owner.name.clone(), Uid::from(owner.uid.as_str()))),
+            deleting: object.metadata.deletion_timestamp.is_some(),
+            finalizers: object.finalizers().to_vec(),
+            suspended: object.annotations().contains_key(SUSPENDED),
+            active: spec["active"].as_bool().unwrap_or(true),
+            queue: spec["queueName"].as_str().unwrap_or_default().to_owned(),
+            count: number(&spec["podSets"][0]["count"])?,
+            admitted: number(&status["admission"]["podSetAssignments"][0]["count"]),
+            reclaimed: number(&status["reclaimablePods"][0]["count"]).unwrap_or_default(),
+            conditions: conditions.into_iter().filter_map(|told| serde_json::from_value(told).ok()).collect(),
+        })
+    }
+
+    pub(in crate::queue) fn told(&self, kind: &str) -> Option<&Condition> {
+        self.conditions.iter().find(|told| told.type_ == kind)
+    }
+
+    pub(in crate::queue) fn is(&self, kind: &str) -> bool {
+        self.told(kind).is_some_and(|told| told.status == "True")
+    }
+
+    pub(in crate::queue) fn has_quota(&self) -> bool {
+        self.is("QuotaReserved")
+    }
+
+    pub(in crate::queue) fn is_held(&self) -> bool {
+        self.finalizers.iter().any(|finalizer| finalizer == IN_USE)
+    }
+
+    /// How many jobs may run now; none if none may. `Admitted` alone says nothing: it stays after an eviction.
+    pub(in crate::queue) fn room(&self) -> Option<u32> {
+        let starts = self.has_quota()
+            && self.is("Admitted")
+            && !self.is("Evicted")
+            && !self.is("Finished")
+            && self.active
+            && !self.deleting;
+        self.admitted.filter(|_| starts).map(|admitted| admitted.min(self.count.saturating_sub(self.reclaimed)))
+    }
+
+    /// Why none may run.
+    pub(in crate::queue) fn wait(&self) -> QueueWait {
+        let (name, queue) = (&self.name, &self.queue);
+        let words = |kind: &str| self.told(kind).map_or("", |told| told.message.as_str());
+        let (reason, message) = if self.deleting {
+            let message =
+                format!("Workload {name} is being deleted: it is made again, and waits for quota, once no job runs");
+            (Reason::PendingEvaluation, message)
+        } else if let Some(told) = self.told("Finished").filter(|told| told.status == "True") {
+            let message = format!(
+                "Workload {name} is Finished ({}: {}); delete it, and a new one is made",
+                told.reason, told.message
+            );
+            (Reason::Misconfigured, message)
+        } else if !self.active && self.suspended {
+            (Reason::PendingEvaluation, format!("spec.suspend is false again: Workload {name} is being activated"))
+        } else if !self.active {
+            let why = ["DeactivationTarget", "Evicted"].map(words).into_iter().find(|words| !words.is_empty());
+            let why = why.map_or_else(String::new, |why| format!(" ({why})"));
+            let message =
+                format!("Workload {name} is deactivated{why}: set its spec.active to true when the jobs may run");
+            (Reason::Suspended, message)
+        } else if let Some(told) = self.told("Evicted").filter(|told| told.status == "True" && self.has_quota()) {
+            let message = format!("Kueue evicts Workload {name} ({}): {}", told.reason, told.message);
+            (Reason::PendingEvaluation, message)
+        } else if self.has_quota() {
+            let checks = words("Admitted");
+            let checks = if checks.is_empty() { "its admission checks are not done" } else { checks };
+            (Reason::UnsatisfiedAdmissionChecks, format!("LocalQueue {queue} has quota for it: {checks}"))
+        } else if let Some(told) = self.told("QuotaReserved") {
+            (quota_reason(&told.reason), format!("LocalQueue {queue}: {}", told.message))
+        } else {
+            let message = format!("Kueue has said nothing of Workload {name} in LocalQueue {queue} yet: does it run?");
+            (Reason::PendingEvaluation, message)
+        };
+        QueueWait { reason, message: harmless(&message, WORDS), place: None }
+    }
+
+    /// Kueue has not said anything of it.
+    pub(in crate::queue) fn is_silent(&self) -> bool {
+        self.conditions.is_empty() && self.active && !self.deleting
+    }
+}
+
+/// Kueue's reason, as far as it is one that is explained. Kueue has finer ones behind a feature gate.
+fn quota_reason(reason: &str) -> Reason {
+    let known = [
+        Reason::Inadmissible,
+        Reason::WaitingForQuota,
+        Reason::ExceedsMaxQuota,
+        Reason::Misconfigured,
+        Reason::Suspended,
+        Reason::NoMatchingFlavor,
+        Reason::WaitingForPreemptedWorkloads,
+    ];
+    if reason == "Pending" {
+        return Reason::WaitingForQuota;
+    }
+    reason.parse().ok().filter(|reason| known.contains(reason)).unwrap_or(Reason::PendingEvaluation)
+}

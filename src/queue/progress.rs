@@ -1,0 +1,45 @@
+//! How far an `HTCJob` is, as far as Kueue is told.
+
+use crate::api::Phase;
+use crate::machine::decide::Decision;
+use crate::machine::facts::Facts;
+use crate::machine::status::Counts;
+
+/// What Kueue is told of an `HTCJob`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Most jobs that it has at a time.
+    pub at_a_time: usize,
+    /// Jobs that are not over.
+    pub left: usize,
+    /// `spec.suspend`, as it stands there.
+    pub suspend: bool,
+    /// It is being deleted.
+    pub deleting: bool,
+    /// HTCondor has accepted some.
+    pub accepted: bool,
+    /// All have ended; whether some failed.
+    pub ended: Option<bool>,
+}
+
+impl Progress {
+    /// After a decision.
+    #[must_use]
+    pub fn of(facts: &Facts, decision: &Decision, suspend: bool) -> Option<Self> {
+        let record = decision.after.as_ref()?;
+        let known = record.known.as_ref()?;
+        let spec = facts.object.spec.as_ref().ok()?;
+        let over = record.jobs.values().filter(|job| job.outcome().is_some()).count() + record.wishes.withdrawn().len();
+        let left = if known.cut_short.is_some() { record.in_use().len() } else { spec.count().saturating_sub(over) };
+        // `Complete` and `Failed` are said later, when the output is here.
+        let ended = (known.phase == Phase::Completed).then(|| Counts::of(record).succeeded < spec.count());
+        Some(Self {
+            at_a_time: spec.count().min(spec.parallelism.map_or(usize::MAX, |most| most as usize)),
+            left,
+            suspend,
+            deleting: facts.object.deleting,
+            accepted: !record.jobs.is_empty(),
+            ended,
+        })
+    }
+}

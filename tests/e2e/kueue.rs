@@ -1,0 +1,35 @@
+//! A real Kueue beside a real HTCondor. Its controller takes up to half an hour to build, so these are for `make test-long`.
+
+mod away;
+mod kills;
+mod lives;
+mod parts;
+mod rights;
+pub mod stage;
+mod taken;
+
+pub use kills::POINTS;
+
+macro_rules! with_kueue {
+    ($($room:ident::$name:ident,)+) => {
+        mod trixie {
+            $(
+                #[test]
+                #[ignore = "make test-long: Kueue is built from source for it"]
+                fn $name() { super::$room::$name(testbed::Version::Trixie); }
+            )+
+        }
+    };
+}
+
+with_kueue!(
+    away::nothing_starts_and_nothing_is_touched_until_it_is_back,
+    kills::killed_at_every_write,
+    lives::admitted_submitted_finished,
+    lives::what_waits_says_why_in_the_words_of_kueue,
+    parts::as_many_as_are_admitted_and_what_is_over_goes_to_others,
+    rights::all_are_needed_and_suffice,
+    taken::preempted_by_priority_once_it_is_proved_that_none_runs,
+    taken::deactivated_by_a_person_and_by_suspend,
+    taken::deleted_by_hand_it_is_made_again,
+);

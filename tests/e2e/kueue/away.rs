@@ -1,0 +1,36 @@
+//! Kueue does not run: its webhooks refuse every change.
+
+use bed::condition;
+use serde_json::json;
+use testbed::Version;
+
+use super::stage::Stage;
+
+pub fn nothing_starts_and_nothing_is_touched_until_it_is_back(version: Version) {
+    let stage = Stage::start(version);
+    let bed = &stage.site.bed;
+    stage.cluster_queue("pool", 2, &json!({}));
+    let here = stage.namespace("pool");
+    here.create(&stage.lasting("runs", 1));
+    here.wait_running("runs", 1);
+    stage.kueue.stop().unwrap();
+    let late = here.create(&stage.lasting("late", 1));
+    let object = here.wait("late", "told that Kueue does not answer", |object| {
+        condition(object, "QuotaReserved")
+            .is_some_and(|told| told["status"] == "False" && told["message"].as_str().unwrap().contains("webhook"))
+    });
+    assert_eq!(condition(&object, "QuotaReserved").unwrap()["reason"], "PendingEvaluation");
+    // A new operator does not know it better.
+    bed.kill_operator();
+    bed.start_operator();
+    stage.site.finish("runs");
+    let ended = stage.site.assert_complete_once(&here, "runs", 1);
+    assert!(bed.jobs_of(&late).is_empty(), "{ended:#}");
+    stage.kueue.start_again(&bed.kube).unwrap();
+    here.wait_running("late", 1);
+    stage.wait_says(&here, "runs", "Finished", "True", "Succeeded");
+    stage.wait_used("pool", 1);
+    stage.site.finish("late");
+    stage.site.assert_complete_once(&here, "late", 1);
+    stage.wait_used("pool", 0);
+}

@@ -1,0 +1,146 @@
+//! A site whose operator works with Kueue.
+
+use bed::site::Site;
+use bed::{Namespace, PATIENCE};
+use serde_json::{Value, json};
+use testbed::{Controllers, KubeOptions, Kueue, Version, wait_for};
+
+use crate::queue::site::labelled;
+
+/// What cleans up behind owners that are gone.
+const CONTROLLERS: &[&str] = &["garbage-collector-controller", "namespace-controller"];
+
+pub struct Stage {
+    // Fields drop in this order.
+    _controllers: Controllers,
+    pub kueue: Kueue,
+    pub site: Site,
+}
+
+impl Stage {
+    /// With the operator running.
+    pub fn start(version: Version) -> Self {
+        let stage = Self::new(version, &KubeOptions::default());
+        stage.site.bed.start_operator();
+        stage
+    }
+
+    pub fn new(version: Version, kube: &KubeOptions) -> Self {
+        let site = Site::alone(version, kube, &["--queueing=kueue", "--kueue-resources=jobs"]);
+        let kueue = Kueue::start(&site.bed.kube).unwrap();
+        let stage = Self { _controllers: site.bed.controllers(CONTROLLERS), kueue, site };
+        let flavor = json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": { "name": "pool" },
+        });
+        stage.apply(&flavor);
+        for (name, value) in [("low", 1), ("high", 100)] {
+            stage.apply(&json!({
+                "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass", "metadata": { "name": name },
+                "value": value,
+            }));
+        }
+        stage
+    }
+
+    pub fn apply(&self, object: &Value) {
+        self.site.bed.kube.apply_stdin(&object.to_string()).unwrap();
+    }
+
+    /// A ClusterQueue with so many jobs; `more` of its spec.
+    pub fn cluster_queue(&self, name: &str, jobs: u32, more: &Value) {
+        let resources = json!([{ "name": "htc.cern.ch/jobs", "nominalQuota": jobs }]);
+        let mut spec = json!({
+            "namespaceSelector": {},
+            "resourceGroups": [{
+                "coveredResources": ["htc.cern.ch/jobs"], "flavors": [{ "name": "pool", "resources": resources }],
+            }],
+        });
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        self.apply(&json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ClusterQueue", "metadata": { "name": name }, "spec": spec,
+        }));
+    }
+
+    /// A namespace with the LocalQueue `batch` of a ClusterQueue.
+    pub fn namespace(&self, cluster_queue: &str) -> Namespace<'_> {
+        let here = self.site.bed.namespace();
+        self.local_queue(&here, "batch", cluster_queue);
+        here
+    }
+
+    pub fn local_queue(&self, here: &Namespace<'_>, name: &str, cluster_queue: &str) {
+        self.apply(&json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue",
+            "metadata": { "name": name, "namespace": here.name }, "spec": { "clusterQueue": cluster_queue },
+        }));
+    }
+
+    /// Waits until Kueue counts so many jobs in a ClusterQueue.
+    pub fn wait_used(&self, cluster_queue: &str, jobs: u32) {
+        let path = "jsonpath={.status.flavorsReservation[0].resources[0].total}";
+        wait_for(&format!("{jobs} jobs in ClusterQueue {cluster_queue}"), PATIENCE, || {
+            let used = self.site.bed.kube.kubectl_ok(&["get", "clusterqueue", cluster_queue, "-o", path]).unwrap();
+            if used == jobs.to_string() { Ok(()) } else { Err(format!("{used:?} are")) }
+        })
+        .unwrap_or_else(|error| panic!("{error}\n{}", self.site.bed.log()));
+    }
+
+    /// An `HTCJob` that notes that it ran, and runs until it is told to finish.
+    pub fn lasting(&self, name: &str, jobs: u32) -> Value {
+        labelled(self.site.lasting(name, jobs), "batch")
+    }
+
+    /// The same with a priority.
+    pub fn of_class(&self, name: &str, jobs: u32, class: &str) -> Value {
+        let mut object = self.lasting(name, jobs);
+        object["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = class.into();
+        object
+    }
+
+    /// Jobs in HTCondor that have not ended and are not held.
+    pub fn open(&self) -> usize {
+        self.site.bed.queue("member(JobStatus, {1, 2, 6}) || HoldReasonCode == 16", &["ProcId"]).len()
+    }
+
+    pub fn workload(&self, here: &Namespace<'_>, name: &str) -> Option<Value> {
+        let workloads = format!("/apis/kueue.x-k8s.io/v1beta2/namespaces/{}/workloads", here.name);
+        let mut workload = self.site.bed.object(&workloads, &format!("htcjob-{}", here.uid(name)))?;
+        workload["metadata"]["managedFields"] = Value::Null;
+        Some(workload)
+    }
+
+    /// Waits until the Workload of an `HTCJob` is as `wanted` says; the Workload.
+    pub fn wait_workload(
+        &self,
+        here: &Namespace<'_>,
+        name: &str,
+        what: &str,
+        wanted: impl Fn(&Value) -> bool,
+    ) -> Value {
+        wait_for(&format!("the Workload of {name}: {what}"), PATIENCE, || match self.workload(here, name) {
+            Some(workload) if wanted(&workload) => Ok(workload),
+            other => Err(format!("{other:#?}")),
+        })
+        .unwrap_or_else(|error| panic!("{error}\n{}\n{}", self.site.bed.log(), self.kueue.log()))
+    }
+
+    /// Waits until a condition of the Workload is so.
+    pub fn wait_says(&self, here: &Namespace<'_>, name: &str, kind: &str, status: &str, reason: &str) -> Value {
+        self.wait_workload(here, name, &format!("{kind} {status} {reason}"), |workload| {
+            told(workload, kind).is_some_and(|told| told["status"] == status && told["reason"] == reason)
+        })
+    }
+
+    pub fn patch_workload(&self, here: &Namespace<'_>, name: &str, patch: &Value) {
+        let workload = format!("htcjob-{}", here.uid(name));
+        here.kubectl(&["patch", "workloads.kueue.x-k8s.io", &workload, "--type=merge", "-p", &patch.to_string()]);
+    }
+}
+
+pub fn told<'a>(workload: &'a Value, kind: &str) -> Option<&'a Value> {
+    workload["status"]["conditions"].as_array()?.iter().find(|told| told["type"] == kind)
+}
+
+pub fn is(workload: &Value, kind: &str) -> bool {
+    told(workload, kind).is_some_and(|told| told["status"] == "True")
+}
