@@ -16,6 +16,8 @@ mod htcqueue;
 mod identity;
 #[allow(unreachable_pub, reason = "kube's derive makes items that lint takes for unreachable")]
 mod managed;
+#[allow(unreachable_pub, reason = "kube's derive makes items that lint takes for unreachable")]
+mod mini_cluster;
 mod object;
 mod payload_failure;
 mod phase;
@@ -33,8 +35,10 @@ pub use htcqueue::{
 };
 pub use identity::{Identity, is_name};
 pub use managed::{
-    Autoscaling, CentralManager, ManagedPool, PodResources, QueueStorage, Reclaim, ScheddPod, Storage, Workers,
+    Autoscaling, CentralManager, ManagedPool, MiniClusters, PodResources, QueueStorage, Reclaim, ScheddPod, Storage,
+    Workers,
 };
+pub use mini_cluster::{MiniCluster, MiniClusterStatus, WorkerTemplate};
 pub use object::{ObjectName, Observed, Wake};
 pub use payload_failure::PayloadFailure;
 pub use phase::Phase;

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use kube::ResourceExt as _;
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::api::{HTCPoolSpec, ObjectName, Observed, POOL, Reason, pool_of};
+use crate::api::{HTCPoolSpec, MiniClusterStatus, ObjectName, Observed, POOL, Reason, pool_of};
 use crate::condor::Schedd;
 use crate::credentials::Credentials;
 use crate::machine::Uid;
@@ -62,6 +62,8 @@ struct State {
     assigned: HashMap<Uid, Option<ObjectName>>,
     /// Batches of pools that have ended: they come to their end.
     ending: HashMap<ObjectName, Vec<JoinHandle<()>>>,
+    /// What is known of the workers that objects have of their own.
+    own_workers: HashMap<Uid, MiniClusterStatus>,
     /// Whether all `HTCPool`s are known; why not, as far as that is.
     listed: Option<Result<(), String>>,
 }
@@ -136,6 +138,7 @@ impl Pools {
         self.default.schedd.users.forget(uid);
         self.with(|state| {
             state.assigned.remove(uid);
+            state.own_workers.remove(uid);
             state.named.values().for_each(|named| named.pool.schedd.users.forget(uid));
         });
     }
@@ -145,8 +148,24 @@ impl Pools {
         self.default.schedd.users.keep(uids);
         self.with(|state| {
             state.assigned.retain(|uid, _| uids.contains(uid));
+            state.own_workers.retain(|uid, _| uids.contains(uid));
             state.named.values().for_each(|named| named.pool.schedd.users.keep(uids));
         });
+    }
+
+    /// What is known of the workers that an object has of its own.
+    #[must_use]
+    pub fn own_workers(&self, uid: &Uid) -> Option<MiniClusterStatus> {
+        self.with(|state| state.own_workers.get(uid).cloned())
+    }
+
+    /// Whether that is new.
+    fn set_own_workers(&self, uid: &Uid, status: MiniClusterStatus) -> bool {
+        self.with(|state| {
+            let new = state.own_workers.get(uid) != Some(&status);
+            state.own_workers.insert(uid.clone(), status);
+            new
+        })
     }
 
     /// Ends the pools of all `HTCPool`s, and waits for their batches.
@@ -259,7 +278,14 @@ impl Named {
             let message = format!("HTCPool {name} is not ready: {message}");
             return Some(SpecRefused { reason: Reason::PoolNotReady, message });
         }
-        let (managed, job) = (self.spec.managed.as_ref()?, object.0.as_ref().ok()?);
+        let job = object.0.as_ref().ok()?;
+        let Some(managed) = &self.spec.managed else {
+            job.spec.mini_cluster.as_ref()?;
+            let message = format!(
+                "HTCPool {name} has no workers that the operator makes (spec.managed): leave out spec.miniCluster, or name a managed pool"
+            );
+            return Some(SpecRefused { reason: Reason::NoWorkerFits, message });
+        };
         let why = managed::demand::fits(managed, &job.spec).err()?;
         Some(SpecRefused { reason: Reason::NoWorkerFits, message: format!("no worker of HTCPool {name} fits: {why}") })
     }

@@ -113,7 +113,7 @@ pub struct Toleration {
 }
 
 /// Names and values as labels have them.
-fn labels(_: &mut SchemaGenerator) -> Schema {
+pub(super) fn labels(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
         "maxProperties": 16,

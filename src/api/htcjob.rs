@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
-use super::{Backend, Condition, KubernetesSpec, Phase, Quantity, quantity};
+use super::{Backend, Condition, KubernetesSpec, MiniCluster, MiniClusterStatus, Phase, Quantity, quantity};
 
 /// The largest number of jobs one `HTCJob` may have.
 pub const MAX_QUEUE: i64 = 100_000;
@@ -97,7 +97,9 @@ pub const MAX_QUEUE: i64 = 100_000;
     validation = Rule::new("!has(self.queue) || !has(self.script) || !has(self.script.queue) || self.queue == self.script.queue")
         .message("spec.queue and spec.script.queue differ: write the number of jobs once, as spec.queue").field_path(".queue"),
     validation = Rule::new("!has(self.kubernetes) || (has(self.backend) && self.backend == 'Kubernetes')")
-        .message("spec.kubernetes is for Pods only: write spec.backend: Kubernetes, or leave it out").field_path(".kubernetes")
+        .message("spec.kubernetes is for Pods only: write spec.backend: Kubernetes, or leave it out").field_path(".kubernetes"),
+    validation = Rule::new("!has(self.miniCluster) || (has(self.pool) && (!has(self.backend) || self.backend == 'HTCondor'))")
+        .message("spec.miniCluster is for managed pools only: name an HTCPool with spec.managed as spec.pool, and no backend but HTCondor").field_path(".miniCluster")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct HTCJobSpec {
@@ -207,6 +209,12 @@ pub struct HTCJobSpec {
     #[x_kube(validation = Rule::new("self.matches('^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/)?[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$')")
         .message("pool is the name of an HTCPool, or namespace/name: lower-case letters, digits, - and ."))]
     pub pool: Option<String>,
+
+    /// Workers of its own: pods of a managed HTCPool that run the jobs of this HTCJob only.
+    /// They are made when HTCondor has the jobs, follow them in number, and go when all jobs have ended.
+    /// The HTCPool must allow it (spec.managed.workers.miniClusters).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mini_cluster: Option<MiniCluster>,
 
     /// What runs the jobs: an HTCondor pool (HTCondor, the default), or Pods on the cluster's own nodes (Kubernetes).
     /// docs/kubernetes-backend.md says what the other fields mean for Pods, and which are refused.
@@ -344,6 +352,12 @@ impl HTCJobSpec {
         self.backend.unwrap_or_default()
     }
 
+    /// The image that the jobs run in: that of their own workers, if they have some.
+    #[must_use]
+    pub fn image(&self) -> &str {
+        self.mini_cluster.as_ref().and_then(|own| own.image.as_deref()).unwrap_or(&self.script.image)
+    }
+
     /// The number of jobs asked for; that of the items, or 1, if the spec does not say. None if a ConfigMap says it.
     #[must_use]
     pub fn jobs(&self) -> Option<i64> {
@@ -438,6 +452,9 @@ pub struct HTCJobStatus {
     /// Active jobs that are on hold.
     #[serde(default)]
     pub held: i64,
+    /// Workers of its own, with spec.miniCluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mini_cluster: Option<MiniClusterStatus>,
     /// Time at which HTCondor accepted the first job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,

@@ -134,8 +134,8 @@ pub enum Reclaim {
 #[x_kube(
     validation = Rule::new("!has(self.replicas) || !has(self.autoscaling)")
         .message("replicas and autoscaling exclude each other: write one of them"),
-    validation = Rule::new("!has(self.allowedImages) || has(self.autoscaling)")
-        .message("allowedImages needs autoscaling: workers of these images come when jobs wait for them"),
+    validation = Rule::new("!has(self.allowedImages) || has(self.autoscaling) || has(self.miniClusters)")
+        .message("allowedImages needs autoscaling or miniClusters: workers of these images come when jobs wait for them"),
     validation = Rule::new("has(self.image) == has(oldSelf.image)")
         .message("the image of the workers cannot be changed: create a new HTCPool")
 )]
@@ -154,7 +154,7 @@ pub struct Workers {
     pub image: Option<String>,
     /// Further images that HTCJobs may name: each gets workers of its own while its jobs wait or run. With `*` at its end an entry stands for
     /// all images whose names begin so; `*` stands for all. autoscaling.max counts for all images together, and autoscaling.min for
-    /// `image`. Default: none.
+    /// `image`. Without autoscaling they are for HTCJobs with spec.miniCluster only. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 100),
@@ -172,6 +172,22 @@ pub struct Workers {
     /// As many workers as the jobs that wait need.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub autoscaling: Option<Autoscaling>,
+    /// Lets HTCJobs have workers of their own (spec.miniCluster). Default: they may not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mini_clusters: Option<MiniClusters>,
+}
+
+/// What HTCJobs may have that have workers of their own.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct MiniClusters {
+    /// Most workers of all these HTCJobs together. They do not count for replicas and autoscaling.
+    #[x_kube(validation = Rule::new("self >= 1 && self <= 10000").message("max is a number of workers from 1 to 10000"))]
+    pub max: i32,
+    /// PriorityClasses that they may name. Default: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(min = 1, max = 253), pattern(r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")))]
+    pub priority_class_names: Vec<String>,
 }
 
 /// How the number of workers follows the jobs.

@@ -47,6 +47,8 @@ pub struct Common<'a> {
     pub site_defaults: &'a HtcOpts,
     /// The user's options.
     pub options: &'a HtcOpts,
+    /// The jobs run on workers of their HTCJob's own, and nowhere else.
+    pub mini_cluster: bool,
     /// The sandboxes have a token, with which the jobs report.
     pub callback: bool,
     /// Most MiB of output of one job: HTCondor holds one that leaves more (`HoldReasonCode` 33). None: the pool's own limit.
@@ -105,6 +107,13 @@ const LATE: &str = "(StageInFinish ?: 0) > HTCNotAfter";
 /// Attribute of jobs: the image as their HTCJob names it, without a scheme.
 pub const IMAGE: &str = "HTCImage";
 
+/// Attribute of jobs whose HTCJob has workers of its own: its uid. Those workers start no others, and no others start them.
+pub const MINI_CLUSTER: &str = "HTCMiniCluster";
+/// Attribute of slots: the uid of the HTCJob whose workers they are; [`SHARED`] of those that are nobody's.
+pub const WORKER_MINI_CLUSTER: &str = "HTCWorkerMiniCluster";
+/// No uid of an HTCJob.
+pub const SHARED: &str = "-";
+
 /// In place of an item, which is `=` and base64 otherwise, or of an image: no character of it has a meaning for condor_submit.
 const NO_ITEM: &str = "-";
 
@@ -128,6 +137,7 @@ pub fn submit_description(common: &Common, jobs: &[QueueItem]) -> Result<String,
         Some(wanted) => format!("{LATE} || ({wanted})"),
         None => LATE.to_owned(),
     };
+    let mini_cluster = if common.mini_cluster { mini_cluster(common) } else { String::new() };
     let token = if common.callback { format!(",$(htc_sandbox)/{TOKEN}") } else { String::new() };
     let (executable, folder) = (format!("$(htc_sandbox)/{JOB_SH}"), "$(htc_output)");
     let input = format!("$(htc_sandbox)/{SCRIPT_SH},$(htc_sandbox)/{PAYLOAD_CONF}{token}");
@@ -156,10 +166,18 @@ MY.HTCJobIndex = $(htc_index)
 MY.HTCOperator = "{operator}"
 MY.HTCNotAfter = {not_after}
 MY.{IMAGE} = "$(htc_image)"
-queue htc_uid,htc_attempt,htc_index,htc_batch,htc_sandbox,htc_output,htc_image,htc_item from (
+{mini_cluster}queue htc_uid,htc_attempt,htc_index,htc_batch,htc_sandbox,htc_output,htc_image,htc_item from (
 {rows})
 "#
     ))
+}
+
+/// What binds jobs to the workers of their HTCJob, whatever its user requires beside that.
+fn mini_cluster(common: &Common) -> String {
+    let own = format!("TARGET.{WORKER_MINI_CLUSTER} =?= MY.{MINI_CLUSTER}");
+    let wanted = common.options.command("requirements").or(common.site_defaults.command("requirements"));
+    let requirements = wanted.map_or_else(|| own.clone(), |wanted| format!("({wanted}) && {own}"));
+    format!("MY.{MINI_CLUSTER} = \"$(htc_uid)\"\nrequirements = {requirements}\n")
 }
 
 fn rows(jobs: &[QueueItem]) -> Result<String, DescriptionError> {
@@ -230,6 +248,7 @@ mod tests {
             options: &options,
             callback: true,
             output_limit: None,
+            mini_cluster: false,
         };
         let job = QueueItem {
             uid: "u-1",
@@ -257,6 +276,34 @@ mod tests {
     }
 
     #[test]
+    fn workers_of_its_own_are_required_beside_what_the_user_requires() {
+        let opts = |text: &str| HtcOpts::parse(text, &Policy::default()).unwrap();
+        let bound = |site: &str, user: &str, mini_cluster: bool| {
+            let (site, user) = (opts(site), opts(user));
+            let common = Common {
+                operator: "o",
+                not_after: 7,
+                site_defaults: &site,
+                options: &user,
+                callback: false,
+                output_limit: None,
+                mini_cluster,
+            };
+            let text = submit_description(&common, &[JOB]).unwrap();
+            let line = |begin: &str| text.lines().rfind(|line| line.starts_with(begin)).unwrap_or_default().to_owned();
+            (line("requirements"), line("MY.HTCMiniCluster"))
+        };
+        let own = "TARGET.HTCWorkerMiniCluster =?= MY.HTCMiniCluster";
+        assert_eq!(
+            bound("", "", true),
+            (format!("requirements = {own}"), "MY.HTCMiniCluster = \"$(htc_uid)\"".to_owned())
+        );
+        assert_eq!(bound("", "requirements = A || B", true).0, format!("requirements = (A || B) && {own}"));
+        assert_eq!(bound("requirements = A", "", true).0, format!("requirements = (A) && {own}"));
+        assert_eq!(bound("", "requirements = A", false), ("requirements = A".to_owned(), String::new()));
+    }
+
+    #[test]
     fn a_late_job_is_removed_whatever_its_user_wants() {
         let opts = |text: &str| HtcOpts::parse(text, &Policy::default()).unwrap();
         let removed = |site: &str, user: &str| {
@@ -268,6 +315,7 @@ mod tests {
                 options: &user,
                 callback: false,
                 output_limit: None,
+                mini_cluster: false,
             };
             let text = submit_description(&common, &[JOB]).unwrap();
             text.lines().rfind(|line| line.starts_with("periodic_remove")).unwrap().to_owned()
@@ -289,6 +337,7 @@ mod tests {
             options: &none,
             callback: false,
             output_limit: None,
+            mini_cluster: false,
         };
         assert_eq!(submit_description(&common, &[]), Err(DescriptionError::NoJobs));
         assert!(submit_description(&Common { not_after: -1, ..common }, &[JOB]).is_err());

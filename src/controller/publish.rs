@@ -145,7 +145,10 @@ pub(super) async fn publish(
 ) -> Result<Option<Duration>, WriteError> {
     let Some(record) = record.filter(|_| gathered.facts.object.finalizer) else { return Ok(again) };
     let old = object.0.as_ref().ok().and_then(|job| job.status.as_ref());
-    let status = status(&record, &gathered.facts, old, &gathered.facts.schedd, object.meta().generation);
+    let mut status = status(&record, &gathered.facts, old, &gathered.facts.schedd, object.meta().generation);
+    // Until the pool is looked at, what was said before stands.
+    let own = context.pools.own_workers(&gathered.facts.object.uid);
+    status.mini_cluster = own.or_else(|| old.and_then(|old| old.mini_cluster.clone()));
     let of = (&gathered.name, &gathered.facts.object.uid);
     publish_status(context, object, of, status, about_to_change, again).await
 }

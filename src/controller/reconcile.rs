@@ -77,7 +77,7 @@ async fn steps(object: &Observed, context: &Context) -> Result<Option<Duration>,
         Acted::Over { again } => Ok(again),
         Acted::Shown(mut status) => {
             let refused = status.refused.take();
-            let published = publish(context, object, &gathered, *status).await;
+            let published = Box::pin(publish(context, object, &gathered, *status)).await;
             let again = first_of(refused, published)?;
             context.volatile.succeeded(&gathered.facts.object.uid);
             Ok(again)

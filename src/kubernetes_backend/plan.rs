@@ -108,6 +108,7 @@ impl PodPlan {
             max_retries,
             credentials_secret_name,
             pool,
+            mini_cluster,
             backend,
             kubernetes,
             active_deadline_seconds: _,
@@ -120,6 +121,7 @@ impl PodPlan {
             ("requirements", requirements.is_some(), "choose nodes by spec.kubernetes.nodeSelector"),
             ("credentialsSecretName", credentials_secret_name.is_some(), "leave it out: nobody logs in to HTCondor"),
             ("pool", pool.is_some(), "leave it out: the jobs run on the cluster's own nodes"),
+            ("miniCluster", mini_cluster.is_some(), "leave it out: each job is a Pod of its own"),
             (
                 "outputs",
                 !outputs.is_empty(),

@@ -178,6 +178,7 @@ fn table() -> Vec<(&'static str, Value, Becomes)> {
             Refused("spec.credentialsSecretName has no meaning"),
         ),
         ("pool", json!({ "pool": "p" }), Refused("spec.pool has no meaning")),
+        ("miniCluster", json!({ "miniCluster": {} }), Refused("spec.miniCluster has no meaning")),
         ("outputs", json!({ "outputs": ["x"] }), Refused("the files of a Pod go with it")),
         (
             "kubernetes.imagePullSecrets",

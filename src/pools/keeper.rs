@@ -351,6 +351,7 @@ impl PoolKeeper {
             fence: self.fence.clone(),
             pools: Arc::clone(&self.pools),
             objects: self.base.objects.clone(),
+            wake: self.base.shared.wake.clone(),
             operator: self.base.name.parse().unwrap_or_else(|_| name.clone()),
             intervals: (calm, soon),
         };

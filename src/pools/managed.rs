@@ -1,7 +1,7 @@
 //! Pools that the operator runs itself: central manager, schedd and workers as pods.
 //!
-//! [`token`], [`config`], [`objects`], [`demand`], [`scale`] and [`groups`] are pure: they say what is to be there. [`apply`] and `caretaker` see to
-//! it.
+//! [`token`], [`config`], [`objects`], [`demand`], [`mini`], [`scale`] and [`groups`] are pure: they say what is to be there. [`apply`] and
+//! `caretaker` see to it.
 
 pub mod apply;
 pub(super) mod caretaker;
@@ -9,6 +9,7 @@ pub mod config;
 pub mod demand;
 pub mod groups;
 mod made;
+pub mod mini;
 pub mod names;
 pub mod objects;
 mod said;
@@ -16,3 +17,4 @@ pub mod scale;
 mod seen;
 pub mod states;
 pub mod token;
+mod wanted;

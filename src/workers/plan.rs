@@ -67,6 +67,8 @@ pub struct Plan {
     pub env: Vec<(String, String)>,
     /// Which of what the script leaves comes back; empty for all of it.
     pub outputs: Vec<OutputPattern>,
+    /// The jobs run on workers of their own, and nowhere else.
+    pub mini_cluster: bool,
 }
 
 /// What jobs that are to be submitted get as the user wrote it. It may be large, and is copied for a submission only.
@@ -141,7 +143,7 @@ impl Plan {
     /// same.
     #[must_use]
     pub fn same_description(&self, other: &Self) -> bool {
-        self.options == other.options
+        self.options == other.options && self.mini_cluster == other.mini_cluster
     }
 }
 
@@ -155,11 +157,12 @@ impl Planner {
         Ok(Plan {
             jobs,
             image: Image::resolve(&spec.script.image, &self.images)?,
-            named: spec.script.image.clone(),
+            named: spec.image().to_owned(),
             command: Command::parse(&spec.script.command)?,
             options: options(spec, &self.policy)?,
             env: env(spec)?,
             outputs: outputs(spec)?,
+            mini_cluster: spec.mini_cluster.is_some(),
         })
     }
 
@@ -408,6 +411,21 @@ fn write_whole(path: &Path, mode: u32, contents: &[u8]) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn jobs_with_workers_of_their_own_are_not_described_with_others() {
+        let plan = |mini_cluster| Plan {
+            jobs: 1,
+            image: Image::Registry("i".to_owned()),
+            named: "i".to_owned(),
+            command: Command::parse("sh").unwrap(),
+            options: HtcOpts::default(),
+            env: Vec::new(),
+            outputs: Vec::new(),
+            mini_cluster,
+        };
+        assert!(plan(true).same_description(&plan(true)) && !plan(true).same_description(&plan(false)));
+    }
 
     #[test]
     fn indexes_are_of_the_queue() {

@@ -179,6 +179,7 @@ impl Submission {
             options,
             callback: planner.callback.is_some(),
             output_limit: planner.output_limit,
+            mini_cluster: batch.jobs.first().and_then(|job| job.plan.as_deref()).is_some_and(|plan| plan.mini_cluster),
         };
         submit_description(&common, &rows)
     }

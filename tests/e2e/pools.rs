@@ -12,7 +12,9 @@ on_versions!(
         managed::tokens_let_each_do_what_it_needs_and_no_more,
         managed::jobs_run_through_a_pool_of_its_own,
         managed::it_grows_with_the_jobs_and_shrinks_without_them,
-        managed::each_image_gets_workers_of_its_own;
+        managed::each_image_gets_workers_of_its_own,
+        managed::an_htcjob_has_workers_of_its_own,
+        managed::its_workers_go_with_it_whenever_the_operator_dies;
     trixie:
         one::what_is_missing_is_said_and_waited_for,
         one::it_stays_until_no_htcjob_needs_it,

@@ -1,30 +1,31 @@
 //! Sees to one managed pool: to its objects, and to its workers for as long as it is at work.
 
+mod status;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures::StreamExt as _;
+use futures::{FutureExt as _, StreamExt as _};
 use k8s_openapi::api::core::v1::Pod as KubePod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
-use kube::runtime::reflector::{self, Store};
+use kube::api::{Api, DeleteParams, Preconditions};
+use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Client, Resource as _, ResourceExt as _};
-use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::apply::{Applied, Applier, ApplyError};
 use super::config::POD_UID;
-use super::demand::{image, needed, waits};
-use super::groups::{There, Wish, scale_all};
+use super::demand::{image, waits};
+use super::groups::{Group, scale_pool};
 use super::names::{BadName, Names};
-use super::objects::{Design, TEMPLATE, worker_image};
-use super::said::{Said, counts, images_said, workers_said};
-use super::scale::{Drain, Goal, Plan};
+use super::objects::{Design, TEMPLATE, WorkerKind};
+use super::said::{counts, images_said, own_said, workers_said};
+use super::scale::{Drain, Evidence, Plan};
 use super::seen::{Memory, Wanted};
-use crate::api::{Condition, HTCPool, ManagedPool, ObjectName, Observed, QuantityError, Reason, WorkersStatus};
+use super::wanted::Demand;
+use crate::api::{HTCJob, HTCPool, ManagedPool, ObjectName, Observed, Reason, Wake};
 use crate::condor::startds::Drained;
 use crate::failpoint::{Point, around};
 use crate::fence::Fence;
@@ -32,8 +33,6 @@ use crate::kubernetes::{ApiError, limited, tell_event, unless_changed};
 use crate::machine::Uid;
 use crate::pools::{Pool, Pools};
 
-/// The field manager of what this says in the status. The condition `Ready` is another one's.
-const MANAGER: &str = "htc-operator-workers";
 /// Until objects that are as they should be are looked at again.
 pub(in crate::pools) const LOOK_AGAIN: Duration = Duration::from_mins(5);
 /// The same after something has gone wrong with them.
@@ -47,6 +46,8 @@ pub(in crate::pools) struct Charge {
     pub(in crate::pools) pools: Arc<Pools>,
     /// All `HTCJob`s.
     pub(in crate::pools) objects: Store<Observed>,
+    /// How they are woken.
+    pub(in crate::pools) wake: Wake,
     /// Namespace and name of this operator.
     pub(in crate::pools) operator: ObjectName,
     /// How often HTCondor is asked while nothing changes, and while something does.
@@ -166,51 +167,40 @@ impl Caretaker {
         let object = Arc::clone(&self.object.lock().unwrap_or_else(PoisonError::into_inner));
         let Some(spec) = &object.spec.managed else { return calm };
         let design = Design { names: &self.names, spec, operator: &self.charge.operator };
-        let (wish, pods) = (self.wish(spec), pods.state());
+        // Without them nothing is asked for, and all would go.
+        if self.charge.objects.wait_until_ready().now_or_never().is_none() {
+            return soon;
+        }
+        let (mine, pods) = (self.mine(), pods.state());
+        let demand = Demand::of(spec, mine.iter().map(|object| (named(object), object.0.as_ref().ok())));
         memory.notice(&pods, now());
-        memory.keep(&wish.asked(image(worker_image(spec))));
-        let Ok(wanted) = wanted(&wish, &design, &memory.there(&pods, &self.names)) else { return calm };
-        let most = wish.most();
+        memory.keep(&demand.asked(spec));
+        let Ok(wanted) = demand.wanted(&design, &memory.there(&pods, &self.names), now()) else { return calm };
+        let most = demand.most();
         let mut groups = memory.evidence(&pods, &self.names, &wanted, now());
-        let mut plans = scale_all(&groups, most);
+        let mut plans = scale_pool(&groups, most);
         let (restless, drains) = (Memory::is_restless(&groups), plans.values().any(|plan| !plan.drain.is_empty()));
         if memory.age(now()).is_none_or(|age| age >= if restless || drains { soon } else { calm }) {
             memory.take_in(pool.schedd.startds(POD_UID).await, now());
             groups = memory.evidence(&pods, &self.names, &wanted, now());
-            plans = scale_all(&groups, most);
+            plans = scale_pool(&groups, most);
         }
         if self.charge.fence.check().is_ok() {
-            if let Err(error) = self.carry_out(&plans, pool, &design, &pods, memory).await {
+            if let Err(error) = self.carry_out(&plans, &wanted, pool, &design, &pods, memory).await {
                 tracing::warn!(%error, "the workers of the pool are not as they should be; it is tried again");
             }
-            self.tell_lacks(memory).await;
+            self.tell_lacks(&mine, memory).await;
             groups = memory.evidence(&pods, &self.names, &wanted, now());
             let said = [workers_said(&groups, &plans, memory), images_said(memory)];
             if let Err(error) = self.publish(&object, (&counts(&groups), &said)).await {
                 tracing::warn!(%error, "the status of the workers is not written");
             }
+            self.tell_owners(&mine, &groups, memory).await;
         }
-        let follows = matches!(wish, Wish::Follow { .. });
         let again = plans.values().filter_map(|plan| plan.again).min();
         let again = again.map_or(calm, |again| Duration::from_secs(u64::try_from(again - now()).unwrap_or(0)));
-        let usual = if follows || Memory::is_restless(&groups) { soon } else { calm };
+        let usual = if demand.follows(spec) || Memory::is_restless(&groups) { soon } else { calm };
         usual.min(again).max(Duration::from_millis(200))
-    }
-
-    fn wish(&self, spec: &ManagedPool) -> Wish {
-        let number = |number: Option<i32>, default: u32| {
-            number.map_or(default, |number| u32::try_from(number).unwrap_or_default())
-        };
-        let Some(autoscaling) = &spec.workers.autoscaling else {
-            return Wish::Replicas(number(spec.workers.replicas, 0));
-        };
-        let mine = self.mine();
-        Wish::Follow {
-            needed: needed(spec, mine.iter().filter_map(|object| object.0.as_ref().ok())),
-            min: number(autoscaling.min, 0),
-            max: number(Some(autoscaling.max), 0),
-            after: number(autoscaling.scale_down_after_seconds, 300).into(),
-        }
     }
 
     /// The `HTCJob`s in this pool.
@@ -225,14 +215,14 @@ impl Caretaker {
     }
 
     /// `HTCJob`s whose jobs wait for workers that their image cannot be, say so: once.
-    async fn tell_lacks(&self, memory: &mut Memory) {
+    async fn tell_lacks(&self, mine: &[Arc<Observed>], memory: &mut Memory) {
         if !memory.has_lacks() {
             return;
         }
-        for object in self.mine() {
+        for object in mine {
             let (Ok(job), Some(uid)) = (&object.0, object.uid()) else { continue };
-            let named = image(&job.spec.script.image).to_owned();
-            let Some(lack) = memory.lack(&named).map(str::to_owned) else { continue };
+            let named = image(job.spec.image()).to_owned();
+            let Some(lack) = memory.lack(&group(job, &uid)).map(str::to_owned) else { continue };
             if waits(job) && memory.is_news(uid) {
                 let message =
                     format!("no worker of HTCPool {} can be made of the image {named}: {lack}", self.names.pool);
@@ -242,10 +232,26 @@ impl Caretaker {
         }
     }
 
+    /// `HTCJob`s that have workers of their own say how many there are.
+    async fn tell_owners(&self, mine: &[Arc<Observed>], groups: &BTreeMap<Group, Evidence>, memory: &Memory) {
+        for object in mine {
+            let (Ok(job), Some(uid)) = (&object.0, object.uid()) else { continue };
+            if job.spec.mini_cluster.is_none() {
+                continue;
+            }
+            let its = group(job, &uid);
+            let status = own_said(groups.get(&its), memory.lack(&its));
+            if self.charge.pools.set_own_workers(&Uid::from(uid.as_str()), status) {
+                let _ = self.charge.wake.send(ObjectRef::from_obj(&**object)).await;
+            }
+        }
+    }
+
     /// Each step does nothing if it has been done before: an operator that dies between two of them has lost nothing.
     async fn carry_out(
         &self,
-        plans: &BTreeMap<String, Plan>,
+        plans: &BTreeMap<Group, Plan>,
+        wanted: &BTreeMap<Group, Wanted>,
         pool: &Pool,
         design: &Design<'_>,
         pods: &[Arc<KubePod>],
@@ -278,25 +284,43 @@ impl Caretaker {
                 Drained::Unknown(why) => tracing::warn!("worker {} is not drained: {why}", pod.name_any()),
             }
         }
-        for (image, plan) in plans {
-            for number in &plan.make {
-                let Ok(object) = design.worker(*number, image) else { continue };
-                let template = object["metadata"]["annotations"][TEMPLATE].as_str().unwrap_or_default();
-                memory.made.asks(*number, image, template);
-                let made = self.applier.create(&object);
-                match around(Point::BeforeWorkerMade, made, Point::AfterWorkerMade).await {
-                    Ok(object) => {
-                        tracing::info!(image, "worker {} is made", self.names.worker(*number));
-                        memory.made.is_there(*number, object.uid());
+        let mut failed = None;
+        for (group, plan) in plans {
+            let Some(kind) = wanted.get(group).and_then(|wanted| wanted.kind.as_ref()) else { continue };
+            // One that is refused holds up no other.
+            if let Err(error) = self.make(group, kind, &plan.make, design, memory).await {
+                failed = Some(error);
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    async fn make(
+        &self,
+        group: &Group,
+        kind: &WorkerKind,
+        numbers: &[u32],
+        design: &Design<'_>,
+        memory: &mut Memory,
+    ) -> Result<(), ApplyError> {
+        for number in numbers {
+            let object = design.worker(*number, kind);
+            let template = object["metadata"]["annotations"][TEMPLATE].as_str().unwrap_or_default();
+            memory.made.asks(*number, group, template);
+            let made = self.applier.create(&object);
+            match around(Point::BeforeWorkerMade, made, Point::AfterWorkerMade).await {
+                Ok(object) => {
+                    tracing::info!(image = kind.image, "worker {} is made", self.names.worker(*number));
+                    memory.made.is_there(*number, object.uid());
+                }
+                // It is there already, and the watch has not told it yet.
+                Err(ApplyError::Changed { .. }) => memory.made.is_there(*number, None),
+                Err(error) => {
+                    if error.is_refusal() {
+                        memory.made.refused(*number);
+                        memory.refused(group, &error.to_string(), now());
                     }
-                    // It is there already, and the watch has not told it yet.
-                    Err(ApplyError::Changed { .. }) => memory.made.is_there(*number, None),
-                    Err(error) => {
-                        if error.is_refusal() {
-                            memory.made.refused(*number);
-                        }
-                        return Err(error);
-                    }
+                    return Err(error);
                 }
             }
         }
@@ -311,58 +335,6 @@ impl Caretaker {
         let deleted = limited("delete the pod", &name, api.delete(&name, &parameters));
         unless_changed(around(Point::BeforeWorkerDeleted, deleted, Point::AfterWorkerDeleted).await).map(drop)
     }
-
-    /// Writes it, unless it says so already.
-    async fn publish(&self, object: &HTCPool, (counts, said): (&WorkersStatus, &[Said])) -> Result<(), ApiError> {
-        let status = object.status.clone().unwrap_or_default();
-        let applied = self.applied.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let signing_key = applied.map(|(.., applied)| applied.signing_key).or_else(|| status.signing_key.clone());
-        let workers = WorkersStatus { selector: super::objects::worker_selector(&self.names), ..counts.clone() };
-        let old = |said: &Said| status.conditions.iter().find(|condition| condition.type_ == said.kind);
-        let told = |said: &Said| old(said).is_some_and(|old| said.is_told_by(old));
-        if said.iter().all(told) && status.workers.as_ref() == Some(&workers) && status.signing_key == signing_key {
-            return Ok(());
-        }
-        let now = Time(jiff::Timestamp::now());
-        let condition = |said: &Said| {
-            let since = old(said).filter(|old| old.status == said.status);
-            Condition {
-                type_: said.kind.to_owned(),
-                status: said.status,
-                reason: said.reason.to_owned(),
-                message: said.message.clone(),
-                last_transition_time: since.map_or_else(|| now.clone(), |old| old.last_transition_time.clone()),
-                observed_generation: object.meta().generation,
-            }
-        };
-        let conditions: Vec<Condition> = said.iter().map(condition).collect();
-        let mut status = json!({ "workers": workers, "conditions": conditions });
-        if let Some(key) = signing_key {
-            status["signingKey"] = key.into();
-        }
-        self.write_status(&status).await.map(drop)
-    }
-
-    /// The pool has had a signing key from now on: before anything is told by it.
-    pub(in crate::pools) async fn publish_key(&self, object: &HTCPool, applied: &Applied) -> Result<bool, ApiError> {
-        if object.status.as_ref().and_then(|status| status.signing_key.as_ref()) == Some(&applied.signing_key) {
-            return Ok(true);
-        }
-        self.write_status(&json!({ "signingKey": applied.signing_key })).await
-    }
-
-    /// Whether it was written: not if the HTCPool is another one by now.
-    async fn write_status(&self, status: &Value) -> Result<bool, ApiError> {
-        let api: Api<HTCPool> = Api::namespaced(self.charge.client.clone(), &self.names.pool.namespace);
-        let patch = Patch::Apply(json!({
-            "apiVersion": HTCPool::api_version(&()), "kind": HTCPool::kind(&()),
-            "metadata": { "name": self.names.pool.name, "uid": self.names.uid },
-            "status": status,
-        }));
-        let parameters = PatchParams::apply(MANAGER).force();
-        let request = api.patch_status(&self.names.pool.name, &parameters, &patch);
-        unless_changed(limited("write the status of HTCPool", &self.names.pool, request).await)
-    }
 }
 
 /// Deletes no other pod of the same name; and, if it is to be `unchanged`, not one whose containers have begun since it was seen.
@@ -372,18 +344,18 @@ fn just_this(pod: &KubePod, unchanged: bool) -> DeleteParams {
     DeleteParams { preconditions, ..DeleteParams::default() }
 }
 
-/// What there should be of each image that is named or there.
-fn wanted(
-    wish: &Wish,
-    design: &Design<'_>,
-    there: &BTreeMap<String, There>,
-) -> Result<BTreeMap<String, Wanted>, QuantityError> {
-    let goals = wish.goals(image(worker_image(design.spec)), there, now());
-    let wanted = |(image, goal): (String, Goal)| {
-        let template = design.worker_template(&image)?;
-        Ok((image, Wanted { goal, template }))
-    };
-    goals.into_iter().map(wanted).collect()
+fn named(object: &Observed) -> (String, ObjectName) {
+    let name = ObjectName { namespace: object.namespace().unwrap_or_default(), name: object.name_any() };
+    (object.uid().unwrap_or_default(), name)
+}
+
+/// Whose workers run its jobs.
+fn group(job: &HTCJob, uid: &str) -> Group {
+    if job.spec.mini_cluster.is_some() {
+        Group::HTCJob(uid.to_owned())
+    } else {
+        Group::Image(image(job.spec.image()).to_owned())
+    }
 }
 
 fn now() -> i64 {
@@ -392,6 +364,8 @@ fn now() -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

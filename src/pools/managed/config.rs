@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use super::names::{Names, PORT, Role};
 use super::token::KEY_NAME;
-use crate::condor::description::IMAGE;
+use crate::condor::description::{IMAGE, MINI_CLUSTER, SHARED, WORKER_MINI_CLUSTER};
 
 /// How often daemons tell the collector of themselves, in seconds. After a collector has begun anew all of them have done so within two
 /// of these.
@@ -167,8 +167,10 @@ pub fn condor_config(names: &Names, role: Role) -> String {
             set("MEMORY", &format!("$ENV(WORKER_MEMORY_MIB) - {RESERVE_MIB}"));
             set(POD_UID, &"\"$ENV(POD_UID)\"");
             set(WORKER_IMAGE, &"\"$ENV(WORKER_IMAGE)\"");
-            set("START", &format!("TARGET.{IMAGE} =?= {WORKER_IMAGE}"));
-            set("STARTD_ATTRS", &format!("$(STARTD_ATTRS) {POD_UID} {WORKER_IMAGE}"));
+            set(WORKER_MINI_CLUSTER, &"\"$ENV(WORKER_MINI_CLUSTER)\"");
+            let own = format!("(TARGET.{MINI_CLUSTER} ?: \"{SHARED}\") =?= {WORKER_MINI_CLUSTER}");
+            set("START", &format!("TARGET.{IMAGE} =?= {WORKER_IMAGE} && {own}"));
+            set("STARTD_ATTRS", &format!("$(STARTD_ATTRS) {POD_UID} {WORKER_IMAGE} {WORKER_MINI_CLUSTER}"));
             text.push_str(WORKER);
         }
     }
@@ -212,10 +214,12 @@ mod tests {
     }
 
     #[test]
-    fn only_jobs_of_its_image_start_on_a_worker() {
+    fn only_jobs_of_its_image_and_of_its_htcjob_start_on_a_worker() {
         let names = Names::new(&ObjectName { namespace: "n".to_owned(), name: "p".to_owned() }, "0123456789").unwrap();
         let config = condor_config(&names, Role::Worker);
-        assert_eq!(value(&config, "START"), Some(" TARGET.HTCImage =?= HTCWorkerImage"));
-        assert!(value(&config, "STARTD_ATTRS").unwrap().contains("HTCWorkerImage"));
+        let start = " TARGET.HTCImage =?= HTCWorkerImage && (TARGET.HTCMiniCluster ?: \"-\") =?= HTCWorkerMiniCluster";
+        assert_eq!(value(&config, "START"), Some(start));
+        let told = value(&config, "STARTD_ATTRS").unwrap();
+        assert!(["HTCWorkerImage", "HTCWorkerMiniCluster"].iter().all(|name| told.contains(name)), "{told}");
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::objects::{WorkerSize, worker_image};
-use crate::api::{HTCJob, HTCJobSpec, ManagedPool, Phase};
+use crate::api::{HTCJob, HTCJobSpec, ManagedPool, MiniCluster, Phase};
 use crate::condor::htcopts::{HtcOpts, Policy};
 
 const MIB: u64 = 1 << 20;
@@ -17,15 +17,19 @@ const WHOLE: u64 = 1 << 20;
 /// # Errors
 /// Not once; why, and what to do.
 pub fn fits(pool: &ManagedPool, job: &HTCJobSpec) -> Result<u64, String> {
-    let (wanted, has) = (image(&job.script.image), image(worker_image(pool)));
-    if wanted != has && !(is_of_registry(wanted) && pool.workers.allows(wanted)) {
+    if let Some(own) = &job.mini_cluster {
+        may_have(pool, own)?;
+    }
+    let (wanted, has) = (image(job.image()), image(worker_image(pool)));
+    let others_come = pool.workers.autoscaling.is_some() || job.mini_cluster.is_some();
+    if wanted != has && !(others_come && is_of_registry(wanted) && pool.workers.allows(wanted)) {
         let others = pool.workers.allowed_images.join(", ");
         let others = if others.is_empty() { others } else { format!(" or of those that it allows ({others})") };
         return Err(format!(
             "its workers are containers of the image {has}{others}, and the HTCJob names {wanted}: write an image that it has, or name another pool"
         ));
     }
-    let size = WorkerSize::of(pool).map_err(|error| error.to_string())?;
+    let size = WorkerSize::of(pool, job.mini_cluster.as_ref()).map_err(|error| error.to_string())?;
     let resources = job.resources.clone().unwrap_or_default();
     if resources.gpus.unwrap_or_default() > 0 {
         return Err("its workers have no GPUs: name another pool".to_owned());
@@ -44,10 +48,42 @@ pub fn fits(pool: &ManagedPool, job: &HTCJobSpec) -> Result<u64, String> {
     ];
     if let Some((what, asked, there)) = asked.iter().find(|(_, asked, there)| asked > there) {
         return Err(format!(
-            "a worker has {there} {what}, and the jobs ask for {asked}: ask for less, or have spec.managed.workers.resources of the pool enlarged"
+            "a worker has {there} {what}, and the jobs ask for {asked}: ask for less, or for larger workers ({})",
+            if job.mini_cluster.is_some() {
+                "spec.miniCluster.resources"
+            } else {
+                "spec.managed.workers.resources of the pool"
+            }
         ));
     }
     Ok(asked.iter().map(|(_, asked, there)| there / asked).min().unwrap_or(1).max(1))
+}
+
+/// Whether an HTCJob may have workers of its own.
+fn may_have(pool: &ManagedPool, own: &MiniCluster) -> Result<(), String> {
+    let Some(allowed) = &pool.workers.mini_clusters else {
+        return Err(
+            "it gives no HTCJob workers of its own: leave out spec.miniCluster, or ask its administrator for spec.managed.workers.miniClusters"
+                .to_owned(),
+        );
+    };
+    let (size, most) = own.bounds();
+    if size > most {
+        return Err(format!("spec.miniCluster.size is {size}, and maxSize is {most}: write a larger maxSize"));
+    }
+    if i64::from(size) > i64::from(allowed.max) {
+        return Err(format!(
+            "spec.miniCluster.size is {size}, and all HTCJobs together may have {} workers of their own: write a smaller one",
+            allowed.max
+        ));
+    }
+    let class = own.template.as_ref().and_then(|template| template.priority_class_name.as_ref());
+    match class.filter(|class| !allowed.priority_class_names.contains(class)) {
+        Some(class) => Err(format!(
+            "PriorityClass {class:?} is not among those that it allows (spec.managed.workers.miniClusters.priorityClassNames): leave it out, or ask for it"
+        )),
+        None => Ok(()),
+    }
 }
 
 /// As HTCJobs and workers compare it.
@@ -60,14 +96,14 @@ fn is_of_registry(image: &str) -> bool {
 }
 
 /// How many workers of each image the jobs of these HTCJobs fill: those that run, those that wait, and those that are yet to be
-/// submitted.
+/// submitted. Those that have workers of their own fill none.
 #[must_use]
 pub fn needed<'a>(pool: &ManagedPool, jobs: impl IntoIterator<Item = &'a HTCJob>) -> BTreeMap<String, u32> {
     let mut parts: BTreeMap<String, u64> = BTreeMap::new();
-    for job in jobs {
+    for job in jobs.into_iter().filter(|job| job.spec.mini_cluster.is_none()) {
         let Ok(count @ 1..) = u64::try_from(wanting(job)) else { continue };
         let Ok(fits) = fits(pool, &job.spec) else { continue };
-        let sum = parts.entry(image(&job.spec.script.image).to_owned()).or_default();
+        let sum = parts.entry(image(job.spec.image()).to_owned()).or_default();
         *sum = sum.saturating_add(count.saturating_mul(WHOLE).div_ceil(fits));
     }
     let whole = |parts: u64| u32::try_from(parts.div_ceil(WHOLE)).unwrap_or(u32::MAX);
@@ -102,7 +138,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::api::{HTCJobStatus, PodResources, Quantity, Resources};
+    use crate::api::{Autoscaling, HTCJobStatus, MiniClusters, PodResources, Quantity, Resources, WorkerTemplate};
 
     fn pool() -> ManagedPool {
         let mut pool = ManagedPool { image: "htcondor:1".to_owned(), ..ManagedPool::default() };
@@ -165,9 +201,39 @@ mod tests {
         let (mut pool, mut job) = (pool(), job(1, "1Gi", 8));
         named.clone_into(&mut job.spec.script.image);
         pool.workers.allowed_images = vec![allowed.to_owned()];
+        assert!(fits(&pool, &job.spec).is_err(), "without autoscaling none come");
+        pool.workers.autoscaling = Some(Autoscaling::default());
         assert_eq!(fits(&pool, &job.spec).is_ok(), expected);
         let workers = BTreeMap::from([(image(named).to_owned(), 2)]);
         assert_eq!(needed(&pool, [&job]), if expected { workers } else { BTreeMap::new() });
+    }
+
+    #[rstest]
+    #[case::its_size_is_its_own(r#"{ "resources": { "memory": "2Gi" } }"#, Ok(2))]
+    #[case::the_rest_is_the_pools(r#"{ "resources": { "cpus": 1 } }"#, Ok(1))]
+    #[case::too_small(r#"{ "resources": { "memory": "512Mi" } }"#, Err("spec.miniCluster.resources"))]
+    #[case::its_image_counts(r#"{ "image": "python:3.13" }"#, Ok(4))]
+    #[case::another_image(r#"{ "image": "python:3.11" }"#, Err("names python:3.11"))]
+    #[case::too_many(r#"{ "size": 6 }"#, Err("may have 5 workers"))]
+    #[case::most_is_the_pools_to_limit(r#"{ "size": 5, "maxSize": 50 }"#, Ok(4))]
+    #[case::smaller_than_itself(r#"{ "size": 3, "maxSize": 2 }"#, Err("write a larger maxSize"))]
+    #[case::a_class(r#"{ "template": { "priorityClassName": "low" } }"#, Ok(4))]
+    #[case::another_class(r#"{ "template": { "priorityClassName": "high" } }"#, Err("\"high\" is not among"))]
+    fn workers_of_its_own_are_what_the_pool_allows(#[case] own: &str, #[case] expected: Result<u64, &str>) {
+        let (mut pool, mut job) = (pool(), job(1, "1Gi", 8));
+        job.spec.mini_cluster = Some(serde_json::from_str(own).unwrap());
+        pool.workers.allowed_images = vec!["python:3.13".to_owned()];
+        assert!(fits(&pool, &job.spec).unwrap_err().contains("no HTCJob workers of its own"));
+        let classes = vec!["low".to_owned()];
+        pool.workers.mini_clusters = Some(MiniClusters { max: 5, priority_class_names: classes });
+        match (fits(&pool, &job.spec), expected) {
+            (Err(said), Err(expected)) => assert!(said.contains(expected), "{said}"),
+            (fits, expected) => assert_eq!(fits.as_ref().ok(), expected.as_ref().ok(), "{fits:?}"),
+        }
+        assert_eq!(needed(&pool, [&job]), BTreeMap::new());
+        let template = WorkerTemplate { priority_class_name: Some("low".to_owned()), ..WorkerTemplate::default() };
+        job.spec.mini_cluster = Some(MiniCluster { template: Some(template), ..MiniCluster::default() });
+        assert!(fits(&pool, &job.spec).is_ok());
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Workers of several images in one pool: how many of each there should be, and which are made first when not all can be. Pure, as
-//! [`scale`](super::scale) is, which decides for each image by itself.
+//! Workers of several images, and of several HTCJobs, in one pool: how many of each there should be, and which are made first when not all can
+//! be. Pure, as [`scale`](super::scale) is, which decides for each group by itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,6 +7,15 @@ use super::scale::{Deaths, Evidence, Goal, Plan, scale};
 
 /// When so many workers of an image have ended too soon, and none has not, the image gives back its share of the room.
 const GIVES_BACK: u32 = 3;
+
+/// Workers that are decided about together.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Group {
+    /// Those of an image that are no HTCJob's own.
+    Image(String),
+    /// Those of one HTCJob, by its uid.
+    HTCJob(String),
+}
 
 /// What there should be of all images together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +54,8 @@ impl Deaths {
 
 impl There {
     /// Most that there should be: an image that fails again and again keeps what it has, and gets one more after each pause.
-    fn most(self, now: i64) -> u32 {
+    #[must_use]
+    pub fn most(self, now: i64) -> u32 {
         if !self.deaths.is_hopeless() {
             u32::MAX
         } else if self.deaths.pause_ends().is_some_and(|ends| ends > now) {
@@ -95,23 +105,11 @@ impl Wish {
                 let mut asked: BTreeMap<String, u32> = images.map(|image| (image, 0)).collect();
                 asked.extend(needed.iter().map(|(image, needed)| (image.clone(), *needed)));
                 let most = |image: &str| there.get(image).map_or(u32::MAX, |there| there.most(now));
-                asked.iter_mut().for_each(|(image, asked)| *asked = (*asked).min(most(image)));
-                let mut given: BTreeMap<String, u32> = asked.keys().map(|image| (image.clone(), 0)).collect();
-                let fewest = (*min).min(*max).min(most(own));
-                let mut left = *max - fewest;
-                given.insert(own.to_owned(), fewest);
-                loop {
-                    let before = left;
-                    for (image, given) in &mut given {
-                        if left > 0 && asked.get(image).is_some_and(|asked| asked > given) {
-                            *given += 1;
-                            left -= 1;
-                        }
-                    }
-                    if left == before {
-                        break;
-                    }
+                for (image, asked) in &mut asked {
+                    *asked = (*asked).min(most(image));
                 }
+                let fewest = (*min).min(*max).min(most(own));
+                let given = share(&asked, BTreeMap::from([(own.to_owned(), fewest)]), *max);
                 let goal = |needed: u32| Goal::Follow { needed, min: 0, max: needed, after: *after };
                 given.into_iter().map(|(image, given)| (image, goal(given))).collect()
             }
@@ -119,10 +117,65 @@ impl Wish {
     }
 }
 
+/// What each gets of `max`: one more in turn, as long as it asks for more than it is `given` already.
+pub(super) fn share(
+    asked: &BTreeMap<String, u32>,
+    mut given: BTreeMap<String, u32>,
+    max: u32,
+) -> BTreeMap<String, u32> {
+    let mut left = max.saturating_sub(given.values().sum());
+    for name in asked.keys() {
+        given.entry(name.clone()).or_default();
+    }
+    loop {
+        let before = left;
+        for (name, given) in &mut given {
+            if left > 0 && asked.get(name).is_some_and(|asked| asked > given) {
+                *given += 1;
+                left -= 1;
+            }
+        }
+        if left == before {
+            return given;
+        }
+    }
+}
+
+/// Most workers that stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Most {
+    /// Of those that all HTCJobs share.
+    pub shared: u32,
+    /// Of those that are one HTCJob's own, of all HTCJobs together.
+    pub own: u32,
+}
+
+/// Decides for all workers of a pool: neither kind takes the other's room, and each number is given once.
+#[must_use]
+pub fn scale_pool(groups: &BTreeMap<Group, Evidence>, most: Most) -> BTreeMap<Group, Plan> {
+    let of = |which: fn(&Group) -> bool| -> BTreeMap<Group, Evidence> {
+        groups.iter().filter(|(group, _)| which(group)).map(|(group, its)| (group.clone(), its.clone())).collect()
+    };
+    let (mut shared, mut own) =
+        (of(|group| matches!(group, Group::Image(_))), of(|group| matches!(group, Group::HTCJob(_))));
+    let all = groups.values().flat_map(|group| &group.workers).map(|worker| worker.number);
+    let mut taken: BTreeSet<u32> = all.collect();
+    for evidence in shared.values_mut() {
+        evidence.taken.extend(&taken);
+    }
+    let mut plans = scale_all(&shared, most.shared);
+    taken.extend(plans.values().flat_map(|plan| &plan.make));
+    for evidence in own.values_mut() {
+        evidence.taken.extend(&taken);
+    }
+    plans.extend(scale_all(&own, most.own));
+    plans
+}
+
 /// Decides for each image. All of them together have no more workers than `most` that stay: where there is no room for one that jobs
 /// wait for, those that have nothing to do go at once.
 #[must_use]
-pub fn scale_all(groups: &BTreeMap<String, Evidence>, most: u32) -> BTreeMap<String, Plan> {
+pub fn scale_all<K: Clone + Ord>(groups: &BTreeMap<K, Evidence>, most: u32) -> BTreeMap<K, Plan> {
     let counted = |evidence: &Evidence| evidence.workers.iter().filter(|worker| worker.counts()).count() as u64;
     let lacking = |evidence: &Evidence| u64::from(evidence.goal.wanted()).saturating_sub(counted(evidence));
     let mut room = u64::from(most).saturating_sub(groups.values().map(counted).sum());
@@ -130,7 +183,7 @@ pub fn scale_all(groups: &BTreeMap<String, Evidence>, most: u32) -> BTreeMap<Str
     let mut taken: BTreeSet<u32> =
         groups.values().flat_map(|group| &group.workers).map(|worker| worker.number).collect();
     let mut plans = BTreeMap::new();
-    for (image, evidence) in groups {
+    for (group, evidence) in groups {
         let mut evidence = evidence.clone();
         if let (true, Goal::Follow { after, .. }) = (crowded, &mut evidence.goal) {
             *after = 0;
@@ -141,7 +194,7 @@ pub fn scale_all(groups: &BTreeMap<String, Evidence>, most: u32) -> BTreeMap<Str
         let own: BTreeSet<u32> = evidence.workers.iter().map(|worker| worker.number).collect();
         room -= plan.make.iter().filter(|number| !own.contains(number)).count() as u64;
         taken.extend(&plan.make);
-        plans.insert(image.clone(), plan);
+        plans.insert(group.clone(), plan);
     }
     plans
 }

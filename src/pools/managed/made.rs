@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::Pod as KubePod;
 use kube::ResourceExt as _;
 use kube::runtime::watcher::Event;
 
+use super::groups::Group;
 use super::names::Names;
 use super::scale::{Pod, Slot, Worker};
 
@@ -21,8 +22,7 @@ pub(super) struct Made(BTreeMap<u32, One>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct One {
     number: u32,
-    /// What it is a container of.
-    pub(super) image: String,
+    pub(super) group: Group,
     /// What it is made from.
     template: String,
     /// Its pod's, if the API server has told it.
@@ -37,17 +37,18 @@ pub(super) struct One {
 
 impl One {
     /// As a decision sees it.
-    pub(super) fn worker(&self, template: &str) -> Worker {
-        let (number, sure, current) = (self.number, self.sure, self.template == template);
+    pub(super) fn worker(&self, template: Option<&str>) -> Worker {
+        let (number, sure) = (self.number, self.sure);
+        let current = template.is_none_or(|template| self.template == template);
         Worker { number, pod: Pod::Made { sure }, slot: Slot::Unseen, current, drained: false }
     }
 }
 
 impl Made {
     /// Before it is asked for: whether it was made is not known until there is an answer.
-    pub(super) fn asks(&mut self, number: u32, image: &str, template: &str) {
-        let (image, template) = (image.to_owned(), template.to_owned());
-        let one = One { number, image, template, uid: None, sure: false, listed: false, shown: false };
+    pub(super) fn asks(&mut self, number: u32, group: &Group, template: &str) {
+        let (group, template) = (group.clone(), template.to_owned());
+        let one = One { number, group, template, uid: None, sure: false, listed: false, shown: false };
         self.0.insert(number, one);
     }
 
@@ -110,13 +111,17 @@ mod tests {
         Names::new(&ObjectName { namespace: "n".to_owned(), name: "p".to_owned() }, "uid").unwrap()
     }
 
+    fn group() -> Group {
+        Group::Image("i".to_owned())
+    }
+
     fn pod(number: u32, uid: &str) -> KubePod {
         serde_json::from_value(json!({ "metadata": { "name": names().worker(number), "uid": uid } })).unwrap()
     }
 
     fn made(number: u32, uid: &str) -> Made {
         let mut made = Made::default();
-        made.asks(number, "i", "t");
+        made.asks(number, &group(), "t");
         made.is_there(number, Some(uid.to_owned()));
         made
     }
@@ -141,7 +146,9 @@ mod tests {
     #[test]
     fn a_list_proves_that_it_is_gone_only_if_it_was_begun_later() {
         let all = |made: &mut Made, events: Vec<Event<KubePod>>| {
-            events.iter().for_each(|event| made.watched(event, &names()));
+            for event in &events {
+                made.watched(event, &names());
+            }
         };
         let mut before = made(1, "u");
         all(&mut before, vec![Event::Init]);
@@ -151,7 +158,7 @@ mod tests {
 
         let mut during = Made::default();
         during.watched(&Event::Init, &names());
-        during.asks(1, "i", "t");
+        during.asks(1, &group(), "t");
         during.is_there(1, Some("u".to_owned()));
         all(&mut during, vec![Event::InitDone]);
         assert_eq!(left(&during), [(1, true)]);
@@ -159,7 +166,7 @@ mod tests {
         // The list has it: it is seen when the list is whole.
         let mut shown = Made::default();
         shown.watched(&Event::Init, &names());
-        shown.asks(1, "i", "t");
+        shown.asks(1, &group(), "t");
         all(&mut shown, vec![Event::InitApply(pod(1, "u"))]);
         assert_eq!(left(&shown), [(1, false)]);
         all(&mut shown, vec![Event::InitDone]);
@@ -169,8 +176,9 @@ mod tests {
     #[test]
     fn without_an_answer_it_is_not_known_whether_it_is_there() {
         let mut made = Made::default();
-        made.asks(1, "i", "t");
-        let worker = |made: &Made, template: &str| made.not_in(&[], &names()).next().map(|one| one.worker(template));
+        made.asks(1, &group(), "t");
+        let worker =
+            |made: &Made, template: &str| made.not_in(&[], &names()).next().map(|one| one.worker(Some(template)));
         let unsure = worker(&made, "t").unwrap();
         assert_eq!((unsure.pod, unsure.current), (Pod::Made { sure: false }, true));
         assert!(!worker(&made, "other").unwrap().current);

@@ -10,7 +10,7 @@ use super::names::{Names, PORT, Role};
 use crate::api::{GROUP, ManagedPool, ObjectName, PodResources, Quantity, Reclaim};
 use crate::key::hex;
 
-pub use pod::{CHECK_CONTAINER, WorkerSize};
+pub use pod::{CHECK_CONTAINER, OwnWorker, WorkerKind, WorkerSize};
 
 /// Label of everything that belongs to a managed pool: the name of its `HTCPool`.
 pub const POOL_LABEL: &str = "htc.cern.ch/htcpool";
@@ -20,6 +20,10 @@ pub const ROLE_LABEL: &str = "htc.cern.ch/role";
 pub const TEMPLATE: &str = "htc.cern.ch/template";
 /// Annotation of workers: the image that they are containers of, as HTCJobs name it.
 pub const IMAGE: &str = "htc.cern.ch/image";
+/// Label of workers of one HTCJob: its uid.
+pub const MINI_CLUSTER: &str = "htc.cern.ch/mini-cluster";
+/// Annotation of them: its namespace and name.
+pub const MINI_CLUSTER_OF: &str = "htc.cern.ch/mini-cluster-of";
 /// Name of the container with the daemons.
 const CONTAINER: &str = "condor";
 
@@ -44,6 +48,12 @@ pub fn worker_image(spec: &ManagedPool) -> &str {
 #[must_use]
 pub fn worker_selector(names: &Names) -> String {
     format!("{POOL_LABEL}={},{ROLE_LABEL}={}", names.pool.name, Role::Worker)
+}
+
+/// Which of them are no HTCJob's own.
+#[must_use]
+pub fn shared_selector(names: &Names) -> String {
+    format!("{},!{MINI_CLUSTER}", worker_selector(names))
 }
 
 impl Design<'_> {
@@ -242,6 +252,10 @@ fn digest(text: &str) -> String {
 mod tests {
     use super::*;
 
+    fn kind(design: &Design<'_>, image: &str) -> WorkerKind {
+        WorkerKind::shared(design.spec, image).unwrap()
+    }
+
     fn with(spec: &ManagedPool, look: impl FnOnce(&Design<'_>)) {
         let pool = ObjectName { namespace: "physics".to_owned(), name: "lhc".to_owned() };
         let names = Names::new(&pool, "0123456789").unwrap();
@@ -257,7 +271,7 @@ mod tests {
     fn all_is_the_pools_own() {
         with(&spec(), |design| {
             let mut objects = design.objects();
-            objects.push(design.worker(3, "i").unwrap());
+            objects.push(design.worker(3, &kind(design, "i")));
             objects.push(design.secret("s", &json!({}), &json!({})));
             for object in objects {
                 let owner = &object["metadata"]["ownerReferences"][0];
@@ -272,7 +286,7 @@ mod tests {
     #[test]
     fn only_those_who_check_tokens_see_the_key_and_no_job_sees_a_secret() {
         with(&spec(), |design| {
-            let worker = design.worker(0, "i").unwrap();
+            let worker = design.worker(0, &kind(design, "i"));
             let mounts = |container: &Value| -> Vec<String> {
                 let mounts = container["volumeMounts"].as_array().unwrap();
                 mounts.iter().map(|mount| mount["name"].as_str().unwrap().to_owned()).collect()
@@ -292,7 +306,7 @@ mod tests {
             disk: None,
         });
         with(&spec, |design| {
-            let limits = &design.worker(0, "i").unwrap()["spec"]["containers"][0]["resources"]["limits"];
+            let limits = &design.worker(0, &kind(design, "i"))["spec"]["containers"][0]["resources"]["limits"];
             assert_eq!(limits, &json!({ "cpu": "2", "memory": "2176Mi", "ephemeral-storage": "1536Mi" }));
         });
     }
@@ -301,25 +315,66 @@ mod tests {
     fn another_template_is_another_worker() {
         let (mut spec, mut before, mut same) = (spec(), String::new(), String::new());
         with(&spec, |design| {
-            before = design.worker_template("i").unwrap();
-            same = design.worker(7, "i").unwrap()["metadata"]["annotations"][TEMPLATE].as_str().unwrap().to_owned();
+            before = design.worker_template(&kind(design, "i"));
+            same =
+                design.worker(7, &kind(design, "i"))["metadata"]["annotations"][TEMPLATE].as_str().unwrap().to_owned();
         });
         assert_eq!(before, same);
         spec.workers.resources = Some(PodResources { cpus: Some(Quantity::Number(2)), memory: None, disk: None });
-        with(&spec, |design| assert_ne!(design.worker_template("i").unwrap(), before));
+        with(&spec, |design| assert_ne!(design.worker_template(&kind(design, "i")), before));
     }
 
     #[test]
     fn a_worker_is_a_container_of_its_image_and_the_image_is_checked_first() {
         with(&spec(), |design| {
-            let worker = design.worker(0, "python:3.13").unwrap();
+            let worker = design.worker(0, &kind(design, "python:3.13"));
             let of = |list: &str, place: usize| worker["spec"][list][place]["image"].clone();
             assert_eq!(of("containers", 0), "python:3.13");
             assert_eq!((of("initContainers", 0), of("initContainers", 1)), ("htcondor:1".into(), "python:3.13".into()));
             assert_eq!(worker["spec"]["initContainers"][1]["name"], CHECK_CONTAINER);
             let env = worker["spec"]["containers"][0]["env"].as_array().unwrap();
             assert!(env.contains(&json!({ "name": "WORKER_IMAGE", "value": "python:3.13" })), "{env:?}");
-            assert_ne!(design.worker_template("python:3.13").unwrap(), design.worker_template("i").unwrap());
+            assert_ne!(
+                design.worker_template(&kind(design, "python:3.13")),
+                design.worker_template(&kind(design, "i"))
+            );
+        });
+    }
+
+    #[test]
+    fn a_worker_of_one_htcjob_is_told_from_others_and_has_what_it_says() {
+        let mut spec = spec();
+        spec.workers.resources = Some(PodResources { cpus: Some(Quantity::Number(2)), memory: None, disk: None });
+        let own: crate::api::MiniCluster = serde_json::from_value(json!({
+            "resources": { "memory": "2Gi" },
+            "template": {
+                "nodeSelector": { "gpu": "none" }, "priorityClassName": "low",
+                "tolerations": [{ "key": "k", "operator": "Exists", "tolerationSeconds": 5 }],
+            },
+        }))
+        .unwrap();
+        with(&spec, |design| {
+            let name = ObjectName { namespace: "a".to_owned(), name: "j".to_owned() };
+            let template = own.template.clone().unwrap();
+            let size = WorkerSize::of(design.spec, Some(&own)).unwrap();
+            let own = Some(OwnWorker { uid: "u-1".to_owned(), name, template });
+            let worker = design.worker(3, &WorkerKind { image: "i".to_owned(), size, own });
+            assert_eq!(worker["metadata"]["labels"][MINI_CLUSTER], "u-1");
+            assert_eq!(worker["metadata"]["annotations"][MINI_CLUSTER_OF], "a/j");
+            let pod = &worker["spec"];
+            assert_eq!(pod["nodeSelector"], json!({ "gpu": "none" }));
+            assert_eq!(pod["tolerations"], json!([{ "key": "k", "operator": "Exists", "tolerationSeconds": 5 }]));
+            assert_eq!(pod["priorityClassName"], "low");
+            let container = &pod["containers"][0];
+            let limits = &container["resources"]["limits"];
+            assert_eq!((&limits["cpu"], &limits["memory"]), (&json!("2"), &json!("2176Mi")));
+            let whose = |worker: &Value| {
+                let env = worker["spec"]["containers"][0]["env"].as_array().unwrap().clone();
+                env.into_iter().find(|one| one["name"] == "WORKER_MINI_CLUSTER").unwrap()["value"].clone()
+            };
+            let shared = design.worker(0, &kind(design, "i"));
+            assert_eq!((whose(&worker), whose(&shared)), (json!("u-1"), json!("-")));
+            assert!(shared["metadata"]["labels"][MINI_CLUSTER].is_null() && shared["spec"]["nodeSelector"].is_null());
         });
     }
 

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use super::groups::Group;
 use super::scale::{Answer, Evidence, Plan, Pod, Slot, Worker};
 use super::seen::Memory;
 use crate::api::text::harmless;
-use crate::api::{Condition, ConditionStatus, WorkersStatus};
+use crate::api::{Condition, ConditionStatus, MiniClusterStatus, WorkersStatus};
 
 /// Type of the condition about the number of workers.
 pub(super) const WORKERS_READY: &str = "WorkersReady";
@@ -29,10 +30,22 @@ impl Said {
     }
 }
 
-/// How many workers there are.
-pub(super) fn counts(groups: &BTreeMap<String, Evidence>) -> WorkersStatus {
+/// Those that are no HTCJob's own, by image.
+fn shared(groups: &BTreeMap<Group, Evidence>) -> impl Iterator<Item = (&String, &Evidence)> + Clone {
+    groups.iter().filter_map(|(group, evidence)| match group {
+        Group::Image(image) => Some((image, evidence)),
+        Group::HTCJob(_) => None,
+    })
+}
+
+/// How many workers there are that are no HTCJob's own.
+pub(super) fn counts(groups: &BTreeMap<Group, Evidence>) -> WorkersStatus {
+    counted(&shared(groups).map(|(_, evidence)| evidence))
+}
+
+fn counted<'a>(groups: &(impl Iterator<Item = &'a Evidence> + Clone)) -> WorkersStatus {
     let count = |which: &dyn Fn(&Worker) -> bool| {
-        let workers = groups.values().flat_map(|group| &group.workers);
+        let workers = groups.clone().flat_map(|group| &group.workers);
         i32::try_from(workers.filter(|worker| which(worker)).count()).unwrap_or(i32::MAX)
     };
     let alive = |worker: &Worker| matches!(worker.pod, Pod::Waiting { .. } | Pod::Running);
@@ -45,14 +58,31 @@ pub(super) fn counts(groups: &BTreeMap<String, Evidence>) -> WorkersStatus {
     }
 }
 
+/// What is to be said of the workers of one HTCJob.
+pub(super) fn own_said(evidence: Option<&Evidence>, lack: Option<&str>) -> MiniClusterStatus {
+    let WorkersStatus { replicas, ready, busy, .. } = counted(&evidence.into_iter());
+    let fails = evidence.is_some_and(|evidence| evidence.deaths.is_hopeless());
+    let message = lack
+        .or(fails.then_some("they end shortly after they begin"))
+        .map(|why| harmless(&format!("its workers cannot be made: {why}; it is tried again after pauses"), 1000));
+    MiniClusterStatus { workers: replicas, ready, busy, message }
+}
+
 /// What is to be said of the images.
 pub(super) fn images_said(memory: &Memory) -> Said {
     let failing = memory.failing();
-    if failing.is_empty() {
+    let each: Vec<String> = failing
+        .iter()
+        .filter_map(|(group, why)| match group {
+            Group::Image(image) => Some(format!("{image}: {why}")),
+            // The HTCJob says so itself.
+            Group::HTCJob(_) => None,
+        })
+        .collect();
+    if each.is_empty() {
         let message = "no image is known that workers cannot be made of".to_owned();
         return Said { kind: IMAGES_USABLE, status: ConditionStatus::True, reason: "NoneFails", message };
     }
-    let each: Vec<String> = failing.iter().map(|(image, why)| format!("{image}: {why}")).collect();
     let message = harmless(
         &format!("HTCJobs wait for workers of images that fail; it is tried again after pauses. {}", each.join("; ")),
         4000,
@@ -61,19 +91,16 @@ pub(super) fn images_said(memory: &Memory) -> Said {
 }
 
 /// What is to be said of the number of workers.
-pub(super) fn workers_said(
-    groups: &BTreeMap<String, Evidence>,
-    plans: &BTreeMap<String, Plan>,
-    memory: &Memory,
-) -> Said {
+pub(super) fn workers_said(groups: &BTreeMap<Group, Evidence>, plans: &BTreeMap<Group, Plan>, memory: &Memory) -> Said {
     let counts = counts(groups);
-    let wanted: u64 = groups.values().map(|group| u64::from(group.goal.wanted())).sum();
+    let wanted: u64 = shared(groups).map(|(_, group)| u64::from(group.goal.wanted())).sum();
     let wanted = i32::try_from(wanted).unwrap_or(i32::MAX);
     let no = |reason, message| Said { kind: WORKERS_READY, status: ConditionStatus::False, reason, message };
-    let held = |image: &String| plans.get(image).is_some_and(|plan| plan.held_until.is_some());
+    let group = |image: &String| Group::Image(image.clone());
+    let held = |image: &String| plans.get(&group(image)).is_some_and(|plan| plan.held_until.is_some());
     let fails = |(image, group): &(&String, &Evidence)| held(image) || group.deaths.is_hopeless();
-    if let Some((image, count)) = groups.iter().find(fails).map(|(image, group)| (image, group.deaths.count)) {
-        let next = memory.lack(image).unwrap_or("look at the pods' events and at spec.managed.workers");
+    if let Some((image, count)) = shared(groups).find(fails).map(|(image, group)| (image, group.deaths.count)) {
+        let next = memory.lack(&group(image)).unwrap_or("look at the pods' events and at spec.managed.workers");
         let message = format!(
             "workers of the image {image} end shortly after they begin ({count} so far): {next}; the next one is made after a pause"
         );
@@ -82,7 +109,7 @@ pub(super) fn workers_said(
     if let Some(silent) = memory.silent() {
         return Said { status: ConditionStatus::Unknown, ..no("CollectorSilent", silent.to_owned()) };
     }
-    if groups.values().any(|group| group.answer == Answer::Young) {
+    if shared(groups).any(|(_, group)| group.answer == Answer::Young) {
         let message = "the central manager has begun a short while ago: what it knows is not whole yet".to_owned();
         return Said { status: ConditionStatus::Unknown, ..no("CollectorYoung", message) };
     }
@@ -126,8 +153,12 @@ mod tests {
         Evidence { now: NOW, goal, workers, answer, deaths, taken, room: u32::MAX }
     }
 
+    fn image(name: &str) -> Group {
+        Group::Image(name.to_owned())
+    }
+
     fn one(evidence: Evidence, memory: &Memory) -> Said {
-        workers_said(&BTreeMap::from([("python:3.12".to_owned(), evidence)]), &BTreeMap::new(), memory)
+        workers_said(&BTreeMap::from([(image("python:3.12"), evidence)]), &BTreeMap::new(), memory)
     }
 
     #[test]
@@ -156,18 +187,18 @@ mod tests {
         let mut bad = group(1, &[], Answer::Known);
         bad.deaths = Deaths { count: 3, last: NOW };
         let mut groups = BTreeMap::from([
-            ("alpine:3".to_owned(), bad),
-            ("python:3.12".to_owned(), group(2, &[idle, (Pod::Running, Slot::Busy)], Answer::Known)),
+            (image("alpine:3"), bad),
+            (image("python:3.12"), group(2, &[idle, (Pod::Running, Slot::Busy)], Answer::Known)),
         ]);
         let told_so = workers_said(&groups, &BTreeMap::new(), &Memory::default());
         let counted = counts(&groups);
         assert_eq!((counted.ready, counted.busy, told_so.reason), (2, 1, "EndTooSoon"));
-        groups.get_mut("alpine:3").unwrap().deaths.count = 2;
+        groups.get_mut(&image("alpine:3")).unwrap().deaths.count = 2;
         let told_so = workers_said(&groups, &BTreeMap::new(), &Memory::default());
         assert_eq!(told_so.reason, "Starting");
         assert!(told_so.message.contains("2 of 3"), "{}", told_so.message);
         let held = Plan { held_until: Some(NOW + 9), ..Plan::default() };
-        let told_so = workers_said(&groups, &BTreeMap::from([("alpine:3".to_owned(), held)]), &Memory::default());
+        let told_so = workers_said(&groups, &BTreeMap::from([(image("alpine:3"), held)]), &Memory::default());
         assert_eq!(told_so.reason, "EndTooSoon");
         assert!(told_so.message.contains("alpine:3") && told_so.message.contains("(2 so far)"), "{}", told_so.message);
     }
@@ -177,7 +208,7 @@ mod tests {
         let mut memory = Memory::default();
         let said = images_said(&memory);
         assert_eq!((said.status, said.reason), (ConditionStatus::True, "NoneFails"));
-        memory.lacks.insert("alpine:3".to_owned(), "the image lacks find".to_owned());
+        memory.lacks.insert(image("alpine:3"), "the image lacks find".to_owned());
         let said = images_said(&memory);
         assert_eq!((said.status, said.reason), (ConditionStatus::False, "ImageFails"));
         assert!(said.message.contains("alpine:3: the image lacks find"), "{}", said.message);
@@ -194,5 +225,27 @@ mod tests {
         assert!(!said.is_told_by(&old), "another image fails");
         let workers = Said { kind: WORKERS_READY, ..said };
         assert!(workers.is_told_by(&old), "its numbers are in the status");
+    }
+
+    #[test]
+    fn workers_of_one_htcjob_are_told_by_it_alone() {
+        let idle = (Pod::Running, Slot::Idle { since: NOW });
+        let mut own =
+            group(3, &[idle, (Pod::Running, Slot::Busy), (Pod::Waiting { since: NOW }, Slot::Unseen)], Answer::Known);
+        let said = |own: &Evidence, lack| {
+            let MiniClusterStatus { workers, ready, busy, message } = own_said(Some(own), lack);
+            ((workers, ready, busy), message.unwrap_or_default())
+        };
+        assert_eq!(said(&own, None), ((3, 2, 1), String::new()));
+        assert!(said(&own, Some("the image lacks find")).1.contains("the image lacks find"));
+        own.deaths = Deaths { count: 3, last: NOW };
+        assert!(said(&own, None).1.contains("end shortly after"));
+        let its = Group::HTCJob("u".to_owned());
+        let groups = BTreeMap::from([(image("i"), group(1, &[idle], Answer::Known)), (its.clone(), own)]);
+        let mut memory = Memory::default();
+        memory.lacks.insert(its, "the image lacks find".to_owned());
+        assert_eq!(workers_said(&groups, &BTreeMap::new(), &memory).reason, "AsWanted");
+        assert_eq!((counts(&groups).replicas, images_said(&memory).reason), (1, "NoneFails"));
+        assert_eq!(own_said(None, None), MiniClusterStatus::default());
     }
 }

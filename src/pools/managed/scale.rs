@@ -219,12 +219,11 @@ pub fn scale(evidence: &Evidence) -> Plan {
     let mut anew: Vec<u32> = unsure.collect();
     anew.truncate(wanted.saturating_sub(counted.len() - anew.len()));
     if lacking > 0 || !anew.is_empty() {
-        match deaths.pause_ends().filter(|ends| *ends > now) {
-            Some(ends) => (plan.held_until, plan.again) = (Some(ends), Some(ends)),
-            None => {
-                plan.make = anew;
-                plan.make.extend(free_numbers(workers, taken, lacking.min(AT_ONCE).min(room as usize)));
-            }
+        if let Some(ends) = deaths.pause_ends().filter(|ends| *ends > now) {
+            (plan.held_until, plan.again) = (Some(ends), Some(ends));
+        } else {
+            plan.make = anew;
+            plan.make.extend(free_numbers(workers, taken, lacking.min(AT_ONCE).min(room as usize)));
         }
     }
     for worker in rest.iter().filter(|worker| !worker.goes()) {

@@ -8,10 +8,10 @@ use k8s_openapi::api::core::v1::Pod as KubePod;
 use kube::ResourceExt as _;
 
 use super::config::UPDATE_INTERVAL;
-use super::groups::There;
+use super::groups::{Group, There};
 use super::made::Made;
 use super::names::Names;
-use super::objects::{CHECK_CONTAINER, IMAGE, TEMPLATE};
+use super::objects::{CHECK_CONTAINER, IMAGE, MINI_CLUSTER, TEMPLATE, WorkerKind};
 use super::scale::{Answer, Deaths, Evidence, Goal, Pod, Slot, Worker};
 use crate::api::text::{WORDS, harmless};
 use crate::condor::startds::Startds;
@@ -45,20 +45,21 @@ pub(super) struct Memory {
     ended: HashSet<String>,
     /// Those that were asked for and are not shown yet.
     pub(super) made: Made,
-    /// By image.
-    deaths: BTreeMap<String, Deaths>,
-    /// What an image lacks that a worker needs, as it says itself.
-    pub(super) lacks: BTreeMap<String, String>,
+    deaths: BTreeMap<Group, Deaths>,
+    /// What their image lacks that a worker needs, as it says itself.
+    pub(super) lacks: BTreeMap<Group, String>,
     /// `HTCJob`s that were told so, by their uids.
     told: HashSet<String>,
 }
 
-/// What there should be of an image, and what a worker of it is made from.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What there should be of a group, and what a worker of it is made from.
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Wanted {
     pub(super) goal: Goal,
-    /// As [`TEMPLATE`] says it of one that is made now.
-    pub(super) template: String,
+    /// As [`TEMPLATE`] says it of one that is made now. None if that is not known: then each is as it should be.
+    pub(super) template: Option<String>,
+    /// None if none can be made.
+    pub(super) kind: Option<WorkerKind>,
 }
 
 impl Memory {
@@ -83,42 +84,42 @@ impl Memory {
         self.drained.insert(uid);
     }
 
-    /// Why a worker cannot be made of this image.
-    pub(super) fn lack(&self, image: &str) -> Option<&str> {
-        self.lacks.get(image).map(String::as_str)
+    /// Why a worker of this group cannot be made.
+    pub(super) fn lack(&self, group: &Group) -> Option<&str> {
+        self.lacks.get(group).map(String::as_str)
     }
 
     pub(super) fn has_lacks(&self) -> bool {
         !self.lacks.is_empty()
     }
 
-    /// Forgets why workers of images have ended that are not asked for any more.
-    pub(super) fn keep(&mut self, asked: &BTreeSet<&str>) {
-        self.deaths.retain(|image, _| asked.contains(image.as_str()));
-        self.lacks.retain(|image, _| asked.contains(image.as_str()));
+    /// Forgets why workers have ended that are not asked for any more.
+    pub(super) fn keep(&mut self, asked: &BTreeSet<Group>) {
+        self.deaths.retain(|group, _| asked.contains(group));
+        self.lacks.retain(|group, _| asked.contains(group));
     }
 
-    /// What is known of each image that there are workers of, or were.
-    pub(super) fn there(&self, pods: &[Arc<KubePod>], names: &Names) -> BTreeMap<String, There> {
-        let deaths = self.deaths.iter().map(|(image, deaths)| (image.clone(), There { alive: 0, deaths: *deaths }));
-        let mut there: BTreeMap<String, There> = deaths.collect();
+    /// What is known of each group that there are workers of, or were.
+    pub(super) fn there(&self, pods: &[Arc<KubePod>], names: &Names) -> BTreeMap<Group, There> {
+        let deaths = self.deaths.iter().map(|(group, deaths)| (group.clone(), There { alive: 0, deaths: *deaths }));
+        let mut there: BTreeMap<Group, There> = deaths.collect();
         for pod in pods {
-            let its = there.entry(image_of(pod).to_owned()).or_default();
+            let its = there.entry(group_of(pod)).or_default();
             let alive = matches!(state(pod), Pod::Waiting { .. } | Pod::Running);
             let uid = pod.uid().unwrap_or_default();
             its.alive += u32::from(alive && !self.drained.contains(&uid) && !self.ended.contains(&uid));
         }
         for worker in self.made.not_in(pods, names) {
-            there.entry(worker.image.clone()).or_default().alive += 1;
+            there.entry(worker.group.clone()).or_default().alive += 1;
         }
         there
     }
 
-    /// What is wrong with each image that workers cannot be made of, or end again and again.
-    pub(super) fn failing(&self) -> BTreeMap<&str, &str> {
+    /// What is wrong with each group whose workers cannot be made, or end again and again.
+    pub(super) fn failing(&self) -> BTreeMap<&Group, &str> {
         let hopeless = self.deaths.iter().filter(|(_, deaths)| deaths.is_hopeless());
-        let hopeless = hopeless.map(|(image, _)| (image.as_str(), "its workers end shortly after they begin"));
-        hopeless.chain(self.lacks.iter().map(|(image, lack)| (image.as_str(), lack.as_str()))).collect()
+        let hopeless = hopeless.map(|(group, _)| (group, "its workers end shortly after they begin"));
+        hopeless.chain(self.lacks.iter().map(|(group, lack)| (group, lack.as_str()))).collect()
     }
 
     /// The `HTCJob` with this uid was not told before.
@@ -132,27 +133,27 @@ impl Memory {
         self.drained.retain(|uid| there.contains(uid));
         self.ended.retain(|uid| there.contains(uid));
         for pod in pods {
-            let (uid, image) = (pod.uid().unwrap_or_default(), image_of(pod).to_owned());
+            let (uid, group) = (pod.uid().unwrap_or_default(), group_of(pod));
             match state(pod) {
                 Pod::Ended if self.ended.insert(uid.clone()) => {
                     if !self.drained.contains(&uid) && exit_code(pod) != Some(IN_ORDER) && lived(pod, now) < TOO_SOON {
                         if let Some(lack) = lack(pod) {
-                            self.lacks.insert(image.clone(), lack);
+                            self.lacks.insert(group.clone(), lack);
                         }
-                        self.died(image, now);
+                        self.died(group, now);
                     }
                 }
                 Pod::Waiting { since } if now.saturating_sub(since) >= TOO_SOON => {
                     if let Some(lack) = not_to_be_had(pod)
                         && self.ended.insert(uid)
                     {
-                        self.lacks.insert(image.clone(), lack);
-                        self.died(image, now);
+                        self.lacks.insert(group.clone(), lack);
+                        self.died(group, now);
                     }
                 }
                 Pod::Running if lived(pod, now) >= TOO_SOON => {
-                    self.deaths.remove(&image);
-                    if self.lacks.remove(&image).is_some() && self.lacks.is_empty() {
+                    self.deaths.remove(&group);
+                    if self.lacks.remove(&group).is_some() && self.lacks.is_empty() {
                         self.told.clear();
                     }
                 }
@@ -161,19 +162,28 @@ impl Memory {
         }
     }
 
-    fn died(&mut self, image: String, now: i64) {
-        let deaths = self.deaths.entry(image).or_default();
+    /// The API server does not let a worker be made.
+    pub(super) fn refused(&mut self, group: &Group, why: &str, now: i64) {
+        // What a pool's administrator has written is tried again at once, when it is allowed.
+        if let Group::HTCJob(_) = group {
+            self.lacks.insert(group.clone(), harmless(why, WORDS / 2));
+            self.died(group.clone(), now);
+        }
+    }
+
+    fn died(&mut self, group: Group, now: i64) {
+        let deaths = self.deaths.entry(group).or_default();
         *deaths = Deaths { count: deaths.count.saturating_add(1), last: now };
     }
 
-    /// Of the workers of each image that there is or should be.
+    /// Of the workers of each group that there is or should be.
     pub(super) fn evidence(
         &self,
         pods: &[Arc<KubePod>],
         names: &Names,
-        wanted: &BTreeMap<String, Wanted>,
+        wanted: &BTreeMap<Group, Wanted>,
         now: i64,
-    ) -> BTreeMap<String, Evidence> {
+    ) -> BTreeMap<Group, Evidence> {
         let startds = match &self.answer {
             Some((at, Ok(startds))) if now - at <= GOOD_FOR => Some(startds),
             Some(_) | None => None,
@@ -183,7 +193,8 @@ impl Memory {
             Some(startds) if startds.collector_age < i64::from(2 * UPDATE_INTERVAL) => Answer::Young,
             Some(_) => Answer::Known,
         };
-        let worker = |pod: &Arc<KubePod>, template: &str| {
+        let worker = |pod: &Arc<KubePod>, template: Option<&str>| {
+            let is_current = |made: &String| template.is_none_or(|template| made == template);
             let uid = pod.uid().unwrap_or_default();
             let slot = match startds.and_then(|startds| startds.by_id.get(&uid)) {
                 None => Slot::Unseen,
@@ -196,26 +207,26 @@ impl Memory {
                 pod: state(pod),
                 slot,
                 // One that waits for its image in vain is withdrawn.
-                current: pod.annotations().get(TEMPLATE).is_some_and(|made| made == template)
-                    && !self.ended.contains(&uid),
+                current: pod.annotations().get(TEMPLATE).is_some_and(is_current) && !self.ended.contains(&uid),
                 drained: self.drained.contains(&uid),
             })
         };
-        let of = |(image, wanted): (&String, &Wanted)| {
-            let its = pods.iter().filter(|pod| image_of(pod) == image);
-            let made = self.made.not_in(pods, names).filter(|made| made.image == *image);
-            let made = made.map(|made| made.worker(&wanted.template));
-            let mut workers: Vec<Worker> = its.filter_map(|pod| worker(pod, &wanted.template)).chain(made).collect();
+        let of = |(group, wanted): (&Group, &Wanted)| {
+            let template = wanted.template.as_deref();
+            let its = pods.iter().filter(|pod| group_of(pod) == *group);
+            let made = self.made.not_in(pods, names).filter(|made| made.group == *group);
+            let made = made.map(|made| made.worker(template));
+            let mut workers: Vec<Worker> = its.filter_map(|pod| worker(pod, template)).chain(made).collect();
             workers.sort_unstable_by_key(|worker| worker.number);
-            let deaths = self.deaths.get(image).copied().unwrap_or_default();
+            let deaths = self.deaths.get(group).copied().unwrap_or_default();
             let (taken, room) = (BTreeSet::new(), u32::MAX);
-            (image.clone(), Evidence { now, goal: wanted.goal, workers, answer, deaths, taken, room })
+            (group.clone(), Evidence { now, goal: wanted.goal, workers, answer, deaths, taken, room })
         };
         wanted.iter().map(of).collect()
     }
 
     /// Something is about to change of which nobody tells.
-    pub(super) fn is_restless(groups: &BTreeMap<String, Evidence>) -> bool {
+    pub(super) fn is_restless(groups: &BTreeMap<Group, Evidence>) -> bool {
         groups.values().any(Self::is_one_restless)
     }
 
@@ -237,8 +248,15 @@ impl Memory {
     }
 }
 
+/// Whose it is, or what it is a container of.
+fn group_of(pod: &KubePod) -> Group {
+    pod.labels()
+        .get(MINI_CLUSTER)
+        .map_or_else(|| Group::Image(image_of(pod).to_owned()), |uid| Group::HTCJob(uid.clone()))
+}
+
 /// The image that a worker is a container of, as HTCJobs name it: a cluster may get it from elsewhere.
-pub(super) fn image_of(pod: &KubePod) -> &str {
+fn image_of(pod: &KubePod) -> &str {
     let in_spec = || pod.spec.as_ref()?.containers.first()?.image.as_ref();
     pod.annotations().get(IMAGE).or_else(in_spec).map(String::as_str).unwrap_or_default()
 }

@@ -1,6 +1,7 @@
 //! Pools that the operator runs: their objects on a real API server, and their pods on a node that this test plays.
 
 mod images;
+mod mini;
 mod node;
 
 use htc_operator::failpoint::Point;
@@ -14,6 +15,7 @@ use super::site::{delete, wait_ready, with_pool};
 use node::{Node, names, services};
 
 pub use images::each_image_gets_workers_of_its_own;
+pub use mini::{an_htcjob_has_workers_of_its_own, its_workers_go_with_it_whenever_the_operator_dies};
 
 const POOL: &str = "own";
 /// The image that jobs run in.
@@ -413,7 +415,10 @@ fn refused(here: &Namespace<'_>) {
     for (refused, says) in [
         (r#"{"spec":{"managed":{"workers":{"image":"another:1"}}}}"#, "the image of the workers cannot be changed"),
         (r#"{"spec":{"managed":{"workers":{"autoscaling":{"max":3}}}}}"#, "exclude each other"),
-        (r#"{"spec":{"managed":{"workers":{"allowedImages":["*"]}}}}"#, "allowedImages needs autoscaling"),
+        (
+            r#"{"spec":{"managed":{"workers":{"allowedImages":["*"]}}}}"#,
+            "allowedImages needs autoscaling or miniClusters",
+        ),
         (r#"{"spec":{"managed":{"workers":{"allowedImages":["a*b"]}}}}"#, "should match"),
         (r#"{"spec":{"managed":{"schedd":{"storage":{"size":"2Gi"}}}}}"#, "the volume of the queue cannot be changed"),
         (r#"{"spec":{"external":{"collector":"c","schedd":"s","credentialsSecretName":"x"}}}"#, "either"),

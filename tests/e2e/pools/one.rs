@@ -29,6 +29,12 @@ pub fn what_is_missing_is_said_and_waited_for(version: Version) {
     assert!(message.contains("allowedNamespaces"), "{message}");
     let allowed = format!(r#"{{"spec":{{"allowedNamespaces":["{}"]}}}}"#, here.name);
     there.kubectl(&["patch", "htcpool", "second", "--type=merge", "-p", &allowed]);
+    let mut own = pools.noted("own", 1, &pool);
+    own["spec"]["miniCluster"] = serde_json::json!({ "size": 1 });
+    here.create(&own);
+    let message = wait_says(&here, "own", "NoWorkerFits");
+    assert!(message.contains("name a managed pool"), "{message}");
+    here.delete("own");
     pools.ends_well(&here, "waits");
     assert_eq!(pools.site.runs("waits", 1), 1);
     wait_events(&there, "second", &["Answering"]);

@@ -101,9 +101,9 @@ pub fn apply(here: &Namespace<'_>, name: &str, pool: &Pool, secret: &str, allowe
     here.bed.kube.apply_stdin(&object.to_string()).unwrap();
 }
 
-/// Nothing keeps it.
+/// Nothing keeps it. If it is being deleted already it may be gone.
 pub fn delete(here: &Namespace<'_>, name: &str) {
-    here.kubectl(&["delete", "htcpool", name, "--timeout=60s"]);
+    here.kubectl(&["delete", "htcpool", name, "--ignore-not-found", "--timeout=60s"]);
 }
 
 /// Waits until the pool's condition `Ready` has this reason; its message.

@@ -148,6 +148,29 @@ fn an_image_whose_workers_end_at_once_holds_up_no_other() {
     assert_eq!((&plans["a"].make, &plans["own"].make), (&vec![], &vec![0]));
 }
 
+#[test]
+fn workers_of_htcjobs_have_room_of_their_own_and_no_number_is_given_twice() {
+    let group = |needed: u32, workers: Vec<Worker>| {
+        let goal = Goal::Follow { needed, min: 0, max: needed, after: 300 };
+        let (answer, deaths, taken) = (Answer::Known, Deaths::default(), BTreeSet::new());
+        Evidence { now: NOW, goal, workers, answer, deaths, taken, room: u32::MAX }
+    };
+    let (image, its, other) =
+        (Group::Image("own".to_owned()), Group::HTCJob("u-1".to_owned()), Group::HTCJob("u-2".to_owned()));
+    let groups = BTreeMap::from([
+        (image.clone(), group(3, vec![worker(0, Slot::Busy)])),
+        (its.clone(), group(3, vec![worker(2, Slot::Busy)])),
+        (other.clone(), group(1, vec![worker(5, Slot::Busy)])),
+    ]);
+    let made = |shared, own| {
+        let plans = scale_pool(&groups, Most { shared, own });
+        [&image, &its, &other].map(|group| plans[group].make.clone())
+    };
+    assert_eq!(made(3, 4), [vec![1, 3], vec![4, 6], vec![]]);
+    assert_eq!(made(1, 4), [vec![], vec![1, 3], vec![]], "the pool's own are as many as there may be");
+    assert_eq!(made(3, 2), [vec![1, 3], vec![], vec![]], "those of HTCJobs are");
+}
+
 fn any_worker() -> impl Strategy<Value = (Pod, Slot, bool)> {
     let pod = prop_oneof![
         (0i64..600).prop_map(|age| Pod::Waiting { since: NOW - age }),

@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::{CONTAINER, Design, IMAGE, TEMPLATE, digest, merge, push};
-use crate::api::{ManagedPool, Quantity, QuantityError};
+use super::{CONTAINER, Design, IMAGE, MINI_CLUSTER, MINI_CLUSTER_OF, TEMPLATE, digest, merge, push};
+use crate::api::{ManagedPool, MiniCluster, ObjectName, Quantity, QuantityError, WorkerTemplate};
+use crate::condor::description::SHARED;
 use crate::pools::managed::config::{CONFIG, LOCAL, RELEASE, RESERVE_MIB, SECRET, SPOOL, condor_config};
 use crate::pools::managed::names::{PORT, Role};
 
@@ -56,11 +57,50 @@ pub struct WorkerSize {
     pub disk: u64,
 }
 
+/// What a worker is to be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WorkerKind {
+    /// What it is a container of.
+    pub image: String,
+    /// What jobs have there.
+    pub size: WorkerSize,
+    /// Whose jobs alone it runs, if it is not for all.
+    pub own: Option<OwnWorker>,
+}
+
+/// What a worker of one HTCJob is to be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OwnWorker {
+    /// `metadata.uid`
+    pub uid: String,
+    /// Its namespace and name.
+    pub name: ObjectName,
+    /// What else its pod has.
+    pub template: WorkerTemplate,
+}
+
+impl WorkerKind {
+    /// A worker that all jobs of its image share.
+    ///
+    /// # Errors
+    /// A quantity that is none.
+    pub fn shared(spec: &ManagedPool, image: &str) -> Result<Self, QuantityError> {
+        Ok(Self { image: image.to_owned(), size: WorkerSize::of(spec, None)?, own: None })
+    }
+}
+
 impl WorkerSize {
+    /// Of the pool's workers, or of those that an HTCJob has of its own.
+    ///
     /// # Errors
     /// A quantity that is none; the API server lets none in.
-    pub fn of(spec: &ManagedPool) -> Result<Self, QuantityError> {
-        let resources = spec.workers.resources.clone().unwrap_or_default();
+    pub fn of(spec: &ManagedPool, own: Option<&MiniCluster>) -> Result<Self, QuantityError> {
+        let mut resources = spec.workers.resources.clone().unwrap_or_default();
+        if let Some(own) = own.and_then(|own| own.resources.clone()) {
+            resources.cpus = own.cpus.or(resources.cpus);
+            resources.memory = own.memory.or(resources.memory);
+            resources.disk = own.disk.or(resources.disk);
+        }
         let or = |quantity: Option<Quantity>, unit: u64, default: u64| {
             quantity.map_or(Ok(default), |quantity| quantity.in_units_of(unit))
         };
@@ -73,12 +113,10 @@ impl WorkerSize {
 }
 
 impl Design<'_> {
-    /// A worker's pod: a container of this image.
-    ///
-    /// # Errors
-    /// A quantity that is none.
-    pub fn worker(&self, number: u32, image: &str) -> Result<Value, QuantityError> {
-        let size = WorkerSize::of(self.spec)?;
+    /// A worker's pod.
+    #[must_use]
+    pub fn worker(&self, number: u32, kind: &WorkerKind) -> Value {
+        let WorkerKind { image, size, own } = kind;
         let (memory, disk) = (size.memory + RESERVE_MIB, size.disk + DISK_RESERVE_MIB);
         let amounts = json!({
             "cpu": size.cpus.to_string(), "memory": format!("{memory}Mi"), "ephemeral-storage": format!("{disk}Mi"),
@@ -90,6 +128,7 @@ impl Design<'_> {
         let environment = [
             field("POD_UID", "metadata.uid"),
             json!({ "name": "WORKER_IMAGE", "value": image }),
+            json!({ "name": "WORKER_MINI_CLUSTER", "value": own.as_ref().map_or(SHARED, |own| &own.uid) }),
             limit("WORKER_CPUS", "limits.cpu", "1"),
             limit("WORKER_MEMORY_MIB", "limits.memory", "1Mi"),
             json!({ "name": "WORKER_DISK_KIB", "value": (size.disk * 1024).to_string() }),
@@ -99,22 +138,27 @@ impl Design<'_> {
         pod["spec"]["restartPolicy"] = "Never".into();
         pod["spec"]["terminationGracePeriodSeconds"] = 120.into();
         push(&mut pod["spec"]["initContainers"], check(image));
+        if let Some(own) = own {
+            own.apply_to(&mut pod["spec"]);
+        }
         let mut object = self.object("v1", "Pod", &self.names.worker(number));
         let template = digest(&pod.to_string());
         merge(&mut object["metadata"]["labels"], &pod["metadata"]["labels"]);
         object["metadata"]["annotations"] = json!({
             TEMPLATE: template, IMAGE: image, "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
         });
+        if let Some(own) = own {
+            object["metadata"]["labels"][MINI_CLUSTER] = own.uid.clone().into();
+            object["metadata"]["annotations"][MINI_CLUSTER_OF] = own.name.to_string().into();
+        }
         object["spec"] = pod["spec"].take();
-        Ok(object)
+        object
     }
 
     /// What [`TEMPLATE`] says of a worker that is made now.
-    ///
-    /// # Errors
-    /// A quantity that is none.
-    pub fn worker_template(&self, image: &str) -> Result<String, QuantityError> {
-        Ok(self.worker(0, image)?["metadata"]["annotations"][TEMPLATE].as_str().unwrap_or_default().to_owned())
+    #[must_use]
+    pub fn worker_template(&self, kind: &WorkerKind) -> String {
+        self.worker(0, kind)["metadata"]["annotations"][TEMPLATE].as_str().unwrap_or_default().to_owned()
     }
 
     /// The template of a role's pods, of the level `restricted`.
@@ -194,6 +238,22 @@ impl Design<'_> {
             template["spec"]["imagePullSecrets"] = secrets.collect();
         }
         template
+    }
+}
+
+impl OwnWorker {
+    /// What the HTCJob says of the pod. The API server says whether it may be so.
+    fn apply_to(&self, spec: &mut Value) {
+        let WorkerTemplate { node_selector, tolerations, priority_class_name } = &self.template;
+        if !node_selector.is_empty() {
+            spec["nodeSelector"] = json!(node_selector);
+        }
+        if !tolerations.is_empty() {
+            spec["tolerations"] = json!(tolerations);
+        }
+        if let Some(class) = priority_class_name {
+            spec["priorityClassName"] = class.clone().into();
+        }
     }
 }
 

@@ -28,12 +28,17 @@ fn pod(number: u32, phase: &str, state: &serde_json::Value) -> Arc<KubePod> {
     Arc::new(serde_json::from_value(pod).unwrap())
 }
 
-fn one(replicas: u32) -> BTreeMap<String, Wanted> {
-    BTreeMap::from([("i".to_owned(), Wanted { goal: Goal::Replicas(replicas), template: "t".to_owned() })])
+fn image(name: &str) -> Group {
+    Group::Image(name.to_owned())
+}
+
+fn one(replicas: u32) -> BTreeMap<Group, Wanted> {
+    let wanted = Wanted { goal: Goal::Replicas(replicas), template: Some("t".to_owned()), kind: None };
+    BTreeMap::from([(image("i"), wanted)])
 }
 
 fn see(memory: &Memory, pod: &Arc<KubePod>, now: i64) -> Evidence {
-    memory.evidence(&[Arc::clone(pod)], &names(), &one(1), now).remove("i").unwrap()
+    memory.evidence(&[Arc::clone(pod)], &names(), &one(1), now).remove(&image("i")).unwrap()
 }
 
 fn names() -> Names {
@@ -85,7 +90,7 @@ fn only_workers_that_ended_too_soon_count() {
     let mut memory = Memory::default();
     let mut after = |state: &serde_json::Value, number: u32| {
         memory.notice(&[pod(number, "Failed", state)], NOW);
-        memory.deaths.get("i").map_or(0, |deaths| deaths.count)
+        memory.deaths.get(&image("i")).map_or(0, |deaths| deaths.count)
     };
     assert_eq!(after(&ended(5, 1), 0), 1);
     assert_eq!(after(&ended(5, 1), 0), 1, "it is counted once");
@@ -153,15 +158,15 @@ fn a_worker_belongs_to_the_image_that_it_was_made_for() {
     mirrored.metadata.annotations.as_mut().unwrap().insert(TEMPLATE.to_owned(), "former".to_owned());
     mirrored.spec.as_mut().unwrap().containers[0].image = Some("mirror/i".to_owned());
     let (mut memory, mut wanted) = (Memory::default(), one(2));
-    wanted.insert("j".to_owned(), wanted["i"].clone());
+    wanted.insert(image("j"), wanted[&image("i")].clone());
     memory.notice(&[of_image(&pod(9, "Failed", &ended(5, 1)), "j")], NOW);
     let pods = [running(0), Arc::new(mirrored), of_image(&running(2), "j")];
     let groups = memory.evidence(&pods, &names(), &wanted, NOW);
     let of = |image: &str| -> Vec<(u32, bool)> {
-        groups[image].workers.iter().map(|worker| (worker.number, worker.current)).collect()
+        groups[&self::image(image)].workers.iter().map(|worker| (worker.number, worker.current)).collect()
     };
     assert_eq!((of("i"), of("j")), (vec![(0, true), (1, false)], vec![(2, true)]));
-    assert_eq!((groups["i"].deaths.count, groups["j"].deaths.count), (0, 1));
+    assert_eq!((groups[&image("i")].deaths.count, groups[&image("j")].deaths.count), (0, 1));
 }
 
 #[test]
@@ -192,14 +197,14 @@ fn an_image_that_cannot_be_had_is_given_up_for_a_while() {
     let mut memory = Memory::default();
     let mut alive = |pod: &Arc<KubePod>| {
         memory.notice(&[Arc::clone(pod)], NOW);
-        let there = memory.there(&[Arc::clone(pod)], &names())["i"];
+        let there = memory.there(&[Arc::clone(pod)], &names())[&image("i")];
         assert_eq!(see(&memory, pod, NOW).workers[0].current, there.alive == 1);
         (there.alive, there.deaths.count)
     };
     assert_eq!(alive(&waits(0, TOO_SOON, "ContainerCreating")), (1, 0));
     assert_eq!(alive(&waits(0, TOO_SOON - 1, "ImagePullBackOff")), (1, 0));
     assert_eq!([(); 2].map(|()| alive(&waits(0, TOO_SOON, "ImagePullBackOff"))), [(0, 1); 2], "it is counted once");
-    assert!(memory.failing()["i"].contains("(ImagePullBackOff)"), "{:?}", memory.failing());
+    assert!(memory.failing()[&image("i")].contains("(ImagePullBackOff)"), "{:?}", memory.failing());
 }
 
 #[test]
@@ -208,27 +213,27 @@ fn an_image_that_nobody_asks_for_is_forgotten() {
     for number in 0..3 {
         memory.notice(&[pod(number, "Failed", &ended(5, 1))], NOW);
     }
-    assert_eq!(memory.failing().into_keys().collect::<Vec<_>>(), ["i"]);
-    memory.keep(&BTreeSet::from(["i"]));
-    assert_eq!(memory.there(&[], &names())["i"].deaths, Deaths { count: 3, last: NOW });
-    memory.keep(&BTreeSet::from(["j"]));
+    assert_eq!(memory.failing().into_keys().collect::<Vec<_>>(), [&image("i")]);
+    memory.keep(&BTreeSet::from([image("i")]));
+    assert_eq!(memory.there(&[], &names())[&image("i")].deaths, Deaths { count: 3, last: NOW });
+    memory.keep(&BTreeSet::from([image("j")]));
     assert!(memory.failing().is_empty() && memory.there(&[], &names()).is_empty());
 }
 
 #[test]
 fn what_was_made_just_now_is_a_worker_of_its_image() {
     let mut memory = Memory::default();
-    memory.made.asks(7, "i", "t");
+    memory.made.asks(7, &image("i"), "t");
     memory.made.is_there(7, Some("u-7".to_owned()));
     let seen = |memory: &Memory, pods: &[Arc<KubePod>]| -> Vec<(u32, Pod)> {
         let groups = memory.evidence(pods, &names(), &one(1), NOW);
-        groups["i"].workers.iter().map(|worker| (worker.number, worker.pod)).collect()
+        groups[&image("i")].workers.iter().map(|worker| (worker.number, worker.pod)).collect()
     };
     assert_eq!(seen(&memory, &[]), [(7, Pod::Made { sure: true })]);
-    assert_eq!(memory.there(&[], &names())["i"].alive, 1);
+    assert_eq!(memory.there(&[], &names())[&image("i")].alive, 1);
     let shown = [pod(7, "Running", &json!({ "running": { "startedAt": at(0) } }))];
     assert_eq!(seen(&memory, &shown), [(7, Pod::Running)]);
-    assert_eq!(memory.there(&shown, &names())["i"].alive, 1);
+    assert_eq!(memory.there(&shown, &names())[&image("i")].alive, 1);
 }
 
 #[test]
@@ -246,16 +251,52 @@ fn what_an_image_lacks_is_said_until_a_worker_of_it_works() {
     };
     let mut memory = Memory::default();
     memory.notice(&[failed(1, json!("the image lacks find\n"))], NOW);
-    assert!(memory.lack("i").unwrap().starts_with("the image lacks find; use "));
-    assert_eq!(memory.deaths["i"].count, 1);
+    assert!(memory.lack(&image("i")).unwrap().starts_with("the image lacks find; use "));
+    assert_eq!(memory.deaths[&image("i")].count, 1);
     let mut silent = Memory::default();
     silent.notice(&[failed(1, json!(null))], NOW);
-    assert!(silent.lack("i").unwrap().starts_with("its check ended with 1; "));
+    assert!(silent.lack(&image("i")).unwrap().starts_with("its check ended with 1; "));
     let mut content = Memory::default();
     content.notice(&[failed(0, json!(null))], NOW);
-    assert_eq!(content.lack("i"), None);
+    assert_eq!(content.lack(&image("i")), None);
     assert_eq!([(); 2].map(|()| memory.is_news("u".to_owned())), [true, false]);
     memory.notice(&[pod(1, "Running", &json!({ "running": { "startedAt": at(-TOO_SOON) } }))], NOW);
-    assert_eq!(memory.lack("i"), None);
+    assert_eq!(memory.lack(&image("i")), None);
     assert!(memory.is_news("u".to_owned()));
+}
+
+#[test]
+fn what_the_api_server_refuses_is_the_htcjobs_own_and_the_pools_is_tried_again_at_once() {
+    let (mut memory, its) = (Memory::default(), Group::HTCJob("u".to_owned()));
+    for _ in 0..3 {
+        memory.refused(&its, "cannot create Pod p-worker-1: exceeded quota", NOW);
+        memory.refused(&image("i"), "cannot create Pod p-worker-0: exceeded quota", NOW);
+    }
+    assert!(memory.lack(&its).unwrap().contains("exceeded quota"));
+    assert_eq!(memory.there(&[], &names())[&its].deaths, Deaths { count: 3, last: NOW });
+    assert!(memory.lack(&image("i")).is_none() && !memory.deaths.contains_key(&image("i")));
+}
+
+#[test]
+fn a_worker_of_one_htcjob_is_none_of_its_image() {
+    let running = |number| pod(number, "Running", &json!({ "running": { "startedAt": at(-5) } }));
+    let mut own = KubePod::clone(&of_image(&running(1), "i"));
+    own.metadata.labels = Some([(MINI_CLUSTER.to_owned(), "u-9".to_owned())].into());
+    let pods = [running(0), Arc::new(own)];
+    let (mut wanted, its) = (one(1), Group::HTCJob("u-9".to_owned()));
+    let evidence = |wanted: &BTreeMap<Group, Wanted>| {
+        let groups = Memory::default().evidence(&pods, &names(), wanted, NOW);
+        let of = |group: &Group| -> Vec<(u32, bool)> {
+            groups[group].workers.iter().map(|worker| (worker.number, worker.current)).collect()
+        };
+        (of(&image("i")), of(&its))
+    };
+    let mut own = |template: Option<&str>| {
+        let template = template.map(str::to_owned);
+        wanted.insert(its.clone(), Wanted { goal: Goal::Replicas(1), template, kind: None });
+        evidence(&wanted)
+    };
+    assert_eq!(own(Some("t")), (vec![(0, true)], vec![(1, true)]));
+    // Of one that is gone, and of one that cannot be read.
+    assert_eq!((own(Some("")).1, own(None).1), (vec![(1, false)], vec![(1, true)]));
 }

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use super::super::*;
 use super::NOW;
 use crate::api::ObjectName;
+use crate::pools::managed::groups::Group;
 use crate::pools::managed::made::Made;
 use crate::pools::managed::names::Names;
 use crate::pools::managed::states::{State, TABLE};
@@ -139,7 +140,9 @@ impl World {
         let is_in = |pods: &[Real], real: &Real| pods.iter().any(|other| other.id == real.id);
         let gone = before.iter().filter(|real| !is_in(next, real)).map(|real| watcher::Event::Delete(pod_of(real)));
         let events: Vec<_> = gone.chain(next.iter().map(|real| watcher::Event::Apply(pod_of(real)))).collect();
-        events.iter().for_each(|event| self.made.watched(event, &names()));
+        for event in &events {
+            self.made.watched(event, &names());
+        }
         self.shown += 1;
     }
 
@@ -217,7 +220,7 @@ impl World {
             drained: self.told.contains(&real.id),
         };
         let pods: Vec<Arc<KubePod>> = self.view().iter().map(|real| Arc::new(pod_of(real))).collect();
-        let made = self.made.not_in(&pods, &names()).map(|made| made.worker("t"));
+        let made = self.made.not_in(&pods, &names()).map(|made| made.worker(Some("t")));
         let workers = self.view().iter().map(seen).chain(made).collect();
         Evidence {
             now: self.now,
@@ -263,10 +266,12 @@ impl World {
         self.drained_ones_end();
         let before = self.pods.len();
         for number in &plan.make {
-            self.made.asks(*number, "i", "t");
-            let id = self.ask_for(*number, request);
-            if let Some(uid) = id.filter(|_| request == Request::Answered) {
-                self.made.is_there(*number, uid);
+            self.made.asks(*number, &Group::Image("i".to_owned()), "t");
+            if request != Request::Lost {
+                let uid = self.make(*number);
+                if request == Request::Answered {
+                    self.made.is_there(*number, uid);
+                }
             }
             self.record();
         }
@@ -275,18 +280,15 @@ impl World {
         }
     }
 
-    /// The answer: the pod's uid if it was made just now. None: it never came there.
-    fn ask_for(&mut self, number: u32, request: Request) -> Option<Option<String>> {
-        if request == Request::Lost {
-            return None;
-        }
+    /// The uid of its pod; none if there is one of its name already.
+    fn make(&mut self, number: u32) -> Option<String> {
         if self.pods.iter().any(|real| real.number == number) {
-            return Some(None);
+            return None;
         }
         self.next += 1;
         let (id, pod) = (self.next, Pod::Waiting { since: self.now });
         self.pods.push(Real { number, id, pod, jobs: 0, draining: false, idle_since: self.now });
-        Some(Some(id.to_string()))
+        Some(id.to_string())
     }
 
     /// A worker that is drained ends after its last job; never before.

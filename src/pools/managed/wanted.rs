@@ -1,0 +1,202 @@
+//! What there should be of all workers of a pool: from what its `HTCPool` says, and what the `HTCJob`s in it need. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::demand::{image, needed};
+use super::groups::{Group, Most, There, Wish};
+use super::mini::{Asks, asks, goals};
+use super::objects::{Design, WorkerKind, worker_image};
+use super::scale::Goal;
+use super::seen::Wanted;
+use crate::api::{HTCJob, ManagedPool, ObjectName, QuantityError};
+
+/// How long a worker has had no job when it goes, in seconds, where nobody says it.
+const AFTER: u32 = 300;
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Demand {
+    /// Of workers that all share.
+    wish: Wish,
+    /// Of workers of one `HTCJob`, by its uid; none of one that cannot be read.
+    own: BTreeMap<String, Option<Asks>>,
+    /// Most of these.
+    most_own: u32,
+    /// How long a worker has had no job when it goes, in seconds.
+    after: i64,
+}
+
+impl Demand {
+    /// By a pool and the `HTCJob`s in it, which are named by uid and name; none where one cannot be read.
+    pub(super) fn of<'a>(
+        spec: &ManagedPool,
+        jobs: impl Iterator<Item = ((String, ObjectName), Option<&'a HTCJob>)> + Clone,
+    ) -> Self {
+        let number = |number: Option<i32>, default: u32| {
+            number.map_or(default, |number| u32::try_from(number).unwrap_or_default())
+        };
+        let after = number(spec.workers.autoscaling.as_ref().and_then(|own| own.scale_down_after_seconds), AFTER);
+        let wish = match &spec.workers.autoscaling {
+            None => Wish::Replicas(number(spec.workers.replicas, 0)),
+            Some(autoscaling) => Wish::Follow {
+                needed: needed(spec, jobs.clone().filter_map(|(_, job)| job)),
+                min: number(autoscaling.min, 0),
+                max: number(Some(autoscaling.max), 0),
+                after: after.into(),
+            },
+        };
+        let own = jobs.filter_map(|((uid, name), job)| {
+            let asked = match job {
+                Some(job) => Some(asks(spec, job, &uid, &name)?),
+                None => None,
+            };
+            Some((uid, asked))
+        });
+        let most_own = spec.workers.mini_clusters.as_ref().map_or(0, |own| number(Some(own.max), 0));
+        Self { wish, own: own.collect(), most_own, after: after.into() }
+    }
+
+    pub(super) fn most(&self) -> Most {
+        Most { shared: self.wish.most(), own: self.most_own }
+    }
+
+    /// It changes with the jobs.
+    pub(super) fn follows(&self, spec: &ManagedPool) -> bool {
+        matches!(self.wish, Wish::Follow { .. }) || spec.workers.mini_clusters.is_some()
+    }
+
+    /// Whom workers are asked for.
+    pub(super) fn asked(&self, spec: &ManagedPool) -> BTreeSet<Group> {
+        let images = self.wish.asked(image(worker_image(spec))).into_iter().map(|image| Group::Image(image.to_owned()));
+        let asks = |asked: &Option<Asks>| asked.as_ref().is_none_or(|asked| asked.count > 0);
+        let own = self.own.iter().filter(|(_, asked)| asks(asked)).map(|(uid, _)| Group::HTCJob(uid.clone()));
+        images.chain(own).collect()
+    }
+
+    /// What there should be of each group that is asked for or there.
+    ///
+    /// # Errors
+    /// A quantity that is none.
+    pub(super) fn wanted(
+        &self,
+        design: &Design<'_>,
+        there: &BTreeMap<Group, There>,
+        now: i64,
+    ) -> Result<BTreeMap<Group, Wanted>, QuantityError> {
+        let (mut images, mut own) = (BTreeMap::new(), BTreeMap::new());
+        for (group, there) in there {
+            match group {
+                Group::Image(image) => images.insert(image.clone(), *there),
+                Group::HTCJob(uid) => own.insert(uid.clone(), *there),
+            };
+        }
+        let mut wanted = BTreeMap::new();
+        for (image, goal) in self.wish.goals(image(worker_image(design.spec)), &images, now) {
+            let kind = WorkerKind::shared(design.spec, &image)?;
+            let template = Some(design.worker_template(&kind));
+            wanted.insert(Group::Image(image), Wanted { goal, template, kind: Some(kind) });
+        }
+        let counts = self.own.iter().filter_map(|(uid, asked)| Some((uid.clone(), asked.as_ref()?.count)));
+        let counts = counts.filter(|(uid, count)| *count > 0 || own.contains_key(uid)).collect();
+        for (uid, goal) in goals(&counts, &own, (self.most_own, self.after), now) {
+            let alive = own.get(&uid).map_or(0, |there| there.alive);
+            let its = match self.own.get(&uid) {
+                Some(Some(asked)) => {
+                    let template = Some(design.worker_template(&asked.kind));
+                    Wanted { goal, template, kind: Some(asked.kind.clone()) }
+                }
+                // Nobody knows what it asks for: what there is stays.
+                Some(None) => {
+                    let goal = Goal::Follow { needed: alive, min: 0, max: alive, after: self.after };
+                    Wanted { goal, template: None, kind: None }
+                }
+                // The HTCJob is gone: no job of it is to begin there, and those that run come to their end.
+                None => Wanted { goal, template: Some(String::new()), kind: None },
+            };
+            wanted.insert(Group::HTCJob(uid), its);
+        }
+        Ok(wanted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::pools::managed::names::Names;
+    use crate::pools::managed::scale::{Answer, Deaths, Drain, Evidence, Plan, Pod, Slot, Worker, scale};
+
+    fn pool() -> ManagedPool {
+        let pool = json!({
+            "image": "htcondor:1", "schedd": { "storage": { "size": "1Gi" } },
+            "workers": { "image": "i", "replicas": 2, "miniClusters": { "max": 3 } },
+        });
+        serde_json::from_value(pool).unwrap()
+    }
+
+    fn name(name: &str) -> ObjectName {
+        ObjectName { namespace: "n".to_owned(), name: name.to_owned() }
+    }
+
+    fn job(phase: &str, active: i64) -> HTCJob {
+        let object = json!({
+            "apiVersion": "htc.cern.ch/v1alpha1", "kind": "HTCJob", "metadata": { "name": "j" },
+            "spec": { "script": { "image": "i", "command": "sh", "source": "x" }, "miniCluster": { "maxSize": 9 } },
+            "status": { "phase": phase, "active": active, "idle": active },
+        });
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn wanted(spec: &ManagedPool, jobs: &[(&str, Option<&HTCJob>)], there: &[&str]) -> BTreeMap<Group, Wanted> {
+        let names = Names::new(&name("p"), "0123456789").unwrap();
+        let operator = name("o");
+        let design = Design { names: &names, spec, operator: &operator };
+        let jobs = jobs.iter().map(|(uid, job)| (((*uid).to_owned(), name(uid)), *job));
+        let alive = There { alive: 1, deaths: Deaths::default() };
+        let there = there.iter().map(|uid| (Group::HTCJob((*uid).to_owned()), alive)).collect();
+        Demand::of(spec, jobs).wanted(&design, &there, 0).unwrap()
+    }
+
+    fn its(uid: &str) -> Group {
+        Group::HTCJob(uid.to_owned())
+    }
+
+    #[test]
+    fn workers_of_one_htcjob_are_beside_those_of_the_pool() {
+        let (running, ended) = (job("Running", 9), job("Completed", 0));
+        let wanted = wanted(&pool(), &[("u-1", Some(&running)), ("u-2", Some(&ended))], &[]);
+        assert_eq!(wanted[&Group::Image("i".to_owned())].goal, Goal::Replicas(2));
+        // The pool has room for three of nine.
+        assert_eq!(wanted[&its("u-1")].goal.wanted(), 3);
+        assert_eq!(wanted[&its("u-1")].kind.as_ref().unwrap().own.as_ref().unwrap().name, name("u-1"));
+        assert!(!wanted.contains_key(&its("u-2")), "it has none, and needs none");
+    }
+
+    #[test]
+    fn what_becomes_of_workers_when_their_htcjob_has_ended_is_gone_or_cannot_be_read() {
+        let ended = job("Completed", 0);
+        let there = ["ended", "gone", "unread"];
+        let wanted = wanted(&pool(), &[("ended", Some(&ended)), ("unread", None)], &there);
+        let plan = |uid: &str, slot: Slot| {
+            let Wanted { goal, template, .. } = &wanted[&its(uid)];
+            let current = template.as_ref().is_none_or(|template| !template.is_empty());
+            let workers = vec![Worker { number: 0, pod: Pod::Running, slot, current, drained: false }];
+            let (deaths, taken) = (Deaths::default(), BTreeSet::new());
+            scale(&Evidence { now: 1000, goal: *goal, workers, answer: Answer::Known, deaths, taken, room: 9 })
+        };
+        let drained = |how| Plan { drain: vec![(0, how)], ..Plan::default() };
+        let idle = Slot::Idle { since: 1000 };
+        assert_eq!((plan("ended", idle), plan("ended", Slot::Busy)), (drained(Drain::IfIdle), Plan::default()));
+        assert_eq!((plan("gone", idle), plan("gone", Slot::Busy)), (drained(Drain::IfIdle), drained(Drain::Graceful)));
+        assert_eq!((plan("unread", idle), plan("unread", Slot::Busy)), (Plan::default(), Plan::default()));
+    }
+
+    #[test]
+    fn a_pool_that_allows_it_no_more_lets_the_workers_come_to_their_end() {
+        let (mut pool, running) = (pool(), job("Running", 9));
+        pool.workers.mini_clusters = None;
+        let wanted = wanted(&pool, &[("u-1", Some(&running))], &["u-1"]);
+        assert_eq!(wanted[&its("u-1")].goal, Goal::Follow { needed: 0, min: 0, max: 0, after: 0 });
+    }
+}
