@@ -12,17 +12,18 @@ use crate::machine::facts::Known;
 use crate::machine::room::Room;
 use crate::machine::transitions::{Transition, Trigger};
 
-/// Writes the decision into the ledger, in one transaction; nothing is handed over or published before.
+/// Writes the decision into the ledger, in one transaction; nothing is handed over or published before. Whether room was given back.
 pub(super) async fn commit(
     context: &Context,
     gathered: &Gathered,
     decision: &Decision,
     room: Option<&Room>,
-) -> Result<(), LedgerError> {
+) -> Result<bool, LedgerError> {
     let gives_back = room.map(|room| room.gives_back.clone()).unwrap_or_default();
-    let Some(after) = &decision.after else { return Ok(()) };
+    let gave = !gives_back.is_empty();
+    let Some(after) = &decision.after else { return Ok(false) };
     let before = gathered.facts.record.known.as_ref();
-    let Some(known) = after.known.clone() else { return Ok(()) };
+    let Some(known) = after.known.clone() else { return Ok(false) };
     let nothing_new = decision.transitions.is_empty()
         && decision.changed.is_empty()
         && decision.settled.is_none()
@@ -30,7 +31,7 @@ pub(super) async fn commit(
         && gives_back.is_empty()
         && before == Some(&known);
     if nothing_new {
-        return Ok(());
+        return Ok(false);
     }
     let uid = gathered.facts.object.uid.clone();
     let jobs =
@@ -63,7 +64,7 @@ pub(super) async fn commit(
     if told {
         context.publisher.news();
     }
-    Ok(())
+    Ok(gave)
 }
 
 /// One line for each transition.

@@ -40,14 +40,13 @@ pub(super) async fn pass(object: &Observed, context: &Context) -> Result<Option<
     let mut gathered = gather(object, context).await.map_err(ReconcileError::Gather)?;
     let decision = decide(object, &mut gathered, context).map_err(ReconcileError::Decide)?;
     let room = context.queues.give_room().then(|| room(&gathered.facts, &decision));
-    commit(context, &gathered, &decision, room.as_ref()).await.map_err(ReconcileError::Commit)?;
+    let gave = commit(context, &gathered, &decision, room.as_ref()).await.map_err(ReconcileError::Commit)?;
     if let Some(room) = &room {
         count(context, object, &gathered, &decision, room);
     }
     let Decision { after: record, action, again, .. } = decision;
     let again = again.into_iter().chain(gathered.unwatched.then_some(UNWATCHED));
     // What has no room any more is told so by the next pass.
-    let gave = room.as_ref().is_some_and(|room| !room.gives_back.is_empty());
     let again = again.chain(gave.then_some(Duration::ZERO)).min();
     let again = match act(context, object, &gathered, action, again).await {
         Ok(Acted::Over { again }) => return Ok(again),
@@ -114,15 +113,16 @@ async fn commit(
     gathered: &Gathered,
     decision: &Decision,
     room: Option<&Room>,
-) -> Result<(), LedgerError> {
-    let Some(after) = &decision.after else { return Ok(()) };
+) -> Result<bool, LedgerError> {
+    let Some(after) = &decision.after else { return Ok(false) };
     let before = &gathered.facts.record;
-    let Some(known) = after.known.clone() else { return Ok(()) };
+    let Some(known) = after.known.clone() else { return Ok(false) };
     let gives_back = room.map(|room| room.gives_back.clone()).unwrap_or_default();
     let changed = !decision.changed.is_empty() || !decision.transitions.is_empty() || !gives_back.is_empty();
     if !changed && before.known.as_ref() == Some(&known) && before.job == after.job {
-        return Ok(());
+        return Ok(false);
     }
+    let gave = !gives_back.is_empty();
     log(&decision.transitions, before.known.as_ref());
     let runs = decision.changed.iter().filter_map(|index| Some((*index, after.runs.get(index)?.clone())));
     let save = SaveRuns {
@@ -139,5 +139,5 @@ async fn commit(
     if !decision.transitions.is_empty() {
         context.publisher.news();
     }
-    Ok(())
+    Ok(gave)
 }

@@ -21,7 +21,7 @@ use crate::machine::rules::Rules;
 use crate::machine::transitions::IllegalTransition;
 use crate::machine::{Settings, Uid};
 use crate::queue::{Decided, Demand, Progress};
-use crate::workers::Workers;
+use crate::workers::{Texts, Workers};
 
 /// Longest pause that the API server is granted when it asks to be left alone.
 const LEFT_ALONE: Duration = Duration::from_secs(60);
@@ -62,7 +62,7 @@ async fn steps(object: &Observed, context: &Context) -> Result<Option<Duration>,
     let decision = decide(object, &gathered, context).map_err(ReconcileError::Decide)?;
     let texts = texts(object, &gathered, &decision, context).await.map_err(ReconcileError::Gather)?;
     let room = context.queues.give_room().then(|| room(&gathered.facts, &decision, &Rules::ALL));
-    commit(context, &gathered, &decision, room.as_ref()).await.map_err(ReconcileError::Commit)?;
+    let gave = commit(context, &gathered, &decision, room.as_ref()).await.map_err(ReconcileError::Commit)?;
     if let Some(room) = &room {
         let Gathered { facts, name, plan, .. } = &gathered;
         let demand = Demand::of(plan.as_ref().map(|plan| &plan.options), &context.planner.site_defaults);
@@ -73,11 +73,24 @@ async fn steps(object: &Observed, context: &Context) -> Result<Option<Duration>,
         let progress = Progress::of(facts, &decision, suspend);
         context.queues.decided(&Decided { object, uid, name, bound, granted, demand, room, over, progress });
     }
-    match act(context, object, &gathered, decision, texts).await {
+    let again = shown(object, context, &gathered, decision, texts).await?;
+    // What has no room any more is told so by the next pass.
+    Ok(again.into_iter().chain(gave.then_some(Duration::ZERO)).min())
+}
+
+/// Acts, and publishes what has come of it.
+async fn shown(
+    object: &Observed,
+    context: &Context,
+    gathered: &Gathered,
+    decision: Decision,
+    texts: Option<Arc<Texts>>,
+) -> Result<Option<Duration>, ReconcileError> {
+    match act(context, object, gathered, decision, texts).await {
         Acted::Over { again } => Ok(again),
         Acted::Shown(mut status) => {
             let refused = status.refused.take();
-            let published = Box::pin(publish(context, object, &gathered, *status)).await;
+            let published = Box::pin(publish(context, object, gathered, *status)).await;
             let again = first_of(refused, published)?;
             context.volatile.succeeded(&gathered.facts.object.uid);
             Ok(again)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::batch::Batch;
 use super::sizes::Refusal;
-use super::{Plan, Queued, WorkItem};
+use super::{Plan, Planner, Queued, WorkItem};
 use crate::api::Reason;
 use crate::api::text::without_others;
 use crate::condor::description::{self, Common, submit_description};
@@ -18,7 +18,7 @@ use crate::ledger::{Intent, Noted, SubmitResult};
 use crate::machine::facts::{Failure, Submission as Intended, Unknown, Witness};
 use crate::machine::judge::SubmitterLock;
 use crate::machine::request::{SubmitPermit, Work};
-use crate::machine::{Indices, SchedDate, Timestamp};
+use crate::machine::{Index, Indices, SchedDate, Timestamp};
 
 /// One submission under way.
 #[derive(Default)]
@@ -57,6 +57,42 @@ pub(super) struct Asked {
     reading: Reading,
     witness: Witness,
     user: String,
+}
+
+/// What the row of one job is made of.
+struct Row<'a> {
+    job: &'a WorkItem,
+    index: Index,
+    batch_name: String,
+    sandbox: String,
+    output: String,
+}
+
+impl<'a> Row<'a> {
+    fn all(job: &'a WorkItem, planner: &Planner) -> impl Iterator<Item = Self> {
+        let (name, uid) = (&job.name, &job.request.key.uid);
+        indices(job).iter().map(move |index| Self {
+            job,
+            index,
+            batch_name: format!("{}/{}", name.namespace, name.name),
+            sandbox: planner.sandbox(uid).display().to_string(),
+            output: planner.job_incoming(name, uid, index).display().to_string(),
+        })
+    }
+
+    fn as_item(&self) -> description::QueueItem<'_> {
+        let key = &self.job.request.key;
+        description::QueueItem {
+            uid: key.uid.as_str(),
+            attempt: key.attempt.0,
+            index: self.index.0,
+            batch_name: &self.batch_name,
+            sandbox: &self.sandbox,
+            output: &self.output,
+            item: self.job.texts.as_ref().and_then(|texts| texts.items.get(&self.index)).map(String::as_str),
+            image: self.job.plan.as_deref().map_or("", |plan: &Plan| plan.named.as_str()),
+        }
+    }
 }
 
 impl Submission {
@@ -136,40 +172,8 @@ impl Submission {
 
     fn describe(&self, batch: &Batch) -> Result<String, description::DescriptionError> {
         let planner = &batch.shared.planner;
-        let mut places = Vec::new();
-        for job in &batch.jobs {
-            let uid = &job.request.key.uid;
-            let sandbox = planner.sandbox(uid).display().to_string();
-            let batch_name = format!("{}/{}", job.name.namespace, job.name.name);
-            let image = job.plan.as_deref().map_or("", |plan: &Plan| plan.named.as_str());
-            for index in indices(job).iter() {
-                let output = planner.job_incoming(&job.name, uid, index).display().to_string();
-                let item = job.texts.as_ref().and_then(|texts| texts.items.get(&index)).map(String::as_str);
-                places.push((
-                    uid,
-                    job.request.key.attempt,
-                    index,
-                    batch_name.clone(),
-                    sandbox.clone(),
-                    output,
-                    item,
-                    image,
-                ));
-            }
-        }
-        let rows: Vec<description::QueueItem<'_>> = places
-            .iter()
-            .map(|(uid, attempt, index, batch_name, sandbox, output, item, image)| description::QueueItem {
-                uid: uid.as_str(),
-                attempt: attempt.0,
-                index: index.0,
-                batch_name,
-                sandbox,
-                output,
-                item: *item,
-                image,
-            })
-            .collect();
+        let rows: Vec<Row<'_>> = batch.jobs.iter().flat_map(|job| Row::all(job, planner)).collect();
+        let rows: Vec<description::QueueItem<'_>> = rows.iter().map(Row::as_item).collect();
         let none = HtcOpts::default();
         let options = batch.jobs.first().and_then(|job| job.plan.as_deref()).map_or(&none, |plan: &Plan| &plan.options);
         let common = Common {
