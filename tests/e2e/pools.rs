@@ -10,17 +10,17 @@ on_versions!(
         several::jobs_with_the_same_ids_are_not_mistaken_for_one_another,
         several::one_that_hangs_holds_up_no_other,
         managed::tokens_let_each_do_what_it_needs_and_no_more,
-        managed::jobs_run_through_a_pool_of_its_own,
-        managed::it_grows_with_the_jobs_and_shrinks_without_them,
-        managed::each_image_gets_workers_of_its_own,
-        managed::an_htcjob_has_workers_of_its_own,
-        managed::its_workers_go_with_it_whenever_the_operator_dies;
+        managed::jobs_run_through_a_pool_of_its_own;
     trixie:
         one::what_is_missing_is_said_and_waited_for,
         one::it_stays_until_no_htcjob_needs_it,
         one::another_pool_of_its_name_is_not_taken_for_it,
+        managed::each_image_gets_workers_of_its_own,
+        managed::its_workers_go_with_it_whenever_the_operator_dies,
         managed::what_is_made_is_the_pools_own_and_restricted;
     sid:
+        managed::an_htcjob_has_workers_of_its_own,
+        managed::it_grows_with_the_jobs_and_shrinks_without_them,
         one::the_same_schedd_is_no_second_pool,
         one::a_queue_that_is_lost_is_not_taken_for_jobs_that_are_gone;
 );

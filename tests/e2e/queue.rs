@@ -7,10 +7,8 @@ mod users;
 mod walk;
 
 on_versions!(
-    both:
-        walk::as_in_the_seed,
-        changes::suspend_gives_room_back_and_resume_waits_for_it;
     trixie:
+        walk::as_in_the_seed,
         walk::killed_while_it_gives_room,
         changes::a_quota_that_is_lowered_takes_nothing,
         changes::a_queue_that_is_stopped_gives_nothing_and_one_that_is_drained_holds,
@@ -18,6 +16,7 @@ on_versions!(
         limits::priority_comes_first,
         users::who_may_see_and_who_may_change;
     sid:
+        changes::suspend_gives_room_back_and_resume_waits_for_it,
         walk::a_lost_ledger_counts_what_htcondor_has,
         changes::a_queue_that_is_made_again_goes_on,
         limits::a_namespace_that_comes_later_is_served,

@@ -375,6 +375,11 @@ impl Bed {
         self.reader.object(collection, name)
     }
 
+    /// Creates an object in a collection.
+    pub fn create(&self, collection: &str, object: &serde_json::Value) -> Result<serde_json::Value, kube::Error> {
+        self.reader.create(collection, object)
+    }
+
     /// All objects of a collection such as `/api/v1/namespaces/default/pods`.
     pub fn objects(&self, collection: &str) -> Vec<serde_json::Value> {
         self.reader.objects(collection)

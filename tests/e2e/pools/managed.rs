@@ -11,7 +11,7 @@ use testbed::{Account, Controllers, KubeOptions, PoolOptions, Port, Version, wai
 use bed::site::says;
 use bed::{Bed, Namespace, PATIENCE, htcjob, is_true};
 
-use super::site::{delete, wait_ready, with_pool};
+use super::site::{delete, find, wait_ready, with_pool};
 use node::{Node, names, services};
 
 pub use images::each_image_gets_workers_of_its_own;
@@ -91,8 +91,7 @@ fn apply(here: &Namespace<'_>, mut object: Value) {
 }
 
 fn get(here: &Namespace<'_>) -> Value {
-    let text = here.kubectl(&["get", "htcpool", POOL, "-o", "json"]);
-    serde_json::from_str(&text).unwrap()
+    find(here, POOL).unwrap()
 }
 
 /// Waits until HTCondor knows that many workers; the pool.
@@ -326,8 +325,9 @@ pub fn what_is_made_is_the_pools_own_and_restricted(version: Version) {
     wait_ready(&here, POOL, "ScheddUnreachable");
     let wait_pods = |count: usize| {
         wait_for(&format!("{count} workers"), PATIENCE, || {
-            let pods = here.kubectl(&["get", "pods", "-l", "htc.cern.ch/role=worker", "-o", "name"]);
-            if pods.lines().count() == count { Ok(()) } else { Err(pods) }
+            let mut pods = bed.objects(&format!("/api/v1/namespaces/{}/pods", here.name));
+            pods.retain(|pod| pod["metadata"]["labels"]["htc.cern.ch/role"] == "worker");
+            if pods.len() == count { Ok(()) } else { Err(format!("{pods:?}")) }
         })
         .unwrap();
     };

@@ -106,14 +106,18 @@ pub fn delete(here: &Namespace<'_>, name: &str) {
     here.kubectl(&["delete", "htcpool", name, "--ignore-not-found", "--timeout=60s"]);
 }
 
+/// The `HTCPool`, if there is one.
+pub fn find(here: &Namespace<'_>, name: &str) -> Option<Value> {
+    here.bed.object(&format!("/apis/htc.cern.ch/v1alpha1/namespaces/{}/htcpools", here.name), name)
+}
+
 /// Waits until the pool's condition `Ready` has this reason; its message.
 pub fn wait_ready(here: &Namespace<'_>, name: &str, reason: &str) -> String {
     let mut message = String::new();
     wait_for(&format!("HTCPool {name} to say {reason}"), PATIENCE, || {
-        let text = here.kubectl(&["get", "htcpool", name, "-o", "json"]);
-        let object: Value = serde_json::from_str(&text).unwrap();
+        let object = find(here, name).ok_or("there is none")?;
         let ready = condition(&object, "Ready").filter(|ready| ready["reason"] == reason);
-        let Some(ready) = ready else { return Err(text) };
+        let Some(ready) = ready else { return Err(object.to_string()) };
         ready["message"].as_str().unwrap().clone_into(&mut message);
         Ok(())
     })

@@ -183,9 +183,8 @@ impl<'a> Node<'a> {
             "target": { "apiVersion": "v1", "kind": "Node", "name": "node" },
         });
         let role = pod["metadata"]["labels"][ROLE].as_str().unwrap().to_owned();
-        let file = self.scratch.path().join(format!("binding-{uid}"));
-        fs::write(&file, binding.to_string()).unwrap();
-        self.kubectl(&["create", "-f", file.to_str().unwrap()]);
+        // It may be gone.
+        let _ = self.bed.create(&format!("/api/v1/namespaces/{}/pods/{name}/binding", self.namespace), &binding);
         let services = self.bed.objects(&format!("/api/v1/namespaces/{}/services", self.namespace));
         let address = |service: &Value| service["spec"]["clusterIP"].as_str().unwrap().to_owned();
         let collector = services.iter().find(|service| address(service) != "None").unwrap();
