@@ -29,6 +29,8 @@ RUN apt-get update \
 
 FROM debian:trixie-slim AS htcondor
 COPY --from=htcondor-tree /htcondor /htcondor
+# So that `kubectl exec` finds HTCondor's tools.
+ENV PATH=/htcondor/usr/bin:$PATH
 USER 65534:65534
 
 FROM debian:trixie-slim

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod as KubePod;
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod as KubePod};
 use kube::ResourceExt as _;
 
 use super::config::UPDATE_INTERVAL;
@@ -261,15 +261,27 @@ fn image_of(pod: &KubePod) -> &str {
     pod.annotations().get(IMAGE).or_else(in_spec).map(String::as_str).unwrap_or_default()
 }
 
-/// What the container that checks the image has said, if it was not content.
+/// What a container that comes before HTCondor has said, if it was not content.
 fn lack(pod: &KubePod) -> Option<String> {
     let statuses = pod.status.as_ref()?.init_container_statuses.as_ref()?;
-    let check = statuses.iter().find(|status| status.name == CHECK_CONTAINER)?;
-    let ended = check.state.as_ref()?.terminated.as_ref().filter(|ended| ended.exit_code != 0)?;
+    let failed = |status: &&ContainerStatus| ended(status).is_some_and(|ended| ended.exit_code != 0);
+    let status = statuses.iter().find(failed)?;
+    let ended = ended(status)?;
     let said = ended.message.as_deref().map(str::trim).filter(|said| !said.is_empty());
-    let said = said.map_or_else(|| format!("its check ended with {}", ended.exit_code), str::to_owned);
+    let is_check = status.name == CHECK_CONTAINER;
+    let what = if is_check { "its check" } else { "what puts HTCondor there" };
+    let said = said.map_or_else(|| format!("{what} ended with {}", ended.exit_code), str::to_owned);
     let said = harmless(&said, WORDS / 2);
-    Some(format!("{said}; use an image that has all that a worker needs (docs/pools.md)"))
+    let next = if is_check {
+        "use an image that has all that a worker needs (docs/pools.md)"
+    } else {
+        "this comes of spec.managed.image or of the node"
+    };
+    Some(format!("{said}; {next}"))
+}
+
+fn ended(status: &ContainerStatus) -> Option<&ContainerStateTerminated> {
+    status.state.as_ref()?.terminated.as_ref()
 }
 
 /// Why an image cannot be had, if that is why a pod waits.

@@ -11,7 +11,7 @@ use testbed::{Account, Controllers, KubeOptions, PoolOptions, Port, Version, wai
 use bed::site::says;
 use bed::{Bed, Namespace, PATIENCE, htcjob, is_true};
 
-use super::site::{delete, find, wait_ready, with_pool};
+use super::site::{delete, find, wait_gone, wait_ready, with_pool};
 use node::{Node, names, services};
 
 pub use images::each_image_gets_workers_of_its_own;
@@ -251,7 +251,7 @@ pub fn jobs_run_through_a_pool_of_its_own(version: Version) {
         for name in ["first", "second", "third", "late"] {
             here.delete(name);
         }
-        delete(&here, POOL);
+        wait_gone(&here, POOL);
         wait_for("all that the pool had to be gone", PATIENCE, || {
             let kinds = "pods,services,configmaps,secrets,deployments,statefulsets,networkpolicies";
             let left = here.kubectl(&["get", kinds, "-l", "htc.cern.ch/htcpool", "-o", "name"]);

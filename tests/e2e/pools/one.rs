@@ -1,10 +1,10 @@
 //! The life of one `HTCPool`.
 
+use bed::Namespace;
 use bed::site::Site;
-use bed::{Namespace, PATIENCE};
-use testbed::{Version, wait_for};
+use testbed::Version;
 
-use super::site::{Pools, apply, delete, describe, find, wait_events, wait_ready, with_pool};
+use super::site::{Pools, apply, delete, describe, wait_events, wait_gone, wait_ready, with_pool};
 
 fn wait_says(here: &Namespace<'_>, name: &str, reason: &str) -> String {
     here.wait_says(name, "Submitted", "False", reason)
@@ -62,7 +62,7 @@ pub fn it_stays_until_no_htcjob_needs_it(version: Version) {
     wait_events(&here, "second", &["Answering", "InUse"]);
     here.delete("runs");
     assert!(pools.queue(&uid).is_empty());
-    wait_for("the HTCPool to be gone", PATIENCE, || find(&here, "second").is_none()).unwrap();
+    wait_gone(&here, "second");
 }
 
 /// The operator's own schedd once more: HTCJobs that name it wait, and the message says which one to use.

@@ -101,9 +101,18 @@ pub fn apply(here: &Namespace<'_>, name: &str, pool: &Pool, secret: &str, allowe
     here.bed.kube.apply_stdin(&object.to_string()).unwrap();
 }
 
-/// Nothing keeps it. If it is being deleted already it may be gone.
+/// Nothing keeps it.
 pub fn delete(here: &Namespace<'_>, name: &str) {
-    here.kubectl(&["delete", "htcpool", name, "--ignore-not-found", "--timeout=60s"]);
+    here.kubectl(&["delete", "htcpool", name, "--timeout=60s"]);
+}
+
+/// Waits until an `HTCPool` that is being deleted is gone.
+pub fn wait_gone(here: &Namespace<'_>, name: &str) {
+    wait_for(&format!("HTCPool {name} to be gone"), PATIENCE, || {
+        let left = here.kubectl(&["get", "htcpool", name, "--ignore-not-found", "-o", "yaml"]);
+        if left.is_empty() { Ok(()) } else { Err(left) }
+    })
+    .unwrap();
 }
 
 /// The `HTCPool`, if there is one.

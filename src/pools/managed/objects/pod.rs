@@ -15,6 +15,8 @@ const DISK_RESERVE_MIB: u64 = 512;
 /// Name of the container that sees whether an image has what a worker needs.
 pub const CHECK_CONTAINER: &str = "check";
 const MIB: u64 = 1 << 20;
+/// Annotation of pods: which container `kubectl exec` and `kubectl logs` are about.
+const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
 /// HTCondor takes key and token only from files of its own account that nobody else may read. A Secret's files are root's.
 const PREPARE: &str = r"set -eu
@@ -27,7 +29,8 @@ if [ -e /htcpool/secret/htcpool ]; then cp /htcpool/secret/htcpool passwords.d/h
 chmod 755 log execute run lock spool
 umask 022
 if [ -d /htcpool/spool ]; then mkdir -p /htcpool/spool/spool; fi
-if [ -d /htcpool/tree ]; then cp -R -P -p /htcondor/. /htcpool/tree/; fi
+# The folder itself is root's: nobody else may set its times.
+if [ -d /htcpool/tree ]; then cp -R -P -p /htcondor/* /htcpool/tree/; fi
 ";
 
 /// In the image that jobs run in, with what its shell has itself. What it says is shown to users.
@@ -145,7 +148,7 @@ impl Design<'_> {
         let template = digest(&pod.to_string());
         merge(&mut object["metadata"]["labels"], &pod["metadata"]["labels"]);
         object["metadata"]["annotations"] = json!({
-            TEMPLATE: template, IMAGE: image, "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+            TEMPLATE: template, IMAGE: image, DEFAULT_CONTAINER: CONTAINER, "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
         });
         if let Some(own) = own {
             object["metadata"]["labels"][MINI_CLUSTER] = own.uid.clone().into();
@@ -214,7 +217,7 @@ impl Design<'_> {
             volumes.push(json!({ "name": "tree", "emptyDir": {} }));
         }
         let mut template = json!({
-            "metadata": { "labels": labels, "annotations": { TEMPLATE: digest(&config) } },
+            "metadata": { "labels": labels, "annotations": { TEMPLATE: digest(&config), DEFAULT_CONTAINER: CONTAINER } },
             "spec": {
                 "automountServiceAccountToken": false,
                 "enableServiceLinks": false,
@@ -225,6 +228,7 @@ impl Design<'_> {
                 },
                 "initContainers": [{
                     "name": "prepare", "image": self.spec.image, "command": ["/bin/sh", "-c", PREPARE],
+                    "terminationMessagePolicy": "FallbackToLogsOnError",
                     "securityContext": prepared,
                     "resources": { "requests": { "cpu": "10m", "memory": "64Mi" }, "limits": { "memory": "256Mi" } },
                     "volumeMounts": [readable("secret", SECRET), mount("local", LOCAL), mount(own.0, own.1)],

@@ -238,17 +238,18 @@ fn what_was_made_just_now_is_a_worker_of_its_image() {
 
 #[test]
 fn what_an_image_lacks_is_said_until_a_worker_of_it_works() {
-    let failed = |code: i32, message: serde_json::Value| {
+    let prepared = |prepared: i32, code: i32, message: serde_json::Value| {
         let mut pod = KubePod::clone(&pod(0, "Failed", &json!({ "waiting": { "reason": "PodInitializing" } })));
         let status = json!([
             { "name": "prepare", "image": "h", "imageID": "h", "ready": true, "restartCount": 0,
-              "state": { "terminated": { "exitCode": 0 } } },
+              "state": { "terminated": { "exitCode": prepared, "message": message } } },
             { "name": CHECK_CONTAINER, "image": "i", "imageID": "i", "ready": false, "restartCount": 0,
               "state": { "terminated": { "exitCode": code, "message": message } } },
         ]);
         pod.status.as_mut().unwrap().init_container_statuses = serde_json::from_value(status).unwrap();
         Arc::new(pod)
     };
+    let failed = |code: i32, message: serde_json::Value| prepared(0, code, message);
     let mut memory = Memory::default();
     memory.notice(&[failed(1, json!("the image lacks find\n"))], NOW);
     assert!(memory.lack(&image("i")).unwrap().starts_with("the image lacks find; use "));
@@ -256,6 +257,12 @@ fn what_an_image_lacks_is_said_until_a_worker_of_it_works() {
     let mut silent = Memory::default();
     silent.notice(&[failed(1, json!(null))], NOW);
     assert!(silent.lack(&image("i")).unwrap().starts_with("its check ended with 1; "));
+    let mut unprepared = Memory::default();
+    unprepared.notice(&[prepared(1, 0, json!("cp: no space left\n"))], NOW);
+    assert_eq!(
+        unprepared.lack(&image("i")).unwrap(),
+        "cp: no space left; this comes of spec.managed.image or of the node"
+    );
     let mut content = Memory::default();
     content.notice(&[failed(0, json!(null))], NOW);
     assert_eq!(content.lack(&image("i")), None);

@@ -3,7 +3,8 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -241,7 +242,13 @@ impl<'a> Node<'a> {
             }
             if !place.exists() {
                 fs::create_dir_all(place.parent().unwrap()).unwrap();
-                account.make_dir(&place, 0o770).unwrap();
+                if volume["emptyDir"].is_object() {
+                    // As kubelet's: root's, if this is root, and everybody may write there.
+                    fs::create_dir(&place).unwrap();
+                    fs::set_permissions(&place, Permissions::from_mode(0o2777)).unwrap();
+                } else {
+                    account.make_dir(&place, 0o770).unwrap();
+                }
             }
             if volume["configMap"].is_object() {
                 let map = get("configmaps", &volume["configMap"]["name"]);
