@@ -61,6 +61,15 @@ impl Stream {
             Self::Err => "err",
         }
     }
+
+    /// Name of the file while the job runs. It is asked for by its name: what follows standard output as such gets parts of it again and
+    /// again from starters of HTCondor 25 (seen with 25.14), which do not say at which byte their answer begins.
+    const fn on_its_node(self) -> &'static str {
+        match self {
+            Self::Out => "_condor_stdout",
+            Self::Err => "_condor_stderr",
+        }
+    }
 }
 
 /// A run of a job in the queue.
@@ -107,14 +116,11 @@ impl Schedd {
         let (id_text, back) = (run.id.to_string(), extent.back().to_string());
         let failed = sender.clone();
         let call = async move {
-            let mut arguments = vec!["-name", name.as_str(), "-maxbytes", &back];
-            if stream == Stream::Err {
-                arguments.extend(["-no-stdout", "-stderr"]);
-            }
+            let mut arguments = vec!["-name", name.as_str(), "-maxbytes", &back, "-no-stdout"];
             if follow {
                 arguments.push("-follow");
             }
-            arguments.push(&id_text);
+            arguments.extend([id_text.as_str(), stream.on_its_node()]);
             let limit = if follow { FOLLOWED } else { tools.limit };
             let why = match tools.ask_at_length(TAIL, &arguments, limit, Listener::Channel(&parts)).await {
                 Ok(output) if output.status == Some(0) => None,

@@ -32,6 +32,7 @@ fn json(text: &str) -> Value {
 
 on_versions!(
     both:
+        logs::followed_for_longer_than_a_minute,
         logs::followed_until_its_run_is_over,
         logs::followed_while_it_runs_and_to_its_end,
         reading::which_jobs_failed_and_how,
@@ -45,7 +46,6 @@ on_versions!(
         kubectl::as_any_other_kind,
         kubectl::what_cannot_be_done_is_refused,
         logs::of_more_than_htcondor_is_made_to_send,
-        logs::followed_for_longer_than_a_minute,
         logs::why_a_job_is_idle,
         namespaces::go_with_all_that_runs_in_them,
         states::a_job_that_is_held_or_removed,
