@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::next::{Step, Wanted, name, next};
 use super::seen::Seen;
 use super::{SILENT, Trouble};
-use crate::api::{Backend, Observed, QUEUE_NAME, Reason};
+use crate::api::Reason;
 use crate::machine::facts::{QueueKind, QueueWait, Queued};
 use crate::machine::{Indices, Uid};
 use crate::queue::amounts::Resource;
@@ -82,26 +82,12 @@ fn waits(reason: Reason, message: String) -> QueueWait {
     QueueWait { reason, message, place: None }
 }
 
-fn of_pods(queue: &str) -> QueueWait {
-    let message = format!(
-        "LocalQueue {queue}: HTCJobs with backend Kubernetes are not queued by this operator with --queueing=kueue: remove the label {QUEUE_NAME}, or use backend HTCondor"
-    );
-    waits(Reason::Misconfigured, message)
-}
-
-fn is_of_pods(object: &Observed) -> bool {
-    object.0.as_ref().is_ok_and(|job| job.spec.backend() == Backend::Kubernetes)
-}
-
 impl Queues {
     /// The queue that the object is in, as far as a decision needs to know.
     pub(in crate::queue) fn kueue_fact(&self, asker: &Asker<'_>, label: Option<&str>) -> Option<Queued> {
         let Asker { uid, object, bound, holds, .. } = asker;
         let kind = QueueKind::LocalQueue;
         let queue = bound.or(label)?;
-        if is_of_pods(object) {
-            return Some(Queued { kind, queue: queue.to_owned(), waits: Some(of_pods(queue)), drained: false });
-        }
         let suspend = object.0.as_ref().is_ok_and(|job| job.spec.suspend);
         self.with(|state| {
             let uses = state.htcjobs.get(*uid).is_some_and(|entry| !entry.in_use().is_empty());
@@ -230,7 +216,8 @@ fn wanted(state: &State, uid: &Uid, entry: &Entry) -> Option<Wanted> {
         bound: entry.bound.is_some(),
         class: entry.class.clone(),
         each: entry.demand.each,
-        unknown: entry.demand.unknown,
+        // What Pods request stands in their spec.
+        unknown: entry.demand.unknown.filter(|_| progress.pod.is_none()),
         resources: state.kueue.resources.clone(),
         count: number(progress.at_a_time),
         left: number(progress.left),
@@ -238,6 +225,7 @@ fn wanted(state: &State, uid: &Uid, entry: &Entry) -> Option<Wanted> {
         deleting: progress.deleting,
         accepted: progress.accepted,
         ended: progress.ended,
+        pod: progress.pod.clone(),
         in_use: !entry.in_use().is_empty(),
     })
 }

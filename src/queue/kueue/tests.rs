@@ -70,6 +70,7 @@ fn wanted(change: impl FnOnce(&mut Wanted)) -> Wanted {
         accepted: false,
         ended: None,
         in_use: false,
+        pod: None,
     };
     change(&mut wanted);
     wanted
@@ -200,7 +201,7 @@ fn quota_is_given_back_as_kueues_own_integrations_do() {
         "QuotaReserved False PendingEvaluation",
         "Admitted False NoReservation",
         "Evicted True Preempted",
-        "PodsReady True Because",
+        "PodsReady False WaitForStart",
         "Requeued True Preempted",
     ];
     assert_eq!(told, wanted);
@@ -218,6 +219,22 @@ fn what_is_requested_is_not_the_clusters() {
     let single = workload(&wanted(|wanted| (wanted.count, wanted.suspend) = (1, true)), None);
     assert!(single["spec"]["podSets"][0].get("minCount").is_none() && single["spec"]["active"] == false, "{single:#}");
     assert_eq!(single["metadata"]["annotations"]["htc.cern.ch/suspended"], "true");
+}
+
+/// Nodes are the cluster's: what Pods request has the names that nodes have.
+#[test]
+fn pods_request_what_is_the_clusters() {
+    let spec = json!({ "restartPolicy": "Never", "containers": [{ "name": "job", "resources": { "requests": { "cpu": "1" } } }] });
+    let of_pods = wanted(|wanted| (wanted.pod, wanted.count) = (Some(spec.clone()), 2));
+    let pod_set = &workload(&of_pods, None)["spec"]["podSets"][0];
+    assert_eq!((&pod_set["template"]["spec"], &pod_set["count"], &pod_set["minCount"]), (&spec, &json!(2), &json!(1)));
+    let words = |wanted: &Wanted| {
+        let step = Step::Progress { reclaim: None, ready: true };
+        let (_, body) = patch(&step, wanted, &seen(ADMITTED, same), &now()).unwrap();
+        body["status"]["conditions"].as_array().unwrap().last().unwrap()["message"].clone()
+    };
+    assert_eq!(words(&of_pods), "As many Pods have started as have room");
+    assert_eq!(words(&wanted(none)), "HTCondor has accepted jobs");
 }
 
 fn queues() -> Queues {
@@ -244,7 +261,7 @@ fn decided(queues: &Queues, [uses, asks, gives_back]: [&str; 3]) {
     let [uses, asks, gives_back] = [uses, asks, gives_back].map(|text| text.parse::<Indices>().unwrap());
     let room = Room { uses, unknown: false, asks, gives_back, keeps_what_it_uses: true };
     let (uid, name) = (Uid::from("u"), ObjectName { namespace: "ns".to_owned(), name: object.name_any() });
-    let progress = Progress { at_a_time: 3, left: 3, suspend: false, deleting: false, accepted: false, ended: None };
+    let progress = Progress { at_a_time: 3, left: 3, suspend: false, deleting: false, accepted: false, ended: None, pod: None };
     queues.decided(&Decided {
         object: &object,
         uid: &uid,
