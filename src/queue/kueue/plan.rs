@@ -45,7 +45,7 @@ struct Standing {
 
 impl State {
     /// The queue that it is in: that which gave it room, else that of its label.
-    fn standing(&self, uid: &Uid, queue: &str, uses: bool, held: bool) -> Standing {
+    fn standing(&self, uid: &Uid, queue: &str, has: bool, held: bool) -> Standing {
         let is_in = |wait: Option<QueueWait>, drained: bool| Standing {
             line: Line::In { queue: queue.to_owned(), drained },
             wait,
@@ -74,7 +74,7 @@ impl State {
             return is_in(None, false);
         }
         let told = if seen.is_silent() && known.since.elapsed() < SILENT { None } else { Some(seen.wait()) };
-        is_in(told.or(trouble), uses || held)
+        is_in(told.or(trouble), has || held)
     }
 }
 
@@ -90,11 +90,11 @@ impl Queues {
         let queue = bound.or(label)?;
         let suspend = object.0.as_ref().is_ok_and(|job| job.spec.suspend);
         self.with(|state| {
-            let uses = state.htcjobs.get(*uid).is_some_and(|entry| !entry.in_use().is_empty());
-            let Standing { line, wait } = state.standing(uid, queue, uses, *holds);
+            let has = state.htcjobs.get(*uid).is_some_and(Entry::has_some);
+            let Standing { line, wait } = state.standing(uid, queue, has, *holds);
             if let Some(entry) = state.htcjobs.get_mut(*uid) {
                 entry.holds = *holds;
-                entry.shown = Some((line.clone(), wait.clone()));
+                entry.goes_by(line.clone(), wait.clone());
             }
             let drained = matches!(line, Line::In { drained: true, .. }) && !suspend;
             Some(Queued { kind, queue: queue.to_owned(), waits: wait, drained })
@@ -113,7 +113,7 @@ impl Queues {
                     continue;
                 };
                 let in_use = entry.in_use();
-                let Standing { line, wait } = state.standing(uid, queue, !in_use.is_empty(), entry.holds);
+                let Standing { line, wait } = state.standing(uid, queue, entry.has_some(), entry.holds);
                 let known = state.kueue.workloads.get(uid);
                 silent |= known.is_some_and(|known| known.seen.is_silent() && known.since.elapsed() < SILENT);
                 let admitted = known.map(|known| &known.seen).filter(|_| wait.is_none());

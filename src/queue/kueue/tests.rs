@@ -256,10 +256,14 @@ fn object() -> Observed {
     .unwrap()
 }
 
-fn decided(queues: &Queues, [uses, asks, gives_back]: [&str; 3]) {
+fn decided(queues: &Queues, room: [&str; 3]) {
+    decided_room(queues, false, room);
+}
+
+fn decided_room(queues: &Queues, unknown: bool, [uses, asks, gives_back]: [&str; 3]) {
     let object = object();
     let [uses, asks, gives_back] = [uses, asks, gives_back].map(|text| text.parse::<Indices>().unwrap());
-    let room = Room { uses, unknown: false, asks, gives_back, keeps_what_it_uses: true };
+    let room = Room { uses, unknown, asks, gives_back, keeps_what_it_uses: true };
     let (uid, name) = (Uid::from("u"), ObjectName { namespace: "ns".to_owned(), name: object.name_any() });
     let progress = Progress { at_a_time: 3, left: 3, suspend: false, deleting: false, accepted: false, ended: None, pod: None };
     queues.decided(&Decided {
@@ -351,6 +355,19 @@ fn new_words_wake_the_htcjob() {
     assert!(fact(&queues, false).waits.unwrap().message.contains("one more is needed"));
 }
 
+/// What came to pass and was over before the `HTCJob` looked is told when it comes again.
+#[test]
+fn who_has_looked_is_woken_again_for_the_same() {
+    let queues = queues();
+    decided(&queues, ["", "", ""]);
+    see(&queues, ADMITTED, 1);
+    assert_eq!(queues.plan().wake.len(), 1);
+    see(&queues, "!QuotaReserved/WaitingForQuota Evicted/Preempted", 2);
+    assert!(fact(&queues, true).drained && queues.plan().wake.is_empty(), "it knows that");
+    see(&queues, ADMITTED, 3);
+    assert_eq!((queues.plan().wake.len(), queues.plan().wake.len()), (1, 0));
+}
+
 /// That a Workload is not seen proves nothing: what runs goes on, and nothing new starts.
 #[test]
 fn unknown_is_not_absent() {
@@ -375,6 +392,19 @@ fn unknown_is_not_absent() {
     assert!(steps(&queues).is_empty() && fact(&queues, true).drained && !fact(&queues, false).drained);
     queues.with(|state| (state.kueue.listed, _) = (None, state.kueue.workloads.clear()));
     assert!(fact(&queues, true).drained && !fact(&queues, false).drained);
+}
+
+/// Pods that are not known yet count, and stop nothing: there may be none.
+#[test]
+fn what_may_be_there_keeps_its_quota() {
+    let queues = queues();
+    see(&queues, EVICTED, 1);
+    decided_room(&queues, true, ["0-2", "", ""]);
+    assert!(steps(&queues).is_empty() && !fact(&queues, false).drained);
+    decided(&queues, ["0", "", ""]);
+    assert!(steps(&queues).is_empty() && fact(&queues, false).drained);
+    decided(&queues, ["", "", ""]);
+    assert_eq!((steps(&queues), fact(&queues, false).drained), (vec![Step::GiveBack], false));
 }
 
 /// The finalizer of a Workload whose `HTCJob` was let go is looked at, and of no other.

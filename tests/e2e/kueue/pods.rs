@@ -130,9 +130,9 @@ pub fn preempted_once_no_pod_is_left(version: Version) {
         assert!(message.contains("Kueue evicts Workload htcjob-") && message.contains("Preempted"), "{message}");
         bed.kill_operator();
         bed.start_operator();
-        // Another one comes and is told: by then the operator has looked at all of them.
+        // Another one comes, of which Kueue says nothing while one is to be preempted: by then the operator has looked at all of them.
         here.create(&of_class("third", "low"));
-        wait_quota(&here, "third", "False", "WaitingForQuota");
+        wait_quota(&here, "third", "False", "PendingEvaluation");
         assert!(is(&stage.workload(&here, "low").unwrap(), "QuotaReserved"));
         assert_eq!(here.job("high")["spec"]["suspend"], true);
         here.delete("third");

@@ -208,7 +208,12 @@ fn what_kueue_evicts_is_told_so() {
     assert_eq!(wants(&facts), Some((true, 1)));
     step(&mut facts);
     assert!(is(&facts, ConditionStatus::True, Reason::QuotaReserved), "its Pods are there");
-    let (_, message) = says(&facts, ConditionType::Suspended).unwrap();
+    let suspended = |facts: &Facts| {
+        let known = facts.record.known.as_ref().unwrap();
+        let told = known.conditions.iter().find(|told| told.kind == ConditionType::Suspended).unwrap();
+        (told.status, told.message.clone())
+    };
+    let (_, message) = suspended(&facts);
     assert!(message.starts_with("Kueue evicts it: "), "{message}");
     facts.record.granted = set("");
     facts.job = JobSeen::Ours(BatchJob { suspended: true, stopped: true, active: 0, ..resumed(1) });
@@ -220,8 +225,7 @@ fn what_kueue_evicts_is_told_so() {
     assert!(is(&facts, ConditionStatus::False, Reason::WaitingForQuota));
     (facts.queue, facts.object.spec) = (local(None, false), Ok(spec(1)));
     step(&mut facts);
-    let told = says(&facts, ConditionType::Suspended).unwrap();
-    assert_eq!(told, (ConditionStatus::False, "spec.suspend is false, and Kueue admits the HTCJob".to_owned()));
+    assert_eq!(suspended(&facts), (ConditionStatus::False, "spec.suspend is false, and Kueue admits the HTCJob".to_owned()));
 }
 
 fn progress(facts: &Facts) -> Option<Progress> {
