@@ -300,8 +300,7 @@ fn container(of: &Identity, plan: &PodPlan, site: &Site, texts: &Texts, mounts: 
 #[must_use]
 pub fn asked_for(spec: &HTCJobSpec, site: &Site) -> PodSpec {
     let pods = spec.kubernetes.clone().unwrap_or_default();
-    let ResourceRequirements { requests, limits, .. } =
-        resources(&spec.resources.clone().unwrap_or_default(), site);
+    let ResourceRequirements { requests, limits, .. } = resources(&spec.resources.clone().unwrap_or_default(), site);
     let mut requests = requests.unwrap_or_default();
     // What has a limit is requested, if nothing else is said.
     for (name, limit) in limits.unwrap_or_default() {

@@ -101,7 +101,8 @@ impl Model {
     fn admits(&self, world: &World, op: usize) -> Vec<(u8, Indices)> {
         let memory = &world.operators[op].memory;
         if self.scene.kueue {
-            let entries = (0..).zip(&memory.queue.entries).filter_map(|(object, entry)| Some((object, entry.as_ref()?)));
+            let entries =
+                (0..).zip(&memory.queue.entries).filter_map(|(object, entry)| Some((object, entry.as_ref()?)));
             let admitted = entries.filter(|(object, _)| world.workloads[usize::from(*object)] == Workload::Admitted);
             let its = |entry: &Entry| self.queues[0] as usize - entry.in_use().len().min(self.queues[0] as usize);
             let grants = admitted.map(|(object, entry)| (object, entry.asks.take(its(entry))));

@@ -243,8 +243,11 @@ fn queued_beside_others() {
 /// The same with Kueue, which takes room back at any time: it gives it to the other object when the operator has given it back.
 #[test]
 fn queued_by_kueue() {
-    let one_place = |name, troubles, kinds| {
-        Scene { room: Some(1), kueue: true, deletes: 0, ..Scene::new(name, &[1, 1], troubles, kinds) }
+    let one_place = |name, troubles, kinds| Scene {
+        room: Some(1),
+        kueue: true,
+        deletes: 0,
+        ..Scene::new(name, &[1, 1], troubles, kinds)
     };
     holds(&Scene { deletes: 1, slow_jobs: true, ..one_place("Kueue", 1, &[Evict]) });
     holds(&one_place("Kueue and crashes", 2, &[Evict, Crash]));

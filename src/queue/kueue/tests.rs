@@ -1,5 +1,7 @@
 //! What is written of a Workload, and what an `HTCJob` is given, without an API server and a ledger.
 
+mod rules;
+
 use std::collections::HashSet;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -265,7 +267,8 @@ fn decided_room(queues: &Queues, unknown: bool, [uses, asks, gives_back]: [&str;
     let [uses, asks, gives_back] = [uses, asks, gives_back].map(|text| text.parse::<Indices>().unwrap());
     let room = Room { uses, unknown, asks, gives_back, keeps_what_it_uses: true };
     let (uid, name) = (Uid::from("u"), ObjectName { namespace: "ns".to_owned(), name: object.name_any() });
-    let progress = Progress { at_a_time: 3, left: 3, suspend: false, deleting: false, accepted: false, ended: None, pod: None };
+    let progress =
+        Progress { at_a_time: 3, left: 3, suspend: false, deleting: false, accepted: false, ended: None, pod: None };
     queues.decided(&Decided {
         object: &object,
         uid: &uid,

@@ -225,7 +225,10 @@ fn what_kueue_evicts_is_told_so() {
     assert!(is(&facts, ConditionStatus::False, Reason::WaitingForQuota));
     (facts.queue, facts.object.spec) = (local(None, false), Ok(spec(1)));
     step(&mut facts);
-    assert_eq!(suspended(&facts), (ConditionStatus::False, "spec.suspend is false, and Kueue admits the HTCJob".to_owned()));
+    assert_eq!(
+        suspended(&facts),
+        (ConditionStatus::False, "spec.suspend is false, and Kueue admits the HTCJob".to_owned())
+    );
 }
 
 fn progress(facts: &Facts) -> Option<Progress> {
@@ -264,7 +267,13 @@ fn kueue_is_told_how_far_it_is() {
     facts.job = JobSeen::Ours(BatchJob { failing: Some(Exceeded::Deadline), active: 1, ..one_over });
     runs(&mut facts, &[(1, PodPhase::Running)]);
     assert_eq!(told(&facts).0, 2, "its Job may still make another");
-    let over = |failed: &str, end| BatchJob { succeeded: set("0-1"), failed: set(failed), end: Some(end), active: 0, ..resumed(2) };
+    let over = |failed: &str, end| BatchJob {
+        succeeded: set("0-1"),
+        failed: set(failed),
+        end: Some(end),
+        active: 0,
+        ..resumed(2)
+    };
     facts.job = JobSeen::Ours(BatchJob { succeeded: set("0-2"), ..over("", JobEnd::Complete) });
     assert_eq!(told(&facts), (0, false, Some(false)));
     facts.job = JobSeen::Ours(over("2", JobEnd::Failed { exceeded: None, message: String::new() }));

@@ -22,7 +22,12 @@ pub(crate) struct Waiting<'a> {
 }
 
 impl<'a> Waiting<'a> {
-    pub(super) const fn new(cluster: &'a Cluster, task: JoinHandle<Option<Instant>>, what: String, limit: Duration) -> Self {
+    pub(super) const fn new(
+        cluster: &'a Cluster,
+        task: JoinHandle<Option<Instant>>,
+        what: String,
+        limit: Duration,
+    ) -> Self {
         Self { cluster, task, what, limit }
     }
 

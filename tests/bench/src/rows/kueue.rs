@@ -80,11 +80,10 @@ pub(crate) fn measure(bed: &mut Bed, _: &Raw, options: &Options, report: &mut Re
 }
 
 fn queues(jobs: u32, namespaces: &[&str]) -> Value {
-    let kind = |kind: &str, metadata: Value, spec: Value| {
-        json!({ "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": metadata, "spec": spec })
-    };
+    let kind = |kind: &str, metadata: Value, spec: Value| json!({ "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": metadata, "spec": spec });
     let resources = json!([{ "name": "htc.cern.ch/jobs", "nominalQuota": jobs }]);
-    let group = json!({ "coveredResources": ["htc.cern.ch/jobs"], "flavors": [{ "name": QUEUE, "resources": resources }] });
+    let group =
+        json!({ "coveredResources": ["htc.cern.ch/jobs"], "flavors": [{ "name": QUEUE, "resources": resources }] });
     let mut all = vec![
         kind("ResourceFlavor", json!({ "name": QUEUE }), json!({})),
         kind("ClusterQueue", json!({ "name": QUEUE }), json!({ "namespaceSelector": {}, "resourceGroups": [group] })),
