@@ -349,7 +349,8 @@ fn what_a_user_has_suspended_is_not_drained() {
     let uid = Uid::from("u");
     let drained =
         |object| queues.fact(&Asker { uid: &uid, namespace: "ns", object, bound: None, holds: true }).unwrap().drained;
-    assert!(drained(&object()) && !drained(&suspended));
+    let plain = object();
+    assert!(drained(&plain) && !drained(&suspended));
 }
 
 #[test]
