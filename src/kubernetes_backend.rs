@@ -10,7 +10,7 @@ mod watch;
 
 pub use plan::{PodPlan, PodPlanError, Site};
 pub use seen::job as seen_job;
-pub use template::{Identity, Texts, TooLarge, config_map, job, job_name};
+pub use template::{Identity, Texts, TooLarge, asked_for, config_map, job, job_name};
 pub use watch::Watched;
 
 /// Label of Jobs and Pods: uid of the `HTCJob`.

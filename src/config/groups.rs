@@ -105,8 +105,8 @@ pub struct QueueingArgs {
     #[arg(long, env = "HTC_QUEUEING", value_enum, default_value = "none")]
     pub queueing: Queueing,
 
-    /// What is requested of Kueue for each job, under names such as htc.cern.ch/jobs. The ClusterQueues must cover all of it. May
-    /// be repeated, or be separated by commas.
+    /// What is requested of Kueue for each job in HTCondor, under names such as htc.cern.ch/jobs. The ClusterQueues must cover all
+    /// of it. May be repeated, or be separated by commas.
     #[arg(
         long = "kueue-resources",
         env = "HTC_KUEUE_RESOURCES",

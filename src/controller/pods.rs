@@ -14,11 +14,12 @@ use super::commit::log;
 use super::publish::publish_status;
 use super::{Context, ReconcileError};
 use crate::api::{BACKEND, Backend, Observed, Phase};
+use crate::kubernetes_backend::asked_for;
 use crate::ledger::{LedgerError, SaveRuns};
 use crate::machine::pods::{Decision, decide_pods, room, share, share_after};
 use crate::machine::room::Room;
 use crate::machine::transitions::IllegalTransition;
-use crate::queue::{Decided, Demand};
+use crate::queue::{Decided, Demand, Progress};
 
 use act::{Acted, act};
 use gather::{Gathered, gather};
@@ -94,6 +95,10 @@ fn count(context: &Context, object: &Observed, gathered: &Gathered, decision: &D
     let (facts, name) = (&gathered.facts, &gathered.name);
     let resources = object.0.as_ref().ok().and_then(|job| job.spec.resources.clone()).unwrap_or_default();
     let after = decision.after.as_ref().and_then(|after| after.known.as_ref());
+    let progress = object.0.as_ref().ok().and_then(|job| {
+        let pod = serde_json::to_value(asked_for(&job.spec, &context.pods.site)).ok()?;
+        Progress::of_pods(facts, decision, room, job.spec.suspend, pod)
+    });
     context.queues.decided(&Decided {
         object,
         uid: &facts.object.uid,
@@ -103,7 +108,7 @@ fn count(context: &Context, object: &Observed, gathered: &Gathered, decision: &D
         demand: Demand::of_pods(&resources),
         room,
         over: after.is_some_and(|known| known.phase == Phase::Completed),
-        progress: None,
+        progress,
     });
 }
 

@@ -16,7 +16,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 
 use super::plan::{PodPlan, Site, toleration};
 use super::{HTCJOB, HTCJOB_UID, MOUNTED};
-use crate::api::{APP_LABEL, ObjectName, Resources};
+use crate::api::{APP_LABEL, HTCJobSpec, ObjectName, Resources};
 use crate::machine::Uid;
 use crate::machine::ids::Index;
 use crate::machine::pods::Adjust;
@@ -293,6 +293,30 @@ fn container(of: &Identity, plan: &PodPlan, site: &Site, texts: &Texts, mounts: 
             ..SecurityContext::default()
         }),
         ..Container::default()
+    }
+}
+
+/// What each Pod of these requests, and the nodes that it may run on: the spec of a Pod that says nothing else.
+#[must_use]
+pub fn asked_for(spec: &HTCJobSpec, site: &Site) -> PodSpec {
+    let pods = spec.kubernetes.clone().unwrap_or_default();
+    let ResourceRequirements { requests, limits, .. } = resources(&spec.resources.clone().unwrap_or_default(), site);
+    let mut requests = requests.unwrap_or_default();
+    // What has a limit is requested, if nothing else is said.
+    for (name, limit) in limits.unwrap_or_default() {
+        requests.entry(name).or_insert(limit);
+    }
+    PodSpec {
+        restart_policy: Some("Never".to_owned()),
+        containers: vec![Container {
+            name: CONTAINER.to_owned(),
+            image: Some("none".to_owned()),
+            resources: Some(ResourceRequirements { requests: Some(requests), ..ResourceRequirements::default() }),
+            ..Container::default()
+        }],
+        node_selector: Some(pods.node_selector).filter(|labels| !labels.is_empty()),
+        tolerations: Some(pods.tolerations.iter().map(toleration).collect()),
+        ..PodSpec::default()
     }
 }
 

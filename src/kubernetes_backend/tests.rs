@@ -311,6 +311,29 @@ fn pods_are_as_restricted_as_can_be() {
     assert!(made["job"]["ttlSecondsAfterFinished"].is_null() && made["map"]["immutable"] == true);
 }
 
+/// Who admits the Pods is told what the scheduler is: no more, and nothing else.
+#[test]
+fn what_is_asked_for_is_what_the_pods_request() {
+    let more = json!({
+        "resources": { "cpus": "1500m", "memory": "2Gi", "disk": "1Gi", "gpus": 2 },
+        "kubernetes": {
+            "nodeSelector": { "zone": "a" }, "tolerations": [{ "key": "gpu", "operator": "Exists" }],
+            "priorityClassName": "high",
+        },
+    });
+    let asked = serde_json::to_value(asked_for(&spec(&more), &site())).unwrap();
+    let made = made(&more, &site()).unwrap();
+    let requests = json!({ "cpu": "1500m", "memory": "2Gi", "ephemeral-storage": "1Gi", "example.com/gpu": "2" });
+    assert_eq!(asked["containers"][0]["resources"], json!({ "requests": requests }));
+    assert_eq!(made["c"]["resources"]["limits"]["example.com/gpu"], "2");
+    for field in ["nodeSelector", "tolerations", "restartPolicy"] {
+        assert_eq!(asked[field], made["pod"][field], "{field}");
+    }
+    assert!(asked.get("priorityClassName").is_none());
+    let nothing = serde_json::to_value(asked_for(&spec(&json!({})), &site())).unwrap();
+    assert_eq!(nothing["containers"][0]["resources"], json!({ "requests": {} }));
+}
+
 #[test]
 fn names_of_pods_fit() {
     let uid = Uid::from("0b5ea2a4-3b8c-4a51-9d1f-6f1a3a5f0001");

@@ -16,5 +16,6 @@ pub use facts::{
     BatchJob, Create, Exceeded, Facts, JobEnd, JobSeen, JobUid, KeptLog, Left, Object, Pod, PodPhase, PodsGone,
     PodsSeen, Record, Run, RunEnd, RunState,
 };
+pub(crate) use room::left;
 pub use room::{Share, room, share, share_after};
 pub use status::{Counts, indexes};

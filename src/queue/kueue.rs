@@ -88,6 +88,17 @@ impl Kueue {
         }
     }
 
+    /// These were all when they were listed. What was made meanwhile is not among them.
+    pub(super) fn list(&mut self, listing: impl IntoIterator<Item = (Uid, Seen)>) {
+        let listing: HashMap<Uid, Seen> = listing.into_iter().collect();
+        let newest = listing.values().map(|seen| seen.version).max().unwrap_or_default();
+        self.workloads.retain(|owner, known| listing.contains_key(owner) || known.seen.version > newest);
+        for (owner, seen) in listing {
+            self.see(owner, seen);
+        }
+        self.listed = Some(Ok(()));
+    }
+
     /// The Workload of this version, or an older one, is gone.
     pub(super) fn gone(&mut self, owner: &Uid, version: u64) -> bool {
         let older = self.workloads.get(owner).is_some_and(|known| known.seen.version <= version);

@@ -91,7 +91,7 @@ pub(super) struct Entry {
     pub(super) wait: Option<QueueWait>,
     /// What its last pass went by.
     pub(super) shown: Option<(Line, Option<QueueWait>)>,
-    /// What it was woken for last.
+    /// What it was woken for since.
     pub(super) woken_for: Option<(Line, Option<QueueWait>)>,
     /// Since when it asks for something.
     pub(super) since: Option<Instant>,
@@ -155,6 +155,11 @@ impl Entry {
         }
     }
 
+    /// Its pass goes by this: whatever it was woken for before, it is woken for again.
+    pub(super) fn goes_by(&mut self, line: Line, wait: Option<QueueWait>) {
+        (self.shown, self.woken_for) = (Some((line, wait)), None);
+    }
+
     fn asks(&self) -> Asks<'_> {
         Asks { namespace: &self.namespace, label: self.label.as_deref(), bound: self.bound.as_deref() }
     }
@@ -166,6 +171,11 @@ impl Entry {
     /// All that counts in the queue.
     pub(super) fn in_use(&self) -> Indices {
         Indices::union(&[self.granted.clone(), self.uses.clone()])
+    }
+
+    /// It has something of it, as far as is known.
+    pub(super) fn has_some(&self) -> bool {
+        !self.granted.is_empty() || !(self.unknown || self.uses.is_empty())
     }
 
     /// What of that it was not granted, and goes on whatever the queue says.
@@ -264,7 +274,7 @@ impl Queues {
             let entry = state.htcjobs.get_mut(uid);
             let wait = entry.as_ref().and_then(|entry| entry.wait.clone());
             if let Some(entry) = entry {
-                entry.shown = Some((line.clone(), wait.clone()));
+                entry.goes_by(line.clone(), wait.clone());
             }
             match line {
                 Line::Free => None,

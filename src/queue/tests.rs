@@ -193,3 +193,20 @@ fn what_does_not_go_on_counts_and_gets_no_room() {
     decided_room(&queues, &a, &room(true));
     assert_eq!(granted(&queues), pair("a", "0-1"));
 }
+
+/// The queue was stopped and goes on before the HTCJob has looked: that it is stopped again is news.
+#[test]
+fn who_has_looked_is_woken_again_for_the_same() {
+    let (queues, a) = (queues(), object("a", Some("q")));
+    let stopped = |policy: &str| {
+        set(&queues, "q", json!({ "namespaceSelector": {}, "quota": { "jobs": 5 }, "stopPolicy": policy }));
+        queues.plan().wake.len()
+    };
+    decided(&queues, &a, ["0", "", ""]);
+    listed(&queues, &[&a]);
+    fact(&queues, &a);
+    assert_eq!((stopped("HoldAndDrain"), stopped("HoldAndDrain")), (1, 0));
+    with_quota(&queues, 5);
+    assert!(!fact(&queues, &a).unwrap().drained);
+    assert_eq!(stopped("HoldAndDrain"), 1);
+}

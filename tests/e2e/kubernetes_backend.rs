@@ -4,12 +4,12 @@
 mod attacks;
 mod document;
 mod kills;
-mod kubelet;
+pub mod kubelet;
 mod lives;
 mod logs;
 mod queued;
 mod rights;
-mod stage;
+pub mod stage;
 mod trouble;
 
 pub use kills::POINTS;

@@ -1,9 +1,10 @@
-//! A real Kueue beside a real HTCondor. Its controller takes up to half an hour to build, so these are for `make test-long`.
+//! A real Kueue beside a real HTCondor and the Job controller. Its controller takes up to half an hour to build, so these are for `make test-long`.
 
 mod away;
 mod kills;
 mod lives;
 mod parts;
+mod pods;
 mod rights;
 pub mod stage;
 mod taken;
@@ -28,6 +29,11 @@ with_kueue!(
     lives::admitted_submitted_finished,
     lives::what_waits_says_why_in_the_words_of_kueue,
     parts::as_many_as_are_admitted_and_what_is_over_goes_to_others,
+    pods::one_cluster_queue_admits_both_backends,
+    pods::preempted_once_no_pod_is_left,
+    pods::suspended_deactivated_and_made_again,
+    pods::killed_with_pods_at_every_write,
+    pods::kueue_that_manages_every_job_is_told_whose_they_are,
     rights::all_are_needed_and_suffice,
     taken::preempted_by_priority_once_it_is_proved_that_none_runs,
     taken::deactivated_by_a_person_and_by_suspend,

@@ -58,3 +58,20 @@ fn rows_can_be_measured() {
         assert!(chart.svg().contains("<polyline"), "{name}");
     }
 }
+
+#[test]
+#[ignore = "make test-long: Kueue is built from source for it"]
+fn kueues_row_can_be_measured() {
+    bed::turns::take(bed::Weight::Servers);
+    let program = bed::program();
+    let report = bench::measure(&Options {
+        rows: [14].into(),
+        workloads: 5,
+        ..Options::new(program, htc_operator::api::crd_yaml().unwrap(), htc_operator::api::queue_crd_yaml().unwrap())
+    })
+    .unwrap();
+    assert!(report.failed.is_empty(), "{:?}", report.failed);
+    let number = |name: &str| report.lines[0].numbers[name];
+    assert!((number("htcjobs") - 5.0).abs() < 0.1 && number("bareSeconds") > 0.0);
+    assert!(number("admittedSeconds") > 0.0 && number("idsSeconds") >= number("admittedSeconds"));
+}

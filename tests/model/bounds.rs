@@ -63,6 +63,8 @@ pub enum Trouble {
     SecondOperator,
     /// An object is suspended.
     Suspend,
+    /// Kueue takes back what it has admitted an object with.
+    Evict,
     /// The deadline of an object passes.
     Deadline,
     /// A user holds or removes a single job.
@@ -126,6 +128,8 @@ pub struct Scene {
     pub two_pools: bool,
     /// The objects are in a queue that has room for so many jobs.
     pub room: Option<u64>,
+    /// Kueue says which objects have that room.
+    pub kueue: bool,
     /// Items come from a ConfigMap.
     pub items: bool,
     /// The objects are the Go operator's, and this one has just taken its place.
@@ -156,6 +160,7 @@ impl Scene {
             history_apart: false,
             two_pools: false,
             room: None,
+            kueue: false,
             items: false,
             go_operator: None,
         }
@@ -181,6 +186,8 @@ pub struct Sabotage {
     pub no_wait_for_strangers: bool,
     /// After a crash, all objects are taken for those of the first pool.
     pub forgets_pools: bool,
+    /// Kueue's quota is given back as soon as it is wanted.
+    pub gives_back_at_once: bool,
     /// Items are read whenever they are wanted.
     pub reads_items_again: bool,
     /// Another schedd has the name of the first.

@@ -5,6 +5,7 @@ use htc_operator::machine::{Index, JobId, Timestamp};
 
 use crate::condor::{Files, Schedd};
 use crate::operator::Voice;
+use crate::queue::Workload;
 use crate::steps::{Action, Model};
 use crate::story::Teller;
 use crate::workers::Luck;
@@ -116,6 +117,12 @@ impl Model {
                 }
             }
             Action::Resume(object) => world.object_mut(*object).unwrap().suspend = false,
+            Action::Admit(object) => world.workloads[usize::from(*object)] = Workload::Admitted,
+            Action::Evict(object) => {
+                world.troubles -= 1;
+                world.workloads[usize::from(*object)] = Workload::Evicted;
+            }
+            Action::GiveBack(op, object) => Self::give_back(world, *op, *object),
             Action::Wish(object, index, wanted) => Self::wish(world, *object, *index, *wanted),
             Action::Crash(op) => self.crash(world, *op),
             Action::Report(op, sent) => self.report(world, *op, sent, tell),

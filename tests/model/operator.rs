@@ -170,14 +170,15 @@ impl Model {
             claim => past(world, op, object, claim, !self.broken.no_wait_for_strangers),
         };
         let inherited = self.inherited(world, op, object);
-        let queue = self.scene.room.map(|_| Queued { queue: "q".to_owned(), ..Queued::default() });
+        let drained = self.is_drained(world, op, object, &record);
+        let queue = self.scene.room.map(|_| Queued { queue: "q".to_owned(), drained, ..Queued::default() });
         let spec = Spec {
             queue: self.queues[usize::from(object)],
             indexes: self
                 .scene
                 .not_the_first
                 .then(|| Indices::first(self.queues[usize::from(object)]).without(&Indices::first(1))),
-            suspend: view.suspend,
+            suspend: view.suspend || drained,
             parallelism: self.scene.parallelism,
             max_failed: None,
             deadline: view.deadline.then_some(Duration::ZERO),

@@ -24,7 +24,7 @@ fn print(world: &World, course: Course) -> u64 {
 fn whose_turn(action: &Action) -> usize {
     let there = if matches!(action, Action::There(_)) { TURNS / 2 } else { 0 };
     let turn = match action.anywhere() {
-        Action::Take(..) | Action::Work(..) | Action::Grant(_) => 1,
+        Action::Take(..) | Action::Work(..) | Action::Grant(_) | Action::GiveBack(..) => 1,
         Action::Reconcile(..) | Action::ReconcileAll(_) | Action::FinishReconcile(_) => 2,
         Action::Look(..) | Action::LookIntoHistory(..) | Action::BlindLookAtOne(..) | Action::FinishLook(_) => 3,
         Action::LimitPasses => 4,

@@ -1,7 +1,9 @@
-//! A queue that all objects are in: what `queue::state` keeps, and what the keeper does with it.
+//! A queue that all objects are in: what `queue::state` keeps, and what the keeper does with it. Or Kueue, which admits whole objects and
+//! takes that back at any time: its quota is free again when the operator gives it back.
 
 use htc_operator::machine::Indices;
-use htc_operator::machine::facts::JobStatus;
+use htc_operator::machine::facts::{JobState, JobStatus, Record};
+use htc_operator::machine::phase::Phase;
 use htc_operator::machine::room::Room;
 use htc_operator::queue::admit::{Claim, Order, Terms, admit};
 use htc_operator::queue::{Amounts, Limits, Resource};
@@ -26,6 +28,24 @@ struct Entry {
     granted: Indices,
     uses: Indices,
     asks: Indices,
+}
+
+/// What Kueue says of an object.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Workload {
+    #[default]
+    Waiting,
+    Admitted,
+    /// It is to give its quota back.
+    Evicted,
+    /// It has ended, and has given it back.
+    Finished,
+}
+
+impl Entry {
+    fn in_use(&self) -> Indices {
+        Indices::union(&[self.granted.clone(), self.uses.clone()])
+    }
 }
 
 impl Queue {
@@ -69,7 +89,7 @@ impl Model {
             priority: 0,
             created: i64::from(object),
             each: Amounts::of(&[(Resource::Jobs, 1)]),
-            uses: Indices::union(&[entry.granted.clone(), entry.uses.clone()]).len() as u64,
+            uses: entry.in_use().len() as u64,
             last: 0,
             asks: entry.asks.clone(),
         };
@@ -80,6 +100,14 @@ impl Model {
     /// What the keeper would grant now.
     fn admits(&self, world: &World, op: usize) -> Vec<(u8, Indices)> {
         let memory = &world.operators[op].memory;
+        if self.scene.kueue {
+            let entries =
+                (0..).zip(&memory.queue.entries).filter_map(|(object, entry)| Some((object, entry.as_ref()?)));
+            let admitted = entries.filter(|(object, _)| world.workloads[usize::from(*object)] == Workload::Admitted);
+            let its = |entry: &Entry| self.queues[0] as usize - entry.in_use().len().min(self.queues[0] as usize);
+            let grants = admitted.map(|(object, entry)| (object, entry.asks.take(its(entry))));
+            return grants.filter(|(_, indices)| !indices.is_empty()).collect();
+        }
         let Some(jobs) = self.scene.room.filter(|_| memory.queue_begun()) else { return Vec::new() };
         let terms = Terms {
             order: Order::StrictFifo,
@@ -123,6 +151,60 @@ impl Model {
                 entry.granted = entry.granted.without(&indices);
             }
         }
+    }
+
+    /// As `queue::kueue::plan` has it: what is not admitted any more is held, and what is held stays so.
+    pub fn is_drained(&self, world: &World, op: usize, object: u8, record: &Record) -> bool {
+        let place = usize::from(object);
+        let entry = world.operators[op].memory.queue.entries[place].as_ref();
+        let has = entry.is_some_and(|entry| !entry.in_use().is_empty());
+        let holds = record.jobs.values().any(|job| matches!(&job.state, JobState::Held(hold) if hold.is_ours()));
+        self.scene.kueue && world.workloads[place] != Workload::Admitted && (has || holds)
+    }
+
+    /// What Kueue could admit now.
+    pub fn admissible(&self, world: &World) -> Vec<u8> {
+        let all = || (0..).zip(&world.workloads).filter(|(object, _)| world.object(*object).is_some());
+        let has_quota = |workload: &Workload| matches!(workload, Workload::Admitted | Workload::Evicted);
+        let used: u32 = all().filter(|(_, workload)| has_quota(workload)).map(|_| self.queues[0]).sum();
+        let quota = self.scene.room.filter(|_| self.scene.kueue).unwrap_or_default();
+        if u64::from(used + self.queues[0]) > quota {
+            return Vec::new();
+        }
+        all().filter(|(_, workload)| **workload == Workload::Waiting).map(|(object, _)| object).collect()
+    }
+
+    /// What Kueue has admitted.
+    pub fn admitted(world: &World) -> Vec<u8> {
+        let all = (0..).zip(&world.workloads);
+        all.filter(|(_, workload)| **workload == Workload::Admitted).map(|(object, _)| object).collect()
+    }
+
+    /// Whose quota the operator would give back now: nothing of it is in use, as far as it knows.
+    pub fn given_back(&self, world: &World, op: usize) -> Vec<u8> {
+        let queue = &world.operators[op].memory.queue;
+        let is_due = |object: &u8| {
+            let place = usize::from(*object);
+            let entry = queue.entries[place].as_ref().filter(|_| queue.looked[place]);
+            let free = entry.is_some_and(|entry| entry.in_use().is_empty());
+            match world.workloads[place] {
+                Workload::Admitted => free && Self::is_completed(world, op, *object),
+                Workload::Evicted => free || self.broken.gives_back_at_once,
+                Workload::Waiting | Workload::Finished => false,
+            }
+        };
+        (0..u8::try_from(world.objects.len()).unwrap()).filter(is_due).collect()
+    }
+
+    pub fn give_back(world: &mut World, op: usize, object: u8) {
+        let completed = Self::is_completed(world, op, object);
+        let now = if completed { Workload::Finished } else { Workload::Waiting };
+        world.workloads[usize::from(object)] = now;
+    }
+
+    fn is_completed(world: &World, op: usize, object: u8) -> bool {
+        let rows = &world.operators[op].ledger.rows[usize::from(object)];
+        rows.known.as_ref().is_some_and(|known| known.phase == Phase::Completed)
     }
 
     /// HTCondor has no more jobs than there is room for, without those that are held for `spec.suspend`.

@@ -7,7 +7,7 @@ use crate::steps::Model;
 use crate::{explore, full};
 
 use Trouble::{
-    BlindLook, BlindLookAtOne, Crash, Deadline, DyingNode, DyingSubmitter, FailingTool, HalfSubmission,
+    BlindLook, BlindLookAtOne, Crash, Deadline, DyingNode, DyingSubmitter, Evict, FailingTool, HalfSubmission,
     HangingTransfer, Lapse, LimitPasses, LingeringRemoval, LostAnswer, LostLedger, LostWrite, NewItems, OldLedger,
     OldObjects, OtherName, OtherSchedd, RemovedByHand, Reset, Rotation, SecondOperator, Silence, SlowLook,
     SlowReconcile, SlowStaging, SlowSubmitter, StagingFails, StaleCache, Suspend, Wish,
@@ -238,6 +238,21 @@ fn queued_beside_others() {
     holds(&Scene { deletes: 0, ..one_place("one place and a lost ledger", 1, &[LostLedger]) });
     holds(&Scene { deletes: 0, ..one_place("one place and deadlines", 1, &[Deadline]) });
     holds(&Scene { queues: &[2], ..one_place("one place for two jobs of one", 1, &[Crash]) });
+}
+
+/// The same with Kueue, which takes room back at any time: it gives it to the other object when the operator has given it back.
+#[test]
+fn queued_by_kueue() {
+    let one_place = |name, troubles, kinds| Scene {
+        room: Some(1),
+        kueue: true,
+        deletes: 0,
+        ..Scene::new(name, &[1, 1], troubles, kinds)
+    };
+    holds(&Scene { deletes: 1, slow_jobs: true, ..one_place("Kueue", 1, &[Evict]) });
+    holds(&one_place("Kueue and crashes", 2, &[Evict, Crash]));
+    holds(&one_place("Kueue and suspend", 2, &[Evict, Suspend]));
+    holds(&one_place("Kueue and submitters", 2, &[Evict, SlowSubmitter, SlowStaging]));
 }
 
 /// etcd is restored from a copy.

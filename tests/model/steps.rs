@@ -53,6 +53,11 @@ pub enum Action {
     /// The ConfigMap of an object's items gets other ones.
     NewItems(u8),
     Resume(u8),
+    /// Kueue admits an object, or takes that back.
+    Admit(u8),
+    Evict(u8),
+    /// An operator gives Kueue's quota back.
+    GiveBack(usize, u8),
     /// A user wants something of a job.
     Wish(u8, Index, Wanted),
     Submit(usize),
@@ -158,6 +163,7 @@ impl Model {
             backup: None,
             troubles: self.scene.troubles,
             config_maps: vec![0; objects],
+            workloads: vec![crate::queue::Workload::default(); objects],
             seen: Seen {
                 ran: self.queues.iter().map(|queue| vec![0; each(queue)]).collect(),
                 excused: self.queues.iter().map(|queue| vec![false; each(queue)]).collect(),
@@ -237,6 +243,9 @@ impl Model {
                     actions.extend(seen.map(|(object, _)| Action::Reconcile(op, object, Writes::Done)));
                 }
             }
+            if operator.leads {
+                actions.extend(self.given_back(world, op).into_iter().map(|object| Action::GiveBack(op, object)));
+            }
             if operator.leads && self.can_grant(world, op) {
                 actions.push(Action::Grant(op));
             }
@@ -252,6 +261,7 @@ impl Model {
                 actions.extend(due.map(|(object, _)| Action::LookIntoHistory(op, object)));
             }
         }
+        actions.extend(self.admissible(world).into_iter().map(Action::Admit));
         if self.scene.two_operators && !world.operators[0].awake {
             actions.push(Action::Wake);
         }
@@ -378,6 +388,7 @@ impl Model {
                     let same = (0..).zip(&world.config_maps).filter(|(_, contents)| **contents == 0);
                     actions.extend(same.map(|(object, _)| Action::NewItems(object)));
                 }
+                Trouble::Evict => actions.extend(Self::admitted(world).into_iter().map(Action::Evict)),
                 Trouble::Suspend => actions.extend((0..).zip(&world.objects).filter_map(|(object, slot)| match slot {
                     Slot::There(job) if !job.suspend && !job.deleting => Some(Action::Suspend(object)),
                     _ => None,

@@ -43,6 +43,8 @@ pub struct World {
     pub troubles: u8,
     /// Which contents the ConfigMap of each object's items has: the first, or another one.
     pub config_maps: Vec<u8>,
+    /// What Kueue says of each object.
+    pub workloads: Vec<crate::queue::Workload>,
     pub seen: Seen,
     pub broken: Option<Broken>,
     pub clock: i64,

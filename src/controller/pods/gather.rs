@@ -61,7 +61,11 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
         status.job_name.is_some() || status.phase.is_some_and(|phase| phase > crate::api::Phase::Pending)
     });
     let bound = record.queue.as_deref();
-    let queue = context.queues.fact(&Asker { uid: &uid, namespace: &name.namespace, object, bound, holds: false });
+    let job_name = job_name(&name.name, &uid);
+    let named = ObjectName { namespace: name.namespace.clone(), name: job_name.clone() };
+    // It had room, and waits for some again.
+    let holds = bound.is_some() && context.pods.job(&named, &uid).is_some_and(|job| job.suspended);
+    let queue = context.queues.fact(&Asker { uid: &uid, namespace: &name.namespace, object, bound, holds });
     let drained = queue.as_ref().is_some_and(|queue| queue.drained);
     let (plan, spec) = match &object.0 {
         Ok(job) => {
@@ -77,7 +81,6 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
         Err(invalid) => (None, Err(Unreadable::invalid(format!("the HTCJob cannot be read: {}", invalid.error)))),
     };
     let asked: Option<Indices> = spec.as_ref().ok().map(Spec::asked_for);
-    let job_name = job_name(&name.name, &uid);
     let wanted = Wanted { uid: &uid, job_name: &job_name, record: &record, asked: asked.as_ref(), deleting, finalizer };
     let job = see_job(context, &name, &wanted).await;
     let pods = match (&job, &asked) {
@@ -114,7 +117,6 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
         facts.left = see_left(context, &name, &facts.object.uid, facts.record.job.as_ref()).await;
     }
     let app = object.labels().get(APP_LABEL).cloned();
-    let named = ObjectName { namespace: name.namespace.clone(), name: facts.object.job_name.clone() };
     let unwatched = matches!(facts.job, JobSeen::Ours(_)) && context.pods.job(&named, &facts.object.uid).is_none();
     Ok(Gathered { facts, name, plan, app, unwatched })
 }

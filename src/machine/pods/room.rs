@@ -47,7 +47,7 @@ pub fn room(facts: &Facts, decision: &Decision) -> Room {
 }
 
 /// How many of its indexes are not over.
-pub(super) fn left(spec: &Spec, record: &Record) -> usize {
+pub(crate) fn left(spec: &Spec, record: &Record) -> usize {
     spec.count().saturating_sub(record.runs.values().filter(|run| run.state.end().is_some()).count())
 }
 

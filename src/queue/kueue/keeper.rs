@@ -90,7 +90,7 @@ impl KueueKeeper {
                 }
                 Ok(watcher::Event::InitDone) => {
                     told.clear();
-                    self.listed(&mut listing);
+                    self.queues.with(|state| state.kueue.list(listing.drain()));
                     true
                 }
                 Ok(watcher::Event::Apply(object)) => {
@@ -122,18 +122,6 @@ impl KueueKeeper {
                 self.queues.writes.notify_one();
             }
         }
-    }
-
-    fn listed(&self, listing: &mut HashMap<Uid, Seen>) {
-        self.queues.with(|state| {
-            // What was made while they were listed is not in the list.
-            let oldest = listing.values().map(|seen| seen.version).max().unwrap_or_default();
-            state.kueue.workloads.retain(|owner, known| listing.contains_key(owner) || known.seen.version > oldest);
-            for (owner, seen) in listing.drain() {
-                state.kueue.see(owner, seen);
-            }
-            state.kueue.listed = Some(Ok(()));
-        });
     }
 
     async fn write_all(&self) {
@@ -187,8 +175,7 @@ impl KueueKeeper {
                     self.queues.with(|state| state.kueue.troubles.get(&uid).map_or(0, |known| known.failures)) + 1;
                 // As the write may have been carried out all the same, nothing else is done before that is known.
                 let now = self.look(&api, &uid).await.map(Box::new);
-                let pause = (AGAIN * (1 << failures.min(5))).min(SELDOM);
-                (now, Some(Trouble { wait, failures, until: Instant::now() + pause }))
+                (now, Some(Trouble { wait, failures, until: Instant::now() + pause(failures) }))
             }
         };
         let seen = now.as_deref().and_then(of).map(|(_, seen)| seen);
@@ -324,20 +311,26 @@ impl KueueKeeper {
             Ok(listed) => listed,
             Err(error) => return Written::Failed(failed(&error)),
         };
-        let is_held = |object: &Observed| {
-            object.uid().as_deref() == Some(uid.as_str())
-                && (object.meta().deletion_timestamp.is_none()
-                    || object.finalizers().iter().any(|finalizer| finalizer == FINALIZER))
-        };
-        if listed.items.iter().any(is_held) {
+        if listed.items.iter().any(|object| is_there(object, uid)) {
             return Written::Failed(wait("let go Workload", "its HTCJob is there", None));
         }
         self.patch(api, seen, false, &let_go(seen)).await
     }
 }
 
+/// This is the `HTCJob` with this uid, and it was not let go.
+pub(super) fn is_there(object: &Observed, uid: &Uid) -> bool {
+    let held = object.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
+    object.uid().as_deref() == Some(uid.as_str()) && (object.meta().deletion_timestamp.is_none() || held)
+}
+
+/// How long nothing is tried after so many failures in a row.
+pub(super) fn pause(failures: u32) -> Duration {
+    (AGAIN * (1 << failures.min(5))).min(SELDOM)
+}
+
 /// The uid of the `HTCJob`, and its Workload.
-fn of(object: &DynamicObject) -> Option<(Uid, Seen)> {
+pub(super) fn of(object: &DynamicObject) -> Option<(Uid, Seen)> {
     let uid = Uid::from(object.labels().get(JOB_UID)?.as_str());
     (object.name_any() == name(&uid)).then_some(())?;
     Some((uid, Seen::of(object)?))
@@ -351,7 +344,7 @@ fn failed(error: &ApiError) -> QueueWait {
     wait("", &error.to_string(), error.code())
 }
 
-fn wait(what: &str, why: &str, code: Option<u16>) -> QueueWait {
+pub(super) fn wait(what: &str, why: &str, code: Option<u16>) -> QueueWait {
     let (reason, next) = match code {
         Some(403) => (Reason::Misconfigured, "; the operator needs the rights of deploy/components/kueue"),
         Some(404) => (Reason::Misconfigured, "; is Kueue installed?"),

@@ -40,12 +40,14 @@ pub(in crate::queue) struct Wanted {
     /// `spec.suspend`
     pub(in crate::queue) suspend: bool,
     pub(in crate::queue) deleting: bool,
-    /// HTCondor has accepted some.
+    /// HTCondor has accepted some; or as many Pods have started as have room.
     pub(in crate::queue) accepted: bool,
     /// All have ended; whether some failed.
     pub(in crate::queue) ended: Option<bool>,
-    /// Jobs are in HTCondor, or may be, and are not held for this operator; or have room.
+    /// Jobs are in HTCondor, or may be, and are not held for this operator; or Pods are, or may be, there; or some have room.
     pub(in crate::queue) in_use: bool,
+    /// The spec of its Pods, as far as Kueue is to know it; none for jobs in HTCondor.
+    pub(in crate::queue) pod: Option<Value>,
 }
 
 /// What is to be done next.
@@ -137,9 +139,11 @@ fn requests(wanted: &Wanted) -> Map<String, Value> {
 }
 
 fn pod_set(wanted: &Wanted) -> Value {
-    let container = json!({ "name": POD_SET, "image": "none", "resources": { "requests": requests(wanted) } });
-    let template = json!({ "spec": { "restartPolicy": "Never", "containers": [container] } });
-    let mut pod_set = json!({ "name": POD_SET, "count": wanted.count, "template": template });
+    let spec = wanted.pod.clone().unwrap_or_else(|| {
+        let container = json!({ "name": POD_SET, "image": "none", "resources": { "requests": requests(wanted) } });
+        json!({ "restartPolicy": "Never", "containers": [container] })
+    });
+    let mut pod_set = json!({ "name": POD_SET, "count": wanted.count, "template": { "spec": spec } });
     if wanted.count > 1 {
         // The jobs do not need each other.
         pod_set["minCount"] = 1.into();
@@ -194,8 +198,11 @@ pub(in crate::queue) fn patch(step: &Step, wanted: &Wanted, seen: &Seen, now: &T
                 ("Requeued", again, reason, message),
                 ("QuotaReserved", false, "PendingEvaluation", message),
                 ("Admitted", false, "NoReservation", "The workload has no reservation"),
+                ("PodsReady", false, "WaitForStart", "No job runs"),
             ];
-            of_status(json!({ "admission": null, "conditions": conditions(seen, &changes, now) }))
+            // Of those that were never ready nothing is said.
+            let changes = if seen.is("PodsReady") { &changes[..] } else { &changes[..3] };
+            of_status(json!({ "admission": null, "conditions": conditions(seen, changes, now) }))
         }
         Step::Progress { reclaim, ready } => {
             let mut status = json!({});
@@ -203,7 +210,11 @@ pub(in crate::queue) fn patch(step: &Step, wanted: &Wanted, seen: &Seen, now: &T
                 status["reclaimablePods"] = json!([{ "name": POD_SET, "count": count }]);
             }
             if *ready {
-                let ready = ("PodsReady", true, "Started", "HTCondor has accepted jobs");
+                let message = match wanted.pod {
+                    None => "HTCondor has accepted jobs",
+                    Some(_) => "As many Pods have started as have room",
+                };
+                let ready = ("PodsReady", true, "Started", message);
                 status["conditions"] = json!(conditions(seen, &[ready], now));
             }
             of_status(status)

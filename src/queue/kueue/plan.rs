@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::next::{Step, Wanted, name, next};
 use super::seen::Seen;
 use super::{SILENT, Trouble};
-use crate::api::{Backend, Observed, QUEUE_NAME, Reason};
+use crate::api::Reason;
 use crate::machine::facts::{QueueKind, QueueWait, Queued};
 use crate::machine::{Indices, Uid};
 use crate::queue::amounts::Resource;
@@ -45,7 +45,7 @@ struct Standing {
 
 impl State {
     /// The queue that it is in: that which gave it room, else that of its label.
-    fn standing(&self, uid: &Uid, queue: &str, uses: bool, held: bool) -> Standing {
+    fn standing(&self, uid: &Uid, queue: &str, has: bool, held: bool) -> Standing {
         let is_in = |wait: Option<QueueWait>, drained: bool| Standing {
             line: Line::In { queue: queue.to_owned(), drained },
             wait,
@@ -74,23 +74,12 @@ impl State {
             return is_in(None, false);
         }
         let told = if seen.is_silent() && known.since.elapsed() < SILENT { None } else { Some(seen.wait()) };
-        is_in(told.or(trouble), uses || held)
+        is_in(told.or(trouble), has || held)
     }
 }
 
 fn waits(reason: Reason, message: String) -> QueueWait {
     QueueWait { reason, message, place: None }
-}
-
-fn of_pods(queue: &str) -> QueueWait {
-    let message = format!(
-        "LocalQueue {queue}: HTCJobs with backend Kubernetes are not queued by this operator with --queueing=kueue: remove the label {QUEUE_NAME}, or use backend HTCondor"
-    );
-    waits(Reason::Misconfigured, message)
-}
-
-fn is_of_pods(object: &Observed) -> bool {
-    object.0.as_ref().is_ok_and(|job| job.spec.backend() == Backend::Kubernetes)
 }
 
 impl Queues {
@@ -99,16 +88,13 @@ impl Queues {
         let Asker { uid, object, bound, holds, .. } = asker;
         let kind = QueueKind::LocalQueue;
         let queue = bound.or(label)?;
-        if is_of_pods(object) {
-            return Some(Queued { kind, queue: queue.to_owned(), waits: Some(of_pods(queue)), drained: false });
-        }
         let suspend = object.0.as_ref().is_ok_and(|job| job.spec.suspend);
         self.with(|state| {
-            let uses = state.htcjobs.get(*uid).is_some_and(|entry| !entry.in_use().is_empty());
-            let Standing { line, wait } = state.standing(uid, queue, uses, *holds);
+            let has = state.htcjobs.get(*uid).is_some_and(Entry::has_some);
+            let Standing { line, wait } = state.standing(uid, queue, has, *holds);
             if let Some(entry) = state.htcjobs.get_mut(*uid) {
                 entry.holds = *holds;
-                entry.shown = Some((line.clone(), wait.clone()));
+                entry.goes_by(line.clone(), wait.clone());
             }
             let drained = matches!(line, Line::In { drained: true, .. }) && !suspend;
             Some(Queued { kind, queue: queue.to_owned(), waits: wait, drained })
@@ -127,7 +113,7 @@ impl Queues {
                     continue;
                 };
                 let in_use = entry.in_use();
-                let Standing { line, wait } = state.standing(uid, queue, !in_use.is_empty(), entry.holds);
+                let Standing { line, wait } = state.standing(uid, queue, entry.has_some(), entry.holds);
                 let known = state.kueue.workloads.get(uid);
                 silent |= known.is_some_and(|known| known.seen.is_silent() && known.since.elapsed() < SILENT);
                 let admitted = known.map(|known| &known.seen).filter(|_| wait.is_none());
@@ -230,7 +216,8 @@ fn wanted(state: &State, uid: &Uid, entry: &Entry) -> Option<Wanted> {
         bound: entry.bound.is_some(),
         class: entry.class.clone(),
         each: entry.demand.each,
-        unknown: entry.demand.unknown,
+        // What Pods request stands in their spec.
+        unknown: entry.demand.unknown.filter(|_| progress.pod.is_none()),
         resources: state.kueue.resources.clone(),
         count: number(progress.at_a_time),
         left: number(progress.left),
@@ -238,6 +225,7 @@ fn wanted(state: &State, uid: &Uid, entry: &Entry) -> Option<Wanted> {
         deleting: progress.deleting,
         accepted: progress.accepted,
         ended: progress.ended,
+        pod: progress.pod.clone(),
         in_use: !entry.in_use().is_empty(),
     })
 }

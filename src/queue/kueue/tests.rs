@@ -1,5 +1,7 @@
 //! What is written of a Workload, and what an `HTCJob` is given, without an API server and a ledger.
 
+mod rules;
+
 use std::collections::HashSet;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -70,6 +72,7 @@ fn wanted(change: impl FnOnce(&mut Wanted)) -> Wanted {
         accepted: false,
         ended: None,
         in_use: false,
+        pod: None,
     };
     change(&mut wanted);
     wanted
@@ -200,7 +203,7 @@ fn quota_is_given_back_as_kueues_own_integrations_do() {
         "QuotaReserved False PendingEvaluation",
         "Admitted False NoReservation",
         "Evicted True Preempted",
-        "PodsReady True Because",
+        "PodsReady False WaitForStart",
         "Requeued True Preempted",
     ];
     assert_eq!(told, wanted);
@@ -218,6 +221,22 @@ fn what_is_requested_is_not_the_clusters() {
     let single = workload(&wanted(|wanted| (wanted.count, wanted.suspend) = (1, true)), None);
     assert!(single["spec"]["podSets"][0].get("minCount").is_none() && single["spec"]["active"] == false, "{single:#}");
     assert_eq!(single["metadata"]["annotations"]["htc.cern.ch/suspended"], "true");
+}
+
+/// Nodes are the cluster's: what Pods request has the names that nodes have.
+#[test]
+fn pods_request_what_is_the_clusters() {
+    let spec = json!({ "restartPolicy": "Never", "containers": [{ "name": "job", "resources": { "requests": { "cpu": "1" } } }] });
+    let of_pods = wanted(|wanted| (wanted.pod, wanted.count) = (Some(spec.clone()), 2));
+    let pod_set = &workload(&of_pods, None)["spec"]["podSets"][0];
+    assert_eq!((&pod_set["template"]["spec"], &pod_set["count"], &pod_set["minCount"]), (&spec, &json!(2), &json!(1)));
+    let words = |wanted: &Wanted| {
+        let step = Step::Progress { reclaim: None, ready: true };
+        let (_, body) = patch(&step, wanted, &seen(ADMITTED, same), &now()).unwrap();
+        body["status"]["conditions"].as_array().unwrap().last().unwrap()["message"].clone()
+    };
+    assert_eq!(words(&of_pods), "As many Pods have started as have room");
+    assert_eq!(words(&wanted(none)), "HTCondor has accepted jobs");
 }
 
 fn queues() -> Queues {
@@ -239,12 +258,17 @@ fn object() -> Observed {
     .unwrap()
 }
 
-fn decided(queues: &Queues, [uses, asks, gives_back]: [&str; 3]) {
+fn decided(queues: &Queues, room: [&str; 3]) {
+    decided_room(queues, false, room);
+}
+
+fn decided_room(queues: &Queues, unknown: bool, [uses, asks, gives_back]: [&str; 3]) {
     let object = object();
     let [uses, asks, gives_back] = [uses, asks, gives_back].map(|text| text.parse::<Indices>().unwrap());
-    let room = Room { uses, unknown: false, asks, gives_back, keeps_what_it_uses: true };
+    let room = Room { uses, unknown, asks, gives_back, keeps_what_it_uses: true };
     let (uid, name) = (Uid::from("u"), ObjectName { namespace: "ns".to_owned(), name: object.name_any() });
-    let progress = Progress { at_a_time: 3, left: 3, suspend: false, deleting: false, accepted: false, ended: None };
+    let progress =
+        Progress { at_a_time: 3, left: 3, suspend: false, deleting: false, accepted: false, ended: None, pod: None };
     queues.decided(&Decided {
         object: &object,
         uid: &uid,
@@ -334,6 +358,19 @@ fn new_words_wake_the_htcjob() {
     assert!(fact(&queues, false).waits.unwrap().message.contains("one more is needed"));
 }
 
+/// What came to pass and was over before the `HTCJob` looked is told when it comes again.
+#[test]
+fn who_has_looked_is_woken_again_for_the_same() {
+    let queues = queues();
+    decided(&queues, ["", "", ""]);
+    see(&queues, ADMITTED, 1);
+    assert_eq!(queues.plan().wake.len(), 1);
+    see(&queues, "!QuotaReserved/WaitingForQuota Evicted/Preempted", 2);
+    assert!(fact(&queues, true).drained && queues.plan().wake.is_empty(), "it knows that");
+    see(&queues, ADMITTED, 3);
+    assert_eq!((queues.plan().wake.len(), queues.plan().wake.len()), (1, 0));
+}
+
 /// That a Workload is not seen proves nothing: what runs goes on, and nothing new starts.
 #[test]
 fn unknown_is_not_absent() {
@@ -358,6 +395,19 @@ fn unknown_is_not_absent() {
     assert!(steps(&queues).is_empty() && fact(&queues, true).drained && !fact(&queues, false).drained);
     queues.with(|state| (state.kueue.listed, _) = (None, state.kueue.workloads.clear()));
     assert!(fact(&queues, true).drained && !fact(&queues, false).drained);
+}
+
+/// Pods that are not known yet count, and stop nothing: there may be none.
+#[test]
+fn what_may_be_there_keeps_its_quota() {
+    let queues = queues();
+    see(&queues, EVICTED, 1);
+    decided_room(&queues, true, ["0-2", "", ""]);
+    assert!(steps(&queues).is_empty() && !fact(&queues, false).drained);
+    decided(&queues, ["0", "", ""]);
+    assert!(steps(&queues).is_empty() && fact(&queues, false).drained);
+    decided(&queues, ["", "", ""]);
+    assert_eq!((steps(&queues), fact(&queues, false).drained), (vec![Step::GiveBack], false));
 }
 
 /// The finalizer of a Workload whose `HTCJob` was let go is looked at, and of no other.

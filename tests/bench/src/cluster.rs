@@ -3,6 +3,7 @@
 mod bare;
 mod jobs;
 mod pages;
+mod workloads;
 
 use std::collections::BTreeMap;
 use std::path::Path;

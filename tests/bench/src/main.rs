@@ -19,7 +19,7 @@ struct Cli {
     /// Folder for the table, the JSON and the curves.
     #[arg(long, default_value = "target/bench")]
     out: PathBuf,
-    /// Which rows; without it all but 7, 11 and 13, which take long.
+    /// Which rows; without it all but 7, 11 and 13, which take long, and 14, which takes `testbed setup --kueue`.
     #[arg(long, value_delimiter = ',')]
     rows: Vec<u8>,
     /// Rows 7, 11 and 13 too.
@@ -43,6 +43,9 @@ struct Cli {
     /// Row 13: HTCJobs that wait.
     #[arg(long)]
     waiting: Option<u32>,
+    /// Row 14: HTCJobs that go through Kueue.
+    #[arg(long)]
+    workloads: Option<u32>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -80,6 +83,7 @@ fn run(cli: Cli) -> Result<()> {
     options.callbacks = cli.callbacks.unwrap_or(options.callbacks);
     options.pods = cli.pods.unwrap_or(options.pods);
     options.waiting = cli.waiting.unwrap_or(options.waiting);
+    options.workloads = cli.workloads.unwrap_or(options.workloads);
     options.version = match cli.version {
         Pool::Trixie => Version::Trixie,
         Pool::Sid => Version::Sid,

@@ -5,6 +5,7 @@ pub(crate) mod callbacks;
 pub(crate) mod ends;
 pub(crate) mod finished;
 pub(crate) mod huge;
+pub(crate) mod kueue;
 pub(crate) mod pods;
 pub(crate) mod procs;
 pub(crate) mod queue;

@@ -90,7 +90,7 @@ pub fn what_waits_says_why_in_the_words_of_kueue(version: Version) {
         stage.site.finish(name);
         stage.site.assert_complete_once(&here, name, 1);
     }
-    // One that waits and is no more in a queue needs no quota; Pods are not for this engine.
+    // One that waits and is no more in a queue needs no quota.
     stage.cluster_queue("pool", 0, &json!({}));
     here.create(&labelled(stage.site.noted("leaves", 1, ""), "batch"));
     wait_quota(&here, "leaves", "False", "WaitingForQuota");

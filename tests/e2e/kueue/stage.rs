@@ -5,6 +5,7 @@ use bed::{Namespace, PATIENCE};
 use serde_json::{Value, json};
 use testbed::{Controllers, KubeOptions, Kueue, Version, wait_for};
 
+use crate::kubernetes_backend::stage as of_pods;
 use crate::queue::site::labelled;
 
 /// What cleans up behind owners that are gone.
@@ -26,9 +27,39 @@ impl Stage {
     }
 
     pub fn new(version: Version, kube: &KubeOptions) -> Self {
-        let site = Site::alone(version, kube, &["--queueing=kueue", "--kueue-resources=jobs"]);
-        let kueue = Kueue::start(&site.bed.kube).unwrap();
-        let stage = Self { _controllers: site.bed.controllers(CONTROLLERS), kueue, site };
+        Self::with(version, kube, CONTROLLERS, &[], &json!({}))
+    }
+
+    /// With the operator running, and all that the Kubernetes backend needs. The ClusterQueue `pool` has room for so many jobs in
+    /// HTCondor, and for so many cores of the cluster; `more` of its spec.
+    pub fn with_pods(version: Version, jobs: u32, cpus: u32, more: &Value) -> Self {
+        Self::configured_with_pods(version, (jobs, cpus), more, &json!({}))
+    }
+
+    /// The same beside a Kueue that has this in its configuration.
+    pub fn configured_with_pods(version: Version, (jobs, cpus): (u32, u32), more: &Value, kueue: &Value) -> Self {
+        let backend = &["--kubernetes-backend"];
+        let stage = Self::with(version, &KubeOptions::default(), of_pods::CONTROLLERS, backend, kueue);
+        stage.apply(&json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": { "name": "nodes" },
+        }));
+        let group = |resource: &str, flavor: &str, quota: u32| {
+            let resources = json!([{ "name": resource, "nominalQuota": quota }]);
+            json!({ "coveredResources": [resource], "flavors": [{ "name": flavor, "resources": resources }] })
+        };
+        let groups = json!([group("cpu", "nodes", cpus), group("htc.cern.ch/jobs", "pool", jobs)]);
+        let mut spec = json!({ "resourceGroups": groups });
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        stage.cluster_queue("pool", 0, &spec);
+        stage.site.bed.start_operator();
+        stage
+    }
+
+    fn with(version: Version, kube: &KubeOptions, controllers: &[&str], more: &[&str], kueue: &Value) -> Self {
+        let arguments = [&["--queueing=kueue", "--kueue-resources=jobs"], more].concat();
+        let site = Site::alone(version, kube, &arguments);
+        let kueue = Kueue::start_with(&site.bed.kube, kueue).unwrap();
+        let stage = Self { _controllers: site.bed.controllers(controllers), kueue, site };
         let flavor = json!({
             "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": { "name": "pool" },
         });
@@ -75,7 +106,7 @@ impl Stage {
         }));
     }
 
-    /// Waits until Kueue counts so many jobs in a ClusterQueue.
+    /// Waits until Kueue counts so many jobs, or of what the ClusterQueue names first, in it.
     pub fn wait_used(&self, cluster_queue: &str, jobs: u32) {
         let path = "jsonpath={.status.flavorsReservation[0].resources[0].total}";
         wait_for(&format!("{jobs} jobs in ClusterQueue {cluster_queue}"), PATIENCE, || {

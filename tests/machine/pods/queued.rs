@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use htc_operator::machine::facts::{QueueWait, Queued};
+use htc_operator::machine::facts::{QueueKind, QueueWait, Queued};
 use htc_operator::machine::pods::{Share, room, share, share_after};
 use htc_operator::machine::room::Room;
+use htc_operator::queue::Progress;
 use rstest::rstest;
 
 use super::*;
@@ -190,6 +191,99 @@ fn it_is_told_whether_it_has_room() {
     facts.queue = None;
     step(&mut facts);
     assert!(is(&facts, ConditionStatus::True, Reason::NoQueue));
+}
+
+/// What is evicted stays suspended, and is told why, until Kueue admits it again.
+#[test]
+fn what_kueue_evicts_is_told_so() {
+    let local = |wait: Option<(Reason, &str)>, drained| {
+        let waits = wait.map(|(reason, message)| QueueWait { reason, message: message.to_owned(), place: None });
+        Some(Queued { kind: QueueKind::LocalQueue, queue: "q".to_owned(), waits, drained })
+    };
+    let is = |facts: &Facts, status, reason| is_said(facts, ConditionType::QuotaReserved, status, reason);
+    let mut facts = queued(1, Some("0"));
+    facts.job = JobSeen::Ours(resumed(1));
+    facts.queue = local(Some((Reason::PendingEvaluation, "Kueue evicts it")), true);
+    facts.object.spec = Ok(Spec { suspend: true, ..spec(1) });
+    assert_eq!(wants(&facts), Some((true, 1)));
+    step(&mut facts);
+    assert!(is(&facts, ConditionStatus::True, Reason::QuotaReserved), "its Pods are there");
+    let suspended = |facts: &Facts| {
+        let known = facts.record.known.as_ref().unwrap();
+        let told = known.conditions.iter().find(|told| told.kind == ConditionType::Suspended).unwrap();
+        (told.status, told.message.clone())
+    };
+    let (_, message) = suspended(&facts);
+    assert!(message.starts_with("Kueue evicts it: "), "{message}");
+    facts.record.granted = set("");
+    facts.job = JobSeen::Ours(BatchJob { suspended: true, stopped: true, active: 0, ..resumed(1) });
+    facts.queue = local(None, true);
+    step(&mut facts);
+    assert!(is(&facts, ConditionStatus::True, Reason::QuotaReserved), "nothing is known");
+    facts.queue = local(Some((Reason::WaitingForQuota, "wait")), true);
+    step(&mut facts);
+    assert!(is(&facts, ConditionStatus::False, Reason::WaitingForQuota));
+    (facts.queue, facts.object.spec) = (local(None, false), Ok(spec(1)));
+    step(&mut facts);
+    assert_eq!(
+        suspended(&facts),
+        (ConditionStatus::False, "spec.suspend is false, and Kueue admits the HTCJob".to_owned())
+    );
+}
+
+fn progress(facts: &Facts) -> Option<Progress> {
+    let decision = decide(facts);
+    Progress::of_pods(facts, &decision, &room(facts, &decision), false, serde_json::Value::Null)
+}
+
+#[test]
+fn kueue_is_told_how_far_it_is() {
+    let told = |facts: &Facts| progress(facts).map(|told| (told.left, told.accepted, told.ended)).unwrap();
+    assert_eq!(progress(&guarded(3)), None, "its Job is not created yet");
+    let mut facts = queued(3, Some("0-1"));
+    facts.object.spec = Ok(Spec { parallelism: Some(2), ..spec(3) });
+    let first = progress(&facts).unwrap();
+    assert!((first.at_a_time, first.left, first.accepted, first.ended) == (2, 3, false, None) && !first.deleting);
+    let runs = |facts: &mut Facts, pods: &[(u32, PodPhase)]| {
+        let pods = pods.iter().map(|(index, phase)| (Index(*index), pod(phase.clone(), None)));
+        facts.pods = PodsSeen::Known(pods.collect());
+    };
+    facts.job = JobSeen::Ours(resumed(2));
+    runs(&mut facts, &[(0, PodPhase::Running), (1, PodPhase::Pending(None))]);
+    assert_eq!(told(&facts), (3, false, None), "one of two has started");
+    runs(&mut facts, &[(0, PodPhase::Running), (1, PodPhase::Running)]);
+    assert_eq!(told(&facts), (3, true, None));
+    // One is over: the last but one begins.
+    let one_over = BatchJob { succeeded: set("0"), ..resumed(2) };
+    facts.job = JobSeen::Ours(one_over.clone());
+    runs(&mut facts, &[(1, PodPhase::Running), (2, PodPhase::Pending(None))]);
+    assert_eq!(told(&facts), (2, true, None), "what has ended had started");
+    // A Pod that is being deleted counts, also if its index is over.
+    facts.job = JobSeen::Ours(BatchJob { succeeded: set("0-1"), active: 1, terminating: 1, ..one_over.clone() });
+    assert_eq!(told(&facts).0, 2);
+    facts.job = JobSeen::Ours(BatchJob { succeeded: set("0-1"), active: 1, ..one_over.clone() });
+    assert_eq!(told(&facts).0, 1);
+    // What is cut short has only what is left of it.
+    facts.job = JobSeen::Ours(BatchJob { failing: Some(Exceeded::Deadline), active: 1, ..one_over });
+    runs(&mut facts, &[(1, PodPhase::Running)]);
+    assert_eq!(told(&facts).0, 2, "its Job may still make another");
+    let over = |failed: &str, end| BatchJob {
+        succeeded: set("0-1"),
+        failed: set(failed),
+        end: Some(end),
+        active: 0,
+        ..resumed(2)
+    };
+    facts.job = JobSeen::Ours(BatchJob { succeeded: set("0-2"), ..over("", JobEnd::Complete) });
+    assert_eq!(told(&facts), (0, false, Some(false)));
+    facts.job = JobSeen::Ours(over("2", JobEnd::Failed { exceeded: None, message: String::new() }));
+    assert_eq!(told(&facts).2, Some(true));
+    // Without room nothing has started, whatever ran before.
+    facts.job = JobSeen::Ours(BatchJob { succeeded: set("0"), started: Some(NOW), stopped: true, ..job("j") });
+    facts.record.granted = set("");
+    assert_eq!(told(&facts), (2, false, None));
+    facts.object.deleting = true;
+    assert!(progress(&facts).is_some_and(|told| told.deleting));
 }
 
 /// A Job with its controller, which looks when it likes, and its Pods.

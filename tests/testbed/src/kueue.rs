@@ -39,6 +39,11 @@ pub struct Kueue {
 impl Kueue {
     /// Installs it beside this control plane and starts it; returns when it answers.
     pub fn start(kube: &Kube) -> Result<Self> {
+        Self::start_with(kube, &json!({}))
+    }
+
+    /// The same with these fields of its configuration beside, or instead of, the usual ones.
+    pub fn start_with(kube: &Kube, more: &Value) -> Result<Self> {
         let home = locate_kueue()?;
         let (scratch, port) = (Scratch::new()?, Port::reserve()?);
         install(kube, &home)?;
@@ -49,7 +54,7 @@ impl Kueue {
             account.write(&certs.join(file), fs::read(&from).doing("reading", &from)?, 0o600)?;
         }
         let config = scratch.path().join("config.json");
-        account.write(&config, configuration(port.number, &certs).to_string(), 0o644)?;
+        account.write(&config, configuration(port.number, &certs, more).to_string(), 0o644)?;
         let spec = Spec::new(KueueRecipe::program(&home), scratch.path().join("kueue.log"))
             .env("KUEUE_METRICS_CERTS", &certs)
             .arg(format!("--config={}", config.display()))
@@ -106,8 +111,8 @@ impl Kueue {
     }
 }
 
-fn configuration(port: u16, certs: &std::path::Path) -> Value {
-    json!({
+fn configuration(port: u16, certs: &std::path::Path, more: &Value) -> Value {
+    let mut all = json!({
         "apiVersion": "config.kueue.x-k8s.io/v1beta2",
         "kind": "Configuration",
         "health": { "healthProbeBindAddress": "0" },
@@ -116,7 +121,11 @@ fn configuration(port: u16, certs: &std::path::Path) -> Value {
         "webhook": { "host": "127.0.0.1", "port": port, "certDir": certs },
         "internalCertManagement": { "enable": false },
         "integrations": { "frameworks": ["batch/job"] },
-    })
+    });
+    for (field, value) in more.as_object().into_iter().flatten() {
+        all[field] = value.clone();
+    }
+    all
 }
 
 /// Its kinds, and its namespace.

@@ -146,7 +146,8 @@ impl Run<'_> {
                 // As in batch/v1: the deadline counts from here.
                 self.known.started = Some(self.now);
             }
-            self.conditions.clear(ConditionType::Suspended, Reason::Resumed.into(), "spec.suspend is false", self.now);
+            let why = self.why_resumed();
+            self.conditions.clear(ConditionType::Suspended, Reason::Resumed.into(), why, self.now);
         }
     }
 

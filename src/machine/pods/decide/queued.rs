@@ -4,7 +4,7 @@ use super::{Adjust, Run};
 use crate::api::ConditionStatus::{False, True};
 use crate::api::ConditionType::{QuotaReserved, Submitted};
 use crate::api::Reason;
-use crate::machine::facts::{QueueWait, Queued, Spec};
+use crate::machine::facts::{QueueKind, QueueWait, Queued, Spec};
 use crate::machine::pods::facts::BatchJob;
 use crate::machine::pods::room::left;
 
@@ -68,6 +68,11 @@ impl Run<'_> {
         if !self.record.granted.is_empty() || (self.record.queue.is_none() && !job.suspended) {
             let message = format!("jobs of this HTCJob have room in {kind} {queue}");
             self.say(QuotaReserved, True, Reason::QuotaReserved, &message);
+        } else if *drained && *kind == QueueKind::LocalQueue {
+            // Where nothing is known yet, what was told stays.
+            if let Some(QueueWait { reason, message, .. }) = waits {
+                self.say(QuotaReserved, False, *reason, message);
+            }
         } else if spec.suspend {
             let why = if *drained { "the queue is being drained" } else { "spec.suspend is true" };
             if told.is_some() {
@@ -76,6 +81,14 @@ impl Run<'_> {
             }
         } else if let Some(QueueWait { reason, message, .. }) = waits {
             self.say(QuotaReserved, False, *reason, message);
+        }
+    }
+
+    /// Why its Job is not suspended any more.
+    pub(super) fn why_resumed(&self) -> &'static str {
+        match self.facts.queue.as_ref().map(|queue| queue.kind) {
+            Some(QueueKind::LocalQueue) => "spec.suspend is false, and Kueue admits the HTCJob",
+            Some(QueueKind::HTCQueue) | None => "spec.suspend is false",
         }
     }
 

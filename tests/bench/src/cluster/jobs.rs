@@ -21,11 +21,20 @@ pub(crate) struct Waiting<'a> {
     limit: Duration,
 }
 
-impl Waiting<'_> {
+impl<'a> Waiting<'a> {
+    pub(super) const fn new(
+        cluster: &'a Cluster,
+        task: JoinHandle<Option<Instant>>,
+        what: String,
+        limit: Duration,
+    ) -> Self {
+        Self { cluster, task, what, limit }
+    }
+
     /// When it came about.
     pub(crate) fn wait(self) -> Result<Instant> {
         let Self { cluster, task, what, limit } = self;
-        let at = cluster.runtime.block_on(task).asking("watch Jobs")?;
+        let at = cluster.runtime.block_on(task).asking("watch what is waited for")?;
         at.ok_or(Error::Waited { what, limit, seen: "fewer".to_owned() })
     }
 }
@@ -52,7 +61,7 @@ impl Cluster {
             };
             tokio::time::timeout(limit, all).await.ok().flatten()
         });
-        Waiting { cluster: self, task, what: format!("{wanted} Jobs in {namespace} to have a Pod each"), limit }
+        Waiting::new(self, task, format!("{wanted} Jobs in {namespace} to have a Pod each"), limit)
     }
 
     /// What the operator has made for one of its HTCJobs in this namespace: to be made again by somebody else.
