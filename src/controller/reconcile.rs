@@ -73,7 +73,7 @@ async fn steps(object: &Observed, context: &Context) -> Result<Option<Duration>,
         let progress = Progress::of(facts, &decision, suspend);
         context.queues.decided(&Decided { object, uid, name, bound, granted, demand, room, over, progress });
     }
-    let again = shown(object, context, &gathered, decision, texts).await?;
+    let again = Box::pin(shown(object, context, &gathered, decision, texts)).await?;
     // What has no room any more is told so by the next pass.
     Ok(again.into_iter().chain(gave.then_some(Duration::ZERO)).min())
 }

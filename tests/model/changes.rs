@@ -95,6 +95,35 @@ impl Model {
                 world.operators[*op].memory.stalled = true;
             }
             Action::CatchUp(op) => world.operators[*op].memory.stalled = false,
+            Action::Create(_) | Action::Delete(_) | Action::Suspend(_) | Action::Deadline(_) | Action::Resume(_) => {
+                self.ask(world, action);
+            }
+            Action::Admit(object) => world.workloads[usize::from(*object)] = Workload::Admitted,
+            Action::Evict(object) => {
+                world.troubles -= 1;
+                world.workloads[usize::from(*object)] = Workload::Evicted;
+            }
+            Action::GiveBack(op, object) => Self::give_back(world, *op, *object),
+            Action::Wish(object, index, wanted) => Self::wish(world, *object, *index, *wanted),
+            Action::Crash(op) => self.crash(world, *op),
+            Action::Report(op, sent) => self.report(world, *op, sent, tell),
+            Action::NewItems(_)
+            | Action::LoseLedger
+            | Action::Restore
+            | Action::Copy
+            | Action::TakeOver
+            | Action::Wake
+            | Action::OtherName
+            | Action::NameThatIsAskedFor
+            | Action::Backup
+            | Action::RestoreObjects => self.upheaval(world, action),
+            _ => self.condor(world, action),
+        }
+    }
+
+    /// What users do with their `HTCJob`s.
+    fn ask(&self, world: &mut World, action: &Action) {
+        match action {
             Action::Create(object) => world.objects[usize::from(*object)] = Slot::There(HtcJob::default()),
             Action::Delete(object) => {
                 if let Some(job) = world.object_mut(*object) {
@@ -117,26 +146,7 @@ impl Model {
                 }
             }
             Action::Resume(object) => world.object_mut(*object).unwrap().suspend = false,
-            Action::Admit(object) => world.workloads[usize::from(*object)] = Workload::Admitted,
-            Action::Evict(object) => {
-                world.troubles -= 1;
-                world.workloads[usize::from(*object)] = Workload::Evicted;
-            }
-            Action::GiveBack(op, object) => Self::give_back(world, *op, *object),
-            Action::Wish(object, index, wanted) => Self::wish(world, *object, *index, *wanted),
-            Action::Crash(op) => self.crash(world, *op),
-            Action::Report(op, sent) => self.report(world, *op, sent, tell),
-            Action::NewItems(_)
-            | Action::LoseLedger
-            | Action::Restore
-            | Action::Copy
-            | Action::TakeOver
-            | Action::Wake
-            | Action::OtherName
-            | Action::NameThatIsAskedFor
-            | Action::Backup
-            | Action::RestoreObjects => self.upheaval(world, action),
-            _ => self.condor(world, action),
+            _ => unreachable!("{action:?} is not a user's"),
         }
     }
 

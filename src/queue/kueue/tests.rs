@@ -393,7 +393,10 @@ fn unknown_is_not_absent() {
     assert!(!fact(&queues, true).drained);
     queues.with(|state| state.kueue.listed = Some(Err("forbidden".to_owned())));
     assert!(steps(&queues).is_empty() && fact(&queues, true).drained && !fact(&queues, false).drained);
-    queues.with(|state| (state.kueue.listed, _) = (None, state.kueue.workloads.clear()));
+    queues.with(|state| {
+        state.kueue.listed = None;
+        state.kueue.workloads.clear();
+    });
     assert!(fact(&queues, true).drained && !fact(&queues, false).drained);
 }
 

@@ -4,7 +4,7 @@ use bed::{Namespace, PATIENCE, beside, condition, is_true};
 use serde_json::{Value, json};
 use testbed::{Version, wait_for};
 
-use super::stage::{Stage, is, told};
+use super::stage::{Stage, is, patch_workload, told};
 use crate::kubernetes_backend::kubelet::Kubelet;
 use crate::kubernetes_backend::stage::{Owned as _, pods};
 use crate::queue::site::{labelled, wait_quota, wait_state};
@@ -177,12 +177,12 @@ pub fn suspended_deactivated_and_made_again(version: Version) {
     here.suspend("first", false);
     runs();
     // By a person: that is not ours to undo.
-    stage.patch_workload(&here, "first", &json!({ "spec": { "active": false } }));
+    patch_workload(&here, "first", &json!({ "spec": { "active": false } }));
     none();
     stage.wait_workload(&here, "first", "without quota", |workload| !is(workload, "QuotaReserved"));
     let message = wait_quota(&here, "first", "False", "Suspended");
     assert!(message.contains("is deactivated") && message.contains("set its spec.active to true"), "{message}");
-    stage.patch_workload(&here, "first", &json!({ "spec": { "active": true } }));
+    patch_workload(&here, "first", &json!({ "spec": { "active": true } }));
     runs();
     // Deleted by hand it is made again.
     let before = stage.workload(&here, "first").unwrap();

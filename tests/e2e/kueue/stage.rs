@@ -161,11 +161,11 @@ impl Stage {
             told(workload, kind).is_some_and(|told| told["status"] == status && told["reason"] == reason)
         })
     }
+}
 
-    pub fn patch_workload(&self, here: &Namespace<'_>, name: &str, patch: &Value) {
-        let workload = format!("htcjob-{}", here.uid(name));
-        here.kubectl(&["patch", "workloads.kueue.x-k8s.io", &workload, "--type=merge", "-p", &patch.to_string()]);
-    }
+pub fn patch_workload(here: &Namespace<'_>, name: &str, patch: &Value) {
+    let workload = format!("htcjob-{}", here.uid(name));
+    here.kubectl(&["patch", "workloads.kueue.x-k8s.io", &workload, "--type=merge", "-p", &patch.to_string()]);
 }
 
 pub fn told<'a>(workload: &'a Value, kind: &str) -> Option<&'a Value> {

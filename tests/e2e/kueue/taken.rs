@@ -4,7 +4,7 @@ use bed::{PATIENCE, beside, condition, is_true, of};
 use serde_json::json;
 use testbed::{Version, wait_for};
 
-use super::stage::{Stage, is, told};
+use super::stage::{Stage, is, patch_workload, told};
 use crate::queue::site::{wait_quota, wait_state};
 
 pub fn preempted_by_priority_once_it_is_proved_that_none_runs(version: Version) {
@@ -73,7 +73,7 @@ pub fn deactivated_by_a_person_and_by_suspend(version: Version) {
     stage.site.assert_complete_once(&here, "second", 1);
     here.wait_running("first", 1);
     // By a person: that is not ours to undo.
-    stage.patch_workload(&here, "first", &json!({ "spec": { "active": false } }));
+    patch_workload(&here, "first", &json!({ "spec": { "active": false } }));
     here.wait("first", "held", |object| object["status"]["held"] == 1);
     stage.wait_workload(&here, "first", "without quota", |workload| !is(workload, "QuotaReserved"));
     let message = wait_quota(&here, "first", "False", "Suspended");
@@ -89,7 +89,7 @@ pub fn deactivated_by_a_person_and_by_suspend(version: Version) {
     });
     let workload = stage.workload(&here, "first").unwrap();
     assert!(workload["spec"]["active"] == false && workload["metadata"]["annotations"].is_null(), "{workload:#}");
-    stage.patch_workload(&here, "first", &json!({ "spec": { "active": true } }));
+    patch_workload(&here, "first", &json!({ "spec": { "active": true } }));
     here.wait_running("first", 1);
     // A ClusterQueue that is drained.
     stage.cluster_queue("pool", 1, &json!({ "stopPolicy": "HoldAndDrain" }));

@@ -192,7 +192,8 @@ pub fn its_workers_go_with_it_whenever_the_operator_dies(version: Version) {
         assert_eq!(own(node, &uid).len(), 1);
         bed.start_operator();
         node.wait_pods("worker", "none", <[Value]>::is_empty);
-        wait_for("the HTCJob to be gone", PATIENCE, || here.all().iter().all(|left| left["metadata"]["uid"] != uid)).unwrap();
+        wait_for("the HTCJob to be gone", PATIENCE, || here.all().iter().all(|left| left["metadata"]["uid"] != uid))
+            .unwrap();
         here.delete("dies");
         delete(&here, POOL);
     });
