@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use super::facts::{Answer, Condition, Facts, Failure, InFlight, Known, Past, Reach, Record};
 use super::ids::{Attempt, Index, JobId, Kind, RequestKey, Timestamp};
+use super::indices::Indices;
 use super::judge::{self, Doubt, Sightings};
 use super::phase::Phase;
 use super::request::{Request, Scope, Work};
@@ -52,6 +53,8 @@ pub struct Decision {
     pub again: Option<Duration>,
     /// It has jobs to submit, and its namespace may have no more.
     pub namespace_is_full: bool,
+    /// Jobs that were tried, do not go now, and are proved never to have been accepted: they use nobody's room.
+    pub not_accepted: Indices,
 }
 
 /// Reasons of `Submitted` False that the next try may do away with.
@@ -176,6 +179,7 @@ fn not_ours_yet(facts: &Facts) -> Decision {
         look: Look::Nothing,
         again: None,
         namespace_is_full: false,
+        not_accepted: Indices::default(),
     }
 }
 
@@ -201,6 +205,7 @@ struct Run<'a> {
     look: Look,
     again: Option<Duration>,
     namespace_is_full: bool,
+    not_accepted: Indices,
 }
 
 impl<'a> Run<'a> {
@@ -246,6 +251,7 @@ impl<'a> Run<'a> {
             look: Look::Nothing,
             again: None,
             namespace_is_full: false,
+            not_accepted: Indices::default(),
         };
         if guarded {
             run.tell(
@@ -294,6 +300,7 @@ impl<'a> Run<'a> {
             look: self.look,
             again: self.again,
             namespace_is_full: self.namespace_is_full,
+            not_accepted: self.not_accepted,
         })
     }
 
@@ -467,6 +474,10 @@ impl<'a> Run<'a> {
 /// Whether a change of this condition is an Event of its own; the others come with a transition of the phase, or are
 /// everyday progress.
 fn worth_an_event(condition: &Condition) -> bool {
+    // An operator that stops, or does not lead for a moment, is nothing that has befallen the HTCJob.
+    if condition.reason.parse() == Ok(Reason::Stopped) {
+        return false;
+    }
     match condition.kind {
         ConditionType::Submitted | ConditionType::JobsRemoved => {
             condition.status == ConditionStatus::False

@@ -249,7 +249,10 @@ fn queued_by_kueue() {
         deletes: 0,
         ..Scene::new(name, &[1, 1], troubles, kinds)
     };
-    holds(&Scene { deletes: 1, slow_jobs: true, ..one_place("Kueue", 1, &[Evict]) });
+    holds(&Scene { slow_jobs: true, ..one_place("Kueue", 1, &[Evict]) });
+    if full() {
+        holds(&Scene { deletes: 1, slow_jobs: true, ..one_place("Kueue and deletion", 1, &[Evict]) });
+    }
     holds(&one_place("Kueue and crashes", 2, &[Evict, Crash]));
     holds(&one_place("Kueue and suspend", 2, &[Evict, Suspend]));
     holds(&one_place("Kueue and submitters", 2, &[Evict, SlowSubmitter, SlowStaging]));

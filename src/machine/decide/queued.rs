@@ -12,7 +12,7 @@ use ConditionType::{QuotaReserved, Submitted};
 
 impl Run<'_> {
     /// The queue that has to give room; none if none has to.
-    fn queue(&self) -> Option<&Queued> {
+    pub(super) fn queue(&self) -> Option<&Queued> {
         self.facts.queue.as_ref().filter(|_| self.rules.granted_first)
     }
 
@@ -56,7 +56,7 @@ impl Run<'_> {
             }
             return;
         };
-        let has = !self.record.granted.is_empty() || !self.record.in_use().is_empty();
+        let has = !self.record.granted.is_empty() || !self.record.in_use().without(&self.not_accepted).is_empty();
         if has {
             let message = format!("jobs of this HTCJob have room in {} {}", queue.kind, queue.queue);
             self.say(QuotaReserved, True, Reason::QuotaReserved, &message);

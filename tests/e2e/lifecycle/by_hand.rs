@@ -8,13 +8,10 @@ use testbed::Version::{self, Sid, Trixie};
 use crate::lifecycle::{UNTIL_LET_GO, counts, ids, in_history, of, told_in};
 use bed::{Bed, Namespace, htcjob, is_true};
 
-/// Two of the tracker's intervals.
-const TWO_INTERVALS: Duration = Duration::from_secs(8);
-/// Tools and requests one after another from a change in the queue to the Event that tells it, and a few to spare.
-const STEPS: u32 = 10;
+/// Several of the intervals of the tracker, as other tests run beside this one; row 4 of the bench measures how soon it is.
+const SOON: Duration = Duration::from_secs(30);
 
-/// Waits until the status and an Event say what was done at `since`, in the time that the tracker has, and what as many
-/// questions to the schedd as there are steps take on this machine meanwhile.
+/// Waits until the status and an Event say what was done at `since`.
 fn told_in_time(
     here: &Namespace<'_>,
     name: &str,
@@ -26,15 +23,9 @@ fn told_in_time(
     let status = since.elapsed();
     here.wait_event(name, reason);
     let event = since.elapsed();
-    let question = here.bed.question_time();
     let version = here.bed.pool.version();
-    eprintln!(
-        "{version}: {reason}: in the status after {status:.1?}, as an Event after {event:.1?}; condor_q {question:.2?}"
-    );
-    assert!(
-        event < TWO_INTERVALS + STEPS * question,
-        "{name}: {reason} is an Event after {event:.1?}, condor_q takes {question:.2?}"
-    );
+    eprintln!("{version}: {reason}: in the status after {status:.1?}, as an Event after {event:.1?}");
+    assert!(event < SOON, "{name}: {reason} is an Event after {event:.1?}");
 }
 
 #[rstest]

@@ -76,6 +76,20 @@ fn output_that_cannot_be_fetched_is_told_and_tried_again_with_growing_pauses() {
     assert_eq!((request.work, request.key.step), (Work::Fetch(indices("0")), 3));
 }
 
+/// It has befallen the operator.
+#[test]
+fn that_the_operator_stops_before_it_fetches_is_no_event() {
+    let mut facts = completed();
+    for (reason, events) in [("ScheddUnreachable", 1), ("Stopped", 0)] {
+        let mut last = failed(-9, 2);
+        last.failure.as_mut().unwrap().reason = reason.to_owned();
+        facts.record.requests.insert(Kind::Fetch, last);
+        let decision = decide(&facts);
+        assert_eq!(condition(&decision, ConditionType::OutputFetched), format!("False {reason}"));
+        assert_eq!(decision.transitions.iter().filter(|row| row.reason == reason).count(), events);
+    }
+}
+
 #[test]
 fn the_end_does_not_wait_for_output_for_ever() {
     let mut facts = completed();

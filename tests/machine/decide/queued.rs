@@ -75,6 +75,25 @@ fn judging_asks_no_queue() {
     assert_eq!(submitted(&decide(&facts)), "2", "what was never tried goes first, as ever");
 }
 
+/// A submission that came to nothing has no room while it is not to be made again, and asks for it anew.
+#[test]
+fn what_was_never_accepted_uses_nothing_while_it_waits() {
+    let mut facts = in_queue(pending(3), "0-1");
+    add_attempt(&mut facts, attempt(1, "0-1"));
+    facts.object.spec.as_mut().unwrap().suspend = true;
+    assert_eq!(shares(&facts), ["0-1", "", ""], "HTCondor may have them");
+    (facts.evidence.queue, facts.evidence.history) = (queue(-1, &[]), history(0, &[]));
+    assert_eq!(shares(&facts), ["", "", "0-1"]);
+    facts.record.granted = indices("");
+    assert_eq!(condition(&decide(&facts), ConditionType::QuotaReserved), "nothing", "never True");
+    facts.object.spec.as_mut().unwrap().suspend = false;
+    assert_eq!(shares(&facts), ["", "0-2", ""]);
+    assert_eq!(condition(&decide(&facts), ConditionType::QuotaReserved), "False WaitingForQuota");
+    // With room it goes at the next pass: nobody else gets it meanwhile.
+    facts.record.granted = indices("0-1");
+    assert_eq!(shares(&facts), ["0-1", "2", ""]);
+}
+
 #[test]
 fn ends_give_room_back_and_others_ask() {
     assert_eq!(shares(&in_queue(pending(5), "")), ["", "0-4", ""]);
