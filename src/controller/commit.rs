@@ -27,6 +27,7 @@ pub(super) async fn commit(
     let nothing_new = decision.transitions.is_empty()
         && decision.changed.is_empty()
         && decision.settled.is_none()
+        && decision.absent.is_none()
         && decision.wishes.is_empty()
         && gives_back.is_empty()
         && before == Some(&known);
@@ -51,6 +52,7 @@ pub(super) async fn commit(
         known,
         jobs,
         settled: decision.settled,
+        absent: decision.absent,
         wishes: decision.wishes.clone(),
         schedd: gathered.facts.schedd.clone(),
         transitions: decision.transitions.clone(),

@@ -206,6 +206,7 @@ mod tests {
             not_after: Timestamp(0),
             dead_since: None,
             refusal: None,
+            absent: false,
         };
         Record { attempts: vec![submission], ..Record::default() }
     }

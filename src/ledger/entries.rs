@@ -22,6 +22,8 @@ pub(crate) struct Save {
     pub(crate) jobs: Vec<(Index, Job)>,
     /// The attempts up to this one need not be read again.
     pub(crate) settled: Option<Attempt>,
+    /// Of the attempts up to this one, all jobs that are not recorded are proved never to have been accepted.
+    pub(crate) absent: Option<Attempt>,
     /// What has become of wishes about single jobs.
     pub(crate) wishes: Vec<Change>,
     pub(crate) schedd: ScheddName,

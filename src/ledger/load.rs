@@ -208,7 +208,7 @@ fn submissions(connection: &Connection, uid: &Uid) -> Result<Vec<(Submission, St
     let sql = || LedgerError::sql("read submissions");
     let mut statement = connection
         .prepare_cached(
-            "select attempt, indices, schedd, birthdate, intentAt, intentDate, notAfter, deadSince, message, state, witness
+            "select attempt, indices, schedd, birthdate, intentAt, intentDate, notAfter, deadSince, message, state, witness, absent
              from submissions where uid = ?1 and state <> 'settled' order by attempt",
         )
         .map_err(sql())?;
@@ -225,6 +225,7 @@ fn submissions(connection: &Connection, uid: &Uid) -> Result<Vec<(Submission, St
                 not_after: Timestamp(row.get(6)?),
                 dead_since: row.get::<_, Option<i64>>(7)?.map(Timestamp),
                 refusal: row.get(8)?,
+                absent: row.get::<_, Option<bool>>(11)?.unwrap_or_default(),
             };
             Ok((submission, indices, row.get::<_, String>(9)?, row.get::<_, String>(10)?))
         })

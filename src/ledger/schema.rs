@@ -95,7 +95,7 @@ const RUN_COLUMNS: &[(&str, &str)] = &[
 /// Columns added to `submissions`. `credentials`: namespace and name of the Secret whose credentials it had; empty or null where
 /// they were the operator's own. `identity` is who that was to the schedd. `lock`: what its submitter holds for as long as it
 /// lives; null if nothing does.
-const SUBMISSION_COLUMNS: &[(&str, &str)] = &[("credentials", "text"), ("lock", "text")];
+const SUBMISSION_COLUMNS: &[(&str, &str)] = &[("credentials", "text"), ("lock", "text"), ("absent", "integer")];
 
 /// What needs the columns above.
 const INDEXES: &str = "

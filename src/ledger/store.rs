@@ -166,6 +166,12 @@ fn write(connection: &Connection, save: &Save) -> Result<(), LedgerError> {
             .and_then(|mut statement| statement.execute(params![save.uid.as_str(), attempt.0]))
             .map_err(LedgerError::sql("settle submissions"))?;
     }
+    if let Some(attempt) = save.absent {
+        connection
+            .prepare_cached("update submissions set absent = 1 where uid = ?1 and attempt <= ?2 and state = 'open'")
+            .and_then(|mut statement| statement.execute(params![save.uid.as_str(), attempt.0]))
+            .map_err(LedgerError::sql("write that submissions came to nothing"))?;
+    }
     super::wishes::change(connection, &save.uid, &save.wishes)?;
     super::grants::give_back(connection, &save.uid, &save.gives_back, save.known.released)?;
     super::callbacks::refute(connection, &save.uid, &save.refuted)?;

@@ -68,6 +68,7 @@ pub(super) fn save(known: Known, jobs: Vec<(Index, Job)>, transitions: Vec<Trans
         known,
         jobs,
         settled: None,
+        absent: None,
         wishes: Vec::new(),
         schedd: ScheddName::from("schedd@test"),
         sandbox: "/data/sandbox/x".to_owned(),
@@ -93,6 +94,7 @@ fn submission(attempt: u32, indices: &str) -> Noted {
         not_after: Timestamp(70),
         dead_since: None,
         refusal: None,
+        absent: false,
     };
     Noted {
         submission,

@@ -19,7 +19,6 @@ use std::time::Duration;
 
 use super::facts::{Answer, Condition, Facts, Failure, InFlight, Known, Past, Reach, Record};
 use super::ids::{Attempt, Index, JobId, Kind, RequestKey, Timestamp};
-use super::indices::Indices;
 use super::judge::{self, Doubt, Sightings};
 use super::phase::Phase;
 use super::request::{Request, Scope, Work};
@@ -39,6 +38,8 @@ pub struct Decision {
     pub changed: BTreeSet<Index>,
     /// The attempts up to this one need not be read again.
     pub settled: Option<Attempt>,
+    /// Of the attempts up to this one, all jobs that are not recorded are proved never to have been accepted.
+    pub absent: Option<Attempt>,
     /// What has become of wishes about single jobs.
     pub wishes: Vec<Change>,
     /// What is to be journaled, in the same transaction.
@@ -53,8 +54,6 @@ pub struct Decision {
     pub again: Option<Duration>,
     /// It has jobs to submit, and its namespace may have no more.
     pub namespace_is_full: bool,
-    /// Jobs that were tried, do not go now, and are proved never to have been accepted: they use nobody's room.
-    pub not_accepted: Indices,
 }
 
 /// Reasons of `Submitted` False that the next try may do away with.
@@ -172,6 +171,7 @@ fn not_ours_yet(facts: &Facts) -> Decision {
         after: None,
         changed: BTreeSet::new(),
         settled: None,
+        absent: None,
         wishes: Vec::new(),
         transitions: Vec::new(),
         refuted: Vec::new(),
@@ -179,7 +179,6 @@ fn not_ours_yet(facts: &Facts) -> Decision {
         look: Look::Nothing,
         again: None,
         namespace_is_full: false,
-        not_accepted: Indices::default(),
     }
 }
 
@@ -198,6 +197,7 @@ struct Run<'a> {
     ran_again: usize,
     /// Why some recorded job's fate is not known.
     doubt: Option<Doubt>,
+    absent: Option<Attempt>,
     transitions: Vec<Transition>,
     illegal: Option<IllegalTransition>,
     refuted: Vec<JobId>,
@@ -205,7 +205,6 @@ struct Run<'a> {
     look: Look,
     again: Option<Duration>,
     namespace_is_full: bool,
-    not_accepted: Indices,
 }
 
 impl<'a> Run<'a> {
@@ -244,6 +243,7 @@ impl<'a> Run<'a> {
             new_jobs: 0,
             ran_again: 0,
             doubt: None,
+            absent: None,
             transitions: Vec::new(),
             illegal: None,
             refuted: Vec::new(),
@@ -251,7 +251,6 @@ impl<'a> Run<'a> {
             look: Look::Nothing,
             again: None,
             namespace_is_full: false,
-            not_accepted: Indices::default(),
         };
         if guarded {
             run.tell(
@@ -291,6 +290,7 @@ impl<'a> Run<'a> {
         self.record.known = Some(self.known);
         Ok(Decision {
             settled: judge::settled_for_good(&self.record, self.rules),
+            absent: self.absent,
             wishes: self.record.wishes.changes(&self.facts.record.wishes),
             after: Some(self.record),
             changed: self.changed,
@@ -300,7 +300,6 @@ impl<'a> Run<'a> {
             look: self.look,
             again: self.again,
             namespace_is_full: self.namespace_is_full,
-            not_accepted: self.not_accepted,
         })
     }
 

@@ -30,7 +30,7 @@ pub struct Room {
 #[must_use]
 pub fn room(facts: &Facts, decision: &Decision, rules: &Rules) -> Room {
     let record = decision.after.as_ref().unwrap_or(&facts.record);
-    let mut uses = record.in_use().without(&decision.not_accepted);
+    let mut uses = record.in_use();
     let recorded: Indices = record.jobs.keys().copied().collect();
     let unknown = matches!(facts.past, Past::Unknown { .. }) && record.known.as_ref().is_none_or(|known| !known.new);
     let unknown = unknown && facts.object.claim != Claim::Ours;
@@ -93,7 +93,7 @@ fn wants(facts: &Facts, record: &Record, decision: &Decision) -> Indices {
     let recorded: Indices = record.jobs.keys().copied().collect();
     let missing =
         spec.asked_for().without(&recorded).without(&record.wishes.withdrawn()).without(&record.wishes.kept_back());
-    Indices::union(&[missing.without(&record.in_doubt().without(&decision.not_accepted)), held])
+    Indices::union(&[missing.without(&record.in_doubt()), held])
 }
 
 /// Whether what is shown as held is so for good: by an answer from after the last hold and release, and neither is under way.

@@ -149,6 +149,8 @@ pub struct Rules {
     pub granted_first: bool,
     /// Held jobs give their room back only once an answer from after the last hold and release shows them held.
     pub room_until_held: bool,
+    /// What was tried and waits uses its room until it is proved that it never was and never will be accepted.
+    pub absent_is_proved: bool,
 }
 
 impl Rules {
@@ -189,6 +191,7 @@ impl Rules {
         inherited_is_presence: true,
         granted_first: true,
         room_until_held: true,
+        absent_is_proved: true,
     };
 }
 

@@ -306,6 +306,7 @@ fn intent(
         not_after,
         dead_since: None,
         refusal: None,
+        absent: false,
     };
     let (witness, user) = (asked.witness.clone(), asked.user.clone());
     let noted = Noted { submission, witness, user, identity: job.identity.clone(), lock: lock.cloned() };

@@ -225,6 +225,7 @@ pub fn attempt(number: u32, jobs: &str) -> Submission {
         not_after: at(-40),
         dead_since: Some(at(-90)),
         refusal: None,
+        absent: false,
     }
 }
 

@@ -75,6 +75,8 @@ impl Rows {
             }
         }
         for (submission, _, fate) in &mut self.submissions {
+            submission.absent |=
+                decision.absent.is_some_and(|attempt| submission.attempt <= attempt) && *fate == Fate::Open;
             if decision.settled.is_some_and(|attempt| submission.attempt <= attempt) && *fate == Fate::Open {
                 *fate = Fate::Settled;
                 // Nothing of it but its number, its jobs and its witness is read any more.

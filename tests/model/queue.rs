@@ -28,6 +28,8 @@ struct Entry {
     granted: Indices,
     uses: Indices,
     asks: Indices,
+    /// All of it may be there, and nothing of that is known.
+    unknown: bool,
 }
 
 /// What Kueue says of an object.
@@ -46,6 +48,11 @@ impl Entry {
     fn in_use(&self) -> Indices {
         Indices::union(&[self.granted.clone(), self.uses.clone()])
     }
+
+    /// As `Entry::found` of `queue::state` does: it goes on, and counts as granted.
+    fn found(&self) -> Indices {
+        if self.unknown { Indices::default() } else { self.uses.without(&self.granted) }
+    }
 }
 
 impl Queue {
@@ -54,7 +61,7 @@ impl Queue {
         let entry = |rows: &Rows| {
             let record = rows.load();
             let known = record.known.as_ref().is_some_and(|known| !known.released);
-            known.then(|| Entry { uses: record.in_use(), granted: record.granted, asks: Indices::default() })
+            known.then(|| Entry { uses: record.in_use(), granted: record.granted, ..Entry::default() })
         };
         Self { entries: rows.iter().map(entry).collect(), looked: vec![false; rows.len()], granting: Vec::new() }
     }
@@ -63,7 +70,7 @@ impl Queue {
     pub fn decided(&mut self, place: usize, granted: &Indices, room: &Room) {
         let entry = self.entries[place].get_or_insert_with(|| Entry { granted: granted.clone(), ..Entry::default() });
         entry.granted = entry.granted.without(&room.gives_back);
-        entry.uses = room.uses.clone();
+        (entry.uses, entry.unknown) = (room.uses.clone(), room.unknown);
         entry.asks = room.asks.without(&entry.granted);
         self.looked[place] = true;
     }
@@ -93,20 +100,27 @@ impl Model {
             last: 0,
             asks: entry.asks.clone(),
         };
-        let known = (0..).zip(&queue.entries).filter_map(|(object, entry)| Some((object, entry.as_ref()?)));
-        known.map(of).collect()
+        Self::entries(queue).map(of).collect()
+    }
+
+    fn entries(queue: &Queue) -> impl Iterator<Item = (u8, &Entry)> {
+        (0..).zip(&queue.entries).filter_map(|(object, entry)| Some((object, entry.as_ref()?)))
     }
 
     /// What the keeper would grant now.
     fn admits(&self, world: &World, op: usize) -> Vec<(u8, Indices)> {
         let memory = &world.operators[op].memory;
         if self.scene.kueue {
-            let entries =
-                (0..).zip(&memory.queue.entries).filter_map(|(object, entry)| Some((object, entry.as_ref()?)));
-            let admitted = entries.filter(|(object, _)| world.workloads[usize::from(*object)] == Workload::Admitted);
-            let its = |entry: &Entry| self.queues[0] as usize - entry.in_use().len().min(self.queues[0] as usize);
-            let grants = admitted.map(|(object, entry)| (object, entry.asks.take(its(entry))));
-            return grants.filter(|(_, indices)| !indices.is_empty()).collect();
+            let given = |(object, entry): (u8, &Entry)| {
+                let found = entry.found();
+                if !found.is_empty() {
+                    return (object, found);
+                }
+                let admitted = world.workloads[usize::from(object)] == Workload::Admitted;
+                let room = if admitted { self.queues[0] as usize } else { 0 };
+                (object, entry.asks.take(room.saturating_sub(entry.in_use().len())))
+            };
+            return Self::entries(&memory.queue).map(given).filter(|(_, indices)| !indices.is_empty()).collect();
         }
         let Some(jobs) = self.scene.room.filter(|_| memory.queue_begun()) else { return Vec::new() };
         let terms = Terms {
@@ -117,7 +131,9 @@ impl Model {
         };
         let claims = Self::claims(&memory.queue);
         let grants = admit(&terms, &claims).grants.into_iter();
-        grants.map(|(place, indices)| (crate::world::number(&claims[place].uid), indices)).collect()
+        let grants = grants.map(|(place, indices)| (crate::world::number(&claims[place].uid), indices));
+        let found = Self::entries(&memory.queue).map(|(object, entry)| (object, entry.found()));
+        found.filter(|(_, found)| !found.is_empty()).chain(grants).collect()
     }
 
     /// Whether the keeper has something to do.

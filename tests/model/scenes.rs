@@ -235,6 +235,7 @@ fn queued_beside_others() {
     let one_place = |name, troubles, kinds| Scene { room: Some(1), ..Scene::new(name, &[1, 1], troubles, kinds) };
     holds(&Scene { deletes: 0, slow_jobs: true, ..one_place("one place and suspend", 1, &[Suspend]) });
     holds(&Scene { deletes: 0, ..one_place("one place and suspend again", 2, &[Suspend]) });
+    holds(&Scene { deletes: 0, ..one_place("one place, suspend and submitters", 2, &[Suspend, DyingSubmitter]) });
     holds(&Scene { deletes: 0, ..one_place("one place and a lost ledger", 1, &[LostLedger]) });
     holds(&Scene { deletes: 0, ..one_place("one place and deadlines", 1, &[Deadline]) });
     holds(&Scene { queues: &[2], ..one_place("one place for two jobs of one", 1, &[Crash]) });
@@ -250,12 +251,13 @@ fn queued_by_kueue() {
         ..Scene::new(name, &[1, 1], troubles, kinds)
     };
     holds(&Scene { slow_jobs: true, ..one_place("Kueue", 1, &[Evict]) });
+    let alone = |name, kinds| Scene { queues: &[1], ..one_place(name, 2, kinds) };
+    holds(&alone("Kueue and crashes", &[Evict, Crash]));
+    holds(&alone("Kueue and suspend", &[Evict, Suspend]));
+    holds(&alone("Kueue and submitters", &[Evict, SlowSubmitter, SlowStaging]));
     if full() {
         holds(&Scene { deletes: 1, slow_jobs: true, ..one_place("Kueue and deletion", 1, &[Evict]) });
     }
-    holds(&one_place("Kueue and crashes", 2, &[Evict, Crash]));
-    holds(&one_place("Kueue and suspend", 2, &[Evict, Suspend]));
-    holds(&one_place("Kueue and submitters", 2, &[Evict, SlowSubmitter, SlowStaging]));
 }
 
 /// etcd is restored from a copy.

@@ -241,6 +241,7 @@ impl Model {
                         not_after: batch.not_after,
                         dead_since: None,
                         refusal: None,
+                        absent: false,
                     };
                     Some((submission, witness.clone()))
                 }

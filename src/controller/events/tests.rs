@@ -131,6 +131,7 @@ async fn journal(teller: &Teller, namespace: &str, name: &str, rows: usize) {
         conditions: Vec::new(),
     };
     let save = Save {
+        absent: None,
         gives_back: crate::machine::Indices::default(),
         uid: name.into(),
         name: ObjectName { namespace: namespace.to_owned(), name: name.to_owned() },

@@ -75,7 +75,7 @@ impl Run<'_> {
             return;
         }
         self.remove_wished();
-        self.not_accepted = self.waits_and_is_not_accepted(spec, sightings);
+        self.prove_absent(spec, sightings);
         self.suspend(spec);
         self.say_quota(spec);
         self.remove_extra(sightings);
@@ -251,7 +251,7 @@ impl Run<'_> {
             return;
         }
         let fresh = missing.without(&self.record.attempted);
-        let free = self.not_accepted.clone();
+        let free = self.held_and_not_accepted(sightings);
         let again = |indices: &Indices| {
             judge::prove_never_accepted(
                 &facts.object,

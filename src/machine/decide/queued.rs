@@ -2,17 +2,19 @@
 
 use super::Run;
 use crate::api::{ConditionStatus, ConditionType, Reason};
-use crate::machine::facts::{JobState, QueueKind, QueueWait, Queued, Spec};
-use crate::machine::ids::Index;
+use crate::machine::facts::{JobState, QueueKind, QueueWait, Queued, Spec, Submission};
+use crate::machine::ids::{Index, Kind};
 use crate::machine::indices::Indices;
+use crate::machine::judge::{self, Sightings};
 use crate::machine::phase::Phase;
+use crate::machine::wishes::Wanted;
 
 use ConditionStatus::{False, True};
 use ConditionType::{QuotaReserved, Submitted};
 
 impl Run<'_> {
     /// The queue that has to give room; none if none has to.
-    pub(super) fn queue(&self) -> Option<&Queued> {
+    fn queue(&self) -> Option<&Queued> {
         self.facts.queue.as_ref().filter(|_| self.rules.granted_first)
     }
 
@@ -30,6 +32,35 @@ impl Run<'_> {
     pub(super) fn with_room_or_tried(&self, jobs: &Indices) -> Indices {
         let tried = |index: &Index| self.record.attempted.contains(*index) || self.has_room(*index);
         jobs.iter().filter(tried).collect()
+    }
+
+    /// Where all that was tried and may be there waits - for room, to be resumed, or for users who hold it -, it is proved that it is not,
+    /// and that is kept: it uses no room until it is tried again.
+    pub(super) fn prove_absent(&mut self, spec: &Spec, sightings: &Sightings<'_>) {
+        let in_doubt = self.record.in_doubt();
+        let waits = |index: Index| spec.suspend || !self.has_room(index) || self.record.wishes.is(index, Wanted::Hold);
+        let under_way = self.in_flight(Kind::Submit).is_some();
+        if self.queue().is_none() || in_doubt.is_empty() || under_way || !in_doubt.iter().all(waits) {
+            return;
+        }
+        let proof = judge::prove_never_accepted(
+            &self.facts.object,
+            &self.record,
+            self.facts.past,
+            &self.record.tried_and_missing(),
+            &self.facts.evidence,
+            sightings,
+            self.settings,
+            self.rules,
+        );
+        let until = match proof {
+            Ok(proof) => proof.attempt(),
+            Err(_) if !self.rules.absent_is_proved => self.record.highest,
+            Err(doubt) => return self.ask_about(&doubt),
+        };
+        let proved = |attempt: &&mut Submission| attempt.attempt <= until;
+        self.record.attempts.iter_mut().filter(proved).for_each(|attempt| attempt.absent = true);
+        self.absent = Some(until);
     }
 
     /// What is not submitted for lack of room. Whoever gives it wakes the object.
@@ -56,7 +87,7 @@ impl Run<'_> {
             }
             return;
         };
-        let has = !self.record.granted.is_empty() || !self.record.in_use().without(&self.not_accepted).is_empty();
+        let has = !self.record.granted.is_empty() || !self.record.in_use().is_empty();
         if has {
             let message = format!("jobs of this HTCJob have room in {} {}", queue.kind, queue.queue);
             self.say(QuotaReserved, True, Reason::QuotaReserved, &message);
@@ -88,6 +119,9 @@ impl Run<'_> {
     /// Why its jobs are not held any more.
     pub(super) fn why_resumed(&self) -> String {
         match self.facts.queue.as_ref().map(|queue| queue.kind) {
+            Some(QueueKind::LocalQueue) if self.record.granted.is_empty() => {
+                "HTCondor has no job of this HTCJob, which waits for Kueue".to_owned()
+            }
             Some(QueueKind::LocalQueue) => "spec.suspend is false, and Kueue admits the HTCJob".to_owned(),
             Some(QueueKind::HTCQueue) | None => "spec.suspend is false".to_owned(),
         }

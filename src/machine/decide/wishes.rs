@@ -212,19 +212,15 @@ impl Run<'_> {
         jobs.filter(shown).map(|job| job.id).take(AT_ONCE).collect()
     }
 
-    /// Of what was tried and does not go now, as users hold it, it is suspended, or its queue has no room for it: those that are proved
-    /// never to have been accepted, and so take nobody's place.
-    pub(super) fn waits_and_is_not_accepted(&mut self, spec: &Spec, sightings: &Sightings<'_>) -> Indices {
-        let has_queue = self.queue().is_some();
-        let waits = |index: &Index| {
-            self.record.wishes.is(*index, Wanted::Hold) || has_queue && (spec.suspend || !self.has_room(*index))
-        };
-        let waiting: Indices = self.record.in_doubt().iter().filter(waits).collect();
-        if waiting.is_empty() || self.in_flight(Kind::Submit).is_some() {
+    /// Of what users hold and was tried: those that are proved never to have been accepted, and so take nobody's place.
+    pub(super) fn held_and_not_accepted(&mut self, sightings: &Sightings<'_>) -> Indices {
+        let in_doubt = self.record.in_doubt();
+        let held: Indices = in_doubt.iter().filter(|index| self.record.wishes.is(*index, Wanted::Hold)).collect();
+        if held.is_empty() || self.in_flight(Kind::Submit).is_some() {
             return Indices::default();
         }
-        match self.prove_given_up(&waiting, sightings) {
-            Ok(()) => waiting,
+        match self.prove_given_up(&held, sightings) {
+            Ok(()) => held,
             Err(doubt) => {
                 self.ask_about(&doubt);
                 Indices::default()
@@ -233,7 +229,7 @@ impl Run<'_> {
     }
 
     /// Asks HTCondor what a doubt about attempts is to be dispelled by.
-    fn ask_about(&mut self, doubt: &Doubt) {
+    pub(super) fn ask_about(&mut self, doubt: &Doubt) {
         let dead = self.record.attempts.iter().map(|attempt| judge::dead_at(attempt, self.settings)).max();
         self.dispel(doubt, dead.unwrap_or(self.now));
     }

@@ -91,8 +91,18 @@ impl Record {
     /// Jobs that were tried and are not recorded: HTCondor may have them, or may get them yet.
     #[must_use]
     pub fn in_doubt(&self) -> Indices {
+        self.missing_of(|attempt| !attempt.absent)
+    }
+
+    /// Jobs that were tried and are not recorded, whatever is proved of them.
+    #[must_use]
+    pub fn tried_and_missing(&self) -> Indices {
+        self.missing_of(|_| true)
+    }
+
+    fn missing_of(&self, which: impl Fn(&Submission) -> bool) -> Indices {
         let withdrawn = self.wishes.withdrawn();
-        let tried = self.attempts.iter().flat_map(|attempt| attempt.indices.iter());
+        let tried = self.attempts.iter().filter(|attempt| which(attempt)).flat_map(|attempt| attempt.indices.iter());
         tried.filter(|index| !self.jobs.contains_key(index) && !withdrawn.contains(*index)).collect()
     }
 }
@@ -223,6 +233,8 @@ pub struct Submission {
     pub dead_since: Option<Timestamp>,
     /// What condor_submit said, if it said that it failed.
     pub refusal: Option<String>,
+    /// Of its jobs, those that are not recorded are proved never to have been accepted.
+    pub absent: bool,
 }
 
 /// What was seen in history before an intent. History drops its oldest ads first and lists them in the order in which they

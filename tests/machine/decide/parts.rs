@@ -59,6 +59,7 @@ pub fn attempts(jobs: u32) -> impl Strategy<Value = Vec<(Submission, bool)>> {
                     not_after: seconds(life),
                     dead_since: death.map(seconds).filter(|dead| *dead <= at(0)),
                     refusal: refused.then(|| "ERROR: no".to_owned()),
+                    absent: false,
                 };
                 (submission, open)
             })

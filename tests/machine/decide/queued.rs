@@ -75,7 +75,8 @@ fn judging_asks_no_queue() {
     assert_eq!(submitted(&decide(&facts)), "2", "what was never tried goes first, as ever");
 }
 
-/// A submission that came to nothing has no room while it is not to be made again, and asks for it anew.
+/// A submission that came to nothing has no room while it is not to be made again, and asks for it anew. What was proved once is not
+/// asked again: evidence ages.
 #[test]
 fn what_was_never_accepted_uses_nothing_while_it_waits() {
     let mut facts = in_queue(pending(3), "0-1");
@@ -84,14 +85,23 @@ fn what_was_never_accepted_uses_nothing_while_it_waits() {
     assert_eq!(shares(&facts), ["0-1", "", ""], "HTCondor may have them");
     (facts.evidence.queue, facts.evidence.history) = (queue(-1, &[]), history(0, &[]));
     assert_eq!(shares(&facts), ["", "", "0-1"]);
-    facts.record.granted = indices("");
-    assert_eq!(condition(&decide(&facts), ConditionType::QuotaReserved), "nothing", "never True");
+    facts.record = decide(&facts).after.unwrap();
+    (facts.record.granted, facts.evidence.queue) = (indices(""), queue(10, &[]));
+    assert_eq!(shares(&facts), ["", "", ""]);
+    assert_eq!(condition(&decide(&facts), ConditionType::QuotaReserved), "False Suspended");
+    facts.record = decide(&facts).after.unwrap();
     facts.object.spec.as_mut().unwrap().suspend = false;
     assert_eq!(shares(&facts), ["", "0-2", ""]);
     assert_eq!(condition(&decide(&facts), ConditionType::QuotaReserved), "False WaitingForQuota");
-    // With room it goes at the next pass: nobody else gets it meanwhile.
+    // With room it goes again, once that is proved anew.
     facts.record.granted = indices("0-1");
-    assert_eq!(shares(&facts), ["0-1", "2", ""]);
+    assert_eq!((shares(&facts), submitted(&decide(&facts)).as_str()), (["", "2", ""].map(str::to_owned), ""));
+    facts.evidence.history = history(11, &[]);
+    assert_eq!(submitted(&decide(&facts)), "0-1");
+    // As long as one of them has room, all of them wait for what becomes of it.
+    let mut partly = in_queue(pending(2), "1");
+    add_attempt(&mut partly, attempt(1, "0-1"));
+    assert_eq!(shares(&partly), ["0-1", "", ""]);
 }
 
 #[test]

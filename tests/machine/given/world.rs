@@ -333,6 +333,7 @@ impl World {
             not_after: intent.0.plus(Duration::from_secs(60)),
             dead_since: Some(self.now),
             refusal: all_refused.then(|| "ERROR: the schedd said no".to_owned()),
+            absent: false,
         });
     }
 
