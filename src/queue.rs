@@ -17,7 +17,7 @@ mod terms;
 mod tests;
 pub mod words;
 
-pub use amounts::{Amounts, Limits, Resource};
+pub use amounts::{Amounts, Limits, Resource, ResourceSet};
 pub use keeper::QueueKeeper;
 pub use progress::Progress;
 pub use state::{Asker, Decided, Queueing, Queues};

@@ -32,6 +32,27 @@ impl Resource {
     }
 }
 
+/// Some of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ResourceSet([bool; Resource::COUNT]);
+
+impl ResourceSet {
+    /// These.
+    #[must_use]
+    pub fn of(resources: &[Resource]) -> Self {
+        let mut all = Self::default();
+        for resource in resources {
+            all.0[*resource as usize] = true;
+        }
+        all
+    }
+
+    /// The first of them that is such.
+    pub fn first(&self, such: impl Fn(Resource) -> bool) -> Option<Resource> {
+        Resource::iter().find(|resource| self.0[*resource as usize] && such(*resource))
+    }
+}
+
 /// So much of each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Amounts([u64; Resource::COUNT]);

@@ -88,11 +88,10 @@ impl Kueue {
         }
     }
 
-    /// These were all when they were listed. What was made meanwhile is not among them.
-    pub(super) fn list(&mut self, listing: impl IntoIterator<Item = (Uid, Seen)>) {
+    /// These were all when they were listed. `before`: whose were known when that was begun; what was made meanwhile is not among them.
+    pub(super) fn list(&mut self, listing: impl IntoIterator<Item = (Uid, Seen)>, before: &HashSet<Uid>) {
         let listing: HashMap<Uid, Seen> = listing.into_iter().collect();
-        let newest = listing.values().map(|seen| seen.version).max().unwrap_or_default();
-        self.workloads.retain(|owner, known| listing.contains_key(owner) || known.seen.version > newest);
+        self.workloads.retain(|owner, _| listing.contains_key(owner) || !before.contains(owner));
         for (owner, seen) in listing {
             self.see(owner, seen);
         }

@@ -1,7 +1,7 @@
 //! What an `HTCQueue` says, in numbers.
 
 use super::admit::{Order, Terms};
-use super::amounts::{Amounts, Limits, Resource};
+use super::amounts::{Amounts, Limits, Resource, ResourceSet};
 use crate::api::{HTCQueueSpec, QueueingStrategy, Quota, Resources, StopPolicy};
 use crate::condor::htcopts::HtcOpts;
 
@@ -51,15 +51,18 @@ fn limits(quota: &Quota) -> Limits {
 pub struct Demand {
     /// What is known.
     pub each: Amounts,
-    /// What is not.
-    pub unknown: Option<Resource>,
+    /// What is not: any of it may be what a queue limits.
+    pub unknown: ResourceSet,
 }
 
 impl Demand {
     /// Of a job of which nothing is known but that it is one.
     #[must_use]
     pub fn one() -> Self {
-        Self { each: Amounts::of(&[(Resource::Jobs, 1), (Resource::Cpus, 1)]), unknown: Some(Resource::Memory) }
+        Self {
+            each: Amounts::of(&[(Resource::Jobs, 1), (Resource::Cpus, 1)]),
+            unknown: ResourceSet::of(&[Resource::Memory]),
+        }
     }
 
     /// What its submit commands ask for, or those of the site. Without any, HTCondor gives a job one core and no GPU; how much memory
@@ -96,14 +99,15 @@ impl Demand {
     fn of_all(all: [(Resource, Option<u64>); 4]) -> Self {
         let known: Vec<(Resource, u64)> =
             all.iter().filter_map(|(resource, amount)| Some((*resource, (*amount)?))).collect();
-        let unknown = all.iter().find(|(_, amount)| amount.is_none()).map(|(resource, _)| *resource);
-        Self { each: Amounts::of(&known), unknown }
+        let unknown: Vec<Resource> =
+            all.iter().filter(|(_, amount)| amount.is_none()).map(|(resource, _)| *resource).collect();
+        Self { each: Amounts::of(&known), unknown: ResourceSet::of(&unknown) }
     }
 
     /// What these terms limit of that which is not known.
     #[must_use]
     pub fn missing(&self, terms: &Terms) -> Option<Resource> {
-        self.unknown.filter(|resource| terms.limits(*resource))
+        self.unknown.first(|resource| terms.limits(resource))
     }
 }
 
@@ -180,14 +184,30 @@ mod tests {
         let options = |text: &str| HtcOpts::parse(text, &Policy::of_the_site(Attributes::of_the_site())).unwrap();
         let site = options("request_memory = 1000\nrequest_cpus = 2");
         let demand = Demand::of(Some(&options("request_cpus = 4")), &site);
-        assert_eq!((demand.each.to_string().as_str(), demand.unknown), ("1 jobs, 4 cpus, 1000Mi memory", None));
+        let memory = ResourceSet::of(&[Resource::Memory]);
+        assert_eq!(
+            (demand.each.to_string().as_str(), demand.unknown),
+            ("1 jobs, 4 cpus, 1000Mi memory", ResourceSet::default())
+        );
         let demand = Demand::of(None, &options(""));
-        assert_eq!((demand.each.to_string().as_str(), demand.unknown), ("1 jobs, 1 cpus", Some(Resource::Memory)));
+        assert_eq!((demand.each.to_string().as_str(), demand.unknown), ("1 jobs, 1 cpus", memory));
         let terms = |quota: serde_json::Value| Terms::of(&serde_json::from_value(json!({ "quota": quota })).unwrap());
         assert_eq!(demand.missing(&terms(json!({ "memory": "1Gi" }))), Some(Resource::Memory));
         assert_eq!(demand.missing(&terms(json!({ "jobs": 1 }))), None);
         let unknown = Demand::of(Some(&options("request_cpus = 1 + 1")), &site);
-        assert_eq!(unknown.unknown, Some(Resource::Cpus));
+        assert_eq!(unknown.unknown, ResourceSet::of(&[Resource::Cpus]));
+    }
+
+    /// An expression for one of them does not hide another one.
+    #[test]
+    fn each_that_is_not_known_is_missed_where_it_is_limited() {
+        let text = "request_cpus = 1 + 1\nrequest_gpus = 0 + 8";
+        let options = HtcOpts::parse(text, &Policy::of_the_site(Attributes::of_the_site())).unwrap();
+        let demand = Demand::of(Some(&options), &HtcOpts::default());
+        for resource in [Resource::Cpus, Resource::Memory, Resource::Gpus] {
+            let terms = Terms::of(&serde_json::from_value(json!({ "quota": { resource.to_string(): 1 } })).unwrap());
+            assert_eq!(demand.missing(&terms), Some(resource));
+        }
     }
 
     #[test]
@@ -196,9 +216,9 @@ mod tests {
             let demand = Demand::of_pods(&serde_json::from_value(resources).unwrap());
             (demand.each.to_string(), demand.unknown)
         };
-        assert_eq!(of(json!({})), ("1 jobs, 1 cpus".to_owned(), Some(Resource::Memory)));
+        assert_eq!(of(json!({})), ("1 jobs, 1 cpus".to_owned(), ResourceSet::of(&[Resource::Memory])));
         let all = of(json!({ "cpus": "1500m", "memory": "1500Ki", "disk": "1Gi", "gpus": 2 }));
-        assert_eq!(all, ("1 jobs, 2 cpus, 2Mi memory, 2 gpus".to_owned(), None));
+        assert_eq!(all, ("1 jobs, 2 cpus, 2Mi memory, 2 gpus".to_owned(), ResourceSet::default()));
     }
 
     #[test]

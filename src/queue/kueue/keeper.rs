@@ -1,6 +1,6 @@
 //! Watches Workloads, and writes what is to be written of them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -77,11 +77,13 @@ impl KueueKeeper {
         let which = watcher::Config::default().labels(&format!("{MANAGED}={MANAGER}"));
         let mut told = String::new();
         let mut listing: HashMap<Uid, Seen> = HashMap::new();
+        let mut before = HashSet::new();
         let mut events = Box::pin(watcher(api, which).default_backoff());
         while let Some(event) = events.next().await {
             let changed = match event {
                 Ok(watcher::Event::Init) => {
                     listing.clear();
+                    before = self.queues.with(|state| state.kueue.workloads.keys().cloned().collect());
                     false
                 }
                 Ok(watcher::Event::InitApply(object)) => {
@@ -90,7 +92,7 @@ impl KueueKeeper {
                 }
                 Ok(watcher::Event::InitDone) => {
                     told.clear();
-                    self.queues.with(|state| state.kueue.list(listing.drain()));
+                    self.queues.with(|state| state.kueue.list(listing.drain(), &before));
                     true
                 }
                 Ok(watcher::Event::Apply(object)) => {

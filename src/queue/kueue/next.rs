@@ -8,7 +8,7 @@ use super::{GROUP, IN_USE, JOB_UID, MANAGED, SUSPENDED, VERSION};
 use crate::api::{self, HTCJob};
 use crate::kubernetes::MANAGER;
 use crate::machine::Uid;
-use crate::queue::amounts::{Amounts, Resource};
+use crate::queue::amounts::{Amounts, Resource, ResourceSet};
 
 /// The one podSet.
 const POD_SET: &str = "jobs";
@@ -31,7 +31,7 @@ pub(in crate::queue) struct Wanted {
     /// What each job requests, as far as that is known.
     pub(in crate::queue) each: Amounts,
     /// What is not.
-    pub(in crate::queue) unknown: Option<Resource>,
+    pub(in crate::queue) unknown: ResourceSet,
     pub(in crate::queue) resources: Vec<Resource>,
     /// How many jobs it has at a time.
     pub(in crate::queue) count: u32,

@@ -8,7 +8,7 @@ use super::{SILENT, Trouble};
 use crate::api::Reason;
 use crate::machine::facts::{QueueKind, QueueWait, Queued};
 use crate::machine::{Indices, Uid};
-use crate::queue::amounts::Resource;
+use crate::queue::amounts::{Resource, ResourceSet};
 use crate::queue::line::Line;
 use crate::queue::plan::{Plan, grant, number};
 use crate::queue::state::{Asker, Entry, Queues, State};
@@ -217,7 +217,7 @@ fn wanted(state: &State, uid: &Uid, entry: &Entry) -> Option<Wanted> {
         class: entry.class.clone(),
         each: entry.demand.each,
         // What Pods request stands in their spec.
-        unknown: entry.demand.unknown.filter(|_| progress.pod.is_none()),
+        unknown: if progress.pod.is_none() { entry.demand.unknown } else { ResourceSet::default() },
         resources: state.kueue.resources.clone(),
         count: number(progress.at_a_time),
         left: number(progress.left),
@@ -231,8 +231,8 @@ fn wanted(state: &State, uid: &Uid, entry: &Entry) -> Option<Wanted> {
 }
 
 /// What the `HTCJob` does not say in a number and is requested of Kueue.
-pub(super) fn missing(unknown: Option<Resource>, resources: &[Resource]) -> Option<String> {
-    let resource = unknown.filter(|resource| resources.contains(resource))?;
+pub(super) fn missing(unknown: ResourceSet, resources: &[Resource]) -> Option<String> {
+    let resource = unknown.first(|resource| resources.contains(&resource))?;
     Some(format!(
         "the HTCJob does not say in a number how much {resource} each job needs, which the operator is to request of Kueue (--kueue-resources): create it again with {}",
         field(resource)

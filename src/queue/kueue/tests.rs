@@ -18,7 +18,7 @@ use crate::machine::facts::{QueueKind, Queued};
 use crate::machine::room::Room;
 use crate::machine::{Indices, Uid};
 use crate::metrics::Metrics;
-use crate::queue::amounts::{Amounts, Resource};
+use crate::queue::amounts::{Amounts, Resource, ResourceSet};
 use crate::queue::progress::Progress;
 use crate::queue::state::{Asker, Decided, Queueing, Queues};
 use crate::queue::terms::Demand;
@@ -63,7 +63,7 @@ fn wanted(change: impl FnOnce(&mut Wanted)) -> Wanted {
         bound: false,
         class: None,
         each: Amounts::of(&[(Resource::Jobs, 1), (Resource::Cpus, 4)]),
-        unknown: None,
+        unknown: ResourceSet::default(),
         resources: vec![Resource::Jobs, Resource::Cpus, Resource::Gpus],
         count: 3,
         left: 3,

@@ -229,11 +229,11 @@ fn a_workload_says_what_the_htcjob_does() {
     let wanted = wants(&queues).unwrap();
     assert_eq!((wanted.count, wanted.left, wanted.class.as_deref()), (2, 3, Some("high")));
     assert!(wanted.suspend && wanted.accepted && !wanted.deleting && wanted.ended.is_none() && !wanted.bound);
-    assert_eq!(wanted.unknown, Some(Resource::Memory));
+    assert_eq!(wanted.unknown, ResourceSet::of(&[Resource::Memory]));
     // What is known of Pods stands in their spec.
     decided_as(&queues, &object, Progress { pod: Some(json!({})), ..told.clone() }, false);
     let wanted = wants(&queues).unwrap();
-    assert!(wanted.unknown.is_none() && wanted.pod == Some(json!({})));
+    assert!(wanted.unknown == ResourceSet::default() && wanted.pod == Some(json!({})));
     decided_as(&queues, &object, Progress { deleting: true, ..told.clone() }, false);
     assert_eq!(wants(&queues), None, "none is made for it");
     decided_as(&queues, &object, Progress { ended: Some(true), ..told }, false);
@@ -259,9 +259,10 @@ fn the_queue_that_gave_room_counts_before_the_label() {
 
 #[test]
 fn what_is_missing_is_asked_for_only_if_it_is_requested() {
-    assert_eq!(missing(Some(Resource::Memory), &[Resource::Jobs]), None);
-    assert!(missing(Some(Resource::Memory), &[Resource::Memory]).unwrap().contains("spec.resources.memory"));
-    assert_eq!(missing(None, &[Resource::Memory]), None);
+    let memory = ResourceSet::of(&[Resource::Memory]);
+    assert_eq!(missing(memory, &[Resource::Jobs]), None);
+    assert!(missing(memory, &[Resource::Memory]).unwrap().contains("spec.resources.memory"));
+    assert_eq!(missing(ResourceSet::default(), &[Resource::Memory]), None);
 }
 
 fn trouble(seconds: u64) -> Trouble {
@@ -410,15 +411,20 @@ fn what_is_seen_late_changes_nothing() {
     assert!(!queues.with(|state| state.kueue.gone(&"a".into(), 5)), "that was an older one");
     assert!(queues.with(|state| state.kueue.gone(&"a".into(), 6)));
     // Made while they were listed: it is not in the list.
-    for (uid, version) in [("old", 3), ("there", 8), ("new", 12)] {
+    for (uid, version) in [("old", 3), ("there", 8), ("new", 2)] {
         see(uid, version);
     }
+    let before = ["old", "there"].map(Uid::from).into();
     queues.with(|state| {
         state.kueue.listed = None;
-        state.kueue.list([("there".into(), at(8)), ("other".into(), at(10))]);
+        state.kueue.list([("there".into(), at(8)), ("other".into(), at(10))], &before);
     });
     assert_eq!(known(&queues), ["new", "other", "there"]);
     assert_eq!(queues.with(|state| state.kueue.listed.clone()), Some(Ok(())));
+    // All were deleted while nothing was watched.
+    let before = ["new", "other", "there"].map(Uid::from).into();
+    queues.with(|state| state.kueue.list([], &before));
+    assert!(known(&queues).is_empty());
 }
 
 #[test]
