@@ -235,7 +235,11 @@ fn queued_beside_others() {
     let one_place = |name, troubles, kinds| Scene { room: Some(1), ..Scene::new(name, &[1, 1], troubles, kinds) };
     holds(&Scene { deletes: 0, slow_jobs: true, ..one_place("one place and suspend", 1, &[Suspend]) });
     holds(&Scene { deletes: 0, ..one_place("one place and suspend again", 2, &[Suspend]) });
-    holds(&Scene { deletes: 0, ..one_place("one place, suspend and submitters", 2, &[Suspend, DyingSubmitter]) });
+    let submitters = |name| one_place(name, 2, &[Suspend, DyingSubmitter]);
+    holds(&Scene { deletes: 0, queues: &[1], ..submitters("one place, suspend and submitters") });
+    if full() {
+        holds(&Scene { deletes: 0, ..submitters("one place, suspend and submitters, for two") });
+    }
     holds(&Scene { deletes: 0, ..one_place("one place and a lost ledger", 1, &[LostLedger]) });
     holds(&Scene { deletes: 0, ..one_place("one place and deadlines", 1, &[Deadline]) });
     holds(&Scene { queues: &[2], ..one_place("one place for two jobs of one", 1, &[Crash]) });
