@@ -32,7 +32,7 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
     }
     let queues = api.list(&ListParams::default()).await.map_err(|error| Failure::new("list HTCQueues", error))?.items;
     if queues.is_empty() {
-        println!("there are no HTCQueues: HTCJobs without a label are submitted at once");
+        println!("there are no HTCQueues. Where Kueue queues HTCJobs: kubectl get workloads.kueue.x-k8s.io");
     }
     for queue in &queues {
         println!("{}", line(queue));
