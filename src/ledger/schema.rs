@@ -94,7 +94,7 @@ const RUN_COLUMNS: &[(&str, &str)] = &[
 
 /// Columns added to `submissions`. `credentials`: namespace and name of the Secret whose credentials it had; empty or null where
 /// they were the operator's own. `identity` is who that was to the schedd. `lock`: what its submitter holds for as long as it
-/// lives; null if nothing does.
+/// lives; null if nothing does. `absent`: 1 if its jobs that are not recorded are proved never to have been accepted.
 const SUBMISSION_COLUMNS: &[(&str, &str)] = &[("credentials", "text"), ("lock", "text"), ("absent", "integer")];
 
 /// What needs the columns above.

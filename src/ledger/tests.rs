@@ -299,7 +299,14 @@ async fn attempts_are_counted_superseded_and_closed() {
     let record = ledger.load(&uid()).await.unwrap();
     assert_eq!((record.refused, record.highest, open(&record)), (1, Attempt(2), vec![1]));
     assert_eq!(record.requests[&Kind::Submit].failures, 1);
+    // What is proved of it stays, and says nothing of the next one.
+    ledger
+        .save(Save { absent: Some(Attempt(1)), ..save(known(Phase::Pending), Vec::new(), Vec::new()) })
+        .await
+        .unwrap();
     ledger.intend(vec![intent(3, "0-2")]).await.unwrap();
+    let absent = |record: &Record| record.attempts.iter().map(|attempt| attempt.absent).collect::<Vec<_>>();
+    assert_eq!(absent(&ledger.load(&uid()).await.unwrap()), [true, false]);
     ledger.resolve_submits(vec![ended(3, false)]).await.unwrap();
     let record = ledger.load(&uid()).await.unwrap();
     assert_eq!((record.refused, open(&record)), (2, vec![3]));
