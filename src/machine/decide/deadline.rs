@@ -144,17 +144,7 @@ impl Run<'_> {
         if in_doubt.is_empty() || !self.rules.prove_given_up {
             return Ok(());
         }
-        judge::prove_never_accepted(
-            &facts.object,
-            &self.record,
-            facts.past,
-            &in_doubt,
-            &facts.evidence,
-            sightings,
-            self.settings,
-            self.rules,
-        )
-        .map(drop)
+        self.prove_never_accepted(&in_doubt, sightings).map(drop)
     }
 
     /// After `ttlSecondsAfterFinished` the object goes, but not before its output is here.

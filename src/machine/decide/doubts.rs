@@ -8,7 +8,7 @@ use crate::api::{ConditionStatus, ConditionType, Reason};
 use crate::machine::facts::{Answer, Past, Reach, Spec, Why, Witness};
 use crate::machine::ids::{Attempt, Index, Timestamp, id_ranges};
 use crate::machine::indices::Indices;
-use crate::machine::judge::{self, Doubt};
+use crate::machine::judge::{self, Doubt, ProvenNeverAccepted, Sightings};
 
 impl Run<'_> {
     /// How far back history must reach to say what became of what is missing.
@@ -53,6 +53,25 @@ impl Run<'_> {
         };
         let asked_for = self.facts.object.spec.as_ref().map(Spec::asked_for).unwrap_or_default();
         asked_for.iter().any(|index| !accounted_for(index))
+    }
+
+    /// Proves it by what is known now.
+    pub(super) fn prove_never_accepted(
+        &self,
+        indices: &Indices,
+        sightings: &Sightings<'_>,
+    ) -> Result<ProvenNeverAccepted, Doubt> {
+        let facts = self.facts;
+        judge::prove_never_accepted(
+            &facts.object,
+            &self.record,
+            facts.past,
+            indices,
+            &facts.evidence,
+            sightings,
+            self.settings,
+            self.rules,
+        )
     }
 
     /// What to do, and to say, about a doubt: the condition's reason and message.

@@ -252,19 +252,7 @@ impl Run<'_> {
         }
         let fresh = missing.without(&self.record.attempted);
         let free = self.held_and_not_accepted(sightings);
-        let again = |indices: &Indices| {
-            judge::prove_never_accepted(
-                &facts.object,
-                &self.record,
-                facts.past,
-                indices,
-                &facts.evidence,
-                sightings,
-                self.settings,
-                self.rules,
-            )
-            .map(SubmitPermit::Again)
-        };
+        let again = |indices: &Indices| self.prove_never_accepted(indices, sightings).map(SubmitPermit::Again);
         let tried = missing.without(&fresh);
         // What was tried and may still be accepted takes the places of what was not: it is judged first.
         let first = !fresh.is_empty() && (tried.is_empty() || self.places(spec, &fresh, &free).0 > 0);

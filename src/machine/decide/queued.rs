@@ -5,7 +5,7 @@ use crate::api::{ConditionStatus, ConditionType, Reason};
 use crate::machine::facts::{JobState, QueueKind, QueueWait, Queued, Spec, Submission};
 use crate::machine::ids::{Index, Kind};
 use crate::machine::indices::Indices;
-use crate::machine::judge::{self, Sightings};
+use crate::machine::judge::Sightings;
 use crate::machine::phase::Phase;
 use crate::machine::wishes::Wanted;
 
@@ -37,23 +37,15 @@ impl Run<'_> {
     /// Where all that was tried and may be there waits - for room, to be resumed, or for users who hold it -, it is proved that it is not,
     /// and that is kept: it uses no room until it is tried again.
     pub(super) fn prove_absent(&mut self, spec: &Spec, sightings: &Sightings<'_>) {
-        let in_doubt = self.record.in_doubt();
-        let waits = |index: Index| spec.suspend || !self.has_room(index) || self.record.wishes.is(index, Wanted::Hold);
-        let under_way = self.in_flight(Kind::Submit).is_some();
-        if self.queue().is_none() || in_doubt.is_empty() || under_way || !in_doubt.iter().all(waits) {
+        if self.queue().is_none() || self.in_flight(Kind::Submit).is_some() {
             return;
         }
-        let proof = judge::prove_never_accepted(
-            &self.facts.object,
-            &self.record,
-            self.facts.past,
-            &self.record.tried_and_missing(),
-            &self.facts.evidence,
-            sightings,
-            self.settings,
-            self.rules,
-        );
-        let until = match proof {
+        let in_doubt = self.record.in_doubt();
+        let waits = |index: Index| spec.suspend || !self.has_room(index) || self.record.wishes.is(index, Wanted::Hold);
+        if in_doubt.is_empty() || !in_doubt.iter().all(waits) {
+            return;
+        }
+        let until = match self.prove_never_accepted(&self.record.tried_and_missing(), sightings) {
             Ok(proof) => proof.attempt(),
             Err(_) if !self.rules.absent_is_proved => self.record.highest,
             Err(doubt) => return self.ask_about(&doubt),
