@@ -20,7 +20,7 @@ DEBUG = $(or $(CARGO_TARGET_DIR),target)/debug
 DENY = $(CACHE)/cargo-deny-0.20.2
 # One build for all of them.
 ALL = --locked --workspace --features htc-operator/fail-points
-# The model makes the same steps a million times. The rest is compiled without optimization, in a tenth of the time.
+# The model makes the same steps a million times. The rest is compiled without optimization, which is far faster.
 MODEL = cargo test --config profile.dev.package.stateright.opt-level=3 --config profile.dev.package.htc-operator.opt-level=2 $(ALL) --test model
 TESTBED = cargo run --locked --quiet -p testbed --
 # The tests on real servers mostly wait: all are started at once, and tests/bed/src/turns.rs says which may run.

@@ -108,11 +108,8 @@ pub fn delete(here: &Namespace<'_>, name: &str) {
 
 /// Waits until an `HTCPool` that is being deleted is gone.
 pub fn wait_gone(here: &Namespace<'_>, name: &str) {
-    wait_for(&format!("HTCPool {name} to be gone"), PATIENCE, || {
-        let left = here.kubectl(&["get", "htcpool", name, "--ignore-not-found", "-o", "yaml"]);
-        if left.is_empty() { Ok(()) } else { Err(left) }
-    })
-    .unwrap();
+    let gone = || find(here, name).map_or(Ok(()), Err);
+    wait_for(&format!("HTCPool {name} to be gone"), PATIENCE, gone).unwrap();
 }
 
 /// The `HTCPool`, if there is one.
