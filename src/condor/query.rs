@@ -4,10 +4,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::apart::{Part, parts};
 use super::row::{ATTRIBUTES, INHERITED_ATTRIBUTES, Row};
 use super::schedd::{EXCESS, NOT_ADOPTED, QUEUE_TOOL, Schedd, among, by_length, quoted, unknown};
 pub use super::shown::{Ads, Shown};
-use super::suspects::{Part, parts};
 use crate::machine::facts::{Reach, Unknown, Why, Witness};
 use crate::machine::inherited::InheritedJob;
 use crate::machine::{JobId, SchedDate, Uid};

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use super::known_users::KnownUsers;
 use super::row::Row;
-use super::schedd::unknown;
 use crate::machine::facts::{Ad, Unknown, Why};
 use crate::machine::ids::id_ranges;
 use crate::machine::{JobId, Uid};
@@ -80,7 +79,7 @@ impl Shown {
                 "HTCondor does not show the jobs of {user}, though those of others: somebody may have written too much into one of them; look for it with condor_q, and remove it with condor_rm"
             )
         };
-        Some(unknown(Why::Incomplete, message))
+        Some(Unknown { why: Why::Incomplete, message })
     }
 
     /// Adds what was shown of the jobs of other users.

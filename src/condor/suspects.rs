@@ -1,25 +1,11 @@
-//! Users whose jobs HTCondor cannot show together with those of others.
-//!
-//! Who owns a job may write as much as he likes into its ad. `condor_q` then takes long, or fails, for all jobs that it is asked
-//! about: one value of some megabytes is enough. A question cannot leave out long values, and to measure them takes time
-//! as well. But `User` cannot be edited. So if a question fails while the schedd answers, it is put about fewer and fewer
-//! users, until it is known in whose names the jobs are that make it fail. Those users are asked about apart from then on,
-//! and after the others, by the size of the ads: of a large one only whose it is. What is not answered in time is a doubt about
-//! the objects of that user.
-//!
-//! Each job is asked about in one of these questions, by its `User`: to put several proves as much as to put one.
+//! Users whose jobs HTCondor cannot show together with those of others: who they are, and for how long ([`super::apart`] says why).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::ads::LARGE;
-use super::row::{ATTRIBUTES, NAMES, Row};
-use super::schedd::{EXCESS, Schedd, by_length, quoted};
-use super::shown::Shown;
-use crate::api::Identity;
-use crate::machine::facts::{Unknown, Why};
-use crate::machine::{JobId, Timestamp, Uid};
+use crate::machine::Timestamp;
+use crate::machine::facts::Unknown;
 
 /// How long after the last harm a user is asked about apart. It doubles each time that the user is found again.
 const PROBATION: Duration = Duration::from_mins(10);
@@ -27,20 +13,6 @@ const PROBATION: Duration = Duration::from_mins(10);
 const LONGEST_PROBATION: Duration = Duration::from_hours(24);
 /// After so long without harm it begins anew.
 const FORGOTTEN: Duration = Duration::from_hours(48);
-/// After a question that was not answered, its user is left alone for so many times as long as it took.
-const REST: u32 = 4;
-/// Failed questions in one search. It goes on with the next question to the queue.
-const MOST_FAILURES: u32 = 40;
-/// A question of a search, or about one user, may take this part of the usual limit.
-const SHARE: u32 = 4;
-/// Whose jobs they are, of those with a large ad.
-const WHOSE: &str = "ClusterId,ProcId,User,HTCJobUID";
-/// What may be left out.
-const REASON: &str = "HoldReason";
-/// That they are there.
-const THAT: &str = "ClusterId,ProcId,User";
-/// ClassAd expression for ads whose uid is short enough to be asked for.
-const SHORT_UID: &str = "size(unparse(HTCJobUID)) < 200";
 
 /// Who is asked about apart.
 #[derive(Debug, Default)]
@@ -63,17 +35,6 @@ struct Suspect {
     rests: Option<(Timestamp, Unknown)>,
 }
 
-/// What became of a search.
-#[derive(Default)]
-struct Search {
-    /// Somebody's jobs were shown.
-    answered: bool,
-    /// Those who cannot be asked about together with others.
-    found: BTreeSet<String>,
-    /// Why it came to no end.
-    failed: Option<Unknown>,
-}
-
 impl State {
     fn probation(&self, user: &str) -> Duration {
         let again = self.found.get(user).map_or(0, |(times, _)| times.saturating_sub(1));
@@ -86,18 +47,18 @@ impl Suspects {
         work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn users(&self) -> BTreeSet<String> {
+    pub(super) fn users(&self) -> BTreeSet<String> {
         self.with(|state| state.users.keys().cloned().collect())
     }
 
-    fn rests(&self, user: &str, now: Timestamp) -> Option<Unknown> {
+    pub(super) fn rests(&self, user: &str, now: Timestamp) -> Option<Unknown> {
         self.with(|state| {
             let (until, why) = state.users.get(user)?.rests.as_ref()?;
             (now < *until).then(|| why.clone())
         })
     }
 
-    fn did_harm(&self, user: &str, now: Timestamp) {
+    pub(super) fn did_harm(&self, user: &str, now: Timestamp) {
         let known = self.with(|state| {
             let known = state.users.insert(user.to_owned(), Suspect { harmful: now, rests: None }).is_some();
             state.found.retain(|_, (_, last)| now.since(*last) < FORGOTTEN);
@@ -116,7 +77,7 @@ impl Suspects {
 
     /// A question about this user alone was not answered: none is put until then. That may be so because there is much to show, so
     /// after a time, always the same, it is tried together with the others again.
-    fn did_not_answer(&self, user: &str, now: Timestamp, until: Timestamp, why: &Unknown) {
+    pub(super) fn did_not_answer(&self, user: &str, now: Timestamp, until: Timestamp, why: &Unknown) {
         let over = self.with(|state| {
             let suspect = state.users.entry(user.to_owned()).or_insert(Suspect { harmful: now, rests: None });
             suspect.rests = Some((until, why.clone()));
@@ -129,7 +90,7 @@ impl Suspects {
         tracing::debug!(user, over, why = %why.why, message = %why.message, "no answer about this user's jobs");
     }
 
-    fn did_none(&self, user: &str, now: Timestamp) {
+    pub(super) fn did_none(&self, user: &str, now: Timestamp) {
         let over = self.with(|state| {
             let probation = state.probation(user);
             let over = state.users.get(user).is_some_and(|suspect| now.since(suspect.harmful) >= probation);
@@ -154,209 +115,52 @@ impl Suspects {
     }
 }
 
-/// A question about some ads, by their size.
-pub(super) struct Part {
-    /// ClassAd expression for them.
-    pub(super) which: String,
-    /// What is asked of them.
-    pub(super) attributes: String,
-    /// They have more than ours have.
-    pub(super) large: bool,
-}
-
-/// Whose the large ads are; all others; and those of which the hold's reason alone is too long, without it: it decides nothing, and
-/// what HTCondor writes there may be long, too.
-pub(super) fn parts() -> [Part; 3] {
-    let but_reason: Vec<&str> = NAMES.iter().copied().filter(|name| *name != REASON).collect();
-    let (small, readable) = (small(NAMES), small(&but_reason));
-    let whose = WHOSE.to_owned();
-    [
-        Part { which: format!("{readable} =!= true && {SHORT_UID}"), attributes: whose, large: true },
-        Part { which: small.clone(), attributes: ATTRIBUTES.to_owned(), large: false },
-        Part { which: format!("{small} =!= true && {readable}"), attributes: but_reason.join(","), large: true },
-    ]
-}
-
-/// ClassAd expression for ads that have no more in these attributes than ours. `unparse` gives an attribute as it is written, and an
-/// empty text for one that is not there.
-fn small(names: &[&str]) -> String {
-    let sizes: Vec<String> = names.iter().map(|name| format!("size(unparse({name}))")).collect();
-    format!("({} < {LARGE})", sizes.join(" + "))
-}
-
-fn all_of(parts: &[&str]) -> String {
-    let parts: Vec<&str> = parts.iter().copied().filter(|part| !part.is_empty()).collect();
-    parts.join(" && ")
-}
-
-/// `member` does not tell upper from lower case; of two users who differ in that, one may be a suspect.
-fn among_users(users: &[String]) -> String {
-    let list: Vec<String> = users.iter().map(|user| quoted(user)).collect();
-    format!("identicalMember(User, {{{}}})", list.join(","))
-}
-
-/// To come before all else: what the schedd would evaluate in their ads takes time, too.
-fn not_among_users(users: &BTreeSet<String>) -> String {
-    let users: Vec<String> = users.iter().cloned().collect();
-    if users.is_empty() { String::new() } else { format!("!{}", among_users(&users)) }
-}
-
-impl Schedd {
-    /// This operator's jobs in the queue for which `which` holds, if it says anything. `about`: only these objects are asked about,
-    /// and only users who may have jobs of them.
-    pub(super) async fn ask_queue(&self, which: &str, about: &[Uid]) -> Result<Shown, Unknown> {
-        self.own_users().await?;
-        let all = self.users.all();
-        let (alone, concerns) = (all.len() == 1, |user: &&String| {
-            about.is_empty() || about.iter().any(|uid| self.users.belongs(uid.as_str(), user))
-        });
-        // Who is a suspect may change meanwhile, and each job is to be asked about.
-        let suspects = self.suspects.users();
-        let others: Vec<String> = all.difference(&suspects).filter(concerns).cloned().collect();
-        let mut apart: Vec<String> = suspects.iter().filter(concerns).cloned().collect();
-        let (mut shown, mut answered, mut failed) = (Shown::default(), false, None);
-        let mut found = BTreeSet::new();
-        if !others.is_empty() {
-            let constraint = all_of(&[&not_among_users(&suspects), &self.ours_of(&others), which]);
-            match self.ask_whole(&constraint, self.tools.limit, (!alone).then_some(EXCESS)).await {
-                Ok(part) => {
-                    shown = part;
-                    answered = true;
-                }
-                // Where there is one user only, nobody else is held up.
-                Err(unknown) if !alone && self.may_be_theirs(&unknown).await => {
-                    let search = self.search(&others, which, &mut shown).await;
-                    (answered, found, failed) = (search.answered, search.found, Some(unknown));
-                    if let Some(unknown) = search.failed {
-                        for user in found.iter().filter(|_| answered) {
-                            self.suspects.did_harm(user, self.clock.now());
-                        }
-                        return Err(unknown);
-                    }
-                    apart.extend(found.iter().cloned());
-                }
-                Err(unknown) => return Err(unknown),
-            }
-        }
-        for user in &apart {
-            let began = self.clock.now();
-            if let Some(unknown) = self.suspects.rests(user, began) {
-                shown.silent.insert(user.clone());
-                failed.get_or_insert(unknown);
-                continue;
-            }
-            let answer = self.ask_by_size(user, which).await;
-            let now = self.clock.now();
-            match answer {
-                Ok((part, any_large)) => {
-                    shown.absorb(part);
-                    answered = true;
-                    if any_large || found.contains(user) {
-                        self.suspects.did_harm(user, now);
-                    } else {
-                        self.suspects.did_none(user, now);
-                    }
-                }
-                // It may be so with all of them.
-                Err(_) if !answered && found.contains(user) => break,
-                Err(unknown) => {
-                    shown.silent.insert(user.clone());
-                    self.suspects.did_not_answer(user, now, now.plus(now.since(began) * REST), &unknown);
-                    failed.get_or_insert(unknown);
-                }
-            }
-        }
-        // What fails for all is nobody's fault, and no doubt about some.
-        if let Some(unknown) = failed.filter(|_| !answered) {
-            return Err(unknown);
-        }
-        shown.sort();
-        Ok(shown)
-    }
-
-    /// The same, without suspects: that a job is not among them says nothing about it.
-    pub(super) async fn ask_some_of_queue(&self, which: &str, limit: Duration) -> Result<Shown, Unknown> {
-        self.own_users().await?;
-        let apart = self.suspects.users();
-        let others: Vec<String> = self.users.all().difference(&apart).cloned().collect();
-        // The cheapest comes first: the schedd evaluates this for all its jobs.
-        let constraint = all_of(&[&not_among_users(&apart), which, &self.ours_of(&others)]);
-        let excess = (apart.len() + others.len() > 1).then_some(EXCESS);
-        let mut shown = self.ask_whole(&constraint, limit, excess).await?;
-        shown.sort();
-        Ok(shown)
-    }
-
-    /// Whether an answer may be missing because of what is in the ads: the schedd answers other questions.
-    pub(super) async fn may_be_theirs(&self, unknown: &Unknown) -> bool {
-        let limit = self.tools.limit / SHARE;
-        matches!(unknown.why, Why::ScheddUnreachable | Why::Incomplete)
-            && matches!(tokio::time::timeout(limit, self.reading()).await, Ok(Ok(_)))
-    }
-
-    async fn ask_whole(&self, constraint: &str, limit: Duration, excess: Option<usize>) -> Result<Shown, Unknown> {
-        let mut shown = Shown::default();
-        self.each_queued(constraint, ATTRIBUTES, limit, excess, |row| shown.collect(&self.users, row)).await?;
-        Ok(shown)
-    }
-
-    /// Asks about fewer and fewer of these users.
-    async fn search(&self, others: &[String], which: &str, shown: &mut Shown) -> Search {
-        let (mut search, mut failures) = (Search::default(), 0);
-        let mut groups = by_length(others);
-        while let Some(group) = groups.pop() {
-            let constraint = all_of(&[&among_users(group), &self.ours_of(&[]), which]);
-            match (self.ask_whole(&constraint, self.limit_of(group), Some(EXCESS)).await, group) {
-                (Ok(part), _) => {
-                    shown.absorb(part);
-                    search.answered = true;
-                }
-                (Err(unknown), _) if failures == MOST_FAILURES || !self.may_be_theirs(&unknown).await => {
-                    search.failed = Some(unknown);
-                    return search;
-                }
-                (Err(_), group) => {
-                    failures += 1;
-                    if let [user] = group {
-                        search.found.insert(user.clone());
-                    } else {
-                        groups.extend(<[&[String]; 2]>::from(group.split_at(group.len() / 2)));
-                    }
-                }
-            }
-        }
-        search
-    }
-
-    /// How long a question about these users alone may take. The operator's own jobs stand for all namespaces without a Secret,
-    /// there may be very many, and nobody with a Secret can edit them.
-    fn limit_of(&self, users: &[String]) -> Duration {
-        let own = self.users.of(&Identity::Operator);
-        if users.iter().all(|user| own.contains(user)) { self.tools.limit } else { self.tools.limit / SHARE }
-    }
-
-    /// The jobs of one user, and whether some of them have a large ad. Which there are is asked last: one that was never of
-    /// the size that was asked for is then among those that do not say whose they are.
-    async fn ask_by_size(&self, user: &str, which: &str) -> Result<(Shown, bool), Unknown> {
-        let limit = self.limit_of(&[user.to_owned()]);
-        let its = all_of(&[&among_users(&[user.to_owned()]), &self.ours_of(&[]), which]);
-        let (mut shown, mut seen, mut any_large) = (Shown::default(), BTreeSet::<JobId>::new(), false);
-        let mut collect = |row: &Row| {
-            if row.job_id().is_none_or(|id| seen.insert(id)) {
-                shown.collect(&self.users, row);
-            }
-        };
-        for Part { which, attributes, large } in parts() {
-            let each = |row: &Row| {
-                any_large |= large;
-                collect(row);
-            };
-            self.each_queued(&all_of(&[&its, &which]), &attributes, limit, None, each).await?;
-        }
-        self.each_queued(&its, THAT, limit, None, &mut collect).await?;
-        Ok((shown, any_large))
-    }
-}
-
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+    use crate::machine::facts::Why;
+
+    #[test]
+    fn who_does_no_harm_for_long_is_no_suspect() {
+        let (suspects, at) = (Suspects::default(), |minute: i64| Timestamp(minute * 60_000));
+        suspects.did_harm("alice", at(0));
+        suspects.did_none("alice", at(9));
+        suspects.did_harm("alice", at(9));
+        suspects.did_none("alice", at(18));
+        assert_eq!(suspects.users().len(), 1);
+        suspects.did_none("alice", at(19));
+        assert!(suspects.users().is_empty());
+        let why = Unknown { why: Why::ScheddUnreachable, message: "slow".to_owned() };
+        suspects.did_not_answer("bob", at(20), at(22), &why);
+        assert_eq!((suspects.rests("bob", at(21)), suspects.rests("bob", at(22))), (Some(why.clone()), None));
+        suspects.did_not_answer("bob", at(29), at(30), &why);
+        assert_eq!(suspects.users().len(), 1);
+        suspects.did_not_answer("bob", at(30), at(31), &why);
+        assert!(suspects.users().is_empty(), "the whole question has more time");
+        assert!(!suspects.in_history(at(0)));
+        suspects.suspect_history(at(0));
+        assert!(suspects.in_history(at(9)) && !suspects.in_history(at(10)));
+    }
+
+    /// Who does harm, waits until it is forgotten, and does it again is searched for ever more seldom.
+    #[test]
+    fn who_is_found_again_and_again_is_asked_about_apart_for_longer() {
+        let (suspects, mut now, mut waits) = (Suspects::default(), Timestamp(0), Vec::new());
+        let minutes = |count: u64| Duration::from_mins(count);
+        for _ in 0..10 {
+            suspects.did_harm("alice", now);
+            suspects.did_harm("alice", now);
+            let found = now;
+            while !suspects.users().is_empty() {
+                now = now.plus(minutes(10));
+                suspects.did_none("alice", now);
+            }
+            waits.push(now.since(found).as_secs() / 60);
+        }
+        assert_eq!(waits, [10, 20, 40, 80, 160, 320, 640, 1280, 1440, 1440]);
+        now = now.plus(FORGOTTEN);
+        suspects.did_harm("alice", now);
+        suspects.did_none("alice", now.plus(PROBATION));
+        assert!(suspects.users().is_empty());
+    }
+}

@@ -8,7 +8,9 @@ mod hints;
 mod inherit;
 mod kept;
 mod live;
+mod output;
 mod queued;
+mod submit;
 mod terminate;
 #[cfg(test)]
 mod tests;

@@ -259,7 +259,7 @@ mod tests {
     fn watching(jobs: usize, status: JobStatus) -> Watchlist {
         let mut job = HTCJob::new("j", crate::api::HTCJobSpec::default());
         job.metadata.namespace = Some("n".to_owned());
-        let object = ObjectRef::from_obj(&kube::core::DeserializeGuard(Ok(job)));
+        let object = ObjectRef::from_obj(&crate::api::Guarded(Ok(job)));
         let (watchlist, uid) = (Watchlist::default(), Uid::from("u"));
         watchlist.set(&uid, &object, Look::Changes, Arc::default());
         assert!(!watchlist.may_change(), "nothing is known yet");

@@ -9,7 +9,7 @@ use crate::condor::known_users::KnownUsers;
 use crate::condor::{Confining, Tools};
 use crate::confine::Confinement;
 use crate::health::Health;
-use crate::machine::ClusterId;
+use crate::machine::{ClusterId, Timestamp};
 use crate::metrics::Metrics;
 
 /// Answers as a schedd does: 1.0 is the operator's, 2.0 to 5.0 are alice's. It fails when it is to show 2.0, which is large. 4.0 is
@@ -179,50 +179,6 @@ async fn one_is_found_among_more_than_fit_into_an_argument() {
     let calls = fake.calls();
     assert!(calls[0].ends_with(" HTCOperator =?= \"op\"") && calls.len() < 35, "{}: {}", calls.len(), calls[0]);
     assert_eq!(fake.schedd.suspects.users(), BTreeSet::from(["alice@test".to_owned()]));
-}
-
-#[test]
-fn who_does_no_harm_for_long_is_no_suspect() {
-    let (suspects, at) = (Suspects::default(), |minute: i64| Timestamp(minute * 60_000));
-    suspects.did_harm("alice", at(0));
-    suspects.did_none("alice", at(9));
-    suspects.did_harm("alice", at(9));
-    suspects.did_none("alice", at(18));
-    assert_eq!(suspects.users().len(), 1);
-    suspects.did_none("alice", at(19));
-    assert!(suspects.users().is_empty());
-    let why = Unknown { why: Why::ScheddUnreachable, message: "slow".to_owned() };
-    suspects.did_not_answer("bob", at(20), at(22), &why);
-    assert_eq!((suspects.rests("bob", at(21)), suspects.rests("bob", at(22))), (Some(why.clone()), None));
-    suspects.did_not_answer("bob", at(29), at(30), &why);
-    assert_eq!(suspects.users().len(), 1);
-    suspects.did_not_answer("bob", at(30), at(31), &why);
-    assert!(suspects.users().is_empty(), "the whole question has more time");
-    assert!(!suspects.in_history(at(0)));
-    suspects.suspect_history(at(0));
-    assert!(suspects.in_history(at(9)) && !suspects.in_history(at(10)));
-}
-
-/// Who does harm, waits until it is forgotten, and does it again is searched for ever more seldom.
-#[test]
-fn who_is_found_again_and_again_is_asked_about_apart_for_longer() {
-    let (suspects, mut now, mut waits) = (Suspects::default(), Timestamp(0), Vec::new());
-    let minutes = |count: u64| Duration::from_mins(count);
-    for _ in 0..10 {
-        suspects.did_harm("alice", now);
-        suspects.did_harm("alice", now);
-        let found = now;
-        while !suspects.users().is_empty() {
-            now = now.plus(minutes(10));
-            suspects.did_none("alice", now);
-        }
-        waits.push(now.since(found).as_secs() / 60);
-    }
-    assert_eq!(waits, [10, 20, 40, 80, 160, 320, 640, 1280, 1440, 1440]);
-    now = now.plus(FORGOTTEN);
-    suspects.did_harm("alice", now);
-    suspects.did_none("alice", now.plus(PROBATION));
-    assert!(suspects.users().is_empty());
 }
 
 #[test]
