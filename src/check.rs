@@ -8,11 +8,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kube::api::{Api, ListParams};
-use kube::core::DeserializeGuard;
 use kube::{Client, ResourceExt as _};
 use rustix::fs::{Access, access, statvfs};
 
-use crate::api::{ConditionStatus, HTCPool, OPERATOR};
+use crate::api::{ConditionStatus, Guarded, HTCPool, OPERATOR};
 use crate::clock::Clock;
 use crate::condor::{KnownUsers, Schedd};
 use crate::config::{self, Config};
@@ -186,7 +185,7 @@ async fn ask_schedd(schedd: &Schedd) -> Result<String, String> {
 
 /// What the operator has found out about each `HTCPool` of its own; none if there are none.
 async fn pools(client: &Client, operator: &str, namespace: Option<&str>) -> Option<Result<String, String>> {
-    let api: Api<DeserializeGuard<HTCPool>> = kubernetes::watched(client, namespace);
+    let api: Api<Guarded<HTCPool>> = kubernetes::watched(client, namespace);
     let listed = kubernetes::limited("list", &"HTCPools", api.list(&ListParams::default())).await;
     let pools = match listed {
         Ok(list) => list.items,
@@ -197,8 +196,7 @@ async fn pools(client: &Client, operator: &str, namespace: Option<&str>) -> Opti
         }
         Err(error) => return Some(Err(error.to_string())),
     };
-    let is_ours =
-        |pool: &&DeserializeGuard<HTCPool>| pool.annotations().get(OPERATOR).is_none_or(|own| own == operator);
+    let is_ours = |pool: &&Guarded<HTCPool>| pool.annotations().get(OPERATOR).is_none_or(|own| own == operator);
     let ours: Vec<_> = pools.iter().filter(is_ours).collect();
     let troubles: Vec<String> = ours.iter().filter_map(|pool| trouble(pool)).collect();
     match (ours.len(), troubles.is_empty()) {
@@ -209,7 +207,7 @@ async fn pools(client: &Client, operator: &str, namespace: Option<&str>) -> Opti
 }
 
 /// Why an `HTCPool` is not ready.
-fn trouble(pool: &DeserializeGuard<HTCPool>) -> Option<String> {
+fn trouble(pool: &Guarded<HTCPool>) -> Option<String> {
     let why = match &pool.0 {
         Err(error) => error.error.clone(),
         Ok(pool) => match pool.ready() {

@@ -1,6 +1,7 @@
 //! HTCondor, through its own command-line tools.
 
 mod ads;
+mod apart;
 mod confined;
 mod cost;
 pub mod description;

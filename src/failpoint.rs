@@ -84,6 +84,8 @@ pub enum Point {
     AfterJobAdjusted,
     BeforeJobDeleted,
     AfterJobDeleted,
+    BeforePodDeleted,
+    AfterPodDeleted,
     BeforeStatusWritten,
     AfterStatusWritten,
     BeforeEventWritten,

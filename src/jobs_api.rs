@@ -6,6 +6,7 @@ mod files;
 mod log;
 mod pod_log;
 mod serve;
+mod turns;
 mod volume;
 mod walk;
 mod watch;
@@ -29,21 +30,30 @@ use crate::procs::{HTCProc, Parent, ProcName};
 use crate::receiver::Wakes;
 use crate::workers::Planner;
 
-/// What jobs are read from.
+/// What is known here of all jobs, without asking anybody.
 #[derive(Clone)]
-pub struct Jobs {
+pub struct Records {
     /// The `HTCJob`s.
     pub objects: Store<Observed>,
     /// What is recorded of their jobs.
     pub ledger: Ledger,
-    /// Where Pods are asked for their logs.
-    pub client: Client,
     /// Namespace and name of this operator: others' `HTCJob`s are theirs to show.
     pub operator: String,
+}
+
+/// What jobs are read from.
+#[derive(Clone)]
+pub struct Jobs {
+    /// What is known of them.
+    pub records: Records,
+    /// Where Pods are asked for their logs.
+    pub client: Client,
     /// Where output is.
     pub planner: Planner,
     /// How it is read.
     pub volume: Volume,
+    /// What is done at once.
+    pub turns: Turns,
     /// Where HTCondor is asked about jobs that run.
     pub pools: Arc<Pools>,
     /// Wakes an `HTCJob` of which a user wants something.
@@ -52,7 +62,7 @@ pub struct Jobs {
     pub clock: Clock,
 }
 
-impl Jobs {
+impl Records {
     fn ours(&self, object: &Observed) -> bool {
         object.annotations().get(OPERATOR).is_none_or(|operator| *operator == self.operator)
     }
@@ -81,6 +91,19 @@ impl Jobs {
         let reference = kube::runtime::reflector::ObjectRef::new(name).within(namespace);
         let object: Arc<Observed> = self.objects.get(&reference)?;
         self.ours(&object).then(|| Parent::of(&object))
+    }
+
+    /// Gives jobs of one `HTCJob` the items that it took from a ConfigMap.
+    async fn add_items(&self, parent: &Parent, procs: &mut [HTCProc]) -> Result<(), LedgerError> {
+        if !parent.takes_items() || procs.is_empty() {
+            return Ok(());
+        }
+        let wanted = procs.iter().map(|proc| Index(proc.spec.index)).collect();
+        let items = self.ledger.items_kept(&parent.uid, wanted).await?;
+        for (proc, item) in procs.iter_mut().zip(items) {
+            proc.spec.item = item;
+        }
+        Ok(())
     }
 }
 
@@ -113,17 +136,17 @@ impl Jobs {
     async fn find(&self, namespace: &str, name: &str) -> Result<Found, Failure> {
         let none = || Failure::no_such_proc(name);
         let (htcjob, index) = ProcName::parse(name).ok_or_else(none)?;
-        let parent = self.parent(namespace, htcjob).ok_or_else(none)?;
+        let parent = self.records.parent(namespace, htcjob).ok_or_else(none)?;
         let index = Index(index);
         let mut proc = if parent.has_pods() {
-            let rows = self.ledger.runs(parent.uid.clone(), index, 1).await?;
+            let rows = self.records.ledger.runs(parent.uid.clone(), index, 1).await?;
             match rows.rows.first().filter(|row| row.index == index) {
                 Some(row) => HTCProc::of_pod(&parent, row, now()),
                 None if parent.asked_for.contains(index) => HTCProc::not_recorded(&parent, index, rows.given_up, None),
                 None => return Err(none()),
             }
         } else {
-            let rows = self.ledger.procs(parent.uid.clone(), index, 1).await?;
+            let rows = self.records.ledger.procs(parent.uid.clone(), index, 1).await?;
             match rows.rows.first().filter(|row| row.index == index) {
                 Some(row) => HTCProc::recorded(&parent, row, now()),
                 None if parent.asked_for.contains(index) => {
@@ -132,21 +155,8 @@ impl Jobs {
                 None => return Err(none()),
             }
         };
-        self.add_items(&parent, std::slice::from_mut(&mut proc)).await?;
+        self.records.add_items(&parent, std::slice::from_mut(&mut proc)).await?;
         Ok(Found { parent, index, proc })
-    }
-
-    /// Gives jobs of one `HTCJob` the items that it took from a ConfigMap.
-    async fn add_items(&self, parent: &Parent, procs: &mut [HTCProc]) -> Result<(), LedgerError> {
-        if !parent.takes_items() || procs.is_empty() {
-            return Ok(());
-        }
-        let wanted = procs.iter().map(|proc| Index(proc.spec.index)).collect();
-        let items = self.ledger.items_kept(&parent.uid, wanted).await?;
-        for (proc, item) in procs.iter_mut().zip(items) {
-            proc.spec.item = item;
-        }
-        Ok(())
     }
 
     /// HTCondor, in the name that this job has there.
@@ -173,4 +183,5 @@ fn now() -> SchedDate {
 
 pub(crate) use serve::refuse;
 pub use serve::{LeaderPort, listen};
+pub use turns::Turns;
 pub use volume::Volume;

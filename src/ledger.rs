@@ -23,6 +23,7 @@ mod submitters;
 mod tests;
 mod users;
 mod wishes;
+mod word;
 mod writer;
 
 pub use actor::{Ledger, Users};

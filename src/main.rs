@@ -24,7 +24,7 @@ struct Cli {
     #[arg(long, env = "HTC_LOG_FORMAT", default_value = "text", global = true)]
     log_format: LogFormat,
     /// Log level, for example `warn`, `info` or `htc_operator=debug`.
-    #[arg(long, env = "HTC_LOG", default_value = "info,kube_runtime=warn", global = true)]
+    #[arg(long, env = "HTC_LOG", default_value = "info,kube_runtime=warn,kube_client=error", global = true)]
     log: String,
 }
 

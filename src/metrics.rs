@@ -59,6 +59,7 @@ struct Inner {
     credentials: Family<Whose, Gauge>,
     granted: Counter,
     waits_for_grants: Histogram,
+    queue_decisions: Histogram,
     at_scrape: Arc<AtScrape>,
 }
 
@@ -132,6 +133,8 @@ impl Default for Inner {
             granted: Counter::default(),
             // 10 ms to 5 days.
             waits_for_grants: Histogram::new(exponential_buckets(0.01, 4.0, 14)),
+            // 0.1 ms to 3 s.
+            queue_decisions: Histogram::new(exponential_buckets(0.0001, 2.0, 16)),
             at_scrape: Arc::default(),
             registry: Registry::with_prefix("htc"),
         };
@@ -207,6 +210,12 @@ impl Inner {
             "How long an HTCJob has waited for room when it gets some",
             Unit::Seconds,
             self.waits_for_grants.clone(),
+        );
+        registry.register_with_unit(
+            "queue_decision",
+            "How long it takes to decide who gets room, over all queues",
+            Unit::Seconds,
+            self.queue_decisions.clone(),
         );
         registry.register_collector(Box::new(Scrape(Arc::clone(&self.at_scrape))));
     }
@@ -461,6 +470,11 @@ impl Metrics {
         }
     }
 
+    /// It was decided who gets room.
+    pub fn queues_decided(&self, took: Duration) {
+        self.inner.queue_decisions.observe(took.as_secs_f64());
+    }
+
     /// All `HTCQueue`s are these, and that is how they are.
     pub fn queues(&self, queues: Vec<QueueMeasured>) {
         *self.inner.at_scrape.htcqueues.lock().unwrap_or_else(PoisonError::into_inner) = queues;
@@ -531,6 +545,7 @@ mod tests {
         metrics.unreadable("queue", 0, 0);
         metrics.credentials((0, 0));
         metrics.granted(3, &[Duration::from_secs(2)]);
+        metrics.queues_decided(Duration::from_millis(1));
         metrics.queues(vec![QueueMeasured {
             name: "q".into(),
             waiting: 7,

@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::api::{Api, ListParams};
-use kube::core::PartialObjectMeta;
+use kube::api::ListParams;
+use kube::core::{ObjectList, PartialObjectMeta, Request};
 use kube::{Client, ResourceExt};
 
-use crate::api::HTCJob;
+use crate::api::{Guarded, HTCJob};
 use crate::condor::Schedd;
 use crate::condor::query::Shown;
-use crate::kubernetes::{limited, watched};
+use crate::kubernetes::limited;
 use crate::machine::Uid;
 use crate::machine::facts::Unknown;
 use crate::machine::ids::{IDS_IN_LINE, JobId, id_lines};
@@ -71,9 +71,13 @@ fn whole(answer: Result<Shown, Unknown>) -> Result<Shown, String> {
 
 /// The HTCJobs that exist, in all namespaces or in one.
 pub async fn objects(client: &Client, namespace: Option<&str>) -> Result<BTreeSet<Uid>, String> {
-    let api: Api<PartialObjectMeta<HTCJob>> = watched(client, namespace);
-    let list = limited("list", &"HTCJobs", api.list_metadata(&ListParams::default())).await;
-    let list = list.map_err(|error| error.to_string())?;
+    let request =
+        Request::new(<HTCJob as kube::Resource>::url_path(&(), namespace)).list_metadata(&ListParams::default());
+    let list = async {
+        let request = request.map_err(kube::Error::BuildRequest)?;
+        client.request::<ObjectList<Guarded<PartialObjectMeta<HTCJob>>>>(request).await
+    };
+    let list = limited("list", &"HTCJobs", list).await.map_err(|error| error.to_string())?;
     Ok(list.iter().filter_map(ResourceExt::uid).map(|uid| Uid::from(uid.as_str())).collect())
 }
 

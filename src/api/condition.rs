@@ -70,6 +70,10 @@ pub enum Reason {
     PodsCannotStart,
     /// The Job has made no Pods.
     PodsNotCreated,
+    /// A Pod that is being deleted has not ended: its node does not answer.
+    NodeNotAnswering,
+    /// An annotation says that the HTCJob is to go, whatever is left of it.
+    Abandoned,
     /// Pods start.
     PodsStart,
     /// The workers of the `HTCPool` have another image, or are too small.

@@ -140,6 +140,7 @@ pub struct HTCJobSpec {
 
     /// Most jobs that HTCondor has at a time. Default: all of them. The others are submitted as these end.
     /// Can be changed at any time. With 0 nothing more is submitted. Jobs that HTCondor already has are not removed.
+    /// With backend Kubernetes: most Pods that run at a time. Those that are too many are deleted, and run later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("self >= 0 && self <= 100000")
         .message("parallelism is a number of jobs from 0 to 100000; leave it out for no limit"))]
@@ -187,11 +188,12 @@ pub struct HTCJobSpec {
         .message("requirements is empty: leave it out, or write an expression such as `TARGET.HasAvx2`"))]
     pub requirements: Option<String>,
 
-    /// How often HTCondor runs a job again that ended with a non-zero exit code or by a signal. Default: 0.
+    /// How often a job runs again that ended with a non-zero exit code or by a signal. Default: 0.
+    /// HTCondor runs it again; with backend Kubernetes it gets another Pod.
     /// The job counts as failed only if its last run failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("self >= 0 && self <= 1000")
-        .message("maxRetries is how often HTCondor runs a failed job again: write a number from 0 to 1000"))]
+        .message("maxRetries is how often a failed job runs again: write a number from 0 to 1000"))]
     pub max_retries: Option<i64>,
 
     /// Secret in the same namespace. Jobs are submitted and managed with its credentials. Default: the operator's own.
@@ -240,7 +242,7 @@ pub struct HTCJobSpec {
         .message("ttlSecondsAfterFinished must not be negative; leave it out to keep the HTCJob"))]
     pub ttl_seconds_after_finished: Option<i64>,
 
-    /// While true, no job is submitted and jobs in HTCondor are held. Set it to false to resume.
+    /// While true, no job is submitted and jobs in HTCondor are held; Pods are deleted, and start anew. Set it to false to resume.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspend: bool,
 }

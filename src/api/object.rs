@@ -3,14 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 
-use kube::core::DeserializeGuard;
 use kube::runtime::reflector::ObjectRef;
 use tokio::sync::mpsc;
 
-use super::{HTCJob, is_name};
+use super::{Guarded, HTCJob, is_name};
 
 /// An `HTCJob` as it is watched: one that cannot be decoded does not end the watch, and can still be deleted.
-pub type Observed = DeserializeGuard<HTCJob>;
+pub type Observed = Guarded<HTCJob>;
 
 /// Wakes an object for another reconcile.
 pub type Wake = mpsc::Sender<ObjectRef<Observed>>;

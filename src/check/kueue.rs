@@ -5,6 +5,7 @@ use kube::api::{Api, ListParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 
 use super::access::denied;
+use crate::api::Guarded;
 use crate::kubernetes::limited;
 
 /// What it takes: group, resource, verb.
@@ -33,7 +34,7 @@ pub(super) async fn rights(client: &Client, namespace: Option<&str>) -> Result<S
         return Err(format!("the operator may not {}: deploy/components/kueue has the rights", missing.join("; ")));
     }
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP, "v1beta2", "Workload"));
-    let api: Api<DynamicObject> = match namespace {
+    let api: Api<Guarded<DynamicObject>> = match namespace {
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, &kind),
         None => Api::all_with(client.clone(), &kind),
     };

@@ -15,8 +15,7 @@ const NAMESPACES: usize = 50;
 const WATCHED: [(&str, &str, &str); 4] =
     [("batch", "jobs", "list"), ("batch", "jobs", "watch"), ("", "pods", "list"), ("", "pods", "watch")];
 /// What it takes in each namespace.
-const IN_NAMESPACES: [(&str, &str, &str); 9] = [
-    ("batch", "jobs", "get"),
+const IN_NAMESPACES: [(&str, &str, &str); 8] = [
     ("batch", "jobs", "create"),
     ("batch", "jobs", "patch"),
     ("batch", "jobs", "delete"),

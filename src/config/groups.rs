@@ -50,6 +50,11 @@ pub struct PodsArgs {
     #[arg(long, env = "HTC_KUBERNETES_RUN_AS_USER", value_parser = clap::value_parser!(i64).range(1..))]
     pub kubernetes_run_as_user: Option<i64>,
 
+    /// Group id that owns the files of volumes of the Pods and that the Pods have besides their own, so that they may write there.
+    /// Default: none.
+    #[arg(long, env = "HTC_KUBERNETES_FS_GROUP", value_parser = clap::value_parser!(i64).range(1..))]
+    pub kubernetes_fs_group: Option<i64>,
+
     /// A ServiceAccount that HTCJobs may name: their Pods get its token. Default: none. Can be repeated; in the environment
     /// variable, separate names with commas.
     #[arg(
@@ -69,6 +74,7 @@ impl PodsArgs {
             enabled: self.kubernetes_backend,
             gpu_resource: self.kubernetes_gpu_resource.clone(),
             run_as_user: self.kubernetes_run_as_user,
+            fs_group: self.kubernetes_fs_group,
             service_accounts: self.kubernetes_service_accounts.clone(),
         }
     }

@@ -45,7 +45,7 @@ impl CrdServed {
             let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
             loop {
                 tokio::time::sleep(backoff.pause()).await;
-                if limited("list", &"HTCJobs", api.list_metadata(&one)).await.is_ok() {
+                if limited("list", &"HTCJobs", api.list(&one)).await.is_ok() {
                     self.health.crd_served(true);
                     break;
                 }

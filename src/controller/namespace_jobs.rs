@@ -24,6 +24,8 @@ pub struct NamespaceJobs {
 struct Namespace {
     /// Most jobs that each HTCJob may have in HTCondor.
     jobs: HashMap<Uid, usize>,
+    /// Most Pods that each HTCJob was allowed to have at a time.
+    permitted: HashMap<Uid, usize>,
     /// HTCJobs that may not submit all that they want; who has waited longest is first.
     waiting: VecDeque<ObjectRef<Observed>>,
 }
@@ -121,9 +123,13 @@ impl NamespaceJobs {
         let namespace = namespaces.entry(namespace.to_owned()).or_default();
         let room = self.limit.saturating_sub(namespace.of_others(uid));
         let before = namespace.jobs.get(uid).copied().unwrap_or_default();
-        let most = share.has.unwrap_or(before).max(room.min(share.wants));
-        namespace.jobs.insert(uid.clone(), most);
-        Some(most)
+        let has = share.has.unwrap_or(before);
+        // What runs when it is seen for the first time goes on. What somebody else has made of it since counts, and may not.
+        let permitted = namespace.permitted.get(uid).map_or(has, |permitted| has.min(*permitted));
+        let may = permitted.max(room.min(share.wants));
+        namespace.jobs.insert(uid.clone(), has.max(may));
+        namespace.permitted.insert(uid.clone(), may);
+        Some(may)
     }
 
     /// So many count after the decision; where that is not known, as many as before.
@@ -169,6 +175,7 @@ impl NamespaceJobs {
         self.of().retain(|_, namespace| {
             let before = namespace.jobs.len();
             namespace.jobs.retain(|uid, _| stays(uid));
+            namespace.permitted.retain(|uid, _| stays(uid));
             if namespace.jobs.len() < before {
                 let free = self.limit.saturating_sub(namespace.jobs.values().sum());
                 next.extend(namespace.next(free));
@@ -250,6 +257,9 @@ mod tests {
         assert_eq!(woken.try_recv().unwrap().name, "waits");
         assert_eq!(jobs.pods("physics", &pods, asking(9)), Some(5));
         assert_eq!(jobs.pods("physics", &Uid::from("c"), asking(1)), Some(0), "they count before they are decided");
-        assert_eq!(jobs.pods("physics", &pods, Share { has: Some(7), wants: 0 }), Some(7), "nothing is taken away");
+        assert_eq!(jobs.pods("physics", &pods, Share { has: Some(5), wants: 0 }), Some(5), "nothing is taken away");
+        assert_eq!(jobs.pods("physics", &pods, Share { has: Some(7), wants: 9 }), Some(5), "somebody has made it more");
+        let ran = Uid::from("ran");
+        assert_eq!(jobs.pods("physics", &ran, Share { has: Some(4), wants: 4 }), Some(4), "it ran before");
     }
 }

@@ -93,7 +93,7 @@ fn decide(object: &Observed, gathered: &mut Gathered, context: &Context) -> Resu
 /// What it has of its queue counts from now on.
 fn count(context: &Context, object: &Observed, gathered: &Gathered, decision: &Decision, room: &Room) {
     let (facts, name) = (&gathered.facts, &gathered.name);
-    let resources = object.0.as_ref().ok().and_then(|job| job.spec.resources.clone()).unwrap_or_default();
+    let resources = object.0.as_ref().ok().map(|job| job.spec.resources.clone().unwrap_or_default());
     let after = decision.after.as_ref().and_then(|after| after.known.as_ref());
     let progress = object.0.as_ref().ok().and_then(|job| {
         let pod = serde_json::to_value(asked_for(&job.spec, &context.pods.site)).ok()?;
@@ -105,7 +105,7 @@ fn count(context: &Context, object: &Observed, gathered: &Gathered, decision: &D
         name,
         bound: facts.record.queue.as_deref(),
         granted: &facts.record.granted,
-        demand: Demand::of_pods(&resources),
+        demand: resources.as_ref().map(Demand::of_pods),
         room,
         over: after.is_some_and(|known| known.phase == Phase::Completed),
         progress,

@@ -65,7 +65,7 @@ async fn steps(object: &Observed, context: &Context) -> Result<Option<Duration>,
     let gave = commit(context, &gathered, &decision, room.as_ref()).await.map_err(ReconcileError::Commit)?;
     if let Some(room) = &room {
         let Gathered { facts, name, plan, .. } = &gathered;
-        let demand = Demand::of(plan.as_ref().map(|plan| &plan.options), &context.planner.site_defaults);
+        let demand = plan.as_ref().map(|plan| Demand::of(Some(&plan.options), &context.planner.site_defaults));
         let (uid, bound, granted) = (&facts.object.uid, facts.record.queue.as_deref(), &facts.record.granted);
         let after = decision.after.as_ref().and_then(|after| after.known.as_ref());
         let over = after.is_some_and(|known| known.phase == Phase::Completed);

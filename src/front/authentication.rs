@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
 
-use actix_web::http::header::HeaderMap;
+use actix_web::http::header::{HeaderMap, HeaderValue};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::Api;
 use percent_encoding::percent_decode_str;
@@ -68,7 +68,7 @@ impl Headers {
     pub(super) fn user(&self, headers: &HeaderMap) -> Option<User> {
         let all = |names: &[String]| -> Option<Vec<String>> {
             let values = names.iter().flat_map(|name| headers.get_all(name.as_str()));
-            values.map(|value| value.to_str().ok().map(str::to_owned)).collect()
+            values.map(|value| text(value).map(str::to_owned)).collect()
         };
         let name = all(&self.users)?.into_iter().find(|name| !name.is_empty())?;
         let mut extra: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -76,11 +76,16 @@ impl Headers {
             let key = self.extra.iter().find_map(|prefix| header.as_str().strip_prefix(prefix.as_str()));
             if let Some(key) = key {
                 let key = percent_decode_str(key).decode_utf8().ok()?.into_owned();
-                extra.entry(key).or_default().push(value.to_str().ok()?.to_owned());
+                extra.entry(key).or_default().push(text(value)?.to_owned());
             }
         }
         Some(User { name, uid: all(&self.uids)?.into_iter().next(), groups: all(&self.groups)?, extra })
     }
+}
+
+/// The API server writes names as they are, in UTF-8; `to_str` knows ASCII alone.
+fn text(value: &HeaderValue) -> Option<&str> {
+    std::str::from_utf8(value.as_bytes()).ok()
 }
 
 /// Reads it again. What cannot be read leaves it as it was.
@@ -114,7 +119,7 @@ pub(super) async fn follow(front: &Front) {
 
 #[cfg(test)]
 mod tests {
-    use actix_web::http::header::{HeaderName, HeaderValue};
+    use actix_web::http::header::HeaderName;
 
     use super::*;
 
@@ -149,6 +154,22 @@ mod tests {
         assert_eq!(user.extra["example.org/scope"], ["a"]);
         assert_eq!(user.uid, None, "an API server that does not name this header does not remove it either");
         assert_eq!(headers.user(&HeaderMap::new()), None);
+    }
+
+    #[test]
+    fn names_are_utf_8() {
+        let headers = Headers::parse(&data(r#"["front-proxy-client"]"#)).unwrap();
+        let mut map = HeaderMap::new();
+        for (name, value) in
+            [("x-remote-user", "Zoë"), ("x-remote-group", "Physikalität"), ("x-remote-extra-scope", "größer")]
+        {
+            map.append(HeaderName::from_static(name), HeaderValue::from_bytes(value.as_bytes()).unwrap());
+        }
+        let user = headers.user(&map).unwrap();
+        assert_eq!((user.name.as_str(), user.groups.as_slice()), ("Zoë", &["Physikalität".to_owned()][..]));
+        assert_eq!(user.extra["scope"], ["größer"]);
+        map.insert(HeaderName::from_static("x-remote-user"), HeaderValue::from_bytes(b"\xff").unwrap());
+        assert_eq!(headers.user(&map), None, "what cannot be read is nobody");
     }
 
     #[test]

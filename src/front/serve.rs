@@ -179,7 +179,7 @@ async fn hand_on(
     let mut asked = http::Request::builder()
         .method(request.method().as_str())
         .uri(path)
-        .header("X-Remote-User", user.name.as_str());
+        .header("X-Remote-User", user.name.as_bytes());
     if let Some(accept) = request.headers().get(ACCEPT) {
         asked = asked.header("Accept", accept.as_bytes());
     }
@@ -197,7 +197,7 @@ async fn hand_on(
     };
     let status = StatusCode::from_u16(answer.status().as_u16()).unwrap_or(StatusCode::BAD_GATEWAY);
     let mut response = HttpResponse::build(status);
-    for name in ["content-type", "etag", "retry-after", "x-htc-attempt", "x-htc-length"] {
+    for name in ["content-type", "etag", "retry-after", "x-htc-attempt", "x-htc-run", "x-htc-offset", "x-htc-length"] {
         if let Some(value) = answer.headers().get(name).and_then(|value| value.to_str().ok()) {
             response.insert_header((name, value));
         }

@@ -3,7 +3,7 @@
 //! before anything is signed by it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -28,7 +28,9 @@ pub const FRONT: &str = "htc-operator-jobs-api-front";
 const AUTHORITY_LIVES: u32 = 12;
 /// After this part of a certificate's life, an authority that was made known signs.
 const OVERLAP: u32 = 24;
-/// Longest pause between two looks.
+/// How often it is seen to that the APIService has the authority: who registers the API waits for that.
+const REGISTERED: Duration = Duration::from_secs(3);
+/// Longest pause between two looks at all of it.
 const EVERY: Duration = Duration::from_secs(60);
 
 /// Why the certificates cannot be kept.
@@ -196,20 +198,23 @@ pub struct CertificateKeeper {
     accepted: Accepted,
     /// Until when the leader's own is good, and who has signed it.
     own: Option<(i64, i64)>,
+    /// The authorities that everybody is to know.
+    bundle: Option<String>,
 }
 
 impl CertificateKeeper {
     /// Gives the leader's port its certificate and whom it accepts.
     #[must_use]
     pub fn new(client: Client, places: Places, lives: Lives, shown: Shown, accepted: Accepted) -> Self {
-        Self { client, places, lives, shown, accepted, own: None }
+        Self { client, places, lives, shown, accepted, own: None, bundle: None }
     }
 
     /// Runs for as long as the operator does.
     pub async fn run(mut self) {
         let mut told = String::new();
+        let mut next = Instant::now();
         loop {
-            match self.keep(jiff::Timestamp::now().as_second()).await {
+            match self.look(&mut next).await {
                 Ok(()) => told.clear(),
                 Err(error) => {
                     let words = error.to_string();
@@ -219,13 +224,26 @@ impl CertificateKeeper {
                     }
                 }
             }
-            tokio::time::sleep(self.lives.every()).await;
+            tokio::time::sleep(REGISTERED.min(self.lives.every())).await;
+        }
+    }
+
+    /// All of it when that is due, which it stays if it fails. Else what may be registered anew at any time.
+    async fn look(&mut self, next: &mut Instant) -> Result<(), CertificateError> {
+        match &self.bundle {
+            Some(bundle) if Instant::now() < *next => self.publish(bundle).await,
+            _ => {
+                self.keep(jiff::Timestamp::now().as_second()).await?;
+                *next = Instant::now() + self.lives.every();
+                Ok(())
+            }
         }
     }
 
     async fn keep(&mut self, now: i64) -> Result<(), CertificateError> {
         let authorities = self.authorities(now).await?;
         let bundle: String = authorities.iter().map(|one| one.certificate.as_str()).collect();
+        self.bundle = Some(bundle.clone());
         // Known to all before it signs anything.
         self.publish(&bundle).await?;
         let Some(signer) = signer(&authorities, self.lives, now) else { return Ok(()) };

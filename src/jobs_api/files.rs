@@ -1,8 +1,11 @@
 //! The output of one job as a tar archive. The same files give the same bytes, so that a client whose connection ends goes on from the
 //! byte where it was: the API server cuts every answer after a minute.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use actix_web::HttpResponse;
@@ -52,20 +55,106 @@ impl FilesQuery {
     }
 }
 
-/// One entry of an archive.
-#[derive(Clone, Debug)]
+/// One entry of an archive. There may be a million: what can be made of these few bytes is made when it is sent.
+#[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// Where it is; none for a folder.
-    file: Option<PathBuf>,
-    /// Its header, with that of a long name before it.
-    header: Vec<u8>,
-    size: u64,
+    /// Where its path ends in [`Entries::paths`]; it begins where the one before ends.
+    end: usize,
+    /// Of the file; none for a folder.
+    size: Option<u64>,
+    mtime: u64,
+    mode: u32,
+    /// Blocks of its header, with that of a long name before it.
+    header: u32,
 }
 
 impl Entry {
+    const fn header(&self) -> u64 {
+        self.header as u64 * BLOCK
+    }
+
+    fn size(&self) -> u64 {
+        self.size.unwrap_or_default()
+    }
+
     /// All its bytes in the archive.
-    const fn whole(&self) -> u64 {
-        self.header.len() as u64 + self.size.div_ceil(BLOCK) * BLOCK
+    fn whole(&self) -> u64 {
+        self.header() + self.size().div_ceil(BLOCK) * BLOCK
+    }
+
+    /// Its header in the archive.
+    fn bytes(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let mut header = tar::Header::new_gnu();
+        let kind = if self.size.is_none() { tar::EntryType::Directory } else { tar::EntryType::Regular };
+        header.set_entry_type(kind);
+        header.set_mode(self.mode);
+        header.set_mtime(self.mtime);
+        header.set_size(self.size());
+        let mut builder = tar::Builder::new(Vec::new());
+        builder.append_data(&mut header, path, io::empty())?;
+        let mut bytes = builder.into_inner()?;
+        bytes.truncate(bytes.len().saturating_sub(usize::try_from(END).unwrap_or_default()));
+        Ok(bytes)
+    }
+}
+
+/// All entries of an archive, in its order.
+struct Entries {
+    folder: PathBuf,
+    /// One behind the other.
+    paths: Vec<u8>,
+    all: Vec<Entry>,
+    /// Bytes of the archive.
+    length: u64,
+    /// Names the archive by all that it is made of.
+    tag: String,
+}
+
+impl Entries {
+    /// What is in a folder, by name: regular files and folders, nothing else.
+    fn of(folder: &Path) -> io::Result<Self> {
+        let (mut paths, mut all, mut length, mut hash) = (Vec::new(), Vec::new(), END, Sha256::new());
+        let mut folders = vec![PathBuf::new()];
+        while let Some(inside) = folders.pop() {
+            let mut names = Vec::new();
+            for entry in fs::read_dir(folder.join(&inside))? {
+                names.push(entry?.file_name().into_boxed_os_str());
+            }
+            names.sort_unstable();
+            for name in names {
+                let path = inside.join(&*name);
+                let metadata = fs::symlink_metadata(folder.join(&path))?;
+                let kind = metadata.file_type();
+                if !kind.is_file() && !kind.is_dir() || all.len() >= MOST {
+                    continue;
+                }
+                paths.extend_from_slice(path.as_os_str().as_bytes());
+                let mut entry = Entry {
+                    end: paths.len(),
+                    size: kind.is_file().then_some(metadata.len()),
+                    mtime: u64::try_from(metadata.mtime()).unwrap_or_default(),
+                    mode: metadata.mode() & 0o777,
+                    header: 0,
+                };
+                let header = entry.bytes(&path)?;
+                hash.update(&header);
+                entry.header = u32::try_from(header.len() as u64 / BLOCK).unwrap_or(u32::MAX);
+                length += entry.whole();
+                all.push(entry);
+                if kind.is_dir() {
+                    folders.push(path);
+                }
+            }
+        }
+        paths.shrink_to_fit();
+        all.shrink_to_fit();
+        let tag = hash.finalize().iter().take(8).fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
+        Ok(Self { folder: folder.to_owned(), paths, all, length, tag })
+    }
+
+    fn path(&self, number: usize) -> &Path {
+        let begin = number.checked_sub(1).map_or(0, |before| self.all[before].end);
+        Path::new(OsStr::from_bytes(&self.paths[begin..self.all[number].end]))
     }
 }
 
@@ -77,21 +166,21 @@ pub(super) async fn files(jobs: &Jobs, found: Found, wanted: FilesQuery) -> Resu
         return Err(Failure::not_found(format!("{name} is {state}: its output is not stored (yet)")));
     }
     let folder = jobs.planner.job_output(&found.htcjob(), &found.parent.uid, found.index);
-    let entries = jobs.volume.step(move || entries(&folder)).await?;
-    let length = entries.iter().map(Entry::whole).sum::<u64>() + END;
-    let tag = tag(&entries);
+    let turn = jobs.turns.archive().await?;
+    let entries = jobs.volume.step(move || Entries::of(&folder)).await?;
+    let (length, tag) = (entries.length, entries.tag.clone());
     if wanted.tag.as_ref().is_some_and(|begun| *begun != tag) {
         return Err(Failure::conflict("the files have changed since the archive was begun: begin again"));
     }
     if wanted.offset > length {
         return Err(Failure::bad_request(format!("the archive has {length} bytes")));
     }
-    let archive = Archive { entries: entries.into(), at: wanted.offset, end: END };
-    let begun = Some((archive, jobs.volume.clone()));
+    let archive = Archive { entries, number: 0, at: wanted.offset };
+    let begun = Some((archive, jobs.volume.clone(), turn));
     let parts = futures::stream::unfold(begun, |archive| async {
-        let (archive, volume) = archive?;
+        let (archive, volume, turn) = archive?;
         match archive.next(&volume).await {
-            Ok(Some((part, archive))) => Some((Ok(part), Some((archive, volume)))),
+            Ok(Some((part, archive))) => Some((Ok(part), Some((archive, volume, turn)))),
             Ok(None) => None,
             Err(failure) => {
                 tracing::warn!(why = failure.message, "an archive ends in the middle");
@@ -106,77 +195,34 @@ pub(super) async fn files(jobs: &Jobs, found: Found, wanted: FilesQuery) -> Resu
         .streaming(parts))
 }
 
-/// Names an archive by all that it is made of.
-fn tag(entries: &[Entry]) -> String {
-    let mut hash = Sha256::new();
-    for entry in entries {
-        hash.update(&entry.header);
-    }
-    hash.finalize().iter().take(8).fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
-}
-
-/// What is in a folder, by name: regular files and folders, nothing else.
-fn entries(folder: &Path) -> io::Result<Vec<Entry>> {
-    let mut found = Vec::new();
-    let mut folders = vec![PathBuf::new()];
-    while let Some(inside) = folders.pop() {
-        let mut names: Vec<fs::DirEntry> = fs::read_dir(folder.join(&inside))?.collect::<Result<_, _>>()?;
-        names.sort_by_key(fs::DirEntry::file_name);
-        for name in names {
-            let (path, metadata) = (inside.join(name.file_name()), name.metadata()?);
-            let kind = metadata.file_type();
-            if !kind.is_file() && !kind.is_dir() || found.len() >= MOST {
-                continue;
-            }
-            found.push(entry(folder, &path, &metadata)?);
-            if kind.is_dir() {
-                folders.push(path);
-            }
-        }
-    }
-    Ok(found)
-}
-
-fn entry(folder: &Path, path: &Path, metadata: &fs::Metadata) -> io::Result<Entry> {
-    use std::os::unix::fs::MetadataExt as _;
-    let mut header = tar::Header::new_gnu();
-    let size = if metadata.is_dir() { 0 } else { metadata.len() };
-    header.set_entry_type(if metadata.is_dir() { tar::EntryType::Directory } else { tar::EntryType::Regular });
-    header.set_mode(metadata.mode() & 0o777);
-    header.set_mtime(u64::try_from(metadata.mtime()).unwrap_or_default());
-    header.set_size(size);
-    let mut builder = tar::Builder::new(Vec::new());
-    builder.append_data(&mut header, path, io::empty())?;
-    let mut bytes = builder.into_inner()?;
-    bytes.truncate(bytes.len().saturating_sub(usize::try_from(END).unwrap_or_default()));
-    Ok(Entry { file: metadata.is_file().then(|| folder.join(path)), header: bytes, size })
-}
-
+/// An archive on its way.
 struct Archive {
-    entries: std::collections::VecDeque<Entry>,
-    /// The next byte, counted from the first entry.
+    entries: Entries,
+    /// The entry that is sent.
+    number: usize,
+    /// The next byte, counted from that entry.
     at: u64,
-    /// Bytes behind the last entry.
-    end: u64,
 }
 
 impl Archive {
     async fn next(mut self, volume: &Volume) -> Result<Option<(Bytes, Self)>, Failure> {
-        while self.entries.front().is_some_and(|first| self.at >= first.whole()) {
-            self.at -= self.entries.pop_front().map_or(0, |first| first.whole());
+        while let Some(before) = self.entries.all.get(self.number).map(Entry::whole).filter(|whole| self.at >= *whole) {
+            self.at -= before;
+            self.number += 1;
         }
-        let Some(entry) = self.entries.front() else {
-            let left = self.end.saturating_sub(self.at);
+        let Some(entry) = self.entries.all.get(self.number).copied() else {
+            let left = END.saturating_sub(self.at);
             self.at += left;
             let zeros = vec![0; usize::try_from(left).unwrap_or_default()];
             return Ok((left > 0).then(|| (Bytes::from(zeros), self)));
         };
-        let header = entry.header.len() as u64;
+        let (header, path) = (entry.header(), self.entries.path(self.number));
         let part = if self.at < header {
-            entry.header[usize::try_from(self.at).unwrap_or_default()..].to_vec()
-        } else if let Some(path) = entry.file.clone().filter(|_| self.at < header + entry.size) {
-            let (file, length) = volume.opened(path).await?;
-            if length != entry.size {
+            let bytes = entry.bytes(path).map_err(|error| Failure::internal(error.to_string()))?;
+            bytes[usize::try_from(self.at).unwrap_or_default()..].to_vec()
+        } else if self.at < header + entry.size() {
+            let (file, length) = volume.opened(self.entries.folder.join(path)).await?;
+            if length != entry.size() {
                 return Err(Failure::internal("a file has changed while it was read"));
             }
             volume.read(&file, self.at - header, PART).await?
@@ -198,9 +244,9 @@ mod tests {
     use super::*;
 
     async fn archive(folder: &Path, offset: u64) -> Vec<u8> {
-        let entries = entries(folder).unwrap();
+        let entries = Entries::of(folder).unwrap();
         let volume = Volume::default();
-        let mut archive = Archive { entries: entries.into(), at: offset, end: END };
+        let mut archive = Archive { entries, number: 0, at: offset };
         let mut all = Vec::new();
         while let Some((part, rest)) = archive.next(&volume).await.unwrap() {
             all.extend_from_slice(&part);
@@ -235,5 +281,18 @@ mod tests {
         assert_eq!(found.get(&format!("{long}file")), Some(&4));
         assert!(found.contains_key("empty") || found.contains_key("empty/"), "{found:?}");
         assert!(!found.contains_key("link"), "{found:?}");
+    }
+
+    #[test]
+    fn a_million_files_have_room() {
+        let folder = tempfile::tempdir().unwrap();
+        for number in 0..200 {
+            fs::write(folder.path().join(format!("{number:03}")), "x").unwrap();
+        }
+        let entries = Entries::of(folder.path()).unwrap();
+        assert_eq!((entries.all.len(), entries.length), (200, 200 * 2 * BLOCK + END));
+        assert_eq!((entries.path(0), entries.path(199)), (Path::new("000"), Path::new("199")));
+        let bytes = entries.paths.capacity() + entries.all.capacity() * size_of::<Entry>();
+        assert!(bytes / 200 < 64, "{} bytes for each", bytes / 200);
     }
 }

@@ -5,6 +5,7 @@
 //! HTCondor cannot be asked for a part of what a job that runs has written: it sends all of it, or the end of it without saying where
 //! that begins. So of such a job the beginning is shown, up to a limit, or the last lines.
 
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use actix_web::HttpResponse;
@@ -48,6 +49,8 @@ pub(super) struct LogQuery {
     limit_bytes: Option<u64>,
     /// From this byte of the file on.
     offset: u64,
+    /// Of the run that began then, and of no other.
+    run: Option<Timestamp>,
 }
 
 impl LogQuery {
@@ -68,6 +71,7 @@ impl LogQuery {
                 "tailLines" => wanted.tail_lines = Some(value.parse().map_err(|_| wrong())?),
                 "limitBytes" => wanted.limit_bytes = Some(value.parse().map_err(|_| wrong())?),
                 "offset" => wanted.offset = value.parse().map_err(|_| wrong())?,
+                "run" => wanted.run = Some(value.parse().map_err(|_| wrong())?),
                 "pretty" | "timeout" => {}
                 _ => return Err(Failure::bad_request(format!("the parameter {name:?} is not known"))),
             }
@@ -81,6 +85,17 @@ impl LogQuery {
 
 /// The header that says of which run the log is: how often HTCondor had started the job.
 const ATTEMPT: &str = "x-htc-attempt";
+/// The header that says when that run began: who goes on where a log has ended asks for this run.
+const RUN: &str = "x-htc-run";
+/// The header that says at which byte of the file the log begins, if that is known.
+const OFFSET: &str = "x-htc-offset";
+
+/// Of what a log is. Known once it has begun.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    run: Option<Timestamp>,
+    offset: Option<u64>,
+}
 
 /// Answers with the log.
 pub(super) async fn log(jobs: &Jobs, found: Found, wanted: LogQuery) -> Result<HttpResponse, Failure> {
@@ -94,14 +109,18 @@ pub(super) async fn log(jobs: &Jobs, found: Found, wanted: LogQuery) -> Result<H
     let (parts, receiver) = mpsc::channel(4);
     let mut source = Source {
         jobs: jobs.clone(),
-        start: began(&found),
+        start: wanted.run.or_else(|| began(&found)),
+        place: Arc::default(),
+        offset: wanted.tail_lines.is_none().then_some(wanted.offset),
         found,
         wanted,
         at: wanted.offset,
         left: wanted.limit_bytes,
         parts,
         told: false,
+        shown: false,
     };
+    let place = Arc::clone(&source.place);
     let mut first = receiver;
     let work = tokio::spawn(async move {
         let result = source.run().await;
@@ -126,10 +145,16 @@ pub(super) async fn log(jobs: &Jobs, found: Found, wanted: LogQuery) -> Result<H
         }
     });
     let all = futures::StreamExt::chain(futures::stream::iter([Ok(part)]), rest);
-    Ok(HttpResponse::Ok()
-        .content_type("text/plain; charset=utf-8")
-        .insert_header((ATTEMPT, attempt.to_string()))
-        .streaming(all))
+    let mut response = HttpResponse::Ok();
+    response.content_type("text/plain; charset=utf-8").insert_header((ATTEMPT, attempt.to_string()));
+    let Place { run, offset } = place.get().copied().unwrap_or_default();
+    if let Some(run) = run {
+        response.insert_header((RUN, run.to_string()));
+    }
+    if let Some(offset) = offset {
+        response.insert_header((OFFSET, offset.to_string()));
+    }
+    Ok(response.streaming(all))
 }
 
 /// Ends a task when it is dropped: a client that leaves is no longer worked for.
@@ -153,14 +178,20 @@ pub(super) struct Source {
     pub(super) parts: mpsc::Sender<Result<Bytes, Failure>>,
     /// Something was sent, if only that there is a log.
     pub(super) told: bool,
+    /// Something of the file was sent: from there it goes on.
+    pub(super) shown: bool,
+    /// The byte of the file that comes first, if that is known.
+    offset: Option<u64>,
+    /// Of what the log is, for the head of the answer.
+    place: Arc<OnceLock<Place>>,
 }
 
 impl Source {
     async fn run(&mut self) -> Result<(), Failure> {
-        let mut arrival: Option<tokio::time::Instant> = None;
+        let mut ended: Option<tokio::time::Instant> = None;
         loop {
             if self.began_again(began(&self.found)) {
-                return Ok(());
+                return self.is_over();
             }
             let status = &self.found.proc.status;
             match status.state {
@@ -172,15 +203,21 @@ impl Source {
                 // A Pod that has ended and of which the Job has not said yet what that means, too.
                 State::Idle if self.found.parent.has_pods() && !self.told => return self.show_pod().await,
                 State::Succeeded | State::Failed if self.wanted.follow => {
-                    let until = *arrival.get_or_insert_with(|| tokio::time::Instant::now() + ARRIVAL);
-                    if tokio::time::Instant::now() >= until {
+                    let waited = ended.get_or_insert_with(tokio::time::Instant::now).elapsed();
+                    if waited >= ARRIVAL {
                         return Err(self.not_here_yet());
+                    }
+                    // The front waits for an answer only so long.
+                    if waited >= LOOK {
+                        self.begin().await?;
                     }
                 }
                 State::Succeeded | State::Failed => return Err(self.not_here_yet()),
                 State::Running => {
                     self.show_running().await?;
-                    if self.left == Some(0) || !self.wanted.follow && self.told {
+                    // Kubernetes does not say where in the log the last lines are: nobody could go on from there.
+                    let no_more = self.found.parent.has_pods() && self.wanted.tail_lines.is_some();
+                    if self.left == Some(0) || (!self.wanted.follow || no_more) && self.told {
                         return Ok(());
                     }
                 }
@@ -204,6 +241,15 @@ impl Source {
         Ok(())
     }
 
+    /// The run that was shown is over. Who has asked for just this one is told that there is another one.
+    fn is_over(&self) -> Result<(), Failure> {
+        if self.told || self.wanted.run.is_none() {
+            return Ok(());
+        }
+        let name = self.found.proc.name.name();
+        Err(Failure::conflict(format!("{name} was started again: what it has written since begins anew")))
+    }
+
     fn not_here_yet(&self) -> Failure {
         let name = self.found.proc.name.name();
         Failure::unavailable(format!("{name} has ended and its output has not arrived yet: try again"))
@@ -217,11 +263,12 @@ impl Source {
             .volume
             .step(move || written(&folder, what, index).ok_or_else(|| std::io::ErrorKind::NotFound.into()));
         let (file, length) = self.jobs.volume.opened(path.await?).await?;
-        if let Some(lines) = self.wanted.tail_lines.filter(|_| !self.told) {
+        if let Some(lines) = self.wanted.tail_lines.filter(|_| !self.shown) {
             let from = length.saturating_sub(LOOK_BACK as u64);
             let end = self.jobs.volume.read(&file, from, LOOK_BACK).await?;
             let start = last_lines(&end, lines);
             self.at = from + start as u64;
+            self.offset = Some(self.at);
         }
         loop {
             let part = self.jobs.volume.read(&file, self.at, PART).await?;
@@ -240,19 +287,20 @@ impl Source {
             return self.show_pod().await;
         }
         let schedd = self.jobs.schedd(&self.found.parent)?;
+        let _turn = self.jobs.turns.log().await?;
         let unavailable = |unknown: Unknown| Failure::unavailable(unknown.message);
         let (uid, stream, follow) = (&self.found.parent.uid, self.wanted.stream, self.wanted.follow);
-        let last_lines_of = self.wanted.tail_lines.filter(|_| !self.told);
+        let last_lines_of = self.wanted.tail_lines.filter(|_| !self.shown);
         // Where the last lines are matters only to who goes on from there.
         let extent = if last_lines_of.is_some() && !follow { Extent::Last(LOOK_BACK as u64) } else { Extent::All };
         let tail = schedd.tail(uid, self.found.index, stream, extent, follow).await.map_err(unavailable)?;
         let Some(Tail { start, mut parts }) = tail else { return Ok(()) };
         // What the ledger knows of the run may be late: without HTCondor's word an interruption right now would not be seen.
         let start = start.and_then(|date| Timestamp::from_second(date.0).ok());
-        if !self.told {
+        if !self.told && self.wanted.run.is_none() {
             self.start = start.or(self.start);
         } else if self.began_again(start) {
-            return Ok(());
+            return self.is_over();
         }
         // The next byte that comes.
         let mut next = 0;
@@ -263,6 +311,8 @@ impl Source {
             }
             (next, self.at) = (backlog.total, backlog.total);
             let from = last_lines(&backlog.kept, lines);
+            // Of the end of a file alone it is not known where it begins.
+            self.offset = follow.then(|| backlog.total - (backlog.kept.len() - from) as u64);
             if !self.send(&backlog.kept[from..]).await {
                 return Ok(());
             }
@@ -312,10 +362,16 @@ impl Source {
     /// There is a log, if an empty one.
     pub(super) async fn begin(&mut self) -> Result<(), Failure> {
         if !self.told {
-            self.told = true;
+            self.tells();
             let _ = self.parts.send(Ok(Bytes::new())).await;
         }
         Ok(())
+    }
+
+    /// What the answer is of is known by now.
+    fn tells(&mut self) {
+        self.told = true;
+        let _ = self.place.set(Place { run: self.start, offset: self.offset });
     }
 
     /// Whether more is wanted.
@@ -323,7 +379,8 @@ impl Source {
         let most = self.left.map_or(usize::MAX, |left| usize::try_from(left).unwrap_or(usize::MAX));
         let part = &part[..part.len().min(most)];
         self.left = self.left.map(|left| left.saturating_sub(part.len() as u64));
-        self.told = true;
+        self.tells();
+        self.shown = true;
         self.parts.send(Ok(Bytes::copy_from_slice(part))).await.is_ok() && self.left != Some(0)
     }
 }
@@ -393,11 +450,19 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_refused() {
+        let run = LogQuery::parse("run=2026-01-02T03:04:05Z").unwrap().run.unwrap();
+        assert_eq!(run.to_string(), "2026-01-02T03:04:05Z", "what the answer's head says can be asked for");
         let wanted = LogQuery::parse("stream=err&follow=true&tailLines=5&limitBytes=10").unwrap();
         assert_eq!((wanted.stream, wanted.follow, wanted.tail_lines), (Stream::Err, true, Some(5)));
-        for query in
-            ["stream=log", "follow=maybe", "tail=5", "tailLines=-1", "offset=5&tailLines=1", "offset=1&offset=2"]
-        {
+        for query in [
+            "stream=log",
+            "follow=maybe",
+            "tail=5",
+            "tailLines=-1",
+            "offset=5&tailLines=1",
+            "offset=1&offset=2",
+            "run=5",
+        ] {
             assert_eq!(LogQuery::parse(query).map_err(|failure| failure.code), Err(400), "{query}");
         }
     }

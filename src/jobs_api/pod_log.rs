@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, LogParams};
 
 use super::log::{PART, Source};
+use crate::api::Guarded;
 use crate::kubernetes::{ApiError, is_controlled, limited};
 use crate::procs::answer::Failure;
 use crate::workers::CONTAINER;
@@ -18,7 +19,7 @@ impl Source {
             let state = self.found.proc.status.state;
             return Err(Failure::bad_request(format!("{name} is {state} and has no Pod: it has no log")));
         };
-        let tail = self.wanted.tail_lines.filter(|_| !self.told);
+        let tail = self.wanted.tail_lines.filter(|_| !self.shown);
         let parameters = LogParams {
             container: Some(CONTAINER.to_owned()),
             follow: self.wanted.follow,
@@ -26,8 +27,9 @@ impl Source {
             ..LogParams::default()
         };
         let api: Api<Pod> = Api::namespaced(self.jobs.client.clone(), &self.found.parent.namespace);
-        let job = self.jobs.ledger.job_of(self.found.parent.uid.clone()).await?;
-        let there = limited("get Pod", &pod, api.get(&pod)).await.map_err(|error| self.no_log(&pod, &error))?;
+        let job = self.jobs.records.ledger.job_of(self.found.parent.uid.clone()).await?;
+        let guarded: Api<Guarded<Pod>> = Api::namespaced(self.jobs.client.clone(), &self.found.parent.namespace);
+        let there = limited("get Pod", &pod, guarded.get(&pod)).await.map_err(|error| self.no_log(&pod, &error))?;
         // Another one of its name is not its.
         if !job.is_some_and(|job| is_controlled(&there, job.as_str())) {
             return Err(self.is_gone(&pod));
@@ -53,6 +55,10 @@ impl Source {
             }
             let skipped = usize::try_from(from.saturating_sub(next)).unwrap_or(usize::MAX).min(came);
             next += came as u64;
+            // What was sent is not sent again, be it from the Pod or from the volume. Where the last lines are in the log is not known.
+            if tail.is_none() {
+                self.at = self.at.max(next);
+            }
             if skipped < came && !self.send(&buffer[skipped..came]).await {
                 return Ok(());
             }

@@ -7,7 +7,7 @@ use actix_web::http::header::{ACCEPT, RETRY_AFTER};
 use actix_web::web::Bytes;
 use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
 use futures::Stream;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::walk::Walk;
 use super::watch::Watching;
@@ -66,8 +66,8 @@ async fn serve(request: &HttpRequest, jobs: &Jobs) -> Result<HttpResponse, Failu
     let target = Target::parse(request.uri().path()).ok_or_else(Failure::no_such_path)?;
     if let Some(wanted) = target.action(request.method().as_str())? {
         let (namespace, name) = (target.namespace.unwrap_or_default(), target.name.unwrap_or_default());
-        let user = request.headers().get("X-Remote-User").and_then(|user| user.to_str().ok()).unwrap_or("somebody");
-        return wish::wish(jobs, &namespace, &name, wanted, user).await;
+        let user = request.headers().get("X-Remote-User").and_then(|user| std::str::from_utf8(user.as_bytes()).ok());
+        return wish::wish(jobs, &namespace, &name, wanted, user.unwrap_or("somebody")).await;
     }
     let namespace = target.namespace.as_deref();
     let words = request.uri().query().unwrap_or_default();
@@ -103,7 +103,7 @@ async fn serve(request: &HttpRequest, jobs: &Jobs) -> Result<HttpResponse, Failu
         (Some(name), None) => get(jobs, namespace.unwrap_or_default(), &name, query.form).await,
         (None, None) => match query.watch {
             Some(watch) => {
-                let watching = Watching::begin(jobs.clone(), namespace, &query, watch).await?;
+                let watching = Watching::begin(jobs.records.clone(), namespace, &query, watch).await?;
                 Ok(stream(futures::stream::unfold(watching, Watching::next)))
             }
             None => list(jobs, namespace, query).await,
@@ -116,21 +116,21 @@ fn stream(parts: impl Stream<Item = Result<Bytes, LedgerError>> + 'static) -> Ht
 }
 
 async fn get(jobs: &Jobs, namespace: &str, name: &str, form: Form) -> Result<HttpResponse, Failure> {
-    let version = jobs.ledger.sequence();
+    let version = jobs.records.ledger.sequence();
     let proc = jobs.find(namespace, name).await?.proc;
     Ok(HttpResponse::Ok().json(match form {
         Form::Objects => proc.object(),
         Form::Table(include) => {
             let rows = json!([table::row(&proc, include, now())]);
-            table(&rows, &json!({ "resourceVersion": version.to_string() }))
+            table::whole(&rows, &json!({ "resourceVersion": version.to_string() }))
         }
     }))
 }
 
 /// What has happened to an `HTCJob`.
 async fn story(jobs: &Jobs, namespace: &str, name: &str, form: Form) -> Result<HttpResponse, Failure> {
-    let parent = jobs.parent(namespace, name).ok_or_else(|| Failure::no_such(STORIES, name))?;
-    let rows = jobs.ledger.story(parent.uid.clone()).await?;
+    let parent = jobs.records.parent(namespace, name).ok_or_else(|| Failure::no_such(STORIES, name))?;
+    let rows = jobs.records.ledger.story(parent.uid.clone()).await?;
     Ok(HttpResponse::Ok().json(HTCStory::of(&parent, rows).answer(form)))
 }
 
@@ -148,21 +148,10 @@ async fn analysis(jobs: &Jobs, found: &Found) -> Result<HttpResponse, Failure> {
     }
 }
 
-/// A whole table.
-pub(super) fn table(rows: &Value, metadata: &Value) -> Value {
-    json!({
-        "kind": "Table",
-        "apiVersion": "meta.k8s.io/v1",
-        "metadata": metadata,
-        "columnDefinitions": table::columns(),
-        "rows": rows,
-    })
-}
-
 async fn list(jobs: &Jobs, namespace: Option<&str>, query: Query) -> Result<HttpResponse, Failure> {
-    let newest = jobs.ledger.sequence();
+    let newest = jobs.records.ledger.sequence();
     let version = query.from.as_ref().map_or(newest, |from| from.version);
-    let walk = Walk::new(jobs.clone(), namespace, query.selection, query.from.as_ref()).await?;
+    let walk = Walk::new(jobs.records.clone(), namespace, query.selection, query.from.as_ref()).await?;
     let page =
         Page { walk, form: query.form, left: query.limit, version, last: None, written: 0, begun: false, over: false };
     // The first part tells whether there is an answer at all.

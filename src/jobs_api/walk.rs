@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Jobs, now};
+use super::{Records, now};
 use crate::ledger::{LedgerError, ProcRows};
 use crate::machine::ids::{Index, SchedDate};
 use crate::procs::list::Cursor;
@@ -14,7 +14,7 @@ const PART: usize = 1000;
 
 /// A walk: by namespace, HTCJob, index.
 pub(super) struct Walk {
-    jobs: Jobs,
+    records: Records,
     selection: Selection,
     parents: VecDeque<Parent>,
     from: Index,
@@ -23,12 +23,12 @@ pub(super) struct Walk {
 impl Walk {
     /// From the start, or behind a job.
     pub(super) async fn new(
-        jobs: Jobs,
+        records: Records,
         namespace: Option<&str>,
         selection: Selection,
         behind: Option<&Cursor>,
     ) -> Result<Self, LedgerError> {
-        let mut parents: VecDeque<Parent> = jobs.parents(namespace, &selection).await?.into();
+        let mut parents: VecDeque<Parent> = records.parents(namespace, &selection).await?.into();
         let mut from = Index(0);
         if let Some(Cursor { namespace, htcjob, index, .. }) = behind {
             let place = (namespace, htcjob);
@@ -37,14 +37,14 @@ impl Walk {
                 from = Index(index.saturating_add(1));
             }
         }
-        let mut walk = Self { jobs, selection, parents, from };
+        let mut walk = Self { records, selection, parents, from };
         walk.begin(from);
         Ok(walk)
     }
 
     /// Through all jobs of one `HTCJob`.
-    pub(super) fn of(jobs: Jobs, parent: Parent) -> Self {
-        Self { jobs, selection: Selection::default(), parents: VecDeque::from([parent]), from: Index(0) }
+    pub(super) fn of(records: Records, parent: Parent) -> Self {
+        Self { records, selection: Selection::default(), parents: VecDeque::from([parent]), from: Index(0) }
     }
 
     /// At the only index that can be wanted, if there is only one.
@@ -68,17 +68,17 @@ impl Walk {
             None => PART,
         };
         let (mut procs, next) = if parent.has_pods() {
-            let found = self.jobs.ledger.runs(parent.uid.clone(), self.from, limit).await?;
+            let found = self.records.ledger.runs(parent.uid.clone(), self.from, limit).await?;
             let recorded = found.rows.iter().map(|row| HTCProc::of_pod(parent, row, now())).collect();
             merge_procs(parent, recorded, self.from, limit, |index| {
                 HTCProc::not_recorded(parent, index, found.given_up, None)
             })
         } else {
-            let found = self.jobs.ledger.procs(parent.uid.clone(), self.from, limit).await?;
+            let found = self.records.ledger.procs(parent.uid.clone(), self.from, limit).await?;
             merge(parent, &found, self.from, limit, now())
         };
         procs.retain(|proc| self.selection.matches(proc));
-        self.jobs.add_items(parent, &mut procs).await?;
+        self.records.add_items(parent, &mut procs).await?;
         if let Some(next) = next.filter(|next| only.is_none_or(|only| next.0 <= only)) {
             self.from = next;
         } else {

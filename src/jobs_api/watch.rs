@@ -1,15 +1,14 @@
 //! What has changed, and goes on changing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use actix_web::web::Bytes;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::serve::table;
 use super::walk::Walk;
-use super::{Jobs, now};
+use super::{Records, now};
 use crate::ledger::{LedgerError, ProcRow, RunRow};
 use crate::machine::ids::{Index, Uid};
 use crate::machine::indices::Indices;
@@ -29,9 +28,24 @@ const USUAL: u64 = 1800;
 /// Most changes that are read in one step of the ledger.
 const PART: usize = 1000;
 
+/// What is told of the jobs that a walk comes by.
+#[derive(Clone, Debug)]
+enum Tell {
+    /// All that there is, to who asks for that first.
+    First,
+    /// Those that are asked for since the `HTCJob`'s items were counted, and were not asked for before.
+    More(Indices),
+    /// The `HTCJob` has come.
+    Come,
+    /// It has gone. The ledger keeps its rows for a while.
+    Gone(Uid),
+    /// It was cut short: what was not submitted never will be.
+    GivenUp,
+}
+
 /// A watch.
 pub(super) struct Watching {
-    jobs: Jobs,
+    records: Records,
     namespace: Option<String>,
     selection: Selection,
     form: Form,
@@ -44,10 +58,12 @@ pub(super) struct Watching {
     given_up: BTreeSet<Uid>,
     /// Of a selection that jobs come into and leave: those that are in it.
     inside: BTreeMap<Uid, BTreeSet<u32>>,
-    /// HTCJob, index and version of jobs that were told with their HTCJob, and whose change is still to come.
-    ahead: BTreeSet<(String, u32, i64)>,
-    /// What is to be told before anything else.
-    first: Option<Walk>,
+    /// By HTCJob and index, the version of jobs that were told with their HTCJob, and whose change is still to come.
+    ahead: BTreeMap<Uid, BTreeMap<u32, i64>>,
+    /// What is told at the moment, before anything else: a part of the walk at a step, for an HTCJob may have 100,000 jobs.
+    walk: Option<(Walk, Tell)>,
+    /// `HTCJob`s of which that is told next.
+    next: VecDeque<(Parent, Tell)>,
     /// Changes up to this version were made before the watch began: whether a job was in the selection before them is not known.
     began: i64,
     columns: bool,
@@ -59,23 +75,23 @@ pub(super) struct Watching {
 impl Watching {
     /// From a version on, which a list has given; or from all that there is.
     pub(super) async fn begin(
-        jobs: Jobs,
+        records: Records,
         namespace: Option<&str>,
         query: &Query,
         watch: Watch,
     ) -> Result<Self, Failure> {
-        let began = jobs.ledger.sequence();
+        let began = records.ledger.sequence();
         if watch.since.is_some_and(|since| since > began) {
             return Err(Failure::expired("the version is not of this operator's ledger: list again"));
         }
         let selection = query.selection.clone();
-        let mut parents = jobs.parents(namespace, &selection).await?;
+        let mut parents = records.parents(namespace, &selection).await?;
         if let Some(since) = watch.since {
-            if jobs.ledger.let_go_since(namespace.map(str::to_owned), since).await? {
+            if records.ledger.let_go_since(namespace.map(str::to_owned), since).await? {
                 return Err(Failure::expired("HTCJobs have gone since that version: list again"));
             }
             // The others are new to who knows what there was then.
-            let then = jobs.ledger.recorded_until(since).await?;
+            let then = records.ledger.recorded_until(since).await?;
             parents.retain(|parent| then.contains(&parent.uid));
         }
         let seconds = watch.seconds.unwrap_or(USUAL);
@@ -85,21 +101,22 @@ impl Watching {
             bookmarks: watch.bookmarks,
             told: watch.since.unwrap_or(began),
             parents: parents.into_iter().map(|parent| (parent.uid.clone(), parent)).collect(),
-            given_up: jobs.ledger.given_up().await?,
+            given_up: records.ledger.given_up().await?,
             inside: BTreeMap::new(),
-            ahead: BTreeSet::new(),
-            first: None,
+            ahead: BTreeMap::new(),
+            walk: None,
+            next: VecDeque::new(),
             began,
             columns: true,
             until: Instant::now() + Duration::from_secs(seconds),
             bookmark: Instant::now() + BOOKMARK,
             heard: Instant::now(),
             selection,
-            jobs,
+            records,
         };
-        let walk = Walk::new(watching.jobs.clone(), namespace, watching.selection.clone(), None).await?;
+        let walk = Walk::new(watching.records.clone(), namespace, watching.selection.clone(), None).await?;
         if watch.since.is_none() {
-            watching.first = Some(walk);
+            watching.walk = Some((walk, Tell::First));
         } else if watching.selection.can_change() {
             watching.remember(walk).await?;
         }
@@ -142,19 +159,21 @@ impl Watching {
 
     async fn step(&mut self) -> Result<String, LedgerError> {
         let mut text = String::new();
-        if let Some(mut walk) = self.first.take()
-            && let Some(procs) = walk.next().await?
-        {
-            self.first = Some(walk);
-            for proc in &procs {
-                self.enter(proc);
-                self.write(&mut text, "ADDED", proc);
-            }
+        self.tell_next(&mut text).await?;
+        if !text.is_empty() {
             return Ok(text);
         }
         // What is let go after that is told with a later version.
-        let newest = self.jobs.ledger.sequence();
-        self.tell_parents(&mut text).await?;
+        let newest = self.records.ledger.sequence();
+        self.look_at_parents().await?;
+        if newest > self.told {
+            self.look_at_given_up().await?;
+        }
+        // The watch's version stays where it is until all of that is told: who goes on from there is told all of it once more.
+        self.tell_next(&mut text).await?;
+        if self.is_telling() {
+            return Ok(text);
+        }
         self.tell_changes(&mut text, newest).await?;
         if text.is_empty() && self.bookmarks && Instant::now() >= self.bookmark {
             self.bookmark = Instant::now() + BOOKMARK;
@@ -168,79 +187,114 @@ impl Watching {
         Ok(text)
     }
 
-    /// `HTCJob`s that have come and gone.
-    async fn tell_parents(&mut self, text: &mut String) -> Result<(), LedgerError> {
-        let now: BTreeMap<Uid, Parent> = self
-            .jobs
-            .parents(self.namespace.as_deref(), &self.selection)
-            .await?
-            .into_iter()
-            .map(|parent| (parent.uid.clone(), parent))
-            .collect();
-        let (new, gone): (Vec<Parent>, Vec<Parent>) = (
-            now.iter().filter(|(uid, _)| !self.parents.contains_key(*uid)).map(|(_, parent)| parent.clone()).collect(),
-            self.parents.iter().filter(|(uid, _)| !now.contains_key(*uid)).map(|(_, parent)| parent.clone()).collect(),
-        );
-        // How many items a ConfigMap has is known a little later than the HTCJob.
-        let more: Vec<(Parent, Indices)> = now
-            .iter()
-            .filter_map(|(uid, parent)| Some((parent, &self.parents.get(uid)?.asked_for)))
-            .filter(|(parent, before)| parent.asked_for != **before)
-            .map(|(parent, before)| (parent.clone(), before.clone()))
-            .collect();
-        self.parents = now;
-        for (parent, before) in more {
-            let waits = |proc: &HTCProc| proc.status.id.is_none() && !before.contains(Index(proc.spec.index));
-            for proc in self.all_of(&parent).await?.into_iter().filter(waits) {
-                self.enter(&proc);
-                self.frame(text, "ADDED", proc);
-            }
-        }
-        for parent in gone {
-            // The ledger keeps its rows for a while.
-            for proc in self.all_of(&parent).await? {
-                if self.leave(&proc) {
-                    self.frame(text, "DELETED", proc);
+    fn is_telling(&self) -> bool {
+        self.walk.is_some() || !self.next.is_empty()
+    }
+
+    /// The next part of what is to be told before any change, if there is something.
+    async fn tell_next(&mut self, text: &mut String) -> Result<(), LedgerError> {
+        while text.is_empty() {
+            let begin = |(parent, tell)| (Walk::of(self.records.clone(), parent), tell);
+            let Some((mut walk, tell)) = self.walk.take().or_else(|| self.next.pop_front().map(begin)) else {
+                return Ok(());
+            };
+            match (walk.next().await?, &tell) {
+                (Some(procs), _) => {
+                    for proc in procs {
+                        self.tell(text, proc, &tell);
+                    }
+                    self.walk = Some((walk, tell));
                 }
-            }
-            self.inside.remove(&parent.uid);
-        }
-        for parent in new {
-            for proc in self.all_of(&parent).await? {
-                self.enter(&proc);
-                if proc.name.version > self.told {
-                    self.ahead.insert(change(&proc));
-                }
-                self.frame(text, "ADDED", proc);
+                (None, Tell::Gone(uid)) => drop(self.inside.remove(uid)),
+                (None, _) => {}
             }
         }
         Ok(())
     }
 
-    /// All jobs of an object that are, or were, in the selection.
-    async fn all_of(&self, parent: &Parent) -> Result<Vec<HTCProc>, LedgerError> {
-        let mut walk = Walk::of(self.jobs.clone(), parent.clone());
-        let mut all = Vec::new();
-        while let Some(procs) = walk.next().await? {
-            let was =
-                |proc: &HTCProc| self.inside.get(&parent.uid).is_some_and(|inside| inside.contains(&proc.spec.index));
-            all.extend(procs.into_iter().filter(|proc| self.selection.matches(proc) || was(proc)));
+    /// Tells of one job that a walk has come by.
+    fn tell(&mut self, text: &mut String, proc: HTCProc, tell: &Tell) {
+        let uid = Uid::from(proc.name.htcjob_uid.as_str());
+        let index = proc.spec.index;
+        // A walk through one HTCJob comes by all of its jobs.
+        let ours = self.selection.matches(&proc) || self.inside.get(&uid).is_some_and(|inside| inside.contains(&index));
+        match tell {
+            Tell::First => {
+                self.enter(&proc);
+                self.write(text, "ADDED", &proc);
+            }
+            Tell::GivenUp => {
+                if proc.status.id.is_none() {
+                    self.tell_one(text, proc, false);
+                }
+            }
+            _ if !ours => {}
+            Tell::More(before) => {
+                if proc.status.id.is_none() && !before.contains(Index(index)) {
+                    self.enter(&proc);
+                    self.frame(text, "ADDED", proc);
+                }
+            }
+            Tell::Come => {
+                self.enter(&proc);
+                if proc.name.version > self.told {
+                    self.ahead.entry(uid).or_default().insert(index, proc.name.version);
+                }
+                self.frame(text, "ADDED", proc);
+            }
+            Tell::Gone(_) => {
+                if self.leave(&proc) {
+                    self.frame(text, "DELETED", proc);
+                }
+            }
         }
-        Ok(all)
+    }
+
+    /// `HTCJob`s that have come and gone.
+    async fn look_at_parents(&mut self) -> Result<(), LedgerError> {
+        let now: BTreeMap<Uid, Parent> = self
+            .records
+            .parents(self.namespace.as_deref(), &self.selection)
+            .await?
+            .into_iter()
+            .map(|parent| (parent.uid.clone(), parent))
+            .collect();
+        let before = std::mem::replace(&mut self.parents, now);
+        // How many items a ConfigMap has is known a little later than the HTCJob.
+        for (uid, parent) in &self.parents {
+            let known = before.get(uid).map(|before| &before.asked_for);
+            if let Some(known) = known.filter(|known| parent.asked_for != **known) {
+                self.next.push_back((parent.clone(), Tell::More(known.clone())));
+            }
+        }
+        let (new, now) = (self.parents.iter(), &self.parents);
+        let new = new.filter(|(uid, _)| !before.contains_key(*uid)).map(|(_, parent)| (parent.clone(), Tell::Come));
+        let gone = before.iter().filter(|(uid, _)| !now.contains_key(*uid));
+        self.next.extend(gone.map(|(_, parent)| (parent.clone(), Tell::Gone(parent.uid.clone()))));
+        self.next.extend(new);
+        Ok(())
+    }
+
+    /// `HTCJob`s that were cut short.
+    async fn look_at_given_up(&mut self) -> Result<(), LedgerError> {
+        let now = self.records.ledger.given_up().await?;
+        let before = std::mem::replace(&mut self.given_up, now);
+        let new = self.given_up.difference(&before).filter_map(|uid| self.parents.get(uid));
+        self.next.extend(new.map(|parent| (parent.clone(), Tell::GivenUp)));
+        Ok(())
     }
 
     /// Up to that version.
     async fn tell_changes(&mut self, text: &mut String, newest: i64) -> Result<(), LedgerError> {
         while newest > self.told {
-            let mut changed = self.jobs.ledger.procs_changed(self.told, PART).await?;
-            let mut runs = self.jobs.ledger.runs_changed(self.told, PART).await?;
+            let mut changed = self.records.ledger.procs_changed(self.told, PART).await?;
+            let mut runs = self.records.ledger.runs_changed(self.told, PART).await?;
             let last = changed.last().map(|(_, row)| row.changed).filter(|_| changed.len() >= PART);
             let last_run = runs.last().map(|(_, row)| row.changed).filter(|_| runs.len() >= PART);
             let until = [last, last_run].into_iter().flatten().fold(newest, i64::min);
             // What has changed since then would be told twice.
             changed.retain(|(_, row)| row.changed <= until);
             runs.retain(|(_, row)| row.changed <= until);
-            self.tell_given_up(text).await?;
             let mut procs = self.wished(until).await?;
             for of_one in changed.chunk_by(|(one, _), (other, _)| one == other) {
                 for part in of_one.chunks(PART) {
@@ -258,30 +312,17 @@ impl Watching {
                 if procs.peek().is_none_or(|next| next.name.version > version) {
                     self.told = version;
                 }
-                if !self.ahead.remove(&change(&proc)) {
+                if !self.was_told_ahead(&proc) {
                     self.tell_one(text, proc, version <= self.began);
                 }
             }
             self.told = until;
-            self.ahead.retain(|(_, _, version)| *version > until);
+            self.ahead.retain(|_, jobs| {
+                jobs.retain(|_, version| *version > until);
+                !jobs.is_empty()
+            });
             if text.len() > 1 << 20 {
                 break;
-            }
-        }
-        Ok(())
-    }
-
-    /// `HTCJob`s that were cut short: what was not submitted never will be.
-    async fn tell_given_up(&mut self, text: &mut String) -> Result<(), LedgerError> {
-        let now = self.jobs.ledger.given_up().await?;
-        let before = std::mem::replace(&mut self.given_up, now.clone());
-        let new: Vec<Parent> = now.difference(&before).filter_map(|uid| self.parents.get(uid)).cloned().collect();
-        for parent in new {
-            let mut walk = Walk::of(self.jobs.clone(), parent);
-            while let Some(procs) = walk.next().await? {
-                for proc in procs.into_iter().filter(|proc| proc.status.id.is_none()) {
-                    self.tell_one(text, proc, false);
-                }
             }
         }
         Ok(())
@@ -290,13 +331,13 @@ impl Watching {
     /// Jobs that are not recorded and of which users want something, of the versions up to `until`.
     async fn wished(&self, until: i64) -> Result<Vec<HTCProc>, LedgerError> {
         let mut all = Vec::new();
-        for (uid, index, wish) in self.jobs.ledger.wishes_changed(self.told, until).await? {
+        for (uid, index, wish) in self.records.ledger.wishes_changed(self.told, until).await? {
             let given_up = self.given_up.contains(&uid);
             let Some(parent) = self.parents.get(&uid).filter(|parent| parent.asked_for.contains(index)) else {
                 continue;
             };
             let mut procs = vec![HTCProc::not_recorded(parent, index, given_up, Some(&wish))];
-            self.jobs.add_items(parent, &mut procs).await?;
+            self.records.add_items(parent, &mut procs).await?;
             all.extend(procs);
         }
         Ok(all)
@@ -306,7 +347,7 @@ impl Watching {
     async fn recorded(&self, changed: &[(Uid, ProcRow)]) -> Result<Vec<HTCProc>, LedgerError> {
         let Some(parent) = changed.first().and_then(|(uid, _)| self.parents.get(uid)) else { return Ok(Vec::new()) };
         let mut procs: Vec<HTCProc> = changed.iter().map(|(_, row)| HTCProc::recorded(parent, row, now())).collect();
-        self.jobs.add_items(parent, &mut procs).await?;
+        self.records.add_items(parent, &mut procs).await?;
         Ok(procs)
     }
 
@@ -314,7 +355,7 @@ impl Watching {
     async fn of_pods(&self, changed: &[(Uid, RunRow)]) -> Result<Vec<HTCProc>, LedgerError> {
         let Some(parent) = changed.first().and_then(|(uid, _)| self.parents.get(uid)) else { return Ok(Vec::new()) };
         let mut procs: Vec<HTCProc> = changed.iter().map(|(_, row)| HTCProc::of_pod(parent, row, now())).collect();
-        self.jobs.add_items(parent, &mut procs).await?;
+        self.records.add_items(parent, &mut procs).await?;
         Ok(procs)
     }
 
@@ -351,6 +392,15 @@ impl Watching {
                 .is_some_and(|inside| inside.remove(&proc.spec.index))
     }
 
+    /// Whether this change of a job was told with its `HTCJob`.
+    fn was_told_ahead(&mut self, proc: &HTCProc) -> bool {
+        let jobs = self.ahead.get_mut(&Uid::from(proc.name.htcjob_uid.as_str()));
+        let Some(jobs) = jobs.filter(|jobs| jobs.get(&proc.spec.index) == Some(&proc.name.version)) else {
+            return false;
+        };
+        jobs.remove(&proc.spec.index).is_some()
+    }
+
     /// Its version is the one from which another watch can go on.
     fn frame(&mut self, text: &mut String, kind: &str, mut proc: HTCProc) {
         proc.name.version = self.told;
@@ -362,7 +412,7 @@ impl Watching {
             Form::Objects => proc.object(),
             Form::Table(include) => {
                 let rows = json!([table::row(proc, include, now())]);
-                let mut object = table(&rows, &json!({ "resourceVersion": proc.name.version.to_string() }));
+                let mut object = table::whole(&rows, &json!({ "resourceVersion": proc.name.version.to_string() }));
                 if !std::mem::take(&mut self.columns) {
                     object["columnDefinitions"] = Value::Null;
                 }
@@ -373,11 +423,10 @@ impl Watching {
     }
 }
 
-fn change(proc: &HTCProc) -> (String, u32, i64) {
-    (proc.name.htcjob_uid.clone(), proc.spec.index, proc.name.version)
-}
-
 fn push(text: &mut String, kind: &str, object: &Value) {
     text.push_str(&json!({ "type": kind, "object": object }).to_string());
     text.push('\n');
 }
+
+#[cfg(test)]
+mod tests;

@@ -23,7 +23,7 @@ pub(super) async fn wish(
     let found = jobs.find(namespace, name).await?;
     possible(&found, wanted)?;
     let Found { parent, index, .. } = &found;
-    let taken = jobs.ledger.wish(&parent.uid, *index, wanted, harmless(user, USER), jobs.clock.now()).await?;
+    let taken = jobs.records.ledger.wish(&parent.uid, *index, wanted, harmless(user, USER), jobs.clock.now()).await?;
     taken.map_err(|why| {
         Failure::conflict(match why {
             NotTaken::Ended => format!("{name} has ended"),

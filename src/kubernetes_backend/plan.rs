@@ -18,6 +18,8 @@ pub struct Site {
     pub gpu_resource: String,
     /// User id that all Pods run as; none for that of the image.
     pub run_as_user: Option<i64>,
+    /// Group id of all Pods' volumes; none leaves them as they are.
+    pub fs_group: Option<i64>,
     /// ServiceAccounts that an `HTCJob` may name.
     pub service_accounts: Vec<String>,
 }

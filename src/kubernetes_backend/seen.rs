@@ -11,6 +11,7 @@ use super::CONTROLLER_UID;
 use crate::api::text::harmless;
 use crate::machine::ids::{SchedDate, Timestamp};
 use crate::machine::pods::{BatchJob, Exceeded, JobEnd, JobUid, Pod, PodPhase};
+use crate::workers::CONTAINER;
 
 /// Most bytes that are kept of what a Pod says.
 const WORDS: usize = 500;
@@ -80,7 +81,7 @@ pub(super) struct SeenPod {
 
 /// A Pod, unless it is none of an Indexed Job.
 pub(super) fn pod(pod: &k8s_openapi::api::core::v1::Pod) -> Option<SeenPod> {
-    let ObjectMeta { name, annotations, owner_references, creation_timestamp, .. } = &pod.metadata;
+    let ObjectMeta { name, annotations, owner_references, creation_timestamp, deletion_timestamp, .. } = &pod.metadata;
     let annotation = |name: &str| annotations.as_ref()?.get(name);
     let number = |name: &str| annotation(name).and_then(|text| text.parse::<u32>().ok());
     let owner =
@@ -91,11 +92,15 @@ pub(super) fn pod(pod: &k8s_openapi::api::core::v1::Pod) -> Option<SeenPod> {
     }
     let failures = number("batch.kubernetes.io/job-index-failure-count").unwrap_or_default();
     let status = pod.status.clone().unwrap_or_default();
-    let container = status.container_statuses.iter().flatten().next();
+    // What admission has put beside it is none of it.
+    let container = status.container_statuses.iter().flatten().find(|told| told.name == CONTAINER);
     let state = container.and_then(|container| container.state.as_ref());
     let terminated = state.and_then(|state| state.terminated.as_ref());
     let began = state.and_then(|state| state.running.as_ref()).and_then(|running| running.started_at.as_ref());
     let began = began.or_else(|| terminated.and_then(|ended| ended.started_at.as_ref()));
+    let scheduled =
+        status.conditions.iter().flatten().find(|told| told.type_ == "PodScheduled" && told.status == "True");
+    let placed = scheduled.and_then(|told| told.last_transition_time.as_ref());
     let date = |time: &Time| SchedDate(time.0.as_second());
     let phase = match status.phase.as_deref() {
         Some("Succeeded" | "Failed") => PodPhase::Ended,
@@ -117,6 +122,8 @@ pub(super) fn pod(pod: &k8s_openapi::api::core::v1::Pod) -> Option<SeenPod> {
             start: began.map(date),
             end: terminated.and_then(|ended| ended.finished_at.as_ref()).map(date),
             node: pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).map(Into::into),
+            placed: placed.map(moment),
+            gone_by: deletion_timestamp.as_ref().map(moment),
             exit: terminated.map(|ended| ended.exit_code),
             message: message.map(|words| Arc::from(harmless(words.trim(), WORDS))),
         },

@@ -239,6 +239,9 @@ fn pod(of: &Identity, plan: &PodPlan, site: &Site, texts: &Texts) -> PodSpec {
         security_context: Some(PodSecurityContext {
             run_as_non_root: Some(true),
             run_as_user: site.run_as_user,
+            fs_group: site.fs_group,
+            // A large volume is not gone through at each start of a Pod.
+            fs_group_change_policy: site.fs_group.map(|_| "OnRootMismatch".to_owned()),
             seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), ..SeccompProfile::default() }),
             ..PodSecurityContext::default()
         }),

@@ -17,6 +17,7 @@ fn site() -> Site {
         enabled: true,
         gpu_resource: "example.com/gpu".to_owned(),
         run_as_user: None,
+        fs_group: None,
         service_accounts: vec!["runner".to_owned()],
     }
 }
@@ -208,6 +209,11 @@ fn table() -> Vec<(&'static str, Value, Becomes)> {
             ),
             Refused("is there twice"),
         ),
+        (
+            "kubernetes.volumes",
+            pods(json!({ "volumes": [{ "claim": "data", "mountPath": "/data", "readOnly": true }] })),
+            Stands("/c/volumeMounts/1/readOnly", json!(true)),
+        ),
         ("kubernetes.volumes", volume("/etc/htcjob/run"), Refused("where the script is")),
         ("kubernetes.volumes", volume("data"), Refused("no absolute path")),
         ("kubernetes.volumes", volume("/"), Refused("no absolute path")),
@@ -286,10 +292,13 @@ fn no_field_is_forgotten() {
 
 #[test]
 fn pods_are_as_restricted_as_can_be() {
-    let made = made(&json!({}), &Site { run_as_user: Some(1000), ..site() }).unwrap();
+    let made = made(&json!({}), &Site { run_as_user: Some(1000), fs_group: Some(2000), ..site() }).unwrap();
     assert_eq!(
         made["pod"]["securityContext"],
-        json!({ "runAsNonRoot": true, "runAsUser": 1000, "seccompProfile": { "type": "RuntimeDefault" } })
+        json!({
+            "runAsNonRoot": true, "runAsUser": 1000, "fsGroup": 2000, "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": { "type": "RuntimeDefault" },
+        })
     );
     assert_eq!(
         made["c"]["securityContext"],

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use futures::TryStreamExt as _;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod as KubernetesPod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Client, Resource, ResourceExt as _};
@@ -15,7 +16,7 @@ use tokio::sync::Notify;
 
 use super::seen::{self, SeenPod};
 use super::{HTCJOB, HTCJOB_UID, Site};
-use crate::api::{ObjectName, Observed, Wake};
+use crate::api::{Guarded, ObjectName, Observed, Wake, decoded, is_name};
 use crate::kubernetes::watched;
 use crate::machine::Uid;
 use crate::machine::ids::Index;
@@ -49,19 +50,17 @@ struct State {
     pods_health: Health,
     /// `HTCJob`s that are to be woken.
     woken: HashSet<ObjectRef<Observed>>,
-    /// All of which something was seen, for when a watch breaks.
-    owners: HashMap<OwnerOf, ObjectRef<Observed>>,
 }
 
 /// Namespace, and Job there: somebody elsewhere may write any uid into a Pod.
 type PodsOf = (String, JobUid);
-/// Namespace, and `HTCJob` there.
-type OwnerOf = (String, Uid);
 
 /// A Job, and the uid of the `HTCJob` that it says controls it.
 #[derive(Clone, Debug)]
 struct SeenJob {
     owner: Uid,
+    /// The same by its name, for when it is to be woken.
+    htcjob: Option<ObjectRef<Observed>>,
     /// `metadata.resourceVersion`, which the API server counts up.
     version: u64,
     job: BatchJob,
@@ -164,8 +163,11 @@ impl Watched {
         if !self.site.enabled {
             return std::future::pending().await;
         }
-        let jobs = self.watch::<Job>(client, namespace, Self::job_event, |state| &mut state.jobs_health);
-        let pods = self.watch::<KubernetesPod>(client, namespace, Self::pod_event, |state| &mut state.pods_health);
+        let jobs = self
+            .watch::<Job>(client, namespace, Self::job_event, State::unreadable_job, |state| &mut state.jobs_health);
+        let pods = self.watch::<KubernetesPod>(client, namespace, Self::pod_event, State::unreadable_pod, |state| {
+            &mut state.pods_health
+        });
         tokio::join!(jobs, pods, self.tell(wake));
     }
 
@@ -174,6 +176,7 @@ impl Watched {
         client: &Client,
         namespace: Option<&str>,
         seen: fn(&Self, watcher::Event<K>),
+        unreadable: fn(&mut State, ObjectMeta),
         health: fn(&mut State) -> &mut Health,
     ) where
         K: Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>
@@ -184,13 +187,25 @@ impl Watched {
             + 'static,
     {
         let ours = watcher::Config::default().labels(HTCJOB_UID);
-        let mut events = pin!(watcher(watched::<K>(client, namespace), ours).default_backoff());
+        let mut events = pin!(watcher(watched::<Guarded<K>>(client, namespace), ours).default_backoff());
         loop {
             match events.try_next().await {
                 Ok(Some(event)) => {
                     let listed = matches!(event, watcher::Event::InitDone);
                     health(&mut self.state()).heard(&event);
-                    seen(self, event);
+                    match event {
+                        // It is not what it was: whoever it matters to asks for it.
+                        watcher::Event::Apply(Guarded(Err(invalid)))
+                        | watcher::Event::Delete(Guarded(Err(invalid))) => {
+                            unreadable(&mut self.state(), invalid.metadata);
+                            self.news.notify_one();
+                        }
+                        event => {
+                            if let Some(event) = decoded(event) {
+                                seen(self, event);
+                            }
+                        }
+                    }
                     let mut state = self.state();
                     let health = health(&mut state);
                     if listed && !std::mem::replace(&mut health.listed, true) {
@@ -219,7 +234,7 @@ impl Watched {
             watcher::Event::Init => state.jobs_listed.clear(),
             watcher::Event::InitApply(job) => {
                 if let Some((name, seen)) = seen_job(&job) {
-                    state.wake(&job, &seen.owner);
+                    state.woken.extend(seen.htcjob.clone());
                     state.jobs_listed.insert(name, seen);
                 }
             }
@@ -230,29 +245,25 @@ impl Watched {
                         *seen = newer.clone();
                     }
                 }
-                let gone = state.jobs.iter().filter(|(name, _)| !listed.contains_key(*name));
-                let gone: Vec<OwnerOf> =
-                    gone.map(|(name, seen)| (name.namespace.clone(), seen.owner.clone())).collect();
-                state.jobs = listed;
-                for owner in &gone {
-                    state.wake_known(owner);
-                }
+                let before = std::mem::replace(&mut state.jobs, listed);
+                let gone = before.into_iter().filter(|(name, _)| !state.jobs.contains_key(name));
+                let gone: Vec<ObjectRef<Observed>> = gone.filter_map(|(_, seen)| seen.htcjob).collect();
+                state.woken.extend(gone);
             }
             watcher::Event::Apply(job) => match seen_job(&job) {
                 Some((name, seen)) => {
-                    state.wake(&job, &seen.owner);
+                    state.woken.extend(seen.htcjob.clone());
                     state.see(name, seen);
                 }
                 // Somebody has taken it away from its HTCJob.
-                None => state.forget_job(&job),
+                None => state.unreadable_job(job.metadata),
             },
             watcher::Event::Delete(job) => {
                 if let Some((name, gone)) = seen_job(&job) {
-                    state.wake(&job, &gone.owner);
+                    state.woken.extend(gone.htcjob);
                     if state.jobs.get(&name).is_some_and(|seen| seen.job.uid == gone.job.uid) {
                         state.jobs.remove(&name);
                     }
-                    state.owners.remove(&(name.namespace, gone.owner));
                 }
             }
         }
@@ -265,8 +276,8 @@ impl Watched {
         match event {
             watcher::Event::Init => state.listed.clear(),
             watcher::Event::InitApply(pod) => {
-                if let Some((owner, of, uid, seen)) = seen_pod(&pod) {
-                    state.wake(&pod, &owner);
+                if let Some((of, uid, seen)) = seen_pod(&pod) {
+                    state.woken.extend(htcjob(&pod));
                     state.listed.entry(of).or_default().insert(uid, seen);
                 }
             }
@@ -275,26 +286,22 @@ impl Watched {
                 state.wake_all();
             }
             watcher::Event::Apply(pod) => match seen_pod(&pod) {
-                Some((owner, of, uid, seen)) => {
-                    state.wake(&pod, &owner);
+                Some((of, uid, seen)) => {
+                    state.woken.extend(htcjob(&pod));
                     state.pods.entry(of).or_default().insert(uid, seen);
                 }
                 // The Job controller has let it go.
-                None => state.forget_pod(&pod),
+                None => state.unreadable_pod(pod.metadata),
             },
             watcher::Event::Delete(pod) => {
-                if let Some((owner, of, uid, _)) = seen_pod(&pod) {
-                    state.wake(&pod, &owner);
+                if let Some((of, uid, _)) = seen_pod(&pod) {
+                    state.woken.extend(htcjob(&pod));
                     let left = state.pods.get_mut(&of).map(|pods| {
                         pods.remove(&uid);
                         pods.len()
                     });
                     if left == Some(0) {
                         state.pods.remove(&of);
-                        let its = |(name, seen): (&ObjectName, &SeenJob)| name.namespace == of.0 && seen.owner == owner;
-                        if !state.jobs.iter().any(its) {
-                            state.owners.remove(&(of.0, owner));
-                        }
                     }
                 }
             }
@@ -334,42 +341,33 @@ impl State {
         }
     }
 
-    /// The `HTCJob` that this is of.
-    fn wake(&mut self, object: &impl kube::ResourceExt, owner: &Uid) {
-        let Some(name) = object.annotations().get(HTCJOB) else { return };
-        let namespace = object.namespace().unwrap_or_default();
-        let reference = ObjectRef::new(name).within(&namespace);
-        self.owners.insert((namespace, owner.clone()), reference.clone());
-        self.woken.insert(reference);
+    /// It cannot be read, or is nobody's any more.
+    fn unreadable_job(&mut self, metadata: ObjectMeta) {
+        let (Some(namespace), Some(name)) = (metadata.namespace, metadata.name) else { return };
+        let gone = self.jobs.remove(&ObjectName { namespace, name });
+        self.woken.extend(gone.and_then(|gone| gone.htcjob));
     }
 
-    fn forget_job(&mut self, job: &Job) {
-        let name = ObjectName { namespace: job.namespace().unwrap_or_default(), name: job.name_any() };
-        if let Some(seen) = self.jobs.remove(&name) {
-            self.wake_known(&(name.namespace, seen.owner));
-        }
-    }
-
-    fn forget_pod(&mut self, pod: &KubernetesPod) {
-        let (Some(namespace), Some(uid)) = (pod.namespace(), pod.uid()) else { return };
-        for (_, pods) in self.pods.iter_mut().filter(|((its, _), _)| *its == namespace) {
-            pods.remove(&uid);
+    /// The same of a Pod.
+    fn unreadable_pod(&mut self, metadata: ObjectMeta) {
+        let (Some(namespace), Some(uid)) = (&metadata.namespace, &metadata.uid) else { return };
+        for (_, pods) in self.pods.iter_mut().filter(|((its, _), _)| its == namespace) {
+            pods.remove(uid);
         }
         self.pods.retain(|_, pods| !pods.is_empty());
-        if let Some(owner) = pod.labels().get(HTCJOB_UID) {
-            self.wake(pod, &Uid::from(owner.as_str()));
-        }
-    }
-
-    fn wake_known(&mut self, owner: &OwnerOf) {
-        if let Some(reference) = self.owners.remove(owner) {
-            self.woken.insert(reference);
-        }
+        self.woken.extend(htcjob(&KubernetesPod { metadata, ..KubernetesPod::default() }));
     }
 
     fn wake_all(&mut self) {
-        self.woken.extend(self.owners.values().cloned());
+        let State { jobs, woken, .. } = self;
+        woken.extend(jobs.values().filter_map(|seen| seen.htcjob.clone()));
     }
+}
+
+/// The `HTCJob` that this is of, by its annotation: whoever made the object may have written anything there.
+fn htcjob(object: &impl kube::ResourceExt) -> Option<ObjectRef<Observed>> {
+    let name = object.annotations().get(HTCJOB).filter(|name| is_name(name))?;
+    Some(ObjectRef::new(name).within(&object.namespace()?))
 }
 
 /// A Job by its name, if an `HTCJob` controls it.
@@ -377,12 +375,11 @@ fn seen_job(job: &Job) -> Option<(ObjectName, SeenJob)> {
     let owner = job.owner_references().iter().find(|owner| owner.controller == Some(true) && owner.kind == "HTCJob")?;
     let name = ObjectName { namespace: job.namespace()?, name: job.name_any() };
     let version = job.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default();
-    Some((name, SeenJob { owner: Uid::from(owner.uid.as_str()), version, job: seen::job(job)? }))
+    Some((name, SeenJob { owner: Uid::from(owner.uid.as_str()), htcjob: htcjob(job), version, job: seen::job(job)? }))
 }
 
-/// A Pod of a Job: uid of the `HTCJob` by its label, its Job, and its own uid.
-fn seen_pod(pod: &KubernetesPod) -> Option<(Uid, PodsOf, String, SeenPod)> {
-    let owner = Uid::from(pod.labels().get(HTCJOB_UID)?.as_str());
+/// A Pod of a Job: its Job, and its own uid.
+fn seen_pod(pod: &KubernetesPod) -> Option<(PodsOf, String, SeenPod)> {
     let seen = seen::pod(pod)?;
-    Some((owner, (pod.namespace()?, seen.job.clone()), pod.uid()?, seen))
+    Some(((pod.namespace()?, seen.job.clone()), pod.uid()?, seen))
 }

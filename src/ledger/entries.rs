@@ -50,6 +50,8 @@ pub struct Grant {
     pub indices: Indices,
     /// Its number: later grants have higher ones.
     pub number: u64,
+    /// What each of the jobs uses, as the queue has written it; empty if that is not known.
+    pub each: String,
 }
 
 /// That a request is taken up; for a submission, also what is to be submitted.

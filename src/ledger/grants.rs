@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension as _, params};
 
-use super::load::parse;
+use super::word::parse;
 use super::{Grant, Ledger, LedgerError};
 use crate::failpoint::{Point, around};
 use crate::machine::ids::Uid;
@@ -52,12 +52,13 @@ fn grant_one(connection: &Connection, grant: &Grant) -> Result<bool, LedgerError
     let indices = Indices::union(&[before, grant.indices.clone()]);
     connection
         .prepare_cached(
-            "insert into grants(uid, queue, indices, number) values (?1, ?2, ?3, ?4)
-             on conflict(uid) do update set queue = excluded.queue, indices = excluded.indices, number = excluded.number",
+            "insert into grants(uid, queue, indices, number, each) values (?1, ?2, ?3, ?4, ?5)
+             on conflict(uid) do update set
+                 queue = excluded.queue, indices = excluded.indices, number = excluded.number, each = excluded.each",
         )
         .and_then(|mut statement| {
             let number = i64::try_from(grant.number).unwrap_or(i64::MAX);
-            statement.execute(params![grant.uid.as_str(), grant.queue, indices.to_string(), number])
+            statement.execute(params![grant.uid.as_str(), grant.queue, indices.to_string(), number, grant.each])
         })
         .map_err(sql())?;
     Ok(true)
@@ -66,15 +67,18 @@ fn grant_one(connection: &Connection, grant: &Grant) -> Result<bool, LedgerError
 /// What an object has.
 pub(super) fn of(connection: &Connection, uid: &Uid) -> Result<Option<Grant>, LedgerError> {
     let row = connection
-        .prepare_cached("select queue, indices, number from grants where uid = ?1")
+        .prepare_cached("select queue, indices, number, each from grants where uid = ?1")
         .and_then(|mut statement| {
-            let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get::<_, String>(1)?, row.get::<_, i64>(2)?));
+            let read = |row: &rusqlite::Row<'_>| {
+                let each: Option<String> = row.get(3)?;
+                Ok((row.get(0)?, row.get::<_, String>(1)?, row.get::<_, i64>(2)?, each.unwrap_or_default()))
+            };
             statement.query_row([uid.as_str()], read).optional()
         })
         .map_err(LedgerError::sql("read what room an object has"))?;
-    let Some((queue, indices, number)) = row else { return Ok(None) };
+    let Some((queue, indices, number, each)) = row else { return Ok(None) };
     let (indices, number) = (parse(uid, &indices)?, u64::try_from(number).unwrap_or_default());
-    Ok(Some(Grant { uid: uid.clone(), queue, indices, number }))
+    Ok(Some(Grant { uid: uid.clone(), queue, indices, number, each }))
 }
 
 /// These jobs have room no more. An object that is let go has none, and no queue.
@@ -109,7 +113,8 @@ mod tests {
     use crate::api::Phase;
 
     fn grant(indices: &str, number: u64) -> Grant {
-        Grant { uid: uid(), queue: "q".to_owned(), indices: indices.parse().unwrap(), number }
+        let each = format!("cpus={number}");
+        Grant { uid: uid(), queue: "q".to_owned(), indices: indices.parse().unwrap(), number, each }
     }
 
     #[tokio::test]

@@ -1,10 +1,10 @@
 //! Rows into a [`Record`].
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::str::FromStr;
 
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
+use super::word::parse;
 use super::{Ledger, LedgerError};
 use crate::api::ObjectName;
 use crate::machine::facts::{
@@ -75,10 +75,6 @@ impl Ledger {
     pub async fn live(&self) -> Result<Vec<(String, Uid, Record)>, LedgerError> {
         self.run(live).await
     }
-}
-
-pub(super) fn parse<T: FromStr>(what: &Uid, text: &str) -> Result<T, LedgerError> {
-    text.parse().map_err(|_| LedgerError::row(what, &format!("`{text}` is not known to this version")))
 }
 
 fn load(connection: &Connection, uid: &Uid) -> Result<Record, LedgerError> {

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rusqlite::{Connection, OptionalExtension as _, Params, Row, params};
 
-use super::load::{JOB, JOB_COLUMNS, job, parse};
+use super::load::{JOB, JOB_COLUMNS, job};
+use super::word::parse;
 use super::{Ledger, LedgerError, ProcWish};
 use crate::machine::facts::{End, Exit, Job};
 use crate::machine::ids::{Index, ScheddName, Timestamp, Uid};

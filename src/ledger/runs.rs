@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
-use super::load::{known, parse};
+use super::load::known;
+use super::word::parse;
 use super::writer::NUMBER;
 use super::{Ledger, LedgerError};
 use crate::api::ObjectName;
@@ -368,7 +369,13 @@ mod tests {
         let ledger = Ledger::open_alone(&folder.path().join("htcjobs.db")).unwrap();
         ledger.save_runs(save(None, Vec::new())).await.unwrap();
         let indices: Indices = "0-3".parse().unwrap();
-        let grant = super::super::Grant { uid: uid(), queue: "q".to_owned(), indices: indices.clone(), number: 1 };
+        let grant = super::super::Grant {
+            uid: uid(),
+            queue: "q".to_owned(),
+            indices: indices.clone(),
+            number: 1,
+            each: String::new(),
+        };
         ledger.grant(vec![grant]).await.unwrap();
         let record = ledger.load_runs(&uid()).await.unwrap();
         assert_eq!((record.queue.as_deref(), record.granted), (Some("q"), indices));

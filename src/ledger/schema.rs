@@ -97,6 +97,9 @@ const RUN_COLUMNS: &[(&str, &str)] = &[
 /// lives; null if nothing does. `absent`: 1 if its jobs that are not recorded are proved never to have been accepted.
 const SUBMISSION_COLUMNS: &[(&str, &str)] = &[("credentials", "text"), ("lock", "text"), ("absent", "integer")];
 
+/// Columns added to `grants`. `each`: what each of the jobs uses, as the queue has written it.
+const GRANT_COLUMNS: &[(&str, &str)] = &[("each", "text")];
+
 /// What needs the columns above.
 const INDEXES: &str = "
 create index if not exists htcjobs_changed on htcjobs(changed) where changed is not null;
@@ -244,6 +247,7 @@ pub(super) fn migrate(connection: &Connection) -> Result<(), LedgerError> {
         add_columns(connection, "wishes", WISH_COLUMNS)?;
         add_columns(connection, "runs", RUN_COLUMNS)?;
         add_columns(connection, "submissions", SUBMISSION_COLUMNS)?;
+        add_columns(connection, "grants", GRANT_COLUMNS)?;
         add_columns(connection, "callbacks", CALLBACK_COLUMNS)?;
         connection.execute_batch(COUNTS)?;
         if !connection

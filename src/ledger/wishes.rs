@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use strum::IntoStaticStr;
 
-use super::load::parse;
+use super::word::parse;
 use super::writer::NUMBER;
 use super::{Ledger, LedgerError, RequestResult};
 use crate::api::Reason;

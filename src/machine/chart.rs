@@ -126,7 +126,9 @@ const fn meaning_for_pods(trigger: Trigger) -> Option<&'static str> {
         Trigger::MaxFailedIndexesExceeded => Some("More indexes of the Job have failed than maxFailedIndexes allows."),
         Trigger::ConditionChanged => Some("A condition changed, for example Suspended, Stuck or Tracked."),
         Trigger::Deleted => Some("The HTCJob is being deleted."),
-        Trigger::Gone => Some("The API server has neither the Job nor any of its Pods. The finalizer is removed."),
+        Trigger::Gone => Some(
+            "No Job was begun, or the API server has neither the Job nor any of its Pods. The finalizer is removed.",
+        ),
         Trigger::AllAccepted | Trigger::RanAgain => None,
     }
 }

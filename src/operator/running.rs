@@ -19,7 +19,7 @@ use crate::controller::{self, Context, Creations, NamespaceJobs, Publisher, Vola
 use crate::credentials::Credentials;
 use crate::fence::Fence;
 use crate::jobs_api::certificates::{CertificateKeeper, Lives, Places};
-use crate::jobs_api::{self, Jobs, Volume};
+use crate::jobs_api::{self, Jobs, Records, Turns, Volume};
 use crate::kubernetes_backend::Watched;
 use crate::lease::Leader;
 use crate::ledger::{Ledger, LedgerError};
@@ -289,12 +289,11 @@ fn jobs_api(
     let Some(address) = config.jobs_api.jobs_api_listen else { return Ok(None) };
     let wakes = Arc::new(Wakes::start(wake));
     let jobs = Jobs {
-        objects,
-        ledger,
+        records: Records { objects, ledger, operator: operator_name(config) },
         client: client.clone(),
-        operator: operator_name(config),
         planner,
         volume: Volume::default(),
+        turns: Turns::default(),
         pools,
         wakes,
         clock,

@@ -7,7 +7,6 @@ use std::time::Duration;
 use futures::{FutureExt as _, StreamExt as _};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, Patch, PatchParams};
-use kube::core::DeserializeGuard;
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Resource as _, ResourceExt};
@@ -21,8 +20,8 @@ use super::managed::names::BadName;
 use super::seen::{ASKING, Ready, Seen, ready};
 use super::{Base, Pools};
 use crate::api::{
-    Condition, ConditionStatus, FINALIZER, HTCPool, OLD_FINALIZER, OPERATOR, ObjectName, Observed, POOL_FINALIZER,
-    READY,
+    Condition, ConditionStatus, FINALIZER, Guarded, HTCPool, OLD_FINALIZER, OPERATOR, ObjectName, Observed,
+    POOL_FINALIZER, READY,
 };
 use crate::fence::Fence;
 use crate::kubernetes::{self, ApiError, MANAGER, limited, unless_changed, watched};
@@ -30,7 +29,7 @@ use crate::ledger::LedgerError;
 use crate::machine::Uid;
 
 /// An `HTCPool` as it is watched: one that cannot be decoded does not end the watch.
-type ObservedPool = DeserializeGuard<HTCPool>;
+type ObservedPool = Guarded<HTCPool>;
 
 /// Until a pool is looked at again of which something is awaited that nobody tells.
 const AWAITED: Duration = Duration::from_secs(2);

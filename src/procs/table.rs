@@ -29,6 +29,18 @@ const COLUMNS: [(&str, &str, &str, u8); 11] = [
     ),
 ];
 
+/// A whole table.
+#[must_use]
+pub fn whole(rows: &Value, metadata: &Value) -> Value {
+    json!({
+        "kind": "Table",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": metadata,
+        "columnDefinitions": columns(),
+        "rows": rows,
+    })
+}
+
 /// The definitions of the columns.
 #[must_use]
 pub fn columns() -> Value {

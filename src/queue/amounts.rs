@@ -3,11 +3,24 @@
 use std::fmt;
 
 use clap::ValueEnum;
-use strum::{Display, EnumCount, EnumIter, IntoEnumIterator as _, IntoStaticStr};
+use strum::{Display, EnumCount, EnumIter, EnumString, IntoEnumIterator as _, IntoStaticStr};
 
 /// What a queue limits.
 #[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Display, EnumCount, EnumIter, IntoStaticStr, ValueEnum,
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Display,
+    EnumCount,
+    EnumIter,
+    EnumString,
+    IntoStaticStr,
+    ValueEnum,
 )]
 #[strum(serialize_all = "lowercase")]
 pub enum Resource {
@@ -89,6 +102,24 @@ impl Amounts {
     pub fn plus(&self, other: &Self) -> Self {
         Self(std::array::from_fn(|place| self.0[place].saturating_add(other.0[place])))
     }
+
+    /// As the ledger keeps it: `jobs=1 cpus=4 memory=2048 gpus=0`.
+    #[must_use]
+    pub fn kept(&self) -> String {
+        let all: Vec<String> = Resource::iter().map(|resource| format!("{resource}={}", self.get(resource))).collect();
+        all.join(" ")
+    }
+
+    /// The same, read again; what it does not name is 0. None if it is something else.
+    #[must_use]
+    pub fn of_kept(text: &str) -> Option<Self> {
+        let one = |word: &str| {
+            let (name, amount) = word.split_once('=')?;
+            Some((name.parse().ok()?, amount.parse().ok()?))
+        };
+        let all: Option<Vec<(Resource, u64)>> = text.split_whitespace().map(one).collect();
+        Some(Self::of(&all.filter(|all| !all.is_empty())?))
+    }
 }
 
 impl Limits {
@@ -158,5 +189,15 @@ mod tests {
         assert_eq!(limits.short_of(&used(10, 0), &each), Some(Resource::Jobs));
         assert_eq!(limits.short_of(&used(9, 700), &each), None);
         assert_eq!(each.times(2).to_string(), "2 jobs, 128 cpus, 600Mi memory");
+    }
+
+    #[test]
+    fn what_is_kept_is_read_again() {
+        let each = Amounts::of(&[(Resource::Jobs, 1), (Resource::Memory, 300), (Resource::Gpus, 8)]);
+        assert_eq!(each.kept(), "jobs=1 cpus=0 memory=300 gpus=8");
+        assert_eq!(Amounts::of_kept(&each.kept()), Some(each));
+        for other in ["", "jobs", "jobs=x", "tapes=1"] {
+            assert_eq!(Amounts::of_kept(other), None, "{other:?}");
+        }
     }
 }

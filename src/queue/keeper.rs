@@ -8,7 +8,7 @@ use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, Patch, PatchParams};
-use kube::core::{DeserializeGuard, PartialObjectMeta};
+use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Client, Resource as _, ResourceExt as _};
@@ -21,7 +21,7 @@ use super::line::Named;
 use super::plan::Outcome;
 use super::shown::{NO_NAMESPACE, condition, status};
 use super::state::{Queueing, Queues};
-use crate::api::{ACTIVE, Condition, HTCQueue, HTCQueueStatus, Observed, Wake};
+use crate::api::{ACTIVE, Condition, Guarded, HTCQueue, HTCQueueStatus, Observed, Wake};
 use crate::fence::Fence;
 use crate::kubernetes::{self, ApiError, MANAGER, limited, unless_changed};
 use crate::ledger::{Grant, Ledger, LedgerError};
@@ -36,7 +36,7 @@ const SELDOM: Duration = Duration::from_secs(5);
 const AT_ONCE: usize = 500;
 
 /// An `HTCQueue` as it is watched: one that cannot be decoded does not end the watch.
-type ObservedQueue = DeserializeGuard<HTCQueue>;
+type ObservedQueue = Guarded<HTCQueue>;
 
 /// Keeps the queues.
 pub struct QueueKeeper {
@@ -164,11 +164,11 @@ impl QueueKeeper {
     }
 
     async fn watch_namespaces(&self) {
-        let api: Api<PartialObjectMeta<Namespace>> = Api::all(self.client.clone());
+        let api: Api<Guarded<PartialObjectMeta<Namespace>>> = Api::all(self.client.clone());
         let mut told = String::new();
         let mut listing = HashMap::new();
         let mut events = Box::pin(watcher(api, watcher::Config::default()).default_backoff());
-        let labels = |object: &PartialObjectMeta<Namespace>| (object.name_any(), object.labels().clone());
+        let labels = |object: &Guarded<PartialObjectMeta<Namespace>>| (object.name_any(), object.labels().clone());
         while let Some(event) = events.next().await {
             match event {
                 Ok(watcher::Event::Init) => listing.clear(),
@@ -232,7 +232,9 @@ impl QueueKeeper {
 
     /// When the next one is due, if nothing happens before.
     async fn pass(&self, memory: &mut Memory, latest: &watch::Sender<Outcomes>) -> Option<Duration> {
+        let began = Instant::now();
         let plan = self.queues.plan();
+        self.queues.metrics.queues_decided(began.elapsed());
         let mut again = plan.again;
         let sooner = |again: &mut Option<Duration>, pause: Duration| {
             *again = Some(again.map_or(pause, |again| again.min(pause)));

@@ -140,11 +140,12 @@ pub(super) fn number(state: &mut State, plan: &mut Plan) {
 }
 
 /// What is granted counts before it is durable: a decision that is made meanwhile may give it back.
-fn reserve(state: &mut State, grant: &Grant) {
+fn reserve(state: &mut State, grant: &mut Grant) {
     let Some(entry) = state.htcjobs.get_mut(&grant.uid) else { return };
     let asked = !entry.asks.is_empty();
     entry.granted = Indices::union(&[entry.granted.clone(), grant.indices.clone()]);
     entry.asks = entry.asks.without(&grant.indices);
+    grant.each = entry.demand.each.kept();
     (entry.bound, entry.last) = (Some(grant.queue.clone()), grant.number);
     if asked && entry.asks.is_empty() {
         entry.wait = None;
@@ -152,7 +153,7 @@ fn reserve(state: &mut State, grant: &Grant) {
 }
 
 pub(super) fn grant(uid: &Uid, queue: &str, indices: Indices) -> Grant {
-    Grant { uid: uid.clone(), queue: queue.to_owned(), indices, number: 0 }
+    Grant { uid: uid.clone(), queue: queue.to_owned(), indices, number: 0, each: String::new() }
 }
 
 /// Counts one, and lets it ask if it may.

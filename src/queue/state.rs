@@ -9,7 +9,7 @@ use kube::ResourceExt as _;
 use kube::runtime::reflector::ObjectRef;
 use tokio::sync::Notify;
 
-use super::amounts::Resource;
+use super::amounts::{Amounts, Resource, ResourceSet};
 use super::kueue::Kueue;
 use super::line::{Asks, Line, World};
 use super::progress::Progress;
@@ -199,8 +199,8 @@ pub struct Decided<'a> {
     pub bound: Option<&'a str>,
     /// What it had there.
     pub granted: &'a Indices,
-    /// What one of its jobs uses.
-    pub demand: Demand,
+    /// What one of its jobs uses; none if the spec cannot be read: then it is as it was.
+    pub demand: Option<Demand>,
     /// What it has and asks for after the decision, which is durable.
     pub room: &'a Room,
     /// It has completed by then.
@@ -225,18 +225,22 @@ impl Queues {
         known: Vec<(String, Uid, Record)>,
         grants: &[Grant],
     ) -> Self {
-        let numbers: HashMap<&Uid, u64> = grants.iter().map(|grant| (&grant.uid, grant.number)).collect();
+        let grants: HashMap<&Uid, &Grant> = grants.iter().map(|grant| (&grant.uid, grant)).collect();
+        let number = grants.values().map(|grant| grant.number).max().unwrap_or_default();
         let htcjobs = known.into_iter().map(|(namespace, uid, record)| {
+            let grant = grants.get(&uid);
+            let each = grant.and_then(|grant| Amounts::of_kept(&grant.each));
+            let demand = each.map(|each| Demand { each, unknown: ResourceSet::default() });
             let entry = Entry {
+                demand: demand.unwrap_or_else(Demand::one),
                 bound: record.queue.clone(),
                 uses: record.in_use(),
                 granted: record.granted,
-                last: numbers.get(&uid).copied().unwrap_or_default(),
+                last: grant.map(|grant| grant.number).unwrap_or_default(),
                 ..Entry::new(&namespace)
             };
             (uid, entry)
         });
-        let number = grants.iter().map(|grant| grant.number).max().unwrap_or_default();
         let kueue = Kueue { resources: resources.to_vec(), ..Kueue::default() };
         let state = State { htcjobs: htcjobs.collect(), number, kueue, ..State::default() };
         Self { mode, state: Mutex::new(state), news: Notify::new(), writes: Notify::new(), metrics }
@@ -297,11 +301,12 @@ impl Queues {
             let entry = state.htcjobs.entry((*uid).clone()).or_insert_with(|| Entry {
                 created,
                 bound: bound.map(str::to_owned),
-                demand: *demand,
+                demand: demand.unwrap_or_else(Demand::one),
                 granted: (*granted).clone(),
                 ..Entry::new(&name.namespace)
             });
             let (label, class) = (label(QUEUE_NAME), label(PRIORITY_CLASS));
+            let demand = demand.unwrap_or(entry.demand);
             let granted = if room.gives_back.is_empty() {
                 entry.granted.clone()
             } else {
@@ -311,14 +316,14 @@ impl Queues {
             let asks = room.asks.without(&granted);
             let before = (&entry.label, &entry.class, &entry.granted, &entry.uses, &entry.asks, entry.demand);
             let changed = entry.reference.is_none()
-                || before != (&label, &class, &granted, &room.uses, &asks, *demand)
+                || before != (&label, &class, &granted, &room.uses, &asks, demand)
                 || (entry.unknown, entry.keeps) != (room.unknown, room.keeps_what_it_uses)
                 || entry.progress != *progress;
             if !changed {
                 return false;
             }
             entry.reference = Some(ObjectRef::from_obj(object));
-            (entry.created, entry.label, entry.class, entry.demand) = (created, label, class, *demand);
+            (entry.created, entry.label, entry.class, entry.demand) = (created, label, class, demand);
             (entry.granted, entry.uses) = (granted, room.uses.clone());
             (entry.unknown, entry.keeps) = (room.unknown, room.keeps_what_it_uses);
             entry.since = if asks.is_empty() { None } else { entry.since.or_else(|| Some(Instant::now())) };

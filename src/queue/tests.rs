@@ -6,17 +6,23 @@ use kube::ResourceExt as _;
 use serde_json::json;
 
 use super::admit::Terms;
+use super::amounts::{Amounts, Resource, ResourceSet};
 use super::line::Named;
 use super::state::{Asker, Decided, Queueing, Queues};
 use super::terms::Demand;
 use crate::api::{FINALIZER, HTCQueueSpec, ObjectName, Observed, QUEUE_NAME, Reason};
-use crate::machine::facts::Queued;
+use crate::ledger::Grant;
+use crate::machine::facts::{Queued, Record};
 use crate::machine::room::Room;
 use crate::machine::{Indices, Uid};
 use crate::metrics::Metrics;
 
 fn queues() -> Queues {
-    let queues = Queues::new(Queueing::Embedded, Metrics::default(), Vec::new(), &[]);
+    queues_with(Vec::new(), &[])
+}
+
+fn queues_with(known: Vec<(String, Uid, Record)>, grants: &[Grant]) -> Queues {
+    let queues = Queues::new(Queueing::Embedded, Metrics::default(), known, grants);
     queues.with(|state| {
         state.world.listed = Some(Ok(()));
         state.world.namespaces_listed = Some(Ok(()));
@@ -63,9 +69,13 @@ fn decided(queues: &Queues, object: &Observed, [uses, asks, gives_back]: [&str; 
 }
 
 fn decided_room(queues: &Queues, object: &Observed, room: &Room) {
+    decided_all(queues, object, room, Some(Demand::one()));
+}
+
+fn decided_all(queues: &Queues, object: &Observed, room: &Room, demand: Option<Demand>) {
     let uid = Uid::from(object.uid().unwrap().as_str());
     let name = ObjectName { namespace: "ns".to_owned(), name: object.name_any() };
-    let (granted, demand) = (&Indices::default(), Demand::one());
+    let granted = &Indices::default();
     queues.decided(&Decided {
         object,
         uid: &uid,
@@ -209,4 +219,33 @@ fn who_has_looked_is_woken_again_for_the_same() {
     with_quota(&queues, 5);
     assert!(!fact(&queues, &a).unwrap().drained);
     assert_eq!(stopped("HoldAndDrain"), 1);
+}
+
+/// What it needs is kept with its room: it counts as much after a restart, although its spec cannot be read by then.
+#[test]
+fn who_cannot_be_read_after_a_restart_uses_what_it_was_given() {
+    let (a, b) = (object("a", Some("q")), object("b", Some("q")));
+    let each = Amounts::of(&[(Resource::Jobs, 1), (Resource::Gpus, 3)]);
+    let demand = Demand { each, unknown: ResourceSet::default() };
+    let asks = |jobs: &str| Room { asks: indices(jobs), keeps_what_it_uses: true, ..Room::default() };
+    let of_gpus = |queues: &Queues| set(queues, "q", json!({ "namespaceSelector": {}, "quota": { "gpus": 8 } }));
+    let first = queues();
+    of_gpus(&first);
+    listed(&first, &[&a]);
+    decided_all(&first, &a, &asks("0-1"), Some(demand));
+    let grants = first.plan().grants;
+    assert_eq!(grants.len(), 1);
+
+    let record = Record { queue: Some("q".to_owned()), granted: indices("0-1"), ..Record::default() };
+    let again = queues_with(vec![("ns".to_owned(), "a".into(), record)], &grants);
+    of_gpus(&again);
+    listed(&again, &[&a, &b]);
+    again.looked_at(&a, true);
+    decided_all(&again, &b, &asks("0"), Some(demand));
+    assert!(granted(&again).is_empty(), "6 of 8 GPUs are in use");
+    let unread = Room { uses: indices("0-1"), keeps_what_it_uses: true, ..Room::default() };
+    decided_all(&again, &a, &unread, None);
+    assert!(granted(&again).is_empty());
+    decided(&again, &a, ["", "", "0"]);
+    assert_eq!(granted(&again), pair("b", "0"));
 }

@@ -19,7 +19,7 @@ use super::incoming::Arrived;
 use super::room::{Full, Reservation};
 use super::{Shared, files};
 use crate::api::text::{WORDS, harmless};
-use crate::api::{ObjectName, Observed};
+use crate::api::{Guarded, ObjectName, Observed};
 use crate::kubernetes::{is_controlled, limited};
 use crate::machine::pods::{JobUid, KeptLog};
 use crate::machine::{Index, Indices, Uid};
@@ -179,7 +179,9 @@ async fn fetch(client: &Client, shared: &Arc<Shared>, wanted: &WantedLogs, index
 async fn stream(client: &Client, shared: &Arc<Shared>, wanted: &WantedLogs, index: Index, pod: &str) -> Came {
     let api: Api<Pod> = Api::namespaced(client.clone(), &wanted.name.namespace);
     // Another one of its name is not its.
-    match limited("get Pod", &pod, api.get_opt(pod)).await {
+    let guarded: Api<Guarded<Pod>> = Api::namespaced(client.clone(), &wanted.name.namespace);
+    let there = limited("get Pod", &pod, guarded.get_opt(pod)).await;
+    match there.map(|there| there.and_then(|there| there.0.ok())) {
         // One that came to no node has written nothing.
         Ok(Some(there)) if is_controlled(&there, wanted.job.as_str()) && has_node(&there) => {}
         Ok(_) => return Came::Gone,

@@ -132,7 +132,7 @@ const IMMUTABLE: &str = "the spec cannot be changed once the HTCJob exists (only
 #[case::less_than_no_failure(json!({ "maxFailedIndexes": -1 }), "spec.maxFailedIndexes", "maxFailedIndexes is a number of jobs from 0 to 100000; leave it out for no limit")]
 #[case::variable_twice(json!({ "env": [{ "name": "A" }, { "name": "A" }] }), "spec.env[1]", "Duplicate value")]
 #[case::blank_requirements(json!({ "requirements": " " }), "spec.requirements", "requirements is empty: leave it out, or write an expression such as `TARGET.HasAvx2`")]
-#[case::negative_retries(json!({ "maxRetries": -1 }), "spec.maxRetries", "maxRetries is how often HTCondor runs a failed job again: write a number from 0 to 1000")]
+#[case::negative_retries(json!({ "maxRetries": -1 }), "spec.maxRetries", "maxRetries is how often a failed job runs again: write a number from 0 to 1000")]
 #[case::secret_elsewhere(json!({ "credentialsSecretName": "other/secret" }), "spec.credentialsSecretName", "credentialsSecretName is the name of a Secret in the HTCJob's own namespace")]
 #[case::no_secret(json!({ "credentialsSecretName": "" }), "spec.credentialsSecretName", "credentialsSecretName is the name of a Secret")]
 #[case::no_time(json!({ "activeDeadlineSeconds": 0 }), "spec.activeDeadlineSeconds", "activeDeadlineSeconds must be at least 1 second; leave it out for no limit")]
@@ -451,7 +451,7 @@ fn the_resource_reads_well() {
                 "script <Object> -required- Image, command and script that each job runs.",
                 "Number of jobs, 1 to 100000. Default: the number of items, or 1 without items. Each job gets its index, from 0, as the script's argument and in HTCPROCID.",
                 "Additional HTCondor submit commands, one `key = value` per line, for example `+JobFlavour = \"espresso\"`. docs/htcopts.md lists the allowed commands. `$` macros and line continuations are not allowed.",
-                "While true, no job is submitted and jobs in HTCondor are held. Set it to false to resume.",
+                "While true, no job is submitted and jobs in HTCondor are held; Pods are deleted, and start anew. Set it to false to resume.",
             ],
         ),
         (

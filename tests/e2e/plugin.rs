@@ -13,6 +13,7 @@ use testbed::Version;
 
 on_versions!(
     both:
+        jobs::a_log_is_followed_over_an_eviction,
         jobs::three_of_many_fail;
     trixie:
         files::a_call_that_is_cut_off_is_gone_on_with,

@@ -11,6 +11,7 @@ on_versions!(
         walk::as_in_the_seed,
         walk::killed_while_it_gives_room,
         changes::a_quota_that_is_lowered_takes_nothing,
+        changes::what_is_abandoned_counts_no_more,
         changes::a_queue_that_is_stopped_gives_nothing_and_one_that_is_drained_holds,
         limits::what_can_never_run_says_so_at_once,
         limits::priority_comes_first,

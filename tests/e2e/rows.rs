@@ -4,12 +4,17 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bench::Options;
+use htc_operator::api::{crd_yaml, pool_crd_yaml, queue_crd_yaml};
+
+fn options() -> Options {
+    Options::new(bed::program(), crd_yaml().unwrap(), queue_crd_yaml().unwrap(), pool_crd_yaml().unwrap())
+}
 
 #[test]
 fn rows_can_be_measured() {
     bed::turns::take(bed::Weight::Servers);
-    let rows: BTreeSet<u8> = (1..=13).collect();
-    let program = bed::program();
+    // The one between is Kueue's.
+    let rows: BTreeSet<u8> = (1..=15).filter(|row| *row != 14).collect();
     let report = bench::measure(&Options {
         rows: rows.clone(),
         at_once: vec![2, 5],
@@ -24,7 +29,8 @@ fn rows_can_be_measured() {
         // The two namespaces have equal shares, and those that come last need theirs.
         waiting: 15,
         room: 20,
-        ..Options::new(program, htc_operator::api::crd_yaml().unwrap(), htc_operator::api::queue_crd_yaml().unwrap())
+        pools: 2,
+        ..options()
     })
     .unwrap();
     println!("{}", report.markdown());
@@ -50,10 +56,14 @@ fn rows_can_be_measured() {
     assert!(number(10, "perSecond") > 1.0);
     assert!((number(11, "jobs") - 20.0).abs() < 0.1 && number(11, "listSeconds") > 0.0);
     assert!(number(11, "watchedSeconds") > 0.0 && number(11, "frontPeakMiB") > 1.0);
+    assert!(number(11, "running") > 0.0 && number(11, "starts") > 0.0 && number(11, "othersAloneSeconds") > 0.0);
     five(12, "htcjobs");
     assert!(number(12, "podsSeconds") > 0.0 && number(12, "bareRatio") > 0.0);
     assert!((number(13, "waiting") - 15.0).abs() < 0.1);
-    assert!(number(13, "lateSeconds") > 0.0 && number(13, "grantedPerSecond") > 0.0);
+    assert!(
+        number(13, "lateSeconds") > 0.0 && number(13, "grantedPerSecond") > 0.0 && number(13, "decisionSeconds") > 0.0
+    );
+    assert!(number(15, "readySeconds") > 0.0 && (number(15, "pools") - 2.0).abs() < 0.1);
     for (name, chart) in &report.charts {
         assert!(chart.svg().contains("<polyline"), "{name}");
     }
@@ -63,13 +73,7 @@ fn rows_can_be_measured() {
 #[ignore = "make test-long: Kueue is built from source for it"]
 fn kueues_row_can_be_measured() {
     bed::turns::take(bed::Weight::Servers);
-    let program = bed::program();
-    let report = bench::measure(&Options {
-        rows: [14].into(),
-        workloads: 5,
-        ..Options::new(program, htc_operator::api::crd_yaml().unwrap(), htc_operator::api::queue_crd_yaml().unwrap())
-    })
-    .unwrap();
+    let report = bench::measure(&Options { rows: [14].into(), workloads: 5, ..options() }).unwrap();
     assert!(report.failed.is_empty(), "{:?}", report.failed);
     let number = |name: &str| report.lines[0].numbers[name];
     assert!((number("htcjobs") - 5.0).abs() < 0.1 && number("bareSeconds") > 0.0);

@@ -4,16 +4,18 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use htc_operator::api::{ConditionStatus, ConditionType, Phase, Reason};
+use htc_operator::machine::chart::of_pods;
 use htc_operator::machine::facts::{Claim, Past, Spec, SpecRefused, Unreadable};
 use htc_operator::machine::pods::{
     Action, Adjust, BatchJob, Counts, Create, Decision, Exceeded, Facts, JobEnd, JobSeen, KeptLog, Left, Object,
     Permit, Pod, PodPhase, PodsSeen, Record, RunEnd, RunState, decide_pods,
 };
-use htc_operator::machine::transitions::find;
+use htc_operator::machine::transitions::{Transition, Trigger, find};
 use htc_operator::machine::{Index, Indices, Settings, Timestamp, Uid};
 use proptest::prelude::*;
 
 mod queued;
+mod stuck;
 
 const NOW: Timestamp = Timestamp(1_000_000);
 
@@ -65,7 +67,18 @@ fn job(uid: &str) -> BatchJob {
 }
 
 fn pod(phase: PodPhase, exit: Option<i32>) -> Pod {
-    Pod { name: "sums-0-x".into(), phase, failures: 0, start: None, end: None, node: None, exit, message: None }
+    Pod {
+        name: "sums-0-x".into(),
+        phase,
+        failures: 0,
+        start: None,
+        end: None,
+        node: None,
+        placed: None,
+        gone_by: None,
+        exit,
+        message: None,
+    }
 }
 
 fn decide(facts: &Facts) -> Decision {
@@ -107,6 +120,29 @@ fn says(facts: &Facts, kind: ConditionType) -> Option<(ConditionStatus, String)>
 
 fn is_said(facts: &Facts, kind: ConditionType, status: ConditionStatus, reason: Reason) -> bool {
     says(facts, kind) == Some((status, reason.to_string()))
+}
+
+/// Who may delete HTCJobs leaves no Job behind that can be deleted.
+#[test]
+fn the_job_of_an_abandoned_one_is_deleted_once() {
+    let mut facts = begun(2);
+    (facts.object.deleting, facts.object.abandon) = (true, true);
+    assert_eq!(step(&mut facts).action, Action::DeleteJob("j".into()));
+    let Action::ReleaseFinalizer(Permit::Abandoned(_)) = step(&mut facts).action else { panic!("it goes") };
+    let mut facts = begun(2);
+    (facts.object.deleting, facts.object.abandon, facts.job) = (true, true, JobSeen::Unknown("away".to_owned()));
+    let Action::ReleaseFinalizer(Permit::Abandoned(_)) = step(&mut facts).action else { panic!("it goes at once") };
+}
+
+/// An annotation that anybody may write.
+#[test]
+fn failures_without_end_are_counted_as_far_as_that_goes() {
+    let mut facts = begun(1);
+    facts.job = JobSeen::Ours(BatchJob { suspended: false, started: Some(NOW), ..job("j") });
+    let failed = Pod { failures: u32::MAX, ..pod(PodPhase::Running, None) };
+    facts.pods = PodsSeen::Known(BTreeMap::from([(Index(0), failed)]));
+    step(&mut facts);
+    assert_eq!(facts.record.runs[&Index(0)].starts, u32::MAX);
 }
 
 #[test]
@@ -279,6 +315,49 @@ fn it_goes_when_job_and_pods_have_gone() {
     assert!(matches!(step(&mut never).action, Action::ReleaseFinalizer(Permit::Gone(_))));
 }
 
+/// Deleted, and nobody can say whether there is a Job.
+fn decide_blindly(facts: &Facts) -> Action {
+    let mut facts = Facts { job: JobSeen::Unknown("the backend is off".to_owned()), ..facts.clone() };
+    facts.object.deleting = true;
+    step(&mut facts);
+    step(&mut facts).action
+}
+
+#[test]
+fn what_was_never_begun_goes_whatever_can_be_seen() {
+    let never = guarded(1);
+    assert!(matches!(decide_blindly(&never), Action::ReleaseFinalizer(Permit::NeverBegun(_))));
+    // Also if it was refused, as it is where the backend is off.
+    let mut refused = guarded(1);
+    refused.object.spec = Ok(Spec { refused: Some(SpecRefused::invalid("off")), ..spec(1) });
+    step(&mut refused);
+    assert!(matches!(decide_blindly(&refused), Action::ReleaseFinalizer(Permit::NeverBegun(_))));
+    // A Job that was recorded may run, and so may one that another ledger has recorded, or this one before it was lost.
+    assert_eq!(decide_blindly(&begun(1)), Action::Nothing);
+    let mut shown = guarded(1);
+    shown.object.shows_job = true;
+    assert_eq!(decide_blindly(&shown), Action::Nothing);
+    for past in [Past::Unknown { settled: None }, Past::Unknown { settled: Some(NOW) }] {
+        // By a row that is older than the doubt, and by none.
+        for record in [guarded(1).record, Record::default()] {
+            let mut lost = Facts { past, record, ..guarded(1) };
+            lost.object.claim = Claim::Other;
+            assert_eq!(decide_blindly(&lost), Action::Nothing);
+        }
+    }
+    // Its row was made in doubt.
+    let mut doubted = new(1);
+    (doubted.object.finalizer, doubted.object.claim, doubted.past) =
+        (true, Claim::Other, Past::Unknown { settled: None });
+    step(&mut doubted);
+    (doubted.object.claim, doubted.past) = (Claim::Ours, Past::Continuous);
+    assert_eq!(decide_blindly(&doubted), Action::Nothing);
+    // The first list is under way: it soon shows more.
+    let mut soon = Facts { job: JobSeen::Unknown(String::new()), ..guarded(1) };
+    soon.object.deleting = true;
+    assert_eq!(step(&mut soon).action, Action::Nothing);
+}
+
 #[test]
 fn its_time_after_the_end() {
     let mut facts = begun(1);
@@ -407,10 +486,17 @@ prop_compose! {
     }
 }
 
+/// As it is drawn in the chart of what happens to Pods.
+fn arrow(told: &Transition) -> String {
+    let drawn = |phase: Option<Phase>| phase.map_or_else(|| "[*]".to_owned(), |phase| phase.to_string());
+    format!("    {} --> {}: {}\n", drawn(told.from), drawn(told.to), told.trigger)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
     #[test]
     fn whatever_is_seen_the_rules_hold(turns in proptest::collection::vec(turn(), 1..8)) {
+        let chart = of_pods();
         let mut facts = new(4);
         facts.object.finalizer = true;
         let mut deleted = false;
@@ -420,6 +506,7 @@ proptest! {
             let object = &mut facts.object;
             (object.deleting, object.claim, object.submit_again) = (deleted, claim, again);
             (object.shows_job, object.abandon) = (shows_job, abandon);
+            facts.past = if claim == Claim::Ours { Past::Continuous } else { Past::Unknown { settled: None } };
             object.spec = if readable { Ok(Spec { suspend, ..spec(4) }) } else { Err(Unreadable::invalid("no")) };
             let before = facts.record.clone();
             let decision = decide_pods(&facts, NOW, &Settings::default());
@@ -431,6 +518,7 @@ proptest! {
             prop_assert!(phases.0.is_none_or(|before| before <= phases.1), "{phases:?}");
             for told in &decision.transitions {
                 prop_assert!(find(told.from, told.trigger, told.to).is_some(), "{told:?}");
+                prop_assert!(told.trigger == Trigger::ConditionChanged || chart.contains(&arrow(told)), "{told:?}");
             }
             // The Job that was recorded first stays, and none is created once there was one, or in doubt.
             prop_assert!(before.job.is_none() || before.job == after.job);
@@ -454,7 +542,14 @@ proptest! {
                         JobSeen::Unknown(_) => false,
                     };
                     let nothing_left = gone && (before.job.is_none() || left == Left::None);
-                    prop_assert!(deleted && (nothing_left || (abandon && matches!(permit, Permit::Abandoned(_)))));
+                    // By a ledger that has known it from its beginning.
+                    let never = before.job.is_none() && before.known.as_ref().is_some_and(|known| known.new) && !shows_job;
+                    let may = match permit {
+                        Permit::Gone(_) => nothing_left,
+                        Permit::NeverBegun(_) => never && claim == Claim::Ours,
+                        Permit::Abandoned(_) => abandon,
+                    };
+                    prop_assert!(deleted && may, "{permit:?}");
                 }
                 // Nobody asks for the log of a Pod that may still write.
                 Action::KeepLogs(pods) => {

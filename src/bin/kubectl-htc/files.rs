@@ -15,6 +15,8 @@ use super::procs::{Proc, Which, parse_which};
 
 /// So often in a row a connection may end before anything came.
 const TRIES: u32 = 5;
+/// There is no such output.
+const GONE: u16 = 404;
 /// Of the bar.
 const WIDTH: usize = 30;
 /// Pause before the next.
@@ -54,6 +56,7 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
     }
     make(folder)?;
     let mut progress = Progress::new(here.len());
+    let mut failed = 0;
     for proc in &here {
         let place = if name.index.is_some() { folder.clone() } else { folder.join(proc.index.to_string()) };
         let parcel = Parcel::of(&proc.name, folder);
@@ -61,10 +64,18 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
             progress.clear();
             eprintln!("{}: there is something already; skipped (--overwrite replaces it)", place.display());
             parcel.tidy()?;
+            progress.done += 1;
             continue;
         }
         parcel.make()?;
-        fetch(&jobs, proc, &parcel, &mut progress).await?;
+        if let Fetched::Gone(why) = fetch(&jobs, proc, &parcel, &mut progress).await? {
+            // The others are there still.
+            progress.clear();
+            eprintln!("error: {why}");
+            parcel.discard()?;
+            failed += 1;
+            continue;
+        }
         parcel.unpack()?;
         parcel.deliver(&place, *overwrite)?;
         progress.done += 1;
@@ -74,12 +85,19 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
     if !missing.is_empty() {
         eprintln!("the output of {} jobs is not stored (yet)", missing.len());
     }
-    Ok(ExitCode::SUCCESS)
+    if failed == 0 { Ok(ExitCode::SUCCESS) } else { Ok(ExitCode::from(super::ERROR)) }
+}
+
+/// How it went.
+enum Fetched {
+    Whole,
+    /// The operator has removed it, or never had it.
+    Gone(Failure),
 }
 
 /// Fetches an archive. What an earlier call has brought is gone on with, if it is of the same archive: the operator is asked, even if
 /// nothing is missing.
-async fn fetch(jobs: &Jobs, proc: &Proc, parcel: &Parcel, progress: &mut Progress) -> Result<(), Failure> {
+async fn fetch(jobs: &Jobs, proc: &Proc, parcel: &Parcel, progress: &mut Progress) -> Result<Fetched, Failure> {
     let doing = format!("fetch the output of {}", proc.name);
     let (archive, tag_file) = (parcel.archive(), parcel.tag());
     let failed = |error: std::io::Error| Failure::new(&format!("write {}", archive.display()), error);
@@ -112,6 +130,7 @@ async fn fetch(jobs: &Jobs, proc: &Proc, parcel: &Parcel, progress: &mut Progres
                 tokio::time::sleep(PAUSE).await;
                 continue;
             }
+            Err(refused) if refused.code == GONE => return Ok(Fetched::Gone(Failure::new(&doing, refused.message))),
             Err(refused) => return Err(Failure::new(&doing, refused.message)),
         };
         let length: Option<u64> = answer.header("x-htc-length").and_then(|length| length.parse().ok());
@@ -128,7 +147,7 @@ async fn fetch(jobs: &Jobs, proc: &Proc, parcel: &Parcel, progress: &mut Progres
             progress.show(&proc.name, at, length);
         }
         if length.is_none_or(|length| at >= length) {
-            return file.sync_all().map_err(failed);
+            return file.sync_all().map(|()| Fetched::Whole).map_err(failed);
         }
         tries += 1;
         if tries > TRIES {

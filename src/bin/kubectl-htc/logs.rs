@@ -10,8 +10,14 @@ use super::procs::{Proc, Refused, Which, parse_which};
 
 /// Pause before a job is looked at again that has no log yet.
 const PAUSE: Duration = Duration::from_secs(2);
-/// There is no log, and will be none.
-const GONE: u16 = 404;
+/// How often in a row the log of a job that has ended is asked for: for as long as operators and their fronts are away at most.
+const TRIES: u32 = 150;
+/// It has no log, or none now.
+const NO_LOG: u16 = 400;
+/// It is of another run by now.
+const ANOTHER_RUN: u16 = 409;
+/// Of what happens here and not there: standard output cannot be written.
+const HERE: u16 = 1;
 /// Most jobs whose logs one call prints.
 const MOST: usize = 50;
 
@@ -63,7 +69,7 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
         if *failed {
             println!("==> {}/{} <==", name.htcjob, proc.index);
         }
-        let mut shown = Shown::default();
+        let mut shown = Shown::begin(arguments.tail);
         if let Err(Refused { message, .. }) = shown.print_whole(&jobs, proc, arguments).await {
             if !failed {
                 return Err(Failure(message));
@@ -78,28 +84,66 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
     Ok(code)
 }
 
-/// What has been printed of a job.
-#[derive(Default)]
+/// What has been printed of a run of a job, and where that goes on.
 struct Shown {
-    /// Bytes of this run.
+    /// When the run began, as the operator says it. Without that word another run would be gone on with in the middle: how often the
+    /// job was started is known too late.
+    run: Option<String>,
+    /// The next byte of the file, if that is known.
+    next: Option<u64>,
+    /// Only the last so many lines are wanted, and none has come.
+    tail: Option<usize>,
     bytes: u64,
 }
 
 impl Shown {
+    const fn begin(tail: Option<usize>) -> Self {
+        Self { run: None, next: Some(0), tail, bytes: 0 }
+    }
+
+    /// Operators of before, and nodes that have Pods, do not say at which byte the last lines begin.
+    const fn is_lost(&self) -> bool {
+        self.tail.is_none() && self.next.is_none()
+    }
+
+    /// What to ask for.
+    fn path(&self, stream: &str, follow: bool) -> String {
+        let place = match (self.tail, self.next) {
+            (Some(lines), _) => format!("tailLines={lines}"),
+            (None, next) => format!("offset={}", next.unwrap_or_default()),
+        };
+        let run = self.run.as_ref().map(|run| format!("&run={run}")).unwrap_or_default();
+        format!("log?stream={stream}&follow={follow}&{place}{run}")
+    }
+
+    /// An answer has begun.
+    fn answered(&mut self, header: impl Fn(&str) -> Option<String>) {
+        self.run = header("x-htc-run").or_else(|| self.run.take());
+        if self.tail.is_some() {
+            self.next = header("x-htc-offset").and_then(|offset| offset.parse().ok());
+        }
+    }
+
+    /// So many bytes have come.
+    fn came(&mut self, bytes: u64) {
+        self.bytes += bytes;
+        self.next = self.next.map(|next| next + bytes);
+        if bytes > 0 {
+            self.tail = None;
+        }
+    }
+
     /// Prints what there is; `follow`: until the answer ends.
     async fn print(&mut self, jobs: &Jobs, proc: &Proc, wanted: &Arguments, follow: bool) -> Result<(), Refused> {
-        let stream = if wanted.err { "err" } else { "out" };
-        let tail = wanted.tail.filter(|_| self.bytes == 0).map(|lines| format!("&tailLines={lines}"));
-        // With the last lines alone it is not known at which byte they begin.
-        let place = tail.unwrap_or_else(|| format!("&offset={}", self.bytes));
-        let what = format!("log?stream={stream}&follow={follow}{place}");
-        let mut answer = jobs.of_job(&proc.name, &what).await?;
-        let broken = |message: String| Refused { code: 0, message };
+        let path = self.path(if wanted.err { "err" } else { "out" }, follow);
+        let mut answer = jobs.of_job(&proc.name, &path).await?;
+        self.answered(|name| answer.header(name).map(str::to_owned));
         while let Some(part) = answer.next().await {
-            let part = part.map_err(broken)?;
+            let part = part.map_err(|message| Refused { code: 0, message })?;
             let mut out = std::io::stdout().lock();
-            out.write_all(&part).and_then(|()| out.flush()).map_err(|error| broken(error.to_string()))?;
-            self.bytes += part.len() as u64;
+            let written = out.write_all(&part).and_then(|()| out.flush());
+            written.map_err(|error| Refused { code: HERE, message: error.to_string() })?;
+            self.came(part.len() as u64);
         }
         Ok(())
     }
@@ -109,7 +153,7 @@ impl Shown {
         loop {
             let before = self.bytes;
             match self.print(jobs, proc, wanted, false).await {
-                Err(Refused { code: 0, .. }) if wanted.tail.is_none() && self.bytes > before => {}
+                Err(Refused { code: 0, .. }) if !self.is_lost() && self.bytes > before => {}
                 done => return done,
             }
         }
@@ -117,46 +161,101 @@ impl Shown {
 }
 
 async fn follow_to_the_end(jobs: &Jobs, first: &Proc, arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let which = Which { index: Some(first.index), ..arguments.name.clone() };
-    let (mut proc, mut shown, mut told) = (first.clone(), Shown::default(), String::new());
+    let (mut proc, mut shown, mut told) = (first.clone(), Shown::begin(arguments.tail), String::new());
+    let mut say = |words: String| {
+        if told != words {
+            eprintln!("{words}");
+            told = words;
+        }
+    };
+    let mut tries = 0;
     loop {
         let ended = proc.is_over() && (proc.fetched || !matches!(proc.state.as_str(), "Succeeded" | "Failed"));
         if proc.state == "Running" || proc.is_over() {
+            let before = shown.bytes;
             let printed = if ended {
                 shown.print_whole(jobs, &proc, arguments).await
             } else {
                 shown.print(jobs, &proc, arguments, true).await
             };
+            tries = if shown.bytes > before { 0 } else { tries + 1 };
             match printed {
                 // Of a job that is over the answer ends when all was shown.
-                Ok(()) if proc.is_over() => return Ok(ExitCode::SUCCESS),
-                Err(Refused { code, message }) if code == GONE || ended && (code == 0 || shown.bytes == 0) => {
-                    return Err(Failure(message));
+                Ok(()) if proc.is_over() || shown.is_lost() => return Ok(ExitCode::SUCCESS),
+                // The run is over, or the job has only just begun.
+                Ok(()) => {}
+                Err(Refused { code: ANOTHER_RUN, .. }) if shown.run.is_some() => {
+                    eprintln!("{} was started again", proc.name);
+                    shown = Shown::begin(None);
+                    continue;
                 }
-                // It has written more than can be had while it runs.
-                Err(Refused { code: 400, message }) if told != message => {
-                    eprintln!("{message}: waiting");
-                    told = message;
+                // It has written more than can be had while it runs, or has no log at the moment.
+                Err(Refused { code: NO_LOG, message }) if !ended => say(format!("{message}: waiting")),
+                // There was one as long as it ran.
+                Err(Refused { code: NO_LOG, message }) if shown.bytes > 0 => {
+                    say(message);
+                    return Ok(ExitCode::SUCCESS);
                 }
-                // The connection ended, or the job has only just begun or ended.
-                Ok(()) | Err(_) => {}
+                Err(refused) if !refused.may_pass() || ended && tries >= TRIES => return Err(Failure(refused.message)),
+                Err(refused) if shown.is_lost() => {
+                    return Err(Failure(format!(
+                        "{}, and it is not known where in the log of {} to go on: call it again",
+                        refused.message, proc.name
+                    )));
+                }
+                // A connection that ends is made again.
+                Err(Refused { code: 0, .. }) if shown.bytes > before => {}
+                Err(refused) => say(format!("{}: trying again", refused.message)),
             }
-            // With the last lines alone it cannot be gone on from where they ended.
-            if ended || arguments.tail.is_some() && shown.bytes > 0 {
-                return Ok(ExitCode::SUCCESS);
-            }
-        } else if told != proc.state {
-            eprintln!("{} is {}: waiting", proc.name, proc.state);
-            told.clone_from(&proc.state);
+        } else {
+            say(format!("{} is {}: waiting", proc.name, proc.state));
         }
         tokio::time::sleep(PAUSE).await;
-        let now = jobs.procs(&which, "").await?;
-        if let Some(now) = now.into_iter().next() {
-            if now.attempts > proc.attempts && proc.attempts > 0 && shown.bytes > 0 {
-                eprintln!("{} was started again", now.name);
-                shown = Shown::default();
+        match jobs.one(&proc.name).await {
+            Ok(now) => {
+                // An operator of before does not say of which run a log is.
+                if shown.run.is_none() && now.attempts > proc.attempts && proc.attempts > 0 && shown.bytes > 0 {
+                    eprintln!("{} was started again", now.name);
+                    shown = Shown::begin(None);
+                }
+                proc = now;
             }
-            proc = now;
+            // Jobs go on without the operator, its front and the API server.
+            Err(refused) if refused.may_pass() => say(format!("{}: trying again", refused.message)),
+            Err(refused) => return Err(Failure(refused.message)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_goes_on_in_the_same_run_at_the_next_byte() {
+        let headers = |name: &str| match name {
+            "x-htc-run" => Some("2026-01-02T03:04:05Z".to_owned()),
+            "x-htc-offset" => Some("1000".to_owned()),
+            _ => None,
+        };
+        let mut shown = Shown::begin(None);
+        assert_eq!(shown.path("out", true), "log?stream=out&follow=true&offset=0");
+        shown.answered(headers);
+        shown.came(7);
+        assert_eq!(shown.path("out", true), "log?stream=out&follow=true&offset=7&run=2026-01-02T03:04:05Z");
+
+        let mut shown = Shown::begin(Some(3));
+        shown.answered(headers);
+        shown.came(0);
+        assert!(shown.path("err", true).contains("&tailLines=3&run="), "nothing has come: {}", shown.path("err", true));
+        shown.came(20);
+        assert!(shown.path("err", true).contains("&offset=1020&run="), "{}", shown.path("err", true));
+        assert!(!shown.is_lost());
+
+        let mut shown = Shown::begin(Some(3));
+        shown.answered(|_| None);
+        assert!(!shown.is_lost());
+        shown.came(20);
+        assert!(shown.is_lost(), "nobody has said where the lines begin");
     }
 }

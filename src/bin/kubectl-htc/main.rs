@@ -4,7 +4,9 @@
 mod act;
 mod cluster;
 mod complete;
+mod events;
 mod files;
+mod head;
 mod jobs;
 mod logs;
 mod new;
@@ -69,6 +71,9 @@ enum Command {
     /// Fetch the output of jobs.
     Files(files::Arguments),
     /// Hold single jobs until they are released; those that wait are not submitted.
+    #[command(
+        after_help = "Examples:\n  kubectl htc hold sums/3 sums/17\n  kubectl htc hold sums --indexes 3,17,200-210"
+    )]
     Hold(act::Arguments),
     /// List the jobs of an HTCJob, and how each is doing.
     Jobs(jobs::Arguments),
@@ -77,8 +82,15 @@ enum Command {
     /// Show how full queues are, and who waits for what.
     Queue(queue::Arguments),
     /// Release single jobs that are held, whoever holds them.
+    #[command(
+        after_help = "Examples:\n  kubectl htc release sums/3 sums/17\n  kubectl htc release sums --indexes 3,17,200-210"
+    )]
     Release(act::Arguments),
     /// Remove single jobs: they count as failed, and the others go on.
+    #[command(
+        after_help = "A job that is removed never runs again. The whole HTCJob is removed with kubectl delete.\n\n\
+        Examples:\n  kubectl htc remove sums/3 sums/17\n  kubectl htc remove sums --indexes 3,17,200-210"
+    )]
     Remove(act::Arguments),
     /// Create an HTCJob that runs the failed jobs of another one again.
     Retry(retry::Arguments),

@@ -109,10 +109,18 @@ impl Jobs {
         self.send(Request::get(path).header("Accept", accept)).await
     }
 
+    /// One job, by its own name.
+    pub(super) async fn one(&self, name: &str) -> Result<Proc, Refused> {
+        self.object(&format!("{BASE}/{}/htcprocs/{name}", self.namespace)).await.map(|object| Proc::read(&object))
+    }
+
     /// What the operator has recorded of an HTCJob: an HTCStory.
     pub(super) async fn story(&self, htcjob: &str) -> Result<Value, Refused> {
-        let path = format!("{BASE}/{}/htcstories/{htcjob}", self.namespace);
-        let mut answer = self.ask(&path, "application/json").await?;
+        self.object(&format!("{BASE}/{}/htcstories/{htcjob}", self.namespace)).await
+    }
+
+    async fn object(&self, path: &str) -> Result<Value, Refused> {
+        let mut answer = self.ask(path, "application/json").await?;
         let broken = |why: String| Refused { code: 0, message: why };
         let mut body = Vec::new();
         while let Some(part) = answer.next().await {

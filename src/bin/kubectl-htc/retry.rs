@@ -8,6 +8,7 @@ use htc_operator::machine::Index;
 use htc_operator::machine::indices::Indices;
 use htc_operator::workers::{PlanError, Planner};
 use kube::ResourceExt as _;
+use serde_json::Value;
 
 use super::Failure;
 use super::cluster::{Cluster, Jobs, parse_name};
@@ -17,6 +18,8 @@ use super::new::{DryRun, New};
 const LARGEST: usize = 1_400_000;
 /// Most bytes of indexes in a message.
 const INDEXES: usize = 512;
+/// States of jobs that count as failed.
+const FAILED: [&str; 3] = ["Failed", "Removed", "Lost"];
 /// How many names are tried.
 const NAMES: u32 = 100;
 
@@ -48,7 +51,10 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
     let former = jobs.get(&arguments.name).await?;
     let indexes = match &arguments.indexes {
         Some(indexes) if !arguments.failed => ended(&former, indexes)?,
-        _ => failed(&former)?,
+        _ => match failed(&former)? {
+            Some(indexes) => indexes,
+            None => failed_listed(&jobs, &former).await?,
+        },
     };
     let items = if former.spec.items_from.is_some() { items(&jobs, &former, &indexes).await? } else { BTreeMap::new() };
     let mut new = again(&former, &indexes, items)?;
@@ -73,8 +79,8 @@ fn ended(former: &HTCJob, indexes: &Indices) -> Result<Indices, Failure> {
     }
 }
 
-/// The jobs that failed, once all have ended.
-fn failed(former: &HTCJob) -> Result<Indices, Failure> {
+/// The jobs that failed, once all have ended; none if they are too many for the status to list.
+fn failed(former: &HTCJob) -> Result<Option<Indices>, Failure> {
     let name = former.name_any();
     let status = former.status.as_ref();
     let phase = status.and_then(|status| status.phase);
@@ -87,11 +93,35 @@ fn failed(former: &HTCJob) -> Result<Indices, Failure> {
     }
     let indexes = status.and_then(|status| status.failed_indexes.as_deref());
     let indexes = indexes.ok_or_else(|| Failure(format!("no job of HTCJob {name} has failed")))?;
-    indexes.parse().map_err(|_| {
+    Ok(indexes.parse().ok())
+}
+
+/// The same, one by one from the jobs API.
+async fn failed_listed(jobs: &Jobs, former: &HTCJob) -> Result<Indices, Failure> {
+    let (mut failed, name) = (Vec::new(), former.name_any());
+    let listed = jobs.each_page(&name, "", "application/json", |page| failed.extend(failed_of(&page)));
+    listed.await.map_err(|Failure(why)| {
         Failure(format!(
-            "status.failedIndexes of HTCJob {name} is too long to list all jobs: choose jobs with --indexes"
+            "status.failedIndexes of HTCJob {name} is too long to list all jobs, and they cannot be read one by one: {why}. Choose \
+             jobs with --indexes"
         ))
-    })
+    })?;
+    let expected = former.status.as_ref().map(|status| status.failed).unwrap_or_default();
+    let found: Indices = failed.into_iter().collect();
+    if i64::try_from(found.len()).ok() != Some(expected) {
+        return Err(Failure(format!(
+            "{expected} jobs of HTCJob {name} have failed, and the operator knows which {} of them are: choose jobs with --indexes",
+            found.len()
+        )));
+    }
+    Ok(found)
+}
+
+/// The jobs on this page that count as failed.
+fn failed_of(page: &Value) -> Vec<Index> {
+    let procs = page["items"].as_array().into_iter().flatten();
+    let failed = procs.filter(|proc| proc["status"]["state"].as_str().is_some_and(|state| FAILED.contains(&state)));
+    failed.filter_map(|proc| proc["spec"]["index"].as_u64()?.try_into().ok()).map(Index).collect()
 }
 
 /// The same HTCJob with these jobs only, without a name. In place of a ConfigMap it has the `items` of these jobs: each at its index, and
@@ -196,11 +226,15 @@ mod tests {
 
     #[test]
     fn what_failed_is_what_the_status_lists() {
-        let failed = |job: &HTCJob| failed(job).map(|set| set.to_string()).map_err(|failure| failure.0);
-        assert_eq!(failed(&job(Some("1,3-5"), Phase::Completed)), Ok("1,3-5".to_owned()));
+        let failed = |job: &HTCJob| failed(job).map(|set| set.map(|set| set.to_string())).map_err(|failure| failure.0);
+        assert_eq!(failed(&job(Some("1,3-5"), Phase::Completed)), Ok(Some("1,3-5".to_owned())));
         assert!(failed(&job(None, Phase::Completed)).unwrap_err().contains("has failed"));
         assert!(failed(&job(Some("1"), Phase::Running)).unwrap_err().contains("has not ended (Running)"));
-        assert!(failed(&job(Some("1,3,…"), Phase::Completed)).unwrap_err().contains("too long"));
+        assert_eq!(failed(&job(Some("1,3,…"), Phase::Completed)), Ok(None), "those are listed one by one");
+        let proc =
+            |index: u32, state: &str| serde_json::json!({ "spec": { "index": index }, "status": { "state": state } });
+        let page = serde_json::json!({ "items": [proc(1, "Failed"), proc(2, "Succeeded"), proc(7, "Removed")] });
+        assert_eq!(failed_of(&page), [Index(1), Index(7)]);
     }
 
     #[test]

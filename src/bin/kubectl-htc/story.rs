@@ -17,8 +17,9 @@ use self::picture::Picture;
 use self::timeline::{Hold, Row};
 use super::Failure;
 use super::cluster::{Cluster, Jobs, parse_name};
+use super::events::{events_of, time};
+use super::head::head;
 use super::procs::Refused;
-use super::why;
 
 #[derive(clap::Args)]
 #[command(
@@ -57,7 +58,7 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
         let (rows, note) = rows(&jobs, &job, &told, now.as_second()).await;
         let count = rows.len();
         let holds = holds(&job, &told, now.as_second());
-        let picture = Picture::new(&why::head(&jobs.namespace, &job, &status(&job)), rows, holds, note.as_deref());
+        let picture = Picture::new(&head(&jobs.namespace, &job, &status(&job)), rows, holds, note.as_deref());
         write(path, &picture.svg())?;
         if path == Path::new("-") {
             return Ok(ExitCode::SUCCESS);
@@ -69,7 +70,7 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
     }
     let steps = steps(&job, told);
     match arguments.output {
-        None => println!("{}\n{}", why::head(&jobs.namespace, &job, &status(&job)), text(&job, &steps, now)),
+        None => println!("{}\n{}", head(&jobs.namespace, &job, &status(&job)), text(&job, &steps, now)),
         Some(format) => print(format, &steps)?,
     }
     if let Some(left_out) = left_out {
@@ -87,7 +88,7 @@ pub(super) async fn told(jobs: &Jobs, job: &HTCJob) -> (Vec<Step>, Option<String
         }
         Err(refused) => refused.message,
     };
-    match why::events_of(jobs, job).await {
+    match events_of(jobs, job).await {
         Ok(events) => {
             let steps = of_events(&events);
             let gone = if steps.iter().any(|step| step.what == "Pending") {
@@ -121,7 +122,7 @@ fn recorded(story: &Value) -> (Vec<Step>, Option<String>) {
 
 /// The steps that Events tell of, in their order.
 fn of_events(events: &[Event]) -> Vec<Step> {
-    let mut events: Vec<(&Event, Timestamp)> = events.iter().map(|event| (event, why::time(event))).collect();
+    let mut events: Vec<(&Event, Timestamp)> = events.iter().map(|event| (event, time(event))).collect();
     // Their names end with their numbers.
     events.sort_by_key(|(event, at)| {
         let name = event.metadata.name.as_deref().unwrap_or_default();

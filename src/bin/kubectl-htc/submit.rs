@@ -41,13 +41,13 @@ pub(super) struct Arguments {
     /// File with one item for each job, a line each; `-` reads standard input.
     #[arg(long, value_name = "FILE")]
     items: Option<PathBuf>,
-    /// Most jobs that HTCondor has at a time.
+    /// Most jobs that HTCondor has at a time, or most Pods that run at a time.
     #[arg(long, value_name = "NUMBER")]
     parallelism: Option<i64>,
     /// Remove the other jobs when more than this have failed.
     #[arg(long, value_name = "NUMBER")]
     max_failed_indexes: Option<i64>,
-    /// How often HTCondor runs a failed job again.
+    /// How often a failed job runs again, by HTCondor or as another Pod.
     #[arg(long, value_name = "NUMBER")]
     max_retries: Option<i64>,
     /// Cores of each job, for example 4.
@@ -80,22 +80,25 @@ pub(super) struct Arguments {
     new: New,
 }
 
+/// What only HTCondor has a use for.
+const CONDOR: [&str; 3] = ["outputs", "htcopts", "credentials_secret_name"];
+
 /// The submission helper's options by its names. With any of them the jobs run as Pods on the cluster's own nodes.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Kubernetes backend")]
 #[allow(clippy::struct_field_names, reason = "the submission helper's names")]
 struct Helper {
     /// Container image, as docker writes it. The jobs run as Pods.
-    #[arg(long, value_name = "IMAGE", conflicts_with = "image")]
+    #[arg(long, value_name = "IMAGE", conflicts_with = "image", conflicts_with_all = CONDOR)]
     k8s_image: Option<String>,
     /// Secret that the image is pulled with. Default: `sh-k8s-registry-secret`. The jobs run as Pods.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with_all = CONDOR)]
     k8s_registry_secret: Option<String>,
     /// PersistentVolumeClaim with the input data. Default: `ntuples-claim`. The jobs run as Pods.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with_all = CONDOR)]
     k8s_volume_claim: Option<String>,
     /// Path in the container at which the claim is mounted. Default: `/ntuples`. The jobs run as Pods.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", conflicts_with_all = CONDOR)]
     k8s_mount_path: Option<String>,
 }
 
@@ -315,6 +318,14 @@ mod tests {
             &["--image=i", "--script=s", "--", "x"],
         ] {
             assert!(parse(wrong).is_err(), "{wrong:?}");
+        }
+        // Pods have no use for these, and the operator would refuse the HTCJob.
+        for condor in ["--outputs=*.root", "--htcopts=priority = 1", "--credentials-secret-name=s"] {
+            for pods in ["--k8s-image=i", "--k8s-registry-secret=s", "--k8s-volume-claim=c", "--k8s-mount-path=/in"] {
+                let image: &[&str] = if pods.starts_with("--k8s-image") { &[] } else { &["--image=i"] };
+                let refused = parse(&[image, &[condor, pods, "--", "true"]].concat()).map(|_| ()).unwrap_err();
+                assert_eq!(refused.kind(), clap::error::ErrorKind::ArgumentConflict, "{condor} {pods}: {refused}");
+            }
         }
     }
 

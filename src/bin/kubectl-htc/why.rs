@@ -7,12 +7,11 @@ use htc_operator::machine::Index;
 use htc_operator::machine::indices::Indices;
 use htc_operator::machine::transitions::Notice;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Event;
-use kube::api::ListParams;
-use kube::{Api, ResourceExt as _};
 
 use super::Failure;
 use super::cluster::{Cluster, Jobs};
+use super::events::{events_of, time};
+use super::head::head;
 use super::procs::{Proc, Refused, Which, parse_which};
 use super::story::{self, Step};
 
@@ -166,35 +165,6 @@ fn is_about(step: &Step, proc: &Proc) -> bool {
                 let listed: Option<Indices> = list.trim_end_matches(",…").parse().ok();
                 listed.is_some_and(|listed| listed.contains(Index(proc.index)))
             })
-}
-
-pub(super) fn head(namespace: &str, job: &HTCJob, status: &HTCJobStatus) -> String {
-    let total = status.total.or_else(|| job.spec.jobs());
-    let state = status.state.clone().or_else(|| status.phase.map(|phase| phase.to_string()));
-    format!(
-        "HTCJob {namespace}/{}: {}; {} of {} jobs succeeded, {} failed, {} running, {} idle, {} held",
-        job.name_any(),
-        state.as_deref().unwrap_or("no operator has seen it yet"),
-        status.succeeded,
-        total.map_or_else(|| "?".to_owned(), |total| total.to_string()),
-        status.failed,
-        status.running,
-        status.idle,
-        status.held
-    )
-}
-
-/// The Events of the object, in no order.
-pub(super) async fn events_of(jobs: &Jobs, job: &HTCJob) -> Result<Vec<Event>, kube::Error> {
-    let api: Api<Event> = Api::namespaced(jobs.client.clone(), &jobs.namespace);
-    let uid = job.uid().unwrap_or_default();
-    Ok(api.list(&ListParams::default().fields(&format!("involvedObject.uid={uid}"))).await?.items)
-}
-
-/// When it happened.
-pub(super) fn time(event: &Event) -> Timestamp {
-    let time = event.event_time.as_ref().map(|time| time.0);
-    time.or(event.last_timestamp.as_ref().map(|time| time.0)).unwrap_or_default()
 }
 
 /// The last Events of the object, oldest first.

@@ -10,8 +10,8 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions
 use kube::runtime::reflector::ObjectRef;
 use serde_json::json;
 
-use super::gather::{Gathered, pods_of, texts_of, whose};
-use crate::api::{Backend, Observed, Reason};
+use super::gather::{Gathered, only, pods_of, texts_of, whose};
+use crate::api::{Backend, Guarded, Observed, Reason};
 use crate::controller::act::{attach, delete, release, unless_done};
 use crate::controller::{Context, WriteError};
 use crate::failpoint::{Point, around};
@@ -73,7 +73,7 @@ pub(super) async fn act(
             doubt_unless(context, gathered, again, done)
         }
         Action::DeletePods(job) => {
-            delete_pods(context, gathered, &job).await?;
+            Box::pin(delete_pods(context, gathered, &job)).await?;
             again
         }
         Action::ReleaseFinalizer(permit) => {
@@ -198,7 +198,13 @@ async fn create_job(
     let there = match around(Point::BeforeJobCreated, created, Point::AfterJobCreated).await {
         Ok(job) => job,
         Err(error) if is_there(&error) => {
-            context.writes.ask("get the Job of HTCJob", name, api.get(&of.job_name)).await?
+            let api: Api<Guarded<Job>> = Api::namespaced(context.client.clone(), &name.namespace);
+            let there = context.writes.ask("list the Job of HTCJob", name, api.list(&only(&of.job_name))).await?;
+            match there.items.into_iter().next() {
+                Some(Guarded(Ok(job))) => job,
+                // It has gone meanwhile: the next pass creates it. Or it cannot be read, which that pass says.
+                None | Some(Guarded(Err(_))) => return Ok(Created::Here),
+            }
         }
         Err(error) => return refused(error),
     };
@@ -248,12 +254,14 @@ async fn adjust(context: &Context, gathered: &Gathered, uid: &JobUid, wanted: Ad
         },
     }));
     context.fence.check()?;
-    let api: Api<Job> = Api::namespaced(context.client.clone(), &name.namespace);
+    let api: Api<Guarded<Job>> = Api::namespaced(context.client.clone(), &name.namespace);
     let parameters = PatchParams::default();
     let patched = context.writes.ask("change the Job of HTCJob", name, api.patch(&of.job_name, &parameters, &patch));
     match around(Point::BeforeJobAdjusted, patched, Point::AfterJobAdjusted).await {
         Ok(job) => {
-            context.pods.saw(&job);
+            if let Ok(job) = &job.0 {
+                context.pods.saw(job);
+            }
             Ok(true)
         }
         Err(WriteError::Api(error)) => Ok(unless_changed::<Job>(Err(error))?),
@@ -274,7 +282,7 @@ fn with_its_pods(uid: &JobUid) -> DeleteParams {
 async fn delete_job(context: &Context, gathered: &Gathered, uid: &JobUid) -> Result<bool, WriteError> {
     let (name, of) = (&gathered.name, &gathered.facts.object);
     context.fence.check()?;
-    let api: Api<Job> = Api::namespaced(context.client.clone(), &name.namespace);
+    let api: Api<Guarded<Job>> = Api::namespaced(context.client.clone(), &name.namespace);
     let parameters = with_its_pods(uid);
     let deleted = context.writes.write("delete the Job of HTCJob", name, api.delete(&of.job_name, &parameters));
     around(Point::BeforeJobDeleted, deleted, Point::AfterJobDeleted).await
@@ -283,17 +291,18 @@ async fn delete_job(context: &Context, gathered: &Gathered, uid: &JobUid) -> Res
 /// Deletes Pods that have lost their Job.
 async fn delete_pods(context: &Context, gathered: &Gathered, uid: &JobUid) -> Result<(), WriteError> {
     let name = &gathered.name;
-    let api: Api<Pod> = Api::namespaced(context.client.clone(), &name.namespace);
+    let api: Api<Guarded<Pod>> = Api::namespaced(context.client.clone(), &name.namespace);
     for pod in pods_of(context, name, (&gathered.facts.object.uid, uid), PODS).await? {
         let (pod_name, reference) = (pod.name_any(), ObjectRef::from_obj(&pod));
-        if pod.metadata.deletion_timestamp.is_some() {
+        if kube::Resource::meta(&pod).deletion_timestamp.is_some() {
             continue;
         }
         context.fence.check()?;
         tracing::info!(pod = %reference, "deleted: its Job is gone");
         let preconditions = Preconditions { uid: pod.uid(), resource_version: None };
         let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-        context.writes.write("delete a Pod of HTCJob", name, api.delete(&pod_name, &parameters)).await?;
+        let deleted = context.writes.write("delete a Pod of HTCJob", name, api.delete(&pod_name, &parameters));
+        around(Point::BeforePodDeleted, deleted, Point::AfterPodDeleted).await?;
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
 use kube::{Resource as _, ResourceExt as _};
 
-use crate::api::{ABANDON, APP_LABEL, FINALIZER, HTCJob, ObjectName, Observed, Reason, SUBMIT_AGAIN};
+use crate::api::{ABANDON, APP_LABEL, FINALIZER, Guarded, HTCJob, ObjectName, Observed, Reason, SUBMIT_AGAIN};
 use crate::controller::gather::{claim, may_be_forgotten, past};
 use crate::controller::items::{self, Kept, Row};
 use crate::controller::{Context, GatherError};
@@ -147,12 +147,21 @@ async fn see_job(context: &Context, name: &ObjectName, wanted: &Wanted<'_>) -> J
     if !matters {
         return JobSeen::Absent;
     }
-    let api: Api<Job> = Api::namespaced(context.client.clone(), &name.namespace);
-    match limited("get Job", &wanted.job_name, api.get_opt(wanted.job_name)).await {
-        Ok(None) => JobSeen::Absent,
-        Ok(Some(job)) => whose(&job, wanted.uid, wanted.record.job.as_ref(), wanted.asked),
+    let api: Api<Guarded<Job>> = Api::namespaced(context.client.clone(), &name.namespace);
+    match limited("list the Job", &wanted.job_name, api.list(&only(wanted.job_name))).await {
+        Ok(listed) => match listed.items.first().map(|job| &job.0) {
+            None => JobSeen::Absent,
+            Some(Ok(job)) => whose(job, wanted.uid, wanted.record.job.as_ref(), wanted.asked),
+            Some(Err(invalid)) => JobSeen::Unknown(format!("Job {} cannot be read: {invalid}", wanted.job_name)),
+        },
         Err(error) => JobSeen::Unknown(error.to_string()),
     }
+}
+
+/// The one of this name, if it is there, as the API server has it now. To `get` it would take a right in its namespace, and of a namespace
+/// that is being deleted the rights may go before the `HTCJob`s: nobody could let these go then.
+pub(super) fn only(name: &str) -> ListParams {
+    ListParams::default().fields(&format!("metadata.name={name}"))
 }
 
 /// Whose a Job is that has the name. The one that is recorded stays the `HTCJob`'s, also if somebody has taken the owner out of it.
@@ -203,8 +212,8 @@ pub(super) async fn pods_of(
     name: &ObjectName,
     (uid, job): (&Uid, &JobUid),
     most: u32,
-) -> Result<Vec<Pod>, ApiError> {
-    let api: Api<Pod> = Api::namespaced(context.client.clone(), &name.namespace);
+) -> Result<Vec<Guarded<Pod>>, ApiError> {
+    let api: Api<Guarded<Pod>> = Api::namespaced(context.client.clone(), &name.namespace);
     let of_job =
         ListParams::default().labels(&format!("{CONTROLLER_UID}={},{HTCJOB_UID}={uid}", job.as_str())).limit(most);
     Ok(limited("list the Pods of HTCJob", name, api.list(&of_job)).await?.items)

@@ -6,7 +6,7 @@ use super::super::CONTROLLER_UID;
 use super::*;
 
 fn site() -> Site {
-    Site { enabled: true, gpu_resource: String::new(), run_as_user: None, service_accounts: Vec::new() }
+    Site { enabled: true, gpu_resource: String::new(), run_as_user: None, fs_group: None, service_accounts: Vec::new() }
 }
 
 /// A Job that says an `HTCJob` of this uid controls it.

@@ -4,13 +4,15 @@ mod absorb;
 mod live;
 mod logs;
 mod queued;
+mod stuck;
 mod terminate;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::facts::{BatchJob, Facts, JobSeen, JobUid, PodsGone, Record};
+use super::facts::{BatchJob, Facts, JobSeen, JobUid, Record};
+use super::proofs::{NeverBegun, PodsGone};
 use super::status::Counts;
 use crate::api::{ConditionStatus, ConditionType, Reason};
 use crate::machine::facts::{Claim, Condition, Known, Past, Spec};
@@ -85,6 +87,8 @@ impl Adjust {
 pub enum Permit {
     /// Nothing of it is left.
     Gone(PodsGone),
+    /// It has run nothing.
+    NeverBegun(NeverBegun),
     /// An admin said so; this Job may be left.
     Abandoned(String),
 }
@@ -263,8 +267,9 @@ fn worth_an_event(condition: &Condition) -> bool {
         | ConditionType::Held
         | ConditionType::Stuck
         | ConditionType::Suspended
-        | ConditionType::QuotaReserved
         | ConditionType::OutputFetched => true,
+        // That nothing is decided yet is nothing to tell.
+        ConditionType::QuotaReserved => condition.reason != Reason::Waiting.to_string(),
         ConditionType::Complete | ConditionType::Failed => false,
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::api::Reason;
+use crate::api::{ConditionStatus, ConditionType, Reason};
 use crate::machine::facts::{Claim, Known, Past, Queued, Spec, Unreadable};
 use crate::machine::ids::{Index, SchedDate, Timestamp, Uid};
 use crate::machine::indices::Indices;
@@ -89,6 +89,18 @@ pub struct Record {
     pub queue: Option<String>,
     /// Its room there. The Job controller chooses which indexes run: it is so many at a time, whichever they are.
     pub granted: Indices,
+}
+
+impl Record {
+    /// Its queue has given it nothing yet: what runs of it, somebody else has resumed. Otherwise it may run since before the queue
+    /// applied.
+    #[must_use]
+    pub fn is_kept_back(&self) -> bool {
+        let Some(known) = &self.known else { return false };
+        let mut quota = known.conditions.iter().filter(|told| told.kind == ConditionType::QuotaReserved);
+        let never_resumed = self.job.is_none() && known.new;
+        self.queue.is_none() && (never_resumed || quota.any(|told| told.status == ConditionStatus::False))
+    }
 }
 
 /// One index of which a Pod was seen, or an end.
@@ -278,6 +290,10 @@ pub struct Pod {
     pub end: Option<SchedDate>,
     /// Its node.
     pub node: Option<Arc<str>>,
+    /// Since when its node has been asked to run it, on the scheduler's clock.
+    pub placed: Option<Timestamp>,
+    /// `metadata.deletionTimestamp`: when it should have ended at the latest, if it is being deleted.
+    pub gone_by: Option<Timestamp>,
     /// The container's exit code.
     pub exit: Option<i32>,
     /// The container's last words.
@@ -320,24 +336,4 @@ pub enum Create {
         /// When it is tried again.
         again: Duration,
     },
-}
-
-/// The API server said that neither the Job nor any Pod of it is there; or that there never was one. Nothing else releases the
-/// finalizer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodsGone(());
-
-impl PodsGone {
-    /// From what is known.
-    #[must_use]
-    pub fn prove(facts: &Facts) -> Option<Self> {
-        let job_gone = match &facts.job {
-            JobSeen::Absent | JobSeen::Foreign(_) => true,
-            JobSeen::Ours(other) => facts.record.job.as_ref().is_some_and(|recorded| *recorded != other.uid),
-            JobSeen::Unknown(_) => false,
-        };
-        // One that was never recorded was never resumed, and has made no Pods.
-        let pods_gone = facts.record.job.is_none() || facts.left == Left::None;
-        (job_gone && pods_gone).then_some(Self(()))
-    }
 }

@@ -32,7 +32,7 @@ pub fn room(facts: &Facts, decision: &Decision) -> Room {
     };
     let asks = more(wants);
     // The room that an operator with another ledger gave is not known here.
-    let keeps_what_it_uses = record.queue.is_none();
+    let keeps_what_it_uses = record.queue.is_none() && !record.is_kept_back();
     match uses(facts, record) {
         Uses::Unknown => {
             let most = spec.and_then(|spec| spec.parallelism).map_or(usize::MAX, |most| most as usize);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures::{FutureExt as _, StreamExt as _};
+use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::Pod as KubePod;
 use kube::api::{Api, DeleteParams, Preconditions};
 use kube::runtime::reflector::{self, ObjectRef, Store};
@@ -25,7 +25,7 @@ use super::said::{counts, images_said, own_said, workers_said};
 use super::scale::{Drain, Evidence, Plan};
 use super::seen::{Memory, Wanted};
 use super::wanted::Demand;
-use crate::api::{HTCJob, HTCPool, ManagedPool, ObjectName, Observed, Reason, Wake};
+use crate::api::{Guarded, HTCJob, HTCPool, ManagedPool, ObjectName, Observed, Reason, Wake, decoded};
 use crate::condor::startds::Drained;
 use crate::failpoint::{Point, around};
 use crate::fence::Fence;
@@ -117,10 +117,11 @@ impl Caretaker {
             let (names, charge) = (caretaker.names.clone(), caretaker.charge.clone());
             drop(caretaker);
             let (store, writer) = reflector::store();
-            let pods: Api<KubePod> = Api::namespaced(charge.client.clone(), &names.pool.namespace);
+            let pods: Api<Guarded<KubePod>> = Api::namespaced(charge.client.clone(), &names.pool.namespace);
             let selector = super::objects::worker_selector(&names);
             let watched = watcher(pods, watcher::Config::default().labels(&selector));
-            let mut watched = Box::pin(watched.default_backoff().reflect(writer));
+            let watched = watched.default_backoff().try_filter_map(|event| async { Ok(decoded(event)) });
+            let mut watched = Box::pin(watched.reflect(writer));
             let (mut memory, mut listed) = (Memory::default(), false);
             let mut pause = Duration::ZERO;
             loop {
@@ -329,7 +330,7 @@ impl Caretaker {
 
     /// `unchanged`: only if nothing has happened to it since it was seen.
     async fn delete(&self, pod: &KubePod, unchanged: bool) -> Result<(), ApiError> {
-        let api: Api<KubePod> = Api::namespaced(self.charge.client.clone(), &self.names.pool.namespace);
+        let api: Api<Guarded<KubePod>> = Api::namespaced(self.charge.client.clone(), &self.names.pool.namespace);
         let parameters = just_this(pod, unchanged);
         let name = pod.name_any();
         let deleted = limited("delete the pod", &name, api.delete(&name, &parameters));

@@ -17,7 +17,7 @@ use super::next::{Step, Wanted, let_go, name, patch, workload};
 use super::plan::{What, Write, missing};
 use super::seen::Seen;
 use super::{GROUP, JOB_UID, MANAGED, Trouble, VERSION};
-use crate::api::{FINALIZER, Observed, Reason};
+use crate::api::{FINALIZER, Guarded, Observed, Reason, decoded};
 use crate::failpoint::{Point, around};
 use crate::fence::Fence;
 use crate::kubernetes::{ApiError, MANAGER, limited};
@@ -70,7 +70,7 @@ impl KueueKeeper {
 
     async fn watch(&self) {
         let kind = resource("Workload");
-        let api: Api<DynamicObject> = match &self.namespace {
+        let api: Api<Guarded<DynamicObject>> = match &self.namespace {
             Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &kind),
             None => Api::all_with(self.client.clone(), &kind),
         };
@@ -80,6 +80,11 @@ impl KueueKeeper {
         let mut before = HashSet::new();
         let mut events = Box::pin(watcher(api, which).default_backoff());
         while let Some(event) = events.next().await {
+            let event = match event.map(decoded) {
+                Ok(None) => continue,
+                Ok(Some(event)) => Ok(event),
+                Err(error) => Err(error),
+            };
             let changed = match event {
                 Ok(watcher::Event::Init) => {
                     listing.clear();

@@ -275,7 +275,7 @@ fn decided_room(queues: &Queues, unknown: bool, [uses, asks, gives_back]: [&str;
         name: &name,
         bound: None,
         granted: &Indices::default(),
-        demand: Demand::one(),
+        demand: Some(Demand::one()),
         room: &room,
         over: false,
         progress: Some(progress),

@@ -124,9 +124,18 @@ pub fn nobody_speaks_for_others(version: Version) {
         one(&there, "analysis"),
         format!("{API}/htcprocs"),
         format!("{API}/htcprocs?fieldSelector=metadata.namespace%3D{}", here.name),
+        format!("{API}/namespaces/{}/htcstories/fit", there.name),
     ] {
         let (status, body) = seen(&path);
         assert!(status == 403 && body.contains("is forbidden: User"), "{path}: {status} {body}");
+    }
+    assert_eq!(seen(&format!("{API}/namespaces/{}/htcstories/fit", here.name)).0, 200);
+    // Who may look may not act, here as little as there.
+    for (namespace, what) in
+        [&here, &there].into_iter().flat_map(|one| ["hold", "release", "remove"].map(|what| (one, what)))
+    {
+        let (status, body) = api_server.ask("POST", &one(namespace, what), &as_ann).unwrap();
+        assert!(status == 403 && body.contains("is forbidden: User"), "{what}: {status} {body}");
     }
     let anonymous = [("X-Remote-User", "system:anonymous"), ("X-Remote-Group", "system:unauthenticated")];
     assert_eq!(api_server.get(&here.procs(), &anonymous).map(|(status, _)| status), Ok(403));

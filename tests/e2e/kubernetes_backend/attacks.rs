@@ -1,6 +1,6 @@
 //! By users who may edit what is in a namespace.
 
-use bed::{PATIENCE, is_true};
+use bed::{Namespace, PATIENCE, is_true};
 use serde_json::{Value, json};
 use testbed::{Version, wait_for};
 
@@ -169,4 +169,56 @@ pub fn its_pods_are_restricted(version: Version) {
     here.end(1, 0);
     assert!(is_true(&here.wait_ended("all"), "Complete"));
     here.delete("all");
+}
+
+/// Whoever may change an object may write a time into it that the API server takes, and no calendar has.
+pub fn an_impossible_time_stops_nobody(version: Version) {
+    let stage = Stage::new(version);
+    let (here, there) = (stage.namespace(), stage.namespace());
+    let spoil = |kind: &str, name: &str| {
+        let (api, field) = match kind {
+            "pod" => ("v1", "f:restartPolicy"),
+            "job" => ("batch/v1", "f:suspend"),
+            _ => ("htc.cern.ch/v1alpha1", "f:queue"),
+        };
+        let entry = json!({ "manager": "x", "operation": "Update", "apiVersion": api, "fieldsType": "FieldsV1",
+            "fieldsV1": { "f:spec": { field: {} } }, "time": "9999-12-31T23:59:59Z" });
+        let patch = json!({ "metadata": { "managedFields": [entry] } }).to_string();
+        there.kubectl(&["patch", kind, name, "--type=merge", "-p", &patch]);
+        let now = there.kubectl(&["get", kind, name, "-o", "json", "--show-managed-fields"]);
+        assert!(now.contains("9999-12-31"), "{now}");
+    };
+    there.create(&pods("spoiled", 1));
+    spoil("htcjob", "spoiled");
+    let containers = json!([{ "name": "job", "image": "theirs" }]);
+    let template = json!({ "spec": { "restartPolicy": "Never", "containers": containers } });
+    let metadata = json!({ "name": "bystander", "namespace": there.name, "labels": { "htc.cern.ch/htcjob-uid": "x" } });
+    let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": { "containers": containers } });
+    let job = json!({ "apiVersion": "batch/v1", "kind": "Job", "metadata": metadata,
+        "spec": { "suspend": true, "template": template } });
+    for object in [pod, job] {
+        stage.bed.kube.apply_stdin(&object.to_string()).unwrap();
+    }
+    spoil("pod", "bystander");
+    spoil("job", "bystander");
+    stage.bed.start_operator();
+    let complete = |here: &Namespace<'_>, name: &str| {
+        here.create(&pods(name, 1));
+        here.end(0, 0);
+        assert!(is_true(&here.wait_ended(name), "Complete"));
+    };
+    complete(&here, "first");
+    // While it is watched.
+    spoil("job", &there.job_name("spoiled"));
+    spoil("pod", "bystander");
+    complete(&here, "second");
+    there.end(0, 0);
+    assert!(is_true(&there.wait_ended("spoiled"), "Complete"));
+    stage.bed.kill_operator();
+    stage.bed.start_operator();
+    complete(&here, "third");
+    for (here, name) in [(&there, "spoiled"), (&here, "first"), (&here, "second"), (&here, "third")] {
+        here.delete(name);
+        here.wait_gone(name);
+    }
 }

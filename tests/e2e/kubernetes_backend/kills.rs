@@ -18,6 +18,12 @@ const LIVES: &[&[Point]] = {
     ]
 };
 
+/// The same, where somebody deletes the Job and leaves its Pods.
+const LEFT: &[Point] = {
+    use Point::*;
+    &[BeforePodDeleted, AfterPodDeleted, BeforeFinalizerReleased, AfterFinalizerReleased]
+};
+
 /// Those that no other life has.
 pub const POINTS: &[Point] = {
     use Point::*;
@@ -32,6 +38,8 @@ pub const POINTS: &[Point] = {
         AfterLogsSaved,
         BeforeJobDeleted,
         AfterJobDeleted,
+        BeforePodDeleted,
+        AfterPodDeleted,
     ]
 };
 
@@ -56,13 +64,29 @@ fn completed(here: &Namespace<'_>, name: &str) {
 }
 
 pub fn killed_at_every_point(version: Version) {
-    assert!(POINTS.iter().all(|point| LIVES.concat().contains(point)));
+    assert!(POINTS.iter().all(|point| LIVES.concat().contains(point) || LEFT.contains(point)));
     let stage = Stage::new(version);
     let here = stage.namespace();
+    let places = |life: &[Point]| life.iter().map(|point| <&str>::from(point).to_owned()).collect::<Vec<_>>();
     for (number, life) in LIVES.iter().enumerate() {
-        let places: Vec<String> = life.iter().map(|point| <&str>::from(point).to_owned()).collect();
-        stage.bed.dying_at(&places, places.len(), || completed(&here, &format!("life-{number}")));
+        stage.bed.dying_at(&places(life), life.len(), || completed(&here, &format!("life-{number}")));
     }
+    stage.bed.dying_at(&places(LEFT), LEFT.len(), || left_behind(&here, "left"));
+}
+
+/// Nothing else than the operator deletes these Pods before the HTCJob is let go.
+fn left_behind(here: &Namespace<'_>, name: &str) {
+    here.create(&pods(name, 2));
+    here.wait_pods("both", |pods| pods.len() == 2);
+    here.run(0);
+    here.wait_phase(name, "Running");
+    here.kubectl(&["delete", "job", &here.job_name(name), "--cascade=orphan", "--wait=false"]);
+    assert!(is_true(&here.wait_ended(name), "Failed"));
+    assert_eq!(here.pods().len(), 2, "they are left");
+    here.kubectl(&["delete", "htcjob", name, "--wait=false"]);
+    here.wait_gone(name);
+    assert!(here.pods().is_empty());
+    here.wait_all_gone();
 }
 
 pub fn another_operator_leaves_it_alone(version: Version) {

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::stage::Owned as _;
 
-const NODE: &str = "node-1";
+pub const NODE: &str = "node-1";
 
 #[derive(Default)]
 struct Log {

@@ -120,6 +120,39 @@ pub fn only_some_indexes_with_items(version: Version) {
     here.delete("skim");
 }
 
+pub fn items_of_a_config_map_are_read_once(version: Version) {
+    let stage = Stage::start(version);
+    stage.bed.front();
+    let here = stage.namespace();
+    let list = |lines: &str| {
+        let list = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": {
+            "name": "list", "namespace": here.name }, "data": { "files": lines } });
+        stage.bed.kube.apply_stdin(&list.to_string()).unwrap();
+    };
+    let mut object = pods("lines", 1);
+    object["spec"].as_object_mut().unwrap().remove("queue");
+    object["spec"]["itemsFrom"] = json!({ "configMapKeyRef": { "name": "list", "key": "files" } });
+    here.create(&object);
+    here.wait_says("lines", "Submitted", "False", "ItemsUnavailable");
+    list("a\nb c\nd\n");
+    here.wait_pods("three", |pods| pods.len() == 3);
+    list("other\n");
+    stage.bed.kill_operator();
+    stage.bed.start_operator();
+    let maps = format!("/api/v1/namespaces/{}/configmaps", here.name);
+    let map = stage.bed.object(&maps, &here.job_name("lines")).unwrap();
+    assert_eq!(map["data"]["items"], "a\nb c\nd\n");
+    for index in 0..3 {
+        here.end(index, 0);
+    }
+    let ended = here.wait_ended("lines");
+    assert!(is_true(&ended, "Complete"), "{ended:#}");
+    assert_eq!((&ended["status"]["completedIndexes"], counts(&ended)), (&json!("0-2"), [0, 3, 0]));
+    assert_eq!(here.proc("lines-1")["spec"]["item"], "b c");
+    here.delete("lines");
+    here.wait_all_gone();
+}
+
 pub fn too_many_failures_cut_it_short(version: Version) {
     let stage = Stage::start(version);
     let here = stage.namespace();

@@ -8,7 +8,7 @@ use serde_json::json;
 use testbed::{KubeOptions, Version, wait_for};
 
 use super::kubelet::{Kubelet, is_fetched, kept, log};
-use super::stage::{CONTROLLERS, Owned as _, Stage, pods};
+use super::stage::{Owned as _, Stage, pods};
 use crate::plugin::users::{command, htc};
 
 fn wait_kept(here: &Namespace<'_>, proc: &str) {
@@ -43,9 +43,18 @@ pub fn from_the_pod_and_then_from_the_volume(version: Version) {
     kubelet.writes(&pods[0], b"three\n");
     assert_eq!(next(), "three");
     kubelet.writes(&pods[0], b"four\n");
-    kubelet.ends(&pods[0]);
-    here.end(0, 0);
     assert_eq!(next(), "four");
+    // The last lines, and what comes after them: it ends with the container, whose end nobody has told yet.
+    let mut last = command(&here, &["logs", "talks/0", "-f", "--tail=1"]).stdout(Stdio::piped()).spawn().unwrap();
+    let is_followed = |asked: &&String| asked.contains(&pods[0]) && asked.contains("follow=true");
+    let followed = || kubelet.asked().iter().filter(is_followed).count();
+    wait_for("the Pod to be asked for the last lines", PATIENCE, || followed() == 2).unwrap();
+    kubelet.ends(&pods[0]);
+    wait_for("the last lines to end", PATIENCE, || last.try_wait().unwrap().is_some()).unwrap();
+    assert_eq!(String::from_utf8(last.wait_with_output().unwrap().stdout).unwrap(), "four\n");
+    // Who follows all of it waits for the ledger's word, and is sent nothing twice meanwhile.
+    wait_for("the Pod to be asked again", PATIENCE, || followed() > 3).unwrap();
+    here.end(0, 0);
     assert!(follows.wait().unwrap().success() && lines.next().is_none());
     // It is kept while the other job has not even begun.
     wait_kept(&here, "talks-0");
@@ -125,7 +134,7 @@ pub fn what_cannot_be_had_is_tried_again_and_holds_up_no_deletion_for_long(versi
 pub fn no_more_is_kept_than_of_other_output(version: Version) {
     let limit = ["--kubernetes-backend", "--output-limit=1M"];
     let bed = Bed::with_jobs_api_alone(version, &KubeOptions::default(), &limit);
-    let stage = Stage { controllers: bed.controllers(CONTROLLERS), bed };
+    let stage = Stage::of(bed);
     stage.bed.start_operator();
     stage.bed.front();
     let here = stage.namespace();

@@ -5,13 +5,13 @@ use serde_json::{Value, json};
 use testbed::{KubeOptions, PoolOptions, Version, wait_for};
 
 use super::kubelet::Kubelet;
-use super::stage::{CONTROLLERS, Owned as _, Stage, pods};
+use super::stage::{Owned as _, Stage, pods};
 use crate::queue::site::{labelled, wait_quota};
 
 fn start(version: Version, jobs: u32) -> Stage {
     let arguments = ["--kubernetes-backend", "--queueing=embedded"];
     let bed = Bed::with_kube(version, &KubeOptions::default(), &PoolOptions::default(), &arguments);
-    let stage = Stage { controllers: bed.controllers(CONTROLLERS), bed };
+    let stage = Stage::of(bed);
     let queue = json!({
         "apiVersion": "htc.cern.ch/v1alpha1", "kind": "HTCQueue", "metadata": { "name": "batch" },
         "spec": { "namespaceSelector": {}, "quota": { "jobs": jobs } },
@@ -188,4 +188,33 @@ pub fn killed_while_it_gives_room(version: Version) {
     for name in &names {
         here.delete(name);
     }
+}
+
+/// Whoever may change Jobs gets no room by that.
+pub fn what_is_resumed_by_hand_gets_no_room(version: Version) {
+    let stage = start(version, 1);
+    let here = stage.namespace();
+    here.create(&in_queue("has", 1));
+    here.wait_pods("one", |pods| pods.len() == 1);
+    here.create(&in_queue("wants", 5));
+    wait_quota(&here, "wants", "False", "WaitingForQuota");
+    let resume = r#"{"spec":{"suspend":false,"parallelism":5}}"#;
+    here.kubectl(&["patch", "job", &here.job_name("wants"), "--type=merge", "-p", resume]);
+    wait_for("it to be suspended again", PATIENCE, || {
+        let job = here.job("wants");
+        if job["spec"]["suspend"] == true { Ok(()) } else { Err(job["spec"]["suspend"].to_string()) }
+    })
+    .unwrap();
+    here.wait_pods("none of it", |pods| pods.len() == 1);
+    wait_used(&here, 1);
+    wait_quota(&here, "wants", "False", "WaitingForQuota");
+    here.end(0, 0);
+    here.wait_ended("has");
+    wait_quota(&here, "wants", "True", "QuotaReserved");
+    wait_used(&here, 1);
+    assert_eq!(here.job("wants")["spec"]["parallelism"], 1);
+    for name in ["has", "wants"] {
+        here.delete(name);
+    }
+    here.wait_all_gone();
 }

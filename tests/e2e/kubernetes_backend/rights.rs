@@ -8,7 +8,7 @@ use serde_json::Value;
 use testbed::{KubeOptions, PoolOptions, Version};
 
 use super::kubelet::{Kubelet, kept};
-use super::stage::{CONTROLLERS, Owned as _, Stage, pods};
+use super::stage::{Owned as _, Stage, pods};
 use crate::deploy::life::token;
 use crate::deploy::manifests::{container, each, list, render, render_with};
 use crate::deploy::rights::{self, Right};
@@ -31,7 +31,7 @@ pub fn all_are_needed_and_suffice(version: Version) {
     let overlay = render_with("overlays/local", COMPONENT);
     let switched_on = each(&container(&overlay)["env"]).any(|variable| variable["name"] == "HTC_KUBERNETES_BACKEND");
     assert!(switched_on);
-    let stage = Stage { controllers: bed.controllers(CONTROLLERS), bed };
+    let stage = Stage::of(bed);
     stage.bed.kube.apply_stdin(&list(&overlay)).unwrap();
     stage.bed.log_in(&token(&stage.bed));
     let (here, closed) = (stage.namespace(), stage.namespace());
@@ -73,8 +73,7 @@ pub fn all_are_needed_and_suffice(version: Version) {
     let line = said.lines().find(|line| line.contains("kubernetes backend: ")).unwrap_or_else(|| panic!("{said}"));
     let missing = format!("pods/log in namespace {}: ", closed.name);
     assert!(!well && line.contains(&missing) && !line.contains("all namespaces"), "{said}");
-    // Without it nobody could say that there is no Job of it.
-    stage.bed.kube.apply_stdin(&list(&role(&closed.name))).unwrap();
+    // Also without it the operator can say that there is no Job of it.
     closed.delete("waits");
     let (_, said) = stage.bed.check();
     assert!(said.contains("ok    kubernetes backend: the operator may watch Jobs and Pods; no HTCJob"), "{said}");
@@ -82,6 +81,22 @@ pub fn all_are_needed_and_suffice(version: Version) {
     let of_the_backend = |right: &Right| right.role.contains("kubernetes-backend");
     let rights: Vec<Right> =
         rights::of(&all, "htc-operator", "htc-operator").into_iter().filter(of_the_backend).collect();
-    assert_eq!(rights.len(), 13, "{rights:?}");
+    assert_eq!(rights.len(), 12, "{rights:?}");
     rights::must_be_needed(&rights, &asked);
+}
+
+/// The controller of namespaces may delete the Role long before the `HTCJob`s.
+pub fn a_namespace_goes_whose_role_goes_first(version: Version) {
+    let bed = Bed::with_kube(version, &KubeOptions::default(), &PoolOptions::default(), &["--kubernetes-backend"]);
+    let stage = Stage::of(bed);
+    stage.bed.kube.apply_stdin(&list(&render_with("overlays/local", COMPONENT))).unwrap();
+    stage.bed.log_in(&token(&stage.bed));
+    let here = stage.namespace();
+    stage.bed.kube.apply_stdin(&list(&role(&here.name))).unwrap();
+    stage.bed.start_operator();
+    here.create(&pods("runs", 2));
+    here.run(0);
+    here.wait_phase("runs", "Running");
+    here.kubectl(&["delete", "rolebinding", "htc-operator-kubernetes-backend"]);
+    stage.delete_namespace(&here);
 }

@@ -17,7 +17,7 @@ pub const CONTROLLERS: &[&str] = &[
 
 pub struct Stage {
     // Fields drop in this order.
-    pub controllers: Controllers,
+    _controllers: Controllers,
     pub bed: Bed,
 }
 
@@ -31,7 +31,11 @@ impl Stage {
 
     pub fn new(version: Version) -> Self {
         let bed = Bed::with_jobs_api_alone(version, &KubeOptions::default(), &["--kubernetes-backend"]);
-        Self { controllers: bed.controllers(CONTROLLERS), bed }
+        Self::of(bed)
+    }
+
+    pub fn of(bed: Bed) -> Self {
+        Self { _controllers: bed.controllers(CONTROLLERS), bed }
     }
 
     /// A namespace in which Pods can be made.
@@ -40,6 +44,18 @@ impl Stage {
         let accounts = format!("/api/v1/namespaces/{}/serviceaccounts", here.name);
         wait_for("the ServiceAccount default", PATIENCE, || self.bed.object(&accounts, "default").is_some()).unwrap();
         here
+    }
+
+    /// Deletes it, and waits until it is gone.
+    pub fn delete_namespace(&self, here: &Namespace<'_>) {
+        self.bed.kube.kubectl_ok(&["delete", "namespace", &here.name, "--wait=false"]).unwrap();
+        wait_for("the namespace to be gone", PATIENCE, || match self.bed.object("/api/v1/namespaces", &here.name) {
+            None => Ok(()),
+            Some(left) => Err(left["status"].to_string()),
+        })
+        .unwrap_or_else(|error| {
+            panic!("{error}\n{:#?}\n{:#?}\n{:#?}\n{}", here.all(), here.jobs(), here.pods(), self.bed.log())
+        });
     }
 }
 

@@ -1,9 +1,10 @@
 //! What goes wrong, and is said.
 
-use bed::{Namespace, PATIENCE, condition, is_true};
+use bed::{Bed, Namespace, PATIENCE, condition, is_true};
 use serde_json::{Value, json};
 use testbed::{Version, wait_for};
 
+use super::kubelet::{Kubelet, NODE};
 use super::stage::{Owned as _, Stage, assert_one_job, container, pods};
 
 fn wait_says(here: &Namespace<'_>, name: &str, reason: &str) -> String {
@@ -96,7 +97,7 @@ pub fn a_quota_is_said_and_waited_for(version: Version) {
     here.delete("many");
 }
 
-pub fn a_lost_node_is_no_failure(version: Version) {
+pub fn an_evicted_pod_is_no_failure(version: Version) {
     let stage = Stage::start(version);
     let here = stage.namespace();
     here.create(&pods("moved", 1));
@@ -114,6 +115,45 @@ pub fn a_lost_node_is_no_failure(version: Version) {
     here.end(0, 0);
     assert!(is_true(&here.wait_ended("moved"), "Complete"));
     here.delete("moved");
+}
+
+/// What the node lifecycle controller does of a node that does not answer is done here by hand: its Pods are marked and deleted.
+pub fn a_silent_node_is_said_and_its_jobs_wait(version: Version) {
+    let stage = Stage::start(version);
+    let here = stage.namespace();
+    let kubelet = Kubelet::start(&stage.bed);
+    here.create(&pods("silent", 1));
+    let pod = kubelet.take(&here, 0);
+    here.run(0);
+    here.wait_phase("silent", "Running");
+    let first = here.wait_index(0)["metadata"]["uid"].clone();
+    let marked = json!([{ "type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager" }]);
+    here.play(0, json!({ "conditions": marked }));
+    here.kubectl(&["delete", "pod", &pod, "--grace-period=1", "--wait=false"]);
+    let message = here.wait_says("silent", "Stuck", "True", "NodeNotAnswering");
+    let words = format!("Pod {pod} of job 0 is being deleted, and may still run on node {NODE}");
+    assert!(message.contains(&words), "{message}");
+    let left = here.pods();
+    assert_eq!((left.len(), &left[0]["metadata"]["uid"]), (1, &first), "none takes its place: {left:#?}");
+    // An administrator says that the node is gone.
+    let ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": "False", "reason": "Off" }] } });
+    let node = |more: &[&str]| {
+        let kubectl = stage.bed.kube.kubectl_ok(&[more, &[NODE]].concat());
+        kubectl.unwrap()
+    };
+    node(&["patch", "--subresource=status", "--type=merge", "-p", &ready.to_string(), "node"]);
+    let taint = json!({ "spec": { "taints": [{
+        "key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute" }] } });
+    node(&["patch", "--type=merge", "-p", &taint.to_string(), "node"]);
+    let second = here.wait_index(0);
+    assert_ne!(second["metadata"]["uid"], first);
+    here.wait("silent", "not stuck", |object| !is_true(object, "Stuck"));
+    here.end(0, 0);
+    let ended = here.wait_ended("silent");
+    assert!(is_true(&ended, "Complete"), "{ended:#}");
+    assert_eq!(ended["status"]["failed"], 0);
+    here.delete("silent");
+    here.wait_all_gone();
 }
 
 pub fn an_image_that_is_missing_is_said(version: Version) {
@@ -163,6 +203,14 @@ pub fn what_has_no_meaning_is_refused(version: Version) {
     }
 }
 
+pub fn without_the_backend_it_waits_and_goes(version: Version) {
+    let here = Bed::shared(version).namespace();
+    here.create(&pods("off", 1));
+    let message = wait_says(&here, "off", "BackendDisabled");
+    assert!(message.contains("--kubernetes-backend"), "{message}");
+    here.delete("off");
+}
+
 pub fn a_namespace_goes_with_all_that_runs_in_it(version: Version) {
     let stage = Stage::start(version);
     // The namespace controller asks every API.
@@ -172,12 +220,5 @@ pub fn a_namespace_goes_with_all_that_runs_in_it(version: Version) {
     here.run(0);
     here.wait_phase("runs", "Running");
     assert_one_job(&here, "runs");
-    stage.bed.kube.kubectl_ok(&["delete", "namespace", &here.name, "--wait=false"]).unwrap();
-    wait_for("the namespace to be gone", PATIENCE, || match stage.bed.object("/api/v1/namespaces", &here.name) {
-        None => Ok(()),
-        Some(left) => Err(left["status"].to_string()),
-    })
-    .unwrap_or_else(|error| {
-        panic!("{error}\n{:#?}\n{:#?}\n{:#?}\n{}", here.all(), here.jobs(), here.pods(), stage.controllers.log())
-    });
+    stage.delete_namespace(&here);
 }

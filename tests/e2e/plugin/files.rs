@@ -60,7 +60,7 @@ pub fn a_call_that_is_cut_off_is_gone_on_with(version: Version) {
     file.seek(SeekFrom::Start(5000)).unwrap();
     file.write_all(b"mark").unwrap();
     let (code, told, error) = htc(here, &["files", "cut", path]);
-    assert_eq!((code, told), (0, format!("output of 1 of 2 jobs is in {path}\n")), "{error}");
+    assert_eq!((code, told), (0, format!("output of 2 of 2 jobs is in {path}\n")), "{error}");
     assert!(error.contains("/0: there is something already; skipped"), "{error}");
     let data = fs::read(folder.join("1/data")).unwrap();
     assert_eq!(data.len() as u64, LARGE);

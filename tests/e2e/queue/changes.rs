@@ -1,8 +1,9 @@
 //! What changes while jobs run: they are suspended, the quota is lowered, the queue is stopped or gone.
 
 use serde_json::json;
-use testbed::Version;
+use testbed::{KubeOptions, Version};
 
+use bed::site::Site;
 use bed::{beside, condition, of};
 
 use super::site::{Queued, wait_quota, wait_state};
@@ -133,4 +134,37 @@ pub fn a_queue_that_is_made_again_goes_on(version: Version) {
     }
     queued.site.assert_complete_once(&here, "parts", 2);
     queued.site.assert_complete_once(&here, "late", 1);
+}
+
+/// Whoever abandons an HTCJob says that its jobs are no matter of the operator's any more: the next one gets the room, once.
+pub fn what_is_abandoned_counts_no_more(version: Version) {
+    let site = Site::alone(version, &KubeOptions::default(), &["--queueing=embedded", "--tool-limit=5s"]);
+    site.bed.start_operator();
+    let queued = Queued { site };
+    let bed = &queued.site.bed;
+    let here = bed.namespace();
+    queued.queue("batch", &json!({ "quota": { "jobs": 1 } }));
+    here.create(&queued.lasting("left", 1, "batch"));
+    here.wait_running("left", 1);
+    // Of the same second: whichever is first.
+    let waiting = ["one", "other"].map(|name| here.create(&queued.lasting(name, 1, "batch")));
+    queued.wait("batch", "two wait", |status| status["waitingJobs"] == 2);
+    bed.pool.pause_schedd().unwrap();
+    here.kubectl(&["delete", "htcjob", "left", "--wait=false"]);
+    here.wait_says("left", "JobsRemoved", "False", "ScheddUnreachable");
+    queued.wait("batch", "it may still run", |status| status["used"]["jobs"] == 1);
+    here.kubectl(&["annotate", "htcjob", "left", "htc.cern.ch/abandon=true"]);
+    here.wait_gone("left");
+    queued.wait("batch", "one waits", |status| status["waitingJobs"] == 1 && status["used"]["jobs"] == 1);
+    bed.kill_operator();
+    bed.start_operator();
+    bed.pool.resume_schedd().unwrap();
+    queued.wait_in_htcondor(&[&waiting[0], &waiting[1]], 1);
+    queued.wait("batch", "one is in use", |status| status["waitingJobs"] == 1 && status["used"]["jobs"] == 1);
+    for name in ["one", "other", "left"] {
+        queued.site.finish(name);
+    }
+    for name in ["one", "other"] {
+        queued.site.assert_complete_once(&here, name, 1);
+    }
 }

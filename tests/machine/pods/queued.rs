@@ -56,9 +56,9 @@ fn wants(facts: &Facts) -> Option<(bool, u32)> {
 }
 
 #[rstest]
-// Nothing was counted yet: what is suspended waits, and what runs goes on.
+// It has had no room yet: somebody has resumed it by hand.
 #[case(None, true, 4, None)]
-#[case(None, false, 4, None)]
+#[case(None, false, 4, Some((true, 4)))]
 #[case(Some(""), true, 4, None)]
 #[case(Some("0-1"), true, 4, Some((false, 2)))]
 #[case(Some("0-3"), true, 4, Some((false, 4)))]
@@ -80,6 +80,30 @@ fn it_runs_as_many_at_a_time_as_have_room(
     facts.queue = None;
     let all = (!suspended && parallelism == 4).then_some(()).map_or(Some((false, 4)), |()| None);
     assert_eq!(wants(&facts), all, "in no queue");
+}
+
+#[test]
+fn what_ran_before_a_queue_applied_goes_on_and_what_is_resumed_by_hand_does_not() {
+    let mut ran = begun(4);
+    ran.job = JobSeen::Ours(resumed(4));
+    step(&mut ran);
+    ran.queue = Some(in_queue());
+    assert!(wants(&ran).is_none() && room_of(&ran).keeps_what_it_uses);
+    step(&mut ran);
+    assert!(is_said(&ran, ConditionType::QuotaReserved, ConditionStatus::True, Reason::QuotaReserved));
+    assert!(wants(&ran).is_none() && room_of(&ran).keeps_what_it_uses, "nor later");
+
+    for suspend in [false, true] {
+        let mut facts = guarded(4);
+        facts.queue = Some(in_queue());
+        facts.object.spec = Ok(Spec { suspend, ..spec(4) });
+        // Before its Job is recorded, or afterwards.
+        facts.job = JobSeen::Ours(resumed(4));
+        assert!(!room_of(&facts).keeps_what_it_uses);
+        step(&mut facts);
+        assert_eq!((wants(&facts), room_of(&facts).keeps_what_it_uses), (Some((true, 4)), false), "{suspend}");
+        assert_eq!(says(&facts, ConditionType::QuotaReserved).unwrap().0, ConditionStatus::False);
+    }
 }
 
 #[test]
@@ -140,7 +164,7 @@ fn what_is_not_known_counts_with_all_unless_its_room_is_recorded() {
     let unknown = JobSeen::Unknown("?".to_owned());
     let facts = Facts { job: unknown.clone(), ..queued(3, None) };
     let Room { uses, unknown: is_unknown, keeps_what_it_uses, .. } = room_of(&facts);
-    assert_eq!((uses.to_string(), is_unknown, keeps_what_it_uses), ("0-2".to_owned(), true, true));
+    assert_eq!((uses.to_string(), is_unknown, keeps_what_it_uses), ("0-2".to_owned(), true, false));
     let facts = Facts { job: unknown.clone(), ..queued(3, Some("0-1")) };
     let Room { uses, unknown: is_unknown, keeps_what_it_uses, gives_back, .. } = room_of(&facts);
     assert_eq!((uses.to_string(), is_unknown, keeps_what_it_uses), ("0-1".to_owned(), false, false));
@@ -174,7 +198,7 @@ fn it_is_told_whether_it_has_room() {
     let is = |facts: &Facts, status, reason| is_said(facts, ConditionType::QuotaReserved, status, reason);
     let mut facts = queued(2, None);
     step(&mut facts);
-    assert_eq!(says(&facts, ConditionType::QuotaReserved), None, "it is not known yet");
+    assert!(is(&facts, ConditionStatus::False, Reason::Waiting));
     let wait = QueueWait { reason: Reason::WaitingForQuota, message: "wait".to_owned(), place: Some(1) };
     facts.queue = Some(Queued { waits: Some(wait), ..in_queue() });
     let decision = step(&mut facts);

@@ -72,7 +72,8 @@ impl Parcel {
         if self.unpacked().exists() { Ok(()) } else { self.discard() }
     }
 
-    fn discard(&self) -> Result<(), Failure> {
+    /// Removes all that is here of it.
+    pub(super) fn discard(&self) -> Result<(), Failure> {
         remove(&self.0).map_err(|error| Failure::new(&format!("remove {}", self.0.display()), error))
     }
 }

@@ -104,8 +104,8 @@ impl Run<'_> {
         }
         let (state, starts, message) = match &pod.phase {
             PodPhase::Pending(why) => (RunState::Pending, pod.failures, why.clone()),
-            PodPhase::Running => (RunState::Running, pod.failures + 1, None),
-            PodPhase::Ended => (RunState::Exited, pod.failures + 1, pod.message.clone()),
+            PodPhase::Running => (RunState::Running, pod.failures.saturating_add(1), None),
+            PodPhase::Ended => (RunState::Exited, pod.failures.saturating_add(1), pod.message.clone()),
         };
         if !over {
             run.state = state;

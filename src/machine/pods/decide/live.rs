@@ -7,15 +7,12 @@ use crate::api::ConditionStatus::{False, True};
 use crate::api::{ConditionType, Reason};
 use crate::machine::facts::{Claim, Spec, SpecRefused, Unreadable};
 use crate::machine::phase::Phase;
-use crate::machine::pods::facts::{BatchJob, Create, JobSeen, PodPhase, PodsSeen};
-use crate::machine::status::jobs;
+use crate::machine::pods::facts::{Create, JobSeen};
 
 /// What is not watched is looked at again after this time.
 const UNWATCHED: Duration = Duration::from_secs(60);
 /// For what a Job, or its ConfigMap, is not created.
 const REFUSALS: [Reason; 4] = [Reason::CreateRefused, Reason::NameTaken, Reason::InvalidSpec, Reason::ItemsUnavailable];
-/// How long a Job has to make its first Pod.
-const FIRST_POD: Duration = Duration::from_secs(15);
 
 impl Run<'_> {
     /// The object was let go, or was being deleted, and is back: the API server's data were restored.
@@ -149,38 +146,6 @@ impl Run<'_> {
             let why = self.why_resumed();
             self.conditions.clear(ConditionType::Suspended, Reason::Resumed.into(), why, self.now);
         }
-    }
-
-    fn find_stuck(&mut self, spec: &Spec, job: &BatchJob) {
-        let PodsSeen::Known(pods) = &self.facts.pods else { return };
-        let mut stuck = pods.iter().filter_map(|(index, pod)| match &pod.phase {
-            PodPhase::Pending(Some(why)) => Some((index, &pod.name, why)),
-            PodPhase::Pending(None) | PodPhase::Running | PodPhase::Ended => None,
-        });
-        // Where some run, others may wait for their turn.
-        let none_runs = pods.values().all(|pod| pod.phase != PodPhase::Running);
-        if let Some((index, name, why)) = stuck.next().filter(|_| none_runs) {
-            let count = jobs(1 + stuck.count());
-            let message = format!("{count} cannot start. Pod {name} of job {index}: {why}");
-            self.say(ConditionType::Stuck, True, Reason::PodsCannotStart, &message);
-            return;
-        }
-        let none_yet = pods.is_empty() && job.succeeded.is_empty() && job.failed.is_empty() && job.end.is_none();
-        let waits = none_yet && !spec.suspend && !job.suspended && spec.parallelism != Some(0);
-        let since = job.started.filter(|_| waits);
-        if let Some(since) = since {
-            let passed = self.now.since(since);
-            if passed >= FIRST_POD {
-                let message = format!(
-                    "Job {name} has made no Pod yet: its Events say why, for example a ResourceQuota (kubectl describe job {name})",
-                    name = self.facts.object.job_name
-                );
-                self.say(ConditionType::Stuck, True, Reason::PodsNotCreated, &message);
-                return;
-            }
-            self.look_again(FIRST_POD.saturating_sub(passed));
-        }
-        self.conditions.clear(ConditionType::Stuck, Reason::PodsStart.into(), "no Pod is kept from starting", self.now);
     }
 
     /// After `ttlSecondsAfterFinished` the object goes.

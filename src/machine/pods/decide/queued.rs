@@ -17,7 +17,7 @@ impl Run<'_> {
         }
         let is = job.parallelism.unwrap_or(1);
         // What runs and was never counted goes on; it is granted that.
-        let counted = self.facts.queue.is_none() || self.record.queue.is_some();
+        let counted = self.facts.queue.is_none() || self.record.queue.is_some() || self.facts.record.is_kept_back();
         let room = if counted { self.room() } else { is };
         let none = if counted { room == 0 && wanted.parallelism > 0 } else { job.suspended };
         let suspend = wanted.suspend || none;
@@ -65,7 +65,9 @@ impl Run<'_> {
             }
             return;
         };
-        if !self.record.granted.is_empty() || (self.record.queue.is_none() && !job.suspended) {
+        let kept_back = self.facts.record.is_kept_back();
+        let ran_before = self.record.queue.is_none() && !job.suspended && !kept_back;
+        if !self.record.granted.is_empty() || ran_before {
             let message = format!("jobs of this HTCJob have room in {kind} {queue}");
             self.say(QuotaReserved, True, Reason::QuotaReserved, &message);
         } else if *drained && *kind == QueueKind::LocalQueue {
@@ -75,12 +77,16 @@ impl Run<'_> {
             }
         } else if spec.suspend {
             let why = if *drained { "the queue is being drained" } else { "spec.suspend is true" };
-            if told.is_some() {
+            if told.is_some() || kept_back {
                 let message = format!("{why}: no job of this HTCJob has room in {kind} {queue}");
                 self.say(QuotaReserved, False, Reason::Suspended, &message);
             }
         } else if let Some(QueueWait { reason, message, .. }) = waits {
             self.say(QuotaReserved, False, *reason, message);
+        } else if kept_back && told.is_none() {
+            let message =
+                format!("it has not been decided yet whether jobs of this HTCJob have room in {kind} {queue}");
+            self.say(QuotaReserved, False, Reason::Waiting, &message);
         }
     }
 

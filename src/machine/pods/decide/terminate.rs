@@ -7,7 +7,8 @@ use super::{Action, OwnJob, Permit, Run};
 use crate::api::ConditionStatus::False;
 use crate::api::{ConditionType, Reason};
 use crate::machine::phase::Phase;
-use crate::machine::pods::facts::{Left, PodsGone};
+use crate::machine::pods::facts::Left;
+use crate::machine::pods::proofs::{NeverBegun, PodsGone};
 use crate::machine::transitions::Trigger;
 
 /// How long Pods may take to go before somebody should look.
@@ -23,6 +24,21 @@ impl Run<'_> {
             return;
         }
         let name = self.facts.object.job_name.clone();
+        let asked = self
+            .conditions
+            .get(ConditionType::JobsRemoved)
+            .is_some_and(|told| told.reason == Reason::Abandoned.to_string());
+        if self.facts.object.abandon
+            && let (OwnJob::Here(job), false) = (self.own_job(), asked)
+            && !job.deleting
+        {
+            // Once, and whatever comes of it: nobody who may delete HTCJobs leaves a Job behind that still can be deleted.
+            let message = format!("abandoned by annotation: Job {name} is deleted if it can be, and the HTCJob goes");
+            self.say(ConditionType::JobsRemoved, False, Reason::Abandoned, &message);
+            self.action = Action::DeleteJob(job.uid.clone());
+            self.look_again(self.settings.soon);
+            return;
+        }
         if self.facts.object.abandon {
             let detail = format!("abandoned by annotation; Job {name} and its Pods may be left");
             self.release(Permit::Abandoned(name), detail, true);
@@ -39,6 +55,10 @@ impl Run<'_> {
             OwnJob::Unknown(why) => {
                 if why.is_empty() {
                     self.removing(&format!("Job {name}"));
+                } else if let Some(proof) = NeverBegun::prove(self.facts) {
+                    // Nobody can say whether there is a Job, for example because the operator runs none.
+                    self.release(Permit::NeverBegun(proof), "no Job was begun".to_owned(), false);
+                    return;
                 } else {
                     self.say(ConditionType::JobsRemoved, False, Reason::WatchFailed, why);
                 }

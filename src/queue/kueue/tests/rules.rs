@@ -201,7 +201,7 @@ fn decided_as(queues: &Queues, object: &Observed, progress: Progress, over: bool
         name: &ObjectName { namespace: "ns".to_owned(), name: object.name_any() },
         bound: None,
         granted: &Indices::default(),
-        demand: Demand::one(),
+        demand: Some(Demand::one()),
         room: &room,
         over,
         progress: Some(progress),

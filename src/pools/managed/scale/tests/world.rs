@@ -389,6 +389,7 @@ proptest! {
         for event in &events {
             world.step(event, &mut goal);
             let mut ids: Vec<u32> = world.pods.iter().map(|real| real.id).collect();
+            ids.sort_unstable();
             ids.dedup();
             prop_assert_eq!(ids.len(), world.pods.len());
         }

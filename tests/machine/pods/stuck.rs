@@ -1,0 +1,64 @@
+//! What is said of Pods that do not start, or do not end.
+
+use std::time::Duration;
+
+use htc_operator::api::{ConditionStatus, ConditionType, Reason};
+use htc_operator::machine::pods::{BatchJob, JobSeen, Pod, PodPhase, PodsSeen};
+use htc_operator::machine::{Index, Timestamp};
+
+use super::{NOW, begun, decide, job, pod};
+
+/// What the condition `Stuck` says, and when that is looked at again.
+fn stuck(pods: &[Pod]) -> (Option<(bool, Reason, String)>, Option<Duration>) {
+    let mut facts = begun(3);
+    facts.job = JobSeen::Ours(BatchJob { suspended: false, started: Some(NOW), ..job("j") });
+    let indexes = (0..).map(Index);
+    facts.pods = PodsSeen::Known(indexes.zip(pods.iter().cloned()).collect());
+    let decision = decide(&facts);
+    let conditions = decision.after.unwrap().known.unwrap().conditions;
+    let told = conditions.into_iter().find(|told| told.kind == ConditionType::Stuck);
+    let told = told.map(|told| (told.status == ConditionStatus::True, told.reason.parse().unwrap(), told.message));
+    (told, decision.again)
+}
+
+fn seconds_ago(seconds: i64) -> Timestamp {
+    Timestamp(NOW.0 - 1000 * seconds)
+}
+
+#[test]
+fn a_pod_that_should_have_ended_holds_its_job_up() {
+    let deleted =
+        |ago| Pod { gone_by: Some(seconds_ago(ago)), node: Some("n1".into()), ..pod(PodPhase::Running, None) };
+    assert_eq!(stuck(&[deleted(29), pod(PodPhase::Running, None)]), (None, Some(Duration::from_secs(1))));
+    let (told, _) = stuck(&[pod(PodPhase::Running, None), deleted(30), deleted(31)]);
+    let (is, reason, message) = told.unwrap();
+    assert!(is && reason == Reason::NodeNotAnswering, "{reason}");
+    let words = "2 jobs held up by a node that does not answer. Pod sums-0-x of job 1 is being deleted";
+    assert!(message.starts_with(words) && message.contains("node n1"), "{message}");
+    // One that has ended has only not been taken away.
+    assert_eq!(stuck(&[Pod { phase: PodPhase::Ended, ..deleted(999) }]).0, None);
+}
+
+#[test]
+fn a_pod_that_starts_for_minutes_is_said() {
+    let placed = |ago, phase| Pod { placed: Some(seconds_ago(ago)), ..pod(phase, None) };
+    let pending = || PodPhase::Pending(None);
+    assert_eq!(stuck(&[placed(299, pending())]), (None, Some(Duration::from_secs(1))));
+    let (told, _) = stuck(&[placed(300, pending()), placed(2, pending())]);
+    let (is, reason, message) = told.unwrap();
+    assert!(is && reason == Reason::PodsCannotStart, "{reason}");
+    assert!(message.starts_with("1 job not started 5 min after a node was chosen. Pod sums-0-x of job 0"), "{message}");
+    assert_eq!(stuck(&[placed(999, pending()), placed(999, PodPhase::Running)]).0, None, "it waits for its turn");
+    assert_eq!(stuck(&[pod(pending(), None)]).0, None, "no node was chosen yet");
+}
+
+#[test]
+fn a_job_at_which_nobody_looks_is_said() {
+    let mut facts = begun(1);
+    facts.job = JobSeen::Ours(BatchJob { suspended: false, ..job("j") });
+    assert_eq!(decide(&facts).again, Some(Duration::from_secs(15)));
+    facts.record.known.as_mut().unwrap().started = Some(seconds_ago(15));
+    let conditions = decide(&facts).after.unwrap().known.unwrap().conditions;
+    let told = conditions.iter().find(|told| told.kind == ConditionType::Stuck).unwrap();
+    assert!(told.message.starts_with("no Job controller has looked at Job sums-12345678"), "{}", told.message);
+}
