@@ -1,7 +1,8 @@
 # make demo      one HTCJob through a real API server and a real HTCondor pool, for you to watch
+# make demo-pool a pool in a real cluster and an HTCJob in it, for you to watch (needs root; builds Kubernetes' programs the first time)
 # make test      everything, on real servers; with both versions of HTCondor where the version matters
 # make test-long the same with more of it: each test with both versions, 500 random kills, 100,000 jobs (before a release; hours)
-# make cluster   deploy/ on a real control plane with a real node, as docs/install.md says (needs root)
+# make cluster   deploy/ on a real control plane with a real node, as docs/install.md says; pools, and jobs as Pods (needs root; ONLY=pods: a part)
 # make soak      KILLS=500 random kills of the operator (VERSION=sid: one version only; HTC_TEST_SEED=…: as before)
 # make model     the model checker on `decide`, `judge` and the workers' order, with larger bounds than in make test
 # make bench     the operator beside HTCondor's own tools, measured (ROWS=1,3: some rows; FULL=1: 100,000 jobs too; VERSION=sid)
@@ -13,7 +14,7 @@
 # (HTC_TESTBED_CACHE, else /var/cache/htc-operator for root and ~/.cache/htc-operator for others).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long cluster soak model bench lint generate record setup prerequisites cargo-deny
+.PHONY: help demo demo-pool test test-long cluster soak model bench lint generate record setup cluster-setup prerequisites cargo-deny
 
 CACHE = $(or $(HTC_TESTBED_CACHE),$(if $(filter 0,$(shell id -u)),/var/cache,$(or $(XDG_CACHE_HOME),$(HOME)/.cache))/htc-operator)
 DEBUG = $(or $(CARGO_TARGET_DIR),target)/debug
@@ -37,6 +38,9 @@ demo: prerequisites ## one HTCJob, from kubectl apply to kubectl delete
 	@cargo build --locked --quiet -p testbed
 	@$(DEBUG)/testbed demo
 
+demo-pool: cluster-setup ## a pool and an HTCJob on a real node
+	$(DEBUG)/testbed cluster --demo $(DEBUG)/htc-operator
+
 test: setup ## all tests
 	cargo test $(ALL) --no-fail-fast
 	$(MODEL)
@@ -50,11 +54,14 @@ test-long: test ## what takes too long for every change
 	$(MAKE) model
 	$(MAKE) soak KILLS=500
 
-cluster: setup ## pods on a real node: the operator's image, its rights, its volume, its Service
+cluster: cluster-setup ## pods on a real node: the operator's image, its rights, its volume, its Service; a pool; jobs as Pods
+	$(DEBUG)/testbed cluster $(if $(ONLY),--only $(ONLY)) $(DEBUG)/htc-operator
+
+cluster-setup: setup
 	@sh tests/testbed/prerequisites.sh cluster
-	cargo build --locked --bin htc-operator
-	cargo run --locked --quiet -p testbed -- setup --cluster
-	cargo run --locked --quiet -p testbed -- cluster target/debug/htc-operator
+	cargo build --locked --bin htc-operator --bin kubectl-htc
+	cargo build --locked -p testbed
+	$(DEBUG)/testbed setup --cluster
 
 soak: setup ## random kills, and everything checked afterwards
 	HTC_SOAK_KILLS=$(or $(KILLS),60) cargo test $(ALL) --test e2e -- --nocapture --test-threads=2 soak::$(VERSION)

@@ -9,6 +9,7 @@ use crate::account::Account;
 use crate::cache::{Cache, Recipe};
 use crate::error::Result;
 use crate::go::GoTool;
+use crate::htcondor_image::HtcondorImage;
 use crate::kerberos::Kerberos;
 use crate::kubernetes::{Kubernetes, PROGRAMS, Part};
 use crate::kueue_recipe::KueueRecipe;
@@ -251,6 +252,8 @@ pub(crate) struct ClusterAssets {
     pub(crate) kubernetes: PathBuf,
     /// The container runtime's root folder.
     pub(crate) runtime: PathBuf,
+    /// The root folder of the image `htcondor`.
+    pub(crate) htcondor_image: PathBuf,
 }
 
 impl ClusterAssets {
@@ -267,10 +270,11 @@ impl ClusterAssets {
     }
 
     fn assemble(cache: &Cache, get: Get<'_>) -> Result<Self> {
-        let (arch, latest) = (Arch::current()?, Suite::new(LATEST));
+        let (arch, stable, latest) = (Arch::current()?, Suite::new(STABLE), Suite::new(LATEST));
+        let htcondor_image = get(&HtcondorImage { suite: &stable, arch }, true)?;
         let runtime = get(&ContainerRuntime { suite: &latest, arch }, true)?;
         let kubernetes = get(&with_go(cache, get, arch, &latest, Part::Cluster), false)?.join("bin");
-        Ok(Self { kubernetes, runtime })
+        Ok(Self { kubernetes, runtime, htcondor_image })
     }
 }
 

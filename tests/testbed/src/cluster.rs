@@ -5,14 +5,25 @@
 //! It needs root.
 
 mod cgroups;
+mod dns;
 mod node;
+mod page;
+mod pods_page;
+mod pool_demo;
+mod pool_from_none;
+mod pool_page;
+mod private_registry;
 mod proof;
+mod site;
 
+use std::fs;
 use std::net::Ipv4Addr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
+
+use clap::ValueEnum;
 
 use crate::assets::{Assets, ClusterAssets};
 use crate::controllers;
@@ -24,6 +35,7 @@ use crate::tool::{run_ok, wait_timeout};
 use crate::wait::wait_for;
 
 use cgroups::Cgroups;
+use dns::Dns;
 use node::Node;
 
 /// The address of everything in the cluster's network namespace that is no pod.
@@ -33,9 +45,39 @@ const LIMIT: Duration = Duration::from_mins(1);
 /// From the start of kubelet to a node that is ready: about 5 s on a quiet machine.
 const READY: Duration = Duration::from_mins(3);
 
-/// Runs the proof in a cluster of its own: `deploy/`, with the operator at `program`, on a real node. Ends early
-/// when `stop` gets a message.
-pub fn cluster(program: &Path, checkout: &Path, stop: &Receiver<()>) -> Result<()> {
+/// File in the folder for temporary files of who is in there: the process by which others get in.
+const OUTSIDE: &str = "outside";
+
+/// What is run on the node once the operator is installed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Part {
+    /// `HTCJob`s in a pool outside the cluster, and the operator's pod killed.
+    Operator,
+    /// docs/pools.md, step by step.
+    Pool,
+    /// A pool without workers: some come for jobs and go after them, and images that cannot be workers are named.
+    Autoscaling,
+    /// The submission helper's commands of docs/kubernetes-backend.md.
+    Pods,
+}
+
+/// What a cluster is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// `deploy/` and the pages of the documentation are run on a real node.
+    Proof {
+        /// Not all of them.
+        only: Option<Part>,
+    },
+    /// A pool and an `HTCJob` in it, to watch.
+    Demo {
+        /// It stays up afterwards, until it is stopped.
+        stay: bool,
+    },
+}
+
+/// Runs the proof, or the demo, in a cluster of its own, with the operator at `program`. Ends early when `stop` gets a message.
+pub fn cluster(program: &Path, checkout: &Path, purpose: Purpose, stop: &Receiver<()>) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Err(Error::Machine {
             problem: "a node needs namespaces, mounts and cgroups of its own".to_owned(),
@@ -55,12 +97,20 @@ pub fn cluster(program: &Path, checkout: &Path, stop: &Receiver<()>) -> Result<(
         .args(["--uts", "--ipc", "--mount-proc", "sh", "-c", "\"$@\"; exit $?", "sh"])
         .arg(own)
         .args(["cluster", "--inside", cgroups.name()])
+        .args(match purpose {
+            Purpose::Proof { .. } => &[][..],
+            Purpose::Demo { stay: false } => &["--demo"],
+            Purpose::Demo { stay: true } => &["--demo", "--stay"],
+        })
+        .args(only(purpose).iter().flat_map(|name| ["--only", name.get_name()]))
         .arg(program)
         .current_dir(checkout)
         .env("TMPDIR", scratch.path())
         .stdin(Stdio::null());
     let line = "unshare … testbed cluster";
     let mut child = command.spawn().doing("starting", Path::new(line))?;
+    let outside = scratch.path().join(OUTSIDE);
+    fs::write(&outside, child.id().to_string()).doing("writing", &outside)?;
     let status = loop {
         let waited = wait_timeout(Duration::from_millis(200), || child.try_wait());
         if let Some(status) = waited.doing("waiting for", Path::new(line))? {
@@ -75,26 +125,41 @@ pub fn cluster(program: &Path, checkout: &Path, stop: &Receiver<()>) -> Result<(
     match status {
         Some(status) if status.success() => Ok(()),
         Some(_) => Err(Error::Demo {
-            doing: "prove deploy/ on a real node".to_owned(),
+            doing: "run deploy/ on a real node".to_owned(),
             outcome: "see what is said above".to_owned(),
         }),
+        None if purpose == (Purpose::Demo { stay: true }) => Ok(()),
         None => Err(Error::Demo { doing: "go on".to_owned(), outcome: "it was stopped".to_owned() }),
     }
 }
 
+/// As the command line has it.
+fn only(purpose: Purpose) -> Option<clap::builder::PossibleValue> {
+    let Purpose::Proof { only } = purpose else { return None };
+    only?.to_possible_value()
+}
+
 /// The same, in the namespaces that [`cluster`] has made. `name` is its cgroup's.
-pub fn cluster_inside(name: &str, program: &Path) -> Result<()> {
+pub fn cluster_inside(name: &str, program: &Path, purpose: Purpose) -> Result<()> {
     let cluster = Cluster::start(name)?;
-    proof::run_proof(&cluster, program, Path::new(".")).inspect_err(|_| cluster.tell())
+    let checkout = Path::new(".");
+    let done = match purpose {
+        Purpose::Proof { only } => proof::run_proof(&cluster, program, checkout, only),
+        Purpose::Demo { stay } => pool_demo::show(&cluster, program, checkout, stay),
+    };
+    done.inspect_err(|_| cluster.tell())
 }
 
 /// A running cluster; ends with this value.
 pub(crate) struct Cluster {
     // Fields drop in this order.
     node: Node,
+    dns: Dns,
     controllers: [Owned; 2],
     pub(crate) kube: Kube,
     pub(crate) assets: Assets,
+    /// The root folder of the image `htcondor`.
+    pub(crate) htcondor_image: PathBuf,
     pub(crate) scratch: Scratch,
 }
 
@@ -113,8 +178,10 @@ impl Cluster {
             Owned::spawn(&controllers::spec(assets.kube_controller_manager(), &kube, &scratch)?)?,
             scheduler(&programs, &kube, &scratch)?,
         ];
+        let dns = Dns::start(&kube, &assets, &scratch)?;
         let node = Node::start(name, &programs, &kube, &assets, &scratch)?;
-        let cluster = Self { node, controllers, kube, assets, scratch };
+        let htcondor_image = programs.htcondor_image;
+        let cluster = Self { node, dns, controllers, kube, assets, htcondor_image, scratch };
         wait_for("the node to be Ready", READY, || {
             cluster.must_run().map_err(|error| error.to_string())?;
             let ready = "-o=jsonpath={.items[*].status.conditions[?(@.type=='Ready')].status}";
@@ -126,13 +193,26 @@ impl Cluster {
     }
 
     fn must_run(&self) -> Result<()> {
-        self.controllers.iter().try_for_each(Owned::must_run)?;
+        self.controllers.iter().chain([self.dns.server()]).try_for_each(Owned::must_run)?;
         self.node.must_run()
     }
 
     /// Takes in an image of the node's architecture from an OCI archive.
     pub(crate) fn import(&self, archive: &Path) -> Result<()> {
         self.node.import(archive)
+    }
+
+    /// Runs this while the node does not answer.
+    pub(crate) fn with_silent_node<T>(&self, run: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.node.pause()?;
+        let ran = run();
+        self.node.resume()?;
+        ran
+    }
+
+    /// Puts an image into the registry that wants a login.
+    pub(crate) fn publish(&self, archive: &Path, image: &str) -> Result<()> {
+        self.node.publish(archive, image)
     }
 
     /// Shows the ends of the logs.

@@ -2,13 +2,13 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool")]
 
 use std::fmt::Display;
-use std::io::{Read, Write, stdin, stdout};
+use std::io::{IsTerminal, Read, Write, stdin, stdout};
 use std::process::ExitCode;
 use std::sync::mpsc;
 use std::thread;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use testbed::{Assets, Kube, Pool, PoolOptions, Result, Version};
+use testbed::{Assets, Kube, Part, Pool, PoolOptions, Purpose, Result, Version};
 
 /// Real Kubernetes and real HTCondor for tests and the demo.
 #[derive(Parser)]
@@ -34,10 +34,20 @@ enum Command {
     },
     /// Show one HTCJob from kubectl apply to kubectl delete. Makes what is missing for that in the cache, and the operator.
     Demo,
-    /// Install the operator into a cluster with a node, as docs/install.md says, and run jobs with it. Needs root.
+    /// Install the operator into a cluster with a node, as docs/install.md says, and run jobs with it: in a pool outside the cluster, in one
+    /// that it runs itself, and as Pods. Needs root.
     Cluster {
         /// The operator's program.
         program: std::path::PathBuf,
+        /// Instead of that, show a pool and an HTCJob in it.
+        #[arg(long)]
+        demo: bool,
+        /// Only this part, once the operator is installed.
+        #[arg(long, value_enum)]
+        only: Option<Part>,
+        /// Used by itself: it stays up afterwards.
+        #[arg(long, hide = true)]
+        stay: bool,
         /// Used by itself: this is the process in the cluster's namespaces, with this cgroup.
         #[arg(long, hide = true)]
         inside: Option<String>,
@@ -88,10 +98,14 @@ fn main() -> ExitCode {
             .and_then(|_| if cluster { testbed::setup_cluster(refresh) } else { Ok(()) })
             .and_then(|()| if kueue { testbed::setup_kueue() } else { Ok(()) }),
         Command::Demo => testbed::demo(std::path::Path::new("."), &stop_signal()),
-        Command::Cluster { program, inside: None } => {
-            testbed::cluster(&program, std::path::Path::new("."), &signals().1)
+        Command::Cluster { program, demo, only, stay, inside } => {
+            let stay = stay || inside.is_none() && stdin().is_terminal();
+            let purpose = if demo { Purpose::Demo { stay } } else { Purpose::Proof { only } };
+            match inside {
+                None => testbed::cluster(&program, std::path::Path::new("."), purpose, &signals().1),
+                Some(name) => testbed::cluster_inside(&name, &program, purpose),
+            }
         }
-        Command::Cluster { program, inside: Some(name) } => testbed::cluster_inside(&name, &program),
         Command::Env => Assets::locate().map(|assets| env(&assets)),
         Command::Up { pool, no_kube } => up(&pool, no_kube),
     };

@@ -34,9 +34,25 @@ pub(crate) struct OperatorImage<'a> {
     pub(crate) arch: Arch,
 }
 
-/// The packages of the list.
-fn packages() -> impl Iterator<Item = &'static str> {
-    PACKAGES.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'))
+/// The packages of a list.
+pub(crate) fn listed(packages: &'static str) -> impl Iterator<Item = &'static str> {
+    packages.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'))
+}
+
+/// What Debian's own images have, and these packages, in the folder `root`; no script of a package has run.
+pub(crate) fn debian(suite: &Suite, packages: &[&str], root: &Path) -> Result<()> {
+    suite.install(&[&["?essential"], packages].concat(), root)?;
+    let etc = root.join("etc");
+    for file in ["passwd", "group"] {
+        let (from, to) = (root.join("usr/share/base-passwd").join(format!("{file}.master")), etc.join(file));
+        fs::copy(&from, &to).doing("copying", &from)?;
+    }
+    // A container runtime mounts its own over them.
+    for file in ["hosts", "hostname", "resolv.conf"] {
+        let path = etc.join(file);
+        fs::write(&path, "").doing("writing", &path)?;
+    }
+    Ok(())
 }
 
 impl Recipe for OperatorImage<'_> {
@@ -50,15 +66,9 @@ impl Recipe for OperatorImage<'_> {
     }
 
     fn make(&self, staging: &Path, _home: &Path) -> Result<()> {
-        // Debian's own images begin with the essential packages.
-        let all: Vec<&str> = ["?essential"].into_iter().chain(packages()).collect();
-        self.suite.install(&all, staging)?;
+        debian(self.suite, &listed(PACKAGES).collect::<Vec<_>>(), staging)?;
         // What these packages' scripts would make, as far as the operator sees it.
         let etc = staging.join("etc");
-        for file in ["passwd", "group"] {
-            let (from, to) = (staging.join("usr/share/base-passwd").join(format!("{file}.master")), etc.join(file));
-            fs::copy(&from, &to).doing("copying", &from)?;
-        }
         let authorities = staging.join("usr/share/ca-certificates/mozilla");
         fs::create_dir_all(etc.join("ssl/certs")).doing("making the folder", &etc)?;
         let path = etc.join("ssl/certs/ca-certificates.crt");
@@ -74,11 +84,6 @@ impl Recipe for OperatorImage<'_> {
                 let link = bin.join(plain);
                 symlink(&name, &link).doing("linking", &link)?;
             }
-        }
-        // A container runtime mounts its own over them.
-        for file in ["hosts", "hostname", "resolv.conf"] {
-            let path = etc.join(file);
-            fs::write(&path, "").doing("writing", &path)?;
         }
         run_ok("preparing the operator's image", Command::new("sh").args(["-s", "--"]).arg(staging), PREPARE, LIMIT)?;
         let program = staging.join("usr/local/bin/htc-operator");

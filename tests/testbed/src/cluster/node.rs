@@ -6,6 +6,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::ADDRESS;
+use super::dns::DOMAIN;
+use super::private_registry::{HOST, LOGIN};
 use crate::assets::{Assets, ClusterAssets};
 use crate::error::{Doing, Result};
 use crate::kube::Kube;
@@ -23,12 +25,15 @@ const NAME: &str = "node";
 const PAUSE: &str = "registry.k8s.io/pause:3.10";
 const SOCKET: &str = "/run/containerd/containerd.sock";
 
+/// Folders for the volumes of pools.
+pub(super) const POOL_VOLUMES: [&str; 3] = ["volume-pool-1", "volume-pool-2", "volume-pool-3"];
+
 const LIMIT: Duration = Duration::from_mins(3);
 
 /// What a node writes outside its own folders goes to FOLDER, and the machine's settings stay as they are.
 const MOUNTS: &str = r#"
 cd "$1"
-mkdir -p containerd kubelet pki cni plugins settings var-lib var-lib-work volume volume-state
+mkdir -p containerd kubelet pki cni "registries/$3" plugins settings var-lib var-lib-work volume volume-state volume-pool-1 volume-pool-2 volume-pool-3
 mount -t tmpfs -o mode=755 tmpfs /run
 mount -t tmpfs -o mode=755 tmpfs /var/log
 mkdir -p /run/containerd /run/netns
@@ -39,6 +44,8 @@ for setting in vm/overcommit_memory=1 vm/panic_on_oom=0 kernel/panic=10 kernel/p
     echo "${setting#*=}" >"$file"
     mount --bind "$file" "/proc/sys/${setting%=*}"
 done
+printf '127.0.0.1 localhost\n%s %s\n' "$2" "$3" >hosts
+mount --bind hosts /etc/hosts
 hostname node
 "#;
 
@@ -59,13 +66,19 @@ impl Node {
     ) -> Result<Self> {
         let folder = scratch.path().join("node");
         fs::create_dir(&folder).doing("making the folder", &folder)?;
-        run_ok("mounting the node's folders", Command::new("sh").args(["-euc", MOUNTS, "sh"]).arg(&folder), "", LIMIT)?;
+        run_ok(
+            "mounting the node's folders",
+            Command::new("sh").args(["-euc", MOUNTS, "sh"]).arg(&folder).args([&ADDRESS.to_string(), HOST]),
+            "",
+            LIMIT,
+        )?;
         let runtime = programs.runtime.clone();
         let files = [
             ("containerd.toml", containerd(&folder, &runtime)),
             ("kubelet.yaml", kubelet(&folder, cgroup, &kube.authority().ca())),
             ("resolv.conf", "nameserver 127.0.0.1\n".to_owned()),
             ("cni/10-pods.conflist", network(&folder)),
+            (&*format!("registries/{HOST}/hosts.toml"), format!("server = 'http://{HOST}'\n")),
         ];
         for (name, text) in files {
             let path = folder.join(name);
@@ -121,6 +134,27 @@ impl Node {
         self.ctr(&["--namespace", "k8s.io", "image", "import", &archive.display().to_string()])
     }
 
+    /// kubelet neither does nor says anything until it is resumed; what runs goes on.
+    pub(super) fn pause(&self) -> Result<()> {
+        self.kubelet().try_for_each(Owned::pause)
+    }
+
+    pub(super) fn resume(&self) -> Result<()> {
+        self.kubelet().try_for_each(Owned::resume)
+    }
+
+    fn kubelet(&self) -> impl Iterator<Item = &Owned> {
+        self.servers.iter().filter(|server| server.log().ends_with("kubelet.log"))
+    }
+
+    /// Puts an image from an OCI archive into the registry that wants a login; the node itself does not have it then.
+    pub(super) fn publish(&self, archive: &Path, image: &str) -> Result<()> {
+        let elsewhere = |command: &[&str]| self.ctr(&[&["--namespace", "publisher", "image"], command].concat());
+        elsewhere(&["import", &archive.display().to_string()])?;
+        elsewhere(&["push", "--plain-http", "--user", LOGIN, image])?;
+        elsewhere(&["rm", "--sync", image])
+    }
+
     fn ctr(&self, arguments: &[&str]) -> Result<()> {
         let mut ctr = Command::new(ContainerRuntime::bin(&self.runtime).join("ctr"));
         run_ok("asking containerd", ctr.args(["--address", SOCKET]).args(arguments), "", LIMIT).map(drop)
@@ -154,6 +188,8 @@ disabled_plugins = ['io.containerd.snapshotter.v1.btrfs', 'io.containerd.snapsho
   snapshotter = 'overlayfs'
   [plugins.'io.containerd.cri.v1.images'.pinned_images]
     sandbox = '{PAUSE}'
+  [plugins.'io.containerd.cri.v1.images'.registry]
+    config_path = '{0}/registries'
 [plugins.'io.containerd.cri.v1.runtime']
   restrict_oom_score_adj = true
   [plugins.'io.containerd.cri.v1.runtime'.containerd]
@@ -184,8 +220,8 @@ failCgroupV1: false
 failSwapOn: false
 authentication: {{anonymous: {{enabled: false}}, webhook: {{enabled: true}}, x509: {{clientCAFile: {1}}}}}
 authorization: {{mode: Webhook}}
-clusterDomain: cluster.local
-clusterDNS: [10.96.0.10]
+clusterDomain: {DOMAIN}
+clusterDNS: [{ADDRESS}]
 resolvConf: {0}/resolv.conf
 volumePluginDir: {0}/plugins
 enforceNodeAllocatable: [pods]
