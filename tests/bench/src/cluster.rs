@@ -16,6 +16,8 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
+pub(crate) use pages::Pages;
+
 use crate::error::{Asking as _, Result};
 use crate::watch::Seen;
 
@@ -116,7 +118,7 @@ impl Requests {
         Self(rest.filter(|(_, count)| *count > 0).collect())
     }
 
-    /// Writes of HTCJobs, their statuses and Events.
+    /// Writes of HTCJobs and HTCPools, their statuses and Events.
     pub(crate) fn writes(&self) -> u64 {
         self.0.iter().filter(|(key, _)| is_write(key)).map(|(_, count)| count).sum()
     }
@@ -150,7 +152,7 @@ impl Requests {
 }
 
 fn is_write((resource, verb): &(String, String)) -> bool {
-    (resource == "htcjobs" || resource == "events") && !["GET", "LIST", "WATCH"].contains(&verb.as_str())
+    ["htcjobs", "htcpools", "events"].contains(&resource.as_str()) && !["GET", "LIST", "WATCH"].contains(&verb.as_str())
 }
 
 /// An HTCJob to be created.

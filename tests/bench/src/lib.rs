@@ -8,6 +8,7 @@ mod bed;
 mod cluster;
 mod error;
 mod front;
+mod monitor;
 mod raw;
 mod report;
 mod rows;
@@ -38,6 +39,8 @@ pub struct Options {
     pub crd: String,
     /// The one of HTCQueues.
     pub queue_crd: String,
+    /// The one of HTCPools.
+    pub pool_crd: String,
     /// Which HTCondor.
     pub version: Version,
     /// Which rows; 7, 11 and 13 take some ten minutes, and 14 needs a Kueue that is built from source.
@@ -66,18 +69,21 @@ pub struct Options {
     pub room: u32,
     /// Row 14: HTCJobs that go through Kueue.
     pub workloads: u32,
+    /// Row 15: HTCPools, and schedds.
+    pub pools: u32,
 }
 
 impl Options {
     /// All rows but 7, 11, 13 and 14, with the numbers that the aims are about.
     #[must_use]
-    pub fn new(program: PathBuf, crd: String, queue_crd: String) -> Self {
+    pub fn new(program: PathBuf, crd: String, queue_crd: String, pool_crd: String) -> Self {
         Self {
             program,
             crd,
             queue_crd,
+            pool_crd,
             version: Version::Trixie,
-            rows: [1, 2, 3, 4, 5, 6, 8, 9, 10, 12].into(),
+            rows: [1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 15].into(),
             at_once: vec![100, 1000],
             queue: 1000,
             ends: 200,
@@ -90,6 +96,7 @@ impl Options {
             waiting: 10_000,
             room: 100,
             workloads: 500,
+            pools: 10,
         }
     }
 }
@@ -103,7 +110,7 @@ pub fn measure(options: &Options) -> Result<Report> {
     say("starting etcd, kube-apiserver, an HTCondor pool and the operator");
     let mut bed = Bed::start(&options.program, &options.crd, options.version)?;
     let raw = bed.by_hand()?;
-    let measurements: [(&[u8], Measurement); 9] = [
+    let measurements: [(&[u8], Measurement); 10] = [
         // Before the others: on ext4 nothing is created fast for minutes after thousands of files were deleted.
         (&[2], rows::queue::measure),
         (&[1, 3], rows::at_once::measure),
@@ -112,6 +119,7 @@ pub fn measure(options: &Options) -> Result<Report> {
         (&[12], rows::pods::measure),
         (&[7, 11], rows::huge::measure),
         (&[13], rows::waiting::measure),
+        (&[15], rows::pools::measure),
         (&[5, 6, 8], rows::finished::measure),
         (&[14], rows::kueue::measure),
     ];

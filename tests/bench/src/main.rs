@@ -46,6 +46,9 @@ struct Cli {
     /// Row 14: HTCJobs that go through Kueue.
     #[arg(long)]
     workloads: Option<u32>,
+    /// Row 15: HTCPools.
+    #[arg(long)]
+    pools: Option<u32>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -69,7 +72,8 @@ fn run(cli: Cli) -> Result<()> {
         let path = cli.crd.join(format!("{name}.yaml"));
         std::fs::read_to_string(&path).map_err(|source| Error::File { doing: "read", path, source })
     };
-    let mut options = Options::new(cli.program, crd("htcjobs.htc.cern.ch")?, crd("htcqueues.htc.cern.ch")?);
+    let [jobs, queues, pools] = ["htcjobs", "htcqueues", "htcpools"].map(|kind| crd(&format!("{kind}.htc.cern.ch")));
+    let mut options = Options::new(cli.program, jobs?, queues?, pools?);
     if !cli.rows.is_empty() {
         options.rows = cli.rows.into_iter().collect();
     }
@@ -84,6 +88,7 @@ fn run(cli: Cli) -> Result<()> {
     options.pods = cli.pods.unwrap_or(options.pods);
     options.waiting = cli.waiting.unwrap_or(options.waiting);
     options.workloads = cli.workloads.unwrap_or(options.workloads);
+    options.pools = cli.pools.unwrap_or(options.pools);
     options.version = match cli.version {
         Pool::Trixie => Version::Trixie,
         Pool::Sid => Version::Sid,

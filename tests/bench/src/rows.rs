@@ -7,6 +7,7 @@ pub(crate) mod finished;
 pub(crate) mod huge;
 pub(crate) mod kueue;
 pub(crate) mod pods;
+pub(crate) mod pools;
 pub(crate) mod procs;
 pub(crate) mod queue;
 pub(crate) mod waiting;

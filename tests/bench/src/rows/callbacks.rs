@@ -14,6 +14,7 @@ use super::{LONG, ends, percentile, rate, seconds};
 use crate::bed::Bed;
 use crate::cluster::htcjob;
 use crate::error::{Asking as _, Error, Result};
+use crate::monitor::value;
 use crate::raw::Raw;
 use crate::report::{Line, Report};
 use crate::{Options, say};
@@ -24,6 +25,8 @@ const SENDERS: u32 = 32;
 /// HTCJobs whose jobs report in row 10, and how often each job does.
 const HTCJOBS: u32 = 10;
 const EACH: u32 = 5;
+/// Counts the callbacks that are durable.
+const STORED: &str = "htc_callbacks_total{outcome=\"Stored\"}";
 /// Longest time for an answer.
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -85,11 +88,11 @@ fn many(bed: &mut Bed, port: u16, monitor: u16, options: &Options, report: &mut 
     bed.cluster.seen.wait("the ids of those that report", &namespace, LONG, |tally| tally.with_ids == all)?;
     let reporters = reporters(bed, &namespace)?;
     let usage = bed.usage()?;
-    let before = stored(monitor)?;
+    let before = value(monitor, STORED)?;
     let (took, mut answers) = send(port, &reporters, options.callbacks)?;
     let cpu = bed.usage()?.cpu - usage.cpu;
-    let kept = stored(monitor)? - before;
-    if kept < u64::from(options.callbacks) {
+    let kept = value(monitor, STORED)? - before;
+    if kept < f64::from(options.callbacks) {
         return Err(Error::Unexpected(format!("{kept} of {} callbacks are counted as stored", options.callbacks)));
     }
     answers.sort_by(f64::total_cmp);
@@ -199,14 +202,4 @@ fn exchange(stream: &mut TcpStream, request: &[u8]) -> Result<String> {
         }
     }
     Ok(String::from_utf8_lossy(&answer).into_owned())
-}
-
-/// How many callbacks the operator says that it has stored.
-fn stored(monitor: u16) -> Result<u64> {
-    let mut stream = connect(monitor)?;
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").asking("ask for metrics")?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text).asking("read metrics")?;
-    let line = text.lines().find_map(|line| line.strip_prefix("htc_callbacks_total{outcome=\"Stored\"} "));
-    Ok(line.and_then(|count| count.trim().parse().ok()).unwrap_or(0))
 }

@@ -18,7 +18,7 @@ const FILL: u32 = 1000;
 
 /// What a window showed.
 pub(super) struct Window {
-    seconds: f64,
+    pub(super) seconds: f64,
     pub(super) writes: u64,
     reads: u64,
     renewals: u64,

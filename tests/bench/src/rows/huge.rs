@@ -18,6 +18,8 @@ const EVERY: Duration = Duration::from_secs(3);
 const STATUS: usize = 64 * 1024;
 /// Jobs of one submission by hand, and of one of the operator's.
 const STEP: u32 = 500;
+/// What each job does, once row 11 lets some run.
+pub(super) const PAYLOAD: &str = "sleep 60";
 
 pub(crate) fn measure(bed: &mut Bed, raw: &Raw, options: &Options, report: &mut Report) -> Result<()> {
     bed.pool.set_start(false)?;
@@ -43,7 +45,7 @@ fn submitted(bed: &mut Bed, raw: &Raw, queue: u32, report: &mut Report) -> Resul
     let by_hand = step * f64::from(queue) / f64::from(jobs);
     let (namespace, small) = (bed.namespace()?, bed.namespace()?);
     let began = Instant::now();
-    bed.cluster.create(&namespace, [htcjob("huge", queue, "true")])?;
+    bed.cluster.create(&namespace, [htcjob("huge", queue, PAYLOAD)])?;
     let told = std::cell::Cell::new(Instant::now());
     let done = || {
         let tally = bed.cluster.seen.tally(&namespace);

@@ -108,7 +108,7 @@ pub(crate) fn measure(bed: &mut Bed, raw: &Raw, options: &Options, report: &mut 
 }
 
 /// The usual time of a small HTCJob: that of the middle one of some that were created one after another.
-fn alone(bed: &mut Bed) -> Result<f64> {
+pub(super) fn alone(bed: &mut Bed) -> Result<f64> {
     let namespace = bed.namespace()?;
     let mut took = Vec::new();
     for number in 1..=ALONE {

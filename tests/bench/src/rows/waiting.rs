@@ -4,12 +4,14 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use serde_json::{Value, json};
+use testbed::Port;
 
 use super::finished::Window;
 use super::{LONG, course, rate, seconds};
 use crate::bed::Bed;
 use crate::cluster::htcjob;
 use crate::error::Result;
+use crate::monitor::value;
 use crate::raw::Raw;
 use crate::report::{Line, Report};
 use crate::svg::Chart;
@@ -29,7 +31,8 @@ pub(crate) fn measure(bed: &mut Bed, _: &Raw, options: &Options, report: &mut Re
     bed.kube().apply_crd(&options.queue_crd, "htcqueues.htc.cern.ch")?;
     bed.kube().apply_stdin(&queue(room).to_string())?;
     let began = Instant::now();
-    bed.start_with(&["--queueing=embedded".to_owned()])?;
+    let monitor = Port::reserve()?;
+    bed.start_with(&["--queueing=embedded".to_owned(), format!("--http-listen=127.0.0.1:{}", monitor.number)])?;
     bed.wait_caught_up(began)?;
 
     let (first, late) = (bed.namespace()?, bed.namespace()?);
@@ -45,6 +48,7 @@ pub(crate) fn measure(bed: &mut Bed, _: &Raw, options: &Options, report: &mut Re
     let window = Window::open(bed, options.window)?;
     say(&format!("row 13: {} writes, tools: {}, CPU {:.2} %", window.writes, window.tools.words(), window.cpu));
 
+    let before = Decisions::so_far(monitor.number)?;
     let late_jobs = (0..LATE).map(|number| in_queue(&format!("late{number}")));
     bed.cluster.create(&late, late_jobs)?;
     bed.wait_written()?;
@@ -64,6 +68,8 @@ pub(crate) fn measure(bed: &mut Bed, _: &Raw, options: &Options, report: &mut Re
     let filled = at.duration_since(began).as_secs_f64();
     say(&format!("row 13: the late ones after {}, all room after {}", seconds(last_of_late), seconds(filled)));
     let more = more_room(bed, &first, room, waiting.saturating_sub(others))?;
+    let decisions = Decisions::so_far(monitor.number)?.since(&before);
+    say(&format!("row 13: {} decisions, {:.1} ms each", decisions.count, decisions.each() * 1000.0));
     report.charts.push((
         "waiting.svg",
         Chart {
@@ -79,11 +85,32 @@ pub(crate) fn measure(bed: &mut Bed, _: &Raw, options: &Options, report: &mut Re
             )],
         },
     ));
-    report.lines.push(line(options, &window, last_of_late, filled, more));
+    report.lines.push(line(options, &window, last_of_late, filled, (more, &decisions)));
     bed.pool.tool("condor_rm", &["-all"])?;
     bed.clear(&late)?;
     bed.clear(&first)?;
     bed.restart_with(&[])
+}
+
+/// How often it was decided who gets room, and how long that took in all.
+struct Decisions {
+    count: f64,
+    seconds: f64,
+}
+
+impl Decisions {
+    fn so_far(monitor: u16) -> Result<Self> {
+        let of = |what: &str| value(monitor, &format!("htc_queue_decision_seconds_{what}"));
+        Ok(Self { count: of("count")?, seconds: of("sum")? })
+    }
+
+    fn since(&self, before: &Self) -> Self {
+        Self { count: self.count - before.count, seconds: self.seconds - before.seconds }
+    }
+
+    fn each(&self) -> f64 {
+        self.seconds / self.count.max(1.0)
+    }
 }
 
 /// Raises the quota so that a thousand more, or all that are left, have room; how many had ids in a second.
@@ -97,7 +124,7 @@ fn more_room(bed: &Bed, namespace: &str, room: u32, left: u32) -> Result<f64> {
     Ok(rate(more, at.duration_since(began).as_secs_f64()))
 }
 
-fn line(options: &Options, window: &Window, late: f64, filled: f64, more: f64) -> Line {
+fn line(options: &Options, window: &Window, late: f64, filled: f64, (more, decisions): (f64, &Decisions)) -> Line {
     let (waiting, room) = (options.waiting, options.room);
     let idle = window.writes == 0 && window.cpu < 0.5;
     Line {
@@ -106,23 +133,26 @@ fn line(options: &Options, window: &Window, late: f64, filled: f64, more: f64) -
             "{waiting} HTCJobs wait in a queue for {room} jobs; then its jobs are removed, {LATE} of another namespace came last"
         ),
         operator: format!(
-            "waiting: {} writes, tools: {}, CPU {:.2} %, RSS {:.0} MiB; the {LATE} have ids {} after the removal, all {room} {}; with a larger quota {more:.0}/s",
+            "waiting: {} writes, tools: {}, CPU {:.2} %, RSS {:.0} MiB; the {LATE} have ids {} after the removal, all {room} {}; with a larger quota {more:.0}/s; a decision over all of them takes {:.1} ms ({:.0}/s)",
             window.writes,
             window.tools.words(),
             window.cpu,
             window.rss,
             seconds(late),
-            seconds(filled)
+            seconds(filled),
+            decisions.each() * 1000.0,
+            1.0 / decisions.each(),
         ),
         raw: "–".to_owned(),
-        aim: "nothing is written while they wait; those that came last start within a minute".to_owned(),
-        reached: Some(idle && late < 60.0),
+        aim: "nothing is written while they wait; those that came last start within a minute; a decision takes less than 100 ms".to_owned(),
+        reached: Some(idle && late < 60.0 && decisions.each() < 0.1),
         numbers: [
             ("waiting", f64::from(waiting)),
             ("room", f64::from(room)),
             ("lateSeconds", late),
             ("filledSeconds", filled),
             ("grantedPerSecond", more),
+            ("decisionSeconds", decisions.each()),
         ]
         .into_iter()
         .chain(window.numbers())
