@@ -158,7 +158,7 @@ pub enum Reason {
     Queued,
     /// Jobs have room in their queue.
     QuotaReserved,
-    /// The quota of the queue is used up, or others are before it.
+    /// The quota of the queue is used up, or others are ahead of it.
     WaitingForQuota,
     /// One job alone needs more than the queue ever has.
     ExceedsMaxQuota,

@@ -100,7 +100,7 @@ pub struct HTCQueueSpec {
         .message("a name in priorities is the value of a label: at most 63 characters"))]
     pub priorities: BTreeMap<String, i32>,
 
-    /// `Hold` gives no room to further jobs. `HoldAndDrain` also holds the jobs that are in HTCondor, as spec.suspend of their HTCJobs does.
+    /// `Hold` gives no room to further jobs. `HoldAndDrain` also holds the jobs that are in HTCondor and deletes Pods, as spec.suspend of their HTCJobs does.
     /// Default: `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_policy: Option<StopPolicy>,
@@ -190,7 +190,7 @@ pub enum StopPolicy {
     None,
     /// No further job gets room.
     Hold,
-    /// The same, and the jobs in HTCondor are held.
+    /// The same, and jobs in HTCondor are held and Pods deleted.
     HoldAndDrain,
 }
 

@@ -90,7 +90,14 @@ impl Schedd {
     pub async fn hold(&self, uids: &[Uid]) -> Result<(), Unknown> {
         let constraint = format!("{} && {LOOSE}", self.my_jobs_of(uids).await?);
         let subcode = Hold::SUSPENDED.to_string();
-        let arguments = ["-reason", "spec.suspend is true", "-subcode", &subcode, "-constraint", &constraint];
+        let arguments = [
+            "-reason",
+            "the HTCJob is suspended, or its queue took its room back",
+            "-subcode",
+            &subcode,
+            "-constraint",
+            &constraint,
+        ];
         self.act("condor_hold", &arguments).await
     }
 
@@ -102,7 +109,7 @@ impl Schedd {
             Hold::SUSPENDED
         );
         let constraint = format!("{} && {held}", self.my_jobs_of(uids).await?);
-        self.act("condor_release", &["-reason", "spec.suspend is false", "-constraint", &constraint]).await
+        self.act("condor_release", &["-reason", "the HTCJob goes on", "-constraint", &constraint]).await
     }
 
     /// Makes these jobs of the Go operator this operator's: from then on they are found, removed, held and fetched like all

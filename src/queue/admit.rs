@@ -48,8 +48,13 @@ pub struct Claim {
     pub each: Amounts,
     /// How many of its jobs are in use.
     pub uses: u64,
+    /// How many more may be, of which nothing is known. They take no more than the limit of their namespace: who makes such an `HTCJob`
+    /// takes nothing that others could have had.
+    pub unknown: u64,
     /// The number of the last grant that it got; 0 if it got none.
     pub last: u64,
+    /// In how many decisions in a row others got room that it could not use, as one of its jobs needs more.
+    pub passed: u32,
     /// The jobs that it asks room for.
     pub asks: Indices,
 }
@@ -113,6 +118,22 @@ pub struct Admission {
     pub namespaces: BTreeMap<Arc<str>, Share>,
 }
 
+/// Who was passed so often is waited for: what it lacks is given to nobody else until it fits.
+pub const PATIENCE: u32 = 100;
+
+impl Admission {
+    /// How often each of those that still wait was passed, with this decision.
+    pub fn passed<'a>(&'a self, claims: &'a [Claim]) -> impl Iterator<Item = (usize, u32)> + 'a {
+        let served: BTreeSet<usize> = self.grants.iter().map(|(place, _)| *place).collect();
+        let lowest = served.iter().map(|place| claims[*place].priority).min();
+        self.waiting.iter().filter(|waits| waits.place.is_some()).map(move |Waits { claim, .. }| {
+            let Claim { passed, priority, .. } = claims[*claim];
+            let again = lowest.is_some_and(|lowest| lowest <= priority);
+            (*claim, if served.contains(claim) { 0 } else { passed.saturating_add(again.into()) })
+        })
+    }
+}
+
 /// Decides who gets room. The order of `claims` makes no difference. What is in use stays so, whatever the limits.
 #[must_use]
 pub fn admit(terms: &Terms, claims: &[Claim]) -> Admission {
@@ -142,6 +163,8 @@ struct Run<'a> {
     /// The numbers of the last grants: of two namespaces that use as much, the one that has waited longer is next.
     last: HashMap<&'a str, u64>,
     granted: HashMap<usize, u64>,
+    /// Claims that were passed too often: room for one job of each is kept, within the queue or only within its namespace.
+    waited_for: Vec<(usize, Scope)>,
     /// Who got some, in that order.
     served: Vec<usize>,
 }
@@ -157,6 +180,12 @@ impl<'a> Run<'a> {
             let its: &mut u64 = last.entry(&*claim.namespace).or_default();
             *its = claim.last.max(*its);
         }
+        for claim in claims.iter().filter(|claim| claim.unknown > 0) {
+            let its = by_namespace.entry(&*claim.namespace).or_default();
+            let more = terms.per_namespace.left_of(its, &claim.each.times(claim.unknown));
+            used = used.plus(&more);
+            *its = its.plus(&more);
+        }
         let (mut line, mut too_large) = (Vec::new(), Vec::new());
         for (place, claim) in claims.iter().enumerate().filter(|(_, claim)| !claim.asks.is_empty()) {
             match too_large_for(terms, &claim.each) {
@@ -167,7 +196,8 @@ impl<'a> Run<'a> {
         let by_age = |place: &usize| (claims[*place].created, claims[*place].uid.as_str());
         line.sort_by_key(|place| (std::cmp::Reverse(claims[*place].priority), by_age(place)));
         too_large.sort_by_key(|(place, _)| by_age(place));
-        Self { terms, claims, line, too_large, used, by_namespace, last, granted: HashMap::new(), served: Vec::new() }
+        let (granted, waited_for, served) = (HashMap::new(), Vec::new(), Vec::new());
+        Self { terms, claims, line, too_large, used, by_namespace, last, granted, waited_for, served }
     }
 
     fn left(&self, place: usize) -> u64 {
@@ -182,9 +212,35 @@ impl<'a> Run<'a> {
     /// How many more of its jobs fit.
     fn fits(&self, place: usize) -> u64 {
         let claim = &self.claims[place];
-        let all = self.terms.quota.fit(&self.used, &claim.each);
-        let own = self.terms.per_namespace.fit(&self.used_by(&claim.namespace), &claim.each);
+        let (mut used, mut its) = (self.used, self.used_by(&claim.namespace));
+        for (other, scope) in self.waited_for.iter().filter(|(other, _)| *other != place) {
+            let other = &self.claims[*other];
+            if *scope == Scope::Queue {
+                used = used.plus(&other.each);
+            }
+            if other.namespace == claim.namespace {
+                its = its.plus(&other.each);
+            }
+        }
+        let all = self.terms.quota.fit(&used, &claim.each);
+        let own = self.terms.per_namespace.fit(&its, &claim.each);
         all.into_iter().chain(own).min().unwrap_or(u64::MAX).min(self.left(place))
+    }
+
+    /// It does not fit, and it is its turn. What its own namespace uses up holds up nobody in another one.
+    fn wait_for(&mut self, place: usize) {
+        let claim = &self.claims[place];
+        if claim.passed < PATIENCE || self.granted.contains_key(&place) {
+            return;
+        }
+        let own = self.terms.per_namespace.fit(&self.used_by(&claim.namespace), &claim.each);
+        let scope = if own == Some(0) { Scope::Namespace } else { Scope::Queue };
+        let same = |(other, its): &(usize, Scope)| {
+            *its == scope && (scope == Scope::Queue || self.claims[*other].namespace == claim.namespace)
+        };
+        if !self.waited_for.iter().any(same) {
+            self.waited_for.push((place, scope));
+        }
     }
 
     fn grant(&mut self, place: usize, count: u64) {
@@ -205,6 +261,8 @@ impl<'a> Run<'a> {
             let fits = self.fits(place);
             if fits > 0 {
                 self.grant(place, fits);
+            } else {
+                self.wait_for(place);
             }
             if self.terms.order == Order::StrictFifo && self.left(place) > 0 {
                 return;
@@ -225,8 +283,9 @@ impl<'a> Run<'a> {
             while let Some((_, _, namespace)) = turns.pop_first() {
                 let Some(line) = lines.get_mut(namespace) else { continue };
                 // What does not fit now does not fit later either.
-                while line.front().is_some_and(|place| self.fits(*place) == 0) {
+                while let Some(place) = line.front().copied().filter(|place| self.fits(*place) == 0) {
                     line.pop_front();
+                    self.wait_for(place);
                 }
                 let Some(place) = line.front().copied() else { continue };
                 let next = turns.first().map(|(share, ..)| *share);

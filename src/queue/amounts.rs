@@ -133,6 +133,14 @@ impl Limits {
         all
     }
 
+    /// As much of `more` as the limits leave beside `used`.
+    #[must_use]
+    pub fn left_of(&self, used: &Amounts, more: &Amounts) -> Amounts {
+        Amounts(std::array::from_fn(|place| {
+            self.0[place].map_or(more.0[place], |limit| more.0[place].min(limit.saturating_sub(used.0[place])))
+        }))
+    }
+
     /// That of this.
     #[must_use]
     pub const fn get(&self, resource: Resource) -> Option<u64> {
@@ -189,6 +197,10 @@ mod tests {
         assert_eq!(limits.short_of(&used(10, 0), &each), Some(Resource::Jobs));
         assert_eq!(limits.short_of(&used(9, 700), &each), None);
         assert_eq!(each.times(2).to_string(), "2 jobs, 128 cpus, 600Mi memory");
+        assert_eq!(
+            limits.left_of(&used(1, 900), &each.times(100)).get(Resource::Jobs),
+            limits.get(Resource::Jobs).unwrap() - 1
+        );
     }
 
     #[test]

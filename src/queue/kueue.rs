@@ -12,6 +12,7 @@ pub(super) mod seen;
 mod tests;
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::amounts::Resource;
@@ -36,6 +37,9 @@ pub(super) const SUSPENDED: &str = "htc.cern.ch/suspended";
 /// What Kueue has said nothing of for so long is told to wait for it.
 pub(super) const SILENT: Duration = Duration::from_secs(5);
 
+/// Namespace and uid of an `HTCJob`. Whoever may make Workloads in another namespace may give them any name, and so any uid.
+pub(super) type Owner = (Arc<str>, Uid);
+
 /// What is known of Kueue.
 #[derive(Debug, Default)]
 pub(super) struct Kueue {
@@ -43,8 +47,8 @@ pub(super) struct Kueue {
     pub(super) resources: Vec<Resource>,
     /// Whether the Workloads are known; why not.
     pub(super) listed: Option<Result<(), String>>,
-    /// By the uid of the `HTCJob`.
-    pub(super) workloads: HashMap<Uid, Known>,
+    /// By whose they are.
+    pub(super) workloads: HashMap<Owner, Known>,
     /// What is being written of, or was written with an outcome that is not known: nothing is granted meanwhile.
     pub(super) writing: HashSet<Uid>,
     /// Why something is not written.
@@ -71,6 +75,7 @@ pub(super) struct Trouble {
 impl Kueue {
     /// A Workload as the API server has it now, or had it. What is newer is known already stays. Whether it is news.
     pub(super) fn see(&mut self, owner: Uid, seen: Seen) -> bool {
+        let owner = (seen.namespace.as_str().into(), owner);
         match self.workloads.get_mut(&owner) {
             Some(known) if known.seen.version > seen.version => false,
             Some(known) if known.seen == seen => false,
@@ -89,17 +94,18 @@ impl Kueue {
     }
 
     /// These were all when they were listed. `before`: whose were known when that was begun; what was made meanwhile is not among them.
-    pub(super) fn list(&mut self, listing: impl IntoIterator<Item = (Uid, Seen)>, before: &HashSet<Uid>) {
-        let listing: HashMap<Uid, Seen> = listing.into_iter().collect();
+    pub(super) fn list(&mut self, listing: impl IntoIterator<Item = (Uid, Seen)>, before: &HashSet<Owner>) {
+        let of = |(uid, seen): (Uid, Seen)| ((seen.namespace.as_str().into(), uid), seen);
+        let listing: HashMap<Owner, Seen> = listing.into_iter().map(of).collect();
         self.workloads.retain(|owner, _| listing.contains_key(owner) || !before.contains(owner));
-        for (owner, seen) in listing {
-            self.see(owner, seen);
+        for ((_, uid), seen) in listing {
+            self.see(uid, seen);
         }
         self.listed = Some(Ok(()));
     }
 
     /// The Workload of this version, or an older one, is gone.
-    pub(super) fn gone(&mut self, owner: &Uid, version: u64) -> bool {
+    pub(super) fn gone(&mut self, owner: &Owner, version: u64) -> bool {
         let older = self.workloads.get(owner).is_some_and(|known| known.seen.version <= version);
         older && self.workloads.remove(owner).is_some()
     }

@@ -124,10 +124,12 @@ fn out(queue: String, message: String) -> Line {
 }
 
 impl Line {
-    /// The queue in which its jobs count.
-    pub(super) fn queue(&self) -> Option<&str> {
+    /// The queue in which its jobs count: the one that it is in, or else the one that gave it room before. Only to name a queue is not
+    /// enough: anybody can name one that is not for the namespace.
+    pub(super) fn counts_in(&self, bound: Option<&str>) -> Option<&str> {
         match self {
-            Self::In { queue, .. } | Self::Out { queue, .. } => Some(queue),
+            Self::In { queue, .. } => Some(queue),
+            Self::Out { queue, .. } => Some(queue.as_str()).filter(|queue| bound == Some(queue)),
             Self::Free | Self::NotYet { .. } => None,
         }
     }

@@ -79,7 +79,7 @@ impl Queues {
             let mut lines: Vec<(Uid, Line)> = Vec::with_capacity(state.htcjobs.len());
             for (uid, entry) in &state.htcjobs {
                 let line = entry.line(&state.world);
-                if let Some(name) = line.queue()
+                if let Some(name) = line.counts_in(entry.bound.as_deref())
                     && let Some(queue) = state.world.queues.get(name)
                 {
                     let members = members.entry(name.to_owned()).or_default();
@@ -103,6 +103,12 @@ impl Queues {
                 let admission = admit(&terms, &its.claims);
                 for (place, indices) in &admission.grants {
                     plan.grants.push(grant(&its.claims[*place].uid, &name, indices.clone()));
+                }
+                let passed: Vec<(usize, u32)> = admission.passed(&its.claims).collect();
+                for (place, passed) in passed {
+                    if let Some(entry) = state.htcjobs.get_mut(&its.claims[place].uid) {
+                        entry.passed = passed;
+                    }
                 }
                 let waiting =
                     if begun { tell(state, &name, &queue, &its, &admission, (places, &mut moved)) } else { Vec::new() };
@@ -158,8 +164,9 @@ pub(super) fn grant(uid: &Uid, queue: &str, indices: Indices) -> Grant {
 
 /// Counts one, and lets it ask if it may.
 fn join(members: &mut Members, uid: &Uid, entry: &Entry, line: &Line, queue: &Named, name: &str) {
-    let uses = entry.in_use().len() as u64;
-    members.admitted += usize::from(uses > 0);
+    let in_use = entry.in_use().len() as u64;
+    let uses = if entry.unknown { entry.granted.len() as u64 } else { in_use };
+    members.admitted += usize::from(in_use > 0);
     let mut claim = Claim {
         uid: uid.clone(),
         namespace: Arc::clone(&entry.namespace),
@@ -167,7 +174,9 @@ fn join(members: &mut Members, uid: &Uid, entry: &Entry, line: &Line, queue: &Na
         created: entry.created,
         each: entry.demand.each,
         uses,
+        unknown: in_use - uses,
         last: entry.last,
+        passed: entry.passed,
         asks: Indices::default(),
     };
     if let (Line::In { .. }, false) = (line, entry.asks.is_empty()) {

@@ -14,7 +14,7 @@ use super::kueue::Kueue;
 use super::line::{Asks, Line, World};
 use super::progress::Progress;
 use super::terms::Demand;
-use crate::api::{FINALIZER, ObjectName, Observed, PRIORITY_CLASS, QUEUE_NAME, Reason};
+use crate::api::{FINALIZER, HTCJobSpec, MAX_QUEUE, ObjectName, Observed, PRIORITY_CLASS, QUEUE_NAME, Reason};
 use crate::ledger::Grant;
 use crate::machine::facts::{QueueWait, Queued, Record};
 use crate::machine::room::Room;
@@ -87,6 +87,8 @@ pub(super) struct Entry {
     pub(super) over: bool,
     /// The number of its last grant.
     pub(super) last: u64,
+    /// How often in a row others got room, and it none.
+    pub(super) passed: u32,
     /// Why it waits, as it is told.
     pub(super) wait: Option<QueueWait>,
     /// What its last pass went by.
@@ -134,6 +136,7 @@ impl Entry {
             asks: Indices::default(),
             over: false,
             last: 0,
+            passed: 0,
             wait: None,
             shown: None,
             woken_for: None,
@@ -145,11 +148,14 @@ impl Entry {
 
     /// One of which nothing but the object is known.
     fn unknown(object: &Observed) -> Self {
-        let jobs = object.0.as_ref().ok().and_then(|job| job.spec.jobs()).and_then(|jobs| u32::try_from(jobs).ok());
+        let spec = object.0.as_ref().ok().map(|job| &job.spec);
+        let jobs = spec.and_then(HTCJobSpec::jobs).unwrap_or(MAX_QUEUE);
+        let resources = spec.and_then(|spec| spec.resources.as_ref());
         Self {
             reference: Some(ObjectRef::from_obj(object)),
             label: object.labels().get(QUEUE_NAME).cloned(),
-            uses: Indices::first(jobs.unwrap_or_default()),
+            demand: resources.map_or_else(Demand::one, Demand::of_pods),
+            uses: Indices::first(u32::try_from(jobs).unwrap_or_default()),
             unknown: true,
             ..Self::new(&object.namespace().unwrap_or_default())
         }
@@ -158,6 +164,11 @@ impl Entry {
     /// Its pass goes by this: whatever it was woken for before, it is woken for again.
     pub(super) fn goes_by(&mut self, line: Line, wait: Option<QueueWait>) {
         (self.shown, self.woken_for) = (Some((line, wait)), None);
+    }
+
+    /// Whose Workload would be its own.
+    pub(super) fn owner(&self, uid: &Uid) -> (Arc<str>, Uid) {
+        (Arc::clone(&self.namespace), uid.clone())
     }
 
     fn asks(&self) -> Asks<'_> {

@@ -249,3 +249,28 @@ fn who_cannot_be_read_after_a_restart_uses_what_it_was_given() {
     decided(&again, &a, ["", "", "0"]);
     assert_eq!(granted(&again), pair("b", "0"));
 }
+
+/// Anybody can name a queue: what runs in a namespace that it is not for takes nothing of it.
+#[test]
+fn a_queue_that_is_not_for_the_namespace_counts_and_grants_nothing() {
+    let (queues, a) = (queues(), object("a", Some("q")));
+    set(&queues, "q", json!({ "namespaceSelector": { "matchLabels": { "team": "atlas" } }, "quota": { "jobs": 5 } }));
+    listed(&queues, &[&a]);
+    decided(&queues, &a, ["0-3", "4", ""]);
+    assert!(granted(&queues).is_empty());
+    assert_eq!(queues.plan().queues[0].admission.used, Amounts::default());
+    // What the queue gave before it was for others counts until it has ended.
+    queues.with(|state| state.htcjobs.get_mut(&Uid::from("a")).unwrap().bound = Some("q".to_owned()));
+    assert_eq!(queues.plan().queues[0].admission.used.get(Resource::Jobs), 4);
+}
+
+/// Of another operator's HTCJob, or one that somebody has marked as such, nothing counts that this ledger does not know.
+#[test]
+fn what_is_not_looked_at_for_another_operator_takes_nothing() {
+    let (queues, a, b) = (queues(), object("a", Some("q")), object("b", Some("q")));
+    with_quota(&queues, 2);
+    listed(&queues, &[&a, &b]);
+    queues.looked_at(&a, false);
+    decided(&queues, &b, ["", "0-1", ""]);
+    assert_eq!(granted(&queues), pair("b", "0-1"));
+}

@@ -70,17 +70,28 @@ pub fn waits(queue: &str, terms: &Terms, waits: &Waits, each: &Amounts, (all, ow
             );
         }
         Why::Stopped => format!("HTCQueue {queue} is stopped by its administrator (stopPolicy)"),
-        Why::Behind => format!("others are before it in HTCQueue {queue}"),
-        Why::Quota(resource, Scope::Queue) => format!(
-            "HTCQueue {queue} has {} of {} {resource} in use",
-            resource.shown(all.get(resource)),
-            limit(resource, Scope::Queue)
-        ),
-        Why::Quota(resource, Scope::Namespace) => format!(
-            "the namespace has {} of the {} {resource} in use that HTCQueue {queue} gives to each",
-            resource.shown(own.get(resource)),
-            limit(resource, Scope::Namespace)
-        ),
+        Why::Behind => format!("other HTCJobs are ahead of it in HTCQueue {queue}"),
+        Why::Quota(resource, scope) => {
+            let (used, limits) = match scope {
+                Scope::Queue => (all, &terms.quota),
+                Scope::Namespace => (own, &terms.per_namespace),
+            };
+            let short = used.get(resource).saturating_add(each.get(resource));
+            let short = short.saturating_sub(limits.get(resource).unwrap_or_default());
+            let (used, limit) = (resource.shown(used.get(resource)), limit(resource, scope));
+            let whose = match scope {
+                Scope::Queue => format!("HTCQueue {queue} has {used} of {limit} {resource} in use"),
+                Scope::Namespace => {
+                    format!(
+                        "the namespace has {used} of the {limit} {resource} in use that HTCQueue {queue} gives to each"
+                    )
+                }
+            };
+            match short {
+                0 => whose,
+                short => format!("{whose}, and {} must come free for its next job", resource.shown(short)),
+            }
+        }
     };
     let line = waits.place.map_or_else(String::new, |number| {
         let before = match waits.before {
@@ -136,7 +147,7 @@ mod tests {
         };
         assert_eq!(
             say(Why::Quota(Resource::Memory, Scope::Queue), 12),
-            "3 jobs wait for room: HTCQueue batch has 1024Mi of 1024Mi memory in use; 4th in the queue, about 20 jobs before it"
+            "3 jobs wait for room: HTCQueue batch has 1024Mi of 1024Mi memory in use, and 512Mi must come free for its next job; 4th in the queue, about 20 jobs before it"
         );
         assert_eq!(
             say(Why::Quota(Resource::Jobs, Scope::Namespace), 0),

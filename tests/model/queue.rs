@@ -97,7 +97,9 @@ impl Model {
             created: i64::from(object),
             each: Amounts::of(&[(Resource::Jobs, 1)]),
             uses: entry.in_use().len() as u64,
+            unknown: 0,
             last: 0,
+            passed: 0,
             asks: entry.asks.clone(),
         };
         Self::entries(queue).map(of).collect()

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::machine::Index;
 use Order::{BestEffortFifo, FairShare, StrictFifo};
-use Resource::{Cpus, Jobs, Memory};
+use Resource::{Cpus, Gpus, Jobs, Memory};
 
 fn job(cpus: u64) -> Amounts {
     Amounts::of(&[(Jobs, 1), (Cpus, cpus)])
@@ -13,7 +13,7 @@ fn job(cpus: u64) -> Amounts {
 
 fn claim(name: &str, namespace: &str, created: i64, uses: u64, asks: u32) -> Claim {
     let (uid, namespace, asks) = (name.into(), namespace.into(), Indices::first(asks));
-    Claim { uid, namespace, priority: 0, created, each: job(1), uses, last: 0, asks }
+    Claim { uid, namespace, priority: 0, created, each: job(1), uses, unknown: 0, last: 0, passed: 0, asks }
 }
 
 fn terms(order: Order, quota: &[(Resource, u64)]) -> Terms {
@@ -93,6 +93,60 @@ fn a_small_one_passes_a_large_one_unless_it_may_not() {
     assert!(admission.grants.is_empty());
     let whys: Vec<Why> = admission.waiting.iter().map(|waits| waits.why).collect();
     assert_eq!(whys, [Why::Quota(Cpus, Scope::Queue), Why::Behind]);
+}
+
+/// Room is kept for one job of it, and only of what it lacks.
+#[test]
+fn who_was_passed_too_often_is_waited_for() {
+    let gpu = Amounts::of(&[(Jobs, 1), (Gpus, 1)]);
+    let mut claims = [
+        claim("large", "n", 1, 0, 5),
+        claim("small", "n", 2, 0, 9),
+        claim("other", "m", 3, 5, 9),
+        claim("gpu", "m", 4, 0, 1),
+    ];
+    (claims[0].each, claims[3].each) = (job(4), gpu);
+    for strategy in [FairShare, BestEffortFifo] {
+        let terms = terms(strategy, &[(Cpus, 8), (Gpus, 1)]);
+        claims[0].passed = PATIENCE - 1;
+        let admission = admit(&terms, &claims);
+        assert_eq!(admission.used.get(Cpus), 8, "{strategy:?}: the small ones pass");
+        let passed: HashMap<usize, u32> = admission.passed(&claims).collect();
+        assert_eq!(passed[&0], PATIENCE);
+        claims[0].passed = PATIENCE;
+        let admission = admit(&terms, &claims);
+        assert_eq!(granted(&claims, &admission), named(&[("gpu", 1)]), "{strategy:?}");
+        assert_eq!(admission.passed(&claims).find(|(place, _)| *place == 0), Some((0, PATIENCE + 1)));
+        let small = admission.waiting.iter().find(|waits| waits.claim == 1).unwrap();
+        assert_eq!(small.why, Why::Behind);
+        claims[2].uses = 4;
+        let admission = admit(&terms, &claims);
+        assert!(granted(&claims, &admission).contains(&("large".to_owned(), 1)));
+        assert_eq!(admission.passed(&claims).find(|(place, _)| *place == 0), Some((0, 0)), "it got some");
+        claims[2].uses = 5;
+    }
+}
+
+/// Whoever is stopped by the limit of its own namespace holds up nobody in another one.
+#[test]
+fn who_is_waited_for_in_its_namespace_holds_up_no_other() {
+    let mut claims = [claim("large", "n", 1, 0, 1), claim("has", "n", 2, 3, 9), claim("other", "m", 3, 0, 9)];
+    (claims[0].each, claims[0].passed) = (job(4), PATIENCE);
+    let own = Terms { per_namespace: Limits::of(&[(Cpus, 6)]), ..terms(FairShare, &[(Cpus, 20)]) };
+    let admission = admit(&own, &claims);
+    assert_eq!(granted(&claims, &admission), named(&[("other", 6)]));
+}
+
+/// What is said of an HTCJob of which nothing is known takes from its own namespace, where that has a limit.
+#[test]
+fn what_is_unknown_takes_no_more_than_its_namespace_may_have() {
+    let mut claims = [claim("unknown", "n", 1, 1, 0), claim("own", "n", 2, 0, 9), claim("other", "m", 3, 0, 9)];
+    claims[0].unknown = 100_000;
+    let own = Terms { per_namespace: Limits::of(&[(Jobs, 4)]), ..terms(FairShare, &[(Jobs, 10)]) };
+    let admission = admit(&own, &claims);
+    assert_eq!(granted(&claims, &admission), named(&[("other", 4)]));
+    assert_eq!((admission.used.get(Jobs), admission.namespaces["n"].used.get(Jobs)), (8, 4));
+    assert!(admit(&terms(FairShare, &[(Jobs, 10)]), &claims).grants.is_empty(), "without it all of them count");
 }
 
 #[test]
@@ -183,15 +237,16 @@ fn limits() -> impl Strategy<Value = Limits> {
 }
 
 fn claims() -> impl Strategy<Value = Vec<Claim>> {
-    let one =
-        (0..4_usize, -1_i64..2, 0_i64..5, amounts(), (0_u64..4, 0_u64..3), proptest::collection::vec(0_u32..20, 0..8));
+    let passed = prop_oneof![3 => Just(0), 1 => Just(PATIENCE)];
+    let history = (0_u64..4, 0_u64..3, passed);
+    let one = (0..4_usize, -1_i64..2, 0_i64..5, amounts(), history, proptest::collection::vec(0_u32..20, 0..8));
     proptest::collection::vec(one, 0..12).prop_map(|all| {
         let mut claims = Vec::new();
-        for (namespace, priority, created, each, (uses, last), asks) in all {
+        for (namespace, priority, created, each, (uses, last, passed), asks) in all {
             let uid = format!("uid-{:02}", claims.len()).as_str().into();
             let namespace = ["a", "b", "c", "d"][namespace].into();
             let asks = asks.into_iter().map(Index).collect();
-            claims.push(Claim { uid, namespace, priority, created, each, uses, last, asks });
+            claims.push(Claim { uid, namespace, priority, created, each, uses, unknown: 0, last, passed, asks });
         }
         claims
     })
@@ -241,9 +296,12 @@ proptest! {
         }
     }
 
-    /// Unless nobody may pass: who waits would not fit.
+    /// Unless nobody may pass, or somebody is waited for: who waits would not fit.
     #[test]
-    fn no_room_is_left_that_somebody_asks_for(terms in all_terms(), claims in claims()) {
+    fn no_room_is_left_that_somebody_asks_for(terms in all_terms(), mut claims in claims()) {
+        for claim in &mut claims {
+            claim.passed = 0;
+        }
         let admission = admit(&terms, &claims);
         let more = counts(&admission);
         let used = use_of(&claims, &more, |_| true);
@@ -320,6 +378,42 @@ proptest! {
             claims[longest].uses = claims[longest].uses.saturating_sub(1);
         }
         prop_assert_eq!(served.len(), claims.len(), "{:?}", claims);
+    }
+
+    /// Where jobs end one after another, each HTCJob is served, however large its jobs are and however many small ones are asked for.
+    #[test]
+    fn no_large_one_starves(
+        order in prop_oneof![Just(FairShare), Just(BestEffortFifo)],
+        same in any::<bool>(),
+        sizes in proptest::collection::vec(1_u64..9, 2..5),
+    ) {
+        let terms = terms(order, &[(Cpus, 8)]);
+        let claim = |(number, cpus): (usize, &u64)| {
+            let name = format!("uid-{number}");
+            let namespace = if same { "n" } else { name.as_str() };
+            Claim { each: job(*cpus), ..claim(&name, namespace, 1, 0, 1000) }
+        };
+        let mut claims: Vec<Claim> = sizes.iter().enumerate().map(claim).collect();
+        let mut served = BTreeSet::new();
+        let rounds = (PATIENCE + 20) * 5;
+        for round in 0..rounds {
+            let admission = admit(&terms, &claims);
+            let passed: Vec<_> = admission.passed(&claims).collect();
+            for (place, passed) in passed {
+                claims[place].passed = passed;
+            }
+            for (place, asks) in &admission.grants {
+                served.insert(*place);
+                claims[*place].uses += asks.len() as u64;
+                claims[*place].last = u64::from(round) + 1;
+            }
+            // One job ends at a time, of the smallest that run: the room that comes free is never enough for a large one at once.
+            let ends = (0..claims.len()).filter(|place| claims[*place].uses > 0).min_by_key(|place| claims[*place].each.get(Cpus));
+            claims[ends.unwrap()].uses -= 1;
+        }
+        // In order of age the first has all that it asks for before the others have a right to anything.
+        let all: BTreeSet<usize> = if order == FairShare && !same { (0..claims.len()).collect() } else { BTreeSet::from([0]) };
+        prop_assert!(served.is_superset(&all), "{served:?} of {sizes:?}");
     }
 
     /// More quota never means less granted, where all jobs are alike.

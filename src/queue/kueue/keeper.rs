@@ -1,6 +1,6 @@
 //! Watches Workloads, and writes what is to be written of them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,11 +13,11 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Client, Resource as _, ResourceExt as _};
 use tokio::sync::Semaphore;
 
-use super::next::{Step, Wanted, let_go, name, patch, workload};
+use super::next::{Step, Wanted, let_go, name, patch, uid_of, workload};
 use super::plan::{What, Write, missing};
 use super::seen::Seen;
-use super::{GROUP, JOB_UID, MANAGED, Trouble, VERSION};
-use crate::api::{FINALIZER, Guarded, Observed, Reason, decoded};
+use super::{GROUP, MANAGED, Trouble, VERSION};
+use crate::api::{FINALIZER, Guarded, Observed, Reason};
 use crate::failpoint::{Point, around};
 use crate::fence::Fence;
 use crate::kubernetes::{ApiError, MANAGER, limited};
@@ -42,10 +42,13 @@ pub(in crate::queue) struct KueueKeeper {
     turns: Semaphore,
 }
 
+/// A Workload as whoever may change it has left it.
+type Workload = Guarded<DynamicObject>;
+
 /// What came of a write.
 enum Written {
     /// The Workload is this now.
-    Now(Option<Box<DynamicObject>>),
+    Now(Option<Box<Workload>>),
     /// It failed, or is for later.
     Failed(QueueWait),
 }
@@ -64,27 +67,22 @@ impl KueueKeeper {
         tokio::join!(self.watch(), self.write_all());
     }
 
-    fn workloads(&self, namespace: &str) -> Api<DynamicObject> {
+    fn workloads(&self, namespace: &str) -> Api<Workload> {
         Api::namespaced_with(self.client.clone(), namespace, &resource("Workload"))
     }
 
     async fn watch(&self) {
         let kind = resource("Workload");
-        let api: Api<Guarded<DynamicObject>> = match &self.namespace {
+        let api: Api<Workload> = match &self.namespace {
             Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &kind),
             None => Api::all_with(self.client.clone(), &kind),
         };
         let which = watcher::Config::default().labels(&format!("{MANAGED}={MANAGER}"));
         let mut told = String::new();
-        let mut listing: HashMap<Uid, Seen> = HashMap::new();
+        let mut listing: Vec<(Uid, Seen)> = Vec::new();
         let mut before = HashSet::new();
         let mut events = Box::pin(watcher(api, which).default_backoff());
         while let Some(event) = events.next().await {
-            let event = match event.map(decoded) {
-                Ok(None) => continue,
-                Ok(Some(event)) => Ok(event),
-                Err(error) => Err(error),
-            };
             let changed = match event {
                 Ok(watcher::Event::Init) => {
                     listing.clear();
@@ -97,17 +95,15 @@ impl KueueKeeper {
                 }
                 Ok(watcher::Event::InitDone) => {
                     told.clear();
-                    self.queues.with(|state| state.kueue.list(listing.drain(), &before));
+                    self.queues.with(|state| state.kueue.list(listing.drain(..), &before));
                     true
                 }
-                Ok(watcher::Event::Apply(object)) => {
-                    let Some((owner, seen)) = of(&object) else { continue };
-                    self.queues.with(|state| state.kueue.see(owner, seen))
-                }
-                Ok(watcher::Event::Delete(object)) => {
-                    let Some((owner, seen)) = of(&object) else { continue };
-                    self.queues.with(|state| state.kueue.gone(&owner, seen.version))
-                }
+                Ok(watcher::Event::Apply(object)) => match of(&object) {
+                    Some((owner, seen)) => self.queues.with(|state| state.kueue.see(owner, seen)),
+                    // Nothing is granted by what it was before it became unreadable.
+                    None => self.gone(&object),
+                },
+                Ok(watcher::Event::Delete(object)) => self.gone(&object),
                 Err(error) => {
                     let words = error.to_string();
                     if words == told {
@@ -131,6 +127,13 @@ impl KueueKeeper {
         }
     }
 
+    fn gone(&self, object: &Workload) -> bool {
+        let Some(uid) = uid_of(&object.name_any()) else { return false };
+        let owner = (object.namespace().unwrap_or_default().into(), uid);
+        let version = object.resource_version().and_then(|version| version.parse().ok());
+        self.queues.with(|state| state.kueue.gone(&owner, version.unwrap_or(u64::MAX)))
+    }
+
     async fn write_all(&self) {
         let mut under_way = FuturesUnordered::new();
         loop {
@@ -144,9 +147,17 @@ impl KueueKeeper {
             };
             let pause = again.map_or(SELDOM, |again| again.saturating_duration_since(Instant::now()));
             tokio::select! {
-                () = news => tokio::time::sleep(TOGETHER).await,
-                () = tokio::time::sleep(pause) => {}
+                () = news => {}
+                () = tokio::time::sleep(pause) => continue,
                 Some(()) = under_way.next() => {}
+            }
+            let together = tokio::time::sleep(TOGETHER);
+            tokio::pin!(together);
+            loop {
+                tokio::select! {
+                    () = &mut together => break,
+                    Some(()) = under_way.next() => {}
+                }
             }
         }
     }
@@ -186,11 +197,11 @@ impl KueueKeeper {
             }
         };
         let seen = now.as_deref().and_then(of).map(|(_, seen)| seen);
-        self.queues.written(&uid, seen, trouble);
+        self.queues.written((&namespace, &uid), seen, trouble);
     }
 
     /// As it is now.
-    async fn look(&self, api: &Api<DynamicObject>, uid: &Uid) -> Option<DynamicObject> {
+    async fn look(&self, api: &Api<Workload>, uid: &Uid) -> Option<Workload> {
         let name = name(uid);
         loop {
             match limited("get Workload", &name, api.get_opt(&name)).await {
@@ -203,7 +214,7 @@ impl KueueKeeper {
         }
     }
 
-    async fn create(&self, api: &Api<DynamicObject>, wanted: &Wanted) -> Written {
+    async fn create(&self, api: &Api<Workload>, wanted: &Wanted) -> Written {
         if let Some(message) = missing(wanted.unknown, &wanted.resources) {
             return Written::Failed(QueueWait { reason: Reason::Misconfigured, message, place: None });
         }
@@ -220,16 +231,18 @@ impl KueueKeeper {
         };
         let name = name(&wanted.uid);
         let parameters = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
-        let made = limited("make Workload", &name, api.create(&parameters, &object));
+        let makes: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), &wanted.namespace, &resource("Workload"));
+        let made = limited("make Workload", &name, makes.create(&parameters, &object));
         match around(Point::BeforeWorkloadMade, made, Point::AfterWorkloadMade).await {
-            Ok(now) => now_is(now),
+            Ok(now) => now_is(Guarded(Ok(now))),
             Err(error) if error.code() == Some(409) => self.known_before(api, &wanted.uid, &name).await,
             Err(error) => Written::Failed(failed(&error)),
         }
     }
 
     /// There is one of this name, which the watch does not show.
-    async fn known_before(&self, api: &Api<DynamicObject>, uid: &Uid, name: &str) -> Written {
+    async fn known_before(&self, api: &Api<Workload>, uid: &Uid, name: &str) -> Written {
         match self.look(api, uid).await {
             None => Written::Now(None),
             Some(now) if of(&now).is_none() => Written::Failed(QueueWait {
@@ -264,7 +277,7 @@ impl KueueKeeper {
         }
     }
 
-    async fn change(&self, api: &Api<DynamicObject>, step: &Step, wanted: &Wanted, seen: &Seen) -> Written {
+    async fn change(&self, api: &Api<Workload>, step: &Step, wanted: &Wanted, seen: &Seen) -> Written {
         if *step == Step::Delete {
             let preconditions =
                 Preconditions { uid: Some(seen.uid.clone()), resource_version: Some(seen.version.to_string()) };
@@ -282,7 +295,7 @@ impl KueueKeeper {
         self.patch(api, seen, of_status, &body).await
     }
 
-    async fn patch(&self, api: &Api<DynamicObject>, seen: &Seen, of_status: bool, body: &serde_json::Value) -> Written {
+    async fn patch(&self, api: &Api<Workload>, seen: &Seen, of_status: bool, body: &serde_json::Value) -> Written {
         let parameters = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
         let patch = Patch::Merge(body);
         let patched = async {
@@ -295,7 +308,7 @@ impl KueueKeeper {
         };
         match around(Point::BeforeWorkloadChanged, patched, Point::AfterWorkloadChanged).await {
             // Without its last finalizer it may be gone.
-            Ok(now) if now.metadata.deletion_timestamp.is_some() && now.finalizers().is_empty() => Written::Now(None),
+            Ok(now) if now.meta().deletion_timestamp.is_some() && now.finalizers().is_empty() => Written::Now(None),
             Ok(now) => now_is(now),
             Err(error) if error.code() == Some(404) => Written::Now(None),
             Err(error) if error.code() == Some(409) => {
@@ -310,7 +323,7 @@ impl KueueKeeper {
     }
 
     /// Takes the finalizer off if the `HTCJob` is gone, or was let go.
-    async fn let_go(&self, api: &Api<DynamicObject>, seen: &Seen) -> Written {
+    async fn let_go(&self, api: &Api<Workload>, seen: &Seen) -> Written {
         let Some((owner, uid)) = &seen.owner else { return Written::Now(None) };
         let htcjobs: Api<Observed> = Api::namespaced(self.client.clone(), &seen.namespace);
         let which = ListParams::default().fields(&format!("metadata.name={owner}"));
@@ -336,14 +349,13 @@ pub(super) fn pause(failures: u32) -> Duration {
     (AGAIN * (1 << failures.min(5))).min(SELDOM)
 }
 
-/// The uid of the `HTCJob`, and its Workload.
-pub(super) fn of(object: &DynamicObject) -> Option<(Uid, Seen)> {
-    let uid = Uid::from(object.labels().get(JOB_UID)?.as_str());
-    (object.name_any() == name(&uid)).then_some(())?;
-    Some((uid, Seen::of(object)?))
+/// The uid of the `HTCJob`, and its Workload; none if it cannot be read.
+pub(super) fn of(object: &Workload) -> Option<(Uid, Seen)> {
+    let object = object.0.as_ref().ok()?;
+    Some((uid_of(&object.name_any())?, Seen::of(object)?))
 }
 
-fn now_is(now: DynamicObject) -> Written {
+fn now_is(now: Workload) -> Written {
     Written::Now(Some(Box::new(now)))
 }
 

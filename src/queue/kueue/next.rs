@@ -73,9 +73,16 @@ pub(in crate::queue) enum Step {
     LetGo,
 }
 
+const NAME: &str = "htcjob-";
+
 /// Name of the Workload of an `HTCJob`.
 pub(in crate::queue) fn name(uid: &Uid) -> String {
-    format!("htcjob-{uid}")
+    format!("{NAME}{uid}")
+}
+
+/// Whose Workload has this name. Labels and owners can be changed by whoever may change Workloads, names cannot.
+pub(in crate::queue) fn uid_of(name: &str) -> Option<Uid> {
+    name.strip_prefix(NAME).filter(|uid| !uid.is_empty()).map(Uid::from)
 }
 
 /// One step; none if all is as it is to be, or as long as jobs are in use that stand against it.

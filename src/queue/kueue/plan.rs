@@ -1,10 +1,11 @@
 //! What `HTCJob`s have of what Kueue admits, and what is to be written of their Workloads.
 
+use std::sync::Arc;
 use std::time::Instant;
 
-use super::next::{Step, Wanted, name, next};
+use super::next::{Step, Wanted, next};
 use super::seen::Seen;
-use super::{SILENT, Trouble};
+use super::{Owner, SILENT, Trouble};
 use crate::api::Reason;
 use crate::machine::facts::{QueueKind, QueueWait, Queued};
 use crate::machine::{Indices, Uid};
@@ -45,7 +46,8 @@ struct Standing {
 
 impl State {
     /// The queue that it is in: that which gave it room, else that of its label.
-    fn standing(&self, uid: &Uid, queue: &str, has: bool, held: bool) -> Standing {
+    fn standing(&self, owner: &Owner, queue: &str, has: bool, held: bool) -> Standing {
+        let (_, uid) = owner;
         let is_in = |wait: Option<QueueWait>, drained: bool| Standing {
             line: Line::In { queue: queue.to_owned(), drained },
             wait,
@@ -61,7 +63,7 @@ impl State {
             Some(Ok(())) => {}
         }
         let trouble = self.kueue.troubles.get(uid).map(|trouble| trouble.wait.clone());
-        let Some(known) = self.kueue.workloads.get(uid) else {
+        let Some(known) = self.kueue.workloads.get(owner) else {
             // That it is not seen proves nothing: nothing new starts, what runs goes on, and what is held stays so.
             return is_in(trouble, held);
         };
@@ -85,13 +87,14 @@ fn waits(reason: Reason, message: String) -> QueueWait {
 impl Queues {
     /// The queue that the object is in, as far as a decision needs to know.
     pub(in crate::queue) fn kueue_fact(&self, asker: &Asker<'_>, label: Option<&str>) -> Option<Queued> {
-        let Asker { uid, object, bound, holds, .. } = asker;
+        let Asker { uid, namespace, object, bound, holds } = asker;
+        let owner = (Arc::from(*namespace), Uid::clone(uid));
         let kind = QueueKind::LocalQueue;
         let queue = bound.or(label)?;
         let suspend = object.0.as_ref().is_ok_and(|job| job.spec.suspend);
         self.with(|state| {
             let has = state.htcjobs.get(*uid).is_some_and(Entry::has_some);
-            let Standing { line, wait } = state.standing(uid, queue, has, *holds);
+            let Standing { line, wait } = state.standing(&owner, queue, has, *holds);
             if let Some(entry) = state.htcjobs.get_mut(*uid) {
                 entry.holds = *holds;
                 entry.goes_by(line.clone(), wait.clone());
@@ -113,8 +116,9 @@ impl Queues {
                     continue;
                 };
                 let in_use = entry.in_use();
-                let Standing { line, wait } = state.standing(uid, queue, entry.has_some(), entry.holds);
-                let known = state.kueue.workloads.get(uid);
+                let owner = entry.owner(uid);
+                let Standing { line, wait } = state.standing(&owner, queue, entry.has_some(), entry.holds);
+                let known = state.kueue.workloads.get(&owner);
                 silent |= known.is_some_and(|known| known.seen.is_silent() && known.since.elapsed() < SILENT);
                 let admitted = known.map(|known| &known.seen).filter(|_| wait.is_none());
                 let gives = grants(entry, &in_use, admitted);
@@ -148,17 +152,18 @@ impl Queues {
             let begun = state.first.as_ref().is_some_and(std::collections::HashSet::is_empty);
             let mut all = Vec::new();
             for (uid, entry) in &state.htcjobs {
-                let seen = state.kueue.workloads.get(uid).map(|known| &known.seen);
+                let seen = state.kueue.workloads.get(&entry.owner(uid)).map(|known| &known.seen);
                 let Some(wanted) = wanted(state, uid, entry) else { continue };
                 let Some(step) = next(&wanted, seen) else { continue };
                 all.push((uid, What::Step(step, Box::new(wanted), seen.cloned().map(Box::new))));
             }
             if begun {
-                let orphans = state.kueue.workloads.iter().filter(|(uid, known)| {
-                    let ours = known.seen.name == name(uid);
-                    ours && known.seen.is_held() && !state.htcjobs.contains_key(*uid)
-                });
-                all.extend(orphans.map(|(uid, known)| (uid, What::Orphan(Box::new(known.seen.clone())))));
+                let orphans = state
+                    .kueue
+                    .workloads
+                    .iter()
+                    .filter(|((_, uid), known)| known.seen.is_held() && !state.htcjobs.contains_key(uid));
+                all.extend(orphans.map(|((_, uid), known)| (uid, What::Orphan(Box::new(known.seen.clone())))));
             }
             let mut ready = Vec::new();
             for (uid, what) in all {
@@ -177,12 +182,12 @@ impl Queues {
     }
 
     /// What came of a write. `seen`: the Workload as it is now; it may be gone.
-    pub(super) fn written(&self, uid: &Uid, seen: Option<Seen>, trouble: Option<Trouble>) {
+    pub(super) fn written(&self, (namespace, uid): (&str, &Uid), seen: Option<Seen>, trouble: Option<Trouble>) {
         self.with(|state| {
             state.kueue.writing.remove(uid);
             match seen {
                 Some(seen) => drop(state.kueue.see(uid.clone(), seen)),
-                None => drop(state.kueue.workloads.remove(uid)),
+                None => drop(state.kueue.workloads.remove(&(namespace.into(), uid.clone()))),
             }
             match trouble {
                 Some(trouble) => drop(state.kueue.troubles.insert(uid.clone(), trouble)),

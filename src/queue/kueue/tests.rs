@@ -379,7 +379,7 @@ fn unknown_is_not_absent() {
     see(&queues, ADMITTED, 1);
     granted(&queues);
     decided(&queues, ["0", "2", "1"]);
-    queues.with(|state| state.kueue.gone(&"u".into(), 1));
+    queues.with(|state| state.kueue.gone(&("ns".into(), "u".into()), 1));
     let told = fact(&queues, false);
     assert!(!told.drained && granted(&queues).is_empty(), "{told:?}");
     assert_eq!(steps(&queues), [Step::Create]);

@@ -1,5 +1,6 @@
 //! Each rule by itself: what must not happen without it.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::*;
@@ -277,11 +278,11 @@ fn what_is_written_is_not_written_twice() {
     assert_eq!(queues.kueue_writes().now.len(), 1);
     assert!(queues.kueue_writes().now.is_empty(), "that is under way");
     // It is not there.
-    queues.written(&"u".into(), None, None);
+    queues.written(("ns", &"u".into()), None, None);
     assert_eq!(queues.kueue_writes().now.len(), 1);
-    queues.written(&"u".into(), Some(seen(ADMITTED, same)), None);
+    queues.written(("ns", &"u".into()), Some(seen(ADMITTED, same)), None);
     assert_eq!(granted(&queues), "0-1");
-    queues.written(&"u".into(), None, None);
+    queues.written(("ns", &"u".into()), None, None);
     assert_eq!(steps(&queues), [Step::Create], "what was seen is gone");
 }
 
@@ -293,14 +294,14 @@ fn what_has_failed_is_told_and_waits_for_its_time() {
     decided_as(&queues, &other, progress(), false);
     let (first, second) = (trouble(10), trouble(60));
     for (uid, trouble) in [("u", first.clone()), ("v", second)] {
-        queues.written(&uid.into(), None, Some(trouble));
+        queues.written(("ns", &uid.into()), None, Some(trouble));
     }
     let writes = queues.kueue_writes();
     assert!(writes.now.is_empty() && writes.again == Some(first.until), "the first of them");
     assert_eq!(fact(&queues, false).waits, Some(first.wait.clone()));
     see(&queues, "", 1);
     assert_eq!(fact(&queues, false).waits, Some(first.wait), "Kueue is silent");
-    queues.written(&"u".into(), None, None);
+    queues.written(("ns", &"u".into()), None, None);
     assert_eq!((steps(&queues), fact(&queues, false).waits), (vec![Step::Create], None));
 }
 
@@ -318,7 +319,7 @@ fn kueue_has_some_time_to_say_something() {
     see(&queues, "", 1);
     assert_eq!((fact(&queues, false).waits, queues.plan().again), (None, Some(SILENT)));
     queues.with(|state| {
-        let known = state.kueue.workloads.get_mut(&Uid::from("u")).unwrap();
+        let known = state.kueue.workloads.get_mut(&owner("u")).unwrap();
         known.since = Instant::now().checked_sub(SILENT + SILENT).unwrap();
     });
     assert!(fact(&queues, false).waits.unwrap().message.contains("Kueue has said nothing"));
@@ -388,16 +389,33 @@ fn nothing_is_written_before_all_is_known() {
 }
 
 #[test]
-fn only_what_is_held_and_ours_is_let_go() {
-    for (uid, change) in [("v", same as OfSeen), ("u", not_held)] {
-        let queues = queues();
-        queues.with(|state| state.kueue.see(uid.into(), seen(ADMITTED, change)));
-        assert!(steps(&queues).is_empty(), "{uid}");
-    }
+fn what_is_not_held_needs_no_letting_go() {
+    let queues = queues();
+    queues.with(|state| state.kueue.see("u".into(), seen(ADMITTED, not_held)));
+    assert!(steps(&queues).is_empty());
+}
+
+fn owner(uid: &str) -> (Arc<str>, Uid) {
+    ("ns".into(), uid.into())
+}
+
+/// A Workload of the same name in another namespace is somebody else's, whatever it says of its owner.
+#[test]
+fn a_workload_elsewhere_gives_no_room_and_takes_none() {
+    let queues = queues();
+    decided(&queues, ["", "0-2", ""]);
+    let elsewhere = |version: u64| Seen { version, namespace: "other".to_owned(), ..seen(ADMITTED, same) };
+    queues.with(|state| state.kueue.see("u".into(), elsewhere(9)));
+    assert!(granted(&queues).is_empty());
+    assert_eq!(steps(&queues), [Step::Create]);
+    queues.written(("ns", &"u".into()), Some(seen(ADMITTED, same)), None);
+    queues.with(|state| state.kueue.gone(&("other".into(), "u".into()), 10));
+    assert_eq!(granted(&queues), "0-1");
 }
 
 fn known(queues: &Queues) -> Vec<String> {
-    let mut known: Vec<String> = queues.with(|state| state.kueue.workloads.keys().map(ToString::to_string).collect());
+    let mut known: Vec<String> =
+        queues.with(|state| state.kueue.workloads.keys().map(|(_, uid)| uid.to_string()).collect());
     known.sort_unstable();
     known
 }
@@ -408,13 +426,13 @@ fn what_is_seen_late_changes_nothing() {
     let at = |version: u64| Seen { version, ..seen(ADMITTED, same) };
     let see = |uid: &str, version: u64| queues.with(|state| state.kueue.see(uid.into(), at(version)));
     assert!(see("a", 5) && !see("a", 5) && !see("a", 4) && see("a", 6));
-    assert!(!queues.with(|state| state.kueue.gone(&"a".into(), 5)), "that was an older one");
-    assert!(queues.with(|state| state.kueue.gone(&"a".into(), 6)));
+    assert!(!queues.with(|state| state.kueue.gone(&owner("a"), 5)), "that was an older one");
+    assert!(queues.with(|state| state.kueue.gone(&owner("a"), 6)));
     // Made while they were listed: it is not in the list.
     for (uid, version) in [("old", 3), ("there", 8), ("new", 2)] {
         see(uid, version);
     }
-    let before = ["old", "there"].map(Uid::from).into();
+    let before = ["old", "there"].map(owner).into();
     queues.with(|state| {
         state.kueue.listed = None;
         state.kueue.list([("there".into(), at(8)), ("other".into(), at(10))], &before);
@@ -422,24 +440,29 @@ fn what_is_seen_late_changes_nothing() {
     assert_eq!(known(&queues), ["new", "other", "there"]);
     assert_eq!(queues.with(|state| state.kueue.listed.clone()), Some(Ok(())));
     // All were deleted while nothing was watched.
-    let before = ["new", "other", "there"].map(Uid::from).into();
+    let before = ["new", "other", "there"].map(owner).into();
     queues.with(|state| state.kueue.list([], &before));
     assert!(known(&queues).is_empty());
 }
 
 #[test]
 fn workloads_of_other_names_are_none() {
-    let read = |name: &str, label: Option<&str>| {
+    let read = |name: &str, label: Option<&str>, count: Value| {
         let labels = label.map(|uid| json!({ "kueue.x-k8s.io/job-uid": uid }));
         let object = json!({
             "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
             "metadata": { "name": name, "namespace": "ns", "uid": "w", "resourceVersion": "7", "labels": labels },
-            "spec": { "podSets": [{ "count": 1 }] },
+            "spec": { "podSets": [{ "count": count }] },
         });
         of(&serde_json::from_value(object).unwrap()).map(|(uid, _)| uid.to_string())
     };
-    assert_eq!(read("htcjob-u", Some("u")).as_deref(), Some("u"));
-    assert_eq!((read("htcjob-v", Some("u")), read("htcjob-u", None)), (None, None));
+    // Labels can be taken off, and then its eviction must still be seen.
+    for label in [Some("u"), Some("v"), None] {
+        assert_eq!(read("htcjob-u", label, json!(1)).as_deref(), Some("u"));
+    }
+    for (name, count) in [("u", json!(1)), ("htcjob-", json!(1)), ("htcjob-u", json!("many"))] {
+        assert_eq!(read(name, Some("u"), count), None, "{name}");
+    }
 }
 
 #[test]
