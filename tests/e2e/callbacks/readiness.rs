@@ -110,7 +110,7 @@ fn one_that_finds_no_api_server_does_not_lead_and_has_room_for_connections() {
     .unwrap();
     wait(address, &GATES);
     signal(operator.pid(), Signal::HUP);
-    let more = || operator.log_text().contains("filter=info,kube_runtime=warn,htc_operator=debug");
+    let more = || operator.log_text().contains("filter=info,kube_runtime=warn,kube_client=error,htc_operator=debug");
     wait_for("the log to show more", PATIENCE, more).unwrap();
     assert_eq!(http::get(address, "/healthz").unwrap().status, 200, "it need not be started again");
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", operator.pid())).unwrap();
