@@ -159,14 +159,14 @@ impl Entries {
 }
 
 /// Answers with an archive.
-pub(super) async fn files(jobs: &Jobs, found: Found, wanted: FilesQuery) -> Result<HttpResponse, Failure> {
+pub(super) async fn files(jobs: &Jobs, user: &str, found: Found, wanted: FilesQuery) -> Result<HttpResponse, Failure> {
     if !found.proc.status.output_fetched {
         let name = found.proc.name.name();
         let state = found.proc.status.state;
         return Err(Failure::not_found(format!("{name} is {state}: its output is not stored (yet)")));
     }
     let folder = jobs.planner.job_output(&found.htcjob(), &found.parent.uid, found.index);
-    let turn = jobs.turns.archive().await?;
+    let turn = jobs.turns.archive(user).await?;
     let entries = jobs.volume.step(move || Entries::of(&folder)).await?;
     let (length, tag) = (entries.length, entries.tag.clone());
     if wanted.tag.as_ref().is_some_and(|begun| *begun != tag) {

@@ -98,7 +98,7 @@ struct Place {
 }
 
 /// Answers with the log.
-pub(super) async fn log(jobs: &Jobs, found: Found, wanted: LogQuery) -> Result<HttpResponse, Failure> {
+pub(super) async fn log(jobs: &Jobs, user: &str, found: Found, wanted: LogQuery) -> Result<HttpResponse, Failure> {
     if found.parent.has_pods() && wanted.stream == Stream::Err {
         let name = found.proc.name.name();
         return Err(Failure::bad_request(format!(
@@ -109,6 +109,7 @@ pub(super) async fn log(jobs: &Jobs, found: Found, wanted: LogQuery) -> Result<H
     let (parts, receiver) = mpsc::channel(4);
     let mut source = Source {
         jobs: jobs.clone(),
+        user: user.to_owned(),
         start: wanted.run.or_else(|| began(&found)),
         place: Arc::default(),
         offset: wanted.tail_lines.is_none().then_some(wanted.offset),
@@ -168,6 +169,8 @@ impl Drop for EndWith {
 
 pub(super) struct Source {
     pub(super) jobs: Jobs,
+    /// Who reads it.
+    user: String,
     pub(super) found: Found,
     /// When the run began that is shown.
     start: Option<Timestamp>,
@@ -287,7 +290,7 @@ impl Source {
             return self.show_pod().await;
         }
         let schedd = self.jobs.schedd(&self.found.parent)?;
-        let _turn = self.jobs.turns.log().await?;
+        let _turn = self.jobs.turns.log(&self.user).await?;
         let unavailable = |unknown: Unknown| Failure::unavailable(unknown.message);
         let (uid, stream, follow) = (&self.found.parent.uid, self.wanted.stream, self.wanted.follow);
         let last_lines_of = self.wanted.tail_lines.filter(|_| !self.shown);

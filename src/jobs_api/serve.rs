@@ -64,10 +64,11 @@ impl From<LedgerError> for Failure {
 
 async fn serve(request: &HttpRequest, jobs: &Jobs) -> Result<HttpResponse, Failure> {
     let target = Target::parse(request.uri().path()).ok_or_else(Failure::no_such_path)?;
+    let user = request.headers().get("X-Remote-User").and_then(|user| std::str::from_utf8(user.as_bytes()).ok());
+    let user = user.unwrap_or("somebody");
     if let Some(wanted) = target.action(request.method().as_str())? {
         let (namespace, name) = (target.namespace.unwrap_or_default(), target.name.unwrap_or_default());
-        let user = request.headers().get("X-Remote-User").and_then(|user| std::str::from_utf8(user.as_bytes()).ok());
-        return wish::wish(jobs, &namespace, &name, wanted, user.unwrap_or("somebody")).await;
+        return wish::wish(jobs, &namespace, &name, wanted, user).await;
     }
     let namespace = target.namespace.as_deref();
     let words = request.uri().query().unwrap_or_default();
@@ -82,11 +83,11 @@ async fn serve(request: &HttpRequest, jobs: &Jobs) -> Result<HttpResponse, Failu
     if let (Some(name), Some(subresource)) = (&target.name, &target.subresource) {
         let find = jobs.find(namespace.unwrap_or_default(), name);
         return match subresource.as_str() {
-            "log" => log::log(jobs, find.await?, log::LogQuery::parse(words)?).await,
+            "log" => log::log(jobs, user, find.await?, log::LogQuery::parse(words)?).await,
             "files" => {
                 let found = find.await?;
                 found.must_be_htcondors("its files go with it; let the script write to a volume of spec.kubernetes")?;
-                files::files(jobs, found, files::FilesQuery::parse(words)?).await
+                files::files(jobs, user, found, files::FilesQuery::parse(words)?).await
             }
             "analysis" => {
                 let found = find.await?;
