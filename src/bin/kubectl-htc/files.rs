@@ -38,7 +38,7 @@ pub(super) struct Arguments {
     /// Replace files that are there already.
     #[arg(long)]
     overwrite: bool,
-    /// Only jobs that have failed.
+    /// Only jobs that have failed: those in status.failedIndexes of the HTCJob.
     #[arg(long)]
     failed: bool,
 }
@@ -46,7 +46,7 @@ pub(super) struct Arguments {
 pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<ExitCode, Failure> {
     let jobs = cluster.jobs().await?;
     let Arguments { name, folder, overwrite, failed } = arguments;
-    let procs = jobs.procs(name, if *failed { "status.state=Failed" } else { "" }).await?;
+    let procs = jobs.procs(name, *failed).await?;
     if procs.is_empty() {
         jobs.get(&name.htcjob).await?;
     }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::Failure;
 use super::cluster::Cluster;
-use super::procs::{Which, parse_which};
+use super::procs::{Which, failed_only, parse_which};
 
 const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
 
@@ -20,7 +20,7 @@ pub(super) struct Arguments {
     /// Name of the HTCJob, or NAME/INDEX for one of its jobs.
     #[arg(value_parser = parse_which)]
     name: Which,
-    /// Only jobs that have failed.
+    /// Only jobs that have failed: those in status.failedIndexes of the HTCJob, whose state is Failed, Removed or Lost.
     #[arg(long, conflicts_with = "state")]
     failed: bool,
     /// Only jobs in this state: Waiting, Idle, Running, Held, Succeeded, Failed, Removed or Lost.
@@ -42,12 +42,9 @@ enum Format {
 pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<ExitCode, Failure> {
     let jobs = cluster.jobs().await?;
     let Arguments { name, failed, state, output } = arguments;
-    let state = if *failed { Some("Failed".to_owned()) } else { state.map(|state| state.to_string()) };
-    let selector: Vec<String> =
-        [name.index.map(|index| format!("spec.index={index}")), state.map(|state| format!("status.state={state}"))]
-            .into_iter()
-            .flatten()
-            .collect();
+    let one = name.index.map(|index| format!("spec.index={index}"));
+    let in_state = if *failed { Some(failed_only()) } else { state.map(|state| format!("status.state={state}")) };
+    let selector: Vec<String> = one.into_iter().chain(in_state).collect();
     let table = matches!(output, None | Some(Format::Wide));
     // That it exists at all: no job of it may be in this state.
     jobs.get(&name.htcjob).await?;

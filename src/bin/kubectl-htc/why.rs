@@ -93,7 +93,7 @@ async fn show(jobs: &Jobs, proc: &str, title: &str, what: &str) {
 
 /// The same of one job.
 async fn why_job(jobs: &Jobs, which: &Which) -> Result<ExitCode, Failure> {
-    let Some(proc) = jobs.procs(which, "").await?.into_iter().next() else { return Ok(ExitCode::FAILURE) };
+    let Some(proc) = jobs.procs(which, false).await?.into_iter().next() else { return Ok(ExitCode::FAILURE) };
     let job = jobs.get(&which.htcjob).await;
     let has_pods = job.as_ref().is_ok_and(|job| job.spec.backend() == Backend::Kubernetes);
     let starts = if has_pods { "its Pods were started" } else { "HTCondor has started it" };
