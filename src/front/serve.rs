@@ -34,7 +34,8 @@ pub(super) fn listen(address: SocketAddr, front: &Arc<Front>) -> Result<Port, Li
     let config = server(front.shown.clone(), front.accepted.clone())?;
     let shared = web::Data::from(Arc::clone(front));
     let app = move || App::new().app_data(shared.clone()).default_service(web::to(answer));
-    let server = limited!(HttpServer::new(app)).workers(THREADS);
+    // A reader who leaves is noticed, also where nothing is written to him: the leader works for him until then.
+    let server = limited!(HttpServer::new(app)).workers(THREADS).h1_allow_half_closed(false);
     let (address, listener) = bind(address)?;
     let server = server.listen_rustls_0_23(listener, config);
     let server = server.map_err(|source| ListenError::Bind { address, source })?;

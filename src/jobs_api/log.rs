@@ -123,18 +123,17 @@ pub(super) async fn log(jobs: &Jobs, user: &str, found: Found, wanted: LogQuery)
     };
     let place = Arc::clone(&source.place);
     let mut first = receiver;
-    let work = tokio::spawn(async move {
+    let work = EndWith(tokio::spawn(async move {
         let result = source.run().await;
         if let Err(failure) = result {
             let _ = source.parts.send(Err(failure)).await;
         }
-    });
+    }));
     // The first part tells whether there is a log at all.
     let Some(part) = first.recv().await else {
         return Ok(HttpResponse::Ok().content_type("text/plain; charset=utf-8").body(""));
     };
     let part = part?;
-    let work = EndWith(work);
     let rest = futures::stream::unfold((first, work), |(mut parts, work)| async move {
         match parts.recv().await? {
             Ok(part) => Some((Ok(part), (parts, work))),

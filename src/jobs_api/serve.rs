@@ -31,7 +31,8 @@ pub type LeaderPort = Port;
 pub fn listen(address: SocketAddr, jobs: Jobs, shown: Shown, accepted: Accepted) -> Result<LeaderPort, ListenError> {
     let config = server(shown, accepted)?;
     let app = move || App::new().app_data(web::Data::new(jobs.clone())).default_service(web::to(answer));
-    let server = limited!(HttpServer::new(app)).workers(THREADS);
+    // Of a log that is silent nothing is written that could tell that its reader has left.
+    let server = limited!(HttpServer::new(app)).workers(THREADS).h1_allow_half_closed(false);
     let (address, listener) = bind(address)?;
     let server = server.listen_rustls_0_23(listener, config);
     let server = server.map_err(|source| ListenError::Bind { address, source })?;

@@ -225,6 +225,7 @@ pub fn one_user_does_not_read_all_logs(version: Version) {
     assert!(body.contains("as many as one user may"), "{body}");
     bob.comes_to_see(&["get", "htcprocs"]);
     assert_eq!(read(&bob.name), (200, "first\n".to_owned()));
+    // Whoever leaves gives his turn back, also while the job writes nothing that could not be sent to him.
     drop(followed.pop());
     assert_eq!(read(&ann.name), (200, "first\n".to_owned()));
 }
