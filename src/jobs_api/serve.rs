@@ -65,6 +65,7 @@ impl From<LedgerError> for Failure {
 
 async fn serve(request: &HttpRequest, jobs: &Jobs) -> Result<HttpResponse, Failure> {
     let target = Target::parse(request.uri().path()).ok_or_else(Failure::no_such_path)?;
+    jobs.records.must_be_complete()?;
     let user = request.headers().get("X-Remote-User").and_then(|user| std::str::from_utf8(user.as_bytes()).ok());
     let user = user.unwrap_or("somebody");
     if let Some(wanted) = target.action(request.method().as_str())? {
