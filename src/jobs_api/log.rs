@@ -101,7 +101,8 @@ struct Place {
 pub(super) async fn log(jobs: &Jobs, user: &str, found: Found, wanted: LogQuery) -> Result<HttpResponse, Failure> {
     if found.parent.has_pods() && wanted.stream == Stream::Err {
         let name = found.proc.name.name();
-        return Err(Failure::bad_request(format!(
+        // Not 400, which says that there is no log now: who follows would wait for it.
+        return Err(Failure::invalid(format!(
             "{name} runs as a Pod, and Pods write standard output and standard error into one log: ask for stream=out"
         )));
     }
@@ -282,11 +283,11 @@ impl Source {
     }
 
     async fn show_running(&mut self) -> Result<(), Failure> {
-        if self.at >= SENT {
-            return Err(self.too_much());
-        }
         if self.found.parent.has_pods() {
             return self.show_pod().await;
+        }
+        if self.at >= SENT {
+            return Err(self.too_much());
         }
         let schedd = self.jobs.schedd(&self.found.parent)?;
         let _turn = self.jobs.turns.log(&self.user).await?;

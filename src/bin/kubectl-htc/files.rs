@@ -62,8 +62,17 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
         let parcel = Parcel::of(&proc.name, folder);
         if !overwrite && name.index.is_none() && is_taken(&place) {
             progress.clear();
+            // A call that was to replace what is there may have come to half of it.
+            if parcel.is_whole() {
+                eprintln!(
+                    "error: {}: an earlier call has not moved all files there: repeat it with --overwrite",
+                    place.display()
+                );
+                failed += 1;
+                continue;
+            }
             eprintln!("{}: there is something already; skipped (--overwrite replaces it)", place.display());
-            parcel.tidy()?;
+            parcel.discard()?;
             progress.done += 1;
             continue;
         }
@@ -72,7 +81,10 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
             // The others are there still.
             progress.clear();
             eprintln!("error: {why}");
-            parcel.discard()?;
+            // Only of a job that is there it is known that its output is gone.
+            if jobs.one(&proc.name).await.is_ok() {
+                parcel.discard()?;
+            }
             failed += 1;
             continue;
         }
