@@ -17,6 +17,7 @@ use std::sync::Arc;
 use futures::FutureExt as _;
 use kube::runtime::reflector::Store;
 use kube::{Client, ResourceExt as _};
+use tokio::sync::watch::Receiver;
 
 use crate::api::{Identity, OPERATOR, ObjectName, Observed};
 use crate::clock::Clock;
@@ -36,6 +37,8 @@ use crate::workers::Planner;
 pub struct Records {
     /// The `HTCJob`s.
     pub objects: Store<Observed>,
+    /// Told whenever these have changed.
+    pub changed: Receiver<()>,
     /// What is recorded of their jobs.
     pub ledger: Ledger,
     /// Namespace and name of this operator: others' `HTCJob`s are theirs to show.
@@ -209,7 +212,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let ledger = Ledger::open(&folder.path().join("x.db"), &Metrics::default(), &Health::default()).unwrap();
         let (objects, mut writer) = reflector::store();
-        let records = Records { objects, ledger, operator: String::new() };
+        let records = Records { objects, changed: tokio::sync::watch::channel(()).1, ledger, operator: String::new() };
         for event in [Event::Init, Event::InitDone] {
             let refused = records.must_be_complete().unwrap_err();
             assert_eq!((refused.code, refused.retry_after.is_some()), (503, true));
