@@ -126,6 +126,10 @@ impl Shown {
         if self.tail.is_some() {
             self.next = header("x-htc-offset").and_then(|offset| offset.parse().ok());
         }
+        // Of no lines none is to come: what is written from there on is.
+        if self.tail == Some(0) && self.next.is_some() {
+            self.tail = None;
+        }
     }
 
     /// So many bytes have come.
@@ -255,6 +259,10 @@ mod tests {
         shown.came(20);
         assert!(shown.path("err", true).contains("&offset=1020&run="), "{}", shown.path("err", true));
         assert!(!shown.is_lost());
+
+        let mut shown = Shown::begin(Some(0));
+        shown.answered(headers);
+        assert!(shown.path("err", true).contains("&offset=1000&run="), "{}", shown.path("err", true));
 
         let mut shown = Shown::begin(Some(3));
         shown.answered(|_| None);
