@@ -24,7 +24,7 @@ use kube::api::{Api, ListParams};
 use kube::runtime::reflector::{self, ObjectRef};
 use kube::runtime::{Controller, WatchStreamExt as _, controller, watcher};
 use kube::{Client, Resource as _, ResourceExt as _};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::api::{
     ABANDON, APP_LABEL, BACKEND, CLAIM, OPERATOR, Observed, POOL, PRIORITY_CLASS, QUEUE_NAME, SUBMIT_AGAIN,
@@ -90,6 +90,8 @@ pub struct Context {
     pub metrics: Metrics,
     /// Told what the watch sees.
     pub health: Health,
+    /// Told whenever another `HTCJob` is known than before, or another state of one.
+    pub changed: watch::Sender<()>,
 }
 
 /// Runs until `stop` resolves and the reconciles under way are done.
@@ -120,6 +122,7 @@ pub async fn run(
             }
             match event {
                 Ok(event) => {
+                    remembering.changed.send_replace(());
                     listed.seen(event);
                     forget_what_is_gone(&remembering, event, &known);
                 }

@@ -14,8 +14,10 @@ mod wish;
 
 use std::sync::Arc;
 
+use futures::FutureExt as _;
 use kube::runtime::reflector::Store;
 use kube::{Client, ResourceExt as _};
+use tokio::sync::watch::Receiver;
 
 use crate::api::{Identity, OPERATOR, ObjectName, Observed};
 use crate::clock::Clock;
@@ -35,6 +37,8 @@ use crate::workers::Planner;
 pub struct Records {
     /// The `HTCJob`s.
     pub objects: Store<Observed>,
+    /// Told whenever these have changed.
+    pub changed: Receiver<()>,
     /// What is recorded of their jobs.
     pub ledger: Ledger,
     /// Namespace and name of this operator: others' `HTCJob`s are theirs to show.
@@ -63,6 +67,14 @@ pub struct Jobs {
 }
 
 impl Records {
+    /// Refuses to say anything before all `HTCJob`s were listed once: those that were not yet would look as if they were gone.
+    fn must_be_complete(&self) -> Result<(), Failure> {
+        let ready = self.objects.wait_until_ready().now_or_never().is_some();
+        ready.then_some(()).ok_or_else(|| {
+            Failure::unavailable("the operator was started a moment ago and has not listed all HTCJobs yet: try again")
+        })
+    }
+
     fn ours(&self, object: &Observed) -> bool {
         object.annotations().get(OPERATOR).is_none_or(|operator| *operator == self.operator)
     }
@@ -185,3 +197,27 @@ pub(crate) use serve::refuse;
 pub use serve::{LeaderPort, listen};
 pub use turns::Turns;
 pub use volume::Volume;
+
+#[cfg(test)]
+mod tests {
+    use kube::runtime::reflector;
+    use kube::runtime::watcher::Event;
+
+    use super::*;
+    use crate::health::Health;
+    use crate::metrics::Metrics;
+
+    #[tokio::test]
+    async fn nothing_is_said_before_all_are_listed() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open(&folder.path().join("x.db"), &Metrics::default(), &Health::default()).unwrap();
+        let (objects, mut writer) = reflector::store();
+        let records = Records { objects, changed: tokio::sync::watch::channel(()).1, ledger, operator: String::new() };
+        for event in [Event::Init, Event::InitDone] {
+            let refused = records.must_be_complete().unwrap_err();
+            assert_eq!((refused.code, refused.retry_after.is_some()), (503, true));
+            writer.apply_watcher_event(&event);
+        }
+        assert_eq!(records.must_be_complete(), Ok(()));
+    }
+}

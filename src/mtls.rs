@@ -85,6 +85,13 @@ impl Accepted {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
+    /// Whether these certificates, which were shown when a connection began, are accepted now: its own first, then those between it and
+    /// the authority. What is accepted may have changed since, and certificates end.
+    #[must_use]
+    pub fn accepts(&self, shown: &[CertificateDer<'_>]) -> bool {
+        shown.split_first().is_some_and(|(own, others)| self.verify_client_cert(own, others, UnixTime::now()).is_ok())
+    }
+
     fn current(&self) -> Option<Current> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }

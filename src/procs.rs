@@ -15,7 +15,7 @@ use kube::Resource as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
-use strum::{Display, EnumString, IntoStaticStr};
+use strum::{Display, EnumString, IntoStaticStr, VariantArray};
 
 use crate::api::text::{WORDS, harmless};
 use crate::api::{Backend, Observed, PayloadFailure};
@@ -87,7 +87,9 @@ pub struct HTCProcSpec {
 }
 
 /// What a job is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, JsonSchema, Display, EnumString, IntoStaticStr)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, JsonSchema, Display, EnumString, IntoStaticStr, VariantArray,
+)]
 pub enum State {
     /// Not in HTCondor yet.
     Waiting,
@@ -114,6 +116,15 @@ impl State {
         match self {
             Self::Succeeded | Self::Failed | Self::Removed | Self::Lost => true,
             Self::Waiting | Self::Idle | Self::Running | Self::Held => false,
+        }
+    }
+
+    /// Whether the job has failed, as `status.failed` and `status.failedIndexes` of an `HTCJob` count.
+    #[must_use]
+    pub const fn has_failed(self) -> bool {
+        match self {
+            Self::Failed | Self::Removed | Self::Lost => true,
+            Self::Waiting | Self::Idle | Self::Running | Self::Held | Self::Succeeded => false,
         }
     }
 }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix_web::http::header::{ACCEPT, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
-use actix_web::http::{Method, StatusCode};
+use actix_web::http::{ConnectionType, Method, StatusCode};
 use actix_web::{App, HttpRequest, HttpResponse, HttpServer, guard, web};
 use futures::StreamExt as _;
 use http_body_util::BodyExt as _;
 use sha2::{Digest as _, Sha256};
 
 use super::access::Wish;
-use super::authentication::User;
+use super::authentication::{User, is_let_in, keep_peer};
 use super::{Front, Place};
 use crate::jobs_api::refuse;
 use crate::mtls::server;
@@ -34,7 +34,8 @@ pub(super) fn listen(address: SocketAddr, front: &Arc<Front>) -> Result<Port, Li
     let config = server(front.shown.clone(), front.accepted.clone())?;
     let shared = web::Data::from(Arc::clone(front));
     let app = move || App::new().app_data(shared.clone()).default_service(web::to(answer));
-    let server = limited!(HttpServer::new(app)).workers(THREADS);
+    // A reader who leaves is noticed, also where nothing is written to him: the leader works for him until then.
+    let server = limited!(HttpServer::new(app)).workers(THREADS).h1_allow_half_closed(false).on_connect(keep_peer);
     let (address, listener) = bind(address)?;
     let server = server.listen_rustls_0_23(listener, config);
     let server = server.map_err(|source| ListenError::Bind { address, source })?;
@@ -69,6 +70,12 @@ async fn readyz(front: web::Data<Front>) -> HttpResponse {
 
 async fn answer(request: HttpRequest, front: web::Data<Front>) -> HttpResponse {
     let front = front.into_inner();
+    if !is_let_in(&front, &request) {
+        let mut refused =
+            refuse(&Failure::unavailable("the front proxy's certificate is not accepted any more: connect again"));
+        refused.head_mut().set_connection_type(ConnectionType::Close);
+        return refused;
+    }
     let path = request.uri().path();
     let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or("*/*");
     let (group, version) = (format!("/apis/{GROUP}"), format!("/apis/{GROUP}/{VERSION}"));
@@ -207,4 +214,93 @@ async fn hand_on(
         part
     });
     Ok(response.streaming(parts))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpStream;
+
+    use kube::{Client, Config};
+    use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair};
+    use rustls::pki_types::pem::PemObject as _;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+    use super::*;
+    use crate::jobs_api::certificates::Places;
+
+    fn front() -> Front {
+        let mut config = Config::new(http::Uri::from_static("http://127.0.0.1:1"));
+        config.accept_invalid_certs = true;
+        Front {
+            client: Client::try_from(config).unwrap(),
+            places: Places { namespace: String::new(), operator: String::new() },
+            leader_url: http::Uri::from_static("https://127.0.0.1:1"),
+            shown: crate::mtls::Shown::default(),
+            accepted: crate::mtls::Accepted::default(),
+            headers: std::sync::RwLock::default(),
+            leader: std::sync::RwLock::default(),
+            seen: std::sync::Mutex::default(),
+            reviews: super::super::Reviews::default(),
+            at_work: std::sync::Mutex::default(),
+        }
+    }
+
+    /// A certificate of this name, and its key.
+    fn certificate(issuer: &Issuer<'static, KeyPair>, name: &str) -> (String, String) {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, name);
+        (params.signed_by(&key, issuer).unwrap().pem(), key.serialize_pem())
+    }
+
+    /// Asks for something that the front answers by itself; the head of the answer.
+    fn ask(stream: &mut StreamOwned<ClientConnection, TcpStream>) -> String {
+        stream.write_all(b"GET /apis HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\n\r\n").unwrap();
+        let (mut head, mut byte) = (String::new(), [0]);
+        while !head.ends_with("\r\n\r\n") {
+            stream.read_exact(&mut byte).unwrap();
+            head.push(byte[0].into());
+        }
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+        stream.read_exact(&mut vec![0; length.parse().unwrap()]).unwrap();
+        head
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_connection_is_let_in_for_as_long_as_its_certificate_is() {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let authority = params.self_signed(&key).unwrap();
+        let issuer = Issuer::new(params, key);
+        let front = Arc::new(front());
+        let (chain, key) = certificate(&issuer, "front");
+        front.shown.replace(&chain, &key).unwrap();
+        let accept = |name: &str| front.accepted.replace(&authority.pem(), BTreeSet::from([name.to_owned()])).unwrap();
+        accept("front-proxy-client");
+        let port = listen("127.0.0.1:0".parse().unwrap(), &front).unwrap();
+
+        let (chain, key) = certificate(&issuer, "front-proxy-client");
+        let mut roots = RootCertStore::empty();
+        roots.add(authority.der().clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let chain = vec![CertificateDer::from_pem_slice(chain.as_bytes()).unwrap()];
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
+        let config = config.with_root_certificates(roots).with_client_auth_cert(chain, key).unwrap();
+        let tls = ClientConnection::new(Arc::new(config), "localhost".try_into().unwrap()).unwrap();
+        let mut stream = StreamOwned::new(tls, TcpStream::connect(port.address).unwrap());
+        tokio::task::block_in_place(|| {
+            assert!(ask(&mut stream).starts_with("HTTP/1.1 200"));
+            accept("front-proxy-client");
+            assert!(ask(&mut stream).starts_with("HTTP/1.1 200"), "nothing has changed for it");
+            accept("another-client");
+            let refused = ask(&mut stream);
+            assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("connection: close"), "{refused}");
+        });
+    }
 }

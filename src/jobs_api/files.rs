@@ -1,7 +1,7 @@
 //! The output of one job as a tar archive. The same files give the same bytes, so that a client whose connection ends goes on from the
 //! byte where it was: the API server cuts every answer after a minute.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use actix_web::HttpResponse;
 use actix_web::http::header::ETAG;
 use actix_web::web::Bytes;
+use futures::future::try_join_all;
 use sha2::{Digest as _, Sha256};
 
 use super::volume::Volume;
@@ -24,6 +25,10 @@ const PART: usize = 256 * 1024;
 const BLOCK: u64 = 512;
 /// What ends an archive.
 const END: u64 = 2 * BLOCK;
+/// Most names that are read, or files that are looked at, in one step of work on the volume.
+const STEP: usize = 500;
+/// Steps in which files are looked at side by side: a volume that is far away answers several in the time of one.
+const AT_ONCE: usize = 4;
 /// Most files in one archive: more than output may have.
 const MOST: usize = 1_000_000;
 
@@ -110,46 +115,91 @@ struct Entries {
     tag: String,
 }
 
+/// A file or folder, its place in the archive still unknown.
+struct Seen {
+    path: PathBuf,
+    entry: Entry,
+    header: Vec<u8>,
+}
+
+impl Seen {
+    /// What is at this path in `folder`; none if it is neither a file nor a folder.
+    fn at(folder: &Path, path: PathBuf) -> io::Result<Option<Self>> {
+        let metadata = fs::symlink_metadata(folder.join(&path))?;
+        let kind = metadata.file_type();
+        if !kind.is_file() && !kind.is_dir() {
+            return Ok(None);
+        }
+        let mut entry = Entry {
+            end: 0,
+            size: kind.is_file().then_some(metadata.len()),
+            mtime: u64::try_from(metadata.mtime()).unwrap_or_default(),
+            mode: metadata.mode() & 0o777,
+            header: 0,
+        };
+        let header = entry.bytes(&path)?;
+        entry.header = u32::try_from(header.len() as u64 / BLOCK).unwrap_or(u32::MAX);
+        Ok(Some(Self { path, entry, header }))
+    }
+}
+
+/// The names in a folder, in order.
+async fn names(volume: &Volume, folder: PathBuf) -> Result<Vec<OsString>, Failure> {
+    let mut open = volume.step(move || fs::read_dir(folder)).await?;
+    let mut names = Vec::new();
+    loop {
+        let (rest, part) = volume
+            .step(move || {
+                let part = open.by_ref().take(STEP).map(|entry| entry.map(|entry| entry.file_name()));
+                let part = part.collect::<io::Result<Vec<_>>>()?;
+                Ok((open, part))
+            })
+            .await?;
+        open = rest;
+        let over = part.len() < STEP;
+        names.extend(part);
+        if over {
+            names.sort_unstable();
+            return Ok(names);
+        }
+    }
+}
+
 impl Entries {
     /// What is in a folder, by name: regular files and folders, nothing else.
-    fn of(folder: &Path) -> io::Result<Self> {
+    async fn of(volume: &Volume, folder: PathBuf) -> Result<Self, Failure> {
         let (mut paths, mut all, mut length, mut hash) = (Vec::new(), Vec::new(), END, Sha256::new());
         let mut folders = vec![PathBuf::new()];
         while let Some(inside) = folders.pop() {
-            let mut names = Vec::new();
-            for entry in fs::read_dir(folder.join(&inside))? {
-                names.push(entry?.file_name().into_boxed_os_str());
-            }
-            names.sort_unstable();
-            for name in names {
-                let path = inside.join(&*name);
-                let metadata = fs::symlink_metadata(folder.join(&path))?;
-                let kind = metadata.file_type();
-                if !kind.is_file() && !kind.is_dir() || all.len() >= MOST {
-                    continue;
-                }
-                paths.extend_from_slice(path.as_os_str().as_bytes());
-                let mut entry = Entry {
-                    end: paths.len(),
-                    size: kind.is_file().then_some(metadata.len()),
-                    mtime: u64::try_from(metadata.mtime()).unwrap_or_default(),
-                    mode: metadata.mode() & 0o777,
-                    header: 0,
-                };
-                let header = entry.bytes(&path)?;
-                hash.update(&header);
-                entry.header = u32::try_from(header.len() as u64 / BLOCK).unwrap_or(u32::MAX);
-                length += entry.whole();
-                all.push(entry);
-                if kind.is_dir() {
-                    folders.push(path);
+            let names = names(volume, folder.join(&inside)).await?;
+            for part in names.chunks(STEP * AT_ONCE) {
+                let looks = part.chunks(STEP).map(|names| {
+                    let folder = folder.clone();
+                    let paths: Vec<PathBuf> = names.iter().map(|name| inside.join(name)).collect();
+                    volume.step(move || {
+                        let seen = paths.into_iter().map(|path| Seen::at(&folder, path));
+                        seen.filter_map(Result::transpose).collect::<io::Result<Vec<_>>>()
+                    })
+                });
+                for Seen { path, mut entry, header } in try_join_all(looks).await?.into_iter().flatten() {
+                    if all.len() >= MOST {
+                        break;
+                    }
+                    paths.extend_from_slice(path.as_os_str().as_bytes());
+                    entry.end = paths.len();
+                    hash.update(&header);
+                    length += entry.whole();
+                    all.push(entry);
+                    if entry.size.is_none() {
+                        folders.push(path);
+                    }
                 }
             }
         }
         paths.shrink_to_fit();
         all.shrink_to_fit();
         let tag = hash.finalize().iter().take(8).fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
-        Ok(Self { folder: folder.to_owned(), paths, all, length, tag })
+        Ok(Self { folder, paths, all, length, tag })
     }
 
     fn path(&self, number: usize) -> &Path {
@@ -159,15 +209,15 @@ impl Entries {
 }
 
 /// Answers with an archive.
-pub(super) async fn files(jobs: &Jobs, found: Found, wanted: FilesQuery) -> Result<HttpResponse, Failure> {
+pub(super) async fn files(jobs: &Jobs, user: &str, found: Found, wanted: FilesQuery) -> Result<HttpResponse, Failure> {
     if !found.proc.status.output_fetched {
         let name = found.proc.name.name();
         let state = found.proc.status.state;
         return Err(Failure::not_found(format!("{name} is {state}: its output is not stored (yet)")));
     }
     let folder = jobs.planner.job_output(&found.htcjob(), &found.parent.uid, found.index);
-    let turn = jobs.turns.archive().await?;
-    let entries = jobs.volume.step(move || Entries::of(&folder)).await?;
+    let turn = jobs.turns.archive(user).await?;
+    let entries = Entries::of(&jobs.volume, folder).await?;
     let (length, tag) = (entries.length, entries.tag.clone());
     if wanted.tag.as_ref().is_some_and(|begun| *begun != tag) {
         return Err(Failure::conflict("the files have changed since the archive was begun: begin again"));
@@ -244,8 +294,8 @@ mod tests {
     use super::*;
 
     async fn archive(folder: &Path, offset: u64) -> Vec<u8> {
-        let entries = Entries::of(folder).unwrap();
         let volume = Volume::default();
+        let entries = Entries::of(&volume, folder.to_owned()).await.unwrap();
         let mut archive = Archive { entries, number: 0, at: offset };
         let mut all = Vec::new();
         while let Some((part, rest)) = archive.next(&volume).await.unwrap() {
@@ -283,13 +333,27 @@ mod tests {
         assert!(!found.contains_key("link"), "{found:?}");
     }
 
-    #[test]
-    fn a_million_files_have_room() {
+    #[tokio::test]
+    async fn many_files_are_looked_at_in_many_small_steps() {
+        const FILES: usize = 3 * STEP * AT_ONCE;
+        let folder = tempfile::tempdir().unwrap();
+        for number in 0..FILES {
+            fs::write(folder.path().join(format!("{number:05}")), "").unwrap();
+        }
+        let volume = Volume::default();
+        let entries = Entries::of(&volume, folder.path().to_owned()).await.unwrap();
+        assert_eq!((entries.all.len(), entries.path(FILES - 1)), (FILES, Path::new("05999")));
+        let steps = volume.steps.load(std::sync::atomic::Ordering::Relaxed);
+        assert!(steps >= 2 * FILES / STEP, "{steps} steps for {FILES} names and as many files");
+    }
+
+    #[tokio::test]
+    async fn a_million_files_have_room() {
         let folder = tempfile::tempdir().unwrap();
         for number in 0..200 {
             fs::write(folder.path().join(format!("{number:03}")), "x").unwrap();
         }
-        let entries = Entries::of(folder.path()).unwrap();
+        let entries = Entries::of(&Volume::default(), folder.path().to_owned()).await.unwrap();
         assert_eq!((entries.all.len(), entries.length), (200, 200 * 2 * BLOCK + END));
         assert_eq!((entries.path(0), entries.path(199)), (Path::new("000"), Path::new("199")));
         let bytes = entries.paths.capacity() + entries.all.capacity() * size_of::<Entry>();

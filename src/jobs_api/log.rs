@@ -29,6 +29,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 const ARRIVAL: Duration = Duration::from_secs(10 * 60);
 /// What a job has written before it was asked for has come when nothing more comes for so long.
 const BACKLOG: Duration = Duration::from_millis(500);
+/// How long that takes at most, of a job that writes without a pause. The front waits longer for an answer.
+const BACKLOG_IN_ALL: Duration = Duration::from_secs(20);
 /// How long the first part is waited for.
 const FIRST: Duration = Duration::from_secs(10);
 /// Most bytes that `tailLines` looks back.
@@ -98,10 +100,11 @@ struct Place {
 }
 
 /// Answers with the log.
-pub(super) async fn log(jobs: &Jobs, found: Found, wanted: LogQuery) -> Result<HttpResponse, Failure> {
+pub(super) async fn log(jobs: &Jobs, user: &str, found: Found, wanted: LogQuery) -> Result<HttpResponse, Failure> {
     if found.parent.has_pods() && wanted.stream == Stream::Err {
         let name = found.proc.name.name();
-        return Err(Failure::bad_request(format!(
+        // Not 400, which says that there is no log now: who follows would wait for it.
+        return Err(Failure::invalid(format!(
             "{name} runs as a Pod, and Pods write standard output and standard error into one log: ask for stream=out"
         )));
     }
@@ -109,6 +112,7 @@ pub(super) async fn log(jobs: &Jobs, found: Found, wanted: LogQuery) -> Result<H
     let (parts, receiver) = mpsc::channel(4);
     let mut source = Source {
         jobs: jobs.clone(),
+        user: user.to_owned(),
         start: wanted.run.or_else(|| began(&found)),
         place: Arc::default(),
         offset: wanted.tail_lines.is_none().then_some(wanted.offset),
@@ -122,18 +126,17 @@ pub(super) async fn log(jobs: &Jobs, found: Found, wanted: LogQuery) -> Result<H
     };
     let place = Arc::clone(&source.place);
     let mut first = receiver;
-    let work = tokio::spawn(async move {
+    let work = EndWith(tokio::spawn(async move {
         let result = source.run().await;
         if let Err(failure) = result {
             let _ = source.parts.send(Err(failure)).await;
         }
-    });
+    }));
     // The first part tells whether there is a log at all.
     let Some(part) = first.recv().await else {
         return Ok(HttpResponse::Ok().content_type("text/plain; charset=utf-8").body(""));
     };
     let part = part?;
-    let work = EndWith(work);
     let rest = futures::stream::unfold((first, work), |(mut parts, work)| async move {
         match parts.recv().await? {
             Ok(part) => Some((Ok(part), (parts, work))),
@@ -168,6 +171,8 @@ impl Drop for EndWith {
 
 pub(super) struct Source {
     pub(super) jobs: Jobs,
+    /// Who reads it.
+    user: String,
     pub(super) found: Found,
     /// When the run began that is shown.
     start: Option<Timestamp>,
@@ -280,14 +285,14 @@ impl Source {
     }
 
     async fn show_running(&mut self) -> Result<(), Failure> {
-        if self.at >= SENT {
-            return Err(self.too_much());
-        }
         if self.found.parent.has_pods() {
             return self.show_pod().await;
         }
+        if self.at >= SENT {
+            return Err(self.too_much());
+        }
         let schedd = self.jobs.schedd(&self.found.parent)?;
-        let _turn = self.jobs.turns.log().await?;
+        let _turn = self.jobs.turns.log(&self.user).await?;
         let unavailable = |unknown: Unknown| Failure::unavailable(unknown.message);
         let (uid, stream, follow) = (&self.found.parent.uid, self.wanted.stream, self.wanted.follow);
         let last_lines_of = self.wanted.tail_lines.filter(|_| !self.shown);
@@ -305,7 +310,8 @@ impl Source {
         // The next byte that comes.
         let mut next = 0;
         if let Some(lines) = last_lines_of {
-            let backlog = Backlog::read(&mut parts, follow).await.map_err(unavailable)?;
+            let most = follow.then_some(BACKLOG_IN_ALL);
+            let backlog = Backlog::read(&mut parts, most).await.map_err(unavailable)?;
             if backlog.total > SENT {
                 return Err(self.too_much());
             }
@@ -398,12 +404,18 @@ struct Backlog {
 }
 
 impl Backlog {
-    async fn read(parts: &mut mpsc::Receiver<Result<Vec<u8>, Unknown>>, follow: bool) -> Result<Self, Unknown> {
+    /// `most`: how long it is read at most, of a log that does not end.
+    async fn read(
+        parts: &mut mpsc::Receiver<Result<Vec<u8>, Unknown>>,
+        most: Option<Duration>,
+    ) -> Result<Self, Unknown> {
         let mut backlog = Self { total: 0, kept: Vec::new() };
-        let mut silent = follow.then(|| tokio::time::Instant::now() + FIRST);
+        let begun = tokio::time::Instant::now();
+        let mut silent = most.map(|most| begun + FIRST.min(most));
         loop {
             let part = match silent {
                 None => parts.recv().await,
+                Some(until) if until <= tokio::time::Instant::now() => return Ok(backlog),
                 Some(until) => match tokio::time::timeout_at(until, parts.recv()).await {
                     Ok(part) => part,
                     Err(_) => return Ok(backlog),
@@ -418,7 +430,7 @@ impl Backlog {
             }
             let excess = backlog.kept.len().saturating_sub(LOOK_BACK);
             backlog.kept.drain(..excess);
-            silent = silent.map(|_| tokio::time::Instant::now() + BACKLOG);
+            silent = most.map(|most| (tokio::time::Instant::now() + BACKLOG).min(begun + most));
         }
     }
 }
@@ -446,6 +458,17 @@ mod tests {
         assert_eq!(last(2), b"two\nthree\n");
         assert_eq!(last(7), text);
         assert_eq!(&b"a\nb"[last_lines(b"a\nb", 1)..], b"b", "a line that has not ended is one");
+    }
+
+    #[tokio::test]
+    async fn of_a_job_that_always_writes_the_last_lines_come_too() {
+        let (sender, mut parts) = mpsc::channel(1);
+        let writes = tokio::spawn(async move { while sender.send(Ok(b"line\n".to_vec())).await.is_ok() {} });
+        let most = Duration::from_millis(20);
+        let read = tokio::time::timeout(Duration::from_secs(60), Backlog::read(&mut parts, Some(most))).await;
+        let backlog = read.expect("it goes on for as long as the job does").unwrap();
+        assert!(backlog.total > 0 && backlog.kept.ends_with(b"line\n"));
+        writes.abort();
     }
 
     #[test]

@@ -31,7 +31,8 @@ pub type LeaderPort = Port;
 pub fn listen(address: SocketAddr, jobs: Jobs, shown: Shown, accepted: Accepted) -> Result<LeaderPort, ListenError> {
     let config = server(shown, accepted)?;
     let app = move || App::new().app_data(web::Data::new(jobs.clone())).default_service(web::to(answer));
-    let server = limited!(HttpServer::new(app)).workers(THREADS);
+    // Of a log that is silent nothing is written that could tell that its reader has left.
+    let server = limited!(HttpServer::new(app)).workers(THREADS).h1_allow_half_closed(false);
     let (address, listener) = bind(address)?;
     let server = server.listen_rustls_0_23(listener, config);
     let server = server.map_err(|source| ListenError::Bind { address, source })?;
@@ -64,10 +65,12 @@ impl From<LedgerError> for Failure {
 
 async fn serve(request: &HttpRequest, jobs: &Jobs) -> Result<HttpResponse, Failure> {
     let target = Target::parse(request.uri().path()).ok_or_else(Failure::no_such_path)?;
+    jobs.records.must_be_complete()?;
+    let user = request.headers().get("X-Remote-User").and_then(|user| std::str::from_utf8(user.as_bytes()).ok());
+    let user = user.unwrap_or("somebody");
     if let Some(wanted) = target.action(request.method().as_str())? {
         let (namespace, name) = (target.namespace.unwrap_or_default(), target.name.unwrap_or_default());
-        let user = request.headers().get("X-Remote-User").and_then(|user| std::str::from_utf8(user.as_bytes()).ok());
-        return wish::wish(jobs, &namespace, &name, wanted, user.unwrap_or("somebody")).await;
+        return wish::wish(jobs, &namespace, &name, wanted, user).await;
     }
     let namespace = target.namespace.as_deref();
     let words = request.uri().query().unwrap_or_default();
@@ -82,11 +85,11 @@ async fn serve(request: &HttpRequest, jobs: &Jobs) -> Result<HttpResponse, Failu
     if let (Some(name), Some(subresource)) = (&target.name, &target.subresource) {
         let find = jobs.find(namespace.unwrap_or_default(), name);
         return match subresource.as_str() {
-            "log" => log::log(jobs, find.await?, log::LogQuery::parse(words)?).await,
+            "log" => log::log(jobs, user, find.await?, log::LogQuery::parse(words)?).await,
             "files" => {
                 let found = find.await?;
                 found.must_be_htcondors("its files go with it; let the script write to a volume of spec.kubernetes")?;
-                files::files(jobs, found, files::FilesQuery::parse(words)?).await
+                files::files(jobs, user, found, files::FilesQuery::parse(words)?).await
             }
             "analysis" => {
                 let found = find.await?;

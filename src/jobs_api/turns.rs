@@ -1,48 +1,98 @@
-//! How much of what costs the leader memory and processes it does at once, for all fronts together.
+//! How much of what costs the leader memory and processes it does at once, for all fronts together and for each user: nobody has
+//! everybody's turns.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
 
 use crate::procs::answer::Failure;
 
 /// Most archives that are sent at once: the names of their files are in memory for as long.
 const ARCHIVES: usize = 16;
-/// Most logs of jobs that run: each is a process `condor_tail`.
+/// To one user.
+const ARCHIVES_OF_A_USER: usize = 2;
+/// Most logs of jobs that run: each is a process `condor_tail`, and one that is followed lasts.
 const LOGS: usize = 64;
+/// For one user.
+const LOGS_OF_A_USER: usize = 8;
 /// How long a request waits for its turn: the front waits longer for an answer.
 const WAIT: Duration = Duration::from_secs(20);
 
 /// What may be done at once; clones share it.
 #[derive(Clone, Debug)]
 pub struct Turns {
-    archives: Arc<Semaphore>,
-    logs: Arc<Semaphore>,
+    archives: Arc<Kind>,
+    logs: Arc<Kind>,
 }
 
 impl Default for Turns {
     fn default() -> Self {
-        Self { archives: Arc::new(Semaphore::new(ARCHIVES)), logs: Arc::new(Semaphore::new(LOGS)) }
+        Self {
+            archives: Arc::new(Kind::new("archives of files", ARCHIVES, ARCHIVES_OF_A_USER)),
+            logs: Arc::new(Kind::new("logs of jobs that run", LOGS, LOGS_OF_A_USER)),
+        }
     }
 }
 
 impl Turns {
-    /// A turn to send an archive; it lasts until it is dropped.
-    pub(super) async fn archive(&self) -> Result<OwnedSemaphorePermit, Failure> {
-        turn(&self.archives, WAIT, "the files of too many jobs are").await
+    /// A turn to send this user an archive.
+    pub(super) async fn archive(&self, user: &str) -> Result<Turn, Failure> {
+        self.archives.turn(user, WAIT).await
     }
 
-    /// A turn to read the log of a job that runs.
-    pub(super) async fn log(&self) -> Result<OwnedSemaphorePermit, Failure> {
-        turn(&self.logs, WAIT, "the logs of too many jobs that run are").await
+    /// A turn to read the log of a job that runs for this user.
+    pub(super) async fn log(&self, user: &str) -> Result<Turn, Failure> {
+        self.logs.turn(user, WAIT).await
     }
 }
 
-async fn turn(turns: &Arc<Semaphore>, wait: Duration, what: &str) -> Result<OwnedSemaphorePermit, Failure> {
-    match tokio::time::timeout(wait, Arc::clone(turns).acquire_owned()).await {
-        Ok(Ok(turn)) => Ok(turn),
-        Ok(Err(_)) | Err(_) => Err(Failure::too_many(format!("{what} read at the moment: try again"))),
+/// A turn, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Turn {
+    _of_the_user: OwnedSemaphorePermit,
+    _of_all: OwnedSemaphorePermit,
+}
+
+/// The turns to do one thing.
+#[derive(Debug)]
+struct Kind {
+    what: &'static str,
+    all: Arc<Semaphore>,
+    /// How many a user may have.
+    each: usize,
+    /// Of those who have turns, or wait for one.
+    users: Mutex<HashMap<String, Arc<Semaphore>>>,
+}
+
+impl Kind {
+    fn new(what: &'static str, all: usize, each: usize) -> Self {
+        Self { what, all: Arc::new(Semaphore::new(all)), each, users: Mutex::default() }
+    }
+
+    async fn turn(&self, user: &str, wait: Duration) -> Result<Turn, Failure> {
+        let Self { what, each, .. } = self;
+        let until = Instant::now() + wait;
+        // Who waits for his own turns holds up nobody else.
+        let Ok(Ok(of_the_user)) = timeout_at(until, self.of(user).acquire_owned()).await else {
+            return Err(Failure::too_many(format!(
+                "user {user:?} reads {each} {what} at the moment, as many as one user may: end one of them, or try again"
+            )));
+        };
+        let Ok(Ok(of_all)) = timeout_at(until, Arc::clone(&self.all).acquire_owned()).await else {
+            return Err(Failure::too_many(format!("too many {what} are read at the moment: try again")));
+        };
+        Ok(Turn { _of_the_user: of_the_user, _of_all: of_all })
+    }
+
+    fn of(&self, user: &str) -> Arc<Semaphore> {
+        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever has a turn, or waits for one, has his semaphore.
+        users.retain(|_, semaphore| Arc::strong_count(semaphore) > 1);
+        let made = || Arc::new(Semaphore::new(self.each));
+        Arc::clone(users.entry(user.to_owned()).or_insert_with(made))
     }
 }
 
@@ -50,17 +100,53 @@ async fn turn(turns: &Arc<Semaphore>, wait: Duration, what: &str) -> Result<Owne
 mod tests {
     use super::*;
 
+    const SHORT: Duration = Duration::from_millis(10);
+
+    #[tokio::test]
+    async fn who_has_as_many_turns_as_a_user_may_waits_and_others_do_not() {
+        let turns = Turns::default();
+        for (kind, all) in [(&turns.archives, ARCHIVES), (&turns.logs, LOGS)] {
+            let mut taken = Vec::new();
+            for _ in 0..kind.each {
+                taken.push(kind.turn("ann", SHORT).await.unwrap());
+            }
+            let refused = kind.turn("ann", SHORT).await.map(drop).unwrap_err();
+            assert_eq!((refused.code, refused.retry_after.is_some()), (429, true), "{}", refused.message);
+            assert!(refused.message.starts_with("user \"ann\" reads "), "{}", refused.message);
+            assert_eq!(
+                kind.all.available_permits(),
+                all - kind.each,
+                "who waits for his own takes none of the others'"
+            );
+            assert!(kind.turn("bob", SHORT).await.is_ok());
+            let (next, ()) = tokio::join!(kind.turn("ann", WAIT), async { drop(taken.pop()) });
+            assert!(next.is_ok(), "it waits for its turn");
+        }
+    }
+
     #[tokio::test]
     async fn who_gets_no_turn_is_told_to_come_again() {
-        let all = Turns::default();
-        let mut turns = Vec::new();
-        for _ in 0..ARCHIVES {
-            turns.push(all.archive().await.unwrap());
+        let turns = Turns::default();
+        let mut taken = Vec::new();
+        for number in 0..ARCHIVES {
+            taken.push(turns.archive(&format!("user-{}", number / ARCHIVES_OF_A_USER)).await.unwrap());
         }
-        let refused = turn(&all.archives, Duration::from_millis(10), "they are").await.map(drop).unwrap_err();
+        let refused = turns.archives.turn("another", SHORT).await.map(drop).unwrap_err();
         assert_eq!((refused.code, refused.retry_after.is_some()), (429, true), "{}", refused.message);
-        let (next, ()) = tokio::join!(all.archive(), async { drop(turns.pop()) });
+        let (next, ()) = tokio::join!(turns.archive("another"), async { drop(taken.pop()) });
         assert!(next.is_ok(), "it waits for its turn");
-        assert!(all.log().await.is_ok());
+        assert!(turns.log("another").await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn who_has_no_turn_is_not_kept_in_mind() {
+        let turns = Turns::default();
+        let kept = turns.log("ann").await.unwrap();
+        for number in 0..1000 {
+            drop(turns.log(&format!("user-{number}")).await.unwrap());
+        }
+        let users = || turns.logs.users.lock().unwrap().keys().cloned().collect::<Vec<_>>();
+        assert!(users().len() <= 2 && users().contains(&"ann".to_owned()), "{:?}", users());
+        drop(kept);
     }
 }

@@ -18,23 +18,34 @@ const MOST: usize = 32;
 
 /// The volume; clones share the steps that hang.
 #[derive(Clone, Debug)]
-pub struct Volume(Arc<Semaphore>);
+pub struct Volume {
+    turns: Arc<Semaphore>,
+    /// How many steps were done.
+    #[cfg(test)]
+    pub(super) steps: Arc<std::sync::atomic::AtomicUsize>,
+}
 
 impl Default for Volume {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(MOST)))
+        Self {
+            turns: Arc::new(Semaphore::new(MOST)),
+            #[cfg(test)]
+            steps: Arc::default(),
+        }
     }
 }
 
 impl Volume {
-    /// Does one step of work on the volume.
+    /// Does one step of work on the volume, which must be a small one: a volume that is slow is not one that hangs.
     pub(super) async fn step<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> Result<T, Failure> {
-        let Ok(Ok(turn)) = tokio::time::timeout(LIMIT, Arc::clone(&self.0).acquire_owned()).await else {
+        let Ok(Ok(turn)) = tokio::time::timeout(LIMIT, Arc::clone(&self.turns).acquire_owned()).await else {
             return Err(Failure::unavailable("the operator's data volume does not answer; check it"));
         };
+        #[cfg(test)]
+        self.steps.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let handle = tokio::task::spawn_blocking(move || {
             let result = work();
             drop(turn);

@@ -165,7 +165,11 @@ impl Watching {
         }
         // What is let go after that is told with a later version.
         let newest = self.records.ledger.sequence();
-        self.look_at_parents().await?;
+        // While nothing changes all HTCJobs are not looked at again and again, for each watch.
+        if newest > self.told || self.records.changed.has_changed().unwrap_or(true) {
+            self.records.changed.mark_unchanged();
+            self.look_at_parents().await?;
+        }
         if newest > self.told {
             self.look_at_given_up().await?;
         }

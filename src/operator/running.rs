@@ -151,13 +151,20 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         creations: Creations::default(),
         metrics: metrics.clone(),
         health,
+        changed: watch::Sender::default(),
     });
     let (objects, writer) = kube::runtime::reflector::store();
     let (part_ended, pool_ended) = PartEnded::channel();
     let base = base(config, client.clone(), shared, objects.clone(), part_ended);
     let pool_keeper =
         PoolKeeper::new(base, Arc::clone(&pools), fence.clone(), config.kubernetes.watch_namespace.clone());
-    let sources = (objects.clone(), ledger.clone(), shown_planner, Arc::clone(&pools));
+    let records = Records {
+        objects: objects.clone(),
+        changed: context.changed.subscribe(),
+        ledger: ledger.clone(),
+        operator: operator_name(config),
+    };
+    let sources = (records, shown_planner, Arc::clone(&pools));
     let jobs_api = jobs_api(config, &client, sources, (woken, clock))?;
     let (end, mut told) = watch::channel(false);
     let until_told = async move { drop(told.wait_for(|end| *end).await) };
@@ -283,13 +290,13 @@ pub(crate) fn operator_name(config: &Config) -> String {
 fn jobs_api(
     config: &Config,
     client: &Client,
-    (objects, ledger, planner, pools): (Store<Observed>, Ledger, Planner, Arc<Pools>),
+    (records, planner, pools): (Records, Planner, Arc<Pools>),
     (wake, clock): (Wake, Clock),
 ) -> Result<Option<JobsApi>, StartError> {
     let Some(address) = config.jobs_api.jobs_api_listen else { return Ok(None) };
     let wakes = Arc::new(Wakes::start(wake));
     let jobs = Jobs {
-        records: Records { objects, ledger, operator: operator_name(config) },
+        records,
         client: client.clone(),
         planner,
         volume: Volume::default(),

@@ -42,6 +42,7 @@ on_versions!(
         attacks::a_front_lets_in_the_api_server_alone,
         attacks::a_leader_lets_in_fronts_alone,
         attacks::nobody_speaks_for_others,
+        attacks::one_user_does_not_read_all_logs,
         away::certificates_are_renewed_while_requests_go_on,
         kubectl::as_any_other_kind,
         kubectl::what_cannot_be_done_is_refused,

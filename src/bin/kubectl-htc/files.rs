@@ -38,7 +38,7 @@ pub(super) struct Arguments {
     /// Replace files that are there already.
     #[arg(long)]
     overwrite: bool,
-    /// Only jobs that have failed.
+    /// Only jobs that have failed: those in status.failedIndexes of the HTCJob.
     #[arg(long)]
     failed: bool,
 }
@@ -46,7 +46,7 @@ pub(super) struct Arguments {
 pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<ExitCode, Failure> {
     let jobs = cluster.jobs().await?;
     let Arguments { name, folder, overwrite, failed } = arguments;
-    let procs = jobs.procs(name, if *failed { "status.state=Failed" } else { "" }).await?;
+    let procs = jobs.procs(name, *failed).await?;
     if procs.is_empty() {
         jobs.get(&name.htcjob).await?;
     }
@@ -62,8 +62,17 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
         let parcel = Parcel::of(&proc.name, folder);
         if !overwrite && name.index.is_none() && is_taken(&place) {
             progress.clear();
+            // A call that was to replace what is there may have come to half of it.
+            if parcel.is_whole() {
+                eprintln!(
+                    "error: {}: an earlier call has not moved all files there: repeat it with --overwrite",
+                    place.display()
+                );
+                failed += 1;
+                continue;
+            }
             eprintln!("{}: there is something already; skipped (--overwrite replaces it)", place.display());
-            parcel.tidy()?;
+            parcel.discard()?;
             progress.done += 1;
             continue;
         }
@@ -72,7 +81,10 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
             // The others are there still.
             progress.clear();
             eprintln!("error: {why}");
-            parcel.discard()?;
+            // Only of a job that is there it is known that its output is gone.
+            if jobs.one(&proc.name).await.is_ok() {
+                parcel.discard()?;
+            }
             failed += 1;
             continue;
         }

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use super::Failure;
 use super::cluster::Cluster;
-use super::procs::{Which, parse_which};
+use super::line;
+use super::procs::{Which, failed_only, parse_which};
 
 const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
 
@@ -20,7 +21,7 @@ pub(super) struct Arguments {
     /// Name of the HTCJob, or NAME/INDEX for one of its jobs.
     #[arg(value_parser = parse_which)]
     name: Which,
-    /// Only jobs that have failed.
+    /// Only jobs that have failed: those in status.failedIndexes of the HTCJob, whose state is Failed, Removed or Lost.
     #[arg(long, conflicts_with = "state")]
     failed: bool,
     /// Only jobs in this state: Waiting, Idle, Running, Held, Succeeded, Failed, Removed or Lost.
@@ -42,19 +43,19 @@ enum Format {
 pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<ExitCode, Failure> {
     let jobs = cluster.jobs().await?;
     let Arguments { name, failed, state, output } = arguments;
-    let state = if *failed { Some("Failed".to_owned()) } else { state.map(|state| state.to_string()) };
-    let selector: Vec<String> =
-        [name.index.map(|index| format!("spec.index={index}")), state.map(|state| format!("status.state={state}"))]
-            .into_iter()
-            .flatten()
-            .collect();
+    let one = name.index.map(|index| format!("spec.index={index}"));
+    let in_state = if *failed { Some(failed_only()) } else { state.map(|state| format!("status.state={state}")) };
+    let selector: Vec<String> = one.into_iter().chain(in_state).collect();
     let table = matches!(output, None | Some(Format::Wide));
     // That it exists at all: no job of it may be in this state.
     jobs.get(&name.htcjob).await?;
     let accept = if table { TABLE } else { "application/json" };
     let pages = jobs.pages(&name.htcjob, &selector.join(","), accept).await?;
     if table {
-        print(&pages, *output == Some(Format::Wide));
+        match lines(&pages, *output == Some(Format::Wide)) {
+            Some(lines) => println!("{}", lines.join("\n")),
+            None => eprintln!("No jobs found."),
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let items: Vec<Value> = pages.iter().filter_map(|page| page["items"].as_array()).flatten().cloned().collect();
@@ -74,24 +75,50 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
     Ok(ExitCode::SUCCESS)
 }
 
-/// The server's table, as kubectl prints it.
-fn print(pages: &[Value], wide: bool) {
+/// The server's table, as kubectl prints it; none if it has no rows.
+fn lines(pages: &[Value], wide: bool) -> Option<Vec<String>> {
     let columns = pages.first().and_then(|page| page["columnDefinitions"].as_array()).cloned().unwrap_or_default();
     let shown: Vec<usize> =
         (0..columns.len()).filter(|at| wide || columns[*at]["priority"].as_u64().unwrap_or_default() == 0).collect();
-    let cell = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let cell = |value: &Value| value.as_str().map_or_else(|| value.to_string(), line);
     let head: Vec<String> =
         shown.iter().map(|at| columns[*at]["name"].as_str().unwrap_or_default().to_uppercase()).collect();
     let rows = pages.iter().filter_map(|page| page["rows"].as_array()).flatten();
     let rows: Vec<Vec<String>> = rows.map(|row| shown.iter().map(|at| cell(&row["cells"][*at])).collect()).collect();
     if rows.is_empty() {
-        eprintln!("No jobs found.");
-        return;
+        return None;
     }
     let width = |at: usize| rows.iter().chain([&head]).map(|row| row[at].chars().count()).max().unwrap_or_default();
     let widths: Vec<usize> = (0..head.len()).map(width).collect();
-    for row in [&head].into_iter().chain(&rows) {
+    let written = [&head].into_iter().chain(&rows).map(|row| {
         let cells = row.iter().zip(&widths).map(|(text, width)| format!("{text:width$}"));
-        println!("{}", cells.collect::<Vec<_>>().join("   ").trim_end());
+        cells.collect::<Vec<_>>().join("   ").trim_end().to_owned()
+    });
+    Some(written.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_stays_in_its_place() {
+        let page = json!({
+            "columnDefinitions": [
+                { "name": "Name", "priority": 0 }, { "name": "Starts", "priority": 0 }, { "name": "Item", "priority": 1 },
+            ],
+            "rows": [
+                { "cells": ["fit-0", 1, "\u{1b}[2Jone\ntwo"] },
+                { "cells": ["fit-10", 12, "three"] },
+            ],
+        });
+        let pages = [page];
+        let shown = lines(&pages, true).unwrap();
+        assert_eq!(
+            shown,
+            ["NAME     STARTS   ITEM", "fit-0    1        \u{fffd}[2Jone two", "fit-10   12       three"]
+        );
+        assert_eq!(lines(&pages, false).unwrap(), ["NAME     STARTS", "fit-0    1", "fit-10   12"]);
+        assert_eq!(lines(&[], false), None);
     }
 }

@@ -37,7 +37,7 @@ pub(super) struct Arguments {
     /// Standard error instead of standard output.
     #[arg(long)]
     err: bool,
-    /// Of all jobs that have failed, each with its name before it.
+    /// Of all jobs that have failed, each with its name before it. Those that were removed or lost come last.
     #[arg(long, conflicts_with = "follow")]
     failed: bool,
     /// Only the last so many lines.
@@ -48,7 +48,9 @@ pub(super) struct Arguments {
 pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<ExitCode, Failure> {
     let jobs = cluster.jobs().await?;
     let Arguments { name, follow, failed, .. } = arguments;
-    let procs = jobs.procs(name, if *failed { "status.state=Failed" } else { "" }).await?;
+    let mut procs = jobs.procs(name, *failed).await?;
+    // Those that were removed, or that HTCondor has lost, have no log, but for Pods.
+    procs.sort_by_key(Proc::is_gone);
     if procs.is_empty() {
         jobs.get(&name.htcjob).await?;
         return Err(Failure(format!("no job of HTCJob {} has failed", name.htcjob)));
@@ -70,12 +72,14 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
             println!("==> {}/{} <==", name.htcjob, proc.index);
         }
         let mut shown = Shown::begin(arguments.tail);
-        if let Err(Refused { message, .. }) = shown.print_whole(&jobs, proc, arguments).await {
-            if !failed {
-                return Err(Failure(message));
+        match shown.print_whole(&jobs, proc, arguments).await {
+            Ok(()) => {}
+            Err(Refused { code: NO_LOG, message }) if *failed && proc.is_gone() => eprintln!("{message}"),
+            Err(Refused { message, .. }) if *failed => {
+                eprintln!("error: {message}");
+                code = ExitCode::from(super::ERROR);
             }
-            eprintln!("error: {message}");
-            code = ExitCode::from(super::ERROR);
+            Err(Refused { message, .. }) => return Err(Failure(message)),
         }
     }
     if procs.len() > MOST {
@@ -121,6 +125,10 @@ impl Shown {
         self.run = header("x-htc-run").or_else(|| self.run.take());
         if self.tail.is_some() {
             self.next = header("x-htc-offset").and_then(|offset| offset.parse().ok());
+        }
+        // Of no lines none is to come: what is written from there on is.
+        if self.tail == Some(0) && self.next.is_some() {
+            self.tail = None;
         }
     }
 
@@ -251,6 +259,10 @@ mod tests {
         shown.came(20);
         assert!(shown.path("err", true).contains("&offset=1020&run="), "{}", shown.path("err", true));
         assert!(!shown.is_lost());
+
+        let mut shown = Shown::begin(Some(0));
+        shown.answered(headers);
+        assert!(shown.path("err", true).contains("&offset=1000&run="), "{}", shown.path("err", true));
 
         let mut shown = Shown::begin(Some(3));
         shown.answered(|_| None);

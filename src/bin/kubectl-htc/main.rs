@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
+use htc_operator::api::text::{harmless, harmless_lines};
 use htc_operator::machine::wishes::Wanted;
 
 use self::cluster::Cluster;
@@ -116,6 +117,11 @@ impl Failure {
     }
 }
 
+/// One line for people. What jobs, users and HTCondor have written into it can neither steer a terminal nor begin another line.
+fn line(text: &str) -> String {
+    harmless(text, usize::MAX)
+}
+
 fn main() -> ExitCode {
     let mut words = std::env::args_os();
     let name = words.next().map(PathBuf::from);
@@ -129,7 +135,7 @@ fn main() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let result = runtime.map_err(|error| Failure::new("start", error)).and_then(|runtime| runtime.block_on(run(cli)));
     result.unwrap_or_else(|failure| {
-        eprintln!("error: {failure}");
+        eprintln!("error: {}", harmless_lines(&failure.0));
         ExitCode::from(ERROR)
     })
 }

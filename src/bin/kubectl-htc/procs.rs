@@ -1,10 +1,12 @@
 //! Jobs of an HTCJob, through the API server's jobs API, as the user.
 
 use futures::StreamExt as _;
+use htc_operator::procs::State;
 use http::Request;
 use http_body_util::BodyExt as _;
 use kube::client::Body;
 use serde_json::Value;
+use strum::VariantArray as _;
 
 use super::Failure;
 use super::cluster::{Jobs, parse_name};
@@ -30,6 +32,12 @@ pub(super) fn parse_which(text: &str) -> Result<Which, String> {
         _ => (text, None),
     };
     Ok(Which { htcjob: parse_name(name)?, index })
+}
+
+/// Selects the jobs that have failed, as `status.failedIndexes` lists them. Selectors have no "or": the others are left out.
+pub(super) fn failed_only() -> String {
+    let others = State::VARIANTS.iter().filter(|state| !state.has_failed());
+    others.map(|state| format!("status.state!={state}")).collect::<Vec<_>>().join(",")
 }
 
 /// An HTCProc, as far as it is used here.
@@ -64,7 +72,12 @@ impl Proc {
     }
 
     pub(super) fn is_over(&self) -> bool {
-        matches!(self.state.as_str(), "Succeeded" | "Failed" | "Removed" | "Lost")
+        matches!(self.state.as_str(), "Succeeded" | "Failed") || self.is_gone()
+    }
+
+    /// It was removed, or HTCondor has lost it: it has not ended by itself.
+    pub(super) fn is_gone(&self) -> bool {
+        matches!(self.state.as_str(), "Removed" | "Lost")
     }
 }
 
@@ -208,15 +221,17 @@ impl Jobs {
         Ok(page["items"].as_array().into_iter().flatten().map(Proc::read).collect())
     }
 
-    /// The jobs of an HTCJob, by index.
-    pub(super) async fn procs(&self, which: &Which, selector: &str) -> Result<Vec<Proc>, Failure> {
-        let one = which.index.map(|index| format!("spec.index={index}")).unwrap_or_default();
-        let selector =
-            [one.as_str(), selector].iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>().join(",");
+    /// The jobs of an HTCJob, by index; `failed`: those that have failed.
+    pub(super) async fn procs(&self, which: &Which, failed: bool) -> Result<Vec<Proc>, Failure> {
+        let one = which.index.map(|index| format!("spec.index={index}"));
+        let selector = one.into_iter().chain(failed.then(failed_only)).collect::<Vec<_>>().join(",");
         let pages = self.pages(&which.htcjob, &selector, "application/json").await?;
         let items = pages.iter().filter_map(|page| page["items"].as_array()).flatten();
         let procs: Vec<Proc> = items.map(Proc::read).collect();
         match (procs.is_empty(), which.index) {
+            (true, Some(index)) if failed => {
+                Err(Failure(format!("HTCJob {} has no job {index} that has failed", which.htcjob)))
+            }
             (true, Some(index)) => Err(Failure(format!("HTCJob {} has no job {index}", which.htcjob))),
             _ => Ok(procs),
         }
@@ -225,7 +240,22 @@ impl Jobs {
 
 #[cfg(test)]
 mod tests {
+    use htc_operator::machine::Index;
+    use htc_operator::procs::selection::Selection;
+    use htc_operator::procs::{HTCProc, Parent};
+
     use super::*;
+
+    #[test]
+    fn those_that_failed_are_those_that_the_status_lists() {
+        let selection = Selection::parse(None, Some(&failed_only())).unwrap();
+        let mut proc = HTCProc::not_recorded(&Parent::default(), Index(7), false, None);
+        for state in State::VARIANTS {
+            proc.status.state = *state;
+            let listed = matches!(state, State::Failed | State::Removed | State::Lost);
+            assert_eq!(selection.matches(&proc), listed, "{state}");
+        }
+    }
 
     #[test]
     fn jobs_are_named_after_their_htcjob() {

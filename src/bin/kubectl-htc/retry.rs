@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use htc_operator::api::{HTCJob, Phase};
 use htc_operator::machine::Index;
 use htc_operator::machine::indices::Indices;
+use htc_operator::procs::State;
 use htc_operator::workers::{PlanError, Planner};
 use kube::ResourceExt as _;
 use serde_json::Value;
@@ -18,8 +19,6 @@ use super::new::{DryRun, New};
 const LARGEST: usize = 1_400_000;
 /// Most bytes of indexes in a message.
 const INDEXES: usize = 512;
-/// States of jobs that count as failed.
-const FAILED: [&str; 3] = ["Failed", "Removed", "Lost"];
 /// How many names are tried.
 const NAMES: u32 = 100;
 
@@ -120,7 +119,8 @@ async fn failed_listed(jobs: &Jobs, former: &HTCJob) -> Result<Indices, Failure>
 /// The jobs on this page that count as failed.
 fn failed_of(page: &Value) -> Vec<Index> {
     let procs = page["items"].as_array().into_iter().flatten();
-    let failed = procs.filter(|proc| proc["status"]["state"].as_str().is_some_and(|state| FAILED.contains(&state)));
+    let state = |proc: &Value| proc["status"]["state"].as_str()?.parse::<State>().ok();
+    let failed = procs.filter(|proc| state(proc).is_some_and(State::has_failed));
     failed.filter_map(|proc| proc["spec"]["index"].as_u64()?.try_into().ok()).map(Index).collect()
 }
 

@@ -19,6 +19,7 @@ use super::Failure;
 use super::cluster::{Cluster, Jobs, parse_name};
 use super::events::{events_of, time};
 use super::head::head;
+use super::line;
 use super::procs::Refused;
 
 #[derive(clap::Args)]
@@ -195,7 +196,7 @@ fn text(job: &HTCJob, steps: &[Step], now: Timestamp) -> String {
     let width = all.iter().map(|step| step.what.chars().count()).max().unwrap_or_default();
     let mut lines = vec![format!("{:20}  {:>6}  {:width$}  MESSAGE", "TIME", "PAUSE", "WHAT")];
     lines.extend(all.iter().enumerate().map(|(at, step)| {
-        let message = step.message.lines().next().unwrap_or_default();
+        let message = line(step.message.lines().next().unwrap_or_default());
         let time = step.at.strftime("%Y-%m-%d %H:%M:%SZ");
         format!("{time}  {:>6}  {:width$}  {message}", pause(at), step.what).trim_end().to_owned()
     }));

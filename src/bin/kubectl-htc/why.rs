@@ -12,6 +12,7 @@ use super::Failure;
 use super::cluster::{Cluster, Jobs};
 use super::events::{events_of, time};
 use super::head::head;
+use super::line;
 use super::procs::{Proc, Refused, Which, parse_which};
 use super::story::{self, Step};
 
@@ -41,7 +42,7 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
     println!("{}", head(&jobs.namespace, &job, &status));
     for condition in &status.conditions {
         let mark = if condition.status == ConditionStatus::False { "not " } else { "" };
-        println!("  {mark}{} ({}): {}", condition.type_, condition.reason, condition.message);
+        println!("  {mark}{} ({}): {}", condition.type_, condition.reason, line(&condition.message));
     }
     if let Some(failed) = &status.failed_indexes {
         println!("Failed jobs: {failed}");
@@ -51,20 +52,20 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
         Ok(events) => {
             println!("Last Events:");
             for event in events {
-                println!("  {event}");
+                println!("  {}", line(&event));
             }
         }
         Err(error) => println!("Events cannot be listed: {error}"),
     }
     let has_pods = job.spec.backend() == Backend::Kubernetes;
-    if status.idle > 0 && status.running == 0 && !has_pods {
+    if status.idle > 0 && !has_pods {
         idle(&jobs, name).await;
     }
     println!("Next: {}", next(name, &status, has_pods));
     Ok(ExitCode::SUCCESS)
 }
 
-/// Why the first of the idle jobs does not run, as the others do not either. Without the jobs API nothing is said.
+/// Why the first of the idle jobs does not run. Without the jobs API nothing is said.
 async fn idle(jobs: &Jobs, name: &str) {
     let procs = jobs.first_procs(name, "status.state=Idle").await.unwrap_or_default();
     if let Some(proc) = procs.first() {
@@ -76,7 +77,7 @@ async fn idle(jobs: &Jobs, name: &str) {
 async fn show(jobs: &Jobs, proc: &str, title: &str, what: &str) {
     let mut answer = match jobs.of_job(proc, what).await {
         Ok(answer) => answer,
-        Err(Refused { code: 403, message }) => return println!("{title}\n  you may not see that: {message}"),
+        Err(Refused { code: 403, message }) => return println!("{title}\n  you may not see that: {}", line(&message)),
         Err(_) => return,
     };
     let mut text = Vec::new();
@@ -85,21 +86,21 @@ async fn show(jobs: &Jobs, proc: &str, title: &str, what: &str) {
     }
     if !text.is_empty() {
         println!("{title}");
-        for line in String::from_utf8_lossy(&text).lines() {
-            println!("  {line}");
+        for written in String::from_utf8_lossy(&text).lines() {
+            println!("  {}", line(written));
         }
     }
 }
 
 /// The same of one job.
 async fn why_job(jobs: &Jobs, which: &Which) -> Result<ExitCode, Failure> {
-    let Some(proc) = jobs.procs(which, "").await?.into_iter().next() else { return Ok(ExitCode::FAILURE) };
+    let Some(proc) = jobs.procs(which, false).await?.into_iter().next() else { return Ok(ExitCode::FAILURE) };
     let job = jobs.get(&which.htcjob).await;
     let has_pods = job.as_ref().is_ok_and(|job| job.spec.backend() == Backend::Kubernetes);
     let starts = if has_pods { "its Pods were started" } else { "HTCondor has started it" };
     println!("{} is {}; {starts} {} times", proc.name, proc.state, proc.attempts);
     for (key, value) in &proc.status {
-        println!("  {key}: {value}");
+        println!("  {key}: {}", line(value));
     }
     let htcjob = job.as_ref().ok().and_then(|job| job.status.as_ref()?.job_name.as_deref());
     if let Ok(job) = &job {
@@ -109,7 +110,7 @@ async fn why_job(jobs: &Jobs, which: &Which) -> Result<ExitCode, Failure> {
             println!("Events about it:");
         }
         for step in of_it.iter().skip(of_it.len().saturating_sub(EVENTS)) {
-            println!("  {} {} {}", step.at.strftime("%Y-%m-%d %H:%M:%SZ"), step.what, step.message);
+            println!("  {} {} {}", step.at.strftime("%Y-%m-%d %H:%M:%SZ"), step.what, line(&step.message));
         }
     }
     match proc.state.as_str() {

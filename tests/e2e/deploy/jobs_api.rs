@@ -11,6 +11,7 @@ use crate::deploy::manifests::{each, find, list, path, render, render_with};
 use crate::deploy::overlays::dry_run;
 use crate::deploy::rights::{self, Right};
 use bed::front::{API_SERVICE, available};
+use bed::pages::{Block, blocks, read};
 use bed::{Bed, LONG_SUBMISSIONS, Namespace, PATIENCE, UNTIL_LET_GO, htcjob};
 
 const COMPONENT: &str = "../../components/jobs-api";
@@ -102,6 +103,7 @@ fn story(here: &Namespace<'_>, known: &mut [Value]) {
     only_who_edits_acts(here);
     renewed(bed);
     only_its_own(bed);
+    removed(bed);
 }
 
 /// What the roles that everybody has let people do.
@@ -244,6 +246,34 @@ fn only_its_own(bed: &Bed) {
         let said = bed.kube.kubectl_any(&whole).unwrap().stdout;
         assert_eq!(said.trim(), "no", "{account}: {arguments:?}");
     }
+}
+
+/// By the commands of the page, after which nothing of it is left: no right, and none of its keys.
+fn removed(bed: &Bed) {
+    bed.stop_operator();
+    let page = read("docs/jobs-api.md");
+    let removes = |block: &Block| block.language == "console" && block.text.contains(" delete ");
+    let commands: String = blocks(&page).into_iter().filter(removes).map(|block| block.text).collect();
+    assert!(!left(bed).is_empty());
+    for command in commands.lines() {
+        let words = command.strip_prefix("$ kubectl ").unwrap().split(' ');
+        let words = words.map(|word| match word.strip_prefix("deploy/") {
+            Some(_) => path(word).display().to_string(),
+            None => word.to_owned(),
+        });
+        let words: Vec<String> = words.collect();
+        bed.kube.kubectl_ok(&words.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
+    }
+    assert_eq!(left(bed), Vec::<String>::new());
+}
+
+/// What there is of the API, and for it.
+fn left(bed: &Bed) -> Vec<String> {
+    let kinds = "deployments,poddisruptionbudgets,services,networkpolicies,serviceaccounts,secrets,roles,rolebindings,clusterroles,\
+                 clusterrolebindings,apiservices";
+    let names = bed.kube.kubectl_ok(&["get", kinds, "--all-namespaces", "-o", "name"]).unwrap();
+    let of_it = |name: &&str| ["jobs-api", "htcprocs", "procs.htc.cern.ch"].iter().any(|part| name.contains(part));
+    names.lines().filter(of_it).map(str::to_owned).collect()
 }
 
 /// The labels of a Deployment's pods.

@@ -1,7 +1,8 @@
 //! What somebody tries who reaches the ports of the front and of the leader, or sends headers that only the API server may.
 
 use bed::direct::Direct;
-use bed::{Bed, htcjob};
+use bed::person::wait_printed;
+use bed::{Bed, UNTIL_LET_GO, htcjob};
 use testbed::{FRONT_PROXY, Version};
 
 use crate::jobs_api::{API, json};
@@ -196,4 +197,35 @@ pub fn a_path_is_read_as_the_api_server_reads_it(version: Version) {
             assert_eq!((status, json(&body)["reason"].as_str()), (405, Some("MethodNotAllowed")), "{method}: {body}");
         }
     }
+}
+
+/// Logs that are followed last as long as their jobs: one user's are not everybody's.
+pub fn one_user_does_not_read_all_logs(version: Version) {
+    /// As many as one user may.
+    const EACH: usize = 8;
+    let bed = Bed::shared(version);
+    bed.front();
+    let here = bed.namespace();
+    here.create(&htcjob("talks", &format!("echo first; {UNTIL_LET_GO}")));
+    here.wait_running("talks", 1);
+    let [ann, bob] = ["ann", "bob"].map(|name| here.person(name, &["htcprocs-view"]));
+    let log = format!("{}/talks-0/log", here.procs());
+    let follow = format!("{log}?follow=true");
+    ann.comes_to_see(&["get", "htcprocs"]);
+    let mut followed: Vec<_> = (0..EACH).map(|_| ann.begins(&["get", "--raw", &follow])).collect();
+    for one in &followed {
+        wait_printed(one, "what the job wrote", |text| text.contains("first"));
+    }
+    let read = |name: &str| {
+        let certificate = bed.kube.credentials(name, None).unwrap();
+        Direct::new(bed.kube.port(), Some(&certificate)).get(&log, &[]).unwrap()
+    };
+    let (status, body) = read(&ann.name);
+    assert_eq!((status, json(&body)["reason"].as_str()), (429, Some("TooManyRequests")), "{body}");
+    assert!(body.contains("as many as one user may"), "{body}");
+    bob.comes_to_see(&["get", "htcprocs"]);
+    assert_eq!(read(&bob.name), (200, "first\n".to_owned()));
+    // Whoever leaves gives his turn back, also while the job writes nothing that could not be sent to him.
+    drop(followed.pop());
+    assert_eq!(read(&ann.name), (200, "first\n".to_owned()));
 }

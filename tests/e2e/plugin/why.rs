@@ -1,6 +1,6 @@
 //! What is wrong, on one page: of jobs that wait, and of those that are held.
 
-use bed::{Bed, htcjob};
+use bed::{Bed, Namespace, UNTIL_LET_GO, htcjob};
 use testbed::{Version, wait_for};
 
 use super::users::htc;
@@ -47,10 +47,35 @@ pub fn it_says_why_jobs_do_not_run(version: Version) {
         if good { Ok(()) } else { Err(format!("{page}{of_job}")) }
     })
     .unwrap();
+    beside_jobs_that_run(here);
+    what_jobs_write_steers_no_terminal(here);
+
     htc(here, &["hold", "large/1"]);
     here.wait("large", "one is held", |object| object["status"]["held"] == 1);
     let (_, page, _) = htc(here, &["why", "large/1"]);
     assert!(page.contains(" HeldByUser testbed-admin holds 1 job: 1\n"), "{page}");
     let (_, page, _) = htc(here, &["why", "large/0"]);
     assert!(!page.contains("Events about it:"), "{page}");
+}
+
+fn beside_jobs_that_run(here: &Namespace<'_>) {
+    let mut half = htcjob("half", UNTIL_LET_GO);
+    half["spec"]["requirements"] = "MY.HTCJobIndex == 0 || TARGET.NobodyHasThis == 7".into();
+    half["spec"]["queue"] = 2.into();
+    here.create(&half);
+    here.wait("half", "one runs and one is idle", |object| {
+        object["status"]["running"] == 1 && object["status"]["idle"] == 1
+    });
+    let (code, page, _) = htc(here, &["why", "half"]);
+    assert!(code == 0 && page.contains("HTCondor on why half-1 does not run:\n"), "{page}");
+    here.delete("half");
+}
+
+fn what_jobs_write_steers_no_terminal(here: &Namespace<'_>) {
+    here.create(&htcjob("steers", r"printf 'a\033[2Jb\n' >&2; exit 1"));
+    here.wait_ended("steers");
+    here.wait_output("steers");
+    let (code, page, _) = htc(here, &["why", "steers/0"]);
+    assert!(code == 0 && page.contains("The last lines of err:\n  a\u{fffd}[2Jb\n"), "{page:?}");
+    assert!(!page.contains('\u{1b}'), "{page:?}");
 }

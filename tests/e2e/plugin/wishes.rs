@@ -26,6 +26,15 @@ pub fn hold_release_and_remove(version: Version) {
     here.wait_ended("fit");
     let (_, names, _) = htc(here, &["jobs", "fit", "--state=Succeeded", "-o", "name"]);
     assert_eq!(names.lines().count(), 1, "{names}");
+    // Who was removed has failed, to every command.
+    let (_, names, _) = htc(here, &["jobs", "fit", "--failed", "-o", "name"]);
+    let names: Vec<&str> = names.lines().map(|name| name.rsplit('/').next().unwrap()).collect();
+    assert_eq!(names, ["fit-0", "fit-2"]);
+    let (code, logs, why) = htc(here, &["logs", "fit", "--failed"]);
+    assert_eq!((code, logs.as_str()), (0, "==> fit/0 <==\n==> fit/2 <==\n"), "{why}");
+    assert!(why.contains("fit-0 is Removed: it has no log"), "{why}");
+    let (code, _, error) = htc(here, &["logs", "fit/1", "--failed"]);
+    assert_eq!((code, error.as_str()), (2, "error: HTCJob fit has no job 1 that has failed\n"));
 
     let (code, _, error) = htc(here, &["hold", "fit"]);
     assert!(code == 2 && error.contains("spec.suspend"), "{error}");

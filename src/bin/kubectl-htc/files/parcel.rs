@@ -34,6 +34,11 @@ impl Parcel {
         self.0.join("unpacked")
     }
 
+    /// Whether all was unpacked, and not all was moved to its place.
+    pub(super) fn is_whole(&self) -> bool {
+        self.unpacked().exists()
+    }
+
     /// What was unpacked is of another archive.
     pub(super) fn forget_unpacked(&self) -> io::Result<()> {
         remove(&self.unpacked())
@@ -65,11 +70,6 @@ impl Parcel {
         }
         movement(&unpacked, place).map_err(|error| Failure::new(&doing, error))?;
         self.discard()
-    }
-
-    /// Removes what a call has left that had done its work, or had not come to unpacking.
-    pub(super) fn tidy(&self) -> Result<(), Failure> {
-        if self.unpacked().exists() { Ok(()) } else { self.discard() }
     }
 
     /// Removes all that is here of it.
@@ -228,13 +228,16 @@ mod tests {
     fn what_a_cut_call_has_half_moved_is_moved_on() {
         let folder = tempfile::tempdir().unwrap();
         let parcel = fetched(folder.path());
+        assert!(!parcel.is_whole());
         parcel.unpack().unwrap();
         fs::create_dir(folder.path().join("d")).unwrap();
         fs::rename(parcel.unpacked().join("d/number"), folder.path().join("d/number")).unwrap();
+        assert!(parcel.is_whole(), "it is not taken for done");
         // Which is not unpacked again: the rest would be found to exist.
         parcel.unpack().unwrap();
         parcel.deliver(folder.path(), false).unwrap();
         assert_eq!(all(folder.path()), whole());
+        assert!(!parcel.is_whole());
     }
 
     #[test]
