@@ -182,7 +182,8 @@ const FETCH: Fetchers = Fetchers { workers: 3, of_a_namespace: 2 };
 const FETCH_LARGE: Fetchers = Fetchers { workers: 2, of_a_namespace: 1 };
 /// Of what has failed before. Each goes alone.
 const FETCH_AGAIN: Fetchers = Fetchers { workers: 4, of_a_namespace: 2 };
-/// How many of these may fail in a minute, whatever their number: each is a connection to the schedd, and tells the user the same.
+/// How many of these may fail in a minute, whatever their number: each is a connection to the schedd, and tells the user the same. Each
+/// pool has this limit for itself, like its schedd: with one limit for all, a pool whose transfers all fail would use it up for all.
 const FETCH_AGAIN_FAILURES: u32 = 60;
 
 /// The workers of one schedd.
