@@ -14,6 +14,7 @@ mod wish;
 
 use std::sync::Arc;
 
+use futures::Stream;
 use kube::runtime::reflector::Store;
 use kube::{Client, ResourceExt as _};
 
@@ -176,6 +177,12 @@ impl Jobs {
     }
 }
 
+/// The parts of an answer, which are asked for after it has begun: their log lines name what the request is about, too.
+fn in_span<S: Stream>(parts: S) -> impl Stream<Item = S::Item> {
+    let (span, mut parts) = (tracing::Span::current(), Box::pin(parts));
+    futures::stream::poll_fn(move |context| span.in_scope(|| parts.as_mut().poll_next(context)))
+}
+
 /// The time now, on the clock that people look at.
 fn now() -> SchedDate {
     SchedDate(jiff::Timestamp::now().as_second())
@@ -185,3 +192,19 @@ pub(crate) use serve::refuse;
 pub use serve::{LeaderPort, listen};
 pub use turns::Turns;
 pub use volume::Volume;
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt as _;
+    use tracing::{Metadata, Span};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_comes_after_the_beginning_of_an_answer_is_of_its_request() {
+        let _guard = tracing::subscriber::set_default(tracing_subscriber::registry());
+        let of = async { Span::current().metadata().map(Metadata::name) };
+        let parts = tracing::error_span!("request").in_scope(|| in_span(futures::stream::once(of)));
+        assert_eq!(parts.collect::<Vec<_>>().await, [Some("request")]);
+    }
+}

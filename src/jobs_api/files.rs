@@ -192,7 +192,7 @@ pub(super) async fn files(jobs: &Jobs, found: Found, wanted: FilesQuery) -> Resu
         .content_type("application/x-tar")
         .insert_header((ETAG, format!("\"{tag}\"")))
         .insert_header(("x-htc-length", length.to_string()))
-        .streaming(parts))
+        .streaming(super::in_span(parts)))
 }
 
 /// An archive on its way.

@@ -12,6 +12,7 @@ use actix_web::HttpResponse;
 use actix_web::web::Bytes;
 use jiff::Timestamp;
 use tokio::sync::mpsc;
+use tracing::Instrument as _;
 
 use super::{Found, Jobs};
 use crate::condor::tail::{Extent, Stream, Tail};
@@ -122,12 +123,13 @@ pub(super) async fn log(jobs: &Jobs, found: Found, wanted: LogQuery) -> Result<H
     };
     let place = Arc::clone(&source.place);
     let mut first = receiver;
-    let work = tokio::spawn(async move {
+    let work = async move {
         let result = source.run().await;
         if let Err(failure) = result {
             let _ = source.parts.send(Err(failure)).await;
         }
-    });
+    };
+    let work = tokio::spawn(work.in_current_span());
     // The first part tells whether there is a log at all.
     let Some(part) = first.recv().await else {
         return Ok(HttpResponse::Ok().content_type("text/plain; charset=utf-8").body(""));
@@ -154,7 +156,7 @@ pub(super) async fn log(jobs: &Jobs, found: Found, wanted: LogQuery) -> Result<H
     if let Some(offset) = offset {
         response.insert_header((OFFSET, offset.to_string()));
     }
-    Ok(response.streaming(all))
+    Ok(response.streaming(super::in_span(all)))
 }
 
 /// Ends a task when it is dropped: a client that leaves is no longer worked for.
