@@ -3,6 +3,7 @@
 //! objects. The order is [`crate::machine::worker`]'s.
 
 mod batch;
+mod bounds;
 mod discard;
 mod err_tail;
 mod files;
@@ -39,6 +40,7 @@ use crate::metrics::Metrics;
 use crate::retry::FailureLimit;
 
 pub use files::FileWork;
+pub(crate) use incoming::written;
 pub use items::items_of;
 pub use namespace_output::NamespaceOutput;
 pub use plan::{Plan, PlanError, Planner, Reporting, Texts};
@@ -48,7 +50,6 @@ pub use registry::{Registry, Ticket};
 pub use room::Room;
 pub use sizes::Sizes;
 pub use survivors::Survivors;
-pub(crate) use tool_call::written;
 
 /// How long a worker rests when the ledger cannot store its intents.
 const LEDGER_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
