@@ -93,7 +93,7 @@ const OFFSET: &str = "x-htc-offset";
 
 /// Of what a log is. Known once it has begun.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct LogStart {
     run: Option<Timestamp>,
     offset: Option<u64>,
 }
@@ -111,7 +111,7 @@ pub(super) async fn log(jobs: &Jobs, found: Found, wanted: LogQuery) -> Result<H
     let mut source = Source {
         jobs: jobs.clone(),
         start: wanted.run.or_else(|| began(&found)),
-        place: Arc::default(),
+        begins: Arc::default(),
         offset: wanted.tail_lines.is_none().then_some(wanted.offset),
         found,
         wanted,
@@ -121,7 +121,7 @@ pub(super) async fn log(jobs: &Jobs, found: Found, wanted: LogQuery) -> Result<H
         told: false,
         shown: false,
     };
-    let place = Arc::clone(&source.place);
+    let begins = Arc::clone(&source.begins);
     let mut first = receiver;
     let work = async move {
         let result = source.run().await;
@@ -149,7 +149,7 @@ pub(super) async fn log(jobs: &Jobs, found: Found, wanted: LogQuery) -> Result<H
     let all = futures::StreamExt::chain(futures::stream::iter([Ok(part)]), rest);
     let mut response = HttpResponse::Ok();
     response.content_type("text/plain; charset=utf-8").insert_header((ATTEMPT, attempt.to_string()));
-    let Place { run, offset } = place.get().copied().unwrap_or_default();
+    let LogStart { run, offset } = begins.get().copied().unwrap_or_default();
     if let Some(run) = run {
         response.insert_header((RUN, run.to_string()));
     }
@@ -185,7 +185,7 @@ pub(super) struct Source {
     /// The byte of the file that comes first, if that is known.
     offset: Option<u64>,
     /// Of what the log is, for the head of the answer.
-    place: Arc<OnceLock<Place>>,
+    begins: Arc<OnceLock<LogStart>>,
 }
 
 impl Source {
@@ -373,7 +373,7 @@ impl Source {
     /// What the answer is of is known by now.
     fn tells(&mut self) {
         self.told = true;
-        let _ = self.place.set(Place { run: self.start, offset: self.offset });
+        let _ = self.begins.set(LogStart { run: self.start, offset: self.offset });
     }
 
     /// Whether more is wanted.
