@@ -18,7 +18,7 @@ use crate::mtls::{Accepted, Shown, server};
 use crate::procs::answer::Failure;
 use crate::procs::list::{Cursor, Form, Query};
 use crate::procs::story::{HTCStory, STORIES};
-use crate::procs::target::{Kind, Target};
+use crate::procs::target::{ObjectKind, Target};
 use crate::procs::{API_VERSION, HTCProc, ProcName, table};
 use crate::receiver::{ListenError, Port, bind, limited, start};
 
@@ -77,9 +77,9 @@ async fn serve(request: &HttpRequest, target: Target, jobs: &Jobs) -> Result<Htt
     let namespace = target.namespace.as_deref();
     let words = request.uri().query().unwrap_or_default();
     match (target.kind, &target.name) {
-        (Kind::Procs, _) => {}
-        (Kind::Stories, None) => return Err(Failure::no_such_path()),
-        (Kind::Stories, Some(name)) => {
+        (ObjectKind::Procs, _) => {}
+        (ObjectKind::Stories, None) => return Err(Failure::no_such_path()),
+        (ObjectKind::Stories, Some(name)) => {
             let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
             return story(jobs, namespace.unwrap_or_default(), name, Query::parse(words, accept)?.form).await;
         }
