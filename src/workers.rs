@@ -6,6 +6,7 @@ mod batch;
 mod bounds;
 mod discard;
 mod err_tail;
+mod fetch_queue;
 mod files;
 mod incoming;
 mod items;
@@ -13,7 +14,6 @@ mod lane;
 mod namespace_output;
 mod plan;
 mod pod_logs;
-mod pool;
 mod registry;
 mod reserve;
 mod room;
@@ -39,13 +39,13 @@ use crate::machine::{Kind, Request, Settings};
 use crate::metrics::Metrics;
 use crate::retry::FailureLimit;
 
+use fetch_queue::FetchQueue;
 pub use files::FileWork;
 pub(crate) use incoming::written;
 pub use items::items_of;
 pub use namespace_output::NamespaceOutput;
 pub use plan::{Plan, PlanError, Planner, Reporting, Texts};
 pub use pod_logs::{CONTAINER, PodLogs, WantedLogs};
-use pool::Pool;
 pub use registry::{Registry, Ticket};
 pub use room::Room;
 pub use sizes::Sizes;
@@ -228,16 +228,16 @@ impl Workers {
         };
         let mut lanes = || Lanes { small: lane(), large: lane() };
         let (submit, remove, hold, tidy) = (lanes(), lanes(), lanes(), lanes());
-        let mut pool = |fetchers: Fetchers, limit| {
+        let mut fetched_by = |fetchers: Fetchers, limit| {
             let (sender, receiver) = mpsc::channel(QUEUE);
-            let pool = Arc::new(Pool::new(receiver, fetchers.of_a_namespace, limit));
+            let queue = Arc::new(FetchQueue::new(receiver, fetchers.of_a_namespace, limit));
             for _ in 0..fetchers.workers {
-                tasks.spawn(pool::serve(Arc::clone(&shared), Arc::clone(&pool)));
+                tasks.spawn(fetch_queue::serve(Arc::clone(&shared), Arc::clone(&queue)));
             }
             sender
         };
-        let fetch = Lanes { small: pool(FETCH, None), large: pool(FETCH_LARGE, None) };
-        let fetch_again = pool(FETCH_AGAIN, Some(FailureLimit::per_minute(FETCH_AGAIN_FAILURES)));
+        let fetch = Lanes { small: fetched_by(FETCH, None), large: fetched_by(FETCH_LARGE, None) };
+        let fetch_again = fetched_by(FETCH_AGAIN, Some(FailureLimit::per_minute(FETCH_AGAIN_FAILURES)));
         (Self { shared, submit, remove, hold, fetch, fetch_again, tidy }, tasks)
     }
 
