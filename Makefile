@@ -1,7 +1,7 @@
 # make demo      one HTCJob through a real API server and a real HTCondor pool, for you to watch
 # make demo-pool a pool in a real cluster and an HTCJob in it, for you to watch (needs root; builds Kubernetes' programs the first time)
-# make test      everything, on real servers; with both versions of HTCondor where the version matters
-# make test-long the same with more of it: each test with both versions, 500 random kills, 100,000 jobs (before a release; hours)
+# make test      the tests, on real servers; with both versions of HTCondor where the version matters
+# make test-long those and what takes longer: each test with both versions, Kueue, 500 random kills, 100,000 jobs (before a release; hours)
 # make cluster   deploy/ on a real control plane with a real node, as docs/install.md says; pools, and jobs as Pods (needs root; ONLY=pods: a part)
 # make soak      KILLS=500 random kills of the operator (VERSION=sid: one version only; HTC_TEST_SEED=…: as before)
 # make model     the model checker on `decide`, `judge` and the workers' order, with larger bounds than in make test
@@ -41,7 +41,7 @@ demo: prerequisites ## one HTCJob, from kubectl apply to kubectl delete
 demo-pool: cluster-setup ## a pool and an HTCJob on a real node
 	$(DEBUG)/testbed cluster --demo $(DEBUG)/htc-operator
 
-test: setup ## all tests
+test: setup ## the tests, but for those of test-long
 	cargo test $(ALL) --no-fail-fast
 	$(MODEL)
 	$(E2E)

@@ -1,4 +1,4 @@
-//! Watches `HTCJob`s; for each: gather the facts, decide, commit, hand the request over, publish.
+//! Watches `HTCJob`s; for each: gather the facts, decide, commit, count it in its queue, hand the request over, publish.
 
 mod act;
 mod commit;

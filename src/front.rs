@@ -84,12 +84,12 @@ struct Front {
 }
 
 /// A request at work: counted until it is dropped.
-struct Place {
+struct RequestSlot {
     front: Arc<Front>,
     user: String,
 }
 
-impl Drop for Place {
+impl Drop for RequestSlot {
     fn drop(&mut self) {
         let mut at_work = self.front.at_work.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(number) = at_work.get_mut(&self.user) {
@@ -102,8 +102,8 @@ impl Drop for Place {
 }
 
 impl Front {
-    /// A place for a request of this user, if there is one.
-    fn place(self: &Arc<Self>, user: &str) -> Option<Place> {
+    /// A slot for a request of this user, if there is one.
+    fn slot(self: &Arc<Self>, user: &str) -> Option<RequestSlot> {
         let mut at_work = self.at_work.lock().unwrap_or_else(PoisonError::into_inner);
         let all: usize = at_work.values().sum();
         let its = at_work.get(user).copied().unwrap_or_default();
@@ -111,7 +111,7 @@ impl Front {
             return None;
         }
         at_work.insert(user.to_owned(), its + 1);
-        Some(Place { front: Arc::clone(self), user: user.to_owned() })
+        Some(RequestSlot { front: Arc::clone(self), user: user.to_owned() })
     }
 
     fn headers(&self) -> Option<Headers> {

@@ -14,7 +14,7 @@ mod wish;
 
 use std::sync::Arc;
 
-use futures::FutureExt as _;
+use futures::{FutureExt as _, Stream};
 use kube::runtime::reflector::Store;
 use kube::{Client, ResourceExt as _};
 use tokio::sync::watch::Receiver;
@@ -188,6 +188,12 @@ impl Jobs {
     }
 }
 
+/// The parts of an answer, which are asked for after it has begun: their log lines name what the request is about, too.
+fn in_span<S: Stream>(parts: S) -> impl Stream<Item = S::Item> {
+    let (span, mut parts) = (tracing::Span::current(), Box::pin(parts));
+    futures::stream::poll_fn(move |context| span.in_scope(|| parts.as_mut().poll_next(context)))
+}
+
 /// The time now, on the clock that people look at.
 fn now() -> SchedDate {
     SchedDate(jiff::Timestamp::now().as_second())
@@ -200,8 +206,10 @@ pub use volume::Volume;
 
 #[cfg(test)]
 mod tests {
+    use futures::StreamExt as _;
     use kube::runtime::reflector;
     use kube::runtime::watcher::Event;
+    use tracing::{Metadata, Span};
 
     use super::*;
     use crate::health::Health;
@@ -219,5 +227,13 @@ mod tests {
             writer.apply_watcher_event(&event);
         }
         assert_eq!(records.must_be_complete(), Ok(()));
+    }
+
+    #[tokio::test]
+    async fn what_comes_after_the_beginning_of_an_answer_is_of_its_request() {
+        let _guard = tracing::subscriber::set_default(tracing_subscriber::registry());
+        let of = async { Span::current().metadata().map(Metadata::name) };
+        let parts = tracing::error_span!("request").in_scope(|| in_span(futures::stream::once(of)));
+        assert_eq!(parts.collect::<Vec<_>>().await, [Some("request")]);
     }
 }

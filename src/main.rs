@@ -38,7 +38,7 @@ enum Command {
     Crd {
         /// Of which kind.
         #[arg(default_value = "htcjobs")]
-        kind: Kind,
+        kind: CrdKind,
     },
     /// Write the statecharts into a folder.
     Statechart {
@@ -50,7 +50,7 @@ enum Command {
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
-enum Kind {
+enum CrdKind {
     /// HTCJob.
     Htcjobs,
     /// HTCPool.
@@ -89,9 +89,9 @@ fn main() -> ExitCode {
             block_on(serve(*config, log)).and_then(|result| result.map_err(|error| error.to_string()))
         }
         Command::Crd { kind } => match kind {
-            Kind::Htcjobs => api::crd_yaml(),
-            Kind::Htcpools => api::pool_crd_yaml(),
-            Kind::Htcqueues => api::queue_crd_yaml(),
+            CrdKind::Htcjobs => api::crd_yaml(),
+            CrdKind::Htcpools => api::pool_crd_yaml(),
+            CrdKind::Htcqueues => api::queue_crd_yaml(),
         }
         .map(|yaml| print!("{yaml}"))
         .map_err(|error| error.to_string()),

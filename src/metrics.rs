@@ -52,7 +52,7 @@ struct Inner {
     commits: Histogram,
     batches: Histogram,
     waiting: Gauge,
-    orphans: Family<Pool, Gauge>,
+    orphans: Family<PoolLabel, Gauge>,
     unreadable: Family<Ads, Gauge>,
     events_given_up: Counter,
     confined: Gauge,
@@ -93,7 +93,7 @@ struct Ads {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Pool {
+struct PoolLabel {
     pool: Arc<str>,
 }
 
@@ -352,7 +352,7 @@ impl Metrics {
     /// The pool is gone.
     pub fn forget_pool(&self) {
         let Self { inner, pool } = self;
-        inner.orphans.remove(&Pool { pool: Arc::clone(pool) });
+        inner.orphans.remove(&PoolLabel { pool: Arc::clone(pool) });
         for whose in ["operator", "secrets"] {
             inner.credentials.remove(&Whose { pool: Arc::clone(pool), whose });
         }
@@ -433,7 +433,7 @@ impl Metrics {
     /// So many jobs in HTCondor belong to no HTCJob.
     pub fn orphans(&self, count: usize) {
         let pool = Arc::clone(&self.pool);
-        self.inner.orphans.get_or_create(&Pool { pool }).set(i64::try_from(count).unwrap_or(i64::MAX));
+        self.inner.orphans.get_or_create(&PoolLabel { pool }).set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     /// An answer about jobs in `place` (queue or history) showed so many ads that cannot be read: of HTCJobs that wait for

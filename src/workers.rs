@@ -3,8 +3,10 @@
 //! objects. The order is [`crate::machine::worker`]'s.
 
 mod batch;
+mod bounds;
 mod discard;
 mod err_tail;
+mod fetch_queue;
 mod files;
 mod incoming;
 mod items;
@@ -12,7 +14,6 @@ mod lane;
 mod namespace_output;
 mod plan;
 mod pod_logs;
-mod pool;
 mod registry;
 mod reserve;
 mod room;
@@ -38,17 +39,17 @@ use crate::machine::{Kind, Request, Settings};
 use crate::metrics::Metrics;
 use crate::retry::FailureLimit;
 
+use fetch_queue::FetchQueue;
 pub use files::FileWork;
+pub(crate) use incoming::written;
 pub use items::items_of;
 pub use namespace_output::NamespaceOutput;
 pub use plan::{Plan, PlanError, Planner, Reporting, Texts};
 pub use pod_logs::{CONTAINER, PodLogs, WantedLogs};
-use pool::Pool;
 pub use registry::{Registry, Ticket};
 pub use room::Room;
 pub use sizes::Sizes;
 pub use survivors::Survivors;
-pub(crate) use tool_call::written;
 
 /// How long a worker rests when the ledger cannot store its intents.
 const LEDGER_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
@@ -182,7 +183,8 @@ const FETCH: Fetchers = Fetchers { workers: 3, of_a_namespace: 2 };
 const FETCH_LARGE: Fetchers = Fetchers { workers: 2, of_a_namespace: 1 };
 /// Of what has failed before. Each goes alone.
 const FETCH_AGAIN: Fetchers = Fetchers { workers: 4, of_a_namespace: 2 };
-/// How many of these may fail in a minute, whatever their number: each is a connection to the schedd, and tells the user the same.
+/// How many of these may fail in a minute, whatever their number: each is a connection to the schedd, and tells the user the same. Each
+/// pool has this limit for itself, like its schedd: with one limit for all, a pool whose transfers all fail would use it up for all.
 const FETCH_AGAIN_FAILURES: u32 = 60;
 
 /// The workers of one schedd.
@@ -226,16 +228,16 @@ impl Workers {
         };
         let mut lanes = || Lanes { small: lane(), large: lane() };
         let (submit, remove, hold, tidy) = (lanes(), lanes(), lanes(), lanes());
-        let mut pool = |fetchers: Fetchers, limit| {
+        let mut fetched_by = |fetchers: Fetchers, limit| {
             let (sender, receiver) = mpsc::channel(QUEUE);
-            let pool = Arc::new(Pool::new(receiver, fetchers.of_a_namespace, limit));
+            let queue = Arc::new(FetchQueue::new(receiver, fetchers.of_a_namespace, limit));
             for _ in 0..fetchers.workers {
-                tasks.spawn(pool::serve(Arc::clone(&shared), Arc::clone(&pool)));
+                tasks.spawn(fetch_queue::serve(Arc::clone(&shared), Arc::clone(&queue)));
             }
             sender
         };
-        let fetch = Lanes { small: pool(FETCH, None), large: pool(FETCH_LARGE, None) };
-        let fetch_again = pool(FETCH_AGAIN, Some(FailureLimit::per_minute(FETCH_AGAIN_FAILURES)));
+        let fetch = Lanes { small: fetched_by(FETCH, None), large: fetched_by(FETCH_LARGE, None) };
+        let fetch_again = fetched_by(FETCH_AGAIN, Some(FailureLimit::per_minute(FETCH_AGAIN_FAILURES)));
         (Self { shared, submit, remove, hold, fetch, fetch_again, tidy }, tasks)
     }
 

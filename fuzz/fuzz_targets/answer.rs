@@ -1,8 +1,9 @@
 //! Any bytes as the answer of one of HTCondor's tools: it is read as JSON is, or counts as none.
 #![no_main]
 
-#[path = "../answer.rs"]
-mod answer;
+mod answer {
+    include!(concat!(env!("CARGO_MANIFEST_DIR"), "/answer.rs"));
+}
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let _ = answer::take(data);

@@ -190,7 +190,7 @@ pub enum Reason {
     JobsFailed,
 }
 
-/// One thing that holds of the HTCJob, or does not, and why (the fields of `metav1.Condition`).
+/// One aspect of the object's current state (the fields of `metav1.Condition`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {

@@ -140,7 +140,7 @@ pub struct HTCJobSpec {
 
     /// Most jobs that HTCondor has at a time. Default: all of them. The others are submitted as these end.
     /// Can be changed at any time. With 0 nothing more is submitted. Jobs that HTCondor already has are not removed.
-    /// With backend Kubernetes: most Pods that run at a time. Those that are too many are deleted, and run later.
+    /// With backend Kubernetes: most Pods that run at a time. If you lower it, the operator deletes Pods, and runs them again later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("self >= 0 && self <= 100000")
         .message("parallelism is a number of jobs from 0 to 100000; leave it out for no limit"))]

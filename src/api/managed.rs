@@ -161,8 +161,8 @@ pub struct Workers {
         inner(length(min = 1, max = 512), pattern(r"^([*]|[a-zA-Z0-9][-a-zA-Z0-9._/:@]*[*]?)$"))
     )]
     pub allowed_images: Vec<String>,
-    /// Number of workers, as `kubectl scale` sets it. Default: 0. A worker that is too many takes no more jobs, and goes when those that it
-    /// has have ended.
+    /// Number of workers, as `kubectl scale` sets it. Default: 0. When the number is lowered, workers are
+    /// drained: they start no more jobs, and are deleted once their jobs have ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("self >= 0 && self <= 10000").message("replicas is a number of workers from 0 to 10000"))]
     pub replicas: Option<i32>,

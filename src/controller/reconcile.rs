@@ -1,4 +1,4 @@
-//! One pass over one object, step by step: guard, gather, decide, commit, act, publish.
+//! One pass over one object, step by step: guard, gather, decide, commit, count, act, publish.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::{Context, ReconcileError, WriteError, pods};
 use crate::api::{OPERATOR, Observed, Phase};
 use crate::fence::Refused;
 use crate::machine::decide::Decision;
-use crate::machine::room::room;
+use crate::machine::room::{Room, room};
 use crate::machine::rules::Rules;
 use crate::machine::transitions::IllegalTransition;
 use crate::machine::{Settings, Uid};
@@ -64,18 +64,29 @@ async fn steps(object: &Observed, context: &Context) -> Result<Option<Duration>,
     let room = context.queues.give_room().then(|| room(&gathered.facts, &decision, &Rules::ALL));
     let gave = commit(context, &gathered, &decision, room.as_ref()).await.map_err(ReconcileError::Commit)?;
     if let Some(room) = &room {
-        let Gathered { facts, name, plan, .. } = &gathered;
-        let demand = plan.as_ref().map(|plan| Demand::of(Some(&plan.options), &context.planner.site_defaults));
-        let (uid, bound, granted) = (&facts.object.uid, facts.record.queue.as_deref(), &facts.record.granted);
-        let after = decision.after.as_ref().and_then(|after| after.known.as_ref());
-        let over = after.is_some_and(|known| known.phase == Phase::Completed);
-        let suspend = object.0.as_ref().is_ok_and(|job| job.spec.suspend);
-        let progress = Progress::of(facts, &decision, suspend);
-        context.queues.decided(&Decided { object, uid, name, bound, granted, demand, room, over, progress });
+        count(object, context, &gathered, &decision, room);
     }
     let again = Box::pin(shown(object, context, &gathered, decision, texts)).await?;
     // What has no room any more is told so by the next pass.
     Ok(again.into_iter().chain(gave.then_some(Duration::ZERO)).min())
+}
+
+/// What it has of its queue counts from now on.
+fn count(object: &Observed, context: &Context, gathered: &Gathered, decision: &Decision, room: &Room) {
+    let (facts, plan) = (&gathered.facts, gathered.plan.as_ref());
+    let after = decision.after.as_ref().and_then(|after| after.known.as_ref());
+    let suspend = object.0.as_ref().is_ok_and(|job| job.spec.suspend);
+    context.queues.decided(&Decided {
+        object,
+        uid: &facts.object.uid,
+        name: &gathered.name,
+        bound: facts.record.queue.as_deref(),
+        granted: &facts.record.granted,
+        demand: plan.map(|plan| Demand::of(Some(&plan.options), &context.planner.site_defaults)),
+        room,
+        over: after.is_some_and(|known| known.phase == Phase::Completed),
+        progress: Progress::of(facts, decision, suspend),
+    });
 }
 
 /// Acts, and publishes what has come of it.

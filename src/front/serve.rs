@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::access::Wish;
 use super::authentication::{User, is_let_in, keep_peer};
-use super::{Front, Place};
+use super::{Front, RequestSlot};
 use crate::jobs_api::refuse;
 use crate::mtls::server;
 use crate::procs::answer::Failure;
@@ -117,7 +117,7 @@ async fn data(request: &HttpRequest, front: &Arc<Front>) -> Result<HttpResponse,
     let target = Target::parse(request.uri().path()).ok_or_else(Failure::no_such_path)?;
     let query = request.uri().query().unwrap_or_default();
     let wish = wish(request.method(), &target, query, &user)?;
-    let place = front.place(&user.name).ok_or_else(|| {
+    let slot = front.slot(&user.name).ok_or_else(|| {
         Failure::too_many(format!("too many requests for {RESOURCE} are answered at the moment: try again"))
     })?;
     let allowed = front.reviews.allows(&front.client, wish.clone()).await.map_err(|error| {
@@ -140,7 +140,7 @@ async fn data(request: &HttpRequest, front: &Arc<Front>) -> Result<HttpResponse,
         );
         return Err(Failure::forbidden(message));
     }
-    hand_on(request, front, &user, place).await
+    hand_on(request, front, &user, slot).await
 }
 
 /// What the API server makes of it, for RBAC.
@@ -176,7 +176,7 @@ async fn hand_on(
     request: &HttpRequest,
     front: &Arc<Front>,
     user: &User,
-    place: Place,
+    slot: RequestSlot,
 ) -> Result<HttpResponse, Failure> {
     let nobody = || Failure::unavailable("no htc-operator leads at the moment: try again");
     let lasts = request.uri().path().ends_with("/log");
@@ -210,7 +210,7 @@ async fn hand_on(
         }
     }
     let parts = answer.into_body().into_data_stream().map(move |part| {
-        let _at_work = &place;
+        let _at_work = &slot;
         part
     });
     Ok(response.streaming(parts))

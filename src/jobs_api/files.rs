@@ -242,7 +242,7 @@ pub(super) async fn files(jobs: &Jobs, user: &str, found: Found, wanted: FilesQu
         .content_type("application/x-tar")
         .insert_header((ETAG, format!("\"{tag}\"")))
         .insert_header(("x-htc-length", length.to_string()))
-        .streaming(parts))
+        .streaming(super::in_span(parts)))
 }
 
 /// An archive on its way.

@@ -12,6 +12,7 @@ use actix_web::HttpResponse;
 use actix_web::web::Bytes;
 use jiff::Timestamp;
 use tokio::sync::mpsc;
+use tracing::Instrument as _;
 
 use super::{Found, Jobs};
 use crate::condor::tail::{Extent, Stream, Tail};
@@ -94,7 +95,7 @@ const OFFSET: &str = "x-htc-offset";
 
 /// Of what a log is. Known once it has begun.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct LogStart {
     run: Option<Timestamp>,
     offset: Option<u64>,
 }
@@ -114,7 +115,7 @@ pub(super) async fn log(jobs: &Jobs, user: &str, found: Found, wanted: LogQuery)
         jobs: jobs.clone(),
         user: user.to_owned(),
         start: wanted.run.or_else(|| began(&found)),
-        place: Arc::default(),
+        begins: Arc::default(),
         offset: wanted.tail_lines.is_none().then_some(wanted.offset),
         found,
         wanted,
@@ -124,14 +125,15 @@ pub(super) async fn log(jobs: &Jobs, user: &str, found: Found, wanted: LogQuery)
         told: false,
         shown: false,
     };
-    let place = Arc::clone(&source.place);
+    let begins = Arc::clone(&source.begins);
     let mut first = receiver;
-    let work = EndWith(tokio::spawn(async move {
+    let work = async move {
         let result = source.run().await;
         if let Err(failure) = result {
             let _ = source.parts.send(Err(failure)).await;
         }
-    }));
+    };
+    let work = EndWith(tokio::spawn(work.in_current_span()));
     // The first part tells whether there is a log at all.
     let Some(part) = first.recv().await else {
         return Ok(HttpResponse::Ok().content_type("text/plain; charset=utf-8").body(""));
@@ -150,14 +152,14 @@ pub(super) async fn log(jobs: &Jobs, user: &str, found: Found, wanted: LogQuery)
     let all = futures::StreamExt::chain(futures::stream::iter([Ok(part)]), rest);
     let mut response = HttpResponse::Ok();
     response.content_type("text/plain; charset=utf-8").insert_header((ATTEMPT, attempt.to_string()));
-    let Place { run, offset } = place.get().copied().unwrap_or_default();
+    let LogStart { run, offset } = begins.get().copied().unwrap_or_default();
     if let Some(run) = run {
         response.insert_header((RUN, run.to_string()));
     }
     if let Some(offset) = offset {
         response.insert_header((OFFSET, offset.to_string()));
     }
-    Ok(response.streaming(all))
+    Ok(response.streaming(super::in_span(all)))
 }
 
 /// Ends a task when it is dropped: a client that leaves is no longer worked for.
@@ -188,7 +190,7 @@ pub(super) struct Source {
     /// The byte of the file that comes first, if that is known.
     offset: Option<u64>,
     /// Of what the log is, for the head of the answer.
-    place: Arc<OnceLock<Place>>,
+    begins: Arc<OnceLock<LogStart>>,
 }
 
 impl Source {
@@ -377,7 +379,7 @@ impl Source {
     /// What the answer is of is known by now.
     fn tells(&mut self) {
         self.told = true;
-        let _ = self.place.set(Place { run: self.start, offset: self.offset });
+        let _ = self.begins.set(LogStart { run: self.start, offset: self.offset });
     }
 
     /// Whether more is wanted.

@@ -8,16 +8,17 @@ use actix_web::web::Bytes;
 use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
 use futures::Stream;
 use serde_json::json;
+use tracing::Instrument as _;
 
 use super::walk::Walk;
 use super::watch::Watching;
-use super::{Found, Jobs, files, log, now, wish};
+use super::{Found, Jobs, files, in_span, log, now, wish};
 use crate::ledger::LedgerError;
 use crate::mtls::{Accepted, Shown, server};
 use crate::procs::answer::Failure;
 use crate::procs::list::{Cursor, Form, Query};
 use crate::procs::story::{HTCStory, STORIES};
-use crate::procs::target::{Kind, Target};
+use crate::procs::target::{ObjectKind, Target};
 use crate::procs::{API_VERSION, HTCProc, ProcName, table};
 use crate::receiver::{ListenError, Port, bind, limited, start};
 
@@ -40,7 +41,12 @@ pub fn listen(address: SocketAddr, jobs: Jobs, shown: Shown, accepted: Accepted)
 }
 
 async fn answer(request: HttpRequest, jobs: web::Data<Jobs>) -> HttpResponse {
-    match serve(&request, &jobs).await {
+    let Some(target) = Target::parse(request.uri().path()) else { return refuse(&Failure::no_such_path()) };
+    let Target { kind, namespace, name, .. } = &target;
+    let (namespace, name) = (namespace.as_deref(), name.as_deref());
+    // Every log line from here on names what it is about.
+    let span = tracing::error_span!("request", resource = kind.resource(), namespace, name);
+    match serve(&request, target, &jobs).instrument(span).await {
         Ok(response) => response,
         Err(failure) => refuse(&failure),
     }
@@ -63,8 +69,7 @@ impl From<LedgerError> for Failure {
     }
 }
 
-async fn serve(request: &HttpRequest, jobs: &Jobs) -> Result<HttpResponse, Failure> {
-    let target = Target::parse(request.uri().path()).ok_or_else(Failure::no_such_path)?;
+async fn serve(request: &HttpRequest, target: Target, jobs: &Jobs) -> Result<HttpResponse, Failure> {
     jobs.records.must_be_complete()?;
     let user = request.headers().get("X-Remote-User").and_then(|user| std::str::from_utf8(user.as_bytes()).ok());
     let user = user.unwrap_or("somebody");
@@ -75,9 +80,9 @@ async fn serve(request: &HttpRequest, jobs: &Jobs) -> Result<HttpResponse, Failu
     let namespace = target.namespace.as_deref();
     let words = request.uri().query().unwrap_or_default();
     match (target.kind, &target.name) {
-        (Kind::Procs, _) => {}
-        (Kind::Stories, None) => return Err(Failure::no_such_path()),
-        (Kind::Stories, Some(name)) => {
+        (ObjectKind::Procs, _) => {}
+        (ObjectKind::Stories, None) => return Err(Failure::no_such_path()),
+        (ObjectKind::Stories, Some(name)) => {
             let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
             return story(jobs, namespace.unwrap_or_default(), name, Query::parse(words, accept)?.form).await;
         }
@@ -115,7 +120,7 @@ async fn serve(request: &HttpRequest, jobs: &Jobs) -> Result<HttpResponse, Failu
 }
 
 fn stream(parts: impl Stream<Item = Result<Bytes, LedgerError>> + 'static) -> HttpResponse {
-    HttpResponse::Ok().content_type("application/json").streaming(parts)
+    HttpResponse::Ok().content_type("application/json").streaming(in_span(parts))
 }
 
 async fn get(jobs: &Jobs, namespace: &str, name: &str, form: Form) -> Result<HttpResponse, Failure> {

@@ -33,7 +33,7 @@ pub(super) async fn wish(
             }
         })
     })?;
-    tracing::info!(user, %wanted, namespace, name, "a user wants something of a job");
+    tracing::info!(user, %wanted, "a user wants something of a job");
     jobs.wakes.wake(&parent.uid, found.htcjob());
     Ok(HttpResponse::Ok().json(jobs.find(namespace, name).await?.proc.object()))
 }

@@ -12,7 +12,7 @@ const NAME: usize = 253;
 
 /// Of what kind the objects are that a request is about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Kind {
+pub enum ObjectKind {
     /// Jobs.
     #[default]
     Procs,
@@ -20,7 +20,7 @@ pub enum Kind {
     Stories,
 }
 
-impl Kind {
+impl ObjectKind {
     /// The resource, as RBAC names it.
     #[must_use]
     pub const fn resource(self) -> &'static str {
@@ -35,7 +35,7 @@ impl Kind {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Target {
     /// Whether it is jobs. What follows is of a story in the same way, which is got by its name only.
-    pub kind: Kind,
+    pub kind: ObjectKind,
     /// Jobs of this namespace; none for all.
     pub namespace: Option<String>,
     /// The job of this name; none for a list.
@@ -64,11 +64,14 @@ impl Target {
                     [name, subresource] => (owned(name), owned(subresource)),
                     _ => return None,
                 };
-                Some(Self { kind: Kind::Procs, namespace: owned(namespace), name, subresource })
+                Some(Self { kind: ObjectKind::Procs, namespace: owned(namespace), name, subresource })
             }
-            ["namespaces", namespace, STORIES, name] if is_plain(namespace, NAMESPACE) => {
-                Some(Self { kind: Kind::Stories, namespace: owned(namespace), name: owned(name), subresource: None })
-            }
+            ["namespaces", namespace, STORIES, name] if is_plain(namespace, NAMESPACE) => Some(Self {
+                kind: ObjectKind::Stories,
+                namespace: owned(namespace),
+                name: owned(name),
+                subresource: None,
+            }),
             _ => None,
         }
     }
@@ -139,8 +142,8 @@ mod tests {
         assert_eq!(parse("/namespaces/a/htcstories/fit"), target("a", "fit", ""));
         let kind =
             |rest: &str| Target::parse(&format!("/apis/procs.htc.cern.ch/v1alpha1{rest}")).map(|target| target.kind);
-        assert_eq!(kind("/namespaces/a/htcprocs/htcstories"), Some(Kind::Procs));
-        assert_eq!(kind("/namespaces/htcprocs/htcstories/fit"), Some(Kind::Stories));
+        assert_eq!(kind("/namespaces/a/htcprocs/htcstories"), Some(ObjectKind::Procs));
+        assert_eq!(kind("/namespaces/htcprocs/htcstories/fit"), Some(ObjectKind::Stories));
         for rest in [
             "",
             "/",

@@ -43,25 +43,25 @@ impl Drop for Line {
 struct Peers(Arc<Mutex<HashMap<IpAddr, usize>>>);
 
 /// One of a peer's connections, for as long as it lasts.
-struct Place {
+struct PeerSlot {
     peers: Peers,
     address: IpAddr,
 }
 
 impl Peers {
     /// None if this address has `most` connections already.
-    fn place(&self, address: IpAddr, most: usize) -> Option<Place> {
+    fn slot(&self, address: IpAddr, most: usize) -> Option<PeerSlot> {
         let mut peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let connections = peers.entry(address).or_default();
         if *connections >= most {
             return None;
         }
         *connections += 1;
-        Some(Place { peers: self.clone(), address })
+        Some(PeerSlot { peers: self.clone(), address })
     }
 }
 
-impl Drop for Place {
+impl Drop for PeerSlot {
     fn drop(&mut self) {
         let mut peers = self.peers.0.lock().unwrap_or_else(PoisonError::into_inner);
         let left = peers.get(&self.address).map_or(0, |connections| connections.saturating_sub(1));
@@ -90,13 +90,13 @@ pub(super) fn watch_peers(most: usize) -> impl Fn(&dyn Any, &mut Extensions) + C
             Err(error) => return tracing::warn!(%error, "a connection has no limits"),
         };
         // Without an address it has ended already.
-        let place = socket.peer_addr().ok().and_then(|peer| peers.place(peer.ip().to_canonical(), most));
-        let Some(place) = place else {
+        let slot = socket.peer_addr().ok().and_then(|peer| peers.slot(peer.ip().to_canonical(), most));
+        let Some(slot) = slot else {
             tracing::debug!(peer = ?socket.peer_addr(), most, "one connection too many of an address is ended");
             let _ = socket.shutdown(Shutdown::Both);
             return;
         };
-        data.insert(place);
+        data.insert(slot);
         watch_socket(socket, data);
     }
 }
@@ -143,13 +143,13 @@ mod tests {
     fn each_address_has_so_many_places_and_gets_them_back() {
         let peers = Peers::default();
         let [one, other] = ["10.0.0.1", "10.0.0.2"].map(|address| address.parse::<IpAddr>().unwrap());
-        let mut taken: Vec<Place> = (0..3).filter_map(|_| peers.place(one, 2)).collect();
+        let mut taken: Vec<PeerSlot> = (0..3).filter_map(|_| peers.slot(one, 2)).collect();
         assert_eq!(taken.len(), 2);
-        let others = peers.place(other, 2);
-        assert!(others.is_some() && peers.place(one, 2).is_none());
+        let others = peers.slot(other, 2);
+        assert!(others.is_some() && peers.slot(one, 2).is_none());
         taken.pop();
-        taken.extend(peers.place(one, 2));
-        assert!(taken.len() == 2 && peers.place(one, 2).is_none());
+        taken.extend(peers.slot(one, 2));
+        assert!(taken.len() == 2 && peers.slot(one, 2).is_none());
         drop((taken, others));
         assert!(peers.0.lock().unwrap().is_empty(), "nothing is kept of who is gone");
     }

@@ -6,10 +6,12 @@ use tokio::sync::Notify;
 
 use super::room::Reservation;
 use super::{Queued, Shared, files};
+use crate::api::{ObjectName, Reason};
 use crate::condor::Schedd;
 use crate::ledger::RequestResult;
-use crate::machine::Uid;
 use crate::machine::facts::Failure;
+use crate::machine::request::Work;
+use crate::machine::{Indices, Uid};
 
 /// Most HTCJobs of a batch that a log line names.
 const NAMED: usize = 3;
@@ -133,4 +135,26 @@ impl Drop for Batch {
             let _ = self.shared.wake.try_send(job.object.clone());
         }
     }
+}
+
+pub(super) fn fetch_failed(message: String) -> Failure {
+    Failure::new(Reason::FetchFailed, message)
+}
+
+/// The jobs that each object's fetch names.
+pub(super) fn asked(batch: &Batch) -> Vec<(ObjectName, Uid, Indices)> {
+    batch.jobs.iter().map(|job| (job.name.clone(), job.request.key.uid.clone(), to_fetch(job))).collect()
+}
+
+/// The jobs whose output a request asks for, if it is a fetch.
+pub(super) fn asked_for(job: &Queued) -> Option<&Indices> {
+    match &job.request.work {
+        Work::Fetch(indices) => Some(indices),
+        _ => None,
+    }
+}
+
+/// The same; empty if it is none.
+pub(super) fn to_fetch(job: &Queued) -> Indices {
+    asked_for(job).cloned().unwrap_or_default()
 }

@@ -13,23 +13,18 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, statat, syncfs};
 
 use super::Planner;
+use super::bounds::{Bounds, DEEPEST, MOST_FILES, Stop, TOO_LARGE};
 use super::plan::make_folder;
 use super::room::Amount;
-use super::tool_call::written;
-use super::unpack::{Bounds, unpack};
+use super::unpack::unpack;
 use crate::api::{ObjectName, Reason};
 use crate::condor::fetch::INCOMING;
 use crate::machine::facts::Failure;
 use crate::machine::{Index, Indices, Uid};
 
-/// Most files, and folders, of the output of one job: each costs the volume an inode, however small it is.
-pub(super) const MOST_FILES: u64 = 100_000;
-/// Deepest folder of a job's output.
-pub(super) const DEEPEST: usize = 32;
 /// HTCondor's own slack when it counts the bytes of a job's output.
 const SLACK: u64 = 64 * 1024;
 const MIB: u64 = 1 << 20;
-pub(super) const TOO_LARGE: &str = "it has more bytes than --output-limit; let the job leave less";
 
 /// What came of the output of one object's jobs.
 #[derive(Debug, Default)]
@@ -46,21 +41,19 @@ pub(super) struct Arrived {
     pub(super) size: Amount,
 }
 
-/// Why output does not go to its place.
-#[derive(Debug)]
-pub(super) enum Stop {
-    /// It is not what a job may leave.
-    Refused(String),
-    /// There is no room for it.
-    NoSpace(String),
-    /// The volume has trouble.
-    Io(io::Error),
-}
-
-impl From<rustix::io::Errno> for Stop {
-    fn from(errno: rustix::io::Errno) -> Self {
-        Self::Io(errno.into())
+/// What a job wrote to its `out` or `err`, if that is here. Jobs of the Go operator have its cluster and proc in the name.
+pub(crate) fn written(folder: &Path, what: &str, index: Index) -> Option<PathBuf> {
+    let own = folder.join(what);
+    if own.exists() {
+        return Some(own);
     }
+    let inherited = |name: &str| {
+        let cluster =
+            name.strip_prefix(what).and_then(|rest| rest.strip_prefix('.')?.strip_suffix(&format!(".{index}")));
+        cluster.is_some_and(|cluster| cluster.parse::<u64>().is_ok())
+    };
+    let mut entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.find(|entry| inherited(&entry.file_name().to_string_lossy())).map(|entry| entry.path())
 }
 
 impl Planner {

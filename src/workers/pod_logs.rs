@@ -14,6 +14,7 @@ use kube::api::{Api, LogParams};
 use kube::runtime::reflector::ObjectRef;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
+use tracing::Instrument as _;
 
 use super::incoming::Arrived;
 use super::room::{Full, Reservation};
@@ -81,7 +82,9 @@ impl PodLogs {
         }
         let (client, shared, turns) = (self.client.clone(), Arc::clone(&self.shared), Arc::clone(&self.turns));
         let uid = wanted.uid.clone();
-        let work = tokio::spawn(async move {
+        let ObjectName { namespace, name } = &wanted.name;
+        let span = tracing::error_span!("logs", %namespace, htcjob = %name, %uid);
+        let work = async move {
             let Ok(_turn) = turns.acquire().await else { return };
             let object = wanted.object.clone();
             let saved = keep(&client, &shared, wanted).await;
@@ -90,8 +93,8 @@ impl PodLogs {
                 tokio::time::sleep(super::LEDGER_PAUSE).await;
             }
             let _ = shared.wake.send(object).await;
-        });
-        under_way.insert(uid, work);
+        };
+        under_way.insert(uid, tokio::spawn(work.instrument(span)));
     }
 
     /// Asks no longer for logs of this object: its Pods go.
@@ -144,7 +147,7 @@ async fn keep(client: &Client, shared: &Arc<Shared>, wanted: WantedLogs) -> Resu
     let outcomes: Vec<(Index, KeptLog)> = outcomes.collect();
     for (index, log) in &outcomes {
         if let KeptLog::Failed { why, tries, .. } = log {
-            tracing::info!(namespace = wanted.name.namespace, htcjob = wanted.name.name, %index, %why, tries, "a log is not kept yet");
+            tracing::info!(%index, %why, tries, "a log is not kept yet");
         }
     }
     shared.ledger.save_logs(wanted.uid, outcomes).await.map_err(|error| error.to_string())

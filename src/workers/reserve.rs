@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::batch::Batch;
+use super::batch::{Batch, asked, fetch_failed, to_fetch};
 use super::room::{Full, Reservation};
-use super::tool_call::{asked, fetch_failed, to_fetch};
 use super::{Queued, files};
 use crate::api::Reason;
 use crate::machine::facts::Failure;

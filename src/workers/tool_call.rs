@@ -1,12 +1,11 @@
 //! Removal, hold and release, fetching and tidying: one call of one tool for the whole batch.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::batch::Batch;
+use super::batch::{Batch, asked, asked_for, fetch_failed, to_fetch};
 use super::err_tail::err_tail;
-use super::incoming::Arrived;
+use super::incoming::{Arrived, written};
 use super::{Queued, files, reserve};
 use crate::api::text::without_others;
 use crate::api::{ObjectName, Reason};
@@ -49,15 +48,6 @@ pub(super) async fn intend(batch: &mut Batch) -> bool {
     }
 }
 
-pub(super) fn fetch_failed(message: String) -> Failure {
-    Failure::new(Reason::FetchFailed, message)
-}
-
-/// The jobs that each object's fetch names.
-pub(super) fn asked(batch: &Batch) -> Vec<(ObjectName, Uid, Indices)> {
-    batch.jobs.iter().map(|job| (job.name.clone(), job.request.key.uid.clone(), to_fetch(job))).collect()
-}
-
 /// One unwritable folder would stop the whole call: folders are made, emptied and tried before.
 async fn make_folders(batch: &mut Batch) -> bool {
     let work = |batch: &Batch| {
@@ -81,32 +71,6 @@ async fn make_folders(batch: &mut Batch) -> bool {
 /// The folder of an object's output.
 fn output(batch: &Batch, job: &Queued) -> String {
     batch.shared.planner.output(&job.name, &job.request.key.uid).display().to_string()
-}
-
-/// What a job wrote to its `out` or `err`, if that is here. Jobs of the Go operator have its cluster and proc in the name.
-pub(crate) fn written(folder: &Path, what: &str, index: Index) -> Option<PathBuf> {
-    let own = folder.join(what);
-    if own.exists() {
-        return Some(own);
-    }
-    let inherited = |name: &str| {
-        let cluster =
-            name.strip_prefix(what).and_then(|rest| rest.strip_prefix('.')?.strip_suffix(&format!(".{index}")));
-        cluster.is_some_and(|cluster| cluster.parse::<u64>().is_ok())
-    };
-    let mut entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.find(|entry| inherited(&entry.file_name().to_string_lossy())).map(|entry| entry.path())
-}
-
-fn asked_for(job: &Queued) -> Option<&Indices> {
-    match &job.request.work {
-        Work::Fetch(indices) => Some(indices),
-        _ => None,
-    }
-}
-
-pub(super) fn to_fetch(job: &Queued) -> Indices {
-    asked_for(job).cloned().unwrap_or_default()
 }
 
 /// The jobs that a tidying names.

@@ -12,7 +12,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::fstatvfs;
 use tar::{Archive, Entry, EntryType, PaxExtensions};
 
-use super::incoming::{DEEPEST, MOST_FILES, Stop, TOO_LARGE};
+use super::bounds::{Bounds, DEEPEST, MOST_FILES, Stop, TOO_LARGE};
 use super::room::{Amount, Volume};
 
 /// File name of the archive, as in `job.sh`.
@@ -30,15 +30,6 @@ const ALL_PATHS: usize = 32 << 20;
 const MOST_HEADERS: u64 = 4 * MOST_FILES;
 /// An archive is made of blocks of so many bytes, and ends with two that are empty.
 const BLOCK: u64 = 512;
-
-/// What may be unpacked.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
-    /// Most bytes.
-    pub(super) bytes: Option<u64>,
-    /// Bytes of the volume that are to stay free.
-    pub(super) keep_free: u64,
-}
 
 /// Unpacks the archive in `folder`, if there is one, beside it, and removes it. All of it is looked at before anything is
 /// written. A plain file of the same name is an earlier run's, which HTCondor has kept: it gives way.

@@ -12,7 +12,7 @@ mod value;
 use std::collections::BTreeSet;
 
 pub(super) use self::value::{ATTRIBUTE, MAX_BYTES};
-use self::value::{Kind, Value, limited};
+use self::value::{Value, ValueKind, limited};
 
 /// Deepest nesting of brackets, operators before a value and `?:`. HTCondor 25 gives up at a depth of 400.
 const MAX_DEPTH: u32 = 24;
@@ -228,7 +228,7 @@ impl<'a> Reader<'a> {
                 let items = self.list('}')?;
                 // Each with its quotes and a comma.
                 let bytes = items.iter().fold(2_u64, |sum, item| sum.saturating_add(item.bytes).saturating_add(4));
-                Value::of(Kind::List, limited("a list", bytes)?)
+                Value::of(ValueKind::List, limited("a list", bytes)?)
             }
             Some(c) if c.is_ascii_digit() => self.number()?,
             Some(c) if c.is_ascii_alphabetic() || c == '_' => self.reference()?,
@@ -237,11 +237,11 @@ impl<'a> Reader<'a> {
         while self.take("[") {
             let index = self.expression()?;
             // `MY["A"]` is a reference, too.
-            if value.kind != Kind::List && index.kind != Kind::Number {
+            if value.kind != ValueKind::List && index.kind != ValueKind::Number {
                 return Err(ExpressionProblem::Index);
             }
             self.expect(']')?;
-            value = Value::of(Kind::Other, value.bytes);
+            value = Value::of(ValueKind::Other, value.bytes);
         }
         Ok(if signs > 0 { Value::number() } else { value })
     }

@@ -1,6 +1,6 @@
 //! The functions that expressions may call, and how large their values can become.
 
-use super::value::{Kind, Value, limited};
+use super::value::{Value, ValueKind, limited};
 use super::{ExpressionProblem, pattern};
 
 /// Functions whose value depends on their arguments and the time only. Left out are those that read the account or an
@@ -37,17 +37,17 @@ pub(super) fn call<'a>(function: &'static str, arguments: &[Value<'a>]) -> Resul
     }
     let bytes = |number: usize| arguments.get(number).map_or(0, |argument| argument.bytes);
     let all = arguments.iter().fold(0_u64, |sum, argument| sum.saturating_add(argument.bytes));
-    let value = |kind: Kind, bytes: u64| limited(function, bytes).map(|bytes| Value::of(kind, bytes));
+    let value = |kind: ValueKind, bytes: u64| limited(function, bytes).map(|bytes| Value::of(kind, bytes));
     match function {
-        "strcat" => value(Kind::Text, all).map(|value| (value, 0)),
+        "strcat" => value(ValueKind::Text, all).map(|value| (value, 0)),
         // A separator may come behind every byte of the others: a list can have as many items.
-        "join" => value(Kind::Text, all.saturating_mul(bytes(0).saturating_add(1))).map(|value| (value, 0)),
-        "string" | "substr" | "tolower" | "toupper" => value(Kind::Text, bytes(0)).map(|value| (value, 0)),
+        "join" => value(ValueKind::Text, all.saturating_mul(bytes(0).saturating_add(1))).map(|value| (value, 0)),
+        "string" | "substr" | "tolower" | "toupper" => value(ValueKind::Text, bytes(0)).map(|value| (value, 0)),
         // Each byte may become an item, with quotes and a comma.
         "split" | "splitslotname" | "splitusername" => {
-            value(Kind::List, bytes(0).saturating_mul(4).saturating_add(4)).map(|value| (value, 0))
+            value(ValueKind::List, bytes(0).saturating_mul(4).saturating_add(4)).map(|value| (value, 0))
         }
-        "splittime" => value(Kind::Other, SPLIT_TIME).map(|value| (value, 0)),
+        "splittime" => value(ValueKind::Other, SPLIT_TIME).map(|value| (value, 0)),
         "ifthenelse" => {
             let two = |number: usize| arguments.get(number).copied().unwrap_or_else(Value::number);
             Ok((two(1).or(two(2)), 0))
@@ -57,7 +57,7 @@ pub(super) fn call<'a>(function: &'static str, arguments: &[Value<'a>]) -> Resul
             let grown = text.saturating_add(bytes(2).saturating_mul(text.saturating_add(1)));
             let searches = if replaces_all(function, arguments) { text } else { 1 };
             let steps = regular_expression(function, arguments, 3)?.saturating_mul(searches);
-            value(Kind::Text, grown).map(|value| (value, steps))
+            value(ValueKind::Text, grown).map(|value| (value, steps))
         }
         "regexp" | "regexpmember" => Ok((Value::number(), regular_expression(function, arguments, 2)?)),
         _ => Ok((Value::number(), 0)),

@@ -12,7 +12,7 @@ const NUMBER: u64 = 40;
 /// A value, as far as it is known.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Value<'a> {
-    pub(super) kind: Kind,
+    pub(super) kind: ValueKind,
     /// Most bytes of it, written out.
     pub(super) bytes: u64,
     /// The text, if it stands there.
@@ -20,7 +20,7 @@ pub(super) struct Value<'a> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ValueKind {
     Number,
     Text,
     List,
@@ -29,25 +29,25 @@ pub(super) enum Kind {
 }
 
 impl<'a> Value<'a> {
-    pub(super) const fn of(kind: Kind, bytes: u64) -> Self {
+    pub(super) const fn of(kind: ValueKind, bytes: u64) -> Self {
         Self { kind, bytes, literal: None }
     }
 
     pub(super) const fn number() -> Self {
-        Self::of(Kind::Number, NUMBER)
+        Self::of(ValueKind::Number, NUMBER)
     }
 
     pub(super) const fn attribute() -> Self {
-        Self::of(Kind::Other, ATTRIBUTE)
+        Self::of(ValueKind::Other, ATTRIBUTE)
     }
 
     pub(super) const fn text(literal: &'a str) -> Self {
-        Self { kind: Kind::Text, bytes: literal.len() as u64, literal: Some(literal) }
+        Self { kind: ValueKind::Text, bytes: literal.len() as u64, literal: Some(literal) }
     }
 
     /// One of the two.
     pub(super) fn or(self, other: Self) -> Self {
-        let kind = if self.kind == other.kind { self.kind } else { Kind::Other };
+        let kind = if self.kind == other.kind { self.kind } else { ValueKind::Other };
         Self::of(kind, self.bytes.max(other.bytes))
     }
 }

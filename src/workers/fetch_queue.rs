@@ -16,7 +16,7 @@ use crate::retry::FailureLimit;
 const TURN: Duration = Duration::from_millis(200);
 
 /// A queue of several workers. A batch of theirs is of one namespace.
-pub(super) struct Pool {
+pub(super) struct FetchQueue {
     queue: tokio::sync::Mutex<Queue>,
     /// Batches under way, by namespace.
     busy: Mutex<HashMap<String, usize>>,
@@ -31,7 +31,7 @@ struct Queue {
     waiting: VecDeque<Queued>,
 }
 
-impl Pool {
+impl FetchQueue {
     pub(super) fn new(receiver: mpsc::Receiver<Queued>, share: usize, limit: Option<FailureLimit>) -> Self {
         let queue = tokio::sync::Mutex::new(Queue { receiver, waiting: VecDeque::new() });
         Self { queue, busy: Mutex::default(), share, limit }
@@ -103,8 +103,8 @@ impl Pool {
 }
 
 /// Serves as one of the workers.
-pub(super) async fn serve(shared: Arc<Shared>, pool: Arc<Pool>) {
-    while let Some(jobs) = pool.next(&shared).await {
+pub(super) async fn serve(shared: Arc<Shared>, queue: Arc<FetchQueue>) {
+    while let Some(jobs) = queue.next(&shared).await {
         let Some((identity, namespace)) = jobs.first().map(|job| (job.identity.clone(), job.name.namespace.clone()))
         else {
             continue;
@@ -114,6 +114,6 @@ pub(super) async fn serve(shared: Arc<Shared>, pool: Arc<Pool>) {
         let batch = super::batch::Batch::new(schedd, jobs, &shared);
         let effect = Effect::ToolCall(tool_call::ToolCall::default());
         let failed = handle(batch, &identity, &at_hand, effect).await;
-        pool.ended(&namespace, failed);
+        queue.ended(&namespace, failed);
     }
 }
