@@ -15,7 +15,7 @@ use kube::{Client, Resource, ResourceExt as _};
 use tokio::sync::Notify;
 
 use super::seen::{self, SeenPod};
-use super::{HTCJOB, HTCJOB_UID, Site};
+use super::{HTCJOB, HTCJOB_UID, Site, is_htcjob};
 use crate::api::{Guarded, ObjectName, Observed, Wake, decoded, is_name};
 use crate::kubernetes::watched;
 use crate::machine::Uid;
@@ -372,7 +372,7 @@ fn htcjob(object: &impl kube::ResourceExt) -> Option<ObjectRef<Observed>> {
 
 /// A Job by its name, if an `HTCJob` controls it.
 fn seen_job(job: &Job) -> Option<(ObjectName, SeenJob)> {
-    let owner = job.owner_references().iter().find(|owner| owner.controller == Some(true) && owner.kind == "HTCJob")?;
+    let owner = job.owner_references().iter().find(|owner| owner.controller == Some(true) && is_htcjob(owner))?;
     let name = ObjectName { namespace: job.namespace()?, name: job.name_any() };
     let version = job.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default();
     Some((name, SeenJob { owner: Uid::from(owner.uid.as_str()), htcjob: htcjob(job), version, job: seen::job(job)? }))

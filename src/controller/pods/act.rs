@@ -11,6 +11,7 @@ use kube::runtime::reflector::ObjectRef;
 use serde_json::json;
 
 use super::gather::{Gathered, only, pods_of, texts_of, whose};
+use crate::api::text::{WORDS, harmless};
 use crate::api::{Backend, Guarded, Observed, Reason};
 use crate::controller::act::{attach, delete, release, unless_done};
 use crate::controller::{Context, WriteError};
@@ -202,8 +203,11 @@ async fn create_job(
             let there = context.writes.ask("list the Job of HTCJob", name, api.list(&only(&of.job_name))).await?;
             match there.items.into_iter().next() {
                 Some(Guarded(Ok(job))) => job,
-                // It has gone meanwhile: the next pass creates it. Or it cannot be read, which that pass says.
-                None | Some(Guarded(Err(_))) => return Ok(Created::Here),
+                Some(Guarded(Err(invalid))) => {
+                    return Ok(taken(&format!("Job {}", of.job_name), &format!("it cannot be read: {invalid}")));
+                }
+                // It has gone meanwhile: it is tried again, as what failed is.
+                None => return Err(error),
             }
         }
         Err(error) => return refused(error),
@@ -211,17 +215,25 @@ async fn create_job(
     match whose(&there, &of.uid, None, None) {
         JobSeen::Ours(_) => {
             context.pods.saw(&there);
-            Ok(Created::Here)
+            // The next pass follows at once, and has to see it.
+            if context.pods.job(&gathered.named(), &of.uid).is_some() {
+                return Ok(Created::Here);
+            }
+            Ok(taken(&format!("Job {}", of.job_name), "its owner has just been changed"))
         }
         JobSeen::Foreign(whose) => {
-            let message = format!(
-                "there is a Job {} already, and it is not this HTCJob's: {whose}. It is left alone: delete it, or create the HTCJob again",
-                of.job_name
-            );
-            Ok(Created::Refused(Reason::NameTaken, message))
+            Ok(taken(&format!("Job {}", of.job_name), &format!("it is not this HTCJob's: {whose}")))
         }
-        JobSeen::Absent | JobSeen::Unknown(_) => Ok(Created::Here),
+        JobSeen::Absent | JobSeen::Unknown(_) => Ok(taken(&format!("Job {}", of.job_name), "it cannot be read")),
     }
+}
+
+/// Something else has the name. It is tried again after a pause: whoever has the name may have taken it so that it is tried for ever.
+fn taken(what: &str, why: &str) -> Created {
+    let why = harmless(why, WORDS);
+    let message =
+        format!("there is a {what} already, and {why}. It is left alone: delete it, or create the HTCJob again");
+    Created::Refused(Reason::NameTaken, message)
 }
 
 fn is_there(error: &WriteError) -> bool {

@@ -7,12 +7,13 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
 use kube::{Resource as _, ResourceExt as _};
 
+use crate::api::text::{WORDS, harmless};
 use crate::api::{ABANDON, APP_LABEL, FINALIZER, Guarded, HTCJob, ObjectName, Observed, Reason, SUBMIT_AGAIN};
 use crate::controller::gather::{claim, may_be_forgotten, past};
 use crate::controller::items::{self, Kept, Row};
 use crate::controller::{Context, GatherError};
 use crate::kubernetes::{ApiError, limited};
-use crate::kubernetes_backend::{CONTROLLER_UID, HTCJOB_UID, Identity, PodPlan, Texts, job_name, seen_job};
+use crate::kubernetes_backend::{CONTROLLER_UID, HTCJOB_UID, Identity, PodPlan, Texts, is_htcjob, job_name, seen_job};
 use crate::machine::Uid;
 use crate::machine::facts::{Past, Spec, SpecRefused, Unreadable};
 use crate::machine::ids::Index;
@@ -152,7 +153,9 @@ async fn see_job(context: &Context, name: &ObjectName, wanted: &Wanted<'_>) -> J
         Ok(listed) => match listed.items.first().map(|job| &job.0) {
             None => JobSeen::Absent,
             Some(Ok(job)) => whose(job, wanted.uid, wanted.record.job.as_ref(), wanted.asked),
-            Some(Err(invalid)) => JobSeen::Unknown(format!("Job {} cannot be read: {invalid}", wanted.job_name)),
+            Some(Err(invalid)) => {
+                JobSeen::Unknown(harmless(&format!("Job {} cannot be read: {invalid}", wanted.job_name), WORDS))
+            }
         },
         Err(error) => JobSeen::Unknown(error.to_string()),
     }
@@ -169,8 +172,10 @@ pub(super) fn whose(job: &Job, uid: &Uid, recorded: Option<&JobUid>, asked: Opti
     let owner = job.owner_references().iter().find(|owner| owner.controller == Some(true));
     match (owner, seen_job(job)) {
         (_, Some(job)) if recorded.is_some_and(|recorded| *recorded == job.uid) => JobSeen::Ours(by_index(job, asked)),
-        (Some(owner), Some(job)) if owner.uid == uid.as_str() => JobSeen::Ours(by_index(job, asked)),
-        (Some(owner), _) => JobSeen::Foreign(format!("{} {} controls it", owner.kind, owner.name)),
+        (Some(owner), Some(job)) if is_htcjob(owner) && owner.uid == uid.as_str() => {
+            JobSeen::Ours(by_index(job, asked))
+        }
+        (Some(owner), _) => JobSeen::Foreign(harmless(&format!("{} {} controls it", owner.kind, owner.name), WORDS)),
         (None, _) => JobSeen::Foreign("nothing controls it".to_owned()),
     }
 }
@@ -301,7 +306,8 @@ mod tests {
     fn a_job_is_its_only_if_it_controls_it() {
         let owner = |kind: &str, uid: &str, controller: bool| json!({ "apiVersion": "htc.cern.ch/v1alpha1", "kind": kind, "name": "sums", "uid": uid, "controller": controller });
         assert!(matches!(seen(&json!([owner("HTCJob", "u", true)])), JobSeen::Ours(_)));
-        for foreign in [json!([]), json!([owner("HTCJob", "v", true)]), json!([owner("HTCJob", "u", false)])] {
+        let others = [owner("HTCJob", "v", true), owner("HTCJob", "u", false), owner("Foo", "u", true)];
+        for foreign in others.map(|other| json!([other])).into_iter().chain([json!([])]) {
             assert!(matches!(seen(&foreign), JobSeen::Foreign(_)), "{foreign}");
         }
         let JobSeen::Foreign(whose) = seen(&json!([owner("CronJob", "c", true), owner("HTCJob", "u", false)])) else {
