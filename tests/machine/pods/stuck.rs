@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use htc_operator::api::{ConditionStatus, ConditionType, Reason};
-use htc_operator::machine::pods::{BatchJob, JobSeen, Pod, PodPhase, PodsSeen};
-use htc_operator::machine::{Index, Timestamp};
+use htc_operator::machine::pods::{
+    Action, Adjust, BatchJob, Facts, JobSeen, Pod, PodPhase, PodsSeen, decide_pods,
+};
+use htc_operator::machine::{Index, Settings, Timestamp};
 
-use super::{NOW, begun, decide, job, pod};
+use super::{NOW, begun, decide, guarded, job, pod};
 
 /// What the condition `Stuck` says, and when that is looked at again.
 fn stuck(pods: &[Pod]) -> (Option<(bool, Reason, String)>, Option<Duration>) {
@@ -50,6 +52,34 @@ fn a_pod_that_starts_for_minutes_is_said() {
     assert!(message.starts_with("1 job not started 5 min after a node was chosen. Pod sums-0-x of job 0"), "{message}");
     assert_eq!(stuck(&[placed(999, pending()), placed(999, PodPhase::Running)]).0, None, "it waits for its turn");
     assert_eq!(stuck(&[pod(pending(), None)]).0, None, "no node was chosen yet");
+}
+
+/// A Job that was suspended for long is not one at which nobody looks.
+#[test]
+fn a_job_that_has_waited_for_room_has_its_time_from_when_it_is_resumed() {
+    let at = |seconds: i64| Timestamp(NOW.0 + 1000 * seconds);
+    let decide_at = |facts: &Facts, now| decide_pods(facts, now, &Settings::default()).unwrap();
+    for room in [1, 2] {
+        let mut facts = guarded(2);
+        facts.namespace_room = Some(0);
+        facts.job = JobSeen::Ours(BatchJob { parallelism: Some(2), stopped: true, ..job("j") });
+        for now in [NOW, at(600)] {
+            let decision = decide_at(&facts, now);
+            assert_eq!(decision.action, Action::Nothing);
+            facts.record = decision.after.unwrap();
+        }
+        facts.namespace_room = Some(room);
+        let decision = decide_at(&facts, at(610));
+        assert!(matches!(decision.action, Action::Adjust(_, Adjust { suspend: false, .. })), "{:?}", decision.action);
+        facts.record = decision.after.unwrap();
+        let parallelism = u32::try_from(room).ok();
+        facts.job = JobSeen::Ours(BatchJob { suspended: false, parallelism, stopped: true, ..job("j") });
+        let is_stuck = |now| {
+            let known = decide_at(&facts, now).after.unwrap().known.unwrap();
+            known.conditions.iter().any(|told| told.kind == ConditionType::Stuck)
+        };
+        assert!(!is_stuck(at(610)) && !is_stuck(at(624)) && is_stuck(at(625)), "{room}");
+    }
 }
 
 #[test]

@@ -84,9 +84,7 @@ impl Run<'_> {
     fn no_pod(&mut self, pods: &BTreeMap<Index, Pod>, spec: &Spec, job: &BatchJob) -> Option<(Reason, String)> {
         let none_yet = pods.is_empty() && job.succeeded.is_empty() && job.failed.is_empty() && job.end.is_none();
         let waits = none_yet && !spec.suspend && !job.suspended && spec.parallelism != Some(0);
-        // When it was resumed, as far as that is known.
-        let quota = self.conditions.get(ConditionType::QuotaReserved).map(|told| told.since);
-        let resumed = job.started.or(self.known.started.max(quota)).filter(|_| waits)?;
+        let resumed = job.started.or(self.known.started).filter(|_| waits)?;
         if !self.is_due(resumed, FIRST_POD) {
             return None;
         }
