@@ -123,16 +123,43 @@ fn is_said(facts: &Facts, kind: ConditionType, status: ConditionStatus, reason: 
     says(facts, kind) == Some((status, reason.to_string()))
 }
 
-/// Who may delete HTCJobs leaves no Job behind that can be deleted.
+/// Who may delete HTCJobs leaves no Job behind that can be deleted, also if the operator is killed before it deletes it, or the
+/// API server does not answer.
 #[test]
-fn the_job_of_an_abandoned_one_is_deleted_once() {
-    let mut facts = begun(2);
+fn the_job_of_an_abandoned_one_is_deleted_until_it_goes_and_for_a_while() {
+    let at = |seconds: i64| Timestamp(NOW.0 + 1000 * seconds);
+    let released = |action: &Action| matches!(action, Action::ReleaseFinalizer(Permit::Abandoned(_)));
+    let here = JobSeen::Ours(job("j"));
+    let unknown = JobSeen::Unknown("away".to_owned());
+    let going = JobSeen::Ours(BatchJob { deleting: true, ..job("j") });
+    for (seen, goes) in [(&here, false), (&unknown, false), (&going, true), (&JobSeen::Absent, true)] {
+        for removed_before in [false, true] {
+            let mut facts = Facts { job: seen.clone(), ..begun(2) };
+            facts.object.deleting = true;
+            if removed_before {
+                // Its deletion has waited for long.
+                let known = decide_pods(&Facts { job: here.clone(), ..facts.clone() }, at(-600), &Settings::default());
+                facts.record = known.unwrap().after.unwrap();
+            }
+            facts.object.abandon = true;
+            let mut last = Action::Nothing;
+            for (seconds, asks) in [(0, true), (5, true), (29, true), (30, false)] {
+                let decision = decide_pods(&facts, at(seconds), &Settings::default()).unwrap();
+                facts.record = decision.after.unwrap();
+                last = decision.action;
+                if goes {
+                    break;
+                }
+                assert_eq!(last == Action::DeleteJob("j".into()), asks, "{seconds} s: {last:?}");
+                assert_eq!(decision.again.is_some(), asks);
+            }
+            assert!(released(&last), "{seen:?}: {last:?}");
+        }
+    }
+    // Of one whose Job was never recorded there is nothing to delete.
+    let mut facts = Facts { job: unknown, ..guarded(2) };
     (facts.object.deleting, facts.object.abandon) = (true, true);
-    assert_eq!(step(&mut facts).action, Action::DeleteJob("j".into()));
-    let Action::ReleaseFinalizer(Permit::Abandoned(_)) = step(&mut facts).action else { panic!("it goes") };
-    let mut facts = begun(2);
-    (facts.object.deleting, facts.object.abandon, facts.job) = (true, true, JobSeen::Unknown("away".to_owned()));
-    let Action::ReleaseFinalizer(Permit::Abandoned(_)) = step(&mut facts).action else { panic!("it goes at once") };
+    assert!(released(&step(&mut facts).action));
 }
 
 /// An annotation that anybody may write.
@@ -595,7 +622,8 @@ proptest! {
                 Action::Adjust(uid, _) => prop_assert_eq!(Some(uid), after.job.as_ref()),
                 Action::DeleteJob(uid) => {
                     let its = matches!(&facts.job, JobSeen::Ours(job) if job.uid == *uid);
-                    prop_assert!(its && deleted && after.job.as_ref().is_none_or(|job| job == uid));
+                    let recorded = abandon && matches!(facts.job, JobSeen::Unknown(_)) && before.job.as_ref() == Some(uid);
+                    prop_assert!((its || recorded) && deleted && after.job.as_ref().is_none_or(|job| job == uid));
                 }
                 Action::DeletePods(uid) => prop_assert!(deleted && after.job.as_ref() == Some(uid)),
                 Action::ReleaseFinalizer(permit) => {

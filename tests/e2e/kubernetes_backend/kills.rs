@@ -24,6 +24,12 @@ const LEFT: &[Point] = {
     &[BeforePodDeleted, AfterPodDeleted, BeforeFinalizerReleased, AfterFinalizerReleased]
 };
 
+/// The same, where somebody abandons it, and the garbage collector would leave its Job.
+const ABANDONED: &[Point] = {
+    use Point::*;
+    &[BeforeJobDeleted, AfterJobDeleted, BeforeFinalizerReleased, AfterFinalizerReleased]
+};
+
 /// Those that no other life has.
 pub const POINTS: &[Point] = {
     use Point::*;
@@ -72,6 +78,20 @@ pub fn killed_at_every_point(version: Version) {
         stage.bed.dying_at(&places(life), life.len(), || completed(&here, &format!("life-{number}")));
     }
     stage.bed.dying_at(&places(LEFT), LEFT.len(), || left_behind(&here, "left"));
+    stage.bed.dying_at(&places(ABANDONED), ABANDONED.len(), || abandoned(&here, "abandoned"));
+}
+
+/// Its Job goes, whenever the operator dies.
+fn abandoned(here: &Namespace<'_>, name: &str) {
+    here.create(&pods(name, 1));
+    here.run(0);
+    here.wait_phase(name, "Running");
+    let free = r#"{"metadata":{"ownerReferences":null}}"#;
+    here.kubectl(&["patch", "job", &here.job_name(name), "--type=merge", "-p", free]);
+    here.kubectl(&["annotate", "htcjob", name, "htc.cern.ch/abandon=true"]);
+    here.kubectl(&["delete", "htcjob", name, "--wait=false"]);
+    here.wait_gone(name);
+    here.wait_all_gone();
 }
 
 /// Nothing else than the operator deletes these Pods before the HTCJob is let go.

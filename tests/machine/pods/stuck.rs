@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use htc_operator::api::{ConditionStatus, ConditionType, Reason};
-use htc_operator::machine::pods::{
-    Action, Adjust, BatchJob, Facts, JobSeen, Pod, PodPhase, PodsSeen, decide_pods,
-};
+use htc_operator::machine::pods::{Action, Adjust, BatchJob, Facts, JobSeen, Pod, PodPhase, PodsSeen, decide_pods};
 use htc_operator::machine::{Index, Settings, Timestamp};
 
 use super::{NOW, begun, decide, guarded, job, pod};
