@@ -213,6 +213,17 @@ fn what_was_recorded_and_is_gone_is_lost_and_what_was_not_is_made_again() {
 }
 
 #[test]
+fn who_deletes_a_job_and_leaves_its_pods_is_told_so() {
+    for (left, told) in [(Left::Some, true), (Left::None, false), (Left::Unknown, false)] {
+        let mut facts = Facts { job: JobSeen::Absent, left, ..begun(2) };
+        let decision = step(&mut facts);
+        let words = "; some of its Pods are still there, and go when the HTCJob is deleted";
+        let last = &decision.transitions.last().unwrap().detail;
+        assert_eq!(last.contains(words), told, "{last}");
+    }
+}
+
+#[test]
 fn a_ledger_of_unknown_past_creates_nothing() {
     let mut facts = new(1);
     (facts.object.finalizer, facts.object.claim) = (true, Claim::Other);

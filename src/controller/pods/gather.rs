@@ -112,9 +112,7 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
         queue,
         namespace_room: None,
     };
-    // Who deletes a Job may leave its Pods, which use what they were given.
-    let matters = (deleting && finalizer) || !facts.record.granted.is_empty();
-    if matters && is_gone(&facts) {
+    if is_gone(&facts) && left_matters(&facts) {
         facts.left = see_left(context, &name, &facts.object.uid, facts.record.job.as_ref()).await;
     }
     let app = object.labels().get(APP_LABEL).cloned();
@@ -196,6 +194,13 @@ fn is_gone(facts: &Facts) -> bool {
         JobSeen::Ours(other) => facts.record.job.as_ref().is_some_and(|recorded| *recorded != other.uid),
         JobSeen::Unknown(_) => false,
     }
+}
+
+/// Who deletes a Job may leave its Pods, which use what they were given. Who reads that it is lost is told so.
+fn left_matters(facts: &Facts) -> bool {
+    let Facts { object, record, .. } = facts;
+    let is_lost = record.job.is_some() && record.known.as_ref().is_some_and(|known| known.completed.is_none());
+    (object.deleting && object.finalizer) || !record.granted.is_empty() || is_lost
 }
 
 /// Whether Pods are left of a Job that is gone.
@@ -288,11 +293,63 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::machine::Timestamp;
+    use crate::machine::facts::{Claim, Known};
+    use crate::machine::phase::Phase;
+    use crate::machine::pods::Create;
 
     fn seen(owners: &Value) -> JobSeen {
         let job =
             json!({ "metadata": { "name": "sums-0b5ea2a4", "namespace": "n", "uid": "j", "ownerReferences": owners } });
         whose(&serde_json::from_value(job).unwrap(), &Uid::from("u"), None, None)
+    }
+
+    #[test]
+    fn pods_are_looked_for_when_the_job_is_lost() {
+        let known = |completed| Known {
+            phase: Phase::Running,
+            new: true,
+            started: None,
+            completed,
+            cut_short: None,
+            given_up: 0,
+            released: false,
+            conditions: Vec::new(),
+        };
+        let matters = |job: Option<&str>, completed, deleting, granted: &str| {
+            let record = Record {
+                known: Some(known(completed)),
+                job: job.map(JobUid::from),
+                granted: granted.parse().unwrap(),
+                ..Record::default()
+            };
+            let object = Object {
+                uid: Uid::from("u"),
+                deleting,
+                finalizer: true,
+                claim: Claim::Ours,
+                spec: Ok(Spec::default()),
+                job_name: "sums-0b5ea2a4".to_owned(),
+                shows_job: false,
+                abandon: false,
+                submit_again: false,
+            };
+            left_matters(&Facts {
+                object,
+                record,
+                past: Past::Continuous,
+                job: JobSeen::Absent,
+                pods: PodsSeen::Unknown,
+                left: Left::Unknown,
+                create: Create::May,
+                queue: None,
+                namespace_room: None,
+            })
+        };
+        assert!(matters(Some("j"), None, false, ""));
+        assert!(!matters(None, None, false, ""), "one that was never recorded has made none");
+        assert!(!matters(Some("j"), Some(Timestamp(1)), false, ""), "it has been told");
+        assert!(matters(Some("j"), Some(Timestamp(1)), false, "0") && matters(None, None, true, ""));
     }
 
     #[test]

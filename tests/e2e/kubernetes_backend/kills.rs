@@ -1,6 +1,6 @@
 //! The operator dies at every step, and another one goes on: never two Jobs, and nothing left.
 
-use bed::{Namespace, PATIENCE, is_true};
+use bed::{Namespace, PATIENCE, condition, is_true};
 use htc_operator::failpoint::Point;
 use testbed::{Version, wait_for};
 
@@ -101,7 +101,9 @@ fn left_behind(here: &Namespace<'_>, name: &str) {
     here.run(0);
     here.wait_phase(name, "Running");
     here.kubectl(&["delete", "job", &here.job_name(name), "--cascade=orphan", "--wait=false"]);
-    assert!(is_true(&here.wait_ended(name), "Failed"));
+    let ended = here.wait_ended(name);
+    let message = condition(&ended, "Failed").unwrap()["message"].to_string();
+    assert!(message.contains("some of its Pods are still there"), "{message}");
     assert_eq!(here.pods().len(), 2, "they are left");
     here.kubectl(&["delete", "htcjob", name, "--wait=false"]);
     here.wait_gone(name);
