@@ -193,19 +193,7 @@ impl Watched {
                 Ok(Some(event)) => {
                     let listed = matches!(event, watcher::Event::InitDone);
                     health(&mut self.state()).heard(&event);
-                    match event {
-                        // It is not what it was: whoever it matters to asks for it.
-                        watcher::Event::Apply(Guarded(Err(invalid)))
-                        | watcher::Event::Delete(Guarded(Err(invalid))) => {
-                            unreadable(&mut self.state(), invalid.metadata);
-                            self.news.notify_one();
-                        }
-                        event => {
-                            if let Some(event) = decoded(event) {
-                                seen(self, event);
-                            }
-                        }
-                    }
+                    self.hear(event, seen, unreadable);
                     let mut state = self.state();
                     let health = health(&mut state);
                     if listed && !std::mem::replace(&mut health.listed, true) {
@@ -223,6 +211,26 @@ impl Watched {
                     state.wake_all();
                     drop(state);
                     self.news.notify_one();
+                }
+            }
+        }
+    }
+
+    fn hear<K>(
+        &self,
+        event: watcher::Event<Guarded<K>>,
+        seen: fn(&Self, watcher::Event<K>),
+        unreadable: fn(&mut State, ObjectMeta),
+    ) {
+        match event {
+            // It is not what it was: whoever it matters to asks for it.
+            watcher::Event::Apply(Guarded(Err(invalid))) | watcher::Event::Delete(Guarded(Err(invalid))) => {
+                unreadable(&mut self.state(), invalid.metadata);
+                self.news.notify_one();
+            }
+            event => {
+                if let Some(event) = decoded(event) {
+                    seen(self, event);
                 }
             }
         }

@@ -162,15 +162,17 @@ async fn create_config_map(
     match around(Point::BeforeConfigMapCreated, created, Point::AfterConfigMapCreated).await {
         Ok(_) => Ok(None),
         Err(error) if is_there(&error) => {
+            let api: Api<Guarded<ConfigMap>> = Api::namespaced(context.client.clone(), &name.namespace);
             let there = context.writes.ask("get the ConfigMap of HTCJob", name, api.get(&of.job_name)).await?;
-            if is_as(&there, map, of.uid.as_str()) {
-                return Ok(None);
-            }
-            let message = format!(
-                "there is a ConfigMap {} already, and it is not this HTCJob's: another object controls it, or something else is in it. It is left alone: delete it, or create the HTCJob again",
-                of.job_name
-            );
-            Ok(Some(Created::Refused(Reason::NameTaken, message)))
+            let what = format!("ConfigMap {}", of.job_name);
+            Ok(match &there.0 {
+                Ok(there) if is_as(there, map, of.uid.as_str()) => None,
+                Ok(_) => {
+                    let why = "it is not this HTCJob's: another object controls it, or something else is in it";
+                    Some(taken(&what, why))
+                }
+                Err(invalid) => Some(taken(&what, &format!("it cannot be read: {invalid}"))),
+            })
         }
         Err(error) => refused(error).map(Some),
     }

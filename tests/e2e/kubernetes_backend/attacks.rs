@@ -24,6 +24,11 @@ pub fn a_config_map_with_another_script_is_not_run(version: Version) {
             map["metadata"]["ownerReferences"] = json!([owner(name, &uid)]);
         }
         stage.bed.kube.apply_stdin(&map.to_string()).unwrap();
+        // A time that the API server takes and no calendar has.
+        let entry = json!({ "manager": "x", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1",
+            "fieldsV1": { "f:data": { "f:script": {} } }, "time": "9999-12-31T23:59:59Z" });
+        let patch = json!({ "metadata": { "managedFields": [entry] } }).to_string();
+        here.kubectl(&["patch", "configmap", &here.job_name(name), "--type=merge", "-p", &patch]);
     }
     stage.bed.start_operator();
     for name in ["theirs", "forged"] {
@@ -153,6 +158,8 @@ pub fn a_job_that_takes_the_name_is_not_tried_without_end(version: Version) {
                 "apiVersion": "example.com/v1", "kind": "Foo", "name": "foo", "uid": uid, "controller": true }]);
         } else {
             job["spec"]["template"]["metadata"]["creationTimestamp"] = "9999-12-31T23:59:59Z".into();
+            // The operator watches it, too.
+            job["metadata"]["labels"] = json!({ "htc.cern.ch/htcjob-uid": uid });
         }
         stage.bed.kube.apply_stdin(&job.to_string()).unwrap();
     }
