@@ -10,7 +10,7 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions
 use kube::runtime::reflector::ObjectRef;
 use serde_json::json;
 
-use super::gather::{Gathered, only, pods_of, texts_of, whose};
+use super::gather::{Gathered, only, pods_of, texts, whose};
 use crate::api::text::{WORDS, harmless};
 use crate::api::{Backend, Guarded, Observed, Reason};
 use crate::controller::act::{attach, delete, release, unless_done};
@@ -130,14 +130,9 @@ async fn create(context: &Context, object: &Observed, gathered: &Gathered) -> Re
         return Ok(Created::Refused(Reason::InvalidSpec, "the HTCJob cannot be read".to_owned()));
     };
     let identity = gathered.identity();
-    let texts = if htcjob.spec.items_from.is_some() {
-        let kept = context.ledger.items(&gathered.facts.object.uid, &spec.asked_for()).await;
-        match kept {
-            Ok(kept) => texts_of(htcjob, spec, |index| kept.get(&index).cloned()),
-            Err(error) => return Ok(Created::Refused(Reason::ItemsUnavailable, error.to_string())),
-        }
-    } else {
-        texts_of(htcjob, spec, |index| htcjob.spec.items.get(index.0 as usize).cloned())
+    let texts = match texts(context, htcjob, spec, &gathered.facts.object.uid).await {
+        Ok(texts) => texts,
+        Err(error) => return Ok(Created::Refused(Reason::ItemsUnavailable, error.to_string())),
     };
     let map = match config_map(&identity, &texts) {
         Ok(map) => map,

@@ -14,6 +14,7 @@ use crate::controller::items::{self, Kept, Row};
 use crate::controller::{Context, GatherError};
 use crate::kubernetes::{ApiError, limited};
 use crate::kubernetes_backend::{CONTROLLER_UID, HTCJOB_UID, Identity, PodPlan, Texts, is_htcjob, job_name, seen_job};
+use crate::ledger::LedgerError;
 use crate::machine::Uid;
 use crate::machine::facts::{Past, Spec, SpecRefused, Unreadable};
 use crate::machine::ids::Index;
@@ -273,8 +274,7 @@ async fn plan(job: &HTCJob, drained: bool, row: &Row<'_>, context: &Context) -> 
         }
         // Said before anything is made.
         Ok(_) if !row.submitted => {
-            let texts = texts_of(job, &spec, |index| job.spec.items.get(index.0 as usize).cloned());
-            texts.data().err().map(|error| SpecRefused::invalid(error.to_string()))
+            texts(context, job, &spec, row.uid).await?.data().err().map(|error| SpecRefused::invalid(error.to_string()))
         }
         Ok(_) => None,
     };
@@ -282,10 +282,14 @@ async fn plan(job: &HTCJob, drained: bool, row: &Row<'_>, context: &Context) -> 
 }
 
 /// What goes into the ConfigMap.
-pub(super) fn texts_of(job: &HTCJob, spec: &Spec, item: impl Fn(Index) -> Option<String>) -> Texts {
+pub(super) async fn texts(context: &Context, job: &HTCJob, spec: &Spec, uid: &Uid) -> Result<Texts, LedgerError> {
     let indexes: Vec<Index> = spec.asked_for().iter().collect();
-    let items = indexes.iter().filter_map(|index| item(*index)).collect();
-    Texts { source: job.spec.script.source.clone(), indexes, items }
+    let items = if job.spec.items_from.is_some() {
+        context.ledger.items(uid, &spec.asked_for()).await?.into_values().collect()
+    } else {
+        indexes.iter().filter_map(|index| job.spec.items.get(index.0 as usize).cloned()).collect()
+    };
+    Ok(Texts { source: job.spec.script.source.clone(), indexes, items })
 }
 
 #[cfg(test)]
