@@ -33,10 +33,26 @@ fn a_pod_that_should_have_ended_holds_its_job_up() {
     let (told, _) = stuck(&[pod(PodPhase::Running, None), deleted(30), deleted(31)]);
     let (is, reason, message) = told.unwrap();
     assert!(is && reason == Reason::NodeNotAnswering, "{reason}");
-    let words = "2 jobs held up by a node that does not answer. Pod sums-0-x of job 1 is being deleted";
+    let words = "2 jobs are held up by a node that does not answer. Pod sums-0-x of job 1 is being deleted";
     assert!(message.starts_with(words) && message.contains("node n1"), "{message}");
     // One that has ended has only not been taken away.
     assert_eq!(stuck(&[Pod { phase: PodPhase::Ended, ..deleted(999) }]).0, None);
+}
+
+#[test]
+fn an_image_that_cannot_be_pulled_is_said_though_others_run() {
+    let waits = |why: &str, node: Option<&str>| Pod {
+        node: node.map(Into::into),
+        ..pod(PodPhase::Pending(Some(why.into())), None)
+    };
+    let pull = || waits("ImagePullBackOff: Back-off pulling image \"typo\"", Some("n2"));
+    let turn = || waits("Unschedulable: 0/9 nodes are available", None);
+    let (told, _) = stuck(&[pod(PodPhase::Running, None), pull(), turn()]);
+    let (is, reason, message) = told.unwrap();
+    assert!(is && reason == Reason::PodsCannotStart, "{reason}");
+    assert!(message.starts_with("1 job cannot start. Pod sums-0-x of job 1: ImagePullBackOff"), "{message}");
+    assert_eq!(stuck(&[pod(PodPhase::Running, None), turn()]).0, None, "it waits for its turn");
+    assert!(stuck(&[turn(), turn()]).0.unwrap().2.starts_with("2 jobs cannot start. Pod sums-0-x of job 0: Unsched"));
 }
 
 #[test]
@@ -47,7 +63,10 @@ fn a_pod_that_starts_for_minutes_is_said() {
     let (told, _) = stuck(&[placed(300, pending()), placed(2, pending())]);
     let (is, reason, message) = told.unwrap();
     assert!(is && reason == Reason::PodsCannotStart, "{reason}");
-    assert!(message.starts_with("1 job not started 5 min after a node was chosen. Pod sums-0-x of job 0"), "{message}");
+    assert!(
+        message.starts_with("1 job has not started 5 min after a node was chosen. Pod sums-0-x of job 0"),
+        "{message}"
+    );
     assert_eq!(stuck(&[placed(999, pending()), placed(999, PodPhase::Running)]).0, None, "it waits for its turn");
     assert_eq!(stuck(&[pod(pending(), None)]).0, None, "no node was chosen yet");
 }

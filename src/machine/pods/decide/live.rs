@@ -67,8 +67,9 @@ impl Run<'_> {
             }
             // It goes, and another can be created then.
             JobSeen::Ours(_) => {
-                let message =
-                    format!("Job {name} was deleted before it was begun; it is created again when it is gone");
+                let message = format!(
+                    "Job {name} is being deleted, and has not run anything. The operator creates it again once it is gone"
+                );
                 self.say(ConditionType::Submitted, False, Reason::Creating, &message);
             }
             JobSeen::Absent if !self.known.new && !facts.object.submit_again => {
