@@ -24,6 +24,7 @@ on_versions!(
         attacks::its_pods_are_restricted,
         document::its_commands_and_the_examples_work,
         kills::killed_at_every_point,
+        kills::a_ledger_that_is_lost,
         kills::another_operator_leaves_it_alone,
         lives::all_succeed_and_nothing_is_left,
         lives::failures_have_exit_codes_and_are_tried_again,
