@@ -1,6 +1,6 @@
 //! The decision about an `HTCJob` whose jobs are Pods: case by case, and for all facts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use htc_operator::api::{ConditionStatus, ConditionType, Phase, Reason};
@@ -591,6 +591,49 @@ prop_compose! {
 fn arrow(told: &Transition) -> String {
     let drawn = |phase: Option<Phase>| phase.map_or_else(|| "[*]".to_owned(), |phase| phase.to_string());
     format!("    {} --> {}: {}\n", drawn(told.from), drawn(told.to), told.trigger)
+}
+
+/// The chart shows what happens, and nothing that does not.
+#[test]
+fn all_that_is_drawn_happens() {
+    let mut happened = BTreeSet::new();
+    let mut tell = |facts: &mut Facts| {
+        let told = step(facts).transitions;
+        happened.extend(told.iter().filter(|told| told.trigger != Trigger::ConditionChanged).map(arrow));
+    };
+    let mut pending = new(2);
+    (pending.object.finalizer, pending.object.claim) = (true, Claim::Ours);
+    tell(&mut pending);
+    let mut submitted = Facts { job: JobSeen::Ours(job("j")), ..pending.clone() };
+    tell(&mut submitted);
+    let pods = PodsSeen::Known(BTreeMap::from([(Index(0), pod(PodPhase::Running, None))]));
+    let mut running = Facts { pods, ..submitted.clone() };
+    tell(&mut running);
+    let all = BatchJob { succeeded: "0-1".parse().unwrap(), end: Some(JobEnd::Complete), ..job("j") };
+    let mut completed = Facts { job: JobSeen::Ours(all), ..running.clone() };
+    tell(&mut completed);
+    // Its Job is lost, of one of which this ledger knows nothing, too.
+    let mut shown = new(2);
+    (shown.object.finalizer, shown.object.claim, shown.past) = (true, Claim::Other, Past::Unknown { settled: None });
+    tell(&mut shown);
+    shown.object.shows_job = true;
+    tell(&mut shown);
+    for state in [&submitted, &running] {
+        tell(&mut Facts { job: JobSeen::Absent, ..state.clone() });
+        for failing in [Exceeded::Deadline, Exceeded::FailedIndexes] {
+            let job = JobSeen::Ours(BatchJob { failing: Some(failing), ..job("j") });
+            tell(&mut Facts { job, ..state.clone() });
+        }
+    }
+    for state in [&pending, &submitted, &running, &completed] {
+        let mut facts = Facts { job: JobSeen::Absent, left: Left::None, ..state.clone() };
+        facts.object.deleting = true;
+        tell(&mut facts);
+    }
+    let chart = of_pods();
+    let drawn: BTreeSet<String> =
+        chart.split_inclusive('\n').filter(|line| line.contains("-->")).map(str::to_owned).collect();
+    assert_eq!(happened, drawn);
 }
 
 proptest! {

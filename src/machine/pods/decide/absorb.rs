@@ -72,7 +72,8 @@ impl Run<'_> {
         if let Some(exceeded) = exceeded {
             self.cut_short(exceeded);
         }
-        if let Some(end) = &job.end {
+        // Of how many jobs it is the end says the spec.
+        if let (Some(end), Ok(_)) = (&job.end, &self.facts.object.spec) {
             if self.waits_for_exit_codes(job) {
                 self.look_again(Duration::from_millis(500));
             } else {
