@@ -8,6 +8,8 @@ mod template;
 mod tests;
 mod watch;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+
 pub use plan::{PodPlan, PodPlanError, Site};
 pub use seen::job as seen_job;
 pub use template::{Identity, Texts, TooLarge, asked_for, config_map, job, job_name};
@@ -21,3 +23,8 @@ pub const HTCJOB: &str = "htc.cern.ch/htcjob";
 pub const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
 /// Where the script is in the container.
 const MOUNTED: &str = "/etc/htcjob";
+
+/// Whether this owner of a Job is an `HTCJob`. What is created, seen and deleted goes by the same rule.
+pub(crate) fn is_htcjob(owner: &OwnerReference) -> bool {
+    owner.kind == "HTCJob"
+}

@@ -199,15 +199,16 @@ fn check_pods(pods: &KubernetesSpec, site: &Site) -> Result<(), PodPlanError> {
         if !is_name(claim) {
             return wrong("volumes", no_name(claim));
         }
-        let parts = || mount_path.split('/').skip(1);
+        let path = mount_path.strip_suffix('/').unwrap_or(mount_path);
+        // A path has one spelling: otherwise the script's could be written in another one.
         let plain =
-            mount_path.starts_with('/') && !mount_path.contains([':', '\0']) && parts().all(|part| part != "..");
-        if !plain || parts().all(str::is_empty) {
-            let problem =
-                format!("mountPath {mount_path:?} is no absolute path: write one such as /ntuples, without : and ..");
+            path.strip_prefix('/').is_some_and(|path| path.split('/').all(|part| !["", ".", ".."].contains(&part)));
+        if !plain || path.contains([':', '\0']) {
+            let problem = format!(
+                "mountPath {mount_path:?} is no absolute path: write one such as /ntuples, without :, //, . and .."
+            );
             return wrong("volumes", problem);
         }
-        let path = mount_path.trim_end_matches('/');
         if path == MOUNTED || path.starts_with(&format!("{MOUNTED}/")) {
             return wrong("volumes", format!("mountPath {mount_path:?} is where the script is: write another path"));
         }

@@ -219,6 +219,11 @@ fn table() -> Vec<(&'static str, Value, Becomes)> {
         ("kubernetes.volumes", volume("/"), Refused("no absolute path")),
         ("kubernetes.volumes", volume("/a/../etc"), Refused("no absolute path")),
         ("kubernetes.volumes", volume("/etc/htcjob/"), Refused("where the script is")),
+        ("kubernetes.volumes", volume("/etc/./htcjob"), Refused("no absolute path")),
+        ("kubernetes.volumes", volume("/etc//htcjob"), Refused("no absolute path")),
+        ("kubernetes.volumes", volume("//etc/htcjob"), Refused("no absolute path")),
+        ("kubernetes.volumes", volume("/data//"), Refused("no absolute path")),
+        ("kubernetes.volumes", volume("/.data/x..y"), Stands("/c/volumeMounts/1/mountPath", json!("/.data/x..y"))),
         ("kubernetes.serviceAccountName", json!({}), Stands("/pod/automountServiceAccountToken", json!(false))),
         (
             "kubernetes.serviceAccountName",

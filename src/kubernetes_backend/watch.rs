@@ -15,7 +15,7 @@ use kube::{Client, Resource, ResourceExt as _};
 use tokio::sync::Notify;
 
 use super::seen::{self, SeenPod};
-use super::{HTCJOB, HTCJOB_UID, Site};
+use super::{HTCJOB, HTCJOB_UID, Site, is_htcjob};
 use crate::api::{Guarded, ObjectName, Observed, Wake, decoded, is_name};
 use crate::kubernetes::watched;
 use crate::machine::Uid;
@@ -193,19 +193,7 @@ impl Watched {
                 Ok(Some(event)) => {
                     let listed = matches!(event, watcher::Event::InitDone);
                     health(&mut self.state()).heard(&event);
-                    match event {
-                        // It is not what it was: whoever it matters to asks for it.
-                        watcher::Event::Apply(Guarded(Err(invalid)))
-                        | watcher::Event::Delete(Guarded(Err(invalid))) => {
-                            unreadable(&mut self.state(), invalid.metadata);
-                            self.news.notify_one();
-                        }
-                        event => {
-                            if let Some(event) = decoded(event) {
-                                seen(self, event);
-                            }
-                        }
-                    }
+                    self.hear(event, seen, unreadable);
                     let mut state = self.state();
                     let health = health(&mut state);
                     if listed && !std::mem::replace(&mut health.listed, true) {
@@ -223,6 +211,26 @@ impl Watched {
                     state.wake_all();
                     drop(state);
                     self.news.notify_one();
+                }
+            }
+        }
+    }
+
+    fn hear<K>(
+        &self,
+        event: watcher::Event<Guarded<K>>,
+        seen: fn(&Self, watcher::Event<K>),
+        unreadable: fn(&mut State, ObjectMeta),
+    ) {
+        match event {
+            // It is not what it was: whoever it matters to asks for it.
+            watcher::Event::Apply(Guarded(Err(invalid))) | watcher::Event::Delete(Guarded(Err(invalid))) => {
+                unreadable(&mut self.state(), invalid.metadata);
+                self.news.notify_one();
+            }
+            event => {
+                if let Some(event) = decoded(event) {
+                    seen(self, event);
                 }
             }
         }
@@ -372,7 +380,7 @@ fn htcjob(object: &impl kube::ResourceExt) -> Option<ObjectRef<Observed>> {
 
 /// A Job by its name, if an `HTCJob` controls it.
 fn seen_job(job: &Job) -> Option<(ObjectName, SeenJob)> {
-    let owner = job.owner_references().iter().find(|owner| owner.controller == Some(true) && owner.kind == "HTCJob")?;
+    let owner = job.owner_references().iter().find(|owner| owner.controller == Some(true) && is_htcjob(owner))?;
     let name = ObjectName { namespace: job.namespace()?, name: job.name_any() };
     let version = job.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default();
     Some((name, SeenJob { owner: Uid::from(owner.uid.as_str()), htcjob: htcjob(job), version, job: seen::job(job)? }))

@@ -42,8 +42,10 @@ pub fn mermaid() -> String {
 #[must_use]
 pub fn of_pods() -> String {
     let mut text = "stateDiagram-v2\n    direction LR\n".to_owned();
+    // A Job that is Complete has indexes that have ended: these have started.
+    let happens = |row: &&Row| (row.from, row.trigger) != (Some(Phase::Submitted), Trigger::Succeeded);
     let drawn_row = |row: &&Row| row.trigger != Trigger::ConditionChanged && meaning_for_pods(row.trigger).is_some();
-    for row in TRANSITIONS.iter().filter(drawn_row) {
+    for row in TRANSITIONS.iter().filter(drawn_row).filter(happens) {
         let _ = writeln!(text, "    {} --> {}: {}", drawn(row.from), drawn(row.to), row.trigger);
     }
     text
@@ -153,9 +155,13 @@ pub fn readme() -> String {
     text.extend(TRANSITIONS.iter().map(table_row));
     let _ = write!(
         text,
-        "\n## With backend Kubernetes\n\nThe same table; some rows do not occur.\n\n```mermaid\n{}```\n\n| trigger | why |\n| --- | --- |\n",
+        "\n## With backend Kubernetes\n\nThe same table; some rows do not occur.\n\n```mermaid\n{}```\n\n| phase | meaning |\n| --- | --- |\n",
         of_pods()
     );
+    for phase in Phase::iter() {
+        let _ = writeln!(text, "| {phase} | {} |", phase.meaning_for_pods());
+    }
+    text.push_str("\n| trigger | why |\n| --- | --- |\n");
     for trigger in Trigger::iter() {
         if let Some(why) = meaning_for_pods(trigger) {
             let _ = writeln!(text, "| {trigger} | {why} |");

@@ -18,4 +18,22 @@ impl Phase {
             }
         }
     }
+
+    /// The same with backend Kubernetes.
+    #[must_use]
+    pub const fn meaning_for_pods(self) -> &'static str {
+        match self {
+            Self::Pending => {
+                "The finalizer is attached. The Job is not recorded yet: the HTCJob may be invalid, or the Job may be refused."
+            }
+            Self::Submitted => {
+                "The Job is recorded. No Pod has started: the HTCJob may be suspended, or waiting for room in its queue or for a node."
+            }
+            Self::Running => "At least one Pod has started. Not all jobs have ended.",
+            Self::Completed => "The Job is Complete or Failed, or is gone.",
+            Self::Terminating => {
+                "The HTCJob is being deleted. Its Job and Pods are deleted; the finalizer is removed once they are gone, or if no Job was ever resumed."
+            }
+        }
+    }
 }

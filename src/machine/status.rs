@@ -235,6 +235,13 @@ impl Conditions {
         }
     }
 
+    /// Counts the time of what is said of `kind` from now: it was said for another reason before.
+    pub fn begins(&mut self, kind: ConditionType, now: Timestamp) {
+        if let Some(told) = self.list.iter_mut().find(|condition| condition.kind == kind) {
+            told.since = now;
+        }
+    }
+
     /// Says that `kind` no longer holds, if it ever was said.
     pub fn clear(&mut self, kind: ConditionType, reason: &str, message: &str, now: Timestamp) {
         if self.get(kind).is_some() {

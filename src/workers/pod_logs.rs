@@ -183,12 +183,12 @@ async fn stream(client: &Client, shared: &Arc<Shared>, wanted: &WantedLogs, inde
     let api: Api<Pod> = Api::namespaced(client.clone(), &wanted.name.namespace);
     // Another one of its name is not its.
     let guarded: Api<Guarded<Pod>> = Api::namespaced(client.clone(), &wanted.name.namespace);
-    let there = limited("get Pod", &pod, guarded.get_opt(pod)).await;
-    match there.map(|there| there.and_then(|there| there.0.ok())) {
-        // One that came to no node has written nothing.
-        Ok(Some(there)) if is_controlled(&there, wanted.job.as_str()) && has_node(&there) => {}
-        Ok(_) => return Came::Gone,
+    let there = match limited("get Pod", &pod, guarded.get_opt(pod)).await {
+        Ok(there) => there,
         Err(error) => return Came::Failed(error.to_string()),
+    };
+    if let Some(came) = without_log(there, pod, &wanted.job) {
+        return came;
     }
     let most = shared.planner.output_limit.map(|limit| limit.saturating_mul(MIB));
     let parameters = LogParams {
@@ -263,9 +263,47 @@ async fn take_in(shared: &Arc<Shared>, wanted: &WantedLogs, here: Indices) -> Re
     Ok(arrived)
 }
 
+/// What comes of a Pod's log without asking for it; none if it may have one.
+fn without_log(there: Option<Guarded<Pod>>, pod: &str, job: &JobUid) -> Option<Came> {
+    match there.map(|there| there.0) {
+        // One that came to no node has written nothing.
+        Some(Ok(there)) if is_controlled(&there, job.as_str()) && has_node(&there) => None,
+        Some(Ok(_)) | None => Some(Came::Gone),
+        // Somebody may have made it so that it cannot be, and may make it readable again.
+        Some(Err(invalid)) => Some(Came::Failed(format!("Pod {pod} cannot be read: {invalid}"))),
+    }
+}
+
 /// The only container of the Pods.
 pub const CONTAINER: &str = "job";
 
 fn has_node(pod: &Pod) -> bool {
     pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_pod_that_cannot_be_read_is_not_gone() {
+        let came = |there: Option<Value>| {
+            let there = there.map(|there| serde_json::from_value(there).unwrap());
+            without_log(there, "sums-0-x", &JobUid::from("j"))
+        };
+        let pod = |uid: &str, spec: &Value| {
+            let owner =
+                json!({ "apiVersion": "batch/v1", "kind": "Job", "name": "sums", "uid": uid, "controller": true });
+            Some(json!({ "metadata": { "name": "sums-0-x", "ownerReferences": [owner] }, "spec": spec }))
+        };
+        let on_a_node = json!({ "nodeName": "n1", "containers": [] });
+        assert!(came(pod("j", &on_a_node)).is_none(), "its log is asked for");
+        for gone in [None, pod("another", &on_a_node), pod("j", &json!({ "containers": [] }))] {
+            assert!(matches!(came(gone), Some(Came::Gone)));
+        }
+        let Some(Came::Failed(why)) = came(pod("j", &json!({ "nodeName": 7 }))) else { panic!("it may be there") };
+        assert!(why.starts_with("Pod sums-0-x cannot be read: "), "{why}");
+    }
 }

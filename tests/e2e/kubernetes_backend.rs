@@ -18,11 +18,13 @@ on_versions!(
     trixie:
         attacks::a_config_map_with_another_script_is_not_run,
         attacks::what_is_forged_elsewhere_is_none_of_it,
+        attacks::a_job_that_takes_the_name_is_not_tried_without_end,
         attacks::a_job_that_is_changed_by_hand_is_changed_back_and_stays_its_own,
         attacks::an_impossible_time_stops_nobody,
         attacks::its_pods_are_restricted,
         document::its_commands_and_the_examples_work,
         kills::killed_at_every_point,
+        kills::a_ledger_that_is_lost,
         kills::another_operator_leaves_it_alone,
         lives::all_succeed_and_nothing_is_left,
         lives::failures_have_exit_codes_and_are_tried_again,

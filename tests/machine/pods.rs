@@ -1,6 +1,6 @@
 //! The decision about an `HTCJob` whose jobs are Pods: case by case, and for all facts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use htc_operator::api::{ConditionStatus, ConditionType, Phase, Reason};
@@ -14,6 +14,7 @@ use htc_operator::machine::transitions::{Transition, Trigger, find};
 use htc_operator::machine::{Index, Indices, Settings, Timestamp, Uid};
 use proptest::prelude::*;
 
+mod logs;
 mod queued;
 mod stuck;
 
@@ -122,16 +123,43 @@ fn is_said(facts: &Facts, kind: ConditionType, status: ConditionStatus, reason: 
     says(facts, kind) == Some((status, reason.to_string()))
 }
 
-/// Who may delete HTCJobs leaves no Job behind that can be deleted.
+/// Who may delete HTCJobs leaves no Job behind that can be deleted, also if the operator is killed before it deletes it, or the
+/// API server does not answer.
 #[test]
-fn the_job_of_an_abandoned_one_is_deleted_once() {
-    let mut facts = begun(2);
+fn the_job_of_an_abandoned_one_is_deleted_until_it_goes_and_for_a_while() {
+    let at = |seconds: i64| Timestamp(NOW.0 + 1000 * seconds);
+    let released = |action: &Action| matches!(action, Action::ReleaseFinalizer(Permit::Abandoned(_)));
+    let here = JobSeen::Ours(job("j"));
+    let unknown = JobSeen::Unknown("away".to_owned());
+    let going = JobSeen::Ours(BatchJob { deleting: true, ..job("j") });
+    for (seen, goes) in [(&here, false), (&unknown, false), (&going, true), (&JobSeen::Absent, true)] {
+        for removed_before in [false, true] {
+            let mut facts = Facts { job: seen.clone(), ..begun(2) };
+            facts.object.deleting = true;
+            if removed_before {
+                // Its deletion has waited for long.
+                let known = decide_pods(&Facts { job: here.clone(), ..facts.clone() }, at(-600), &Settings::default());
+                facts.record = known.unwrap().after.unwrap();
+            }
+            facts.object.abandon = true;
+            let mut last = Action::Nothing;
+            for (seconds, asks) in [(0, true), (5, true), (29, true), (30, false)] {
+                let decision = decide_pods(&facts, at(seconds), &Settings::default()).unwrap();
+                facts.record = decision.after.unwrap();
+                last = decision.action;
+                if goes {
+                    break;
+                }
+                assert_eq!(last == Action::DeleteJob("j".into()), asks, "{seconds} s: {last:?}");
+                assert_eq!(decision.again.is_some(), asks);
+            }
+            assert!(released(&last), "{seen:?}: {last:?}");
+        }
+    }
+    // Of one whose Job was never recorded there is nothing to delete.
+    let mut facts = Facts { job: unknown, ..guarded(2) };
     (facts.object.deleting, facts.object.abandon) = (true, true);
-    assert_eq!(step(&mut facts).action, Action::DeleteJob("j".into()));
-    let Action::ReleaseFinalizer(Permit::Abandoned(_)) = step(&mut facts).action else { panic!("it goes") };
-    let mut facts = begun(2);
-    (facts.object.deleting, facts.object.abandon, facts.job) = (true, true, JobSeen::Unknown("away".to_owned()));
-    let Action::ReleaseFinalizer(Permit::Abandoned(_)) = step(&mut facts).action else { panic!("it goes at once") };
+    assert!(released(&step(&mut facts).action));
 }
 
 /// An annotation that anybody may write.
@@ -182,6 +210,17 @@ fn what_was_recorded_and_is_gone_is_lost_and_what_was_not_is_made_again() {
     step(&mut facts);
     assert_eq!(phase(&facts), Phase::Submitted);
     assert!(is_said(&facts, ConditionType::Tracked, ConditionStatus::False, Reason::WatchFailed));
+}
+
+#[test]
+fn who_deletes_a_job_and_leaves_its_pods_is_told_so() {
+    for (left, told) in [(Left::Some, true), (Left::None, false), (Left::Unknown, false)] {
+        let mut facts = Facts { job: JobSeen::Absent, left, ..begun(2) };
+        let decision = step(&mut facts);
+        let words = "; some of its Pods are still there, and go when the HTCJob is deleted";
+        let last = &decision.transitions.last().unwrap().detail;
+        assert_eq!(last.contains(words), told, "{last}");
+    }
 }
 
 #[test]
@@ -370,76 +409,6 @@ fn its_time_after_the_end() {
     assert_eq!(later.action, Action::DeleteObject);
 }
 
-/// Over, with a Pod of each.
-fn over(queue: u32) -> Facts {
-    let mut facts = begun(queue);
-    let pods = (0..queue).map(|index| (Index(index), pod(PodPhase::Ended, Some(0)))).collect();
-    facts.pods = PodsSeen::Known(pods);
-    let succeeded = (0..queue).map(Index).collect();
-    facts.job = JobSeen::Ours(BatchJob { succeeded, end: Some(JobEnd::Complete), ..job("j") });
-    facts
-}
-
-fn kept() -> KeptLog {
-    KeptLog::Kept { pod: "sums-0-x".into(), bytes: 3 }
-}
-
-fn failed(tries: u32, at: Timestamp) -> KeptLog {
-    KeptLog::Failed { tries, at, why: "no answer".into() }
-}
-
-#[test]
-fn logs_are_kept_of_what_is_over_and_tried_again() {
-    let mut facts = begun(2);
-    facts.pods = PodsSeen::Known(BTreeMap::from([
-        (Index(0), pod(PodPhase::Ended, Some(0))),
-        (Index(1), pod(PodPhase::Running, None)),
-    ]));
-    let running = BatchJob { suspended: false, parallelism: Some(2), ..job("j") };
-    facts.job = JobSeen::Ours(running.clone());
-    assert_eq!(step(&mut facts).action, Action::Nothing, "the Job has not said that it is over");
-    facts.job = JobSeen::Ours(BatchJob { succeeded: "0".parse().unwrap(), ..running });
-    let wanted = Action::KeepLogs(vec![(Index(0), "sums-0-x".into())]);
-    assert_eq!(step(&mut facts).action, wanted, "while the others run");
-    let mut with = |log| {
-        facts.record.runs.get_mut(&Index(0)).unwrap().log = log;
-        decide(&facts)
-    };
-    assert_eq!(with(kept()).action, Action::Nothing);
-    assert_eq!(with(KeptLog::Gone).action, Action::Nothing);
-    assert_eq!(with(KeptLog::Kept { pod: "another".into(), bytes: 3 }).action, wanted);
-    let waits = with(failed(1, NOW));
-    assert_eq!((waits.action, waits.again), (Action::Nothing, Some(Duration::from_secs(10))));
-    assert_eq!(with(failed(2, Timestamp(NOW.0 - 19_000))).action, Action::Nothing);
-    assert_eq!(with(failed(2, Timestamp(NOW.0 - 20_000))).action, wanted);
-    assert_eq!(with(failed(17, Timestamp(NOW.0 - 600_000))).action, wanted);
-    assert_eq!(with(failed(18, Timestamp(0))).action, Action::Nothing, "it is given up");
-}
-
-#[test]
-fn a_deletion_waits_for_logs_but_not_for_long() {
-    let mut facts = over(1);
-    assert!(matches!(step(&mut facts).action, Action::KeepLogs(_)));
-    facts.object.deleting = true;
-    assert!(matches!(step(&mut facts).action, Action::KeepLogs(_)), "before the Pods go");
-    let later = |facts: &Facts, seconds: i64| {
-        decide_pods(facts, Timestamp(NOW.0 + seconds * 1000), &Settings::default()).unwrap()
-    };
-    facts.record.runs.get_mut(&Index(0)).unwrap().log = failed(9, NOW);
-    let waits = later(&facts, 4);
-    assert_eq!((waits.action, waits.again), (Action::Nothing, Some(Duration::from_secs(1))));
-    assert!(matches!(later(&facts, 59).action, Action::KeepLogs(_)));
-    assert_eq!(later(&facts, 60).action, Action::DeleteJob("j".into()), "whatever became of them");
-    facts.record.runs.get_mut(&Index(0)).unwrap().log = kept();
-    assert_eq!(later(&facts, 1).action, Action::DeleteJob("j".into()));
-    // What runs has no end, and is not waited for.
-    let mut runs = begun(1);
-    runs.pods = PodsSeen::Known(BTreeMap::from([(Index(0), pod(PodPhase::Running, None))]));
-    step(&mut runs);
-    runs.object.deleting = true;
-    assert_eq!(step(&mut runs).action, Action::DeleteJob("j".into()));
-}
-
 prop_compose! {
     fn jobs()(
         uid in prop_oneof!["j", "k"], deleting: bool, suspended: bool, succeeded in proptest::collection::vec(0_u32..4, 0..4),
@@ -492,6 +461,49 @@ fn arrow(told: &Transition) -> String {
     format!("    {} --> {}: {}\n", drawn(told.from), drawn(told.to), told.trigger)
 }
 
+/// The chart shows what happens, and nothing that does not.
+#[test]
+fn all_that_is_drawn_happens() {
+    let mut happened = BTreeSet::new();
+    let mut tell = |facts: &mut Facts| {
+        let told = step(facts).transitions;
+        happened.extend(told.iter().filter(|told| told.trigger != Trigger::ConditionChanged).map(arrow));
+    };
+    let mut pending = new(2);
+    (pending.object.finalizer, pending.object.claim) = (true, Claim::Ours);
+    tell(&mut pending);
+    let mut submitted = Facts { job: JobSeen::Ours(job("j")), ..pending.clone() };
+    tell(&mut submitted);
+    let pods = PodsSeen::Known(BTreeMap::from([(Index(0), pod(PodPhase::Running, None))]));
+    let mut running = Facts { pods, ..submitted.clone() };
+    tell(&mut running);
+    let all = BatchJob { succeeded: "0-1".parse().unwrap(), end: Some(JobEnd::Complete), ..job("j") };
+    let mut completed = Facts { job: JobSeen::Ours(all), ..running.clone() };
+    tell(&mut completed);
+    // Its Job is lost, of one of which this ledger knows nothing, too.
+    let mut shown = new(2);
+    (shown.object.finalizer, shown.object.claim, shown.past) = (true, Claim::Other, Past::Unknown { settled: None });
+    tell(&mut shown);
+    shown.object.shows_job = true;
+    tell(&mut shown);
+    for state in [&submitted, &running] {
+        tell(&mut Facts { job: JobSeen::Absent, ..state.clone() });
+        for failing in [Exceeded::Deadline, Exceeded::FailedIndexes] {
+            let job = JobSeen::Ours(BatchJob { failing: Some(failing), ..job("j") });
+            tell(&mut Facts { job, ..state.clone() });
+        }
+    }
+    for state in [&pending, &submitted, &running, &completed] {
+        let mut facts = Facts { job: JobSeen::Absent, left: Left::None, ..state.clone() };
+        facts.object.deleting = true;
+        tell(&mut facts);
+    }
+    let chart = of_pods();
+    let drawn: BTreeSet<String> =
+        chart.split_inclusive('\n').filter(|line| line.contains("-->")).map(str::to_owned).collect();
+    assert_eq!(happened, drawn);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
     #[test]
@@ -532,7 +544,8 @@ proptest! {
                 Action::Adjust(uid, _) => prop_assert_eq!(Some(uid), after.job.as_ref()),
                 Action::DeleteJob(uid) => {
                     let its = matches!(&facts.job, JobSeen::Ours(job) if job.uid == *uid);
-                    prop_assert!(its && deleted && after.job.as_ref().is_none_or(|job| job == uid));
+                    let recorded = abandon && matches!(facts.job, JobSeen::Unknown(_)) && before.job.as_ref() == Some(uid);
+                    prop_assert!((its || recorded) && deleted && after.job.as_ref().is_none_or(|job| job == uid));
                 }
                 Action::DeletePods(uid) => prop_assert!(deleted && after.job.as_ref() == Some(uid)),
                 Action::ReleaseFinalizer(permit) => {

@@ -10,7 +10,8 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions
 use kube::runtime::reflector::ObjectRef;
 use serde_json::json;
 
-use super::gather::{Gathered, only, pods_of, texts_of, whose};
+use super::gather::{Gathered, only, pods_of, texts, whose};
+use crate::api::text::{WORDS, harmless};
 use crate::api::{Backend, Guarded, Observed, Reason};
 use crate::controller::act::{attach, delete, release, unless_done};
 use crate::controller::{Context, WriteError};
@@ -129,14 +130,9 @@ async fn create(context: &Context, object: &Observed, gathered: &Gathered) -> Re
         return Ok(Created::Refused(Reason::InvalidSpec, "the HTCJob cannot be read".to_owned()));
     };
     let identity = gathered.identity();
-    let texts = if htcjob.spec.items_from.is_some() {
-        let kept = context.ledger.items(&gathered.facts.object.uid, &spec.asked_for()).await;
-        match kept {
-            Ok(kept) => texts_of(htcjob, spec, |index| kept.get(&index).cloned()),
-            Err(error) => return Ok(Created::Refused(Reason::ItemsUnavailable, error.to_string())),
-        }
-    } else {
-        texts_of(htcjob, spec, |index| htcjob.spec.items.get(index.0 as usize).cloned())
+    let texts = match texts(context, htcjob, spec, &gathered.facts.object.uid).await {
+        Ok(texts) => texts,
+        Err(error) => return Ok(Created::Refused(Reason::ItemsUnavailable, error.to_string())),
     };
     let map = match config_map(&identity, &texts) {
         Ok(map) => map,
@@ -161,15 +157,17 @@ async fn create_config_map(
     match around(Point::BeforeConfigMapCreated, created, Point::AfterConfigMapCreated).await {
         Ok(_) => Ok(None),
         Err(error) if is_there(&error) => {
+            let api: Api<Guarded<ConfigMap>> = Api::namespaced(context.client.clone(), &name.namespace);
             let there = context.writes.ask("get the ConfigMap of HTCJob", name, api.get(&of.job_name)).await?;
-            if is_as(&there, map, of.uid.as_str()) {
-                return Ok(None);
-            }
-            let message = format!(
-                "there is a ConfigMap {} already, and it is not this HTCJob's: another object controls it, or something else is in it. It is left alone: delete it, or create the HTCJob again",
-                of.job_name
-            );
-            Ok(Some(Created::Refused(Reason::NameTaken, message)))
+            let what = format!("ConfigMap {}", of.job_name);
+            Ok(match &there.0 {
+                Ok(there) if is_as(there, map, of.uid.as_str()) => None,
+                Ok(_) => {
+                    let why = "it is not this HTCJob's: another object controls it, or something else is in it";
+                    Some(taken(&what, why))
+                }
+                Err(invalid) => Some(taken(&what, &format!("it cannot be read: {invalid}"))),
+            })
         }
         Err(error) => refused(error).map(Some),
     }
@@ -202,8 +200,11 @@ async fn create_job(
             let there = context.writes.ask("list the Job of HTCJob", name, api.list(&only(&of.job_name))).await?;
             match there.items.into_iter().next() {
                 Some(Guarded(Ok(job))) => job,
-                // It has gone meanwhile: the next pass creates it. Or it cannot be read, which that pass says.
-                None | Some(Guarded(Err(_))) => return Ok(Created::Here),
+                Some(Guarded(Err(invalid))) => {
+                    return Ok(taken(&format!("Job {}", of.job_name), &format!("it cannot be read: {invalid}")));
+                }
+                // It has gone meanwhile: it is tried again, as what failed is.
+                None => return Err(error),
             }
         }
         Err(error) => return refused(error),
@@ -211,17 +212,25 @@ async fn create_job(
     match whose(&there, &of.uid, None, None) {
         JobSeen::Ours(_) => {
             context.pods.saw(&there);
-            Ok(Created::Here)
+            // The next pass follows at once, and has to see it.
+            if context.pods.job(&gathered.named(), &of.uid).is_some() {
+                return Ok(Created::Here);
+            }
+            Ok(taken(&format!("Job {}", of.job_name), "its owner has just been changed"))
         }
         JobSeen::Foreign(whose) => {
-            let message = format!(
-                "there is a Job {} already, and it is not this HTCJob's: {whose}. It is left alone: delete it, or create the HTCJob again",
-                of.job_name
-            );
-            Ok(Created::Refused(Reason::NameTaken, message))
+            Ok(taken(&format!("Job {}", of.job_name), &format!("it is not this HTCJob's: {whose}")))
         }
-        JobSeen::Absent | JobSeen::Unknown(_) => Ok(Created::Here),
+        JobSeen::Absent | JobSeen::Unknown(_) => Ok(taken(&format!("Job {}", of.job_name), "it cannot be read")),
     }
+}
+
+/// Something else has the name. It is tried again after a pause: whoever has the name may have taken it so that it is tried for ever.
+fn taken(what: &str, why: &str) -> Created {
+    let why = harmless(why, WORDS);
+    let message =
+        format!("there is a {what} already, and {why}. It is left alone: delete it, or create the HTCJob again");
+    Created::Refused(Reason::NameTaken, message)
 }
 
 fn is_there(error: &WriteError) -> bool {

@@ -7,12 +7,14 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
 use kube::{Resource as _, ResourceExt as _};
 
+use crate::api::text::{WORDS, harmless};
 use crate::api::{ABANDON, APP_LABEL, FINALIZER, Guarded, HTCJob, ObjectName, Observed, Reason, SUBMIT_AGAIN};
 use crate::controller::gather::{claim, may_be_forgotten, past};
 use crate::controller::items::{self, Kept, Row};
 use crate::controller::{Context, GatherError};
 use crate::kubernetes::{ApiError, limited};
-use crate::kubernetes_backend::{CONTROLLER_UID, HTCJOB_UID, Identity, PodPlan, Texts, job_name, seen_job};
+use crate::kubernetes_backend::{CONTROLLER_UID, HTCJOB_UID, Identity, PodPlan, Texts, is_htcjob, job_name, seen_job};
+use crate::ledger::LedgerError;
 use crate::machine::Uid;
 use crate::machine::facts::{Past, Spec, SpecRefused, Unreadable};
 use crate::machine::ids::Index;
@@ -111,9 +113,7 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
         queue,
         namespace_room: None,
     };
-    // Who deletes a Job may leave its Pods, which use what they were given.
-    let matters = (deleting && finalizer) || !facts.record.granted.is_empty();
-    if matters && is_gone(&facts) {
+    if is_gone(&facts) && left_matters(&facts) {
         facts.left = see_left(context, &name, &facts.object.uid, facts.record.job.as_ref()).await;
     }
     let app = object.labels().get(APP_LABEL).cloned();
@@ -152,7 +152,9 @@ async fn see_job(context: &Context, name: &ObjectName, wanted: &Wanted<'_>) -> J
         Ok(listed) => match listed.items.first().map(|job| &job.0) {
             None => JobSeen::Absent,
             Some(Ok(job)) => whose(job, wanted.uid, wanted.record.job.as_ref(), wanted.asked),
-            Some(Err(invalid)) => JobSeen::Unknown(format!("Job {} cannot be read: {invalid}", wanted.job_name)),
+            Some(Err(invalid)) => {
+                JobSeen::Unknown(harmless(&format!("Job {} cannot be read: {invalid}", wanted.job_name), WORDS))
+            }
         },
         Err(error) => JobSeen::Unknown(error.to_string()),
     }
@@ -169,8 +171,10 @@ pub(super) fn whose(job: &Job, uid: &Uid, recorded: Option<&JobUid>, asked: Opti
     let owner = job.owner_references().iter().find(|owner| owner.controller == Some(true));
     match (owner, seen_job(job)) {
         (_, Some(job)) if recorded.is_some_and(|recorded| *recorded == job.uid) => JobSeen::Ours(by_index(job, asked)),
-        (Some(owner), Some(job)) if owner.uid == uid.as_str() => JobSeen::Ours(by_index(job, asked)),
-        (Some(owner), _) => JobSeen::Foreign(format!("{} {} controls it", owner.kind, owner.name)),
+        (Some(owner), Some(job)) if is_htcjob(owner) && owner.uid == uid.as_str() => {
+            JobSeen::Ours(by_index(job, asked))
+        }
+        (Some(owner), _) => JobSeen::Foreign(harmless(&format!("{} {} controls it", owner.kind, owner.name), WORDS)),
         (None, _) => JobSeen::Foreign("nothing controls it".to_owned()),
     }
 }
@@ -191,6 +195,13 @@ fn is_gone(facts: &Facts) -> bool {
         JobSeen::Ours(other) => facts.record.job.as_ref().is_some_and(|recorded| *recorded != other.uid),
         JobSeen::Unknown(_) => false,
     }
+}
+
+/// Who deletes a Job may leave its Pods, which use what they were given. Who reads that it is lost is told so.
+fn left_matters(facts: &Facts) -> bool {
+    let Facts { object, record, .. } = facts;
+    let is_lost = record.job.is_some() && record.known.as_ref().is_some_and(|known| known.completed.is_none());
+    (object.deleting && object.finalizer) || !record.granted.is_empty() || is_lost
 }
 
 /// Whether Pods are left of a Job that is gone.
@@ -263,8 +274,7 @@ async fn plan(job: &HTCJob, drained: bool, row: &Row<'_>, context: &Context) -> 
         }
         // Said before anything is made.
         Ok(_) if !row.submitted => {
-            let texts = texts_of(job, &spec, |index| job.spec.items.get(index.0 as usize).cloned());
-            texts.data().err().map(|error| SpecRefused::invalid(error.to_string()))
+            texts(context, job, &spec, row.uid).await?.data().err().map(|error| SpecRefused::invalid(error.to_string()))
         }
         Ok(_) => None,
     };
@@ -272,10 +282,14 @@ async fn plan(job: &HTCJob, drained: bool, row: &Row<'_>, context: &Context) -> 
 }
 
 /// What goes into the ConfigMap.
-pub(super) fn texts_of(job: &HTCJob, spec: &Spec, item: impl Fn(Index) -> Option<String>) -> Texts {
+pub(super) async fn texts(context: &Context, job: &HTCJob, spec: &Spec, uid: &Uid) -> Result<Texts, LedgerError> {
     let indexes: Vec<Index> = spec.asked_for().iter().collect();
-    let items = indexes.iter().filter_map(|index| item(*index)).collect();
-    Texts { source: job.spec.script.source.clone(), indexes, items }
+    let items = if job.spec.items_from.is_some() {
+        context.ledger.items(uid, &spec.asked_for()).await?.into_values().collect()
+    } else {
+        indexes.iter().filter_map(|index| job.spec.items.get(index.0 as usize).cloned()).collect()
+    };
+    Ok(Texts { source: job.spec.script.source.clone(), indexes, items })
 }
 
 #[cfg(test)]
@@ -283,11 +297,63 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::machine::Timestamp;
+    use crate::machine::facts::{Claim, Known};
+    use crate::machine::phase::Phase;
+    use crate::machine::pods::Create;
 
     fn seen(owners: &Value) -> JobSeen {
         let job =
             json!({ "metadata": { "name": "sums-0b5ea2a4", "namespace": "n", "uid": "j", "ownerReferences": owners } });
         whose(&serde_json::from_value(job).unwrap(), &Uid::from("u"), None, None)
+    }
+
+    #[test]
+    fn pods_are_looked_for_when_the_job_is_lost() {
+        let known = |completed| Known {
+            phase: Phase::Running,
+            new: true,
+            started: None,
+            completed,
+            cut_short: None,
+            given_up: 0,
+            released: false,
+            conditions: Vec::new(),
+        };
+        let matters = |job: Option<&str>, completed, deleting, granted: &str| {
+            let record = Record {
+                known: Some(known(completed)),
+                job: job.map(JobUid::from),
+                granted: granted.parse().unwrap(),
+                ..Record::default()
+            };
+            let object = Object {
+                uid: Uid::from("u"),
+                deleting,
+                finalizer: true,
+                claim: Claim::Ours,
+                spec: Ok(Spec::default()),
+                job_name: "sums-0b5ea2a4".to_owned(),
+                shows_job: false,
+                abandon: false,
+                submit_again: false,
+            };
+            left_matters(&Facts {
+                object,
+                record,
+                past: Past::Continuous,
+                job: JobSeen::Absent,
+                pods: PodsSeen::Unknown,
+                left: Left::Unknown,
+                create: Create::May,
+                queue: None,
+                namespace_room: None,
+            })
+        };
+        assert!(matters(Some("j"), None, false, ""));
+        assert!(!matters(None, None, false, ""), "one that was never recorded has made none");
+        assert!(!matters(Some("j"), Some(Timestamp(1)), false, ""), "it has been told");
+        assert!(matters(Some("j"), Some(Timestamp(1)), false, "0") && matters(None, None, true, ""));
     }
 
     #[test]
@@ -301,7 +367,8 @@ mod tests {
     fn a_job_is_its_only_if_it_controls_it() {
         let owner = |kind: &str, uid: &str, controller: bool| json!({ "apiVersion": "htc.cern.ch/v1alpha1", "kind": kind, "name": "sums", "uid": uid, "controller": controller });
         assert!(matches!(seen(&json!([owner("HTCJob", "u", true)])), JobSeen::Ours(_)));
-        for foreign in [json!([]), json!([owner("HTCJob", "v", true)]), json!([owner("HTCJob", "u", false)])] {
+        let others = [owner("HTCJob", "v", true), owner("HTCJob", "u", false), owner("Foo", "u", true)];
+        for foreign in others.map(|other| json!([other])).into_iter().chain([json!([])]) {
             assert!(matches!(seen(&foreign), JobSeen::Foreign(_)), "{foreign}");
         }
         let JobSeen::Foreign(whose) = seen(&json!([owner("CronJob", "c", true), owner("HTCJob", "u", false)])) else {

@@ -76,6 +76,47 @@ fn what_is_no_longer_its_is_forgotten() {
     assert_eq!(pods(), 0);
 }
 
+fn event<K>(object: K, deleted: bool) -> watcher::Event<K> {
+    if deleted { watcher::Event::Delete(object) } else { watcher::Event::Apply(object) }
+}
+
+/// Whoever may change a Job or a Pod may make it one that cannot be decoded: it is not shown as it was before, and its `HTCJob` looks.
+#[test]
+fn what_can_no_longer_be_read_is_forgotten_and_told() {
+    let name = ObjectName { namespace: "n".to_owned(), name: "sums-0b5ea2a4".to_owned() };
+    for deleted in [false, true] {
+        let watched = Watched::new(site());
+        let job = forged("n", 1, false);
+        watched.job_event(watcher::Event::Apply(job.clone()));
+        assert!(watched.job(&name, &Uid::from("u")).is_some());
+        watched.state().woken.clear();
+        let mut spoiled = serde_json::to_value(&job).unwrap();
+        spoiled["spec"]["template"] = json!({ "metadata": { "creationTimestamp": "9999-12-31T23:59:59Z" } });
+        let spoiled: Guarded<Job> = serde_json::from_value(spoiled).unwrap();
+        assert!(spoiled.0.is_err());
+        watched.hear(event(spoiled, deleted), Watched::job_event, State::unreadable_job);
+        assert!(watched.job(&name, &Uid::from("u")).is_none() && watched.state().woken.len() == 1, "{deleted}");
+
+        watched.state().pods_health.listed = true;
+        let owner =
+            json!({ "apiVersion": "batch/v1", "kind": "Job", "name": name.name, "uid": "j", "controller": true });
+        let mut pod = json!({ "metadata": {
+            "name": "sums-0", "namespace": "n", "uid": "p", "labels": { HTCJOB_UID: "u", CONTROLLER_UID: "j" },
+            "annotations": { HTCJOB: "sums", "batch.kubernetes.io/job-completion-index": "0" },
+            "ownerReferences": [owner],
+        } });
+        watched.pod_event(watcher::Event::Apply(serde_json::from_value(pod.clone()).unwrap()));
+        let pods = || watched.pods("n", &JobUid::from("j"), &[Index(0)]);
+        assert!(matches!(pods(), PodsSeen::Known(pods) if pods.len() == 1));
+        watched.state().woken.clear();
+        pod["status"] = json!({ "startTime": "9999-12-31T23:59:59Z" });
+        let spoiled: Guarded<KubernetesPod> = serde_json::from_value(pod).unwrap();
+        assert!(spoiled.0.is_err());
+        watched.hear(event(spoiled, deleted), Watched::pod_event, State::unreadable_pod);
+        assert!(matches!(pods(), PodsSeen::Known(pods) if pods.is_empty()) && watched.state().woken.len() == 1);
+    }
+}
+
 /// An answer to a change comes before the watch has told of the time before it.
 #[test]
 fn what_is_seen_of_a_job_does_not_become_older() {

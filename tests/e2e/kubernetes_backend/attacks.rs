@@ -24,6 +24,11 @@ pub fn a_config_map_with_another_script_is_not_run(version: Version) {
             map["metadata"]["ownerReferences"] = json!([owner(name, &uid)]);
         }
         stage.bed.kube.apply_stdin(&map.to_string()).unwrap();
+        // A time that the API server takes and no calendar has.
+        let entry = json!({ "manager": "x", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1",
+            "fieldsV1": { "f:data": { "f:script": {} } }, "time": "9999-12-31T23:59:59Z" });
+        let patch = json!({ "metadata": { "managedFields": [entry] } }).to_string();
+        here.kubectl(&["patch", "configmap", &here.job_name(name), "--type=merge", "-p", &patch]);
     }
     stage.bed.start_operator();
     for name in ["theirs", "forged"] {
@@ -135,6 +140,64 @@ pub fn a_job_that_is_changed_by_hand_is_changed_back_and_stays_its_own(version: 
     here.wait_gone("sums");
     let jobs = here.jobs();
     assert!(jobs.is_empty() && here.pods().is_empty(), "{uid}: {jobs:#?}");
+}
+
+/// Whoever may create Jobs gives one the name of an HTCJob's: one that cannot be read, or whose owner only looks like the HTCJob. The
+/// operator says so and tries again after a pause, and not for ever without one.
+pub fn a_job_that_takes_the_name_is_not_tried_without_end(version: Version) {
+    let stage = Stage::new(version);
+    let here = stage.namespace();
+    let template = json!({ "metadata": {}, "spec": {
+        "restartPolicy": "Never", "containers": [{ "name": "c", "image": "theirs" }] } });
+    for name in ["unreadable", "foo"] {
+        let uid = here.create(&pods(name, 1));
+        let mut job = json!({ "apiVersion": "batch/v1", "kind": "Job", "metadata": {
+            "name": here.job_name(name), "namespace": here.name }, "spec": { "suspend": true, "template": template } });
+        if name == "foo" {
+            job["metadata"]["ownerReferences"] = json!([{
+                "apiVersion": "example.com/v1", "kind": "Foo", "name": "foo", "uid": uid, "controller": true }]);
+        } else {
+            job["spec"]["template"]["metadata"]["creationTimestamp"] = "9999-12-31T23:59:59Z".into();
+            // The operator watches it, too.
+            job["metadata"]["labels"] = json!({ "htc.cern.ch/htcjob-uid": uid });
+        }
+        stage.bed.kube.apply_stdin(&job.to_string()).unwrap();
+    }
+    let theirs = here.jobs();
+    let spoiled = |job: &Value| job["spec"]["template"]["metadata"]["creationTimestamp"] == "9999-12-31T23:59:59Z";
+    assert!(theirs.iter().any(spoiled), "the API server takes it: {theirs:#?}");
+    stage.bed.start_operator();
+    let message = here.wait_says("unreadable", "Submitted", "False", "NameTaken");
+    assert!(message.contains(&here.job_name("unreadable")) && message.contains("cannot be read"), "{message}");
+    let message = here.wait_says("foo", "Submitted", "False", "NameTaken");
+    assert!(message.contains("Foo foo controls it"), "{message}");
+    here.create(&pods("other", 1));
+    here.end(0, 0);
+    assert!(is_true(&here.wait_ended("other"), "Complete"));
+    let metrics = stage.bed.kube.kubectl_ok(&["get", "--raw", "/metrics"]).unwrap();
+    let conflicts = |line: &&str| {
+        ["apiserver_request_total{", "code=\"409\"", "resource=\"jobs\"", "verb=\"POST\""]
+            .iter()
+            .all(|part| line.contains(part))
+    };
+    let conflicts: Vec<&str> = metrics.lines().filter(conflicts).collect();
+    let tries: f64 = conflicts.iter().map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum();
+    assert!((2.0..20.0).contains(&tries), "there is a pause between two tries: {conflicts:?}");
+    for name in ["unreadable", "foo"] {
+        here.kubectl(&["delete", "job", &here.job_name(name), "--wait=false"]);
+    }
+    for name in ["unreadable", "foo"] {
+        wait_for("its own Job", PATIENCE, || {
+            here.jobs()
+                .iter()
+                .any(|job| job["metadata"]["name"] == *here.job_name(name) && job["spec"]["completions"] == 1)
+        })
+        .unwrap();
+    }
+    for name in ["unreadable", "foo", "other"] {
+        here.delete(name);
+    }
+    here.wait_all_gone();
 }
 
 /// A namespace that enforces the Pod Security Standard `restricted` lets them in.

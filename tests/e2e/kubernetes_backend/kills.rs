@@ -1,9 +1,11 @@
 //! The operator dies at every step, and another one goes on: never two Jobs, and nothing left.
 
-use bed::{Namespace, PATIENCE, is_true};
+use bed::{Namespace, PATIENCE, condition, is_true};
 use htc_operator::failpoint::Point;
+use serde_json::json;
 use testbed::{Version, wait_for};
 
+use super::kubelet::{Kubelet, kept};
 use super::stage::{Owned as _, Stage, assert_one_job, pods};
 
 /// Where it dies, in each life one after the other.
@@ -22,6 +24,12 @@ const LIVES: &[&[Point]] = {
 const LEFT: &[Point] = {
     use Point::*;
     &[BeforePodDeleted, AfterPodDeleted, BeforeFinalizerReleased, AfterFinalizerReleased]
+};
+
+/// The same, where somebody abandons it, and the garbage collector would leave its Job.
+const ABANDONED: &[Point] = {
+    use Point::*;
+    &[BeforeJobDeleted, AfterJobDeleted, BeforeFinalizerReleased, AfterFinalizerReleased]
 };
 
 /// Those that no other life has.
@@ -72,6 +80,39 @@ pub fn killed_at_every_point(version: Version) {
         stage.bed.dying_at(&places(life), life.len(), || completed(&here, &format!("life-{number}")));
     }
     stage.bed.dying_at(&places(LEFT), LEFT.len(), || left_behind(&here, "left"));
+    let kubelet = Kubelet::start(&stage.bed);
+    let logs = [Point::BeforeLogsSaved, Point::AfterLogsSaved];
+    stage.bed.dying_at(&places(&logs), logs.len(), || logged(&here, &kubelet, "logged"));
+    stage.bed.dying_at(&places(ABANDONED), ABANDONED.len(), || abandoned(&here, "abandoned"));
+}
+
+/// Its Job goes, whenever the operator dies.
+fn abandoned(here: &Namespace<'_>, name: &str) {
+    here.create(&pods(name, 1));
+    here.run(0);
+    here.wait_phase(name, "Running");
+    let free = r#"{"metadata":{"ownerReferences":null}}"#;
+    here.kubectl(&["patch", "job", &here.job_name(name), "--type=merge", "-p", free]);
+    here.kubectl(&["annotate", "htcjob", name, "htc.cern.ch/abandon=true"]);
+    here.kubectl(&["delete", "htcjob", name, "--wait=false"]);
+    here.wait_gone(name);
+    here.wait_all_gone();
+}
+
+/// On a node, so that there is a log: it is kept whenever the operator dies, and asked for again if it does not know that.
+fn logged(here: &Namespace<'_>, kubelet: &Kubelet, name: &str) {
+    here.create(&pods(name, 1));
+    let log = kept(here, name, 0);
+    let pod = kubelet.take(here, 0);
+    kubelet.writes(&pod, b"one\ntwo\n");
+    kubelet.ends(&pod);
+    here.end(0, 0);
+    assert!(is_true(&here.wait_ended(name), "Complete"));
+    here.kubectl(&["delete", "htcjob", name, "--wait=false"]);
+    here.wait_gone(name);
+    assert_eq!(std::fs::read_to_string(log).unwrap(), "one\ntwo\n");
+    assert_eq!(kubelet.asked().iter().filter(|asked| asked.contains(&pod)).count(), 2, "{:?}", kubelet.asked());
+    here.wait_all_gone();
 }
 
 /// Nothing else than the operator deletes these Pods before the HTCJob is let go.
@@ -81,12 +122,62 @@ fn left_behind(here: &Namespace<'_>, name: &str) {
     here.run(0);
     here.wait_phase(name, "Running");
     here.kubectl(&["delete", "job", &here.job_name(name), "--cascade=orphan", "--wait=false"]);
-    assert!(is_true(&here.wait_ended(name), "Failed"));
+    let ended = here.wait_ended(name);
+    let message = condition(&ended, "Failed").unwrap()["message"].to_string();
+    assert!(message.contains("some of its Pods are still there"), "{message}");
     assert_eq!(here.pods().len(), 2, "they are left");
     here.kubectl(&["delete", "htcjob", name, "--wait=false"]);
     here.wait_gone(name);
     assert!(here.pods().is_empty());
     here.wait_all_gone();
+}
+
+/// What the operator finds goes on; what it does not find it does not make again, unless somebody says that it may.
+pub fn a_ledger_that_is_lost(version: Version) {
+    let stage = Stage::start(version);
+    let (here, there) = (stage.namespace(), stage.namespace());
+    here.create(&pods("found", 2));
+    here.run(0);
+    here.wait_phase("found", "Running");
+    let job = assert_one_job(&here, "found");
+    there.create(&pods("gone", 2));
+    there.run(0);
+    there.wait_phase("gone", "Running");
+    let quota = json!({ "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {
+        "name": "quota", "namespace": here.name }, "spec": { "hard": { "count/jobs.batch": "0" } } });
+    stage.bed.kube.apply_stdin(&quota.to_string()).unwrap();
+    let quotas = format!("/api/v1/namespaces/{}/resourcequotas", here.name);
+    wait_for("the quota to be in force", PATIENCE, || {
+        stage.bed.object(&quotas, "quota").is_some_and(|quota| quota["status"]["hard"] == quota["spec"]["hard"])
+    })
+    .unwrap();
+    here.create(&pods("never", 1));
+    here.wait_says("never", "Submitted", "False", "CreateRefused");
+    stage.bed.kill_operator();
+    for end in ["", "-wal", "-shm"] {
+        let _ = std::fs::remove_file(stage.bed.data.join(format!("sqlite/htcjobs.db{end}")));
+    }
+    here.kubectl(&["delete", "resourcequota", "quota"]);
+    let lost = there.job_name("gone");
+    there.kubectl(&["delete", "job", &lost]);
+    stage.bed.start_operator();
+    let ended = there.wait_ended("gone");
+    assert_eq!(condition(&ended, "Failed").unwrap()["reason"], "Lost", "{ended:#}");
+    here.wait_says("never", "Submitted", "False", "PastUnknown");
+    here.end(0, 0);
+    here.end(1, 3);
+    let ended = here.wait_ended("found");
+    assert_eq!((&ended["status"]["succeeded"], &ended["status"]["failedIndexes"]), (&json!(1), &json!("1")));
+    assert_eq!(assert_one_job(&here, "found"), job, "it is the same one");
+    assert_eq!((here.jobs().len(), there.jobs().len()), (1, 0), "nothing is made again");
+    here.kubectl(&["annotate", "htcjob", "never", "htc.cern.ch/submit-again=true"]);
+    here.end(0, 0);
+    assert!(is_true(&here.wait_ended("never"), "Complete"));
+    for (namespace, name) in [(&here, "found"), (&here, "never"), (&there, "gone")] {
+        namespace.delete(name);
+    }
+    here.wait_all_gone();
+    there.wait_all_gone();
 }
 
 pub fn another_operator_leaves_it_alone(version: Version) {

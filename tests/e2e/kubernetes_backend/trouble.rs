@@ -186,6 +186,19 @@ pub fn what_has_no_meaning_is_refused(version: Version) {
     here.create(&object);
     let message = wait_says(&here, "large", "InvalidSpec");
     assert!(message.contains("a ConfigMap has room for 1048576"), "{message}");
+    let list = json!({ "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": { "name": "list", "namespace": here.name }, "data": { "files": "y".repeat(1000) + "\n" } });
+    let lines = json!({ "data": { "files": format!("{}\n", "y".repeat(1000)).repeat(900) } });
+    stage.bed.kube.apply_stdin(&list.to_string()).unwrap();
+    let file = stage.bed.scratch().path().join("lines.json");
+    std::fs::write(&file, lines.to_string()).unwrap();
+    here.kubectl(&["patch", "configmap", "list", "--type=merge", "--patch-file", file.to_str().unwrap()]);
+    let mut object = pods("lines", 900);
+    object["spec"]["script"]["source"] = "x".repeat(200_000).into();
+    object["spec"]["itemsFrom"] = json!({ "configMapKeyRef": { "name": "list", "key": "files" } });
+    here.create(&object);
+    let message = wait_says(&here, "lines", "InvalidSpec");
+    assert!(message.contains("a ConfigMap has room for 1048576"), "{message}");
     let mut object = pods("account", 1);
     object["spec"]["kubernetes"] = json!({ "serviceAccountName": "admin" });
     here.create(&object);
@@ -198,7 +211,7 @@ pub fn what_has_no_meaning_is_refused(version: Version) {
     let refused = stage.bed.kube.apply_stdin(&object.to_string()).unwrap_err().to_string();
     assert!(refused.contains("spec.kubernetes is for Pods only"), "{refused}");
     assert!(here.jobs().is_empty());
-    for name in ["options", "large", "account"] {
+    for name in ["options", "large", "lines", "account"] {
         here.delete(name);
     }
 }

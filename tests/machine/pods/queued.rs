@@ -1,7 +1,5 @@
 //! Pods in a queue: as many at a time as there is room for, whatever is seen late.
 
-use std::collections::BTreeSet;
-
 use htc_operator::machine::facts::{QueueKind, QueueWait, Queued};
 use htc_operator::machine::pods::{Share, room, share, share_after};
 use htc_operator::machine::room::Room;

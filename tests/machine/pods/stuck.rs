@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use htc_operator::api::{ConditionStatus, ConditionType, Reason};
-use htc_operator::machine::pods::{BatchJob, JobSeen, Pod, PodPhase, PodsSeen};
-use htc_operator::machine::{Index, Timestamp};
+use htc_operator::machine::pods::{Action, Adjust, BatchJob, Facts, JobSeen, Pod, PodPhase, PodsSeen, decide_pods};
+use htc_operator::machine::{Index, Settings, Timestamp};
 
-use super::{NOW, begun, decide, job, pod};
+use super::{NOW, begun, decide, guarded, job, pod};
 
 /// What the condition `Stuck` says, and when that is looked at again.
 fn stuck(pods: &[Pod]) -> (Option<(bool, Reason, String)>, Option<Duration>) {
@@ -33,10 +33,26 @@ fn a_pod_that_should_have_ended_holds_its_job_up() {
     let (told, _) = stuck(&[pod(PodPhase::Running, None), deleted(30), deleted(31)]);
     let (is, reason, message) = told.unwrap();
     assert!(is && reason == Reason::NodeNotAnswering, "{reason}");
-    let words = "2 jobs held up by a node that does not answer. Pod sums-0-x of job 1 is being deleted";
+    let words = "2 jobs are held up by a node that does not answer. Pod sums-0-x of job 1 is being deleted";
     assert!(message.starts_with(words) && message.contains("node n1"), "{message}");
     // One that has ended has only not been taken away.
     assert_eq!(stuck(&[Pod { phase: PodPhase::Ended, ..deleted(999) }]).0, None);
+}
+
+#[test]
+fn an_image_that_cannot_be_pulled_is_said_though_others_run() {
+    let waits = |why: &str, node: Option<&str>| Pod {
+        node: node.map(Into::into),
+        ..pod(PodPhase::Pending(Some(why.into())), None)
+    };
+    let pull = || waits("ImagePullBackOff: Back-off pulling image \"typo\"", Some("n2"));
+    let turn = || waits("Unschedulable: 0/9 nodes are available", None);
+    let (told, _) = stuck(&[pod(PodPhase::Running, None), pull(), turn()]);
+    let (is, reason, message) = told.unwrap();
+    assert!(is && reason == Reason::PodsCannotStart, "{reason}");
+    assert!(message.starts_with("1 job cannot start. Pod sums-0-x of job 1: ImagePullBackOff"), "{message}");
+    assert_eq!(stuck(&[pod(PodPhase::Running, None), turn()]).0, None, "it waits for its turn");
+    assert!(stuck(&[turn(), turn()]).0.unwrap().2.starts_with("2 jobs cannot start. Pod sums-0-x of job 0: Unsched"));
 }
 
 #[test]
@@ -47,9 +63,40 @@ fn a_pod_that_starts_for_minutes_is_said() {
     let (told, _) = stuck(&[placed(300, pending()), placed(2, pending())]);
     let (is, reason, message) = told.unwrap();
     assert!(is && reason == Reason::PodsCannotStart, "{reason}");
-    assert!(message.starts_with("1 job not started 5 min after a node was chosen. Pod sums-0-x of job 0"), "{message}");
+    assert!(
+        message.starts_with("1 job has not started 5 min after a node was chosen. Pod sums-0-x of job 0"),
+        "{message}"
+    );
     assert_eq!(stuck(&[placed(999, pending()), placed(999, PodPhase::Running)]).0, None, "it waits for its turn");
     assert_eq!(stuck(&[pod(pending(), None)]).0, None, "no node was chosen yet");
+}
+
+/// A Job that was suspended for long is not one at which nobody looks.
+#[test]
+fn a_job_that_has_waited_for_room_has_its_time_from_when_it_is_resumed() {
+    let at = |seconds: i64| Timestamp(NOW.0 + 1000 * seconds);
+    let decide_at = |facts: &Facts, now| decide_pods(facts, now, &Settings::default()).unwrap();
+    for room in [1, 2] {
+        let mut facts = guarded(2);
+        facts.namespace_room = Some(0);
+        facts.job = JobSeen::Ours(BatchJob { parallelism: Some(2), stopped: true, ..job("j") });
+        for now in [NOW, at(600)] {
+            let decision = decide_at(&facts, now);
+            assert_eq!(decision.action, Action::Nothing);
+            facts.record = decision.after.unwrap();
+        }
+        facts.namespace_room = Some(room);
+        let decision = decide_at(&facts, at(610));
+        assert!(matches!(decision.action, Action::Adjust(_, Adjust { suspend: false, .. })), "{:?}", decision.action);
+        facts.record = decision.after.unwrap();
+        let parallelism = u32::try_from(room).ok();
+        facts.job = JobSeen::Ours(BatchJob { suspended: false, parallelism, stopped: true, ..job("j") });
+        let is_stuck = |now| {
+            let known = decide_at(&facts, now).after.unwrap().known.unwrap();
+            known.conditions.iter().any(|told| told.kind == ConditionType::Stuck)
+        };
+        assert!(!is_stuck(at(610)) && !is_stuck(at(624)) && is_stuck(at(625)), "{room}");
+    }
 }
 
 #[test]

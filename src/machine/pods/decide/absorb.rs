@@ -8,7 +8,7 @@ use crate::machine::facts::{CutShort, Exceeded, Spec};
 use crate::machine::ids::Index;
 use crate::machine::indices::Indices;
 use crate::machine::phase::Phase;
-use crate::machine::pods::facts::{BatchJob, JobEnd, Left, Pod, PodPhase, PodsSeen, RunEnd, RunState};
+use crate::machine::pods::facts::{BatchJob, JobEnd, Left, Pod, PodPhase, PodsSeen, Run as Row, RunEnd, RunState};
 use crate::machine::pods::status::{Counts, ending};
 use crate::machine::status::jobs;
 use crate::machine::transitions::Trigger;
@@ -17,9 +17,12 @@ use crate::machine::transitions::Trigger;
 const EXIT_CODES: Duration = Duration::from_secs(3);
 
 impl Run<'_> {
-    /// Takes over what is known of the Job, unless the object is over already.
+    /// Takes over what is known of the Job. When the object is over, only what its last Pods say.
     pub(super) fn absorb(&mut self) {
         if self.known.completed.is_some() {
+            if self.record.job.is_some() && matches!(self.own_job(), OwnJob::Here(_)) {
+                self.absorb_late();
+            }
             return;
         }
         match self.own_job() {
@@ -69,7 +72,8 @@ impl Run<'_> {
         if let Some(exceeded) = exceeded {
             self.cut_short(exceeded);
         }
-        if let Some(end) = &job.end {
+        // Of how many jobs it is the end says the spec.
+        if let (Some(end), Ok(_)) = (&job.end, &self.facts.object.spec) {
             if self.waits_for_exit_codes(job) {
                 self.look_again(Duration::from_millis(500));
             } else {
@@ -94,12 +98,18 @@ impl Run<'_> {
         }
     }
 
+    /// Pods are told by another watch than their Job, which may have ended before.
+    fn absorb_late(&mut self) {
+        let PodsSeen::Known(pods) = &self.facts.pods else { return };
+        for (index, pod) in pods.iter().filter(|(index, _)| self.record.runs.contains_key(index)).collect::<Vec<_>>() {
+            self.absorb_pod(*index, pod);
+        }
+    }
+
     fn absorb_pod(&mut self, index: Index, pod: &Pod) {
         let run = self.record.runs.entry(index).or_default();
-        let ended = matches!(pod.phase, PodPhase::Ended);
-        let over = run.state.end().is_some();
-        // Of one that is over its last Pod's end is still worth knowing, once.
-        if over && (!ended || run.end.is_some() || run.exit.is_some()) {
+        let over = run.state.end();
+        if over.is_some_and(|end| !is_last(run, end, pod)) {
             return;
         }
         let (state, starts, message) = match &pod.phase {
@@ -107,12 +117,13 @@ impl Run<'_> {
             PodPhase::Running => (RunState::Running, pod.failures.saturating_add(1), None),
             PodPhase::Ended => (RunState::Exited, pod.failures.saturating_add(1), pod.message.clone()),
         };
-        if !over {
-            run.state = state;
+        // What the Job has said stays.
+        if over.is_none() {
+            (run.state, run.exit) = (state, None);
         }
         run.pod = Some(pod.name.clone());
         run.starts = starts;
-        (run.start, run.end, run.host, run.exit) = (pod.start, pod.end, pod.node.clone(), pod.exit);
+        (run.start, run.end, run.host, run.exit) = (pod.start, pod.end, pod.node.clone(), pod.exit.or(run.exit));
         run.message = message;
     }
 
@@ -122,6 +133,10 @@ impl Run<'_> {
             if run.state.end().is_none() {
                 run.state = RunState::Ended(end);
                 if end == RunEnd::Succeeded {
+                    if run.exit.is_some_and(|code| code != 0) {
+                        // That was an earlier try. The one that succeeded was not seen yet.
+                        (run.pod, run.start, run.end, run.host, run.message) = (None, None, None, None, None);
+                    }
                     run.exit = Some(0);
                 }
                 run.starts = run.starts.max(1);
@@ -215,4 +230,17 @@ impl Run<'_> {
     fn record_now(&self) -> crate::machine::pods::facts::Record {
         crate::machine::pods::facts::Record { known: Some(self.known.clone()), ..self.record.clone() }
     }
+}
+
+/// Whether this is the Pod that has ended an index, and says more than is known of it. A Pod that is seen when a later one has gone is
+/// not.
+fn is_last(run: &Row, end: RunEnd, pod: &Pod) -> bool {
+    let starts = pod.failures.saturating_add(1);
+    let news = if run.end.is_some() { starts > run.starts } else { starts >= run.starts };
+    let fits = match end {
+        RunEnd::Succeeded => pod.exit.is_none_or(|code| code == 0),
+        RunEnd::Failed => true,
+        RunEnd::Removed => false,
+    };
+    pod.phase == PodPhase::Ended && news && fits
 }

@@ -67,8 +67,9 @@ impl Run<'_> {
             }
             // It goes, and another can be created then.
             JobSeen::Ours(_) => {
-                let message =
-                    format!("Job {name} was deleted before it was begun; it is created again when it is gone");
+                let message = format!(
+                    "Job {name} is being deleted, and has not run anything. The operator creates it again once it is gone"
+                );
                 self.say(ConditionType::Submitted, False, Reason::Creating, &message);
             }
             JobSeen::Absent if !self.known.new && !facts.object.submit_again => {
@@ -123,6 +124,10 @@ impl Run<'_> {
             let is =
                 Adjust { suspend: job.suspended, parallelism: job.parallelism.unwrap_or(1), deadline: job.deadline };
             if is != wanted {
+                if is.suspend && !wanted.suspend {
+                    // As in batch/v1, `status.startTime` is when it was resumed last.
+                    self.known.started = Some(self.now);
+                }
                 self.action = Action::Adjust(job.uid.clone(), wanted);
             }
         }
@@ -139,10 +144,6 @@ impl Run<'_> {
             let message = format!("{}: the Job is suspended, and has no Pods", self.why_suspended());
             self.say(ConditionType::Suspended, True, Reason::Suspended, &message);
         } else {
-            if self.conditions.is_true(ConditionType::Suspended) && self.known.started.is_some() {
-                // As in batch/v1: the deadline counts from here.
-                self.known.started = Some(self.now);
-            }
             let why = self.why_resumed();
             self.conditions.clear(ConditionType::Suspended, Reason::Resumed.into(), why, self.now);
         }

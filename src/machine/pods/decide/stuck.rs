@@ -45,24 +45,27 @@ impl Run<'_> {
         let node = node.as_deref().unwrap_or("(none)");
         let message = format!(
             "{} held up by a node that does not answer. Pod {name} of job {index} is being deleted, and may still run on node {node}: no other Pod takes its place before it has ended. The job goes on when the node is back, or when an administrator deletes the Node",
-            jobs(overdue)
+            jobs_that(overdue, "is", "are")
         );
         Some((Reason::NodeNotAnswering, message))
     }
 
     fn not_started(&mut self, pods: &BTreeMap<Index, Pod>) -> Option<(Reason, String)> {
-        // Where some run, others may wait for their turn.
-        if pods.values().any(|pod| pod.phase == PodPhase::Running) {
-            return None;
-        }
-        let mut stuck = pods.iter().filter_map(|(index, pod)| match &pod.phase {
-            PodPhase::Pending(Some(why)) => Some((index, &pod.name, why)),
-            PodPhase::Pending(None) | PodPhase::Running | PodPhase::Ended => None,
+        // Where some run, others may wait for their turn: those that have a node do not.
+        let some_run = pods.values().any(|pod| pod.phase == PodPhase::Running);
+        let mut stuck = pods.iter().filter(|(_, pod)| !some_run || pod.node.is_some()).filter_map(|(index, pod)| {
+            match &pod.phase {
+                PodPhase::Pending(Some(why)) => Some((index, &pod.name, why)),
+                PodPhase::Pending(None) | PodPhase::Running | PodPhase::Ended => None,
+            }
         });
         if let Some((index, name, why)) = stuck.next() {
             let count = jobs(1 + stuck.count());
             let message = format!("{count} cannot start. Pod {name} of job {index}: {why}");
             return Some((Reason::PodsCannotStart, message));
+        }
+        if some_run {
+            return None;
         }
         let (mut slow, mut first) = (0, None);
         for (index, pod) in pods {
@@ -75,7 +78,7 @@ impl Run<'_> {
         let (index, Pod { name, .. }) = first?;
         let message = format!(
             "{} not started {} min after a node was chosen. Pod {name} of job {index}: its Events say what it waits for, for example a large image or a volume that cannot be mounted (kubectl describe pod {name})",
-            jobs(slow),
+            jobs_that(slow, "has", "have"),
             STARTED.as_secs() / 60
         );
         Some((Reason::PodsCannotStart, message))
@@ -84,9 +87,7 @@ impl Run<'_> {
     fn no_pod(&mut self, pods: &BTreeMap<Index, Pod>, spec: &Spec, job: &BatchJob) -> Option<(Reason, String)> {
         let none_yet = pods.is_empty() && job.succeeded.is_empty() && job.failed.is_empty() && job.end.is_none();
         let waits = none_yet && !spec.suspend && !job.suspended && spec.parallelism != Some(0);
-        // When it was resumed, as far as that is known.
-        let quota = self.conditions.get(ConditionType::QuotaReserved).map(|told| told.since);
-        let resumed = job.started.or(self.known.started.max(quota)).filter(|_| waits)?;
+        let resumed = job.started.or(self.known.started).filter(|_| waits)?;
         if !self.is_due(resumed, FIRST_POD) {
             return None;
         }
@@ -112,4 +113,8 @@ impl Run<'_> {
         }
         passed >= after
     }
+}
+
+fn jobs_that(count: usize, one: &str, many: &str) -> String {
+    format!("{} {}", jobs(count), if count == 1 { one } else { many })
 }

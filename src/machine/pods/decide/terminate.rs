@@ -6,6 +6,7 @@ use super::logs::{Logs, WAITED_FOR};
 use super::{Action, OwnJob, Permit, Run};
 use crate::api::ConditionStatus::False;
 use crate::api::{ConditionType, Reason};
+use crate::machine::ids::Timestamp;
 use crate::machine::phase::Phase;
 use crate::machine::pods::facts::Left;
 use crate::machine::pods::proofs::{NeverBegun, PodsGone};
@@ -13,6 +14,8 @@ use crate::machine::transitions::Trigger;
 
 /// How long Pods may take to go before somebody should look.
 const SLOW: Duration = Duration::from_secs(120);
+/// For how long the Job of an `HTCJob` that is abandoned is asked to go.
+const ASKED_FOR: Duration = Duration::from_secs(30);
 
 impl Run<'_> {
     pub(super) fn terminate(&mut self) {
@@ -24,24 +27,8 @@ impl Run<'_> {
             return;
         }
         let name = self.facts.object.job_name.clone();
-        let asked = self
-            .conditions
-            .get(ConditionType::JobsRemoved)
-            .is_some_and(|told| told.reason == Reason::Abandoned.to_string());
-        if self.facts.object.abandon
-            && let (OwnJob::Here(job), false) = (self.own_job(), asked)
-            && !job.deleting
-        {
-            // Once, and whatever comes of it: nobody who may delete HTCJobs leaves a Job behind that still can be deleted.
-            let message = format!("abandoned by annotation: Job {name} is deleted if it can be, and the HTCJob goes");
-            self.say(ConditionType::JobsRemoved, False, Reason::Abandoned, &message);
-            self.action = Action::DeleteJob(job.uid.clone());
-            self.look_again(self.settings.soon);
-            return;
-        }
         if self.facts.object.abandon {
-            let detail = format!("abandoned by annotation; Job {name} and its Pods may be left");
-            self.release(Permit::Abandoned(name), detail, true);
+            self.abandon(name);
             return;
         }
         let none = self.record.job.is_none();
@@ -86,6 +73,45 @@ impl Run<'_> {
                 self.look_again(self.settings.pause_first);
             }
         }
+    }
+
+    /// Nobody who may delete `HTCJob`s leaves a Job behind that still can be deleted: it is asked for until the Job goes, and for
+    /// [`ASKED_FOR`] at most.
+    fn abandon(&mut self, name: String) {
+        let job = match self.own_job() {
+            OwnJob::Here(job) if !job.deleting => Some(job.uid.clone()),
+            // It cannot be seen, and may be there.
+            OwnJob::Unknown(_) => self.record.job.clone(),
+            OwnJob::Here(_) | OwnJob::Gone => None,
+        };
+        if let Some(job) = job.filter(|_| self.asked_for() < ASKED_FOR) {
+            let message = format!(
+                "abandoned by annotation: Job {name} is deleted if it can be, and the HTCJob goes, after {} s at the latest",
+                ASKED_FOR.as_secs()
+            );
+            let news = self.told_abandoned().is_none();
+            self.say(ConditionType::JobsRemoved, False, Reason::Abandoned, &message);
+            if news {
+                // It may have been False before for another reason.
+                self.conditions.begins(ConditionType::JobsRemoved, self.now);
+            }
+            self.action = Action::DeleteJob(job);
+            self.look_again(self.settings.pause_first);
+        } else {
+            let detail = format!("abandoned by annotation; Job {name} and its Pods may be left");
+            self.release(Permit::Abandoned(name), detail, true);
+        }
+    }
+
+    fn told_abandoned(&self) -> Option<Timestamp> {
+        let told = self.conditions.get(ConditionType::JobsRemoved)?;
+        (told.reason == Reason::Abandoned.to_string()).then_some(told.since)
+    }
+
+    /// For how long the Job of one that is abandoned has been asked to go.
+    fn asked_for(&mut self) -> Duration {
+        self.conditions.not_ahead(ConditionType::JobsRemoved, self.now);
+        self.told_abandoned().map_or(Duration::ZERO, |since| self.now.since(since))
     }
 
     /// Says what is being removed; since when that is said.
