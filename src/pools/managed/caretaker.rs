@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 
 use super::apply::{Applied, Applier, ApplyError};
 use super::config::POD_UID;
-use super::demand::{image, waits};
+use super::demand::{image, may_ask, waits};
 use super::groups::{Group, scale_pool};
 use super::names::{BadName, Names};
 use super::objects::{Design, TEMPLATE, WorkerKind};
@@ -173,10 +173,12 @@ impl Caretaker {
             return soon;
         }
         let (mine, pods) = (self.mine(), pods.state());
-        let demand = Demand::of(spec, mine.iter().map(|object| (named(object), object.0.as_ref().ok())));
+        let asking = mine.iter().filter(|other| may_ask(&object.spec, &self.names.pool.namespace, other));
+        let demand = Demand::of(spec, asking.map(|object| (named(object), object.0.as_ref().ok())));
         memory.notice(&pods, now());
         memory.keep(&demand.asked(spec));
-        let Ok(wanted) = demand.wanted(&design, &memory.there(&pods, &self.names), now()) else { return calm };
+        let there = memory.there(&pods, &self.names, |group| demand.needed(group), now());
+        let Ok(wanted) = demand.wanted(&design, &there, now()) else { return calm };
         let most = demand.most();
         let mut groups = memory.evidence(&pods, &self.names, &wanted, now());
         let mut plans = scale_pool(&groups, most);

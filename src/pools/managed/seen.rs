@@ -7,7 +7,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod as KubePod};
 use kube::ResourceExt as _;
 
-use super::config::UPDATE_INTERVAL;
+use super::config::{NEGOTIATOR_INTERVAL, UPDATE_INTERVAL};
 use super::groups::{Group, There};
 use super::made::Made;
 use super::names::Names;
@@ -21,6 +21,9 @@ use crate::machine::facts::Unknown;
 const TOO_SOON: i64 = 120;
 /// An answer is good for so many seconds.
 const GOOD_FOR: i64 = 60;
+/// A worker that has had nothing to do for so many seconds, while jobs wait, finds none that it can run: the negotiator has looked twice,
+/// and a startd would have told the collector.
+const SPARE: i64 = 2 * NEGOTIATOR_INTERVAL as i64 + UPDATE_INTERVAL as i64;
 /// Exit code of a master whose startd has been drained.
 const IN_ORDER: i32 = 99;
 /// Why a container does not begin that will not begin by waiting.
@@ -46,6 +49,8 @@ pub(super) struct Memory {
     /// Those that were asked for and are not shown yet.
     pub(super) made: Made,
     deaths: BTreeMap<Group, Deaths>,
+    /// Since when those have fewer workers than their jobs fill.
+    short: BTreeMap<Group, i64>,
     /// What their image lacks that a worker needs, as it says itself.
     pub(super) lacks: BTreeMap<Group, String>,
     /// `HTCJob`s that were told so, by their uids.
@@ -99,20 +104,54 @@ impl Memory {
         self.lacks.retain(|group, _| asked.contains(group));
     }
 
-    /// What is known of each group that there are workers of, or were.
-    pub(super) fn there(&self, pods: &[Arc<KubePod>], names: &Names) -> BTreeMap<Group, There> {
-        let deaths = self.deaths.iter().map(|(group, deaths)| (group.clone(), There { alive: 0, deaths: *deaths }));
-        let mut there: BTreeMap<Group, There> = deaths.collect();
+    /// What is known of each group that there are workers of, or were. `needed`: how many its jobs fill.
+    pub(super) fn there(
+        &mut self,
+        pods: &[Arc<KubePod>],
+        names: &Names,
+        needed: impl Fn(&Group) -> u32,
+        now: i64,
+    ) -> BTreeMap<Group, There> {
+        let of = |deaths: &Deaths| There { deaths: *deaths, ..There::default() };
+        let mut there: BTreeMap<Group, There> =
+            self.deaths.iter().map(|(group, deaths)| (group.clone(), of(deaths))).collect();
+        // Those that have nothing to do: since when.
+        let mut idle: BTreeMap<Group, i64> = BTreeMap::new();
+        let startds = self.startds(now).filter(|startds| is_old(startds));
         for pod in pods {
-            let its = there.entry(group_of(pod)).or_default();
+            let (group, uid) = (group_of(pod), pod.uid().unwrap_or_default());
+            let its = there.entry(group.clone()).or_default();
             let alive = matches!(state(pod), Pod::Waiting { .. } | Pod::Running);
-            let uid = pod.uid().unwrap_or_default();
-            its.alive += u32::from(alive && !self.drained.contains(&uid) && !self.ended.contains(&uid));
+            if !alive || self.drained.contains(&uid) || self.ended.contains(&uid) {
+                continue;
+            }
+            its.alive += 1;
+            let takes_jobs = startds.and_then(|startds| startds.by_id.get(&uid)).is_some_and(|it| !it.draining);
+            if let Some(since) = self.idle.get(&uid).filter(|_| takes_jobs) {
+                idle.entry(group).and_modify(|first| *first = (*first).min(*since)).or_insert(*since);
+            }
         }
         for worker in self.made.not_in(pods, names) {
             there.entry(worker.group.clone()).or_default().alive += 1;
         }
+        self.short.retain(|group, _| there.contains_key(group));
+        for (group, its) in &mut there {
+            if needed(group) <= its.alive {
+                self.short.remove(group);
+                continue;
+            }
+            let short = *self.short.entry(group.clone()).or_insert(now);
+            its.spare = idle.get(group).is_some_and(|idle| now - short.max(*idle) >= SPARE);
+        }
         there
+    }
+
+    /// The collector's answer, if it is a new one.
+    fn startds(&self, now: i64) -> Option<&Startds> {
+        match &self.answer {
+            Some((at, Ok(startds))) if now - at <= GOOD_FOR => Some(startds),
+            Some(_) | None => None,
+        }
     }
 
     /// What is wrong with each group whose workers cannot be made, or end again and again.
@@ -184,13 +223,10 @@ impl Memory {
         wanted: &BTreeMap<Group, Wanted>,
         now: i64,
     ) -> BTreeMap<Group, Evidence> {
-        let startds = match &self.answer {
-            Some((at, Ok(startds))) if now - at <= GOOD_FOR => Some(startds),
-            Some(_) | None => None,
-        };
+        let startds = self.startds(now);
         let answer = match startds {
             None => Answer::Unknown,
-            Some(startds) if startds.collector_age < i64::from(2 * UPDATE_INTERVAL) => Answer::Young,
+            Some(startds) if !is_old(startds) => Answer::Young,
             Some(_) => Answer::Known,
         };
         let worker = |pod: &Arc<KubePod>, template: Option<&str>| {
@@ -246,6 +282,11 @@ impl Memory {
             Some((_, Ok(_))) | None => None,
         }
     }
+}
+
+/// The collector knows all workers.
+fn is_old(startds: &Startds) -> bool {
+    startds.collector_age >= i64::from(2 * UPDATE_INTERVAL)
 }
 
 /// Whose it is, or what it is a container of.
