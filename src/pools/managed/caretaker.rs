@@ -24,6 +24,7 @@ use super::objects::{Design, TEMPLATE, WorkerKind};
 use super::said::{counts, images_said, own_said, workers_said};
 use super::scale::{Drain, Evidence, Plan};
 use super::seen::{Memory, Wanted};
+use super::tries::{NotMade, Tries};
 use super::wanted::Demand;
 use crate::api::{Guarded, HTCJob, HTCPool, ManagedPool, ObjectName, Observed, Reason, Wake, decoded};
 use crate::condor::startds::Drained;
@@ -61,6 +62,7 @@ pub(in crate::pools) struct Caretaker {
     applier: Applier,
     object: Mutex<Arc<HTCPool>>,
     applied: Mutex<Option<(i64, Instant, Applied)>>,
+    tries: Mutex<Tries>,
     news: Notify,
     work: Mutex<Option<JoinHandle<()>>>,
 }
@@ -76,7 +78,7 @@ impl Caretaker {
         let names = Names::new(name, &object.uid().unwrap_or_default())?;
         let applier = Applier::new(charge.client.clone());
         let (news, work, object) = (Notify::new(), Mutex::default(), Mutex::new(Arc::new(object.clone())));
-        Ok(Self { charge, names, applier, object, applied: Mutex::default(), news, work })
+        Ok(Self { charge, names, applier, object, applied: Mutex::default(), tries: Mutex::default(), news, work })
     }
 
     /// It is the same `HTCPool`.
@@ -89,7 +91,7 @@ impl Caretaker {
     }
 
     /// Sees to it that all objects but the workers are there, and are as the `HTCPool` says now.
-    pub(in crate::pools) async fn see_to(&self, object: &HTCPool, spec: &ManagedPool) -> Result<Applied, ApplyError> {
+    pub(in crate::pools) async fn see_to(&self, object: &HTCPool, spec: &ManagedPool) -> Result<Applied, NotMade> {
         *self.object.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(object.clone());
         self.news.notify_one();
         let generation = object.meta().generation.unwrap_or_default();
@@ -100,9 +102,15 @@ impl Caretaker {
         {
             return Ok(applied);
         }
+        let tries = || self.tries.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(why) = tries().waits(generation, Instant::now()) {
+            return Err(why);
+        }
         let had_key = object.status.as_ref().is_some_and(|status| status.signing_key.is_some());
         let design = Design { names: &self.names, spec, operator: &self.charge.operator };
-        let applied = self.applier.apply(&design, had_key, now()).await?;
+        let applied = self.applier.apply(&design, had_key, now()).await;
+        let applied = applied.map_err(|error| tries().failed(generation, &error, Instant::now()))?;
+        tries().went_well();
         *self.applied.lock().unwrap_or_else(PoisonError::into_inner) =
             Some((generation, Instant::now(), applied.clone()));
         Ok(applied)
