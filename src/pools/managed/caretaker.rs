@@ -285,7 +285,7 @@ impl Caretaker {
         }
         for (number, how) in drained {
             let Some(pod) = pod(number) else { continue };
-            let slot = format!("slot1@{}@{}", pod.name_any(), self.names.domain());
+            let slot = format!("slot1@{}", self.names.startd(&pod.name_any()));
             match pool.schedd.drain(&slot, how == Drain::IfIdle).await {
                 Drained::Accepted => {
                     tracing::info!("worker {} takes no more jobs, and ends after those that it has", pod.name_any());

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::scale::{Deaths, Evidence, Goal, Plan, scale};
+use super::scale::{Deaths, Evidence, Goal, Plan, Pod, Worker, scale};
 
 /// When so many workers of an image have ended too soon, and none has not, the image gives back its share of the room.
 const GIVES_BACK: u32 = 3;
@@ -190,11 +190,26 @@ pub fn scale_pool(groups: &BTreeMap<Group, Evidence>, most: Most) -> BTreeMap<Gr
 
 /// Decides for each image. All of them together have no more workers than `most` that stay: where there is no room for one that jobs
 /// wait for, those that have nothing to do go at once.
+///
+/// That a worker takes no more jobs is HTCondor's word, which somebody with a worker's token can forge: so there are never more than twice
+/// as many pods that this operator has not sent away.
 #[must_use]
 pub fn scale_all<K: Clone + Ord>(groups: &BTreeMap<K, Evidence>, most: u32) -> BTreeMap<K, Plan> {
+    let count = |which: &dyn Fn(&Worker) -> bool| {
+        groups.values().flat_map(|group| &group.workers).filter(|worker| which(worker)).count() as u64
+    };
+    let is_unsure = |worker: &Worker| worker.pod == Pod::Made { sure: false };
+    let room = |counted: u64, there: u64| {
+        u64::from(most).saturating_sub(counted).min((2 * u64::from(most)).saturating_sub(there))
+    };
     let counted = |evidence: &Evidence| evidence.workers.iter().filter(|worker| worker.counts()).count() as u64;
     let lacking = |evidence: &Evidence| u64::from(evidence.goal.wanted()).saturating_sub(counted(evidence));
-    let mut room = u64::from(most).saturating_sub(groups.values().map(counted).sum());
+    // Those of which it is not known whether they are there have room among themselves when they are asked for again.
+    let mut again = room(
+        count(&|worker| worker.counts() && !is_unsure(worker)),
+        count(&|worker| worker.is_there() && !is_unsure(worker)),
+    );
+    let mut room = room(count(&Worker::counts), count(&Worker::is_there));
     let crowded = groups.values().map(lacking).sum::<u64>() > room;
     let mut taken: BTreeSet<u32> =
         groups.values().flat_map(|group| &group.workers).map(|worker| worker.number).collect();
@@ -206,8 +221,13 @@ pub fn scale_all<K: Clone + Ord>(groups: &BTreeMap<K, Evidence>, most: u32) -> B
         }
         evidence.taken.extend(&taken);
         evidence.room = u32::try_from(room).unwrap_or(u32::MAX);
-        let plan = scale(&evidence);
+        let mut plan = scale(&evidence);
         let own: BTreeSet<u32> = evidence.workers.iter().map(|worker| worker.number).collect();
+        plan.make.retain(|number| {
+            let may = !own.contains(number) || again > 0;
+            again = again.saturating_sub(own.contains(number).into());
+            may
+        });
         room -= plan.make.iter().filter(|number| !own.contains(number)).count() as u64;
         taken.extend(&plan.make);
         plans.insert(group.clone(), plan);

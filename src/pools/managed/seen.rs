@@ -14,7 +14,7 @@ use super::names::Names;
 use super::objects::{CHECK_CONTAINER, IMAGE, MINI_CLUSTER, TEMPLATE, WorkerKind};
 use super::scale::{Answer, Deaths, Evidence, Goal, Pod, Slot, Worker};
 use crate::api::text::{WORDS, harmless};
-use crate::condor::startds::Startds;
+use crate::condor::startds::{Startds, Who};
 use crate::machine::facts::Unknown;
 
 /// A worker that ends by itself within so many seconds has hardly worked.
@@ -40,8 +40,8 @@ const NOT_TO_BE_HAD: [&str; 6] = [
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     answer: Option<(i64, Result<Startds, Unknown>)>,
-    /// Since when those have no jobs that have none, by the pod's uid.
-    idle: HashMap<String, i64>,
+    /// Since when those have no jobs that have none.
+    idle: HashMap<Who, i64>,
     /// Those that have accepted to drain.
     drained: HashSet<String>,
     /// Those whose end has been counted, or whose image was waited for in vain.
@@ -76,9 +76,9 @@ impl Memory {
 
     pub(super) fn take_in(&mut self, answer: Result<Startds, Unknown>, now: i64) {
         if let Ok(startds) = &answer {
-            self.idle.retain(|id, _| startds.by_id.get(id).is_some_and(|startd| !startd.busy));
-            for (id, _) in startds.by_id.iter().filter(|(_, startd)| !startd.busy) {
-                self.idle.entry(id.clone()).or_insert(now);
+            self.idle.retain(|who, _| startds.startds.get(who).is_some_and(|startd| !startd.busy));
+            for (who, _) in startds.startds.iter().filter(|(_, startd)| !startd.busy) {
+                self.idle.entry(who.clone()).or_insert(now);
             }
         }
         self.answer = Some((now, answer));
@@ -126,8 +126,9 @@ impl Memory {
                 continue;
             }
             its.alive += 1;
-            let takes_jobs = startds.and_then(|startds| startds.by_id.get(&uid)).is_some_and(|it| !it.draining);
-            if let Some(since) = self.idle.get(&uid).filter(|_| takes_jobs) {
+            let who = who(pod, names);
+            let takes_jobs = startds.and_then(|startds| startds.startds.get(&who)).is_some_and(|it| !it.draining);
+            if let Some(since) = self.idle.get(&who).filter(|_| takes_jobs) {
                 idle.entry(group).and_modify(|first| *first = (*first).min(*since)).or_insert(*since);
             }
         }
@@ -232,11 +233,12 @@ impl Memory {
         let worker = |pod: &Arc<KubePod>, template: Option<&str>| {
             let is_current = |made: &String| template.is_none_or(|template| made == template);
             let uid = pod.uid().unwrap_or_default();
-            let slot = match startds.and_then(|startds| startds.by_id.get(&uid)) {
+            let who = who(pod, names);
+            let slot = match startds.and_then(|startds| startds.startds.get(&who)) {
                 None => Slot::Unseen,
                 Some(startd) if startd.draining => Slot::Draining,
                 Some(startd) if startd.busy => Slot::Busy,
-                Some(_) => Slot::Idle { since: self.idle.get(&uid).copied().unwrap_or(now) },
+                Some(_) => Slot::Idle { since: self.idle.get(&who).copied().unwrap_or(now) },
             };
             Some(Worker {
                 number: names.worker_number(&pod.name_any())?,
@@ -287,6 +289,11 @@ impl Memory {
 /// The collector knows all workers.
 fn is_old(startds: &Startds) -> bool {
     startds.collector_age >= i64::from(2 * UPDATE_INTERVAL)
+}
+
+/// What the slots of this pod say of themselves.
+fn who(pod: &KubePod, names: &Names) -> Who {
+    Who { id: pod.uid().unwrap_or_default(), name: names.startd(&pod.name_any()) }
 }
 
 /// Whose it is, or what it is a container of.

@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::*;
 use crate::api::ObjectName;
-use crate::condor::startds::Startd;
+use crate::condor::startds::{Startd, Who};
 use crate::machine::facts::Why;
 
 const NOW: i64 = 1_800_000_000;
@@ -46,9 +46,12 @@ fn names() -> Names {
 }
 
 fn startds(age: i64, startds: &[(&str, bool, bool)]) -> Startds {
-    let by_id =
-        startds.iter().map(|(id, busy, draining)| ((*id).to_owned(), Startd { busy: *busy, draining: *draining }));
-    Startds { collector_age: age, by_id: by_id.collect() }
+    let who = |id: &str| {
+        let number = id.strip_prefix("u-").unwrap().parse().unwrap_or_default();
+        Who { id: id.to_owned(), name: names().startd(&names().worker(number)) }
+    };
+    let of = |(id, busy, draining): &(&str, bool, bool)| (who(id), Startd { busy: *busy, draining: *draining });
+    Startds { collector_age: age, startds: startds.iter().map(of).collect() }
 }
 
 fn ended(lived: i64, code: i32) -> serde_json::Value {
@@ -325,4 +328,15 @@ fn one_that_finds_no_job_while_jobs_wait_is_spare() {
     assert!(!spare(400, false, 1) && !spare(500, false, 9), "they have begun to wait anew");
     memory.take_in(Ok(startds(0, &[("u-0", false, false)])), NOW + 600);
     assert!(!memory.there(&running, &names(), |_| 9, NOW + 600)[&image("i")].spare, "the collector is young");
+}
+
+#[test]
+fn what_another_worker_says_in_its_name_is_not_heard() {
+    let mut memory = Memory::default();
+    let running = pod(0, "Running", &json!({ "running": { "startedAt": at(-500) } }));
+    let forged = Who { id: "u-0".to_owned(), name: names().startd("p-worker-9") };
+    let mut said = startds(500, &[("u-0", false, false)]);
+    said.startds.insert(forged, Startd { busy: true, draining: true });
+    memory.take_in(Ok(said), NOW);
+    assert_eq!(see(&memory, &running, NOW).workers[0].slot, Slot::Idle { since: NOW });
 }
