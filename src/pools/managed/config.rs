@@ -160,6 +160,8 @@ pub fn condor_config(names: &Names, role: Role) -> String {
             text.push_str(CENTRAL_MANAGER);
         }
         Role::Schedd => {
+            // Jobs of all namespaces are in the queue: a worker needs to see none but those that it is given.
+            set("ALLOW_READ", &format!("{} {schedd} {central_manager}", names.operator()));
             set("ALLOW_WRITE", &names.operator());
             set("SCHEDD_NAME", &names.schedd());
             set("JOB_DEFAULT_LEASE_DURATION", &JOB_LEASE);
@@ -201,6 +203,11 @@ mod tests {
         };
         let writers = Role::iter().map(|role| allowed(role, "ALLOW_WRITE"));
         assert_eq!(writers.collect::<Vec<_>>(), ["", "operator", ""]);
+        let readers = Role::iter().map(|role| allowed(role, "ALLOW_READ"));
+        assert_eq!(
+            readers.collect::<Vec<_>>(),
+            ["*@$(UID_DOMAIN)", "operator schedd central-manager", "*@$(UID_DOMAIN)"]
+        );
         let administrators = Role::iter().map(|role| allowed(role, "ALLOW_ADMINISTRATOR"));
         assert_eq!(administrators.collect::<Vec<_>>(), ["central-manager operator", "schedd", "worker"]);
         for (level, who) in [("MASTER", "central-manager schedd worker"), ("SCHEDD", "schedd"), ("STARTD", "worker")] {
