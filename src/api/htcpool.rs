@@ -7,7 +7,7 @@ use super::{Condition, HTCJobSpec, ManagedPool, ObjectName};
 
 /// Held by every `HTCPool` that this operator has seen, until no `HTCJob` needs it.
 pub const POOL_FINALIZER: &str = "htc.cern.ch/pool";
-/// Type of the only condition.
+/// Type of the condition that each pool has. Managed ones have two more, about their workers.
 pub const READY: &str = "Ready";
 /// In `allowedNamespaces`: all of them.
 const ALL: &str = "*";
@@ -39,12 +39,7 @@ const ALL: &str = "*";
         json_path = ".status.conditions[?(@.type=='Ready')].reason",
         description = "why, in one word"
     ),
-    printcolumn(
-        name = "Schedd",
-        type_ = "string",
-        json_path = ".spec.external.schedd",
-        description = "name of the schedd of an external pool"
-    ),
+    printcolumn(name = "Schedd", type_ = "string", json_path = ".status.schedd", description = "name of the schedd"),
     printcolumn(
         name = "Workers",
         type_ = "integer",
@@ -117,7 +112,12 @@ pub struct HTCPoolStatus {
     /// Generation of the spec that the status refers to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Ready: whether HTCJobs are submitted to this pool.
+    /// Name of the schedd.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub schedd: Option<String>,
+    /// Ready: whether HTCJobs are submitted to this pool. Of a managed pool also WorkersReady: whether there are as many workers as wanted; and
+    /// ImagesUsable: whether workers can be made of the images that HTCJobs wait for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

@@ -199,7 +199,8 @@ pub struct Autoscaling {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("self >= 0 && self <= 10000").message("min is a number of workers from 0 to 10000"))]
     pub min: Option<i32>,
-    /// Most workers.
+    /// Most workers. Those that take no more jobs do not count; but there are never more than twice as many pods that the operator has not sent
+    /// away itself.
     #[x_kube(validation = Rule::new("self >= 0 && self <= 10000").message("max is a number of workers from 0 to 10000"))]
     pub max: i32,
     /// How long a worker has had no job when it goes. Default: 300.

@@ -18,8 +18,17 @@ const CHECK_FAILED: &str = "error code 10003";
 pub struct Startds {
     /// How long the collector has run, in seconds, by itself.
     pub collector_age: i64,
-    /// By the attribute that tells them apart.
-    pub by_id: HashMap<String, Startd>,
+    /// What there is to know of each.
+    pub startds: HashMap<Who, Startd>,
+}
+
+/// Which worker an ad is about. Whoever may advertise one may write anything into it, so it counts for whom both are true.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Who {
+    /// The value of the attribute that tells workers apart.
+    pub id: String,
+    /// Name of its startd, as it stands in the name of each slot: `slot1@NAME`.
+    pub name: String,
 }
 
 /// A worker.
@@ -46,7 +55,7 @@ impl Schedd {
     /// All startds of the schedd's pool with the attribute `id`.
     pub async fn startds(&self, id: &str) -> Result<Startds, Unknown> {
         let constraint = format!("{id} =!= undefined");
-        let slots = ["-constraint", &constraint, "-af", id, "PartitionableSlot", "DynamicSlot", "State"];
+        let slots = ["-constraint", &constraint, "-af", id, "Name", "PartitionableSlot", "DynamicSlot", "State"];
         let slots = self.question(STATUS, &slots, self.tools.limit).await?;
         // Asked afterwards: a collector that has begun anew in between is a young one. In the answer to a question about all kinds of
         // ads this number is as old as the collector's last word about itself.
@@ -55,7 +64,7 @@ impl Schedd {
             let message = format!("{STATUS} does not say how long the collector of schedd {} has run", self.name);
             unknown(Why::Incomplete, message)
         })?;
-        Ok(Startds { collector_age, by_id: read(&String::from_utf8_lossy(&slots.stdout)) })
+        Ok(Startds { collector_age, startds: read(&String::from_utf8_lossy(&slots.stdout)) })
     }
 
     /// Has the startd of a slot take no more jobs, finish those that it has, and end. With `if_idle` it does so only if it has none:
@@ -76,14 +85,17 @@ impl Schedd {
     }
 }
 
-fn read(text: &str) -> HashMap<String, Startd> {
-    let mut startds: HashMap<String, Startd> = HashMap::new();
+fn read(text: &str) -> HashMap<Who, Startd> {
+    let mut startds: HashMap<Who, Startd> = HashMap::new();
     for line in text.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
-        match words.as_slice() {
-            [id, "true", _, state] => startds.entry((*id).to_owned()).or_default().draining |= *state == "Drained",
+        let [id, slot, rest @ ..] = words.as_slice() else { continue };
+        let Some((_, name)) = slot.split_once('@') else { continue };
+        let who = Who { id: (*id).to_owned(), name: name.to_owned() };
+        match rest {
+            ["true", _, state] => startds.entry(who).or_default().draining |= *state == "Drained",
             // Its slots for jobs may be told before itself.
-            [id, _, "true", _] => startds.entry((*id).to_owned()).or_default().busy = true,
+            [_, "true", _] => startds.entry(who).or_default().busy = true,
             _ => {}
         }
     }
@@ -96,15 +108,17 @@ mod tests {
 
     #[test]
     fn a_worker_is_busy_while_a_part_of_it_is_taken() {
-        let text = "u-1 undefined true Claimed\n\
-                    u-1 true undefined Unclaimed\n\
-                    u-2 true undefined Drained\n\
-                    u-3 undefined undefined undefined\n\
-                    u-4 true undefined Unclaimed\n";
+        let text = "u-1 slot1_1@w-1@p undefined true Claimed\n\
+                    u-1 slot1@w-1@p true undefined Unclaimed\n\
+                    u-2 slot1@w-2@p true undefined Drained\n\
+                    u-3 slot1@w-3@p undefined undefined undefined\n\
+                    u-4 slot1@w-4@p true undefined Unclaimed\n\
+                    u-4 slot1@w-9@p true undefined Drained\n\
+                    u-4 w-4 true undefined Drained\n";
         let startds = read(text);
-        let of = |id: &str| startds.get(id).copied();
-        assert_eq!(of("u-1"), Some(Startd { busy: true, draining: false }));
-        assert_eq!(of("u-2"), Some(Startd { busy: false, draining: true }));
-        assert_eq!((of("u-3"), of("u-4")), (None, Some(Startd::default())));
+        let of = |id: &str, name: &str| startds.get(&Who { id: id.to_owned(), name: name.to_owned() }).copied();
+        assert_eq!(of("u-1", "w-1@p"), Some(Startd { busy: true, draining: false }));
+        assert_eq!(of("u-2", "w-2@p"), Some(Startd { busy: false, draining: true }));
+        assert_eq!((of("u-3", "w-3@p"), of("u-4", "w-4@p")), (None, Some(Startd::default())));
     }
 }

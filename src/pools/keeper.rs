@@ -14,10 +14,10 @@ use serde_json::json;
 use tokio::sync::Notify;
 
 use super::making::{Reach, SELDOM, probe};
-use super::managed::apply::ApplyError;
 use super::managed::caretaker::{Caretaker, Charge, LOOK_AGAIN};
-use super::managed::names::BadName;
-use super::seen::{ASKING, Ready, Seen, ready};
+use super::managed::names::{BadName, Names};
+use super::managed::tries::NotMade;
+use super::seen::{ASKING, IN_USE, OWN_WORDS, Ready, Seen, ready};
 use super::{Base, Pools};
 use crate::api::{
     Condition, ConditionStatus, FINALIZER, Guarded, HTCPool, OLD_FINALIZER, OPERATOR, ObjectName, Observed,
@@ -60,8 +60,8 @@ enum KeepError {
     Ledger(#[from] LedgerError),
 }
 
-/// Where a pool is, or why that is not known: reason and message of its condition.
-type Found = Result<Reach, (&'static str, String)>;
+/// Where a pool is, or why that is not known.
+type Found = Result<Reach, NotMade>;
 
 impl PoolKeeper {
     /// Keeps those of all namespaces, or of one.
@@ -320,15 +320,7 @@ impl PoolKeeper {
         };
         let applied = match caretaker.see_to(object, spec).await {
             Ok(applied) => applied,
-            Err(error) => {
-                let reason = match &error {
-                    ApplyError::NotOurs { .. } => "NameTaken",
-                    ApplyError::KeyGone(_) | ApplyError::NoKey { .. } => "SigningKeyMissing",
-                    ApplyError::Api(refused) if refused.code() == Some(403) => "NotPermitted",
-                    ApplyError::Api(_) | ApplyError::Random(_) | ApplyError::Changed { .. } => "NotMade",
-                };
-                return Ok(Err((reason, error.to_string())));
-            }
+            Err(why) => return Ok(Err(why)),
         };
         if !caretaker.publish_key(object, &applied).await? {
             return Ok(Err(("NotMade", "the HTCPool has changed meanwhile".to_owned())));
@@ -426,7 +418,7 @@ impl PoolKeeper {
         unless_changed(limited(what, name, api.patch(&name.name, &parameters, &patch)).await)
     }
 
-    /// Writes the condition, unless it says so already. What a tool said each time is not news.
+    /// Writes the condition, unless it says so already. Other words for the same reason are no Event.
     async fn publish(
         &self,
         object: &HTCPool,
@@ -437,7 +429,12 @@ impl PoolKeeper {
     ) -> Result<(), ApiError> {
         let old = object.ready();
         let told = old.is_some_and(|old| old.status == status && old.reason == reason);
-        if told && object.status.as_ref().and_then(|status| status.observed_generation) == object.meta().generation {
+        let message: String = message.chars().take(4000).collect();
+        let in_these_words = old.is_some_and(|old| old.message == message) || !OWN_WORDS.contains(&reason);
+        let schedd = schedd_of(object, name);
+        let same_schedd = object.status.as_ref().is_some_and(|status| status.schedd == schedd);
+        let seen = object.status.as_ref().and_then(|status| status.observed_generation);
+        if told && in_these_words && same_schedd && seen == object.meta().generation {
             return Ok(());
         }
         let now = Time(jiff::Timestamp::now());
@@ -446,34 +443,42 @@ impl PoolKeeper {
             type_: READY.to_owned(),
             status,
             reason: reason.to_owned(),
-            message: message.chars().take(4000).collect(),
+            message: message.clone(),
             last_transition_time: since,
             observed_generation: object.meta().generation,
         };
         tracing::info!(reason, "Ready is {status}: {message}");
         let api: Api<HTCPool> = Api::namespaced(self.base.client.clone(), &name.namespace);
+        let mut written = json!({ "observedGeneration": object.meta().generation, "conditions": [condition] });
+        if let Some(schedd) = schedd {
+            written["schedd"] = schedd.into();
+        }
         let patch = Patch::Apply(json!({
             "apiVersion": HTCPool::api_version(&()),
             "kind": HTCPool::kind(&()),
             "metadata": { "name": name.name, "uid": object.uid() },
-            "status": { "observedGeneration": object.meta().generation, "conditions": [condition] },
+            "status": written,
         }));
         let parameters = PatchParams::apply(MANAGER).force();
         let request = api.patch_status(&name.name, &parameters, &patch);
         if unless_changed(limited("write the status of HTCPool", name, request).await)? && !told {
             let expected = status == ConditionStatus::True || [ASKING, IN_USE].contains(&reason);
             let about = object.object_ref(&());
-            kubernetes::tell_event(&self.base.client, about, reason, message, !expected).await;
+            kubernetes::tell_event(&self.base.client, about, reason, &message, !expected).await;
         }
         Ok(())
     }
 }
 
-/// Reason of one that is deleted while `HTCJob`s are in it.
-const IN_USE: &str = "InUse";
-
 fn was_ready(object: &HTCPool) -> bool {
     object.ready().is_some_and(|ready| ready.status == ConditionStatus::True)
+}
+
+/// Name of its schedd, if it can have one.
+fn schedd_of(object: &HTCPool, name: &ObjectName) -> Option<String> {
+    let external = object.spec.external.as_ref().map(|external| external.schedd.clone());
+    let managed = || Some(Names::new(name, &object.uid().unwrap_or_default()).ok()?.schedd());
+    external.or_else(managed)
 }
 
 fn name_of(object: &impl ResourceExt) -> ObjectName {

@@ -1,7 +1,7 @@
 //! Pools that the operator runs itself: central manager, schedd and workers as pods.
 //!
 //! [`token`], [`config`], [`objects`], [`demand`], [`mini`], [`scale`] and [`groups`] are pure: they say what is to be there. [`apply`] and
-//! `caretaker` see to it.
+//! `caretaker` see to it, and `tries` says when again.
 
 pub mod apply;
 pub(super) mod caretaker;
@@ -17,4 +17,5 @@ pub mod scale;
 mod seen;
 pub mod states;
 pub mod token;
+pub(super) mod tries;
 mod wanted;

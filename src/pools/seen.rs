@@ -6,6 +6,23 @@ use crate::machine::facts::Unknown;
 
 /// Reason of a pool whose schedd has not been heard yet.
 pub(super) const ASKING: &str = "Asking";
+/// Reason of one that is deleted while `HTCJob`s are in it.
+pub(super) const IN_USE: &str = "InUse";
+/// Reasons that are explained in this program's words, or the API server's: other words are news. What HTCondor's tools say may differ each
+/// time.
+pub(super) const OWN_WORDS: [&str; 11] = [
+    ASKING,
+    IN_USE,
+    "Answering",
+    "SameSchedd",
+    "AnotherPool",
+    "InvalidSpec",
+    "InvalidName",
+    "NameTaken",
+    "NotPermitted",
+    "SigningKeyMissing",
+    "NotMade",
+];
 
 /// Which schedd it is, by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -17,10 +17,17 @@ on_versions!(
         one::another_pool_of_its_name_is_not_taken_for_it,
         managed::each_image_gets_workers_of_its_own,
         managed::its_workers_go_with_it_whenever_the_operator_dies,
-        managed::what_is_made_is_the_pools_own_and_restricted;
+        managed::what_is_made_is_the_pools_own_and_restricted,
+        several::each_of_many_htcjobs_is_in_its_own_pool;
     sid:
         managed::an_htcjob_has_workers_of_its_own,
         managed::it_grows_with_the_jobs_and_shrinks_without_them,
         one::the_same_schedd_is_no_second_pool,
         one::a_queue_that_is_lost_is_not_taken_for_jobs_that_are_gone;
 );
+
+#[test]
+#[ignore = "make test-long: ten schedds and a thousand containers"]
+fn a_thousand_htcjobs_in_ten_pools() {
+    several::in_pools(testbed::Version::Sid, 10, 1000);
+}

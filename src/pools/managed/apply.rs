@@ -63,6 +63,17 @@ pub enum ApplyError {
 }
 
 impl ApplyError {
+    /// The reason in the condition `Ready`.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::NotOurs { .. } => "NameTaken",
+            Self::KeyGone(_) | Self::NoKey { .. } => "SigningKeyMissing",
+            Self::Api(refused) if refused.code() == Some(403) => "NotPermitted",
+            Self::Api(_) | Self::Random(_) | Self::Changed { .. } => "NotMade",
+        }
+    }
+
     /// The API server has said no: nothing was made.
     #[must_use]
     pub fn is_refusal(&self) -> bool {

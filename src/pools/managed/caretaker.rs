@@ -17,13 +17,14 @@ use tokio::task::JoinHandle;
 
 use super::apply::{Applied, Applier, ApplyError};
 use super::config::POD_UID;
-use super::demand::{image, waits};
+use super::demand::{image, may_ask, waits};
 use super::groups::{Group, scale_pool};
 use super::names::{BadName, Names};
 use super::objects::{Design, TEMPLATE, WorkerKind};
 use super::said::{counts, images_said, own_said, workers_said};
 use super::scale::{Drain, Evidence, Plan};
 use super::seen::{Memory, Wanted};
+use super::tries::{NotMade, Tries};
 use super::wanted::Demand;
 use crate::api::{Guarded, HTCJob, HTCPool, ManagedPool, ObjectName, Observed, Reason, Wake, decoded};
 use crate::condor::startds::Drained;
@@ -61,6 +62,7 @@ pub(in crate::pools) struct Caretaker {
     applier: Applier,
     object: Mutex<Arc<HTCPool>>,
     applied: Mutex<Option<(i64, Instant, Applied)>>,
+    tries: Mutex<Tries>,
     news: Notify,
     work: Mutex<Option<JoinHandle<()>>>,
 }
@@ -76,7 +78,7 @@ impl Caretaker {
         let names = Names::new(name, &object.uid().unwrap_or_default())?;
         let applier = Applier::new(charge.client.clone());
         let (news, work, object) = (Notify::new(), Mutex::default(), Mutex::new(Arc::new(object.clone())));
-        Ok(Self { charge, names, applier, object, applied: Mutex::default(), news, work })
+        Ok(Self { charge, names, applier, object, applied: Mutex::default(), tries: Mutex::default(), news, work })
     }
 
     /// It is the same `HTCPool`.
@@ -89,7 +91,7 @@ impl Caretaker {
     }
 
     /// Sees to it that all objects but the workers are there, and are as the `HTCPool` says now.
-    pub(in crate::pools) async fn see_to(&self, object: &HTCPool, spec: &ManagedPool) -> Result<Applied, ApplyError> {
+    pub(in crate::pools) async fn see_to(&self, object: &HTCPool, spec: &ManagedPool) -> Result<Applied, NotMade> {
         *self.object.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(object.clone());
         self.news.notify_one();
         let generation = object.meta().generation.unwrap_or_default();
@@ -100,9 +102,15 @@ impl Caretaker {
         {
             return Ok(applied);
         }
+        let tries = || self.tries.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(why) = tries().waits(generation, Instant::now()) {
+            return Err(why);
+        }
         let had_key = object.status.as_ref().is_some_and(|status| status.signing_key.is_some());
         let design = Design { names: &self.names, spec, operator: &self.charge.operator };
-        let applied = self.applier.apply(&design, had_key, now()).await?;
+        let applied = self.applier.apply(&design, had_key, now()).await;
+        let applied = applied.map_err(|error| tries().failed(generation, &error, Instant::now()))?;
+        tries().went_well();
         *self.applied.lock().unwrap_or_else(PoisonError::into_inner) =
             Some((generation, Instant::now(), applied.clone()));
         Ok(applied)
@@ -173,10 +181,12 @@ impl Caretaker {
             return soon;
         }
         let (mine, pods) = (self.mine(), pods.state());
-        let demand = Demand::of(spec, mine.iter().map(|object| (named(object), object.0.as_ref().ok())));
+        let asking = mine.iter().filter(|other| may_ask(&object.spec, &self.names.pool.namespace, other));
+        let demand = Demand::of(spec, asking.map(|object| (named(object), object.0.as_ref().ok())));
         memory.notice(&pods, now());
         memory.keep(&demand.asked(spec));
-        let Ok(wanted) = demand.wanted(&design, &memory.there(&pods, &self.names), now()) else { return calm };
+        let there = memory.there(&pods, &self.names, |group| demand.needed(group), now());
+        let Ok(wanted) = demand.wanted(&design, &there, now()) else { return calm };
         let most = demand.most();
         let mut groups = memory.evidence(&pods, &self.names, &wanted, now());
         let mut plans = scale_pool(&groups, most);
@@ -275,7 +285,7 @@ impl Caretaker {
         }
         for (number, how) in drained {
             let Some(pod) = pod(number) else { continue };
-            let slot = format!("slot1@{}@{}", pod.name_any(), self.names.domain());
+            let slot = format!("slot1@{}", self.names.startd(&pod.name_any()));
             match pool.schedd.drain(&slot, how == Drain::IfIdle).await {
                 Drained::Accepted => {
                     tracing::info!("worker {} takes no more jobs, and ends after those that it has", pod.name_any());

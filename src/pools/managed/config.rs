@@ -11,6 +11,8 @@ use crate::condor::description::{IMAGE, MINI_CLUSTER, SHARED, WORKER_MINI_CLUSTE
 /// How often daemons tell the collector of themselves, in seconds. After a collector has begun anew all of them have done so within two
 /// of these.
 pub const UPDATE_INTERVAL: u32 = 20;
+/// How often the negotiator looks for jobs and workers that fit, in seconds.
+pub const NEGOTIATOR_INTERVAL: u32 = 20;
 /// How long a job goes on, and keeps its claim, while its schedd is away, in seconds; and how long a worker that is gone is waited for.
 const JOB_LEASE: u32 = 1200;
 /// MiB of a worker's memory that its jobs do not get: HTCondor's daemons have them.
@@ -73,7 +75,6 @@ ALLOW_ADVERTISE_MASTER =
 ALLOW_ADVERTISE_SCHEDD =
 ALLOW_ADVERTISE_STARTD =
 ENABLE_KERNEL_TUNING = false
-NEGOTIATOR_INTERVAL = 20
 NEGOTIATOR_CYCLE_DELAY = 5
 MAIL = /bin/true
 SENDMAIL = /bin/true
@@ -143,6 +144,7 @@ pub fn condor_config(names: &Names, role: Role) -> String {
     for interval in ["UPDATE_INTERVAL", "MASTER_UPDATE_INTERVAL", "NEGOTIATOR_UPDATE_INTERVAL", "SCHEDD_INTERVAL"] {
         set(interval, &UPDATE_INTERVAL);
     }
+    set("NEGOTIATOR_INTERVAL", &NEGOTIATOR_INTERVAL);
     text.push_str(COMMON);
     let mut set = |name: &str, value: &dyn std::fmt::Display| {
         let _ = writeln!(text, "{name} = {value}");
@@ -158,6 +160,8 @@ pub fn condor_config(names: &Names, role: Role) -> String {
             text.push_str(CENTRAL_MANAGER);
         }
         Role::Schedd => {
+            // Jobs of all namespaces are in the queue: a worker needs to see none but those that it is given.
+            set("ALLOW_READ", &format!("{} {schedd} {central_manager}", names.operator()));
             set("ALLOW_WRITE", &names.operator());
             set("SCHEDD_NAME", &names.schedd());
             set("JOB_DEFAULT_LEASE_DURATION", &JOB_LEASE);
@@ -199,6 +203,11 @@ mod tests {
         };
         let writers = Role::iter().map(|role| allowed(role, "ALLOW_WRITE"));
         assert_eq!(writers.collect::<Vec<_>>(), ["", "operator", ""]);
+        let readers = Role::iter().map(|role| allowed(role, "ALLOW_READ"));
+        assert_eq!(
+            readers.collect::<Vec<_>>(),
+            ["*@$(UID_DOMAIN)", "operator schedd central-manager", "*@$(UID_DOMAIN)"]
+        );
         let administrators = Role::iter().map(|role| allowed(role, "ALLOW_ADMINISTRATOR"));
         assert_eq!(administrators.collect::<Vec<_>>(), ["central-manager operator", "schedd", "worker"]);
         for (level, who) in [("MASTER", "central-manager schedd worker"), ("SCHEDD", "schedd"), ("STARTD", "worker")] {

@@ -2,8 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use kube::ResourceExt as _;
+
 use super::objects::{WorkerSize, worker_image};
-use crate::api::{HTCJob, HTCJobSpec, ManagedPool, MiniCluster, Phase};
+use crate::api::{
+    Condition, ConditionStatus, ConditionType, HTCJob, HTCJobSpec, HTCJobStatus, HTCPoolSpec, ManagedPool, MiniCluster,
+    Observed, Phase, Reason,
+};
 use crate::condor::htcopts::{HtcOpts, Policy};
 
 const MIB: u64 = 1 << 20;
@@ -11,6 +16,15 @@ const MIB: u64 = 1 << 20;
 const UNSAID: [u64; 3] = [1, 128, 1024];
 /// Parts of a worker are counted in so many of it.
 const WHOLE: u64 = 1 << 20;
+/// Why jobs are not all submitted that will be without anybody doing anything.
+const COMING: [Reason; 6] = [
+    Reason::Submitting,
+    Reason::SmallerSubmissions,
+    Reason::Asking,
+    Reason::Staging,
+    Reason::Parallelism,
+    Reason::PoolNotReady,
+];
 
 /// How often a job of this spec fits on one worker.
 ///
@@ -116,29 +130,62 @@ pub fn waits(job: &HTCJob) -> bool {
     wanting(job) > job.status.as_ref().map_or(0, |status| status.running)
 }
 
-/// How many of its jobs want to run.
+/// Whether this HTCJob of a pool may ask for workers: it may use the pool, or has jobs there from when it might. `own`: the pool's namespace.
+#[must_use]
+pub fn may_ask(pool: &HTCPoolSpec, own: &str, object: &Observed) -> bool {
+    let has_jobs = |job: &HTCJob| job.status.as_ref().is_some_and(|status| status.active > 0);
+    // What one that cannot be read has is not known.
+    pool.allows(own, &object.namespace().unwrap_or_default()) || object.0.as_ref().map_or(true, has_jobs)
+}
+
+/// None of its jobs is to begin, by what it says or by its queue.
+#[must_use]
+pub fn is_suspended(job: &HTCJob) -> bool {
+    let told = job.status.as_ref().and_then(|status| told(status, ConditionType::Suspended));
+    job.spec.suspend || told.is_some_and(|told| told.status == ConditionStatus::True)
+}
+
+/// How many of its jobs want to run: those that HTCondor has, and those that it is about to get.
 fn wanting(job: &HTCJob) -> i64 {
-    let status = job.status.clone().unwrap_or_default();
-    if job.metadata.deletion_timestamp.is_some() || job.spec.suspend {
+    let Some(status) = &job.status else { return 0 };
+    if job.metadata.deletion_timestamp.is_some() || is_suspended(job) {
         return status.running;
     }
-    let all = job.spec.jobs().unwrap_or(status.active);
-    match status.phase {
-        None | Some(Phase::Pending) => all,
-        Some(Phase::Submitted | Phase::Running) => {
-            let left = all - status.succeeded - status.failed - status.held;
-            job.spec.parallelism.map_or(left, |most| left.min(most))
+    match (status.phase, status.total) {
+        (Some(Phase::Completed | Phase::Terminating), _) => 0,
+        (None | Some(Phase::Pending | Phase::Submitted | Phase::Running), Some(total)) if is_submitted(status) => {
+            let left = total - status.succeeded - status.failed;
+            // Those that are held have places.
+            let places = job.spec.parallelism.map_or(left, |most| left.min(most.max(status.active)));
+            places - status.held
         }
-        Some(Phase::Completed | Phase::Terminating) => 0,
+        (None | Some(Phase::Pending | Phase::Submitted | Phase::Running), _) => status.active - status.held,
     }
+}
+
+/// What HTCondor does not have yet is on its way there. In a queue that is not known of it: it may have no room.
+fn is_submitted(status: &HTCJobStatus) -> bool {
+    let in_queue = told(status, ConditionType::QuotaReserved).is_some_and(|told| !says(told, Reason::NoQueue));
+    let comes =
+        |told: &Condition| told.status == ConditionStatus::True || COMING.into_iter().any(|reason| says(told, reason));
+    !in_queue && told(status, ConditionType::Submitted).is_some_and(comes)
+}
+
+fn told(status: &HTCJobStatus, kind: ConditionType) -> Option<&Condition> {
+    status.conditions.iter().find(|told| told.type_ == kind.to_string())
+}
+
+fn says(told: &Condition, reason: Reason) -> bool {
+    told.reason == <&str>::from(reason)
 }
 
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
+    use serde_json::{Value, json};
 
     use super::*;
-    use crate::api::{Autoscaling, HTCJobStatus, MiniClusters, PodResources, Quantity, Resources, WorkerTemplate};
+    use crate::api::{Autoscaling, MiniClusters, PodResources, Quantity, Resources, WorkerTemplate};
 
     fn pool() -> ManagedPool {
         let mut pool = ManagedPool { image: "htcondor:1".to_owned(), ..ManagedPool::default() };
@@ -157,7 +204,24 @@ mod tests {
             memory: Some(Quantity::Text(memory.to_owned())),
             ..Resources::default()
         });
-        HTCJob::new("job", spec)
+        let status = HTCJobStatus { total: Some(queue), ..HTCJobStatus::default() };
+        let mut job = HTCJob { status: Some(status), ..HTCJob::new("job", spec) };
+        says(&mut job, "Submitted=False:Submitting");
+        job
+    }
+
+    /// Conditions such as `Submitted=False:Submitting`.
+    fn says(job: &mut HTCJob, conditions: &str) {
+        let status = job.status.as_mut().unwrap();
+        for told in conditions.split_whitespace() {
+            let (kind, told) = told.split_once('=').unwrap();
+            let (value, reason) = told.split_once(':').unwrap();
+            status.conditions.retain(|old| old.type_ != kind);
+            let condition = json!({
+                "type": kind, "status": value, "reason": reason, "lastTransitionTime": "2026-01-01T00:00:00Z",
+            });
+            status.conditions.push(serde_json::from_value(condition).unwrap());
+        }
     }
 
     #[rstest]
@@ -236,24 +300,87 @@ mod tests {
         assert!(fits(&pool, &job.spec).is_ok());
     }
 
+    /// The HTCJob asks for 10 jobs.
+    #[rstest]
+    #[case::it_is_new(json!({}), "", json!({}), 0)]
+    #[case::all_are_on_their_way(json!({}), "Submitted=False:Submitting", json!({ "total": 10 }), 10)]
+    #[case::all_are_there(json!({}), "Submitted=True:Accepted", json!({ "total": 10, "active": 10, "running": 2 }), 10)]
+    #[case::some_have_ended_and_some_are_held(json!({}), "Submitted=True:Accepted", json!({ "total": 10, "active": 5, "succeeded": 4, "failed": 1, "held": 1 }), 4)]
+    #[case::only_some_of_the_indexes(json!({ "queue": 1000, "indexes": "3,17,200" }), "Submitted=False:Submitting", json!({ "total": 3 }), 3)]
+    #[case::items_from_a_config_map(json!({ "queue": null, "itemsFrom": { "configMapKeyRef": { "name": "n", "key": "k" } } }), "Submitted=True:Accepted", json!({ "total": 10, "active": 4, "succeeded": 6 }), 4)]
+    #[case::and_it_is_not_there(json!({ "queue": null, "itemsFrom": { "configMapKeyRef": { "name": "n", "key": "k" } } }), "Submitted=False:ItemsUnavailable", json!({}), 0)]
+    #[case::some_at_a_time(json!({ "parallelism": 3 }), "Submitted=False:Parallelism", json!({ "total": 10, "active": 2, "succeeded": 5 }), 3)]
+    #[case::held_ones_have_places(json!({ "parallelism": 3 }), "Submitted=False:Parallelism", json!({ "total": 10, "active": 3, "held": 2 }), 1)]
+    #[case::fewer_at_a_time_than_there_are(json!({ "parallelism": 3 }), "Submitted=False:Parallelism", json!({ "total": 10, "active": 6, "held": 1 }), 5)]
+    #[case::in_a_queue_without_room(json!({}), "Submitted=False:Queued QuotaReserved=False:WaitingForQuota", json!({ "total": 10 }), 0)]
+    #[case::in_a_queue_that_is_not_known_yet(json!({}), "Submitted=False:Queued", json!({ "total": 10 }), 0)]
+    #[case::in_a_queue_with_room_for_some(json!({}), "Submitted=False:Queued QuotaReserved=True:QuotaReserved", json!({ "total": 10, "active": 3 }), 3)]
+    #[case::which_are_being_submitted(json!({}), "Submitted=False:Submitting QuotaReserved=True:QuotaReserved", json!({ "total": 10, "active": 3 }), 3)]
+    #[case::in_a_queue_with_room_for_all(json!({}), "Submitted=True:Accepted QuotaReserved=True:QuotaReserved", json!({ "total": 10, "active": 8, "succeeded": 2 }), 8)]
+    #[case::in_no_queue_any_more(json!({}), "Submitted=False:Submitting QuotaReserved=True:NoQueue", json!({ "total": 10 }), 10)]
+    #[case::in_kueue(json!({}), "Submitted=False:Queued QuotaReserved=False:Inadmissible", json!({ "total": 10 }), 0)]
+    #[case::it_may_not_use_the_pool(json!({}), "Submitted=False:PoolNotAllowed", json!({ "total": 10 }), 0)]
+    #[case::any_more(json!({}), "Submitted=False:PoolNotAllowed", json!({ "total": 10, "active": 2 }), 2)]
+    #[case::the_namespace_has_enough(json!({}), "Submitted=False:NamespaceLimit", json!({ "total": 10, "active": 1 }), 1)]
+    #[case::the_pool_begins(json!({}), "Submitted=False:PoolNotReady", json!({ "total": 10 }), 10)]
+    #[case::suspended(json!({ "suspend": true }), "Submitted=True:Accepted", json!({ "total": 10, "active": 10, "running": 2 }), 2)]
+    #[case::by_its_queue(json!({}), "Submitted=True:Accepted Suspended=True:Suspended", json!({ "total": 10, "active": 10, "running": 2 }), 2)]
+    #[case::resumed(json!({}), "Submitted=True:Accepted Suspended=False:Resumed", json!({ "total": 10, "active": 10, "running": 2 }), 10)]
+    #[case::ended(json!({}), "Submitted=True:Accepted", json!({ "phase": "Completed", "total": 10, "succeeded": 10 }), 0)]
+    fn what_may_run_asks_for_workers(
+        #[case] spec: Value,
+        #[case] conditions: &str,
+        #[case] status: Value,
+        #[case] expected: i64,
+    ) {
+        let mut object = serde_json::to_value(job(1, "1Gi", 10)).unwrap();
+        object["status"] = status;
+        for (key, value) in spec.as_object().unwrap() {
+            object["spec"][key] = value.clone();
+        }
+        let mut job: HTCJob = serde_json::from_value(object).unwrap();
+        says(&mut job, conditions);
+        assert_eq!(wanting(&job), expected);
+    }
+
     #[test]
-    fn workers_are_filled_by_what_runs_and_what_waits() {
-        let under_way = |status: HTCJobStatus| HTCJob { status: Some(status), ..job(1, "1Gi", 10) };
-        let half =
-            under_way(HTCJobStatus { phase: Some(Phase::Running), succeeded: 5, held: 1, ..HTCJobStatus::default() });
-        let ended = under_way(HTCJobStatus { phase: Some(Phase::Completed), succeeded: 10, ..HTCJobStatus::default() });
+    fn one_that_was_never_seen_asks_for_nothing_and_one_that_goes_for_what_runs() {
+        let mut job = HTCJob { status: None, ..job(1, "1Gi", 10) };
+        assert_eq!(wanting(&job), 0);
+        job.status = Some(HTCJobStatus { total: Some(10), active: 10, running: 3, ..HTCJobStatus::default() });
+        job.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        assert_eq!(wanting(&job), 3);
+    }
+
+    #[rstest]
+    #[case::of_the_pool(&[], "own", 0, true)]
+    #[case::of_another(&[], "other", 0, false)]
+    #[case::that_is_allowed(&["other"], "other", 0, true)]
+    #[case::that_was_allowed(&["own"], "other", 2, true)]
+    fn an_htcjob_asks_for_workers_only_where_it_may_be(
+        #[case] allowed: &[&str],
+        #[case] namespace: &str,
+        #[case] active: i64,
+        #[case] expected: bool,
+    ) {
+        let allowed_namespaces = allowed.iter().map(|name| (*name).to_owned()).collect();
+        let pool = HTCPoolSpec { allowed_namespaces, ..HTCPoolSpec::default() };
+        let mut job = job(1, "1Gi", 10);
+        job.metadata.namespace = Some(namespace.to_owned());
+        job.status.as_mut().unwrap().active = active;
+        let read = serde_json::from_value(serde_json::to_value(job).unwrap()).unwrap();
+        assert_eq!(may_ask(&pool, "own", &read), expected);
+    }
+
+    #[test]
+    fn workers_are_filled_by_all_jobs_together() {
         let needed = |jobs: &[&HTCJob]| {
             let needed = needed(&pool(), jobs.iter().copied());
             assert!(needed.keys().all(|image| image == "python:3.12"));
             needed.values().sum::<u32>()
         };
         assert_eq!(needed(&[&job(1, "1Gi", 9)]), 3);
-        assert_eq!(needed(&[&half]), 1);
-        assert_eq!(needed(&[&ended]), 0);
         // Two of these and one of those fill less than two workers.
         assert_eq!(needed(&[&job(2, "1Gi", 1), &job(1, "1Gi", 2), &job(1, "2Gi", 1)]), 2);
-        let mut suspended = job(1, "1Gi", 10);
-        suspended.spec.suspend = true;
-        assert_eq!(needed(&[&suspended]), 0);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::scale::{Deaths, Evidence, Goal, Plan, scale};
+use super::scale::{Deaths, Evidence, Goal, Plan, Pod, Worker, scale};
 
 /// When so many workers of an image have ended too soon, and none has not, the image gives back its share of the room.
 const GIVES_BACK: u32 = 3;
@@ -42,6 +42,8 @@ pub struct There {
     pub alive: u32,
     /// Those that ended too soon.
     pub deaths: Deaths,
+    /// One has had nothing to do for long although jobs wait: they are none that it can run, and another one could not either.
+    pub spare: bool,
 }
 
 impl Deaths {
@@ -53,6 +55,12 @@ impl Deaths {
 }
 
 impl There {
+    /// Most that jobs may ask for.
+    #[must_use]
+    pub fn most_for_jobs(self, now: i64) -> u32 {
+        if self.spare { self.most(now).min(self.alive) } else { self.most(now) }
+    }
+
     /// Most that there should be: an image that fails again and again keeps what it has, and gets one more after each pause.
     #[must_use]
     pub fn most(self, now: i64) -> u32 {
@@ -67,6 +75,15 @@ impl There {
 }
 
 impl Wish {
+    /// Workers that the jobs of this image fill.
+    #[must_use]
+    pub fn needed(&self, image: &str) -> u32 {
+        match self {
+            Self::Replicas(_) => 0,
+            Self::Follow { needed, .. } => needed.get(image).copied().unwrap_or_default(),
+        }
+    }
+
     /// Images that workers are asked for; `own`: that of the pool.
     #[must_use]
     pub fn asked<'a>(&'a self, own: &'a str) -> BTreeSet<&'a str> {
@@ -104,11 +121,10 @@ impl Wish {
             Self::Follow { needed, min, max, after } => {
                 let mut asked: BTreeMap<String, u32> = images.map(|image| (image, 0)).collect();
                 asked.extend(needed.iter().map(|(image, needed)| (image.clone(), *needed)));
-                let most = |image: &str| there.get(image).map_or(u32::MAX, |there| there.most(now));
                 for (image, asked) in &mut asked {
-                    *asked = (*asked).min(most(image));
+                    *asked = (*asked).min(there.get(image).map_or(u32::MAX, |there| there.most_for_jobs(now)));
                 }
-                let fewest = (*min).min(*max).min(most(own));
+                let fewest = (*min).min(*max).min(there.get(own).map_or(u32::MAX, |there| there.most(now)));
                 let given = share(&asked, BTreeMap::from([(own.to_owned(), fewest)]), *max);
                 let goal = |needed: u32| Goal::Follow { needed, min: 0, max: needed, after: *after };
                 given.into_iter().map(|(image, given)| (image, goal(given))).collect()
@@ -174,11 +190,26 @@ pub fn scale_pool(groups: &BTreeMap<Group, Evidence>, most: Most) -> BTreeMap<Gr
 
 /// Decides for each image. All of them together have no more workers than `most` that stay: where there is no room for one that jobs
 /// wait for, those that have nothing to do go at once.
+///
+/// That a worker takes no more jobs is HTCondor's word, which somebody with a worker's token can forge: so there are never more than twice
+/// as many pods that this operator has not sent away.
 #[must_use]
 pub fn scale_all<K: Clone + Ord>(groups: &BTreeMap<K, Evidence>, most: u32) -> BTreeMap<K, Plan> {
+    let count = |which: &dyn Fn(&Worker) -> bool| {
+        groups.values().flat_map(|group| &group.workers).filter(|worker| which(worker)).count() as u64
+    };
+    let is_unsure = |worker: &Worker| worker.pod == Pod::Made { sure: false };
+    let room = |counted: u64, there: u64| {
+        u64::from(most).saturating_sub(counted).min((2 * u64::from(most)).saturating_sub(there))
+    };
     let counted = |evidence: &Evidence| evidence.workers.iter().filter(|worker| worker.counts()).count() as u64;
     let lacking = |evidence: &Evidence| u64::from(evidence.goal.wanted()).saturating_sub(counted(evidence));
-    let mut room = u64::from(most).saturating_sub(groups.values().map(counted).sum());
+    // Those of which it is not known whether they are there have room among themselves when they are asked for again.
+    let mut again = room(
+        count(&|worker| worker.counts() && !is_unsure(worker)),
+        count(&|worker| worker.is_there() && !is_unsure(worker)),
+    );
+    let mut room = room(count(&Worker::counts), count(&Worker::is_there));
     let crowded = groups.values().map(lacking).sum::<u64>() > room;
     let mut taken: BTreeSet<u32> =
         groups.values().flat_map(|group| &group.workers).map(|worker| worker.number).collect();
@@ -190,8 +221,13 @@ pub fn scale_all<K: Clone + Ord>(groups: &BTreeMap<K, Evidence>, most: u32) -> B
         }
         evidence.taken.extend(&taken);
         evidence.room = u32::try_from(room).unwrap_or(u32::MAX);
-        let plan = scale(&evidence);
+        let mut plan = scale(&evidence);
         let own: BTreeSet<u32> = evidence.workers.iter().map(|worker| worker.number).collect();
+        plan.make.retain(|number| {
+            let may = !own.contains(number) || again > 0;
+            again = again.saturating_sub(own.contains(number).into());
+            may
+        });
         room -= plan.make.iter().filter(|number| !own.contains(number)).count() as u64;
         taken.extend(&plan.make);
         plans.insert(group.clone(), plan);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::demand::{fits, image};
+use super::demand::{fits, image, is_suspended};
 use super::groups::{There, share};
 use super::objects::{OwnWorker, WorkerKind, WorkerSize};
 use super::scale::Goal;
@@ -20,7 +20,7 @@ pub struct Asks {
 /// What this HTCJob asks for; none if it has no workers of its own.
 ///
 /// They are there as long as HTCondor has jobs of it: from when the first are submitted, which with an HTCQueue is after they have got
-/// room, until all have ended. While it is suspended, or is not what the pool allows any more, there are as many as jobs that run need.
+/// room, until all have ended. While it is suspended, by what it says or by its queue, there are as many as jobs that run need.
 #[must_use]
 pub fn asks(pool: &ManagedPool, job: &HTCJob, uid: &str, name: &ObjectName) -> Option<Asks> {
     let own = job.spec.mini_cluster.as_ref()?;
@@ -39,7 +39,7 @@ pub fn asks(pool: &ManagedPool, job: &HTCJob, uid: &str, name: &ObjectName) -> O
     let (size, most) = own.bounds();
     let count = match fits {
         _ if has_ended || going || !has_begun => 0,
-        Ok(fits) if job.spec.suspend => filled(status.running, fits).min(most),
+        Ok(fits) if is_suspended(job) => filled(status.running, fits).min(most),
         Ok(fits) => filled(status.active - status.held, fits).max(size).min(most),
         Err(_) => 0,
     };
@@ -112,6 +112,9 @@ mod tests {
     #[case::held_ones_need_none(json!({ "miniCluster": { "size": 0, "maxSize": 3 } }), json!({ "phase": "Running", "active": 1, "held": 1 }), 0)]
     #[case::suspended(json!({ "suspend": true }), json!({ "phase": "Running", "active": 9, "held": 9 }), 0)]
     #[case::suspended_and_some_run(json!({ "suspend": true }), json!({ "phase": "Running", "active": 9, "running": 2 }), 1)]
+    #[case::suspended_by_its_queue(json!({}), json!({ "phase": "Running", "active": 9, "running": 2, "conditions": [
+        { "type": "Suspended", "status": "True", "reason": "Suspended", "lastTransitionTime": "2026-01-01T00:00:00Z" },
+    ] }), 1)]
     #[case::ended(json!({}), json!({ "phase": "Completed", "active": 0 }), 0)]
     #[case::going(json!({}), json!({ "phase": "Terminating", "active": 5, "running": 5 }), 0)]
     #[case::not_allowed(json!({ "miniCluster": { "image": "other" } }), json!({ "phase": "Running", "active": 5 }), 0)]
@@ -158,7 +161,7 @@ mod tests {
     #[test]
     fn those_of_one_that_has_ended_go_at_once_and_of_one_that_fails_the_others_get_the_room() {
         let asked = BTreeMap::from([("a".to_owned(), 3), ("b".to_owned(), 3), ("ended".to_owned(), 0)]);
-        let failing = There { alive: 0, deaths: Deaths { count: 3, last: NOW } };
+        let failing = There { deaths: Deaths { count: 3, last: NOW }, ..There::default() };
         let goals = goals(&asked, &BTreeMap::from([("a".to_owned(), failing)]), (3, 300), NOW);
         let follow = |needed, after| Goal::Follow { needed, min: 0, max: needed, after };
         assert_eq!((goals["a"], goals["b"], goals["ended"]), (follow(0, 300), follow(3, 300), follow(0, 0)));

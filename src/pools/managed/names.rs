@@ -64,6 +64,12 @@ impl Names {
         format!("{}.{}.htcpool", self.pool.name, self.pool.namespace)
     }
 
+    /// `STARTD_NAME` of a worker, by the name of its pod.
+    #[must_use]
+    pub fn startd(&self, pod: &str) -> String {
+        format!("{pod}@{}", self.domain())
+    }
+
     /// `TRUST_DOMAIN`: where its tokens are good. Of no other pool, and not of the one that was called so before.
     #[must_use]
     pub fn trust_domain(&self) -> String {

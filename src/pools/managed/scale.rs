@@ -159,6 +159,12 @@ impl Worker {
     pub const fn counts(&self) -> bool {
         self.current && !self.goes()
     }
+
+    /// There is a pod of it, or will be, and it has not been sent away.
+    #[must_use]
+    pub const fn is_there(&self) -> bool {
+        !self.drained && !matches!(self.pod, Pod::Ended | Pod::Leaving)
+    }
 }
 
 impl Goal {

@@ -7,20 +7,23 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod as KubePod};
 use kube::ResourceExt as _;
 
-use super::config::UPDATE_INTERVAL;
+use super::config::{NEGOTIATOR_INTERVAL, UPDATE_INTERVAL};
 use super::groups::{Group, There};
 use super::made::Made;
 use super::names::Names;
 use super::objects::{CHECK_CONTAINER, IMAGE, MINI_CLUSTER, TEMPLATE, WorkerKind};
 use super::scale::{Answer, Deaths, Evidence, Goal, Pod, Slot, Worker};
 use crate::api::text::{WORDS, harmless};
-use crate::condor::startds::Startds;
+use crate::condor::startds::{Startds, Who};
 use crate::machine::facts::Unknown;
 
 /// A worker that ends by itself within so many seconds has hardly worked.
 const TOO_SOON: i64 = 120;
 /// An answer is good for so many seconds.
 const GOOD_FOR: i64 = 60;
+/// A worker that has had nothing to do for so many seconds, while jobs wait, finds none that it can run: the negotiator has looked twice,
+/// and a startd would have told the collector.
+const SPARE: i64 = 2 * NEGOTIATOR_INTERVAL as i64 + UPDATE_INTERVAL as i64;
 /// Exit code of a master whose startd has been drained.
 const IN_ORDER: i32 = 99;
 /// Why a container does not begin that will not begin by waiting.
@@ -37,8 +40,8 @@ const NOT_TO_BE_HAD: [&str; 6] = [
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     answer: Option<(i64, Result<Startds, Unknown>)>,
-    /// Since when those have no jobs that have none, by the pod's uid.
-    idle: HashMap<String, i64>,
+    /// Since when those have no jobs that have none.
+    idle: HashMap<Who, i64>,
     /// Those that have accepted to drain.
     drained: HashSet<String>,
     /// Those whose end has been counted, or whose image was waited for in vain.
@@ -46,6 +49,8 @@ pub(super) struct Memory {
     /// Those that were asked for and are not shown yet.
     pub(super) made: Made,
     deaths: BTreeMap<Group, Deaths>,
+    /// Since when those have fewer workers than their jobs fill.
+    short: BTreeMap<Group, i64>,
     /// What their image lacks that a worker needs, as it says itself.
     pub(super) lacks: BTreeMap<Group, String>,
     /// `HTCJob`s that were told so, by their uids.
@@ -71,9 +76,9 @@ impl Memory {
 
     pub(super) fn take_in(&mut self, answer: Result<Startds, Unknown>, now: i64) {
         if let Ok(startds) = &answer {
-            self.idle.retain(|id, _| startds.by_id.get(id).is_some_and(|startd| !startd.busy));
-            for (id, _) in startds.by_id.iter().filter(|(_, startd)| !startd.busy) {
-                self.idle.entry(id.clone()).or_insert(now);
+            self.idle.retain(|who, _| startds.startds.get(who).is_some_and(|startd| !startd.busy));
+            for (who, _) in startds.startds.iter().filter(|(_, startd)| !startd.busy) {
+                self.idle.entry(who.clone()).or_insert(now);
             }
         }
         self.answer = Some((now, answer));
@@ -99,20 +104,55 @@ impl Memory {
         self.lacks.retain(|group, _| asked.contains(group));
     }
 
-    /// What is known of each group that there are workers of, or were.
-    pub(super) fn there(&self, pods: &[Arc<KubePod>], names: &Names) -> BTreeMap<Group, There> {
-        let deaths = self.deaths.iter().map(|(group, deaths)| (group.clone(), There { alive: 0, deaths: *deaths }));
-        let mut there: BTreeMap<Group, There> = deaths.collect();
+    /// What is known of each group that there are workers of, or were. `needed`: how many its jobs fill.
+    pub(super) fn there(
+        &mut self,
+        pods: &[Arc<KubePod>],
+        names: &Names,
+        needed: impl Fn(&Group) -> u32,
+        now: i64,
+    ) -> BTreeMap<Group, There> {
+        let of = |deaths: &Deaths| There { deaths: *deaths, ..There::default() };
+        let mut there: BTreeMap<Group, There> =
+            self.deaths.iter().map(|(group, deaths)| (group.clone(), of(deaths))).collect();
+        // Those that have nothing to do: since when.
+        let mut idle: BTreeMap<Group, i64> = BTreeMap::new();
+        let startds = self.startds(now).filter(|startds| is_old(startds));
         for pod in pods {
-            let its = there.entry(group_of(pod)).or_default();
+            let (group, uid) = (group_of(pod), pod.uid().unwrap_or_default());
+            let its = there.entry(group.clone()).or_default();
             let alive = matches!(state(pod), Pod::Waiting { .. } | Pod::Running);
-            let uid = pod.uid().unwrap_or_default();
-            its.alive += u32::from(alive && !self.drained.contains(&uid) && !self.ended.contains(&uid));
+            if !alive || self.drained.contains(&uid) || self.ended.contains(&uid) {
+                continue;
+            }
+            its.alive += 1;
+            let who = who(pod, names);
+            let takes_jobs = startds.and_then(|startds| startds.startds.get(&who)).is_some_and(|it| !it.draining);
+            if let Some(since) = self.idle.get(&who).filter(|_| takes_jobs) {
+                idle.entry(group).and_modify(|first| *first = (*first).min(*since)).or_insert(*since);
+            }
         }
         for worker in self.made.not_in(pods, names) {
             there.entry(worker.group.clone()).or_default().alive += 1;
         }
+        self.short.retain(|group, _| there.contains_key(group));
+        for (group, its) in &mut there {
+            if needed(group) <= its.alive {
+                self.short.remove(group);
+                continue;
+            }
+            let short = *self.short.entry(group.clone()).or_insert(now);
+            its.spare = idle.get(group).is_some_and(|idle| now - short.max(*idle) >= SPARE);
+        }
         there
+    }
+
+    /// The collector's answer, if it is a new one.
+    fn startds(&self, now: i64) -> Option<&Startds> {
+        match &self.answer {
+            Some((at, Ok(startds))) if now - at <= GOOD_FOR => Some(startds),
+            Some(_) | None => None,
+        }
     }
 
     /// What is wrong with each group whose workers cannot be made, or end again and again.
@@ -184,23 +224,21 @@ impl Memory {
         wanted: &BTreeMap<Group, Wanted>,
         now: i64,
     ) -> BTreeMap<Group, Evidence> {
-        let startds = match &self.answer {
-            Some((at, Ok(startds))) if now - at <= GOOD_FOR => Some(startds),
-            Some(_) | None => None,
-        };
+        let startds = self.startds(now);
         let answer = match startds {
             None => Answer::Unknown,
-            Some(startds) if startds.collector_age < i64::from(2 * UPDATE_INTERVAL) => Answer::Young,
+            Some(startds) if !is_old(startds) => Answer::Young,
             Some(_) => Answer::Known,
         };
         let worker = |pod: &Arc<KubePod>, template: Option<&str>| {
             let is_current = |made: &String| template.is_none_or(|template| made == template);
             let uid = pod.uid().unwrap_or_default();
-            let slot = match startds.and_then(|startds| startds.by_id.get(&uid)) {
+            let who = who(pod, names);
+            let slot = match startds.and_then(|startds| startds.startds.get(&who)) {
                 None => Slot::Unseen,
                 Some(startd) if startd.draining => Slot::Draining,
                 Some(startd) if startd.busy => Slot::Busy,
-                Some(_) => Slot::Idle { since: self.idle.get(&uid).copied().unwrap_or(now) },
+                Some(_) => Slot::Idle { since: self.idle.get(&who).copied().unwrap_or(now) },
             };
             Some(Worker {
                 number: names.worker_number(&pod.name_any())?,
@@ -246,6 +284,16 @@ impl Memory {
             Some((_, Ok(_))) | None => None,
         }
     }
+}
+
+/// The collector knows all workers.
+fn is_old(startds: &Startds) -> bool {
+    startds.collector_age >= i64::from(2 * UPDATE_INTERVAL)
+}
+
+/// What the slots of this pod say of themselves.
+fn who(pod: &KubePod, names: &Names) -> Who {
+    Who { id: pod.uid().unwrap_or_default(), name: names.startd(&pod.name_any()) }
 }
 
 /// Whose it is, or what it is a container of.

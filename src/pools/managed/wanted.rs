@@ -65,6 +65,14 @@ impl Demand {
         matches!(self.wish, Wish::Follow { .. }) || spec.workers.mini_clusters.is_some()
     }
 
+    /// Workers that the jobs of a group fill that all share.
+    pub(super) fn needed(&self, group: &Group) -> u32 {
+        match group {
+            Group::Image(image) => self.wish.needed(image),
+            Group::HTCJob(_) => 0,
+        }
+    }
+
     /// Whom workers are asked for.
     pub(super) fn asked(&self, spec: &ManagedPool) -> BTreeSet<Group> {
         let images = self.wish.asked(image(worker_image(spec))).into_iter().map(|image| Group::Image(image.to_owned()));
@@ -153,7 +161,7 @@ mod tests {
         let operator = name("o");
         let design = Design { names: &names, spec, operator: &operator };
         let jobs = jobs.iter().map(|(uid, job)| (((*uid).to_owned(), name(uid)), *job));
-        let alive = There { alive: 1, deaths: Deaths::default() };
+        let alive = There { alive: 1, ..There::default() };
         let there = there.iter().map(|uid| (Group::HTCJob((*uid).to_owned()), alive)).collect();
         Demand::of(spec, jobs).wanted(&design, &there, 0).unwrap()
     }

@@ -11,7 +11,7 @@ use testbed::{Account, Controllers, KubeOptions, PoolOptions, Port, Version, wai
 use bed::site::says;
 use bed::{Bed, Namespace, PATIENCE, htcjob, is_true};
 
-use super::site::{delete, find, wait_gone, wait_ready, with_pool};
+use super::site::{delete, find, wait_gone, wait_ready, wait_ready_says, with_pool};
 use node::{Node, names, services};
 
 pub use images::each_image_gets_workers_of_its_own;
@@ -180,7 +180,8 @@ pub fn tokens_let_each_do_what_it_needs_and_no_more(version: Version) {
         assert_eq!(at_collector("worker"), "read advertise_startd advertise_master");
         let at_schedd = |who: &str| rights(&here, &format!("own-{who}-token"), "schedd").join(" ");
         assert_eq!(at_schedd("operator"), "read write");
-        assert_eq!(at_schedd("worker"), "read");
+        // The queue has the jobs of all namespaces.
+        assert_eq!(at_schedd("worker"), "");
         delete(&here, POOL);
     });
 }
@@ -314,14 +315,18 @@ pub fn what_is_made_is_the_pools_own_and_restricted(version: Version) {
     bed.become_user("system:serviceaccount:htc-operator:htc-operator");
     bed.start_operator();
     here.kubectl(&["create", "serviceaccount", "default"]);
-    here.kubectl(&["create", "service", "clusterip", "own-schedd", "--tcp=1"]);
+    let services = ["own-central-manager", "own-schedd"];
+    for service in services {
+        here.kubectl(&["create", "service", "clusterip", service, "--tcp=1"]);
+    }
     apply(&here, pool(&fixed(1)));
     let message = wait_ready(&here, POOL, "NotPermitted");
     assert!(message.contains("own-signing-key"), "{message}");
     here.kubectl(&["apply", "-k", &path("namespace-pools")]);
-    let message = wait_ready(&here, POOL, "NameTaken");
-    assert!(message.contains("Service own-schedd"), "{message}");
-    here.kubectl(&["delete", "service", "own-schedd"]);
+    for service in services {
+        wait_ready_says(&here, POOL, "NameTaken", &format!("Service {service} "));
+        here.kubectl(&["delete", "service", service]);
+    }
     wait_ready(&here, POOL, "ScheddUnreachable");
     let wait_pods = |count: usize| {
         wait_for(&format!("{count} workers"), PATIENCE, || {

@@ -4,7 +4,7 @@ use bed::Namespace;
 use bed::site::Site;
 use testbed::Version;
 
-use super::site::{Pools, apply, delete, describe, wait_events, wait_gone, wait_ready, with_pool};
+use super::site::{Pools, apply, delete, describe, wait_events, wait_gone, wait_ready, wait_ready_says, with_pool};
 
 fn wait_says(here: &Namespace<'_>, name: &str, reason: &str) -> String {
     here.wait_says(name, "Submitted", "False", reason)
@@ -55,6 +55,7 @@ pub fn it_stays_until_no_htcjob_needs_it(version: Version) {
     assert!(message.starts_with("1 HTCJob uses this pool"), "{message}");
     here.create(&pools.noted("late", 1, "second"));
     wait_says(&here, "late", "PoolNotReady");
+    wait_ready_says(&here, "second", "InUse", "2 HTCJobs use this pool");
     bed.kill_operator();
     bed.start_operator();
     here.delete("late");

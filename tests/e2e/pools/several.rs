@@ -1,8 +1,15 @@
 //! Two pools side by side.
 
-use testbed::Version;
+use std::collections::BTreeSet;
+use std::time::Duration;
 
-use super::site::{Pools, delete, wait_ready};
+use serde_json::{Value, json};
+use testbed::{Pool, PoolOptions, Version, wait_for};
+
+use bed::site::Site;
+use bed::{LONG_SUBMISSIONS, Namespace, PATIENCE, is_true};
+
+use super::site::{Pools, delete, describe, other, wait_ready, with_pool};
 
 /// Both pools have jobs 1.0 and 2.0, of HTCJobs of one operator, which is killed while they run.
 pub fn jobs_with_the_same_ids_are_not_mistaken_for_one_another(version: Version) {
@@ -63,4 +70,80 @@ pub fn one_that_hangs_holds_up_no_other(version: Version) {
         pools.ends_well(&here, name);
     }
     delete(&here, "second");
+}
+
+/// A few HTCPools and HTCJobs.
+pub fn each_of_many_htcjobs_is_in_its_own_pool(version: Version) {
+    in_pools(version, 3, 100);
+}
+
+/// So many HTCPools, a schedd each, and so many HTCJobs, spread over them: each HTCJob has its jobs in its own schedd and in no other. The
+/// schedd of the first one is stopped meanwhile: its HTCJobs wait, and no others.
+pub fn in_pools(version: Version, pools: usize, htcjobs: usize) {
+    bed::turns::take(bed::Weight::Heavy);
+    let site = Site::with(version, "", &[&["--credentials-refresh=2s"], LONG_SUBMISSIONS].concat());
+    site.bed.start_operator();
+    let here = site.bed.namespace();
+    let of = |number: usize| format!("pool-{number}");
+    let start = |number: usize| {
+        let version = if number.is_multiple_of(2) { version } else { other(version) };
+        let pool = Pool::start(&site.bed.assets, version, &PoolOptions::default()).unwrap();
+        describe(&here, &of(number), &pool, &[]);
+        pool
+    };
+    let schedds: Vec<Pool> = (0..pools).map(start).collect();
+    (0..pools).for_each(|number| drop(wait_ready(&here, &of(number), "Answering")));
+    schedds[0].pause_schedd().unwrap();
+    wait_ready(&here, &of(0), "ScheddUnreachable");
+
+    let item = |number: usize| {
+        let mut object = with_pool(site.noted(&format!("j{number}"), 1, ""), &of(number % pools));
+        object["metadata"]["namespace"] = here.name.clone().into();
+        object
+    };
+    let all: Vec<Value> = (0..htcjobs).map(item).collect();
+    for items in all.chunks(250) {
+        here.bed.kube.apply_stdin(&json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string()).unwrap();
+    }
+    let patience = PATIENCE + Duration::from_secs(htcjobs as u64);
+    let in_first = |object: &Value| object["spec"]["pool"] == of(0);
+    wait_complete(&here, patience, |object| !in_first(object));
+    for object in here.all().iter().filter(|object| in_first(object)) {
+        let name = object["metadata"]["name"].as_str().unwrap();
+        assert!(!is_true(object, "Complete") && site.runs(name, 0) == 0, "{object:#}");
+    }
+
+    schedds[0].resume_schedd().unwrap();
+    wait_complete(&here, patience, |_| true);
+    let objects = here.all();
+    assert_eq!(objects.len(), htcjobs);
+    for (number, schedd) in schedds.iter().enumerate() {
+        let its = objects.iter().filter(|object| object["spec"]["pool"] == of(number));
+        let its: BTreeSet<&str> = its.map(|object| object["metadata"]["uid"].as_str().unwrap()).collect();
+        let queue = schedd.tool("condor_q", &["-allusers", "-af:j", "HTCJobUID"]).unwrap();
+        let history = schedd.tool("condor_history", &["-af:j", "HTCJobUID"]).unwrap();
+        // A job that leaves the queue meanwhile is in both.
+        let jobs: BTreeSet<(&str, &str)> =
+            queue.lines().chain(history.lines()).filter_map(|line| line.trim().split_once(' ')).collect();
+        assert_eq!(jobs.len(), its.len(), "{}: {jobs:?}", of(number));
+        assert_eq!(jobs.iter().map(|(_, uid)| *uid).collect::<BTreeSet<&str>>(), its);
+    }
+    let runs = site.all_runs();
+    assert!(runs.len() == htcjobs && runs.values().all(|count| *count == 1), "{runs:?}");
+    here.kubectl(&["delete", "htcjobs", "--all", "--timeout=300s"]);
+    (0..pools).for_each(|number| delete(&here, &of(number)));
+}
+
+fn wait_complete(here: &Namespace<'_>, patience: Duration, which: impl Fn(&Value) -> bool) {
+    wait_for("HTCJobs to be complete", patience, || {
+        let objects = here.all();
+        let left = objects.iter().filter(|object| which(object) && !is_true(object, "Complete"));
+        let left: Vec<String> = left.map(|object| object["metadata"]["name"].to_string()).collect();
+        if left.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{} are not: {}", left.len(), left[..left.len().min(9)].join(" ")))
+        }
+    })
+    .unwrap_or_else(|error| panic!("{error}\n{}", here.bed.logs()));
 }

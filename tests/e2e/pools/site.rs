@@ -119,11 +119,16 @@ pub fn find(here: &Namespace<'_>, name: &str) -> Option<Value> {
 
 /// Waits until the pool's condition `Ready` has this reason; its message.
 pub fn wait_ready(here: &Namespace<'_>, name: &str, reason: &str) -> String {
+    wait_ready_says(here, name, reason, "")
+}
+
+/// The same, until its message has these words.
+pub fn wait_ready_says(here: &Namespace<'_>, name: &str, reason: &str, words: &str) -> String {
     let mut message = String::new();
-    wait_for(&format!("HTCPool {name} to say {reason}"), PATIENCE, || {
+    wait_for(&format!("HTCPool {name} to say {reason} {words}"), PATIENCE, || {
         let object = find(here, name).ok_or("there is none")?;
-        let ready = condition(&object, "Ready").filter(|ready| ready["reason"] == reason);
-        let Some(ready) = ready else { return Err(object.to_string()) };
+        let said = |ready: &&Value| ready["reason"] == reason && ready["message"].as_str().unwrap().contains(words);
+        let Some(ready) = condition(&object, "Ready").filter(said) else { return Err(object.to_string()) };
         ready["message"].as_str().unwrap().clone_into(&mut message);
         Ok(())
     })

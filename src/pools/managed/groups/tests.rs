@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use rstest::rstest;
 
 use super::*;
-use crate::pools::managed::scale::{Answer, Deaths, Drain, Pod, Slot, Worker};
+use crate::pools::managed::scale::{Answer, Drain, Slot};
 
 const NOW: i64 = 1_000_000;
 
@@ -53,16 +53,32 @@ fn an_image_that_fails_gives_its_share_to_the_others(
     #[case] alive: u32,
     #[case] expected: u32,
 ) {
-    let there = BTreeMap::from([("a".to_owned(), There { alive, deaths: Deaths { count, last: NOW - ago } })]);
+    let there =
+        BTreeMap::from([("a".to_owned(), There { alive, deaths: Deaths { count, last: NOW - ago }, spare: false })]);
     let goals = wants(&[("a", 9), ("own", 9)], 0, 4).goals("own", &there, NOW);
     assert_eq!((goals["a"].wanted(), goals["own"].wanted()), (expected, 4 - expected));
 }
 
 #[test]
 fn the_fewest_are_not_kept_for_an_image_that_fails() {
-    let there = BTreeMap::from([("own".to_owned(), There { alive: 0, deaths: Deaths { count: 3, last: NOW } })]);
+    let failing = There { deaths: Deaths { count: 3, last: NOW }, ..There::default() };
+    let there = BTreeMap::from([("own".to_owned(), failing)]);
     let goals = wants(&[("a", 9)], 2, 4).goals("own", &there, NOW);
     assert_eq!((goals["a"].wanted(), goals["own"].wanted()), (4, 0));
+}
+
+#[rstest]
+#[case::jobs_get_no_more(9, 0, 2)]
+#[case::those_that_are_written_are_made_all_the_same(9, 3, 3)]
+#[case::nor_are_there_more_than_jobs_need(1, 0, 1)]
+fn an_image_one_of_whose_workers_finds_no_job_gets_no_more(
+    #[case] needed: u32,
+    #[case] min: u32,
+    #[case] expected: u32,
+) {
+    let there = BTreeMap::from([("own".to_owned(), There { alive: 2, spare: true, ..There::default() })]);
+    let goals = wants(&[("a", 9), ("own", needed)], min, 6).goals("own", &there, NOW);
+    assert_eq!((goals["a"].wanted(), goals["own"].wanted()), (6 - expected, expected));
 }
 
 #[test]
@@ -92,6 +108,17 @@ fn those_that_are_not_seen_yet_take_up_room_and_are_asked_for_again_in_their_pla
     let wish = wants(&[("a", 2), ("own", 2)], 0, 4);
     let plans = plan(&wish, &[("a", vec![made(0, false), made(1, true)]), ("own", vec![worker(2, Slot::Busy)])]);
     assert_eq!((&plans["a"].make, &plans["own"].make), (&vec![0], &vec![3]));
+}
+
+#[test]
+fn nor_are_they_asked_for_again_where_others_have_all_the_room_by_now() {
+    let unsure = |number| Worker { pod: Pod::Made { sure: false }, ..worker(number, Slot::Unseen) };
+    let busy = |number| worker(number, Slot::Busy);
+    let wish = wants(&[("a", 2), ("own", 2)], 0, 3);
+    let full = plan(&wish, &[("a", vec![unsure(0), unsure(1)]), ("own", vec![busy(2), busy(3), busy(4)])]);
+    assert_eq!((&full["a"].make, &full["own"].make), (&vec![], &vec![]));
+    let roomy = plan(&wish, &[("a", vec![unsure(0), unsure(1)]), ("own", vec![busy(2), busy(3)])]);
+    assert_eq!((&roomy["a"].make, &roomy["own"].make), (&vec![0], &vec![]));
 }
 
 fn worker(number: u32, slot: Slot) -> Worker {
@@ -191,6 +218,22 @@ fn any_worker() -> impl Strategy<Value = (Pod, Slot, bool)> {
 
 const IMAGES: [&str; 3] = ["a", "b", "own"];
 
+/// Somebody has stolen a worker's token, and says of workers that they take no more jobs, or that they have some.
+#[test]
+fn lies_about_workers_bring_only_so_many() {
+    let wish = wants(&[("own", 4)], 0, 4);
+    let mut there: Vec<Worker> = Vec::new();
+    for _ in 0..9 {
+        let plans = plan(&wish, &[("own", there.clone())]);
+        assert!(plans["own"].drain.is_empty());
+        there.extend(plans["own"].make.iter().map(|number| worker(*number, Slot::Draining)));
+    }
+    assert_eq!(there.len(), 8);
+    // Those that were sent away make room for others.
+    there.iter_mut().take(3).for_each(|worker| worker.drained = true);
+    assert_eq!(plan(&wish, &[("own", there)])["own"].make.len(), 3);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 1000 }))]
 
@@ -210,11 +253,16 @@ proptest! {
         let plans = scale_all(&groups, max);
         let stay = groups.values().flat_map(|group| &group.workers).filter(|worker| worker.counts()).count();
         let made: Vec<u32> = plans.values().flat_map(|plan| plan.make.clone()).collect();
+        let not_sent_away = groups.values().flat_map(|group| &group.workers).filter(|worker| worker.is_there()).count();
         let again = |number: &u32| groups.values().flat_map(|group| &group.workers).any(|worker| {
             worker.number == *number && worker.pod == Pod::Made { sure: false }
         });
+        let unsure = |worker: &&Worker| worker.counts() && worker.pod == Pod::Made { sure: false };
+        let unsure = groups.values().flat_map(|group| &group.workers).filter(unsure).count();
+        prop_assert!(made.is_empty() || stay - unsure + made.len() <= max as usize);
         let made: Vec<u32> = made.into_iter().filter(|number| !again(number)).collect();
         prop_assert!(made.is_empty() || stay + made.len() <= max as usize);
+        prop_assert!(made.is_empty() || not_sent_away + made.len() <= 2 * max as usize);
         let numbers: BTreeSet<u32> = there.iter().flat_map(|(_, workers)| workers).map(|worker| worker.number).collect();
         prop_assert!(made.iter().all(|number| !numbers.contains(number)));
         prop_assert_eq!(made.iter().collect::<BTreeSet<_>>().len(), made.len());

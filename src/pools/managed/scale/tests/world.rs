@@ -1,5 +1,6 @@
 //! A pool whose watch and whose collector are behind what happens: no job is ever lost, and there are never too many workers.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod as KubePod;
@@ -9,10 +10,15 @@ use proptest::prelude::*;
 use super::super::*;
 use super::NOW;
 use crate::api::ObjectName;
-use crate::pools::managed::groups::Group;
+use crate::pools::managed::groups::{Group, There, Wish, scale_all};
 use crate::pools::managed::made::Made;
 use crate::pools::managed::names::Names;
 use crate::pools::managed::states::{State, TABLE};
+
+/// The pool's image, and another one.
+const IMAGES: [&str; 2] = ["own", "other"];
+/// For so many seconds an answer of the collector is good.
+const GOOD_FOR: i64 = 60;
 
 fn names() -> Names {
     Names::new(&ObjectName { namespace: "n".to_owned(), name: "p".to_owned() }, "uid").unwrap()
@@ -29,7 +35,13 @@ fn pod_of(real: &Real) -> KubePod {
 struct World {
     now: i64,
     pods: Vec<Real>,
+    /// Of which workers are made now.
+    template: u32,
     collector_began: i64,
+    /// The latest that the collector has heard of workers, by their ids.
+    ads: BTreeMap<u32, Slot>,
+    /// Its last answer: when, whether it had begun a short while before, and what it knew.
+    answer: Option<(i64, Answer, BTreeMap<u32, Slot>)>,
     next: u32,
     /// The states in which the workers were last, by their ids.
     states: Vec<(u32, State)>,
@@ -47,6 +59,8 @@ struct Real {
     number: u32,
     /// Tells pods of one name apart.
     id: u32,
+    image: &'static str,
+    template: u32,
     pod: Pod,
     /// Jobs that run.
     jobs: u32,
@@ -71,16 +85,22 @@ enum Event {
     JobEnds(usize),
     NodeDies(usize),
     CollectorRestarts,
-    Goal(Goal),
+    Wish(Wish),
+    /// Workers are to be made of another template.
+    Template,
+    /// All startds tell the collector how they are.
+    Ads,
+    /// It is asked, and does not answer.
+    Silence,
     /// The watch shows so many changes more.
     Watch(usize),
     /// The watch is begun anew.
     List,
     /// Another operator takes over.
     Restart,
-    /// A look; whether the answer comes, and whether a job starts on each worker between the look and the act.
+    /// A look; whether the collector is asked anew, and whether a job starts on each worker between the look and the act.
     Look {
-        answer: bool,
+        ask: bool,
         late_job: bool,
         request: Request,
     },
@@ -89,17 +109,18 @@ enum Event {
 fn look() -> impl Strategy<Value = Event> {
     let request =
         prop_oneof![Just(Request::Answered), Just(Request::Answered), Just(Request::Unanswered), Just(Request::Lost),];
-    (any::<bool>(), any::<bool>(), request).prop_map(|(answer, late_job, request)| Event::Look {
-        answer,
-        late_job,
-        request,
-    })
+    (any::<bool>(), any::<bool>(), request).prop_map(|(ask, late_job, request)| Event::Look { ask, late_job, request })
 }
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
-    let goal = prop_oneof![
-        (0u32..6).prop_map(Goal::Replicas),
-        (0u32..8, 0u32..3, 3u32..6).prop_map(|(needed, min, max)| Goal::Follow { needed, min, max, after: 30 }),
+    let follow = |(needed, min, max): ([u32; 2], u32, u32)| {
+        let needed = IMAGES.iter().map(|image| (*image).to_owned()).zip(needed).collect();
+        Wish::Follow { needed, min, max, after: 30 }
+    };
+    let wish = prop_oneof![
+        (0u32..6).prop_map(Wish::Replicas),
+        ([0u32..6, 0u32..6], 0u32..3, 3u32..6).prop_map(follow),
+        ([0u32..6, 0u32..6], 0u32..3, 3u32..6).prop_map(follow),
     ];
     let event = prop_oneof![
         (1i64..60).prop_map(Event::Time),
@@ -108,7 +129,10 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         (0usize..8).prop_map(Event::JobEnds),
         (0usize..8).prop_map(Event::NodeDies),
         Just(Event::CollectorRestarts),
-        goal.prop_map(Event::Goal),
+        wish.prop_map(Event::Wish),
+        Just(Event::Template),
+        Just(Event::Ads),
+        Just(Event::Silence),
         (0usize..6).prop_map(Event::Watch),
         Just(Event::List),
         Just(Event::Restart),
@@ -123,7 +147,10 @@ impl World {
         Self {
             now: NOW,
             pods: Vec::new(),
+            template: 0,
             collector_began: NOW - 1000,
+            ads: BTreeMap::new(),
+            answer: None,
             next: 0,
             states: Vec::new(),
             changes: vec![Vec::new()],
@@ -165,10 +192,18 @@ impl World {
         self.view().iter().find(|real| real.number == number).unwrap().clone()
     }
 
-    /// Pods that take jobs, or will.
+    /// Pods that take jobs, or will, and are as they are made now.
     fn staying(&self) -> usize {
-        let stays = |real: &&Real| !real.draining && matches!(real.pod, Pod::Waiting { .. } | Pod::Running);
+        let stays = |real: &&Real| {
+            !real.draining && real.template == self.template && matches!(real.pod, Pod::Waiting { .. } | Pod::Running)
+        };
         self.pods.iter().filter(stays).count()
+    }
+
+    /// Pods that have not been sent away.
+    fn there(&self) -> usize {
+        let there = |real: &&Real| !real.draining && matches!(real.pod, Pod::Waiting { .. } | Pod::Running);
+        self.pods.iter().filter(there).count()
     }
 
     /// Each change of state stands in the table.
@@ -197,57 +232,67 @@ impl World {
         }
     }
 
-    fn see(&self, goal: Goal, answer: bool) -> Evidence {
-        let answer = if !answer {
-            Answer::Unknown
-        } else if self.now - self.collector_began < 40 {
-            Answer::Young
-        } else {
-            Answer::Known
+    /// All startds tell the collector how they are.
+    fn advertise(&mut self) {
+        let slot = |real: &Real| match (real.draining, real.jobs) {
+            (true, _) => Slot::Draining,
+            (false, 0) => Slot::Idle { since: real.idle_since },
+            (false, _) => Slot::Busy,
         };
-        let collected = |id: u32| match self.pods.iter().find(|real| real.id == id && real.pod == Pod::Running) {
-            // A collector that has begun anew knows nothing of them.
-            Some(real) if answer == Answer::Known && real.draining => Slot::Draining,
-            Some(real) if answer == Answer::Known && real.jobs > 0 => Slot::Busy,
-            Some(real) if answer == Answer::Known => Slot::Idle { since: real.idle_since },
-            Some(_) | None => Slot::Unseen,
-        };
+        let running = self.pods.iter().filter(|real| real.pod == Pod::Running);
+        self.ads = running.map(|real| (real.id, slot(real))).collect();
+    }
+
+    fn ask(&mut self) {
+        let answer = if self.now - self.collector_began < 40 { Answer::Young } else { Answer::Known };
+        self.answer = Some((self.now, answer, self.ads.clone()));
+    }
+
+    fn see(&self, wish: &Wish) -> BTreeMap<String, Evidence> {
+        let good = self.answer.as_ref().filter(|(at, ..)| self.now - at <= GOOD_FOR);
+        let answer = good.map_or(Answer::Unknown, |(_, answer, _)| *answer);
+        let slot = |real: &Real| good.and_then(|(.., ads)| ads.get(&real.id)).copied().unwrap_or(Slot::Unseen);
         let seen = |real: &Real| Worker {
             number: real.number,
             pod: real.pod,
-            slot: collected(real.id),
-            current: true,
+            slot: slot(real),
+            current: real.template == self.template,
             drained: self.told.contains(&real.id),
         };
         let pods: Vec<Arc<KubePod>> = self.view().iter().map(|real| Arc::new(pod_of(real))).collect();
-        let made = self.made.not_in(&pods, &names()).map(|made| made.worker(Some("t")));
-        let workers = self.view().iter().map(seen).chain(made).collect();
-        Evidence {
-            now: self.now,
-            goal,
-            workers,
-            answer,
-            deaths: Deaths::default(),
-            taken: BTreeSet::new(),
-            room: u32::MAX,
-        }
+        let workers = |image: &str| -> Vec<Worker> {
+            let made = self.made.not_in(&pods, &names()).filter(|made| made.group == Group::Image(image.to_owned()));
+            let made = made.map(|made| made.worker(Some(&self.template.to_string())));
+            self.view().iter().filter(|real| real.image == image).map(seen).chain(made).collect()
+        };
+        let there = IMAGES.iter().map(|image| ((*image).to_owned(), There::default())).collect();
+        let of = |(image, goal): (String, Goal)| {
+            let (workers, deaths, taken) = (workers(&image), Deaths::default(), BTreeSet::new());
+            (image, Evidence { now: self.now, goal, workers, answer, deaths, taken, room: u32::MAX })
+        };
+        wish.goals(IMAGES[0], &there, self.now).into_iter().map(of).collect()
+    }
+
+    /// What is decided.
+    fn plans(&self, wish: &Wish) -> BTreeMap<String, Plan> {
+        scale_all(&self.see(wish), wish.most())
     }
 
     /// Does what HTCondor and Kubernetes would do.
-    fn act(&mut self, plan: &Plan, goal: Goal, request: Request) {
-        for number in &plan.remove {
+    fn act(&mut self, plans: &BTreeMap<String, Plan>, wish: &Wish, request: Request) {
+        for number in plans.values().flat_map(|plan| &plan.remove) {
             let seen = self.seen(*number);
             assert_eq!(seen.pod, Pod::Ended, "a pod that runs is deleted");
             self.pods.retain(|real| real.id != seen.id);
             self.record();
         }
-        for number in &plan.withdraw {
+        for number in plans.values().flat_map(|plan| &plan.withdraw) {
             // The API server refuses it for a pod that has changed.
             let seen = self.seen(*number);
             self.pods.retain(|real| *real != seen || !matches!(real.pod, Pod::Waiting { .. }));
             self.record();
         }
-        for (number, how) in &plan.drain {
+        for (number, how) in plans.values().flat_map(|plan| &plan.drain) {
             let seen = self.seen(*number);
             let Some(real) = self.pods.iter_mut().find(|real| real.number == *number && real.pod == Pod::Running)
             else {
@@ -258,36 +303,44 @@ impl World {
                 // HTCondor refuses.
                 Drain::IfIdle if real.jobs > 0 => continue,
                 Drain::IfIdle => {}
-                Drain::Graceful => assert!(matches!(goal, Goal::Replicas(_)), "nobody asked for that"),
+                Drain::Graceful => {
+                    let asked_for = matches!(wish, Wish::Replicas(_)) || real.template != self.template;
+                    assert!(asked_for, "nobody asked for that");
+                }
             }
             real.draining = true;
             self.told.insert(real.id);
         }
         self.drained_ones_end();
         let before = self.pods.len();
-        for number in &plan.make {
-            self.made.asks(*number, &Group::Image("i".to_owned()), "t");
-            if request != Request::Lost {
-                let uid = self.make(*number);
-                if request == Request::Answered {
-                    self.made.is_there(*number, uid);
+        for (image, plan) in plans {
+            let image = IMAGES.into_iter().find(|other| other == image).unwrap();
+            for number in &plan.make {
+                self.made.asks(*number, &Group::Image(image.to_owned()), &self.template.to_string());
+                if request != Request::Lost {
+                    let uid = self.make(*number, image);
+                    if request == Request::Answered {
+                        self.made.is_there(*number, uid);
+                    }
                 }
+                self.record();
             }
-            self.record();
         }
         if self.pods.len() > before {
-            assert!(self.staying() <= goal.wanted() as usize, "{} of {} by {plan:?}", self.staying(), goal.wanted());
+            let most = wish.most() as usize;
+            assert!(self.staying() <= most, "{} of {most} by {plans:?}", self.staying());
+            assert!(self.there() <= 2 * most, "{} of {most} by {plans:?}", self.there());
         }
     }
 
     /// The uid of its pod; none if there is one of its name already.
-    fn make(&mut self, number: u32) -> Option<String> {
+    fn make(&mut self, number: u32, image: &'static str) -> Option<String> {
         if self.pods.iter().any(|real| real.number == number) {
             return None;
         }
         self.next += 1;
-        let (id, pod) = (self.next, Pod::Waiting { since: self.now });
-        self.pods.push(Real { number, id, pod, jobs: 0, draining: false, idle_since: self.now });
+        let (id, pod, template) = (self.next, Pod::Waiting { since: self.now }, self.template);
+        self.pods.push(Real { number, id, image, template, pod, jobs: 0, draining: false, idle_since: self.now });
         Some(id.to_string())
     }
 
@@ -302,7 +355,7 @@ impl World {
         self.record();
     }
 
-    fn step(&mut self, event: &Event, goal: &mut Goal) {
+    fn step(&mut self, event: &Event, wish: &mut Wish) {
         let one = |world: &Self, index: usize, fits: fn(&Real) -> bool| {
             world.pods.iter().position(fits).filter(|_| index < world.pods.len()).map(|first| {
                 let other = index.max(first);
@@ -332,20 +385,26 @@ impl World {
                     (self.pods[index].pod, self.pods[index].jobs) = (Pod::Ended, 0);
                 }
             }
-            Event::CollectorRestarts => self.collector_began = self.now,
-            Event::Goal(new) => *goal = *new,
+            Event::CollectorRestarts => (self.collector_began, self.ads) = (self.now, BTreeMap::new()),
+            Event::Wish(new) => wish.clone_from(new),
+            Event::Template => self.template += 1,
+            Event::Ads => self.advertise(),
+            Event::Silence => self.answer = None,
             Event::Watch(changes) => (0..*changes).for_each(|_| self.watch()),
             Event::List => self.list(),
             Event::Restart => {
-                (self.made, self.told) = (Made::default(), BTreeSet::new());
+                (self.made, self.told, self.answer) = (Made::default(), BTreeSet::new(), None);
                 self.list();
             }
-            Event::Look { answer, late_job, request } => {
-                let seen = self.see(*goal, *answer);
-                let plan = scale(&seen);
-                assert_eq!(plan, scale(&seen));
-                if seen.answer != Answer::Known {
-                    assert!(plan.drain.is_empty(), "{plan:?}");
+            Event::Look { ask, late_job, request } => {
+                if *ask {
+                    self.ask();
+                }
+                let seen = self.see(wish);
+                let plans = self.plans(wish);
+                assert_eq!(plans, self.plans(wish));
+                if seen.values().any(|seen| seen.answer != Answer::Known) {
+                    assert!(plans.values().all(|plan| plan.drain.is_empty()), "{plans:?}");
                 }
                 if *late_job {
                     for real in self.pods.iter_mut().filter(|real| real.pod == Pod::Running && !real.draining) {
@@ -354,15 +413,15 @@ impl World {
                 }
                 self.record();
                 let jobs: u32 = self.pods.iter().map(|real| real.jobs).sum();
-                self.act(&plan, *goal, *request);
-                assert_eq!(self.pods.iter().map(|real| real.jobs).sum::<u32>(), jobs, "a job is lost by {plan:?}");
+                self.act(&plans, wish, *request);
+                assert_eq!(self.pods.iter().map(|real| real.jobs).sum::<u32>(), jobs, "a job is lost by {plans:?}");
             }
         }
         self.record();
     }
 
     /// Nothing more happens: all jobs end, and it is looked at for long enough.
-    fn settle(&mut self, goal: Goal) {
+    fn settle(&mut self, wish: &Wish) {
         for _ in 0..20 {
             for real in &mut self.pods {
                 if matches!(real.pod, Pod::Waiting { .. }) {
@@ -373,8 +432,10 @@ impl World {
             self.drained_ones_end();
             self.now += 61;
             self.list();
-            let plan = scale(&self.see(goal, true));
-            self.act(&plan, goal, Request::Answered);
+            self.advertise();
+            self.ask();
+            let plans = self.plans(wish);
+            self.act(&plans, wish, Request::Answered);
         }
         self.list();
     }
@@ -385,16 +446,21 @@ proptest! {
 
     #[test]
     fn no_job_is_ever_lost_and_the_pool_becomes_what_it_should_be(events in events()) {
-        let (mut world, mut goal) = (World::new(), Goal::Replicas(2));
+        let (mut world, mut wish) = (World::new(), Wish::Replicas(2));
         for event in &events {
-            world.step(event, &mut goal);
+            world.step(event, &mut wish);
             let mut ids: Vec<u32> = world.pods.iter().map(|real| real.id).collect();
             ids.sort_unstable();
             ids.dedup();
             prop_assert_eq!(ids.len(), world.pods.len());
         }
-        world.settle(goal);
-        prop_assert_eq!(u32::try_from(world.pods.len()).unwrap(), goal.wanted(), "{:?}", world);
-        prop_assert_eq!(scale(&world.see(goal, true)), Plan { again: scale(&world.see(goal, true)).again, ..Plan::default() });
+        world.settle(&wish);
+        for (image, seen) in world.see(&wish) {
+            let its = world.pods.iter().filter(|real| real.image == image).count();
+            prop_assert_eq!(its, seen.goal.wanted() as usize, "{} {:?}", image, world);
+        }
+        for plan in world.plans(&wish).into_values() {
+            prop_assert_eq!(&plan, &Plan { again: plan.again, ..Plan::default() });
+        }
     }
 }
