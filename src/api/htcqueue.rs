@@ -183,7 +183,7 @@ pub enum QueueingStrategy {
     StrictFifo,
 }
 
-/// Whether the queue is at work.
+/// What an administrator has stopped. `Hold` gives no room to further jobs; `HoldAndDrain` also holds jobs in HTCondor and deletes Pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub enum StopPolicy {
     /// It is.

@@ -127,8 +127,7 @@ fn guard(object: &Observed, context: &Context) -> ControlFlow<Option<Duration>> 
     }
     if object.annotations().get(OPERATOR).is_some_and(|operator| *operator != context.operator) {
         tracing::debug!("left alone: it is another operator's");
-        // Whoever may write an annotation can say so of an object: it has of a queue what the ledger knows of it, and no more.
-        context.queues.looked_at(object, false);
+        context.queues.left_alone(object);
         return ControlFlow::Break(None);
     }
     ControlFlow::Continue(())

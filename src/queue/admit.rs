@@ -116,9 +116,11 @@ pub struct Admission {
     pub used: Amounts,
     /// The same by namespace.
     pub namespaces: BTreeMap<Arc<str>, Share>,
+    /// Those for whom room is kept: others would have got it.
+    pub waited_for: Vec<usize>,
 }
 
-/// Who was passed so often is waited for: what it lacks is given to nobody else until it fits.
+/// Who was passed so often is waited for: room for one of its jobs is kept from others until it fits.
 pub const PATIENCE: u32 = 100;
 
 impl Admission {
@@ -354,7 +356,8 @@ impl<'a> Run<'a> {
             (place, self.claims[place].asks.take(usize::try_from(count).unwrap_or(usize::MAX)))
         };
         let grants = self.served.iter().map(|place| part(*place)).collect();
-        Admission { grants, waiting, used: self.used, namespaces }
+        let waited_for = self.waited_for.iter().map(|(place, _)| *place).collect();
+        Admission { grants, waiting, used: self.used, namespaces, waited_for }
     }
 
     /// Those that are not served, in the order in which they will be as far as that is known.

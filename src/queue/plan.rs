@@ -104,12 +104,8 @@ impl Queues {
                 for (place, indices) in &admission.grants {
                     plan.grants.push(grant(&its.claims[*place].uid, &name, indices.clone()));
                 }
-                let passed: Vec<(usize, u32)> = admission.passed(&its.claims).collect();
-                for (place, passed) in passed {
-                    if let Some(entry) = state.htcjobs.get_mut(&its.claims[place].uid) {
-                        entry.passed = passed;
-                    }
-                }
+                let ends = wait_for(state, &its.claims, &admission, now);
+                plan.again = plan.again.into_iter().chain(ends).min();
                 let waiting =
                     if begun { tell(state, &name, &queue, &its, &admission, (places, &mut moved)) } else { Vec::new() };
                 let namespaces = state.world.namespaces_of(&queue);
@@ -120,7 +116,7 @@ impl Queues {
                 state.placed = Some(now);
             } else if moved {
                 let left = state.placed.map_or(PLACES, |placed| PLACES.saturating_sub(now.duration_since(placed)));
-                plan.again = Some(left);
+                plan.again = plan.again.into_iter().chain([left]).min();
             }
             for (uid, line) in lines {
                 let Some(entry) = state.htcjobs.get_mut(&uid) else { continue };
@@ -134,6 +130,25 @@ impl Queues {
             plan
         })
     }
+}
+
+/// Notes who was passed, and for whom room is kept. Until the next of these has been waited for long enough.
+fn wait_for(state: &mut State, claims: &[Claim], admission: &Admission, now: Instant) -> Option<Duration> {
+    let mut ends: Option<Duration> = None;
+    for (place, passed) in admission.passed(claims) {
+        let Some(entry) = state.htcjobs.get_mut(&claims[place].uid) else { continue };
+        (entry.passed, entry.waited_for) = match entry.waited_for.filter(|_| admission.waited_for.contains(&place)) {
+            // Others have waited for long enough, too.
+            Some(since) if now.duration_since(since) >= KEPT => (0, None),
+            Some(since) => (passed, Some(since)),
+            None => (passed, admission.waited_for.contains(&place).then_some(now)),
+        };
+        let left = entry.waited_for.map(|since| KEPT.saturating_sub(now.duration_since(since)));
+        ends = ends.into_iter().chain(left).min();
+    }
+    let given_up = |place: &usize| state.htcjobs.get(&claims[*place].uid).is_some_and(|entry| entry.passed == 0);
+    // Then there is room for others at once.
+    if admission.waited_for.iter().any(given_up) { Some(Duration::ZERO) } else { ends }
 }
 
 /// What is granted gets its number, and counts.
@@ -244,6 +259,9 @@ fn tell(
     }
     told
 }
+
+/// For so long room is kept for one HTCJob; then others go on, and it is passed again as often before room is kept once more.
+const KEPT: Duration = Duration::from_secs(3600);
 
 /// Most that are shown of those that wait.
 pub(super) const SHOWN: usize = 10;

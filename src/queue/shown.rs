@@ -65,7 +65,8 @@ pub(super) fn condition(outcome: &Outcome) -> (&'static str, ConditionStatus, St
     match queue.spec.stop() {
         StopPolicy::Hold => return ("Stopped", no, "stopPolicy is Hold: no further job gets room".to_owned()),
         StopPolicy::HoldAndDrain => {
-            let message = "stopPolicy is HoldAndDrain: no further job gets room, jobs in HTCondor are held and Pods are deleted";
+            let message =
+                "stopPolicy is HoldAndDrain: no further job gets room, jobs in HTCondor are held and Pods are deleted";
             return ("Stopped", no, message.to_owned());
         }
         StopPolicy::None => {}

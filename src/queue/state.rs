@@ -89,6 +89,8 @@ pub(super) struct Entry {
     pub(super) last: u64,
     /// How often in a row others got room, and it none.
     pub(super) passed: u32,
+    /// Since when room is kept for it.
+    pub(super) waited_for: Option<Instant>,
     /// Why it waits, as it is told.
     pub(super) wait: Option<QueueWait>,
     /// What its last pass went by.
@@ -137,6 +139,7 @@ impl Entry {
             over: false,
             last: 0,
             passed: 0,
+            waited_for: None,
             wait: None,
             shown: None,
             woken_for: None,
@@ -339,7 +342,7 @@ impl Queues {
             (entry.unknown, entry.keeps) = (room.unknown, room.keeps_what_it_uses);
             entry.since = if asks.is_empty() { None } else { entry.since.or_else(|| Some(Instant::now())) };
             if asks.is_empty() {
-                entry.wait = None;
+                (entry.wait, entry.passed, entry.waited_for) = (None, 0, None);
             }
             (entry.asks, entry.over, entry.progress) = (asks, *over, progress.clone());
             true
@@ -389,6 +392,17 @@ impl Queues {
         if done {
             self.tell_news();
         }
+    }
+
+    /// An object is another operator's, or is said to be: it gets nothing more. It has what the ledger knows of it, until it is gone.
+    pub fn left_alone(&self, object: &Observed) {
+        let Some(uid) = object.uid().filter(|_| self.give_room()) else { return };
+        self.with(|state| {
+            if let Some(entry) = state.htcjobs.get_mut(&Uid::from(uid.as_str())) {
+                (entry.asks, entry.wait) = (Indices::default(), None);
+            }
+        });
+        self.looked_at(object, false);
     }
 
     /// An object is gone, and its room with it.

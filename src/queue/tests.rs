@@ -1,11 +1,12 @@
 //! Passes over all queues, without an API server and a ledger.
 
 use std::collections::{BTreeMap, HashSet};
+use std::time::{Duration, Instant};
 
 use kube::ResourceExt as _;
 use serde_json::json;
 
-use super::admit::Terms;
+use super::admit::{PATIENCE, Terms};
 use super::amounts::{Amounts, Resource, ResourceSet};
 use super::line::Named;
 use super::state::{Asker, Decided, Queueing, Queues};
@@ -270,7 +271,43 @@ fn what_is_not_looked_at_for_another_operator_takes_nothing() {
     let (queues, a, b) = (queues(), object("a", Some("q")), object("b", Some("q")));
     with_quota(&queues, 2);
     listed(&queues, &[&a, &b]);
-    queues.looked_at(&a, false);
+    queues.left_alone(&a);
     decided(&queues, &b, ["", "0-1", ""]);
     assert_eq!(granted(&queues), pair("b", "0-1"));
+    decided(&queues, &a, ["", "0", ""]);
+    decided(&queues, &b, ["", "", "0-1"]);
+    queues.left_alone(&a);
+    assert!(granted(&queues).is_empty(), "it is asked for by somebody else's HTCJob");
+}
+
+/// Room is kept for one that was passed too often, but not for ever: what it waits for may never come free.
+#[test]
+fn room_is_kept_for_an_hour_at_most() {
+    let (queues, large, small, held) =
+        (queues(), object("large", Some("q")), object("small", Some("q")), object("held", Some("q")));
+    set(&queues, "q", json!({ "namespaceSelector": {}, "quota": { "cpus": 4 }, "fairSharing": false }));
+    listed(&queues, &[&large, &small, &held]);
+    let of = |cpus: u64| Demand {
+        each: Amounts::of(&[(Resource::Jobs, 1), (Resource::Cpus, cpus)]),
+        unknown: ResourceSet::default(),
+    };
+    decided(&queues, &held, ["0", "", ""]);
+    let asks = Room { asks: indices("0"), keeps_what_it_uses: true, ..Room::default() };
+    decided_all(&queues, &large, &asks, Some(of(4)));
+    queues.plan();
+    let entry = |change: &dyn Fn(&mut super::state::Entry)| {
+        queues.with(|state| change(state.htcjobs.get_mut(&Uid::from("large")).unwrap()));
+    };
+    entry(&|entry| entry.passed = PATIENCE);
+    decided(&queues, &small, ["", "0", ""]);
+    let again = queues.plan().again.unwrap();
+    assert!(granted(&queues).is_empty() && again > Duration::from_secs(3500), "{again:?}");
+    entry(&|entry| entry.waited_for = Instant::now().checked_sub(Duration::from_secs(3600)));
+    let plan = queues.plan();
+    assert!(plan.grants.is_empty() && plan.again == Some(Duration::ZERO));
+    assert_eq!(granted(&queues), pair("small", "0"));
+    // What asks for nothing any more was passed by nobody.
+    entry(&|entry| entry.passed = PATIENCE);
+    decided_all(&queues, &large, &Room::default(), Some(of(4)));
+    entry(&|entry| assert_eq!(entry.passed, 0));
 }
