@@ -185,7 +185,7 @@ impl Caretaker {
         let demand = Demand::of(spec, asking.map(|object| (named(object), object.0.as_ref().ok())));
         memory.notice(&pods, now());
         memory.keep(&demand.asked(spec));
-        let there = memory.there(&pods, &self.names, |group| demand.needed(group), now());
+        let there = memory.there(&pods, &self.names);
         let Ok(wanted) = demand.wanted(&design, &there, now()) else { return calm };
         let most = demand.most();
         let mut groups = memory.evidence(&pods, &self.names, &wanted, now());

@@ -42,8 +42,6 @@ pub struct There {
     pub alive: u32,
     /// Those that ended too soon.
     pub deaths: Deaths,
-    /// One has had nothing to do for long although jobs wait: they are none that it can run, and another one could not either.
-    pub spare: bool,
 }
 
 impl Deaths {
@@ -55,12 +53,6 @@ impl Deaths {
 }
 
 impl There {
-    /// Most that jobs may ask for.
-    #[must_use]
-    pub fn most_for_jobs(self, now: i64) -> u32 {
-        if self.spare { self.most(now).min(self.alive) } else { self.most(now) }
-    }
-
     /// Most that there should be: an image that fails again and again keeps what it has, and gets one more after each pause.
     #[must_use]
     pub fn most(self, now: i64) -> u32 {
@@ -75,15 +67,6 @@ impl There {
 }
 
 impl Wish {
-    /// Workers that the jobs of this image fill.
-    #[must_use]
-    pub fn needed(&self, image: &str) -> u32 {
-        match self {
-            Self::Replicas(_) => 0,
-            Self::Follow { needed, .. } => needed.get(image).copied().unwrap_or_default(),
-        }
-    }
-
     /// Images that workers are asked for; `own`: that of the pool.
     #[must_use]
     pub fn asked<'a>(&'a self, own: &'a str) -> BTreeSet<&'a str> {
@@ -122,7 +105,7 @@ impl Wish {
                 let mut asked: BTreeMap<String, u32> = images.map(|image| (image, 0)).collect();
                 asked.extend(needed.iter().map(|(image, needed)| (image.clone(), *needed)));
                 for (image, asked) in &mut asked {
-                    *asked = (*asked).min(there.get(image).map_or(u32::MAX, |there| there.most_for_jobs(now)));
+                    *asked = (*asked).min(there.get(image).map_or(u32::MAX, |there| there.most(now)));
                 }
                 let fewest = (*min).min(*max).min(there.get(own).map_or(u32::MAX, |there| there.most(now)));
                 let given = share(&asked, BTreeMap::from([(own.to_owned(), fewest)]), *max);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod as KubePod};
 use kube::ResourceExt as _;
 
-use super::config::{NEGOTIATOR_INTERVAL, UPDATE_INTERVAL};
+use super::config::UPDATE_INTERVAL;
 use super::groups::{Group, There};
 use super::made::Made;
 use super::names::Names;
@@ -21,9 +21,6 @@ use crate::machine::facts::Unknown;
 const TOO_SOON: i64 = 120;
 /// An answer is good for so many seconds.
 const GOOD_FOR: i64 = 60;
-/// A worker that has had nothing to do for so many seconds, while jobs wait, finds none that it can run: the negotiator has looked twice,
-/// and a startd would have told the collector.
-const SPARE: i64 = 2 * NEGOTIATOR_INTERVAL as i64 + UPDATE_INTERVAL as i64;
 /// Exit code of a master whose startd has been drained.
 const IN_ORDER: i32 = 99;
 /// Why a container does not begin that will not begin by waiting.
@@ -49,8 +46,6 @@ pub(super) struct Memory {
     /// Those that were asked for and are not shown yet.
     pub(super) made: Made,
     deaths: BTreeMap<Group, Deaths>,
-    /// Since when those have fewer workers than their jobs fill.
-    short: BTreeMap<Group, i64>,
     /// What their image lacks that a worker needs, as it says itself.
     pub(super) lacks: BTreeMap<Group, String>,
     /// `HTCJob`s that were told so, by their uids.
@@ -104,45 +99,21 @@ impl Memory {
         self.lacks.retain(|group, _| asked.contains(group));
     }
 
-    /// What is known of each group that there are workers of, or were. `needed`: how many its jobs fill.
-    pub(super) fn there(
-        &mut self,
-        pods: &[Arc<KubePod>],
-        names: &Names,
-        needed: impl Fn(&Group) -> u32,
-        now: i64,
-    ) -> BTreeMap<Group, There> {
+    /// What is known of each group that there are workers of, or were.
+    pub(super) fn there(&self, pods: &[Arc<KubePod>], names: &Names) -> BTreeMap<Group, There> {
         let of = |deaths: &Deaths| There { deaths: *deaths, ..There::default() };
         let mut there: BTreeMap<Group, There> =
             self.deaths.iter().map(|(group, deaths)| (group.clone(), of(deaths))).collect();
-        // Those that have nothing to do: since when.
-        let mut idle: BTreeMap<Group, i64> = BTreeMap::new();
-        let startds = self.startds(now).filter(|startds| is_old(startds));
         for pod in pods {
-            let (group, uid) = (group_of(pod), pod.uid().unwrap_or_default());
-            let its = there.entry(group.clone()).or_default();
+            let uid = pod.uid().unwrap_or_default();
+            let its = there.entry(group_of(pod)).or_default();
             let alive = matches!(state(pod), Pod::Waiting { .. } | Pod::Running);
-            if !alive || self.drained.contains(&uid) || self.ended.contains(&uid) {
-                continue;
-            }
-            its.alive += 1;
-            let who = who(pod, names);
-            let takes_jobs = startds.and_then(|startds| startds.startds.get(&who)).is_some_and(|it| !it.draining);
-            if let Some(since) = self.idle.get(&who).filter(|_| takes_jobs) {
-                idle.entry(group).and_modify(|first| *first = (*first).min(*since)).or_insert(*since);
+            if alive && !self.drained.contains(&uid) && !self.ended.contains(&uid) {
+                its.alive += 1;
             }
         }
         for worker in self.made.not_in(pods, names) {
             there.entry(worker.group.clone()).or_default().alive += 1;
-        }
-        self.short.retain(|group, _| there.contains_key(group));
-        for (group, its) in &mut there {
-            if needed(group) <= its.alive {
-                self.short.remove(group);
-                continue;
-            }
-            let short = *self.short.entry(group.clone()).or_insert(now);
-            its.spare = idle.get(group).is_some_and(|idle| now - short.max(*idle) >= SPARE);
         }
         there
     }

@@ -65,14 +65,6 @@ impl Demand {
         matches!(self.wish, Wish::Follow { .. }) || spec.workers.mini_clusters.is_some()
     }
 
-    /// Workers that the jobs of a group fill that all share.
-    pub(super) fn needed(&self, group: &Group) -> u32 {
-        match group {
-            Group::Image(image) => self.wish.needed(image),
-            Group::HTCJob(_) => 0,
-        }
-    }
-
     /// Whom workers are asked for.
     pub(super) fn asked(&self, spec: &ManagedPool) -> BTreeSet<Group> {
         let images = self.wish.asked(image(worker_image(spec))).into_iter().map(|image| Group::Image(image.to_owned()));

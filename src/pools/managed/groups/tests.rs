@@ -53,8 +53,7 @@ fn an_image_that_fails_gives_its_share_to_the_others(
     #[case] alive: u32,
     #[case] expected: u32,
 ) {
-    let there =
-        BTreeMap::from([("a".to_owned(), There { alive, deaths: Deaths { count, last: NOW - ago }, spare: false })]);
+    let there = BTreeMap::from([("a".to_owned(), There { alive, deaths: Deaths { count, last: NOW - ago } })]);
     let goals = wants(&[("a", 9), ("own", 9)], 0, 4).goals("own", &there, NOW);
     assert_eq!((goals["a"].wanted(), goals["own"].wanted()), (expected, 4 - expected));
 }
@@ -65,20 +64,6 @@ fn the_fewest_are_not_kept_for_an_image_that_fails() {
     let there = BTreeMap::from([("own".to_owned(), failing)]);
     let goals = wants(&[("a", 9)], 2, 4).goals("own", &there, NOW);
     assert_eq!((goals["a"].wanted(), goals["own"].wanted()), (4, 0));
-}
-
-#[rstest]
-#[case::jobs_get_no_more(9, 0, 2)]
-#[case::those_that_are_written_are_made_all_the_same(9, 3, 3)]
-#[case::nor_are_there_more_than_jobs_need(1, 0, 1)]
-fn an_image_one_of_whose_workers_finds_no_job_gets_no_more(
-    #[case] needed: u32,
-    #[case] min: u32,
-    #[case] expected: u32,
-) {
-    let there = BTreeMap::from([("own".to_owned(), There { alive: 2, spare: true, ..There::default() })]);
-    let goals = wants(&[("a", 9), ("own", needed)], min, 6).goals("own", &there, NOW);
-    assert_eq!((goals["a"].wanted(), goals["own"].wanted()), (6 - expected, expected));
 }
 
 #[test]

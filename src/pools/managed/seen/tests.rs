@@ -200,7 +200,7 @@ fn an_image_that_cannot_be_had_is_given_up_for_a_while() {
     let mut memory = Memory::default();
     let mut alive = |pod: &Arc<KubePod>| {
         memory.notice(&[Arc::clone(pod)], NOW);
-        let there = memory.there(&[Arc::clone(pod)], &names(), |_| 0, NOW)[&image("i")];
+        let there = memory.there(&[Arc::clone(pod)], &names())[&image("i")];
         assert_eq!(see(&memory, pod, NOW).workers[0].current, there.alive == 1);
         (there.alive, there.deaths.count)
     };
@@ -218,9 +218,9 @@ fn an_image_that_nobody_asks_for_is_forgotten() {
     }
     assert_eq!(memory.failing().into_keys().collect::<Vec<_>>(), [&image("i")]);
     memory.keep(&BTreeSet::from([image("i")]));
-    assert_eq!(memory.there(&[], &names(), |_| 0, NOW)[&image("i")].deaths, Deaths { count: 3, last: NOW });
+    assert_eq!(memory.there(&[], &names())[&image("i")].deaths, Deaths { count: 3, last: NOW });
     memory.keep(&BTreeSet::from([image("j")]));
-    assert!(memory.failing().is_empty() && memory.there(&[], &names(), |_| 0, NOW).is_empty());
+    assert!(memory.failing().is_empty() && memory.there(&[], &names()).is_empty());
 }
 
 #[test]
@@ -233,10 +233,10 @@ fn what_was_made_just_now_is_a_worker_of_its_image() {
         groups[&image("i")].workers.iter().map(|worker| (worker.number, worker.pod)).collect()
     };
     assert_eq!(seen(&memory, &[]), [(7, Pod::Made { sure: true })]);
-    assert_eq!(memory.there(&[], &names(), |_| 0, NOW)[&image("i")].alive, 1);
+    assert_eq!(memory.there(&[], &names())[&image("i")].alive, 1);
     let shown = [pod(7, "Running", &json!({ "running": { "startedAt": at(0) } }))];
     assert_eq!(seen(&memory, &shown), [(7, Pod::Running)]);
-    assert_eq!(memory.there(&shown, &names(), |_| 0, NOW)[&image("i")].alive, 1);
+    assert_eq!(memory.there(&shown, &names())[&image("i")].alive, 1);
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn what_the_api_server_refuses_is_the_htcjobs_own_and_the_pools_is_tried_again_a
         memory.refused(&image("i"), "cannot create Pod p-worker-0: exceeded quota", NOW);
     }
     assert!(memory.lack(&its).unwrap().contains("exceeded quota"));
-    assert_eq!(memory.there(&[], &names(), |_| 0, NOW)[&its].deaths, Deaths { count: 3, last: NOW });
+    assert_eq!(memory.there(&[], &names())[&its].deaths, Deaths { count: 3, last: NOW });
     assert!(memory.lack(&image("i")).is_none() && !memory.deaths.contains_key(&image("i")));
 }
 
@@ -309,25 +309,6 @@ fn a_worker_of_one_htcjob_is_none_of_its_image() {
     assert_eq!(own(Some("t")), (vec![(0, true)], vec![(1, true)]));
     // Of one that is gone, and of one that cannot be read.
     assert_eq!((own(Some("")).1, own(None).1), (vec![(1, false)], vec![(1, true)]));
-}
-
-#[test]
-fn one_that_finds_no_job_while_jobs_wait_is_spare() {
-    let mut memory = Memory::default();
-    let running = [pod(0, "Running", &json!({ "running": { "startedAt": at(-500) } }))];
-    let mut spare = |when: i64, busy: bool, needed: u32| {
-        memory.take_in(Ok(startds(500, &[("u-0", busy, false)])), NOW + when);
-        memory.there(&running, &names(), |_| needed, NOW + when)[&image("i")].spare
-    };
-    assert!(!spare(0, false, 1) && !spare(100, false, 1), "no job waits for more");
-    assert!(!spare(200, false, 9), "they wait since now");
-    assert!(!spare(200 + SPARE - 1, false, 9));
-    assert!(spare(200 + SPARE, false, 9));
-    assert!(!spare(300, true, 9), "it has found one");
-    assert!(!spare(310, false, 9) && spare(310 + SPARE, false, 9));
-    assert!(!spare(400, false, 1) && !spare(500, false, 9), "they have begun to wait anew");
-    memory.take_in(Ok(startds(0, &[("u-0", false, false)])), NOW + 600);
-    assert!(!memory.there(&running, &names(), |_| 9, NOW + 600)[&image("i")].spare, "the collector is young");
 }
 
 #[test]
