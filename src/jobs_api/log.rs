@@ -31,7 +31,7 @@ const ARRIVAL: Duration = Duration::from_secs(10 * 60);
 /// What a job has written before it was asked for has come when nothing more comes for so long.
 const BACKLOG: Duration = Duration::from_millis(500);
 /// How long that takes at most, of a job that writes without a pause. The front waits longer for an answer.
-const BACKLOG_IN_ALL: Duration = Duration::from_secs(20);
+const BACKLOG_IN_ALL: Duration = Duration::from_secs(40);
 /// How long the first part is waited for.
 const FIRST: Duration = Duration::from_secs(10);
 /// Most bytes that `tailLines` looks back.

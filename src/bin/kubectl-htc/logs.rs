@@ -14,6 +14,8 @@ const PAUSE: Duration = Duration::from_secs(2);
 const TRIES: u32 = 150;
 /// It has no log, or none now.
 const NO_LOG: u16 = 400;
+/// Its Pod is gone, and nothing was kept of it.
+const NOT_FOUND: u16 = 404;
 /// It is of another run by now.
 const ANOTHER_RUN: u16 = 409;
 /// Of what happens here and not there: standard output cannot be written.
@@ -74,7 +76,7 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
         let mut shown = Shown::begin(arguments.tail);
         match shown.print_whole(&jobs, proc, arguments).await {
             Ok(()) => {}
-            Err(Refused { code: NO_LOG, message }) if *failed && proc.is_gone() => eprintln!("{message}"),
+            Err(Refused { code: NO_LOG | NOT_FOUND, message }) if *failed && proc.is_gone() => eprintln!("{message}"),
             Err(Refused { message, .. }) if *failed => {
                 eprintln!("error: {message}");
                 code = ExitCode::from(super::ERROR);

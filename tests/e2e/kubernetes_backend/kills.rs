@@ -111,7 +111,8 @@ fn logged(here: &Namespace<'_>, kubelet: &Kubelet, name: &str) {
     here.kubectl(&["delete", "htcjob", name, "--wait=false"]);
     here.wait_gone(name);
     assert_eq!(std::fs::read_to_string(log).unwrap(), "one\ntwo\n");
-    assert_eq!(kubelet.asked().iter().filter(|asked| asked.contains(&pod)).count(), 2, "{:?}", kubelet.asked());
+    let asked = kubelet.asked().iter().filter(|asked| asked.contains(&pod)).count();
+    assert!(asked >= 2, "{:?}", kubelet.asked());
     here.wait_all_gone();
 }
 
