@@ -269,6 +269,18 @@ fn only_the_jobs_word_ends_it() {
 }
 
 #[test]
+fn of_how_many_jobs_an_end_is_says_the_spec() {
+    let mut facts = begun(2);
+    facts.job = JobSeen::Ours(BatchJob { end: Some(JobEnd::Complete), ..job("j") });
+    facts.object.spec = Err(Unreadable::invalid("no"));
+    step(&mut facts);
+    assert_eq!(phase(&facts), Phase::Submitted, "it cannot be read");
+    facts.object.spec = Ok(spec(2));
+    step(&mut facts);
+    assert!(is_said(&facts, ConditionType::Failed, ConditionStatus::True, Reason::JobsFailed), "neither has succeeded");
+}
+
+#[test]
 fn exit_codes_are_waited_for_but_not_for_long() {
     let mut facts = begun(1);
     let end = Some(JobEnd::Failed { exceeded: None, message: String::new() });

@@ -105,6 +105,27 @@ fn what_ran_before_a_queue_applied_goes_on_and_what_is_resumed_by_hand_does_not(
 }
 
 #[test]
+fn what_does_not_go_on_asks_for_no_room() {
+    let waits = queued(4, None);
+    assert_eq!(has(&waits), texts(["", "0-3", ""]));
+    let but = |change: &dyn Fn(&mut Facts)| {
+        let mut facts = waits.clone();
+        change(&mut facts);
+        has(&facts)
+    };
+    let stopped = || BatchJob { parallelism: Some(4), stopped: true, ..job("j") };
+    let nothing = texts(["", "", ""]);
+    assert_eq!(but(&|facts| facts.object.deleting = true), nothing);
+    assert_eq!(but(&|facts| facts.object.claim = Claim::Other), nothing, "another operator's");
+    assert_eq!(but(&|facts| facts.object.spec = Ok(Spec { suspend: true, ..spec(4) })), nothing);
+    let refused = Some(SpecRefused::invalid("no"));
+    assert_eq!(but(&|facts| facts.object.spec = Ok(Spec { refused: refused.clone(), ..spec(4) })), nothing);
+    assert_eq!(but(&|facts| facts.job = JobSeen::Ours(BatchJob { deleting: true, ..stopped() })), nothing);
+    let failing = Some(Exceeded::Deadline);
+    assert_eq!(but(&|facts| facts.job = JobSeen::Ours(BatchJob { failing, ..stopped() })), nothing);
+}
+
+#[test]
 fn room_is_asked_for_and_given_back_when_fewer_are_left() {
     let mut facts = queued(6, None);
     assert_eq!(has(&facts), texts(["", "0-5", ""]));

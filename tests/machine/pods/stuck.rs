@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use htc_operator::api::{ConditionStatus, ConditionType, Reason};
+use htc_operator::machine::facts::Spec;
 use htc_operator::machine::pods::{Action, Adjust, BatchJob, Facts, JobSeen, Pod, PodPhase, PodsSeen, decide_pods};
-use htc_operator::machine::{Index, Settings, Timestamp};
+use htc_operator::machine::{Index, Indices, Settings, Timestamp};
 
-use super::{NOW, begun, decide, guarded, job, pod};
+use super::{NOW, begun, decide, guarded, is_said, job, pod, spec, step};
 
 /// What the condition `Stuck` says, and when that is looked at again.
 fn stuck(pods: &[Pod]) -> (Option<(bool, Reason, String)>, Option<Duration>) {
@@ -69,6 +70,39 @@ fn a_pod_that_starts_for_minutes_is_said() {
     );
     assert_eq!(stuck(&[placed(999, pending()), placed(999, PodPhase::Running)]).0, None, "it waits for its turn");
     assert_eq!(stuck(&[pod(pending(), None)]).0, None, "no node was chosen yet");
+}
+
+#[test]
+fn a_job_that_has_made_no_pod_is_said_if_it_is_to_make_some() {
+    let told = |change: &dyn Fn(&mut Facts, &mut BatchJob)| {
+        let mut facts = begun(3);
+        let mut its = BatchJob { suspended: false, started: Some(seconds_ago(15)), ..job("j") };
+        change(&mut facts, &mut its);
+        facts.job = JobSeen::Ours(its);
+        let conditions = decide(&facts).after.unwrap().known.unwrap().conditions;
+        conditions.into_iter().find(|told| told.kind == ConditionType::Stuck).map(|told| told.message)
+    };
+    let message = told(&|_, _| ()).unwrap();
+    assert!(message.starts_with("Job sums-12345678 has made no Pod yet"), "{message}");
+    assert_eq!(told(&|_, job| job.started = Some(seconds_ago(14))), None);
+    assert_eq!(told(&|_, job| job.suspended = true), None);
+    assert_eq!(told(&|_, job| job.succeeded = Indices::first(1)), None, "it has made one");
+    assert_eq!(told(&|facts, _| facts.object.spec = Ok(Spec { suspend: true, ..spec(3) })), None);
+    assert_eq!(told(&|facts, _| facts.object.spec = Ok(Spec { parallelism: Some(0), ..spec(3) })), None);
+}
+
+#[test]
+fn what_is_stuck_no_more_is_said() {
+    let mut facts = begun(1);
+    facts.job = JobSeen::Ours(BatchJob { suspended: false, started: Some(NOW), parallelism: Some(1), ..job("j") });
+    for (phase, status, reason) in [
+        (PodPhase::Pending(Some("ErrImagePull".into())), ConditionStatus::True, Reason::PodsCannotStart),
+        (PodPhase::Running, ConditionStatus::False, Reason::PodsStart),
+    ] {
+        facts.pods = PodsSeen::Known([(Index(0), pod(phase, None))].into());
+        step(&mut facts);
+        assert!(is_said(&facts, ConditionType::Stuck, status, reason));
+    }
 }
 
 /// A Job that was suspended for long is not one at which nobody looks.
