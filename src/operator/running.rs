@@ -158,18 +158,13 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
     let base = base(config, client.clone(), shared, objects.clone(), part_ended);
     let pool_keeper =
         PoolKeeper::new(base, Arc::clone(&pools), fence.clone(), config.kubernetes.watch_namespace.clone());
-    let records = Records {
-        objects: objects.clone(),
-        changed: context.changed.subscribe(),
-        ledger: ledger.clone(),
-        operator: operator_name(config),
-    };
-    let sources = (records, shown_planner, Arc::clone(&pools));
+    let sources = (records(&context, &objects), shown_planner, Arc::clone(&pools));
     let jobs_api = jobs_api(config, &client, sources, (woken, clock))?;
     let (end, mut told) = watch::channel(false);
     let until_told = async move { drop(told.wait_for(|end| *end).await) };
     let (namespace, concurrency) = (config.kubernetes.watch_namespace.clone(), config.kubernetes.concurrency);
     let kept = Arc::clone(&credentials);
+    let orphans = crate::orphans::count_at_start(client.clone(), schedd, namespace.clone(), metrics.clone());
     Ok(Running {
         housekeeping: Part::start(async move {
             tokio::join!(keeper.run(), kept.keep(), survivors.run(), Box::pin(queue_keeper.run()));
@@ -179,12 +174,7 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         pods: watching(pods, client.clone(), namespace.clone(), pods_wake),
         pool_ended,
         pools,
-        _orphans: Part::start(crate::orphans::count_at_start(
-            client.clone(),
-            schedd,
-            namespace.clone(),
-            metrics.clone(),
-        )),
+        _orphans: Part::start(orphans),
         publisher: Part::start({
             let (ledger, fence, metrics) = (ledger.clone(), fence.clone(), metrics.clone());
             async move { publisher.run(client, ledger, clock, fence, metrics).await }
@@ -202,6 +192,16 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         end,
         _keys: keys,
     })
+}
+
+/// What the jobs API tells of.
+fn records(context: &Context, objects: &Store<Observed>) -> Records {
+    Records {
+        objects: objects.clone(),
+        changed: context.changed.subscribe(),
+        ledger: context.ledger.clone(),
+        operator: context.operator.clone(),
+    }
 }
 
 /// How many jobs each namespace has, by what the ledger knows.

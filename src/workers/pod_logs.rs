@@ -265,12 +265,12 @@ async fn take_in(shared: &Arc<Shared>, wanted: &WantedLogs, here: Indices) -> Re
 
 /// What comes of a Pod's log without asking for it; none if it may have one.
 fn without_log(there: Option<Guarded<Pod>>, pod: &str, job: &JobUid) -> Option<Came> {
-    match there.map(|there| there.0) {
+    match there {
         // One that came to no node has written nothing.
-        Some(Ok(there)) if is_controlled(&there, job.as_str()) && has_node(&there) => None,
-        Some(Ok(_)) | None => Some(Came::Gone),
+        Some(Guarded(Ok(there))) if is_controlled(&there, job.as_str()) && has_node(&there) => None,
+        Some(Guarded(Ok(_))) | None => Some(Came::Gone),
         // Somebody may have made it so that it cannot be, and may make it readable again.
-        Some(Err(invalid)) => Some(Came::Failed(format!("Pod {pod} cannot be read: {invalid}"))),
+        Some(Guarded(Err(invalid))) => Some(Came::Failed(format!("Pod {pod} cannot be read: {invalid}"))),
     }
 }
 
