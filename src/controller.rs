@@ -90,8 +90,8 @@ pub struct Context {
     pub metrics: Metrics,
     /// Told what the watch sees.
     pub health: Health,
-    /// Told whenever another `HTCJob` is known than before, or another state of one.
-    pub changed: watch::Sender<()>,
+    /// Told whenever another `HTCJob` is known than before, or another state of one: whether all were listed once.
+    pub changed: watch::Sender<bool>,
 }
 
 /// Runs until `stop` resolves and the reconciles under way are done.
@@ -122,7 +122,7 @@ pub async fn run(
             }
             match event {
                 Ok(event) => {
-                    remembering.changed.send_replace(());
+                    remembering.changed.send_modify(|listed| *listed |= matches!(event, watcher::Event::InitDone));
                     listed.seen(event);
                     forget_what_is_gone(&remembering, event, &known);
                 }

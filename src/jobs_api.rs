@@ -14,7 +14,7 @@ mod wish;
 
 use std::sync::Arc;
 
-use futures::{FutureExt as _, Stream};
+use futures::Stream;
 use kube::runtime::reflector::Store;
 use kube::{Client, ResourceExt as _};
 use tokio::sync::watch::Receiver;
@@ -37,8 +37,8 @@ use crate::workers::Planner;
 pub struct Records {
     /// The `HTCJob`s.
     pub objects: Store<Observed>,
-    /// Told whenever these have changed.
-    pub changed: Receiver<()>,
+    /// Told whenever these have changed: whether all of them were listed once.
+    pub changed: Receiver<bool>,
     /// What is recorded of their jobs.
     pub ledger: Ledger,
     /// Namespace and name of this operator: others' `HTCJob`s are theirs to show.
@@ -69,8 +69,8 @@ pub struct Jobs {
 impl Records {
     /// Refuses to say anything before all `HTCJob`s were listed once: those that were not yet would look as if they were gone.
     fn must_be_complete(&self) -> Result<(), Failure> {
-        let ready = self.objects.wait_until_ready().now_or_never().is_some();
-        ready.then_some(()).ok_or_else(|| {
+        let listed = *self.changed.borrow();
+        listed.then_some(()).ok_or_else(|| {
             Failure::unavailable("the operator was started a moment ago and has not listed all HTCJobs yet: try again")
         })
     }
@@ -208,7 +208,6 @@ pub use volume::Volume;
 mod tests {
     use futures::StreamExt as _;
     use kube::runtime::reflector;
-    use kube::runtime::watcher::Event;
     use tracing::{Metadata, Span};
 
     use super::*;
@@ -219,13 +218,11 @@ mod tests {
     async fn nothing_is_said_before_all_are_listed() {
         let folder = tempfile::tempdir().unwrap();
         let ledger = Ledger::open(&folder.path().join("x.db"), &Metrics::default(), &Health::default()).unwrap();
-        let (objects, mut writer) = reflector::store();
-        let records = Records { objects, changed: tokio::sync::watch::channel(()).1, ledger, operator: String::new() };
-        for event in [Event::Init, Event::InitDone] {
-            let refused = records.must_be_complete().unwrap_err();
-            assert_eq!((refused.code, refused.retry_after.is_some()), (503, true));
-            writer.apply_watcher_event(&event);
-        }
+        let (sender, changed) = tokio::sync::watch::channel(false);
+        let records = Records { objects: reflector::store().0, changed, ledger, operator: String::new() };
+        let refused = records.must_be_complete().unwrap_err();
+        assert_eq!((refused.code, refused.retry_after.is_some()), (503, true));
+        sender.send_replace(true);
         assert_eq!(records.must_be_complete(), Ok(()));
     }
 

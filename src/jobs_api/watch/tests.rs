@@ -36,7 +36,7 @@ async fn of_a_large_htcjob_a_part_is_told_at_a_step() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::open(&folder.path().join("x.db"), &Metrics::default(), &Health::default()).unwrap();
     let (objects, mut writer) = reflector::store();
-    let records = Records { objects, changed: channel(()).1, ledger, operator: String::new() };
+    let records = Records { objects, changed: channel(true).1, ledger, operator: String::new() };
     // The second one keeps in mind which jobs are in its selection.
     for words in ["watch=1&resourceVersion=0", "watch=1&resourceVersion=0&fieldSelector=status.state%3DWaiting"] {
         let query = Query::parse(words, None).unwrap();
@@ -62,13 +62,13 @@ async fn nothing_is_looked_at_while_nothing_changes() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::open(&folder.path().join("x.db"), &Metrics::default(), &Health::default()).unwrap();
     let (objects, mut writer) = reflector::store();
-    let (sender, changed) = channel(());
+    let (sender, changed) = channel(true);
     let records = Records { objects, changed, ledger, operator: String::new() };
     let query = Query::parse("watch=1&resourceVersion=0", None).unwrap();
     let mut watching = Watching::begin(records, None, &query, query.watch.unwrap()).await.unwrap();
     assert!(steps(&mut watching).await.is_empty());
     writer.apply_watcher_event(&Event::Apply(htcjob(2)));
     assert!(steps(&mut watching).await.is_empty(), "nobody has said that there is something to look at");
-    sender.send_replace(());
+    sender.send_replace(true);
     assert_eq!(steps(&mut watching).await.concat().len(), 2);
 }
