@@ -48,6 +48,7 @@ fn the_jobs_api_needs_all_its_rights_and_no_others() {
     // The API server's own role lets it do more with the one ConfigMap.
     let own = |right: &&Right| !right.group.is_empty() || right.resource != "configmaps" || right.verb == "get";
     rights::must_be_needed(&for_the_front.iter().filter(own).cloned().collect::<Vec<_>>(), &front);
+    removed(&bed);
 }
 
 /// The role in kube-system that every API server makes.
@@ -103,7 +104,6 @@ fn story(here: &Namespace<'_>, known: &mut [Value]) {
     only_who_edits_acts(here);
     renewed(bed);
     only_its_own(bed);
-    removed(bed);
 }
 
 /// What the roles that everybody has let people do.

@@ -71,26 +71,27 @@ pub fn a_name_that_is_taken_is_left_alone(version: Version) {
 pub fn a_quota_is_said_and_waited_for(version: Version) {
     let stage = Stage::start(version);
     let here = stage.namespace();
-    let quota = |hard: Value| {
+    let quota = |name: &str, hard: Value| {
         let quota = json!({ "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {
-            "name": "quota", "namespace": here.name }, "spec": { "hard": hard } });
+            "name": name, "namespace": here.name }, "spec": { "hard": hard } });
         stage.bed.kube.apply_stdin(&quota.to_string()).unwrap();
         let quotas = format!("/api/v1/namespaces/{}/resourcequotas", here.name);
         wait_for("the quota to be in force", PATIENCE, || {
-            stage.bed.object(&quotas, "quota").is_some_and(|quota| quota["status"]["hard"] == quota["spec"]["hard"])
+            stage.bed.object(&quotas, name).is_some_and(|quota| quota["status"]["hard"] == quota["spec"]["hard"])
         })
         .unwrap();
     };
-    quota(json!({ "count/jobs.batch": "0" }));
+    quota("jobs", json!({ "count/jobs.batch": "0" }));
     here.create(&pods("many", 1));
     let message = wait_says(&here, "many", "CreateRefused");
     assert!(message.contains("exceeded quota"), "{message}");
     assert_eq!(here.get("many")["status"]["phase"], "Pending");
-    here.kubectl(&["delete", "resourcequota", "quota"]);
-    quota(json!({ "pods": "0" }));
+    // Before the Job may be made: it would have its Pod at once.
+    quota("pods", json!({ "pods": "0" }));
+    here.kubectl(&["delete", "resourcequota", "jobs"]);
     let message = here.wait_says("many", "Stuck", "True", "PodsNotCreated");
     assert!(message.contains("kubectl describe job many-"), "{message}");
-    here.kubectl(&["delete", "resourcequota", "quota"]);
+    here.kubectl(&["delete", "resourcequota", "pods"]);
     here.end(0, 0);
     let ended = here.wait_ended("many");
     assert!(is_true(&ended, "Complete") && !is_true(&ended, "Stuck"), "{ended:#}");
