@@ -104,10 +104,11 @@ impl Wish {
             Self::Follow { needed, min, max, after } => {
                 let mut asked: BTreeMap<String, u32> = images.map(|image| (image, 0)).collect();
                 asked.extend(needed.iter().map(|(image, needed)| (image.clone(), *needed)));
+                let most = |image: &str| there.get(image).map_or(u32::MAX, |there| there.most(now));
                 for (image, asked) in &mut asked {
-                    *asked = (*asked).min(there.get(image).map_or(u32::MAX, |there| there.most(now)));
+                    *asked = (*asked).min(most(image));
                 }
-                let fewest = (*min).min(*max).min(there.get(own).map_or(u32::MAX, |there| there.most(now)));
+                let fewest = (*min).min(*max).min(most(own));
                 let given = share(&asked, BTreeMap::from([(own.to_owned(), fewest)]), *max);
                 let goal = |needed: u32| Goal::Follow { needed, min: 0, max: needed, after: *after };
                 given.into_iter().map(|(image, given)| (image, goal(given))).collect()

@@ -101,9 +101,8 @@ impl Memory {
 
     /// What is known of each group that there are workers of, or were.
     pub(super) fn there(&self, pods: &[Arc<KubePod>], names: &Names) -> BTreeMap<Group, There> {
-        let of = |deaths: &Deaths| There { deaths: *deaths, ..There::default() };
-        let mut there: BTreeMap<Group, There> =
-            self.deaths.iter().map(|(group, deaths)| (group.clone(), of(deaths))).collect();
+        let deaths = self.deaths.iter().map(|(group, deaths)| (group.clone(), There { alive: 0, deaths: *deaths }));
+        let mut there: BTreeMap<Group, There> = deaths.collect();
         for pod in pods {
             let uid = pod.uid().unwrap_or_default();
             let its = there.entry(group_of(pod)).or_default();
@@ -116,14 +115,6 @@ impl Memory {
             there.entry(worker.group.clone()).or_default().alive += 1;
         }
         there
-    }
-
-    /// The collector's answer, if it is a new one.
-    fn startds(&self, now: i64) -> Option<&Startds> {
-        match &self.answer {
-            Some((at, Ok(startds))) if now - at <= GOOD_FOR => Some(startds),
-            Some(_) | None => None,
-        }
     }
 
     /// What is wrong with each group whose workers cannot be made, or end again and again.
@@ -195,10 +186,13 @@ impl Memory {
         wanted: &BTreeMap<Group, Wanted>,
         now: i64,
     ) -> BTreeMap<Group, Evidence> {
-        let startds = self.startds(now);
+        let startds = match &self.answer {
+            Some((at, Ok(startds))) if now - at <= GOOD_FOR => Some(startds),
+            Some(_) | None => None,
+        };
         let answer = match startds {
             None => Answer::Unknown,
-            Some(startds) if !is_old(startds) => Answer::Young,
+            Some(startds) if startds.collector_age < i64::from(2 * UPDATE_INTERVAL) => Answer::Young,
             Some(_) => Answer::Known,
         };
         let worker = |pod: &Arc<KubePod>, template: Option<&str>| {
@@ -255,11 +249,6 @@ impl Memory {
             Some((_, Ok(_))) | None => None,
         }
     }
-}
-
-/// The collector knows all workers.
-fn is_old(startds: &Startds) -> bool {
-    startds.collector_age >= i64::from(2 * UPDATE_INTERVAL)
 }
 
 /// What the slots of this pod say of themselves.
