@@ -1,8 +1,9 @@
 //! The promises.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
+use ahash::RandomState;
 use htc_operator::api::{ConditionStatus, ConditionType};
 use htc_operator::machine::Index;
 use htc_operator::machine::facts::{Job, JobState, JobStatus};
@@ -15,10 +16,9 @@ use crate::steps::{Action, Model};
 use crate::story::Teller;
 use crate::world::{Broken, Slot, World};
 
+/// By the hasher that stateright tells worlds apart with; the usual one took a seventh of the time.
 fn print(world: &World, course: Course) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    (world, course).hash(&mut hasher);
-    hasher.finish()
+    RandomState::with_seeds(1, 2, 3, 4).hash_one((world, course))
 }
 
 fn whose_turn(action: &Action) -> usize {
@@ -162,7 +162,7 @@ impl Model {
     }
 
     fn run_fairly(&self, world: &World, course: Course) -> Result<(), Vec<Action>> {
-        let mut now = world.clone();
+        let mut now = Cow::Borrowed(world);
         let (mut passed, mut steps, mut turn) = (HashSet::new(), Vec::new(), 0);
         let objects = 0..u8::try_from(world.objects.len()).unwrap();
         loop {
@@ -186,7 +186,7 @@ impl Model {
                 break;
             }
             steps.push(action);
-            now = next;
+            now = Cow::Owned(next);
         }
         self.good.lock().unwrap().extend(passed.into_iter().map(|(print, _)| print));
         Ok(())
@@ -206,7 +206,7 @@ impl Model {
             }));
             self.releases(world, &mut actions);
         }
-        if world.clone().first_limit().is_some_and(|limit| Self::limit_harms_nobody(world, limit)) {
+        if world.next_limit().is_some_and(|limit| Self::limit_harms_nobody(world, limit)) {
             actions.push(Action::LimitPasses);
         }
         let step = |action: &Action| {

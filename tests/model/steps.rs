@@ -16,7 +16,7 @@ use crate::operator::{Voice, Writes};
 use crate::reports::Sent;
 use crate::story::Teller;
 use crate::workers::Luck;
-use crate::world::{FAR, HtcJob, Lane, Ledger, Memory, Operator, Seen, Slot, Watched, World};
+use crate::world::{HtcJob, Lane, Ledger, Memory, Operator, Seen, Slot, Watched, World};
 
 /// One step.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -172,6 +172,7 @@ impl Model {
             },
             broken: None,
             clock: 0,
+            limits: 0,
             next_ledger: 3,
         };
         if self.scene.two_pools {
@@ -321,7 +322,7 @@ impl Model {
 
     fn troubles(&self, world: &World, actions: &mut Vec<Action>) {
         let submitting = |op: usize| world.operators[op].memory.batches.contains_key(&Lane::Submit);
-        let limit = world.clone().first_limit();
+        let limit = world.next_limit();
         let harmful = limit.is_some_and(|limit| !Self::limit_harms_nobody(world, limit));
         for kind in self.scene.kinds {
             let submitters = || world.submitters.iter().enumerate();
@@ -482,8 +483,8 @@ impl stateright::Model for Model {
             return;
         }
         self.progress(world, actions);
-        let limit = world.clone().first_limit();
-        if limit.is_some_and(|limit| limit.0 >= FAR && Self::limit_harms_nobody(world, limit)) {
+        let limit = world.next_limit();
+        if limit.is_some_and(|limit| Self::limit_harms_nobody(world, limit)) {
             actions.push(Action::LimitPasses);
         }
         Self::transfer_limits(world, actions);

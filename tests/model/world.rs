@@ -48,6 +48,8 @@ pub struct World {
     pub seen: Seen,
     pub broken: Option<Broken>,
     pub clock: i64,
+    /// How many limits lay ahead after the last step.
+    pub limits: usize,
     pub next_ledger: u8,
 }
 
@@ -345,9 +347,15 @@ impl World {
         };
         self.times(&mut |time| *time = rank(*time));
         self.clock = i64::try_from(near).unwrap();
+        self.limits = moments.len() - near;
     }
 
-    /// The earliest limit that lies ahead.
+    /// The earliest limit that lies ahead, between two steps.
+    pub fn next_limit(&self) -> Option<Timestamp> {
+        (self.limits > 0).then_some(Timestamp(FAR + 1))
+    }
+
+    /// The earliest limit that lies ahead, in the middle of a step.
     pub fn first_limit(&mut self) -> Option<Timestamp> {
         let mut first = None;
         self.times(&mut |time| {

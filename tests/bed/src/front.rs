@@ -92,6 +92,10 @@ impl Bed {
 
     /// Until the API server has found the front, and tells clients what it serves.
     pub fn wait_known(&self) {
+        // One kubectl that waits instead of many that ask. Whether it was in vain is seen below.
+        let available = format!("apiservice/{API_SERVICE}");
+        let arguments = ["wait", "--for=condition=Available", &available, "--timeout=30s"];
+        tool::run("waiting for the jobs API", &mut self.kube.kubectl(&arguments), "", KUBECTL).unwrap();
         let mut last = String::new();
         let known = wait_for("the jobs API in discovery", PATIENCE, || {
             let mut kubectl = self.kube.kubectl(&["get", "htcprocs", "--all-namespaces", "--request-timeout=10s"]);

@@ -226,6 +226,9 @@ impl Kube {
 
     /// `Err` says what is missing.
     fn look(&self) -> std::result::Result<(), String> {
+        // Far cheaper than a kubectl, of which there would be a dozen until it listens.
+        let address = self.options.address.unwrap_or(std::net::Ipv4Addr::LOCALHOST);
+        std::net::TcpStream::connect((address, self.ports[0].number)).map_err(|error| error.to_string())?;
         for args in [["get", "--raw=/readyz"].as_slice(), &["get", "namespaces", "default", "kube-system"]] {
             let command = &mut self.kubectl(args);
             let done = run("asking the API server", command, "", Duration::from_secs(10)).map_err(|e| e.to_string())?;

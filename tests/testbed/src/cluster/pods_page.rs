@@ -141,7 +141,12 @@ impl Steps<'_> {
     fn remove_the_jobs_api(&self) -> Result<()> {
         self.api.does("delete -k deploy/jobs-api")?;
         self.change_overlay(|text| text.strip_suffix(JOBS_API).unwrap_or(&text).to_owned())?;
-        self.api.does("htc-operator delete deployment,service")?;
+        self.apply_overlay()?;
+        for words in
+            ["deployment,", "delete service,networkpolicy", "delete role,", "delete clusterrole,", "delete secret"]
+        {
+            self.api.does(words)?;
+        }
         self.api.is_done()
     }
 
