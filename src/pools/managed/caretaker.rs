@@ -6,13 +6,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _};
+use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::Pod as KubePod;
 use kube::api::{Api, DeleteParams, Preconditions};
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Client, Resource as _, ResourceExt as _};
 use tokio::sync::Notify;
+use tokio::sync::watch::Receiver;
 use tokio::task::JoinHandle;
 
 use super::apply::{Applied, Applier, ApplyError};
@@ -47,6 +48,8 @@ pub(in crate::pools) struct Charge {
     pub(in crate::pools) pools: Arc<Pools>,
     /// All `HTCJob`s.
     pub(in crate::pools) objects: Store<Observed>,
+    /// Whether all of them were listed once.
+    pub(in crate::pools) listed: Receiver<bool>,
     /// How they are woken.
     pub(in crate::pools) wake: Wake,
     /// Namespace and name of this operator.
@@ -177,7 +180,7 @@ impl Caretaker {
         let Some(spec) = &object.spec.managed else { return calm };
         let design = Design { names: &self.names, spec, operator: &self.charge.operator };
         // Without them nothing is asked for, and all would go.
-        if self.charge.objects.wait_until_ready().now_or_never().is_none() {
+        if !*self.charge.listed.borrow() {
             return soon;
         }
         let (mine, pods) = (self.mine(), pods.state());
