@@ -24,10 +24,10 @@ use kube::api::{Api, ListParams};
 use kube::runtime::reflector::{self, ObjectRef};
 use kube::runtime::{Controller, WatchStreamExt as _, controller, watcher};
 use kube::{Client, Resource as _, ResourceExt as _};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::api::{
-    ABANDON, APP_LABEL, BACKEND, CLAIM, OPERATOR, Observed, POOL, PRIORITY_CLASS, QUEUE_NAME, SUBMIT_AGAIN,
+    ABANDON, APP_LABEL, BACKEND, CLAIM, OPERATOR, ObjectName, Observed, POOL, PRIORITY_CLASS, QUEUE_NAME, SUBMIT_AGAIN,
 };
 use crate::clock::Clock;
 use crate::fence::Fence;
@@ -90,8 +90,10 @@ pub struct Context {
     pub metrics: Metrics,
     /// Told what the watch sees.
     pub health: Health,
-    /// Told whenever another `HTCJob` is known than before, or another state of one: whether all were listed once.
-    pub changed: watch::Sender<bool>,
+    /// Whether all `HTCJob`s were listed once.
+    pub listed: watch::Sender<bool>,
+    /// Tells the name of each `HTCJob` that has come, changed or gone; none if it may be any of them.
+    pub touched: broadcast::Sender<Option<ObjectName>>,
 }
 
 /// Runs until `stop` resolves and the reconciles under way are done.
@@ -122,7 +124,7 @@ pub async fn run(
             }
             match event {
                 Ok(event) => {
-                    remembering.changed.send_modify(|listed| *listed |= matches!(event, watcher::Event::InitDone));
+                    tell_who_was_touched(&remembering, event);
                     listed.seen(event);
                     forget_what_is_gone(&remembering, event, &known);
                 }
@@ -132,7 +134,7 @@ pub async fn run(
             }
         })
         .touched_objects();
-    context.pools.default().tracker.forget_what_leaves(reader.clone());
+    context.pools.default().tracker.forget_what_leaves(reader.clone(), context.listed.subscribe());
     context.metrics.count_objects(reader.clone());
     let wakes =
         futures::stream::unfold(
@@ -168,6 +170,20 @@ fn keep_what_is_read(object: &mut Observed) {
     });
     let read = [ABANDON, BACKEND, CLAIM, OPERATOR, POOL, SUBMIT_AGAIN];
     object.annotations_mut().retain(|key, _| read.contains(&key.as_str()));
+}
+
+fn tell_who_was_touched(context: &Context, event: &watcher::Event<Observed>) {
+    let touched = match event {
+        // Nothing is known otherwise before the last one is listed.
+        watcher::Event::Init | watcher::Event::InitApply(_) => return,
+        watcher::Event::InitDone => {
+            context.listed.send_replace(true);
+            None
+        }
+        watcher::Event::Apply(object) | watcher::Event::Delete(object) => Some(ObjectName::of(object)),
+    };
+    // It may be that nobody listens.
+    let _ = context.touched.send(touched);
 }
 
 /// What nobody has told us of, and what went while the watch was broken, too.

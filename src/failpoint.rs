@@ -100,6 +100,8 @@ pub enum Point {
     AfterPoolObjectMade,
     BeforeWorkerMade,
     AfterWorkerMade,
+    BeforeWorkerMarked,
+    AfterWorkerMarked,
     BeforeWorkerDeleted,
     AfterWorkerDeleted,
 }

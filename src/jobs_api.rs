@@ -12,11 +12,13 @@ mod walk;
 mod watch;
 mod wish;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures::Stream;
-use kube::runtime::reflector::Store;
+use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Client, ResourceExt as _};
+use tokio::sync::broadcast;
 use tokio::sync::watch::Receiver;
 
 use crate::api::{Identity, OPERATOR, ObjectName, Observed};
@@ -37,8 +39,10 @@ use crate::workers::Planner;
 pub struct Records {
     /// The `HTCJob`s.
     pub objects: Store<Observed>,
-    /// Told whenever these have changed: whether all of them were listed once.
-    pub changed: Receiver<bool>,
+    /// Whether all of them were listed once.
+    pub listed: Receiver<bool>,
+    /// Told the name of each that has come, changed or gone; none if it may be any of them.
+    pub touched: broadcast::Sender<Option<ObjectName>>,
     /// What is recorded of their jobs.
     pub ledger: Ledger,
     /// Namespace and name of this operator: others' `HTCJob`s are theirs to show.
@@ -69,7 +73,7 @@ pub struct Jobs {
 impl Records {
     /// Refuses to say anything before all `HTCJob`s were listed once: those that were not yet would look as if they were gone.
     fn must_be_complete(&self) -> Result<(), Failure> {
-        let listed = *self.changed.borrow();
+        let listed = *self.listed.borrow();
         listed.then_some(()).ok_or_else(|| {
             Failure::unavailable("the operator was started a moment ago and has not listed all HTCJobs yet: try again")
         })
@@ -79,30 +83,68 @@ impl Records {
         object.annotations().get(OPERATOR).is_none_or(|operator| *operator == self.operator)
     }
 
-    /// The `HTCJob`s whose jobs may be wanted, in the order of lists. None that the ledger says was let go: so it is known from which
-    /// transaction on its jobs are shown no more.
+    fn may_have(&self, object: &Observed, namespace: Option<&str>, selection: &Selection) -> bool {
+        let (its, name) = (object.namespace().unwrap_or_default(), object.name_any());
+        namespace.is_none_or(|namespace| *namespace == *its) && self.ours(object) && selection.may_have(&its, &name)
+    }
+
+    /// The `HTCJob`s whose jobs may be wanted, in the order of lists.
     async fn parents(&self, namespace: Option<&str>, selection: &Selection) -> Result<Vec<Parent>, LedgerError> {
         let state = self.objects.state();
-        let wanted = state.iter().filter(|object| {
-            let (its, name) = (object.namespace().unwrap_or_default(), object.name_any());
-            namespace.is_none_or(|namespace| *namespace == *its) && self.ours(object) && selection.may_have(&its, &name)
-        });
-        let mut parents: Vec<Parent> = wanted.map(Parent::of).collect();
-        let deleted: Vec<Uid> =
-            parents.iter().filter(|parent| parent.deleted).map(|parent| parent.uid.clone()).collect();
-        if !deleted.is_empty() {
-            let let_go = self.ledger.let_go(deleted).await?;
-            parents.retain(|parent| !let_go.contains(&parent.uid));
-        }
+        let wanted = state.iter().filter(|object| self.may_have(object, namespace, selection));
+        let mut parents = self.with_the_ledger(wanted.map(Parent::of).collect()).await?;
         parents.sort_by(|one, other| (&one.namespace, &one.name).cmp(&(&other.namespace, &other.name)));
         Ok(parents)
     }
 
+    /// The same of those among these.
+    async fn parents_among(
+        &self,
+        names: &BTreeSet<ObjectName>,
+        namespace: Option<&str>,
+        selection: &Selection,
+    ) -> Result<Vec<Parent>, LedgerError> {
+        let objects = names
+            .iter()
+            .filter_map(|ObjectName { namespace, name }| self.objects.get(&ObjectRef::new(name).within(namespace)));
+        let wanted = objects.filter(|object| self.may_have(object, namespace, selection));
+        self.with_the_ledger(wanted.map(|object| Parent::of(&object)).collect()).await
+    }
+
+    /// None that the ledger says was let go: so it is known from which transaction on its jobs are shown no more. And how many items
+    /// the others have.
+    async fn with_the_ledger(&self, mut parents: Vec<Parent>) -> Result<Vec<Parent>, LedgerError> {
+        let uids = |parents: &[Parent], which: fn(&Parent) -> bool| -> Vec<Uid> {
+            parents.iter().filter(|parent| which(parent)).map(|parent| parent.uid.clone()).collect()
+        };
+        let deleted = uids(&parents, |parent| parent.deleted);
+        if !deleted.is_empty() {
+            let let_go = self.ledger.let_go(deleted).await?;
+            parents.retain(|parent| !let_go.contains(&parent.uid));
+        }
+        let with_items = uids(&parents, Parent::counts_items);
+        if !with_items.is_empty() {
+            let counted = self.ledger.items_counted(with_items).await?;
+            for parent in &mut parents {
+                counted.get(&parent.uid).into_iter().for_each(|items| parent.has_items(*items));
+            }
+        }
+        Ok(parents)
+    }
+
     /// The `HTCJob` of this name.
-    fn parent(&self, namespace: &str, name: &str) -> Option<Parent> {
-        let reference = kube::runtime::reflector::ObjectRef::new(name).within(namespace);
-        let object: Arc<Observed> = self.objects.get(&reference)?;
-        self.ours(&object).then(|| Parent::of(&object))
+    async fn parent(&self, namespace: &str, name: &str) -> Result<Option<Parent>, LedgerError> {
+        let Some(object) = self.objects.get(&ObjectRef::new(name).within(namespace)) else { return Ok(None) };
+        if !self.ours(&object) {
+            return Ok(None);
+        }
+        let mut parent = Parent::of(&object);
+        if parent.counts_items()
+            && let Some(items) = self.ledger.count_items(&parent.uid).await?
+        {
+            parent.has_items(items);
+        }
+        Ok(Some(parent))
     }
 
     /// Gives jobs of one `HTCJob` the items that it took from a ConfigMap.
@@ -137,10 +179,6 @@ impl Found {
         }
         Ok(())
     }
-
-    fn htcjob(&self) -> ObjectName {
-        ObjectName { namespace: self.parent.namespace.clone(), name: self.parent.name.clone() }
-    }
 }
 
 impl Jobs {
@@ -148,7 +186,7 @@ impl Jobs {
     async fn find(&self, namespace: &str, name: &str) -> Result<Found, Failure> {
         let none = || Failure::no_such_proc(name);
         let (htcjob, index) = ProcName::parse(name).ok_or_else(none)?;
-        let parent = self.records.parent(namespace, htcjob).ok_or_else(none)?;
+        let parent = self.records.parent(namespace, htcjob).await?.ok_or_else(none)?;
         let index = Index(index);
         let mut proc = if parent.has_pods() {
             let rows = self.records.ledger.runs(parent.uid.clone(), index, 1).await?;
@@ -218,8 +256,9 @@ mod tests {
     async fn nothing_is_said_before_all_are_listed() {
         let folder = tempfile::tempdir().unwrap();
         let ledger = Ledger::open(&folder.path().join("x.db"), &Metrics::default(), &Health::default()).unwrap();
-        let (sender, changed) = tokio::sync::watch::channel(false);
-        let records = Records { objects: reflector::store().0, changed, ledger, operator: String::new() };
+        let (sender, listed) = tokio::sync::watch::channel(false);
+        let (objects, touched) = (reflector::store().0, broadcast::Sender::new(1));
+        let records = Records { objects, listed, touched, ledger, operator: String::new() };
         let refused = records.must_be_complete().unwrap_err();
         assert_eq!((refused.code, refused.retry_after.is_some()), (503, true));
         sender.send_replace(true);

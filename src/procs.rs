@@ -18,7 +18,7 @@ use sha2::{Digest as _, Sha256};
 use strum::{Display, EnumString, IntoStaticStr, VariantArray};
 
 use crate::api::text::{WORDS, harmless};
-use crate::api::{Backend, Observed, PayloadFailure};
+use crate::api::{Backend, HTCJobSpec, MAX_QUEUE, ObjectName, Observed, PayloadFailure};
 use crate::ledger::{ProcRow, ProcWish, RunRow};
 use crate::machine::facts::{Exit, JobState};
 use crate::machine::ids::{Index, SchedDate, Uid};
@@ -241,47 +241,67 @@ impl Parent {
     pub fn of(object: &Arc<Observed>) -> Self {
         let meta = object.meta();
         let spec = object.0.as_ref().ok().map(|htcjob| &htcjob.spec);
-        // Of items in a ConfigMap the status says how many there are, once they are read.
+        // Of items in a ConfigMap the status says how many of them run, once they are read.
         let total = || object.0.as_ref().ok().and_then(|htcjob| htcjob.status.as_ref()?.total);
-        let queue = spec.and_then(|spec| spec.jobs().or_else(total)).and_then(|queue| u32::try_from(queue).ok());
-        let queue = queue.unwrap_or_default();
-        // Which jobs run is the operator's to say; what it would refuse has none.
-        let asked_for = match spec.and_then(|spec| spec.indexes.as_deref()) {
-            Some(text) => {
-                Indices::in_any_order(text).filter(|indexes| indexes.last().is_some_and(|last| last.0 < queue))
-            }
-            None => Some(Indices::first(queue)),
-        };
+        let read = || total().map(|total| spec.and_then(|spec| spec.indexes.as_ref()).map_or(total, |_| MAX_QUEUE));
+        let queue = spec.and_then(|spec| spec.jobs().or_else(read)).and_then(|queue| u32::try_from(queue).ok());
         Self {
             namespace: meta.namespace.clone().unwrap_or_default(),
             name: meta.name.clone().unwrap_or_default(),
             uid: Uid::from(meta.uid.as_deref().unwrap_or_default()),
             created: meta.creation_timestamp.as_ref().map(|time| time.0.to_string()),
             deleted: meta.deletion_timestamp.is_some(),
-            asked_for: asked_for.unwrap_or_default(),
+            asked_for: spec.map(|spec| asked_for(spec, queue.unwrap_or_default())).unwrap_or_default(),
             object: Some(Arc::clone(object)),
         }
+    }
+
+    /// What names it.
+    #[must_use]
+    pub fn htcjob(&self) -> ObjectName {
+        ObjectName { namespace: self.namespace.clone(), name: self.name.clone() }
+    }
+
+    /// Whether only the ledger knows how many jobs it may have.
+    #[must_use]
+    pub fn counts_items(&self) -> bool {
+        self.spec().is_some_and(|spec| spec.items_from.is_some() && spec.jobs().is_none())
+    }
+
+    /// That it has so many items.
+    pub fn has_items(&mut self, items: u32) {
+        if let Some(spec) = self.spec() {
+            self.asked_for = asked_for(spec, items);
+        }
+    }
+
+    fn spec(&self) -> Option<&HTCJobSpec> {
+        Some(&self.object.as_ref()?.0.as_ref().ok()?.spec)
     }
 
     /// Whether its jobs have items that only the ledger knows.
     #[must_use]
     pub fn takes_items(&self) -> bool {
-        let object = self.object.as_ref().and_then(|object| object.0.as_ref().ok());
-        object.is_some_and(|htcjob| htcjob.spec.items_from.is_some())
+        self.spec().is_some_and(|spec| spec.items_from.is_some())
     }
 
     /// Whether its jobs are Pods.
     #[must_use]
     pub fn has_pods(&self) -> bool {
-        let object = self.object.as_ref().and_then(|object| object.0.as_ref().ok());
-        object.is_some_and(|htcjob| htcjob.spec.backend() == Backend::Kubernetes)
+        self.spec().is_some_and(|spec| spec.backend() == Backend::Kubernetes)
     }
 
     /// What its spec says.
     fn item(&self, index: Index) -> Option<&String> {
-        let spec = &self.object.as_ref()?.0.as_ref().ok()?.spec;
-        spec.items.get(usize::try_from(index.0).ok()?)
+        self.spec()?.items.get(usize::try_from(index.0).ok()?)
     }
+}
+
+/// The jobs that run of so many. Which do is the operator's to say; what it would refuse has none.
+fn asked_for(spec: &HTCJobSpec, queue: u32) -> Indices {
+    let Some(text) = &spec.indexes else { return Indices::first(queue) };
+    let indexes = Indices::in_any_order(text);
+    indexes.filter(|indexes| indexes.last().is_some_and(|last| last.0 < queue)).unwrap_or_default()
 }
 
 /// An object's uid follows from its HTCJob's and, of an HTCProc, the index: `kubectl describe` looks for Events by it.
@@ -554,6 +574,24 @@ mod tests {
         assert_eq!(ProcName::parse("fit-0"), Some(("fit", 0)));
         for name in ["fit", "-3", "fit-", "fit-07", "fit-+7", "fit-7x", "fit-99999999999", ""] {
             assert_eq!(ProcName::parse(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn of_the_items_of_a_config_map_only_some_may_run() {
+        let mut htcjob = crate::api::HTCJob::new("fit", HTCJobSpec::default());
+        htcjob.spec.items_from = Some(crate::api::ItemsFrom::default());
+        htcjob.spec.indexes = Some("3,7".to_owned());
+        let of = |htcjob: &crate::api::HTCJob| Parent::of(&Arc::new(crate::api::Guarded(Ok(htcjob.clone()))));
+        let (some, none): (Indices, Indices) = ("3,7".parse().unwrap(), Indices::default());
+        assert_eq!(of(&htcjob).asked_for, none, "they are not read yet");
+        // How many run does not tell how many items there are.
+        htcjob.status = Some(crate::api::HTCJobStatus { total: Some(2), ..Default::default() });
+        let mut parent = of(&htcjob);
+        assert!(parent.counts_items() && parent.asked_for == some, "{:?}", parent.asked_for);
+        for (items, expected) in [(8, &some), (7, &none)] {
+            parent.has_items(items);
+            assert_eq!(&parent.asked_for, expected);
         }
     }
 

@@ -12,9 +12,9 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use futures::FutureExt as _;
 use kube::ResourceExt as _;
 use kube::runtime::reflector::{ObjectRef, Store};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
@@ -55,7 +55,8 @@ pub struct Tracker {
     /// Longest pause between two questions to history that bring no news.
     longest: Duration,
     steady: Mutex<Option<Steady>>,
-    store: OnceLock<Store<Observed>>,
+    /// All objects, and whether they were listed once.
+    objects: OnceLock<(Store<Observed>, watch::Receiver<bool>)>,
     last: Mutex<LastLooks>,
     /// Held by who looks at all jobs and by who asks which have changed: of two answers about one job, the younger is shown.
     turn: tokio::sync::Mutex<()>,
@@ -127,15 +128,15 @@ impl Tracker {
         longest: Duration,
         metrics: Metrics,
     ) -> Self {
-        let (watchlist, steady, store) = (Watchlist::default(), Mutex::default(), OnceLock::new());
+        let (watchlist, steady, objects) = (Watchlist::default(), Mutex::default(), OnceLock::new());
         let last = Mutex::new(LastLooks { asked_at: schedd.clock.now(), costs: Recent::default() });
         let turn = tokio::sync::Mutex::default();
-        Self { schedd, watchlist, wake, interval, soon, longest, steady, store, last, turn, metrics }
+        Self { schedd, watchlist, wake, interval, soon, longest, steady, objects, last, turn, metrics }
     }
 
-    /// From now on, objects that are not in `store` are forgotten: nobody says so when one goes.
-    pub fn forget_what_leaves(&self, store: Store<Observed>) {
-        let _ = self.store.set(store);
+    /// From now on, objects that are not in `store` are forgotten: nobody says so when one goes. `listed`: whether it had all of them once.
+    pub fn forget_what_leaves(&self, store: Store<Observed>, listed: watch::Receiver<bool>) {
+        let _ = self.objects.set((store, listed));
     }
 
     /// Watches an object, or no longer. `inherited`: its jobs of the Go operator that may be in HTCondor.
@@ -311,7 +312,7 @@ impl Tracker {
 
     /// Asks about all jobs.
     async fn look(&self) -> Result<(), Unknown> {
-        if let Some(store) = self.store.get() {
+        if let Some((store, _)) = self.objects.get() {
             self.watchlist.keep(|uid, object| {
                 store.get(object).is_some_and(|object| object.uid().as_deref() == Some(uid.as_str()))
             });
@@ -339,9 +340,7 @@ impl Tracker {
 
     /// Of all objects that had jobs when HTCondor was asked, one that went since had been proved to have none.
     fn count_orphans(&self, shown: &Shown) {
-        let Some(store) = self.store.get().filter(|store| store.wait_until_ready().now_or_never().is_some()) else {
-            return;
-        };
+        let Some((store, _)) = self.objects.get().filter(|(_, listed)| *listed.borrow()) else { return };
         let objects: HashSet<Uid> =
             store.state().iter().filter_map(|object| object.uid()).map(|uid| Uid::from(uid.as_str())).collect();
         self.metrics

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use tokio::sync::mpsc;
 
@@ -21,6 +22,13 @@ pub struct ObjectName {
     pub namespace: String,
     /// `metadata.name`
     pub name: String,
+}
+
+impl ObjectName {
+    /// Of an object that is in a namespace.
+    pub fn of(object: &impl ResourceExt) -> Self {
+        Self { namespace: object.namespace().unwrap_or_default(), name: object.name_any() }
+    }
 }
 
 impl fmt::Display for ObjectName {

@@ -215,7 +215,7 @@ pub(super) async fn files(jobs: &Jobs, user: &str, found: Found, wanted: FilesQu
         let state = found.proc.status.state;
         return Err(Failure::not_found(format!("{name} is {state}: its output is not stored (yet)")));
     }
-    let folder = jobs.planner.job_output(&found.htcjob(), &found.parent.uid, found.index);
+    let folder = jobs.planner.job_output(&found.parent.htcjob(), &found.parent.uid, found.index);
     let turn = jobs.turns.archive(user).await?;
     let entries = Entries::of(&jobs.volume, folder).await?;
     let (length, tag) = (entries.length, entries.tag.clone());

@@ -263,7 +263,8 @@ impl Source {
     }
 
     async fn show_stored(&mut self) -> Result<(), Failure> {
-        let folder = self.jobs.planner.job_output(&self.found.htcjob(), &self.found.parent.uid, self.found.index);
+        let folder =
+            self.jobs.planner.job_output(&self.found.parent.htcjob(), &self.found.parent.uid, self.found.index);
         let (what, index) = (self.wanted.stream.file(), self.found.index);
         let path = self
             .jobs

@@ -137,7 +137,7 @@ async fn get(jobs: &Jobs, namespace: &str, name: &str, form: Form) -> Result<Htt
 
 /// What has happened to an `HTCJob`.
 async fn story(jobs: &Jobs, namespace: &str, name: &str, form: Form) -> Result<HttpResponse, Failure> {
-    let parent = jobs.records.parent(namespace, name).ok_or_else(|| Failure::no_such(STORIES, name))?;
+    let parent = jobs.records.parent(namespace, name).await?.ok_or_else(|| Failure::no_such(STORIES, name))?;
     let rows = jobs.records.ledger.story(parent.uid.clone()).await?;
     Ok(HttpResponse::Ok().json(HTCStory::of(&parent, rows).answer(form)))
 }

@@ -44,7 +44,14 @@ impl Walk {
 
     /// Through all jobs of one `HTCJob`.
     pub(super) fn of(records: Records, parent: Parent) -> Self {
-        Self { records, selection: Selection::default(), parents: VecDeque::from([parent]), from: Index(0) }
+        Self::through(records, VecDeque::from([parent]), Selection::default())
+    }
+
+    /// Through those that are wanted of these.
+    pub(super) fn through(records: Records, parents: VecDeque<Parent>, selection: Selection) -> Self {
+        let mut walk = Self { records, selection, parents, from: Index(0) };
+        walk.begin(Index(0));
+        walk
     }
 
     /// At the only index that can be wanted, if there is only one.

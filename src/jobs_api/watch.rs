@@ -1,5 +1,7 @@
 //! What has changed, and goes on changing.
 
+mod htcjobs;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -7,6 +9,7 @@ use actix_web::web::Bytes;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use self::htcjobs::HTCJobs;
 use super::walk::Walk;
 use super::{Records, now};
 use crate::ledger::{LedgerError, ProcRow, RunRow};
@@ -46,16 +49,13 @@ enum Tell {
 /// A watch.
 pub(super) struct Watching {
     records: Records,
-    namespace: Option<String>,
     selection: Selection,
     form: Form,
     bookmarks: bool,
     /// All changes up to this version are told.
     told: i64,
     /// The `HTCJob`s whose jobs were told.
-    parents: BTreeMap<Uid, Parent>,
-    /// Those of which it was told that what is not recorded was given up.
-    given_up: BTreeSet<Uid>,
+    htcjobs: HTCJobs,
     /// Of a selection that jobs come into and leave: those that are in it.
     inside: BTreeMap<Uid, BTreeSet<u32>>,
     /// By HTCJob and index, the version of jobs that were told with their HTCJob, and whose change is still to come.
@@ -85,27 +85,26 @@ impl Watching {
             return Err(Failure::expired("the version is not of this operator's ledger: list again"));
         }
         let selection = query.selection.clone();
-        let mut parents = records.parents(namespace, &selection).await?;
+        let htcjobs = HTCJobs::listed(records.clone(), namespace, &selection).await?;
+        let walk = Walk::through(records.clone(), htcjobs.parents().cloned().collect(), selection.clone());
+        let mut next = VecDeque::new();
         if let Some(since) = watch.since {
-            if records.ledger.let_go_since(namespace.map(str::to_owned), since).await? {
-                return Err(Failure::expired("HTCJobs have gone since that version: list again"));
-            }
+            htcjobs.must_be_whole_since(since).await?;
             // The others are new to who knows what there was then.
             let then = records.ledger.recorded_until(since).await?;
-            parents.retain(|parent| then.contains(&parent.uid));
+            let new = htcjobs.parents().filter(|parent| !then.contains(&parent.uid));
+            next.extend(new.map(|parent| (parent.clone(), Tell::Come)));
         }
         let seconds = watch.seconds.unwrap_or(USUAL);
         let mut watching = Self {
-            namespace: namespace.map(str::to_owned),
             form: query.form,
             bookmarks: watch.bookmarks,
             told: watch.since.unwrap_or(began),
-            parents: parents.into_iter().map(|parent| (parent.uid.clone(), parent)).collect(),
-            given_up: records.ledger.given_up().await?,
+            htcjobs,
             inside: BTreeMap::new(),
             ahead: BTreeMap::new(),
             walk: None,
-            next: VecDeque::new(),
+            next,
             began,
             columns: true,
             until: Instant::now() + Duration::from_secs(seconds),
@@ -114,7 +113,6 @@ impl Watching {
             selection,
             records,
         };
-        let walk = Walk::new(watching.records.clone(), namespace, watching.selection.clone(), None).await?;
         if watch.since.is_none() {
             watching.walk = Some((walk, Tell::First));
         } else if watching.selection.can_change() {
@@ -165,14 +163,8 @@ impl Watching {
         }
         // What is let go after that is told with a later version.
         let newest = self.records.ledger.sequence();
-        // While nothing changes all HTCJobs are not looked at again and again, for each watch.
-        if newest > self.told || self.records.changed.has_changed().unwrap_or(true) {
-            self.records.changed.mark_unchanged();
-            self.look_at_parents().await?;
-        }
-        if newest > self.told {
-            self.look_at_given_up().await?;
-        }
+        let since = (newest > self.told).then_some(self.told);
+        self.next.extend(self.htcjobs.look(since).await?);
         // The watch's version stays where it is until all of that is told: who goes on from there is told all of it once more.
         self.tell_next(&mut text).await?;
         if self.is_telling() {
@@ -254,40 +246,6 @@ impl Watching {
         }
     }
 
-    /// `HTCJob`s that have come and gone.
-    async fn look_at_parents(&mut self) -> Result<(), LedgerError> {
-        let now: BTreeMap<Uid, Parent> = self
-            .records
-            .parents(self.namespace.as_deref(), &self.selection)
-            .await?
-            .into_iter()
-            .map(|parent| (parent.uid.clone(), parent))
-            .collect();
-        let before = std::mem::replace(&mut self.parents, now);
-        // How many items a ConfigMap has is known a little later than the HTCJob.
-        for (uid, parent) in &self.parents {
-            let known = before.get(uid).map(|before| &before.asked_for);
-            if let Some(known) = known.filter(|known| parent.asked_for != **known) {
-                self.next.push_back((parent.clone(), Tell::More(known.clone())));
-            }
-        }
-        let (new, now) = (self.parents.iter(), &self.parents);
-        let new = new.filter(|(uid, _)| !before.contains_key(*uid)).map(|(_, parent)| (parent.clone(), Tell::Come));
-        let gone = before.iter().filter(|(uid, _)| !now.contains_key(*uid));
-        self.next.extend(gone.map(|(_, parent)| (parent.clone(), Tell::Gone(parent.uid.clone()))));
-        self.next.extend(new);
-        Ok(())
-    }
-
-    /// `HTCJob`s that were cut short.
-    async fn look_at_given_up(&mut self) -> Result<(), LedgerError> {
-        let now = self.records.ledger.given_up().await?;
-        let before = std::mem::replace(&mut self.given_up, now);
-        let new = self.given_up.difference(&before).filter_map(|uid| self.parents.get(uid));
-        self.next.extend(new.map(|parent| (parent.clone(), Tell::GivenUp)));
-        Ok(())
-    }
-
     /// Up to that version.
     async fn tell_changes(&mut self, text: &mut String, newest: i64) -> Result<(), LedgerError> {
         while newest > self.told {
@@ -336,8 +294,8 @@ impl Watching {
     async fn wished(&self, until: i64) -> Result<Vec<HTCProc>, LedgerError> {
         let mut all = Vec::new();
         for (uid, index, wish) in self.records.ledger.wishes_changed(self.told, until).await? {
-            let given_up = self.given_up.contains(&uid);
-            let Some(parent) = self.parents.get(&uid).filter(|parent| parent.asked_for.contains(index)) else {
+            let given_up = self.htcjobs.has_given_up(&uid);
+            let Some(parent) = self.htcjobs.get(&uid).filter(|parent| parent.asked_for.contains(index)) else {
                 continue;
             };
             let mut procs = vec![HTCProc::not_recorded(parent, index, given_up, Some(&wish))];
@@ -349,7 +307,7 @@ impl Watching {
 
     /// Jobs of one `HTCJob`.
     async fn recorded(&self, changed: &[(Uid, ProcRow)]) -> Result<Vec<HTCProc>, LedgerError> {
-        let Some(parent) = changed.first().and_then(|(uid, _)| self.parents.get(uid)) else { return Ok(Vec::new()) };
+        let Some(parent) = changed.first().and_then(|(uid, _)| self.htcjobs.get(uid)) else { return Ok(Vec::new()) };
         let mut procs: Vec<HTCProc> = changed.iter().map(|(_, row)| HTCProc::recorded(parent, row, now())).collect();
         self.records.add_items(parent, &mut procs).await?;
         Ok(procs)
@@ -357,7 +315,7 @@ impl Watching {
 
     /// The same of one whose jobs are Pods.
     async fn of_pods(&self, changed: &[(Uid, RunRow)]) -> Result<Vec<HTCProc>, LedgerError> {
-        let Some(parent) = changed.first().and_then(|(uid, _)| self.parents.get(uid)) else { return Ok(Vec::new()) };
+        let Some(parent) = changed.first().and_then(|(uid, _)| self.htcjobs.get(uid)) else { return Ok(Vec::new()) };
         let mut procs: Vec<HTCProc> = changed.iter().map(|(_, row)| HTCProc::of_pod(parent, row, now())).collect();
         self.records.add_items(parent, &mut procs).await?;
         Ok(procs)

@@ -34,7 +34,7 @@ pub(super) async fn wish(
         })
     })?;
     tracing::info!(user, %wanted, "a user wants something of a job");
-    jobs.wakes.wake(&parent.uid, found.htcjob());
+    jobs.wakes.wake(&parent.uid, found.parent.htcjob());
     Ok(HttpResponse::Ok().json(jobs.find(namespace, name).await?.proc.object()))
 }
 

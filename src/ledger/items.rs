@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use rusqlite::{Connection, OptionalExtension as _, params};
 
+use super::writer::NUMBER;
 use super::{Ledger, LedgerError};
 use crate::machine::ids::{Index, Uid};
 use crate::machine::indices::Indices;
@@ -17,8 +18,11 @@ impl Ledger {
                 return Ok(kept);
             }
             let sql = || LedgerError::sql("keep the items of an object");
-            let mut statement =
-                connection.prepare_cached("insert into items(uid, idx, item) values (?1, ?2, ?3)").map_err(sql())?;
+            let mut statement = connection
+                .prepare_cached(&format!(
+                    "insert into items(uid, idx, item, changed) values (?1, ?2, ?3, iif(?2 = 0, {NUMBER}, null))"
+                ))
+                .map_err(sql())?;
             for (index, item) in (0_u32..).zip(&items) {
                 statement.execute(params![uid.as_str(), index, item]).map_err(sql())?;
             }
@@ -31,6 +35,15 @@ impl Ledger {
     pub async fn count_items(&self, uid: &Uid) -> Result<Option<u32>, LedgerError> {
         let uid = uid.clone();
         self.run(move |connection| count(connection, &uid)).await
+    }
+
+    /// How many items are kept of each of these objects that has some.
+    pub async fn items_counted(&self, uids: Vec<Uid>) -> Result<BTreeMap<Uid, u32>, LedgerError> {
+        self.run(move |connection| {
+            let counted = uids.into_iter().map(|uid| Ok(count(connection, &uid)?.map(|items| (uid, items))));
+            counted.filter_map(Result::transpose).collect()
+        })
+        .await
     }
 
     /// The items of these jobs, each of which has one.

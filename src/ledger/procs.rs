@@ -74,11 +74,39 @@ impl Ledger {
         .await
     }
 
-    /// The objects that were cut short before all their jobs were submitted, as long as they are not let go.
-    pub async fn given_up(&self) -> Result<BTreeSet<Uid>, LedgerError> {
-        self.run(|connection| {
-            uids(connection, "select uid from objects where givenUp > 0 and released = 0", ())
+    /// The objects of which jobs were given up after transaction number `since`, as long as they are not let go; from -1 on all.
+    pub async fn given_up_since(&self, since: i64) -> Result<BTreeSet<Uid>, LedgerError> {
+        self.run(move |connection| {
+            uids(connection, "select uid from objects where gaveUp > ?1 and released = 0", [since])
                 .map_err(LedgerError::sql("read the objects that were cut short"))
+        })
+        .await
+    }
+
+    /// The objects that were let go, or whose items were counted, after transaction number `since`.
+    pub async fn let_go_or_counted_since(&self, since: i64) -> Result<BTreeSet<Uid>, LedgerError> {
+        self.run(move |connection| {
+            uids(
+                connection,
+                "select uid from objects where letGo > ?1 union all select uid from items where changed > ?1",
+                [since],
+            )
+            .map_err(LedgerError::sql("read which objects have changed"))
+        })
+        .await
+    }
+
+    /// Whether of an object of this namespace, or any, that was recorded by transaction number `since` jobs were given up, or items
+    /// counted, after it. That changes jobs which have no row, and so no number of their own.
+    pub async fn changed_as_a_whole_since(&self, namespace: Option<String>, since: i64) -> Result<bool, LedgerError> {
+        self.run(move |connection| {
+            connection
+                .prepare_cached(
+                    "select exists(select 1 from objects where (gaveUp > ?1 or uid in (select uid from items where changed > ?1))
+                        and coalesce(made, 0) <= ?1 and (?2 is null or namespace = ?2))",
+                )
+                .and_then(|mut rows| rows.query_row(params![since, namespace], |row| row.get(0)))
+                .map_err(LedgerError::sql("read whether objects have changed as a whole"))
         })
         .await
     }

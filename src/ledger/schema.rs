@@ -59,7 +59,8 @@ const JOB_COLUMNS: &[(&str, &str)] = &[
 /// `recorded`: how many have a row; null if they are to be counted again. `early`: rows of `callbacks` that came for jobs without one.
 /// `pool`: namespace and name of its HTCPool; null for the pool of the operator's flags.
 /// `batchJob`: uid of its Job, where its jobs are Pods; null before that is recorded, and where they are HTCondor's.
-/// `made`, `letGo`: numbers of the transactions that recorded it and let it go; null if that was by an older version.
+/// `made`, `gaveUp`, `letGo`: numbers of the transactions that recorded it, gave up jobs of it, and let it go; null or 0 if that was
+/// by an older version.
 const OBJECT_COLUMNS: &[(&str, &str)] = &[
     ("expiredAt", "integer"),
     ("exceeded", "text"),
@@ -74,6 +75,7 @@ const OBJECT_COLUMNS: &[(&str, &str)] = &[
     ("early", "integer"),
     ("made", "integer"),
     ("letGo", "integer"),
+    ("gaveUp", "integer"),
     ("pool", "text"),
     ("batchJob", "text"),
 ];
@@ -100,8 +102,14 @@ const SUBMISSION_COLUMNS: &[(&str, &str)] = &[("credentials", "text"), ("lock", 
 /// Columns added to `grants`. `each`: what each of the jobs uses, as the queue has written it.
 const GRANT_COLUMNS: &[(&str, &str)] = &[("each", "text")];
 
+/// Columns added to `items`. `changed`: as in `htcjobs`; only the first item has one, for they are written together.
+const ITEM_COLUMNS: &[(&str, &str)] = &[("changed", "integer")];
+
 /// What needs the columns above.
 const INDEXES: &str = "
+create index if not exists items_changed on items(changed) where changed is not null;
+create index if not exists objects_gave_up on objects(gaveUp) where gaveUp is not null;
+update objects set gaveUp = 0 where givenUp > 0 and gaveUp is null;
 create index if not exists htcjobs_changed on htcjobs(changed) where changed is not null;
 create index if not exists objects_let_go on objects(letGo) where letGo is not null;
 create index if not exists objects_pool on objects(pool) where pool is not null and released = 0;
@@ -245,6 +253,7 @@ pub(super) fn migrate(connection: &Connection) -> Result<(), LedgerError> {
         connection.execute_batch(CALLBACKS)?;
         add_columns(connection, "objects", OBJECT_COLUMNS)?;
         add_columns(connection, "wishes", WISH_COLUMNS)?;
+        add_columns(connection, "items", ITEM_COLUMNS)?;
         add_columns(connection, "runs", RUN_COLUMNS)?;
         add_columns(connection, "submissions", SUBMISSION_COLUMNS)?;
         add_columns(connection, "grants", GRANT_COLUMNS)?;

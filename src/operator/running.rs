@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kube::Client;
 use kube::runtime::reflector::Store;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::ready::Ready;
@@ -40,6 +40,8 @@ const RELEASE: Duration = Duration::from_secs(3);
 const FIRST_LOOK: Duration = Duration::from_secs(3);
 /// Most objects that wait to be woken.
 const WAKES: usize = 4096;
+/// Most names of `HTCJob`s that wait for those who watch their jobs; who comes later looks at all.
+const TOUCHED: usize = 4096;
 
 /// A part at work. It ends when this is dropped.
 struct Part(JoinHandle<()>);
@@ -151,11 +153,12 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         creations: Creations::default(),
         metrics: metrics.clone(),
         health,
-        changed: watch::Sender::default(),
+        listed: watch::Sender::default(),
+        touched: broadcast::Sender::new(TOUCHED),
     });
     let (objects, writer) = kube::runtime::reflector::store();
     let (part_ended, pool_ended) = PartEnded::channel();
-    let base = base(config, client.clone(), shared, objects.clone(), part_ended);
+    let base = base(config, client.clone(), shared, (objects.clone(), context.listed.subscribe()), part_ended);
     let pool_keeper =
         PoolKeeper::new(base, Arc::clone(&pools), fence.clone(), config.kubernetes.watch_namespace.clone());
     let sources = (records(&context, &objects), shown_planner, Arc::clone(&pools));
@@ -198,7 +201,8 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
 fn records(context: &Context, objects: &Store<Observed>) -> Records {
     Records {
         objects: objects.clone(),
-        changed: context.changed.subscribe(),
+        listed: context.listed.subscribe(),
+        touched: context.touched.clone(),
         ledger: context.ledger.clone(),
         operator: context.operator.clone(),
     }
@@ -231,7 +235,13 @@ async fn queues(config: &Config, client: Client, shared: &Shared) -> Result<(Arc
 }
 
 /// What pools are made from.
-fn base(config: &Config, client: Client, shared: Arc<Shared>, objects: Store<Observed>, ended: PartEnded) -> Base {
+fn base(
+    config: &Config,
+    client: Client,
+    shared: Arc<Shared>,
+    (objects, listed): (Store<Observed>, watch::Receiver<bool>),
+    ended: PartEnded,
+) -> Base {
     Base {
         client,
         shared,
@@ -239,6 +249,7 @@ fn base(config: &Config, client: Client, shared: Arc<Shared>, objects: Store<Obs
         name: operator_name(config),
         intervals: (config.timing.tracker_interval, config.timing.soon, config.timing.pause_max),
         objects,
+        listed,
         ended,
     }
 }

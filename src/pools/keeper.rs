@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures::{FutureExt as _, StreamExt as _};
+use futures::StreamExt as _;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::reflector::{self, ObjectRef, Store};
@@ -342,6 +342,7 @@ impl PoolKeeper {
             fence: self.fence.clone(),
             pools: Arc::clone(&self.pools),
             objects: self.base.objects.clone(),
+            listed: self.base.listed.clone(),
             wake: self.base.shared.wake.clone(),
             operator: self.base.name.parse().unwrap_or_else(|_| name.clone()),
             intervals: (calm, soon),
@@ -390,13 +391,13 @@ impl PoolKeeper {
     /// the `HTCJob`s are not known.
     async fn count_in(&self, name: &ObjectName) -> Result<Option<usize>, LedgerError> {
         let recorded = self.base.shared.ledger.count_in(name.clone()).await? as usize;
-        let ready = self.base.objects.wait_until_ready().now_or_never().is_some();
+        let listed = *self.base.listed.borrow();
         let is_guarded =
             |object: &Observed| object.finalizers().iter().any(|own| own == FINALIZER || own == OLD_FINALIZER);
         let state = self.base.objects.state();
         let guarded =
             state.iter().filter(|object| is_guarded(object) && self.name_for(object).as_ref() == Some(name)).count();
-        Ok(ready.then_some(recorded.max(guarded)))
+        Ok(listed.then_some(recorded.max(guarded)))
     }
 
     /// Whether it was done. With uid and resourceVersion: the API server refuses it when anything has changed since.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use kube::Client;
 use kube::runtime::reflector::Store;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::Instrument as _;
 
@@ -78,6 +78,8 @@ pub struct Base {
     pub intervals: (Duration, Duration, Duration),
     /// All `HTCJob`s.
     pub objects: Store<Observed>,
+    /// Whether all of them were listed once.
+    pub listed: watch::Receiver<bool>,
     /// Told when something of a pool ends that should not.
     pub ended: PartEnded,
 }
@@ -106,7 +108,7 @@ impl Base {
         let credentials = Credentials::new(setup, Arc::clone(&schedd), Some(self.client.clone()), metrics.clone());
         let (interval, soon, longest) = self.intervals;
         let tracker = Tracker::new(Arc::clone(&schedd), wake.clone(), interval, soon, longest, metrics.clone());
-        tracker.forget_what_leaves(self.objects.clone());
+        tracker.forget_what_leaves(self.objects.clone(), self.listed.clone());
         let tracker = Arc::new(tracker);
         let shared = self.shared.at(Arc::clone(&schedd), Arc::clone(&credentials), metrics.clone());
         let (workers, mut lanes) = Workers::start(Arc::new(shared));

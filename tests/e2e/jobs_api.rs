@@ -37,11 +37,13 @@ on_versions!(
         logs::followed_while_it_runs_and_to_its_end,
         reading::which_jobs_failed_and_how,
         states::each_end_of_a_job_that_runs_again,
+        states::one_that_is_killed,
         wishes::each_job_goes_its_own_way;
     trixie:
         attacks::a_front_lets_in_the_api_server_alone,
         attacks::a_leader_lets_in_fronts_alone,
         attacks::nobody_speaks_for_others,
+        attacks::one_user_does_not_read_all_archives,
         attacks::one_user_does_not_read_all_logs,
         away::certificates_are_renewed_while_requests_go_on,
         kubectl::as_any_other_kind,

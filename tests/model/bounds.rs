@@ -63,6 +63,8 @@ pub enum Trouble {
     SecondOperator,
     /// An object is suspended.
     Suspend,
+    /// A user changes `spec.parallelism`: no job, or two at a time.
+    Parallelism,
     /// Kueue takes back what it has admitted an object with.
     Evict,
     /// The deadline of an object passes.

@@ -95,9 +95,12 @@ impl Model {
                 world.operators[*op].memory.stalled = true;
             }
             Action::CatchUp(op) => world.operators[*op].memory.stalled = false,
-            Action::Create(_) | Action::Delete(_) | Action::Suspend(_) | Action::Deadline(_) | Action::Resume(_) => {
-                self.ask(world, action);
-            }
+            Action::Create(_)
+            | Action::Delete(_)
+            | Action::Suspend(_)
+            | Action::Parallelism(..)
+            | Action::Deadline(_)
+            | Action::Resume(_) => self.ask(world, action),
             Action::Admit(object) => world.workloads[usize::from(*object)] = Workload::Admitted,
             Action::Evict(object) => {
                 world.troubles -= 1;
@@ -137,6 +140,13 @@ impl Model {
             Action::Suspend(object) => {
                 world.troubles -= 1;
                 world.object_mut(*object).unwrap().suspend = true;
+            }
+            Action::Parallelism(object, most) => {
+                let job = world.object_mut(*object).unwrap();
+                let paused = job.parallelism == Some(0);
+                (job.parallelism, job.widest) = (Some(*most), job.widest.max(*most));
+                // Nobody leaves it at none for ever.
+                world.troubles -= u8::from(!(paused && *most == 1));
             }
             Action::Deadline(object) => {
                 world.troubles -= 1;

@@ -179,7 +179,7 @@ impl Model {
                 .not_the_first
                 .then(|| Indices::first(self.queues[usize::from(object)]).without(&Indices::first(1))),
             suspend: view.suspend || drained,
-            parallelism: self.scene.parallelism,
+            parallelism: view.parallelism.or(self.scene.parallelism),
             max_failed: None,
             deadline: view.deadline.then_some(Duration::ZERO),
             ttl: None,

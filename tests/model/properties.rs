@@ -121,7 +121,8 @@ impl Model {
             !matches!(job.ad.status, JobStatus::Completed | JobStatus::Removed) && !job.overdue && !job.late()
         };
         let has = |object: u8| world.queued().filter(|job| job.object == object && open(job)).count();
-        (0..).take(world.objects.len()).all(|object| has(object) <= most as usize)
+        let most = |object: u8| world.object(object).map_or(most, |job| most.max(job.widest)) as usize;
+        (0..).take(world.objects.len()).all(|object| has(object) <= most(object))
     }
 
     fn runs_what_is_asked_for(&self, world: &World) -> bool {
@@ -202,6 +203,7 @@ impl Model {
             let slots = (0..).zip(&world.objects);
             actions.extend(slots.filter_map(|(object, slot)| match slot {
                 Slot::There(job) if job.suspend => Some(Action::Resume(object)),
+                Slot::There(job) if job.parallelism == Some(0) => Some(Action::Parallelism(object, 1)),
                 _ => None,
             }));
             self.releases(world, &mut actions);

@@ -9,7 +9,7 @@ use crate::{explore, full};
 use Trouble::{
     BlindLook, BlindLookAtOne, Crash, Deadline, DyingNode, DyingSubmitter, Evict, FailingTool, HalfSubmission,
     HangingTransfer, Lapse, LimitPasses, LingeringRemoval, LostAnswer, LostLedger, LostWrite, NewItems, OldLedger,
-    OldObjects, OtherName, OtherSchedd, RemovedByHand, Reset, Rotation, SecondOperator, Silence, SlowLook,
+    OldObjects, OtherName, OtherSchedd, Parallelism, RemovedByHand, Reset, Rotation, SecondOperator, Silence, SlowLook,
     SlowReconcile, SlowStaging, SlowSubmitter, StagingFails, StaleCache, Suspend, Wish,
 };
 
@@ -104,6 +104,7 @@ fn parts() {
         admins: ADMIN,
         ..parts("one at a time and other hands", 1, &[RemovedByHand, Suspend, Rotation, Reset])
     });
+    holds(&Scene { deletes: 0, in_step: true, ..parts("one at a time, none, and two", 2, &[Parallelism]) });
     holds(&Scene {
         not_the_first: true,
         parallelism: None,

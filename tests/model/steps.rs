@@ -48,6 +48,8 @@ pub enum Action {
     Create(u8),
     Delete(u8),
     Suspend(u8),
+    /// A user changes `spec.parallelism`.
+    Parallelism(u8, u32),
     /// The deadline of an object passes.
     Deadline(u8),
     /// The ConfigMap of an object's items gets other ones.
@@ -314,6 +316,9 @@ impl Model {
                     if job.suspend {
                         actions.push(Action::Resume(object));
                     }
+                    if job.parallelism == Some(0) {
+                        actions.push(Action::Parallelism(object, 1));
+                    }
                 }
                 Slot::Gone => {}
             }
@@ -390,6 +395,16 @@ impl Model {
                     actions.extend(same.map(|(object, _)| Action::NewItems(object)));
                 }
                 Trouble::Evict => actions.extend(Self::admitted(world).into_iter().map(Action::Evict)),
+                Trouble::Parallelism => {
+                    actions.extend((0..).zip(&world.objects).flat_map(|(object, slot)| {
+                        let now = match slot {
+                            Slot::There(job) if !job.deleting => Some(job.parallelism),
+                            _ => None,
+                        };
+                        let others = [0, 2].into_iter().filter(move |most| now.is_some_and(|now| now != Some(*most)));
+                        others.map(move |most| Action::Parallelism(object, most))
+                    }));
+                }
                 Trouble::Suspend => actions.extend((0..).zip(&world.objects).filter_map(|(object, slot)| match slot {
                     Slot::There(job) if !job.suspend && !job.deleting => Some(Action::Suspend(object)),
                     _ => None,

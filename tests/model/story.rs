@@ -106,6 +106,7 @@ impl Model {
             Action::Stall(op) => format!("the watch of {} lags behind", who(op)),
             Action::Create(object) => format!("{} is created", name(*object)),
             Action::Delete(object) => format!("{} is deleted", name(*object)),
+            Action::Parallelism(object, most) => format!("{} may have {most} jobs at a time", name(*object)),
             Action::Suspend(object) => format!("{} is suspended", name(*object)),
             Action::Admit(object) => format!("Kueue admits {}", name(*object)),
             Action::Evict(object) => format!("Kueue evicts {}", name(*object)),

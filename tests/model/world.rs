@@ -69,6 +69,10 @@ pub struct HtcJob {
     /// The ledger that claimed it.
     pub claim: Option<u8>,
     pub suspend: bool,
+    /// `spec.parallelism`, if a user has changed it.
+    pub parallelism: Option<u32>,
+    /// The most that it was changed to.
+    pub widest: u32,
     /// Its deadline has passed.
     pub deadline: bool,
     pub published: Published,

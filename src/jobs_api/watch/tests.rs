@@ -1,20 +1,115 @@
-use kube::runtime::reflector;
+use kube::runtime::reflector::{self, store::Writer};
 use kube::runtime::watcher::Event;
-use tokio::sync::watch::channel;
+use tempfile::TempDir;
+use tokio::sync::{broadcast, watch};
 
 use super::*;
-use crate::api::{HTCJob, HTCJobSpec, Observed};
+use crate::api::{ConfigMapKeyRef, HTCJob, HTCJobSpec, ItemsFrom, ObjectName, Observed, Phase};
 use crate::health::Health;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Save};
+use crate::machine::facts::Known;
+use crate::machine::ids::{ScheddName, Timestamp};
 use crate::metrics::Metrics;
 
-fn htcjob(queue: u32) -> Observed {
-    let mut htcjob = HTCJob::new("large", HTCJobSpec { queue: Some(queue.into()), ..HTCJobSpec::default() });
-    (htcjob.metadata.namespace, htcjob.metadata.uid) = (Some("here".to_owned()), Some("u".to_owned()));
+const JOBS: u32 = 3500;
+
+fn name() -> ObjectName {
+    ObjectName { namespace: "here".to_owned(), name: "large".to_owned() }
+}
+
+fn observed(name: &str, spec: HTCJobSpec) -> Observed {
+    let mut htcjob = HTCJob::new(name, spec);
+    (htcjob.metadata.namespace, htcjob.metadata.uid) = (Some("here".to_owned()), Some(format!("{name}-uid")));
     crate::api::Guarded(Ok(htcjob))
 }
 
-/// All that one look finds, step by step: kinds and indexes.
+fn htcjob(queue: u32) -> Observed {
+    observed("large", HTCJobSpec { queue: Some(queue.into()), ..HTCJobSpec::default() })
+}
+
+struct World {
+    _folder: TempDir,
+    writer: Writer<Observed>,
+    records: Records,
+}
+
+impl World {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open(&folder.path().join("x.db"), &Metrics::default(), &Health::default()).unwrap();
+        let (objects, writer) = reflector::store();
+        let (listed, touched) = (watch::channel(true).1, broadcast::Sender::new(16));
+        let records = Records { objects, listed, touched, ledger, operator: String::new() };
+        Self { _folder: folder, writer, records }
+    }
+
+    /// Nobody is told.
+    fn comes_unheard(&mut self, object: Observed) {
+        self.writer.apply_watcher_event(&Event::Apply(object));
+    }
+
+    fn is_touched(&self, name: Option<&str>) {
+        let name = name.map(|name| ObjectName { name: name.to_owned(), ..self::name() });
+        let _ = self.records.touched.send(name);
+    }
+
+    fn comes(&mut self, object: Observed) {
+        self.comes_unheard(object);
+        self.is_touched(Some("large"));
+    }
+
+    fn goes(&mut self, object: Observed) {
+        self.writer.apply_watcher_event(&Event::Delete(object));
+        self.is_touched(Some("large"));
+    }
+
+    async fn is_recorded(&self, given_up: u32) {
+        let known = Known {
+            phase: Phase::Running,
+            new: true,
+            started: None,
+            completed: None,
+            cut_short: None,
+            given_up,
+            released: false,
+            conditions: Vec::new(),
+        };
+        let save = Save {
+            uid: "large-uid".into(),
+            name: name(),
+            pool: None,
+            known,
+            jobs: Vec::new(),
+            settled: None,
+            absent: None,
+            wishes: Vec::new(),
+            schedd: ScheddName::from("schedd@test"),
+            sandbox: String::new(),
+            transitions: Vec::new(),
+            inherited: [].into(),
+            refuted: Vec::new(),
+            gives_back: Indices::default(),
+            now: Timestamp(7),
+        };
+        self.records.ledger.save(save).await.unwrap();
+    }
+
+    async fn watch(&self, words: &str) -> Result<Watching, Failure> {
+        let query = Query::parse(&format!("watch=1&{words}"), None).unwrap();
+        Watching::begin(self.records.clone(), None, &query, query.watch.unwrap()).await
+    }
+}
+
+/// Kinds and indexes.
+fn frames(text: &str) -> Vec<(String, u64)> {
+    let frame = |line: &str| {
+        let frame: Value = serde_json::from_str(line).unwrap();
+        (frame["type"].as_str().unwrap().to_owned(), frame["object"]["spec"]["index"].as_u64().unwrap())
+    };
+    text.lines().map(frame).collect()
+}
+
+/// All that one look finds, step by step.
 async fn steps(watching: &mut Watching) -> Vec<Vec<(String, u64)>> {
     let mut steps = Vec::new();
     loop {
@@ -22,30 +117,23 @@ async fn steps(watching: &mut Watching) -> Vec<Vec<(String, u64)>> {
         if text.is_empty() {
             return steps;
         }
-        let frame = |line: &str| {
-            let frame: Value = serde_json::from_str(line).unwrap();
-            (frame["type"].as_str().unwrap().to_owned(), frame["object"]["spec"]["index"].as_u64().unwrap())
-        };
-        steps.push(text.lines().map(frame).collect());
+        steps.push(frames(&text));
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_a_large_htcjob_a_part_is_told_at_a_step() {
-    const JOBS: u32 = 3500;
-    let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::open(&folder.path().join("x.db"), &Metrics::default(), &Health::default()).unwrap();
-    let (objects, mut writer) = reflector::store();
-    let records = Records { objects, changed: channel(true).1, ledger, operator: String::new() };
+    let mut world = World::new();
     // The second one keeps in mind which jobs are in its selection.
-    for words in ["watch=1&resourceVersion=0", "watch=1&resourceVersion=0&fieldSelector=status.state%3DWaiting"] {
-        let query = Query::parse(words, None).unwrap();
-        let watch = query.watch.unwrap();
-        let mut watching = Watching::begin(records.clone(), None, &query, watch).await.unwrap();
+    for words in ["", "fieldSelector=status.state%3DWaiting"] {
+        let mut watching = world.watch(words).await.unwrap();
         assert!(steps(&mut watching).await.is_empty());
-        let events = [(Event::Apply(htcjob(JOBS)), "ADDED"), (Event::Delete(htcjob(JOBS)), "DELETED")];
-        for (event, kind) in events {
-            writer.apply_watcher_event(&event);
+        for kind in ["ADDED", "DELETED"] {
+            if kind == "ADDED" {
+                world.comes(htcjob(JOBS));
+            } else {
+                world.goes(htcjob(JOBS));
+            }
             let steps = steps(&mut watching).await;
             let most = steps.iter().map(Vec::len).max();
             assert!(most <= Some(PART), "{kind}: {most:?} jobs at a step");
@@ -58,17 +146,69 @@ async fn of_a_large_htcjob_a_part_is_told_at_a_step() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_looked_at_while_nothing_changes() {
-    let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::open(&folder.path().join("x.db"), &Metrics::default(), &Health::default()).unwrap();
-    let (objects, mut writer) = reflector::store();
-    let (sender, changed) = channel(true);
-    let records = Records { objects, changed, ledger, operator: String::new() };
-    let query = Query::parse("watch=1&resourceVersion=0", None).unwrap();
-    let mut watching = Watching::begin(records, None, &query, query.watch.unwrap()).await.unwrap();
-    assert!(steps(&mut watching).await.is_empty());
-    writer.apply_watcher_event(&Event::Apply(htcjob(2)));
-    assert!(steps(&mut watching).await.is_empty(), "nobody has said that there is something to look at");
-    sender.send_replace(true);
+async fn only_what_has_changed_is_looked_at() {
+    let mut world = World::new();
+    world.comes_unheard(htcjob(2));
+    let mut watching = world.watch("").await.unwrap();
     assert_eq!(steps(&mut watching).await.concat().len(), 2);
+    let other = |name: &str| observed(name, HTCJobSpec::default());
+    world.comes_unheard(other("a"));
+    world.comes_unheard(other("b"));
+    world.is_recorded(0).await;
+    assert!(steps(&mut watching).await.is_empty(), "nobody has said that there is something to look at");
+    world.is_touched(Some("a"));
+    assert_eq!(steps(&mut watching).await.concat().len(), 1);
+    world.is_touched(None);
+    assert_eq!(steps(&mut watching).await.concat().len(), 1, "all are looked at, and `a` is known");
+    world.comes_unheard(other("c"));
+    for _ in 0..100 {
+        world.is_touched(Some("a"));
+    }
+    assert_eq!(steps(&mut watching).await.concat().len(), 1, "who was told too much looks at all");
+}
+
+/// Of 3,500 jobs some were told of what has happened to them all, when the watch was cut.
+async fn those_who_go_on_from(world: &World, version: &str, all: Vec<Vec<(String, u64)>>, kind: &str) {
+    let refused = world.watch(&format!("resourceVersion={version}")).await.err().map(|failure| failure.code);
+    assert_eq!(refused, Some(410), "the others would never be told");
+    let all: Vec<(String, u64)> = all.concat();
+    let expected: Vec<(String, u64)> = (0..JOBS).map(|index| (kind.to_owned(), index.into())).collect();
+    assert!(all == expected, "{} of {JOBS}", all.len());
+    assert!(world.watch(&format!("resourceVersion={}", world.records.ledger.sequence())).await.is_ok());
+}
+
+/// What is told first, and its version.
+async fn first(watching: &mut Watching) -> (Vec<(String, u64)>, String) {
+    let text = watching.step().await.unwrap();
+    let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    (frames(&text), last["object"]["metadata"]["resourceVersion"].as_str().unwrap().to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_that_was_cut_while_it_told_of_jobs_that_were_given_up_is_not_gone_on_with() {
+    let mut world = World::new();
+    world.comes_unheard(htcjob(JOBS));
+    world.is_recorded(0).await;
+    let mut watching = world.watch(&format!("resourceVersion={}", world.records.ledger.sequence())).await.unwrap();
+    assert!(steps(&mut watching).await.is_empty());
+    world.is_recorded(JOBS).await;
+    let (told, version) = first(&mut watching).await;
+    assert!(told.len() < 3500, "{}", told.len());
+    let all = [vec![told], steps(&mut watching).await].concat();
+    those_who_go_on_from(&world, &version, all, "MODIFIED").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_that_was_cut_while_it_told_of_items_is_not_gone_on_with() {
+    let mut world = World::new();
+    let items_from = ItemsFrom { config_map_key_ref: ConfigMapKeyRef { name: "c".to_owned(), key: "k".to_owned() } };
+    world.comes_unheard(observed("large", HTCJobSpec { items_from: Some(items_from), ..HTCJobSpec::default() }));
+    world.is_recorded(0).await;
+    let mut watching = world.watch(&format!("resourceVersion={}", world.records.ledger.sequence())).await.unwrap();
+    assert!(steps(&mut watching).await.is_empty());
+    world.records.ledger.keep_items(&"large-uid".into(), vec!["x".to_owned(); JOBS as usize]).await.unwrap();
+    let (told, version) = first(&mut watching).await;
+    assert!(told.len() < 3500, "{}", told.len());
+    let all = [vec![told], steps(&mut watching).await].concat();
+    those_who_go_on_from(&world, &version, all, "ADDED").await;
 }

@@ -6,13 +6,15 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _};
+use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::Pod as KubePod;
-use kube::api::{Api, DeleteParams, Preconditions};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Client, Resource as _, ResourceExt as _};
+use serde_json::json;
 use tokio::sync::Notify;
+use tokio::sync::watch::Receiver;
 use tokio::task::JoinHandle;
 
 use super::apply::{Applied, Applier, ApplyError};
@@ -20,10 +22,10 @@ use super::config::POD_UID;
 use super::demand::{image, may_ask, waits};
 use super::groups::{Group, scale_pool};
 use super::names::{BadName, Names};
-use super::objects::{Design, TEMPLATE, WorkerKind};
+use super::objects::{DRAIN, Design, TEMPLATE, WorkerKind};
 use super::said::{counts, images_said, own_said, workers_said};
 use super::scale::{Drain, Evidence, Plan};
-use super::seen::{Memory, Wanted};
+use super::seen::{Memory, Wanted, is_marked};
 use super::tries::{NotMade, Tries};
 use super::wanted::Demand;
 use crate::api::{Guarded, HTCJob, HTCPool, ManagedPool, ObjectName, Observed, Reason, Wake, decoded};
@@ -47,6 +49,8 @@ pub(in crate::pools) struct Charge {
     pub(in crate::pools) pools: Arc<Pools>,
     /// All `HTCJob`s.
     pub(in crate::pools) objects: Store<Observed>,
+    /// Whether all of them were listed once.
+    pub(in crate::pools) listed: Receiver<bool>,
     /// How they are woken.
     pub(in crate::pools) wake: Wake,
     /// Namespace and name of this operator.
@@ -177,7 +181,7 @@ impl Caretaker {
         let Some(spec) = &object.spec.managed else { return calm };
         let design = Design { names: &self.names, spec, operator: &self.charge.operator };
         // Without them nothing is asked for, and all would go.
-        if self.charge.objects.wait_until_ready().now_or_never().is_none() {
+        if !*self.charge.listed.borrow() {
             return soon;
         }
         let (mine, pods) = (self.mine(), pods.state());
@@ -193,6 +197,7 @@ impl Caretaker {
         let (restless, drains) = (Memory::is_restless(&groups), plans.values().any(|plan| !plan.drain.is_empty()));
         if memory.age(now()).is_none_or(|age| age >= if restless || drains { soon } else { calm }) {
             memory.take_in(pool.schedd.startds(POD_UID).await, now());
+            memory.recall(&pods, &self.names);
             groups = memory.evidence(&pods, &self.names, &wanted, now());
             plans = scale_pool(&groups, most);
         }
@@ -283,8 +288,17 @@ impl Caretaker {
                 self.delete(pod, true).await?;
             }
         }
+        let mut failed = None;
         for (number, how) in drained {
             let Some(pod) = pod(number) else { continue };
+            match self.mark(pod).await {
+                Ok(true) => {}
+                Ok(false) => continue,
+                Err(error) => {
+                    failed = Some(error.into());
+                    continue;
+                }
+            }
             let slot = format!("slot1@{}", self.names.startd(&pod.name_any()));
             match pool.schedd.drain(&slot, how == Drain::IfIdle).await {
                 Drained::Accepted => {
@@ -295,7 +309,6 @@ impl Caretaker {
                 Drained::Unknown(why) => tracing::warn!("worker {} is not drained: {why}", pod.name_any()),
             }
         }
-        let mut failed = None;
         for (group, plan) in plans {
             let Some(kind) = wanted.get(group).and_then(|wanted| wanted.kind.as_ref()) else { continue };
             // One that is refused holds up no other.
@@ -338,6 +351,20 @@ impl Caretaker {
         Ok(())
     }
 
+    /// Before it is drained: HTCondor's word that it takes no more jobs is believed by an operator that was started again only if it
+    /// was an operator who asked for that.
+    async fn mark(&self, pod: &KubePod) -> Result<bool, ApiError> {
+        if is_marked(pod) {
+            return Ok(true);
+        }
+        let api: Api<Guarded<KubePod>> = Api::namespaced(self.charge.client.clone(), &self.names.pool.namespace);
+        let name = pod.name_any();
+        let patch = Patch::Merge(json!({ "metadata": { "uid": pod.uid(), "annotations": { DRAIN: "true" } } }));
+        let parameters = PatchParams::default();
+        let marked = limited("mark the pod", &name, api.patch_metadata(&name, &parameters, &patch));
+        unless_changed(around(Point::BeforeWorkerMarked, marked, Point::AfterWorkerMarked).await)
+    }
+
     /// `unchanged`: only if nothing has happened to it since it was seen.
     async fn delete(&self, pod: &KubePod, unchanged: bool) -> Result<(), ApiError> {
         let api: Api<Guarded<KubePod>> = Api::namespaced(self.charge.client.clone(), &self.names.pool.namespace);
@@ -375,8 +402,6 @@ fn now() -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

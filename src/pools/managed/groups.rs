@@ -179,21 +179,16 @@ pub fn scale_pool(groups: &BTreeMap<Group, Evidence>, most: Most) -> BTreeMap<Gr
 /// as many pods that this operator has not sent away.
 #[must_use]
 pub fn scale_all<K: Clone + Ord>(groups: &BTreeMap<K, Evidence>, most: u32) -> BTreeMap<K, Plan> {
-    let count = |which: &dyn Fn(&Worker) -> bool| {
-        groups.values().flat_map(|group| &group.workers).filter(|worker| which(worker)).count() as u64
-    };
-    let is_unsure = |worker: &Worker| worker.pod == Pod::Made { sure: false };
-    let room = |counted: u64, there: u64| {
-        u64::from(most).saturating_sub(counted).min((2 * u64::from(most)).saturating_sub(there))
-    };
+    let is_unsure = |worker: &&Worker| worker.pod == Pod::Made { sure: false };
+    let (unsure, sure): (Vec<&Worker>, Vec<&Worker>) =
+        groups.values().flat_map(|group| &group.workers).partition(is_unsure);
+    let count = |which: fn(&Worker) -> bool| sure.iter().filter(|worker| which(worker)).count() as u64;
+    let most = u64::from(most);
+    let free = most.saturating_sub(count(Worker::counts)).min((2 * most).saturating_sub(count(Worker::is_there)));
+    // Those of which it is not known whether they are there share it when they are asked for again; new ones get what they leave.
+    let (mut again, mut room) = (free, free.saturating_sub(unsure.len() as u64));
     let counted = |evidence: &Evidence| evidence.workers.iter().filter(|worker| worker.counts()).count() as u64;
     let lacking = |evidence: &Evidence| u64::from(evidence.goal.wanted()).saturating_sub(counted(evidence));
-    // Those of which it is not known whether they are there have room among themselves when they are asked for again.
-    let mut again = room(
-        count(&|worker| worker.counts() && !is_unsure(worker)),
-        count(&|worker| worker.is_there() && !is_unsure(worker)),
-    );
-    let mut room = room(count(&Worker::counts), count(&Worker::is_there));
     let crowded = groups.values().map(lacking).sum::<u64>() > room;
     let mut taken: BTreeSet<u32> =
         groups.values().flat_map(|group| &group.workers).map(|worker| worker.number).collect();

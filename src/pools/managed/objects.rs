@@ -18,6 +18,8 @@ pub const POOL_LABEL: &str = "htc.cern.ch/htcpool";
 pub const ROLE_LABEL: &str = "htc.cern.ch/role";
 /// Annotation of pods: changes with what they are made from.
 pub const TEMPLATE: &str = "htc.cern.ch/template";
+/// Annotation of workers: the operator has told HTCondor to drain it, or was about to.
+pub const DRAIN: &str = "htc.cern.ch/drain";
 /// Annotation of workers: the image that they are containers of, as HTCJobs name it.
 pub const IMAGE: &str = "htc.cern.ch/image";
 /// Label of workers of one HTCJob: its uid.

@@ -11,7 +11,7 @@ use super::config::UPDATE_INTERVAL;
 use super::groups::{Group, There};
 use super::made::Made;
 use super::names::Names;
-use super::objects::{CHECK_CONTAINER, IMAGE, MINI_CLUSTER, TEMPLATE, WorkerKind};
+use super::objects::{CHECK_CONTAINER, DRAIN, IMAGE, MINI_CLUSTER, TEMPLATE, WorkerKind};
 use super::scale::{Answer, Deaths, Evidence, Goal, Pod, Slot, Worker};
 use crate::api::text::{WORDS, harmless};
 use crate::condor::startds::{Startds, Who};
@@ -82,6 +82,15 @@ impl Memory {
     /// This worker has accepted to drain.
     pub(super) fn drains(&mut self, uid: String) {
         self.drained.insert(uid);
+    }
+
+    /// The same of those that this operator told so before it was started again: they are marked, and HTCondor says that they drain.
+    pub(super) fn recall(&mut self, pods: &[Arc<KubePod>], names: &Names) {
+        let Some((_, Ok(startds))) = &self.answer else { return };
+        let drains = |pod: &&Arc<KubePod>| {
+            is_marked(pod) && startds.startds.get(&who(pod, names)).is_some_and(|startd| startd.draining)
+        };
+        self.drained.extend(pods.iter().filter(drains).filter_map(|pod| pod.uid()));
     }
 
     /// Why a worker of this group cannot be made.
@@ -249,6 +258,11 @@ impl Memory {
             Some((_, Ok(_))) | None => None,
         }
     }
+}
+
+/// HTCondor was told to drain it, or was to be told: it may have refused.
+pub(super) fn is_marked(pod: &KubePod) -> bool {
+    pod.annotations().contains_key(DRAIN)
 }
 
 /// What the slots of this pod say of themselves.

@@ -39,7 +39,8 @@ impl Namespace<'_> {
 }
 
 impl Person<'_> {
-    fn command(&self, arguments: &[&str]) -> Command {
+    /// kubectl in his namespace.
+    pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = self.here.bed.kube.kubectl(&["-n", &self.here.name]);
         command.args(arguments).env("KUBECONFIG", &self.kubeconfig);
         command

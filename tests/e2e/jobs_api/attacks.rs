@@ -1,7 +1,10 @@
 //! What somebody tries who reaches the ports of the front and of the leader, or sends headers that only the API server may.
 
+use std::io::Read as _;
+use std::process::{Child, Stdio};
+
 use bed::direct::Direct;
-use bed::person::wait_printed;
+use bed::person::{Person, wait_printed};
 use bed::{Bed, UNTIL_LET_GO, htcjob};
 use testbed::{FRONT_PROXY, Version};
 
@@ -228,4 +231,49 @@ pub fn one_user_does_not_read_all_logs(version: Version) {
     // Whoever leaves gives his turn back, also while the job writes nothing that could not be sent to him.
     drop(followed.pop());
     assert_eq!(read(&ann.name), (200, "first\n".to_owned()));
+}
+
+/// kubectl that has read the first byte of something large, and no more.
+struct Reader(Child);
+
+impl Reader {
+    fn begin(person: &Person<'_>, path: &str) -> Self {
+        let mut child = person.command(&["get", "--raw", path]).stdout(Stdio::piped()).spawn().unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        Self(child)
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Who reads archives slowly has them open for long: there are others for others.
+pub fn one_user_does_not_read_all_archives(version: Version) {
+    /// As many as one user may.
+    const EACH: usize = 2;
+    /// More than there is room for on the way to who does not read.
+    const SIZE: usize = 100_000_000;
+    let bed = Bed::shared(version);
+    bed.front();
+    let here = bed.namespace();
+    here.create(&htcjob("large", &format!("head -c {SIZE} /dev/zero >data")));
+    here.wait_ended("large");
+    here.wait_output("large");
+    let [ann, bob] = ["ann", "bob"].map(|name| here.person(name, &["htcprocs-view"]));
+    let files = format!("{}/large-0/files", here.procs());
+    for person in [&ann, &bob] {
+        person.comes_to_see(&["get", "htcprocs"]);
+    }
+    let mut readers: Vec<Reader> = (0..EACH).map(|_| Reader::begin(&ann, &files)).collect();
+    let certificate = bed.kube.credentials(&ann.name, None).unwrap();
+    let (status, body) = Direct::new(bed.kube.port(), Some(&certificate)).get(&files, &[]).unwrap();
+    assert_eq!(status, 429, "{} bytes", body.len());
+    assert!(body.contains("as many as one user may"), "{body}");
+    drop(Reader::begin(&bob, &files));
+    readers.pop();
+    drop(Reader::begin(&ann, &files));
 }

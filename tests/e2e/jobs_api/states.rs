@@ -1,6 +1,6 @@
 //! Each state of a job, as its object says it.
 
-use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, htcjob, ids, is_true, of};
+use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, condition, htcjob, ids, is_true, of};
 use serde_json::{Value, json};
 use testbed::{Version, wait_for};
 
@@ -128,6 +128,38 @@ pub fn each_end_of_a_job_that_runs_again(version: Version) {
     let status = &ended["status"];
     assert_eq!((&status["exitCode"], &status["attempts"]), (&0.into(), &4.into()), "{ended:#}");
     assert_eq!(status["earlierExits"], json!([first, second]), "{ended:#}");
+}
+
+/// Of three jobs one is killed from outside, and HTCondor says so; one exits, and one succeeds.
+pub fn one_that_is_killed(version: Version) {
+    let bed = Bed::shared(version);
+    bed.front();
+    let here = bed.namespace();
+    let mut object = htcjob("fit", &format!("case $1 in 0) touch part; {UNTIL_LET_GO};; 1) exit 4;; esac"));
+    object["spec"]["queue"] = 3.into();
+    let uid = here.create(&object);
+    bed.kill_job(&uid, "part");
+    let ended = here.wait_ended("fit");
+    assert!(is_true(&ended, "Failed"), "{ended:#}");
+    let message = condition(&ended, "Failed").unwrap()["message"].as_str().unwrap().to_owned();
+    let expected = format!(
+        "2 of 3 jobs failed: exit code 4 (1), signal 9 (1); job 0 ({}) was killed by signal 9",
+        ended["status"]["jobid"][0].as_str().unwrap()
+    );
+    assert!(message.starts_with(&expected), "{message}");
+    let killed = wait_state(&here, "fit-0", "Failed");
+    assert_eq!((&killed["status"]["exitSignal"], &killed["status"]["exitCode"]), (&9.into(), &Value::Null));
+    let failed = |table: &str| -> Vec<(String, String)> {
+        let lines = table.lines().skip(1).filter(|line| line.contains(" Failed "));
+        let ends = ["signal 9", "4"];
+        let end = |line: &str| ends.iter().find(|end| line.contains(&format!(" {end} "))).unwrap_or(&"?").to_string();
+        lines.map(|line| (line.split(' ').next().unwrap().to_owned(), end(line))).collect()
+    };
+    let expected = [("fit-0", "signal 9"), ("fit-1", "4")].map(|(name, end)| (name.to_owned(), end.to_owned()));
+    let table = here.kubectl(&["get", "htcprocs"]);
+    assert_eq!(failed(&table), expected, "{table}");
+    let (code, table, _) = crate::plugin::users::htc(&here, &["jobs", "fit"]);
+    assert_eq!((code, failed(&table)), (0, expected.to_vec()), "{table}");
 }
 
 pub fn jobs_that_wait_and_jobs_that_never_ran(version: Version) {

@@ -38,6 +38,8 @@ pub const POINTS: &[Point] = &[
     Point::AfterWorkerMade,
     Point::BeforeCondorDrain,
     Point::AfterCondorDrain,
+    Point::BeforeWorkerMarked,
+    Point::AfterWorkerMarked,
     Point::BeforeWorkerDeleted,
     Point::AfterWorkerDeleted,
 ];
@@ -235,6 +237,7 @@ pub fn jobs_run_through_a_pool_of_its_own(version: Version) {
             if status["draining"] == 1 { Ok(()) } else { Err(status) }
         })
         .unwrap();
+        assert_eq!(node.pods("worker")[0]["metadata"]["annotations"]["htc.cern.ch/drain"], "true");
         here.create(&lasting("late"));
         here.wait_phase("late", "Submitted");
         for name in ["second", "third"] {

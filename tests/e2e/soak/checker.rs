@@ -232,7 +232,7 @@ impl Check<'_> {
     }
 
     fn parallelism(&mut self, life: &Life, ads: &[&Ad]) {
-        let Fate::AtATime(most) = life.plan.fate else { return };
+        let Some(most) = life.plan.at_a_time() else { return };
         let counting: Vec<&Ad> = ads.iter().copied().filter(|ad| ad.counts()).collect();
         self.require(at_a_time(&counting) <= most, Rule::Parallelism, life, || format!("{counting:#?}"));
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use testbed::wait_for;
 
 use crate::soak::Soak;
@@ -127,6 +127,10 @@ impl Soak {
             Act::Resume => here.suspend(name, false),
             Act::Hold => by_hand("condor_hold", "JobStatus != 5"),
             Act::Release => by_hand("condor_release", "HoldReasonCode =!= 16"),
+            Act::AtATime(most) => {
+                let patch = json!({ "spec": { "parallelism": most } }).to_string();
+                here.kubectl(&["patch", "htcjob", name, "--type=merge", "-p", &patch]);
+            }
             Act::Delete => drop(here.kubectl(&["delete", "htcjob", name, "--wait=false"])),
         }
     }

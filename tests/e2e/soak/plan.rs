@@ -27,6 +27,10 @@ pub enum Fate {
     Retried,
     /// With this `spec.parallelism`.
     AtATime(usize),
+    /// With one at a time, and later none and up to [`WIDEST`].
+    AtATimeChanges,
+    /// With items, of which not all are asked for.
+    SomeItems,
     /// In the queue, which has room for [`QUOTA`] jobs.
     Queued,
     /// Created with `spec.suspend`, later resumed.
@@ -44,13 +48,20 @@ pub const QUEUE: &str = "soak";
 /// Jobs that it lets run.
 pub const QUOTA: usize = 3;
 
-const FATES: [Fate; 16] = [
+/// Most jobs at a time of one whose `spec.parallelism` changes.
+pub const WIDEST: usize = 3;
+/// Items that are not asked for.
+const NOT_ASKED_FOR: usize = 5;
+
+const FATES: [Fate; 18] = [
     Fate::Left,
     Fate::Left,
     Fate::Left,
     Fate::Retried,
     Fate::AtATime(1),
     Fate::AtATime(2),
+    Fate::AtATimeChanges,
+    Fate::SomeItems,
     Fate::Queued,
     Fate::CreatedSuspended,
     Fate::Suspended,
@@ -86,6 +97,8 @@ pub enum Act {
     Hold,
     Release,
     Delete,
+    /// Changes `spec.parallelism`.
+    AtATime(usize),
 }
 
 /// One `HTCJob` and its fate.
@@ -111,6 +124,7 @@ impl Plan {
         let number = |(number, (fate, jobs)): (usize, (Fate, usize)), dice: &mut Dice| {
             let jobs = match (fate, jobs) {
                 (Fate::AtATime(most), _) => 2 * most + 1,
+                (Fate::AtATimeChanges, _) => 2 * WIDEST,
                 (Fate::Queued, _) => QUOTA - 1,
                 (_, 0) => *dice.one_of(&[1, 1, 1, 1, 3]),
                 (_, jobs) => jobs,
@@ -154,6 +168,15 @@ impl Plan {
         self.steps.iter().any(|step| matches!(step.act, Act::Suspend | Act::Hold | Act::Delete))
     }
 
+    /// Most of its jobs that HTCondor may have at a time, if that is limited.
+    pub fn at_a_time(&self) -> Option<usize> {
+        match self.fate {
+            Fate::AtATime(most) => Some(most),
+            Fate::AtATimeChanges => Some(WIDEST),
+            _ => None,
+        }
+    }
+
     /// Whether each job must have had its end.
     pub fn runs_to_its_end(&self) -> bool {
         !self.is_deleted() || self.fate == Fate::Deleted("Completed")
@@ -162,6 +185,9 @@ impl Plan {
     /// The object. Its payload notes its start and its end in `records`, by the ad that HTCondor put beside it, and writes
     /// what it noted into its output.
     pub fn object(&self, records: &Path) -> Value {
+        // Each job has its own item, or fails in a way in which none is to fail.
+        let items = self.fate == Fate::SomeItems;
+        let its_own = if items { "[ \"$2\" = \"item $1\" ] && [ \"$HTC_ITEM\" = \"$2\" ] || exit 9\n" } else { "" };
         let mut exits = String::new();
         // HTCondor keeps what the first run has left. It fails in a way in which the second never does.
         let retried = self.fate == Fate::Retried;
@@ -184,7 +210,7 @@ sleep {seconds:.1}
 echo "$JOB_NAME $1 $token"
 echo "$token" >result
 note "$1" end
-{first}case $1 in {exits}esac
+{first}{its_own}case $1 in {exits}esac
 "#,
             records = records.display(),
             seconds = self.payload.as_secs_f64(),
@@ -195,8 +221,16 @@ note "$1" end
         if retried {
             object["spec"]["htcopts"] = "max_retries = 1".into();
         }
-        if let Fate::AtATime(most) = self.fate {
-            object["spec"]["parallelism"] = most.into();
+        match self.fate {
+            Fate::AtATime(most) => object["spec"]["parallelism"] = most.into(),
+            Fate::AtATimeChanges => object["spec"]["parallelism"] = 1.into(),
+            _ => {}
+        }
+        if items {
+            let asked_for = self.codes.len();
+            object["spec"].as_object_mut().unwrap().remove("queue");
+            object["spec"]["items"] = (0..asked_for + NOT_ASKED_FOR).map(|index| format!("item {index}")).collect();
+            object["spec"]["indexes"] = format!("0-{}", asked_for - 1).into();
         }
         if self.fate == Fate::Queued {
             object["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = QUEUE.into();
@@ -216,7 +250,11 @@ fn steps(fate: Fate, phases: &[&'static str], dice: &mut Dice) -> Vec<Step> {
         Step { phase, pause: dice.milliseconds(0, 1500), act }
     };
     match fate {
-        Fate::Left | Fate::Retried | Fate::AtATime(_) | Fate::Queued => Vec::new(),
+        Fate::Left | Fate::Retried | Fate::AtATime(_) | Fate::SomeItems | Fate::Queued => Vec::new(),
+        Fate::AtATimeChanges => {
+            let first = met(dice, phases, Act::AtATime(0));
+            [first].into_iter().chain([2, WIDEST, 1].map(|most| later(dice, Act::AtATime(most)))).collect()
+        }
         Fate::CreatedSuspended => vec![later(dice, Act::Resume)],
         Fate::Suspended => {
             vec![met(dice, phases, Act::Suspend), later(dice, Act::Resume)]

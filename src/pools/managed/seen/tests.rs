@@ -321,3 +321,28 @@ fn what_another_worker_says_in_its_name_is_not_heard() {
     memory.take_in(Ok(said), NOW);
     assert_eq!(see(&memory, &running, NOW).workers[0].slot, Slot::Idle { since: NOW });
 }
+
+/// It has drained them itself, and has not kept that in mind.
+#[test]
+fn an_operator_that_was_started_again_knows_which_workers_it_has_sent_away() {
+    let running = |number, marked| {
+        let mut pod = pod(number, "Running", &json!({ "running": { "startedAt": at(-500) } }));
+        if marked {
+            Arc::make_mut(&mut pod).annotations_mut().insert(DRAIN.to_owned(), "true".to_owned());
+        }
+        pod
+    };
+    // The second one has refused, and the third one says so although nobody has told it to.
+    let pods = [running(0, true), running(1, true), running(2, false)];
+    let told = [("u-0", true, true), ("u-1", true, false), ("u-2", true, true)];
+    let mut memory = Memory::default();
+    let sent_away = |memory: &Memory| -> Vec<bool> {
+        let evidence = memory.evidence(&pods, &names(), &one(3), NOW).remove(&image("i")).unwrap();
+        evidence.workers.iter().map(|worker| worker.drained).collect()
+    };
+    memory.recall(&pods, &names());
+    assert_eq!(sent_away(&memory), [false; 3], "HTCondor has not said anything");
+    memory.take_in(Ok(startds(500, &told)), NOW);
+    memory.recall(&pods, &names());
+    assert_eq!(sent_away(&memory), [true, false, false]);
+}

@@ -18,6 +18,8 @@ const OF_WORKERS: &[Point] = &[
     Point::AfterWorkerMade,
     Point::BeforeCondorDrain,
     Point::AfterCondorDrain,
+    Point::BeforeWorkerMarked,
+    Point::AfterWorkerMarked,
     Point::BeforeWorkerDeleted,
     Point::AfterWorkerDeleted,
 ];
