@@ -328,10 +328,12 @@ fn what_is_wrong_is_said_and_nothing_is_made() {
     assert_eq!(step(&mut facts).action, Action::Nothing);
     facts.object.spec = Ok(spec(1));
     let again = Duration::from_secs(7);
-    facts.create = Create::Refused { reason: Reason::CreateRefused, message: "quota".to_owned(), again };
-    let decision = step(&mut facts);
-    assert_eq!((decision.action, decision.again), (Action::Nothing, Some(again)));
-    assert!(is_said(&facts, ConditionType::Submitted, ConditionStatus::False, Reason::CreateRefused));
+    for (reason, again) in [(Reason::InvalidSpec, None), (Reason::CreateRefused, Some(again))] {
+        facts.create = Create::Refused { reason, message: "quota".to_owned(), again };
+        let decision = step(&mut facts);
+        assert_eq!((decision.action, decision.again), (Action::Nothing, again));
+        assert!(is_said(&facts, ConditionType::Submitted, ConditionStatus::False, reason));
+    }
     facts.create = Create::May;
     let decision = step(&mut facts);
     assert_eq!(

@@ -10,14 +10,17 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions
 use kube::runtime::reflector::ObjectRef;
 use serde_json::json;
 
-use super::gather::{Gathered, only, pods_of, texts, whose};
+use super::gather::{Gathered, only, pods_of, whose};
 use crate::api::text::{WORDS, harmless};
-use crate::api::{Backend, Guarded, Observed, Reason};
+use crate::api::{Backend, Guarded, HTCJob, Observed, Reason};
 use crate::controller::act::{attach, delete, release, unless_done};
 use crate::controller::{Context, WriteError};
 use crate::failpoint::{Point, around};
 use crate::kubernetes::{is_controlled, unless_changed};
-use crate::kubernetes_backend::{Texts, config_map, job};
+use crate::kubernetes_backend::{Texts, TooLarge, config_map, job};
+use crate::ledger::LedgerError;
+use crate::machine::Uid;
+use crate::machine::facts::Spec;
 use crate::machine::ids::Index;
 use crate::machine::pods::{Action, Adjust, JobSeen, JobUid, KeptLog, Permit};
 use crate::workers::WantedLogs;
@@ -57,6 +60,10 @@ pub(super) async fn act(
             }
             Created::Refused(reason, message) => {
                 context.creations.refused(uid, reason, message, context.clock.now());
+                Some(Duration::ZERO)
+            }
+            Created::TooLarge(error) => {
+                context.creations.never(uid, Reason::InvalidSpec, error.to_string());
                 Some(Duration::ZERO)
             }
         },
@@ -122,6 +129,8 @@ fn doubt_unless(context: &Context, gathered: &Gathered, again: Option<Duration>,
 enum Created {
     Here,
     Refused(Reason, String),
+    /// What it is made of does not change.
+    TooLarge(TooLarge),
 }
 
 /// Creates the ConfigMap and then the Job. Whatever was created before by this name is found, and is only ours if it says so.
@@ -136,12 +145,23 @@ async fn create(context: &Context, object: &Observed, gathered: &Gathered) -> Re
     };
     let map = match config_map(&identity, &texts) {
         Ok(map) => map,
-        Err(error) => return Ok(Created::Refused(Reason::InvalidSpec, error.to_string())),
+        Err(error) => return Ok(Created::TooLarge(error)),
     };
     if let Some(refused) = create_config_map(context, gathered, &map).await? {
         return Ok(refused);
     }
     create_job(context, gathered, plan, &texts).await
+}
+
+/// What goes into the ConfigMap.
+async fn texts(context: &Context, job: &HTCJob, spec: &Spec, uid: &Uid) -> Result<Texts, LedgerError> {
+    let indexes: Vec<Index> = spec.asked_for().iter().collect();
+    let items = if job.spec.items_from.is_some() {
+        context.ledger.items(uid, &spec.asked_for()).await?.into_values().collect()
+    } else {
+        indexes.iter().filter_map(|index| job.spec.items.get(index.0 as usize).cloned()).collect()
+    };
+    Ok(Texts { source: job.spec.script.source.clone(), indexes, items })
 }
 
 async fn create_config_map(

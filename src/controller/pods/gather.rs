@@ -13,8 +13,7 @@ use crate::controller::gather::{claim, may_be_forgotten, past};
 use crate::controller::items::{self, Kept, Row};
 use crate::controller::{Context, GatherError};
 use crate::kubernetes::{ApiError, limited};
-use crate::kubernetes_backend::{CONTROLLER_UID, HTCJOB_UID, Identity, PodPlan, Texts, is_htcjob, job_name, seen_job};
-use crate::ledger::LedgerError;
+use crate::kubernetes_backend::{CONTROLLER_UID, HTCJOB_UID, Identity, PodPlan, is_htcjob, job_name, seen_job};
 use crate::machine::Uid;
 use crate::machine::facts::{Past, Spec, SpecRefused, Unreadable};
 use crate::machine::ids::Index;
@@ -272,24 +271,9 @@ async fn plan(job: &HTCJob, drained: bool, row: &Row<'_>, context: &Context) -> 
         Ok(_) if !context.pods.site.enabled => {
             Some(SpecRefused { reason: Reason::BackendDisabled, message: context.pods.trouble().unwrap_or_default() })
         }
-        // Said before anything is made.
-        Ok(_) if !row.submitted => {
-            texts(context, job, &spec, row.uid).await?.data().err().map(|error| SpecRefused::invalid(error.to_string()))
-        }
         Ok(_) => None,
     };
     Ok((plan.ok(), Ok(Spec { refused, ..spec })))
-}
-
-/// What goes into the ConfigMap.
-pub(super) async fn texts(context: &Context, job: &HTCJob, spec: &Spec, uid: &Uid) -> Result<Texts, LedgerError> {
-    let indexes: Vec<Index> = spec.asked_for().iter().collect();
-    let items = if job.spec.items_from.is_some() {
-        context.ledger.items(uid, &spec.asked_for()).await?.into_values().collect()
-    } else {
-        indexes.iter().filter_map(|index| job.spec.items.get(index.0 as usize).cloned()).collect()
-    };
-    Ok(Texts { source: job.spec.script.source.clone(), indexes, items })
 }
 
 #[cfg(test)]

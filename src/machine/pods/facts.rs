@@ -333,7 +333,7 @@ pub enum Create {
         reason: Reason,
         /// In its words.
         message: String,
-        /// When it is tried again.
-        again: Duration,
+        /// When it is tried again, if ever.
+        again: Option<Duration>,
     },
 }

@@ -80,7 +80,9 @@ impl Run<'_> {
             JobSeen::Absent => match &facts.create {
                 Create::Refused { reason, message, again } => {
                     self.say(ConditionType::Submitted, False, *reason, message);
-                    self.look_again(*again);
+                    if let Some(again) = again {
+                        self.look_again(*again);
+                    }
                 }
                 Create::May => {
                     let said = self.conditions.get(ConditionType::Submitted).and_then(|said| said.reason.parse().ok());
