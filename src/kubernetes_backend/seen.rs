@@ -141,6 +141,17 @@ fn kept_from(status: &PodStatus, container: Option<&ContainerStatus>) -> Option<
         status.conditions.iter().flatten().find(|told| told.type_ == "PodScheduled" && told.status == "False");
     let unscheduled = unscheduled.and_then(|told| Some((told.reason.as_deref()?, told.message.as_deref())));
     let (reason, message) = waiting.or(unscheduled)?;
-    let message = message.map_or_else(String::new, |message| format!(": {message}"));
-    Some(harmless(&format!("{reason}{message}"), WORDS))
+    let (message, next) = message.map_or_else(Default::default, |message| (format!(": {message}"), next_step(message)));
+    Some(harmless(&format!("{reason}{message}"), WORDS) + next)
+}
+
+/// What to do about an image that kubelet refuses under `runAsNonRoot`: it does not say.
+fn next_step(message: &str) -> &'static str {
+    if message.contains("runAsNonRoot and image has non-numeric user") {
+        ". Pods must not run as root, and the name of a user does not say whether it is root: build the image with a number as USER, such as `USER 1000` in its Dockerfile, or ask the operator's administrator to set --kubernetes-run-as-user. Then create the HTCJob again"
+    } else if message.contains("runAsNonRoot and image will run as root") {
+        ". Build the image with another USER than root, as a number, such as `USER 1000` in its Dockerfile, or ask the operator's administrator to set --kubernetes-run-as-user. Then create the HTCJob again"
+    } else {
+        ""
+    }
 }

@@ -49,6 +49,7 @@ on_versions!(
         trouble::an_evicted_pod_is_no_failure,
         trouble::a_silent_node_is_said_and_its_jobs_wait,
         trouble::an_image_that_is_missing_is_said,
+        trouble::an_image_that_may_be_roots_is_said_with_what_to_do,
         trouble::what_has_no_meaning_is_refused,
         trouble::without_the_backend_it_waits_and_goes,
         trouble::a_namespace_goes_with_all_that_runs_in_it;

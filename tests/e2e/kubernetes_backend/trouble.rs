@@ -172,6 +172,28 @@ pub fn an_image_that_is_missing_is_said(version: Version) {
     here.delete("typo");
 }
 
+/// In kubelet's words, which `verifyRunAsNonRoot` has (pkg/kubelet/kuberuntime/security_context.go).
+pub fn an_image_that_may_be_roots_is_said_with_what_to_do(version: Version) {
+    let stage = Stage::start(version);
+    let here = stage.namespace();
+    for (name, image) in [
+        ("named", "image has non-numeric user (physicist), cannot verify user is non-root"),
+        ("root", "image will run as root"),
+    ] {
+        here.create(&pods(name, 1));
+        let words =
+            format!("container has runAsNonRoot and {image} (pod: \"{name}_{}(u)\", container: job)", here.name);
+        let waiting = json!({ "waiting": { "reason": "CreateContainerConfigError", "message": words } });
+        here.play(0, json!({ "containerStatuses": [container(&waiting)] }));
+        let message = here.wait_says(name, "Stuck", "True", "PodsCannotStart");
+        let (_, next) = message.split_once(&format!("CreateContainerConfigError: {words}. ")).unwrap_or_default();
+        for step in ["`USER 1000`", "--kubernetes-run-as-user", "create the HTCJob again"] {
+            assert!(next.contains(step), "{step}: {message}");
+        }
+        here.delete(name);
+    }
+}
+
 pub fn what_has_no_meaning_is_refused(version: Version) {
     let stage = Stage::start(version);
     let here = stage.namespace();
