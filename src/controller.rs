@@ -29,24 +29,23 @@ use tokio::sync::{broadcast, mpsc, watch};
 use crate::api::{
     ABANDON, APP_LABEL, BACKEND, CLAIM, OPERATOR, ObjectName, Observed, POOL, PRIORITY_CLASS, QUEUE_NAME, SUBMIT_AGAIN,
 };
+use crate::backends::Backends;
 use crate::clock::Clock;
 use crate::fence::Fence;
 use crate::health::Health;
 use crate::kubernetes::{limited, watched};
-use crate::kubernetes_backend::Watched;
 use crate::ledger::Ledger;
 use crate::machine::{Settings, Uid};
 use crate::metrics::Metrics;
 use crate::pools::Pools;
 use crate::queue::Queues;
-use crate::workers::{Planner, PodLogs, Registry};
+use crate::workers::{KeptLogs, Planner, Registry};
 
 use crd_served::CrdServed;
 pub use error::{GatherError, ReconcileError, WriteError};
 pub use events::Publisher;
 use first_list::FirstList;
 pub use namespace_jobs::NamespaceJobs;
-pub use pods::Creations;
 pub use volatile::VolatileState;
 pub use writes::{PutOff, Writes};
 
@@ -80,12 +79,10 @@ pub struct Context {
     pub namespace_jobs: NamespaceJobs,
     /// Which jobs have room.
     pub queues: Arc<Queues>,
-    /// Jobs and Pods of the second backend.
-    pub pods: Arc<Watched>,
-    /// Has the logs of its Pods kept.
-    pub pod_logs: PodLogs,
-    /// Jobs that the API server has refused.
-    pub creations: Creations,
+    /// What runs jobs beside the pools.
+    pub backends: Arc<Backends>,
+    /// Has logs of those kept.
+    pub kept_logs: KeptLogs,
     /// Where it is counted.
     pub metrics: Metrics,
     /// Told what the watch sees.
@@ -196,7 +193,7 @@ fn forget_what_is_gone(context: &Context, event: &watcher::Event<Observed>, know
                 context.pools.forget(&uid);
                 context.namespace_jobs.forget(&uid);
                 context.queues.forget(&uid);
-                context.creations.forget(&uid);
+                context.backends.forget(&uid);
             }
         }
         watcher::Event::InitDone => {
@@ -205,7 +202,7 @@ fn forget_what_is_gone(context: &Context, event: &watcher::Event<Observed>, know
             context.pools.keep(&there);
             context.namespace_jobs.keep(&there);
             context.queues.listed(&there);
-            context.creations.keep(&there);
+            context.backends.keep(&there);
         }
         watcher::Event::Init | watcher::Event::InitApply(_) | watcher::Event::Apply(_) => {}
     }

@@ -1,10 +1,10 @@
 //! The jobs API as the leader serves it: reads the ledger, and notes there what users want of single jobs; for the fronts
 //! ([`crate::front`]) and for nobody else. They have asked whether the user may.
 
+mod backend_log;
 pub mod certificates;
 mod files;
 mod log;
-mod pod_log;
 mod serve;
 mod turns;
 mod volume;
@@ -22,6 +22,7 @@ use tokio::sync::broadcast;
 use tokio::sync::watch::Receiver;
 
 use crate::api::{Identity, OPERATOR, ObjectName, Observed};
+use crate::backends::{self, Asked, Recorded};
 use crate::clock::Clock;
 use crate::condor::Schedd;
 use crate::credentials::AtHand;
@@ -54,7 +55,7 @@ pub struct Records {
 pub struct Jobs {
     /// What is known of them.
     pub records: Records,
-    /// Where Pods are asked for their logs.
+    /// Where a backend may have logs.
     pub client: Client,
     /// Where output is.
     pub planner: Planner,
@@ -170,14 +171,12 @@ struct Found {
 }
 
 impl Found {
-    /// Refuses what only HTCondor's jobs have; `instead`: what to do with a Pod.
-    fn must_be_htcondors(&self, instead: &str) -> Result<(), Failure> {
-        if self.parent.has_pods() {
-            let pod = self.proc.status.id.as_deref().unwrap_or("of which there is none yet");
-            let name = self.proc.name.name();
-            return Err(Failure::bad_request(format!("{name} runs as a Pod ({pod}): {instead}")));
+    /// Refuses what its backend does not have.
+    fn must_have(&self, asked: Asked) -> Result<(), Failure> {
+        match backends::lacks(self.parent.backend(), asked, self.proc.status.id.as_deref()) {
+            Some(why) => Err(Failure::bad_request(format!("{} {why}", self.proc.name.name()))),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -188,22 +187,11 @@ impl Jobs {
         let (htcjob, index) = ProcName::parse(name).ok_or_else(none)?;
         let parent = self.records.parent(namespace, htcjob).await?.ok_or_else(none)?;
         let index = Index(index);
-        let mut proc = if parent.has_pods() {
-            let rows = self.records.ledger.runs(parent.uid.clone(), index, 1).await?;
-            match rows.rows.first().filter(|row| row.index == index) {
-                Some(row) => HTCProc::of_pod(&parent, row, now()),
-                None if parent.asked_for.contains(index) => HTCProc::not_recorded(&parent, index, rows.given_up, None),
-                None => return Err(none()),
-            }
-        } else {
-            let rows = self.records.ledger.procs(parent.uid.clone(), index, 1).await?;
-            match rows.rows.first().filter(|row| row.index == index) {
-                Some(row) => HTCProc::recorded(&parent, row, now()),
-                None if parent.asked_for.contains(index) => {
-                    HTCProc::not_recorded(&parent, index, rows.given_up, rows.wishes.get(&index))
-                }
-                None => return Err(none()),
-            }
+        let mut found = Recorded::read(&self.records.ledger, &parent, index, 1, now()).await?;
+        let mut proc = match found.procs.pop().filter(|proc| proc.spec.index == index.0) {
+            Some(proc) => proc,
+            None if parent.asked_for.contains(index) => found.missing(&parent, index),
+            None => return Err(none()),
         };
         self.records.add_items(&parent, std::slice::from_mut(&mut proc)).await?;
         Ok(Found { parent, index, proc })

@@ -26,6 +26,7 @@
 //! - [`pools`]: whole pools, one for each `HTCPool` beside that of the operator's flags.
 //! - [`queue`]: which jobs have room, for each `HTCQueue`.
 //! - [`kubernetes_backend`]: the cluster's own nodes instead of a pool: an `HTCJob` as a Job, and what is seen of its Pods.
+//! - [`backends`]: the seam: what all others ask of whatever runs the jobs.
 //! - [`receiver`]: takes in what jobs report of themselves; answers who asks how the operator is.
 //! - [`controller`]: watches, gathers, decides, commits, hands over, publishes; the only place that writes `HTCJob`s.
 //! - [`jobs_api`]: shows jobs to the fronts, from the ledger.
@@ -38,6 +39,7 @@
 //! - `order`: the test of this order.
 
 pub mod api;
+pub mod backends;
 pub mod check;
 pub mod clock;
 pub mod condor;

@@ -19,6 +19,7 @@
 //! - [`chart`]: the table as pictures.
 //! - [`mod@decide`]: what to do.
 //! - [`mod@room`]: what an object has of its queue.
+//! - [`runs`]: what is known of each job where nothing is to be judged.
 //! - [`pods`]: the decision about an `HTCJob` whose jobs are Pods.
 
 pub mod chart;
@@ -34,6 +35,7 @@ pub mod pods;
 pub mod request;
 pub mod room;
 pub mod rules;
+pub mod runs;
 pub mod status;
 pub mod summary;
 pub mod transitions;

@@ -116,8 +116,8 @@ fn src() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
 }
 
-/// Every arrow in the crate.
-fn arrows() -> Vec<Arrow> {
+/// Every file of the crate.
+fn files() -> Vec<PathBuf> {
     let (mut folders, mut found) = (vec![src()], Vec::new());
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
@@ -126,11 +126,17 @@ fn arrows() -> Vec<Arrow> {
                 // Programs use the rooms, and no room can use a program.
                 folders.extend((path != src().join("bin")).then_some(path));
             } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let file = path.strip_prefix(src()).unwrap();
-                found.extend(Finder::all(file, &fs::read_to_string(&path).unwrap()));
+                found.push(path.strip_prefix(src()).unwrap().to_owned());
             }
         }
     }
+    found
+}
+
+/// Every arrow in the crate.
+fn arrows() -> Vec<Arrow> {
+    let text = |file: &PathBuf| fs::read_to_string(src().join(file)).unwrap();
+    let found: Vec<Arrow> = files().iter().flat_map(|file| Finder::all(file, &text(file))).collect();
     assert!(found.len() > 300, "only {} paths were found", found.len());
     found
 }
@@ -206,6 +212,44 @@ fn each_part_of_the_machine_uses_only_parts_that_come_before_it() {
     inside.retain(|arrow| within(&arrow.from) && within(&arrow.to));
     let said = broken(&inside, &order, 1, "machine.rs");
     assert!(said.is_empty(), "\n{said}");
+}
+
+/// What is the Kubernetes backend's own.
+const KUBERNETES: [&[&str]; 3] = [&["kubernetes_backend"], &["machine", "pods"], &["controller", "pods"]];
+/// Who else knows it by name: docs/architecture.md says why.
+const KNOW_KUBERNETES: [&str; 4] = ["backends.rs", "check/pods.rs", "config/groups.rs", "controller/reconcile.rs"];
+
+/// Whether `Backend::Kubernetes` stands there.
+fn names_kubernetes(tokens: TokenStream) -> bool {
+    let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+    let is = |at: usize, name: &str| matches!(tokens.get(at), Some(TokenTree::Ident(ident)) if ident == name);
+    (0..tokens.len()).any(|at| match &tokens[at] {
+        TokenTree::Group(group) => names_kubernetes(group.stream()),
+        _ => is(at, "Backend") && separates(&tokens, at + 1) && is(at + 3, "Kubernetes"),
+    })
+}
+
+#[test]
+fn only_the_seam_knows_the_kubernetes_backend() {
+    let its_own = |path: &[String]| {
+        KUBERNETES.iter().any(|its| path.iter().map(String::as_str).take(its.len()).eq(its.iter().copied()))
+    };
+    let mut known: Vec<String> = arrows()
+        .into_iter()
+        .filter(|arrow| its_own(&arrow.to) && !its_own(&arrow.from))
+        .map(|arrow| arrow.file.display().to_string())
+        .collect();
+    for file in files() {
+        let text = fs::read_to_string(src().join(&file)).unwrap();
+        let module: Vec<String> =
+            file.with_extension("").iter().map(|part| part.to_string_lossy().into_owned()).collect();
+        if !its_own(&module) && names_kubernetes(text.parse().unwrap()) {
+            known.push(file.display().to_string());
+        }
+    }
+    known.sort_unstable();
+    known.dedup();
+    assert_eq!(known, KNOW_KUBERNETES, "all others ask src/backends.rs, or go by src/machine/runs.rs");
 }
 
 #[test]

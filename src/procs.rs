@@ -24,7 +24,7 @@ use crate::machine::facts::{Exit, JobState};
 use crate::machine::ids::{Index, SchedDate, Uid};
 use crate::machine::indices::Indices;
 use crate::machine::outcome::{Loss, Outcome};
-use crate::machine::pods::{KeptLog, RunEnd, RunState};
+use crate::machine::runs::{KeptLog, RunEnd, RunState};
 use crate::machine::wishes::Wanted;
 
 /// The API group. Not the `HTCJob`'s own: an APIService takes its group's whole version from the CRDs.
@@ -285,10 +285,10 @@ impl Parent {
         self.spec().is_some_and(|spec| spec.items_from.is_some())
     }
 
-    /// Whether its jobs are Pods.
+    /// What runs its jobs.
     #[must_use]
-    pub fn has_pods(&self) -> bool {
-        self.spec().is_some_and(|spec| spec.backend() == Backend::Kubernetes)
+    pub fn backend(&self) -> Backend {
+        self.object.as_ref().map(|object| Backend::of(object)).unwrap_or_default()
     }
 
     /// What its spec says.
@@ -400,9 +400,9 @@ impl HTCProc {
         Self::of(parent, row.index, row.changed, status)
     }
 
-    /// A job that is a Pod, or was.
+    /// A job of which its backend says itself how it is doing.
     #[must_use]
-    pub fn of_pod(parent: &Parent, row: &RunRow, now: SchedDate) -> Self {
+    pub fn of_run(parent: &Parent, row: &RunRow, now: SchedDate) -> Self {
         let run = &row.run;
         let state = match run.state {
             RunState::Waiting => State::Waiting,
@@ -414,13 +414,13 @@ impl HTCProc {
         };
         let end = if state == State::Running { Some(now) } else { run.end };
         let kept = match &run.log {
-            KeptLog::Kept { pod, bytes } if run.pod.as_ref() == Some(pod) => Some(*bytes),
+            KeptLog::Kept { id, bytes } if run.id.as_ref() == Some(id) => Some(*bytes),
             KeptLog::Kept { .. } | KeptLog::NotYet | KeptLog::Failed { .. } | KeptLog::Gone => None,
         };
         let status = HTCProcStatus {
             output_fetched: kept.is_some(),
             output_bytes: kept.and_then(|bytes| i64::try_from(bytes).ok()),
-            id: run.pod.as_deref().map(str::to_owned),
+            id: run.id.as_deref().map(str::to_owned),
             host: run.host.as_deref().map(str::to_owned),
             attempts: run.starts,
             exit_code: run.exit,

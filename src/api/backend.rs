@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use kube::KubeSchema;
+use kube::{KubeSchema, ResourceExt as _};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use strum::{Display, EnumString, IntoStaticStr};
+
+use super::{BACKEND, Observed};
 
 /// What runs the jobs.
 #[derive(
@@ -29,6 +31,23 @@ pub enum Backend {
     HTCondor,
     /// The cluster's own nodes: the jobs are Pods of a Job.
     Kubernetes,
+}
+
+impl Backend {
+    /// That of an object. If its spec cannot be read, the annotation says so that came with the finalizer.
+    #[must_use]
+    pub fn of(object: &Observed) -> Self {
+        match &object.0 {
+            Ok(htcjob) => htcjob.spec.backend(),
+            Err(_) => object.annotations().get(BACKEND).and_then(|backend| backend.parse().ok()).unwrap_or_default(),
+        }
+    }
+
+    /// What the annotation says; without one it is the default.
+    #[must_use]
+    pub fn annotation(self) -> Option<String> {
+        (self != Self::default()).then(|| self.to_string())
+    }
 }
 
 /// What only Pods have.

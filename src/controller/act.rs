@@ -162,10 +162,7 @@ pub(super) async fn attach(
         finalizers.push(FINALIZER.to_owned());
     }
     let pool = pool.map(ObjectName::to_string);
-    let backend = match backend {
-        Backend::HTCondor => None,
-        Backend::Kubernetes => Some(backend.to_string()),
-    };
+    let backend = backend.annotation();
     let annotations = json!({ CLAIM: context.ledger.id(), OPERATOR: context.operator, POOL: pool, BACKEND: backend });
     let metadata = json!({ "finalizers": finalizers, "annotations": annotations });
     let patched = patch_metadata(context, object, name, "attach the finalizer of HTCJob", metadata);

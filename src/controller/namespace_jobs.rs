@@ -9,7 +9,7 @@ use kube::runtime::reflector::ObjectRef;
 use crate::api::{Observed, Phase, Wake};
 use crate::machine::decide::{Action, Decision};
 use crate::machine::facts::{Facts, JobState, Record, Spec};
-use crate::machine::pods::Share;
+use crate::machine::room::Share;
 use crate::machine::{Kind, Uid, Work};
 
 /// The jobs of all namespaces.
@@ -24,7 +24,7 @@ pub struct NamespaceJobs {
 struct Namespace {
     /// Most jobs that each HTCJob may have in HTCondor.
     jobs: HashMap<Uid, usize>,
-    /// Most Pods that each HTCJob was allowed to have at a time.
+    /// Most jobs that each HTCJob was allowed to have at a time, of those whose backend starts them.
     permitted: HashMap<Uid, usize>,
     /// HTCJobs that may not submit all that they want; who has waited longest is first.
     waiting: VecDeque<ObjectRef<Observed>>,
@@ -57,13 +57,13 @@ fn submits(facts: &Facts) -> bool {
 }
 
 impl NamespaceJobs {
-    /// At most `limit` jobs for each namespace (0: no limit). `known`: what the ledger has; `pods`: the HTCJobs among them that may have
-    /// Pods. These count with all that there may be until they were looked at.
+    /// At most `limit` jobs for each namespace (0: no limit). `known`: what the ledger has; `elsewhere`: the HTCJobs among them that may have
+    /// jobs elsewhere than in HTCondor. These count with all that there may be until they were looked at.
     #[must_use]
-    pub fn new(limit: usize, wake: Wake, known: Vec<(String, Uid, Record)>, pods: &HashSet<Uid>) -> Self {
+    pub fn new(limit: usize, wake: Wake, known: Vec<(String, Uid, Record)>, elsewhere: &HashSet<Uid>) -> Self {
         let mut namespaces: HashMap<String, Namespace> = HashMap::new();
         for (namespace, uid, record) in known {
-            let jobs = if pods.contains(&uid) { limit } else { may_have(&record) };
+            let jobs = if elsewhere.contains(&uid) { limit } else { may_have(&record) };
             namespaces.entry(namespace).or_default().jobs.insert(uid, jobs);
         }
         Self { limit, wake, namespaces: Mutex::new(namespaces) }
@@ -114,8 +114,9 @@ impl NamespaceJobs {
         self.settle(name, object, uid, jobs, waits);
     }
 
-    /// How many Pods at a time an HTCJob may have in all, none without a limit. Until [`Self::pods_decided`] all of them count.
-    pub(super) fn pods(&self, namespace: &str, uid: &Uid, share: Share) -> Option<usize> {
+    /// How many jobs at a time an HTCJob may have in all where the backend starts them, none without a limit. Until [`Self::shared`] all of them
+    /// count.
+    pub(super) fn share(&self, namespace: &str, uid: &Uid, share: Share) -> Option<usize> {
         if self.limit == 0 {
             return None;
         }
@@ -133,14 +134,7 @@ impl NamespaceJobs {
     }
 
     /// So many count after the decision; where that is not known, as many as before.
-    pub(super) fn pods_decided(
-        &self,
-        name: &str,
-        object: &ObjectRef<Observed>,
-        uid: &Uid,
-        jobs: Option<usize>,
-        waits: bool,
-    ) {
+    pub(super) fn shared(&self, name: &str, object: &ObjectRef<Observed>, uid: &Uid, jobs: Option<usize>, waits: bool) {
         if let Some(jobs) = jobs.filter(|_| self.limit > 0) {
             self.settle(name, object, uid, jobs, waits);
         }
@@ -246,20 +240,24 @@ mod tests {
         let jobs = NamespaceJobs::new(10, wake, known, &HashSet::from([a.clone()]));
         let (pods, waits) = (Uid::from("pods"), ObjectRef::new("waits"));
         let asking = |wants| Share { has: Some(0), wants };
-        assert_eq!(jobs.pods("physics", &pods, asking(5)), Some(0), "what a has is not known");
-        jobs.pods_decided("physics", &waits, &pods, Some(0), true);
+        assert_eq!(jobs.share("physics", &pods, asking(5)), Some(0), "what a has is not known");
+        jobs.shared("physics", &waits, &pods, Some(0), true);
         let unknown = Share { has: None, wants: 0 };
-        assert_eq!(jobs.pods("physics", &a, unknown), Some(10));
-        jobs.pods_decided("physics", &ObjectRef::new("a"), &a, None, false);
+        assert_eq!(jobs.share("physics", &a, unknown), Some(10));
+        jobs.shared("physics", &ObjectRef::new("a"), &a, None, false);
         assert!(woken.try_recv().is_err());
-        assert_eq!(jobs.pods("physics", &a, Share { has: Some(2), wants: 2 }), Some(2));
-        jobs.pods_decided("physics", &ObjectRef::new("a"), &a, Some(2), false);
+        assert_eq!(jobs.share("physics", &a, Share { has: Some(2), wants: 2 }), Some(2));
+        jobs.shared("physics", &ObjectRef::new("a"), &a, Some(2), false);
         assert_eq!(woken.try_recv().unwrap().name, "waits");
-        assert_eq!(jobs.pods("physics", &pods, asking(9)), Some(5));
-        assert_eq!(jobs.pods("physics", &Uid::from("c"), asking(1)), Some(0), "they count before they are decided");
-        assert_eq!(jobs.pods("physics", &pods, Share { has: Some(5), wants: 0 }), Some(5), "nothing is taken away");
-        assert_eq!(jobs.pods("physics", &pods, Share { has: Some(7), wants: 9 }), Some(5), "somebody has made it more");
+        assert_eq!(jobs.share("physics", &pods, asking(9)), Some(5));
+        assert_eq!(jobs.share("physics", &Uid::from("c"), asking(1)), Some(0), "they count before they are decided");
+        assert_eq!(jobs.share("physics", &pods, Share { has: Some(5), wants: 0 }), Some(5), "nothing is taken away");
+        assert_eq!(
+            jobs.share("physics", &pods, Share { has: Some(7), wants: 9 }),
+            Some(5),
+            "somebody has made it more"
+        );
         let ran = Uid::from("ran");
-        assert_eq!(jobs.pods("physics", &ran, Share { has: Some(4), wants: 4 }), Some(4), "it ran before");
+        assert_eq!(jobs.share("physics", &ran, Share { has: Some(4), wants: 4 }), Some(4), "it ran before");
     }
 }

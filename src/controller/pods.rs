@@ -2,39 +2,29 @@
 
 mod act;
 mod gather;
-mod refused;
 mod show;
 
 use std::time::Duration;
 
-use kube::ResourceExt as _;
 use kube::runtime::reflector::ObjectRef;
 
 use super::commit::log;
 use super::publish::publish_status;
 use super::{Context, ReconcileError};
-use crate::api::{BACKEND, Backend, Observed, Phase};
-use crate::kubernetes_backend::asked_for;
+use crate::api::{Observed, Phase};
+use crate::kubernetes_backend::{asked_for, progress};
 use crate::ledger::{LedgerError, SaveRuns};
 use crate::machine::pods::{Decision, decide_pods, room, share, share_after};
 use crate::machine::room::Room;
+use crate::machine::runs::Record;
 use crate::machine::transitions::IllegalTransition;
-use crate::queue::{Decided, Demand, Progress};
+use crate::queue::{Decided, Demand};
 
 use act::{Acted, act};
 use gather::{Gathered, gather};
-pub use refused::Creations;
 
 /// A Job that the watch does not show is asked for again after this time.
 const UNWATCHED: Duration = Duration::from_secs(10);
-
-/// Whether the jobs of this object are Pods. If its spec cannot be read, the annotation says so that came with the finalizer.
-pub(super) fn has(object: &Observed) -> bool {
-    match &object.0 {
-        Ok(job) => job.spec.backend() == Backend::Kubernetes,
-        Err(_) => object.annotations().get(BACKEND).is_some_and(|backend| *backend == Backend::Kubernetes.to_string()),
-    }
-}
 
 /// The steps; when the next pass is due, if nothing calls for one before.
 pub(super) async fn pass(object: &Observed, context: &Context) -> Result<Option<Duration>, ReconcileError> {
@@ -69,7 +59,7 @@ async fn show(
     context: &Context,
     object: &Observed,
     gathered: &Gathered,
-    record: Option<&crate::machine::pods::Record>,
+    record: Option<&Record>,
     again: Option<Duration>,
 ) -> Result<Option<Duration>, super::WriteError> {
     let Some(record) = record.filter(|_| gathered.facts.object.finalizer) else { return Ok(again) };
@@ -80,13 +70,13 @@ async fn show(
 /// What the machine makes of the facts, within what the namespace may have.
 fn decide(object: &Observed, gathered: &mut Gathered, context: &Context) -> Result<Decision, IllegalTransition> {
     let (namespace, wanted) = (&gathered.name.namespace, share(&gathered.facts));
-    let room = context.namespace_jobs.pods(namespace, &gathered.facts.object.uid, wanted);
+    let room = context.namespace_jobs.share(namespace, &gathered.facts.object.uid, wanted);
     gathered.facts.namespace_room = room;
     let decision = decide_pods(&gathered.facts, context.clock.now(), &context.settings);
     let has = decision.as_ref().map_or(wanted.has, |decision| share_after(&gathered.facts, decision));
     let waits = room.is_some_and(|room| room < wanted.wants);
     let (uid, reference) = (&gathered.facts.object.uid, ObjectRef::from_obj(object));
-    context.namespace_jobs.pods_decided(namespace, &reference, uid, has, waits);
+    context.namespace_jobs.shared(namespace, &reference, uid, has, waits);
     decision
 }
 
@@ -96,8 +86,8 @@ fn count(context: &Context, object: &Observed, gathered: &Gathered, decision: &D
     let resources = object.0.as_ref().ok().map(|job| job.spec.resources.clone().unwrap_or_default());
     let after = decision.after.as_ref().and_then(|after| after.known.as_ref());
     let progress = object.0.as_ref().ok().and_then(|job| {
-        let pod = serde_json::to_value(asked_for(&job.spec, &context.pods.site)).ok()?;
-        Progress::of_pods(facts, decision, room, job.spec.suspend, pod)
+        let pod = serde_json::to_value(asked_for(&job.spec, &context.backends.pods.site)).ok()?;
+        progress(facts, decision, room, job.spec.suspend, pod)
     });
     context.queues.decided(&Decided {
         object,
@@ -105,7 +95,7 @@ fn count(context: &Context, object: &Observed, gathered: &Gathered, decision: &D
         name,
         bound: facts.record.queue.as_deref(),
         granted: &facts.record.granted,
-        demand: resources.as_ref().map(Demand::of_pods),
+        demand: resources.as_ref().map(Demand::of_resources),
         room,
         over: after.is_some_and(|known| known.phase == Phase::Completed),
         progress,

@@ -13,7 +13,7 @@ use super::commit::commit;
 use super::gather::{Gathered, gather, texts};
 use super::publish::publish;
 use super::{Context, ReconcileError, WriteError, pods};
-use crate::api::{OPERATOR, Observed, Phase};
+use crate::api::{Backend, OPERATOR, Observed, Phase};
 use crate::fence::Refused;
 use crate::machine::decide::Decision;
 use crate::machine::room::{Room, room};
@@ -55,9 +55,14 @@ async fn pass(object: &Observed, context: &Context) -> Result<Option<Duration>, 
 }
 
 async fn steps(object: &Observed, context: &Context) -> Result<Option<Duration>, ReconcileError> {
-    if pods::has(object) {
-        return Box::pin(pods::pass(object, context)).await;
+    match Backend::of(object) {
+        Backend::HTCondor => judged(object, context).await,
+        Backend::Kubernetes => Box::pin(pods::pass(object, context)).await,
     }
+}
+
+/// Those of an object whose jobs are HTCondor's.
+async fn judged(object: &Observed, context: &Context) -> Result<Option<Duration>, ReconcileError> {
     let gathered = gather(object, context).await.map_err(ReconcileError::Gather)?;
     let decision = decide(object, &gathered, context).map_err(ReconcileError::Decide)?;
     let texts = texts(object, &gathered, &decision, context).await.map_err(ReconcileError::Gather)?;

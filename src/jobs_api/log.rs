@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 use tracing::Instrument as _;
 
 use super::{Found, Jobs};
+use crate::backends;
 use crate::condor::tail::{Extent, Stream, Tail};
 use crate::machine::facts::Unknown;
 use crate::procs::State;
@@ -102,11 +103,11 @@ struct LogStart {
 
 /// Answers with the log.
 pub(super) async fn log(jobs: &Jobs, user: &str, found: Found, wanted: LogQuery) -> Result<HttpResponse, Failure> {
-    if found.parent.has_pods() && wanted.stream == Stream::Err {
-        let name = found.proc.name.name();
+    if backends::has_logs(found.parent.backend()) && wanted.stream == Stream::Err {
+        let (name, backend) = (found.proc.name.name(), found.parent.backend());
         // Not 400, which says that there is no log now: who follows would wait for it.
         return Err(Failure::invalid(format!(
-            "{name} runs as a Pod, and Pods write standard output and standard error into one log: ask for stream=out"
+            "{name} has backend {backend}, where standard output and standard error are in one log: ask for stream=out"
         )));
     }
     let attempt = found.proc.status.attempts;
@@ -201,14 +202,13 @@ impl Source {
                 return self.is_over();
             }
             let status = &self.found.proc.status;
+            let is_backends = backends::has_logs(self.found.parent.backend());
             match status.state {
                 State::Succeeded | State::Failed if status.output_fetched => return self.show_stored().await,
-                // Until it is kept it is the Pod's; and where it cannot be kept, for as long as the Pod is there.
-                State::Succeeded | State::Failed | State::Removed if self.found.parent.has_pods() => {
-                    return self.show_pod().await;
-                }
-                // A Pod that has ended and of which the Job has not said yet what that means, too.
-                State::Idle if self.found.parent.has_pods() && !self.told => return self.show_pod().await,
+                // Until it is kept the backend has it; and where it cannot be kept, for as long as it has it.
+                State::Succeeded | State::Failed | State::Removed if is_backends => return self.show_backends().await,
+                // Of a job that has ended and of which the backend has not said yet what that means, too.
+                State::Idle if is_backends && !self.told => return self.show_backends().await,
                 State::Succeeded | State::Failed if self.wanted.follow => {
                     let waited = ended.get_or_insert_with(tokio::time::Instant::now).elapsed();
                     if waited >= ARRIVAL {
@@ -222,8 +222,8 @@ impl Source {
                 State::Succeeded | State::Failed => return Err(self.not_here_yet()),
                 State::Running => {
                     self.show_running().await?;
-                    // Kubernetes does not say where in the log the last lines are: nobody could go on from there.
-                    let no_more = self.found.parent.has_pods() && self.wanted.tail_lines.is_some();
+                    // A backend does not say where in the log the last lines are: nobody could go on from there.
+                    let no_more = is_backends && self.wanted.tail_lines.is_some();
                     if self.left == Some(0) || (!self.wanted.follow || no_more) && self.told {
                         return Ok(());
                     }
@@ -288,8 +288,8 @@ impl Source {
     }
 
     async fn show_running(&mut self) -> Result<(), Failure> {
-        if self.found.parent.has_pods() {
-            return self.show_pod().await;
+        if backends::has_logs(self.found.parent.backend()) {
+            return self.show_backends().await;
         }
         if self.at >= SENT {
             return Err(self.too_much());

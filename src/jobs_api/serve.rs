@@ -13,6 +13,7 @@ use tracing::Instrument as _;
 use super::walk::Walk;
 use super::watch::Watching;
 use super::{Found, Jobs, files, in_span, log, now, wish};
+use crate::backends::Asked;
 use crate::ledger::LedgerError;
 use crate::mtls::{Accepted, Shown, server};
 use crate::procs::answer::Failure;
@@ -93,12 +94,12 @@ async fn serve(request: &HttpRequest, target: Target, jobs: &Jobs) -> Result<Htt
             "log" => log::log(jobs, user, find.await?, log::LogQuery::parse(words)?).await,
             "files" => {
                 let found = find.await?;
-                found.must_be_htcondors("its files go with it; let the script write to a volume of spec.kubernetes")?;
+                found.must_have(Asked::Files)?;
                 files::files(jobs, user, found, files::FilesQuery::parse(words)?).await
             }
             "analysis" => {
                 let found = find.await?;
-                found.must_be_htcondors("`kubectl describe pod` says why it waits")?;
+                found.must_have(Asked::Analysis)?;
                 analysis(jobs, &found).await
             }
             _ => Err(Failure::no_such_path()),

@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 
 use super::{Records, now};
-use crate::ledger::{LedgerError, ProcRows};
-use crate::machine::ids::{Index, SchedDate};
+use crate::backends::Recorded;
+use crate::ledger::LedgerError;
+use crate::machine::ids::Index;
 use crate::procs::list::Cursor;
 use crate::procs::selection::Selection;
 use crate::procs::{HTCProc, Parent};
@@ -74,16 +75,9 @@ impl Walk {
             None if self.selection.takes_whole_htcjobs() => most.clamp(1, PART),
             None => PART,
         };
-        let (mut procs, next) = if parent.has_pods() {
-            let found = self.records.ledger.runs(parent.uid.clone(), self.from, limit).await?;
-            let recorded = found.rows.iter().map(|row| HTCProc::of_pod(parent, row, now())).collect();
-            merge_procs(parent, recorded, self.from, limit, |index| {
-                HTCProc::not_recorded(parent, index, found.given_up, None)
-            })
-        } else {
-            let found = self.records.ledger.procs(parent.uid.clone(), self.from, limit).await?;
-            merge(parent, &found, self.from, limit, now())
-        };
+        let mut found = Recorded::read(&self.records.ledger, parent, self.from, limit, now()).await?;
+        let recorded = std::mem::take(&mut found.procs);
+        let (mut procs, next) = merge(parent, recorded, self.from, limit, |index| found.missing(parent, index));
         procs.retain(|proc| self.selection.matches(proc));
         self.records.add_items(parent, &mut procs).await?;
         if let Some(next) = next.filter(|next| only.is_none_or(|only| next.0 <= only)) {
@@ -100,23 +94,10 @@ impl Walk {
 /// to go on, if there are more.
 fn merge(
     parent: &Parent,
-    found: &ProcRows,
-    from: Index,
-    limit: usize,
-    now: SchedDate,
-) -> (Vec<HTCProc>, Option<Index>) {
-    let recorded = found.rows.iter().map(|row| HTCProc::recorded(parent, row, now)).collect();
-    let other = |index| HTCProc::not_recorded(parent, index, found.given_up, found.wishes.get(&index));
-    merge_procs(parent, recorded, from, limit, other)
-}
-
-/// Those that are recorded, and `other` ones between them.
-fn merge_procs(
-    parent: &Parent,
     recorded: Vec<HTCProc>,
     from: Index,
     limit: usize,
-    other: impl Fn(Index) -> HTCProc,
+    missing: impl Fn(Index) -> HTCProc,
 ) -> (Vec<HTCProc>, Option<Index>) {
     let all_were_read = recorded.len() < limit;
     let mut rows = recorded.into_iter().peekable();
@@ -135,7 +116,7 @@ fn merge_procs(
             asked_for.next();
         }
         let recorded = if row == Some(next) { rows.next() } else { None };
-        procs.push(recorded.unwrap_or_else(|| other(next)));
+        procs.push(recorded.unwrap_or_else(|| missing(next)));
         last = Some(next);
     }
     (procs, last.and_then(|last| last.0.checked_add(1)).map(Index))
@@ -146,7 +127,7 @@ mod tests {
     use super::*;
     use crate::ledger::ProcRow;
     use crate::machine::facts::{Job, JobState, Runs};
-    use crate::machine::ids::{Attempt, Birthdate, ClusterId, JobId, Timestamp};
+    use crate::machine::ids::{Attempt, Birthdate, ClusterId, JobId, SchedDate, Timestamp};
     use crate::machine::indices::Indices;
     use crate::procs::State;
 
@@ -182,9 +163,10 @@ mod tests {
         let parent = Parent { asked_for, ..Parent::default() };
         let (mut from, mut all, mut parts) = (Some(Index(0)), Vec::new(), 0);
         while let Some(first) = from {
-            let rows =
-                recorded.iter().filter(|index| **index >= first.0).take(limit).map(|index| row(*index)).collect();
-            let (procs, next) = merge(&parent, &ProcRows { rows, ..ProcRows::default() }, first, limit, SchedDate(5));
+            let rows = recorded.iter().filter(|index| **index >= first.0).take(limit);
+            let rows = rows.map(|index| HTCProc::recorded(&parent, &row(*index), SchedDate(5))).collect();
+            let missing = |index| HTCProc::not_recorded(&parent, index, false, None);
+            let (procs, next) = merge(&parent, rows, first, limit, missing);
             assert!(procs.len() <= limit);
             assert!(next.is_none_or(|next| next > first), "it goes on");
             all.extend(procs.iter().map(|proc| (proc.spec.index, proc.status.state)));

@@ -12,7 +12,8 @@ use tokio::time::Instant;
 use self::htcjobs::HTCJobs;
 use super::walk::Walk;
 use super::{Records, now};
-use crate::ledger::{LedgerError, ProcRow, RunRow};
+use crate::backends::Row;
+use crate::ledger::LedgerError;
 use crate::machine::ids::{Index, Uid};
 use crate::machine::indices::Indices;
 use crate::procs::answer::Failure;
@@ -249,22 +250,12 @@ impl Watching {
     /// Up to that version.
     async fn tell_changes(&mut self, text: &mut String, newest: i64) -> Result<(), LedgerError> {
         while newest > self.told {
-            let mut changed = self.records.ledger.procs_changed(self.told, PART).await?;
-            let mut runs = self.records.ledger.runs_changed(self.told, PART).await?;
-            let last = changed.last().map(|(_, row)| row.changed).filter(|_| changed.len() >= PART);
-            let last_run = runs.last().map(|(_, row)| row.changed).filter(|_| runs.len() >= PART);
-            let until = [last, last_run].into_iter().flatten().fold(newest, i64::min);
-            // What has changed since then would be told twice.
-            changed.retain(|(_, row)| row.changed <= until);
-            runs.retain(|(_, row)| row.changed <= until);
+            let (changed, until) = Row::changed(&self.records.ledger, self.told, newest, PART).await?;
             let mut procs = self.wished(until).await?;
             for of_one in changed.chunk_by(|(one, _), (other, _)| one == other) {
                 for part in of_one.chunks(PART) {
                     procs.extend(self.recorded(part).await?);
                 }
-            }
-            for of_one in runs.chunk_by(|(one, _), (other, _)| one == other) {
-                procs.extend(self.of_pods(of_one).await?);
             }
             procs.sort_by_key(|proc| proc.name.version);
             let mut procs = procs.into_iter().peekable();
@@ -306,17 +297,9 @@ impl Watching {
     }
 
     /// Jobs of one `HTCJob`.
-    async fn recorded(&self, changed: &[(Uid, ProcRow)]) -> Result<Vec<HTCProc>, LedgerError> {
+    async fn recorded(&self, changed: &[(Uid, Row)]) -> Result<Vec<HTCProc>, LedgerError> {
         let Some(parent) = changed.first().and_then(|(uid, _)| self.htcjobs.get(uid)) else { return Ok(Vec::new()) };
-        let mut procs: Vec<HTCProc> = changed.iter().map(|(_, row)| HTCProc::recorded(parent, row, now())).collect();
-        self.records.add_items(parent, &mut procs).await?;
-        Ok(procs)
-    }
-
-    /// The same of one whose jobs are Pods.
-    async fn of_pods(&self, changed: &[(Uid, RunRow)]) -> Result<Vec<HTCProc>, LedgerError> {
-        let Some(parent) = changed.first().and_then(|(uid, _)| self.htcjobs.get(uid)) else { return Ok(Vec::new()) };
-        let mut procs: Vec<HTCProc> = changed.iter().map(|(_, row)| HTCProc::of_pod(parent, row, now())).collect();
+        let mut procs: Vec<HTCProc> = changed.iter().map(|(_, row)| row.proc(parent, now())).collect();
         self.records.add_items(parent, &mut procs).await?;
         Ok(procs)
     }

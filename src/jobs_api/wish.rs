@@ -5,6 +5,7 @@ use kube::Resource as _;
 
 use super::{Found, Jobs};
 use crate::api::text::harmless;
+use crate::backends::Asked;
 use crate::ledger::NotTaken;
 use crate::machine::wishes::Wanted;
 use crate::procs::answer::Failure;
@@ -40,9 +41,7 @@ pub(super) async fn wish(
 
 /// Refuses what could come to nothing but confusion.
 fn possible(found: &Found, wanted: Wanted) -> Result<(), Failure> {
-    found.must_be_htcondors(
-        "single ones cannot be held, released or removed; suspend the whole HTCJob by spec.suspend, or delete it",
-    )?;
+    found.must_have(Asked::Wish)?;
     let (name, parent) = (found.proc.name.name(), &found.parent.name);
     let object = found.parent.object.as_ref();
     if found.proc.status.state.is_over() {

@@ -7,11 +7,11 @@ use k8s_openapi::api::batch::v1;
 use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
-use super::CONTROLLER_UID;
+use super::{CONTAINER, CONTROLLER_UID};
 use crate::api::text::harmless;
 use crate::machine::ids::{SchedDate, Timestamp};
-use crate::machine::pods::{BatchJob, Exceeded, JobEnd, JobUid, Pod, PodPhase};
-use crate::workers::CONTAINER;
+use crate::machine::pods::{BatchJob, Exceeded, JobEnd, Pod, PodPhase};
+use crate::machine::runs::JobUid;
 
 /// Most bytes that are kept of what a Pod says.
 const WORDS: usize = 500;

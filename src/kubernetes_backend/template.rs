@@ -15,12 +15,11 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 use super::plan::{PodPlan, Site, toleration};
-use super::{HTCJOB, HTCJOB_UID, MOUNTED};
+use super::{CONTAINER, HTCJOB, HTCJOB_UID, MOUNTED};
 use crate::api::{APP_LABEL, HTCJobSpec, ObjectName, Resources};
 use crate::machine::Uid;
 use crate::machine::ids::Index;
 use crate::machine::pods::Adjust;
-use crate::workers::CONTAINER;
 
 /// Most bytes of a ConfigMap's data, by the API server.
 const LARGEST: usize = 1 << 20;

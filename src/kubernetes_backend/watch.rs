@@ -20,7 +20,8 @@ use crate::api::{Guarded, ObjectName, Observed, Wake, decoded, is_name};
 use crate::kubernetes::watched;
 use crate::machine::Uid;
 use crate::machine::ids::Index;
-use crate::machine::pods::{BatchJob, JobUid, PodsSeen};
+use crate::machine::pods::{BatchJob, PodsSeen};
+use crate::machine::runs::JobUid;
 
 #[cfg(test)]
 mod tests;

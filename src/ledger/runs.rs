@@ -1,4 +1,4 @@
-//! `HTCJob`s whose jobs are Pods: their Job, and what is known of each index.
+//! `HTCJob`s of backends that say themselves how their jobs are doing: what was made of each, and what is known of each index.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use crate::failpoint::{Point, around};
 use crate::machine::facts::Known;
 use crate::machine::ids::{Index, SchedDate, Timestamp, Uid};
 use crate::machine::indices::Indices;
-use crate::machine::pods::{JobUid, KeptLog, Record, Run, RunState};
+use crate::machine::runs::{JobUid, KeptLog, Record, Run, RunState};
 use crate::machine::transitions::Transition;
 
-/// A decision about an object whose jobs are Pods, to be written in one transaction.
+/// A decision about such an object, to be written in one transaction.
 pub(crate) struct SaveRuns {
     pub(crate) uid: Uid,
     pub(crate) name: ObjectName,
     pub(crate) known: Known,
-    /// Its Job, which stays what it was first.
+    /// What was made of it, which stays what it was first.
     pub(crate) job: Option<JobUid>,
     pub(crate) runs: Vec<(Index, Run)>,
     /// Room in its queue that it needs no more.
@@ -66,12 +66,12 @@ impl Ledger {
         let saved = self.run(move |connection| {
             logs.iter()
                 .try_for_each(|(index, log)| write_log(connection, &uid, *index, log).map(drop))
-                .map_err(LedgerError::sql("write what became of the logs of Pods"))
+                .map_err(LedgerError::sql("write what became of logs"))
         });
         around(Point::BeforeLogsSaved, saved, Point::AfterLogsSaved).await
     }
 
-    /// All that is known about one object whose jobs are Pods; empty if nothing is.
+    /// All that is known about one such object; empty if nothing is.
     pub async fn load_runs(&self, uid: &Uid) -> Result<Record, LedgerError> {
         let uid = uid.clone();
         self.run(move |connection| {
@@ -89,8 +89,8 @@ impl Ledger {
         .await
     }
 
-    /// The objects that have a Job and were not let go.
-    pub async fn with_pods(&self) -> Result<HashSet<Uid>, LedgerError> {
+    /// The objects of which something was made and that were not let go.
+    pub async fn with_runs(&self) -> Result<HashSet<Uid>, LedgerError> {
         self.run(|connection| {
             let sql = || LedgerError::sql("read the objects with Jobs");
             let mut statement = connection
@@ -115,7 +115,7 @@ impl Ledger {
         .await
     }
 
-    /// The Job of an `HTCJob`, if it is recorded.
+    /// What was made of an object, if it is recorded: with Kubernetes a Job.
     pub async fn job_of(&self, uid: Uid) -> Result<Option<JobUid>, LedgerError> {
         self.run(move |connection| batch_job(connection, &uid)).await
     }
@@ -124,7 +124,7 @@ impl Ledger {
     /// has changed comes whole.
     pub async fn runs_changed(&self, since: i64, limit: usize) -> Result<Vec<(Uid, RunRow)>, LedgerError> {
         self.run(move |connection| {
-            let sql = || LedgerError::sql("read the Pods' jobs that have changed");
+            let sql = || LedgerError::sql("read the runs that have changed");
             let limit = i64::try_from(limit).unwrap_or(i64::MAX);
             let mut statement = connection
                 .prepare_cached(&format!(
@@ -173,7 +173,7 @@ fn word(state: RunState) -> &'static str {
 
 fn write_run(connection: &Connection, uid: &Uid, index: Index, run: &Run) -> rusqlite::Result<usize> {
     // Of the log only who has asked for it writes.
-    let Run { pod, state, starts, start, end, host, exit, message, log: _ } = run;
+    let Run { id, state, starts, start, end, host, exit, message, log: _ } = run;
     connection
         .prepare_cached(&format!(
             "insert into runs(uid, idx, pod, state, starts, runStart, runEnd, host, exitCode, message, changed)
@@ -185,7 +185,7 @@ fn write_run(connection: &Connection, uid: &Uid, index: Index, run: &Run) -> rus
         .execute(params![
             uid.as_str(),
             index.0,
-            pod.as_deref(),
+            id.as_deref(),
             word(*state),
             starts,
             start.map(|date| date.0),
@@ -198,11 +198,11 @@ fn write_run(connection: &Connection, uid: &Uid, index: Index, run: &Run) -> rus
 
 /// `logTries` is 0 if it is kept (`logPod` is there) or its Pod was gone (`logPod` is null), and null if it was not asked for yet.
 fn write_log(connection: &Connection, uid: &Uid, index: Index, log: &KeptLog) -> rusqlite::Result<usize> {
-    let (pod, bytes, tries, at, failure) = match log {
+    let (id, bytes, tries, at, failure) = match log {
         KeptLog::NotYet => (None, None, None, None, None),
         KeptLog::Failed { tries, at, why } => (None, None, Some(*tries), Some(at.0), Some(&**why)),
-        KeptLog::Kept { pod, bytes } => {
-            (Some(&**pod), Some(i64::try_from(*bytes).unwrap_or(i64::MAX)), Some(0), None, None)
+        KeptLog::Kept { id, bytes } => {
+            (Some(&**id), Some(i64::try_from(*bytes).unwrap_or(i64::MAX)), Some(0), None, None)
         }
         KeptLog::Gone => (None, None, Some(0), None, None),
     };
@@ -211,16 +211,16 @@ fn write_log(connection: &Connection, uid: &Uid, index: Index, log: &KeptLog) ->
             "update runs set logPod = ?3, logBytes = ?4, logTries = ?5, logAt = ?6, logFailure = ?7, changed = {NUMBER}
              where uid = ?1 and idx = ?2"
         ))?
-        .execute(params![uid.as_str(), index.0, pod, bytes, tries, at, failure])
+        .execute(params![uid.as_str(), index.0, id, bytes, tries, at, failure])
 }
 
 fn read_log(row: &Row<'_>) -> rusqlite::Result<KeptLog> {
     let text = |column| Ok::<_, rusqlite::Error>(row.get::<_, Option<String>>(column)?.map(Arc::<str>::from));
     Ok(match (row.get::<_, Option<u32>>(13)?, text(11)?) {
         (None, _) => KeptLog::NotYet,
-        (Some(0), Some(pod)) => {
+        (Some(0), Some(id)) => {
             let bytes: Option<i64> = row.get(12)?;
-            KeptLog::Kept { pod, bytes: bytes.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or_default() }
+            KeptLog::Kept { id, bytes: bytes.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or_default() }
         }
         (Some(0), None) => KeptLog::Gone,
         (Some(tries), _) => {
@@ -240,7 +240,7 @@ fn batch_job(connection: &Connection, uid: &Uid) -> Result<Option<JobUid>, Ledge
 }
 
 fn rows(connection: &Connection, uid: &Uid, from: Index, limit: i64) -> Result<Vec<RunRow>, LedgerError> {
-    let sql = || LedgerError::sql("read the Pods' jobs of an object");
+    let sql = || LedgerError::sql("read the runs of an object");
     let query = format!("select {RUN} from runs where uid = ?1 and idx >= ?2 order by idx limit ?3");
     let mut statement = connection.prepare_cached(&query).map_err(sql())?;
     let mut rows = statement.query(params![uid.as_str(), from.0, limit]).map_err(sql())?;
@@ -256,7 +256,7 @@ fn run(row: &Row<'_>, uid: &Uid) -> Result<RunRow, LedgerError> {
         let text = |column| Ok::<_, rusqlite::Error>(row.get::<_, Option<String>>(column)?.map(Into::into));
         let date = |column| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(column)?.map(SchedDate));
         let run = Run {
-            pod: text(1)?,
+            id: text(1)?,
             state: RunState::Waiting,
             starts: row.get(3)?,
             start: date(4)?,
@@ -268,7 +268,7 @@ fn run(row: &Row<'_>, uid: &Uid) -> Result<RunRow, LedgerError> {
         };
         Ok((RunRow { index: Index(row.get(0)?), run, changed: row.get(9)? }, row.get::<_, String>(2)?))
     };
-    let (row, state) = read().map_err(LedgerError::sql("read the Pods' jobs of an object"))?;
+    let (row, state) = read().map_err(LedgerError::sql("read the runs of an object"))?;
     let state = match state.as_str() {
         "Waiting" => RunState::Waiting,
         "Pending" => RunState::Pending,
@@ -284,7 +284,7 @@ mod tests {
     use super::super::tests::{known as row, uid};
     use super::*;
     use crate::api::Phase;
-    use crate::machine::pods::RunEnd;
+    use crate::machine::runs::RunEnd;
 
     fn save(job: Option<&str>, runs: Vec<(Index, Run)>) -> SaveRuns {
         let name = ObjectName { namespace: "physics".to_owned(), name: "zero".to_owned() };
@@ -316,7 +316,7 @@ mod tests {
             RunState::Ended(RunEnd::Removed),
         ];
         let run = |state| Run {
-            pod: Some("a-0-xyz".into()),
+            id: Some("a-0-xyz".into()),
             state,
             starts: 2,
             start: Some(SchedDate(7)),
@@ -332,12 +332,12 @@ mod tests {
         ledger.close().await;
         let ledger = Ledger::open_alone(&path).unwrap();
         let logs = [
-            KeptLog::Kept { pod: "a-0-xyz".into(), bytes: 7 },
+            KeptLog::Kept { id: "a-0-xyz".into(), bytes: 7 },
             KeptLog::Failed { tries: 2, at: Timestamp(9), why: "no answer".into() },
             KeptLog::Gone,
         ];
         let asked: Vec<(Index, KeptLog)> = (0..).map(Index).zip(logs).collect();
-        assert_eq!(ledger.with_pods().await.unwrap(), HashSet::from([uid()]));
+        assert_eq!(ledger.with_runs().await.unwrap(), HashSet::from([uid()]));
         let record = ledger.load_runs(&uid()).await.unwrap();
         assert_eq!(record.job, Some(JobUid::from("one")));
         assert_eq!(record.runs.len(), 8);

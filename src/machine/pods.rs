@@ -13,11 +13,8 @@ mod room;
 mod status;
 
 pub use decide::{Action, Adjust, Decision, Permit, decide_pods};
-pub use facts::{
-    BatchJob, Create, Exceeded, Facts, JobEnd, JobSeen, JobUid, KeptLog, Left, Object, Pod, PodPhase, PodsSeen, Record,
-    Run, RunEnd, RunState,
-};
+pub use facts::{BatchJob, Create, Exceeded, Facts, JobEnd, JobSeen, Left, Object, Pod, PodPhase, PodsSeen};
 pub use proofs::{NeverBegun, PodsGone};
 pub(crate) use room::left;
-pub use room::{Share, room, share, share_after};
+pub use room::{room, share, share_after};
 pub use status::{Counts, indexes};

@@ -26,6 +26,15 @@ pub struct Room {
     pub keeps_what_it_uses: bool,
 }
 
+/// Jobs of an object at a time, where it is not the operator that starts each of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// That it has or may have; none if that is not known.
+    pub has: Option<usize>,
+    /// That it would have now.
+    pub wants: usize,
+}
+
 /// What the object has of its queue after this decision.
 #[must_use]
 pub fn room(facts: &Facts, decision: &Decision, rules: &Rules) -> Room {

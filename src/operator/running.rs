@@ -12,15 +12,15 @@ use tokio::task::{JoinHandle, JoinSet};
 use super::ready::Ready;
 use super::{StartError, keys, schedd};
 use crate::api::{Observed, Wake};
+use crate::backends::Backends;
 use crate::clock::Clock;
 use crate::condor::{KnownUsers, Schedd, SubmitterLocks};
 use crate::config::Config;
-use crate::controller::{self, Context, Creations, NamespaceJobs, Publisher, VolatileState, Writes};
+use crate::controller::{self, Context, NamespaceJobs, Publisher, VolatileState, Writes};
 use crate::credentials::Credentials;
 use crate::fence::Fence;
 use crate::jobs_api::certificates::{CertificateKeeper, Lives, Places};
 use crate::jobs_api::{self, Jobs, Records, Turns, Volume};
-use crate::kubernetes_backend::Watched;
 use crate::lease::Leader;
 use crate::ledger::{Ledger, LedgerError};
 use crate::metrics::Metrics;
@@ -30,7 +30,7 @@ use crate::queue::{QueueKeeper, Queueing, Queues};
 use crate::receiver::{Port, Wakes};
 use crate::retention::Keeper;
 use crate::tracker::Tracker;
-use crate::workers::{FileWork, Limits, NamespaceOutput, Planner, PodLogs, Room, Shared, Sizes, Survivors, Workers};
+use crate::workers::{FileWork, KeptLogs, Limits, NamespaceOutput, Planner, Room, Shared, Sizes, Survivors, Workers};
 
 /// How long the batches under way may take to end once the operator is told to stop.
 const DRAIN: Duration = Duration::from_secs(4);
@@ -87,8 +87,8 @@ pub(super) struct Running {
     /// Told when a part of one of them ends.
     pool_ended: mpsc::Receiver<String>,
     pools: Arc<Pools>,
-    /// Watches Jobs and Pods.
-    pods: Part,
+    /// Sees what becomes of jobs elsewhere than in pools.
+    backends: Part,
     /// Shows jobs to the fronts.
     jobs_api: Option<JobsApi>,
     /// Tells the controller to begin nothing new.
@@ -105,7 +105,7 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
     let schedd = Arc::new(schedd(config, operator, clock, users, &metrics, health.clone()));
     let credentials = credentials(config, &schedd, &client, &metrics).await;
     let (wake, wakes) = mpsc::channel(WAKES);
-    let (woken, pods_wake) = (wake.clone(), wake.clone());
+    let (woken, backends_wake) = (wake.clone(), wake.clone());
     let tracker = Arc::new(tracker(config, &schedd, &wake, &metrics));
     let locks = SubmitterLocks::new(&config.data.data_dir);
     let mut survivors =
@@ -132,7 +132,7 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         workers,
     };
     let pools = Arc::new(Pools::new(Arc::new(default), ledger.pools().await?));
-    let pods = Arc::new(Watched::new(config.pods.site()));
+    let backends = Arc::new(Backends::new(config.pods.site()));
     let context = Arc::new(Context {
         client: client.clone(),
         ledger: ledger.clone(),
@@ -148,9 +148,8 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         writes: Writes::new(config.kubernetes.concurrency),
         namespace_jobs,
         queues,
-        pods: Arc::clone(&pods),
-        pod_logs: PodLogs::new(client.clone(), Arc::clone(&shared)),
-        creations: Creations::default(),
+        backends: Arc::clone(&backends),
+        kept_logs: KeptLogs::new(Arc::clone(&shared)),
         metrics: metrics.clone(),
         health,
         listed: watch::Sender::default(),
@@ -174,7 +173,7 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         }),
         tracker: Part::start(async move { Box::pin(tracker.run()).await }),
         pool_keeper: Part::start(async move { Box::pin(pool_keeper.run()).await }),
-        pods: watching(pods, client.clone(), namespace.clone(), pods_wake),
+        backends: watching(backends, client.clone(), namespace.clone(), backends_wake),
         pool_ended,
         pools,
         _orphans: Part::start(orphans),
@@ -214,8 +213,8 @@ async fn namespace_jobs(config: &Config, shared: &Shared) -> Result<NamespaceJob
     if limit == 0 {
         return Ok(NamespaceJobs::new(limit, shared.wake.clone(), Vec::new(), &HashSet::new()));
     }
-    let (known, pods) = (shared.ledger.live().await?, shared.ledger.with_pods().await?);
-    Ok(NamespaceJobs::new(limit, shared.wake.clone(), known, &pods))
+    let (known, elsewhere) = (shared.ledger.live().await?, shared.ledger.with_runs().await?);
+    Ok(NamespaceJobs::new(limit, shared.wake.clone(), known, &elsewhere))
 }
 
 /// The queues, with what the ledger has of those in them, and what keeps them.
@@ -254,9 +253,9 @@ fn base(
     }
 }
 
-/// Watches Jobs and Pods.
-fn watching(pods: Arc<Watched>, client: Client, namespace: Option<String>, wake: Wake) -> Part {
-    Part::start(async move { Box::pin(pods.run(&client, namespace.as_deref(), wake)).await })
+/// Sees what becomes of jobs elsewhere than in pools.
+fn watching(backends: Arc<Backends>, client: Client, namespace: Option<String>, wake: Wake) -> Part {
+    Part::start(async move { Box::pin(backends.run(&client, namespace.as_deref(), wake)).await })
 }
 
 /// What workers work with.
@@ -344,7 +343,7 @@ pub(super) async fn supervise(running: &mut Running, stop: impl Future<Output = 
         workers,
         pool_keeper,
         pool_ended,
-        pods,
+        backends,
         ..
     } = running;
     let result = tokio::select! {
@@ -354,7 +353,7 @@ pub(super) async fn supervise(running: &mut Running, stop: impl Future<Output = 
         () = publisher.ended() => Err(StartError::Failed("publisher of Events")),
         () = housekeeping.ended() => Err(StartError::Failed("housekeeping")),
         () = controller.ended() => Err(StartError::Failed("controller")),
-        () = pods.ended() => Err(StartError::Failed("watch of Jobs and Pods")),
+        () = backends.ended() => Err(StartError::Failed("watch of Jobs and Pods")),
         () = pool_keeper.ended() => Err(StartError::Failed("keeper of pools")),
         Some(pool) = pool_ended.recv() => {
             tracing::error!("a part of HTCPool {pool} ended");

@@ -5,8 +5,6 @@ use serde_json::Value;
 use crate::api::Phase;
 use crate::machine::decide::Decision;
 use crate::machine::facts::Facts;
-use crate::machine::pods;
-use crate::machine::room::Room;
 use crate::machine::status::Counts;
 
 /// What Kueue is told of an `HTCJob`.
@@ -47,40 +45,6 @@ impl Progress {
             accepted: !record.jobs.is_empty(),
             ended,
             pod: None,
-        })
-    }
-
-    /// The same of one whose jobs are Pods like `pod`, which has this room after the decision.
-    #[must_use]
-    pub fn of_pods(
-        facts: &pods::Facts,
-        decision: &pods::Decision,
-        room: &Room,
-        suspend: bool,
-        pod: Value,
-    ) -> Option<Self> {
-        let record = decision.after.as_ref()?;
-        let known = record.known.as_ref()?;
-        let spec = facts.object.spec.as_ref().ok()?;
-        let ended = (known.phase == Phase::Completed).then(|| pods::Counts::of(record).succeeded < spec.count());
-        // What cannot be created keeps nobody waiting.
-        if record.job.is_none() && ended.is_none() {
-            return None;
-        }
-        let follow = if known.cut_short.is_some() { 0 } else { pods::left(spec, record) };
-        // Those that are being deleted count, also if their indexes are over.
-        let left = follow.max(room.uses.len());
-        let has = record.granted.without(&room.gives_back).len();
-        let waits = |run: &pods::Run| matches!(run.state, pods::RunState::Waiting | pods::RunState::Pending);
-        let begun = record.runs.values().filter(|run| !waits(run)).count();
-        Some(Self {
-            at_a_time: spec.count().min(spec.parallelism.map_or(usize::MAX, |most| most as usize)),
-            left,
-            suspend,
-            deleting: facts.object.deleting,
-            accepted: has > 0 && begun >= has,
-            ended,
-            pod: Some(pod),
         })
     }
 }

@@ -157,7 +157,7 @@ impl Entry {
         Self {
             reference: Some(ObjectRef::from_obj(object)),
             label: object.labels().get(QUEUE_NAME).cloned(),
-            demand: resources.map_or_else(Demand::one, Demand::of_pods),
+            demand: resources.map_or_else(Demand::one, Demand::of_resources),
             uses: Indices::first(u32::try_from(jobs).unwrap_or_default()),
             unknown: true,
             ..Self::new(&object.namespace().unwrap_or_default())

@@ -81,9 +81,9 @@ impl Demand {
         Self::of_all(all)
     }
 
-    /// What a Pod with these resources uses: whole cores, and one if it asks for none.
+    /// What a job with `spec.resources` uses where nothing else says it: whole cores, and one if it asks for none.
     #[must_use]
-    pub fn of_pods(resources: &Resources) -> Self {
+    pub fn of_resources(resources: &Resources) -> Self {
         let Resources { cpus, memory, disk: _, gpus } = resources;
         let cpus = cpus.as_ref().map_or(Some(1), |cpus| cpus.in_units_of(1).ok());
         let memory = memory.as_ref().and_then(|memory| memory.in_units_of(MIB).ok());
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn pods_count_with_what_they_ask_for() {
         let of = |resources: serde_json::Value| {
-            let demand = Demand::of_pods(&serde_json::from_value(resources).unwrap());
+            let demand = Demand::of_resources(&serde_json::from_value(resources).unwrap());
             (demand.each.to_string(), demand.unknown)
         };
         assert_eq!(of(json!({})), ("1 jobs, 1 cpus".to_owned(), ResourceSet::of(&[Resource::Memory])));

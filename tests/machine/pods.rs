@@ -7,9 +7,10 @@ use htc_operator::api::{ConditionStatus, ConditionType, Phase, Reason};
 use htc_operator::machine::chart::of_pods;
 use htc_operator::machine::facts::{Claim, Past, Spec, SpecRefused, Unreadable};
 use htc_operator::machine::pods::{
-    Action, Adjust, BatchJob, Counts, Create, Decision, Exceeded, Facts, JobEnd, JobSeen, KeptLog, Left, Object,
-    Permit, Pod, PodPhase, PodsSeen, Record, RunEnd, RunState, decide_pods,
+    Action, Adjust, BatchJob, Counts, Create, Decision, Exceeded, Facts, JobEnd, JobSeen, Left, Object, Permit, Pod,
+    PodPhase, PodsSeen, decide_pods,
 };
+use htc_operator::machine::runs::{KeptLog, Record, RunEnd, RunState};
 use htc_operator::machine::transitions::{Transition, Trigger, find};
 use htc_operator::machine::{Index, Indices, Settings, Timestamp, Uid};
 use proptest::prelude::*;
@@ -583,7 +584,7 @@ proptest! {
                     for (index, pod) in pods {
                         let run = &after.runs[index];
                         let over = matches!(run.state, RunState::Ended(RunEnd::Succeeded | RunEnd::Failed));
-                        prop_assert!(over && run.pod.as_ref() == Some(pod), "{run:?}");
+                        prop_assert!(over && run.id.as_ref() == Some(pod), "{run:?}");
                     }
                 }
                 Action::DeleteObject | Action::AttachFinalizer | Action::Nothing => {}

@@ -17,12 +17,13 @@ use crate::controller::act::{attach, delete, release, unless_done};
 use crate::controller::{Context, WriteError};
 use crate::failpoint::{Point, around};
 use crate::kubernetes::{is_controlled, unless_changed};
-use crate::kubernetes_backend::{Texts, TooLarge, config_map, job};
+use crate::kubernetes_backend::{PodLogs, Texts, TooLarge, config_map, job};
 use crate::ledger::LedgerError;
 use crate::machine::Uid;
 use crate::machine::facts::Spec;
 use crate::machine::ids::Index;
-use crate::machine::pods::{Action, Adjust, JobSeen, JobUid, KeptLog, Permit};
+use crate::machine::pods::{Action, Adjust, JobSeen, Permit};
+use crate::machine::runs::{JobUid, KeptLog};
 use crate::workers::WantedLogs;
 
 /// Most Pods that are deleted in one pass.
@@ -55,15 +56,15 @@ pub(super) async fn act(
         }
         Action::Create => match create(context, object, gathered).await? {
             Created::Here => {
-                context.creations.forget(uid);
+                context.backends.creations.forget(uid);
                 Some(Duration::ZERO)
             }
             Created::Refused(reason, message) => {
-                context.creations.refused(uid, reason, message, context.clock.now());
+                context.backends.creations.refused(uid, reason, message, context.clock.now());
                 Some(Duration::ZERO)
             }
             Created::TooLarge(error) => {
-                context.creations.never(uid, Reason::InvalidSpec, error.to_string());
+                context.backends.creations.never(uid, Reason::InvalidSpec, error.to_string());
                 Some(Duration::ZERO)
             }
         },
@@ -76,7 +77,7 @@ pub(super) async fn act(
             again
         }
         Action::DeleteJob(job) => {
-            context.pod_logs.stop(uid);
+            context.kept_logs.stop(uid);
             let done = delete_job(context, gathered, &job).await?;
             doubt_unless(context, gathered, again, done)
         }
@@ -92,8 +93,8 @@ pub(super) async fn act(
             context.volatile.forget(uid);
             context.namespace_jobs.forget(uid);
             context.queues.forget(uid);
-            context.pod_logs.stop(uid);
-            context.creations.forget(uid);
+            context.kept_logs.stop(uid);
+            context.backends.creations.forget(uid);
             return Ok(Acted::Over { again: unless_done(None, done) });
         }
         Action::DeleteObject => unless_done(again, delete(context, object, name).await?),
@@ -109,19 +110,21 @@ fn keep_logs(context: &Context, gathered: &Gathered, object: &Observed, pods: Ve
         Some(KeptLog::Failed { tries, .. }) => *tries,
         Some(KeptLog::NotYet | KeptLog::Kept { .. } | KeptLog::Gone) | None => 0,
     };
-    context.pod_logs.keep(WantedLogs {
+    let (client, namespace) = (context.client.clone(), gathered.name.namespace.clone());
+    let source = PodLogs { client, namespace, job: job.clone() };
+    context.kept_logs.keep(WantedLogs {
         name: gathered.name.clone(),
         uid: gathered.facts.object.uid.clone(),
         object: ObjectRef::from_obj(object),
-        job: job.clone(),
-        pods: pods.into_iter().map(|(index, pod)| (index, pod, tries(index))).collect(),
+        source: Arc::new(source),
+        jobs: pods.into_iter().map(|(index, pod)| (index, pod, tries(index))).collect(),
     });
 }
 
 /// What was not there, or another one, is asked for before anything else is done.
 fn doubt_unless(context: &Context, gathered: &Gathered, again: Option<Duration>, done: bool) -> Option<Duration> {
     if !done {
-        context.pods.doubt(&gathered.named());
+        context.backends.pods.doubt(&gathered.named());
     }
     unless_done(again, done)
 }
@@ -208,7 +211,7 @@ async fn create_job(
 ) -> Result<Created, WriteError> {
     let (name, of) = (&gathered.name, &gathered.facts.object);
     let Ok(spec) = &of.spec else { return Ok(Created::Refused(Reason::InvalidSpec, String::new())) };
-    let new = job(&gathered.identity(), plan, &context.pods.site, texts, Adjust::of(spec));
+    let new = job(&gathered.identity(), plan, &context.backends.pods.site, texts, Adjust::of(spec));
     let api: Api<Job> = Api::namespaced(context.client.clone(), &name.namespace);
     context.fence.check()?;
     let parameters = PostParams::default();
@@ -231,9 +234,9 @@ async fn create_job(
     };
     match whose(&there, &of.uid, None, None) {
         JobSeen::Ours(_) => {
-            context.pods.saw(&there);
+            context.backends.pods.saw(&there);
             // The next pass follows at once, and has to see it.
-            if context.pods.job(&gathered.named(), &of.uid).is_some() {
+            if context.backends.pods.job(&gathered.named(), &of.uid).is_some() {
                 return Ok(Created::Here);
             }
             Ok(taken(&format!("Job {}", of.job_name), "its owner has just been changed"))
@@ -289,7 +292,7 @@ async fn adjust(context: &Context, gathered: &Gathered, uid: &JobUid, wanted: Ad
     match around(Point::BeforeJobAdjusted, patched, Point::AfterJobAdjusted).await {
         Ok(job) => {
             if let Ok(job) = &job.0 {
-                context.pods.saw(job);
+                context.backends.pods.saw(job);
             }
             Ok(true)
         }

@@ -18,7 +18,8 @@ use crate::machine::Uid;
 use crate::machine::facts::{Past, Spec, SpecRefused, Unreadable};
 use crate::machine::ids::Index;
 use crate::machine::indices::Indices;
-use crate::machine::pods::{BatchJob, Facts, JobSeen, JobUid, Left, Object, PodsSeen, Record};
+use crate::machine::pods::{BatchJob, Facts, JobSeen, Left, Object, PodsSeen};
+use crate::machine::runs::{JobUid, Record};
 use crate::queue::Asker;
 use crate::workers::Planner;
 
@@ -65,7 +66,7 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
     let job_name = job_name(&name.name, &uid);
     let named = ObjectName { namespace: name.namespace.clone(), name: job_name.clone() };
     // It had room, and waits for some again.
-    let holds = bound.is_some() && context.pods.job(&named, &uid).is_some_and(|job| job.suspended);
+    let holds = bound.is_some() && context.backends.pods.job(&named, &uid).is_some_and(|job| job.suspended);
     let queue = context.queues.fact(&Asker { uid: &uid, namespace: &name.namespace, object, bound, holds });
     let drained = queue.as_ref().is_some_and(|queue| queue.drained);
     let (plan, spec) = match &object.0 {
@@ -86,13 +87,13 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
     let job = see_job(context, &name, &wanted).await;
     let pods = match (&job, &asked) {
         (JobSeen::Ours(job), Some(asked)) => {
-            context.pods.pods(&name.namespace, &job.uid, &asked.iter().collect::<Vec<_>>())
+            context.backends.pods.pods(&name.namespace, &job.uid, &asked.iter().collect::<Vec<_>>())
         }
         _ => PodsSeen::Unknown,
     };
     let annotated = |key: &str| object.annotations().get(key).is_some_and(|value| value == "true");
     let mut facts = Facts {
-        create: context.creations.may(&uid, context.clock.now()),
+        create: context.backends.creations.may(&uid, context.clock.now()),
         object: Object {
             uid,
             deleting,
@@ -116,7 +117,8 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
         facts.left = see_left(context, &name, &facts.object.uid, facts.record.job.as_ref()).await;
     }
     let app = object.labels().get(APP_LABEL).cloned();
-    let unwatched = matches!(facts.job, JobSeen::Ours(_)) && context.pods.job(&named, &facts.object.uid).is_none();
+    let unwatched =
+        matches!(facts.job, JobSeen::Ours(_)) && context.backends.pods.job(&named, &facts.object.uid).is_none();
     Ok(Gathered { facts, name, plan, app, unwatched })
 }
 
@@ -132,11 +134,11 @@ struct Wanted<'a> {
 
 /// The Job by what is watched. Only what is not seen there and matters is asked for: then the API server's answer is of now.
 async fn see_job(context: &Context, name: &ObjectName, wanted: &Wanted<'_>) -> JobSeen {
-    if let Some(why) = context.pods.trouble() {
+    if let Some(why) = context.backends.pods.trouble() {
         return JobSeen::Unknown(why);
     }
     let named = ObjectName { namespace: name.namespace.clone(), name: wanted.job_name.to_owned() };
-    if let Some(job) = context.pods.job(&named, wanted.uid) {
+    if let Some(job) = context.backends.pods.job(&named, wanted.uid) {
         return JobSeen::Ours(by_index(job, wanted.asked));
     }
     let over = wanted.record.known.as_ref().is_none_or(|known| known.completed.is_some());
@@ -233,7 +235,7 @@ type Planned = (Option<PodPlan>, Result<Spec, Unreadable>);
 
 /// What it is to run, and what decisions need of that.
 async fn plan(job: &HTCJob, drained: bool, row: &Row<'_>, context: &Context) -> Result<Planned, GatherError> {
-    let plan = PodPlan::parse(&job.spec, &context.pods.site);
+    let plan = PodPlan::parse(&job.spec, &context.backends.pods.site);
     let read = match &job.spec.items_from {
         None => None,
         Some(from) => {
@@ -268,9 +270,10 @@ async fn plan(job: &HTCJob, drained: bool, row: &Row<'_>, context: &Context) -> 
     };
     let refused = match &plan {
         Err(error) => Some(SpecRefused::invalid(error.to_string())),
-        Ok(_) if !context.pods.site.enabled => {
-            Some(SpecRefused { reason: Reason::BackendDisabled, message: context.pods.trouble().unwrap_or_default() })
-        }
+        Ok(_) if !context.backends.pods.site.enabled => Some(SpecRefused {
+            reason: Reason::BackendDisabled,
+            message: context.backends.pods.trouble().unwrap_or_default(),
+        }),
         Ok(_) => None,
     };
     Ok((plan.ok(), Ok(Spec { refused, ..spec })))

@@ -5,7 +5,8 @@ use kube::Resource as _;
 use crate::api::{Condition, HTCJobStatus, Observed};
 use crate::controller::publish::{RANGES_OF_INDEXES, conditions, first_words, time, with_place};
 use crate::machine::facts::Spec;
-use crate::machine::pods::{Counts, Facts, Record, indexes};
+use crate::machine::pods::{Counts, Facts, indexes};
+use crate::machine::runs::Record;
 use crate::machine::summary::summary;
 
 /// The status that says what `record` has.

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::facts::{BatchJob, Facts, JobSeen, JobUid, Record};
+use super::facts::{BatchJob, Facts, JobSeen};
 use super::proofs::{NeverBegun, PodsGone};
 use super::status::Counts;
 use crate::api::{ConditionStatus, ConditionType, Reason};
@@ -19,6 +19,7 @@ use crate::machine::facts::{Claim, Condition, Known, Past, Spec};
 use crate::machine::ids::{Index, Timestamp};
 use crate::machine::phase::Phase;
 use crate::machine::rules::Settings;
+use crate::machine::runs::{JobUid, Record};
 use crate::machine::status::Conditions;
 use crate::machine::summary::EVERYDAY;
 use crate::machine::transitions::{IllegalTransition, Transition, Trigger, legal};

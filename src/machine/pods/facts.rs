@@ -4,30 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::api::{ConditionStatus, ConditionType, Reason};
-use crate::machine::facts::{Claim, Known, Past, Queued, Spec, Unreadable};
+use crate::api::Reason;
+use crate::machine::facts::{Claim, Past, Queued, Spec, Unreadable};
 use crate::machine::ids::{Index, SchedDate, Timestamp, Uid};
 use crate::machine::indices::Indices;
+use crate::machine::runs::{JobUid, Record};
 
 pub use crate::machine::facts::Exceeded;
-
-/// Kubernetes' uid of a Job.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct JobUid(Arc<str>);
-
-impl JobUid {
-    /// The text itself.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl From<&str> for JobUid {
-    fn from(text: &str) -> Self {
-        Self(text.into())
-    }
-}
 
 /// Everything that one decision is made from.
 #[derive(Clone, Debug)]
@@ -74,122 +57,6 @@ pub struct Object {
     pub abandon: bool,
     /// Annotation [`SUBMIT_AGAIN`](crate::api::SUBMIT_AGAIN).
     pub submit_again: bool,
-}
-
-/// What the ledger has of one object; empty if it has nothing.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Record {
-    /// The object's own row.
-    pub known: Option<Known>,
-    /// Its Job, recorded before it was resumed for the first time.
-    pub job: Option<JobUid>,
-    /// Its indexes of which a Pod was seen, or an end.
-    pub runs: BTreeMap<Index, Run>,
-    /// The `HTCQueue` that gave it room before.
-    pub queue: Option<String>,
-    /// Its room there. The Job controller chooses which indexes run: it is so many at a time, whichever they are.
-    pub granted: Indices,
-}
-
-impl Record {
-    /// Its queue has given it nothing yet: what runs of it, somebody else has resumed. Otherwise it may run since before the queue
-    /// applied.
-    #[must_use]
-    pub fn is_kept_back(&self) -> bool {
-        let Some(known) = &self.known else { return false };
-        let mut quota = known.conditions.iter().filter(|told| told.kind == ConditionType::QuotaReserved);
-        let never_resumed = self.job.is_none() && known.new;
-        self.queue.is_none() && (never_resumed || quota.any(|told| told.status == ConditionStatus::False))
-    }
-}
-
-/// One index of which a Pod was seen, or an end.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Run {
-    /// Its newest Pod.
-    pub pod: Option<Arc<str>>,
-    /// How it is doing.
-    pub state: RunState,
-    /// How many of its Pods were started, as far as the Job counts failed ones.
-    pub starts: u32,
-    /// When its container was started, on the node's clock.
-    pub start: Option<SchedDate>,
-    /// When that ended.
-    pub end: Option<SchedDate>,
-    /// The node.
-    pub host: Option<Arc<str>>,
-    /// The container's exit code.
-    pub exit: Option<i32>,
-    /// Why it waits or how it ended, in words of the node or of the container itself.
-    pub message: Option<Arc<str>>,
-    /// What became of the log of its last Pod.
-    pub log: KeptLog,
-}
-
-/// What became of the log of an index's last Pod.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub enum KeptLog {
-    /// It was not asked for yet.
-    #[default]
-    NotYet,
-    /// The API server, or the volume, has refused it so often.
-    Failed {
-        /// How often, in a row.
-        tries: u32,
-        /// The last time.
-        at: Timestamp,
-        /// Why, in words.
-        why: Arc<str>,
-    },
-    /// The log of this Pod is on the volume.
-    Kept {
-        /// The Pod.
-        pod: Arc<str>,
-        /// Its size.
-        bytes: u64,
-    },
-    /// The Pod was gone by then.
-    Gone,
-}
-
-/// How one index is doing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum RunState {
-    /// It has no Pod: the Job is suspended, or makes another one.
-    #[default]
-    Waiting,
-    /// Its Pod has not started.
-    Pending,
-    /// Its Pod runs.
-    Running,
-    /// Its Pod has ended, and the Job has not said yet what that means.
-    Exited,
-    /// Over, by the Job's word.
-    Ended(RunEnd),
-}
-
-impl RunState {
-    /// How it is over.
-    #[must_use]
-    pub const fn end(self) -> Option<RunEnd> {
-        match self {
-            Self::Ended(end) => Some(end),
-            Self::Waiting | Self::Pending | Self::Running | Self::Exited => None,
-        }
-    }
-}
-
-/// How one index is over.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, strum::Display, strum::EnumString, strum::IntoStaticStr,
-)]
-pub enum RunEnd {
-    /// Its last Pod succeeded.
-    Succeeded,
-    /// Its last Pod failed, and it had no retries left.
-    Failed,
-    /// It was cut short with its Job.
-    Removed,
 }
 
 /// What is known of the Job.

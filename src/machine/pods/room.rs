@@ -5,11 +5,12 @@
 //! are gone; not when one index ends while others follow it.
 
 use super::decide::{Action, Adjust, Decision};
-use super::facts::{BatchJob, Facts, JobSeen, Left, Record, RunState};
+use super::facts::{BatchJob, Facts, JobSeen, Left};
 use crate::machine::facts::{Claim, Spec};
 use crate::machine::indices::Indices;
 use crate::machine::phase::Phase;
-use crate::machine::room::Room;
+use crate::machine::room::{Room, Share};
+use crate::machine::runs::{Record, RunState};
 
 /// Pods that may run now.
 enum Uses {
@@ -87,15 +88,6 @@ fn uses(facts: &Facts, record: &Record) -> Uses {
         (false, false) => left.min(job.parallelism.unwrap_or(1) as usize),
     };
     Uses::AtMost(may_run.max(live).max(job.active.saturating_add(job.terminating) as usize))
-}
-
-/// Pods of an object, at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
-    /// That it has or may have; none if that is not known.
-    pub has: Option<usize>,
-    /// That it would have now.
-    pub wants: usize,
 }
 
 /// What the object has before a decision.

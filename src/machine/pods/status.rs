@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::facts::{Record, RunEnd, RunState};
 use crate::machine::indices::Indices;
+use crate::machine::runs::{Record, RunEnd, RunState};
 use crate::machine::status::jobs;
 
 /// Counts over the indexes of one object.
@@ -79,7 +79,7 @@ pub(super) fn ending(record: &Record) -> String {
     let ways: Vec<String> = ways.iter().take(8).map(|(way, number)| format!("{way} ({number})")).collect();
     let first = record.runs.iter().find(|(_, run)| run.state == RunState::Ended(RunEnd::Failed));
     let first = first.map_or_else(String::new, |(index, run)| {
-        let pod = run.pod.as_deref().map_or_else(String::new, |pod| format!(" (Pod {pod})"));
+        let pod = run.id.as_deref().map_or_else(String::new, |pod| format!(" (Pod {pod})"));
         let code = run.exit.map_or_else(|| "failed".to_owned(), |code| format!("exited with {code}"));
         let words = run.message.as_deref().map_or_else(String::new, |words| format!(": {words}"));
         format!("; job {index}{pod} {code}{words}")

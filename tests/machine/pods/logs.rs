@@ -15,7 +15,7 @@ fn over(queue: u32) -> Facts {
 }
 
 fn kept() -> KeptLog {
-    KeptLog::Kept { pod: "sums-0-x".into(), bytes: 3 }
+    KeptLog::Kept { id: "sums-0-x".into(), bytes: 3 }
 }
 
 fn failed(tries: u32, at: Timestamp) -> KeptLog {
@@ -41,7 +41,7 @@ fn logs_are_kept_of_what_is_over_and_tried_again() {
     };
     assert_eq!(with(kept()).action, Action::Nothing);
     assert_eq!(with(KeptLog::Gone).action, Action::Nothing);
-    assert_eq!(with(KeptLog::Kept { pod: "another".into(), bytes: 3 }).action, wanted);
+    assert_eq!(with(KeptLog::Kept { id: "another".into(), bytes: 3 }).action, wanted);
     let waits = with(failed(1, NOW));
     assert_eq!((waits.action, waits.again), (Action::Nothing, Some(Duration::from_secs(10))));
     assert_eq!(with(failed(2, Timestamp(NOW.0 - 19_000))).action, Action::Nothing);
@@ -81,7 +81,7 @@ fn the_last_pod_is_known_and_its_log_kept_in_whichever_order_they_are_told() {
             facts.pods = seen(&named("last", 1, code));
             let action = step(&mut facts).action;
             let run = facts.record.runs[&Index(0)].clone();
-            let known = (run.pod.as_deref(), run.exit, run.host.as_deref(), run.end, run.starts);
+            let known = (run.id.as_deref(), run.exit, run.host.as_deref(), run.end, run.starts);
             assert_eq!(known, (Some("last"), Some(code), Some("node-of-last"), Some(SchedDate(8)), 2), "{code} {all}");
             assert_eq!(action, Action::KeepLogs(vec![(Index(0), "last".into())]), "{code} {all}");
             // When it has gone, an earlier one is none of it.
@@ -109,7 +109,7 @@ fn of_a_success_no_earlier_try_is_shown() {
     facts.job = JobSeen::Ours(BatchJob { succeeded: "0".parse().unwrap(), ..running });
     assert_eq!(step(&mut facts).action, Action::Nothing);
     let run = &facts.record.runs[&Index(0)];
-    assert_eq!((run.pod.as_deref(), run.exit), (None, Some(0)));
+    assert_eq!((run.id.as_deref(), run.exit), (None, Some(0)));
 }
 
 #[test]

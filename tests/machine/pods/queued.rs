@@ -1,8 +1,9 @@
 //! Pods in a queue: as many at a time as there is room for, whatever is seen late.
 
+use htc_operator::kubernetes_backend::progress as pods_progress;
 use htc_operator::machine::facts::{QueueKind, QueueWait, Queued};
-use htc_operator::machine::pods::{Share, room, share, share_after};
-use htc_operator::machine::room::Room;
+use htc_operator::machine::pods::{room, share, share_after};
+use htc_operator::machine::room::{Room, Share};
 use htc_operator::queue::Progress;
 use rstest::rstest;
 
@@ -276,7 +277,7 @@ fn what_kueue_evicts_is_told_so() {
 
 fn progress(facts: &Facts) -> Option<Progress> {
     let decision = decide(facts);
-    Progress::of_pods(facts, &decision, &room(facts, &decision), false, serde_json::Value::Null)
+    pods_progress(facts, &decision, &room(facts, &decision), false, serde_json::Value::Null)
 }
 
 #[test]

@@ -8,8 +8,9 @@ use crate::machine::facts::{CutShort, Exceeded, Spec};
 use crate::machine::ids::Index;
 use crate::machine::indices::Indices;
 use crate::machine::phase::Phase;
-use crate::machine::pods::facts::{BatchJob, JobEnd, Left, Pod, PodPhase, PodsSeen, Run as Row, RunEnd, RunState};
+use crate::machine::pods::facts::{BatchJob, JobEnd, Left, Pod, PodPhase, PodsSeen};
 use crate::machine::pods::status::{Counts, ending};
+use crate::machine::runs::{Record, Run as Row, RunEnd, RunState};
 use crate::machine::status::jobs;
 use crate::machine::transitions::Trigger;
 
@@ -121,7 +122,7 @@ impl Run<'_> {
         if over.is_none() {
             (run.state, run.exit) = (state, None);
         }
-        run.pod = Some(pod.name.clone());
+        run.id = Some(pod.name.clone());
         run.starts = starts;
         (run.start, run.end, run.host, run.exit) = (pod.start, pod.end, pod.node.clone(), pod.exit.or(run.exit));
         run.message = message;
@@ -135,7 +136,7 @@ impl Run<'_> {
                 if end == RunEnd::Succeeded {
                     if run.exit.is_some_and(|code| code != 0) {
                         // That was an earlier try. The one that succeeded was not seen yet.
-                        (run.pod, run.start, run.end, run.host, run.message) = (None, None, None, None, None);
+                        (run.id, run.start, run.end, run.host, run.message) = (None, None, None, None, None);
                     }
                     run.exit = Some(0);
                 }
@@ -227,8 +228,8 @@ impl Run<'_> {
     }
 
     /// With what is known of the object itself, for counts and words.
-    fn record_now(&self) -> crate::machine::pods::facts::Record {
-        crate::machine::pods::facts::Record { known: Some(self.known.clone()), ..self.record.clone() }
+    fn record_now(&self) -> Record {
+        Record { known: Some(self.known.clone()), ..self.record.clone() }
     }
 }
 

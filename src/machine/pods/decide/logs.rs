@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Action, Run};
 use crate::machine::ids::Index;
-use crate::machine::pods::facts::{KeptLog, Run as Row, RunEnd, RunState};
+use crate::machine::runs::{KeptLog, Run as Row, RunEnd, RunState};
 
 /// Most logs that are asked for at once.
 const AT_ONCE: usize = 50;
@@ -60,7 +60,7 @@ impl Run<'_> {
 
 /// The Pod whose log is to be kept, and the pause before it is asked for. What was cut short has no Pod any more.
 fn wanted(run: &Row, deleting: bool) -> Option<(Arc<str>, Duration)> {
-    let pod = run.pod.clone()?;
+    let pod = run.id.clone()?;
     match run.state {
         RunState::Ended(RunEnd::Succeeded | RunEnd::Failed) => {}
         RunState::Waiting
@@ -76,7 +76,7 @@ fn wanted(run: &Row, deleting: bool) -> Option<(Arc<str>, Duration)> {
             let longest = if deleting { LONGEST_AT_THE_END } else { LONGEST };
             Some((pod, FIRST.saturating_mul(1 << tries.saturating_sub(1).min(10)).min(longest)))
         }
-        KeptLog::Kept { pod: kept, .. } => (*kept != pod).then_some((pod, Duration::ZERO)),
+        KeptLog::Kept { id: kept, .. } => (*kept != pod).then_some((pod, Duration::ZERO)),
         KeptLog::Gone => None,
     }
 }

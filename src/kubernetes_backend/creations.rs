@@ -31,7 +31,8 @@ impl Creations {
     }
 
     /// Whether it may be tried now.
-    pub(super) fn may(&self, uid: &Uid, now: Timestamp) -> Create {
+    #[must_use]
+    pub fn may(&self, uid: &Uid, now: Timestamp) -> Create {
         match self.all().get(uid) {
             Some(refused) if refused.until.is_none_or(|until| until > now) => Create::Refused {
                 reason: refused.reason,
@@ -42,7 +43,8 @@ impl Creations {
         }
     }
 
-    pub(super) fn refused(&self, uid: &Uid, reason: Reason, message: String, now: Timestamp) {
+    /// The API server has refused it.
+    pub fn refused(&self, uid: &Uid, reason: Reason, message: String, now: Timestamp) {
         let mut all = self.all();
         let mut pauses = all.remove(uid).map_or_else(|| Backoff::new(PAUSES.0, PAUSES.1), |refused| refused.pauses);
         let until = Some(now.plus(pauses.pause()));
@@ -50,7 +52,7 @@ impl Creations {
     }
 
     /// Nothing that may change is wrong with it: this process does not try again.
-    pub(super) fn never(&self, uid: &Uid, reason: Reason, message: String) {
+    pub fn never(&self, uid: &Uid, reason: Reason, message: String) {
         let pauses = Backoff::new(PAUSES.0, PAUSES.1);
         self.all().insert(uid.clone(), Refused { reason, message, until: None, pauses });
     }

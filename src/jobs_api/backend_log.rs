@@ -1,0 +1,63 @@
+//! The log of a job as its backend has it: until it is kept, and while the job runs. A backend begins a log at its first byte or at its last
+//! lines; what comes before the byte that is wanted is left out here.
+
+use futures::AsyncReadExt as _;
+
+use super::log::{PART, Source};
+use crate::backends;
+use crate::procs::answer::Failure;
+use crate::workers::{LogPart, NoLog};
+
+impl Source {
+    /// Shows what the job has written; if that is wanted, until it ends.
+    pub(super) async fn show_backends(&mut self) -> Result<(), Failure> {
+        let name = self.found.proc.name.name();
+        let Some(id) = self.found.proc.status.id.clone() else {
+            let state = self.found.proc.status.state;
+            return Err(Failure::bad_request(format!("{name} is {state}, and nothing runs it: it has no log")));
+        };
+        let logs = backends::logs(&self.jobs.client, &self.jobs.records.ledger, &self.found.parent).await?;
+        let Some(logs) = logs else { return Err(self.no_log(&id, NoLog::Gone)) };
+        let tail_lines = self.wanted.tail_lines.filter(|_| !self.shown);
+        let wanted = LogPart { follow: self.wanted.follow, tail_lines, limit_bytes: None };
+        let mut log = logs.open(&id, wanted).await.map_err(|why| self.no_log(&id, why))?;
+        let (mut next, mut buffer) = (0_u64, vec![0; PART]);
+        let from = if tail_lines.is_some() { 0 } else { self.at };
+        loop {
+            let came = tokio::select! {
+                came = log.read(&mut buffer) => came,
+                // Who follows is told at once that there is a log, if an empty one.
+                () = tokio::time::sleep(super::log::LOOK), if !self.told => {
+                    self.begin().await?;
+                    continue;
+                }
+                () = self.parts.closed() => return Ok(()),
+            };
+            let came = came.map_err(|error| Failure::unavailable(format!("the log of {id} has ended: {error}")))?;
+            if came == 0 {
+                return self.begin().await;
+            }
+            let skipped = usize::try_from(from.saturating_sub(next)).unwrap_or(usize::MAX).min(came);
+            next += came as u64;
+            // What was sent is not sent again, be it from the backend or from the volume. Where the last lines are in the log is not known.
+            if tail_lines.is_none() {
+                self.at = self.at.max(next);
+            }
+            if skipped < came && !self.send(&buffer[skipped..came]).await {
+                return Ok(());
+            }
+        }
+    }
+
+    fn no_log(&self, id: &str, why: NoLog) -> Failure {
+        let name = self.found.proc.name.name();
+        match why {
+            NoLog::Gone => {
+                Failure::not_found(format!("the log of {name} is not kept, and {id} is gone: its log went with it"))
+            }
+            NoLog::Nothing => Failure::bad_request(format!("{name} has no log yet: {id} has come to no node")),
+            NoLog::NotYet(why) => Failure::bad_request(format!("{name} has no log yet: {why}")),
+            NoLog::Failed(why) => Failure::unavailable(why),
+        }
+    }
+}
