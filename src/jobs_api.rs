@@ -5,6 +5,7 @@ mod backend_log;
 pub mod certificates;
 mod files;
 mod log;
+mod log_query;
 mod serve;
 mod turns;
 mod volume;

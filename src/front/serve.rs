@@ -26,6 +26,17 @@ use crate::receiver::{ListenError, Port, bind, limited, start};
 
 /// Threads of the port.
 const THREADS: usize = 2;
+/// Headers of the leader's answers that are handed on.
+const SHOWN_HEADERS: [&str; 8] = [
+    "content-type",
+    "etag",
+    "retry-after",
+    "x-htc-attempt",
+    "x-htc-run",
+    "x-htc-offset",
+    "x-htc-first-line",
+    "x-htc-length",
+];
 /// How long the leader may take to begin its answer.
 const ANSWER: Duration = Duration::from_secs(55);
 
@@ -204,7 +215,7 @@ async fn hand_on(
     };
     let status = StatusCode::from_u16(answer.status().as_u16()).unwrap_or(StatusCode::BAD_GATEWAY);
     let mut response = HttpResponse::build(status);
-    for name in ["content-type", "etag", "retry-after", "x-htc-attempt", "x-htc-run", "x-htc-offset", "x-htc-length"] {
+    for name in SHOWN_HEADERS {
         if let Some(value) = answer.headers().get(name).and_then(|value| value.to_str().ok()) {
             response.insert_header((name, value));
         }

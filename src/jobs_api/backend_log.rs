@@ -2,11 +2,12 @@
 //! lines; what comes before the byte that is wanted is left out here.
 
 use futures::AsyncReadExt as _;
+use jiff::Timestamp;
 
 use super::log::{PART, Source};
 use crate::backends;
 use crate::procs::answer::Failure;
-use crate::workers::{LogPart, NoLog};
+use crate::workers::{Log, LogPart, LogSource, NoLog};
 
 impl Source {
     /// Shows what the job has written; if that is wanted, until it ends.
@@ -19,10 +20,18 @@ impl Source {
         let logs = backends::logs(&self.jobs.client, &self.jobs.records.ledger, &self.found.parent).await?;
         let Some(logs) = logs else { return Err(self.no_log(&id, NoLog::Gone)) };
         let tail_lines = self.wanted.tail_lines.filter(|_| !self.shown);
-        let wanted = LogPart { follow: self.wanted.follow, tail_lines, limit_bytes: None };
-        let mut log = logs.open(&id, wanted).await.map_err(|why| self.no_log(&id, why))?;
-        let (mut next, mut buffer) = (0_u64, vec![0; PART]);
         let from = if tail_lines.is_some() { 0 } else { self.at };
+        // If it is not known from which line bytes were counted, it is seen first how far they go.
+        let follow = self.wanted.follow && (from == 0 || self.first_line.is_some());
+        let opened = open(&*logs, &id, LogPart { follow, tail_lines, limit_bytes: None }).await;
+        let (mut log, first_line) = opened.map_err(|why| self.no_log(&id, why))?;
+        if tail_lines.is_none() {
+            if from > 0 && self.first_line.is_some() && self.first_line != first_line {
+                return Err(self.is_cut(&id));
+            }
+            self.first_line = first_line;
+        }
+        let (mut next, mut buffer) = (0_u64, vec![0; PART]);
         loop {
             let came = tokio::select! {
                 came = log.read(&mut buffer) => came,
@@ -34,8 +43,14 @@ impl Source {
                 () = self.parts.closed() => return Ok(()),
             };
             let came = came.map_err(|error| Failure::unavailable(format!("the log of {id} has ended: {error}")))?;
+            if came == 0 && next < from {
+                return Err(self.is_cut(&id));
+            }
             if came == 0 {
                 return self.begin().await;
+            }
+            if self.first_line.is_none() && tail_lines.is_none() {
+                self.first_line = logs.first_line(&id).await.ok().flatten();
             }
             let skipped = usize::try_from(from.saturating_sub(next)).unwrap_or(usize::MAX).min(came);
             next += came as u64;
@@ -49,6 +64,15 @@ impl Source {
         }
     }
 
+    /// What was read before is not the beginning of what there is.
+    fn is_cut(&self, id: &str) -> Failure {
+        let (name, at) = (self.found.proc.name.name(), self.at);
+        Failure::expired(format!(
+            "the node of {id} no longer has the beginning of the log of {name}, of which {at} bytes were read before: lines may be missing. \
+             What it still has comes without the parameter offset"
+        ))
+    }
+
     fn no_log(&self, id: &str, why: NoLog) -> Failure {
         let name = self.found.proc.name.name();
         match why {
@@ -59,5 +83,21 @@ impl Source {
             NoLog::NotYet(why) => Failure::bad_request(format!("{name} has no log yet: {why}")),
             NoLog::Failed(why) => Failure::unavailable(why),
         }
+    }
+}
+
+/// The log, and when its first line was written. If that is another one afterwards, it is not known which of the two was opened.
+async fn open(logs: &dyn LogSource, id: &str, wanted: LogPart) -> Result<(Log, Option<Timestamp>), NoLog> {
+    if wanted.tail_lines.is_some() {
+        return Ok((logs.open(id, wanted).await?, None));
+    }
+    let mut before = logs.first_line(id).await?;
+    loop {
+        let log = logs.open(id, wanted).await?;
+        let first_line = logs.first_line(id).await?;
+        if before.is_none() || before == first_line {
+            return Ok((log, first_line));
+        }
+        before = first_line;
     }
 }

@@ -14,13 +14,13 @@ use jiff::Timestamp;
 use tokio::sync::mpsc;
 use tracing::Instrument as _;
 
+use super::log_query::LogQuery;
 use super::{Found, Jobs};
 use crate::backends;
 use crate::condor::tail::{Extent, Stream, Tail};
 use crate::machine::facts::Unknown;
 use crate::procs::State;
 use crate::procs::answer::Failure;
-use crate::procs::list::parameters;
 use crate::workers::written;
 
 /// Bytes that are read at once.
@@ -42,63 +42,21 @@ const SENT: u64 = 1 << 28;
 /// Longest time between looks at whether a job that is followed still runs.
 pub(super) const LOOK: Duration = Duration::from_secs(5);
 
-/// What is wanted of a log: words of `kubectl logs`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct LogQuery {
-    stream: Stream,
-    pub(super) follow: bool,
-    /// The last so many lines of what there is.
-    pub(super) tail_lines: Option<usize>,
-    /// At most so many bytes.
-    limit_bytes: Option<u64>,
-    /// From this byte of the file on.
-    offset: u64,
-    /// Of the run that began then, and of no other.
-    run: Option<Timestamp>,
-}
-
-impl LogQuery {
-    /// From a query.
-    pub(super) fn parse(query: &str) -> Result<Self, Failure> {
-        let mut wanted = Self::default();
-        for (name, value) in parameters(query)? {
-            let wrong = || Failure::bad_request(format!("the parameter {name} cannot be {value:?}"));
-            match name.as_str() {
-                "stream" => {
-                    wanted.stream = match value.as_str() {
-                        "out" => Stream::Out,
-                        "err" => Stream::Err,
-                        _ => return Err(wrong()),
-                    }
-                }
-                "follow" => wanted.follow = value.parse().map_err(|_| wrong())?,
-                "tailLines" => wanted.tail_lines = Some(value.parse().map_err(|_| wrong())?),
-                "limitBytes" => wanted.limit_bytes = Some(value.parse().map_err(|_| wrong())?),
-                "offset" => wanted.offset = value.parse().map_err(|_| wrong())?,
-                "run" => wanted.run = Some(value.parse().map_err(|_| wrong())?),
-                "pretty" | "timeout" => {}
-                _ => return Err(Failure::bad_request(format!("the parameter {name:?} is not known"))),
-            }
-        }
-        if wanted.tail_lines.is_some() && wanted.offset > 0 {
-            return Err(Failure::bad_request("tailLines and offset exclude each other"));
-        }
-        Ok(wanted)
-    }
-}
-
 /// The header that says of which run the log is: how often HTCondor had started the job.
 const ATTEMPT: &str = "x-htc-attempt";
 /// The header that says when that run began: who goes on where a log has ended asks for this run.
 const RUN: &str = "x-htc-run";
 /// The header that says at which byte of the file the log begins, if that is known.
 const OFFSET: &str = "x-htc-offset";
+/// The header that says when the first line was written from which the bytes are counted, where that may be another one later.
+const FIRST_LINE: &str = "x-htc-first-line";
 
 /// Of what a log is. Known once it has begun.
 #[derive(Clone, Copy, Debug, Default)]
 struct LogStart {
     run: Option<Timestamp>,
     offset: Option<u64>,
+    first_line: Option<Timestamp>,
 }
 
 /// Answers with the log.
@@ -118,6 +76,7 @@ pub(super) async fn log(jobs: &Jobs, user: &str, found: Found, wanted: LogQuery)
         start: wanted.run.or_else(|| began(&found)),
         begins: Arc::default(),
         offset: wanted.tail_lines.is_none().then_some(wanted.offset),
+        first_line: wanted.first_line,
         found,
         wanted,
         at: wanted.offset,
@@ -153,12 +112,15 @@ pub(super) async fn log(jobs: &Jobs, user: &str, found: Found, wanted: LogQuery)
     let all = futures::StreamExt::chain(futures::stream::iter([Ok(part)]), rest);
     let mut response = HttpResponse::Ok();
     response.content_type("text/plain; charset=utf-8").insert_header((ATTEMPT, attempt.to_string()));
-    let LogStart { run, offset } = begins.get().copied().unwrap_or_default();
+    let LogStart { run, offset, first_line } = begins.get().copied().unwrap_or_default();
     if let Some(run) = run {
         response.insert_header((RUN, run.to_string()));
     }
     if let Some(offset) = offset {
         response.insert_header((OFFSET, offset.to_string()));
+    }
+    if let Some(first_line) = first_line {
+        response.insert_header((FIRST_LINE, first_line.to_string()));
     }
     Ok(response.streaming(super::in_span(all)))
 }
@@ -190,6 +152,8 @@ pub(super) struct Source {
     pub(super) shown: bool,
     /// The byte of the file that comes first, if that is known.
     offset: Option<u64>,
+    /// When the first line was written that a backend had: from there the bytes are counted.
+    pub(super) first_line: Option<Timestamp>,
     /// Of what the log is, for the head of the answer.
     begins: Arc<OnceLock<LogStart>>,
 }
@@ -271,6 +235,12 @@ impl Source {
             .volume
             .step(move || written(&folder, what, index).ok_or_else(|| std::io::ErrorKind::NotFound.into()));
         let (file, length) = self.jobs.volume.opened(path.await?).await?;
+        if self.at > length && !self.told && backends::has_logs(self.found.parent.backend()) {
+            let (name, at) = (self.found.proc.name.name(), self.at);
+            return Err(Failure::expired(format!(
+                "{length} bytes of the log of {name} are kept, and {at} were read before: what it has written since may be missing"
+            )));
+        }
         if let Some(lines) = self.wanted.tail_lines.filter(|_| !self.shown) {
             let from = length.saturating_sub(LOOK_BACK as u64);
             let end = self.jobs.volume.read(&file, from, LOOK_BACK).await?;
@@ -380,7 +350,7 @@ impl Source {
     /// What the answer is of is known by now.
     fn tells(&mut self) {
         self.told = true;
-        let _ = self.begins.set(LogStart { run: self.start, offset: self.offset });
+        let _ = self.begins.set(LogStart { run: self.start, offset: self.offset, first_line: self.first_line });
     }
 
     /// Whether more is wanted.
@@ -472,24 +442,5 @@ mod tests {
         let backlog = read.expect("it goes on for as long as the job does").unwrap();
         assert!(backlog.total > 0 && backlog.kept.ends_with(b"line\n"));
         writes.abort();
-    }
-
-    #[test]
-    fn what_is_not_known_is_refused() {
-        let run = LogQuery::parse("run=2026-01-02T03:04:05Z").unwrap().run.unwrap();
-        assert_eq!(run.to_string(), "2026-01-02T03:04:05Z", "what the answer's head says can be asked for");
-        let wanted = LogQuery::parse("stream=err&follow=true&tailLines=5&limitBytes=10").unwrap();
-        assert_eq!((wanted.stream, wanted.follow, wanted.tail_lines), (Stream::Err, true, Some(5)));
-        for query in [
-            "stream=log",
-            "follow=maybe",
-            "tail=5",
-            "tailLines=-1",
-            "offset=5&tailLines=1",
-            "offset=1&offset=2",
-            "run=5",
-        ] {
-            assert_eq!(LogQuery::parse(query).map_err(|failure| failure.code), Err(400), "{query}");
-        }
     }
 }

@@ -10,6 +10,7 @@ use futures::Stream;
 use serde_json::json;
 use tracing::Instrument as _;
 
+use super::log_query::LogQuery;
 use super::walk::Walk;
 use super::watch::Watching;
 use super::{Found, Jobs, files, in_span, log, now, wish};
@@ -91,7 +92,7 @@ async fn serve(request: &HttpRequest, target: Target, jobs: &Jobs) -> Result<Htt
     if let (Some(name), Some(subresource)) = (&target.name, &target.subresource) {
         let find = jobs.find(namespace.unwrap_or_default(), name);
         return match subresource.as_str() {
-            "log" => log::log(jobs, user, find.await?, log::LogQuery::parse(words)?).await,
+            "log" => log::log(jobs, user, find.await?, LogQuery::parse(words)?).await,
             "files" => {
                 let found = find.await?;
                 found.must_have(Asked::Files)?;

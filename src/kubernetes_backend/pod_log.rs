@@ -2,6 +2,7 @@
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use kube::api::{Api, LogParams};
@@ -11,6 +12,9 @@ use crate::api::Guarded;
 use crate::kubernetes::{ApiError, is_controlled, limited};
 use crate::machine::runs::JobUid;
 use crate::workers::{Log, LogPart, LogSource, NoLog};
+
+/// Bytes of a line's time, `2026-01-02T03:04:05.678901234`: kubelet puts it before the line.
+const TIMESTAMP: i64 = 29;
 
 /// The logs of the Pods of one Job.
 pub struct PodLogs {
@@ -25,6 +29,10 @@ pub struct PodLogs {
 impl LogSource for PodLogs {
     fn open<'a>(&'a self, pod: &'a str, wanted: LogPart) -> BoxFuture<'a, Result<Log, NoLog>> {
         self.ask(pod, wanted).boxed()
+    }
+
+    fn first_line<'a>(&'a self, pod: &'a str) -> BoxFuture<'a, Result<Option<Timestamp>, NoLog>> {
+        self.ask_first_line(pod).boxed()
     }
 }
 
@@ -43,6 +51,20 @@ impl PodLogs {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
         let log = limited("read the log of Pod", &pod, api.log_stream(pod, &parameters)).await;
         log.map(|log| Box::pin(log) as Log).map_err(|error| no_log(&error))
+    }
+
+    /// A node lets go of the oldest lines of a long log, and does not say so.
+    async fn ask_first_line(&self, pod: &str) -> Result<Option<Timestamp>, NoLog> {
+        let parameters = LogParams {
+            container: Some(CONTAINER.to_owned()),
+            timestamps: true,
+            limit_bytes: Some(TIMESTAMP),
+            ..LogParams::default()
+        };
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
+        let text = limited("read the log of Pod", &pod, api.logs(pod, &parameters)).await;
+        // The node's zone follows, and stays the same.
+        text.map(|text| format!("{text}Z").parse().ok()).map_err(|error| no_log(&error))
     }
 
     fn may_have_one(&self, there: Option<Guarded<Pod>>) -> Result<(), NoLog> {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::{AsyncRead, AsyncReadExt as _, FutureExt as _, StreamExt as _};
+use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
@@ -41,6 +42,9 @@ const MIB: u64 = 1 << 20;
 pub trait LogSource: Send + Sync {
     /// The log of what runs, or ran, under this name: standard output and standard error together.
     fn open<'a>(&'a self, id: &'a str, wanted: LogPart) -> BoxFuture<'a, Result<Log, NoLog>>;
+
+    /// When the first line was written that is there; none if there is no line. Another one than before: the beginning is gone.
+    fn first_line<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Option<Timestamp>, NoLog>>;
 }
 
 /// As it comes.

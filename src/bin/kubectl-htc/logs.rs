@@ -18,6 +18,8 @@ const NO_LOG: u16 = 400;
 const NOT_FOUND: u16 = 404;
 /// It is of another run by now.
 const ANOTHER_RUN: u16 = 409;
+/// A part of it is gone by now.
+const CUT: u16 = 410;
 /// Of what happens here and not there: standard output cannot be written.
 const HERE: u16 = 1;
 /// Most jobs whose logs one call prints.
@@ -95,6 +97,8 @@ struct Shown {
     /// When the run began, as the operator says it. Without that word another run would be gone on with in the middle: how often the
     /// job was started is known too late.
     run: Option<String>,
+    /// When the line was written from which bytes are counted, if the operator says it.
+    first_line: Option<String>,
     /// The next byte of the file, if that is known.
     next: Option<u64>,
     /// Only the last so many lines are wanted, and none has come.
@@ -104,7 +108,7 @@ struct Shown {
 
 impl Shown {
     const fn begin(tail: Option<usize>) -> Self {
-        Self { run: None, next: Some(0), tail, bytes: 0 }
+        Self { run: None, first_line: None, next: Some(0), tail, bytes: 0 }
     }
 
     /// Operators of before, and nodes that have Pods, do not say at which byte the last lines begin.
@@ -119,12 +123,15 @@ impl Shown {
             (None, next) => format!("offset={}", next.unwrap_or_default()),
         };
         let run = self.run.as_ref().map(|run| format!("&run={run}")).unwrap_or_default();
-        format!("log?stream={stream}&follow={follow}&{place}{run}")
+        let first_line = self.first_line.as_ref().filter(|_| self.tail.is_none());
+        let first_line = first_line.map(|time| format!("&firstLine={time}")).unwrap_or_default();
+        format!("log?stream={stream}&follow={follow}&{place}{run}{first_line}")
     }
 
     /// An answer has begun.
     fn answered(&mut self, header: impl Fn(&str) -> Option<String>) {
         self.run = header("x-htc-run").or_else(|| self.run.take());
+        self.first_line = header("x-htc-first-line").or_else(|| self.first_line.take());
         if self.tail.is_some() {
             self.next = header("x-htc-offset").and_then(|offset| offset.parse().ok());
         }
@@ -199,6 +206,13 @@ async fn follow_to_the_end(jobs: &Jobs, first: &Proc, arguments: &Arguments) -> 
                     shown = Shown::begin(None);
                     continue;
                 }
+                Err(Refused { code: CUT, message }) => {
+                    eprintln!("{message}");
+                    if ended {
+                        return Ok(ExitCode::SUCCESS);
+                    }
+                    shown = Shown::begin(None);
+                }
                 // It has written more than can be had while it runs, or has no log at the moment.
                 Err(Refused { code: NO_LOG, message }) if !ended => say(format!("{message}: waiting")),
                 // There was one as long as it ran.
@@ -253,6 +267,12 @@ mod tests {
         shown.answered(headers);
         shown.came(7);
         assert_eq!(shown.path("out", true), "log?stream=out&follow=true&offset=7&run=2026-01-02T03:04:05Z");
+
+        let cut = |name: &str| {
+            headers(name).or_else(|| (name == "x-htc-first-line").then(|| "2026-01-02T03:04:06Z".to_owned()))
+        };
+        shown.answered(cut);
+        assert!(shown.path("out", true).ends_with("&firstLine=2026-01-02T03:04:06Z"), "{}", shown.path("out", true));
 
         let mut shown = Shown::begin(Some(3));
         shown.answered(headers);

@@ -21,6 +21,8 @@ pub const NODE: &str = "node-1";
 struct Log {
     text: Vec<u8>,
     ended: bool,
+    /// How often its oldest lines have gone.
+    rotated: u32,
 }
 
 #[derive(Default)]
@@ -104,6 +106,15 @@ impl Kubelet {
         self.state.news.notify_all();
     }
 
+    /// Its oldest lines go, as of a log that has become long, and who reads it is cut off.
+    pub fn rotates(&self, pod: &str, left: &[u8]) {
+        let mut logs = self.state.logs.lock().unwrap();
+        let log = logs.get_mut(pod).unwrap();
+        (log.text, log.rotated) = (left.to_vec(), log.rotated + 1);
+        drop(logs);
+        self.state.news.notify_all();
+    }
+
     /// It answers with nothing but errors.
     pub fn is_broken(&self, broken: bool) {
         self.state.broken.store(broken, Ordering::SeqCst);
@@ -157,10 +168,22 @@ fn answer(state: &State, config: Arc<ServerConfig>, stream: TcpStream) -> std::i
         stream.conn.send_close_notify();
         return stream.flush();
     }
-    let mut at = 0;
+    let (mut at, mut opened) = (0, None);
     loop {
         let mut logs = state.logs.lock().unwrap();
         let log = logs.get(&pod).unwrap();
+        if *opened.get_or_insert(log.rotated) != log.rotated {
+            break;
+        }
+        if value("timestamps") == Some("true") {
+            let mut line = format!("2026-01-01T00:00:{:02}.000000000Z ", log.rotated).into_bytes();
+            line.extend(&log.text);
+            line.truncate(number("limitBytes").unwrap_or(usize::MAX));
+            let line = if log.text.is_empty() { Vec::new() } else { line };
+            drop(logs);
+            stream.write_all(&line)?;
+            break;
+        }
         if at == 0
             && let Some(lines) = number("tailLines")
         {

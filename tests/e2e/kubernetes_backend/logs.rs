@@ -78,6 +78,48 @@ pub fn from_the_pod_and_then_from_the_volume(version: Version) {
     here.wait_all_gone();
 }
 
+/// A node keeps only the newest part of a long log. Who goes on where a connection has ended is told if what comes next is not known.
+pub fn of_a_log_that_was_cut_it_is_said_that_lines_are_missing(version: Version) {
+    let stage = Stage::start(version);
+    stage.bed.front();
+    let here = stage.namespace();
+    let kubelet = Kubelet::start(&stage.bed);
+    here.create(&pods("long", 1));
+    let pod = kubelet.take(&here, 0);
+    here.run(0);
+    here.wait("long", "it runs", |object| object["status"]["running"] == 1);
+    kubelet.writes(&pod, b"one\ntwo\n");
+    let mut follows =
+        command(&here, &["logs", "long/0", "-f"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(follows.stdout.take().unwrap()).lines();
+    let mut told = BufReader::new(follows.stderr.take().unwrap()).lines();
+    let mut next = || lines.next().unwrap().unwrap();
+    assert_eq!([next(), next()], ["one", "two"]);
+    // Shorter than what was read, and then longer: that it ends too early is not all that tells.
+    for left in ["six\n".to_owned(), "seven\n".repeat(100)] {
+        kubelet.rotates(&pod, left.as_bytes());
+        let words = told.next().unwrap().unwrap();
+        assert!(words.contains("lines may be missing"), "{words}");
+        for line in left.lines() {
+            assert_eq!(next(), line);
+        }
+    }
+    kubelet.writes(&pod, b"eight\n");
+    assert_eq!(next(), "eight");
+    // Who does not say from which line it counts is told, too, where bytes are asked for that there are not.
+    let refused = log(&here, "long-0", "offset=5000").unwrap_err();
+    assert!(refused.contains("lines may be missing"), "{refused}");
+    let refused = log(&here, "long-0", "offset=5000&follow=true").unwrap_err();
+    assert!(refused.contains("lines may be missing"), "{refused}");
+    kubelet.ends(&pod);
+    here.end(0, 0);
+    assert!(follows.wait().unwrap().success() && lines.next().is_none());
+    wait_kept(&here, "long-0");
+    let refused = log(&here, "long-0", "offset=5000").unwrap_err();
+    assert!(refused.contains("606 bytes of the log of long-0 are kept"), "{refused}");
+    here.delete("long");
+}
+
 pub fn what_cannot_be_had_is_tried_again_and_holds_up_no_deletion_for_long(version: Version) {
     let stage = Stage::start(version);
     stage.bed.front();
