@@ -41,6 +41,7 @@ pub fn job(job: &v1::Job) -> Option<BatchJob> {
         uid: JobUid::from(job.metadata.uid.as_deref()?),
         deleting: job.metadata.deletion_timestamp.is_some(),
         suspended: spec.suspend.unwrap_or_default(),
+        completions: spec.completions.and_then(|count| u32::try_from(count).ok()),
         parallelism: spec.parallelism.and_then(|most| u32::try_from(most).ok()),
         deadline: spec.active_deadline_seconds.and_then(|limit| u64::try_from(limit).ok()).map(Duration::from_secs),
         started: status.start_time.as_ref().map(moment),

@@ -54,6 +54,7 @@ fn job(uid: &str) -> BatchJob {
         uid: uid.into(),
         deleting: false,
         suspended: true,
+        completions: Some(3),
         parallelism: Some(3),
         deadline: None,
         started: None,

@@ -81,6 +81,8 @@ pub struct BatchJob {
     pub deleting: bool,
     /// `spec.suspend`
     pub suspended: bool,
+    /// `spec.completions`
+    pub completions: Option<u32>,
     /// `spec.parallelism`
     pub parallelism: Option<u32>,
     /// `spec.activeDeadlineSeconds`

@@ -136,7 +136,17 @@ fn left_behind(here: &Namespace<'_>, name: &str) {
 /// What the operator finds goes on; what it does not find it does not make again, unless somebody says that it may.
 pub fn a_ledger_that_is_lost(version: Version) {
     let stage = Stage::start(version);
-    let (here, there) = (stage.namespace(), stage.namespace());
+    let (here, there, elsewhere) = (stage.namespace(), stage.namespace(), stage.namespace());
+    // Its items go with the ledger, the list is deleted, and its status does not say how many there are.
+    let list = json!({ "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": { "name": "list", "namespace": elsewhere.name }, "data": { "files": "a\nb\n" } });
+    stage.bed.kube.apply_stdin(&list.to_string()).unwrap();
+    let mut listed = pods("listed", 2);
+    listed["spec"].as_object_mut().unwrap().remove("queue");
+    listed["spec"]["itemsFrom"] = json!({ "configMapKeyRef": { "name": "list", "key": "files" } });
+    elsewhere.create(&listed);
+    elsewhere.run(0);
+    elsewhere.wait_phase("listed", "Running");
     here.create(&pods("found", 2));
     here.run(0);
     here.wait_phase("found", "Running");
@@ -161,7 +171,14 @@ pub fn a_ledger_that_is_lost(version: Version) {
     here.kubectl(&["delete", "resourcequota", "quota"]);
     let lost = there.job_name("gone");
     there.kubectl(&["delete", "job", &lost]);
+    elsewhere.kubectl(&["delete", "configmap", "list"]);
+    let total = r#"{"status":{"total":null}}"#;
+    elsewhere.kubectl(&["patch", "htcjob", "listed", "--subresource=status", "--type=merge", "-p", total]);
     stage.bed.start_operator();
+    elsewhere.end(0, 0);
+    elsewhere.end(1, 0);
+    let ended = elsewhere.wait_ended("listed");
+    assert_eq!((&ended["status"]["succeeded"], &ended["status"]["total"]), (&json!(2), &json!(2)), "{ended:#}");
     let ended = there.wait_ended("gone");
     assert_eq!(condition(&ended, "Failed").unwrap()["reason"], "Lost", "{ended:#}");
     here.wait_says("never", "Submitted", "False", "PastUnknown");
@@ -174,7 +191,7 @@ pub fn a_ledger_that_is_lost(version: Version) {
     here.kubectl(&["annotate", "htcjob", "never", "htc.cern.ch/submit-again=true"]);
     here.end(0, 0);
     assert!(is_true(&here.wait_ended("never"), "Complete"));
-    for (namespace, name) in [(&here, "found"), (&here, "never"), (&there, "gone")] {
+    for (namespace, name) in [(&here, "found"), (&here, "never"), (&there, "gone"), (&elsewhere, "listed")] {
         namespace.delete(name);
     }
     here.wait_all_gone();
