@@ -35,6 +35,7 @@ on_versions!(
         lives::the_deadline_and_the_time_after_the_end,
         logs::from_the_pod_and_then_from_the_volume,
         logs::of_a_log_that_was_cut_it_is_said_that_lines_are_missing,
+        logs::of_all_that_failed_those_whose_pods_are_gone_are_passed_over,
         logs::no_more_is_kept_than_of_other_output,
         logs::what_cannot_be_had_is_tried_again_and_holds_up_no_deletion_for_long,
         queued::one_quota_counts_both_backends,

@@ -120,6 +120,29 @@ pub fn of_a_log_that_was_cut_it_is_said_that_lines_are_missing(version: Version)
     here.delete("long");
 }
 
+pub fn of_all_that_failed_those_whose_pods_are_gone_are_passed_over(version: Version) {
+    let stage = Stage::start(version);
+    stage.bed.front();
+    let here = stage.namespace();
+    let kubelet = Kubelet::start(&stage.bed);
+    let mut object = pods("cut", 2);
+    object["spec"]["maxFailedIndexes"] = 0.into();
+    here.create(&object);
+    let pod = kubelet.take(&here, 1);
+    kubelet.writes(&pod, b"bad\n");
+    kubelet.ends(&pod);
+    here.run(0);
+    here.wait("cut", "one runs", |object| object["status"]["running"] == 1);
+    here.end(1, 9);
+    here.wait_ended("cut");
+    wait_kept(&here, "cut-1");
+    wait_for("the Pod that was removed to be gone", PATIENCE, || here.pods().len() == 1).unwrap();
+    let (code, logs, why) = htc(&here, &["logs", "cut", "--failed"]);
+    assert_eq!((code, logs.as_str()), (0, "==> cut/1 <==\nbad\n==> cut/0 <==\n"), "{why}");
+    assert!(why.contains("is gone: its log went with it"), "{why}");
+    here.delete("cut");
+}
+
 pub fn what_cannot_be_had_is_tried_again_and_holds_up_no_deletion_for_long(version: Version) {
     let stage = Stage::start(version);
     stage.bed.front();
