@@ -108,10 +108,11 @@ fn what_ran_before_a_queue_applied_goes_on_and_what_is_resumed_by_hand_does_not(
 #[test]
 fn what_does_not_go_on_asks_for_no_room() {
     let waits = queued(4, None);
-    assert_eq!(has(&waits), texts(["", "0-3", ""]));
+    assert_eq!((has(&waits), share(&waits).wants), (texts(["", "0-3", ""]), 4));
     let but = |change: &dyn Fn(&mut Facts)| {
         let mut facts = waits.clone();
         change(&mut facts);
+        assert_eq!(share(&facts).wants, 0, "of the namespace, which is asked before it is decided");
         has(&facts)
     };
     let stopped = || BatchJob { parallelism: Some(4), stopped: true, ..job("j") };
