@@ -101,3 +101,41 @@ async fn open(logs: &dyn LogSource, id: &str, wanted: LogPart) -> Result<(Log, O
         before = first_line;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::sync::Mutex;
+
+    use futures::FutureExt as _;
+    use futures::future::BoxFuture;
+
+    use super::*;
+
+    /// When the first line was written, each time that is asked; and how often the log was opened.
+    struct Begins(Mutex<(VecDeque<Option<Timestamp>>, u32)>);
+
+    impl LogSource for Begins {
+        fn open<'a>(&'a self, _: &'a str, _: LogPart) -> BoxFuture<'a, Result<Log, NoLog>> {
+            self.0.lock().unwrap().1 += 1;
+            futures::future::ready(Ok(Box::pin(futures::io::empty()) as Log)).boxed()
+        }
+
+        fn first_line<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Option<Timestamp>, NoLog>> {
+            futures::future::ready(self.0.lock().unwrap().0.pop_front().ok_or(NoLog::Gone)).boxed()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_log_that_is_begun_anew_while_it_is_opened_is_opened_again() {
+        let at = |second| Timestamp::from_second(second).ok();
+        for (begins, opened) in
+            [(vec![at(1), at(1)], 1), (vec![None, at(1)], 1), (vec![at(0), at(1), at(1)], 2), (vec![None, None], 1)]
+        {
+            let last = *begins.last().unwrap();
+            let logs = Begins(Mutex::new((begins.into(), 0)));
+            let Ok((_, first_line)) = open(&logs, "a-0-xyz", LogPart::default()).await else { panic!("it is there") };
+            assert_eq!((first_line, logs.0.lock().unwrap().1), (last, opened));
+        }
+    }
+}
