@@ -12,8 +12,9 @@ COPY src src
 COPY tests/testbed/Cargo.toml tests/testbed/
 COPY tests/bed/Cargo.toml tests/bed/
 COPY tests/bench/Cargo.toml tests/bench/
+COPY tests/model/Cargo.toml tests/model/
 COPY tests/synced/Cargo.toml tests/synced/
-RUN for crate in testbed bed bench synced; do mkdir -p tests/$crate/src && : >tests/$crate/src/lib.rs; done
+RUN for crate in testbed bed bench model synced; do mkdir -p tests/$crate/src && : >tests/$crate/src/lib.rs; done
 RUN cargo build --locked --release --bin htc-operator
 
 # HTCondor's daemons for pools that the operator runs (spec.managed of an HTCPool), in a folder that runs in any image: workers get

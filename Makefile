@@ -22,7 +22,8 @@ DENY = $(CACHE)/cargo-deny-0.20.2
 # One build for all of them.
 ALL = --locked --workspace --features htc-operator/fail-points
 # The model makes the same steps a million times. The rest is compiled without optimization, which is far faster.
-MODEL = cargo test --config profile.dev.package.stateright.opt-level=3 --config profile.dev.package.htc-operator.opt-level=2 $(ALL) --test model
+MODEL = cargo test --config profile.dev.package.stateright.opt-level=3 --config profile.dev.package.htc-operator.opt-level=2 \
+	--config profile.dev.package.model.opt-level=2 $(ALL) --test model
 TESTBED = cargo run --locked --quiet -p testbed --
 # The tests on real servers mostly wait: all are started at once, and tests/bed/src/turns.rs says which may run.
 # Not by `cargo run`: a cargo in a cargo sees other variables, and builds ring and all that uses it once more.
@@ -67,7 +68,7 @@ soak: setup ## random kills, and everything checked afterwards
 	HTC_SOAK_KILLS=$(or $(KILLS),60) cargo test $(ALL) --test e2e -- --nocapture --test-threads=2 soak::$(VERSION)
 
 model: ## how things can go wrong, explored further than in make test (some minutes)
-	HTC_MODEL=full cargo test --locked --release --features fail-points --test model -- --nocapture --test-threads=1
+	HTC_MODEL=full cargo test --locked --release --package model --test model -- --nocapture --test-threads=1
 
 bench: setup ## table, JSON and curves in target/bench (15 minutes with 2 cores, FULL=1 30)
 	cargo build --locked --release --package htc-operator --package bench
@@ -77,7 +78,7 @@ lint: prerequisites cargo-deny ## what CI refuses before it tests
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo clippy --locked --workspace --all-targets --all-features -- -D warnings
-	cargo clippy --locked --all-features --test e2e --test model -- -D warnings
+	cargo clippy --locked --workspace --all-features --test e2e --test model -- -D warnings
 	shellcheck $(SHELL_SCRIPTS)
 	$(DENY)/bin/cargo-deny --log-level error check bans licenses sources
 

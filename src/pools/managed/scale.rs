@@ -51,7 +51,7 @@ pub enum Goal {
 }
 
 /// What the collector's answer is worth.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Answer {
     /// It names all workers that it should.
     Known,
@@ -107,7 +107,7 @@ pub enum Pod {
 }
 
 /// What HTCondor says of a worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Slot {
     /// Nothing: it may have jobs all the same.
     Unseen,

@@ -30,6 +30,7 @@ mod workers;
 mod world;
 
 mod rules;
+mod scaling;
 mod scenes;
 
 use std::time::{Duration, Instant};
