@@ -23,6 +23,7 @@ on_versions!(
         managed::an_htcjob_has_workers_of_its_own,
         managed::it_grows_with_the_jobs_and_shrinks_without_them,
         one::the_same_schedd_is_no_second_pool,
+        one::an_operator_may_have_no_schedd_of_its_own,
         one::a_queue_that_is_lost_is_not_taken_for_jobs_that_are_gone;
 );
 
