@@ -9,6 +9,7 @@ on_versions!(
     both:
         several::jobs_with_the_same_ids_are_not_mistaken_for_one_another,
         several::one_that_hangs_holds_up_no_other,
+        several::exchanged_schedds_are_not_taken_for_ones_own,
         managed::tokens_let_each_do_what_it_needs_and_no_more,
         managed::jobs_run_through_a_pool_of_its_own;
     trixie:
