@@ -3,15 +3,14 @@
 mod access;
 mod kueue;
 mod pods;
+mod pools;
 
 use std::path::Path;
 use std::sync::Arc;
 
-use kube::api::{Api, ListParams};
-use kube::{Client, ResourceExt as _};
+use kube::Client;
 use rustix::fs::{Access, access, statvfs};
 
-use crate::api::{ConditionStatus, Guarded, HTCPool, OPERATOR};
 use crate::clock::Clock;
 use crate::condor::{KnownUsers, Schedd};
 use crate::config::{self, Config};
@@ -31,9 +30,15 @@ use crate::queue::Queueing;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
     /// What was looked at.
-    pub what: &'static str,
+    pub what: String,
     /// What was found, or what is wrong and what to do about it.
     pub found: Result<String, String>,
+}
+
+impl Line {
+    fn new(what: impl Into<String>, found: Result<String, String>) -> Self {
+        Self { what: what.into(), found }
+    }
 }
 
 /// Looks at everything that the operator needs, and changes nothing.
@@ -60,38 +65,51 @@ pub async fn check(config: &Config) -> Vec<Line> {
         &Metrics::default(),
         Health::default(),
     ));
-    let credentials = own_credentials(config, &schedd).await;
-    let mut lines = vec![
-        Line { what: "cluster", found: cluster },
-        Line { what: "credentials", found: credentials.clone().map(|(_, found)| found) },
-        Line { what: "schedd", found: ask_schedd(&schedd).await },
-        Line { what: "confinement", found: confinement(config, &schedd) },
-        Line { what: "database", found: database(&config.ledger(), &ledger) },
-    ];
+    // They last until all is asked.
+    let (own_pool, _credentials) = own_pool(config, &schedd).await;
+    let mut lines = vec![Line::new("cluster", cluster)];
+    lines.extend(own_pool);
+    lines.extend([
+        Line::new("confinement", confinement(config, &schedd)),
+        Line::new("database", database(&config.ledger(), &ledger)),
+    ]);
     if let Some(found) = callbacks(config) {
-        lines.push(Line { what: "callbacks", found: Ok(found) });
+        lines.push(Line::new("callbacks", Ok(found)));
     }
     if let Some(found) = other_schedds(config.condor.schedd.as_str(), &ledger) {
-        lines.push(Line { what: "other schedds", found: Err(found) });
+        lines.push(Line::new("other schedds", Err(found)));
     }
     if let (Ok(client), Ok(_)) = (&client, &operator) {
-        if let Some(found) = pools(client, &operator::operator_name(config), namespace).await {
-            lines.push(Line { what: "pools", found });
-        }
+        lines.extend(pools::lines(config, client, &schedd, &ledger).await);
         if config.pods.kubernetes_backend {
-            lines.push(Line { what: "kubernetes backend", found: pods::rights(client, namespace).await });
+            lines.push(Line::new("kubernetes backend", pods::rights(client, namespace).await));
         }
         if config.queueing.queueing == Queueing::Kueue {
-            lines.push(Line { what: "kueue", found: kueue::rights(client, namespace).await });
+            lines.push(Line::new("kueue", kueue::rights(client, namespace).await));
         }
-        let found = orphans(client, &schedd, namespace).await;
-        let found = match unknown {
-            Some(why) => add(found, &why),
-            None => found,
-        };
-        lines.push(Line { what: "orphans", found });
+        if !config.condor.schedd.is_empty() {
+            let found = orphans(client, &schedd, namespace).await;
+            let found = match unknown {
+                Some(why) => add(found, &why),
+                None => found,
+            };
+            lines.push(Line::new("orphans", found));
+        }
     }
     lines
+}
+
+/// The pool of the operator's flags, if they name one.
+async fn own_pool(config: &Config, schedd: &Arc<Schedd>) -> (Vec<Line>, Option<Arc<Credentials>>) {
+    if config.condor.schedd.is_empty() {
+        let none = "--schedd names none: only HTCJobs run that name an HTCPool, or run as Pods";
+        return (vec![Line::new("schedd", config.validate().map(|()| none.to_owned()))], None);
+    }
+    let (credentials, found) = match own_credentials(config, schedd).await {
+        Ok((credentials, found)) => (Some(credentials), Ok(found)),
+        Err(why) => (None, Err(why)),
+    };
+    (vec![Line::new("credentials", found), Line::new("schedd", ask_schedd(schedd).await)], credentials)
 }
 
 /// A ledger of another operator says nothing about the jobs of this one.
@@ -125,6 +143,7 @@ fn other_schedds(ours: &str, ledger: &Result<Option<LedgerSnapshot>, LedgerError
     if others.is_empty() {
         return None;
     }
+    let ours = if ours.is_empty() { "that of HTCPools" } else { ours };
     Some(format!(
         "HTCJobs have jobs at other schedds than {ours}: {}; run the operator with --schedd of each until those have ended",
         others.join(", ")
@@ -181,42 +200,6 @@ async fn ask_schedd(schedd: &Schedd) -> Result<String, String> {
         ))
     };
     ask.await.map_err(|unknown: crate::machine::facts::Unknown| unknown.message)
-}
-
-/// What the operator has found out about each `HTCPool` of its own; none if there are none.
-async fn pools(client: &Client, operator: &str, namespace: Option<&str>) -> Option<Result<String, String>> {
-    let api: Api<Guarded<HTCPool>> = kubernetes::watched(client, namespace);
-    let listed = kubernetes::limited("list", &"HTCPools", api.list(&ListParams::default())).await;
-    let pools = match listed {
-        Ok(list) => list.items,
-        // Their CRD is not installed.
-        Err(error) if error.code() == Some(404) => return None,
-        Err(error) if error.code() == Some(403) => {
-            return Some(Ok(format!("{error}; HTCJobs that name no pool are not affected")));
-        }
-        Err(error) => return Some(Err(error.to_string())),
-    };
-    let is_ours = |pool: &&Guarded<HTCPool>| pool.annotations().get(OPERATOR).is_none_or(|own| own == operator);
-    let ours: Vec<_> = pools.iter().filter(is_ours).collect();
-    let troubles: Vec<String> = ours.iter().filter_map(|pool| trouble(pool)).collect();
-    match (ours.len(), troubles.is_empty()) {
-        (0, _) => None,
-        (count, true) => Some(Ok(format!("the operator has found all HTCPools ready ({count})"))),
-        (_, false) => Some(Err(troubles.join("; "))),
-    }
-}
-
-/// Why an `HTCPool` is not ready.
-fn trouble(pool: &Guarded<HTCPool>) -> Option<String> {
-    let why = match &pool.0 {
-        Err(error) => error.error.clone(),
-        Ok(pool) => match pool.ready() {
-            None => "no operator has looked at it yet".to_owned(),
-            Some(ready) if ready.status == ConditionStatus::True => return None,
-            Some(ready) => format!("{}: {}", ready.reason, ready.message),
-        },
-    };
-    Some(format!("HTCPool {}/{}: {why}", pool.namespace().unwrap_or_default(), pool.name_any()))
 }
 
 fn database(path: &Path, ledger: &Result<Option<LedgerSnapshot>, LedgerError>) -> Result<String, String> {

@@ -82,6 +82,10 @@ pub fn schedd(
 ) -> Schedd {
     let tools = config.tools(metrics.clone());
     metrics.confined(tools.confined());
+    if config.condor.schedd.is_empty() {
+        tracing::info!("--schedd names no schedd: HTCJobs run in the HTCPools that they name, or as Pods");
+        health.schedd_seen();
+    }
     Schedd::new(ScheddName::from(config.condor.schedd.as_str()), operator, tools, clock, users, health)
 }
 

@@ -83,6 +83,10 @@ pub async fn objects(client: &Client, namespace: Option<&str>) -> Result<BTreeSe
 
 /// Counts them once in the log, when both sides have answered; nothing waits for it.
 pub async fn count_at_start(client: Client, schedd: Arc<Schedd>, namespace: Option<String>, metrics: Metrics) {
+    // The operator's flags may name none.
+    if schedd.name.as_str().is_empty() {
+        return;
+    }
     let mut backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(600));
     loop {
         match find(&client, &schedd, namespace.as_deref()).await {

@@ -52,6 +52,8 @@ pub struct Place {
 #[derive(Debug)]
 pub struct Pools {
     default: Arc<Pool>,
+    /// There is no such pool: the operator's flags name no schedd.
+    without_default: bool,
     state: Mutex<State>,
 }
 
@@ -92,7 +94,8 @@ impl Pools {
     #[must_use]
     pub fn new(default: Arc<Pool>, recorded: impl IntoIterator<Item = (Uid, Option<ObjectName>)>) -> Self {
         let state = State { assigned: recorded.into_iter().collect(), ..State::default() };
-        Self { default, state: Mutex::new(state) }
+        let without_default = default.schedd.name.as_str().is_empty();
+        Self { default, without_default, state: Mutex::new(state) }
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
@@ -105,11 +108,20 @@ impl Pools {
         &self.default
     }
 
+    /// Whether the operator's flags name a schedd.
+    #[must_use]
+    pub const fn has_default(&self) -> bool {
+        !self.without_default
+    }
+
     /// Where the jobs of this object are, or go. What is recorded counts; else what its spec says.
     #[must_use]
     pub fn place(&self, uid: &Uid, namespace: &str, object: &Observed) -> Place {
         self.with(|state| {
             let Some(name) = state.name_for(uid, namespace, object) else {
+                if self.without_default {
+                    return Place { name: None, pool: None, trouble: Some(no_default()) };
+                }
                 return Place { name: None, pool: Some(Arc::clone(&self.default)), trouble: None };
             };
             let Some(named) = state.named.get(&name) else {
@@ -238,6 +250,12 @@ impl Pools {
             !lanes.is_empty()
         })
     }
+}
+
+/// Of an object that names no pool, where there is none for it.
+fn no_default() -> SpecRefused {
+    let message = "this operator has no pool of its own: delete the HTCJob, and create it with spec.pool, the name of an HTCPool (kubectl get htcpools -A)";
+    SpecRefused { reason: Reason::PoolNotFound, message: message.to_owned() }
 }
 
 impl State {

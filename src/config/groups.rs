@@ -128,8 +128,9 @@ pub struct QueueingArgs {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "HTCondor")]
 pub struct CondorArgs {
-    /// Name of the schedd that jobs are submitted to, as `condor_status -schedd` shows it.
-    #[arg(long, env = "HTC_SCHEDD")]
+    /// Name of the schedd that jobs are submitted to, as `condor_status -schedd` shows it. Without it only HTCJobs run that name an
+    /// HTCPool, or run as Pods.
+    #[arg(long, env = "HTC_SCHEDD", default_value = "", hide_default_value = true)]
     pub schedd: String,
 
     /// Folder of HTCondor's tools. Default: PATH. The tools read `CONDOR_CONFIG`.

@@ -146,7 +146,11 @@ fn decide(object: &Observed, gathered: &Gathered, context: &Context) -> Result<D
     let refused_more = workers.and_then(Workers::refused_more);
     let (namespace, facts) = (&gathered.name.namespace, &gathered.facts);
     let namespace_room = context.namespace_jobs.room(namespace, facts);
-    let settings = Settings { jobs_per_attempt, namespace_room, refused_more, ..context.settings.clone() };
+    let own_pool = gathered.place.name.is_none();
+    // Which schedd an HTCPool reaches may change without the operator's administrator: that a queue is lost is for a person to say.
+    let birthdate_steady = if own_pool { context.settings.birthdate_steady } else { Duration::MAX };
+    let settings =
+        Settings { birthdate_steady, jobs_per_attempt, namespace_room, refused_more, ..context.settings.clone() };
     let decision = crate::machine::decide::decide(facts, context.clock.now(), &settings, &Rules::ALL);
     let reference = ObjectRef::from_obj(object);
     context.namespace_jobs.decided(namespace, &reference, facts, decision.as_ref().ok());

@@ -33,6 +33,8 @@ pub struct LedgerSnapshot {
     pub operator: Option<String>,
     /// Under which names it has submitted.
     pub users: Users,
+    /// The same for each `HTCPool` in which there are HTCJobs, or were until a while ago.
+    pub pools: BTreeMap<ObjectName, Users>,
     /// Where jobs are that are not known to be gone, and of how many HTCJobs; but for those in HTCPools.
     pub schedds: BTreeMap<String, i64>,
 }
@@ -97,8 +99,10 @@ fn look(path: &Path) -> Result<LedgerSnapshot, LedgerError> {
     schema::must_be_known(&connection, path, |error| failed(error.into()))?;
     let read = || -> rusqlite::Result<LedgerSnapshot> {
         let (id, operator) = (value(&connection, "id")?, value(&connection, "operator")?);
+        let with_users = |pool: ObjectName| users(&connection, Some(&pool)).map(|users| (pool, users));
+        let pools = pools(&connection)?.into_iter().map(with_users).collect::<Result<_, _>>()?;
         let (users, schedds) = (users(&connection, None)?, schedds(&connection)?);
-        Ok(LedgerSnapshot { in_use, id, operator, users, schedds })
+        Ok(LedgerSnapshot { in_use, id, operator, users, pools, schedds })
     };
     read().map_err(|error| failed(error.into()))
 }
@@ -138,6 +142,16 @@ fn users(connection: &Connection, pool: Option<&ObjectName>) -> rusqlite::Result
         Some((credentials.parse().ok()?, user))
     };
     Ok(rows.into_iter().filter_map(read).collect())
+}
+
+/// Of a file that was not brought up to date, too.
+fn pools(connection: &Connection) -> rusqlite::Result<Vec<ObjectName>> {
+    if !schema::has_column(connection, "objects", "pool")? {
+        return Ok(Vec::new());
+    }
+    let mut statement = connection.prepare("select distinct pool from objects where pool is not null")?;
+    let names: Vec<String> = statement.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
 }
 
 /// Of a file that was not brought up to date, too. Submissions count of which no job is recorded.
@@ -223,8 +237,14 @@ mod tests {
         let path = folder.path().join("htcjobs.db");
         original(&path);
         let before = files(folder.path());
-        let nothing =
-            LedgerSnapshot { in_use: false, id: None, operator: None, users: Users::new(), schedds: BTreeMap::new() };
+        let nothing = LedgerSnapshot {
+            in_use: false,
+            id: None,
+            operator: None,
+            users: Users::new(),
+            pools: BTreeMap::new(),
+            schedds: BTreeMap::new(),
+        };
         assert_eq!(Ledger::snapshot(&path).unwrap(), Some(nothing));
         assert!(files(folder.path()) == before);
         Connection::open(&path).unwrap().pragma_update(None, "user_version", schema::VERSION + 1).unwrap();

@@ -14,7 +14,7 @@ pub struct Settings {
     pub late_margin: Duration,
     /// How long `Complete` and `Failed` wait for the output.
     pub output_wait: Duration,
-    /// How long a newer birthdate must be seen before the queue counts as lost.
+    /// How long a newer birthdate must be seen before the queue counts as lost; `Duration::MAX`: it never does.
     pub birthdate_steady: Duration,
     /// Longest life of a submitter (`T_max`).
     pub submit_max: Duration,

@@ -81,6 +81,9 @@ impl PoolKeeper {
         // Without HTCPools nobody needs to know which schedd that is.
         let default = async {
             first.notified().await;
+            if !self.pools.has_default() {
+                return;
+            }
             probe(&self.pools.default().schedd, &self.default, &self.news, times).await;
         };
         tokio::join!(watch, default, self.follow(&store, &first));

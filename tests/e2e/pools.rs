@@ -9,6 +9,7 @@ on_versions!(
     both:
         several::jobs_with_the_same_ids_are_not_mistaken_for_one_another,
         several::one_that_hangs_holds_up_no_other,
+        several::exchanged_schedds_are_not_taken_for_ones_own,
         managed::tokens_let_each_do_what_it_needs_and_no_more,
         managed::jobs_run_through_a_pool_of_its_own;
     trixie:
@@ -23,6 +24,7 @@ on_versions!(
         managed::an_htcjob_has_workers_of_its_own,
         managed::it_grows_with_the_jobs_and_shrinks_without_them,
         one::the_same_schedd_is_no_second_pool,
+        one::an_operator_may_have_no_schedd_of_its_own,
         one::a_queue_that_is_lost_is_not_taken_for_jobs_that_are_gone;
 );
 

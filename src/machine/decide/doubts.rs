@@ -134,7 +134,20 @@ impl Run<'_> {
             }
             Doubt::BirthdateChanged => {
                 self.look.more(Look::Every { history: self.history_once(), soon: false });
-                (Reason::AnotherSchedd, "the schedd's JobQueueBirthdate changed since the jobs were submitted: the schedd lost its queue, or another schedd answers under its name. Check which schedd has the name; after a lost queue the operator recovers by itself".to_owned())
+                let next = if self.settings.birthdate_steady == Duration::MAX {
+                    format!(
+                        "Check which schedd the HTCPool reaches; if the queue is lost, delete the HTCJob with the annotation {}=true",
+                        crate::api::ABANDON
+                    )
+                } else {
+                    "Check which schedd has the name; after a lost queue the operator recovers by itself".to_owned()
+                };
+                (
+                    Reason::AnotherSchedd,
+                    format!(
+                        "the schedd's JobQueueBirthdate changed since the jobs were submitted: the schedd lost its queue, or another schedd answers under its name. {next}"
+                    ),
+                )
             }
             Doubt::QueueLost => {
                 self.look.more(Look::Every { history, soon: false });

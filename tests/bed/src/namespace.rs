@@ -1,6 +1,7 @@
 //! The `HTCJob`s of one test: made, looked at, waited for.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde_json::Value;
 use testbed::wait_for;
@@ -100,8 +101,10 @@ impl Namespace<'_> {
 
     /// Waits until the object is as `wanted` says; the object.
     pub fn wait(&self, name: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        let mut last = Value::Null;
-        let result = wait_for(&format!("HTCJob {name}: {what}"), PATIENCE, || {
+        let mut last = self.get(name);
+        // Containers start one after another.
+        let jobs = last["spec"]["queue"].as_u64().unwrap_or(1).min(2000);
+        let result = wait_for(&format!("HTCJob {name}: {what}"), PATIENCE + Duration::from_secs(jobs), || {
             last = self.get(name);
             wanted(&last).then(|| last.clone())
         });

@@ -1,10 +1,12 @@
 //! The life of one `HTCPool`.
 
-use bed::Namespace;
 use bed::site::Site;
-use testbed::Version;
+use bed::{Namespace, is_true};
+use testbed::{Pool, PoolOptions, Version};
 
-use super::site::{Pools, apply, delete, describe, wait_events, wait_gone, wait_ready, wait_ready_says, with_pool};
+use super::site::{
+    Pools, apply, delete, describe, other, wait_events, wait_gone, wait_ready, wait_ready_says, with_pool,
+};
 
 fn wait_says(here: &Namespace<'_>, name: &str, reason: &str) -> String {
     here.wait_says(name, "Submitted", "False", reason)
@@ -40,7 +42,25 @@ pub fn what_is_missing_is_said_and_waited_for(version: Version) {
     wait_events(&there, "second", &["Answering"]);
     let (well, said) = bed.check();
     assert!(well && said.contains("ok    pools: the operator has found all HTCPools ready (1)"), "{said}");
-    delete(&there, "second");
+    let schedd = pools.second.schedd_name();
+    let answers = format!("ok    pool {pool}: {schedd} answers; we are pools@test; ");
+    assert!(said.contains(&answers) && said.contains(&format!("ok    orphans in pool {pool}: none: ")), "{said}");
+
+    pools.second.set_start(false).unwrap();
+    here.create(&pools.noted("left", 1, &pool));
+    here.wait("left", "it is idle", |object| object["status"]["idle"] == 1);
+    bed.stop_operator();
+    here.kubectl(&["delete", "htcjob", "left", "--wait=false"]);
+    here.kubectl(&["patch", "htcjob", "left", "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#]);
+    here.wait_gone("left");
+    let (well, said) = bed.check();
+    let orphan = format!("WRONG orphans in pool {pool}: 1 jobs in HTCondor belong to no HTCJob: ");
+    assert!(!well && said.contains(&orphan), "{said}");
+    pools.second.pause_schedd().unwrap();
+    let (_, said) = bed.check();
+    let silent = said.lines().find(|line| line.contains(&format!(" pool {pool}: "))).unwrap();
+    assert!(silent.starts_with("WRONG ") && silent.contains("does not answer"), "{said}");
+    pools.second.resume_schedd().unwrap();
 }
 
 /// What runs there is not left alone by who deletes the pool.
@@ -134,4 +154,27 @@ pub fn another_pool_of_its_name_is_not_taken_for_it(version: Version) {
         pools.ends_well(&here, name);
     }
     delete(&here, "second");
+}
+
+/// Its flags name no schedd: HTCJobs run in pools, and those that name none say so.
+pub fn an_operator_may_have_no_schedd_of_its_own(version: Version) {
+    let site = Site::with(version, "", &["--credentials-refresh=2s"]);
+    site.bed.set_env("HTC_SCHEDD", "");
+    site.bed.start_operator();
+    let here = site.bed.namespace();
+    let pool = Pool::start(&site.bed.assets, other(version), &PoolOptions::default()).unwrap();
+    here.create(&site.noted("nowhere", 1, ""));
+    let message = wait_says(&here, "nowhere", "PoolNotFound");
+    assert!(message.contains("create it with spec.pool"), "{message}");
+    describe(&here, "only", &pool, &[]);
+    here.create(&with_pool(site.noted("runs", 1, ""), "only"));
+    let ended = here.wait_ended("runs");
+    assert!(is_true(&ended, "Complete"), "{ended:#}\n{}", site.bed.logs());
+    let (well, said) = site.bed.check();
+    assert!(well && said.contains("ok    schedd: --schedd names none: ") && !said.contains("orphans: "), "{said}");
+    assert!(said.contains(&format!("ok    pool {}/only: ", here.name)), "{said}");
+    for name in ["runs", "nowhere"] {
+        here.delete(name);
+    }
+    delete(&here, "only");
 }

@@ -72,6 +72,78 @@ pub fn one_that_hangs_holds_up_no_other(version: Version) {
     delete(&here, "second");
 }
 
+/// The schedds of two pools change places: the one finds a schedd that is younger than its own, and the other one that is older, each with
+/// jobs of the same ids as its own. Nothing is lost, removed or let go, until both are back.
+pub fn exchanged_schedds_are_not_taken_for_ones_own(version: Version) {
+    let site = Site::with(version, "", &["--credentials-refresh=2s", "--birthdate-steady=1s"]);
+    site.bed.start_operator();
+    let here = site.bed.namespace();
+    let start = |name: &str, version: Version| {
+        let pool = Pool::start(&site.bed.assets, version, &PoolOptions::default()).unwrap();
+        pool.set_start(false).unwrap();
+        describe(&here, name, &pool, &[]);
+        pool
+    };
+    let pools = [("older", start("older", version)), ("newer", start("newer", other(version)))];
+    for (name, _) in &pools {
+        wait_ready(&here, name, "Answering");
+        for job in ["stays", "doomed"] {
+            let job = format!("{name}-{job}");
+            here.create(&with_pool(site.noted(&job, 1, ""), name));
+            here.wait(&job, "it is idle", |object| object["status"]["idle"] == 1);
+        }
+    }
+    let born = |pool: &Pool| -> i64 {
+        let said = pool.tool("condor_status", &["-schedd", "-af", "JobQueueBirthdate"]).unwrap();
+        said.trim().parse().unwrap()
+    };
+    assert!(born(&pools[0].1) < born(&pools[1].1));
+    let ids = ["older", "newer"].map(|name| here.get(&format!("{name}-doomed"))["status"]["jobid"].clone());
+    assert_eq!(ids[0], ids[1]);
+
+    pools[0].1.exchange_addresses(&pools[1].1).unwrap();
+    for (name, _) in &pools {
+        here.wait_says(&format!("{name}-stays"), "Tracked", "False", "AnotherSchedd");
+        here.kubectl(&["delete", "htcjob", &format!("{name}-doomed"), "--wait=false"]);
+        here.wait_says(&format!("{name}-doomed"), "JobsRemoved", "False", "AnotherSchedd");
+    }
+    site.bed.kill_operator();
+    site.bed.start_operator();
+    for (name, _) in &pools {
+        here.create(&with_pool(site.noted(&format!("{name}-late"), 1, ""), name));
+        here.wait(&format!("{name}-late"), "it is idle", |object| object["status"]["idle"] == 1);
+    }
+    for (name, pool) in &pools {
+        let stays = here.get(&format!("{name}-stays"));
+        assert_eq!(
+            (&stays["status"]["phase"], &stays["status"]["failed"]),
+            (&"Submitted".into(), &0.into()),
+            "{stays:#}"
+        );
+        here.wait_says(&format!("{name}-doomed"), "JobsRemoved", "False", "AnotherSchedd");
+        let idle =
+            pool.tool("condor_q", &["-allusers", "-constraint", "JobStatus == 1", "-af:j", "HTCJobUID"]).unwrap();
+        assert_eq!(idle.lines().count(), 3, "{idle}");
+    }
+    for (name, _) in &pools {
+        // Who is there now takes it away again.
+        here.delete(&format!("{name}-late"));
+    }
+
+    pools[0].1.exchange_addresses(&pools[1].1).unwrap();
+    for (name, pool) in &pools {
+        here.wait_gone(&format!("{name}-doomed"));
+        pool.set_start(true).unwrap();
+        let stays = format!("{name}-stays");
+        let ended = here.wait_ended(&stays);
+        assert!(is_true(&ended, "Complete"), "{ended:#}\n{}", site.bed.logs());
+        assert_eq!(site.runs(&stays, 0), 1);
+        here.delete(&stays);
+        delete(&here, name);
+    }
+    assert_eq!(site.all_runs().len(), 2);
+}
+
 /// A few HTCPools and HTCJobs.
 pub fn each_of_many_htcjobs_is_in_its_own_pool(version: Version) {
     in_pools(version, 3, 100);

@@ -1,11 +1,12 @@
 //! Proved gone: the queue was empty after everything that could have brought a job.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use htc_operator::machine::facts::{Ad, Answer, Earlier, Facts, JobState, Past, Why};
 use htc_operator::machine::judge::{self, Doubt, REMOVED_BY_US};
 use htc_operator::machine::phase::Phase;
-use htc_operator::machine::{Attempt, Birthdate, Index, Kind, Rules, Timestamp};
+use htc_operator::machine::{Attempt, Birthdate, Index, Kind, Rules, Settings, Timestamp};
 use rstest::rstest;
 
 use crate::given::{
@@ -159,6 +160,18 @@ fn gone_is_not_proved_by_an_answer_older_than_the_last_change() {
         let old = prove_gone_by(&facts, &without(|rules| rules.ask_after_death = false));
         assert!(old.is_ok(), "only the rule stands against it");
     }
+}
+
+/// As in an HTCPool.
+#[test]
+fn where_a_person_says_that_a_queue_is_lost_it_is_not_for_being_young() {
+    let mut facts = emptied();
+    let queue = known_queue(&mut facts);
+    (queue.birthdate, queue.steady_since) = (Birthdate(BIRTH.0 + 1), at(-100_000_000));
+    let settings = settings();
+    assert!(judge::queue_was_reset(queue, BIRTH, &settings));
+    let never = Settings { birthdate_steady: Duration::MAX, ..settings };
+    assert!(!judge::queue_was_reset(queue, BIRTH, &never));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::fs;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -88,7 +89,11 @@ pub struct Pool {
     release: PathBuf,
     home: PathBuf,
     address: Ipv4Addr,
-    port: Port,
+    _port: Port,
+    /// Where it listens: at its own port, unless addresses were exchanged.
+    port: AtomicU16,
+    /// Whether slots take jobs.
+    starts: AtomicBool,
     schedd: String,
     scratch: Scratch,
 }
@@ -118,7 +123,6 @@ impl Pool {
         let mut config = String::new();
         let job_bin = assets.job_bin();
         let _ = writeln!(config, "RELEASE_DIR = {}\nLOCAL_DIR = {}", release.display(), home.display());
-        let _ = writeln!(config, "COLLECTOR_HOST = $(CONDOR_HOST):{0}\nSHARED_PORT_PORT = {0}", port.number);
         let schedd = options.schedd.clone().unwrap_or_else(|| SCHEDD.to_owned());
         let _ = writeln!(config, "SCHEDD_NAME = {schedd}\n{CONFIG}");
         let _ = writeln!(config, "SINGULARITY = {}", job_bin.join("apptainer").display());
@@ -134,8 +138,10 @@ impl Pool {
         config.push('\n');
         account.write(&home.join("condor_config"), config, 0o644)?;
         account.write(&home.join("passwords.d/POOL"), random_bytes()?, 0o600)?;
-        let pool = Self { daemons: Mutex::new(None), version, release, home, address, port, schedd, scratch };
-        pool.write_start(true)?;
+        let (at, starts) = (AtomicU16::new(port.number), AtomicBool::new(true));
+        let daemons = Mutex::new(None);
+        let pool = Self { daemons, version, release, home, address, _port: port, port: at, starts, schedd, scratch };
+        pool.write_local()?;
         pool.start_again()?;
         Ok(pool)
     }
@@ -276,7 +282,8 @@ impl Pool {
 
     /// Lets slots take jobs, or not: with false, jobs stay idle and those that run go on. Returns when the slot says so.
     pub fn set_start(&self, start: bool) -> Result<()> {
-        self.write_start(start)?;
+        self.starts.store(start, Ordering::Relaxed);
+        self.write_local()?;
         self.tool("condor_reconfig", &["-startd"])?;
         wait_for("the slot's new START", READY, || {
             // Without -startd, which asks for the daemon's ad and not for slots.
@@ -286,8 +293,30 @@ impl Pool {
         })
     }
 
-    fn write_start(&self, start: bool) -> Result<()> {
-        Account::unprivileged().write(&self.home.join("local.conf"), format!("TESTBED_START = {start}\n"), 0o644)
+    /// What changes in the pool's life.
+    fn write_local(&self) -> Result<()> {
+        let (start, port) = (self.starts.load(Ordering::Relaxed), self.port.load(Ordering::Relaxed));
+        let lines =
+            format!("TESTBED_START = {start}\nCOLLECTOR_HOST = $(CONDOR_HOST):{port}\nSHARED_PORT_PORT = {port}\n");
+        Account::unprivileged().write(&self.home.join("local.conf"), lines, 0o644)
+    }
+
+    /// From now on each has the other's address, and the key that signs tokens for it: who asks the one is answered by the other.
+    pub fn exchange_addresses(&self, other: &Self) -> Result<()> {
+        self.stop()?;
+        other.stop()?;
+        let port = self.port.load(Ordering::Relaxed);
+        self.port.store(other.port.swap(port, Ordering::Relaxed), Ordering::Relaxed);
+        let [ours, theirs] = [self, other].map(|pool| pool.home.join("passwords.d/POOL"));
+        let aside = ours.with_extension("aside");
+        for (from, to) in [(&ours, &aside), (&theirs, &ours), (&aside, &theirs)] {
+            fs::rename(from, to).doing("renaming", from)?;
+        }
+        for pool in [self, other] {
+            pool.write_local()?;
+            pool.start_again()?;
+        }
+        Ok(())
     }
 
     /// A remote client with a token of its own, in a folder of its own. `identity` is a name, as in `alice`, or a full
@@ -342,10 +371,10 @@ impl Pool {
         self.version
     }
 
-    /// The collector's address, the same for the pool's life.
+    /// The collector's address, the same for the pool's life unless it is exchanged.
     #[must_use]
     pub fn address(&self) -> String {
-        format!("{}:{}", self.address, self.port.number)
+        format!("{}:{}", self.address, self.port.load(Ordering::Relaxed))
     }
 
     /// The folder of the tools.
