@@ -9,7 +9,7 @@ use htc_operator::config::Config;
 use htc_operator::confine;
 use htc_operator::front::{self, FrontConfig};
 use htc_operator::telemetry::{self, Log, LogFormat};
-use htc_operator::{api, check, machine, operator, pools};
+use htc_operator::{api, check, machine, operator, pools, queue};
 
 /// Gives back what it no longer needs: after ten thousand HTCJobs, glibc's has kept more than twice as much as is in use.
 #[global_allocator]
@@ -135,7 +135,7 @@ fn block_on<T>(work: impl Future<Output = T>) -> Result<T, String> {
 
 fn write_charts(folder: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(folder)?;
-    let files = machine::chart::files().into_iter().chain([pools::managed::states::file()]);
+    let files = machine::chart::files().into_iter().chain([pools::managed::states::file(), queue::states::file()]);
     files.into_iter().try_for_each(|file| std::fs::write(folder.join(file.name), &file.contents))
 }
 

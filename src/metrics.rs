@@ -228,7 +228,16 @@ struct AtScrape {
     objects: OnceLock<Store<Observed>>,
     queues: OnceLock<Queues>,
     last_looks: Mutex<BTreeMap<Arc<str>, Instant>>,
-    htcqueues: Mutex<Vec<QueueMeasured>>,
+    htcqueues: Mutex<Option<QueuesMeasured>>,
+}
+
+/// What is measured of all queues.
+#[derive(Clone, Debug, Default)]
+pub struct QueuesMeasured {
+    /// Each `HTCQueue`; or all LocalQueues of Kueue together.
+    pub queues: Vec<QueueMeasured>,
+    /// How many `HTCJob`s are in each state.
+    pub htcjobs: Vec<(&'static str, i64)>,
 }
 
 /// What is measured of an `HTCQueue`.
@@ -278,8 +287,8 @@ impl Collector for Scrape {
             gauge("requests", "Requests that wait for a worker or run, by kind", "kind", &depths.collect())?;
         }
         let htcqueues = htcqueues.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if !htcqueues.is_empty() {
-            encode_queues(&mut encoder, &htcqueues)?;
+        if let Some(measured) = htcqueues {
+            encode_queues(&mut encoder, &measured)?;
         }
         let last_looks = last_looks.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if !last_looks.is_empty() {
@@ -295,8 +304,13 @@ impl Collector for Scrape {
     }
 }
 
-fn encode_queues(encoder: &mut DescriptorEncoder<'_>, queues: &[QueueMeasured]) -> Result<(), fmt::Error> {
+fn encode_queues(encoder: &mut DescriptorEncoder<'_>, measured: &QueuesMeasured) -> Result<(), fmt::Error> {
+    let QueuesMeasured { queues, htcjobs } = measured;
     let kind = ConstGauge::new(0_i64).metric_type();
+    let mut family = encoder.encode_descriptor("queue_htcjobs", "HTCJobs that are in a queue, by state", None, kind)?;
+    for (state, count) in htcjobs {
+        ConstGauge::new(*count).encode(family.encode_family(&[("state", *state)])?)?;
+    }
     let mut family = encoder.encode_descriptor("queue_waiting_jobs", "Jobs that wait for room", None, kind)?;
     for queue in queues {
         ConstGauge::new(queue.waiting).encode(family.encode_family(&[("queue", &*queue.name)])?)?;
@@ -475,9 +489,9 @@ impl Metrics {
         self.inner.queue_decisions.observe(took.as_secs_f64());
     }
 
-    /// All `HTCQueue`s are these, and that is how they are.
-    pub fn queues(&self, queues: Vec<QueueMeasured>) {
-        *self.inner.at_scrape.htcqueues.lock().unwrap_or_else(PoisonError::into_inner) = queues;
+    /// That is how all queues are.
+    pub fn queues(&self, measured: QueuesMeasured) {
+        *self.inner.at_scrape.htcqueues.lock().unwrap_or_else(PoisonError::into_inner) = Some(measured);
     }
 
     /// All of it in OpenMetrics' text format.
@@ -546,12 +560,8 @@ mod tests {
         metrics.credentials((0, 0));
         metrics.granted(3, &[Duration::from_secs(2)]);
         metrics.queues_decided(Duration::from_millis(1));
-        metrics.queues(vec![QueueMeasured {
-            name: "q".into(),
-            waiting: 7,
-            used: vec![("jobs", 3)],
-            quota: vec![("jobs", 3)],
-        }]);
+        let queue = QueueMeasured { name: "q".into(), waiting: 7, used: vec![("jobs", 3)], quota: vec![("jobs", 3)] };
+        metrics.queues(QueuesMeasured { queues: vec![queue], htcjobs: vec![("Pending", 2)] });
         let text = metrics.text().unwrap();
         for phase in Phase::iter().map(<&str>::from).chain(["none"]) {
             assert!(text.contains(&format!("htc_objects{{phase=\"{phase}\"}} 0")), "{text}");

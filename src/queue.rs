@@ -12,6 +12,7 @@ mod plan;
 mod progress;
 mod shown;
 mod state;
+pub mod states;
 mod terms;
 #[cfg(test)]
 mod tests;

@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 use htc_operator::api::{self, HTCJob};
 use htc_operator::machine::chart;
 use htc_operator::machine::transitions::TRANSITIONS;
+use htc_operator::queue::states;
 use serde_json::Value;
+use strum::IntoEnumIterator as _;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -71,11 +73,20 @@ fn the_crd_is_up_to_date() {
 
 #[test]
 fn the_statecharts_are_up_to_date() {
-    let files = [chart::files(), vec![htc_operator::pools::managed::states::file()]].concat();
+    let files = [chart::files(), vec![htc_operator::pools::managed::states::file(), states::file()]].concat();
     for file in &files {
         must_be(&format!("statecharts/{}", file.name), &file.contents);
     }
     assert_eq!(names("statecharts"), files.iter().map(|file| file.name.to_owned()).collect());
+}
+
+#[test]
+fn docs_explain_the_states_of_a_queue() {
+    let page = std::fs::read_to_string(root().join("docs/queues.md")).unwrap();
+    for state in states::State::iter() {
+        let row = format!("| `{state}` | {} |", state.meaning());
+        assert!(page.contains(&row), "docs/queues.md has no row {row}");
+    }
 }
 
 #[test]

@@ -253,7 +253,7 @@ impl QueueKeeper {
             }
             memory.woken.remove(&object);
         }
-        self.queues.metrics.queues(plan.queues.iter().map(Outcome::measured).collect());
+        self.queues.metrics.queues(plan.measured);
         if plan.begun {
             latest.send_replace(plan.queues.into());
         }

@@ -51,6 +51,8 @@ pub(super) struct Kueue {
     pub(super) workloads: HashMap<Owner, Known>,
     /// What is being written of, or was written with an outcome that is not known: nothing is granted meanwhile.
     pub(super) writing: HashSet<Uid>,
+    /// `HTCJob`s that are there and another operator's: their Workloads are, too.
+    pub(super) others: HashSet<Uid>,
     /// Why something is not written.
     pub(super) troubles: HashMap<Uid, Trouble>,
 }

@@ -49,7 +49,7 @@ pub(super) enum Line {
     },
     /// In this one, which gives it nothing.
     Out { queue: String, wait: QueueWait },
-    /// In this one, if it is there: that is not known yet.
+    /// In this one, if it is there: that is not known yet. Without a name it may be in any.
     NotYet { queue: String },
 }
 
@@ -78,7 +78,7 @@ impl World {
         let there = |name: &&str| self.queues.contains_key(*name);
         let named = asks.bound.filter(there).or(asks.label);
         if let Err(why) = known {
-            let queue = named.unwrap_or("?").to_owned();
+            let queue = named.unwrap_or_default().to_owned();
             return match why {
                 None => Line::NotYet { queue },
                 Some(message) => out(queue, message),

@@ -8,13 +8,15 @@ use kube::runtime::reflector::ObjectRef;
 
 use super::admit::{Admission, Claim, Waits, admit};
 use super::line::{Line, Named};
-use super::state::{Entry, PLACES, Queueing, Queues, State};
+use super::state::{self, Entry, PLACES, Queueing, Queues};
+use super::states::{State, counted};
 use super::terms::{field, priority};
 use super::words;
 use crate::api::{Observed, Reason};
 use crate::ledger::Grant;
 use crate::machine::facts::QueueWait;
 use crate::machine::{Indices, Uid};
+use crate::metrics::QueuesMeasured;
 
 /// What is to be done.
 #[derive(Debug, Default)]
@@ -29,6 +31,7 @@ pub(super) struct Plan {
     pub(super) begun: bool,
     /// When places are to be told again.
     pub(super) again: Option<Duration>,
+    pub(super) measured: QueuesMeasured,
 }
 
 /// What became of one queue.
@@ -118,22 +121,28 @@ impl Queues {
                 let left = state.placed.map_or(PLACES, |placed| PLACES.saturating_sub(now.duration_since(placed)));
                 plan.again = plan.again.into_iter().chain([left]).min();
             }
-            for (uid, line) in lines {
-                let Some(entry) = state.htcjobs.get_mut(&uid) else { continue };
-                let goes_by = Some((line, entry.wait.clone()));
+            for (uid, line) in &lines {
+                let Some(entry) = state.htcjobs.get_mut(uid) else { continue };
+                let goes_by = Some((line.clone(), entry.wait.clone()));
                 if !entry.over && entry.shown != goes_by && entry.woken_for != goes_by {
                     entry.woken_for = goes_by;
                     plan.wake.extend(entry.reference.clone());
                 }
             }
             number(state, &mut plan);
+            let states = lines.iter().filter_map(|(uid, line)| {
+                let entry = state.htcjobs.get(uid)?;
+                State::of(entry, line, entry.wait.as_ref())
+            });
+            let queues = plan.queues.iter().map(Outcome::measured).collect();
+            plan.measured = QueuesMeasured { queues, htcjobs: counted(states) };
             plan
         })
     }
 }
 
 /// Notes who was passed, and for whom room is kept. Until the next of these has been waited for long enough.
-fn wait_for(state: &mut State, claims: &[Claim], admission: &Admission, now: Instant) -> Option<Duration> {
+fn wait_for(state: &mut state::State, claims: &[Claim], admission: &Admission, now: Instant) -> Option<Duration> {
     let mut ends: Option<Duration> = None;
     for (place, passed) in admission.passed(claims) {
         let Some(entry) = state.htcjobs.get_mut(&claims[place].uid) else { continue };
@@ -152,7 +161,7 @@ fn wait_for(state: &mut State, claims: &[Claim], admission: &Admission, now: Ins
 }
 
 /// What is granted gets its number, and counts.
-pub(super) fn number(state: &mut State, plan: &mut Plan) {
+pub(super) fn number(state: &mut state::State, plan: &mut Plan) {
     for grant in &mut plan.grants {
         state.number += 1;
         grant.number = state.number;
@@ -161,7 +170,7 @@ pub(super) fn number(state: &mut State, plan: &mut Plan) {
 }
 
 /// What is granted counts before it is durable: a decision that is made meanwhile may give it back.
-fn reserve(state: &mut State, grant: &mut Grant) {
+fn reserve(state: &mut state::State, grant: &mut Grant) {
     let Some(entry) = state.htcjobs.get_mut(&grant.uid) else { return };
     let asked = !entry.asks.is_empty();
     entry.granted = Indices::union(&[entry.granted.clone(), grant.indices.clone()]);
@@ -219,7 +228,7 @@ fn may_ask(name: &str, queue: &Named, entry: &Entry) -> Result<i64, String> {
 
 /// Notes what those are told that wait. Places that have only moved are told now and then.
 fn tell(
-    state: &mut State,
+    state: &mut state::State,
     name: &str,
     queue: &Named,
     members: &Members,

@@ -364,6 +364,7 @@ impl Queues {
         }
         self.with(|state| {
             state.htcjobs.retain(|uid, _| uids.contains(uid));
+            state.kueue.others.retain(|uid| uids.contains(uid));
             if state.first.is_none() {
                 let looked_at = std::mem::take(&mut state.looked_at);
                 state.first = Some(uids.difference(&looked_at).cloned().collect());
@@ -397,10 +398,11 @@ impl Queues {
     /// An object is another operator's, or is said to be: it gets nothing more. It has what the ledger knows of it, until it is gone.
     pub fn left_alone(&self, object: &Observed) {
         let Some(uid) = object.uid().filter(|_| self.give_room()) else { return };
-        self.with(|state| {
-            if let Some(entry) = state.htcjobs.get_mut(&Uid::from(uid.as_str())) {
-                (entry.asks, entry.wait) = (Indices::default(), None);
-            }
+        let uid = Uid::from(uid.as_str());
+        self.with(|state| match state.htcjobs.get_mut(&uid) {
+            Some(entry) => (entry.asks, entry.wait) = (Indices::default(), None),
+            None if self.mode == Queueing::Kueue => drop(state.kueue.others.insert(uid)),
+            None => {}
         });
         self.looked_at(object, false);
     }
@@ -412,7 +414,8 @@ impl Queues {
                 first.remove(uid);
             }
             state.kueue.troubles.remove(uid);
-            state.htcjobs.remove(uid).is_some()
+            let another = state.kueue.others.remove(uid);
+            state.htcjobs.remove(uid).is_some() || another
         });
         if had {
             self.tell_news();

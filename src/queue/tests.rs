@@ -22,7 +22,7 @@ fn queues() -> Queues {
     queues_with(Vec::new(), &[])
 }
 
-fn queues_with(known: Vec<(String, Uid, Record)>, grants: &[Grant]) -> Queues {
+pub(super) fn queues_with(known: Vec<(String, Uid, Record)>, grants: &[Grant]) -> Queues {
     let queues = Queues::new(Queueing::Embedded, Metrics::default(), known, grants);
     queues.with(|state| {
         state.world.listed = Some(Ok(()));
@@ -32,7 +32,7 @@ fn queues_with(known: Vec<(String, Uid, Record)>, grants: &[Grant]) -> Queues {
     queues
 }
 
-fn set(queues: &Queues, name: &str, spec: serde_json::Value) {
+pub(super) fn set(queues: &Queues, name: &str, spec: serde_json::Value) {
     let spec: HTCQueueSpec = serde_json::from_value(spec).unwrap();
     let named = Named { uid: name.to_owned(), generation: Some(1), terms: Terms::of(&spec), spec, told: None };
     queues.with(|state| state.world.queues.insert(name.to_owned(), named));
@@ -42,7 +42,7 @@ fn with_quota(queues: &Queues, jobs: u32) {
     set(queues, "q", json!({ "namespaceSelector": {}, "quota": { "jobs": jobs } }));
 }
 
-fn object(name: &str, label: Option<&str>) -> Observed {
+pub(super) fn object(name: &str, label: Option<&str>) -> Observed {
     serde_json::from_value(json!({
         "apiVersion": "htc.cern.ch/v1alpha1", "kind": "HTCJob",
         "metadata": {
@@ -249,6 +249,54 @@ fn who_cannot_be_read_after_a_restart_uses_what_it_was_given() {
     assert!(granted(&again).is_empty());
     decided(&again, &a, ["", "", "0"]);
     assert_eq!(granted(&again), pair("b", "0"));
+}
+
+/// What an older version has granted says nothing of what each job uses: its spec does, before anybody gets anything.
+#[test]
+fn what_was_granted_before_it_was_kept_counts_with_its_spec() {
+    let (a, b) = (object("a", Some("q")), object("b", Some("q")));
+    let each = Amounts::of(&[(Resource::Jobs, 1), (Resource::Gpus, 3)]);
+    let demand = Some(Demand { each, unknown: ResourceSet::default() });
+    let record = Record { queue: Some("q".to_owned()), granted: indices("0-1"), ..Record::default() };
+    let grant =
+        Grant { uid: "a".into(), queue: "q".to_owned(), indices: indices("0-1"), number: 1, each: String::new() };
+    let queues = queues_with(vec![("ns".to_owned(), "a".into(), record)], &[grant]);
+    set(&queues, "q", json!({ "namespaceSelector": {}, "quota": { "gpus": 8 } }));
+    listed(&queues, &[&a, &b]);
+    decided_all(&queues, &b, &Room { asks: indices("0"), keeps_what_it_uses: true, ..Room::default() }, demand);
+    assert!(granted(&queues).is_empty(), "not before all were looked at");
+    decided_all(&queues, &a, &Room { uses: indices("0-1"), keeps_what_it_uses: true, ..Room::default() }, demand);
+    assert!(granted(&queues).is_empty(), "6 of 8 GPUs are in use");
+    assert_eq!(queues.plan().queues[0].admission.used.get(Resource::Gpus), 6);
+}
+
+/// The ledger was lost when some of its jobs were submitted: all may be there, then those that are there count, and what was never
+/// tried asks for room like anybody's.
+#[test]
+fn what_a_lost_ledger_has_submitted_in_part_is_counted_once() {
+    for (quota, rest) in [(3, "2"), (2, ""), (1, "")] {
+        let (queues, a, b) = (queues(), object("a", Some("q")), object("b", Some("q")));
+        with_quota(&queues, quota);
+        listed(&queues, &[&a, &b]);
+        let unknown = Room { uses: indices("0-2"), unknown: true, keeps_what_it_uses: true, ..Room::default() };
+        decided_room(&queues, &a, &unknown);
+        decided(&queues, &b, ["", "0-2", ""]);
+        assert!(granted(&queues).is_empty(), "all of it may be there");
+        decided(&queues, &a, ["0-1", "2", ""]);
+        let mut has = Indices::default();
+        for (name, jobs) in granted(&queues) {
+            assert_eq!(name, "a", "quota {quota}");
+            has = Indices::union(&[has, indices(&jobs)]);
+        }
+        assert_eq!(has, Indices::union(&[indices("0-1"), indices(rest)]), "quota {quota}");
+        assert!(granted(&queues).is_empty(), "nothing is granted twice");
+        let used = queues.plan().queues[0].admission.used.get(Resource::Jobs);
+        assert_eq!(used, has.len() as u64, "quota {quota}");
+        // Its first two end: what is free then is given once.
+        decided(&queues, &a, ["", if rest.is_empty() { "2" } else { "" }, "0-1"]);
+        let given: usize = granted(&queues).iter().map(|(_, jobs)| indices(jobs).len()).sum();
+        assert_eq!(given, quota as usize - rest.len(), "quota {quota}");
+    }
 }
 
 /// Anybody can name a queue: what runs in a namespace that it is not for takes nothing of it.

@@ -22,6 +22,7 @@ on_versions!(
         several::each_of_many_htcjobs_is_in_its_own_pool;
     sid:
         managed::an_htcjob_has_workers_of_its_own,
+        managed::its_workers_come_when_it_has_room,
         managed::it_grows_with_the_jobs_and_shrinks_without_them,
         one::the_same_schedd_is_no_second_pool,
         one::an_operator_may_have_no_schedd_of_its_own,

@@ -60,7 +60,7 @@ impl Run<'_> {
         let Some(queue) = self.facts.queue.as_ref() else { return };
         let message = match &queue.waits {
             Some(waits) => waits.message.clone(),
-            None => format!("the other jobs wait for room in {} {}", queue.kind, queue.queue),
+            None => format!("the other jobs wait for room in {queue}"),
         };
         self.say(Submitted, False, Reason::Queued, &message);
     }
@@ -81,7 +81,7 @@ impl Run<'_> {
         };
         let has = !self.record.granted.is_empty() || !self.record.in_use().is_empty();
         if has {
-            let message = format!("jobs of this HTCJob have room in {} {}", queue.kind, queue.queue);
+            let message = format!("jobs of this HTCJob have room in {queue}");
             self.say(QuotaReserved, True, Reason::QuotaReserved, &message);
         } else if queue.drained && queue.kind == QueueKind::LocalQueue {
             // Where nothing is known yet, what was told stays.
@@ -91,7 +91,7 @@ impl Run<'_> {
         } else if spec.suspend {
             let why = if queue.drained { "the queue is being drained" } else { "spec.suspend is true" };
             if told.is_some() {
-                let message = format!("{why}: no job of this HTCJob has room in {} {}", queue.kind, queue.queue);
+                let message = format!("{why}: no job of this HTCJob has room in {queue}");
                 self.say(QuotaReserved, False, Reason::Suspended, &message);
             }
         } else if let Some(QueueWait { reason, message, .. }) = &queue.waits {

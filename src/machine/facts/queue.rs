@@ -1,5 +1,7 @@
 //! The queue of an object: an `HTCQueue`, or a `LocalQueue` of Kueue.
 
+use std::fmt;
+
 use strum::Display;
 
 use crate::api::Reason;
@@ -19,7 +21,7 @@ pub enum QueueKind {
 pub struct Queued {
     /// Whose it is.
     pub kind: QueueKind,
-    /// Its name.
+    /// Its name; empty as long as it is not known whether one applies.
     pub queue: String,
     /// Why there is no room for all that it asks for; none while that is not known.
     pub waits: Option<QueueWait>,
@@ -28,14 +30,20 @@ pub struct Queued {
     pub drained: bool,
 }
 
+impl fmt::Display for Queued {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.queue.is_empty() { f.write_str("a queue") } else { write!(f, "{} {}", self.kind, self.queue) }
+    }
+}
+
 impl Queued {
     /// Why all jobs are held, if the queue holds them.
     #[must_use]
     pub fn why_drained(&self) -> Option<String> {
         let says = || match (self.kind, &self.waits) {
-            (QueueKind::HTCQueue, _) => format!("HTCQueue {} has stopPolicy HoldAndDrain", self.queue),
+            (QueueKind::HTCQueue, _) => format!("{self} has stopPolicy HoldAndDrain"),
             (QueueKind::LocalQueue, Some(waits)) => waits.message.clone(),
-            (QueueKind::LocalQueue, None) => format!("it is not known yet whether LocalQueue {} admits it", self.queue),
+            (QueueKind::LocalQueue, None) => format!("it is not known yet whether {self} admits it"),
         };
         self.drained.then(says)
     }

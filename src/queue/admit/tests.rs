@@ -132,9 +132,48 @@ fn who_was_passed_too_often_is_waited_for() {
 fn who_is_waited_for_in_its_namespace_holds_up_no_other() {
     let mut claims = [claim("large", "n", 1, 0, 1), claim("has", "n", 2, 3, 9), claim("other", "m", 3, 0, 9)];
     (claims[0].each, claims[0].passed) = (job(4), PATIENCE);
-    let own = Terms { per_namespace: Limits::of(&[(Cpus, 6)]), ..terms(FairShare, &[(Cpus, 20)]) };
+    let own = Terms { per_namespace: Limits::of(&[(Cpus, 6)]), ..terms(FairShare, &[(Cpus, 9)]) };
     let admission = admit(&own, &claims);
-    assert_eq!(granted(&claims, &admission), named(&[("other", 6)]));
+    assert_eq!(granted(&claims, &admission), named(&[("other", 6)]), "all that is left of the queue");
+}
+
+/// Room is kept for one at a time, as several could wait for each other; and for nobody who has just got some.
+#[test]
+fn room_is_kept_for_one_at_a_time() {
+    let of = |cpus: u64, gpus: u64| Amounts::of(&[(Jobs, 1), (Cpus, cpus), (Gpus, gpus)]);
+    let mut claims = [
+        claim("first", "n", 1, 0, 1),
+        claim("second", "n", 2, 0, 1),
+        claim("small", "m", 3, 0, 9),
+        claim("has", "m", 4, 1, 0),
+    ];
+    (claims[0].each, claims[1].each, claims[3].each) = (of(1, 1), of(2, 1), of(1, 1));
+    (claims[0].passed, claims[1].passed) = (PATIENCE, PATIENCE);
+    for strategy in [FairShare, BestEffortFifo] {
+        let admission = admit(&terms(strategy, &[(Cpus, 4), (Gpus, 1)]), &claims);
+        let small: usize = granted(&claims, &admission).iter().map(|(_, jobs)| jobs).sum();
+        assert_eq!((small, admission.waited_for.as_slice()), (2, &[0][..]), "{strategy:?}");
+    }
+    let mut claims = [claim("large", "n", 1, 0, 2), claim("small", "m", 2, 0, 1)];
+    (claims[0].each, claims[0].passed, claims[0].priority) = (job(2), PATIENCE, 1);
+    let admission = admit(&terms(FairShare, &[(Cpus, 3)]), &claims);
+    assert_eq!(granted(&claims, &admission), named(&[("large", 1), ("small", 1)]));
+    assert!(admission.waited_for.is_empty());
+}
+
+/// Who comes first anyway passes nobody.
+#[test]
+fn only_those_who_are_not_before_it_pass_it() {
+    let mut claims = [claim("large", "n", 1, 0, 1), claim("small", "m", 2, 0, 1), claim("has", "m", 3, 1, 0)];
+    claims[0].each = job(4);
+    for (priority, passed) in [(5, 0), (0, 1), (-5, 1)] {
+        claims[1].priority = priority;
+        for strategy in [FairShare, BestEffortFifo] {
+            let admission = admit(&terms(strategy, &[(Cpus, 4)]), &claims);
+            assert_eq!(granted(&claims, &admission), named(&[("small", 1)]));
+            assert_eq!(admission.passed(&claims).collect::<Vec<_>>(), [(0, passed)], "{strategy:?}, {priority}");
+        }
+    }
 }
 
 /// What is said of an HTCJob of which nothing is known takes from its own namespace, where that has a limit.

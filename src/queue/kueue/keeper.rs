@@ -332,7 +332,9 @@ impl KueueKeeper {
             Err(error) => return Written::Failed(failed(&error)),
         };
         if listed.items.iter().any(|object| is_there(object, uid)) {
-            return Written::Failed(wait("let go Workload", "its HTCJob is there", None));
+            // Another operator's that has just come; or this one's, which is about to be looked at.
+            self.queues.with(|state| state.kueue.others.insert(uid.clone()));
+            return Written::Now(self.look(api, uid).await.map(Box::new));
         }
         self.patch(api, seen, false, &let_go(seen)).await
     }

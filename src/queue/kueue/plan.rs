@@ -9,10 +9,12 @@ use super::{Owner, SILENT, Trouble};
 use crate::api::Reason;
 use crate::machine::facts::{QueueKind, QueueWait, Queued};
 use crate::machine::{Indices, Uid};
+use crate::metrics::{QueueMeasured, QueuesMeasured};
 use crate::queue::amounts::{Resource, ResourceSet};
 use crate::queue::line::Line;
 use crate::queue::plan::{Plan, grant, number};
 use crate::queue::state::{Asker, Entry, Queues, State};
+use crate::queue::states;
 use crate::queue::terms::field;
 
 /// What is to be written of one Workload.
@@ -128,15 +130,16 @@ impl Queues {
                 standings.push((uid.clone(), line, wait));
             }
             plan.again = silent.then_some(SILENT);
-            for (uid, line, wait) in standings {
-                let Some(entry) = state.htcjobs.get_mut(&uid) else { continue };
-                let goes_by = Some((line, wait));
+            for (uid, line, wait) in &standings {
+                let Some(entry) = state.htcjobs.get_mut(uid) else { continue };
+                let goes_by = Some((line.clone(), wait.clone()));
                 if !entry.over && entry.shown != goes_by && entry.woken_for != goes_by {
                     entry.woken_for = goes_by;
                     plan.wake.extend(entry.reference.clone());
                 }
             }
             number(state, &mut plan);
+            plan.measured = measured(state, &standings);
             plan
         })
     }
@@ -158,11 +161,9 @@ impl Queues {
                 all.push((uid, What::Step(step, Box::new(wanted), seen.cloned().map(Box::new))));
             }
             if begun {
-                let orphans = state
-                    .kueue
-                    .workloads
-                    .iter()
-                    .filter(|((_, uid), known)| known.seen.is_held() && !state.htcjobs.contains_key(uid));
+                let is_known = |uid: &Uid| state.htcjobs.contains_key(uid) || state.kueue.others.contains(uid);
+                let workloads = state.kueue.workloads.iter();
+                let orphans = workloads.filter(|((_, uid), known)| known.seen.is_held() && !is_known(uid));
                 all.extend(orphans.map(|((_, uid), known)| (uid, What::Orphan(Box::new(known.seen.clone())))));
             }
             let mut ready = Vec::new();
@@ -196,6 +197,20 @@ impl Queues {
         });
         self.tell_news();
     }
+}
+
+/// Names of LocalQueues come from users: all of them are measured together.
+fn measured(state: &State, standings: &[(Uid, Line, Option<QueueWait>)]) -> QueuesMeasured {
+    let (mut waiting, mut states) = (0, Vec::with_capacity(standings.len()));
+    for (uid, line, wait) in standings {
+        let Some(entry) = state.htcjobs.get(uid) else { continue };
+        let Some(stands) = states::State::of(entry, line, wait.as_ref()) else { continue };
+        waiting += entry.asks.len();
+        states.push(stands);
+    }
+    let waiting = i64::try_from(waiting).unwrap_or(i64::MAX);
+    let all = QueueMeasured { name: "Kueue".into(), waiting, used: Vec::new(), quota: Vec::new() };
+    QueuesMeasured { queues: vec![all], htcjobs: states::counted(states.into_iter()) }
 }
 
 /// What it is given now.

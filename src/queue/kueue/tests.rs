@@ -424,3 +424,59 @@ fn what_is_left_of_an_htcjob_that_is_gone_is_let_go() {
     queues.forget(&"u".into());
     assert_eq!(steps(&queues), [Step::LetGo]);
 }
+
+/// Two operators see each other's Workloads: each keeps to its own.
+#[test]
+fn the_workload_of_another_operators_htcjob_is_left_alone() {
+    let queues = queues();
+    see(&queues, ADMITTED, 1);
+    queues.left_alone(&object());
+    assert_eq!(steps(&queues), []);
+    queues.listed(&HashSet::from(["u".into()]));
+    assert_eq!(steps(&queues), []);
+    // Both are gone, and nobody is left to let it go.
+    queues.forget(&"u".into());
+    assert_eq!(steps(&queues), [Step::LetGo]);
+    queues.left_alone(&object());
+    queues.listed(&HashSet::new());
+    assert_eq!(steps(&queues), [Step::LetGo], "it went while the watch was broken");
+    // It becomes this operator's.
+    queues.left_alone(&object());
+    decided(&queues, ["", "0-2", ""]);
+    assert_eq!(granted(&queues), "0-1");
+    queues.forget(&"u".into());
+    assert_eq!(steps(&queues), [Step::LetGo]);
+}
+
+/// As with HTCQueues: how many wait, how many HTCJobs are in which state, and how long it took.
+#[test]
+fn who_waits_for_kueue_is_measured() {
+    let queues = queues();
+    let text = |queues: &Queues| {
+        let plan = queues.plan();
+        queues.granted(&plan.grants, &[]);
+        queues.metrics.queues(plan.measured);
+        queues.metrics.text().unwrap()
+    };
+    decided(&queues, ["", "0-2", ""]);
+    see(&queues, "!QuotaReserved/WaitingForQuota", 1);
+    let waits = text(&queues);
+    for line in ["queue_waiting_jobs{queue=\"Kueue\"} 3", "queue_htcjobs{state=\"Pending\"} 1"] {
+        assert!(waits.contains(line), "{line}: {waits}");
+    }
+    see(&queues, "!QuotaReserved/Inadmissible", 2);
+    assert!(text(&queues).contains("queue_htcjobs{state=\"Inadmissible\"} 1"));
+    see(&queues, ADMITTED, 3);
+    text(&queues);
+    let runs = text(&queues);
+    for line in [
+        "queue_waiting_jobs{queue=\"Kueue\"} 1",
+        "queue_htcjobs{state=\"PartlyAdmitted\"} 1",
+        "queue_granted_jobs_total 2",
+        "queue_time_to_grant_seconds_count 1",
+    ] {
+        assert!(runs.contains(line), "{line}: {runs}");
+    }
+    see(&queues, EVICTED, 4);
+    assert!(text(&queues).contains("queue_htcjobs{state=\"Draining\"} 1"));
+}

@@ -3,6 +3,7 @@
 mod images;
 mod mini;
 mod node;
+mod queued;
 
 use htc_operator::failpoint::Point;
 use serde_json::{Value, json};
@@ -16,6 +17,7 @@ use node::{Node, names, services};
 
 pub use images::each_image_gets_workers_of_its_own;
 pub use mini::{an_htcjob_has_workers_of_its_own, its_workers_go_with_it_whenever_the_operator_dies};
+pub use queued::its_workers_come_when_it_has_room;
 
 const POOL: &str = "own";
 /// The image that jobs run in.
@@ -53,9 +55,13 @@ struct Cluster {
 
 impl Cluster {
     fn start(version: Version, with_controllers: bool) -> Self {
+        Self::with(version, with_controllers, &[])
+    }
+
+    fn with(version: Version, with_controllers: bool, arguments: &[&str]) -> Self {
         let net = Port::reserve().unwrap();
         let options = KubeOptions { services: services(&net), garbage: 400, ..KubeOptions::default() };
-        let own = ["--credentials-refresh=3s", "--tracker-interval=3s"];
+        let own = [&["--credentials-refresh=3s", "--tracker-interval=3s"], arguments].concat();
         let bed = Bed::with_kube(version, &options, &PoolOptions::default(), &own);
         let controllers = with_controllers.then(|| bed.controllers(CONTROLLERS));
         bed.start_operator();

@@ -26,8 +26,10 @@ pub enum Rule {
     OneJobEach,
     /// HTCondor never had more jobs of an `HTCJob` that had not ended than its parallelism allows.
     Parallelism,
-    /// HTCondor never had more jobs of the queue's `HTCJob`s that had not ended than its quota allows.
+    /// HTCondor never had more jobs of the queue's `HTCJob`s that had not ended, and were not held, than its quota allows.
     Quota,
+    /// In the end nothing has room in the queue, and nobody waits for it.
+    RoomIsLeft,
     /// Each payload ran exactly once; where the `HTCJob` was deleted, at most once.
     OneRunEach,
     /// No payload ran in a job that does not count.
@@ -162,13 +164,23 @@ impl Collected {
     }
 }
 
-/// How many of these jobs HTCondor had at most that had not ended.
-fn at_a_time(ads: &[&Ad]) -> usize {
-    let open = |moment: Option<i64>| {
-        let is_open = |ad: &&&Ad| ad.staged <= moment && ad.completed.is_none_or(|end| Some(end) > moment);
-        ads.iter().filter(is_open).count()
+/// How many of these times overlap at most: begin, and end if there was one.
+fn at_a_time(times: &[(i64, Option<i64>)]) -> usize {
+    let open = |moment: i64| {
+        let is_open = |(begin, end): &&(i64, Option<i64>)| *begin <= moment && end.is_none_or(|end| end > moment);
+        times.iter().filter(is_open).count()
     };
-    ads.iter().map(|ad| open(ad.staged)).max().unwrap_or_default()
+    times.iter().map(|(begin, _)| open(*begin)).max().unwrap_or_default()
+}
+
+/// From when HTCondor has a job to its end.
+fn in_htcondor(ad: &&Ad) -> Option<(i64, Option<i64>)> {
+    Some((ad.staged?, ad.completed.or(ad.removed)))
+}
+
+/// The last run of a job that may have been held before.
+fn last_run(ad: &&Ad) -> Option<(i64, Option<i64>)> {
+    Some((ad.began?, ad.completed.or(ad.removed)))
 }
 
 struct Check<'a> {
@@ -234,15 +246,25 @@ impl Check<'_> {
     fn parallelism(&mut self, life: &Life, ads: &[&Ad]) {
         let Some(most) = life.plan.at_a_time() else { return };
         let counting: Vec<&Ad> = ads.iter().copied().filter(|ad| ad.counts()).collect();
-        self.require(at_a_time(&counting) <= most, Rule::Parallelism, life, || format!("{counting:#?}"));
+        let times: Vec<_> = counting.iter().filter_map(in_htcondor).collect();
+        self.require(at_a_time(&times) <= most, Rule::Parallelism, life, || format!("{counting:#?}"));
     }
 
     fn quota(&mut self) {
-        let queued = self.found.lives.iter().filter(|life| life.plan.fate == Fate::Queued);
-        let counting: Vec<&Ad> =
-            queued.flat_map(|life| self.found.ads_of(&life.uid)).filter(|ad| ad.counts()).collect();
-        if at_a_time(&counting) > QUOTA {
+        let (mut times, mut counting) = (Vec::new(), Vec::new());
+        for life in self.found.lives.iter().filter(|life| life.plan.is_queued()) {
+            let ads: Vec<&Ad> = self.found.ads_of(&life.uid).into_iter().filter(|ad| ad.counts()).collect();
+            // What is held for spec.suspend has given its room to others.
+            let uses = if life.plan.fate == Fate::QueuedSuspended { last_run } else { in_htcondor };
+            times.extend(ads.iter().filter_map(uses));
+            counting.extend(ads);
+        }
+        if at_a_time(&times) > QUOTA {
             self.violations.push(Violation::new(Rule::Quota, "", format!("{counting:#?}")));
+        }
+        let status = &self.found.htcqueue;
+        if status["used"]["jobs"] != 0 || status["pending"] != 0 || status["waitingJobs"] != 0 {
+            self.violations.push(Violation::new(Rule::RoomIsLeft, "", format!("{status:#}")));
         }
     }
 

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::soak::Soak;
 use crate::soak::driver::Life;
+use crate::soak::plan::QUEUE;
 use bed::watch::{Watch, Watched};
 use bed::{Namespace, files_below};
 
@@ -25,6 +26,8 @@ pub struct Collected {
     pub outputs: BTreeMap<(String, u32), Output>,
     /// Names of what the schedd's spool folder has of jobs.
     pub spool: Vec<String>,
+    /// The status of the queue.
+    pub htcqueue: Value,
 }
 
 /// What the operator says to `condor_rm`.
@@ -43,8 +46,12 @@ pub struct Ad {
     pub status: i64,
     /// `StageInFinish`
     pub staged: Option<i64>,
+    /// `JobCurrentStartDate`: when it was started last.
+    pub began: Option<i64>,
     /// `CompletionDate`
     pub completed: Option<i64>,
+    /// `EnteredCurrentStatus`, if it is removed.
+    pub removed: Option<i64>,
     /// `HTCNotAfter`
     pub not_after: Option<i64>,
     /// `NumShadowStarts` or `NumJobStarts`, whichever is larger: the latter is written late.
@@ -80,7 +87,9 @@ impl Ad {
             attempt: all("HTCJobAttempt"),
             status: all("JobStatus"),
             staged: number("StageInFinish"),
+            began: number("JobCurrentStartDate"),
             completed: number("CompletionDate").filter(|date| *date > 0),
+            removed: number("EnteredCurrentStatus").filter(|_| all("JobStatus") == 3),
             not_after: number("HTCNotAfter"),
             starts: all("NumShadowStarts").max(all("NumJobStarts")),
             exit_code: number("ExitCode"),
@@ -90,7 +99,7 @@ impl Ad {
 }
 
 const ATTRIBUTES: &str = "ClusterId,ProcId,HTCJobUID,HTCJobIndex,HTCJobAttempt,JobStatus,StageInFinish,CompletionDate,HTCNotAfter,\
-                          NumShadowStarts,NumJobStarts,ExitCode,RemoveReason";
+                          JobCurrentStartDate,EnteredCurrentStatus,NumShadowStarts,NumJobStarts,ExitCode,RemoveReason";
 
 /// One line that a payload wrote.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,6 +143,8 @@ impl Soak {
                 outputs.insert((life.uid.clone(), index), output(here, life, index));
             }
         }
+        let htcqueue = self.bed.kube.kubectl_ok(&["get", "htcqueue", QUEUE, "-o", "json"]).unwrap();
+        let htcqueue: Value = serde_json::from_str(&htcqueue).unwrap();
         let ours = |uid: &String| !former.contains(uid);
         let records = fs::read_to_string(&self.records).unwrap_or_default();
         // The last line may be under way.
@@ -156,6 +167,7 @@ impl Soak {
             history: history.into_iter().filter(|ad| ours(&ad.uid)).collect(),
             records: records.lines().map(Record::read).filter(|record| ours(&record.uid)).collect(),
             outputs,
+            htcqueue: htcqueue["status"].clone(),
         }
     }
 

@@ -31,7 +31,9 @@ fn ad(uid: &str, id: &str, index: u32, code: i64) -> Ad {
         attempt: 1,
         status: 4,
         staged: Some(100),
+        began: Some(101),
         completed: Some(105),
+        removed: None,
         not_after: Some(110),
         starts: 1,
         exit_code: Some(code),
@@ -125,6 +127,7 @@ fn right() -> Collected {
         ]
         .into(),
         spool: Vec::new(),
+        htcqueue: json!({ "used": { "jobs": 0 }, "pending": 0, "waitingJobs": 0 }),
     }
 }
 
@@ -203,6 +206,32 @@ const FORGERIES: &[Forgery] = &[
         },
         &[Rule::OneJobEach, Rule::Quota],
     ),
+    (
+        "one that is held while others have its room",
+        |found| {
+            found.lives[0].plan.fate = Fate::QueuedSuspended;
+            let resumed = |id: &str, began| Ad {
+                id: id.to_owned(),
+                staged: Some(90),
+                began: Some(began),
+                completed: Some(107),
+                ..found.history[0].clone()
+            };
+            found.history.extend([resumed("8.0", 105), resumed("8.1", 106)]);
+        },
+        &[Rule::OneJobEach],
+    ),
+    (
+        "more that run than the quota, although they were held before",
+        |found| {
+            for life in &mut found.lives {
+                life.plan.fate = Fate::QueuedSuspended;
+            }
+        },
+        &[Rule::Quota],
+    ),
+    ("room that is not given back", |found| found.htcqueue["used"]["jobs"] = 1.into(), &[Rule::RoomIsLeft]),
+    ("one that waits for ever", |found| found.htcqueue["pending"] = 1.into(), &[Rule::RoomIsLeft]),
     (
         "a second run in the same job",
         |found| found.records.extend(run(LEFT, "1.0", 0, "x")),

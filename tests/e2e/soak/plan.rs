@@ -33,6 +33,10 @@ pub enum Fate {
     SomeItems,
     /// In the queue, which has room for [`QUOTA`] jobs.
     Queued,
+    /// The same, and suspended while it waits or has room; later resumed.
+    QueuedSuspended,
+    /// The same, and deleted while it waits or has room.
+    QueuedDeleted,
     /// Created with `spec.suspend`, later resumed.
     CreatedSuspended,
     Suspended,
@@ -53,7 +57,7 @@ pub const WIDEST: usize = 3;
 /// Items that are not asked for.
 const NOT_ASKED_FOR: usize = 5;
 
-const FATES: [Fate; 18] = [
+const FATES: [Fate; 20] = [
     Fate::Left,
     Fate::Left,
     Fate::Left,
@@ -63,6 +67,8 @@ const FATES: [Fate; 18] = [
     Fate::AtATimeChanges,
     Fate::SomeItems,
     Fate::Queued,
+    Fate::QueuedSuspended,
+    Fate::QueuedDeleted,
     Fate::CreatedSuspended,
     Fate::Suspended,
     Fate::HeldByHand,
@@ -125,7 +131,7 @@ impl Plan {
             let jobs = match (fate, jobs) {
                 (Fate::AtATime(most), _) => 2 * most + 1,
                 (Fate::AtATimeChanges, _) => 2 * WIDEST,
-                (Fate::Queued, _) => QUOTA - 1,
+                (Fate::Queued | Fate::QueuedSuspended | Fate::QueuedDeleted, _) => QUOTA - 1,
                 (_, 0) => *dice.one_of(&[1, 1, 1, 1, 3]),
                 (_, jobs) => jobs,
             };
@@ -156,6 +162,11 @@ impl Plan {
 
     pub fn is_deleted(&self) -> bool {
         self.steps.iter().any(|step| step.act == Act::Delete)
+    }
+
+    /// Whether it is in the queue.
+    pub fn is_queued(&self) -> bool {
+        matches!(self.fate, Fate::Queued | Fate::QueuedSuspended | Fate::QueuedDeleted)
     }
 
     /// Whether HTCondor may begin its jobs again.
@@ -232,7 +243,7 @@ note "$1" end
             object["spec"]["items"] = (0..asked_for + NOT_ASKED_FOR).map(|index| format!("item {index}")).collect();
             object["spec"]["indexes"] = format!("0-{}", asked_for - 1).into();
         }
-        if self.fate == Fate::Queued {
+        if self.is_queued() {
             object["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = QUEUE.into();
         }
         if self.is_large() {
@@ -256,11 +267,12 @@ fn steps(fate: Fate, phases: &[&'static str], dice: &mut Dice) -> Vec<Step> {
             [first].into_iter().chain([2, WIDEST, 1].map(|most| later(dice, Act::AtATime(most)))).collect()
         }
         Fate::CreatedSuspended => vec![later(dice, Act::Resume)],
-        Fate::Suspended => {
+        Fate::Suspended | Fate::QueuedSuspended => {
             vec![met(dice, phases, Act::Suspend), later(dice, Act::Resume)]
         }
         Fate::HeldByHand => vec![met(dice, &phases[1..], Act::Hold), later(dice, Act::Release)],
         Fate::Deleted(phase) => vec![met(dice, &[phase], Act::Delete)],
+        Fate::QueuedDeleted => vec![met(dice, phases, Act::Delete)],
         Fate::SuspendedThenDeleted => {
             vec![met(dice, phases, Act::Suspend), later(dice, Act::Delete)]
         }

@@ -190,6 +190,8 @@ pub struct Sabotage {
     pub forgets_pools: bool,
     /// Kueue's quota is given back as soon as it is wanted.
     pub gives_back_at_once: bool,
+    /// Room is given back as soon as a job reports its end.
+    pub frees_by_report: bool,
     /// Items are read whenever they are wanted.
     pub reads_items_again: bool,
     /// Another schedd has the name of the first.

@@ -84,7 +84,7 @@ impl Model {
         let decision = decide(&facts, now, &self.settings, &self.rules).unwrap();
         let mut broken = None;
         let known = decision.after.as_ref().and_then(|after| after.known.as_ref());
-        let room = self.scene.room.map(|_| room(&facts, &decision, &self.rules));
+        let room = self.scene.room.map(|_| self.heard(room(&facts, &decision, &self.rules), &facts.record));
         let gives_back = room.as_ref().map(|room| room.gives_back.clone()).unwrap_or_default();
         let news = !decision.changed.is_empty() || !decision.wishes.is_empty() || !gives_back.is_empty();
         if known.is_some() && (known != facts.record.known.as_ref() || news) {

@@ -2,7 +2,7 @@
 //! takes that back at any time: its quota is free again when the operator gives it back.
 
 use htc_operator::machine::Indices;
-use htc_operator::machine::facts::{JobState, JobStatus, Record};
+use htc_operator::machine::facts::{Job, JobState, JobStatus, Record};
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::room::Room;
 use htc_operator::queue::admit::{Claim, Order, Terms, admit};
@@ -178,6 +178,17 @@ impl Model {
         let has = entry.is_some_and(|entry| !entry.in_use().is_empty());
         let holds = record.jobs.values().any(|job| matches!(&job.state, JobState::Held(hold) if hold.is_ours()));
         self.scene.kueue && world.workloads[place] != Workload::Admitted && (has || holds)
+    }
+
+    /// Without the rule, what a job reports of its end frees its room.
+    pub fn heard(&self, room: Room, record: &Record) -> Room {
+        if !self.broken.frees_by_report {
+            return room;
+        }
+        let over = |job: &Job| record.reports.get(&job.id).is_some_and(|report| report.ended.is_some());
+        let over: Indices = record.jobs.iter().filter(|(_, job)| over(job)).map(|(index, _)| *index).collect();
+        let freed = record.granted.iter().filter(|index| over.contains(*index)).collect();
+        Room { uses: room.uses.without(&over), gives_back: Indices::union(&[room.gives_back, freed]), ..room }
     }
 
     /// What Kueue could admit now.

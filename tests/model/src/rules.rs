@@ -130,6 +130,7 @@ fn scene(troubles: u8, kinds: &'static [Trouble]) -> Scene {
 #[case::room_until_held(Scene { slow_jobs: true, ..queued(2, &[Suspend]) }, |model: &mut Model| model.rules.room_until_held = false)]
 #[case::absent_is_proved(queued(2, &[Suspend, SlowStaging]), |model: &mut Model| model.rules.absent_is_proved = false)]
 #[case::give_back_when_proved(Scene { kueue: true, slow_jobs: true, ..queued(1, &[Evict]) }, |model: &mut Model| model.broken.gives_back_at_once = true)]
+#[case::only_htcondor_frees(Scene { retries: true, reports: true, slow_jobs: true, ..queued(0, &[]) }, |model: &mut Model| model.broken.frees_by_report = true)]
 #[case::only_last_ends_count(Scene { retries: true, ..reporting(0, &[]) }, |model: &mut Model| model.rules.only_last_ends_count = false)]
 #[case::only_htcondor_completes(reporting(1, &[DyingNode]), |model: &mut Model| model.rules.only_htcondor_completes = false)]
 #[case::htcondor_is_right(reporting(1, &[DyingNode]), |model: &mut Model| model.rules.htcondor_is_right = false)]

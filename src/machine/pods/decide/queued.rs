@@ -11,22 +11,29 @@ use crate::machine::pods::room::left;
 impl Run<'_> {
     /// How the Job is to be, within what its queue and its namespace give.
     pub(super) fn wanted(&self, spec: &Spec, job: &BatchJob) -> Adjust {
-        let wanted = Adjust::of(spec);
+        let asked = Adjust::of(spec);
         if self.facts.queue.is_none() && self.facts.namespace_room.is_none() {
-            return wanted;
+            return asked;
         }
-        let is = job.parallelism.unwrap_or(1);
-        // What runs and was never counted goes on; it is granted that.
-        let counted = self.facts.queue.is_none() || self.record.queue.is_some() || self.facts.record.is_kept_back();
-        let room = if counted { self.room() } else { is };
-        let none = if counted { room == 0 && wanted.parallelism > 0 } else { job.suspended };
-        let suspend = wanted.suspend || none;
-        let at_a_time = wanted.parallelism.min(room).min(self.left(spec));
+        let (now, left) = (job.parallelism.unwrap_or(1), self.left(spec));
+        let (room, waits) = if self.was_never_counted() {
+            // It goes on as it is, and is granted that.
+            (now, job.suspended)
+        } else {
+            let room = self.room();
+            (room, room == 0 && asked.parallelism > 0)
+        };
+        let at_a_time = asked.parallelism.min(room).min(left);
         // The last ones are less than that by themselves.
-        let parallelism = if none || is.min(self.left(spec)) == at_a_time { is } else { at_a_time };
+        let parallelism = if waits || now.min(left) == at_a_time { now } else { at_a_time };
         // Before the Job controller has seen that it was resumed, it cannot say that the Pods are gone.
-        let suspend = suspend && (job.suspended || job.is_begun());
-        Adjust { suspend, parallelism, ..wanted }
+        let suspend = (asked.suspend || waits) && (job.suspended || job.is_begun());
+        Adjust { suspend, parallelism, ..asked }
+    }
+
+    /// The ledger was lost, or the queue applies only since it was resumed.
+    fn was_never_counted(&self) -> bool {
+        self.facts.queue.is_some() && self.record.queue.is_none() && !self.facts.record.is_kept_back()
     }
 
     /// How many Pods have room.
@@ -59,7 +66,7 @@ impl Run<'_> {
     /// Says whether it has room: from when the first of its jobs has until all of it is given back.
     pub(super) fn say_quota(&mut self, spec: &Spec, job: &BatchJob) {
         let told = self.conditions.get(QuotaReserved).map(|told| told.status);
-        let Some(Queued { kind, queue, waits, drained }) = &self.facts.queue else {
+        let Some(queue @ Queued { kind, waits, drained, .. }) = &self.facts.queue else {
             if told == Some(False) {
                 self.say(QuotaReserved, True, Reason::NoQueue, "no queue applies: the jobs run at once");
             }
@@ -68,7 +75,7 @@ impl Run<'_> {
         let kept_back = self.facts.record.is_kept_back();
         let ran_before = self.record.queue.is_none() && !job.suspended && !kept_back;
         if !self.record.granted.is_empty() || ran_before {
-            let message = format!("jobs of this HTCJob have room in {kind} {queue}");
+            let message = format!("jobs of this HTCJob have room in {queue}");
             self.say(QuotaReserved, True, Reason::QuotaReserved, &message);
         } else if *drained && *kind == QueueKind::LocalQueue {
             // Where nothing is known yet, what was told stays.
@@ -78,14 +85,13 @@ impl Run<'_> {
         } else if spec.suspend {
             let why = if *drained { "the queue is being drained" } else { "spec.suspend is true" };
             if told.is_some() || kept_back {
-                let message = format!("{why}: no job of this HTCJob has room in {kind} {queue}");
+                let message = format!("{why}: no job of this HTCJob has room in {queue}");
                 self.say(QuotaReserved, False, Reason::Suspended, &message);
             }
         } else if let Some(QueueWait { reason, message, .. }) = waits {
             self.say(QuotaReserved, False, *reason, message);
         } else if kept_back && told.is_none() {
-            let message =
-                format!("it has not been decided yet whether jobs of this HTCJob have room in {kind} {queue}");
+            let message = format!("it has not been decided yet whether jobs of this HTCJob have room in {queue}");
             self.say(QuotaReserved, False, Reason::Waiting, &message);
         }
     }

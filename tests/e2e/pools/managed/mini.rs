@@ -25,7 +25,7 @@ const OF_WORKERS: &[Point] = &[
 ];
 
 /// Notes on which worker it runs, and runs until it is told to finish.
-fn placed(name: &str, queue: u32, own: Option<Value>) -> Value {
+pub fn placed(name: &str, queue: u32, own: Option<Value>) -> Value {
     let script = "echo $JOB_NAME.$HTCPROCID $POD_NAME $IMAGE_SAYS >>/runs/ran\n\
                   while [ ! -e /runs/finish-$JOB_NAME ]; do sleep 0.3; done\n";
     let mut object = with_pool(bed::htcjob(name, script), POOL);
@@ -38,7 +38,7 @@ fn placed(name: &str, queue: u32, own: Option<Value>) -> Value {
 }
 
 /// Waits until the jobs of an `HTCJob` have noted that they run: on which workers, and in which images. Each has done so once.
-fn places(node: &Node<'_>, name: &str, jobs: usize) -> Vec<(String, String)> {
+pub fn places(node: &Node<'_>, name: &str, jobs: usize) -> Vec<(String, String)> {
     let wanted: Vec<String> = (0..jobs).map(|index| format!("{name}.{index}")).collect();
     wait_for(&format!("{name} to run"), PATIENCE, || {
         let text = std::fs::read_to_string(node.runs.join("ran")).unwrap_or_default();
@@ -53,7 +53,7 @@ fn places(node: &Node<'_>, name: &str, jobs: usize) -> Vec<(String, String)> {
 }
 
 /// Names of the workers that this `HTCJob` has of its own.
-fn own(node: &Node<'_>, uid: &str) -> Vec<String> {
+pub fn own(node: &Node<'_>, uid: &str) -> Vec<String> {
     let mut pods = node.pods("worker");
     pods.retain(|pod| pod["metadata"]["labels"][LABEL] == uid);
     pods.iter().map(|pod| pod["metadata"]["name"].as_str().unwrap().to_owned()).collect()
@@ -66,11 +66,11 @@ fn wait_own(here: &Namespace<'_>, name: &str, workers: u32, busy: u32) {
     });
 }
 
-fn wait_running(here: &Namespace<'_>, name: &str, jobs: u32) {
+pub fn wait_running(here: &Namespace<'_>, name: &str, jobs: u32) {
     here.wait(name, &format!("{jobs} running"), |object| object["status"]["running"] == jobs);
 }
 
-fn ends(here: &Namespace<'_>, node: &Node<'_>, name: &str) {
+pub fn ends(here: &Namespace<'_>, node: &Node<'_>, name: &str) {
     node.finish(name);
     let ended = here.wait_ended(name);
     assert!(bed::is_true(&ended, "Complete"), "{ended:#}\n{}", here.bed.logs());
