@@ -92,13 +92,15 @@ pub fn of_a_log_that_was_cut_it_is_said_that_lines_are_missing(version: Version)
     let mut follows =
         command(&here, &["logs", "long/0", "-f"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(follows.stdout.take().unwrap()).lines();
-    let mut told = BufReader::new(follows.stderr.take().unwrap()).lines();
+    let (tell, told) = std::sync::mpsc::channel();
+    let said = BufReader::new(follows.stderr.take().unwrap()).lines();
+    std::thread::spawn(move || said.map_while(Result::ok).try_for_each(|line| tell.send(line)));
     let mut next = || lines.next().unwrap().unwrap();
     assert_eq!([next(), next()], ["one", "two"]);
     // Shorter than what was read, and then longer: that it ends too early is not all that tells.
     for left in ["six\n".to_owned(), "seven\n".repeat(100)] {
         kubelet.rotates(&pod, left.as_bytes());
-        let words = told.next().unwrap().unwrap();
+        let words = told.recv_timeout(PATIENCE).expect("it says that lines may be missing");
         assert!(words.contains("lines may be missing"), "{words}");
         for line in left.lines() {
             assert_eq!(next(), line);
