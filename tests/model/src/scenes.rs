@@ -104,12 +104,18 @@ fn parts() {
         admins: ADMIN,
         ..parts("one at a time and other hands", 1, &[RemovedByHand, Suspend, Rotation, Reset])
     });
-    holds(&Scene { deletes: 0, in_step: true, ..parts("one at a time, none, and two", 2, &[Parallelism]) });
     holds(&Scene {
         not_the_first: true,
         parallelism: None,
         ..parts("not all of the queue", 1, &[Crash, SlowSubmitter])
     });
+}
+
+/// And how many may run at a time changes while they do.
+#[test]
+fn parts_that_change() {
+    let scene = Scene::new("one at a time, none, and two", &[2], 2, &[Parallelism]);
+    holds(&Scene { parallelism: Some(1), deletes: 0, in_step: true, ..scene });
 }
 
 /// Items come from a ConfigMap that a user changes at any time.
