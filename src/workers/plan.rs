@@ -143,7 +143,9 @@ impl Plan {
     /// same.
     #[must_use]
     pub fn same_description(&self, other: &Self) -> bool {
-        self.options == other.options && self.mini_cluster == other.mini_cluster
+        // Without `..`: a new field does not compile before somebody has said where it goes.
+        let Self { options, mini_cluster, jobs: _, image: _, named: _, command: _, env: _, outputs: _ } = self;
+        *options == other.options && *mini_cluster == other.mini_cluster
     }
 }
 

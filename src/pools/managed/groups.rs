@@ -177,6 +177,9 @@ pub fn scale_pool(groups: &BTreeMap<Group, Evidence>, most: Most) -> BTreeMap<Gr
 ///
 /// That a worker takes no more jobs is HTCondor's word, which somebody with a worker's token can forge: so there are never more than twice
 /// as many pods that this operator has not sent away.
+///
+/// A worker of which it is not known whether it was made, and that is wanted no more, takes no room: if it is not there, nothing would ever
+/// say so. If it is, there is one too many until the watch shows it.
 #[must_use]
 pub fn scale_all<K: Clone + Ord>(groups: &BTreeMap<K, Evidence>, most: u32) -> BTreeMap<K, Plan> {
     let is_unsure = |worker: &&Worker| worker.pod == Pod::Made { sure: false };

@@ -192,6 +192,18 @@ impl World {
         self.view().iter().find(|real| real.number == number).unwrap().clone()
     }
 
+    /// Workers that may be there and are wanted no more: no answer came when they were asked for, and the watch has not shown them.
+    /// Nobody waits for them, as nobody may ever hear of those that are not there.
+    fn doubted(&self, wish: &Wish) -> usize {
+        let unsure = |worker: &&Worker| worker.pod == Pod::Made { sure: false };
+        let of = |evidence: &Evidence| {
+            let (current, former): (Vec<&Worker>, Vec<&Worker>) =
+                evidence.workers.iter().filter(unsure).partition(|worker| worker.current);
+            former.len() + current.len().saturating_sub(evidence.goal.wanted() as usize)
+        };
+        self.see(wish).values().map(of).sum()
+    }
+
     /// Pods that take jobs, or will, and are as they are made now.
     fn staying(&self) -> usize {
         let stays = |real: &&Real| {
@@ -327,7 +339,7 @@ impl World {
             }
         }
         if self.pods.len() > before {
-            let most = wish.most() as usize;
+            let most = wish.most() as usize + self.doubted(wish);
             assert!(self.staying() <= most, "{} of {most} by {plans:?}", self.staying());
             assert!(self.there() <= 2 * most, "{} of {most} by {plans:?}", self.there());
         }
