@@ -138,9 +138,9 @@ pub fn a_ledger_that_is_lost(version: Version) {
     let stage = Stage::start(version);
     let (here, there, elsewhere) = (stage.namespace(), stage.namespace(), stage.namespace());
     // Its items go with the ledger, the list is deleted, and its status does not say how many there are.
-    let list = json!({ "apiVersion": "v1", "kind": "ConfigMap",
+    let config_map = json!({ "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": { "name": "list", "namespace": elsewhere.name }, "data": { "files": "a\nb\n" } });
-    stage.bed.kube.apply_stdin(&list.to_string()).unwrap();
+    stage.bed.kube.apply_stdin(&config_map.to_string()).unwrap();
     let mut listed = pods("listed", 2);
     listed["spec"].as_object_mut().unwrap().remove("queue");
     listed["spec"]["itemsFrom"] = json!({ "configMapKeyRef": { "name": "list", "key": "files" } });
