@@ -272,15 +272,15 @@ impl Model {
             }
             Action::End(place) => {
                 let job = &world.schedd.queue[*place];
-                if self.scene.retries && !job.late() && world.runs_of(job.object, job.ad.id) == 1 {
-                    world.end_in_vain(*place, 1);
+                if self.scene.retries && !job.late() && !job.again {
+                    world.end_in_vain(*place, 1, self.scene.reports);
                 } else {
                     world.end(*place, self.scene.reports);
                 }
             }
             Action::NodeDies(place) => {
                 world.troubles -= 1;
-                world.end_in_vain(*place, 0);
+                world.end_in_vain(*place, 0, true);
             }
             Action::Purge => world.schedd.leave_all(|job| job.ad.status == JobStatus::Removed),
             Action::RemoveByHand(place) => {

@@ -50,6 +50,8 @@ pub struct CondorJob {
     /// job is late and never runs its payload, but when its object is at rest or gone nobody looks for it: the one thing that
     /// can be left behind.
     pub overdue: bool,
+    /// It has ended in vain, and was begun again.
+    pub again: bool,
 }
 
 /// What of a job's files the schedd has.
@@ -206,7 +208,7 @@ impl World {
                 runs: Runs::default(),
             };
             let limit = if submitter.overdue { Timestamp(0) } else { submitter.limit };
-            self.schedd.queue.push(CondorJob { object, ad, limit, files, overdue: submitter.overdue });
+            self.schedd.queue.push(CondorJob { object, ad, limit, files, overdue: submitter.overdue, again: false });
         }
         if others {
             self.breaks(Broken::OtherItems);
@@ -269,14 +271,16 @@ impl World {
         job.ad.exit = Some(Exit::Code(if job.late() { 241 } else { 0 }));
     }
 
-    /// A payload ends, and reports it, with an exit code after which HTCondor begins the job again; or its node dies in this
+    /// A payload ends, and may report it, with an exit code after which HTCondor begins the job again; or its node dies in this
     /// moment.
-    pub fn end_in_vain(&mut self, place: usize, code: i32) {
-        self.send_report(place, Some(code));
+    pub fn end_in_vain(&mut self, place: usize, code: i32, reports: bool) {
         let job = &mut self.schedd.queue[place];
-        job.ad.status = JobStatus::Idle;
+        (job.ad.status, job.again) = (JobStatus::Idle, true);
         let (object, id) = (job.object, job.ad.id);
-        self.undo_report(object, id);
+        if reports {
+            self.send_report(place, Some(code));
+            self.undo_report(object, id);
+        }
     }
 
     /// `condor_rm` of those jobs of which `which` says so. `lingering`: their nodes do not answer, and they stay for a while.

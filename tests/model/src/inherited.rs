@@ -33,7 +33,7 @@ fn job(object: u8, index: u32) -> CondorJob {
         marked: false,
         runs: Runs::default(),
     };
-    CondorJob { object, ad, limit: Timestamp(0), files: Files::Here, overdue: false }
+    CondorJob { object, ad, limit: Timestamp(0), files: Files::Here, overdue: false, again: false }
 }
 
 impl Model {

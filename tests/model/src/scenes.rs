@@ -235,9 +235,9 @@ fn queued() {
     holds(&Scene { in_step: !full(), deletes: 0, ..one_place("one place and crashes", 1, &[Crash]) });
     let submitters = &[SlowSubmitter, SlowStaging, DyingSubmitter];
     holds(&Scene { deletes: 0, ..one_place("one place and submitters", 1, submitters) });
-    // What HTCondor begins again keeps its room, whatever was reported of the run before.
+    // What HTCondor begins again keeps its room.
     let retries = Scene { deletes: 0, in_step: true, ..one_place("one place and retries", 0, &[]) };
-    holds(&Scene { retries: true, reports: true, slow_jobs: true, ..retries });
+    holds(&Scene { retries: true, slow_jobs: true, ..retries });
 }
 
 #[test]
@@ -253,8 +253,6 @@ fn queued_beside_others() {
     holds(&Scene { deletes: 0, ..one_place("one place and a lost ledger", 1, &[LostLedger]) });
     holds(&Scene { deletes: 0, ..one_place("one place and deadlines", 1, &[Deadline]) });
     holds(&Scene { queues: &[2], ..one_place("one place for two jobs of one", 1, &[Crash]) });
-    let lost = one_place("one place, two jobs of one and a lost ledger", 1, &[LostLedger]);
-    holds(&Scene { queues: &[2], deletes: 0, in_step: true, ..lost });
 }
 
 /// The same with Kueue, which takes room back at any time: it gives it to the other object when the operator has given it back.
