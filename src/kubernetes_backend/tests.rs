@@ -151,6 +151,8 @@ fn table() -> Vec<(&'static str, Value, Becomes)> {
             json!({ "resources": { "memory": "2Gi" } }),
             Stands("/c/resources/limits/memory", json!("2Gi")),
         ),
+        ("resources.memory", json!({ "resources": { "memory": "lots" } }), Refused("spec.resources.memory")),
+        ("resources.disk", json!({ "resources": { "disk": "lots" } }), Refused("spec.resources.disk")),
         (
             "resources.disk",
             json!({ "resources": { "disk": 5 } }),

@@ -524,7 +524,7 @@ async fn a_file_of_the_first_schema_is_brought_up_to_date() {
          alter table objects drop column outputGone; alter table htcjobs drop column outputBytes;
          alter table htcjobs drop column heldSince; alter table htcjobs drop column exits;
          alter table htcjobs drop column lastExit; alter table htcjobs drop column vacated; drop table exits; alter table objects drop column made;
-         alter table wishes drop column failure;
+         alter table objects drop column pool; alter table wishes drop column failure;
          pragma user_version = 1",
     )
     .unwrap();

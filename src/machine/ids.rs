@@ -87,7 +87,8 @@ number! {
     Birthdate(i64)
 }
 number! {
-    /// A moment on the schedd's clock, unix seconds, as job ads have it. Never compared with [`Timestamp`].
+    /// A moment on the clock of who runs the jobs, unix seconds: the schedd's, as job ads have it, or the cluster's, as Pods have it. Never
+    /// compared with [`Timestamp`].
     SchedDate(i64)
 }
 number! {

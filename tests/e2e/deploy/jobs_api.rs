@@ -151,6 +151,13 @@ fn view_and_edit(here: &Namespace<'_>) {
     assert!(why.contains("only idle jobs are analysed"), "{why}");
     let why = viewer.is_refused(&analysis);
     assert!(why.contains("Forbidden") && why.contains("htcprocs/analysis"), "{why}");
+    let mut idle = htcjob("idle", "true");
+    idle["spec"]["requirements"] = "TARGET.NobodyHasThis == 7".into();
+    here.create(&idle);
+    here.wait_phase("idle", "Submitted");
+    let analysis = editor.comes_to_see(&["get", "--raw", &format!("{}/idle-0/analysis", here.procs())]);
+    assert!(analysis.contains("NobodyHasThis"), "{analysis}");
+    here.delete("idle");
 }
 
 /// `edit` lets people hold, release and remove single jobs, and `view` does not; both ask why a job is idle as far as they may.

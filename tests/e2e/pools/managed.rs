@@ -272,7 +272,7 @@ pub fn jobs_run_through_a_pool_of_its_own(version: Version) {
     });
 }
 
-/// From no workers to as many as the jobs need and back; one that is lost is replaced, and its job runs again.
+/// From no workers to as many as the jobs need and back; one that is lost is replaced.
 pub fn it_grows_with_the_jobs_and_shrinks_without_them(version: Version) {
     let cluster = Cluster::start(version, true);
     let (here, bed) = (cluster.namespace(), &cluster.bed);
