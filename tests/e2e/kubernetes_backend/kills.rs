@@ -32,6 +32,12 @@ const ABANDONED: &[Point] = {
     &[BeforeJobDeleted, AfterJobDeleted, BeforeFinalizerReleased, AfterFinalizerReleased]
 };
 
+/// The same, where its time after the end is over.
+const EXPIRED: &[Point] = {
+    use Point::*;
+    &[BeforeObjectDeleted, AfterObjectDeleted, BeforeFinalizerReleased, AfterFinalizerReleased]
+};
+
 /// Those that no other life has.
 pub const POINTS: &[Point] = {
     use Point::*;
@@ -84,6 +90,18 @@ pub fn killed_at_every_point(version: Version) {
     let logs = [Point::BeforeLogsSaved, Point::AfterLogsSaved];
     stage.bed.dying_at(&places(&logs), logs.len(), || logged(&here, &kubelet, "logged"));
     stage.bed.dying_at(&places(ABANDONED), ABANDONED.len(), || abandoned(&here, "abandoned"));
+    stage.bed.dying_at(&places(EXPIRED), EXPIRED.len(), || expired(&here, "expired"));
+}
+
+/// It goes by itself, and its Job with it.
+fn expired(here: &Namespace<'_>, name: &str) {
+    let mut object = pods(name, 1);
+    object["spec"]["ttlSecondsAfterFinished"] = 0.into();
+    here.create(&object);
+    here.run(0);
+    here.end(0, 0);
+    here.wait_gone(name);
+    here.wait_all_gone();
 }
 
 /// Its Job goes, whenever the operator dies.
