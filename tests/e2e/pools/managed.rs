@@ -38,10 +38,11 @@ pub const POINTS: &[Point] = &[
     Point::AfterPoolObjectMade,
     Point::BeforeWorkerMade,
     Point::AfterWorkerMade,
-    Point::BeforeCondorDrain,
-    Point::AfterCondorDrain,
+    // One that is marked is not marked again.
     Point::BeforeWorkerMarked,
     Point::AfterWorkerMarked,
+    Point::BeforeCondorDrain,
+    Point::AfterCondorDrain,
     Point::BeforeWorkerDeleted,
     Point::AfterWorkerDeleted,
 ];

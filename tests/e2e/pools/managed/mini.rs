@@ -16,10 +16,10 @@ const LABEL: &str = "htc.cern.ch/mini-cluster";
 const OF_WORKERS: &[Point] = &[
     Point::BeforeWorkerMade,
     Point::AfterWorkerMade,
-    Point::BeforeCondorDrain,
-    Point::AfterCondorDrain,
     Point::BeforeWorkerMarked,
     Point::AfterWorkerMarked,
+    Point::BeforeCondorDrain,
+    Point::AfterCondorDrain,
     Point::BeforeWorkerDeleted,
     Point::AfterWorkerDeleted,
 ];
