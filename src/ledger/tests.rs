@@ -518,7 +518,7 @@ async fn a_file_of_the_first_schema_is_brought_up_to_date() {
     }
     let file = Connection::open(&path).unwrap();
     file.execute_batch(
-        "drop index objects_sandbox; drop index objects_output; drop index objects_rows;
+        "drop index objects_pool; drop index objects_sandbox; drop index objects_output; drop index objects_rows;
          alter table objects drop column errIdx; alter table objects drop column errTail;
          alter table objects drop column releasedAt; alter table objects drop column sandboxGone;
          alter table objects drop column outputGone; alter table htcjobs drop column outputBytes;
