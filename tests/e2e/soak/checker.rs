@@ -174,12 +174,12 @@ fn at_a_time(times: &[(i64, Option<i64>)]) -> usize {
 }
 
 /// From when HTCondor has a job to its end.
-fn in_htcondor(ad: &&Ad) -> Option<(i64, Option<i64>)> {
+fn in_htcondor(ad: &Ad) -> Option<(i64, Option<i64>)> {
     Some((ad.staged?, ad.completed.or(ad.removed)))
 }
 
 /// The last run of a job that may have been held before.
-fn last_run(ad: &&Ad) -> Option<(i64, Option<i64>)> {
+fn last_run(ad: &Ad) -> Option<(i64, Option<i64>)> {
     Some((ad.began?, ad.completed.or(ad.removed)))
 }
 
@@ -246,7 +246,7 @@ impl Check<'_> {
     fn parallelism(&mut self, life: &Life, ads: &[&Ad]) {
         let Some(most) = life.plan.at_a_time() else { return };
         let counting: Vec<&Ad> = ads.iter().copied().filter(|ad| ad.counts()).collect();
-        let times: Vec<_> = counting.iter().filter_map(in_htcondor).collect();
+        let times: Vec<_> = counting.iter().filter_map(|ad| in_htcondor(ad)).collect();
         self.require(at_a_time(&times) <= most, Rule::Parallelism, life, || format!("{counting:#?}"));
     }
 
@@ -256,7 +256,7 @@ impl Check<'_> {
             let ads: Vec<&Ad> = self.found.ads_of(&life.uid).into_iter().filter(|ad| ad.counts()).collect();
             // What is held for spec.suspend has given its room to others.
             let uses = if life.plan.fate == Fate::QueuedSuspended { last_run } else { in_htcondor };
-            times.extend(ads.iter().filter_map(uses));
+            times.extend(ads.iter().filter_map(|ad| uses(ad)));
             counting.extend(ads);
         }
         if at_a_time(&times) > QUOTA {

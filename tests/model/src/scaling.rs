@@ -102,8 +102,6 @@ struct Sabotage {
     forgets_made: bool,
     /// The collector's first answer is the last one.
     never_asks_again: bool,
-    /// A collector that has begun a short while ago is believed.
-    takes_young_for_known: bool,
 }
 
 struct Workers {
@@ -175,7 +173,6 @@ impl Workers {
     fn evidence(&self, world: &World, long: bool) -> Evidence {
         let since = if long { NOW - AFTER } else { NOW };
         let (answer, ads) = match &world.answer {
-            Some((Answer::Young, ads)) if self.broken.takes_young_for_known => (Answer::Known, Some(ads)),
             Some((answer, ads)) => (*answer, Some(ads)),
             None => (Answer::Unknown, None),
         };
@@ -483,7 +480,6 @@ fn no_job_is_lost_while_workers_come_and_go(#[values(true, false)] follows: bool
 #[case::htcondor_looks_before_it_drains(true, LOST, Sabotage { drains_blindly: true, ..Sabotage::default() })]
 #[case::what_was_made_is_known_before_it_is_shown(true, MANY, Sabotage { forgets_made: true, ..Sabotage::default() })]
 #[case::the_collector_is_asked_again(true, END, Sabotage { never_asks_again: true, ..Sabotage::default() })]
-#[case::a_young_collector_is_not_believed(true, BLIND, Sabotage { takes_young_for_known: true, ..Sabotage::default() })]
 fn without_it_a_promise_breaks(#[case] follows: bool, #[case] promise: &str, #[case] broken: Sabotage) {
     let stories = explore(Workers { follows, jobs: 2, troubles: 1, broken });
     assert!(stories.iter().any(|(told, _)| *told == promise), "{promise}: {stories:#?}");
