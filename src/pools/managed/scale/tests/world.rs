@@ -192,16 +192,12 @@ impl World {
         self.view().iter().find(|real| real.number == number).unwrap().clone()
     }
 
-    /// Workers that may be there and are wanted no more: no answer came when they were asked for, and the watch has not shown them.
+    /// Workers that may be there and are not asked for again: no answer came when they were asked for, and the watch has not shown them.
     /// Nobody waits for them, as nobody may ever hear of those that are not there.
-    fn doubted(&self, wish: &Wish) -> usize {
-        let unsure = |worker: &&Worker| worker.pod == Pod::Made { sure: false };
-        let of = |evidence: &Evidence| {
-            let (current, former): (Vec<&Worker>, Vec<&Worker>) =
-                evidence.workers.iter().filter(unsure).partition(|worker| worker.current);
-            former.len() + current.len().saturating_sub(evidence.goal.wanted() as usize)
-        };
-        self.see(wish).values().map(of).sum()
+    fn doubted(&self, plans: &BTreeMap<String, Plan>, wish: &Wish) -> usize {
+        let asked = |number: u32| plans.values().any(|plan| plan.make.contains(&number));
+        let doubted = |worker: &&Worker| worker.pod == Pod::Made { sure: false } && !asked(worker.number);
+        self.see(wish).values().flat_map(|evidence| &evidence.workers).filter(doubted).count()
     }
 
     /// Pods that take jobs, or will, and are as they are made now.
@@ -325,6 +321,7 @@ impl World {
         }
         self.drained_ones_end();
         let before = self.pods.len();
+        let most = wish.most() as usize + self.doubted(plans, wish);
         for (image, plan) in plans {
             let image = IMAGES.into_iter().find(|other| other == image).unwrap();
             for number in &plan.make {
@@ -339,7 +336,6 @@ impl World {
             }
         }
         if self.pods.len() > before {
-            let most = wish.most() as usize + self.doubted(wish);
             assert!(self.staying() <= most, "{} of {most} by {plans:?}", self.staying());
             assert!(self.there() <= 2 * most, "{} of {most} by {plans:?}", self.there());
         }
