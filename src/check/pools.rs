@@ -52,10 +52,9 @@ pub(super) async fn lines(
     } else {
         Err(troubles.join("; "))
     };
-    let external = |pool: &&&Guarded<HTCPool>| pool.0.as_ref().is_ok_and(|pool| pool.spec.external.is_some());
-    let asked = ours.iter().filter(external).map(|pool| async {
-        let (name, Ok(pool)) = (ObjectName::of(*pool), &pool.0) else { return Vec::new() };
-        let Some(external) = &pool.spec.external else { return Vec::new() };
+    let external =
+        ours.iter().filter_map(|pool| Some((ObjectName::of(*pool), pool.0.as_ref().ok()?.spec.external.as_ref()?)));
+    let asked = external.map(|(name, external)| async move {
         let users = ledger.as_ref().ok().and_then(|seen| seen.as_ref()?.pools.get(&name).cloned());
         let schedd = schedd(own, &name, external, KnownUsers::new(users.unwrap_or_default()));
         ask(config, client, schedd, &name, external).await

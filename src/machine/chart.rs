@@ -1,6 +1,6 @@
 //! The transition table as pictures: Mermaid, SCXML and a Markdown table.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 
 use strum::IntoEnumIterator as _;
 
@@ -68,8 +68,10 @@ pub fn overview() -> String {
     text
 }
 
-fn drawn(phase: Option<Phase>) -> String {
-    phase.map_or_else(|| "[*]".to_owned(), |phase| phase.to_string())
+/// A state in a diagram; without one it is where all begin and end.
+#[must_use]
+pub fn drawn(state: Option<impl Display>) -> String {
+    state.map_or_else(|| "[*]".to_owned(), |state| state.to_string())
 }
 
 /// The table as SCXML (W3C), events named after the triggers.

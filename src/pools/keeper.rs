@@ -125,7 +125,9 @@ impl PoolKeeper {
         loop {
             let news = self.news.notified();
             let mut objects: Vec<Arc<ObservedPool>> = store.state();
-            objects.sort_by_cached_key(|object| (object.creation_timestamp().map(|time| time.0), name_of(&**object)));
+            objects.sort_by_cached_key(|object| {
+                (object.creation_timestamp().map(|time| time.0), ObjectName::of(&**object))
+            });
             if !objects.is_empty() {
                 first.notify_one();
             }
@@ -146,7 +148,7 @@ impl PoolKeeper {
 
     async fn end_those_not_in(&self, objects: &[Arc<ObservedPool>]) {
         let there: Vec<ObjectName> =
-            objects.iter().filter(|object| self.is_ours(object)).map(|object| name_of(&**object)).collect();
+            objects.iter().filter(|object| self.is_ours(object)).map(|object| ObjectName::of(&**object)).collect();
         for name in self.pools.names().into_iter().filter(|name| !there.contains(name)) {
             self.end(&name);
             self.wake(Some(&name)).await;
@@ -171,7 +173,7 @@ impl PoolKeeper {
     }
 
     /// Sees to one of them; when it is to be looked at again, if nothing happens before. `before`: those that were made earlier.
-    #[tracing::instrument(level = "error", skip_all, fields(htcpool = %name_of(object)))]
+    #[tracing::instrument(level = "error", skip_all, fields(htcpool = %ObjectName::of(object)))]
     async fn look_at(&self, object: &ObservedPool, before: &[Arc<ObservedPool>]) -> Option<Duration> {
         let pool = match &object.0 {
             Ok(pool) => pool,
@@ -196,7 +198,7 @@ impl PoolKeeper {
     }
 
     async fn keep(&self, object: &HTCPool, before: &[Arc<ObservedPool>]) -> Result<Option<Duration>, KeepError> {
-        let name = name_of(object);
+        let name = ObjectName::of(object);
         let deleting = object.meta().deletion_timestamp.is_some();
         let guarded = object.finalizers().iter().any(|finalizer| finalizer == POOL_FINALIZER);
         if deleting {
@@ -227,7 +229,7 @@ impl PoolKeeper {
         let seen = |name: &ObjectName| self.seen(name).lock().unwrap_or_else(PoisonError::into_inner).clone();
         let default = self.default.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut others = vec![(None, default)];
-        let ours = before.iter().filter(|other| self.is_ours(other)).map(|other| name_of(&**other));
+        let ours = before.iter().filter(|other| self.is_ours(other)).map(|other| ObjectName::of(&**other));
         others.extend(ours.map(|other| (Some(other.clone()), seen(&other))));
         let mine = seen(&name);
         if mine == Seen::default() && was_ready(object) {
@@ -483,8 +485,4 @@ fn schedd_of(object: &HTCPool, name: &ObjectName) -> Option<String> {
     let external = object.spec.external.as_ref().map(|external| external.schedd.clone());
     let managed = || Some(Names::new(name, &object.uid().unwrap_or_default()).ok()?.schedd());
     external.or_else(managed)
-}
-
-fn name_of(object: &impl ResourceExt) -> ObjectName {
-    ObjectName { namespace: object.namespace().unwrap_or_default(), name: object.name_any() }
 }

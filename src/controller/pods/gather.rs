@@ -65,9 +65,8 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
     let bound = record.queue.as_deref();
     let job_name = job_name(&name.name, &uid);
     let named = ObjectName { namespace: name.namespace.clone(), name: job_name.clone() };
-    let made = context.backends.pods.job(&named, &uid);
     // It had room, and waits for some again.
-    let holds = bound.is_some() && made.as_ref().is_some_and(|job| job.suspended);
+    let holds = bound.is_some() && context.backends.pods.job(&named, &uid).is_some_and(|job| job.suspended);
     let queue = context.queues.fact(&Asker { uid: &uid, namespace: &name.namespace, object, bound, holds });
     let drained = queue.as_ref().is_some_and(|queue| queue.drained);
     let (plan, spec) = match &object.0 {
@@ -79,7 +78,7 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
                 recorded: record.known.is_some(),
                 submitted: record.job.is_some() || shows_job,
             };
-            plan(job, drained, made.and_then(|job| job.completions), &row, context).await?
+            plan(job, drained, &named, &row, context).await?
         }
         Err(invalid) => (None, Err(Unreadable::invalid(format!("the HTCJob cannot be read: {}", invalid.error)))),
     };
@@ -234,11 +233,11 @@ pub(super) async fn pods_of(
 
 type Planned = (Option<PodPlan>, Result<Spec, Unreadable>);
 
-/// What it is to run, and what decisions need of that. `made`: the completions of its Job.
+/// What it is to run, and what decisions need of that. `named`: its Job.
 async fn plan(
     job: &HTCJob,
     drained: bool,
-    made: Option<u32>,
+    named: &ObjectName,
     row: &Row<'_>,
     context: &Context,
 ) -> Result<Planned, GatherError> {
@@ -253,7 +252,9 @@ async fn plan(
             match items::kept(row, job, &from.config_map_key_ref, context).await? {
                 Kept::Items(items) => Some(items),
                 // The Job has them.
-                Kept::Lost => items::published_queue(job).or(made),
+                Kept::Lost => {
+                    items::published_queue(job).or_else(|| context.backends.pods.job(named, row.uid)?.completions)
+                }
                 Kept::NotYet(unreadable) => return Ok((None, Err(unreadable))),
             }
         }

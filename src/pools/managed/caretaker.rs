@@ -383,8 +383,7 @@ fn just_this(pod: &KubePod, unchanged: bool) -> DeleteParams {
 }
 
 fn named(object: &Observed) -> (String, ObjectName) {
-    let name = ObjectName { namespace: object.namespace().unwrap_or_default(), name: object.name_any() };
-    (object.uid().unwrap_or_default(), name)
+    (object.uid().unwrap_or_default(), ObjectName::of(object))
 }
 
 /// Whose workers run its jobs.

@@ -74,7 +74,7 @@ enum Action {
     Begin(u32),
     JobStarts(u32),
     JobEnds(u32),
-    /// All startds tell the collector how they are; two such rounds later it is no longer young.
+    /// All startds tell the collector how they are, for long enough that it is no longer young.
     Advertise,
     NodeDies(u32),
     CollectorRestarts,
@@ -334,27 +334,19 @@ impl Workers {
 
     /// Ids that nothing names any more are given again, so that worlds which differ only in them are one.
     fn forget(&self, world: &mut World) {
-        let named = |id: &u8| world.pods.values().chain(world.shown.values()).any(|real| real.id == *id);
-        let gone: Vec<u8> = world.ads.keys().chain(&world.drained).copied().filter(|id| !named(id)).collect();
-        for id in gone {
-            world.ads.remove(&id);
-            world.drained.remove(&id);
-        }
-        if let Some((_, ads)) = &mut world.answer {
-            let (pods, shown) = (&world.pods, &world.shown);
-            ads.retain(|id, _| pods.values().chain(shown.values()).any(|real| real.id == *id));
-        }
         let mut ids: Vec<u8> = world.pods.values().chain(world.shown.values()).map(|real| real.id).collect();
         ids.sort_unstable();
         ids.dedup();
-        let anew = |id: u8| u8::try_from(ids.binary_search(&id).unwrap()).unwrap() + 1;
+        // None of one that nothing names.
+        let anew = |id: u8| ids.binary_search(&id).ok().map(|place| u8::try_from(place).unwrap() + 1);
         for real in world.pods.values_mut().chain(world.shown.values_mut()) {
-            real.id = anew(real.id);
+            real.id = anew(real.id).unwrap();
         }
-        let renamed = |ads: &BTreeMap<u8, Slot>| ads.iter().map(|(id, slot)| (anew(*id), *slot)).collect();
+        let renamed =
+            |ads: &BTreeMap<u8, Slot>| ads.iter().filter_map(|(id, slot)| Some((anew(*id)?, *slot))).collect();
         world.ads = renamed(&world.ads);
         world.answer = world.answer.as_ref().map(|(answer, ads)| (*answer, renamed(ads)));
-        world.drained = world.drained.iter().map(|id| anew(*id)).collect();
+        world.drained = world.drained.iter().filter_map(|id| anew(*id)).collect();
         world.next = u8::try_from(ids.len()).unwrap();
     }
 
