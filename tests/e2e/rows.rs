@@ -18,7 +18,8 @@ impl Measured {
     fn new<const N: usize>(rows: [u8; N]) -> Self {
         bed::turns::take(bed::Weight::Servers);
         let rows = BTreeSet::from(rows);
-        let report = bench::measure(&Options {
+        let mut told = 0;
+        let options = Options {
             rows: rows.clone(),
             at_once: vec![2, 5],
             queue: 10,
@@ -34,10 +35,15 @@ impl Measured {
             room: 20,
             pools: 2,
             ..options()
+        };
+        let report = bench::measure(&options, |so_far| {
+            told = so_far.lines.len();
+            Ok(())
         })
         .unwrap();
         println!("{}", report.markdown());
         assert!(report.failed.is_empty(), "{:?}", report.failed);
+        assert_eq!(told, report.lines.len());
         let measured: BTreeSet<u8> = report.lines.iter().map(|line| line.row).collect();
         assert_eq!(measured, rows);
         for (name, chart) in &report.charts {
@@ -99,7 +105,7 @@ fn the_other_rows_can_be_measured() {
 #[ignore = "make test-long: Kueue is built from source for it"]
 fn kueues_row_can_be_measured() {
     bed::turns::take(bed::Weight::Servers);
-    let report = bench::measure(&Options { rows: [14].into(), workloads: 5, ..options() }).unwrap();
+    let report = bench::measure(&Options { rows: [14].into(), workloads: 5, ..options() }, |_| Ok(())).unwrap();
     assert!(report.failed.is_empty(), "{:?}", report.failed);
     let number = |name: &str| report.lines[0].numbers[name];
     assert!((number("htcjobs") - 5.0).abs() < 0.1 && number("bareSeconds") > 0.0);

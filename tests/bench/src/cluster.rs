@@ -118,7 +118,7 @@ impl Requests {
         Self(rest.filter(|(_, count)| *count > 0).collect())
     }
 
-    /// Writes of HTCJobs and HTCPools, their statuses and Events.
+    /// Writes of HTCJobs, HTCPools and Workloads, their statuses and Events.
     pub(crate) fn writes(&self) -> u64 {
         self.0.iter().filter(|(key, _)| is_write(key)).map(|(_, count)| count).sum()
     }
@@ -128,7 +128,7 @@ impl Requests {
         self.0.get(&(resource.to_owned(), verb.to_owned())).copied().unwrap_or_default()
     }
 
-    /// As in `1000 POST events, 2000 APPLY htcjobs`: writes of HTCJobs, their statuses and Events.
+    /// As in `1000 POST events, 2000 APPLY htcjobs`: those that [`Self::writes`] counts.
     pub(crate) fn words(&self) -> String {
         let writes = self.0.iter().filter(|(key, _)| is_write(key));
         let words: Vec<String> = writes.map(|((resource, verb), count)| format!("{count} {verb} {resource}")).collect();
@@ -152,7 +152,8 @@ impl Requests {
 }
 
 fn is_write((resource, verb): &(String, String)) -> bool {
-    ["htcjobs", "htcpools", "events"].contains(&resource.as_str()) && !["GET", "LIST", "WATCH"].contains(&verb.as_str())
+    ["htcjobs", "htcpools", "workloads", "events"].contains(&resource.as_str())
+        && !["GET", "LIST", "WATCH"].contains(&verb.as_str())
 }
 
 /// An HTCJob to be created.

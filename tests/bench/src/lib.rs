@@ -103,8 +103,8 @@ impl Options {
 
 type Measurement = fn(&mut Bed, &raw::Raw, &Options, &mut Report) -> Result<()>;
 
-/// Measures; a row that cannot be measured does not stop the others.
-pub fn measure(options: &Options) -> Result<Report> {
+/// Measures; a row that cannot be measured does not stop the others. After each, `so_far` gets what is measured until then.
+pub fn measure(options: &Options, mut so_far: impl FnMut(&Report) -> Result<()>) -> Result<Report> {
     let mut report =
         Report { conditions: format!("{}; HTCondor of {}", report::machine(), options.version), ..Report::default() };
     say("starting etcd, kube-apiserver, an HTCondor pool and the operator");
@@ -136,6 +136,7 @@ pub fn measure(options: &Options) -> Result<Report> {
             ));
             report.failed.push((name, error.to_string()));
         }
+        so_far(&report)?;
     }
     bed.stop_operator()?;
     Ok(report)

@@ -93,8 +93,8 @@ fn run(cli: Cli) -> Result<()> {
         Pool::Trixie => Version::Trixie,
         Pool::Sid => Version::Sid,
     };
-    let report = measure(&options)?;
-    report.write(&cli.out)?;
+    // At once, as the rows take long, and whoever ends them early wants to keep what there is.
+    let report = measure(&options, |report| report.write(&cli.out))?;
     println!("\n{}", report.markdown());
     println!("The table, the JSON and the curves are in {}.", cli.out.display());
     let failed: Vec<&str> = report.failed.iter().map(|(row, _)| row.as_str()).collect();

@@ -28,12 +28,14 @@ pub(crate) fn measure(bed: &mut Bed, _: &Raw, options: &Options, report: &mut Re
 
     say(&format!("row 14: {count} bare Workloads at once"));
     let admitted = bed.cluster.until_admitted(&bare, wanted, LONG);
-    let began = Instant::now();
+    let (requests, began) = (bed.cluster.requests()?, Instant::now());
     bed.cluster.create_workloads(&bare, QUEUE, count)?;
     let by_hand = admitted.wait()?.duration_since(began).as_secs_f64();
+    let bare_writes = bed.cluster.requests()?.since(&requests);
+    say(&format!("row 14: writes: {}", bare_writes.words()));
 
     say(&format!("row 14: {count} HTCJobs at once"));
-    let cpu = bed.usage()?.cpu;
+    let (cpu, calls, requests) = (bed.usage()?.cpu, bed.tools.calls(), bed.cluster.requests()?);
     let admitted = bed.cluster.until_admitted(&own, wanted, LONG);
     let began = Instant::now();
     bed.cluster.create(&own, (0..count).map(|number| in_queue(&format!("k{number}"))))?;
@@ -41,23 +43,27 @@ pub(crate) fn measure(bed: &mut Bed, _: &Raw, options: &Options, report: &mut Re
     let ids = bed.cluster.seen.wait("ids in all statuses", &own, LONG, |tally| tally.with_ids == wanted)?;
     let ids = ids.duration_since(began).as_secs_f64();
     let cpu = bed.usage()?.cpu - cpu;
+    let (calls, writes) = (bed.tools.calls().since(&calls), bed.cluster.requests()?.since(&requests));
+    say(&format!("row 14: tools: {}; writes: {}", calls.words(), writes.words()));
     say(&format!("row 14: admitted after {}, ids after {}", seconds(admitted), seconds(ids)));
     let ratio = admitted / by_hand;
     report.lines.push(Line {
         row: 14,
         what: format!("{count} HTCJobs at once through Kueue"),
         operator: format!(
-            "all admitted after {} ({:.0}/s), ids in all statuses after {} ({:.0}/s); CPU {}",
+            "all admitted after {} ({:.0}/s), ids in all statuses after {} ({:.0}/s); {} API writes in all; CPU {}",
             seconds(admitted),
             rate(count, admitted),
             seconds(ids),
             rate(count, ids),
+            writes.writes(),
             seconds(cpu)
         ),
         raw: format!(
-            "as many bare Workloads, created 16 at a time, until all are admitted: {} ({:.0}/s)",
+            "as many bare Workloads, created 16 at a time, until all are admitted: {} ({:.0}/s), {} API writes",
             seconds(by_hand),
-            rate(count, by_hand)
+            rate(count, by_hand),
+            bare_writes.writes()
         ),
         ratio: format!("{ratio:.2} × the time until admitted, {:.2} × until ids", ids / by_hand),
         numbers: [
