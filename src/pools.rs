@@ -292,6 +292,13 @@ impl Named {
             );
             return Some(SpecRefused { reason: Reason::PoolNotAllowed, message });
         }
+        if self.spec.managed.is_some() && object.0.as_ref().is_ok_and(|job| job.spec.credentials_secret_name.is_some())
+        {
+            let message = format!(
+                "only the operator may submit to HTCPool {name} (spec.managed): delete the HTCJob, and create it without spec.credentialsSecretName, or with another spec.pool"
+            );
+            return Some(SpecRefused::invalid(message));
+        }
         if let Some(message) = &self.trouble {
             let message = format!("HTCPool {name} is not ready: {message}");
             return Some(SpecRefused { reason: Reason::PoolNotReady, message });
