@@ -4,6 +4,7 @@ mod keeper;
 mod making;
 pub mod managed;
 mod seen;
+pub mod states;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
