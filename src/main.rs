@@ -135,7 +135,8 @@ fn block_on<T>(work: impl Future<Output = T>) -> Result<T, String> {
 
 fn write_charts(folder: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(folder)?;
-    let files = machine::chart::files().into_iter().chain([pools::managed::states::file(), queue::states::file()]);
+    let others = [pools::states::file(), pools::managed::states::file(), queue::states::file()];
+    let files = machine::chart::files().into_iter().chain(others);
     files.into_iter().try_for_each(|file| std::fs::write(folder.join(file.name), &file.contents))
 }
 

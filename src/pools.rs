@@ -4,6 +4,7 @@ mod keeper;
 mod making;
 pub mod managed;
 mod seen;
+pub mod states;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -291,6 +292,13 @@ impl Named {
                 "HTCPool {name} is not for namespace {namespace}: ask its administrator to add the namespace to spec.allowedNamespaces, or name another pool"
             );
             return Some(SpecRefused { reason: Reason::PoolNotAllowed, message });
+        }
+        if self.spec.managed.is_some() && object.0.as_ref().is_ok_and(|job| job.spec.credentials_secret_name.is_some())
+        {
+            let message = format!(
+                "only the operator may submit to HTCPool {name} (spec.managed): delete the HTCJob, and create it without spec.credentialsSecretName, or with another spec.pool"
+            );
+            return Some(SpecRefused::invalid(message));
         }
         if let Some(message) = &self.trouble {
             let message = format!("HTCPool {name} is not ready: {message}");

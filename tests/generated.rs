@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use htc_operator::api::{self, HTCJob};
 use htc_operator::machine::chart;
 use htc_operator::machine::transitions::TRANSITIONS;
+use htc_operator::pools;
 use htc_operator::queue::states;
 use serde_json::Value;
 use strum::IntoEnumIterator as _;
@@ -73,7 +74,7 @@ fn the_crd_is_up_to_date() {
 
 #[test]
 fn the_statecharts_are_up_to_date() {
-    let files = [chart::files(), vec![htc_operator::pools::managed::states::file(), states::file()]].concat();
+    let files = [chart::files(), vec![pools::states::file(), pools::managed::states::file(), states::file()]].concat();
     for file in &files {
         must_be(&format!("statecharts/{}", file.name), &file.contents);
     }

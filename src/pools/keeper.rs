@@ -17,7 +17,7 @@ use super::making::{Reach, SELDOM, probe};
 use super::managed::caretaker::{Caretaker, Charge, LOOK_AGAIN};
 use super::managed::names::{BadName, Names};
 use super::managed::tries::NotMade;
-use super::seen::{ASKING, IN_USE, OWN_WORDS, Ready, Seen, ready};
+use super::seen::{ANOTHER_POOL, ASKING, Facts, IN_USE, OWN_WORDS, Ready, Seen, ready};
 use super::{Base, Pools};
 use crate::api::{
     Condition, ConditionStatus, FINALIZER, Guarded, HTCPool, OLD_FINALIZER, OPERATOR, ObjectName, Observed,
@@ -58,6 +58,15 @@ enum KeepError {
     Api(#[from] ApiError),
     #[error(transparent)]
     Ledger(#[from] LedgerError),
+}
+
+/// Whether a pool is at work.
+enum Work {
+    Goes,
+    /// One that it was before comes to its end.
+    NotYet,
+    /// Why it is not.
+    Refused(NotMade),
 }
 
 /// Where a pool is, or why that is not known.
@@ -199,56 +208,62 @@ impl PoolKeeper {
 
     async fn keep(&self, object: &HTCPool, before: &[Arc<ObservedPool>]) -> Result<Option<Duration>, KeepError> {
         let name = ObjectName::of(object);
-        let deleting = object.meta().deletion_timestamp.is_some();
         let guarded = object.finalizers().iter().any(|finalizer| finalizer == POOL_FINALIZER);
-        if deleting {
+        let leaving = if object.meta().deletion_timestamp.is_some() {
             if !guarded {
                 self.end(&name);
                 return Ok(None);
             }
-            let Some(using) = self.count_in(&name).await? else { return Ok(Some(AWAITED)) };
-            if using == 0 {
-                return self.let_go(object, &name).await;
+            match self.count_in(&name).await? {
+                None => return Ok(Some(AWAITED)),
+                Some(0) => return self.let_go(object, &name).await,
+                Some(using) => Some(using),
             }
-            if !self.ensure(object, &name).await? {
-                return Ok(Some(AWAITED));
+        } else {
+            if !guarded {
+                let set = self.set_finalizer(object, &name, true).await?;
+                return Ok((!set).then_some(AWAITED));
             }
-            let jobs = if using == 1 { "1 HTCJob uses".to_owned() } else { format!("{using} HTCJobs use") };
-            let message = format!("{jobs} this pool; it is deleted once they are deleted");
-            self.tell(&name, object, Some("it is being deleted".to_owned())).await;
-            self.publish(object, &name, IN_USE, ConditionStatus::False, &message).await?;
-            return Ok(Some(AWAITED));
-        }
-        if !guarded {
-            let set = self.set_finalizer(object, &name, true).await?;
-            return Ok((!set).then_some(AWAITED));
-        }
-        if !self.ensure(object, &name).await? {
-            return Ok(Some(AWAITED));
-        }
-        let seen = |name: &ObjectName| self.seen(name).lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let default = self.default.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut others = vec![(None, default)];
-        let ours = before.iter().filter(|other| self.is_ours(other)).map(|other| ObjectName::of(&**other));
-        others.extend(ours.map(|other| (Some(other.clone()), seen(&other))));
-        let mine = seen(&name);
-        if mine == Seen::default() && was_ready(object) {
-            // It was so before this operator was started; soon it is known whether it still is.
+            None
+        };
+        let refused = match self.ensure(object, &name).await? {
+            Work::Goes => None,
+            Work::NotYet => return Ok(Some(AWAITED)),
+            Work::Refused(why) => Some(why),
+        };
+        let awaited = leaving.is_some() || refused.is_some();
+        let mine = self.seen(&name).lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let older = before.iter().filter(|other| self.is_ours(other)).map(|other| ObjectName::of(&**other));
+        let before = self.those_before(older, &mine);
+        let open = self.pools.trouble_of(&name).is_none();
+        let told = object.ready();
+        let facts = Facts { leaving, refused, seen: &mine, before: &before, told, open };
+        let Some(ready) = ready(&facts) else {
             self.tell(&name, object, self.pools.trouble_of(&name)).await;
             return Ok(None);
-        }
-        let Ready { status, reason, message, mut trouble } = ready(&mine, &others);
-        if mine.schedd.is_none() && self.pools.trouble_of(&name).is_none() {
-            // It was ready before this operator was started, and each of its HTCJobs finds out that it is silent.
-            trouble = None;
-        }
-        self.tell(&name, object, trouble).await;
-        self.publish(object, &name, &reason, status, &message).await?;
-        Ok(object.spec.managed.is_some().then_some(LOOK_AGAIN))
+        };
+        self.tell(&name, object, ready.trouble.clone()).await;
+        self.publish(object, &name, &ready).await?;
+        let managed = object.spec.managed.is_some().then_some(LOOK_AGAIN);
+        Ok(if awaited { Some(AWAITED) } else { managed })
+    }
+
+    /// What is known of the pools that may have the same schedd: not of those that are called otherwise and have not been asked.
+    fn those_before(&self, older: impl Iterator<Item = ObjectName>, mine: &Seen) -> Vec<(Option<ObjectName>, Seen)> {
+        let default = self.default.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let default = self.pools.has_default().then(|| (None, self.pools.default().schedd.name.to_string(), default));
+        let older = older.filter_map(|name| {
+            let seen = self.seen(&name).lock().unwrap_or_else(PoisonError::into_inner).clone();
+            Some((Some(name.clone()), self.pools.reach(&name)?.schedd, seen))
+        });
+        let is_called = |name: &str| mine.schedd.as_ref().is_some_and(|schedd| schedd.name.eq_ignore_ascii_case(name));
+        let may_be_it = |(_, called, seen): &(_, String, Seen)| *seen != Seen::default() || is_called(called);
+        let all = default.into_iter().chain(older).filter(may_be_it);
+        all.map(|(name, _, seen)| (name, seen)).collect()
     }
 
     /// Sees to it that the pool is at work; not if it is another one than that which the `HTCJob`s are in.
-    async fn ensure(&self, object: &HTCPool, name: &ObjectName) -> Result<bool, KeepError> {
+    async fn ensure(&self, object: &HTCPool, name: &ObjectName) -> Result<Work, KeepError> {
         let uid = object.uid().unwrap_or_default();
         let at_work = match self.pools.uid(name) {
             Some(same) => {
@@ -260,27 +275,24 @@ impl PoolKeeper {
             None => false,
         };
         if self.pools.is_ending(name) {
-            return Ok(false);
+            return Ok(Work::NotYet);
         }
         let reach = match self.find(object, name).await? {
             Ok(reach) => reach,
             // What has been made works without what cannot be changed.
             Err((reason, message)) if at_work => {
                 tracing::warn!(reason, "the objects of the pool are not as they should be: {message}");
-                return Ok(true);
+                return Ok(Work::Goes);
             }
-            Err((reason, message)) => {
-                self.publish(object, name, reason, ConditionStatus::False, &message).await?;
-                return Ok(false);
-            }
+            Err(why) => return Ok(Work::Refused(why)),
         };
         if at_work {
             if self.pools.reach(name).as_ref() == Some(&reach) {
-                return Ok(true);
+                return Ok(Work::Goes);
             }
             tracing::info!("the collector of the pool has another address: {}", reach.collector);
             self.end(name);
-            return Ok(false);
+            return Ok(Work::NotYet);
         }
         let place = match &object.spec.external {
             Some(_) => format!("collector {}, schedd {}", reach.collector, reach.schedd),
@@ -292,8 +304,7 @@ impl PoolKeeper {
             let message = format!(
                 "HTCJobs are in the pool that this HTCPool was before, with {before}: delete this HTCPool, and create it with these again"
             );
-            self.publish(object, name, "AnotherPool", ConditionStatus::False, &message).await?;
-            return Ok(false);
+            return Ok(Work::Refused((ANOTHER_POOL, message)));
         }
         let seen = (self.seen(name), Arc::clone(&self.news));
         let mut named = self.base.make(name, &uid, &object.spec, reach, seen).await?;
@@ -307,7 +318,7 @@ impl PoolKeeper {
             caretaker.start(&pool);
         }
         self.wake(Some(name)).await;
-        Ok(true)
+        Ok(Work::Goes)
     }
 
     /// Where the pool is; a managed one is made so.
@@ -425,14 +436,8 @@ impl PoolKeeper {
     }
 
     /// Writes the condition, unless it says so already. Other words for the same reason are no Event.
-    async fn publish(
-        &self,
-        object: &HTCPool,
-        name: &ObjectName,
-        reason: &str,
-        status: ConditionStatus,
-        message: &str,
-    ) -> Result<(), ApiError> {
+    async fn publish(&self, object: &HTCPool, name: &ObjectName, ready: &Ready) -> Result<(), ApiError> {
+        let (status, reason, message) = (ready.status, ready.reason.as_str(), &ready.message);
         let old = object.ready();
         let told = old.is_some_and(|old| old.status == status && old.reason == reason);
         let message: String = message.chars().take(4000).collect();

@@ -1,6 +1,7 @@
 //! What is said of an `HTCPool`, from what its schedd has answered.
 
-use crate::api::{ConditionStatus, ObjectName};
+use super::states::State;
+use crate::api::{Condition, ConditionStatus, ObjectName};
 use crate::machine::Birthdate;
 use crate::machine::facts::Unknown;
 
@@ -8,14 +9,20 @@ use crate::machine::facts::Unknown;
 pub(super) const ASKING: &str = "Asking";
 /// Reason of one that is deleted while `HTCJob`s are in it.
 pub(super) const IN_USE: &str = "InUse";
+/// Reason of one whose schedd answers.
+pub(super) const ANSWERING: &str = "Answering";
+/// Reason of one whose schedd is another pool's.
+pub(super) const SAME_SCHEDD: &str = "SameSchedd";
+/// Reason of one that another pool's `HTCJob`s are in.
+pub(super) const ANOTHER_POOL: &str = "AnotherPool";
 /// Reasons that are explained in this program's words, or the API server's: other words are news. What HTCondor's tools say may differ each
 /// time.
 pub(super) const OWN_WORDS: [&str; 11] = [
     ASKING,
     IN_USE,
-    "Answering",
-    "SameSchedd",
-    "AnotherPool",
+    ANSWERING,
+    SAME_SCHEDD,
+    ANOTHER_POOL,
     "InvalidSpec",
     "InvalidName",
     "NameTaken",
@@ -42,6 +49,23 @@ pub(super) struct Seen {
     pub(super) silent: Option<Unknown>,
 }
 
+/// What is known of an `HTCPool`.
+#[derive(Clone, Debug)]
+pub(super) struct Facts<'a> {
+    /// It is being deleted, and so many `HTCJob`s are in it.
+    pub(super) leaving: Option<usize>,
+    /// Why it is not at work: reason and message.
+    pub(super) refused: Option<(&'static str, String)>,
+    /// Its schedd.
+    pub(super) seen: &'a Seen,
+    /// The pools at work that were there before it; none for that of the operator's flags.
+    pub(super) before: &'a [(Option<ObjectName>, Seen)],
+    /// The condition `Ready`, as it is.
+    pub(super) told: Option<&'a Condition>,
+    /// Its `HTCJob`s are submitted.
+    pub(super) open: bool,
+}
+
 /// The condition `Ready` of an `HTCPool`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Ready {
@@ -59,14 +83,27 @@ impl Ready {
     }
 }
 
-/// What is to be said of a pool. `before`: the pools that were there before it, and what is known of them; none for that of the
-/// operator's flags.
-pub(super) fn ready(seen: &Seen, before: &[(Option<ObjectName>, Seen)]) -> Ready {
+/// What is to be said of a pool; none if it stays as it is.
+pub(super) fn ready(facts: &Facts<'_>) -> Option<Ready> {
+    let Facts { seen, before, .. } = facts;
+    if let Some((reason, message)) = &facts.refused {
+        return Some(Ready::no(reason, message.clone()));
+    }
+    if let Some(using) = facts.leaving {
+        let jobs = if using == 1 { "1 HTCJob uses".to_owned() } else { format!("{using} HTCJobs use") };
+        let message = format!("{jobs} this pool; it is deleted once they are deleted");
+        return Some(Ready { trouble: Some("it is being deleted".to_owned()), ..Ready::no(&IN_USE, message) });
+    }
+    let asking = || {
+        // It was told before this operator was started, and is known anew soon.
+        let stays = facts.told.is_some_and(|told| State::of(&told.reason).is_told_by_schedds());
+        (!stays).then(|| Ready::no(&ASKING, "its schedd has not answered yet".to_owned()))
+    };
     let Some(schedd) = &seen.schedd else {
-        return match &seen.silent {
-            Some(Unknown { why, message }) => Ready::no(why, message.clone()),
-            None => Ready::no(&ASKING, "its schedd has not answered yet".to_owned()),
-        };
+        let Some(Unknown { why, message }) = &seen.silent else { return asking() };
+        let silent = Ready::no(why, message.clone());
+        // It was ready before this operator was started, and each of its HTCJobs finds out that it is silent.
+        return Some(Ready { trouble: silent.trouble.filter(|_| !facts.open), ..silent });
     };
     if let Some((other, _)) = before.iter().find(|(_, other)| other.schedd.as_ref() == Some(schedd)) {
         let other = match other {
@@ -74,20 +111,22 @@ pub(super) fn ready(seen: &Seen, before: &[(Option<ObjectName>, Seen)]) -> Ready
             None => "the operator's own pool, that of HTCJobs without spec.pool, is".to_owned(),
         };
         let message = format!("{other} the same schedd {}: use that one, and delete this HTCPool", schedd.name);
-        return Ready::no(&"SameSchedd", message);
+        return Some(Ready::no(&SAME_SCHEDD, message));
     }
-    match &seen.silent {
+    if !facts.open && before.iter().any(|(_, other)| *other == Seen::default()) {
+        // That one may be the same.
+        return asking();
+    }
+    Some(match &seen.silent {
         // Each HTCJob says so for itself, and goes on when it answers again.
-        Some(Unknown { why, message }) => {
-            Ready { status: ConditionStatus::False, reason: why.to_string(), message: message.clone(), trouble: None }
-        }
+        Some(Unknown { why, message }) => Ready { trouble: None, ..Ready::no(why, message.clone()) },
         None => Ready {
             status: ConditionStatus::True,
-            reason: "Answering".to_owned(),
+            reason: ANSWERING.to_owned(),
             message: format!("schedd {} answers", schedd.name),
             trouble: None,
         },
-    }
+    })
 }
 
 #[cfg(test)]
@@ -123,10 +162,37 @@ mod tests {
         #[case] trouble: bool,
     ) {
         let other = Seen { schedd: Some(schedd("a", 1)), silent: Some(silent()) };
-        let unknown = Seen { schedd: None, silent: None };
+        let unknown = Seen { schedd: None, silent: Some(silent()) };
         for name in [None, Some("ns/other".parse().unwrap())] {
-            let said = ready(&seen, &[(Some("ns/unknown".parse().unwrap()), unknown.clone()), (name, other.clone())]);
+            let before = [(Some("ns/unknown".parse().unwrap()), unknown.clone()), (name, other.clone())];
+            let facts = Facts { leaving: None, refused: None, seen: &seen, before: &before, told: None, open: false };
+            let said = ready(&facts).unwrap();
             assert_eq!((said.status, said.reason.as_str(), said.trouble.is_some()), (status, reason, trouble));
         }
+    }
+
+    /// It may be the schedd of an older pool that has not been asked yet: a pool whose HTCJobs are submitted goes on, and another one
+    /// waits and says what it said.
+    #[test]
+    fn a_pool_is_not_ready_before_the_older_ones_were_asked() {
+        let seen = Seen { schedd: Some(schedd("a", 1)), silent: None };
+        let before = [(None, Seen::default())];
+        let facts = Facts { leaving: None, refused: None, seen: &seen, before: &before, told: None, open: false };
+        let said = ready(&facts).unwrap();
+        assert_eq!((said.reason.as_str(), said.trouble.is_some()), ("Asking", true));
+        let told = serde_json::json!({
+            "type": "Ready", "status": "False", "reason": "SameSchedd", "lastTransitionTime": "2026-01-01T00:00:00Z",
+        });
+        let told: Condition = serde_json::from_value(told).unwrap();
+        assert_eq!(ready(&Facts { told: Some(&told), ..facts.clone() }), None);
+        assert_eq!(ready(&Facts { open: true, ..facts }).unwrap().reason, "Answering");
+    }
+
+    #[test]
+    fn a_pool_that_was_ready_stays_open_while_its_schedd_is_silent() {
+        let seen = Seen { schedd: None, silent: Some(silent()) };
+        let facts = Facts { leaving: None, refused: None, seen: &seen, before: &[], told: None, open: true };
+        assert_eq!(ready(&facts).unwrap().trouble, None);
+        assert!(ready(&Facts { open: false, ..facts }).unwrap().trouble.is_some());
     }
 }

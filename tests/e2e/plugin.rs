@@ -3,6 +3,7 @@
 mod files;
 mod jobs;
 mod recording;
+mod roles;
 mod story;
 pub mod users;
 mod why;
@@ -24,6 +25,7 @@ on_versions!(
     sid:
         jobs::a_log_is_followed,
         recording::the_readme_shows_what_happens,
+        roles::each_command_by_view_and_by_edit,
         story::it_is_told_and_drawn,
         story::it_is_told_when_the_events_are_gone,
         users::a_script_is_submitted_with_items,

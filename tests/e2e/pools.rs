@@ -11,6 +11,7 @@ on_versions!(
         several::one_that_hangs_holds_up_no_other,
         several::exchanged_schedds_are_not_taken_for_ones_own,
         managed::tokens_let_each_do_what_it_needs_and_no_more,
+        managed::its_jobs_run_again_when_their_lease_is_over,
         managed::jobs_run_through_a_pool_of_its_own;
     trixie:
         one::what_is_missing_is_said_and_waited_for,
@@ -24,7 +25,9 @@ on_versions!(
         managed::an_htcjob_has_workers_of_its_own,
         managed::its_workers_come_when_it_has_room,
         managed::it_grows_with_the_jobs_and_shrinks_without_them,
+        managed::nothing_is_made_twice_wherever_the_operator_dies,
         one::the_same_schedd_is_no_second_pool,
+        one::the_schedd_of_an_older_pool_is_no_second_pool,
         one::an_operator_may_have_no_schedd_of_its_own,
         one::a_queue_that_is_lost_is_not_taken_for_jobs_that_are_gone;
 );

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use strum::{Display, IntoStaticStr};
+use strum::{Display, EnumIter, IntoStaticStr};
 
 use super::{Failure, Hold, Reach, Runs};
 use crate::api::Reason;
@@ -33,7 +33,7 @@ pub struct Unknown {
 }
 
 /// Kinds of trouble in asking HTCondor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Display, IntoStaticStr)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Display, EnumIter, IntoStaticStr)]
 pub enum Why {
     /// Nobody has asked since the operator started or since the object was of interest.
     NotAsked,

@@ -63,6 +63,7 @@ impl Design<'_> {
     #[must_use]
     pub fn objects(&self) -> Vec<Value> {
         vec![
+            self.network_policy_of_workers(),
             self.network_policy(),
             self.config_map(),
             self.service(Role::CentralManager),
@@ -132,16 +133,32 @@ impl Design<'_> {
         object
     }
 
-    /// Pods of the pool among themselves, and the operator.
+    /// Central manager and schedd let in all pods of the pool, and the operator.
     fn network_policy(&self) -> Value {
-        let mut object = self.object("networking.k8s.io/v1", "NetworkPolicy", &self.names.object("pool"));
-        let pool = json!({ "matchLabels": { POOL_LABEL: self.names.pool.name } });
+        let all = json!({ "matchLabels": { POOL_LABEL: self.names.pool.name } });
+        self.lets_in("pool", &self.all_but_workers(), &all)
+    }
+
+    /// Workers let in no other workers: HTCondor has nothing to say from one to another.
+    fn network_policy_of_workers(&self) -> Value {
+        let workers = json!({ "matchLabels": self.selector(Role::Worker) });
+        self.lets_in(Role::Worker.into(), &workers, &self.all_but_workers())
+    }
+
+    fn all_but_workers(&self) -> Value {
+        let other = json!({ "key": ROLE_LABEL, "operator": "NotIn", "values": [<&str>::from(Role::Worker)] });
+        json!({ "matchLabels": { POOL_LABEL: self.names.pool.name }, "matchExpressions": [other] })
+    }
+
+    /// `pods` let in those of the pool that `from` selects, and the operator.
+    fn lets_in(&self, name: &str, pods: &Value, from: &Value) -> Value {
+        let mut object = self.object("networking.k8s.io/v1", "NetworkPolicy", &self.names.object(name));
         object["spec"] = json!({
-            "podSelector": pool,
+            "podSelector": pods,
             "policyTypes": ["Ingress"],
             "ingress": [{
                 "from": [
-                    { "podSelector": pool },
+                    { "podSelector": from },
                     {
                         "namespaceSelector":
                             { "matchLabels": { "kubernetes.io/metadata.name": self.operator.namespace } },
@@ -296,6 +313,46 @@ mod tests {
             assert!(!mounts(&worker["spec"]["containers"][0]).contains(&"secret".to_owned()));
             let text = worker.to_string();
             assert!(text.contains("lhc-worker-token") && !text.contains("lhc-signing-key"), "{text}");
+        });
+    }
+
+    /// As Kubernetes reads a selector.
+    fn selects(selector: &Value, labels: &Value) -> bool {
+        let has = |(key, value): (&String, &Value)| labels[key] == *value;
+        let not_in = |other: &Value| {
+            assert_eq!(other["operator"], "NotIn");
+            !other["values"].as_array().unwrap().contains(&labels[other["key"].as_str().unwrap()])
+        };
+        let expressions = selector["matchExpressions"].as_array().into_iter().flatten();
+        selector["matchLabels"].as_object().unwrap().iter().all(has) && expressions.into_iter().all(not_in)
+    }
+
+    #[test]
+    fn pods_of_the_pool_reach_one_another_but_no_worker_another() {
+        with(&spec(), |design| {
+            let policies: Vec<Value> =
+                design.objects().into_iter().filter(|object| object["kind"] == "NetworkPolicy").collect();
+            let worker = design.worker(0, &kind(design, "i"))["metadata"]["labels"].clone();
+            let daemons = design.objects().into_iter().filter(|object| object["spec"]["template"].is_object());
+            let mut pods: Vec<Value> =
+                daemons.map(|object| object["spec"]["template"]["metadata"]["labels"].clone()).collect();
+            assert_eq!(pods.len(), 2);
+            pods.push(worker.clone());
+            let other = json!({ POOL_LABEL: "other", ROLE_LABEL: "schedd" });
+            for to in &pods {
+                let of = policies.iter().filter(|policy| selects(&policy["spec"]["podSelector"], to));
+                let of: Vec<&Value> = of.collect();
+                // Those of several policies would add up.
+                let [policy] = of.as_slice() else { panic!("{to}: {of:?}") };
+                let from = policy["spec"]["ingress"][0]["from"].as_array().unwrap();
+                assert_eq!(from[1]["podSelector"]["matchLabels"]["app.kubernetes.io/name"], "htc-operator");
+                let lets_in = |labels: &Value| selects(&from[0]["podSelector"], labels);
+                for from in &pods {
+                    assert_eq!(lets_in(from), *from != worker || *to != worker, "{from} to {to}");
+                }
+                assert!(!lets_in(&other), "{to}");
+                assert!(!selects(&policy["spec"]["podSelector"], &other), "{to}");
+            }
         });
     }
 

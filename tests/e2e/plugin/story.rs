@@ -9,7 +9,7 @@ use testbed::Version;
 use super::users::htc;
 
 /// Texts of a picture's elements of this name; it must be XML.
-fn texts(svg: &str, name: &str) -> Vec<String> {
+pub(super) fn texts(svg: &str, name: &str) -> Vec<String> {
     let document = roxmltree::Document::parse(svg).unwrap_or_else(|error| panic!("{error}: {svg}"));
     let all = document.descendants().filter(|node| node.tag_name().name() == name);
     all.filter_map(|node| node.text()).map(str::to_owned).collect()

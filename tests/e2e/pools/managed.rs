@@ -1,9 +1,14 @@
 //! Pools that the operator runs: their objects on a real API server, and their pods on a node that this test plays.
 
 mod images;
+mod lost;
 mod mini;
 mod node;
 mod queued;
+mod steps;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use htc_operator::failpoint::Point;
 use serde_json::{Value, json};
@@ -16,8 +21,10 @@ use super::site::{delete, find, wait_gone, wait_ready, wait_ready_says, with_poo
 use node::{Node, names, services};
 
 pub use images::each_image_gets_workers_of_its_own;
+pub use lost::its_jobs_run_again_when_their_lease_is_over;
 pub use mini::{an_htcjob_has_workers_of_its_own, its_workers_go_with_it_whenever_the_operator_dies};
 pub use queued::its_workers_come_when_it_has_room;
+pub use steps::nothing_is_made_twice_wherever_the_operator_dies;
 
 const POOL: &str = "own";
 /// The image that jobs run in.
@@ -144,8 +151,8 @@ fn ends_well_as(here: &Namespace<'_>, node: &Node<'_>, name: &str, written: &str
     assert!(result.starts_with("finished in "), "{result}");
 }
 
-/// A token of the pool, in a configuration of its own: what condor_ping says of these rights at the collector or the schedd.
-fn rights(here: &Namespace<'_>, secret: &str, at: &str) -> Vec<String> {
+/// A configuration of its own for a token of the pool.
+fn configured(here: &Namespace<'_>, secret: &str, at: &str) -> PathBuf {
     let bed = here.bed;
     let folder = bed.scratch().dir(&format!("as-{secret}-{at}")).unwrap();
     let account = Account::unprivileged();
@@ -161,18 +168,30 @@ fn rights(here: &Namespace<'_>, secret: &str, at: &str) -> Vec<String> {
     );
     let config = folder.join("condor_config");
     account.write(&config, text, 0o644).unwrap();
+    config
+}
+
+/// One of HTCondor's tools with that configuration.
+fn tool(here: &Namespace<'_>, config: &Path, name: &str) -> Command {
+    let mut command = Account::unprivileged().command(&here.bed.pool.bin_dir().join(name));
+    command.env_clear().env("CONDOR_CONFIG", config).env("HOME", "/nonexistent");
+    command
+}
+
+/// What the schedd of the pool is called.
+fn schedd(here: &Namespace<'_>) -> String {
+    format!("schedd@own.{}.htcpool", here.name)
+}
+
+/// What condor_ping says of the rights of a token at the collector or the schedd.
+fn rights(here: &Namespace<'_>, secret: &str, at: &str) -> Vec<String> {
+    let (config, schedd) = (configured(here, secret, at), schedd(here));
     let levels = ["READ", "WRITE", "ADMINISTRATOR", "ADVERTISE_SCHEDD", "ADVERTISE_STARTD", "ADVERTISE_MASTER"];
-    let schedd = format!("schedd@own.{}.htcpool", here.name);
-    let mut granted = Vec::new();
-    for level in levels {
-        let mut ping = account.command(&bed.pool.bin_dir().join("condor_ping"));
+    let may = |level: &&str| {
         let to: &[&str] = if at == "schedd" { &["-type", "schedd", "-name", &schedd] } else { &["-type", "collector"] };
-        ping.env_clear().env("CONDOR_CONFIG", &config).env("HOME", "/nonexistent").args(to).args(["-quiet", level]);
-        if ping.output().unwrap().status.success() {
-            granted.push(level.to_lowercase());
-        }
-    }
-    granted
+        tool(here, &config, "condor_ping").args(to).args(["-quiet", level]).output().unwrap().status.success()
+    };
+    levels.into_iter().filter(may).map(str::to_lowercase).collect()
 }
 
 /// Each token opens what its holder needs, and nothing else.
@@ -191,6 +210,14 @@ pub fn tokens_let_each_do_what_it_needs_and_no_more(version: Version) {
         assert_eq!(at_schedd("operator"), "read write");
         // The queue has the jobs of all namespaces.
         assert_eq!(at_schedd("worker"), "");
+
+        let mut object = lasting("own-secret");
+        object["spec"]["credentialsSecretName"] = "mine".into();
+        here.create(&object);
+        let message = here.wait_says("own-secret", "Submitted", "False", "InvalidSpec");
+        assert!(message.contains("without spec.credentialsSecretName"), "{message}");
+        assert_eq!(here.get("own-secret")["status"]["attempt"], Value::Null);
+        here.delete("own-secret");
         delete(&here, POOL);
     });
 }
@@ -402,11 +429,12 @@ fn owned_and_let_in(here: &Namespace<'_>) {
         "Deployment own-central-manager",
         "StatefulSet own-schedd",
         "NetworkPolicy own-pool",
+        "NetworkPolicy own-worker",
         "Pod own-worker-0",
     ] {
         assert!(found.iter().any(|item| item == expected), "{expected} is not in {found:?}");
     }
-    assert_eq!(found.len(), 12, "{found:?}");
+    assert_eq!(found.len(), 13, "{found:?}");
     for item in items {
         let owner = &item["metadata"]["ownerReferences"][0];
         assert_eq!((&owner["uid"], &owner["kind"]), (&uid, &"HTCPool".into()), "{item:#}");

@@ -104,6 +104,39 @@ pub fn the_same_schedd_is_no_second_pool(version: Version) {
     delete(&here, "again");
 }
 
+/// Two HTCPools of one schedd: the older one has it, before and after the operator was started again, and as long as it is there.
+pub fn the_schedd_of_an_older_pool_is_no_second_pool(version: Version) {
+    let pools = Pools::start(version);
+    let bed = &pools.site.bed;
+    let here = bed.namespace();
+    pools.describe(&here, "first", &[]);
+    wait_ready(&here, "first", "Answering");
+    pools.describe(&here, "second", &[]);
+    let same = format!("HTCPool {}/first is the same schedd", here.name);
+    wait_ready_says(&here, "second", "SameSchedd", &same);
+    let uid = here.create(&pools.noted("waits", 1, "second"));
+    let message = wait_says(&here, "waits", "PoolNotReady");
+    assert!(message.contains(&same), "{message}");
+    here.create(&pools.noted("runs", 1, "first"));
+    pools.ends_well(&here, "runs");
+
+    bed.kill_operator();
+    bed.start_operator();
+    here.create(&pools.noted("again", 1, "first"));
+    pools.ends_well(&here, "again");
+    let message = wait_says(&here, "waits", "PoolNotReady");
+    assert!(message.contains(&same), "{message}");
+    assert!(pools.queue(&uid).is_empty() && pools.site.runs("waits", 0) == 0);
+    // It is told once.
+    wait_events(&here, "second", &["SameSchedd"]);
+    wait_events(&here, "first", &["Answering"]);
+
+    delete(&here, "first");
+    wait_ready(&here, "second", "Answering");
+    pools.ends_well(&here, "waits");
+    delete(&here, "second");
+}
+
 /// The schedd comes back without its queue, as another one would: its jobs are not lost for that, and not let go.
 pub fn a_queue_that_is_lost_is_not_taken_for_jobs_that_are_gone(version: Version) {
     let pools = Pools::start(version);

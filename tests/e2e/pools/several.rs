@@ -174,7 +174,7 @@ pub fn in_pools(version: Version, pools: usize, htcjobs: usize) {
         object
     };
     let all: Vec<Value> = (0..htcjobs).map(item).collect();
-    for items in all.chunks(250) {
+    for items in all.chunks(50) {
         here.bed.kube.apply_stdin(&json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string()).unwrap();
     }
     let patience = PATIENCE + Duration::from_secs(htcjobs as u64);

@@ -1,0 +1,47 @@
+//! A node that is lost, with the worker on it.
+
+use bed::{PATIENCE, is_true};
+use testbed::{Version, wait_for};
+
+use super::super::site::{delete, wait_ready};
+use super::node::Node;
+use super::{Cluster, POOL, apply, configured, fixed, lasting, note, pool, schedd, tool, wait_workers};
+
+/// Instead of 20 minutes, in seconds.
+const LEASE: &str = "30";
+
+/// Nobody tells HTCondor that the worker is gone. Another one takes its place at once, and when the job's lease is over the job runs there.
+pub fn its_jobs_run_again_when_their_lease_is_over(version: Version) {
+    let cluster = Cluster::start(version, true);
+    let (here, bed) = (cluster.namespace(), &cluster.bed);
+    Node::run(bed, &here.name, version, |node| {
+        apply(&here, pool(&fixed(0)));
+        wait_ready(&here, POOL, "Answering");
+        here.create(&lasting("again"));
+        here.wait("again", "it is idle", |object| object["status"]["idle"] == 1);
+        let (config, own) = (configured(&here, "own-operator-token", "schedd"), bed::ids(&here.get("again")));
+        let schedd = schedd(&here);
+        let edit = ["-name", &schedd, &own[0], "JobLeaseDuration", LEASE];
+        let edited = tool(&here, &config, "condor_qedit").args(edit).output().unwrap();
+        assert!(edited.status.success(), "{edited:?}");
+        here.kubectl(&["scale", "htcpool", POOL, "--replicas=1"]);
+        here.wait_phase("again", "Running");
+        let uid = node.pods("worker")[0]["metadata"]["uid"].clone();
+
+        node.lose("own-worker-0");
+        wait_workers(&here, 1);
+        assert_ne!(node.pods("worker")[0]["metadata"]["uid"], uid);
+        wait_for("the job to run again", PATIENCE, || {
+            let runs = node.noted(&note("again"));
+            if runs == 2 { Ok(()) } else { Err(format!("{runs} runs")) }
+        })
+        .unwrap();
+        assert_eq!(bed::ids(&here.get("again")), own, "it is the same job");
+        node.finish("again");
+        let ended = here.wait_ended("again");
+        assert!(is_true(&ended, "Complete"), "{ended:#}\n{}", bed.logs());
+        assert_eq!(node.noted(&note("again")), 2);
+        here.delete("again");
+        delete(&here, POOL);
+    });
+}

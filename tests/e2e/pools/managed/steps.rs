@@ -1,0 +1,104 @@
+//! The operator dies before and after each object that it makes, and at each step that sends a worker away.
+
+use std::collections::BTreeMap;
+
+use htc_operator::failpoint::Point;
+use serde_json::Value;
+use testbed::{Version, wait_for};
+
+use bed::{Namespace, PATIENCE};
+
+use super::super::site::{delete, wait_ready};
+use super::node::{Node, names};
+use super::{Cluster, POOL, apply, ends_well, fixed, get, lasting, pool, wait_workers};
+
+/// What a pool has beside its workers.
+const OBJECTS: [&str; 12] = [
+    "ConfigMap own-config",
+    "Deployment own-central-manager",
+    "NetworkPolicy own-pool",
+    "NetworkPolicy own-worker",
+    "Secret own-central-manager-token",
+    "Secret own-operator-token",
+    "Secret own-schedd-token",
+    "Secret own-signing-key",
+    "Secret own-worker-token",
+    "Service own-central-manager",
+    "Service own-schedd",
+    "StatefulSet own-schedd",
+];
+const WORKERS: usize = 2;
+
+/// An operator that dies before it makes one makes none, and one that dies after it has made one: so each one is come to by both.
+fn each(count: usize, points: &[Point]) -> Vec<String> {
+    let names: Vec<String> = points.iter().map(|point| <&str>::from(point).to_owned()).collect();
+    (0..count).flat_map(|_| names.clone()).collect()
+}
+
+/// What is labelled as the pool's but for pods: its uid by its kind and name.
+fn made(here: &Namespace<'_>) -> BTreeMap<String, String> {
+    let kinds = "services,configmaps,secrets,deployments,statefulsets,networkpolicies,persistentvolumeclaims";
+    let said = here.kubectl(&["get", kinds, "-l", "app.kubernetes.io/managed-by=htc-operator", "-o", "json"]);
+    let all: Value = serde_json::from_str(&said).unwrap();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let called = |item: &Value| format!("{} {}", text(&item["kind"]), text(&item["metadata"]["name"]));
+    all["items"].as_array().unwrap().iter().map(|item| (called(item), text(&item["metadata"]["uid"]))).collect()
+}
+
+/// All tokens are of the key that the pool says it has.
+fn signed_by_one_key(here: &Namespace<'_>) {
+    let key = get(here)["status"]["signingKey"].clone();
+    for who in ["central-manager", "schedd", "worker", "operator"] {
+        let said = here.kubectl(&["get", "secret", &format!("own-{who}-token"), "-o", "json"]);
+        let secret: Value = serde_json::from_str(&said).unwrap();
+        assert_eq!(secret["metadata"]["annotations"]["htc.cern.ch/signing-key"], key, "{who}");
+    }
+}
+
+pub fn nothing_is_made_twice_wherever_the_operator_dies(version: Version) {
+    let cluster = Cluster::start(version, true);
+    let (here, bed) = (cluster.namespace(), &cluster.bed);
+    Node::run(bed, &here.name, version, |node| {
+        let objects = each(OBJECTS.len(), &[Point::BeforePoolObjectMade, Point::AfterPoolObjectMade]);
+        let workers = each(WORKERS, &[Point::BeforeWorkerMade, Point::AfterWorkerMade]);
+        let places = [objects, workers].concat();
+        bed.dying_at(&places, places.len(), || {
+            apply(&here, pool(&fixed(2)));
+            wait_ready(&here, POOL, "Answering");
+            wait_workers(&here, 2);
+        });
+        let first = made(&here);
+        assert_eq!(first.keys().map(String::as_str).collect::<Vec<_>>(), OBJECTS);
+        assert_eq!(node.pods("worker").len(), WORKERS, "{}", names(&node.pods("worker")));
+        signed_by_one_key(&here);
+        here.create(&lasting("runs"));
+        here.wait_phase("runs", "Running");
+        ends_well(&here, node, "runs");
+        wait_for("workers without jobs", PATIENCE, || {
+            let status = wait_workers(&here, 2)["status"]["workers"].clone();
+            if status["busy"] == 0 { Ok(()) } else { Err(status) }
+        })
+        .unwrap();
+
+        let steps =
+            [Point::BeforeWorkerMarked, Point::AfterWorkerMarked, Point::BeforeCondorDrain, Point::AfterCondorDrain];
+        let gone = [Point::BeforeWorkerDeleted, Point::AfterWorkerDeleted];
+        let places = [each(WORKERS, &steps), each(WORKERS, &gone)].concat();
+        // The one that is drained first may be gone before the other one is drained.
+        bed.dying_at(&places, places.len() - gone.len(), || {
+            here.kubectl(&["scale", "htcpool", POOL, "--replicas=0"]);
+            node.wait_pods("worker", "none", <[Value]>::is_empty);
+        });
+        assert_eq!(made(&here), first, "nothing is made anew");
+
+        here.delete("runs");
+        delete(&here, POOL);
+        wait_for("all that the pool had to be gone", PATIENCE, || {
+            let left = made(&here);
+            if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+        })
+        .unwrap();
+        let pods = bed.objects(&format!("/api/v1/namespaces/{}/pods", here.name));
+        assert!(pods.iter().all(|pod| !pod["metadata"]["deletionTimestamp"].is_null()), "{}", names(&pods));
+    });
+}
