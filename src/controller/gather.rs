@@ -8,11 +8,12 @@ use kube::{Resource as _, ResourceExt as _};
 use super::items::{self, Kept, Row};
 use super::{Context, GatherError};
 use crate::api::{
-    ABANDON, CLAIM, FINALIZER, HTCJob, Identity, OLD_FINALIZER, ObjectName, Observed, Reason, SUBMIT_AGAIN,
+    ABANDON, CLAIM, FINALIZER, HTCJob, HTCJobStatus, Identity, OLD_FINALIZER, ObjectName, Observed, Reason,
+    SUBMIT_AGAIN,
 };
 use crate::machine::decide::{Action, Decision};
 use crate::machine::facts::{
-    Answer, Claim, Evidence, Facts, Job, JobState, Object, Past, Published, Record, Spec, SpecRefused, Unknown,
+    Answer, Claim, Evidence, Facts, Job, JobState, Listed, Object, Past, Published, Record, Spec, SpecRefused, Unknown,
     Unreadable, Why,
 };
 use crate::machine::ids::{JobId, id_ranges};
@@ -363,9 +364,18 @@ fn published(job: &HTCJob) -> Published {
     job.status.as_ref().map_or_else(Published::default, |status| Published {
         phase: status.phase,
         attempt: status.attempt.and_then(|attempt| u32::try_from(attempt).ok()).unwrap_or_default(),
-        has_ids: !status.jobid.is_empty()
-            || !status.jobids.is_empty()
-            || status.clusterid.as_ref().is_some_and(|id| !id.is_empty()),
+        listed: listed(status),
         schedd: status.schedd.as_deref().filter(|name| !name.is_empty()).map(ScheddName::from),
     })
+}
+
+fn listed(status: &HTCJobStatus) -> Listed {
+    let others = !status.jobid.is_empty()
+        || !status.jobids.is_empty()
+        || status.clusterid.as_ref().is_some_and(|id| !id.is_empty());
+    match &status.jobs {
+        Some(ids) => Listed::read(ids),
+        None if others => Listed::Partly,
+        None => Listed::Nothing,
+    }
 }

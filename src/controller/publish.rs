@@ -15,8 +15,8 @@ use super::{Context, WriteError};
 use crate::api::{Condition, HTCJobStatus, ObjectName, Observed};
 use crate::failpoint::{Point, around};
 use crate::kubernetes::MANAGER;
-use crate::machine::facts::{self, Facts, Published, Queued, Record, Spec};
-use crate::machine::ids::{JobId, id_ranges};
+use crate::machine::facts::{self, Facts, Listed, Published, Queued, Record, Spec};
+use crate::machine::ids::{CUT, JobId, id_ranges};
 use crate::machine::status::{Counts, indexes};
 use crate::machine::summary::{QUEUED, summary};
 use crate::machine::{Attempt, ScheddName, Timestamp, Uid};
@@ -48,11 +48,10 @@ fn status(
         let count = |count: i64| usize::try_from(count).unwrap_or_default();
         (counts.active, counts.succeeded, counts.failed) = (count(old.active), count(old.succeeded), count(old.failed));
     }
-    let mut ids: Vec<JobId> = record.jobs.values().map(|job| job.id).collect();
     let cluster = record.jobs.values().next().map(|job| job.id.cluster.to_string());
-    ids.sort_unstable();
     let known = record.known.as_ref();
     let published = &facts.object.published;
+    let (jobid, jobs) = listed(record, facts, old);
     let phase = known.map(|known| known.phase).max(published.phase);
     let attempt = record.highest.0.max(published.attempt);
     let conditions = known.map(|known| known.conditions.as_slice()).unwrap_or_default();
@@ -70,12 +69,8 @@ fn status(
         attempt: (attempt > 0).then(|| i64::from(attempt)),
         // What was said first stays said: the CRD lets it change only with the attempt, which is published at the intent.
         clusterid: old.and_then(|old| old.clusterid.clone()).filter(|id| !id.is_empty()).or(cluster),
-        jobid: if ids.is_empty() {
-            old.map(|old| old.jobid.clone()).unwrap_or_default()
-        } else {
-            ids.iter().take(IDS).map(JobId::to_string).collect()
-        },
-        jobs: (!ids.is_empty()).then(|| id_ranges(&ids, RANGES)).or_else(|| old.and_then(|old| old.jobs.clone())),
+        jobid,
+        jobs,
         uniqid: old.and_then(|old| old.uniqid),
         jobids: old.map(|old| old.jobids.clone()).unwrap_or_default(),
         total: facts.object.spec.as_ref().ok().map(|spec| number(spec.count())),
@@ -91,6 +86,31 @@ fn status(
         completion_time: known.and_then(|known| known.completed).and_then(time),
         conditions: self::conditions(conditions, generation),
         ..HTCJobStatus::default()
+    }
+}
+
+/// The first ids one by one, and all as ranges.
+fn listed(record: &Record, facts: &Facts, old: Option<&HTCJobStatus>) -> (Vec<String>, Option<String>) {
+    let texts = |ids: &[JobId]| (ids.iter().take(IDS).map(JobId::to_string).collect(), id_ranges(ids, RANGES));
+    match facts.object.published.to_list(record) {
+        Listed::Nothing => (Vec::new(), None),
+        Listed::All(ids) => {
+            let (first, all) = texts(&ids);
+            (first, Some(all))
+        }
+        Listed::Partly if record.jobs.is_empty() => {
+            old.map(|old| (old.jobid.clone(), old.jobs.clone())).unwrap_or_default()
+        }
+        Listed::Partly => {
+            let mut ids: Vec<JobId> = record.jobs.values().map(|job| job.id).collect();
+            ids.sort_unstable();
+            let (first, mut some) = texts(&ids);
+            // Of the Go operator's jobs each is known. Any other list must not look whole.
+            if facts.object.inherited.is_none() && !some.ends_with(CUT) {
+                some.push_str(CUT);
+            }
+            (first, Some(some))
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use super::ids::{ScheddName, Timestamp};
 
 pub use evidence::{Ad, Answer, Earlier, Evidence, Exit, History, JobStatus, Queue, Unknown, Why};
 pub use job::{Hold, Job, JobState, Runs};
-pub use object::{Claim, Object, Past, Published, Spec, SpecRefused, Unreadable};
+pub use object::{Claim, Listed, Object, Past, Published, Spec, SpecRefused, Unreadable};
 pub use queue::{QueueKind, QueueWait, Queued};
 pub use record::{
     Condition, CutShort, End, ErrTail, Exceeded, Known, Reach, Record, Refusal, Report, Submission, Witness,

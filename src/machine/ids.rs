@@ -192,6 +192,9 @@ impl FromStr for JobId {
     }
 }
 
+/// Ends a list that goes on.
+pub const CUT: &str = ",…";
+
 /// Job ids as ranges of procs within clusters, e.g. `884426.0-999,884427.3`; `ids` must be sorted.
 /// Stops with `,…` before it grows past `limit` bytes.
 #[must_use]
@@ -199,14 +202,32 @@ pub fn id_ranges(ids: &[JobId], limit: usize) -> String {
     let mut text = String::new();
     for range in ranges(ids) {
         let comma = usize::from(!text.is_empty());
-        if text.len() + comma + range.len() + ",…".len() > limit {
-            text.push_str(",…");
+        if text.len() + comma + range.len() + CUT.len() > limit {
+            text.push_str(CUT);
             return text;
         }
         text.push_str(&","[..comma]);
         text.push_str(&range);
     }
     text
+}
+
+/// Reads what [`id_ranges`] has written; none if that stopped at its limit, if it is anything else, or if it is more than `most`
+/// ids.
+#[must_use]
+pub fn read_id_ranges(text: &str, most: usize) -> Option<Vec<JobId>> {
+    let mut ids: Vec<JobId> = Vec::new();
+    for range in text.split(',') {
+        let (first, last) = range.split_once('-').map_or((range, None), |(first, last)| (first, Some(last)));
+        let first: JobId = first.parse().ok()?;
+        let last = last.map_or(Some(first.proc), |last| last.parse().ok())?;
+        let in_order = last >= first.proc && ids.last().is_none_or(|before| *before < first);
+        if !in_order || (last - first.proc) as usize >= most.saturating_sub(ids.len()) {
+            return None;
+        }
+        ids.extend((first.proc..=last).map(|proc| JobId { proc, ..first }));
+    }
+    Some(ids)
 }
 
 /// Most bytes of job ids in one log line.
@@ -256,6 +277,18 @@ mod tests {
         let text = id_ranges(&ids(&[(1, 0), (2, 0), (3, 0), (4, 0)]), 12);
         assert_eq!(text, "1.0,2.0,…");
         assert!(text.len() <= 12);
+    }
+
+    #[test]
+    fn ranges_are_read_as_they_are_written_or_not_at_all() {
+        let list = ids(&[(7, 0), (7, 1), (7, 2), (7, 5), (8, 0), (8, 6)]);
+        assert_eq!(read_id_ranges(&id_ranges(&list, 1000), list.len()), Some(list.clone()));
+        assert_eq!(read_id_ranges(&id_ranges(&list, 1000), list.len() - 1), None, "more than there may be");
+        assert_eq!(read_id_ranges("1.0-4294967295", 100_000), None);
+        assert_eq!(read_id_ranges(&id_ranges(&list, 9), 1000), None, "cut");
+        for bad in ["", ",", "7", "7.0,", "7.1-0", "7.0-", "7.0,7.0", "7.0-2,7.2", "8.0,7.0", "7.0-8.1", "7.0, 7.1"] {
+            assert_eq!(read_id_ranges(bad, 1000), None, "{bad}");
+        }
     }
 
     #[test]

@@ -114,7 +114,7 @@ pub enum Doubt {
     BirthdateChanged,
     /// The schedd has lost its queue since the intent: the jobs may have been in it, and have run.
     QueueLost,
-    /// The status shows jobs: it is not a new object.
+    /// The status shows jobs that the ledger lacks.
     PublishedJobs,
     /// Jobs of the Go operator are not adopted yet.
     NotAdopted,
@@ -349,7 +349,7 @@ pub fn prove_never_accepted(
     };
     let intent_known = |index: Index| attempts.iter().any(|attempt| attempt.indices.contains(index));
     let all_known = indices.iter().all(intent_known);
-    if rules.status_is_presence && object.published.shows_jobs() && !all_known {
+    if rules.status_is_presence && !all_known && shows_more(object, record) {
         return Err(Doubt::PublishedJobs);
     }
     let far_enough = (all_known || reaches_to(history, None, object.created))
@@ -371,6 +371,15 @@ pub fn prove_never_accepted(
         indices: indices.clone(),
         verdict: Verdict::on(indices, sightings),
     })
+}
+
+/// Whether the status shows jobs that are in no evidence: as this is incomplete, it proves nothing about others either. Once all
+/// that it shows are found, it says nothing about others. The ads of jobs of the Go operator do not say whose they are.
+fn shows_more(object: &Object, record: &Record) -> bool {
+    match object.inherited {
+        Some(_) => object.published.shows_jobs(),
+        None => object.published.shows_more_than(record),
+    }
 }
 
 /// When the wait for an earlier operator's submitter was over, if there may have been one.

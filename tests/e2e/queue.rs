@@ -19,6 +19,7 @@ on_versions!(
     sid:
         changes::suspend_gives_room_back_and_resume_waits_for_it,
         walk::a_lost_ledger_counts_what_htcondor_has,
+        walk::a_lost_ledger_goes_on_with_what_waits,
         changes::a_queue_that_is_made_again_goes_on,
         limits::a_namespace_that_comes_later_is_served,
         limits::without_a_label_the_default_queue_counts,

@@ -8,6 +8,7 @@ mod elsewhere;
 mod inherited;
 mod large;
 mod lives;
+mod lost_ledgers;
 mod output;
 mod parts;
 mod properties;

@@ -1,9 +1,11 @@
 //! The `HTCJob`, as the API server shows it.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::api::Reason;
-use crate::machine::ids::{SchedDate, ScheddName, Timestamp, Uid};
+use super::Record;
+use crate::api::{MAX_QUEUE, Reason};
+use crate::machine::ids::{JobId, SchedDate, ScheddName, Timestamp, Uid, read_id_ranges};
 use crate::machine::indices::Indices;
 use crate::machine::inherited::Inherited;
 use crate::machine::phase::Phase;
@@ -125,8 +127,8 @@ pub struct Published {
     pub phase: Option<Phase>,
     /// `status.attempt`
     pub attempt: u32,
-    /// Some job id stands in the status.
-    pub has_ids: bool,
+    /// The ids of jobs that stand in the status.
+    pub listed: Listed,
     /// `status.schedd`
     pub schedd: Option<ScheddName>,
 }
@@ -135,8 +137,60 @@ impl Published {
     /// Whether the status shows that HTCondor once had jobs of this object.
     #[must_use]
     pub fn shows_jobs(&self) -> bool {
-        self.has_ids
+        self.listed != Listed::Nothing
             || self.phase.is_some_and(|phase| matches!(phase, Phase::Submitted | Phase::Running | Phase::Completed))
+    }
+
+    /// Whether the status shows a job that `record` lacks, or may do so.
+    #[must_use]
+    pub fn shows_more_than(&self, record: &Record) -> bool {
+        match &self.listed {
+            // Each of its jobs had ended.
+            _ if self.phase == Some(Phase::Completed) => true,
+            Listed::Nothing => self.shows_jobs(),
+            Listed::All(ids) => {
+                let recorded: BTreeSet<JobId> = record.jobs.values().map(|job| job.id).collect();
+                !ids.iter().all(|id| recorded.contains(id))
+            }
+            Listed::Partly => true,
+        }
+    }
+
+    /// What the status is to list. It never gets shorter: what a ledger had that was lost, the next one may lack.
+    #[must_use]
+    pub fn to_list(&self, record: &Record) -> Listed {
+        // Whoever has made each attempt that it shows has recorded all that it lists.
+        let own = record.known.as_ref().is_some_and(|known| known.new) && self.attempt <= record.highest.0;
+        let recorded = record.jobs.values().map(|job| job.id);
+        let mut ids: Vec<JobId> = match &self.listed {
+            Listed::Partly if !own => return Listed::Partly,
+            Listed::All(listed) if !own => recorded.chain(listed.iter().copied()).collect(),
+            Listed::Nothing | Listed::All(_) | Listed::Partly => recorded.collect(),
+        };
+        ids.sort_unstable();
+        ids.dedup();
+        if ids.is_empty() { Listed::Nothing } else { Listed::All(ids) }
+    }
+}
+
+/// The ids of jobs that a status lists.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Listed {
+    /// None.
+    #[default]
+    Nothing,
+    /// These, in order: all that had been recorded when it was written.
+    All(Vec<JobId>),
+    /// Some, and nobody knows whether there are others: they were too many to be listed, or another program wrote them.
+    Partly,
+}
+
+impl Listed {
+    /// What a status lists whose `jobs` is this text.
+    #[must_use]
+    pub fn read(text: &str) -> Self {
+        let most = usize::try_from(MAX_QUEUE).unwrap_or(usize::MAX);
+        read_id_ranges(text, most).map_or(Self::Partly, Self::All)
     }
 }
 

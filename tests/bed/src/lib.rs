@@ -24,11 +24,13 @@ pub mod direct;
 pub mod front;
 pub mod gates;
 pub mod http;
+pub mod looks;
 pub mod mortal;
 pub mod namespace;
 pub mod pages;
 pub mod person;
 pub mod power;
+mod processor;
 mod promise;
 mod servers;
 pub mod signals;
@@ -332,18 +334,27 @@ impl Bed {
         }
     }
 
-    /// Ends the operator with SIGTERM, which it must handle by then; how long that took.
+    /// Ends the operator with SIGTERM, which it must handle by then; how long that took, without the time in which its threads had to
+    /// wait for a processor.
     pub fn stop_operator(&self) -> Duration {
         let operator = self.operator.lock().unwrap().take().expect("the operator runs");
         wait_for("the operator to handle SIGTERM", PATIENCE, || {
             operator.wait_timeout(Duration::ZERO).unwrap().is_some() || signals::handles(operator.pid(), Signal::TERM)
         })
         .unwrap();
+        let mut waits = processor::Waits::of(operator.pid());
         let began = Instant::now();
         operator.terminate().unwrap();
-        let status = operator.wait(PATIENCE).unwrap();
+        let status = loop {
+            waits.look();
+            if let Some(status) = operator.wait_timeout(Duration::from_millis(20)).unwrap() {
+                break status;
+            }
+            assert!(began.elapsed() < PATIENCE, "the operator has not ended:\n{}", operator.log_text());
+        };
+        let took = began.elapsed().saturating_sub(waits.total());
         assert!(status.success(), "the operator ended with {status}:\n{}", operator.log_text());
-        began.elapsed()
+        took
     }
 
     /// Waits until the operator has ended by itself.

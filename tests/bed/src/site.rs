@@ -11,9 +11,9 @@ use testbed::{KubeOptions, PoolOptions, Scratch, Version, wait_for};
 use crate::gates::Gates;
 use crate::{Bed, Namespace, PATIENCE, condition, htcjob, ids};
 
-/// How long SIGTERM may take: the 4 s that the operator gives to what runs and the 3 s for its Lease, on a noisy machine. Less than
-/// any call of a tool but `condor_submit`, or of the API server, may last.
-pub const PROMPT: std::time::Duration = std::time::Duration::from_secs(14);
+/// How long SIGTERM may take, but for what the machine withholds: the 4 s that the operator gives to what runs, the 3 s for its Lease,
+/// and one. Less than any call of a tool but `condor_submit`, or of the API server, may last.
+pub const PROMPT: std::time::Duration = std::time::Duration::from_secs(8);
 
 pub struct Site {
     // Fields drop in this order: the servers before their folders.

@@ -120,6 +120,31 @@ pub fn a_lost_ledger_counts_what_htcondor_has(version: Version) {
     assert_eq!([0, 1].map(|index| queued.site.runs("runs", index)), [1, 1]);
 }
 
+/// One HTCJob has run half of its jobs, another none: what waits is submitted by the next ledger, job by job as there is room.
+pub fn a_lost_ledger_goes_on_with_what_waits(version: Version) {
+    let queued = Queued::start(version);
+    let bed = &queued.site.bed;
+    let here = bed.namespace();
+    queued.queue("batch", &json!({ "quota": { "jobs": 1 } }));
+    let create = |mut object: serde_json::Value| {
+        // History is too young to say anything.
+        object["metadata"]["annotations"] = json!({ "htc.cern.ch/submit-again": "true" });
+        here.create(&object);
+    };
+    create(queued.lasting("begun", 2, "batch"));
+    here.wait("begun", "its first job is listed", |object| object["status"]["jobid"].as_array().is_some());
+    create(super::site::labelled(queued.site.noted("waiting", 2, ""), "batch"));
+    wait_quota(&here, "waiting", "False", "WaitingForQuota");
+    bed.kill_operator();
+    std::fs::remove_dir_all(bed.data.join("sqlite")).unwrap();
+    bed.start_operator();
+    queued.site.finish("begun");
+    for name in ["begun", "waiting"] {
+        queued.site.assert_complete_once(&here, name, 2);
+        assert_eq!(here.count_events(name, "Lost"), 0, "{:?}", here.events(name));
+    }
+}
+
 fn ends_well(here: &Namespace<'_>, name: &str) {
     let ended = here.wait_ended(name);
     assert!(is_true(&ended, "Complete"), "{ended:#}\n{}", here.bed.logs());

@@ -41,6 +41,10 @@ pub enum Rule {
     /// HTCondor itself has removed a job, though nobody asked for that. It has done so once, to one that had exited: a shadow may
     /// be sent the signal for the job that it served before.
     RemovedByOthers,
+    /// HTCondor itself has removed a job that was held and released. A busy schedd carries out a hold late, even if the job was released
+    /// meanwhile and runs: it then ends as if it were removed, with no `RemoveReason`. With 23.9 and 25.14 `condor_rm` of 2,000 other
+    /// jobs, `condor_hold` and `condor_release`, one after the other, do that most times.
+    RemovedByHold,
     /// A deleted object is gone, another is there with its finalizer.
     Finalizer,
     /// Phase and counts.
@@ -235,8 +239,11 @@ impl Check<'_> {
             // condor_rm of a job that has ended makes its JobStatus 3.
             let over = |ad: &Ad| ad.status == 4 || (ad.status == 3 && life.plan.is_deleted());
             let ended = |ad: &&Ad| over(ad) && ad.exit_code == Some(i64::from(*code));
-            if !life.plan.is_deleted() && counting.iter().any(|ad| ad.is_removed_by_others()) {
-                self.say(Rule::RemovedByOthers, life, format!("job {index}: {counting:#?}"));
+            let removed: Vec<_> = counting.iter().filter(|ad| ad.is_removed_by_others()).collect();
+            if !life.plan.is_deleted() && !removed.is_empty() {
+                let by_hold = life.plan.may_be_held() && removed.iter().all(|ad| ad.is_removed_without_reason());
+                let rule = if by_hold { Rule::RemovedByHold } else { Rule::RemovedByOthers };
+                self.say(rule, life, format!("job {index}: {counting:#?}"));
             } else if life.plan.runs_to_its_end() && !counting.iter().all(|ad| ended(ad)) {
                 self.say(Rule::ExitCode, life, format!("job {index} should have exited with {code}: {counting:#?}"));
             }

@@ -72,6 +72,11 @@ impl Ad {
         self.status == 3 && !self.remove_reason.starts_with(OURS)
     }
 
+    /// It was begun and is removed, and no tool has done that: each of them gives a reason.
+    pub fn is_removed_without_reason(&self) -> bool {
+        self.status == 3 && self.began.is_some() && self.remove_reason.is_empty()
+    }
+
     /// HTCondor got its files too late.
     pub fn is_late(&self) -> bool {
         self.staged.is_some() && !self.counts()

@@ -9,6 +9,7 @@ use strum::IntoEnumIterator as _;
 use crate::soak::checker::{Rule, check};
 use crate::soak::collect::{Ad, Collected, Output, Record};
 use crate::soak::driver::Life;
+use crate::soak::judge;
 use crate::soak::plan::{Act, Fate, Plan, Step};
 use bed::watch::Watched;
 
@@ -268,6 +269,15 @@ const FORGERIES: &[Forgery] = &[
         &[Rule::ExitCode],
     ),
     ("a job that was removed", |found| found.history[1].status = 3, &[Rule::RemovedByOthers]),
+    ("a job that a late hold has removed", |found| found.history[2].status = 3, &[Rule::RemovedByHold]),
+    (
+        "a held job that somebody removed",
+        |found| {
+            found.history[2].status = 3;
+            "via condor_rm (by user operator)".clone_into(&mut found.history[2].remove_reason);
+        },
+        &[Rule::RemovedByOthers],
+    ),
     (
         "an object that is gone",
         |found| {
@@ -418,6 +428,20 @@ const SEEN_BY_THE_KILLER: &[Rule] = &[Rule::OperatorEnded];
 #[test]
 fn what_is_right_passes() {
     assert_eq!(check(&right()), []);
+}
+
+/// What follows from it is not the operator's doing; what happens to others is.
+#[test]
+fn a_late_hold_is_counted() {
+    let mut found = right();
+    found.history[2].status = 3;
+    found.objects[1]["status"]["succeeded"] = 0.into();
+    let (violations, late_holds) = judge(&found);
+    assert_eq!((violations.as_slice(), late_holds), ([].as_slice(), 1));
+    found.history[1].status = 3;
+    let (violations, late_holds) = judge(&found);
+    assert_eq!((violations.len(), late_holds), (1, 1));
+    assert_eq!(violations[0].rule, Rule::RemovedByOthers);
 }
 
 #[test]

@@ -171,7 +171,12 @@ impl Plan {
 
     /// Whether HTCondor may begin its jobs again.
     pub fn may_begin_again(&self) -> bool {
-        self.fate == Fate::Retried || self.steps.iter().any(|step| matches!(step.act, Act::Suspend | Act::Hold))
+        self.fate == Fate::Retried || self.may_be_held()
+    }
+
+    /// Whether its jobs are held, by whomever, and released.
+    pub fn may_be_held(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step.act, Act::Suspend | Act::Hold))
     }
 
     /// Whether its jobs may be stopped while they run.

@@ -36,7 +36,9 @@ pub struct Summary {
     pub early: usize,
     /// Ends that were reported, counted, and found to be none.
     refuted: usize,
-    objects: usize,
+    pub objects: usize,
+    /// `HTCJob`s with a job that HTCondor removed because it had been held before.
+    pub late_holds: usize,
     deleted: usize,
     jobs: usize,
     runs: usize,
@@ -63,6 +65,7 @@ impl Summary {
             early: 0,
             refuted: 0,
             objects: 0,
+            late_holds: 0,
             deleted: 0,
             jobs: 0,
             runs: 0,
@@ -111,7 +114,7 @@ impl Summary {
             "{}, {}: {} of {} wanted; {} HTCJobs ended, {} of them deleted; {} jobs, {} runs; at most {} HTCJobs in one \
              submission, {} submitted more than once, {} late jobs, {} jobs never accepted (of which {} files stay in the spool folder), {} jobs \
              begun again after a hold or for a retry; reports: {} stored, {} lost, {} late, {} twice, {} refused; {} HTCJobs seen to \
-             count all ends before HTCondor's word, {} ends refuted; {} statuses watched; {} violations",
+             count all ends before HTCondor's word, {} ends refuted; {} statuses watched; {} HTCJobs met a hold that HTCondor carried out too late; {} violations",
             self.version,
             duration(took),
             self.tally,
@@ -134,6 +137,7 @@ impl Summary {
             self.early,
             self.refuted,
             self.statuses,
+            self.late_holds,
             self.violations
         );
     }

@@ -2,11 +2,13 @@
 
 use htc_operator::api::{ConditionStatus, ConditionType};
 use htc_operator::machine::decide::Decision;
-use htc_operator::machine::facts::{Ad, Answer, Claim, Facts, JobStatus, Past, Queue, Record, Submission, Witness};
+use htc_operator::machine::facts::{
+    Ad, Answer, Claim, Facts, JobStatus, Listed, Past, Queue, Record, Submission, Witness,
+};
 use htc_operator::machine::judge::REMOVED_BY_US;
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::request::{ReleasePermit, SubmitPermit};
-use htc_operator::machine::{Attempt, Birthdate, Index, Kind, SchedDate, Timestamp};
+use htc_operator::machine::{Attempt, Birthdate, Index, JobId, Kind, SchedDate, Timestamp};
 
 use crate::given::STAGING_FAILED;
 
@@ -112,7 +114,7 @@ pub fn may_release(facts: &Facts, before: &Record, permit: &ReleasePermit) -> Re
         ReleasePermit::NeverSubmitted(_) => {
             let new = before.known.as_ref().is_none_or(|known| known.new) && facts.past == Past::Continuous;
             let clean = before.highest == Attempt(0) && before.jobs.is_empty() && before.attempts.is_empty();
-            let shown = facts.object.published.has_ids
+            let shown = facts.object.published.listed != Listed::Nothing
                 || matches!(facts.object.published.phase, Some(Phase::Submitted | Phase::Running | Phase::Completed));
             if new && clean && !shown { Ok(()) } else { Err("something may have been submitted".to_owned()) }
         }
@@ -221,8 +223,8 @@ pub fn cannot_come(facts: &Facts, after: &Record, index: Index) -> Result<(), St
     if history.asked_at <= queue.asked_at {
         return Err("history was asked before the queue".to_owned());
     }
-    if tried.is_empty() && facts.object.published.shows_jobs() {
-        return Err("its status shows jobs".to_owned());
+    if tried.is_empty() && !all_it_shows_is_recorded(facts, after) {
+        return Err("its status shows jobs that are nowhere".to_owned());
     }
     if facts.object.submit_again {
         return Ok(());
@@ -241,6 +243,18 @@ pub fn cannot_come(facts: &Facts, after: &Record, index: Index) -> Result<(), St
         return Err("history does not reach back".to_owned());
     }
     Ok(())
+}
+
+fn all_it_shows_is_recorded(facts: &Facts, after: &Record) -> bool {
+    let published = &facts.object.published;
+    match &published.listed {
+        Listed::Nothing => matches!(published.phase, None | Some(Phase::Pending | Phase::Terminating)),
+        Listed::Partly => false,
+        Listed::All(ids) => {
+            let recorded = |id: &JobId| after.jobs.values().any(|job| job.id == *id);
+            published.phase != Some(Phase::Completed) && ids.iter().all(recorded)
+        }
+    }
 }
 
 pub fn is_at_rest(facts: &Facts, decision: &Decision) -> bool {

@@ -2,7 +2,7 @@
 
 use htc_operator::api::ConditionType;
 use htc_operator::machine::decide::Look;
-use htc_operator::machine::facts::{Ad, Exit, Facts, JobState, Unreadable, Why};
+use htc_operator::machine::facts::{Ad, Exit, Facts, JobState, Listed, Unreadable, Why};
 use htc_operator::machine::inherited::{Inherited, InheritedJob};
 use htc_operator::machine::judge::{self, Doubt, Sightings};
 use htc_operator::machine::outcome::Outcome;
@@ -27,7 +27,7 @@ fn inherited(text: &str, outcome: Option<Outcome>, fetched: bool) -> InheritedJo
 /// One of which the Go operator's status and database name these jobs.
 fn old(jobs: &[InheritedJob]) -> Facts {
     let mut facts = pending(u32::try_from(jobs.len()).unwrap());
-    facts.object.published.has_ids = true;
+    facts.object.published.listed = Listed::Partly;
     facts.object.inherited = Some(Inherited::Jobs(jobs.into()));
     if let Some(known) = &mut facts.record.known {
         known.new = false;
@@ -38,7 +38,7 @@ fn old(jobs: &[InheritedJob]) -> Facts {
 fn unclear() -> Facts {
     let mut facts = old(&[]);
     facts.object.spec.as_mut().unwrap().queue = 2;
-    facts.object.published.has_ids = false;
+    facts.object.published.listed = Listed::Nothing;
     facts.object.inherited = Some(Inherited::Unclear("nobody knows".to_owned()));
     facts
 }
@@ -185,7 +185,7 @@ fn what_is_unclear_is_neither_submitted_nor_let_go() {
 
     facts.object.submit_again = true;
     assert_eq!(submits(&decide(&facts)), Some((&indices("0-1"), true, Attempt(1))));
-    facts.object.published.has_ids = true;
+    facts.object.published.listed = Listed::Partly;
     assert_eq!(condition(&decide(&facts), ConditionType::Submitted), "False Lost", "not even then");
 
     let mut leaving = unclear();
@@ -207,7 +207,7 @@ fn what_is_unclear_is_neither_submitted_nor_let_go() {
 fn no_proof_without_them(#[case] mut facts: Facts, #[case] doubt: Doubt) {
     facts.evidence.queue = queue(-1, &[]);
     facts.evidence.history = history(0, &[]);
-    facts.object.published.has_ids = false;
+    facts.object.published.listed = Listed::Nothing;
     if let Some(known) = &mut facts.record.known {
         known.new = true;
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use htc_operator::api::ConditionType;
 use htc_operator::machine::decide::Look;
-use htc_operator::machine::facts::{Claim, Exit, JobState, JobStatus, Past, Published, Spec};
+use htc_operator::machine::facts::{Exit, JobState, JobStatus, Spec};
 use htc_operator::machine::indices::Indices;
 use htc_operator::machine::outcome::Outcome;
 use htc_operator::machine::phase::Phase;
@@ -29,7 +29,7 @@ fn submitted(jobs: u32) -> World {
 }
 
 /// So far that all its jobs run.
-fn running(jobs: u32) -> World {
+pub fn running(jobs: u32) -> World {
     let mut world = submitted(jobs);
     (0..jobs).for_each(|index| world.start(index));
     world.settle();
@@ -530,75 +530,6 @@ fn an_operator_that_was_killed_before_its_submission_waits_and_tries_again() {
     assert_eq!(world.counts()[&Kind::Submit], 2);
     assert!(world.now.since(began).as_secs() >= 110, "its time limit and a margin");
     assert_eq!(world.reasons(), ["Pending", "SubmitterMayLive", "Submitted"]);
-}
-
-/// What a new ledger knows of an object that another one had.
-fn forgotten(mut world: World) -> World {
-    world.facts.record = htc_operator::machine::facts::Record::default();
-    world.facts.object.claim = Claim::Other;
-    world.facts.past = Past::Unknown { settled: None };
-    world.facts.object.published =
-        Published { phase: world.phase(), attempt: 1, has_ids: true, ..Published::default() };
-    world.facts.evidence = htc_operator::machine::facts::Evidence::none();
-    world
-}
-
-/// The wait for an earlier operator's submitter ends; with the claim the past counts as known.
-fn settle_past(world: &mut World) {
-    world.settle();
-    world.wait(660);
-    world.facts.past = Past::Unknown { settled: Some(world.now) };
-    world.settle();
-    assert_eq!(world.facts.object.claim, Claim::Ours, "{:?}", world.condition(ConditionType::Submitted));
-    world.facts.past = Past::Continuous;
-    world.run();
-}
-
-#[test]
-fn a_ledger_that_was_lost_is_written_anew_from_htcondor() {
-    let mut world = forgotten(running(2));
-    settle_past(&mut world);
-    assert_eq!(world.phase(), Some(Phase::Running));
-    assert_eq!(world.facts.record.jobs.len(), 2);
-    assert_eq!(world.counts()[&Kind::Submit], 1, "only what the first ledger submitted");
-}
-
-#[test]
-fn jobs_that_left_while_the_ledger_was_lost_are_found_in_history() {
-    let mut world = running(1);
-    world.end(0, Exit::Code(0));
-    world.leave(|_| true);
-    let mut world = forgotten(world);
-    settle_past(&mut world);
-    assert_eq!(world.phase(), Some(Phase::Completed));
-    assert_eq!(world.counts()[&Kind::Submit], 1);
-}
-
-#[test]
-fn jobs_that_are_nowhere_after_the_ledger_was_lost_are_not_submitted_again() {
-    let mut world = running(1);
-    world.queue.clear();
-    let mut world = forgotten(world);
-    settle_past(&mut world);
-    assert_eq!(world.counts()[&Kind::Submit], 1);
-    assert_eq!(world.condition(ConditionType::Submitted).as_deref(), Some("False Lost"));
-    let told = world.reasons().iter().filter(|reason| **reason == "Lost").count();
-    assert_eq!(told, 1, "{:?}", world.reasons());
-}
-
-#[test]
-fn an_object_that_no_ledger_had_submitted_is_submitted_after_the_wait() {
-    let mut world = World::new(3);
-    world.settings.jobs_per_attempt = 2;
-    world.facts.object.finalizer = true;
-    world.facts.object.claim = Claim::Other;
-    world.facts.past = Past::Unknown { settled: None };
-    world.settle();
-    assert!(!world.counts().contains_key(&Kind::Submit));
-    settle_past(&mut world);
-    assert_eq!(world.phase(), Some(Phase::Submitted));
-    assert_eq!(world.facts.record.jobs.len(), 3, "{:?}", world.condition(ConditionType::Submitted));
-    assert_eq!(world.counts()[&Kind::Submit], 2);
 }
 
 /// A user removes its only job while a submission is tried in vain.

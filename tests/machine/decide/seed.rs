@@ -7,8 +7,8 @@ use std::time::Duration;
 use htc_operator::api::{ConditionStatus, ConditionType};
 use htc_operator::machine::facts::{
     Ad, Answer, Claim, Condition, CutShort, Earlier, End, Evidence, Exceeded, Exit, Facts, History, InFlight, Job,
-    JobState, Known, LastRequest, Object, Past, Published, Queue, Reach, Record, Report, Runs, Spec, SpecRefused,
-    Submission, Unreadable, Why, Witness,
+    JobState, Known, LastRequest, Listed, Object, Past, Published, Queue, Reach, Record, Report, Runs, Spec,
+    SpecRefused, Submission, Unreadable, Why, Witness,
 };
 use htc_operator::machine::indices::Indices;
 use htc_operator::machine::outcome::Outcome;
@@ -30,7 +30,7 @@ type Told = (u32, u32, Option<Timestamp>, Option<End>);
 pub struct Seed {
     jobs: u32,
     object: (bool, bool, u8, u8, bool, bool, bool),
-    published: (Option<Phase>, u32, bool),
+    published: (Option<Phase>, u32, Listed),
     past: Past,
     attempts: Vec<(Submission, bool)>,
     ads: Vec<Seen>,
@@ -89,6 +89,13 @@ fn wishes(jobs: u32) -> impl Strategy<Value = Vec<(u32, Wished)>> {
     prop_oneof![2 => Just(Vec::new()), 1 => prop::collection::vec((0..jobs, wished()), 1..4)]
 }
 
+/// Mostly ids that jobs and ads may have.
+fn listed(jobs: u32) -> impl Strategy<Value = Listed> {
+    let id = (1..=4_u64, 0..jobs).prop_map(|(attempt, proc)| JobId { cluster: ClusterId(attempt * 10), proc });
+    let ids = prop::collection::btree_set(id, 1..3).prop_map(|ids| Listed::All(ids.into_iter().collect()));
+    prop_oneof![20 => Just(Listed::Nothing), 3 => ids, 1 => Just(Listed::Partly)]
+}
+
 pub fn seed() -> impl Strategy<Value = Seed> {
     (1..=5_u32).prop_flat_map(|jobs| {
         let object = (
@@ -106,7 +113,7 @@ pub fn seed() -> impl Strategy<Value = Seed> {
                 select(vec![Phase::Pending, Phase::Submitted, Phase::Running, Phase::Completed]),
             ),
             0..4_u32,
-            prop::bool::weighted(0.08),
+            listed(jobs),
         );
         let past = prop_oneof![
             8 => Just(Past::Continuous),
@@ -218,7 +225,7 @@ impl Seed {
 
     fn object(&self) -> Object {
         let (deleting, finalizer, claim, spec, suspend, abandon, submit_again) = self.object;
-        let (phase, attempt, has_ids) = self.published;
+        let (phase, attempt, listed) = self.published.clone();
         Object {
             uid: "11111111-aaaa".into(),
             deleting,
@@ -239,7 +246,7 @@ impl Seed {
                 Ok(Spec { queue, indexes, suspend, parallelism, max_failed, deadline, ttl, refused })
             },
             output: "/out".to_owned(),
-            published: Published { phase, attempt, has_ids, schedd: None },
+            published: Published { phase, attempt, listed, schedd: None },
             created: date(-25),
             abandon,
             submit_again,

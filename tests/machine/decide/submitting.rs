@@ -3,7 +3,7 @@
 use htc_operator::api::{ConditionType, Reason};
 use htc_operator::machine::decide::Action;
 use htc_operator::machine::facts::{
-    Ad, Claim, Evidence, Exit, Facts, Failure, LastRequest, Past, Spec, SpecRefused, Unreadable,
+    Ad, Claim, Evidence, Exit, Facts, Failure, LastRequest, Listed, Past, Spec, SpecRefused, Unreadable,
 };
 use htc_operator::machine::outcome::Outcome;
 use htc_operator::machine::phase::Phase;
@@ -55,7 +55,7 @@ fn a_guarded_object_enters_the_ledger_and_is_submitted() {
 #[case::claimed_by_another_ledger(|facts: &mut Facts| facts.object.claim = Claim::Other)]
 #[case::claimed_by_nobody(|facts: &mut Facts| facts.object.claim = Claim::None)]
 #[case::of_unknown_past(|facts: &mut Facts| facts.past = Past::Unknown { settled: None })]
-#[case::with_jobs_in_its_status(|facts: &mut Facts| facts.object.published.has_ids = true)]
+#[case::with_jobs_in_its_status(|facts: &mut Facts| facts.object.published.listed = Listed::Partly)]
 fn an_object_that_is_not_new_is_entered_as_such_and_not_submitted(#[case] change: fn(&mut Facts)) {
     let mut facts = pending(1);
     facts.record.known = None;

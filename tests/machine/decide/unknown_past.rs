@@ -2,11 +2,11 @@
 
 use htc_operator::api::ConditionType;
 use htc_operator::machine::decide::{Action, Look};
-use htc_operator::machine::facts::{Ad, Claim, Evidence, Exit, JobState, Past, Published};
+use htc_operator::machine::facts::{Ad, Claim, Evidence, Exit, JobState, Listed, Past, Published, Record};
 use htc_operator::machine::outcome::{Loss, Outcome};
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::transitions::Trigger;
-use htc_operator::machine::{Attempt, Birthdate, Work};
+use htc_operator::machine::{Attempt, Birthdate, Index, Work};
 
 use crate::decide::decision::{condition, decide, phase, state, triggers, watched, work};
 use crate::given::{
@@ -37,8 +37,8 @@ fn an_object_of_another_ledger_is_claimed_only_after_a_look_that_is_younger_than
 fn a_status_with_jobs_that_are_nowhere_is_lost_and_never_submitted() {
     let mut facts = pending(1);
     facts.record.known.as_mut().unwrap().new = false;
-    facts.object.published =
-        Published { phase: Some(Phase::Running), attempt: 1, has_ids: true, ..Published::default() };
+    let listed = Listed::read("5.0");
+    facts.object.published = Published { phase: Some(Phase::Running), attempt: 1, listed, ..Published::default() };
     facts.evidence.queue = queue(-1, &[]);
     let decision = decide(&facts);
     assert!(matches!(decision.look, Look::Every { history: Some(_), .. }), "history may have them");
@@ -49,6 +49,28 @@ fn a_status_with_jobs_that_are_nowhere_is_lost_and_never_submitted() {
     facts.evidence.history = history(0, &[ended(ad(0, "5.0"), Exit::Code(0))]);
     let decision = decide(&facts);
     assert_eq!(phase(&decision), Phase::Completed, "history has it after all");
+}
+
+/// What one ledger had is not forgotten when the next one lists its own.
+#[test]
+fn what_a_status_lists_gets_no_shorter() {
+    let lists = |ids: &str| Published { attempt: 1, listed: Listed::read(ids), ..Published::default() };
+    let mut record = pending(2).record;
+    record.jobs.insert(Index(0), running_job("6.0"));
+    let known = record.known.as_mut().unwrap();
+    known.new = false;
+    for (before, after) in [("5.0-1", "5.0-1,6.0"), ("6.0", "6.0"), ("5.0,…", "5.0,…")] {
+        assert_eq!(lists(before).to_list(&record), Listed::read(after), "{before}");
+    }
+    assert_eq!(Published::default().to_list(&record), Listed::read("6.0"));
+    assert_eq!(Published::default().to_list(&Record::default()), Listed::Nothing);
+    // A ledger that has made all of its attempts knows better, but not a copy that lacks one.
+    record.known.as_mut().unwrap().new = true;
+    assert_eq!(lists("5.0-1").to_list(&record), Listed::read("5.0-1,6.0"));
+    record.highest = Attempt(1);
+    for before in ["5.0-1", "5.0,…"] {
+        assert_eq!(lists(before).to_list(&record), Listed::read("6.0"), "{before}");
+    }
 }
 
 #[test]

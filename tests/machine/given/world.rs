@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use htc_operator::machine::decide::{Action, Decision, Look};
 use htc_operator::machine::facts::{
-    Ad, Answer, Claim, Earlier, Evidence, Exit, Facts, History, Hold, JobStatus, LastRequest, Queue, Reach, Runs,
-    Submission, Why, Witness,
+    Ad, Answer, Claim, Earlier, Evidence, Exit, Facts, History, Hold, JobStatus, LastRequest, Queue, Reach, Record,
+    Runs, Submission, Why, Witness,
 };
 use htc_operator::machine::judge::REMOVED_BY_US;
 use htc_operator::machine::phase::Phase;
@@ -146,6 +146,7 @@ impl World {
         }
         self.transitions.extend(decision.transitions.iter().cloned());
         if let Some(after) = decision.after.clone() {
+            self.publish(&after);
             self.facts.record = after;
         }
         self.facts.record.attempts.retain(|attempt| Some(attempt.attempt) > decision.settled);
@@ -162,6 +163,14 @@ impl World {
             self.facts.evidence = Evidence::none();
         }
         self.last.insert(decision)
+    }
+
+    /// As the controller does.
+    fn publish(&mut self, after: &Record) {
+        let published = &mut self.facts.object.published;
+        published.phase = after.known.as_ref().map(|known| known.phase).max(published.phase);
+        published.attempt = after.highest.0.max(published.attempt);
+        published.listed = published.to_list(after);
     }
 
     /// Asks and decides until nothing changes any more, at most so many times; each time some seconds pass.

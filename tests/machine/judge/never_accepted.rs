@@ -1,13 +1,16 @@
 //! Proved never accepted: neither the queue nor history has the job, and both would have it.
 
-use htc_operator::machine::facts::{Ad, Earlier, Evidence, Exit, Facts, JobState, Published, Reach, Why, Witness};
+use htc_operator::machine::facts::{
+    Ad, Earlier, Evidence, Exit, Facts, JobState, Listed, Published, Reach, Why, Witness,
+};
+use htc_operator::machine::inherited::{Inherited, InheritedJob};
 use htc_operator::machine::judge::{self, Doubt, Verdict};
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::{Attempt, Birthdate, Index, SchedDate};
 use rstest::rstest;
 
 use crate::given::{
-    BIRTH, WITNESS, ad, add_attempt, at, attempt, date, ended, far, history, id, indices, job, known_history,
+    BIRTH, WITNESS, ad, add_attempt, at, attempt, date, ended, far, history, id, idle_job, indices, job, known_history,
     known_queue, late, pending, queue, refused, removed, staging, stillborn, unknown,
 };
 use crate::judge::questions::{ALL, never_accepted, never_accepted_by, never_attempted, without};
@@ -186,7 +189,7 @@ fn an_admin_can_waive_history_but_neither_the_queue_nor_the_submitters_death() {
 }
 
 #[rstest]
-#[case::ids(Published { has_ids: true, ..Published::default() })]
+#[case::ids(Published { listed: Listed::read("5.0"), ..Published::default() })]
 #[case::submitted(Published { phase: Some(Phase::Submitted), ..Published::default() })]
 #[case::running(Published { phase: Some(Phase::Running), ..Published::default() })]
 #[case::completed(Published { phase: Some(Phase::Completed), ..Published::default() })]
@@ -203,6 +206,35 @@ fn a_status_that_shows_jobs_is_never_submitted_without_an_intent(#[case] publish
     assert_eq!(never_accepted(&facts), Err(Doubt::PublishedJobs));
     assert_eq!(never_attempted(&facts, "0", &ALL), Err(Doubt::PublishedJobs));
     assert!(judge::never_submitted(&facts.object, &facts.record, facts.past).is_none());
+}
+
+fn lists(ids: &str) -> Published {
+    Published { phase: Some(Phase::Running), attempt: 1, listed: Listed::read(ids), ..Published::default() }
+}
+
+/// A ledger that was lost had submitted 5.0, or more; this one has found 5.0.
+#[rstest]
+#[case::nothing(Published::default(), true)]
+#[case::what_is_found(lists("5.0"), true)]
+#[case::another_one(lists("6.0"), false)]
+#[case::another_one_too(lists("5.0-1"), false)]
+#[case::more_than_it_lists(lists("5.0,…"), false)]
+#[case::jobs_that_it_does_not_list(Published { listed: Listed::Nothing, ..lists("5.0") }, false)]
+#[case::that_all_had_ended(Published { phase: Some(Phase::Completed), ..lists("5.0") }, false)]
+fn a_status_says_nothing_of_others_once_all_that_it_shows_is_found(#[case] published: Published, #[case] proved: bool) {
+    let mut facts = pending(2);
+    facts.object.published = published;
+    facts.record.known.as_mut().unwrap().new = false;
+    facts.record.jobs.insert(Index(0), idle_job("5.0"));
+    facts.evidence = Evidence { queue: queue(-1, &[ad(0, "5.0")]), history: history(0, &[]) };
+    let expected = if proved { Ok(()) } else { Err(Doubt::PublishedJobs) };
+    assert_eq!(never_accepted_by(&facts, "1", &ALL).map(drop), expected);
+    assert!(never_accepted_by(&facts, "1", &without(|rules| rules.status_is_presence = false)).is_ok());
+    // Ads of the Go operator's jobs do not say whose they are: that others are nowhere is no wonder.
+    let found = InheritedJob { id: id("5.0"), index: Index(0), folder: "/".into(), outcome: None, fetched: false };
+    facts.object.inherited = Some(Inherited::Jobs([found].as_slice().into()));
+    let expected = if facts.object.published.shows_jobs() { Err(Doubt::PublishedJobs) } else { Ok(()) };
+    assert_eq!(never_accepted_by(&facts, "1", &ALL).map(drop), expected);
 }
 
 #[test]

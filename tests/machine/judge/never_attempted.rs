@@ -1,6 +1,6 @@
 //! Never attempted, never submitted: what needs no evidence.
 
-use htc_operator::machine::facts::{Facts, JobState, Past};
+use htc_operator::machine::facts::{Facts, JobState, Listed, Past};
 use htc_operator::machine::judge::{self, Doubt};
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::{Attempt, Index};
@@ -21,7 +21,7 @@ fn what_was_part_of_an_attempt_was_attempted() {
     assert_eq!(never_attempted(&facts, "0", &ALL), Err(Doubt::NotAskedSince));
     assert_eq!(never_attempted(&facts, "1-2", &ALL), Err(Doubt::NotAskedSince));
     assert!(never_attempted(&facts, "2", &ALL).is_ok());
-    facts.object.published.has_ids = true;
+    facts.object.published.listed = Listed::Partly;
     assert!(never_attempted(&facts, "2", &ALL).is_ok(), "the ledger knows where the ids come from");
 }
 
@@ -49,7 +49,7 @@ fn never_submitted_needs_a_spotless_record() {
     assert!(spotless(|_| {}));
     assert!(!spotless(|facts| facts.record.highest = Attempt(1)));
     assert!(!spotless(|facts| drop(facts.record.jobs.insert(Index(0), job("5.0", JobState::Idle)))));
-    assert!(!spotless(|facts| facts.object.published.has_ids = true));
+    assert!(!spotless(|facts| facts.object.published.listed = Listed::Partly));
     assert!(!spotless(|facts| facts.past = Past::Unknown { settled: Some(at(-50)) }));
     assert!(!spotless(|facts| facts.record.known.as_mut().unwrap().new = false));
 }

@@ -19,6 +19,8 @@ pub enum Trouble {
     LimitPasses,
     /// A person removes a job with condor_rm.
     RemovedByHand,
+    /// HTCondor loses a job that a status lists, and all trace of it.
+    NoTrace,
     /// Removed jobs stay in the queue for a while.
     LingeringRemoval,
     /// A tool other than condor_submit fails.
@@ -196,4 +198,6 @@ pub struct Sabotage {
     pub reads_items_again: bool,
     /// Another schedd has the name of the first.
     pub names_come_again: bool,
+    /// A status lists what its ledger has, whatever was listed before.
+    pub lists_its_own_only: bool,
 }

@@ -290,6 +290,11 @@ impl Model {
                 world.excuse(object, index);
                 world.remove(|job| job.ad.id == id, "via condor_rm (by user somebody)", false);
             }
+            Action::NoTrace(place) => {
+                world.troubles -= 1;
+                let job = world.schedd.queue.remove(*place);
+                world.excuse(job.object, job.ad.index);
+            }
             Action::Rotate => {
                 world.schedd.rotate(world.troubles);
                 world.troubles -= 1;

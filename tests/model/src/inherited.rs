@@ -1,6 +1,6 @@
 //! What the Go operator has left: its finalizer, what it wrote of its jobs, and the jobs, whose ads do not say whose they are.
 
-use htc_operator::machine::facts::{Ad, Hold, JobStatus, Runs};
+use htc_operator::machine::facts::{Ad, Hold, JobStatus, Listed, Runs};
 use htc_operator::machine::inherited::{Inherited, InheritedJob};
 use htc_operator::machine::{Attempt, ClusterId, Index, JobId, SchedDate, Timestamp};
 
@@ -44,7 +44,8 @@ impl Model {
             world.schedd.queue.extend((0..*queue).map(|index| job(object, index)));
             world.schedd.next_cluster = u64::from(object) + 2;
             if let Some(job) = world.object_mut(object) {
-                job.published.has_ids = left != GoOperator::Unwritten;
+                let unwritten = left == GoOperator::Unwritten;
+                job.published.listed = if unwritten { Listed::Nothing } else { Listed::Partly };
             }
         }
         if left == GoOperator::Left {

@@ -264,7 +264,8 @@ impl Model {
         if job.published.attempt > 0 {
             job.published.schedd = Some(whose(after, &view.published, &asked).clone());
         }
-        job.published.has_ids = !after.jobs.is_empty() || view.published.has_ids;
+        let before = if self.broken.lists_its_own_only { &Published::default() } else { &view.published };
+        job.published.listed = before.to_list(after);
         if old > phase {
             world.breaks(Broken::PhaseWentBack);
         }

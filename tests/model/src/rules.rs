@@ -11,8 +11,8 @@ use crate::{Found, explore};
 
 use Trouble::{
     BlindLook, BlindLookAtOne, Crash, Deadline, DyingNode, DyingSubmitter, Evict, HalfSubmission, HangingTransfer,
-    LimitPasses, LingeringRemoval, LostLedger, NewItems, OldObjects, OtherName, OtherSchedd, RemovedByHand, Reset,
-    Rotation, SecondOperator, SlowLook, SlowReconcile, SlowStaging, SlowSubmitter, StagingFails, Suspend, Wish,
+    LimitPasses, LingeringRemoval, LostLedger, NewItems, NoTrace, OldObjects, OtherName, OtherSchedd, RemovedByHand,
+    Reset, Rotation, SecondOperator, SlowLook, SlowReconcile, SlowStaging, SlowSubmitter, StagingFails, Suspend, Wish,
 };
 
 const ADMIN: &[&str] = &["HistoryTooShort", "Lost", "QueueLost"];
@@ -74,6 +74,8 @@ fn scene(troubles: u8, kinds: &'static [Trouble]) -> Scene {
     model.rules.status_is_presence = false;
     model.rules.lost_queue_is_doubt = false;
 })]
+#[case::status_is_presence_of_each_job(lost_between_parts(), |model: &mut Model| model.rules.status_is_presence = false)]
+#[case::a_status_lists_no_less(lost_between_parts(), |model: &mut Model| model.broken.lists_its_own_only = true)]
 #[case::lost_queue_is_doubt(scene(1, &[Reset]), |model: &mut Model| model.rules.lost_queue_is_doubt = false)]
 #[case::prove_given_up(Scene { queues: &[2], ..scene(2, &[SlowStaging, Deadline]) }, |model: &mut Model| {
     model.settings.jobs_per_attempt = 1;
@@ -168,6 +170,13 @@ fn without_an_admin_it_never_ends(#[case] scene: Scene, #[case] others: &'static
     let [(promise, story)] = found.stories.as_slice() else { panic!("it ends in {} states", found.states) };
     assert_eq!(*promise, crate::properties::END);
     eprintln!("{} states, {:.1} s\n{}", found.states, found.seconds, story.join("\n"));
+}
+
+/// The first of two jobs is over when the second is lost without a trace, and with it the ledger.
+fn lost_between_parts() -> Scene {
+    let scene =
+        Scene { queues: &[2], parallelism: Some(1), deletes: 0, in_step: true, ..scene(2, &[LostLedger, NoTrace]) };
+    Scene { losses: true, ..scene }
 }
 
 fn reporting(troubles: u8, kinds: &'static [Trouble]) -> Scene {

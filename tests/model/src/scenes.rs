@@ -8,9 +8,9 @@ use crate::{explore, full};
 
 use Trouble::{
     BlindLook, BlindLookAtOne, Crash, Deadline, DyingNode, DyingSubmitter, Evict, FailingTool, HalfSubmission,
-    HangingTransfer, Lapse, LimitPasses, LingeringRemoval, LostAnswer, LostLedger, LostWrite, NewItems, OldLedger,
-    OldObjects, OtherName, OtherSchedd, Parallelism, RemovedByHand, Reset, Rotation, SecondOperator, Silence, SlowLook,
-    SlowReconcile, SlowStaging, SlowSubmitter, StagingFails, StaleCache, Suspend, Wish,
+    HangingTransfer, Lapse, LimitPasses, LingeringRemoval, LostAnswer, LostLedger, LostWrite, NewItems, NoTrace,
+    OldLedger, OldObjects, OtherName, OtherSchedd, Parallelism, RemovedByHand, Reset, Rotation, SecondOperator,
+    Silence, SlowLook, SlowReconcile, SlowStaging, SlowSubmitter, StagingFails, StaleCache, Suspend, Wish,
 };
 
 /// Reasons of conditions that ask an admin what to do.
@@ -285,6 +285,16 @@ fn old_objects() {
 fn ledgers() {
     holds(&Scene { admins: ADMIN, ..Scene::new("a lost ledger", &[1], 1, &[LostLedger, Rotation, Reset]) });
     holds(&Scene { admins: ADMIN, ..Scene::new("an old ledger", &[1], 1, &[OldLedger]) });
+}
+
+/// What is left to submit goes on in the ledger that has found all that was submitted, and only there.
+#[test]
+fn ledgers_lost_between_parts() {
+    let parts = |name, troubles, kinds| Scene { deletes: 0, in_step: true, ..Scene::new(name, &[2], troubles, kinds) };
+    holds(&Scene { parallelism: Some(1), ..parts("one at a time and a lost ledger", 1, &[LostLedger]) });
+    holds(&Scene { room: Some(1), ..parts("one place for two jobs and a lost ledger", 1, &[LostLedger]) });
+    let scene = parts("one at a time, a lost ledger and a job without a trace", 2, &[LostLedger, NoTrace]);
+    holds(&Scene { parallelism: Some(1), losses: true, admins: ADMIN, ..scene });
 }
 
 #[test]

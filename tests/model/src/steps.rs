@@ -4,14 +4,14 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use htc_operator::machine::facts::JobStatus;
+use htc_operator::machine::facts::{JobStatus, Listed};
 use htc_operator::machine::wishes::Wanted;
 use htc_operator::machine::worker::Step;
 use htc_operator::machine::{Birthdate, ClusterId, Index, Rules, Settings, Timestamp};
 use stateright::Property;
 
 use crate::bounds::{Sabotage, Scene, Trouble};
-use crate::condor::{Files, Schedd};
+use crate::condor::{CondorJob, Files, Schedd};
 use crate::operator::{Voice, Writes};
 use crate::reports::Sent;
 use crate::story::Teller;
@@ -78,6 +78,8 @@ pub enum Action {
     NodeDies(usize),
     Purge,
     RemoveByHand(usize),
+    /// HTCondor loses a job, and all trace of it.
+    NoTrace(usize),
     LimitPasses,
     Crash(usize),
     Rotate,
@@ -358,8 +360,16 @@ impl Model {
                         .filter(|place| world.schedd.queue[*place].ad.status != JobStatus::Removed)
                         .map(Action::RemoveByHand),
                 ),
+                Trouble::NoTrace => {
+                    let is_listed = |job: &CondorJob| {
+                        let listed = world.object(job.object).map(|object| &object.published.listed);
+                        matches!(listed, Some(Listed::All(ids)) if ids.contains(&job.ad.id))
+                    };
+                    let places = (0..).zip(&world.schedd.queue).filter(|(_, job)| is_listed(job));
+                    actions.extend(places.map(|(place, _)| Action::NoTrace(place)));
+                }
                 Trouble::DyingNode => {
-                    let runs = |job: &crate::condor::CondorJob| job.ad.status == JobStatus::Running && !job.late();
+                    let runs = |job: &CondorJob| job.ad.status == JobStatus::Running && !job.late();
                     let places = (0..).zip(&world.schedd.queue).filter(|(_, job)| runs(job)).map(|(place, _)| place);
                     actions.extend(places.map(Action::NodeDies));
                 }

@@ -146,6 +146,7 @@ impl Model {
             Action::Report(op, sent) => format!("{} hears from {sent}", who(op)),
             Action::NodeDies(place) => format!("{} reports its end, and its node dies; it is to run again", job(place)),
             Action::Purge => "the nodes of removed jobs answer; they leave the queue".to_owned(),
+            Action::NoTrace(place) => format!("{} vanishes, and HTCondor's history does not show it", job(place)),
             Action::RemoveByHand(place) => format!("somebody removes {} with condor_rm", job(place)),
             Action::LimitPasses => "the earliest time limit of a submission passes".to_owned(),
             Action::Crash(op) => format!("{} crashes and is started again", who(op)),
