@@ -202,7 +202,13 @@ pub fn in_pools(version: Version, pools: usize, htcjobs: usize) {
     }
     let runs = site.all_runs();
     assert!(runs.len() == htcjobs && runs.values().all(|count| *count == 1), "{runs:?}");
-    here.kubectl(&["delete", "htcjobs", "--all", "--timeout=300s"]);
+    // One request: kubectl would delete them one by one.
+    here.kubectl(&["delete", "--raw", &format!("/apis/htc.cern.ch/v1alpha1/namespaces/{}/htcjobs", here.name)]);
+    wait_for("all HTCJobs to be gone", patience, || {
+        let left = here.all().len();
+        if left == 0 { Ok(()) } else { Err(left) }
+    })
+    .unwrap_or_else(|error| panic!("{error}\n{}", here.bed.logs()));
     (0..pools).for_each(|number| delete(&here, &of(number)));
 }
 
