@@ -32,6 +32,8 @@ pub(super) const IN_USE: &str = "kueue.x-k8s.io/resource-in-use";
 pub(super) const JOB_UID: &str = "kueue.x-k8s.io/job-uid";
 /// Label of each Workload that an operator of this kind has made.
 pub(super) const MANAGED: &str = "app.kubernetes.io/managed-by";
+/// Annotation: name of the `HTCJob`.
+pub(super) const HTCJOB: &str = "htc.cern.ch/htcjob";
 /// Annotation: `spec.active` is false as the `HTCJob` is suspended.
 pub(super) const SUSPENDED: &str = "htc.cern.ch/suspended";
 /// What Kueue has said nothing of for so long is told to wait for it.

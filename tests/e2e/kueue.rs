@@ -1,6 +1,7 @@
 //! A real Kueue beside a real HTCondor and the Job controller. Its controller takes up to half an hour to build, so these are for `make test-long`.
 
 mod away;
+mod ends;
 mod kills;
 mod lives;
 mod parts;
@@ -8,6 +9,8 @@ mod pods;
 mod rights;
 pub mod stage;
 mod taken;
+
+use crate::pools::managed as pools;
 
 pub use kills::POINTS;
 
@@ -25,9 +28,14 @@ macro_rules! with_kueue {
 
 with_kueue!(
     away::nothing_starts_and_nothing_is_touched_until_it_is_back,
+    ends::a_lost_ledger_goes_by_what_is_admitted,
+    ends::deleted_while_it_waits_runs_or_is_preempted,
+    ends::its_time_is_over_and_its_quota_is_given_back,
     kills::killed_at_every_write,
+    kills::killed_at_every_change_that_users_bring,
     lives::admitted_submitted_finished,
     lives::what_waits_says_why_in_the_words_of_kueue,
+    pools::its_workers_come_when_kueue_admits_it,
     parts::as_many_as_are_admitted_and_what_is_over_goes_to_others,
     pods::one_cluster_queue_admits_both_backends,
     pods::preempted_once_no_pod_is_left,

@@ -161,6 +161,27 @@ fn room_is_kept_for_one_at_a_time() {
     assert!(admission.waited_for.is_empty());
 }
 
+/// One in each namespace that its own limit stops, and one that the queue's does: none of them waits for another.
+#[test]
+fn room_is_kept_for_one_within_each_limit() {
+    let mut claims = [
+        claim("one", "n", 1, 0, 1),
+        claim("two", "m", 2, 0, 1),
+        claim("of-all", "o", 3, 0, 1),
+        claim("has", "n", 4, 1, 0),
+        claim("has-too", "m", 5, 1, 0),
+    ];
+    for claim in &mut claims[..3] {
+        (claim.each, claim.passed) = (job(4), PATIENCE);
+    }
+    for strategy in [FairShare, BestEffortFifo] {
+        let terms = Terms { per_namespace: Limits::of(&[(Cpus, 4)]), ..terms(strategy, &[(Cpus, 5)]) };
+        let mut waited_for = admit(&terms, &claims).waited_for;
+        waited_for.sort_unstable();
+        assert_eq!(waited_for, [0, 1, 2], "{strategy:?}");
+    }
+}
+
 /// Who comes first anyway passes nobody.
 #[test]
 fn only_those_who_are_not_before_it_pass_it() {

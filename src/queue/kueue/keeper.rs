@@ -182,7 +182,7 @@ impl KueueKeeper {
                 What::Step(Step::Create, wanted, _) => self.create(&api, wanted).await,
                 What::Step(step, wanted, Some(seen)) => self.change(&api, step, wanted, seen).await,
                 What::Step(_, _, None) => Written::Now(self.look(&api, &uid).await.map(Box::new)),
-                What::Orphan(seen) => self.let_go(&api, seen).await,
+                What::Orphan(seen) => self.let_go(&api, &uid, seen).await,
             }
         };
         let (now, trouble) = match written {
@@ -254,7 +254,9 @@ impl KueueKeeper {
             Some(_) => {
                 let labels = serde_json::json!({ "metadata": { "labels": { MANAGED: MANAGER } } });
                 let patch = Patch::Merge(&labels);
-                match limited("label Workload", &name, api.patch(name, &PatchParams::default(), &patch)).await {
+                let parameters = PatchParams::default();
+                let labelled = limited("label Workload", &name, api.patch(name, &parameters, &patch));
+                match around(Point::BeforeWorkloadChanged, labelled, Point::AfterWorkloadChanged).await {
                     Ok(now) => now_is(now),
                     Err(error) => Written::Failed(failed(&error)),
                 }
@@ -279,20 +281,24 @@ impl KueueKeeper {
 
     async fn change(&self, api: &Api<Workload>, step: &Step, wanted: &Wanted, seen: &Seen) -> Written {
         if *step == Step::Delete {
-            let preconditions =
-                Preconditions { uid: Some(seen.uid.clone()), resource_version: Some(seen.version.to_string()) };
-            let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-            let deleted = limited("delete Workload", &seen.name, api.delete(&seen.name, &parameters));
-            return match around(Point::BeforeWorkloadChanged, deleted, Point::AfterWorkloadChanged).await {
-                Err(error) if !matches!(error.code(), Some(404 | 409)) => Written::Failed(failed(&error)),
-                Ok(_) | Err(_) => Written::Now(self.look(api, &wanted.uid).await.map(Box::new)),
-            };
+            return self.delete(api, &wanted.uid, seen).await;
         }
         let now = Time(jiff::Timestamp::from_second(jiff::Timestamp::now().as_second()).unwrap_or_default());
         let Some((of_status, body)) = patch(step, wanted, seen, &now) else {
             return Written::Now(self.look(api, &wanted.uid).await.map(Box::new));
         };
         self.patch(api, seen, of_status, &body).await
+    }
+
+    async fn delete(&self, api: &Api<Workload>, uid: &Uid, seen: &Seen) -> Written {
+        let preconditions =
+            Preconditions { uid: Some(seen.uid.clone()), resource_version: Some(seen.version.to_string()) };
+        let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        let deleted = limited("delete Workload", &seen.name, api.delete(&seen.name, &parameters));
+        match around(Point::BeforeWorkloadChanged, deleted, Point::AfterWorkloadChanged).await {
+            Err(error) if !matches!(error.code(), Some(404 | 409)) => Written::Failed(failed(&error)),
+            Ok(_) | Err(_) => Written::Now(self.look(api, uid).await.map(Box::new)),
+        }
     }
 
     async fn patch(&self, api: &Api<Workload>, seen: &Seen, of_status: bool, body: &serde_json::Value) -> Written {
@@ -322,8 +328,8 @@ impl KueueKeeper {
         }
     }
 
-    /// Takes the finalizer off if the `HTCJob` is gone, or was let go.
-    async fn let_go(&self, api: &Api<Workload>, seen: &Seen) -> Written {
+    /// Takes the finalizer off if the `HTCJob` is gone, or was let go. One that nobody owns is deleted before.
+    async fn let_go(&self, api: &Api<Workload>, own: &Uid, seen: &Seen) -> Written {
         let Some((owner, uid)) = &seen.owner else { return Written::Now(None) };
         let htcjobs: Api<Observed> = Api::namespaced(self.client.clone(), &seen.namespace);
         let which = ListParams::default().fields(&format!("metadata.name={owner}"));
@@ -333,8 +339,11 @@ impl KueueKeeper {
         };
         if listed.items.iter().any(|object| is_there(object, uid)) {
             // Another operator's that has just come; or this one's, which is about to be looked at.
-            self.queues.with(|state| state.kueue.others.insert(uid.clone()));
-            return Written::Now(self.look(api, uid).await.map(Box::new));
+            self.queues.with(|state| state.kueue.others.insert(own.clone()));
+            return Written::Now(self.look(api, own).await.map(Box::new));
+        }
+        if seen.orphaned && !seen.deleting {
+            return self.delete(api, own, seen).await;
         }
         self.patch(api, seen, false, &let_go(seen)).await
     }

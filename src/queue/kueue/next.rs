@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use serde_json::{Map, Value, json};
 
 use super::seen::Seen;
-use super::{GROUP, IN_USE, JOB_UID, MANAGED, SUSPENDED, VERSION};
+use super::{GROUP, HTCJOB, IN_USE, JOB_UID, MANAGED, SUSPENDED, VERSION};
 use crate::api::{self, HTCJob};
 use crate::kubernetes::MANAGER;
 use crate::machine::Uid;
@@ -171,10 +171,10 @@ pub(in crate::queue) fn workload(wanted: &Wanted, priority: Option<i64>) -> Valu
     }
     let mut metadata = json!({
         "name": name(&wanted.uid), "namespace": wanted.namespace, "finalizers": [IN_USE], "ownerReferences": [owner],
-        "labels": { JOB_UID: wanted.uid.as_str(), MANAGED: MANAGER },
+        "labels": { JOB_UID: wanted.uid.as_str(), MANAGED: MANAGER }, "annotations": { HTCJOB: wanted.name },
     });
     if wanted.suspend {
-        metadata["annotations"] = json!({ SUSPENDED: "true" });
+        metadata["annotations"][SUSPENDED] = "true".into();
     }
     json!({ "apiVersion": format!("{GROUP}/{VERSION}"), "kind": "Workload", "metadata": metadata, "spec": spec })
 }

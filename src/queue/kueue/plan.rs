@@ -28,7 +28,7 @@ pub(super) struct Write {
 #[derive(Debug)]
 pub(super) enum What {
     Step(Step, Box<Wanted>, Option<Box<Seen>>),
-    /// The `HTCJob` seems to be gone: if it is, the finalizer is taken off.
+    /// The `HTCJob` seems to be gone: if it is, so is this.
     Orphan(Box<Seen>),
 }
 
@@ -163,7 +163,7 @@ impl Queues {
             if begun {
                 let is_known = |uid: &Uid| state.htcjobs.contains_key(uid) || state.kueue.others.contains(uid);
                 let workloads = state.kueue.workloads.iter();
-                let orphans = workloads.filter(|((_, uid), known)| known.seen.is_held() && !is_known(uid));
+                let orphans = workloads.filter(|((_, uid), known)| known.seen.is_left() && !is_known(uid));
                 all.extend(orphans.map(|((_, uid), known)| (uid, What::Orphan(Box::new(known.seen.clone())))));
             }
             let mut ready = Vec::new();

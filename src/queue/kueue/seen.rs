@@ -5,7 +5,8 @@ use kube::ResourceExt as _;
 use kube::core::DynamicObject;
 use serde_json::Value;
 
-use super::{IN_USE, SUSPENDED};
+use super::next::uid_of;
+use super::{HTCJOB, IN_USE, SUSPENDED};
 use crate::api::Reason;
 use crate::api::text::harmless;
 use crate::machine::Uid;
@@ -15,6 +16,7 @@ use crate::machine::facts::QueueWait;
 const WORDS: usize = 600;
 
 /// A Workload.
+#[allow(clippy::struct_excessive_bools, reason = "each stands for itself")]
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::queue) struct Seen {
     pub(in crate::queue) namespace: String,
@@ -22,8 +24,10 @@ pub(in crate::queue) struct Seen {
     pub(in crate::queue) uid: String,
     /// `metadata.resourceVersion`, which the API server counts up.
     pub(in crate::queue) version: u64,
-    /// Name and uid of its owner.
+    /// Name and uid of its owner, or of whom it was made for.
     pub(in crate::queue) owner: Option<(String, Uid)>,
+    /// It has no owner any more, with whom it would be deleted: `kubectl delete --cascade=orphan` takes it out.
+    pub(in crate::queue) orphaned: bool,
     pub(in crate::queue) deleting: bool,
     pub(in crate::queue) finalizers: Vec<String>,
     /// Deactivated for `spec.suspend` of the `HTCJob`.
@@ -44,13 +48,20 @@ impl Seen {
         let (spec, status) = (&object.data["spec"], &object.data["status"]);
         let number = |value: &Value| value.as_u64().and_then(|number| u32::try_from(number).ok());
         let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
-        let owner = object.owner_references().iter().find(|owner| owner.controller == Some(true));
+        let owners = object.owner_references();
+        let owner = owners.iter().find(|owner| owner.controller == Some(true));
+        let orphaned = owners.is_empty();
+        let made_for = || Some((object.annotations().get(HTCJOB)?.clone(), uid_of(&object.name_any())?));
         Some(Self {
             namespace: object.namespace()?,
             name: object.name_any(),
             uid: object.uid()?,
             version: object.resource_version()?.parse().ok()?,
-            owner: owner.map(|owner| (owner.name.clone(), Uid::from(owner.uid.as_str()))),
+            owner: match owner {
+                Some(owner) => Some((owner.name.clone(), Uid::from(owner.uid.as_str()))),
+                None => made_for().filter(|_| orphaned),
+            },
+            orphaned,
             deleting: object.metadata.deletion_timestamp.is_some(),
             finalizers: object.finalizers().to_vec(),
             suspended: object.annotations().contains_key(SUSPENDED),
@@ -77,6 +88,11 @@ impl Seen {
 
     pub(in crate::queue) fn is_held(&self) -> bool {
         self.finalizers.iter().any(|finalizer| finalizer == IN_USE)
+    }
+
+    /// Nobody but this operator is to do away with it, once its `HTCJob` is gone.
+    pub(in crate::queue) fn is_left(&self) -> bool {
+        self.is_held() || (self.orphaned && !self.deleting)
     }
 
     /// How many jobs may run now; none if none may. `Admitted` alone says nothing: it stays after an eviction.
@@ -122,7 +138,10 @@ impl Seen {
         } else if let Some(told) = self.told("QuotaReserved") {
             (quota_reason(&told.reason), format!("LocalQueue {queue}: {}", told.message))
         } else {
-            let message = format!("Kueue has said nothing of Workload {name} in LocalQueue {queue} yet: does it run?");
+            // It says why of one of several that request the same, and passes over the others.
+            let message = format!(
+                "Kueue has said nothing of Workload {name} in LocalQueue {queue} yet: others that request the same wait, too, or it does not run"
+            );
             (Reason::PendingEvaluation, message)
         };
         QueueWait { reason, message: harmless(&message, WORDS), place: None }

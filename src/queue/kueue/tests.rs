@@ -1,5 +1,6 @@
 //! What is written of a Workload, and what an `HTCJob` is given, without an API server and a ledger.
 
+mod left;
 mod rules;
 
 use std::collections::HashSet;
@@ -217,6 +218,7 @@ fn what_is_requested_is_not_the_clusters() {
     assert_eq!(container["resources"], json!({ "requests": { "htc.cern.ch/jobs": "1", "htc.cern.ch/cpus": "4" } }));
     assert_eq!((&pod_set["count"], &pod_set["minCount"]), (&json!(3), &json!(1)));
     assert_eq!(made["metadata"]["name"], name(&"u".into()));
+    assert_eq!(made["metadata"]["annotations"], json!({ "htc.cern.ch/htcjob": "fit" }));
     assert_eq!((&made["spec"]["priority"], &made["spec"]["priorityClassRef"]["name"]), (&json!(5), &json!("high")));
     let single = workload(&wanted(|wanted| (wanted.count, wanted.suspend) = (1, true)), None);
     assert!(single["spec"]["podSets"][0].get("minCount").is_none() && single["spec"]["active"] == false, "{single:#}");
@@ -411,41 +413,6 @@ fn what_may_be_there_keeps_its_quota() {
     assert!(steps(&queues).is_empty() && fact(&queues, false).drained);
     decided(&queues, ["", "", ""]);
     assert_eq!((steps(&queues), fact(&queues, false).drained), (vec![Step::GiveBack], false));
-}
-
-/// The finalizer of a Workload whose `HTCJob` was let go is looked at, and of no other.
-#[test]
-fn what_is_left_of_an_htcjob_that_is_gone_is_let_go() {
-    let queues = queues();
-    see(&queues, ADMITTED, 1);
-    assert_eq!(steps(&queues), [Step::LetGo]);
-    decided(&queues, ["", "", ""]);
-    assert!(!steps(&queues).contains(&Step::LetGo));
-    queues.forget(&"u".into());
-    assert_eq!(steps(&queues), [Step::LetGo]);
-}
-
-/// Two operators see each other's Workloads: each keeps to its own.
-#[test]
-fn the_workload_of_another_operators_htcjob_is_left_alone() {
-    let queues = queues();
-    see(&queues, ADMITTED, 1);
-    queues.left_alone(&object());
-    assert_eq!(steps(&queues), []);
-    queues.listed(&HashSet::from(["u".into()]));
-    assert_eq!(steps(&queues), []);
-    // Both are gone, and nobody is left to let it go.
-    queues.forget(&"u".into());
-    assert_eq!(steps(&queues), [Step::LetGo]);
-    queues.left_alone(&object());
-    queues.listed(&HashSet::new());
-    assert_eq!(steps(&queues), [Step::LetGo], "it went while the watch was broken");
-    // It becomes this operator's.
-    queues.left_alone(&object());
-    decided(&queues, ["", "0-2", ""]);
-    assert_eq!(granted(&queues), "0-1");
-    queues.forget(&"u".into());
-    assert_eq!(steps(&queues), [Step::LetGo]);
 }
 
 /// As with HTCQueues: how many wait, how many HTCJobs are in which state, and how long it took.

@@ -4,7 +4,7 @@ use bed::{condition, is_true};
 use serde_json::json;
 use testbed::{Version, wait_for};
 
-use super::stage::{Stage, told};
+use super::stage::{Stage, local_queue, told, wait_no_workloads};
 use crate::queue::site::{labelled, wait_quota, wait_state};
 
 pub fn admitted_submitted_finished(version: Version) {
@@ -23,7 +23,7 @@ pub fn admitted_submitted_finished(version: Version) {
     stage.site.finish("first");
     stage.site.assert_complete_once(&here, "first", 2);
     stage.wait_says(&here, "first", "Finished", "True", "Succeeded");
-    stage.wait_workload(&here, "first", "without finalizer", |workload| workload["metadata"]["finalizers"].is_null());
+    stage.wait_let_go(&here, "first");
     stage.wait_used("pool", 0);
 
     let mut fails = labelled(stage.site.noted("fails", 1, "exit 3"), "batch");
@@ -41,12 +41,7 @@ pub fn admitted_submitted_finished(version: Version) {
     for name in ["first", "fails", "deleted"] {
         here.delete(name);
     }
-    let workloads = format!("/apis/kueue.x-k8s.io/v1beta2/namespaces/{}/workloads", here.name);
-    wait_for("all Workloads to be gone", bed::PATIENCE, || {
-        let left = stage.site.bed.objects(&workloads);
-        if left.is_empty() { Ok(()) } else { Err(format!("{:#?}", left[0]["metadata"])) }
-    })
-    .unwrap_or_else(|error| panic!("{error}\n{}", stage.site.bed.log()));
+    wait_no_workloads(&here);
     stage.wait_used("pool", 0);
     assert_eq!(stage.open(), 0);
 }
@@ -68,7 +63,7 @@ pub fn what_waits_says_why_in_the_words_of_kueue(version: Version) {
     let message = wait_quota(&here, "lost", "False", "Inadmissible");
     assert!(message.contains("elsewhere"), "{message}");
     wait_state(&here, "lost", "Inadmissible");
-    stage.local_queue(&here, "elsewhere", "nowhere");
+    local_queue(&here, "elsewhere", "nowhere");
     here.wait("lost", "told of the ClusterQueue", |object| {
         condition(object, "QuotaReserved").is_some_and(|told| {
             told["reason"] == "Inadmissible" && told["message"].as_str().unwrap().contains("nowhere")

@@ -4,7 +4,7 @@ use bed::{Namespace, PATIENCE, beside, condition, is_true};
 use serde_json::{Value, json};
 use testbed::{Version, wait_for};
 
-use super::stage::{Stage, is, patch_workload, told};
+use super::stage::{Stage, is, local_queue, patch_workload, told, wait_no_workloads, workloads};
 use crate::kubernetes_backend::kubelet::Kubelet;
 use crate::kubernetes_backend::stage::{Owned as _, pods};
 use crate::queue::site::{labelled, wait_quota, wait_state};
@@ -42,14 +42,6 @@ fn open(here: &Namespace<'_>) -> usize {
 fn never_more_than(here: &Namespace<'_>, quota: usize, story: impl FnOnce()) {
     let ((), most) = beside(0, |most: &mut usize| *most = open(here).max(*most), story);
     assert_eq!(most, quota);
-}
-
-fn workloads(here: &Namespace<'_>) -> Vec<Value> {
-    here.bed.objects(&format!("/apis/kueue.x-k8s.io/v1beta2/namespaces/{}/workloads", here.name))
-}
-
-fn wait_no_workloads(here: &Namespace<'_>) {
-    wait_for("all Workloads to be gone", PATIENCE, || workloads(here).is_empty()).unwrap();
 }
 
 pub fn one_cluster_queue_admits_both_backends(version: Version) {
@@ -251,7 +243,7 @@ pub fn kueue_that_manages_every_job_is_told_whose_they_are(version: Version) {
     });
     let stage = Stage::configured_with_pods(version, (0, 1), &json!({}), &configuration);
     let here = namespace(&stage);
-    stage.local_queue(&here, "default", "pool");
+    local_queue(&here, "default", "pool");
     never_more_than(&here, 1, || {
         here.create(&of_cores("first", 1));
         here.run(0);

@@ -1,7 +1,7 @@
 //! A site whose operator works with Kueue.
 
 use bed::site::Site;
-use bed::{Namespace, PATIENCE};
+use bed::{Bed, Namespace, PATIENCE};
 use serde_json::{Value, json};
 use testbed::{Controllers, KubeOptions, Kueue, Version, wait_for};
 
@@ -60,16 +60,7 @@ impl Stage {
         let site = Site::alone(version, kube, &arguments);
         let kueue = Kueue::start_with(&site.bed.kube, kueue).unwrap();
         let stage = Self { _controllers: site.bed.controllers(controllers), kueue, site };
-        let flavor = json!({
-            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": { "name": "pool" },
-        });
-        stage.apply(&flavor);
-        for (name, value) in [("low", 1), ("high", 100)] {
-            stage.apply(&json!({
-                "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass", "metadata": { "name": name },
-                "value": value,
-            }));
-        }
+        basics(&stage.site.bed);
         stage
     }
 
@@ -79,41 +70,19 @@ impl Stage {
 
     /// A ClusterQueue with so many jobs; `more` of its spec.
     pub fn cluster_queue(&self, name: &str, jobs: u32, more: &Value) {
-        let resources = json!([{ "name": "htc.cern.ch/jobs", "nominalQuota": jobs }]);
-        let mut spec = json!({
-            "namespaceSelector": {},
-            "resourceGroups": [{
-                "coveredResources": ["htc.cern.ch/jobs"], "flavors": [{ "name": "pool", "resources": resources }],
-            }],
-        });
-        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        self.apply(&json!({
-            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ClusterQueue", "metadata": { "name": name }, "spec": spec,
-        }));
+        cluster_queue(&self.site.bed, name, jobs, more);
     }
 
     /// A namespace with the LocalQueue `batch` of a ClusterQueue.
     pub fn namespace(&self, cluster_queue: &str) -> Namespace<'_> {
         let here = self.site.bed.namespace();
-        self.local_queue(&here, "batch", cluster_queue);
+        local_queue(&here, "batch", cluster_queue);
         here
-    }
-
-    pub fn local_queue(&self, here: &Namespace<'_>, name: &str, cluster_queue: &str) {
-        self.apply(&json!({
-            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue",
-            "metadata": { "name": name, "namespace": here.name }, "spec": { "clusterQueue": cluster_queue },
-        }));
     }
 
     /// Waits until Kueue counts so many jobs, or of what the ClusterQueue names first, in it.
     pub fn wait_used(&self, cluster_queue: &str, jobs: u32) {
-        let path = "jsonpath={.status.flavorsReservation[0].resources[0].total}";
-        wait_for(&format!("{jobs} jobs in ClusterQueue {cluster_queue}"), PATIENCE, || {
-            let used = self.site.bed.kube.kubectl_ok(&["get", "clusterqueue", cluster_queue, "-o", path]).unwrap();
-            if used == jobs.to_string() { Ok(()) } else { Err(format!("{used:?} are")) }
-        })
-        .unwrap_or_else(|error| panic!("{error}\n{}", self.site.bed.log()));
+        wait_used(&self.site.bed, cluster_queue, jobs);
     }
 
     /// An `HTCJob` that notes that it ran, and runs until it is told to finish.
@@ -134,8 +103,7 @@ impl Stage {
     }
 
     pub fn workload(&self, here: &Namespace<'_>, name: &str) -> Option<Value> {
-        let workloads = format!("/apis/kueue.x-k8s.io/v1beta2/namespaces/{}/workloads", here.name);
-        let mut workload = self.site.bed.object(&workloads, &format!("htcjob-{}", here.uid(name)))?;
+        let mut workload = self.site.bed.object(&all_of(here), &format!("htcjob-{}", here.uid(name)))?;
         workload["metadata"]["managedFields"] = Value::Null;
         Some(workload)
     }
@@ -155,12 +123,81 @@ impl Stage {
         .unwrap_or_else(|error| panic!("{error}\n{}\n{}", self.site.bed.log(), self.kueue.log()))
     }
 
+    /// Waits until the Workload has ended, and has no finalizer any more.
+    pub fn wait_let_go(&self, here: &Namespace<'_>, name: &str) {
+        self.wait_workload(here, name, "finished, without finalizer", |workload| {
+            is(workload, "Finished") && workload["metadata"]["finalizers"].is_null()
+        });
+    }
+
     /// Waits until a condition of the Workload is so.
     pub fn wait_says(&self, here: &Namespace<'_>, name: &str, kind: &str, status: &str, reason: &str) -> Value {
         self.wait_workload(here, name, &format!("{kind} {status} {reason}"), |workload| {
             told(workload, kind).is_some_and(|told| told["status"] == status && told["reason"] == reason)
         })
     }
+}
+
+/// What every ClusterQueue here needs, and two classes.
+pub fn basics(bed: &Bed) {
+    let apply = |object: &Value| bed.kube.apply_stdin(&object.to_string()).unwrap();
+    apply(&json!({ "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": { "name": "pool" } }));
+    for (name, value) in [("low", 1), ("high", 100)] {
+        apply(&json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass", "metadata": { "name": name },
+            "value": value,
+        }));
+    }
+}
+
+/// A ClusterQueue with so many jobs; `more` of its spec.
+pub fn cluster_queue(bed: &Bed, name: &str, jobs: u32, more: &Value) {
+    let resources = json!([{ "name": "htc.cern.ch/jobs", "nominalQuota": jobs }]);
+    let mut spec = json!({
+        "namespaceSelector": {},
+        "resourceGroups": [{
+            "coveredResources": ["htc.cern.ch/jobs"], "flavors": [{ "name": "pool", "resources": resources }],
+        }],
+    });
+    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let object = json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ClusterQueue", "metadata": { "name": name }, "spec": spec,
+    });
+    bed.kube.apply_stdin(&object.to_string()).unwrap();
+}
+
+pub fn local_queue(here: &Namespace<'_>, name: &str, cluster_queue: &str) {
+    let object = json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue",
+        "metadata": { "name": name, "namespace": here.name }, "spec": { "clusterQueue": cluster_queue },
+    });
+    here.bed.kube.apply_stdin(&object.to_string()).unwrap();
+}
+
+/// Waits until Kueue counts so many jobs, or of what the ClusterQueue names first, in it.
+pub fn wait_used(bed: &Bed, cluster_queue: &str, jobs: u32) {
+    let path = "jsonpath={.status.flavorsReservation[0].resources[0].total}";
+    wait_for(&format!("{jobs} jobs in ClusterQueue {cluster_queue}"), PATIENCE, || {
+        let used = bed.kube.kubectl_ok(&["get", "clusterqueue", cluster_queue, "-o", path]).unwrap();
+        if used == jobs.to_string() { Ok(()) } else { Err(format!("{used:?} are")) }
+    })
+    .unwrap_or_else(|error| panic!("{error}\n{}", bed.log()));
+}
+
+fn all_of(here: &Namespace<'_>) -> String {
+    format!("/apis/kueue.x-k8s.io/v1beta2/namespaces/{}/workloads", here.name)
+}
+
+pub fn workloads(here: &Namespace<'_>) -> Vec<Value> {
+    here.bed.objects(&all_of(here))
+}
+
+pub fn wait_no_workloads(here: &Namespace<'_>) {
+    wait_for("all Workloads to be gone", PATIENCE, || {
+        let left = workloads(here);
+        if left.is_empty() { Ok(()) } else { Err(format!("{:#?}", left[0]["metadata"])) }
+    })
+    .unwrap_or_else(|error| panic!("{error}\n{}", here.bed.log()));
 }
 
 pub fn patch_workload(here: &Namespace<'_>, name: &str, patch: &Value) {

@@ -1,10 +1,10 @@
 //! Quota that is taken back: the jobs are held first, and HTCondor says so.
 
-use bed::{PATIENCE, beside, condition, is_true, of};
+use bed::{beside, condition, is_true, of};
 use serde_json::json;
-use testbed::{Version, wait_for};
+use testbed::Version;
 
-use super::stage::{Stage, is, patch_workload, told};
+use super::stage::{Stage, is, patch_workload, told, wait_no_workloads};
 use crate::queue::site::{wait_quota, wait_state};
 
 pub fn preempted_by_priority_once_it_is_proved_that_none_runs(version: Version) {
@@ -44,6 +44,16 @@ pub fn preempted_by_priority_once_it_is_proved_that_none_runs(version: Version) 
         assert!(is_true(&here.wait_ended("low"), "Complete"));
     });
     assert_eq!(most, 1, "never more than the quota");
+    // Granted, preempted, given back, granted again.
+    let mut story = here.story("low", "Fetched");
+    story.retain(|reason| reason != "PendingEvaluation");
+    story.dedup();
+    let told = ["Pending", "QuotaReserved", "Submitted", "Running", "Suspended", "WaitingForQuota", "Resumed"];
+    assert_eq!(story, [&told[..], &["QuotaReserved", "Completed", "Fetched"]].concat());
+    for (reason, words) in [("Suspended", "(Preempted)"), ("WaitingForQuota", "LocalQueue batch: ")] {
+        let told = |(other, message): &(String, String)| other == reason && message.contains(words);
+        assert!(here.events("low").iter().any(told), "{reason}: {:?}", here.events("low"));
+    }
     stage.wait_says(&here, "low", "Finished", "True", "Succeeded");
     stage.wait_used("pool", 0);
 }
@@ -88,7 +98,8 @@ pub fn deactivated_by_a_person_and_by_suspend(version: Version) {
             .is_some_and(|told| told["message"].as_str().unwrap().contains("is deactivated"))
     });
     let workload = stage.workload(&here, "first").unwrap();
-    assert!(workload["spec"]["active"] == false && workload["metadata"]["annotations"].is_null(), "{workload:#}");
+    assert!(workload["spec"]["active"] == false, "{workload:#}");
+    assert!(workload["metadata"]["annotations"]["htc.cern.ch/suspended"].is_null(), "{workload:#}");
     patch_workload(&here, "first", &json!({ "spec": { "active": true } }));
     here.wait_running("first", 1);
     // A ClusterQueue that is drained.
@@ -127,6 +138,5 @@ pub fn deleted_by_hand_it_is_made_again(version: Version) {
     stage.site.gates.open("condor_rm");
     here.wait_gone("first");
     stage.wait_used("pool", 0);
-    let workloads = format!("/apis/kueue.x-k8s.io/v1beta2/namespaces/{}/workloads", here.name);
-    wait_for("all Workloads to be gone", PATIENCE, || bed.objects(&workloads).is_empty()).unwrap();
+    wait_no_workloads(&here);
 }

@@ -23,7 +23,7 @@ use node::{Node, names, services};
 pub use images::each_image_gets_workers_of_its_own;
 pub use lost::its_jobs_run_again_when_their_lease_is_over;
 pub use mini::{an_htcjob_has_workers_of_its_own, its_workers_go_with_it_whenever_the_operator_dies};
-pub use queued::its_workers_come_when_it_has_room;
+pub use queued::{its_workers_come_when_it_has_room, its_workers_come_when_kueue_admits_it};
 pub use steps::nothing_is_made_twice_wherever_the_operator_dies;
 
 const POOL: &str = "own";
@@ -67,12 +67,17 @@ impl Cluster {
     }
 
     fn with(version: Version, with_controllers: bool, arguments: &[&str]) -> Self {
+        let cluster = Self::without_operator(version, with_controllers, arguments);
+        cluster.bed.start_operator();
+        cluster
+    }
+
+    fn without_operator(version: Version, with_controllers: bool, arguments: &[&str]) -> Self {
         let net = Port::reserve().unwrap();
         let options = KubeOptions { services: services(&net), garbage: 400, ..KubeOptions::default() };
         let own = [&["--credentials-refresh=3s", "--tracker-interval=3s"], arguments].concat();
         let bed = Bed::with_kube(version, &options, &PoolOptions::default(), &own);
         let controllers = with_controllers.then(|| bed.controllers(CONTROLLERS));
-        bed.start_operator();
         Self { _controllers: controllers, bed, _net: net }
     }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::machine::facts::QueueWait;
-use crate::queue::kueue::keeper::{is_there, of, pause, wait};
+use crate::queue::kueue::keeper::{of, pause, wait};
 use crate::queue::kueue::plan::missing;
 use crate::queue::kueue::{SILENT, Trouble};
 
@@ -14,7 +14,7 @@ fn with_finalizers(finalizers: &[&str]) -> impl FnOnce(&mut Value) + use<> {
     move |object| object["metadata"]["finalizers"] = finalizers
 }
 
-fn not_held(object: &mut Value) {
+pub(super) fn not_held(object: &mut Value) {
     with_finalizers(&[])(object);
 }
 
@@ -106,7 +106,10 @@ fn a_workload_is_held_and_owned() {
     assert_eq!(made["metadata"]["finalizers"], json!(["kueue.x-k8s.io/resource-in-use"]));
     let owner = &made["metadata"]["ownerReferences"][0];
     assert_eq!((&owner["controller"], &owner["uid"]), (&json!(true), &json!("u")));
-    assert!(made["spec"].get("priorityClassRef").is_none() && made["metadata"].get("annotations").is_none());
+    assert!(
+        made["spec"].get("priorityClassRef").is_none()
+            && made["metadata"]["annotations"].get("htc.cern.ch/suspended").is_none()
+    );
 }
 
 fn body(step: &Step, seen: &Seen) -> Value {
@@ -181,7 +184,7 @@ fn the_api_server_takes_what_is_told() {
     assert_eq!(told(&body(&Step::GiveBack, &seen), "Requeued")["message"].as_str().unwrap().chars().count(), 1024);
 }
 
-fn object_with(change: impl FnOnce(&mut Value)) -> Observed {
+pub(super) fn object_with(change: impl FnOnce(&mut Value)) -> Observed {
     let mut object = serde_json::to_value(object().0.unwrap()).unwrap();
     change(&mut object);
     serde_json::from_value(object).unwrap()
@@ -463,22 +466,6 @@ fn workloads_of_other_names_are_none() {
     for (name, count) in [("u", json!(1)), ("htcjob-", json!(1)), ("htcjob-u", json!("many"))] {
         assert_eq!(read(name, Some("u"), count), None, "{name}");
     }
-}
-
-#[test]
-fn an_htcjob_is_there_until_it_is_let_go() {
-    let with = |deleted: bool, finalizers: &[&str]| {
-        let object = object_with(|object| {
-            object["metadata"]["finalizers"] = json!(finalizers);
-            if deleted {
-                object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
-            }
-        });
-        [is_there(&object, &"u".into()), is_there(&object, &"v".into())]
-    };
-    assert_eq!(with(false, &[]), [true, false]);
-    assert_eq!(with(true, &[FINALIZER]), [true, false]);
-    assert_eq!((with(true, &[]), with(true, &["other/finalizer"])), ([false; 2], [false; 2]));
 }
 
 #[test]

@@ -1,13 +1,14 @@
 //! HTCJobs that have workers of their own and are in a queue.
 
-use bed::{condition, of};
+use bed::{Namespace, condition};
 use serde_json::{Value, json};
-use testbed::Version;
+use testbed::{Kueue, Version};
 
 use super::super::site::{delete, wait_ready};
 use super::mini::{ends, own, places, wait_running};
 use super::node::Node;
 use super::{Cluster, POOL, apply, fixed, mini, pool};
+use crate::kueue::stage;
 use crate::queue::site::{labelled, wait_quota};
 
 const QUEUE: &str = "batch";
@@ -20,6 +21,16 @@ fn set_quota(cluster: &Cluster, jobs: u32) {
     cluster.bed.kube.apply_stdin(&queue.to_string()).unwrap();
 }
 
+fn queued(name: &str, jobs: u32, own: Value) -> Value {
+    labelled(mini::placed(name, jobs, Some(own)), QUEUE)
+}
+
+/// What waits has no worker, and no job in HTCondor.
+fn looks(here: &Namespace<'_>, node: &Node<'_>, name: &str) {
+    assert!(own(node, &here.uid(name)).is_empty(), "it waits");
+    assert!(here.get(name)["status"]["jobid"].is_null());
+}
+
 /// Its workers come when it has room, and not before: what waits in the queue holds no machine. A job that waits for its worker uses room.
 pub fn its_workers_come_when_it_has_room(version: Version) {
     let cluster = Cluster::with(version, true, &["--queueing=embedded"]);
@@ -30,7 +41,6 @@ pub fn its_workers_come_when_it_has_room(version: Version) {
         workers["miniClusters"] = json!({ "max": 3 });
         apply(&here, pool(&workers));
         wait_ready(&here, POOL, "Answering");
-        let queued = |name: &str, jobs: u32, own: Value| labelled(mini::placed(name, jobs, Some(own)), QUEUE);
         let first = here.create(&queued("first", 2, json!({ "maxSize": 1 })));
         wait_running(&here, "first", 2);
         assert_eq!(own(node, &first).len(), 1);
@@ -39,11 +49,7 @@ pub fn its_workers_come_when_it_has_room(version: Version) {
         let second = here.create(&queued("second", 2, json!({ "size": 1, "maxSize": 2 })));
         let message = wait_quota(&here, "second", "False", "WaitingForQuota");
         assert!(message.contains("HTCQueue batch has 2 of 2 jobs in use"), "{message}");
-        let looks = || {
-            assert!(own(node, &second).is_empty(), "it waits");
-            assert!(cluster.bed.queue(&of(&second), &["ProcId"]).is_empty());
-        };
-        looks();
+        looks(&here, node, "second");
         // A part gets room: so many workers as that needs.
         set_quota(&cluster, 3);
         wait_running(&here, "second", 1);
@@ -65,6 +71,57 @@ pub fn its_workers_come_when_it_has_room(version: Version) {
         for name in ["first", "second"] {
             here.delete(name);
         }
+        delete(&here, POOL);
+    });
+}
+
+/// The same with Kueue: what it preempts is held, and a worker without jobs is no job.
+pub fn its_workers_come_when_kueue_admits_it(version: Version) {
+    let cluster = Cluster::without_operator(version, true, &["--queueing=kueue", "--kueue-resources=jobs"]);
+    let bed = &cluster.bed;
+    let _kueue = Kueue::start(&bed.kube).unwrap();
+    stage::basics(bed);
+    stage::cluster_queue(bed, "pool", 1, &json!({ "preemption": { "withinClusterQueue": "LowerPriority" } }));
+    bed.start_operator();
+    let here = cluster.namespace();
+    stage::local_queue(&here, QUEUE, "pool");
+    Node::run(bed, &here.name, version, |node| {
+        let mut workers = fixed(0);
+        workers["miniClusters"] = json!({ "max": 3 });
+        apply(&here, pool(&workers));
+        wait_ready(&here, POOL, "Answering");
+        let low = here.create(&queued("low", 1, json!({})));
+        wait_running(&here, "low", 1);
+        assert_eq!(own(node, &low).len(), 1);
+        here.create(&queued("second", 2, json!({ "size": 1, "maxSize": 2 })));
+        let message = wait_quota(&here, "second", "False", "WaitingForQuota");
+        assert!(message.starts_with("LocalQueue batch: "), "{message}");
+        looks(&here, node, "second");
+
+        let mut high = queued("high", 1, json!({}));
+        high["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = "high".into();
+        let high = here.create(&high);
+        wait_running(&here, "high", 1);
+        let status = here.get("low")["status"].clone();
+        assert_eq!((&status["running"], &status["held"]), (&0.into(), &1.into()), "{status:#}");
+        assert_eq!(own(node, &high).len(), 1);
+        stage::wait_used(bed, "pool", 1);
+        looks(&here, node, "second");
+        ends(&here, node, "high");
+        places(node, "high", 1);
+        wait_running(&here, "low", 1);
+        ends(&here, node, "low");
+        // Its two jobs are admitted in part, one after the other.
+        wait_running(&here, "second", 1);
+        assert_eq!(own(node, &here.uid("second")).len(), 1);
+        ends(&here, node, "second");
+        places(node, "second", 2);
+        node.wait_pods("worker", "none", <[Value]>::is_empty);
+        stage::wait_used(bed, "pool", 0);
+        for name in ["low", "second", "high"] {
+            here.delete(name);
+        }
+        stage::wait_no_workloads(&here);
         delete(&here, POOL);
     });
 }
