@@ -21,6 +21,7 @@ on_versions!(
         walk::a_lost_ledger_counts_what_htcondor_has,
         walk::a_lost_ledger_goes_on_with_what_waits,
         changes::a_queue_that_is_made_again_goes_on,
+        changes::what_ends_early_gives_its_room_to_the_next,
         limits::a_namespace_that_comes_later_is_served,
         limits::without_a_label_the_default_queue_counts,
         users::without_queues_a_label_is_told_and_waited_for;

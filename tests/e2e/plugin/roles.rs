@@ -69,8 +69,9 @@ pub fn each_command_by_view_and_by_edit(version: Version) {
 
     let acts =
         [["hold", "fit/2"].as_slice(), &["release", "fit/2"], &["remove", "fit/2"], &["retry", "fit", "--indexes=1"]];
-    for person in [&viewer, &stranger] {
-        acts.iter().for_each(|act| may_not(person, act));
+    for act in acts {
+        may_not(&viewer, act);
+        may_not(&stranger, act);
     }
     assert_eq!(here.all().len(), 1);
     acts_on(here, &editor, &viewer);

@@ -106,6 +106,42 @@ pub fn a_queue_that_is_stopped_gives_nothing_and_one_that_is_drained_holds(versi
     }
 }
 
+/// Deleted while it waits or runs, or its time is over: what it had goes to the next, once. What waits has no `startTime`.
+pub fn what_ends_early_gives_its_room_to_the_next(version: Version) {
+    let queued = Queued::start(version);
+    let here = queued.site.bed.namespace();
+    queued.queue("batch", &json!({ "quota": { "jobs": 1 } }));
+    let within = |name: &str, seconds: u32| {
+        let mut object = queued.lasting(name, 1, "batch");
+        object["spec"]["activeDeadlineSeconds"] = seconds.into();
+        object
+    };
+    let first = here.create(&within("first", 8));
+    here.wait_running("first", 1);
+    let waits = here.create(&queued.lasting("waits", 1, "batch"));
+    wait_state(&here, "waits", "Queued (1st)");
+    let second = here.create(&within("second", 1));
+    let uids = [&first, &waits, &second].map(String::as_str);
+    let look = |most: &mut usize| *most = queued.open(&uids).max(*most);
+    let ((), most) = beside(0, look, || {
+        here.delete("waits");
+        for name in ["first", "second"] {
+            here.wait_says(name, "Failed", "True", "DeadlineExceeded");
+        }
+        assert!(here.get("second")["status"]["startTime"].is_string(), "its time began when it had room");
+    });
+    assert_eq!(most, 1, "never more than the quota");
+    here.create(&queued.lasting("third", 1, "batch"));
+    here.wait_running("third", 1);
+    here.create(&queued.lasting("last", 1, "batch"));
+    wait_state(&here, "last", "Queued (1st)");
+    here.delete("third");
+    here.wait_running("last", 1);
+    queued.site.finish("last");
+    queued.site.assert_complete_once(&here, "last", 1);
+    queued.wait("batch", "nothing is in use", |status| status["used"]["jobs"] == 0 && status["pending"] == 0);
+}
+
 /// What runs goes on, what waits says so and goes on by itself, and what ran before counts in the new one.
 pub fn a_queue_that_is_made_again_goes_on(version: Version) {
     let queued = Queued::start(version);
