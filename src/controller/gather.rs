@@ -364,18 +364,45 @@ fn published(job: &HTCJob) -> Published {
     job.status.as_ref().map_or_else(Published::default, |status| Published {
         phase: status.phase,
         attempt: status.attempt.and_then(|attempt| u32::try_from(attempt).ok()).unwrap_or_default(),
-        listed: listed(status),
+        listed: listed(job, status),
         schedd: status.schedd.as_deref().filter(|name| !name.is_empty()).map(ScheddName::from),
     })
 }
 
-fn listed(status: &HTCJobStatus) -> Listed {
+fn listed(job: &HTCJob, status: &HTCJobStatus) -> Listed {
     let others = !status.jobid.is_empty()
         || !status.jobids.is_empty()
         || status.clusterid.as_ref().is_some_and(|id| !id.is_empty());
     match &status.jobs {
+        // The items that this ledger has read need not be those that these jobs have got.
+        Some(_) if job.spec.items_from.is_some() => Listed::Partly,
         Some(ids) => Listed::read(ids),
         None if others => Listed::Partly,
         None => Listed::Nothing,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// Which items those jobs have got is not known to a ledger that has read the ConfigMap later.
+    #[test]
+    fn a_list_of_jobs_with_items_of_a_config_map_is_not_taken_as_whole() {
+        let listed = |more: Value| {
+            let mut job = json!({
+                "apiVersion": "htc.cern.ch/v1alpha1", "kind": "HTCJob", "metadata": { "name": "fit" },
+                "spec": { "script": { "image": "centos", "command": "bash", "source": "true" } }, "status": { "jobs": "1.0" },
+            });
+            let more = more.as_object().cloned().unwrap_or_default();
+            job["spec"].as_object_mut().unwrap().extend(more);
+            published(&serde_json::from_value(job).unwrap()).listed
+        };
+        assert_eq!(listed(json!({ "queue": 2 })), Listed::All(vec!["1.0".parse().unwrap()]));
+        assert_eq!(listed(json!({ "items": ["a", "b"] })), Listed::All(vec!["1.0".parse().unwrap()]));
+        let key = json!({ "configMapKeyRef": { "name": "items", "key": "text" } });
+        assert_eq!(listed(json!({ "itemsFrom": key })), Listed::Partly);
     }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use htc_operator::api::Reason;
 use htc_operator::machine::decide::{Action as Deed, Look, decide};
 use htc_operator::machine::facts::{
-    Answer, Claim, Earlier, Evidence, Facts, History, InFlight, Known, Object, Past, Published, Queue, Queued, Reach,
-    Record, Spec, SpecRefused, Unknown, Unreadable, Why,
+    Answer, Claim, Earlier, Evidence, Facts, History, InFlight, Known, Listed, Object, Past, Published, Queue, Queued,
+    Reach, Record, Spec, SpecRefused, Unknown, Unreadable, Why,
 };
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::room::room;
@@ -193,7 +193,7 @@ impl Model {
             claim,
             spec,
             output: String::new(),
-            published: view.published.clone(),
+            published: self.published(view),
             created: SchedDate(1),
             abandon: false,
             submit_again: false,
@@ -210,6 +210,15 @@ impl Model {
             queue,
             schedd: world.schedd.name.clone(),
         }
+    }
+
+    /// As `controller::gather::published` reads it.
+    fn published(&self, view: &HtcJob) -> Published {
+        let mut published = view.published.clone();
+        if self.scene.items && published.listed != Listed::Nothing {
+            published.listed = Listed::Partly;
+        }
+        published
     }
 
     /// As `controller::items::kept` does.
@@ -264,7 +273,7 @@ impl Model {
         if job.published.attempt > 0 {
             job.published.schedd = Some(whose(after, &view.published, &asked).clone());
         }
-        let before = if self.broken.lists_its_own_only { &Published::default() } else { &view.published };
+        let before = if self.broken.lists_its_own_only { Published::default() } else { self.published(view) };
         job.published.listed = before.to_list(after);
         if old > phase {
             world.breaks(Broken::PhaseWentBack);

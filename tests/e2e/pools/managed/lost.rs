@@ -31,7 +31,7 @@ pub fn its_jobs_run_again_when_their_lease_is_over(version: Version) {
         node.lose("own-worker-0");
         wait_workers(&here, 1);
         assert_ne!(node.pods("worker")[0]["metadata"]["uid"], uid);
-        wait_for("the job to run again", PATIENCE, || {
+        wait_for("the job to run again", 3 * PATIENCE, || {
             let runs = node.noted(&note("again"));
             if runs == 2 { Ok(()) } else { Err(format!("{runs} runs")) }
         })
