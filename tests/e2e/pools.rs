@@ -11,7 +11,8 @@ on_versions!(
         several::one_that_hangs_holds_up_no_other,
         several::exchanged_schedds_are_not_taken_for_ones_own,
         managed::tokens_let_each_do_what_it_needs_and_no_more,
-        managed::jobs_run_through_a_pool_of_its_own;
+        managed::jobs_run_through_a_pool_of_its_own,
+        managed::its_jobs_run_again_when_their_lease_is_over;
     trixie:
         one::what_is_missing_is_said_and_waited_for,
         one::it_stays_until_no_htcjob_needs_it,
@@ -21,7 +22,6 @@ on_versions!(
         managed::what_is_made_is_the_pools_own_and_restricted,
         several::each_of_many_htcjobs_is_in_its_own_pool;
     sid:
-        managed::its_jobs_run_again_when_their_lease_is_over,
         managed::an_htcjob_has_workers_of_its_own,
         managed::its_workers_come_when_it_has_room,
         managed::it_grows_with_the_jobs_and_shrinks_without_them,

@@ -25,17 +25,14 @@ pub fn its_jobs_run_again_when_their_lease_is_over(version: Version) {
         let edited = tool(&here, &config, "condor_qedit").args(edit).output().unwrap();
         assert!(edited.status.success(), "{edited:?}");
         here.kubectl(&["scale", "htcpool", POOL, "--replicas=1"]);
-        here.wait_phase("again", "Running");
+        // `Running` is said when the shadow has begun, and the payload may not have.
+        wait_for("the job to run", PATIENCE, || runs(node, 1)).unwrap();
         let uid = node.pods("worker")[0]["metadata"]["uid"].clone();
 
         node.lose("own-worker-0");
         wait_workers(&here, 1);
         assert_ne!(node.pods("worker")[0]["metadata"]["uid"], uid);
-        wait_for("the job to run again", 3 * PATIENCE, || {
-            let runs = node.noted(&note("again"));
-            if runs == 2 { Ok(()) } else { Err(format!("{runs} runs")) }
-        })
-        .unwrap();
+        wait_for("the job to run again", 3 * PATIENCE, || runs(node, 2)).unwrap();
         assert_eq!(bed::ids(&here.get("again")), own, "it is the same job");
         node.finish("again");
         let ended = here.wait_ended("again");
@@ -44,4 +41,9 @@ pub fn its_jobs_run_again_when_their_lease_is_over(version: Version) {
         here.delete("again");
         delete(&here, POOL);
     });
+}
+
+fn runs(node: &Node<'_>, wanted: usize) -> Result<(), String> {
+    let runs = node.noted(&note("again"));
+    if runs == wanted { Ok(()) } else { Err(format!("{runs} runs")) }
 }
