@@ -17,6 +17,7 @@
 //! - [`transitions`]: the one table of legal transitions.
 //! - [`worker`]: the order in which a request is carried out.
 //! - [`chart`]: the table as pictures.
+//! - [`states`]: small tables of states, of other things than an `HTCJob`'s phases.
 //! - [`mod@decide`]: what to do.
 //! - [`mod@room`]: what an object has of its queue.
 //! - [`runs`]: what is known of each job where nothing is to be judged.
@@ -36,6 +37,7 @@ pub mod request;
 pub mod room;
 pub mod rules;
 pub mod runs;
+pub mod states;
 pub mod status;
 pub mod summary;
 pub mod transitions;

@@ -17,7 +17,8 @@ use super::making::{Reach, SELDOM, probe};
 use super::managed::caretaker::{Caretaker, Charge, LOOK_AGAIN};
 use super::managed::names::{BadName, Names};
 use super::managed::tries::NotMade;
-use super::seen::{ANOTHER_POOL, ASKING, Facts, IN_USE, OWN_WORDS, Ready, Seen, ready};
+use super::seen::{Facts, OWN_WORDS, Ready, Seen, ready};
+use super::states::{ANOTHER_POOL, ASKING, IN_USE};
 use super::{Base, Pools};
 use crate::api::{
     Condition, ConditionStatus, FINALIZER, Guarded, HTCPool, OLD_FINALIZER, OPERATOR, ObjectName, Observed,

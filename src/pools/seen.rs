@@ -1,20 +1,10 @@
 //! What is said of an `HTCPool`, from what its schedd has answered.
 
-use super::states::State;
+use super::states::{ANOTHER_POOL, ANSWERING, ASKING, IN_USE, SAME_SCHEDD, State};
 use crate::api::{Condition, ConditionStatus, ObjectName};
 use crate::machine::Birthdate;
 use crate::machine::facts::Unknown;
 
-/// Reason of a pool whose schedd has not been heard yet.
-pub(super) const ASKING: &str = "Asking";
-/// Reason of one that is deleted while `HTCJob`s are in it.
-pub(super) const IN_USE: &str = "InUse";
-/// Reason of one whose schedd answers.
-pub(super) const ANSWERING: &str = "Answering";
-/// Reason of one whose schedd is another pool's.
-pub(super) const SAME_SCHEDD: &str = "SameSchedd";
-/// Reason of one that another pool's `HTCJob`s are in.
-pub(super) const ANOTHER_POOL: &str = "AnotherPool";
 /// Reasons that are explained in this program's words, or the API server's: other words are news. What HTCondor's tools say may differ each
 /// time.
 pub(super) const OWN_WORDS: [&str; 11] = [

@@ -2,12 +2,23 @@
 
 use strum::IntoEnumIterator as _;
 
-use super::seen::{ANOTHER_POOL, ANSWERING, ASKING, IN_USE, SAME_SCHEDD};
-use crate::machine::chart::{File, states};
+use crate::machine::chart::File;
 use crate::machine::facts::Why;
+use crate::machine::states::{self, picture, row};
 
 #[cfg(test)]
 mod tests;
+
+/// Reason of a pool whose schedd has not been heard yet.
+pub(super) const ASKING: &str = "Asking";
+/// Reason of one that is deleted while `HTCJob`s are in it.
+pub(super) const IN_USE: &str = "InUse";
+/// Reason of one whose schedd answers.
+pub(super) const ANSWERING: &str = "Answering";
+/// Reason of one whose schedd is another pool's.
+pub(super) const SAME_SCHEDD: &str = "SameSchedd";
+/// Reason of one that another pool's `HTCJob`s are in.
+pub(super) const ANOTHER_POOL: &str = "AnotherPool";
 
 /// How an `HTCPool` stands, by the reason of its condition `Ready`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, strum::Display, strum::EnumIter)]
@@ -28,16 +39,8 @@ pub enum State {
     InUse,
 }
 
-/// What can follow what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Row {
-    /// None: nothing has been said of it yet.
-    pub from: Option<State>,
-    /// None: its finalizer is gone.
-    pub to: Option<State>,
-    /// What has happened.
-    pub trigger: Trigger,
-}
+/// What can follow what. `from`: none, nothing has been said of it yet; `to`: none, its finalizer is gone.
+pub type Row = states::Row<State, Trigger>;
 
 /// What leads from one state to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::Display, strum::EnumIter)]
@@ -56,10 +59,6 @@ pub enum Trigger {
     Deleted,
     /// It is being deleted, and no `HTCJob` is in it any more.
     LetGo,
-}
-
-const fn row(from: Option<State>, to: Option<State>, trigger: Trigger) -> Row {
-    Row { from, to, trigger }
 }
 
 /// The table.
@@ -155,7 +154,6 @@ impl State {
 /// The table as a picture: a file of `statecharts/`. One arrow for each pair of states.
 #[must_use]
 pub fn file() -> File {
-    let rows = TABLE.iter().map(|Row { from, to, trigger }| (*from, *to, *trigger));
     let meanings = State::iter().map(|state| (state, state.meaning()));
-    File { name: "pool.mmd", contents: states("The states of an HTCPool", "src/pools/states.rs", rows, meanings) }
+    File { name: "pool.mmd", contents: picture("The states of an HTCPool", "src/pools/states.rs", &TABLE, meanings) }
 }

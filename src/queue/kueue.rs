@@ -39,6 +39,18 @@ pub(super) const SUSPENDED: &str = "htc.cern.ch/suspended";
 /// What Kueue has said nothing of for so long is told to wait for it.
 pub(super) const SILENT: Duration = Duration::from_secs(5);
 
+const NAME: &str = "htcjob-";
+
+/// Name of the Workload of an `HTCJob`.
+pub(super) fn name(uid: &Uid) -> String {
+    format!("{NAME}{uid}")
+}
+
+/// Whose Workload has this name. Labels and owners can be changed by whoever may change Workloads, names cannot.
+pub(super) fn uid_of(name: &str) -> Option<Uid> {
+    name.strip_prefix(NAME).filter(|uid| !uid.is_empty()).map(Uid::from)
+}
+
 /// Namespace and uid of an `HTCJob`. Whoever may make Workloads in another namespace may give them any name, and so any uid.
 pub(super) type Owner = (Arc<str>, Uid);
 

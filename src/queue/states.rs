@@ -6,8 +6,9 @@ use strum::IntoEnumIterator as _;
 use super::line::Line;
 use super::state::Entry;
 use crate::api::Reason;
-use crate::machine::chart::{File, states};
+use crate::machine::chart::File;
 use crate::machine::facts::QueueWait;
+use crate::machine::states::{self, picture, row};
 
 #[cfg(test)]
 mod tests;
@@ -33,16 +34,8 @@ pub enum State {
     Draining,
 }
 
-/// What can follow what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Row {
-    /// None: it is in no queue.
-    pub from: Option<State>,
-    /// None: it is in no queue any more.
-    pub to: Option<State>,
-    /// What has happened.
-    pub trigger: Trigger,
-}
+/// What can follow what. `from`: none, it is in no queue; `to`: none, it is in no queue any more.
+pub type Row = states::Row<State, Trigger>;
 
 /// What leads from one state to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::Display, strum::EnumIter)]
@@ -57,10 +50,6 @@ pub enum Trigger {
     QueueChanged,
     /// It has ended, is gone, or no queue applies.
     Left,
-}
-
-const fn row(from: Option<State>, to: Option<State>, trigger: Trigger) -> Row {
-    Row { from, to, trigger }
 }
 
 /// The table.
@@ -171,10 +160,9 @@ pub(super) fn counted(states: impl Iterator<Item = State>) -> Vec<(&'static str,
 /// The table as a picture: a file of `statecharts/`. One arrow for each pair of states.
 #[must_use]
 pub fn file() -> File {
-    let rows = TABLE.iter().map(|Row { from, to, trigger }| (*from, *to, *trigger));
     let meanings = State::iter().map(|state| (state, state.meaning()));
     File {
         name: "queue.mmd",
-        contents: states("The states of an HTCJob in a queue", "src/queue/states.rs", rows, meanings),
+        contents: picture("The states of an HTCJob in a queue", "src/queue/states.rs", &TABLE, meanings),
     }
 }

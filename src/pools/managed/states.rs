@@ -3,7 +3,8 @@
 use strum::IntoEnumIterator as _;
 
 use super::scale::{Pod, Slot, Worker};
-use crate::machine::chart::{File, states};
+use crate::machine::chart::File;
+use crate::machine::states::{self, picture, row};
 
 /// The state of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::EnumIter)]
@@ -24,20 +25,8 @@ pub enum State {
     Ended,
 }
 
-/// What can follow what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Row {
-    /// None: there is no such worker yet.
-    pub from: Option<State>,
-    /// None: it is gone.
-    pub to: Option<State>,
-    /// What has happened.
-    pub trigger: &'static str,
-}
-
-const fn row(from: Option<State>, to: Option<State>, trigger: &'static str) -> Row {
-    Row { from, to, trigger }
-}
+/// What can follow what. `from`: none, there is no such worker yet; `to`: none, it is gone.
+pub type Row = states::Row<State, &'static str>;
 
 /// The table.
 pub const TABLE: [Row; 24] = {
@@ -102,10 +91,9 @@ impl State {
 /// The table as a picture: a file of `statecharts/`.
 #[must_use]
 pub fn file() -> File {
-    let rows = TABLE.iter().map(|Row { from, to, trigger }| (*from, *to, *trigger));
     let meanings = State::iter().map(|state| (state, state.meaning()));
     File {
         name: "worker.mmd",
-        contents: states("The states of a worker of a managed pool", "src/pools/managed/states.rs", rows, meanings),
+        contents: picture("The states of a worker of a managed pool", "src/pools/managed/states.rs", &TABLE, meanings),
     }
 }

@@ -13,10 +13,10 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Client, Resource as _, ResourceExt as _};
 use tokio::sync::Semaphore;
 
-use super::next::{Step, Wanted, let_go, name, patch, uid_of, workload};
+use super::next::{Step, Wanted, let_go, patch, workload};
 use super::plan::{What, Write, missing};
 use super::seen::Seen;
-use super::{GROUP, MANAGED, Trouble, VERSION};
+use super::{GROUP, MANAGED, Trouble, VERSION, name, uid_of};
 use crate::api::{FINALIZER, Guarded, Observed, Reason};
 use crate::failpoint::{Point, around};
 use crate::fence::Fence;

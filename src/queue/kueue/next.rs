@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use serde_json::{Map, Value, json};
 
 use super::seen::Seen;
-use super::{GROUP, HTCJOB, IN_USE, JOB_UID, MANAGED, SUSPENDED, VERSION};
+use super::{GROUP, HTCJOB, IN_USE, JOB_UID, MANAGED, SUSPENDED, VERSION, name};
 use crate::api::{self, HTCJob};
 use crate::kubernetes::MANAGER;
 use crate::machine::Uid;
@@ -71,18 +71,6 @@ pub(in crate::queue) enum Step {
     Finish { failed: bool },
     /// Its finalizer has done what it is for.
     LetGo,
-}
-
-const NAME: &str = "htcjob-";
-
-/// Name of the Workload of an `HTCJob`.
-pub(in crate::queue) fn name(uid: &Uid) -> String {
-    format!("{NAME}{uid}")
-}
-
-/// Whose Workload has this name. Labels and owners can be changed by whoever may change Workloads, names cannot.
-pub(in crate::queue) fn uid_of(name: &str) -> Option<Uid> {
-    name.strip_prefix(NAME).filter(|uid| !uid.is_empty()).map(Uid::from)
 }
 
 /// One step; none if all is as it is to be, or as long as jobs are in use that stand against it.

@@ -5,8 +5,7 @@ use kube::ResourceExt as _;
 use kube::core::DynamicObject;
 use serde_json::Value;
 
-use super::next::uid_of;
-use super::{HTCJOB, IN_USE, SUSPENDED};
+use super::{HTCJOB, IN_USE, SUSPENDED, uid_of};
 use crate::api::Reason;
 use crate::api::text::harmless;
 use crate::machine::Uid;

@@ -11,7 +11,8 @@ use kube::core::DynamicObject;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::next::{Step, Wanted, name, next, patch, workload};
+use super::name;
+use super::next::{Step, Wanted, next, patch, workload};
 use super::plan::What;
 use super::seen::Seen;
 use crate::api::{FINALIZER, ObjectName, Observed, QUEUE_NAME, Reason};

@@ -1,17 +1,16 @@
 //! The table beside what the queue does: `HTCJob`s live at random in a queue that is changed at random.
 
-use std::collections::BTreeSet;
-
 use kube::ResourceExt as _;
 use serde_json::json;
 
 use super::super::state::{Decided, Queues};
 use super::super::terms::Demand;
 use super::super::tests::{object, queues_with, set};
-use super::{Line, Row, State, TABLE, Trigger};
+use super::{Line, State, TABLE, Trigger};
 use crate::api::{FINALIZER, ObjectName, Observed};
 use crate::machine::facts::Record;
 use crate::machine::room::Room;
+use crate::machine::states::lives::{Changes, Dice, assert_is_the_table};
 use crate::machine::{Index, Indices, Uid};
 
 /// How HTCondor has a job.
@@ -36,17 +35,7 @@ struct World {
     lives: Vec<Life>,
     /// As they were after the last event.
     states: Vec<Option<State>>,
-    seen: BTreeSet<(Option<State>, Option<State>, Trigger)>,
-}
-
-/// Numbers below something.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % limit
-    }
+    seen: Changes<State, Trigger>,
 }
 
 fn all_looked_at() -> Queues {
@@ -65,7 +54,7 @@ impl World {
         };
         let lives: Vec<Life> = [("a", Some("q")), ("b", Some("q")), ("c", None)].into_iter().map(life).collect();
         let states = vec![None; lives.len()];
-        Self { queues: all_looked_at(), lives, states, seen: BTreeSet::new() }
+        Self { queues: all_looked_at(), lives, states, seen: Changes::new() }
     }
 
     /// Where it stands now, what it has room for, and whether its queue is drained.
@@ -219,7 +208,7 @@ impl World {
 
 #[test]
 fn the_table_is_what_happens() {
-    let mut seen = BTreeSet::new();
+    let mut seen = Changes::new();
     for walk in 0..3000 {
         let (mut world, mut dice) = (World::new(), Dice(walk));
         world.set_queue(&mut dice);
@@ -230,9 +219,5 @@ fn the_table_is_what_happens() {
         }
         seen.append(&mut world.seen);
     }
-    let table: BTreeSet<_> = TABLE.iter().map(|Row { from, to, trigger }| (*from, *to, *trigger)).collect();
-    let extra: Vec<_> = seen.difference(&table).collect();
-    let never: Vec<_> = table.difference(&seen).collect();
-    assert!(extra.is_empty() && never.is_empty(), "not in the table: {extra:#?}\nnever happens: {never:#?}");
-    assert_eq!(table.len(), TABLE.len(), "a row stands twice");
+    assert_is_the_table(&seen, &TABLE);
 }
