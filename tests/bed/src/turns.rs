@@ -6,7 +6,7 @@
 //! the end, when little else would run beside it.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -18,8 +18,8 @@ use std::time::{Duration, Instant, SystemTime};
 /// what would have come about.
 const UNITS_OF_A_CORE: u32 = 9;
 
-/// The file with the times of the last run, which is written anew: a line for each test, `name start waited took`, in ms, the
-/// start since 1970.
+/// The file with the times of each test in the last run that it was in: lines of `name start waited took`, in ms, the start since 1970.
+/// The last line of a name counts.
 const TIMES: &str = "HTC_TEST_TIMES";
 
 /// How much of the machine a test needs.
@@ -95,13 +95,13 @@ impl Machine {
         let all = UNITS_OF_A_CORE * u32::try_from(cores).unwrap();
         let times = std::env::var_os(TIMES).map(PathBuf::from);
         let text = times.as_ref().and_then(|times| std::fs::read_to_string(times).ok()).unwrap_or_default();
-        let before = text.lines().filter_map(|line| {
-            let mut fields = line.split_whitespace();
-            Some((fields.next()?.to_owned(), Duration::from_millis(fields.nth(2)?.parse().ok()?)))
-        });
-        let before = before.collect();
+        let last: BTreeMap<&str, &str> =
+            text.lines().filter_map(|line| Some((line.split_whitespace().next()?, line))).collect();
+        let took = |line: &str| line.split_whitespace().nth(3)?.parse().ok().map(Duration::from_millis);
+        let before = last.iter().filter_map(|(name, line)| Some(((*name).to_owned(), took(line)?))).collect();
         if let Some(times) = &times {
-            std::fs::write(times, "").unwrap();
+            let lines: String = last.values().flat_map(|line| [*line, "\n"]).collect();
+            std::fs::write(times, lines).unwrap();
         }
         Self { all, free: all, waiting: Vec::new(), before, times }
     }

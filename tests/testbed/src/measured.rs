@@ -109,9 +109,9 @@ pub fn measured(command: &[String]) -> Result<u8> {
     let root = Cache::locate()?.root().to_owned();
     let (times, broken) = (root.join("test-times"), root.join("test-broken"));
     fs::write(&broken, "").doing("writing", &broken)?;
-    let began = Instant::now();
+    let (began, since) = (Instant::now(), now());
     let run = Run::new(command, &broken, Some(&times))?;
-    report(&read(&times), &run.seconds, began.elapsed());
+    report(&read(&times, since), &run.seconds, began.elapsed());
     if run.code != Some(TESTS_FAILED) {
         return Ok(run.exit_code());
     }
@@ -178,7 +178,8 @@ fn sample(done: &AtomicBool) -> Vec<Second> {
     seconds
 }
 
-fn read(times: &Path) -> Vec<Test> {
+/// The tests that have begun since then.
+fn read(times: &Path, since: u128) -> Vec<Test> {
     let text = fs::read_to_string(times).unwrap_or_default();
     let tests = text.lines().filter_map(|line| {
         let mut fields = line.split_whitespace();
@@ -186,7 +187,7 @@ fn read(times: &Path) -> Vec<Test> {
         let mut number = || fields.next()?.parse().ok();
         Some(Test { name, start: number()?, waited: number()?, took: number()? })
     });
-    tests.collect()
+    tests.filter(|test| test.start >= since).collect()
 }
 
 #[allow(clippy::cast_precision_loss, reason = "milliseconds of an hour")]
