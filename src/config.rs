@@ -196,6 +196,7 @@ impl Config {
     #[must_use]
     pub fn credentials_setup(&self) -> credentials::Setup {
         credentials::Setup {
+            signer: None,
             own: self.credentials.credentials.clone().map_or(credentials::Own::Configured, credentials::Own::Mounted),
             run_dir: self.credentials.run_dir.clone().unwrap_or_else(credentials::usual_run_dir),
             refresh: self.credentials.credentials_refresh,

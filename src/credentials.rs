@@ -1,5 +1,5 @@
 //! In whose name HTCondor is spoken to: the operator's own credentials, and those that people put into Secrets beside their
-//! HTCJobs. Each identity has a folder of its own, for its ticket and its token, and its own tools, which find only these.
+//! HTCJobs; in a pool that the operator runs, those that it makes for each namespace. Each identity has a folder of its own, for its ticket and its token, and its own tools, which find only these.
 //!
 //! The operator's own are kept good all the time. Those of a Secret are read when a request needs them, read again every
 //! [`Setup::refresh`] while that goes on, and removed from this machine when it no longer does.
@@ -8,6 +8,7 @@ mod holder;
 mod material;
 mod private;
 mod realms;
+pub mod signing;
 mod source;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,7 @@ use crate::metrics::Metrics;
 use holder::Holder;
 use private::Private;
 use realms::Realms;
+use signing::Signer;
 use source::Source;
 use turns::Turns;
 
@@ -44,6 +46,8 @@ const IDLE: Duration = Duration::from_secs(30);
 pub struct Setup {
     /// Where the operator's own are.
     pub own: Own,
+    /// Who makes tokens for the HTCJobs of each namespace; none where all that have no Secret are in the operator's name.
+    pub signer: Option<Signer>,
     /// Where the folder for tickets and tokens is made: on this machine.
     pub run_dir: PathBuf,
     /// After what time credentials are read again.
@@ -127,6 +131,12 @@ impl Credentials {
         shown
     }
 
+    /// In whose name all HTCJobs of a namespace are, whatever their specs say; none where that is for their specs to say.
+    #[must_use]
+    pub fn of_namespace(&self, namespace: &str) -> Option<Identity> {
+        self.setup.signer.as_ref().map(|_| Identity::Namespace(namespace.to_owned()))
+    }
+
     /// Sees to it that the schedd is asked who this identity is: its jobs cannot be found before. Why that fails, as far as it
     /// has.
     pub fn introduce(self: &Arc<Self>, identity: &Identity) -> Option<Unknown> {
@@ -184,15 +194,21 @@ impl Credentials {
                 let (client, realms) = (client.clone(), Arc::clone(&self.realms));
                 Source::Secret { client, namespace: namespace.clone(), name: name.clone(), realms }
             }
-            (Identity::Operator, Own::Configured | Own::Secret(_), _) | (Identity::Secret { .. }, _, None) => {
-                Source::Nothing
-            }
+            (Identity::Namespace(namespace), _, Some(client)) => match &self.setup.signer {
+                Some(signer) => {
+                    let (client, signer) = (client.clone(), signer.clone());
+                    Source::Signer { client, signer, namespace: namespace.clone() }
+                }
+                None => Source::Nothing,
+            },
+            (Identity::Operator, Own::Configured | Own::Secret(_), _)
+            | (Identity::Secret { .. } | Identity::Namespace(_), _, None) => Source::Nothing,
         };
         holder.refresh(source, self.setup.refresh, &self.turns).await;
         self.metrics.credentials(self.failing());
     }
 
-    /// How many identities have no credentials that are good: the operator's own, and those of Secrets.
+    /// How many identities have no credentials that are good: the operator's own, and all others.
     fn failing(&self) -> (i64, i64) {
         let holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
         holders.iter().filter(|(_, holder)| holder.describe().is_err()).fold((0, 0), |(own, others), (identity, _)| {
@@ -271,6 +287,7 @@ impl Credentials {
         let folder = match identity {
             Identity::Operator => base.path().join("own"),
             Identity::Secret { namespace, name } => base.path().join("secrets").join(namespace).join(name),
+            Identity::Namespace(namespace) => base.path().join("namespaces").join(namespace),
         };
         private::make_folder(&folder.join(holder::TOKENS))?;
         Ok(folder)

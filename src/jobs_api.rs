@@ -22,7 +22,7 @@ use kube::{Client, ResourceExt as _};
 use tokio::sync::broadcast;
 use tokio::sync::watch::Receiver;
 
-use crate::api::{Identity, OPERATOR, ObjectName, Observed};
+use crate::api::{OPERATOR, ObjectName, Observed};
 use crate::backends::{self, Asked, Recorded};
 use crate::clock::Clock;
 use crate::condor::Schedd;
@@ -202,11 +202,11 @@ impl Jobs {
     fn schedd(&self, parent: &Parent) -> Result<Arc<Schedd>, Failure> {
         let object = parent.object.as_ref().ok_or_else(|| Failure::unavailable("the HTCJob is gone"))?;
         let spec = object.0.as_ref().ok().map(|htcjob| &htcjob.spec);
-        let identity = spec.map_or(Identity::Operator, |spec| Identity::of(&parent.namespace, spec));
         let Place { pool, trouble, .. } = self.pools.place(&parent.uid, &parent.namespace, object);
         let Some(pool) = pool else {
             return Err(Failure::unavailable(trouble.map_or_else(String::new, |trouble| trouble.message)));
         };
+        let identity = pool.identity(&parent.uid, &parent.namespace, spec).unwrap_or_default();
         match pool.credentials.at_hand(&identity) {
             AtHand::Good(schedd) => Ok(schedd),
             AtHand::Bad(unknown) => Err(Failure::unavailable(unknown.message)),

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use kube::ResourceExt as _;
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::api::{HTCPoolSpec, MiniClusterStatus, ObjectName, Observed, POOL, Reason, pool_of};
+use crate::api::{HTCJobSpec, HTCPoolSpec, Identity, MiniClusterStatus, ObjectName, Observed, POOL, Reason, pool_of};
 use crate::condor::Schedd;
 use crate::credentials::Credentials;
 use crate::machine::Uid;
@@ -36,6 +36,21 @@ pub struct Pool {
     pub tracker: Arc<Tracker>,
     /// The effects.
     pub workers: Workers,
+}
+
+impl Pool {
+    /// In whose name the jobs of an object are; none if that is for its spec to say, which cannot be read. What was submitted in the
+    /// operator's name stays in it.
+    #[must_use]
+    pub fn identity(&self, uid: &Uid, namespace: &str, spec: Option<&HTCJobSpec>) -> Option<Identity> {
+        match self.credentials.of_namespace(namespace) {
+            Some(of_namespace) => {
+                let before = self.schedd.users.assigned(uid).map(|(identity, _)| identity);
+                Some(before.filter(|before| *before == Identity::Operator).unwrap_or(of_namespace))
+            }
+            None => spec.map(|spec| Identity::of(namespace, spec)),
+        }
+    }
 }
 
 /// Where the jobs of one `HTCJob` are, or go.

@@ -16,6 +16,8 @@ pub enum Identity {
         /// The Secret's name.
         name: String,
     },
+    /// That of all HTCJobs of a namespace, in a pool whose tokens the operator makes itself.
+    Namespace(String),
 }
 
 impl Identity {
@@ -42,14 +44,14 @@ pub fn is_name(text: &str) -> bool {
         && text.ends_with(inner)
 }
 
-/// Nothing for the operator, else `namespace/name`: as the ledger has it.
+/// Nothing for the operator, `namespace/name` of a Secret, `namespace/` for a namespace: as the ledger has it.
 impl Identity {
-    /// For the log: `operator`, or the Secret's namespace and name.
+    /// For the log: `operator`, or as the ledger has it.
     #[must_use]
     pub fn logged(&self) -> String {
         match self {
             Self::Operator => "operator".to_owned(),
-            Self::Secret { .. } => self.to_string(),
+            Self::Secret { .. } | Self::Namespace(_) => self.to_string(),
         }
     }
 }
@@ -59,13 +61,14 @@ impl fmt::Display for Identity {
         match self {
             Self::Operator => Ok(()),
             Self::Secret { namespace, name } => write!(f, "{namespace}/{name}"),
+            Self::Namespace(namespace) => write!(f, "{namespace}/"),
         }
     }
 }
 
-/// The text names no Secret.
+/// The text names nobody.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not namespace/name of a Secret")]
+#[error("`{0}` is neither namespace/name of a Secret nor namespace/")]
 pub struct NoIdentity(String);
 
 impl FromStr for Identity {
@@ -74,6 +77,9 @@ impl FromStr for Identity {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text.is_empty() {
             return Ok(Self::Operator);
+        }
+        if let Some(namespace) = text.strip_suffix('/').filter(|namespace| is_name(namespace)) {
+            return Ok(Self::Namespace(namespace.to_owned()));
         }
         let ObjectName { namespace, name } = text.parse().map_err(|_| NoIdentity(text.to_owned()))?;
         Ok(Self::Secret { namespace, name })
@@ -87,10 +93,10 @@ mod tests {
     #[test]
     fn what_the_ledger_has_is_read_again() {
         let secret = Identity::Secret { namespace: "physics".to_owned(), name: "my.token".to_owned() };
-        for identity in [Identity::Operator, secret] {
+        for identity in [Identity::Operator, secret, Identity::Namespace("physics".to_owned())] {
             assert_eq!(identity.to_string().parse(), Ok(identity));
         }
-        for bad in ["a", "/", "a/", "/a", "../a", "a/..", "a/b/c", "a/.b", "A/b", "a/-b"] {
+        for bad in ["a", "/", "../", "/a", "../a", "a/..", "a/b/c", "a/.b", "A/b", "a/-b"] {
             assert!(bad.parse::<Identity>().is_err(), "{bad}");
         }
     }

@@ -16,7 +16,6 @@ use super::ads::LARGE;
 use super::row::{ATTRIBUTES, NAMES, Row};
 use super::schedd::{EXCESS, Schedd, by_length, quoted};
 use super::shown::Shown;
-use crate::api::Identity;
 use crate::machine::facts::{Unknown, Why};
 use crate::machine::{JobId, Uid};
 
@@ -220,10 +219,10 @@ impl Schedd {
         search
     }
 
-    /// How long a question about these users alone may take. The operator's own jobs stand for all namespaces without a Secret,
-    /// there may be very many, and nobody with a Secret can edit them.
+    /// How long a question about these users alone may take. The operator's own jobs stand for all namespaces without a Secret, those of a
+    /// namespace for all of it: there may be very many, and nobody with a Secret can edit them.
     fn limit_of(&self, users: &[String]) -> Duration {
-        let own = self.users.of(&Identity::Operator);
+        let own = self.users.without_secrets();
         if users.iter().all(|user| own.contains(user)) { self.tools.limit } else { self.tools.limit / SHARE }
     }
 

@@ -83,6 +83,15 @@ impl KnownUsers {
         self.with(|state| state.users.get(identity).map(|users| users.keys().cloned().collect()).unwrap_or_default())
     }
 
+    /// The names of identities that no Secret is for: nobody but the operator can be these.
+    pub(super) fn without_secrets(&self) -> BTreeSet<String> {
+        let secret = |identity: &Identity| matches!(identity, Identity::Secret { .. });
+        self.with(|state| {
+            let users = state.users.iter().filter(|(identity, _)| !secret(identity));
+            users.flat_map(|(_, users)| users.keys().cloned()).collect()
+        })
+    }
+
     /// The names of all identities.
     pub(super) fn all(&self) -> BTreeSet<String> {
         self.with(|state| state.names.clone())
@@ -96,7 +105,11 @@ impl KnownUsers {
     /// Whether a job of this object may be `user`'s.
     pub(super) fn belongs(&self, uid: &str, user: &str) -> bool {
         self.with(|state| match state.objects.get(uid) {
-            Some((identity, _)) => state.users.get(identity).is_some_and(|users| users.contains_key(user)),
+            Some((identity, _)) => {
+                let is = |identity| state.users.get(identity).is_some_and(|users| users.contains_key(user));
+                // Before namespaces had names of their own, and the ledger knows no more of it: nobody else can have the operator's.
+                is(identity) || (matches!(identity, Identity::Namespace(_)) && is(&Identity::Operator))
+            }
             None => state.names.contains(user),
         })
     }
@@ -120,6 +133,8 @@ mod tests {
         names.assign(&"2".into(), &Identity::Operator, Timestamp(1));
         assert!(names.belongs("1", "bob@test") && !names.belongs("1", "alice@test"));
         assert!(names.belongs("2", "operator@test") && !names.belongs("2", "bob@test"));
+        names.assign(&"3".into(), &Identity::Namespace("a".to_owned()), Timestamp(1));
+        assert!(names.belongs("3", "operator@test") && !names.belongs("3", "alice@test"));
         names.learn(&bob, "bob2@test", Timestamp(2));
         assert!(names.belongs("1", "bob2@test") && names.belongs("1", "bob@test"));
         assert_eq!(names.known_since(&bob), Some(Timestamp(0)));

@@ -347,13 +347,16 @@ impl Schedd {
             let message = format!("{tool} cannot write the output ({words}); check the operator's data volume");
             unknown(why, message)
         } else if why == Why::CredentialsRefused {
-            let secret = match &self.identity {
-                Identity::Operator => self.secret.as_ref().map(ObjectName::to_string),
-                secret @ Identity::Secret { .. } => Some(secret.to_string()),
-            };
-            let (whose, which) = match secret {
-                None => ("the operator's credentials".to_owned(), "its token or ticket"),
-                Some(secret) => (format!("the credentials in the Secret {secret}"), "the token or the user there"),
+            let of_secret =
+                |secret: String| (format!("the credentials in the Secret {secret}"), "the token or the user there");
+            let (whose, which) = match (&self.identity, &self.secret) {
+                (Identity::Operator, None) => ("the operator's credentials".to_owned(), "its token or ticket"),
+                (Identity::Operator, Some(secret)) => of_secret(secret.to_string()),
+                (secret @ Identity::Secret { .. }, _) => of_secret(secret.to_string()),
+                (Identity::Namespace(namespace), _) => {
+                    let whose = format!("the token that the operator made for namespace {namespace}");
+                    (whose, "that its pods have the signing key of the HTCPool's Secret")
+                }
             };
             let message = format!("schedd {} refuses {whose} ({tool}: {words}); check {which}", self.name);
             unknown(why, message)

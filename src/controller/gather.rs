@@ -113,15 +113,19 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
 /// In whose name the object's jobs are, and since when that is known.
 fn whose(object: &Observed, uid: &Uid, namespace: &str, pool: Option<&Pool>, now: Timestamp) -> (Identity, Timestamp) {
     let users = pool.map(|pool| &pool.schedd.users);
-    match &object.0 {
-        Ok(job) => {
-            let identity = Identity::of(namespace, &job.spec);
+    let spec = object.0.as_ref().ok().map(|job| &job.spec);
+    let identity = match pool {
+        Some(pool) => pool.identity(uid, namespace, spec),
+        None => spec.map(|spec| Identity::of(namespace, spec)),
+    };
+    match identity {
+        Some(identity) => {
             let assigned = users.map_or(now, |users| users.assign(uid, &identity, now));
             (identity, assigned)
         }
         // Which Secret it names cannot be read. As long as that is not known, jobs in all names are its own: none is
         // overlooked.
-        Err(_) => users.and_then(|users| users.assigned(uid)).unwrap_or((Identity::Operator, Timestamp(0))),
+        None => users.and_then(|users| users.assigned(uid)).unwrap_or((Identity::Operator, Timestamp(0))),
     }
 }
 
@@ -173,8 +177,8 @@ fn in_its_name(
     let since = match (identity, pool.schedd.users.known_since(identity)) {
         // Its name is asked for before anything else.
         (Identity::Operator, _) => assigned,
-        (Identity::Secret { .. }, Some(known)) => known.max(assigned),
-        (Identity::Secret { .. }, None) => {
+        (Identity::Secret { .. } | Identity::Namespace(_), Some(known)) => known.max(assigned),
+        (Identity::Secret { .. } | Identity::Namespace(_), None) => {
             let new = past == Past::Continuous && record.known.as_ref().is_none_or(|known| known.new);
             let failed = if new { None } else { pool.credentials.introduce(identity) };
             return match failed {

@@ -69,7 +69,9 @@ impl Holder {
     pub(super) fn new(own: &Arc<Schedd>, identity: &Identity, folder: PathBuf, only: bool) -> Self {
         let schedd = match identity {
             Identity::Operator => Arc::clone(own),
-            Identity::Secret { .. } => Arc::new(own.acting_as(identity.clone(), own.tools.for_another())),
+            Identity::Secret { .. } | Identity::Namespace(_) => {
+                Arc::new(own.acting_as(identity.clone(), own.tools.for_another()))
+            }
         };
         if only {
             schedd.tools.set_credentials(only_these(&folder, &Material::default()), folder.clone());
@@ -319,6 +321,7 @@ fn tell(identity: &Identity, result: &Result<(), Unknown>, has: &str) {
     let whose = match identity {
         Identity::Operator => "the operator itself".to_owned(),
         secret @ Identity::Secret { .. } => format!("the Secret {secret}"),
+        Identity::Namespace(namespace) => format!("namespace {namespace}"),
     };
     match result {
         Ok(()) => tracing::info!("credentials of {whose}: {has}"),

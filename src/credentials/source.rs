@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Secret;
-use kube::Client;
 use kube::api::Api;
+use kube::{Client, ResourceExt};
 
 use super::material::Material;
 use super::realms::Realms;
+use super::signing::{KEY_NAME, Signer, SigningKey};
 use crate::kubernetes::limited;
 
 /// The operator's own Secrets, by the folders that they are mounted into.
@@ -23,6 +24,8 @@ pub(super) enum Source {
     Mounted(PathBuf),
     /// A Secret beside an HTCJob.
     Secret { client: Client, namespace: String, name: String, realms: Arc<Realms> },
+    /// A token for the HTCJobs of this namespace.
+    Signer { client: Client, signer: Signer, namespace: String },
     /// There is no way to read them.
     Nothing,
 }
@@ -45,6 +48,7 @@ impl Source {
                 read.unwrap_or_else(|error| Err(error.to_string())).map_err(SourceError::Gone)
             }
             Self::Secret { client, namespace, name, realms } => secret(client, namespace, name, realms).await,
+            Self::Signer { client, signer, namespace } => signed(client, signer, namespace).await,
             Self::Nothing => Err(SourceError::Silent("the API server cannot be asked for Secrets".to_owned())),
         }
     }
@@ -113,6 +117,20 @@ async fn secret(client: &Client, namespace: &str, name: &str, realms: &Realms) -
         )));
     }
     Ok(read)
+}
+
+async fn signed(client: &Client, signer: &Signer, namespace: &str) -> Result<Material, SourceError> {
+    let api: Api<Secret> = Api::namespaced(client.clone(), &signer.key.namespace);
+    let found = limited("read the Secret", &signer.key.to_string(), api.get_opt(&signer.key.name)).await;
+    let found = found.map_err(|error| SourceError::Silent(error.to_string()))?;
+    let issued = found.as_ref().and_then(ResourceExt::creation_timestamp).map_or(0, |time| time.0.as_second());
+    let entry = found.and_then(|secret| secret.data?.remove(KEY_NAME));
+    // Daemons that run have it still: a token that was made before does.
+    let key = entry.and_then(|bytes| SigningKey::from_file(&bytes.0).ok()).ok_or_else(|| {
+        SourceError::Silent(format!("the Secret {} has no signing key: restore the Secret", signer.key))
+    })?;
+    let token = key.namespace_token(signer, namespace, issued);
+    Ok(Material { kerberos: None, token: Some(token) })
 }
 
 #[cfg(test)]

@@ -42,7 +42,8 @@ impl Site {
         let schedd = Arc::new(schedd);
         let run_dir = folder.path().to_owned();
         let (refresh, allowed_realms) = (Duration::from_secs(300), vec!["TEST".to_owned()]);
-        let setup = Setup { own: Own::Configured, run_dir, refresh, namespace_identities, allowed_realms };
+        let setup =
+            Setup { own: Own::Configured, signer: None, run_dir, refresh, namespace_identities, allowed_realms };
         let credentials = Credentials::new(setup, Arc::clone(&schedd), None, Metrics::default());
         Self { credentials, schedd, folder }
     }

@@ -34,7 +34,7 @@ impl Default for Turns {
 impl Turns {
     /// Waits for a turn. The operator's own identity needs none.
     pub(super) async fn next(&self, identity: &Identity) -> Option<Turn> {
-        let Identity::Secret { namespace, .. } = identity else { return None };
+        let (Identity::Secret { namespace, .. } | Identity::Namespace(namespace)) = identity else { return None };
         // They are never closed.
         let of_the_namespace = self.of(namespace).acquire_owned().await.ok()?;
         let of_all = Arc::clone(&self.all).acquire_owned().await.ok()?;

@@ -7,7 +7,7 @@ use rusqlite::Connection;
 use super::LedgerError;
 
 /// `PRAGMA user_version` of this schema.
-pub(super) const VERSION: i64 = 2;
+pub(super) const VERSION: i64 = 3;
 
 /// The table of the Go operator, as it makes it.
 const ORIGINAL: &str = "create table if not exists htcjobs
@@ -94,9 +94,10 @@ const RUN_COLUMNS: &[(&str, &str)] = &[
     ("logFailure", "text"),
 ];
 
-/// Columns added to `submissions`. `credentials`: namespace and name of the Secret whose credentials it had; empty or null where
-/// they were the operator's own. `identity` is who that was to the schedd. `lock`: what its submitter holds for as long as it
-/// lives; null if nothing does. `absent`: 1 if its jobs that are not recorded are proved never to have been accepted.
+/// Columns added to `submissions`. `credentials`: namespace and name of the Secret whose credentials it had, `namespace/` where they
+/// were made for that namespace; empty or null where they were the operator's own. `identity` is who that was to the schedd. `lock`:
+/// what its submitter holds for as long as it lives; null if nothing does. `absent`: 1 if its jobs that are not recorded are
+/// proved never to have been accepted.
 const SUBMISSION_COLUMNS: &[(&str, &str)] = &[("credentials", "text"), ("lock", "text"), ("absent", "integer")];
 
 /// Columns added to `grants`. `each`: what each of the jobs uses, as the queue has written it.

@@ -16,6 +16,7 @@ use rustix::process::{Flock, FlockType, fcntl_getlk};
 
 use super::{Ledger, LedgerError, Users, schema};
 use crate::api::ObjectName;
+use crate::machine::Uid;
 
 /// How often a file is read that changes all the while.
 const TRIES: u32 = 50;
@@ -44,6 +45,22 @@ impl Ledger {
     pub async fn identities(&self, pool: Option<ObjectName>) -> Result<Users, LedgerError> {
         self.run(move |connection| users(connection, pool.as_ref()).map_err(LedgerError::sql("read the identities")))
             .await
+    }
+
+    /// The objects in a pool that were not let go and were submitted in the operator's own name.
+    pub async fn submitted_by_operator(&self, pool: ObjectName) -> Result<Vec<Uid>, LedgerError> {
+        self.run(move |connection| {
+            let read = || -> rusqlite::Result<Vec<Uid>> {
+                let mut statement = connection.prepare(
+                    "select distinct uid from submissions join objects using (uid)
+                     where pool = ?1 and released = 0 and coalesce(credentials, '') = ''",
+                )?;
+                let uids = statement.query_map([pool.to_string()], |row| row.get::<_, String>(0))?;
+                uids.map(|uid| Ok(Uid::from(uid?.as_str()))).collect()
+            };
+            read().map_err(LedgerError::sql("read who submitted objects"))
+        })
+        .await
     }
 
     /// Looks at the file without a lock and without writing anything, whoever has it; none if there is none. Not for a process
@@ -273,6 +290,24 @@ mod tests {
             assert_eq!(ledger.identities(None).await.unwrap(), Users::new());
             assert!(ledger.forget(uid.clone(), Timestamp(i64::MAX)).await.unwrap());
         }
+    }
+
+    #[tokio::test]
+    async fn who_was_submitted_by_the_operator_itself_is_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open_alone(&folder.path().join("htcjobs.db")).unwrap();
+        let pool: ObjectName = "physics/lhc".parse().unwrap();
+        let saved = in_pool(&pool, false);
+        let uid = saved.uid.clone();
+        ledger.save(saved).await.unwrap();
+        let operators = async || ledger.submitted_by_operator(pool.clone()).await.unwrap();
+        assert!(operators().await.is_empty());
+        let of_namespace = (Identity::Namespace("physics".to_owned()), "ns-physics@lhc".to_owned());
+        ledger.intend(vec![in_the_name_of(of_namespace, 1)]).await.unwrap();
+        assert!(operators().await.is_empty());
+        ledger.intend(vec![in_the_name_of((Identity::Operator, "operator@lhc".to_owned()), 2)]).await.unwrap();
+        assert_eq!(operators().await, [uid]);
+        assert!(ledger.submitted_by_operator("physics/other".parse().unwrap()).await.unwrap().is_empty());
     }
 
     #[tokio::test]

@@ -344,7 +344,8 @@ impl PoolKeeper {
         }
         let names = caretaker.names();
         let secret = ObjectName { namespace: name.namespace.clone(), name: names.operator_token() };
-        Ok(Ok(Reach { collector: applied.collector, schedd: names.schedd(), secret }))
+        let signer = Some(names.signer());
+        Ok(Ok(Reach { collector: applied.collector, schedd: names.schedd(), secret, signer }))
     }
 
     fn caretaker(&self, object: &HTCPool, name: &ObjectName) -> Result<Arc<Caretaker>, BadName> {

@@ -13,12 +13,13 @@ use tracing::Instrument as _;
 
 use super::seen::{Schedd as Itself, Seen};
 use super::{Named, Pool};
-use crate::api::{ExternalPool, HTCPoolSpec, ObjectName, Observed};
+use crate::api::{ExternalPool, HTCPoolSpec, Identity, ObjectName, Observed};
 use crate::condor::{KnownUsers, Schedd};
+use crate::credentials::signing::Signer;
 use crate::credentials::{Credentials, Own, Setup};
 use crate::health::Health;
 use crate::ledger::LedgerError;
-use crate::machine::ScheddName;
+use crate::machine::{ScheddName, Timestamp};
 use crate::retry::Backoff;
 use crate::tracker::Tracker;
 use crate::workers::{Shared, Workers};
@@ -55,12 +56,14 @@ pub(super) struct Reach {
     pub(super) schedd: String,
     /// The Secret with the operator's credentials for it.
     pub(super) secret: ObjectName,
+    /// Who makes tokens for the HTCJobs of each namespace, in a managed pool.
+    pub(super) signer: Option<Signer>,
 }
 
 impl Reach {
     pub(super) fn of_external(namespace: &str, external: &ExternalPool) -> Self {
         let secret = ObjectName { namespace: namespace.to_owned(), name: external.credentials_secret_name.clone() };
-        Self { collector: external.collector.clone(), schedd: external.schedd.clone(), secret }
+        Self { collector: external.collector.clone(), schedd: external.schedd.clone(), secret, signer: None }
     }
 }
 
@@ -96,15 +99,21 @@ impl Base {
     ) -> Result<Named, LedgerError> {
         let Shared { schedd: own, ledger, clock, wake, metrics, .. } = &*self.shared;
         let metrics = metrics.of_pool(name);
-        let Reach { collector, schedd, secret } = reach.clone();
+        let Reach { collector, schedd, secret, signer } = reach.clone();
         let tools = own.tools.for_pool(&collector, metrics.clone());
         let users = KnownUsers::new(ledger.identities(Some(name.clone())).await?);
         let schedd = ScheddName::from(schedd.as_str());
+        if signer.is_some() {
+            // From before each namespace had a name of its own.
+            for uid in ledger.submitted_by_operator(name.clone()).await? {
+                users.assign(&uid, &Identity::Operator, Timestamp(0));
+            }
+        }
         // Whether the operator is ready is not for one of its pools to say.
         let health = Health::default();
         let schedd = Schedd::new(schedd, own.operator.clone(), tools, *clock, users, health);
         let schedd = Arc::new(schedd.with_secret(secret.clone()));
-        let setup = Setup { own: Own::Secret(secret), ..self.credentials.clone() };
+        let setup = Setup { own: Own::Secret(secret), signer, ..self.credentials.clone() };
         let credentials = Credentials::new(setup, Arc::clone(&schedd), Some(self.client.clone()), metrics.clone());
         let (interval, soon, longest) = self.intervals;
         let tracker = Tracker::new(Arc::clone(&schedd), wake.clone(), interval, soon, longest, metrics.clone());

@@ -16,6 +16,5 @@ mod said;
 pub mod scale;
 mod seen;
 pub mod states;
-pub mod token;
 pub(super) mod tries;
 mod wanted;

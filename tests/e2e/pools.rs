@@ -12,7 +12,8 @@ on_versions!(
         several::exchanged_schedds_are_not_taken_for_ones_own,
         managed::tokens_let_each_do_what_it_needs_and_no_more,
         managed::jobs_run_through_a_pool_of_its_own,
-        managed::its_jobs_run_again_when_their_lease_is_over;
+        managed::its_jobs_run_again_when_their_lease_is_over,
+        managed::each_namespace_is_a_user_of_its_own;
     trixie:
         one::what_is_missing_is_said_and_waited_for,
         one::it_stays_until_no_htcjob_needs_it,

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::names::{PORT, Role};
 use super::objects::Design;
-use super::token::{KEY_NAME, Right, SigningKey};
+use crate::credentials::signing::{KEY_NAME, Right, SigningKey};
 use crate::failpoint::{Point, around};
 use crate::kubernetes::{ApiError, MANAGER, limited};
 

@@ -5,8 +5,8 @@
 use std::fmt::Write as _;
 
 use super::names::{Names, PORT, Role};
-use super::token::KEY_NAME;
 use crate::condor::description::{IMAGE, MINI_CLUSTER, SHARED, WORKER_MINI_CLUSTER};
+use crate::credentials::signing::{KEY_NAME, OF_NAMESPACE};
 
 /// How often daemons tell the collector of themselves, in seconds. After a collector has begun anew all of them have done so within two
 /// of these.
@@ -161,8 +161,9 @@ pub fn condor_config(names: &Names, role: Role) -> String {
         }
         Role::Schedd => {
             // Jobs of all namespaces are in the queue: a worker needs to see none but those that it is given.
-            set("ALLOW_READ", &format!("{} {schedd} {central_manager}", names.operator()));
-            set("ALLOW_WRITE", &names.operator());
+            let htcjobs = format!("{} {OF_NAMESPACE}*@{}", names.operator(), names.domain());
+            set("ALLOW_READ", &format!("{htcjobs} {schedd} {central_manager}"));
+            set("ALLOW_WRITE", &htcjobs);
             set("SCHEDD_NAME", &names.schedd());
             set("JOB_DEFAULT_LEASE_DURATION", &JOB_LEASE);
             text.push_str(SCHEDD);
@@ -202,11 +203,11 @@ mod tests {
             text.replace("@p.n.htcpool", "")
         };
         let writers = Role::iter().map(|role| allowed(role, "ALLOW_WRITE"));
-        assert_eq!(writers.collect::<Vec<_>>(), ["", "operator", ""]);
+        assert_eq!(writers.collect::<Vec<_>>(), ["", "operator ns-*", ""]);
         let readers = Role::iter().map(|role| allowed(role, "ALLOW_READ"));
         assert_eq!(
             readers.collect::<Vec<_>>(),
-            ["*@$(UID_DOMAIN)", "operator schedd central-manager", "*@$(UID_DOMAIN)"]
+            ["*@$(UID_DOMAIN)", "operator ns-* schedd central-manager", "*@$(UID_DOMAIN)"]
         );
         let administrators = Role::iter().map(|role| allowed(role, "ALLOW_ADMINISTRATOR"));
         assert_eq!(administrators.collect::<Vec<_>>(), ["central-manager operator", "schedd", "worker"]);

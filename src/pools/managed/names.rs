@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::api::ObjectName;
+use crate::credentials::signing::Signer;
 
 /// Longest name of a managed `HTCPool`: names of pods are its own and a few words more, and may have 63 characters.
 const LONGEST: usize = 40;
@@ -122,6 +123,13 @@ impl Names {
     #[must_use]
     pub fn signing_key(&self) -> String {
         self.object("signing-key")
+    }
+
+    /// Who makes tokens for the HTCJobs of each namespace.
+    #[must_use]
+    pub fn signer(&self) -> Signer {
+        let key = ObjectName { namespace: self.pool.namespace.clone(), name: self.signing_key() };
+        Signer { key, trust_domain: self.trust_domain(), domain: self.domain() }
     }
 
     /// The collector, as pods find it.

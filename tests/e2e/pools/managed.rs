@@ -6,6 +6,7 @@ mod mini;
 mod node;
 mod queued;
 mod steps;
+mod users;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -25,6 +26,7 @@ pub use lost::its_jobs_run_again_when_their_lease_is_over;
 pub use mini::{an_htcjob_has_workers_of_its_own, its_workers_go_with_it_whenever_the_operator_dies};
 pub use queued::{its_workers_come_when_it_has_room, its_workers_come_when_kueue_admits_it};
 pub use steps::nothing_is_made_twice_wherever_the_operator_dies;
+pub use users::each_namespace_is_a_user_of_its_own;
 
 const POOL: &str = "own";
 /// The image that jobs run in.
@@ -158,11 +160,15 @@ fn ends_well_as(here: &Namespace<'_>, node: &Node<'_>, name: &str, written: &str
 
 /// A configuration of its own for a token of the pool.
 fn configured(here: &Namespace<'_>, secret: &str, at: &str) -> PathBuf {
+    let token = here.kubectl(&["get", "secret", secret, "-o", "go-template={{.data.token | base64decode}}"]);
+    configured_with(here, &token, &format!("as-{secret}-{at}"))
+}
+
+fn configured_with(here: &Namespace<'_>, token: &str, folder: &str) -> PathBuf {
     let bed = here.bed;
-    let folder = bed.scratch().dir(&format!("as-{secret}-{at}")).unwrap();
+    let folder = bed.scratch().dir(folder).unwrap();
     let account = Account::unprivileged();
     account.make_dir(&folder.join("tokens"), 0o700).unwrap();
-    let token = here.kubectl(&["get", "secret", secret, "-o", "go-template={{.data.token | base64decode}}"]);
     account.write(&folder.join("tokens/token"), token, 0o600).unwrap();
     let service = here.kubectl(&["get", "service", "own-central-manager", "-o", "jsonpath={.spec.clusterIP}"]);
     let text = format!(

@@ -12,12 +12,15 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
+use crate::api::ObjectName;
 use crate::key::hex;
 
 /// Name of the signing key: of its file in `SEC_PASSWORD_DIRECTORY`, and in the header of each token.
 pub const KEY_NAME: &str = "htcpool";
 /// Random bytes in a signing key.
 const LENGTH: usize = 64;
+/// What the user of a namespace's HTCJobs begins with; its name follows, and `@` and the pool's domain.
+pub const OF_NAMESPACE: &str = "ns-";
 /// What HTCondor hides the bytes of a key file with.
 const VEIL: [u8; 4] = [0xde, 0xad, 0xbe, 0xef];
 
@@ -29,6 +32,17 @@ impl fmt::Debug for SigningKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SigningKey({})", self.fingerprint())
     }
+}
+
+/// A pool whose signing key the operator has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Signer {
+    /// The Secret with the key.
+    pub key: ObjectName,
+    /// `TRUST_DOMAIN`: where tokens are good.
+    pub trust_domain: String,
+    /// `UID_DOMAIN`: that of all identities.
+    pub domain: String,
 }
 
 /// What is in the Secret is no signing key.
@@ -83,6 +97,15 @@ impl SigningKey {
         hex(&Sha256::digest(&self.0)[..8])
     }
 
+    /// A token without an end for the HTCJobs of `namespace`: to see the queue, to submit jobs and to change these. It is the same
+    /// whenever it is made.
+    #[must_use]
+    pub fn namespace_token(&self, signer: &Signer, namespace: &str, issued: i64) -> String {
+        let identity = format!("{OF_NAMESPACE}{namespace}@{}", signer.domain);
+        let id = mac(&self.derived(), &[b"jti", identity.as_bytes()]);
+        self.sign(&signer.trust_domain, &identity, &[Right::Read, Right::Write], (issued, &id[..16]))
+    }
+
     /// A token without an end for `identity` (`name@domain`), good where `trust_domain` is, for no more than these rights; without any:
     /// for all that the identity has. `issued`: unix seconds.
     pub fn token(
@@ -94,16 +117,20 @@ impl SigningKey {
     ) -> Result<String, getrandom::Error> {
         let mut id = [0; 16];
         getrandom::fill(&mut id)?;
+        Ok(self.sign(trust_domain, identity, rights, (issued, &id)))
+    }
+
+    fn sign(&self, trust_domain: &str, identity: &str, rights: &[Right], (issued, id): (i64, &[u8])) -> String {
         let scope: Vec<String> = rights.iter().map(|right| format!("condor:/{}", <&str>::from(right))).collect();
         let header = json!({ "alg": "HS256", "kid": KEY_NAME });
-        let mut claims = json!({ "iss": trust_domain, "sub": identity, "iat": issued, "jti": hex(&id) });
+        let mut claims = json!({ "iss": trust_domain, "sub": identity, "iat": issued, "jti": hex(id) });
         if !scope.is_empty() {
             claims["scope"] = scope.join(" ").into();
         }
         let encode = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
         let signed = format!("{}.{}", encode(header.to_string().as_bytes()), encode(claims.to_string().as_bytes()));
         let signature = mac(&self.derived(), &[signed.as_bytes()]);
-        Ok(format!("{signed}.{}", encode(&signature)))
+        format!("{signed}.{}", encode(&signature))
     }
 
     /// HKDF-SHA256 (RFC 5869) with one block of output.
@@ -159,5 +186,21 @@ mod tests {
         );
         assert_eq!(claims["scope"], "condor:/READ condor:/ADVERTISE_STARTD");
         assert_ne!(token, key.token("trust", "worker@pool", &[Right::Read, Right::AdvertiseStartd], 7).unwrap());
+    }
+
+    #[test]
+    fn the_token_of_a_namespace_is_the_same_each_time() {
+        let key = SigningKey::random().unwrap();
+        let secret = ObjectName { namespace: "site".to_owned(), name: "own-signing-key".to_owned() };
+        let signer = Signer { key: secret, trust_domain: "trust".to_owned(), domain: "pool".to_owned() };
+        let token = key.namespace_token(&signer, "physics", 7);
+        assert_eq!(token, key.namespace_token(&signer, "physics", 7));
+        assert_ne!(token, key.namespace_token(&signer, "chemistry", 7));
+        let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1).unwrap()).unwrap();
+        let claims: serde_json::Value = serde_json::from_slice(&claims).unwrap();
+        assert_eq!(
+            (&claims["sub"], &claims["scope"]),
+            (&"ns-physics@pool".into(), &"condor:/READ condor:/WRITE".into())
+        );
     }
 }

@@ -1,0 +1,104 @@
+//! Whose jobs are whose in a pool that many namespaces use.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bed::{Namespace, PATIENCE, ids};
+use htc_operator::credentials::signing::{KEY_NAME, SigningKey};
+use serde_json::Value;
+use testbed::{Version, wait_for};
+
+use super::super::site::{delete, wait_ready};
+use super::node::Node;
+use super::{Cluster, POOL, apply, configured, configured_with, ends_well, fixed, lasting, pool, schedd, tool};
+
+/// HTCondor shares the workers fairly between namespaces, and none can touch another's jobs.
+pub fn each_namespace_is_a_user_of_its_own(version: Version) {
+    let cluster = Cluster::start(version, true);
+    let (here, guest) = (cluster.namespace(), cluster.namespace());
+    let place = format!("{}/{POOL}", here.name);
+    let guests = |name: &str| {
+        let mut object = lasting(name);
+        object["spec"]["pool"] = place.clone().into();
+        object
+    };
+    Node::run(&cluster.bed, &here.name, version, |node| {
+        let mut workers = fixed(0);
+        workers["resources"]["cpus"] = 1.into();
+        let mut open = pool(&workers);
+        open["spec"]["allowedNamespaces"] = serde_json::json!([here.name, guest.name]);
+        apply(&here, open);
+        wait_ready(&here, POOL, "Answering");
+        for name in ["a", "b", "c"] {
+            here.create(&lasting(name));
+            here.wait_phase(name, "Submitted");
+        }
+        guest.create(&guests("late"));
+        guest.wait_phase("late", "Submitted");
+        let config = configured(&here, "own-operator-token", "schedd");
+        let mut users = listed(&here, &config, &["Owner"]);
+        users.sort_unstable();
+        let [own, guests_] = [&here, &guest].map(|namespace| format!("ns-{}", namespace.name));
+        let mut wanted = vec![own.clone(), own.clone(), own, guests_];
+        wanted.sort_unstable();
+        assert_eq!(users, wanted);
+
+        none_touches_anothers(&here, &guest);
+
+        // A job fits on each. By age it would be two of those that were there first.
+        here.kubectl(&["scale", "htcpool", POOL, "--replicas=2"]);
+        guest.wait_phase("late", "Running");
+        let running = ["a", "b", "c"].iter().filter(|name| here.get(name)["status"]["phase"] == "Running").count();
+        assert!(running <= 1, "{running} run beside it");
+
+        // Who was submitted once keeps its name when the operator is started again.
+        cluster.bed.kill_operator();
+        cluster.bed.start_operator();
+        ends_well(&guest, node, "late");
+        for name in ["a", "b", "c"] {
+            ends_well(&here, node, name);
+            here.delete(name);
+        }
+        guest.delete("late");
+        delete(&here, POOL);
+    });
+}
+
+/// Attributes of all jobs in the queue.
+fn listed(here: &Namespace<'_>, config: &std::path::Path, attributes: &[&str]) -> Vec<String> {
+    let schedd = schedd(here);
+    let asked = [&["-name", &schedd, "-allusers", "-af"], attributes].concat();
+    let output = tool(here, config, "condor_q").args(asked).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+/// Even a token that got out of the operator lets its namespace do nothing to others' jobs.
+fn none_touches_anothers(here: &Namespace<'_>, guest: &Namespace<'_>) {
+    let secret: Value =
+        serde_json::from_str(&here.kubectl(&["get", "secret", "own-signing-key", "-o", "json"])).unwrap();
+    let key = STANDARD.decode(secret["data"][KEY_NAME].as_str().unwrap()).unwrap();
+    let uid = super::get(here)["metadata"]["uid"].as_str().unwrap().to_owned();
+    let names =
+        htc_operator::pools::managed::names::Names::new(&format!("{}/{POOL}", here.name).parse().unwrap(), &uid);
+    let token = SigningKey::from_file(&key).unwrap().namespace_token(&names.unwrap().signer(), &guest.name, 0);
+    let config = configured_with(here, &token, "as-guest");
+    let (name, others, own) = (schedd(here), ids(&here.get("a")), ids(&guest.get("late")));
+    for job in [&others[0], &own[0]] {
+        let words = ["-name", &name, job, "JobPrio", "-1"];
+        let edited = tool(here, &config, "condor_qedit").args(words).output().unwrap();
+        assert_eq!(edited.status.success(), *job == own[0], "{job}: {edited:?}");
+    }
+    let words = ["-name", &name, "-constraint", "true"];
+    let removed = tool(here, &config, "condor_hold").args(words).output().unwrap();
+    wait_for("only its own job to be held", PATIENCE, || {
+        let held: Vec<String> = listed(here, &configured(here, "own-operator-token", "look"), &["Owner", "JobStatus"]);
+        let held: Vec<&String> = held.iter().filter(|line| line.ends_with(" 5")).collect();
+        match held.as_slice() {
+            [line] if line.starts_with(&format!("ns-{} ", guest.name)) => Ok(()),
+            _ => Err(format!("{held:?} {removed:?}")),
+        }
+    })
+    .unwrap();
+    let released = tool(here, &config, "condor_release").args(words).output().unwrap();
+    assert!(released.status.success(), "{released:?}");
+}
