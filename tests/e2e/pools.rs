@@ -24,6 +24,7 @@ on_versions!(
         several::each_of_many_htcjobs_is_in_its_own_pool;
     sid:
         managed::an_htcjob_has_workers_of_its_own,
+        managed::what_cannot_be_read_is_still_its_namespaces,
         managed::its_workers_come_when_it_has_room,
         managed::it_grows_with_the_jobs_and_shrinks_without_them,
         managed::nothing_is_made_twice_wherever_the_operator_dies,

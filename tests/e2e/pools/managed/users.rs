@@ -102,3 +102,32 @@ fn none_touches_anothers(here: &Namespace<'_>, guest: &Namespace<'_>) {
     let released = tool(here, &config, "condor_release").args(words).output().unwrap();
     assert!(released.status.success(), "{released:?}");
 }
+
+/// A ledger that is lost and an HTCJob that nobody can decode any more: its jobs are still its namespace's, and go with it.
+pub fn what_cannot_be_read_is_still_its_namespaces(version: Version) {
+    let cluster = Cluster::start(version, true);
+    let (here, bed) = (cluster.namespace(), &cluster.bed);
+    Node::run(bed, &here.name, version, |_| {
+        apply(&here, pool(&fixed(0)));
+        wait_ready(&here, POOL, "Answering");
+        here.create(&lasting("odd"));
+        here.wait_phase("odd", "Submitted");
+        bed.kill_operator();
+        std::fs::remove_file(bed.data.join("sqlite/htcjobs.db")).unwrap();
+        for end in ["wal", "shm"] {
+            // Whether they are there is SQLite's own business.
+            let _ = std::fs::remove_file(bed.data.join(format!("sqlite/htcjobs.db-{end}")));
+        }
+        let loose = r#"[{"op": "remove", "path": "/spec/versions/0/selectableFields"}, {"op": "replace", "path": "/spec/versions/0/schema/openAPIV3Schema",
+            "value": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}]"#;
+        bed.kube.kubectl_ok(&["patch", "crd", "htcjobs.htc.cern.ch", "--type=json", "-p", loose]).unwrap();
+        let no_number = r#"{"spec": {"queue": "three"}}"#;
+        let patched = || here.try_kubectl(&["patch", "htcjob", "odd", "--type=merge", "-p", no_number]);
+        wait_for("an HTCJob that cannot be decoded", PATIENCE, patched).unwrap();
+        bed.start_operator();
+        here.delete("odd");
+        let config = configured(&here, "own-operator-token", "schedd");
+        assert_eq!(listed(&here, &config, &["Owner"]), Vec::<String>::new());
+        delete(&here, POOL);
+    });
+}
