@@ -287,7 +287,7 @@ impl State {
             Some(Ok(())) => (
                 Reason::PoolNotFound,
                 format!(
-                    "there is no HTCPool {name}, or the operator does not work with it yet: create it, or write the name of another one (kubectl get htcpools -A)"
+                    "there is no HTCPool {name}, or the operator does not work with it yet: create the HTCPool, or delete the HTCJob and create it again with another spec.pool (kubectl get htcpools -A)"
                 ),
             ),
             Some(Err(why)) => {
@@ -304,7 +304,7 @@ impl Named {
     fn trouble(&self, name: &ObjectName, namespace: &str, object: &Observed) -> Option<SpecRefused> {
         if !self.spec.allows(&name.namespace, namespace) {
             let message = format!(
-                "HTCPool {name} is not for namespace {namespace}: ask its administrator to add the namespace to spec.allowedNamespaces, or name another pool"
+                "HTCPool {name} is not for namespace {namespace}: ask its administrator to add the namespace to spec.allowedNamespaces, or delete the HTCJob and create it again with another spec.pool"
             );
             return Some(SpecRefused { reason: Reason::PoolNotAllowed, message });
         }
@@ -323,7 +323,7 @@ impl Named {
         let Some(managed) = &self.spec.managed else {
             job.spec.mini_cluster.as_ref()?;
             let message = format!(
-                "HTCPool {name} has no workers that the operator makes (spec.managed): leave out spec.miniCluster, or name a managed pool"
+                "HTCPool {name} has no workers that the operator makes (spec.managed): delete the HTCJob and create it again without spec.miniCluster, or with the spec.pool of a managed pool"
             );
             return Some(SpecRefused { reason: Reason::NoWorkerFits, message });
         };

@@ -40,13 +40,13 @@ pub fn fits(pool: &ManagedPool, job: &HTCJobSpec) -> Result<u64, String> {
         let others = pool.workers.allowed_images.join(", ");
         let others = if others.is_empty() { others } else { format!(" or of those that it allows ({others})") };
         return Err(format!(
-            "its workers are containers of the image {has}{others}, and the HTCJob names {wanted}: write an image that it has, or name another pool"
+            "its workers are containers of the image {has}{others}, and the HTCJob names {wanted}: delete the HTCJob and create it again with an image that it has, or with another spec.pool"
         ));
     }
     let size = WorkerSize::of(pool, job.mini_cluster.as_ref()).map_err(|error| error.to_string())?;
     let resources = job.resources.clone().unwrap_or_default();
     if resources.gpus.unwrap_or_default() > 0 {
-        return Err("its workers have no GPUs: name another pool".to_owned());
+        return Err("its workers have no GPUs: delete the HTCJob and create it again with another spec.pool".to_owned());
     }
     let options = job.htcopts.as_deref().and_then(|text| HtcOpts::parse(text, &Policy::default()).ok());
     let option = |name: &str| options.as_ref()?.command(name)?.trim().parse::<u64>().ok();
@@ -62,7 +62,7 @@ pub fn fits(pool: &ManagedPool, job: &HTCJobSpec) -> Result<u64, String> {
     ];
     if let Some((what, asked, there)) = asked.iter().find(|(_, asked, there)| asked > there) {
         return Err(format!(
-            "a worker has {there} {what}, and the jobs ask for {asked}: ask for less, or for larger workers ({})",
+            "a worker has {there} {what}, and the jobs ask for {asked}: create the HTCJob again with less, or make the workers larger ({})",
             if job.mini_cluster.is_some() {
                 "spec.miniCluster.resources"
             } else {
@@ -77,24 +77,26 @@ pub fn fits(pool: &ManagedPool, job: &HTCJobSpec) -> Result<u64, String> {
 fn may_have(pool: &ManagedPool, own: &MiniCluster) -> Result<(), String> {
     let Some(allowed) = &pool.workers.mini_clusters else {
         return Err(
-            "it gives no HTCJob workers of its own: leave out spec.miniCluster, or ask its administrator for spec.managed.workers.miniClusters"
+            "it gives no HTCJob workers of its own: ask its administrator for spec.managed.workers.miniClusters, or delete the HTCJob and create it again without spec.miniCluster"
                 .to_owned(),
         );
     };
     let (size, most) = own.bounds();
     if size > most {
-        return Err(format!("spec.miniCluster.size is {size}, and maxSize is {most}: write a larger maxSize"));
+        return Err(format!(
+            "spec.miniCluster.size is {size}, and maxSize is {most}: create the HTCJob again with a larger maxSize"
+        ));
     }
     if i64::from(size) > i64::from(allowed.max) {
         return Err(format!(
-            "spec.miniCluster.size is {size}, and all HTCJobs together may have {} workers of their own: write a smaller one",
+            "spec.miniCluster.size is {size}, and all HTCJobs together may have {} workers of their own: create the HTCJob again with a smaller one",
             allowed.max
         ));
     }
     let class = own.template.as_ref().and_then(|template| template.priority_class_name.as_ref());
     match class.filter(|class| !allowed.priority_class_names.contains(class)) {
         Some(class) => Err(format!(
-            "PriorityClass {class:?} is not among those that it allows (spec.managed.workers.miniClusters.priorityClassNames): leave it out, or ask for it"
+            "PriorityClass {class:?} is not among those that it allows (spec.managed.workers.miniClusters.priorityClassNames): ask for it, or create the HTCJob again without it"
         )),
         None => Ok(()),
     }
@@ -280,7 +282,7 @@ mod tests {
     #[case::another_image(r#"{ "image": "python:3.11" }"#, Err("names python:3.11"))]
     #[case::too_many(r#"{ "size": 6 }"#, Err("may have 5 workers"))]
     #[case::most_is_the_pools_to_limit(r#"{ "size": 5, "maxSize": 50 }"#, Ok(4))]
-    #[case::smaller_than_itself(r#"{ "size": 3, "maxSize": 2 }"#, Err("write a larger maxSize"))]
+    #[case::smaller_than_itself(r#"{ "size": 3, "maxSize": 2 }"#, Err("create the HTCJob again with a larger maxSize"))]
     #[case::a_class(r#"{ "template": { "priorityClassName": "low" } }"#, Ok(4))]
     #[case::another_class(r#"{ "template": { "priorityClassName": "high" } }"#, Err("\"high\" is not among"))]
     fn workers_of_its_own_are_what_the_pool_allows(#[case] own: &str, #[case] expected: Result<u64, &str>) {

@@ -22,7 +22,12 @@ pub fn what_is_missing_is_said_and_waited_for(version: Version) {
         here.create(&pools.noted(name, 2, &pool));
     }
     let message = wait_says(&here, "waits", "PoolNotFound");
-    assert!(message.contains(&pool), "{message}");
+    let ways = "create the HTCPool, or delete the HTCJob and create it again with another spec.pool";
+    assert!(message.contains(&pool) && message.contains(ways), "{message}");
+    // What it does not say is refused.
+    let other = r#"{"spec":{"pool":"another"}}"#;
+    let refused = here.try_kubectl(&["patch", "htcjob", "waits", "--type=merge", "-p", other]).unwrap_err().to_string();
+    assert!(refused.contains("the spec cannot be changed once the HTCJob exists"), "{refused}");
     here.delete("doomed");
 
     pools.describe(&there, "second", &[]);
@@ -35,7 +40,7 @@ pub fn what_is_missing_is_said_and_waited_for(version: Version) {
     own["spec"]["miniCluster"] = serde_json::json!({ "size": 1 });
     here.create(&own);
     let message = wait_says(&here, "own", "NoWorkerFits");
-    assert!(message.contains("name a managed pool"), "{message}");
+    assert!(message.contains("with the spec.pool of a managed pool"), "{message}");
     here.delete("own");
     pools.ends_well(&here, "waits");
     assert_eq!(pools.site.runs("waits", 1), 1);
