@@ -76,6 +76,8 @@ enum Action {
     JobEnds(u32),
     /// All startds tell the collector how they are, for long enough that it is no longer young.
     Advertise,
+    /// One of them does, and the collector stays young.
+    Heard(u32),
     NodeDies(u32),
     CollectorRestarts,
     OperatorRestarts,
@@ -102,6 +104,8 @@ struct Sabotage {
     forgets_made: bool,
     /// The collector's first answer is the last one.
     never_asks_again: bool,
+    /// A collector that has begun a short while ago is taken at its word.
+    believes_the_young: bool,
 }
 
 struct Workers {
@@ -173,6 +177,7 @@ impl Workers {
     fn evidence(&self, world: &World, long: bool) -> Evidence {
         let since = if long { NOW - AFTER } else { NOW };
         let (answer, ads) = match &world.answer {
+            Some((_, ads)) if self.broken.believes_the_young => (Answer::Known, Some(ads)),
             Some((answer, ads)) => (*answer, Some(ads)),
             None => (Answer::Unknown, None),
         };
@@ -307,6 +312,10 @@ impl Workers {
                 world.ads = world.startds();
                 world.young = false;
             }
+            Action::Heard(number) => {
+                let id = world.pods[number].id;
+                world.ads.insert(id, world.startds()[&id]);
+            }
             Action::NodeDies(number) => {
                 world.troubles -= 1;
                 let real = world.pods.get_mut(number).unwrap();
@@ -385,6 +394,7 @@ impl Workers {
                 world.waiting > 0 && is(number, |real| real.phase == Phase::Running && !real.busy && !real.draining)
             }
             Action::JobEnds(number) => is(number, |real| real.busy),
+            Action::Heard(number) => world.young && is(number, |real| real.phase == Phase::Running),
             Action::NodeDies(number) => world.troubles > 0 && is(number, |real| real.phase == Phase::Running),
             _ => true,
         }
@@ -429,7 +439,9 @@ impl Model for Workers {
             actions.extend([false, true].map(|long| Action::Look { long, request }));
         }
         let of = |number: &u32| {
-            [Action::Begin(*number), Action::JobStarts(*number), Action::JobEnds(*number), Action::NodeDies(*number)]
+            let number = *number;
+            let jobs = [Action::Begin(number), Action::JobStarts(number), Action::JobEnds(number)];
+            jobs.into_iter().chain([Action::Heard(number), Action::NodeDies(number)])
         };
         actions.extend(world.pods.keys().flat_map(of).filter(|action| Self::can(world, action)));
     }
@@ -472,6 +484,7 @@ fn no_job_is_lost_while_workers_come_and_go(#[values(true, false)] follows: bool
 #[case::htcondor_looks_before_it_drains(true, LOST, Sabotage { drains_blindly: true, ..Sabotage::default() })]
 #[case::what_was_made_is_known_before_it_is_shown(true, MANY, Sabotage { forgets_made: true, ..Sabotage::default() })]
 #[case::the_collector_is_asked_again(true, END, Sabotage { never_asks_again: true, ..Sabotage::default() })]
+#[case::a_young_collector_proves_nothing(true, BLIND, Sabotage { believes_the_young: true, ..Sabotage::default() })]
 fn without_it_a_promise_breaks(#[case] follows: bool, #[case] promise: &str, #[case] broken: Sabotage) {
     let stories = explore(Workers { follows, jobs: 2, troubles: 1, broken });
     assert!(stories.iter().any(|(told, _)| *told == promise), "{promise}: {stories:#?}");
