@@ -95,6 +95,11 @@ pub enum Point {
     AfterWorkloadMade,
     BeforeWorkloadChanged,
     AfterWorkloadChanged,
+    // Pools.
+    BeforePoolFinalizerAttached,
+    AfterPoolFinalizerAttached,
+    BeforePoolFinalizerReleased,
+    AfterPoolFinalizerReleased,
     // Managed pools.
     BeforePoolObjectMade,
     AfterPoolObjectMade,

@@ -24,6 +24,7 @@ use crate::api::{
     Condition, ConditionStatus, FINALIZER, Guarded, HTCPool, OLD_FINALIZER, OPERATOR, ObjectName, Observed,
     POOL_FINALIZER, READY,
 };
+use crate::failpoint::{Point, around};
 use crate::fence::Fence;
 use crate::kubernetes::{self, ApiError, MANAGER, limited, unless_changed, watched};
 use crate::ledger::LedgerError;
@@ -432,9 +433,14 @@ impl PoolKeeper {
         }
         let api: Api<HTCPool> = Api::namespaced(self.base.client.clone(), &name.namespace);
         let patch = Patch::Merge(json!({ "metadata": metadata }));
-        let what = if wanted { "attach the finalizer of HTCPool" } else { "release the finalizer of HTCPool" };
+        let (what, before, after) = if wanted {
+            ("attach the finalizer of HTCPool", Point::BeforePoolFinalizerAttached, Point::AfterPoolFinalizerAttached)
+        } else {
+            ("release the finalizer of HTCPool", Point::BeforePoolFinalizerReleased, Point::AfterPoolFinalizerReleased)
+        };
         let parameters = PatchParams::default();
-        unless_changed(limited(what, name, api.patch(&name.name, &parameters, &patch)).await)
+        let patched = limited(what, name, api.patch(&name.name, &parameters, &patch));
+        unless_changed(around(before, patched, after).await)
     }
 
     /// Writes the condition, unless it says so already. Other words for the same reason are no Event.

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use self::stories::{LIVES, Stage, Story};
-use crate::pools::managed::POINTS;
+use crate::pools::managed::{LETS_GO, POINTS};
 use bed::dice::Dice;
 use htc_operator::failpoint::Point;
 use rstest::rstest;
@@ -24,7 +24,8 @@ const PAIRS: u64 = 2;
 fn every_point_is_in_a_life() {
     let of_pods = crate::kubernetes_backend::POINTS;
     let of_kueue = crate::kueue::POINTS;
-    let lives = LIVES.iter().flat_map(|(_, points)| *points).chain(POINTS).chain(of_pods).chain(of_kueue);
+    let of_htcpools = POINTS.iter().chain(LETS_GO);
+    let lives = LIVES.iter().flat_map(|(_, points)| *points).chain(of_htcpools).chain(of_pods).chain(of_kueue);
     let met: Vec<Point> = lives.copied().collect();
     let forgotten: Vec<Point> = Point::iter().filter(|point| !met.contains(point)).collect();
     assert!(forgotten.is_empty(), "{forgotten:?}");

@@ -25,7 +25,8 @@ pub use images::each_image_gets_workers_of_its_own;
 pub use lost::its_jobs_run_again_when_their_lease_is_over;
 pub use mini::{an_htcjob_has_workers_of_its_own, its_workers_go_with_it_whenever_the_operator_dies};
 pub use queued::{its_workers_come_when_it_has_room, its_workers_come_when_kueue_admits_it};
-pub use steps::nothing_is_made_twice_wherever_the_operator_dies;
+pub use reclaimed::its_queue_is_found_again_and_goes_if_it_is_said;
+pub use steps::{LETS_GO, nothing_is_made_twice_wherever_the_operator_dies};
 pub use users::{each_namespace_is_a_user_of_its_own, what_cannot_be_read_is_still_its_namespaces};
 
 const POOL: &str = "own";
@@ -43,6 +44,8 @@ const CONTROLLERS: &[&str] = &[
 
 /// Where the operator dies while it makes a pool and its workers, and sends them away again.
 pub const POINTS: &[Point] = &[
+    Point::BeforePoolFinalizerAttached,
+    Point::AfterPoolFinalizerAttached,
     Point::BeforePoolObjectMade,
     Point::AfterPoolObjectMade,
     Point::BeforeWorkerMade,

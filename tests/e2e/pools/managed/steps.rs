@@ -28,6 +28,8 @@ const OBJECTS: [&str; 12] = [
     "StatefulSet own-schedd",
 ];
 const WORKERS: usize = 2;
+/// Where the operator dies while it lets a pool go.
+pub const LETS_GO: &[Point] = &[Point::BeforePoolFinalizerReleased, Point::AfterPoolFinalizerReleased];
 
 /// An operator that dies before it makes one makes none, and one that dies after it has made one: so each one is come to by both.
 fn each(count: usize, points: &[Point]) -> Vec<String> {
@@ -61,7 +63,8 @@ pub fn nothing_is_made_twice_wherever_the_operator_dies(version: Version) {
     Node::run(bed, &here.name, version, |node| {
         let objects = each(OBJECTS.len(), &[Point::BeforePoolObjectMade, Point::AfterPoolObjectMade]);
         let workers = each(WORKERS, &[Point::BeforeWorkerMade, Point::AfterWorkerMade]);
-        let places = [objects, workers].concat();
+        let guarded = each(1, &[Point::BeforePoolFinalizerAttached, Point::AfterPoolFinalizerAttached]);
+        let places = [guarded, objects, workers].concat();
         bed.dying_at(&places, places.len(), || {
             apply(&here, pool(&fixed(2)));
             wait_ready(&here, POOL, "Answering");
@@ -73,10 +76,9 @@ pub fn nothing_is_made_twice_wherever_the_operator_dies(version: Version) {
         signed_by_one_key(&here);
         here.create(&lasting("runs"));
         here.wait_phase("runs", "Running");
-        ends_well(&here, node, "runs");
-        wait_for("workers without jobs", PATIENCE, || {
+        wait_for("one worker with a job", PATIENCE, || {
             let status = wait_workers(&here, 2)["status"]["workers"].clone();
-            if status["busy"] == 0 { Ok(()) } else { Err(status) }
+            if status["busy"] == 1 { Ok(()) } else { Err(status) }
         })
         .unwrap();
 
@@ -84,15 +86,21 @@ pub fn nothing_is_made_twice_wherever_the_operator_dies(version: Version) {
             [Point::BeforeWorkerMarked, Point::AfterWorkerMarked, Point::BeforeCondorDrain, Point::AfterCondorDrain];
         let gone = [Point::BeforeWorkerDeleted, Point::AfterWorkerDeleted];
         let places = [each(WORKERS, &steps), each(WORKERS, &gone)].concat();
-        // The one that is drained first may be gone before the other one is drained.
+        // The one without a job is drained first, and may be gone before the other one is drained.
         bed.dying_at(&places, places.len() - gone.len(), || {
             here.kubectl(&["scale", "htcpool", POOL, "--replicas=0"]);
+            let drains = |pod: &Value| pod["metadata"]["annotations"]["htc.cern.ch/drain"] == "true";
+            node.wait_pods("worker", "the one with a job, which drains", |pods| {
+                pods.len() == 1 && drains(&pods[0]) && get(&here)["status"]["workers"]["draining"] == 1
+            });
+            assert_eq!(here.get("runs")["status"]["phase"], "Running");
+            ends_well(&here, node, "runs");
             node.wait_pods("worker", "none", <[Value]>::is_empty);
         });
         assert_eq!(made(&here), first, "nothing is made anew");
 
         here.delete("runs");
-        delete(&here, POOL);
+        bed.dying_at(&each(1, LETS_GO), LETS_GO.len(), || delete(&here, POOL));
         wait_for("all that the pool had to be gone", PATIENCE, || {
             let left = made(&here);
             if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
