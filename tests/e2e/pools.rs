@@ -28,6 +28,7 @@ on_versions!(
         managed::its_workers_come_when_it_has_room,
         managed::it_grows_with_the_jobs_and_shrinks_without_them,
         managed::nothing_is_made_twice_wherever_the_operator_dies,
+        managed::its_queue_is_found_again_and_goes_if_it_is_said,
         one::the_same_schedd_is_no_second_pool,
         one::the_schedd_of_an_older_pool_is_no_second_pool,
         one::an_operator_may_have_no_schedd_of_its_own,

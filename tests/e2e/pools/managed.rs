@@ -5,6 +5,7 @@ mod lost;
 mod mini;
 mod node;
 mod queued;
+mod reclaimed;
 mod steps;
 mod users;
 
@@ -40,6 +41,8 @@ const CONTROLLERS: &[&str] = &[
     "statefulset-controller",
     "serviceaccount-controller",
     "garbage-collector-controller",
+    // A claim goes when no pod has it any more.
+    "persistentvolumeclaim-protection-controller",
 ];
 
 /// Where the operator dies while it makes a pool and its workers, and sends them away again.
