@@ -438,6 +438,33 @@ mod tests {
     }
 
     #[test]
+    fn the_central_manager_keeps_what_it_knows_if_it_is_said() {
+        let mut spec = spec();
+        let spool = |spec: &ManagedPool| {
+            let (mut claims, mut volume) = (Vec::new(), Value::Null);
+            with(spec, |design| {
+                claims = design.objects();
+                let daemon = claims.iter().find(|object| object["kind"] == "Deployment").unwrap();
+                let volumes = daemon["spec"]["template"]["spec"]["volumes"].as_array().unwrap();
+                volume = volumes.iter().find(|volume| volume["name"] == "spool").unwrap().clone();
+                claims.retain(|object| object["kind"] == "PersistentVolumeClaim");
+            });
+            (claims, volume)
+        };
+        assert_eq!(spool(&spec), (Vec::new(), json!({ "name": "spool", "emptyDir": {} })));
+        let storage = json!({ "size": "2Gi", "storageClassName": "fast" });
+        spec.central_manager.storage = Some(serde_json::from_value(storage).unwrap());
+        let (claims, volume) = spool(&spec);
+        let [claim] = claims.as_slice() else { panic!("{claims:?}") };
+        assert_eq!(volume["persistentVolumeClaim"]["claimName"], claim["metadata"]["name"]);
+        assert_eq!(claim["metadata"]["ownerReferences"][0]["uid"], "0123456789");
+        let wanted = json!({
+            "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "2Gi" } }, "storageClassName": "fast",
+        });
+        assert_eq!(claim["spec"], wanted);
+    }
+
+    #[test]
     fn the_claim_of_the_queue_goes_only_if_it_is_said() {
         let mut spec = spec();
         let deleted = |spec: &ManagedPool| {

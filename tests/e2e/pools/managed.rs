@@ -373,7 +373,9 @@ pub fn what_is_made_is_the_pools_own_and_restricted(version: Version) {
     for service in services {
         here.kubectl(&["create", "service", "clusterip", service, "--tcp=1"]);
     }
-    apply(&here, pool(&fixed(1)));
+    let mut object = pool(&fixed(1));
+    object["spec"]["managed"]["centralManager"] = json!({ "storage": { "size": "1Gi" } });
+    apply(&here, object);
     let message = wait_ready(&here, POOL, "NotPermitted");
     assert!(message.contains("own-signing-key"), "{message}");
     here.kubectl(&["apply", "-k", &path("namespace-pools")]);
@@ -394,8 +396,12 @@ pub fn what_is_made_is_the_pools_own_and_restricted(version: Version) {
 
     owned_and_let_in(&here);
 
-    // One edit by hand is undone when the pool is looked at again; another spec is written.
+    // Edits by hand are undone when the pool is looked at again; another spec is written.
+    let lets_in = || here.kubectl(&["get", "networkpolicy", "own-worker", "-o", "jsonpath={.spec.ingress}"]);
+    let limited = lets_in();
     here.kubectl(&["patch", "statefulset", "own-schedd", "--type=merge", "-p", r#"{"spec":{"replicas":2}}"#]);
+    here.kubectl(&["patch", "networkpolicy", "own-worker", "--type=merge", "-p", r#"{"spec":{"ingress":[{}]}}"#]);
+    assert_eq!(lets_in(), "[{}]", "everybody");
     let image = r#"{"spec":{"managed":{"image":"htcondor:next"}}}"#;
     here.kubectl(&["patch", "htcpool", POOL, "--type=merge", "-p", image]);
     wait_for("the StatefulSet to be as it should be", PATIENCE, || {
@@ -403,6 +409,10 @@ pub fn what_is_made_is_the_pools_own_and_restricted(version: Version) {
             serde_json::from_str(&here.kubectl(&["get", "statefulset", "own-schedd", "-o", "json"])).unwrap();
         let image = &set["spec"]["template"]["spec"]["containers"][0]["image"];
         if *image == "htcondor:next" && set["spec"]["replicas"] == 1 { Ok(()) } else { Err(set["spec"].clone()) }
+    })
+    .unwrap();
+    wait_for("the NetworkPolicy to be as it should be", PATIENCE, || {
+        if lets_in() == limited { Ok(()) } else { Err(lets_in()) }
     })
     .unwrap();
 
@@ -428,7 +438,7 @@ pub fn what_is_made_is_the_pools_own_and_restricted(version: Version) {
 /// All that the pool has is there, and its own; and pods of its templates are let into a namespace that is restricted.
 fn owned_and_let_in(here: &Namespace<'_>) {
     let uid = get(here)["metadata"]["uid"].clone();
-    let kinds = "services,configmaps,secrets,deployments,statefulsets,networkpolicies,pods";
+    let kinds = "services,configmaps,secrets,deployments,statefulsets,networkpolicies,persistentvolumeclaims,pods";
     let all: Value =
         serde_json::from_str(&here.kubectl(&["get", kinds, "-l", "htc.cern.ch/htcpool=own", "-o", "json"])).unwrap();
     let items = all["items"].as_array().unwrap();
@@ -447,11 +457,12 @@ fn owned_and_let_in(here: &Namespace<'_>) {
         "StatefulSet own-schedd",
         "NetworkPolicy own-pool",
         "NetworkPolicy own-worker",
+        "PersistentVolumeClaim own-central-manager",
         "Pod own-worker-0",
     ] {
         assert!(found.iter().any(|item| item == expected), "{expected} is not in {found:?}");
     }
-    assert_eq!(found.len(), 13, "{found:?}");
+    assert_eq!(found.len(), 14, "{found:?}");
     for item in items {
         let owner = &item["metadata"]["ownerReferences"][0];
         assert_eq!((&owner["uid"], &owner["kind"]), (&uid, &"HTCPool".into()), "{item:#}");
