@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use rusqlite::Connection;
@@ -510,10 +510,15 @@ async fn the_end_of_the_first_err_is_kept() {
 #[tokio::test]
 async fn a_file_of_the_first_schema_is_brought_up_to_date() {
     let folder = tempfile::tempdir().unwrap();
+    let live = Uid::from("0b5ea2a4-3b8c-4a51-9d1f-6f1a3a5f0002");
     let path = folder.path().join("htcjobs.db");
     {
         let ledger = Ledger::open_alone(&path).unwrap();
         ledger.save(save(Known { released: true, ..known(Phase::Terminating) }, Vec::new(), Vec::new())).await.unwrap();
+        let running = vec![(Index(0), job(0, JobState::Running))];
+        ledger.save(Save { uid: live.clone(), ..save(known(Phase::Running), running, Vec::new()) }).await.unwrap();
+        let key = RequestKey { uid: live.clone(), ..key(Kind::Submit, 2) };
+        ledger.intend(vec![Intent { key, ..intent(2, "1") }]).await.unwrap();
         ledger.close().await;
     }
     let file = Connection::open(&path).unwrap();
@@ -533,6 +538,11 @@ async fn a_file_of_the_first_schema_is_brought_up_to_date() {
     assert!(ledger.load(&uid()).await.unwrap().known.unwrap().released);
     assert_eq!(ledger.released(Artifact::Sandbox, Timestamp(99), None, 10).await.unwrap(), []);
     assert_eq!(ledger.released(Artifact::Sandbox, Timestamp(100), None, 10).await.unwrap().len(), 1, "let go at 100");
+    // There were no HTCPools: it stays where it was recorded.
+    assert_eq!(ledger.pools().await.unwrap(), [(live.clone(), None)]);
+    let record = ledger.load(&live).await.unwrap();
+    assert_eq!(record.schedds, BTreeSet::from([ScheddName::from("schedd@test")]));
+    assert_eq!(record.attempts, [submission(2, "1").submission]);
 }
 
 #[tokio::test]
