@@ -334,13 +334,13 @@ impl Named {
     /// Ends when the batches under way do.
     fn end(self) -> JoinHandle<()> {
         let Self { pool, lanes, metrics, .. } = self;
-        metrics.forget_pool();
         let credentials = Arc::clone(&pool.credentials);
         tokio::spawn(async move {
             // Their queues are shut once nobody has the pool.
             drop(pool);
             let _ = lanes.await;
             credentials.close();
+            metrics.forget_pool();
         })
     }
 }

@@ -1,8 +1,8 @@
 //! The life of one `HTCPool`.
 
 use bed::site::Site;
-use bed::{Namespace, is_true};
-use testbed::{Pool, PoolOptions, Version};
+use bed::{Namespace, PATIENCE, http, is_true};
+use testbed::{Pool, PoolOptions, Port, Version, wait_for};
 
 use super::site::{
     Pools, apply, delete, describe, other, wait_events, wait_gone, wait_ready, wait_ready_says, with_pool,
@@ -197,9 +197,16 @@ pub fn another_pool_of_its_name_is_not_taken_for_it(version: Version) {
 /// Its flags name no schedd: HTCJobs run in pools, and those that name none say so.
 pub fn an_operator_may_have_no_schedd_of_its_own(version: Version) {
     let site = Site::with(version, "", &["--credentials-refresh=2s"]);
+    let monitor = Port::reserve().unwrap();
     site.bed.set_env("HTC_SCHEDD", "");
+    site.bed.set_env("HTC_HTTP_LISTEN", &format!("127.0.0.1:{}", monitor.number));
     site.bed.start_operator();
     let here = site.bed.namespace();
+    let series = || -> Vec<String> {
+        let text = http::get(([127, 0, 0, 1], monitor.number).into(), "/metrics").unwrap().body;
+        let label = format!("pool=\"{}/only\"", here.name);
+        text.lines().filter(|line| line.contains(&label)).map(str::to_owned).collect()
+    };
     let pool = Pool::start(&site.bed.assets, other(version), &PoolOptions::default()).unwrap();
     here.create(&site.noted("nowhere", 1, ""));
     let message = wait_says(&here, "nowhere", "PoolNotFound");
@@ -211,8 +218,17 @@ pub fn an_operator_may_have_no_schedd_of_its_own(version: Version) {
     let (well, said) = site.bed.check();
     assert!(well && said.contains("ok    schedd: --schedd names none: ") && !said.contains("orphans: "), "{said}");
     assert!(said.contains(&format!("ok    pool {}/only: ", here.name)), "{said}");
+    let measured = series();
+    for name in ["htc_credentials_failing", "htc_tracker_age_seconds", "htc_orphans", "htc_unreadable_ads"] {
+        assert!(measured.iter().any(|line| line.starts_with(name)), "no {name} in {measured:?}");
+    }
     for name in ["runs", "nowhere"] {
         here.delete(name);
     }
     delete(&here, "only");
+    wait_for("nothing to be measured of the pool", PATIENCE, || {
+        let left = series();
+        if left.is_empty() { Ok(()) } else { Err(left.join("\n")) }
+    })
+    .unwrap();
 }
