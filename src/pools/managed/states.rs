@@ -7,7 +7,7 @@ use crate::machine::chart::File;
 use crate::machine::states::{self, picture, row};
 
 /// The state of a worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::EnumIter)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::Display, strum::EnumIter)]
 pub enum State {
     /// Its pod is made, and no container of it has begun.
     Waiting,
@@ -29,7 +29,7 @@ pub enum State {
 pub type Row = states::Row<State, &'static str>;
 
 /// The table.
-pub const TABLE: [Row; 24] = {
+pub const TABLE: [Row; 25] = {
     use State::{Busy, Draining, Ended, Idle, Leaving, Unseen, Waiting};
     [
         row(None, Some(Waiting), "Made"),
@@ -44,6 +44,7 @@ pub const TABLE: [Row; 24] = {
         row(Some(Busy), Some(Draining), "Drained"),
         row(Some(Idle), Some(Unseen), "CollectorBeganAnew"),
         row(Some(Busy), Some(Unseen), "CollectorBeganAnew"),
+        row(Some(Draining), Some(Unseen), "CollectorAndOperatorBeganAnew"),
         row(Some(Draining), Some(Ended), "LastJobEnded"),
         row(Some(Waiting), Some(Ended), "Lost"),
         row(Some(Unseen), Some(Ended), "Lost"),
