@@ -224,6 +224,24 @@ fn lost(before: &Value, after: &Value, path: &str) -> Vec<String> {
     }
 }
 
+/// Nodes keep no image from a registry: a thousand jobs are a thousand pulls, which registries refuse. The images of a managed pool and
+/// of Kubernetes' nodes are there.
+#[test]
+fn no_example_of_many_jobs_pulls_an_image() {
+    let mut seen = 0;
+    for (file, object) in examples() {
+        let spec = &object["spec"];
+        let has = |key: &str| !spec[key].is_null();
+        let many = spec["queue"].as_u64().unwrap_or(1) > 1 || has("items") || has("itemsFrom");
+        let Some(image) = spec["script"]["image"].as_str().filter(|_| many && !has("pool") && !has("backend")) else {
+            continue;
+        };
+        assert!(image.starts_with('/'), "{file}: each of its jobs pulls {image}");
+        seen += 1;
+    }
+    assert!(seen > 5, "only {seen} examples were looked at");
+}
+
 #[test]
 fn the_examples_decode_without_losing_a_key() {
     let examples = examples();
