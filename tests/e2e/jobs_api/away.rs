@@ -41,8 +41,12 @@ fn others_notice_nothing(here: &Namespace<'_>, name: &str) {
     here.wait(name, "to be there", |_| true);
 }
 
-/// Controllers that look at all kinds of objects go on with the others: what has lost its owner goes, and what there is counts.
-fn controllers_notice_nothing(here: &Namespace<'_>) {
+/// Controllers that look at all kinds of objects, and that [`controllers_notice_nothing`] needs.
+pub(super) const CONTROLLERS: [&str; 3] =
+    ["namespace-controller", "garbage-collector-controller", "resourcequota-controller"];
+
+/// Those go on with the other kinds: what has lost its owner goes, and what there is counts.
+pub(super) fn controllers_notice_nothing(here: &Namespace<'_>) {
     let comes = |what: &str, output: &dyn Fn() -> String, wanted: &str| {
         let seen = || if output() == wanted { Ok(()) } else { Err(output()) };
         wait_for(what, PATIENCE, seen).unwrap();
@@ -154,8 +158,7 @@ pub fn certificates_are_renewed_while_requests_go_on(version: Version) {
 pub fn a_certificate_that_has_ended(version: Version) {
     let arguments = [LONG_SUBMISSIONS, &["--jobs-api-certificate-life=60s"]].concat();
     let bed = Bed::with_jobs_api_alone(version, &KubeOptions::default(), &arguments);
-    let _controllers =
-        bed.controllers(&["namespace-controller", "garbage-collector-controller", "resourcequota-controller"]);
+    let _controllers = bed.controllers(&CONTROLLERS);
     bed.start_operator();
     bed.front();
     let (here, other) = (bed.namespace(), bed.namespace());

@@ -5,13 +5,14 @@ use bed::{Bed, LONG_SUBMISSIONS, Namespace, PATIENCE, UNTIL_LET_GO, checkout, ht
 use serde_json::Value;
 use testbed::{Controllers, KubeOptions, Version, wait_for};
 
+use crate::jobs_api::away::{CONTROLLERS, controllers_notice_nothing};
 use crate::jobs_api::names;
 
 const DISCOVERY: &str = "NamespaceDeletionDiscoveryFailure";
 
 fn bed(version: Version) -> (Bed, Controllers) {
     let bed = Bed::with_jobs_api_alone(version, &KubeOptions::default(), LONG_SUBMISSIONS);
-    let controllers = bed.controllers(&["namespace-controller"]);
+    let controllers = bed.controllers(&CONTROLLERS);
     (bed, controllers)
 }
 
@@ -115,6 +116,7 @@ pub fn stay_while_the_api_does_not_answer(version: Version) {
     })
     .unwrap();
     assert!(find(&other).is_some());
+    controllers_notice_nothing(&bed.namespace());
 
     // A front is enough for other namespaces; an HTCJob waits for its operator.
     front.start(&bed);
@@ -124,6 +126,10 @@ pub fn stay_while_the_api_does_not_answer(version: Version) {
     assert!(why.contains("htc.cern.ch/condor-jobs"), "{why}");
     assert!(here.get("runs")["metadata"]["deletionTimestamp"].is_string());
     assert_eq!(bed.queue(&of(&uid), &["ClusterId"]).len(), 2);
+    // Controllers that are started now learn from discovery what there is, and from nobody what jobs there are.
+    drop(controllers);
+    let controllers = bed.controllers(&CONTROLLERS);
+    controllers_notice_nothing(&bed.namespace());
     bed.start_operator();
     wait_gone(&here, &controllers);
     assert_eq!(bed.queue(&of(&uid), &["ClusterId"]), Vec::<Vec<String>>::new());
@@ -132,6 +138,7 @@ pub fn stay_while_the_api_does_not_answer(version: Version) {
     let third = bed.namespace();
     front.stop();
     wait_available(&bed, "False");
+    controllers_notice_nothing(&bed.namespace());
     delete(&third);
     wait_kept(&third, DISCOVERY);
     let folder = checkout().join("deploy/jobs-api");
