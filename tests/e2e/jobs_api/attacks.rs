@@ -5,7 +5,7 @@ use std::process::{Child, Stdio};
 
 use bed::direct::Direct;
 use bed::person::{Person, wait_printed};
-use bed::{Bed, UNTIL_LET_GO, htcjob};
+use bed::{Bed, Namespace, UNTIL_LET_GO, htcjob, is_true};
 use testbed::{FRONT_PROXY, Version};
 
 use crate::jobs_api::{API, json};
@@ -14,11 +14,22 @@ use crate::jobs_api::{API, json};
 const ADMIN: [(&str, &str); 2] = [("X-Remote-User", "system:admin"), ("X-Remote-Group", "system:masters")];
 
 /// No connection, or none on which anything is answered.
-fn is_shut(caller: &Direct, path: &str) -> Result<(), String> {
-    match caller.get(path, &ADMIN) {
+fn is_shut(caller: &Direct, method: &str, path: &str) -> Result<(), String> {
+    match caller.ask(method, path, &ADMIN) {
         Err(_) => Ok(()),
-        Ok((status, body)) => Err(format!("{path}: {status} {body}")),
+        Ok((status, body)) => Err(format!("{method} {path}: {status} {body}")),
     }
+}
+
+/// What is read of the jobs of the HTCJob `fit`, and what who may edit can do about one of them.
+fn all_requests(here: &Namespace<'_>) -> Vec<(&'static str, String)> {
+    let jobs = here.procs();
+    let read = ["", "?watch=true", "/fit-0", "/fit-0/log", "/fit-0/log?stream=err&follow=true", "/fit-0/files"];
+    let read = read.map(|what| ("GET", format!("{jobs}{what}")));
+    let story = ("GET", format!("{API}/namespaces/{}/htcstories/fit", here.name));
+    let edit = [("GET", "analysis"), ("POST", "hold"), ("POST", "release"), ("POST", "remove")];
+    let edit = edit.map(|(method, what)| (method, format!("{jobs}/fit-0/{what}")));
+    read.into_iter().chain([story]).chain(edit).collect()
 }
 
 pub fn a_front_lets_in_the_api_server_alone(version: Version) {
@@ -26,10 +37,14 @@ pub fn a_front_lets_in_the_api_server_alone(version: Version) {
     let port = bed.front().port.number;
     let kube = &bed.kube;
     let api_server = Direct::new(port, Some(&kube.front_proxy_credentials(FRONT_PROXY).unwrap()));
-    let everything = [format!("{API}/htcprocs"), API.to_owned(), "/apis".to_owned(), "/openapi/v3".to_owned()];
-    for path in &everything {
+    let here = bed.namespace();
+    here.create(&htcjob("fit", UNTIL_LET_GO));
+    here.wait_running("fit", 1);
+    let everywhere = [format!("{API}/htcprocs"), API.to_owned(), "/apis".to_owned(), "/openapi/v3".to_owned()];
+    for path in &everywhere {
         assert_eq!(api_server.get(path, &ADMIN).map(|(status, _)| status), Ok(200), "{path}");
     }
+    let everything: Vec<_> = everywhere.map(|path| ("GET", path)).into_iter().chain(all_requests(&here)).collect();
     let another_name = kube.front_proxy_credentials("somebody").unwrap();
     // The authority of users signs any name.
     let another_authority = kube.credentials(FRONT_PROXY, None).unwrap();
@@ -37,13 +52,17 @@ pub fn a_front_lets_in_the_api_server_alone(version: Version) {
     let shown = [None, Some(&another_name), Some(&another_authority), Some(&an_admin)];
     for (number, shown) in shown.into_iter().enumerate() {
         let caller = Direct::new(port, shown);
-        for path in &everything {
-            is_shut(&caller, path).unwrap_or_else(|answer| panic!("caller {number} has an answer: {answer}"));
+        for (method, path) in &everything {
+            is_shut(&caller, method, path).unwrap_or_else(|answer| panic!("caller {number} has an answer: {answer}"));
         }
     }
     // It speaks for somebody, or it hears nothing of jobs.
-    let (status, body) = api_server.get(&format!("{API}/htcprocs"), &[]).unwrap();
-    assert_eq!((status, &json(&body)["reason"]), (403, &"Forbidden".into()), "{body}");
+    let of_jobs = [("GET", format!("{API}/htcprocs"))].into_iter().chain(all_requests(&here));
+    for (method, path) in of_jobs {
+        let (status, body) = api_server.ask(method, &path, &[]).unwrap();
+        assert_eq!((status, &json(&body)["reason"]), (403, &"Forbidden".into()), "{method} {path}: {body}");
+    }
+    assert!(is_true(&here.let_go("fit"), "Complete"), "nobody has held or removed it");
 }
 
 pub fn a_leader_lets_in_fronts_alone(version: Version) {
@@ -72,10 +91,12 @@ pub fn a_leader_lets_in_fronts_alone(version: Version) {
     ];
     for (number, shown) in shown.iter().enumerate() {
         let caller = Direct::new(bed.leader_port(), shown.as_ref());
-        is_shut(&caller, &jobs).unwrap_or_else(|answer| panic!("caller {number} has an answer: {answer}"));
+        for (method, path) in all_requests(&here) {
+            is_shut(&caller, method, &path).unwrap_or_else(|answer| panic!("caller {number} has an answer: {answer}"));
+        }
     }
     // And a front's certificate opens no front.
-    is_shut(&Direct::new(bed.front().port.number, Some(&front)), &jobs).unwrap();
+    is_shut(&Direct::new(bed.front().port.number, Some(&front)), "GET", &jobs).unwrap();
 }
 
 fn decoded(text: &str) -> String {
@@ -89,8 +110,10 @@ pub fn nobody_speaks_for_others(version: Version) {
     let port = bed.front().port.number;
     let (here, there) = (bed.namespace(), bed.namespace());
     for namespace in [&here, &there] {
-        namespace.create(&htcjob("fit", "true"));
-        namespace.wait_ended("fit");
+        namespace.create(&htcjob("fit", UNTIL_LET_GO));
+    }
+    for namespace in [&here, &there] {
+        namespace.wait_running("fit", 1);
     }
     let ann = here.person("ann", &["htcprocs-view"]);
     ann.comes_to_see(&["get", "htcprocs"]);
@@ -103,46 +126,46 @@ pub fn nobody_speaks_for_others(version: Version) {
         let (status, body) = through.get(&path, &forged).unwrap();
         assert!(status == 403 && body.contains(&ann.name), "{path}: {status} {body}");
     }
-    let one = |namespace: &bed::Namespace<'_>, what: &str| format!("{}/fit-0/{what}", namespace.procs());
-    for what in ["log", "log?stream=err&follow=true", "files", "analysis"] {
-        let (status, body) = through.get(&one(&there, what), &forged).unwrap();
-        assert!(status == 403 && body.contains(&ann.name), "{what}: {status} {body}");
-        let (status, body) = Direct::new(bed.kube.port(), None).get(&one(&here, what), &forged).unwrap();
-        assert!([401, 403].contains(&status), "anonymous, {what}: {status} {body}");
+    let anonymous = Direct::new(bed.kube.port(), None);
+    for (method, path) in all_requests(&there) {
+        let (status, body) = through.ask(method, &path, &forged).unwrap();
+        assert!(status == 403 && body.contains(&ann.name), "{method} {path}: {status} {body}");
     }
-    let (status, body) = Direct::new(bed.kube.port(), None).get(&here.procs(), &forged).unwrap();
-    assert!([401, 403].contains(&status), "anonymous: {status} {body}");
+    for (method, path) in all_requests(&here) {
+        let (status, body) = anonymous.ask(method, &path, &forged).unwrap();
+        assert!([401, 403].contains(&status), "anonymous, {method} {path}: {status} {body}");
+    }
 
     // The front asks again, whoever has let a request through.
     let api_server = Direct::new(port, Some(&bed.kube.front_proxy_credentials(FRONT_PROXY).unwrap()));
     let as_ann = [("X-Remote-User", ann.name.as_str()), ("X-Remote-Group", "system:authenticated")];
-    let seen = |path: &str| api_server.get(path, &as_ann).unwrap();
-    assert_eq!(seen(&here.procs()).0, 200);
-    assert_eq!(seen(&format!("{}/fit-0", here.procs())).0, 200);
-    for path in [
-        there.procs(),
-        format!("{}/fit-0", there.procs()),
-        format!("{}?watch=1", there.procs()),
-        one(&there, "log"),
-        one(&there, "files"),
-        one(&there, "analysis"),
-        format!("{API}/htcprocs"),
-        format!("{API}/htcprocs?fieldSelector=metadata.namespace%3D{}", here.name),
-        format!("{API}/namespaces/{}/htcstories/fit", there.name),
-    ] {
-        let (status, body) = seen(&path);
-        assert!(status == 403 && body.contains("is forbidden: User"), "{path}: {status} {body}");
+    let as_nobody = [("X-Remote-User", "system:anonymous"), ("X-Remote-Group", "system:unauthenticated")];
+    let refused = |method: &str, path: &str, user: &[(&str, &str)]| {
+        let (status, body) = api_server.ask(method, path, user).unwrap();
+        assert!(status == 403 && body.contains("is forbidden: User"), "{method} {path}: {status} {body}");
+    };
+    let jobs = here.procs();
+    let stories = format!("{API}/namespaces/{}/htcstories/fit", here.name);
+    for path in [jobs.clone(), format!("{jobs}/fit-0"), format!("{jobs}/fit-0/log"), stories] {
+        assert_eq!(api_server.get(&path, &as_ann).map(|(status, _)| status), Ok(200), "{path}");
     }
-    assert_eq!(seen(&format!("{API}/namespaces/{}/htcstories/fit", here.name)).0, 200);
-    // Who may look may not act, here as little as there.
-    for (namespace, what) in
-        [&here, &there].into_iter().flat_map(|one| ["hold", "release", "remove"].map(|what| (one, what)))
+    for (method, path) in all_requests(&there) {
+        refused(method, &path, &as_ann);
+    }
+    for path in [format!("{API}/htcprocs"), format!("{API}/htcprocs?fieldSelector=metadata.namespace%3D{}", here.name)]
     {
-        let (status, body) = api_server.ask("POST", &one(namespace, what), &as_ann).unwrap();
-        assert!(status == 403 && body.contains("is forbidden: User"), "{what}: {status} {body}");
+        refused("GET", &path, &as_ann);
     }
-    let anonymous = [("X-Remote-User", "system:anonymous"), ("X-Remote-Group", "system:unauthenticated")];
-    assert_eq!(api_server.get(&here.procs(), &anonymous).map(|(status, _)| status), Ok(403));
+    for (method, path) in all_requests(&here) {
+        // Who may look may not act, here as little as there.
+        if method == "POST" {
+            refused(method, &path, &as_ann);
+        }
+        refused(method, &path, &as_nobody);
+    }
+    for namespace in [&here, &there] {
+        assert!(is_true(&namespace.let_go("fit"), "Complete"), "nobody has held or removed it");
+    }
 }
 
 /// What the API server and the front read differently, somebody could be allowed as the one and be given as the other.
