@@ -53,6 +53,7 @@ on_versions!(
         namespaces::go_with_all_that_runs_in_them,
         states::a_job_that_is_held_or_removed,
         states::items_of_a_configmap,
+        states::jobs_that_are_lost,
         watching::each_change_is_a_row,
         watching::what_users_ask_for,
         wishes::removed_before_any_is_submitted;

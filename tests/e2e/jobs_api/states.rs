@@ -1,6 +1,6 @@
 //! Each state of a job, as its object says it.
 
-use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, condition, htcjob, ids, is_true, of};
+use bed::{Bed, LONG_SUBMISSIONS, Namespace, PATIENCE, UNTIL_LET_GO, condition, htcjob, ids, is_true, of};
 use serde_json::{Value, json};
 use testbed::{Version, wait_for};
 
@@ -230,4 +230,36 @@ pub fn a_job_that_is_held_or_removed(version: Version) {
     let released = wait_state(&here, "fit-1", "Succeeded");
     assert!(released["status"]["holdReason"].is_null() && released["status"]["heldSince"].is_null(), "{released:#}");
     assert_eq!(released["status"]["attempts"], 2, "{released:#}");
+}
+
+/// HTCondor has lost its queue: nobody knows how they ended, and they are not submitted again.
+pub fn jobs_that_are_lost(version: Version) {
+    let bed = Bed::with_jobs_api(version, &[LONG_SUBMISSIONS, &["--birthdate-steady=4s"]].concat());
+    bed.start_operator();
+    bed.front();
+    let here = bed.namespace();
+    let mut object = htcjob("fit", &format!("[ $1 = 2 ] || {UNTIL_LET_GO}"));
+    object["spec"]["queue"] = 3.into();
+    here.create(&object);
+    let ids = ids(&here.wait_running("fit", 2));
+    wait_state(&here, "fit-2", "Succeeded");
+    let watch = here.admin().begins(&["get", "htcprocs", "-w", "-o", "wide"]);
+    bed::person::wait_printed(&watch, "those that run", |text| text.matches(" Running ").count() >= 2);
+    bed.pool.reset_queue().unwrap();
+    for (name, id) in ["fit-0", "fit-1"].into_iter().zip(&ids) {
+        let lost = wait_state(&here, name, "Lost");
+        let status = &lost["status"];
+        assert_eq!(status["message"], "the job was lost with the schedd's queue", "{lost:#}");
+        assert_eq!((&status["id"], &status["attempts"]), (&id.as_str().into(), &1.into()), "{lost:#}");
+        assert!(status["exitCode"].is_null() && status["outputFetched"] == false, "{lost:#}");
+    }
+    here.wait_ended("fit");
+    let selected = here.kubectl(&["get", "htcprocs", "--field-selector=status.state=Lost", "-o", "wide"]);
+    assert_eq!(names(&selected), ["fit-0", "fit-1"], "{selected}");
+    assert_eq!(selected.matches("the job was lost with the schedd's queue").count(), 2, "{selected}");
+    bed::person::wait_printed(&watch, "those that are lost", |text| text.matches(" Lost ").count() == 2);
+    let log = here.try_kubectl(&["get", "--raw", &format!("{}/fit-0/log", here.procs())]).unwrap_err().to_string();
+    assert!(log.contains("fit-0 is Lost: it has no log"), "{log}");
+    let (code, names, _) = crate::plugin::users::htc(&here, &["jobs", "fit", "--state=Lost", "-o", "name"]);
+    assert_eq!((code, names.lines().count()), (0, 2), "{names}");
 }
