@@ -2,6 +2,7 @@
 
 mod files;
 mod jobs;
+mod logs;
 mod recording;
 mod roles;
 mod story;
@@ -14,16 +15,19 @@ use testbed::Version;
 
 on_versions!(
     both:
-        jobs::a_log_is_followed_over_an_eviction,
-        jobs::three_of_many_fail;
+        jobs::three_of_many_fail,
+        logs::a_log_is_followed_over_an_eviction;
     trixie:
         files::a_call_that_is_cut_off_is_gone_on_with,
+        logs::a_log_is_followed_over_a_hold_and_a_release,
+        logs::while_the_operator_is_busy_or_away,
         story::kubectl_completes_names,
         users::failed_jobs_run_again_and_no_others,
         why::it_says_why_jobs_do_not_run,
         wishes::hold_release_and_remove;
     sid:
-        jobs::a_log_is_followed,
+        logs::a_log_is_followed,
+        logs::a_log_is_followed_until_its_job_is_removed,
         recording::the_readme_shows_what_happens,
         roles::each_command_by_view_and_by_edit,
         story::it_is_told_and_drawn,

@@ -9,7 +9,8 @@ use kube::ResourceExt as _;
 use kube::api::ListParams;
 use kube::config::Kubeconfig;
 
-use super::cluster::{Cluster, parse_name};
+use super::cluster::{Cluster, Jobs, parse_name};
+use super::patience::Patience;
 
 /// Name by which kubectl looks for the program.
 pub(super) const PROGRAM: &str = "kubectl_complete-htc";
@@ -195,7 +196,7 @@ async fn htcjobs(cluster: &Cluster) -> Option<Vec<(String, String)>> {
 }
 
 async fn jobs(cluster: &Cluster, name: &str) -> Option<Vec<(String, String)>> {
-    let jobs = cluster.jobs().await.ok()?;
+    let jobs = Jobs { patience: Patience::none(), ..cluster.jobs().await.ok()? };
     let procs = jobs.first_procs(name, "").await.ok()?;
     Some(procs.into_iter().map(|proc| (proc.index.to_string(), proc.state)).collect())
 }

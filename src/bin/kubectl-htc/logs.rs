@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::Failure;
 use super::cluster::{Cluster, Jobs};
+use super::patience::Patience;
 use super::procs::{Proc, Refused, Which, parse_which};
 
 /// Pause before a job is looked at again that has no log yet.
@@ -41,7 +42,7 @@ pub(super) struct Arguments {
     /// Standard error instead of standard output.
     #[arg(long)]
     err: bool,
-    /// Of all jobs that have failed, each with its name before it. Those that were removed or lost come last.
+    /// Of the jobs that have failed, at most 50, each with its name before it. Those that were removed or lost come last.
     #[arg(long, conflicts_with = "follow")]
     failed: bool,
     /// Only the last so many lines.
@@ -68,6 +69,7 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
         )));
     }
     if *follow {
+        let jobs = Jobs { patience: Patience::none(), ..jobs };
         return follow_to_the_end(&jobs, &procs[0], arguments).await;
     }
     let mut code = ExitCode::SUCCESS;
@@ -78,7 +80,9 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
         let mut shown = Shown::begin(arguments.tail);
         match shown.print_whole(&jobs, proc, arguments).await {
             Ok(()) => {}
-            Err(Refused { code: NO_LOG | NOT_FOUND, message }) if *failed && proc.is_gone() => eprintln!("{message}"),
+            Err(Refused { code: NO_LOG | NOT_FOUND, message, .. }) if *failed && proc.is_gone() => {
+                eprintln!("{message}");
+            }
             Err(Refused { message, .. }) if *failed => {
                 eprintln!("error: {message}");
                 code = ExitCode::from(super::ERROR);
@@ -156,10 +160,10 @@ impl Shown {
         let mut answer = jobs.of_job(&proc.name, &path).await?;
         self.answered(|name| answer.header(name).map(str::to_owned));
         while let Some(part) = answer.next().await {
-            let part = part.map_err(|message| Refused { code: 0, message })?;
+            let part = part.map_err(|why| Refused::nobody(0, why))?;
             let mut out = std::io::stdout().lock();
             let written = out.write_all(&part).and_then(|()| out.flush());
-            written.map_err(|error| Refused { code: HERE, message: error.to_string() })?;
+            written.map_err(|error| Refused::nobody(HERE, error))?;
             self.came(part.len() as u64);
         }
         Ok(())
@@ -206,7 +210,7 @@ async fn follow_to_the_end(jobs: &Jobs, first: &Proc, arguments: &Arguments) -> 
                     shown = Shown::begin(None);
                     continue;
                 }
-                Err(Refused { code: CUT, message }) => {
+                Err(Refused { code: CUT, message, .. }) => {
                     eprintln!("{message}");
                     if ended {
                         return Ok(ExitCode::SUCCESS);
@@ -214,9 +218,9 @@ async fn follow_to_the_end(jobs: &Jobs, first: &Proc, arguments: &Arguments) -> 
                     shown = Shown::begin(None);
                 }
                 // It has written more than can be had while it runs, or has no log at the moment.
-                Err(Refused { code: NO_LOG, message }) if !ended => say(format!("{message}: waiting")),
+                Err(Refused { code: NO_LOG, message, .. }) if !ended => say(format!("{message}: waiting")),
                 // There was one as long as it ran.
-                Err(Refused { code: NO_LOG, message }) if shown.bytes > 0 => {
+                Err(Refused { code: NO_LOG, message, .. }) if shown.bytes > 0 => {
                     say(message);
                     return Ok(ExitCode::SUCCESS);
                 }
@@ -229,7 +233,7 @@ async fn follow_to_the_end(jobs: &Jobs, first: &Proc, arguments: &Arguments) -> 
                 }
                 // A connection that ends is made again.
                 Err(Refused { code: 0, .. }) if shown.bytes > before => {}
-                Err(refused) => say(format!("{}: trying again", refused.message)),
+                Err(refused) => say(format!("{}: trying again", refused.why())),
             }
         } else {
             say(format!("{} is {}: waiting", proc.name, proc.state));
@@ -245,7 +249,7 @@ async fn follow_to_the_end(jobs: &Jobs, first: &Proc, arguments: &Arguments) -> 
                 proc = now;
             }
             // Jobs go on without the operator, its front and the API server.
-            Err(refused) if refused.may_pass() => say(format!("{}: trying again", refused.message)),
+            Err(refused) if refused.may_pass() => say(format!("{}: trying again", refused.why())),
             Err(refused) => return Err(Failure(refused.message)),
         }
     }
@@ -253,7 +257,17 @@ async fn follow_to_the_end(jobs: &Jobs, first: &Proc, arguments: &Arguments) -> 
 
 #[cfg(test)]
 mod tests {
+    use clap::Args as _;
+
     use super::*;
+
+    #[test]
+    fn how_many_logs_one_call_prints_is_told() {
+        let command = Arguments::augment_args(clap::Command::new("logs"));
+        let failed = command.get_arguments().find(|flag| flag.get_id() == "failed").unwrap();
+        let help = failed.get_help().unwrap().to_string();
+        assert!(help.contains(&format!("at most {MOST}")), "{help}");
+    }
 
     #[test]
     fn a_log_goes_on_in_the_same_run_at_the_next_byte() {

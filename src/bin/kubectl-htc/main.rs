@@ -10,6 +10,7 @@ mod head;
 mod jobs;
 mod logs;
 mod new;
+mod patience;
 mod procs;
 mod queue;
 mod retry;

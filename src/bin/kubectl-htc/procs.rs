@@ -1,8 +1,10 @@
 //! Jobs of an HTCJob, through the API server's jobs API, as the user.
 
+use std::time::Duration;
+
 use futures::StreamExt as _;
 use htc_operator::procs::State;
-use http::Request;
+use http::{Method, Request};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
 use serde_json::Value;
@@ -103,9 +105,21 @@ impl Answer {
 pub(super) struct Refused {
     pub(super) code: u16,
     pub(super) message: String,
+    /// When to ask again.
+    retry_after: Option<Duration>,
 }
 
 impl Refused {
+    /// By nobody: `code` says what has gone wrong.
+    pub(super) fn nobody(code: u16, message: impl std::fmt::Display) -> Self {
+        Self { code, message: message.to_string(), retry_after: None }
+    }
+
+    /// The message, for who is told what is done about it.
+    pub(super) fn why(&self) -> &str {
+        self.message.trim_end_matches(": try again")
+    }
+
     /// It may be answered a moment later.
     pub(super) const fn may_pass(&self) -> bool {
         matches!(self.code, 0 | 429 | 500 | 502 | 503 | 504)
@@ -119,7 +133,7 @@ impl Jobs {
     }
 
     async fn ask(&self, path: &str, accept: &str) -> Result<Answer, Refused> {
-        self.send(Request::get(path).header("Accept", accept)).await
+        self.send(Method::GET, path, accept).await
     }
 
     /// One job, by its own name.
@@ -134,24 +148,36 @@ impl Jobs {
 
     async fn object(&self, path: &str) -> Result<Value, Refused> {
         let mut answer = self.ask(path, "application/json").await?;
-        let broken = |why: String| Refused { code: 0, message: why };
         let mut body = Vec::new();
         while let Some(part) = answer.next().await {
-            body.extend(part.map_err(broken)?);
+            body.extend(part.map_err(|why| Refused::nobody(0, why))?);
         }
-        serde_json::from_slice(&body).map_err(|error| broken(error.to_string()))
+        serde_json::from_slice(&body).map_err(|error| Refused::nobody(0, error))
     }
 
     /// Asks that something is done about one job.
     pub(super) async fn post(&self, name: &str, action: &str) -> Result<(), Refused> {
         let path = format!("{BASE}/{}/htcprocs/{name}/{action}", self.namespace);
-        self.send(Request::post(path).header("Accept", "application/json")).await.map(drop)
+        self.send(Method::POST, &path, "application/json").await.map(drop)
     }
 
-    async fn send(&self, request: http::request::Builder) -> Result<Answer, Refused> {
-        let broken = |error: &dyn std::fmt::Display| Refused { code: 0, message: error.to_string() };
-        let request = request.body(Body::empty()).map_err(|error| broken(&error))?;
-        let answer = self.client.send(request).await.map_err(|error| broken(&error))?;
+    async fn send(&self, method: Method, path: &str, accept: &str) -> Result<Answer, Refused> {
+        loop {
+            let answer = self.send_once(method.clone(), path, accept).await;
+            let Err(refused @ Refused { retry_after: Some(pause), .. }) = &answer else {
+                self.patience.is_answered();
+                return answer;
+            };
+            if !self.patience.waits(*pause, refused.why()).await {
+                return answer;
+            }
+        }
+    }
+
+    async fn send_once(&self, method: Method, path: &str, accept: &str) -> Result<Answer, Refused> {
+        let request = Request::builder().method(method).uri(path).header("Accept", accept);
+        let request = request.body(Body::empty()).map_err(|error| Refused::nobody(0, error))?;
+        let answer = self.procs.send(request).await.map_err(|error| Refused::nobody(0, error))?;
         let (code, headers) = (answer.status(), answer.headers().clone());
         let parts = answer.into_body().into_data_stream().map(|part| match part {
             Ok(part) => Ok(part.to_vec()),
@@ -168,7 +194,9 @@ impl Jobs {
         let status: Value = serde_json::from_slice(&body).unwrap_or_default();
         let told = status["message"].as_str().map(str::to_owned);
         let plain = || String::from_utf8_lossy(&body).trim().to_owned();
-        Err(Refused { code: code.as_u16(), message: told.unwrap_or_else(plain) })
+        let seconds = answer.header("retry-after").and_then(|seconds| seconds.parse().ok());
+        let retry_after = seconds.map(Duration::from_secs);
+        Err(Refused { code: code.as_u16(), message: told.unwrap_or_else(plain), retry_after })
     }
 
     /// The jobs of an HTCJob in this form, page by page; `selector`: of these fields.

@@ -84,7 +84,7 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
 pub(super) async fn told(jobs: &Jobs, job: &HTCJob) -> (Vec<Step>, Option<String>) {
     let why = match jobs.story(&job.name_any()).await {
         Ok(story) => return recorded(&story),
-        Err(Refused { code: 404, message }) if !message.starts_with("htcstories") => {
+        Err(Refused { code: 404, message, .. }) if !message.starts_with("htcstories") => {
             "this cluster has no jobs API, or an older one (docs/jobs-api.md)".to_owned()
         }
         Err(refused) => refused.message,

@@ -77,7 +77,9 @@ async fn idle(jobs: &Jobs, name: &str) {
 async fn show(jobs: &Jobs, proc: &str, title: &str, what: &str) {
     let mut answer = match jobs.of_job(proc, what).await {
         Ok(answer) => answer,
-        Err(Refused { code: 403, message }) => return println!("{title}\n  you may not see that: {}", line(&message)),
+        Err(Refused { code: 403, message, .. }) => {
+            return println!("{title}\n  you may not see that: {}", line(&message));
+        }
         Err(_) => return,
     };
     let mut text = Vec::new();

@@ -1,13 +1,10 @@
 //! Jobs one by one: which, what they wrote, their files.
 
-use std::io::Read as _;
-use std::process::Stdio;
-
 use bed::person::Person;
-use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, htcjob, is_true, of};
-use testbed::{Version, wait_for};
+use bed::{Bed, Namespace, htcjob, is_true};
+use testbed::Version;
 
-use super::users::{command, htc};
+use super::users::htc;
 
 /// Jobs of which 3, 17 and 200 fail, each in a way of its own, in the first HTCJob of them.
 const SCRIPT: &str = "[ $JOB_NAME = many ] && case $1 in 3) echo broken >&2; exit 7;; 17) exit 1;; 200) kill -9 $$;; esac; \
@@ -121,49 +118,4 @@ fn these_run_again(here: &Namespace<'_>, viewer: &Person<'_>, editor: &Person<'_
     let mut in_htcondor: Vec<u32> = here.bed.jobs_of(&here.uid("many-r1")).iter().map(|job| job.index).collect();
     in_htcondor.sort_unstable();
     assert_eq!(in_htcondor, [3, 17, 200]);
-}
-
-pub fn a_log_is_followed(version: Version) {
-    let bed = Bed::shared(version);
-    bed.front();
-    let here = &bed.namespace();
-    let mut object = htcjob("talks", &format!("echo one; {UNTIL_LET_GO}; echo two"));
-    object["spec"]["suspend"] = true.into();
-    here.create(&object);
-    let followed = std::thread::scope(|scope| {
-        let followed = scope.spawn(|| htc(here, &["logs", "talks", "-f"]));
-        here.suspend("talks", false);
-        here.let_go("talks");
-        followed.join().unwrap()
-    });
-    assert_eq!((followed.0, followed.1.as_str()), (0, "one\ntwo\n"), "{}", followed.2);
-}
-
-/// What is shown of the next run begins with its first byte, and nothing of the first run comes again.
-pub fn a_log_is_followed_over_an_eviction(version: Version) {
-    let bed = Bed::shared(version);
-    bed.front();
-    let here = &bed.namespace();
-    // Each run writes which it is, and the second one more than the first: its beginning is what would be left out.
-    let script = format!("date +%s%N; seq 1 50; {UNTIL_LET_GO}; echo last");
-    here.create(&htcjob("again", &script));
-    here.wait_running("again", 1);
-    let log = || here.try_kubectl(&["get", "--raw", &format!("{}/again-0/log", here.procs())]);
-    let whole = |text: &String| text.ends_with("\n50\n");
-    let first = wait_for("the first run's log", PATIENCE, || log().ok().filter(whole)).unwrap();
-    let mut follower = command(here, &["logs", "again", "-f"]);
-    let mut follower = follower.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let (mut out, mut err) = (follower.stdout.take().unwrap(), follower.stderr.take().unwrap());
-    let mut shown = vec![0; first.len()];
-    out.read_exact(&mut shown).unwrap();
-    assert_eq!(String::from_utf8(shown).unwrap(), first);
-    bed.condor.ok("condor_vacate_job", &["-constraint", &of(&here.uid("again"))]).unwrap();
-    let second = wait_for("the second run's log", PATIENCE, || log().ok().filter(|text| whole(text) && *text != first));
-    here.let_go("again");
-    let (mut rest, mut error) = (String::new(), String::new());
-    out.read_to_string(&mut rest).unwrap();
-    err.read_to_string(&mut error).unwrap();
-    assert!(follower.wait().unwrap().success(), "{error}");
-    assert_eq!(rest, format!("{}last\n", second.unwrap()), "{error}");
-    assert!(error.contains("again-0 was started again"), "{error}");
 }
