@@ -26,6 +26,7 @@ on_versions!(
         why::it_says_why_jobs_do_not_run,
         wishes::hold_release_and_remove;
     sid:
+        files::what_the_api_server_cuts_off_is_gone_on_with,
         logs::a_log_is_followed,
         logs::a_log_is_followed_until_its_job_is_removed,
         recording::the_readme_shows_what_happens,

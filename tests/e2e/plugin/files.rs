@@ -4,9 +4,11 @@ use std::fs;
 use std::io::{Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
-use bed::{Bed, Namespace, htcjob};
-use testbed::Version;
+use bed::{Bed, LONG_SUBMISSIONS, Namespace, PATIENCE, htcjob};
+use rustix::process::{Pid, Signal, kill_process};
+use testbed::{KubeOptions, Version, wait_for};
 
 use super::users::{command, htc};
 
@@ -75,4 +77,50 @@ pub fn a_call_that_is_cut_off_is_gone_on_with(version: Version) {
     let (code, told, error) = htc(here, &["files", "cut/0", one]);
     assert_eq!((code, error.as_str()), (0, ""), "{told}");
     assert_eq!((entries(&own.join("d")), entries(&own)), (MANY, 4), "d, err, out and notes");
+}
+
+/// Whether the API server has cut off an archive because of its time limit.
+fn cut_off(bed: &Bed) -> Result<(), String> {
+    let metrics = bed.kube.kubectl_ok(&["get", "--raw", "/metrics"]).map_err(|error| error.to_string())?;
+    let ended: Vec<&str> =
+        metrics.lines().filter(|line| line.starts_with("apiserver_request_terminations_total{")).collect();
+    let of_files = [r#"code="504""#, r#"resource="htcprocs""#, r#"subresource="files""#];
+    let is_one = |line: &&str| of_files.iter().all(|label| line.contains(label));
+    if ended.iter().any(is_one) { Ok(()) } else { Err(ended.join("\n")) }
+}
+
+/// The API server ends each answer after a minute, and this one after some seconds.
+pub fn what_the_api_server_cuts_off_is_gone_on_with(version: Version) {
+    let limit = 10;
+    let kube = KubeOptions { request_timeout: limit, ..KubeOptions::default() };
+    let bed = Bed::with_jobs_api_alone(version, &kube, LONG_SUBMISSIONS);
+    bed.start_operator();
+    bed.front();
+    let here = &bed.namespace();
+    here.create(&htcjob("large", &format!("head -c {LARGE} /dev/zero >data")));
+    here.wait_ended("large");
+    here.wait_output("large");
+    let folder = bed.scratch().dir(&format!("{}-large", here.name)).unwrap();
+    let path = folder.to_str().unwrap();
+    let mut caller =
+        command(here, &["files", "large/0", path]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let archive = folder.join(".large-0.part/archive.tar");
+    let come = || fs::metadata(&archive).map_or(0, |file| file.len());
+    while come() < 1_000_000 {
+        assert_eq!(caller.try_wait().unwrap(), None, "it has ended, which is too early");
+    }
+    let began = Instant::now();
+    // It reads no further, so that the rest cannot come in time. The API server looks at the time when it can write again.
+    let pid = Pid::from_raw(caller.id().try_into().unwrap()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    let before = come();
+    let over = wait_for("its time to be over", PATIENCE, || began.elapsed() > Duration::from_secs(limit.into()));
+    kill_process(pid, Signal::CONT).unwrap();
+    over.unwrap();
+    assert!(before < LARGE, "all has come: {before} bytes");
+    let ended = caller.wait_with_output().unwrap();
+    assert!(ended.status.success(), "{ended:?}");
+    wait_for("the API server to say that it has cut it off", PATIENCE, || cut_off(&bed)).unwrap();
+    let data = fs::read(folder.join("data")).unwrap();
+    assert!(data.len() as u64 == LARGE && data.iter().all(|byte| *byte == 0), "{} bytes", data.len());
 }

@@ -49,11 +49,13 @@ pub struct KubeOptions {
     pub garbage: u16,
     /// Where the addresses of Services come from.
     pub services: String,
+    /// After how many seconds it ends an answer (`--request-timeout`), but for watches and logs.
+    pub request_timeout: u32,
 }
 
 impl Default for KubeOptions {
     fn default() -> Self {
-        Self { audit: false, address: None, garbage: 100, services: "10.96.0.0/16".to_owned() }
+        Self { audit: false, address: None, garbage: 100, services: "10.96.0.0/16".to_owned(), request_timeout: 60 }
     }
 }
 
@@ -172,6 +174,7 @@ impl Kube {
             .arg(format!("--secure-port={}", self.ports[0].number))
             .args(self.options.arguments())
             .arg(format!("--service-cluster-ip-range={}", self.options.services))
+            .arg(format!("--request-timeout={}s", self.options.request_timeout))
             .args(["--authorization-mode=Node,RBAC", "--allow-privileged=true"])
             .arg(format!("--client-ca-file={}", certs.ca().display()))
             .arg(format!("--tls-cert-file={}", certs.server_certificate().display()))
