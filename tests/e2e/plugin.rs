@@ -1,6 +1,7 @@
 //! `kubectl htc`, as kubectl calls it: found in PATH by its name.
 
 mod files;
+mod flags;
 mod jobs;
 mod logs;
 mod recording;
@@ -19,6 +20,7 @@ on_versions!(
         logs::a_log_is_followed_over_an_eviction;
     trixie:
         files::a_call_that_is_cut_off_is_gone_on_with,
+        flags::kubectls_files_and_contexts,
         logs::a_log_is_followed_over_a_hold_and_a_release,
         logs::while_the_operator_is_busy_or_away,
         story::kubectl_completes_names,
@@ -27,6 +29,7 @@ on_versions!(
         wishes::hold_release_and_remove;
     sid:
         files::what_the_api_server_cuts_off_is_gone_on_with,
+        flags::bars_are_for_terminals,
         logs::a_log_is_followed,
         logs::a_log_is_followed_until_its_job_is_removed,
         recording::the_readme_shows_what_happens,
