@@ -5,7 +5,8 @@ use testbed::{Version, wait_for};
 
 use super::super::site::{delete, wait_ready};
 use super::node::Node;
-use super::{Cluster, POOL, apply, configured, fixed, lasting, note, pool, schedd, tool, wait_workers};
+use super::users::configured_as;
+use super::{Cluster, POOL, apply, fixed, lasting, note, pool, schedd, tool, wait_workers};
 
 /// Instead of 20 minutes, in seconds.
 const LEASE: &str = "30";
@@ -19,7 +20,7 @@ pub fn its_jobs_run_again_when_their_lease_is_over(version: Version) {
         wait_ready(&here, POOL, "Answering");
         here.create(&lasting("again"));
         here.wait("again", "it is idle", |object| object["status"]["idle"] == 1);
-        let (config, own) = (configured(&here, "own-operator-token", "schedd"), bed::ids(&here.get("again")));
+        let (config, own) = (configured_as(&here, &here.name), bed::ids(&here.get("again")));
         let schedd = schedd(&here);
         let edit = ["-name", &schedd, &own[0], "JobLeaseDuration", LEASE];
         let edited = tool(&here, &config, "condor_qedit").args(edit).output().unwrap();

@@ -1,5 +1,7 @@
 //! Whose jobs are whose in a pool that many namespaces use.
 
+use std::path::{Path, PathBuf};
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bed::{Namespace, PATIENCE, ids};
@@ -64,7 +66,7 @@ pub fn each_namespace_is_a_user_of_its_own(version: Version) {
 }
 
 /// Attributes of all jobs in the queue.
-fn listed(here: &Namespace<'_>, config: &std::path::Path, attributes: &[&str]) -> Vec<String> {
+fn listed(here: &Namespace<'_>, config: &Path, attributes: &[&str]) -> Vec<String> {
     let schedd = schedd(here);
     let asked = [&["-name", &schedd, "-allusers", "-af"], attributes].concat();
     let output = tool(here, config, "condor_q").args(asked).output().unwrap();
@@ -72,16 +74,21 @@ fn listed(here: &Namespace<'_>, config: &std::path::Path, attributes: &[&str]) -
     String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
 }
 
-/// Even a token that got out of the operator lets its namespace do nothing to others' jobs.
-fn none_touches_anothers(here: &Namespace<'_>, guest: &Namespace<'_>) {
+/// A configuration with the token that the operator makes for a namespace.
+pub fn configured_as(here: &Namespace<'_>, namespace: &str) -> PathBuf {
     let secret: Value =
         serde_json::from_str(&here.kubectl(&["get", "secret", "own-signing-key", "-o", "json"])).unwrap();
     let key = STANDARD.decode(secret["data"][KEY_NAME].as_str().unwrap()).unwrap();
     let uid = super::get(here)["metadata"]["uid"].as_str().unwrap().to_owned();
     let names =
         htc_operator::pools::managed::names::Names::new(&format!("{}/{POOL}", here.name).parse().unwrap(), &uid);
-    let token = SigningKey::from_file(&key).unwrap().namespace_token(&names.unwrap().signer(), &guest.name, 0);
-    let config = configured_with(here, &token, "as-guest");
+    let token = SigningKey::from_file(&key).unwrap().namespace_token(&names.unwrap().signer(), namespace, 0);
+    configured_with(here, &token, &format!("as-{namespace}"))
+}
+
+/// Even a token that got out of the operator lets its namespace do nothing to others' jobs.
+fn none_touches_anothers(here: &Namespace<'_>, guest: &Namespace<'_>) {
+    let config = configured_as(here, &guest.name);
     let (name, others, own) = (schedd(here), ids(&here.get("a")), ids(&guest.get("late")));
     for job in [&others[0], &own[0]] {
         let words = ["-name", &name, job, "JobPrio", "-1"];
