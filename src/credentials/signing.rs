@@ -9,6 +9,7 @@ use std::fmt;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit as _, Mac as _};
+use k8s_openapi::api::core::v1::Secret;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
@@ -47,8 +48,14 @@ pub struct Signer {
 
 /// What is in the Secret is no signing key.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it has {0} bytes, and a signing key has {LENGTH}")]
-pub struct NoKey(usize);
+pub enum NoKey {
+    /// The Secret has no such entry.
+    #[error("there is none")]
+    Missing,
+    /// It has so many bytes.
+    #[error("it has {0} bytes, and a signing key has {LENGTH}")]
+    Length(usize),
+}
 
 /// HTCondor's levels of authorization, as far as tokens of managed pools are limited to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
@@ -80,9 +87,15 @@ impl SigningKey {
         Ok(Self(bytes))
     }
 
+    /// The one in a Secret.
+    pub fn of_secret(secret: &Secret) -> Result<Self, NoKey> {
+        let entry = secret.data.as_ref().and_then(|data| data.get(KEY_NAME)).ok_or(NoKey::Missing)?;
+        Self::from_file(&entry.0)
+    }
+
     /// From the contents of HTCondor's file.
     pub fn from_file(contents: &[u8]) -> Result<Self, NoKey> {
-        if contents.len() == LENGTH { Ok(Self(veil(contents))) } else { Err(NoKey(contents.len())) }
+        if contents.len() == LENGTH { Ok(Self(veil(contents))) } else { Err(NoKey::Length(contents.len())) }
     }
 
     /// The contents of HTCondor's file.
@@ -169,7 +182,7 @@ mod tests {
         let key = SigningKey::random().unwrap();
         assert_eq!(SigningKey::from_file(&key.file()).as_ref(), Ok(&key));
         assert_ne!(key.file(), key.0);
-        assert_eq!(SigningKey::from_file(b"short"), Err(NoKey(5)));
+        assert_eq!(SigningKey::from_file(b"short"), Err(NoKey::Length(5)));
         assert_ne!(key, SigningKey::random().unwrap());
         assert_eq!(format!("{key:?}"), format!("SigningKey({})", key.fingerprint()));
     }

@@ -10,7 +10,7 @@ use kube::{Client, ResourceExt};
 
 use super::material::Material;
 use super::realms::Realms;
-use super::signing::{KEY_NAME, Signer, SigningKey};
+use super::signing::{Signer, SigningKey};
 use crate::kubernetes::limited;
 
 /// The operator's own Secrets, by the folders that they are mounted into.
@@ -124,9 +124,8 @@ async fn signed(client: &Client, signer: &Signer, namespace: &str) -> Result<Mat
     let found = limited("read the Secret", &signer.key.to_string(), api.get_opt(&signer.key.name)).await;
     let found = found.map_err(|error| SourceError::Silent(error.to_string()))?;
     let issued = found.as_ref().and_then(ResourceExt::creation_timestamp).map_or(0, |time| time.0.as_second());
-    let entry = found.and_then(|secret| secret.data?.remove(KEY_NAME));
     // Daemons that run have it still: a token that was made before does.
-    let key = entry.and_then(|bytes| SigningKey::from_file(&bytes.0).ok()).ok_or_else(|| {
+    let key = found.and_then(|secret| SigningKey::of_secret(&secret).ok()).ok_or_else(|| {
         SourceError::Silent(format!("the Secret {} has no signing key: restore the Secret", signer.key))
     })?;
     let token = key.namespace_token(signer, namespace, issued);

@@ -129,10 +129,7 @@ impl Applier {
             if !is_owned(&secret, design) {
                 return Err(ApplyError::NotOurs { kind: "Secret".to_owned(), name });
             }
-            let entry = secret.data.as_ref().and_then(|data| data.get(KEY_NAME));
-            let key = entry.ok_or_else(|| "there is none".to_owned());
-            let key = key.and_then(|bytes| SigningKey::from_file(&bytes.0).map_err(|error| error.to_string()));
-            return key.map_err(|why| ApplyError::NoKey { name, why });
+            return SigningKey::of_secret(&secret).map_err(|why| ApplyError::NoKey { name, why: why.to_string() });
         }
         if had_key {
             return Err(ApplyError::KeyGone(name));

@@ -102,9 +102,7 @@ pub fn a_lost_ledger_finds_jobs_in_all_names(version: Version) {
     alice.submit(&forged).unwrap();
 
     site.bed.stop_operator();
-    for file in ["htcjobs.db", "htcjobs.db-wal", "htcjobs.db-shm"] {
-        let _ = std::fs::remove_file(site.bed.data.join("sqlite").join(file));
-    }
+    site.bed.lose_ledger();
     here.kubectl(&["delete", "htcjob", "doomed", "--wait=false"]);
     site.bed.start_operator();
     here.wait_gone("doomed");

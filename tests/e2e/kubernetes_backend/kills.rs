@@ -183,9 +183,7 @@ pub fn a_ledger_that_is_lost(version: Version) {
     here.create(&pods("never", 1));
     here.wait_says("never", "Submitted", "False", "CreateRefused");
     stage.bed.kill_operator();
-    for end in ["", "-wal", "-shm"] {
-        let _ = std::fs::remove_file(stage.bed.data.join(format!("sqlite/htcjobs.db{end}")));
-    }
+    stage.bed.lose_ledger();
     here.kubectl(&["delete", "resourcequota", "quota"]);
     let lost = there.job_name("gone");
     there.kubectl(&["delete", "job", &lost]);

@@ -178,9 +178,7 @@ pub fn an_old_copy_of_the_ledger(version: Version) {
     site.finish("before");
     here.wait_ended("before");
     site.bed.kill_operator();
-    for end in ["", "-wal", "-shm"] {
-        let _ = fs::remove_file(format!("{}{end}", ledger.display()));
-    }
+    site.bed.lose_ledger();
     testbed::Account::unprivileged().write(&ledger, copy, 0o644).unwrap();
 
     site.bed.start_operator();

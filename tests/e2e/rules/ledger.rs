@@ -65,9 +65,7 @@ pub fn another_ones_claim(version: Version) {
     let claim = |object: &serde_json::Value| object["metadata"]["annotations"]["htc.cern.ch/ledger"].clone();
     let first = claim(&here.get("one"));
     site.bed.kill_operator();
-    for file in ledger_files(&site) {
-        let _ = fs::remove_file(file);
-    }
+    site.bed.lose_ledger();
     here.suspend("one", false);
     let refused = Fault::Status(500, None);
     proxy.add(Rule::new("PATCH", "/htcjobs/one?", refused.clone()));

@@ -2,14 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use bed::{Namespace, PATIENCE, ids};
-use htc_operator::credentials::signing::{KEY_NAME, SigningKey};
-use serde_json::Value;
+use htc_operator::credentials::signing::SigningKey;
 use testbed::{Version, wait_for};
 
-use super::super::site::{delete, wait_ready};
+use super::super::site::{delete, wait_ready, with_pool};
 use super::node::Node;
 use super::{Cluster, POOL, apply, configured, configured_with, ends_well, fixed, lasting, pool, schedd, tool};
 
@@ -18,11 +15,6 @@ pub fn each_namespace_is_a_user_of_its_own(version: Version) {
     let cluster = Cluster::start(version, true);
     let (here, guest) = (cluster.namespace(), cluster.namespace());
     let place = format!("{}/{POOL}", here.name);
-    let guests = |name: &str| {
-        let mut object = lasting(name);
-        object["spec"]["pool"] = place.clone().into();
-        object
-    };
     Node::run(&cluster.bed, &here.name, version, |node| {
         let mut workers = fixed(0);
         workers["resources"]["cpus"] = 1.into();
@@ -34,7 +26,7 @@ pub fn each_namespace_is_a_user_of_its_own(version: Version) {
             here.create(&lasting(name));
             here.wait_phase(name, "Submitted");
         }
-        guest.create(&guests("late"));
+        guest.create(&with_pool(lasting("late"), &place));
         guest.wait_phase("late", "Submitted");
         let config = configured(&here, "own-operator-token", "schedd");
         let mut users = listed(&here, &config, &["Owner"]);
@@ -76,19 +68,18 @@ fn listed(here: &Namespace<'_>, config: &Path, attributes: &[&str]) -> Vec<Strin
 
 /// A configuration with the token that the operator makes for a namespace.
 pub fn configured_as(here: &Namespace<'_>, namespace: &str) -> PathBuf {
-    let secret: Value =
-        serde_json::from_str(&here.kubectl(&["get", "secret", "own-signing-key", "-o", "json"])).unwrap();
-    let key = STANDARD.decode(secret["data"][KEY_NAME].as_str().unwrap()).unwrap();
+    let secret = here.kubectl(&["get", "secret", "own-signing-key", "-o", "json"]);
+    let key = SigningKey::of_secret(&serde_json::from_str(&secret).unwrap()).unwrap();
     let uid = super::get(here)["metadata"]["uid"].as_str().unwrap().to_owned();
     let names =
         htc_operator::pools::managed::names::Names::new(&format!("{}/{POOL}", here.name).parse().unwrap(), &uid);
-    let token = SigningKey::from_file(&key).unwrap().namespace_token(&names.unwrap().signer(), namespace, 0);
+    let token = key.namespace_token(&names.unwrap().signer(), namespace, 0);
     configured_with(here, &token, &format!("as-{namespace}"))
 }
 
 /// Even a token that got out of the operator lets its namespace do nothing to others' jobs.
 fn none_touches_anothers(here: &Namespace<'_>, guest: &Namespace<'_>) {
-    let config = configured_as(here, &guest.name);
+    let (config, look) = (configured_as(here, &guest.name), configured(here, "own-operator-token", "look"));
     let (name, others, own) = (schedd(here), ids(&here.get("a")), ids(&guest.get("late")));
     for job in [&others[0], &own[0]] {
         let words = ["-name", &name, job, "JobPrio", "-1"];
@@ -98,7 +89,7 @@ fn none_touches_anothers(here: &Namespace<'_>, guest: &Namespace<'_>) {
     let words = ["-name", &name, "-constraint", "true"];
     let removed = tool(here, &config, "condor_hold").args(words).output().unwrap();
     wait_for("only its own job to be held", PATIENCE, || {
-        let held: Vec<String> = listed(here, &configured(here, "own-operator-token", "look"), &["Owner", "JobStatus"]);
+        let held = listed(here, &look, &["Owner", "JobStatus"]);
         let held: Vec<&String> = held.iter().filter(|line| line.ends_with(" 5")).collect();
         match held.as_slice() {
             [line] if line.starts_with(&format!("ns-{} ", guest.name)) => Ok(()),
@@ -120,14 +111,8 @@ pub fn what_cannot_be_read_is_still_its_namespaces(version: Version) {
         here.create(&lasting("odd"));
         here.wait_phase("odd", "Submitted");
         bed.kill_operator();
-        std::fs::remove_file(bed.data.join("sqlite/htcjobs.db")).unwrap();
-        for end in ["wal", "shm"] {
-            // Whether they are there is SQLite's own business.
-            let _ = std::fs::remove_file(bed.data.join(format!("sqlite/htcjobs.db-{end}")));
-        }
-        let loose = r#"[{"op": "remove", "path": "/spec/versions/0/selectableFields"}, {"op": "replace", "path": "/spec/versions/0/schema/openAPIV3Schema",
-            "value": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}]"#;
-        bed.kube.kubectl_ok(&["patch", "crd", "htcjobs.htc.cern.ch", "--type=json", "-p", loose]).unwrap();
+        bed.lose_ledger();
+        bed.take_any_spec();
         let no_number = r#"{"spec": {"queue": "three"}}"#;
         let patched = || here.try_kubectl(&["patch", "htcjob", "odd", "--type=merge", "-p", no_number]);
         wait_for("an HTCJob that cannot be decoded", PATIENCE, patched).unwrap();
