@@ -34,7 +34,9 @@ impl Bed {
         Self::with_kube(version, kube, &PoolOptions::default(), arguments).serving_jobs()
     }
 
-    fn serving_jobs(mut self) -> Self {
+    /// The operator will serve the jobs API, too.
+    #[must_use]
+    pub fn serving_jobs(mut self) -> Self {
         let port = Port::reserve().unwrap();
         self.arguments.push(format!("--jobs-api-listen=127.0.0.1:{}", port.number));
         self.leader = Some(port);

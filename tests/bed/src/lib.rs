@@ -144,6 +144,11 @@ impl Bed {
         Self::on(|assets| ControlPlane::different(assets, kube), version, options, arguments)
     }
 
+    /// The same, with these controllers of kube-controller-manager beside its API server.
+    pub fn with_controllers(version: Version, which: &'static [&'static str], arguments: &[&str]) -> Self {
+        Self::on(|assets| ControlPlane::with_controllers(assets, which), version, &PoolOptions::default(), arguments)
+    }
+
     fn on(
         kube: impl FnOnce(&Assets) -> ControlPlane + Send,
         version: Version,

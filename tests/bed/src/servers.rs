@@ -4,34 +4,58 @@ use std::ops::Deref;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use testbed::{Assets, Controllers, Kube, KubeOptions};
+use testbed::{Assets, Controllers, Kube, KubeOptions, wait_for};
 
-use super::Bed;
+use super::{Bed, PATIENCE};
 
-static FREE: Mutex<Vec<Kube>> = Mutex::new(Vec::new());
+/// Those that no test has at the moment.
+static FREE: Mutex<Vec<Plane>> = Mutex::new(Vec::new());
 
-/// A control plane with the CRD and the operator's namespace, for one test at a time.
-pub struct ControlPlane(Option<Kube>);
+struct Plane {
+    // Fields drop in this order.
+    controllers: Option<Controllers>,
+    kube: Kube,
+    /// Which controllers of kube-controller-manager it runs with.
+    which: &'static [&'static str],
+}
 
-fn free() -> MutexGuard<'static, Vec<Kube>> {
+/// A control plane with the CRDs and the operator's namespace, for one test at a time.
+pub struct ControlPlane(Option<Plane>);
+
+fn free() -> MutexGuard<'static, Vec<Plane>> {
     FREE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ControlPlane {
     /// One that another test has left, or a new one.
     pub fn get(assets: &Assets) -> Self {
-        let left = free().pop();
-        let kube = left.unwrap_or_else(|| {
-            let kube = Self::start(assets, &KubeOptions { garbage: 400, ..KubeOptions::default() });
+        Self::with_controllers(assets, &[])
+    }
+
+    /// The same with these controllers of kube-controller-manager, such as `job-controller` and `serviceaccount-controller`, which a test
+    /// neither stops nor changes.
+    pub fn with_controllers(assets: &Assets, which: &'static [&'static str]) -> Self {
+        let left = {
+            let mut free = free();
+            let place = free.iter().position(|plane| plane.which == which);
+            place.map(|place| free.swap_remove(place))
+        };
+        Self(Some(left.unwrap_or_else(|| {
+            let kube = Self::start(assets, &KubeOptions::default());
+            let start = || {
+                let controllers = Controllers::start(assets, &kube, which).unwrap();
+                wait_for("ServiceAccounts in all namespaces", PATIENCE, || accounts(&kube)).unwrap();
+                controllers
+            };
+            let controllers = (!which.is_empty()).then(start);
             kube.remember().unwrap();
-            kube
-        });
-        Self(Some(kube))
+            Plane { controllers, kube, which }
+        })))
     }
 
     /// One that is different, and for this test alone.
     pub fn different(assets: &Assets, options: &KubeOptions) -> Self {
-        Self(Some(Self::start(assets, options)))
+        Self(Some(Plane { controllers: None, kube: Self::start(assets, options), which: &[] }))
     }
 
     fn start(assets: &Assets, options: &KubeOptions) -> Kube {
@@ -48,15 +72,28 @@ impl Deref for ControlPlane {
     type Target = Kube;
 
     fn deref(&self) -> &Kube {
-        self.0.as_ref().expect("it is given back at the end only")
+        &self.0.as_ref().expect("it is given back at the end only").kube
     }
 }
 
 impl Drop for ControlPlane {
     fn drop(&mut self) {
-        let kube = self.0.take().filter(|kube| !thread::panicking() && kube.restore().unwrap_or(false));
-        free().extend(kube);
+        let works = |plane: &Plane| {
+            plane.controllers.as_ref().is_none_or(Controllers::run) && plane.kube.restore().unwrap_or(false)
+        };
+        let plane = self.0.take().filter(|plane| !thread::panicking() && works(plane));
+        free().extend(plane);
     }
+}
+
+/// What serviceaccount-controller makes as it begins: it is there before what is stored is remembered.
+fn accounts(kube: &Kube) -> Result<(), String> {
+    let count = |what: &str| {
+        let names = kube.kubectl_ok(&["get", what, "-A", "-o", "name"]).map_err(|error| error.to_string())?;
+        Ok::<_, String>(names.lines().filter(|name| what == "namespaces" || name.ends_with("/default")).count())
+    };
+    let (namespaces, accounts) = (count("namespaces")?, count("serviceaccounts")?);
+    if accounts == namespaces { Ok(()) } else { Err(format!("{accounts} of {namespaces}")) }
 }
 
 impl Bed {

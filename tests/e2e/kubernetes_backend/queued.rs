@@ -1,17 +1,15 @@
 //! Pods in an HTCQueue, beside jobs of HTCondor.
 
-use bed::{Bed, Namespace, PATIENCE, beside, condition, htcjob, is_true};
+use bed::{Namespace, PATIENCE, beside, condition, htcjob, is_true};
 use serde_json::{Value, json};
-use testbed::{KubeOptions, PoolOptions, Version, wait_for};
+use testbed::{Version, wait_for};
 
 use super::kubelet::Kubelet;
 use super::stage::{Owned as _, Stage, pods};
 use crate::queue::site::{labelled, wait_quota};
 
 fn start(version: Version, jobs: u32) -> Stage {
-    let arguments = ["--kubernetes-backend", "--queueing=embedded"];
-    let bed = Bed::with_kube(version, &KubeOptions::default(), &PoolOptions::default(), &arguments);
-    let stage = Stage::of(bed);
+    let stage = Stage::with(version, &["--kubernetes-backend", "--queueing=embedded"]);
     let queue = json!({
         "apiVersion": "htc.cern.ch/v1alpha1", "kind": "HTCQueue", "metadata": { "name": "batch" },
         "spec": { "namespaceSelector": {}, "quota": { "jobs": jobs } },

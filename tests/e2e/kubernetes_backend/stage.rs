@@ -2,7 +2,7 @@
 
 use bed::{Bed, Namespace, PATIENCE, htcjob};
 use serde_json::{Value, json};
-use testbed::{Controllers, KubeOptions, Version, wait_for};
+use testbed::{Controllers, Version, wait_for};
 
 /// What a Job needs of kube-controller-manager.
 pub const CONTROLLERS: &[&str] = &[
@@ -17,7 +17,7 @@ pub const CONTROLLERS: &[&str] = &[
 
 pub struct Stage {
     // Fields drop in this order.
-    _controllers: Controllers,
+    _controllers: Option<Controllers>,
     pub bed: Bed,
 }
 
@@ -30,12 +30,16 @@ impl Stage {
     }
 
     pub fn new(version: Version) -> Self {
-        let bed = Bed::with_jobs_api_alone(version, &KubeOptions::default(), &["--kubernetes-backend"]);
-        Self::of(bed)
+        Self::with(version, &["--kubernetes-backend"])
     }
 
+    pub fn with(version: Version, arguments: &[&str]) -> Self {
+        Self { _controllers: None, bed: Bed::with_controllers(version, CONTROLLERS, arguments).serving_jobs() }
+    }
+
+    /// On an API server of its own.
     pub fn of(bed: Bed) -> Self {
-        Self { _controllers: bed.controllers(CONTROLLERS), bed }
+        Self { _controllers: Some(bed.controllers(CONTROLLERS)), bed }
     }
 
     /// A namespace in which Pods can be made.

@@ -82,7 +82,7 @@ impl Cluster {
 
     fn without_operator(version: Version, with_controllers: bool, arguments: &[&str]) -> Self {
         let net = Port::reserve().unwrap();
-        let options = KubeOptions { services: services(&net), garbage: 400, ..KubeOptions::default() };
+        let options = KubeOptions { services: services(&net), ..KubeOptions::default() };
         let own = [&["--credentials-refresh=3s", "--tracker-interval=3s"], arguments].concat();
         let bed = Bed::with_kube(version, &options, &PoolOptions::default(), &own);
         let controllers = with_controllers.then(|| bed.controllers(CONTROLLERS));

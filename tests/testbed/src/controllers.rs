@@ -28,6 +28,12 @@ impl Controllers {
         Ok(Self { process: Owned::spawn(&spec)?, _scratch: scratch })
     }
 
+    /// Whether it still runs.
+    #[must_use]
+    pub fn run(&self) -> bool {
+        self.process.is_running()
+    }
+
     /// What it has logged.
     #[must_use]
     pub fn log(&self) -> String {
