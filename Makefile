@@ -1,7 +1,7 @@
 # make demo      one HTCJob through a real API server and a real HTCondor pool, for you to watch
 # make demo-pool a pool in a real cluster and an HTCJob in it, for you to watch (needs root; builds Kubernetes' programs the first time)
-# make test      the tests, on real servers; with both versions of HTCondor where the version matters
-# make test-long those and what takes longer: each test with both versions, Kueue, 500 random kills, 100,000 jobs (before a release; hours)
+# make test      the tests, on real servers: each promise at least once
+# make test-long those and what takes longer: each promise in every way, with both versions, Kueue, 500 random kills, 100,000 jobs (before a release; hours)
 # make cluster   deploy/ on a real control plane with a real node, as docs/install.md says; pools, and jobs as Pods (needs root; ONLY=pods: a part)
 # make soak      KILLS=500 random kills of the operator (VERSION=sid: one version only; HTC_TEST_SEED=…: as before)
 # make model     the model checker on `decide`, `judge` and the workers' order, with larger bounds than in make test
@@ -50,8 +50,8 @@ test: setup ## the tests, but for those of test-long
 test-long: test ## what takes too long for every change
 	$(TESTBED) setup --kueue
 	$(E2E) --ignored
-	HTC_LARGE=100000 RUST_TEST_THREADS=1 cargo test $(ALL) --test e2e -- large::
-	HTC_PLACES=20000 cargo test $(ALL) --test e2e -- --nocapture places::
+	HTC_LARGE=100000 RUST_TEST_THREADS=1 cargo test $(ALL) --test e2e -- --ignored large::
+	HTC_PLACES=20000 cargo test $(ALL) --test e2e -- --ignored --nocapture places::
 	$(MAKE) model
 	$(MAKE) soak KILLS=500
 
@@ -65,7 +65,7 @@ cluster-setup: setup
 	$(DEBUG)/testbed setup --cluster
 
 soak: setup ## random kills, and everything checked afterwards
-	HTC_SOAK_KILLS=$(or $(KILLS),60) cargo test $(ALL) --test e2e -- --nocapture --test-threads=2 soak::$(VERSION)
+	HTC_SOAK_KILLS=$(or $(KILLS),60) cargo test $(ALL) --test e2e -- --include-ignored --nocapture --test-threads=2 soak::$(VERSION)
 
 model: ## how things can go wrong, explored further than in make test (some minutes)
 	HTC_MODEL=full cargo test --locked --release --package model --test model -- --nocapture --test-threads=1

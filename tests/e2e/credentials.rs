@@ -11,17 +11,17 @@ pub mod site;
 mod trouble;
 
 on_versions!(
-    both:
-        secrets::each_namespace_in_its_own_name,
-        ads::one_users_ads_are_a_doubt_about_its_own_jobs_alone,
-        ads::what_one_user_writes_holds_up_nobody_else;
     trixie:
         config_maps::one_is_read_once_a_role_allows_it,
         trouble::a_secret_that_goes_before_its_htcjob,
         orphans::named_by_check_with_and_without_an_operator,
-        secrets::a_lost_ledger_finds_jobs_in_all_names;
+        secrets::a_lost_ledger_finds_jobs_in_all_names,
+        secrets::each_namespace_in_its_own_name,
+        ads::what_one_user_writes_holds_up_nobody_else;
     sid:
+        kerberos::jobs_of_a_kerberos_user,
+        ads::one_users_ads_are_a_doubt_about_its_own_jobs_alone;
+    long:
         trouble::what_is_wrong_with_a_secret_is_said,
-        trouble::one_that_cannot_be_read_any_more,
-        kerberos::jobs_of_a_kerberos_user;
+        trouble::one_that_cannot_be_read_any_more;
 );

@@ -4,6 +4,7 @@
 //! run here is marked `console`, and a comment before it says why: `<!-- not run: needs a node -->`.
 
 mod deployment;
+mod promises;
 
 use std::time::Duration;
 

@@ -11,33 +11,33 @@ mod schedd;
 mod stuck;
 
 on_versions!(
-    both:
-        schedd::killed_while_it_is_handed_jobs,
-        queue::lost_and_begun_anew,
-        limits::too_many_at_once,
-        queue::one_answer_that_shows_nothing,
-        queue::a_first_answer_that_shows_nothing,
-        queue::a_look_at_few_that_shows_nothing;
     trixie:
         api_server::a_webhook_that_hangs,
         api_server::refusing_and_losing_writes,
-        api_server::forgetting_watches_and_away_for_long,
         disk::read_only_and_full,
         ledger::old_or_lost_at_the_start,
         stuck::each_says_why,
-        schedd::out_of_reach,
-        history::hanging,
         limits::too_many_for_the_site,
-        queue::seen_by_somebody_else;
+        queue::seen_by_somebody_else,
+        queue::lost_and_begun_anew,
+        queue::one_answer_that_shows_nothing,
+        queue::a_look_at_few_that_shows_nothing;
     sid:
-        api_server::killed_in_every_phase,
-        api_server::refusing_for_good_hides_nothing,
         limits::one_bad_spoils_nobody,
-        disk::that_hangs,
         ledger::taken_away_while_the_operator_runs,
         stuck::abandoned_and_orphaned,
         schedd::hanging_for_longer_than_every_limit,
-        limits::the_queue_is_full,
         queue::history_too_short,
-        queue::lost_before_anybody_looked;
+        queue::lost_before_anybody_looked,
+        schedd::killed_while_it_is_handed_jobs,
+        queue::a_first_answer_that_shows_nothing;
+    long:
+        limits::the_queue_is_full,
+        schedd::out_of_reach,
+        api_server::refusing_for_good_hides_nothing,
+        history::hanging,
+        disk::that_hangs,
+        api_server::forgetting_watches_and_away_for_long,
+        api_server::killed_in_every_phase,
+        limits::too_many_at_once;
 );

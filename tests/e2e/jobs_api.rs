@@ -32,7 +32,6 @@ fn json(text: &str) -> Value {
 
 on_versions!(
     both:
-        logs::followed_for_longer_than_a_minute,
         logs::followed_until_its_run_is_over,
         logs::followed_while_it_runs_and_to_its_end,
         reading::which_jobs_failed_and_how,
@@ -45,7 +44,6 @@ on_versions!(
         attacks::nobody_speaks_for_others,
         attacks::one_user_does_not_read_all_archives,
         attacks::one_user_does_not_read_all_logs,
-        away::certificates_are_renewed_while_requests_go_on,
         kubectl::as_any_other_kind,
         kubectl::what_cannot_be_done_is_refused,
         logs::of_more_than_htcondor_is_made_to_send,
@@ -53,16 +51,13 @@ on_versions!(
         namespaces::go_with_all_that_runs_in_them,
         states::a_job_that_is_held_or_removed,
         states::items_of_a_configmap,
-        states::jobs_that_are_lost,
         watching::each_change_is_a_row,
         watching::what_users_ask_for,
         wishes::removed_before_any_is_submitted;
     sid:
         attacks::a_path_is_read_as_the_api_server_reads_it,
         away::other_apis_notice_nothing,
-        away::a_certificate_that_has_ended,
         logs::files_come_as_an_archive_that_can_be_resumed,
-        namespaces::stay_while_the_api_does_not_answer,
         states::jobs_that_wait_and_jobs_that_never_ran,
         states::size_of_output,
         states::numbers_and_items,
@@ -71,9 +66,15 @@ on_versions!(
         users::somebody_else,
         watching::of_those_that_fail,
         watching::goes_on_from_a_version,
-        watching::goes_on_with_the_next_leader,
         watching::that_an_htcjob_is_gone,
         wishes::who_may_and_who_may_not,
         wishes::what_htcondor_refuses_is_told,
-        wishes::wishes_are_kept;
+        wishes::wishes_are_kept,
+        logs::followed_for_longer_than_a_minute;
+    long:
+        away::certificates_are_renewed_while_requests_go_on,
+        namespaces::stay_while_the_api_does_not_answer,
+        away::a_certificate_that_has_ended,
+        states::jobs_that_are_lost,
+        watching::goes_on_with_the_next_leader;
 );

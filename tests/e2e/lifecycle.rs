@@ -16,18 +16,17 @@ use serde_json::Value;
 use testbed::wait_for;
 
 on_versions!(
-    both:
-        items::items_of_a_config_map_are_read_once,
-        parts::each_job_gets_its_item,
-        parts::no_more_at_a_time_than_parallelism;
+    both: parts::each_job_gets_its_item;
     trixie:
         items::what_is_wrong_with_a_config_map_is_said_and_waited_for,
         share::a_crowd_takes_turns_with_others,
         parts::parallelism_can_be_changed,
-        parts::too_many_failures_end_the_rest;
+        parts::too_many_failures_end_the_rest,
+        parts::no_more_at_a_time_than_parallelism;
     sid:
         share::no_more_active_jobs_than_the_share,
-        share::parallelism_within_the_share;
+        items::items_of_a_config_map_are_read_once;
+    long: share::parallelism_within_the_share;
 );
 
 /// Active, succeeded, failed; -1 as long as there is no status.

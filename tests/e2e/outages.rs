@@ -16,29 +16,20 @@ mod schedd;
 mod submitter;
 
 on_versions!(
-    both:
-        schedd::refusing_the_credentials,
-        schedd::killed_while_it_takes_in_the_files,
-        submitter::killed_by_somebody_else;
     trixie:
-        operator::stopped_at_any_point_it_goes_on,
         other_schedd::jobs_wait_for_their_own,
         recovery::from_an_orphan_that_lives,
         recovery::on_another_machine,
-        kubernetes::api_server_killed_while_there_is_news,
-        data_folder::read_only,
         leader::a_ledger_each,
         leader::an_old_copy_of_the_ledger,
         power::failing_while_jobs_are_submitted,
-        power::failing_while_jobs_end,
         hanging_disk::lets_another_operator_lead,
         lease::renewals_without_an_answer,
-        lease::two_copies_of_one_ledger,
         schedd::hanging_while_it_is_submitted_to,
-        submitter::landing_late;
+        submitter::landing_late,
+        schedd::killed_while_it_takes_in_the_files;
     sid:
         operator::killed_at_any_point_it_goes_on,
-        power::failing_while_jobs_are_removed,
         power::failing_at_any_moment,
         recovery::from_a_dead_submitter,
         recovery::with_all_accepted,
@@ -47,9 +38,18 @@ on_versions!(
         old_etcd::what_was_deleted_is_over,
         leader::one_ledger_for_two,
         leader::a_lease_that_cannot_be_renewed,
-        lease::deleted_and_edited,
         lease::one_identity_twice,
+        submitter::outliving_the_operator,
+        schedd::refusing_the_credentials;
+    long:
+        operator::stopped_at_any_point_it_goes_on,
+        kubernetes::api_server_killed_while_there_is_news,
+        power::failing_while_jobs_end,
+        power::failing_while_jobs_are_removed,
+        lease::deleted_and_edited,
         schedd::down_at_the_start_and_going_down,
+        lease::two_copies_of_one_ledger,
+        data_folder::read_only,
         schedd::refusing_the_jobs,
-        submitter::outliving_the_operator;
+        submitter::killed_by_somebody_else;
 );

@@ -15,20 +15,16 @@ use bed::{Bed, LONG_SUBMISSIONS};
 use testbed::Version;
 
 on_versions!(
-    both:
-        jobs::three_of_many_fail,
-        logs::a_log_is_followed_over_an_eviction;
+    both: logs::a_log_is_followed_over_an_eviction;
     trixie:
-        files::a_call_that_is_cut_off_is_gone_on_with,
         flags::kubectls_files_and_contexts,
         logs::a_log_is_followed_over_a_hold_and_a_release,
-        logs::while_the_operator_is_busy_or_away,
         story::kubectl_completes_names,
         users::failed_jobs_run_again_and_no_others,
         why::it_says_why_jobs_do_not_run,
-        wishes::hold_release_and_remove;
+        wishes::hold_release_and_remove,
+        files::a_call_that_is_cut_off_is_gone_on_with;
     sid:
-        files::what_the_api_server_cuts_off_is_gone_on_with,
         flags::bars_are_for_terminals,
         logs::a_log_is_followed,
         logs::a_log_is_followed_until_its_job_is_removed,
@@ -38,7 +34,11 @@ on_versions!(
         story::it_is_told_when_the_events_are_gone,
         users::a_script_is_submitted_with_items,
         users::items_of_a_config_map_run_again,
-        users::what_it_cannot_do_is_an_error;
+        users::what_it_cannot_do_is_an_error,
+        jobs::three_of_many_fail;
+    long:
+        files::what_the_api_server_cuts_off_is_gone_on_with,
+        logs::while_the_operator_is_busy_or_away;
 );
 
 #[test]

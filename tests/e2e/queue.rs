@@ -10,19 +10,20 @@ on_versions!(
     trixie:
         walk::as_in_the_seed,
         walk::killed_while_it_gives_room,
-        changes::a_quota_that_is_lowered_takes_nothing,
-        changes::what_is_abandoned_counts_no_more,
-        changes::a_queue_that_is_stopped_gives_nothing_and_one_that_is_drained_holds,
         limits::what_can_never_run_says_so_at_once,
         limits::priority_comes_first,
         users::who_may_see_and_who_may_change;
     sid:
         changes::suspend_gives_room_back_and_resume_waits_for_it,
         walk::a_lost_ledger_counts_what_htcondor_has,
-        walk::a_lost_ledger_goes_on_with_what_waits,
+        limits::a_namespace_that_comes_later_is_served;
+    long:
+        users::without_queues_a_label_is_told_and_waited_for,
+        changes::what_is_abandoned_counts_no_more,
         changes::a_queue_that_is_made_again_goes_on,
+        changes::a_queue_that_is_stopped_gives_nothing_and_one_that_is_drained_holds,
+        walk::a_lost_ledger_goes_on_with_what_waits,
         changes::what_ends_early_gives_its_room_to_the_next,
-        limits::a_namespace_that_comes_later_is_served,
-        limits::without_a_label_the_default_queue_counts,
-        users::without_queues_a_label_is_told_and_waited_for;
+        changes::a_quota_that_is_lowered_takes_nothing,
+        limits::without_a_label_the_default_queue_counts;
 );

@@ -1,5 +1,4 @@
-//! What `make bench` measures can be measured: every row, with a few HTCJobs, so that it does not rot. Those that are soon done are
-//! in `make test`, the others in `make test-long`.
+//! What `make bench` measures can be measured: every row, with a few HTCJobs, so that it does not rot. `make test-long` runs them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -64,6 +63,7 @@ impl Measured {
 }
 
 #[test]
+#[ignore = "make test-long: a minute for what make bench does"]
 fn rows_can_be_measured() {
     let rows = Measured::new([1, 2, 3, 10, 12]);
     let number = |row, name| rows.number(row, name);

@@ -7,15 +7,14 @@ mod ledger;
 mod submitter;
 
 on_versions!(
-    both:
-        jobs::second_of_an_index,
-        jobs::behind_another_schedd;
     trixie:
         submitter::alive_while_its_object_is_deleted,
         ledger::copied_after_the_last_renewal,
-        finalizer::not_attached_yet;
+        finalizer::not_attached_yet,
+        jobs::behind_another_schedd;
     sid:
         submitter::landing_late_before_it_counts_as_dead,
         submitter::alive_while_its_object_is_abandoned,
-        ledger::another_ones_claim;
+        ledger::another_ones_claim,
+        jobs::second_of_an_index;
 );

@@ -3,7 +3,7 @@
 //! report of themselves is lost, doubled and late at random on its way. Afterwards everything that can be seen is compared with
 //! what was asked for.
 //!
-//! `make test` kills 20 times with each version of HTCondor, `make soak KILLS=500` as often as one likes. What happens to
+//! `make test` kills 20 times with the newer HTCondor, `make soak KILLS=500` as often as one likes with both. What happens to
 //! an `HTCJob` is a [`plan::Plan`]; [`driver`] does it, [`killer`] kills, [`collect`] looks, [`checker`] judges.
 
 mod checker;
@@ -223,6 +223,7 @@ fn soak(version: Version) {
 
 mod trixie {
     #[test]
+    #[ignore = "the other version shows the same promises: make test-long, make soak"]
     fn killed_at_random_every_job_runs_once() {
         super::soak(testbed::Version::Trixie);
     }

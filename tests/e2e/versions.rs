@@ -1,11 +1,13 @@
-//! Scenarios as tests with each version of HTCondor. All of them run with both: in `make test` those that are `both`, in which
-//! what HTCondor says or does may differ, and the others with one version; in `make test-long` these with the other version, too.
+//! Scenarios as tests with each version of HTCondor. In `make test`, those that are `both`, in which what HTCondor says or does differs
+//! between the versions, run with both; most run with one version; and those that are `long` are left to `make test-long`, which runs all with
+//! both. `docs/decisions/0053-make-test-shows-each-promise-once.md` says which test is what.
 
 macro_rules! on_versions {
     (
         $(both: $($both:ident::$with_both:ident),+;)?
         $(trixie: $($trixie:ident::$with_trixie:ident),+;)?
         $(sid: $($sid:ident::$with_sid:ident),+;)?
+        $(long: $($long:ident::$with_long:ident),+;)?
     ) => {
         mod trixie {
             $($(#[test] fn $with_both() { super::$both::$with_both(testbed::Version::Trixie); })+)?
@@ -15,6 +17,11 @@ macro_rules! on_versions {
                 #[ignore = "HTCondor's version makes no difference: make test-long"]
                 fn $with_sid() { super::$sid::$with_sid(testbed::Version::Trixie); }
             )+)?
+            $($(
+                #[test]
+                #[ignore = "another test shows the same promise: make test-long"]
+                fn $with_long() { super::$long::$with_long(testbed::Version::Trixie); }
+            )+)?
         }
         mod sid {
             $($(#[test] fn $with_both() { super::$both::$with_both(testbed::Version::Sid); })+)?
@@ -23,6 +30,11 @@ macro_rules! on_versions {
                 #[test]
                 #[ignore = "HTCondor's version makes no difference: make test-long"]
                 fn $with_trixie() { super::$trixie::$with_trixie(testbed::Version::Sid); }
+            )+)?
+            $($(
+                #[test]
+                #[ignore = "another test shows the same promise: make test-long"]
+                fn $with_long() { super::$long::$with_long(testbed::Version::Sid); }
             )+)?
         }
     };

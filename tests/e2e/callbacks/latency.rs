@@ -48,6 +48,7 @@ fn watch(runtime: &tokio::runtime::Runtime, kubeconfig: &Path, namespace: &str) 
 }
 
 #[test]
+#[ignore = "make test-long: nothing else may run meanwhile; make bench measures it, too"]
 fn an_end_is_in_the_status_in_a_moment() {
     bed::turns::take(Weight::Quiet);
     let scratch = Scratch::new().unwrap();

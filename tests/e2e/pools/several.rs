@@ -146,7 +146,7 @@ pub fn exchanged_schedds_are_not_taken_for_ones_own(version: Version) {
 
 /// A few HTCPools and HTCJobs.
 pub fn each_of_many_htcjobs_is_in_its_own_pool(version: Version) {
-    in_pools(version, 3, 100);
+    in_pools(version, 3, 45);
 }
 
 /// So many HTCPools, a schedd each, and so many HTCJobs, spread over them: each HTCJob has its jobs in its own schedd and in no other. The
