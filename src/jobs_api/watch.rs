@@ -65,7 +65,9 @@ pub(super) struct Watching {
     walk: Option<(Walk, Tell)>,
     /// `HTCJob`s of which that is told next.
     next: VecDeque<(Parent, Tell)>,
-    /// Changes up to this version were made before the watch began: whether a job was in the selection before them is not known.
+    /// The version from which it goes on: of a job whose state has changed since it is not known whether it was in the selection then.
+    since: i64,
+    /// Changes up to this version were made before the watch began.
     began: i64,
     columns: bool,
     until: Instant,
@@ -101,6 +103,7 @@ impl Watching {
             form: query.form,
             bookmarks: watch.bookmarks,
             told: watch.since.unwrap_or(began),
+            since: watch.since.unwrap_or(began),
             htcjobs,
             inside: BTreeMap::new(),
             ahead: BTreeMap::new(),
@@ -126,7 +129,7 @@ impl Watching {
     async fn remember(&mut self, mut walk: Walk) -> Result<(), LedgerError> {
         while let Some(procs) = walk.next().await? {
             let told = self.told;
-            for proc in procs.iter().filter(|proc| proc.name.version <= told) {
+            for proc in procs.iter().filter(|proc| proc.name.stated <= told) {
                 self.enter(proc);
             }
         }
@@ -266,7 +269,8 @@ impl Watching {
                     self.told = version;
                 }
                 if !self.was_told_ahead(&proc) {
-                    self.tell_one(text, proc, version <= self.began);
+                    let unclear = version <= self.began && proc.name.stated > self.since;
+                    self.tell_one(text, proc, unclear);
                 }
             }
             self.told = until;
@@ -304,8 +308,8 @@ impl Watching {
         Ok(procs)
     }
 
-    /// Tells of one job that has changed, before the watch began or since.
-    fn tell_one(&mut self, text: &mut String, proc: HTCProc, before_the_watch: bool) {
+    /// Tells of one job that has changed; `unclear`: it may have been in the selection when the watch's version was.
+    fn tell_one(&mut self, text: &mut String, proc: HTCProc, unclear: bool) {
         let matches = self.selection.matches(&proc);
         if !self.selection.can_change() {
             if matches {
@@ -317,7 +321,7 @@ impl Watching {
             (true, true) => self.frame(text, "MODIFIED", proc),
             (true, false) => self.frame(text, "ADDED", proc),
             (false, true) => self.frame(text, "DELETED", proc),
-            (false, false) if before_the_watch => self.frame(text, "DELETED", proc),
+            (false, false) if unclear => self.frame(text, "DELETED", proc),
             (false, false) => {}
         }
     }
