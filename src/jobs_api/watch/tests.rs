@@ -7,7 +7,7 @@ use super::*;
 use crate::api::{ConfigMapKeyRef, HTCJob, HTCJobSpec, ItemsFrom, ObjectName, Observed, Phase};
 use crate::health::Health;
 use crate::ledger::{Ledger, Save};
-use crate::machine::facts::{Job, JobState, Known, Runs};
+use crate::machine::facts::{Hold, Job, JobState, Known, Runs};
 use crate::machine::ids::{Attempt, Birthdate, ClusterId, JobId, SchedDate, ScheddName, Timestamp};
 use crate::machine::outcome::Outcome;
 use crate::metrics::Metrics;
@@ -263,6 +263,29 @@ async fn who_goes_on_is_told_what_a_change_is_for_the_selection() {
         let expected: Vec<(String, u64)> = expected.into_iter().map(|(kind, index)| (kind.to_owned(), index)).collect();
         assert_eq!(told, expected, "{state}");
     }
+}
+
+/// The job has been held since, and runs again; it ends before anything is told.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_leaves_the_selection_while_a_watch_begins_is_told() {
+    let mut world = World::new();
+    world.comes_unheard(htcjob(2));
+    let hold = || JobState::Held(Hold { code: 1, subcode: 0, reason: String::new(), since: None });
+    let is = |states: [JobState; 2]| -> Vec<(Index, Job)> {
+        states.into_iter().zip(0..).map(|(state, index)| job(index, state, "one")).collect()
+    };
+    world.decides(|save| save.jobs = is([JobState::Running, JobState::Running])).await;
+    let since = world.records.ledger.sequence();
+    world.decides(|save| save.jobs = is([hold(), JobState::Running])).await;
+    world.decides(|save| save.jobs = is([JobState::Running, JobState::Running])).await;
+    let words = format!("resourceVersion={since}&fieldSelector=status.state%3DRunning");
+    let mut watching = world.watch(&words).await.unwrap();
+    let ended = || JobState::Ended(Outcome::Succeeded);
+    world.decides(|save| save.jobs = is([ended(), ended()])).await;
+    let mut told = steps(&mut watching).await.concat();
+    told.sort_by_key(|(_, index)| *index);
+    assert_eq!(told, [("DELETED".to_owned(), 0), ("DELETED".to_owned(), 1)]);
+    assert!(watching.unclear.values().all(BTreeSet::is_empty));
 }
 
 #[tokio::test(flavor = "multi_thread")]
