@@ -92,16 +92,15 @@ pub fn of_those_that_fail(version: Version) {
     // What leaves a selection is gone for who watches it.
     let text = wait_printed(&running, "no job that runs", |text| text.matches("DELETED").count() == 3);
     // What has changed between kubectl's list and its watch, and is in the same state, is not told as added once more.
-    let (mut came, mut left) = (Vec::new(), Vec::new());
-    for [kind, job, _] in others(&text) {
-        if kind == "ADDED" { came.push(job) } else { left.push(job) }
+    let of = |wanted: &str| {
+        let mut jobs: Vec<String> =
+            others(&text).into_iter().filter(|[kind, ..]| kind == wanted).map(|[_, job, _]| job).collect();
+        jobs.sort_unstable();
+        jobs
+    };
+    for kind in ["ADDED", "DELETED"] {
+        assert_eq!(of(kind), ["fit-0", "fit-1", "fit-2"], "{kind}: {text}");
     }
-    left.sort_unstable();
-    assert_eq!(
-        (came, left),
-        (["fit-0", "fit-1", "fit-2"].map(str::to_owned).into(), ["fit-0", "fit-1", "fit-2"].map(str::to_owned).into()),
-        "{text}"
-    );
     here.delete("fit");
     let text = wait_printed(&watch, "the HTCJob to be gone", |text| text.contains("DELETED"));
     assert_eq!(others(&text), [["ADDED", "fit-1", "Failed"], ["DELETED", "fit-1", "Failed"]], "{text}");
