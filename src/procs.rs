@@ -71,6 +71,8 @@ pub struct ProcName {
     pub index: u32,
     /// Number of the ledger's transaction that last changed it.
     pub version: i64,
+    /// The same of its state, or a later one if that is not known.
+    pub stated: i64,
 }
 
 /// Which job of which HTCJob it is.
@@ -397,7 +399,7 @@ impl HTCProc {
         status.request(row.wish);
         status.refuse(row.wish, row.refusal.as_deref());
         status.duration_seconds = job.runs.start.zip(end).map(|(start, end)| (end.0 - start.0).max(0));
-        Self::of(parent, row.index, row.changed, status)
+        Self::of(parent, row.index, (row.changed, row.stated), status)
     }
 
     /// A job of which its backend says itself how it is doing.
@@ -430,7 +432,7 @@ impl HTCProc {
             message: run.message.as_deref().filter(|_| state != State::Succeeded).map(str::to_owned),
             ..HTCProcStatus::new(state)
         };
-        Self::of(parent, row.index, row.changed, status)
+        Self::of(parent, row.index, (row.changed, row.stated), status)
     }
 
     /// A job that HTCondor has not accepted; `given_up`: and never will.
@@ -451,10 +453,11 @@ impl HTCProc {
         } else if given_up {
             status.message = Some("the HTCJob was cut short before this job was submitted".to_owned());
         }
-        Self::of(parent, index, wish.map_or(0, |wish| wish.changed), status)
+        let version = wish.map_or(0, |wish| wish.changed);
+        Self::of(parent, index, (version, version), status)
     }
 
-    fn of(parent: &Parent, index: Index, version: i64, status: HTCProcStatus) -> Self {
+    fn of(parent: &Parent, index: Index, (version, stated): (i64, i64), status: HTCProcStatus) -> Self {
         Self {
             name: ProcName {
                 namespace: parent.namespace.clone(),
@@ -463,6 +466,7 @@ impl HTCProc {
                 created: parent.created.clone(),
                 index: index.0,
                 version,
+                stated,
             },
             spec: HTCProcSpec { htc_job: parent.name.clone(), index: index.0, item: parent.item(index).cloned() },
             status,

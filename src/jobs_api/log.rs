@@ -194,8 +194,8 @@ impl Source {
                 }
                 _ if self.told => return Ok(()),
                 state => {
-                    let message = format!("{} is {state}: it has no log", self.found.proc.name.name());
-                    return Err(Failure::bad_request(message));
+                    let (name, attempts) = (self.found.proc.name.name(), self.found.proc.status.attempts);
+                    return Err(Failure::bad_request(no_log(&name, state, attempts)));
                 }
             }
             if self.parts.is_closed() {
@@ -364,6 +364,22 @@ impl Source {
     }
 }
 
+/// Why there is nothing, and what to do.
+fn no_log(name: &str, state: State, attempts: u32) -> String {
+    let none = format!("{name} is {state}: it has no log");
+    match state {
+        State::Held if attempts > 0 => format!(
+            "{none}. What it has written so far cannot be read: HTCondor drops what a run that it interrupts has written, and keeps that of \
+             a run that ended by itself until the job leaves its queue. Release the job, and read what its next run writes"
+        ),
+        State::Held => format!("{none}, because it was not started yet. Release it, and read its log when it runs"),
+        State::Idle if attempts > 0 => format!(
+            "{none}. HTCondor has interrupted its last run and dropped what that had written. Read what its next run writes"
+        ),
+        _ => none,
+    }
+}
+
 /// When the job was started last, as far as the ledger knows.
 fn began(found: &Found) -> Option<Timestamp> {
     found.proc.status.start_time.as_ref()?.parse().ok()
@@ -431,6 +447,22 @@ mod tests {
         assert_eq!(last(2), b"two\nthree\n");
         assert_eq!(last(7), text);
         assert_eq!(&b"a\nb"[last_lines(b"a\nb", 1)..], b"b", "a line that has not ended is one");
+    }
+
+    #[test]
+    fn why_a_job_has_no_log_is_said() {
+        let said = |state, attempts| no_log("fit-0", state, attempts);
+        assert_eq!(said(State::Waiting, 0), "fit-0 is Waiting: it has no log");
+        assert_eq!(said(State::Idle, 0), "fit-0 is Idle: it has no log");
+        assert_eq!(said(State::Removed, 2), "fit-0 is Removed: it has no log");
+        for (state, attempts, why) in [
+            (State::Held, 0, "was not started yet"),
+            (State::Held, 1, "Release the job"),
+            (State::Idle, 1, "interrupted"),
+        ] {
+            let said = said(state, attempts);
+            assert!(said.starts_with(&format!("fit-0 is {state}: it has no log")) && said.contains(why), "{said}");
+        }
     }
 
     #[tokio::test]

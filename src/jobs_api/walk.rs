@@ -154,6 +154,7 @@ mod tests {
             output_bytes: None,
             exits: Vec::new(),
             changed: 1,
+            stated: 1,
         }
     }
 

@@ -65,8 +65,8 @@ pub(super) struct Watching {
     walk: Option<(Walk, Tell)>,
     /// `HTCJob`s of which that is told next.
     next: VecDeque<(Parent, Tell)>,
-    /// Changes up to this version were made before the watch began: whether a job was in the selection before them is not known.
-    began: i64,
+    /// Those whose state has changed since the watch's version, until they are told: it is not known whether they were selected then.
+    unclear: BTreeMap<Uid, BTreeSet<u32>>,
     columns: bool,
     until: Instant,
     bookmark: Instant,
@@ -87,14 +87,14 @@ impl Watching {
         }
         let selection = query.selection.clone();
         let htcjobs = HTCJobs::listed(records.clone(), namespace, &selection).await?;
-        let walk = Walk::through(records.clone(), htcjobs.parents().cloned().collect(), selection.clone());
-        let mut next = VecDeque::new();
+        let (mut next, mut known) = (VecDeque::new(), VecDeque::new());
         if let Some(since) = watch.since {
             htcjobs.must_be_whole_since(since).await?;
             // The others are new to who knows what there was then.
             let then = records.ledger.recorded_until(since).await?;
-            let new = htcjobs.parents().filter(|parent| !then.contains(&parent.uid));
-            next.extend(new.map(|parent| (parent.clone(), Tell::Come)));
+            for parent in htcjobs.parents().cloned() {
+                if then.contains(&parent.uid) { known.push_back(parent) } else { next.push_back((parent, Tell::Come)) }
+            }
         }
         let seconds = watch.seconds.unwrap_or(USUAL);
         let mut watching = Self {
@@ -103,10 +103,10 @@ impl Watching {
             told: watch.since.unwrap_or(began),
             htcjobs,
             inside: BTreeMap::new(),
+            unclear: BTreeMap::new(),
             ahead: BTreeMap::new(),
             walk: None,
             next,
-            began,
             columns: true,
             until: Instant::now() + Duration::from_secs(seconds),
             bookmark: Instant::now() + BOOKMARK,
@@ -115,19 +115,26 @@ impl Watching {
             records,
         };
         if watch.since.is_none() {
+            let all = watching.htcjobs.parents().cloned().collect();
+            let walk = Walk::through(watching.records.clone(), all, watching.selection.clone());
             watching.walk = Some((walk, Tell::First));
         } else if watching.selection.can_change() {
+            let walk = Walk::through(watching.records.clone(), known, watching.selection.at_any_time());
             watching.remember(walk).await?;
         }
         Ok(watching)
     }
 
-    /// Those that are in the selection, and were so when the watch's version was.
+    /// Which were in the selection when the watch's version was, and of which that is not known.
     async fn remember(&mut self, mut walk: Walk) -> Result<(), LedgerError> {
         while let Some(procs) = walk.next().await? {
-            let told = self.told;
-            for proc in procs.iter().filter(|proc| proc.name.version <= told) {
-                self.enter(proc);
+            for proc in procs {
+                if proc.name.stated > self.told {
+                    let uid = Uid::from(proc.name.htcjob_uid.as_str());
+                    self.unclear.entry(uid).or_default().insert(proc.spec.index);
+                } else if self.selection.matches(&proc) {
+                    self.enter(&proc);
+                }
             }
         }
         Ok(())
@@ -202,7 +209,10 @@ impl Watching {
                     }
                     self.walk = Some((walk, tell));
                 }
-                (None, Tell::Gone(uid)) => drop(self.inside.remove(uid)),
+                (None, Tell::Gone(uid)) => {
+                    self.inside.remove(uid);
+                    self.unclear.remove(uid);
+                }
                 (None, _) => {}
             }
         }
@@ -214,7 +224,8 @@ impl Watching {
         let uid = Uid::from(proc.name.htcjob_uid.as_str());
         let index = proc.spec.index;
         // A walk through one HTCJob comes by all of its jobs.
-        let ours = self.selection.matches(&proc) || self.inside.get(&uid).is_some_and(|inside| inside.contains(&index));
+        let has = |jobs: &BTreeMap<Uid, BTreeSet<u32>>| jobs.get(&uid).is_some_and(|jobs| jobs.contains(&index));
+        let ours = self.selection.matches(&proc) || has(&self.inside) || has(&self.unclear);
         match tell {
             Tell::First => {
                 self.enter(&proc);
@@ -222,7 +233,7 @@ impl Watching {
             }
             Tell::GivenUp => {
                 if proc.status.id.is_none() {
-                    self.tell_one(text, proc, false);
+                    self.tell_one(text, proc);
                 }
             }
             _ if !ours => {}
@@ -240,7 +251,8 @@ impl Watching {
                 self.frame(text, "ADDED", proc);
             }
             Tell::Gone(_) => {
-                if self.leave(&proc) {
+                let unclear = self.clear(&proc);
+                if self.leave(&proc) || unclear {
                     self.frame(text, "DELETED", proc);
                 }
             }
@@ -266,7 +278,7 @@ impl Watching {
                     self.told = version;
                 }
                 if !self.was_told_ahead(&proc) {
-                    self.tell_one(text, proc, version <= self.began);
+                    self.tell_one(text, proc);
                 }
             }
             self.told = until;
@@ -304,8 +316,8 @@ impl Watching {
         Ok(procs)
     }
 
-    /// Tells of one job that has changed, before the watch began or since.
-    fn tell_one(&mut self, text: &mut String, proc: HTCProc, before_the_watch: bool) {
+    /// Tells of one job that has changed.
+    fn tell_one(&mut self, text: &mut String, proc: HTCProc) {
         let matches = self.selection.matches(&proc);
         if !self.selection.can_change() {
             if matches {
@@ -313,11 +325,12 @@ impl Watching {
             }
             return;
         }
+        let unclear = self.clear(&proc);
         match (matches, if matches { !self.enter(&proc) } else { self.leave(&proc) }) {
             (true, true) => self.frame(text, "MODIFIED", proc),
             (true, false) => self.frame(text, "ADDED", proc),
             (false, true) => self.frame(text, "DELETED", proc),
-            (false, false) if before_the_watch => self.frame(text, "DELETED", proc),
+            (false, false) if unclear => self.frame(text, "DELETED", proc),
             (false, false) => {}
         }
     }
@@ -335,6 +348,12 @@ impl Watching {
                 .inside
                 .get_mut(&Uid::from(proc.name.htcjob_uid.as_str()))
                 .is_some_and(|inside| inside.remove(&proc.spec.index))
+    }
+
+    /// Whether it was not known until now if it was in the selection when the watch's version was.
+    fn clear(&mut self, proc: &HTCProc) -> bool {
+        let jobs = self.unclear.get_mut(&Uid::from(proc.name.htcjob_uid.as_str()));
+        jobs.is_some_and(|jobs| jobs.remove(&proc.spec.index))
     }
 
     /// Whether this change of a job was told with its `HTCJob`.

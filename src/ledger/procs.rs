@@ -24,6 +24,11 @@ const REPORTED: &str = "(select max(at) from callbacks c where c.uid = htcjobs.u
     (select wanted from wishes w where w.uid = htcjobs.uid and w.idx = htcjobs.idx and w.over = 0),
     (select failure from wishes w where w.uid = htcjobs.uid and w.idx = htcjobs.idx and w.over = 0)";
 
+/// Since which transaction it is in the state that it shows. What it reports itself has none, and may turn out to be wrong.
+const STATED: &str =
+    "iif(stated is null or outcome is null and exists (select 1 from callbacks c where c.uid = htcjobs.uid
+        and c.jobId = htcjobs.jobId and c.retcode is not null), changed, stated)";
+
 /// One recorded job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcRow {
@@ -45,6 +50,8 @@ pub struct ProcRow {
     pub exits: Vec<(u32, Exit)>,
     /// Number of the transaction that last changed it ([`Ledger::sequence`]); 0 if that was by an older version.
     pub changed: i64,
+    /// Number of the transaction that last changed its state, or a later one if that is not known.
+    pub stated: i64,
 }
 
 /// Some of an object's recorded jobs.
@@ -167,7 +174,7 @@ fn procs(connection: &Connection, uid: &Uid, from: Index, limit: usize) -> Resul
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let mut statement = connection
         .prepare_cached(&format!(
-            "select {JOB}, schedd, changed, {REPORTED}, outputBytes, {EXITS} from htcjobs where uid = ?1 and idx >= ?2 order by idx limit ?3"
+            "select {JOB}, schedd, changed, {REPORTED}, outputBytes, {EXITS}, {STATED} from htcjobs where uid = ?1 and idx >= ?2 order by idx limit ?3"
         ))
         .map_err(sql())?;
     let mut rows = statement.query(params![uid.as_str(), from.0, limit]).map_err(sql())?;
@@ -184,7 +191,7 @@ fn changed(connection: &Connection, since: i64, limit: usize) -> Result<Vec<(Uid
     // What one transaction has changed comes whole: it is asked on from the number of the last.
     let mut statement = connection
         .prepare_cached(&format!(
-            "select {JOB}, schedd, changed, {REPORTED}, outputBytes, {EXITS}, uid from htcjobs where changed > ?1 and changed <=
+            "select {JOB}, schedd, changed, {REPORTED}, outputBytes, {EXITS}, {STATED}, uid from htcjobs where changed > ?1 and changed <=
                 coalesce((select changed from htcjobs where changed > ?1 order by changed limit 1 offset ?2), 1 << 62)
              and uid is not null order by changed, uid, idx"
         ))
@@ -192,7 +199,7 @@ fn changed(connection: &Connection, since: i64, limit: usize) -> Result<Vec<(Uid
     let mut rows = statement.query(params![since, limit]).map_err(sql())?;
     let mut found = Vec::new();
     while let Some(row) = rows.next().map_err(sql())? {
-        let uid: String = row.get(JOB_COLUMNS + 8).map_err(sql())?;
+        let uid: String = row.get(JOB_COLUMNS + 9).map_err(sql())?;
         let uid = Uid::from(uid.as_str());
         let row = proc(row, &uid)?;
         found.push((uid, row));
@@ -214,6 +221,7 @@ fn proc(row: &Row<'_>, uid: &Uid) -> Result<ProcRow, LedgerError> {
             wish: None,
             refusal: row.get(JOB_COLUMNS + 5)?,
             output_bytes: row.get(JOB_COLUMNS + 6)?,
+            stated: row.get::<_, Option<i64>>(JOB_COLUMNS + 8)?.unwrap_or_default(),
             exits: super::exits::list(row.get_ref(JOB_COLUMNS + 7)?.as_str()?),
             job,
         })

@@ -40,6 +40,8 @@ pub struct RunRow {
     pub run: Run,
     /// Number of the transaction that last changed it ([`Ledger::sequence`]).
     pub changed: i64,
+    /// Number of the transaction that last changed its state, or a later one if that is not known.
+    pub stated: i64,
 }
 
 /// Some of an object's indexes.
@@ -52,7 +54,7 @@ pub struct RunRows {
 }
 
 const RUN: &str = "idx, pod, state, starts, runStart, runEnd, host, exitCode, message, changed, uid, logPod, logBytes, logTries, logAt, \
-     logFailure";
+     logFailure, coalesce(stated, changed)";
 
 impl Ledger {
     /// Writes a decision: the object's row, the indexes that changed, the transitions.
@@ -176,11 +178,12 @@ fn write_run(connection: &Connection, uid: &Uid, index: Index, run: &Run) -> rus
     let Run { id, state, starts, start, end, host, exit, message, log: _ } = run;
     connection
         .prepare_cached(&format!(
-            "insert into runs(uid, idx, pod, state, starts, runStart, runEnd, host, exitCode, message, changed)
-             values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, {NUMBER})
+            "insert into runs(uid, idx, pod, state, starts, runStart, runEnd, host, exitCode, message, changed, stated)
+             values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, {NUMBER}, {NUMBER})
              on conflict(uid, idx) do update set pod = excluded.pod, state = excluded.state, starts = excluded.starts,
                 runStart = excluded.runStart, runEnd = excluded.runEnd, host = excluded.host, exitCode = excluded.exitCode,
-                message = excluded.message, changed = excluded.changed"
+                message = excluded.message, changed = excluded.changed,
+                stated = iif(runs.state = excluded.state, runs.stated, excluded.stated)"
         ))?
         .execute(params![
             uid.as_str(),
@@ -266,7 +269,10 @@ fn run(row: &Row<'_>, uid: &Uid) -> Result<RunRow, LedgerError> {
             message: text(8)?,
             log: read_log(row)?,
         };
-        Ok((RunRow { index: Index(row.get(0)?), run, changed: row.get(9)? }, row.get::<_, String>(2)?))
+        Ok((
+            RunRow { index: Index(row.get(0)?), run, changed: row.get(9)?, stated: row.get(16)? },
+            row.get::<_, String>(2)?,
+        ))
     };
     let (row, state) = read().map_err(LedgerError::sql("read the runs of an object"))?;
     let state = match state.as_str() {

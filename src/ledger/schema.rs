@@ -18,7 +18,8 @@ const ORIGINAL: &str = "create table if not exists htcjobs
 /// transaction that last changed it (`sequence` in the table `ledger`). `refused`: why its output was not kept, and `refusedBy`:
 /// by which limits (key `outputLimits` of `ledger`). `outputBytes`: size of the output that was fetched; null if an older version
 /// fetched it. `exits`, `lastExit` (as in the table `exits`), `vacated`: how often it ended by itself, how it did last, and when
-/// HTCondor interrupted it last; `heldSince` (all on the schedd's clock).
+/// HTCondor interrupted it last; `heldSince` (all on the schedd's clock). `stated`: the number of the transaction that last changed
+/// its state, by HTCondor's word; null if that was by an older version.
 const JOB_COLUMNS: &[(&str, &str)] = &[
     ("uniqid", "integer"),
     ("namespace", "text"),
@@ -50,6 +51,7 @@ const JOB_COLUMNS: &[(&str, &str)] = &[
     ("lastExit", "integer"),
     ("vacated", "integer"),
     ("heldSince", "integer"),
+    ("stated", "integer"),
 ];
 
 /// Columns added to `objects`. `expiredAt`: when it was cut short; `exceeded`: by which limit of its spec, null for the deadline;
@@ -85,13 +87,14 @@ const WISH_COLUMNS: &[(&str, &str)] = &[("failure", "text")];
 
 /// Columns added to `runs`: what became of the log of the index's last Pod. `logPod`, `logBytes`: whose log is on the volume, and its
 /// size. `logTries`: how often it was refused in a row, for the last time `logAt` with the words `logFailure`; null if it was not asked
-/// for yet, and 0 with no `logPod` if the Pod was gone.
+/// for yet, and 0 with no `logPod` if the Pod was gone. `stated`: as in `htcjobs`.
 const RUN_COLUMNS: &[(&str, &str)] = &[
     ("logPod", "text"),
     ("logBytes", "integer"),
     ("logTries", "integer"),
     ("logAt", "integer"),
     ("logFailure", "text"),
+    ("stated", "integer"),
 ];
 
 /// Columns added to `submissions`. `credentials`: namespace and name of the Secret whose credentials it had, `namespace/` where they

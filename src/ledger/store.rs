@@ -226,9 +226,9 @@ fn write_job(connection: &Connection, save: &Save, index: Index, job: &Job) -> r
         .prepare_cached(&format!(
             "insert into htcjobs(htcjobName, jobId, status, tempDir, namespace, uid, idx, attempt, schedd, birthdate, recordedAt,
                 stagedIn, started, jobStatus, exitCode, exitSignal, outcome, holdCode, holdSubcode, holdReason, gone, starts, runStart,
-                runEnd, host, exits, lastExit, vacated, heldSince, changed)
+                runEnd, host, exits, lastExit, vacated, heldSince, changed, stated)
              values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24,
-                ?25, ?26, ?27, ?28, ?29, {NUMBER})
+                ?25, ?26, ?27, ?28, ?29, {NUMBER}, {NUMBER})
              on conflict(uid, idx) where uid is not null do update set
                 schedd = iif(htcjobs.jobId = excluded.jobId and htcjobs.attempt = excluded.attempt, htcjobs.schedd, excluded.schedd),
                 jobId = excluded.jobId, attempt = excluded.attempt, birthdate = excluded.birthdate,
@@ -238,6 +238,8 @@ fn write_job(connection: &Connection, save: &Save, index: Index, job: &Job) -> r
                 holdReason = excluded.holdReason, gone = excluded.gone, starts = excluded.starts, runStart = excluded.runStart,
                 runEnd = excluded.runEnd, host = excluded.host, exits = excluded.exits, lastExit = excluded.lastExit,
                 vacated = excluded.vacated, heldSince = excluded.heldSince,
+                stated = iif((htcjobs.jobId, htcjobs.jobStatus, htcjobs.outcome)
+                    is (excluded.jobId, excluded.jobStatus, excluded.outcome), htcjobs.stated, excluded.stated),
                 changed = iif({SHOWN} and excluded.status / 10 <= htcjobs.status / 10, htcjobs.changed, excluded.changed),
                 status = excluded.status % 10 + 10 * max(excluded.status / 10, htcjobs.status / 10)"
         ))?

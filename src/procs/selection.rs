@@ -106,6 +106,13 @@ impl Selection {
     pub fn can_change(&self) -> bool {
         self.fields.iter().any(|required| required.key == "status.state")
     }
+
+    /// Without what jobs come into and leave: those that may ever be in it.
+    #[must_use]
+    pub fn at_any_time(&self) -> Self {
+        let fields = self.fields.iter().filter(|required| required.key != "status.state").cloned();
+        Self { labels: self.labels.clone(), fields: fields.collect() }
+    }
 }
 
 fn label(proc: &HTCProc, key: &str) -> Option<String> {

@@ -7,8 +7,9 @@ use super::*;
 use crate::api::{ConfigMapKeyRef, HTCJob, HTCJobSpec, ItemsFrom, ObjectName, Observed, Phase};
 use crate::health::Health;
 use crate::ledger::{Ledger, Save};
-use crate::machine::facts::Known;
-use crate::machine::ids::{ScheddName, Timestamp};
+use crate::machine::facts::{Hold, Job, JobState, Known, Runs};
+use crate::machine::ids::{Attempt, Birthdate, ClusterId, JobId, SchedDate, ScheddName, Timestamp};
+use crate::machine::outcome::Outcome;
 use crate::metrics::Metrics;
 
 const JOBS: u32 = 3500;
@@ -64,17 +65,22 @@ impl World {
     }
 
     async fn is_recorded(&self, given_up: u32) {
+        self.decides(|save| save.known.given_up = given_up).await;
+    }
+
+    /// What a decision records.
+    async fn decides(&self, change: impl FnOnce(&mut Save)) {
         let known = Known {
             phase: Phase::Running,
             new: true,
             started: None,
             completed: None,
             cut_short: None,
-            given_up,
+            given_up: 0,
             released: false,
             conditions: Vec::new(),
         };
-        let save = Save {
+        let mut save = Save {
             uid: "large-uid".into(),
             name: name(),
             pool: None,
@@ -91,6 +97,7 @@ impl World {
             gives_back: Indices::default(),
             now: Timestamp(7),
         };
+        change(&mut save);
         self.records.ledger.save(save).await.unwrap();
     }
 
@@ -196,6 +203,89 @@ async fn a_watch_that_was_cut_while_it_told_of_jobs_that_were_given_up_is_not_go
     assert!(told.len() < 3500, "{}", told.len());
     let all = [vec![told], steps(&mut watching).await].concat();
     those_who_go_on_from(&world, &version, all, "MODIFIED").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_that_was_cut_while_it_told_of_jobs_that_are_gone_is_not_gone_on_with() {
+    for words in ["", "&fieldSelector=status.state%3DWaiting"] {
+        let mut world = World::new();
+        world.comes_unheard(htcjob(JOBS));
+        world.is_recorded(0).await;
+        let since = world.records.ledger.sequence();
+        let mut watching = world.watch(&format!("resourceVersion={since}{words}")).await.unwrap();
+        assert!(steps(&mut watching).await.is_empty());
+        world.decides(|save| save.known.released = true).await;
+        world.goes(htcjob(JOBS));
+        let (told, version) = first(&mut watching).await;
+        assert!(told.len() < 3500, "{}", told.len());
+        let all = [vec![told], steps(&mut watching).await].concat();
+        those_who_go_on_from(&world, &version, all, "DELETED").await;
+    }
+}
+
+fn job(index: u32, state: JobState, host: &str) -> (Index, Job) {
+    let job = Job {
+        id: JobId { cluster: ClusterId(1), proc: index },
+        attempt: Attempt(1),
+        birthdate: Birthdate(1),
+        recorded: Timestamp(1),
+        staged_in: SchedDate(1),
+        started: true,
+        state,
+        fetched: false,
+        gone: false,
+        runs: Runs { host: Some(host.into()), ..Runs::default() },
+    };
+    (Index(index), job)
+}
+
+/// Between a list and the watch that goes on from it jobs have changed, some of them without leaving the selection or coming into it.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_goes_on_is_told_what_a_change_is_for_the_selection() {
+    let mut world = World::new();
+    world.comes_unheard(htcjob(4));
+    let jobs = |host: &str, states: [JobState; 4]| -> Vec<(Index, Job)> {
+        states.into_iter().zip(0..).map(|(state, index)| job(index, state, host)).collect()
+    };
+    let ended = || JobState::Ended(Outcome::Succeeded);
+    let before = jobs("one", [JobState::Running, JobState::Running, JobState::Idle, JobState::Idle]);
+    world.decides(|save| save.jobs = before).await;
+    let since = world.records.ledger.sequence();
+    let after = jobs("other", [JobState::Running, ended(), JobState::Idle, JobState::Running]);
+    world.decides(|save| save.jobs = after).await;
+    for (state, expected) in [
+        ("Running", vec![("MODIFIED", 0), ("DELETED", 1), ("ADDED", 3)]),
+        ("Idle", vec![("DELETED", 1), ("MODIFIED", 2), ("DELETED", 3)]),
+    ] {
+        let words = format!("resourceVersion={since}&fieldSelector=status.state%3D{state}");
+        let mut told = steps(&mut world.watch(&words).await.unwrap()).await.concat();
+        told.sort_by_key(|(_, index)| *index);
+        let expected: Vec<(String, u64)> = expected.into_iter().map(|(kind, index)| (kind.to_owned(), index)).collect();
+        assert_eq!(told, expected, "{state}");
+    }
+}
+
+/// The job has been held since, and runs again; it ends before anything is told.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_leaves_the_selection_while_a_watch_begins_is_told() {
+    let mut world = World::new();
+    world.comes_unheard(htcjob(2));
+    let hold = || JobState::Held(Hold { code: 1, subcode: 0, reason: String::new(), since: None });
+    let is = |states: [JobState; 2]| -> Vec<(Index, Job)> {
+        states.into_iter().zip(0..).map(|(state, index)| job(index, state, "one")).collect()
+    };
+    world.decides(|save| save.jobs = is([JobState::Running, JobState::Running])).await;
+    let since = world.records.ledger.sequence();
+    world.decides(|save| save.jobs = is([hold(), JobState::Running])).await;
+    world.decides(|save| save.jobs = is([JobState::Running, JobState::Running])).await;
+    let words = format!("resourceVersion={since}&fieldSelector=status.state%3DRunning");
+    let mut watching = world.watch(&words).await.unwrap();
+    let ended = || JobState::Ended(Outcome::Succeeded);
+    world.decides(|save| save.jobs = is([ended(), ended()])).await;
+    let mut told = steps(&mut watching).await.concat();
+    told.sort_by_key(|(_, index)| *index);
+    assert_eq!(told, [("DELETED".to_owned(), 0), ("DELETED".to_owned(), 1)]);
+    assert!(watching.unclear.values().all(BTreeSet::is_empty));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -131,6 +131,12 @@ pub fn followed_until_its_run_is_over(version: Version) {
     for (name, log) in names.into_iter().zip(logs) {
         assert_eq!(log.end(&here), "first\n", "{name}");
     }
+    let held = wait_for("why there is no log", PATIENCE, || match raw(&here, "held-0", "log") {
+        Err(refused) if refused.to_string().contains("held-0 is Held") => Ok(refused.to_string()),
+        other => Err(format!("{other:?}")),
+    });
+    let held = held.unwrap();
+    assert!(held.contains("cannot be read") && held.contains("Release the job"), "{held}");
     let log = follow("again");
     here.let_go("again");
     assert_eq!(log.end(&here), "first\nlast\n");
