@@ -65,7 +65,7 @@ pub enum Trouble {
     SecondOperator,
     /// An object is suspended.
     Suspend,
-    /// A user changes `spec.parallelism`: no job, or two at a time.
+    /// A user changes `spec.parallelism`: no job, one, or two at a time.
     Parallelism,
     /// Kueue takes back what it has admitted an object with.
     Evict,
@@ -194,6 +194,10 @@ pub struct Sabotage {
     pub gives_back_at_once: bool,
     /// Room is given back as soon as a job reports its end.
     pub frees_by_report: bool,
+    /// A parallelism that was changed stays what it was.
+    pub reads_parallelism_once: bool,
+    /// A parallelism that was lowered stays what it was.
+    pub never_narrows: bool,
     /// Items are read whenever they are wanted.
     pub reads_items_again: bool,
     /// Another schedd has the name of the first.

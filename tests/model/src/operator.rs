@@ -135,6 +135,7 @@ impl Model {
                 }
                 let rows = world.operators[op].ledger.rows[place].clone();
                 Self::watch_submissions(world, &rows, &request);
+                self.watch_parallelism(world, &request);
                 let full = !self.broken.registry_lets_all_in;
                 world.operators[op].memory.hand_over(place, request, full);
             }
@@ -179,7 +180,7 @@ impl Model {
                 .not_the_first
                 .then(|| Indices::first(self.queues[usize::from(object)]).without(&Indices::first(1))),
             suspend: view.suspend || drained,
-            parallelism: view.parallelism.or(self.scene.parallelism),
+            parallelism: self.parallelism_of(view),
             max_failed: None,
             deadline: view.deadline.then_some(Duration::ZERO),
             ttl: None,
@@ -210,6 +211,15 @@ impl Model {
             queue,
             schedd: world.schedd.name.clone(),
         }
+    }
+
+    /// As it is in the spec, or as a broken variant takes it.
+    fn parallelism_of(&self, view: &HtcJob) -> Option<u32> {
+        if self.broken.reads_parallelism_once {
+            return self.scene.parallelism;
+        }
+        let now = view.parallelism.or(self.scene.parallelism);
+        if self.broken.never_narrows { now.max(Some(view.widest).filter(|widest| *widest > 0)) } else { now }
     }
 
     /// As `controller::gather::published` reads it.

@@ -1,25 +1,19 @@
 //! The promises.
 
-use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
-use ahash::RandomState;
 use htc_operator::api::{ConditionStatus, ConditionType};
 use htc_operator::machine::Index;
 use htc_operator::machine::facts::{Job, JobState, JobStatus};
 use htc_operator::machine::outcome::Outcome;
 use htc_operator::machine::phase::Phase;
+use htc_operator::machine::{Request, Work};
 use stateright::Property;
 
 use crate::condor::{CondorJob, Files};
+use crate::state::State;
 use crate::steps::{Action, Model};
-use crate::story::Teller;
-use crate::world::{Broken, Slot, World};
-
-/// By the hasher that stateright tells worlds apart with; the usual one took a seventh of the time.
-fn print(world: &World, course: Course) -> u64 {
-    RandomState::with_seeds(1, 2, 3, 4).hash_one((world, course))
-}
+use crate::world::{Broken, Slot, World, number};
 
 fn whose_turn(action: &Action) -> usize {
     let there = if matches!(action, Action::There(_)) { TURNS / 2 } else { 0 };
@@ -35,39 +29,42 @@ fn whose_turn(action: &Action) -> usize {
 
 pub fn properties() -> Vec<Property<Model>> {
     vec![
-        Property::always(ONCE, |model, world: &World| model.holds(ONCE, world.broken != Some(Broken::RanTwice))),
-        Property::always(LEFT, |model, world: &World| model.holds(LEFT, world.broken != Some(Broken::LeftBehind))),
-        Property::always(BACK, |model, world: &World| model.holds(BACK, world.broken != Some(Broken::PhaseWentBack))),
-        Property::always(IDS, |model, world: &World| model.holds(IDS, world.broken != Some(Broken::IdChanged))),
-        Property::always(OVER, |model, world: &World| {
+        Property::always(ONCE, |model, world: &State| model.holds(ONCE, world.broken != Some(Broken::RanTwice))),
+        Property::always(LEFT, |model, world: &State| model.holds(LEFT, world.broken != Some(Broken::LeftBehind))),
+        Property::always(BACK, |model, world: &State| model.holds(BACK, world.broken != Some(Broken::PhaseWentBack))),
+        Property::always(IDS, |model, world: &State| model.holds(IDS, world.broken != Some(Broken::IdChanged))),
+        Property::always(OVER, |model, world: &State| {
             model.holds(OVER, world.broken != Some(Broken::SubmittedDeleted))
         }),
-        Property::always(UNWANTED, |model, world: &World| {
+        Property::always(UNWANTED, |model, world: &State| {
             model.holds(UNWANTED, world.broken != Some(Broken::SubmittedUnwanted))
         }),
-        Property::always(ITEMS, |model, world: &World| model.holds(ITEMS, world.broken != Some(Broken::OtherItems))),
-        Property::always(FENCE, |model, world: &World| {
+        Property::always(ITEMS, |model, world: &State| model.holds(ITEMS, world.broken != Some(Broken::OtherItems))),
+        Property::always(FENCE, |model, world: &State| {
             model.holds(FENCE, world.broken != Some(Broken::ToolBehindFence))
         }),
-        Property::always(OUTCOME, |model, world: &World| model.holds(OUTCOME, world.broken != Some(Broken::Forgotten))),
-        Property::always(COUNTED, |model, world: &World| {
+        Property::always(OUTCOME, |model, world: &State| model.holds(OUTCOME, world.broken != Some(Broken::Forgotten))),
+        Property::always(COUNTED, |model, world: &State| {
             let too_much = [Some(Broken::CountedTooMuch), Some(Broken::CompletedByHearsay)];
             model.holds(COUNTED, !too_much.contains(&world.broken))
         }),
-        Property::always(RIGHT, |model, world: &World| {
+        Property::always(RIGHT, |model, world: &State| {
             model.holds(RIGHT, world.broken != Some(Broken::HtcondorOverruled))
         }),
-        Property::always(REFUTED, |model, world: &World| {
+        Property::always(REFUTED, |model, world: &State| {
             model.holds(REFUTED, world.broken != Some(Broken::RefutedWrongly))
         }),
-        Property::always(AT_A_TIME, |model, world: &World| model.holds(AT_A_TIME, model.keeps_to_parallelism(world))),
-        Property::always(ROOM, |model, world: &World| model.holds(ROOM, model.keeps_to_room(world))),
-        Property::always(ASKED_FOR, |model, world: &World| model.holds(ASKED_FOR, model.runs_what_is_asked_for(world))),
-        Property::always(WAITS, |model, world: &World| {
+        Property::always(AT_A_TIME, |model, world: &State| {
+            let keeps = world.broken != Some(Broken::TooManyAtATime) && model.keeps_to_parallelism(world);
+            model.holds(AT_A_TIME, keeps)
+        }),
+        Property::always(ROOM, |model, world: &State| model.holds(ROOM, model.keeps_to_room(world))),
+        Property::always(ASKED_FOR, |model, world: &State| model.holds(ASKED_FOR, model.runs_what_is_asked_for(world))),
+        Property::always(WAITS, |model, world: &State| {
             let told = || model.told.lock().unwrap().contains(WAITS);
             told() || model.holds(WAITS, model.goes_on(world).is_ok())
         }),
-        Property::always(END, |model, world: &World| {
+        Property::always(END, |model, world: &State| {
             let told = || model.told.lock().unwrap().contains(END);
             let looks = model.watches_the_end && world.broken.is_none();
             !looks || told() || model.holds(END, model.ends_well(world).is_ok())
@@ -107,7 +104,7 @@ const TURNS: usize = 10;
 
 /// A fair run: nothing goes wrong any more, and everybody has his turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Course {
+pub enum Course {
     ToTheEnd,
     /// While a transfer hangs: no time limit ends it, no job starts or ends, and nobody resumes what is suspended.
     BesideATransfer,
@@ -115,12 +112,28 @@ enum Course {
 
 impl Model {
     /// What came too late runs no payload, and does not count.
+    fn is_open(job: &CondorJob) -> bool {
+        !matches!(job.ad.status, JobStatus::Completed | JobStatus::Removed) && !job.overdue && !job.late()
+    }
+
+    /// What is submitted must have room beside what HTCondor has, and gets yet, by the parallelism that holds now.
+    pub fn watch_parallelism(&self, world: &mut World, request: &Request) {
+        let Work::Submit(indices, _) = &request.work else { return };
+        let object = number(&request.key.uid);
+        let now = world.object(object).and_then(|job| job.parallelism).or(self.scene.parallelism);
+        let queued = world.queued().filter(|job| job.object == object && Self::is_open(job)).map(|job| job.ad.index);
+        let rows = world.submitting().filter(|submitter| submitter.cluster.is_none()).flat_map(|other| &other.rows);
+        let coming = rows.filter(|(owner, ..)| *owner == object).map(|(_, _, index)| *index);
+        let all: BTreeSet<Index> = queued.chain(coming).chain(indices.iter()).collect();
+        if now.is_some_and(|most| all.len() > most as usize) {
+            world.breaks(Broken::TooManyAtATime);
+        }
+    }
+
+    /// Never more than it ever might.
     fn keeps_to_parallelism(&self, world: &World) -> bool {
         let Some(most) = self.scene.parallelism else { return true };
-        let open = |job: &CondorJob| {
-            !matches!(job.ad.status, JobStatus::Completed | JobStatus::Removed) && !job.overdue && !job.late()
-        };
-        let has = |object: u8| world.queued().filter(|job| job.object == object && open(job)).count();
+        let has = |object: u8| world.queued().filter(|job| job.object == object && Self::is_open(job)).count();
         let most = |object: u8| world.object(object).map_or(most, |job| most.max(job.widest)) as usize;
         (0..).take(world.objects.len()).all(|object| has(object) <= most(object))
     }
@@ -131,17 +144,17 @@ impl Model {
 
     /// Whether the world comes to a good end when nothing goes wrong any more and everybody has his turn. If not, the
     /// steps that lead to the bad one.
-    pub fn ends_well(&self, world: &World) -> Result<(), Vec<Action>> {
+    pub fn ends_well(&self, world: &State) -> Result<(), Vec<Action>> {
         self.run_fairly(world, Course::ToTheEnd)
     }
 
     /// Whether what is urgent comes about although a transfer hangs. If not, the steps that lead to where nothing goes on.
-    pub fn goes_on(&self, world: &World) -> Result<(), Vec<Action>> {
+    pub fn goes_on(&self, world: &State) -> Result<(), Vec<Action>> {
         let hangs = |world: &World| {
             (0..world.operators.len()).any(|op| world.operators[op].leads && Self::transfer_hangs(world, op))
         };
         let hangs_there = world.other_pool().is_some() && {
-            let mut world = world.clone();
+            let mut world = World::clone(world);
             world.change_pool();
             hangs(&world)
         };
@@ -162,22 +175,22 @@ impl Model {
         job.deleting || hold || release || end || Self::has_a_wish(world, object)
     }
 
-    fn run_fairly(&self, world: &World, course: Course) -> Result<(), Vec<Action>> {
-        let mut now = Cow::Borrowed(world);
+    fn run_fairly(&self, world: &State, course: Course) -> Result<(), Vec<Action>> {
+        let mut now = world.clone();
         let (mut passed, mut steps, mut turn) = (HashSet::new(), Vec::new(), 0);
         let objects = 0..u8::try_from(world.objects.len()).unwrap();
         loop {
             if course == Course::BesideATransfer && !objects.clone().any(|object| Self::is_urgent(&now, object)) {
                 break;
             }
-            let print = print(&now, course);
-            if self.good.lock().unwrap().contains(&print) {
+            if self.good.lock().unwrap().contains(&(now.print(), course)) {
                 break;
             }
-            if !passed.insert((print, turn)) || steps.len() > PATIENCE {
+            if !passed.insert((now.print(), turn)) || steps.len() > PATIENCE {
                 return Err(steps);
             }
-            let Some((action, next)) = self.fair_step(&now, &mut turn, course) else {
+            let is_looked_at = steps.is_empty();
+            let Some((action, next)) = self.fair_step(&now, &mut turn, course, is_looked_at) else {
                 if course == Course::ToTheEnd && self.good_end(&now) {
                     break;
                 }
@@ -187,14 +200,21 @@ impl Model {
                 break;
             }
             steps.push(action);
-            now = Cow::Owned(next);
+            now = next;
         }
-        self.good.lock().unwrap().extend(passed.into_iter().map(|(print, _)| print));
+        self.good.lock().unwrap().extend(passed.into_iter().map(|(print, _)| (print, course)));
         Ok(())
     }
 
-    /// The next step of whoever's turn it is, or of the next one who can make one.
-    fn fair_step(&self, world: &World, turn: &mut usize, course: Course) -> Option<(Action, World)> {
+    /// The next step of whoever's turn it is, or of the next one who can make one. `is_looked_at`: from the state that the checker
+    /// looks at.
+    fn fair_step(
+        &self,
+        world: &State,
+        turn: &mut usize,
+        course: Course,
+        is_looked_at: bool,
+    ) -> Option<(Action, State)> {
         let mut actions = Vec::new();
         self.progress(world, &mut actions);
         if course == Course::BesideATransfer {
@@ -212,8 +232,8 @@ impl Model {
             actions.push(Action::LimitPasses);
         }
         let step = |action: &Action| {
-            let next = self.apply(world, action, &mut Teller::silent());
-            (next != *world).then(|| (action.clone(), next))
+            let next = if is_looked_at { self.first_step(world, action) } else { self.step(world, action) };
+            next.map(|next| (action.clone(), next))
         };
         for later in 0..TURNS {
             let now = (*turn + later) % TURNS;

@@ -127,6 +127,8 @@ fn scene(troubles: u8, kinds: &'static [Trouble]) -> Scene {
 #[case::wishes_keep_back(wishing(&[Wish, DyingSubmitter]), |model: &mut Model| model.rules.wishes_keep_back = false)]
 #[case::release_until_done(wishing(&[Wish, Crash]), |model: &mut Model| model.rules.release_until_done = false)]
 #[case::tried_counts(Scene { queues: &[2], parallelism: Some(1), ..scene(0, &[]) }, |model: &mut Model| model.rules.tried_counts = false)]
+#[case::parallelism_is_read_again(changing(&[2], 1), |model: &mut Model| model.broken.reads_parallelism_once = true)]
+#[case::parallelism_is_lowered(changing(&[3], 2), |model: &mut Model| model.broken.never_narrows = true)]
 #[case::items_are_read_once(Scene { queues: &[2], parallelism: Some(1), items: true, in_step: true, deletes: 0, ..scene(1, &[NewItems]) }, |model: &mut Model| model.broken.reads_items_again = true)]
 #[case::granted_first(queued(0, &[]), |model: &mut Model| model.rules.granted_first = false)]
 #[case::room_until_held(Scene { slow_jobs: true, ..queued(2, &[Suspend]) }, |model: &mut Model| model.rules.room_until_held = false)]
@@ -194,6 +196,11 @@ fn fetched_early(kinds: &'static [Trouble]) -> Scene {
 
 fn wishing(kinds: &'static [Trouble]) -> Scene {
     Scene { deletes: 0, slow_jobs: true, ..scene(2, kinds) }
+}
+
+/// One at a time, until a user says otherwise.
+fn changing(queues: &'static [u32], troubles: u8) -> Scene {
+    Scene { queues, parallelism: Some(1), in_step: true, deletes: 0, ..scene(troubles, &[Trouble::Parallelism]) }
 }
 
 fn queued(troubles: u8, kinds: &'static [Trouble]) -> Scene {

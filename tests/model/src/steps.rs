@@ -13,7 +13,9 @@ use stateright::Property;
 use crate::bounds::{Sabotage, Scene, Trouble};
 use crate::condor::{CondorJob, Files, Schedd};
 use crate::operator::{Voice, Writes};
+use crate::properties::Course;
 use crate::reports::Sent;
+use crate::state::State;
 use crate::story::Teller;
 use crate::workers::Luck;
 use crate::world::{HtcJob, Lane, Ledger, Memory, Operator, Seen, Slot, Watched, World};
@@ -98,6 +100,9 @@ pub enum Action {
     There(Box<Action>),
 }
 
+/// The print of a state, and what steps from it come to.
+type FirstSteps = (u64, Vec<(Action, Option<State>)>);
+
 /// A scene, with rules that may be broken.
 #[derive(Debug)]
 pub struct Model {
@@ -108,8 +113,10 @@ pub struct Model {
     pub broken: Sabotage,
     /// The API server enforces the rules of the CRD.
     pub crd_rules: bool,
-    /// Worlds that are known to come to a good end.
-    pub good: Mutex<HashSet<u64>>,
+    /// States from which such a fair run is known to come to a good end.
+    pub good: Mutex<HashSet<(u64, Course)>>,
+    /// Steps from the state that the checker looks at.
+    pub first_steps: Mutex<FirstSteps>,
     /// Promises that were found broken: only the first story of each is the shortest.
     pub told: Mutex<HashSet<&'static str>>,
     /// Whether it is looked at how everything ends.
@@ -137,8 +144,18 @@ impl Model {
             namespace_room: None,
         };
         let queues = scene.queues;
-        let (broken, good, told) = (Sabotage::default(), Mutex::default(), Mutex::default());
-        Self { scene, queues, rules, settings, broken, crd_rules: true, good, told, watches_the_end: true }
+        Self {
+            scene,
+            queues,
+            rules,
+            settings,
+            broken: Sabotage::default(),
+            crd_rules: true,
+            good: Mutex::default(),
+            first_steps: Mutex::default(),
+            told: Mutex::default(),
+            watches_the_end: true,
+        }
     }
 
     pub fn beginning(&self) -> World {
@@ -408,10 +425,13 @@ impl Model {
                 Trouble::Parallelism => {
                     actions.extend((0..).zip(&world.objects).flat_map(|(object, slot)| {
                         let now = match slot {
-                            Slot::There(job) if !job.deleting => Some(job.parallelism),
+                            Slot::There(job) if !job.deleting => job.parallelism.or(self.scene.parallelism),
                             _ => None,
                         };
-                        let others = [0, 2].into_iter().filter(move |most| now.is_some_and(|now| now != Some(*most)));
+                        // From none it becomes one by itself: `users`.
+                        let others = [0, 1, 2]
+                            .into_iter()
+                            .filter(move |most| now.is_some_and(|now| now != *most && (now, *most) != (0, 1)));
                         others.map(move |most| Action::Parallelism(object, most))
                     }));
                 }
@@ -493,17 +513,38 @@ impl Model {
         next.settle();
         next
     }
+
+    /// The state after `action`, if that changes anything.
+    pub fn step(&self, state: &State, action: &Action) -> Option<State> {
+        let next = State::new(self.apply(state, action, &mut Teller::silent()));
+        (next != *state).then_some(next)
+    }
+
+    /// The same from the state that the checker looks at. It is asked for twice: first for the promises about how everything ends.
+    pub fn first_step(&self, state: &State, action: &Action) -> Option<State> {
+        let mut first_steps = self.first_steps.lock().unwrap();
+        let (of, steps) = &mut *first_steps;
+        if *of != state.print() {
+            (*of, *steps) = (state.print(), Vec::new());
+        }
+        if let Some((_, next)) = steps.iter().find(|(other, _)| other == action) {
+            return next.clone();
+        }
+        let next = self.step(state, action);
+        steps.push((action.clone(), next.clone()));
+        next
+    }
 }
 
 impl stateright::Model for Model {
-    type State = World;
+    type State = State;
     type Action = Action;
 
-    fn init_states(&self) -> Vec<World> {
-        vec![self.beginning()]
+    fn init_states(&self) -> Vec<State> {
+        vec![State::new(self.beginning())]
     }
 
-    fn actions(&self, world: &World, actions: &mut Vec<Action>) {
+    fn actions(&self, world: &State, actions: &mut Vec<Action>) {
         if world.broken.is_some() {
             return;
         }
@@ -522,9 +563,10 @@ impl stateright::Model for Model {
         }
     }
 
-    fn next_state(&self, world: &World, action: Action) -> Option<World> {
-        let next = self.apply(world, &action, &mut Teller::silent());
-        (next != *world).then_some(next)
+    fn next_state(&self, state: &State, action: Action) -> Option<State> {
+        let (of, steps) = &mut *self.first_steps.lock().unwrap();
+        let place = steps.iter().position(|(other, _)| *other == action).filter(|_| *of == state.print());
+        place.map_or_else(|| self.step(state, &action), |place| steps.swap_remove(place).1)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {

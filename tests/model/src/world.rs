@@ -247,6 +247,7 @@ pub enum Broken {
     SubmittedDeleted,
     SubmittedUnwanted,
     OtherItems,
+    TooManyAtATime,
 }
 
 pub fn uid(object: u8) -> Uid {
