@@ -10,6 +10,7 @@ mod checker;
 mod collect;
 mod driver;
 mod forged;
+mod free;
 mod killer;
 mod plan;
 mod report;
@@ -21,7 +22,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
 
@@ -61,6 +62,8 @@ pub struct Soak {
     crowded: AtomicBool,
     /// The operator that runs is not killed any more.
     rests: AtomicBool,
+    /// When each operator was started, and when it was stopped or ended, in seconds since 1970.
+    awake: Mutex<Vec<(i64, Option<i64>)>>,
     began: Instant,
 }
 
@@ -93,6 +96,7 @@ impl Soak {
             next_life: Mutex::new(()),
             crowded: AtomicBool::new(false),
             rests: AtomicBool::new(false),
+            awake: Mutex::default(),
             began: Instant::now(),
         }
     }
@@ -106,10 +110,10 @@ impl Soak {
         let (mut at_kills, before) = (dice.fork(), self.killed.load(Ordering::Relaxed));
         let before_ended = self.ended.load(Ordering::Relaxed);
         self.rests.store(false, Ordering::Relaxed);
-        // Creation keeps step with the kills, and is over when six of ten are done.
+        // Creation keeps step with the kills, and is over when six of ten are done, but for the last one.
         let turn = || {
             let kill = self.killed.load(Ordering::Relaxed) - before;
-            1 + kill * ROUND * 10 / (kills * 6).max(1)
+            (1 + kill * ROUND * 10 / (kills * 6).max(1)).min(ROUND) + usize::from(kill >= kills)
         };
         let (lives, (tally, mut violations)) = thread::scope(|scope| {
             let killer = scope.spawn(|| killer::kill(self, &mut at_kills, kills));
@@ -134,6 +138,24 @@ impl Soak {
             wait_for("all HTCJobs to be gone", PATIENCE, || here.all().is_empty()).unwrap();
         }
         found.lives.into_iter().map(|life| life.uid).collect()
+    }
+
+    /// An operator is about to be stopped or ended.
+    fn sleeps(&self) {
+        if let Some((_, end @ None)) = self.awake.lock().unwrap().last_mut() {
+            *end = Some(now());
+        }
+    }
+
+    /// An operator was started, in the place of one that may still run.
+    fn wakes_up(&self) {
+        self.sleeps();
+        self.awake.lock().unwrap().push((now(), None));
+    }
+
+    /// When an operator was there.
+    fn awake(&self) -> Vec<(i64, i64)> {
+        self.awake.lock().unwrap().iter().map(|(from, to)| (*from, to.unwrap_or_else(now))).collect()
     }
 
     /// Waits until nothing is wrong, or nothing changes any more that could mend it.
@@ -166,6 +188,12 @@ const LATE_HOLDS: usize = 50;
 /// What is wrong for this long stays wrong: longer than any of the operator's pauses and time limits in tests, and than HTCondor
 /// leaves a released job idle. For 25.14 that has been more than two minutes, behind jobs of the same user that cannot run.
 const STILL: Duration = Duration::from_secs(300);
+
+/// Seconds since 1970, as HTCondor's dates.
+fn now() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    i64::try_from(now.as_secs()).unwrap()
+}
 
 /// What is wrong, without what follows from holds that HTCondor has carried out too late ([`Rule::RemovedByHold`]); and how many
 /// `HTCJob`s have met such a one.
@@ -218,6 +246,7 @@ fn soak(version: Version) {
     let _promise = (summary.broken > 0).then_some(bed::Promise);
     assert_eq!(summary.violations, 0, "{version}: violations, see above");
     assert!(summary.late_holds <= summary.objects / LATE_HOLDS, "{version}: {} late holds", summary.late_holds);
+    assert!(summary.places > 0, "{version}: no place was left while an operator was there");
     assert!(summary.reports.stored > 0 && summary.early > 0, "{version}: no job's report had an effect");
 }
 

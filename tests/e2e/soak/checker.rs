@@ -26,6 +26,8 @@ pub enum Rule {
     OneJobEach,
     /// HTCondor never had more jobs of an `HTCJob` that had not ended than its parallelism allows.
     Parallelism,
+    /// A place that one of them leaves is taken by the next within what the operator's looks allow.
+    FreePlace,
     /// HTCondor never had more jobs of the queue's `HTCJob`s that had not ended, and were not held, than its quota allows.
     Quota,
     /// In the end nothing has room in the queue, and nobody waits for it.
@@ -104,6 +106,7 @@ pub fn check(found: &Collected) -> Vec<Violation> {
         let ads = found.ads_of(&life.uid);
         check.jobs(life, &ads);
         check.parallelism(life, &ads);
+        check.free_places(life, &ads);
         check.runs(life, &ads);
         check.events(life);
         check.watched(life);
@@ -187,13 +190,13 @@ fn last_run(ad: &Ad) -> Option<(i64, Option<i64>)> {
     Some((ad.began?, ad.completed.or(ad.removed)))
 }
 
-struct Check<'a> {
-    found: &'a Collected,
+pub struct Check<'a> {
+    pub found: &'a Collected,
     violations: Vec<Violation>,
 }
 
 impl Check<'_> {
-    fn say(&mut self, rule: Rule, life: &Life, detail: String) {
+    pub fn say(&mut self, rule: Rule, life: &Life, detail: String) {
         self.violations.push(Violation::new(rule, &life.uid, detail));
     }
 

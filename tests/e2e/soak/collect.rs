@@ -28,6 +28,8 @@ pub struct Collected {
     pub spool: Vec<String>,
     /// The status of the queue.
     pub htcqueue: Value,
+    /// When an operator was there, from its start to its end, in seconds since 1970.
+    pub awake: Vec<(i64, i64)>,
 }
 
 /// What the operator says to `condor_rm`.
@@ -173,6 +175,7 @@ impl Soak {
             records: records.lines().map(Record::read).filter(|record| ours(&record.uid)).collect(),
             outputs,
             htcqueue: htcqueue["status"].clone(),
+            awake: self.awake(),
         }
     }
 

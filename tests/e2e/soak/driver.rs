@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 use testbed::wait_for;
 
 use crate::soak::Soak;
-use crate::soak::plan::{Act, Plan, Step};
+use crate::soak::collect::Ad;
+use crate::soak::free::{Place, places};
+use crate::soak::plan::{Act, Fate, Plan, Step};
 use bed::{Namespace, PATIENCE};
 
 /// An `HTCJob` that was created, and how it was seen.
@@ -68,6 +70,14 @@ pub fn drive(soak: &Soak, here: &Namespace<'_>, plans: Vec<Vec<Plan>>, turn: &dy
 impl Life {
     pub fn new(plan: Plan, uid: String, seen: Vec<Value>) -> Self {
         Self { plan, uid, seen, done: 0, since: None }
+    }
+
+    /// Places that its jobs have left to others, if it has the same number of them all the time.
+    pub fn places(&self, ads: &[&Ad], awake: &[(i64, i64)]) -> Vec<Place> {
+        match self.plan.fate {
+            Fate::AtATime(most) => places(ads, most, awake),
+            _ => Vec::new(),
+        }
     }
 
     /// Notes how the object is now, if it is still there.

@@ -129,6 +129,7 @@ fn right() -> Collected {
         .into(),
         spool: Vec::new(),
         htcqueue: json!({ "used": { "jobs": 0 }, "pending": 0, "waitingJobs": 0 }),
+        awake: vec![(90, 400)],
     }
 }
 
@@ -195,6 +196,16 @@ const FORGERIES: &[Forgery] = &[
         "a job that came before the one before had ended",
         |found| found.lives[0].plan.fate = Fate::AtATime(1),
         &[Rule::Parallelism],
+    ),
+    ("a place that stays free", |found| left_to_the_next(found, 105 + 61), &[Rule::FreePlace]),
+    ("a place that is taken at the last moment", |found| left_to_the_next(found, 105 + 60), &[]),
+    (
+        "a place that stays free while no operator is there for long",
+        |found| {
+            left_to_the_next(found, 105 + 200);
+            found.awake = vec![(90, 106), (170, 190), (195, 265), (300, 400)];
+        },
+        &[],
     ),
     (
         "more jobs of a queue than its quota",
@@ -405,6 +416,14 @@ const FORGERIES: &[Forgery] = &[
         &[Rule::ToldEnd],
     ),
 ];
+
+/// The second job of the first `HTCJob`, which has one place, comes so late.
+fn left_to_the_next(found: &mut Collected, staged: i64) {
+    found.lives[0].plan.fate = Fate::AtATime(1);
+    let next = &mut found.history[1];
+    next.staged = Some(staged);
+    (next.began, next.completed, next.not_after) = (Some(staged + 1), Some(staged + 5), Some(staged + 10));
+}
 
 /// An end is counted, and then it is not.
 fn counted(found: &mut Collected) {

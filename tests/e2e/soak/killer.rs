@@ -123,6 +123,7 @@ fn start_next(soak: &Soak, pause: u64) -> bool {
     let crowded = soak.crowded.swap(false, Ordering::Relaxed);
     soak.submitter.set_pause(if crowded { 10 } else { pause });
     soak.bed.start_operator();
+    soak.wakes_up();
     crowded
 }
 
@@ -147,6 +148,7 @@ fn manner(dice: &mut Dice) -> Manner {
 
 /// Ends the operator; what was wrong with that.
 fn end(soak: &Soak, manner: Manner, running: Option<Call>, asleep: &mut Asleep) -> Option<String> {
+    soak.sleeps();
     match manner {
         Manner::Kill | Manner::WhileSubmitting => soak.bed.kill_operator(),
         Manner::Terminate => {

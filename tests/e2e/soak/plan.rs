@@ -9,12 +9,16 @@ use serde_json::Value;
 use bed::dice::Dice;
 use bed::htcjob;
 
-/// How often `HTCJob`s are created in one round: each fate three times, one by one, those of very many jobs, and a crowd.
+/// How often `HTCJob`s are created in one round while the operator is killed: each fate three times, one by one, those of very many
+/// jobs, and a crowd. One more comes after that.
 pub const ROUND: usize = 3 * FATES.len() + LARGE.len() + 1;
 
 /// `HTCJob`s that are created at once: the first submission takes about thirty, which is how many are reconciled at a time,
 /// and while it is under way fifty and more gather for the next, which takes fifty.
 const CROWD: usize = 96;
+
+/// Jobs of the one that comes when nobody is killed any more: it shows how long places stay free.
+const UNDISTURBED: usize = 8;
 
 /// Jobs of a large one.
 const MANY: usize = 200;
@@ -143,6 +147,7 @@ impl Plan {
         // In their midst: there are kills enough before and after it.
         let place = plans.len() / 4 + usize::try_from(dice.below(plans.len() as u64 / 2)).unwrap();
         plans.insert(place, crowd);
+        plans.push(vec![Self::new("undisturbed".to_owned(), Fate::AtATime(2), UNDISTURBED, dice)]);
         plans
     }
 

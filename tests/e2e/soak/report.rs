@@ -48,6 +48,9 @@ pub struct Summary {
     begun_again: usize,
     litter: usize,
     statuses: usize,
+    /// Places that were left and taken again while one operator was there, and the longest that one of them was free, in seconds.
+    pub places: usize,
+    longest_free: i64,
     /// `HTCJob`s that shared a cluster, at most.
     together: usize,
 }
@@ -75,6 +78,8 @@ impl Summary {
             begun_again: 0,
             litter: 0,
             statuses: 0,
+            places: 0,
+            longest_free: 0,
             together: 0,
         }
     }
@@ -101,6 +106,12 @@ impl Summary {
             self.refuted += found.events_of(&life.uid).iter().filter(|event| event.1 == REFUTED).count();
             let attempts = life.seen.last().and_then(|status| status["attempt"].as_i64()).unwrap_or(0);
             self.resubmitted += usize::from(attempts > 1);
+            for place in life.places(&ads, &found.awake) {
+                if place.idle == place.taken - place.left {
+                    self.places += 1;
+                    self.longest_free = self.longest_free.max(place.idle);
+                }
+            }
             self.jobs += ads.iter().filter(|ad| ad.counts()).count();
             self.late += ads.iter().filter(|ad| ad.is_late()).count();
             self.never_accepted += ads.iter().filter(|ad| ad.staged.is_none()).count();
@@ -114,7 +125,7 @@ impl Summary {
             "{}, {}: {} of {} wanted; {} HTCJobs ended, {} of them deleted; {} jobs, {} runs; at most {} HTCJobs in one \
              submission, {} submitted more than once, {} late jobs, {} jobs never accepted (of which {} files stay in the spool folder), {} jobs \
              begun again after a hold or for a retry; reports: {} stored, {} lost, {} late, {} twice, {} refused; {} HTCJobs seen to \
-             count all ends before HTCondor's word, {} ends refuted; {} statuses watched; {} HTCJobs met a hold that HTCondor carried out too late; {} violations",
+             count all ends before HTCondor's word, {} ends refuted; {} statuses watched; {} places taken again beside a living operator, the last after {} s; {} HTCJobs met a hold that HTCondor carried out too late; {} violations",
             self.version,
             duration(took),
             self.tally,
@@ -137,6 +148,8 @@ impl Summary {
             self.early,
             self.refuted,
             self.statuses,
+            self.places,
+            self.longest_free,
             self.late_holds,
             self.violations
         );
