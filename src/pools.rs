@@ -24,6 +24,7 @@ use crate::workers::Workers;
 pub use keeper::PoolKeeper;
 use making::Reach;
 pub use making::{Base, PartEnded};
+use managed::work::Work;
 
 /// An HTCondor pool: the schedd that has the jobs, and all that is known and done only there.
 #[derive(Debug)]
@@ -82,6 +83,8 @@ struct State {
     ending: HashMap<ObjectName, Vec<JoinHandle<()>>>,
     /// What is known of the workers that objects have of their own.
     own_workers: HashMap<Uid, MiniClusterStatus>,
+    /// What objects in pools that have a name have to do there.
+    work: HashMap<Uid, Work>,
     /// Whether all `HTCPool`s are known; why not, as far as that is.
     listed: Option<Result<(), String>>,
 }
@@ -106,10 +109,16 @@ struct Named {
 }
 
 impl Pools {
-    /// That of the operator's flags, and no others yet. `recorded`: the pools of the objects that the ledger has.
+    /// That of the operator's flags, and no others yet. `recorded`: the pools of the objects that the ledger has; `work`: what those
+    /// have to do that are in pools with a name.
     #[must_use]
-    pub fn new(default: Arc<Pool>, recorded: impl IntoIterator<Item = (Uid, Option<ObjectName>)>) -> Self {
-        let state = State { assigned: recorded.into_iter().collect(), ..State::default() };
+    pub fn new(
+        default: Arc<Pool>,
+        recorded: impl IntoIterator<Item = (Uid, Option<ObjectName>)>,
+        work: impl IntoIterator<Item = (Uid, Work)>,
+    ) -> Self {
+        let (assigned, work) = (recorded.into_iter().collect(), work.into_iter().collect());
+        let state = State { assigned, work, ..State::default() };
         let without_default = default.schedd.name.as_str().is_empty();
         Self { default, without_default, state: Mutex::new(state) }
     }
@@ -167,6 +176,7 @@ impl Pools {
         self.with(|state| {
             state.assigned.remove(uid);
             state.own_workers.remove(uid);
+            state.work.remove(uid);
             state.named.values().for_each(|named| named.pool.schedd.users.forget(uid));
         });
     }
@@ -177,8 +187,18 @@ impl Pools {
         self.with(|state| {
             state.assigned.retain(|uid, _| uids.contains(uid));
             state.own_workers.retain(|uid, _| uids.contains(uid));
+            state.work.retain(|uid, _| uids.contains(uid));
             state.named.values().for_each(|named| named.pool.schedd.users.keep(uids));
         });
+    }
+
+    /// What an object has to do in its pool, as the ledger has it now.
+    pub fn set_work(&self, uid: &Uid, work: Work) {
+        self.with(|state| state.work.insert(uid.clone(), work));
+    }
+
+    fn work(&self, uid: &Uid) -> Option<Work> {
+        self.with(|state| state.work.get(uid).copied())
     }
 
     /// What is known of the workers that an object has of its own.

@@ -16,10 +16,12 @@ use super::{Context, ReconcileError, WriteError, pods};
 use crate::api::{Backend, OPERATOR, Observed, Phase};
 use crate::fence::Refused;
 use crate::machine::decide::Decision;
+use crate::machine::facts::Past;
 use crate::machine::room::{Room, room};
 use crate::machine::rules::Rules;
 use crate::machine::transitions::IllegalTransition;
 use crate::machine::{Settings, Uid};
+use crate::pools::managed::work::Work;
 use crate::queue::{Decided, Demand, Progress};
 use crate::workers::{Texts, Workers};
 
@@ -71,6 +73,7 @@ async fn judged(object: &Observed, context: &Context) -> Result<Option<Duration>
     if let Some(room) = &room {
         count(object, context, &gathered, &decision, room);
     }
+    asks(context, &gathered, &decision);
     let again = Box::pin(shown(object, context, &gathered, decision, texts)).await?;
     // What has no room any more is told so by the next pass.
     Ok(again.into_iter().chain(gave.then_some(Duration::ZERO)).min())
@@ -92,6 +95,18 @@ fn count(object: &Observed, context: &Context, gathered: &Gathered, decision: &D
         over: after.is_some_and(|known| known.phase == Phase::Completed),
         progress: Progress::of(facts, decision, suspend),
     });
+}
+
+/// It asks for workers by what is in the ledger now.
+fn asks(context: &Context, gathered: &Gathered, decision: &Decision) {
+    let facts = &gathered.facts;
+    // What another ledger knows of it is not known here.
+    let unknown = matches!(facts.past, Past::Unknown { .. }) && facts.record.known.is_none();
+    if gathered.place.name.is_some() && !unknown {
+        let record = decision.after.as_ref().unwrap_or(&facts.record);
+        let queue = facts.object.spec.as_ref().ok().map(|spec| spec.queue);
+        context.pools.set_work(&facts.object.uid, Work::of(record, queue));
+    }
 }
 
 /// Acts, and publishes what has come of it.

@@ -71,6 +71,15 @@ impl Ledger {
         .await
     }
 
+    /// What `of` makes of each object that was not let go and is in a pool that has a name: of its record, and of the number of its items,
+    /// if they are here. Of what has completed the record is the object's own row.
+    pub async fn in_pools<T: Send + 'static>(
+        &self,
+        of: impl Fn(&Record, Option<u32>) -> T + Send + 'static,
+    ) -> Result<Vec<(Uid, T)>, LedgerError> {
+        self.run(move |connection| in_pools(connection, &of)).await
+    }
+
     /// All HTCJobs that were not let go and have not completed, with their namespaces.
     pub async fn live(&self) -> Result<Vec<(String, Uid, Record)>, LedgerError> {
         self.run(live).await
@@ -105,6 +114,27 @@ fn load(connection: &Connection, uid: &Uid) -> Result<Record, LedgerError> {
         (record.queue, record.granted) = (Some(grant.queue), grant.indices);
     }
     Ok(record)
+}
+
+fn in_pools<T>(connection: &Connection, of: &impl Fn(&Record, Option<u32>) -> T) -> Result<Vec<(Uid, T)>, LedgerError> {
+    let sql = || LedgerError::sql("read the objects in pools");
+    let query = "select o.uid, o.phase = 'Completed', (select count(*) from items i where i.uid = o.uid)
+                 from objects o where o.released = 0 and o.pool is not null";
+    let mut statement = connection.prepare(query).map_err(sql())?;
+    let read = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, bool>(1)?, row.get::<_, u32>(2)?));
+    let rows = statement.query_map([], read).map_err(sql())?;
+    rows.map(|row| {
+        let (uid, completed, items) = row.map_err(sql())?;
+        let uid = Uid::from(uid.as_str());
+        let record = if completed {
+            Record { known: known(connection, &uid)?, ..Record::default() }
+        } else {
+            load(connection, &uid)?
+        };
+        let made = of(&record, (items > 0).then_some(items));
+        Ok((uid, made))
+    })
+    .collect()
 }
 
 fn live(connection: &Connection) -> Result<Vec<(String, Uid, Record)>, LedgerError> {
@@ -450,5 +480,34 @@ mod tests {
         assert_eq!((open, witnesses), (vec![999, 1000], vec![3, 999, 1000]));
         assert_eq!((record.highest, record.refused, record.jobs.len()), (Attempt(1000), 1, 999));
         assert_eq!(record.in_doubt().to_string(), "1000");
+    }
+
+    /// The first answer after a start is as right as each later one.
+    #[tokio::test]
+    async fn what_is_in_pools_is_known_at_the_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("htcjobs.db");
+        let ledger = Ledger::open_alone(&path).unwrap();
+        let pool: Option<ObjectName> = Some("pools/small".parse().unwrap());
+        let states = [JobState::Idle, JobState::Running, JobState::Ended(Outcome::Succeeded)];
+        let jobs: Vec<_> = states.into_iter().zip(0..).map(|(state, n)| (Index(n), job(n, state))).collect();
+        let of = |uid: &str, phase, pool: &Option<ObjectName>| {
+            let (uid, pool) = (Uid::from(uid), pool.clone());
+            Save { uid, pool, ..save(known(phase), jobs.clone(), Vec::new()) }
+        };
+        ledger.save(of("live", Phase::Running, &pool)).await.unwrap();
+        ledger.save(of("completed", Phase::Completed, &pool)).await.unwrap();
+        ledger.save(of("elsewhere", Phase::Running, &None)).await.unwrap();
+        let mut gone = of("gone", Phase::Terminating, &pool);
+        gone.known.released = true;
+        ledger.save(gone).await.unwrap();
+        ledger.keep_items(&"live".into(), vec!["a".to_owned(); 5]).await.unwrap();
+        ledger.close().await;
+        let ledger = Ledger::open_alone(&path).unwrap();
+        let seen = |record: &Record, items| (record.known.clone().unwrap().phase, record.jobs.len(), items);
+        let mut found = ledger.in_pools(seen).await.unwrap();
+        found.sort_by(|(one, _), (other, _)| one.as_str().cmp(other.as_str()));
+        let completed = ("completed".into(), (Phase::Completed, 0, None));
+        assert_eq!(found, [completed, ("live".into(), (Phase::Running, 3, Some(5)))]);
     }
 }

@@ -25,6 +25,7 @@ use crate::lease::Leader;
 use crate::ledger::{Ledger, LedgerError};
 use crate::metrics::Metrics;
 use crate::mtls::{Accepted, Shown};
+use crate::pools::managed::work::Work;
 use crate::pools::{Base, PartEnded, Pool, PoolKeeper, Pools};
 use crate::queue::{QueueKeeper, Queueing, Queues};
 use crate::receiver::{Port, Wakes};
@@ -131,7 +132,7 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         tracker: Arc::clone(&tracker),
         workers,
     };
-    let pools = Arc::new(Pools::new(Arc::new(default), ledger.pools().await?));
+    let pools = Arc::new(Pools::new(Arc::new(default), ledger.pools().await?, ledger.in_pools(Work::of).await?));
     let backends = Arc::new(Backends::new(config.pods.site()));
     let context = Arc::new(Context {
         client: client.clone(),

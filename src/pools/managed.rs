@@ -18,3 +18,4 @@ mod seen;
 pub mod states;
 pub(super) mod tries;
 mod wanted;
+pub mod work;

@@ -27,8 +27,11 @@ use super::said::{counts, images_said, own_said, workers_said};
 use super::scale::{Drain, Evidence, Plan};
 use super::seen::{Memory, Wanted, is_marked};
 use super::tries::{NotMade, Tries};
-use super::wanted::Demand;
-use crate::api::{Guarded, HTCJob, HTCPool, ManagedPool, ObjectName, Observed, Reason, Wake, decoded};
+use super::wanted::{Asker, Demand};
+use super::work::Work;
+use crate::api::{
+    FINALIZER, Guarded, HTCJob, HTCPool, ManagedPool, OPERATOR, ObjectName, Observed, Reason, Wake, decoded,
+};
 use crate::condor::startds::Drained;
 use crate::failpoint::{Point, around};
 use crate::fence::Fence;
@@ -185,8 +188,10 @@ impl Caretaker {
             return soon;
         }
         let (mine, pods) = (self.mine(), pods.state());
-        let asking = mine.iter().filter(|other| may_ask(&object.spec, &self.names.pool.namespace, other));
-        let demand = Demand::of(spec, asking.map(|object| (named(object), object.0.as_ref().ok())));
+        let asking =
+            mine.iter().filter(|(other, work)| may_ask(&object.spec, &self.names.pool.namespace, other, work.as_ref()));
+        let askers: Vec<Asker<'_>> = asking.map(|(object, work)| asker(object, *work)).collect();
+        let demand = Demand::of(spec, &askers);
         memory.notice(&pods, now());
         memory.keep(&demand.asked(spec));
         let there = memory.there(&pods, &self.names);
@@ -219,27 +224,34 @@ impl Caretaker {
         usual.min(again).max(Duration::from_millis(200))
     }
 
-    /// The `HTCJob`s in this pool.
-    fn mine(&self) -> Vec<Arc<Observed>> {
-        let mut objects = self.charge.objects.state();
-        objects.retain(|object| {
+    /// The `HTCJob`s in this pool, and what they have to do; none where that is not known.
+    fn mine(&self) -> Vec<(Arc<Observed>, Option<Work>)> {
+        let mine = self.charge.objects.state().into_iter().filter_map(|object| {
             let uid = Uid::from(object.uid().unwrap_or_default().as_str());
-            let name = self.charge.pools.name_for(&uid, &object.namespace().unwrap_or_default(), object);
-            name.as_ref() == Some(&self.names.pool)
+            let name = self.charge.pools.name_for(&uid, &object.namespace().unwrap_or_default(), &object);
+            let work = self.charge.pools.work(&uid).or_else(|| (!self.may_have_work(&object)).then(Work::default));
+            (name.as_ref() == Some(&self.names.pool)).then_some((object, work))
         });
-        objects
+        mine.collect()
+    }
+
+    /// Whether this operator may have submitted jobs of one that it has not looked at yet: before it does, it attaches its finalizer.
+    fn may_have_work(&self, object: &Observed) -> bool {
+        let operator = self.charge.operator.to_string();
+        object.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
+            && object.annotations().get(OPERATOR).is_none_or(|own| *own == operator)
     }
 
     /// `HTCJob`s whose jobs wait for workers that their image cannot be, say so: once.
-    async fn tell_lacks(&self, mine: &[Arc<Observed>], memory: &mut Memory) {
+    async fn tell_lacks(&self, mine: &[(Arc<Observed>, Option<Work>)], memory: &mut Memory) {
         if !memory.has_lacks() {
             return;
         }
-        for object in mine {
-            let (Ok(job), Some(uid)) = (&object.0, object.uid()) else { continue };
+        for (object, work) in mine {
+            let (Ok(job), Some(uid), Some(work)) = (&object.0, object.uid(), work) else { continue };
             let named = image(job.spec.image()).to_owned();
             let Some(lack) = memory.lack(&group(job, &uid)).map(str::to_owned) else { continue };
-            if waits(job) && memory.is_news(uid) {
+            if waits(job, work) && memory.is_news(uid) {
                 let message =
                     format!("no worker of HTCPool {} can be made of the image {named}: {lack}", self.names.pool);
                 let reason: &str = Reason::NoWorkerFits.into();
@@ -249,8 +261,13 @@ impl Caretaker {
     }
 
     /// `HTCJob`s that have workers of their own say how many there are.
-    async fn tell_owners(&self, mine: &[Arc<Observed>], groups: &BTreeMap<Group, Evidence>, memory: &Memory) {
-        for object in mine {
+    async fn tell_owners(
+        &self,
+        mine: &[(Arc<Observed>, Option<Work>)],
+        groups: &BTreeMap<Group, Evidence>,
+        memory: &Memory,
+    ) {
+        for (object, _) in mine {
             let (Ok(job), Some(uid)) = (&object.0, object.uid()) else { continue };
             if job.spec.mini_cluster.is_none() {
                 continue;
@@ -382,8 +399,8 @@ fn just_this(pod: &KubePod, unchanged: bool) -> DeleteParams {
     DeleteParams { preconditions, ..DeleteParams::default() }
 }
 
-fn named(object: &Observed) -> (String, ObjectName) {
-    (object.uid().unwrap_or_default(), ObjectName::of(object))
+fn asker(object: &Observed, work: Option<Work>) -> Asker<'_> {
+    Asker { uid: object.uid().unwrap_or_default(), name: ObjectName::of(object), job: object.0.as_ref().ok(), work }
 }
 
 /// Whose workers run its jobs.

@@ -6,7 +6,8 @@ use super::demand::{fits, image, is_suspended};
 use super::groups::{There, share};
 use super::objects::{OwnWorker, WorkerKind, WorkerSize};
 use super::scale::Goal;
-use crate::api::{HTCJob, ManagedPool, ObjectName, Phase};
+use super::work::Work;
+use crate::api::{HTCJob, ManagedPool, ObjectName};
 
 /// What an HTCJob asks for.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,25 +23,21 @@ pub struct Asks {
 /// They are there as long as HTCondor has jobs of it: from when the first are submitted, which with an HTCQueue is after they have got
 /// room, until all have ended. While it is suspended, by what it says or by its queue, there are as many as jobs that run need.
 #[must_use]
-pub fn asks(pool: &ManagedPool, job: &HTCJob, uid: &str, name: &ObjectName) -> Option<Asks> {
+pub fn asks(pool: &ManagedPool, job: &HTCJob, work: &Work, uid: &str, name: &ObjectName) -> Option<Asks> {
     let own = job.spec.mini_cluster.as_ref()?;
     let size = WorkerSize::of(pool, Some(own)).ok()?;
     let template = own.template.clone().unwrap_or_default();
     let whose = OwnWorker { uid: uid.to_owned(), name: name.clone(), template };
     let kind = WorkerKind { image: image(job.spec.image()).to_owned(), size, own: Some(whose) };
-    let status = job.status.clone().unwrap_or_default();
-    let has_begun = matches!(status.phase, Some(Phase::Submitted | Phase::Running)) || status.active > 0;
-    let has_ended = matches!(status.phase, Some(Phase::Completed | Phase::Terminating));
+    let has_begun = work.begun || work.active() > 0;
     let going = job.metadata.deletion_timestamp.is_some();
     let fits = fits(pool, &job.spec);
-    let filled = |jobs: i64, fits: u64| {
-        u32::try_from(u64::try_from(jobs).unwrap_or_default().div_ceil(fits.max(1))).unwrap_or(u32::MAX)
-    };
+    let filled = |jobs: usize, fits: u64| u32::try_from((jobs as u64).div_ceil(fits.max(1))).unwrap_or(u32::MAX);
     let (size, most) = own.bounds();
     let count = match fits {
-        _ if has_ended || going || !has_begun => 0,
-        Ok(fits) if is_suspended(job) => filled(status.running, fits).min(most),
-        Ok(fits) => filled(status.active - status.held, fits).max(size).min(most),
+        _ if work.ended || going || !has_begun => 0,
+        Ok(fits) if is_suspended(job, work) => filled(work.running, fits).min(most),
+        Ok(fits) => filled(work.idle + work.running, fits).max(size).min(most),
         Err(_) => 0,
     };
     Some(Asks { kind, count })
@@ -74,6 +71,7 @@ mod tests {
 
     use super::*;
     use crate::pools::managed::scale::Deaths;
+    use crate::pools::managed::work::Rest;
 
     const NOW: i64 = 1_000_000;
 
@@ -85,12 +83,13 @@ mod tests {
         serde_json::from_value(pool).unwrap()
     }
 
-    fn job(spec: &Value, status: &Value) -> HTCJob {
+    fn job(spec: &Value) -> HTCJob {
         let mut object = json!({
             "apiVersion": "htc.cern.ch/v1alpha1", "kind": "HTCJob", "metadata": { "name": "j" },
             "spec": { "script": { "image": "docker://i", "command": "sh", "source": "x" },
                 "miniCluster": { "size": 1, "maxSize": 3 } },
-            "status": status,
+            // Whoever may write statuses can say anything there.
+            "status": { "phase": "Running", "active": 99, "running": 99 },
         });
         for (key, value) in spec.as_object().unwrap() {
             object["spec"][key] = value.clone();
@@ -102,41 +101,52 @@ mod tests {
         ObjectName { namespace: "n".to_owned(), name: "j".to_owned() }
     }
 
+    const fn begun([idle, running, held]: [usize; 3]) -> Work {
+        Work {
+            idle,
+            running,
+            held,
+            queue: None,
+            over: 0,
+            rest: Rest::Waits,
+            suspended: false,
+            begun: true,
+            ended: false,
+        }
+    }
+
     #[rstest]
-    #[case::not_submitted(json!({}), json!({ "phase": "Pending" }), 0)]
-    #[case::nothing_is_known_yet(json!({}), json!({}), 0)]
-    #[case::a_part_is(json!({}), json!({ "phase": "Pending", "active": 1, "idle": 1 }), 1)]
-    #[case::two_on_each(json!({}), json!({ "phase": "Submitted", "active": 3, "idle": 3 }), 2)]
-    #[case::no_more_than_most(json!({}), json!({ "phase": "Running", "active": 9, "idle": 9 }), 3)]
-    #[case::no_fewer_than_its_size(json!({}), json!({ "phase": "Running", "active": 1, "held": 1 }), 1)]
-    #[case::held_ones_need_none(json!({ "miniCluster": { "size": 0, "maxSize": 3 } }), json!({ "phase": "Running", "active": 1, "held": 1 }), 0)]
-    #[case::suspended(json!({ "suspend": true }), json!({ "phase": "Running", "active": 9, "held": 9 }), 0)]
-    #[case::suspended_and_some_run(json!({ "suspend": true }), json!({ "phase": "Running", "active": 9, "running": 2 }), 1)]
-    #[case::suspended_by_its_queue(json!({}), json!({ "phase": "Running", "active": 9, "running": 2, "conditions": [
-        { "type": "Suspended", "status": "True", "reason": "Suspended", "lastTransitionTime": "2026-01-01T00:00:00Z" },
-    ] }), 1)]
-    #[case::ended(json!({}), json!({ "phase": "Completed", "active": 0 }), 0)]
-    #[case::going(json!({}), json!({ "phase": "Terminating", "active": 5, "running": 5 }), 0)]
-    #[case::not_allowed(json!({ "miniCluster": { "image": "other" } }), json!({ "phase": "Running", "active": 5 }), 0)]
-    fn workers_are_there_while_there_are_jobs(#[case] spec: Value, #[case] status: Value, #[case] expected: u32) {
-        let asks = asks(&pool(), &job(&spec, &status), "u", &name()).unwrap();
+    #[case::nothing_is_submitted(json!({}), Work { rest: Rest::Comes, ..Work::default() }, 0)]
+    #[case::a_part_is(json!({}), Work { begun: false, ..begun([1, 0, 0]) }, 1)]
+    #[case::two_on_each(json!({}), begun([3, 0, 0]), 2)]
+    #[case::no_more_than_most(json!({}), begun([9, 0, 0]), 3)]
+    #[case::no_fewer_than_its_size(json!({}), begun([0, 0, 1]), 1)]
+    #[case::held_ones_need_none(json!({ "miniCluster": { "size": 0, "maxSize": 3 } }), begun([0, 0, 1]), 0)]
+    #[case::suspended(json!({ "suspend": true }), begun([0, 0, 9]), 0)]
+    #[case::suspended_and_some_run(json!({ "suspend": true }), begun([7, 2, 0]), 1)]
+    #[case::suspended_by_its_queue(json!({}), Work { suspended: true, ..begun([7, 2, 0]) }, 1)]
+    #[case::ended(json!({}), Work { ended: true, ..begun([0, 0, 0]) }, 0)]
+    #[case::going(json!({}), Work { ended: true, ..begun([0, 5, 0]) }, 0)]
+    #[case::not_allowed(json!({ "miniCluster": { "image": "other" } }), begun([0, 5, 0]), 0)]
+    fn workers_are_there_while_there_are_jobs(#[case] spec: Value, #[case] work: Work, #[case] expected: u32) {
+        let asks = asks(&pool(), &job(&spec), &work, "u", &name()).unwrap();
         assert_eq!(asks.count, expected);
     }
 
     #[test]
     fn one_that_is_deleted_or_has_none_asks_for_nothing() {
-        let running = json!({ "phase": "Running", "active": 5, "running": 5 });
-        let mut deleted = job(&json!({}), &running);
+        let running = begun([0, 5, 0]);
+        let mut deleted = job(&json!({}));
         deleted.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
-        assert_eq!(asks(&pool(), &deleted, "u", &name()).unwrap().count, 0);
-        let mut shared = job(&json!({}), &running);
+        assert_eq!(asks(&pool(), &deleted, &running, "u", &name()).unwrap().count, 0);
+        let mut shared = job(&json!({}));
         shared.spec.mini_cluster = None;
-        assert_eq!(asks(&pool(), &shared, "u", &name()), None);
+        assert_eq!(asks(&pool(), &shared, &running, "u", &name()), None);
     }
 
     #[test]
     fn its_workers_are_containers_of_its_image() {
-        let kind = |spec: Value| asks(&pool(), &job(&spec, &json!({})), "u", &name()).unwrap().kind;
+        let kind = |spec: Value| asks(&pool(), &job(&spec), &Work::default(), "u", &name()).unwrap().kind;
         assert_eq!(kind(json!({})).image, "i");
         let other = kind(json!({ "miniCluster": { "image": "other:1", "resources": { "cpus": 1 } } }));
         assert_eq!((other.image.as_str(), other.size.cpus, other.size.memory), ("other:1", 1, 4096));

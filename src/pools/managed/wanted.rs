@@ -8,17 +8,31 @@ use super::mini::{Asks, asks, goals};
 use super::objects::{Design, WorkerKind, worker_image};
 use super::scale::Goal;
 use super::seen::Wanted;
+use super::work::Work;
 use crate::api::{HTCJob, ManagedPool, ObjectName, QuantityError};
 
 /// How long a worker has had no job when it goes, in seconds, where nobody says it.
 const AFTER: u32 = 300;
+
+/// An `HTCJob` in the pool that may ask for workers.
+#[derive(Clone, Debug)]
+pub(super) struct Asker<'a> {
+    pub(super) uid: String,
+    pub(super) name: ObjectName,
+    /// None if it cannot be read.
+    pub(super) job: Option<&'a HTCJob>,
+    /// None if that is not known.
+    pub(super) work: Option<Work>,
+}
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Demand {
     /// Of workers that all share.
     wish: Wish,
-    /// Of workers of one `HTCJob`, by its uid; none of one that cannot be read.
+    /// Images of `HTCJob`s of which it is not known what they have to do: no worker that there is goes for that.
+    unknown: BTreeSet<String>,
+    /// Of workers of one `HTCJob`, by its uid; none of one that cannot be read, or of which it is not known what it has to do.
     own: BTreeMap<String, Option<Asks>>,
     /// Most of these.
     most_own: u32,
@@ -27,11 +41,8 @@ pub(super) struct Demand {
 }
 
 impl Demand {
-    /// By a pool and the `HTCJob`s in it, which are named by uid and name; none where one cannot be read.
-    pub(super) fn of<'a>(
-        spec: &ManagedPool,
-        jobs: impl Iterator<Item = ((String, ObjectName), Option<&'a HTCJob>)> + Clone,
-    ) -> Self {
+    /// By a pool and the `HTCJob`s in it.
+    pub(super) fn of(spec: &ManagedPool, askers: &[Asker<'_>]) -> Self {
         let number = |number: Option<i32>, default: u32| {
             number.map_or(default, |number| u32::try_from(number).unwrap_or_default())
         };
@@ -39,21 +50,25 @@ impl Demand {
         let wish = match &spec.workers.autoscaling {
             None => Wish::Replicas(number(spec.workers.replicas, 0)),
             Some(autoscaling) => Wish::Follow {
-                needed: needed(spec, jobs.clone().filter_map(|(_, job)| job)),
+                needed: needed(spec, askers.iter().filter_map(|asker| Some((asker.job?, asker.work?)))),
                 min: number(autoscaling.min, 0),
                 max: number(Some(autoscaling.max), 0),
                 after: after.into(),
             },
         };
-        let own = jobs.filter_map(|((uid, name), job)| {
-            let asked = match job {
-                Some(job) => Some(asks(spec, job, &uid, &name)?),
-                None => None,
+        let own = askers.iter().filter_map(|Asker { uid, name, job, work }| {
+            let asked = match (job, work) {
+                (Some(job), Some(work)) => Some(asks(spec, job, work, uid, name)?),
+                (Some(job), None) if job.spec.mini_cluster.is_none() => return None,
+                (Some(_), None) | (None, _) => None,
             };
-            Some((uid, asked))
+            Some((uid.clone(), asked))
         });
+        let unknown = askers.iter().filter(|asker| asker.work.is_none()).filter_map(|asker| asker.job);
+        let unknown = unknown.filter(|job| job.spec.mini_cluster.is_none());
+        let unknown = unknown.map(|job| image(job.spec.image()).to_owned()).collect();
         let most_own = spec.workers.mini_clusters.as_ref().map_or(0, |own| number(Some(own.max), 0));
-        Self { wish, own: own.collect(), most_own, after: after.into() }
+        Self { wish, unknown, own: own.collect(), most_own, after: after.into() }
     }
 
     pub(super) fn most(&self) -> Most {
@@ -91,7 +106,15 @@ impl Demand {
             };
         }
         let mut wanted = BTreeMap::new();
-        for (image, goal) in self.wish.goals(image(worker_image(design.spec)), &images, now) {
+        let mut wish = self.wish.clone();
+        if let Wish::Follow { needed, .. } = &mut wish {
+            for image in &self.unknown {
+                let alive = images.get(image).map_or(0, |there| there.alive);
+                let needed = needed.entry(image.clone()).or_default();
+                *needed = alive.max(*needed);
+            }
+        }
+        for (image, goal) in wish.goals(image(worker_image(design.spec)), &images, now) {
             let kind = WorkerKind::shared(design.spec, &image)?;
             let template = Some(design.worker_template(&kind));
             wanted.insert(Group::Image(image), Wanted { goal, template, kind: Some(kind) });
@@ -124,6 +147,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::api::Autoscaling;
     use crate::pools::managed::names::Names;
     use crate::pools::managed::scale::{Answer, Deaths, Drain, Evidence, Plan, Pod, Slot, Worker, scale};
 
@@ -139,23 +163,35 @@ mod tests {
         ObjectName { namespace: "n".to_owned(), name: name.to_owned() }
     }
 
-    fn job(phase: &str, active: i64) -> HTCJob {
+    fn job() -> HTCJob {
         let object = json!({
             "apiVersion": "htc.cern.ch/v1alpha1", "kind": "HTCJob", "metadata": { "name": "j" },
             "spec": { "script": { "image": "i", "command": "sh", "source": "x" }, "miniCluster": { "maxSize": 9 } },
-            "status": { "phase": phase, "active": active, "idle": active },
         });
         serde_json::from_value(object).unwrap()
     }
 
-    fn wanted(spec: &ManagedPool, jobs: &[(&str, Option<&HTCJob>)], there: &[&str]) -> BTreeMap<Group, Wanted> {
+    fn running() -> Work {
+        Work { idle: 9, begun: true, ..Work::default() }
+    }
+
+    fn ended() -> Work {
+        Work { over: 9, ended: true, ..Work::default() }
+    }
+
+    fn wanted(
+        spec: &ManagedPool,
+        jobs: &[(&str, Option<&HTCJob>, Option<Work>)],
+        there: &[&str],
+    ) -> BTreeMap<Group, Wanted> {
         let names = Names::new(&name("p"), "0123456789").unwrap();
         let operator = name("o");
         let design = Design { names: &names, spec, operator: &operator };
-        let jobs = jobs.iter().map(|(uid, job)| (((*uid).to_owned(), name(uid)), *job));
+        let asker = |&(uid, job, work): &(&str, _, _)| Asker { uid: uid.to_owned(), name: name(uid), job, work };
+        let jobs: Vec<Asker<'_>> = jobs.iter().map(asker).collect();
         let alive = There { alive: 1, ..There::default() };
         let there = there.iter().map(|uid| (Group::HTCJob((*uid).to_owned()), alive)).collect();
-        Demand::of(spec, jobs).wanted(&design, &there, 0).unwrap()
+        Demand::of(spec, &jobs).wanted(&design, &there, 0).unwrap()
     }
 
     fn its(uid: &str) -> Group {
@@ -164,8 +200,9 @@ mod tests {
 
     #[test]
     fn workers_of_one_htcjob_are_beside_those_of_the_pool() {
-        let (running, ended) = (job("Running", 9), job("Completed", 0));
-        let wanted = wanted(&pool(), &[("u-1", Some(&running)), ("u-2", Some(&ended))], &[]);
+        let job = job();
+        let jobs = [("u-1", Some(&job), Some(running())), ("u-2", Some(&job), Some(ended()))];
+        let wanted = wanted(&pool(), &jobs, &[]);
         assert_eq!(wanted[&Group::Image("i".to_owned())].goal, Goal::Replicas(2));
         // The pool has room for three of nine.
         assert_eq!(wanted[&its("u-1")].goal.wanted(), 3);
@@ -175,9 +212,10 @@ mod tests {
 
     #[test]
     fn what_becomes_of_workers_when_their_htcjob_has_ended_is_gone_or_cannot_be_read() {
-        let ended = job("Completed", 0);
-        let there = ["ended", "gone", "unread"];
-        let wanted = wanted(&pool(), &[("ended", Some(&ended)), ("unread", None)], &there);
+        let job = job();
+        let there = ["ended", "gone", "unread", "unknown"];
+        let jobs = [("ended", Some(&job), Some(ended())), ("unread", None, None), ("unknown", Some(&job), None)];
+        let wanted = wanted(&pool(), &jobs, &there);
         let plan = |uid: &str, slot: Slot| {
             let Wanted { goal, template, .. } = &wanted[&its(uid)];
             let current = template.as_ref().is_none_or(|template| !template.is_empty());
@@ -189,14 +227,32 @@ mod tests {
         let idle = Slot::Idle { since: 1000 };
         assert_eq!((plan("ended", idle), plan("ended", Slot::Busy)), (drained(Drain::IfIdle), Plan::default()));
         assert_eq!((plan("gone", idle), plan("gone", Slot::Busy)), (drained(Drain::IfIdle), drained(Drain::Graceful)));
-        assert_eq!((plan("unread", idle), plan("unread", Slot::Busy)), (Plan::default(), Plan::default()));
+        for uid in ["unread", "unknown"] {
+            assert_eq!((plan(uid, idle), plan(uid, Slot::Busy)), (Plan::default(), Plan::default()), "{uid}");
+        }
     }
 
     #[test]
     fn a_pool_that_allows_it_no_more_lets_the_workers_come_to_their_end() {
-        let (mut pool, running) = (pool(), job("Running", 9));
+        let (mut pool, job) = (pool(), job());
         pool.workers.mini_clusters = None;
-        let wanted = wanted(&pool, &[("u-1", Some(&running))], &["u-1"]);
+        let wanted = wanted(&pool, &[("u-1", Some(&job), Some(running()))], &["u-1"]);
         assert_eq!(wanted[&its("u-1")].goal, Goal::Follow { needed: 0, min: 0, max: 0, after: 0 });
+    }
+
+    #[test]
+    fn workers_stay_until_it_is_known_what_their_htcjobs_have_to_do() {
+        let (mut pool, mut job) = (pool(), job());
+        job.spec.mini_cluster = None;
+        pool.workers.replicas = None;
+        pool.workers.autoscaling = Some(Autoscaling { max: 9, ..Autoscaling::default() });
+        let goal = |work: Option<Work>, alive: u32| {
+            let names = Names::new(&name("p"), "0123456789").unwrap();
+            let design = Design { names: &names, spec: &pool, operator: &name("o") };
+            let asker = Asker { uid: "u".to_owned(), name: name("u"), job: Some(&job), work };
+            let there = BTreeMap::from([(Group::Image("i".to_owned()), There { alive, ..There::default() })]);
+            Demand::of(&pool, &[asker]).wanted(&design, &there, 0).unwrap()[&Group::Image("i".to_owned())].goal.wanted()
+        };
+        assert_eq!((goal(None, 3), goal(None, 0), goal(Some(Work::default()), 3)), (3, 0, 0));
     }
 }
