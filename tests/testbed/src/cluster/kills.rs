@@ -61,8 +61,8 @@ pub(super) fn run(site: &Site<'_>) -> Result<()> {
     let patched = format!("{usual}patches:\n  - patch: |\n      {patch}\n");
     fs::write(&overlay, patched).doing("writing", &overlay)?;
     install(site)?;
-    let path = "kubectl get persistentvolumes -o 'jsonpath={.items[?(@.spec.claimRef.name==\"htc-operator-state\")].spec.local.path}'";
-    let mortal = Mortal { site, state: PathBuf::from(site.says(path)?.trim()) };
+    let volume = "kubectl get persistentvolumes -o 'jsonpath={.items[?(@.spec.claimRef.name==\"htc-operator-state\")].spec.local.path}'";
+    let mortal = Mortal { site, state: PathBuf::from(site.says(volume)?.trim()) };
     let kills = mortal.story().inspect_err(|_| say(&tail(&mortal.log())))?;
     fs::write(&overlay, usual).doing("writing", &overlay)?;
     install(site)?;
@@ -127,8 +127,9 @@ impl Mortal<'_> {
         let certain = places.len() - 2;
         self.dying_at(&places, certain, || {
             site.kubectl(&format!("-n pools scale htcpool/{POOL} --replicas=0"))?;
-            let state = "{.status.workers.busy} {.status.workers.draining}";
-            site.until(&format!("kubectl -n pools get htcpool {POOL} -o 'jsonpath={state}'"), |state| state == "1 1")?;
+            // One that drains is not counted as busy.
+            let state = "{.status.workers.replicas} {.status.workers.draining}";
+            site.until(&format!("kubectl -n pools get htcpool {POOL} -o 'jsonpath={state}'"), |state| state == "0 1")?;
             self.workers(1)?;
             let worker = runs.keys().next().cloned().unwrap_or_default();
             finish(site, &worker, "runs")?;
@@ -192,7 +193,7 @@ impl Mortal<'_> {
         Ok(names.lines().map(str::to_owned).zip(uids.split(' ').map(str::to_owned)).collect())
     }
 
-    /// Waits until there are so many workers, and no more at any time before.
+    /// Waits until there are so many workers.
     fn workers(&self, wanted: usize) -> Result<()> {
         let line = "kubectl -n pools get pods -l htc.cern.ch/role=worker -o name";
         self.site.until(line, |pods| pods.lines().count() == wanted).map(drop)

@@ -131,7 +131,7 @@ impl Scene<'_> {
 
         // The usual patience of Kubernetes is over, and the job on the worker that lives has noticed nothing.
         let place = site.until(
-            &format!("kubectl -n pools get pods -l htc.cern.ch/role=worker,!htc.cern.ch/mini-cluster --field-selector spec.nodeName=node -o 'jsonpath={{.items[*].metadata.name}} {{.items[*].status.phase}}'"),
+            "kubectl -n pools get pods -l htc.cern.ch/role=worker,!htc.cern.ch/mini-cluster --field-selector spec.nodeName=node -o 'jsonpath={.items[*].metadata.name} {.items[*].status.phase}'",
             |pods| pods.ends_with(" Running"),
         )?;
         after(&format!("{place} in the place of the pool's own worker"));

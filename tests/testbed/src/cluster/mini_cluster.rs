@@ -6,9 +6,10 @@ use std::time::Instant;
 use serde_json::json;
 
 use super::managed::{self, PYTHON, begun, finish, lasting, make_namespace, ran_once, wrote};
-use super::site::{STANDARD, Site};
+use super::site::{PATIENCE, STANDARD, Site};
 use crate::demo::{failed, say};
 use crate::error::Result;
+use crate::wait::wait_for;
 
 const POOL: &str = "minis";
 /// An image that the pool allows beside its own.
@@ -108,9 +109,12 @@ fn side_by_side(site: &Site<'_>) -> Result<()> {
     site.kubectl("-n pools delete htcjobs --all --timeout=2m")
 }
 
+/// Those that are drained end first, and then their pods go.
 fn none_left(site: &Site<'_>, name: &str) -> Result<()> {
-    let own = own(site, name)?;
-    if own.is_empty() { Ok(()) } else { Err(failed("have its workers go with its jobs", format!("{own:?}"))) }
+    wait_for("workers to go with their jobs", PATIENCE, || {
+        let own = own(site, name).map_err(|error| error.to_string())?;
+        if own.is_empty() { Ok(()) } else { Err(format!("{own:?}")) }
+    })
 }
 
 /// Nobody is told to finish.
