@@ -123,11 +123,24 @@ impl Scene<'_> {
         after("the node is NotReady");
         let said = "kubectl -n pools get htcpool lossy -o 'jsonpath={.status.conditions[?(@.type==\"WorkersReady\")].reason} {.status.workers.ready}'";
         after(&format!("WorkersReady says {}", site.says(said)?));
-        let again = self.again(own)?;
-        after(&format!("both jobs run again, on {:?}", again.keys().collect::<Vec<_>>()));
-        again.keys().try_for_each(|worker| finish(site, worker, "own"))?;
+        let (left, lost) =
+            (own.keys().next().cloned().unwrap_or_default(), own.keys().last().cloned().unwrap_or_default());
+        let (worker, line) = self.again(&lost)?;
+        after(&format!("the job of the dead worker runs again, on {worker}"));
+        // HTCondor has not heard that the other one hangs, and runs its job nowhere else.
+        let on = places(site, POOL, "own")?;
+        if !on.values().any(|place| *place == left) || on.len() != 2 {
+            return Err(failed("leave the job of the worker that hangs", format!("{on:?}")));
+        }
+        finish(site, &worker, "own")?;
+        signal(Signal::CONT, &hangs)?;
+        touch(&hangs, "finish-own")?;
+        let mut ends: Begun =
+            own.iter().filter(|(place, _)| **place == left).map(|(at, said)| (at.clone(), said.clone())).collect();
+        ends.insert(worker, vec![line]);
         let wrote_again = wrote(site, "own", 2)?;
-        ran_once(&again, &wrote_again)?;
+        ran_once(&ends, &wrote_again)?;
+        after("what hung goes on, and its job has ended well; so has the other one");
 
         // The usual patience of Kubernetes is over, and the job on the worker that lives has noticed nothing.
         let place = site.until(
@@ -143,8 +156,7 @@ impl Scene<'_> {
         ran_once(goes_on, &wrote(site, "goes-on", 1)?)?;
         after("the job on the worker that lives has ended well");
 
-        // What hung goes on, and kubelet learns what it is to end.
-        signal(Signal::CONT, &hangs)?;
+        // kubelet learns what it is to end.
         self.node.resume()?;
         site.kubectl("wait --for=condition=Ready node/node-2 --timeout=5m")?;
         let left = "kubectl -n pools get pods --field-selector spec.nodeName=node-2 -o name";
@@ -166,20 +178,23 @@ impl Scene<'_> {
         self.site.says("kubectl -n pools get htcjobs -o 'jsonpath={.items[*].status.jobs}'")
     }
 
-    /// Both jobs run again, on other workers of the HTCJob, and under the same ids.
-    fn again(&self, own: &Begun) -> Result<Begun> {
+    /// The job of a worker that is lost runs again, on another one of the HTCJob's and under its id: on which, and what it has said there.
+    fn again(&self, lost: &str) -> Result<(String, String)> {
         let (site, ids) = (self.site, self.ids()?);
+        let before: Vec<String> = places(site, POOL, "own")?.into_values().collect();
         let elsewhere = || {
             let places = places(site, POOL, "own").map_err(|error| error.to_string())?;
-            let done = places.len() == 2 && places.values().all(|worker| !own.contains_key(worker));
-            if done { Ok(()) } else { Err(format!("they are on {places:?}")) }
+            let new = places.values().find(|worker| *worker != lost && !before.contains(worker));
+            new.cloned().ok_or_else(|| format!("they are on {places:?}"))
         };
-        wait_for("the jobs to run again", AGAIN, elsewhere)?;
-        let again = begun(site, POOL, "own", 2)?;
+        let worker = wait_for("the job to run again", AGAIN, elsewhere)?;
+        let line = site.until(&format!("kubectl -n pools exec {worker} -- cat /tmp/began-own"), |said| {
+            said.lines().count() == 1
+        })?;
         if self.ids()? == ids {
-            Ok(again)
+            Ok((worker, line))
         } else {
-            Err(failed("run the same jobs again", format!("{ids}, {}", self.ids()?)))
+            Err(failed("run the same job again", format!("{ids}, {}", self.ids()?)))
         }
     }
 }
