@@ -60,8 +60,7 @@ cluster: cluster-setup ## pods on a real node: the operator's image, its rights,
 
 cluster-setup: setup
 	@sh tests/testbed/prerequisites.sh cluster
-	cargo build --locked --bin htc-operator --bin kubectl-htc
-	cargo build --locked -p testbed
+	cargo build $(ALL) --bin htc-operator --bin kubectl-htc --bin testbed
 	$(DEBUG)/testbed setup --cluster
 
 soak: setup ## random kills, and everything checked afterwards

@@ -6,6 +6,11 @@
 
 mod cgroups;
 mod dns;
+mod idle;
+mod kills;
+mod lost_node;
+mod managed;
+mod mini_cluster;
 mod node;
 mod page;
 mod pods_page;
@@ -18,7 +23,7 @@ mod site;
 
 use std::fs;
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
@@ -36,7 +41,7 @@ use crate::wait::wait_for;
 
 use cgroups::Cgroups;
 use dns::Dns;
-use node::Node;
+use node::{Node, Parts};
 
 /// The address of everything in the cluster's network namespace that is no pod.
 pub(crate) const ADDRESS: Ipv4Addr = Ipv4Addr::new(172, 30, 255, 1);
@@ -57,6 +62,14 @@ pub enum Part {
     Pool,
     /// A pool without workers: some come for jobs and go after them, and images that cannot be workers are named.
     Autoscaling,
+    /// `HTCJob`s with workers of their own.
+    MiniCluster,
+    /// The operator is killed at each step of making a pool, of taking its workers away and of letting it go.
+    Kills,
+    /// A second node is lost while jobs run there.
+    LostNode,
+    /// What ten pools cost that nobody uses. It is measured only if this part is asked for.
+    Idle,
     /// The submission helper's commands of docs/kubernetes-backend.md.
     Pods,
 }
@@ -158,8 +171,9 @@ pub(crate) struct Cluster {
     controllers: [Owned; 2],
     pub(crate) kube: Kube,
     pub(crate) assets: Assets,
-    /// The root folder of the image `htcondor`.
-    pub(crate) htcondor_image: PathBuf,
+    programs: ClusterAssets,
+    /// The name of its cgroup.
+    cgroup: String,
     pub(crate) scratch: Scratch,
 }
 
@@ -179,17 +193,35 @@ impl Cluster {
             scheduler(&programs, &kube, &scratch)?,
         ];
         let dns = Dns::start(&kube, &assets, &scratch)?;
-        let node = Node::start(name, &programs, &kube, &assets, &scratch)?;
-        let htcondor_image = programs.htcondor_image;
-        let cluster = Self { node, dns, controllers, kube, assets, htcondor_image, scratch };
-        wait_for("the node to be Ready", READY, || {
-            cluster.must_run().map_err(|error| error.to_string())?;
-            let ready = "-o=jsonpath={.items[*].status.conditions[?(@.type=='Ready')].status}";
-            let said = cluster.kube.kubectl_ok(&["get", "nodes", ready]).map_err(|error| error.to_string())?;
+        let parts = Parts { cgroup: name, programs: &programs, kube: &kube, assets: &assets, scratch: &scratch };
+        let node = Node::first(parts)?;
+        let cgroup = name.to_owned();
+        let cluster = Self { node, dns, controllers, kube, assets, programs, cgroup, scratch };
+        cluster.wait_ready(&cluster.node).inspect_err(|_| cluster.tell())?;
+        Ok(cluster)
+    }
+
+    /// A node beside the first one, which has these images. It ends with the value.
+    fn another_node(&self, images: &[&str]) -> Result<Node> {
+        let Self { programs, kube, assets, scratch, .. } = self;
+        let node = Node::beside(Parts { cgroup: &self.cgroup, programs, kube, assets, scratch }, node::SECOND)?;
+        images.iter().try_for_each(|image| node.import_from(&self.node, image))?;
+        self.wait_ready(&node)?;
+        Ok(node)
+    }
+
+    fn wait_ready(&self, node: &Node) -> Result<()> {
+        wait_for(&format!("{} to be Ready", node.name()), READY, || {
+            self.must_run().and_then(|()| node.must_run()).map_err(|error| error.to_string())?;
+            let ready = "-o=jsonpath={.status.conditions[?(@.type=='Ready')].status}";
+            let said = self.kube.kubectl_ok(&["get", "node", node.name(), ready]).map_err(|error| error.to_string())?;
             if said == "True" { Ok(()) } else { Err(format!("Ready is {said:?}")) }
         })
-        .inspect_err(|_| cluster.tell())?;
-        Ok(cluster)
+    }
+
+    /// The root folder of the image `htcondor`.
+    pub(crate) fn htcondor_image(&self) -> &Path {
+        &self.programs.htcondor_image
     }
 
     fn must_run(&self) -> Result<()> {

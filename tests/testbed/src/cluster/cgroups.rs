@@ -7,6 +7,9 @@ use std::time::Duration;
 use crate::error::{Doing, Result};
 use crate::wait::wait_for;
 
+/// One below it, for a node beside the first one.
+pub(super) const BESIDE: &str = "beside";
+
 const ROOT: &str = "/sys/fs/cgroup";
 /// For the kernel to be done with killed processes.
 const DYING: Duration = Duration::from_secs(20);
@@ -35,15 +38,9 @@ impl Cgroups {
         let mut cgroups = Self { name, folders: Vec::new() };
         for hierarchy in hierarchies {
             let folder = hierarchy.join(&cgroups.name);
-            fs::create_dir(&folder).doing("making the cgroup", &folder)?;
-            // A new cpuset is empty, and nothing can run in it.
-            for file in ["cpuset.cpus", "cpuset.mems"] {
-                if let Ok(all) = fs::read(hierarchy.join(file)) {
-                    let path = folder.join(file);
-                    fs::write(&path, all).doing("writing", &path)?;
-                }
-            }
-            cgroups.folders.push(folder);
+            make(&folder)?;
+            cgroups.folders.push(folder.clone());
+            make(&folder.join(BESIDE))?;
         }
         Ok(cgroups)
     }
@@ -61,6 +58,18 @@ impl Drop for Cgroups {
             }
         }
     }
+}
+
+fn make(folder: &Path) -> Result<()> {
+    fs::create_dir(folder).doing("making the cgroup", folder)?;
+    // A new cpuset is empty, and nothing can run in it.
+    for file in ["cpuset.cpus", "cpuset.mems"] {
+        if let Some(Ok(all)) = folder.parent().map(|above| fs::read(above.join(file))) {
+            let path = folder.join(file);
+            fs::write(&path, all).doing("writing", &path)?;
+        }
+    }
+    Ok(())
 }
 
 /// A cgroup's files need not, and cannot, be removed.

@@ -45,6 +45,7 @@ fn install(site: &Site<'_>) -> Result<()> {
 
 fn use_it(site: &Site<'_>, stay: bool) -> Result<()> {
     say("a pool");
+    site.add_volume("steps")?;
     site.kubectl("apply -n pools -f examples/pools/step-by-step.yaml")?;
     site.kubectl("-n pools wait --for=condition=Ready htcpool/steps --timeout=5m")?;
     site.kubectl("-n pools wait --for=condition=WorkersReady htcpool/steps --timeout=5m")?;

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::site::{HTCONDOR, Site};
+use super::managed::{self, PYTHON};
+use super::site::Site;
 use crate::demo::{failed, say};
 use crate::error::{Doing as _, Result};
 use crate::wait::wait_for;
@@ -15,8 +16,6 @@ const JOBS: usize = 50;
 /// For each step; all of them take less than two minutes on a quiet machine.
 const PATIENCE: Duration = Duration::from_mins(10);
 
-/// What jobs run in.
-const PYTHON: &str = "python:3.12";
 /// It has no account 65534.
 const WITHOUT_NOBODY: &str = "registry.example.org/jobs/without-nobody:1";
 /// It has nothing at all.
@@ -32,11 +31,10 @@ const USELESS: [(&str, &str, &str); 3] = [
 
 /// Makes the pool, uses it, and takes it away.
 pub(super) fn run(site: &Site<'_>) -> Result<()> {
-    site.kubectl("create namespace pools")?;
-    site.kubectl("label namespace pools pod-security.kubernetes.io/enforce=restricted")?;
-    site.kubectl("apply -n pools -k deploy/namespace-pools")?;
+    managed::make_namespace(site)?;
+    site.add_volume("from-none")?;
     make_images(site)?;
-    apply(site, &pool())?;
+    site.apply(&pool())?;
     site.kubectl("-n pools wait --for=condition=Ready htcpool/from-none --timeout=5m")?;
     measure(site)?;
     name_useless_images(site)?;
@@ -48,7 +46,7 @@ pub(super) fn run(site: &Site<'_>) -> Result<()> {
 fn measure(site: &Site<'_>) -> Result<()> {
     let jobs: Vec<Value> = (0..JOBS).map(|number| htcjob(&format!("short{number}"), PYTHON)).collect();
     let began = Instant::now();
-    apply(site, &json!({ "apiVersion": "v1", "kind": "List", "items": jobs }))?;
+    site.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": jobs }))?;
     let applied = began.elapsed();
     let phases = |wanted: &[&str], least: usize| {
         wait_for(&format!("{least} HTCJobs in {wanted:?}"), PATIENCE, || {
@@ -80,7 +78,7 @@ fn measure(site: &Site<'_>) -> Result<()> {
 /// The pool and the HTCJobs say what is wrong, in what the image's own container or the node has said; other HTCJobs run meanwhile.
 fn name_useless_images(site: &Site<'_>) -> Result<()> {
     let jobs = USELESS.map(|(name, image, _)| htcjob(name, image));
-    apply(site, &json!({ "apiVersion": "v1", "kind": "List", "items": jobs }))?;
+    site.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": jobs }))?;
     for (name, image, words) in USELESS {
         let events = format!(
             "-n pools get events --field-selector involvedObject.name={name},reason=NoWorkerFits -o jsonpath={{.items[*].message}}"
@@ -90,7 +88,7 @@ fn name_useless_images(site: &Site<'_>) -> Result<()> {
     }
     let told = shows(site, &condition("message"), |told| USELESS.iter().all(|(_, image, _)| told.contains(image)))?;
     say(&format!("HTCPool from-none: {told}"));
-    apply(site, &htcjob("good", PYTHON))?;
+    site.apply(&htcjob("good", PYTHON))?;
     site.kubectl("-n pools wait --for=condition=Complete htcjob/good --timeout=10m")?;
     site.kubectl("-n pools delete htcjobs --all --timeout=2m")?;
     shows(site, &condition("reason"), |reason| reason == "NoneFails")?;
@@ -126,24 +124,16 @@ fn make_images(site: &Site<'_>) -> Result<()> {
     site.import(EMPTY, &[&empty], "{}")
 }
 
-fn apply(site: &Site<'_>, object: &Value) -> Result<()> {
-    site.cluster.kube.apply_stdin(&object.to_string()).map(drop)
-}
-
 fn pool() -> Value {
-    json!({
-        "apiVersion": "htc.cern.ch/v1alpha1", "kind": "HTCPool", "metadata": { "name": "from-none", "namespace": "pools" },
-        "spec": { "managed": {
-            "image": HTCONDOR,
-            "schedd": { "storage": { "size": "1Gi", "reclaim": "Delete" } },
-            "workers": {
-                "image": PYTHON,
-                "allowedImages": ["registry.example.org/jobs/*"],
-                "resources": { "cpus": 4, "memory": "1Gi", "disk": "1Gi" },
-                "autoscaling": { "min": 0, "max": 3, "scaleDownAfterSeconds": 30 },
-            },
-        } },
-    })
+    managed::pool(
+        "from-none",
+        &json!({
+            "image": PYTHON,
+            "allowedImages": ["registry.example.org/jobs/*"],
+            "resources": { "cpus": 4, "memory": "1Gi", "disk": "1Gi" },
+            "autoscaling": { "min": 0, "max": 3, "scaleDownAfterSeconds": 30 },
+        }),
+    )
 }
 
 fn htcjob(name: &str, image: &str) -> Value {

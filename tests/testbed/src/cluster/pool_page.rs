@@ -18,6 +18,7 @@ const WORKERS: [&str; 2] = ["steps-worker-0@steps.pools.htcpool", "steps-worker-
 
 /// Runs the page.
 pub(super) fn run_page(site: &Site<'_>) -> Result<()> {
+    site.add_volume("steps")?;
     let page = Steps { site, page: Page::section(site, "pools.md", HEADING)? };
     let began = Instant::now();
     page.make()?;

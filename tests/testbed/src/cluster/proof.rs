@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::site::Site;
 use super::{ADDRESS, Cluster, Part};
-use super::{pods_page, pool_from_none, pool_page};
+use super::{idle, kills, lost_node, mini_cluster, pods_page, pool_from_none, pool_page};
 use crate::demo::{failed, run, say};
 use crate::error::{Doing as _, Result};
 use crate::pool::{Pool, PoolOptions, Version};
@@ -53,6 +53,18 @@ impl Proof<'_> {
         }
         if is_wanted(Part::Autoscaling) {
             pool_from_none::run(self.site)?;
+        }
+        if is_wanted(Part::MiniCluster) {
+            mini_cluster::run(self.site)?;
+        }
+        if is_wanted(Part::Kills) {
+            kills::run(self.site)?;
+        }
+        if is_wanted(Part::LostNode) {
+            lost_node::run(self.site)?;
+        }
+        if only == Some(Part::Idle) {
+            idle::run(self.site)?;
         }
         if is_wanted(Part::Pods) {
             pods_page::run_page(self.site)?;

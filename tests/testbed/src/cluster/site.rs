@@ -5,21 +5,26 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::Cluster;
 use crate::demo::{failed, run};
 use crate::error::{Doing as _, Result};
 use crate::oci;
 use crate::tool::run_ok;
+use crate::wait::wait_for;
 
 const LIMIT: Duration = Duration::from_mins(3);
+/// For each step; most take seconds on a quiet machine.
+pub(super) const PATIENCE: Duration = Duration::from_mins(10);
 
 /// The image `htcondor`, as examples/pools name it.
 pub(super) const HTCONDOR: &str = "registry.example.org/htcondor:1";
-/// What jobs of examples/pools run in.
-const PYTHON: &str = "docker.io/library/python:3.12";
+/// What jobs of examples/pools run in, as the node calls it.
+pub(super) const PYTHON: &str = "docker.io/library/python:3.12";
 
-/// Volumes of the node that are no pool's.
-const OPERATOR_VOLUMES: [&str; 2] = ["volume", "volume-state"];
+/// What the operator itself keeps.
+const OPERATOR_VOLUMES: [&str; 2] = ["operator-1", "operator-2"];
 
 /// Makes volumes the default of claims.
 const CLASS: &str = r#"
@@ -33,8 +38,7 @@ volumeBindingMode: WaitForFirstConsumer
 "#;
 
 /// A volume of the node, for a claim that asks.
-const VOLUME: &str = r"---
-apiVersion: v1
+const VOLUME: &str = r"apiVersion: v1
 kind: PersistentVolume
 metadata:
   name: NAME
@@ -42,7 +46,7 @@ spec:
   capacity: {storage: 50Gi}
   accessModes: [ReadWriteOnce]
   storageClassName: node
-  local: {path: FOLDER/NAME}
+  local: {path: FOLDER}
   nodeAffinity:
     required:
       nodeSelectorTerms:
@@ -97,12 +101,18 @@ impl<'a> Site<'a> {
         let programs = programs.canonicalize().doing("finding", programs)?;
         let site = Self { cluster, folder, programs };
         site.images(program, checkout)?;
-        let node = cluster.scratch.path().join("node");
-        let volumes = OPERATOR_VOLUMES.into_iter().chain(super::node::POOL_VOLUMES);
-        let volumes = volumes.map(|name| VOLUME.replace("NAME", name).replace("FOLDER", &node.display().to_string()));
-        cluster.kube.apply_stdin(&volumes.fold(CLASS.to_owned(), |all, one| all + &one))?;
+        cluster.kube.apply_stdin(CLASS)?;
+        OPERATOR_VOLUMES.iter().try_for_each(|name| site.add_volume(name))?;
         cluster.kube.apply_stdin(FEW_CORES)?;
         Ok(site)
+    }
+
+    /// Makes a volume of the first node, for the next claim that asks: each pool takes one.
+    pub(super) fn add_volume(&self, name: &str) -> Result<()> {
+        let folder = self.cluster.scratch.path().join("volumes").join(name);
+        fs::create_dir_all(&folder).doing("making the folder", &folder)?;
+        let volume = VOLUME.replace("NAME", name).replace("FOLDER", &folder.display().to_string());
+        self.cluster.kube.apply_stdin(&volume).map(drop)
     }
 
     /// The Dockerfile's stages without a container engine, and what jobs run in.
@@ -125,7 +135,7 @@ impl<'a> Site<'a> {
         let htcondor = stage(&text, " AS htcondor")?;
         let path = said(htcondor, "ENV PATH")?.trim_start_matches('=').replace("$PATH", STANDARD);
         let config = format!(r#"{{"User": "{}", "Env": ["PATH={path}"]}}"#, said(htcondor, "USER")?);
-        self.import(HTCONDOR, &[&cluster.htcondor_image], &config)?;
+        self.import(HTCONDOR, &[cluster.htcondor_image()], &config)?;
         self.import(PYTHON, &[cluster.assets.python()], &format!(r#"{{"Env": ["PATH={STANDARD}"]}}"#))
     }
 
@@ -166,6 +176,24 @@ impl<'a> Site<'a> {
         let path = std::env::var("PATH").unwrap_or_default();
         shell.env("PATH", format!("{}:{path}", self.programs.display()));
         shell
+    }
+
+    /// What a line for a shell says.
+    pub(super) fn says(&self, line: &str) -> Result<String> {
+        run_ok("asking the cluster", &mut self.shell(line), "", LIMIT)
+    }
+
+    /// Runs a line for a shell until it says what is wanted; what it has said.
+    pub(super) fn until(&self, line: &str, wanted: impl Fn(&str) -> bool) -> Result<String> {
+        wait_for(&format!("`{line}` to show what it should"), PATIENCE, || {
+            let said = self.says(line).map_err(|error| error.to_string())?;
+            if wanted(said.trim()) { Ok(said.trim().to_owned()) } else { Err(said) }
+        })
+    }
+
+    /// Makes an object, or changes it.
+    pub(super) fn apply(&self, object: &Value) -> Result<()> {
+        self.cluster.kube.apply_stdin(&object.to_string()).map(drop)
     }
 
     /// A page of the documentation.
