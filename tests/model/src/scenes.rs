@@ -155,7 +155,12 @@ fn wishes_beside_others() {
     holds(&wish("wishes beside suspend", 2, &[Wish, Suspend]));
     holds(&Scene { slow_jobs: true, ..wish("wishes beside deadlines", 2, &[Wish, Deadline]) });
     holds(&Scene { deletes: 1, in_step: true, queues: &[2], ..wish("wishes beside deletion", 1, &[Wish]) });
-    holds(&Scene { in_step: true, queues: &[2], parallelism: Some(1), ..wish("wishes of two", 2, &[Wish, Crash]) });
+    holds(&Scene {
+        in_step: true,
+        queues: &[2],
+        parallelism: Some(1),
+        ..wish("wishes of two", 1 + u8::from(full()), &[Wish, Crash])
+    });
     holds(&Scene { in_step: true, queues: &[2], ..wish("wishes beside transfers", 2, &[Wish, HangingTransfer]) });
 }
 
@@ -246,7 +251,9 @@ fn queued() {
 fn queued_beside_others() {
     let one_place = |name, troubles, kinds| Scene { room: Some(1), ..Scene::new(name, &[1, 1], troubles, kinds) };
     holds(&Scene { deletes: 0, slow_jobs: true, ..one_place("one place and suspend", 1, &[Suspend]) });
-    holds(&Scene { deletes: 0, ..one_place("one place and suspend again", 2, &[Suspend]) });
+    if full() {
+        holds(&Scene { deletes: 0, ..one_place("one place and suspend again", 2, &[Suspend]) });
+    }
     let submitters = |name| one_place(name, 2, &[Suspend, DyingSubmitter]);
     holds(&Scene { deletes: 0, queues: &[1], ..submitters("one place, suspend and submitters") });
     if full() {
@@ -266,7 +273,7 @@ fn queued_by_kueue() {
         deletes: 0,
         ..Scene::new(name, &[1, 1], troubles, kinds)
     };
-    holds(&Scene { slow_jobs: true, ..one_place("Kueue", 1, &[Evict]) });
+    holds(&Scene { slow_jobs: full(), ..one_place("Kueue", 1, &[Evict]) });
     let alone = |name, kinds| Scene { queues: &[1], ..one_place(name, 2, kinds) };
     holds(&alone("Kueue and crashes", &[Evict, Crash]));
     holds(&alone("Kueue and suspend", &[Evict, Suspend]));
@@ -315,8 +322,10 @@ fn reports() {
     holds(&Scene { deletes: 1, ..reporting("reports", 0, &[]) });
     holds(&Scene { in_step: false, ..reporting("reports and crashes", 1, &[Crash]) });
     holds(&reporting("reports and slow answers", 1, &[SlowLook, SlowReconcile, DyingNode]));
-    let kinds: &[Trouble] = if full() { &[Crash, SlowLook] } else { &[Crash] };
-    holds(&Scene { retries: true, ..reporting("reports and retries", 1, kinds) });
+    holds(&Scene { retries: true, ..reporting("reports and retries", 0, &[]) });
+    if full() {
+        holds(&Scene { retries: true, ..reporting("reports, retries and crashes", 1, &[Crash, SlowLook]) });
+    }
     holds(&reporting("reports beside late jobs", 2, &[SlowStaging, LimitPasses, StagingFails]));
     holds(&reporting("reports and other hands", 1, &[Suspend, RemovedByHand, StaleCache]));
     holds(&Scene { admins: ADMIN, ..reporting("reports to another ledger", 1, &[LostLedger, Reset, Rotation]) });
