@@ -13,8 +13,6 @@ use crate::credentials::signing::{KEY_NAME, OF_NAMESPACE};
 pub const UPDATE_INTERVAL: u32 = 20;
 /// How often the negotiator looks for jobs and workers that fit, in seconds.
 pub const NEGOTIATOR_INTERVAL: u32 = 20;
-/// How long a job goes on, and keeps its claim, while its schedd is away, in seconds; and how long a worker that is gone is waited for.
-const JOB_LEASE: u32 = 1200;
 /// MiB of a worker's memory that its jobs do not get: HTCondor's daemons have them.
 pub const RESERVE_MIB: u64 = 128;
 /// Attribute of slots: `metadata.uid` of the worker's pod.
@@ -165,7 +163,6 @@ pub fn condor_config(names: &Names, role: Role) -> String {
             set("ALLOW_READ", &format!("{htcjobs} {schedd} {central_manager}"));
             set("ALLOW_WRITE", &htcjobs);
             set("SCHEDD_NAME", &names.schedd());
-            set("JOB_DEFAULT_LEASE_DURATION", &JOB_LEASE);
             text.push_str(SCHEDD);
         }
         Role::Worker => {
