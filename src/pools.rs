@@ -192,9 +192,12 @@ impl Pools {
         });
     }
 
-    /// What an object has to do in its pool, as the ledger has it now.
-    pub fn set_work(&self, uid: &Uid, work: Work) {
-        self.with(|state| state.work.insert(uid.clone(), work));
+    /// What an object has to do in its pool, as the ledger has it now; none if that is not known.
+    pub fn set_work(&self, uid: &Uid, work: Option<Work>) {
+        self.with(|state| match work {
+            Some(work) => drop(state.work.insert(uid.clone(), work)),
+            None => drop(state.work.remove(uid)),
+        });
     }
 
     fn work(&self, uid: &Uid) -> Option<Work> {

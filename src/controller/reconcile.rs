@@ -16,7 +16,6 @@ use super::{Context, ReconcileError, WriteError, pods};
 use crate::api::{Backend, OPERATOR, Observed, Phase};
 use crate::fence::Refused;
 use crate::machine::decide::Decision;
-use crate::machine::facts::Past;
 use crate::machine::room::{Room, room};
 use crate::machine::rules::Rules;
 use crate::machine::transitions::IllegalTransition;
@@ -99,13 +98,10 @@ fn count(object: &Observed, context: &Context, gathered: &Gathered, decision: &D
 
 /// It asks for workers by what is in the ledger now.
 fn asks(context: &Context, gathered: &Gathered, decision: &Decision) {
-    let facts = &gathered.facts;
-    // What another ledger knows of it is not known here.
-    let unknown = matches!(facts.past, Past::Unknown { .. }) && facts.record.known.is_none();
-    if gathered.place.name.is_some() && !unknown {
+    if gathered.place.name.is_some() {
+        let facts = &gathered.facts;
         let record = decision.after.as_ref().unwrap_or(&facts.record);
-        let queue = facts.object.spec.as_ref().ok().map(|spec| spec.queue);
-        context.pools.set_work(&facts.object.uid, Work::of(record, queue));
+        context.pools.set_work(&facts.object.uid, Work::known(facts, record));
     }
 }
 

@@ -71,11 +71,11 @@ impl Ledger {
         .await
     }
 
-    /// What `of` makes of each object that was not let go and is in a pool that has a name: of its record, and of the number of its items,
+    /// What `of` makes, if anything, of each object that was not let go and is in a pool that has a name: of its record, and of the number of its items,
     /// if they are here. Of what has completed the record is the object's own row.
     pub async fn in_pools<T: Send + 'static>(
         &self,
-        of: impl Fn(&Record, Option<u32>) -> T + Send + 'static,
+        of: impl Fn(&Record, Option<u32>) -> Option<T> + Send + 'static,
     ) -> Result<Vec<(Uid, T)>, LedgerError> {
         self.run(move |connection| in_pools(connection, &of)).await
     }
@@ -116,15 +116,18 @@ fn load(connection: &Connection, uid: &Uid) -> Result<Record, LedgerError> {
     Ok(record)
 }
 
-fn in_pools<T>(connection: &Connection, of: &impl Fn(&Record, Option<u32>) -> T) -> Result<Vec<(Uid, T)>, LedgerError> {
+fn in_pools<T>(
+    connection: &Connection,
+    of: &impl Fn(&Record, Option<u32>) -> Option<T>,
+) -> Result<Vec<(Uid, T)>, LedgerError> {
     let sql = || LedgerError::sql("read the objects in pools");
     let query = "select o.uid, o.phase = 'Completed', (select count(*) from items i where i.uid = o.uid)
                  from objects o where o.released = 0 and o.pool is not null";
     let mut statement = connection.prepare(query).map_err(sql())?;
     let read = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, bool>(1)?, row.get::<_, u32>(2)?));
     let rows = statement.query_map([], read).map_err(sql())?;
-    rows.map(|row| {
-        let (uid, completed, items) = row.map_err(sql())?;
+    let read = |row: rusqlite::Result<_>| {
+        let (uid, completed, items): (String, bool, u32) = row.map_err(sql())?;
         let uid = Uid::from(uid.as_str());
         let record = if completed {
             Record { known: known(connection, &uid)?, ..Record::default() }
@@ -132,9 +135,9 @@ fn in_pools<T>(connection: &Connection, of: &impl Fn(&Record, Option<u32>) -> T)
             load(connection, &uid)?
         };
         let made = of(&record, (items > 0).then_some(items));
-        Ok((uid, made))
-    })
-    .collect()
+        Ok(made.map(|made| (uid, made)))
+    };
+    rows.filter_map(|row| read(row).transpose()).collect()
 }
 
 fn live(connection: &Connection) -> Result<Vec<(String, Uid, Record)>, LedgerError> {
@@ -504,7 +507,7 @@ mod tests {
         ledger.keep_items(&"live".into(), vec!["a".to_owned(); 5]).await.unwrap();
         ledger.close().await;
         let ledger = Ledger::open_alone(&path).unwrap();
-        let seen = |record: &Record, items| (record.known.clone().unwrap().phase, record.jobs.len(), items);
+        let seen = |record: &Record, items| Some((record.known.clone()?.phase, record.jobs.len(), items));
         let mut found = ledger.in_pools(seen).await.unwrap();
         found.sort_by(|(one, _), (other, _)| one.as_str().cmp(other.as_str()));
         let completed = ("completed".into(), (Phase::Completed, 0, None));

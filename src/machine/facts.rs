@@ -40,3 +40,13 @@ pub struct Facts {
     /// The schedd that gave them, and that takes what is submitted now.
     pub schedd: ScheddName,
 }
+
+impl Facts {
+    /// Another ledger knows what of the object HTCondor has: until the claim is ours, `record` may have less.
+    #[must_use]
+    pub fn is_anothers(&self, record: &Record) -> bool {
+        matches!(self.past, Past::Unknown { .. })
+            && record.known.as_ref().is_none_or(|known| !known.new)
+            && self.object.claim != Claim::Ours
+    }
+}

@@ -2,7 +2,7 @@
 //! that could be counted twice.
 
 use super::decide::{Action, Decision};
-use super::facts::{Answer, Claim, Facts, JobState, LastRequest, Past, Record, Spec};
+use super::facts::{Answer, Claim, Facts, JobState, LastRequest, Record, Spec};
 use super::ids::{Index, Kind};
 use super::indices::Indices;
 use super::phase::Phase;
@@ -41,10 +41,9 @@ pub fn room(facts: &Facts, decision: &Decision, rules: &Rules) -> Room {
     let record = decision.after.as_ref().unwrap_or(&facts.record);
     let mut uses = record.in_use();
     let recorded: Indices = record.jobs.keys().copied().collect();
-    let unknown = matches!(facts.past, Past::Unknown { .. }) && record.known.as_ref().is_none_or(|known| !known.new);
-    let unknown = unknown && facts.object.claim != Claim::Ours;
+    let unknown = facts.is_anothers(record);
     if unknown {
-        // Another ledger knows what of it HTCondor has: until that is known here, all of it counts.
+        // Until it is known here what of it HTCondor has, all of it counts.
         let all = facts.object.spec.as_ref().map(Spec::asked_for).unwrap_or_default();
         uses = Indices::union(&[uses, all.without(&recorded)]);
     }

@@ -132,7 +132,7 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         tracker: Arc::clone(&tracker),
         workers,
     };
-    let pools = Arc::new(Pools::new(Arc::new(default), ledger.pools().await?, ledger.in_pools(Work::of).await?));
+    let pools = Arc::new(Pools::new(Arc::new(default), ledger.pools().await?, ledger.in_pools(Work::at_start).await?));
     let backends = Arc::new(Backends::new(config.pods.site()));
     let context = Arc::new(Context {
         client: client.clone(),

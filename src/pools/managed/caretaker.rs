@@ -30,7 +30,7 @@ use super::tries::{NotMade, Tries};
 use super::wanted::{Asker, Demand};
 use super::work::Work;
 use crate::api::{
-    FINALIZER, Guarded, HTCJob, HTCPool, ManagedPool, OPERATOR, ObjectName, Observed, Reason, Wake, decoded,
+    Backend, FINALIZER, Guarded, HTCJob, HTCPool, ManagedPool, OPERATOR, ObjectName, Observed, Reason, Wake, decoded,
 };
 use crate::condor::startds::Drained;
 use crate::failpoint::{Point, around};
@@ -226,7 +226,9 @@ impl Caretaker {
 
     /// The `HTCJob`s in this pool, and what they have to do; none where that is not known.
     fn mine(&self) -> Vec<(Arc<Observed>, Option<Work>)> {
-        let mine = self.charge.objects.state().into_iter().filter_map(|object| {
+        // Those of another backend are in no pool, whatever they name: nobody looks at what they have to do.
+        let of_htcondor = |object: &Arc<Observed>| Backend::of(object) == Backend::HTCondor;
+        let mine = self.charge.objects.state().into_iter().filter(of_htcondor).filter_map(|object| {
             let uid = Uid::from(object.uid().unwrap_or_default().as_str());
             let name = self.charge.pools.name_for(&uid, &object.namespace().unwrap_or_default(), &object);
             let work = self.charge.pools.work(&uid).or_else(|| (!self.may_have_work(&object)).then(Work::default));

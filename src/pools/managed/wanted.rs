@@ -85,7 +85,8 @@ impl Demand {
         let images = self.wish.asked(image(worker_image(spec))).into_iter().map(|image| Group::Image(image.to_owned()));
         let asks = |asked: &Option<Asks>| asked.as_ref().is_none_or(|asked| asked.count > 0);
         let own = self.own.iter().filter(|(_, asked)| asks(asked)).map(|(uid, _)| Group::HTCJob(uid.clone()));
-        images.chain(own).collect()
+        let unknown = self.unknown.iter().cloned().map(Group::Image);
+        images.chain(unknown).chain(own).collect()
     }
 
     /// What there should be of each group that is asked for or there.

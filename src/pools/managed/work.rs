@@ -1,7 +1,7 @@
 //! What an `HTCJob` in a pool has to do, by the operator's ledger. Statuses say the same, later, and others may write them.
 
 use crate::api::{ConditionStatus, ConditionType, Phase, Reason};
-use crate::machine::facts::{Condition, JobState, Record};
+use crate::machine::facts::{Condition, Facts, JobState, Record};
 
 /// Why jobs are not all submitted that will be without anybody doing anything.
 const COMING: [Reason; 5] =
@@ -43,6 +43,19 @@ pub enum Rest {
 }
 
 impl Work {
+    /// As a pass over the `HTCJob` leaves it in the ledger; none if another ledger may know of more.
+    #[must_use]
+    pub fn known(facts: &Facts, record: &Record) -> Option<Self> {
+        let work = Self::of(record, facts.object.spec.as_ref().ok().map(|spec| spec.queue));
+        (work.ended || !facts.is_anothers(record)).then_some(work)
+    }
+
+    /// As the ledger has it before the first pass; none of what the ledger may not know from its beginning.
+    #[must_use]
+    pub fn at_start(record: &Record, queue: Option<u32>) -> Option<Self> {
+        record.known.as_ref().is_some_and(|known| known.new).then(|| Self::of(record, queue))
+    }
+
     /// By what the ledger has. `queue`: how many jobs the `HTCJob`'s queue has, if they were counted.
     #[must_use]
     pub fn of(record: &Record, queue: Option<u32>) -> Self {

@@ -2,11 +2,14 @@
 
 use htc_operator::api::ConditionType;
 use htc_operator::machine::decide::{Action, Look};
-use htc_operator::machine::facts::{Ad, Claim, Evidence, Exit, JobState, Listed, Past, Published, Record};
+use htc_operator::machine::facts::{
+    Ad, Claim, Evidence, Exit, Facts, JobState, Known, Listed, Past, Published, Record,
+};
 use htc_operator::machine::outcome::{Loss, Outcome};
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::transitions::Trigger;
 use htc_operator::machine::{Attempt, Birthdate, Index, Work};
+use htc_operator::pools::managed::work::Work as ToDo;
 
 use crate::decide::decision::{condition, decide, phase, state, triggers, watched, work};
 use crate::given::{
@@ -31,6 +34,27 @@ fn an_object_of_another_ledger_is_claimed_only_after_a_look_that_is_younger_than
     assert_eq!(work(&decide(&facts)), Some(&Work::AttachFinalizer));
     facts.evidence.history = history(0, &[]);
     assert_eq!(work(&decide(&facts)), Some(&Work::AttachFinalizer), "claimed first, submitted then");
+}
+
+/// A pass writes down what it has found so far: that may be less than there is.
+#[test]
+fn what_it_has_to_do_is_not_known_before_it_is_claimed() {
+    let of = |facts: &Facts| ToDo::known(facts, decide(facts).after.as_ref().unwrap_or(&facts.record));
+    let mut facts = pending(3);
+    assert!(of(&facts).is_some());
+    facts.record.known.as_mut().unwrap().new = false;
+    facts.object.claim = Claim::Other;
+    for settled in [None, Some(at(-1))] {
+        facts.past = Past::Unknown { settled };
+        assert_eq!(of(&facts), None, "{settled:?}");
+    }
+    let record =
+        |new| Record { known: Some(Known { new, ..facts.record.known.clone().unwrap() }), ..Record::default() };
+    assert!(ToDo::at_start(&record(true), None).is_some());
+    assert_eq!((ToDo::at_start(&record(false), None), ToDo::at_start(&Record::default(), None)), (None, None));
+    facts.object.claim = Claim::Ours;
+    facts.past = Past::Continuous;
+    assert!(of(&facts).is_some());
 }
 
 #[test]

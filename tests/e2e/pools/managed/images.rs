@@ -32,6 +32,19 @@ pub fn each_image_gets_workers_of_its_own(version: Version) {
         assert!(message.contains("registry.example.org/tools/*"), "{message}");
         here.delete("elsewhere");
 
+        // Neither what is in no pool nor what somebody else says in a status brings a worker, or keeps one.
+        let mut pods = of_image("pods", IMAGE);
+        pods["spec"]["backend"] = "Kubernetes".into();
+        let mut forged = of_image("forged", IMAGE);
+        forged["metadata"]["annotations"] = json!({ "htc.cern.ch/operator": "other/one" });
+        for object in [&pods, &forged] {
+            here.create(object);
+        }
+        here.wait("pods", "its finalizer", |object| object["metadata"]["finalizers"].is_array());
+        let status = json!({ "status": { "phase": "Running", "attempt": 1, "total": 50, "active": 50, "idle": 50 } })
+            .to_string();
+        here.kubectl(&["patch", "htcjob", "forged", "--subresource=status", "--type=merge", "-p", &status]);
+
         // A worker has room for two jobs: those of the other image do not get it.
         let jobs = [("own", IMAGE), ("other", OTHER), ("another", OTHER)];
         for (name, image) in jobs {
@@ -51,6 +64,9 @@ pub fn each_image_gets_workers_of_its_own(version: Version) {
             here.delete(name);
         }
         node.wait_pods("worker", "none", <[Value]>::is_empty);
+        for name in ["pods", "forged"] {
+            here.delete(name);
+        }
         delete(&here, POOL);
     });
 }
