@@ -150,17 +150,23 @@ pub enum Asked {
 /// Why a job, which runs or ran as `id`, does not have that, and what to do instead.
 #[must_use]
 pub fn lacks(backend: Backend, asked: Asked, id: Option<&str>) -> Option<String> {
-    let instead = match (backend, asked) {
-        (Backend::HTCondor, _) => return None,
+    instead(backend, asked)
+        .map(|instead| format!("runs as a Pod ({}): {instead}", id.unwrap_or("of which there is none yet")))
+}
+
+/// What to do where the backend does not have that.
+#[must_use]
+pub const fn instead(backend: Backend, asked: Asked) -> Option<&'static str> {
+    match (backend, asked) {
+        (Backend::HTCondor, _) => None,
         (Backend::Kubernetes, Asked::Files) => {
-            "its files go with it; let the script write to a volume of spec.kubernetes"
+            Some("its files go with it; let the script write to a volume of spec.kubernetes")
         }
-        (Backend::Kubernetes, Asked::Analysis) => "`kubectl describe pod` says why it waits",
-        (Backend::Kubernetes, Asked::Wish) => {
-            "single ones cannot be held, released or removed; suspend the whole HTCJob by spec.suspend, or delete it"
-        }
-    };
-    Some(format!("runs as a Pod ({}): {instead}", id.unwrap_or("of which there is none yet")))
+        (Backend::Kubernetes, Asked::Analysis) => Some("`kubectl describe pod` says why it waits"),
+        (Backend::Kubernetes, Asked::Wish) => Some(
+            "single ones cannot be held, released or removed; suspend the whole HTCJob by spec.suspend, or delete it",
+        ),
+    }
 }
 
 /// Whether it is the backend that has the log of each job, in one stream, until it is kept. HTCondor's tools have both streams of jobs that

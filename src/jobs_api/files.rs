@@ -1,6 +1,8 @@
 //! The output of one job as a tar archive. The same files give the same bytes, so that a client whose connection ends goes on from the
 //! byte where it was: the API server cuts every answer after a minute.
 
+pub(super) mod whole;
+
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
@@ -12,13 +14,16 @@ use actix_web::HttpResponse;
 use actix_web::http::header::ETAG;
 use actix_web::web::Bytes;
 use futures::future::try_join_all;
+use futures::{Stream, StreamExt as _};
 use sha2::{Digest as _, Sha256};
 
+use super::turns::Turn;
 use super::volume::Volume;
 use super::{Found, Jobs};
 use crate::procs::answer::Failure;
 use crate::procs::list::parameters;
 
+const MEDIA_TYPE: &str = "application/x-tar";
 /// Bytes that are read at once.
 const PART: usize = 256 * 1024;
 /// Size of a block of an archive.
@@ -103,16 +108,16 @@ impl Entry {
     }
 }
 
-/// All entries of an archive, in its order.
+/// All entries of what one job has left, in the order of the archive.
 struct Entries {
     folder: PathBuf,
     /// One behind the other.
     paths: Vec<u8>,
     all: Vec<Entry>,
-    /// Bytes of the archive.
+    /// Bytes of the archive, without its end.
     length: u64,
-    /// Names the archive by all that it is made of.
-    tag: String,
+    /// Of all headers.
+    hash: Sha256,
 }
 
 /// A file or folder, its place in the archive still unknown.
@@ -168,38 +173,64 @@ async fn names(volume: &Volume, folder: PathBuf) -> Result<Vec<OsString>, Failur
 impl Entries {
     /// What is in a folder, by name: regular files and folders, nothing else.
     async fn of(volume: &Volume, folder: PathBuf) -> Result<Self, Failure> {
-        let (mut paths, mut all, mut length, mut hash) = (Vec::new(), Vec::new(), END, Sha256::new());
-        let mut folders = vec![PathBuf::new()];
+        Self::begin(folder).read(volume, PathBuf::new()).await
+    }
+
+    /// A folder in a folder, and what is in it in the same way.
+    async fn under(volume: &Volume, folder: PathBuf, inside: PathBuf) -> Result<Self, Failure> {
+        let mut entries = Self::begin(folder.clone());
+        let path = inside.clone();
+        if let Some(seen) = volume.step(move || Seen::at(&folder, path)).await? {
+            entries.add(seen);
+        }
+        entries.read(volume, inside).await
+    }
+
+    fn begin(folder: PathBuf) -> Self {
+        Self { folder, paths: Vec::new(), all: Vec::new(), length: 0, hash: Sha256::new() }
+    }
+
+    fn add(&mut self, Seen { path, mut entry, header }: Seen) {
+        self.paths.extend_from_slice(path.as_os_str().as_bytes());
+        entry.end = self.paths.len();
+        self.hash.update(&header);
+        self.length += entry.whole();
+        self.all.push(entry);
+    }
+
+    async fn read(mut self, volume: &Volume, inside: PathBuf) -> Result<Self, Failure> {
+        let mut folders = vec![inside];
         while let Some(inside) = folders.pop() {
-            let names = names(volume, folder.join(&inside)).await?;
+            let names = names(volume, self.folder.join(&inside)).await?;
             for part in names.chunks(STEP * AT_ONCE) {
                 let looks = part.chunks(STEP).map(|names| {
-                    let folder = folder.clone();
+                    let folder = self.folder.clone();
                     let paths: Vec<PathBuf> = names.iter().map(|name| inside.join(name)).collect();
                     volume.step(move || {
                         let seen = paths.into_iter().map(|path| Seen::at(&folder, path));
                         seen.filter_map(Result::transpose).collect::<io::Result<Vec<_>>>()
                     })
                 });
-                for Seen { path, mut entry, header } in try_join_all(looks).await?.into_iter().flatten() {
-                    if all.len() >= MOST {
+                for seen in try_join_all(looks).await?.into_iter().flatten() {
+                    if self.all.len() >= MOST {
                         break;
                     }
-                    paths.extend_from_slice(path.as_os_str().as_bytes());
-                    entry.end = paths.len();
-                    hash.update(&header);
-                    length += entry.whole();
-                    all.push(entry);
-                    if entry.size.is_none() {
-                        folders.push(path);
+                    if seen.entry.size.is_none() {
+                        folders.push(seen.path.clone());
                     }
+                    self.add(seen);
                 }
             }
         }
-        paths.shrink_to_fit();
-        all.shrink_to_fit();
-        let tag = hash.finalize().iter().take(8).fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
-        Ok(Self { folder, paths, all, length, tag })
+        self.paths.shrink_to_fit();
+        self.all.shrink_to_fit();
+        Ok(self)
+    }
+
+    /// Names the archive by all that it is made of.
+    fn tag(&self) -> String {
+        let hash = self.hash.clone().finalize();
+        hash.iter().take(8).fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
     }
 
     fn path(&self, number: usize) -> &Path {
@@ -218,66 +249,74 @@ pub(super) async fn files(jobs: &Jobs, user: &str, found: Found, wanted: FilesQu
     let folder = jobs.planner.job_output(&found.parent.htcjob(), &found.parent.uid, found.index);
     let turn = jobs.turns.archive(user).await?;
     let entries = Entries::of(&jobs.volume, folder).await?;
-    let (length, tag) = (entries.length, entries.tag.clone());
+    let (length, tag) = (entries.length + END, entries.tag());
     if wanted.tag.as_ref().is_some_and(|begun| *begun != tag) {
         return Err(Failure::conflict("the files have changed since the archive was begun: begin again"));
     }
     if wanted.offset > length {
         return Err(Failure::bad_request(format!("the archive has {length} bytes")));
     }
-    let archive = Archive { entries, number: 0, at: wanted.offset };
-    let begun = Some((archive, jobs.volume.clone(), turn));
-    let parts = futures::stream::unfold(begun, |archive| async {
-        let (archive, volume, turn) = archive?;
-        match archive.next(&volume).await {
-            Ok(Some((part, archive))) => Some((Ok(part), Some((archive, volume, turn)))),
-            Ok(None) => None,
-            Err(failure) => {
-                tracing::warn!(why = failure.message, "an archive ends in the middle");
-                Some((Err(io::Error::other(failure.message)), None))
-            }
-        }
-    });
+    let archive = Archive { entries, volume: jobs.volume.clone(), number: 0, at: wanted.offset, end: END };
     Ok(HttpResponse::Ok()
-        .content_type("application/x-tar")
+        .content_type(MEDIA_TYPE)
         .insert_header((ETAG, format!("\"{tag}\"")))
         .insert_header(("x-htc-length", length.to_string()))
-        .streaming(super::in_span(parts)))
+        .streaming(super::in_span(sent(archive, turn, Archive::next))))
 }
 
-/// An archive on its way.
+/// An archive from one part to the next. What fails ends it in the middle.
+fn sent<A, N>(archive: A, turn: Turn, next: impl Fn(A) -> N) -> impl Stream<Item = io::Result<Bytes>>
+where
+    N: Future<Output = Result<Option<(Bytes, A)>, Failure>>,
+{
+    futures::stream::try_unfold(archive, next).map(move |part| {
+        let _until_it_ends = &turn;
+        part.map_err(|failure| {
+            tracing::warn!(why = failure.message, "an archive ends in the middle");
+            io::Error::other(failure.message)
+        })
+    })
+}
+
+fn zeros(count: u64) -> Vec<u8> {
+    vec![0; usize::try_from(count).unwrap_or_default()]
+}
+
+/// What one job has left, on its way.
 struct Archive {
     entries: Entries,
+    volume: Volume,
     /// The entry that is sent.
     number: usize,
     /// The next byte, counted from that entry.
     at: u64,
+    /// Bytes behind the last entry.
+    end: u64,
 }
 
 impl Archive {
-    async fn next(mut self, volume: &Volume) -> Result<Option<(Bytes, Self)>, Failure> {
+    async fn next(mut self) -> Result<Option<(Bytes, Self)>, Failure> {
         while let Some(before) = self.entries.all.get(self.number).map(Entry::whole).filter(|whole| self.at >= *whole) {
             self.at -= before;
             self.number += 1;
         }
         let Some(entry) = self.entries.all.get(self.number).copied() else {
-            let left = END.saturating_sub(self.at);
+            let left = self.end.saturating_sub(self.at);
             self.at += left;
-            let zeros = vec![0; usize::try_from(left).unwrap_or_default()];
-            return Ok((left > 0).then(|| (Bytes::from(zeros), self)));
+            return Ok((left > 0).then(|| (Bytes::from(zeros(left)), self)));
         };
         let (header, path) = (entry.header(), self.entries.path(self.number));
         let part = if self.at < header {
             let bytes = entry.bytes(path).map_err(|error| Failure::internal(error.to_string()))?;
             bytes[usize::try_from(self.at).unwrap_or_default()..].to_vec()
         } else if self.at < header + entry.size() {
-            let (file, length) = volume.opened(self.entries.folder.join(path)).await?;
+            let (file, length) = self.volume.opened(self.entries.folder.join(path)).await?;
             if length != entry.size() {
                 return Err(Failure::internal("a file has changed while it was read"));
             }
-            volume.read(&file, self.at - header, PART).await?
+            self.volume.read(&file, self.at - header, PART).await?
         } else {
-            vec![0; usize::try_from(entry.whole() - self.at).unwrap_or_default()]
+            zeros(entry.whole() - self.at)
         };
         if part.is_empty() {
             return Err(Failure::internal("a file has become shorter while it was read"));
@@ -296,9 +335,9 @@ mod tests {
     async fn archive(folder: &Path, offset: u64) -> Vec<u8> {
         let volume = Volume::default();
         let entries = Entries::of(&volume, folder.to_owned()).await.unwrap();
-        let mut archive = Archive { entries, number: 0, at: offset };
+        let mut archive = Archive { entries, volume, number: 0, at: offset, end: END };
         let mut all = Vec::new();
-        while let Some((part, rest)) = archive.next(&volume).await.unwrap() {
+        while let Some((part, rest)) = archive.next().await.unwrap() {
             all.extend_from_slice(&part);
             archive = rest;
         }
@@ -354,7 +393,7 @@ mod tests {
             fs::write(folder.path().join(format!("{number:03}")), "x").unwrap();
         }
         let entries = Entries::of(&Volume::default(), folder.path().to_owned()).await.unwrap();
-        assert_eq!((entries.all.len(), entries.length), (200, 200 * 2 * BLOCK + END));
+        assert_eq!((entries.all.len(), entries.length), (200, 200 * 2 * BLOCK));
         assert_eq!((entries.path(0), entries.path(199)), (Path::new("000"), Path::new("199")));
         let bytes = entries.paths.capacity() + entries.all.capacity() * size_of::<Entry>();
         assert!(bytes / 200 < 64, "{} bytes for each", bytes / 200);

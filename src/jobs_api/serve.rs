@@ -10,6 +10,7 @@ use futures::Stream;
 use serde_json::json;
 use tracing::Instrument as _;
 
+use super::files::whole;
 use super::log_query::LogQuery;
 use super::walk::Walk;
 use super::watch::Watching;
@@ -21,7 +22,7 @@ use crate::procs::answer::Failure;
 use crate::procs::list::{Cursor, Form, Query};
 use crate::procs::story::{HTCStory, STORIES};
 use crate::procs::target::{ObjectKind, Target};
-use crate::procs::{API_VERSION, HTCProc, ProcName, table};
+use crate::procs::{API_VERSION, HTCProc, Parent, ProcName, table};
 use crate::receiver::{ListenError, Port, bind, limited, start};
 
 /// Threads of the port.
@@ -85,8 +86,13 @@ async fn serve(request: &HttpRequest, target: Target, jobs: &Jobs) -> Result<Htt
         (ObjectKind::Procs, _) => {}
         (ObjectKind::Stories, None) => return Err(Failure::no_such_path()),
         (ObjectKind::Stories, Some(name)) => {
+            let namespace = namespace.unwrap_or_default();
             let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
-            return story(jobs, namespace.unwrap_or_default(), name, Query::parse(words, accept)?.form).await;
+            return match target.subresource.as_deref() {
+                None => story(jobs, namespace, name, Query::parse(words, accept)?.form).await,
+                Some("files") => whole::whole(jobs, user, parent(jobs, namespace, name).await?, words).await,
+                Some(_) => Err(Failure::no_such_path()),
+            };
         }
     }
     if let (Some(name), Some(subresource)) = (&target.name, &target.subresource) {
@@ -137,9 +143,14 @@ async fn get(jobs: &Jobs, namespace: &str, name: &str, form: Form) -> Result<Htt
     }))
 }
 
+/// The `HTCJob` that has a story of this name.
+async fn parent(jobs: &Jobs, namespace: &str, name: &str) -> Result<Parent, Failure> {
+    jobs.records.parent(namespace, name).await?.ok_or_else(|| Failure::no_such(STORIES, name))
+}
+
 /// What has happened to an `HTCJob`.
 async fn story(jobs: &Jobs, namespace: &str, name: &str, form: Form) -> Result<HttpResponse, Failure> {
-    let parent = jobs.records.parent(namespace, name).await?.ok_or_else(|| Failure::no_such(STORIES, name))?;
+    let parent = parent(jobs, namespace, name).await?;
     let rows = jobs.records.ledger.story(parent.uid.clone()).await?;
     Ok(HttpResponse::Ok().json(HTCStory::of(&parent, rows).answer(form)))
 }

@@ -723,3 +723,27 @@ async fn what_a_read_costs_does_not_grow_with_what_waits() {
     let (few, many) = (steps(3000).await, steps(12_000).await);
     assert!(many < few + few / 10, "{few} steps, then {many}");
 }
+
+impl Ledger {
+    /// Jobs that have ended, of which these have their output here.
+    pub(crate) async fn save_fetched(&self, jobs: u32, fetched: &str) -> Uid {
+        let ended = |index| (Index(index), job(index, JobState::Ended(Outcome::Succeeded)));
+        self.save(save(known(Phase::Completed), (0..jobs).map(ended).collect(), Vec::new())).await.unwrap();
+        let result = RequestResult {
+            key: key(Kind::Fetch, 1),
+            at: Timestamp(9),
+            failure: None,
+            fetched: fetched.parse().unwrap(),
+            sizes: BTreeMap::default(),
+            refused: Vec::new(),
+        };
+        self.resolve(vec![result]).await.unwrap();
+        uid()
+    }
+
+    /// The same object was let go.
+    pub(crate) async fn save_let_go(&self) {
+        let released = Known { released: true, ..known(Phase::Terminating) };
+        self.save(save(released, Vec::new(), Vec::new())).await.unwrap();
+    }
+}

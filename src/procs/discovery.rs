@@ -44,6 +44,9 @@ pub const SUBRESOURCES: [(&str, &str); 6] = [
     ("remove", "create"),
 ];
 
+/// What a story has, each with the verb that it is used by: the files of all jobs of the HTCJob.
+const STORY_SUBRESOURCES: [(&str, &str); 1] = [("files", "get")];
+
 fn kind() -> Value {
     json!({ "group": GROUP, "version": VERSION, "kind": "HTCProc" })
 }
@@ -97,15 +100,16 @@ pub fn group() -> Document {
 }
 
 fn aggregated(version: &str) -> Value {
-    let subresource =
-        |(name, verb): &(&str, &str)| json!({ "subresource": name, "responseKind": kind(), "verbs": [verb] });
-    let subresources: Vec<Value> = SUBRESOURCES.iter().map(subresource).collect();
+    let subresources = |all: &[(&str, &str)], kind: Value| -> Vec<Value> {
+        all.iter().map(|(name, verb)| json!({ "subresource": name, "responseKind": kind, "verbs": [verb] })).collect()
+    };
     let stories = json!({
         "resource": STORIES,
         "responseKind": story_kind(),
         "scope": "Namespaced",
         "singularResource": "htcstory",
         "verbs": ["get"],
+        "subresources": subresources(&STORY_SUBRESOURCES, story_kind()),
     });
     let resource = json!({
         "resource": RESOURCE,
@@ -114,7 +118,7 @@ fn aggregated(version: &str) -> Value {
         "singularResource": "htcproc",
         "verbs": verbs(),
         "shortNames": ["htcp"],
-        "subresources": subresources,
+        "subresources": subresources(&SUBRESOURCES, kind()),
     });
     json!({
         "kind": "APIGroupDiscoveryList",
@@ -138,15 +142,16 @@ pub fn resources() -> Document {
         "verbs": verbs(),
         "shortNames": ["htcp"],
     })];
-    resources.extend(SUBRESOURCES.iter().map(|(name, verb)| {
+    let subresource = |resource: &str, kind: &str, (name, verb): &(&str, &str)| {
         json!({
-            "name": format!("{RESOURCE}/{name}"),
+            "name": format!("{resource}/{name}"),
             "singularName": "",
             "namespaced": true,
-            "kind": "HTCProc",
+            "kind": kind,
             "verbs": [verb],
         })
-    }));
+    };
+    resources.extend(SUBRESOURCES.iter().map(|its| subresource(RESOURCE, "HTCProc", its)));
     resources.push(json!({
         "name": STORIES,
         "singularName": "htcstory",
@@ -154,6 +159,7 @@ pub fn resources() -> Document {
         "kind": "HTCStory",
         "verbs": ["get"],
     }));
+    resources.extend(STORY_SUBRESOURCES.iter().map(|its| subresource(STORIES, "HTCStory", its)));
     let list = json!({
         "kind": "APIResourceList",
         "apiVersion": "v1",

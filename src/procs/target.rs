@@ -34,7 +34,7 @@ impl ObjectKind {
 /// What a request is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Target {
-    /// Whether it is jobs. What follows is of a story in the same way, which is got by its name only.
+    /// Whether it is jobs. What follows is of a story in the same way, which is got by its name only, and has no subresource but `files`.
     pub kind: ObjectKind,
     /// Jobs of this namespace; none for all.
     pub namespace: Option<String>,
@@ -66,12 +66,16 @@ impl Target {
                 };
                 Some(Self { kind: ObjectKind::Procs, namespace: owned(namespace), name, subresource })
             }
-            ["namespaces", namespace, STORIES, name] if is_plain(namespace, NAMESPACE) => Some(Self {
-                kind: ObjectKind::Stories,
-                namespace: owned(namespace),
-                name: owned(name),
-                subresource: None,
-            }),
+            ["namespaces", namespace, STORIES, name, rest @ ..]
+                if is_plain(namespace, NAMESPACE) && matches!(rest, [] | ["files"]) =>
+            {
+                Some(Self {
+                    kind: ObjectKind::Stories,
+                    namespace: owned(namespace),
+                    name: owned(name),
+                    subresource: rest.first().and_then(|subresource| owned(subresource)),
+                })
+            }
             _ => None,
         }
     }
@@ -140,6 +144,7 @@ mod tests {
         assert_eq!(parse("/namespaces/a/htcprocs/fit-2-7"), target("a", "fit-2-7", ""));
         assert_eq!(parse("/namespaces/a/htcprocs/fit-7/log"), target("a", "fit-7", "log"));
         assert_eq!(parse("/namespaces/a/htcstories/fit"), target("a", "fit", ""));
+        assert_eq!(parse("/namespaces/a/htcstories/fit/files"), target("a", "fit", "files"));
         let kind =
             |rest: &str| Target::parse(&format!("/apis/procs.htc.cern.ch/v1alpha1{rest}")).map(|target| target.kind);
         assert_eq!(kind("/namespaces/a/htcprocs/htcstories"), Some(ObjectKind::Procs));
@@ -164,6 +169,8 @@ mod tests {
             "/htcstories/fit",
             "/namespaces/a/htcstories",
             "/namespaces/a/htcstories/fit/log",
+            "/namespaces/a/htcstories/fit/hold",
+            "/namespaces/a/htcstories/fit/files/x",
             "/namespaces/a/htcstories/..",
             "/watch/namespaces/a/htcprocs",
             "/proxy/namespaces/a/htcprocs",

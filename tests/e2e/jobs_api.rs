@@ -9,6 +9,7 @@ mod reading;
 mod states;
 mod users;
 mod watching;
+mod whole;
 mod wishes;
 
 use serde_json::Value;
@@ -67,6 +68,7 @@ on_versions!(
         watching::of_those_that_fail,
         watching::goes_on_from_a_version,
         watching::that_an_htcjob_is_gone,
+        whole::one_archive_has_all_jobs_or_no_end,
         wishes::who_may_and_who_may_not,
         wishes::what_htcondor_refuses_is_told,
         wishes::wishes_are_kept,

@@ -26,10 +26,10 @@ fn all_requests(here: &Namespace<'_>) -> Vec<(&'static str, String)> {
     let jobs = here.procs();
     let read = ["", "?watch=true", "/fit-0", "/fit-0/log", "/fit-0/log?stream=err&follow=true", "/fit-0/files"];
     let read = read.map(|what| ("GET", format!("{jobs}{what}")));
-    let story = ("GET", format!("{API}/namespaces/{}/htcstories/fit", here.name));
+    let story = ["fit", "fit/files"].map(|what| ("GET", format!("{API}/namespaces/{}/htcstories/{what}", here.name)));
     let edit = [("GET", "analysis"), ("POST", "hold"), ("POST", "release"), ("POST", "remove")];
     let edit = edit.map(|(method, what)| (method, format!("{jobs}/fit-0/{what}")));
-    read.into_iter().chain([story]).chain(edit).collect()
+    read.into_iter().chain(story).chain(edit).collect()
 }
 
 pub fn a_front_lets_in_the_api_server_alone(version: Version) {

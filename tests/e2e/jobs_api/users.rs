@@ -4,7 +4,7 @@ use bed::{Bed, Namespace, htcjob};
 use serde_json::json;
 use testbed::Version;
 
-use crate::jobs_api::{json, names};
+use crate::jobs_api::{API, json, names};
 
 pub fn one_namespace_and_no_other(version: Version) {
     let bed = Bed::shared(version);
@@ -34,11 +34,16 @@ pub fn one_namespace_and_no_other(version: Version) {
         let words = format!("User \"{}\" cannot {verb} resource \"htcprocs\"", ann.name);
         assert!(why.contains("Forbidden") && why.contains(&words), "{arguments:?}: {why}");
     }
-    for (path, resource) in
-        [("log", "log"), ("log?follow=true&stream=err", "log"), ("files", "files"), ("analysis", "analysis")]
-    {
-        let why = ann.is_refused(&["get", "--raw", &format!("{jobs}/fit-0/{path}")]);
-        let words = format!("User \"{}\" cannot get resource \"htcprocs/{resource}\"", ann.name);
+    for (path, resource) in [
+        ("htcprocs/fit-0/log", "htcprocs/log"),
+        ("htcprocs/fit-0/log?follow=true&stream=err", "htcprocs/log"),
+        ("htcprocs/fit-0/files", "htcprocs/files"),
+        ("htcprocs/fit-0/analysis", "htcprocs/analysis"),
+        ("htcstories/fit", "htcstories"),
+        ("htcstories/fit/files", "htcstories/files"),
+    ] {
+        let why = ann.is_refused(&["get", "--raw", &format!("{API}/namespaces/{}/{path}", there.name)]);
+        let words = format!("User \"{}\" cannot get resource \"{resource}\"", ann.name);
         assert!(why.contains("Forbidden") && why.contains(&words), "{path}: {why}");
     }
     // Nor does she see what another right is for.
