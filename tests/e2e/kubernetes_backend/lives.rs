@@ -91,8 +91,11 @@ pub fn failures_have_exit_codes_and_are_tried_again(version: Version) {
     assert_eq!((&status["state"], &status["exitCode"], &status["attempts"]), (&json!("Failed"), &json!(4), &json!(2)));
     let listed = here.kubectl(&["get", "htcprocs", "-l", "htc.cern.ch/htcjob=fit"]);
     assert_eq!(listed.lines().count(), 4, "{listed}");
-    let refused = here.try_kubectl(&["get", "--raw", &format!("{}/fit-0/files", here.procs())]).unwrap_err();
-    assert!(refused.to_string().contains("volume"), "{refused}");
+    let stories = here.procs().replace("htcprocs", "htcstories");
+    for path in [format!("{}/fit-0/files", here.procs()), format!("{stories}/fit/files")] {
+        let refused = here.try_kubectl(&["get", "--raw", &path]).unwrap_err();
+        assert!(refused.to_string().contains("volume"), "{refused}");
+    }
     here.delete("fit");
     here.wait_all_gone();
 }
