@@ -132,7 +132,8 @@ fn cut_and_gone_on_with(here: &Namespace<'_>, viewer: &Person<'_>) {
     here.wait_output("large");
     let mut kubectl = viewer.command(&["get", "--raw", &path(here, "large")]);
     let mut child = kubectl.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    let (mut archive, mut out) = (vec![0], child.stdout.take().unwrap());
+    // Until job 1 is on its way.
+    let (mut archive, mut out) = (vec![0; SIZE / 100], child.stdout.take().unwrap());
     out.read_exact(&mut archive).unwrap();
     bed.kill_operator();
     out.read_to_end(&mut archive).unwrap();
