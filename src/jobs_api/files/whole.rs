@@ -8,10 +8,10 @@ use actix_web::HttpResponse;
 use actix_web::web::Bytes;
 use futures::StreamExt as _;
 
-use super::super::{Jobs, in_span, now};
 use super::{Archive, END, Entries, MEDIA_TYPE, sent, zeros};
 use crate::backends::{self, Asked, Recorded};
 use crate::jobs_api::volume::Volume;
+use crate::jobs_api::{Jobs, in_span, now};
 use crate::ledger::Ledger;
 use crate::machine::ids::Index;
 use crate::procs::Parent;
@@ -68,9 +68,8 @@ pub(in crate::jobs_api) async fn whole(
         Outputs { ledger: jobs.records.ledger.clone(), parent, from: Some(wanted.index), found: VecDeque::new() };
     let whole = Whole { outputs, folder, volume: jobs.volume.clone(), job: None, over: false };
     // The first part tells whether there is an answer at all.
-    let (first, rest) = match whole.next().await? {
-        Some((first, whole)) => (first, whole),
-        None => return Err(Failure::internal("the archive has no end")),
+    let Some((first, rest)) = whole.next().await? else {
+        return Err(Failure::internal("the archive has no end"));
     };
     let parts = futures::stream::iter([Ok(first)]).chain(sent(rest, turn, Whole::next));
     Ok(HttpResponse::Ok().content_type(MEDIA_TYPE).streaming(in_span(parts)))
