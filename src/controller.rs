@@ -87,7 +87,9 @@ pub struct Context {
     pub metrics: Metrics,
     /// Told what the watch sees.
     pub health: Health,
-    /// Whether all `HTCJob`s were listed once.
+    /// All `HTCJob`s, as the watch shows them.
+    pub objects: reflector::Store<Observed>,
+    /// Whether all of them were listed once.
     pub listed: watch::Sender<bool>,
     /// Tells the name of each `HTCJob` that has come, changed or gone; none if it may be any of them.
     pub touched: broadcast::Sender<Option<ObjectName>>,

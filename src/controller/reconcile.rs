@@ -101,7 +101,12 @@ fn asks(context: &Context, gathered: &Gathered, decision: &Decision) {
     if gathered.place.name.is_some() {
         let facts = &gathered.facts;
         let record = decision.after.as_ref().unwrap_or(&facts.record);
-        context.pools.set_work(&facts.object.uid, Work::known(facts, record));
+        let uid = &facts.object.uid;
+        let is_there = || {
+            let shown = context.objects.get(&ObjectRef::new(&gathered.name.name).within(&gathered.name.namespace));
+            shown.is_some_and(|shown| shown.uid().as_deref() == Some(uid.as_str()))
+        };
+        context.pools.set_work(uid, Work::known(facts, record), is_there);
     }
 }
 

@@ -134,6 +134,7 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
     };
     let pools = Arc::new(Pools::new(Arc::new(default), ledger.pools().await?, ledger.in_pools(Work::at_start).await?));
     let backends = Arc::new(Backends::new(config.pods.site()));
+    let (objects, writer) = kube::runtime::reflector::store();
     let context = Arc::new(Context {
         client: client.clone(),
         ledger: ledger.clone(),
@@ -153,10 +154,10 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         kept_logs: KeptLogs::new(Arc::clone(&shared)),
         metrics: metrics.clone(),
         health,
+        objects: objects.clone(),
         listed: watch::Sender::default(),
         touched: broadcast::Sender::new(TOUCHED),
     });
-    let (objects, writer) = kube::runtime::reflector::store();
     let (part_ended, pool_ended) = PartEnded::channel();
     let base = base(config, client.clone(), shared, (objects.clone(), context.listed.subscribe()), part_ended);
     let pool_keeper =
