@@ -3,6 +3,7 @@
 mod keeper;
 mod making;
 pub mod managed;
+mod reach;
 mod seen;
 pub mod states;
 
@@ -22,9 +23,9 @@ use crate::tracker::Tracker;
 use crate::workers::Workers;
 
 pub use keeper::PoolKeeper;
-use making::Reach;
 pub use making::{Base, PartEnded};
 use managed::work::Work;
+pub use reach::Reach;
 
 /// An HTCondor pool: the schedd that has the jobs, and all that is known and done only there.
 #[derive(Debug)]

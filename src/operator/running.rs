@@ -25,6 +25,7 @@ use crate::lease::Leader;
 use crate::ledger::{Ledger, LedgerError};
 use crate::metrics::Metrics;
 use crate::mtls::{Accepted, Shown};
+use crate::orphans::count_at_start;
 use crate::pools::managed::work::Work;
 use crate::pools::{Base, PartEnded, Pool, PoolKeeper, Pools};
 use crate::queue::{QueueKeeper, Queueing, Queues};
@@ -160,15 +161,22 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
     });
     let (part_ended, pool_ended) = PartEnded::channel();
     let base = base(config, client.clone(), shared, (objects.clone(), context.listed.subscribe()), part_ended);
-    let pool_keeper =
-        PoolKeeper::new(base, Arc::clone(&pools), fence.clone(), config.kubernetes.watch_namespace.clone());
+    let pool_keeper = PoolKeeper::new(base, Arc::clone(&pools), fence.clone());
     let sources = (records(&context, &objects), shown_planner, Arc::clone(&pools));
     let jobs_api = jobs_api(config, &client, sources, (woken, clock))?;
     let (end, mut told) = watch::channel(false);
     let until_told = async move { drop(told.wait_for(|end| *end).await) };
     let (namespace, concurrency) = (config.kubernetes.watch_namespace.clone(), config.kubernetes.concurrency);
     let kept = Arc::clone(&credentials);
-    let orphans = crate::orphans::count_at_start(client.clone(), schedd, namespace.clone(), metrics.clone());
+    let orphans = {
+        let (client, credentials, metrics) = (client.clone(), Arc::clone(&credentials), metrics.clone());
+        let (namespace, has_schedd) = (namespace.clone(), pools.has_default());
+        async move {
+            if has_schedd {
+                count_at_start(client, &schedd, &credentials, namespace.as_deref(), metrics).await;
+            }
+        }
+    };
     Ok(Running {
         housekeeping: Part::start(async move {
             tokio::join!(keeper.run(), kept.keep(), survivors.run(), Box::pin(queue_keeper.run()));
@@ -246,6 +254,7 @@ fn base(
     Base {
         client,
         shared,
+        namespace: config.kubernetes.watch_namespace.clone(),
         credentials: config.credentials_setup(),
         name: operator_name(config),
         intervals: (config.timing.tracker_interval, config.timing.soon, config.timing.pause_max),

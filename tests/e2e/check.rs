@@ -95,7 +95,7 @@ fn one_namespace_is_watched(#[case] version: Version) {
 /// Its tools would act as another account than the one that submits, and say things that sound like a schedd that is away.
 #[test]
 fn it_does_not_run_as_root() {
-    for command in ["run", "check"] {
+    for command in ["run", "check", "orphans"] {
         let mut root = Command::new("unshare");
         root.args(["--map-root-user", env!("CARGO_BIN_EXE_htc-operator"), command, "--schedd", "s"]);
         let ended = tool::run("running as root", &mut root, "", PATIENCE).unwrap();

@@ -11,6 +11,7 @@ use kube::core::GroupVersionKind;
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
+use super::found::{host_and_port, is_owned, signing_key};
 use super::names::{PORT, Role};
 use super::objects::Design;
 use crate::credentials::signing::{KEY_NAME, Right, SigningKey};
@@ -122,15 +123,10 @@ impl Applier {
 
     /// It is made if there never was one, and never written again.
     async fn key(&self, design: &Design<'_>, had_key: bool) -> Result<SigningKey, ApplyError> {
-        let name = design.names.signing_key();
-        let api: Api<Secret> = Api::namespaced(self.client.clone(), &design.names.pool.namespace);
-        let there = limited("read the Secret", &name, api.get_opt(&name)).await?;
-        if let Some(secret) = there {
-            if !is_owned(&secret, design) {
-                return Err(ApplyError::NotOurs { kind: "Secret".to_owned(), name });
-            }
-            return SigningKey::of_secret(&secret).map_err(|why| ApplyError::NoKey { name, why: why.to_string() });
+        if let Some(key) = signing_key(&self.client, design.names).await? {
+            return Ok(key);
         }
+        let name = design.names.signing_key();
         if had_key {
             return Err(ApplyError::KeyGone(name));
         }
@@ -160,7 +156,7 @@ impl Applier {
         for (name, identity, rights, with_key) in daemons.into_iter().chain([operator]) {
             let there = limited("read the Secret", &name, api.get_opt(&name)).await?;
             if let Some(secret) = &there {
-                if !is_owned(secret, design) {
+                if !is_owned(secret, design.names) {
                     return Err(ApplyError::NotOurs { kind: "Secret".to_owned(), name });
                 }
                 if secret.annotations().get(SIGNED_BY) == Some(&key.fingerprint()) {
@@ -187,7 +183,7 @@ impl Applier {
         let there = limited("read the object", &format!("{kind} {name}"), self.api(object).get_opt(&name)).await?;
         let made = match there {
             None => self.make(object).await?,
-            Some(there) if !is_owned(&there, design) => {
+            Some(there) if !is_owned(&there, design.names) => {
                 return Err(ApplyError::NotOurs { kind, name });
             }
             Some(there) if self.is_as_written(object, &there) => return Ok(there),
@@ -237,11 +233,6 @@ impl Applier {
     }
 }
 
-/// The pool is an owner of it.
-fn is_owned(there: &impl ResourceExt, design: &Design<'_>) -> bool {
-    there.owner_references().iter().any(|owner| owner.uid == design.names.uid)
-}
-
 fn dynamic(object: &Value) -> Option<DynamicObject> {
     serde_json::from_value(object.clone()).ok()
 }
@@ -255,9 +246,4 @@ fn called(object: &Value) -> (String, String) {
 fn version(object: &DynamicObject) -> String {
     let generation = object.metadata.generation.map(|generation| generation.to_string());
     generation.or_else(|| object.resource_version()).unwrap_or_default()
-}
-
-/// An address of version 6 needs brackets.
-fn host_and_port(address: &str, port: u16) -> String {
-    if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
 }

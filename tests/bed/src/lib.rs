@@ -369,12 +369,21 @@ impl Bed {
 
     /// `htc-operator check`: whether it found all well, and what it said.
     pub fn check(&self) -> (bool, String) {
-        let log = self.scratch.path().join("check.log");
-        // The log is appended to: only what this check says is wanted.
+        self.says("check", &[])
+    }
+
+    /// `htc-operator orphans`: whether it did all, and what it said.
+    pub fn orphans(&self, arguments: &[&str]) -> (bool, String) {
+        self.says("orphans", arguments)
+    }
+
+    fn says(&self, command: &str, arguments: &[&str]) -> (bool, String) {
+        let log = self.scratch.path().join(format!("{command}.log"));
+        // The log is appended to: only what this one says is wanted.
         let _ = std::fs::remove_file(&log);
-        let check = Owned::spawn(&self.operator_spec("check", &log)).unwrap();
-        let status = check.wait(PATIENCE).unwrap();
-        (status.success(), check.log_text())
+        let ended = Owned::spawn(&self.operator_spec(command, &log).args(arguments)).unwrap();
+        let status = ended.wait(PATIENCE).unwrap();
+        (status.success(), ended.log_text())
     }
 
     /// A namespace of its own for one test.

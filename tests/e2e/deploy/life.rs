@@ -162,3 +162,19 @@ fn the_roles_open_no_secrets_of_others() {
         }
     }
 }
+
+/// `check` looks for the rights of managed pools that their Role has, and for no others.
+#[test]
+fn check_asks_for_the_rights_of_managed_pools() {
+    let mut role = render("namespace-pools");
+    role.iter_mut().for_each(|object| object["metadata"]["namespace"] = "pools".into());
+    let mut granted: Vec<(String, String, String)> = rights::of(&role, "htc-operator", "htc-operator")
+        .into_iter()
+        .map(|right| (right.group, right.resource, right.verb))
+        .collect();
+    let own = |(group, resource, verb): (&str, &str, &str)| (group.to_owned(), resource.to_owned(), verb.to_owned());
+    let mut asked: Vec<_> = htc_operator::check::MANAGED_POOL_RIGHTS.into_iter().map(own).collect();
+    granted.sort_unstable();
+    asked.sort_unstable();
+    assert_eq!(asked, granted);
+}
