@@ -196,7 +196,9 @@ fn list(found: &[InPool], removes: bool) -> Result<(), String> {
     }
     let mut wrong = 0;
     for InPool { pool, jobs, notes, trouble } in found {
-        notes.iter().for_each(|note| eprintln!("htc-operator: pool {pool}: {note}"));
+        for note in notes {
+            eprintln!("htc-operator: pool {pool}: {note}");
+        }
         let stay = jobs.iter().filter_map(|(job, stays)| Some(format!("job {} stays: {}", job.id, stays.as_ref()?)));
         for why in trouble.iter().cloned().chain(stay) {
             eprintln!("htc-operator: pool {pool}: {why}");

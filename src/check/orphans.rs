@@ -160,7 +160,7 @@ pub(super) async fn in_words(
         )),
     };
     let more = unreadable(&report).into_iter().chain(elsewhere(&report, namespace));
-    Ok(more.fold(found, |found, more| add(found, &more))?)
+    more.fold(found, |found, more| add(found, &more))
 }
 
 fn unreadable(report: &OrphanReport) -> Option<String> {

@@ -73,12 +73,11 @@ pub(super) async fn open(
     name: &ObjectName,
     pool: &HTCPool,
 ) -> Result<(Arc<Schedd>, Arc<Credentials>), String> {
-    let reach = match &pool.spec.external {
-        Some(external) => Reach::of_external(&name.namespace, external),
-        None => {
-            let (names, collector) = managed::collector(client, name, pool).await?;
-            Reach::of_managed(&names, collector)
-        }
+    let reach = if let Some(external) = &pool.spec.external {
+        Reach::of_external(&name.namespace, external)
+    } else {
+        let (names, collector) = managed::collector(client, name, pool).await?;
+        Reach::of_managed(&names, collector)
     };
     let users = ground.ledger.as_ref().ok().and_then(|seen| seen.as_ref()?.pools.get(name).cloned());
     let (users, setup) = (KnownUsers::new(users.unwrap_or_default()), config.credentials_setup());

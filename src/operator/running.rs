@@ -168,15 +168,7 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
     let until_told = async move { drop(told.wait_for(|end| *end).await) };
     let (namespace, concurrency) = (config.kubernetes.watch_namespace.clone(), config.kubernetes.concurrency);
     let kept = Arc::clone(&credentials);
-    let orphans = {
-        let (client, credentials, metrics) = (client.clone(), Arc::clone(&credentials), metrics.clone());
-        let (namespace, has_schedd) = (namespace.clone(), pools.has_default());
-        async move {
-            if has_schedd {
-                count_at_start(client, &schedd, &credentials, namespace.as_deref(), metrics).await;
-            }
-        }
-    };
+    let orphans = orphans(&client, &pools, namespace.clone(), metrics.clone());
     Ok(Running {
         housekeeping: Part::start(async move {
             tokio::join!(keeper.run(), kept.keep(), survivors.run(), Box::pin(queue_keeper.run()));
@@ -204,6 +196,21 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         end,
         _keys: keys,
     })
+}
+
+/// Counts those in the pool of the operator's flags, if they name one.
+fn orphans(
+    client: &Client,
+    pools: &Pools,
+    namespace: Option<String>,
+    metrics: Metrics,
+) -> impl Future<Output = ()> + use<> {
+    let (client, default) = (client.clone(), pools.has_default().then(|| Arc::clone(pools.default())));
+    async move {
+        if let Some(pool) = default {
+            count_at_start(client, &pool.schedd, &pool.credentials, namespace.as_deref(), metrics).await;
+        }
+    }
 }
 
 /// What the jobs API tells of.

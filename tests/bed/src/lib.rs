@@ -69,10 +69,17 @@ pub fn of(uid: &str) -> String {
     format!("HTCJobUID == \"{uid}\"")
 }
 
-/// The operator's program: cargo builds it, with its fail points, before it builds the tests.
+/// Where another build of the operator's program is, and kubectl-htc beside it: `make test` has one with optimization, for the model's library
+/// is compiled with it.
+const PROGRAM: &str = "HTC_TEST_PROGRAM";
+
+/// The operator's program, with its fail points: cargo builds it before it builds the tests, if no other is named.
 pub fn program() -> PathBuf {
-    let tests = std::env::current_exe().unwrap();
-    let program = tests.parent().and_then(Path::parent).expect("target/PROFILE/deps").join("htc-operator");
+    let beside = || {
+        let tests = std::env::current_exe().unwrap();
+        tests.parent().and_then(Path::parent).expect("target/PROFILE/deps").join("htc-operator")
+    };
+    let program = std::env::var_os(PROGRAM).map_or_else(beside, |named| checkout().join(named));
     assert!(program.exists(), "{} is not there: run the tests by cargo", program.display());
     program
 }

@@ -167,7 +167,9 @@ fn the_roles_open_no_secrets_of_others() {
 #[test]
 fn check_asks_for_the_rights_of_managed_pools() {
     let mut role = render("namespace-pools");
-    role.iter_mut().for_each(|object| object["metadata"]["namespace"] = "pools".into());
+    for object in &mut role {
+        object["metadata"]["namespace"] = "pools".into();
+    }
     let mut granted: Vec<(String, String, String)> = rights::of(&role, "htc-operator", "htc-operator")
         .into_iter()
         .map(|right| (right.group, right.resource, right.verb))
