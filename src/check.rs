@@ -1,6 +1,7 @@
 //! `htc-operator check`: can the cluster, the schedd and the database be used? One line each.
 
 mod access;
+mod ground;
 mod kueue;
 mod managed;
 pub mod orphans;
@@ -8,23 +9,17 @@ mod pods;
 mod pools;
 
 use std::path::Path;
-use std::sync::Arc;
 
-use kube::Client;
 use rustix::fs::{Access, access, statvfs};
 
-use crate::clock::Clock;
-use crate::condor::{KnownUsers, Schedd};
+use crate::condor::Schedd;
 use crate::config::{self, Config};
 use crate::confine::{Confinement, NO_LANDLOCK};
 use crate::controller;
 use crate::credentials::Credentials;
-use crate::health::Health;
-use crate::kubernetes;
-use crate::ledger::{Ledger, LedgerError, LedgerSnapshot, Users};
-use crate::metrics::Metrics;
-use crate::operator;
+use crate::ledger::{LedgerError, LedgerSnapshot};
 use crate::queue::Queueing;
+use ground::Ground;
 
 pub use managed::RIGHTS as MANAGED_POOL_RIGHTS;
 
@@ -40,37 +35,6 @@ pub struct Line {
 impl Line {
     fn new(what: impl Into<String>, found: Result<String, String>) -> Self {
         Self { what: what.into(), found }
-    }
-}
-
-/// What it takes to ask a pool as the operator does.
-struct Ground {
-    client: Result<Client, String>,
-    /// The value of `HTCOperator`.
-    operator: Result<String, String>,
-    ledger: Result<Option<LedgerSnapshot>, LedgerError>,
-    /// Those that the operator's flags name.
-    schedd: Arc<Schedd>,
-    credentials: Arc<Credentials>,
-    /// Why jobs in some names are not seen there.
-    unknown: Option<String>,
-}
-
-impl Ground {
-    async fn of(config: &Config) -> Self {
-        let client = kubernetes::client().await.map_err(|error| error.to_string());
-        let operator = match &client {
-            Ok(client) => operator::operator_id(client, config).await.map_err(|error| error.to_string()),
-            Err(message) => Err(message.clone()),
-        };
-        let ledger = Ledger::snapshot(&config.ledger()).and_then(|seen| of_operator(seen, operator.as_deref().ok()));
-        let (known, unknown) = users(&ledger);
-        let (name, users) = (operator.clone().unwrap_or_default(), KnownUsers::new(known));
-        let schedd = operator::schedd(config, name, Clock::default(), users, &Metrics::default(), Health::default());
-        let schedd = Arc::new(schedd);
-        let (setup, asking) = (config.credentials_setup(), client.clone().ok());
-        let credentials = Credentials::new(setup, Arc::clone(&schedd), asking, Metrics::default());
-        Self { client, operator, ledger, schedd, credentials, unknown }
     }
 }
 
@@ -123,26 +87,6 @@ async fn own_pool(config: &Config, ground: &Ground) -> Vec<Line> {
     }
     let found = own_credentials(config, &ground.credentials).await;
     vec![Line::new("credentials", found), Line::new("schedd", ask_schedd(&ground.schedd).await)]
-}
-
-/// A ledger of another operator says nothing about the jobs of this one.
-fn of_operator(seen: Option<LedgerSnapshot>, ours: Option<&str>) -> Result<Option<LedgerSnapshot>, LedgerError> {
-    match (seen.as_ref().and_then(|seen| seen.operator.as_ref()), ours) {
-        (Some(stored), Some(ours)) if stored != ours => {
-            Err(LedgerError::AnotherOperator { stored: stored.clone(), ours: ours.to_owned() })
-        }
-        (_, _) => Ok(seen),
-    }
-}
-
-/// The names under which there may be jobs beside the operator's own, or why they are not known.
-fn users(ledger: &Result<Option<LedgerSnapshot>, LedgerError>) -> (Users, Option<String>) {
-    let only = |why: &str| Some(format!("only the operator's own jobs were checked: {why}"));
-    match ledger {
-        Ok(Some(seen)) => (seen.users.clone(), None),
-        Ok(None) => (Users::new(), only("no ledger knows other users")),
-        Err(error) => (Users::new(), only(&error.to_string())),
-    }
 }
 
 /// At which other schedds the ledger has jobs that are not known to be gone.

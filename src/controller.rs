@@ -100,11 +100,11 @@ pub async fn run(
     context: Arc<Context>,
     namespace: Option<&str>,
     concurrency: u16,
-    (reader, writer): (reflector::Store<Observed>, reflector::store::Writer<Observed>),
+    writer: reflector::store::Writer<Observed>,
     wakes: mpsc::Receiver<ObjectRef<Observed>>,
     stop: impl Future<Output = ()> + Send + Sync + 'static,
 ) {
-    let client = context.client.clone();
+    let (client, reader) = (context.client.clone(), context.objects.clone());
     let api: Api<Observed> = watched(&client, namespace);
     let served = Arc::new(CrdServed::new(context.health.clone()));
     let asked = Arc::clone(&served);

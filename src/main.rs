@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use htc_operator::api::text::table;
 use htc_operator::check::orphans::{InPool, Which, orphans};
 use htc_operator::config::Config;
 use htc_operator::confine;
@@ -172,7 +173,10 @@ fn report(lines: &[check::Line]) -> Result<(), String> {
 
 /// A table of the orphans; what is not known or was not done is an error.
 fn list(found: &[InPool], removes: bool) -> Result<(), String> {
-    let mut rows: Vec<[String; 7]> = Vec::new();
+    let titles = ["POOL", "ID", "NAMESPACE", "NAME", "STATE", "USER", "REMOVED"];
+    let columns = if removes { titles.len() } else { titles.len() - 1 };
+    let cells = |row: [&str; 7]| row[..columns].iter().map(|cell| (*cell).to_owned()).collect::<Vec<_>>();
+    let mut rows = vec![cells(titles)];
     for InPool { pool, jobs, trouble, .. } in found {
         for (job, stays) in jobs {
             let (namespace, name) = job.name.split_once('/').unwrap_or(("?", &job.name));
@@ -182,17 +186,16 @@ fn list(found: &[InPool], removes: bool) -> Result<(), String> {
                 (None, None) => "yes",
             };
             let status = format!("{:?}", job.status);
-            let row = [pool, &job.id.to_string(), namespace, name, &status, &job.user, gone];
-            rows.push(row.map(str::to_owned));
+            rows.push(cells([pool, &job.id.to_string(), namespace, name, &status, &job.user, gone]));
         }
     }
-    if rows.is_empty() {
+    if rows.len() == 1 {
         let known = found.iter().filter(|found| found.trouble.is_none()).map(|found| found.pool.as_str());
         println!("No orphans in: {}", known.collect::<Vec<_>>().join(", "));
     } else {
-        let titles = ["POOL", "ID", "NAMESPACE", "NAME", "STATE", "USER", "REMOVED"].map(str::to_owned);
-        rows.insert(0, titles);
-        print_table(&rows, if removes { 7 } else { 6 });
+        for line in table(&rows) {
+            println!("{line}");
+        }
     }
     let mut wrong = 0;
     for InPool { pool, jobs, notes, trouble } in found {
@@ -206,14 +209,4 @@ fn list(found: &[InPool], removes: bool) -> Result<(), String> {
         }
     }
     if wrong == 0 { Ok(()) } else { Err("not all is known or done: see above".to_owned()) }
-}
-
-fn print_table(rows: &[[String; 7]], columns: usize) {
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    for row in rows {
-        let cells: Vec<String> =
-            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}", width = *width)).collect();
-        println!("{}", cells.join("   ").trim_end());
-    }
 }

@@ -5,7 +5,7 @@ use kube::Client;
 use super::Line;
 use super::access::denied;
 use crate::api::{HTCPool, ObjectName};
-use crate::pools::managed::apply::ApplyError;
+use crate::pools::managed::error::ApplyError;
 use crate::pools::managed::found;
 use crate::pools::managed::names::{Names, Role};
 

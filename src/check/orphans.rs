@@ -7,7 +7,8 @@ use std::str::FromStr;
 use futures::{StreamExt as _, stream};
 use kube::Client;
 
-use super::{Ground, add, own_credentials, pools};
+use super::ground::{self, Ground};
+use super::{add, own_credentials};
 use crate::api::ObjectName;
 use crate::condor::Schedd;
 use crate::condor::left::Left;
@@ -73,7 +74,7 @@ pub async fn orphans(config: &Config, which: Option<&Which>, removes: bool) -> R
     }
     let mut named = Vec::new();
     if which != Some(&Which::Default) {
-        match pools::list(config, &client).await {
+        match ground::list(config, &client).await {
             Ok(list) => named = list,
             Err(error) => found.push(of_pool("of HTCPools".to_owned(), Err(error.to_string()), None)),
         }
@@ -85,12 +86,12 @@ pub async fn orphans(config: &Config, which: Option<&Which>, removes: bool) -> R
         let name = ObjectName::of(pool);
         let looked = async {
             let pool = pool.0.as_ref().map_err(|error| error.error.clone())?;
-            let (schedd, credentials) = pools::open(config, &client, &ground, &name, pool).await?;
+            let (schedd, credentials) = ground::open(config, &client, &ground, &name, pool).await?;
             look(config, &client, &schedd, &credentials, removes).await
         };
         of_pool(name.to_string(), looked.await, None)
     });
-    let asked: Vec<InPool> = stream::iter(asked.collect::<Vec<_>>()).buffered(pools::AT_ONCE).collect().await;
+    let asked: Vec<InPool> = stream::iter(asked.collect::<Vec<_>>()).buffered(ground::AT_ONCE).collect().await;
     found.extend(asked);
     match which {
         Some(Which::Default) if found.is_empty() => Err("--schedd names no schedd".to_owned()),

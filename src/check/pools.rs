@@ -1,24 +1,14 @@
 //! `HTCPool`s: what the operator has found out about each, and whether its schedd answers from here.
 
-use std::sync::Arc;
-
 use futures::{StreamExt as _, stream};
-use kube::api::{Api, ListParams};
-use kube::{Client, ResourceExt as _};
+use kube::Client;
 
+use super::ground::{AT_ONCE, Ground, list, open};
 use super::orphans::in_words;
-use super::{Ground, Line, ask_schedd, managed};
-use crate::api::{ConditionStatus, Guarded, HTCPool, Identity, OPERATOR, ObjectName};
-use crate::condor::{KnownUsers, Schedd};
+use super::{Line, ask_schedd, managed};
+use crate::api::{ConditionStatus, Guarded, HTCPool, Identity, ObjectName};
 use crate::config::Config;
 use crate::credentials::Credentials;
-use crate::kubernetes::{self, ApiError};
-use crate::metrics::Metrics;
-use crate::operator::operator_name;
-use crate::pools::Reach;
-
-/// Most schedds that are asked at once.
-pub(super) const AT_ONCE: usize = 8;
 
 /// What is known of each `HTCPool` of this operator; nothing if there are none.
 pub(super) async fn lines(config: &Config, client: &Client, ground: &Ground) -> Vec<Line> {
@@ -49,43 +39,6 @@ pub(super) async fn lines(config: &Config, client: &Client, ground: &Ground) -> 
     });
     let asked: Vec<Vec<Line>> = stream::iter(asked.collect::<Vec<_>>()).buffered(AT_ONCE).collect().await;
     [vec![Line::new("pools", found)], asked.concat()].concat()
-}
-
-/// The `HTCPool`s of this operator; none where there are no such objects.
-pub(super) async fn list(config: &Config, client: &Client) -> Result<Vec<Guarded<HTCPool>>, ApiError> {
-    let api: Api<Guarded<HTCPool>> = kubernetes::watched(client, config.kubernetes.watch_namespace.as_deref());
-    let mut pools = match kubernetes::limited("list", &"HTCPools", api.list(&ListParams::default())).await {
-        Ok(list) => list.items,
-        // Their CRD is not installed.
-        Err(error) if error.code() == Some(404) => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
-    let operator = operator_name(config);
-    pools.retain(|pool| pool.annotations().get(OPERATOR).is_none_or(|own| *own == operator));
-    Ok(pools)
-}
-
-/// Its schedd and the operator's credentials for it, as the operator itself reaches them; or why that is not to be had.
-pub(super) async fn open(
-    config: &Config,
-    client: &Client,
-    ground: &Ground,
-    name: &ObjectName,
-    pool: &HTCPool,
-) -> Result<(Arc<Schedd>, Arc<Credentials>), String> {
-    let reach = if let Some(external) = &pool.spec.external {
-        Reach::of_external(&name.namespace, external)
-    } else {
-        let (names, collector) = managed::collector(client, name, pool).await?;
-        Reach::of_managed(&names, collector)
-    };
-    let users = ground.ledger.as_ref().ok().and_then(|seen| seen.as_ref()?.pools.get(name).cloned());
-    let (users, setup) = (KnownUsers::new(users.unwrap_or_default()), config.credentials_setup());
-    let opened = reach.open(&ground.schedd, users, setup, client.clone(), &Metrics::default());
-    match opened.1.look_for_own().await {
-        Some(Err(why)) => Err(why),
-        Some(Ok(_)) | None => Ok(opened),
-    }
 }
 
 /// Asks its schedd who it is and which jobs it has; that of a managed pool also in the name of a namespace.

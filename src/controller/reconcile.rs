@@ -13,7 +13,7 @@ use super::commit::commit;
 use super::gather::{Gathered, gather, texts};
 use super::publish::publish;
 use super::{Context, ReconcileError, WriteError, pods};
-use crate::api::{Backend, OPERATOR, Observed, Phase};
+use crate::api::{Backend, Observed, Phase, is_for};
 use crate::fence::Refused;
 use crate::machine::decide::Decision;
 use crate::machine::room::{Room, room};
@@ -146,7 +146,7 @@ fn guard(object: &Observed, context: &Context) -> ControlFlow<Option<Duration>> 
         Err(Refused::Stopping) => return ControlFlow::Break(None),
         Err(Refused::NotLeading) => return ControlFlow::Break(Some(NOT_LEADING)),
     }
-    if object.annotations().get(OPERATOR).is_some_and(|operator| *operator != context.operator) {
+    if !is_for(&context.operator, object) {
         tracing::debug!("left alone: it is another operator's");
         context.queues.left_alone(object);
         return ControlFlow::Break(None);

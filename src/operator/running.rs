@@ -155,14 +155,14 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         kept_logs: KeptLogs::new(Arc::clone(&shared)),
         metrics: metrics.clone(),
         health,
-        objects: objects.clone(),
+        objects,
         listed: watch::Sender::default(),
         touched: broadcast::Sender::new(TOUCHED),
     });
     let (part_ended, pool_ended) = PartEnded::channel();
-    let base = base(config, client.clone(), shared, (objects.clone(), context.listed.subscribe()), part_ended);
+    let base = base(config, client.clone(), shared, (context.objects.clone(), context.listed.subscribe()), part_ended);
     let pool_keeper = PoolKeeper::new(base, Arc::clone(&pools), fence.clone());
-    let sources = (records(&context, &objects), shown_planner, Arc::clone(&pools));
+    let sources = (records(&context), shown_planner, Arc::clone(&pools));
     let jobs_api = jobs_api(config, &client, sources, (woken, clock))?;
     let (end, mut told) = watch::channel(false);
     let until_told = async move { drop(told.wait_for(|end| *end).await) };
@@ -184,7 +184,7 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
             async move { publisher.run(client, ledger, clock, fence, metrics).await }
         }),
         controller: Part::start(async move {
-            controller::run(context, namespace.as_deref(), concurrency, (objects, writer), wakes, until_told).await;
+            controller::run(context, namespace.as_deref(), concurrency, writer, wakes, until_told).await;
         }),
         workers: lanes,
         leader,
@@ -214,9 +214,9 @@ fn orphans(
 }
 
 /// What the jobs API tells of.
-fn records(context: &Context, objects: &Store<Observed>) -> Records {
+fn records(context: &Context) -> Records {
     Records {
-        objects: objects.clone(),
+        objects: context.objects.clone(),
         listed: context.listed.subscribe(),
         touched: context.touched.clone(),
         ledger: context.ledger.clone(),

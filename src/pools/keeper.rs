@@ -22,7 +22,7 @@ use super::states::{ANOTHER_POOL, ASKING, IN_USE};
 use super::{Base, Pools, Reach};
 use crate::api::{
     Condition, ConditionStatus, FINALIZER, Guarded, HTCPool, OLD_FINALIZER, OPERATOR, ObjectName, Observed,
-    POOL_FINALIZER, READY,
+    POOL_FINALIZER, READY, is_for,
 };
 use crate::failpoint::{Point, around};
 use crate::fence::Fence;
@@ -152,7 +152,7 @@ impl PoolKeeper {
 
     /// Not, if another operator has its finalizer: that one knows which `HTCJob`s are in it.
     fn is_ours(&self, object: &ObservedPool) -> bool {
-        object.annotations().get(OPERATOR).is_none_or(|operator| *operator == self.base.name)
+        is_for(&self.base.name, object)
     }
 
     async fn end_those_not_in(&self, objects: &[Arc<ObservedPool>]) {

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{Secret, Service};
 use kube::api::Api;
 use kube::{Client, ResourceExt};
 
-use super::apply::ApplyError;
+use super::error::ApplyError;
 use super::names::{Names, PORT, Role};
 use crate::credentials::signing::SigningKey;
 use crate::kubernetes::limited;
