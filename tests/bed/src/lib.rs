@@ -64,6 +64,9 @@ const PAYLOADS: &str = ".htc_work/run";
 /// How long anything may take that normally takes seconds: machines are noisy.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
+/// The operator's own account, where deploy/ is applied as it is.
+pub const ACCOUNT: &str = "system:serviceaccount:htc-operator:htc-operator";
+
 /// A constraint for all jobs of one `HTCJob`.
 pub fn of(uid: &str) -> String {
     format!("HTCJobUID == \"{uid}\"")
@@ -79,7 +82,7 @@ pub fn program() -> PathBuf {
         let tests = std::env::current_exe().unwrap();
         tests.parent().and_then(Path::parent).expect("target/PROFILE/deps").join("htc-operator")
     };
-    let program = std::env::var_os(PROGRAM).map_or_else(beside, |named| checkout().join(named));
+    let program = std::env::var_os(PROGRAM).map_or_else(beside, PathBuf::from);
     assert!(program.exists(), "{} is not there: run the tests by cargo", program.display());
     program
 }

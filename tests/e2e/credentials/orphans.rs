@@ -30,8 +30,7 @@ pub fn named_by_check_with_and_without_an_operator(version: Version) {
 
     // It dies with all that it wrote in the log, and somebody takes the finalizer away.
     bed.kill_operator();
-    here.kubectl(&["patch", "htcjob", "left", "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#]);
-    here.kubectl(&["delete", "htcjob", "left"]);
+    here.force_away("left");
     let named = format!("WRONG orphans: 1 jobs in HTCondor belong to no HTCJob: {left};");
     let before = ledger_files(bed);
     assert!(before.keys().any(|path| path.ends_with("htcjobs.db-wal")), "{:?}", before.keys());
@@ -54,8 +53,7 @@ pub fn named_by_check_with_and_without_an_operator(version: Version) {
 
     // Without what the ledger knows it says what it cannot see.
     bed.stop_operator();
-    here.kubectl(&["patch", "htcjob", "stays", "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#]);
-    here.kubectl(&["delete", "htcjob", "stays"]);
+    here.force_away("stays");
     // And it does not act for who gives it no credentials any more.
     here.kubectl(&["delete", "secret", "mine"]);
     let (well, said) = bed.orphans(&["--remove"]);

@@ -7,9 +7,7 @@ use testbed::{KubeOptions, Owned, PoolOptions, Port, Scratch, Version, wait_for}
 use crate::deploy::manifests::{path, render};
 use crate::deploy::rights;
 use crate::pools::site as pools;
-use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, htcjob, is_true, of};
-
-const ACCOUNT: &str = "system:serviceaccount:htc-operator:htc-operator";
+use bed::{ACCOUNT, Bed, Namespace, PATIENCE, UNTIL_LET_GO, htcjob, is_true, of};
 
 /// A token of the operator's service account, as its pod has one.
 pub fn token(bed: &Bed) -> String {

@@ -11,16 +11,30 @@ const FOLDER: &str = "docs/session";
 /// How the comment before it begins.
 const MARK: &str = "<!-- not run: tests/e2e/plugin/recording.rs";
 
-/// Numbers, and how wide a column is, are of one day. So are times such as `2m5s`; how long a job ran may not be known yet.
+/// How long a job ran may not be known yet as it ends: that column is left out.
+fn without_durations(text: &str) -> Vec<String> {
+    let mut column = None;
+    let cut = |line: &str| {
+        if line.starts_with("$ ") {
+            column = None;
+        }
+        column = line.find("DURATION").zip(line.find("AGE")).or(column);
+        column.map_or_else(|| line.to_owned(), |(start, end)| format!("{}{}", &line[..start], &line[end..]))
+    };
+    text.lines().map(cut).collect()
+}
+
+/// Numbers, times such as `2m5s`, and how wide a column is, are of one day.
 fn without_numbers(text: &str) -> Vec<String> {
     let number = |c: char| if c.is_ascii_digit() { '0' } else { c };
     let plain = |word: &str| {
         let mut word: Vec<char> = word.chars().map(number).collect();
         word.dedup_by(|a, b| *a == '0' && *b == '0');
         let is_time = word.len() > 1 && word[0] == '0' && word.iter().all(|c| "0smhd".contains(*c));
-        (!is_time).then(|| word.into_iter().collect::<String>())
+        if is_time { "0s".to_owned() } else { word.into_iter().collect::<String>() }
     };
-    text.lines().map(|line| line.split_whitespace().filter_map(plain).collect::<Vec<_>>().join(" ")).collect()
+    let words = |line: String| line.split_whitespace().map(plain).collect::<Vec<_>>().join(" ");
+    without_durations(text).into_iter().map(words).collect()
 }
 
 pub fn the_readme_shows_what_happens(version: Version) {

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use testbed::{Account, Controllers, KubeOptions, PoolOptions, Port, Version, wait_for};
 
 use bed::site::says;
-use bed::{Bed, Namespace, PATIENCE, htcjob, is_true};
+use bed::{ACCOUNT, Bed, Namespace, PATIENCE, htcjob, is_true};
 
 use super::site::{delete, find, wait_gone, wait_ready, wait_ready_says, with_pool};
 use node::{Node, names, services};
@@ -368,7 +368,7 @@ pub fn what_is_made_is_the_pools_own_and_restricted(version: Version) {
     let path = |folder: &str| bed::checkout().join("deploy").join(folder).display().to_string();
     bed.kube.kubectl_ok(&["apply", "-k", &path("overlays/local")]).unwrap();
     bed.stop_operator();
-    bed.become_user("system:serviceaccount:htc-operator:htc-operator");
+    bed.become_user(ACCOUNT);
     bed.start_operator();
     here.kubectl(&["create", "serviceaccount", "default"]);
     let services = ["own-central-manager", "own-schedd"];

@@ -55,9 +55,7 @@ pub fn what_is_missing_is_said_and_waited_for(version: Version) {
     let uid = here.create(&pools.noted("left", 1, &pool));
     here.wait("left", "it is idle", |object| object["status"]["idle"] == 1);
     bed.stop_operator();
-    here.kubectl(&["delete", "htcjob", "left", "--wait=false"]);
-    here.kubectl(&["patch", "htcjob", "left", "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#]);
-    here.wait_gone("left");
+    here.force_away("left");
     let (well, said) = bed.check();
     let orphan = format!("WRONG orphans in pool {pool}: 1 jobs in HTCondor belong to no HTCJob: ");
     assert!(!well && said.contains(&orphan), "{said}");

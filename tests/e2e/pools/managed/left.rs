@@ -1,13 +1,11 @@
 //! Jobs in a managed pool whose `HTCJob` is gone, and what `htc-operator check` says of such pools.
 
-use bed::{Bed, Namespace, PATIENCE, http, ids};
+use bed::{ACCOUNT, Bed, Namespace, PATIENCE, http, ids};
 use testbed::{Port, Version, wait_for};
 
 use super::super::site::{delete, wait_ready, with_pool};
 use super::node::Node;
 use super::{Cluster, POOL, apply, fixed, lasting, pool};
-
-const ACCOUNT: &str = "system:serviceaccount:htc-operator:htc-operator";
 
 /// Whether the operator may list `HTCJob`s.
 fn may_list(bed: &Bed, allowed: bool) {
@@ -19,13 +17,6 @@ fn may_list(bed: &Bed, allowed: bool) {
         if said.is_ok() == allowed { Ok(()) } else { Err(format!("{said:?}")) }
     })
     .unwrap();
-}
-
-/// Somebody takes the finalizer away, and the `HTCJob` is gone.
-fn force_away(here: &Namespace<'_>, name: &str) {
-    here.kubectl(&["delete", "htcjob", name, "--wait=false"]);
-    here.kubectl(&["patch", "htcjob", name, "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#]);
-    here.wait_gone(name);
 }
 
 /// What a table has after the ids, line by line.
@@ -73,8 +64,8 @@ pub fn its_orphans_are_named_and_removed_in_the_names_of_their_namespaces(versio
 
         let orphans = [ids(&here.get("left")).remove(0), ids(&guest.get("guests")).remove(0)];
         bed.kill_operator();
-        force_away(&here, "left");
-        force_away(&guest, "guests");
+        here.force_away("left");
+        guest.force_away("guests");
         // Who restores etcd may have no ledger either.
         bed.lose_ledger();
         let (well, said) = bed.check();
