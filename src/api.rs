@@ -41,7 +41,7 @@ pub use managed::{
     Workers,
 };
 pub use mini_cluster::{MiniCluster, MiniClusterStatus, WorkerTemplate};
-pub use object::{ObjectName, Observed, Wake};
+pub use object::{ObjectName, Observed, Wake, is_for};
 pub use payload_failure::PayloadFailure;
 pub use phase::Phase;
 pub use quantity::{Quantity, QuantityError};

@@ -1,30 +1,27 @@
 //! `htc-operator check`: can the cluster, the schedd and the database be used? One line each.
 
 mod access;
+mod ground;
 mod kueue;
+mod managed;
+pub mod orphans;
 mod pods;
 mod pools;
 
 use std::path::Path;
-use std::sync::Arc;
 
-use kube::Client;
 use rustix::fs::{Access, access, statvfs};
 
-use crate::clock::Clock;
-use crate::condor::{KnownUsers, Schedd};
+use crate::condor::Schedd;
 use crate::config::{self, Config};
 use crate::confine::{Confinement, NO_LANDLOCK};
 use crate::controller;
 use crate::credentials::Credentials;
-use crate::health::Health;
-use crate::kubernetes;
-use crate::ledger::{Ledger, LedgerError, LedgerSnapshot, Users};
-use crate::machine::ids::id_ranges;
-use crate::metrics::Metrics;
-use crate::operator;
-use crate::orphans::OrphanReport;
+use crate::ledger::{LedgerError, LedgerSnapshot};
 use crate::queue::Queueing;
+use ground::Ground;
+
+pub use managed::RIGHTS as MANAGED_POOL_RIGHTS;
 
 /// One line of the report.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,44 +40,27 @@ impl Line {
 
 /// Looks at everything that the operator needs, and changes nothing.
 pub async fn check(config: &Config) -> Vec<Line> {
-    let clock = Clock::default();
-    let client = kubernetes::client().await.map_err(|error| error.to_string());
+    let ground = Ground::of(config).await;
+    let Ground { client, operator, ledger, schedd, .. } = &ground;
     let namespace = config.kubernetes.watch_namespace.as_deref();
-    let cluster = match &client {
+    let cluster = match client {
         Ok(client) => controller::served(client, namespace).await.map(|()| "serves HTCJobs".to_owned()),
         Err(message) => Err(message.clone()),
     };
-    let operator = match &client {
-        Ok(client) => operator::operator_id(client, config).await.map_err(|error| error.to_string()),
-        Err(message) => Err(message.clone()),
-    };
-    let ledger = Ledger::snapshot(&config.ledger()).and_then(|seen| of_operator(seen, operator.as_deref().ok()));
-    let (known, unknown) = users(&ledger);
-    let users = KnownUsers::new(known);
-    let schedd = Arc::new(operator::schedd(
-        config,
-        operator.clone().unwrap_or_default(),
-        clock,
-        users,
-        &Metrics::default(),
-        Health::default(),
-    ));
-    // They last until all is asked.
-    let (own_pool, _credentials) = own_pool(config, &schedd).await;
     let mut lines = vec![Line::new("cluster", cluster)];
-    lines.extend(own_pool);
+    lines.extend(own_pool(config, &ground).await);
     lines.extend([
-        Line::new("confinement", confinement(config, &schedd)),
-        Line::new("database", database(&config.ledger(), &ledger)),
+        Line::new("confinement", confinement(config, schedd)),
+        Line::new("database", database(&config.ledger(), ledger)),
     ]);
     if let Some(found) = callbacks(config) {
         lines.push(Line::new("callbacks", Ok(found)));
     }
-    if let Some(found) = other_schedds(config.condor.schedd.as_str(), &ledger) {
+    if let Some(found) = other_schedds(config.condor.schedd.as_str(), ledger) {
         lines.push(Line::new("other schedds", Err(found)));
     }
-    if let (Ok(client), Ok(_)) = (&client, &operator) {
-        lines.extend(pools::lines(config, client, &schedd, &ledger).await);
+    if let (Ok(client), Ok(_)) = (client, operator) {
+        lines.extend(pools::lines(config, client, &ground).await);
         if config.pods.kubernetes_backend {
             lines.push(Line::new("kubernetes backend", pods::rights(client, namespace).await));
         }
@@ -88,9 +68,9 @@ pub async fn check(config: &Config) -> Vec<Line> {
             lines.push(Line::new("kueue", kueue::rights(client, namespace).await));
         }
         if !config.condor.schedd.is_empty() {
-            let found = orphans(client, &schedd, namespace).await;
-            let found = match unknown {
-                Some(why) => add(found, &why),
+            let found = orphans::in_words(client, schedd, &ground.credentials, namespace).await;
+            let found = match &ground.unknown {
+                Some(why) => add(found, why),
                 None => found,
             };
             lines.push(Line::new("orphans", found));
@@ -100,36 +80,13 @@ pub async fn check(config: &Config) -> Vec<Line> {
 }
 
 /// The pool of the operator's flags, if they name one.
-async fn own_pool(config: &Config, schedd: &Arc<Schedd>) -> (Vec<Line>, Option<Arc<Credentials>>) {
+async fn own_pool(config: &Config, ground: &Ground) -> Vec<Line> {
     if config.condor.schedd.is_empty() {
         let none = "--schedd names none: only HTCJobs run that name an HTCPool, or run as Pods";
-        return (vec![Line::new("schedd", config.validate().map(|()| none.to_owned()))], None);
+        return vec![Line::new("schedd", config.validate().map(|()| none.to_owned()))];
     }
-    let (credentials, found) = match own_credentials(config, schedd).await {
-        Ok((credentials, found)) => (Some(credentials), Ok(found)),
-        Err(why) => (None, Err(why)),
-    };
-    (vec![Line::new("credentials", found), Line::new("schedd", ask_schedd(schedd).await)], credentials)
-}
-
-/// A ledger of another operator says nothing about the jobs of this one.
-fn of_operator(seen: Option<LedgerSnapshot>, ours: Option<&str>) -> Result<Option<LedgerSnapshot>, LedgerError> {
-    match (seen.as_ref().and_then(|seen| seen.operator.as_ref()), ours) {
-        (Some(stored), Some(ours)) if stored != ours => {
-            Err(LedgerError::AnotherOperator { stored: stored.clone(), ours: ours.to_owned() })
-        }
-        (_, _) => Ok(seen),
-    }
-}
-
-/// The names under which there may be jobs beside the operator's own, or why they are not known.
-fn users(ledger: &Result<Option<LedgerSnapshot>, LedgerError>) -> (Users, Option<String>) {
-    let only = |why: &str| Some(format!("only the operator's own jobs were checked: {why}"));
-    match ledger {
-        Ok(Some(seen)) => (seen.users.clone(), None),
-        Ok(None) => (Users::new(), only("no ledger knows other users")),
-        Err(error) => (Users::new(), only(&error.to_string())),
-    }
+    let found = own_credentials(config, &ground.credentials).await;
+    vec![Line::new("credentials", found), Line::new("schedd", ask_schedd(&ground.schedd).await)]
 }
 
 /// At which other schedds the ledger has jobs that are not known to be gone.
@@ -156,14 +113,10 @@ fn add(found: Result<String, String>, more: &str) -> Result<String, String> {
     found.map(both).map_err(both)
 }
 
-/// The operator's own; they last as long as the first part of what is found.
-async fn own_credentials(config: &Config, schedd: &Arc<Schedd>) -> Result<(Arc<Credentials>, String), String> {
+/// The operator's own.
+async fn own_credentials(config: &Config, credentials: &Credentials) -> Result<String, String> {
     config.validate()?;
-    let credentials = Credentials::new(config.credentials_setup(), Arc::clone(schedd), None, Metrics::default());
-    match credentials.look_for_own().await {
-        None => Ok((credentials, "from CONDOR_CONFIG".to_owned())),
-        Some(found) => found.map(|found| (credentials, found)),
-    }
+    credentials.look_for_own().await.unwrap_or_else(|| Ok("from CONDOR_CONFIG".to_owned()))
 }
 
 /// What the operator does about it decides whether a kernel without Landlock is wrong.
@@ -242,38 +195,4 @@ fn can_be_written(path: &Path, folder: &Path) -> std::io::Result<()> {
     let volume = statvfs(folder)?;
     // A volume that counts no blocks does not say how full it is.
     if volume.f_blocks > 0 && volume.f_bavail == 0 { Err(std::io::ErrorKind::StorageFull.into()) } else { Ok(()) }
-}
-
-/// Jobs of this operator whose HTCJob is gone. They are named, and never removed.
-async fn orphans(client: &Client, schedd: &Schedd, namespace: Option<&str>) -> Result<String, String> {
-    let OrphanReport { orphans, elsewhere, unreadable } = crate::orphans::find(client, schedd, namespace).await?;
-    let found = match (orphans.is_empty(), namespace) {
-        (true, None) => Ok("none: every job of this operator in HTCondor belongs to an HTCJob".to_owned()),
-        (true, Some(namespace)) => Ok(format!(
-            "none: every job of this operator in HTCondor that is of namespace {namespace} belongs to an HTCJob"
-        )),
-        (false, _) => Err(format!(
-            "{} jobs{} in HTCondor belong to no HTCJob: {}; remove them with condor_rm if nobody needs them",
-            orphans.len(),
-            namespace.map(|namespace| format!(" of namespace {namespace}")).unwrap_or_default(),
-            id_ranges(&orphans, usize::MAX)
-        )),
-    };
-    let found = match unreadable {
-        0 => found,
-        count => add(
-            found,
-            &format!(
-                "{count} more have ads that cannot be read or do not say whose they are: somebody has changed their attributes"
-            ),
-        ),
-    };
-    let Some(namespace) = namespace.filter(|_| !elsewhere.is_empty()) else { return found };
-    let more = format!(
-        "{} more ({}) are not of the watched namespace {namespace}: they may belong to HTCJobs in namespaces that were watched \
-         before, and do not count as orphans",
-        elsewhere.len(),
-        id_ranges(&elsewhere, usize::MAX)
-    );
-    add(found, &more)
 }

@@ -9,6 +9,7 @@ pub mod effects;
 pub mod fetch;
 pub mod htcopts;
 mod known_users;
+pub mod left;
 mod pauses;
 pub mod payload;
 pub mod printed;

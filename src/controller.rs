@@ -87,7 +87,9 @@ pub struct Context {
     pub metrics: Metrics,
     /// Told what the watch sees.
     pub health: Health,
-    /// Whether all `HTCJob`s were listed once.
+    /// All `HTCJob`s, as the watch shows them.
+    pub objects: reflector::Store<Observed>,
+    /// Whether all of them were listed once.
     pub listed: watch::Sender<bool>,
     /// Tells the name of each `HTCJob` that has come, changed or gone; none if it may be any of them.
     pub touched: broadcast::Sender<Option<ObjectName>>,
@@ -98,11 +100,11 @@ pub async fn run(
     context: Arc<Context>,
     namespace: Option<&str>,
     concurrency: u16,
-    (reader, writer): (reflector::Store<Observed>, reflector::store::Writer<Observed>),
+    writer: reflector::store::Writer<Observed>,
     wakes: mpsc::Receiver<ObjectRef<Observed>>,
     stop: impl Future<Output = ()> + Send + Sync + 'static,
 ) {
-    let client = context.client.clone();
+    let (client, reader) = (context.client.clone(), context.objects.clone());
     let api: Api<Observed> = watched(&client, namespace);
     let served = Arc::new(CrdServed::new(context.health.clone()));
     let asked = Arc::clone(&served);

@@ -151,14 +151,31 @@ impl Credentials {
         if self.setup.own == Own::Configured {
             return None;
         }
-        let holder = match self.holder(&Identity::Operator) {
-            Ok(holder) => holder,
-            Err(unknown) => return Some(Err(unknown.message)),
-        };
+        Some(self.look(&Identity::Operator).await.map(|(_, found)| found))
+    }
+
+    /// Looks for those of an identity, waits for the end of that, and gives the schedd in its name.
+    pub async fn look_for(&self, identity: &Identity) -> Result<Arc<Schedd>, String> {
+        if *identity == Identity::Operator && self.setup.own == Own::Configured {
+            return Ok(Arc::clone(&self.schedd));
+        }
+        self.look(identity).await.map(|(schedd, _)| schedd)
+    }
+
+    async fn look(&self, identity: &Identity) -> Result<(Arc<Schedd>, String), String> {
+        let holder = self.holder(identity).map_err(|unknown| unknown.message)?;
         if holder.begin() {
             self.refresh(&holder).await;
         }
-        Some(holder.describe())
+        holder.describe().map(|found| (Arc::clone(holder.schedd()), found))
+    }
+
+    /// Sees to it that jobs in all names are found of which nobody else makes the tokens: a ledger need not know them.
+    pub async fn learn_users(&self) -> Result<(), Unknown> {
+        match &self.setup.signer {
+            Some(signer) => self.schedd.learn_users(|user| signer.whose(user)).await,
+            None => Ok(()),
+        }
     }
 
     /// Keeps the operator's own good, and tidies up after the others, until it is dropped.

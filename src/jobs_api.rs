@@ -22,7 +22,7 @@ use kube::{Client, ResourceExt as _};
 use tokio::sync::broadcast;
 use tokio::sync::watch::Receiver;
 
-use crate::api::{OPERATOR, ObjectName, Observed};
+use crate::api::{ObjectName, Observed, is_for};
 use crate::backends::{self, Asked, Recorded};
 use crate::clock::Clock;
 use crate::condor::Schedd;
@@ -82,7 +82,7 @@ impl Records {
     }
 
     fn ours(&self, object: &Observed) -> bool {
-        object.annotations().get(OPERATOR).is_none_or(|operator| *operator == self.operator)
+        is_for(&self.operator, object)
     }
 
     fn may_have(&self, object: &Observed, namespace: Option<&str>, selection: &Selection) -> bool {

@@ -23,6 +23,7 @@
 //! - [`credentials`]: in whose name that happens; tickets and tokens.
 //! - [`workers`]: carry out what was decided, in batches, in the machine's order.
 //! - [`tracker`]: asks HTCondor about all jobs at once.
+//! - [`orphans`]: jobs without an object.
 //! - [`pools`]: whole pools, one for each `HTCPool` beside that of the operator's flags.
 //! - [`queue`]: which jobs have room, for each `HTCQueue`.
 //! - [`kubernetes_backend`]: the cluster's own nodes instead of a pool: an `HTCJob` as a Job, and what is seen of its Pods.
@@ -31,7 +32,6 @@
 //! - [`controller`]: watches, gathers, decides, commits, hands over, publishes; the only place that writes `HTCJob`s.
 //! - [`jobs_api`]: shows jobs to the fronts, from the ledger.
 //! - [`front`]: the jobs API as the API server sees it; asks whether a user may, and hands on to the leader.
-//! - [`orphans`]: jobs without an object.
 //! - [`retention`]: what is left of objects that are gone.
 //! - [`config`]: every flag and variable.
 //! - [`operator`]: puts them together.

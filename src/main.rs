@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use htc_operator::api::text::table;
+use htc_operator::check::orphans::{InPool, Which, orphans};
 use htc_operator::config::Config;
 use htc_operator::confine;
 use htc_operator::front::{self, FrontConfig};
@@ -47,6 +49,20 @@ enum Command {
     },
     /// Check the cluster, the schedd, the credentials and the database, and say what to fix.
     Check(Box<Config>),
+    /// List the jobs of this operator in HTCondor whose HTCJob is gone, and remove them.
+    Orphans(Box<OrphanArgs>),
+}
+
+#[derive(clap::Args)]
+struct OrphanArgs {
+    /// Look only in this pool: NAMESPACE/NAME of an HTCPool, or `default` for that of --schedd.
+    #[arg(long)]
+    pool: Option<Which>,
+    /// Remove them with condor_rm, each as the user that it belongs to. This cannot be undone.
+    #[arg(long)]
+    remove: bool,
+    #[command(flatten)]
+    config: Config,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -73,7 +89,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let acts = matches!(cli.command, Command::Run(_) | Command::Check(_));
+    let acts = matches!(cli.command, Command::Run(_) | Command::Check(_) | Command::Orphans(_));
     if acts && rustix::process::geteuid().is_root() {
         eprintln!(
             "htc-operator: it does not run as root, because HTCondor's tools then act as another account than the one that \
@@ -102,6 +118,10 @@ fn main() -> ExitCode {
         Command::Statechart { folder: Some(folder) } => write_charts(&folder)
             .map_err(|error| format!("cannot write the statecharts into {}: {error}", folder.display())),
         Command::Check(config) => block_on(check::check(&config)).and_then(|lines| report(&lines)),
+        Command::Orphans(args) => {
+            let OrphanArgs { pool, remove, config } = *args;
+            block_on(orphans(&config, pool.as_ref(), remove)).flatten().and_then(|found| list(&found, remove))
+        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -149,4 +169,44 @@ fn report(lines: &[check::Line]) -> Result<(), String> {
     }
     let wrong = lines.iter().filter(|line| line.found.is_err()).count();
     if wrong == 0 { Ok(()) } else { Err(format!("{wrong} of {} cannot be used", lines.len())) }
+}
+
+/// A table of the orphans; what is not known or was not done is an error.
+fn list(found: &[InPool], removes: bool) -> Result<(), String> {
+    let titles = ["POOL", "ID", "NAMESPACE", "NAME", "STATE", "USER", "REMOVED"];
+    let columns = if removes { titles.len() } else { titles.len() - 1 };
+    let cells = |row: [&str; 7]| row[..columns].iter().map(|cell| (*cell).to_owned()).collect::<Vec<_>>();
+    let mut rows = vec![cells(titles)];
+    for InPool { pool, jobs, trouble, .. } in found {
+        for (job, stays) in jobs {
+            let (namespace, name) = job.name.split_once('/').unwrap_or(("?", &job.name));
+            let gone = match (stays, trouble) {
+                (Some(_), _) => "no",
+                (None, Some(_)) => "see below",
+                (None, None) => "yes",
+            };
+            let status = format!("{:?}", job.status);
+            rows.push(cells([pool, &job.id.to_string(), namespace, name, &status, &job.user, gone]));
+        }
+    }
+    if rows.len() == 1 {
+        let known = found.iter().filter(|found| found.trouble.is_none()).map(|found| found.pool.as_str());
+        println!("No orphans in: {}", known.collect::<Vec<_>>().join(", "));
+    } else {
+        for line in table(&rows) {
+            println!("{line}");
+        }
+    }
+    let mut wrong = 0;
+    for InPool { pool, jobs, notes, trouble } in found {
+        for note in notes {
+            eprintln!("htc-operator: pool {pool}: {note}");
+        }
+        let stay = jobs.iter().filter_map(|(job, stays)| Some(format!("job {} stays: {}", job.id, stays.as_ref()?)));
+        for why in trouble.iter().cloned().chain(stay) {
+            eprintln!("htc-operator: pool {pool}: {why}");
+            wrong += 1;
+        }
+    }
+    if wrong == 0 { Ok(()) } else { Err("not all is known or done: see above".to_owned()) }
 }

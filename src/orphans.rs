@@ -1,8 +1,9 @@
 //! Jobs of this operator in HTCondor whose HTCJob is gone: its finalizer was taken away by hand, or etcd was restored. They
-//! are counted and named, and never removed.
+//! are counted and named, and removed only if a person says so.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+mod removal;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use kube::api::ListParams;
@@ -12,6 +13,7 @@ use kube::{Client, ResourceExt};
 use crate::api::{Guarded, HTCJob};
 use crate::condor::Schedd;
 use crate::condor::query::Shown;
+use crate::credentials::Credentials;
 use crate::kubernetes::limited;
 use crate::machine::Uid;
 use crate::machine::facts::Unknown;
@@ -19,11 +21,13 @@ use crate::machine::ids::{IDS_IN_LINE, JobId, id_lines};
 use crate::metrics::Metrics;
 use crate::retry::Backoff;
 
+pub use removal::{Stays, remove};
+
 /// Jobs of this operator in HTCondor that belong to no HTCJob that can be seen, by id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OrphanReport {
-    /// Their HTCJob is gone.
-    pub orphans: Vec<JobId>,
+    /// Their HTCJob is gone: this one.
+    pub orphans: BTreeMap<JobId, Uid>,
     /// Where one namespace is watched: jobs that do not say that they are of it. What this operator is called does not tell
     /// which namespace it watches, so they may be its own from when it watched others.
     pub elsewhere: Vec<JobId>,
@@ -31,8 +35,22 @@ pub struct OrphanReport {
     pub unreadable: usize,
 }
 
+impl OrphanReport {
+    /// Those that are orphans.
+    #[must_use]
+    pub fn ids(&self) -> Vec<JobId> {
+        self.orphans.keys().copied().collect()
+    }
+}
+
 /// Looks for them; for the HTCJobs in `namespace` alone where one is watched.
-pub async fn find(client: &Client, schedd: &Schedd, namespace: Option<&str>) -> Result<OrphanReport, String> {
+pub async fn find(
+    client: &Client,
+    schedd: &Schedd,
+    credentials: &Credentials,
+    namespace: Option<&str>,
+) -> Result<OrphanReport, String> {
+    credentials.learn_users().await.map_err(|unknown| unknown.message)?;
     let shown = whole(schedd.queue().await)?;
     let unreadable = shown.count_unreadable();
     let none = OrphanReport { unreadable, ..OrphanReport::default() };
@@ -41,22 +59,24 @@ pub async fn find(client: &Client, schedd: &Schedd, namespace: Option<&str>) -> 
     }
     // The objects are listed after the jobs: a job whose object was made before it is then no orphan.
     let objects = objects(client, namespace).await?;
-    let stray = |Shown { ads, .. }: &Shown| -> BTreeSet<JobId> {
-        ads.iter().filter(|(uid, _)| !objects.contains(*uid)).flat_map(|(_, ads)| ads.iter().map(|ad| ad.id)).collect()
+    let stray = |Shown { ads, .. }: &Shown| -> BTreeMap<JobId, Uid> {
+        let gone = ads.iter().filter(|(uid, _)| !objects.contains(*uid));
+        gone.flat_map(|(uid, ads)| ads.iter().map(|ad| (ad.id, uid.clone()))).collect()
     };
-    let mut left: Vec<JobId> = stray(&shown).into_iter().collect();
+    let mut left = stray(&shown);
     if left.is_empty() {
         return Ok(none);
     }
     // Jobs that went between the two answers, and their object with them, are none either.
     let still = stray(&whole(schedd.queue().await)?);
-    left.retain(|id| still.contains(id));
+    left.retain(|id, uid| still.get(id) == Some(uid));
     let Some(namespace) = namespace else {
         return Ok(OrphanReport { orphans: left, ..none });
     };
-    let here = stray(&schedd.queue_in(namespace).await.map_err(|unknown| unknown.message)?);
-    let (orphans, elsewhere) = left.into_iter().partition(|id| here.contains(id));
-    Ok(OrphanReport { orphans, elsewhere, unreadable })
+    let here = stray(&whole(schedd.queue_in(namespace).await)?);
+    let (orphans, others): (BTreeMap<_, _>, BTreeMap<_, _>) =
+        left.into_iter().partition(|(id, _)| here.contains_key(id));
+    Ok(OrphanReport { orphans, elsewhere: others.into_keys().collect(), unreadable })
 }
 
 /// The answer, if it shows the jobs of all users.
@@ -82,15 +102,18 @@ pub async fn objects(client: &Client, namespace: Option<&str>) -> Result<BTreeSe
 }
 
 /// Counts them once in the log, when both sides have answered; nothing waits for it.
-pub async fn count_at_start(client: Client, schedd: Arc<Schedd>, namespace: Option<String>, metrics: Metrics) {
-    // The operator's flags may name none.
-    if schedd.name.as_str().is_empty() {
-        return;
-    }
+pub async fn count_at_start(
+    client: Client,
+    schedd: &Schedd,
+    credentials: &Credentials,
+    namespace: Option<&str>,
+    metrics: Metrics,
+) {
     let mut backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(600));
     loop {
-        match find(&client, &schedd, namespace.as_deref()).await {
-            Ok(OrphanReport { orphans, elsewhere, unreadable }) => {
+        match find(&client, schedd, credentials, namespace).await {
+            Ok(report) => {
+                let (orphans, OrphanReport { elsewhere, unreadable, .. }) = (report.ids(), report);
                 if orphans.is_empty() && elsewhere.is_empty() {
                     tracing::info!(orphans = 0, "every job of this operator in HTCondor belongs to an HTCJob");
                 }
@@ -117,7 +140,7 @@ fn tell(orphans: &[JobId], elsewhere: &[JobId]) {
         tracing::warn!(
             orphans = orphans.len(),
             %ids,
-            "jobs of this operator in HTCondor belong to no HTCJob; remove them with condor_rm if nobody needs them"
+            "jobs of this operator in HTCondor belong to no HTCJob; remove them with `htc-operator orphans --remove` if nobody needs them"
         );
     }
     for ids in id_lines(elsewhere, IDS_IN_LINE) {

@@ -3,6 +3,7 @@
 mod keeper;
 mod making;
 pub mod managed;
+mod reach;
 mod seen;
 pub mod states;
 
@@ -22,9 +23,9 @@ use crate::tracker::Tracker;
 use crate::workers::Workers;
 
 pub use keeper::PoolKeeper;
-use making::Reach;
 pub use making::{Base, PartEnded};
 use managed::work::Work;
+pub use reach::Reach;
 
 /// An HTCondor pool: the schedd that has the jobs, and all that is known and done only there.
 #[derive(Debug)]
@@ -174,9 +175,7 @@ impl Pools {
     pub fn forget(&self, uid: &Uid) {
         self.default.schedd.users.forget(uid);
         self.with(|state| {
-            state.assigned.remove(uid);
-            state.own_workers.remove(uid);
-            state.work.remove(uid);
+            state.forget(uid);
             state.named.values().for_each(|named| named.pool.schedd.users.forget(uid));
         });
     }
@@ -192,12 +191,12 @@ impl Pools {
         });
     }
 
-    /// What an object has to do in its pool, as the ledger has it now; none if that is not known.
-    pub fn set_work(&self, uid: &Uid, work: Option<Work>) {
-        self.with(|state| match work {
-            Some(work) => drop(state.work.insert(uid.clone(), work)),
-            None => drop(state.work.remove(uid)),
-        });
+    /// What an object has to do in its pool, as the ledger has it now; none if that is not known. `is_there`: whether the watch still
+    /// shows the object. If it went meanwhile, it was forgotten already, and nobody says so again.
+    pub fn set_work(&self, uid: &Uid, work: Option<Work>, is_there: impl FnOnce() -> bool) {
+        if !self.with(|state| state.set_work(uid, work, is_there)) {
+            self.forget(uid);
+        }
     }
 
     fn work(&self, uid: &Uid) -> Option<Work> {
@@ -298,6 +297,22 @@ fn no_default() -> SpecRefused {
 }
 
 impl State {
+    /// Whether the object is there. It is looked at under the lock that [`Self::forget`] waits for: who forgets it later comes later.
+    fn set_work(&mut self, uid: &Uid, work: Option<Work>, is_there: impl FnOnce() -> bool) -> bool {
+        let is_there = is_there();
+        match work.filter(|_| is_there) {
+            Some(work) => drop(self.work.insert(uid.clone(), work)),
+            None => drop(self.work.remove(uid)),
+        }
+        is_there
+    }
+
+    fn forget(&mut self, uid: &Uid) {
+        self.assigned.remove(uid);
+        self.own_workers.remove(uid);
+        self.work.remove(uid);
+    }
+
     fn name_for(&self, uid: &Uid, namespace: &str, object: &Observed) -> Option<ObjectName> {
         self.assigned.get(uid).cloned().unwrap_or_else(|| match &object.0 {
             Ok(job) => pool_of(namespace, &job.spec),
@@ -365,5 +380,21 @@ impl Named {
             credentials.close();
             metrics.forget_pool();
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A pass may come to its end after the watch has told that its object is gone.
+    #[test]
+    fn what_is_gone_gets_no_work_any_more() {
+        let (mut state, uid, work) = (State::default(), Uid::from("u"), Some(Work { idle: 9, ..Work::default() }));
+        assert!(state.set_work(&uid, work, || true));
+        assert_eq!(state.work.get(&uid).copied(), work);
+        state.forget(&uid);
+        assert!(!state.set_work(&uid, work, || false));
+        assert!(state.work.is_empty());
     }
 }

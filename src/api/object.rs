@@ -7,13 +7,18 @@ use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use tokio::sync::mpsc;
 
-use super::{Guarded, HTCJob, is_name};
+use super::{Guarded, HTCJob, OPERATOR, is_name};
 
 /// An `HTCJob` as it is watched: one that cannot be decoded does not end the watch, and can still be deleted.
 pub type Observed = Guarded<HTCJob>;
 
 /// Wakes an object for another reconcile.
 pub type Wake = mpsc::Sender<ObjectRef<Observed>>;
+
+/// Whether it is for the operator with this namespace and name to see to: no other has attached its finalizer.
+pub fn is_for(operator: &str, object: &impl ResourceExt) -> bool {
+    object.annotations().get(OPERATOR).is_none_or(|own| own == operator)
+}
 
 /// What names an object for people; written `namespace/name`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -35,6 +35,18 @@ pub fn harmless_end(text: &str, most: usize) -> String {
     format!("{CUT}{}", &shown[start..])
 }
 
+/// Rows as lines, each column as wide as its widest cell; all rows have as many cells as the first.
+#[must_use]
+pub fn table(rows: &[Vec<String>]) -> Vec<String> {
+    let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or_default();
+    let widths: Vec<usize> = (0..rows.first().map_or(0, Vec::len)).map(width).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        cells.collect::<Vec<_>>().join("   ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
 /// `text` with its lines, each of them harmless.
 #[must_use]
 pub fn harmless_lines(text: &str) -> String {

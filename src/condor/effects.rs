@@ -53,6 +53,12 @@ impl Schedd {
         self.act_on(uid, ids, "!member(JobStatus, {3,4})", "condor_rm", &["-reason", &reason]).await
     }
 
+    /// `condor_rm` of these jobs of one object that is gone.
+    pub async fn remove_left(&self, uid: &Uid, ids: &[JobId]) -> Result<(), Unknown> {
+        let reason = format!("{REMOVED_BY_US}: its HTCJob is gone");
+        self.act_on(uid, ids, "JobStatus =!= 3", "condor_rm", &["-reason", &reason]).await
+    }
+
     /// `condor_hold` of those of these jobs of one object that are idle or running: a user holds them.
     pub async fn hold_jobs(&self, uid: &Uid, ids: &[JobId]) -> Result<(), Unknown> {
         let subcode = Hold::WISHED.to_string();

@@ -78,6 +78,15 @@ impl KnownUsers {
         self.with(|state| state.objects.remove(uid));
     }
 
+    /// In whose name that is: the operator's own, if it is one of several.
+    #[must_use]
+    pub fn identity_of(&self, user: &str) -> Option<Identity> {
+        self.with(|state| {
+            let its = state.users.iter().filter(|(_, users)| users.contains_key(user)).map(|(identity, _)| identity);
+            its.min().cloned()
+        })
+    }
+
     /// All names of one identity.
     pub(super) fn of(&self, identity: &Identity) -> Vec<String> {
         self.with(|state| state.users.get(identity).map(|users| users.keys().cloned().collect()).unwrap_or_default())
@@ -140,6 +149,9 @@ mod tests {
         assert_eq!(names.known_since(&bob), Some(Timestamp(0)));
         names.forget(&"1".into());
         assert!(names.belongs("1", "alice@test"));
+        assert_eq!((names.identity_of("bob2@test"), names.identity_of("eve@test")), (Some(bob.clone()), None));
+        names.learn(&bob, "operator@test", Timestamp(3));
+        assert_eq!(names.identity_of("operator@test"), Some(Identity::Operator));
         assert_eq!(names.all().len(), 4);
         assert!(names.knows("bob2@test") && !names.knows("Bob2@test"));
     }

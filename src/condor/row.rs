@@ -12,12 +12,13 @@ const HOST: usize = 256;
 const EXPRESSION: &str = "/Expr(";
 
 macro_rules! row {
-    ($($field:ident: $name:literal),* $(,)?; $($more:ident: $other:literal),* $(,)?) => {
+    ($($field:ident: $name:literal),* $(,)?; $($more:ident: $other:literal),* $(,)?; $($rest:ident: $last:literal),*) => {
         /// One ad, as far as it was asked for. A value of another type than expected (an expression, say) is as good as none.
         #[derive(Debug, Default)]
         pub(super) struct Row {
             $($field: Option<Scalar>,)*
             $($more: Option<Scalar>,)*
+            $($rest: Option<Scalar>,)*
         }
 
         impl Row {
@@ -27,6 +28,8 @@ macro_rules! row {
                     self.$field = Some(value);
                 } else)* $(if name.eq_ignore_ascii_case($other) {
                     self.$more = Some(value);
+                } else)* $(if name.eq_ignore_ascii_case($last) {
+                    self.$rest = Some(value);
                 } else)* {}
             }
         }
@@ -78,7 +81,8 @@ row! {
     global_id: "GlobalJobId",
     user: "User";
     iwd: "Iwd",
-    submit_iwd: "SUBMIT_Iwd",
+    submit_iwd: "SUBMIT_Iwd";
+    batch: "JobBatchName"
 }
 
 fn number(value: Option<&Scalar>) -> Option<i64> {
@@ -141,6 +145,16 @@ impl Row {
     pub(super) fn job_id(&self) -> Option<JobId> {
         let cluster = u64::try_from(number(self.cluster.as_ref())?).ok()?;
         Some(JobId { cluster: ClusterId(cluster), proc: small(self.proc.as_ref())? })
+    }
+
+    /// `JobStatus`
+    pub(super) fn status(&self) -> Option<JobStatus> {
+        JobStatus::from_code(number(self.status.as_ref())?)
+    }
+
+    /// Namespace and name of the `HTCJob`, as the job says it: whose job it is may write anything there.
+    pub(super) fn batch(&self) -> String {
+        words(self.batch.as_ref())
     }
 
     /// `JobCurrentStartDate`

@@ -272,7 +272,7 @@ impl Schedd {
         }
     }
 
-    fn of_operator(&self) -> String {
+    pub(super) fn of_operator(&self) -> String {
         format!("HTCOperator =?= {}", quoted(&self.operator))
     }
 

@@ -13,7 +13,7 @@ use super::commit::commit;
 use super::gather::{Gathered, gather, texts};
 use super::publish::publish;
 use super::{Context, ReconcileError, WriteError, pods};
-use crate::api::{Backend, OPERATOR, Observed, Phase};
+use crate::api::{Backend, Observed, Phase, is_for};
 use crate::fence::Refused;
 use crate::machine::decide::Decision;
 use crate::machine::room::{Room, room};
@@ -101,7 +101,12 @@ fn asks(context: &Context, gathered: &Gathered, decision: &Decision) {
     if gathered.place.name.is_some() {
         let facts = &gathered.facts;
         let record = decision.after.as_ref().unwrap_or(&facts.record);
-        context.pools.set_work(&facts.object.uid, Work::known(facts, record));
+        let uid = &facts.object.uid;
+        let is_there = || {
+            let shown = context.objects.get(&ObjectRef::new(&gathered.name.name).within(&gathered.name.namespace));
+            shown.is_some_and(|shown| shown.uid().as_deref() == Some(uid.as_str()))
+        };
+        context.pools.set_work(uid, Work::known(facts, record), is_there);
     }
 }
 
@@ -141,7 +146,7 @@ fn guard(object: &Observed, context: &Context) -> ControlFlow<Option<Duration>> 
         Err(Refused::Stopping) => return ControlFlow::Break(None),
         Err(Refused::NotLeading) => return ControlFlow::Break(Some(NOT_LEADING)),
     }
-    if object.annotations().get(OPERATOR).is_some_and(|operator| *operator != context.operator) {
+    if !is_for(&context.operator, object) {
         tracing::debug!("left alone: it is another operator's");
         context.queues.left_alone(object);
         return ControlFlow::Break(None);

@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::Secret;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-use crate::api::ObjectName;
+use crate::api::{Identity, ObjectName, is_name};
 use crate::key::hex;
 
 /// Name of the signing key: of its file in `SEC_PASSWORD_DIRECTORY`, and in the header of each token.
@@ -77,6 +77,16 @@ pub enum Right {
     AdvertiseSchedd,
     /// To tell the collector of a startd.
     AdvertiseStartd,
+}
+
+impl Signer {
+    /// Whose name this is: that of the HTCJobs of a namespace. Nobody else can have it.
+    #[must_use]
+    pub fn whose(&self, user: &str) -> Option<Identity> {
+        let (name, domain) = user.split_once('@')?;
+        let namespace = name.strip_prefix(OF_NAMESPACE).filter(|name| domain == self.domain && is_name(name))?;
+        Some(Identity::Namespace(namespace.to_owned()))
+    }
 }
 
 impl SigningKey {
@@ -215,5 +225,9 @@ mod tests {
             (&claims["sub"], &claims["scope"]),
             (&"ns-physics@pool".into(), &"condor:/READ condor:/WRITE".into())
         );
+        assert_eq!(signer.whose("ns-physics@pool"), Some(Identity::Namespace("physics".to_owned())));
+        for nobody in ["ns-physics@other", "ns-physics", "operator@pool", "ns-@pool", "ns-../x@pool"] {
+            assert_eq!(signer.whose(nobody), None, "{nobody}");
+        }
     }
 }

@@ -25,6 +25,7 @@ use crate::lease::Leader;
 use crate::ledger::{Ledger, LedgerError};
 use crate::metrics::Metrics;
 use crate::mtls::{Accepted, Shown};
+use crate::orphans::count_at_start;
 use crate::pools::managed::work::Work;
 use crate::pools::{Base, PartEnded, Pool, PoolKeeper, Pools};
 use crate::queue::{QueueKeeper, Queueing, Queues};
@@ -134,6 +135,7 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
     };
     let pools = Arc::new(Pools::new(Arc::new(default), ledger.pools().await?, ledger.in_pools(Work::at_start).await?));
     let backends = Arc::new(Backends::new(config.pods.site()));
+    let (objects, writer) = kube::runtime::reflector::store();
     let context = Arc::new(Context {
         client: client.clone(),
         ledger: ledger.clone(),
@@ -153,21 +155,20 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         kept_logs: KeptLogs::new(Arc::clone(&shared)),
         metrics: metrics.clone(),
         health,
+        objects,
         listed: watch::Sender::default(),
         touched: broadcast::Sender::new(TOUCHED),
     });
-    let (objects, writer) = kube::runtime::reflector::store();
     let (part_ended, pool_ended) = PartEnded::channel();
-    let base = base(config, client.clone(), shared, (objects.clone(), context.listed.subscribe()), part_ended);
-    let pool_keeper =
-        PoolKeeper::new(base, Arc::clone(&pools), fence.clone(), config.kubernetes.watch_namespace.clone());
-    let sources = (records(&context, &objects), shown_planner, Arc::clone(&pools));
+    let base = base(config, client.clone(), shared, (context.objects.clone(), context.listed.subscribe()), part_ended);
+    let pool_keeper = PoolKeeper::new(base, Arc::clone(&pools), fence.clone());
+    let sources = (records(&context), shown_planner, Arc::clone(&pools));
     let jobs_api = jobs_api(config, &client, sources, (woken, clock))?;
     let (end, mut told) = watch::channel(false);
     let until_told = async move { drop(told.wait_for(|end| *end).await) };
     let (namespace, concurrency) = (config.kubernetes.watch_namespace.clone(), config.kubernetes.concurrency);
     let kept = Arc::clone(&credentials);
-    let orphans = crate::orphans::count_at_start(client.clone(), schedd, namespace.clone(), metrics.clone());
+    let orphans = orphans(&client, &pools, namespace.clone(), metrics.clone());
     Ok(Running {
         housekeeping: Part::start(async move {
             tokio::join!(keeper.run(), kept.keep(), survivors.run(), Box::pin(queue_keeper.run()));
@@ -183,7 +184,7 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
             async move { publisher.run(client, ledger, clock, fence, metrics).await }
         }),
         controller: Part::start(async move {
-            controller::run(context, namespace.as_deref(), concurrency, (objects, writer), wakes, until_told).await;
+            controller::run(context, namespace.as_deref(), concurrency, writer, wakes, until_told).await;
         }),
         workers: lanes,
         leader,
@@ -197,10 +198,25 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
     })
 }
 
+/// Counts those in the pool of the operator's flags, if they name one.
+fn orphans(
+    client: &Client,
+    pools: &Pools,
+    namespace: Option<String>,
+    metrics: Metrics,
+) -> impl Future<Output = ()> + use<> {
+    let (client, default) = (client.clone(), pools.has_default().then(|| Arc::clone(pools.default())));
+    async move {
+        if let Some(pool) = default {
+            count_at_start(client, &pool.schedd, &pool.credentials, namespace.as_deref(), metrics).await;
+        }
+    }
+}
+
 /// What the jobs API tells of.
-fn records(context: &Context, objects: &Store<Observed>) -> Records {
+fn records(context: &Context) -> Records {
     Records {
-        objects: objects.clone(),
+        objects: context.objects.clone(),
         listed: context.listed.subscribe(),
         touched: context.touched.clone(),
         ledger: context.ledger.clone(),
@@ -245,6 +261,7 @@ fn base(
     Base {
         client,
         shared,
+        namespace: config.kubernetes.watch_namespace.clone(),
         credentials: config.credentials_setup(),
         name: operator_name(config),
         intervals: (config.timing.tracker_interval, config.timing.soon, config.timing.pause_max),

@@ -13,16 +13,16 @@ use kube::{Resource as _, ResourceExt};
 use serde_json::json;
 use tokio::sync::Notify;
 
-use super::making::{Reach, SELDOM, probe};
+use super::making::{SELDOM, probe};
 use super::managed::caretaker::{Caretaker, Charge, LOOK_AGAIN};
 use super::managed::names::{BadName, Names};
 use super::managed::tries::NotMade;
 use super::seen::{Facts, OWN_WORDS, Ready, Seen, ready};
 use super::states::{ANOTHER_POOL, ASKING, IN_USE};
-use super::{Base, Pools};
+use super::{Base, Pools, Reach};
 use crate::api::{
     Condition, ConditionStatus, FINALIZER, Guarded, HTCPool, OLD_FINALIZER, OPERATOR, ObjectName, Observed,
-    POOL_FINALIZER, READY,
+    POOL_FINALIZER, READY, is_for,
 };
 use crate::failpoint::{Point, around};
 use crate::fence::Fence;
@@ -44,8 +44,6 @@ pub struct PoolKeeper {
     base: Base,
     pools: Arc<Pools>,
     fence: Fence,
-    /// The only namespace whose `HTCPool`s are kept, if it is one.
-    namespace: Option<String>,
     seen: Mutex<HashMap<ObjectName, Arc<Mutex<Seen>>>>,
     /// Those that see to managed pools.
     caretakers: Mutex<HashMap<ObjectName, Arc<Caretaker>>>,
@@ -75,11 +73,11 @@ enum Work {
 type Found = Result<Reach, NotMade>;
 
 impl PoolKeeper {
-    /// Keeps those of all namespaces, or of one.
+    /// Keeps those of all namespaces, or of the one that is watched.
     #[must_use]
-    pub fn new(base: Base, pools: Arc<Pools>, fence: Fence, namespace: Option<String>) -> Self {
+    pub fn new(base: Base, pools: Arc<Pools>, fence: Fence) -> Self {
         let (seen, default, news) = (Mutex::default(), Mutex::default(), Arc::default());
-        Self { base, pools, fence, namespace, seen, caretakers: Mutex::default(), default, news }
+        Self { base, pools, fence, seen, caretakers: Mutex::default(), default, news }
     }
 
     /// Runs until it is dropped.
@@ -101,7 +99,7 @@ impl PoolKeeper {
     }
 
     async fn watch(&self, writer: reflector::store::Writer<ObservedPool>) {
-        let api: Api<ObservedPool> = watched(&self.base.client, self.namespace.as_deref());
+        let api: Api<ObservedPool> = watched(&self.base.client, self.base.namespace.as_deref());
         let mut told = String::new();
         let mut events = Box::pin(watcher(api, watcher::Config::default()).default_backoff().reflect(writer));
         while let Some(event) = events.next().await {
@@ -154,7 +152,7 @@ impl PoolKeeper {
 
     /// Not, if another operator has its finalizer: that one knows which `HTCJob`s are in it.
     fn is_ours(&self, object: &ObservedPool) -> bool {
-        object.annotations().get(OPERATOR).is_none_or(|operator| *operator == self.base.name)
+        is_for(&self.base.name, object)
     }
 
     async fn end_those_not_in(&self, objects: &[Arc<ObservedPool>]) {
@@ -343,10 +341,7 @@ impl PoolKeeper {
         if !caretaker.publish_key(object, &applied).await? {
             return Ok(Err(("NotMade", "the HTCPool has changed meanwhile".to_owned())));
         }
-        let names = caretaker.names();
-        let secret = ObjectName { namespace: name.namespace.clone(), name: names.operator_token() };
-        let signer = Some(names.signer());
-        Ok(Ok(Reach { collector: applied.collector, schedd: names.schedd(), secret, signer }))
+        Ok(Ok(Reach::of_managed(caretaker.names(), applied.collector)))
     }
 
     fn caretaker(&self, object: &HTCPool, name: &ObjectName) -> Result<Arc<Caretaker>, BadName> {

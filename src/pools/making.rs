@@ -12,14 +12,13 @@ use tokio::task::JoinSet;
 use tracing::Instrument as _;
 
 use super::seen::{Schedd as Itself, Seen};
-use super::{Named, Pool};
-use crate::api::{ExternalPool, HTCPoolSpec, Identity, ObjectName, Observed};
+use super::{Named, Pool, Reach};
+use crate::api::{HTCPoolSpec, Identity, ObjectName, Observed};
 use crate::condor::{KnownUsers, Schedd};
-use crate::credentials::signing::Signer;
-use crate::credentials::{Credentials, Own, Setup};
-use crate::health::Health;
+use crate::credentials::Setup;
 use crate::ledger::LedgerError;
-use crate::machine::{ScheddName, Timestamp};
+use crate::machine::Timestamp;
+use crate::orphans::count_at_start;
 use crate::retry::Backoff;
 use crate::tracker::Tracker;
 use crate::workers::{Shared, Workers};
@@ -47,32 +46,14 @@ impl PartEnded {
     }
 }
 
-/// Where a pool is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Reach {
-    /// Host and port of its collector.
-    pub(super) collector: String,
-    /// Name of its schedd.
-    pub(super) schedd: String,
-    /// The Secret with the operator's credentials for it.
-    pub(super) secret: ObjectName,
-    /// Who makes tokens for the HTCJobs of each namespace, in a managed pool.
-    pub(super) signer: Option<Signer>,
-}
-
-impl Reach {
-    pub(super) fn of_external(namespace: &str, external: &ExternalPool) -> Self {
-        let secret = ObjectName { namespace: namespace.to_owned(), name: external.credentials_secret_name.clone() };
-        Self { collector: external.collector.clone(), schedd: external.schedd.clone(), secret, signer: None }
-    }
-}
-
 /// What every pool has, and what pools of `HTCPool`s are made from.
 pub struct Base {
     /// The API server, for Secrets.
     pub client: Client,
     /// What the workers of the operator's own pool have: all of it that is no schedd's own is every pool's.
     pub shared: Arc<Shared>,
+    /// The only namespace that is watched, if it is one.
+    pub namespace: Option<String>,
     /// How credentials are handled.
     pub credentials: Setup,
     /// Namespace and name of this operator.
@@ -97,24 +78,17 @@ impl Base {
         reach: Reach,
         (seen, news): (Arc<Mutex<Seen>>, Arc<Notify>),
     ) -> Result<Named, LedgerError> {
-        let Shared { schedd: own, ledger, clock, wake, metrics, .. } = &*self.shared;
+        let Shared { schedd: own, ledger, wake, metrics, .. } = &*self.shared;
         let metrics = metrics.of_pool(name);
-        let Reach { collector, schedd, secret, signer } = reach.clone();
-        let tools = own.tools.for_pool(&collector, metrics.clone());
         let users = KnownUsers::new(ledger.identities(Some(name.clone())).await?);
-        let schedd = ScheddName::from(schedd.as_str());
-        if signer.is_some() {
+        if reach.signer.is_some() {
             // From before each namespace had a name of its own.
             for uid in ledger.submitted_by_operator(name.clone()).await? {
                 users.assign(&uid, &Identity::Operator, Timestamp(0));
             }
         }
-        // Whether the operator is ready is not for one of its pools to say.
-        let health = Health::default();
-        let schedd = Schedd::new(schedd, own.operator.clone(), tools, *clock, users, health);
-        let schedd = Arc::new(schedd.with_secret(secret.clone()));
-        let setup = Setup { own: Own::Secret(secret), signer, ..self.credentials.clone() };
-        let credentials = Credentials::new(setup, Arc::clone(&schedd), Some(self.client.clone()), metrics.clone());
+        let (setup, client) = (self.credentials.clone(), self.client.clone());
+        let (schedd, credentials) = reach.open(own, users, setup, client, &metrics);
         let (interval, soon, longest) = self.intervals;
         let tracker = Tracker::new(Arc::clone(&schedd), wake.clone(), interval, soon, longest, metrics.clone());
         tracker.forget_what_leaves(self.objects.clone(), self.listed.clone());
@@ -135,13 +109,15 @@ impl Base {
         let mut asking = JoinSet::new();
         let work = {
             let (credentials, tracker, schedd) = (Arc::clone(&credentials), Arc::clone(&tracker), Arc::clone(&schedd));
+            let (client, namespace, metrics) = (self.client.clone(), self.namespace.clone(), metrics.clone());
             async move {
                 // Without them every question would fail; why there are none is then its answer.
                 if let Some(Err(why)) = credentials.look_for_own().await {
                     schedd.lacks_credentials(Some(why));
                 }
                 let probe = probe(&schedd, &seen, &news, (soon, interval.saturating_mul(SELDOM)));
-                tokio::join!(Arc::clone(&credentials).keep(), Box::pin(tracker.run()), probe);
+                let orphans = count_at_start(client, &schedd, &credentials, namespace.as_deref(), metrics);
+                tokio::join!(Arc::clone(&credentials).keep(), Box::pin(tracker.run()), probe, Box::pin(orphans));
             }
         };
         let work = work.instrument(tracing::error_span!("pool", htcpool = %name));

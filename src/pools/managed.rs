@@ -7,6 +7,8 @@ pub mod apply;
 pub(super) mod caretaker;
 pub mod config;
 pub mod demand;
+pub mod error;
+pub mod found;
 pub mod groups;
 mod made;
 pub mod mini;

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, htcjob, ids};
+use bed::{ACCOUNT, Bed, Namespace, PATIENCE, UNTIL_LET_GO, htcjob, ids};
 use rstest::rstest;
 use serde_json::{Value, json};
 use testbed::{PoolOptions, Version, tool, wait_for};
@@ -35,7 +35,7 @@ fn give_rights(bed: &Bed, namespaces: &[&Namespace<'_>]) {
     let its = namespaces.iter().map(|here| (here.name.as_str(), &htcjobs));
     let items: Vec<Value> = own.into_iter().chain(its).flat_map(|(namespace, rules)| role(namespace, rules)).collect();
     bed.kube.apply_stdin(&json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string()).unwrap();
-    bed.become_user("system:serviceaccount:htc-operator:htc-operator");
+    bed.become_user(ACCOUNT);
 }
 
 /// Rights in the watched namespace are enough. Jobs of HTCJobs in other namespaces, which the operator has from when it
@@ -78,8 +78,7 @@ fn one_namespace_is_watched(#[case] version: Version) {
     assert!(well && said.contains(&none(&here)) && said.contains(&more), "{said}");
 
     bed.kill_operator();
-    here.kubectl(&["patch", "htcjob", "stray", "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#]);
-    here.kubectl(&["delete", "htcjob", "stray"]);
+    here.force_away("stray");
     let (well, said) = bed.check();
     let wrong = format!("WRONG orphans: 1 jobs of namespace {} in HTCondor belong to no HTCJob: {stray};", here.name);
     assert!(!well && said.contains(&wrong) && said.contains(&more), "{said}");
@@ -95,7 +94,7 @@ fn one_namespace_is_watched(#[case] version: Version) {
 /// Its tools would act as another account than the one that submits, and say things that sound like a schedd that is away.
 #[test]
 fn it_does_not_run_as_root() {
-    for command in ["run", "check"] {
+    for command in ["run", "check", "orphans"] {
         let mut root = Command::new("unshare");
         root.args(["--map-root-user", env!("CARGO_BIN_EXE_htc-operator"), command, "--schedd", "s"]);
         let ended = tool::run("running as root", &mut root, "", PATIENCE).unwrap();

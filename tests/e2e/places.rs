@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use bed::namespace::Namespace;
 use bed::site::Site;
 use bed::{PATIENCE, beside, is_true, of};
 use testbed::{Version, wait_for};
@@ -22,6 +23,8 @@ const LOOK: u64 = 5;
 const SUBMISSION: u64 = 5;
 /// From the start of an operator after a kill until it submits again.
 const RECOVERY: u64 = 10;
+/// All ads stay in history: the usual 60 MB have those of some 10,000 jobs.
+const HISTORY: &str = "MAX_HISTORY_LOG = 1000000000\n";
 
 /// Seconds since 1970, as HTCondor has them.
 fn now() -> u64 {
@@ -58,13 +61,11 @@ fn look(site: &Site, open: &str, looks: &mut Looks) {
 }
 
 /// Kills the operator each time that so many more jobs have ended; when it was away, or was finding out what it had done.
-fn kill(site: &Site, uid: &str, jobs: u32) -> Vec<(u64, u64)> {
-    let succeeded = format!("{} && JobStatus == 4", of(uid));
-    let done = || site.bed.queue(&succeeded, &["ProcId"]).len() + site.bed.history(&succeeded, &["ProcId"]).len();
+fn kill(site: &Site, here: &Namespace<'_>, jobs: u32) -> Vec<(u64, u64)> {
     let kill = |number: u32| {
-        let enough = jobs as usize * number as usize / (KILLS as usize + 1);
+        let enough = u64::from(jobs) * u64::from(number) / u64::from(KILLS + 1);
         wait_for("jobs to end", limit(jobs), || {
-            let done = done();
+            let done = here.get("places")["status"]["succeeded"].as_u64().unwrap_or_default();
             if done >= enough { Ok(()) } else { Err(format!("{done} of {enough}")) }
         })
         .unwrap_or_else(|error| panic!("{error}\n{}", site.bed.logs()));
@@ -94,7 +95,7 @@ fn free(mut queued: Vec<u64>, mut ended: Vec<u64>, at_a_time: u32, away: &[(u64,
 fn all_are_taken_and_never_one_more() {
     bed::turns::take(bed::Weight::Heavy);
     let (jobs, at_a_time) = jobs();
-    let site = Site::with(Version::Sid, "", &["--tracker-interval=5s"]);
+    let site = Site::with(Version::Sid, HISTORY, &["--tracker-interval=5s"]);
     site.bed.start_operator();
     let here = site.bed.namespace();
     let mut object = site.noted("places", jobs, "true");
@@ -105,7 +106,7 @@ fn all_are_taken_and_never_one_more() {
         Looks::default(),
         |looks| look(&site, &open, looks),
         || {
-            let away = kill(&site, &uid, jobs);
+            let away = kill(&site, &here, jobs);
             let ended = wait_for("all jobs to end", limit(jobs), || is_true(&here.get("places"), "Complete"));
             ended.unwrap_or_else(|error| panic!("{error}\n{:#}\n{}", here.get("places"), site.bed.logs()));
             away

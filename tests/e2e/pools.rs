@@ -14,7 +14,8 @@ on_versions!(
         managed::what_is_made_is_the_pools_own_and_restricted,
         managed::its_jobs_run_again_when_their_lease_is_over,
         managed::tokens_let_each_do_what_it_needs_and_no_more,
-        managed::its_workers_go_with_it_whenever_the_operator_dies;
+        managed::its_workers_go_with_it_whenever_the_operator_dies,
+        managed::its_orphans_are_named_and_removed_in_the_names_of_their_namespaces;
     sid:
         managed::nothing_is_made_twice_wherever_the_operator_dies,
         one::the_same_schedd_is_no_second_pool,

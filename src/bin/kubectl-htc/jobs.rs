@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use htc_operator::api::text::table;
 use serde_json::{Value, json};
 
 use super::Failure;
@@ -84,17 +85,9 @@ fn lines(pages: &[Value], wide: bool) -> Option<Vec<String>> {
     let head: Vec<String> =
         shown.iter().map(|at| columns[*at]["name"].as_str().unwrap_or_default().to_uppercase()).collect();
     let rows = pages.iter().filter_map(|page| page["rows"].as_array()).flatten();
-    let rows: Vec<Vec<String>> = rows.map(|row| shown.iter().map(|at| cell(&row["cells"][*at])).collect()).collect();
-    if rows.is_empty() {
-        return None;
-    }
-    let width = |at: usize| rows.iter().chain([&head]).map(|row| row[at].chars().count()).max().unwrap_or_default();
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
-    let written = [&head].into_iter().chain(&rows).map(|row| {
-        let cells = row.iter().zip(&widths).map(|(text, width)| format!("{text:width$}"));
-        cells.collect::<Vec<_>>().join("   ").trim_end().to_owned()
-    });
-    Some(written.collect())
+    let rows = rows.map(|row| shown.iter().map(|at| cell(&row["cells"][*at])).collect());
+    let written: Vec<Vec<String>> = [head].into_iter().chain(rows).collect();
+    (written.len() > 1).then(|| table(&written))
 }
 
 #[cfg(test)]

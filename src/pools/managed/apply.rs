@@ -11,75 +11,16 @@ use kube::core::GroupVersionKind;
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
+use super::error::ApplyError;
+use super::found::{host_and_port, is_owned, signing_key};
 use super::names::{PORT, Role};
 use super::objects::Design;
 use crate::credentials::signing::{KEY_NAME, Right, SigningKey};
 use crate::failpoint::{Point, around};
-use crate::kubernetes::{ApiError, MANAGER, limited};
+use crate::kubernetes::{MANAGER, limited};
 
 /// Annotation of Secrets with tokens: which key has signed them.
 const SIGNED_BY: &str = "htc.cern.ch/signing-key";
-
-/// Why a pool is not as it should be.
-#[derive(Debug, thiserror::Error)]
-pub enum ApplyError {
-    /// The API server.
-    #[error(transparent)]
-    Api(#[from] ApiError),
-    /// There is an object of this name that is not the pool's.
-    #[error(
-        "there is a {kind} {name} that does not belong to this HTCPool: delete it, or create the HTCPool with another name"
-    )]
-    NotOurs {
-        /// Its kind.
-        kind: String,
-        /// Its name.
-        name: String,
-    },
-    /// The pool had a signing key, and has none now.
-    #[error(
-        "the Secret {0} is gone, and with it the key that the tokens of this pool are signed with: restore the Secret, or delete the HTCPool and create it again"
-    )]
-    KeyGone(String),
-    /// It is there and has none in it.
-    #[error("the Secret {name} has no signing key as its entry {KEY_NAME}: {why}; restore the Secret")]
-    NoKey {
-        /// Its name.
-        name: String,
-        /// What is wrong.
-        why: String,
-    },
-    /// The machine has no random numbers.
-    #[error("cannot make a signing key: {0}")]
-    Random(#[from] getrandom::Error),
-    /// Something changes at this moment.
-    #[error("{kind} {name} has changed meanwhile")]
-    Changed {
-        /// Its kind.
-        kind: String,
-        /// Its name.
-        name: String,
-    },
-}
-
-impl ApplyError {
-    /// The reason in the condition `Ready`.
-    #[must_use]
-    pub fn reason(&self) -> &'static str {
-        match self {
-            Self::NotOurs { .. } => "NameTaken",
-            Self::KeyGone(_) | Self::NoKey { .. } => "SigningKeyMissing",
-            Self::Api(refused) if refused.code() == Some(403) => "NotPermitted",
-            Self::Api(_) | Self::Random(_) | Self::Changed { .. } => "NotMade",
-        }
-    }
-
-    /// The API server has said no: nothing was made.
-    #[must_use]
-    pub fn is_refusal(&self) -> bool {
-        matches!(self, Self::Api(error) if error.code().is_some_and(|code| (400..500).contains(&code)))
-    }
-}
 
 /// What there is of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,15 +63,10 @@ impl Applier {
 
     /// It is made if there never was one, and never written again.
     async fn key(&self, design: &Design<'_>, had_key: bool) -> Result<SigningKey, ApplyError> {
-        let name = design.names.signing_key();
-        let api: Api<Secret> = Api::namespaced(self.client.clone(), &design.names.pool.namespace);
-        let there = limited("read the Secret", &name, api.get_opt(&name)).await?;
-        if let Some(secret) = there {
-            if !is_owned(&secret, design) {
-                return Err(ApplyError::NotOurs { kind: "Secret".to_owned(), name });
-            }
-            return SigningKey::of_secret(&secret).map_err(|why| ApplyError::NoKey { name, why: why.to_string() });
+        if let Some(key) = signing_key(&self.client, design.names).await? {
+            return Ok(key);
         }
+        let name = design.names.signing_key();
         if had_key {
             return Err(ApplyError::KeyGone(name));
         }
@@ -160,7 +96,7 @@ impl Applier {
         for (name, identity, rights, with_key) in daemons.into_iter().chain([operator]) {
             let there = limited("read the Secret", &name, api.get_opt(&name)).await?;
             if let Some(secret) = &there {
-                if !is_owned(secret, design) {
+                if !is_owned(secret, design.names) {
                     return Err(ApplyError::NotOurs { kind: "Secret".to_owned(), name });
                 }
                 if secret.annotations().get(SIGNED_BY) == Some(&key.fingerprint()) {
@@ -187,7 +123,7 @@ impl Applier {
         let there = limited("read the object", &format!("{kind} {name}"), self.api(object).get_opt(&name)).await?;
         let made = match there {
             None => self.make(object).await?,
-            Some(there) if !is_owned(&there, design) => {
+            Some(there) if !is_owned(&there, design.names) => {
                 return Err(ApplyError::NotOurs { kind, name });
             }
             Some(there) if self.is_as_written(object, &there) => return Ok(there),
@@ -237,11 +173,6 @@ impl Applier {
     }
 }
 
-/// The pool is an owner of it.
-fn is_owned(there: &impl ResourceExt, design: &Design<'_>) -> bool {
-    there.owner_references().iter().any(|owner| owner.uid == design.names.uid)
-}
-
 fn dynamic(object: &Value) -> Option<DynamicObject> {
     serde_json::from_value(object.clone()).ok()
 }
@@ -255,9 +186,4 @@ fn called(object: &Value) -> (String, String) {
 fn version(object: &DynamicObject) -> String {
     let generation = object.metadata.generation.map(|generation| generation.to_string());
     generation.or_else(|| object.resource_version()).unwrap_or_default()
-}
-
-/// An address of version 6 needs brackets.
-fn host_and_port(address: &str, port: u16) -> String {
-    if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
 }

@@ -17,9 +17,10 @@ use tokio::sync::Notify;
 use tokio::sync::watch::Receiver;
 use tokio::task::JoinHandle;
 
-use super::apply::{Applied, Applier, ApplyError};
+use super::apply::{Applied, Applier};
 use super::config::POD_UID;
 use super::demand::{image, may_ask, waits};
+use super::error::ApplyError;
 use super::groups::{Group, scale_pool};
 use super::names::{BadName, Names};
 use super::objects::{DRAIN, Design, TEMPLATE, WorkerKind};
@@ -30,7 +31,7 @@ use super::tries::{NotMade, Tries};
 use super::wanted::{Asker, Demand};
 use super::work::Work;
 use crate::api::{
-    Backend, FINALIZER, Guarded, HTCJob, HTCPool, ManagedPool, OPERATOR, ObjectName, Observed, Reason, Wake, decoded,
+    Backend, FINALIZER, Guarded, HTCJob, HTCPool, ManagedPool, ObjectName, Observed, Reason, Wake, decoded, is_for,
 };
 use crate::condor::startds::Drained;
 use crate::failpoint::{Point, around};
@@ -239,9 +240,8 @@ impl Caretaker {
 
     /// Whether this operator may have submitted jobs of one that it has not looked at yet: before it does, it attaches its finalizer.
     fn may_have_work(&self, object: &Observed) -> bool {
-        let operator = self.charge.operator.to_string();
         object.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
-            && object.annotations().get(OPERATOR).is_none_or(|own| *own == operator)
+            && is_for(&self.charge.operator.to_string(), object)
     }
 
     /// `HTCJob`s whose jobs wait for workers that their image cannot be, say so: once.

@@ -89,9 +89,16 @@ impl Wish {
 
     /// What there should be of each image: of the pool's `own`, of those that jobs need, and of those `there`.
     ///
-    /// Where `max` is too small for all of them each gets one more in turn, so none gets all.
+    /// Where `max` is too small for all of them each gets one more in turn, so none gets all. Images of which it is `unknown` what is
+    /// needed keep what they have before others get anything.
     #[must_use]
-    pub fn goals(&self, own: &str, there: &BTreeMap<String, There>, now: i64) -> BTreeMap<String, Goal> {
+    pub fn goals(
+        &self,
+        own: &str,
+        there: &BTreeMap<String, There>,
+        unknown: &BTreeSet<String>,
+        now: i64,
+    ) -> BTreeMap<String, Goal> {
         let images = there.keys().map(String::as_str).chain([own]).map(str::to_owned);
         match self {
             Self::Replicas(replicas) => {
@@ -109,7 +116,12 @@ impl Wish {
                     *asked = (*asked).min(most(image));
                 }
                 let fewest = (*min).min(*max).min(most(own));
-                let given = share(&asked, BTreeMap::from([(own.to_owned(), fewest)]), *max);
+                let alive = |image: &String| there.get(image).map_or(0, |there| there.alive);
+                let mut kept: BTreeMap<String, u32> =
+                    unknown.iter().map(|image| (image.clone(), alive(image))).collect();
+                let owns = kept.entry(own.to_owned()).or_default();
+                *owns = fewest.max(*owns);
+                let given = share(&asked, kept, *max);
                 let goal = |needed: u32| Goal::Follow { needed, min: 0, max: needed, after: *after };
                 given.into_iter().map(|(image, given)| (image, goal(given))).collect()
             }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::apply::ApplyError;
+use super::error::ApplyError;
 use crate::retry::Backoff;
 
 /// The first pause and the longest.

@@ -107,15 +107,7 @@ impl Demand {
             };
         }
         let mut wanted = BTreeMap::new();
-        let mut wish = self.wish.clone();
-        if let Wish::Follow { needed, .. } = &mut wish {
-            for image in &self.unknown {
-                let alive = images.get(image).map_or(0, |there| there.alive);
-                let needed = needed.entry(image.clone()).or_default();
-                *needed = alive.max(*needed);
-            }
-        }
-        for (image, goal) in wish.goals(image(worker_image(design.spec)), &images, now) {
+        for (image, goal) in self.wish.goals(image(worker_image(design.spec)), &images, &self.unknown, now) {
             let kind = WorkerKind::shared(design.spec, &image)?;
             let template = Some(design.worker_template(&kind));
             wanted.insert(Group::Image(image), Wanted { goal, template, kind: Some(kind) });

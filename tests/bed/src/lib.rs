@@ -64,15 +64,25 @@ const PAYLOADS: &str = ".htc_work/run";
 /// How long anything may take that normally takes seconds: machines are noisy.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
+/// The operator's own account, where deploy/ is applied as it is.
+pub const ACCOUNT: &str = "system:serviceaccount:htc-operator:htc-operator";
+
 /// A constraint for all jobs of one `HTCJob`.
 pub fn of(uid: &str) -> String {
     format!("HTCJobUID == \"{uid}\"")
 }
 
-/// The operator's program: cargo builds it, with its fail points, before it builds the tests.
+/// Where another build of the operator's program is, and kubectl-htc beside it: `make test` has one with optimization, for the model's library
+/// is compiled with it.
+const PROGRAM: &str = "HTC_TEST_PROGRAM";
+
+/// The operator's program, with its fail points: cargo builds it before it builds the tests, if no other is named.
 pub fn program() -> PathBuf {
-    let tests = std::env::current_exe().unwrap();
-    let program = tests.parent().and_then(Path::parent).expect("target/PROFILE/deps").join("htc-operator");
+    let beside = || {
+        let tests = std::env::current_exe().unwrap();
+        tests.parent().and_then(Path::parent).expect("target/PROFILE/deps").join("htc-operator")
+    };
+    let program = std::env::var_os(PROGRAM).map_or_else(beside, PathBuf::from);
     assert!(program.exists(), "{} is not there: run the tests by cargo", program.display());
     program
 }
@@ -369,12 +379,21 @@ impl Bed {
 
     /// `htc-operator check`: whether it found all well, and what it said.
     pub fn check(&self) -> (bool, String) {
-        let log = self.scratch.path().join("check.log");
-        // The log is appended to: only what this check says is wanted.
+        self.says("check", &[])
+    }
+
+    /// `htc-operator orphans`: whether it did all, and what it said.
+    pub fn orphans(&self, arguments: &[&str]) -> (bool, String) {
+        self.says("orphans", arguments)
+    }
+
+    fn says(&self, command: &str, arguments: &[&str]) -> (bool, String) {
+        let log = self.scratch.path().join(format!("{command}.log"));
+        // The log is appended to: only what this one says is wanted.
         let _ = std::fs::remove_file(&log);
-        let check = Owned::spawn(&self.operator_spec("check", &log)).unwrap();
-        let status = check.wait(PATIENCE).unwrap();
-        (status.success(), check.log_text())
+        let ended = Owned::spawn(&self.operator_spec(command, &log).args(arguments)).unwrap();
+        let status = ended.wait(PATIENCE).unwrap();
+        (status.success(), ended.log_text())
     }
 
     /// A namespace of its own for one test.

@@ -153,6 +153,13 @@ impl Namespace<'_> {
         self.wait_gone(name);
     }
 
+    /// Deletes an object and takes its finalizers away: it is gone, and nobody asked the operator.
+    pub fn force_away(&self, name: &str) {
+        self.kubectl(&["delete", "htcjob", name, "--wait=false"]);
+        self.kubectl(&["patch", "htcjob", name, "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#]);
+        self.wait_gone(name);
+    }
+
     pub fn wait_gone(&self, name: &str) {
         let gone = wait_for(&format!("HTCJob {name} to be gone"), PATIENCE, || self.find(name).is_none());
         gone.unwrap_or_else(|error| panic!("{error}\n{:#}\nthe operator's log:\n{}", self.get(name), self.bed.log()));

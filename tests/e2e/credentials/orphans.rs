@@ -21,7 +21,7 @@ pub fn named_by_check_with_and_without_an_operator(version: Version) {
     let here = bed.namespace();
     put_secret(&here, "mine", &[("token", site.token("alice@test", &[]).as_bytes())]);
     let_read(&here, "mine");
-    here.create(&with_secret("left", "mine", UNTIL_LET_GO));
+    let uid = here.create(&with_secret("left", "mine", UNTIL_LET_GO));
     here.create(&with_secret("stays", "mine", UNTIL_LET_GO));
     let left = ids(&here.wait_phase("left", "Running")).remove(0);
     here.wait_phase("stays", "Running");
@@ -30,8 +30,7 @@ pub fn named_by_check_with_and_without_an_operator(version: Version) {
 
     // It dies with all that it wrote in the log, and somebody takes the finalizer away.
     bed.kill_operator();
-    here.kubectl(&["patch", "htcjob", "left", "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#]);
-    here.kubectl(&["delete", "htcjob", "left"]);
+    here.force_away("left");
     let named = format!("WRONG orphans: 1 jobs in HTCondor belong to no HTCJob: {left};");
     let before = ledger_files(bed);
     assert!(before.keys().any(|path| path.ends_with("htcjobs.db-wal")), "{:?}", before.keys());
@@ -43,11 +42,22 @@ pub fn named_by_check_with_and_without_an_operator(version: Version) {
     wait_for("the orphan to be counted", PATIENCE, || bed.log().contains("orphans=1")).unwrap();
     let (well, said) = bed.check();
     assert!(!well && said.contains(&named) && said.contains("is in use by a running operator"), "{said}");
-    here.let_go("stays");
-    here.delete("stays");
+    // Nobody but that user may remove it, and the Secret is there.
+    let (well, said) = bed.orphans(&["--pool", "default", "--remove"]);
+    assert!(
+        well && said.contains(&format!("{left}   ")) && said.contains("left   Running   alice@test   yes"),
+        "{said}"
+    );
+    here.wait_nothing_left(&uid);
+    assert_eq!(here.get("stays")["status"]["phase"], "Running");
 
     // Without what the ledger knows it says what it cannot see.
     bed.stop_operator();
+    here.force_away("stays");
+    // And it does not act for who gives it no credentials any more.
+    here.kubectl(&["delete", "secret", "mine"]);
+    let (well, said) = bed.orphans(&["--remove"]);
+    assert!(!well && said.contains("alice@test   no") && said.contains("there is no Secret"), "{said}");
     for path in ledger_files(bed).into_keys() {
         std::fs::remove_file(path).unwrap();
     }

@@ -7,7 +7,7 @@ use base64::Engine as _;
 use serde_json::{Value, json};
 use testbed::{Account, PoolOptions, Version, wait_for};
 
-use bed::{Bed, Namespace, PATIENCE, Promise, condition, files_below, htcjob, of};
+use bed::{ACCOUNT, Bed, Namespace, PATIENCE, Promise, condition, files_below, htcjob, of};
 
 pub struct Site {
     pub bed: Bed,
@@ -27,7 +27,7 @@ impl Site {
         Account::unprivileged().make_dir(&run, 0o755).unwrap();
         bed.set_env("HTC_RUN_DIR", run.to_str().unwrap());
         bed.kube.apply_stdin(RIGHTS).unwrap();
-        bed.become_user("system:serviceaccount:htc-operator:htc-operator");
+        bed.become_user(ACCOUNT);
         Self { bed, run }
     }
 

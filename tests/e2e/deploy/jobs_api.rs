@@ -12,10 +12,9 @@ use crate::deploy::overlays::dry_run;
 use crate::deploy::rights::{self, Right};
 use bed::front::{API_SERVICE, available};
 use bed::pages::{Block, blocks, read};
-use bed::{Bed, LONG_SUBMISSIONS, Namespace, PATIENCE, UNTIL_LET_GO, htcjob};
+use bed::{ACCOUNT, Bed, LONG_SUBMISSIONS, Namespace, PATIENCE, UNTIL_LET_GO, htcjob};
 
 const COMPONENT: &str = "../../components/jobs-api";
-const OPERATOR: &str = "system:serviceaccount:htc-operator:htc-operator";
 const FRONT: &str = "system:serviceaccount:htc-operator:htc-operator-jobs-api";
 const AUTHORITY: &str = "htc-operator-jobs-api-authority";
 
@@ -33,7 +32,7 @@ fn the_jobs_api_needs_all_its_rights_and_no_others() {
     let here = bed.namespace();
     let story = std::panic::catch_unwind(AssertUnwindSafe(|| story(&here, &mut known)));
     let log = bed.kube.audit_log();
-    let (operator, front) = (rights::asked(&log, OPERATOR), rights::asked(&log, FRONT));
+    let (operator, front) = (rights::asked(&log, ACCOUNT), rights::asked(&log, FRONT));
     // A right that is missing is named before what came of it. The front asks for the ConfigMap before it may have it.
     rights::must_suffice(&operator);
     rights::must_suffice(&front.iter().filter(|asked| asked.resource != "configmaps").cloned().collect::<Vec<_>>());
@@ -229,17 +228,17 @@ fn renewed(bed: &Bed) {
 /// Neither can do with the cluster's APIs, Secrets and users' jobs what it does not need.
 fn only_its_own(bed: &Bed) {
     let patch = r#"{"spec":{"caBundle":""}}"#;
-    for account in [OPERATOR, FRONT] {
+    for account in [ACCOUNT, FRONT] {
         let why =
             bed.kube.kubectl_ok(&["patch", "apiservice", "v1.apps", "--type=merge", "-p", patch, "--as", account]);
         assert!(why.unwrap_err().to_string().contains("Forbidden"), "{account}");
     }
     for (account, arguments) in [
-        (OPERATOR, ["create", "apiservices"]),
-        (OPERATOR, ["update", "apiservices/v1alpha1.procs.htc.cern.ch"]),
-        (OPERATOR, ["delete", "apiservices/v1alpha1.procs.htc.cern.ch"]),
-        (OPERATOR, ["list", "secrets"]),
-        (OPERATOR, ["create", "subjectaccessreviews.authorization.k8s.io"]),
+        (ACCOUNT, ["create", "apiservices"]),
+        (ACCOUNT, ["update", "apiservices/v1alpha1.procs.htc.cern.ch"]),
+        (ACCOUNT, ["delete", "apiservices/v1alpha1.procs.htc.cern.ch"]),
+        (ACCOUNT, ["list", "secrets"]),
+        (ACCOUNT, ["create", "subjectaccessreviews.authorization.k8s.io"]),
         (FRONT, ["patch", "apiservices/v1alpha1.procs.htc.cern.ch"]),
         (FRONT, ["get", "secrets/htc-operator-jobs-api-authority"]),
         (FRONT, ["get", "secrets/htc-operator-callback-keys"]),

@@ -7,9 +7,7 @@ use testbed::{KubeOptions, Owned, PoolOptions, Port, Scratch, Version, wait_for}
 use crate::deploy::manifests::{path, render};
 use crate::deploy::rights;
 use crate::pools::site as pools;
-use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, htcjob, is_true, of};
-
-const ACCOUNT: &str = "system:serviceaccount:htc-operator:htc-operator";
+use bed::{ACCOUNT, Bed, Namespace, PATIENCE, UNTIL_LET_GO, htcjob, is_true, of};
 
 /// A token of the operator's service account, as its pod has one.
 pub fn token(bed: &Bed) -> String {
@@ -161,4 +159,22 @@ fn the_roles_open_no_secrets_of_others() {
             }
         }
     }
+}
+
+/// `check` looks for the rights of managed pools that their Role has, and for no others.
+#[test]
+fn check_asks_for_the_rights_of_managed_pools() {
+    let mut role = render("namespace-pools");
+    for object in &mut role {
+        object["metadata"]["namespace"] = "pools".into();
+    }
+    let mut granted: Vec<(String, String, String)> = rights::of(&role, "htc-operator", "htc-operator")
+        .into_iter()
+        .map(|right| (right.group, right.resource, right.verb))
+        .collect();
+    let own = |(group, resource, verb): (&str, &str, &str)| (group.to_owned(), resource.to_owned(), verb.to_owned());
+    let mut asked: Vec<_> = htc_operator::check::MANAGED_POOL_RIGHTS.into_iter().map(own).collect();
+    granted.sort_unstable();
+    asked.sort_unstable();
+    assert_eq!(asked, granted);
 }

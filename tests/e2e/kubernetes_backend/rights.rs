@@ -2,7 +2,7 @@
 
 use std::panic::AssertUnwindSafe;
 
-use bed::{Bed, is_true};
+use bed::{ACCOUNT, Bed, is_true};
 use htc_operator::failpoint::Point;
 use serde_json::Value;
 use testbed::{KubeOptions, PoolOptions, Version};
@@ -13,7 +13,6 @@ use crate::deploy::life::token;
 use crate::deploy::manifests::{container, each, list, render, render_with};
 use crate::deploy::rights::{self, Right};
 
-const ACCOUNT: &str = "system:serviceaccount:htc-operator:htc-operator";
 const COMPONENT: &str = "../../components/kubernetes-backend";
 
 /// The Role that is for one namespace, there.

@@ -2,7 +2,7 @@
 
 use std::panic::AssertUnwindSafe;
 
-use bed::is_true;
+use bed::{ACCOUNT, is_true};
 use serde_json::{Value, json};
 use testbed::{KubeOptions, Version};
 
@@ -12,7 +12,6 @@ use crate::deploy::manifests::{container, each, list, render_with};
 use crate::deploy::rights::{self, Right};
 use crate::queue::site::{labelled, wait_quota};
 
-const ACCOUNT: &str = "system:serviceaccount:htc-operator:htc-operator";
 const COMPONENT: &str = "../../components/kueue";
 
 pub fn all_are_needed_and_suffice(version: Version) {

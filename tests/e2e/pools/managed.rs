@@ -1,6 +1,7 @@
 //! Pools that the operator runs: their objects on a real API server, and their pods on a node that this test plays.
 
 mod images;
+mod left;
 mod lost;
 mod mini;
 mod node;
@@ -17,12 +18,13 @@ use serde_json::{Value, json};
 use testbed::{Account, Controllers, KubeOptions, PoolOptions, Port, Version, wait_for};
 
 use bed::site::says;
-use bed::{Bed, Namespace, PATIENCE, htcjob, is_true};
+use bed::{ACCOUNT, Bed, Namespace, PATIENCE, htcjob, is_true};
 
 use super::site::{delete, find, wait_gone, wait_ready, wait_ready_says, with_pool};
 use node::{Node, names, services};
 
 pub use images::each_image_gets_workers_of_its_own;
+pub use left::its_orphans_are_named_and_removed_in_the_names_of_their_namespaces;
 pub use lost::its_jobs_run_again_when_their_lease_is_over;
 pub use mini::{an_htcjob_has_workers_of_its_own, its_workers_go_with_it_whenever_the_operator_dies};
 pub use queued::{its_workers_come_when_it_has_room, its_workers_come_when_kueue_admits_it};
@@ -366,7 +368,7 @@ pub fn what_is_made_is_the_pools_own_and_restricted(version: Version) {
     let path = |folder: &str| bed::checkout().join("deploy").join(folder).display().to_string();
     bed.kube.kubectl_ok(&["apply", "-k", &path("overlays/local")]).unwrap();
     bed.stop_operator();
-    bed.become_user("system:serviceaccount:htc-operator:htc-operator");
+    bed.become_user(ACCOUNT);
     bed.start_operator();
     here.kubectl(&["create", "serviceaccount", "default"]);
     let services = ["own-central-manager", "own-schedd"];

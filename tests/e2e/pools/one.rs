@@ -52,12 +52,10 @@ pub fn what_is_missing_is_said_and_waited_for(version: Version) {
     assert!(said.contains(&answers) && said.contains(&format!("ok    orphans in pool {pool}: none: ")), "{said}");
 
     pools.second.set_start(false).unwrap();
-    here.create(&pools.noted("left", 1, &pool));
+    let uid = here.create(&pools.noted("left", 1, &pool));
     here.wait("left", "it is idle", |object| object["status"]["idle"] == 1);
     bed.stop_operator();
-    here.kubectl(&["delete", "htcjob", "left", "--wait=false"]);
-    here.kubectl(&["patch", "htcjob", "left", "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#]);
-    here.wait_gone("left");
+    here.force_away("left");
     let (well, said) = bed.check();
     let orphan = format!("WRONG orphans in pool {pool}: 1 jobs in HTCondor belong to no HTCJob: ");
     assert!(!well && said.contains(&orphan), "{said}");
@@ -65,7 +63,27 @@ pub fn what_is_missing_is_said_and_waited_for(version: Version) {
     let (_, said) = bed.check();
     let silent = said.lines().find(|line| line.contains(&format!(" pool {pool}: "))).unwrap();
     assert!(silent.starts_with("WRONG ") && silent.contains("does not answer"), "{said}");
+    let (well, said) = bed.orphans(&["--remove"]);
+    assert!(!well && said.contains("No orphans in: default\n") && said.contains("does not answer"), "{said}");
     pools.second.resume_schedd().unwrap();
+    let (well, said) = bed.orphans(&["--pool", &format!("{}/none", here.name)]);
+    assert!(!well && said.contains("this operator has no HTCPool"), "{said}");
+    // Looking removes nothing.
+    for arguments in [&["--pool", &pool][..], &["--pool", &pool, "--remove"]] {
+        assert_eq!(pools.queue(&uid).len(), 1);
+        let (well, said) = bed.orphans(arguments);
+        let row = said.lines().find(|line| line.starts_with(&pool)).unwrap_or_else(|| panic!("{said}"));
+        let cells: Vec<&str> = row.split_whitespace().skip(2).collect();
+        let removed = if arguments.len() == 3 { " yes" } else { "" };
+        assert_eq!(cells.join(" "), format!("{} left Idle pools@test{removed}", here.name));
+        assert!(well, "{said}");
+    }
+    wait_for(
+        "the orphan to be gone",
+        PATIENCE,
+        || if pools.queue(&uid).is_empty() { Ok(()) } else { Err("it is there") },
+    )
+    .unwrap();
 }
 
 /// What runs there is not left alone by who deletes the pool.

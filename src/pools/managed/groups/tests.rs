@@ -27,7 +27,28 @@ fn images_share_what_there_may_be(
     #[case] max: u32,
     #[case] expected: &[(&str, u32)],
 ) {
-    let goals = wants(needed, min, max).goals("own", &BTreeMap::new(), NOW);
+    let goals = wants(needed, min, max).goals("own", &BTreeMap::new(), &BTreeSet::new(), NOW);
+    let wanted: Vec<(&str, u32)> = goals.iter().map(|(image, goal)| (image.as_str(), goal.wanted())).collect();
+    assert_eq!(wanted, expected);
+}
+
+/// Of image `a` it is not known what its jobs need.
+#[rstest]
+#[case::it_keeps_what_it_has(&[("a", 3)], &[("b", 9)], 0, 4, &[("a", 3), ("b", 1), ("own", 0)])]
+#[case::before_the_fewest_of_another(&[("a", 3)], &[], 2, 4, &[("a", 3), ("own", 2)])]
+#[case::and_what_is_known_of_it_counts(&[("a", 1)], &[("a", 3), ("b", 3)], 0, 4, &[("a", 3), ("b", 1), ("own", 0)])]
+#[case::though_there_may_be_fewer_now(&[("a", 3), ("b", 2)], &[("b", 2)], 0, 1, &[("a", 3), ("b", 0), ("own", 0)])]
+#[case::it_has_none(&[], &[("b", 9)], 0, 4, &[("a", 0), ("b", 4), ("own", 0)])]
+fn no_worker_goes_for_what_is_not_known(
+    #[case] alive: &[(&str, u32)],
+    #[case] needed: &[(&str, u32)],
+    #[case] min: u32,
+    #[case] max: u32,
+    #[case] expected: &[(&str, u32)],
+) {
+    let of = |(image, alive): &(&str, u32)| ((*image).to_owned(), There { alive: *alive, ..There::default() });
+    let (there, unknown) = (alive.iter().map(of).collect(), BTreeSet::from(["a".to_owned()]));
+    let goals = wants(needed, min, max).goals("own", &there, &unknown, NOW);
     let wanted: Vec<(&str, u32)> = goals.iter().map(|(image, goal)| (image.as_str(), goal.wanted())).collect();
     assert_eq!(wanted, expected);
 }
@@ -35,8 +56,8 @@ fn images_share_what_there_may_be(
 #[test]
 fn what_is_there_and_not_needed_has_a_goal() {
     let old = BTreeMap::from([("old".to_owned(), There::default())]);
-    assert_eq!(wants(&[], 0, 5).goals("own", &old, NOW)["old"].wanted(), 0);
-    let fixed = Wish::Replicas(2).goals("own", &old, NOW);
+    assert_eq!(wants(&[], 0, 5).goals("own", &old, &BTreeSet::new(), NOW)["old"].wanted(), 0);
+    let fixed = Wish::Replicas(2).goals("own", &old, &BTreeSet::new(), NOW);
     assert_eq!(fixed, BTreeMap::from([("old".to_owned(), Goal::Replicas(0)), ("own".to_owned(), Goal::Replicas(2))]));
 }
 
@@ -54,7 +75,7 @@ fn an_image_that_fails_gives_its_share_to_the_others(
     #[case] expected: u32,
 ) {
     let there = BTreeMap::from([("a".to_owned(), There { alive, deaths: Deaths { count, last: NOW - ago } })]);
-    let goals = wants(&[("a", 9), ("own", 9)], 0, 4).goals("own", &there, NOW);
+    let goals = wants(&[("a", 9), ("own", 9)], 0, 4).goals("own", &there, &BTreeSet::new(), NOW);
     assert_eq!((goals["a"].wanted(), goals["own"].wanted()), (expected, 4 - expected));
 }
 
@@ -62,7 +83,7 @@ fn an_image_that_fails_gives_its_share_to_the_others(
 fn the_fewest_are_not_kept_for_an_image_that_fails() {
     let failing = There { deaths: Deaths { count: 3, last: NOW }, ..There::default() };
     let there = BTreeMap::from([("own".to_owned(), failing)]);
-    let goals = wants(&[("a", 9)], 2, 4).goals("own", &there, NOW);
+    let goals = wants(&[("a", 9)], 2, 4).goals("own", &there, &BTreeSet::new(), NOW);
     assert_eq!((goals["a"].wanted(), goals["own"].wanted()), (4, 0));
 }
 
@@ -112,7 +133,7 @@ fn worker(number: u32, slot: Slot) -> Worker {
 
 fn groups(wish: &Wish, there: &[(&str, Vec<Worker>)]) -> BTreeMap<String, Evidence> {
     let known = there.iter().map(|(image, _)| ((*image).to_owned(), There::default())).collect();
-    let goals = wish.goals("own", &known, NOW);
+    let goals = wish.goals("own", &known, &BTreeSet::new(), NOW);
     let of = |(image, goal): (String, Goal)| {
         let its = there.iter().filter(|(other, _)| *other == image);
         let workers = its.flat_map(|(_, workers)| workers.clone()).collect();

@@ -293,7 +293,7 @@ impl World {
             let (workers, deaths, taken) = (workers(&image), Deaths::default(), BTreeSet::new());
             (image, Evidence { now: self.now, goal, workers, answer, deaths, taken, room: u32::MAX })
         };
-        wish.goals(IMAGES[0], &there, self.now).into_iter().map(of).collect()
+        wish.goals(IMAGES[0], &there, &BTreeSet::new(), self.now).into_iter().map(of).collect()
     }
 
     /// What is decided.

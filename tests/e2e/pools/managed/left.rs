@@ -1,0 +1,156 @@
+//! Jobs in a managed pool whose `HTCJob` is gone, and what `htc-operator check` says of such pools.
+
+use bed::{ACCOUNT, Bed, Namespace, PATIENCE, http, ids};
+use testbed::{Port, Version, wait_for};
+
+use super::super::site::{delete, wait_ready, with_pool};
+use super::node::Node;
+use super::{Cluster, POOL, apply, fixed, lasting, pool};
+
+/// Whether the operator may list `HTCJob`s.
+fn may_list(bed: &Bed, allowed: bool) {
+    let verbs = if allowed { r#"["list","watch","patch","delete"]"# } else { r#"["watch","patch","delete"]"# };
+    let patch = format!(r#"[{{"op":"replace","path":"/rules/0/verbs","value":{verbs}}}]"#);
+    bed.kube.kubectl_ok(&["patch", "clusterrole", "htc-operator", "--type=json", "-p", &patch]).unwrap();
+    wait_for("the authorizer to know", PATIENCE, || {
+        let said = bed.kube.kubectl_ok(&["auth", "can-i", "list", "htcjobs.htc.cern.ch", "-A", "--as", ACCOUNT]);
+        if said.is_ok() == allowed { Ok(()) } else { Err(format!("{said:?}")) }
+    })
+    .unwrap();
+}
+
+/// What a table has after the ids, line by line.
+fn rows(said: &str, pool: &str) -> Vec<String> {
+    let rows = said.lines().filter(|line| line.starts_with(pool));
+    rows.map(|line| line.split_whitespace().skip(2).collect::<Vec<_>>().join(" ")).collect()
+}
+
+/// They are counted and named, though the ledger is lost, and removed as their namespaces when a person says so, and only then.
+pub fn its_orphans_are_named_and_removed_in_the_names_of_their_namespaces(version: Version) {
+    let cluster = Cluster::without_operator(version, true, &[]);
+    let bed = &cluster.bed;
+    let path = |folder: &str| bed::checkout().join("deploy").join(folder).display().to_string();
+    bed.kube.kubectl_ok(&["apply", "-k", &path("overlays/local")]).unwrap();
+    bed.become_user(ACCOUNT);
+    let monitor = Port::reserve().unwrap();
+    bed.set_env("HTC_HTTP_LISTEN", &format!("127.0.0.1:{}", monitor.number));
+    let (here, guest) = (cluster.namespace(), cluster.namespace());
+    here.kubectl(&["apply", "-k", &path("namespace-pools")]);
+    bed.start_operator();
+    let place = format!("{}/{POOL}", here.name);
+    Node::run(bed, &here.name, version, |_| {
+        let mut open = pool(&fixed(0));
+        open["spec"]["allowedNamespaces"] = serde_json::json!([here.name, guest.name]);
+        apply(&here, open);
+        wait_ready(&here, POOL, "Answering");
+        for name in ["left", "stays"] {
+            here.create(&lasting(name));
+        }
+        guest.create(&with_pool(lasting("guests"), &place));
+        for (namespace, name) in [(&here, "left"), (&here, "stays"), (&guest, "guests")] {
+            namespace.wait_phase(name, "Submitted");
+        }
+        let (well, said) = bed.check();
+        let token = format!("ok    namespaces in pool {place}: the schedd takes the operator's token");
+        for line in [
+            format!("ok    pool {place}: schedd@own.{}.htcpool answers; we are operator@", here.name),
+            format!("ok    rights for pool {place}: "),
+            format!("ok    signing key of pool {place}: "),
+            format!("{token} for namespace {0}, which is ns-{0}@own.{0}.htcpool there", here.name),
+            format!("ok    orphans in pool {place}: none: "),
+        ] {
+            assert!(well && said.contains(&line), "{line}\n{said}");
+        }
+
+        let orphans = [ids(&here.get("left")).remove(0), ids(&guest.get("guests")).remove(0)];
+        bed.kill_operator();
+        here.force_away("left");
+        guest.force_away("guests");
+        // Who restores etcd may have no ledger either.
+        bed.lose_ledger();
+        let (well, said) = bed.check();
+        let wrong = format!("WRONG orphans in pool {place}: 2 jobs in HTCondor belong to no HTCJob: ");
+        let line = said.lines().find(|line| line.starts_with(&wrong)).unwrap_or_else(|| panic!("{said}"));
+        assert!(!well && line.contains("orphans --remove"), "{line}");
+        bed.start_operator();
+        wait_for("the orphans to be counted", PATIENCE, || {
+            bed.log().lines().any(|line| line.contains("orphans=2") && line.contains(&place))
+        })
+        .unwrap();
+        let counted = format!("htc_orphans{{pool=\"{place}\"}} 2");
+        wait_for("the orphans to be measured", PATIENCE, || {
+            let text = http::get(([127, 0, 0, 1], monitor.number).into(), "/metrics").unwrap().body;
+            text.lines().any(|line| line == counted)
+        })
+        .unwrap();
+
+        let listed = |removed: &str| {
+            let row = |namespace: &Namespace<'_>, name: &str| {
+                let namespace = &namespace.name;
+                format!("{namespace} {name} Idle ns-{namespace}@own.{}.htcpool{removed}", here.name)
+            };
+            [row(&here, "left"), row(&guest, "guests")]
+        };
+        let (well, said) = bed.orphans(&["--pool", &place]);
+        assert!(well && orphans.iter().all(|id| said.contains(&format!("   {id} "))), "{said}");
+        assert_eq!(rows(&said, &place), sorted(listed("")), "{said}");
+
+        // What the API server does not say is not known: nothing is removed.
+        may_list(bed, false);
+        let (well, said) = bed.orphans(&["--pool", &place, "--remove"]);
+        assert!(!well && said.contains("cannot list HTCJobs") && rows(&said, &place).is_empty(), "{said}");
+        may_list(bed, true);
+
+        let (well, said) = bed.orphans(&["--remove"]);
+        assert!(well, "{said}");
+        assert_eq!(rows(&said, &place), sorted(listed(" yes")), "nothing was removed before\n{said}");
+        let (well, said) = bed.orphans(&["--pool", &place, "--remove"]);
+        assert!(well && said.contains(&format!("No orphans in: {place}\n")), "{said}");
+        assert_eq!(here.get("stays")["status"]["phase"], "Submitted");
+        let (well, said) = bed.check();
+        assert!(well && said.contains(&format!("ok    orphans in pool {place}: none: ")), "{said}");
+        here.delete("stays");
+        doubts_are_the_pools_own(&here, &guest);
+        delete(&here, POOL);
+        delete(&guest, POOL);
+    });
+}
+
+fn sorted(mut rows: [String; 2]) -> [String; 2] {
+    rows.sort_unstable();
+    rows
+}
+
+/// One lacks its key, and one its rights: each says so, and hides nothing of the other.
+fn doubts_are_the_pools_own(here: &Namespace<'_>, guest: &Namespace<'_>) {
+    apply(guest, pool(&fixed(0)));
+    wait_ready(guest, POOL, "NotPermitted");
+    let (_, said) = here.bed.check();
+    let (place, other) = (format!("{}/{POOL}", here.name), format!("{}/{POOL}", guest.name));
+    let missing =
+        format!("delete pods in namespace {0}: kubectl apply --namespace {0} -k deploy/namespace-pools", guest.name);
+    let rights = said.lines().find(|line| line.starts_with(&format!("WRONG rights for pool {other}: "))).unwrap();
+    assert!(rights.contains("the operator may not get configmaps, ") && rights.ends_with(&missing), "{rights}");
+    for line in [
+        format!("WRONG signing key of pool {other}: "),
+        format!("WRONG pool {other}: "),
+        format!("ok    pool {place}: "),
+        format!("ok    namespaces in pool {place}: "),
+    ] {
+        assert!(said.contains(&line), "{line}\n{said}");
+    }
+    let secret = here.kubectl(&["get", "secret", "own-signing-key", "-o", "json"]);
+    here.kubectl(&["delete", "secret", "own-signing-key"]);
+    let (_, said) = here.bed.check();
+    for line in [
+        format!("WRONG signing key of pool {place}: the Secret own-signing-key is gone"),
+        format!(
+            "WRONG namespaces in pool {place}: the Secret {}/own-signing-key has no signing key: restore",
+            here.name
+        ),
+        format!("ok    pool {place}: "),
+    ] {
+        assert!(said.contains(&line), "{line}\n{said}");
+    }
+    here.bed.kube.apply_stdin(&secret).unwrap();
+}
