@@ -127,7 +127,7 @@ fn one_of_very_many_jobs_is_accepted_in_steps_and_holds_up_nobody() {
     assert!(with_it < alone * 2 + Duration::from_secs(2), "{with_it:?} beside the large one, {alone:?} without it");
 
     let began = Instant::now();
-    here.kubectl(&["delete", "htcjob", "large", "--wait=false"]);
+    here.begin_delete("large");
     wait_for("the large one to be gone", limit, || {
         here.all().iter().all(|object| object["metadata"]["name"] != "large")
     })

@@ -176,7 +176,7 @@ fn runs_again(here: &Namespace<'_>) {
     bed.pool.stop().unwrap();
 
     // Meanwhile one cannot be removed.
-    here.kubectl(&["delete", "htcjob", "stuck", "--wait=false"]);
+    here.begin_delete("stuck");
     here.wait("stuck", "JobsRemoved ScheddUnreachable", |object| {
         condition(object, "JobsRemoved").is_some_and(|condition| condition["reason"] == "ScheddUnreachable")
     });

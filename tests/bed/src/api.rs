@@ -1,4 +1,4 @@
-//! Reads objects straight from the API server: a kubectl for every look would take more of the machine than what is tested.
+//! Reads and changes objects straight at the API server: a kubectl for each time would take more of the machine than what is tested.
 
 use std::path::Path;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::Request;
-use kube::core::params::{GetParams, ListParams, PostParams};
+use kube::core::params::{DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::Value;
 use testbed::wait_for;
 use tokio::runtime::Runtime;
@@ -39,6 +39,18 @@ impl Reader {
     pub fn create(&self, collection: &str, object: &Value) -> Result<Value, kube::Error> {
         let body = serde_json::to_vec(object).unwrap();
         let request = Request::new(collection).create(&PostParams::default(), body).unwrap();
+        self.runtime.block_on(self.client.request(request))
+    }
+
+    /// Deletes an object, and does not wait until it is gone.
+    pub fn delete(&self, collection: &str, name: &str) -> Result<Value, kube::Error> {
+        let request = Request::new(collection).delete(name, &DeleteParams::default()).unwrap();
+        self.runtime.block_on(self.client.request(request))
+    }
+
+    /// Merges a patch into an object.
+    pub fn merge(&self, collection: &str, name: &str, patch: &Value) -> Result<Value, kube::Error> {
+        let request = Request::new(collection).patch(name, &PatchParams::default(), &Patch::Merge(patch)).unwrap();
         self.runtime.block_on(self.client.request(request))
     }
 

@@ -143,20 +143,29 @@ impl Namespace<'_> {
     }
 
     pub fn suspend(&self, name: &str, suspend: bool) {
-        let patch = serde_json::json!({ "spec": { "suspend": suspend } }).to_string();
-        self.kubectl(&["patch", "htcjob", name, "--type=merge", "-p", &patch]);
+        self.merge(name, &serde_json::json!({ "spec": { "suspend": suspend } }));
+    }
+
+    /// Merges a patch into an object.
+    pub fn merge(&self, name: &str, patch: &Value) {
+        self.bed.reader.merge(&self.htcjobs(), name, patch).unwrap();
+    }
+
+    /// Deletes an object.
+    pub fn begin_delete(&self, name: &str) {
+        self.bed.reader.delete(&self.htcjobs(), name).unwrap();
     }
 
     /// Deletes an object and waits until it is gone.
     pub fn delete(&self, name: &str) {
-        self.kubectl(&["delete", "htcjob", name, "--wait=false"]);
+        self.begin_delete(name);
         self.wait_gone(name);
     }
 
     /// Deletes an object and takes its finalizers away: it is gone, and nobody asked the operator.
     pub fn force_away(&self, name: &str) {
-        self.kubectl(&["delete", "htcjob", name, "--wait=false"]);
-        self.kubectl(&["patch", "htcjob", name, "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#]);
+        self.begin_delete(name);
+        self.merge(name, &serde_json::json!({ "metadata": { "finalizers": null } }));
         self.wait_gone(name);
     }
 

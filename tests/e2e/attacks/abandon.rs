@@ -18,7 +18,7 @@ pub fn condor_rm_comes_before_the_finalizer_goes(version: Version) {
     here.wait_running("left", 2);
     site.gates.shut("condor_rm");
     here.kubectl(&["annotate", "htcjob", "left", "htc.cern.ch/abandon=true"]);
-    here.kubectl(&["delete", "htcjob", "left", "--wait=false"]);
+    here.begin_delete("left");
     site.gates.wait_at("condor_rm");
     let object = here.get("left");
     assert!(!object["metadata"]["finalizers"].is_null(), "{object:#}");

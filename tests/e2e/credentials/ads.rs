@@ -53,7 +53,7 @@ pub fn one_users_ads_are_a_doubt_about_its_own_jobs_alone(version: Version) {
         assert_eq!(hers.get(name)["status"]["attempt"], 1, "{name}");
     }
     // One that is deleted waits for the job that does not say any more that it is its.
-    hers.kubectl(&["delete", "htcjob", "nameless", "--wait=false"]);
+    hers.begin_delete("nameless");
     wait_says(&hers, "nameless", "JobsRemoved", "Incomplete", &nameless);
     alice.ok("condor_rm", &[&nameless]).unwrap();
     hers.wait_gone("nameless");

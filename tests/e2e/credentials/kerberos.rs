@@ -174,7 +174,7 @@ fn a_kdc_that_is_away_until_the_ticket_ends() {
     realm.kdc.stop().unwrap();
     wait_for("the ticket to end", PATIENCE, || bed.log().contains("no credentials of the operator itself")).unwrap();
     here.create(&htcjob("waits", UNTIL_LET_GO));
-    here.kubectl(&["delete", "htcjob", "doomed", "--wait=false"]);
+    here.begin_delete("doomed");
     for (name, kind) in [("waits", "Submitted"), ("doomed", "JobsRemoved")] {
         wait_says(&here, name, kind, "CredentialsFailed", "Cannot contact any KDC");
     }

@@ -103,7 +103,7 @@ pub fn a_lost_ledger_finds_jobs_in_all_names(version: Version) {
 
     site.bed.stop_operator();
     site.bed.lose_ledger();
-    here.kubectl(&["delete", "htcjob", "doomed", "--wait=false"]);
+    here.begin_delete("doomed");
     site.bed.start_operator();
     here.wait_gone("doomed");
     here.wait_nothing_left(&uids[1]);

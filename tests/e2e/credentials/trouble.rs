@@ -86,7 +86,7 @@ pub fn a_secret_that_goes_before_its_htcjob(version: Version) {
     // What runs is followed in the operator's own name.
     for name in ["put-back", "abandoned"] {
         assert_eq!(here.get(name)["status"]["running"], 1);
-        here.kubectl(&["delete", "htcjob", name, "--wait=false"]);
+        here.begin_delete(name);
     }
     for (name, uid) in ["put-back", "abandoned"].iter().zip(&uids) {
         wait_says(&here, name, "JobsRemoved", "CredentialsFailed", "there is no Secret");
@@ -121,13 +121,13 @@ pub fn one_that_cannot_be_read_any_more(version: Version) {
         wait_for("an HTCJob without a source", PATIENCE, patched).unwrap();
     }
     // Whoever has seen it before remembers.
-    here.kubectl(&["delete", "htcjob", "known", "--wait=false"]);
+    here.begin_delete("known");
     here.wait_gone("known");
     here.wait_nothing_left(&uids[0]);
 
     site.bed.stop_operator();
     site.bed.start_operator();
-    here.kubectl(&["delete", "htcjob", "unknown", "--wait=false"]);
+    here.begin_delete("unknown");
     wait_says(&here, "unknown", "JobsRemoved", "NotRemovedYet", "");
     assert_eq!(users(&site.bed, &uids[1]), ["alice@test"]);
     assert_eq!(here.get("unknown")["status"]["running"], 1);

@@ -49,7 +49,7 @@ pub fn recorded(object: &Value) -> BTreeSet<String> {
 }
 
 pub fn ask_to_delete(here: &Namespace<'_>, name: &str) {
-    here.kubectl(&["delete", "htcjob", name, "--wait=false"]);
+    here.begin_delete(name);
 }
 
 /// Looks at both sides until the object is gone: first at Kubernetes, then at HTCondor. A job that is seen after its object

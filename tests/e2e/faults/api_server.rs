@@ -39,7 +39,7 @@ pub fn killed_in_every_phase(version: Version) {
     here.wait_phase("fetched", "Completed");
     site.gates.shut("condor_rm");
     let deleted = here.uid("deleted");
-    here.kubectl(&["delete", "htcjob", "deleted", "--wait=false"]);
+    here.begin_delete("deleted");
     site.gates.wait_at("condor_rm");
     here.wait_phase("deleted", "Terminating");
     site.bed.pool.set_start(false).unwrap();
@@ -164,7 +164,7 @@ pub fn refusing_for_good_hides_nothing(version: Version) {
     here.create(&waits);
     here.wait_phase("waits", "Pending");
     proxy.add(Rule::new("PATCH", "/htcjobs/waits?", Fault::Status(403, None)));
-    here.kubectl(&["delete", "htcjob", "waits", "--wait=false"]);
+    here.begin_delete("waits");
     here.wait_phase("waits", "Terminating");
 
     here.create(&site.lasting("stays", 1));
@@ -172,7 +172,7 @@ pub fn refusing_for_good_hides_nothing(version: Version) {
     let uid = here.uid("stays");
     // The object, and not its status.
     proxy.add(Rule::new("PATCH", "/htcjobs/stays?", Fault::Status(403, None)));
-    here.kubectl(&["delete", "htcjob", "stays", "--wait=false"]);
+    here.begin_delete("stays");
     here.wait("stays", "JobsRemoved", |object| bed::is_true(object, "JobsRemoved"));
     site.bed.assert_removed(&uid, "stays");
 

@@ -56,7 +56,7 @@ pub fn read_only_and_full(version: Version) {
     site.bed.volume().fill(0);
     site.gates.open("condor_transfer_data");
     here.create(&site.noted("new", 1, ""));
-    here.kubectl(&["delete", "htcjob", "deleted", "--wait=false"]);
+    here.begin_delete("deleted");
     wait_for("the operator to meet a full disk", PATIENCE, || met_full_disk(&site) >= 4).unwrap();
     assert_eq!(site.gates.calls("condor_submit"), submitted, "what cannot be written down is not submitted");
     let object = here.get("large");

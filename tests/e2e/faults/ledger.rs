@@ -52,7 +52,7 @@ pub fn taken_away_while_the_operator_runs(version: Version) {
     here.create(&site.noted("newer", 1, ""));
     here.create(&site.lasting("doomed", 1));
     site.finish("running");
-    here.kubectl(&["delete", "htcjob", "new", "--wait=false"]);
+    here.begin_delete("new");
     wait_for("the operator to notice", PATIENCE, || noticed(&site) >= before + 4).unwrap();
     assert!(site.bed.stop_operator() < PROMPT, "it can still be stopped");
     site.bed.start_operator();
@@ -99,7 +99,7 @@ pub fn old_or_lost_at_the_start(version: Version) {
     site.gates.open("condor_q");
     remove(&file(&site));
     fs::rename(&old, file(&site)).unwrap();
-    here.kubectl(&["delete", "htcjob", "doomed", "--wait=false"]);
+    here.begin_delete("doomed");
     site.bed.start_operator();
     here.wait_gone("doomed");
     site.bed.assert_removed(&doomed, "doomed");
@@ -113,7 +113,7 @@ pub fn old_or_lost_at_the_start(version: Version) {
     site.bed.stop_operator();
     remove(&file(&site));
     let doomed = here.uid("handed");
-    here.kubectl(&["delete", "htcjob", "handed", "--wait=false"]);
+    here.begin_delete("handed");
     site.finish("between");
     here.create(&site.noted("new", 1, ""));
     site.bed.start_operator();

@@ -35,7 +35,7 @@ pub fn lost_and_begun_anew(version: Version) {
     site.bed.pool.tool("condor_hold", &["-reason", "for a while", "-constraint", &held]).unwrap();
     here.wait_says("held", "Held", "True", "JobsHeld");
     site.gates.shut("condor_rm");
-    here.kubectl(&["delete", "htcjob", "going", "--wait=false"]);
+    here.begin_delete("going");
     site.gates.wait_at("condor_rm");
     let submitted = site.gates.calls("condor_submit");
 
@@ -45,7 +45,7 @@ pub fn lost_and_begun_anew(version: Version) {
     let (now, then) = (ids(&now), ids(&running));
     assert!(now.iter().any(|id| then.contains(id)), "the ids come again: {now:?} and {then:?}");
     site.gates.open("condor_rm");
-    here.kubectl(&["delete", "htcjob", "doomed", "--wait=false"]);
+    here.begin_delete("doomed");
     for (name, jobs) in [("running", 2), ("held", 1)] {
         let ended = here.wait_ended(name);
         assert_eq!(ended["status"]["phase"], "Completed");
@@ -202,7 +202,7 @@ pub fn seen_by_somebody_else(version: Version) {
     Account::unprivileged().write(&path, other, 0o600).unwrap();
     let plain = site.bed.condor.ok("condor_q", &["-af", "ClusterId"]).unwrap();
     assert_eq!(plain, "", "to her the queue is empty");
-    here.kubectl(&["delete", "htcjob", "doomed", "--wait=false"]);
+    here.begin_delete("doomed");
     let (asked, removed) = (site.gates.calls("condor_q"), site.gates.calls("condor_rm"));
     wait_for("some looks and tries", PATIENCE, || {
         site.gates.calls("condor_q") >= asked + 6 && site.gates.calls("condor_rm") >= removed + 2

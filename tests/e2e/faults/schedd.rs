@@ -79,7 +79,7 @@ pub fn hanging_for_longer_than_every_limit(version: Version) {
     }
     site.finish("fetched");
     here.create(&site.noted("handed", 2, ""));
-    here.kubectl(&["delete", "htcjob", "deleted", "--wait=false"]);
+    here.begin_delete("deleted");
     for tool in ["condor_transfer_data", "condor_rm", "condor_submit"] {
         site.gates.wait_at(tool);
     }
@@ -142,7 +142,7 @@ pub fn out_of_reach(version: Version) {
     let began = Instant::now();
     fs::write(&config, elsewhere).unwrap();
     here.create(&site.noted("new", 1, ""));
-    here.kubectl(&["delete", "htcjob", "deleted", "--wait=false"]);
+    here.begin_delete("deleted");
     let waiting =
         [("running", "Tracked", before_running), ("new", "Submitted", 0), ("deleted", "JobsRemoved", before_deleted)];
     for (name, kind, _) in waiting {
@@ -182,7 +182,7 @@ pub fn out_of_reach(version: Version) {
         here.create(&site.noted(&new, 1, ""));
         let uid = here.create(&site.lasting(&doomed, 1));
         let calls = site.gates.calls(tool);
-        here.kubectl(&["delete", "htcjob", &doomed, "--wait=false"]);
+        here.begin_delete(&doomed);
         wait_for("some more tries", PATIENCE, || site.gates.calls(tool) >= calls + 3).unwrap();
         here.wait_phase(&new, "Pending");
         assert_eq!(here.get("running")["status"]["running"], 1, "unknown is not absent");

@@ -126,7 +126,7 @@ pub fn each_says_why(version: Version) {
     let output = here.output("unfetched", 0).parent().unwrap().to_owned();
     fs::set_permissions(&output, fs::Permissions::from_mode(0o555)).unwrap();
     site.finish("unfetched");
-    here.kubectl(&["delete", "htcjob", "stubborn", "--wait=false"]);
+    here.begin_delete("stubborn");
     here.wait_phase("stubborn", "Terminating");
     wait_for("its removal", PATIENCE, || !site.gates.times("condor_rm").is_empty()).unwrap();
     let unremoved = here.uid("unremoved");
@@ -135,7 +135,7 @@ pub fn each_says_why(version: Version) {
     );
     site.gates.replace("condor_rm", &script);
     let removals = site.gates.times("condor_rm").len();
-    here.kubectl(&["delete", "htcjob", "unremoved", "--wait=false"]);
+    here.begin_delete("unremoved");
 
     for Case { name, condition, status, reason, words } in CASES {
         let message = here.wait_says(name, condition, status, reason);
@@ -249,7 +249,7 @@ pub fn abandoned_and_orphaned(version: Version) {
     .unwrap();
 
     site.bed.pool.stop().unwrap();
-    here.kubectl(&["delete", "htcjob", "many", "--wait=false"]);
+    here.begin_delete("many");
     here.wait_says("many", "JobsRemoved", "False", "ScheddUnreachable");
     here.kubectl(&["annotate", "htcjob", "many", "htc.cern.ch/abandon=true"]);
     here.wait_gone("many");

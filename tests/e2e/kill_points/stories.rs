@@ -157,7 +157,7 @@ impl Stage {
         for name in &names {
             self.site.assert_complete_once(here, name, 1);
             let uid = here.uid(name);
-            here.kubectl(&["delete", "htcjob", name, "--wait=false"]);
+            here.begin_delete(name);
             self.gone(here, name, &uid, vec![1]);
         }
     }
@@ -177,7 +177,7 @@ impl Stage {
         let jobs = self.site.bed.assert_once(&uid, name, 1);
         // HTCondor begins a held job anew.
         assert_eq!((jobs[0].starts, self.site.runs(name, 0)), (2, 2), "{jobs:#?}");
-        here.kubectl(&["delete", "htcjob", name, "--wait=false"]);
+        here.begin_delete(name);
         self.gone(here, name, &uid, vec![2]);
     }
 
@@ -185,7 +185,7 @@ impl Stage {
         let uid = here.create(&self.site.lasting(name, 2));
         here.wait(name, "both jobs run", |object| object["status"]["running"] == 2);
         wait_for("both payloads", PATIENCE, || (0..2).all(|index| self.site.runs(name, index) == 1)).unwrap();
-        here.kubectl(&["delete", "htcjob", name, "--wait=false"]);
+        here.begin_delete(name);
         self.gone(here, name, &uid, vec![1, 1]);
     }
 
@@ -196,7 +196,7 @@ impl Stage {
         let message = here.wait_says(name, "Submitted", "False", "SubmitRefused");
         assert!(message.contains("nobody wants this job"), "{message}");
         assert_eq!(here.get(name)["status"]["phase"], "Pending");
-        here.kubectl(&["delete", "htcjob", name, "--wait=false"]);
+        here.begin_delete(name);
         self.gone(here, name, &uid, vec![0]);
         let seen = self.site.bed.jobs_of(&uid);
         assert!(seen.is_empty(), "{seen:#?}");
@@ -236,7 +236,7 @@ impl Stage {
         wait_for("the operator to hear it", PATIENCE, || self.site.bed.log().contains("told to stop")).unwrap();
         drop(writer);
         self.site.assert_complete_once(here, name, 1);
-        here.kubectl(&["delete", "htcjob", name, "--wait=false"]);
+        here.begin_delete(name);
         self.gone(here, name, &uid, vec![1]);
     }
 

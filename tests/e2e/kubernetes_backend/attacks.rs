@@ -136,7 +136,7 @@ pub fn a_job_that_is_changed_by_hand_is_changed_back_and_stays_its_own(version: 
     here.end(1, 0);
     let seen = here.wait("sums", "two have succeeded", |object| object["status"]["succeeded"] == 2);
     assert!(!is_true(&seen, "Failed"), "{seen:#}");
-    here.kubectl(&["delete", "htcjob", "sums", "--wait=false"]);
+    here.begin_delete("sums");
     here.wait_gone("sums");
     let jobs = here.jobs();
     assert!(jobs.is_empty() && here.pods().is_empty(), "{uid}: {jobs:#?}");

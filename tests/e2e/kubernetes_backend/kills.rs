@@ -71,7 +71,7 @@ fn completed(here: &Namespace<'_>, name: &str) {
     assert_eq!(assert_one_job(here, name), job, "it is the same one");
     let pods = here.pods();
     assert_eq!(pods.len(), 2, "each index had one Pod: {pods:#?}");
-    here.kubectl(&["delete", "htcjob", name, "--wait=false"]);
+    here.begin_delete(name);
     here.wait_gone(name);
     assert!(here.jobs().is_empty() && here.pods().is_empty());
     here.wait_all_gone();
@@ -112,7 +112,7 @@ fn abandoned(here: &Namespace<'_>, name: &str) {
     let free = r#"{"metadata":{"ownerReferences":null}}"#;
     here.kubectl(&["patch", "job", &here.job_name(name), "--type=merge", "-p", free]);
     here.kubectl(&["annotate", "htcjob", name, "htc.cern.ch/abandon=true"]);
-    here.kubectl(&["delete", "htcjob", name, "--wait=false"]);
+    here.begin_delete(name);
     here.wait_gone(name);
     here.wait_all_gone();
 }
@@ -126,7 +126,7 @@ fn logged(here: &Namespace<'_>, kubelet: &Kubelet, name: &str) {
     kubelet.ends(&pod);
     here.end(0, 0);
     assert!(is_true(&here.wait_ended(name), "Complete"));
-    here.kubectl(&["delete", "htcjob", name, "--wait=false"]);
+    here.begin_delete(name);
     here.wait_gone(name);
     assert_eq!(std::fs::read_to_string(log).unwrap(), "one\ntwo\n");
     let asked = kubelet.asked().iter().filter(|asked| asked.contains(&pod)).count();
@@ -145,7 +145,7 @@ fn left_behind(here: &Namespace<'_>, name: &str) {
     let message = condition(&ended, "Failed").unwrap()["message"].to_string();
     assert!(message.contains("some of its Pods are still there"), "{message}");
     assert_eq!(here.pods().len(), 2, "they are left");
-    here.kubectl(&["delete", "htcjob", name, "--wait=false"]);
+    here.begin_delete(name);
     here.wait_gone(name);
     assert!(here.pods().is_empty());
     here.wait_all_gone();

@@ -60,7 +60,7 @@ pub fn all_succeed_and_nothing_is_left(version: Version) {
     assert_eq!(proc["status"]["durationSeconds"], 7, "{proc:#}");
     assert!(proc["status"]["id"].as_str().unwrap().starts_with(&here.job_name("sums")), "{proc:#}");
 
-    here.kubectl(&["delete", "htcjob", "sums", "--wait=false"]);
+    here.begin_delete("sums");
     here.wait_gone("sums");
     assert!(here.jobs().is_empty() && here.pods().is_empty(), "they go before it");
     here.wait_all_gone();

@@ -160,7 +160,7 @@ pub fn what_cannot_be_had_is_tried_again_and_holds_up_no_deletion_for_long(versi
     wait_for("the node to be asked", PATIENCE, || !kubelet.asked().is_empty()).unwrap();
     assert!(!is_fetched(&here.proc("later-0")));
     // Somebody deletes it while its log is not kept yet: it waits for that.
-    here.kubectl(&["delete", "htcjob", "later", "--wait=false"]);
+    here.begin_delete("later");
     here.wait("later", "it is being deleted", |object| object["status"]["phase"] == "Terminating");
     assert!(!here.jobs().is_empty());
     let path = kept(&here, "later", 0);
@@ -175,7 +175,7 @@ pub fn what_cannot_be_had_is_tried_again_and_holds_up_no_deletion_for_long(versi
     kubelet.ends(&pod);
     here.end(0, 0);
     here.wait_ended("never");
-    here.kubectl(&["delete", "htcjob", "never", "--wait=false"]);
+    here.begin_delete("never");
     here.wait_gone("never");
     // A Pod of somebody else takes its name: what that writes is not its log.
     here.create(&pods("taken", 1));

@@ -25,7 +25,7 @@ pub fn deleted_while_it_waits_runs_or_is_preempted(version: Version) {
     here.delete("waits");
     // Nobody looks when it is deleted.
     bed.kill_operator();
-    here.kubectl(&["delete", "htcjob", "alone", "--wait=false"]);
+    here.begin_delete("alone");
     bed.start_operator();
     here.wait_gone("alone");
     wait_for("only one Workload to be left", PATIENCE, || workloads(&here).len() == 1).unwrap();

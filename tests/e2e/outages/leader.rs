@@ -183,7 +183,7 @@ pub fn an_old_copy_of_the_ledger(version: Version) {
 
     site.bed.start_operator();
     wait_for("the operator to notice", PATIENCE, || site.bed.log().contains("past=OldCopy")).unwrap();
-    here.kubectl(&["delete", "htcjob", "deleted", "--wait=false"]);
+    here.begin_delete("deleted");
     here.create(&site.noted("new", 1, ""));
     site.assert_complete_once(&here, "new", 1);
     site.finish("after");

@@ -61,7 +61,7 @@ fn goes_on(version: Version, end: End) {
         here.wait(name, "both jobs run", |object| object["status"]["running"] == 2);
     }
     site.gates.shut("condor_rm");
-    here.kubectl(&["delete", "htcjob", "deleted", "--wait=false"]);
+    here.begin_delete("deleted");
     site.gates.wait_at("condor_rm");
     site.gates.shut("condor_submit");
     here.create(&site.noted("handed", 2, ""));
@@ -86,7 +86,7 @@ fn goes_on(version: Version, end: End) {
     for uid in [&staged, &doomed] {
         wait_for("the job in the queue", PATIENCE, || !site.bed.jobs_of(uid).is_empty()).unwrap();
     }
-    here.kubectl(&["delete", "htcjob", "doomed", "--wait=false"]);
+    here.begin_delete("doomed");
     end.of(&site);
     site.bed.start_operator();
     here.wait_gone("doomed");

@@ -18,7 +18,7 @@ pub fn jobs_wait_for_their_own(version: Version) {
     let other = Pool::start(&bed.assets, version, &options).unwrap();
     let own = bed.condor.config();
     ask(&site, "other@test", &other.client("operator").unwrap().config());
-    here.kubectl(&["delete", "htcjob", "doomed", "--wait=false"]);
+    here.begin_delete("doomed");
     let (well, said) = bed.check();
     assert!(!well && said.contains("WRONG other schedds: ") && said.contains("2 at schedd@test"), "{said}");
     bed.start_operator();

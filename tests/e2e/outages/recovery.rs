@@ -41,7 +41,7 @@ pub fn from_a_dead_submitter(version: Version) {
         site.gates.wait_at("condor_submit");
         site.bed.kill_operator();
         let together = locks(&site, &here.uid(&doomed)) == locks(&site, &here.uid(&again));
-        here.kubectl(&["delete", "htcjob", &doomed, "--wait=false"]);
+        here.begin_delete(&doomed);
         // It ends before it has said anything to the schedd.
         site.gates.replace("condor_submit", "exit 0");
         site.gates.open("condor_submit");
@@ -80,7 +80,7 @@ pub fn with_all_accepted(version: Version) {
     let [lock] = locks(&site, &uid).try_into().unwrap();
     site.bed.start_operator();
     here.wait_phase("done", "Running");
-    here.kubectl(&["delete", "htcjob", "done", "--wait=false"]);
+    here.begin_delete("done");
     here.wait_gone("done");
     assert!(!is_gone(&site, &lock), "it was waited for");
     site.bed.assert_removed(&uid, "done");

@@ -106,7 +106,7 @@ pub fn refusing_the_credentials(version: Version) {
     // Reading needs no rights in this pool: what runs is followed all the same. Whatever changes something waits.
     here.create(&site.noted("new", 1, ""));
     let uid = here.uid("doomed");
-    here.kubectl(&["delete", "htcjob", "doomed", "--wait=false"]);
+    here.begin_delete("doomed");
     for (name, kind) in [("new", "Submitted"), ("doomed", "JobsRemoved")] {
         let message = here.wait_says(name, kind, "False", "CredentialsRefused");
         assert!(message.contains("token"), "what to do about it: {message}");

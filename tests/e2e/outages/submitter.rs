@@ -87,7 +87,7 @@ pub fn outliving_the_operator(version: Version) {
     let message = here.wait_says("orphan", "Submitted", "False", "SubmitterMayLive");
     assert!(message.contains("condor_submit"), "{message}");
     // One that may still be submitted is not let go.
-    here.kubectl(&["delete", "htcjob", "doomed", "--wait=false"]);
+    here.begin_delete("doomed");
     site.gates.open("condor_submit");
     let ended = site.assert_complete_once(&here, "orphan", 2);
     assert_eq!(ended["status"]["attempt"], 1, "the orphan's own jobs count");

@@ -109,7 +109,7 @@ pub fn one_that_hangs_holds_up_no_deletion(version: Version) {
 
     let delete = |name: &str| {
         let began = Instant::now();
-        here.kubectl(&["delete", "htcjob", name, "--wait=false"]);
+        here.begin_delete(name);
         here.wait_gone(name);
         println!("{version}: {name} was gone {:.1?} after its deletion", began.elapsed());
     };

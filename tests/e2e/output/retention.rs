@@ -81,7 +81,7 @@ pub fn what_is_left_goes_in_its_time(version: Version) {
     let by_hand = here.create(&htcjob("by-hand", "echo ran"));
     here.wait_says("by-hand", "OutputFetched", "True", "Fetched");
     bed.stop_operator();
-    here.kubectl(&["delete", "htcjob", "by-hand", "--wait=false"]);
+    here.begin_delete("by-hand");
     here.kubectl(&["patch", "htcjob", "by-hand", "--type=merge", "-p", "{\"metadata\":{\"finalizers\":null}}"]);
     here.wait_gone("by-hand");
     bed.start_operator();
@@ -91,7 +91,7 @@ pub fn what_is_left_goes_in_its_time(version: Version) {
     other["metadata"]["finalizers"] = json!(["example.com/archive"]);
     let kept = here.create(&other);
     here.wait_says("kept", "OutputFetched", "True", "Fetched");
-    here.kubectl(&["delete", "htcjob", "kept", "--wait=false"]);
+    here.begin_delete("kept");
     here.wait("kept", "let go by the operator", |object| {
         object["metadata"]["finalizers"] == json!(["example.com/archive"])
     });

@@ -188,7 +188,7 @@ pub fn another_pool_of_its_name_is_not_taken_for_it(version: Version) {
     take_away();
     here.wait_says("runs", "Tracked", "False", "PoolNotFound");
     // It is not known to be empty; but an administrator may know that it is.
-    here.kubectl(&["delete", "htcjob", "abandoned", "--wait=false"]);
+    here.begin_delete("abandoned");
     here.wait_says("abandoned", "JobsRemoved", "False", "PoolNotFound");
     here.kubectl(&["annotate", "htcjob", "abandoned", "htc.cern.ch/abandon=true"]);
     here.wait_gone("abandoned");

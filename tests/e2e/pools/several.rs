@@ -104,7 +104,7 @@ pub fn exchanged_schedds_are_not_taken_for_ones_own(version: Version) {
     pools[0].1.exchange_addresses(&pools[1].1).unwrap();
     for (name, _) in &pools {
         here.wait_says(&format!("{name}-stays"), "Tracked", "False", "AnotherSchedd");
-        here.kubectl(&["delete", "htcjob", &format!("{name}-doomed"), "--wait=false"]);
+        here.begin_delete(&format!("{name}-doomed"));
         here.wait_says(&format!("{name}-doomed"), "JobsRemoved", "False", "AnotherSchedd");
     }
     site.bed.kill_operator();

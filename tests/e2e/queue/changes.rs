@@ -186,7 +186,7 @@ pub fn what_is_abandoned_counts_no_more(version: Version) {
     let waiting = ["one", "other"].map(|name| here.create(&queued.lasting(name, 1, "batch")));
     queued.wait("batch", "two wait", |status| status["waitingJobs"] == 2);
     bed.pool.pause_schedd().unwrap();
-    here.kubectl(&["delete", "htcjob", "left", "--wait=false"]);
+    here.begin_delete("left");
     here.wait_says("left", "JobsRemoved", "False", "ScheddUnreachable");
     queued.wait("batch", "it may still run", |status| status["used"]["jobs"] == 1);
     here.kubectl(&["annotate", "htcjob", "left", "htc.cern.ch/abandon=true"]);

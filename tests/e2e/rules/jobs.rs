@@ -99,7 +99,7 @@ pub fn behind_another_schedd(version: Version) {
     let submitted = site.gates.calls("condor_submit");
 
     let queue = Away::take(&site);
-    here.kubectl(&["delete", "htcjob", "doomed", "--wait=false"]);
+    here.begin_delete("doomed");
     site.bed.start_operator();
     let message = here.wait_says("doomed", "JobsRemoved", "False", "AnotherSchedd");
     assert!(message.contains("Check which schedd has the name"), "what to do: {message}");

@@ -56,7 +56,7 @@ pub fn alive_while_its_object_is_deleted(version: Version) {
     let uid = here.create(&site.noted("doomed", 1, ""));
     site.gates.wait_at("condor_submit");
     site.bed.kill_operator();
-    here.kubectl(&["delete", "htcjob", "doomed", "--wait=false"]);
+    here.begin_delete("doomed");
     site.bed.start_operator();
     let object =
         here.wait("doomed", "what its deletion waits for", |object| condition(object, "JobsRemoved").is_some());
@@ -81,7 +81,7 @@ pub fn alive_while_its_object_is_abandoned(version: Version) {
     let uid = here.create(&site.lasting("left", 1));
     site.gates.wait_at("condor_submit");
     here.kubectl(&["annotate", "htcjob", "left", "htc.cern.ch/abandon=true"]);
-    here.kubectl(&["delete", "htcjob", "left", "--wait=false"]);
+    here.begin_delete("left");
     here.wait_phase("left", "Terminating");
     site.gates.open("condor_submit");
     here.wait_gone("left");

@@ -141,7 +141,7 @@ impl Soak {
                 let patch = json!({ "spec": { "parallelism": most } }).to_string();
                 here.kubectl(&["patch", "htcjob", name, "--type=merge", "-p", &patch]);
             }
-            Act::Delete => drop(here.kubectl(&["delete", "htcjob", name, "--wait=false"])),
+            Act::Delete => drop(here.begin_delete(name)),
         }
     }
 }

@@ -49,14 +49,14 @@ pub fn nothing_is_submitted_that_may_have_been(version: Version) {
     assert_eq!(bed.jobs_of_all().keys().collect::<Vec<_>>(), [&uid], "nothing else was submitted");
 
     // Nobody knows which jobs to remove: a person does, and says so.
-    here.kubectl(&["delete", "htcjob", "unsaid", "--wait=false"]);
+    here.begin_delete("unsaid");
     wait_says(&here, "unsaid", "JobsRemoved", "False", "GoOperator");
     bed.condor.ok("condor_rm", &["-constraint", "regexp(\"JOB_NAME=unsaid \", Environment)"]).unwrap();
     here.kubectl(&["annotate", "htcjob", "unsaid", "htc.cern.ch/abandon=true"]);
     here.wait_gone("unsaid");
 
     wait_says(&here, "another", "Submitted", "False", "CredentialsRefused");
-    here.kubectl(&["delete", "htcjob", "another", "--wait=false"]);
+    here.begin_delete("another");
     wait_says(&here, "another", "JobsRemoved", "False", "CredentialsRefused");
     assert!(bed.queue("HTCOperator =!= undefined", &["ClusterId"]).is_empty());
     assert_eq!(another.queued(&bed), 1, "it is not ours to remove");

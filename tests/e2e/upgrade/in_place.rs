@@ -169,7 +169,7 @@ pub fn deletion_removes_exactly_its_jobs(version: Version) {
     running.wait_status(&bed, 1..2, "4");
     running.wait_status(&bed, 0..1, "2");
     leaving.wait_status(&bed, 0..1, "2");
-    here.kubectl(&["delete", "htcjob", "leaving", "--wait=false"]);
+    here.begin_delete("leaving");
     old.leave_database();
     bed.start_operator();
 
@@ -222,7 +222,7 @@ pub fn an_operator_that_dies_while_it_adopts(version: Version) {
     running.wait_status(&bed, 1..2, "4");
     leaving.wait_status(&bed, 0..1, "2");
     let before = jobs_of_all(&bed);
-    here.kubectl(&["delete", "htcjob", "leaving", "--wait=false"]);
+    here.begin_delete("leaving");
     old.leave_database();
     let places: Vec<String> = PLACES.iter().map(|place| (*place).to_owned()).collect();
     bed.dying_at(&places, places.len(), || {

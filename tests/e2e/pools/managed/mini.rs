@@ -190,7 +190,7 @@ pub fn its_workers_go_with_it_whenever_the_operator_dies(version: Version) {
         let uid = here.create(&placed("gone", 1, Some(json!({}))));
         wait_running(&here, "gone", 1);
         bed.kill_operator();
-        here.kubectl(&["delete", "htcjob", "gone", "--wait=false"]);
+        here.begin_delete("gone");
         assert_eq!(own(node, &uid).len(), 1);
         bed.start_operator();
         node.wait_pods("worker", "none", <[Value]>::is_empty);
