@@ -134,6 +134,17 @@ impl Records {
         Ok(parents)
     }
 
+    /// Notes in the ledger which are gone without having been let go: so it is known from which transaction on their jobs are shown no
+    /// more.
+    async fn note_missing(&self) -> Result<(), LedgerError> {
+        // What is recorded was in the store before that.
+        let mut missing = self.ledger.expected().await?;
+        for object in self.objects.state() {
+            missing.remove(&Uid::from(object.uid().unwrap_or_default().as_str()));
+        }
+        if missing.is_empty() { Ok(()) } else { self.ledger.note_missing(missing).await }
+    }
+
     /// The `HTCJob` of this name.
     async fn parent(&self, namespace: &str, name: &str) -> Result<Option<Parent>, LedgerError> {
         let Some(object) = self.objects.get(&ObjectRef::new(name).within(namespace)) else { return Ok(None) };

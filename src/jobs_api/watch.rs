@@ -114,19 +114,19 @@ impl Watching {
             selection,
             records,
         };
-        if watch.since.is_none() {
+        if let Some(since) = watch.since.filter(|_| watching.selection.can_change()) {
+            let walk = Walk::through(watching.records.clone(), known, watching.selection.at_any_time());
+            watching.remember(walk, since).await?;
+        } else if watch.since.is_none() {
             let all = watching.htcjobs.parents().cloned().collect();
             let walk = Walk::through(watching.records.clone(), all, watching.selection.clone());
             watching.walk = Some((walk, Tell::First));
-        } else if watching.selection.can_change() {
-            let walk = Walk::through(watching.records.clone(), known, watching.selection.at_any_time());
-            watching.remember(walk).await?;
         }
         Ok(watching)
     }
 
     /// Which were in the selection when the watch's version was, and of which that is not known.
-    async fn remember(&mut self, mut walk: Walk) -> Result<(), LedgerError> {
+    async fn remember(&mut self, mut walk: Walk, since: i64) -> Result<(), Failure> {
         while let Some(procs) = walk.next().await? {
             for proc in procs {
                 if proc.name.stated > self.told {
@@ -137,7 +137,8 @@ impl Watching {
                 }
             }
         }
-        Ok(())
+        // A job without a row was remembered as it is since then.
+        self.htcjobs.must_be_whole_since(since).await
     }
 
     /// The next frames; none at the end.

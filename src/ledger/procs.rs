@@ -6,6 +6,7 @@ use rusqlite::{Connection, OptionalExtension as _, Params, Row, params};
 
 use super::load::{JOB, JOB_COLUMNS, job};
 use super::word::parse;
+use super::writer::NUMBER;
 use super::{Ledger, LedgerError, ProcWish};
 use crate::machine::facts::{End, Exit, Job};
 use crate::machine::ids::{Index, ScheddName, Timestamp, Uid};
@@ -127,13 +128,37 @@ impl Ledger {
         .await
     }
 
-    /// Whether an object of this namespace, or any, was let go after transaction number `since`. One whose rows are removed counts
-    /// for all namespaces.
+    /// The objects that are recorded and were not let go, but for those of which [`Self::note_missing`] was told.
+    pub async fn expected(&self) -> Result<BTreeSet<Uid>, LedgerError> {
+        self.run(move |connection| {
+            uids(connection, "select uid from objects where released = 0 and missing is null", [])
+                .map_err(LedgerError::sql("read which objects are expected to exist"))
+        })
+        .await
+    }
+
+    /// Notes that these objects are gone without having been let go: somebody has removed their finalizers.
+    pub async fn note_missing(&self, missing: BTreeSet<Uid>) -> Result<(), LedgerError> {
+        self.run(move |connection| {
+            connection
+                .prepare_cached(&format!(
+                    "update objects set missing = {NUMBER} where uid = ?1 and released = 0 and missing is null"
+                ))
+                .and_then(|mut statement| {
+                    missing.iter().try_for_each(|uid| statement.execute([uid.as_str()]).map(drop))
+                })
+                .map_err(LedgerError::sql("note which objects are missing"))
+        })
+        .await
+    }
+
+    /// Whether an object of this namespace, or any, was let go after transaction number `since`, or noted to be missing. One whose rows
+    /// are removed counts for all namespaces.
     pub async fn let_go_since(&self, namespace: Option<String>, since: i64) -> Result<bool, LedgerError> {
         self.run(move |connection| {
             connection
                 .prepare_cached(
-                    "select exists(select 1 from objects where letGo > ?1 and (?2 is null or namespace = ?2))
+                    "select exists(select 1 from objects where (letGo > ?1 or missing > ?1) and (?2 is null or namespace = ?2))
                         or exists(select 1 from ledger where key = 'letGo' and cast(value as integer) > ?1)",
                 )
                 .and_then(|mut rows| rows.query_row(params![since, namespace], |row| row.get(0)))

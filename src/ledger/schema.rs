@@ -62,7 +62,7 @@ const JOB_COLUMNS: &[(&str, &str)] = &[
 /// `pool`: namespace and name of its HTCPool; null for the pool of the operator's flags.
 /// `batchJob`: uid of its Job, where its jobs are Pods; null before that is recorded, and where they are HTCondor's.
 /// `made`, `gaveUp`, `letGo`: numbers of the transactions that recorded it, gave up jobs of it, and let it go; null or 0 if that was
-/// by an older version.
+/// by an older version. `missing`: number of the one that noted that it is gone without having been let go.
 const OBJECT_COLUMNS: &[(&str, &str)] = &[
     ("expiredAt", "integer"),
     ("exceeded", "text"),
@@ -78,6 +78,7 @@ const OBJECT_COLUMNS: &[(&str, &str)] = &[
     ("made", "integer"),
     ("letGo", "integer"),
     ("gaveUp", "integer"),
+    ("missing", "integer"),
     ("pool", "text"),
     ("batchJob", "text"),
 ];
@@ -116,6 +117,7 @@ create index if not exists objects_gave_up on objects(gaveUp) where gaveUp is no
 update objects set gaveUp = 0 where givenUp > 0 and gaveUp is null;
 create index if not exists htcjobs_changed on htcjobs(changed) where changed is not null;
 create index if not exists objects_let_go on objects(letGo) where letGo is not null;
+create index if not exists objects_missing on objects(missing) where missing is not null;
 create index if not exists objects_pool on objects(pool) where pool is not null and released = 0;
 create index if not exists objects_sandbox on objects(uid) where released = 1 and sandboxGone is null;
 create index if not exists submissions_unseen on submissions(notAfter, lock)
@@ -217,6 +219,18 @@ create trigger if not exists recorded_otherwise after update of uid on htcjobs w
 end;
 ";
 
+/// Clears `stated` with the state: an operator of an older version does not know of it.
+const STATED: &str = "
+create trigger if not exists stated_otherwise after update of jobId, jobStatus, outcome on htcjobs
+    when new.stated is old.stated and (new.jobId, new.jobStatus, new.outcome) is not (old.jobId, old.jobStatus, old.outcome) begin
+    update htcjobs set stated = null where uid = new.uid and idx = new.idx;
+end;
+create trigger if not exists run_stated_otherwise after update of state on runs
+    when new.stated is old.stated and new.state is not old.state begin
+    update runs set stated = null where uid = new.uid and idx = new.idx;
+end;
+";
+
 /// Of each job the newest start and the newest end are kept; older versions kept 200 events.
 const NEWEST: &str = "
 begin immediate;
@@ -263,6 +277,7 @@ pub(super) fn migrate(connection: &Connection) -> Result<(), LedgerError> {
         add_columns(connection, "grants", GRANT_COLUMNS)?;
         add_columns(connection, "callbacks", CALLBACK_COLUMNS)?;
         connection.execute_batch(COUNTS)?;
+        connection.execute_batch(STATED)?;
         if !connection
             .query_row("select exists (select 1 from ledger where key = 'callbacks')", [], |row| row.get(0))?
         {

@@ -124,6 +124,7 @@ pub(super) fn write_object(
                 completedAt = excluded.completedAt, released = excluded.released, conditions = excluded.conditions,
                 expiredAt = excluded.expiredAt, givenUp = excluded.givenUp, releasedAt = excluded.releasedAt,
                 exceeded = excluded.exceeded, letGo = iif(excluded.released, coalesce(objects.letGo, excluded.letGo), null),
+                missing = null,
                 gaveUp = iif(excluded.givenUp > 0, coalesce(objects.gaveUp, excluded.gaveUp), null)"
         ))
         .and_then(|mut statement| {

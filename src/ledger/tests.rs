@@ -613,6 +613,28 @@ async fn what_was_let_go_is_forgotten_in_its_time_and_nothing_else() {
     }
 }
 
+/// An operator of an older version does not say when a job came into its state.
+#[tokio::test]
+async fn what_an_older_version_writes_has_no_state_that_is_older_than_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("htcjobs.db");
+    let ledger = Ledger::open_alone(&path).unwrap();
+    let running = |index| (Index(index), job(index, JobState::Running));
+    ledger.save(save(known(Phase::Running), (0..3).map(running).collect(), Vec::new())).await.unwrap();
+    let began = ledger.sequence();
+    ledger.close().await;
+    let older = |change: &str, index: u32| {
+        let change = format!("update htcjobs set {change}, changed = 99 where uid = ?1 and idx = {index}");
+        Connection::open(&path).unwrap().execute(&change, [uid().as_str()]).unwrap();
+    };
+    older("outcome = 'Succeeded'", 0);
+    older("host = 'other'", 1);
+    let ledger = Ledger::open_alone(&path).unwrap();
+    let rows = ledger.procs(uid(), Index(0), 9).await.unwrap().rows;
+    let versions: Vec<(i64, i64)> = rows.iter().map(|row| (row.changed, row.stated)).collect();
+    assert_eq!(versions, [(99, 99), (99, began), (began, began)]);
+}
+
 #[tokio::test]
 async fn a_submitter_that_is_seen_to_have_ended_is_dated_for_all_of_its_lock() {
     use crate::machine::Rules;

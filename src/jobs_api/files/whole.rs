@@ -2,6 +2,7 @@
 //! it has left. A client whose connection ends goes on with the job that was cut; its folder says which.
 
 use std::collections::VecDeque;
+use std::fs;
 use std::path::PathBuf;
 
 use actix_web::HttpResponse;
@@ -134,11 +135,11 @@ impl Whole {
         Ok(None)
     }
 
-    /// What this job has left; none if somebody has removed that.
+    /// What this job has left; none if somebody has removed that, and that alone.
     async fn archive(&self, index: Index) -> Result<Option<Archive>, Failure> {
         let inside = PathBuf::from(index.to_string());
-        let place = self.folder.join(&inside);
-        if !self.volume.step(move || place.try_exists()).await? {
+        let (folder, place) = (self.folder.clone(), self.folder.join(&inside));
+        if !self.volume.step(move || Ok(fs::metadata(folder)?.is_dir() && place.try_exists()?)).await? {
             return Ok(None);
         }
         let entries = Entries::under(&self.volume, self.folder.clone(), inside).await?;
@@ -148,7 +149,6 @@ impl Whole {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::path::Path;
 
     use super::*;
@@ -234,6 +234,15 @@ mod tests {
         ledger.save_let_go().await;
         let (sent, failure) = bytes(begun).await.unwrap_err();
         assert_eq!((failure.code, has_an_end(&sent)), (404, false), "{}", failure.message);
+    }
+
+    /// As where another volume is in its place.
+    #[tokio::test]
+    async fn what_is_gone_for_all_jobs_is_not_taken_for_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let (sent, failure) =
+            bytes(whole(&folder.path().join("output"), &ledger(folder.path()), &[0, 1])).await.unwrap_err();
+        assert_eq!((failure.code, sent.len()), (404, 0), "{}", failure.message);
     }
 
     #[tokio::test]

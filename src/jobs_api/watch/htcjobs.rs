@@ -56,6 +56,7 @@ impl HTCJobs {
     /// Refuses to go on from a version behind which something changed that has no version of its own for each job.
     pub(super) async fn must_be_whole_since(&self, since: i64) -> Result<(), Failure> {
         let ledger = &self.records.ledger;
+        self.records.note_missing().await?;
         if ledger.let_go_since(self.namespace.clone(), since).await? {
             return Err(Failure::expired("HTCJobs have gone since that version: list again"));
         }

@@ -302,3 +302,47 @@ async fn a_watch_that_was_cut_while_it_told_of_items_is_not_gone_on_with() {
     let all = [vec![told], steps(&mut watching).await].concat();
     those_who_go_on_from(&world, &version, all, "ADDED").await;
 }
+
+/// Between the moment when it is looked what changed as a whole and the one when jobs are looked at, those without a row were given up.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_given_up_while_a_watch_begins_is_not_gone_on_with() {
+    let mut world = World::new();
+    world.comes_unheard(htcjob(2));
+    world.is_recorded(0).await;
+    let since = world.records.ledger.sequence();
+    let words = format!("resourceVersion={since}&fieldSelector=status.state%3DWaiting");
+    let mut watching = world.watch(&words).await.unwrap();
+    world.is_recorded(2).await;
+    let walk = || {
+        let parents = watching.htcjobs.parents().cloned().collect();
+        Walk::through(watching.records.clone(), parents, watching.selection.at_any_time())
+    };
+    let (first, second) = (walk(), walk());
+    assert_eq!(watching.remember(first, since).await.map_err(|failure| failure.code), Err(410));
+    let now = world.records.ledger.sequence();
+    assert_eq!(watching.remember(second, now).await, Ok(()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_version_before_an_htcjob_went_by_force_is_not_gone_on_with() {
+    let mut world = World::new();
+    let stays = observed("stays", HTCJobSpec::default());
+    world.comes_unheard(stays.clone());
+    world.comes_unheard(htcjob(2));
+    world
+        .decides(|save| (save.uid, save.name) = ("stays-uid".into(), ObjectName { name: "stays".to_owned(), ..name() }))
+        .await;
+    world.is_recorded(0).await;
+    let since = format!("resourceVersion={}", world.records.ledger.sequence());
+    let mut live = world.watch(&since).await.unwrap();
+    // Its finalizer is removed: the ledger is told nothing.
+    world.goes(htcjob(2));
+    assert_eq!(steps(&mut live).await.concat().len(), 2, "DELETED of each of its jobs");
+    for _ in 0..2 {
+        let refused = world.watch(&since).await.err();
+        assert!(refused.is_some_and(|why| why.code == 410 && why.message.contains("have gone since")));
+    }
+    let now = world.records.ledger.sequence();
+    assert!(world.watch(&format!("resourceVersion={now}")).await.is_ok());
+    assert_eq!(world.records.ledger.sequence(), now, "it is noted once");
+}

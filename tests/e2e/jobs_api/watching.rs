@@ -225,7 +225,7 @@ pub fn that_an_htcjob_is_gone(version: Version) {
     let from = |list: &Value| format!("{}?watch=1&timeoutSeconds=1&resourceVersion={}", here.procs(), version_of(list));
     let watch = admin.begins(&["get", "htcprocs", "-w", "--output-watch-events"]);
     wait_printed(&watch, "the jobs that are there", |text| text.contains("before-0"));
-    here.kubectl(&["delete", "htcjob", "kept", "--wait=false"]);
+    here.begin_delete("kept");
     wait_printed(&watch, "that the job is gone", |text| text.contains("DELETED") && text.contains("kept-0"));
     let why = here.try_kubectl(&["get", "--raw", &from(&before)]).unwrap_err().to_string();
     assert!(why.contains("HTCJobs have gone since that version: list again"), "{why}");
@@ -244,6 +244,23 @@ pub fn that_an_htcjob_is_gone(version: Version) {
     here.wait_gone("kept");
     let told = here.kubectl(&["get", "--raw", &from(&after)]);
     assert!(!told.contains("kept-0"), "its job is gone already: {told}");
+
+    // Somebody removes the operator's own finalizer.
+    here.create(&htcjob("forced", "true"));
+    here.wait_ended("forced");
+    here.wait_output("forced");
+    let before = list();
+    assert_eq!(names(&before), ["before-0", "forced-0"]);
+    here.force_away("forced");
+    wait_printed(&watch, "that the job is gone", |text| {
+        text.contains("forced-0") && text.matches("DELETED").count() == 2
+    });
+    let why = here.try_kubectl(&["get", "--raw", &from(&before)]).unwrap_err().to_string();
+    assert!(why.contains("HTCJobs have gone since that version: list again"), "{why}");
+    let after = list();
+    assert_eq!(names(&after), ["before-0"]);
+    let told = here.kubectl(&["get", "--raw", &from(&after)]);
+    assert!(!told.contains("forced-0"), "{told}");
 }
 
 /// Watches of a second, each of which goes on from the last event of the one before.
