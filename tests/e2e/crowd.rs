@@ -13,7 +13,7 @@ use self::bad::{BAD, Bad};
 use self::pace::meanwhile;
 use bed::site::Site;
 use bed::{LONG_SUBMISSIONS, Namespace, PATIENCE, ids, is_true};
-use serde_json::Value;
+use serde_json::{Value, json};
 use testbed::Version::{self, Sid, Trixie};
 use testbed::{Account, wait_for};
 
@@ -224,7 +224,7 @@ fn ten_bad_ones_among(count: usize, version: Version) {
         here.create_all(&(0..count).map(|number| good(&site, number)).collect::<Vec<_>>());
         wait_good(&here, count, began)
     });
-    let work_alone = spent(&site).saturating_sub(before).div_f64(count as f64);
+    let work_alone = spent(&site).saturating_sub(before) / u32::try_from(count).unwrap();
     println!("{version}: {count} good ones alone: {alone}; {work_alone:.1?} of work for each; pace {pace_alone}");
     delete_all(&site, &here);
 
@@ -256,14 +256,15 @@ fn ten_bad_ones_among(count: usize, version: Version) {
     println!("{version}: allowed: {most}");
     assert_good(&site, &here, count);
     assert!(times.ids < most.ids && times.complete < most.complete, "{times}, instead of: {most}");
-    let most = work_alone.mul_f64((count as f64 * WORK + BAD.len() as f64 * WORK_OF_A_BAD) * slower.work);
+    let [good, bad] = [count, BAD.len()].map(|count| f64::from(u32::try_from(count).unwrap()));
+    let most = work_alone.mul_f64((good * WORK + bad * WORK_OF_A_BAD) * slower.work);
     assert!(work < most, "{work:.1?} of work, instead of {most:.1?}");
     assert!(commands < count / 2, "what waits goes together: {commands} condor_submit");
 
     wait_bad(&site, &here);
     println!("{version}: each bad one is in its own state after {:.1?}", began.elapsed());
     // What matches no machine waits until its deadline is past.
-    here.kubectl(&["patch", "htcjob", "unmatched", "--type=merge", "-p", r#"{"spec":{"activeDeadlineSeconds":1}}"#]);
+    here.merge("unmatched", &json!({ "spec": { "activeDeadlineSeconds": 1 } }));
     here.wait_says("unmatched", "Failed", "True", "DeadlineExceeded");
     assert_good(&site, &here, count);
     delete_all(&site, &here);
