@@ -53,12 +53,12 @@ impl FilesQuery {
         for (name, value) in parameters(query)? {
             match name.as_str() {
                 "offset" => {
-                    let wrong = || Failure::bad_request(format!("the parameter offset cannot be {value:?}"));
+                    let wrong = || Failure::wrong_parameter(&name, &value);
                     wanted.offset = value.parse().map_err(|_| wrong())?;
                 }
                 "etag" => wanted.tag = Some(value),
                 "pretty" | "timeout" => {}
-                _ => return Err(Failure::bad_request(format!("the parameter {name:?} is not known"))),
+                _ => return Err(Failure::unknown_parameter(&name)),
             }
         }
         Ok(wanted)

@@ -28,7 +28,7 @@ impl LogQuery {
     pub(super) fn parse(query: &str) -> Result<Self, Failure> {
         let mut wanted = Self::default();
         for (name, value) in parameters(query)? {
-            let wrong = || Failure::bad_request(format!("the parameter {name} cannot be {value:?}"));
+            let wrong = || Failure::wrong_parameter(&name, &value);
             match name.as_str() {
                 "stream" => {
                     wanted.stream = match value.as_str() {
@@ -44,7 +44,7 @@ impl LogQuery {
                 "run" => wanted.run = Some(value.parse().map_err(|_| wrong())?),
                 "firstLine" => wanted.first_line = Some(value.parse().map_err(|_| wrong())?),
                 "pretty" | "timeout" => {}
-                _ => return Err(Failure::bad_request(format!("the parameter {name:?} is not known"))),
+                _ => return Err(Failure::unknown_parameter(&name)),
             }
         }
         if wanted.tail_lines.is_some() && wanted.offset > 0 {

@@ -114,19 +114,19 @@ impl Watching {
             selection,
             records,
         };
-        if let Some(since) = watch.since.filter(|_| watching.selection.can_change()) {
-            let walk = Walk::through(watching.records.clone(), known, watching.selection.at_any_time());
-            watching.remember(walk, since).await?;
-        } else if watch.since.is_none() {
+        if watch.since.is_none() {
             let all = watching.htcjobs.parents().cloned().collect();
             let walk = Walk::through(watching.records.clone(), all, watching.selection.clone());
             watching.walk = Some((walk, Tell::First));
+        } else if watching.selection.can_change() {
+            let walk = Walk::through(watching.records.clone(), known, watching.selection.at_any_time());
+            watching.remember(walk).await?;
         }
         Ok(watching)
     }
 
     /// Which were in the selection when the watch's version was, and of which that is not known.
-    async fn remember(&mut self, mut walk: Walk, since: i64) -> Result<(), Failure> {
+    async fn remember(&mut self, mut walk: Walk) -> Result<(), Failure> {
         while let Some(procs) = walk.next().await? {
             for proc in procs {
                 if proc.name.stated > self.told {
@@ -138,7 +138,7 @@ impl Watching {
             }
         }
         // A job without a row was remembered as it is since then.
-        self.htcjobs.must_be_whole_since(since).await
+        self.htcjobs.must_be_unchanged_as_a_whole_since(self.told).await
     }
 
     /// The next frames; none at the end.

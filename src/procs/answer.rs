@@ -30,6 +30,18 @@ impl Failure {
         Self::new(400, "BadRequest", message)
     }
 
+    /// 400: a parameter of the query cannot have this value.
+    #[must_use]
+    pub fn wrong_parameter(name: &str, value: &str) -> Self {
+        Self::bad_request(format!("the parameter {name} cannot be {value:?}"))
+    }
+
+    /// 400: the query has a parameter that nobody reads.
+    #[must_use]
+    pub fn unknown_parameter(name: &str) -> Self {
+        Self::bad_request(format!("the parameter {name:?} is not known"))
+    }
+
     /// 403: RBAC does not allow it.
     #[must_use]
     pub fn forbidden(message: impl Into<String>) -> Self {

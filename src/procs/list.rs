@@ -111,7 +111,7 @@ impl Query {
         let (mut labels, mut fields, mut include) = (None, None, Include::default());
         let (mut wanted, mut watch, mut parsed) = (false, Watch::default(), Self::default());
         for (name, value) in parameters(query)? {
-            let wrong = || Failure::bad_request(format!("the parameter {name} cannot be {value:?}"));
+            let wrong = || Failure::wrong_parameter(&name, &value);
             match name.as_str() {
                 "limit" => {
                     let limit: usize = value.parse().map_err(|_| wrong())?;
@@ -146,7 +146,7 @@ impl Query {
                 "allowWatchBookmarks" => watch.bookmarks = flag(&value).ok_or_else(wrong)?,
                 // What is listed is always the newest.
                 "resourceVersionMatch" | "sendInitialEvents" | "pretty" | "timeout" => {}
-                _ => return Err(Failure::bad_request(format!("the parameter {name:?} is not known"))),
+                _ => return Err(Failure::unknown_parameter(&name)),
             }
         }
         parsed.selection = Selection::parse(labels.as_deref(), fields.as_deref())?;

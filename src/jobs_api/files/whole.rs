@@ -37,12 +37,12 @@ impl WholeQuery {
         for (name, value) in parameters(query)? {
             match name.as_str() {
                 "index" => {
-                    let wrong = || Failure::bad_request(format!("the parameter index cannot be {value:?}"));
+                    let wrong = || Failure::wrong_parameter(&name, &value);
                     wanted.index = Index(value.parse().map_err(|_| wrong())?);
                 }
                 "uid" => wanted.uid = Some(value),
                 "pretty" | "timeout" => {}
-                _ => return Err(Failure::bad_request(format!("the parameter {name:?} is not known"))),
+                _ => return Err(Failure::unknown_parameter(&name)),
             }
         }
         Ok(wanted)

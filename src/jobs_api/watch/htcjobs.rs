@@ -53,14 +53,19 @@ impl HTCJobs {
         Ok(htcjobs)
     }
 
-    /// Refuses to go on from a version behind which something changed that has no version of its own for each job.
+    /// Refuses to go on from a version behind which something changed that has no version of its own for each job, or `HTCJob`s have gone.
     pub(super) async fn must_be_whole_since(&self, since: i64) -> Result<(), Failure> {
         let ledger = &self.records.ledger;
         self.records.note_missing().await?;
         if ledger.let_go_since(self.namespace.clone(), since).await? {
             return Err(Failure::expired("HTCJobs have gone since that version: list again"));
         }
-        if ledger.changed_as_a_whole_since(self.namespace.clone(), since).await? {
+        self.must_be_unchanged_as_a_whole_since(since).await
+    }
+
+    /// The same for what has changed, not gone: a watch that has begun is told what goes.
+    pub(super) async fn must_be_unchanged_as_a_whole_since(&self, since: i64) -> Result<(), Failure> {
+        if self.records.ledger.changed_as_a_whole_since(self.namespace.clone(), since).await? {
             return Err(Failure::expired(
                 "HTCJobs were cut short, or their items read, since that version: list again",
             ));

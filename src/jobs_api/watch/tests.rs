@@ -318,9 +318,9 @@ async fn what_is_given_up_while_a_watch_begins_is_not_gone_on_with() {
         Walk::through(watching.records.clone(), parents, watching.selection.at_any_time())
     };
     let (first, second) = (walk(), walk());
-    assert_eq!(watching.remember(first, since).await.map_err(|failure| failure.code), Err(410));
-    let now = world.records.ledger.sequence();
-    assert_eq!(watching.remember(second, now).await, Ok(()));
+    assert_eq!(watching.remember(first).await.map_err(|failure| failure.code), Err(410));
+    watching.told = world.records.ledger.sequence();
+    assert_eq!(watching.remember(second).await, Ok(()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
