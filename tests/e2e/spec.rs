@@ -213,7 +213,7 @@ fn a_deadline_ends_what_has_not_ended(#[case] version: Version) {
     here.wait("late", "one ended, one runs, one waits", |object| {
         ["succeeded", "running", "idle"].iter().all(|count| object["status"][*count] == 1)
     });
-    here.kubectl(&["patch", "htcjob", "late", "--type=merge", "-p", r#"{"spec":{"activeDeadlineSeconds":1}}"#]);
+    here.merge("late", &json!({ "spec": { "activeDeadlineSeconds": 1 } }));
     let ended = here.wait_ended("late");
     assert_eq!(counts(&ended), [0, 1, 2], "{ended:#}");
     assert_eq!(condition(&ended, "Failed").unwrap()["reason"], "DeadlineExceeded");
@@ -263,6 +263,6 @@ fn it_deletes_itself_some_time_after_its_end(#[case] version: Version) {
     let ended = here.wait_ended("kept");
     assert!(is_true(&ended, "Complete"));
     // Its end is long over by another measure.
-    here.kubectl(&["patch", "htcjob", "kept", "--type=merge", "-p", r#"{"spec":{"ttlSecondsAfterFinished":1}}"#]);
+    here.merge("kept", &json!({ "spec": { "ttlSecondsAfterFinished": 1 } }));
     here.wait_gone("kept");
 }

@@ -8,7 +8,7 @@ use bed::{Bed, LONG_SUBMISSIONS, Namespace, UNTIL_LET_GO, condition, htcjob, ids
 use htc_operator::api::Phase;
 use htc_operator::machine::transitions::TRANSITIONS;
 use rstest::rstest;
-use serde_json::Value;
+use serde_json::{Value, json};
 use testbed::Version::{self, Sid, Trixie};
 use testbed::wait_for;
 
@@ -130,7 +130,7 @@ fn past_their_deadlines(here: &Namespace<'_>) {
     accepted(here, "never-starts", 1);
     here.wait_phase("never-ends", "Running");
     for name in ["never-starts", "never-ends"] {
-        here.kubectl(&["patch", "htcjob", name, "--type=merge", "-p", r#"{"spec":{"activeDeadlineSeconds":1}}"#]);
+        here.merge(name, &json!({ "spec": { "activeDeadlineSeconds": 1 } }));
         here.wait_event(name, "DeadlineExceeded");
         let ended = here.wait_ended(name);
         assert_eq!(condition(&ended, "Failed").unwrap()["reason"], "DeadlineExceeded", "{ended:#}");

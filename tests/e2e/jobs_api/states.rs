@@ -178,7 +178,7 @@ pub fn jobs_that_wait_and_jobs_that_never_ran(version: Version) {
     assert!(rows(&table).iter().all(|row| row[1] == "Waiting"), "{table}");
     let one = json(&here.kubectl(&["get", "htcproc", "waits-2", "-o", "json"]));
     assert!(one["status"]["id"].is_null() && one["status"]["attempts"] == 0, "{one:#}");
-    here.kubectl(&["patch", "htcjob", "waits", "--type=merge", "-p", r#"{"spec":{"parallelism":3}}"#]);
+    here.merge("waits", &json!({ "spec": { "parallelism": 3 } }));
     here.wait_ended("waits");
     for index in 0..3 {
         wait_state(&here, &format!("waits-{index}"), "Succeeded");

@@ -223,16 +223,21 @@ pub fn that_an_htcjob_is_gone(version: Version) {
     let before = list();
     assert_eq!(names(&before), ["before-0", "kept-0"]);
     let from = |list: &Value| format!("{}?watch=1&timeoutSeconds=1&resourceVersion={}", here.procs(), version_of(list));
+    // Who goes on from before the job was gone; the list that he gets then.
+    let must_list_again = |before: &Value, gone: &str| {
+        let why = here.try_kubectl(&["get", "--raw", &from(before)]).unwrap_err().to_string();
+        assert!(why.contains("HTCJobs have gone since that version: list again"), "{why}");
+        let after = list();
+        assert_eq!(names(&after), ["before-0"]);
+        let told = here.kubectl(&["get", "--raw", &from(&after)]);
+        assert!(!told.contains(gone), "{told}");
+        after
+    };
     let watch = admin.begins(&["get", "htcprocs", "-w", "--output-watch-events"]);
     wait_printed(&watch, "the jobs that are there", |text| text.contains("before-0"));
     here.begin_delete("kept");
     wait_printed(&watch, "that the job is gone", |text| text.contains("DELETED") && text.contains("kept-0"));
-    let why = here.try_kubectl(&["get", "--raw", &from(&before)]).unwrap_err().to_string();
-    assert!(why.contains("HTCJobs have gone since that version: list again"), "{why}");
-    let after = list();
-    assert_eq!(names(&after), ["before-0"]);
-    let told = here.kubectl(&["get", "--raw", &from(&after)]);
-    assert!(!told.contains("kept-0"), "{told}");
+    let after = must_list_again(&before, "kept-0");
     here.kubectl(&[
         "patch",
         "htcjob",
@@ -255,12 +260,7 @@ pub fn that_an_htcjob_is_gone(version: Version) {
     wait_printed(&watch, "that the job is gone", |text| {
         text.contains("forced-0") && text.matches("DELETED").count() == 2
     });
-    let why = here.try_kubectl(&["get", "--raw", &from(&before)]).unwrap_err().to_string();
-    assert!(why.contains("HTCJobs have gone since that version: list again"), "{why}");
-    let after = list();
-    assert_eq!(names(&after), ["before-0"]);
-    let told = here.kubectl(&["get", "--raw", &from(&after)]);
-    assert!(!told.contains("forced-0"), "{told}");
+    must_list_again(&before, "forced-0");
 }
 
 /// Watches of a second, each of which goes on from the last event of the one before.

@@ -187,7 +187,7 @@ pub fn suspended_and_resumed_and_as_many_at_a_time_as_are_wanted(version: Versio
     assert!(here.pods().is_empty());
     here.suspend("wait", false);
     here.wait_pods("one", |pods| pods.len() == 1);
-    here.kubectl(&["patch", "htcjob", "wait", "--type=merge", "-p", r#"{"spec":{"parallelism":2}}"#]);
+    here.merge("wait", &json!({ "spec": { "parallelism": 2 } }));
     here.wait_pods("two", |pods| pods.len() == 2);
     here.run(0);
     here.wait_phase("wait", "Running");
@@ -213,11 +213,11 @@ pub fn the_deadline_and_the_time_after_the_end(version: Version) {
     here.create(&object);
     here.end(1, 0);
     here.wait("late", "one has succeeded", |object| object["status"]["succeeded"] == 1);
-    here.kubectl(&["patch", "htcjob", "late", "--type=merge", "-p", r#"{"spec":{"activeDeadlineSeconds":1}}"#]);
+    here.merge("late", &json!({ "spec": { "activeDeadlineSeconds": 1 } }));
     let ended = here.wait_ended("late");
     assert_eq!(condition(&ended, "Failed").unwrap()["reason"], "DeadlineExceeded", "{ended:#}");
     assert_eq!((&ended["status"]["failedIndexes"], counts(&ended)), (&json!("0"), [0, 1, 1]));
-    here.kubectl(&["patch", "htcjob", "late", "--type=merge", "-p", r#"{"spec":{"ttlSecondsAfterFinished":0}}"#]);
+    here.merge("late", &json!({ "spec": { "ttlSecondsAfterFinished": 0 } }));
     here.wait_gone("late");
     here.wait_all_gone();
     let left = wait_for("its Pods to be gone", PATIENCE, || here.pods().iter().all(|pod| index_of(pod) == u32::MAX));

@@ -69,10 +69,7 @@ pub fn parallelism_can_be_changed(version: Version) {
     let uid = here.create(&object);
     let message = here.wait_says("changed", "Submitted", "False", "Parallelism");
     assert!(message.contains("until it is increased"), "{message}");
-    let set = |most: u32| {
-        let patch = format!(r#"{{"spec":{{"parallelism":{most}}}}}"#);
-        here.kubectl(&["patch", "htcjob", "changed", "--type=merge", "-p", &patch]);
-    };
+    let set = |most: u32| here.merge("changed", &json!({ "spec": { "parallelism": most } }));
     let has = |count: usize| {
         wait_for("jobs to be submitted", PATIENCE, || site.bed.jobs_of(&uid).len() == count).unwrap();
     };

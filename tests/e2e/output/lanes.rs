@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
+use serde_json::json;
 use testbed::{Version, wait_for};
 
 use bed::PATIENCE;
@@ -171,7 +172,7 @@ pub fn one_that_hangs_holds_up_no_hold_release_or_deadline(version: Version) {
     here.suspend("parts", false);
     wait("it is let go", "held", 0);
     transfers(3);
-    here.kubectl(&["patch", "htcjob", "parts", "--type=merge", "-p", r#"{"spec":{"activeDeadlineSeconds":1}}"#]);
+    here.merge("parts", &json!({ "spec": { "activeDeadlineSeconds": 1 } }));
     let object = wait("it is removed", "failed", 1);
     assert_eq!((&object["status"]["succeeded"], &object["status"]["active"]), (&1.into(), &0.into()), "{object:#}");
     assert!(here.events("parts").iter().all(|(reason, _)| reason != "Stopped"), "{:?}", here.events("parts"));

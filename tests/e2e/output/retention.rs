@@ -81,9 +81,7 @@ pub fn what_is_left_goes_in_its_time(version: Version) {
     let by_hand = here.create(&htcjob("by-hand", "echo ran"));
     here.wait_says("by-hand", "OutputFetched", "True", "Fetched");
     bed.stop_operator();
-    here.begin_delete("by-hand");
-    here.kubectl(&["patch", "htcjob", "by-hand", "--type=merge", "-p", "{\"metadata\":{\"finalizers\":null}}"]);
-    here.wait_gone("by-hand");
+    here.force_away("by-hand");
     bed.start_operator();
 
     // One that is let go, but stays for somebody else's sake.
@@ -122,7 +120,7 @@ pub fn what_is_left_goes_in_its_time(version: Version) {
     for gone in [&bed.sandbox(&second), &second_folder, &named.join("latest"), &named] {
         wait_gone(gone);
     }
-    here.kubectl(&["patch", "htcjob", "kept", "--type=merge", "-p", "{\"metadata\":{\"finalizers\":null}}"]);
+    here.merge("kept", &json!({ "metadata": { "finalizers": null } }));
     here.wait_gone("kept");
     wait_gone(&folders(&here, "kept", &kept)[0]);
     for uid in [&second, &kept] {

@@ -138,10 +138,9 @@ impl Soak {
             Act::Hold => by_hand("condor_hold", "JobStatus != 5"),
             Act::Release => by_hand("condor_release", "HoldReasonCode =!= 16"),
             Act::AtATime(most) => {
-                let patch = json!({ "spec": { "parallelism": most } }).to_string();
-                here.kubectl(&["patch", "htcjob", name, "--type=merge", "-p", &patch]);
+                here.merge(name, &json!({ "spec": { "parallelism": most } }));
             }
-            Act::Delete => drop(here.begin_delete(name)),
+            Act::Delete => here.begin_delete(name),
         }
     }
 }
