@@ -27,7 +27,6 @@ use crate::machine::inherited::InheritedJob;
 use crate::machine::{Birthdate, SchedDate, Timestamp, Uid};
 use crate::metrics::Metrics;
 use crate::retry::Backoff;
-use entry::Urgency;
 use pace::Recent;
 use watchlist::Watchlist;
 
@@ -191,8 +190,7 @@ impl Tracker {
         result
     }
 
-    /// Waits until it is time to ask: about which objects, none for all. A question that takes long is not asked more than
-    /// half of the time.
+    /// Waits until it is time to ask: about which objects, none for all.
     async fn wait(&self, asker: Asker, last: Instant, failed: Option<Duration>, took: Duration) -> Vec<Uid> {
         loop {
             let changed = self.watchlist.changed(asker);
@@ -200,14 +198,8 @@ impl Tracker {
                 Asker::All => (self.watchlist.urgency_of_all(), Vec::new()),
                 Asker::Urgent => self.watchlist.urgent(),
             };
-            let pause = match (failed, urgency) {
-                (_, Urgency::Nothing) => None,
-                (Some(pause), _) => Some(pause),
-                (None, Urgency::Interval) => Some(self.interval),
-                (None, Urgency::Briskly) if matches!(asker, Asker::Urgent) => Some((self.soon / 5).max(took)),
-                (None, Urgency::Soon | Urgency::Briskly) => Some(self.soon.max(took)),
-                (None, Urgency::Now) => Some((self.soon / 10).max(took)),
-            };
+            let usual = pace::until_next(urgency, self.interval, self.soon, matches!(asker, Asker::Urgent), took);
+            let pause = usual.map(|pause| failed.unwrap_or(pause));
             match pause {
                 None => changed.await,
                 Some(pause) => {

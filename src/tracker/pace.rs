@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::entry::Urgency;
 use crate::condor::tools::Cost;
 
 /// What all looks may take of one processor here, and of HTCondor's time.
@@ -50,6 +51,25 @@ pub(super) fn pause(changes: Cost, all: Cost, interval: Duration) -> Option<Dura
     Some(Duration::try_from_secs_f64(period).map_or(interval, |pause| pause.clamp(SHORTEST, interval)))
 }
 
+/// The pause between two questions about the queue, if the last one took so long and was answered; none if there is nothing to ask. It is
+/// as long at least: nobody asks more than half of the time. `brisk`: whether objects that want it are asked about several times in `soon`.
+pub(super) fn until_next(
+    urgency: Urgency,
+    interval: Duration,
+    soon: Duration,
+    brisk: bool,
+    took: Duration,
+) -> Option<Duration> {
+    let pause = match urgency {
+        Urgency::Nothing => return None,
+        Urgency::Interval => interval,
+        Urgency::Briskly if brisk => soon / 5,
+        Urgency::Soon | Urgency::Briskly => soon,
+        Urgency::Now => soon / 10,
+    };
+    Some(pause.max(took))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -95,6 +115,16 @@ mod tests {
         assert!(pauses[..8].iter().all(|pause| *pause <= 1.0), "{pauses:?}");
         assert!(pauses[8..16].iter().all(|pause| *pause > 5.0 && *pause < 6.0), "{pauses:?}");
         assert!(pauses[16..].iter().all(|pause| *pause <= 1.0), "{pauses:?}");
+    }
+
+    #[test]
+    fn what_takes_long_is_asked_half_of_the_time_at_most() {
+        let next = |urgency, took| until_next(urgency, INTERVAL, Duration::from_secs(1), true, took);
+        for urgency in [Urgency::Interval, Urgency::Soon, Urgency::Briskly, Urgency::Now] {
+            assert_eq!(next(urgency, INTERVAL * 3), Some(INTERVAL * 3), "{urgency:?}");
+            assert!(next(urgency, Duration::ZERO) <= Some(INTERVAL), "{urgency:?}");
+        }
+        assert_eq!(next(Urgency::Nothing, INTERVAL * 3), None);
     }
 
     proptest! {
