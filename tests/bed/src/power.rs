@@ -1,6 +1,6 @@
 //! A machine whose power can be cut: what the operator has not synchronised is gone then. Or its disk hangs (tests/synced).
 
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::os::unix::fs::{lchown, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -51,14 +51,14 @@ impl Bed {
     }
 
     /// The operator ends, and of its files only what it has synchronised is left. What it has started goes on, as on another
-    /// machine.
+    /// machine, which has the files that it reads.
     pub fn cut_the_power(&self) {
         self.kill_operator();
         self.lose_what_is_not_on_the_disk();
     }
 
     /// Does nothing where the disk is not looked at. Of the files that jobs are submitted with the names are left, and nothing in
-    /// them: a file system may write these first, and that is worse than no file.
+    /// them: a file system may write these first, and that is worse than no file. While a submitter lives they are left to it.
     pub(crate) fn lose_what_is_not_on_the_disk(&self) {
         let Some(disk) = &self.disk else { return };
         let account = Account::unprivileged();
@@ -67,6 +67,10 @@ impl Bed {
         fs::rename(&self.data, &lost).unwrap();
         restore(&disk.store, "volume-0", &self.data);
         let sandboxes = lost.join("sandbox");
+        if sandboxes.exists() && a_submitter_lives(&lost) {
+            let _ = fs::remove_dir_all(self.data.join("sandbox"));
+            fs::rename(&sandboxes, self.data.join("sandbox")).unwrap();
+        }
         account.make_dir(&self.data.join("sandbox"), 0o755).unwrap();
         for file in files_below(&sandboxes, &|_| true) {
             let place = self.data.join("sandbox").join(file.strip_prefix(&sandboxes).unwrap());
@@ -79,6 +83,13 @@ impl Bed {
         fs::remove_dir_all(&disk.store).unwrap();
         account.make_dir(&disk.store, 0o755).unwrap();
     }
+}
+
+/// Whether a submitter holds its lock, which is in the operator's data folder.
+fn a_submitter_lives(data: &Path) -> bool {
+    let locks = data.join("submitters");
+    let held = |lock: &PathBuf| matches!(File::open(lock).unwrap().try_lock(), Err(TryLockError::WouldBlock));
+    locks.exists() && files_below(&locks, &|_| true).iter().any(held)
 }
 
 /// Makes a folder again as the store has it.
