@@ -363,6 +363,7 @@ impl Workers {
     fn ends_well(&self, world: &World) -> bool {
         let mut now = world.clone();
         for _ in 0..PATIENCE {
+            let before = now.clone();
             for action in [
                 Action::Watch,
                 Action::Advertise,
@@ -378,6 +379,9 @@ impl Workers {
                         self.change(&mut now, &action);
                     }
                 }
+            }
+            if now == before {
+                break;
             }
         }
         let wanted = if self.follows { 0 } else { now.replicas as usize };
