@@ -367,15 +367,16 @@ impl Source {
 /// Why there is nothing, and what to do.
 fn no_log(name: &str, state: State, attempts: u32) -> String {
     let none = format!("{name} is {state}: it has no log");
+    let unreadable = "what its last run has written cannot be read: HTCondor drops what a run that it interrupts has written, and keeps to \
+                      itself that of a run that ended by itself";
     match state {
-        State::Held if attempts > 0 => format!(
-            "{none}. What it has written so far cannot be read: HTCondor drops what a run that it interrupts has written, and keeps that of \
-             a run that ended by itself until the job leaves its queue. Release the job, and read what its next run writes"
-        ),
+        State::Held if attempts > 0 => {
+            format!("{none}, and {unreadable}. Release the job, and read what its next run writes")
+        }
         State::Held => format!("{none}, because it was not started yet. Release it, and read its log when it runs"),
-        State::Idle if attempts > 0 => format!(
-            "{none}. HTCondor has interrupted its last run and dropped what that had written. Read what its next run writes"
-        ),
+        State::Idle if attempts > 0 => {
+            format!("{none} until it runs again, and {unreadable}. Read what its next run writes")
+        }
         _ => none,
     }
 }
@@ -436,6 +437,8 @@ fn last_lines(text: &[u8], lines: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use strum::VariantArray as _;
+
     use super::*;
 
     #[test]
@@ -451,17 +454,28 @@ mod tests {
 
     #[test]
     fn why_a_job_has_no_log_is_said() {
-        let said = |state, attempts| no_log("fit-0", state, attempts);
-        assert_eq!(said(State::Waiting, 0), "fit-0 is Waiting: it has no log");
-        assert_eq!(said(State::Idle, 0), "fit-0 is Idle: it has no log");
-        assert_eq!(said(State::Removed, 2), "fit-0 is Removed: it has no log");
-        for (state, attempts, why) in [
-            (State::Held, 0, "was not started yet"),
-            (State::Held, 1, "Release the job"),
-            (State::Idle, 1, "interrupted"),
-        ] {
-            let said = said(state, attempts);
-            assert!(said.starts_with(&format!("fit-0 is {state}: it has no log")) && said.contains(why), "{said}");
+        let (unreadable, release, not_started) =
+            ("HTCondor drops what a run that it interrupts", "Release", "not started");
+        let again = "until it runs again";
+        for state in State::VARIANTS {
+            for attempts in [0, 1, 2] {
+                let said = no_log("fit-0", *state, attempts);
+                let expected: &[&str] = match (state, attempts) {
+                    (State::Held, 0) => &[not_started, release],
+                    (State::Held, _) => &[unreadable, release],
+                    (State::Idle, 1..) => &[again, unreadable],
+                    _ => &[],
+                };
+                let none = format!("fit-0 is {state}: it has no log");
+                assert!(said.starts_with(&none) && (said == none) == expected.is_empty(), "{said}");
+                for part in [again, unreadable, release, not_started] {
+                    assert_eq!(
+                        said.contains(part),
+                        expected.contains(&part),
+                        "{part:?} of {attempts} attempts: {said}"
+                    );
+                }
+            }
         }
     }
 

@@ -35,6 +35,7 @@ on_versions!(
     both:
         logs::followed_until_its_run_is_over,
         logs::followed_while_it_runs_and_to_its_end,
+        logs::what_is_kept_of_a_run,
         reading::which_jobs_failed_and_how,
         states::each_end_of_a_job_that_runs_again,
         states::one_that_is_killed,

@@ -5,7 +5,7 @@ use std::process::{Child, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, htcjob, is_true, of};
+use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, files_below, htcjob, is_true, of};
 use testbed::{Version, wait_for};
 
 /// The path of something of a job.
@@ -140,6 +140,75 @@ pub fn followed_until_its_run_is_over(version: Version) {
     let log = follow("again");
     here.let_go("again");
     assert_eq!(log.end(&here), "first\nlast\n");
+}
+
+/// What is said in place of a log of jobs whose last run is over and which have not ended; and that HTCondor keeps nothing of a run that
+/// it interrupts, and of one that ended by itself all that it wrote.
+pub fn what_is_kept_of_a_run(version: Version) {
+    let bed = Bed::shared(version);
+    bed.front();
+    let here = bed.namespace();
+    let script = format!("echo first; echo trouble >&2; echo part >part; {UNTIL_LET_GO}; exit 3");
+    // Each with the state in which it is left.
+    let jobs = [("held", "Held"), ("vacated", "Idle"), ("kept", "Held"), ("retried", "Idle"), ("new", "Held")];
+    let mut ids = Vec::new();
+    for (name, _) in jobs {
+        let mut object = htcjob(name, &script);
+        match name {
+            "kept" => object["spec"]["htcopts"] = "on_exit_hold = true".into(),
+            "retried" => object["spec"]["maxRetries"] = 5.into(),
+            "new" => object["spec"]["requirements"] = "TARGET.NobodyHasThis == 7".into(),
+            _ => {}
+        }
+        here.create(&object);
+    }
+    for (name, _) in jobs {
+        let object = if name == "new" { here.wait_phase(name, "Submitted") } else { here.wait_running(name, 1) };
+        ids.push(bed::ids(&object).remove(0));
+    }
+    for ((name, state), id) in jobs.into_iter().zip(&ids) {
+        let folders = wait_for("what it writes", PATIENCE, || {
+            let folders = bed.payload_folders(&here.uid(name));
+            let has = folders.iter().any(|folder| folder.join("part").exists());
+            (has || name == "new").then_some(folders)
+        });
+        folders.unwrap();
+        if state == "Idle" {
+            // It would start again at once.
+            bed.condor.ok("condor_qedit", &[id, "Requirements", "false"]).unwrap();
+        }
+        match name {
+            "held" | "new" => drop(bed.condor.ok("condor_hold", &[id]).unwrap()),
+            "vacated" => drop(bed.condor.ok("condor_vacate_job", &[id]).unwrap()),
+            _ => bed.open_gate(&here.uid(name)),
+        }
+    }
+    let mut wrong = Vec::new();
+    for ((name, state), id) in jobs.into_iter().zip(&ids) {
+        super::states::wait_state(&here, &format!("{name}-0"), state);
+        let files: Vec<_> = bed.spooled(id).iter().flat_map(|folder| files_below(folder, &|_| true)).collect();
+        let kept = ["out", "err", "part"].map(|what| {
+            let file = files.iter().find(|path| path.file_name().is_some_and(|name| name == what))?;
+            Some(std::fs::read_to_string(file).unwrap())
+        });
+        let all = ["first\n", "trouble\n", "part\n"].map(|text| Some(text.to_owned()));
+        let expected = if ["kept", "retried"].contains(&name) { all } else { [None, None, None] };
+        let why = raw(&here, &format!("{name}-0"), "log").unwrap_err().to_string();
+        let unreadable = "what its last run has written cannot be read";
+        let (said, what_to_do) = match (name, state) {
+            ("new", _) => (", because it was not started yet".to_owned(), "Release it"),
+            (_, "Held") => (format!(", and {unreadable}"), "Release the job"),
+            _ => (format!(" until it runs again, and {unreadable}"), "Read what its next run writes"),
+        };
+        let said = format!("{name}-0 is {state}: it has no log{said}");
+        // Who follows a log waits after a 400.
+        let told = why.contains("(BadRequest)") && why.contains(&said) && why.contains(what_to_do);
+        if kept != expected || !told {
+            wrong.push(format!("{name}: {kept:?} of {files:?}; {why}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    here.kubectl(&["delete", "htcjobs", "--all", "--wait=false"]);
 }
 
 /// The API server ends a request after 60 s (`--request-timeout`), but not that of a log.
