@@ -93,6 +93,7 @@ fn the_other_rows_can_be_measured() {
     assert!(number(11, "listSeconds") > 0.0);
     assert!(number(11, "watchedSeconds") > 0.0 && number(11, "frontPeakMiB") > 1.0);
     assert!(number(11, "running") > 0.0 && number(11, "starts") > 0.0 && number(11, "othersAloneSeconds") > 0.0);
+    assert!(number(11, "succeeded") > 0.0 && number(11, "ends") > 0.0 && number(11, "endP50Seconds") > 0.0);
     rows.assert_number(13, "waiting", 15.0);
     assert!(
         number(13, "lateSeconds") > 0.0 && number(13, "grantedPerSecond") > 0.0 && number(13, "decisionSeconds") > 0.0

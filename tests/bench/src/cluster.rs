@@ -16,7 +16,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-pub(crate) use pages::Pages;
+pub(crate) use pages::{Changes, Pages};
 
 use crate::error::{Asking as _, Result};
 use crate::watch::Seen;

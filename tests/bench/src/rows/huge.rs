@@ -18,8 +18,8 @@ const EVERY: Duration = Duration::from_secs(3);
 const STATUS: usize = 64 * 1024;
 /// Jobs of one submission by hand, and of one of the operator's.
 const STEP: u32 = 500;
-/// What each job does, once row 11 lets some run.
-pub(super) const PAYLOAD: &str = "sleep 60";
+/// What each job does, once row 11 lets some run: the first have ended soon, and then others end all the time.
+pub(super) const PAYLOAD: &str = "sleep $((20 + $1 % 40))";
 
 pub(crate) fn measure(bed: &mut Bed, raw: &Raw, options: &Options, report: &mut Report) -> Result<()> {
     bed.pool.set_start(false)?;
