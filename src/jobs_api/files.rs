@@ -4,10 +4,9 @@
 pub(super) mod whole;
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use actix_web::HttpResponse;
@@ -15,6 +14,7 @@ use actix_web::http::header::ETAG;
 use actix_web::web::Bytes;
 use futures::future::try_join_all;
 use futures::{Stream, StreamExt as _};
+use rustix::fs::{AtFlags, Dir, FileType, statat};
 use sha2::{Digest as _, Sha256};
 
 use super::turns::Turn;
@@ -128,20 +128,16 @@ struct Seen {
 }
 
 impl Seen {
-    /// What is at this path in `folder`; none if it is neither a file nor a folder.
-    fn at(folder: &Path, path: PathBuf) -> io::Result<Option<Self>> {
-        let metadata = fs::symlink_metadata(folder.join(&path))?;
-        let kind = metadata.file_type();
-        if !kind.is_file() && !kind.is_dir() {
-            return Ok(None);
-        }
-        let mut entry = Entry {
-            end: 0,
-            size: kind.is_file().then_some(metadata.len()),
-            mtime: u64::try_from(metadata.mtime()).unwrap_or_default(),
-            mode: metadata.mode() & 0o777,
-            header: 0,
+    /// What has the last name of this path, in `folder`, which is open; none if it is neither a file nor a folder.
+    fn at(folder: &OwnedFd, path: PathBuf) -> io::Result<Option<Self>> {
+        let found = statat(folder, path.file_name().unwrap_or_default(), AtFlags::SYMLINK_NOFOLLOW)?;
+        let size = match FileType::from_raw_mode(found.st_mode) {
+            FileType::RegularFile => Some(u64::try_from(found.st_size).unwrap_or_default()),
+            FileType::Directory => None,
+            _ => return Ok(None),
         };
+        let mtime = u64::try_from(found.st_mtime).unwrap_or_default();
+        let mut entry = Entry { end: 0, size, mtime, mode: found.st_mode & 0o777, header: 0 };
         let header = entry.bytes(&path)?;
         entry.header = u32::try_from(header.len() as u64 / BLOCK).unwrap_or(u32::MAX);
         Ok(Some(Self { path, entry, header }))
@@ -150,19 +146,23 @@ impl Seen {
 
 /// The names in a folder, in order.
 async fn names(volume: &Volume, folder: PathBuf) -> Result<Vec<OsString>, Failure> {
-    let mut open = volume.step(move || fs::read_dir(folder)).await?;
+    let on_it = volume.clone();
+    let mut open = volume.step(move || Ok(Dir::new(on_it.folder(&folder)?)?)).await?;
     let mut names = Vec::new();
     loop {
         let (rest, part) = volume
             .step(move || {
-                let part = open.by_ref().take(STEP).map(|entry| entry.map(|entry| entry.file_name()));
-                let part = part.collect::<io::Result<Vec<_>>>()?;
+                let part = open
+                    .by_ref()
+                    .take(STEP)
+                    .map(|entry| entry.map(|entry| OsStr::from_bytes(entry.file_name().to_bytes()).to_owned()));
+                let part = part.collect::<rustix::io::Result<Vec<_>>>()?;
                 Ok((open, part))
             })
             .await?;
         open = rest;
         let over = part.len() < STEP;
-        names.extend(part);
+        names.extend(part.into_iter().filter(|name| name != "." && name != ".."));
         if over {
             names.sort_unstable();
             return Ok(names);
@@ -179,8 +179,8 @@ impl Entries {
     /// A folder in a folder, and what is in it in the same way.
     async fn under(volume: &Volume, folder: PathBuf, inside: PathBuf) -> Result<Self, Failure> {
         let mut entries = Self::begin(folder.clone());
-        let path = inside.clone();
-        if let Some(seen) = volume.step(move || Seen::at(&folder, path)).await? {
+        let (on_it, path) = (volume.clone(), inside.clone());
+        if let Some(seen) = volume.step(move || Seen::at(&on_it.folder(&folder)?, path)).await? {
             entries.add(seen);
         }
         entries.read(volume, inside).await
@@ -204,9 +204,10 @@ impl Entries {
             let names = names(volume, self.folder.join(&inside)).await?;
             for part in names.chunks(STEP * AT_ONCE) {
                 let looks = part.chunks(STEP).map(|names| {
-                    let folder = self.folder.clone();
+                    let (on_it, folder) = (volume.clone(), self.folder.join(&inside));
                     let paths: Vec<PathBuf> = names.iter().map(|name| inside.join(name)).collect();
                     volume.step(move || {
+                        let folder = on_it.folder(&folder)?;
                         let seen = paths.into_iter().map(|path| Seen::at(&folder, path));
                         seen.filter_map(Result::transpose).collect::<io::Result<Vec<_>>>()
                     })
@@ -328,20 +329,32 @@ impl Archive {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::io::Read as _;
+    use std::os::unix::fs::symlink;
 
     use super::*;
 
-    async fn archive(folder: &Path, offset: u64) -> Vec<u8> {
-        let volume = Volume::default();
-        let entries = Entries::of(&volume, folder.to_owned()).await.unwrap();
-        let mut archive = Archive { entries, volume, number: 0, at: offset, end: END };
+    fn on(folder: &Path) -> Volume {
+        Volume::new(folder.to_owned())
+    }
+
+    async fn begun(volume: Volume, folder: &Path, offset: u64) -> Result<Archive, Failure> {
+        let entries = Entries::of(&volume, folder.to_owned()).await?;
+        Ok(Archive { entries, volume, number: 0, at: offset, end: END })
+    }
+
+    async fn rest(mut archive: Archive) -> Result<Vec<u8>, Failure> {
         let mut all = Vec::new();
-        while let Some((part, rest)) = archive.next().await.unwrap() {
+        while let Some((part, rest)) = archive.next().await? {
             all.extend_from_slice(&part);
             archive = rest;
         }
-        all
+        Ok(all)
+    }
+
+    async fn archive(folder: &Path, offset: u64) -> Vec<u8> {
+        rest(begun(on(folder), folder, offset).await.unwrap()).await.unwrap()
     }
 
     #[tokio::test]
@@ -353,7 +366,7 @@ mod tests {
         fs::write(folder.path().join(&long).join("file"), "deep").unwrap();
         fs::write(folder.path().join("out"), vec![b'x'; 700_000]).unwrap();
         fs::write(folder.path().join("err"), "").unwrap();
-        std::os::unix::fs::symlink("/etc/passwd", folder.path().join("link")).unwrap();
+        symlink("/etc/passwd", folder.path().join("link")).unwrap();
         let whole = archive(folder.path(), 0).await;
         for offset in [1, 511, 512, 513, 1024, 5000, 300_000, 700_000, whole.len() - 1, whole.len()] {
             assert!(archive(folder.path(), offset as u64).await == whole[offset..], "{offset}");
@@ -372,6 +385,41 @@ mod tests {
         assert!(!found.contains_key("link"), "{found:?}");
     }
 
+    /// Whoever may write to the volume puts a link to a folder that is made alike in the place of any folder of the path, before and after the
+    /// archive is begun.
+    #[tokio::test]
+    async fn no_link_on_the_way_to_a_file_is_followed() {
+        let site = tempfile::tempdir().unwrap();
+        let (root, theirs) = (site.path().join("htc_out"), site.path().join("theirs"));
+        let job = root.join("ns/fit/0");
+        for (folder, text) in
+            [(&job, "ours"), (&theirs, "else"), (&theirs.join("fit/0"), "else"), (&theirs.join("0"), "else")]
+        {
+            fs::create_dir_all(folder.join("deep")).unwrap();
+            fs::write(folder.join("deep/file"), text).unwrap();
+        }
+        fs::write(theirs.join("file"), "else").unwrap();
+        for place in ["ns", "ns/fit", "ns/fit/0", "ns/fit/0/deep"] {
+            let (place, away) = (root.join(place), site.path().join("away"));
+            let before = begun(on(&root), &job, 0).await.unwrap();
+            fs::rename(&place, &away).unwrap();
+            symlink(&theirs, &place).unwrap();
+            let failure = rest(before).await.unwrap_err();
+            assert_eq!(failure.code, 500, "{place:?}: {}", failure.message);
+            match begun(on(&root), &job, 0).await {
+                // A link in the job's folder is left out, as ever.
+                Ok(without) => assert!(place.ends_with("deep") && without.entries.all.is_empty(), "{place:?}"),
+                Err(failure) => assert_eq!(failure.code, 500, "{place:?}: {}", failure.message),
+            }
+            fs::remove_file(&place).unwrap();
+            fs::rename(&away, &place).unwrap();
+        }
+        // That of the volume itself is an admin's.
+        let link = site.path().join("link");
+        symlink(&root, &link).unwrap();
+        assert!(begun(on(&link), &link.join("ns/fit/0"), 0).await.is_ok_and(|archive| archive.entries.all.len() == 2));
+    }
+
     #[tokio::test]
     async fn many_files_are_looked_at_in_many_small_steps() {
         const FILES: usize = 3 * STEP * AT_ONCE;
@@ -379,7 +427,7 @@ mod tests {
         for number in 0..FILES {
             fs::write(folder.path().join(format!("{number:05}")), "").unwrap();
         }
-        let volume = Volume::default();
+        let volume = on(folder.path());
         let entries = Entries::of(&volume, folder.path().to_owned()).await.unwrap();
         assert_eq!((entries.all.len(), entries.path(FILES - 1)), (FILES, Path::new("05999")));
         let steps = volume.steps.load(std::sync::atomic::Ordering::Relaxed);
@@ -392,7 +440,7 @@ mod tests {
         for number in 0..200 {
             fs::write(folder.path().join(format!("{number:03}")), "x").unwrap();
         }
-        let entries = Entries::of(&Volume::default(), folder.path().to_owned()).await.unwrap();
+        let entries = Entries::of(&on(folder.path()), folder.path().to_owned()).await.unwrap();
         assert_eq!((entries.all.len(), entries.length), (200, 200 * 2 * BLOCK));
         assert_eq!((entries.path(0), entries.path(199)), (Path::new("000"), Path::new("199")));
         let bytes = entries.paths.capacity() + entries.all.capacity() * size_of::<Entry>();

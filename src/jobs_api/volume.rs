@@ -2,11 +2,12 @@
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, openat};
 use tokio::sync::Semaphore;
 
 use crate::procs::answer::Failure;
@@ -19,23 +20,30 @@ const MOST: usize = 32;
 /// The volume; clones share the steps that hang.
 #[derive(Clone, Debug)]
 pub struct Volume {
+    root: PathBuf,
     turns: Arc<Semaphore>,
     /// How many steps were done.
     #[cfg(test)]
     pub(super) steps: Arc<std::sync::atomic::AtomicUsize>,
 }
 
-impl Default for Volume {
-    fn default() -> Self {
+impl Volume {
+    /// Below `root`, which may be a link that an admin has made, no link is followed.
+    #[must_use]
+    pub fn new(root: PathBuf) -> Self {
         Self {
+            root,
             turns: Arc::new(Semaphore::new(MOST)),
             #[cfg(test)]
             steps: Arc::default(),
         }
     }
-}
 
-impl Volume {
+    /// Opens a folder.
+    pub(super) fn folder(&self, path: &Path) -> io::Result<OwnedFd> {
+        Ok(open(&self.root, path, OFlags::RDONLY | OFlags::DIRECTORY)?)
+    }
+
     /// Does one step of work on the volume, which must be a small one: a volume that is slow is not one that hangs.
     pub(super) async fn step<T: Send + 'static>(
         &self,
@@ -65,9 +73,15 @@ impl Volume {
         }
     }
 
-    /// Opens a file beside the async threads.
+    /// Opens a regular file beside the async threads; and its length.
     pub(super) async fn opened(&self, path: PathBuf) -> Result<(Arc<File>, u64), Failure> {
-        self.step(move || open(&path)).await.map(|(file, length)| (Arc::new(file), length))
+        let root = self.root.clone();
+        self.step(move || {
+            let file = File::from(open(&root, &path, OFlags::RDONLY | OFlags::NONBLOCK)?);
+            let metadata = file.metadata()?;
+            if metadata.is_file() { Ok((Arc::new(file), metadata.len())) } else { Err(io::ErrorKind::NotFound.into()) }
+        })
+        .await
     }
 
     /// At most `most` bytes of an open file from `from` on.
@@ -84,10 +98,13 @@ impl Volume {
     }
 }
 
-/// A regular file, and its length. No link is followed.
-pub(super) fn open(path: &Path) -> io::Result<(File, u64)> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
-    let metadata = file.metadata()?;
-    if metadata.is_file() { Ok((file, metadata.len())) } else { Err(io::ErrorKind::NotFound.into()) }
+/// One part of the path after another: whoever may write there can put a link in the place of any of them, at any time.
+fn open(root: &Path, path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let flags = flags | OFlags::CLOEXEC;
+    if path == root {
+        return rustix::fs::open(root, flags, Mode::empty());
+    }
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Err(rustix::io::Errno::NOENT) };
+    let parent = open(root, parent, OFlags::PATH | OFlags::DIRECTORY)?;
+    openat(parent, name, flags | OFlags::NOFOLLOW, Mode::empty())
 }

@@ -323,16 +323,8 @@ fn jobs_api(
 ) -> Result<Option<JobsApi>, StartError> {
     let Some(address) = config.jobs_api.jobs_api_listen else { return Ok(None) };
     let wakes = Arc::new(Wakes::start(wake));
-    let jobs = Jobs {
-        records,
-        client: client.clone(),
-        planner,
-        volume: Volume::default(),
-        turns: Turns::default(),
-        pools,
-        wakes,
-        clock,
-    };
+    let volume = Volume::new(planner.output_dir.join("htc_out"));
+    let jobs = Jobs { records, client: client.clone(), planner, volume, turns: Turns::default(), pools, wakes, clock };
     let (shown, accepted) = (Shown::default(), Accepted::default());
     let port = jobs_api::listen(address, jobs, shown.clone(), accepted.clone())?;
     tracing::info!(address = %port.address, "the jobs API listens for its fronts");

@@ -2,12 +2,13 @@
 //! it has left. A client whose connection ends goes on with the job that was cut; its folder says which.
 
 use std::collections::VecDeque;
-use std::fs;
 use std::path::PathBuf;
 
 use actix_web::HttpResponse;
 use actix_web::web::Bytes;
 use futures::StreamExt as _;
+use rustix::fs::{AtFlags, statat};
+use rustix::io::Errno;
 
 use super::{Archive, END, Entries, MEDIA_TYPE, sent, zeros};
 use crate::backends::{self, Asked, Recorded};
@@ -138,8 +139,12 @@ impl Whole {
     /// What this job has left; none if somebody has removed that, and that alone.
     async fn archive(&self, index: Index) -> Result<Option<Archive>, Failure> {
         let inside = PathBuf::from(index.to_string());
-        let (folder, place) = (self.folder.clone(), self.folder.join(&inside));
-        if !self.volume.step(move || Ok(fs::metadata(folder)?.is_dir() && place.try_exists()?)).await? {
+        let (volume, folder, name) = (self.volume.clone(), self.folder.clone(), inside.clone());
+        let there = self.volume.step(move || match statat(volume.folder(&folder)?, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => Ok(false),
+            found => Ok(found.map(|_| true)?),
+        });
+        if !there.await? {
             return Ok(None);
         }
         let entries = Entries::under(&self.volume, self.folder.clone(), inside).await?;
@@ -149,6 +154,8 @@ impl Whole {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
     use std::path::Path;
 
     use super::*;
@@ -162,7 +169,8 @@ mod tests {
             from: None,
             found: found.iter().copied().map(Index).collect(),
         };
-        Whole { outputs, folder: folder.to_owned(), volume: Volume::default(), job: None, over: false }
+        let volume = Volume::new(folder.to_owned());
+        Whole { outputs, folder: folder.to_owned(), volume, job: None, over: false }
     }
 
     async fn bytes(mut whole: Whole) -> Result<Vec<u8>, (Vec<u8>, Failure)> {
@@ -234,6 +242,24 @@ mod tests {
         ledger.save_let_go().await;
         let (sent, failure) = bytes(begun).await.unwrap_err();
         assert_eq!((failure.code, has_an_end(&sent)), (404, false), "{}", failure.message);
+    }
+
+    #[tokio::test]
+    async fn a_link_in_the_place_of_a_job_leads_nowhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let (ledger, output) = (ledger(folder.path()), folder.path().join("output"));
+        for job in [output.join("0"), folder.path().join("theirs")] {
+            fs::create_dir_all(&job).unwrap();
+            fs::write(job.join("out"), SMALL).unwrap();
+        }
+        symlink(folder.path().join("theirs"), output.join("1")).unwrap();
+        let (sent, failure) = bytes(whole(&output, &ledger, &[0, 1])).await.unwrap_err();
+        assert_eq!(
+            (failure.code, paths(&sent)),
+            (500, vec!["0".to_owned(), "0/out".to_owned()]),
+            "{}",
+            failure.message
+        );
     }
 
     /// As where another volume is in its place.
