@@ -315,7 +315,9 @@ impl Archive {
             if length != entry.size() {
                 return Err(Failure::internal("a file has changed while it was read"));
             }
-            self.volume.read(&file, self.at - header, PART).await?
+            // It may have grown since.
+            let left = usize::try_from(header + entry.size() - self.at).unwrap_or(PART);
+            self.volume.read(&file, self.at - header, left.min(PART)).await?
         } else {
             zeros(entry.whole() - self.at)
         };
@@ -418,6 +420,35 @@ mod tests {
         let link = site.path().join("link");
         symlink(&root, &link).unwrap();
         assert!(begun(on(&link), &link.join("ns/fit/0"), 0).await.is_ok_and(|archive| archive.entries.all.len() == 2));
+    }
+
+    /// What is behind the end of a file in an archive is the header of the next one.
+    #[tokio::test]
+    async fn what_a_file_grows_by_while_it_is_read_is_not_taken_for_a_header() {
+        const TRIES: usize = 500;
+        let folder = tempfile::tempdir().unwrap();
+        let grows = folder.path().join("a");
+        fs::write(&grows, "x").unwrap();
+        fs::write(folder.path().join("b"), "y").unwrap();
+        let file = fs::OpenOptions::new().write(true).open(&grows).unwrap();
+        let archives = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+                let archive = async || rest(begun(on(folder.path()), folder.path(), 0).await?).await;
+                (0..TRIES).filter_map(|_| runtime.block_on(archive()).ok()).collect::<Vec<_>>()
+            });
+            while !reader.is_finished() {
+                file.set_len(5000).unwrap();
+                file.set_len(1).unwrap();
+            }
+            reader.join().unwrap()
+        });
+        assert!(!archives.is_empty());
+        for archive in archives {
+            let mut archive = tar::Archive::new(&archive[..]);
+            let paths = archive.entries().unwrap().map(|entry| entry.unwrap().path().unwrap().into_owned());
+            assert_eq!(paths.collect::<Vec<_>>(), [Path::new("a"), Path::new("b")]);
+        }
     }
 
     #[tokio::test]
