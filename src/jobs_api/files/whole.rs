@@ -68,7 +68,7 @@ pub(in crate::jobs_api) async fn whole(
     let folder = jobs.planner.output(&parent.htcjob(), &parent.uid);
     let outputs =
         Outputs { ledger: jobs.records.ledger.clone(), parent, from: Some(wanted.index), found: VecDeque::new() };
-    let whole = Whole { outputs, folder, volume: jobs.volume.clone(), job: None, over: false };
+    let whole = Whole { outputs, folder, volume: jobs.volume.clone(), job: None, begun: false, over: false };
     // The first part tells whether there is an answer at all.
     let Some((first, rest)) = whole.next().await? else {
         return Err(Failure::internal("the archive has no end"));
@@ -115,6 +115,8 @@ struct Whole {
     volume: Volume,
     /// The job that is sent.
     job: Option<Archive>,
+    /// Whether there was any.
+    begun: bool,
     over: bool,
 }
 
@@ -128,12 +130,22 @@ impl Whole {
                 }
             } else if let Some(index) = self.outputs.next().await? {
                 self.job = self.archive(index).await?;
+                self.begun = true;
             } else {
+                // The ledger may have forgotten an HTCJob that was deleted, and that it was; its folder goes before that.
+                if self.begun {
+                    self.is_there().await?;
+                }
                 self.over = true;
                 return Ok(Some((Bytes::from(zeros(END)), self)));
             }
         }
         Ok(None)
+    }
+
+    async fn is_there(&self) -> Result<(), Failure> {
+        let (volume, folder) = (self.volume.clone(), self.folder.clone());
+        self.volume.step(move || volume.folder(&folder).map(drop)).await
     }
 
     /// What this job has left; none if somebody has removed that, and that alone.
@@ -169,8 +181,14 @@ mod tests {
             from: None,
             found: found.iter().copied().map(Index).collect(),
         };
-        let volume = Volume::new(folder.to_owned());
-        Whole { outputs, folder: folder.to_owned(), volume, job: None, over: false }
+        Whole {
+            outputs,
+            folder: folder.to_owned(),
+            volume: Volume::new(folder.to_owned()),
+            job: None,
+            begun: false,
+            over: false,
+        }
     }
 
     async fn bytes(mut whole: Whole) -> Result<Vec<u8>, (Vec<u8>, Failure)> {
@@ -242,6 +260,17 @@ mod tests {
         ledger.save_let_go().await;
         let (sent, failure) = bytes(begun).await.unwrap_err();
         assert_eq!((failure.code, has_an_end(&sent)), (404, false), "{}", failure.message);
+    }
+
+    #[tokio::test]
+    async fn what_is_forgotten_meanwhile_leaves_no_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let (ledger, output) = (ledger(folder.path()), folder.path().join("output"));
+        fs::create_dir_all(output.join("0")).unwrap();
+        let (_, begun) = whole(&output, &ledger, &[0]).next().await.unwrap().unwrap();
+        fs::remove_dir_all(&output).unwrap();
+        let (sent, failure) = bytes(begun).await.unwrap_err();
+        assert_eq!((failure.code, sent.len()), (404, 0), "{}", failure.message);
     }
 
     #[tokio::test]
