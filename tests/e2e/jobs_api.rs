@@ -75,6 +75,7 @@ on_versions!(
         wishes::wishes_are_kept,
         logs::followed_for_longer_than_a_minute;
     long:
+        attacks::who_reads_nothing_loses_his_place,
         away::certificates_are_renewed_while_requests_go_on,
         namespaces::stay_while_the_api_does_not_answer,
         away::a_certificate_that_has_ended,

@@ -2,11 +2,12 @@
 
 use std::io::Read as _;
 use std::process::{Child, Stdio};
+use std::time::Duration;
 
 use bed::direct::Direct;
 use bed::person::{Person, wait_printed};
 use bed::{Bed, Namespace, UNTIL_LET_GO, htcjob, is_true};
-use testbed::{FRONT_PROXY, Version};
+use testbed::{FRONT_PROXY, Version, wait_for};
 
 use crate::jobs_api::{API, json};
 
@@ -256,6 +257,9 @@ pub fn one_user_does_not_read_all_logs(version: Version) {
     assert_eq!(read(&ann.name), (200, "first\n".to_owned()));
 }
 
+/// More than there is room for on the way to who does not read.
+const SIZE: usize = 100_000_000;
+
 /// kubectl that has read the first byte of something large, and no more.
 struct Reader(Child);
 
@@ -276,8 +280,6 @@ impl Drop for Reader {
 
 /// Who reads archives slowly has them open for long: there are others for others.
 pub fn one_user_does_not_read_all_archives(version: Version) {
-    /// More than there is room for on the way to who does not read.
-    const SIZE: usize = 100_000_000;
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -299,4 +301,33 @@ pub fn one_user_does_not_read_all_archives(version: Version) {
     drop(Reader::begin(&bob, &files));
     drop(readers.next());
     drop(Reader::begin(&ann, &files));
+}
+
+/// The API server ends what it has begun to send after a minute, and what waits for that goes with it: nobody has a place for ever.
+pub fn who_reads_nothing_loses_his_place(version: Version) {
+    let bed = Bed::shared(version);
+    bed.front();
+    let here = bed.namespace();
+    here.create(&htcjob("large", &format!("head -c {SIZE} /dev/zero >data")));
+    here.wait_ended("large");
+    here.wait_output("large");
+    let ann = here.person("ann", &["htcprocs-view"]);
+    ann.comes_to_see(&["get", "htcprocs"]);
+    let of_all = format!("{API}/namespaces/{}/htcstories/large/files", here.name);
+    let certificate = bed.kube.credentials(&ann.name, None).unwrap();
+    let ask = |query: &str| {
+        Direct::new(bed.kube.port(), Some(&certificate)).get(&format!("{of_all}?index={query}"), &[]).unwrap()
+    };
+    let _readers = [(); 2].map(|()| Reader::begin(&ann, &of_all));
+    assert_eq!(ask("1").0, 429);
+    // What is refused takes no turn: one past all jobs is the end alone.
+    for wrong in ["-1", "4294967296", "0x1", "1&index=2"] {
+        assert_eq!(ask(wrong).0, 400, "{wrong}");
+    }
+    // Each of these waits for 20 s.
+    wait_for("a turn of those who read nothing", Duration::from_secs(120), || match ask("4294967295") {
+        (200, body) if body.len() == 1024 => Ok(()),
+        (status, body) => Err(format!("{status}: {} bytes", body.len())),
+    })
+    .unwrap();
 }
