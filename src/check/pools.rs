@@ -5,7 +5,7 @@ use kube::Client;
 
 use super::ground::{AT_ONCE, Ground, list, open};
 use super::orphans::in_words;
-use super::{Line, ask_schedd, managed};
+use super::{Line, add, ask_schedd, managed};
 use crate::api::{ConditionStatus, Guarded, HTCPool, Identity, ObjectName};
 use crate::config::Config;
 use crate::credentials::Credentials;
@@ -56,9 +56,17 @@ async fn ask(config: &Config, client: &Client, ground: &Ground, name: &ObjectNam
     if pool.spec.managed.is_some() {
         lines.push(Line::new(format!("namespaces in pool {name}"), as_namespace(&credentials, &name.namespace).await));
     }
-    let orphans = in_words(client, &schedd, &credentials, config.kubernetes.watch_namespace.as_deref()).await;
+    let mut orphans = in_words(client, &schedd, &credentials, config.kubernetes.watch_namespace.as_deref()).await;
+    if let Some(why) = unknown(ground, pool) {
+        orphans = add(orphans, why);
+    }
     lines.push(Line::new(format!("orphans in pool {name}"), orphans));
     lines
+}
+
+/// Why jobs in some names are not seen there. A managed pool says itself in whose names there are some.
+pub(super) fn unknown<'a>(ground: &'a Ground, pool: &HTCPool) -> Option<&'a str> {
+    ground.unknown.as_deref().filter(|_| pool.spec.managed.is_none())
 }
 
 /// Whether the schedd takes the tokens that the operator makes for the `HTCJob`s of a namespace.

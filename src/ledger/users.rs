@@ -34,7 +34,7 @@ pub struct LedgerSnapshot {
     pub operator: Option<String>,
     /// Under which names it has submitted.
     pub users: Users,
-    /// The same for each `HTCPool` in which there are HTCJobs, or were until a while ago.
+    /// The same for each `HTCPool` in which there are HTCJobs, or were.
     pub pools: BTreeMap<ObjectName, Users>,
     /// Where jobs are that are not known to be gone, and of how many HTCJobs; but for those in HTCPools.
     pub schedds: BTreeMap<String, i64>,
@@ -161,14 +161,20 @@ fn users(connection: &Connection, pool: Option<&ObjectName>) -> rusqlite::Result
     Ok(rows.into_iter().filter_map(read).collect())
 }
 
-/// Of a file that was not brought up to date, too.
+/// Those of objects, and those of which only names are left. Of a file that was not brought up to date, too.
 fn pools(connection: &Connection) -> rusqlite::Result<Vec<ObjectName>> {
     if !schema::has_column(connection, "objects", "pool")? {
         return Ok(Vec::new());
     }
-    let mut statement = connection.prepare("select distinct pool from objects where pool is not null")?;
+    let mut statement = connection.prepare(
+        "select pool from objects where pool is not null union select key from ledger where key like 'identity:%'",
+    )?;
     let names: Vec<String> = statement.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
-    Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
+    let pool = |name: &String| match name.strip_prefix("identity:") {
+        Some(left) => left.split('\n').nth(2)?.parse().ok(),
+        None => name.parse().ok(),
+    };
+    Ok(names.iter().filter_map(pool).collect())
 }
 
 /// Of a file that was not brought up to date, too. Submissions count of which no job is recorded.
@@ -279,7 +285,8 @@ mod tests {
     #[tokio::test]
     async fn names_are_known_by_pool_even_when_the_rows_are_gone() {
         let folder = tempfile::tempdir().unwrap();
-        let ledger = Ledger::open_alone(&folder.path().join("htcjobs.db")).unwrap();
+        let path = folder.path().join("htcjobs.db");
+        let ledger = Ledger::open_alone(&path).unwrap();
         let pool: ObjectName = "physics/lhc".parse().unwrap();
         let saved = in_pool(&pool, true);
         let uid = saved.uid.clone();
@@ -288,6 +295,9 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(ledger.identities(Some(pool.clone())).await.unwrap(), Users::from([alice()]));
             assert_eq!(ledger.identities(None).await.unwrap(), Users::new());
+            assert!(ledger.checkpoint().await);
+            let seen = Ledger::snapshot(&path).unwrap().unwrap();
+            assert_eq!(seen.pools, BTreeMap::from([(pool.clone(), Users::from([alice()]))]));
             assert!(ledger.forget(uid.clone(), Timestamp(i64::MAX)).await.unwrap());
         }
     }
