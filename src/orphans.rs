@@ -98,7 +98,9 @@ pub async fn objects(client: &Client, namespace: Option<&str>) -> Result<BTreeSe
         client.request::<ObjectList<Guarded<PartialObjectMeta<HTCJob>>>>(request).await
     };
     let list = limited("list", &"HTCJobs", list).await.map_err(|error| error.to_string())?;
-    Ok(list.iter().filter_map(ResourceExt::uid).map(|uid| Uid::from(uid.as_str())).collect())
+    let uids = list.iter().map(|object| object.uid().map(|uid| Uid::from(uid.as_str()))).collect::<Option<_>>();
+    let all = list.metadata.continue_.is_none_or(|more| more.is_empty());
+    uids.filter(|_| all).ok_or_else(|| "cannot list HTCJobs: the API server does not show all of them".to_owned())
 }
 
 /// Counts them once in the log, when both sides have answered; nothing waits for it.
@@ -149,5 +151,50 @@ fn tell(orphans: &[JobId], elsewhere: &[JobId]) {
             %ids,
             "jobs of this operator in HTCondor do not say that they are of the namespace that is watched: they may be those of HTCJobs in others, from before --watch-namespace was set or changed"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// What is known of the HTCJobs after this answer of the API server.
+    async fn known(answer: &Value) -> Option<usize> {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (address, body) = (listener.local_addr().unwrap(), answer.to_string());
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+            let length = body.len();
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {length}");
+            write!(stream, "{head}\r\nConnection: close\r\n\r\n{body}").unwrap();
+        });
+        let client = Client::try_from(kube::Config::new(format!("http://{address}").parse().unwrap())).unwrap();
+        let found = objects(&client, None).await;
+        server.join().unwrap();
+        found.ok().map(|uids| uids.len())
+    }
+
+    /// An HTCJob that is not shown would have its jobs taken for orphans.
+    #[rstest]
+    #[case::whole(json!({}), json!([{ "metadata": { "uid": "1" } }, { "metadata": { "uid": "2" } }]), Some(2))]
+    #[case::none(json!({ "continue": "" }), json!([]), Some(0))]
+    #[case::one_cannot_be_decoded(json!({}), json!([{ "metadata": { "uid": "1", "creationTimestamp": 7 } }]), Some(1))]
+    #[case::there_are_more(json!({ "continue": "x" }), json!([{ "metadata": { "uid": "1" } }]), None)]
+    #[case::one_does_not_say_which(json!({}), json!([{ "metadata": { "uid": "1" } }, { "metadata": {} }]), None)]
+    #[case::no_list(json!({}), json!(7), None)]
+    #[tokio::test]
+    async fn a_list_of_some_htcjobs_is_none(
+        #[case] metadata: Value,
+        #[case] items: Value,
+        #[case] expected: Option<usize>,
+    ) {
+        let answer = json!({ "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": metadata, "items": items });
+        assert_eq!(known(&answer).await, expected);
     }
 }

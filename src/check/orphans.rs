@@ -122,6 +122,7 @@ async fn look(
     let uids: BTreeSet<Uid> = report.orphans.values().cloned().collect();
     let mut jobs = schedd.left(&uids.into_iter().collect::<Vec<_>>()).await.map_err(|unknown| unknown.message)?;
     jobs.retain(|job| report.orphans.get(&job.id) == Some(&job.uid));
+    schedd.name(&mut jobs).await;
     let (mut stays, mut trouble) = (Stays::new(), None);
     if removes && !jobs.is_empty() {
         match remove(client, schedd, credentials, namespace, &jobs).await {

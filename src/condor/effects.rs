@@ -1,8 +1,9 @@
 //! Remove, hold, release, adopt, tidy: each names the objects in its constraint, none goes by numbers alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::fetch::adopted_folder;
+use super::left::Left;
 use super::schedd::{Schedd, quoted, unknown};
 use super::tools::{Output, ToolError};
 use crate::api::text::{WORDS, harmless};
@@ -53,10 +54,13 @@ impl Schedd {
         self.act_on(uid, ids, "!member(JobStatus, {3,4})", "condor_rm", &["-reason", &reason]).await
     }
 
-    /// `condor_rm` of these jobs of one object that is gone.
-    pub async fn remove_left(&self, uid: &Uid, ids: &[JobId]) -> Result<(), Unknown> {
+    /// `condor_rm` of these jobs of objects that are gone, in one call.
+    pub async fn remove_left(&self, jobs: &[&Left]) -> Result<(), Unknown> {
         let reason = format!("{REMOVED_BY_US}: its HTCJob is gone");
-        self.act_on(uid, ids, "JobStatus =!= 3", "condor_rm", &["-reason", &reason]).await
+        let uids: BTreeSet<&Uid> = jobs.iter().map(|job| &job.uid).collect();
+        let theirs = self.my_jobs_of(&uids.into_iter().cloned().collect::<Vec<_>>()).await?;
+        let constraint = format!("{theirs} && {} && JobStatus =!= 3", listed(jobs.iter().map(|job| job.id)));
+        self.act("condor_rm", &["-reason", &reason, "-constraint", &constraint]).await
     }
 
     /// `condor_hold` of those of these jobs of one object that are idle or running: a user holds them.
@@ -83,8 +87,7 @@ impl Schedd {
         arguments: &[&str],
     ) -> Result<(), Unknown> {
         for ids in ids.chunks(PROCS_PER_CALL) {
-            let list: Vec<String> = ids.iter().map(|id| format!("\"{id}\"")).collect();
-            let which = format!("member(strcat(ClusterId, \".\", ProcId), {{{}}})", list.join(","));
+            let which = listed(ids.iter().copied());
             let theirs = self.my_jobs_of(std::slice::from_ref(uid)).await?;
             let constraint = format!("{theirs} && {which} && {expression}");
             self.act(tool, &[arguments, &["-constraint", &constraint]].concat()).await?;
@@ -219,6 +222,12 @@ impl Schedd {
             result => self.answer(tool, result).map(drop),
         }
     }
+}
+
+/// ClassAd expression for jobs by their ids.
+fn listed(ids: impl Iterator<Item = JobId>) -> String {
+    let list: Vec<String> = ids.map(|id| format!("\"{id}\"")).collect();
+    format!("member(strcat(ClusterId, \".\", ProcId), {{{}}})", list.join(","))
 }
 
 fn nothing_matched(output: &Output) -> bool {

@@ -78,12 +78,12 @@ impl KnownUsers {
         self.with(|state| state.objects.remove(uid));
     }
 
-    /// In whose name that is: the operator's own, if it is one of several.
+    /// In whose name that is or was, the operator's own first: several Secrets may have credentials of one user.
     #[must_use]
-    pub fn identity_of(&self, user: &str) -> Option<Identity> {
+    pub fn identities_of(&self, user: &str) -> BTreeSet<Identity> {
         self.with(|state| {
-            let its = state.users.iter().filter(|(_, users)| users.contains_key(user)).map(|(identity, _)| identity);
-            its.min().cloned()
+            let its = state.users.iter().filter(|(_, users)| users.contains_key(user));
+            its.map(|(identity, _)| identity.clone()).collect()
         })
     }
 
@@ -149,9 +149,10 @@ mod tests {
         assert_eq!(names.known_since(&bob), Some(Timestamp(0)));
         names.forget(&"1".into());
         assert!(names.belongs("1", "alice@test"));
-        assert_eq!((names.identity_of("bob2@test"), names.identity_of("eve@test")), (Some(bob.clone()), None));
+        let identities = |user| names.identities_of(user).into_iter().collect::<Vec<_>>();
+        assert_eq!((identities("bob2@test"), identities("eve@test")), (vec![bob.clone()], Vec::new()));
         names.learn(&bob, "operator@test", Timestamp(3));
-        assert_eq!(names.identity_of("operator@test"), Some(Identity::Operator));
+        assert_eq!(identities("operator@test"), [Identity::Operator, bob]);
         assert_eq!(names.all().len(), 4);
         assert!(names.knows("bob2@test") && !names.knows("Bob2@test"));
     }

@@ -1,21 +1,24 @@
 //! Removes orphans, for a person who has said so.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use kube::Client;
 
-use super::find;
+use super::objects;
 use crate::condor::Schedd;
 use crate::condor::left::Left;
 use crate::credentials::Credentials;
 use crate::machine::facts::JobStatus;
 use crate::machine::{JobId, Uid};
 
+/// Most jobs that one call removes: their ids and uids fit into one argument.
+const AT_ONCE: usize = 1000;
+
 /// Why a job is still there.
 pub type Stays = BTreeMap<JobId, String>;
 
-/// Removes these jobs, each in the name that it is in, unless it is no orphan any more; those that are still there, and why. If it cannot
-/// be seen now whether they are orphans, none is removed.
+/// Removes these jobs, each in the name that it is in, unless its HTCJob is there again; those that are still there, and why.
 pub async fn remove(
     client: &Client,
     schedd: &Schedd,
@@ -23,34 +26,36 @@ pub async fn remove(
     namespace: Option<&str>,
     jobs: &[Left],
 ) -> Result<Stays, String> {
-    let users: BTreeSet<&str> = jobs.iter().map(|job| job.user.as_str()).collect();
-    let mut acting = BTreeMap::new();
-    for user in users {
-        let acts = match schedd.users.identity_of(user) {
-            Some(identity) => credentials.look_for(&identity).await,
-            None => Err("the operator does not know whose name that is".to_owned()),
-        };
-        acting.insert(user, acts);
-    }
-    // To get credentials takes its time.
-    let now = find(client, schedd, credentials, namespace).await;
-    let now = now.map_err(|why| format!("nothing is removed: {why}"))?.orphans;
-    let mut batches: BTreeMap<(&str, &Uid), Vec<JobId>> = BTreeMap::new();
-    let mut why: Stays = BTreeMap::new();
+    let mut whose: BTreeMap<&str, Vec<&Left>> = BTreeMap::new();
     for job in jobs {
-        if now.get(&job.id) == Some(&job.uid) {
-            batches.entry((&job.user, &job.uid)).or_default().push(job.id);
-        } else {
-            why.insert(job.id, "its HTCJob is there again".to_owned());
-        }
+        whose.entry(&job.user).or_default().push(job);
     }
-    for ((user, uid), ids) in batches {
-        let removed = match &acting[user] {
-            Ok(acting) => acting.remove_left(uid, &ids).await.map_err(|unknown| unknown.message),
-            Err(why) => Err(why.clone()),
+    let mut why = Stays::new();
+    let mut stay = |jobs: &[&Left], message: &str| why.extend(jobs.iter().map(|job| (job.id, message.to_owned())));
+    for (user, its) in whose {
+        let acting = match acting(schedd, credentials, user).await {
+            Ok(acting) => acting,
+            Err(message) => {
+                stay(&its, &message);
+                continue;
+            }
         };
-        if let Err(message) = removed {
-            why.extend(ids.into_iter().map(|id| (id, message.clone())));
+        for part in its.chunks(AT_ONCE) {
+            // Right before each call: credentials take their time, and so do the calls before.
+            let there = match objects(client, namespace).await {
+                Ok(there) => there,
+                Err(error) => {
+                    stay(part, &format!("it is not known whether its HTCJob is there again: {error}"));
+                    continue;
+                }
+            };
+            let (again, gone): (Vec<&Left>, Vec<&Left>) = part.iter().partition(|job| there.contains(&job.uid));
+            stay(&again, "its HTCJob is there again");
+            if !gone.is_empty()
+                && let Err(unknown) = acting.remove_left(&gone).await
+            {
+                stay(&gone, &unknown.message);
+            }
         }
     }
     // What the tools say proves nothing.
@@ -62,4 +67,16 @@ pub async fn remove(
     Ok(stays
         .map(|job| (job.id, why.remove(&job.id).unwrap_or_else(|| "HTCondor did not remove it".to_owned())))
         .collect())
+}
+
+/// HTCondor in this user's name; if no credentials are that user's now, in the name of some that were.
+async fn acting(schedd: &Schedd, credentials: &Credentials, user: &str) -> Result<Arc<Schedd>, String> {
+    let mut others = Err("the operator does not know whose name that is".to_owned());
+    for identity in schedd.users.identities_of(user) {
+        match credentials.look_for(&identity).await {
+            Ok(acting) if acting.identity().await.is_ok_and(|now| now == user) => return Ok(acting),
+            found => others = others.or(found),
+        }
+    }
+    others
 }

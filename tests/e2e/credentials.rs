@@ -15,6 +15,7 @@ on_versions!(
         config_maps::one_is_read_once_a_role_allows_it,
         trouble::a_secret_that_goes_before_its_htcjob,
         orphans::named_by_check_with_and_without_an_operator,
+        orphans::nothing_but_an_orphan_is_removed,
         secrets::a_lost_ledger_finds_jobs_in_all_names,
         secrets::each_namespace_in_its_own_name,
         ads::what_one_user_writes_holds_up_nobody_else;

@@ -32,6 +32,7 @@ pub mod person;
 pub mod power;
 mod processor;
 mod promise;
+mod rights;
 mod servers;
 pub mod signals;
 pub mod site;

@@ -1,23 +1,11 @@
 //! Jobs in a managed pool whose `HTCJob` is gone, and what `htc-operator check` says of such pools.
 
-use bed::{ACCOUNT, Bed, Namespace, PATIENCE, http, ids};
+use bed::{ACCOUNT, Namespace, PATIENCE, http, ids};
 use testbed::{Port, Version, wait_for};
 
 use super::super::site::{delete, wait_ready, with_pool};
 use super::node::Node;
 use super::{Cluster, POOL, apply, fixed, lasting, pool};
-
-/// Whether the operator may list `HTCJob`s.
-fn may_list(bed: &Bed, allowed: bool) {
-    let verbs = if allowed { r#"["list","watch","patch","delete"]"# } else { r#"["watch","patch","delete"]"# };
-    let patch = format!(r#"[{{"op":"replace","path":"/rules/0/verbs","value":{verbs}}}]"#);
-    bed.kube.kubectl_ok(&["patch", "clusterrole", "htc-operator", "--type=json", "-p", &patch]).unwrap();
-    wait_for("the authorizer to know", PATIENCE, || {
-        let said = bed.kube.kubectl_ok(&["auth", "can-i", "list", "htcjobs.htc.cern.ch", "-A", "--as", ACCOUNT]);
-        if said.is_ok() == allowed { Ok(()) } else { Err(format!("{said:?}")) }
-    })
-    .unwrap();
-}
 
 /// What a table has after the ids, line by line.
 fn rows(said: &str, pool: &str) -> Vec<String> {
@@ -96,10 +84,10 @@ pub fn its_orphans_are_named_and_removed_in_the_names_of_their_namespaces(versio
         assert_eq!(rows(&said, &place), sorted(listed("")), "{said}");
 
         // What the API server does not say is not known: nothing is removed.
-        may_list(bed, false);
+        bed.may_list(false);
         let (well, said) = bed.orphans(&["--pool", &place, "--remove"]);
         assert!(!well && said.contains("cannot list HTCJobs") && rows(&said, &place).is_empty(), "{said}");
-        may_list(bed, true);
+        bed.may_list(true);
 
         let (well, said) = bed.orphans(&["--remove"]);
         assert!(well, "{said}");
