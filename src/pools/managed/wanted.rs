@@ -239,13 +239,19 @@ mod tests {
         job.spec.mini_cluster = None;
         pool.workers.replicas = None;
         pool.workers.autoscaling = Some(Autoscaling { max: 9, ..Autoscaling::default() });
+        let image = Group::Image("i".to_owned());
+        let demand = |work: Option<Work>| {
+            Demand::of(&pool, &[Asker { uid: "u".to_owned(), name: name("u"), job: Some(&job), work }])
+        };
         let goal = |work: Option<Work>, alive: u32| {
             let names = Names::new(&name("p"), "0123456789").unwrap();
             let design = Design { names: &names, spec: &pool, operator: &name("o") };
-            let asker = Asker { uid: "u".to_owned(), name: name("u"), job: Some(&job), work };
-            let there = BTreeMap::from([(Group::Image("i".to_owned()), There { alive, ..There::default() })]);
-            Demand::of(&pool, &[asker]).wanted(&design, &there, 0).unwrap()[&Group::Image("i".to_owned())].goal.wanted()
+            let there = BTreeMap::from([(image.clone(), There { alive, ..There::default() })]);
+            demand(work).wanted(&design, &there, 0).unwrap()[&image].goal.wanted()
         };
         assert_eq!((goal(None, 3), goal(None, 0), goal(Some(Work::default()), 3)), (3, 0, 0));
+        // Nor is it forgotten before why others have ended.
+        assert_eq!(demand(None).asked(&pool), BTreeSet::from([image.clone()]));
+        assert!(demand(Some(Work::default())).asked(&pool).is_empty());
     }
 }
