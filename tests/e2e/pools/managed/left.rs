@@ -7,10 +7,13 @@ use super::super::site::{delete, wait_ready, with_pool};
 use super::node::Node;
 use super::{Cluster, POOL, apply, fixed, lasting, pool};
 
-/// What a table has after the ids, line by line.
+/// What a table has after the ids, line by line; the ids are in the order in which the jobs were submitted.
 fn rows(said: &str, pool: &str) -> Vec<String> {
     let rows = said.lines().filter(|line| line.starts_with(pool));
-    rows.map(|line| line.split_whitespace().skip(2).collect::<Vec<_>>().join(" ")).collect()
+    let mut rows: Vec<String> =
+        rows.map(|line| line.split_whitespace().skip(2).collect::<Vec<_>>().join(" ")).collect();
+    rows.sort_unstable();
+    rows
 }
 
 /// They are counted and named, though the ledger is lost, and removed as their namespaces when a person says so, and only then.
