@@ -84,6 +84,15 @@ pub fn what_is_missing_is_said_and_waited_for(version: Version) {
         || if pools.queue(&uid).is_empty() { Ok(()) } else { Err("it is there") },
     )
     .unwrap();
+
+    // In whose other names there may be jobs, only the ledger knows.
+    bed.lose_ledger();
+    let unknown = "only the operator's own jobs were checked: no ledger";
+    let (_, said) = bed.check();
+    let line = said.lines().find(|line| line.contains(&format!(" orphans in pool {pool}: "))).unwrap();
+    assert!(line.contains(unknown), "{said}");
+    let (well, said) = bed.orphans(&["--pool", &pool]);
+    assert!(well && said.contains(&format!("pool {pool}: {unknown}")), "{said}");
 }
 
 /// What runs there is not left alone by who deletes the pool.
