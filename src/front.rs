@@ -18,6 +18,7 @@ use kube::Client;
 use crate::jobs_api::certificates::Places;
 use crate::kubernetes::{self, NoKubeconfig};
 use crate::mtls::{Accepted, Shown};
+use crate::procs::share::Sharer;
 use crate::receiver::ListenError;
 
 use access::Reviews;
@@ -25,7 +26,7 @@ use authentication::Headers;
 
 /// How often certificates, and whom the API server trusts, are read again.
 const EVERY: Duration = Duration::from_secs(5);
-/// Most requests of one user that are answered at once: lists and watches may last.
+/// Most requests of one user that are answered at once, or of the service accounts of a namespace: lists and watches may last.
 const EACH: usize = 32;
 /// Most requests that are answered at once.
 const ALL: usize = 512;
@@ -80,22 +81,22 @@ struct Front {
     /// `resourceVersion` of the Secret that was read last.
     seen: Mutex<String>,
     reviews: Reviews,
-    at_work: Mutex<HashMap<String, usize>>,
+    at_work: Mutex<HashMap<Sharer, usize>>,
 }
 
 /// A request at work: counted until it is dropped.
 struct RequestSlot {
     front: Arc<Front>,
-    user: String,
+    sharer: Sharer,
 }
 
 impl Drop for RequestSlot {
     fn drop(&mut self) {
         let mut at_work = self.front.at_work.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(number) = at_work.get_mut(&self.user) {
+        if let Some(number) = at_work.get_mut(&self.sharer) {
             *number -= 1;
             if *number == 0 {
-                at_work.remove(&self.user);
+                at_work.remove(&self.sharer);
             }
         }
     }
@@ -104,14 +105,15 @@ impl Drop for RequestSlot {
 impl Front {
     /// A slot for a request of this user, if there is one.
     fn slot(self: &Arc<Self>, user: &str) -> Option<RequestSlot> {
+        let sharer = Sharer::of(user);
         let mut at_work = self.at_work.lock().unwrap_or_else(PoisonError::into_inner);
         let all: usize = at_work.values().sum();
-        let its = at_work.get(user).copied().unwrap_or_default();
+        let its = at_work.get(&sharer).copied().unwrap_or_default();
         if all >= ALL || its >= EACH {
             return None;
         }
-        at_work.insert(user.to_owned(), its + 1);
-        Some(RequestSlot { front: Arc::clone(self), user: user.to_owned() })
+        at_work.insert(sharer.clone(), its + 1);
+        Some(RequestSlot { front: Arc::clone(self), sharer })
     }
 
     fn headers(&self) -> Option<Headers> {

@@ -5,6 +5,7 @@ pub mod answer;
 pub mod discovery;
 pub mod list;
 pub mod selection;
+pub mod share;
 pub mod story;
 pub mod table;
 pub mod target;

@@ -9,6 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
 use crate::procs::answer::Failure;
+use crate::procs::share::Sharer;
 
 /// Most archives that are sent at once: the names of their files are in memory for as long.
 const ARCHIVES: usize = 16;
@@ -61,10 +62,10 @@ pub(super) struct Turn {
 struct Kind {
     what: &'static str,
     all: Arc<Semaphore>,
-    /// How many a user may have.
+    /// How many a user may have, or the service accounts of a namespace.
     each: usize,
     /// Of those who have turns, or wait for one.
-    users: Mutex<HashMap<String, Arc<Semaphore>>>,
+    users: Mutex<HashMap<Sharer, Arc<Semaphore>>>,
 }
 
 impl Kind {
@@ -74,11 +75,11 @@ impl Kind {
 
     async fn turn(&self, user: &str, wait: Duration) -> Result<Turn, Failure> {
         let Self { what, each, .. } = self;
-        let until = Instant::now() + wait;
+        let (until, sharer) = (Instant::now() + wait, Sharer::of(user));
         // Who waits for his own turns holds up nobody else.
-        let Ok(Ok(of_the_user)) = timeout_at(until, self.of(user).acquire_owned()).await else {
+        let Ok(Ok(of_the_user)) = timeout_at(until, self.of(&sharer).acquire_owned()).await else {
             return Err(Failure::too_many(format!(
-                "user {user:?} reads {each} {what} at the moment, as many as one user may: end one of them, or try again"
+                "{each} {what} are read for {sharer} at the moment, as many as may be: end one of them, or try again"
             )));
         };
         let Ok(Ok(of_all)) = timeout_at(until, Arc::clone(&self.all).acquire_owned()).await else {
@@ -87,12 +88,12 @@ impl Kind {
         Ok(Turn { _of_the_user: of_the_user, _of_all: of_all })
     }
 
-    fn of(&self, user: &str) -> Arc<Semaphore> {
+    fn of(&self, sharer: &Sharer) -> Arc<Semaphore> {
         let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         // Whoever has a turn, or waits for one, has his semaphore.
         users.retain(|_, semaphore| Arc::strong_count(semaphore) > 1);
         let made = || Arc::new(Semaphore::new(self.each));
-        Arc::clone(users.entry(user.to_owned()).or_insert_with(made))
+        Arc::clone(users.entry(sharer.clone()).or_insert_with(made))
     }
 }
 
@@ -112,13 +113,19 @@ mod tests {
             }
             let refused = kind.turn("ann", SHORT).await.map(drop).unwrap_err();
             assert_eq!((refused.code, refused.retry_after.is_some()), (429, true), "{}", refused.message);
-            assert!(refused.message.starts_with("user \"ann\" reads "), "{}", refused.message);
+            assert!(refused.message.contains(" are read for user \"ann\" at "), "{}", refused.message);
             assert_eq!(
                 kind.all.available_permits(),
                 all - kind.each,
                 "who waits for his own takes none of the others'"
             );
             assert!(kind.turn("bob", SHORT).await.is_ok());
+            let account = |number| format!("system:serviceaccount:physics:{number}");
+            let mut robots = Vec::new();
+            for number in 0..kind.each {
+                robots.push(kind.turn(&account(number), SHORT).await.unwrap());
+            }
+            assert!(kind.turn(&account(kind.each), SHORT).await.is_err(), "whoever makes one makes many");
             let (next, ()) = tokio::join!(kind.turn("ann", WAIT), async { drop(taken.pop()) });
             assert!(next.is_ok(), "it waits for its turn");
         }
@@ -146,7 +153,7 @@ mod tests {
             drop(turns.log(&format!("user-{number}")).await.unwrap());
         }
         let users = || turns.logs.users.lock().unwrap().keys().cloned().collect::<Vec<_>>();
-        assert!(users().len() <= 2 && users().contains(&"ann".to_owned()), "{:?}", users());
+        assert!(users().len() <= 2 && users().contains(&Sharer::of("ann")), "{:?}", users());
         drop(kept);
     }
 }
