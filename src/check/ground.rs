@@ -50,6 +50,11 @@ impl Ground {
         let credentials = Credentials::new(setup, Arc::clone(&schedd), asking, Metrics::default());
         Self { client, operator, ledger, schedd, credentials, unknown }
     }
+
+    /// Why jobs in some names are not seen in a pool. A managed pool says itself in whose names there are some.
+    pub(super) fn unknown_in(&self, pool: &HTCPool) -> Option<&str> {
+        self.unknown.as_deref().filter(|_| pool.spec.managed.is_none())
+    }
 }
 
 /// A ledger of another operator says nothing about the jobs of this one.

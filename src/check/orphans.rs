@@ -8,7 +8,7 @@ use futures::{StreamExt as _, stream};
 use kube::Client;
 
 use super::ground::{self, Ground};
-use super::{add, own_credentials, pools};
+use super::{add, own_credentials};
 use crate::api::ObjectName;
 use crate::condor::Schedd;
 use crate::condor::left::Left;
@@ -89,7 +89,7 @@ pub async fn orphans(config: &Config, which: Option<&Which>, removes: bool) -> R
             let (schedd, credentials) = ground::open(config, &client, &ground, &name, pool).await?;
             look(config, &client, &schedd, &credentials, removes).await
         };
-        let note = pool.0.as_ref().ok().and_then(|pool| pools::unknown(&ground, pool));
+        let note = pool.0.as_ref().ok().and_then(|pool| ground.unknown_in(pool));
         of_pool(name.to_string(), looked.await, note.map(str::to_owned))
     });
     let asked: Vec<InPool> = stream::iter(asked.collect::<Vec<_>>()).buffered(ground::AT_ONCE).collect().await;

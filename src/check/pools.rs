@@ -57,16 +57,11 @@ async fn ask(config: &Config, client: &Client, ground: &Ground, name: &ObjectNam
         lines.push(Line::new(format!("namespaces in pool {name}"), as_namespace(&credentials, &name.namespace).await));
     }
     let mut orphans = in_words(client, &schedd, &credentials, config.kubernetes.watch_namespace.as_deref()).await;
-    if let Some(why) = unknown(ground, pool) {
+    if let Some(why) = ground.unknown_in(pool) {
         orphans = add(orphans, why);
     }
     lines.push(Line::new(format!("orphans in pool {name}"), orphans));
     lines
-}
-
-/// Why jobs in some names are not seen there. A managed pool says itself in whose names there are some.
-pub(super) fn unknown<'a>(ground: &'a Ground, pool: &HTCPool) -> Option<&'a str> {
-    ground.unknown.as_deref().filter(|_| pool.spec.managed.is_none())
 }
 
 /// Whether the schedd takes the tokens that the operator makes for the `HTCJob`s of a namespace.

@@ -260,6 +260,16 @@ pub fn one_user_does_not_read_all_logs(version: Version) {
 /// More than there is room for on the way to who does not read.
 const SIZE: usize = 100_000_000;
 
+/// A namespace with an HTCJob `large`, whose output is here.
+fn with_large_output(bed: &Bed) -> Namespace<'_> {
+    bed.front();
+    let here = bed.namespace();
+    here.create(&htcjob("large", &format!("head -c {SIZE} /dev/zero >data")));
+    here.wait_ended("large");
+    here.wait_output("large");
+    here
+}
+
 /// kubectl that has read the first byte of something large, and no more.
 struct Reader(Child);
 
@@ -281,11 +291,7 @@ impl Drop for Reader {
 /// Who reads archives slowly has them open for long: there are others for others.
 pub fn one_user_does_not_read_all_archives(version: Version) {
     let bed = Bed::shared(version);
-    bed.front();
-    let here = bed.namespace();
-    here.create(&htcjob("large", &format!("head -c {SIZE} /dev/zero >data")));
-    here.wait_ended("large");
-    here.wait_output("large");
+    let here = with_large_output(bed);
     let [ann, bob] = ["ann", "bob"].map(|name| here.person(name, &["htcprocs-view"]));
     let files = format!("{}/large-0/files", here.procs());
     for person in [&ann, &bob] {
@@ -306,11 +312,7 @@ pub fn one_user_does_not_read_all_archives(version: Version) {
 /// The API server ends what it has begun to send after a minute, and what waits for that goes with it: nobody has a place for ever.
 pub fn who_reads_nothing_loses_his_place(version: Version) {
     let bed = Bed::shared(version);
-    bed.front();
-    let here = bed.namespace();
-    here.create(&htcjob("large", &format!("head -c {SIZE} /dev/zero >data")));
-    here.wait_ended("large");
-    here.wait_output("large");
+    let here = with_large_output(bed);
     let ann = here.person("ann", &["htcprocs-view"]);
     ann.comes_to_see(&["get", "htcprocs"]);
     let of_all = format!("{API}/namespaces/{}/htcstories/large/files", here.name);
