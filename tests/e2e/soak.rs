@@ -3,7 +3,7 @@
 //! report of themselves is lost, doubled and late at random on its way. Afterwards everything that can be seen is compared with
 //! what was asked for.
 //!
-//! `make test` kills 20 times with the newer HTCondor, `make soak KILLS=500` as often as one likes with both. What happens to
+//! `make test` kills 10 times with the newer HTCondor, in a smaller round, `make soak KILLS=500` as often as one likes with both. What happens to
 //! an `HTCJob` is a [`plan::Plan`]; [`driver`] does it, [`killer`] kills, [`collect`] looks, [`checker`] judges.
 
 mod checker;
@@ -29,7 +29,7 @@ use serde_json::json;
 use self::checker::{Rule, Violation, check};
 use self::collect::Collected;
 use self::driver::{Life, drive};
-use self::plan::{Plan, QUEUE, QUOTA, ROUND};
+use self::plan::{Plan, QUEUE, QUOTA, SMALL, Size, WHOLE};
 use self::report::Summary;
 use self::submitter::Submitter;
 use bed::carrier::{Carrier, Lot};
@@ -38,8 +38,10 @@ use bed::watch::Watch;
 use bed::{Bed, Namespace, PATIENCE};
 use testbed::{PoolOptions, Port, Scratch, Version, wait_for};
 
-/// Kills, if `HTC_SOAK_KILLS` does not say.
+/// Kills in one round at most.
 const KILLS: usize = 20;
+/// Kills, and all of a smaller round, if `HTC_SOAK_KILLS` does not say.
+const FEW_KILLS: usize = 10;
 
 /// The servers of one soak.
 pub struct Soak {
@@ -103,17 +105,25 @@ impl Soak {
 
     /// One round: the `HTCJob`s of its plans, `kills` times the end of the operator, and then rest. What is wrong
     /// after it, and the uids of its `HTCJob`s.
-    fn round(&self, kills: usize, dice: &mut Dice, former: &[String], summary: &mut Summary) -> Vec<String> {
+    fn round(
+        &self,
+        size: Size,
+        kills: usize,
+        dice: &mut Dice,
+        former: &[String],
+        summary: &mut Summary,
+    ) -> Vec<String> {
         let here = self.bed.namespace();
         let watch = here.watch();
-        let plans = Plan::round(dice);
+        let plans = Plan::round(size, dice);
+        let creations = size.creations();
         let (mut at_kills, before) = (dice.fork(), self.killed.load(Ordering::Relaxed));
         let before_ended = self.ended.load(Ordering::Relaxed);
         self.rests.store(false, Ordering::Relaxed);
         // Creation keeps step with the kills, and is over when six of ten are done, but for the last one.
         let turn = || {
             let kill = self.killed.load(Ordering::Relaxed) - before;
-            (1 + kill * ROUND * 10 / (kills * 6).max(1)).min(ROUND) + usize::from(kill >= kills)
+            (1 + kill * creations * 10 / (kills * 6).max(1)).min(creations) + usize::from(kill >= kills)
         };
         let (lives, (tally, mut violations)) = thread::scope(|scope| {
             let killer = scope.spawn(|| killer::kill(self, &mut at_kills, kills));
@@ -226,7 +236,8 @@ fn lot(dice: &mut Dice) -> Lot {
 
 fn soak(version: Version) {
     bed::turns::take(bed::Weight::Heavy);
-    let kills = std::env::var("HTC_SOAK_KILLS").map_or(KILLS, |kills| kills.parse().unwrap());
+    let asked = std::env::var("HTC_SOAK_KILLS").ok();
+    let (size, kills) = asked.map_or((SMALL, FEW_KILLS), |kills| (WHOLE, kills.parse().unwrap()));
     let mut dice = Dice::new(&format!("soak, {version}"));
     let mut summary = Summary::new(version, kills);
     let soak = Soak::new(version, dice.fork());
@@ -234,7 +245,7 @@ fn soak(version: Version) {
     let mut former = Vec::new();
     for round in 0..rounds {
         let killed = soak.killed.load(Ordering::Relaxed);
-        former.extend(soak.round((kills - killed).div_ceil(rounds - round), &mut dice, &former, &mut summary));
+        former.extend(soak.round(size, (kills - killed).div_ceil(rounds - round), &mut dice, &former, &mut summary));
         summary.print();
         if summary.violations > 0 {
             break;

@@ -6,12 +6,12 @@ use testbed::Version;
 
 use super::users::htc;
 
-/// Jobs of which 3, 17 and 200 fail, each in a way of its own, in the first HTCJob of them.
-const SCRIPT: &str = "[ $JOB_NAME = many ] && case $1 in 3) echo broken >&2; exit 7;; 17) exit 1;; 200) kill -9 $$;; esac; \
+/// Jobs of which 3, 17 and 30 fail, each in a way of its own, in the first HTCJob of them.
+const SCRIPT: &str = "[ $JOB_NAME = many ] && case $1 in 3) echo broken >&2; exit 7;; 17) exit 1;; 30) kill -9 $$;; esac; \
     mkdir d; echo $1 of $JOB_NAME >d/number";
 
 pub fn three_of_many_fail(version: Version) {
-    three_fail_of(210, &Bed::shared(version).namespace());
+    three_fail_of(40, &Bed::shared(version).namespace());
 }
 
 /// Somebody who may view a namespace finds the three, what they wrote and left; who may edit it runs these again, and no others.
@@ -44,11 +44,11 @@ fn which_they_are(here: &Namespace<'_>, viewer: &Person<'_>, count: usize) {
     let failed = ["get", "htcprocs", "--field-selector=status.state=Failed", "-o", "name"];
     let mut names: Vec<String> = viewer.sees(&failed).lines().map(str::to_owned).collect();
     names.sort_unstable();
-    let expected = ["many-17", "many-200", "many-3"].map(|name| format!("htcproc.procs.htc.cern.ch/{name}"));
+    let expected = ["many-17", "many-3", "many-30"].map(|name| format!("htcproc.procs.htc.cern.ch/{name}"));
     assert_eq!(names, expected);
     let (code, table, _) = viewer.htc(&["jobs", "many", "--failed"]);
     let names: Vec<&str> = table.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
-    assert_eq!((code, names), (0, vec!["many-3", "many-17", "many-200"]), "{table}");
+    assert_eq!((code, names), (0, vec!["many-3", "many-17", "many-30"]), "{table}");
     let (_, names, _) = viewer.htc(&["jobs", "many", "--state=Succeeded", "-o", "name"]);
     assert_eq!(names.lines().count(), count - 3, "{names}");
     let (code, _, error) = viewer.htc(&["jobs", "nosuch"]);
@@ -81,8 +81,8 @@ fn their_files(here: &Namespace<'_>, viewer: &Person<'_>, count: usize) {
     let expected = format!("output of {count} of {count} jobs is in {path}\n");
     assert_eq!((code, told.as_str()), (0, expected.as_str()), "{error}");
     let number = |index: usize| std::fs::read_to_string(folder.join(format!("{index}/d/number"))).ok();
-    for index in [0, 3, 17, 200, count - 1] {
-        let failed = [3, 17, 200].contains(&index);
+    for index in [0, 3, 17, 30, count - 1] {
+        let failed = [3, 17, 30].contains(&index);
         assert_eq!(number(index), (!failed).then(|| format!("{index} of many\n")), "{index}");
     }
     assert_eq!(std::fs::read_to_string(folder.join("3/err")).unwrap(), "broken\n");
@@ -103,19 +103,19 @@ fn these_run_again(here: &Namespace<'_>, viewer: &Person<'_>, editor: &Person<'_
     let (code, _, error) = viewer.htc(&["retry", "many"]);
     assert!(code == 2 && error.contains("forbidden"), "{error}");
     let (code, told, _) = editor.htc(&["retry", "many"]);
-    assert_eq!((code, told.as_str()), (0, "htcjob.htc.cern.ch/many-r1 created: jobs 3,17,200 of many\n"));
+    assert_eq!((code, told.as_str()), (0, "htcjob.htc.cern.ch/many-r1 created: jobs 3,17,30 of many\n"));
     let (code, told, _) = viewer.htc(&["wait", "many-r1", "--timeout=10m"]);
     assert_eq!((code, told.as_str()), (0, "htcjob.htc.cern.ch/many-r1: 3 jobs succeeded\n"));
     let (_, names, _) = viewer.htc(&["jobs", "many-r1", "-o", "name"]);
     let mut names: Vec<&str> = names.lines().map(|name| name.rsplit('/').next().unwrap()).collect();
     names.sort_unstable();
-    assert_eq!(names, ["many-r1-17", "many-r1-200", "many-r1-3"]);
+    assert_eq!(names, ["many-r1-17", "many-r1-3", "many-r1-30"]);
     here.wait_output("many-r1");
-    for index in [3, 17, 200] {
+    for index in [3, 17, 30] {
         let number = std::fs::read_to_string(here.output("many-r1", index).join("d/number")).unwrap();
         assert_eq!(number, format!("{index} of many-r1\n"));
     }
     let mut in_htcondor: Vec<u32> = here.bed.jobs_of(&here.uid("many-r1")).iter().map(|job| job.index).collect();
     in_htcondor.sort_unstable();
-    assert_eq!(in_htcondor, [3, 17, 200]);
+    assert_eq!(in_htcondor, [3, 17, 30]);
 }

@@ -9,13 +9,28 @@ use serde_json::Value;
 use bed::dice::Dice;
 use bed::htcjob;
 
-/// How often `HTCJob`s are created in one round while the operator is killed: each fate three times, one by one, those of very many
-/// jobs, and a crowd. One more comes after that.
-pub const ROUND: usize = 3 * FATES.len() + LARGE.len() + 1;
+/// How much of everything there is in one round.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    /// How often each fate comes.
+    each: usize,
+    /// `HTCJob`s that are created at once: the first submission takes about thirty, which is how many are reconciled at a time, and while
+    /// it is under way the others gather for the next, which takes fifty.
+    crowd: usize,
+}
 
-/// `HTCJob`s that are created at once: the first submission takes about thirty, which is how many are reconciled at a time,
-/// and while it is under way fifty and more gather for the next, which takes fifty.
-const CROWD: usize = 96;
+/// In `make test`.
+pub const SMALL: Size = Size { each: 1, crowd: 48 };
+/// In `make soak`.
+pub const WHOLE: Size = Size { each: 3, crowd: 96 };
+
+impl Size {
+    /// How often `HTCJob`s are created while the operator is killed: each fate, one by one, those of very many jobs, and a crowd. One more comes
+    /// after that.
+    pub fn creations(self) -> usize {
+        self.each * FATES.len() + LARGE.len() + 1
+    }
+}
 
 /// Jobs of the one that comes when nobody is killed any more: it shows how long places stay free.
 const UNDISTURBED: usize = 8;
@@ -125,8 +140,8 @@ pub struct Plan {
 
 impl Plan {
     /// The plans of one round, in the order of their creation; those in one list are created at once.
-    pub fn round(dice: &mut Dice) -> Vec<Vec<Self>> {
-        let single = FATES.iter().cycle().take(3 * FATES.len()).map(|fate| (*fate, 0));
+    pub fn round(size: Size, dice: &mut Dice) -> Vec<Vec<Self>> {
+        let single = FATES.iter().cycle().take(size.each * FATES.len()).map(|fate| (*fate, 0));
         let mut kinds: Vec<(Fate, usize)> = single.chain(LARGE.map(|fate| (fate, MANY))).collect();
         for last in (1..kinds.len()).rev() {
             kinds.swap(last, usize::try_from(dice.below(last as u64 + 1)).unwrap());
@@ -142,7 +157,7 @@ impl Plan {
             Self::new(format!("s{number}"), fate, jobs, dice)
         };
         let mut plans: Vec<Vec<Self>> = kinds.into_iter().enumerate().map(|kind| vec![number(kind, dice)]).collect();
-        let fates = CROWDED.iter().cycle().take(CROWD).enumerate();
+        let fates = CROWDED.iter().cycle().take(size.crowd).enumerate();
         let crowd = fates.map(|(number, fate)| Self::new(format!("c{number}"), *fate, 1, dice)).collect();
         // In their midst: there are kills enough before and after it.
         let place = plans.len() / 4 + usize::try_from(dice.below(plans.len() as u64 / 2)).unwrap();
