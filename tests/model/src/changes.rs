@@ -6,10 +6,11 @@ use htc_operator::machine::{Index, JobId, Timestamp};
 use crate::condor::{Files, Schedd};
 use crate::operator::Voice;
 use crate::queue::Workload;
+use crate::shared::Shared;
 use crate::steps::{Action, Model};
 use crate::story::Teller;
 use crate::workers::Luck;
-use crate::world::{HtcJob, Ledger, Memory, Slot, World};
+use crate::world::{Ledger, Memory, Slot, World};
 
 impl Model {
     fn change_there(&self, world: &mut World, action: &Action, tell: &mut Teller) {
@@ -24,7 +25,7 @@ impl Model {
         let objects = world.objects.len();
         world.operators[op].start(objects);
         if let Some(pool) = world.other_pool_mut() {
-            pool.memory = Memory::new(objects);
+            pool.memory = Memory::new(objects).into();
             pool.forgotten |= self.broken.forgets_pools;
             world.change_pool();
             self.come_to_rest(world);
@@ -127,7 +128,7 @@ impl Model {
     /// What users do with their `HTCJob`s.
     fn ask(&self, world: &mut World, action: &Action) {
         match action {
-            Action::Create(object) => world.objects[usize::from(*object)] = Slot::There(HtcJob::default()),
+            Action::Create(object) => world.objects[usize::from(*object)] = Slot::There(Shared::default()),
             Action::Delete(object) => {
                 if let Some(job) = world.object_mut(*object) {
                     job.deleting = true;
@@ -196,10 +197,10 @@ impl Model {
                 world.operators[0].awake = false;
                 world.operators[0].leads = false;
                 // It makes no new decision any more: all that matters of it are its batches and what waits for them.
-                let old = std::mem::replace(&mut world.operators[0].memory, Memory::new(objects));
-                world.operators[0].memory.batches = old.batches;
-                world.operators[0].memory.lanes = old.lanes;
-                world.operators[0].memory.registry = old.registry;
+                let old = std::mem::replace(&mut world.operators[0].memory, Memory::new(objects).into());
+                world.operators[0].memory.batches.clone_from(&old.batches);
+                world.operators[0].memory.lanes.clone_from(&old.lanes);
+                world.operators[0].memory.registry.clone_from(&old.registry);
                 world.operators[1].leads = true;
                 world.operators[1].start(objects);
             }

@@ -7,6 +7,7 @@ use htc_operator::machine::request::Scope;
 use htc_operator::machine::{Attempt, Birthdate, ClusterId, Index, JobId, SchedDate, ScheddName, Timestamp};
 
 use crate::pools::OtherPool;
+use crate::shared::Shared;
 use crate::world::{Broken, FAR, Slot, World, by_us};
 
 /// `HTCNotAfter` of every ad: dates matter only in that one lies before or after this.
@@ -32,7 +33,7 @@ pub struct Schedd {
 /// all the same when something happens there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Elsewhere {
-    pub schedd: Schedd,
+    pub schedd: Shared<Schedd>,
     pub submitters: Vec<Submitter>,
     /// If the operator works with it as well.
     pub pool: Option<OtherPool>,
@@ -328,7 +329,7 @@ impl World {
     /// From its next start on the operator asks the other schedd.
     pub fn change_schedd(&mut self, foreign: bool) {
         let other = self.elsewhere.take();
-        let second = || Elsewhere { schedd: Schedd::second(foreign), submitters: Vec::new(), pool: None };
+        let second = || Elsewhere { schedd: Schedd::second(foreign).into(), submitters: Vec::new(), pool: None };
         let Elsewhere { schedd, submitters, pool } = other.unwrap_or_else(second);
         let schedd = std::mem::replace(&mut self.schedd, schedd);
         let submitters = std::mem::replace(&mut self.submitters, submitters);

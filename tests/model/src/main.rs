@@ -23,6 +23,7 @@ mod pools;
 mod properties;
 mod queue;
 mod reports;
+mod shared;
 mod state;
 mod steps;
 mod story;

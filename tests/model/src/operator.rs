@@ -16,6 +16,7 @@ use htc_operator::machine::{
     Birthdate, Indices, Kind, Request, RequestKey, Rules, SchedDate, ScheddName, Timestamp, Work,
 };
 
+use crate::shared::Shared;
 use crate::steps::Model;
 use crate::story::Teller;
 use crate::world::{
@@ -45,8 +46,8 @@ pub enum Voice {
 impl Operator {
     /// A new process on this ledger.
     pub fn start(&mut self, objects: usize) {
-        self.memory = Memory::new(objects);
-        self.memory.queue = crate::queue::Queue::start(&self.ledger.rows);
+        let queue = crate::queue::Queue::start(&self.ledger.rows).into();
+        self.memory = Memory { queue, ..Memory::new(objects) }.into();
         self.awake = true;
     }
 }
@@ -103,13 +104,17 @@ impl Model {
             world.breaks(broken);
         }
         if let Some(room) = &room {
-            world.operators[op].memory.queue.decided(place, &facts.record.granted, room);
+            let mut queue = crate::queue::Queue::clone(&world.operators[op].memory.queue);
+            queue.decided(place, &facts.record.granted, room);
+            if queue != *world.operators[op].memory.queue {
+                world.operators[op].memory.queue = queue.into();
+            }
         }
         self.watch_reports(world, (op, object), &facts.evidence, &facts.record.reports, &decision);
-        world.operators[op].memory.watch(place, decision.look.clone());
+        watch(&mut world.operators[op].memory, place, decision.look.clone());
         match decision.action {
             Deed::Hand(Request { work: Work::AttachFinalizer, .. }) => {
-                if writes == Writes::Done && world.object(object) == Some(&view) {
+                if writes == Writes::Done && world.object(object) == Some(&*view) {
                     let claim = Some(world.operators[op].ledger.id);
                     if let Some(job) = world.object_mut(object) {
                         job.finalizer = true;
@@ -120,7 +125,7 @@ impl Model {
                 return;
             }
             Deed::Hand(Request { work: Work::ReleaseFinalizer(_), .. }) => {
-                if writes == Writes::Done && world.object(object) == Some(&view) {
+                if writes == Writes::Done && world.object(object) == Some(&*view) {
                     self.release(world, object, tell);
                 }
                 world.operators[op].memory.watched[place] = None;
@@ -241,8 +246,7 @@ impl Model {
         spec: Spec,
     ) -> Result<Spec, Unreadable> {
         let place = usize::from(object);
-        let kept = &mut world.operators[op].ledger.rows[place].items;
-        if kept.is_some() && !self.broken.reads_items_again {
+        if world.operators[op].ledger.rows[place].items.is_some() && !self.broken.reads_items_again {
             return Ok(spec);
         }
         let published = view.published.attempt > 0 || view.published.shows_jobs();
@@ -254,7 +258,7 @@ impl Model {
             let (reason, message) = (Reason::Waiting, String::new());
             return Err(Unreadable { reason, message, again: Some(Duration::ZERO) });
         }
-        *kept = Some(world.config_maps[place]);
+        world.operators[op].ledger.rows[place].items = Some(world.config_maps[place]);
         Ok(spec)
     }
 
@@ -272,20 +276,23 @@ impl Model {
     /// As `controller::publish`; the API server refuses a phase that goes back (a rule of the CRD).
     fn publish(&self, world: &mut World, object: u8, view: &HtcJob, after: &Record) {
         let asked = world.schedd.name.clone();
-        let Some(job) = world.object_mut(object) else { return };
-        let old = job.published.phase;
+        let Some(old) = world.object(object).map(|job| job.published.clone()) else { return };
         let phase = after.known.as_ref().map(|known| known.phase).max(view.published.phase);
-        if self.crd_rules && old > phase {
+        if self.crd_rules && old.phase > phase {
             return;
         }
-        job.published.phase = phase;
-        job.published.attempt = after.highest.0.max(view.published.attempt);
-        if job.published.attempt > 0 {
-            job.published.schedd = Some(whose(after, &view.published, &asked).clone());
+        let mut published = Published { phase, attempt: after.highest.0.max(view.published.attempt), ..old.clone() };
+        if published.attempt > 0 {
+            published.schedd = Some(whose(after, &view.published, &asked).clone());
         }
         let before = if self.broken.lists_its_own_only { Published::default() } else { self.published(view) };
-        job.published.listed = before.to_list(after);
-        if old > phase {
+        published.listed = before.to_list(after);
+        if published != old
+            && let Some(job) = world.object_mut(object)
+        {
+            job.published = published;
+        }
+        if old.phase > phase {
             world.breaks(Broken::PhaseWentBack);
         }
     }
@@ -402,7 +409,9 @@ fn whose<'a>(record: &'a Record, published: &'a Published, asked: &'a ScheddName
 fn past(world: &mut World, op: usize, object: u8, claim: Claim, waits: bool) -> Past {
     let place = usize::from(object);
     if claim == Claim::Ours {
-        world.operators[op].memory.strangers[place] = None;
+        if world.operators[op].memory.strangers[place].is_some() {
+            world.operators[op].memory.strangers[place] = None;
+        }
         return Past::Continuous;
     }
     let settles = if let Some(settles) = world.operators[op].memory.strangers[place] {
@@ -415,19 +424,23 @@ fn past(world: &mut World, op: usize, object: u8, claim: Claim, waits: bool) -> 
     Past::Unknown { settled: (settles.0 < FAR).then_some(settles) }
 }
 
-impl Memory {
-    fn watch(&mut self, place: usize, look: Look) {
-        let look = match look {
-            Look::Every { history, .. } => Look::Every { history, soon: false },
-            look => look,
-        };
-        if look == Look::Nothing {
-            self.watched[place] = None;
-        } else {
-            self.watched[place].get_or_insert(Watched { look: Look::Nothing, evidence: Evidence::none() }).look = look;
-        }
+fn watch(memory: &mut Shared<Memory>, place: usize, look: Look) {
+    let look = match look {
+        Look::Every { history, .. } => Look::Every { history, soon: false },
+        look => look,
+    };
+    if look == memory.watched[place].as_ref().map_or(Look::Nothing, |watched| watched.look.clone()) {
+        return;
     }
+    if look == Look::Nothing {
+        memory.watched[place] = None;
+    } else {
+        let unasked = || Watched { look: Look::Nothing, evidence: Evidence::none() }.into();
+        memory.watched[place].get_or_insert_with(unasked).look = look;
+    }
+}
 
+impl Memory {
     fn hand_over(&mut self, place: usize, mut request: Request, one_each: bool) {
         request.key.step = 1;
         // Without the registry they would pile up for ever.

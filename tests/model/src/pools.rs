@@ -6,6 +6,7 @@
 //! explored beside all that HTCondor and users do in the second.
 
 use crate::condor::{Elsewhere, Schedd};
+use crate::shared::Shared;
 use crate::steps::{Action, Model};
 use crate::story::Teller;
 use crate::world::{Memory, World};
@@ -16,7 +17,7 @@ const RESTLESS: usize = 50;
 /// A pool with which the operator works as well.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct OtherPool {
-    pub memory: Memory,
+    pub memory: Shared<Memory>,
     /// The operator takes all objects for those of the first pool.
     pub forgotten: bool,
 }
@@ -24,7 +25,7 @@ pub struct OtherPool {
 impl World {
     /// From now on there are two pools.
     pub fn add_pool(&mut self, foreign: bool) {
-        let (schedd, memory) = (Schedd::new(foreign), Memory::new(self.objects.len()));
+        let (schedd, memory) = (Schedd::new(foreign).into(), Memory::new(self.objects.len()).into());
         let pool = Some(OtherPool { memory, forgotten: false });
         self.elsewhere = Some(Elsewhere { schedd, submitters: Vec::new(), pool });
     }
@@ -65,7 +66,7 @@ impl World {
     }
 
     /// What the operators remember, of all pools.
-    pub fn memories(&self) -> impl Iterator<Item = &Memory> {
+    pub fn memories(&self) -> impl Iterator<Item = &Shared<Memory>> {
         let other = self.other_pool().map(|pool| &pool.memory);
         self.operators.iter().map(|operator| &operator.memory).chain(other)
     }

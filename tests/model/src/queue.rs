@@ -8,6 +8,7 @@ use htc_operator::machine::room::Room;
 use htc_operator::queue::admit::{Claim, Order, Terms, admit};
 use htc_operator::queue::{Amounts, Limits, Resource};
 
+use crate::shared::Shared;
 use crate::steps::Model;
 use crate::story::Teller;
 use crate::world::{Memory, Rows, World, name, uid};
@@ -57,8 +58,8 @@ impl Entry {
 
 impl Queue {
     /// As `Queues::new` does with what the ledger has.
-    pub fn start(rows: &[Rows]) -> Self {
-        let entry = |rows: &Rows| {
+    pub fn start(rows: &[Shared<Rows>]) -> Self {
+        let entry = |rows: &Shared<Rows>| {
             let record = rows.load();
             let known = record.known.as_ref().is_some_and(|known| !known.released);
             known.then(|| Entry { uses: record.in_use(), granted: record.granted, ..Entry::default() })
@@ -73,6 +74,10 @@ impl Queue {
         (entry.uses, entry.unknown) = (room.uses.clone(), room.unknown);
         entry.asks = room.asks.without(&entry.granted);
         self.looked[place] = true;
+    }
+
+    pub fn knows(&self, place: usize) -> bool {
+        self.entries[place].is_some() || self.looked[place]
     }
 
     /// What is gone has no room.

@@ -4,8 +4,7 @@ use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
 
-use ahash::RandomState;
-
+use crate::shared::print;
 use crate::world::World;
 
 /// A world with its print, which is computed once. Two worlds with the same print are one: so says the checker, too.
@@ -16,10 +15,8 @@ pub struct State {
 }
 
 impl State {
-    /// By the hasher that stateright tells states apart with; the usual one took a seventh of the time.
     pub fn new(world: World) -> Self {
-        let print = RandomState::with_seeds(1, 2, 3, 4).hash_one(&world);
-        Self { world: Arc::new(world), print }
+        Self { print: print(&world), world: Arc::new(world) }
     }
 
     pub fn print(&self) -> u64 {

@@ -15,10 +15,11 @@ use crate::condor::{CondorJob, Files, Schedd};
 use crate::operator::{Voice, Writes};
 use crate::properties::Course;
 use crate::reports::Sent;
+use crate::shared::Shared;
 use crate::state::State;
 use crate::story::Teller;
 use crate::workers::Luck;
-use crate::world::{HtcJob, Lane, Ledger, Memory, Operator, Seen, Slot, Watched, World};
+use crate::world::{Lane, Ledger, Memory, Operator, Seen, Slot, World};
 
 /// One step.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -164,18 +165,18 @@ impl Model {
             ledger: Ledger::new(id, objects),
             awake: leads,
             leads,
-            memory: Memory::new(objects),
+            memory: Memory::new(objects).into(),
         };
         let mut operators = vec![operator(1, true)];
         if self.scene.two_operators {
             operators.push(operator(2, false));
         }
         let each = |queue: &u32| *queue as usize;
-        let first = if self.scene.creates { Slot::NotYet } else { Slot::There(HtcJob::default()) };
+        let first = if self.scene.creates { Slot::NotYet } else { Slot::There(Shared::default()) };
         let mut world = World {
             objects: vec![first; objects],
             operators,
-            schedd: Schedd::new(self.scene.old_history),
+            schedd: Schedd::new(self.scene.old_history).into(),
             submitters: Vec::new(),
             elsewhere: None,
             there: false,
@@ -190,7 +191,8 @@ impl Model {
                 excused: self.queues.iter().map(|queue| vec![false; each(queue)]).collect(),
                 output: self.queues.iter().map(|queue| vec![false; each(queue)]).collect(),
                 items: vec![None; objects],
-            },
+            }
+            .into(),
             broken: None,
             clock: 0,
             limits: 0,
@@ -278,8 +280,9 @@ impl Model {
                 actions.push(Action::Look(op, Voice::Schedd));
             }
             if operator.leads && self.scene.history_apart {
-                let due =
-                    (0..).zip(&memory.watched).filter(|(_, watched)| watched.as_ref().is_some_and(Watched::is_due));
+                let due = (0..)
+                    .zip(&memory.watched)
+                    .filter(|(_, watched)| watched.as_ref().is_some_and(|watched| watched.is_due()));
                 actions.extend(due.map(|(object, _)| Action::LookIntoHistory(op, object)));
             }
         }
@@ -302,7 +305,7 @@ impl Model {
 
     /// Whether the earliest limit ahead matters to nobody but to those who wait for it.
     pub fn limit_harms_nobody(world: &World, limit: Timestamp) -> bool {
-        let waiting = |memory: &Memory| {
+        let waiting = |memory: &Shared<Memory>| {
             memory.batches.values().any(|batch| batch.not_after == limit && batch.submitter.is_none())
         };
         let awake = world.operators.iter().filter(|operator| operator.awake).map(|operator| &operator.memory);

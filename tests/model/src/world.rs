@@ -18,6 +18,7 @@ use htc_operator::machine::{Birthdate, Index, Indices, Kind, Request, ScheddName
 
 use crate::condor::{Elsewhere, Schedd, Submitter};
 use crate::reports::{Event, Sent, Stored};
+use crate::shared::{Moments, Shared};
 
 /// Limits that lie ahead are numbered from here.
 pub const FAR: i64 = 1_000_000;
@@ -27,7 +28,7 @@ pub const FAR: i64 = 1_000_000;
 pub struct World {
     pub objects: Vec<Slot>,
     pub operators: Vec<Operator>,
-    pub schedd: Schedd,
+    pub schedd: Shared<Schedd>,
     pub submitters: Vec<Submitter>,
     /// Another schedd, if the operator ever was started with another name.
     pub elsewhere: Option<Elsewhere>,
@@ -45,7 +46,7 @@ pub struct World {
     pub config_maps: Vec<u8>,
     /// What Kueue says of each object.
     pub workloads: Vec<crate::queue::Workload>,
-    pub seen: Seen,
+    pub seen: Shared<Seen>,
     pub broken: Option<Broken>,
     pub clock: i64,
     /// How many limits lay ahead after the last step.
@@ -57,7 +58,7 @@ pub struct World {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Slot {
     NotYet,
-    There(HtcJob),
+    There(Shared<HtcJob>),
     Gone,
 }
 
@@ -85,14 +86,14 @@ pub struct Operator {
     pub awake: bool,
     /// Whether its fence holds.
     pub leads: bool,
-    pub memory: Memory,
+    pub memory: Shared<Memory>,
 }
 
 /// A ledger: what `ledger::store` writes and `ledger::load` reads.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Ledger {
     pub id: u8,
-    pub rows: Vec<Rows>,
+    pub rows: Vec<Shared<Rows>>,
 }
 
 /// The rows of one object.
@@ -125,13 +126,13 @@ pub enum Fate {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Memory {
     /// The watch's view of the objects.
-    pub cache: Vec<Option<HtcJob>>,
+    pub cache: Vec<Option<Shared<HtcJob>>>,
     /// The watch lags behind.
     pub stalled: bool,
     pub registry: Vec<Option<InFlight>>,
     pub lanes: BTreeMap<Lane, Vec<Request>>,
     pub batches: BTreeMap<Lane, Batch>,
-    pub watched: Vec<Option<Watched>>,
+    pub watched: Vec<Option<Shared<Watched>>>,
     /// The birthdate that the latest answers had, and since when.
     pub birthdate: Option<(Birthdate, Timestamp)>,
     /// A look whose question about the queue is answered and whose history is still to be asked.
@@ -141,7 +142,7 @@ pub struct Memory {
     /// When the wait for an earlier operator's submitter is over.
     pub strangers: Vec<Option<Timestamp>>,
     /// What the keeper of queues knows.
-    pub queue: crate::queue::Queue,
+    pub queue: Shared<crate::queue::Queue>,
 }
 
 /// The workers.
@@ -211,11 +212,11 @@ pub struct PendingLook {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Reading {
     pub object: u8,
-    pub view: HtcJob,
+    pub view: Shared<HtcJob>,
     pub in_flight: Option<InFlight>,
     pub evidence: Evidence,
     /// Read too early, by a broken variant.
-    pub rows: Option<Rows>,
+    pub rows: Option<Shared<Rows>>,
 }
 
 /// What a bystander has seen, of each object and index.
@@ -267,7 +268,7 @@ pub fn number(uid: &Uid) -> u8 {
 impl Memory {
     pub fn new(objects: usize) -> Self {
         Self {
-            queue: crate::queue::Queue::start(&vec![Rows::default(); objects]),
+            queue: crate::queue::Queue::start(&vec![Shared::default(); objects]).into(),
             cache: vec![None; objects],
             registry: vec![None; objects],
             watched: vec![None; objects],
@@ -279,7 +280,7 @@ impl Memory {
 
 impl Ledger {
     pub fn new(id: u8, objects: usize) -> Self {
-        Self { id, rows: vec![Rows::default(); objects] }
+        Self { id, rows: vec![Shared::default(); objects] }
     }
 }
 
@@ -317,7 +318,7 @@ impl World {
 
     /// Lets the watches see what there is.
     fn watch_objects(&mut self) {
-        let objects: Vec<Option<HtcJob>> = (0..)
+        let objects: Vec<Option<Shared<HtcJob>>> = (0..)
             .zip(&self.objects)
             .map(|(object, slot)| match slot {
                 Slot::There(job) if self.is_here(object) => Some(job.clone()),
@@ -328,8 +329,9 @@ impl World {
             if operator.awake && !operator.memory.stalled && operator.memory.cache != objects {
                 operator.memory.cache.clone_from(&objects);
             }
-            for (object, seen) in operator.memory.cache.iter().enumerate() {
-                if seen.is_none() {
+            for object in 0..objects.len() {
+                let memory = &operator.memory;
+                if memory.cache[object].is_none() && (memory.watched[object].is_some() || memory.queue.knows(object)) {
                     operator.memory.watched[object] = None;
                     operator.memory.queue.forget(object);
                 }
@@ -393,50 +395,58 @@ impl World {
             for submitter in submitters {
                 each(&mut submitter.limit);
             }
-            for job in &mut schedd.queue {
-                each(&mut job.limit);
-            }
+            schedd.times(&mut each);
         }
     }
 }
 
-impl Ledger {
+impl Moments for Schedd {
     fn times(&mut self, each: &mut dyn FnMut(&mut Timestamp)) {
-        for rows in &mut self.rows {
-            if let Some(known) = &mut rows.known {
-                for condition in &mut known.conditions {
-                    each(&mut condition.since);
-                }
+        self.queue.iter_mut().for_each(|job| each(&mut job.limit));
+    }
+}
+
+impl Moments for Ledger {
+    fn times(&mut self, each: &mut dyn FnMut(&mut Timestamp)) {
+        self.rows.iter_mut().for_each(|rows| rows.times(each));
+    }
+}
+
+impl Moments for Rows {
+    fn times(&mut self, each: &mut dyn FnMut(&mut Timestamp)) {
+        if let Some(known) = &mut self.known {
+            for condition in &mut known.conditions {
+                each(&mut condition.since);
             }
-            for (submission, _, _) in &mut rows.submissions {
-                each(&mut submission.not_after);
-                if let Some(dead) = &mut submission.dead_since {
-                    each(dead);
-                }
+        }
+        for (submission, _, _) in &mut self.submissions {
+            each(&mut submission.not_after);
+            if let Some(dead) = &mut submission.dead_since {
+                each(dead);
             }
-            for request in rows.requests.values_mut() {
-                each(&mut request.started);
-                if let Some(finished) = &mut request.finished {
-                    each(finished);
-                }
+        }
+        for request in self.requests.values_mut() {
+            each(&mut request.started);
+            if let Some(finished) = &mut request.finished {
+                each(finished);
             }
-            for job in rows.jobs.values_mut() {
-                each(&mut job.recorded);
-            }
-            for report in rows.reports.values_mut() {
-                each(&mut report.at);
-            }
-            for (_, wished) in rows.wishes.iter_mut() {
-                if let Wish::Release { since, asked } = &mut wished.wish {
-                    each(since);
-                    asked.iter_mut().for_each(&mut *each);
-                }
+        }
+        for job in self.jobs.values_mut() {
+            each(&mut job.recorded);
+        }
+        for report in self.reports.values_mut() {
+            each(&mut report.at);
+        }
+        for (_, wished) in self.wishes.iter_mut() {
+            if let Wish::Release { since, asked } = &mut wished.wish {
+                each(since);
+                asked.iter_mut().for_each(&mut *each);
             }
         }
     }
 }
 
-impl Memory {
+impl Moments for Memory {
     fn times(&mut self, each: &mut dyn FnMut(&mut Timestamp)) {
         for batch in self.batches.values_mut() {
             each(&mut batch.not_after);
@@ -445,7 +455,7 @@ impl Memory {
             }
         }
         for watched in self.watched.iter_mut().flatten() {
-            evidence_times(&mut watched.evidence, each);
+            watched.times(each);
         }
         if let Some((_, since)) = &mut self.birthdate {
             each(since);
@@ -459,6 +469,12 @@ impl Memory {
         for settles in self.strangers.iter_mut().flatten() {
             each(settles);
         }
+    }
+}
+
+impl Moments for Watched {
+    fn times(&mut self, each: &mut dyn FnMut(&mut Timestamp)) {
+        evidence_times(&mut self.evidence, each);
     }
 }
 
