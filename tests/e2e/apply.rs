@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use bed::api::{Reader, collection_of};
 use rstest::rstest;
 use serde_json::{Value, json};
 use testbed::{Assets, Kube, tool, wait_for};
@@ -35,6 +36,37 @@ fn server() -> &'static Kube {
 fn kubectl(arguments: &[&str], input: &Value) -> Result<String, String> {
     let done = tool::run("asking", &mut server().kubectl(arguments), &input.to_string(), LIMIT).unwrap();
     if done.status.success() { Ok(done.stdout) } else { Err(done.stderr) }
+}
+
+/// Where a test does not look at what kubectl says.
+fn reader() -> &'static Reader {
+    static READER: OnceLock<Reader> = OnceLock::new();
+    READER.get_or_init(|| Reader::new(server().kubeconfig()))
+}
+
+/// In which collection an object is, of these tests' namespace.
+fn place(object: &Value) -> String {
+    let mut object = object.clone();
+    object["metadata"]["namespace"] = "default".into();
+    collection_of(&object)
+}
+
+fn create(object: &Value) {
+    reader().create(&place(object), object).unwrap();
+}
+
+fn find(object: &Value) -> Value {
+    reader().object(&place(object), name_of(object)).unwrap()
+}
+
+fn patch(object: &Value, patch: &Value) -> Result<Value, String> {
+    reader().merge(&place(object), name_of(object), patch).map_err(|error| error.to_string())
+}
+
+/// Writes the status as the operator would.
+fn patch_status(object: &Value, status: &Value) -> Result<Value, String> {
+    let patch = json!({ "status": status });
+    reader().merge_status(&place(object), name_of(object), &patch).map_err(|error| error.to_string())
 }
 
 /// A name that no other test has.
@@ -179,9 +211,7 @@ fn source_is_measured_in_bytes() {
 fn good_input_is_taken_and_kept(#[case] change: Value) {
     let object = htcjob(&spec(&change));
     kubectl(&["apply", "-f", "-"], &object).unwrap();
-    let kept = server().kubectl_ok(&["get", "htcjob", name_of(&object), "-o", "json"]).unwrap();
-    let kept: Value = serde_json::from_str(&kept).unwrap();
-    assert_eq!(kept["spec"], object["spec"]);
+    assert_eq!(find(&object)["spec"], object["spec"]);
 }
 
 #[rstest]
@@ -205,26 +235,23 @@ fn good_input_is_taken_and_kept(#[case] change: Value) {
 fn what_is_to_run_cannot_be_changed(#[case] change: Value) {
     let whole = spec(&json!({ "name": "n", "queue": 2, "htcopts": "request_cpus = 1" }));
     let object = htcjob(&whole);
-    kubectl(&["apply", "-f", "-"], &object).unwrap();
-    let patch = json!({ "spec": change }).to_string();
-    let arguments = ["patch", "htcjob", name_of(&object), "--type=merge", "-p", &patch];
-    let refusal = words(&kubectl(&arguments, &Value::Null).expect_err("the change was accepted"));
+    create(&object);
+    let refusal = words(&patch(&object, &json!({ "spec": change })).expect_err("the change was accepted"));
     assert!(refusal.contains(IMMUTABLE), "{refusal}");
 }
 
 #[test]
 fn fields_left_out_cannot_be_added() {
     let object = htcjob(&spec(&json!({})));
-    kubectl(&["apply", "-f", "-"], &object).unwrap();
+    create(&object);
     for change in [
         json!({ "queue": 1 }),
         json!({ "htcopts": "" }),
         json!({ "name": "" }),
         json!({ "credentialsSecretName": "a" }),
     ] {
-        let patch = json!({ "spec": change }).to_string();
-        let refused = kubectl(&["patch", "htcjob", name_of(&object), "--type=merge", "-p", &patch], &Value::Null);
-        assert!(words(&refused.unwrap_err()).contains(IMMUTABLE), "{patch}");
+        let refused = patch(&object, &json!({ "spec": change }));
+        assert!(words(&refused.unwrap_err()).contains(IMMUTABLE), "{change}");
     }
 }
 
@@ -243,22 +270,18 @@ fn a_new_field_is_immutable_by_itself() {
     crd.pointer_mut(spec_schema).unwrap()["novel"] = json!({ "type": "string", "maxLength": 10 });
     let crd = serde_json::to_string(&fix_spec(serde_json::from_value(crd).unwrap())).unwrap();
     server().apply_crd(&crd, "htcjobs.tomorrow.example.org").unwrap();
-    let resource = "htcjobs.tomorrow.example.org";
     let created = |novel: &Value| {
         let mut object = htcjob(&spec(&json!({ "novel": novel })));
         object["apiVersion"] = "tomorrow.example.org/v1alpha1".into();
-        kubectl(&["apply", "-f", "-"], &object).unwrap();
-        name_of(&object).to_owned()
+        create(&object);
+        object
     };
     for (before, after) in [(json!("a"), json!("b")), (json!("a"), Value::Null), (Value::Null, json!("b"))] {
-        let name = created(&before);
-        let patch = |change: Value| {
-            let patch = json!({ "spec": change }).to_string();
-            kubectl(&["patch", resource, &name, "--type=merge", "-p", &patch], &Value::Null)
-        };
-        let refusal = words(&patch(json!({ "novel": after })).expect_err("the change was accepted"));
+        let object = created(&before);
+        let refusal =
+            words(&patch(&object, &json!({ "spec": { "novel": after } })).expect_err("the change was accepted"));
         assert!(refusal.contains(IMMUTABLE), "{before} to {after}: {refusal}");
-        patch(json!({ "suspend": true })).unwrap();
+        patch(&object, &json!({ "spec": { "suspend": true } })).unwrap();
     }
 }
 
@@ -292,32 +315,25 @@ fn objects_of_other_rules_can_be_updated() {
         json!({ "queue": 2 }),
         json!({ "queue": null, "script": { "image": "centos", "command": "bash", "source": "true", "queue": null } }),
     ];
-    let names: Vec<String> = specs
-        .iter()
-        .map(|spec| {
-            let mut object = htcjob(spec);
-            object["apiVersion"] = "yesterday.example.org/v1alpha1".into();
-            kubectl(&["create", "-f", "-"], &object).unwrap();
-            name_of(&object).to_owned()
-        })
-        .collect();
+    let objects = specs.each_ref().map(|spec| {
+        let mut object = htcjob(spec);
+        object["apiVersion"] = "yesterday.example.org/v1alpha1".into();
+        create(&object);
+        object
+    });
     server().apply_crd(&strict.to_string(), resource).unwrap();
-    let patch = |name: &str, patch: &Value, more: &[&str]| {
-        let patch = patch.to_string();
-        let arguments = [&["patch", resource, name, "--type=merge", "-p", &patch], more].concat();
-        kubectl(&arguments, &Value::Null)
-    };
     // The new rules are there once the second one refuses to be given what it lacks.
+    let dry_run = ["--type=merge", "--dry-run=server", "-p", r#"{"spec":{"queue":1}}"#];
     wait_for("the new rules", LIMIT, || {
-        let taken = patch(&names[2], &json!({ "spec": { "queue": 1 } }), &["--dry-run=server"]);
+        let taken = kubectl(&[&["patch", resource, name_of(&objects[2])], &dry_run[..]].concat(), &Value::Null);
         if taken.is_err() { Ok(()) } else { Err("not yet") }
     })
     .unwrap();
-    for name in &names {
-        patch(name, &json!({ "metadata": { "finalizers": ["htc.cern.ch/condor-jobs"] } }), &[]).unwrap();
-        patch(name, &json!({ "status": { "phase": "Submitted", "active": 1 } }), &["--subresource=status"]).unwrap();
-        patch(name, &json!({ "metadata": { "finalizers": null } }), &[]).unwrap();
-        let refusal = words(&patch(name, &json!({ "spec": { "queue": 7 } }), &[]).unwrap_err());
+    for object in &objects {
+        patch(object, &json!({ "metadata": { "finalizers": ["htc.cern.ch/condor-jobs"] } })).unwrap();
+        patch_status(object, &json!({ "phase": "Submitted", "active": 1 })).unwrap();
+        patch(object, &json!({ "metadata": { "finalizers": null } })).unwrap();
+        let refusal = words(&patch(object, &json!({ "spec": { "queue": 7 } })).unwrap_err());
         assert!(refusal.contains(IMMUTABLE) || refusal.contains("spec.script: Required value"), "{refusal}");
     }
 }
@@ -325,13 +341,10 @@ fn objects_of_other_rules_can_be_updated() {
 #[test]
 fn times_can_be_changed() {
     let object = htcjob(&spec(&json!({ "activeDeadlineSeconds": 10 })));
-    kubectl(&["apply", "-f", "-"], &object).unwrap();
+    create(&object);
     for times in [(json!(20), json!(30)), (Value::Null, json!(0)), (json!(1), Value::Null)] {
-        let patch = json!({ "spec": { "activeDeadlineSeconds": times.0, "ttlSecondsAfterFinished": times.1 } });
-        let arguments = ["patch", "htcjob", name_of(&object), "--type=merge", "-p", &patch.to_string()];
-        kubectl(&arguments, &Value::Null).unwrap();
-        let kept = server().kubectl_ok(&["get", "htcjob", name_of(&object), "-o", "json"]).unwrap();
-        let kept: Value = serde_json::from_str(&kept).unwrap();
+        let change = json!({ "activeDeadlineSeconds": times.0, "ttlSecondsAfterFinished": times.1 });
+        let kept = patch(&object, &json!({ "spec": change })).unwrap();
         let of = |field: &str| kept["spec"][field].clone();
         assert_eq!((of("activeDeadlineSeconds"), of("ttlSecondsAfterFinished")), times);
     }
@@ -344,8 +357,7 @@ fn suspend_can_be_changed() {
     for suspend in [true, false] {
         object["spec"]["suspend"] = suspend.into();
         kubectl(&["apply", "-f", "-"], &object).unwrap();
-        let kept = server().kubectl_ok(&["get", "htcjob", name_of(&object), "-o", "jsonpath={.spec.suspend}"]).unwrap();
-        assert_eq!(kept, suspend.to_string());
+        assert_eq!(find(&object)["spec"]["suspend"], suspend);
     }
     object["spec"].as_object_mut().unwrap().remove("suspend");
     kubectl(&["apply", "-f", "-"], &object).unwrap();
@@ -354,17 +366,10 @@ fn suspend_can_be_changed() {
 #[test]
 fn labels_annotations_and_finalizers_can_be_changed() {
     let object = htcjob(&spec(&json!({})));
-    kubectl(&["apply", "-f", "-"], &object).unwrap();
+    create(&object);
     let metadata = json!({ "metadata": { "labels": { "a": "b" }, "annotations": { "htc.cern.ch/abandon": "true" }, "finalizers": ["htc.cern.ch/condor-jobs"] } });
-    kubectl(&["patch", "htcjob", name_of(&object), "--type=merge", "-p", &metadata.to_string()], &Value::Null).unwrap();
-    let release = json!({ "metadata": { "finalizers": null } }).to_string();
-    kubectl(&["patch", "htcjob", name_of(&object), "--type=merge", "-p", &release], &Value::Null).unwrap();
-}
-
-/// Writes the status as the operator would.
-fn patch_status(name: &str, status: &Value) -> Result<String, String> {
-    let patch = json!({ "status": status }).to_string();
-    kubectl(&["patch", "htcjob", name, "--subresource=status", "--type=merge", "-p", &patch], &Value::Null)
+    patch(&object, &metadata).unwrap();
+    patch(&object, &json!({ "metadata": { "finalizers": null } })).unwrap();
 }
 
 #[test]
@@ -373,9 +378,9 @@ fn the_phase_never_goes_back() {
     for (before, from) in phases.iter().enumerate() {
         for (after, to) in phases.iter().enumerate() {
             let object = htcjob(&spec(&json!({})));
-            kubectl(&["apply", "-f", "-"], &object).unwrap();
-            patch_status(name_of(&object), &json!({ "phase": from })).unwrap();
-            let changed = patch_status(name_of(&object), &json!({ "phase": to }));
+            create(&object);
+            patch_status(&object, &json!({ "phase": from })).unwrap();
+            let changed = patch_status(&object, &json!({ "phase": to }));
             if after >= before {
                 changed.unwrap_or_else(|error| panic!("{from} to {to}: {error}"));
             } else {
@@ -384,31 +389,30 @@ fn the_phase_never_goes_back() {
             }
         }
         let object = htcjob(&spec(&json!({})));
-        kubectl(&["apply", "-f", "-"], &object).unwrap();
-        patch_status(name_of(&object), &json!({ "phase": from })).unwrap();
-        let taken_away = patch_status(name_of(&object), &json!({ "phase": null }));
+        create(&object);
+        patch_status(&object, &json!({ "phase": from })).unwrap();
+        let taken_away = patch_status(&object, &json!({ "phase": null }));
         assert_eq!(taken_away.is_ok(), *from == "Pending", "{from} taken away: {taken_away:?}");
     }
     let object = htcjob(&spec(&json!({})));
-    kubectl(&["apply", "-f", "-"], &object).unwrap();
-    assert!(patch_status(name_of(&object), &json!({ "phase": "Suspended" })).is_err());
+    create(&object);
+    assert!(patch_status(&object, &json!({ "phase": "Suspended" })).is_err());
 }
 
 #[test]
 fn ids_change_only_with_the_attempt() {
     let object = htcjob(&spec(&json!({})));
-    let name = name_of(&object);
-    kubectl(&["apply", "-f", "-"], &object).unwrap();
-    patch_status(name, &json!({ "attempt": 1 })).unwrap();
-    patch_status(name, &json!({ "attempt": 1, "clusterid": "12" })).unwrap();
-    patch_status(name, &json!({ "active": 1 })).unwrap();
+    create(&object);
+    patch_status(&object, &json!({ "attempt": 1 })).unwrap();
+    patch_status(&object, &json!({ "attempt": 1, "clusterid": "12" })).unwrap();
+    patch_status(&object, &json!({ "active": 1 })).unwrap();
     for change in
         [json!({ "clusterid": "13" }), json!({ "clusterid": null }), json!({ "attempt": 0, "clusterid": "13" })]
     {
-        let refusal = words(&patch_status(name, &change).unwrap_err());
+        let refusal = words(&patch_status(&object, &change).unwrap_err());
         assert!(refusal.contains("clusterid changes only with a new attempt"), "{change}: {refusal}");
     }
-    patch_status(name, &json!({ "attempt": 2, "clusterid": "13" })).unwrap();
+    patch_status(&object, &json!({ "attempt": 2, "clusterid": "13" })).unwrap();
 }
 
 #[test]
@@ -416,21 +420,19 @@ fn the_status_is_written_only_through_its_subresource() {
     let mut object = htcjob(&spec(&json!({})));
     object["status"] = json!({ "phase": "Completed" });
     kubectl(&["apply", "-f", "-"], &object).unwrap();
-    let status = server().kubectl_ok(&["get", "htcjob", name_of(&object), "-o", "jsonpath={.status}"]).unwrap();
-    assert_eq!(status, "");
+    assert_eq!(find(&object)["status"], Value::Null);
 }
 
 /// What the first htc-operator stored is still taken.
 #[test]
 fn an_old_status_is_kept() {
     let object = htcjob(&spec(&json!({})));
-    kubectl(&["apply", "-f", "-"], &object).unwrap();
+    create(&object);
     let old = json!({ "clusterid": "884426", "jobid": ["884426.0"], "jobids": ["884426.0"], "uniqid": 7, "active": 1, "succeeded": 0, "failed": 0 });
-    patch_status(name_of(&object), &old).unwrap();
-    let kept = server().kubectl_ok(&["get", "htcjob", name_of(&object), "-o", "jsonpath={.status}"]).unwrap();
-    let kept: Value = serde_json::from_str(&kept).unwrap();
+    patch_status(&object, &old).unwrap();
+    let kept = find(&object);
     for (key, value) in old.as_object().unwrap() {
-        assert_eq!(&kept[key], value, "{key}");
+        assert_eq!(&kept["status"][key], value, "{key}");
     }
 }
 
@@ -497,12 +499,12 @@ fn kubectl_knows_the_short_name_and_the_columns() {
     );
     let object = htcjob(&spec(&json!({ "queue": 3 })));
     let name = name_of(&object);
-    kubectl(&["apply", "-f", "-"], &object).unwrap();
+    create(&object);
     let status = json!({
         "phase": "Running", "state": "Held", "message": "1 of 3 jobs held", "schedd": "schedd@test",
         "total": 3, "active": 1, "succeeded": 2, "failed": 0, "attempt": 1, "clusterid": "12",
     });
-    patch_status(name, &status).unwrap();
+    patch_status(&object, &status).unwrap();
     let table = server().kubectl_ok(&["get", "htcj", name]).unwrap();
     let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(rows[0], ["NAME", "STATUS", "JOBS", "ACTIVE", "SUCCEEDED", "FAILED", "CLUSTER", "AGE"]);
@@ -523,12 +525,13 @@ fn kubectl_knows_the_short_name_and_the_columns() {
 fn conditions_are_told_apart_by_their_type() {
     let object = htcjob(&spec(&json!({})));
     let name = name_of(&object);
-    kubectl(&["apply", "-f", "-"], &object).unwrap();
+    create(&object);
     let condition = |kind: &str, status: &str| json!({ "type": kind, "status": status, "reason": "R", "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z" });
-    assert!(patch_status(name, &json!({ "conditions": [condition("Held", "Perhaps")] })).is_err());
+    assert!(patch_status(&object, &json!({ "conditions": [condition("Held", "Perhaps")] })).is_err());
     let twice = json!({ "conditions": [condition("Held", "True"), condition("Held", "False")] });
-    assert!(words(&patch_status(name, &twice).unwrap_err()).contains("Duplicate value"));
-    patch_status(name, &json!({ "conditions": [condition("Complete", "True"), condition("Held", "False")] })).unwrap();
+    assert!(words(&patch_status(&object, &twice).unwrap_err()).contains("Duplicate value"));
+    patch_status(&object, &json!({ "conditions": [condition("Complete", "True"), condition("Held", "False")] }))
+        .unwrap();
     server().kubectl_ok(&["wait", "--for=condition=Complete", &format!("htcjob/{name}"), "--timeout=20s"]).unwrap();
 }
 

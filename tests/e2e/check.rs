@@ -34,7 +34,7 @@ fn give_rights(bed: &Bed, namespaces: &[&Namespace<'_>]) {
     let own = [("kube-system", &cluster), ("htc-operator", &leases)];
     let its = namespaces.iter().map(|here| (here.name.as_str(), &htcjobs));
     let items: Vec<Value> = own.into_iter().chain(its).flat_map(|(namespace, rules)| role(namespace, rules)).collect();
-    bed.kube.apply_stdin(&json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string()).unwrap();
+    bed.apply_all(&items);
     bed.become_user(ACCOUNT);
 }
 

@@ -181,7 +181,7 @@ fn delete_all(site: &Site, here: &Namespace<'_>) {
     let (uids, before): (Vec<Value>, _) =
         (here.all().iter().map(|object| object["metadata"]["uid"].clone()).collect(), site.all_runs());
     let began = Instant::now();
-    here.kubectl(&["delete", "htcjobs", "--all", "--wait=false"]);
+    here.begin_delete_all();
     wait_for("all to be gone", LIMIT, || match here.all().len() {
         0 => Ok(()),
         left => Err(left),

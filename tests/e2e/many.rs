@@ -24,7 +24,7 @@ fn each_is_submitted_once(count: usize, version: Version) {
     let began = Instant::now();
     for number in 0..count {
         let next = Instant::now() + dice.milliseconds(0, 1000);
-        bed.kube.apply_stdin(&object(&here, number).to_string()).unwrap();
+        bed.apply(&object(&here, number));
         thread::sleep(next.saturating_duration_since(Instant::now()));
     }
     println!("  created within {:.1} s", began.elapsed().as_secs_f64());
@@ -36,7 +36,7 @@ fn each_is_submitted_once(count: usize, version: Version) {
     let here = bed.namespace();
     let items: Vec<Value> = (0..count).map(|number| object(&here, number)).collect();
     let began = Instant::now();
-    bed.kube.apply_stdin(&json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string()).unwrap();
+    bed.apply_all(&items);
     println!("  created within {:.1} s", began.elapsed().as_secs_f64());
     wait_ids(&here, count);
     let commands = gates.calls("condor_submit") - before;

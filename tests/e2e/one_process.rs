@@ -84,7 +84,7 @@ fn each_operator_of_a_process_speaks_for_itself() {
         "metadata": { "name": "two", "namespace": "htc-operator" },
         "spec": { "holderIdentity": "somebody", "leaseDurationSeconds": 3600 },
     });
-    bed.kube.apply_stdin(&lease.to_string()).unwrap();
+    bed.apply(&lease);
     let log = bed.scratch().path().join("both.log");
     let program = bed.scratch().share(&std::env::current_exe().unwrap()).unwrap();
     let spec = Spec::new(program, &log)

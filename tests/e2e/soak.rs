@@ -85,7 +85,7 @@ impl Soak {
             "apiVersion": "htc.cern.ch/v1alpha1", "kind": "HTCQueue", "metadata": { "name": QUEUE },
             "spec": { "namespaceSelector": {}, "quota": { "jobs": QUOTA } },
         });
-        bed.kube.apply_stdin(&queue.to_string()).unwrap();
+        bed.apply(&queue);
         Self {
             bed,
             carrier,
@@ -144,7 +144,7 @@ impl Soak {
         summary.violations += violations.len();
         summary.broken += by_the_operator(&violations).count();
         if violations.is_empty() {
-            here.kubectl(&["delete", "htcjobs", "--all", "--wait=false"]);
+            here.begin_delete_all();
             wait_for("all HTCJobs to be gone", PATIENCE, || here.all().is_empty()).unwrap();
         }
         found.lives.into_iter().map(|life| life.uid).collect()

@@ -2,14 +2,12 @@
 
 use std::path::PathBuf;
 use std::sync::Mutex;
-use std::time::Duration;
 
 use serde_json::{Value, json};
-use testbed::{Account, KubeOptions, Owned, PoolOptions, Port, Spec, Version, tool, wait_for};
+use testbed::{Account, KubeOptions, Owned, PoolOptions, Port, Spec, Version, wait_for};
 
-use super::{Bed, PATIENCE, checkout, http, kubeconfig_with, program};
+use super::{Bed, PATIENCE, http, kubeconfig_with, program};
 
-const KUBECTL: Duration = Duration::from_secs(60);
 /// The API server's name for the API.
 pub const API_SERVICE: &str = "v1alpha1.procs.htc.cern.ch";
 
@@ -78,37 +76,30 @@ impl Bed {
 
     /// As a site does it, but for the Service: there is no network of pods, so that it stands for a port of this machine.
     fn make_known(&self, port: u16) {
-        let folder = checkout().join("deploy/jobs-api");
-        self.kube.kubectl_ok(&["apply", "-k", folder.to_str().unwrap()]).unwrap();
-        let users = checkout().join("deploy/crd/users.yaml");
-        self.kube.kubectl_ok(&["apply", "-f", users.to_str().unwrap()]).unwrap();
-        let service = json!({
+        for file in ["jobs-api/reader.yaml", "jobs-api/users.yaml", "crd/users.yaml", "jobs-api/apiservice.yaml"] {
+            for mut object in self.deploy(file) {
+                if object["kind"] == "APIService" {
+                    object["spec"]["service"]["port"] = port.into();
+                }
+                self.apply(&object);
+            }
+        }
+        self.apply(&json!({
             "apiVersion": "v1", "kind": "Service",
             "metadata": { "name": "htc-operator-jobs-api", "namespace": "htc-operator" },
             "spec": { "type": "ExternalName", "externalName": "localhost" },
-        });
-        self.kube.apply_stdin(&service.to_string()).unwrap();
-        let patch = json!({ "spec": { "service": { "port": port } } }).to_string();
-        self.kube.kubectl_ok(&["patch", "apiservice", API_SERVICE, "--type=merge", "-p", &patch]).unwrap();
+        }));
     }
 
     /// Until the API server has found the front, and tells clients what it serves.
     pub fn wait_known(&self) {
-        // One kubectl that waits instead of many that ask. Whether it was in vain is seen below.
-        let available = format!("apiservice/{API_SERVICE}");
-        let arguments = ["wait", "--for=condition=Available", &available, "--timeout=30s"];
-        tool::run("waiting for the jobs API", &mut self.kube.kubectl(&arguments), "", KUBECTL).unwrap();
-        let mut last = String::new();
         let known = wait_for("the jobs API in discovery", PATIENCE, || {
-            let mut kubectl = self.kube.kubectl(&["get", "htcprocs", "--all-namespaces", "--request-timeout=10s"]);
-            let done = tool::run("asking for jobs", &mut kubectl, "", KUBECTL).unwrap();
-            last.clone_from(&done.stderr);
-            done.status.success().then_some(())
+            self.kube.has_kind("procs.htc.cern.ch", "v1alpha1", "htcprocs")
         });
         if let Err(error) = known {
-            let condition = self.kube.kubectl_ok(&["get", "apiservice", API_SERVICE, "-o", "yaml"]).unwrap();
             panic!(
-                "{error}\n{last}\n{condition}\n{}\n{}",
+                "{error}\n{:#}\n{}\n{}",
+                available(self),
                 self.front.get().map(Front::log).unwrap_or_default(),
                 self.log()
             );
@@ -156,7 +147,6 @@ impl Front {
 
 /// The condition Available of the API.
 pub fn available(bed: &Bed) -> Value {
-    let service: Value =
-        serde_json::from_str(&bed.kube.kubectl_ok(&["get", "apiservice", API_SERVICE, "-o", "json"]).unwrap()).unwrap();
+    let service = bed.object("/apis/apiregistration.k8s.io/v1/apiservices", API_SERVICE).expect("the API is known");
     service["status"]["conditions"][0].clone()
 }

@@ -14,7 +14,7 @@
     reason = "for tests: what goes wrong here fails the test that asked for it"
 )]
 
-mod api;
+pub mod api;
 mod beside;
 pub mod carrier;
 pub mod census;
@@ -404,21 +404,6 @@ impl Bed {
         let object = serde_json::json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
         self.reader.create("/api/v1/namespaces", &object).unwrap();
         Namespace { bed: self, name }
-    }
-
-    /// An object of a collection such as `/api/v1/namespaces`; none if there is none of this name.
-    pub fn object(&self, collection: &str, name: &str) -> Option<serde_json::Value> {
-        self.reader.object(collection, name)
-    }
-
-    /// Creates an object in a collection.
-    pub fn create(&self, collection: &str, object: &serde_json::Value) -> Result<serde_json::Value, kube::Error> {
-        self.reader.create(collection, object)
-    }
-
-    /// All objects of a collection such as `/api/v1/namespaces/default/pods`.
-    pub fn objects(&self, collection: &str) -> Vec<serde_json::Value> {
-        self.reader.objects(collection)
     }
 
     /// Attributes of jobs in the queue, of everybody: one row a job, one column an attribute; as `condor_q -af` prints it.

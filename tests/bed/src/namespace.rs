@@ -47,20 +47,10 @@ impl Namespace<'_> {
         made["metadata"]["uid"].as_str().unwrap().to_owned()
     }
 
-    /// Creates objects at once, as far as kubectl can.
+    /// Creates objects, one right after the other.
     pub fn create_all(&self, objects: &[Value]) {
-        let items: Vec<Value> = objects
-            .iter()
-            .cloned()
-            .map(|mut object| {
-                object["metadata"]["namespace"] = self.name.clone().into();
-                object
-            })
-            .collect();
-        // kubectl applies one after the other, and has a time limit.
-        for items in items.chunks(25) {
-            let list = serde_json::json!({ "apiVersion": "v1", "kind": "List", "items": items });
-            self.bed.kube.apply_stdin(&list.to_string()).unwrap();
+        for object in objects {
+            self.create(object);
         }
     }
 
@@ -151,9 +141,21 @@ impl Namespace<'_> {
         self.bed.reader.merge(&self.htcjobs(), name, patch).unwrap();
     }
 
+    /// Sets an annotation such as `htc.cern.ch/abandon` to `true`.
+    pub fn annotate(&self, name: &str, annotation: &str) {
+        self.merge(name, &serde_json::json!({ "metadata": { "annotations": { annotation: "true" } } }));
+    }
+
+    /// Deletes all objects, and does not wait.
+    pub fn begin_delete_all(&self) {
+        for object in self.all() {
+            self.begin_delete(object["metadata"]["name"].as_str().unwrap());
+        }
+    }
+
     /// Deletes an object.
     pub fn begin_delete(&self, name: &str) {
-        self.bed.reader.delete(&self.htcjobs(), name).unwrap();
+        self.begin_remove("htcjob", name);
     }
 
     /// Deletes an object and waits until it is gone.

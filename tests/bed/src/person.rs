@@ -25,9 +25,7 @@ impl Namespace<'_> {
     pub fn person(&self, name: &str, roles: &[&str]) -> Person<'_> {
         let name = format!("{name}.{}", self.name);
         for role in roles {
-            let (role, user) = (format!("--clusterrole={role}"), format!("--user={name}"));
-            let binding = format!("{name}-{}", role.rsplit('=').next().unwrap());
-            self.kubectl(&["create", "rolebinding", &binding, &role, &user]);
+            self.bed.bind(&self.name, &format!("{name}-{role}"), ("ClusterRole", role), ("User", &name));
         }
         Person { here: self, kubeconfig: self.bed.kube.kubeconfig_for(&name, None).unwrap(), name }
     }

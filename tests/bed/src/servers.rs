@@ -4,9 +4,11 @@ use std::ops::Deref;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use serde_json::json;
 use testbed::{Assets, Controllers, Kube, KubeOptions, wait_for};
 
 use super::{Bed, PATIENCE};
+use crate::api::Reader;
 
 /// Those that no test has at the moment.
 static FREE: Mutex<Vec<Plane>> = Mutex::new(Vec::new());
@@ -63,7 +65,8 @@ impl ControlPlane {
         kube.apply_crd(&htc_operator::api::crd_yaml().unwrap(), "htcjobs.htc.cern.ch").unwrap();
         kube.apply_crd(&htc_operator::api::pool_crd_yaml().unwrap(), "htcpools.htc.cern.ch").unwrap();
         kube.apply_crd(&htc_operator::api::queue_crd_yaml().unwrap(), "htcqueues.htc.cern.ch").unwrap();
-        kube.kubectl_ok(&["create", "namespace", "htc-operator"]).unwrap();
+        let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "htc-operator" } });
+        Reader::new(kube.kubeconfig()).apply(&namespace).unwrap();
         kube
     }
 }
@@ -88,11 +91,10 @@ impl Drop for ControlPlane {
 
 /// What serviceaccount-controller makes as it begins: it is there before what is stored is remembered.
 fn accounts(kube: &Kube) -> Result<(), String> {
-    let count = |what: &str| {
-        let names = kube.kubectl_ok(&["get", what, "-A", "-o", "name"]).map_err(|error| error.to_string())?;
-        Ok::<_, String>(names.lines().filter(|name| what == "namespaces" || name.ends_with("/default")).count())
-    };
-    let (namespaces, accounts) = (count("namespaces")?, count("serviceaccounts")?);
+    let reader = Reader::new(kube.kubeconfig());
+    let namespaces = reader.objects("/api/v1/namespaces").len();
+    let accounts = reader.objects("/api/v1/serviceaccounts");
+    let accounts = accounts.iter().filter(|account| account["metadata"]["name"] == "default").count();
     if accounts == namespaces { Ok(()) } else { Err(format!("{accounts} of {namespaces}")) }
 }
 

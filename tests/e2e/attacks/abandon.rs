@@ -17,7 +17,7 @@ pub fn condor_rm_comes_before_the_finalizer_goes(version: Version) {
     let uid = here.create(&site.lasting("left", 2));
     here.wait_running("left", 2);
     site.gates.shut("condor_rm");
-    here.kubectl(&["annotate", "htcjob", "left", "htc.cern.ch/abandon=true"]);
+    here.annotate("left", "htc.cern.ch/abandon");
     here.begin_delete("left");
     site.gates.wait_at("condor_rm");
     let object = here.get("left");

@@ -304,8 +304,7 @@ fn without_a_receiver_everything_still_works(#[case] version: Version) {
     assert!(said.contains(&format!("callbacks: warning: {warned}")), "{said}");
     assert!(bed.log().contains(&warned), "{}", bed.log());
     // The keys are in a Secret that the operator has made, for itself alone.
-    let secret = ["-n", "htc-operator", "get", "secret", "htc-operator-callback-keys", "-o", "jsonpath={.data.keys}"];
-    assert!(bed.kube.kubectl_ok(&secret).unwrap().len() >= 64);
+    assert!(bed.own_secret("htc-operator-callback-keys", "keys").len() >= 64);
 }
 
 /// HTCondor stops them: what that means it knows best, and they say nothing that it would have to contradict.

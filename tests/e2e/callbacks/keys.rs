@@ -1,6 +1,5 @@
 //! The keys of the tokens are changed while the operator runs.
 
-use base64::Engine as _;
 use htc_operator::key::Keys;
 use serde_json::json;
 use testbed::Version::Trixie;
@@ -11,11 +10,10 @@ use bed::http;
 use bed::{Bed, PATIENCE, UNTIL_LET_GO, htcjob, ids};
 
 const NEW: &str = "fedcba9876543210fedcba9876543210";
-const SECRET: &[&str] = &["-n", "htc-operator", "secret", "htc-operator-callback-keys"];
+const SECRET: &str = "htc-operator-callback-keys";
 
 fn write(bed: &Bed, keys: &str) {
-    let patch = json!({ "stringData": { "keys": keys } }).to_string();
-    bed.kube.kubectl_ok(&[&["patch", "--type=merge", "-p", &patch], SECRET].concat()).unwrap();
+    bed.merge("/api/v1/namespaces/htc-operator/secrets", SECRET, &json!({ "stringData": { "keys": keys } }));
 }
 
 #[test]
@@ -45,9 +43,7 @@ fn another_key_in_the_secret_needs_no_restart() {
         .unwrap();
     };
     let pid = bed.operator_pid();
-    let encoded = bed.kube.kubectl_ok(&[&["get", "-o", "jsonpath={.data.keys}"], SECRET].concat()).unwrap();
-    let old = base64::engine::general_purpose::STANDARD.decode(encoded.trim()).unwrap();
-    let old = String::from_utf8(old).unwrap();
+    let old = bed.own_secret(SECRET, "keys");
     assert_eq!((signed(&old), signed(NEW)), (204, 403));
 
     write(&bed, &format!("{NEW}\n{old}"));

@@ -27,8 +27,8 @@ fn orphans_are_counted_with_every_look() {
     shows("0");
     site.bed.kill_operator();
     let nobody = json!({ "metadata": { "finalizers": null } }).to_string();
-    here.kubectl(&["patch", "htcjob", "stray", "--type=merge", "-p", &nobody]);
-    here.kubectl(&["delete", "htcjob", "stray"]);
+    here.patch("htcjob", "stray", &nobody);
+    here.remove("htcjob", "stray");
     site.bed.start_operator();
     shows("1");
     site.bed.pool.tool("condor_rm", &[&stray]).unwrap();

@@ -57,7 +57,7 @@ pub fn named_by_check_with_and_without_an_operator(version: Version) {
     bed.stop_operator();
     here.force_away("stays");
     // And it does not act for who gives it no credentials any more.
-    here.kubectl(&["delete", "secret", "mine"]);
+    here.remove("secret", "mine");
     let (well, said) = bed.orphans(&["--remove"]);
     assert!(!well && said.contains("alice@test   no") && said.contains("there is no Secret"), "{said}");
     for path in ledger_files(bed).into_keys() {
@@ -122,7 +122,7 @@ pub fn nothing_but_an_orphan_is_removed(version: Version) {
     // What this one says of itself is more than can be shown.
     let flood = forge(&alice, &operator, &left, &format!("batch_name = {}", "x".repeat(10_000)));
     // Her other Secret is as good.
-    hers.kubectl(&["delete", "secret", "mine"]);
+    hers.remove("secret", "mine");
 
     let more = ["--pool=default".to_owned(), gates.argument(), "--confinement=off".to_owned()];
     let orphans = |words: &[&str]| {

@@ -26,7 +26,7 @@ impl Site {
         let run = bed.scratch().path().join("run");
         Account::unprivileged().make_dir(&run, 0o755).unwrap();
         bed.set_env("HTC_RUN_DIR", run.to_str().unwrap());
-        bed.kube.apply_stdin(RIGHTS).unwrap();
+        bed.apply_all(&bed::api::documents(RIGHTS));
         bed.become_user(ACCOUNT);
         Self { bed, run }
     }
@@ -111,26 +111,27 @@ pub fn put_secret(here: &Namespace<'_>, name: &str, entries: &[(&str, &[u8])]) {
     let secret = json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name, "namespace": here.name }, "data": data,
     });
-    here.bed.kube.kubectl_any(&["-n", &here.name, "delete", "secret", name, "--ignore-not-found"]).unwrap();
-    here.bed.kube.apply_stdin(&secret.to_string()).unwrap();
+    if here.object("secret", name).is_some() {
+        here.remove("secret", name);
+    }
+    here.bed.apply(&secret);
 }
 
 /// Lets the operator read one Secret, by the Role and the RoleBinding of examples/credentials.yaml.
 pub fn let_read(here: &Namespace<'_>, secret: &str) {
-    let objects = json!({ "apiVersion": "v1", "kind": "List", "items": [
-        {
+    here.bed.apply_all(&[
+        json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
             "metadata": { "name": format!("read-{secret}"), "namespace": here.name },
             "rules": [{ "apiGroups": [""], "resources": ["secrets"], "resourceNames": [secret], "verbs": ["get"] }],
-        },
-        {
+        }),
+        json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
             "metadata": { "name": format!("read-{secret}"), "namespace": here.name },
             "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": format!("read-{secret}") },
             "subjects": [{ "kind": "ServiceAccount", "name": "htc-operator", "namespace": "htc-operator" }],
-        },
-    ]});
-    here.bed.kube.apply_stdin(&objects.to_string()).unwrap();
+        }),
+    ]);
 }
 
 /// An `HTCJob` with the credentials of a Secret.

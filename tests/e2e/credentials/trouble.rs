@@ -81,7 +81,7 @@ pub fn a_secret_that_goes_before_its_htcjob(version: Version) {
     for name in ["put-back", "abandoned"] {
         here.wait_phase(name, "Running");
     }
-    here.kubectl(&["delete", "secret", "mine"]);
+    here.remove("secret", "mine");
     site.wait_forgotten(&here.name, "mine");
     // What runs is followed in the operator's own name.
     for name in ["put-back", "abandoned"] {
@@ -95,7 +95,7 @@ pub fn a_secret_that_goes_before_its_htcjob(version: Version) {
         assert!(condition(&object, "JobsRemoved").is_some_and(|told| told["status"] == "False"));
         assert_eq!(users(&site.bed, uid), ["alice@test"], "its job is left alone");
     }
-    here.kubectl(&["annotate", "htcjob", "abandoned", "htc.cern.ch/abandon=true"]);
+    here.annotate("abandoned", "htc.cern.ch/abandon");
     here.wait_gone("abandoned");
     assert_eq!(users(&site.bed, &uids[1]), ["alice@test"]);
     put_secret(&here, "mine", &[("token", token.as_bytes())]);
@@ -131,6 +131,6 @@ pub fn one_that_cannot_be_read_any_more(version: Version) {
     wait_says(&here, "unknown", "JobsRemoved", "NotRemovedYet", "");
     assert_eq!(users(&site.bed, &uids[1]), ["alice@test"]);
     assert_eq!(here.get("unknown")["status"]["running"], 1);
-    here.kubectl(&["annotate", "htcjob", "unknown", "htc.cern.ch/abandon=true"]);
+    here.annotate("unknown", "htc.cern.ch/abandon");
     here.wait_gone("unknown");
 }

@@ -110,7 +110,7 @@ fn while_the_schedd_is_down(#[case] version: Version) {
     assert_eq!(messages(&here, "waits", "ScheddUnreachable").len(), 2, "{:?}", here.events("waits"));
     assert!(look(&here, "waits", &waits).is_some() && look(&here, "given-up", &given_up).is_some());
 
-    here.kubectl(&["annotate", "htcjob", "given-up", "htc.cern.ch/abandon=true"]);
+    here.annotate("given-up", "htc.cern.ch/abandon");
     here.wait_gone("given-up");
     here.wait_event("given-up", "JobsRemoved");
     let told = messages(&here, "given-up", "JobsRemoved");

@@ -39,8 +39,7 @@ pub fn queued(bed: &Bed, uid: &str) -> Option<Vec<String>> {
 
 /// The object, if it is there and no other one of that name.
 pub fn look(here: &Namespace<'_>, name: &str, uid: &str) -> Option<Value> {
-    let text = here.kubectl(&["get", "htcjob", name, "--ignore-not-found", "-o", "json"]);
-    serde_json::from_str(&text).ok().filter(|object: &Value| object["metadata"]["uid"] == uid)
+    here.object("htcjob", name).filter(|object| object["metadata"]["uid"] == uid)
 }
 
 /// Ids that the object's status records.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use testbed::{Version, tool, wait_for};
 
-use crate::deploy::manifests::{each, find, list, path, read, render_at};
+use crate::deploy::manifests::{each, find, path, read, render_at};
 use crate::deploy::overlays::dry_run;
 use bed::{Bed, Namespace, PATIENCE, htcjob, is_true};
 
@@ -27,7 +27,7 @@ fn install(here: &Namespace<'_>, lease: &str) {
     objects[1]["spec"]["paramRef"]["name"] = lease.into();
     objects[1]["spec"]["matchResources"] =
         json!({ "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": here.name } } });
-    here.bed.kube.apply_stdin(&list(&objects)).unwrap();
+    here.bed.apply_all(&objects);
 }
 
 /// Creates an object; what the API server made of it at once.

@@ -69,7 +69,7 @@ fn install(bed: &Bed, objects: &mut [Value]) -> String {
             object["spec"] = json!({ "type": "ExternalName", "externalName": "localhost" });
         }
     }
-    bed.kube.apply_stdin(&list(objects)).unwrap();
+    bed.apply_all(objects);
     bed.kube.kubectl_ok(&["apply", "-f", path("deploy/crd/users.yaml").to_str().unwrap()]).unwrap();
     token_of(bed, "htc-operator")
 }
@@ -96,7 +96,7 @@ fn story(here: &Namespace<'_>, known: &mut [Value]) {
     assert_eq!(dry_run(&bed.kube, known).as_deref(), Ok(""));
     let service = known.iter_mut().find(|object| object["kind"] == "APIService").unwrap();
     service["spec"]["service"]["port"] = front.port.number.into();
-    bed.kube.apply_stdin(&list(known)).unwrap();
+    bed.apply_all(known);
     bed.wait_known();
     assert_eq!(available(bed)["status"], "True");
     view_and_edit(here);

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use bed::api::documents;
 use serde_json::Value;
 use testbed::{Assets, tool};
 
@@ -27,7 +28,7 @@ pub fn render_at(folder: &Path) -> Vec<Value> {
     let mut kustomize = Command::new(kubectl);
     kustomize.arg("kustomize").arg(folder);
     let text = tool::run_ok("rendering an overlay", &mut kustomize, "", Duration::from_secs(60)).unwrap();
-    text.split("\n---\n").map(|document| serde_saphyr::from_str(document).unwrap()).collect()
+    documents(&text)
 }
 
 /// The objects of an overlay below deploy/ to which somebody has added a component.

@@ -129,7 +129,7 @@ pub fn refusing_and_losing_writes(version: Version) {
         proxy.add(Rule::new("PATCH", &path(name), fault).times(2));
     }
     let uids = names.map(|name| here.uid(name));
-    here.kubectl(&["delete", "htcjobs", "--all", "--wait=false"]);
+    here.begin_delete_all();
     for (name, uid) in names.iter().zip(&uids) {
         here.wait_gone(name);
         site.bed.assert_removed(uid, name);
@@ -211,7 +211,7 @@ pub fn a_webhook_that_hangs(version: Version) {
             "clientConfig": { "url": format!("https://{}/", nobody.local_addr().unwrap()) },
         }],
     });
-    site.bed.kube.apply_stdin(&webhook.to_string()).unwrap();
+    site.bed.apply(&webhook);
     site.bed.start_operator();
     let _asked = wait_for("the webhook to be asked", PATIENCE, || nobody.accept()).unwrap();
     here.create(&site.noted("one", 1, ""));

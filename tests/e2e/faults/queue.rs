@@ -92,7 +92,7 @@ pub fn lost_before_anybody_looked(version: Version) {
     here.create(&site.noted("new", 1, ""));
     site.assert_complete_once(&here, "new", 1);
     here.delete("dropped");
-    here.kubectl(&["annotate", "htcjob", "handed", "htc.cern.ch/submit-again=true"]);
+    here.annotate("handed", "htc.cern.ch/submit-again");
     let ended = here.wait_ended("handed");
     assert_eq!((&ended["status"]["succeeded"], &ended["status"]["attempt"]), (&1.into(), &2.into()), "{ended:#}");
     assert_eq!((site.runs("handed", 0), site.runs("dropped", 0)), (2, 1));
@@ -171,7 +171,7 @@ pub fn history_too_short(version: Version) {
         let beside = format!("beside-{name}");
         here.create(&site.noted(&beside, 1, ""));
         here.wait_ended(&beside);
-        here.kubectl(&["annotate", "htcjob", name, "htc.cern.ch/submit-again=true"]);
+        here.annotate(name, "htc.cern.ch/submit-again");
         let ended = here.wait_ended(name);
         assert_eq!(ended["status"]["attempt"], 2);
         // Without history only the payloads themselves can say how often they ran.

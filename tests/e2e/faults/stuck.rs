@@ -251,7 +251,7 @@ pub fn abandoned_and_orphaned(version: Version) {
     site.bed.pool.stop().unwrap();
     here.begin_delete("many");
     here.wait_says("many", "JobsRemoved", "False", "ScheddUnreachable");
-    here.kubectl(&["annotate", "htcjob", "many", "htc.cern.ch/abandon=true"]);
+    here.annotate("many", "htc.cern.ch/abandon");
     here.wait_gone("many");
     here.wait_event("many", "JobsRemoved");
     let (_, told) = here.events("many").into_iter().find(|(reason, _)| reason == "JobsRemoved").unwrap();

@@ -71,10 +71,7 @@ pub fn a_leader_lets_in_fronts_alone(version: Version) {
     bed.front();
     let here = bed.namespace();
     let kube = &bed.kube;
-    let entry = |secret: &str, key: &str| {
-        let data = kube.kubectl_ok(&["-n", "htc-operator", "get", "secret", secret, "-o", "json"]).unwrap();
-        decoded(json(&data)["data"][key].as_str().unwrap())
-    };
+    let entry = |secret: &str, key: &str| bed.own_secret(secret, key);
     let secret = "htc-operator-jobs-api-front";
     let front = testbed::Credentials {
         authority: entry(secret, "ca.crt"),
@@ -98,11 +95,6 @@ pub fn a_leader_lets_in_fronts_alone(version: Version) {
     }
     // And a front's certificate opens no front.
     is_shut(&Direct::new(bed.front().port.number, Some(&front)), "GET", &jobs).unwrap();
-}
-
-fn decoded(text: &str) -> String {
-    use base64::Engine as _;
-    String::from_utf8(base64::engine::general_purpose::STANDARD.decode(text).unwrap()).unwrap()
 }
 
 /// The API server takes away what a client says of its name. A user's answer stays the user's own.

@@ -47,15 +47,18 @@ pub(super) const CONTROLLERS: [&str; 3] =
 
 /// Those go on with the other kinds: what has lost its owner goes, and what there is counts.
 pub(super) fn controllers_notice_nothing(here: &Namespace<'_>) {
-    let comes = |what: &str, output: &dyn Fn() -> String, wanted: &str| {
-        let seen = || if output() == wanted { Ok(()) } else { Err(output()) };
-        wait_for(what, PATIENCE, seen).unwrap();
+    let counts = |wanted: &str| {
+        wait_for(&format!("the quota to count {wanted}"), PATIENCE, || {
+            let quota = here.object("resourcequota", "few").expect("it is there");
+            let used = &quota["status"]["used"]["count/configmaps"];
+            if *used == wanted { Ok(()) } else { Err(used.to_string()) }
+        })
+        .unwrap();
     };
     here.kubectl(&["create", "quota", "few", "--hard=count/configmaps=7"]);
-    let used = || here.kubectl(&["get", "quota", "few", "-o=jsonpath={.status.used['count/configmaps']}"]);
-    comes("the quota to be counted", &used, "0");
+    counts("0");
     here.kubectl(&["create", "configmap", "owner"]);
-    let uid = here.kubectl(&["get", "configmap", "owner", "-o=jsonpath={.metadata.uid}"]);
+    let uid = here.object("configmap", "owner").unwrap()["metadata"]["uid"].take();
     let owned = serde_json::json!({
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {
@@ -63,12 +66,11 @@ pub(super) fn controllers_notice_nothing(here: &Namespace<'_>) {
             "ownerReferences": [{ "apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid }],
         },
     });
-    here.bed.kube.apply_stdin(&owned.to_string()).unwrap();
-    comes("the quota to count both", &used, "2");
-    here.kubectl(&["delete", "configmap", "owner"]);
-    let left = || here.kubectl(&["get", "configmaps", "-o", "name"]);
-    comes("what was owned to be gone", &left, "");
-    comes("the quota to count none", &used, "0");
+    here.bed.apply(&owned);
+    counts("2");
+    here.remove("configmap", "owner");
+    wait_for("what was owned to be gone", PATIENCE, || here.object("configmap", "owned").is_none()).unwrap();
+    counts("0");
 }
 
 pub fn other_apis_notice_nothing(version: Version) {
@@ -122,11 +124,7 @@ pub fn other_apis_notice_nothing(version: Version) {
 }
 
 fn front_certificate(bed: &Bed) -> (String, String) {
-    let entry = |entry: &str| {
-        let output = format!("-o=jsonpath={{.data.{}}}", entry.replace('.', "\\."));
-        let secret = ["-n", "htc-operator", "get", "secret", "htc-operator-jobs-api-front", &output];
-        bed.kube.kubectl_ok(&secret).unwrap()
-    };
+    let entry = |entry: &str| bed.own_secret("htc-operator-jobs-api-front", entry);
     (entry("tls.crt"), entry("ca.crt"))
 }
 
@@ -142,7 +140,7 @@ pub fn certificates_are_renewed_while_requests_go_on(version: Version) {
     // Until the first would have ended, and two others have come.
     while began.elapsed() < Duration::from_secs(60) || seen.len() < 2 {
         assert!(began.elapsed() < PATIENCE, "the certificate is not renewed: {}", seen.len());
-        let answer = json(&here.kubectl(&["get", "--raw", &here.procs()]));
+        let answer = json(&here.bed.raw(&here.procs()).unwrap());
         assert_eq!(answer["items"].as_array().map(Vec::len), Some(1), "{answer}");
         let now = front_certificate(&bed);
         if now != first && seen.last() != Some(&now) {
@@ -167,7 +165,7 @@ pub fn a_certificate_that_has_ended(version: Version) {
     wait_available(&bed, "False");
     others_notice_nothing(&here, "meanwhile");
     controllers_notice_nothing(&here);
-    bed.kube.kubectl_ok(&["delete", "namespace", &other.name, "--wait=false"]).unwrap();
+    bed.delete("/api/v1/namespaces", &other.name);
     let find = || bed.object("/api/v1/namespaces", &other.name);
     wait_for("the namespace to be kept", PATIENCE, || {
         let object = find().ok_or("it is gone")?;

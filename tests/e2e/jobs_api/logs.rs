@@ -13,8 +13,8 @@ fn path(here: &Namespace<'_>, name: &str, what: &str) -> String {
     format!("{}/{name}/{what}", here.procs())
 }
 
-fn raw(here: &Namespace<'_>, name: &str, what: &str) -> testbed::Result<String> {
-    here.try_kubectl(&["get", "--raw", &path(here, name, what)])
+fn raw(here: &Namespace<'_>, name: &str, what: &str) -> Result<String, kube::Error> {
+    here.bed.raw(&path(here, name, what))
 }
 
 /// What `seq` prints.
@@ -208,7 +208,7 @@ pub fn what_is_kept_of_a_run(version: Version) {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
-    here.kubectl(&["delete", "htcjobs", "--all", "--wait=false"]);
+    here.begin_delete_all();
 }
 
 /// The API server ends a request after 60 s (`--request-timeout`), but not that of a log.

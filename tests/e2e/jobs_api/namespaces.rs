@@ -17,7 +17,7 @@ fn bed(version: Version) -> (Bed, Controllers) {
 }
 
 fn delete(here: &Namespace<'_>) {
-    here.bed.kube.kubectl_ok(&["delete", "namespace", &here.name, "--wait=false"]).unwrap();
+    here.bed.delete("/api/v1/namespaces", &here.name);
 }
 
 fn find(here: &Namespace<'_>) -> Option<Value> {

@@ -54,7 +54,7 @@ pub fn items_of_a_configmap(version: Version) {
     let listed = here.kubectl(&["get", "htcprocs", items]);
     assert!(listed.starts_with("0=first ") && listed.ends_with("2=two words Waiting;"), "{listed}");
     assert!(listed.contains(";1= "), "an empty line is an item: {listed}");
-    here.kubectl(&["delete", "configmap", "runs"]);
+    here.remove("configmap", "runs");
     here.let_go("fit");
     for (index, item) in [(0, "first"), (1, ""), (2, "two words")] {
         let one = wait_state(&here, &format!("fit-{index}"), "Succeeded");
@@ -258,7 +258,7 @@ pub fn jobs_that_are_lost(version: Version) {
     assert_eq!(names(&selected), ["fit-0", "fit-1"], "{selected}");
     assert_eq!(selected.matches("the job was lost with the schedd's queue").count(), 2, "{selected}");
     bed::person::wait_printed(&watch, "those that are lost", |text| text.matches(" Lost ").count() == 2);
-    let log = here.try_kubectl(&["get", "--raw", &format!("{}/fit-0/log", here.procs())]).unwrap_err().to_string();
+    let log = here.bed.raw(&format!("{}/fit-0/log", here.procs())).unwrap_err().to_string();
     assert!(log.contains("fit-0 is Lost: it has no log"), "{log}");
     let (code, names, _) = crate::plugin::users::htc(&here, &["jobs", "fit", "--state=Lost", "-o", "name"]);
     assert_eq!((code, names.lines().count()), (0, 2), "{names}");

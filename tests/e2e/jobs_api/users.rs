@@ -80,7 +80,7 @@ pub fn one_name_and_no_other(version: Version) {
             "verbs": ["get", "list", "watch"],
         }],
     });
-    bed.kube.apply_stdin(&role.to_string()).unwrap();
+    bed.apply(&role);
     let bob = here.person("bob", &[]);
     here.kubectl(&["create", "rolebinding", "one", "--role=one", &format!("--user={}", bob.name)]);
     assert_eq!(names(&bob.comes_to_see(&["get", "htcproc", "fit-1"])), ["fit-1"]);

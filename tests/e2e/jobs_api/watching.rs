@@ -114,7 +114,7 @@ pub fn goes_on_from_a_version(version: Version) {
     here.create(&htcjob("fit", UNTIL_LET_GO));
     here.wait_running("fit", 1);
     let jobs = here.procs();
-    let raw = |query: &str| here.kubectl(&["get", "--raw", &format!("{jobs}?{query}")]);
+    let raw = |query: &str| here.bed.raw(&format!("{jobs}?{query}")).unwrap();
     let listed = wait_for("the job to run in a list", bed::PATIENCE, || {
         let list = json(&raw(""));
         (list["items"][1]["status"]["state"] == "Running").then_some(list)
@@ -160,7 +160,7 @@ pub fn goes_on_from_a_version(version: Version) {
     let running = frames(&format!("resourceVersion={since}&fieldSelector=status.state%3DRunning"));
     let left: Vec<&str> = running.iter().filter(|frame| frame[0] == "DELETED").map(|frame| frame[1].as_str()).collect();
     assert!(left.contains(&"fit-0") && !left.contains(&"before-0"), "{running:?}");
-    let why = here.try_kubectl(&["get", "--raw", &format!("{jobs}?watch=true&resourceVersion=999999999999")]);
+    let why = here.bed.raw(&format!("{jobs}?watch=true&resourceVersion=999999999999"));
     let why = why.unwrap_err().to_string();
     assert!(why.contains("list again"), "{why}");
 }
@@ -174,7 +174,7 @@ pub fn goes_on_with_the_next_leader(version: Version) {
     one_that_has_ended(&here);
     here.create(&htcjob("fit", UNTIL_LET_GO));
     here.wait_running("fit", 1);
-    let raw = |query: &str| here.try_kubectl(&["get", "--raw", &format!("{}?{query}", here.procs())]);
+    let raw = |query: &str| here.bed.raw(&format!("{}?{query}", here.procs()));
     let since = wait_for("the job to run in a list", PATIENCE, || {
         let list = json(&raw("").map_err(|error| error.to_string())?);
         let state = &list["items"][1]["status"]["state"];
@@ -215,7 +215,7 @@ pub fn that_an_htcjob_is_gone(version: Version) {
     one_that_has_ended(&here);
     let admin = here.admin();
     admin.comes_to_see(&["get", "htcprocs"]);
-    let list = || json(&here.kubectl(&["get", "--raw", &here.procs()]));
+    let list = || json(&here.bed.raw(&here.procs()).unwrap());
     let names = |list: &Value| {
         let names = list["items"].as_array().unwrap().iter().map(|proc| proc["metadata"]["name"].clone());
         names.collect::<Vec<_>>()
@@ -225,11 +225,11 @@ pub fn that_an_htcjob_is_gone(version: Version) {
     let from = |list: &Value| format!("{}?watch=1&timeoutSeconds=1&resourceVersion={}", here.procs(), version_of(list));
     // Who goes on from before the job was gone; the list that he gets then.
     let must_list_again = |before: &Value, gone: &str| {
-        let why = here.try_kubectl(&["get", "--raw", &from(before)]).unwrap_err().to_string();
+        let why = here.bed.raw(&from(before)).unwrap_err().to_string();
         assert!(why.contains("HTCJobs have gone since that version: list again"), "{why}");
         let after = list();
         assert_eq!(names(&after), ["before-0"]);
-        let told = here.kubectl(&["get", "--raw", &from(&after)]);
+        let told = here.bed.raw(&from(&after)).unwrap();
         assert!(!told.contains(gone), "{told}");
         after
     };
@@ -247,7 +247,7 @@ pub fn that_an_htcjob_is_gone(version: Version) {
         r#"[{"op":"remove","path":"/metadata/finalizers"}]"#,
     ]);
     here.wait_gone("kept");
-    let told = here.kubectl(&["get", "--raw", &from(&after)]);
+    let told = here.bed.raw(&from(&after)).unwrap();
     assert!(!told.contains("kept-0"), "its job is gone already: {told}");
 
     // Somebody removes the operator's own finalizer.
@@ -293,7 +293,7 @@ impl<'a> Watches<'a> {
 
     fn one(&self, since: &str) -> Vec<Value> {
         let to = format!("{}?watch=true&timeoutSeconds=1&resourceVersion={since}", self.here.procs());
-        let text = self.here.kubectl(&["get", "--raw", &to]);
+        let text = self.here.bed.raw(&to).unwrap();
         text.lines().filter(|line| !line.is_empty()).map(json).collect()
     }
 
@@ -333,7 +333,7 @@ pub fn what_users_ask_for(version: Version) {
     gates.shut("condor_submit");
     here.create(&object);
     gates.wait_at("condor_submit");
-    let list = || json(&here.kubectl(&["get", "--raw", &here.procs()]));
+    let list = || json(&here.bed.raw(&here.procs()).unwrap());
     let waits = wait_for("the jobs to wait", PATIENCE, || {
         let list = list();
         if list["items"].as_array().unwrap().len() == 5 { Ok(list) } else { Err(list.to_string()) }

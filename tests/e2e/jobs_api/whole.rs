@@ -108,7 +108,7 @@ fn has_a_right_of_its_own(here: &Namespace<'_>, viewer: &Person<'_>) {
         "metadata": { "name": "stories", "namespace": here.name },
         "rules": [{ "apiGroups": ["procs.htc.cern.ch"], "resources": ["htcstories"], "verbs": ["get"] }],
     });
-    bed.kube.apply_stdin(&role.to_string()).unwrap();
+    bed.apply(&role);
     let reader = here.person("reader", &[]);
     here.kubectl(&["create", "rolebinding", "stories", "--role=stories", &format!("--user={}", reader.name)]);
     reader.comes_to_see(&["get", "htcstory", "three"]);

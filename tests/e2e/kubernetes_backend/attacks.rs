@@ -23,12 +23,12 @@ pub fn a_config_map_with_another_script_is_not_run(version: Version) {
         if owned {
             map["metadata"]["ownerReferences"] = json!([owner(name, &uid)]);
         }
-        stage.bed.kube.apply_stdin(&map.to_string()).unwrap();
+        stage.bed.apply(&map);
         // A time that the API server takes and no calendar has.
         let entry = json!({ "manager": "x", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1",
             "fieldsV1": { "f:data": { "f:script": {} } }, "time": "9999-12-31T23:59:59Z" });
         let patch = json!({ "metadata": { "managedFields": [entry] } }).to_string();
-        here.kubectl(&["patch", "configmap", &here.job_name(name), "--type=merge", "-p", &patch]);
+        here.patch("configmap", &here.job_name(name), &patch);
     }
     stage.bed.start_operator();
     for name in ["theirs", "forged"] {
@@ -40,7 +40,7 @@ pub fn a_config_map_with_another_script_is_not_run(version: Version) {
             "steal",
             "it is left alone"
         );
-        here.kubectl(&["delete", "configmap", &here.job_name(name)]);
+        here.remove("configmap", &here.job_name(name));
         here.wait_index(0);
         let map = stage.bed.object(&maps, &here.job_name(name)).unwrap();
         assert!(map["data"]["script"].as_str().unwrap().contains("echo $1"), "{map:#}");
@@ -82,17 +82,16 @@ pub fn what_is_forged_elsewhere_is_none_of_it(version: Version) {
     for (name, namespace, labelled) in [("elsewhere", &there, true), ("beside", &here, false)] {
         let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata(name, &namespace.name, labelled),
             "spec": { "containers": containers, "restartPolicy": "Never" } });
-        stage.bed.kube.apply_stdin(&pod.to_string()).unwrap();
+        stage.bed.apply(&pod);
         // The garbage collector may have removed it by then: its owner is not there.
-        let patch = ["patch", "pod", name, "--subresource=status", "--type=merge", "-p", &lies.to_string()];
-        let _ = namespace.try_kubectl(&patch);
+        let _ = namespace.try_patch_status("pod", name, &lies.to_string());
     }
     let template = json!({ "metadata": {}, "spec": { "restartPolicy": "Never", "containers": containers } });
     let mut forged = metadata(&here.job_name("sums"), &there.name, false);
     forged["ownerReferences"] = json!([owner("sums", &uid)]);
     let forged = json!({ "apiVersion": "batch/v1", "kind": "Job", "metadata": forged,
         "spec": { "suspend": true, "template": template } });
-    stage.bed.kube.apply_stdin(&forged.to_string()).unwrap();
+    stage.bed.apply(&forged);
     // Once another one has run, the operator has seen all that.
     there.create(&pods("other", 1));
     wait_for("the Pod of the other", PATIENCE, || {
@@ -108,7 +107,7 @@ pub fn what_is_forged_elsewhere_is_none_of_it(version: Version) {
         let pod = pod.as_str().unwrap();
         let done = json!({ "status": { "phase": "Succeeded", "containerStatuses": [container(&json!({ "terminated": {
             "exitCode": 0, "finishedAt": "2026-01-01T00:00:07Z" } }))] } });
-        here.kubectl(&["patch", "pod", pod, "--subresource=status", "--type=merge", "-p", &done.to_string()]);
+        here.patch_status("pod", pod, &done.to_string());
     }
     let ended = here.wait_ended("sums");
     assert!(is_true(&ended, "Complete"), "{ended:#}");
@@ -123,7 +122,7 @@ pub fn a_job_that_is_changed_by_hand_is_changed_back_and_stays_its_own(version: 
     let uid = here.create(&pods("sums", 3));
     here.wait_pods("all", |pods| pods.len() == 3);
     let job = here.job_name("sums");
-    here.kubectl(&["patch", "job", &job, "--type=merge", "-p", r#"{"spec":{"suspend":true,"parallelism":1}}"#]);
+    here.patch("job", &job, r#"{"spec":{"suspend":true,"parallelism":1}}"#);
     wait_for("the Job to be as it was", PATIENCE, || {
         let spec = here.job("sums")["spec"].clone();
         if spec["suspend"] == false && spec["parallelism"] == 3 { Ok(()) } else { Err(spec) }
@@ -131,7 +130,7 @@ pub fn a_job_that_is_changed_by_hand_is_changed_back_and_stays_its_own(version: 
     .unwrap();
     here.wait_pods("all again", |pods| pods.len() == 3);
     let free = r#"{"metadata":{"ownerReferences":null,"labels":{"htc.cern.ch/htcjob-uid":null}}}"#;
-    here.kubectl(&["patch", "job", &job, "--type=merge", "-p", free]);
+    here.patch("job", &job, free);
     here.end(0, 0);
     here.end(1, 0);
     let seen = here.wait("sums", "two have succeeded", |object| object["status"]["succeeded"] == 2);
@@ -161,7 +160,7 @@ pub fn a_job_that_takes_the_name_is_not_tried_without_end(version: Version) {
             // The operator watches it, too.
             job["metadata"]["labels"] = json!({ "htc.cern.ch/htcjob-uid": uid });
         }
-        stage.bed.kube.apply_stdin(&job.to_string()).unwrap();
+        stage.bed.apply(&job);
     }
     let theirs = here.jobs();
     let spoiled = |job: &Value| job["spec"]["template"]["metadata"]["creationTimestamp"] == "9999-12-31T23:59:59Z";
@@ -174,7 +173,7 @@ pub fn a_job_that_takes_the_name_is_not_tried_without_end(version: Version) {
     here.create(&pods("other", 1));
     here.end(0, 0);
     assert!(is_true(&here.wait_ended("other"), "Complete"));
-    let metrics = stage.bed.kube.kubectl_ok(&["get", "--raw", "/metrics"]).unwrap();
+    let metrics = stage.bed.raw("/metrics").unwrap();
     let conflicts = |line: &&str| {
         ["apiserver_request_total{", "code=\"409\"", "resource=\"jobs\"", "verb=\"POST\""]
             .iter()
@@ -184,7 +183,7 @@ pub fn a_job_that_takes_the_name_is_not_tried_without_end(version: Version) {
     let tries: f64 = conflicts.iter().map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum();
     assert!((2.0..20.0).contains(&tries), "there is a pause between two tries: {conflicts:?}");
     for name in ["unreadable", "foo"] {
-        here.kubectl(&["delete", "job", &here.job_name(name), "--wait=false"]);
+        here.begin_remove("job", &here.job_name(name));
     }
     for name in ["unreadable", "foo"] {
         wait_for("its own Job", PATIENCE, || {
@@ -204,14 +203,11 @@ pub fn a_job_that_takes_the_name_is_not_tried_without_end(version: Version) {
 pub fn its_pods_are_restricted(version: Version) {
     let stage = Stage::start(version);
     let here = stage.namespace();
-    stage
-        .bed
-        .kube
-        .kubectl_ok(&["label", "namespace", &here.name, "pod-security.kubernetes.io/enforce=restricted"])
-        .unwrap();
+    let labels = json!({ "pod-security.kubernetes.io/enforce": "restricted" });
+    stage.bed.merge("/api/v1/namespaces", &here.name, &json!({ "metadata": { "labels": labels } }));
     let plain = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "plain", "namespace": here.name },
         "spec": { "containers": [{ "name": "job", "image": "centos" }] } });
-    let refused = stage.bed.kube.apply_stdin(&plain.to_string()).unwrap_err().to_string();
+    let refused = stage.bed.create(&here.collection("pod"), &plain).unwrap_err().to_string();
     assert!(refused.contains("restricted"), "{refused}");
     let mut object = pods("all", 2);
     let spec = &mut object["spec"];
@@ -247,8 +243,8 @@ pub fn an_impossible_time_stops_nobody(version: Version) {
         let entry = json!({ "manager": "x", "operation": "Update", "apiVersion": api, "fieldsType": "FieldsV1",
             "fieldsV1": { "f:spec": { field: {} } }, "time": "9999-12-31T23:59:59Z" });
         let patch = json!({ "metadata": { "managedFields": [entry] } }).to_string();
-        there.kubectl(&["patch", kind, name, "--type=merge", "-p", &patch]);
-        let now = there.kubectl(&["get", kind, name, "-o", "json", "--show-managed-fields"]);
+        there.patch(kind, name, &patch);
+        let now = there.object(kind, name).unwrap().to_string();
         assert!(now.contains("9999-12-31"), "{now}");
     };
     there.create(&pods("spoiled", 1));
@@ -260,7 +256,7 @@ pub fn an_impossible_time_stops_nobody(version: Version) {
     let job = json!({ "apiVersion": "batch/v1", "kind": "Job", "metadata": metadata,
         "spec": { "suspend": true, "template": template } });
     for object in [pod, job] {
-        stage.bed.kube.apply_stdin(&object.to_string()).unwrap();
+        stage.bed.apply(&object);
     }
     spoil("pod", "bystander");
     spoil("job", "bystander");

@@ -24,7 +24,7 @@ fn end_pods(here: &Namespace<'_>) {
         if END.iter().any(|begin| name.starts_with(begin)) {
             let ended = r#"{"status":{"phase":"Succeeded"}}"#;
             // It may be gone by now.
-            let _ = here.try_kubectl(&["patch", "pod", name, "--subresource=status", "--type=merge", "-p", ended]);
+            let _ = here.try_patch_status("pod", name, ended);
         }
     }
     std::thread::sleep(Duration::from_millis(200));

@@ -110,8 +110,8 @@ fn abandoned(here: &Namespace<'_>, name: &str) {
     here.run(0);
     here.wait_phase(name, "Running");
     let free = r#"{"metadata":{"ownerReferences":null}}"#;
-    here.kubectl(&["patch", "job", &here.job_name(name), "--type=merge", "-p", free]);
-    here.kubectl(&["annotate", "htcjob", name, "htc.cern.ch/abandon=true"]);
+    here.patch("job", &here.job_name(name), free);
+    here.annotate(name, "htc.cern.ch/abandon");
     here.begin_delete(name);
     here.wait_gone(name);
     here.wait_all_gone();
@@ -158,7 +158,7 @@ pub fn a_ledger_that_is_lost(version: Version) {
     // Its items go with the ledger, the list is deleted, and its status does not say how many there are.
     let config_map = json!({ "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": { "name": "list", "namespace": elsewhere.name }, "data": { "files": "a\nb\n" } });
-    stage.bed.kube.apply_stdin(&config_map.to_string()).unwrap();
+    stage.bed.apply(&config_map);
     let mut listed = pods("listed", 2);
     listed["spec"].as_object_mut().unwrap().remove("queue");
     listed["spec"]["itemsFrom"] = json!({ "configMapKeyRef": { "name": "list", "key": "files" } });
@@ -174,7 +174,7 @@ pub fn a_ledger_that_is_lost(version: Version) {
     there.wait_phase("gone", "Running");
     let quota = json!({ "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {
         "name": "quota", "namespace": here.name }, "spec": { "hard": { "count/jobs.batch": "0" } } });
-    stage.bed.kube.apply_stdin(&quota.to_string()).unwrap();
+    stage.bed.apply(&quota);
     let quotas = format!("/api/v1/namespaces/{}/resourcequotas", here.name);
     wait_for("the quota to be in force", PATIENCE, || {
         stage.bed.object(&quotas, "quota").is_some_and(|quota| quota["status"]["hard"] == quota["spec"]["hard"])
@@ -184,12 +184,12 @@ pub fn a_ledger_that_is_lost(version: Version) {
     here.wait_says("never", "Submitted", "False", "CreateRefused");
     stage.bed.kill_operator();
     stage.bed.lose_ledger();
-    here.kubectl(&["delete", "resourcequota", "quota"]);
+    here.remove("resourcequota", "quota");
     let lost = there.job_name("gone");
-    there.kubectl(&["delete", "job", &lost]);
-    elsewhere.kubectl(&["delete", "configmap", "list"]);
+    there.remove("job", &lost);
+    elsewhere.remove("configmap", "list");
     let total = r#"{"status":{"total":null}}"#;
-    elsewhere.kubectl(&["patch", "htcjob", "listed", "--subresource=status", "--type=merge", "-p", total]);
+    elsewhere.patch_status("htcjob", "listed", total);
     stage.bed.start_operator();
     elsewhere.end(0, 0);
     elsewhere.end(1, 0);
@@ -204,7 +204,7 @@ pub fn a_ledger_that_is_lost(version: Version) {
     assert_eq!((&ended["status"]["succeeded"], &ended["status"]["failedIndexes"]), (&json!(1), &json!("1")));
     assert_eq!(assert_one_job(&here, "found"), job, "it is the same one");
     assert_eq!((here.jobs().len(), there.jobs().len()), (1, 0), "nothing is made again");
-    here.kubectl(&["annotate", "htcjob", "never", "htc.cern.ch/submit-again=true"]);
+    here.annotate("never", "htc.cern.ch/submit-again");
     here.end(0, 0);
     assert!(is_true(&here.wait_ended("never"), "Complete"));
     for (namespace, name) in [(&here, "found"), (&here, "never"), (&there, "gone"), (&elsewhere, "listed")] {

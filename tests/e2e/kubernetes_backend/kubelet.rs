@@ -67,13 +67,11 @@ impl Kubelet {
             }
         });
         let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE } });
-        bed.kube.apply_stdin(&node.to_string()).unwrap();
+        bed.apply(&node);
         let status = json!({ "status": {
             "addresses": [{ "type": "InternalIP", "address": "127.0.0.1" }],
             "daemonEndpoints": { "kubeletEndpoint": { "Port": port } } } });
-        bed.kube
-            .kubectl_ok(&["patch", "node", NODE, "--subresource=status", "--type=merge", "-p", &status.to_string()])
-            .unwrap();
+        bed.merge_status("/api/v1/nodes", NODE, &status);
         Self { state, port, serving: Some(serving) }
     }
 
@@ -88,10 +86,7 @@ impl Kubelet {
     pub fn take_named(&self, here: &Namespace<'_>, pod: &str) {
         let binding = json!({ "apiVersion": "v1", "kind": "Binding", "metadata": { "name": pod, "namespace": here.name },
             "target": { "apiVersion": "v1", "kind": "Node", "name": NODE } });
-        let file = here.bed.scratch().path().join(format!("binding-{pod}.json"));
-        std::fs::write(&file, binding.to_string()).unwrap();
-        let path = format!("/api/v1/namespaces/{}/pods/{pod}/binding", here.name);
-        here.kubectl(&["create", "--raw", &path, "-f", file.to_str().unwrap()]);
+        here.bed.create(&format!("{}/{pod}/binding", here.collection("pod")), &binding).unwrap();
         self.state.logs.lock().unwrap().insert(pod.to_owned(), Log::default());
     }
 
@@ -211,7 +206,7 @@ fn answer(state: &State, config: Arc<ServerConfig>, stream: TcpStream) -> std::i
 /// An HTCProc's log by the jobs API, or why there is none.
 pub fn log(here: &Namespace<'_>, proc: &str, query: &str) -> Result<String, String> {
     let path = format!("{}/{proc}/log?{query}", here.procs());
-    here.try_kubectl(&["get", "--raw", &path]).map_err(|error| error.to_string())
+    here.bed.raw(&path).map_err(|error| error.to_string())
 }
 
 /// Where a kept log lies.

@@ -93,7 +93,7 @@ pub fn failures_have_exit_codes_and_are_tried_again(version: Version) {
     assert_eq!(listed.lines().count(), 4, "{listed}");
     let stories = here.procs().replace("htcprocs", "htcstories");
     for path in [format!("{}/fit-0/files", here.procs()), format!("{stories}/fit/files")] {
-        let refused = here.try_kubectl(&["get", "--raw", &path]).unwrap_err();
+        let refused = here.bed.raw(&path).unwrap_err();
         assert!(refused.to_string().contains("volume"), "{refused}");
     }
     here.delete("fit");
@@ -130,7 +130,7 @@ pub fn items_of_a_config_map_are_read_once(version: Version) {
     let list = |lines: &str| {
         let list = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": {
             "name": "list", "namespace": here.name }, "data": { "files": lines } });
-        stage.bed.kube.apply_stdin(&list.to_string()).unwrap();
+        stage.bed.apply(&list);
     };
     let mut object = pods("lines", 1);
     object["spec"].as_object_mut().unwrap().remove("queue");

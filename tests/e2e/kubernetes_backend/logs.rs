@@ -67,7 +67,7 @@ pub fn from_the_pod_and_then_from_the_volume(version: Version) {
     assert_eq!(here.proc("talks-1")["status"]["outputBytes"], 4);
     // Their Pods go; the logs stay.
     for pod in &pods {
-        here.kubectl(&["delete", "pod", pod, "--force", "--grace-period=0"]);
+        here.kill_pod(pod);
     }
     let asked = kubelet.asked().len();
     assert_eq!(htc(&here, &["logs", "talks/1"]), (0, "bad\n".to_owned(), String::new()));
@@ -183,17 +183,17 @@ pub fn what_cannot_be_had_is_tried_again_and_holds_up_no_deletion_for_long(versi
     kubelet.ends(&pod);
     here.end(0, 0);
     here.wait_ended("taken");
-    here.kubectl(&["delete", "pod", &pod, "--force", "--grace-period=0"]);
+    here.kill_pod(&pod);
     let other = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": pod, "namespace": here.name },
         "spec": { "containers": [{ "name": "job", "image": "theirs" }] } });
-    stage.bed.kube.apply_stdin(&other.to_string()).unwrap();
+    stage.bed.apply(&other);
     kubelet.take_named(&here, &pod);
     kubelet.writes(&pod, b"another's\n");
     kubelet.ends(&pod);
     kubelet.is_broken(false);
     let refused = log(&here, "taken-0", "").unwrap_err();
     assert!(refused.contains("is gone: its log went with it"), "{refused}");
-    here.kubectl(&["delete", "pod", &pod, "--force", "--grace-period=0"]);
+    here.kill_pod(&pod);
     here.delete("taken");
     here.wait_all_gone();
 }

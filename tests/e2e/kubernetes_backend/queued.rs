@@ -14,7 +14,7 @@ fn start(version: Version, jobs: u32) -> Stage {
         "apiVersion": "htc.cern.ch/v1alpha1", "kind": "HTCQueue", "metadata": { "name": "batch" },
         "spec": { "namespaceSelector": {}, "quota": { "jobs": jobs } },
     });
-    stage.bed.kube.apply_stdin(&queue.to_string()).unwrap();
+    stage.bed.apply(&queue);
     stage.bed.start_operator();
     stage
 }
@@ -150,7 +150,7 @@ pub fn pods_that_are_left_keep_their_room(version: Version) {
         let message = wait_quota(&here, "third", "False", "WaitingForQuota");
         assert!(message.contains("has 1 of 1 jobs in use"), "{message}");
         assert_eq!(here.job("second")["spec"]["suspend"], true);
-        here.kubectl(&["delete", "pod", &pod, "--force", "--grace-period=0"]);
+        here.kill_pod(&pod);
         here.end(0, 0);
         here.wait_ended("second");
         here.wait_pods("that of the third", |pods| pods.len() == 1);
@@ -197,7 +197,7 @@ pub fn what_is_resumed_by_hand_gets_no_room(version: Version) {
     here.create(&in_queue("wants", 5));
     wait_quota(&here, "wants", "False", "WaitingForQuota");
     let resume = r#"{"spec":{"suspend":false,"parallelism":5}}"#;
-    here.kubectl(&["patch", "job", &here.job_name("wants"), "--type=merge", "-p", resume]);
+    here.patch("job", &here.job_name("wants"), resume);
     wait_for("it to be suspended again", PATIENCE, || {
         let job = here.job("wants");
         if job["spec"]["suspend"] == true { Ok(()) } else { Err(job["spec"]["suspend"].to_string()) }

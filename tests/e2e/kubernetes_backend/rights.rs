@@ -10,7 +10,7 @@ use testbed::{KubeOptions, PoolOptions, Version};
 use super::kubelet::{Kubelet, kept};
 use super::stage::{Owned as _, Stage, pods};
 use crate::deploy::life::token;
-use crate::deploy::manifests::{container, each, list, render, render_with};
+use crate::deploy::manifests::{container, each, render, render_with};
 use crate::deploy::rights::{self, Right};
 
 const COMPONENT: &str = "../../components/kubernetes-backend";
@@ -31,12 +31,12 @@ pub fn all_are_needed_and_suffice(version: Version) {
     let switched_on = each(&container(&overlay)["env"]).any(|variable| variable["name"] == "HTC_KUBERNETES_BACKEND");
     assert!(switched_on);
     let stage = Stage::of(bed);
-    stage.bed.kube.apply_stdin(&list(&overlay)).unwrap();
+    stage.bed.apply_all(&overlay);
     stage.bed.log_in(&token(&stage.bed));
     let (here, closed) = (stage.namespace(), stage.namespace());
     let kubelet = Kubelet::start(&stage.bed);
     let mine = role(&here.name);
-    stage.bed.kube.apply_stdin(&list(&mine)).unwrap();
+    stage.bed.apply_all(&mine);
     let story = std::panic::catch_unwind(AssertUnwindSafe(|| {
         // Killed between ConfigMap and Job: what is there is looked at.
         let places = [<&str>::from(Point::AfterConfigMapCreated).to_owned()];
@@ -88,14 +88,14 @@ pub fn all_are_needed_and_suffice(version: Version) {
 pub fn a_namespace_goes_whose_role_goes_first(version: Version) {
     let bed = Bed::with_kube(version, &KubeOptions::default(), &PoolOptions::default(), &["--kubernetes-backend"]);
     let stage = Stage::of(bed);
-    stage.bed.kube.apply_stdin(&list(&render_with("overlays/local", COMPONENT))).unwrap();
+    stage.bed.apply_all(&render_with("overlays/local", COMPONENT));
     stage.bed.log_in(&token(&stage.bed));
     let here = stage.namespace();
-    stage.bed.kube.apply_stdin(&list(&role(&here.name))).unwrap();
+    stage.bed.apply_all(&role(&here.name));
     stage.bed.start_operator();
     here.create(&pods("runs", 2));
     here.run(0);
     here.wait_phase("runs", "Running");
-    here.kubectl(&["delete", "rolebinding", "htc-operator-kubernetes-backend"]);
+    here.remove("rolebinding", "htc-operator-kubernetes-backend");
     stage.delete_namespace(&here);
 }

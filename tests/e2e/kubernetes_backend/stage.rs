@@ -52,7 +52,7 @@ impl Stage {
 
     /// Deletes it, and waits until it is gone.
     pub fn delete_namespace(&self, here: &Namespace<'_>) {
-        self.bed.kube.kubectl_ok(&["delete", "namespace", &here.name, "--wait=false"]).unwrap();
+        self.bed.delete("/api/v1/namespaces", &here.name);
         wait_for("the namespace to be gone", PATIENCE, || match self.bed.object("/api/v1/namespaces", &here.name) {
             None => Ok(()),
             Some(left) => Err(left["status"].to_string()),
@@ -123,7 +123,7 @@ impl Owned for Namespace<'_> {
         let pod = self.wait_index(index);
         let name = pod["metadata"]["name"].as_str().unwrap();
         let patch = json!({ "status": status }).to_string();
-        self.kubectl(&["patch", "pod", name, "--subresource=status", "--type=merge", "-p", &patch]);
+        self.patch_status("pod", name, &patch);
     }
 
     fn run(&self, index: u32) {

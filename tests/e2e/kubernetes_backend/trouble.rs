@@ -25,7 +25,7 @@ pub fn a_job_that_somebody_deletes_is_lost(version: Version) {
     here.end(2, 0);
     here.wait("gone", "one has succeeded", |object| object["status"]["succeeded"] == 1);
     let job = here.job_name("gone");
-    here.kubectl(&["delete", "job", &job, "--wait=false"]);
+    here.begin_remove("job", &job);
     let ended = here.wait_ended("gone");
     let failed = condition(&ended, "Failed").unwrap();
     assert_eq!(failed["reason"], "Lost");
@@ -51,7 +51,7 @@ pub fn a_name_that_is_taken_is_left_alone(version: Version) {
             "restartPolicy": "Never", "containers": [{ "name": "c", "image": "theirs" }] } });
         let job = json!({ "apiVersion": "batch/v1", "kind": "Job", "metadata": {
             "name": here.job_name(name), "namespace": here.name }, "spec": { "suspend": true, "template": template } });
-        stage.bed.kube.apply_stdin(&job.to_string()).unwrap();
+        stage.bed.apply(&job);
     }
     stage.bed.start_operator();
     let message = wait_says(&here, "first", "NameTaken");
@@ -62,7 +62,7 @@ pub fn a_name_that_is_taken_is_left_alone(version: Version) {
     here.delete("second");
     let left = here.jobs();
     assert!(left.iter().any(|job| job["metadata"]["name"] == *theirs), "{left:#?}");
-    here.kubectl(&["delete", "job", &here.job_name("first"), "--wait=false"]);
+    here.begin_remove("job", &here.job_name("first"));
     here.end(0, 0);
     assert!(is_true(&here.wait_ended("first"), "Complete"));
     here.delete("first");
@@ -74,7 +74,7 @@ pub fn a_quota_is_said_and_waited_for(version: Version) {
     let quota = |name: &str, hard: Value| {
         let quota = json!({ "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {
             "name": name, "namespace": here.name }, "spec": { "hard": hard } });
-        stage.bed.kube.apply_stdin(&quota.to_string()).unwrap();
+        stage.bed.apply(&quota);
         let quotas = format!("/api/v1/namespaces/{}/resourcequotas", here.name);
         wait_for("the quota to be in force", PATIENCE, || {
             stage.bed.object(&quotas, name).is_some_and(|quota| quota["status"]["hard"] == quota["spec"]["hard"])
@@ -88,10 +88,10 @@ pub fn a_quota_is_said_and_waited_for(version: Version) {
     assert_eq!(here.get("many")["status"]["phase"], "Pending");
     // Before the Job may be made: it would have its Pod at once.
     quota("pods", json!({ "pods": "0" }));
-    here.kubectl(&["delete", "resourcequota", "jobs"]);
+    here.remove("resourcequota", "jobs");
     let message = here.wait_says("many", "Stuck", "True", "PodsNotCreated");
     assert!(message.contains("kubectl describe job many-"), "{message}");
-    here.kubectl(&["delete", "resourcequota", "pods"]);
+    here.remove("resourcequota", "pods");
     here.end(0, 0);
     let ended = here.wait_ended("many");
     assert!(is_true(&ended, "Complete") && !is_true(&ended, "Stuck"), "{ended:#}");
@@ -138,14 +138,10 @@ pub fn a_silent_node_is_said_and_its_jobs_wait(version: Version) {
     assert_eq!((left.len(), &left[0]["metadata"]["uid"]), (1, &first), "none takes its place: {left:#?}");
     // An administrator says that the node is gone.
     let ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": "False", "reason": "Off" }] } });
-    let node = |more: &[&str]| {
-        let kubectl = stage.bed.kube.kubectl_ok(&[more, &[NODE]].concat());
-        kubectl.unwrap()
-    };
-    node(&["patch", "--subresource=status", "--type=merge", "-p", &ready.to_string(), "node"]);
+    stage.bed.merge_status("/api/v1/nodes", NODE, &ready);
     let taint = json!({ "spec": { "taints": [{
         "key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute" }] } });
-    node(&["patch", "--type=merge", "-p", &taint.to_string(), "node"]);
+    stage.bed.merge("/api/v1/nodes", NODE, &taint);
     let second = here.wait_index(0);
     assert_ne!(second["metadata"]["uid"], first);
     here.wait("silent", "not stuck", |object| !is_true(object, "Stuck"));
@@ -212,7 +208,7 @@ pub fn what_has_no_meaning_is_refused(version: Version) {
     let list = json!({ "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": { "name": "list", "namespace": here.name }, "data": { "files": "y".repeat(1000) + "\n" } });
     let lines = json!({ "data": { "files": format!("{}\n", "y".repeat(1000)).repeat(900) } });
-    stage.bed.kube.apply_stdin(&list.to_string()).unwrap();
+    stage.bed.apply(&list);
     let file = stage.bed.scratch().path().join("lines.json");
     std::fs::write(&file, lines.to_string()).unwrap();
     here.kubectl(&["patch", "configmap", "list", "--type=merge", "--patch-file", file.to_str().unwrap()]);

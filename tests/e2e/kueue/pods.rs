@@ -128,7 +128,7 @@ pub fn preempted_once_no_pod_is_left(version: Version) {
         assert!(is(&stage.workload(&here, "low").unwrap(), "QuotaReserved"));
         assert_eq!(here.job("high")["spec"]["suspend"], true);
         here.delete("third");
-        here.kubectl(&["delete", "pod", &pod, "--force", "--grace-period=0"]);
+        here.kill_pod(&pod);
         let freed = stage.wait_says(&here, "low", "Requeued", "True", "Preempted");
         assert!(!is(&freed, "QuotaReserved") && !is(&freed, "Admitted"), "{freed:#}");
         assert_eq!(told(&freed, "PodsReady").unwrap()["status"], "False");

@@ -8,7 +8,7 @@ use testbed::{KubeOptions, Version};
 
 use super::stage::Stage;
 use crate::deploy::life::token;
-use crate::deploy::manifests::{container, each, list, render_with};
+use crate::deploy::manifests::{container, each, render_with};
 use crate::deploy::rights::{self, Right};
 use crate::queue::site::{labelled, wait_quota};
 
@@ -27,12 +27,12 @@ pub fn all_are_needed_and_suffice(version: Version) {
     // Without them it says what it needs.
     let of_others = |object: &&Value| !object["metadata"]["name"].as_str().unwrap().contains("kueue");
     let without: Vec<Value> = overlay.iter().filter(of_others).cloned().collect();
-    bed.kube.apply_stdin(&list(&without)).unwrap();
+    bed.apply_all(&without);
     bed.set_env("HTC_QUEUEING", "kueue");
     bed.log_in(&token(bed));
     let (well, said) = bed.check();
     assert!(!well && said.contains("kueue: the operator may not list workloads, watch workloads"), "{said}");
-    bed.kube.apply_stdin(&list(&overlay)).unwrap();
+    bed.apply_all(&overlay);
     let (_, said) = bed.check();
     assert!(said.contains("ok    kueue: "), "{said}");
 

@@ -65,7 +65,7 @@ impl Stage {
     }
 
     pub fn apply(&self, object: &Value) {
-        self.site.bed.kube.apply_stdin(&object.to_string()).unwrap();
+        self.site.bed.apply(object);
     }
 
     /// A ClusterQueue with so many jobs; `more` of its spec.
@@ -140,7 +140,7 @@ impl Stage {
 
 /// What every ClusterQueue here needs, and two classes.
 pub fn basics(bed: &Bed) {
-    let apply = |object: &Value| bed.kube.apply_stdin(&object.to_string()).unwrap();
+    let apply = |object: &Value| bed.apply(object);
     apply(&json!({ "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": { "name": "pool" } }));
     for (name, value) in [("low", 1), ("high", 100)] {
         apply(&json!({
@@ -163,7 +163,7 @@ pub fn cluster_queue(bed: &Bed, name: &str, jobs: u32, more: &Value) {
     let object = json!({
         "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ClusterQueue", "metadata": { "name": name }, "spec": spec,
     });
-    bed.kube.apply_stdin(&object.to_string()).unwrap();
+    bed.apply(&object);
 }
 
 pub fn local_queue(here: &Namespace<'_>, name: &str, cluster_queue: &str) {
@@ -171,15 +171,15 @@ pub fn local_queue(here: &Namespace<'_>, name: &str, cluster_queue: &str) {
         "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue",
         "metadata": { "name": name, "namespace": here.name }, "spec": { "clusterQueue": cluster_queue },
     });
-    here.bed.kube.apply_stdin(&object.to_string()).unwrap();
+    here.bed.apply(&object);
 }
 
 /// Waits until Kueue counts so many jobs, or of what the ClusterQueue names first, in it.
 pub fn wait_used(bed: &Bed, cluster_queue: &str, jobs: u32) {
-    let path = "jsonpath={.status.flavorsReservation[0].resources[0].total}";
     wait_for(&format!("{jobs} jobs in ClusterQueue {cluster_queue}"), PATIENCE, || {
-        let used = bed.kube.kubectl_ok(&["get", "clusterqueue", cluster_queue, "-o", path]).unwrap();
-        if used == jobs.to_string() { Ok(()) } else { Err(format!("{used:?} are")) }
+        let queue = bed.object("/apis/kueue.x-k8s.io/v1beta2/clusterqueues", cluster_queue).unwrap();
+        let used = &queue["status"]["flavorsReservation"][0]["resources"][0]["total"];
+        if used.as_str() == Some(&jobs.to_string()) { Ok(()) } else { Err(format!("{used} are")) }
     })
     .unwrap_or_else(|error| panic!("{error}\n{}", bed.log()));
 }
@@ -202,7 +202,7 @@ pub fn wait_no_workloads(here: &Namespace<'_>) {
 
 pub fn patch_workload(here: &Namespace<'_>, name: &str, patch: &Value) {
     let workload = format!("htcjob-{}", here.uid(name));
-    here.kubectl(&["patch", "workloads.kueue.x-k8s.io", &workload, "--type=merge", "-p", &patch.to_string()]);
+    here.bed.merge(&all_of(here), &workload, patch);
 }
 
 pub fn told<'a>(workload: &'a Value, kind: &str) -> Option<&'a Value> {

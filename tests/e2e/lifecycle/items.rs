@@ -11,8 +11,10 @@ fn put(here: &Namespace<'_>, name: &str, data: &Value) {
     let config_map = json!({
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name, "namespace": here.name }, "data": data,
     });
-    here.bed.kube.kubectl_any(&["-n", &here.name, "delete", "configmap", name, "--ignore-not-found"]).unwrap();
-    here.bed.kube.apply_stdin(&config_map.to_string()).unwrap();
+    if here.object("configmap", name).is_some() {
+        here.remove("configmap", name);
+    }
+    here.bed.apply(&config_map);
 }
 
 fn from(mut object: Value, name: &str) -> Value {
@@ -38,7 +40,7 @@ pub fn items_of_a_config_map_are_read_once(version: Version) {
     site.bed.start_operator();
     site.finish("kept");
     wait_for("another job", PATIENCE, || site.runs("kept", 1) == 1).unwrap();
-    here.kubectl(&["delete", "configmap", "inputs"]);
+    here.remove("configmap", "inputs");
     site.assert_complete_once(&here, "kept", 4);
     for (index, item) in (0..).zip(items) {
         assert_eq!(read(&here, "kept", index, "out"), format!("finished\n{item}|{item}\n"));

@@ -70,13 +70,16 @@ fn refuse_events(site: &Site, namespaces: &[&Namespace<'_>]) {
             "clientConfig": { "url": "https://127.0.0.1:1/" },
         }],
     });
-    site.bed.kube.apply_stdin(&webhook.to_string()).unwrap();
+    site.bed.apply(&webhook);
     let probe = json!({
         "apiVersion": "v1", "kind": "Event", "metadata": { "name": "probe", "namespace": here.name },
         "involvedObject": { "kind": "Namespace", "name": here.name, "namespace": here.name }, "reason": "Probe",
     });
-    wait_for("the webhook to be asked", PATIENCE, || match site.bed.kube.apply_stdin(&probe.to_string()) {
-        Ok(_) => Err(here.kubectl(&["delete", "event", "probe"])),
+    wait_for("the webhook to be asked", PATIENCE, || match site.bed.create(&here.collection("event"), &probe) {
+        Ok(_) => {
+            here.remove("event", "probe");
+            Err("it was not")
+        }
         Err(_) => Ok(()),
     })
     .unwrap();

@@ -1,6 +1,5 @@
 //! The API server goes away.
 
-use serde_json::json;
 use testbed::{Version, wait_for};
 
 use bed::PATIENCE;
@@ -15,13 +14,7 @@ pub fn api_server_killed_while_there_is_news(version: Version) {
     here.wait("job", "both jobs run", |object| object["status"]["running"] == 2);
 
     // Many are new, some of their Events are written, the others are to be.
-    let mut list = json!({ "apiVersion": "v1", "kind": "List", "items": [] });
-    for number in 0..6 {
-        let mut object = site.noted(&format!("n{number}"), 1, "");
-        object["metadata"]["namespace"] = here.name.clone().into();
-        list["items"].as_array_mut().unwrap().push(object);
-    }
-    site.bed.kube.apply_stdin(&list.to_string()).unwrap();
+    here.create_all(&[0, 1, 2, 3, 4, 5].map(|number| site.noted(&format!("n{number}"), 1, "")));
     site.bed.kube.kill_apiserver().unwrap();
     site.finish("job");
     wait_for("the end of the jobs, unknown to Kubernetes", PATIENCE, || {

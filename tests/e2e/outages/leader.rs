@@ -31,10 +31,9 @@ pub fn wait_log(operator: &Owned, what: &str) {
 
 /// Who holds the Lease, and how often that has changed.
 pub fn holder(site: &Site) -> (String, String) {
-    let path = "jsonpath={.spec.holderIdentity} {.spec.leaseTransitions}";
-    let text = site.bed.kube.kubectl_ok(&["-n", "htc-operator", "get", "lease", "htc-operator", "-o", path]).unwrap();
-    let (holder, transitions) = text.split_once(' ').unwrap();
-    (holder.to_owned(), transitions.to_owned())
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/htc-operator/leases";
+    let spec = &site.bed.object(leases, "htc-operator").unwrap()["spec"];
+    (spec["holderIdentity"].as_str().unwrap().to_owned(), spec["leaseTransitions"].to_string())
 }
 
 /// The standby waits for the ledger's file, then for the Lease, and goes on where the other stopped.
@@ -98,7 +97,7 @@ pub fn a_ledger_each(version: Version) {
     here.wait_says("caught", "Submitted", "False", "PastUnknown");
     // A young pool's history says nothing of the time before; a person does.
     here.wait_says("caught", "Submitted", "False", "HistoryTooShort");
-    here.kubectl(&["annotate", "htcjob", "caught", "htc.cern.ch/submit-again=true"]);
+    here.annotate("caught", "htc.cern.ch/submit-again");
     let again = here.wait("caught", "both jobs run", |object| object["status"]["running"] == 2);
 
     let late = || -> Vec<String> {

@@ -51,7 +51,7 @@ pub fn what_was_deleted_is_over(version: Version) {
         // is looked.
         here.suspend("waits", false);
         for name in NAMES {
-            here.kubectl(&["annotate", "htcjob", name, "htc.cern.ch/submit-again=true"]);
+            here.annotate(name, "htc.cern.ch/submit-again");
         }
         wait_seen(&here, "waits");
         let later = format!("later-{stopped}");

@@ -72,13 +72,13 @@ pub fn failing_at_any_moment(version: Version) {
         doomed.push(here.create(&site.lasting(&format!("doomed-{failure}"), 1)));
         thread::sleep(dice.milliseconds(0, 5000));
         if failure > 0 {
-            here.kubectl(&["delete", "htcjob", &format!("doomed-{}", failure - 1), "--wait=false"]);
+            here.begin_delete(&format!("doomed-{}", failure - 1));
         }
         thread::sleep(dice.milliseconds(0, 1000));
         site.bed.cut_the_power();
         site.bed.start_mortal_operator(None);
     }
-    here.kubectl(&["delete", "htcjob", &format!("doomed-{}", FAILURES - 1), "--wait=false"]);
+    here.begin_delete(&format!("doomed-{}", FAILURES - 1));
     for (failure, uid) in (0..FAILURES).zip(&doomed) {
         let (done, doomed) = (format!("done-{failure}"), format!("doomed-{failure}"));
         site.assert_complete_once(&here, &done, 2);

@@ -161,7 +161,7 @@ pub fn what_comes_back_is_not_taken_for_new(version: Version) {
     .unwrap();
     here.wait_says(&name, "Submitted", "False", "HistoryTooShort");
     assert_eq!(site.runs(&name, 0), 0);
-    here.kubectl(&["annotate", "htcjob", &name, "htc.cern.ch/submit-again=true"]);
+    here.annotate(&name, "htc.cern.ch/submit-again");
     site.assert_complete_once(&here, &name, 1);
     // What this operator claims itself is new, whatever it has forgotten.
     here.create(&site.noted("new", 1, ""));

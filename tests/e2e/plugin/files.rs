@@ -81,7 +81,7 @@ pub fn a_call_that_is_cut_off_is_gone_on_with(version: Version) {
 
 /// Whether the API server has cut off an archive because of its time limit.
 fn cut_off(bed: &Bed) -> Result<(), String> {
-    let metrics = bed.kube.kubectl_ok(&["get", "--raw", "/metrics"]).map_err(|error| error.to_string())?;
+    let metrics = bed.raw("/metrics").map_err(|error| error.to_string())?;
     let ended: Vec<&str> =
         metrics.lines().filter(|line| line.starts_with("apiserver_request_terminations_total{")).collect();
     let of_files = [r#"code="504""#, r#"resource="htcprocs""#, r#"subresource="files""#];

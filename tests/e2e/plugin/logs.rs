@@ -91,7 +91,7 @@ pub(super) fn parts(mut from: impl std::io::Read + Send + 'static) -> Receiver<V
 fn log(here: &Namespace<'_>, name: &str, end: &str) -> String {
     let path = format!("{}/{name}-0/log", here.procs());
     wait_for("a log", PATIENCE, || {
-        let log = here.try_kubectl(&["get", "--raw", &path]).map_err(|error| error.to_string())?;
+        let log = here.bed.raw(&path).map_err(|error| error.to_string())?;
         if log.ends_with(end) { Ok(log) } else { Err(log) }
     })
     .unwrap()

@@ -68,7 +68,7 @@ pub fn items_of_a_config_map_run_again(version: Version) {
     let put = |list: &str| {
         let config_map = json!({ "apiVersion": "v1", "kind": "ConfigMap", "data": { "list": list },
             "metadata": { "name": "inputs", "namespace": here.name } });
-        bed.kube.apply_stdin(&config_map.to_string()).unwrap();
+        bed.apply(&config_map);
     };
     put("one\ntwo\nthree \"words\"\n");
     let mut sums = htcjob("sums", "echo $1 $2; [ $JOB_NAME != sums ] || [ $1 = 1 ]");

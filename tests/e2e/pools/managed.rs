@@ -21,7 +21,7 @@ use bed::site::says;
 use bed::{ACCOUNT, Bed, Namespace, PATIENCE, htcjob, is_true};
 
 use super::site::{delete, find, wait_gone, wait_ready, wait_ready_says, with_pool};
-use node::{Node, names, services};
+use node::{Node, decoded, names, services};
 
 pub use images::each_image_gets_workers_of_its_own;
 pub use left::its_orphans_are_named_and_removed_in_the_names_of_their_namespaces;
@@ -94,8 +94,8 @@ impl Cluster {
     /// A namespace that lets in no pod that is not restricted.
     fn namespace(&self) -> Namespace<'_> {
         let here = self.bed.namespace();
-        let label = "pod-security.kubernetes.io/enforce=restricted";
-        self.bed.kube.kubectl_ok(&["label", "namespace", &here.name, label]).unwrap();
+        let label = "pod-security.kubernetes.io/enforce";
+        self.bed.merge("/api/v1/namespaces", &here.name, &json!({ "metadata": { "labels": { label: "restricted" } } }));
         here
     }
 }
@@ -118,7 +118,7 @@ fn fixed(replicas: u32) -> Value {
 
 fn apply(here: &Namespace<'_>, mut object: Value) {
     object["metadata"]["namespace"] = here.name.clone().into();
-    here.bed.kube.apply_stdin(&object.to_string()).unwrap();
+    here.bed.apply(&object);
 }
 
 fn get(here: &Namespace<'_>) -> Value {
@@ -168,7 +168,8 @@ fn ends_well_as(here: &Namespace<'_>, node: &Node<'_>, name: &str, written: &str
 
 /// A configuration of its own for a token of the pool.
 fn configured(here: &Namespace<'_>, secret: &str, at: &str) -> PathBuf {
-    let token = here.kubectl(&["get", "secret", secret, "-o", "go-template={{.data.token | base64decode}}"]);
+    let object = here.object("secret", secret).unwrap();
+    let token = String::from_utf8(decoded(object["data"]["token"].as_str().unwrap())).unwrap();
     configured_with(here, &token, &format!("as-{secret}-{at}"))
 }
 
@@ -178,7 +179,8 @@ fn configured_with(here: &Namespace<'_>, token: &str, folder: &str) -> PathBuf {
     let account = Account::unprivileged();
     account.make_dir(&folder.join("tokens"), 0o700).unwrap();
     account.write(&folder.join("tokens/token"), token, 0o600).unwrap();
-    let service = here.kubectl(&["get", "service", "own-central-manager", "-o", "jsonpath={.spec.clusterIP}"]);
+    let service = here.object("service", "own-central-manager").unwrap();
+    let service = service["spec"]["clusterIP"].as_str().unwrap();
     let text = format!(
         "RELEASE_DIR = {}\nLOCAL_DIR = {1}\nLOCAL_CONFIG_FILE =\nLOCAL_CONFIG_DIR =\nREQUIRE_LOCAL_CONFIG_FILE = false\n\
          COLLECTOR_HOST = {service}:9618\nSEC_TOKEN_DIRECTORY = {1}/tokens\nSEC_CLIENT_AUTHENTICATION_METHODS = IDTOKENS\n",
@@ -303,7 +305,7 @@ pub fn jobs_run_through_a_pool_of_its_own(version: Version) {
         here.wait_phase("late", "Running");
         ends_well(&here, node, "late");
 
-        here.kubectl(&["delete", "htcpool", POOL, "--wait=false"]);
+        here.begin_remove("htcpool", POOL);
         wait_ready(&here, POOL, "InUse");
         for name in ["first", "second", "third", "late"] {
             here.delete(name);
@@ -352,7 +354,7 @@ pub fn it_grows_with_the_jobs_and_shrinks_without_them(version: Version) {
         let worker = node.pods("worker")[0]["metadata"]["name"].as_str().unwrap().to_owned();
         node.lose(&worker);
         wait_workers(&here, 1);
-        here.kubectl(&["annotate", "htcjob", "again", "htc.cern.ch/abandon=true"]);
+        here.annotate("again", "htc.cern.ch/abandon");
         // Completed ones are in the pool, too.
         for name in ["again", "a", "b", "c"] {
             here.delete(name);
@@ -383,7 +385,7 @@ pub fn what_is_made_is_the_pools_own_and_restricted(version: Version) {
     here.kubectl(&["apply", "-k", &path("namespace-pools")]);
     for service in services {
         wait_ready_says(&here, POOL, "NameTaken", &format!("Service {service} "));
-        here.kubectl(&["delete", "service", service]);
+        here.remove("service", service);
     }
     wait_ready(&here, POOL, "ScheddUnreachable");
     let wait_pods = |count: usize| {
@@ -399,16 +401,15 @@ pub fn what_is_made_is_the_pools_own_and_restricted(version: Version) {
     owned_and_let_in(&here);
 
     // Edits by hand are undone when the pool is looked at again; another spec is written.
-    let lets_in = || here.kubectl(&["get", "networkpolicy", "own-worker", "-o", "jsonpath={.spec.ingress}"]);
+    let lets_in = || here.object("networkpolicy", "own-worker").unwrap()["spec"]["ingress"].take();
     let limited = lets_in();
-    here.kubectl(&["patch", "statefulset", "own-schedd", "--type=merge", "-p", r#"{"spec":{"replicas":2}}"#]);
-    here.kubectl(&["patch", "networkpolicy", "own-worker", "--type=merge", "-p", r#"{"spec":{"ingress":[{}]}}"#]);
-    assert_eq!(lets_in(), "[{}]", "everybody");
+    here.patch("statefulset", "own-schedd", r#"{"spec":{"replicas":2}}"#);
+    here.patch("networkpolicy", "own-worker", r#"{"spec":{"ingress":[{}]}}"#);
+    assert_eq!(lets_in(), json!([{}]), "everybody");
     let image = r#"{"spec":{"managed":{"image":"htcondor:next"}}}"#;
-    here.kubectl(&["patch", "htcpool", POOL, "--type=merge", "-p", image]);
+    here.patch("htcpool", POOL, image);
     wait_for("the StatefulSet to be as it should be", PATIENCE, || {
-        let set: Value =
-            serde_json::from_str(&here.kubectl(&["get", "statefulset", "own-schedd", "-o", "json"])).unwrap();
+        let set = here.object("statefulset", "own-schedd").unwrap();
         let image = &set["spec"]["template"]["spec"]["containers"][0]["image"];
         if *image == "htcondor:next" && set["spec"]["replicas"] == 1 { Ok(()) } else { Err(set["spec"].clone()) }
     })
@@ -421,15 +422,14 @@ pub fn what_is_made_is_the_pools_own_and_restricted(version: Version) {
     refused(&here);
 
     // The key is never made a second time: all tokens would be worth nothing.
-    let key =
-        |here: &Namespace<'_>| here.kubectl(&["get", "secret", "own-signing-key", "-o", "jsonpath={.data.htcpool}"]);
-    let before = key(&here);
+    let key = || here.object("secret", "own-signing-key").unwrap()["data"]["htcpool"].take();
+    let before = key();
     here.bed.kill_operator();
     here.bed.start_operator();
     here.kubectl(&["scale", "htcpool", POOL, "--replicas=3"]);
     wait_pods(3);
-    assert_eq!(key(&here), before);
-    here.kubectl(&["delete", "secret", "own-signing-key"]);
+    assert_eq!(key(), before);
+    here.remove("secret", "own-signing-key");
     here.bed.kill_operator();
     here.bed.start_operator();
     let message = wait_ready(&here, POOL, "SigningKeyMissing");
@@ -477,8 +477,8 @@ fn owned_and_let_in(here: &Namespace<'_>) {
                 let volume = json!({ "name": claim["metadata"]["name"], "emptyDir": {} });
                 pod["spec"]["volumes"].as_array_mut().unwrap().push(volume);
             }
-            here.bed.kube.apply_stdin(&pod.to_string()).unwrap();
-            here.kubectl(&["delete", "pod", "tried", "--grace-period=0", "--force"]);
+            here.bed.apply(&pod);
+            here.kill_pod("tried");
         }
     }
 }

@@ -35,7 +35,7 @@ pub fn what_is_missing_is_said_and_waited_for(version: Version) {
     let message = wait_says(&here, "waits", "PoolNotAllowed");
     assert!(message.contains("allowedNamespaces"), "{message}");
     let allowed = format!(r#"{{"spec":{{"allowedNamespaces":["{}"]}}}}"#, here.name);
-    there.kubectl(&["patch", "htcpool", "second", "--type=merge", "-p", &allowed]);
+    there.patch("htcpool", "second", &allowed);
     let mut own = pools.noted("own", 1, &pool);
     own["spec"]["miniCluster"] = serde_json::json!({ "size": 1 });
     here.create(&own);
@@ -102,7 +102,7 @@ pub fn it_stays_until_no_htcjob_needs_it(version: Version) {
     let here = bed.namespace();
     pools.start_lasting(&here, &["runs"]);
     let uid = here.uid("runs");
-    here.kubectl(&["delete", "htcpool", "second", "--wait=false"]);
+    here.begin_remove("htcpool", "second");
     let message = wait_ready(&here, "second", "InUse");
     assert!(message.starts_with("1 HTCJob uses this pool"), "{message}");
     here.create(&pools.noted("late", 1, "second"));
@@ -179,7 +179,7 @@ pub fn a_queue_that_is_lost_is_not_taken_for_jobs_that_are_gone(version: Version
     here.wait_says("runs", "Tracked", "False", "AnotherSchedd");
     assert_eq!(here.get("runs")["status"]["phase"], "Running");
     assert_eq!(here.get("runs")["status"]["failed"], 0);
-    here.kubectl(&["annotate", "htcjob", "runs", "htc.cern.ch/abandon=true"]);
+    here.annotate("runs", "htc.cern.ch/abandon");
     here.delete("runs");
     delete(&here, "second");
 }
@@ -191,15 +191,15 @@ pub fn another_pool_of_its_name_is_not_taken_for_it(version: Version) {
     let here = bed.namespace();
     pools.start_lasting(&here, &["runs", "abandoned"]);
     let take_away = || {
-        here.kubectl(&["delete", "htcpool", "second", "--wait=false"]);
-        here.kubectl(&["patch", "htcpool", "second", "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#]);
+        here.begin_remove("htcpool", "second");
+        here.patch("htcpool", "second", r#"{"metadata":{"finalizers":null}}"#);
     };
     take_away();
     here.wait_says("runs", "Tracked", "False", "PoolNotFound");
     // It is not known to be empty; but an administrator may know that it is.
     here.begin_delete("abandoned");
     here.wait_says("abandoned", "JobsRemoved", "False", "PoolNotFound");
-    here.kubectl(&["annotate", "htcjob", "abandoned", "htc.cern.ch/abandon=true"]);
+    here.annotate("abandoned", "htc.cern.ch/abandon");
     here.wait_gone("abandoned");
     assert_eq!(bed.pool.schedd_name(), pools.second.schedd_name());
     apply(&here, "second", &bed.pool, "second-token", &[]);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use testbed::{Pool, PoolOptions, Version, wait_for};
 
 use bed::site::Site;
@@ -174,9 +174,7 @@ pub fn in_pools(version: Version, pools: usize, htcjobs: usize) {
         object
     };
     let all: Vec<Value> = (0..htcjobs).map(item).collect();
-    for items in all.chunks(50) {
-        here.bed.kube.apply_stdin(&json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string()).unwrap();
-    }
+    here.bed.apply_all(&all);
     let patience = PATIENCE + Duration::from_secs(htcjobs as u64);
     let in_first = |object: &Value| object["spec"]["pool"] == of(0);
     wait_complete(&here, patience, |object| !in_first(object));

@@ -86,7 +86,7 @@ pub fn with_pool(mut object: Value, pool: &str) -> Value {
 pub fn describe(here: &Namespace<'_>, name: &str, pool: &Pool, allowed: &[&str]) {
     let token = pool.tool("condor_token_create", &["-identity", "pools@test", "-key", "POOL"]).unwrap();
     let secret = format!("{name}-token");
-    here.kubectl(&["create", "secret", "generic", &secret, &format!("--from-literal=token={}", token.trim())]);
+    here.secret(&secret, "token", token.trim());
     apply(here, name, pool, &secret, allowed);
 }
 
@@ -98,12 +98,12 @@ pub fn apply(here: &Namespace<'_>, name: &str, pool: &Pool, secret: &str, allowe
         "apiVersion": "htc.cern.ch/v1alpha1", "kind": "HTCPool", "metadata": { "name": name, "namespace": here.name },
         "spec": { "external": external, "allowedNamespaces": allowed },
     });
-    here.bed.kube.apply_stdin(&object.to_string()).unwrap();
+    here.bed.apply(&object);
 }
 
 /// Nothing keeps it.
 pub fn delete(here: &Namespace<'_>, name: &str) {
-    here.kubectl(&["delete", "htcpool", name, "--timeout=60s"]);
+    here.remove("htcpool", name);
 }
 
 /// Waits until an `HTCPool` that is being deleted is gone.

@@ -150,7 +150,7 @@ pub fn a_queue_that_is_made_again_goes_on(version: Version) {
     queued.queue("batch", &json!({ "quota": { "jobs": 1 } }));
     let uid = here.create(&queued.lasting("parts", 2, "batch"));
     here.wait_running("parts", 1);
-    bed.kube.kubectl_ok(&["delete", "htcqueue", "batch"]).unwrap();
+    bed.delete("/apis/htc.cern.ch/v1alpha1/htcqueues", "batch");
     here.create(&queued.lasting("late", 1, "batch"));
     let message = wait_quota(&here, "late", "False", "Misconfigured");
     assert!(message.contains("there is no HTCQueue batch"), "{message}");
@@ -189,7 +189,7 @@ pub fn what_is_abandoned_counts_no_more(version: Version) {
     here.begin_delete("left");
     here.wait_says("left", "JobsRemoved", "False", "ScheddUnreachable");
     queued.wait("batch", "it may still run", |status| status["used"]["jobs"] == 1);
-    here.kubectl(&["annotate", "htcjob", "left", "htc.cern.ch/abandon=true"]);
+    here.annotate("left", "htc.cern.ch/abandon");
     here.wait_gone("left");
     queued.wait("batch", "one waits", |status| status["waitingJobs"] == 1 && status["used"]["jobs"] == 1);
     bed.kill_operator();

@@ -6,6 +6,8 @@ use testbed::{Version, wait_for};
 use bed::site::Site;
 use bed::{Namespace, PATIENCE, condition, of};
 
+const QUEUES: &str = "/apis/htc.cern.ch/v1alpha1/htcqueues";
+
 pub struct Queued {
     pub site: Site,
 }
@@ -28,26 +30,25 @@ impl Queued {
         let object = json!({
             "apiVersion": "htc.cern.ch/v1alpha1", "kind": "HTCQueue", "metadata": { "name": name }, "spec": all,
         });
-        self.site.bed.kube.apply_stdin(&object.to_string()).unwrap();
+        self.site.bed.apply(&object);
     }
 
     pub fn change(&self, name: &str, spec: &Value) {
-        let patch = json!({ "spec": spec }).to_string();
-        self.site.bed.kube.kubectl_ok(&["patch", "htcqueue", name, "--type=merge", "-p", &patch]).unwrap();
+        let patch = json!({ "spec": spec });
+        self.site.bed.merge(QUEUES, name, &patch);
     }
 
     pub fn get(&self, name: &str) -> Value {
-        serde_json::from_str(&self.site.bed.kube.kubectl_ok(&["get", "htcqueue", name, "-o", "json"]).unwrap()).unwrap()
+        self.site.bed.object(QUEUES, name).unwrap()
     }
 
     /// Reasons of the Events about a queue, in order of the alphabet.
     pub fn events(&self, name: &str) -> Vec<String> {
-        let events = self.site.bed.kube.kubectl_ok(&["get", "events", "-n", "default", "-o", "json"]).unwrap();
-        let events: Value = serde_json::from_str(&events).unwrap();
+        let events = self.site.bed.objects("/api/v1/namespaces/default/events");
         let about =
             |event: &&Value| event["involvedObject"]["kind"] == "HTCQueue" && event["involvedObject"]["name"] == name;
         let reason = |event: &Value| event["reason"].as_str().unwrap().to_owned();
-        let mut reasons: Vec<String> = events["items"].as_array().unwrap().iter().filter(about).map(reason).collect();
+        let mut reasons: Vec<String> = events.iter().filter(about).map(reason).collect();
         reasons.sort_unstable();
         reasons
     }

@@ -80,7 +80,7 @@ pub fn alive_while_its_object_is_abandoned(version: Version) {
     site.gates.shut("condor_submit");
     let uid = here.create(&site.lasting("left", 1));
     site.gates.wait_at("condor_submit");
-    here.kubectl(&["annotate", "htcjob", "left", "htc.cern.ch/abandon=true"]);
+    here.annotate("left", "htc.cern.ch/abandon");
     here.begin_delete("left");
     here.wait_phase("left", "Terminating");
     site.gates.open("condor_submit");

@@ -77,7 +77,7 @@ pub fn its_commands_work(version: Version) {
             "template": { "metadata": { "labels": labels }, "spec": { "containers": [{ "name": "o", "image": "o" }] } },
         },
     });
-    bed.kube.apply_stdin(&deployment.to_string()).unwrap();
+    bed.apply(&deployment);
 
     let said = run(&bed, &place, &here.name, &blocks[..4]);
     let running_id = &running.ids[0];

@@ -52,7 +52,7 @@ pub fn nothing_is_submitted_that_may_have_been(version: Version) {
     here.begin_delete("unsaid");
     wait_says(&here, "unsaid", "JobsRemoved", "False", "GoOperator");
     bed.condor.ok("condor_rm", &["-constraint", "regexp(\"JOB_NAME=unsaid \", Environment)"]).unwrap();
-    here.kubectl(&["annotate", "htcjob", "unsaid", "htc.cern.ch/abandon=true"]);
+    here.annotate("unsaid", "htc.cern.ch/abandon");
     here.wait_gone("unsaid");
 
     wait_says(&here, "another", "Submitted", "False", "CredentialsRefused");

@@ -11,7 +11,7 @@ use rcgen::{
 
 use crate::account::Account;
 use crate::error::{Error, Result};
-use crate::proxy::Credentials;
+use crate::upstream::Credentials;
 
 /// Names under which the API server is reached, besides 127.0.0.1.
 const SERVER_NAMES: [&str; 6] =

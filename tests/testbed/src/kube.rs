@@ -11,16 +11,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::account::Account;
 use crate::assets::Assets;
 use crate::certs::{Authority, FRONT_PROXY};
 use crate::error::{Error, Result};
 use crate::owned::{Owned, Spec};
 use crate::ports::Port;
-use crate::proxy::{Credentials, Proxy};
+use crate::proxy::Proxy;
 use crate::scratch::Scratch;
 use crate::storage::{Storage, Stored};
 use crate::tool::{Finished, run, run_ok};
+use crate::upstream::{Credentials, Upstream};
 use crate::wait::wait_for;
 
 /// About 3 s on a quiet machine.
@@ -29,6 +32,10 @@ const READY: Duration = Duration::from_mins(2);
 const KUBECTL: Duration = Duration::from_mins(1);
 /// For SIGTERM; the API server lingers for open watches.
 const STOP: Duration = Duration::from_secs(15);
+/// How the API server answers by itself.
+const ANY: (&str, &str) = ("accept", "application/json");
+/// What kubectl asks for to learn which kinds there are.
+const DISCOVERY: (&str, &str) = ("accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList");
 /// Other ports are tried when something else took one in the moment between choice and use.
 const ATTEMPTS: u32 = 3;
 
@@ -89,6 +96,7 @@ pub struct Kube {
     /// Of the API server towards API servers beside it.
     front_proxy: Authority,
     kubeconfig: PathBuf,
+    admin: Upstream,
     kubectl: PathBuf,
     server: PathBuf,
     ports: [Port; 3],
@@ -168,6 +176,7 @@ impl Kube {
         let kube = Self {
             apiserver: Mutex::new(None),
             etcd: Owned::spawn(&etcd)?,
+            admin: Upstream::new(ports[0].number, &authority.credentials("testbed-admin", Some("system:masters"))?)?,
             authority,
             front_proxy,
             kubeconfig,
@@ -253,15 +262,8 @@ impl Kube {
 
     /// `Err` says what is missing.
     fn look(&self) -> std::result::Result<(), String> {
-        // Far cheaper than a kubectl, of which there would be a dozen until it listens.
-        let address = self.options.address.unwrap_or(std::net::Ipv4Addr::LOCALHOST);
-        std::net::TcpStream::connect((address, self.ports[0].number)).map_err(|error| error.to_string())?;
-        for args in [["get", "--raw=/readyz"].as_slice(), &["get", "namespaces", "default", "kube-system"]] {
-            let command = &mut self.kubectl(args);
-            let done = run("asking the API server", command, "", Duration::from_secs(10)).map_err(|e| e.to_string())?;
-            if !done.status.success() {
-                return Err(done.stderr);
-            }
+        for path in ["/readyz", "/api/v1/namespaces/default", "/api/v1/namespaces/kube-system"] {
+            self.admin.ask("GET", path, ANY, "")?;
         }
         Ok(())
     }
@@ -428,14 +430,27 @@ impl Kube {
         run_ok("applying an object", &mut self.kubectl(&["apply", "-f", "-", "-o", &output]), yaml, KUBECTL)
     }
 
-    /// Applies a CRD and waits until its objects can be asked for, some time after it says Established.
-    /// `resource` is its full name, as in `htcjobs.htc.cern.ch`.
+    /// Applies a CRD, like `kubectl apply --server-side`, and waits until kubectl can ask for its objects, some time after it says
+    /// Established. `resource` is its full name, as in `htcjobs.htc.cern.ch`.
     pub fn apply_crd(&self, yaml: &str, resource: &str) -> Result<()> {
-        self.apply_stdin(yaml)?;
-        self.kubectl_ok(&["wait", "--for=condition=Established", "--timeout=50s", &format!("crd/{resource}")])?;
-        wait_for(&format!("objects of the new kind {resource}"), KUBECTL, || {
-            self.kubectl_ok(&["get", resource, "--all-namespaces"]).map(drop)
-        })
+        let path = format!(
+            "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{resource}?fieldManager=kubectl&force=true&fieldValidation=Strict"
+        );
+        let applied = self.admin.ask("PATCH", &path, ("content-type", "application/apply-patch+yaml"), yaml);
+        let crd = applied.map_err(|outcome| Error::Demo { doing: format!("apply the CRD {resource}"), outcome })?;
+        let (plural, group) = resource.split_once('.').unwrap_or_default();
+        let version = crd["spec"]["versions"][0]["name"].as_str().unwrap_or_default();
+        wait_for(&format!("objects of the new kind {resource}"), KUBECTL, || self.has_kind(group, version, plural))
+    }
+
+    /// Whether objects of a kind can be asked for, and kubectl knows the kind; `Err` says why not.
+    pub fn has_kind(&self, group: &str, version: &str, plural: &str) -> std::result::Result<(), String> {
+        self.admin.ask("GET", &format!("/apis/{group}/{version}/{plural}?limit=1"), ANY, "")?;
+        let groups = self.admin.ask("GET", "/apis", DISCOVERY, "")?;
+        let of_it = groups["items"].as_array().into_iter().flatten().find(|item| item["metadata"]["name"] == group);
+        let shown = of_it.map(Value::to_string).unwrap_or_default();
+        let known = shown.contains(&format!(r#""resource":"{plural}""#)) && !shown.contains(r#""freshness":"Stale""#);
+        if known { Ok(()) } else { Err(format!("kubectl finds of {group}: {shown}")) }
     }
 
     fn apiserver(&self) -> MutexGuard<'_, Option<Owned>> {

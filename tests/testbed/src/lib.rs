@@ -50,6 +50,7 @@ mod registry;
 mod scratch;
 mod storage;
 pub mod tool;
+mod upstream;
 mod wait;
 
 pub use account::Account;
@@ -68,10 +69,11 @@ pub use operator_image::IMAGE_ACCOUNT;
 pub use owned::{Owned, Spec};
 pub use pool::{Pool, PoolOptions, Version};
 pub use ports::Port;
-pub use proxy::{Credentials, Fault, Proxy, Rule, Seen};
+pub use proxy::{Fault, Proxy, Rule, Seen};
 pub use registry::Registry;
 pub use scratch::Scratch;
 pub use storage::Stored;
+pub use upstream::Credentials;
 pub use wait::{Look, wait_for};
 
 /// The image of most files in examples/. Sites have it on CVMFS; a test bed's operator gets [`Assets::image`] for it.

@@ -16,13 +16,11 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio_rustls::TlsConnector;
 
 use crate::error::{Error, Result};
+use crate::upstream::{Credentials, Upstream};
 
 /// What happens to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,8 +93,7 @@ struct State {
     seen: Mutex<Vec<Seen>>,
     /// Counts how often the rules were cleared.
     cleared: watch::Sender<u64>,
-    upstream: SocketAddr,
-    tls: Arc<rustls::ClientConfig>,
+    upstream: Upstream,
 }
 
 /// A running proxy; ends with this value.
@@ -108,17 +105,6 @@ pub struct Proxy {
     _runtime: tokio::runtime::Runtime,
 }
 
-/// Who somebody is: certificate and key, and the authority that has signed it. All PEM.
-#[derive(Clone, Debug)]
-pub struct Credentials {
-    /// The authority's certificate.
-    pub authority: String,
-    /// The certificate.
-    pub certificate: String,
-    /// Its key.
-    pub key: String,
-}
-
 type AnswerBody = BoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
 
 fn broken(problem: impl std::fmt::Display) -> Error {
@@ -128,24 +114,9 @@ fn broken(problem: impl std::fmt::Display) -> Error {
     }
 }
 
-fn tls(credentials: &Credentials) -> std::result::Result<Arc<rustls::ClientConfig>, Box<dyn std::error::Error>> {
-    let mut roots = rustls::RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(credentials.authority.as_bytes()) {
-        roots.add(certificate?)?;
-    }
-    let chain: std::result::Result<Vec<_>, _> =
-        CertificateDer::pem_slice_iter(credentials.certificate.as_bytes()).collect();
-    let key = PrivateKeyDer::from_pem_slice(credentials.key.as_bytes())?;
-    let config = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_client_auth_cert(chain?, key)?;
-    Ok(Arc::new(config))
-}
-
 impl Proxy {
     pub(crate) fn start(port: u16, credentials: &Credentials) -> Result<Self> {
-        let tls = tls(credentials).map_err(broken)?;
+        let upstream = Upstream::new(port, credentials)?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.map_err(broken)?;
         let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).map_err(broken)?;
@@ -154,8 +125,7 @@ impl Proxy {
             rules: Mutex::default(),
             seen: Mutex::default(),
             cleared: watch::Sender::new(0),
-            upstream: (Ipv4Addr::LOCALHOST, port).into(),
-            tls,
+            upstream,
         });
         runtime.spawn(serve(listener, Arc::clone(&state)));
         Ok(Self { state, address, _runtime: runtime })
@@ -241,29 +211,29 @@ async fn answer(state: Arc<State>, request: Request<Incoming>) -> std::io::Resul
     match fault {
         Some(Fault::Status(code, retry_after)) => Ok(refusal(code, retry_after)),
         Some(Fault::LoseAnswer) => {
-            let response = pass_on(&state, request).await?;
+            let response = state.upstream.send(request).await?;
             let _ = response.into_body().collect().await;
             Err(lost())
         }
         Some(Fault::CutAnswer) => {
-            let (parts, body) = pass_on(&state, request).await?.into_parts();
+            let (parts, body) = state.upstream.send(request).await?.into_parts();
             let whole = body.collect().await.map_err(std::io::Error::other)?.to_bytes();
             Ok(Response::from_parts(parts, half(whole).await))
         }
         Some(Fault::Hang) => {
             let mut cleared = state.cleared.subscribe();
             let _ = cleared.changed().await;
-            pass_on(&state, request).await.map(|response| response.map(plain))
+            state.upstream.send(request).await.map(|response| response.map(plain))
         }
         Some(Fault::Delay(time)) => {
             tokio::time::sleep(time).await;
-            pass_on(&state, request).await.map(|response| response.map(plain))
+            state.upstream.send(request).await.map(|response| response.map(plain))
         }
         Some(Fault::Expire(events)) => {
-            let response = pass_on(&state, request).await?;
+            let response = state.upstream.send(request).await?;
             Ok(response.map(|body| expiring(body, events)))
         }
-        None => pass_on(&state, request).await.map(|response| response.map(plain)),
+        None => state.upstream.send(request).await.map(|response| response.map(plain)),
     }
 }
 
@@ -297,17 +267,6 @@ fn refusal(code: u16, retry_after: Option<Duration>) -> Response<AnswerBody> {
         headers.insert("retry-after", time.as_secs().into());
     }
     response
-}
-
-/// One connection to the API server for each request: it may have been started anew since the last one.
-async fn pass_on(state: &State, request: Request<Incoming>) -> std::io::Result<Response<Incoming>> {
-    let stream = TcpStream::connect(state.upstream).await?;
-    let name = ServerName::from(std::net::IpAddr::from(Ipv4Addr::LOCALHOST));
-    let stream = TlsConnector::from(Arc::clone(&state.tls)).connect(name, stream).await?;
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(std::io::Error::other)?;
-    tokio::spawn(connection);
-    sender.send_request(request).await.map_err(std::io::Error::other)
 }
 
 /// The first half of `whole`, and then the end of the connection.

@@ -43,7 +43,7 @@ pub fn each_image_gets_workers_of_its_own(version: Version) {
         here.wait("pods", "its finalizer", |object| object["metadata"]["finalizers"].is_array());
         let status = json!({ "status": { "phase": "Running", "attempt": 1, "total": 50, "active": 50, "idle": 50 } })
             .to_string();
-        here.kubectl(&["patch", "htcjob", "forged", "--subresource=status", "--type=merge", "-p", &status]);
+        here.patch_status("htcjob", "forged", &status);
 
         // A worker has room for two jobs: those of the other image do not get it.
         let jobs = [("own", IMAGE), ("other", OTHER), ("another", OTHER)];

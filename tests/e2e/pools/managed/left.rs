@@ -131,7 +131,7 @@ fn doubts_are_the_pools_own(here: &Namespace<'_>, guest: &Namespace<'_>) {
         assert!(said.contains(&line), "{line}\n{said}");
     }
     let secret = here.kubectl(&["get", "secret", "own-signing-key", "-o", "json"]);
-    here.kubectl(&["delete", "secret", "own-signing-key"]);
+    here.remove("secret", "own-signing-key");
     let (_, said) = here.bed.check();
     for line in [
         format!("WRONG signing key of pool {place}: the Secret own-signing-key is gone"),

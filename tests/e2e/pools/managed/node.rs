@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bed::{Bed, PATIENCE};
+use bed::{Bed, Namespace, PATIENCE};
 use serde_json::{Value, json};
 use testbed::{Account, Owned, Port, Scratch, Spec, Version, processes, wait_for};
 
@@ -103,12 +103,16 @@ impl<'a> Node<'a> {
         let uid = running.iter().find(|(_, pod_)| pod_.name == pod).map(|(uid, _)| uid.clone()).unwrap();
         running.remove(&uid).unwrap().daemons.kill9().unwrap();
         drop(running);
-        self.kubectl(&["delete", "pod", pod, "--grace-period=0", "--force"]);
+        self.kill_pod(pod);
     }
 
-    fn kubectl(&self, words: &[&str]) {
-        // What it is about may be gone.
-        let _ = self.bed.kube.kubectl_ok(&[&["-n", &self.namespace], words].concat());
+    fn here(&self) -> Namespace<'_> {
+        Namespace { bed: self.bed, name: self.namespace.clone() }
+    }
+
+    fn kill_pod(&self, name: &str) {
+        // It may be gone.
+        let _ = self.here().try_kill_pod(name);
     }
 
     fn serve(&self) {
@@ -129,7 +133,7 @@ impl<'a> Node<'a> {
         let deleted = !pod["metadata"]["deletionTimestamp"].is_null();
         let mut running = self.running.lock().unwrap();
         match running.get_mut(&uid) {
-            None if deleted => self.kubectl(&["delete", "pod", &name, "--grace-period=0", "--force"]),
+            None if deleted => self.kill_pod(&name),
             // It has ended since it was listed.
             None if self.scratch.path().join(format!("pod-{uid}")).exists() => {}
             None if ["Succeeded", "Failed"].contains(&phase.as_str()) => {}
@@ -142,7 +146,7 @@ impl<'a> Node<'a> {
                     running.remove(&uid);
                     let code = status.code().unwrap_or(137);
                     if deleted {
-                        self.kubectl(&["delete", "pod", &name, "--grace-period=0", "--force"]);
+                        self.kill_pod(&name);
                     } else if pod["spec"]["restartPolicy"] == "Never" {
                         let phase = if code == 0 { "Succeeded" } else { "Failed" };
                         let ended = json!({ "terminated": { "exitCode": code, "finishedAt": now(), "startedAt": pod["status"]["startTime"] } });
@@ -224,7 +228,8 @@ impl<'a> Node<'a> {
                 "name": "condor", "image": "i", "imageID": "i", "ready": ready, "restartCount": 0, "state": state,
             }],
         }});
-        self.kubectl(&["patch", "pod", name, "--subresource=status", "--type=merge", "-p", &status.to_string()]);
+        // It may be gone.
+        let _ = self.here().try_patch_status("pod", name, &status.to_string());
     }
 
     /// What each volume is on the node.
@@ -366,7 +371,8 @@ fn now() -> String {
     jiff::Timestamp::from_second(jiff::Timestamp::now().as_second()).unwrap().to_string()
 }
 
-fn decoded(text: &str) -> Vec<u8> {
+/// What a Secret has below `data`.
+pub fn decoded(text: &str) -> Vec<u8> {
     use base64::Engine as _;
     base64::engine::general_purpose::STANDARD.decode(text).unwrap()
 }

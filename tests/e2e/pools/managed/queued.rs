@@ -18,7 +18,7 @@ fn set_quota(cluster: &Cluster, jobs: u32) {
         "apiVersion": "htc.cern.ch/v1alpha1", "kind": "HTCQueue", "metadata": { "name": QUEUE },
         "spec": { "namespaceSelector": {}, "quota": { "jobs": jobs } },
     });
-    cluster.bed.kube.apply_stdin(&queue.to_string()).unwrap();
+    cluster.bed.apply(&queue);
 }
 
 fn queued(name: &str, jobs: u32, own: Value) -> Value {
@@ -63,9 +63,9 @@ pub fn its_workers_come_when_it_has_room(version: Version) {
         }
         node.wait_pods("worker", "none", <[Value]>::is_empty);
         testbed::wait_for("the queue to be empty", bed::PATIENCE, || {
-            let get = ["get", "htcqueue", QUEUE, "-o", "jsonpath={.status.used.jobs} {.status.pending}"];
-            let said = cluster.bed.kube.kubectl_ok(&get).unwrap();
-            if said == "0 0" { Ok(()) } else { Err(said) }
+            let status = &cluster.bed.object("/apis/htc.cern.ch/v1alpha1/htcqueues", QUEUE).unwrap()["status"];
+            let empty = status["used"]["jobs"] == 0 && status["pending"] == 0;
+            if empty { Ok(()) } else { Err(status.to_string()) }
         })
         .unwrap();
         for name in ["first", "second"] {

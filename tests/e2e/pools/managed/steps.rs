@@ -51,8 +51,7 @@ fn made(here: &Namespace<'_>) -> BTreeMap<String, String> {
 fn signed_by_one_key(here: &Namespace<'_>) {
     let key = get(here)["status"]["signingKey"].clone();
     for who in ["central-manager", "schedd", "worker", "operator"] {
-        let said = here.kubectl(&["get", "secret", &format!("own-{who}-token"), "-o", "json"]);
-        let secret: Value = serde_json::from_str(&said).unwrap();
+        let secret = here.object("secret", &format!("own-{who}-token")).unwrap();
         assert_eq!(secret["metadata"]["annotations"]["htc.cern.ch/signing-key"], key, "{who}");
     }
 }
