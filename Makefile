@@ -14,7 +14,7 @@
 # (HTC_TESTBED_CACHE, else /var/cache/htc-operator for root and ~/.cache/htc-operator for others).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-pool test test-long cluster soak model bench lint generate record setup cluster-setup prerequisites cargo-deny
+.PHONY: help demo demo-pool test test-fast test-model test-long cluster soak model bench lint generate record setup cluster-setup prerequisites cargo-deny
 
 CACHE = $(or $(HTC_TESTBED_CACHE),$(if $(filter 0,$(shell id -u)),/var/cache,$(or $(XDG_CACHE_HOME),$(HOME)/.cache))/htc-operator)
 DEBUG = $(or $(CARGO_TARGET_DIR),target)/debug
@@ -45,11 +45,19 @@ demo-pool: cluster-setup ## a pool and an HTCJob on a real node
 	$(DEBUG)/testbed cluster --demo $(DEBUG)/htc-operator
 
 test: setup ## the tests, but for those of test-long
-	cargo test $(ALL) --no-fail-fast
-	cargo test $(OPTIMIZED)
+	cargo test $(ALL) --no-run
+	cargo test $(OPTIMIZED) --no-run
+	$(MAKE) --jobs=2 test-fast test-model
 	cargo build $(OPTIMIZED) --bin htc-operator --bin kubectl-htc
 	install -D --target-directory=$(PROGRAMS) $(DEBUG)/htc-operator $(DEBUG)/kubectl-htc
 	$(E2E)
+
+# Both at a time: the first wait for half of theirs.
+test-fast:
+	cargo test $(ALL) --no-fail-fast
+
+test-model:
+	cargo test $(OPTIMIZED)
 
 test-long: test ## what takes too long for every change
 	$(TESTBED) setup --kueue

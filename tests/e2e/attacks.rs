@@ -94,7 +94,6 @@ on_versions!(
         payload::what_a_payload_says_of_its_use_is_not_in_the_ad;
     trixie:
         abandon::condor_rm_comes_before_the_finalizer_goes,
-        edits::large_values_hold_up_nobody_else,
         edits::a_reason_given_by_hand_is_told_harmlessly,
         history::without_a_name_at_the_top,
         home::no_tool_obeys_what_lies_there;
@@ -102,5 +101,7 @@ on_versions!(
         confinement::what_has_no_end_is_not_read,
         edits::an_index_that_grows_when_it_is_printed,
         output::goes_to_its_own_place_only;
-    long: output::goes_to_its_own_place_without_confinement;
+    long:
+        edits::large_values_hold_up_nobody_else,
+        output::goes_to_its_own_place_without_confinement;
 );

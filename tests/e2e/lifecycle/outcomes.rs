@@ -11,7 +11,10 @@ use crate::lifecycle::{UNTIL_LET_GO, counts, ids, in_history, of, read, told_in}
 use bed::{Bed, Namespace, htcjob, is_true};
 
 #[rstest]
-fn exit_0_succeeds(#[values(Trixie, Sid)] version: Version) {
+#[case::sid(Sid)]
+#[ignore = "HTCondor's version makes no difference: make test-long"]
+#[case::trixie(Trixie)]
+fn exit_0_succeeds(#[case] version: Version) {
     let bed = Bed::shared(version);
     let here = bed.namespace();
     // Outputs that are called like the files it was started from.
@@ -34,7 +37,10 @@ fn exit_0_succeeds(#[values(Trixie, Sid)] version: Version) {
 }
 
 #[rstest]
-fn exit_codes_are_kept(#[values(Trixie, Sid)] version: Version) {
+#[case::trixie(Trixie)]
+#[ignore = "HTCondor's version makes no difference: make test-long"]
+#[case::sid(Sid)]
+fn exit_codes_are_kept(#[case] version: Version) {
     let bed = Bed::shared(version);
     let here = bed.namespace();
     let cases = [
@@ -69,7 +75,10 @@ fn exit_codes_are_kept(#[values(Trixie, Sid)] version: Version) {
 }
 
 #[rstest]
-fn a_job_that_is_killed_from_outside_failed_by_signal(#[values(Trixie, Sid)] version: Version) {
+#[case::sid(Sid)]
+#[ignore = "HTCondor's version makes no difference: make test-long"]
+#[case::trixie(Trixie)]
+fn a_job_that_is_killed_from_outside_failed_by_signal(#[case] version: Version) {
     let bed = Bed::shared(version);
     let here = bed.namespace();
     let uid = here.create(&htcjob("killed", &format!("echo here > part; {UNTIL_LET_GO}")));
@@ -88,7 +97,10 @@ fn a_job_that_is_killed_from_outside_failed_by_signal(#[values(Trixie, Sid)] ver
 }
 
 #[rstest]
-fn each_job_of_a_queue_knows_its_number(#[values(Trixie, Sid)] version: Version) {
+#[case::trixie(Trixie)]
+#[ignore = "HTCondor's version makes no difference: make test-long"]
+#[case::sid(Sid)]
+fn each_job_of_a_queue_knows_its_number(#[case] version: Version) {
     let bed = Bed::shared(version);
     let here = bed.namespace();
     let source = "echo \"$1 $HTCPROCID $JOB_NAME\"; echo \"$1\" > number";
@@ -125,7 +137,10 @@ fn each_job_of_a_queue_knows_its_number(#[values(Trixie, Sid)] version: Version)
 }
 
 #[rstest]
-fn only_the_indexes_of_the_spec_run(#[values(Trixie, Sid)] version: Version) {
+#[case::sid(Sid)]
+#[ignore = "HTCondor's version makes no difference: make test-long"]
+#[case::trixie(Trixie)]
+fn only_the_indexes_of_the_spec_run(#[case] version: Version) {
     let here = Bed::shared(version).namespace();
     let mut some = htcjob("some", "echo $1; [ $1 != 17 ]");
     (some["spec"]["queue"], some["spec"]["indexes"]) = (1000.into(), "200-202,3,17".into());
@@ -166,7 +181,10 @@ fn failed_before_the_payload(here: &Namespace<'_>, name: &str, code: i32, senten
 }
 
 #[rstest]
-fn no_image_and_no_command_say_so(#[values(Trixie, Sid)] version: Version) {
+#[case::trixie(Trixie)]
+#[ignore = "HTCondor's version makes no difference: make test-long"]
+#[case::sid(Sid)]
+fn no_image_and_no_command_say_so(#[case] version: Version) {
     let bed = Bed::shared(version);
     let here = bed.namespace();
     for (name, image, command) in [

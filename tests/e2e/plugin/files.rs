@@ -15,7 +15,7 @@ use super::users::{command, htc};
 /// So many that unpacking them takes a while.
 const MANY: usize = 6000;
 /// Bytes that take a while to come.
-const LARGE: u64 = 150_000_000;
+const LARGE: u64 = 80_000_000;
 
 fn entries(folder: &Path) -> usize {
     fs::read_dir(folder).map_or(0, Iterator::count)
@@ -66,7 +66,9 @@ pub fn a_call_that_is_cut_off_is_gone_on_with(version: Version) {
     assert!(error.contains("/0: there is something already; skipped"), "{error}");
     let data = fs::read(folder.join("1/data")).unwrap();
     assert_eq!(data.len() as u64, LARGE);
-    assert_eq!(data.iter().filter(|byte| **byte != 0).count(), 4);
+    // Compared as a whole: byte by byte it takes seconds without optimization.
+    let written = data.chunks(512).filter(|part| **part != [0; 512][..part.len()]).flatten();
+    assert_eq!(written.filter(|byte| **byte != 0).count(), 4);
     assert_eq!(entries(&folder), 2, "nothing else is left");
 
     // Of one job, into a folder in which there is something already.
