@@ -195,27 +195,24 @@ fn only_who_edits_acts(here: &Namespace<'_>) {
 }
 
 fn secret(bed: &Bed, name: &str) -> Value {
-    let text = bed.kube.kubectl_ok(&["-n", "htc-operator", "get", "secret", name, "-o", "json"]).unwrap();
-    serde_json::from_str(&text).unwrap()
+    bed.object("/api/v1/namespaces/htc-operator/secrets", name).unwrap()
 }
 
 /// The front's certificate, and the authority once its time has come: what everybody is told goes along.
 fn renewed(bed: &Bed) {
     let bundle = || {
-        let path = "-o=jsonpath={.spec.caBundle}";
-        bed.kube.kubectl_ok(&["get", "apiservice", API_SERVICE, path]).unwrap()
+        let known = bed.object("/apis/apiregistration.k8s.io/v1/apiservices", API_SERVICE).unwrap();
+        known["spec"]["caBundle"].as_str().unwrap_or_default().to_owned()
     };
     let (before, first) = (bundle(), secret(bed, "htc-operator-jobs-api-front"));
     assert!(!before.is_empty());
     // As if it had lived for half of its life, which takes six minutes here.
-    let template = "-o=go-template={{.data.authorities | base64decode}}";
-    let stored = ["-n", "htc-operator", "get", "secret", AUTHORITY, template];
-    let mut authorities: Value = serde_json::from_str(&bed.kube.kubectl_ok(&stored).unwrap()).unwrap();
+    let mut authorities: Value = serde_json::from_str(&bed.own_secret(AUTHORITY, "authorities")).unwrap();
     for authority in authorities.as_array_mut().unwrap() {
         authority["since"] = (authority["since"].as_i64().unwrap() - 400).into();
     }
-    let patch = json!({ "stringData": { "authorities": authorities.to_string() } }).to_string();
-    bed.kube.kubectl_ok(&["-n", "htc-operator", "patch", "secret", AUTHORITY, "--type=merge", "-p", &patch]).unwrap();
+    let patch = json!({ "stringData": { "authorities": authorities.to_string() } });
+    bed.merge("/api/v1/namespaces/htc-operator/secrets", AUTHORITY, &patch);
     wait_for("a new authority that the API server knows, and the front's certificate", PATIENCE, || {
         let front = secret(bed, "htc-operator-jobs-api-front");
         let new = bundle() != before && front["data"]["tls.crt"] != first["data"]["tls.crt"];

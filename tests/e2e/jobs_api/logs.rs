@@ -202,7 +202,7 @@ pub fn what_is_kept_of_a_run(version: Version) {
         };
         let said = format!("{name}-0 is {state}: it has no log{said}");
         // Who follows a log waits after a 400.
-        let told = why.contains("(BadRequest)") && why.contains(&said) && why.contains(what_to_do);
+        let told = why.contains("code: 400") && why.contains(&said) && why.contains(what_to_do);
         if kept != expected || !told {
             wrong.push(format!("{name}: {kept:?} of {files:?}; {why}"));
         }
