@@ -3,8 +3,8 @@
 //! report of themselves is lost, doubled and late at random on its way. Afterwards everything that can be seen is compared with
 //! what was asked for.
 //!
-//! `make test` kills 10 times with the newer HTCondor, in a smaller round, `make soak KILLS=500` as often as one likes with both. What happens to
-//! an `HTCJob` is a [`plan::Plan`]; [`driver`] does it, [`killer`] kills, [`collect`] looks, [`checker`] judges.
+//! `make test` kills 10 times with the newer HTCondor, in a smaller round, `make soak KILLS=500` as often as one likes with both. What
+//! happens to an `HTCJob` is a [`plan::Plan`]; [`driver`] does it, [`killer`] kills, [`collect`] looks, [`checker`] judges.
 
 mod checker;
 mod collect;
@@ -54,6 +54,8 @@ pub struct Soak {
     /// The file in which payloads note that they run; its folder is bound into their containers.
     records: PathBuf,
     _scratch: Scratch,
+    /// Of each round.
+    size: Size,
     /// Kills so far.
     killed: AtomicUsize,
     /// `HTCJob`s that were seen to have ended, or to be deleted.
@@ -70,7 +72,7 @@ pub struct Soak {
 }
 
 impl Soak {
-    fn new(version: Version, mut dice: Dice) -> Self {
+    fn new(version: Version, size: Size, mut dice: Dice) -> Self {
         let scratch = Scratch::new().unwrap();
         let runs = scratch.dir("runs").unwrap();
         let submitter = Submitter::new(version);
@@ -93,6 +95,7 @@ impl Soak {
             submitter,
             records: runs.join("records"),
             _scratch: scratch,
+            size,
             killed: AtomicUsize::new(0),
             ended: AtomicUsize::new(0),
             next_life: Mutex::new(()),
@@ -105,18 +108,10 @@ impl Soak {
 
     /// One round: the `HTCJob`s of its plans, `kills` times the end of the operator, and then rest. What is wrong
     /// after it, and the uids of its `HTCJob`s.
-    fn round(
-        &self,
-        size: Size,
-        kills: usize,
-        dice: &mut Dice,
-        former: &[String],
-        summary: &mut Summary,
-    ) -> Vec<String> {
+    fn round(&self, kills: usize, dice: &mut Dice, former: &[String], summary: &mut Summary) -> Vec<String> {
         let here = self.bed.namespace();
         let watch = here.watch();
-        let plans = Plan::round(size, dice);
-        let creations = size.creations();
+        let (plans, creations) = (Plan::round(self.size, dice), self.size.creations());
         let (mut at_kills, before) = (dice.fork(), self.killed.load(Ordering::Relaxed));
         let before_ended = self.ended.load(Ordering::Relaxed);
         self.rests.store(false, Ordering::Relaxed);
@@ -240,12 +235,12 @@ fn soak(version: Version) {
     let (size, kills) = asked.map_or((SMALL, FEW_KILLS), |kills| (WHOLE, kills.parse().unwrap()));
     let mut dice = Dice::new(&format!("soak, {version}"));
     let mut summary = Summary::new(version, kills);
-    let soak = Soak::new(version, dice.fork());
+    let soak = Soak::new(version, size, dice.fork());
     let rounds = kills.div_ceil(KILLS);
     let mut former = Vec::new();
     for round in 0..rounds {
         let killed = soak.killed.load(Ordering::Relaxed);
-        former.extend(soak.round(size, (kills - killed).div_ceil(rounds - round), &mut dice, &former, &mut summary));
+        former.extend(soak.round((kills - killed).div_ceil(rounds - round), &mut dice, &former, &mut summary));
         summary.print();
         if summary.violations > 0 {
             break;

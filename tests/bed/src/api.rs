@@ -8,11 +8,19 @@ use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::Request;
 use kube::core::params::{DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind, Resource as _};
 use serde_json::{Value, json};
 use testbed::wait_for;
 use tokio::runtime::Runtime;
 
-use super::{Bed, Namespace, PATIENCE, checkout};
+use super::pages::read;
+use super::{Bed, Namespace, PATIENCE};
+
+/// The Secrets of the operator.
+pub const OWN_SECRETS: &str = "/api/v1/namespaces/htc-operator/secrets";
+/// The Leases of the operator.
+pub const OWN_LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/htc-operator/leases";
+pub const QUEUES: &str = "/apis/htc.cern.ch/v1alpha1/htcqueues";
 
 pub struct Reader {
     pub runtime: Runtime,
@@ -127,11 +135,9 @@ impl Bed {
         self.reader.runtime.block_on(self.reader.client.request_text(request))
     }
 
-    /// An entry of a Secret in the operator's namespace.
+    /// An entry of a Secret of the operator.
     pub fn own_secret(&self, name: &str, entry: &str) -> String {
-        let secret = self.object("/api/v1/namespaces/htc-operator/secrets", name).expect("the Secret is there");
-        let value = base64::engine::general_purpose::STANDARD.decode(secret["data"][entry].as_str().unwrap());
-        String::from_utf8(value.unwrap()).unwrap()
+        entry_of(&self.object(OWN_SECRETS, name).expect("the Secret is there"), entry)
     }
 
     /// Deletes an object of a collection, and does not wait until it is gone.
@@ -151,8 +157,7 @@ impl Bed {
 
     /// The objects in a file below deploy/.
     pub fn deploy(&self, file: &str) -> Vec<Value> {
-        let text = std::fs::read_to_string(checkout().join("deploy").join(file)).unwrap();
-        documents(&text)
+        documents(&read(&format!("deploy/{file}")))
     }
 
     /// All objects of a collection such as `/api/v1/namespaces/default/pods`.
@@ -161,7 +166,7 @@ impl Bed {
     }
 }
 
-/// Objects of other kinds than `HTCJob`; a kind is called as kubectl takes it, such as `pod`, and a patch is JSON.
+/// Objects of other kinds than `HTCJob`; a kind is called as kubectl takes it, such as `pod`.
 impl Namespace<'_> {
     /// Where the objects of a kind are.
     pub fn collection(&self, kind: &str) -> String {
@@ -188,20 +193,33 @@ impl Namespace<'_> {
         self.bed.create(&self.collection("secret"), &secret).unwrap();
     }
 
+    /// An entry of a Secret.
+    pub fn secret_entry(&self, name: &str, entry: &str) -> String {
+        entry_of(&self.object("secret", name).expect("the Secret is there"), entry)
+    }
+
+    /// Makes an object anew, in the place of one of its name.
+    pub fn replace(&self, kind: &str, object: &Value) {
+        let name = object["metadata"]["name"].as_str().unwrap();
+        if self.object(kind, name).is_some() {
+            self.remove(kind, name);
+        }
+        self.bed.apply(object);
+    }
+
     /// Merges a patch into an object.
-    pub fn patch(&self, kind: &str, name: &str, patch: &str) {
-        self.bed.merge(&self.collection(kind), name, &serde_json::from_str(patch).unwrap());
+    pub fn patch(&self, kind: &str, name: &str, patch: &Value) {
+        self.bed.merge(&self.collection(kind), name, patch);
     }
 
     /// Merges a patch into an object's status.
-    pub fn patch_status(&self, kind: &str, name: &str, patch: &str) {
+    pub fn patch_status(&self, kind: &str, name: &str, patch: &Value) {
         self.try_patch_status(kind, name, patch).unwrap();
     }
 
     /// The same, where the object may be gone.
-    pub fn try_patch_status(&self, kind: &str, name: &str, patch: &str) -> Result<Value, kube::Error> {
-        let patch = serde_json::from_str(patch).unwrap();
-        self.bed.reader.merge_status(&self.collection(kind), name, &patch)
+    pub fn try_patch_status(&self, kind: &str, name: &str, patch: &Value) -> Result<Value, kube::Error> {
+        self.bed.reader.merge_status(&self.collection(kind), name, patch)
     }
 
     /// Deletes an object, and does not wait until it is gone.
@@ -235,16 +253,15 @@ pub fn documents(text: &str) -> Vec<Value> {
 pub fn collection_of(object: &Value) -> String {
     let text = |value: &Value| value.as_str().expect("the object says what it is").to_owned();
     let namespace = object["metadata"]["namespace"].as_str();
-    collection(&text(&object["apiVersion"]), namespace, &text(&object["kind"]).to_lowercase())
+    collection(&text(&object["apiVersion"]), namespace, &text(&object["kind"]))
 }
 
 fn collection(version: &str, namespace: Option<&str>, kind: &str) -> String {
-    let root = if version.contains('/') { "/apis" } else { "/api" };
-    let namespace = namespace.map_or_else(String::new, |namespace| format!("namespaces/{namespace}/"));
-    let plural = match kind.strip_suffix('y') {
-        Some(stem) => format!("{stem}ies"),
-        None if kind.ends_with('s') => format!("{kind}es"),
-        None => format!("{kind}s"),
-    };
-    format!("{root}/{version}/{namespace}{plural}")
+    let (group, version) = version.split_once('/').unwrap_or(("", version));
+    DynamicObject::url_path(&ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind)), namespace)
+}
+
+fn entry_of(secret: &Value, entry: &str) -> String {
+    let value = base64::engine::general_purpose::STANDARD.decode(secret["data"][entry].as_str().unwrap());
+    String::from_utf8(value.unwrap()).unwrap()
 }

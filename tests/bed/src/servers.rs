@@ -46,7 +46,8 @@ impl ControlPlane {
             let kube = Self::start(assets, &KubeOptions::default());
             let start = || {
                 let controllers = Controllers::start(assets, &kube, which).unwrap();
-                wait_for("ServiceAccounts in all namespaces", PATIENCE, || accounts(&kube)).unwrap();
+                let reader = Reader::new(kube.kubeconfig());
+                wait_for("ServiceAccounts in all namespaces", PATIENCE, || accounts(&reader)).unwrap();
                 controllers
             };
             let controllers = (!which.is_empty()).then(start);
@@ -90,8 +91,7 @@ impl Drop for ControlPlane {
 }
 
 /// What serviceaccount-controller makes as it begins: it is there before what is stored is remembered.
-fn accounts(kube: &Kube) -> Result<(), String> {
-    let reader = Reader::new(kube.kubeconfig());
+fn accounts(reader: &Reader) -> Result<(), String> {
     let namespaces = reader.objects("/api/v1/namespaces").len();
     let accounts = reader.objects("/api/v1/serviceaccounts");
     let accounts = accounts.iter().filter(|account| account["metadata"]["name"] == "default").count();

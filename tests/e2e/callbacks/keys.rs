@@ -6,6 +6,7 @@ use testbed::Version::Trixie;
 use testbed::{PoolOptions, Port, wait_for};
 
 use crate::callbacks::jobs::stored;
+use bed::api::OWN_SECRETS;
 use bed::http;
 use bed::{Bed, PATIENCE, UNTIL_LET_GO, htcjob, ids};
 
@@ -13,7 +14,7 @@ const NEW: &str = "fedcba9876543210fedcba9876543210";
 const SECRET: &str = "htc-operator-callback-keys";
 
 fn write(bed: &Bed, keys: &str) {
-    bed.merge("/api/v1/namespaces/htc-operator/secrets", SECRET, &json!({ "stringData": { "keys": keys } }));
+    bed.merge(OWN_SECRETS, SECRET, &json!({ "stringData": { "keys": keys } }));
 }
 
 #[test]

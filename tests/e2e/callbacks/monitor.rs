@@ -26,8 +26,7 @@ fn orphans_are_counted_with_every_look() {
     };
     shows("0");
     site.bed.kill_operator();
-    let nobody = json!({ "metadata": { "finalizers": null } }).to_string();
-    here.patch("htcjob", "stray", &nobody);
+    here.patch("htcjob", "stray", &json!({ "metadata": { "finalizers": null } }));
     here.remove("htcjob", "stray");
     site.bed.start_operator();
     shows("1");

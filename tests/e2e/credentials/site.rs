@@ -111,10 +111,7 @@ pub fn put_secret(here: &Namespace<'_>, name: &str, entries: &[(&str, &[u8])]) {
     let secret = json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name, "namespace": here.name }, "data": data,
     });
-    if here.object("secret", name).is_some() {
-        here.remove("secret", name);
-    }
-    here.bed.apply(&secret);
+    here.replace("secret", &secret);
 }
 
 /// Lets the operator read one Secret, by the Role and the RoleBinding of examples/credentials.yaml.

@@ -10,6 +10,7 @@ use crate::deploy::life::token_of;
 use crate::deploy::manifests::{each, find, list, path, render, render_with};
 use crate::deploy::overlays::dry_run;
 use crate::deploy::rights::{self, Right};
+use bed::api::OWN_SECRETS;
 use bed::front::{API_SERVICE, available};
 use bed::pages::{Block, blocks, read};
 use bed::{ACCOUNT, Bed, LONG_SUBMISSIONS, Namespace, PATIENCE, UNTIL_LET_GO, htcjob};
@@ -195,7 +196,7 @@ fn only_who_edits_acts(here: &Namespace<'_>) {
 }
 
 fn secret(bed: &Bed, name: &str) -> Value {
-    bed.object("/api/v1/namespaces/htc-operator/secrets", name).unwrap()
+    bed.object(OWN_SECRETS, name).unwrap()
 }
 
 /// The front's certificate, and the authority once its time has come: what everybody is told goes along.
@@ -212,7 +213,7 @@ fn renewed(bed: &Bed) {
         authority["since"] = (authority["since"].as_i64().unwrap() - 400).into();
     }
     let patch = json!({ "stringData": { "authorities": authorities.to_string() } });
-    bed.merge("/api/v1/namespaces/htc-operator/secrets", AUTHORITY, &patch);
+    bed.merge(OWN_SECRETS, AUTHORITY, &patch);
     wait_for("a new authority that the API server knows, and the front's certificate", PATIENCE, || {
         let front = secret(bed, "htc-operator-jobs-api-front");
         let new = bundle() != before && front["data"]["tls.crt"] != first["data"]["tls.crt"];

@@ -27,7 +27,7 @@ pub fn a_config_map_with_another_script_is_not_run(version: Version) {
         // A time that the API server takes and no calendar has.
         let entry = json!({ "manager": "x", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1",
             "fieldsV1": { "f:data": { "f:script": {} } }, "time": "9999-12-31T23:59:59Z" });
-        let patch = json!({ "metadata": { "managedFields": [entry] } }).to_string();
+        let patch = json!({ "metadata": { "managedFields": [entry] } });
         here.patch("configmap", &here.job_name(name), &patch);
     }
     stage.bed.start_operator();
@@ -84,7 +84,7 @@ pub fn what_is_forged_elsewhere_is_none_of_it(version: Version) {
             "spec": { "containers": containers, "restartPolicy": "Never" } });
         stage.bed.apply(&pod);
         // The garbage collector may have removed it by then: its owner is not there.
-        let _ = namespace.try_patch_status("pod", name, &lies.to_string());
+        let _ = namespace.try_patch_status("pod", name, &lies);
     }
     let template = json!({ "metadata": {}, "spec": { "restartPolicy": "Never", "containers": containers } });
     let mut forged = metadata(&here.job_name("sums"), &there.name, false);
@@ -107,7 +107,7 @@ pub fn what_is_forged_elsewhere_is_none_of_it(version: Version) {
         let pod = pod.as_str().unwrap();
         let done = json!({ "status": { "phase": "Succeeded", "containerStatuses": [container(&json!({ "terminated": {
             "exitCode": 0, "finishedAt": "2026-01-01T00:00:07Z" } }))] } });
-        here.patch_status("pod", pod, &done.to_string());
+        here.patch_status("pod", pod, &done);
     }
     let ended = here.wait_ended("sums");
     assert!(is_true(&ended, "Complete"), "{ended:#}");
@@ -122,15 +122,15 @@ pub fn a_job_that_is_changed_by_hand_is_changed_back_and_stays_its_own(version: 
     let uid = here.create(&pods("sums", 3));
     here.wait_pods("all", |pods| pods.len() == 3);
     let job = here.job_name("sums");
-    here.patch("job", &job, r#"{"spec":{"suspend":true,"parallelism":1}}"#);
+    here.patch("job", &job, &json!({ "spec": { "suspend": true, "parallelism": 1 } }));
     wait_for("the Job to be as it was", PATIENCE, || {
         let spec = here.job("sums")["spec"].clone();
         if spec["suspend"] == false && spec["parallelism"] == 3 { Ok(()) } else { Err(spec) }
     })
     .unwrap();
     here.wait_pods("all again", |pods| pods.len() == 3);
-    let free = r#"{"metadata":{"ownerReferences":null,"labels":{"htc.cern.ch/htcjob-uid":null}}}"#;
-    here.patch("job", &job, free);
+    let free = json!({ "metadata": { "ownerReferences": null, "labels": { "htc.cern.ch/htcjob-uid": null } } });
+    here.patch("job", &job, &free);
     here.end(0, 0);
     here.end(1, 0);
     let seen = here.wait("sums", "two have succeeded", |object| object["status"]["succeeded"] == 2);
@@ -242,7 +242,7 @@ pub fn an_impossible_time_stops_nobody(version: Version) {
         };
         let entry = json!({ "manager": "x", "operation": "Update", "apiVersion": api, "fieldsType": "FieldsV1",
             "fieldsV1": { "f:spec": { field: {} } }, "time": "9999-12-31T23:59:59Z" });
-        let patch = json!({ "metadata": { "managedFields": [entry] } }).to_string();
+        let patch = json!({ "metadata": { "managedFields": [entry] } });
         there.patch(kind, name, &patch);
         let now = there.object(kind, name).unwrap().to_string();
         assert!(now.contains("9999-12-31"), "{now}");

@@ -22,9 +22,9 @@ fn end_pods(here: &Namespace<'_>) {
     for pod in here.pods().iter().filter(|pod| pod["status"]["phase"] == "Pending") {
         let name = pod["metadata"]["name"].as_str().unwrap();
         if END.iter().any(|begin| name.starts_with(begin)) {
-            let ended = r#"{"status":{"phase":"Succeeded"}}"#;
+            let ended = serde_json::json!({ "status": { "phase": "Succeeded" } });
             // It may be gone by now.
-            let _ = here.try_patch_status("pod", name, ended);
+            let _ = here.try_patch_status("pod", name, &ended);
         }
     }
     std::thread::sleep(Duration::from_millis(200));

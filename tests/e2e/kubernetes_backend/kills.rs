@@ -109,8 +109,7 @@ fn abandoned(here: &Namespace<'_>, name: &str) {
     here.create(&pods(name, 1));
     here.run(0);
     here.wait_phase(name, "Running");
-    let free = r#"{"metadata":{"ownerReferences":null}}"#;
-    here.patch("job", &here.job_name(name), free);
+    here.patch("job", &here.job_name(name), &json!({ "metadata": { "ownerReferences": null } }));
     here.annotate(name, "htc.cern.ch/abandon");
     here.begin_delete(name);
     here.wait_gone(name);
@@ -188,8 +187,7 @@ pub fn a_ledger_that_is_lost(version: Version) {
     let lost = there.job_name("gone");
     there.remove("job", &lost);
     elsewhere.remove("configmap", "list");
-    let total = r#"{"status":{"total":null}}"#;
-    elsewhere.patch_status("htcjob", "listed", total);
+    elsewhere.patch_status("htcjob", "listed", &json!({ "status": { "total": null } }));
     stage.bed.start_operator();
     elsewhere.end(0, 0);
     elsewhere.end(1, 0);

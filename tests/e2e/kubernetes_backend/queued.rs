@@ -40,9 +40,8 @@ fn open(here: &Namespace<'_>) -> usize {
 }
 
 fn wait_used(here: &Namespace<'_>, jobs: u32) {
-    let queues = "/apis/htc.cern.ch/v1alpha1/htcqueues";
     wait_for(&format!("{jobs} in use"), PATIENCE, || {
-        let queue = here.bed.object(queues, "batch").unwrap();
+        let queue = here.bed.object(bed::api::QUEUES, "batch").unwrap();
         if queue["status"]["used"]["jobs"] == jobs { Ok(()) } else { Err(queue["status"].to_string()) }
     })
     .unwrap_or_else(|error| panic!("{error}\n{}", here.bed.log()));
@@ -196,8 +195,8 @@ pub fn what_is_resumed_by_hand_gets_no_room(version: Version) {
     here.wait_pods("one", |pods| pods.len() == 1);
     here.create(&in_queue("wants", 5));
     wait_quota(&here, "wants", "False", "WaitingForQuota");
-    let resume = r#"{"spec":{"suspend":false,"parallelism":5}}"#;
-    here.patch("job", &here.job_name("wants"), resume);
+    let resume = json!({ "spec": { "suspend": false, "parallelism": 5 } });
+    here.patch("job", &here.job_name("wants"), &resume);
     wait_for("it to be suspended again", PATIENCE, || {
         let job = here.job("wants");
         if job["spec"]["suspend"] == true { Ok(()) } else { Err(job["spec"]["suspend"].to_string()) }

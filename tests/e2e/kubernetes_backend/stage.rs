@@ -122,8 +122,7 @@ impl Owned for Namespace<'_> {
     fn play(&self, index: u32, status: Value) {
         let pod = self.wait_index(index);
         let name = pod["metadata"]["name"].as_str().unwrap();
-        let patch = json!({ "status": status }).to_string();
-        self.patch_status("pod", name, &patch);
+        self.patch_status("pod", name, &json!({ "status": status }));
     }
 
     fn run(&self, index: u32) {

@@ -11,10 +11,7 @@ fn put(here: &Namespace<'_>, name: &str, data: &Value) {
     let config_map = json!({
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name, "namespace": here.name }, "data": data,
     });
-    if here.object("configmap", name).is_some() {
-        here.remove("configmap", name);
-    }
-    here.bed.apply(&config_map);
+    here.replace("configmap", &config_map);
 }
 
 fn from(mut object: Value, name: &str) -> Value {

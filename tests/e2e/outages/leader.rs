@@ -6,6 +6,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use testbed::{Owned, Scratch, Version, wait_for};
 
+use bed::api::OWN_LEASES;
 use bed::signals::{Unlimited, signal};
 use bed::site::Site;
 use bed::{PATIENCE, is_true, of};
@@ -31,8 +32,7 @@ pub fn wait_log(operator: &Owned, what: &str) {
 
 /// Who holds the Lease, and how often that has changed.
 pub fn holder(site: &Site) -> (String, String) {
-    let leases = "/apis/coordination.k8s.io/v1/namespaces/htc-operator/leases";
-    let spec = &site.bed.object(leases, "htc-operator").unwrap()["spec"];
+    let spec = &site.bed.object(OWN_LEASES, "htc-operator").unwrap()["spec"];
     (spec["holderIdentity"].as_str().unwrap().to_owned(), spec["leaseTransitions"].to_string())
 }
 

@@ -7,6 +7,7 @@ use serde_json::json;
 use testbed::{Account, Fault, Rule, Scratch, Version, wait_for};
 
 use crate::outages::leader::{SHORT, holder, wait_log};
+use bed::api::OWN_LEASES;
 use bed::site::Site;
 use bed::{Namespace, PATIENCE, is_true};
 
@@ -15,10 +16,6 @@ const STEADY: [&str; 3] = ["--lease-duration=20s", "--lease-renew-deadline=15s",
 
 fn lease(site: &Site, arguments: &[&str]) -> String {
     site.bed.kube.kubectl_ok(&[&["-n", "htc-operator"], arguments].concat()).unwrap()
-}
-
-fn leases(site: &Site) -> Vec<serde_json::Value> {
-    site.bed.objects("/apis/coordination.k8s.io/v1/namespaces/htc-operator/leases")
 }
 
 /// Its holder makes it again, as long as nobody can have led meanwhile; what a person writes into it is as good as another
@@ -31,7 +28,8 @@ pub fn deleted_and_edited(version: Version) {
     let running = here.wait("running", "it runs", |object| object["status"]["running"] == 1);
     let pid = site.bed.operator_pid();
     lease(&site, &["delete", "lease", "htc-operator"]);
-    wait_for("the Lease to be there again", PATIENCE, || leases(&site).len() == 1 && holder(&site).0 == "bed").unwrap();
+    let again = || site.bed.objects(OWN_LEASES).len() == 1 && holder(&site).0 == "bed";
+    wait_for("the Lease to be there again", PATIENCE, again).unwrap();
     here.create(&site.noted("after", 1, ""));
     site.assert_complete_once(&here, "after", 1);
     assert_eq!(site.bed.operator_pid(), pid);

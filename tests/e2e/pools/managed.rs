@@ -21,7 +21,7 @@ use bed::site::says;
 use bed::{ACCOUNT, Bed, Namespace, PATIENCE, htcjob, is_true};
 
 use super::site::{delete, find, wait_gone, wait_ready, wait_ready_says, with_pool};
-use node::{Node, decoded, names, services};
+use node::{Node, names, services};
 
 pub use images::each_image_gets_workers_of_its_own;
 pub use left::its_orphans_are_named_and_removed_in_the_names_of_their_namespaces;
@@ -168,8 +168,7 @@ fn ends_well_as(here: &Namespace<'_>, node: &Node<'_>, name: &str, written: &str
 
 /// A configuration of its own for a token of the pool.
 fn configured(here: &Namespace<'_>, secret: &str, at: &str) -> PathBuf {
-    let object = here.object("secret", secret).unwrap();
-    let token = String::from_utf8(decoded(object["data"]["token"].as_str().unwrap())).unwrap();
+    let token = here.secret_entry(secret, "token");
     configured_with(here, &token, &format!("as-{secret}-{at}"))
 }
 
@@ -403,11 +402,11 @@ pub fn what_is_made_is_the_pools_own_and_restricted(version: Version) {
     // Edits by hand are undone when the pool is looked at again; another spec is written.
     let lets_in = || here.object("networkpolicy", "own-worker").unwrap()["spec"]["ingress"].take();
     let limited = lets_in();
-    here.patch("statefulset", "own-schedd", r#"{"spec":{"replicas":2}}"#);
-    here.patch("networkpolicy", "own-worker", r#"{"spec":{"ingress":[{}]}}"#);
+    here.patch("statefulset", "own-schedd", &json!({ "spec": { "replicas": 2 } }));
+    here.patch("networkpolicy", "own-worker", &json!({ "spec": { "ingress": [{}] } }));
     assert_eq!(lets_in(), json!([{}]), "everybody");
-    let image = r#"{"spec":{"managed":{"image":"htcondor:next"}}}"#;
-    here.patch("htcpool", POOL, image);
+    let image = json!({ "spec": { "managed": { "image": "htcondor:next" } } });
+    here.patch("htcpool", POOL, &image);
     wait_for("the StatefulSet to be as it should be", PATIENCE, || {
         let set = here.object("statefulset", "own-schedd").unwrap();
         let image = &set["spec"]["template"]["spec"]["containers"][0]["image"];

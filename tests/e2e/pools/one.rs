@@ -34,7 +34,7 @@ pub fn what_is_missing_is_said_and_waited_for(version: Version) {
     wait_ready(&there, "second", "Answering");
     let message = wait_says(&here, "waits", "PoolNotAllowed");
     assert!(message.contains("allowedNamespaces"), "{message}");
-    let allowed = format!(r#"{{"spec":{{"allowedNamespaces":["{}"]}}}}"#, here.name);
+    let allowed = serde_json::json!({ "spec": { "allowedNamespaces": [here.name] } });
     there.patch("htcpool", "second", &allowed);
     let mut own = pools.noted("own", 1, &pool);
     own["spec"]["miniCluster"] = serde_json::json!({ "size": 1 });
@@ -192,7 +192,7 @@ pub fn another_pool_of_its_name_is_not_taken_for_it(version: Version) {
     pools.start_lasting(&here, &["runs", "abandoned"]);
     let take_away = || {
         here.begin_remove("htcpool", "second");
-        here.patch("htcpool", "second", r#"{"metadata":{"finalizers":null}}"#);
+        here.patch("htcpool", "second", &serde_json::json!({ "metadata": { "finalizers": null } }));
     };
     take_away();
     here.wait_says("runs", "Tracked", "False", "PoolNotFound");

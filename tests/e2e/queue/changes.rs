@@ -150,7 +150,7 @@ pub fn a_queue_that_is_made_again_goes_on(version: Version) {
     queued.queue("batch", &json!({ "quota": { "jobs": 1 } }));
     let uid = here.create(&queued.lasting("parts", 2, "batch"));
     here.wait_running("parts", 1);
-    bed.delete("/apis/htc.cern.ch/v1alpha1/htcqueues", "batch");
+    bed.delete(bed::api::QUEUES, "batch");
     here.create(&queued.lasting("late", 1, "batch"));
     let message = wait_quota(&here, "late", "False", "Misconfigured");
     assert!(message.contains("there is no HTCQueue batch"), "{message}");

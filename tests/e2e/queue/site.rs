@@ -3,10 +3,9 @@
 use serde_json::{Value, json};
 use testbed::{Version, wait_for};
 
+use bed::api::QUEUES;
 use bed::site::Site;
 use bed::{Namespace, PATIENCE, condition, of};
-
-const QUEUES: &str = "/apis/htc.cern.ch/v1alpha1/htcqueues";
 
 pub struct Queued {
     pub site: Site,

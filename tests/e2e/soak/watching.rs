@@ -14,8 +14,7 @@ fn each_status_is_shown_and_a_gap_is_told() {
     let watch = here.watch();
     let uid = here.create(&htcjob("seen", "true"));
     let say = |attempt: i64| {
-        let patch = json!({ "status": { "attempt": attempt } }).to_string();
-        here.patch_status("htcjob", "seen", &patch);
+        here.patch_status("htcjob", "seen", &json!({ "status": { "attempt": attempt } }));
     };
     let begun = || proxy.seen().iter().filter(|seen| seen.path.contains("watch=")).count();
     say(1);

@@ -103,7 +103,7 @@ impl<'a> Old<'a> {
             "active": count(1), "succeeded": count(4), "failed": count(7),
         } });
         let name = object["metadata"]["name"].as_str().unwrap();
-        here.patch_status("htcjob", name, &status.to_string());
+        here.patch_status("htcjob", name, &status);
         uid
     }
 

@@ -55,7 +55,7 @@ pub enum Error {
         /// What to do about it.
         remedy: String,
     },
-    /// The demo, or the proof in a cluster, did not go as it should.
+    /// The demo, the proof in a cluster, or what the API server was asked for did not go as it should.
     #[error("could not {doing}: {outcome}")]
     Demo {
         /// What was being done.

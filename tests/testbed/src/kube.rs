@@ -43,8 +43,8 @@ const ATTEMPTS: u32 = 3;
 /// the processor time of servers that live for a minute.
 const GARBAGE: &str = "400";
 
-/// Kinds that neither the operator nor a test watches, where there are no nodes. A watch cache for each of them takes half of what an API server takes that nobody asks
-/// anything, and a quarter of its start.
+/// Kinds that neither the operator nor a test watches, where there are no nodes. A watch cache for each of them takes half of what an API
+/// server takes that nobody asks anything, and a quarter of its start.
 const UNCACHED: &str = "endpoints limitranges persistentvolumes podtemplates replicationcontrollers resourcequotas \
     mutatingadmissionpolicies.admissionregistration.k8s.io \
     mutatingadmissionpolicybindings.admissionregistration.k8s.io \
@@ -124,12 +124,14 @@ impl KubeOptions {
     fn arguments(&self) -> Vec<String> {
         match self.address {
             // An address for documentation: without one it asks for a default route, and nothing here uses it.
-            None => ["--bind-address=127.0.0.1", "--advertise-address=192.0.2.1", "--endpoint-reconciler-type=none"]
-                .map(str::to_owned)
+            None => vec![
+                "--bind-address=127.0.0.1".to_owned(),
+                "--advertise-address=192.0.2.1".to_owned(),
+                "--endpoint-reconciler-type=none".to_owned(),
                 // The numbers of objects are for its metrics.
-                .into_iter()
-                .chain(["--etcd-count-metric-poll-period=0".to_owned(), format!("--watch-cache-sizes={}", uncached())])
-                .collect(),
+                "--etcd-count-metric-poll-period=0".to_owned(),
+                format!("--watch-cache-sizes={}", uncached()),
+            ],
             Some(address) => vec!["--bind-address=0.0.0.0".to_owned(), format!("--advertise-address={address}")],
         }
     }

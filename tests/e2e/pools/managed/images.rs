@@ -41,8 +41,7 @@ pub fn each_image_gets_workers_of_its_own(version: Version) {
             here.create(object);
         }
         here.wait("pods", "its finalizer", |object| object["metadata"]["finalizers"].is_array());
-        let status = json!({ "status": { "phase": "Running", "attempt": 1, "total": 50, "active": 50, "idle": 50 } })
-            .to_string();
+        let status = json!({ "status": { "phase": "Running", "attempt": 1, "total": 50, "active": 50, "idle": 50 } });
         here.patch_status("htcjob", "forged", &status);
 
         // A worker has room for two jobs: those of the other image do not get it.

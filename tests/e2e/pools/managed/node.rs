@@ -229,7 +229,7 @@ impl<'a> Node<'a> {
             }],
         }});
         // It may be gone.
-        let _ = self.here().try_patch_status("pod", name, &status.to_string());
+        let _ = self.here().try_patch_status("pod", name, &status);
     }
 
     /// What each volume is on the node.
@@ -371,8 +371,7 @@ fn now() -> String {
     jiff::Timestamp::from_second(jiff::Timestamp::now().as_second()).unwrap().to_string()
 }
 
-/// What a Secret has below `data`.
-pub fn decoded(text: &str) -> Vec<u8> {
+fn decoded(text: &str) -> Vec<u8> {
     use base64::Engine as _;
     base64::engine::general_purpose::STANDARD.decode(text).unwrap()
 }

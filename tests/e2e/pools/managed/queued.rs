@@ -63,7 +63,7 @@ pub fn its_workers_come_when_it_has_room(version: Version) {
         }
         node.wait_pods("worker", "none", <[Value]>::is_empty);
         testbed::wait_for("the queue to be empty", bed::PATIENCE, || {
-            let status = &cluster.bed.object("/apis/htc.cern.ch/v1alpha1/htcqueues", QUEUE).unwrap()["status"];
+            let status = &cluster.bed.object(bed::api::QUEUES, QUEUE).unwrap()["status"];
             let empty = status["used"]["jobs"] == 0 && status["pending"] == 0;
             if empty { Ok(()) } else { Err(status.to_string()) }
         })
