@@ -69,11 +69,17 @@ impl Scratch {
             return Ok(program.to_owned());
         }
         let shared = self.path.join(program.file_name().unwrap_or_default());
-        if fs::hard_link(program, &shared).is_err() {
-            fs::copy(program, &shared).doing("copying", program)?;
-        }
+        put(program, &shared)?;
         Ok(shared)
     }
+}
+
+/// Puts a program where others reach it. It may be there: to copy it to its own hard link would leave nothing of both.
+fn put(program: &Path, shared: &Path) -> Result<()> {
+    if !shared.exists() && fs::hard_link(program, shared).is_err() {
+        fs::copy(program, shared).doing("copying", program)?;
+    }
+    Ok(())
 }
 
 impl Drop for Scratch {
@@ -102,6 +108,23 @@ fn sweep(base: &Path) {
         if lock.try_lock().is_ok() && fs::remove_dir_all(&path).is_err() {
             // Servers that are just dying still write: whoever comes next finds the lock and tries again.
             let _ = File::create(path.join(LOCK));
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_is_shared_twice_stays_as_it_is() {
+        let scratch = Scratch::new().unwrap();
+        let (program, shared) = (scratch.path().join("program"), scratch.path().join("shared"));
+        fs::write(&program, "of two lives").unwrap();
+        for _ in 0..2 {
+            put(&program, &shared).unwrap();
+            assert_eq!(fs::read_to_string(&shared).unwrap(), "of two lives");
         }
     }
 }
