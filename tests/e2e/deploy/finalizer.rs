@@ -32,6 +32,10 @@ fn install(here: &Namespace<'_>, lease: &str) {
 
 /// Creates an object; what the API server made of it at once.
 fn born(here: &Namespace<'_>, object: &Value, more: &[&str]) -> Value {
+    try_create(here, object, more).unwrap()
+}
+
+fn try_create(here: &Namespace<'_>, object: &Value, more: &[&str]) -> testbed::Result<Value> {
     let arguments = [&["-n", &here.name, "create", "-f", "-", "-o", "json"], more].concat();
     let text = tool::run_ok(
         "creating an HTCJob",
@@ -39,12 +43,14 @@ fn born(here: &Namespace<'_>, object: &Value, more: &[&str]) -> Value {
         &object.to_string(),
         Duration::from_secs(60),
     );
-    serde_json::from_str(&text.unwrap()).unwrap()
+    text.map(|text| serde_json::from_str(&text).unwrap())
 }
 
 fn wait_effective(here: &Namespace<'_>) {
     wait_for("the policy to take effect", PATIENCE, || {
-        let object = born(here, &htcjob("try", "true"), &["--dry-run=server"]);
+        // Policies hear of a new CRD a little later, and refuse what they do not know.
+        let object =
+            try_create(here, &htcjob("try", "true"), &["--dry-run=server"]).map_err(|error| error.to_string())?;
         if object["metadata"]["finalizers"].is_array() { Ok(()) } else { Err(object["metadata"].to_string()) }
     })
     .unwrap();

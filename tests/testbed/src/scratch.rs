@@ -68,7 +68,7 @@ impl Scratch {
         if Account::unprivileged().can_reach(program) {
             return Ok(program.to_owned());
         }
-        let shared = self.path.join(program.file_name().unwrap_or_default());
+        let shared = self.dir("programs")?.join(program.file_name().unwrap_or_default());
         put(program, &shared)?;
         Ok(shared)
     }
