@@ -1,6 +1,7 @@
 //! Run folders: one for each server or test, gone when it is.
 
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, process};
@@ -74,14 +75,6 @@ impl Scratch {
     }
 }
 
-/// Puts a program where others reach it. It may be there: to copy it to its own hard link would leave nothing of both.
-fn put(program: &Path, shared: &Path) -> Result<()> {
-    if !shared.exists() && fs::hard_link(program, shared).is_err() {
-        fs::copy(program, shared).doing("copying", program)?;
-    }
-    Ok(())
-}
-
 impl Drop for Scratch {
     fn drop(&mut self) {
         if self.keep {
@@ -90,6 +83,15 @@ impl Drop for Scratch {
             progress::say(&format!("removing {}: {e}", self.path.display()));
         }
     }
+}
+
+/// Puts a program where others reach it, unless it is there: to copy it to its own hard link would leave nothing of either.
+fn put(program: &Path, shared: &Path) -> Result<()> {
+    match fs::hard_link(program, shared) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => fs::copy(program, shared).map(drop),
+        Ok(()) | Err(_) => Ok(()),
+    }
+    .doing("sharing", program)
 }
 
 /// Removes the folders whose owners are dead. One that cannot be opened belongs to another user.
