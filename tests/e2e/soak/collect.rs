@@ -50,7 +50,7 @@ pub struct Ad {
     pub staged: Option<i64>,
     /// `JobCurrentStartDate`: when it was started last.
     pub began: Option<i64>,
-    /// `CompletionDate`
+    /// `CompletionDate`; or when its output had come, if it was removed after its end.
     pub completed: Option<i64>,
     /// `EnteredCurrentStatus`, if it is removed.
     pub removed: Option<i64>,
@@ -84,7 +84,7 @@ impl Ad {
         self.staged.is_some() && !self.counts()
     }
 
-    fn read(ad: &Value) -> Self {
+    pub fn read(ad: &Value) -> Self {
         let number = |name: &str| ad[name].as_i64();
         let all = |name: &str| number(name).unwrap_or_default();
         Self {
@@ -95,7 +95,10 @@ impl Ad {
             status: all("JobStatus"),
             staged: number("StageInFinish"),
             began: number("JobCurrentStartDate"),
-            completed: number("CompletionDate").filter(|date| *date > 0),
+            completed: number("CompletionDate").filter(|date| *date > 0).or_else(|| {
+                // The schedd writes the date some seconds after JobStatus 4, and never if the job is removed in between.
+                number("TransferOutFinished").filter(|_| all("JobStatus") == 3 && all("LastJobStatus") == 4)
+            }),
             removed: number("EnteredCurrentStatus").filter(|_| all("JobStatus") == 3),
             not_after: number("HTCNotAfter"),
             starts: all("NumShadowStarts").max(all("NumJobStarts")),
@@ -106,7 +109,8 @@ impl Ad {
 }
 
 const ATTRIBUTES: &str = "ClusterId,ProcId,HTCJobUID,HTCJobIndex,HTCJobAttempt,JobStatus,StageInFinish,CompletionDate,HTCNotAfter,\
-                          JobCurrentStartDate,EnteredCurrentStatus,NumShadowStarts,NumJobStarts,ExitCode,RemoveReason";
+                          JobCurrentStartDate,EnteredCurrentStatus,NumShadowStarts,NumJobStarts,ExitCode,RemoveReason,\
+                          LastJobStatus,TransferOutFinished";
 
 /// One line that a payload wrote.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -476,3 +476,17 @@ fn each_forgery_is_seen() {
     let unseen: Vec<Rule> = Rule::iter().filter(|rule| !seen.contains(rule)).collect();
     assert!(unseen.is_empty(), "no forgery breaks {unseen:?}");
 }
+
+/// As both versions write it when condor_rm comes right after JobStatus 4.
+#[test]
+fn what_is_removed_right_after_its_end_has_ended_before() {
+    let ad = |last| {
+        json!({
+            "ClusterId": 1, "ProcId": 23, "JobStatus": 3, "LastJobStatus": last, "ExitCode": 0,
+            "TransferOutFinished": 105, "EnteredCurrentStatus": 109,
+        })
+    };
+    let [ended, running] = [4, 2].map(|last| Ad::read(&ad(last)));
+    assert_eq!((ended.completed, ended.removed), (Some(105), Some(109)));
+    assert_eq!((running.completed, running.removed), (None, Some(109)));
+}
