@@ -60,6 +60,7 @@ row! {
     not_after: "HTCNotAfter",
     operator: "HTCOperator",
     status: "JobStatus",
+    last_status: "LastJobStatus",
     entered: "EnteredCurrentStatus",
     hold_code: "HoldReasonCode",
     hold_subcode: "HoldReasonSubCode",
@@ -176,6 +177,13 @@ impl Row {
         self.shown(Attempt::INHERITED, index, false)
     }
 
+    /// Whether it had ended, whatever became of it then. The schedd writes `CompletionDate` some seconds after `JobStatus` 4, and never
+    /// if the job is removed in between (23.9.6 and 25.14.1).
+    fn has_completed(&self, status: JobStatus) -> bool {
+        let last = number(self.last_status.as_ref()).and_then(JobStatus::from_code);
+        date(self.completed.as_ref()).is_some() || (status == JobStatus::Removed && last == Some(JobStatus::Completed))
+    }
+
     fn shown(&self, attempt: Attempt, index: Index, marked: bool) -> Option<Ad> {
         let code = |value: &Option<Scalar>| number(value.as_ref()).and_then(|number| i32::try_from(number).ok());
         let by_signal = matches!(self.by_signal, Some(Scalar::Flag(true)));
@@ -197,7 +205,7 @@ impl Row {
             staged_in: date(self.staged_in.as_ref()),
             staged_out: date(self.staged_out.as_ref()),
             exit,
-            completed: date(self.completed.as_ref()).is_some(),
+            completed: self.has_completed(status),
             started: date(self.started.as_ref()).is_some(),
             remove_reason: words(self.remove_reason.as_ref()),
             marked,
@@ -270,6 +278,21 @@ mod tests {
         assert_eq!((ad.hold.code, ad.hold.subcode, ad.hold.since), (1, 0, Some(SchedDate(99))));
         assert_eq!(ad.hold.reason, "a \"reason\" with \\ and é and \u{fffd}");
         assert_eq!((ad.exit, ad.completed, ad.staged_in, ad.not_after), (None, false, Some(SchedDate(17)), None));
+    }
+
+    #[test]
+    fn what_is_removed_right_after_its_end_has_completed() {
+        let completed = |more: &str| {
+            let ours =
+                r#""ClusterId": 7, "ProcId": 3, "HTCJobUID": "u", "HTCJobAttempt": 2, "HTCJobIndex": 5, "ExitCode": 0"#;
+            let rows = read(format!("[{{ {ours}, {more} }}]").as_bytes());
+            rows[0].1.as_ref().unwrap().completed
+        };
+        assert!(completed(r#""JobStatus": 3, "LastJobStatus": 4"#));
+        assert!(completed(r#""JobStatus": 3, "LastJobStatus": 2, "CompletionDate": 99"#));
+        assert!(!completed(r#""JobStatus": 3, "LastJobStatus": 2, "CompletionDate": 0"#), "removed while it ran again");
+        assert!(!completed(r#""JobStatus": 3, "LastJobStatus": 5"#), "held at its end by its own policy");
+        assert!(!completed(r#""JobStatus": 1, "LastJobStatus": 4"#));
     }
 
     #[test]

@@ -153,7 +153,7 @@ pub struct Ad {
     pub staged_out: Option<SchedDate>,
     /// `ExitCode` or `ExitSignal`
     pub exit: Option<Exit>,
-    /// `CompletionDate` > 0
+    /// `CompletionDate` > 0, or it was removed from `JobStatus` 4.
     pub completed: bool,
     /// It has started at least once.
     pub started: bool,

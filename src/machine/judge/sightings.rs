@@ -68,8 +68,7 @@ pub fn outcome(ad: &Ad) -> Option<Outcome> {
     };
     match ad.status {
         JobStatus::Completed => Some(by_exit),
-        // condor_rm of a job that had ended keeps its end; one removed between two tries keeps a stale ExitCode but no
-        // CompletionDate.
+        // condor_rm of a job that had ended keeps its end; one removed between two tries keeps a stale ExitCode but had not completed.
         JobStatus::Removed if ad.completed => Some(by_exit),
         JobStatus::Removed => Some(Outcome::Removed),
         JobStatus::Idle

@@ -7,7 +7,8 @@ use testbed::Version::{self, Sid, Trixie};
 
 use crate::lifecycle::{UNTIL_LET_GO, counts, ids, in_history, of, told_in};
 use bed::looks::Looks;
-use bed::{Bed, Namespace, htcjob, is_true};
+use bed::site::Site;
+use bed::{Bed, Namespace, PATIENCE, htcjob, is_true};
 
 /// Has a tool of HTCondor do something, and waits until the status and an Event say so: by the second look that is asked for once
 /// HTCondor has done it.
@@ -139,6 +140,42 @@ fn removed_jobs_have_failed(#[values(Trixie, Sid)] version: Version) {
         bed.wait_spool_free(&[id]);
         assert_eq!(in_history(bed, &of(&uid), &["JobStatus"]), ["3"], "{name}");
         assert_eq!(here.story(name, "NothingToFetch"), story);
+    }
+}
+
+/// In the first moments after its end a job has no CompletionDate yet, and if it is removed then it never gets one. The operator only sees
+/// what is left of it in history.
+#[rstest]
+#[case::sid(Sid)]
+#[ignore = "HTCondor's version makes no difference: make test-long"]
+#[case::trixie(Trixie)]
+fn what_is_removed_right_after_its_end_has_succeeded(#[case] version: Version) {
+    const JOBS: u32 = 20;
+    let site = Site::start(version);
+    let here = site.bed.namespace();
+    let began = Instant::now();
+    for round in 0.. {
+        let name = format!("removed-{round}");
+        let its = of(&here.create(&site.lasting(&name, JOBS)));
+        here.wait_running(&name, JOBS);
+        site.bed.stop_operator();
+        site.finish(&name);
+        // Without the pauses of wait_for. It fails while none has ended.
+        while !site.bed.queue(&its, &["ProcId"]).is_empty() {
+            for _ in 0..4 {
+                let over = format!("{its} && JobStatus == 4");
+                site.bed.condor.run("condor_rm", &["-constraint", &over], "").unwrap();
+            }
+            assert!(began.elapsed() < PATIENCE, "{:?}", site.bed.queue(&its, &["ProcId", "JobStatus"]));
+        }
+        site.bed.start_operator();
+        let ended = here.wait_ended(&name);
+        let ads = site.bed.history(&its, &["ProcId", "JobStatus", "LastJobStatus", "CompletionDate"]);
+        assert_eq!(counts(&ended), [0, JOBS.into(), 0], "{ads:?}");
+        if ads.iter().any(|ad| ad[1..3] == ["3", "4"] && ["0", "undefined"].contains(&ad[3].as_str())) {
+            return;
+        }
+        assert!(began.elapsed() < PATIENCE, "no job was removed before it had a CompletionDate: {ads:?}");
     }
 }
 
