@@ -359,7 +359,11 @@ impl<'a> Run<'a> {
         let told = told.and_then(|told| told.reason.parse().ok());
         let is_one_of = |reasons: &[Reason]| told.is_some_and(|told| reasons.contains(&told));
         let progress = match reason {
-            Reason::Asking => is_one_of(FAILED_TRIES) || is_one_of(WAITS_FOR_A_PERSON),
+            Reason::Asking => {
+                is_one_of(FAILED_TRIES)
+                    || is_one_of(WAITS_FOR_A_PERSON)
+                    || (is_one_of(KEEPS_BACK) && !self.record.jobs.is_empty())
+            }
             // Each part of the jobs, and what is left waits again.
             Reason::Submitting | Reason::SmallerSubmissions => is_one_of(FAILED_TRIES) || is_one_of(KEEPS_BACK),
             // Some of the jobs after others: the schedd takes no more at a time.

@@ -1,9 +1,9 @@
 //! From the finalizer to the first submission, and what stands against it.
 
-use htc_operator::api::{ConditionType, Reason};
+use htc_operator::api::{ConditionStatus, ConditionType, Reason};
 use htc_operator::machine::decide::Action;
 use htc_operator::machine::facts::{
-    Ad, Claim, Evidence, Exit, Facts, Failure, LastRequest, Listed, Past, Spec, SpecRefused, Unreadable,
+    Ad, Claim, Condition, Evidence, Exit, Facts, Failure, LastRequest, Listed, Past, Spec, SpecRefused, Unreadable,
 };
 use htc_operator::machine::outcome::Outcome;
 use htc_operator::machine::phase::Phase;
@@ -313,6 +313,29 @@ fn the_others_wait_until_places_are_free() {
     let waiting = decide(&with(tried.clone(), 2));
     assert_eq!(waiting.action, Action::Nothing);
     assert_ne!(condition(&waiting, ConditionType::Submitted), "False Parallelism", "the two are judged first");
+}
+
+/// What waits for places is said until the last job goes, also while HTCondor is asked about those that went before: one Event.
+#[test]
+fn what_waits_for_places_stays_said_while_htcondor_is_asked() {
+    let settings = Settings { namespace_room: Some(3), ..settings() };
+    let said = |facts: &Facts| {
+        let decision = htc_operator::machine::decide(facts, at(0), &settings, &Rules::ALL).unwrap();
+        condition(&decision, ConditionType::Submitted)
+    };
+    let mut facts = accepted(Phase::Running, &[(running_job("1.0"), running(ad(0, "1.0")))]);
+    facts.object.spec = Ok(Spec { queue: 4, ..Spec::default() });
+    add_attempt(&mut facts, attempt(2, "1-2"));
+    facts.evidence = Evidence::none();
+    assert_eq!(said(&facts), "False Asking");
+    facts.record.known.as_mut().unwrap().conditions.push(Condition {
+        kind: ConditionType::Submitted,
+        status: ConditionStatus::False,
+        reason: "NamespaceLimit".to_owned(),
+        message: "m".to_owned(),
+        since: at(-50),
+    });
+    assert_eq!(said(&facts), "False NamespaceLimit");
 }
 
 #[test]
