@@ -23,6 +23,8 @@ const TURN: u32 = 5;
 pub struct Watched {
     /// By uid: each status that the object has had, oldest first.
     pub statuses: BTreeMap<String, Vec<Value>>,
+    /// The uids of objects that were deleted while finalizers held them.
+    pub deleting: BTreeSet<String>,
     /// The uids of objects that were seen to go.
     pub gone: BTreeSet<String>,
     /// How often the objects were listed: once, and again after each gap in which a version may have been missed.
@@ -81,6 +83,8 @@ impl Watched {
         }
         if gone {
             self.gone.insert(uid);
+        } else if object.metadata.deletion_timestamp.is_some() {
+            self.deleting.insert(uid);
         }
     }
 }

@@ -383,8 +383,11 @@ impl Check<'_> {
                 let in_order = places.iter().flatten().is_sorted();
                 let failing = life.plan.codes.iter().any(|code| *code != 0);
                 let to_its_end = pending && submitted && completed != failing && failed == failing;
-                // Deleted before the operator ever saw it, it just goes.
-                let unseen = events.is_empty() && self.found.ads_of(&life.uid).is_empty();
+                // Deleted before the operator ever saw it, it just goes. So it does if the finalizer comes while the API server deletes it: that
+                // looks for finalizers first, and deletes whatever was written since (Store.Delete in k8s.io/apiserver).
+                let held = self.found.watched.deleting.contains(&life.uid);
+                let untold = events.is_empty() || (!held && events.len() == 1 && pending);
+                let unseen = untold && self.found.ads_of(&life.uid).is_empty();
                 let deleted = unseen || (pending && terminating && removed && !(completed && failed));
                 let gone_right = if life.plan.is_deleted() { deleted } else { !terminating && !removed };
                 in_order && gone_right && (to_its_end || !life.plan.runs_to_its_end()) && (!running || submitted)

@@ -99,7 +99,12 @@ fn right() -> Collected {
     Collected {
         lives,
         objects,
-        watched: Watched { statuses: statuses.into(), gone: [DELETED.to_owned()].into(), lists: 1 },
+        watched: Watched {
+            statuses: statuses.into(),
+            deleting: [DELETED.to_owned()].into(),
+            gone: [DELETED.to_owned()].into(),
+            lists: 1,
+        },
         events: [
             events(LEFT, &[&start[..], &["Failed", "Fetched"]].concat()),
             events(HELD, &[&start[..], &["JobsHeld", "NotHeld", "Completed", "Fetched"]].concat()),
@@ -478,6 +483,23 @@ fn each_forgery_is_seen() {
 }
 
 /// As both versions write it when condor_rm comes right after JobStatus 4.
+/// The API server may delete an `HTCJob` in the moment in which it gets its finalizer: nobody is told, and there is nothing to remove.
+#[test]
+fn what_no_finalizer_has_held_just_goes() {
+    let mut found = right();
+    let of_deleted = |uid: &str| uid == DELETED;
+    found.history.retain(|ad| !of_deleted(&ad.uid));
+    found.records.retain(|record| !of_deleted(&record.uid));
+    found.events.retain(|event| !of_deleted(event["involvedObject"]["uid"].as_str().unwrap()));
+    found.events.extend(events(DELETED, &["Pending"]));
+    found.watched.statuses.insert(DELETED.to_owned(), vec![Value::Null]);
+    found.lives[2].seen.clear();
+    let broken = |found: &Collected| check(found).into_iter().map(|violation| violation.rule).collect::<Vec<_>>();
+    assert_eq!(broken(&found), [Rule::Events], "held, it is told of what becomes of it");
+    found.watched.deleting.clear();
+    assert_eq!(broken(&found), []);
+}
+
 #[test]
 fn what_is_removed_right_after_its_end_has_ended_before() {
     let ad = |last| {
