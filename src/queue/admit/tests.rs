@@ -439,6 +439,11 @@ proptest! {
         }
         prop_assert_eq!(served.len(), claims.len(), "{:?}", claims);
     }
+}
+
+proptest! {
+    // Hundreds of decisions in each.
+    #![proptest_config(ProptestConfig::with_cases(400))]
 
     /// Where jobs end one after another, each HTCJob is served, however large its jobs are and however many small ones are asked for.
     #[test]

@@ -31,6 +31,9 @@ const STOP: Duration = Duration::from_secs(20);
 
 const CONFIG: &str = include_str!("pool.conf");
 
+/// Where daemons write their addresses, as CONFIG says.
+const ADDRESSES: [&str; 3] = ["master_address", "collector_address", "schedd_address"];
+
 /// Process 1 of the pool. The end of its stdin, however it comes about, is the end of the pool: first an orderly one,
 /// and after 8 s any.
 const INIT: &str =
@@ -160,7 +163,7 @@ impl Pool {
             .env("HOME", self.home.join("home"))
             .env("CONDOR_CONFIG", self.config());
         // Addresses of a former run would be taken for this one's.
-        for file in ["master_address", "collector_address", "schedd_address"] {
+        for file in ADDRESSES {
             let _ = fs::remove_file(self.home.join("run").join(file));
         }
         *self.daemons() = Some(Owned::spawn(&script)?);
@@ -170,6 +173,10 @@ impl Pool {
 
     /// `Err` says what cannot be seen yet.
     fn look(&self) -> std::result::Result<(), String> {
+        // Before a daemon has its address, tools can only fail, and most of a start is over by then.
+        if let Some(file) = ADDRESSES.into_iter().find(|file| !self.home.join("run").join(file).exists()) {
+            return Err(format!("no {file}"));
+        }
         let slots: &[&str] = &["-af", "Name"];
         for (what, args) in [("no slot", slots), ("no schedd", &["-schedd", "-af", "Name"])] {
             let seen = self.tool("condor_status", args).map_err(|e| e.to_string())?;

@@ -30,20 +30,29 @@ impl Look<()> for bool {
     }
 }
 
-/// Looks until `probe` gives the value, with pauses from 5 ms growing to 400 ms; after `limit` it fails and tells what
-/// the last look showed. The probe may return an `Option`, a `bool`, or a `Result` whose error says what was seen.
+/// A look takes a fifth of the time at most, unless it takes very long: many tests wait at the same time, and what a tool takes to look they
+/// would take from what they wait for.
+const TIMES: u32 = 4;
+
+/// The longest pause.
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// Looks until `probe` gives the value, with pauses from 5 ms growing to 400 ms, or to 1 s where looks are dear; after `limit` it fails and
+/// tells what the last look showed. The probe may return an `Option`, a `bool`, or a `Result` whose error says what was seen.
 pub fn wait_for<T, L: Look<T>>(what: &str, limit: Duration, mut probe: impl FnMut() -> L) -> Result<T> {
     let start = Instant::now();
     let mut pause = Duration::from_millis(5);
     loop {
+        let began = Instant::now();
         let last = match probe().look() {
             Ok(value) => return Ok(value),
             Err(last) => last,
         };
+        let dear = (began.elapsed() * TIMES).min(LONGEST);
         if start.elapsed() >= limit {
             return Err(Error::TimedOut { what: what.to_owned(), limit, last });
         }
-        thread::sleep(pause);
+        thread::sleep(pause.max(dear));
         pause = (pause * 3 / 2).min(Duration::from_millis(400));
     }
 }

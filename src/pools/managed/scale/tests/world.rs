@@ -477,7 +477,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 2000 }))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 1000 }))]
 
     #[test]
     fn no_job_is_ever_lost_and_the_pool_becomes_what_it_should_be(events in events()) {
