@@ -160,10 +160,10 @@ fn what_is_removed_right_after_its_end_has_succeeded(#[case] version: Version) {
         here.wait_running(&name, JOBS);
         site.bed.stop_operator();
         site.finish(&name);
+        let over = format!("{its} && JobStatus == 4");
         // Without the pauses of wait_for. It fails while none has ended.
         while !site.bed.queue(&its, &["ProcId"]).is_empty() {
             for _ in 0..4 {
-                let over = format!("{its} && JobStatus == 4");
                 site.bed.condor.run("condor_rm", &["-constraint", &over], "").unwrap();
             }
             assert!(began.elapsed() < PATIENCE, "{:?}", site.bed.queue(&its, &["ProcId", "JobStatus"]));
