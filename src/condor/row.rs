@@ -177,7 +177,7 @@ impl Row {
         self.shown(Attempt::INHERITED, index, false)
     }
 
-    /// Whether it had ended, whatever became of it then. The schedd writes `CompletionDate` some seconds after `JobStatus` 4, and never
+    /// Whether it had ended, whatever became of it then. The schedd writes `CompletionDate` later than `JobStatus` 4, and never
     /// if the job is removed in between (23.9.6 and 25.14.1).
     fn has_completed(&self, status: JobStatus) -> bool {
         let last = number(self.last_status.as_ref()).and_then(JobStatus::from_code);

@@ -482,7 +482,6 @@ fn each_forgery_is_seen() {
     assert!(unseen.is_empty(), "no forgery breaks {unseen:?}");
 }
 
-/// As both versions write it when condor_rm comes right after JobStatus 4.
 /// The API server may delete an `HTCJob` in the moment in which it gets its finalizer: nobody is told, and there is nothing to remove.
 #[test]
 fn what_no_finalizer_has_held_just_goes() {
@@ -500,6 +499,7 @@ fn what_no_finalizer_has_held_just_goes() {
     assert_eq!(broken(&found), []);
 }
 
+/// As both versions write it when condor_rm comes right after JobStatus 4.
 #[test]
 fn what_is_removed_right_after_its_end_has_ended_before() {
     let ad = |last| {

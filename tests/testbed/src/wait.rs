@@ -30,11 +30,11 @@ impl Look<()> for bool {
     }
 }
 
-/// A look takes a fifth of the time at most, unless it takes very long: many tests wait at the same time, and what a tool takes to look they
-/// would take from what they wait for.
+/// A pause is so many times as long as the look before it took, at least: what tools take to look, many tests at a time would take from
+/// what they wait for.
 const TIMES: u32 = 4;
 
-/// The longest pause.
+/// The longest of these.
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// Looks until `probe` gives the value, with pauses from 5 ms growing to 400 ms, or to 1 s where looks are dear; after `limit` it fails and
