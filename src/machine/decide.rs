@@ -358,18 +358,14 @@ impl<'a> Run<'a> {
         let told = self.conditions.get(kind).filter(|told| told.status == ConditionStatus::False);
         let told = told.and_then(|told| told.reason.parse().ok());
         let is_one_of = |reasons: &[Reason]| told.is_some_and(|told| reasons.contains(&told));
+        let has_jobs = !self.record.jobs.is_empty();
+        let others_wait = is_one_of(KEEPS_BACK) && has_jobs;
         let progress = match reason {
-            Reason::Asking => {
-                is_one_of(FAILED_TRIES)
-                    || is_one_of(WAITS_FOR_A_PERSON)
-                    || (is_one_of(KEEPS_BACK) && !self.record.jobs.is_empty())
-            }
+            Reason::Asking => is_one_of(FAILED_TRIES) || is_one_of(WAITS_FOR_A_PERSON) || others_wait,
             // Each part of the jobs, and what is left waits again.
             Reason::Submitting | Reason::SmallerSubmissions => is_one_of(FAILED_TRIES) || is_one_of(KEEPS_BACK),
             // Some of the jobs after others: the schedd takes no more at a time.
-            Reason::Staging | Reason::JobsPresent => {
-                (is_one_of(&[Reason::SubmitRefused]) || is_one_of(KEEPS_BACK)) && !self.record.jobs.is_empty()
-            }
+            Reason::Staging | Reason::JobsPresent => (is_one_of(&[Reason::SubmitRefused]) && has_jobs) || others_wait,
             _ => false,
         };
         if progress && kind == ConditionType::Submitted {
