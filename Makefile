@@ -52,12 +52,13 @@ test: setup ## the tests, but for those of test-long
 	install -D --target-directory=$(PROGRAMS) $(DEBUG)/htc-operator $(DEBUG)/kubectl-htc
 	$(E2E)
 
-# Both at a time: the first wait for half of theirs.
+# Both at a time: the first wait for half of theirs. There is nothing left to compile by then: cargo needs none of make's jobs, and would
+# warn that it cannot have them.
 test-fast:
-	cargo test $(ALL) --no-fail-fast
+	MAKEFLAGS= cargo test $(ALL) --no-fail-fast
 
 test-model:
-	cargo test $(OPTIMIZED)
+	MAKEFLAGS= cargo test $(OPTIMIZED)
 
 test-long: test ## what takes too long for every change
 	$(TESTBED) setup --kueue
