@@ -1,5 +1,7 @@
 //! Calls of a port with TLS by whoever has some certificate, or none: nothing stands between the caller and the port.
 
+use std::time::Duration;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use kube::client::Body;
@@ -35,6 +37,17 @@ impl Direct {
 
     /// Status and body of the answer; an error if there is none.
     pub fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> Result<(u16, String), String> {
+        self.ask_for(PATIENCE, method, path, headers)
+    }
+
+    /// The same for who does not wait longer than `limit`.
+    pub fn ask_for(
+        &self,
+        limit: Duration,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+    ) -> Result<(u16, String), String> {
         let request = http::Request::builder().method(method).uri(path);
         let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
         let request = request.body(Body::empty()).unwrap();
@@ -45,8 +58,8 @@ impl Direct {
             Ok((status, String::from_utf8_lossy(&body).into_owned()))
         };
         // hyper's client waits for ever, now and then, for a connection that was shut at once.
-        let limited = self.runtime.block_on(async { tokio::time::timeout(PATIENCE, answer).await });
-        limited.unwrap_or_else(|_| Err(format!("{method} {path}: no answer within {} s", PATIENCE.as_secs())))
+        let limited = self.runtime.block_on(async { tokio::time::timeout(limit, answer).await });
+        limited.unwrap_or_else(|_| Err(format!("{method} {path}: no answer within {} s", limit.as_secs())))
     }
 
     pub fn get(&self, path: &str, headers: &[(&str, &str)]) -> Result<(u16, String), String> {

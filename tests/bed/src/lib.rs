@@ -95,7 +95,7 @@ pub fn checkout() -> &'static Path {
 
 /// Times of the operator in tests: short, so that what waits is seen to end.
 const SHORT: &[&str] = &[
-    "--tracker-interval=4s",
+    "--tracker-interval=8s",
     "--tool-limit=20s",
     "--submit-limit=10s",
     "--submit-limit-max=20s",

@@ -103,6 +103,12 @@ pub fn take(weight: Weight) {
     });
 }
 
+/// How many tests with servers of their own have not begun.
+pub(crate) fn with_servers_to_come() -> usize {
+    let machine = machine();
+    machine.waiting.iter().filter(|((weight, _), _)| *weight >= Weight::Servers).count()
+}
+
 impl Machine {
     fn new() -> Self {
         let cores = thread::available_parallelism().map_or(1, usize::from);

@@ -6,14 +6,15 @@ use std::fmt::Write as _;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use bed::{Bed, Namespace, PATIENCE};
 use serde_json::{Value, json};
-use testbed::{Account, Owned, Port, Scratch, Spec, Version, processes, wait_for};
+use testbed::{Account, Assets, Owned, Port, Scratch, Spec, Version, processes, wait_for};
 
 /// Labels of the objects.
 const ROLE: &str = "htc.cern.ch/role";
@@ -46,22 +47,40 @@ pub fn services(net: &Port) -> String {
     format!("127.{}.{}.0/24", net.number >> 8, net.number & 255)
 }
 
+/// HTCondor, in the folder of [`tree`].
+const TREE: &str = "htcondor";
+
+/// HTCondor as its image has it, made once for all tests of this program: nothing of it is changed.
+fn tree(assets: &Assets, version: Version) -> PathBuf {
+    static TRIXIE: OnceLock<Scratch> = OnceLock::new();
+    static SID: OnceLock<Scratch> = OnceLock::new();
+    let make = || {
+        let scratch = Scratch::new().unwrap();
+        let done = Command::new("cp").arg("-a").arg(assets.condor(version)).arg(scratch.path().join(TREE)).status();
+        assert!(done.unwrap().success());
+        let script = bed::checkout().join("deploy/image/relocate.sh");
+        let relocated =
+            Command::new("sh").arg(script).arg(scratch.path().join(TREE)).arg("/htcondor").output().unwrap();
+        assert!(relocated.status.success(), "{relocated:?}");
+        scratch
+    };
+    let made = match version {
+        Version::Trixie => TRIXIE.get_or_init(make),
+        Version::Sid => SID.get_or_init(make),
+    };
+    made.path().join(TREE)
+}
+
 impl<'a> Node<'a> {
     /// Runs the pods of a namespace for as long as `test` runs.
     pub fn run(bed: &'a Bed, namespace: &str, version: Version, test: impl FnOnce(&Self)) {
         let scratch = Scratch::new().unwrap();
         let runs = scratch.dir("runs").unwrap();
-        let tree = scratch.path().join("htcondor");
-        let done = std::process::Command::new("cp").arg("-a").arg(bed.assets.condor(version)).arg(&tree).status();
-        assert!(done.unwrap().success());
-        let script = bed::checkout().join("deploy/image/relocate.sh");
-        let relocated = std::process::Command::new("sh").arg(script).arg(&tree).arg("/htcondor").output().unwrap();
-        assert!(relocated.status.success(), "{relocated:?}");
         let node = Node {
             bed,
             namespace: namespace.to_owned(),
             scratch,
-            tree,
+            tree: tree(&bed.assets, version),
             runs,
             running: Mutex::default(),
             net: Port::reserve().unwrap(),
