@@ -15,22 +15,14 @@ on_versions!(
         api_server::a_webhook_that_hangs,
         api_server::refusing_and_losing_writes,
         disk::read_only_and_full,
-        ledger::old_or_lost_at_the_start,
         stuck::each_says_why,
         limits::too_many_for_the_site,
-        queue::seen_by_somebody_else,
-        queue::lost_and_begun_anew,
-        queue::one_answer_that_shows_nothing,
-        queue::a_look_at_few_that_shows_nothing;
+        queue::one_answer_that_shows_nothing;
     sid:
         limits::one_bad_spoils_nobody,
-        ledger::taken_away_while_the_operator_runs,
         stuck::abandoned_and_orphaned,
-        schedd::hanging_for_longer_than_every_limit,
         queue::history_too_short,
-        queue::lost_before_anybody_looked,
-        schedd::killed_while_it_is_handed_jobs,
-        queue::a_first_answer_that_shows_nothing;
+        schedd::killed_while_it_is_handed_jobs;
     long:
         limits::the_queue_is_full,
         schedd::out_of_reach,
@@ -39,5 +31,13 @@ on_versions!(
         disk::that_hangs,
         api_server::forgetting_watches_and_away_for_long,
         api_server::killed_in_every_phase,
-        limits::too_many_at_once;
+        limits::too_many_at_once,
+        ledger::old_or_lost_at_the_start,
+        queue::a_look_at_few_that_shows_nothing,
+        queue::a_first_answer_that_shows_nothing,
+        queue::lost_before_anybody_looked,
+        schedd::hanging_for_longer_than_every_limit,
+        ledger::taken_away_while_the_operator_runs,
+        queue::seen_by_somebody_else,
+        queue::lost_and_begun_anew;
 );

@@ -33,29 +33,25 @@ fn json(text: &str) -> Value {
 
 on_versions!(
     both:
-        logs::followed_until_its_run_is_over,
         logs::followed_while_it_runs_and_to_its_end,
-        logs::what_is_kept_of_a_run,
-        reading::which_jobs_failed_and_how,
         states::each_end_of_a_job_that_runs_again,
-        states::one_that_is_killed,
         wishes::each_job_goes_its_own_way;
     trixie:
         attacks::a_front_lets_in_the_api_server_alone,
         attacks::a_leader_lets_in_fronts_alone,
         attacks::nobody_speaks_for_others,
         attacks::one_user_does_not_read_all_archives,
-        attacks::one_user_does_not_read_all_logs,
         kubectl::as_any_other_kind,
         kubectl::what_cannot_be_done_is_refused,
-        logs::of_more_than_htcondor_is_made_to_send,
         logs::why_a_job_is_idle,
         namespaces::go_with_all_that_runs_in_them,
         states::a_job_that_is_held_or_removed,
         states::items_of_a_configmap,
         watching::each_change_is_a_row,
         watching::what_users_ask_for,
-        wishes::removed_before_any_is_submitted;
+        wishes::removed_before_any_is_submitted,
+        logs::followed_until_its_run_is_over,
+        reading::which_jobs_failed_and_how;
     sid:
         attacks::a_path_is_read_as_the_api_server_reads_it,
         away::other_apis_notice_nothing,
@@ -67,18 +63,22 @@ on_versions!(
         users::one_name_and_no_other,
         users::somebody_else,
         watching::of_those_that_fail,
-        watching::goes_on_from_a_version,
-        watching::that_an_htcjob_is_gone,
-        whole::one_archive_has_all_jobs_or_no_end,
         wishes::who_may_and_who_may_not,
         wishes::what_htcondor_refuses_is_told,
-        wishes::wishes_are_kept,
-        logs::followed_for_longer_than_a_minute;
+        logs::what_is_kept_of_a_run,
+        states::one_that_is_killed;
     long:
         attacks::who_reads_nothing_loses_his_place,
         away::certificates_are_renewed_while_requests_go_on,
         namespaces::stay_while_the_api_does_not_answer,
         away::a_certificate_that_has_ended,
         states::jobs_that_are_lost,
-        watching::goes_on_with_the_next_leader;
+        watching::goes_on_with_the_next_leader,
+        logs::followed_for_longer_than_a_minute,
+        logs::of_more_than_htcondor_is_made_to_send,
+        attacks::one_user_does_not_read_all_logs,
+        watching::that_an_htcjob_is_gone,
+        watching::goes_on_from_a_version,
+        wishes::wishes_are_kept,
+        whole::one_archive_has_all_jobs_or_no_end;
 );

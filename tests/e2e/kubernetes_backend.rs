@@ -16,9 +16,7 @@ pub use kills::POINTS;
 
 on_versions!(
     trixie:
-        attacks::a_config_map_with_another_script_is_not_run,
         attacks::what_is_forged_elsewhere_is_none_of_it,
-        attacks::a_job_that_takes_the_name_is_not_tried_without_end,
         attacks::a_job_that_is_changed_by_hand_is_changed_back_and_stays_its_own,
         attacks::an_impossible_time_stops_nobody,
         attacks::its_pods_are_restricted,
@@ -30,9 +28,7 @@ on_versions!(
         lives::failures_have_exit_codes_and_are_tried_again,
         logs::from_the_pod_and_then_from_the_volume,
         queued::one_quota_counts_both_backends,
-        queued::suspended_it_gives_room_back_and_waits_for_it,
         queued::what_is_resumed_by_hand_gets_no_room,
-        rights::a_namespace_goes_whose_role_goes_first,
         rights::all_are_needed_and_suffice,
         trouble::a_job_that_somebody_deletes_is_lost,
         trouble::a_name_that_is_taken_is_left_alone,
@@ -55,5 +51,9 @@ on_versions!(
         trouble::an_image_that_is_missing_is_said,
         trouble::an_image_that_may_be_roots_is_said_with_what_to_do,
         trouble::what_has_no_meaning_is_refused,
-        trouble::a_namespace_goes_with_all_that_runs_in_it;
+        trouble::a_namespace_goes_with_all_that_runs_in_it,
+        rights::a_namespace_goes_whose_role_goes_first,
+        queued::suspended_it_gives_room_back_and_waits_for_it,
+        attacks::a_job_that_takes_the_name_is_not_tried_without_end,
+        attacks::a_config_map_with_another_script_is_not_run;
 );

@@ -21,12 +21,13 @@ on_versions!(
         items::what_is_wrong_with_a_config_map_is_said_and_waited_for,
         share::a_crowd_takes_turns_with_others,
         parts::parallelism_can_be_changed,
-        parts::too_many_failures_end_the_rest,
-        parts::no_more_at_a_time_than_parallelism;
+        parts::too_many_failures_end_the_rest;
     sid:
         share::no_more_active_jobs_than_the_share,
         items::items_of_a_config_map_are_read_once;
-    long: share::parallelism_within_the_share;
+    long:
+        share::parallelism_within_the_share,
+        parts::no_more_at_a_time_than_parallelism;
 );
 
 /// Active, succeeded, failed; -1 as long as there is no status.

@@ -10,7 +10,7 @@ use bed::{Bed, LONG_SUBMISSIONS, Namespace, PATIENCE, htcjob, is_true};
 use serde_json::{Value, json};
 use testbed::{PoolOptions, Version, wait_for};
 
-const FEW: usize = 20;
+const FEW: usize = 8;
 /// For `make test-long`.
 const MANY: usize = 50;
 

@@ -18,29 +18,17 @@ mod submitter;
 on_versions!(
     trixie:
         other_schedd::jobs_wait_for_their_own,
-        recovery::from_an_orphan_that_lives,
-        recovery::on_another_machine,
-        leader::a_ledger_each,
-        leader::an_old_copy_of_the_ledger,
-        power::failing_while_jobs_are_submitted,
-        hanging_disk::lets_another_operator_lead,
         lease::renewals_without_an_answer,
         schedd::hanging_while_it_is_submitted_to,
-        submitter::landing_late,
-        schedd::killed_while_it_takes_in_the_files;
+        submitter::landing_late;
     sid:
-        operator::killed_at_any_point_it_goes_on,
         power::failing_at_any_moment,
         recovery::from_a_dead_submitter,
-        recovery::with_all_accepted,
         events::refused_in_some_namespaces,
         hanging_disk::holds_up_an_operator_that_is_started_again,
         old_etcd::what_was_deleted_is_over,
         leader::one_ledger_for_two,
-        leader::a_lease_that_cannot_be_renewed,
-        lease::one_identity_twice,
-        submitter::outliving_the_operator,
-        schedd::refusing_the_credentials;
+        submitter::outliving_the_operator;
     long:
         operator::stopped_at_any_point_it_goes_on,
         kubernetes::api_server_killed_while_there_is_news,
@@ -51,5 +39,17 @@ on_versions!(
         lease::two_copies_of_one_ledger,
         data_folder::read_only,
         schedd::refusing_the_jobs,
-        submitter::killed_by_somebody_else;
+        submitter::killed_by_somebody_else,
+        leader::a_ledger_each,
+        power::failing_while_jobs_are_submitted,
+        hanging_disk::lets_another_operator_lead,
+        operator::killed_at_any_point_it_goes_on,
+        recovery::from_an_orphan_that_lives,
+        recovery::on_another_machine,
+        leader::a_lease_that_cannot_be_renewed,
+        schedd::killed_while_it_takes_in_the_files,
+        recovery::with_all_accepted,
+        lease::one_identity_twice,
+        schedd::refusing_the_credentials,
+        leader::an_old_copy_of_the_ledger;
 );

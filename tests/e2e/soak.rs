@@ -1,5 +1,5 @@
 //! The soak: `HTCJob`s are created, completed, suspended, resumed, held by hand and deleted while the operator is killed at
-//! random, again and again. Most have one job, some three, a few two hundred; once in each round many come at once. What jobs
+//! random, again and again. Most have one job, some three, a few very many; once in each round many come at once. What jobs
 //! report of themselves is lost, doubled and late at random on its way. Afterwards everything that can be seen is compared with
 //! what was asked for.
 //!

@@ -188,7 +188,7 @@ fn an_option_is_refused_or_means_in_the_ad_what_was_written() {
     let plain = folders.describe(&none, &none, 1);
     let bases = VERSIONS.map(|version| dry_run(version, folders.root.path(), &plain).unwrap().remove(0));
     let (mut accepted, mut refused) = (0, 0);
-    let mut runner = TestRunner::new(Config { cases: 400, failure_persistence: None, ..Config::default() });
+    let mut runner = TestRunner::new(Config { cases: 200, failure_persistence: None, ..Config::default() });
     let cases = std::cell::RefCell::new((&mut accepted, &mut refused));
     runner
         .run(&(key(), value()), |(key, value)| {

