@@ -15,7 +15,6 @@ on_versions!(
         api_server::a_webhook_that_hangs,
         api_server::refusing_and_losing_writes,
         disk::read_only_and_full,
-        stuck::each_says_why,
         limits::too_many_for_the_site,
         queue::one_answer_that_shows_nothing;
     sid:
@@ -39,5 +38,6 @@ on_versions!(
         schedd::hanging_for_longer_than_every_limit,
         ledger::taken_away_while_the_operator_runs,
         queue::seen_by_somebody_else,
-        queue::lost_and_begun_anew;
+        queue::lost_and_begun_anew,
+        stuck::each_says_why;
 );

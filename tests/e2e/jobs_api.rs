@@ -48,7 +48,6 @@ on_versions!(
         states::a_job_that_is_held_or_removed,
         states::items_of_a_configmap,
         watching::each_change_is_a_row,
-        watching::what_users_ask_for,
         wishes::removed_before_any_is_submitted,
         logs::followed_until_its_run_is_over,
         reading::which_jobs_failed_and_how;
@@ -80,5 +79,6 @@ on_versions!(
         watching::that_an_htcjob_is_gone,
         watching::goes_on_from_a_version,
         wishes::wishes_are_kept,
-        whole::one_archive_has_all_jobs_or_no_end;
+        whole::one_archive_has_all_jobs_or_no_end,
+        watching::what_users_ask_for;
 );

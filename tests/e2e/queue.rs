@@ -10,7 +10,6 @@ on_versions!(
     trixie:
         walk::as_in_the_seed,
         walk::killed_while_it_gives_room,
-        limits::what_can_never_run_says_so_at_once,
         limits::priority_comes_first,
         users::who_may_see_and_who_may_change;
     sid:
@@ -25,5 +24,6 @@ on_versions!(
         walk::a_lost_ledger_goes_on_with_what_waits,
         changes::what_ends_early_gives_its_room_to_the_next,
         changes::a_quota_that_is_lowered_takes_nothing,
-        limits::without_a_label_the_default_queue_counts;
+        limits::without_a_label_the_default_queue_counts,
+        limits::what_can_never_run_says_so_at_once;
 );

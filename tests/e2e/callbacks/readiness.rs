@@ -33,6 +33,7 @@ fn wait_says(address: SocketAddr, status: u16, text: &str) {
 
 /// No HTCJob is touched meanwhile: what opens a gate again must come by itself.
 #[test]
+#[ignore = "another test shows the same promise: make test-long"]
 fn it_names_what_is_missing_until_it_is_there() {
     let site = Site::new(Trixie, &[]);
     site.bed.pool.stop().unwrap();

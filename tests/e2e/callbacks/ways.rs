@@ -175,6 +175,7 @@ fn whatever_becomes_of_reports_the_end_is_right(#[case] version: Version) {
 
 /// A late event gets the answer of one in time for as long as the rows of its HTCJob are kept, and then a reason.
 #[test]
+#[ignore = "another test shows the same promise: make test-long"]
 fn a_job_whose_rows_are_gone_is_unknown() {
     let site = Site::new(Trixie, &["--keep-rows=1s", "--keep-output=1s"]);
     site.bed.start_operator();

@@ -143,9 +143,8 @@ fn completed(#[case] version: Version) {
 
 /// While HTCondor waits for a job to end, so does the object, and says so.
 #[rstest]
-#[ignore = "another test shows the same promise: make test-long"]
 #[case::sid(Version::Sid)]
-#[ignore = "another test shows the same promise: make test-long"]
+#[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::trixie(Version::Trixie)]
 fn removal_that_takes_time(#[case] version: Version) {
     let bed = bed_where_jobs_have(version, 100);
