@@ -41,7 +41,9 @@ fn kubectl(arguments: &[&str], input: &Value) -> Result<String, String> {
 /// Where a test does not look at what kubectl says.
 fn reader() -> &'static Reader {
     static READER: OnceLock<Reader> = OnceLock::new();
-    READER.get_or_init(|| Reader::new(server().kubeconfig()))
+    // Each waits for its turn here. Whoever did so in there would keep those waiting that have theirs, and never get one.
+    let server = server();
+    READER.get_or_init(|| Reader::new(server.kubeconfig()))
 }
 
 /// In which collection an object is, of these tests' namespace.
