@@ -37,29 +37,29 @@ impl Direct {
 
     /// Status and body of the answer; an error if there is none.
     pub fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> Result<(u16, String), String> {
-        self.ask_for(PATIENCE, method, path, headers)
-    }
-
-    /// The same for who does not wait longer than `limit`.
-    pub fn ask_for(
-        &self,
-        limit: Duration,
-        method: &str,
-        path: &str,
-        headers: &[(&str, &str)],
-    ) -> Result<(u16, String), String> {
-        let request = http::Request::builder().method(method).uri(path);
-        let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
-        let request = request.body(Body::empty()).unwrap();
-        let answer = async {
-            let answer = self.client.send(request).await.map_err(|error| format!("{error:?}"))?;
+        self.within(PATIENCE, async {
+            let answer = self.send(method, path, headers).await?;
             let status = answer.status().as_u16();
             let body = answer.into_body().collect_bytes().await.map_err(|error| format!("{error:?}"))?;
             Ok((status, String::from_utf8_lossy(&body).into_owned()))
-        };
-        // hyper's client waits for ever, now and then, for a connection that was shut at once.
+        })
+    }
+
+    /// Status of the answer, which may have no end; an error if none begins within `limit`.
+    pub fn status(&self, limit: Duration, method: &str, path: &str, headers: &[(&str, &str)]) -> Result<u16, String> {
+        self.within(limit, async { Ok(self.send(method, path, headers).await?.status().as_u16()) })
+    }
+
+    async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> Result<http::Response<Body>, String> {
+        let request = http::Request::builder().method(method).uri(path);
+        let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        self.client.send(request.body(Body::empty()).unwrap()).await.map_err(|error| format!("{error:?}"))
+    }
+
+    /// hyper's client waits for ever, now and then, for a connection that was shut at once.
+    fn within<T>(&self, limit: Duration, answer: impl Future<Output = Result<T, String>>) -> Result<T, String> {
         let limited = self.runtime.block_on(async { tokio::time::timeout(limit, answer).await });
-        limited.unwrap_or_else(|_| Err(format!("{method} {path}: no answer within {} s", limit.as_secs())))
+        limited.unwrap_or_else(|_| Err(format!("no answer within {} s", limit.as_secs())))
     }
 
     pub fn get(&self, path: &str, headers: &[(&str, &str)]) -> Result<(u16, String), String> {
