@@ -16,7 +16,8 @@ on_versions!(
         api_server::refusing_and_losing_writes,
         disk::read_only_and_full,
         limits::too_many_for_the_site,
-        queue::one_answer_that_shows_nothing;
+        queue::one_answer_that_shows_nothing,
+        queue::lost_and_begun_anew;
     sid:
         limits::one_bad_spoils_nobody,
         stuck::abandoned_and_orphaned,
@@ -38,6 +39,5 @@ on_versions!(
         schedd::hanging_for_longer_than_every_limit,
         ledger::taken_away_while_the_operator_runs,
         queue::seen_by_somebody_else,
-        queue::lost_and_begun_anew,
         stuck::each_says_why;
 );

@@ -35,7 +35,8 @@ on_versions!(
     both:
         logs::followed_while_it_runs_and_to_its_end,
         states::each_end_of_a_job_that_runs_again,
-        wishes::each_job_goes_its_own_way;
+        wishes::each_job_goes_its_own_way,
+        logs::what_is_kept_of_a_run;
     trixie:
         attacks::a_front_lets_in_the_api_server_alone,
         attacks::a_leader_lets_in_fronts_alone,
@@ -64,8 +65,8 @@ on_versions!(
         watching::of_those_that_fail,
         wishes::who_may_and_who_may_not,
         wishes::what_htcondor_refuses_is_told,
-        logs::what_is_kept_of_a_run,
-        states::one_that_is_killed;
+        states::one_that_is_killed,
+        wishes::wishes_are_kept;
     long:
         attacks::who_reads_nothing_loses_his_place,
         away::certificates_are_renewed_while_requests_go_on,
@@ -78,7 +79,6 @@ on_versions!(
         attacks::one_user_does_not_read_all_logs,
         watching::that_an_htcjob_is_gone,
         watching::goes_on_from_a_version,
-        wishes::wishes_are_kept,
         whole::one_archive_has_all_jobs_or_no_end,
         watching::what_users_ask_for;
 );

@@ -32,7 +32,8 @@ on_versions!(
         rights::all_are_needed_and_suffice,
         trouble::a_job_that_somebody_deletes_is_lost,
         trouble::a_name_that_is_taken_is_left_alone,
-        trouble::without_the_backend_it_waits_and_goes;
+        trouble::without_the_backend_it_waits_and_goes,
+        rights::a_namespace_goes_whose_role_goes_first;
     long:
         logs::what_cannot_be_had_is_tried_again_and_holds_up_no_deletion_for_long,
         trouble::a_silent_node_is_said_and_its_jobs_wait,
@@ -52,7 +53,6 @@ on_versions!(
         trouble::an_image_that_may_be_roots_is_said_with_what_to_do,
         trouble::what_has_no_meaning_is_refused,
         trouble::a_namespace_goes_with_all_that_runs_in_it,
-        rights::a_namespace_goes_whose_role_goes_first,
         queued::suspended_it_gives_room_back_and_waits_for_it,
         attacks::a_job_that_takes_the_name_is_not_tried_without_end,
         attacks::a_config_map_with_another_script_is_not_run;

@@ -22,11 +22,12 @@ on_versions!(
         share::a_crowd_takes_turns_with_others,
         parts::parallelism_can_be_changed,
         parts::too_many_failures_end_the_rest;
-    sid: items::items_of_a_config_map_are_read_once;
+    sid:
+        items::items_of_a_config_map_are_read_once,
+        share::no_more_active_jobs_than_the_share;
     long:
         share::parallelism_within_the_share,
-        parts::no_more_at_a_time_than_parallelism,
-        share::no_more_active_jobs_than_the_share;
+        parts::no_more_at_a_time_than_parallelism;
 );
 
 /// Active, succeeded, failed; -1 as long as there is no status.

@@ -28,7 +28,9 @@ on_versions!(
         hanging_disk::holds_up_an_operator_that_is_started_again,
         old_etcd::what_was_deleted_is_over,
         leader::one_ledger_for_two,
-        submitter::outliving_the_operator;
+        submitter::outliving_the_operator,
+        lease::one_identity_twice,
+        leader::a_lease_that_cannot_be_renewed;
     long:
         operator::stopped_at_any_point_it_goes_on,
         kubernetes::api_server_killed_while_there_is_news,
@@ -46,10 +48,8 @@ on_versions!(
         operator::killed_at_any_point_it_goes_on,
         recovery::from_an_orphan_that_lives,
         recovery::on_another_machine,
-        leader::a_lease_that_cannot_be_renewed,
         schedd::killed_while_it_takes_in_the_files,
         recovery::with_all_accepted,
-        lease::one_identity_twice,
         schedd::refusing_the_credentials,
         leader::an_old_copy_of_the_ledger;
 );

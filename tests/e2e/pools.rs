@@ -12,7 +12,8 @@ on_versions!(
         managed::what_is_made_is_the_pools_own_and_restricted,
         managed::its_jobs_run_again_when_their_lease_is_over,
         managed::tokens_let_each_do_what_it_needs_and_no_more,
-        managed::its_workers_go_with_it_whenever_the_operator_dies;
+        managed::its_workers_go_with_it_whenever_the_operator_dies,
+        one::another_pool_of_its_name_is_not_taken_for_it;
     sid:
         managed::nothing_is_made_twice_wherever_the_operator_dies,
         one::the_same_schedd_is_no_second_pool,
@@ -32,8 +33,7 @@ on_versions!(
         several::each_of_many_htcjobs_is_in_its_own_pool,
         managed::its_workers_come_when_it_has_room,
         one::what_is_missing_is_said_and_waited_for,
-        managed::its_orphans_are_named_and_removed_in_the_names_of_their_namespaces,
-        one::another_pool_of_its_name_is_not_taken_for_it;
+        managed::its_orphans_are_named_and_removed_in_the_names_of_their_namespaces;
 );
 
 #[test]

@@ -1,4 +1,4 @@
-//! Each field of the spec, on both versions of HTCondor: what becomes of it in the job, and how it ends.
+//! Each field of the spec: what becomes of it in the job, and how it ends.
 
 use bed::{Bed, Namespace, UNTIL_LET_GO, condition, htcjob, ids, is_true, of};
 use rstest::rstest;

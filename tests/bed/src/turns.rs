@@ -103,7 +103,7 @@ pub fn take(weight: Weight) {
     });
 }
 
-/// How many tests with servers of their own have not begun.
+/// How many tests with servers of their own wait for their turn.
 pub(crate) fn with_servers_to_come() -> usize {
     let machine = machine();
     machine.waiting.iter().filter(|((weight, _), _)| *weight >= Weight::Servers).count()

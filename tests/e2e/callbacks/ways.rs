@@ -1,4 +1,4 @@
-//! What jobs report is delayed, doubled, lost and turned round on its way, on real pools of both versions.
+//! What jobs report is delayed, doubled, lost and turned round on its way, on real pools.
 
 use rstest::rstest;
 use testbed::Version::{self, Sid, Trixie};

@@ -205,7 +205,7 @@ fn one_of_three_removed_is_one_failure(#[case] version: Version) {
 
 #[rstest]
 #[case::trixie(Trixie)]
-#[ignore = "HTCondor's version makes no difference: make test-long"]
+#[ignore = "the other version shows the same promises: make test-long"]
 #[case::sid(Sid)]
 fn policies_end_jobs(#[case] version: Version) {
     let bed = Bed::shared(version);

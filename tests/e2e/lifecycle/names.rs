@@ -10,9 +10,8 @@ use crate::lifecycle::{UNTIL_LET_GO, counts, ids, in_history, of, read};
 use bed::{Bed, PATIENCE, htcjob, is_true};
 
 #[rstest]
-#[ignore = "another test shows the same promise: make test-long"]
 #[case::trixie(Trixie)]
-#[ignore = "another test shows the same promise: make test-long"]
+#[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::sid(Sid)]
 fn one_name_in_two_namespaces(#[case] version: Version) {
     let bed = Bed::shared(version);

@@ -6,7 +6,7 @@ use crate::soak::driver::Life;
 
 /// From the start of an operator until it leads, knows what those before it have done, and submits again, in seconds.
 const RECOVERY: i64 = 10;
-/// The longest that a place may be free while an operator is there, in seconds: a look (4 s), a submission beside all the others, and,
+/// The longest that a place may be free while an operator is there, in seconds: a look (8 s), a submission beside all the others, and,
 /// once in a while, a submission of an earlier operator that comes too late (15 s) and is removed before the next.
 const LONGEST: i64 = 60;
 

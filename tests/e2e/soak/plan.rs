@@ -37,8 +37,8 @@ impl Size {
 /// Jobs of the one that comes when nobody is killed any more: it shows how long places stay free.
 const UNDISTURBED: usize = 8;
 
-/// Jobs of a large one, at least.
-const LARGE_FROM: usize = 60;
+/// Jobs of a large one, at least: more than a status names.
+const LARGE_FROM: usize = 110;
 
 /// What somebody does to an `HTCJob`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
