@@ -176,9 +176,16 @@ fn attributes_of(command: &str) -> Vec<String> {
 
 /// Compares an expression with the way HTCondor prints it back.
 fn same_expression(meant: &str, printed: &str) -> bool {
-    let is_string = meant.len() > 1 && meant.starts_with('"') && meant.matches('"').count() == 2;
+    let is_string = meant.starts_with('"') && meant.ends_with('"') && meant.matches('"').count() == 2;
     let squeezed = |text: &str| text.replace([' ', '\t'], "").to_ascii_lowercase();
     if is_string { meant == printed } else { squeezed(meant) == squeezed(printed) }
+}
+
+#[test]
+fn blanks_count_in_strings_only() {
+    assert!(same_expression(r#""a b" || -(0)"#, r#""a b" ||  -(0)"#));
+    assert!(!same_expression(r#""a b""#, r#""a  b""#));
+    assert!(!same_expression(r#"""#, ""));
 }
 
 #[test]

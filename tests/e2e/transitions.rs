@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use bed::gates::Gates;
-use bed::{Bed, LONG_SUBMISSIONS, Namespace, UNTIL_LET_GO, condition, htcjob, ids, is_true, of};
+use bed::{Bed, LONG_SUBMISSIONS, Namespace, OFTEN, UNTIL_LET_GO, condition, htcjob, ids, is_true, of};
 use htc_operator::api::Phase;
 use htc_operator::machine::transitions::TRANSITIONS;
 use rstest::rstest;
@@ -20,7 +20,7 @@ fn each_is_made(#[case] version: Version) {
     // One job in each condor_submit: each attempt after the first is a resubmission. Output is fetched only at the end.
     let gates = Gates::new(version);
     let argument = gates.argument();
-    let own = [LONG_SUBMISSIONS, &[&argument, "--batch-jobs=1", "--fetch-every=600s"]].concat();
+    let own = [LONG_SUBMISSIONS, &[&argument, "--batch-jobs=1", "--fetch-every=600s", OFTEN]].concat();
     let bed = Bed::with_jobs_api(version, &own);
     bed.start_operator();
     bed.front();

@@ -112,6 +112,9 @@ const SHORT: &[&str] = &[
 /// Where no submission fails, and a second attempt would be wrong: a machine that stands still for a while does not end one.
 pub const LONG_SUBMISSIONS: &[&str] = &["--submit-limit=60s", "--submit-limit-max=60s", "--staging-limit=60s"];
 
+/// Where many tests, or one test again and again, wait for the next look at all jobs.
+pub const OFTEN: &str = "--tracker-interval=3s";
+
 /// The usual arguments whose place none of `own` takes. What stands in the place of tools writes where a tool may not.
 pub fn usual_beside(own: &[&str]) -> impl Iterator<Item = &'static str> {
     let flag = |argument: &str| argument.split('=').next().unwrap().to_owned();
@@ -201,7 +204,7 @@ impl Bed {
 
     /// Servers with the operator running.
     pub fn start(version: Version) -> Self {
-        let bed = Self::with_jobs_api(version, LONG_SUBMISSIONS);
+        let bed = Self::with_jobs_api(version, &[LONG_SUBMISSIONS, &[OFTEN]].concat());
         bed.start_operator();
         bed
     }

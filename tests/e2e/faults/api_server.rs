@@ -7,13 +7,13 @@ use serde_json::json;
 use testbed::{Fault, Proxy, Rule, Seen, Version, wait_for};
 
 use bed::site::Site;
-use bed::{Namespace, PATIENCE, of};
+use bed::{Namespace, OFTEN, PATIENCE, of};
 
 /// What each HTCJob that runs to its end is told, once.
 const STORY: [&str; 5] = ["Pending", "Submitted", "Running", "Completed", "Fetched"];
 
 fn behind_a_proxy(version: Version) -> (Site, Proxy) {
-    let site = Site::new(version);
+    let site = Site::with(version, "", &[OFTEN]);
     let proxy = site.bed.kube.proxy().unwrap();
     site.bed.through(&proxy);
     (site, proxy)

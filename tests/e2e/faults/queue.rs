@@ -8,7 +8,7 @@ use testbed::{Account, Version, wait_for};
 
 use crate::faults::stuck::assert_growing;
 use bed::site::Site;
-use bed::{Namespace, PATIENCE, condition, ids, is_true, of};
+use bed::{Namespace, OFTEN, PATIENCE, condition, ids, is_true, of};
 
 /// Whether the jobs of `uid` run, each in its first start: nothing has touched them.
 fn assert_untouched(site: &Site, uid: &str, count: usize) {
@@ -222,7 +222,8 @@ pub fn seen_by_somebody_else(version: Version) {
 
 /// One answer with rc 0 that shows none of the jobs: it is asked again before that is believed.
 pub fn one_answer_that_shows_nothing(version: Version) {
-    let site = Site::start(version);
+    let site = Site::with(version, "", &[OFTEN]);
+    site.bed.start_operator();
     let here = site.bed.namespace();
     here.create(&site.lasting("running", 2));
     here.wait("running", "both run", |object| object["status"]["running"] == 2);
