@@ -47,7 +47,7 @@ pub fn services(net: &Port) -> String {
     format!("127.{}.{}.0/24", net.number >> 8, net.number & 255)
 }
 
-/// HTCondor, in the folder of [`tree`].
+/// Where it is in its folder.
 const TREE: &str = "htcondor";
 
 /// HTCondor as its image has it, made once for all tests of this program: nothing of it is changed.
@@ -64,11 +64,11 @@ fn tree(assets: &Assets, version: Version) -> PathBuf {
         assert!(relocated.status.success(), "{relocated:?}");
         scratch
     };
-    let made = match version {
+    let scratch = match version {
         Version::Trixie => TRIXIE.get_or_init(make),
         Version::Sid => SID.get_or_init(make),
     };
-    made.path().join(TREE)
+    scratch.path().join(TREE)
 }
 
 impl<'a> Node<'a> {
