@@ -37,7 +37,7 @@ impl Direct {
 
     /// Status and body of the answer; an error if there is none.
     pub fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> Result<(u16, String), String> {
-        self.within(PATIENCE, async {
+        self.within(PATIENCE, method, path, async {
             let answer = self.send(method, path, headers).await?;
             let status = answer.status().as_u16();
             let body = answer.into_body().collect_bytes().await.map_err(|error| format!("{error:?}"))?;
@@ -47,7 +47,7 @@ impl Direct {
 
     /// Status of the answer, which may have no end; an error if none begins within `limit`.
     pub fn status(&self, limit: Duration, method: &str, path: &str, headers: &[(&str, &str)]) -> Result<u16, String> {
-        self.within(limit, async { Ok(self.send(method, path, headers).await?.status().as_u16()) })
+        self.within(limit, method, path, async { Ok(self.send(method, path, headers).await?.status().as_u16()) })
     }
 
     async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> Result<http::Response<Body>, String> {
@@ -57,9 +57,15 @@ impl Direct {
     }
 
     /// hyper's client waits for ever, now and then, for a connection that was shut at once.
-    fn within<T>(&self, limit: Duration, answer: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    fn within<T>(
+        &self,
+        limit: Duration,
+        method: &str,
+        path: &str,
+        answer: impl Future<Output = Result<T, String>>,
+    ) -> Result<T, String> {
         let limited = self.runtime.block_on(async { tokio::time::timeout(limit, answer).await });
-        limited.unwrap_or_else(|_| Err(format!("no answer within {} s", limit.as_secs())))
+        limited.unwrap_or_else(|_| Err(format!("{method} {path}: no answer within {} s", limit.as_secs())))
     }
 
     pub fn get(&self, path: &str, headers: &[(&str, &str)]) -> Result<(u16, String), String> {

@@ -85,21 +85,13 @@ impl Drop for ControlPlane {
         let works = |plane: &Plane| {
             plane.controllers.as_ref().is_none_or(Controllers::run) && plane.kube.restore().unwrap_or(false)
         };
-        let plane = self.0.take().filter(|plane| !thread::panicking() && works(plane));
         // One that nobody asks anything takes a hundredth of a core: those are ended that no test to come may want.
-        let most = turns::with_servers_to_come().max(1);
-        let mut free = free();
-        let ended = plane.and_then(|plane| {
-            let left = free.iter().filter(|other| other.which == plane.which).count();
-            if left < most {
-                free.push(plane);
-                None
-            } else {
-                Some(plane)
-            }
-        });
-        drop(free);
-        drop(ended);
+        let is_wanted = |plane: &Plane| {
+            let left = free().iter().filter(|other| other.which == plane.which).count();
+            left < turns::with_servers_to_come().max(1)
+        };
+        let plane = self.0.take().filter(|plane| !thread::panicking() && is_wanted(plane) && works(plane));
+        free().extend(plane);
     }
 }
 
