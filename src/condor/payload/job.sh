@@ -146,7 +146,11 @@ prepare_work() {
     trap remove_work EXIT
     mkdir "$work/run" "$work/tmp" || cannot_write
     # What a former run has left, and HTCondor has kept; but for its standard output and error, and what it has packed.
-    rm -f "$scratch/out" "$scratch/err"
+    for file in "$scratch/out" "$scratch/err"; do
+        if [ -e "$file" ] || [ -L "$file" ]; then
+            rm -f "$file"
+        fi
+    done
     former=
     if [ -e "$scratch/$archive" ]; then
         former=1
@@ -157,11 +161,13 @@ prepare_work() {
             mv "$file" "$work/run/" || cannot_write
         fi
     done
+    set --
     for file in script.sh "$_CONDOR_JOB_AD" "${_CONDOR_MACHINE_AD:-}"; do
         if [ -r "$file" ]; then
-            cp "$file" "$work/run/" || cannot_write
+            set -- "$@" "$file"
         fi
     done
+    cp "$@" "$work/run/" || cannot_write
     binds=$work/run:/htc_run$binds
     export APPTAINER_CACHEDIR="$work" SINGULARITY_CACHEDIR="$work"
     export APPTAINER_TMPDIR="$work/tmp" SINGULARITY_TMPDIR="$work/tmp"
@@ -183,8 +189,10 @@ cannot_write() {
 
 # shellcheck disable=SC2317 # called by trap
 remove_work() {
-    chmod -R u+rwX "$work" 2>/dev/null
-    rm -rf "$work"
+    if ! rm -rf "$work" 2>/dev/null; then
+        chmod -R u+rwX "$work" 2>/dev/null
+        rm -rf "$work"
+    fi
 }
 
 # Most characters in the names of all files that come back as they are, and 32 for each file: HTCondor keeps the names in the
@@ -198,28 +206,38 @@ archive=htc_output.tar
 # Hands what the payload has left to HTCondor: plain files under names that mean nothing to HTCondor as they are, and folders and
 # all other files packed.
 collect() {
-    pack=$work/pack
+    pack=$work/pack packed=$former
     mkdir "$pack" || cannot_write
     chmod -R u+rwX,ug-s "$work/run" 2>/dev/null
-    for file in script.sh "$_CONDOR_JOB_AD" "${_CONDOR_MACHINE_AD:-}"; do
-        [ -z "$file" ] || discard "$work/run/${file##*/}"
-    done
+    set -- "$work/run/script.sh" "$work/run/${_CONDOR_JOB_AD##*/}"
+    [ -z "${_CONDOR_MACHINE_AD:-}" ] || set -- "$@" "$work/run/${_CONDOR_MACHINE_AD##*/}"
+    discard "$@"
     select_outputs
-    names=0 refused=0
-    links=$(find "$work/run" -type l -print | wc -l)
+    names=0 refused=0 links=0
     for file in "$work/run"/* "$work/run"/.[!.]* "$work/run"/..?*; do
         base=${file##*/}
-        if [ -L "$file" ] || { [ ! -d "$file" ] && [ ! -f "$file" ]; }; then
+        if [ -L "$file" ]; then
+            links=$((links + 1))
+            rm -f "$file"
+        elif [ ! -e "$file" ]; then
+            # A pattern that matches nothing.
+            continue
+        elif [ ! -d "$file" ] && [ ! -f "$file" ]; then
             rm -f "$file"
         elif [ "$base" = out ] || [ "$base" = err ] || [ "$base" = "$archive" ]; then
             refused=$((refused + 1))
             discard "$file"
         elif [ -d "$file" ] || is_used "$base" || [ "$base" != "${base#.}" ]; then
+            packed=1
             mv "$file" "$pack/" || cannot_write
         else
             names=$((names + ${#base} + 32))
         fi
     done
+    if [ -n "$packed" ]; then
+        deep=$(find "$pack" -type l -print | wc -l)
+        links=$((links + ${deep:-0}))
+    fi
     if [ "$links" -gt 0 ]; then
         echo "htc-operator: links do not come back as output ($links): copy what they lead to" >&2
     fi
@@ -227,6 +245,7 @@ collect() {
         echo "htc-operator: out, err and $archive do not come back as output of the script ($refused): choose other names" >&2
     fi
     if [ "$names" -gt "$most_names" ]; then
+        packed=1
         # The expansions belong to the inner shell.
         # shellcheck disable=SC2016
         find "$work/run" -mindepth 1 -maxdepth 1 -exec sh -c 'pack=$1; shift; mv "$@" "$pack/"' sh "$pack" {} + ||
@@ -274,6 +293,7 @@ find_output() {
 
 # Packs files and folders, and nothing else. tar follows no link: one that a process makes now is packed as it is, and refused.
 pack_rest() {
+    [ -n "$packed" ] || return 0
     find "$pack" ! -type d ! -type f -exec rm -f {} +
     # What a former run has packed HTCondor still has: an archive without anything takes its place.
     if [ -n "$former" ] || [ -n "$(find "$pack" -mindepth 1 -maxdepth 1 -print | head -n 1)" ]; then
@@ -284,9 +304,9 @@ pack_rest() {
     fi
 }
 
-# discard PATH: removes it, whatever it is.
+# discard PATH...: removes them, whatever they are.
 discard() {
-    rm -rf "$1" || cannot_write
+    rm -rf "$@" || cannot_write
 }
 
 # The variables a payload may rely on, by each of the ways that a site's configuration may leave open. Their values are
