@@ -3,6 +3,7 @@
 use std::env;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::thread;
 
 use crate::account::Account;
@@ -45,10 +46,16 @@ pub struct Assets {
 }
 
 impl Assets {
-    /// Finds what [`Assets::setup`] made; an error names what is missing and how to get it.
+    /// Finds what [`Assets::setup`] made; an error names what is missing and how to get it. A program looks once: it is thousands of
+    /// files, and tests ask hundreds of times.
     pub fn locate() -> Result<Self> {
+        static FOUND: OnceLock<Assets> = OnceLock::new();
+        if let Some(found) = FOUND.get() {
+            return Ok(found.clone());
+        }
         let cache = Cache::locate()?;
-        Self::assemble(&cache, &|recipe, _| cache.require(recipe), &|recipe| cache.require(recipe))
+        let found = Self::assemble(&cache, &|recipe, _| cache.require(recipe), &|recipe| cache.require(recipe))?;
+        Ok(FOUND.get_or_init(|| found).clone())
     }
 
     /// Makes what is not in the cache yet. With `refresh` everything from Debian is made again.
