@@ -62,7 +62,7 @@ impl ControlPlane {
     }
 
     fn start(assets: &Assets, options: &KubeOptions) -> Kube {
-        let kube = Kube::start_with(assets, options).unwrap();
+        let kube = Kube::start_with(assets, &KubeOptions { processors: Some(1), ..options.clone() }).unwrap();
         kube.apply_crd(&htc_operator::api::crd_yaml().unwrap(), "htcjobs.htc.cern.ch").unwrap();
         kube.apply_crd(&htc_operator::api::pool_crd_yaml().unwrap(), "htcpools.htc.cern.ch").unwrap();
         kube.apply_crd(&htc_operator::api::queue_crd_yaml().unwrap(), "htcqueues.htc.cern.ch").unwrap();
