@@ -195,7 +195,7 @@ fn an_option_is_refused_or_means_in_the_ad_what_was_written() {
     let plain = folders.describe(&none, &none, 1);
     let bases = VERSIONS.map(|version| dry_run(version, folders.root.path(), &plain).unwrap().remove(0));
     let (mut accepted, mut refused) = (0, 0);
-    let mut runner = TestRunner::new(Config { cases: 200, failure_persistence: None, ..Config::default() });
+    let mut runner = TestRunner::new(Config { cases: 100, failure_persistence: None, ..Config::default() });
     let cases = std::cell::RefCell::new((&mut accepted, &mut refused));
     runner
         .run(&(key(), value()), |(key, value)| {
@@ -248,7 +248,7 @@ fn an_option_is_refused_or_means_in_the_ad_what_was_written() {
         })
         .unwrap();
     assert!(
-        accepted > 60 && refused > 60,
+        accepted > 30 && refused > 30,
         "{accepted} accepted, {refused} refused: the generator is too tame or too wild"
     );
 }

@@ -443,7 +443,7 @@ proptest! {
 
 proptest! {
     // Hundreds of decisions in each.
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(100))]
 
     /// Where jobs end one after another, each HTCJob is served, however large its jobs are and however many small ones are asked for.
     #[test]

@@ -501,7 +501,7 @@ fn grant(worlds: &mut [World; 2], place: usize, quota: usize) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3000))]
+    #![proptest_config(ProptestConfig::with_cases(1000))]
     /// Two of them in one queue: whatever is seen late, there are no more Pods than the queue gives, and none is forgotten.
     #[test]
     fn there_are_never_more_pods_than_have_room(all in proptest::collection::vec(steps(), 1..120), quota in 1_usize..5) {

@@ -477,7 +477,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 1000 }))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 300 }))]
 
     #[test]
     fn no_job_is_ever_lost_and_the_pool_becomes_what_it_should_be(events in events()) {
@@ -505,7 +505,7 @@ proptest! {
 #[cfg(not(miri))]
 fn each_row_of_the_table_happens() {
     let (mut runner, mut seen) = (TestRunner::deterministic(), Changes::new());
-    for _ in 0..1000 {
+    for _ in 0..400 {
         let (mut world, mut wish) = (World::new(), Wish::Replicas(2));
         for event in events().new_tree(&mut runner).unwrap().current() {
             world.step(&event, &mut wish);
