@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Between two pieces.
-const EVERY: Duration = Duration::from_millis(100);
+/// Between two pieces: each takes ten milliseconds or more.
+const EVERY: Duration = Duration::from_millis(300);
 /// Numbers that a piece of work goes through: more than the caches of a core hold, as with what else runs here.
 const NUMBERS: usize = 1 << 19;
 

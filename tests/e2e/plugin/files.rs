@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 use std::process::Stdio;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use bed::{Bed, LONG_SUBMISSIONS, Namespace, PATIENCE, htcjob};
@@ -16,6 +17,8 @@ use super::users::{command, htc};
 const MANY: usize = 6000;
 /// Bytes that take a while to come.
 const LARGE: u64 = 80_000_000;
+/// Between two looks at how far it is: a hundredth of what it takes, or less.
+const BRIEF: Duration = Duration::from_millis(2);
 
 fn entries(folder: &Path) -> usize {
     fs::read_dir(folder).map_or(0, Iterator::count)
@@ -26,6 +29,7 @@ fn cut(here: &Namespace<'_>, arguments: &[&str], far: impl Fn() -> bool) {
     let mut child = command(here, arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     while !far() {
         assert_eq!(child.try_wait().unwrap(), None, "it has ended, which is too early");
+        thread::sleep(BRIEF);
     }
     child.kill().unwrap();
     assert!(!child.wait().unwrap().success(), "it was over before it was killed");
@@ -110,6 +114,7 @@ pub fn what_the_api_server_cuts_off_is_gone_on_with(version: Version) {
     let come = || fs::metadata(&archive).map_or(0, |file| file.len());
     while come() < 1_000_000 {
         assert_eq!(caller.try_wait().unwrap(), None, "it has ended, which is too early");
+        thread::sleep(BRIEF);
     }
     let began = Instant::now();
     // It reads no further, so that the rest cannot come in time. The API server looks at the time when it can write again.

@@ -17,20 +17,22 @@ pub struct Size {
     /// `HTCJob`s that are created at once: the first submission takes about thirty, which is how many are reconciled at a time, and while
     /// it is under way the others gather for the next, which takes fifty.
     crowd: usize,
-    /// Jobs of each large one.
+    /// How many large ones there are.
+    large: usize,
+    /// Jobs of each of them.
     many: usize,
 }
 
 /// In `make test`.
-pub const SMALL: Size = Size { each: 1, crowd: 48, many: LARGE_FROM };
+pub const SMALL: Size = Size { each: 1, crowd: 48, large: 1, many: LARGE_FROM };
 /// In `make soak`.
-pub const WHOLE: Size = Size { each: 3, crowd: 96, many: 200 };
+pub const WHOLE: Size = Size { each: 3, crowd: 96, large: LARGE.len(), many: 200 };
 
 impl Size {
     /// How often `HTCJob`s are created while the operator is killed: each fate, one by one, those of very many jobs, and a crowd. One more comes
     /// after that.
     pub fn creations(self) -> usize {
-        self.each * FATES.len() + LARGE.len() + 1
+        self.each * FATES.len() + self.large + 1
     }
 }
 
@@ -101,7 +103,7 @@ const FATES: [Fate; 20] = [
     Fate::HeldThenDeleted,
 ];
 
-/// Fates of large ones. Who is deleted matches no machine: no pool of this size runs so many containers in the time.
+/// Fates of large ones; where there are fewer, any of these. Who is deleted matches no machine: no pool of this size runs so many containers in the time.
 const LARGE: [Fate; 3] = [Fate::Deleted("Submitted"), Fate::SuspendedThenDeleted, Fate::HeldThenDeleted];
 
 /// Fates in a crowd.
@@ -144,7 +146,9 @@ impl Plan {
     /// The plans of one round, in the order of their creation; those in one list are created at once.
     pub fn round(size: Size, dice: &mut Dice) -> Vec<Vec<Self>> {
         let single = FATES.iter().cycle().take(size.each * FATES.len()).map(|fate| (*fate, 0));
-        let mut kinds: Vec<(Fate, usize)> = single.chain(LARGE.map(|fate| (fate, size.many))).collect();
+        let first = usize::try_from(dice.below(LARGE.len() as u64)).unwrap();
+        let large = LARGE.iter().cycle().skip(first).take(size.large).map(|fate| (*fate, size.many));
+        let mut kinds: Vec<(Fate, usize)> = single.chain(large).collect();
         for last in (1..kinds.len()).rev() {
             kinds.swap(last, usize::try_from(dice.below(last as u64 + 1)).unwrap());
         }
